@@ -1,0 +1,136 @@
+//! What the hook and the CLI say to the daemon on its admin socket (root's, or its owner's).
+
+use crate::frame::{Field, FrameError, Reader, Writer, field_as, messages};
+use crate::ids::ContainerId;
+use crate::text::{HostPath, Name, Selector, Text};
+use crate::units::{Bytes, Percent, Weight};
+
+/// How much memory a container asks for on each of its GPUs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MemoryAsk {
+    /// This much.
+    Exactly(Bytes),
+    /// `floor(physical MiB * part / whole)` MiB: cGPU's contract, where `whole` is what a node's
+    /// GPU is said to have. A ratio, not an amount.
+    Ratio {
+        /// Numerator, at least 1.
+        part: u32,
+        /// Denominator, at least `part`.
+        whole: u32,
+    },
+}
+
+impl Field for MemoryAsk {
+    const BYTES: usize = 16;
+    fn put(&self, w: &mut Writer<'_>) -> Result<(), FrameError> {
+        let (bytes, part, whole) = match *self {
+            MemoryAsk::Exactly(bytes) => (bytes, 0, 0),
+            MemoryAsk::Ratio { part, whole } => (Bytes::ZERO, part, whole),
+        };
+        bytes.put(w)?;
+        part.put(w)?;
+        whole.put(w)
+    }
+    fn get(r: &mut Reader<'_>) -> Result<MemoryAsk, FrameError> {
+        let (bytes, part, whole) = (Bytes::get(r)?, u32::get(r)?, u32::get(r)?);
+        match (bytes, part, whole) {
+            (bytes, 0, 0) if bytes > Bytes::ZERO => Ok(MemoryAsk::Exactly(bytes)),
+            (Bytes::ZERO, part, whole) if part >= 1 && whole >= part => {
+                Ok(MemoryAsk::Ratio { part, whole })
+            }
+            _ => Err(FrameError::Field),
+        }
+    }
+}
+
+messages! {
+    /// From the hook or the CLI to the daemon.
+    Command {
+        /// Gives a container a slice. Refused when the id is known already.
+        301 Admit {
+            /// The container as its runtime names it.
+            container: ContainerId,
+            /// For people; the id's beginning if empty.
+            name: Name,
+            /// Which GPUs.
+            gpus: Selector,
+            /// Cap on each of them.
+            memory: MemoryAsk,
+            /// Weight of its share.
+            weight: Weight,
+            /// Hard share, if any.
+            share: Option<Percent>,
+            /// High priority.
+            high: bool,
+        }
+        /// Ends a container's slice; its processes lose their sockets. Idempotent.
+        302 Dismiss {
+            /// The container.
+            container: ContainerId,
+        }
+        /// Asks for a [`crate::snapshot::Snapshot`]; the rows follow as frames of their own.
+        303 List {}
+    }
+}
+
+messages! {
+    /// From the daemon to the hook or the CLI.
+    Answer {
+        /// The slice exists; these host paths are what a container needs mounted.
+        401 Admitted {
+            /// Directory to mount at `/run/gpuslice` in the container, read-only.
+            dir: HostPath,
+            /// The real driver's `libcuda.so.1`.
+            cuda: HostPath,
+            /// The real driver's `libnvidia-ml.so.1`; empty if there is none.
+            nvml: HostPath,
+            /// The shim for the preload door.
+            preload: HostPath,
+            /// The shim for the replacement door.
+            replace: HostPath,
+            /// The NVML twin.
+            twin: HostPath,
+            /// The simulated GPU's device directory; empty on a real driver.
+            device: HostPath,
+        }
+        /// The slice is gone.
+        402 Dismissed {}
+        /// Nothing was changed.
+        403 Denied {
+            /// What kind of reason.
+            why: Denial,
+            /// For the person: what, and what to do next.
+            text: Text<512>,
+        }
+    }
+}
+
+/// Kinds of refusal; the text beside them says the rest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Denial {
+    /// Unreadable, or not allowed on this socket.
+    Protocol,
+    /// The container has a slice already.
+    Exists,
+    /// No such GPU.
+    NoSuchGpu,
+    /// More memory than the GPU has, or has left to promise.
+    Memory,
+    /// More hard shares than 100 %, or too many containers.
+    Capacity,
+    /// A weight, share or name outside its bounds.
+    Invalid,
+    /// The daemon could not do its part: disk full, descriptor limit.
+    Host,
+}
+
+field_as!(Denial as u16, |d| *d as u16 + 1, |raw| match raw {
+    1 => Some(Denial::Protocol),
+    2 => Some(Denial::Exists),
+    3 => Some(Denial::NoSuchGpu),
+    4 => Some(Denial::Memory),
+    5 => Some(Denial::Capacity),
+    6 => Some(Denial::Invalid),
+    7 => Some(Denial::Host),
+    _ => None,
+});

@@ -1,0 +1,149 @@
+//! The wire layout, frozen: a change here needs a new [`crate::limits::WIRE_VERSION`].
+
+use crate::admin::{Answer, Command, Denial, MemoryAsk};
+use crate::frame::{FrameError, HEADER_BYTES, Message, RequestId, decode, encode};
+use crate::ids::{ClientId, ContainerId, Lane};
+use crate::limits::{FRAME_BYTES_MAX, LANES_MAX};
+use crate::snapshot::Snapshot;
+use crate::tenant::{Rejection, Reply, Request};
+use crate::text::{Name, Selector, Text};
+use crate::units::{Bytes, Percent, Weight};
+use std::vec::Vec;
+
+fn bytes_of<M: Message>(message: &M) -> Vec<u8> {
+    let mut buffer = [0u8; FRAME_BYTES_MAX];
+    let len = encode(RequestId(7), message, &mut buffer).expect("fits");
+    buffer[..len].to_vec()
+}
+
+#[test]
+fn reserve_has_these_bytes() {
+    let frame = bytes_of(&Request::Reserve {
+        lane: Lane(3),
+        need: Bytes(0x0102),
+        wish: Bytes(5),
+    });
+    let expected = [
+        b'G', b'S', b'L', b'1', 1, 0, 2, 0, 17, 0, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0,
+        0, // head
+        3, 2, 1, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0,
+    ];
+    assert_eq!(frame, expected);
+}
+
+/// Kind and payload length of every message; a new length or number is a new version.
+#[test]
+fn every_kind_has_this_length() {
+    let lengths = |f: fn(u16) -> Option<usize>| -> Vec<(u16, usize)> {
+        (0..=u16::MAX)
+            .filter_map(|kind| f(kind).map(|len| (kind, len)))
+            .collect()
+    };
+    assert_eq!(lengths(Request::payload_bytes), [(1, 128), (2, 17), (3, 9)]);
+    assert_eq!(
+        lengths(Reply::payload_bytes),
+        [(101, 5), (102, 9), (103, 17), (104, 2)]
+    );
+    assert_eq!(
+        lengths(Snapshot::payload_bytes),
+        [(201, 40), (202, 322), (203, 8)]
+    );
+    assert_eq!(
+        lengths(Command::payload_bytes),
+        [(301, 895), (302, 130), (303, 0)]
+    );
+    assert_eq!(
+        lengths(Answer::payload_bytes),
+        [(401, 1806), (402, 0), (403, 516)]
+    );
+}
+
+fn admit() -> Command {
+    Command::Admit {
+        container: ContainerId::new("web-1").unwrap(),
+        name: Name::new("web").unwrap(),
+        gpus: Selector::new("0,1").unwrap(),
+        memory: MemoryAsk::Ratio { part: 4, whole: 15 },
+        weight: Weight::ONE,
+        share: Percent::new(30).ok(),
+        high: true,
+    }
+}
+
+#[test]
+fn messages_round_trip() {
+    let requests = [
+        Request::Attach {
+            held: [Bytes(9); LANES_MAX],
+        },
+        Request::Release {
+            lane: Lane(0),
+            bytes: Bytes(u64::MAX),
+        },
+    ];
+    for request in requests {
+        assert_eq!(decode(&bytes_of(&request)), Ok((RequestId(7), request)));
+    }
+    let client = ClientId {
+        slot: 3,
+        generation: 9,
+    };
+    let replies = [
+        Reply::Attached { client, lanes: 2 },
+        Reply::Rejected {
+            why: Rejection::NotYours,
+        },
+    ];
+    for reply in replies {
+        assert_eq!(decode(&bytes_of(&reply)), Ok((RequestId(7), reply)));
+    }
+    assert_eq!(decode(&bytes_of(&admit())), Ok((RequestId(7), admit())));
+    let denied = Answer::Denied {
+        why: Denial::Memory,
+        text: Text::new("no").unwrap(),
+    };
+    assert_eq!(decode(&bytes_of(&denied)), Ok((RequestId(7), denied)));
+}
+
+/// Every cut and every one-byte change of a frame decodes to something or to an error, and what it
+/// decodes to encodes to the same bytes again.
+#[test]
+fn the_decoder_is_total() {
+    let frame = bytes_of(&admit());
+    for end in 0..frame.len() {
+        assert!(decode::<Command>(&frame[..end]).is_err());
+    }
+    for at in 0..frame.len() {
+        for flip in [1u8, 0x80, 0xff] {
+            let mut bad = frame.clone();
+            bad[at] ^= flip;
+            if let Ok((id, message)) = decode::<Command>(&bad) {
+                let mut buffer = [0u8; FRAME_BYTES_MAX];
+                let len = encode(id, &message, &mut buffer).expect("fits");
+                assert_eq!(buffer[..len], bad, "byte {at}");
+            }
+        }
+    }
+}
+
+#[test]
+fn refusals_say_why() {
+    let frame = bytes_of(&Request::Release {
+        lane: Lane(0),
+        bytes: Bytes(1),
+    });
+    let with = |at: usize, value: u8| {
+        let mut bad = frame.clone();
+        bad[at] = value;
+        decode::<Request>(&bad).map(|_| ())
+    };
+    assert_eq!(with(0, 0), Err(FrameError::Magic));
+    assert_eq!(with(4, 9), Err(FrameError::Version(9)));
+    assert_eq!(with(6, 99), Err(FrameError::Kind(99)));
+    assert_eq!(with(8, 8), Err(FrameError::Length));
+    assert_eq!(with(HEADER_BYTES, 16), Err(FrameError::Field));
+    assert_eq!(
+        decode::<Reply>(&frame).map(|_| ()),
+        Err(FrameError::Kind(3))
+    );
+}

@@ -1,0 +1,51 @@
+//! Every bound of the system in one place, each asserted against the others at compile time.
+
+/// Version of frames and pages. Daemon and shim of version N understand N and N-1.
+pub const WIRE_VERSION: u16 = 1;
+/// Oldest version this build still speaks.
+pub const WIRE_VERSION_MIN: u16 = 1;
+
+/// GPUs of one node.
+pub const GPUS_MAX: usize = 16;
+/// GPUs of one container; a container's GPU number `i` is its *lane* `i`.
+pub const LANES_MAX: usize = 16;
+/// Containers of one node that hold a slice.
+pub const CONTAINERS_MAX: usize = 256;
+/// Processes of one node attached to the daemon.
+pub const CLIENTS_MAX: usize = 1024;
+/// Processes of one container attached to the daemon.
+pub const CLIENTS_PER_CONTAINER_MAX: usize = 256;
+
+/// Longest frame on any socket, header included, bytes.
+pub const FRAME_BYTES_MAX: usize = 4096;
+/// Longest container id, bytes.
+pub const CONTAINER_ID_BYTES_MAX: usize = 128;
+/// Longest name a person gives a slice, bytes.
+pub const NAME_BYTES_MAX: usize = 64;
+/// Longest host path in a message, bytes.
+pub const PATH_BYTES_MAX: usize = 256;
+/// Longest GPU selector (`all`, `0,1`, `GPU-…,GPU-…`), bytes; sixteen UUIDs fit.
+pub const SELECTOR_BYTES_MAX: usize = 672;
+
+/// Largest weight of a slice.
+pub const WEIGHT_MAX: u32 = 1000;
+/// Size of a shared page, bytes.
+pub const PAGE_BYTES: usize = 4096;
+
+/// The daemon stamps its heartbeat this often, ns.
+pub const HEARTBEAT_NS: u64 = 50_000_000;
+/// A heartbeat older than this means the daemon is gone, ns. Fair tenants then go on ungated.
+pub const HEARTBEAT_STALE_NS: u64 = 250_000_000;
+/// How long growth waits for an absent daemon before it fails as out of memory, ns.
+pub const DAEMON_WAIT_NS: u64 = 30_000_000_000;
+/// A peer that connected must complete its first frame within this, ns.
+pub const HELLO_DEADLINE_NS: u64 = 1_000_000_000;
+/// What the hook waits for the daemon in all, ns.
+pub const HOOK_DEADLINE_NS: u64 = 500_000_000;
+
+const _: () = assert!(LANES_MAX <= GPUS_MAX);
+const _: () = assert!(CLIENTS_PER_CONTAINER_MAX <= CLIENTS_MAX);
+const _: () = assert!(CLIENTS_MAX <= u16::MAX as usize);
+const _: () = assert!(HEARTBEAT_NS * 3 < HEARTBEAT_STALE_NS);
+const _: () = assert!(SELECTOR_BYTES_MAX >= GPUS_MAX * 41);
+const _: () = assert!(WIRE_VERSION_MIN <= WIRE_VERSION);

@@ -1,0 +1,129 @@
+//! Layout of the two shared pages, 4 KiB each, and who may write which.
+//!
+//! * [`ContainerPage`]: written by the daemon, read by every process of one container through a
+//!   sealed descriptor. Facts: the cap, what is reserved, whose turn it is.
+//! * [`ClientPage`]: written by one process, read by the daemon. Claims: they may end or shorten
+//!   that process's own turn and feed what an observer sees; nothing else ever follows from them.
+//!
+//! # How a turn is handed over
+//! `turn` is odd while the container may launch and even while it may not; it only grows, and is
+//! the futex word waiters sleep on (a read-only mapping suffices for that). A process that launches
+//! during a turn first writes the turn into its claim `active`, then looks at `turn` again, and
+//! launches only if it is unchanged (both with sequentially consistent order). The daemon closes
+//! the turn first and reads `active` second. So either the process saw the close, or the daemon
+//! sees the process and waits for `drained` to reach `active`.
+
+use crate::limits::{LANES_MAX, PAGE_BYTES, WIRE_VERSION};
+use core::sync::atomic::{AtomicU32, AtomicU64};
+
+/// First word of a container page: "GSLCONT1".
+pub const CONTAINER_PAGE_MAGIC: u64 = u64::from_le_bytes(*b"GSLCONT1");
+/// First word of a client page: "GSLCLNT1".
+pub const CLIENT_PAGE_MAGIC: u64 = u64::from_le_bytes(*b"GSLCLNT1");
+/// Version of both layouts.
+pub const PAGE_VERSION: u32 = WIRE_VERSION as u32;
+
+/// Everybody launches freely: no turns, no windows.
+pub const MODE_OPEN: u32 = 0;
+/// Turns are taken; see the module's head.
+pub const MODE_TURNS: u32 = 1;
+
+/// Daemon to the processes of one container.
+#[repr(C, align(4096))]
+#[derive(Debug)]
+pub struct ContainerPage {
+    /// [`CONTAINER_PAGE_MAGIC`].
+    pub magic: AtomicU64,
+    /// [`PAGE_VERSION`].
+    pub version: AtomicU32,
+    /// Lanes in use.
+    pub lanes: AtomicU32,
+    /// Which life of the daemon wrote this page.
+    pub epoch: AtomicU64,
+    /// CLOCK_MONOTONIC of the daemon's last sign of life, ns.
+    pub heartbeat_ns: AtomicU64,
+    /// How many lanes are in [`MODE_TURNS`]. Zero is the fast path of every launch; the futex
+    /// word that is woken whenever any lane's `mode` or `turn` changes is `bell`.
+    pub gated: AtomicU32,
+    /// Changes (and is woken) with any lane's `mode` or `turn`.
+    pub bell: AtomicU32,
+    /// 1 if growth and launches must hold, not run freely, while the daemon is away.
+    pub hard: AtomicU32,
+    reserved: [u32; 3],
+    /// One per GPU of the slice.
+    pub lane: [ContainerLane; LANES_MAX],
+}
+
+/// One GPU of a container, as the daemon says.
+#[repr(C, align(64))]
+#[derive(Debug)]
+pub struct ContainerLane {
+    /// The GPU's UUID, first half, big-endian bytes as in [`crate::ids::GpuUuid`].
+    pub uuid_high: AtomicU64,
+    /// Second half.
+    pub uuid_low: AtomicU64,
+    /// Memory cap, bytes.
+    pub cap: AtomicU64,
+    /// Reserved by all processes, unused credit included, bytes.
+    pub reserved: AtomicU64,
+    /// When the present turn ends unless extended, CLOCK_MONOTONIC ns.
+    pub turn_end_ns: AtomicU64,
+    /// Turn word: odd = may launch. Futex word.
+    pub turn: AtomicU32,
+    /// [`MODE_OPEN`] or [`MODE_TURNS`].
+    pub mode: AtomicU32,
+    /// How much work may be in flight near the end of a turn, µs.
+    pub window_us: AtomicU32,
+    /// Idle this long with nothing in flight: give the turn back, µs.
+    pub idle_us: AtomicU32,
+}
+
+/// One process to the daemon.
+#[repr(C, align(4096))]
+#[derive(Debug)]
+pub struct ClientPage {
+    /// [`CLIENT_PAGE_MAGIC`], written by the daemon before the page is sent.
+    pub magic: AtomicU64,
+    /// [`PAGE_VERSION`].
+    pub version: AtomicU32,
+    reserved: [u32; 13],
+    /// One per GPU of the slice.
+    pub lane: [ClientLane; LANES_MAX],
+}
+
+/// One GPU of a process, as the process claims.
+#[repr(C, align(64))]
+#[derive(Debug)]
+pub struct ClientLane {
+    /// Bytes held in allocations (credit not included).
+    pub held: AtomicU64,
+    /// Launches so far.
+    pub launches: AtomicU64,
+    /// Allocations refused by the cap so far.
+    pub denied: AtomicU64,
+    /// Time spent waiting for turns, ns.
+    pub waited_ns: AtomicU64,
+    /// 1 while the process has work it wants to launch or has in flight.
+    pub want: AtomicU32,
+    /// Last turn word in which the process launched.
+    pub active: AtomicU32,
+    /// Last turn word after whose close the process had nothing in flight any more.
+    pub drained: AtomicU32,
+    reserved: u32,
+}
+
+const _: () = {
+    use core::mem::offset_of;
+    assert!(size_of::<ContainerPage>() == PAGE_BYTES && size_of::<ClientPage>() == PAGE_BYTES);
+    assert!(offset_of!(ContainerPage, gated) == 32 && offset_of!(ContainerPage, lane) == 64);
+    assert!(offset_of!(ClientPage, lane) == 64);
+    assert!(size_of::<ContainerLane>() == 64 && size_of::<ClientLane>() == 64);
+    assert!(offset_of!(ContainerLane, turn) == 40 && offset_of!(ContainerLane, idle_us) == 52);
+    assert!(offset_of!(ClientLane, want) == 32 && offset_of!(ClientLane, drained) == 40);
+};
+
+/// Whether a turn word lets its container launch.
+#[must_use]
+pub const fn may_launch(turn: u32) -> bool {
+    turn % 2 == 1
+}

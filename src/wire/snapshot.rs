@@ -1,0 +1,75 @@
+//! What an observer sees: one row per container and GPU, as plain values that are sent by the
+//! daemon, printed by the CLI and exported as metrics. Counters only grow; rates are the reader's.
+
+use crate::ids::{ContainerId, GpuUuid, Lane, NvmlIndex};
+use crate::text::Name;
+use crate::units::{Bytes, Percent, Weight};
+
+crate::frame::messages! {
+    /// Rows of a snapshot, ended by `End`.
+    Snapshot {
+        /// A GPU of the node.
+        201 Gpu {
+            /// Identity.
+            uuid: GpuUuid,
+            /// NVML index on the node.
+            index: NvmlIndex,
+            /// Physical memory.
+            total: Bytes,
+            /// Sum of the caps promised on it.
+            promised: Bytes,
+            /// Containers with a slice of it.
+            slices: u32,
+        }
+        /// A container's slice of one GPU.
+        202 Slice {
+            /// The container as its runtime names it.
+            container: ContainerId,
+            /// The name a person gave it.
+            name: Name,
+            /// Which GPU.
+            gpu: GpuUuid,
+            /// The GPU's number within the container.
+            lane: Lane,
+            /// Memory cap.
+            cap: Bytes,
+            /// Reserved by its processes, unused credit included.
+            reserved: Bytes,
+            /// Held according to its processes; never above `reserved`.
+            used: Bytes,
+            /// Highest `used` seen.
+            peak: Bytes,
+            /// Allocations refused by the cap.
+            denied: u64,
+            /// Size and rest of the last refusal.
+            denied_need: Bytes,
+            /// What was left then.
+            denied_left: Bytes,
+            /// Weight among those that want the GPU.
+            weight: Weight,
+            /// Hard share, if it has one.
+            share: Option<Percent>,
+            /// High priority.
+            high: bool,
+            /// Processes attached.
+            clients: u32,
+            /// Whether it wants the GPU now (1) or not (0).
+            wanting: u32,
+            /// Whether turns are taken on this GPU now (1), or everybody runs freely (0).
+            gated: u32,
+            /// GPU time charged since admission, ns.
+            gpu_ns: u64,
+            /// Time spent wanting without a turn, ns.
+            wait_ns: u64,
+            /// Turns granted.
+            turns: u64,
+            /// Kernels and graphs launched, by its processes' own count.
+            launches: u64,
+        }
+        /// The last frame of a snapshot.
+        203 End {
+            /// CLOCK_MONOTONIC of the snapshot, ns.
+            now_ns: u64,
+        }
+    }
+}

@@ -1,0 +1,283 @@
+//! Quantities: bytes, weights, percentages, instants and durations, each parsed in one place.
+//!
+//! A size is written as whole bytes or with a binary suffix (`1GiB`, `512Mi`). Decimal suffixes are
+//! refused instead of guessed: people write `8GB` and mean `8GiB`, and the difference is 590 MB.
+
+use crate::limits::WEIGHT_MAX;
+use core::fmt;
+use core::str::FromStr;
+
+/// An amount of memory in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Bytes(pub u64);
+
+/// One KiB, MiB, GiB.
+pub const KIB: u64 = 1 << 10;
+/// 2^20 bytes.
+pub const MIB: u64 = 1 << 20;
+/// 2^30 bytes.
+pub const GIB: u64 = 1 << 30;
+
+impl Bytes {
+    /// Nothing.
+    pub const ZERO: Bytes = Bytes(0);
+
+    /// `self + other`, or the largest amount there is.
+    #[must_use]
+    pub const fn saturating_add(self, other: Bytes) -> Bytes {
+        Bytes(self.0.saturating_add(other.0))
+    }
+    /// `self - other`, or zero.
+    #[must_use]
+    pub const fn saturating_sub(self, other: Bytes) -> Bytes {
+        Bytes(self.0.saturating_sub(other.0))
+    }
+    /// `self + other`, or `None` on overflow.
+    #[must_use]
+    pub const fn checked_add(self, other: Bytes) -> Option<Bytes> {
+        match self.0.checked_add(other.0) {
+            Some(sum) => Some(Bytes(sum)),
+            None => None,
+        }
+    }
+}
+
+/// Why a written quantity was refused; its `Display` tells the person what to write instead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UnitError {
+    /// Not of the form digits + optional binary suffix.
+    SizeGrammar,
+    /// A decimal suffix such as `GB` or `G`.
+    SizeDecimal,
+    /// Larger than 2^64 - 1 bytes.
+    SizeTooLarge,
+    /// Zero bytes were asked for.
+    SizeZero,
+    /// A weight outside 1..=1000.
+    Weight,
+    /// A percentage outside 1..=100.
+    Percent,
+}
+
+impl fmt::Display for UnitError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            UnitError::SizeGrammar => f.write_str(
+                "a size is whole bytes or a whole number of KiB, MiB or GiB, as in 8GiB",
+            ),
+            UnitError::SizeDecimal => f.write_str(
+                "decimal units (KB, MB, GB) are not accepted because they are mostly meant as \
+                 binary ones; write 8GiB for 8 x 2^30 bytes, or the bytes themselves",
+            ),
+            UnitError::SizeTooLarge => f.write_str("the size does not fit in 64 bits of bytes"),
+            UnitError::SizeZero => f.write_str("the size is 0; ask for at least one byte"),
+            UnitError::Weight => write!(f, "a weight is a whole number from 1 to {WEIGHT_MAX}"),
+            UnitError::Percent => f.write_str("a share is a whole percentage from 1 to 100"),
+        }
+    }
+}
+
+impl core::error::Error for UnitError {}
+
+impl FromStr for Bytes {
+    type Err = UnitError;
+
+    /// Parses `[0-9]{1,20}(KiB|Ki|MiB|Mi|GiB|Gi|TiB|Ti|B)?`; zero is allowed here.
+    fn from_str(text: &str) -> Result<Bytes, UnitError> {
+        let end = text
+            .bytes()
+            .position(|b| !b.is_ascii_digit())
+            .unwrap_or(text.len());
+        let (digits, suffix) = text.split_at(end);
+        if digits.is_empty() || digits.len() > 20 {
+            return Err(UnitError::SizeGrammar);
+        }
+        let unit = match suffix {
+            "" | "B" => 1,
+            "Ki" | "KiB" => KIB,
+            "Mi" | "MiB" => MIB,
+            "Gi" | "GiB" => GIB,
+            "Ti" | "TiB" => 1 << 40,
+            "K" | "M" | "G" | "T" | "k" | "KB" | "kB" | "MB" | "GB" | "TB" | "kb" | "mb" | "gb"
+            | "m" | "g" => return Err(UnitError::SizeDecimal),
+            _ => return Err(UnitError::SizeGrammar),
+        };
+        let count: u64 = digits.parse().map_err(|_| UnitError::SizeTooLarge)?;
+        count
+            .checked_mul(unit)
+            .map(Bytes)
+            .ok_or(UnitError::SizeTooLarge)
+    }
+}
+
+impl fmt::Display for Bytes {
+    /// The largest binary unit with at most one decimal: `1GiB`, `1.5GiB`, `300B`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (unit, name) in [(GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")] {
+            if self.0 >= unit {
+                let tenths = (u128::from(self.0) * 10 / u128::from(unit)) as u64;
+                return if tenths.is_multiple_of(10) {
+                    write!(f, "{}{name}", tenths / 10)
+                } else {
+                    write!(f, "{}.{}{name}", tenths / 10, tenths % 10)
+                };
+            }
+        }
+        write!(f, "{}B", self.0)
+    }
+}
+
+/// A slice's weight among those that want the GPU, 1..=1000.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Weight(u32);
+
+impl Weight {
+    /// The weight of a slice that named none.
+    pub const ONE: Weight = Weight(1);
+
+    /// # Errors
+    /// [`UnitError::Weight`] outside 1..=1000.
+    pub const fn new(weight: u32) -> Result<Weight, UnitError> {
+        if weight >= 1 && weight <= WEIGHT_MAX {
+            Ok(Weight(weight))
+        } else {
+            Err(UnitError::Weight)
+        }
+    }
+    /// The number.
+    #[must_use]
+    pub const fn get(self) -> u32 {
+        self.0
+    }
+}
+
+impl FromStr for Weight {
+    type Err = UnitError;
+    fn from_str(text: &str) -> Result<Weight, UnitError> {
+        text.parse()
+            .map_err(|_| UnitError::Weight)
+            .and_then(Weight::new)
+    }
+}
+
+/// A hard share of a GPU's time in percent, 1..=100.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Percent(u32);
+
+impl Percent {
+    /// # Errors
+    /// [`UnitError::Percent`] outside 1..=100.
+    pub const fn new(percent: u32) -> Result<Percent, UnitError> {
+        if percent >= 1 && percent <= 100 {
+            Ok(Percent(percent))
+        } else {
+            Err(UnitError::Percent)
+        }
+    }
+    /// The number.
+    #[must_use]
+    pub const fn get(self) -> u32 {
+        self.0
+    }
+}
+
+impl FromStr for Percent {
+    type Err = UnitError;
+    fn from_str(text: &str) -> Result<Percent, UnitError> {
+        let digits = text.strip_suffix('%').unwrap_or(text);
+        digits
+            .parse()
+            .map_err(|_| UnitError::Percent)
+            .and_then(Percent::new)
+    }
+}
+
+/// A point of CLOCK_MONOTONIC in ns. The engine has no clock: instants are given to it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Instant(pub u64);
+
+/// A length of time in ns.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Duration(pub u64);
+
+impl Instant {
+    /// Time since `earlier`, zero if `earlier` is later.
+    #[must_use]
+    pub const fn since(self, earlier: Instant) -> Duration {
+        Duration(self.0.saturating_sub(earlier.0))
+    }
+    /// The instant `after` later.
+    #[must_use]
+    pub const fn plus(self, after: Duration) -> Instant {
+        Instant(self.0.saturating_add(after.0))
+    }
+}
+
+impl Duration {
+    /// Whole microseconds.
+    #[must_use]
+    pub const fn from_micros(us: u64) -> Duration {
+        Duration(us * 1_000)
+    }
+    /// Whole milliseconds.
+    #[must_use]
+    pub const fn from_millis(ms: u64) -> Duration {
+        Duration(ms * 1_000_000)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::string::ToString;
+
+    #[test]
+    fn sizes_are_binary_and_total() {
+        let ok = [
+            ("1", 1),
+            ("0", 0),
+            ("512Mi", 512 * MIB),
+            ("8GiB", 8 * GIB),
+            ("7B", 7),
+        ];
+        for (text, bytes) in ok {
+            assert_eq!(text.parse(), Ok(Bytes(bytes)), "{text}");
+        }
+        let bad = [
+            ("", UnitError::SizeGrammar),
+            ("-1", UnitError::SizeGrammar),
+            ("1e30", UnitError::SizeGrammar),
+            ("1.5GiB", UnitError::SizeGrammar),
+            ("0x10", UnitError::SizeGrammar),
+            (" 1", UnitError::SizeGrammar),
+            ("8GB", UnitError::SizeDecimal),
+            ("8G", UnitError::SizeDecimal),
+            ("18446744073709551616", UnitError::SizeTooLarge),
+            ("18446744073709551615GiB", UnitError::SizeTooLarge),
+            ("000000000000000000001", UnitError::SizeGrammar),
+        ];
+        for (text, error) in bad {
+            assert_eq!(text.parse::<Bytes>(), Err(error), "{text}");
+        }
+    }
+
+    #[test]
+    fn sizes_print_short() {
+        for (bytes, text) in [
+            (GIB, "1GiB"),
+            (GIB + GIB / 2, "1.5GiB"),
+            (300, "300B"),
+            (0, "0B"),
+        ] {
+            assert_eq!(Bytes(bytes).to_string(), text);
+        }
+    }
+
+    #[test]
+    fn weights_and_percents_have_bounds() {
+        assert!(Weight::new(0).is_err() && Weight::new(1_000_000_000).is_err());
+        assert!("1000".parse::<Weight>().is_ok());
+        assert!("101".parse::<Percent>().is_err() && "0".parse::<Percent>().is_err());
+        assert_eq!("25%".parse::<Percent>().map(Percent::get), Ok(25));
+    }
+}
