@@ -1,1 +1,33 @@
-//! gpuslice-engine
+//! Every decision of gpuslice: who gets a slice, who may take memory, whose turn it is.
+//!
+//! The engine is a state machine and nothing else. What happened goes in as an [`Event`] with
+//! the time at which it happened, what is to be done comes out as [`Action`]s, in order:
+//! ```text
+//! engine.step(now, event, &mut actions);   // then perform the actions
+//! engine.next_deadline()                   // step with Event::Tick at the latest then
+//! ```
+//! It has no clock, no file, no thread and no random source (the compiler holds that: `no_std`),
+//! so the daemon and a seeded simulation run the very same decisions.
+#![no_std]
+#![forbid(unsafe_code)]
+#![deny(missing_docs)]
+
+extern crate alloc;
+#[cfg(test)]
+extern crate std;
+
+mod action;
+mod config;
+mod crc;
+mod engine;
+mod event;
+mod record;
+mod refusal;
+
+pub use action::{Action, Actions, Cut, LaneView, Late, Mode};
+pub use config::Config;
+pub use crc::crc32c;
+pub use engine::Engine;
+pub use event::{Ask, Claims, Event, Token};
+pub use record::{LaneRecord, RECORD_BYTES, RECORD_MAGIC, RECORD_VERSION, Record, RecordError};
+pub use refusal::Refusal;

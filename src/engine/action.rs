@@ -1,0 +1,191 @@
+//! What is to be done: the only outputs of the engine, to be performed in the order given.
+
+use alloc::vec::Vec;
+use gpuslice_wire::ids::{ClientId, ContainerId, Lane};
+use gpuslice_wire::tenant::Rejection;
+use gpuslice_wire::units::{Bytes, Duration, Instant};
+
+use crate::event::Token;
+use crate::record::Record;
+use crate::refusal::Refusal;
+
+/// Whether launches on a GPU wait for turns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Everybody launches freely.
+    Open,
+    /// At most one container launches at a time.
+    Turns,
+}
+
+impl Mode {
+    /// The page's word for it.
+    #[must_use]
+    pub const fn word(self) -> u32 {
+        match self {
+            Mode::Open => gpuslice_wire::page::MODE_OPEN,
+            Mode::Turns => gpuslice_wire::page::MODE_TURNS,
+        }
+    }
+}
+
+/// All that a container's page says about one lane and that changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LaneView {
+    /// Free, or by turns.
+    pub mode: Mode,
+    /// Turn word: odd = may launch.
+    pub turn: u32,
+    /// When the present turn ends unless extended.
+    pub turn_end: Instant,
+    /// Work that may be in flight near the turn's end, µs.
+    pub window_us: u32,
+    /// Idle this long with nothing in flight: give the turn back, µs.
+    pub idle_us: u32,
+    /// Memory cap.
+    pub cap: Bytes,
+    /// Reserved by all processes, unused credit included.
+    pub reserved: Bytes,
+}
+
+/// Why the engine ends a process's connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cut {
+    /// The process broke a rule; it is told which before the connection ends.
+    Broke(Rejection),
+    /// The container's slice ended.
+    Dismissed,
+}
+
+/// How late a container is in letting go of the GPU after its turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Late {
+    /// Past the drain deadline: reported, and everybody goes on waiting for it.
+    Waiting,
+    /// Past the longest wait: others get turns beside it; it is charged until it is quiet.
+    Passed,
+    /// Quiet at last, after `Passed`.
+    Quiet,
+}
+
+/// Something the daemon has to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(clippy::large_enum_variant)] // a few per step, in a vector that is reused
+pub enum Action {
+    /// The slice exists. Write the record down and make the pages before answering.
+    Admitted {
+        /// Of the `Admit`.
+        token: Token,
+        /// What was promised.
+        record: Record,
+    },
+    /// No slice; nothing changed.
+    Denied {
+        /// Of the `Admit`.
+        token: Token,
+        /// Data whose `Display` is for the person; `.denial()` is the wire's kind.
+        why: Refusal,
+    },
+    /// A slice of an earlier life is known again. Make its pages.
+    Restored {
+        /// Whose.
+        container: ContainerId,
+        /// GPUs of the slice.
+        lanes: u8,
+    },
+    /// A slice of an earlier life could not be taken up.
+    NotRestored {
+        /// Whose.
+        container: ContainerId,
+        /// Why.
+        why: Refusal,
+    },
+    /// The slice is gone: delete record, socket and pages.
+    Dismissed {
+        /// Of the `Dismiss`.
+        token: Token,
+        /// Whose.
+        container: ContainerId,
+        /// Whether there was one.
+        known: bool,
+    },
+    /// The process is known. Make its page and answer it.
+    Attached {
+        /// Of the `Attach`.
+        token: Token,
+        /// Its identity from now on.
+        client: ClientId,
+        /// Whose process it is.
+        container: ContainerId,
+        /// GPUs of the slice.
+        lanes: u8,
+    },
+    /// The process may not attach: answer and end the connection.
+    Rejected {
+        /// Of the `Attach`.
+        token: Token,
+        /// Which rule.
+        why: Rejection,
+    },
+    /// Credit granted.
+    Reserved {
+        /// Who.
+        client: ClientId,
+        /// Of the `Reserve`.
+        token: Token,
+        /// GPU of the slice.
+        lane: Lane,
+        /// How much: between need and wish.
+        bytes: Bytes,
+    },
+    /// The cap is reached.
+    Refused {
+        /// Who.
+        client: ClientId,
+        /// Of the `Reserve`.
+        token: Token,
+        /// GPU of the slice.
+        lane: Lane,
+        /// What was needed.
+        need: Bytes,
+        /// What is left under the cap.
+        left: Bytes,
+    },
+    /// End the connection. The engine has forgotten the process and refunded what it had.
+    Disconnect {
+        /// Who.
+        client: ClientId,
+        /// Why.
+        why: Cut,
+    },
+    /// Write what changed to the container's page and wake its waiters.
+    SetLane {
+        /// Whose page.
+        container: ContainerId,
+        /// Which lane.
+        lane: Lane,
+        /// What it says now.
+        view: LaneView,
+    },
+    /// Read this lane of all pages of the container's processes now, each as a `Claims` event.
+    ReadClaims {
+        /// Whose.
+        container: ContainerId,
+        /// Which lane.
+        lane: Lane,
+    },
+    /// For the log: a container does not let go of the GPU.
+    Overrun {
+        /// Whose.
+        container: ContainerId,
+        /// Which lane.
+        lane: Lane,
+        /// How far it has come.
+        stage: Late,
+        /// Since its turn was closed.
+        after: Duration,
+    },
+}
+
+/// Where a step puts its actions; the caller's, so that it is reused.
+pub type Actions = Vec<Action>;

@@ -1,0 +1,72 @@
+//! What a node's administrator may choose. Everything has a default that is right mostly.
+
+use gpuslice_wire::limits::HEARTBEAT_STALE_NS;
+use gpuslice_wire::units::{Duration, Percent};
+
+/// The engine's settings, fixed for its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Promise more memory of a GPU than it has, in the hope that not all is taken at once.
+    pub oversubscribe: bool,
+    /// All who want a GPU have had a turn after about this long. It bounds how uneven shares are
+    /// over short times: two equal tenants are off by at most a quarter of it in any interval,
+    /// so 16 ms keep them within 0.4 % over every second.
+    pub round: Duration,
+    /// Shortest turn. Below it, handing over costs more than it brings.
+    pub turn_min: Duration,
+    /// Longest turn.
+    pub turn_max: Duration,
+    /// A container that is not quiet this long after its turn's close is reported.
+    pub drain: Duration,
+    /// ... and this long after it others get turns beside it.
+    pub drain_max: Duration,
+    /// Work in flight near a turn's end, µs.
+    pub window_us: u32,
+    /// The same while a high-priority container is attached, µs.
+    pub window_high_us: u32,
+    /// Idle time after which a process gives its turn back, µs.
+    pub idle_us: u32,
+    /// Idle time after which a process that runs freely stops wanting, µs.
+    pub idle_open_us: u32,
+    /// Turns end for good when nobody competed for this long.
+    pub open_after: Duration,
+    /// A hard share's unused time is kept for this long at most.
+    pub burst: Duration,
+    /// What high-priority containers may take of a GPU while others wait; 100 starves them.
+    pub high_cap: Percent,
+    /// After a restore, growth waits this long, so that processes that still hold memory come
+    /// back and are counted first.
+    pub restore_grace: Duration,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            oversubscribe: false,
+            round: Duration::from_millis(16),
+            turn_min: Duration::from_millis(1),
+            turn_max: Duration::from_millis(20),
+            drain: Duration::from_millis(100),
+            drain_max: Duration::from_millis(2_000),
+            window_us: 500,
+            window_high_us: 150,
+            idle_us: 500,
+            idle_open_us: 20_000,
+            open_after: Duration::from_millis(20),
+            burst: Duration::from_millis(100),
+            high_cap: const {
+                match Percent::new(95) {
+                    Ok(percent) => percent,
+                    Err(_) => panic!("95 is a percentage"),
+                }
+            },
+            restore_grace: Duration::from_millis(750),
+        }
+    }
+}
+
+/// Time between two steps beyond this is nobody's: the daemon's heartbeat was stale then, and
+/// tenants ran without turns.
+pub(crate) const GAP_MAX: Duration = Duration(HEARTBEAT_STALE_NS);
+/// While anybody is charged, a step is asked for at least this often.
+pub(crate) const ACCOUNT_EVERY: Duration = Duration(HEARTBEAT_STALE_NS / 2);

@@ -1,0 +1,136 @@
+//! What can happen: the only inputs of the engine.
+//!
+//! An event that asks for an answer carries a [`Token`] of the asker's choice, and the answering
+//! action carries the same one. Nothing else connects the two.
+
+use gpuslice_wire::admin::MemoryAsk;
+use gpuslice_wire::ids::{ClientId, ContainerId, GpuUuid, Lane, NvmlIndex};
+use gpuslice_wire::limits::LANES_MAX;
+use gpuslice_wire::select::GpuSelector;
+use gpuslice_wire::text::Name;
+use gpuslice_wire::units::{Bytes, Percent, Weight};
+
+use crate::record::Record;
+
+/// Matches an answer to its question. Chosen by the caller, never looked at by the engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Token(pub u64);
+
+/// What a container asks for when it is to get a slice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ask {
+    /// The container as its runtime names it.
+    pub container: ContainerId,
+    /// A name for people; empty takes the id's beginning.
+    pub name: Name,
+    /// Which GPUs.
+    pub gpus: GpuSelector,
+    /// Cap on each of them.
+    pub memory: MemoryAsk,
+    /// Weight among those that want a GPU at the same time.
+    pub weight: Weight,
+    /// Hard share of each GPU's time, if any: never more than this, even alone.
+    pub share: Option<Percent>,
+    /// Goes before everybody who is not high.
+    pub high: bool,
+}
+
+/// What a process says about itself on one lane of its page. Untrusted: it may end or shorten
+/// its own container's turn and feed what observers see, nothing else.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Claims {
+    /// It has work to launch or in flight.
+    pub want: bool,
+    /// Last turn word in which it launched.
+    pub active: u32,
+    /// Last turn word after whose close nothing of it was in flight.
+    pub drained: u32,
+    /// In allocations; unused credit is not counted.
+    pub held: Bytes,
+    /// Launches so far.
+    pub launches: u64,
+    /// Allocations refused by the cap so far.
+    pub denied: u64,
+}
+
+/// Something that happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(clippy::large_enum_variant)] // one exists at a time, on the stack
+pub enum Event {
+    /// The node has this GPU. Twice is the same as once.
+    GpuFound {
+        /// Identity.
+        uuid: GpuUuid,
+        /// NVML index on the node, for selectors that name it so.
+        index: NvmlIndex,
+        /// Physical memory.
+        total: Bytes,
+    },
+    /// A container asks for a slice. Answered by `Admitted` or `Denied`.
+    Admit {
+        /// For the answer.
+        token: Token,
+        /// What it asks for.
+        ask: Ask,
+    },
+    /// A slice of an earlier life of the daemon. Answered by `Restored` or `NotRestored`. To be
+    /// given after all `GpuFound` and before anything of the container's processes.
+    Restore(Record),
+    /// A container's slice ends. Answered by `Dismissed`, known or not.
+    Dismiss {
+        /// For the answer.
+        token: Token,
+        /// Whose slice.
+        container: ContainerId,
+    },
+    /// A process of the container connected. Answered by `Attached` or `Rejected`.
+    Attach {
+        /// For the answer.
+        token: Token,
+        /// Whose socket it came through.
+        container: ContainerId,
+        /// What it holds already, per lane, credit included: zeros unless the daemon was away.
+        held: [Bytes; LANES_MAX],
+    },
+    /// A process asks for memory credit. Answered by `Reserved`, `Refused` or `Disconnect`; for a
+    /// restored container possibly only when [`crate::Config::restore_grace`] is over.
+    Reserve {
+        /// Who.
+        client: ClientId,
+        /// For the answer.
+        token: Token,
+        /// GPU of the slice.
+        lane: Lane,
+        /// The least that is of use.
+        need: Bytes,
+        /// What would save round trips.
+        wish: Bytes,
+    },
+    /// A process gives credit back.
+    Release {
+        /// Who.
+        client: ClientId,
+        /// GPU of the slice.
+        lane: Lane,
+        /// How much; more than it has is a violation and ends the connection.
+        bytes: Bytes,
+    },
+    /// A process's connection ended, which refunds all it had. Unknown ids are ignored.
+    Gone {
+        /// Who.
+        client: ClientId,
+    },
+    /// A process's page was read. **The read must be later than the performing of every action
+    /// of earlier steps**: after a turn is closed on the page, what is read then tells whether
+    /// the process saw the close. So: read one lane, step, perform the actions, read the next.
+    Claims {
+        /// Whose page.
+        client: ClientId,
+        /// GPU of the slice.
+        lane: Lane,
+        /// What it says.
+        claims: Claims,
+    },
+    /// Time passed: [`crate::Engine::next_deadline`] was reached, or nothing happened for a while.
+    Tick,
+}

@@ -1,0 +1,306 @@
+//! A promise as it is written down, so that it outlives the daemon.
+//!
+//! One record per slice, of fixed size:
+//! ```text
+//! 0          8           10             ...                      | RECORD_BYTES - 4
+//! | magic u64 | version u16 | slice, little-endian, zero-padded  | CRC-32C of all before |
+//! ```
+//! Who holds how much is not in it: that is known from the living processes alone, which tell
+//! it when they come back. The reaction to a record that is not right is to leave it aside,
+//! say so, and let its container's processes run into refusals: better no slice than a wrong one.
+
+use alloc::vec::Vec;
+use core::fmt;
+use gpuslice_wire::ids::{ContainerId, GpuUuid};
+use gpuslice_wire::limits::{CONTAINER_ID_BYTES_MAX, LANES_MAX, NAME_BYTES_MAX};
+use gpuslice_wire::text::{Name, Text};
+use gpuslice_wire::units::{Bytes, Percent, Weight};
+
+use crate::crc::crc32c;
+
+/// First eight bytes of a record.
+pub const RECORD_MAGIC: [u8; 8] = *b"GSLRECD1";
+/// Version of the layout.
+pub const RECORD_VERSION: u16 = 1;
+/// Bytes of every record.
+pub const RECORD_BYTES: usize = 8
+    + 2
+    + (2 + CONTAINER_ID_BYTES_MAX)
+    + (2 + NAME_BYTES_MAX)
+    + (4 + 4 + 1 + 1)
+    + LANES_MAX * LANE_BYTES
+    + 4;
+const LANE_BYTES: usize = 16 + 8;
+
+/// One GPU of a slice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LaneRecord {
+    /// Which GPU.
+    pub gpu: GpuUuid,
+    /// Memory cap on it.
+    pub cap: Bytes,
+}
+
+/// A slice as promised.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// Whose.
+    pub container: ContainerId,
+    /// For people; never empty.
+    pub name: Name,
+    /// Weight among those that want a GPU.
+    pub weight: Weight,
+    /// Hard share, if any.
+    pub share: Option<Percent>,
+    /// High priority.
+    pub high: bool,
+    /// Lane 0 first; 1 to 16 of them, no GPU twice.
+    pub lanes: Vec<LaneRecord>,
+}
+
+/// Why bytes are not a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RecordError {
+    /// Not [`RECORD_BYTES`] long (given).
+    Length(usize),
+    /// Does not start with the magic.
+    Magic,
+    /// A version this build does not read (given).
+    Version(u16),
+    /// The checksum is not that of the bytes: torn or damaged.
+    Checksum,
+    /// A field holds a value outside its type.
+    Field,
+}
+
+impl fmt::Display for RecordError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            RecordError::Length(n) => {
+                write!(
+                    f,
+                    "a slice's record is {RECORD_BYTES} bytes, this one is {n}"
+                )
+            }
+            RecordError::Magic => f.write_str("not a slice's record"),
+            RecordError::Version(v) => write!(
+                f,
+                "the record is of version {v}, this build reads {RECORD_VERSION}; start the \
+                 gpusliced that wrote it, or delete the record and start the container again"
+            ),
+            RecordError::Checksum => f.write_str(
+                "the record is damaged: its checksum is wrong; delete it and start the \
+                 container again",
+            ),
+            RecordError::Field => f.write_str("a field of the record holds an impossible value"),
+        }
+    }
+}
+
+impl core::error::Error for RecordError {}
+
+impl Record {
+    /// The record's bytes.
+    #[must_use]
+    pub fn encode(&self) -> [u8; RECORD_BYTES] {
+        let mut out = Out {
+            bytes: [0; RECORD_BYTES],
+            at: 0,
+        };
+        out.put(&RECORD_MAGIC);
+        out.put(&RECORD_VERSION.to_le_bytes());
+        out.text::<CONTAINER_ID_BYTES_MAX>(self.container.as_str());
+        out.text::<NAME_BYTES_MAX>(self.name.as_str());
+        out.put(&self.weight.get().to_le_bytes());
+        out.put(&self.share.map_or(0, Percent::get).to_le_bytes());
+        out.put(&[u8::from(self.high), self.lanes.len().min(LANES_MAX) as u8]);
+        for lane in self.lanes.iter().take(LANES_MAX) {
+            out.put(&lane.gpu.0);
+            out.put(&lane.cap.0.to_le_bytes());
+        }
+        out.at = RECORD_BYTES - 4;
+        let sum = crc32c(&out.bytes[..out.at]);
+        out.put(&sum.to_le_bytes());
+        out.bytes
+    }
+
+    /// Reads a record. Total: any bytes give a record that [`Record::encode`] gives back as
+    /// these very bytes, or an error.
+    ///
+    /// # Errors
+    /// [`RecordError`], the first that holds in the order of its variants.
+    pub fn decode(bytes: &[u8]) -> Result<Record, RecordError> {
+        let whole: &[u8; RECORD_BYTES] = bytes
+            .try_into()
+            .map_err(|_| RecordError::Length(bytes.len()))?;
+        let mut input = In(whole);
+        if input.array::<8>()? != RECORD_MAGIC {
+            return Err(RecordError::Magic);
+        }
+        let version = u16::from_le_bytes(input.array()?);
+        if version != RECORD_VERSION {
+            return Err(RecordError::Version(version));
+        }
+        let (body, sum) = whole.split_at(RECORD_BYTES - 4);
+        if sum != crc32c(body).to_le_bytes() {
+            return Err(RecordError::Checksum);
+        }
+        let record = input.slice()?;
+        // One meaning, one encoding: padding or lanes that would be lost are refused with this.
+        if record.encode() == *whole {
+            Ok(record)
+        } else {
+            Err(RecordError::Field)
+        }
+    }
+}
+
+struct Out {
+    bytes: [u8; RECORD_BYTES],
+    at: usize,
+}
+
+impl Out {
+    fn put(&mut self, part: &[u8]) {
+        self.bytes[self.at..self.at + part.len()].copy_from_slice(part);
+        self.at += part.len();
+    }
+    fn text<const N: usize>(&mut self, text: &str) {
+        self.put(&(text.len() as u16).to_le_bytes());
+        let end = self.at + N;
+        self.put(text.as_bytes());
+        self.at = end;
+    }
+}
+
+struct In<'a>(&'a [u8]);
+
+impl<'a> In<'a> {
+    fn take(&mut self, n: usize) -> Result<&'a [u8], RecordError> {
+        let (head, rest) = self.0.split_at_checked(n).ok_or(RecordError::Field)?;
+        self.0 = rest;
+        Ok(head)
+    }
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], RecordError> {
+        self.take(N)?.try_into().map_err(|_| RecordError::Field)
+    }
+    fn text<const N: usize>(&mut self) -> Result<Text<N>, RecordError> {
+        let len = usize::from(u16::from_le_bytes(self.array()?));
+        let field = self.take(N)?.get(..len).ok_or(RecordError::Field)?;
+        let text = core::str::from_utf8(field).map_err(|_| RecordError::Field)?;
+        Text::new(text).map_err(|_| RecordError::Field)
+    }
+    fn slice(&mut self) -> Result<Record, RecordError> {
+        let id = self.text::<CONTAINER_ID_BYTES_MAX>()?;
+        let container = ContainerId::new(id.as_str()).map_err(|_| RecordError::Field)?;
+        let name = self.text::<NAME_BYTES_MAX>()?;
+        let weight = Weight::new(u32::from_le_bytes(self.array()?));
+        let share = match u32::from_le_bytes(self.array()?) {
+            0 => None,
+            percent => Some(Percent::new(percent).map_err(|_| RecordError::Field)?),
+        };
+        let [high, count] = self.array()?;
+        let mut lanes: Vec<LaneRecord> = Vec::new();
+        for _ in 0..count {
+            let gpu = GpuUuid(self.array()?);
+            let cap = Bytes(u64::from_le_bytes(self.array()?));
+            if cap == Bytes::ZERO || lanes.iter().any(|lane| lane.gpu == gpu) {
+                return Err(RecordError::Field);
+            }
+            lanes.push(LaneRecord { gpu, cap });
+        }
+        if lanes.is_empty() || high > 1 {
+            return Err(RecordError::Field);
+        }
+        let weight = weight.map_err(|_| RecordError::Field)?;
+        Ok(Record {
+            container,
+            name,
+            weight,
+            share,
+            high: high == 1,
+            lanes,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(lanes: u8) -> Record {
+        Record {
+            container: ContainerId::new("web-1").expect("an id"),
+            name: Name::new("web").expect("a name"),
+            weight: Weight::new(7).expect("a weight"),
+            share: Percent::new(25).ok(),
+            high: true,
+            lanes: (0..lanes)
+                .map(|n| LaneRecord {
+                    gpu: GpuUuid([n; 16]),
+                    cap: Bytes(u64::from(n) + 1),
+                })
+                .collect(),
+        }
+    }
+
+    #[test]
+    fn records_round_trip() {
+        for lanes in 1..=LANES_MAX as u8 {
+            let it = record(lanes);
+            assert_eq!(Record::decode(&it.encode()), Ok(it));
+        }
+    }
+
+    #[test]
+    fn every_flipped_bit_is_found() {
+        let good = record(3).encode();
+        for bit in 0..RECORD_BYTES * 8 {
+            let mut bad = good;
+            bad[bit / 8] ^= 1 << (bit % 8);
+            assert!(Record::decode(&bad).is_err(), "bit {bit}");
+        }
+        for len in 0..RECORD_BYTES {
+            assert_eq!(Record::decode(&good[..len]), Err(RecordError::Length(len)));
+        }
+    }
+
+    /// A record that was made wrong and summed right is refused by its fields, never a panic.
+    #[test]
+    fn fields_are_checked_behind_a_right_checksum() {
+        let resum = |at: usize, byte: u8| {
+            let mut bytes = record(1).encode();
+            bytes[at] = byte;
+            let sum = crc32c(&bytes[..RECORD_BYTES - 4]).to_le_bytes();
+            bytes[RECORD_BYTES - 4..].copy_from_slice(&sum);
+            Record::decode(&bytes)
+        };
+        let (id, name) = (10, 12 + CONTAINER_ID_BYTES_MAX);
+        let numbers = name + 2 + NAME_BYTES_MAX;
+        let wrong = [
+            (id, 129),
+            (id, 0),
+            (id + 2, b'/'),
+            (id + 2 + 5, b'x'),
+            (name, 65),
+            (name + 2, 0xFF),
+            (numbers, 0),
+            (numbers + 2, 1),
+            (numbers + 4, 101),
+            (numbers + 8, 2),
+            (numbers + 9, 0),
+            (numbers + 9, 17),
+            (numbers + 10 + 16, 0),
+            (numbers + 10 + 24, 1),
+        ];
+        for (at, byte) in wrong {
+            assert_eq!(
+                resum(at, byte),
+                Err(RecordError::Field),
+                "byte {at} = {byte}"
+            );
+        }
+        assert_eq!(resum(8, 9), Err(RecordError::Version(9)));
+        assert_eq!(resum(0, 9), Err(RecordError::Magic));
+    }
+}

@@ -1,0 +1,222 @@
+//! Why a container gets no slice: data, with a `Display` for the person who must act.
+
+use core::fmt;
+use gpuslice_wire::admin::Denial;
+use gpuslice_wire::ids::{ContainerId, GpuUuid, NvmlIndex};
+use gpuslice_wire::limits::{CONTAINERS_MAX, LANES_MAX};
+use gpuslice_wire::select::GpuRef;
+use gpuslice_wire::units::{Bytes, GIB, KIB, MIB, Percent};
+
+/// Why a container gets no slice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// The container has a slice already.
+    Exists(ContainerId),
+    /// The node has no GPU at all.
+    NoGpu,
+    /// No such GPU; and how many there are.
+    NoSuchGpu {
+        /// As it was asked for.
+        asked: GpuRef,
+        /// GPUs of the node.
+        present: usize,
+    },
+    /// Two entries of a list are the same GPU.
+    GpuTwice(NvmlIndex),
+    /// The node's GPUs changed since: the slice's is gone.
+    GpuGone(GpuUuid),
+    /// A cap of nothing.
+    CapZero,
+    /// The ratio leaves nothing of this GPU's memory.
+    RatioZero {
+        /// Which GPU.
+        gpu: NvmlIndex,
+        /// Its memory.
+        total: Bytes,
+        /// Numerator.
+        part: u32,
+        /// Denominator.
+        whole: u32,
+    },
+    /// A ratio that is none: `part` of `whole` with `part` zero or above `whole`.
+    RatioInvalid {
+        /// Numerator.
+        part: u32,
+        /// Denominator.
+        whole: u32,
+    },
+    /// A cap above the GPU's memory.
+    CapAboveGpu {
+        /// Which GPU.
+        gpu: NvmlIndex,
+        /// The cap asked for.
+        cap: Bytes,
+        /// The GPU's memory.
+        total: Bytes,
+    },
+    /// The GPU's memory is promised to others.
+    Promised {
+        /// Which GPU.
+        gpu: NvmlIndex,
+        /// The cap asked for.
+        cap: Bytes,
+        /// What is left to promise.
+        left: Bytes,
+        /// The GPU's memory.
+        total: Bytes,
+    },
+    /// No GPU of the node has that much left to promise.
+    PromisedAll {
+        /// The cap asked for.
+        cap: Bytes,
+        /// The most that any GPU has left.
+        left: Bytes,
+    },
+    /// The GPU's hard shares would be above 100 %.
+    Shares {
+        /// Which GPU.
+        gpu: NvmlIndex,
+        /// The share asked for.
+        share: Percent,
+        /// What is left.
+        left: u32,
+    },
+    /// The node has as many slices as it can.
+    TooManyContainers,
+    /// More GPUs than a slice can have.
+    TooManyGpus,
+}
+
+impl Refusal {
+    /// The wire's kind of this refusal.
+    #[must_use]
+    pub fn denial(&self) -> Denial {
+        match self {
+            Refusal::Exists(_) => Denial::Exists,
+            Refusal::NoGpu | Refusal::NoSuchGpu { .. } | Refusal::GpuGone(_) => Denial::NoSuchGpu,
+            Refusal::CapAboveGpu { .. }
+            | Refusal::RatioZero { .. }
+            | Refusal::Promised { .. }
+            | Refusal::PromisedAll { .. } => Denial::Memory,
+            Refusal::Shares { .. } | Refusal::TooManyContainers => Denial::Capacity,
+            Refusal::CapZero
+            | Refusal::RatioInvalid { .. }
+            | Refusal::GpuTwice(_)
+            | Refusal::TooManyGpus => Denial::Invalid,
+        }
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Refusal::Exists(id) => write!(
+                f,
+                "container {id} has a slice already; dismiss it first, or choose another id"
+            ),
+            Refusal::NoGpu => f.write_str(
+                "this node has no GPU the daemon could find; check that nvidia-smi lists one, \
+                 then restart gpusliced",
+            ),
+            Refusal::NoSuchGpu { asked, present } => no_such_gpu(f, asked, present),
+            Refusal::GpuTwice(gpu) => {
+                write!(f, "GPU {} is named twice; name it once", gpu.0)
+            }
+            Refusal::GpuGone(uuid) => write!(
+                f,
+                "GPU {uuid} of this slice is not on the node any more; dismiss the slice and \
+                 start the container again"
+            ),
+            Refusal::CapZero => f.write_str("the memory cap is 0; ask for at least one byte"),
+            Refusal::RatioZero {
+                gpu,
+                total,
+                part,
+                whole,
+            } => write!(
+                f,
+                "{part}/{whole} of GPU {}'s {} is less than 1MiB; ask for a larger part",
+                gpu.0,
+                Exact(total)
+            ),
+            Refusal::RatioInvalid { part, whole } => write!(
+                f,
+                "a memory ratio of {part}/{whole} is not between 0 and 1; the part is at least 1 \
+                 and at most the whole"
+            ),
+            Refusal::CapAboveGpu { gpu, cap, total } => {
+                let (gpu, cap, total) = (gpu.0, Exact(cap), Exact(total));
+                write!(
+                    f,
+                    "cap {cap} is above GPU {gpu}'s {total}; ask for at most {total}"
+                )
+            }
+            Refusal::Promised {
+                gpu,
+                cap,
+                left,
+                total,
+            } => {
+                let (cap, total) = (Exact(cap), Exact(total));
+                write!(
+                    f,
+                    "cap {cap} is above what GPU {} has left of its {total}; ",
+                    gpu.0
+                )?;
+                room(f, left)
+            }
+            Refusal::PromisedAll { cap, left } => {
+                write!(f, "cap {} is above what any GPU has left; ", Exact(cap))?;
+                room(f, left)
+            }
+            Refusal::Shares { gpu, share, left } => write!(
+                f,
+                "hard share {} % is above the {left} % that GPU {} has left; ask for at most \
+                 {left} %, or for a weight, which needs no room",
+                share.get(),
+                gpu.0
+            ),
+            Refusal::TooManyContainers => write!(
+                f,
+                "the node has {CONTAINERS_MAX} slices, as many as it can; end one first"
+            ),
+            Refusal::TooManyGpus => {
+                write!(f, "a slice has at most {LANES_MAX} GPUs; name fewer")
+            }
+        }
+    }
+}
+
+/// An amount in the largest unit that says it exactly, so that what the person reads can be
+/// written back and two different amounts never look the same.
+struct Exact(Bytes);
+
+impl fmt::Display for Exact {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let bytes = self.0.0;
+        for (unit, name) in [(GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")] {
+            if bytes >= unit && bytes.is_multiple_of(unit) {
+                return write!(f, "{}{name}", bytes / unit);
+            }
+        }
+        write!(f, "{bytes}B")
+    }
+}
+
+/// What to do about promised memory.
+fn room(f: &mut fmt::Formatter<'_>, left: Bytes) -> fmt::Result {
+    if left > Bytes::ZERO {
+        write!(f, "ask for at most {}, ", Exact(left))?;
+    }
+    f.write_str("end another slice, or set oversubscribe = true")
+}
+
+fn no_such_gpu(f: &mut fmt::Formatter<'_>, asked: GpuRef, present: usize) -> fmt::Result {
+    match asked {
+        GpuRef::Index(index) => write!(f, "there is no GPU {}", index.0)?,
+        GpuRef::Uuid(uuid) => write!(f, "there is no {uuid}")?,
+    }
+    write!(f, "; this node has {present}, which nvidia-smi -L lists")
+}
+
+impl core::error::Error for Refusal {}
