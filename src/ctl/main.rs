@@ -1,1 +1,48 @@
-fn main() {}
+//! `gpuslice`: run commands in slices, look at slices, show the whole thing at work.
+//!
+//! One file per command. The CLI decides nothing about memory or time: it asks the daemon over the
+//! admin socket, in the words of `gpuslice-wire`.
+
+mod admin;
+mod demo;
+mod door;
+mod node;
+mod ps;
+mod run;
+mod sim;
+mod slice;
+mod table;
+
+use clap::{Parser, Subcommand};
+
+#[derive(Parser)]
+#[command(name = "gpuslice", version, about = "Slices of an NVIDIA GPU: hard memory caps, shares of time")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run a command in a slice, without a container runtime
+    Run(run::Options),
+    /// Show the slices of this node
+    Ps(ps::Options),
+    /// Three tenants with weights 1:2:4 on one GPU, with a verdict
+    Demo(demo::Options),
+    /// Create, describe or remove a simulated GPU
+    Sim(sim::Options),
+}
+
+fn main() -> std::process::ExitCode {
+    let result = match Cli::parse().command {
+        Command::Run(options) => run::main(&options),
+        Command::Ps(options) => ps::main(&options),
+        Command::Demo(options) => demo::main(&options),
+        Command::Sim(options) => sim::main(&options),
+    };
+    result.unwrap_or_else(|error| {
+        eprintln!("gpuslice: {error:#}");
+        std::process::ExitCode::FAILURE
+    })
+}

@@ -1,0 +1,33 @@
+# make run    the whole thing at work, on this machine's GPU or the simulated one
+# make test   everything that judges the code; what .ci/run calls
+# make bench  figures of SPECIFICATION.md, as ratios in one run
+# make soak   long randomised runs of what `make test` does briefly
+# make install DESTDIR=… PREFIX=/usr
+
+CARGO  ?= cargo
+TARGET := $(or $(CARGO_TARGET_DIR),target)
+PREFIX ?= /usr
+MUSL   := x86_64-unknown-linux-musl
+
+.PHONY: build build-debug run test bench soak install clean
+
+build: ; @packaging/stage release
+build-debug: ; @packaging/stage debug
+
+run: build
+	@packaging/need $(or $(filter-out none,$(RUNTIME)),runc)
+	@$(TARGET)/release/gpuslice demo
+
+test: ; @tests/run
+bench: build ; @tests/bench/run
+soak: build-debug ; @tests/soak
+
+install: build
+	install -D -m 755 -t $(DESTDIR)$(PREFIX)/sbin $(TARGET)/release/gpusliced
+	install -D -m 755 -t $(DESTDIR)$(PREFIX)/bin $(TARGET)/release/gpuslice
+	install -D -m 755 -t $(DESTDIR)$(PREFIX)/libexec/gpuslice $(TARGET)/release/gpuslice-hook
+	install -D -m 644 -t $(DESTDIR)$(PREFIX)/lib/gpuslice $(TARGET)/release/libgpuslice.so \
+		$(TARGET)/release/libgpuslice_replace.so $(TARGET)/release/libgpuslice_nvml.so
+	install -D -m 644 packaging/gpusliced.toml $(DESTDIR)/etc/gpuslice/gpusliced.toml
+
+clean: ; $(CARGO) clean

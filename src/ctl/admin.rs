@@ -1,0 +1,96 @@
+//! The admin socket seen from the CLI: one connection, one command at a time.
+
+use anyhow::{Context, Result, bail};
+use gpuslice_wire::admin::{Answer, Command};
+use gpuslice_wire::frame::{Message, RequestId, decode, encode};
+use gpuslice_wire::ids::ContainerId;
+use gpuslice_wire::limits::FRAME_BYTES_MAX;
+use gpuslice_wire::snapshot::Snapshot;
+use nix::sys::socket::{
+    AddressFamily, MsgFlags, SockFlag, SockType, UnixAddr, connect, recv, send, setsockopt, socket,
+    sockopt::ReceiveTimeout,
+};
+use nix::sys::time::{TimeVal, TimeValLike};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+/// How long the daemon may take for one answer, seconds.
+const ANSWER_SECONDS: i64 = 5;
+
+/// A connection to a daemon.
+pub struct Admin {
+    socket: OwnedFd,
+    path: PathBuf,
+}
+
+impl Admin {
+    /// Connects to the daemon that serves `runtime_dir`.
+    ///
+    /// # Errors
+    /// Nobody listens there, or this user may not connect.
+    pub fn connect(runtime_dir: &Path) -> Result<Admin> {
+        let path = runtime_dir.join("admin.sock");
+        let flags = SockFlag::SOCK_CLOEXEC;
+        let socket = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None)?;
+        let address = UnixAddr::new(&path).with_context(|| format!("{}", path.display()))?;
+        connect(socket.as_raw_fd(), &address).with_context(|| {
+            format!("no daemon answers at {}; start gpusliced or name its --runtime-dir", path.display())
+        })?;
+        setsockopt(&socket, ReceiveTimeout, &TimeVal::seconds(ANSWER_SECONDS))?;
+        Ok(Admin { socket, path })
+    }
+
+    fn send(&self, command: &Command) -> Result<()> {
+        let mut buffer = [0u8; FRAME_BYTES_MAX];
+        let len = encode(RequestId(1), command, &mut buffer)?;
+        send(self.socket.as_raw_fd(), &buffer[..len], MsgFlags::MSG_NOSIGNAL)
+            .with_context(|| format!("the daemon at {} is gone", self.path.display()))?;
+        Ok(())
+    }
+
+    fn receive<M: Message>(&self) -> Result<M> {
+        let mut buffer = [0u8; FRAME_BYTES_MAX];
+        let len = recv(self.socket.as_raw_fd(), &mut buffer, MsgFlags::empty()).with_context(|| {
+            format!("the daemon at {} gave no answer in {ANSWER_SECONDS} s", self.path.display())
+        })?;
+        if len == 0 {
+            bail!("the daemon at {} closed the connection; is this user allowed to ask?", self.path.display());
+        }
+        Ok(decode(&buffer[..len])?.1)
+    }
+
+    /// Sends one command and waits for its answer.
+    ///
+    /// # Errors
+    /// The daemon is gone, silent, or refuses; a refusal's text is the daemon's.
+    pub fn ask(&self, command: &Command) -> Result<Answer> {
+        self.send(command)?;
+        match self.receive()? {
+            Answer::Denied { text, .. } => bail!("{text}"),
+            answer => Ok(answer),
+        }
+    }
+
+    /// Ends a container's slice; of one that has none already, too.
+    ///
+    /// # Errors
+    /// As [`Admin::ask`].
+    pub fn dismiss(&self, container: ContainerId) -> Result<()> {
+        self.ask(&Command::Dismiss { container }).map(drop)
+    }
+
+    /// All rows of the node, and the CLOCK_MONOTONIC ns at which they were true.
+    ///
+    /// # Errors
+    /// As [`Admin::ask`].
+    pub fn list(&self) -> Result<(u64, Vec<Snapshot>)> {
+        self.send(&Command::List {})?;
+        let mut rows = Vec::new();
+        loop {
+            match self.receive()? {
+                Snapshot::End { now_ns } => return Ok((now_ns, rows)),
+                row => rows.push(row),
+            }
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! OCI bundles for the demo's containers, and the runtime's command line.
+
+use super::tenant::Plan;
+use crate::node;
+use anyhow::{Context, Result};
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::sched::{CloneFlags, unshare};
+use serde_json::{Value, json};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+
+/// Where a machine with both cgroup hierarchies mounts the newer one.
+const HYBRID: &str = "/sys/fs/cgroup/unified";
+
+/// Writes `config.json`: the slice is asked for by annotations, the hook does the rest.
+///
+/// # Errors
+/// The hook is missing, or the disk is full.
+pub fn write(bundle: &Path, plan: &Plan, arguments: &[String], daemon: &Path) -> Result<()> {
+    let text = serde_json::to_vec_pretty(&config(plan, arguments, &node::part("gpuslice-hook")?, daemon))?;
+    let path = bundle.join("config.json");
+    std::fs::write(&path, text).with_context(|| path.display().to_string())
+}
+
+fn config(plan: &Plan, arguments: &[String], hook: &Path, daemon: &Path) -> Value {
+    // The environment is written out, so that none of the caller's reaches the hook.
+    let at = |stage: &str| {
+        json!([{ "path": hook, "env": [], "timeout": 10,
+                 "args": ["gpuslice-hook", "--runtime-dir", daemon, stage] }])
+    };
+    let namespaces = ["pid", "mount", "ipc", "uts", "network"].map(|kind| json!({ "type": kind }));
+    json!({
+        "ociVersion": "1.0.2",
+        "root": { "path": "rootfs", "readonly": false },
+        "hostname": plan.name,
+        "process": {
+            "terminal": false, "cwd": "/", "args": arguments, "env": ["PATH=/"],
+            "user": { "uid": 0, "gid": 0 }, "noNewPrivileges": true,
+        },
+        "mounts": [
+            { "destination": "/proc", "type": "proc", "source": "proc" },
+            { "destination": "/dev", "type": "tmpfs", "source": "tmpfs",
+              "options": ["nosuid", "mode=755", "size=65536k"] },
+        ],
+        "annotations": {
+            "gpuslice.io/memory": plan.memory.0.to_string(),
+            "gpuslice.io/weight": plan.weight.get().to_string(),
+            "gpuslice.io/name": plan.name,
+        },
+        "hooks": { "createRuntime": at("createRuntime"), "poststop": at("poststop") },
+        "linux": { "namespaces": namespaces, "cgroupsPath": format!("/gpuslice-{}", plan.name) },
+    })
+}
+
+/// The runtime with its state in `root`. crun refuses machines that mount both cgroup
+/// hierarchies; there it gets a private mount namespace without the newer one.
+pub fn command(runtime: &str, root: &Path) -> Command {
+    let mut command = Command::new(runtime);
+    command.arg("--root").arg(root);
+    let crun = Path::new(runtime).file_name().is_some_and(|name| name == "crun");
+    if crun && Path::new(HYBRID).is_dir() {
+        // SAFETY: the closure only makes system calls on constants.
+        unsafe { command.pre_exec(without_unified) };
+    }
+    command
+}
+
+fn without_unified() -> std::io::Result<()> {
+    unshare(CloneFlags::CLONE_NEWNS)?;
+    let flags = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
+    mount(None::<&str>, "/", None::<&str>, flags, None::<&str>)?;
+    umount2(HYBRID, MntFlags::MNT_DETACH)?;
+    Ok(())
+}

@@ -1,0 +1,191 @@
+//! `gpuslice demo`: three tenants with weights 1:2:4 on one GPU, and a verdict.
+//!
+//! As root the tenants are real containers under a real OCI runtime, each given its slice by
+//! `gpuslice-hook`; as an ordinary user they are processes. Daemon, device, containers and files
+//! live in temporary directories that are gone at the end, whatever the end is: every part is an
+//! object whose `Drop` takes it away, and Ctrl-C only ends the loop early.
+
+mod bundle;
+mod rootfs;
+mod tenant;
+mod verdict;
+
+use crate::admin::Admin;
+use crate::node::{self, PrivateDaemon};
+use crate::table::{self, View};
+use anyhow::{Context, Result, bail};
+use std::io::{IsTerminal, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use tenant::{Plan, Tenant};
+
+/// How often the live table is drawn.
+const REFRESH: Duration = Duration::from_millis(500);
+/// Given to the tenants to start, fill their memory and settle before anything is measured.
+const SETTLE: Duration = Duration::from_millis(1500);
+/// How long all tenants together may take to be at work.
+const START: Duration = Duration::from_secs(30);
+
+static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+
+/// Options of `gpuslice demo`.
+#[derive(clap::Args)]
+pub struct Options {
+    /// How long the tenants run
+    #[arg(long, default_value = "10", value_parser = clap::value_parser!(u32).range(3..=3600))]
+    seconds: u32,
+    /// One JSON object at the end instead of tables
+    #[arg(long)]
+    json: bool,
+    /// OCI runtime for the containers; `none` for plain processes [default: runc, as an ordinary user none]
+    #[arg(long, env = "RUNTIME", value_name = "NAME")]
+    runtime: Option<String>,
+    /// Directory with the driver's libraries [default: the system's, else the simulated GPU's]
+    #[arg(long, value_name = "DIR")]
+    driver_dir: Option<PathBuf>,
+}
+
+/// The parts of a running demo, in the order in which they are taken away.
+struct Stage {
+    tenants: Vec<Tenant>,
+    admin: Admin,
+    _work: tempfile::TempDir,
+    daemon: PrivateDaemon,
+    _device: Option<tempfile::TempDir>,
+}
+
+/// # Errors
+/// A part is missing, does not start, or ends before its time.
+pub fn main(options: &Options) -> Result<ExitCode> {
+    catch_signals()?;
+    let runtime = runtime(options.runtime.as_deref())?;
+    let mut stage = set_up(options, runtime.as_deref())?;
+    let verdict = play(&mut stage, options)?;
+    drop(stage);
+    if options.json {
+        println!("{}", verdict.json());
+    } else {
+        verdict.lines().iter().for_each(|line| println!("{line}"));
+    }
+    Ok(if verdict.pass() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+extern "C" fn on_signal(_: libc::c_int) {
+    INTERRUPTED.store(true, Ordering::Relaxed);
+}
+
+fn catch_signals() -> Result<()> {
+    use nix::sys::signal::{SigHandler, Signal, signal};
+    for number in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
+        // SAFETY: the handler stores into an atomic, nothing else.
+        unsafe { signal(number, SigHandler::Handler(on_signal)) }?;
+    }
+    Ok(())
+}
+
+/// The OCI runtime to use, or `None` for plain processes.
+fn runtime(asked: Option<&str>) -> Result<Option<String>> {
+    let root = nix::unistd::getuid().is_root();
+    match asked.filter(|name| !name.is_empty()) {
+        Some("none") => Ok(None),
+        None if !root => Ok(None),
+        Some(name) if !root => bail!("containers under {name} need root here; leave --runtime away"),
+        name => Ok(Some(name.unwrap_or("runc").to_owned())),
+    }
+}
+
+fn set_up(options: &Options, runtime: Option<&str>) -> Result<Stage> {
+    let (driver, simulated) = node::driver_dir(options.driver_dir.as_deref())?;
+    let device = match simulated {
+        true => Some(crate::sim::private_device()?),
+        false => None,
+    };
+    if !options.json {
+        let what = if simulated { "no GPU here: using the simulated one" } else { "using the driver" };
+        let how = runtime.map_or("plain processes".to_owned(), |name| format!("containers under {name}"));
+        println!("{what} ({}); tenants are {how}", driver.display());
+    }
+    let daemon = PrivateDaemon::start(&driver, device.as_ref().map(|dir| dir.path()))?;
+    let admin = Admin::connect(daemon.dir.path())?;
+    let work = tempfile::Builder::new().prefix("gpuslice-demo-").tempdir()?;
+    let memory = View::of(admin.list()?).gpus.first().context("the driver shows no GPU")?.2;
+    let mut tenants = Vec::new();
+    for plan in Plan::three(memory, options.seconds) {
+        let tenant = match runtime {
+            Some(runtime) => Tenant::container(plan, runtime, work.path(), daemon.dir.path()),
+            None => Tenant::process(plan, &admin),
+        };
+        tenants.push(tenant?);
+    }
+    Ok(Stage { tenants, admin, _work: work, daemon, _device: device })
+}
+
+/// Lets the tenants run, draws the table, and judges.
+fn play(stage: &mut Stage, options: &Options) -> Result<verdict::Verdict> {
+    await_start(stage)?;
+    pause(SETTLE);
+    let first = View::of(stage.admin.list()?);
+    let until = Instant::now() + Duration::from_secs(options.seconds.into()) - SETTLE;
+    let (mut before, mut drawn) = (first.clone(), 0);
+    while Instant::now() < until && !INTERRUPTED.load(Ordering::Relaxed) {
+        pause(REFRESH.min(until.saturating_duration_since(Instant::now())));
+        let now = View::of(stage.admin.list()?);
+        if !options.json {
+            draw(&table::lines(&before, &now), &mut drawn);
+        }
+        still_running(stage)?;
+        before = now;
+    }
+    if INTERRUPTED.load(Ordering::Relaxed) {
+        bail!("interrupted; everything is cleaned up");
+    }
+    let last = View::of(stage.admin.list()?);
+    Ok(verdict::judge(&stage.tenants.iter().map(Tenant::account).collect::<Vec<_>>(), &first, &last))
+}
+
+fn await_start(stage: &mut Stage) -> Result<()> {
+    let until = Instant::now() + START;
+    while !stage.tenants.iter().all(Tenant::at_work) {
+        still_running(stage)?;
+        if INTERRUPTED.load(Ordering::Relaxed) {
+            bail!("interrupted; everything is cleaned up");
+        }
+        if Instant::now() > until {
+            bail!("the tenants did not get to work in {START:?}; the daemon said: {}", stage.daemon.log());
+        }
+        pause(Duration::from_millis(10));
+    }
+    Ok(())
+}
+
+fn still_running(stage: &mut Stage) -> Result<()> {
+    for tenant in &mut stage.tenants {
+        if let Some(said) = tenant.ended() {
+            bail!("tenant {} ended early: {said}; the daemon said: {}", tenant.name(), stage.daemon.log());
+        }
+    }
+    Ok(())
+}
+
+/// Sleeps, but not past a signal.
+fn pause(time: Duration) {
+    let until = Instant::now() + time;
+    while Instant::now() < until && !INTERRUPTED.load(Ordering::Relaxed) {
+        let left = until.saturating_duration_since(Instant::now());
+        std::thread::sleep(left.min(Duration::from_millis(20)));
+    }
+}
+
+/// Draws over the last table on a terminal, below it elsewhere.
+fn draw(lines: &[String], drawn: &mut usize) {
+    let mut out = std::io::stdout().lock();
+    if *drawn > 0 && out.is_terminal() {
+        let _ = write!(out, "\x1b[{drawn}A\x1b[J");
+    }
+    for line in lines {
+        let _ = writeln!(out, "{line}");
+    }
+    *drawn = lines.len();
+}

@@ -1,0 +1,207 @@
+//! One tenant of the demo: a container or a process, and what it says of itself.
+
+use super::{bundle, rootfs};
+use crate::admin::Admin;
+use crate::door::{self, Door, Kept, Paths};
+use crate::node;
+use crate::slice::{Priority, SliceOptions};
+use anyhow::{Context, Result, bail};
+use gpuslice_wire::units::{Bytes, MIB, Weight};
+use serde_json::Value;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+
+/// What a tenant is to be.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Name, also the container's id.
+    pub name: String,
+    /// Memory cap.
+    pub memory: Bytes,
+    /// Weight.
+    pub weight: Weight,
+    /// How long it would run if nobody ended it, s.
+    pub seconds: u32,
+}
+
+impl Plan {
+    /// Weights 1:2:4 with caps in the same ratio, together half of the GPU's memory.
+    pub fn three(gpu: Bytes, seconds: u32) -> [Plan; 3] {
+        let part = gpu.0 / 14 / MIB * MIB;
+        [("small", 1), ("medium", 2), ("large", 4)].map(|(name, weight)| Plan {
+            name: format!("{name}-{}", std::process::id()),
+            memory: Bytes(part * u64::from(weight)),
+            weight: Weight::new(weight).unwrap_or(Weight::ONE),
+            seconds: seconds + 60,
+        })
+    }
+
+    fn program(&self) -> [String; 2] {
+        ["--seconds".to_owned(), self.seconds.to_string()]
+    }
+}
+
+/// What a tenant says of itself, from the lines it prints.
+#[derive(Clone, Debug, Default)]
+pub struct Account {
+    /// Its name.
+    pub name: String,
+    /// Memory the driver told it there is.
+    pub total: u64,
+    /// Memory it got before it was refused.
+    pub got: u64,
+    /// The driver's code for the refusal.
+    pub refusal: i64,
+    /// CLOCK_MONOTONIC ns and GPU time of its finished kernels so far, ns.
+    pub progress: Vec<(u64, u64)>,
+}
+
+impl Account {
+    fn read(&mut self, line: &str) {
+        let Ok(event) = serde_json::from_str::<Value>(line) else { return };
+        let number = |key: &str| event[key].as_u64().unwrap_or(0);
+        match event["event"].as_str() {
+            Some("memory") => {
+                (self.total, self.got) = (number("total"), number("got"));
+                self.refusal = event["refusal"].as_i64().unwrap_or(0);
+            }
+            Some("progress") => self.progress.push((number("now_ns"), number("busy_ns"))),
+            _ => {}
+        }
+    }
+
+    /// GPU time of its kernels up to `now_ns`, interpolated between its own reports.
+    pub fn busy_at(&self, now_ns: u64) -> f64 {
+        let at = self.progress.partition_point(|&(then, _)| then <= now_ns);
+        let before = self.progress.get(at.wrapping_sub(1)).copied().unwrap_or((0, 0));
+        let Some(&after) = self.progress.get(at) else { return before.1 as f64 };
+        let part = (now_ns - before.0) as f64 / (after.0 - before.0).max(1) as f64;
+        before.1 as f64 + part * (after.1 - before.1) as f64
+    }
+}
+
+/// How a tenant is taken away.
+enum Kind {
+    Container { runtime: String, root: PathBuf },
+    Process { _kept: Kept },
+}
+
+/// A running tenant.
+pub struct Tenant {
+    plan: Plan,
+    child: Child,
+    kind: Kind,
+    account: Arc<Mutex<Account>>,
+    said: Arc<Mutex<String>>,
+}
+
+impl Tenant {
+    /// Starts the tenant as a container; the hook gets it its slice.
+    ///
+    /// # Errors
+    /// The root filesystem or bundle could not be made, or the runtime is missing.
+    pub fn container(plan: Plan, runtime: &str, work: &Path, daemon: &Path) -> Result<Tenant> {
+        let bundle = work.join(&plan.name);
+        let mut arguments = vec!["/tenant".to_owned()];
+        arguments.extend(plan.program());
+        rootfs::build(&bundle.join("rootfs"), &node::part("tenant")?)?;
+        bundle::write(&bundle, &plan, &arguments, daemon)?;
+        let root = work.join("runtime");
+        let mut command = bundle::command(runtime, &root);
+        command.arg("run").arg("--bundle").arg(&bundle).arg(&plan.name);
+        let kind = Kind::Container { runtime: runtime.to_owned(), root };
+        Tenant::spawn(plan, command, kind)
+            .with_context(|| format!("starting {runtime}; install it or use --runtime none"))
+    }
+
+    /// Starts the tenant as a process in a slice of its own.
+    ///
+    /// # Errors
+    /// The slice is refused, or the tenant program is missing.
+    pub fn process(plan: Plan, admin: &Admin) -> Result<Tenant> {
+        let slice = SliceOptions {
+            gpus: "any".into(),
+            memory: plan.memory,
+            weight: plan.weight,
+            share: None,
+            priority: Priority::Normal,
+            name: Some(plan.name.clone()),
+        };
+        let answer = admin.ask(&slice.admit(&plan.name)?)?;
+        let Some(paths) = Paths::of(&answer) else { bail!("the daemon answered something else") };
+        let mut command = Command::new(node::part("tenant")?);
+        command.args(plan.program());
+        let (_, kept) = door::open(&mut command, &paths, Door::Auto)?;
+        Tenant::spawn(plan, command, Kind::Process { _kept: kept })
+    }
+
+    fn spawn(plan: Plan, mut command: Command, kind: Kind) -> Result<Tenant> {
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn()?;
+        let account = Account { name: plan.name.clone(), ..Account::default() };
+        let account = Arc::new(Mutex::new(account));
+        let said = Arc::new(Mutex::new(String::new()));
+        if let (Some(out), Some(err)) = (child.stdout.take(), child.stderr.take()) {
+            let (account, said) = (account.clone(), said.clone());
+            std::thread::spawn(move || each_line(out, |line| lock(&account).read(line)));
+            std::thread::spawn(move || each_line(err, |line| lock(&said).push_str(line)));
+        }
+        Ok(Tenant { plan, child, kind, account, said })
+    }
+
+    /// The tenant's name.
+    pub fn name(&self) -> &str {
+        &self.plan.name
+    }
+
+    /// Whether it has filled its memory and begun to launch.
+    pub fn at_work(&self) -> bool {
+        lock(&self.account).progress.len() > 1
+    }
+
+    /// Its account so far.
+    pub fn account(&self) -> Account {
+        lock(&self.account).clone()
+    }
+
+    /// If it has ended: what it said.
+    pub fn ended(&mut self) -> Option<String> {
+        let status = self.child.try_wait().ok()??;
+        std::thread::sleep(std::time::Duration::from_millis(50)); // the reader's last lines
+        Some(format!("{status}: {}", lock(&self.said).trim()))
+    }
+}
+
+impl Drop for Tenant {
+    fn drop(&mut self) {
+        if let Kind::Container { runtime, root } = &self.kind {
+            let delete = bundle::command(runtime, root)
+                .args(["delete", "--force", &self.plan.name])
+                .stdin(Stdio::null())
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .status();
+            if let Err(error) = delete {
+                eprintln!("gpuslice: {runtime} delete {}: {error}", self.plan.name);
+            }
+        }
+        // Gone already, or a process of ours that has nothing to save.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn each_line(from: impl std::io::Read, mut take: impl FnMut(&str)) {
+    for line in BufReader::new(from).lines() {
+        match line {
+            Ok(line) => take(&line),
+            Err(_) => return,
+        }
+    }
+}
+
+fn lock<T>(shared: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}

@@ -1,0 +1,187 @@
+//! The demo's judgement. Pure: the tenants' own accounts and the daemon's books in, a verdict out.
+//!
+//! The share is measured by the tenants themselves (GPU time of kernels they saw finish), so that
+//! the books are checked by somebody who did not write them; both are shown.
+
+use super::tenant::Account;
+use crate::table::{Row, View};
+use serde_json::{Value, json};
+
+/// How far a tenant's share may be from what its weight says, as a part of the device.
+const TOLERANCE: f64 = 0.02;
+/// CUDA_ERROR_OUT_OF_MEMORY.
+const OUT_OF_MEMORY: i64 = 2;
+
+/// What is said of one tenant.
+#[derive(Debug)]
+struct Line {
+    name: String,
+    weight: u32,
+    expected: f64,
+    measured: f64,
+    ledger: f64,
+    cap: u64,
+    peak: u64,
+    denied: u64,
+    faults: Vec<String>,
+}
+
+/// What is said of all.
+#[derive(Debug)]
+pub struct Verdict {
+    lines: Vec<Line>,
+    utilisation: f64,
+}
+
+/// Judges what happened between the two views.
+pub fn judge(accounts: &[Account], first: &View, last: &View) -> Verdict {
+    let busy = |account: &Account| account.busy_at(last.now_ns) - account.busy_at(first.now_ns);
+    let row = |account: &Account| last.rows.iter().find(|row| row.name == account.name);
+    let rows: Vec<(&Account, &Row)> =
+        accounts.iter().filter_map(|account| row(account).map(|row| (account, row))).collect();
+    let all_busy: f64 = rows.iter().map(|(account, _)| busy(account)).sum();
+    let all_booked: f64 = rows.iter().map(|(_, row)| last.got(row, first)).sum();
+    let all_weight: f64 = rows.iter().map(|(_, row)| f64::from(row.weight)).sum();
+    let line = |(account, row): &(&Account, &Row)| {
+        let mut line = Line {
+            name: account.name.clone(),
+            weight: row.weight,
+            expected: f64::from(row.weight) / all_weight,
+            measured: busy(account) / all_busy.max(1.0),
+            ledger: last.got(row, first) / all_booked.max(1e-9),
+            cap: row.cap.0,
+            peak: row.peak.0,
+            denied: row.denied,
+            faults: Vec::new(),
+        };
+        line.faults = faults(&line, account);
+        line
+    };
+    let mut lines: Vec<Line> = rows.iter().map(line).collect();
+    for account in accounts.iter().filter(|account| row(account).is_none()) {
+        lines.push(Line::lost(&account.name));
+    }
+    let span = last.now_ns.saturating_sub(first.now_ns).max(1);
+    Verdict { lines, utilisation: all_busy / span as f64 }
+}
+
+impl Line {
+    fn lost(name: &str) -> Line {
+        let faults = vec!["the daemon does not know it".to_owned()];
+        Line { name: name.into(), weight: 0, expected: 0.0, measured: 0.0, ledger: 0.0, cap: 0, peak: 0, denied: 0, faults }
+    }
+}
+
+/// What is wrong with one tenant, in words; nothing if all is well.
+fn faults(line: &Line, account: &Account) -> Vec<String> {
+    let error = (line.measured - line.expected).abs();
+    let checks = [
+        (error > TOLERANCE, format!("share is off by {:.1} % of the GPU", error * 100.0)),
+        (account.got > line.cap, format!("it got {} bytes, above its cap", account.got)),
+        (line.peak > line.cap, format!("the books show {} bytes, above its cap", line.peak)),
+        (account.got * 2 < line.cap, format!("it got only {} bytes of its cap", account.got)),
+        (account.refusal != OUT_OF_MEMORY, format!("the refusal was {}, not 2", account.refusal)),
+        (line.denied == 0, "no refusal is in the books".to_owned()),
+        (account.total != line.cap, format!("it was told of {} bytes, not its cap", account.total)),
+    ];
+    checks.into_iter().filter(|(wrong, _)| *wrong).map(|(_, text)| text).collect()
+}
+
+impl Verdict {
+    /// Whether nothing is wrong with anybody.
+    pub fn pass(&self) -> bool {
+        self.lines.len() == 3 && self.lines.iter().all(|line| line.faults.is_empty())
+    }
+
+    fn word(&self) -> &'static str {
+        if self.pass() { "pass" } else { "fail" }
+    }
+
+    /// For people; the last line is `verdict: pass` or `verdict: fail`.
+    pub fn lines(&self) -> Vec<String> {
+        let mut all = vec![String::new()];
+        for line in &self.lines {
+            all.push(format!(
+                "{}: share {:.1} % of {:.1} % due (books: {:.1} %), memory peak {} of {} MiB, {} refused",
+                line.name, line.measured * 100.0, line.expected * 100.0, line.ledger * 100.0,
+                line.peak >> 20, line.cap >> 20, line.denied,
+            ));
+            all.extend(line.faults.iter().map(|fault| format!("  wrong: {fault}")));
+        }
+        all.push(format!("GPU busy with tenants' kernels: {:.1} %", self.utilisation * 100.0));
+        all.push(format!("verdict: {}", self.word()));
+        all
+    }
+
+    /// One JSON object; shares as parts of 1, memory in bytes.
+    pub fn json(&self) -> Value {
+        let tenant = |line: &Line| {
+            json!({
+                "name": line.name, "weight": line.weight, "share_expected": line.expected,
+                "share_measured": line.measured, "share_ledger": line.ledger,
+                "memory_cap": line.cap, "memory_peak": line.peak, "denied": line.denied,
+                "faults": line.faults,
+            })
+        };
+        json!({
+            "verdict": self.word(),
+            "utilisation": self.utilisation,
+            "tenants": self.lines.iter().map(tenant).collect::<Vec<_>>(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gpuslice_wire::ids::GpuUuid;
+    use gpuslice_wire::units::Bytes;
+
+    const CAP: u64 = 1 << 30;
+
+    fn account(name: &str, rate: u64) -> Account {
+        let progress = (0..=10).map(|t| (t * 100, t * rate)).collect();
+        Account { name: name.into(), total: CAP, got: CAP - 1, refusal: 2, progress }
+    }
+
+    fn view(now_ns: u64, weights: [u32; 3]) -> View {
+        let rows = ["a", "b", "c"].iter().zip(weights).map(|(name, weight)| Row {
+            container: (*name).into(), name: (*name).into(), gpu: GpuUuid([0; 16]), cap: Bytes(CAP),
+            reserved: Bytes(0), used: Bytes(0), peak: Bytes(CAP), denied: 1, weight, share: None,
+            high: false, clients: 1, wanting: true, gpu_ns: now_ns * u64::from(weight), wait_ns: 0,
+            turns: 0, launches: 0,
+        });
+        View { now_ns, gpus: Vec::new(), rows: rows.collect() }
+    }
+
+    fn judged(change: impl Fn(&mut [Account; 3])) -> Verdict {
+        let mut accounts = [account("a", 10), account("b", 20), account("c", 40)];
+        change(&mut accounts);
+        judge(&accounts, &view(150, [1, 2, 4]), &view(850, [1, 2, 4]))
+    }
+
+    #[test]
+    fn right_shares_and_caps_pass() {
+        let verdict = judged(|_| {});
+        assert!(verdict.pass(), "{verdict:?}");
+        assert_eq!(verdict.lines().last().map(String::as_str), Some("verdict: pass"));
+        assert_eq!(verdict.json()["tenants"][2]["weight"], 4);
+    }
+
+    #[test]
+    fn every_wrong_thing_fails() {
+        let wrongs: [fn(&mut [Account; 3]); 6] = [
+            |a| a[0] = account("a", 20),
+            |a| a[1].got = CAP + 1,
+            |a| a[1].got = 0,
+            |a| a[2].refusal = 0,
+            |a| a[2].total = 2 * CAP,
+            |a| a[0].name = "unknown".into(),
+        ];
+        for (at, wrong) in wrongs.iter().enumerate() {
+            let verdict = judged(wrong);
+            assert!(!verdict.pass(), "wrong {at}: {verdict:?}");
+            assert_eq!(verdict.json()["verdict"], "fail");
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! How the shim gets into a plain process: the two doors of `gpuslice run`.
+//!
+//! *Replacement*: in a private mount namespace the shim is bind-mounted over the driver's own
+//! files, so whatever way a program takes to the driver leads to the shim. Needs root, or user
+//! namespaces and an existing `/run/gpuslice` to mount on. *Preload*: environment variables, which a
+//! program can drop; the fallback, and named as such.
+
+use anyhow::{Context, Result};
+use gpuslice_wire::admin::Answer;
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, unshare};
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Where the shim looks for its socket and the real driver.
+const TENANT_DIR: &str = "/run/gpuslice";
+
+/// A way in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Door {
+    /// Replacement where a mount namespace can be had, else preload
+    Auto,
+    /// Mount the shim over the driver's files in a private namespace
+    Replace,
+    /// LD_PRELOAD
+    Preload,
+}
+
+/// Host paths that make a slice, as the daemon gave them.
+pub struct Paths {
+    dir: PathBuf,
+    cuda: PathBuf,
+    nvml: Option<PathBuf>,
+    preload: PathBuf,
+    replace: PathBuf,
+    twin: PathBuf,
+    /// Simulated GPU's device directory.
+    pub device: Option<PathBuf>,
+}
+
+impl Paths {
+    /// Reads an `Admitted` answer; `None` for any other.
+    pub fn of(answer: &Answer) -> Option<Paths> {
+        let Answer::Admitted { dir, cuda, nvml, preload, replace, twin, device } = answer else {
+            return None;
+        };
+        let some = |text: &str| (!text.is_empty()).then(|| PathBuf::from(text));
+        Some(Paths {
+            dir: dir.as_str().into(),
+            cuda: cuda.as_str().into(),
+            nvml: some(nvml.as_str()),
+            preload: preload.as_str().into(),
+            replace: replace.as_str().into(),
+            twin: twin.as_str().into(),
+            device: some(device.as_str()),
+        })
+    }
+
+    /// The directory of the driver's libraries.
+    pub fn driver_dir(&self) -> &Path {
+        self.cuda.parent().unwrap_or(Path::new("/"))
+    }
+}
+
+/// Whether the replacement door can be had here: asked of the kernel, in a child that ends at once.
+pub fn can_replace() -> bool {
+    if !nix::unistd::getuid().is_root() && !Path::new(TENANT_DIR).is_dir() {
+        return false;
+    }
+    let mut probe = Command::new("/proc/self/exe");
+    probe.arg("--version").stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null());
+    // SAFETY: the closure only makes system calls on data prepared before the fork.
+    unsafe { probe.pre_exec(enter_namespace) };
+    probe.status().is_ok_and(|status| status.success())
+}
+
+/// Adds to `command` what makes it run in the slice through `door`; gives the door's name and an
+/// object to keep alive as long as the command.
+///
+/// # Errors
+/// A directory for the door could not be made.
+pub fn open(command: &mut Command, paths: &Paths, door: Door) -> Result<(&'static str, Kept)> {
+    if let Some(device) = &paths.device {
+        command.env("GPUSLICE_SIM_DEVICE", device);
+    }
+    let replace = match door {
+        Door::Auto => can_replace(),
+        Door::Replace => true,
+        Door::Preload => false,
+    };
+    if replace { replacement(command, paths) } else { preload(command, paths) }
+}
+
+/// What a door made and takes away again when dropped.
+pub struct Kept {
+    made: Option<PathBuf>,
+    _links: Option<tempfile::TempDir>,
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        if let Some(dir) = &self.made {
+            // Only ours if still empty; a daemon may have moved in meanwhile.
+            let _ = std::fs::remove_dir(dir);
+        }
+    }
+}
+
+fn replacement(command: &mut Command, paths: &Paths) -> Result<(&'static str, Kept)> {
+    let made = match std::fs::create_dir(TENANT_DIR) {
+        Ok(()) => Some(PathBuf::from(TENANT_DIR)),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => None,
+        Err(error) => return Err(error).context(TENANT_DIR),
+    };
+    let real = |path: &Path| path.canonicalize().with_context(|| path.display().to_string());
+    let tenant = Path::new(TENANT_DIR);
+    // The real driver to its private place first, then the shim over the driver's own name.
+    let mut binds = vec![(paths.dir.clone(), tenant.to_owned())];
+    let cuda = real(&paths.cuda)?;
+    binds.push((cuda.clone(), tenant.join("driver/libcuda.so.1")));
+    binds.push((paths.replace.clone(), cuda));
+    if let Some(nvml) = &paths.nvml {
+        let nvml = real(nvml)?;
+        binds.push((nvml.clone(), tenant.join("driver/libnvidia-ml.so.1")));
+        binds.push((paths.twin.clone(), nvml));
+    }
+    library_path(command, paths.driver_dir());
+    // SAFETY: the closure only makes system calls on data prepared before the fork.
+    unsafe {
+        command.pre_exec(move || {
+            enter_namespace()?;
+            binds.iter().try_for_each(|(from, to)| bind(from, to))
+        });
+    }
+    Ok(("replacement (private mount namespace)", Kept { made, _links: None }))
+}
+
+/// A private mount namespace; for an ordinary user inside a user namespace in which the user stays
+/// who they are.
+fn enter_namespace() -> io::Result<()> {
+    let (uid, gid) = (nix::unistd::getuid(), nix::unistd::getgid());
+    if uid.is_root() {
+        unshare(CloneFlags::CLONE_NEWNS)?;
+    } else {
+        unshare(CloneFlags::CLONE_NEWUSER | CloneFlags::CLONE_NEWNS)?;
+        std::fs::write("/proc/self/setgroups", "deny")?;
+        std::fs::write("/proc/self/uid_map", format!("{uid} {uid} 1"))?;
+        std::fs::write("/proc/self/gid_map", format!("{gid} {gid} 1"))?;
+    }
+    let flags = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
+    mount(None::<&str>, "/", None::<&str>, flags, None::<&str>)?;
+    Ok(())
+}
+
+fn bind(from: &Path, to: &Path) -> io::Result<()> {
+    let flags = MsFlags::MS_BIND;
+    mount(Some(from), to, None::<&str>, flags, None::<&str>)?;
+    Ok(())
+}
+
+fn preload(command: &mut Command, paths: &Paths) -> Result<(&'static str, Kept)> {
+    // Names the loader is asked for, leading to the shim also for those who ignore SONAMEs.
+    let links = tempfile::Builder::new().prefix("gpuslice-lib-").tempdir()?;
+    let mut names = vec![("libcuda.so", &paths.preload), ("libcuda.so.1", &paths.preload)];
+    if paths.nvml.is_some() {
+        names.push(("libnvidia-ml.so.1", &paths.twin));
+    }
+    for (name, target) in names {
+        std::os::unix::fs::symlink(target, links.path().join(name))?;
+    }
+    library_path(command, paths.driver_dir());
+    library_path(command, links.path());
+    let mut preload = paths.preload.clone().into_os_string();
+    if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|text| !text.is_empty()) {
+        preload.push(":");
+        preload.push(others);
+    }
+    command.env("LD_PRELOAD", preload);
+    command.env("GPUSLICE_SOCKET", paths.dir.join("tenant.sock"));
+    command.env("GPUSLICE_DRIVER_DIR", paths.driver_dir());
+    Ok(("preload (a program that drops LD_PRELOAD escapes it)", Kept { made: None, _links: Some(links) }))
+}
+
+/// Puts `dir` in front of the command's LD_LIBRARY_PATH.
+fn library_path(command: &mut Command, dir: &Path) {
+    let own = command.get_envs().find(|(key, _)| *key == "LD_LIBRARY_PATH");
+    let before = match own {
+        Some((_, value)) => value.map(Into::into),
+        None => std::env::var_os("LD_LIBRARY_PATH"),
+    };
+    let mut path = dir.as_os_str().to_owned();
+    if let Some(before) = before.filter(|text| !text.is_empty()) {
+        path.push(":");
+        path.push(before);
+    }
+    command.env("LD_LIBRARY_PATH", path);
+}

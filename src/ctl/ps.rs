@@ -1,0 +1,43 @@
+//! `gpuslice ps`: the node's slices, for people or as JSON.
+
+use crate::admin::Admin;
+use crate::node;
+use crate::table::{self, View};
+use anyhow::Result;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// Over how long the shares of the table for people are taken.
+const SAMPLE: Duration = Duration::from_millis(250);
+
+/// Options of `gpuslice ps`.
+#[derive(clap::Args)]
+pub struct Options {
+    /// One JSON object: counters since admission, sizes in bytes, times in ns
+    #[arg(long)]
+    json: bool,
+    /// Runtime directory of the daemon to ask
+    #[arg(long, value_name = "DIR")]
+    runtime_dir: Option<PathBuf>,
+}
+
+/// # Errors
+/// No daemon answers.
+pub fn main(options: &Options) -> Result<ExitCode> {
+    let admin = Admin::connect(&node::runtime_dir(options.runtime_dir.as_deref()))?;
+    let first = View::of(admin.list()?);
+    if options.json {
+        println!("{}", table::json(&first));
+        return Ok(ExitCode::SUCCESS);
+    }
+    std::thread::sleep(SAMPLE);
+    let now = View::of(admin.list()?);
+    for line in table::lines(&first, &now) {
+        println!("{line}");
+    }
+    if now.rows.is_empty() {
+        println!("no slices on this node; try: gpuslice run --memory 1GiB -- COMMAND");
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,135 @@
+//! `gpuslice run`: a command in a slice, without a container runtime.
+
+use crate::admin::Admin;
+use crate::door::{self, Door, Paths};
+use crate::node::{self, PrivateDaemon};
+use crate::slice::SliceOptions;
+use anyhow::{Context, Result, bail};
+use gpuslice_wire::ids::ContainerId;
+use nix::sys::signal::{SigHandler, Signal};
+use std::ffi::OsString;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+/// Options of `gpuslice run`.
+#[derive(clap::Args)]
+pub struct Options {
+    #[command(flatten)]
+    slice: SliceOptions,
+    /// Directory with the libcuda.so.1 and libnvidia-ml.so.1 to use [default: the system's, else the simulated GPU's]
+    #[arg(long, value_name = "DIR")]
+    driver_dir: Option<PathBuf>,
+    /// Runtime directory of the daemon to ask
+    #[arg(long, value_name = "DIR")]
+    runtime_dir: Option<PathBuf>,
+    /// Way in for the shim
+    #[arg(long, value_enum, default_value = "auto")]
+    door: Door,
+    /// Say nothing about slice, door and driver
+    #[arg(long, short)]
+    quiet: bool,
+    /// The command and its arguments
+    #[arg(last = true, required = true, value_name = "CMD")]
+    command: Vec<OsString>,
+}
+
+/// A daemon to ask: the node's, or one of our own with, perhaps, a simulated GPU of its own.
+pub struct Host {
+    /// The connection.
+    pub admin: Admin,
+    /// For the person: where decisions are taken.
+    pub words: String,
+    _daemon: Option<PrivateDaemon>,
+    _device: Option<tempfile::TempDir>,
+}
+
+impl Host {
+    /// The daemon at `runtime_dir` if one answers there and uses `driver_dir`, else a private one.
+    ///
+    /// # Errors
+    /// No driver, or the private daemon does not start.
+    pub fn find(runtime_dir: Option<&Path>, driver_dir: Option<&Path>) -> Result<Host> {
+        let dir = node::runtime_dir(runtime_dir);
+        if driver_dir.is_none()
+            && let Ok(admin) = Admin::connect(&dir)
+        {
+            let words = format!("daemon at {}", dir.display());
+            return Ok(Host { admin, words, _daemon: None, _device: None });
+        }
+        Host::private(driver_dir)
+    }
+
+    fn private(driver_dir: Option<&Path>) -> Result<Host> {
+        let (driver, simulated) = node::driver_dir(driver_dir)?;
+        let shared = std::env::var_os("GPUSLICE_SIM_DEVICE").is_some();
+        let device = match simulated && !shared {
+            true => Some(crate::sim::private_device()?),
+            false => None,
+        };
+        let daemon = PrivateDaemon::start(&driver, device.as_ref().map(|d| d.path()))?;
+        let admin = Admin::connect(daemon.dir.path())?;
+        let what = if simulated { "simulated GPU" } else { "driver" };
+        let words = format!("private daemon, {what} of {}", driver.display());
+        Ok(Host { admin, words, _daemon: Some(daemon), _device: device })
+    }
+}
+
+/// Ends the slice whatever way the command ended.
+struct Admitted<'a> {
+    admin: &'a Admin,
+    container: ContainerId,
+}
+
+impl Drop for Admitted<'_> {
+    fn drop(&mut self) {
+        if let Err(error) = self.admin.dismiss(self.container) {
+            eprintln!("gpuslice: ending slice {}: {error:#}", self.container);
+        }
+    }
+}
+
+/// Runs the command; its exit status is ours, 128 + signal if a signal ended it.
+///
+/// # Errors
+/// The slice was refused, or the command could not be started.
+pub fn main(options: &Options) -> Result<ExitCode> {
+    let id = format!("run-{}", std::process::id());
+    let admit = options.slice.admit(&id)?;
+    let host = Host::find(options.runtime_dir.as_deref(), options.driver_dir.as_deref())?;
+    let answer = host.admin.ask(&admit).context("no slice")?;
+    let _slice = Admitted { admin: &host.admin, container: ContainerId::new(&id)? };
+    let Some(paths) = Paths::of(&answer) else { bail!("the daemon answered something else") };
+    let Some((program, arguments)) = options.command.split_first() else { bail!("no command") };
+    let mut command = Command::new(program);
+    command.args(arguments);
+    let (door, _kept) = door::open(&mut command, &paths, options.door)?;
+    if !options.quiet {
+        eprintln!("gpuslice: {} on {}; door: {door}; {}", options.slice.memory, options.slice.gpus, host.words);
+    }
+    status(&mut command).with_context(|| program.to_string_lossy().into_owned())
+}
+
+/// Waits for the command. Signals a person sends from the terminal reach the command by
+/// themselves; we only stay until it has ended. If we are killed, so is the command.
+fn status(command: &mut Command) -> Result<ExitCode> {
+    // SAFETY: only asynchronous-signal-safe calls between fork and exec.
+    unsafe {
+        command.pre_exec(|| {
+            for signal in [Signal::SIGINT, Signal::SIGQUIT] {
+                nix::sys::signal::signal(signal, SigHandler::SigDfl)?;
+            }
+            Ok(nix::sys::prctl::set_pdeathsig(Signal::SIGTERM)?)
+        });
+    }
+    let mut child = command.spawn()?;
+    // SAFETY: ignoring a signal runs no handler.
+    unsafe {
+        for signal in [Signal::SIGINT, Signal::SIGQUIT] {
+            nix::sys::signal::signal(signal, SigHandler::SigIgn)?;
+        }
+    }
+    let status = child.wait()?;
+    let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
+    Ok(ExitCode::from(u8::try_from(code).unwrap_or(1)))
+}

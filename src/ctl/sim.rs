@@ -1,0 +1,61 @@
+//! `gpuslice sim`: the simulated GPU, documented, created and removed.
+
+use anyhow::{Context, Result};
+use clap::Subcommand;
+use gpuslice_sim_device as device;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Options of `gpuslice sim`.
+#[derive(clap::Args)]
+#[command(after_help = device::describe())]
+pub struct Options {
+    #[command(subcommand)]
+    command: Action,
+}
+
+#[derive(Subcommand)]
+enum Action {
+    /// Create a device directory; programs find it by GPUSLICE_SIM_DEVICE=DIR
+    Create {
+        /// Where; must not exist yet
+        dir: PathBuf,
+        /// As in GPUSLICE_SIM, e.g. devices=2,mem=16GiB
+        #[arg(long, default_value = "")]
+        config: String,
+    },
+    /// Remove a device directory that no process uses any more
+    Remove {
+        /// Which
+        dir: PathBuf,
+    },
+    /// Print the directory of the simulated driver's libraries
+    Libraries,
+}
+
+/// # Errors
+/// The configuration is malformed, or the directory cannot be made or removed.
+pub fn main(options: &Options) -> Result<ExitCode> {
+    match &options.command {
+        Action::Create { dir, config } => {
+            let config = device::Config::parse(config).context("--config")?;
+            device::create(dir, &config)?;
+            println!("GPUSLICE_SIM_DEVICE={}", dir.display());
+        }
+        Action::Remove { dir } => device::destroy(dir)?,
+        Action::Libraries => println!("{}", crate::node::part("sim")?.display()),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A simulated GPU of one's own as `GPUSLICE_SIM` describes it, in memory, gone when dropped.
+///
+/// # Errors
+/// `GPUSLICE_SIM` is malformed, or `/dev/shm` is full.
+pub fn private_device() -> Result<tempfile::TempDir> {
+    let config = std::env::var("GPUSLICE_SIM").unwrap_or_default();
+    let config = device::Config::parse(&config).context("GPUSLICE_SIM")?;
+    let dir = tempfile::Builder::new().prefix("gpuslice-sim-").tempdir_in("/dev/shm")?;
+    device::create(dir.path(), &config)?;
+    Ok(dir)
+}

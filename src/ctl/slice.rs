@@ -1,0 +1,70 @@
+//! What a person asks for when asking for a slice, as options and as an Admit command.
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use gpuslice_wire::admin::{Command, MemoryAsk};
+use gpuslice_wire::ids::ContainerId;
+use gpuslice_wire::select::GpuSelector;
+use gpuslice_wire::text::{Name, Selector};
+use gpuslice_wire::units::{Bytes, Percent, UnitError, Weight};
+
+/// Priority class of a slice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Priority {
+    /// Shares by weight.
+    Normal,
+    /// Goes before all others whenever it has work.
+    High,
+}
+
+/// The slice's own options, shared by the commands that make one.
+#[derive(Args, Clone, Debug)]
+pub struct SliceOptions {
+    /// Which GPUs: any, all, or a list of indices or UUIDs
+    #[arg(long, value_name = "SEL", default_value = "any")]
+    pub gpus: String,
+    /// Cap on GPU memory, per GPU: bytes or KiB, MiB, GiB
+    #[arg(long, value_name = "SIZE", value_parser = parse_memory, allow_hyphen_values = true)]
+    pub memory: Bytes,
+    /// Weight of the share of GPU time, 1 to 1000
+    #[arg(long, value_name = "N", default_value = "1", allow_hyphen_values = true)]
+    pub weight: Weight,
+    /// Hard share of GPU time in percent, also when alone
+    #[arg(long, value_name = "PCT", conflicts_with = "weight", allow_hyphen_values = true)]
+    pub share: Option<Percent>,
+    /// Priority class
+    #[arg(long, value_enum, default_value = "normal")]
+    pub priority: Priority,
+    /// A name for people
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<String>,
+}
+
+fn parse_memory(text: &str) -> Result<Bytes, UnitError> {
+    match text.parse()? {
+        Bytes::ZERO => Err(UnitError::SizeZero),
+        bytes => Ok(bytes),
+    }
+}
+
+impl SliceOptions {
+    /// The command that asks the daemon for this slice under the id `container`.
+    ///
+    /// # Errors
+    /// The selector or the name is malformed.
+    pub fn admit(&self, container: &str) -> Result<Command> {
+        if let Err(error) = GpuSelector::parse(&self.gpus) {
+            bail!("--gpus {}: {error}", self.gpus);
+        }
+        let name = self.name.as_deref().unwrap_or_default();
+        Ok(Command::Admit {
+            container: ContainerId::new(container)?,
+            name: Name::new(name).with_context(|| "--name")?,
+            gpus: Selector::new(&self.gpus).with_context(|| "--gpus")?,
+            memory: MemoryAsk::Exactly(self.memory),
+            weight: self.weight,
+            share: self.share,
+            high: self.priority == Priority::High,
+        })
+    }
+}

@@ -1,0 +1,182 @@
+//! A tenant for the demo and the tests: takes memory until it is refused, then keeps the GPU busy.
+//!
+//! Prints one line of JSON per event: `memory` once (what the driver says there is, what was got,
+//! the code of the refusal), `progress` every 100 ms (CLOCK_MONOTONIC ns, kernels finished), and
+//! `end`. Ends by itself after `--seconds`.
+
+use gpuslice_apps::driver::{Driver, Error, check};
+use gpuslice_apps::spin::{SPIN_NAME, SPIN_PTX};
+use gpuslice_nvabi::types::{CUcontext, CUdeviceptr, CUevent, CUfunction, CUmodule, CUstream};
+use std::io::Write;
+use std::ptr::null_mut;
+use std::time::{Duration, Instant};
+
+const MIB: usize = 1 << 20;
+/// Kernels between two events; two batches are in flight, so the queue never runs empty.
+const BATCH: u64 = 16;
+
+struct Options {
+    seconds: f64,
+    kernel_us: u64,
+    step: usize,
+    launch: bool,
+}
+
+fn options() -> Result<Options, String> {
+    let mut options = Options { seconds: 5.0, kernel_us: 200, step: 64 * MIB, launch: true };
+    let mut words = std::env::args().skip(1);
+    while let Some(word) = words.next() {
+        let mut value = || words.next().ok_or_else(|| format!("{word} needs a value"));
+        let bad = |e: &dyn std::fmt::Display| e.to_string();
+        match word.as_str() {
+            "--seconds" => options.seconds = value()?.parse().map_err(|e| bad(&e))?,
+            "--kernel-us" => options.kernel_us = value()?.parse().map_err(|e| bad(&e))?,
+            "--step-mib" => options.step = value()?.parse::<usize>().map_err(|e| bad(&e))? * MIB,
+            "--no-launch" => options.launch = false,
+            _ => return Err(format!("unknown option {word}")),
+        }
+    }
+    Ok(options)
+}
+
+fn say(line: &str) {
+    let mut out = std::io::stdout().lock();
+    // A reader that went away is no reason to stop working.
+    let _ = writeln!(out, "{line}").and_then(|()| out.flush());
+}
+
+/// Allocates `step` bytes again and again until the driver refuses; keeps what it got.
+fn fill(cuda: &Driver, step: usize) -> Result<(), Error> {
+    let (mut free, mut total, mut got) = (0usize, 0usize, 0usize);
+    // SAFETY: both point to a usize of ours.
+    check("cuMemGetInfo", unsafe { (cuda.cuMemGetInfo_v2)(&mut free, &mut total) })?;
+    let refusal = loop {
+        let mut address: CUdeviceptr = 0;
+        // SAFETY: `address` is ours; the memory is kept until the context ends.
+        let result = unsafe { (cuda.cuMemAlloc_v2)(&mut address, step) };
+        if check("cuMemAlloc", result).is_err() {
+            break result.0;
+        }
+        got += step;
+    };
+    say(&format!(
+        r#"{{"event":"memory","total":{total},"free":{free},"got":{got},"refusal":{refusal}}}"#
+    ));
+    Ok(())
+}
+
+struct Spinner<'a> {
+    cuda: &'a Driver,
+    function: CUfunction,
+    stream: CUstream,
+    counter: CUdeviceptr,
+    nanoseconds: u64,
+}
+
+impl Spinner<'_> {
+    fn new(cuda: &Driver, kernel_us: u64) -> Result<Spinner<'_>, Error> {
+        let (mut module, mut function) = (CUmodule(null_mut()), CUfunction(null_mut()));
+        let (mut stream, mut counter) = (CUstream(null_mut()), 0 as CUdeviceptr);
+        // SAFETY: every out-pointer is a live local; PTX and name are NUL-terminated statics.
+        unsafe {
+            check("cuModuleLoadData", (cuda.cuModuleLoadData)(&mut module, SPIN_PTX.as_ptr().cast()))?;
+            let name = SPIN_NAME.as_ptr();
+            check("cuModuleGetFunction", (cuda.cuModuleGetFunction)(&mut function, module, name))?;
+            check("cuStreamCreate", (cuda.cuStreamCreate)(&mut stream, 1))?;
+            check("cuMemAlloc", (cuda.cuMemAlloc_v2)(&mut counter, 256))?;
+            check("cuMemsetD32", (cuda.cuMemsetD32_v2)(counter, 0, 64))?;
+        }
+        Ok(Spinner { cuda, function, stream, counter, nanoseconds: kernel_us * 1000 })
+    }
+
+    fn launch(&self) -> Result<(), Error> {
+        let (mut ns, mut counter) = (self.nanoseconds, self.counter);
+        let mut params = [(&raw mut ns).cast(), (&raw mut counter).cast()];
+        // SAFETY: the kernel takes a u64 and a pointer, which `params` points to.
+        check("cuLaunchKernel", unsafe {
+            let (f, s) = (self.function, self.stream);
+            (self.cuda.cuLaunchKernel)(f, 1, 1, 1, 1, 1, 1, 0, s, params.as_mut_ptr(), null_mut())
+        })
+    }
+
+    fn finished(&self) -> Result<u32, Error> {
+        let mut count = 0u32;
+        let to = (&raw mut count).cast();
+        // SAFETY: copies the counter's four bytes into `count`.
+        check("cuMemcpyDtoH", unsafe { (self.cuda.cuMemcpyDtoH_v2)(to, self.counter, 4) })?;
+        Ok(count)
+    }
+
+    fn work(&self, until: Instant) -> Result<u64, Error> {
+        let mut events = [CUevent(null_mut()); 2];
+        for event in &mut events {
+            // SAFETY: `event` is ours; 2 = CU_EVENT_DISABLE_TIMING.
+            check("cuEventCreate", unsafe { (self.cuda.cuEventCreate)(event, 2) })?;
+        }
+        let (mut batches, mut launched) = (0usize, 0u64);
+        let mut next = Instant::now();
+        while Instant::now() < until {
+            for _ in 0..BATCH {
+                self.launch()?;
+            }
+            launched += BATCH;
+            // SAFETY: live handles of this context.
+            unsafe {
+                check("cuEventRecord", (self.cuda.cuEventRecord)(events[batches % 2], self.stream))?;
+                if batches > 0 {
+                    let before = events[(batches + 1) % 2];
+                    check("cuEventSynchronize", (self.cuda.cuEventSynchronize)(before))?;
+                }
+            }
+            batches += 1;
+            if Instant::now() >= next {
+                progress(launched.saturating_sub(BATCH), self.nanoseconds);
+                next += Duration::from_millis(50);
+            }
+        }
+        // SAFETY: a live stream of this context.
+        check("cuStreamSynchronize", unsafe { (self.cuda.cuStreamSynchronize)(self.stream) })?;
+        Ok(launched)
+    }
+}
+
+fn progress(kernels: u64, nanoseconds: u64) {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `now` is ours.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
+    let now = now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64;
+    let busy = kernels * nanoseconds;
+    say(&format!(r#"{{"event":"progress","now_ns":{now},"kernels":{kernels},"busy_ns":{busy}}}"#));
+}
+
+fn run(options: &Options) -> Result<(), Error> {
+    let cuda = Driver::load()?;
+    let (mut device, mut context) = (0, CUcontext(null_mut()));
+    // SAFETY: every out-pointer is a live local.
+    unsafe {
+        check("cuInit", (cuda.cuInit)(0))?;
+        check("cuDeviceGet", (cuda.cuDeviceGet)(&mut device, 0))?;
+        check("cuCtxCreate", (cuda.cuCtxCreate_v2)(&mut context, 0, device))?;
+    }
+    let spinner = Spinner::new(&cuda, options.kernel_us)?;
+    fill(&cuda, options.step)?;
+    if options.launch {
+        let until = Instant::now() + Duration::from_secs_f64(options.seconds);
+        let launched = spinner.work(until)?;
+        let finished = spinner.finished()?;
+        say(&format!(r#"{{"event":"end","launched":{launched},"finished":{finished}}}"#));
+    }
+    // SAFETY: the context is ours and nothing of it is used after this.
+    check("cuCtxDestroy", unsafe { (cuda.cuCtxDestroy_v2)(context) })
+}
+
+fn main() -> std::process::ExitCode {
+    let done = options().and_then(|options| run(&options).map_err(|e| e.to_string()));
+    match done {
+        Ok(()) => std::process::ExitCode::SUCCESS,
+        Err(why) => {
+            eprintln!("tenant: {why}");
+            std::process::ExitCode::FAILURE
+        }
+    }
+}
