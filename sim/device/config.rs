@@ -1,0 +1,333 @@
+//! The text that says what machine to simulate: `devices=2,mem=16GiB/24GiB,slice=2ms`.
+//!
+//! It is read strictly: an unknown key, a key given twice, a number without a unit is an error
+//! that names what was expected. It counts once, when the device directory is made; a directory
+//! that exists keeps the machine it was made with.
+
+use crate::error::ConfigError;
+use crate::faults::{FAULT_FORM, Faults};
+use crate::limits::{MAX_GPUS, MAX_PAGES, NAME_BYTES, PAGE_BYTES};
+use crate::units::{self, DURATION_FORM, SIZE_FORM};
+
+const MAX_MEMORY: u64 = MAX_PAGES as u64 * PAGE_BYTES;
+
+/// One GPU to simulate.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceConfig {
+    pub memory_bytes: u64,
+    pub name: String,
+}
+
+/// The machine to simulate.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    pub devices: Vec<DeviceConfig>,
+    /// How long the hardware runs a context while others have work too.
+    pub slice_ns: u64,
+    /// What changing from one context to another costs.
+    pub switch_ns: u64,
+    /// Device memory every context takes for itself.
+    pub context_bytes: u64,
+    /// CUDA version of the driver: major, minor.
+    pub driver: (u32, u32),
+    pub compute_capability: (u32, u32),
+    pub multiprocessors: u32,
+    pub faults: Faults,
+}
+
+struct Key {
+    name: &'static str,
+    default: &'static str,
+    form: &'static str,
+    meaning: &'static str,
+}
+
+const KEYS: [Key; 10] = [
+    key("devices", "1", "1 to 16", "number of GPUs"),
+    key(
+        "mem",
+        "16GiB",
+        SIZE_FORM,
+        "memory of each GPU, or one value per GPU: 16GiB/24GiB",
+    ),
+    key(
+        "name",
+        "gpuslice simulated GPU",
+        "text",
+        "name, or one per GPU: A/B",
+    ),
+    key("cc", "9.0", "MAJOR.MINOR", "compute capability"),
+    key("sms", "132", "1 to 1024", "multiprocessors"),
+    key(
+        "slice",
+        "2ms",
+        DURATION_FORM,
+        "time-slice between contexts that have work",
+    ),
+    key(
+        "switch",
+        "50us",
+        DURATION_FORM,
+        "cost of a change from one context to another",
+    ),
+    key(
+        "context",
+        "64MiB",
+        SIZE_FORM,
+        "device memory every context takes for itself",
+    ),
+    key(
+        "driver",
+        "13.0",
+        "MAJOR.MINOR from 11.0 to 13.9",
+        "CUDA version of the driver",
+    ),
+    key(
+        "fault",
+        "none",
+        FAULT_FORM,
+        "injected faults, several joined by `+`",
+    ),
+];
+
+const fn key(
+    name: &'static str,
+    default: &'static str,
+    form: &'static str,
+    meaning: &'static str,
+) -> Key {
+    Key {
+        name,
+        default,
+        form,
+        meaning,
+    }
+}
+
+/// The keys of `GPUSLICE_SIM` with their forms and defaults, for a help text.
+pub fn describe() -> String {
+    let mut text = String::from("GPUSLICE_SIM=KEY=VALUE,... read when the device is made\n");
+    for Key {
+        name,
+        default,
+        form,
+        meaning,
+    } in &KEYS
+    {
+        text.push_str(&format!("  {name:<8} {meaning} ({form}) [{default}]\n"));
+    }
+    text
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            devices: vec![DeviceConfig {
+                memory_bytes: 16 << 30,
+                name: KEYS[2].default.into(),
+            }],
+            slice_ns: 2_000_000,
+            switch_ns: 50_000,
+            context_bytes: 64 << 20,
+            driver: (13, 0),
+            compute_capability: (9, 0),
+            multiprocessors: 132,
+            faults: Faults::default(),
+        }
+    }
+}
+
+impl Config {
+    /// Reads the text; the empty text is the default machine.
+    pub fn parse(text: &str) -> Result<Self, ConfigError> {
+        let mut given: [Option<&str>; KEYS.len()] = [None; KEYS.len()];
+        for pair in text.split(',').filter(|pair| !pair.is_empty()) {
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            let Some(at) = KEYS.iter().position(|key| key.name == name) else {
+                let names: Vec<_> = KEYS.iter().map(|key| key.name).collect();
+                let expected = format!("one of the keys {}", names.join(", "));
+                return Err(ConfigError {
+                    key: name.into(),
+                    value: value.into(),
+                    expected,
+                });
+            };
+            if given[at].replace(value).is_some() {
+                let expected = "each key at most once".into();
+                return Err(ConfigError {
+                    key: name.into(),
+                    value: value.into(),
+                    expected,
+                });
+            }
+        }
+        let value = |name: &str| {
+            let at = KEYS.iter().position(|key| key.name == name).unwrap_or(0);
+            (&KEYS[at], given[at].unwrap_or(KEYS[at].default))
+        };
+        Ok(Self {
+            devices: devices(value("devices"), value("mem"), value("name"))?,
+            slice_ns: read(value("slice"), |v| {
+                units::duration(v).filter(|&ns| ns >= 1000)
+            })?,
+            switch_ns: read(value("switch"), |v| {
+                units::duration(v).filter(|&ns| ns <= 1_000_000_000)
+            })?,
+            context_bytes: read(value("context"), |v| {
+                units::size(v).filter(|&bytes| bytes <= MAX_MEMORY)
+            })?,
+            driver: read(value("driver"), |v| {
+                version(v).filter(|&(major, minor)| (11..=13).contains(&major) && minor <= 9)
+            })?,
+            compute_capability: read(value("cc"), version)?,
+            multiprocessors: read(value("sms"), |v| {
+                number(v).filter(|n| (1..=1024).contains(n))
+            })?,
+            faults: Faults::parse(value("fault").1)?,
+        })
+    }
+}
+
+fn read<T>(
+    (key, value): (&Key, &str),
+    parse: impl Fn(&str) -> Option<T>,
+) -> Result<T, ConfigError> {
+    parse(value).ok_or_else(|| ConfigError {
+        key: key.name.into(),
+        value: value.into(),
+        expected: key.form.into(),
+    })
+}
+
+fn number(text: &str) -> Option<u32> {
+    text.bytes()
+        .all(|byte| byte.is_ascii_digit())
+        .then(|| text.parse().ok())?
+}
+
+fn version(text: &str) -> Option<(u32, u32)> {
+    let (major, minor) = text.split_once('.')?;
+    Some((number(major)?, number(minor)?)).filter(|&(major, minor)| major < 100 && minor < 100)
+}
+
+type Given<'a> = (&'a Key, &'a str);
+
+fn devices(count: Given, mem: Given, name: Given) -> Result<Vec<DeviceConfig>, ConfigError> {
+    let count = read(count, |v| {
+        number(v).filter(|n| (1..=MAX_GPUS as u32).contains(n))
+    })? as usize;
+    let list = |given: Given| -> Result<Vec<String>, ConfigError> {
+        let items: Vec<String> = given.1.split('/').map(String::from).collect();
+        match items.len() {
+            1 => Ok(vec![items[0].clone(); count]),
+            many if many == count => Ok(items),
+            _ => Err(ConfigError {
+                key: given.0.name.into(),
+                value: given.1.into(),
+                expected: format!("one value, or {count} joined by `/`, one per device"),
+            }),
+        }
+    };
+    let (sizes, names) = (list(mem)?, list(name)?);
+    sizes
+        .iter()
+        .zip(names)
+        .map(|(size, device)| one_device(mem.0, size, name.0, device))
+        .collect()
+}
+
+fn one_device(
+    mem: &Key,
+    size: &str,
+    name: &Key,
+    device: String,
+) -> Result<DeviceConfig, ConfigError> {
+    let memory_bytes = read((mem, size), units::size)?;
+    if memory_bytes == 0 || memory_bytes % PAGE_BYTES != 0 || memory_bytes > MAX_MEMORY {
+        let expected = "a multiple of 2MiB from 2MiB to 192GiB".into();
+        return Err(ConfigError {
+            key: mem.name.into(),
+            value: size.into(),
+            expected,
+        });
+    }
+    let printable = device.bytes().all(|byte| (b' '..=b'~').contains(&byte));
+    if device.is_empty() || device.len() >= NAME_BYTES || !printable {
+        let expected = format!("1 to {} printable ASCII characters", NAME_BYTES - 1);
+        return Err(ConfigError {
+            key: name.name.into(),
+            value: device,
+            expected,
+        });
+    }
+    Ok(DeviceConfig {
+        memory_bytes,
+        name: device,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_empty_text_is_the_default_machine() {
+        assert_eq!(Config::parse(""), Ok(Config::default()));
+    }
+
+    #[test]
+    fn every_key_is_read() {
+        let text = "devices=2,mem=16GiB/24GiB,name=A/B,slice=1ms,switch=0ns,context=32MiB,\
+                    driver=12.4,cc=8.6,sms=84,fault=oom-every=7";
+        let config = Config::parse(text).unwrap();
+        assert_eq!(
+            config.devices[1],
+            DeviceConfig {
+                memory_bytes: 24 << 30,
+                name: "B".into()
+            }
+        );
+        assert_eq!((config.slice_ns, config.switch_ns), (1_000_000, 0));
+        assert_eq!(
+            (config.driver, config.compute_capability),
+            ((12, 4), (8, 6))
+        );
+        assert_eq!(
+            (config.context_bytes, config.multiprocessors),
+            (32 << 20, 84)
+        );
+        assert_eq!(config.faults.oom_every, 7);
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        let check = |text: &str, key: &str| {
+            let error = Config::parse(text).unwrap_err();
+            assert_eq!(error.key, key, "{text}: {error}");
+        };
+        check("devices=0", "devices");
+        check("devices=17", "devices");
+        check("devices=+2", "devices");
+        check("mem=16", "mem");
+        check("mem=3MiB", "mem");
+        check("mem=0B", "mem");
+        check("mem=193GiB", "mem");
+        check("devices=3,mem=1GiB/2GiB", "mem");
+        check("name=", "name");
+        check("slice=0ns", "slice");
+        check("driver=10.2", "driver");
+        check("colour=red", "colour");
+        check("devices", "devices");
+        check("devices=1,devices=1", "devices");
+        check("fault=fire", "fault");
+    }
+
+    #[test]
+    fn the_help_names_every_key_with_its_default() {
+        let text = describe();
+        assert!(
+            KEYS.iter()
+                .all(|key| text.contains(key.name) && text.contains(key.default))
+        );
+    }
+}

@@ -1,0 +1,122 @@
+//! What can go wrong: with the words of a configuration, with the directory, with an operation.
+
+use std::fmt;
+use std::path::PathBuf;
+
+/// A configuration text that does not mean anything; names the key and what it may be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfigError {
+    pub key: String,
+    pub value: String,
+    pub expected: String,
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            key,
+            value,
+            expected,
+        } = self;
+        write!(
+            out,
+            "simulated GPU configuration: `{key}={value}`: expected {expected}"
+        )
+    }
+}
+
+impl std::error::Error for ConfigError {}
+
+/// Why the device directory cannot be used.
+#[derive(Debug)]
+pub enum Error {
+    Config(ConfigError),
+    Io {
+        doing: &'static str,
+        path: PathBuf,
+        source: std::io::Error,
+    },
+    /// The directory was made by another version, or is not one of ours at all.
+    Layout {
+        path: PathBuf,
+        reason: String,
+    },
+    /// As many processes as the device has places for are attached.
+    TooManyProcesses {
+        path: PathBuf,
+    },
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Config(error) => error.fmt(out),
+            Self::Io {
+                doing,
+                path,
+                source,
+            } => {
+                write!(out, "simulated GPU: {doing} {}: {source}", path.display())
+            }
+            Self::Layout { path, reason } => write!(
+                out,
+                "simulated GPU: {} {reason}; remove the directory or name another one with \
+                 GPUSLICE_SIM_DEVICE",
+                path.display()
+            ),
+            Self::TooManyProcesses { path } => write!(
+                out,
+                "simulated GPU: {} has {} processes attached already, end some of them",
+                path.display(),
+                crate::limits::MAX_PROCESSES
+            ),
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+impl From<ConfigError> for Error {
+    fn from(error: ConfigError) -> Self {
+        Self::Config(error)
+    }
+}
+
+/// Why an operation on the device was refused; small, because it is on hot paths.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeviceError {
+    /// No GPU of that index.
+    NoSuchGpu,
+    /// Zero bytes, or more than any GPU has.
+    BadSize,
+    OutOfMemory,
+    /// The context was destroyed, or never existed.
+    StaleContext,
+    /// The allocation was freed, or never existed.
+    StaleMemory,
+    /// The context has as much work queued as it may; wait for some to complete.
+    QueueFull,
+    /// The context was killed by this Xid.
+    Faulted {
+        xid: u32,
+    },
+    TooManyContexts,
+}
+
+impl fmt::Display for DeviceError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = match self {
+            Self::NoSuchGpu => "the simulated machine has no such GPU",
+            Self::BadSize => "this is no size of an allocation",
+            Self::OutOfMemory => "the GPU has not that much free memory",
+            Self::StaleContext => "the context no longer exists",
+            Self::StaleMemory => "the allocation no longer exists",
+            Self::QueueFull => "the context's queue is full, wait for work to complete",
+            Self::Faulted { xid } => return write!(out, "the context was killed by xid {xid}"),
+            Self::TooManyContexts => "the simulated machine has as many contexts as it can have",
+        };
+        out.write_str(text)
+    }
+}
+
+impl std::error::Error for DeviceError {}

@@ -1,0 +1,192 @@
+//! The plain data all processes map: whole numbers only, so that every bit pattern is a value and
+//! a file of zeros is an empty machine.
+//!
+//! The file is one `Header` (what never changes, and the words used outside the lock) and
+//! one `State` (changed under the lock alone). It is sparse: what is not used costs nothing. A
+//! change of any of these types changes `VERSION`, and a directory of another version is refused.
+
+use crate::config::Config;
+use crate::faults::Faults;
+use crate::limits::*;
+use std::sync::atomic::{AtomicU32, AtomicU64};
+
+pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"gpusimdv");
+pub(crate) const VERSION: u32 = 1;
+pub(crate) const STATE_AT: usize = 16384;
+pub(crate) const FILE_BYTES: usize = STATE_AT + size_of::<State>();
+
+/// The first pages. Written once before the file gets its name, except for the atomics.
+#[repr(C)]
+pub(crate) struct Header {
+    pub magic: u64,
+    pub version: u32,
+    pub gpus: u32,
+    pub file_bytes: u64,
+    pub context_pages: u32,
+    pub driver: [u32; 2],
+    pub compute_capability: [u32; 2],
+    pub multiprocessors: u32,
+    pub devices: [Device; MAX_GPUS],
+    /// The word of [`crate::lock`].
+    pub lock: AtomicU32,
+    /// Counts Xid events; waited on by who listens for them.
+    pub events: AtomicU32,
+    /// By slot: recognises a process among its own libraries (see [`crate::alive`]).
+    pub identities: [AtomicU64; MAX_PROCESSES],
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct Device {
+    pub uuid: [u8; 16],
+    pub pages: u32,
+    pub name_len: u32,
+    pub name: [u8; NAME_BYTES],
+}
+
+const _: () = assert!(size_of::<Header>() <= STATE_AT);
+const _: () = assert!(STATE_AT % align_of::<State>() == 0);
+
+/// What the lock protects.
+#[repr(C)]
+pub(crate) struct State {
+    pub slots: [Slot; MAX_PROCESSES],
+    pub events: [Event; EVENTS],
+    pub event_count: u64,
+    pub last_reap_ns: u64,
+    /// No slot from this one on was ever used.
+    pub slots_used: u64,
+    pub faults: Faults,
+    pub contexts: [Context; MAX_CONTEXTS],
+    pub gpus: [Gpu; MAX_GPUS],
+}
+
+/// A process. `kind` zero means the place is free.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct Slot {
+    pub kind: u32,
+    pub reserved: u32,
+    pub launches: u64,
+    pub allocations: u64,
+    pub used_pages: [u32; MAX_GPUS],
+}
+
+/// A context and its queue. Sequence numbers count from 0: completed below `head`, pending from
+/// `head` to `tail`; number n lives in `ring[n % RING]`.
+#[repr(C)]
+pub(crate) struct Context {
+    pub live: u32,
+    pub generation: u32,
+    pub gpu: u32,
+    pub slot: u32,
+    pub fault_xid: u32,
+    /// First page of its overhead + 1, 0 for none.
+    pub overhead: u32,
+    pub head: u64,
+    pub tail: u64,
+    /// Device time used.
+    pub busy_ns: u64,
+    /// Device time asked for: `busy_ns` when all is done.
+    pub asked_ns: u64,
+    pub load: Load,
+    pub ring: [Entry; RING as usize],
+}
+
+/// Work: it is complete when the context has used `until_busy_ns` of device time.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct Entry {
+    pub until_busy_ns: u64,
+    pub start_ns: u64,
+    pub end_ns: u64,
+}
+
+/// Busy time by buckets of `BUCKET_NS`; a bucket counts for the period it names.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct Load {
+    pub buckets: [Bucket; BUCKETS],
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct Bucket {
+    pub period: u32,
+    pub busy_ns: u32,
+}
+
+/// A GPU: its clockwork and its page table.
+#[repr(C)]
+pub(crate) struct Gpu {
+    pub slice_ns: u64,
+    pub switch_ns: u64,
+    /// The moment simulated so far.
+    pub clock_ns: u64,
+    pub slice_left_ns: u64,
+    pub switch_left_ns: u64,
+    /// Context whose state is on the GPU + 1, 0 for none.
+    pub resident: u32,
+    pub queued: u32,
+    /// Contexts with pending work; the first one runs.
+    pub queue: [u16; MAX_CONTEXTS],
+    pub load: Load,
+    pub total_pages: u32,
+    pub free_pages: u32,
+    /// Freed by their owner, not yet wiped.
+    pub scrub_pages: u32,
+    /// Where the next search for free pages starts.
+    pub hint: u32,
+    pub pages: [Page; MAX_PAGES],
+    pub blocks: [Block; MAX_PAGES],
+}
+
+/// A page of memory: which block it belongs to (first page + 1, 0 for free) and the next page of
+/// that block (+ 1, 0 for the last).
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct Page {
+    pub block: u32,
+    pub next: u32,
+}
+
+/// An allocation, at the index of its first page.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct Block {
+    pub generation: u32,
+    pub pages: u32,
+    /// `HELD` or `SCRUB`.
+    pub phase: u32,
+    /// Slot + 1 that it is charged to; while it is scrubbed, the slot that does that. 0 when the
+    /// process it was charged to is gone and others hold it.
+    pub owner: u32,
+    /// One bit per process that holds it.
+    pub holders: [u64; MAX_PROCESSES.div_ceil(64)],
+}
+
+pub(crate) const HELD: u32 = 1;
+pub(crate) const SCRUB: u32 = 2;
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct Event {
+    pub time_ns: u64,
+    pub gpu: u32,
+    pub xid: u32,
+    pub slot: u32,
+    pub reserved: u32,
+}
+
+impl State {
+    /// Fills in what is not zero in a new machine.
+    pub(crate) fn initialise(&mut self, config: &Config) {
+        self.faults = config.faults;
+        for (gpu, device) in self.gpus.iter_mut().zip(&config.devices) {
+            gpu.slice_ns = config.slice_ns;
+            gpu.switch_ns = config.switch_ns;
+            gpu.total_pages = (device.memory_bytes / PAGE_BYTES) as u32;
+            gpu.free_pages = gpu.total_pages;
+        }
+    }
+}

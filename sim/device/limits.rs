@@ -1,0 +1,40 @@
+//! Every bound of the simulated device in one place, asserted against the others.
+
+/// GPUs in one device directory.
+pub const MAX_GPUS: usize = 16;
+/// Processes attached at the same time (drivers and observers together). Ten bits name one in the
+/// lock word, and zero means nobody.
+pub const MAX_PROCESSES: usize = 1000;
+/// Contexts alive at the same time over all GPUs.
+pub const MAX_CONTEXTS: usize = 512;
+/// Physical memory is handed out in pages of this many bytes, as real drivers do.
+pub const PAGE_BYTES: u64 = 2 << 20;
+/// Largest memory of one GPU, in pages (192 GiB).
+pub const MAX_PAGES: usize = 98_304;
+/// Entries of a context's ring: what is pending and what has completed recently.
+pub const RING: u64 = 8192;
+/// Work a context may have queued and not completed; one more is refused as full.
+pub const MAX_PENDING: u64 = 4096;
+/// Longest duration of one piece of work; anything above means "for ever".
+pub const MAX_DURATION_NS: u64 = u64::MAX / 8;
+/// A look at the device at least this long after the last one first asks who has died.
+pub const REAP_EVERY_NS: u64 = 4_000_000;
+/// Longest sleep before the device is looked at again.
+pub const MAX_SLEEP_NS: u64 = 5_000_000;
+/// Utilisation is kept in buckets of this length...
+pub const BUCKET_NS: u64 = 20_000_000;
+/// ...and for this many of them.
+pub const BUCKETS: usize = 64;
+/// Xid events kept for late readers.
+pub const EVENTS: usize = 256;
+/// Bytes of a device's name, the closing zero included (NVML's own limit is 96).
+pub const NAME_BYTES: usize = 64;
+
+const _: () = assert!(MAX_PROCESSES < 1 << 10);
+const _: () = assert!(MAX_CONTEXTS <= u16::MAX as usize);
+const _: () = assert!(
+    RING >= MAX_PENDING + 4096,
+    "the last 4096 completions must survive"
+);
+const _: () = assert!(MAX_PAGES < u32::MAX as usize);
+const _: () = assert!(BUCKET_NS < u32::MAX as u64);

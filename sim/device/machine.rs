@@ -1,0 +1,282 @@
+//! The public face: the simulated machine as one process sees it.
+//!
+//! Every operation is: take the lock, see who has died, bring the GPU up to the present, do the
+//! thing, leave. What takes long (sleeping, wiping memory) happens outside the lock.
+
+mod memory;
+mod observe;
+mod work;
+
+use crate::alive::{self, Holder, Locks};
+use crate::clock::now_ns;
+use crate::directory;
+use crate::error::{DeviceError, Error};
+use crate::faults::Faults;
+use crate::layout::State;
+use crate::limits::{MAX_PROCESSES, PAGE_BYTES, REAP_EVERY_NS};
+use crate::lock::{self, Guard};
+use crate::mapping::Mapping;
+use crate::process::{self, DRIVER, OBSERVER};
+use crate::repair::repair;
+use crate::time;
+use crate::types::GpuInfo;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+
+/// What a process attaches for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// To look: NVML, tools.
+    Observer,
+    /// To work: the driver.
+    Driver,
+}
+
+/// A simulated machine this process is attached to.
+pub struct Machine {
+    dir: PathBuf,
+    mapping: Mapping,
+    locks: Locks,
+    vram: Vec<File>,
+    gpus: Vec<GpuInfo>,
+    slot: usize,
+    identity: u64,
+    pid: u32,
+    /// Replace the directory's faults for this process.
+    faults: Option<Faults>,
+    /// Held while blocks given up by this process or left by dead ones are wiped.
+    scrubbing: Mutex<()>,
+}
+
+static ATTACHED: [AtomicPtr<Machine>; 2] = [
+    AtomicPtr::new(std::ptr::null_mut()),
+    AtomicPtr::new(std::ptr::null_mut()),
+];
+
+impl Machine {
+    /// This process's machine for the driver, at the default directory; attached once, for the life
+    /// of the process. In a forked child it is a fresh attachment: the parent's belongs to the
+    /// parent, and its `&'static Machine` must not be used any more.
+    pub fn attach() -> Result<&'static Machine, Error> {
+        Self::shared(Role::Driver)
+    }
+
+    /// The same for who only looks (NVML, tools).
+    pub fn observe() -> Result<&'static Machine, Error> {
+        Self::shared(Role::Observer)
+    }
+
+    fn shared(role: Role) -> Result<&'static Machine, Error> {
+        let place = &ATTACHED[role as usize];
+        let present = place.load(Ordering::Acquire);
+        // SAFETY: only leaked boxes are ever stored, so the reference is good for ever.
+        if let Some(machine) = unsafe { present.as_ref() }
+            && machine.is_mine()
+        {
+            return Ok(machine);
+        }
+        let machine: &'static Machine =
+            Box::leak(Box::new(Self::open(&directory::default_dir(), role)?));
+        let new = std::ptr::from_ref(machine).cast_mut();
+        match place.compare_exchange(present, new, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => Ok(machine),
+            // Another thread was faster. Ours stays attached, unused: closing it would release the
+            // other's lock as well.
+            // SAFETY: as above; what was found is not null, because somebody stored it.
+            Err(other) => Ok(unsafe { other.as_ref() }.unwrap_or(machine)),
+        }
+    }
+
+    /// Attaches to the device in `dir`, making it from `GPUSLICE_SIM` if it is not there. Each
+    /// machine opened stays attached until the process ends (see the note on closing in `alive`).
+    pub fn open(dir: &Path, role: Role) -> Result<Machine, Error> {
+        let faults = match std::env::var("GPUSLICE_SIM_FAULT") {
+            Ok(text) if !text.is_empty() => Some(Faults::parse(&text)?),
+            _ => None,
+        };
+        let opened = directory::open(dir)?;
+        let locks = Locks::keep(opened.locks);
+        let identity = alive::identity();
+        let slot = free_slot(locks, &opened.mapping, identity, dir)?;
+        let machine = Machine {
+            dir: dir.into(),
+            gpus: gpu_facts(&opened.mapping),
+            mapping: opened.mapping,
+            locks,
+            vram: opened.vram,
+            slot,
+            identity,
+            pid: std::process::id(),
+            faults,
+            scrubbing: Mutex::new(()),
+        };
+        machine.enter(role);
+        Ok(machine)
+    }
+
+    fn enter(&self, role: Role) {
+        let (mut state, died) =
+            lock::acquire(&self.mapping, self.slot, true, |slot| !self.is_alive(slot));
+        if died {
+            repair(&mut state, self.slot);
+        }
+        if state.slots[self.slot].kind != 0 {
+            process::drop_process(&mut state, self.slot, self.slot);
+        }
+        let kind = if role == Role::Driver {
+            DRIVER
+        } else {
+            OBSERVER
+        };
+        process::enter(&mut state, self.slot, kind);
+        drop(state);
+        self.scrub();
+    }
+
+    /// Whether this is the process that attached (and not a forked child of it).
+    pub fn is_mine(&self) -> bool {
+        self.pid == std::process::id()
+    }
+
+    /// The device directory.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// The GPUs, by index.
+    pub fn gpus(&self) -> &[GpuInfo] {
+        &self.gpus
+    }
+
+    /// CUDA version of the driver: major, minor.
+    pub fn driver(&self) -> (u32, u32) {
+        let [major, minor] = self.mapping.header().driver;
+        (major, minor)
+    }
+
+    /// Device memory every context takes for itself.
+    pub fn context_bytes(&self) -> u64 {
+        u64::from(self.mapping.header().context_pages) * PAGE_BYTES
+    }
+
+    /// The memory file of a GPU; [`crate::Extent`]s are pieces of it, to be mapped shared.
+    pub fn vram(&self, gpu: usize) -> Option<&File> {
+        self.vram.get(gpu)
+    }
+
+    fn gpu(&self, gpu: usize) -> Result<usize, DeviceError> {
+        if gpu < self.gpus.len() {
+            Ok(gpu)
+        } else {
+            Err(DeviceError::NoSuchGpu)
+        }
+    }
+
+    fn lock(&self) -> Guard<'_> {
+        let (mut state, died) =
+            lock::acquire(&self.mapping, self.slot, false, |slot| !self.is_alive(slot));
+        if died {
+            repair(&mut state, self.slot);
+            // What the dead one held is found by the reaping that now falls due.
+            state.last_reap_ns = 0;
+        }
+        state
+    }
+
+    /// Does `work` on a state in which `gpu` (or every GPU) is up to date.
+    fn with<R>(&self, gpu: Option<usize>, work: impl FnOnce(&mut State, u64) -> R) -> R {
+        self.look(self.lock(), gpu, work)
+    }
+
+    fn look<R>(
+        &self,
+        mut state: Guard<'_>,
+        gpu: Option<usize>,
+        work: impl FnOnce(&mut State, u64) -> R,
+    ) -> R {
+        let now = now_ns();
+        let left =
+            now.saturating_sub(state.last_reap_ns) >= REAP_EVERY_NS && self.reap(&mut state, now);
+        bring_up(&mut state, gpu, self.gpus.len(), now);
+        let result = work(&mut state, now);
+        drop(state);
+        if left {
+            self.scrub();
+        }
+        result
+    }
+
+    /// Drops the processes that have died; returns whether memory is left for us to wipe.
+    fn reap(&self, state: &mut State, now: u64) -> bool {
+        state.last_reap_ns = now;
+        let used = (state.slots_used as usize).min(MAX_PROCESSES);
+        let mut left = false;
+        for slot in 0..used {
+            if state.slots[slot].kind != 0 && !self.is_alive(slot) {
+                left |= process::drop_process(state, slot, self.slot);
+            }
+        }
+        left
+    }
+
+    fn is_alive(&self, slot: usize) -> bool {
+        self.is_own(slot) || self.locks.holder(slot) != Holder::Nobody
+    }
+
+    /// Whether a slot belongs to this process, through this library or another.
+    fn is_own(&self, slot: usize) -> bool {
+        let identities = &self.mapping.header().identities;
+        identities
+            .get(slot)
+            .is_some_and(|id| id.load(Ordering::Relaxed) == self.identity)
+    }
+}
+
+fn bring_up(state: &mut State, gpu: Option<usize>, gpus: usize, now: u64) {
+    let range = gpu.map_or(0..gpus, |one| one..one + 1);
+    for index in range {
+        time::advance(&mut state.gpus[index], &mut state.contexts, now);
+    }
+}
+
+/// Gets a byte nobody has from the kernel, and signs it.
+fn free_slot(locks: Locks, map: &Mapping, identity: u64, dir: &Path) -> Result<usize, Error> {
+    let identities: &[AtomicU64; MAX_PROCESSES] = &map.header().identities;
+    for (slot, signed) in identities.iter().enumerate() {
+        // Locking a byte twice succeeds within a process: another library of ours may have it.
+        if signed.load(Ordering::Relaxed) == identity {
+            continue;
+        }
+        let taken = locks.take(slot).map_err(|source| Error::Io {
+            doing: "locking a place in",
+            path: dir.into(),
+            source,
+        })?;
+        if taken {
+            signed.store(identity, Ordering::Relaxed);
+            return Ok(slot);
+        }
+    }
+    Err(Error::TooManyProcesses { path: dir.into() })
+}
+
+fn gpu_facts(mapping: &Mapping) -> Vec<GpuInfo> {
+    let header = mapping.header();
+    let [major, minor] = header.compute_capability;
+    let devices = header.devices.iter().take(header.gpus as usize).enumerate();
+    let facts = devices.map(|(index, device)| {
+        let name = &device.name[..(device.name_len as usize).min(device.name.len())];
+        GpuInfo {
+            index,
+            uuid: device.uuid,
+            name: String::from_utf8_lossy(name).into_owned(),
+            total_bytes: u64::from(device.pages) * PAGE_BYTES,
+            pci: (0, 0x10 + index as u8, 0),
+            compute_capability: (major, minor),
+            multiprocessors: header.multiprocessors,
+        }
+    });
+    facts.collect()
+}

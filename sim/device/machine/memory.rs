@@ -1,0 +1,162 @@
+//! Device memory: taking it, sharing it, letting it go, wiping it.
+
+use super::Machine;
+use crate::clock::now_ns;
+use crate::error::DeviceError;
+use crate::layout::State;
+use crate::limits::{MAX_PAGES, PAGE_BYTES};
+use crate::types::{Extent, Memory, MemoryInfo, MemoryKey};
+use crate::{clock, memory, vram};
+
+/// How long an allocation waits for memory that others are just wiping.
+const SCRUB_PATIENCE_NS: u64 = 500_000_000;
+
+impl Machine {
+    /// Takes at least `bytes` of a GPU's memory, in whole pages; they read as zeros.
+    pub fn mem_alloc(&self, gpu: usize, bytes: u64) -> Result<Memory, DeviceError> {
+        let gpu = self.gpu(gpu)?;
+        let pages = bytes.div_ceil(PAGE_BYTES);
+        if bytes == 0 {
+            return Err(DeviceError::BadSize);
+        }
+        if pages > MAX_PAGES as u64 {
+            return Err(DeviceError::OutOfMemory);
+        }
+        let injected = self.with(Some(gpu), |state, _| self.oom_is_due(state));
+        if injected {
+            return Err(DeviceError::OutOfMemory);
+        }
+        self.retry_short(gpu, |state| {
+            let State { gpus, slots, .. } = state;
+            let first = memory::take(&mut gpus[gpu], slots, gpu, self.slot, pages as u32)?;
+            let gpu_state = &gpus[gpu];
+            let extents = memory::extents(gpu_state, first);
+            Ok(Memory {
+                key: memory::key(gpu_state, gpu, first),
+                extents,
+            })
+        })
+    }
+
+    /// Does `take`; when memory is short, first sees who has died and waits for what is being
+    /// wiped, so that capacity is exact.
+    pub(super) fn retry_short<R: PartialEq>(
+        &self,
+        gpu: usize,
+        take: impl Fn(&mut State) -> Result<R, DeviceError>,
+    ) -> Result<R, DeviceError> {
+        match self.with(Some(gpu), |state, _| take(state)) {
+            Err(DeviceError::OutOfMemory) => {}
+            other => return other,
+        }
+        let deadline = now_ns() + SCRUB_PATIENCE_NS;
+        loop {
+            if self.with(Some(gpu), |state, now| self.reap(state, now)) {
+                self.scrub();
+            }
+            let (result, scrubbing) = self.with(Some(gpu), |state, _| {
+                (take(state), state.gpus[gpu].scrub_pages)
+            });
+            let now = now_ns();
+            if result != Err(DeviceError::OutOfMemory) || scrubbing == 0 || now > deadline {
+                return result;
+            }
+            clock::sleep_until_ns(now + 100_000);
+        }
+    }
+
+    fn oom_is_due(&self, state: &mut State) -> bool {
+        let every = self.faults.unwrap_or(state.faults).oom_every;
+        let slot = &mut state.slots[self.slot];
+        slot.allocations += 1;
+        every != 0 && slot.allocations % every == 0
+    }
+
+    /// Lets go of memory this process allocated or imported. With its last holder the memory is
+    /// wiped and free. The caller has unmapped it.
+    pub fn mem_free(&self, key: MemoryKey) -> Result<(), DeviceError> {
+        let gpu = self.gpu(usize::from(key.gpu))?;
+        // From the release to the end of wiping the block is ours to wipe; the lock keeps another
+        // thread's scrub() from thinking so, too.
+        let _scrubbing = self
+            .scrubbing
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner());
+        let extents = self.with(Some(gpu), |state, _| {
+            let State { gpus, slots, .. } = state;
+            let gpu_state = &mut gpus[gpu];
+            let first = memory::held(gpu_state, key)?;
+            if !gpu_state.blocks[first as usize].is_holder(self.slot) {
+                return Err(DeviceError::StaleMemory);
+            }
+            let last = memory::release(gpu_state, slots, gpu, first, self.slot, self.slot);
+            Ok(if last {
+                memory::extents(gpu_state, first)
+            } else {
+                Vec::new()
+            })
+        })?;
+        if !extents.is_empty() {
+            self.wipe(gpu, &extents);
+            memory::finish_scrub(&mut self.lock().gpus[gpu], key.block);
+        }
+        Ok(())
+    }
+
+    /// Holds another process's memory (or one's own again) by its key. Each process holds it once:
+    /// one [`Machine::mem_free`] lets it go however often it was imported.
+    pub fn mem_import(&self, key: MemoryKey) -> Result<Memory, DeviceError> {
+        let gpu = self.gpu(usize::from(key.gpu))?;
+        self.with(Some(gpu), |state, _| {
+            let gpu_state = &mut state.gpus[gpu];
+            let first = memory::held(gpu_state, key)?;
+            gpu_state.blocks[first as usize].set_holder(self.slot, true);
+            Ok(Memory {
+                key,
+                extents: memory::extents(gpu_state, first),
+            })
+        })
+    }
+
+    /// A GPU's total, used and free memory; what is being wiped counts as used.
+    pub fn mem_info(&self, gpu: usize) -> Result<MemoryInfo, DeviceError> {
+        let gpu = self.gpu(gpu)?;
+        let (total, free) = self.with(Some(gpu), |state, _| {
+            (state.gpus[gpu].total_pages, state.gpus[gpu].free_pages)
+        });
+        let (total, free) = (u64::from(total) * PAGE_BYTES, u64::from(free) * PAGE_BYTES);
+        Ok(MemoryInfo {
+            total,
+            used: total - free,
+            free,
+        })
+    }
+
+    /// Wipes what is in this process's hands to be wiped.
+    pub(super) fn scrub(&self) {
+        let _scrubbing = self
+            .scrubbing
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner());
+        for gpu in 0..self.gpus.len() {
+            let blocks: Vec<(u32, Vec<Extent>)> = {
+                let state = self.lock();
+                let gpu_state = &state.gpus[gpu];
+                let firsts = memory::to_scrub(gpu_state, self.slot).into_iter();
+                firsts
+                    .map(|first| (first, memory::extents(gpu_state, first)))
+                    .collect()
+            };
+            for (first, extents) in blocks {
+                self.wipe(gpu, &extents);
+                memory::finish_scrub(&mut self.lock().gpus[gpu], first);
+            }
+        }
+    }
+
+    fn wipe(&self, gpu: usize, extents: &[Extent]) {
+        for &extent in extents {
+            vram::wipe(&self.vram[gpu], extent);
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! What NVML and tools see.
+
+use super::Machine;
+use crate::alive::Holder;
+use crate::clock::now_ns;
+use crate::error::DeviceError;
+use crate::events::{self, XidEvent};
+use crate::faults::Faults;
+use crate::limits::{BUCKET_NS, MAX_PROCESSES, PAGE_BYTES};
+use crate::lock;
+use crate::process::DRIVER;
+use crate::types::{ContextId, ProcessInfo};
+use std::sync::atomic::Ordering;
+
+/// Utilisation is told of this many whole buckets.
+const WINDOW: u64 = 10;
+
+impl Machine {
+    /// Processes with a context on the GPU, by slot; those the caller's pid namespace does not
+    /// show are left out, as NVML does.
+    pub fn processes(&self, gpu: usize) -> Result<Vec<ProcessInfo>, DeviceError> {
+        let gpu = self.gpu(gpu)?;
+        let (slots, left) = self.with(Some(gpu), |state, now| {
+            let left = self.reap(state, now);
+            let mut slots: Vec<(usize, ProcessInfo)> = Vec::new();
+            for slot in (0..MAX_PROCESSES).filter(|&slot| state.slots[slot].kind == DRIVER) {
+                let mut info = ProcessInfo {
+                    pid: 0,
+                    used_bytes: u64::from(state.slots[slot].used_pages[gpu]) * PAGE_BYTES,
+                    contexts: 0,
+                    busy_ns: 0,
+                    utilisation: 0,
+                };
+                let contexts = state.contexts.iter().filter(|context| {
+                    context.live != 0 && context.slot == slot as u32 && context.gpu == gpu as u32
+                });
+                for context in contexts {
+                    info.contexts += 1;
+                    info.busy_ns += context.busy_ns;
+                    info.utilisation += context.load.percent(now, WINDOW);
+                }
+                if info.contexts > 0 {
+                    info.utilisation = info.utilisation.min(100);
+                    slots.push((slot, info));
+                }
+            }
+            (slots, left)
+        });
+        if left {
+            self.scrub();
+        }
+        Ok(slots
+            .into_iter()
+            .filter_map(|(slot, info)| self.with_pid(slot, info))
+            .collect())
+    }
+
+    fn with_pid(&self, slot: usize, info: ProcessInfo) -> Option<ProcessInfo> {
+        if self.is_own(slot) {
+            return Some(ProcessInfo {
+                pid: self.pid,
+                ..info
+            });
+        }
+        match self.locks.holder(slot) {
+            Holder::Process(pid) if pid > 0 => Some(ProcessInfo {
+                pid: pid as u32,
+                ..info
+            }),
+            _ => None,
+        }
+    }
+
+    /// Living contexts of a GPU, of all processes.
+    pub fn contexts(&self, gpu: usize) -> Result<Vec<ContextId>, DeviceError> {
+        let gpu = self.gpu(gpu)?;
+        Ok(self.with(Some(gpu), |state, _| {
+            let living = state.contexts.iter().enumerate();
+            let living =
+                living.filter(|(_, context)| context.live != 0 && context.gpu == gpu as u32);
+            living
+                .map(|(index, context)| ContextId {
+                    index: index as u16,
+                    generation: context.generation,
+                })
+                .collect()
+        }))
+    }
+
+    /// Percent of the last 200 ms the GPU was doing something.
+    pub fn utilisation(&self, gpu: usize) -> Result<u32, DeviceError> {
+        let gpu = self.gpu(gpu)?;
+        Ok(self.with(Some(gpu), |state, now| {
+            state.gpus[gpu].load.percent(now, WINDOW)
+        }))
+    }
+
+    /// Length of the window [`Machine::utilisation`] tells of.
+    pub fn utilisation_window_ns() -> u64 {
+        WINDOW * BUCKET_NS
+    }
+
+    /// How many Xid events there have been; where a new listener starts.
+    pub fn event_count(&self) -> u64 {
+        self.lock().event_count
+    }
+
+    /// The first Xid event after the `seen` first ones, with the new value for `seen`; waits for
+    /// one at most until `deadline_ns`.
+    pub fn next_event(&self, seen: u64, deadline_ns: u64) -> Option<(XidEvent, u64)> {
+        let word = &self.mapping.header().events;
+        loop {
+            let before = word.load(Ordering::Acquire);
+            if let Some(found) = events::next(&self.lock(), seen) {
+                return Some(found);
+            }
+            let left = deadline_ns.saturating_sub(now_ns());
+            if left == 0 {
+                return None;
+            }
+            lock::wait(word, before, left.min(1_000_000_000) as i64);
+        }
+    }
+
+    /// Arms other faults for every process from now on.
+    pub fn set_faults(&self, faults: Faults) {
+        self.lock().faults = faults;
+    }
+}

@@ -1,0 +1,225 @@
+//! The page table: who has which 2 MiB page of a GPU.
+//!
+//! An allocation (a *block*) is a chain of pages; it need not be contiguous, so whatever is free
+//! can be had, to the last page. A block is charged to the process that made it, and lives until
+//! the last process that holds it lets go: the maker, or one that opened its IPC handle.
+//!
+//! What the last holder lets go is not free at once. Its bytes must be wiped first, which takes
+//! time and must not happen under the lock: the block is put into the hands of a *scrubber* (the
+//! process that noticed), which wipes the pages and then returns them. If the scrubber dies, the
+//! next one takes its blocks over.
+
+use crate::error::DeviceError;
+use crate::layout::{Block, Gpu, HELD, Page, SCRUB, Slot};
+use crate::limits::PAGE_BYTES;
+use crate::types::{Extent, MemoryKey};
+
+/// Takes `count` pages for the process `slot`; the block's first page names it.
+pub(crate) fn take(
+    gpu: &mut Gpu,
+    slots: &mut [Slot],
+    gpu_index: usize,
+    slot: usize,
+    count: u32,
+) -> Result<u32, DeviceError> {
+    if count == 0 || count > gpu.total_pages {
+        return Err(if count == 0 {
+            DeviceError::BadSize
+        } else {
+            DeviceError::OutOfMemory
+        });
+    }
+    if count > gpu.free_pages {
+        return Err(DeviceError::OutOfMemory);
+    }
+    let start = contiguous(gpu, count).unwrap_or(gpu.hint);
+    let first = chain(gpu, start, count).ok_or(DeviceError::OutOfMemory)?;
+    let block = &mut gpu.blocks[first as usize];
+    let generation = block.generation.wrapping_add(1);
+    *block = Block {
+        generation,
+        pages: count,
+        phase: HELD,
+        owner: slot as u32 + 1,
+        holders: Block::held_by(slot),
+    };
+    gpu.free_pages -= count;
+    slots[slot].used_pages[gpu_index] += count;
+    Ok(first)
+}
+
+/// Start of a run of `count` free pages, looked for from the hint on and then from the beginning.
+fn contiguous(gpu: &Gpu, count: u32) -> Option<u32> {
+    let find = |from: u32, to: u32| {
+        let mut run = 0;
+        for at in from..to {
+            run = if gpu.pages[at as usize].block == 0 {
+                run + 1
+            } else {
+                0
+            };
+            if run == count {
+                return Some(at + 1 - count);
+            }
+        }
+        None
+    };
+    let hint = gpu.hint.min(gpu.total_pages);
+    find(hint, gpu.total_pages).or_else(|| find(0, gpu.total_pages))
+}
+
+/// Chains the first `count` free pages found from `start` on, round the end.
+fn chain(gpu: &mut Gpu, start: u32, count: u32) -> Option<u32> {
+    let mut ends: Option<(u32, u32)> = None;
+    let mut missing = count;
+    for step in 0..gpu.total_pages {
+        let at = (start + step) % gpu.total_pages;
+        if gpu.pages[at as usize].block != 0 {
+            continue;
+        }
+        let first = ends.map_or(at, |(first, _)| first);
+        gpu.pages[at as usize] = Page {
+            block: first + 1,
+            next: 0,
+        };
+        if let Some((_, last)) = ends {
+            gpu.pages[last as usize].next = at + 1;
+        }
+        ends = Some((first, at));
+        missing -= 1;
+        if missing == 0 {
+            gpu.hint = at + 1;
+            return Some(first);
+        }
+    }
+    None
+}
+
+/// The pages of a block as pieces of the memory file.
+pub(crate) fn extents(gpu: &Gpu, first: u32) -> Vec<Extent> {
+    let mut extents: Vec<Extent> = Vec::new();
+    let mut at = first + 1;
+    for _ in 0..gpu.blocks[first as usize].pages {
+        let offset = u64::from(at - 1) * PAGE_BYTES;
+        match extents.last_mut() {
+            Some(last) if last.offset + last.len == offset => last.len += PAGE_BYTES,
+            _ => extents.push(Extent {
+                offset,
+                len: PAGE_BYTES,
+            }),
+        }
+        at = gpu.pages[(at - 1) as usize].next;
+        if at == 0 {
+            break;
+        }
+    }
+    extents
+}
+
+pub(crate) fn key(gpu: &Gpu, gpu_index: usize, first: u32) -> MemoryKey {
+    let generation = gpu.blocks[first as usize].generation;
+    MemoryKey {
+        gpu: gpu_index as u16,
+        block: first,
+        generation,
+    }
+}
+
+/// The block a key names, if it is still held by anybody.
+pub(crate) fn held(gpu: &Gpu, key: MemoryKey) -> Result<u32, DeviceError> {
+    let block = gpu
+        .blocks
+        .get(key.block as usize)
+        .ok_or(DeviceError::StaleMemory)?;
+    let living = block.phase == HELD && block.generation == key.generation;
+    if living {
+        Ok(key.block)
+    } else {
+        Err(DeviceError::StaleMemory)
+    }
+}
+
+/// The process `slot` lets a block go. Returns true if it was the last holder: the block is now
+/// in the hands of `scrubber`, which must wipe it and call [`finish_scrub`].
+pub(crate) fn release(
+    gpu: &mut Gpu,
+    slots: &mut [Slot],
+    gpu_index: usize,
+    first: u32,
+    slot: usize,
+    scrubber: usize,
+) -> bool {
+    let block = &mut gpu.blocks[first as usize];
+    block.set_holder(slot, false);
+    if block.owner == slot as u32 + 1 {
+        block.owner = 0;
+        let used = &mut slots[slot].used_pages[gpu_index];
+        *used = used.saturating_sub(block.pages);
+    }
+    if block.holders.iter().any(|&word| word != 0) {
+        return false;
+    }
+    block.phase = SCRUB;
+    block.owner = scrubber as u32 + 1;
+    gpu.scrub_pages += block.pages;
+    true
+}
+
+/// Blocks that `scrubber` has to wipe.
+pub(crate) fn to_scrub(gpu: &Gpu, scrubber: usize) -> Vec<u32> {
+    if gpu.scrub_pages == 0 {
+        return Vec::new();
+    }
+    heads(gpu)
+        .filter(|&first| {
+            let block = &gpu.blocks[first as usize];
+            block.phase == SCRUB && block.owner == scrubber as u32 + 1
+        })
+        .collect()
+}
+
+/// The first pages of all blocks.
+pub(crate) fn heads(gpu: &Gpu) -> impl Iterator<Item = u32> + '_ {
+    (0..gpu.total_pages).filter(|&at| gpu.pages[at as usize].block == at + 1)
+}
+
+/// Returns a wiped block's pages to the free ones.
+pub(crate) fn finish_scrub(gpu: &mut Gpu, first: u32) {
+    let block = &mut gpu.blocks[first as usize];
+    if block.phase != SCRUB {
+        return;
+    }
+    block.phase = 0;
+    let (pages, mut at) = (block.pages, first + 1);
+    while at != 0 {
+        let page = std::mem::replace(
+            &mut gpu.pages[(at - 1) as usize],
+            Page { block: 0, next: 0 },
+        );
+        at = page.next;
+    }
+    gpu.scrub_pages = gpu.scrub_pages.saturating_sub(pages);
+    gpu.free_pages += pages;
+    gpu.hint = first;
+}
+
+impl Block {
+    fn held_by(slot: usize) -> [u64; crate::limits::MAX_PROCESSES.div_ceil(64)] {
+        let mut holders = [0; _];
+        holders[slot / 64] = 1 << (slot % 64);
+        holders
+    }
+
+    pub(crate) fn set_holder(&mut self, slot: usize, holds: bool) {
+        let bit = 1 << (slot % 64);
+        let word = &mut self.holders[slot / 64];
+        *word = if holds { *word | bit } else { *word & !bit };
+    }
+
+    pub(crate) fn is_holder(&self, slot: usize) -> bool {
+        self.holders[slot / 64] >> (slot % 64) & 1 == 1
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,134 @@
+//! The table of processes, and what happens to what they had when they are gone.
+
+use crate::error::DeviceError;
+use crate::layout::{Context, SCRUB, Slot, State};
+use crate::limits::{MAX_CONTEXTS, MAX_GPUS};
+use crate::types::ContextId;
+use crate::{events, memory, time};
+
+pub(crate) const OBSERVER: u32 = 1;
+pub(crate) const DRIVER: u32 = 2;
+
+/// Enters a process into a place that the kernel's lock has just made its own. What a dead
+/// process left there must have been dropped before.
+pub(crate) fn enter(state: &mut State, slot: usize, kind: u32) {
+    let used_pages = [0; MAX_GPUS];
+    state.slots[slot] = Slot {
+        kind,
+        reserved: 0,
+        launches: 0,
+        allocations: 0,
+        used_pages,
+    };
+    state.slots_used = state.slots_used.max(slot as u64 + 1);
+}
+
+/// Takes everything from a process that has died. Its memory goes to `scrubber` for wiping;
+/// returns whether there is any.
+pub(crate) fn drop_process(state: &mut State, dead: usize, scrubber: usize) -> bool {
+    for index in 0..MAX_CONTEXTS {
+        let context = &state.contexts[index];
+        if context.live != 0 && context.slot == dead as u32 {
+            unqueue(state, index);
+            state.contexts[index].live = 0;
+        }
+    }
+    let mut left = false;
+    for gpu_index in 0..MAX_GPUS {
+        let gpu = &mut state.gpus[gpu_index];
+        if gpu.free_pages == gpu.total_pages {
+            continue;
+        }
+        let firsts: Vec<u32> = memory::heads(gpu).collect();
+        for first in firsts {
+            let block = &mut gpu.blocks[first as usize];
+            if block.phase == SCRUB && block.owner == dead as u32 + 1 {
+                block.owner = scrubber as u32 + 1;
+                left = true;
+            } else if block.phase != SCRUB && block.is_holder(dead) {
+                left |= memory::release(gpu, &mut state.slots, gpu_index, first, dead, scrubber);
+            }
+        }
+    }
+    state.slots[dead].kind = 0;
+    left
+}
+
+/// Makes a context on an up-to-date GPU, charged `overhead` pages.
+pub(crate) fn create_context(
+    state: &mut State,
+    gpu_index: usize,
+    slot: usize,
+    overhead: u32,
+) -> Result<ContextId, DeviceError> {
+    let index = state
+        .contexts
+        .iter()
+        .position(|context| context.live == 0)
+        .ok_or(DeviceError::TooManyContexts)?;
+    let gpu = &mut state.gpus[gpu_index];
+    let block = match overhead {
+        0 => 0,
+        pages => memory::take(gpu, &mut state.slots, gpu_index, slot, pages)? + 1,
+    };
+    let context = &mut state.contexts[index];
+    context.generation = context.generation.wrapping_add(1);
+    (context.gpu, context.slot, context.overhead) = (gpu_index as u32, slot as u32, block);
+    (
+        context.head,
+        context.tail,
+        context.busy_ns,
+        context.asked_ns,
+    ) = (0, 0, 0, 0);
+    context.fault_xid = 0;
+    context.load.buckets = [crate::layout::Bucket {
+        period: 0,
+        busy_ns: 0,
+    }; _];
+    context.live = 1;
+    Ok(ContextId {
+        index: index as u16,
+        generation: context.generation,
+    })
+}
+
+/// Ends a context with everything it has queued; returns whether memory is left to be wiped.
+pub(crate) fn destroy_context(state: &mut State, index: usize, scrubber: usize) -> bool {
+    unqueue(state, index);
+    let context = &mut state.contexts[index];
+    context.live = 0;
+    let (gpu_index, slot) = (context.gpu as usize, context.slot as usize);
+    let Some(first) = context.overhead.checked_sub(1) else {
+        return false;
+    };
+    let gpu = &mut state.gpus[gpu_index];
+    memory::release(gpu, &mut state.slots, gpu_index, first, slot, scrubber)
+}
+
+/// Kills a context as the hardware does after a fault: its work never completes, it cannot be
+/// used again, and the world hears of it. Its memory stays until its process lets go.
+pub(crate) fn fault(state: &mut State, index: usize, xid: u32, now: u64) {
+    unqueue(state, index);
+    let context = &mut state.contexts[index];
+    context.fault_xid = xid;
+    let (gpu, slot) = (context.gpu, context.slot);
+    events::record(state, now, gpu, xid, slot);
+}
+
+fn unqueue(state: &mut State, index: usize) {
+    let gpu = &mut state.gpus[state.contexts[index].gpu as usize];
+    time::leave(gpu, index as u16);
+    if gpu.resident == index as u32 + 1 {
+        gpu.resident = 0;
+        gpu.switch_left_ns = 0;
+    }
+}
+
+/// The living context an id names.
+pub(crate) fn context(state: &State, id: ContextId) -> Result<&Context, DeviceError> {
+    state
+        .contexts
+        .get(usize::from(id.index))
+        .filter(|context| context.live != 0 && context.generation == id.generation)
+        .ok_or(DeviceError::StaleContext)
+}

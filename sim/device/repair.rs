@@ -1,0 +1,128 @@
+//! Setting the books right after a process was killed while it changed them.
+//!
+//! Every change of [`State`] is made of a few stores; a process can be killed between any two.
+//! Nothing needs to be undone, because everything that is counted can be counted again from the
+//! few facts that are single stores: which block a page names, whether a context lives, and where
+//! its queue begins and ends. A block that was being made or freed at that moment belongs to the
+//! dead process; it is made whole enough here to be dropped with the rest of what that one had.
+
+use crate::layout::{Gpu, HELD, Page, SCRUB, Slot, State};
+use crate::limits::{MAX_CONTEXTS, MAX_GPUS, MAX_PENDING, RING};
+
+/// Makes the state consistent again; blocks nobody holds are given to `scrubber` for wiping.
+pub(crate) fn repair(state: &mut State, scrubber: usize) {
+    for slot in &mut state.slots {
+        slot.used_pages = [0; MAX_GPUS];
+    }
+    for (index, gpu) in state.gpus.iter_mut().enumerate() {
+        if gpu.total_pages != 0 {
+            repair_pages(gpu, index, &mut state.slots, scrubber);
+        }
+    }
+    for context in state
+        .contexts
+        .iter_mut()
+        .filter(|context| context.live != 0)
+    {
+        context.tail = context.tail.clamp(context.head, context.head + MAX_PENDING);
+        let last = match context.tail {
+            0 => 0,
+            tail => context.ring[((tail - 1) % RING) as usize].until_busy_ns,
+        };
+        context.asked_ns = if context.tail == context.head {
+            context.busy_ns
+        } else {
+            last
+        };
+    }
+    repair_queues(state);
+}
+
+fn repair_pages(gpu: &mut Gpu, index: usize, slots: &mut [Slot], scrubber: usize) {
+    let total = gpu.total_pages;
+    // Pages whose block has no head, or whose head is free, were being linked or unlinked.
+    for at in 0..total as usize {
+        let block = gpu.pages[at].block;
+        let head = block.wrapping_sub(1) as usize;
+        let known = block == 0 || gpu.pages.get(head).is_some_and(|page| page.block == block);
+        let phase = gpu.blocks.get(head).map_or(0, |block| block.phase);
+        if !known || !matches!(phase, HELD | SCRUB) {
+            gpu.pages[at] = Page { block: 0, next: 0 };
+        }
+    }
+    let mut pages: Vec<u32> = vec![0; total as usize];
+    (gpu.free_pages, gpu.scrub_pages) = (0, 0);
+    for at in 0..total as usize {
+        match gpu.pages[at].block.checked_sub(1) {
+            Some(head) => pages[head as usize] += 1,
+            None => gpu.free_pages += 1,
+        }
+    }
+    for head in (0..total).filter(|&head| pages[head as usize] != 0) {
+        let found = pages[head as usize];
+        // The order of a chain is the order of its bytes: only a broken one is made anew.
+        if found != chain_length(gpu, head) || found != gpu.blocks[head as usize].pages {
+            relink(gpu, head);
+        }
+        let block = &mut gpu.blocks[head as usize];
+        if block.phase == HELD && block.holders.iter().all(|&word| word == 0) {
+            (block.phase, block.owner) = (SCRUB, scrubber as u32 + 1);
+        }
+        match (block.phase, block.owner.checked_sub(1)) {
+            (SCRUB, _) => gpu.scrub_pages += block.pages,
+            (_, Some(owner)) => slots[owner as usize].used_pages[index] += block.pages,
+            _ => {}
+        }
+    }
+}
+
+fn chain_length(gpu: &Gpu, head: u32) -> u32 {
+    let (mut at, mut length) = (head + 1, 0);
+    while at != 0 && length <= gpu.total_pages {
+        let Some(page) = gpu.pages.get((at - 1) as usize) else {
+            return 0;
+        };
+        if page.block != head + 1 {
+            return 0;
+        }
+        length += 1;
+        at = page.next;
+    }
+    length
+}
+
+fn relink(gpu: &mut Gpu, head: u32) {
+    let mut at = head;
+    let mut count = 1;
+    for other in 0..gpu.total_pages {
+        if other != head && gpu.pages[other as usize].block == head + 1 {
+            gpu.pages[at as usize].next = other + 1;
+            at = other;
+            count += 1;
+        }
+    }
+    gpu.pages[at as usize].next = 0;
+    gpu.blocks[head as usize].pages = count;
+}
+
+fn repair_queues(state: &mut State) {
+    for (index, gpu) in state.gpus.iter_mut().enumerate() {
+        gpu.queued = 0;
+        gpu.slice_left_ns = gpu.slice_left_ns.min(gpu.slice_ns);
+        for at in 0..MAX_CONTEXTS {
+            let context = &state.contexts[at];
+            let has_work = context.head < context.tail && context.fault_xid == 0;
+            if context.live != 0 && context.gpu as usize == index && has_work {
+                gpu.queue[gpu.queued as usize] = at as u16;
+                gpu.queued += 1;
+            }
+        }
+        let resident = gpu
+            .resident
+            .checked_sub(1)
+            .map(|at| &state.contexts[at as usize]);
+        if resident.is_some_and(|context| context.live == 0 || context.gpu as usize != index) {
+            gpu.resident = 0;
+        }
+    }
+}

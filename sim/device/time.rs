@@ -1,0 +1,230 @@
+//! The clockwork: what a GPU did between the last look and this one.
+//!
+//! A real GPU runs one context of one process at a time. Contexts with work take turns: a slice
+//! each, with a switch between them; who runs out of work gives the rest of its slice away, and
+//! who is alone is never interrupted. All that follows from what was queued when, so it need not
+//! be acted out: whoever looks at the device calls `advance` with the present time, and it is
+//! computed what has happened since. Between two looks nothing is queued (queueing is a look),
+//! hence the result does not depend on how often anybody looks.
+
+use crate::layout::{Bucket, Context, Gpu, Load};
+use crate::limits::*;
+use crate::types::Status;
+
+/// Brings a GPU to the moment `now` (earlier moments change nothing).
+pub(crate) fn advance(gpu: &mut Gpu, contexts: &mut [Context], now: u64) {
+    if gpu.clock_ns == 0 {
+        gpu.clock_ns = now;
+    }
+    while gpu.clock_ns < now {
+        if gpu.queued == 0 {
+            gpu.clock_ns = now;
+            return;
+        }
+        step(gpu, contexts, now);
+    }
+}
+
+/// One stretch of constant doing: a switch, or a run of the first context of the queue.
+fn step(gpu: &mut Gpu, contexts: &mut [Context], now: u64) {
+    let front = gpu.queue[0];
+    let available = now - gpu.clock_ns;
+    if gpu.resident != u32::from(front) + 1 {
+        gpu.switch_left_ns = if gpu.resident == 0 { 0 } else { gpu.switch_ns };
+        gpu.resident = u32::from(front) + 1;
+        gpu.slice_left_ns = gpu.slice_ns;
+    }
+    if gpu.switch_left_ns > 0 {
+        let spent = gpu.switch_left_ns.min(available);
+        gpu.switch_left_ns -= spent;
+        pass(gpu, spent);
+        return;
+    }
+    let contended = gpu.queued > 1;
+    if gpu.slice_left_ns == 0 {
+        gpu.slice_left_ns = gpu.slice_ns;
+        if contended {
+            gpu.queue[..gpu.queued as usize].rotate_left(1);
+            return;
+        }
+    }
+    let budget = if contended {
+        available.min(gpu.slice_left_ns)
+    } else {
+        available
+    };
+    let context = &mut contexts[usize::from(front)];
+    let spent = run(context, gpu.clock_ns, budget);
+    context.load.add(gpu.clock_ns, spent);
+    pass(gpu, spent);
+    // Alone, slices follow each other silently; a newcomer waits for the end of the present one.
+    let into_slice = gpu.slice_ns - gpu.slice_left_ns + spent;
+    gpu.slice_left_ns = if contended {
+        gpu.slice_ns - into_slice
+    } else {
+        gpu.slice_ns - into_slice % gpu.slice_ns
+    };
+    if context.head == context.tail {
+        leave(gpu, front);
+    }
+}
+
+fn pass(gpu: &mut Gpu, spent: u64) {
+    gpu.load.add(gpu.clock_ns, spent);
+    gpu.clock_ns += spent;
+}
+
+/// Runs a context's work from `from` for at most `budget`; returns the time it used.
+fn run(context: &mut Context, from: u64, budget: u64) -> u64 {
+    let (mut time, end) = (from, from + budget);
+    while context.head < context.tail {
+        let entry = &mut context.ring[(context.head % RING) as usize];
+        let remaining = entry.until_busy_ns.saturating_sub(context.busy_ns);
+        if time == end && remaining > 0 {
+            break;
+        }
+        if entry.start_ns == 0 {
+            entry.start_ns = time;
+        }
+        if remaining > end - time {
+            context.busy_ns += end - time;
+            time = end;
+            break;
+        }
+        context.busy_ns += remaining;
+        time += remaining;
+        entry.end_ns = time;
+        context.head += 1;
+    }
+    time - from
+}
+
+/// Queues work; the caller has advanced the GPU and made sure there is room.
+pub(crate) fn push(gpu: &mut Gpu, context: &mut Context, index: u16, duration_ns: u64) -> u64 {
+    let seq = context.tail;
+    context.asked_ns = context
+        .asked_ns
+        .saturating_add(duration_ns.min(MAX_DURATION_NS));
+    let entry = &mut context.ring[(seq % RING) as usize];
+    (entry.until_busy_ns, entry.start_ns, entry.end_ns) = (context.asked_ns, 0, 0);
+    if context.head == context.tail {
+        gpu.queue[gpu.queued as usize] = index;
+        gpu.queued += 1;
+    }
+    context.tail += 1;
+    seq
+}
+
+/// Takes a context out of the queue.
+pub(crate) fn leave(gpu: &mut Gpu, index: u16) {
+    let queued = gpu.queued as usize;
+    if let Some(at) = gpu.queue[..queued].iter().position(|&other| other == index) {
+        gpu.queue[at..queued].rotate_left(1);
+        gpu.queued -= 1;
+    }
+}
+
+/// Where a piece of work stands, the GPU being up to date.
+pub(crate) fn status(gpu: &Gpu, contexts: &[Context], index: u16, seq: u64) -> Status {
+    let context = &contexts[usize::from(index)];
+    if seq < context.head {
+        let known = seq.max(context.tail.saturating_sub(RING));
+        let entry = context.ring[(known % RING) as usize];
+        let start_ns = if known == seq {
+            entry.start_ns
+        } else {
+            entry.end_ns
+        };
+        return Status::Done {
+            start_ns,
+            end_ns: entry.end_ns,
+        };
+    }
+    match context.fault_xid {
+        0 => Status::Pending {
+            earliest_ns: earliest(gpu, contexts, index, seq),
+        },
+        xid => Status::Faulted { xid },
+    }
+}
+
+/// When pending work completes if nothing more is queued: newcomers only delay it, so it is a
+/// safe time to sleep to. Looks at most a few hundred slices ahead.
+fn earliest(gpu: &Gpu, contexts: &[Context], index: u16, seq: u64) -> u64 {
+    let context = &contexts[usize::from(index)];
+    if seq >= context.tail {
+        return u64::MAX;
+    }
+    let until = context.ring[(seq % RING) as usize].until_busy_ns;
+    let mut need = until.saturating_sub(context.busy_ns);
+    let mut queue = gpu.queue;
+    let mut left = [0u64; MAX_CONTEXTS];
+    let mut queued = gpu.queued as usize;
+    for &other in &queue[..queued] {
+        let other_context = &contexts[usize::from(other)];
+        left[usize::from(other)] = other_context.asked_ns.saturating_sub(other_context.busy_ns);
+    }
+    let (mut clock, mut resident) = (gpu.clock_ns, gpu.resident);
+    let (mut slice, mut switch) = (gpu.slice_left_ns, gpu.switch_left_ns);
+    for _ in 0..256 {
+        let front = queue[0];
+        if resident != u32::from(front) + 1 {
+            switch = if resident == 0 { 0 } else { gpu.switch_ns };
+            (resident, slice) = (u32::from(front) + 1, gpu.slice_ns);
+        }
+        clock = clock.saturating_add(switch);
+        switch = 0;
+        let turn = if queued > 1 { slice } else { u64::MAX };
+        if front == index {
+            if need <= turn {
+                return clock.saturating_add(need);
+            }
+            need -= turn;
+        }
+        let spent = left[usize::from(front)].min(turn);
+        clock = clock.saturating_add(spent);
+        left[usize::from(front)] -= spent;
+        queue[..queued].rotate_left(1);
+        if left[usize::from(front)] == 0 {
+            queued -= 1;
+        }
+        slice = gpu.slice_ns;
+    }
+    clock
+}
+
+impl Load {
+    /// Adds `busy` nanoseconds of doing from `from` on.
+    pub(crate) fn add(&mut self, from: u64, busy: u64) {
+        let end = from + busy;
+        let window = BUCKETS as u64 * BUCKET_NS;
+        let mut at = from.max(end.saturating_sub(window));
+        while at < end {
+            let period = at / BUCKET_NS;
+            let upto = end.min((period + 1) * BUCKET_NS);
+            let bucket = &mut self.buckets[(period % BUCKETS as u64) as usize];
+            if bucket.period != period as u32 {
+                *bucket = Bucket {
+                    period: period as u32,
+                    busy_ns: 0,
+                };
+            }
+            bucket.busy_ns += (upto - at) as u32;
+            at = upto;
+        }
+    }
+
+    /// Percent of the `buckets` whole periods before `now` that were busy.
+    pub(crate) fn percent(&self, now: u64, buckets: u64) -> u32 {
+        let present = now / BUCKET_NS;
+        let busy: u64 = (present.saturating_sub(buckets)..present)
+            .map(|period| (period, self.buckets[(period % BUCKETS as u64) as usize]))
+            .filter(|(period, bucket)| bucket.period == *period as u32)
+            .map(|(_, bucket)| u64::from(bucket.busy_ns))
+            .sum();
+        ((busy * 100).div_ceil(buckets * BUCKET_NS)).min(100) as u32
+    }
+}
+
+#[cfg(test)]
+mod tests;

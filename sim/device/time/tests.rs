@@ -1,0 +1,252 @@
+use crate::config::Config;
+use crate::layout::State;
+use crate::limits::{MAX_DURATION_NS, MAX_PENDING, RING};
+use crate::mapping::state_for_test;
+use crate::types::{ContextId, Status};
+use crate::{process, time};
+
+const MS: u64 = 1_000_000;
+const START: u64 = 1_000 * MS;
+const SLICE: u64 = 2 * MS;
+const SWITCH: u64 = 50_000;
+
+/// A one-GPU machine with `contexts` contexts of different processes.
+fn machine(contexts: usize) -> (Box<State>, Vec<ContextId>) {
+    let mut state = state_for_test();
+    state.initialise(&Config::default());
+    let ids = (0..contexts)
+        .map(|slot| {
+            process::enter(&mut state, slot, process::DRIVER);
+            process::create_context(&mut state, 0, slot, 0).unwrap()
+        })
+        .collect();
+    look(&mut state, START);
+    (state, ids)
+}
+
+fn look(state: &mut State, now: u64) {
+    time::advance(&mut state.gpus[0], &mut state.contexts, now);
+}
+
+fn push(state: &mut State, id: ContextId, duration: u64) -> u64 {
+    let index = usize::from(id.index);
+    time::push(
+        &mut state.gpus[0],
+        &mut state.contexts[index],
+        id.index,
+        duration,
+    )
+}
+
+fn status(state: &State, id: ContextId, seq: u64) -> Status {
+    time::status(&state.gpus[0], &state.contexts, id.index, seq)
+}
+
+fn busy(state: &State, id: ContextId) -> u64 {
+    state.contexts[usize::from(id.index)].busy_ns
+}
+
+fn done(start: u64, end: u64) -> Status {
+    Status::Done {
+        start_ns: START + start,
+        end_ns: START + end,
+    }
+}
+
+#[test]
+fn alone_work_runs_back_to_back_and_is_never_interrupted() {
+    let (mut state, ids) = machine(1);
+    let first = push(&mut state, ids[0], 5 * MS);
+    let marker = push(&mut state, ids[0], 0);
+    let second = push(&mut state, ids[0], MS);
+    assert_eq!(
+        status(&state, ids[0], second),
+        Status::Pending {
+            earliest_ns: START + 6 * MS
+        }
+    );
+    look(&mut state, START + 5 * MS - 1);
+    assert_eq!(
+        status(&state, ids[0], first),
+        Status::Pending {
+            earliest_ns: START + 5 * MS
+        }
+    );
+    look(&mut state, START + 60 * MS);
+    assert_eq!(status(&state, ids[0], first), done(0, 5 * MS));
+    assert_eq!(status(&state, ids[0], marker), done(5 * MS, 5 * MS));
+    assert_eq!(status(&state, ids[0], second), done(5 * MS, 6 * MS));
+    assert_eq!(busy(&state, ids[0]), 6 * MS);
+}
+
+#[test]
+fn two_contexts_take_turns_of_a_slice_and_pay_the_switch() {
+    let (mut state, ids) = machine(2);
+    let a = push(&mut state, ids[0], 3 * MS);
+    let b = push(&mut state, ids[1], 3 * MS);
+    // a: 0-2, switch, b: 2.05-4.05, switch, a: 4.1-5.1, switch, b: 5.15-6.15.
+    let a_end = 5 * MS + 2 * SWITCH;
+    let b_end = 6 * MS + 3 * SWITCH;
+    assert_eq!(
+        status(&state, ids[0], a),
+        Status::Pending {
+            earliest_ns: START + a_end
+        }
+    );
+    assert_eq!(
+        status(&state, ids[1], b),
+        Status::Pending {
+            earliest_ns: START + b_end
+        }
+    );
+    look(&mut state, START + 100 * MS);
+    assert_eq!(status(&state, ids[0], a), done(0, a_end));
+    assert_eq!(status(&state, ids[1], b), done(SLICE + SWITCH, b_end));
+}
+
+#[test]
+fn endless_work_shares_the_device_equally_per_context() {
+    let (mut state, ids) = machine(3);
+    for &id in &ids {
+        push(&mut state, id, u64::MAX);
+    }
+    let rounds = 1000;
+    look(&mut state, START + rounds * 3 * (SLICE + SWITCH));
+    for &id in &ids {
+        assert!(
+            busy(&state, id).abs_diff(rounds * SLICE) <= SLICE,
+            "{}",
+            busy(&state, id)
+        );
+    }
+}
+
+#[test]
+fn a_newcomer_waits_for_the_end_of_the_present_slice() {
+    let (mut state, ids) = machine(2);
+    push(&mut state, ids[0], MAX_DURATION_NS);
+    look(&mut state, START + 2 * SLICE + MS / 2);
+    let seq = push(&mut state, ids[1], MS);
+    let end = START + 3 * SLICE + SWITCH + MS;
+    assert_eq!(
+        status(&state, ids[1], seq),
+        Status::Pending { earliest_ns: end }
+    );
+    look(&mut state, end);
+    assert!(matches!(status(&state, ids[1], seq), Status::Done { end_ns, .. } if end_ns == end));
+}
+
+#[test]
+fn the_rest_of_a_slice_is_given_away() {
+    let (mut state, ids) = machine(2);
+    push(&mut state, ids[0], MS / 10);
+    let seq = push(&mut state, ids[1], MS);
+    look(&mut state, START + 10 * MS);
+    let begin = MS / 10 + SWITCH;
+    assert_eq!(status(&state, ids[1], seq), done(begin, begin + MS));
+}
+
+#[test]
+fn the_dead_vanish_from_the_queue() {
+    let (mut state, ids) = machine(2);
+    push(&mut state, ids[0], u64::MAX);
+    let seq = push(&mut state, ids[1], MS);
+    look(&mut state, START + MS);
+    process::drop_process(&mut state, 0, 1);
+    look(&mut state, START + 3 * MS);
+    assert_eq!(status(&state, ids[1], seq), done(MS, 2 * MS));
+    assert!(process::context(&state, ids[0]).is_err());
+}
+
+#[test]
+fn a_fault_ends_the_work_and_tells_the_world() {
+    let (mut state, ids) = machine(2);
+    let finished = push(&mut state, ids[0], MS);
+    let seq = push(&mut state, ids[0], u64::MAX);
+    let other = push(&mut state, ids[1], MS);
+    look(&mut state, START + 10 * MS);
+    process::fault(&mut state, usize::from(ids[0].index), 31, START + 10 * MS);
+    look(&mut state, START + 11 * MS);
+    assert_eq!(status(&state, ids[0], finished), done(0, MS));
+    assert_eq!(status(&state, ids[0], seq), Status::Faulted { xid: 31 });
+    assert!(matches!(status(&state, ids[1], other), Status::Done { .. }));
+    let (event, seen) = crate::events::next(&state, 0).unwrap();
+    assert_eq!((event.xid, event.gpu, seen), (31, 0, 1));
+    assert_eq!(crate::events::next(&state, seen), None);
+}
+
+#[test]
+fn completions_are_remembered_for_a_while() {
+    let (mut state, ids) = machine(1);
+    let mut now = START;
+    let total = 2 * RING;
+    for seq in 0..total {
+        assert_eq!(push(&mut state, ids[0], 1000), seq);
+        if seq % MAX_PENDING == MAX_PENDING - 1 {
+            now += 10_000 * MS;
+            look(&mut state, now);
+        }
+    }
+    let Status::Done { start_ns, end_ns } = status(&state, ids[0], total - 4096) else {
+        panic!()
+    };
+    assert_eq!(end_ns - start_ns, 1000);
+    let Status::Done { start_ns, end_ns } = status(&state, ids[0], 0) else {
+        panic!()
+    };
+    assert_eq!(start_ns, end_ns);
+}
+
+/// The same work, queued at the same moments, ends at the same moments however often somebody
+/// looks in between, and the whole device time is accounted for.
+#[test]
+fn looking_changes_nothing() {
+    let mut seed = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut random = move |below: u64| {
+        seed ^= seed << 13;
+        seed ^= seed >> 7;
+        seed ^= seed << 17;
+        seed % below
+    };
+    for _ in 0..50 {
+        let (mut often, ids) = machine(4);
+        let (mut seldom, _) = machine(4);
+        let mut now = START;
+        let mut asked = 0;
+        for _ in 0..200 {
+            now += random(3 * MS);
+            look(&mut often, now);
+            look(&mut seldom, now);
+            let id = ids[random(4) as usize];
+            let duration = if random(5) == 0 { 0 } else { random(4 * MS) };
+            asked += duration;
+            push(&mut often, id, duration);
+            push(&mut seldom, id, duration);
+            for _ in 0..random(20) {
+                now += random(MS);
+                look(&mut often, now);
+            }
+        }
+        now += asked + 10_000 * MS;
+        look(&mut often, now);
+        look(&mut seldom, now);
+        for &id in &ids {
+            let tail = often.contexts[usize::from(id.index)].tail;
+            for seq in 0..tail {
+                assert_eq!(status(&often, id, seq), status(&seldom, id, seq));
+                assert!(matches!(status(&often, id, seq), Status::Done { .. }));
+            }
+        }
+        assert_eq!(ids.iter().map(|&id| busy(&often, id)).sum::<u64>(), asked);
+    }
+}
+
+#[test]
+fn load_is_the_busy_share_of_the_window() {
+    let (mut state, ids) = machine(1);
+    push(&mut state, ids[0], 100 * MS);
+    look(&mut state, START + 200 * MS);
+    assert_eq!(state.gpus[0].load.percent(START + 200 * MS, 10), 50);
+    look(&mut state, START + 2_000 * MS);
+    assert_eq!(state.gpus[0].load.percent(START + 2_000 * MS, 10), 0);
+}
