@@ -34,7 +34,10 @@ impl Admin {
         let socket = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None)?;
         let address = UnixAddr::new(&path).with_context(|| format!("{}", path.display()))?;
         connect(socket.as_raw_fd(), &address).with_context(|| {
-            format!("no daemon answers at {}; start gpusliced or name its --runtime-dir", path.display())
+            format!(
+                "no daemon answers at {}; start gpusliced or name its --runtime-dir",
+                path.display()
+            )
         })?;
         setsockopt(&socket, ReceiveTimeout, &TimeVal::seconds(ANSWER_SECONDS))?;
         Ok(Admin { socket, path })
@@ -43,18 +46,29 @@ impl Admin {
     fn send(&self, command: &Command) -> Result<()> {
         let mut buffer = [0u8; FRAME_BYTES_MAX];
         let len = encode(RequestId(1), command, &mut buffer)?;
-        send(self.socket.as_raw_fd(), &buffer[..len], MsgFlags::MSG_NOSIGNAL)
-            .with_context(|| format!("the daemon at {} is gone", self.path.display()))?;
+        send(
+            self.socket.as_raw_fd(),
+            &buffer[..len],
+            MsgFlags::MSG_NOSIGNAL,
+        )
+        .with_context(|| format!("the daemon at {} is gone", self.path.display()))?;
         Ok(())
     }
 
     fn receive<M: Message>(&self) -> Result<M> {
         let mut buffer = [0u8; FRAME_BYTES_MAX];
-        let len = recv(self.socket.as_raw_fd(), &mut buffer, MsgFlags::empty()).with_context(|| {
-            format!("the daemon at {} gave no answer in {ANSWER_SECONDS} s", self.path.display())
-        })?;
+        let len =
+            recv(self.socket.as_raw_fd(), &mut buffer, MsgFlags::empty()).with_context(|| {
+                format!(
+                    "the daemon at {} gave no answer in {ANSWER_SECONDS} s",
+                    self.path.display()
+                )
+            })?;
         if len == 0 {
-            bail!("the daemon at {} closed the connection; is this user allowed to ask?", self.path.display());
+            bail!(
+                "the daemon at {} closed the connection; is this user allowed to ask?",
+                self.path.display()
+            );
         }
         Ok(decode(&buffer[..len])?.1)
     }

@@ -43,7 +43,16 @@ pub struct Paths {
 impl Paths {
     /// Reads an `Admitted` answer; `None` for any other.
     pub fn of(answer: &Answer) -> Option<Paths> {
-        let Answer::Admitted { dir, cuda, nvml, preload, replace, twin, device } = answer else {
+        let Answer::Admitted {
+            dir,
+            cuda,
+            nvml,
+            preload,
+            replace,
+            twin,
+            device,
+        } = answer
+        else {
             return None;
         };
         let some = |text: &str| (!text.is_empty()).then(|| PathBuf::from(text));
@@ -70,7 +79,10 @@ pub fn can_replace() -> bool {
         return false;
     }
     let mut probe = Command::new("/proc/self/exe");
-    probe.arg("--version").stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null());
+    probe
+        .arg("--version")
+        .stdout(std::process::Stdio::null())
+        .stderr(std::process::Stdio::null());
     // SAFETY: the closure only makes system calls on data prepared before the fork.
     unsafe { probe.pre_exec(enter_namespace) };
     probe.status().is_ok_and(|status| status.success())
@@ -90,7 +102,11 @@ pub fn open(command: &mut Command, paths: &Paths, door: Door) -> Result<(&'stati
         Door::Replace => true,
         Door::Preload => false,
     };
-    if replace { replacement(command, paths) } else { preload(command, paths) }
+    if replace {
+        replacement(command, paths)
+    } else {
+        preload(command, paths)
+    }
 }
 
 /// What a door made and takes away again when dropped.
@@ -114,7 +130,10 @@ fn replacement(command: &mut Command, paths: &Paths) -> Result<(&'static str, Ke
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => None,
         Err(error) => return Err(error).context(TENANT_DIR),
     };
-    let real = |path: &Path| path.canonicalize().with_context(|| path.display().to_string());
+    let real = |path: &Path| {
+        path.canonicalize()
+            .with_context(|| path.display().to_string())
+    };
     let tenant = Path::new(TENANT_DIR);
     // The real driver to its private place first, then the shim over the driver's own name.
     let mut binds = vec![(paths.dir.clone(), tenant.to_owned())];
@@ -134,7 +153,10 @@ fn replacement(command: &mut Command, paths: &Paths) -> Result<(&'static str, Ke
             binds.iter().try_for_each(|(from, to)| bind(from, to))
         });
     }
-    Ok(("replacement (private mount namespace)", Kept { made, _links: None }))
+    Ok((
+        "replacement (private mount namespace)",
+        Kept { made, _links: None },
+    ))
 }
 
 /// A private mount namespace; for an ordinary user inside a user namespace in which the user stays
@@ -163,7 +185,10 @@ fn bind(from: &Path, to: &Path) -> io::Result<()> {
 fn preload(command: &mut Command, paths: &Paths) -> Result<(&'static str, Kept)> {
     // Names the loader is asked for, leading to the shim also for those who ignore SONAMEs.
     let links = tempfile::Builder::new().prefix("gpuslice-lib-").tempdir()?;
-    let mut names = vec![("libcuda.so", &paths.preload), ("libcuda.so.1", &paths.preload)];
+    let mut names = vec![
+        ("libcuda.so", &paths.preload),
+        ("libcuda.so.1", &paths.preload),
+    ];
     if paths.nvml.is_some() {
         names.push(("libnvidia-ml.so.1", &paths.twin));
     }
@@ -180,12 +205,20 @@ fn preload(command: &mut Command, paths: &Paths) -> Result<(&'static str, Kept)>
     command.env("LD_PRELOAD", preload);
     command.env("GPUSLICE_SOCKET", paths.dir.join("tenant.sock"));
     command.env("GPUSLICE_DRIVER_DIR", paths.driver_dir());
-    Ok(("preload (a program that drops LD_PRELOAD escapes it)", Kept { made: None, _links: Some(links) }))
+    Ok((
+        "preload (a program that drops LD_PRELOAD escapes it)",
+        Kept {
+            made: None,
+            _links: Some(links),
+        },
+    ))
 }
 
 /// Puts `dir` in front of the command's LD_LIBRARY_PATH.
 fn library_path(command: &mut Command, dir: &Path) {
-    let own = command.get_envs().find(|(key, _)| *key == "LD_LIBRARY_PATH");
+    let own = command
+        .get_envs()
+        .find(|(key, _)| *key == "LD_LIBRARY_PATH");
     let before = match own {
         Some((_, value)) => value.map(Into::into),
         None => std::env::var_os("LD_LIBRARY_PATH"),

@@ -16,7 +16,11 @@ mod table;
 use clap::{Parser, Subcommand};
 
 #[derive(Parser)]
-#[command(name = "gpuslice", version, about = "Slices of an NVIDIA GPU: hard memory caps, shares of time")]
+#[command(
+    name = "gpuslice",
+    version,
+    about = "Slices of an NVIDIA GPU: hard memory caps, shares of time"
+)]
 struct Cli {
     #[command(subcommand)]
     command: Command,

@@ -27,16 +27,31 @@ pub fn runtime_dir(given: Option<&Path>) -> PathBuf {
 pub fn part(name: &str) -> Result<PathBuf> {
     let exe = std::env::current_exe().context("where this program is")?;
     let beside = exe.parent().unwrap_or(Path::new("/"));
-    let places = [beside.to_owned(), "/usr/libexec/gpuslice".into(), "/usr/lib/gpuslice".into()];
-    match places.iter().map(|dir| dir.join(name)).find(|path| path.exists()) {
+    let places = [
+        beside.to_owned(),
+        "/usr/libexec/gpuslice".into(),
+        "/usr/lib/gpuslice".into(),
+    ];
+    match places
+        .iter()
+        .map(|dir| dir.join(name))
+        .find(|path| path.exists())
+    {
         Some(path) => Ok(path),
-        None => bail!("{name} is neither in {} nor in /usr/lib/gpuslice; run make build", beside.display()),
+        None => bail!(
+            "{name} is neither in {} nor in /usr/lib/gpuslice; run make build",
+            beside.display()
+        ),
     }
 }
 
 /// Where the standard loader of this machine looks for a driver.
-const SYSTEM_LIBRARIES: [&str; 4] =
-    ["/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib", "/usr/lib/wsl/lib"];
+const SYSTEM_LIBRARIES: [&str; 4] = [
+    "/usr/lib/x86_64-linux-gnu",
+    "/usr/lib64",
+    "/usr/lib",
+    "/usr/lib/wsl/lib",
+];
 
 /// The directory of the driver to use, and whether it is the simulated GPU's: the one asked for,
 /// else the system's if this machine has a GPU, else the simulated one.
@@ -45,7 +60,9 @@ const SYSTEM_LIBRARIES: [&str; 4] =
 /// The directory asked for has no `libcuda.so.1`.
 pub fn driver_dir(given: Option<&Path>) -> Result<(PathBuf, bool)> {
     if let Some(dir) = given {
-        let dir = dir.canonicalize().with_context(|| format!("--driver-dir {}", dir.display()))?;
+        let dir = dir
+            .canonicalize()
+            .with_context(|| format!("--driver-dir {}", dir.display()))?;
         let library = dir.join("libcuda.so.1");
         if !library.exists() {
             bail!("--driver-dir {} has no libcuda.so.1", dir.display());
@@ -82,8 +99,15 @@ impl PrivateDaemon {
         let dir = tempfile::Builder::new().prefix("gpuslice-").tempdir()?;
         let log = dir.path().join("log");
         let mut command = Command::new(part("gpusliced")?);
-        command.arg("--runtime-dir").arg(dir.path()).arg("--driver-dir").arg(driver);
-        command.arg("--ephemeral").stdin(Stdio::null()).stdout(Stdio::null());
+        command
+            .arg("--runtime-dir")
+            .arg(dir.path())
+            .arg("--driver-dir")
+            .arg(driver);
+        command
+            .arg("--ephemeral")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null());
         command.stderr(std::fs::File::create(&log)?);
         if let Some(device) = device {
             command.env("GPUSLICE_SIM_DEVICE", device);

@@ -55,7 +55,12 @@ impl Host {
             && let Ok(admin) = Admin::connect(&dir)
         {
             let words = format!("daemon at {}", dir.display());
-            return Ok(Host { admin, words, _daemon: None, _device: None });
+            return Ok(Host {
+                admin,
+                words,
+                _daemon: None,
+                _device: None,
+            });
         }
         Host::private(driver_dir)
     }
@@ -71,7 +76,12 @@ impl Host {
         let admin = Admin::connect(daemon.dir.path())?;
         let what = if simulated { "simulated GPU" } else { "driver" };
         let words = format!("private daemon, {what} of {}", driver.display());
-        Ok(Host { admin, words, _daemon: Some(daemon), _device: device })
+        Ok(Host {
+            admin,
+            words,
+            _daemon: Some(daemon),
+            _device: device,
+        })
     }
 }
 
@@ -96,16 +106,29 @@ impl Drop for Admitted<'_> {
 pub fn main(options: &Options) -> Result<ExitCode> {
     let id = format!("run-{}", std::process::id());
     let admit = options.slice.admit(&id)?;
-    let host = Host::find(options.runtime_dir.as_deref(), options.driver_dir.as_deref())?;
+    let host = Host::find(
+        options.runtime_dir.as_deref(),
+        options.driver_dir.as_deref(),
+    )?;
     let answer = host.admin.ask(&admit).context("no slice")?;
-    let _slice = Admitted { admin: &host.admin, container: ContainerId::new(&id)? };
-    let Some(paths) = Paths::of(&answer) else { bail!("the daemon answered something else") };
-    let Some((program, arguments)) = options.command.split_first() else { bail!("no command") };
+    let _slice = Admitted {
+        admin: &host.admin,
+        container: ContainerId::new(&id)?,
+    };
+    let Some(paths) = Paths::of(&answer) else {
+        bail!("the daemon answered something else")
+    };
+    let Some((program, arguments)) = options.command.split_first() else {
+        bail!("no command")
+    };
     let mut command = Command::new(program);
     command.args(arguments);
     let (door, _kept) = door::open(&mut command, &paths, options.door)?;
     if !options.quiet {
-        eprintln!("gpuslice: {} on {}; door: {door}; {}", options.slice.memory, options.slice.gpus, host.words);
+        eprintln!(
+            "gpuslice: {} on {}; door: {door}; {}",
+            options.slice.memory, options.slice.gpus, host.words
+        );
     }
     status(&mut command).with_context(|| program.to_string_lossy().into_owned())
 }
@@ -130,6 +153,8 @@ fn status(command: &mut Command) -> Result<ExitCode> {
         }
     }
     let status = child.wait()?;
-    let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
+    let code = status
+        .code()
+        .unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
     Ok(ExitCode::from(u8::try_from(code).unwrap_or(1)))
 }

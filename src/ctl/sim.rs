@@ -55,7 +55,9 @@ pub fn main(options: &Options) -> Result<ExitCode> {
 pub fn private_device() -> Result<tempfile::TempDir> {
     let config = std::env::var("GPUSLICE_SIM").unwrap_or_default();
     let config = device::Config::parse(&config).context("GPUSLICE_SIM")?;
-    let dir = tempfile::Builder::new().prefix("gpuslice-sim-").tempdir_in("/dev/shm")?;
+    let dir = tempfile::Builder::new()
+        .prefix("gpuslice-sim-")
+        .tempdir_in("/dev/shm")?;
     device::create(dir.path(), &config)?;
     Ok(dir)
 }

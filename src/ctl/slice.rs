@@ -27,10 +27,20 @@ pub struct SliceOptions {
     #[arg(long, value_name = "SIZE", value_parser = parse_memory, allow_hyphen_values = true)]
     pub memory: Bytes,
     /// Weight of the share of GPU time, 1 to 1000
-    #[arg(long, value_name = "N", default_value = "1", allow_hyphen_values = true)]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value = "1",
+        allow_hyphen_values = true
+    )]
     pub weight: Weight,
     /// Hard share of GPU time in percent, also when alone
-    #[arg(long, value_name = "PCT", conflicts_with = "weight", allow_hyphen_values = true)]
+    #[arg(
+        long,
+        value_name = "PCT",
+        conflicts_with = "weight",
+        allow_hyphen_values = true
+    )]
     pub share: Option<Percent>,
     /// Priority class
     #[arg(long, value_enum, default_value = "normal")]

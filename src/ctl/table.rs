@@ -63,10 +63,19 @@ pub struct View {
 impl View {
     /// Sorts a snapshot's frames into lists.
     pub fn of((now_ns, frames): (u64, Vec<Snapshot>)) -> View {
-        let mut view = View { now_ns, ..View::default() };
+        let mut view = View {
+            now_ns,
+            ..View::default()
+        };
         for frame in frames {
             match frame {
-                Snapshot::Gpu { uuid, index, total, promised, slices: _ } => {
+                Snapshot::Gpu {
+                    uuid,
+                    index,
+                    total,
+                    promised,
+                    slices: _,
+                } => {
                     view.gpus.push((uuid, index.0, total, promised));
                 }
                 slice @ Snapshot::Slice { .. } => view.rows.extend(row(slice)),
@@ -78,7 +87,10 @@ impl View {
 
     /// NVML index of a GPU.
     fn index(&self, gpu: GpuUuid) -> u32 {
-        self.gpus.iter().find(|(uuid, ..)| *uuid == gpu).map_or(u32::MAX, |found| found.1)
+        self.gpus
+            .iter()
+            .find(|(uuid, ..)| *uuid == gpu)
+            .map_or(u32::MAX, |found| found.1)
     }
 
     /// The part of its GPU, 0..=1, that a slice is due among those that have work.
@@ -86,7 +98,9 @@ impl View {
         if let Some(percent) = row.share {
             return f64::from(percent) / 100.0;
         }
-        let peers = self.rows.iter().filter(|peer| peer.gpu == row.gpu && (peer.wanting || peer.container == row.container));
+        let peers = self.rows.iter().filter(|peer| {
+            peer.gpu == row.gpu && (peer.wanting || peer.container == row.container)
+        });
         let (mut weights, mut left) = (0.0, 1.0);
         for peer in peers {
             match peer.share {
@@ -108,14 +122,34 @@ impl View {
 
 fn row(slice: Snapshot) -> Option<Row> {
     let Snapshot::Slice {
-        container, name, gpu, cap, reserved, used, peak, denied, weight, share, high, clients,
-        wanting, gpu_ns, wait_ns, turns, launches, ..
+        container,
+        name,
+        gpu,
+        cap,
+        reserved,
+        used,
+        peak,
+        denied,
+        weight,
+        share,
+        high,
+        clients,
+        wanting,
+        gpu_ns,
+        wait_ns,
+        turns,
+        launches,
+        ..
     } = slice
     else {
         return None;
     };
     let container = container.to_string();
-    let name = if name.is_empty() { container.clone() } else { name.to_string() };
+    let name = if name.is_empty() {
+        container.clone()
+    } else {
+        name.to_string()
+    };
     Some(Row {
         container,
         name,
@@ -171,9 +205,7 @@ pub fn lines(before: &View, now: &View) -> Vec<String> {
 
 /// A snapshot as one JSON object; sizes in bytes, times in ns.
 pub fn json(view: &View) -> Value {
-    let gpu = |(uuid, index, total, promised): &(GpuUuid, u32, Bytes, Bytes)| {
-        json!({ "uuid": uuid.to_string(), "index": index, "memory_total": total.0, "memory_promised": promised.0 })
-    };
+    let gpu = |(uuid, index, total, promised): &(GpuUuid, u32, Bytes, Bytes)| json!({ "uuid": uuid.to_string(), "index": index, "memory_total": total.0, "memory_promised": promised.0 });
     let slice = |row: &Row| {
         json!({
             "container": row.container, "name": row.name, "gpu": row.gpu.to_string(),
@@ -225,15 +257,30 @@ mod tests {
             slice("c", 1, Some(20), true, 0),
             slice("idle", 9, None, false, 0),
         ];
-        let view = View { rows, ..View::default() };
-        let due: Vec<_> = view.rows.iter().map(|row| (view.due(row) * 100.0).round()).collect();
+        let view = View {
+            rows,
+            ..View::default()
+        };
+        let due: Vec<_> = view
+            .rows
+            .iter()
+            .map(|row| (view.due(row) * 100.0).round())
+            .collect();
         assert_eq!(due, [20.0, 60.0, 20.0, 55.0]); // the last: what it would get if it woke now
     }
 
     #[test]
     fn what_was_got_is_growth_over_time() {
-        let before = View { now_ns: 1_000, rows: vec![slice("a", 1, None, true, 500)], ..View::default() };
-        let now = View { now_ns: 2_000, rows: vec![slice("a", 1, None, true, 750)], ..View::default() };
+        let before = View {
+            now_ns: 1_000,
+            rows: vec![slice("a", 1, None, true, 500)],
+            ..View::default()
+        };
+        let now = View {
+            now_ns: 2_000,
+            rows: vec![slice("a", 1, None, true, 750)],
+            ..View::default()
+        };
         assert!((now.got(&now.rows[0], &before) - 0.25).abs() < 1e-9);
         assert!(lines(&before, &now)[1].contains(" 25.0%"));
         assert_eq!(json(&now)["slices"][0]["denied"], 3);

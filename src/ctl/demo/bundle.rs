@@ -18,7 +18,12 @@ const HYBRID: &str = "/sys/fs/cgroup/unified";
 /// # Errors
 /// The hook is missing, or the disk is full.
 pub fn write(bundle: &Path, plan: &Plan, arguments: &[String], daemon: &Path) -> Result<()> {
-    let text = serde_json::to_vec_pretty(&config(plan, arguments, &node::part("gpuslice-hook")?, daemon))?;
+    let text = serde_json::to_vec_pretty(&config(
+        plan,
+        arguments,
+        &node::part("gpuslice-hook")?,
+        daemon,
+    ))?;
     let path = bundle.join("config.json");
     std::fs::write(&path, text).with_context(|| path.display().to_string())
 }
@@ -58,7 +63,9 @@ fn config(plan: &Plan, arguments: &[String], hook: &Path, daemon: &Path) -> Valu
 pub fn command(runtime: &str, root: &Path) -> Command {
     let mut command = Command::new(runtime);
     command.arg("--root").arg(root);
-    let crun = Path::new(runtime).file_name().is_some_and(|name| name == "crun");
+    let crun = Path::new(runtime)
+        .file_name()
+        .is_some_and(|name| name == "crun");
     if crun && Path::new(HYBRID).is_dir() {
         // SAFETY: the closure only makes system calls on constants.
         unsafe { command.pre_exec(without_unified) };

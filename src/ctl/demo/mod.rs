@@ -69,7 +69,11 @@ pub fn main(options: &Options) -> Result<ExitCode> {
     } else {
         verdict.lines().iter().for_each(|line| println!("{line}"));
     }
-    Ok(if verdict.pass() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if verdict.pass() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
 }
 
 extern "C" fn on_signal(_: libc::c_int) {
@@ -91,7 +95,9 @@ fn runtime(asked: Option<&str>) -> Result<Option<String>> {
     match asked.filter(|name| !name.is_empty()) {
         Some("none") => Ok(None),
         None if !root => Ok(None),
-        Some(name) if !root => bail!("containers under {name} need root here; leave --runtime away"),
+        Some(name) if !root => {
+            bail!("containers under {name} need root here; leave --runtime away")
+        }
         name => Ok(Some(name.unwrap_or("runc").to_owned())),
     }
 }
@@ -103,14 +109,26 @@ fn set_up(options: &Options, runtime: Option<&str>) -> Result<Stage> {
         false => None,
     };
     if !options.json {
-        let what = if simulated { "no GPU here: using the simulated one" } else { "using the driver" };
-        let how = runtime.map_or("plain processes".to_owned(), |name| format!("containers under {name}"));
+        let what = if simulated {
+            "no GPU here: using the simulated one"
+        } else {
+            "using the driver"
+        };
+        let how = runtime.map_or("plain processes".to_owned(), |name| {
+            format!("containers under {name}")
+        });
         println!("{what} ({}); tenants are {how}", driver.display());
     }
     let daemon = PrivateDaemon::start(&driver, device.as_ref().map(|dir| dir.path()))?;
     let admin = Admin::connect(daemon.dir.path())?;
-    let work = tempfile::Builder::new().prefix("gpuslice-demo-").tempdir()?;
-    let memory = View::of(admin.list()?).gpus.first().context("the driver shows no GPU")?.2;
+    let work = tempfile::Builder::new()
+        .prefix("gpuslice-demo-")
+        .tempdir()?;
+    let memory = View::of(admin.list()?)
+        .gpus
+        .first()
+        .context("the driver shows no GPU")?
+        .2;
     let mut tenants = Vec::new();
     for plan in Plan::three(memory, options.seconds) {
         let tenant = match runtime {
@@ -119,7 +137,13 @@ fn set_up(options: &Options, runtime: Option<&str>) -> Result<Stage> {
         };
         tenants.push(tenant?);
     }
-    Ok(Stage { tenants, admin, _work: work, daemon, _device: device })
+    Ok(Stage {
+        tenants,
+        admin,
+        _work: work,
+        daemon,
+        _device: device,
+    })
 }
 
 /// Lets the tenants run, draws the table, and judges.
@@ -142,7 +166,15 @@ fn play(stage: &mut Stage, options: &Options) -> Result<verdict::Verdict> {
         bail!("interrupted; everything is cleaned up");
     }
     let last = View::of(stage.admin.list()?);
-    Ok(verdict::judge(&stage.tenants.iter().map(Tenant::account).collect::<Vec<_>>(), &first, &last))
+    Ok(verdict::judge(
+        &stage
+            .tenants
+            .iter()
+            .map(Tenant::account)
+            .collect::<Vec<_>>(),
+        &first,
+        &last,
+    ))
 }
 
 fn await_start(stage: &mut Stage) -> Result<()> {
@@ -153,7 +185,10 @@ fn await_start(stage: &mut Stage) -> Result<()> {
             bail!("interrupted; everything is cleaned up");
         }
         if Instant::now() > until {
-            bail!("the tenants did not get to work in {START:?}; the daemon said: {}", stage.daemon.log());
+            bail!(
+                "the tenants did not get to work in {START:?}; the daemon said: {}",
+                stage.daemon.log()
+            );
         }
         pause(Duration::from_millis(10));
     }
@@ -163,7 +198,11 @@ fn await_start(stage: &mut Stage) -> Result<()> {
 fn still_running(stage: &mut Stage) -> Result<()> {
     for tenant in &mut stage.tenants {
         if let Some(said) = tenant.ended() {
-            bail!("tenant {} ended early: {said}; the daemon said: {}", tenant.name(), stage.daemon.log());
+            bail!(
+                "tenant {} ended early: {said}; the daemon said: {}",
+                tenant.name(),
+                stage.daemon.log()
+            );
         }
     }
     Ok(())

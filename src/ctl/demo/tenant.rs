@@ -60,7 +60,9 @@ pub struct Account {
 
 impl Account {
     fn read(&mut self, line: &str) {
-        let Ok(event) = serde_json::from_str::<Value>(line) else { return };
+        let Ok(event) = serde_json::from_str::<Value>(line) else {
+            return;
+        };
         let number = |key: &str| event[key].as_u64().unwrap_or(0);
         match event["event"].as_str() {
             Some("memory") => {
@@ -75,8 +77,14 @@ impl Account {
     /// GPU time of its kernels up to `now_ns`, interpolated between its own reports.
     pub fn busy_at(&self, now_ns: u64) -> f64 {
         let at = self.progress.partition_point(|&(then, _)| then <= now_ns);
-        let before = self.progress.get(at.wrapping_sub(1)).copied().unwrap_or((0, 0));
-        let Some(&after) = self.progress.get(at) else { return before.1 as f64 };
+        let before = self
+            .progress
+            .get(at.wrapping_sub(1))
+            .copied()
+            .unwrap_or((0, 0));
+        let Some(&after) = self.progress.get(at) else {
+            return before.1 as f64;
+        };
         let part = (now_ns - before.0) as f64 / (after.0 - before.0).max(1) as f64;
         before.1 as f64 + part * (after.1 - before.1) as f64
     }
@@ -110,8 +118,15 @@ impl Tenant {
         bundle::write(&bundle, &plan, &arguments, daemon)?;
         let root = work.join("runtime");
         let mut command = bundle::command(runtime, &root);
-        command.arg("run").arg("--bundle").arg(&bundle).arg(&plan.name);
-        let kind = Kind::Container { runtime: runtime.to_owned(), root };
+        command
+            .arg("run")
+            .arg("--bundle")
+            .arg(&bundle)
+            .arg(&plan.name);
+        let kind = Kind::Container {
+            runtime: runtime.to_owned(),
+            root,
+        };
         Tenant::spawn(plan, command, kind)
             .with_context(|| format!("starting {runtime}; install it or use --runtime none"))
     }
@@ -130,7 +145,9 @@ impl Tenant {
             name: Some(plan.name.clone()),
         };
         let answer = admin.ask(&slice.admit(&plan.name)?)?;
-        let Some(paths) = Paths::of(&answer) else { bail!("the daemon answered something else") };
+        let Some(paths) = Paths::of(&answer) else {
+            bail!("the daemon answered something else")
+        };
         let mut command = Command::new(node::part("tenant")?);
         command.args(plan.program());
         let (_, kept) = door::open(&mut command, &paths, Door::Auto)?;
@@ -138,9 +155,15 @@ impl Tenant {
     }
 
     fn spawn(plan: Plan, mut command: Command, kind: Kind) -> Result<Tenant> {
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
         let mut child = command.spawn()?;
-        let account = Account { name: plan.name.clone(), ..Account::default() };
+        let account = Account {
+            name: plan.name.clone(),
+            ..Account::default()
+        };
         let account = Arc::new(Mutex::new(account));
         let said = Arc::new(Mutex::new(String::new()));
         if let (Some(out), Some(err)) = (child.stdout.take(), child.stderr.take()) {
@@ -148,7 +171,13 @@ impl Tenant {
             std::thread::spawn(move || each_line(out, |line| lock(&account).read(line)));
             std::thread::spawn(move || each_line(err, |line| lock(&said).push_str(line)));
         }
-        Ok(Tenant { plan, child, kind, account, said })
+        Ok(Tenant {
+            plan,
+            child,
+            kind,
+            account,
+            said,
+        })
     }
 
     /// The tenant's name.
@@ -203,5 +232,7 @@ fn each_line(from: impl std::io::Read, mut take: impl FnMut(&str)) {
 }
 
 fn lock<T>(shared: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    shared.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    shared
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner)
 }

@@ -37,8 +37,10 @@ pub struct Verdict {
 pub fn judge(accounts: &[Account], first: &View, last: &View) -> Verdict {
     let busy = |account: &Account| account.busy_at(last.now_ns) - account.busy_at(first.now_ns);
     let row = |account: &Account| last.rows.iter().find(|row| row.name == account.name);
-    let rows: Vec<(&Account, &Row)> =
-        accounts.iter().filter_map(|account| row(account).map(|row| (account, row))).collect();
+    let rows: Vec<(&Account, &Row)> = accounts
+        .iter()
+        .filter_map(|account| row(account).map(|row| (account, row)))
+        .collect();
     let all_busy: f64 = rows.iter().map(|(account, _)| busy(account)).sum();
     let all_booked: f64 = rows.iter().map(|(_, row)| last.got(row, first)).sum();
     let all_weight: f64 = rows.iter().map(|(_, row)| f64::from(row.weight)).sum();
@@ -62,13 +64,26 @@ pub fn judge(accounts: &[Account], first: &View, last: &View) -> Verdict {
         lines.push(Line::lost(&account.name));
     }
     let span = last.now_ns.saturating_sub(first.now_ns).max(1);
-    Verdict { lines, utilisation: all_busy / span as f64 }
+    Verdict {
+        lines,
+        utilisation: all_busy / span as f64,
+    }
 }
 
 impl Line {
     fn lost(name: &str) -> Line {
         let faults = vec!["the daemon does not know it".to_owned()];
-        Line { name: name.into(), weight: 0, expected: 0.0, measured: 0.0, ledger: 0.0, cap: 0, peak: 0, denied: 0, faults }
+        Line {
+            name: name.into(),
+            weight: 0,
+            expected: 0.0,
+            measured: 0.0,
+            ledger: 0.0,
+            cap: 0,
+            peak: 0,
+            denied: 0,
+            faults,
+        }
     }
 }
 
@@ -76,15 +91,37 @@ impl Line {
 fn faults(line: &Line, account: &Account) -> Vec<String> {
     let error = (line.measured - line.expected).abs();
     let checks = [
-        (error > TOLERANCE, format!("share is off by {:.1} % of the GPU", error * 100.0)),
-        (account.got > line.cap, format!("it got {} bytes, above its cap", account.got)),
-        (line.peak > line.cap, format!("the books show {} bytes, above its cap", line.peak)),
-        (account.got * 2 < line.cap, format!("it got only {} bytes of its cap", account.got)),
-        (account.refusal != OUT_OF_MEMORY, format!("the refusal was {}, not 2", account.refusal)),
+        (
+            error > TOLERANCE,
+            format!("share is off by {:.1} % of the GPU", error * 100.0),
+        ),
+        (
+            account.got > line.cap,
+            format!("it got {} bytes, above its cap", account.got),
+        ),
+        (
+            line.peak > line.cap,
+            format!("the books show {} bytes, above its cap", line.peak),
+        ),
+        (
+            account.got * 2 < line.cap,
+            format!("it got only {} bytes of its cap", account.got),
+        ),
+        (
+            account.refusal != OUT_OF_MEMORY,
+            format!("the refusal was {}, not 2", account.refusal),
+        ),
         (line.denied == 0, "no refusal is in the books".to_owned()),
-        (account.total != line.cap, format!("it was told of {} bytes, not its cap", account.total)),
+        (
+            account.total != line.cap,
+            format!("it was told of {} bytes, not its cap", account.total),
+        ),
     ];
-    checks.into_iter().filter(|(wrong, _)| *wrong).map(|(_, text)| text).collect()
+    checks
+        .into_iter()
+        .filter(|(wrong, _)| *wrong)
+        .map(|(_, text)| text)
+        .collect()
 }
 
 impl Verdict {
@@ -108,7 +145,10 @@ impl Verdict {
             ));
             all.extend(line.faults.iter().map(|fault| format!("  wrong: {fault}")));
         }
-        all.push(format!("GPU busy with tenants' kernels: {:.1} %", self.utilisation * 100.0));
+        all.push(format!(
+            "GPU busy with tenants' kernels: {:.1} %",
+            self.utilisation * 100.0
+        ));
         all.push(format!("verdict: {}", self.word()));
         all
     }
@@ -141,17 +181,43 @@ mod tests {
 
     fn account(name: &str, rate: u64) -> Account {
         let progress = (0..=10).map(|t| (t * 100, t * rate)).collect();
-        Account { name: name.into(), total: CAP, got: CAP - 1, refusal: 2, progress }
+        Account {
+            name: name.into(),
+            total: CAP,
+            got: CAP - 1,
+            refusal: 2,
+            progress,
+        }
     }
 
     fn view(now_ns: u64, weights: [u32; 3]) -> View {
-        let rows = ["a", "b", "c"].iter().zip(weights).map(|(name, weight)| Row {
-            container: (*name).into(), name: (*name).into(), gpu: GpuUuid([0; 16]), cap: Bytes(CAP),
-            reserved: Bytes(0), used: Bytes(0), peak: Bytes(CAP), denied: 1, weight, share: None,
-            high: false, clients: 1, wanting: true, gpu_ns: now_ns * u64::from(weight), wait_ns: 0,
-            turns: 0, launches: 0,
-        });
-        View { now_ns, gpus: Vec::new(), rows: rows.collect() }
+        let rows = ["a", "b", "c"]
+            .iter()
+            .zip(weights)
+            .map(|(name, weight)| Row {
+                container: (*name).into(),
+                name: (*name).into(),
+                gpu: GpuUuid([0; 16]),
+                cap: Bytes(CAP),
+                reserved: Bytes(0),
+                used: Bytes(0),
+                peak: Bytes(CAP),
+                denied: 1,
+                weight,
+                share: None,
+                high: false,
+                clients: 1,
+                wanting: true,
+                gpu_ns: now_ns * u64::from(weight),
+                wait_ns: 0,
+                turns: 0,
+                launches: 0,
+            });
+        View {
+            now_ns,
+            gpus: Vec::new(),
+            rows: rows.collect(),
+        }
     }
 
     fn judged(change: impl Fn(&mut [Account; 3])) -> Verdict {
@@ -164,7 +230,10 @@ mod tests {
     fn right_shares_and_caps_pass() {
         let verdict = judged(|_| {});
         assert!(verdict.pass(), "{verdict:?}");
-        assert_eq!(verdict.lines().last().map(String::as_str), Some("verdict: pass"));
+        assert_eq!(
+            verdict.lines().last().map(String::as_str),
+            Some("verdict: pass")
+        );
         assert_eq!(verdict.json()["tenants"][2]["weight"], 4);
     }
 
