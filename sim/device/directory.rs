@@ -101,10 +101,7 @@ pub fn destroy(dir: &Path) -> Result<(), Error> {
 /// Opens a device directory, making it from `GPUSLICE_SIM` if it is not there.
 pub(crate) fn open(dir: &Path) -> Result<Opened, Error> {
     if !dir.join(STATE).exists() {
-        let text = match std::env::var("GPUSLICE_SIM") {
-            Ok(text) => text,
-            Err(_) => String::new(),
-        };
+        let text = std::env::var("GPUSLICE_SIM").unwrap_or_default();
         let config = Config::parse(&text)?;
         let _held = hold(dir)?;
         if !dir.join(STATE).exists() {
@@ -213,7 +210,6 @@ fn hold_existing(dir: &Path) -> Result<File, Error> {
 }
 
 fn build(dir: &Path, config: &Config) -> Result<(), Error> {
-    // Not truncated: a process that holds locks on the file may be looking at it right now.
     for (index, device) in config.devices.iter().enumerate() {
         new_file(&dir.join(format!("vram{index}")), device.memory_bytes)?;
     }

@@ -45,7 +45,7 @@ pub(crate) struct Device {
 }
 
 const _: () = assert!(size_of::<Header>() <= STATE_AT);
-const _: () = assert!(STATE_AT % align_of::<State>() == 0);
+const _: () = assert!(STATE_AT.is_multiple_of(align_of::<State>()));
 
 /// What the lock protects.
 #[repr(C)]

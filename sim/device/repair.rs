@@ -70,7 +70,11 @@ fn repair_pages(gpu: &mut Gpu, index: usize, slots: &mut [Slot], scrubber: usize
         }
         match (block.phase, block.owner.checked_sub(1)) {
             (SCRUB, _) => gpu.scrub_pages += block.pages,
-            (_, Some(owner)) => slots[owner as usize].used_pages[index] += block.pages,
+            (_, Some(owner)) => {
+                if let Some(slot) = slots.get_mut(owner as usize) {
+                    slot.used_pages[index] += block.pages;
+                }
+            }
             _ => {}
         }
     }

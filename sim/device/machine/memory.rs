@@ -69,7 +69,7 @@ impl Machine {
         let every = self.faults.unwrap_or(state.faults).oom_every;
         let slot = &mut state.slots[self.slot];
         slot.allocations += 1;
-        every != 0 && slot.allocations % every == 0
+        every != 0 && slot.allocations.is_multiple_of(every)
     }
 
     /// Lets go of memory this process allocated or imported. With its last holder the memory is
