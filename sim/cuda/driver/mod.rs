@@ -1,0 +1,21 @@
+//! The driver as such: initialisation, errors in words, entry points by name, devices.
+
+mod attributes;
+mod device;
+mod errors;
+mod lookup;
+mod peer;
+mod process;
+mod visible;
+
+pub use peer::Peers;
+pub use process::{Gpu, Process, device_error, process};
+
+/// Entry points of this room.
+pub mod imp {
+    pub use super::device::imp::*;
+    pub use super::errors::imp::*;
+    pub use super::lookup::imp::*;
+    pub use super::peer::imp::*;
+    pub use super::process::imp::*;
+}

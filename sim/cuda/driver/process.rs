@@ -1,0 +1,145 @@
+//! What `cuInit` makes: the attachment of this process to the simulated machine.
+//!
+//! It is made once and stays. A forked child inherits the memory of its parent but not its place
+//! at the device, so there every call answers "not initialised", as the real driver does.
+
+use super::visible;
+use crate::context::Primary;
+use crate::entry::{Outcome, is_forked, set_forked, set_ready};
+use gpuslice_nvabi::{CUdevice, CUresult};
+use gpuslice_sim_device::{DeviceError, Error, GpuInfo, Machine};
+use std::sync::OnceLock;
+
+/// A GPU this process may see; its place in [`Process::gpus`] is its CUDA ordinal.
+pub struct Gpu {
+    /// Index on the machine (NVML's numbering).
+    pub index: usize,
+    pub info: GpuInfo,
+    pub primary: Primary,
+}
+
+/// The driver's state that lives as long as the process.
+pub struct Process {
+    pub machine: &'static Machine,
+    pub gpus: Vec<Gpu>,
+}
+
+static PROCESS: OnceLock<Process> = OnceLock::new();
+
+/// The attached process; before `cuInit` there is none.
+pub fn process() -> Result<&'static Process, CUresult> {
+    PROCESS.get().ok_or(CUresult::ERROR_NOT_INITIALIZED)
+}
+
+impl Process {
+    /// The GPU of a CUDA ordinal.
+    pub fn gpu(&self, device: CUdevice) -> Result<&Gpu, CUresult> {
+        let ordinal = usize::try_from(device).map_err(|_| CUresult::ERROR_INVALID_DEVICE)?;
+        self.gpus.get(ordinal).ok_or(CUresult::ERROR_INVALID_DEVICE)
+    }
+
+    fn attach() -> Result<Self, CUresult> {
+        let machine = Machine::attach().map_err(|error| attach_error(&error))?;
+        let order = std::env::var("CUDA_VISIBLE_DEVICES").ok();
+        let shown = visible::choose(order.as_deref(), machine.gpus());
+        if shown.is_empty() {
+            return Err(CUresult::ERROR_NO_DEVICE);
+        }
+        let gpus = shown.into_iter().map(|index| Gpu {
+            index,
+            info: machine.gpus()[index].clone(),
+            primary: Primary::default(),
+        });
+        let gpus = gpus.collect();
+        // SAFETY: the handler is a plain function that stores one atomic number.
+        if unsafe { libc::pthread_atfork(None, None, Some(in_child)) } != 0 {
+            return Err(CUresult::ERROR_OPERATING_SYSTEM);
+        }
+        Ok(Self { machine, gpus })
+    }
+}
+
+unsafe extern "C" fn in_child() {
+    set_forked();
+}
+
+fn attach_error(error: &Error) -> CUresult {
+    match error {
+        Error::Config(_) => CUresult::ERROR_INVALID_VALUE,
+        Error::Io { .. } => CUresult::ERROR_OPERATING_SYSTEM,
+        Error::Layout { .. } => CUresult::ERROR_SYSTEM_DRIVER_MISMATCH,
+        Error::TooManyProcesses { .. } => CUresult::ERROR_DEVICE_UNAVAILABLE,
+    }
+}
+
+/// The driver's code for a refusal of the device.
+pub fn device_error(error: DeviceError) -> CUresult {
+    match error {
+        DeviceError::NoSuchGpu => CUresult::ERROR_INVALID_DEVICE,
+        DeviceError::BadSize | DeviceError::StaleMemory => CUresult::ERROR_INVALID_VALUE,
+        DeviceError::OutOfMemory | DeviceError::TooManyContexts => CUresult::ERROR_OUT_OF_MEMORY,
+        DeviceError::StaleContext => CUresult::ERROR_CONTEXT_IS_DESTROYED,
+        DeviceError::QueueFull => CUresult::ERROR_LAUNCH_OUT_OF_RESOURCES,
+        DeviceError::Faulted { xid } => fault_code(xid),
+    }
+}
+
+/// What a program is told after a fault: the Xids that have a code of their own have it.
+fn fault_code(xid: u32) -> CUresult {
+    match xid {
+        31 => CUresult::ERROR_ILLEGAL_ADDRESS,
+        48 | 94 | 95 => CUresult::ERROR_ECC_UNCORRECTABLE,
+        8 => CUresult::ERROR_LAUNCH_TIMEOUT,
+        _ => CUresult::ERROR_LAUNCH_FAILED,
+    }
+}
+
+/// Entry points.
+#[allow(non_snake_case)]
+pub mod imp {
+    use super::*;
+    use crate::entry::Out;
+
+    pub fn cuInit(flags: u32) -> Outcome {
+        if flags != 0 {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        if is_forked() {
+            return Err(CUresult::ERROR_NOT_INITIALIZED);
+        }
+        if PROCESS.get().is_none() {
+            let attached = Process::attach()?;
+            // Another thread may have been faster; both are attached to the same machine.
+            PROCESS.get_or_init(|| attached);
+        }
+        set_ready();
+        Ok(())
+    }
+
+    pub fn cuDriverGetVersion(version: Out<i32>) -> Outcome {
+        version.require()?;
+        let (major, minor) = match PROCESS.get() {
+            Some(process) => process.machine.driver(),
+            // Asked before cuInit, which real programs do: attaching is harmless, and only the
+            // device knows.
+            None => Machine::attach().map_err(|error| attach_error(&error))?.driver(),
+        };
+        version.set((major * 1000 + minor * 10) as i32)
+    }
+
+    pub fn cuProfilerInitialize(
+        _config: *const std::ffi::c_char,
+        _output: *const std::ffi::c_char,
+        _mode: gpuslice_nvabi::CUoutput_mode,
+    ) -> Outcome {
+        Err(CUresult::ERROR_NOT_SUPPORTED)
+    }
+
+    pub fn cuProfilerStart() -> Outcome {
+        Ok(())
+    }
+
+    pub fn cuProfilerStop() -> Outcome {
+        Ok(())
+    }
+}

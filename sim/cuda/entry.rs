@@ -1,0 +1,277 @@
+//! The one gate every driver call passes.
+//!
+//! A C program calls us with raw pointers and expects a number back. The gate turns the first
+//! into [`In`] and [`Out`] (checked for null, read and written in one place) and whatever an
+//! implementation says into a `CUresult`; it stops panics, refuses calls before `cuInit` and
+//! after `fork`, and remembers which default stream the caller meant: the symbols ending in
+//! `_ptds` and `_ptsz` are the same functions with a default stream of each thread.
+
+use gpuslice_nvabi::CUresult;
+use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU8, Ordering};
+
+/// What an implementation answers.
+pub type Outcome = Result<(), CUresult>;
+
+/// Properties of an entry point that follow from its name; computed at compile time.
+#[derive(Clone, Copy)]
+pub struct Call {
+    needs_init: bool,
+    per_thread: bool,
+}
+
+/// Entry points that answer before `cuInit`.
+const ALWAYS: [&str; 7] = [
+    "cuInit",
+    "cuDriverGetVersion",
+    "cuGetErrorName",
+    "cuGetErrorString",
+    "cuGetProcAddress",
+    "cuGetProcAddress_v2",
+    "cuGetExportTable",
+];
+
+impl Call {
+    /// Of the exported symbol `name`.
+    pub const fn named(name: &str) -> Self {
+        let mut needs_init = true;
+        let mut at = 0;
+        while at < ALWAYS.len() {
+            needs_init &= !same(name.as_bytes(), ALWAYS[at].as_bytes());
+            at += 1;
+        }
+        let name = name.as_bytes();
+        Self { needs_init, per_thread: ends_with(name, b"_ptsz") || ends_with(name, b"_ptds") }
+    }
+}
+
+const fn same(left: &[u8], right: &[u8]) -> bool {
+    left.len() == right.len() && ends_with(left, right)
+}
+
+const fn ends_with(name: &[u8], end: &[u8]) -> bool {
+    if name.len() < end.len() {
+        return false;
+    }
+    let mut at = 0;
+    while at < end.len() {
+        if name[name.len() - end.len() + at] != end[at] {
+            return false;
+        }
+        at += 1;
+    }
+    true
+}
+
+const FRESH: u8 = 0;
+const READY: u8 = 1;
+const FORKED: u8 = 2;
+static PHASE: AtomicU8 = AtomicU8::new(FRESH);
+
+/// `cuInit` has succeeded.
+pub fn set_ready() {
+    PHASE.store(READY, Ordering::Release);
+}
+
+/// This process is the child of one that had initialised the driver: it has none of its own.
+pub fn set_forked() {
+    if PHASE.load(Ordering::Acquire) == READY {
+        PHASE.store(FORKED, Ordering::Release);
+    }
+}
+
+/// See [`set_forked`].
+pub fn is_forked() -> bool {
+    PHASE.load(Ordering::Acquire) == FORKED
+}
+
+thread_local! {
+    static PER_THREAD: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether stream 0 means this thread's own default stream in the call being served.
+pub fn per_thread_default() -> bool {
+    PER_THREAD.get()
+}
+
+/// Runs the implementation of one call.
+#[inline]
+pub fn guard<R: Reply>(call: Call, body: impl FnOnce() -> R) -> CUresult {
+    if call.needs_init && PHASE.load(Ordering::Acquire) != READY {
+        return CUresult::ERROR_NOT_INITIALIZED;
+    }
+    let before = call.per_thread.then(|| PER_THREAD.replace(true));
+    let result = catch_unwind(AssertUnwindSafe(body));
+    if let Some(before) = before {
+        PER_THREAD.set(before);
+    }
+    result.map_or(CUresult::ERROR_UNKNOWN, Reply::reply)
+}
+
+/// What can be turned into a `CUresult`.
+pub trait Reply {
+    fn reply(self) -> CUresult;
+}
+
+impl Reply for CUresult {
+    fn reply(self) -> CUresult {
+        self
+    }
+}
+
+impl Reply for Outcome {
+    fn reply(self) -> CUresult {
+        self.err().unwrap_or(CUresult::SUCCESS)
+    }
+}
+
+/// How an argument of the C call becomes one of an implementation: unchanged, or wrapped.
+pub trait FromAbi<A> {
+    /// # Safety
+    /// A pointer is null, or valid for what the driver API says the function does with it.
+    unsafe fn from_abi(argument: A) -> Self;
+}
+
+impl<A> FromAbi<A> for A {
+    unsafe fn from_abi(argument: A) -> Self {
+        argument
+    }
+}
+
+/// Where the caller wants a result; may be null. Valid by the caller's promise (see [`FromAbi`]).
+pub struct Out<T>(*mut T);
+
+impl<T> Clone for Out<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<T> Copy for Out<T> {}
+
+impl<T> FromAbi<*mut T> for Out<T> {
+    unsafe fn from_abi(argument: *mut T) -> Self {
+        Self(argument)
+    }
+}
+
+impl<T> Out<T> {
+    pub fn is_null(self) -> bool {
+        self.0.is_null()
+    }
+
+    pub fn pointer(self) -> *mut T {
+        self.0
+    }
+
+    /// Null is an invalid value.
+    pub fn require(self) -> Outcome {
+        if self.0.is_null() { Err(CUresult::ERROR_INVALID_VALUE) } else { Ok(()) }
+    }
+
+    /// Writes; null is an invalid value.
+    pub fn set(self, value: T) -> Outcome {
+        self.require()?;
+        self.set_if_wanted(value);
+        Ok(())
+    }
+
+    /// Writes unless the pointer is null.
+    pub fn set_if_wanted(self, value: T) {
+        if !self.0.is_null() {
+            // SAFETY: not null, and then valid for a write by the promise of `from_abi`.
+            unsafe { self.0.write_unaligned(value) }
+        }
+    }
+
+    /// Writes the element `at` of an array the caller says has more than `at` elements.
+    pub fn set_at(self, at: usize, value: T) -> Outcome {
+        self.require()?;
+        // SAFETY: not null, and an array of more than `at` elements by the promise of `from_abi`.
+        unsafe { self.0.add(at).write_unaligned(value) }
+        Ok(())
+    }
+
+    /// Reads what the caller left there; null is an invalid value.
+    pub fn get(self) -> Result<T, CUresult>
+    where
+        T: Copy,
+    {
+        In(self.0.cast_const()).get()
+    }
+}
+
+/// What the caller wants read; may be null. Valid by the caller's promise (see [`FromAbi`]).
+pub struct In<T>(*const T);
+
+impl<T> Clone for In<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<T> Copy for In<T> {}
+
+impl<T> FromAbi<*const T> for In<T> {
+    unsafe fn from_abi(argument: *const T) -> Self {
+        Self(argument)
+    }
+}
+
+impl<T> FromAbi<*mut T> for In<T> {
+    unsafe fn from_abi(argument: *mut T) -> Self {
+        Self(argument)
+    }
+}
+
+impl<T: Copy> In<T> {
+    pub fn is_null(self) -> bool {
+        self.0.is_null()
+    }
+
+    pub fn pointer(self) -> *const T {
+        self.0
+    }
+
+    /// Reads; null is an invalid value.
+    pub fn get(self) -> Result<T, CUresult> {
+        self.at(0)
+    }
+
+    /// Reads the element `at` of an array the caller says has more than `at` elements.
+    pub fn at(self, at: usize) -> Result<T, CUresult> {
+        if self.0.is_null() {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        // SAFETY: not null, and an array of more than `at` elements by the promise of `from_abi`.
+        Ok(unsafe { self.0.add(at).read_unaligned() })
+    }
+
+    /// Reads `count` elements.
+    pub fn list(self, count: usize) -> Result<Vec<T>, CUresult> {
+        (0..count).map(|at| self.at(at)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_name_says_what_a_call_needs() {
+        const INIT: Call = Call::named("cuInit");
+        const ALLOC: Call = Call::named("cuMemAllocAsync_ptsz");
+        const COPY: Call = Call::named("cuMemcpyHtoD_v2_ptds");
+        assert!(!INIT.needs_init && !INIT.per_thread);
+        assert!(ALLOC.needs_init && ALLOC.per_thread && COPY.per_thread);
+        assert!(Call::named("cuInit_v9").needs_init);
+    }
+
+    #[test]
+    fn a_panic_becomes_a_code() {
+        const CALL: Call = Call::named("cuInit");
+        let result = guard(CALL, || -> Outcome { std::panic::resume_unwind(Box::new(())) });
+        assert_eq!(result, CUresult::ERROR_UNKNOWN);
+        assert_eq!(guard(CALL, || Err(CUresult::ERROR_NOT_FOUND)), CUresult::ERROR_NOT_FOUND);
+        assert_eq!(guard(Call::named("cuMemFree"), || Ok(())), CUresult::ERROR_NOT_INITIALIZED);
+    }
+}

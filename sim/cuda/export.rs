@@ -1,0 +1,53 @@
+//! Exports every row of the driver table under its own name.
+//!
+//! A row marked `sim` calls `imp::<name>`: a missing implementation or one of another signature
+//! does not compile. A row marked `none` answers that it is not supported, as a driver does on
+//! hardware that lacks a feature.
+
+#![allow(non_snake_case)]
+
+use crate::entry::{Call, FromAbi, Reply, guard};
+use crate::imp;
+use gpuslice_nvabi::*;
+use std::collections::HashMap;
+use std::ffi::{c_char, c_void};
+
+macro_rules! export {
+    ($([$shim:ident, $sim:ident, $since:literal] $name:ident($($arg:ident: $ty:ty),* $(,)?);)*) => {
+        $(export!(@$sim $name($($arg: $ty),*));)*
+    };
+    (@sim $name:ident($($arg:ident: $ty:ty),*)) => {
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name($($arg: $ty),*) -> CUresult {
+            const CALL: Call = Call::named(stringify!($name));
+            guard(CALL, move || {
+                // SAFETY: pointers are valid for this call: that is the driver API's contract,
+                // and the caller of the exported symbol has promised it.
+                #[allow(unused_unsafe)]
+                unsafe {
+                    imp::$name($(FromAbi::from_abi($arg)),*).reply()
+                }
+            })
+        }
+    };
+    (@none $name:ident($($arg:ident: $ty:ty),*)) => {
+        #[unsafe(no_mangle)]
+        pub extern "C" fn $name($(_: $ty),*) -> CUresult {
+            CUresult::ERROR_NOT_SUPPORTED
+        }
+    };
+}
+
+gpuslice_nvabi::for_each_driver_fn!(export);
+
+/// The address of every exported function by its name.
+pub fn addresses() -> HashMap<&'static str, usize> {
+    let mut addresses = HashMap::new();
+    macro_rules! collect {
+        ($([$shim:ident, $sim:ident, $since:literal] $name:ident($($arg:ident: $ty:ty),* $(,)?);)*) => {
+            $(addresses.insert(stringify!($name), $name as *const () as usize);)*
+        };
+    }
+    gpuslice_nvabi::for_each_driver_fn!(collect);
+    addresses
+}
