@@ -1,0 +1,106 @@
+//! Streams: queues of operations, each of which begins when the one before it has ended.
+//!
+//! The problem: a process queues work and looks away, yet the simulated device must go on at its
+//! own pace, events must carry the device's time and not the time somebody looked, and a stream
+//! that waits (for a value in memory, for a host function) must not hold up the others.
+//!
+//! The idea: an operation is split in two. Its *time* goes into the context's queue on the shared
+//! device as soon as nothing can delay it (`place`), so that kernels follow each other without
+//! a gap and without this process. Its *effect* (bytes moved, a value written, a callback) is due
+//! when the device's clock has passed it, and is run, in order, by whichever thread looks next
+//! (`advance`). Only operations of unknown length, *holds*, stop what follows from being placed.
+//!
+//! `model` decides and touches nothing; it takes the device as a [`Ring`] and gives back what is
+//! due. `event` is the model's events, `look` says when to look again. `run` is the process's one
+//! model behind a lock, with the threads that wait and work.
+
+mod event;
+mod look;
+mod model;
+#[cfg(test)]
+mod model_tests;
+mod run;
+
+use gpuslice_nvabi::CUresult;
+use gpuslice_sim_device::{ContextId, DeviceError, Kind, Seq, Status, Work};
+
+use super::cost::Nanos;
+use super::handles::{Key, Named};
+
+pub use event::{Elapsed, Event, EventKey};
+pub use look::Look;
+pub use model::{Due, Model, Stream};
+pub use run::{Answer, Run, shared};
+
+/// Names a stream.
+pub type StreamKey = Key<Stream>;
+
+impl Named for Stream {
+    const KIND: u8 = 1;
+}
+
+/// What a context cannot survive: every later call in it fails with this driver error code.
+pub type Fault = CUresult;
+
+/// The part of the shared device that streams need.
+pub trait Ring {
+    /// The device's clock.
+    fn now(&self) -> Nanos;
+    /// Queues work behind all earlier work of the context.
+    fn submit(&self, context: ContextId, work: Work) -> Result<Seq, DeviceError>;
+    /// Where that work stands.
+    fn status(&self, context: ContextId, seq: Seq) -> Status;
+}
+
+/// What an operation does to the world once its time has passed; an error kills the context.
+pub type Effect = Box<dyn FnOnce() -> Result<(), Fault> + Send>;
+
+/// An operation, as it is queued.
+pub enum Body {
+    /// Takes time, then has an effect. Either may be absent.
+    Work { kind: Kind, ns: Nanos, effect: Option<Effect> },
+    /// Notes the time for an event; `turn` is which of the event's recordings this is.
+    Record { event: EventKey, turn: u64 },
+    /// Holds the stream until the condition is true.
+    Wait(Box<dyn Fn() -> bool + Send>),
+    /// Holds the stream until the function has returned.
+    Host(Box<dyn FnOnce() + Send>),
+}
+
+impl Body {
+    /// A point in the stream that does nothing.
+    pub fn nothing() -> Self {
+        Self::Work { kind: Kind::Marker, ns: 0, effect: None }
+    }
+
+    /// No time of its own, only an effect.
+    pub fn effect(effect: Effect) -> Self {
+        Self::Work { kind: Kind::Marker, ns: 0, effect: Some(effect) }
+    }
+
+    /// Whether it stops what follows from being placed.
+    fn holds(&self) -> bool {
+        matches!(self, Self::Wait(_) | Self::Host(_))
+    }
+
+    /// Whether somebody of this process must act for it.
+    fn wants_attention(&self) -> bool {
+        self.holds() || matches!(self, Self::Work { effect: Some(_), .. })
+    }
+}
+
+/// A point in a stream: reached once the operation of that number has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mark {
+    pub stream: StreamKey,
+    pub number: u64,
+}
+
+/// How a stream stands to the context's legacy default stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Manner {
+    /// The legacy default stream itself: waits for all blocking streams, and they for it.
+    Legacy,
+    Blocking,
+    NonBlocking,
+}

@@ -1,0 +1,423 @@
+//! The decisions about streams: what may be placed on the device, what is due, what waits.
+
+#![forbid(unsafe_code)]
+
+use std::collections::{HashMap, VecDeque};
+
+use gpuslice_nvabi::CUresult;
+use gpuslice_sim_device::{ContextId, DeviceError, Seq, Status, Work};
+
+use super::{Body, Effect, Event, EventKey, Fault, Manner, Mark, Nanos, Ring, StreamKey};
+use crate::exec::handles::Table;
+
+/// An operation in a stream.
+pub(super) struct Op {
+    /// Points of other streams that must be reached first.
+    pub(super) after: Vec<Mark>,
+    pub(super) body: Body,
+    /// The device work that must have ended; `None` until placed or when nothing came before.
+    pub(super) seq: Option<Seq>,
+    /// The device's clock when it was placed; known for recordings only.
+    placed_at: Nanos,
+}
+
+/// A stream. Operations are numbered from 0 over its whole life.
+pub struct Stream {
+    pub context: ContextId,
+    pub manner: Manner,
+    pub priority: i32,
+    pub(super) ops: VecDeque<Op>,
+    /// Number of the first operation in `ops`.
+    pub(super) first: u64,
+    /// How many of `ops` are placed.
+    pub(super) placed: usize,
+    /// How many of `ops` need somebody of this process to act.
+    pub(super) attention: usize,
+    /// The first operation's effect is being run by some thread.
+    pub(super) running: bool,
+    /// Destroyed by the program; goes when its operations have ended.
+    dying: bool,
+    last: Option<Seq>,
+}
+
+impl Stream {
+    fn next(&self) -> u64 {
+        self.first + self.ops.len() as u64
+    }
+    /// Operations queued and not known to have ended.
+    pub fn backlog(&self) -> usize {
+        self.ops.len()
+    }
+    /// Whether the device alone brings everything queued to its end.
+    pub fn settled(&self) -> bool {
+        self.attention == 0 && self.placed == self.ops.len()
+    }
+}
+
+/// Something that must be done outside the lock; then call [`Model::finish`] with the stream.
+pub enum Due {
+    /// Does not block for long: any thread may run it.
+    Effect(StreamKey, Effect),
+    /// Foreign code, which may block: for a thread of its own.
+    Host(StreamKey, Box<dyn FnOnce() + Send>),
+}
+
+/// What is known of a context's queue on the device.
+#[derive(Default)]
+struct Lane {
+    /// All work up to this one has ended.
+    done: Option<Seq>,
+    fault: Option<Fault>,
+}
+
+/// All streams and events of the process.
+pub struct Model {
+    pub(super) streams: Table<Stream>,
+    pub(super) events: Table<Event>,
+    lanes: HashMap<ContextId, Lane>,
+    /// Streams that have operations.
+    pub(super) active: Vec<StreamKey>,
+}
+
+impl Model {
+    pub fn new() -> Self {
+        let (streams, events) = (Table::new(), Table::new());
+        Self { streams, events, lanes: HashMap::new(), active: Vec::new() }
+    }
+
+    /// `None` when there are too many streams.
+    pub fn create(&mut self, context: ContextId, manner: Manner, prio: i32) -> Option<StreamKey> {
+        self.streams.insert(Stream {
+            context,
+            manner,
+            priority: prio,
+            ops: VecDeque::new(),
+            first: 0,
+            placed: 0,
+            attention: 0,
+            running: false,
+            dying: false,
+            last: None,
+        })
+    }
+
+    /// A living stream.
+    pub fn stream(&self, key: StreamKey) -> Option<&Stream> {
+        self.streams.get(key).filter(|stream| !stream.dying)
+    }
+
+    /// Takes the handle away; what is queued still happens. False where there is no such stream.
+    pub fn destroy(&mut self, key: StreamKey) -> bool {
+        let Some(stream) = self.streams.get_mut(key).filter(|stream| !stream.dying) else {
+            return false;
+        };
+        stream.dying = true;
+        if stream.ops.is_empty() {
+            self.streams.remove(key);
+        }
+        true
+    }
+
+    /// Forgets a context with all its streams; what was queued does not happen.
+    pub fn drop_context(&mut self, context: ContextId) {
+        self.drop_ops(context);
+        let gone: Vec<_> = self.of_context(context).collect();
+        for key in gone {
+            self.streams.remove(key);
+        }
+        self.active.retain(|key| self.streams.get(*key).is_some());
+        self.lanes.remove(&context);
+    }
+
+    fn of_context(&self, context: ContextId) -> impl Iterator<Item = StreamKey> + '_ {
+        let of_it = move |stream: &Stream| stream.context == context;
+        self.streams.iter().filter_map(move |(key, stream)| of_it(stream).then_some(key))
+    }
+
+    fn drop_ops(&mut self, context: ContextId) {
+        let keys: Vec<_> = self.of_context(context).collect();
+        for key in keys {
+            if let Some(stream) = self.streams.get_mut(key) {
+                stream.first = stream.next();
+                stream.ops.clear();
+                (stream.placed, stream.attention, stream.running) = (0, 0, false);
+            }
+        }
+    }
+
+    /// What killed the context, if something did.
+    pub fn fault(&self, context: ContextId) -> Option<Fault> {
+        self.lanes.get(&context).and_then(|lane| lane.fault)
+    }
+
+    /// Kills a context: nothing queued in it happens any more.
+    pub fn set_fault(&mut self, context: ContextId, fault: Fault) {
+        self.lanes.entry(context).or_default().fault.get_or_insert(fault);
+        self.drop_ops(context);
+    }
+
+    /// Queues an operation behind the stream's others, after the given points of other streams and
+    /// after what the legacy default stream's rules demand. `None` where there is no such stream.
+    pub fn push(
+        &mut self,
+        ring: &impl Ring,
+        key: StreamKey,
+        mut after: Vec<Mark>,
+        body: Body,
+    ) -> Option<Mark> {
+        let stream = self.stream(key)?;
+        let (context, manner) = (stream.context, stream.manner);
+        self.legacy_rules(key, context, manner, &mut after);
+        let stream = self.streams.get_mut(key)?;
+        let mark = Mark { stream: key, number: stream.next() };
+        if stream.ops.is_empty() && !self.active.contains(&key) {
+            self.active.push(key);
+        }
+        stream.attention += usize::from(body.wants_attention());
+        let ready = stream.placed == stream.ops.len();
+        stream.ops.push_back(Op { after, body, seq: None, placed_at: 0 });
+        if ready {
+            self.place(ring, key);
+        }
+        Some(mark)
+    }
+
+    /// The legacy default stream waits for every blocking stream of its context, and they for it.
+    fn legacy_rules(
+        &self,
+        key: StreamKey,
+        context: ContextId,
+        manner: Manner,
+        after: &mut Vec<Mark>,
+    ) {
+        let wanted = match manner {
+            Manner::NonBlocking => return,
+            Manner::Blocking => Manner::Legacy,
+            Manner::Legacy => Manner::Blocking,
+        };
+        for other in self.active.iter().filter(|other| **other != key) {
+            let stream = self.streams.get(*other);
+            let meant = |stream: &&Stream| stream.context == context && stream.manner == wanted;
+            if let Some(stream) = stream.filter(meant).filter(|stream| !stream.ops.is_empty()) {
+                after.push(Mark { stream: *other, number: stream.next() - 1 });
+            }
+        }
+    }
+
+    /// Where the stream stands: reached when all that is queued now has ended.
+    pub fn mark(&self, key: StreamKey) -> Option<Mark> {
+        let stream = self.streams.get(key)?;
+        stream.next().checked_sub(1).map(|number| Mark { stream: key, number })
+    }
+
+    /// The mark of the `ahead`th operation still queued.
+    pub fn oldest(&self, key: StreamKey, ahead: usize) -> Option<Mark> {
+        let stream = self.streams.get(key)?;
+        Some(Mark { stream: key, number: stream.first + ahead as u64 })
+    }
+
+    /// Marks that together are reached when all that is queued in the context now has ended.
+    pub fn marks(&self, context: ContextId) -> Vec<Mark> {
+        self.of_context(context).filter_map(|key| self.mark(key)).collect()
+    }
+
+    /// Whether the operation has ended, its effect included, as far as was looked.
+    pub fn reached(&self, mark: Mark) -> bool {
+        self.streams.get(mark.stream).is_none_or(|stream| mark.number < stream.first)
+    }
+
+    /// The device work behind a mark of the same context: `Err` where it is not placed yet.
+    fn placed_seq(&self, mark: Mark, context: ContextId) -> Result<Option<Seq>, ()> {
+        if self.reached(mark) {
+            return Ok(None);
+        }
+        let stream = self.streams.get(mark.stream).ok_or(())?;
+        let index = (mark.number - stream.first) as usize;
+        let placed = stream.context == context && index < stream.placed;
+        stream.ops.get(index).filter(|_| placed).map(|op| op.seq).ok_or(())
+    }
+
+    /// Gives the device the time of every operation of the stream that nothing can delay.
+    fn place(&mut self, ring: &impl Ring, key: StreamKey) {
+        loop {
+            let Some(stream) = self.streams.get(key) else { return };
+            let (context, mut seq) = (stream.context, stream.last);
+            let Some(op) = stream.ops.get(stream.placed).filter(|op| !op.body.holds()) else {
+                return;
+            };
+            for mark in &op.after {
+                match self.placed_seq(*mark, context) {
+                    Ok(other) => seq = seq.max(other),
+                    Err(()) => return,
+                }
+            }
+            let mut placed_at = 0;
+            match &op.body {
+                Body::Work { kind, ns, .. } if *ns > 0 => {
+                    let work = Work { kind: *kind, duration_ns: *ns };
+                    match ring.submit(context, work) {
+                        Ok(place) => seq = Some(place),
+                        Err(DeviceError::QueueFull) => return,
+                        Err(error) => return self.set_fault(context, fault_of(error)),
+                    }
+                }
+                Body::Record { .. } => placed_at = ring.now(),
+                _ => {}
+            }
+            let Some(stream) = self.streams.get_mut(key) else { return };
+            let index = stream.placed;
+            stream.placed += 1;
+            stream.last = seq;
+            (stream.ops[index].seq, stream.ops[index].placed_at) = (seq, placed_at);
+        }
+    }
+
+    /// Takes note of all that has ended, until something is due or nothing more has.
+    pub fn advance(&mut self, ring: &impl Ring) -> Option<Due> {
+        loop {
+            let mut moved = false;
+            let mut index = 0;
+            while let Some(key) = self.active.get(index).copied() {
+                let (due, some) = self.advance_stream(ring, key);
+                if due.is_some() {
+                    return due;
+                }
+                moved |= some;
+                let empty = self.streams.get(key).is_none_or(|stream| stream.ops.is_empty());
+                if empty {
+                    self.active.swap_remove(index);
+                    if self.streams.get(key).is_some_and(|stream| stream.dying) {
+                        self.streams.remove(key);
+                    }
+                } else {
+                    index += 1;
+                }
+            }
+            if !moved {
+                return None;
+            }
+        }
+    }
+
+    fn advance_stream(&mut self, ring: &impl Ring, key: StreamKey) -> (Option<Due>, bool) {
+        let mut moved = false;
+        loop {
+            self.place(ring, key);
+            let Some(stream) = self.streams.get(key).filter(|stream| !stream.running) else {
+                return (None, moved);
+            };
+            let Some(op) = stream.ops.front() else { return (None, moved) };
+            let waits = op.after.iter().any(|mark| !self.reached(*mark));
+            if waits || (stream.placed == 0 && !op.body.holds()) {
+                return (None, moved);
+            }
+            let (context, seq, placed_at) = (stream.context, op.seq, op.placed_at);
+            match &op.body {
+                Body::Wait(condition) if !condition() => return (None, moved),
+                Body::Wait(_) => {}
+                Body::Host(_) => return (self.start(key), true),
+                Body::Record { event, turn } => {
+                    let (event, turn) = (*event, *turn);
+                    let Some(end) = self.ended(ring, context, seq, true) else {
+                        return (None, moved);
+                    };
+                    self.recorded(event, turn, end.max(placed_at));
+                }
+                Body::Work { effect, .. } => {
+                    let effect = effect.is_some();
+                    if self.ended(ring, context, seq, false).is_none() {
+                        return (None, moved);
+                    }
+                    if effect {
+                        return (self.start(key), true);
+                    }
+                }
+            }
+            self.pop(key);
+            moved = true;
+        }
+    }
+
+    /// When the device work ended, if it has; the time is exact only where `exact`.
+    fn ended(
+        &mut self,
+        ring: &impl Ring,
+        context: ContextId,
+        seq: Option<Seq>,
+        exact: bool,
+    ) -> Option<Nanos> {
+        let Some(seq) = seq else { return Some(0) };
+        let known = self.lanes.get(&context).is_some_and(|lane| lane.done >= Some(seq));
+        if known && !exact {
+            return Some(0);
+        }
+        match ring.status(context, seq) {
+            Status::Done { end_ns, .. } => {
+                let lane = self.lanes.entry(context).or_default();
+                lane.done = lane.done.max(Some(seq));
+                Some(end_ns)
+            }
+            Status::Pending { .. } => None,
+            Status::Faulted { xid } => {
+                self.set_fault(context, fault_of(DeviceError::Faulted { xid }));
+                None
+            }
+        }
+    }
+
+    /// Hands out the first operation's deed; it stays in the queue until [`Model::finish`].
+    fn start(&mut self, key: StreamKey) -> Option<Due> {
+        let stream = self.streams.get_mut(key)?;
+        let op = stream.ops.front_mut()?;
+        stream.running = true;
+        // Until it is finished its place keeps holding back what it held back before.
+        let never = Body::Wait(Box::new(|| false));
+        match std::mem::replace(&mut op.body, never) {
+            Body::Work { effect, .. } => Some(Due::Effect(key, effect?)),
+            Body::Host(call) => Some(Due::Host(key, call)),
+            Body::Record { .. } | Body::Wait(_) => None,
+        }
+    }
+
+    /// The deed of the stream's first operation is done; an error kills its context.
+    pub fn finish(&mut self, key: StreamKey, result: Result<(), Fault>) {
+        let Some(stream) = self.streams.get_mut(key) else { return };
+        if !std::mem::replace(&mut stream.running, false) {
+            return;
+        }
+        let context = stream.context;
+        self.pop(key);
+        if let Err(fault) = result {
+            self.set_fault(context, fault);
+        }
+    }
+
+    fn pop(&mut self, key: StreamKey) {
+        let Some(stream) = self.streams.get_mut(key) else { return };
+        if let Some(op) = stream.ops.pop_front() {
+            stream.attention -= usize::from(op.body.wants_attention());
+            stream.first += 1;
+            stream.placed = stream.placed.saturating_sub(1);
+        }
+    }
+
+    fn recorded(&mut self, event: EventKey, turn: u64, time: Nanos) {
+        if let Some(event) = self.events.get_mut(event) {
+            event.recorded(turn, time);
+        }
+    }
+}
+
+/// The driver's code for what the device refused.
+fn fault_of(error: DeviceError) -> Fault {
+    match error {
+        DeviceError::Faulted { xid } => match xid {
+            13 => CUresult::ERROR_LAUNCH_FAILED,
+            48 | 63 | 64 | 94 | 95 => CUresult::ERROR_ECC_UNCORRECTABLE,
+            79 => CUresult::ERROR_DEVICE_UNAVAILABLE,
+            _ => CUresult::ERROR_ILLEGAL_ADDRESS,
+        },
+        DeviceError::StaleContext => CUresult::ERROR_CONTEXT_IS_DESTROYED,
+        _ => CUresult::ERROR_UNKNOWN,
+    }
+}

@@ -1,0 +1,238 @@
+//! The model on a device of its own, with a clock the test moves.
+
+use std::cell::{Cell, RefCell};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+use super::*;
+
+/// A device whose contexts' queues run side by side, each in order.
+#[derive(Default)]
+struct Clockwork {
+    now: Cell<Nanos>,
+    /// Context, start and end of all work, by its place.
+    work: RefCell<Vec<(ContextId, Nanos, Nanos)>>,
+    room: Cell<Option<usize>>,
+}
+
+impl Ring for Clockwork {
+    fn now(&self) -> Nanos {
+        self.now.get()
+    }
+    fn submit(&self, context: ContextId, work: Work) -> Result<Seq, DeviceError> {
+        let mut all = self.work.borrow_mut();
+        let pending = all.iter().filter(|entry| entry.2 > self.now.get()).count();
+        if self.room.get().is_some_and(|room| pending >= room) {
+            return Err(DeviceError::QueueFull);
+        }
+        let before = all.iter().filter(|entry| entry.0 == context).map(|entry| entry.2).max();
+        let start = before.unwrap_or(0).max(self.now.get());
+        all.push((context, start, start + work.duration_ns));
+        Ok(Seq(all.len() as u64 - 1))
+    }
+    fn status(&self, _: ContextId, seq: Seq) -> Status {
+        let (_, start_ns, end_ns) = self.work.borrow()[seq.0 as usize];
+        match end_ns <= self.now.get() {
+            true => Status::Done { start_ns, end_ns },
+            false => Status::Pending { earliest_ns: end_ns },
+        }
+    }
+}
+
+const A: u64 = 1;
+const B: u64 = 2;
+
+struct World {
+    ring: Clockwork,
+    model: Model,
+    log: Arc<Mutex<Vec<u32>>>,
+    /// Host functions that were started and have not returned.
+    host: Vec<StreamKey>,
+}
+
+impl World {
+    fn new() -> Self {
+        let (ring, model) = (Clockwork::default(), Model::new());
+        Self { ring, model, log: Arc::default(), host: Vec::new() }
+    }
+    fn stream(&mut self, context: u64, manner: Manner) -> StreamKey {
+        let context = ContextId::from_bits(context);
+        self.model.create(context, manner, 0).expect("there is room")
+    }
+    fn push(&mut self, stream: StreamKey, body: Body) -> Mark {
+        self.model.push(&self.ring, stream, Vec::new(), body).expect("the stream lives")
+    }
+    fn kernel(&mut self, stream: StreamKey, ns: Nanos) -> Mark {
+        self.push(stream, Body::Work { kind: Kind::Kernel, ns, effect: None })
+    }
+    fn note(&mut self, stream: StreamKey, ns: Nanos, number: u32) -> Mark {
+        let log = Arc::clone(&self.log);
+        let effect: Effect = Box::new(move || {
+            log.lock().expect("not poisoned").push(number);
+            Ok(())
+        });
+        self.push(stream, Body::Work { kind: Kind::Copy, ns, effect: Some(effect) })
+    }
+    /// Moves the clock to `now` and does what is due.
+    fn at(&mut self, now: Nanos) -> Vec<u32> {
+        self.ring.now.set(now);
+        while let Some(due) = self.model.advance(&self.ring) {
+            match due {
+                Due::Effect(stream, effect) => {
+                    let result = effect();
+                    self.model.finish(stream, result);
+                }
+                Due::Host(stream, call) => {
+                    call();
+                    self.host.push(stream);
+                }
+            }
+        }
+        std::mem::take(&mut *self.log.lock().expect("not poisoned"))
+    }
+    fn event(&mut self) -> EventKey {
+        let context = ContextId::from_bits(A);
+        self.model.create_event(context, true, false).expect("there is room")
+    }
+}
+
+#[test]
+fn kernels_follow_each_other_though_nobody_looks() {
+    let mut world = World::new();
+    let stream = world.stream(A, Manner::NonBlocking);
+    let (start, end) = (world.event(), world.event());
+    assert!(world.model.record(&world.ring, start, stream));
+    for _ in 0..10 {
+        world.kernel(stream, 500_000);
+    }
+    assert!(world.model.record(&world.ring, end, stream));
+    assert_eq!(world.model.elapsed(start, end), Elapsed::NotReady);
+    // Looked at half a second late, the times are still the device's.
+    world.at(500_000_000);
+    assert_eq!(world.model.elapsed(start, end), Elapsed::Milliseconds(5.0));
+    assert_eq!(world.model.next_effect(&world.ring), Look::Never);
+}
+
+#[test]
+fn effects_come_in_order_and_not_before_their_time() {
+    let mut world = World::new();
+    let stream = world.stream(A, Manner::NonBlocking);
+    world.kernel(stream, 100);
+    world.note(stream, 50, 1);
+    world.kernel(stream, 100);
+    world.note(stream, 0, 2);
+    assert!(world.at(149).is_empty());
+    assert_eq!(world.model.next_effect(&world.ring), Look::At(150));
+    assert_eq!(world.at(150), [1]);
+    assert_eq!(world.model.next_effect(&world.ring), Look::At(250));
+    assert_eq!(world.at(1_000), [2]);
+}
+
+#[test]
+fn a_held_stream_holds_nobody_else() {
+    let mut world = World::new();
+    let (held, free) = (world.stream(A, Manner::Blocking), world.stream(A, Manner::Blocking));
+    let open = Arc::new(AtomicBool::new(false));
+    let gate = Arc::clone(&open);
+    world.push(held, Body::Wait(Box::new(move || gate.load(Ordering::Relaxed))));
+    world.kernel(held, 100);
+    world.note(held, 0, 1);
+    world.note(free, 100, 2);
+    assert_eq!(world.at(1_000), [2]);
+    assert_eq!(world.model.next_effect(&world.ring), Look::Poll);
+    open.store(true, Ordering::Relaxed);
+    // What was held begins now, not when it was queued.
+    assert!(world.at(1_000).is_empty());
+    assert_eq!(world.at(1_100), [1]);
+}
+
+#[test]
+fn a_host_function_holds_until_it_has_returned() {
+    let mut world = World::new();
+    let (stream, other) = (world.stream(A, Manner::Blocking), world.stream(A, Manner::Blocking));
+    world.kernel(stream, 100);
+    world.push(stream, Body::Host(Box::new(|| {})));
+    let last = world.note(stream, 10, 1);
+    world.note(other, 10, 2);
+    assert!(world.at(99).is_empty() && world.host.is_empty());
+    assert_eq!(world.at(200), [2]);
+    assert_eq!(world.host, [stream]);
+    assert!(world.at(500).is_empty());
+    world.model.finish(stream, Ok(()));
+    assert!(world.at(500).is_empty());
+    assert_eq!(world.at(510), [1]);
+    assert!(world.model.reached(last));
+}
+
+#[test]
+fn the_legacy_stream_waits_for_blocking_streams_and_they_for_it() {
+    let mut world = World::new();
+    let legacy = world.stream(A, Manner::Legacy);
+    let (blocking, free) = (world.stream(A, Manner::Blocking), world.stream(A, Manner::NonBlocking));
+    let open = Arc::new(AtomicBool::new(false));
+    let gate = Arc::clone(&open);
+    world.push(blocking, Body::Wait(Box::new(move || gate.load(Ordering::Relaxed))));
+    world.note(legacy, 0, 1);
+    let second = world.stream(A, Manner::Blocking);
+    world.note(second, 0, 2);
+    world.note(free, 0, 3);
+    assert_eq!(world.at(10), [3]);
+    open.store(true, Ordering::Relaxed);
+    assert_eq!(world.at(10), [1, 2]);
+}
+
+#[test]
+fn events_order_streams_of_one_and_of_two_contexts() {
+    for context in [A, B] {
+        let mut world = World::new();
+        let first = world.stream(A, Manner::NonBlocking);
+        let second = world.stream(context, Manner::NonBlocking);
+        let (event, end) = (world.event(), world.event());
+        world.note(first, 100, 1);
+        assert!(world.model.record(&world.ring, event, first));
+        let mark = world.model.pending(event).expect("it was recorded");
+        world.model.push(&world.ring, second, vec![mark], Body::nothing());
+        world.note(second, 50, 2);
+        assert!(world.model.record(&world.ring, end, second));
+        // Recorded again elsewhere: the wait stays with what it was made for.
+        assert!(world.model.record(&world.ring, event, second));
+        assert!(world.at(99).is_empty());
+        assert_eq!(world.at(100), [1]);
+        assert_eq!(world.at(150), [2]);
+        assert_eq!(world.model.elapsed(event, end), Elapsed::Milliseconds(0.0));
+    }
+}
+
+#[test]
+fn a_full_device_queue_delays_and_loses_nothing() {
+    let mut world = World::new();
+    world.ring.room.set(Some(2));
+    let stream = world.stream(A, Manner::NonBlocking);
+    for number in 0..6 {
+        world.note(stream, 100, number);
+    }
+    let mut seen = Vec::new();
+    for now in (0..10_000).step_by(50) {
+        seen.extend(world.at(now));
+    }
+    assert_eq!(seen, [0, 1, 2, 3, 4, 5]);
+}
+
+#[test]
+fn destroyed_streams_end_their_work_and_killed_contexts_do_not() {
+    let mut world = World::new();
+    let (first, second) = (world.stream(A, Manner::Blocking), world.stream(B, Manner::Blocking));
+    world.note(first, 100, 1);
+    assert!(world.model.destroy(first) && !world.model.destroy(first));
+    assert!(world.model.push(&world.ring, first, Vec::new(), Body::nothing()).is_none());
+    let mark = world.note(second, 100, 2);
+    let context = ContextId::from_bits(B);
+    world.model.set_fault(context, CUresult::ERROR_ILLEGAL_ADDRESS);
+    assert!(world.model.reached(mark));
+    assert_eq!(world.model.fault(context), Some(CUresult::ERROR_ILLEGAL_ADDRESS));
+    assert_eq!(world.at(200), [1]);
+    assert!(world.model.streams.get(first).is_none());
+    world.model.drop_context(context);
+    assert_eq!(world.model.fault(context), None);
+    assert!(world.model.stream(second).is_none());
+}

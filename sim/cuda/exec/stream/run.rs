@@ -1,0 +1,387 @@
+//! The process's streams: the model behind a lock, and the threads that make it move.
+//!
+//! Three kinds of threads do what is due. A thread that waits for a stream looks, does every deed
+//! that has become due in any stream, and sleeps until the next one may be. When nobody waits, one
+//! worker does the same; it is started by the first operation that needs it and sleeps for good
+//! while none does. Host functions are foreign code that may block, even for something another
+//! stream must do first, so they have a thread of their own and are run there one after the other.
+//!
+//! Deeds are done outside the lock: while a gigabyte is copied in one stream, launches in the
+//! others go on. Within a stream the order holds because a stream whose deed is being done does
+//! not move.
+
+#![forbid(unsafe_code)]
+
+use std::collections::HashMap;
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::thread::ThreadId;
+use std::time::Duration;
+
+use gpuslice_nvabi::CUresult;
+use gpuslice_sim_device::{ContextId, DeviceError, Machine, Seq, Status, Work, now_ns};
+
+use super::{Body, Due, Elapsed, EventKey, Look, Manner, Mark, Model, Ring, StreamKey};
+use crate::exec::cost::Nanos;
+use crate::exec::threads;
+
+/// Operations a stream may hold before the thread that queues one more has to wait, as with the
+/// real driver, whose queues hold about as many launches.
+const BACKLOG: usize = 1024;
+/// Every so many operations the ones that have ended are let go.
+const TIDY_EVERY: usize = 64;
+/// How often a condition on memory is tested.
+const POLL: Duration = Duration::from_micros(40);
+/// Below this a sleep is not worth it.
+const YIELD_BELOW_NS: Nanos = 40_000;
+/// Longest sleep of a thread with something to look after.
+const NAP: Duration = Duration::from_millis(1);
+/// Longest sleep of a waiting thread that another one will wake.
+const LONG_NAP: Duration = Duration::from_millis(20);
+/// How much later than a waiting thread the worker looks, so that it mostly finds nothing to do.
+const WORKER_LAG: Duration = Duration::from_micros(100);
+
+/// An operation on a process's streams is refused with the driver's error code.
+pub type Answer<T> = Result<T, CUresult>;
+const INVALID_HANDLE: CUresult = CUresult::ERROR_INVALID_HANDLE;
+const OUT_OF_MEMORY: CUresult = CUresult::ERROR_OUT_OF_MEMORY;
+
+impl Ring for Machine {
+    fn now(&self) -> Nanos {
+        now_ns()
+    }
+    fn submit(&self, context: ContextId, work: Work) -> Result<Seq, DeviceError> {
+        Machine::submit(self, context, work)
+    }
+    fn status(&self, context: ContextId, seq: Seq) -> Status {
+        // A context that is gone has nothing pending; its streams are dropped with it.
+        self.poll(context, seq).unwrap_or(Status::Faulted { xid: 0 })
+    }
+}
+
+struct Inner {
+    model: Model,
+    /// The default stream of each context, and of each of its threads.
+    defaults: HashMap<(ContextId, Option<ThreadId>), StreamKey>,
+    worker: Worker,
+    /// Threads that wait for a stream at the moment.
+    waiting: usize,
+    host: Option<Sender<(StreamKey, Box<dyn FnOnce() + Send>)>>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Worker {
+    NotStarted,
+    Looking,
+    /// Sleeps until it is told that there is something to look after.
+    Resting,
+}
+
+/// All streams of the process on one machine.
+pub struct Run {
+    machine: &'static Machine,
+    inner: Mutex<Inner>,
+    /// Something has ended, or a deed is done.
+    moved: Condvar,
+    /// The resting worker is needed.
+    needed: Condvar,
+}
+
+type Guard<'a> = MutexGuard<'a, Inner>;
+
+impl Run {
+    pub fn new(machine: &'static Machine) -> Self {
+        let inner = Inner {
+            model: Model::new(),
+            defaults: HashMap::new(),
+            worker: Worker::NotStarted,
+            waiting: 0,
+            host: None,
+        };
+        let inner = Mutex::new(inner);
+        Self { machine, inner, moved: Condvar::new(), needed: Condvar::new() }
+    }
+
+    fn lock(&self) -> Guard<'_> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Looks something up, or changes what needs no device.
+    pub fn with<T>(&self, work: impl FnOnce(&mut Model) -> T) -> T {
+        work(&mut self.lock().model)
+    }
+
+    pub fn create(&self, context: ContextId, manner: Manner, priority: i32) -> Answer<StreamKey> {
+        self.lock().model.create(context, manner, priority).ok_or(OUT_OF_MEMORY)
+    }
+
+    /// The context's default stream: the legacy one, or the calling thread's own.
+    pub fn default_stream(&self, context: ContextId, per_thread: bool) -> Answer<StreamKey> {
+        let thread = per_thread.then(threads::current);
+        let mut inner = self.lock();
+        if let Some(key) = inner.defaults.get(&(context, thread)) {
+            return Ok(*key);
+        }
+        let manner = if per_thread { Manner::Blocking } else { Manner::Legacy };
+        let key = inner.model.create(context, manner, 0).ok_or(OUT_OF_MEMORY)?;
+        inner.defaults.insert((context, thread), key);
+        Ok(key)
+    }
+
+    /// The context is about to be destroyed: nothing queued in it happens any more.
+    pub fn drop_context(&self, context: ContextId) {
+        let mut inner = self.lock();
+        inner.model.drop_context(context);
+        inner.defaults.retain(|(of, _), _| *of != context);
+        self.moved.notify_all();
+    }
+
+    /// The error every call in the context gives, if it was killed.
+    pub fn check(&self, context: ContextId) -> Answer<()> {
+        self.lock().model.fault(context).map_or(Ok(()), Err)
+    }
+
+    /// Queues operations one behind the other, the first one after the given marks; returns the
+    /// last one's mark. Blocks while the stream holds too many.
+    pub fn push(
+        &self,
+        stream: StreamKey,
+        after: Vec<Mark>,
+        bodies: impl IntoIterator<Item = Body>,
+    ) -> Answer<Mark> {
+        let mut inner = self.room(stream)?;
+        let mut after = Some(after);
+        let mut last = None;
+        for body in bodies {
+            let after = after.take().unwrap_or_default();
+            let mark = inner.model.push(self.machine, stream, after, body);
+            last = Some(mark.ok_or(INVALID_HANDLE)?);
+        }
+        let last = match last {
+            Some(mark) => mark,
+            None => {
+                let after = after.take().unwrap_or_default();
+                let mark = inner.model.push(self.machine, stream, after, Body::nothing());
+                mark.ok_or(INVALID_HANDLE)?
+            }
+        };
+        self.pushed(inner, stream)?;
+        Ok(last)
+    }
+
+    /// Records an event behind what is queued in the stream.
+    pub fn record(&self, event: EventKey, stream: StreamKey) -> Answer<()> {
+        let mut inner = self.room(stream)?;
+        if !inner.model.record(self.machine, event, stream) {
+            return Err(INVALID_HANDLE);
+        }
+        self.pushed(inner, stream)
+    }
+
+    /// Makes the stream's next operations wait for the event's latest recording.
+    pub fn wait_event(&self, stream: StreamKey, event: EventKey) -> Answer<()> {
+        let mut inner = self.room(stream)?;
+        if inner.model.event(event).is_none() {
+            return Err(INVALID_HANDLE);
+        }
+        let Some(mark) = inner.model.pending(event) else { return Ok(()) };
+        inner.model.push(self.machine, stream, vec![mark], Body::nothing());
+        self.pushed(inner, stream)
+    }
+
+    /// Milliseconds between two events; an error code where there is no such time (yet).
+    pub fn elapsed(&self, start: EventKey, end: EventKey) -> Answer<f32> {
+        let inner = self.advance(self.lock());
+        match inner.model.elapsed(start, end) {
+            Elapsed::Milliseconds(time) => Ok(time),
+            Elapsed::NotReady => Err(CUresult::ERROR_NOT_READY),
+            Elapsed::Invalid => Err(INVALID_HANDLE),
+        }
+    }
+
+    /// Whether all the marks are reached now; the context's error if it was killed.
+    pub fn reached(&self, context: ContextId, marks: &[Mark]) -> Answer<bool> {
+        let inner = self.advance(self.lock());
+        inner.model.fault(context).map_or(Ok(()), Err)?;
+        Ok(marks.iter().all(|mark| inner.model.reached(*mark)))
+    }
+
+    /// Blocks until all the marks are reached.
+    pub fn wait(&self, context: ContextId, marks: &[Mark]) -> Answer<()> {
+        let mut inner = self.lock();
+        inner.waiting += 1;
+        inner = self.wait_until(inner, |model| marks.iter().all(|mark| model.reached(*mark)), marks);
+        inner.waiting -= 1;
+        inner.model.fault(context).map_or(Ok(()), Err)
+    }
+
+    fn wait_until<'a>(
+        &'a self,
+        mut inner: Guard<'a>,
+        done: impl Fn(&Model) -> bool,
+        marks: &[Mark],
+    ) -> Guard<'a> {
+        loop {
+            inner = self.advance(inner);
+            if done(&inner.model) {
+                return inner;
+            }
+            let unreached = marks.iter().filter(|mark| !inner.model.reached(**mark));
+            let ours = unreached.map(|mark| inner.model.next_reached(self.machine, *mark)).max();
+            let look = ours.unwrap_or(Look::Poll).min(inner.model.next_effect(self.machine));
+            inner = self.nap(inner, look);
+        }
+    }
+
+    /// Sleeps until it is time to look again, or something has moved.
+    fn nap<'a>(&'a self, inner: Guard<'a>, look: Look) -> Guard<'a> {
+        let time = match look {
+            Look::Poll => POLL,
+            Look::Never => LONG_NAP,
+            Look::At(due) => {
+                let ahead = due.saturating_sub(now_ns());
+                if ahead < YIELD_BELOW_NS {
+                    drop(inner);
+                    std::thread::yield_now();
+                    return self.lock();
+                }
+                Duration::from_nanos(ahead - YIELD_BELOW_NS / 2)
+            }
+        };
+        self.moved.wait_timeout(inner, time).unwrap_or_else(PoisonError::into_inner).0
+    }
+
+    /// The lock, once the stream can take another operation.
+    fn room(&self, stream: StreamKey) -> Answer<Guard<'_>> {
+        let mut inner = self.lock();
+        let known = inner.model.stream(stream).ok_or(INVALID_HANDLE)?;
+        let (context, backlog) = (known.context, known.backlog());
+        if backlog >= TIDY_EVERY && backlog.is_multiple_of(TIDY_EVERY) {
+            inner = self.advance(inner);
+        }
+        let full = |model: &Model| {
+            model.stream(stream).is_some_and(|stream| stream.backlog() >= BACKLOG)
+        };
+        if full(&inner.model) {
+            inner.waiting += 1;
+            let oldest = inner.model.oldest(stream, BACKLOG / 4);
+            let marks: Vec<_> = oldest.into_iter().collect();
+            let roomy = |model: &Model| marks.iter().all(|mark| model.reached(*mark));
+            inner = self.wait_until(inner, roomy, &marks);
+            inner.waiting -= 1;
+        }
+        inner.model.fault(context).map_or(Ok(()), Err)?;
+        Ok(inner)
+    }
+
+    /// Looks after what was just queued: at once where it can be due already, by the worker later.
+    fn pushed<'a>(&'a self, mut inner: Guard<'a>, stream: StreamKey) -> Answer<()> {
+        let Some(known) = inner.model.stream(stream) else { return Ok(()) };
+        let context = known.context;
+        if known.settled() {
+            return inner.model.fault(context).map_or(Ok(()), Err);
+        }
+        inner = self.advance(inner);
+        if inner.model.next_effect(self.machine) != Look::Never {
+            self.call_worker(&mut inner);
+        }
+        inner.model.fault(context).map_or(Ok(()), Err)
+    }
+
+    /// Does all that is due now.
+    fn advance<'a>(&'a self, mut inner: Guard<'a>) -> Guard<'a> {
+        while let Some(due) = inner.model.advance(self.machine) {
+            match due {
+                Due::Effect(stream, effect) => {
+                    drop(inner);
+                    let result = effect();
+                    inner = self.lock();
+                    inner.model.finish(stream, result);
+                    self.moved.notify_all();
+                }
+                Due::Host(stream, call) => self.call_host(&mut inner, stream, call),
+            }
+        }
+        inner
+    }
+}
+
+/// The threads.
+impl Run {
+    fn call_worker(&self, inner: &mut Inner) {
+        match inner.worker {
+            Worker::Looking => {}
+            Worker::Resting => {
+                inner.worker = Worker::Looking;
+                self.needed.notify_one();
+            }
+            Worker::NotStarted => {
+                // Without a thread the streams still move whenever somebody looks.
+                if threads::spawn("gpusim-streams", || shared().work()) {
+                    inner.worker = Worker::Looking;
+                }
+            }
+        }
+    }
+
+    fn work(&self) {
+        let mut inner = self.lock();
+        loop {
+            inner = self.advance(inner);
+            let pause = match inner.model.next_effect(self.machine) {
+                Look::Never => None,
+                Look::Poll => Some(POLL),
+                Look::At(due) => {
+                    let ahead = Duration::from_nanos(due.saturating_sub(now_ns()));
+                    Some(ahead.min(NAP))
+                }
+            };
+            let lag = if inner.waiting > 0 { WORKER_LAG } else { Duration::ZERO };
+            inner = match pause {
+                Some(pause) => {
+                    let slept = self.needed.wait_timeout(inner, pause + lag);
+                    slept.unwrap_or_else(PoisonError::into_inner).0
+                }
+                None => {
+                    inner.worker = Worker::Resting;
+                    self.needed.wait(inner).unwrap_or_else(PoisonError::into_inner)
+                }
+            };
+            inner.worker = Worker::Looking;
+        }
+    }
+
+    fn call_host(&self, inner: &mut Inner, stream: StreamKey, call: Box<dyn FnOnce() + Send>) {
+        let sender = inner.host.get_or_insert_with(|| {
+            let (sender, calls) = channel::<(StreamKey, Box<dyn FnOnce() + Send>)>();
+            threads::spawn("gpusim-host", move || {
+                for (stream, call) in calls {
+                    call();
+                    shared().finish(stream);
+                }
+            });
+            sender
+        });
+        // Without a thread the function is lost, and its stream with it: an error, not a hang.
+        if sender.send((stream, call)).is_err() {
+            inner.model.finish(stream, Err(OUT_OF_MEMORY));
+        }
+    }
+
+    fn finish(&self, stream: StreamKey) {
+        let mut inner = self.lock();
+        inner.model.finish(stream, Ok(()));
+        inner = self.advance(inner);
+        if inner.model.next_effect(self.machine) != Look::Never {
+            self.call_worker(&mut inner);
+        }
+        self.moved.notify_all();
+    }
+}
+
+static SHARED: LazyLock<Run> = LazyLock::new(|| Run::new(crate::exec::port::machine()));
+
+/// The process's streams. Called only once the driver is initialised.
+pub fn shared() -> &'static Run {
+    &SHARED
+}
