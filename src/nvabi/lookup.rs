@@ -1,0 +1,206 @@
+//! By name and version: which exported symbol `cuGetProcAddress` picks.
+//!
+//! A program asks for a *base name* ("cuMemAlloc"), the CUDA version it was written for and a stream
+//! flavour. The driver answers with the newest form that is not newer than that version: `cuMemAlloc_v2`
+//! for 3020 and later, the 32-bit `cuMemAlloc` before. With the per-thread flag it prefers that form's
+//! `_ptsz`/`_ptds` twin where there is one. A base name that exists only in newer versions is told apart
+//! from one that does not exist at all, because `cuGetProcAddress_v2` reports which.
+//!
+//! A lookup sits on the start-up path of every runtime (hundreds of names) and is benchmarked, so names
+//! are hashed into an open-addressed index built at compile time: one hash, one or two comparisons, then
+//! a walk over the few forms of that base.
+
+use crate::table::{DRIVER_COUNT, DRIVER_FLAT};
+
+/// `CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM`: prefer the `_ptsz`/`_ptds` twin.
+pub const PER_THREAD_DEFAULT_STREAM: u64 = 2;
+
+/// What a lookup found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// The exported symbol.
+    pub symbol: &'static str,
+    /// Its position in [`DRIVER_FLAT`].
+    pub index: usize,
+}
+
+/// Why a lookup found nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Missing {
+    /// No version of the driver has a function of that base name.
+    NotFound,
+    /// There is one, but only from a version newer than the one asked for.
+    VersionNotSufficient,
+}
+
+/// The symbol for `base` as of `cuda_version` (major * 1000 + minor * 10), under `flags` of
+/// `cuGetProcAddress`.
+pub fn symbol(base: &str, cuda_version: u32, flags: u64) -> Result<Found, Missing> {
+    // From CUDA 12 on the header maps this name to another function, not to a version of itself.
+    let base = match base {
+        "cuGraphInstantiate" if cuda_version >= 12000 => "cuGraphInstantiateWithFlags",
+        other => other,
+    };
+    let first = INDEX.first(base.as_bytes()).ok_or(Missing::NotFound)?;
+    let plain = newest(first, cuda_version, |twin| !twin).ok_or(Missing::VersionNotSufficient)?;
+    let chosen = if flags & PER_THREAD_DEFAULT_STREAM == 0 {
+        plain
+    } else {
+        let generation = suffix(DRIVER_FLAT[plain].name.as_bytes()).generation;
+        forms(first)
+            .find(|&i| {
+                let parts = suffix(DRIVER_FLAT[i].name.as_bytes());
+                parts.twin && parts.generation == generation && DRIVER_FLAT[i].since <= cuda_version
+            })
+            .unwrap_or(plain)
+    };
+    Ok(Found {
+        symbol: DRIVER_FLAT[chosen].name,
+        index: chosen,
+    })
+}
+
+/// The position in [`DRIVER_FLAT`] of an exported symbol, suffixes included.
+pub fn exported(name: &str) -> Option<usize> {
+    let base = &name.as_bytes()[..suffix(name.as_bytes()).base];
+    forms(INDEX.first(base)?).find(|&i| DRIVER_FLAT[i].name == name)
+}
+
+/// The newest of a base's forms that is not newer than `version`.
+fn newest(first: usize, version: u32, want: impl Fn(bool) -> bool) -> Option<usize> {
+    forms(first)
+        .filter(|&i| DRIVER_FLAT[i].since <= version)
+        .filter(|&i| want(suffix(DRIVER_FLAT[i].name.as_bytes()).twin))
+        .max_by_key(|&i| DRIVER_FLAT[i].since)
+}
+
+/// All forms of one base name, starting with `first`.
+fn forms(first: usize) -> impl Iterator<Item = usize> {
+    core::iter::successors(Some(first), |&i| {
+        let next = INDEX.next[i];
+        (next != NONE).then_some(next as usize)
+    })
+}
+
+/// An exported name taken apart: `cuMemcpyHtoD_v2_ptds` = base of 12 bytes, generation 2, a twin.
+#[derive(Clone, Copy)]
+struct Suffix {
+    base: usize,
+    generation: u8,
+    twin: bool,
+}
+
+const fn suffix(name: &[u8]) -> Suffix {
+    let mut end = name.len();
+    let twin = ends_with(name, end, b"_ptsz") || ends_with(name, end, b"_ptds");
+    if twin {
+        end -= 5;
+    }
+    let mut generation = 1;
+    if end > 3 && name[end - 3] == b'_' && name[end - 2] == b'v' && name[end - 1].is_ascii_digit() {
+        generation = name[end - 1] - b'0';
+        end -= 3;
+    }
+    Suffix {
+        base: end,
+        generation,
+        twin,
+    }
+}
+
+const fn ends_with(name: &[u8], end: usize, tail: &[u8]) -> bool {
+    if end < tail.len() {
+        return false;
+    }
+    let mut i = 0;
+    while i < tail.len() {
+        if name[end - tail.len() + i] != tail[i] {
+            return false;
+        }
+        i += 1;
+    }
+    true
+}
+
+const NONE: u16 = u16::MAX;
+const SLOTS: usize = 2048; // a power of two, at least twice the number of base names
+const _: () = assert!(DRIVER_COUNT * 2 <= SLOTS && DRIVER_COUNT < NONE as usize);
+
+/// Base names by hash; forms of one base chained in table order.
+struct Index {
+    slots: [u16; SLOTS],
+    next: [u16; DRIVER_COUNT],
+}
+
+static INDEX: Index = Index::build();
+
+impl Index {
+    const fn build() -> Self {
+        let mut index = Self {
+            slots: [NONE; SLOTS],
+            next: [NONE; DRIVER_COUNT],
+        };
+        let mut i = 0;
+        while i < DRIVER_COUNT {
+            index.insert(i);
+            i += 1;
+        }
+        index
+    }
+
+    const fn insert(&mut self, i: usize) {
+        let name = DRIVER_FLAT[i].name.as_bytes();
+        let base = suffix(name).base;
+        let mut slot = hash(name, base) % SLOTS;
+        while self.slots[slot] != NONE {
+            let mut last = self.slots[slot] as usize;
+            if same_base(DRIVER_FLAT[last].name.as_bytes(), name, base) {
+                while self.next[last] != NONE {
+                    last = self.next[last] as usize;
+                }
+                self.next[last] = i as u16;
+                return;
+            }
+            slot = (slot + 1) % SLOTS;
+        }
+        self.slots[slot] = i as u16;
+    }
+
+    fn first(&self, base: &[u8]) -> Option<usize> {
+        let mut slot = hash(base, base.len()) % SLOTS;
+        while self.slots[slot] != NONE {
+            let i = self.slots[slot] as usize;
+            if same_base(DRIVER_FLAT[i].name.as_bytes(), base, base.len()) {
+                return Some(i);
+            }
+            slot = (slot + 1) % SLOTS;
+        }
+        None
+    }
+}
+
+/// FNV-1a over the first `len` bytes.
+const fn hash(name: &[u8], len: usize) -> usize {
+    let mut h: u32 = 0x811c_9dc5;
+    let mut i = 0;
+    while i < len {
+        h = (h ^ name[i] as u32).wrapping_mul(0x0100_0193);
+        i += 1;
+    }
+    (h ^ (h >> 15)) as usize
+}
+
+/// Whether `name`'s base is the first `len` bytes of `other`.
+const fn same_base(name: &[u8], other: &[u8], len: usize) -> bool {
+    if suffix(name).base != len {
+        return false;
+    }
+    let mut i = 0;
+    while i < len {
+        if name[i] != other[i] {
+            return false;
+        }
+        i += 1;
+    }
+    true
+}

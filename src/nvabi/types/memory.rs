@@ -1,0 +1,132 @@
+//! The structures of memory calls: locations, pools, physical allocations, handles between processes.
+//!
+//! Layouts are those of cuda.h 13.5; every size and offset below was read from the header with a C
+//! compiler and is held by `layout!`. Older headers define the same layouts under the same names.
+
+use super::*;
+
+/// Where memory lives: on a device, on the host, or on one NUMA node.
+///
+/// `id` is a union in the header from CUDA 13 on (a locality domain of a device in its two low bytes);
+/// for devices and NUMA nodes it is the plain number.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CUmemLocation {
+    pub kind: CUmemLocationType,
+    pub id: i32,
+}
+layout!(CUmemLocation, 8, kind: 0, id: 4);
+
+/// A 16-byte identifier: of a device, or of an export table.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CUuuid {
+    pub bytes: [c_char; 16],
+}
+layout!(CUuuid, 16, bytes: 0);
+
+/// An opaque name of a device allocation that another process can open.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CUipcMemHandle {
+    pub reserved: [c_char; 64],
+}
+layout!(CUipcMemHandle, 64, reserved: 0);
+
+/// An opaque name of an event that another process can open.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CUipcEventHandle {
+    pub reserved: [c_char; 64],
+}
+layout!(CUipcEventHandle, 64, reserved: 0);
+
+/// Who may reach a mapping, and how.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CUmemAccessDesc {
+    pub location: CUmemLocation,
+    pub flags: CUmemAccess_flags,
+}
+layout!(CUmemAccessDesc, 12, location: 0, flags: 8);
+
+/// What a memory pool is made of; `max_size` is in bytes, 0 = as far as the device goes.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CUmemPoolProps {
+    pub alloc_type: CUmemAllocationType,
+    pub handle_types: CUmemAllocationHandleType,
+    pub location: CUmemLocation,
+    pub win32_security_attributes: *mut c_void,
+    pub max_size: usize,
+    pub usage: u16,
+    pub gpu_direct_rdma_capable: u8,
+    pub reserved: [u8; 53],
+}
+layout!(
+    CUmemPoolProps,
+    88,
+    alloc_type: 0, handle_types: 4, location: 8, win32_security_attributes: 16, max_size: 24,
+    usage: 32, gpu_direct_rdma_capable: 34, reserved: 35
+);
+
+/// The flags inside `CUmemAllocationProp`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CUmemAllocationFlags {
+    pub compression_type: u8,
+    pub gpu_direct_rdma_capable: u8,
+    pub usage: u16,
+    pub reserved: [u8; 4],
+}
+layout!(
+    CUmemAllocationFlags,
+    8,
+    compression_type: 0, gpu_direct_rdma_capable: 1, usage: 2, reserved: 4
+);
+
+/// What a physical allocation (`cuMemCreate`) is made of.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CUmemAllocationProp {
+    pub kind: CUmemAllocationType,
+    pub requested_handle_types: CUmemAllocationHandleType,
+    pub location: CUmemLocation,
+    pub win32_handle_meta_data: *mut c_void,
+    pub alloc_flags: CUmemAllocationFlags,
+}
+layout!(
+    CUmemAllocationProp,
+    32,
+    kind: 0, requested_handle_types: 4, location: 8, win32_handle_meta_data: 16, alloc_flags: 24
+);
+
+/// An opaque name of a pool allocation for another process.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CUmemPoolPtrExportData {
+    pub reserved: [u8; 64],
+}
+layout!(CUmemPoolPtrExportData, 64, reserved: 0);
+
+/// The shape of a multicast object; `size` in bytes per device.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CUmulticastObjectProp {
+    pub num_devices: u32,
+    pub size: usize,
+    pub handle_types: u64,
+    pub flags: u64,
+}
+layout!(CUmulticastObjectProp, 32, num_devices: 0, size: 8, handle_types: 16, flags: 24);
+
+/// How one or several copies of a batch may read their source.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CUmemcpyAttributes {
+    pub src_access_order: CUmemcpySrcAccessOrder,
+    pub src_loc_hint: CUmemLocation,
+    pub dst_loc_hint: CUmemLocation,
+    pub flags: u32,
+}
+layout!(CUmemcpyAttributes, 24, src_access_order: 0, src_loc_hint: 4, dst_loc_hint: 12, flags: 20);
