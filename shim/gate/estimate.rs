@@ -1,0 +1,213 @@
+//! How long will this launch run? Learned per kernel and shape, for as many as fit a small table.
+//!
+//! Kernels last from 2 µs to many ms, so bounding what is in flight needs time, not a count. A key is
+//! a function with its grid and block (or a graph); its estimate is a moving mean of what marks
+//! in the stream measured. An unknown key gets a high guess, which follows what was seen
+//! asymmetrically: quickly up, slowly down. A wrong estimate costs a little idle time or a
+//! little overrun, never a wrong bill: the daemon charges by its own clock.
+#![forbid(unsafe_code)]
+
+/// What is launched: a digest of function, grid and block, or of a graph.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Key(pub u64);
+
+impl Key {
+    /// Folds numbers into a key; never zero, which marks an empty entry.
+    #[must_use]
+    pub fn of(parts: &[u64]) -> Key {
+        let mix = |hash: u64, part: &u64| {
+            let x = (hash ^ part).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            x ^ (x >> 29)
+        };
+        Key(parts.iter().fold(0x5151_c0de, mix) | 1)
+    }
+}
+
+/// An expectation of one launch's run time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Estimate {
+    /// Nanoseconds.
+    pub ns: u64,
+    /// Whether it was measured or is a guess.
+    pub known: bool,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Entry {
+    key: u64,
+    ns: u64,
+    samples: u32,
+    used: u32,
+}
+
+/// Sets of two entries: 1024 keys, 24 KiB.
+const SETS: usize = 512;
+const WAYS: usize = 2;
+const GUESS_FIRST_NS: u64 = 100_000;
+const GUESS_MIN_NS: u64 = 10_000;
+const GUESS_MAX_NS: u64 = 20_000_000;
+const NS_MAX: u64 = 60_000_000_000;
+
+/// The table. Starts empty and without memory: a process alone on its GPU never needs one.
+#[derive(Debug)]
+pub struct Estimates {
+    entries: Vec<Entry>,
+    guess: u64,
+    clock: u32,
+}
+
+impl Default for Estimates {
+    fn default() -> Self {
+        Estimates { entries: Vec::new(), guess: GUESS_FIRST_NS, clock: 0 }
+    }
+}
+
+impl Estimates {
+    /// What a launch of `key` will take.
+    pub fn expect(&mut self, key: Key) -> Estimate {
+        self.clock = self.clock.wrapping_add(1);
+        let clock = self.clock;
+        match self.find(key) {
+            Some(entry) => {
+                entry.used = clock;
+                Estimate { ns: entry.ns, known: true }
+            }
+            None => Estimate { ns: self.guess, known: false },
+        }
+    }
+
+    /// A launch of `key` was measured. The first few samples count half each, because the very
+    /// first often holds one-time costs such as the loading of a module.
+    pub fn observe(&mut self, key: Key, ns: u64) {
+        let ns = ns.clamp(1, NS_MAX);
+        let entry = self.claim(key);
+        let share = match entry.samples {
+            0 => 1,
+            1..4 => 2,
+            _ => 8,
+        };
+        entry.samples = entry.samples.saturating_add(1);
+        entry.ns = entry.ns - entry.ns / share + ns / share;
+        let mean = entry.ns;
+        let towards = if mean > self.guess {
+            self.guess + (mean - self.guess) / 8
+        } else {
+            self.guess - (self.guess - mean) / 64
+        };
+        self.guess = towards.clamp(GUESS_MIN_NS, GUESS_MAX_NS);
+    }
+
+    /// A launch of `key` took at most `ns`: lowers an estimate, never raises one.
+    pub fn observe_at_most(&mut self, key: Key, ns: u64) {
+        if self.find(key).is_none_or(|entry| entry.ns > ns) {
+            self.observe(key, ns);
+        }
+    }
+
+    /// A mixed group with a launch of `key` took `measured` where `expected` was expected: moves
+    /// the estimate an eighth of the way.
+    pub fn scale(&mut self, key: Key, measured: u64, expected: u64) {
+        if let Some(entry) = self.find(key) {
+            let target = u128::from(entry.ns) * u128::from(measured) / u128::from(expected.max(1));
+            let target = u64::try_from(target).unwrap_or(NS_MAX).clamp(1, NS_MAX);
+            entry.ns = (entry.ns - entry.ns / 8 + target / 8).max(1);
+        }
+    }
+
+    fn set(key: Key) -> usize {
+        (key.0 >> 20) as usize % SETS * WAYS
+    }
+
+    fn find(&mut self, key: Key) -> Option<&mut Entry> {
+        let first = Self::set(key);
+        let set = self.entries.get_mut(first..first + WAYS)?;
+        set.iter_mut().find(|entry| entry.key == key.0)
+    }
+
+    /// The entry of `key`, in place of the one least recently used where it is new.
+    fn claim(&mut self, key: Key) -> &mut Entry {
+        if self.entries.is_empty() {
+            self.entries = vec![Entry::default(); SETS * WAYS];
+        }
+        let first = Self::set(key);
+        let age = |entry: &Entry| match entry.key {
+            k if k == key.0 => u32::MAX,
+            0 => u32::MAX - 1,
+            _ => self.clock.wrapping_sub(entry.used).min(u32::MAX - 2),
+        };
+        let (a, b) = (age(&self.entries[first]), age(&self.entries[first + 1]));
+        let entry = &mut self.entries[if a >= b { first } else { first + 1 }];
+        if entry.key != key.0 {
+            *entry = Entry { key: key.0, used: self.clock, ..Entry::default() };
+        }
+        entry
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn learns_and_follows() {
+        let mut table = Estimates::default();
+        let key = Key::of(&[1, 2, 3]);
+        assert_eq!(table.expect(key), Estimate { ns: GUESS_FIRST_NS, known: false });
+        table.observe(key, 9_000_000); // loading
+        for _ in 0..40 {
+            table.observe(key, 20_000);
+        }
+        let learned = table.expect(key);
+        assert!(learned.known && (19_000..40_000).contains(&learned.ns), "{learned:?}");
+        for _ in 0..60 {
+            table.observe(key, 200_000);
+        }
+        assert!((190_000..=200_000).contains(&table.expect(key).ns));
+    }
+
+    #[test]
+    fn upper_bounds_only_lower() {
+        let mut table = Estimates::default();
+        let key = Key::of(&[7]);
+        table.observe(key, 50_000);
+        table.observe_at_most(key, 900_000);
+        assert_eq!(table.expect(key).ns, 50_000);
+        table.observe_at_most(key, 10_000);
+        assert!(table.expect(key).ns < 50_000);
+    }
+
+    #[test]
+    fn the_guess_rises_fast_and_stays_in_bounds() {
+        let mut table = Estimates::default();
+        for i in 0..200 {
+            table.observe(Key::of(&[i]), NS_MAX);
+        }
+        assert_eq!(table.expect(Key::of(&[999_999])).ns, GUESS_MAX_NS);
+        for i in 0..2_000 {
+            table.observe(Key::of(&[i, i]), 1);
+        }
+        assert_eq!(table.expect(Key::of(&[888_888])).ns, GUESS_MIN_NS);
+    }
+
+    #[test]
+    fn more_keys_than_room_forgets_the_old() {
+        let mut table = Estimates::default();
+        for i in 0..100_000 {
+            table.observe(Key::of(&[i]), 5_000 + i);
+            let fresh = table.expect(Key::of(&[i]));
+            assert!(fresh.known && fresh.ns == 5_000 + i);
+        }
+        assert_eq!(table.entries.len(), SETS * WAYS);
+    }
+
+    #[test]
+    fn scaling_is_total() {
+        let mut table = Estimates::default();
+        let key = Key::of(&[3]);
+        table.scale(key, 5, 5);
+        table.observe(key, 8_000);
+        table.scale(key, u64::MAX, 0);
+        table.scale(key, 0, u64::MAX);
+        assert!(table.expect(key).ns >= 1 && table.expect(key).ns <= NS_MAX);
+    }
+}

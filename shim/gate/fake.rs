@@ -1,0 +1,132 @@
+//! A driver and a daemon's pages for tests: streams run their launches one after the other in real
+//! time, on one GPU shared by all, and everything that may not happen is counted.
+
+use super::port::{Context, Event, Pages, Progress, Stream, World};
+use gpuslice_wire::limits::LANES_MAX;
+use gpuslice_wire::page::{ClientLane, ClientPage, ContainerPage};
+use std::collections::HashMap;
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::{Mutex, MutexGuard};
+
+pub fn blank_client_lane() -> ClientLane {
+    // SAFETY: atomics and padding integers; all bits zero is a value of each.
+    unsafe { std::mem::zeroed() }
+}
+
+pub fn blank_container() -> &'static ContainerPage {
+    // SAFETY: as above.
+    Box::leak(Box::new(unsafe { std::mem::zeroed() }))
+}
+
+fn blank_client() -> &'static ClientPage {
+    // SAFETY: as above.
+    Box::leak(Box::new(unsafe { std::mem::zeroed() }))
+}
+
+#[derive(Default)]
+pub struct Gpu {
+    /// When everything launched so far is done, ns.
+    pub busy_until: u64,
+    /// Event -> when it completes.
+    events: HashMap<usize, u64>,
+    next: usize,
+    /// When each stream is done.
+    streams: HashMap<usize, u64>,
+    pub capturing: Vec<Stream>,
+    pub dead: Vec<Stream>,
+    pub misuse: Vec<&'static str>,
+    pub lost: bool,
+}
+
+pub struct Fake {
+    pub pages: Mutex<Pages>,
+    pub gpu: Mutex<Gpu>,
+    pub rings: AtomicU32,
+    pub reconnects: AtomicU32,
+}
+
+impl Fake {
+    pub fn new() -> &'static Fake {
+        let container = blank_container();
+        container.lanes.store(1, SeqCst);
+        container.heartbeat_ns.store(u64::MAX, SeqCst);
+        Box::leak(Box::new(Fake {
+            pages: Mutex::new(Pages { container, client: blank_client() }),
+            gpu: Mutex::default(),
+            rings: AtomicU32::new(0),
+            reconnects: AtomicU32::new(0),
+        }))
+    }
+
+    pub fn gpu(&self) -> MutexGuard<'_, Gpu> {
+        self.gpu.lock().expect("no test panics with the GPU in hand")
+    }
+
+    /// The driver's launch of a kernel of `ns`.
+    pub fn launch(&self, stream: Stream, ns: u64) {
+        let now = super::os::now();
+        let mut gpu = self.gpu();
+        let end = gpu.busy_until.max(now) + ns;
+        gpu.busy_until = end;
+        gpu.streams.insert(stream.0, end);
+    }
+}
+
+impl World for Fake {
+    fn pages(&self) -> Option<Pages> {
+        Some(*self.pages.lock().expect("unpoisoned"))
+    }
+    fn lane(&self) -> Option<usize> {
+        const { assert!(LANES_MAX > 0) };
+        Some(0)
+    }
+    fn ring(&self) {
+        self.rings.fetch_add(1, SeqCst);
+    }
+    fn reconnect(&self) {
+        self.reconnects.fetch_add(1, SeqCst);
+    }
+    fn context(&self) -> Option<Context> {
+        Some(Context(1))
+    }
+    fn within(&self, _: Context, work: &mut dyn FnMut()) -> bool {
+        let lost = self.gpu().lost;
+        if !lost {
+            work();
+        }
+        !lost
+    }
+    fn capturing(&self, stream: Stream) -> bool {
+        self.gpu().capturing.contains(&stream)
+    }
+    fn event(&self) -> Option<Event> {
+        let mut gpu = self.gpu();
+        gpu.next += 1;
+        Some(Event(gpu.next))
+    }
+    fn record(&self, event: Event, stream: Stream) -> bool {
+        let mut gpu = self.gpu();
+        if gpu.capturing.contains(&stream) {
+            gpu.misuse.push("recorded into a stream under capture");
+        }
+        if gpu.dead.contains(&stream) {
+            gpu.misuse.push("recorded into a destroyed stream");
+        }
+        let end = gpu.streams.get(&stream.0).copied().unwrap_or(0).max(super::os::now());
+        gpu.events.insert(event.0, end);
+        !gpu.lost
+    }
+    fn progress(&self, event: Event) -> Progress {
+        let gpu = self.gpu();
+        let pending = gpu.events.get(&event.0).is_some_and(|end| *end > super::os::now());
+        if pending && !gpu.lost { Progress::Pending } else { Progress::Done }
+    }
+    fn elapsed(&self, from: Event, to: Event) -> Option<u64> {
+        let gpu = self.gpu();
+        Some(gpu.events.get(&to.0)?.saturating_sub(*gpu.events.get(&from.0)?))
+    }
+    fn discard(&self, event: Event) {
+        self.gpu().events.remove(&event.0);
+    }
+}

@@ -1,0 +1,248 @@
+//! One lane's streams and the events in them: how the gate learns what the GPU has finished.
+//!
+//! A *tail* is a stream of a context the process launches into. Behind its launches go marks
+//! (see `window.rs`); in front of the first launch into an idle stream goes a base, so that base to
+//! mark, or mark to mark, is the time the launches between them ran. Events are pooled per context.
+//!
+//! Three rules keep this harmless. Nothing is put into a stream that is being captured. A
+//! per-thread stream is marked by its own thread at every launch, because no other thread can.
+//! And whatever the driver refuses counts as finished, or as finished once its estimated time is
+//! well over: a broken context must not hold anybody's turn.
+#![forbid(unsafe_code)]
+
+use super::estimate::Estimates;
+use super::port::{Context, Event, Stream, World};
+use super::window::{Flight, Group, TAILS_MAX, Tail};
+
+/// A stream of a context, and of a thread where it is a per-thread one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Line {
+    /// The context.
+    pub context: Context,
+    /// The stream in it.
+    pub stream: Stream,
+    /// Which thread's, for [`Stream::PER_THREAD`]; else 0.
+    pub thread: u64,
+}
+
+#[derive(Debug)]
+struct Slot {
+    line: Option<Line>,
+    /// The mark of the group retired last: the base of the next.
+    last: Option<Event>,
+}
+
+/// Unused events kept per lane.
+const SPARE_MAX: usize = 256;
+
+/// What one lane knows of its work. Lives behind the lane's lock.
+#[derive(Debug, Default)]
+pub struct Marks {
+    /// What is in flight.
+    pub flight: Flight,
+    /// How long things take.
+    pub estimates: Estimates,
+    slots: Vec<Slot>,
+    spare: Vec<(Context, Event)>,
+}
+
+impl Marks {
+    /// The tail of `line`; `None` when too many streams are busy at once.
+    pub fn tail(&mut self, world: &dyn World, line: Line) -> Option<Tail> {
+        let known = self.slots.iter().position(|slot| slot.line == Some(line));
+        let index = match known {
+            Some(index) => index,
+            None => self.fresh(world, line)?,
+        };
+        Tail::try_from(index).ok()
+    }
+
+    fn fresh(&mut self, world: &dyn World, line: Line) -> Option<usize> {
+        let slot = Slot { line: Some(line), last: None };
+        if self.slots.len() < TAILS_MAX {
+            self.slots.push(slot);
+            return Some(self.slots.len() - 1);
+        }
+        let idle = |(index, slot): &(usize, &Slot)| {
+            slot.line.is_none() || !self.flight.busy(*index as Tail)
+        };
+        let index = self.slots.iter().enumerate().find(idle)?.0;
+        let old = std::mem::replace(&mut self.slots[index], slot);
+        if let (Some(line), Some(event)) = (old.line, old.last) {
+            self.recycle(world, line.context, event);
+        }
+        Some(index)
+    }
+
+    fn line(&self, tail: Tail) -> Option<Line> {
+        self.slots.get(usize::from(tail))?.line
+    }
+
+    /// An event put into the stream of `tail` now; its context is current.
+    fn put(&mut self, world: &dyn World, line: Line) -> Option<Event> {
+        let kept = self.spare.iter().rposition(|(context, _)| *context == line.context);
+        let event = match kept {
+            Some(index) => self.spare.swap_remove(index).1,
+            None => world.event()?,
+        };
+        if world.record(event, line.stream) {
+            return Some(event);
+        }
+        world.discard(event);
+        None
+    }
+
+    /// The base for a launch into `tail`, if its stream is idle and therefore needs one.
+    pub fn base(&mut self, world: &dyn World, tail: Tail) -> Option<Event> {
+        let line = self.line(tail)?;
+        if self.flight.busy(tail) { None } else { self.put(world, line) }
+    }
+
+    /// Puts a mark behind the open group of `tail`, from a thread that has its context current.
+    pub fn mark(&mut self, world: &dyn World, now: u64, tail: Tail) {
+        let Some(line) = self.line(tail) else { return };
+        match self.put(world, line) {
+            Some(event) => {
+                if let Some(unused) = self.flight.mark(tail, event) {
+                    self.recycle(world, line.context, unused);
+                }
+            }
+            None => self.forget_tail(world, now, tail),
+        }
+    }
+
+    /// Marks the open group of `tail`, if there is one, from a thread that has its context current.
+    pub fn close(&mut self, world: &dyn World, now: u64, tail: Tail) {
+        if self.flight.open().iter().any(|(open, _)| *open == tail) {
+            self.mark(world, now, tail);
+        }
+    }
+
+    /// Marks every open group, from any thread. A stream under capture is left alone and given up
+    /// once its estimated time is well over.
+    pub fn mark_all(&mut self, world: &dyn World, now: u64) {
+        let current = world.context();
+        for (tail, due) in self.flight.open() {
+            let Some(line) = self.line(tail) else { continue };
+            let mut marked = false;
+            let mut mark = || {
+                if line.thread == 0 && !world.capturing(line.stream) {
+                    self.mark(world, now, tail);
+                    marked = true;
+                }
+            };
+            let there = if current == Some(line.context) {
+                mark();
+                true
+            } else {
+                world.within(line.context, &mut mark)
+            };
+            if !there || (!marked && now > due) {
+                self.forget_tail(world, now, tail);
+            }
+        }
+    }
+
+    /// Takes out what has finished, and learns from it.
+    pub fn collect(&mut self, world: &dyn World, now: u64) {
+        while let Some(group) = self.flight.retire(now, |event| world.progress(event)) {
+            self.learn(world, group);
+        }
+    }
+
+    /// [`Marks::collect`] from a thread without a context of its own.
+    pub fn collect_elsewhere(&mut self, world: &dyn World, now: u64) {
+        let Some(context) = self.flight.oldest().and_then(|tail| self.line(tail)) else { return };
+        if !world.within(context.context, &mut || self.collect(world, now)) {
+            self.forget(world, now, |line| line.context == context.context);
+        }
+    }
+
+    /// The measured time of a group updates its kernels' estimates. A group whose launches came
+    /// apart holds idle time between them, so it only bounds them from above.
+    fn learn(&mut self, world: &dyn World, group: Group) {
+        let Some(line) = self.line(group.tail) else { return };
+        let slot = &mut self.slots[usize::from(group.tail)];
+        let previous = std::mem::replace(&mut slot.last, group.mark);
+        let base = group.base.or(previous);
+        if let (Some(from), Some(to)) = (base, group.mark)
+            && let Some(ns) = world.elapsed(from, to)
+        {
+            let dense = (group.span.1 - group.span.0).saturating_mul(2) <= ns;
+            match group.keys[..] {
+                [key] if dense => self.estimates.observe(key, ns / u64::from(group.launches)),
+                [key] => self.estimates.observe_at_most(key, ns / u64::from(group.launches)),
+                _ if dense => {
+                    for key in group.keys {
+                        self.estimates.scale(key, ns, group.expected);
+                    }
+                }
+                _ => {}
+            }
+        }
+        for event in [group.base, previous].into_iter().flatten() {
+            self.recycle(world, line.context, event);
+        }
+    }
+
+    /// Keeps an event for later use.
+    pub fn recycle(&mut self, world: &dyn World, context: Context, event: Event) {
+        if self.spare.len() < SPARE_MAX {
+            self.spare.push((context, event));
+        } else {
+            world.discard(event);
+        }
+    }
+
+    /// Hands back a base whose launch failed.
+    pub fn unused(&mut self, world: &dyn World, tail: Tail, base: Option<Event>) {
+        if let (Some(line), Some(event)) = (self.line(tail), base) {
+            self.recycle(world, line.context, event);
+        }
+    }
+
+    fn forget_tail(&mut self, world: &dyn World, now: u64, tail: Tail) {
+        while let Some(group) = self.flight.forget(now, tail) {
+            for event in [group.base, group.mark].into_iter().flatten() {
+                world.discard(event);
+            }
+        }
+    }
+
+    /// Forgets every stream `gone` names, and what is in flight there. Events are left behind only
+    /// in a context that dies with them.
+    pub fn forget(&mut self, world: &dyn World, now: u64, gone: impl Fn(&Line) -> bool) {
+        for index in 0..self.slots.len() {
+            let Some(line) = self.slots[index].line.filter(&gone) else { continue };
+            self.forget_tail(world, now, index as Tail);
+            self.slots[index].line = None;
+            if let Some(event) = self.slots[index].last.take() {
+                self.recycle(world, line.context, event);
+            }
+        }
+    }
+
+    /// The streams `gone` names are about to be destroyed: puts their last marks, and never touches
+    /// the streams again.
+    pub fn bury(&mut self, world: &dyn World, now: u64, gone: impl Fn(&Line) -> bool) {
+        for index in 0..self.slots.len() {
+            let Some(line) = self.slots[index].line.filter(&gone) else { continue };
+            let tail = index as Tail;
+            if !world.within(line.context, &mut || self.close(world, now, tail)) {
+                self.forget_tail(world, now, tail);
+            }
+            self.slots[index].line = Some(Line { stream: Stream::GONE, ..line });
+        }
+    }
+
+    /// Drops the pool of a context about to be destroyed.
+    pub fn drop_context(&mut self, world: &dyn World, now: u64, context: Context) {
+        self.forget(world, now, |line| line.context == context);
+        self.spare.retain(|(owner, event)| {
+            if *owner == context {
+                world.discard(*event);
+            }
+            *owner != context
+        });
+    }
+}

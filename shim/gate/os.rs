@@ -1,0 +1,63 @@
+//! The few things the gate asks of the kernel: a clock, a futex, a quiet thread.
+
+use std::sync::atomic::AtomicU32;
+
+/// CLOCK_MONOTONIC, ns: the clock the daemon stamps pages with.
+#[must_use]
+pub fn now() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `time` is a live timespec; the clock exists on every Linux.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// Sleeps while `word` is `expected`, at most `ns`, and not past a signal. `word` may lie in a
+/// read-only shared mapping.
+pub fn wait(word: &AtomicU32, expected: u32, ns: u64) {
+    let time = libc::timespec {
+        tv_sec: (ns / 1_000_000_000) as libc::time_t,
+        tv_nsec: (ns % 1_000_000_000) as libc::c_long,
+    };
+    // SAFETY: FUTEX_WAIT reads the aligned word and the timespec, both alive during the call.
+    unsafe {
+        libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAIT, expected, &raw const time)
+    };
+}
+
+/// Wakes everybody who waits for `word`, in whatever process.
+pub fn wake(word: &AtomicU32) {
+    // SAFETY: FUTEX_WAKE only takes the address of the live word as a key.
+    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, i32::MAX) };
+}
+
+/// Starts a thread that takes none of the process's signals and wakes on time. Answers whether it
+/// runs.
+pub fn spawn(work: impl FnOnce() + Send + 'static) -> bool {
+    let mut old = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
+    let mut all = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: both sets are live; sigfillset initialises `all`, pthread_sigmask `old`. The mask is
+    // inherited by the new thread and put back for this one below.
+    unsafe {
+        libc::sigfillset(all.as_mut_ptr());
+        if libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), old.as_mut_ptr()) != 0 {
+            return false;
+        }
+    }
+    let quiet = move || {
+        // SAFETY: sets the timer slack of this thread alone.
+        unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1_000_u64) };
+        work();
+    };
+    let thread = std::thread::Builder::new().name("gpuslice-gate".into()).stack_size(1 << 20);
+    let started = thread.spawn(quiet).is_ok();
+    // SAFETY: `old` was filled in above.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, old.as_ptr(), std::ptr::null_mut()) };
+    started
+}
+
+/// A number that differs between living threads.
+#[must_use]
+pub fn thread_mark() -> u64 {
+    thread_local!(static MARK: u8 = const { 0 });
+    MARK.try_with(|mark| std::ptr::from_ref(mark) as u64).unwrap_or(1)
+}

@@ -1,0 +1,307 @@
+//! The way of one launch through the gate when the fast path is closed.
+//!
+//! # The word
+//! Launches look at one word and go if it is [`OPEN`]. It is open only while nobody takes turns and
+//! this process has said that it wants the GPU. The gate thread closes it every now and then; the
+//! next launch comes through here, is seen, and opens it again. A process nobody saw between two
+//! closings is idle: the second-chance bit of page replacement, at the cost of one slow launch
+//! in 20 ms.
+//!
+//! # Locks
+//! Each lane has one lock. It is held for events put into streams and asked about, never for the launch
+//! itself, nor while waiting for a turn or for room in the window, so the gate thread can always get
+//! it and report that all is quiet.
+
+use super::claim;
+use super::estimate::Key;
+use super::marks::{Line, Marks};
+use super::os;
+use super::port::{Context, Event, Pages, Stream, World};
+use super::turn::{Verdict, Words};
+use super::window::{Admission, HELD_MAX_NS, Tail};
+use gpuslice_wire::limits::LANES_MAX;
+use gpuslice_wire::page::ClientLane;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// The word's value while launches need not stop.
+pub const OPEN: u32 = 1;
+/// The word's value while they must.
+pub const CLOSED: u32 = 0;
+
+/// Longest sleep at the gate between two looks at the heartbeat.
+const LOOK_NS: u64 = 50_000_000;
+/// Without turns, launches are marked at most this often.
+const SAMPLE_NS: u64 = 5_000_000;
+/// With several GPUs the word stays closed this long, so that launches on each are seen.
+const SEEN_NS: u64 = 1_000_000;
+
+/// What is about to be launched.
+#[derive(Clone, Copy, Debug)]
+pub struct Work {
+    /// Launches of equal key take about equally long.
+    pub key: Key,
+    /// Where it is launched into.
+    pub stream: Stream,
+}
+
+/// What the gate knows of one GPU.
+#[derive(Debug, Default)]
+pub struct Lane {
+    /// Streams, marks, estimates.
+    pub marks: Marks,
+    /// When a launch was last seen, ns.
+    pub seen: u64,
+    /// Launches held at the gate now.
+    pub waiting: u32,
+    /// When a launch without turns was last marked, ns.
+    sampled: u64,
+}
+
+/// The gate of one process.
+pub struct Gate {
+    /// Driver and link.
+    pub world: &'static dyn World,
+    /// What the fast path looks at.
+    pub word: &'static AtomicU32,
+    lanes: [Mutex<Lane>; LANES_MAX],
+    thread: AtomicBool,
+    /// When the word was last opened and closed, ns.
+    pub opened: AtomicU64,
+    /// See `opened`.
+    pub closed: AtomicU64,
+}
+
+/// A launch that was let in and must be told to [`Gate::leave`].
+#[derive(Debug)]
+pub struct Ticket {
+    lane: usize,
+    tail: Tail,
+    key: Key,
+    ns: u64,
+    base: Option<Event>,
+    mark: bool,
+    now: u64,
+}
+
+/// One launch on its way.
+struct Visit<'a> {
+    pages: Pages,
+    index: usize,
+    work: &'a Work,
+    line: Line,
+}
+
+impl Visit<'_> {
+    fn claims(&self) -> &'static ClientLane {
+        &self.pages.client.lane[self.index]
+    }
+
+    fn words(&self) -> claim::Words<'static> {
+        claim::Words { turn: &self.pages.container.lane[self.index].turn, claims: self.claims() }
+    }
+}
+
+impl Gate {
+    /// A closed gate.
+    pub fn new(world: &'static dyn World, word: &'static AtomicU32) -> Gate {
+        Gate {
+            world,
+            word,
+            lanes: Default::default(),
+            thread: AtomicBool::new(false),
+            opened: AtomicU64::new(0),
+            closed: AtomicU64::new(0),
+        }
+    }
+
+    /// The state of a lane, alone.
+    pub fn lane(&self, index: usize) -> MutexGuard<'_, Lane> {
+        self.lanes[index].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until the launch may go. With a ticket, [`Gate::leave`] must follow it.
+    pub fn enter(&'static self, work: &Work) -> Option<Ticket> {
+        let pages = self.world.pages()?;
+        if self.world.capturing(work.stream) {
+            return None; // Becomes a node of a graph; the graph's launch is work.
+        }
+        let index = self.world.lane().filter(|index| *index < LANES_MAX)?;
+        let context = self.world.context()?;
+        self.start_thread();
+        let thread = if work.stream == Stream::PER_THREAD { os::thread_mark() } else { 0 };
+        let line = Line { context, stream: work.stream, thread };
+        let visit = Visit { pages, index, work, line };
+        let (mut began, mut held) = (None, None);
+        loop {
+            let now = os::now();
+            // The daemon may have come back with other pages while this launch waited.
+            let visit = Visit { pages: self.world.pages()?, ..visit };
+            let mut lane = self.lane(index);
+            self.want(&visit);
+            lane.seen = now;
+            let words = Words::read(visit.pages.container, index);
+            let (turn, pause) = match words.judge(now) {
+                Verdict::Free => {
+                    self.count_wait(&visit, now, began);
+                    return self.pass_free(&visit, lane, now);
+                }
+                Verdict::Wait { turn } => (turn, LOOK_NS),
+                Verdict::Turn { turn, .. } if !visit.words().take(turn) => continue,
+                Verdict::Turn { turn, end_ns } => {
+                    let left = end_ns.saturating_sub(now);
+                    match self.admit(&visit, &mut lane, now, words.window_ns, left) {
+                        Admission::Full(ns) if now - *held.get_or_insert(now) < HELD_MAX_NS => {
+                            (turn, ns)
+                        }
+                        _ => {
+                            self.count_wait(&visit, now, began);
+                            return self.ticket(&visit, lane, now, false);
+                        }
+                    }
+                }
+            };
+            began.get_or_insert(now);
+            lane.waiting += 1;
+            drop(lane);
+            os::wait(&visit.pages.container.lane[index].turn, turn, pause);
+            self.lane(index).waiting -= 1;
+        }
+    }
+
+    /// The launch came back from the driver; `done` says whether it was made.
+    pub fn leave(&self, ticket: Ticket, done: bool) {
+        let mut lane = self.lane(ticket.lane);
+        let marks = &mut lane.marks;
+        marks.flight.leave(ticket.ns);
+        if !done {
+            return marks.unused(self.world, ticket.tail, ticket.base);
+        }
+        let Ticket { tail, key, ns, base, now, .. } = ticket;
+        if marks.flight.launched(now, tail, key, ns, base) || ticket.mark {
+            marks.mark(self.world, now, tail);
+        }
+    }
+
+    /// Tells the daemon that this process wants the GPU, if it does not know yet.
+    fn want(&self, visit: &Visit<'_>) {
+        if visit.claims().want.load(Relaxed) == 0 {
+            visit.claims().want.store(1, SeqCst);
+            self.world.ring();
+            os::wake(&visit.pages.container.bell); // The gate thread must look after us again.
+        }
+    }
+
+    fn count_wait(&self, visit: &Visit<'_>, now: u64, began: Option<u64>) {
+        visit.claims().launches.fetch_add(1, Relaxed);
+        if let Some(began) = began {
+            visit.claims().waited_ns.fetch_add(now.saturating_sub(began), Relaxed);
+        }
+    }
+
+    /// Nobody takes turns: opens the word, and marks a launch now and then to see when it is done.
+    fn pass_free(
+        &self,
+        visit: &Visit<'_>,
+        mut lane: MutexGuard<'_, Lane>,
+        now: u64,
+    ) -> Option<Ticket> {
+        let container = visit.pages.container;
+        let seen = now.saturating_sub(self.closed.load(Relaxed)) >= SEEN_NS;
+        if container.gated.load(SeqCst) == 0 && (seen || container.lanes.load(Relaxed) <= 1) {
+            self.opened.store(now, Relaxed);
+            self.word.store(OPEN, SeqCst);
+            // The gate thread may have closed it for turns just before: look again after opening.
+            if container.gated.load(SeqCst) != 0 {
+                self.word.store(CLOSED, SeqCst);
+            }
+        }
+        if now.saturating_sub(lane.sampled) < SAMPLE_NS {
+            return None;
+        }
+        lane.sampled = now;
+        self.ticket(visit, lane, now, true)
+    }
+
+    /// Is there room in the window? Looks at what has finished only if the estimate says no.
+    fn admit(
+        &self,
+        visit: &Visit<'_>,
+        lane: &mut Lane,
+        now: u64,
+        window: u64,
+        left: u64,
+    ) -> Admission {
+        let marks = &mut lane.marks;
+        let ns = marks.estimates.expect(visit.work.key).ns;
+        if marks.flight.admit(now, ns, window, left) == Admission::Go {
+            return Admission::Go;
+        }
+        marks.mark_all(self.world, now);
+        marks.collect(self.world, now);
+        marks.flight.admit(now, ns, window, left)
+    }
+
+    /// Lets the launch in. An unknown kernel gets a group of its own, to be measured exactly.
+    fn ticket(
+        &self,
+        visit: &Visit<'_>,
+        mut lane: MutexGuard<'_, Lane>,
+        now: u64,
+        sample: bool,
+    ) -> Option<Ticket> {
+        let marks = &mut lane.marks;
+        if marks.flight.due(now) {
+            marks.collect(self.world, now);
+        }
+        let tail = marks.tail(self.world, visit.line)?;
+        let expected = marks.estimates.expect(visit.work.key);
+        if !expected.known {
+            marks.close(self.world, now, tail);
+        }
+        let base = marks.base(self.world, tail);
+        marks.flight.enter(expected.ns);
+        let mark = sample || !expected.known || visit.line.stream == Stream::PER_THREAD;
+        let (key, ns, lane) = (visit.work.key, expected.ns, visit.index);
+        Some(Ticket { lane, tail, key, ns, base, mark, now })
+    }
+
+    /// The stream is about to be destroyed: its last launches get their mark while it can be put.
+    pub fn stream_closing(&self, stream: Stream) {
+        let now = os::now();
+        for index in self.used() {
+            self.lane(index).marks.bury(self.world, now, |line| line.stream == stream);
+        }
+    }
+
+    /// The context is about to be destroyed by `call`, which waits for its work. Meanwhile the
+    /// process is not quiet, and after it nothing of the context is left.
+    pub fn context_closing<R>(&self, context: Context, call: impl FnOnce() -> R) -> R {
+        let now = os::now();
+        for index in self.used() {
+            let mut lane = self.lane(index);
+            lane.marks.drop_context(self.world, now, context);
+            lane.marks.flight.enter(0);
+        }
+        let result = call();
+        for index in self.used() {
+            self.lane(index).marks.flight.leave(0);
+        }
+        result
+    }
+
+    /// The lanes this process may have used.
+    fn used(&self) -> std::ops::Range<usize> {
+        let lanes = self.world.pages().map_or(0, |pages| pages.container.lanes.load(Relaxed));
+        0..(lanes as usize).min(LANES_MAX)
+    }
+
+    /// Starts the gate thread with the first launch. Where that fails, launches still take turns,
+    /// but the daemon has to wait for its own deadlines to believe that all is quiet.
+    fn start_thread(&'static self) {
+        if !self.thread.load(Relaxed) && !self.thread.swap(true, SeqCst) {
+            os::spawn(|| self.tend_for_ever());
+        }
+    }
+}

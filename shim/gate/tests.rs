@@ -1,0 +1,256 @@
+//! The gate against a fake driver and a hand-driven daemon, with real threads and real waiting.
+
+use super::estimate::Key;
+use super::fake::Fake;
+use super::os;
+use super::pass::{CLOSED, Gate, OPEN, Work};
+use super::port::Stream;
+use gpuslice_wire::page::{ClientLane, ContainerPage, MODE_OPEN, MODE_TURNS};
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::{Duration, Instant};
+
+const US: u64 = 1_000;
+
+struct Rig {
+    fake: &'static Fake,
+    gate: &'static Gate,
+}
+
+impl Rig {
+    fn new(mode: u32) -> Rig {
+        let fake = Fake::new();
+        let word = Box::leak(Box::new(AtomicU32::new(CLOSED)));
+        let rig = Rig { fake, gate: Box::leak(Box::new(Gate::new(fake, word))) };
+        rig.page().lane[0].mode.store(mode, SeqCst);
+        rig.page().gated.store(u32::from(mode == MODE_TURNS), SeqCst);
+        rig
+    }
+    fn page(&self) -> &'static ContainerPage {
+        self.fake.pages.lock().expect("unpoisoned").container
+    }
+    fn claims(&self) -> &'static ClientLane {
+        &self.fake.pages.lock().expect("unpoisoned").client.lane[0]
+    }
+    /// The daemon's grant or close.
+    fn turn(&self, turn: u32, ns: u64) {
+        let lane = &self.page().lane[0];
+        lane.turn_end_ns.store(os::now() + ns, SeqCst);
+        lane.turn.store(turn, SeqCst);
+        self.page().bell.fetch_add(1, SeqCst);
+        os::wake(&lane.turn);
+        os::wake(&self.page().bell);
+    }
+    fn launch(&self, key: u64, stream: usize, ns: u64) {
+        let work = Work { key: Key(key), stream: Stream(stream) };
+        if self.gate.word.load(SeqCst) == OPEN {
+            return self.fake.launch(work.stream, ns);
+        }
+        let ticket = self.gate.enter(&work);
+        self.fake.launch(work.stream, ns);
+        if let Some(ticket) = ticket {
+            self.gate.leave(ticket, true);
+        }
+    }
+}
+
+/// Waits for what must come; the limit is far beyond what any machine needs.
+fn eventually(what: &str, condition: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !condition() {
+        assert!(start.elapsed() < Duration::from_secs(20), "never: {what}");
+        std::thread::sleep(Duration::from_micros(200));
+    }
+}
+
+#[test]
+fn alone_the_word_opens_and_an_idle_process_stops_wanting() {
+    let rig = Rig::new(MODE_OPEN);
+    rig.page().lane[0].idle_us.store(5_000, SeqCst);
+    rig.launch(1, 0, US);
+    assert_eq!((rig.gate.word.load(SeqCst), rig.claims().want.load(SeqCst)), (OPEN, 1));
+    eventually("want is taken back", || rig.claims().want.load(SeqCst) == 0);
+    assert_eq!(rig.gate.word.load(SeqCst), CLOSED);
+    assert!(rig.fake.rings.load(SeqCst) >= 2);
+    rig.launch(1, 0, US);
+    assert_eq!((rig.gate.word.load(SeqCst), rig.claims().want.load(SeqCst)), (OPEN, 1));
+}
+
+#[test]
+fn a_busy_process_keeps_wanting() {
+    let rig = Rig::new(MODE_OPEN);
+    rig.page().lane[0].idle_us.store(50_000, SeqCst);
+    let end = Instant::now() + Duration::from_millis(300);
+    while Instant::now() < end {
+        rig.launch(1, 0, US);
+        let silent = rig.claims().want.load(SeqCst) == 0;
+        assert!(!silent, "want was taken back between two launches");
+        std::thread::sleep(Duration::from_micros(100));
+    }
+}
+
+#[test]
+fn turns_beginning_close_the_word_and_hold_launches() {
+    let rig = Rig::new(MODE_OPEN);
+    rig.launch(1, 0, US);
+    assert_eq!(rig.gate.word.load(SeqCst), OPEN);
+    rig.page().lane[0].mode.store(MODE_TURNS, SeqCst);
+    rig.page().gated.store(1, SeqCst);
+    rig.turn(2, 0);
+    eventually("the word closes", || rig.gate.word.load(SeqCst) == CLOSED);
+    std::thread::scope(|scope| {
+        let held = scope.spawn(|| rig.launch(1, 0, US));
+        eventually("a launch waits", || rig.gate.lane(0).waiting == 1);
+        assert!(!held.is_finished());
+        rig.turn(3, 5_000 * US);
+        held.join().expect("launches after the grant");
+    });
+    assert_eq!(rig.claims().active.load(SeqCst), 3);
+    rig.turn(4, 0);
+    eventually("quiet is reported", || rig.claims().drained.load(SeqCst) == 3);
+}
+
+#[test]
+fn quiet_is_reported_only_after_the_work_is_done() {
+    let rig = Rig::new(MODE_TURNS);
+    rig.turn(1, 10_000 * US);
+    for _ in 0..20 {
+        rig.launch(1, 0, 2_000 * US);
+    }
+    rig.turn(2, 0);
+    eventually("quiet is reported", || rig.claims().drained.load(SeqCst) == 1);
+    assert!(os::now() >= rig.fake.gpu().busy_until, "reported while work was in flight");
+}
+
+#[test]
+fn idle_in_a_turn_gives_it_back_and_a_new_launch_takes_part_again() {
+    let rig = Rig::new(MODE_TURNS);
+    rig.turn(1, 60_000_000 * US);
+    rig.launch(1, 0, US);
+    eventually("want is taken back", || rig.claims().want.load(SeqCst) == 0);
+    assert_eq!(rig.claims().drained.load(SeqCst), 1);
+    rig.page().lane[0].idle_us.store(60_000_000, SeqCst);
+    rig.launch(1, 0, US);
+    assert_eq!(rig.claims().want.load(SeqCst), 1);
+    assert_ne!(rig.claims().drained.load(SeqCst), 1, "active again, yet reported quiet");
+}
+
+/// Near a turn's end no more than the window is queued, once the kernel's length is known.
+#[test]
+fn the_pipe_shrinks_towards_the_end() {
+    let rig = Rig::new(MODE_TURNS);
+    rig.page().lane[0].window_us.store(2_000, SeqCst);
+    rig.turn(1, 60_000_000 * US);
+    for _ in 0..8 {
+        rig.launch(1, 0, 1_000 * US);
+        eventually("it is done", || os::now() > rig.fake.gpu().busy_until);
+    }
+    rig.turn(2, 0);
+    rig.turn(3, 0); // A turn that is over by the clock but not yet closed.
+    for _ in 0..20 {
+        rig.launch(1, 0, 1_000 * US);
+        let queued = rig.fake.gpu().busy_until.saturating_sub(os::now());
+        assert!(queued < 6_000 * US, "{queued} ns in flight with a window of 2 ms");
+    }
+}
+
+#[test]
+fn a_stale_heartbeat_lets_fair_launches_go_and_asks_for_a_connection() {
+    let rig = Rig::new(MODE_TURNS);
+    rig.turn(2, 0);
+    rig.page().heartbeat_ns.store(1, SeqCst);
+    rig.launch(1, 0, US);
+    eventually("the daemon is looked for", || rig.fake.reconnects.load(SeqCst) > 0);
+}
+
+#[test]
+fn launches_under_capture_are_not_work() {
+    let rig = Rig::new(MODE_TURNS);
+    rig.turn(2, 0);
+    rig.fake.gpu().capturing.push(Stream(7));
+    rig.launch(1, 7, US);
+    assert_eq!(rig.claims().want.load(SeqCst), 0);
+    assert_eq!(rig.fake.gpu().misuse, Vec::<&str>::new());
+}
+
+#[test]
+fn a_stream_that_is_captured_after_a_launch_is_left_alone() {
+    let rig = Rig::new(MODE_TURNS);
+    rig.turn(1, 60_000_000 * US);
+    rig.launch(1, 7, US);
+    eventually("known", || rig.claims().want.load(SeqCst) == 0);
+    rig.launch(1, 7, US); // Known and short: no mark follows.
+    rig.fake.gpu().capturing.push(Stream(7));
+    rig.turn(2, 0);
+    eventually("given up as finished", || rig.claims().drained.load(SeqCst) == 1);
+    assert_eq!(rig.fake.gpu().misuse, Vec::<&str>::new());
+}
+
+#[test]
+fn destroyed_streams_and_contexts_are_never_touched_again() {
+    let rig = Rig::new(MODE_TURNS);
+    rig.turn(1, 60_000_000 * US);
+    rig.launch(1, 7, US);
+    eventually("known", || rig.claims().want.load(SeqCst) == 0);
+    rig.launch(1, 7, 3_000 * US);
+    rig.gate.stream_closing(Stream(7));
+    rig.fake.gpu().dead.push(Stream(7));
+    rig.turn(2, 0);
+    eventually("quiet", || rig.claims().drained.load(SeqCst) == 1);
+    assert!(os::now() >= rig.fake.gpu().busy_until);
+    rig.turn(3, 60_000_000 * US);
+    rig.launch(1, 8, 60_000_000 * US);
+    rig.gate.context_closing(super::port::Context(1), || rig.fake.gpu().lost = true);
+    rig.turn(4, 0);
+    eventually("a dead context is quiet", || rig.claims().drained.load(SeqCst) == 3);
+    assert_eq!(rig.fake.gpu().misuse, Vec::<&str>::new());
+}
+
+#[test]
+fn a_lost_context_holds_nobodys_turn() {
+    let rig = Rig::new(MODE_TURNS);
+    rig.turn(1, 60_000_000 * US);
+    rig.launch(1, 0, 60_000_000 * US);
+    rig.fake.gpu().lost = true;
+    rig.turn(2, 0);
+    eventually("quiet", || rig.claims().drained.load(SeqCst) == 1);
+}
+
+/// Two containers of two threads each, handed the GPU in turns by the rules of the page: their
+/// work never overlaps.
+#[test]
+fn turns_exclude_each_other() {
+    let rigs = [Rig::new(MODE_TURNS), Rig::new(MODE_TURNS)];
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for rig in &rigs {
+            for stream in 0..2 {
+                let stop = &stop;
+                scope.spawn(move || {
+                    while !stop.load(SeqCst) {
+                        rig.launch(stream as u64 | 1, stream + 10, 150 * US);
+                    }
+                });
+            }
+        }
+        for round in 0..30_u32 {
+            let (mine, other) = (&rigs[round as usize % 2], &rigs[(round as usize + 1) % 2]);
+            let turn = round | 1; // 1, 1, 3, 3: each container's own turns
+            mine.turn(turn, 3_000 * US);
+            std::thread::sleep(Duration::from_millis(3));
+            assert!(other.fake.gpu().busy_until <= os::now(), "the other still runs");
+            mine.turn(turn + 1, 0);
+            let claims = mine.claims();
+            eventually("quiet", || {
+                claims.active.load(SeqCst) != turn || claims.drained.load(SeqCst) == turn
+            });
+            assert!(mine.fake.gpu().busy_until <= os::now(), "reported quiet too early");
+        }
+        stop.store(true, SeqCst);
+        for rig in &rigs {
+            rig.page().lane[0].mode.store(MODE_OPEN, SeqCst);
+            rig.page().gated.store(0, SeqCst);
+            rig.turn(100, 0);
+        }
+    });
+}

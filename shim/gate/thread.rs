@@ -1,0 +1,127 @@
+//! The gate thread: one per process, from the first launch on. It closes the word when turns begin,
+//! reports when all is quiet after a turn, takes `want` back when the process is idle, and notices
+//! a daemon that went away. It sleeps on the page's bell, and never inside the driver.
+//!
+//! It ends with the process. In a forked child it does not exist; the child's gate starts anew.
+
+use super::claim;
+use super::os;
+use super::pass::{CLOSED, Gate, Lane, OPEN};
+use super::port::Pages;
+use super::turn::Words;
+use gpuslice_wire::limits::LANES_MAX;
+use gpuslice_wire::page::may_launch;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+
+/// Sleep while there is nothing to look after.
+const REST_NS: u64 = 250_000_000;
+/// Sleep while a launch is held or a turn may come: a stale heartbeat must be noticed.
+const LOOK_NS: u64 = 50_000_000;
+/// Shortest and longest sleep while waiting for the GPU to fall quiet.
+const DRAIN_NS: (u64, u64) = (30_000, 500_000);
+/// Shortest and longest sleep in the middle of one's own turn.
+const TURN_NS: (u64, u64) = (50_000, 5_000_000);
+
+impl Gate {
+    /// Body of the gate thread.
+    pub fn tend_for_ever(&self) {
+        let mut gated_before = 0;
+        loop {
+            let Some(pages) = self.world.pages() else {
+                std::thread::sleep(std::time::Duration::from_nanos(REST_NS));
+                continue;
+            };
+            let bell = pages.container.bell.load(SeqCst);
+            let gated = pages.container.gated.load(SeqCst);
+            if gated != 0 {
+                self.word.store(CLOSED, SeqCst);
+            }
+            let lanes = (pages.container.lanes.load(Relaxed) as usize).min(LANES_MAX);
+            if gated < gated_before {
+                // Launches sleep on their turn, which need not change when turns end altogether.
+                (0..lanes).for_each(|lane| os::wake(&pages.container.lane[lane].turn));
+            }
+            gated_before = gated;
+            let now = os::now();
+            let rest = (0..lanes).map(|lane| self.tend(&pages, lane, now)).min();
+            if Words::read(pages.container, 0).stale(now) {
+                self.world.reconnect();
+            }
+            os::wait(&pages.container.bell, bell, rest.unwrap_or(REST_NS));
+        }
+    }
+
+    /// Looks after one lane; answers for how long it can be left alone, ns.
+    pub fn tend(&self, pages: &Pages, index: usize, now: u64) -> u64 {
+        let claims = &pages.client.lane[index];
+        let race = claim::Words { turn: &pages.container.lane[index].turn, claims };
+        let wants = claims.want.load(SeqCst) != 0;
+        let owes = race.owes();
+        if !wants && !owes {
+            return REST_NS;
+        }
+        let words = Words::read(pages.container, index);
+        let mut lane = self.lane(index);
+        let idle = now.saturating_sub(lane.seen);
+        let asleep = owes || idle >= words.idle_ns / 2;
+        if asleep && lane.marks.flight.inside() == 0 {
+            lane.marks.mark_all(self.world, now);
+        }
+        lane.marks.collect_elsewhere(self.world, now);
+        let quiet = lane.marks.flight.empty();
+        if owes && quiet {
+            race.report_quiet();
+            self.world.ring();
+        }
+        if owes && !quiet {
+            return lane.marks.flight.outstanding(now).clamp(DRAIN_NS.0, DRAIN_NS.1);
+        }
+        if words.free(now) {
+            return self.tend_free(pages, index, &lane, &words, now);
+        }
+        if lane.waiting > 0 {
+            return LOOK_NS;
+        }
+        if quiet && idle >= words.idle_ns {
+            race.report_quiet();
+            claims.want.store(0, SeqCst);
+            self.world.ring();
+            return REST_NS;
+        }
+        if !may_launch(words.turn) && !quiet {
+            return DRAIN_NS.1;
+        }
+        let busy = lane.marks.flight.outstanding(now);
+        busy.max(words.idle_ns.saturating_sub(idle)).clamp(TURN_NS.0, TURN_NS.1)
+    }
+
+    /// Without turns: closes the word to see whether anybody comes through, and takes `want` back
+    /// when nobody did.
+    fn tend_free(
+        &self,
+        pages: &Pages,
+        index: usize,
+        lane: &Lane,
+        words: &Words,
+        now: u64,
+    ) -> u64 {
+        let claims = &pages.client.lane[index];
+        if self.word.load(SeqCst) == OPEN {
+            let open = now.saturating_sub(self.opened.load(Relaxed));
+            if open < words.idle_ns {
+                return (words.idle_ns - open).min(LOOK_NS);
+            }
+            self.closed.store(now, Relaxed);
+            self.word.store(CLOSED, SeqCst);
+            return words.idle_ns.min(LOOK_NS);
+        }
+        let since = self.closed.load(Relaxed).max(lane.seen);
+        let idle = now.saturating_sub(since);
+        if idle >= words.idle_ns && lane.waiting == 0 && lane.marks.flight.empty() {
+            claims.want.store(0, SeqCst);
+            self.world.ring();
+            return REST_NS;
+        }
+        words.idle_ns.saturating_sub(idle).clamp(1_000_000, LOOK_NS)
+    }
+}

@@ -1,0 +1,156 @@
+//! May a launch go now? The words of the container's page, turned into one verdict.
+//!
+//! A daemon that is gone must not stop its tenants, nor may a hung one: the page carries the
+//! daemon's heartbeat, and who waits looks at it. Fair tenants go on freely once it is stale; hard
+//! ones hold, but not for ever.
+#![forbid(unsafe_code)]
+
+use gpuslice_wire::limits::{DAEMON_WAIT_NS, HEARTBEAT_STALE_NS};
+use gpuslice_wire::page::{ContainerPage, MODE_OPEN, may_launch};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
+
+/// What is read of a page for one decision; times in ns of CLOCK_MONOTONIC.
+#[derive(Clone, Copy, Debug)]
+pub struct Words {
+    /// `MODE_*`.
+    pub mode: u32,
+    /// Turn word of the lane.
+    pub turn: u32,
+    /// When the turn ends.
+    pub turn_end_ns: u64,
+    /// In-flight bound near a turn's end.
+    pub window_ns: u64,
+    /// Idle for this long: give back.
+    pub idle_ns: u64,
+    /// Daemon's last sign of life.
+    pub heartbeat_ns: u64,
+    /// Launches hold while the daemon is away.
+    pub hard: bool,
+}
+
+/// Window where the page names none.
+const WINDOW_DEFAULT_NS: u64 = 500_000;
+/// Idle time where the page names none: with turns, and without.
+const IDLE_TURNS_NS: u64 = 500_000;
+const IDLE_OPEN_NS: u64 = 20_000_000;
+
+/// The decision about one launch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Nobody counts: launch.
+    Free,
+    /// This turn is ours until about `end_ns`.
+    Turn {
+        /// The odd turn word.
+        turn: u32,
+        /// When it ends.
+        end_ns: u64,
+    },
+    /// Not now; sleep until the turn word is no longer `turn`.
+    Wait {
+        /// What the turn word was.
+        turn: u32,
+    },
+}
+
+impl Words {
+    /// Reads lane `lane` of `page`. The turn is read with sequential consistency: the close of a
+    /// turn and the claim of one are a store and a load on either side.
+    #[must_use]
+    pub fn read(page: &ContainerPage, lane: usize) -> Words {
+        let words = &page.lane[lane];
+        let or = |us: u32, default: u64| if us == 0 { default } else { u64::from(us) * 1_000 };
+        let mode = words.mode.load(Acquire);
+        let idle = if mode == MODE_OPEN { IDLE_OPEN_NS } else { IDLE_TURNS_NS };
+        Words {
+            mode,
+            turn: words.turn.load(SeqCst),
+            turn_end_ns: words.turn_end_ns.load(Relaxed),
+            window_ns: or(words.window_us.load(Relaxed), WINDOW_DEFAULT_NS),
+            idle_ns: or(words.idle_us.load(Relaxed), idle),
+            heartbeat_ns: page.heartbeat_ns.load(Relaxed),
+            hard: page.hard.load(Relaxed) != 0,
+        }
+    }
+
+    /// Whether the daemon gave no sign of life for too long.
+    #[must_use]
+    pub const fn stale(&self, now: u64) -> bool {
+        now.saturating_sub(self.heartbeat_ns) > HEARTBEAT_STALE_NS
+    }
+
+    /// Whether launches go uncounted: no turns are taken, or nobody is there to take them.
+    #[must_use]
+    pub const fn free(&self, now: u64) -> bool {
+        let away = now.saturating_sub(self.heartbeat_ns);
+        let patience = if self.hard { DAEMON_WAIT_NS } else { HEARTBEAT_STALE_NS };
+        self.mode == MODE_OPEN || away > patience
+    }
+
+    /// The decision.
+    #[must_use]
+    pub const fn judge(&self, now: u64) -> Verdict {
+        if self.free(now) {
+            return Verdict::Free;
+        }
+        // Nobody closes the turn a dead daemon left open: hard tenants end it themselves.
+        let left_open = self.stale(now) && now >= self.turn_end_ns;
+        if may_launch(self.turn) && !left_open {
+            Verdict::Turn { turn: self.turn, end_ns: self.turn_end_ns }
+        } else {
+            Verdict::Wait { turn: self.turn }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gpuslice_wire::page::MODE_TURNS;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    fn words(turn: u32) -> Words {
+        Words {
+            mode: MODE_TURNS,
+            turn,
+            turn_end_ns: 10 * SECOND + 5_000_000,
+            window_ns: 500_000,
+            idle_ns: 500_000,
+            heartbeat_ns: 10 * SECOND,
+            hard: false,
+        }
+    }
+
+    #[test]
+    fn odd_goes_and_even_waits() {
+        let now = 10 * SECOND + 1_000;
+        assert_eq!(words(7).judge(now), Verdict::Turn { turn: 7, end_ns: words(7).turn_end_ns });
+        assert_eq!(words(8).judge(now), Verdict::Wait { turn: 8 });
+        assert_eq!(Words { mode: MODE_OPEN, ..words(8) }.judge(now), Verdict::Free);
+    }
+
+    #[test]
+    fn a_mode_from_the_future_is_treated_as_turns() {
+        let future = Words { mode: 77, ..words(8) };
+        assert_eq!(future.judge(10 * SECOND), Verdict::Wait { turn: 8 });
+    }
+
+    #[test]
+    fn without_a_daemon_the_fair_go_and_the_hard_hold_for_a_while() {
+        let later = |ns| 10 * SECOND + ns;
+        assert_eq!(words(8).judge(later(HEARTBEAT_STALE_NS)), Verdict::Wait { turn: 8 });
+        assert_eq!(words(8).judge(later(HEARTBEAT_STALE_NS + 1)), Verdict::Free);
+        let hard = Words { hard: true, ..words(8) };
+        assert_eq!(hard.judge(later(SECOND)), Verdict::Wait { turn: 8 });
+        assert_eq!(hard.judge(later(DAEMON_WAIT_NS)), Verdict::Wait { turn: 8 });
+        assert_eq!(hard.judge(later(DAEMON_WAIT_NS + 1)), Verdict::Free);
+        let hard_in_turn = Words { hard: true, ..words(7) };
+        assert_eq!(hard_in_turn.judge(later(SECOND)), Verdict::Wait { turn: 7 });
+    }
+
+    #[test]
+    fn a_heartbeat_from_the_future_is_fresh() {
+        assert_eq!(words(8).judge(SECOND), Verdict::Wait { turn: 8 });
+    }
+}

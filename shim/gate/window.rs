@@ -1,0 +1,239 @@
+//! How much may be in flight: a bound in time, not in launches.
+//!
+//! At the end of a turn the GPU must fall quiet soon, and in its middle it must never run dry. So a
+//! launch is admitted while what is in flight fits into the rest of the turn, or into a small window
+//! when the rest is shorter. What is in flight is an estimate, kept honest by *marks*: events put into
+//! the stream behind every ~100 µs of estimated work. A [`Group`] is the launches between two
+//! marks of one stream; once its mark has passed, the group is retired.
+//!
+//! The estimate assumes groups run one after the other in the order of their launch, as on a busy GPU
+//! they do in sum. Time alone shortens only the oldest group, and never below an eighth of it once it
+//! is overdue: a GPU slower than expected is noticed, not ignored.
+#![forbid(unsafe_code)]
+
+use super::estimate::Key;
+use super::port::{Event, Progress};
+use std::collections::VecDeque;
+
+/// Estimated work after which a mark is put into the stream.
+const MARK_NS: u64 = 100_000;
+/// Launches after which a mark is put, however short they are.
+const MARK_LAUNCHES: u32 = 256;
+/// Different kernels in one group.
+const GROUP_KEYS: usize = 8;
+/// Groups followed at once; with more, launches wait for the oldest.
+pub const GROUPS_MAX: usize = 512;
+/// How long one launch is held back by a full window before it goes anyway: it may be the
+/// launch that those in flight are waiting for.
+pub const HELD_MAX_NS: u64 = 100_000_000;
+/// A group no mark can be put behind is taken for finished this long after twice its estimate.
+const GIVEN_UP_NS: u64 = 5_000_000;
+/// Shortest and longest pause between two looks at a full window.
+const RETRY_NS: (u64, u64) = (20_000, 500_000);
+
+/// Index of a stream in the gate's list, at most [`TAILS_MAX`].
+pub type Tail = u16;
+/// Streams of a lane followed at once.
+pub const TAILS_MAX: usize = 128;
+
+/// Launches of one stream between two marks.
+#[derive(Debug)]
+pub struct Group {
+    /// Its stream.
+    pub tail: Tail,
+    /// Estimated run time, ns.
+    pub expected: u64,
+    /// How many launches.
+    pub launches: u32,
+    /// The different kernels among them.
+    pub keys: Vec<Key>,
+    /// When the first and the last of them were launched.
+    pub span: (u64, u64),
+    /// The event before the first, where the stream was empty then.
+    pub base: Option<Event>,
+    /// The event behind the last; `None` while the group is open.
+    pub mark: Option<Event>,
+}
+
+/// The verdict on one more launch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Admission {
+    /// Launch.
+    Go,
+    /// Look again in this many ns.
+    Full(u64),
+}
+
+/// What is in flight on one lane.
+#[derive(Debug, Default)]
+pub struct Flight {
+    groups: VecDeque<Group>,
+    /// Estimate of all groups.
+    expected: u64,
+    /// Since when the oldest group has been the oldest.
+    head_since: u64,
+    /// Launches inside the driver at this moment, and their estimate.
+    inside: u32,
+    inside_ns: u64,
+}
+
+impl Flight {
+    /// Whether nothing is in flight, as far as is known.
+    #[must_use]
+    pub fn empty(&self) -> bool {
+        self.inside == 0 && self.groups.is_empty()
+    }
+
+    /// Launches that are inside the driver at this moment.
+    #[must_use]
+    pub const fn inside(&self) -> u32 {
+        self.inside
+    }
+
+    /// Estimated ns until everything in flight has run.
+    #[must_use]
+    pub fn outstanding(&self, now: u64) -> u64 {
+        let credit = self.groups.front().map_or(0, |head| {
+            let floor = if head.mark.is_some() { head.expected / 8 } else { 0 };
+            now.saturating_sub(self.head_since).min(head.expected - floor)
+        });
+        self.expected - credit + self.inside_ns
+    }
+
+    /// Whether a launch of `ns` may go, with `left` ns of the turn left. Something always may when
+    /// nothing is in flight: a kernel longer than any turn must run too, and pays for it after.
+    #[must_use]
+    pub fn admit(&self, now: u64, ns: u64, window: u64, left: u64) -> Admission {
+        let outstanding = self.outstanding(now);
+        let room = window.max(left);
+        let many = self.groups.len() >= GROUPS_MAX;
+        if (outstanding.saturating_add(ns) <= room && !many) || self.empty() {
+            return Admission::Go;
+        }
+        let excess = outstanding.saturating_add(ns).saturating_sub(room);
+        Admission::Full(excess.clamp(RETRY_NS.0, RETRY_NS.1))
+    }
+
+    /// A launch goes into the driver.
+    pub fn enter(&mut self, ns: u64) {
+        self.inside += 1;
+        self.inside_ns += ns;
+    }
+
+    /// A launch that entered with `ns` came back and did nothing, or is counted by `launched`.
+    pub fn leave(&mut self, ns: u64) {
+        self.inside = self.inside.saturating_sub(1);
+        self.inside_ns = self.inside_ns.saturating_sub(ns);
+    }
+
+    /// Whether the oldest group should have finished by now, so that looking is worth its price.
+    #[must_use]
+    pub fn due(&self, now: u64) -> bool {
+        let since = now.saturating_sub(self.head_since);
+        self.groups.front().is_some_and(|head| head.mark.is_some() && since >= head.expected)
+    }
+
+    /// Whether any group of `tail` is in flight, so that the next one needs no base of its own.
+    #[must_use]
+    pub fn busy(&self, tail: Tail) -> bool {
+        self.groups.iter().any(|group| group.tail == tail)
+    }
+
+    /// A launch of `key` into `tail` was made. Answers whether a mark should follow now.
+    pub fn launched(&mut self, now: u64, tail: Tail, key: Key, ns: u64, base: Option<Event>) -> bool {
+        if self.groups.is_empty() {
+            self.head_since = now;
+        }
+        self.expected += ns;
+        let open = self.groups.iter_mut().rev().find(|g| g.tail == tail && g.mark.is_none());
+        let group = match open {
+            Some(group) => group,
+            None => {
+                self.groups.push_back(Group {
+                    tail,
+                    expected: 0,
+                    launches: 0,
+                    keys: Vec::new(),
+                    span: (now, now),
+                    base,
+                    mark: None,
+                });
+                self.groups.back_mut().expect("just pushed")
+            }
+        };
+        group.expected += ns;
+        group.launches += 1;
+        group.span.1 = now;
+        if !group.keys.contains(&key) {
+            group.keys.push(key);
+        }
+        let full = group.keys.len() >= GROUP_KEYS || group.launches >= MARK_LAUNCHES;
+        group.expected >= MARK_NS || full
+    }
+
+    /// The streams with launches behind which there is no mark yet, and when each is overdue so far
+    /// that it can be taken for finished if no mark can ever be put.
+    #[must_use]
+    pub fn open(&self) -> Vec<(Tail, u64)> {
+        let open = self.groups.iter().filter(|group| group.mark.is_none());
+        open.map(|g| (g.tail, g.span.1.saturating_add(2 * g.expected + GIVEN_UP_NS))).collect()
+    }
+
+    /// The stream of the oldest group.
+    #[must_use]
+    pub fn oldest(&self) -> Option<Tail> {
+        self.groups.front().map(|group| group.tail)
+    }
+
+    /// `event` was put behind the open group of `tail`; hands it back where there is none.
+    pub fn mark(&mut self, tail: Tail, event: Event) -> Option<Event> {
+        let open = |group: &&mut Group| group.tail == tail && group.mark.is_none();
+        match self.groups.iter_mut().rev().find(open) {
+            Some(group) => {
+                group.mark = Some(event);
+                None
+            }
+            None => Some(event),
+        }
+    }
+
+    /// Takes out the oldest group whose mark has passed. Streams run in order, so behind a pending
+    /// mark no other of that stream is asked for.
+    pub fn retire(
+        &mut self,
+        now: u64,
+        mut progress: impl FnMut(Event) -> Progress,
+    ) -> Option<Group> {
+        let mut pending = [false; TAILS_MAX];
+        for index in 0..self.groups.len() {
+            let group = &self.groups[index];
+            let held = &mut pending[usize::from(group.tail) % TAILS_MAX];
+            if *held {
+                continue;
+            }
+            match group.mark {
+                Some(mark) if progress(mark) == Progress::Done => return self.remove(now, index),
+                _ => *held = true,
+            }
+        }
+        None
+    }
+
+    /// Takes out any group of `tail`, finished or not: its stream is gone.
+    pub fn forget(&mut self, now: u64, tail: Tail) -> Option<Group> {
+        let index = self.groups.iter().position(|group| group.tail == tail)?;
+        self.remove(now, index)
+    }
+
+    fn remove(&mut self, now: u64, index: usize) -> Option<Group> {
+        let group = self.groups.remove(index)?;
+        self.expected -= group.expected;
+        if index == 0 {
+            self.head_since = now;
+        }
+        Some(group)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,123 @@
+use super::*;
+
+const US: u64 = 1_000;
+const KEY: Key = Key(1);
+
+fn launch(flight: &mut Flight, now: u64, tail: Tail, ns: u64) -> bool {
+    flight.enter(ns);
+    flight.leave(ns);
+    flight.launched(now, tail, KEY, ns, None)
+}
+
+#[test]
+fn deep_in_the_middle_and_shallow_at_the_end() {
+    let mut flight = Flight::default();
+    for _ in 0..40 {
+        launch(&mut flight, 0, 0, 50 * US);
+    }
+    let (window, est) = (500 * US, 50 * US);
+    assert_eq!(flight.admit(0, est, window, 10_000 * US), Admission::Go);
+    assert!(matches!(flight.admit(0, est, window, 1_000 * US), Admission::Full(_)));
+    assert!(matches!(flight.admit(0, est, window, 0), Admission::Full(_)));
+}
+
+#[test]
+fn a_kernel_longer_than_a_turn_goes_alone() {
+    let mut flight = Flight::default();
+    let long = 1_000_000 * US;
+    assert_eq!(flight.admit(0, long, 500 * US, 1_000 * US), Admission::Go);
+    launch(&mut flight, 0, 0, long);
+    assert!(matches!(flight.admit(1, US, 500 * US, 1_000 * US), Admission::Full(_)));
+}
+
+#[test]
+fn marks_follow_work_not_launches() {
+    let mut flight = Flight::default();
+    let marks = (0..100).filter(|_| {
+        let due = launch(&mut flight, 0, 3, 10 * US);
+        if due {
+            assert_eq!(flight.mark(3, Event(9)), None);
+        }
+        due
+    });
+    assert_eq!(marks.count(), 10);
+    let mut flight = Flight::default();
+    assert!(launch(&mut flight, 0, 3, 5_000 * US));
+}
+
+#[test]
+fn an_overdue_group_keeps_counting() {
+    let mut flight = Flight::default();
+    launch(&mut flight, 0, 0, 800 * US);
+    flight.mark(0, Event(1));
+    assert_eq!(flight.outstanding(400 * US), 400 * US);
+    assert_eq!(flight.outstanding(9_000 * US), 100 * US);
+}
+
+#[test]
+fn retires_in_order_within_a_stream_and_freely_between() {
+    let mut flight = Flight::default();
+    for (tail, event) in [(0, 1), (0, 2), (1, 3)] {
+        launch(&mut flight, 0, tail, 200 * US);
+        flight.mark(tail, Event(event));
+    }
+    let mut asked = Vec::new();
+    let done = flight.retire(5, |event| {
+        asked.push(event.0);
+        if event.0 == 1 { Progress::Pending } else { Progress::Done }
+    });
+    assert_eq!(done.map(|group| group.mark), Some(Some(Event(3))));
+    assert_eq!(asked, [1, 3]);
+    assert_eq!(flight.outstanding(0), 400 * US);
+}
+
+/// Whatever happens in whatever order: the sum of the groups is what is counted, `admit` never holds
+/// an empty lane, and everything retires in the end.
+#[test]
+fn books_balance_under_random_use() {
+    let mut seed = 0x9e37_79b9_u64;
+    let mut random = |n: u64| {
+        seed ^= seed << 13;
+        seed ^= seed >> 7;
+        seed ^= seed << 17;
+        seed % n
+    };
+    let mut flight = Flight::default();
+    let (mut now, mut next) = (0, 1);
+    for _ in 0..20_000 {
+        now += random(100 * US);
+        let tail = random(5) as Tail;
+        match random(4) {
+            0 | 1 => {
+                let ns = random(300 * US) + 1;
+                let verdict = flight.admit(now, ns, 500 * US, random(20_000 * US));
+                assert!(!flight.empty() || verdict == Admission::Go);
+                if verdict == Admission::Go && launch(&mut flight, now, tail, ns) {
+                    next += 1;
+                    assert_eq!(flight.mark(tail, Event(next)), None);
+                }
+            }
+            2 => {
+                let coin = random(2) == 0;
+                let answer = if coin { Progress::Done } else { Progress::Pending };
+                while flight.retire(now, |_| answer).is_some() {}
+            }
+            _ => {
+                if let Some(&(tail, _)) = flight.open().first() {
+                    next += 1;
+                    assert_eq!(flight.mark(tail, Event(next)), None);
+                } else {
+                    assert_eq!(flight.mark(tail, Event(0)), Some(Event(0)));
+                }
+            }
+        }
+        let sum: u64 = flight.groups.iter().map(|group| group.expected).sum();
+        assert_eq!(sum, flight.expected);
+        assert!(flight.outstanding(now) <= sum && flight.groups.len() <= GROUPS_MAX);
+    }
+    while let Some(&(tail, _)) = flight.open().first() {
+        flight.mark(tail, Event(1));
+    }
+    while flight.retire(now, |_| Progress::Done).is_some() {}
+    assert!(flight.empty() && flight.outstanding(now) == 0);
+}
