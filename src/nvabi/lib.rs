@@ -1,10 +1,11 @@
 //! gpuslice-nvabi: the CUDA driver's and NVML's binary interface, written down once.
 //!
-//! The shim stands between a program and the driver, the simulated GPU stands in the driver's place, and
-//! both must export the same few hundred functions with the same signatures. A list kept in four places
-//! drifts; so there is **one table** here, one line per exported function, and everything else is
-//! derived from it: the shim's exports and pass-through slots, the simulator's checklist, the answer to
-//! `cuGetProcAddress`, and the test that compares it with NVIDIA's headers.
+//! The shim stands between a program and the driver, the simulated GPU stands in the driver's
+//! place, and both must export the same few hundred functions with the same signatures. A list kept
+//! in four places drifts; so there is **one table** here, one line per exported function, and
+//! everything else is derived from it: the shim's exports and pass-through slots, the simulator's
+//! checklist, the answer to `cuGetProcAddress`, and the test that compares it with NVIDIA's
+//! headers.
 //!
 //! A row reads
 //!
@@ -17,9 +18,9 @@
 //! 3. the CUDA version (major * 1000 + minor * 10) this form of the function came with.
 //!
 //! The name is the *exported symbol*: `cuMemAlloc_v2` is what programs reach when they write
-//! `cuMemAlloc`, because the header maps one to the other; `_ptsz` and `_ptds` are the twins for programs
-//! built with one default stream per thread. The types are in [`types`]; a structure nobody here looks
-//! into is `c_void`.
+//! `cuMemAlloc`, because the header maps one to the other; `_ptsz` and `_ptds` are the twins for
+//! programs built with one default stream per thread. The types are in [`types`]; a structure
+//! nobody here looks into is `c_void`.
 //!
 //! How to use it: write a macro that takes rows, import [`types`], and hand it over:
 //!
@@ -27,15 +28,12 @@
 //! use gpuslice_nvabi::types::*;
 //!
 //! macro_rules! count {
-//!     ($([$shim:ident, $sim:ident, $since:literal] $name:ident($($arg:ident: $ty:ty),* $(,)?);)*) => {
-//!         $( const _: Option<unsafe extern "C" fn($($ty),*) -> CUresult> = None; )*
-//!     };
-//! }
-//! gpuslice_nvabi::for_each_driver_fn!(count);
-//! ```
+//!     ($([$shim:ident, $sim:ident, $since:literal] $name:ident($($arg:ident: $ty:ty),* $(,)?);)*)
+//! => {         $( const _: Option<unsafe extern "C" fn($($ty),*) -> CUresult> = None; )*     }; }
+//! gpuslice_nvabi::for_each_driver_fn!(count); ```
 //!
-//! The callback is invoked once per family, in a fixed order; flat index = position over all families
-//! ([`table::DRIVER_FLAT`]).
+//! The callback is invoked once per family, in a fixed order; flat index = position over all
+//! families ([`table::DRIVER_FLAT`]).
 
 #![no_std]
 #![forbid(unsafe_op_in_unsafe_fn)]

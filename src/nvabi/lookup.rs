@@ -1,14 +1,15 @@
 //! By name and version: which exported symbol `cuGetProcAddress` picks.
 //!
-//! A program asks for a *base name* ("cuMemAlloc"), the CUDA version it was written for and a stream
-//! flavour. The driver answers with the newest form that is not newer than that version: `cuMemAlloc_v2`
-//! for 3020 and later, the 32-bit `cuMemAlloc` before. With the per-thread flag it prefers that form's
-//! `_ptsz`/`_ptds` twin where there is one. A base name that exists only in newer versions is told apart
-//! from one that does not exist at all, because `cuGetProcAddress_v2` reports which.
+//! A program asks for a *base name* ("cuMemAlloc"), the CUDA version it was written for and a
+//! stream flavour. The driver answers with the newest form that is not newer than that version:
+//! `cuMemAlloc_v2` for 3020 and later, the 32-bit `cuMemAlloc` before. With the per-thread flag it
+//! prefers that form's `_ptsz`/`_ptds` twin where there is one. A base name that exists only in
+//! newer versions is told apart from one that does not exist at all, because `cuGetProcAddress_v2`
+//! reports which.
 //!
-//! A lookup sits on the start-up path of every runtime (hundreds of names) and is benchmarked, so names
-//! are hashed into an open-addressed index built at compile time: one hash, one or two comparisons, then
-//! a walk over the few forms of that base.
+//! A lookup sits on the start-up path of every runtime (hundreds of names) and is benchmarked, so
+//! names are hashed into an open-addressed index built at compile time: one hash, one or two
+//! comparisons, then a walk over the few forms of that base.
 
 use crate::table::{DRIVER_COUNT, DRIVER_FLAT};
 

@@ -1,7 +1,7 @@
 //! One function-pointer type per row of the table, under the row's name: `sig::cuMemAlloc_v2`.
 //!
-//! Whoever resolves a symbol by name transmutes it to the type of that name, so a call can not be made
-//! with another function's parameters.
+//! Whoever resolves a symbol by name transmutes it to the type of that name, so a call can not be
+//! made with another function's parameters.
 
 use crate::types::*;
 

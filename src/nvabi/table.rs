@@ -25,7 +25,8 @@ pub enum Sim {
 pub struct Function {
     /// The exported symbol, version and stream suffixes included.
     pub name: &'static str,
-    /// The CUDA version this form came with; for NVML the oldest of the compared headers that has it.
+    /// The CUDA version this form came with; for NVML the oldest of the compared headers that has
+    /// it.
     pub since: u32,
     pub shim: Shim,
     pub sim: Sim,

@@ -1,7 +1,7 @@
 //! The types of the driver's and NVML's interfaces, under their header names.
 //!
-//! Import all of it (`use gpuslice_nvabi::types::*`) where the table is expanded: the rows name these
-//! types. Field and parameter names are the header's in snake case, `type` is `kind`.
+//! Import all of it (`use gpuslice_nvabi::types::*`) where the table is expanded: the rows name
+//! these types. Field and parameter names are the header's in snake case, `type` is `kind`.
 
 pub use core::ffi::{c_char, c_void};
 

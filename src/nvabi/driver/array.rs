@@ -1,4 +1,4 @@
-//! The table: arrays and mipmapped arrays.
+//! Arrays and mipmapped arrays: memory in the layout textures read, charged like any other.
 
 /// Hands the rows of this family to `$callback!` in one expansion.
 #[macro_export]

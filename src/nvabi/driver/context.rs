@@ -1,4 +1,9 @@
-//! The table: start, devices, contexts and peer access.
+//! Start, devices, contexts and peer access.
+//!
+//! A context is where a program's memory and work live, and it costs device memory of its own the
+//! moment it exists (hundreds of MiB on a large card), so creating and destroying one is looked at.
+//! So is the size of the device, which must read as the slice's. `cuCtxCreate` has four forms:
+//! 32-bit days, today's default, with an SM count (`_v3`), with a structure (`_v4`).
 
 /// Hands the rows of this family to `$callback!` in one expansion.
 #[macro_export]

@@ -1,4 +1,7 @@
-//! The table: copies.
+//! Copies: linear, between arrays, two- and three-dimensional, between devices, in batches.
+//!
+//! The synchronous ones have a `_ptds` twin and those on a stream a `_ptsz` twin: same work, but a
+//! null stream means the calling thread's own.
 
 /// Hands the rows of this family to `$callback!` in one expansion.
 #[macro_export]

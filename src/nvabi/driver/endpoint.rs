@@ -1,4 +1,4 @@
-//! The table: logical endpoints, fabric copies and clique queries.
+//! Logical endpoints, copies over the fabric, cliques (all from CUDA 13).
 
 /// Hands the rows of this family to `$callback!` in one expansion.
 #[macro_export]

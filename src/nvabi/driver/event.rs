@@ -1,4 +1,4 @@
-//! The table: events.
+//! Events: marks in a stream, and the time between two of them.
 
 /// Hands the rows of this family to `$callback!` in one expansion.
 #[macro_export]

@@ -1,4 +1,7 @@
-//! The table: graphs as a whole: creation, instantiation, launch, update.
+//! Graphs as a whole: creation, instantiation, launch, update.
+//!
+//! From CUDA 12 on `cuGraphInstantiate` in a program's source is `cuGraphInstantiateWithFlags`;
+//! both old forms are still exported.
 
 /// Hands the rows of this family to `$callback!` in one expansion.
 #[macro_export]

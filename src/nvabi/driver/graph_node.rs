@@ -1,4 +1,4 @@
-//! The table: graph nodes.
+//! Graph nodes: adding, describing, changing them and the edges between them.
 
 /// Hands the rows of this family to `$callback!` in one expansion.
 #[macro_export]

@@ -1,4 +1,4 @@
-//! The table: CUDA green contexts and device resources.
+//! Green contexts and device resources: a context over a part of the multiprocessors.
 
 /// Hands the rows of this family to `$callback!` in one expansion.
 #[macro_export]

@@ -1,4 +1,6 @@
-//! The table: IPC, external memory and semaphores, graphics interoperation.
+//! Memory and events shared with other processes, other APIs and graphics.
+//!
+//! The Direct3D and NvMedia calls do not exist on Linux and are not here.
 
 /// Hands the rows of this family to `$callback!` in one expansion.
 #[macro_export]

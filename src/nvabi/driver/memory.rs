@@ -1,4 +1,7 @@
-//! The table: device, managed and pinned host memory.
+//! Device, managed and pinned host memory, and what can be asked of a pointer.
+//!
+//! The unversioned names with `CUdeviceptr_v1` are the 32-bit interface before CUDA 3.2; drivers
+//! still export them, no program built since 2010 calls them.
 
 /// Hands the rows of this family to `$callback!` in one expansion.
 #[macro_export]

@@ -1,4 +1,7 @@
-//! The table: entry points by name, errors, profiler, logs, core dumps, checkpoints.
+//! Entry points by name, errors, the profiler, logs, core dumps and checkpoints.
+//!
+//! `cuGetProcAddress` is how every runtime since CUDA 11.3 finds all others: whoever stands before
+//! the driver must answer it, or is walked around.
 
 /// Hands the rows of this family to `$callback!` in one expansion.
 #[macro_export]

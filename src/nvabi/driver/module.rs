@@ -1,4 +1,4 @@
-//! The table: modules, libraries, kernels and the linker.
+//! Modules, libraries, kernels and the linker: how code reaches a context.
 
 /// Hands the rows of this family to `$callback!` in one expansion.
 #[macro_export]

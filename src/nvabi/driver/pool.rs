@@ -1,4 +1,8 @@
-//! The table: stream-ordered allocation and memory pools.
+//! Stream-ordered allocation, memory pools and the memory of graphs.
+//!
+//! An allocation from a pool takes device memory only when the pool has to grow, and a free gives
+//! it back only when the pool shrinks (at a synchronisation, beyond its release threshold, or by
+//! `cuMemPoolTrimTo`). Pools that other processes import are charged where they were made.
 
 /// Hands the rows of this family to `$callback!` in one expansion.
 #[macro_export]

@@ -1,4 +1,4 @@
-//! The table: fills.
+//! Fills. A fill takes no memory; on a stream it is work like a launch.
 
 /// Hands the rows of this family to `$callback!` in one expansion.
 #[macro_export]

@@ -1,4 +1,4 @@
-//! The table: streams.
+//! Streams: making, ordering, waiting for and describing them.
 
 /// Hands the rows of this family to `$callback!` in one expansion.
 #[macro_export]

@@ -1,4 +1,7 @@
-//! The table: stream memory operations, attributes and capture.
+//! Stream memory operations (waiting for and writing a word), attributes and capture into graphs.
+//!
+//! `cuStreamWaitValue32` and its kin changed meaning in CUDA 11.7 (`_v2`); the older form was only
+//! legal where an administrator had enabled it.
 
 /// Hands the rows of this family to `$callback!` in one expansion.
 #[macro_export]

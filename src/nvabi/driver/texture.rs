@@ -1,4 +1,4 @@
-//! The table: textures and surfaces.
+//! Texture and surface references (deprecated), texture and surface objects, tensor maps.
 
 /// Hands the rows of this family to `$callback!` in one expansion.
 #[macro_export]

@@ -1,4 +1,8 @@
-//! The table: virtual memory management and multicast objects.
+//! Virtual memory management and multicast objects.
+//!
+//! Physical memory (`cuMemCreate`) and addresses (`cuMemAddressReserve`) are separate: creating is
+//! what takes device memory, and the memory lives until the last mapping and the last handle are
+//! gone, in either order.
 
 /// Hands the rows of this family to `$callback!` in one expansion.
 #[macro_export]

@@ -1,4 +1,4 @@
-//! The NVML table: what a device is.
+//! What a device is: identity, bus, modes, errors.
 
 /// Hands the rows of this family to `$callback!` in one expansion.
 #[macro_export]

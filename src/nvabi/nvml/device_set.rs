@@ -1,4 +1,4 @@
-//! The NVML table: changing a device.
+//! Changing a device; refused to a tenant by the driver unless it is root.
 
 /// Hands the rows of this family to `$callback!` in one expansion.
 #[macro_export]

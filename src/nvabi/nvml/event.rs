@@ -1,4 +1,4 @@
-//! The NVML table: events.
+//! Events: Xid errors, clock changes and so on, waited for on a set.
 
 /// Hands the rows of this family to `$callback!` in one expansion.
 #[macro_export]

@@ -1,4 +1,4 @@
-//! The NVML table: NVLink, fabric and topology.
+//! NVLink, fabric and topology.
 
 /// Hands the rows of this family to `$callback!` in one expansion.
 #[macro_export]

@@ -1,4 +1,4 @@
-//! The NVML table: MIG: GPU and compute instances.
+//! MIG: GPU instances and compute instances.
 
 /// Hands the rows of this family to `$callback!` in one expansion.
 #[macro_export]

@@ -1,4 +1,4 @@
-//! The NVML table: clocks, power, fans and temperature.
+//! Clocks, power, fans, temperature and performance states.
 
 /// Hands the rows of this family to `$callback!` in one expansion.
 #[macro_export]

@@ -1,4 +1,7 @@
-//! The NVML table: memory, processes, utilisation and accounting.
+//! Memory, processes, utilisation and accounting.
+//!
+//! This is what `nvidia-smi` and its kin show, and what must show the slice: its cap as the total,
+//! its own processes only.
 
 /// Hands the rows of this family to `$callback!` in one expansion.
 #[macro_export]

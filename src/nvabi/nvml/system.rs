@@ -1,4 +1,5 @@
-//! The NVML table: library, system, units, confidential computing and performance counters.
+//! The library and the system: start, versions, units, confidential computing, performance
+//! counters.
 
 /// Hands the rows of this family to `$callback!` in one expansion.
 #[macro_export]

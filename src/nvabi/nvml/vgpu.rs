@@ -1,4 +1,4 @@
-//! The NVML table: virtual GPUs (host side of a hypervisor).
+//! Virtual GPUs, the host's side of a hypervisor.
 
 /// Hands the rows of this family to `$callback!` in one expansion.
 #[macro_export]

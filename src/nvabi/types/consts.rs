@@ -1,6 +1,7 @@
 //! Constants the header makes with `#define` (cuda.h 13.5).
 
 use super::*;
+use core::ptr::{null_mut, without_provenance_mut};
 
 /// The CUDA version this table was written from, as `cuDriverGetVersion` counts.
 pub const CUDA_VERSION: i32 = 13050;
@@ -21,9 +22,9 @@ pub const CU_DEVICE_CPU: i32 = -1;
 pub const CU_DEVICE_INVALID: i32 = -2;
 pub const CU_GRAPH_COND_ASSIGN_DEFAULT: u32 = 1;
 pub const CU_IPC_HANDLE_SIZE: usize = 64;
-pub const CU_LAUNCH_PARAM_BUFFER_POINTER: *mut c_void = 1 as *mut c_void;
-pub const CU_LAUNCH_PARAM_BUFFER_SIZE: *mut c_void = 2 as *mut c_void;
-pub const CU_LAUNCH_PARAM_END: *mut c_void = 0 as *mut c_void;
+pub const CU_LAUNCH_PARAM_BUFFER_POINTER: *mut c_void = without_provenance_mut(1);
+pub const CU_LAUNCH_PARAM_BUFFER_SIZE: *mut c_void = without_provenance_mut(2);
+pub const CU_LAUNCH_PARAM_END: *mut c_void = null_mut();
 pub const CU_MEMHOSTALLOC_DEVICEMAP: u32 = 2;
 pub const CU_MEMHOSTALLOC_PORTABLE: u32 = 1;
 pub const CU_MEMHOSTALLOC_WRITECOMBINED: u32 = 4;

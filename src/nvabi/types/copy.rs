@@ -27,7 +27,7 @@ pub struct CUDA_ARRAY3D_DESCRIPTOR {
 layout!(
     CUDA_ARRAY3D_DESCRIPTOR,
     40,
-    width: 0, height: 8, depth: 16, format: 24, num_channels: 28, flags: 32
+    width: 0, height: 8, depth: 16, format: 24, num_channels: 28, flags: 32,
 );
 
 /// Size and alignment, in bytes, of the memory a deferred array needs.
@@ -63,7 +63,7 @@ pub struct CUDA_ARRAY_SPARSE_PROPERTIES {
 layout!(
     CUDA_ARRAY_SPARSE_PROPERTIES,
     48,
-    tile_extent: 0, miptail_first_level: 12, miptail_size: 16, flags: 24, reserved: 28
+    tile_extent: 0, miptail_first_level: 12, miptail_size: 16, flags: 24, reserved: 28,
 );
 
 /// A two-dimensional copy; x, pitch and width in bytes, y and height in rows.
@@ -90,9 +90,10 @@ pub struct CUDA_MEMCPY2D {
 layout!(
     CUDA_MEMCPY2D,
     128,
-    src_x_in_bytes: 0, src_y: 8, src_memory_type: 16, src_host: 24, src_device: 32, src_array:
-    40, src_pitch: 48, dst_x_in_bytes: 56, dst_y: 64, dst_memory_type: 72, dst_host: 80,
-    dst_device: 88, dst_array: 96, dst_pitch: 104, width_in_bytes: 112, height: 120
+    src_x_in_bytes: 0, src_y: 8, src_memory_type: 16, src_host: 24, src_device: 32,
+    src_array: 40, src_pitch: 48, dst_x_in_bytes: 56, dst_y: 64, dst_memory_type: 72,
+    dst_host: 80, dst_device: 88, dst_array: 96, dst_pitch: 104, width_in_bytes: 112,
+    height: 120,
 );
 
 /// A three-dimensional copy; x, pitch and width in bytes, the rest in rows and slices.
@@ -129,10 +130,10 @@ layout!(
     CUDA_MEMCPY3D,
     200,
     src_x_in_bytes: 0, src_y: 8, src_z: 16, src_lod: 24, src_memory_type: 32, src_host: 40,
-    src_device: 48, src_array: 56, reserved0: 64, src_pitch: 72, src_height: 80, dst_x_in_bytes:
-    88, dst_y: 96, dst_z: 104, dst_lod: 112, dst_memory_type: 120, dst_host: 128, dst_device:
-    136, dst_array: 144, reserved1: 152, dst_pitch: 160, dst_height: 168, width_in_bytes: 176,
-    height: 184, depth: 192
+    src_device: 48, src_array: 56, reserved0: 64, src_pitch: 72, src_height: 80,
+    dst_x_in_bytes: 88, dst_y: 96, dst_z: 104, dst_lod: 112, dst_memory_type: 120, dst_host: 128,
+    dst_device: 136, dst_array: 144, reserved1: 152, dst_pitch: 160, dst_height: 168,
+    width_in_bytes: 176, height: 184, depth: 192,
 );
 
 /// A three-dimensional copy between two contexts.
@@ -170,7 +171,7 @@ layout!(
     200,
     src_x_in_bytes: 0, src_y: 8, src_z: 16, src_lod: 24, src_memory_type: 32, src_host: 40,
     src_device: 48, src_array: 56, src_context: 64, src_pitch: 72, src_height: 80,
-    dst_x_in_bytes: 88, dst_y: 96, dst_z: 104, dst_lod: 112, dst_memory_type: 120, dst_host:
-    128, dst_device: 136, dst_array: 144, dst_context: 152, dst_pitch: 160, dst_height: 168,
-    width_in_bytes: 176, height: 184, depth: 192
+    dst_x_in_bytes: 88, dst_y: 96, dst_z: 104, dst_lod: 112, dst_memory_type: 120, dst_host: 128,
+    dst_device: 136, dst_array: 144, dst_context: 152, dst_pitch: 160, dst_height: 168,
+    width_in_bytes: 176, height: 184, depth: 192,
 );

@@ -1,7 +1,7 @@
 //! Enumerations of the driver API as integers with named values (cuda.h 13.5). Second part.
 //!
-//! A C enum may hold any value a newer program puts there, so these are aliases with constants, never
-//! Rust enums. Names are the header's, so that its documentation applies.
+//! A C enum may hold any value a newer program puts there, so these are aliases with constants,
+//! never Rust enums. Names are the header's, so that its documentation applies.
 
 /// Which stream flavour `cuGetProcAddress` is to find.
 pub type CUdriverProcAddress_flags = u32;

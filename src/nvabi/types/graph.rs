@@ -1,7 +1,7 @@
 //! The structures of graph nodes (cuda.h 13.5).
 //!
-//! `CUgraphNodeParams` is one tagged union for all kinds; its members are the `_v2`/`_v3` forms, while the
-//! older one-kind calls (`cuGraphAddMemAllocNode` ...) keep the `_v1` forms.
+//! `CUgraphNodeParams` is one tagged union for all kinds; its members are the `_v2`/`_v3` forms,
+//! while the older one-kind calls (`cuGraphAddMemAllocNode` ...) keep the `_v1` forms.
 
 use super::*;
 
@@ -28,7 +28,7 @@ pub struct CUDA_GRAPH_INSTANTIATE_PARAMS {
 layout!(
     CUDA_GRAPH_INSTANTIATE_PARAMS,
     32,
-    flags: 0, h_upload_stream: 8, h_err_node_out: 16, result_out: 24
+    flags: 0, h_upload_stream: 8, h_err_node_out: 16, result_out: 24,
 );
 
 /// Why an update of an executable graph was refused, and where.
@@ -60,7 +60,7 @@ layout!(
     CUDA_KERNEL_NODE_PARAMS_v1,
     56,
     func: 0, grid_dim_x: 8, grid_dim_y: 12, grid_dim_z: 16, block_dim_x: 20, block_dim_y: 24,
-    block_dim_z: 28, shared_mem_bytes: 32, kernel_params: 40, extra: 48
+    block_dim_z: 28, shared_mem_bytes: 32, kernel_params: 40, extra: 48,
 );
 
 /// A kernel node from CUDA 12: function, or library kernel with its context.
@@ -84,7 +84,7 @@ layout!(
     CUDA_KERNEL_NODE_PARAMS_v2,
     72,
     func: 0, grid_dim_x: 8, grid_dim_y: 12, grid_dim_z: 16, block_dim_x: 20, block_dim_y: 24,
-    block_dim_z: 28, shared_mem_bytes: 32, kernel_params: 40, extra: 48, kern: 56, ctx: 64
+    block_dim_z: 28, shared_mem_bytes: 32, kernel_params: 40, extra: 48, kern: 56, ctx: 64,
 );
 
 /// A kernel node inside `CUgraphNodeParams`.
@@ -108,7 +108,7 @@ layout!(
     CUDA_KERNEL_NODE_PARAMS_v3,
     72,
     func: 0, grid_dim_x: 8, grid_dim_y: 12, grid_dim_z: 16, block_dim_x: 20, block_dim_y: 24,
-    block_dim_z: 28, shared_mem_bytes: 32, kernel_params: 40, extra: 48, kern: 56, ctx: 64
+    block_dim_z: 28, shared_mem_bytes: 32, kernel_params: 40, extra: 48, kern: 56, ctx: 64,
 );
 
 /// A copy node inside `CUgraphNodeParams`.
@@ -136,7 +136,7 @@ pub struct CUDA_MEMSET_NODE_PARAMS_v1 {
 layout!(
     CUDA_MEMSET_NODE_PARAMS_v1,
     40,
-    dst: 0, pitch: 8, value: 16, element_size: 20, width: 24, height: 32
+    dst: 0, pitch: 8, value: 16, element_size: 20, width: 24, height: 32,
 );
 
 /// A fill node inside `CUgraphNodeParams`.
@@ -154,7 +154,7 @@ pub struct CUDA_MEMSET_NODE_PARAMS_v2 {
 layout!(
     CUDA_MEMSET_NODE_PARAMS_v2,
     48,
-    dst: 0, pitch: 8, value: 16, element_size: 20, width: 24, height: 32, ctx: 40
+    dst: 0, pitch: 8, value: 16, element_size: 20, width: 24, height: 32, ctx: 40,
 );
 
 /// A host-function node.
@@ -179,7 +179,7 @@ pub struct CUDA_MEM_ALLOC_NODE_PARAMS_v1 {
 layout!(
     CUDA_MEM_ALLOC_NODE_PARAMS_v1,
     120,
-    pool_props: 0, access_descs: 88, access_desc_count: 96, bytesize: 104, dptr: 112
+    pool_props: 0, access_descs: 88, access_desc_count: 96, bytesize: 104, dptr: 112,
 );
 
 /// An allocation node inside `CUgraphNodeParams`.
@@ -195,7 +195,7 @@ pub struct CUDA_MEM_ALLOC_NODE_PARAMS_v2 {
 layout!(
     CUDA_MEM_ALLOC_NODE_PARAMS_v2,
     120,
-    pool_props: 0, access_descs: 88, access_desc_count: 96, bytesize: 104, dptr: 112
+    pool_props: 0, access_descs: 88, access_desc_count: 96, bytesize: 104, dptr: 112,
 );
 
 /// A free node inside `CUgraphNodeParams`.
@@ -288,7 +288,8 @@ layout!(CUgraphNodeParams, 256, kind: 0, reserved0: 4, params: 16, reserved2: 24
 pub struct CUstreamMemOpValueParams {
     pub operation: CUstreamBatchMemOpType,
     pub address: CUdeviceptr,
-    /// The 64-bit value; a 32-bit operation uses its low half (little-endian, as all CUDA hosts are).
+    /// The 64-bit value; a 32-bit operation uses its low half (little-endian, as all CUDA hosts
+    /// are).
     pub value64: u64,
     pub flags: u32,
     pub alias: CUdeviceptr,

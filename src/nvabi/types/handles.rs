@@ -4,6 +4,7 @@
 //! pointer wide and null when absent.
 
 use super::*;
+use core::ptr::without_provenance_mut;
 
 /// Declares one pointer-sized handle type per line.
 macro_rules! handles {
@@ -23,7 +24,8 @@ macro_rules! handles {
             }
         }
 
-        // SAFETY: a handle is a name, never dereferenced here; the driver's own calls are thread-safe.
+        // SAFETY: a handle is a name, never dereferenced here; the driver's own calls are thread-
+        // safe.
         unsafe impl Send for $name {}
         // SAFETY: as above.
         unsafe impl Sync for $name {}
@@ -119,9 +121,9 @@ pub type CUlogicalEndpointId = u32;
 pub type CUlogIterator = u32;
 
 /// The legacy default stream, named explicitly.
-pub const CU_STREAM_LEGACY: CUstream = CUstream(1 as *mut c_void);
+pub const CU_STREAM_LEGACY: CUstream = CUstream(without_provenance_mut(1));
 /// The calling thread's default stream, named explicitly.
-pub const CU_STREAM_PER_THREAD: CUstream = CUstream(2 as *mut c_void);
+pub const CU_STREAM_PER_THREAD: CUstream = CUstream(without_provenance_mut(2));
 
 /// A function the driver calls on the host when a stream or graph reaches it.
 pub type CUhostFn = Option<unsafe extern "C" fn(user_data: *mut c_void)>;

@@ -4,8 +4,8 @@ use super::*;
 
 /// The value of a launch attribute: 64 bytes, read by the attribute's id.
 ///
-/// Kept as bytes with the header's alignment: of all kinds only a few are looked at, and those are read
-/// through `word`.
+/// Kept as bytes with the header's alignment: of all kinds only a few are looked at, and those are
+/// read through `word`.
 #[repr(C, align(8))]
 #[derive(Clone, Copy, Debug)]
 pub struct CUlaunchAttributeValue {
@@ -14,8 +14,8 @@ pub struct CUlaunchAttributeValue {
 layout!(CUlaunchAttributeValue, 64, bytes: 0);
 
 impl CUlaunchAttributeValue {
-    /// The `index`-th 32-bit word (0 to 15): what every integer kind (priority, cooperative, cluster
-    /// extents) is made of. Out of range reads as 0.
+    /// The `index`-th 32-bit word (0 to 15): what every integer kind (priority, cooperative,
+    /// cluster extents) is made of. Out of range reads as 0.
     pub const fn word(&self, index: usize) -> u32 {
         if index >= 16 {
             return 0;
@@ -72,8 +72,8 @@ layout!(
     CUdevprop,
     56,
     max_threads_per_block: 0, max_threads_dim: 4, max_grid_size: 16, shared_mem_per_block: 28,
-    total_constant_memory: 32, simd_width: 36, mem_pitch: 40, regs_per_block: 44, clock_rate:
-    48, texture_align: 52
+    total_constant_memory: 32, simd_width: 36, mem_pitch: 40, regs_per_block: 44, clock_rate: 48,
+    texture_align: 52,
 );
 
 /// The parameters of `cuCtxCreate_v4`.
@@ -87,7 +87,7 @@ pub struct CUctxCreateParams {
 layout!(
     CUctxCreateParams,
     24,
-    exec_affinity_params: 0, num_exec_affinity_params: 8, cig_params: 16
+    exec_affinity_params: 0, num_exec_affinity_params: 8, cig_params: 16,
 );
 
 /// One attribute of a launch: which, and its value.
@@ -118,8 +118,8 @@ pub struct CUlaunchConfig {
 layout!(
     CUlaunchConfig,
     56,
-    grid_dim_x: 0, grid_dim_y: 4, grid_dim_z: 8, block_dim_x: 12, block_dim_y: 16, block_dim_z:
-    20, shared_mem_bytes: 24, h_stream: 32, attrs: 40, num_attrs: 48
+    grid_dim_x: 0, grid_dim_y: 4, grid_dim_z: 8, block_dim_x: 12, block_dim_y: 16,
+    block_dim_z: 20, shared_mem_bytes: 24, h_stream: 32, attrs: 40, num_attrs: 48,
 );
 
 /// One device's part of a multi-device cooperative launch.
@@ -140,6 +140,6 @@ pub struct CUDA_LAUNCH_PARAMS {
 layout!(
     CUDA_LAUNCH_PARAMS,
     56,
-    function: 0, grid_dim_x: 8, grid_dim_y: 12, grid_dim_z: 16, block_dim_x: 20, block_dim_y:
-    24, block_dim_z: 28, shared_mem_bytes: 32, h_stream: 40, kernel_params: 48
+    function: 0, grid_dim_x: 8, grid_dim_y: 12, grid_dim_z: 16, block_dim_x: 20, block_dim_y: 24,
+    block_dim_z: 28, shared_mem_bytes: 32, h_stream: 40, kernel_params: 48,
 );

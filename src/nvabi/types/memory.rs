@@ -1,4 +1,5 @@
-//! The structures of memory calls: locations, pools, physical allocations, handles between processes.
+//! The structures of memory calls: locations, pools, physical allocations, handles between
+//! processes.
 //!
 //! Layouts are those of cuda.h 13.5; every size and offset below was read from the header with a C
 //! compiler and is held by `layout!`. Older headers define the same layouts under the same names.
@@ -7,8 +8,8 @@ use super::*;
 
 /// Where memory lives: on a device, on the host, or on one NUMA node.
 ///
-/// `id` is a union in the header from CUDA 13 on (a locality domain of a device in its two low bytes);
-/// for devices and NUMA nodes it is the plain number.
+/// `id` is a union in the header from CUDA 13 on (a locality domain of a device in its two low
+/// bytes); for devices and NUMA nodes it is the plain number.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CUmemLocation {
@@ -67,7 +68,7 @@ layout!(
     CUmemPoolProps,
     88,
     alloc_type: 0, handle_types: 4, location: 8, win32_security_attributes: 16, max_size: 24,
-    usage: 32, gpu_direct_rdma_capable: 34, reserved: 35
+    usage: 32, gpu_direct_rdma_capable: 34, reserved: 35,
 );
 
 /// The flags inside `CUmemAllocationProp`.
@@ -82,7 +83,7 @@ pub struct CUmemAllocationFlags {
 layout!(
     CUmemAllocationFlags,
     8,
-    compression_type: 0, gpu_direct_rdma_capable: 1, usage: 2, reserved: 4
+    compression_type: 0, gpu_direct_rdma_capable: 1, usage: 2, reserved: 4,
 );
 
 /// What a physical allocation (`cuMemCreate`) is made of.
@@ -98,7 +99,7 @@ pub struct CUmemAllocationProp {
 layout!(
     CUmemAllocationProp,
     32,
-    kind: 0, requested_handle_types: 4, location: 8, win32_handle_meta_data: 16, alloc_flags: 24
+    kind: 0, requested_handle_types: 4, location: 8, win32_handle_meta_data: 16, alloc_flags: 24,
 );
 
 /// An opaque name of a pool allocation for another process.

@@ -1,8 +1,8 @@
 //! What a driver call answers: `CUresult`, with the name and the text `cuGetErrorName` and
 //! `cuGetErrorString` give for each value (cuda.h 13.5).
 //!
-//! The type is an integer, not an enum: a newer driver may answer values this table does not know, and
-//! they must pass through unchanged.
+//! The type is an integer, not an enum: a newer driver may answer values this table does not know,
+//! and they must pass through unchanged.
 
 use core::ffi::CStr;
 use core::fmt;

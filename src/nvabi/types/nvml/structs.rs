@@ -1,7 +1,8 @@
-//! The structures of NVML (nvml.h 13.5); sizes and offsets were read from the header with a C compiler.
+//! The structures of NVML (nvml.h 13.5); sizes and offsets were read from the header with a C
+//! compiler.
 //!
-//! Versioned structures carry `version` = size | (version << 24), set by the caller: `nvmlMemory_v2` etc.
-//! in `consts`. Texts are NUL-terminated inside their arrays.
+//! Versioned structures carry `version` = size | (version << 24), set by the caller:
+//! `nvmlMemory_v2` etc. in `consts`. Texts are NUL-terminated inside their arrays.
 
 use crate::types::*;
 
@@ -81,7 +82,7 @@ pub struct nvmlProcessInfo_t {
 layout!(
     nvmlProcessInfo_t,
     24,
-    pid: 0, used_gpu_memory: 8, gpu_instance_id: 16, compute_instance_id: 20
+    pid: 0, used_gpu_memory: 8, gpu_instance_id: 16, compute_instance_id: 20,
 );
 
 /// One process on a device, with memory protected by confidential computing.
@@ -98,7 +99,7 @@ layout!(
     nvmlProcessDetail_v1_t,
     32,
     pid: 0, used_gpu_memory: 8, gpu_instance_id: 16, compute_instance_id: 20,
-    used_gpu_cc_protected_memory: 24
+    used_gpu_cc_protected_memory: 24,
 );
 
 /// The list `nvmlDeviceGetRunningProcessDetailList` fills; the caller gives the room.
@@ -113,7 +114,7 @@ pub struct nvmlProcessDetailList_t {
 layout!(
     nvmlProcessDetailList_t,
     24,
-    version: 0, mode: 4, num_proc_array_entries: 8, proc_array: 16
+    version: 0, mode: 4, num_proc_array_entries: 8, proc_array: 16,
 );
 
 /// One process's share of a device in percent, at `time_stamp` (µs since the epoch).
@@ -130,7 +131,7 @@ pub struct nvmlProcessUtilizationSample_t {
 layout!(
     nvmlProcessUtilizationSample_t,
     32,
-    pid: 0, time_stamp: 8, sm_util: 16, mem_util: 20, enc_util: 24, dec_util: 28
+    pid: 0, time_stamp: 8, sm_util: 16, mem_util: 20, enc_util: 24, dec_util: 28,
 );
 
 /// One process's share of a device, with JPEG and optical flow engines.
@@ -150,7 +151,7 @@ layout!(
     nvmlProcessUtilizationInfo_v1_t,
     40,
     time_stamp: 0, pid: 8, sm_util: 12, mem_util: 16, enc_util: 20, dec_util: 24, jpg_util: 28,
-    ofa_util: 32
+    ofa_util: 32,
 );
 
 /// The list `nvmlDeviceGetProcessesUtilizationInfo` fills; the caller gives the room.
@@ -165,7 +166,7 @@ pub struct nvmlProcessesUtilizationInfo_t {
 layout!(
     nvmlProcessesUtilizationInfo_t,
     24,
-    version: 0, process_samples_count: 4, last_seen_time_stamp: 8, proc_util_array: 16
+    version: 0, process_samples_count: 4, last_seen_time_stamp: 8, proc_util_array: 16,
 );
 
 /// Where a device sits on the PCI bus, as numbers and as text.
@@ -184,7 +185,7 @@ layout!(
     nvmlPciInfo_t,
     68,
     bus_id_legacy: 0, domain: 16, bus: 20, device: 24, pci_device_id: 28, pci_sub_system_id: 32,
-    bus_id: 36
+    bus_id: 36,
 );
 
 /// Where a device sits on the PCI bus, with class codes.
@@ -205,7 +206,7 @@ layout!(
     nvmlPciInfoExt_t,
     64,
     version: 0, domain: 4, bus: 8, device: 12, pci_device_id: 16, pci_sub_system_id: 20,
-    base_class: 24, sub_class: 28, bus_id: 32
+    base_class: 24, sub_class: 28, bus_id: 32,
 );
 
 /// One event: device, kind and, for an Xid, its number.
@@ -221,7 +222,7 @@ pub struct nvmlEventData_t {
 layout!(
     nvmlEventData_t,
     32,
-    device: 0, event_type: 8, event_data: 16, gpu_instance_id: 24, compute_instance_id: 28
+    device: 0, event_type: 8, event_data: 16, gpu_instance_id: 24, compute_instance_id: 28,
 );
 
 /// Limits to set on a process or a cgroup.
@@ -246,7 +247,7 @@ pub struct nvmlGetMemoryLimits_v1_t {
 layout!(
     nvmlGetMemoryLimits_v1_t,
     32,
-    name_space: 0, soft_limit: 8, hard_limit: 16, current_used: 24
+    name_space: 0, soft_limit: 8, hard_limit: 16, current_used: 24,
 );
 
 /// One sample: µs since the epoch, and its value.
@@ -274,7 +275,7 @@ layout!(
     nvmlFieldValue_t,
     40,
     field_id: 0, scope_id: 4, timestamp: 8, latency_usec: 16, value_type: 24, nvml_return: 28,
-    value: 32
+    value: 32,
 );
 
 /// How long (ns) a policy has held the clocks down.
@@ -305,7 +306,7 @@ layout!(
     40,
     multiprocessor_count: 0, shared_copy_engine_count: 4, shared_decoder_count: 8,
     shared_encoder_count: 12, shared_jpeg_count: 16, shared_ofa_count: 20,
-    gpu_instance_slice_count: 24, compute_instance_slice_count: 28, memory_size_mb: 32
+    gpu_instance_slice_count: 24, compute_instance_slice_count: 28, memory_size_mb: 32,
 );
 
 /// What one process did on a device over its life.
@@ -324,7 +325,7 @@ layout!(
     nvmlAccountingStats_t,
     56,
     gpu_utilization: 0, memory_utilization: 4, max_memory_usage: 8, time: 16, start_time: 24,
-    is_running: 32, reserved: 36
+    is_running: 32, reserved: 36,
 );
 
 /// A temperature in °C, by sensor.
