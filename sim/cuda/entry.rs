@@ -6,7 +6,7 @@
 //! after `fork`, and remembers which default stream the caller meant: the symbols ending in
 //! `_ptds` and `_ptsz` are the same functions with a default stream of each thread.
 
-use gpuslice_nvabi::CUresult;
+use gpuslice_nvabi::types::CUresult;
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU8, Ordering};

@@ -8,9 +8,7 @@
 
 use crate::entry::{Call, FromAbi, Reply, guard};
 use crate::imp;
-use gpuslice_nvabi::*;
-use std::collections::HashMap;
-use std::ffi::{c_char, c_void};
+use gpuslice_nvabi::types::*;
 
 macro_rules! export {
     ($([$shim:ident, $sim:ident, $since:literal] $name:ident($($arg:ident: $ty:ty),* $(,)?);)*) => {
@@ -40,12 +38,12 @@ macro_rules! export {
 
 gpuslice_nvabi::for_each_driver_fn!(export);
 
-/// The address of every exported function by its name.
-pub fn addresses() -> HashMap<&'static str, usize> {
-    let mut addresses = HashMap::new();
+/// The addresses of the exported functions, in the order of the table.
+pub fn addresses() -> Vec<usize> {
+    let mut addresses = Vec::new();
     macro_rules! collect {
         ($([$shim:ident, $sim:ident, $since:literal] $name:ident($($arg:ident: $ty:ty),* $(,)?);)*) => {
-            $(addresses.insert(stringify!($name), $name as *const () as usize);)*
+            $(addresses.push($name as *const () as usize);)*
         };
     }
     gpuslice_nvabi::for_each_driver_fn!(collect);

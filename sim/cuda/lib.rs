@@ -17,6 +17,7 @@ mod entry;
 mod exec;
 mod export;
 mod memory;
+mod work;
 
 /// Where [`export`] finds the implementation of each entry point.
 mod imp {

@@ -1,7 +1,7 @@
 //! The stack of contexts of each thread.
 
 use super::{Context, table};
-use gpuslice_nvabi::CUresult;
+use gpuslice_nvabi::types::CUresult;
 use std::cell::{Cell, RefCell};
 
 thread_local! {
@@ -43,7 +43,7 @@ pub fn pop_if_top(context: &Context) {
 pub mod imp {
     use super::*;
     use crate::entry::{Out, Outcome};
-    use gpuslice_nvabi::{CUcontext, CUdevice};
+    use gpuslice_nvabi::types::{CUcontext, CUdevice};
 
     pub fn cuCtxPushCurrent_v2(ctx: CUcontext) -> Outcome {
         push(table::find(ctx)?);

@@ -6,7 +6,7 @@
 use super::{Context, current, limits, table};
 use crate::driver::{device_error, process};
 use crate::{exec, memory};
-use gpuslice_nvabi::{CUdevice, CUresult};
+use gpuslice_nvabi::types::{CUdevice, CUresult};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 /// CU_CTX_SCHED_* (of which one), MAP_HOST, LMEM_RESIZE_TO_MAX, COREDUMP_*, SYNC_MEMOPS.
@@ -57,7 +57,7 @@ pub fn end(context: &'static Context) -> Result<(), CUresult> {
 pub mod imp {
     use super::*;
     use crate::entry::{In, Out, Outcome};
-    use gpuslice_nvabi::{CUcontext, CUctxCreateParams, CUexecAffinityParam};
+    use gpuslice_nvabi::types::{CUcontext, CUctxCreateParams, CUexecAffinityParam};
 
     pub fn cuCtxCreate_v2(pctx: Out<CUcontext>, flags: u32, dev: CUdevice) -> Outcome {
         pctx.require()?;
@@ -89,10 +89,10 @@ pub mod imp {
     ) -> Outcome {
         if !params.pointer().is_null() {
             let params = params.get()?;
-            if params.numExecAffinityParams != 0 {
+            if params.num_exec_affinity_params != 0 {
                 return Err(CUresult::ERROR_UNSUPPORTED_EXEC_AFFINITY);
             }
-            if !params.cigParams.is_null() {
+            if !params.cig_params.is_null() {
                 return Err(CUresult::ERROR_NOT_SUPPORTED);
             }
         }

@@ -3,7 +3,7 @@
 
 use super::lifetime::check_flags;
 use super::{Context, current, named_or_current};
-use gpuslice_nvabi::CUresult;
+use gpuslice_nvabi::types::CUresult;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
 /// Settings of one context.
@@ -48,13 +48,13 @@ impl Settings {
 pub mod imp {
     use super::*;
     use crate::entry::{Out, Outcome};
-    use gpuslice_nvabi::{CUcontext, CUfunc_cache, CUlimit, CUsharedconfig};
+    use gpuslice_nvabi::types::{CUcontext, CUfunc_cache, CUlimit, CUsharedconfig};
 
     /// The oldest driver interface whose contexts behave like ours.
     const API_VERSION: u32 = 3020;
 
     pub fn cuCtxSetLimit(limit: CUlimit, value: usize) -> Outcome {
-        let (place, most) = current()?.settings.limit(limit.0 as u32)?;
+        let (place, most) = current()?.settings.limit(limit)?;
         if value as u64 > most {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
@@ -64,24 +64,24 @@ pub mod imp {
 
     pub fn cuCtxGetLimit(pvalue: Out<usize>, limit: CUlimit) -> Outcome {
         pvalue.require()?;
-        let (place, _) = current()?.settings.limit(limit.0 as u32)?;
+        let (place, _) = current()?.settings.limit(limit)?;
         pvalue.set(place.load(Ordering::Relaxed) as usize)
     }
 
     pub fn cuCtxGetCacheConfig(config: Out<CUfunc_cache>) -> Outcome {
-        config.set(CUfunc_cache(current()?.settings.cache.load(Ordering::Relaxed) as _))
+        config.set(current()?.settings.cache.load(Ordering::Relaxed) as CUfunc_cache)
     }
 
     pub fn cuCtxSetCacheConfig(config: CUfunc_cache) -> Outcome {
-        store(&current()?.settings.cache, config.0 as i32, 3)
+        store(&current()?.settings.cache, config as i32, 3)
     }
 
     pub fn cuCtxGetSharedMemConfig(config: Out<CUsharedconfig>) -> Outcome {
-        config.set(CUsharedconfig(current()?.settings.shared.load(Ordering::Relaxed) as _))
+        config.set(current()?.settings.shared.load(Ordering::Relaxed) as CUsharedconfig)
     }
 
     pub fn cuCtxSetSharedMemConfig(config: CUsharedconfig) -> Outcome {
-        store(&current()?.settings.shared, config.0 as i32, 2)
+        store(&current()?.settings.shared, config as i32, 2)
     }
 
     fn store(place: &AtomicI32, value: i32, most: i32) -> Outcome {

@@ -16,7 +16,7 @@ pub use primary::Primary;
 pub use table::find;
 
 use crate::driver::{Gpu, process};
-use gpuslice_nvabi::{CUcontext, CUdevice, CUresult};
+use gpuslice_nvabi::types::{CUcontext, CUdevice, CUresult};
 use gpuslice_sim_device::ContextId;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 

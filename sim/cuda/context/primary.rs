@@ -1,7 +1,7 @@
 //! The primary context of a device: one for all libraries of a process, counted.
 
 use super::{Context, lifetime};
-use gpuslice_nvabi::CUresult;
+use gpuslice_nvabi::types::CUresult;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The state of a device's primary context.
@@ -35,7 +35,7 @@ pub mod imp {
     use super::*;
     use crate::driver::process;
     use crate::entry::{Out, Outcome};
-    use gpuslice_nvabi::{CUcontext, CUdevice};
+    use gpuslice_nvabi::types::{CUcontext, CUdevice};
     use std::sync::atomic::Ordering;
 
     pub fn cuDevicePrimaryCtxRetain(pctx: Out<CUcontext>, dev: CUdevice) -> Outcome {

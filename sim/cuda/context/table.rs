@@ -2,7 +2,7 @@
 //! context and a made-up pointer are told from a living one.
 
 use super::Context;
-use gpuslice_nvabi::{CUcontext, CUresult};
+use gpuslice_nvabi::types::{CUcontext, CUresult};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{PoisonError, RwLock};
 

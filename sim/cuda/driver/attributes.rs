@@ -4,7 +4,7 @@
 //! gives them; features the simulated driver does not serve are answered with 0, so that programs
 //! choose another way. Ordinals are those of `CUdevice_attribute` in cuda.h.
 
-use gpuslice_nvabi::CUdevprop;
+use gpuslice_nvabi::types::CUdevprop;
 use gpuslice_sim_device::GpuInfo;
 
 /// Attributes 1 to 161 in order; those computed from the device are 0 here.
@@ -70,16 +70,16 @@ pub fn value(gpu: &GpuInfo, attribute: u32) -> Option<i32> {
 pub fn properties(gpu: &GpuInfo) -> CUdevprop {
     let get = |attribute| value(gpu, attribute).unwrap_or(0);
     CUdevprop {
-        maxThreadsPerBlock: get(1),
-        maxThreadsDim: [get(2), get(3), get(4)],
-        maxGridSize: [get(5), get(6), get(7)],
-        sharedMemPerBlock: get(8),
-        totalConstantMemory: get(9),
-        SIMDWidth: get(10),
-        memPitch: get(11),
-        regsPerBlock: get(12),
-        clockRate: get(13),
-        textureAlign: get(14),
+        max_threads_per_block: get(1),
+        max_threads_dim: [get(2), get(3), get(4)],
+        max_grid_size: [get(5), get(6), get(7)],
+        shared_mem_per_block: get(8),
+        total_constant_memory: get(9),
+        simd_width: get(10),
+        mem_pitch: get(11),
+        regs_per_block: get(12),
+        clock_rate: get(13),
+        texture_align: get(14),
     }
 }
 

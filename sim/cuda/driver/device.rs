@@ -1,7 +1,7 @@
 //! Devices: how many, what they are called, how large they are.
 
 use super::process::{Gpu, process};
-use gpuslice_nvabi::CUresult;
+use gpuslice_nvabi::types::CUresult;
 use std::ffi::c_char;
 
 /// `0000:11:00.0`, as the driver writes a PCI address.
@@ -40,7 +40,7 @@ pub mod imp {
     use super::*;
     use crate::driver::attributes;
     use crate::entry::{In, Out, Outcome};
-    use gpuslice_nvabi::{CUdevice, CUdevice_attribute, CUdevprop, CUuuid};
+    use gpuslice_nvabi::types::{CUdevice, CUdevice_attribute, CUdevprop, CUuuid};
 
     pub fn cuDeviceGetCount(count: Out<i32>) -> Outcome {
         count.set(process()?.gpus.len() as i32)
@@ -73,7 +73,7 @@ pub mod imp {
     ) -> Outcome {
         pi.require()?;
         let gpu = process()?.gpu(dev)?;
-        let value = attributes::value(&gpu.info, attrib.0 as u32);
+        let value = attributes::value(&gpu.info, attrib);
         pi.set(value.ok_or(CUresult::ERROR_INVALID_VALUE)?)
     }
 

@@ -6,9 +6,12 @@
 
 use super::device::text;
 use super::process::process;
-use gpuslice_nvabi::{CUdriverProcAddressQueryResult, CUresult, lookup};
+use gpuslice_nvabi::lookup::{self, Missing};
+use gpuslice_nvabi::types::{
+    CU_GET_PROC_ADDRESS_SUCCESS, CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND,
+    CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT, CUdriverProcAddressQueryResult, CUresult,
+};
 use gpuslice_sim_device::Machine;
-use std::collections::HashMap;
 use std::ffi::c_void;
 use std::sync::OnceLock;
 
@@ -17,34 +20,33 @@ const NAME_MOST: usize = 128;
 /// The flags there are: default (0), legacy stream (1), per-thread stream (2).
 const FLAGS: u64 = 3;
 
-/// Addresses of our own exports by symbol.
-fn addresses() -> &'static HashMap<&'static str, usize> {
-    static ADDRESSES: OnceLock<HashMap<&'static str, usize>> = OnceLock::new();
+/// Addresses of our own exports in the order of the table.
+fn addresses() -> &'static [usize] {
+    static ADDRESSES: OnceLock<Vec<usize>> = OnceLock::new();
     ADDRESSES.get_or_init(crate::export::addresses)
 }
 
 /// The driver's own version, e.g. 13000.
-fn driver_version() -> i32 {
+fn driver_version() -> u32 {
     let machine = process().map(|process| process.machine).ok();
     let (major, minor) = machine
         .or_else(|| Machine::attach().ok())
-        .map_or((13, 0), |machine| machine.driver());
-    (major * 1000 + minor * 10) as i32
+        .map_or((13, 0), Machine::driver);
+    major * 1000 + minor * 10
 }
 
 /// The address, or why there is none.
-fn address(name: &str, version: i32, flags: u64) -> Result<usize, CUdriverProcAddressQueryResult> {
-    let known = driver_version();
-    let asked = version.min(known);
+fn address(name: &str, version: u32, flags: u64) -> Result<usize, CUdriverProcAddressQueryResult> {
+    let asked = version.min(driver_version());
     match lookup::symbol(name, asked, flags) {
-        Some(found) => addresses()
-            .get(found.symbol)
-            .copied()
-            .ok_or(CUdriverProcAddressQueryResult::SYMBOL_NOT_FOUND),
-        None if lookup::symbol(name, known, flags).is_some() => {
-            Err(CUdriverProcAddressQueryResult::VERSION_NOT_SUFFICIENT)
+        Ok(found) => {
+            addresses().get(found.index).copied().ok_or(CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND)
         }
-        None => Err(CUdriverProcAddressQueryResult::SYMBOL_NOT_FOUND),
+        // What came after this driver is unknown to it.
+        Err(Missing::VersionNotSufficient) if asked == version => {
+            Err(CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT)
+        }
+        Err(_) => Err(CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND),
     }
 }
 
@@ -53,7 +55,7 @@ fn address(name: &str, version: i32, flags: u64) -> Result<usize, CUdriverProcAd
 pub mod imp {
     use super::*;
     use crate::entry::{In, Out, Outcome};
-    use gpuslice_nvabi::CUuuid;
+    use gpuslice_nvabi::types::CUuuid;
     use std::ffi::c_char;
 
     pub fn cuGetProcAddress(
@@ -86,15 +88,15 @@ pub mod imp {
         flags: u64,
     ) -> (Option<CUdriverProcAddressQueryResult>, Outcome) {
         let invalid = (None, Err(CUresult::ERROR_INVALID_VALUE));
+        let Ok(version) = u32::try_from(version) else { return invalid };
         if pfn.is_null() || flags & !FLAGS != 0 || flags == FLAGS {
             return invalid;
         }
         let Ok(name) = text(symbol, NAME_MOST) else { return invalid };
-        // Asked for itself, a program of CUDA 12 gets the form that also tells the status.
         match address(&name, version, flags) {
             Ok(entry) => {
                 pfn.set_if_wanted(entry as *mut c_void);
-                (Some(CUdriverProcAddressQueryResult::SUCCESS), Ok(()))
+                (Some(CU_GET_PROC_ADDRESS_SUCCESS), Ok(()))
             }
             Err(why) => {
                 pfn.set_if_wanted(std::ptr::null_mut());

@@ -2,7 +2,7 @@
 //! from everywhere, so what is kept here is only the bookkeeping programs can observe.
 
 use crate::context::Context;
-use gpuslice_nvabi::CUresult;
+use gpuslice_nvabi::types::CUresult;
 use std::sync::{Mutex, PoisonError};
 
 /// Which contexts a context has access to, by their ids.
@@ -34,7 +34,7 @@ pub mod imp {
     use crate::context;
     use crate::driver::process;
     use crate::entry::{Out, Outcome};
-    use gpuslice_nvabi::{CUcontext, CUdevice, CUdevice_P2PAttribute};
+    use gpuslice_nvabi::types::{CUcontext, CUdevice, CUdevice_P2PAttribute};
 
     pub fn cuDeviceCanAccessPeer(can: Out<i32>, dev: CUdevice, peer: CUdevice) -> Outcome {
         can.require()?;
@@ -58,7 +58,7 @@ pub mod imp {
             return Err(CUresult::ERROR_INVALID_DEVICE);
         }
         // Performance rank 0 (all links are alike); access, atomics and arrays are supported.
-        match attrib.0 as i32 {
+        match attrib {
             1 => value.set(0),
             2..=4 => value.set(1),
             _ => Err(CUresult::ERROR_INVALID_VALUE),

@@ -6,7 +6,7 @@
 use super::visible;
 use crate::context::Primary;
 use crate::entry::{Outcome, is_forked, set_forked, set_ready};
-use gpuslice_nvabi::{CUdevice, CUresult};
+use gpuslice_nvabi::types::{CUdevice, CUresult};
 use gpuslice_sim_device::{DeviceError, Error, GpuInfo, Machine};
 use std::sync::OnceLock;
 
@@ -130,7 +130,7 @@ pub mod imp {
     pub fn cuProfilerInitialize(
         _config: *const std::ffi::c_char,
         _output: *const std::ffi::c_char,
-        _mode: gpuslice_nvabi::CUoutput_mode,
+        _mode: gpuslice_nvabi::types::CUoutput_mode,
     ) -> Outcome {
         Err(CUresult::ERROR_NOT_SUPPORTED)
     }

@@ -1,0 +1,32 @@
+//! What the rooms give each other to do: the seam between `memory` and `exec`.
+//!
+//! `memory` knows what a copy or a fill does to bytes and how long it takes; `exec` knows streams
+//! and when it is a stream's turn. So memory describes a [`Deed`] and `exec` runs it in order, or
+//! records it where the stream is being captured. What `memory` and `context` call:
+//! - `exec::queue(stream, deed) -> Outcome`: behind what is queued on the stream of the current
+//!   context (null and the special values are default streams, see
+//!   [`crate::entry::per_thread_default`]); a capturing stream records a graph node instead;
+//! - `exec::wait(stream) -> Outcome`: until everything queued on it is over;
+//! - `exec::is_capturing(stream) -> bool`: false also for a stream that does not exist;
+//! - `exec::settle(context) -> Outcome`: until everything queued in the context is over;
+//! - `exec::context_ends(context)`: everything queued in it is dropped, its objects go.
+
+use crate::entry::Outcome;
+use std::sync::Arc;
+
+/// Which engine a deed keeps busy, and what kind of graph node it is when captured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Engine {
+    Copy,
+    Fill,
+}
+
+/// A copy or a fill: how long it takes, and what it does. A captured one is done at each launch.
+#[derive(Clone)]
+pub struct Deed {
+    pub engine: Engine,
+    /// Simulated nanoseconds.
+    pub ns: u64,
+    /// An error of it is an error of the context.
+    pub run: Arc<dyn Fn() -> Outcome + Send + Sync>,
+}
