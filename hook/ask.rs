@@ -1,0 +1,176 @@
+//! What a container asks for: pure, from its annotations, else from cGPU's environment variables.
+//!
+//! Annotations are written by the orchestrator, the environment also by the image, so annotations
+//! win. Anything malformed or unknown under our own prefix is refused: a mistyped cap must never
+//! become "no cap".
+
+use crate::cgpu;
+use crate::error::Error;
+use crate::input::Config;
+use gpuslice_wire::admin::{Command, MemoryAsk};
+use gpuslice_wire::ids::ContainerId;
+use gpuslice_wire::select::GpuSelector;
+use gpuslice_wire::text::{Name, Selector};
+use gpuslice_wire::units::{Bytes, Percent, UnitError, Weight};
+
+/// Prefix of our annotations.
+const PREFIX: &str = "gpuslice.io/";
+
+/// A well-formed wish for a slice.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ask {
+    /// Cap per GPU.
+    pub memory: MemoryAsk,
+    /// Weight.
+    pub weight: Weight,
+    /// Hard share.
+    pub share: Option<Percent>,
+    /// High priority.
+    pub high: bool,
+    /// Which GPUs.
+    pub gpus: Selector,
+    /// For people.
+    pub name: Name,
+}
+
+impl Ask {
+    /// What the container asks for, `None` if for nothing.
+    ///
+    /// # Errors
+    /// [`Error::Ask`] for the first malformed value.
+    pub fn of(config: &Config, allow_cgpu_disable: bool) -> Result<Option<Ask>, Error> {
+        let ours: Vec<(&str, &str)> = config
+            .annotations()
+            .filter_map(|(key, value)| key.strip_prefix(PREFIX).map(|key| (key, value)))
+            .collect();
+        if ours.is_empty() {
+            cgpu::ask(config, allow_cgpu_disable)
+        } else {
+            from_annotations(&ours).map(Some)
+        }
+    }
+
+    /// The command that asks the daemon for it.
+    #[must_use]
+    pub fn admit(&self, container: ContainerId) -> Command {
+        Command::Admit {
+            container,
+            name: self.name,
+            gpus: self.gpus,
+            memory: self.memory,
+            weight: self.weight,
+            share: self.share,
+            high: self.high,
+        }
+    }
+}
+
+fn from_annotations(ours: &[(&str, &str)]) -> Result<Ask, Error> {
+    let (mut memory, mut weight, mut share) = (None, None, None);
+    let (mut high, mut gpus, mut name) = (false, Selector::EMPTY, Name::EMPTY);
+    for &(key, value) in ours {
+        let bad =
+            |why: &dyn ToString| Error::ask(&format!("{PREFIX}{key}"), value, why.to_string());
+        match key {
+            "memory" => memory = Some(size(value).map_err(|why| bad(&why))?),
+            "weight" => weight = Some(value.parse().map_err(|why: UnitError| bad(&why))?),
+            "share" => share = Some(value.parse().map_err(|why: UnitError| bad(&why))?),
+            "priority" => {
+                high = match value {
+                    "high" => true,
+                    "normal" => false,
+                    _ => return Err(bad(&"a priority is high or normal")),
+                }
+            }
+            "gpus" => gpus = selector(value).map_err(|why| bad(&why))?,
+            "name" => name = Name::new(value).map_err(|why| bad(&why))?,
+            _ => {
+                return Err(bad(
+                    &"unknown annotation; there are memory, weight, share, priority, gpus and name",
+                ));
+            }
+        }
+    }
+    if weight.is_some() && share.is_some() {
+        return Err(Error::ask(
+            "gpuslice.io/share",
+            "",
+            "a slice has a weight or a hard share, not both",
+        ));
+    }
+    let why = "a slice needs a memory cap; add gpuslice.io/memory";
+    let memory = memory.ok_or_else(|| Error::ask("gpuslice.io/memory", "", why))?;
+    Ok(Ask {
+        memory,
+        weight: weight.unwrap_or(Weight::ONE),
+        share,
+        high,
+        gpus,
+        name,
+    })
+}
+
+fn size(text: &str) -> Result<MemoryAsk, UnitError> {
+    match text.parse()? {
+        Bytes::ZERO => Err(UnitError::SizeZero),
+        bytes => Ok(MemoryAsk::Exactly(bytes)),
+    }
+}
+
+/// A selector that parses, as bounded text.
+pub(crate) fn selector(text: &str) -> Result<Selector, String> {
+    GpuSelector::parse(text).map_err(|why| why.to_string())?;
+    Selector::new(text).map_err(|why| why.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gpuslice_wire::units::GIB;
+
+    fn ask(annotations: &str) -> Result<Option<Ask>, Error> {
+        let text = format!(r#"{{"annotations":{{{annotations}}}}}"#);
+        Ask::of(&Config::parse(text.as_bytes())?, false)
+    }
+
+    #[test]
+    fn whole_wishes() {
+        let full = ask(
+            r#""gpuslice.io/memory":"4GiB","gpuslice.io/weight":"3","gpuslice.io/gpus":"0,1",
+               "gpuslice.io/priority":"high","gpuslice.io/name":"web","other/x":"y""#,
+        );
+        let full = full.expect("valid").expect("asks");
+        assert_eq!(full.memory, MemoryAsk::Exactly(Bytes(4 * GIB)));
+        assert_eq!(
+            (full.weight.get(), full.high, full.gpus.as_str()),
+            (3, true, "0,1")
+        );
+        assert_eq!(ask(r#""other/x":"y""#).expect("valid"), None);
+    }
+
+    #[test]
+    fn malformed_wishes_name_the_key() {
+        let bad = [
+            r#""gpuslice.io/weight":"3""#,
+            r#""gpuslice.io/memory":"0""#,
+            r#""gpuslice.io/memory":"-1""#,
+            r#""gpuslice.io/memory":"1e30""#,
+            r#""gpuslice.io/memory":"8GB""#,
+            r#""gpuslice.io/memory":"18446744073709551615GiB""#,
+            r#""gpuslice.io/memory":"1GiB","gpuslice.io/weight":"0""#,
+            r#""gpuslice.io/memory":"1GiB","gpuslice.io/weight":"1000000000""#,
+            r#""gpuslice.io/memory":"1GiB","gpuslice.io/weight":"2","gpuslice.io/share":"10""#,
+            r#""gpuslice.io/memory":"1GiB","gpuslice.io/gpus":"x""#,
+            r#""gpuslice.io/memory":"1GiB","gpuslice.io/priority":"1""#,
+            r#""gpuslice.io/memroy":"1GiB""#,
+            r#""gpuslice.io/memory":"1GiB","gpuslice.io/name":"a\nb""#,
+        ];
+        for annotations in bad {
+            let error = ask(annotations).expect_err(annotations).to_string();
+            assert!(
+                error.contains("gpuslice.io/") && !error.contains('\n'),
+                "{error}"
+            );
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! cGPU's contract: what its users set in a container's environment, with the same meaning here.
+//!
+//! `ALIYUN_COM_GPU_MEM_CONTAINER` GiB of `ALIYUN_COM_GPU_MEM_DEV` GiB is a *ratio*: the cap is
+//! `floor(physical MiB * container / device)` MiB, so 4 of 15 on a 16130 MiB card is 4301 MiB
+//! (Alibaba's documentation shows these outputs). Without the first variable nothing is asked for.
+
+use crate::ask::{Ask, selector};
+use crate::error::Error;
+use crate::input::Config;
+use gpuslice_wire::admin::MemoryAsk;
+use gpuslice_wire::text::{Name, Selector};
+use gpuslice_wire::units::Weight;
+
+const CONTAINER: &str = "ALIYUN_COM_GPU_MEM_CONTAINER";
+const DEVICE: &str = "ALIYUN_COM_GPU_MEM_DEV";
+const GPUS: &str = "ALIYUN_COM_GPU_VISIBLE_DEVICES";
+const WEIGHT: &str = "ALIYUN_COM_GPU_SCHD_WEIGHT";
+const HIGH: &str = "ALIYUN_COM_GPU_HIGH_PRIO";
+const DISABLE: &str = "CGPU_DISABLE";
+const NVIDIA: &str = "NVIDIA_VISIBLE_DEVICES";
+
+/// What the environment asks for.
+///
+/// # Errors
+/// [`Error::Ask`] for a malformed value, also for an opt-out the node does not allow.
+pub(crate) fn ask(config: &Config, allow_disable: bool) -> Result<Option<Ask>, Error> {
+    let Some(part) = config.variable(CONTAINER) else {
+        return Ok(None);
+    };
+    if disabled(config, allow_disable)? {
+        return Ok(None);
+    }
+    let missing = || {
+        Error::ask(
+            DEVICE,
+            "",
+            "the GPU's memory in GiB is missing beside the container's",
+        )
+    };
+    let whole = config.variable(DEVICE).ok_or_else(missing)?;
+    let (part, whole) = (gib(CONTAINER, part)?, gib(DEVICE, whole)?);
+    if part > whole {
+        return Err(Error::ask(
+            CONTAINER,
+            &part.to_string(),
+            "more than the GPU has",
+        ));
+    }
+    let weight = match config.variable(WEIGHT) {
+        None => Weight::ONE,
+        Some(text) => text.parse().map_err(|why| Error::ask(WEIGHT, text, why))?,
+    };
+    let memory = MemoryAsk::Ratio { part, whole };
+    let (high, gpus) = (flag(config, HIGH)?.unwrap_or(false), gpus(config)?);
+    Ok(Some(Ask {
+        memory,
+        weight,
+        share: None,
+        high,
+        gpus,
+        name: Name::EMPTY,
+    }))
+}
+
+fn disabled(config: &Config, allow: bool) -> Result<bool, Error> {
+    match flag(config, DISABLE)? {
+        Some(true) if allow => Ok(true),
+        Some(true) => Err(Error::ask(
+            DISABLE,
+            "true",
+            "this node does not let containers opt out; remove the variable",
+        )),
+        _ => Ok(false),
+    }
+}
+
+/// A whole number of GiB, at least 1.
+fn gib(key: &str, text: &str) -> Result<u32, Error> {
+    let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    let number = digits
+        .then(|| text.parse::<u32>().ok())
+        .flatten()
+        .filter(|&n| n > 0);
+    number.ok_or_else(|| Error::ask(key, text, "a whole number of GiB from 1 up"))
+}
+
+fn flag(config: &Config, key: &str) -> Result<Option<bool>, Error> {
+    match config.variable(key) {
+        None | Some("") => Ok(None),
+        Some("1" | "true") => Ok(Some(true)),
+        Some("0" | "false") => Ok(Some(false)),
+        Some(other) => Err(Error::ask(key, other, "1, true, 0 or false")),
+    }
+}
+
+/// The GPUs to slice: cGPU's own list, else those NVIDIA's variable makes visible.
+fn gpus(config: &Config) -> Result<Selector, Error> {
+    let named = |key: &'static str| {
+        config
+            .variable(key)
+            .filter(|text| !text.is_empty())
+            .map(|text| (key, text))
+    };
+    let (key, text) = match named(GPUS).or_else(|| named(NVIDIA)) {
+        None => return Ok(Selector::EMPTY),
+        Some((NVIDIA, "none" | "void")) => return Ok(Selector::EMPTY),
+        Some(found) => found,
+    };
+    selector(text).map_err(|why| Error::ask(key, text, why))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked(environment: &str, allow: bool) -> Result<Option<Ask>, Error> {
+        let entries: Vec<String> = environment
+            .split_whitespace()
+            .map(|e| format!("{e:?}"))
+            .collect();
+        let text = format!(r#"{{"process":{{"env":[{}]}}}}"#, entries.join(","));
+        ask(&Config::parse(text.as_bytes())?, allow)
+    }
+
+    #[test]
+    fn the_contract() {
+        let env = "ALIYUN_COM_GPU_MEM_CONTAINER=4 ALIYUN_COM_GPU_MEM_DEV=15 \
+                   ALIYUN_COM_GPU_SCHD_WEIGHT=3 ALIYUN_COM_GPU_HIGH_PRIO=1 \
+                   ALIYUN_COM_GPU_VISIBLE_DEVICES=2 NVIDIA_VISIBLE_DEVICES=0,1,2";
+        let ask = asked(env, false).expect("valid").expect("asks");
+        assert_eq!(ask.memory, MemoryAsk::Ratio { part: 4, whole: 15 });
+        assert_eq!(
+            (ask.weight.get(), ask.high, ask.gpus.as_str()),
+            (3, true, "2")
+        );
+        assert_eq!(
+            asked("NVIDIA_VISIBLE_DEVICES=all", false).expect("valid"),
+            None
+        );
+    }
+
+    #[test]
+    fn opting_out_is_the_nodes_choice() {
+        let env = "ALIYUN_COM_GPU_MEM_CONTAINER=4 ALIYUN_COM_GPU_MEM_DEV=15 CGPU_DISABLE=true";
+        assert_eq!(asked(env, true).expect("valid"), None);
+        assert!(asked(env, false).is_err());
+    }
+
+    #[test]
+    fn malformed_values() {
+        let dev = "ALIYUN_COM_GPU_MEM_DEV=15";
+        for bad in [
+            "0",
+            "-1",
+            "1e30",
+            "4.5",
+            "0x4",
+            "99999999999",
+            "",
+            "16",
+            "4Gi",
+        ] {
+            let env = format!("ALIYUN_COM_GPU_MEM_CONTAINER={bad} {dev}");
+            assert!(asked(&env, true).is_err(), "{bad}");
+        }
+        for bad in [
+            "ALIYUN_COM_GPU_MEM_CONTAINER=4",
+            "ALIYUN_COM_GPU_MEM_CONTAINER=4 ALIYUN_COM_GPU_MEM_DEV=15 ALIYUN_COM_GPU_SCHD_WEIGHT=0",
+            "ALIYUN_COM_GPU_MEM_CONTAINER=4 ALIYUN_COM_GPU_MEM_DEV=15 ALIYUN_COM_GPU_HIGH_PRIO=yes",
+            "ALIYUN_COM_GPU_MEM_CONTAINER=4 ALIYUN_COM_GPU_MEM_DEV=15 NVIDIA_VISIBLE_DEVICES=x",
+        ] {
+            assert!(asked(bad, false).is_err(), "{bad}");
+        }
+    }
+}

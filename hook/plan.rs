@@ -1,0 +1,243 @@
+//! What is mounted where in a container; pure.
+//!
+//! Two doors lead every program to the shim. *Replacement*: the shim lies over each of the driver's
+//! libraries in the container's library directories. *Preload*: `/etc/ld.so.preload` names the
+//! shim, whose SONAME catches also programs that bring a driver of their own. The real driver is
+//! at a private path that only the shim knows.
+
+use crate::error::Error;
+use crate::grant::Granted;
+use std::path::{Path, PathBuf};
+
+/// Where the shim finds its socket and the real driver; also where everything private is.
+pub(crate) const TENANT_DIR: &str = "run/gpuslice";
+/// The preload door's library, as `/etc/ld.so.preload` names it.
+pub(crate) const PRELOAD_LINE: &str = "/run/gpuslice/libgpuslice.so";
+/// Name of that library, and of the merged preload file, in the tenant directory.
+pub(crate) const PRELOAD_NAME: &str = "libgpuslice.so";
+/// Merged `/etc/ld.so.preload` on the host's side of the tenant directory.
+pub(crate) const PRELOAD_LIST: &str = "ld.so.preload";
+
+/// Directories in which loaders look by default, in the order of Debian's, Red Hat's and others'.
+pub(crate) const LIBRARY_DIRS: [&str; 6] = [
+    "usr/lib/x86_64-linux-gnu",
+    "lib/x86_64-linux-gnu",
+    "usr/lib64",
+    "lib64",
+    "usr/lib",
+    "lib",
+];
+
+/// How a mount is protected in the container.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Access {
+    /// A library: read-only, may be mapped executable.
+    Library,
+    /// Data or sockets: read-only, not executable.
+    ReadOnly,
+    /// The simulated device: writable.
+    Device,
+}
+
+/// One mount with a fixed target below the container's root.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Bind {
+    /// Host path.
+    pub from: PathBuf,
+    /// Path below the root, without a leading slash.
+    pub to: String,
+    /// Protection.
+    pub access: Access,
+    /// A directory rather than a file.
+    pub directory: bool,
+}
+
+/// A library that lies over the driver's, wherever the container has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Cover {
+    /// Host path of the shim or the twin.
+    pub from: PathBuf,
+    /// Beginning of the names to cover: `libcuda.so`.
+    pub stem: &'static str,
+    /// The name to make where the container has none.
+    pub soname: &'static str,
+}
+
+/// All of a container's mounts, in order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Plan {
+    /// Host's side of the tenant directory.
+    pub dir: PathBuf,
+    /// Mounts at fixed places.
+    pub binds: Vec<Bind>,
+    /// The replacement door.
+    pub covers: Vec<Cover>,
+}
+
+impl Plan {
+    /// The plan for what the daemon granted.
+    ///
+    /// # Errors
+    /// A path of the daemon's is not absolute: it and the hook are of different versions.
+    pub fn of(granted: &Granted) -> Result<Plan, Error> {
+        let file = |from: &Path, to: &str, access| Bind {
+            from: from.into(),
+            to: format!("{TENANT_DIR}/{to}"),
+            access,
+            directory: false,
+        };
+        let mut binds = vec![Bind {
+            from: granted.dir.clone(),
+            to: TENANT_DIR.into(),
+            access: Access::ReadOnly,
+            directory: true,
+        }];
+        binds.push(file(&granted.cuda, "driver/libcuda.so.1", Access::Library));
+        let mut covers = vec![Cover {
+            from: granted.replace.clone(),
+            stem: "libcuda.so",
+            soname: "libcuda.so.1",
+        }];
+        if let Some(nvml) = &granted.nvml {
+            binds.push(file(nvml, "driver/libnvidia-ml.so.1", Access::Library));
+            covers.push(Cover {
+                from: granted.twin.clone(),
+                stem: "libnvidia-ml.so",
+                soname: "libnvidia-ml.so.1",
+            });
+        }
+        binds.push(file(&granted.preload, PRELOAD_NAME, Access::Library));
+        if let Some(device) = &granted.device {
+            let (to, access) = ("dev/gpuslice-sim".to_owned(), Access::Device);
+            binds.push(Bind {
+                from: device.clone(),
+                to,
+                access,
+                directory: true,
+            });
+        }
+        let relative = binds
+            .iter()
+            .map(|bind| &bind.from)
+            .find(|from| !from.is_absolute());
+        match relative {
+            Some(path) => Err(Error::Daemon(format!(
+                "its daemon named {path:?}, not an absolute path"
+            ))),
+            None => Ok(Plan {
+                dir: granted.dir.clone(),
+                binds,
+                covers,
+            }),
+        }
+    }
+}
+
+/// The container's own preload list with our line at its end, once.
+pub(crate) fn merged_preload(own: &[u8]) -> Vec<u8> {
+    let mut all = own.to_vec();
+    let ours = PRELOAD_LINE.as_bytes();
+    if own
+        .split(|byte| b" :\t\n".contains(byte))
+        .any(|word| word == ours)
+    {
+        return all;
+    }
+    if all.last().is_some_and(|&byte| byte != b'\n') {
+        all.push(b'\n');
+    }
+    all.extend_from_slice(ours);
+    all.push(b'\n');
+    all
+}
+
+/// Whether a file of a library directory is one a cover belongs over: `libcuda.so`,
+/// `libcuda.so.1`, `libcuda.so.580.105.08`; not `libcudart.so`.
+pub(crate) fn covered(name: &str, stem: &str) -> bool {
+    name.strip_prefix(stem).is_some_and(|rest| {
+        rest.is_empty()
+            || rest
+                .strip_prefix('.')
+                .is_some_and(|v| v.bytes().all(|b| b.is_ascii_digit() || b == b'.'))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn granted() -> Granted {
+        Granted {
+            dir: "/r/c/x".into(),
+            cuda: "/d/libcuda.so.1".into(),
+            nvml: Some("/d/libnvidia-ml.so.1".into()),
+            preload: "/l/libgpuslice.so".into(),
+            replace: "/l/libgpuslice_replace.so".into(),
+            twin: "/l/libgpuslice_nvml.so".into(),
+            device: None,
+        }
+    }
+
+    #[test]
+    fn the_tenant_directory_comes_first_and_only_the_device_is_writable() {
+        let plan = Plan::of(&granted()).expect("absolute");
+        assert_eq!(
+            (plan.binds[0].to.as_str(), plan.covers.len()),
+            (TENANT_DIR, 2)
+        );
+        assert!(plan.binds.iter().all(|bind| bind.access != Access::Device));
+        let device = Some(PathBuf::from("/dev/shm/x"));
+        let plan = Plan::of(&Granted {
+            device,
+            nvml: None,
+            ..granted()
+        })
+        .expect("absolute");
+        let writable: Vec<_> = plan
+            .binds
+            .iter()
+            .filter(|bind| bind.access == Access::Device)
+            .collect();
+        assert_eq!(
+            (writable.len(), writable[0].to.as_str()),
+            (1, "dev/gpuslice-sim")
+        );
+        assert!(
+            Plan::of(&Granted {
+                cuda: "libcuda.so.1".into(),
+                ..granted()
+            })
+            .is_err()
+        );
+    }
+
+    #[test]
+    fn preload_lists_merge() {
+        let ours = format!("{PRELOAD_LINE}\n");
+        assert_eq!(merged_preload(b""), ours.as_bytes());
+        assert_eq!(
+            merged_preload(b"/a.so"),
+            format!("/a.so\n{ours}").as_bytes()
+        );
+        assert_eq!(merged_preload(ours.as_bytes()), ours.as_bytes());
+        assert_eq!(
+            merged_preload(b"\xff\n"),
+            [b"\xff\n", ours.as_bytes()].concat()
+        );
+    }
+
+    #[test]
+    fn names_that_are_covered() {
+        for name in ["libcuda.so", "libcuda.so.1", "libcuda.so.580.105.08"] {
+            assert!(covered(name, "libcuda.so"), "{name}");
+        }
+        for name in [
+            "libcudart.so",
+            "libcuda.so.1.bak",
+            "libcuda.sox",
+            "xlibcuda.so",
+        ] {
+            assert!(!covered(name, "libcuda.so"), "{name}");
+        }
+    }
+}
