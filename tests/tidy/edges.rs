@@ -1,0 +1,86 @@
+//! Which crate may depend on which, and that every dependency has its reason beside it.
+
+use super::{none, root};
+use serde_json::Value;
+use std::process::Command;
+
+/// Crate, its allowed dependencies within the house, and from outside.
+const ALLOWED: [(&str, &[&str], &[&str]); 13] = [
+    ("gpuslice-wire", &[], &[]),
+    ("gpuslice-nvabi", &[], &[]),
+    ("gpuslice-engine", &["gpuslice-wire"], &[]),
+    ("gpuslice-hook", &["gpuslice-wire"], &["libc", "caps", "serde", "serde_json"]),
+    ("gpuslice-shim", &["gpuslice-wire", "gpuslice-nvabi"], &["libc", "hashbrown"]),
+    ("gpuslice-shim-preload", &["gpuslice-shim", "gpuslice-nvabi", "gpuslice-wire"], &["libc"]),
+    ("gpuslice-shim-replace", &["gpuslice-shim", "gpuslice-nvabi", "gpuslice-wire"], &["libc"]),
+    ("gpuslice-shim-nvml", &["gpuslice-shim", "gpuslice-nvabi", "gpuslice-wire"], &["libc"]),
+    ("gpuslice-sim-device", &[], &["libc"]),
+    ("gpuslice-sim-cuda", &["gpuslice-sim-device", "gpuslice-nvabi"], &["libc"]),
+    ("gpuslice-sim-nvml", &["gpuslice-sim-device", "gpuslice-nvabi"], &["libc"]),
+    ("gpuslice-apps", &["gpuslice-nvabi"], &["libc"]),
+    ("gpuslice-world", &["gpuslice-wire", "gpuslice-engine"], &[]),
+];
+
+/// What the host package (daemon and CLI) uses of the house.
+const HOST: [&str; 3] = ["gpuslice-wire", "gpuslice-engine", "gpuslice-sim-device"];
+
+fn packages() -> Vec<Value> {
+    let mut command = Command::new(env!("CARGO"));
+    command.current_dir(root()).args(["metadata", "--no-deps", "--format-version=1", "--offline"]);
+    let output = command.output().expect("cargo metadata");
+    let value: Value = serde_json::from_slice(&output.stdout).expect("cargo metadata's JSON");
+    value["packages"].as_array().expect("packages").clone()
+}
+
+#[test]
+fn dependencies_point_one_way() {
+    let mut broken = Vec::new();
+    for package in packages() {
+        let name = package["name"].as_str().expect("name");
+        let all = package["dependencies"].as_array().expect("dependencies");
+        for dependency in all.iter().filter(|dependency| dependency["kind"].is_null()) {
+            let on = dependency["name"].as_str().expect("name");
+            let allowed = match ALLOWED.iter().find(|(who, ..)| *who == name) {
+                Some((_, inside, outside)) => inside.contains(&on) || outside.contains(&on),
+                None if name == "gpuslice" => !on.starts_with("gpuslice") || HOST.contains(&on),
+                None => false,
+            };
+            if !allowed {
+                broken.push(format!("{name} -> {on}"));
+            }
+        }
+    }
+    none("an edge that the architecture does not have", broken);
+}
+
+/// The CLI decides nothing: it speaks wire alone.
+#[test]
+fn the_cli_names_neither_engine_nor_abi() {
+    let mut broken = Vec::new();
+    for source in super::all_sources().iter().filter(|source| source.path.starts_with("src/ctl/")) {
+        for word in ["gpuslice_engine", "gpuslice_nvabi"] {
+            if source.text.contains(word) {
+                broken.push(format!("{}: {word}", source.path));
+            }
+        }
+    }
+    none("src/ctl speaks gpuslice-wire only", broken);
+}
+
+#[test]
+fn every_outside_dependency_has_a_reason() {
+    let mut broken = Vec::new();
+    for package in packages() {
+        let manifest = package["manifest_path"].as_str().expect("path");
+        let text = std::fs::read_to_string(manifest).expect("manifest");
+        for section in text.split("\n[").filter(|s| s.starts_with("dependencies]") || s.starts_with("dev-dependencies]")) {
+            for line in section.lines().skip(1) {
+                let outside = line.contains('=') && !line.starts_with(['#', '[']) && !line.starts_with("gpuslice-");
+                if outside && !line.contains('#') && !line.starts_with("libc") {
+                    broken.push(format!("{manifest}: {line}"));
+                }
+            }
+        }
+    }
+    none("a dependency without its reason beside it", broken);
+}
