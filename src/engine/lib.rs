@@ -17,12 +17,19 @@ extern crate alloc;
 extern crate std;
 
 mod action;
+mod admission;
 mod config;
 mod crc;
 mod engine;
 mod event;
+mod invariants;
+mod ledger;
+mod lifecycle;
+mod memory;
 mod record;
 mod refusal;
+mod sched;
+mod snapshot;
 
 pub use action::{Action, Actions, Cut, LaneView, Late, Mode};
 pub use config::Config;

@@ -2,16 +2,17 @@
 
 use core::fmt;
 use gpuslice_wire::admin::Denial;
-use gpuslice_wire::ids::{ContainerId, GpuUuid, NvmlIndex};
+use gpuslice_wire::ids::{GpuUuid, NvmlIndex};
 use gpuslice_wire::limits::{CONTAINERS_MAX, LANES_MAX};
 use gpuslice_wire::select::GpuRef;
+use gpuslice_wire::text::Name;
 use gpuslice_wire::units::{Bytes, GIB, KIB, MIB, Percent};
 
 /// Why a container gets no slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// The container has a slice already.
-    Exists(ContainerId),
+    /// The container has a slice already; its id, or the beginning of a very long one.
+    Exists(Name),
     /// The node has no GPU at all.
     NoGpu,
     /// No such GPU; and how many there are.

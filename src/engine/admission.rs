@@ -1,0 +1,234 @@
+//! Whether a container gets the slice it asks for, on which GPUs, with which cap.
+//!
+//! All or nothing: a slice on several GPUs is given on each of them or refused with the first
+//! reason. Caps are promises, so their sum stays within a GPU's memory unless the administrator
+//! allows otherwise; hard shares are promises too and stay within 100 %; weights are none and
+//! need no room.
+
+use alloc::vec::Vec;
+use core::cmp::Reverse;
+use gpuslice_wire::admin::MemoryAsk;
+use gpuslice_wire::ids::{ContainerId, GpuUuid, NvmlIndex};
+use gpuslice_wire::limits::LANES_MAX;
+use gpuslice_wire::select::{GpuRef, GpuSelector};
+use gpuslice_wire::text::Name;
+use gpuslice_wire::units::{Bytes, MIB, Percent};
+
+use crate::event::Ask;
+use crate::record::{LaneRecord, Record};
+use crate::refusal::Refusal;
+
+/// What admission knows of a GPU.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Room {
+    pub(crate) uuid: GpuUuid,
+    pub(crate) index: NvmlIndex,
+    pub(crate) total: Bytes,
+    /// Sum of the caps on it.
+    pub(crate) promised: Bytes,
+    /// Sum of the hard shares on it, percent.
+    pub(crate) shares: u32,
+}
+
+impl Room {
+    /// Memory that is not promised yet.
+    fn left(&self) -> Bytes {
+        self.total.saturating_sub(self.promised)
+    }
+
+    /// The cap that `memory` means on this GPU.
+    fn cap(&self, memory: MemoryAsk) -> Result<Bytes, Refusal> {
+        match memory {
+            MemoryAsk::Exactly(Bytes::ZERO) => Err(Refusal::CapZero),
+            MemoryAsk::Exactly(cap) => Ok(cap),
+            MemoryAsk::Ratio { part, whole } if part == 0 || part > whole => {
+                Err(Refusal::RatioInvalid { part, whole })
+            }
+            MemoryAsk::Ratio { part, whole } => {
+                // 2^44 MiB at most, times 2^32: not in 64 bits
+                let mib = u128::from(self.total.0 / MIB) * u128::from(part) / u128::from(whole);
+                let cap = Bytes(u64::try_from(mib).unwrap_or(u64::MAX).saturating_mul(MIB));
+                let (gpu, total) = (self.index, self.total);
+                if cap > Bytes::ZERO {
+                    Ok(cap)
+                } else {
+                    Err(Refusal::RatioZero {
+                        gpu,
+                        total,
+                        part,
+                        whole,
+                    })
+                }
+            }
+        }
+    }
+
+    /// Room for a hard share.
+    pub(crate) fn take_share(&self, share: Option<Percent>) -> Result<(), Refusal> {
+        let left = 100u32.saturating_sub(self.shares);
+        match share {
+            Some(share) if share.get() > left => Err(Refusal::Shares {
+                gpu: self.index,
+                share,
+                left,
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    /// A lane on this GPU for `ask`.
+    fn lane(&self, ask: &Ask, oversubscribe: bool) -> Result<LaneRecord, Refusal> {
+        let (gpu, cap) = (self.index, self.cap(ask.memory)?);
+        let (left, total) = (self.left(), self.total);
+        if cap > total {
+            return Err(Refusal::CapAboveGpu { gpu, cap, total });
+        }
+        if cap > left && !oversubscribe {
+            return Err(Refusal::Promised {
+                gpu,
+                cap,
+                left,
+                total,
+            });
+        }
+        self.take_share(ask.share)?;
+        Ok(LaneRecord {
+            gpu: self.uuid,
+            cap,
+        })
+    }
+}
+
+/// The slice that `ask` gets, as it is to be written down.
+///
+/// # Errors
+/// [`Refusal`]; nothing was changed.
+pub(crate) fn admit(rooms: &[Room], ask: &Ask, oversubscribe: bool) -> Result<Record, Refusal> {
+    if rooms.is_empty() {
+        return Err(Refusal::NoGpu);
+    }
+    let lanes = match ask.gpus {
+        GpuSelector::Any => Vec::from([any(rooms, ask, oversubscribe)?]),
+        GpuSelector::All => {
+            let mut all: Vec<&Room> = rooms.iter().collect();
+            all.sort_by_key(|room| room.index);
+            each(&all, ask, oversubscribe)?
+        }
+        GpuSelector::List(list) => {
+            let named: Result<Vec<&Room>, Refusal> = list
+                .iter()
+                .flatten()
+                .map(|&asked| find(rooms, asked))
+                .collect();
+            each(&named?, ask, oversubscribe)?
+        }
+    };
+    Ok(Record {
+        container: ask.container,
+        name: if ask.name.is_empty() {
+            beginning(ask.container, 12)
+        } else {
+            ask.name
+        },
+        weight: ask.weight,
+        share: ask.share,
+        high: ask.high,
+        lanes,
+    })
+}
+
+/// The GPU with the most unpromised memory that has room.
+fn any(rooms: &[Room], ask: &Ask, oversubscribe: bool) -> Result<LaneRecord, Refusal> {
+    let mut order: Vec<&Room> = rooms.iter().collect();
+    let unpromised = |room: &Room| i128::from(room.total.0) - i128::from(room.promised.0);
+    order.sort_by_key(|room| (Reverse(unpromised(room)), room.index));
+    let mut reasons: Vec<Refusal> = Vec::new();
+    for room in &order {
+        match room.lane(ask, oversubscribe) {
+            Ok(lane) => return Ok(lane),
+            Err(why) => reasons.push(why),
+        }
+    }
+    let promised = reasons.iter().find_map(|why| match *why {
+        Refusal::Promised { cap, left, .. } => Some(Refusal::PromisedAll { cap, left }),
+        _ => None,
+    });
+    match (reasons.as_slice(), promised) {
+        ([only], _) => Err(*only),
+        (_, Some(promised)) => Err(promised),
+        // above every GPU: the answer names the largest, which is the most there is to ask for
+        (all, None) => {
+            let size = |why: &Refusal| match *why {
+                Refusal::CapAboveGpu { total, .. } => (0, total),
+                _ => (1, Bytes::ZERO),
+            };
+            Err(all
+                .iter()
+                .copied()
+                .max_by_key(size)
+                .unwrap_or(Refusal::NoGpu))
+        }
+    }
+}
+
+fn each(rooms: &[&Room], ask: &Ask, oversubscribe: bool) -> Result<Vec<LaneRecord>, Refusal> {
+    if rooms.len() > LANES_MAX {
+        return Err(Refusal::TooManyGpus);
+    }
+    let mut lanes: Vec<LaneRecord> = Vec::new();
+    for room in rooms {
+        if lanes.iter().any(|lane| lane.gpu == room.uuid) {
+            return Err(Refusal::GpuTwice(room.index));
+        }
+        lanes.push(room.lane(ask, oversubscribe)?);
+    }
+    if lanes.is_empty() {
+        Err(Refusal::NoGpu)
+    } else {
+        Ok(lanes)
+    }
+}
+
+fn find(rooms: &[Room], asked: GpuRef) -> Result<&Room, Refusal> {
+    let is = |room: &&Room| match asked {
+        GpuRef::Index(index) => room.index == index,
+        GpuRef::Uuid(uuid) => room.uuid == uuid,
+    };
+    let present = rooms.len();
+    rooms
+        .iter()
+        .find(is)
+        .ok_or(Refusal::NoSuchGpu { asked, present })
+}
+
+/// An id's first `bytes` characters; container tools show twelve.
+pub(crate) fn beginning(id: ContainerId, bytes: usize) -> Name {
+    let id = id.as_str();
+    Name::new(id.get(..bytes).unwrap_or(id)).unwrap_or(Name::EMPTY)
+}
+
+/// Whether a slice of an earlier life still fits the node. Its caps were promised and hold even
+/// where they would not be promised today.
+///
+/// # Errors
+/// [`Refusal`].
+pub(crate) fn readmit(rooms: &[Room], record: &Record) -> Result<(), Refusal> {
+    if record.lanes.is_empty() || record.lanes.len() > LANES_MAX {
+        return Err(Refusal::TooManyGpus);
+    }
+    for (at, lane) in record.lanes.iter().enumerate() {
+        let room = rooms.iter().find(|room| room.uuid == lane.gpu);
+        let room = room.ok_or(Refusal::GpuGone(lane.gpu))?;
+        if record.lanes[..at]
+            .iter()
+            .any(|earlier| earlier.gpu == lane.gpu)
+        {
+            return Err(Refusal::GpuTwice(room.index));
+        }
+        if lane.cap == Bytes::ZERO {
+            return Err(Refusal::CapZero);
+        }
+        room.take_share(record.share)?;
+    }
+    Ok(())
+}

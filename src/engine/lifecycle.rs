@@ -1,0 +1,227 @@
+//! Containers and processes: how they come, what state they are in, how they go.
+//!
+//! ```text
+//! container             attach of a process   grace over   last process gone   dismiss
+//!   (none) -admit->
+//!   Settled             Settled               -            Settled             (none)
+//!   (none) -restore->
+//!   Returning           Returning             Settled      Returning           (none)
+//!
+//! process               attach                gone, cut, or its container dismissed
+//!   (free slot)         Attached              -
+//!   Attached            -                     (free slot, generation + 1)
+//! ```
+//! `Returning` is the time after a restart of the daemon in which processes that still hold
+//! memory come back; growth waits for them, or it could be given what they already have.
+
+use alloc::vec::Vec;
+use gpuslice_wire::ids::{ClientId, ContainerId, Lane};
+use gpuslice_wire::limits::{CLIENTS_MAX, CONTAINERS_MAX};
+use gpuslice_wire::units::{Bytes, Instant};
+
+use crate::action::LaneView;
+use crate::event::{Claims, Token};
+use crate::ledger::Account;
+use crate::record::Record;
+
+/// A container's place in the engine's table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Seat(pub(crate) u16);
+
+/// Whether all who hold memory are known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// All are known: growth is answered at once.
+    Settled,
+    /// Some may still come back: growth waits until then.
+    Returning { until: Instant },
+}
+
+impl Stage {
+    /// What it is at `now`.
+    pub(crate) fn at(self, now: Instant) -> Stage {
+        match self {
+            Stage::Returning { until } if now < until => self,
+            _ => Stage::Settled,
+        }
+    }
+}
+
+/// A request for memory that waits for the end of `Returning`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Growth {
+    pub(crate) client: ClientId,
+    pub(crate) token: Token,
+    pub(crate) lane: Lane,
+    pub(crate) need: Bytes,
+    pub(crate) wish: Bytes,
+}
+
+/// A container's slice of one GPU.
+#[derive(Debug)]
+pub(crate) struct Slice {
+    /// Index into the engine's GPUs.
+    pub(crate) gpu: usize,
+    pub(crate) account: Account,
+    /// What the container's page says; nothing yet if `None`.
+    pub(crate) shown: Option<LaneView>,
+    pub(crate) peak: Bytes,
+    /// Of processes that are gone; the counters an observer sees only grow.
+    pub(crate) past_launches: u64,
+    pub(crate) past_denied: u64,
+    /// Need and rest of the last refusal.
+    pub(crate) last_denied: (Bytes, Bytes),
+}
+
+impl Slice {
+    /// A slice nobody has used or seen yet.
+    pub(crate) fn new(gpu: usize, account: Account) -> Slice {
+        Slice {
+            gpu,
+            account,
+            shown: None,
+            peak: Bytes::ZERO,
+            past_launches: 0,
+            past_denied: 0,
+            last_denied: (Bytes::ZERO, Bytes::ZERO),
+        }
+    }
+}
+
+/// A container that has a slice.
+#[derive(Debug)]
+pub(crate) struct Container {
+    pub(crate) record: Record,
+    pub(crate) stage: Stage,
+    pub(crate) clients: Vec<ClientId>,
+    pub(crate) slices: Vec<Slice>,
+    pub(crate) waiting: Vec<Growth>,
+}
+
+/// What one process has and says on one lane.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ClientLane {
+    pub(crate) granted: Bytes,
+    pub(crate) claims: Claims,
+    /// The turn word its container had when the page was last read.
+    pub(crate) read_at: u32,
+    /// Its requests that the engine refused.
+    pub(crate) refused: u64,
+}
+
+impl ClientLane {
+    /// Nothing of the turn that ended with `closed` (even) is in flight.
+    pub(crate) fn quiet(&self, closed: u32) -> bool {
+        let ran = self.claims.active == closed.wrapping_sub(1);
+        self.read_at == closed && (!ran || self.claims.drained == self.claims.active)
+    }
+    /// What it holds, which it cannot say to be more than it was given.
+    pub(crate) fn held(&self) -> Bytes {
+        self.claims.held.min(self.granted)
+    }
+    /// Refusals, by the larger of two counts: its own, and the engine's.
+    pub(crate) fn denied(&self) -> u64 {
+        self.claims.denied.max(self.refused)
+    }
+}
+
+/// An attached process.
+#[derive(Debug)]
+pub(crate) struct Client {
+    pub(crate) seat: Seat,
+    pub(crate) lanes: Vec<ClientLane>,
+}
+
+/// All containers, by seat.
+#[derive(Debug, Default)]
+pub(crate) struct Containers(Vec<Option<Container>>);
+
+impl Containers {
+    pub(crate) fn count(&self) -> usize {
+        self.0.iter().flatten().count()
+    }
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (Seat, &Container)> {
+        let seats = self.0.iter().enumerate();
+        seats.filter_map(|(at, c)| c.as_ref().map(|c| (Seat(at as u16), c)))
+    }
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Container> {
+        self.0.iter_mut().flatten()
+    }
+    pub(crate) fn find(&self, id: ContainerId) -> Option<Seat> {
+        self.iter()
+            .find(|(_, c)| c.record.container == id)
+            .map(|(seat, _)| seat)
+    }
+    pub(crate) fn get(&self, seat: Seat) -> Option<&Container> {
+        self.0.get(usize::from(seat.0))?.as_ref()
+    }
+    pub(crate) fn get_mut(&mut self, seat: Seat) -> Option<&mut Container> {
+        self.0.get_mut(usize::from(seat.0))?.as_mut()
+    }
+    /// A seat for `container`, or `None` if all are taken.
+    pub(crate) fn seat(&mut self, container: Container) -> Option<Seat> {
+        let free = self.0.iter().position(Option::is_none);
+        let at = free.unwrap_or(self.0.len());
+        if at >= CONTAINERS_MAX {
+            return None;
+        }
+        if at == self.0.len() {
+            self.0.push(None);
+        }
+        self.0[at] = Some(container);
+        Some(Seat(at as u16))
+    }
+    pub(crate) fn remove(&mut self, seat: Seat) -> Option<Container> {
+        self.0.get_mut(usize::from(seat.0))?.take()
+    }
+}
+
+/// All processes. A slot's generation grows whenever it is freed, so an id of a former owner
+/// finds nobody.
+#[derive(Debug, Default)]
+pub(crate) struct Clients(Vec<(u16, Option<Client>)>);
+
+impl Clients {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (ClientId, &Client)> {
+        self.0
+            .iter()
+            .enumerate()
+            .filter_map(|(slot, (generation, client))| {
+                let id = ClientId {
+                    slot: slot as u16,
+                    generation: *generation,
+                };
+                client.as_ref().map(|client| (id, client))
+            })
+    }
+    pub(crate) fn get(&self, id: ClientId) -> Option<&Client> {
+        let (generation, client) = self.0.get(usize::from(id.slot))?;
+        client.as_ref().filter(|_| *generation == id.generation)
+    }
+    pub(crate) fn get_mut(&mut self, id: ClientId) -> Option<&mut Client> {
+        let (generation, client) = self.0.get_mut(usize::from(id.slot))?;
+        client.as_mut().filter(|_| *generation == id.generation)
+    }
+    /// A slot for `client`, or `None` if all are taken.
+    pub(crate) fn attach(&mut self, client: Client) -> Option<ClientId> {
+        let free = self.0.iter().position(|(_, client)| client.is_none());
+        let slot = free.unwrap_or(self.0.len());
+        if slot >= CLIENTS_MAX {
+            return None;
+        }
+        if slot == self.0.len() {
+            self.0.push((0, None));
+        }
+        self.0[slot].1 = Some(client);
+        Some(ClientId {
+            slot: slot as u16,
+            generation: self.0[slot].0,
+        })
+    }
+    pub(crate) fn detach(&mut self, id: ClientId) -> Option<Client> {
+        self.get(id)?;
+        let slot = &mut self.0[usize::from(id.slot)];
+        slot.0 = slot.0.wrapping_add(1);
+        slot.1.take()
+    }
+}

@@ -1,0 +1,392 @@
+//! Whose turn it is: start-time fair queueing over exclusive turns, for one GPU.
+//!
+//! # Problem
+//! A GPU cannot be taken away from a kernel, kernels last from 2 µs to seconds, and nobody knows
+//! how long one will last before it ran. So a scheduler that hands out time cannot keep to what
+//! it handed out. Yet over any stretch of time containers are to get GPU time by their weights.
+//!
+//! # Idea
+//! Charge afterwards. Every container has a clock of *virtual time* that advances by
+//! `used / weight` when it used the GPU. Whoever is furthest behind goes next:
+//! ```text
+//! gets in line:   S = max(V, F)         S start tag, F finish tag, V virtual time of the line
+//! next:           the smallest S        V = its S
+//! afterwards:     F = S + used / weight, used measured from the grant until all is quiet again
+//! ```
+//! A turn that ran over needs no special treatment: its F is further ahead, so it waits longer.
+//! A sleeper's F fell behind V, so it starts at V: sleeping earns no credit.
+//!
+//! # Bound
+//! For two containers i, j of one class that both want the GPU during an interval, of whatever
+//! length, `|W_i/w_i - W_j/w_j| <= l_i/w_i + l_j/w_j`, with W the GPU time used in it and l the
+//! longest turn including its overrun (Goyal, Vin, Cheng: Start-time Fair Queuing, 1996). No
+//! prediction of a kernel's length is in it.
+//!
+//! # A turn
+//! ```text
+//!          pick                      time is up, nothing wanted, higher class wants
+//!   Idle ---------> Held (odd turn) ------------------------------------------------> Closing
+//!    ^                 |  ^                                                      (even turn)
+//!    |                 +--+ still the best in line: goes on with the next turn        |
+//!    +---------------------------- quiet, or after `drain_max` without waiting -------+
+//! ```
+//! * **Open**: while at most one container wants the GPU and no rule needs turns (no hard share,
+//!   no high-priority container beside another), nobody takes turns, and the time goes to the
+//!   account of the one that wants. A second one who wants ends this at once; it comes back after
+//!   `open_after` without contest.
+//! * **Classes**: high goes before fair, and a fair container's turn is closed when a high one
+//!   wants. So that fair ones do not starve, one of them gets a shortest turn whenever they have
+//!   waited for so long that the turn leaves the high ones `high_cap` percent of the time.
+//! * **Hard shares** limit who is eligible: see [`bucket`].
+
+pub(crate) mod bucket;
+pub(crate) mod entity;
+mod pick;
+#[cfg(test)]
+mod tests;
+
+use alloc::vec::Vec;
+use gpuslice_wire::ids::Lane;
+use gpuslice_wire::units::{Duration, Instant};
+
+use self::bucket::Bucket;
+use self::entity::{Class, Entity, Report, Virtual};
+use crate::action::{Late, Mode};
+use crate::config::{ACCOUNT_EVERY, Config, GAP_MAX};
+use crate::lifecycle::Seat;
+use crate::record::Record;
+
+/// What the GPU is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// No turns.
+    Open,
+    /// Turns, and nobody has one.
+    Idle,
+    /// `seat` may launch until `end`; `slot` if that much is sure even when a high one wants.
+    Held {
+        seat: Seat,
+        end: Instant,
+        slot: Option<Instant>,
+    },
+    /// `seat` may not launch any more, and may have work in flight.
+    Closing {
+        seat: Seat,
+        closed: Instant,
+        slot: Option<Instant>,
+        reported: bool,
+    },
+}
+
+/// Something the rest of the engine has to know or do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Note {
+    /// This one's turn was closed: its processes must be read.
+    Closed(Seat),
+    /// This one is late in getting quiet.
+    Late(Seat, Late, Duration),
+}
+
+/// The turns of one GPU.
+#[derive(Debug)]
+pub(crate) struct Turns {
+    config: Config,
+    pub(crate) entities: Vec<Entity>,
+    pub(crate) phase: Phase,
+    /// Virtual time of the line, per class.
+    line: [Virtual; 2],
+    /// Since when turns would not be needed.
+    lone: Option<Instant>,
+    /// When fair containers may next interrupt high ones.
+    slot_due: Instant,
+    /// Accounted up to then.
+    pub(crate) now: Instant,
+}
+
+impl Turns {
+    pub(crate) fn new(config: Config, now: Instant) -> Turns {
+        Turns {
+            config,
+            entities: Vec::new(),
+            phase: Phase::Open,
+            line: [Virtual::default(); 2],
+            lone: None,
+            slot_due: now,
+            now,
+        }
+    }
+
+    pub(crate) fn enter(&mut self, seat: Seat, lane: Lane, record: &Record) {
+        self.entities.push(Entity {
+            seat,
+            lane,
+            weight: record.weight,
+            class: if record.high {
+                Class::High
+            } else {
+                Class::Fair
+            },
+            bucket: record.share.map(|share| Bucket::new(share, &self.config)),
+            said: Report::default(),
+            start: Virtual::default(),
+            finish: Virtual::default(),
+            queued: self.now,
+            turn: 0,
+            turn_end: Instant(0),
+            overrun: None,
+            gpu_time: Duration(0),
+            wait_time: Duration(0),
+            turns: 0,
+        });
+    }
+
+    pub(crate) fn leave(&mut self, seat: Seat) {
+        self.entities.retain(|entity| entity.seat != seat);
+        if self.on_gpu() == Some(seat) {
+            self.phase = Phase::Idle;
+        }
+    }
+
+    pub(crate) fn find(&self, seat: Seat) -> Option<&Entity> {
+        self.entities.iter().find(|entity| entity.seat == seat)
+    }
+
+    fn find_mut(&mut self, seat: Seat) -> Option<&mut Entity> {
+        self.entities.iter_mut().find(|entity| entity.seat == seat)
+    }
+
+    pub(crate) fn mode(&self) -> Mode {
+        if self.phase == Phase::Open {
+            Mode::Open
+        } else {
+            Mode::Turns
+        }
+    }
+
+    /// Whose turn it is or was last, as long as it may have work in flight.
+    fn on_gpu(&self) -> Option<Seat> {
+        match self.phase {
+            Phase::Open | Phase::Idle => None,
+            Phase::Held { seat, .. } | Phase::Closing { seat, .. } => Some(seat),
+        }
+    }
+
+    /// Whether time goes to this one's account.
+    pub(crate) fn charged(&self, entity: &Entity) -> bool {
+        let open = self.phase == Phase::Open && entity.said.wants;
+        open || entity.overrun.is_some() || self.on_gpu() == Some(entity.seat)
+    }
+
+    /// How much of the time up to `now` counts; see [`GAP_MAX`].
+    pub(crate) fn passed(&self, now: Instant) -> Duration {
+        now.since(self.now).min(GAP_MAX)
+    }
+
+    /// Books the time up to `now`.
+    pub(crate) fn advance(&mut self, now: Instant) {
+        let passed = self.passed(now);
+        self.now = self.now.max(now);
+        let (open, on_gpu) = (self.phase == Phase::Open, self.on_gpu());
+        for entity in &mut self.entities {
+            let runs = open && entity.said.wants;
+            if runs || entity.overrun.is_some() || on_gpu == Some(entity.seat) {
+                entity.charge(passed);
+            } else if entity.said.wants {
+                entity.wait_time = Duration(entity.wait_time.0.saturating_add(passed.0));
+            }
+            if runs {
+                // alone, every instant is a turn of its own: nobody is owed anything for it
+                entity.start = entity.finish;
+                let line = &mut self.line[entity.class as usize];
+                *line = (*line).max(entity.start);
+            }
+            if let Some(bucket) = &mut entity.bucket {
+                bucket.fill(passed);
+            }
+        }
+    }
+
+    /// Takes in what a container's processes say now.
+    pub(crate) fn report(&mut self, seat: Seat, said: Report) {
+        let fair_waited = self.waits(Class::Fair);
+        let (now, line) = (self.now, self.line);
+        let Some(entity) = self.find_mut(seat) else {
+            return;
+        };
+        if said.wants && !entity.said.wants {
+            entity.queue(now, line[entity.class as usize]);
+        }
+        entity.said = said;
+        if !fair_waited && self.waits(Class::Fair) {
+            self.slot_later();
+        }
+    }
+
+    fn waits(&self, class: Class) -> bool {
+        self.entities
+            .iter()
+            .any(|entity| entity.class == class && entity.said.wants)
+    }
+
+    /// Makes all transitions that are due.
+    pub(crate) fn decide(&mut self, notes: &mut Vec<Note>) {
+        self.late_ones(notes);
+        self.choose_mode();
+        // Closing -> Idle -> Held is the longest way that one step can go twice
+        for _ in 0..8 {
+            let before = self.phase;
+            match before {
+                Phase::Open => {}
+                Phase::Idle => self.grant(),
+                Phase::Held { seat, end, slot } => self.hold(seat, end, slot, notes),
+                Phase::Closing { .. } => self.drain(notes),
+            }
+            if self.phase == before {
+                break;
+            }
+        }
+    }
+
+    /// Whether launches must wait for turns.
+    fn needs_turns(&self) -> bool {
+        let count = |f: fn(&Entity) -> bool| self.entities.iter().filter(|e| f(e)).count();
+        let high = count(|e| e.said.attached && e.class == Class::High);
+        count(Entity::competes) >= 2
+            || count(|e| e.said.attached && e.bucket.is_some()) >= 1
+            || high >= 1 && count(|e| e.said.attached) >= 2
+    }
+
+    fn choose_mode(&mut self) {
+        let needs = self.needs_turns();
+        self.lone = if needs {
+            None
+        } else {
+            self.lone.or(Some(self.now))
+        };
+        let over = self
+            .lone
+            .is_some_and(|since| self.now >= since.plus(self.config.open_after));
+        match self.phase {
+            Phase::Open if needs => self.phase = Phase::Idle,
+            Phase::Idle if over => self.phase = Phase::Open,
+            Phase::Held { seat, .. } if over => {
+                // it goes on launching, without a turn
+                if let Some(entity) = self.find_mut(seat) {
+                    entity.turn = entity.turn.wrapping_add(1);
+                }
+                self.phase = Phase::Open;
+            }
+            _ => {}
+        }
+    }
+
+    /// Ends the overruns of those who became quiet.
+    fn late_ones(&mut self, notes: &mut Vec<Note>) {
+        let (now, line) = (self.now, self.line);
+        for entity in &mut self.entities {
+            let Some(closed) = entity.overrun else {
+                continue;
+            };
+            if entity.said.quiet || !entity.said.attached {
+                entity.overrun = None;
+                entity.queue(now, line[entity.class as usize]);
+                notes.push(Note::Late(entity.seat, Late::Quiet, now.since(closed)));
+            }
+        }
+    }
+
+    fn drain(&mut self, notes: &mut Vec<Note>) {
+        let Phase::Closing {
+            seat,
+            closed,
+            slot,
+            reported,
+        } = self.phase
+        else {
+            return;
+        };
+        let (now, line, config) = (self.now, self.line, self.config);
+        let Some(entity) = self.find_mut(seat) else {
+            self.phase = Phase::Idle;
+            return;
+        };
+        let (waited, class) = (now.since(closed), entity.class);
+        if entity.said.quiet || !entity.said.attached {
+            entity.queue(now, line[entity.class as usize]);
+            self.phase = Phase::Idle;
+        } else if waited >= config.drain_max {
+            entity.overrun = Some(closed);
+            self.phase = Phase::Idle;
+            notes.push(Note::Late(seat, Late::Passed, waited));
+        } else if waited >= config.drain && !reported {
+            self.phase = Phase::Closing {
+                seat,
+                closed,
+                slot,
+                reported: true,
+            };
+            notes.push(Note::Late(seat, Late::Waiting, waited));
+        }
+        match slot {
+            _ if self.phase != Phase::Idle => {}
+            Some(began) => self.slot_over(began),
+            None if class == Class::Fair => self.slot_later(),
+            None => {}
+        }
+    }
+
+    /// A fair container was served just now: no slot is due before one would be earned anew.
+    fn slot_later(&mut self) {
+        self.slot_due = self.slot_due.max(self.now.plus(self.slot_every()));
+    }
+
+    fn close(&mut self, seat: Seat, slot: Option<Instant>, notes: &mut Vec<Note>) {
+        let now = self.now;
+        if let Some(entity) = self.find_mut(seat) {
+            entity.turn = entity.turn.wrapping_add(1);
+            entity.turn_end = now;
+            entity.said.quiet = false;
+        }
+        self.phase = Phase::Closing {
+            seat,
+            closed: now,
+            slot,
+            reported: false,
+        };
+        notes.push(Note::Closed(seat));
+    }
+
+    /// When something is due although nothing happens.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        let config = &self.config;
+        let own = match self.phase {
+            Phase::Open | Phase::Idle => None,
+            Phase::Held { end, .. } => Some(self.held_until(end)),
+            Phase::Closing {
+                closed,
+                reported: false,
+                ..
+            } => Some(closed.plus(config.drain)),
+            Phase::Closing { closed, .. } => Some(closed.plus(config.drain_max)),
+        };
+        let gated = self.phase != Phase::Open;
+        let open = self
+            .lone
+            .filter(|_| gated)
+            .map(|since| since.plus(config.open_after));
+        let account = self.entities.iter().any(|entity| self.charged(entity));
+        let account = account.then(|| self.now.plus(ACCOUNT_EVERY));
+        let funds = self.entities.iter().filter_map(|entity| {
+            let bucket = entity.bucket.as_ref().filter(|bucket| !bucket.funded())?;
+            let waits = entity.said.wants && gated && entity.overrun.is_none();
+            waits.then(|| self.now.plus(bucket.pause()))
+        });
+        let due = [own, open, account]
+            .into_iter()
+            .flatten()
+            .chain(funds)
+            .min()?;
+        // never at once: an instant that has passed was seen by the step that made it pass
+        Some(due.max(Instant(self.now.0.saturating_add(1))))
+    }
+}

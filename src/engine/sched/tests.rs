@@ -1,0 +1,203 @@
+//! One GPU's turns, with the rest of the engine played by the test.
+
+use super::*;
+use gpuslice_wire::ids::ContainerId;
+use gpuslice_wire::text::Name;
+use gpuslice_wire::units::{Percent, Weight};
+
+const MS: u64 = 1_000_000;
+
+/// Turns of one GPU whose tenants are quiet at once when their turn closes.
+struct Rig {
+    turns: Turns,
+    notes: Vec<Note>,
+}
+
+impl Rig {
+    /// Containers of (weight, share, high), attached and idle.
+    fn new(who: &[(u32, u32, bool)]) -> Rig {
+        let mut turns = Turns::new(Config::default(), Instant(0));
+        for (at, &(weight, share, high)) in who.iter().enumerate() {
+            let record = Record {
+                container: ContainerId::new("a").expect("an id"),
+                name: Name::EMPTY,
+                weight: Weight::new(weight).expect("a weight"),
+                share: Percent::new(share).ok(),
+                high,
+                lanes: Vec::new(),
+            };
+            turns.enter(Seat(at as u16), Lane(0), &record);
+        }
+        let mut rig = Rig {
+            turns,
+            notes: Vec::new(),
+        };
+        (0..who.len()).for_each(|at| rig.say(0, at, false, true));
+        rig
+    }
+    fn at(&mut self, now: u64) {
+        self.turns.advance(Instant(now));
+        self.turns.decide(&mut self.notes);
+    }
+    fn say(&mut self, now: u64, who: usize, wants: bool, quiet: bool) {
+        self.turns.advance(Instant(now));
+        self.turns.report(
+            Seat(who as u16),
+            Report {
+                attached: true,
+                wants,
+                quiet,
+            },
+        );
+        self.turns.decide(&mut self.notes);
+    }
+    fn want(&mut self, now: u64, who: usize) {
+        self.say(now, who, true, true);
+    }
+    fn holder(&self) -> Option<usize> {
+        match self.turns.phase {
+            Phase::Held { seat, .. } => Some(usize::from(seat.0)),
+            _ => None,
+        }
+    }
+    /// Runs until `end`, everybody who is closed being quiet at once.
+    fn run(&mut self, end: u64) {
+        while let Some(due) = self.turns.deadline().filter(|due| due.0 <= end) {
+            self.at(due.0);
+            if let Phase::Closing { seat, .. } = self.turns.phase {
+                let wants = self.turns.find(seat).is_some_and(|e| e.said.wants);
+                self.say(due.0, usize::from(seat.0), wants, true);
+            }
+        }
+        self.at(end);
+    }
+    fn used_ms(&self, who: usize) -> u64 {
+        self.turns.entities[who].gpu_time.0 / MS
+    }
+}
+
+#[test]
+fn alone_runs_freely_and_is_charged() {
+    let mut rig = Rig::new(&[(1, 0, false), (1, 0, false)]);
+    rig.want(0, 0);
+    rig.run(1_000 * MS);
+    assert_eq!(rig.turns.mode(), Mode::Open);
+    assert_eq!((rig.used_ms(0), rig.used_ms(1)), (1_000, 0));
+}
+
+#[test]
+fn the_second_ends_freedom_and_owes_nothing_for_the_past() {
+    let mut rig = Rig::new(&[(1, 0, false), (1, 0, false)]);
+    rig.want(0, 0);
+    rig.run(10_000 * MS);
+    rig.want(10_000 * MS, 1);
+    assert_eq!((rig.turns.mode(), rig.holder()), (Mode::Turns, Some(0)));
+    rig.run(11_000 * MS);
+    let (first, second) = (rig.used_ms(0) - 10_000, rig.used_ms(1));
+    assert!(first.abs_diff(second) <= 16, "{first} and {second} ms");
+    // and freedom comes back when the contest is over
+    rig.say(11_000 * MS, 1, false, true);
+    rig.run(11_100 * MS);
+    assert_eq!(rig.turns.mode(), Mode::Open);
+}
+
+#[test]
+fn weights_divide() {
+    let mut rig = Rig::new(&[(1, 0, false), (2, 0, false), (4, 0, false)]);
+    (0..3).for_each(|who| rig.want(0, who));
+    rig.run(7_000 * MS);
+    for (who, expected) in [(0, 1_000u64), (1, 2_000), (2, 4_000)] {
+        assert!(
+            rig.used_ms(who).abs_diff(expected) <= 16,
+            "{who}: {} ms",
+            rig.used_ms(who)
+        );
+    }
+}
+
+#[test]
+fn a_sleeper_gets_no_credit() {
+    let mut rig = Rig::new(&[(1, 0, false), (1, 0, false), (1, 0, false)]);
+    rig.want(0, 0);
+    rig.want(0, 1);
+    rig.run(5_000 * MS);
+    rig.want(5_000 * MS, 2);
+    rig.run(5_300 * MS);
+    assert!(rig.used_ms(2).abs_diff(100) <= 16, "{} ms", rig.used_ms(2));
+}
+
+#[test]
+fn a_hard_share_holds_alone() {
+    let mut rig = Rig::new(&[(1, 30, false)]);
+    rig.want(0, 0);
+    assert_eq!(rig.turns.mode(), Mode::Turns);
+    rig.run(10_000 * MS);
+    assert!(
+        rig.used_ms(0).abs_diff(3_000) <= 50,
+        "{} ms",
+        rig.used_ms(0)
+    );
+}
+
+#[test]
+fn high_goes_first_at_once_and_leaves_a_twentieth() {
+    let mut rig = Rig::new(&[(1, 0, false), (1, 0, true)]);
+    rig.want(0, 0);
+    assert_eq!(rig.holder(), Some(0));
+    rig.want(2 * MS, 1);
+    assert_eq!(rig.holder(), None, "revoked");
+    rig.say(2 * MS + 100_000, 0, true, true);
+    assert_eq!(rig.holder(), Some(1));
+    rig.run(2_000 * MS);
+    assert!(rig.used_ms(0).abs_diff(100) <= 5, "{} ms", rig.used_ms(0));
+    rig.say(2_000 * MS, 1, false, true);
+    rig.say(2_000 * MS, 1, false, true);
+    assert_eq!(rig.holder(), Some(0));
+}
+
+#[test]
+fn an_overrun_is_reported_then_passed_and_charged_until_quiet() {
+    let mut rig = Rig::new(&[(1, 0, false), (1, 0, false)]);
+    rig.want(0, 0);
+    rig.want(0, 1);
+    rig.at(8 * MS);
+    assert!(matches!(rig.turns.phase, Phase::Closing { .. }));
+    rig.notes.clear();
+    rig.at(108 * MS);
+    let late = |stage, ms| Note::Late(Seat(0), stage, Duration(ms * MS));
+    assert_eq!(rig.notes, [late(Late::Waiting, 100)]);
+    for step in 109..=2_008 {
+        rig.at(step * MS);
+    }
+    assert_eq!(rig.notes.last(), Some(&late(Late::Passed, 2_000)));
+    assert_eq!(rig.holder(), Some(1));
+    rig.run(3_008 * MS);
+    assert_eq!((rig.used_ms(0), rig.used_ms(1)), (3_008, 1_000));
+    rig.say(3_008 * MS, 0, true, true);
+    rig.run(4_008 * MS);
+    assert_eq!(rig.used_ms(0), 3_008, "its debt keeps it waiting");
+}
+
+#[test]
+fn an_idle_holder_gives_way() {
+    let mut rig = Rig::new(&[(1, 0, false), (1, 0, false)]);
+    rig.want(0, 0);
+    rig.want(0, 1);
+    rig.say(MS, 0, false, true);
+    rig.say(MS, 0, false, true);
+    assert_eq!(rig.holder(), Some(1));
+}
+
+#[test]
+fn a_leaving_holder_frees_the_gpu() {
+    let mut rig = Rig::new(&[(1, 0, false), (1, 0, false)]);
+    rig.want(0, 0);
+    rig.want(0, 1);
+    rig.turns.leave(Seat(0));
+    rig.at(MS);
+    assert_eq!(
+        rig.holder(),
+        None,
+        "one alone needs turns no longer than the contest's echo"
+    );
+}

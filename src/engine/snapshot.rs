@@ -1,0 +1,84 @@
+//! What an observer sees: the books as rows, brought up to the instant of looking.
+
+use alloc::vec::Vec;
+use gpuslice_wire::ids::Lane;
+use gpuslice_wire::snapshot::Snapshot;
+use gpuslice_wire::units::Instant;
+
+use crate::action::Mode;
+use crate::engine::Engine;
+use crate::lifecycle::{ClientLane, Container, Seat, Slice};
+use crate::sched::entity::Class;
+
+impl Engine {
+    /// What an observer sees at `now`: every GPU, every slice of it, and the end. Changes
+    /// nothing; time since the last step is booked as if that step were now.
+    #[must_use]
+    pub fn snapshot(&self, now: Instant) -> Vec<Snapshot> {
+        let gpus = self
+            .gpus
+            .iter()
+            .enumerate()
+            .zip(self.rooms())
+            .map(|((at, gpu), room)| {
+                let slices = self.containers.iter().flat_map(|(_, c)| &c.slices);
+                Snapshot::Gpu {
+                    uuid: gpu.uuid,
+                    index: gpu.index,
+                    total: gpu.total,
+                    promised: room.promised,
+                    slices: slices.filter(|slice| slice.gpu == at).count() as u32,
+                }
+            });
+        let slices = self.containers.iter().flat_map(|(seat, container)| {
+            let lanes = container.slices.iter().enumerate();
+            lanes.filter_map(move |(lane, slice)| {
+                self.slice_row(now, seat, container, (Lane(lane as u8), slice))
+            })
+        });
+        gpus.chain(slices)
+            .chain([Snapshot::End { now_ns: now.0 }])
+            .collect()
+    }
+
+    fn slice_row(
+        &self,
+        now: Instant,
+        seat: Seat,
+        container: &Container,
+        (lane, slice): (Lane, &Slice),
+    ) -> Option<Snapshot> {
+        let gpu = &self.gpus[slice.gpu];
+        let entity = gpu.turns.find(seat)?;
+        let passed = gpu.turns.passed(now).0;
+        let charged = gpu.turns.charged(entity);
+        let sum = |f: fn(&ClientLane) -> u64, past: u64| {
+            self.lanes_of(seat, lane)
+                .fold(past, |sum, lane| sum.saturating_add(f(lane)))
+        };
+        let waits = entity.said.wants && !charged;
+        Some(Snapshot::Slice {
+            container: container.record.container,
+            name: container.record.name,
+            gpu: gpu.uuid,
+            lane,
+            cap: slice.account.cap(),
+            reserved: slice.account.reserved(),
+            used: self.used(seat, lane),
+            peak: slice.peak,
+            denied: sum(ClientLane::denied, slice.past_denied),
+            denied_need: slice.last_denied.0,
+            denied_left: slice.last_denied.1,
+            weight: entity.weight,
+            share: container.record.share,
+            high: entity.class == Class::High,
+            clients: container.clients.len() as u32,
+            wanting: u32::from(entity.said.wants),
+            gated: u32::from(gpu.turns.mode() == Mode::Turns),
+            gpu_ns: entity.gpu_time.0 + if charged { passed } else { 0 },
+            wait_ns: entity.wait_time.0 + if waits { passed } else { 0 },
+            turns: entity.turns,
+            launches: sum(|lane| lane.claims.launches, slice.past_launches),
+        })
+    }
+}
