@@ -1,1 +1,26 @@
-fn main() {}
+//! `gpusliced`: gives containers slices of this node's GPUs. Effects only; decisions are the
+//! engine's. One thread waits for descriptors and deadlines, tells the engine what happened, and
+//! performs what it decides.
+#![deny(unsafe_code)]
+#![deny(missing_docs)]
+
+mod admin;
+mod config;
+mod daemon;
+mod effects;
+mod gpus;
+mod options;
+mod pages;
+mod peer;
+mod places;
+mod poll;
+mod slices;
+mod slots;
+mod sockets;
+mod start;
+mod state;
+mod tenants;
+
+fn main() -> std::process::ExitCode {
+    start::main()
+}

@@ -1,0 +1,226 @@
+//! The protocol of the admin socket: the hook and the CLI give containers slices, end them, and
+//! list them. One command is answered before the next one is read.
+
+use crate::daemon::{Daemon, Work};
+use crate::effects::{plain, token_of};
+use crate::peer::Peer;
+use crate::places::speakable;
+use crate::poll::{Source, now};
+use crate::slots::Key;
+use crate::sockets::{Received, accept, packet, receive, send};
+use gpuslice_engine::{Ask, Event};
+use gpuslice_wire::admin::{Answer, Command, Denial};
+use gpuslice_wire::frame::{Message, RequestId, decode};
+use gpuslice_wire::ids::ContainerId;
+use gpuslice_wire::limits::{FRAME_BYTES_MAX, HELLO_DEADLINE_NS};
+use gpuslice_wire::select::GpuSelector;
+use gpuslice_wire::text::HostPath;
+use gpuslice_wire::units::Duration;
+use nix::errno::Errno;
+use nix::unistd::geteuid;
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, OwnedFd};
+
+/// An admin connection.
+#[derive(Debug)]
+pub struct Admin {
+    fd: OwnedFd,
+    /// Whether it has sent a command.
+    pub greeted: bool,
+    /// Of the command being answered.
+    request: RequestId,
+    /// Packets of an answer that the socket has no room for yet; at most one answer.
+    out: VecDeque<Box<[u8]>>,
+}
+
+impl Daemon {
+    /// Somebody connects to the admin socket: its file is root's or the daemon's own user's alone,
+    /// and so must be the peer, in case the file's permissions were changed.
+    pub fn accept_admin(&mut self) {
+        let Ok(fd) = accept(self.admin_listener.as_fd()) else {
+            self.spare = None;
+            drop(accept(self.admin_listener.as_fd()));
+            self.spare = std::fs::File::open("/dev/null").ok();
+            return;
+        };
+        let uid = Peer::of(fd.as_fd()).map_or(u32::MAX, |peer| peer.uid);
+        let admin = Admin {
+            fd,
+            greeted: false,
+            request: RequestId(0),
+            out: VecDeque::new(),
+        };
+        let Ok(key) = self.admins.insert(admin) else {
+            return;
+        };
+        if uid != 0 && uid != geteuid().as_raw() {
+            self.deny(
+                key,
+                Denial::Protocol,
+                "only root or the daemon's own user may ask this",
+            );
+            self.admins.remove(key);
+            return;
+        }
+        let by = now().plus(Duration(HELLO_DEADLINE_NS));
+        self.greetings.push_back((by, Source::Admin(key)));
+        let Some(admin) = self.admins.get(key) else {
+            return;
+        };
+        if self.poll.add(&admin.fd, Source::Admin(key)).is_err() {
+            self.admins.remove(key);
+        }
+    }
+
+    /// An admin connection can be read or written, or ended.
+    pub fn admin_ready(&mut self, key: Key) {
+        let Some(admin) = self.admins.get_mut(key) else {
+            return;
+        };
+        if !admin.out.is_empty() {
+            return self.flush(key);
+        }
+        let mut buffer = [0; FRAME_BYTES_MAX];
+        match receive(admin.fd.as_fd(), &mut buffer) {
+            Received::Packet(len) => match decode::<Command>(&buffer[..len]) {
+                Ok((id, command)) => {
+                    (admin.request, admin.greeted) = (id, true);
+                    self.command(key, command);
+                }
+                Err(why) => {
+                    self.deny(key, Denial::Protocol, &why.to_string());
+                    self.admins.remove(key);
+                }
+            },
+            Received::Nothing => {}
+            Received::End | Received::Violation => drop(self.admins.remove(key)),
+        }
+    }
+
+    fn command(&mut self, key: Key, command: Command) {
+        let token = token_of(key);
+        match command {
+            Command::Admit {
+                container,
+                name,
+                gpus,
+                memory,
+                weight,
+                share,
+                high,
+            } => {
+                if let Err((why, text)) = self.may_admit(&container) {
+                    return self.deny(key, why, &text);
+                }
+                match GpuSelector::parse(gpus.as_str()) {
+                    Err(why) => self.deny(key, Denial::Invalid, &why.to_string()),
+                    Ok(gpus) => {
+                        let ask = Ask {
+                            container,
+                            name,
+                            gpus,
+                            memory,
+                            weight,
+                            share,
+                            high,
+                        };
+                        self.work.push_back(Work::Tell(Event::Admit { token, ask }));
+                    }
+                }
+            }
+            Command::Dismiss { container } => {
+                self.work
+                    .push_back(Work::Tell(Event::Dismiss { token, container }));
+            }
+            Command::List {} => {
+                self.read_all_claims();
+                self.settle();
+                let rows = self.engine.snapshot(now());
+                rows.iter().for_each(|row| self.queue(key, row));
+                self.flush(key);
+            }
+        }
+    }
+
+    /// What the engine cannot know: the disk, and the administrator's own limit.
+    fn may_admit(&self, container: &ContainerId) -> Result<(), (Denial, String)> {
+        let dir = self.state.container_dir(container);
+        speakable(&dir).map_err(|why| (Denial::Host, why.to_string()))?;
+        let limit = self.config.containers_max.get();
+        if self.slices.of(container).is_some() {
+            return Ok(()); // the engine says so better
+        }
+        if self.slices.len() as u64 >= limit {
+            let text = format!("containers_max = {limit} slices exist; end one or raise it");
+            return Err((Denial::Capacity, text));
+        }
+        if dir.join("record").exists() {
+            let text = format!(
+                "{}: a record that could not be taken up; the daemon's log says why; dismiss the \
+                 container to delete it",
+                dir.display()
+            );
+            return Err((Denial::Host, text));
+        }
+        Ok(())
+    }
+
+    /// Answers with the paths a container needs mounted.
+    pub fn answer_admitted(&mut self, key: Key, container: &ContainerId) {
+        let dir = speakable(&self.state.container_dir(container)).unwrap_or(HostPath::EMPTY);
+        let (driver, shim) = (&self.places.driver, &self.places.shim);
+        let answer = Answer::Admitted {
+            dir,
+            cuda: driver.cuda,
+            nvml: driver.nvml,
+            preload: shim.preload,
+            replace: shim.replace,
+            twin: shim.twin,
+            device: driver.device,
+        };
+        self.answer(key, &answer);
+    }
+
+    /// Refuses a command.
+    pub fn deny(&mut self, key: Key, why: Denial, text: &str) {
+        self.answer(
+            key,
+            &Answer::Denied {
+                why,
+                text: plain(text),
+            },
+        );
+    }
+
+    /// Answers a command, if whoever gave it is still there.
+    pub fn answer<M: Message>(&mut self, key: Key, message: &M) {
+        self.queue(key, message);
+        self.flush(key);
+    }
+
+    fn queue<M: Message>(&mut self, key: Key, message: &M) {
+        if let Some(admin) = self.admins.get_mut(key) {
+            let mut buffer = [0; FRAME_BYTES_MAX];
+            let len = packet(admin.request, message, &mut buffer);
+            admin.out.push_back(buffer[..len].into());
+        }
+    }
+
+    fn flush(&mut self, key: Key) {
+        let Some(admin) = self.admins.get_mut(key) else {
+            return;
+        };
+        while let Some(packet) = admin.out.front() {
+            match send(admin.fd.as_fd(), packet, &[]) {
+                Ok(()) => drop(admin.out.pop_front()),
+                Err(Errno::EAGAIN) => break,
+                Err(_) => return drop(self.admins.remove(key)),
+            }
+        }
+        // Not in the set is not an error: a peer that was never watched is being turned away.
+        let waits = !admin.out.is_empty();
+        let _ = self
+            .poll
+            .wait_to_write(admin.fd.as_fd(), Source::Admin(key), waits);
+    }
+}

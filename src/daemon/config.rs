@@ -1,0 +1,263 @@
+//! The configuration file: TOML, every key optional, an unknown key or an impossible value is an
+//! error with its line. `packaging/gpusliced.toml` explains each key and holds every default.
+
+use gpuslice_wire::limits::CONTAINERS_MAX;
+use gpuslice_wire::units::Duration;
+use serde::Deserialize;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Where the node's configuration lies when the command line names none.
+pub const DEFAULT_FILE: &str = "/etc/gpuslice/gpusliced.toml";
+/// No sensible configuration is longer, bytes.
+const FILE_BYTES_MAX: u64 = 64 * 1024;
+
+/// A whole number between bounds that are part of its type.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(try_from = "i64")]
+pub struct Bounded<const MIN: u64, const MAX: u64>(u64);
+
+impl<const MIN: u64, const MAX: u64> Bounded<MIN, MAX> {
+    const fn default_of(value: u64) -> Bounded<MIN, MAX> {
+        assert!(MIN <= value && value <= MAX);
+        Bounded(value)
+    }
+    /// The number.
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+}
+
+impl<const MIN: u64, const MAX: u64> TryFrom<i64> for Bounded<MIN, MAX> {
+    type Error = String;
+    fn try_from(value: i64) -> Result<Self, String> {
+        match u64::try_from(value) {
+            Ok(value) if (MIN..=MAX).contains(&value) => Ok(Bounded(value)),
+            _ => Err(format!("{value} is outside {MIN} to {MAX}")),
+        }
+    }
+}
+
+/// An absolute path.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+#[serde(try_from = "PathBuf")]
+pub struct Absolute(pub PathBuf);
+
+impl TryFrom<PathBuf> for Absolute {
+    type Error = String;
+    fn try_from(path: PathBuf) -> Result<Absolute, String> {
+        if path.is_absolute() {
+            return Ok(Absolute(path));
+        }
+        Err(format!("{} is not an absolute path", path.display()))
+    }
+}
+
+/// The node's configuration.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// Directory of sockets and records.
+    pub runtime_dir: Option<Absolute>,
+    /// Directory of the real driver's libraries.
+    pub driver_dir: Option<Absolute>,
+    /// Directory of the shim's libraries.
+    pub shim_dir: Option<Absolute>,
+    /// Whether more memory may be promised than a GPU has.
+    pub oversubscribe: bool,
+    /// Time in which every waiting container gets its turn, ms.
+    pub period_ms: Bounded<2, 1_000>,
+    /// Shortest turn, ms.
+    pub turn_min_ms: Bounded<1, 1_000>,
+    /// Longest turn, ms.
+    pub turn_max_ms: Bounded<1, 1_000>,
+    /// Idle this long: the turn is given back, µs.
+    pub idle_us: Bounded<10, 1_000_000>,
+    /// Work in flight near a turn's end, µs.
+    pub window_us: Bounded<10, 1_000_000>,
+    /// Longest wait for a container to finish after its turn, ms.
+    pub drain_max_ms: Bounded<1, 600_000>,
+    /// Whether a container may opt out with `CGPU_DISABLE`; the hook asks.
+    pub allow_cgpu_disable: bool,
+    /// Whether containers hold still while the daemon is away.
+    pub hard_on_absence: bool,
+    /// Containers with a slice.
+    pub containers_max: Bounded<1, { CONTAINERS_MAX as u64 }>,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            runtime_dir: None,
+            driver_dir: None,
+            shim_dir: None,
+            oversubscribe: false,
+            period_ms: Bounded::default_of(16),
+            turn_min_ms: Bounded::default_of(1),
+            turn_max_ms: Bounded::default_of(20),
+            idle_us: Bounded::default_of(500),
+            window_us: Bounded::default_of(500),
+            drain_max_ms: Bounded::default_of(2_000),
+            allow_cgpu_disable: false,
+            hard_on_absence: false,
+            containers_max: Bounded::default_of(CONTAINERS_MAX as u64),
+        }
+    }
+}
+
+/// A configuration that cannot be used.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("{}: {why}; give the configuration with --config FILE", .file.display())]
+    Unreadable {
+        /// Which.
+        file: PathBuf,
+        /// What the system says.
+        why: String,
+    },
+    /// A line is wrong.
+    #[error("{}:{line}: {what}", .file.display())]
+    Wrong {
+        /// Which file.
+        file: PathBuf,
+        /// Line, from 1.
+        line: usize,
+        /// What is wrong with it.
+        what: String,
+    },
+}
+
+impl Config {
+    /// Reads `file`, or without one the node's file if there is one.
+    ///
+    /// # Errors
+    /// [`ConfigError`].
+    pub fn load(file: Option<&Path>) -> Result<Config, ConfigError> {
+        let default = Path::new(DEFAULT_FILE);
+        match file {
+            Some(file) => Config::read(file),
+            None if default.exists() => Config::read(default),
+            None => Ok(Config::default()),
+        }
+    }
+
+    /// Reads one file.
+    ///
+    /// # Errors
+    /// [`ConfigError`].
+    pub fn read(file: &Path) -> Result<Config, ConfigError> {
+        let unreadable = |why: String| ConfigError::Unreadable {
+            file: file.to_owned(),
+            why,
+        };
+        let size = fs::metadata(file)
+            .map_err(|e| unreadable(e.to_string()))?
+            .len();
+        if size > FILE_BYTES_MAX {
+            return Err(unreadable(format!("longer than {FILE_BYTES_MAX} bytes")));
+        }
+        let text = fs::read_to_string(file).map_err(|e| unreadable(e.to_string()))?;
+        Config::parse(&text).map_err(|(line, what)| ConfigError::Wrong {
+            file: file.to_owned(),
+            line,
+            what,
+        })
+    }
+
+    /// What of it is the engine's.
+    pub fn engine(&self) -> gpuslice_engine::Config {
+        let us = |value: u64| u32::try_from(value).unwrap_or(u32::MAX);
+        let window_us = us(self.window_us.get());
+        let idle_us = us(self.idle_us.get());
+        let default = gpuslice_engine::Config::default();
+        gpuslice_engine::Config {
+            oversubscribe: self.oversubscribe,
+            round: Duration::from_millis(self.period_ms.get()),
+            turn_min: Duration::from_millis(self.turn_min_ms.get()),
+            turn_max: Duration::from_millis(self.turn_max_ms.get()),
+            drain: default
+                .drain
+                .min(Duration::from_millis(self.drain_max_ms.get())),
+            drain_max: Duration::from_millis(self.drain_max_ms.get()),
+            window_us,
+            window_high_us: default.window_high_us.min(window_us),
+            idle_us,
+            idle_open_us: default.idle_open_us.max(idle_us),
+            ..default
+        }
+    }
+
+    /// Parses a file's text; an error is a line number and what is wrong there.
+    fn parse(text: &str) -> Result<Config, (usize, String)> {
+        let config: Config = toml::from_str(text).map_err(|error| {
+            let at = error.span().map_or(0, |span| span.start);
+            let what = error.message().trim_end().replace('\n', "; ");
+            (1 + text[..at.min(text.len())].matches('\n').count(), what)
+        })?;
+        if config.turn_min_ms.get() > config.turn_max_ms.get() {
+            let (min, max) = (config.turn_min_ms.get(), config.turn_max_ms.get());
+            let what = format!("turn_min_ms = {min} is above turn_max_ms = {max}");
+            return Err((line_of(text, "turn_m"), what));
+        }
+        Ok(config)
+    }
+}
+
+/// The line of the last key that begins with `key`, from 1.
+fn line_of(text: &str, key: &str) -> usize {
+    let is_it = |line: &str| line.trim_start().starts_with(key);
+    let lines = text.lines().enumerate().filter(|(_, line)| is_it(line));
+    lines.last().map_or(1, |(at, _)| at + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error(text: &str) -> (usize, String) {
+        Config::parse(text).expect_err("refused")
+    }
+
+    #[test]
+    fn the_packaged_file_says_exactly_the_defaults() {
+        let packaged = include_str!("../../packaging/gpusliced.toml");
+        assert_eq!(Config::parse(packaged), Ok(Config::default()));
+        let plain: String = packaged
+            .lines()
+            .filter(|line| !line.starts_with("# ") && *line != "#")
+            .map(|line| format!("{}\n", line.strip_prefix('#').unwrap_or(line)))
+            .collect();
+        let all = Config::parse(&plain).expect("the commented examples are valid too");
+        assert_eq!(all.runtime_dir, Some(Absolute("/run/gpuslice".into())));
+    }
+
+    #[test]
+    fn errors_name_the_line() {
+        assert_eq!(error("\nperiod = 3\n").0, 2);
+        assert!(error("\nperiod = 3\n").1.contains("unknown field `period`"));
+        assert_eq!(
+            error("idle_us = 50\nperiod_ms = 0"),
+            (2, "0 is outside 2 to 1000".into())
+        );
+        assert_eq!(error("window_us = -1").1, "-1 is outside 10 to 1000000");
+        assert_eq!(error("\n\nruntime_dir = \"x\"").0, 3);
+        assert_eq!(error("turn_min_ms = 9\nturn_max_ms = 3").0, 2);
+        assert_eq!(error("period_ms = 30\nperiod_ms = 30").0, 2);
+        assert_eq!(error("oversubscribe = 1").0, 1);
+        assert_eq!(error("[x").0, 1);
+    }
+
+    #[test]
+    fn the_defaults_are_the_engines() {
+        assert_eq!(
+            Config::default().engine(),
+            gpuslice_engine::Config::default()
+        );
+    }
+
+    #[test]
+    fn an_empty_file_is_the_default() {
+        assert_eq!(Config::parse(""), Ok(Config::default()));
+    }
+}

@@ -1,0 +1,252 @@
+//! The daemon's whole state, and the rule by which it moves: what happened goes to the engine, what
+//! the engine decides is performed, in order, until nothing is left to do.
+//!
+//! A claim must be read later than every action decided before it is performed (see
+//! `gpuslice_engine::Event::Claims`): so what waits in `work` is not the claim but the intent to
+//! read it, and it is read when its turn comes.
+
+use crate::admin::Admin;
+use crate::config::Config;
+use crate::places::Places;
+use crate::poll::{Poll, Source, now};
+use crate::slices::{Life, Slices};
+use crate::slots::{Key, Slots};
+use crate::state::State;
+use crate::tenants::Tenant;
+use gpuslice_engine::{Action, Engine, Event};
+use gpuslice_wire::ids::{ClientId, Lane};
+use gpuslice_wire::limits::{CLIENTS_MAX, HEARTBEAT_NS};
+use gpuslice_wire::units::{Duration, Instant};
+use nix::sys::signalfd::SignalFd;
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+
+/// Admin connections at a time: that many containers can start at once.
+const ADMINS_MAX: u16 = 256;
+/// Descriptors beside those of containers and their processes.
+const FDS_OWN: u64 = 64 + ADMINS_MAX as u64;
+/// Descriptors of an attached process: connection, doorbell, pidfd.
+const FDS_PER_CLIENT: u64 = 3;
+/// Descriptors of a container: socket, page.
+const FDS_PER_CONTAINER: u64 = 2;
+/// Every so many heartbeats all claims are read, so that observers see processes that never ring.
+const CLAIMS_EVERY: u64 = 10;
+
+/// Something to do, in order.
+#[derive(Debug)]
+#[allow(clippy::large_enum_variant)] // one or two at a time
+pub enum Work {
+    /// The engine is to know this.
+    Tell(Event),
+    /// This process's page is to be read, then told.
+    Read(Key, Lane),
+}
+
+/// See the file's head.
+pub struct Daemon {
+    /// Every decision.
+    pub engine: Engine,
+    /// What the thread sleeps on.
+    pub poll: Poll,
+    /// What is on disk.
+    pub state: State,
+    /// Where things are.
+    pub places: Places,
+    /// As the administrator chose.
+    pub config: Config,
+    /// What pages say about this daemon.
+    pub life: Life,
+    /// Containers.
+    pub slices: Slices,
+    /// Connections of processes.
+    pub tenants: Slots<Tenant>,
+    /// Which connection is which client of the engine, by the client's slot.
+    pub clients: Vec<Option<(ClientId, Key)>>,
+    /// Connections to the admin socket.
+    pub admins: Slots<Admin>,
+    /// The admin socket.
+    pub admin_listener: OwnedFd,
+    /// Who must speak by when, the earliest first.
+    pub greetings: VecDeque<(Instant, Source)>,
+    /// What waits to be done; empty between events.
+    pub work: VecDeque<Work>,
+    /// Given up when descriptors have run out, to accept and turn away with.
+    pub spare: Option<File>,
+    /// The end was asked for.
+    pub ending: bool,
+    signals: SignalFd,
+    actions: Vec<Action>,
+    heartbeat: Instant,
+    heartbeats: u64,
+}
+
+impl Daemon {
+    /// A daemon that knows no GPU and no container yet.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn new(
+        config: Config,
+        places: Places,
+        state: State,
+        signals: SignalFd,
+        fds: u64,
+    ) -> io::Result<Daemon> {
+        let poll = Poll::new()?;
+        let admin_listener = state.listen_admin()?;
+        poll.add(&admin_listener, Source::AdminListener)?;
+        poll.add(&signals, Source::Signal)?;
+        let containers = config.containers_max.get();
+        let left = fds.saturating_sub(FDS_OWN + containers * FDS_PER_CONTAINER) / FDS_PER_CLIENT;
+        let clients_max = left.clamp(1, CLIENTS_MAX as u64) as u16;
+        if usize::from(clients_max) < CLIENTS_MAX {
+            tracing::warn!(
+                clients_max,
+                fds,
+                "few processes fit; raise the descriptor limit"
+            );
+        }
+        let start = now();
+        Ok(Daemon {
+            engine: Engine::new(config.engine()),
+            poll,
+            state,
+            places,
+            life: Life {
+                epoch: start.0,
+                hard: config.hard_on_absence,
+            },
+            config,
+            slices: Slices::new(),
+            tenants: Slots::new(clients_max),
+            clients: vec![None; CLIENTS_MAX],
+            admins: Slots::new(ADMINS_MAX),
+            admin_listener,
+            greetings: VecDeque::new(),
+            work: VecDeque::new(),
+            spare: File::open("/dev/null").ok(),
+            ending: false,
+            signals,
+            actions: Vec::new(),
+            heartbeat: start,
+            heartbeats: 0,
+        })
+    }
+
+    /// Serves until a signal asks for the end.
+    ///
+    /// # Errors
+    /// None but a bug's.
+    pub fn serve(&mut self) -> io::Result<()> {
+        let mut sources = Vec::new();
+        while !self.ending {
+            self.poll.wake_at(self.next_deadline())?;
+            self.poll.wait(&mut sources)?;
+            for source in sources.drain(..) {
+                self.dispatch(source);
+            }
+        }
+        Ok(())
+    }
+
+    fn dispatch(&mut self, source: Source) {
+        match source {
+            Source::Timer => {
+                self.poll.timer_fired();
+                self.time_passed(now());
+            }
+            Source::Signal => self.ending = matches!(self.signals.read_signal(), Ok(Some(_))),
+            Source::AdminListener => self.accept_admin(),
+            Source::Admin(key) => self.admin_ready(key),
+            Source::Listener(key) => self.accept_tenant(key),
+            Source::Tenant(key) => self.tenant_ready(key),
+            Source::Doorbell(key) => self.read_claims(key),
+            Source::Exit(key) => self.drop_tenant(key),
+        }
+        self.settle();
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        let heartbeat = (self.slices.len() > 0).then_some(self.heartbeat);
+        let greeting = self.greetings.front().map(|(by, _)| *by);
+        [self.engine.next_deadline(), heartbeat, greeting]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    fn time_passed(&mut self, now: Instant) {
+        if self.slices.len() > 0 && self.heartbeat <= now {
+            self.beat(now);
+        }
+        while let Some((by, source)) = self.greetings.front().copied()
+            && by <= now
+        {
+            self.greetings.pop_front();
+            self.missed_greeting(source);
+        }
+        if self
+            .engine
+            .next_deadline()
+            .is_some_and(|deadline| deadline <= now)
+        {
+            self.work.push_back(Work::Tell(Event::Tick));
+        }
+    }
+
+    /// Stamps the heartbeat on every page.
+    pub fn beat(&mut self, now: Instant) {
+        self.heartbeat = now.plus(Duration(HEARTBEAT_NS));
+        self.heartbeats += 1;
+        for slice in self.slices.iter() {
+            slice.page.heartbeat(now);
+        }
+        if self.heartbeats.is_multiple_of(CLAIMS_EVERY) {
+            self.read_all_claims();
+        }
+    }
+
+    fn missed_greeting(&mut self, source: Source) {
+        match source {
+            Source::Tenant(key) if self.tenants.get(key).is_some_and(|t| !t.is_attached()) => {
+                tracing::debug!("a process connected and said nothing; disconnected");
+                self.drop_tenant(key);
+            }
+            Source::Admin(key) if self.admins.get(key).is_some_and(|a| !a.greeted) => {
+                self.admins.remove(key);
+            }
+            _ => {}
+        }
+    }
+
+    /// Tells the engine, and does all that follows from it.
+    pub fn tell(&mut self, event: Event) {
+        self.work.push_back(Work::Tell(event));
+        self.settle();
+    }
+
+    /// Does all that waits, and all that follows from it.
+    pub fn settle(&mut self) {
+        while let Some(work) = self.work.pop_front() {
+            let event = match work {
+                Work::Tell(event) => Some(event),
+                Work::Read(key, lane) => self.claims_of(key, lane),
+            };
+            let Some(event) = event else { continue };
+            let mut actions = std::mem::take(&mut self.actions);
+            self.engine.step(now(), event, &mut actions);
+            for action in actions.drain(..) {
+                self.perform(action);
+            }
+            self.actions = actions;
+        }
+    }
+
+    /// The end: everybody is disconnected, sockets go; with `ephemeral` everything goes.
+    pub fn close(self, ephemeral: bool) {
+        let containers: Vec<_> = self.slices.iter().map(|slice| slice.container).collect();
+        self.state.close(containers.into_iter(), ephemeral);
+    }
+}

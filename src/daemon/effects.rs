@@ -1,0 +1,194 @@
+//! The engine's decisions become effects: files, pages, packets.
+
+use crate::daemon::{Daemon, Work};
+use crate::poll::now;
+use crate::slots::Key;
+use gpuslice_engine::{Action, Cut, Event, Late, Record, Token};
+use gpuslice_wire::admin::{Answer, Denial};
+use gpuslice_wire::frame::RequestId;
+use gpuslice_wire::ids::{ContainerId, Lane};
+use gpuslice_wire::tenant::Reply;
+use gpuslice_wire::text::Text;
+use std::io;
+
+/// The token of questions whose answer nobody waits for. Keys' generations start at 1.
+pub const NOBODY: Token = Token(0);
+
+/// A connection as a token.
+pub fn token_of(key: Key) -> Token {
+    Token(u64::from(key.generation) << 16 | u64::from(key.slot))
+}
+
+fn key_of(token: Token) -> Key {
+    Key {
+        slot: token.0 as u16,
+        generation: (token.0 >> 16) as u32,
+    }
+}
+
+impl Daemon {
+    /// Performs one decision.
+    pub fn perform(&mut self, action: Action) {
+        match action {
+            Action::SetLane {
+                container,
+                lane,
+                view,
+            } => {
+                if let Some(slice) = self.slices.of(&container) {
+                    slice.page.set_lane(lane, &view);
+                }
+            }
+            Action::ReadClaims { container, lane } => self.read_lane(&container, lane),
+            Action::Reserved {
+                client,
+                token,
+                lane,
+                bytes,
+            } => {
+                self.reply_to(client, RequestId(token.0), &Reply::Reserved { lane, bytes });
+            }
+            Action::Refused {
+                client,
+                token,
+                lane,
+                need,
+                left,
+            } => {
+                self.reply_to(
+                    client,
+                    RequestId(token.0),
+                    &Reply::Refused { lane, need, left },
+                );
+            }
+            Action::Attached {
+                token,
+                client,
+                container,
+                lanes,
+            } => {
+                self.attached(key_of(token), client, &container, lanes);
+            }
+            Action::Rejected { token, why } => self.reject(key_of(token), why),
+            Action::Disconnect { client, why } => {
+                if let Some(key) = self.connection_of(client) {
+                    match why {
+                        Cut::Broke(rule) => self.reject(key, rule),
+                        Cut::Dismissed => self.drop_tenant(key),
+                    }
+                }
+            }
+            Action::Admitted { token, record } => self.admitted(token, &record),
+            Action::Denied { token, why } => {
+                self.deny(key_of(token), why.denial(), &why.to_string());
+            }
+            Action::Dismissed {
+                token,
+                container,
+                known,
+            } => {
+                self.dismissed(token, &container, known);
+            }
+            // The restoring code holds the record; see `restore`.
+            Action::Restored { .. } | Action::NotRestored { .. } => {}
+            Action::Overrun {
+                container,
+                lane,
+                stage,
+                after,
+            } => {
+                let (gpu, after_ms) = (lane.0, after.0 / 1_000_000);
+                match stage {
+                    Late::Waiting => tracing::debug!(%container, gpu, after_ms, "does not let go"),
+                    Late::Passed => tracing::warn!(
+                        %container, gpu, after_ms, "does not let go of the GPU; others go on"
+                    ),
+                    Late::Quiet => tracing::info!(%container, gpu, after_ms, "let go at last"),
+                }
+            }
+        }
+    }
+
+    fn read_lane(&mut self, container: &ContainerId, lane: Lane) {
+        if let Some(slice) = self.slices.of(container) {
+            self.work
+                .extend(slice.tenants.iter().map(|key| Work::Read(*key, lane)));
+        }
+    }
+
+    fn open_slice(&mut self, record: &Record) -> io::Result<()> {
+        if self.slices.len() == 0 {
+            self.beat(now()); // the first container: the heart starts beating again
+        }
+        self.slices
+            .open(&self.state, &self.poll, self.life, now(), record)
+    }
+
+    fn admitted(&mut self, token: Token, record: &Record) {
+        let done = self
+            .state
+            .keep(record)
+            .and_then(|()| self.open_slice(record));
+        let container = record.container;
+        if let Err(why) = done {
+            let dir = self.state.container_dir(&container);
+            let text = format!(
+                "{}: {why}; make room or raise the limit there, then start the container again",
+                dir.display()
+            );
+            tracing::error!(%container, "{text}");
+            self.deny(key_of(token), Denial::Host, &text);
+            self.work.push_back(Work::Tell(Event::Dismiss {
+                token: NOBODY,
+                container,
+            }));
+            return;
+        }
+        tracing::info!(%container, name = %record.name, gpus = record.lanes.len(), "slice given");
+        self.answer_admitted(key_of(token), &container);
+    }
+
+    fn dismissed(&mut self, token: Token, container: &ContainerId, known: bool) {
+        let slice = self.slices.close(container);
+        for key in slice.map(|slice| slice.tenants).unwrap_or_default() {
+            self.drop_tenant(key);
+        }
+        if let Err(why) = self.state.forget(container) {
+            let dir = self.state.container_dir(container);
+            tracing::error!(%container, "{}: {why}; remove it by hand", dir.display());
+            let text = format!("{}: {why}; remove it by hand", dir.display());
+            self.deny(key_of(token), Denial::Host, &text);
+            return;
+        }
+        if known {
+            tracing::info!(%container, "slice ended");
+        }
+        self.answer(key_of(token), &Answer::Dismissed {});
+    }
+
+    /// Takes up a slice of an earlier life, or says why not; its record is kept either way.
+    pub fn restore(&mut self, record: &Record) {
+        let container = record.container;
+        let mut actions = Vec::new();
+        self.engine
+            .step(now(), Event::Restore(record.clone()), &mut actions);
+        for action in actions {
+            let failed = match &action {
+                Action::Restored { .. } => self.open_slice(record).err().map(|why| why.to_string()),
+                Action::NotRestored { why, .. } => Some(why.to_string()),
+                _ => None,
+            };
+            if let Some(why) = failed {
+                tracing::error!(%container, why, "slice not taken up again; its record is kept");
+            }
+            self.perform(action);
+        }
+        self.settle();
+    }
+}
+
+/// A refusal's text, cut if need be and without what a terminal would obey.
+pub fn plain(text: &str) -> Text<512> {
+    let clean: String = text.chars().filter(|c| !c.is_control()).collect();
+    Text::new(&clean[..clean.floor_char_boundary(512)]).unwrap_or(Text::EMPTY)
+}

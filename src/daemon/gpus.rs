@@ -1,0 +1,78 @@
+//! The node's GPUs, as NVML says once at the start: identity, index, memory.
+
+use crate::places::Driver;
+use gpuslice_wire::ids::{GpuUuid, NvmlIndex};
+use gpuslice_wire::limits::GPUS_MAX;
+use gpuslice_wire::units::Bytes;
+use nvml_wrapper::Nvml;
+use nvml_wrapper::error::NvmlError;
+use std::path::PathBuf;
+
+/// A GPU of the node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gpu {
+    /// Identity.
+    pub uuid: GpuUuid,
+    /// NVML's index.
+    pub index: NvmlIndex,
+    /// Physical memory.
+    pub total: Bytes,
+}
+
+/// NVML does not say what is needed.
+#[derive(Debug, thiserror::Error)]
+pub enum GpuError {
+    /// An NVML call failed.
+    #[error("{}: {call}: {why}; check that nvidia-smi works on this node", .library.display())]
+    Nvml {
+        /// The library asked.
+        library: PathBuf,
+        /// What was asked.
+        call: &'static str,
+        /// What it answered.
+        why: NvmlError,
+    },
+    /// A UUID of another form, as of a MIG instance.
+    #[error("GPU {index} has the UUID {uuid:?}, which is no GPU's; MIG instances are not sliced")]
+    Uuid {
+        /// Which GPU.
+        index: u32,
+        /// Its UUID, as said.
+        uuid: String,
+    },
+    /// More than a node can have.
+    #[error("{0} GPUs are more than the {GPUS_MAX} that one daemon serves")]
+    TooMany(u32),
+}
+
+/// Asks NVML for all GPUs. NVML is closed again: it would keep megabytes resident.
+///
+/// # Errors
+/// [`GpuError`].
+pub fn find(driver: &Driver) -> Result<Vec<Gpu>, GpuError> {
+    let library = PathBuf::from(driver.nvml.as_str());
+    let failed = |call| {
+        let library = library.clone();
+        move |why| GpuError::Nvml { library, call, why }
+    };
+    let init = Nvml::builder().lib_path(library.as_os_str()).init();
+    let nvml = init.map_err(failed("starting NVML"))?;
+    let count = nvml.device_count().map_err(failed("counting GPUs"))?;
+    if count as usize > GPUS_MAX {
+        return Err(GpuError::TooMany(count));
+    }
+    let gpu = |index| {
+        let device = nvml
+            .device_by_index(index)
+            .map_err(failed("finding a GPU"))?;
+        let uuid = device.uuid().map_err(failed("a GPU's UUID"))?;
+        let memory = device.memory_info().map_err(failed("a GPU's memory"))?;
+        let uuid = uuid.parse().map_err(|_| GpuError::Uuid { index, uuid })?;
+        Ok(Gpu {
+            uuid,
+            index: NvmlIndex(index),
+            total: Bytes(memory.total),
+        })
+    };
+    (0..count).map(gpu).collect()
+}

@@ -1,0 +1,33 @@
+//! The command line: where things are. Everything else is in the configuration file.
+
+use clap::Parser;
+use std::path::PathBuf;
+
+/// The daemon that gives containers slices of this node's GPUs
+#[derive(Debug, Parser)]
+#[command(name = "gpusliced", version, disable_help_subcommand = true)]
+pub struct Options {
+    /// Configuration file [default: /etc/gpuslice/gpusliced.toml if it exists]
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+
+    /// Read FILE, say `ok` or what is wrong on which line, and end
+    #[arg(long, value_name = "FILE", exclusive = true)]
+    pub check: Option<PathBuf>,
+
+    /// Directory of the sockets and records [default: /run/gpuslice as root]
+    #[arg(long, value_name = "DIR")]
+    pub runtime_dir: Option<PathBuf>,
+
+    /// Directory with the libcuda.so.1 and libnvidia-ml.so.1 to use
+    #[arg(long, value_name = "DIR")]
+    pub driver_dir: Option<PathBuf>,
+
+    /// Leave nothing behind at the end: all slices end with the daemon
+    #[arg(long)]
+    pub ephemeral: bool,
+
+    /// Log what containers and processes do, not only what goes wrong
+    #[arg(long, short)]
+    pub verbose: bool,
+}

@@ -1,0 +1,285 @@
+//! The two pages shared with tenants, and the only room of the daemon with raw memory.
+//!
+//! Problem: a tenant must see whose turn it is in one load, and must say that it is finished in one
+//! store, yet nothing it does to the memory may harm the daemon or other tenants.
+//! Idea: two sealed memfds of one page each. The *container page* is sealed against every later
+//! writable mapping; only the mapping made here before the seal can write. The *client page* is the
+//! tenant's to write and is read here as claims. Neither can change its size, so no access from
+//! here can ever fault. All access goes through atomics, one field at a time, straight from the raw
+//! pointer: no reference to memory that another process writes ever exists.
+//!
+//! Order of writes of a lane: numbers, then `turn_end_ns`, then `turn`, then `mode` and `gated`,
+//! then `bell`, each release or stronger, then the wake-ups. A reader that sees a turn sees its
+//! end. `turn` and `active` are sequentially consistent (see `gpuslice_wire::page`).
+
+#![allow(unsafe_code)]
+
+use gpuslice_engine::{Claims, LaneView};
+use gpuslice_wire::ids::{GpuUuid, Lane};
+use gpuslice_wire::limits::{LANES_MAX, PAGE_BYTES};
+use gpuslice_wire::page::{
+    CLIENT_PAGE_MAGIC, CONTAINER_PAGE_MAGIC, ClientPage, ContainerPage, MODE_TURNS, PAGE_VERSION,
+};
+use gpuslice_wire::units::{Bytes, Instant};
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, SealFlag, fcntl};
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
+use nix::unistd::ftruncate;
+use std::ffi::CStr;
+use std::num::NonZeroUsize;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+
+/// The mapping of a sealed memfd of one page, for reading and writing.
+#[derive(Debug)]
+struct Shared<T> {
+    at: NonNull<T>,
+}
+
+impl<T> Shared<T> {
+    fn new(name: &CStr, seals: SealFlag) -> Result<(Shared<T>, OwnedFd), Errno> {
+        const { assert!(size_of::<T>() == PAGE_BYTES && align_of::<T>() <= PAGE_BYTES) };
+        let fd = memfd_create(name, MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING)?;
+        ftruncate(&fd, PAGE_BYTES as i64)?;
+        let size = NonZeroUsize::new(PAGE_BYTES).ok_or(Errno::EINVAL)?;
+        let access = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+        // SAFETY: a new mapping at an address of the kernel's choice; nothing of ours is replaced.
+        let at = unsafe { mmap(None, size, access, MapFlags::MAP_SHARED, &fd, 0) }?.cast();
+        let shared = Shared { at };
+        let always = SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_SEAL;
+        fcntl(&fd, FcntlArg::F_ADD_SEALS(always | seals))?;
+        Ok((shared, fd))
+    }
+}
+
+impl<T> Drop for Shared<T> {
+    fn drop(&mut self) {
+        // SAFETY: this mapping was made in `new`, is a page long, and no reference into it outlives
+        // `self`: fields are borrowed from it only within the methods below. A failure would leave
+        // a page mapped, which harms nobody.
+        let _ = unsafe { munmap(self.at.cast(), PAGE_BYTES) };
+    }
+}
+
+/// Borrows one atomic field of a shared page.
+macro_rules! field {
+    ($page:expr, $($path:tt)+) => {
+        // SAFETY: `at` points to a live mapping of this size for as long as `$page` is borrowed
+        // (`Shared::new`, `drop`); the size is sealed; the place is an atomic, so writes by
+        // another process are no data race; array indices are checked.
+        unsafe { &(*$page.at.as_ptr()).$($path)+ }
+    };
+}
+
+/// Wakes every process that sleeps on a word of a shared page.
+fn wake(word: &AtomicU32) {
+    // SAFETY: FUTEX_WAKE only uses the address of a live word as a name; it writes nothing. It can
+    // fail only for a bad address. The flag PRIVATE is absent because sleepers are other processes.
+    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, i32::MAX) };
+}
+
+/// The page all processes of a container read.
+#[derive(Debug)]
+pub struct ContainerWriter {
+    page: Shared<ContainerPage>,
+    fd: OwnedFd,
+}
+
+impl ContainerWriter {
+    /// A page for a slice of these GPUs.
+    ///
+    /// # Errors
+    /// No memory, or no descriptor left.
+    pub fn new(
+        epoch: u64,
+        hard: bool,
+        now: Instant,
+        gpus: &[(GpuUuid, Bytes)],
+    ) -> Result<ContainerWriter, Errno> {
+        let (page, fd): (Shared<ContainerPage>, _) =
+            Shared::new(c"gpuslice-container", SealFlag::F_SEAL_FUTURE_WRITE)?;
+        for (lane, (uuid, cap)) in gpus.iter().enumerate().take(LANES_MAX) {
+            let (high, low) = uuid.0.split_at(8);
+            let half = |bytes: &[u8]| bytes.iter().fold(0u64, |sum, &b| sum << 8 | u64::from(b));
+            field!(page, lane[lane].uuid_high).store(half(high), Relaxed);
+            field!(page, lane[lane].uuid_low).store(half(low), Relaxed);
+            field!(page, lane[lane].cap).store(cap.0, Relaxed);
+        }
+        field!(page, version).store(PAGE_VERSION, Relaxed);
+        field!(page, lanes).store(gpus.len().min(LANES_MAX) as u32, Relaxed);
+        field!(page, epoch).store(epoch, Relaxed);
+        field!(page, hard).store(u32::from(hard), Relaxed);
+        field!(page, heartbeat_ns).store(now.0, Relaxed);
+        field!(page, magic).store(CONTAINER_PAGE_MAGIC, Release);
+        Ok(ContainerWriter { page, fd })
+    }
+
+    /// The descriptor to send to the container's processes.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// Says that the daemon lives.
+    pub fn heartbeat(&self, now: Instant) {
+        field!(self.page, heartbeat_ns).store(now.0, Release);
+    }
+
+    /// Writes a lane and wakes who waits for a change of turn or mode.
+    pub fn set_lane(&self, lane: Lane, view: &LaneView) {
+        let (page, at) = (&self.page, usize::from(lane.0));
+        if at >= LANES_MAX {
+            return;
+        }
+        let mode = view.mode.word();
+        field!(page, lane[at].cap).store(view.cap.0, Relaxed);
+        field!(page, lane[at].reserved).store(view.reserved.0, Relaxed);
+        field!(page, lane[at].window_us).store(view.window_us, Relaxed);
+        field!(page, lane[at].idle_us).store(view.idle_us, Relaxed);
+        field!(page, lane[at].turn_end_ns).store(view.turn_end.0, Release);
+        let turned = field!(page, lane[at].turn).swap(view.turn, SeqCst) != view.turn;
+        let old_mode = field!(page, lane[at].mode).swap(mode, SeqCst);
+        if old_mode != mode {
+            let gated = field!(page, gated);
+            if mode == MODE_TURNS {
+                gated.fetch_add(1, SeqCst)
+            } else {
+                gated.fetch_sub(1, SeqCst)
+            };
+        }
+        if !turned && old_mode == mode {
+            return;
+        }
+        field!(page, bell).fetch_add(1, SeqCst);
+        wake(field!(page, lane[at].turn));
+        wake(field!(page, bell));
+    }
+}
+
+/// The page one process writes its claims to.
+#[derive(Debug)]
+pub struct ClaimsReader(Shared<ClientPage>);
+
+impl ClaimsReader {
+    /// A page without claims, and the descriptor to send to the process.
+    ///
+    /// # Errors
+    /// No memory, or no descriptor left.
+    pub fn new() -> Result<(ClaimsReader, OwnedFd), Errno> {
+        let (page, fd): (Shared<ClientPage>, _) =
+            Shared::new(c"gpuslice-client", SealFlag::empty())?;
+        field!(page, version).store(PAGE_VERSION, Relaxed);
+        field!(page, magic).store(CLIENT_PAGE_MAGIC, Release);
+        Ok((ClaimsReader(page), fd))
+    }
+
+    /// What the process claims now; each field is read once.
+    pub fn read(&self, lane: Lane) -> Claims {
+        let (page, at) = (&self.0, usize::from(lane.0).min(LANES_MAX - 1));
+        Claims {
+            active: field!(page, lane[at].active).load(SeqCst),
+            drained: field!(page, lane[at].drained).load(SeqCst),
+            want: field!(page, lane[at].want).load(Acquire) != 0,
+            held: Bytes(field!(page, lane[at].held).load(Relaxed)),
+            launches: field!(page, lane[at].launches).load(Relaxed),
+            denied: field!(page, lane[at].denied).load(Relaxed),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gpuslice_engine::Mode;
+
+    /// Maps a page as a tenant would.
+    fn tenant_map(fd: &OwnedFd, access: ProtFlags) -> Result<NonNull<u8>, Errno> {
+        let size = NonZeroUsize::new(PAGE_BYTES).ok_or(Errno::EINVAL)?;
+        // SAFETY: a new mapping at an address of the kernel's choice, read below while it lives.
+        unsafe { mmap(None, size, access, MapFlags::MAP_SHARED, fd, 0) }.map(NonNull::cast)
+    }
+
+    fn view(turn: u32, mode: Mode) -> LaneView {
+        LaneView {
+            mode,
+            turn,
+            turn_end: Instant(77),
+            window_us: 1,
+            idle_us: 2,
+            cap: Bytes(3),
+            reserved: Bytes(4),
+        }
+    }
+
+    #[test]
+    fn a_tenant_reads_what_is_written_and_can_change_nothing() {
+        let uuid = GpuUuid(*b"0123456789abcdef");
+        let writer = ContainerWriter::new(9, true, Instant(5), &[(uuid, Bytes(8))]).expect("page");
+        let read = tenant_map(&writer.fd, ProtFlags::PROT_READ).expect("readable");
+        let reader = Shared::<ContainerPage> { at: read.cast() };
+        assert_eq!(
+            field!(reader, lane[0].uuid_high)
+                .load(Relaxed)
+                .to_be_bytes(),
+            *b"01234567"
+        );
+        assert_eq!(
+            field!(reader, lane[0].uuid_low).load(Relaxed).to_be_bytes(),
+            *b"89abcdef"
+        );
+        assert_eq!(
+            (
+                field!(reader, hard).load(Relaxed),
+                field!(reader, lanes).load(Relaxed)
+            ),
+            (1, 1)
+        );
+        writer.set_lane(Lane(0), &view(1, Mode::Turns));
+        writer.set_lane(Lane(0), &view(1, Mode::Turns));
+        assert_eq!(field!(reader, gated).load(Relaxed), 1);
+        assert_eq!(
+            field!(reader, bell).load(Relaxed),
+            1,
+            "the second changed nothing"
+        );
+        writer.set_lane(Lane(0), &view(2, Mode::Open));
+        let seen = [
+            &field!(reader, gated),
+            &field!(reader, bell),
+            &field!(reader, lane[0].turn),
+        ];
+        assert_eq!(seen.map(|word| word.load(Relaxed)), [0, 2, 2]);
+
+        let both = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+        assert_eq!(tenant_map(&writer.fd, both), Err(Errno::EPERM));
+        assert_eq!(nix::unistd::write(&writer.fd, b"x"), Err(Errno::EPERM));
+        assert_eq!(ftruncate(&writer.fd, 0), Err(Errno::EPERM));
+        assert_eq!(
+            ftruncate(&writer.fd, 2 * PAGE_BYTES as i64),
+            Err(Errno::EPERM)
+        );
+        let more = FcntlArg::F_ADD_SEALS(SealFlag::F_SEAL_WRITE);
+        assert_eq!(fcntl(&writer.fd, more), Err(Errno::EPERM));
+    }
+
+    #[test]
+    fn claims_are_read_as_the_tenant_wrote_them() {
+        let (reader, fd) = ClaimsReader::new().expect("a page");
+        let both = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+        let tenant = Shared::<ClientPage> {
+            at: tenant_map(&fd, both).expect("mapped").cast(),
+        };
+        field!(tenant, lane[3].want).store(1, Relaxed);
+        field!(tenant, lane[3].active).store(7, Relaxed);
+        field!(tenant, lane[3].held).store(u64::MAX, Relaxed);
+        let claims = reader.read(Lane(3));
+        assert_eq!(
+            (claims.want, claims.active, claims.held),
+            (true, 7, Bytes(u64::MAX))
+        );
+        assert_eq!(reader.read(Lane(0)), Claims::default());
+        assert_eq!(ftruncate(&fd, 0), Err(Errno::EPERM));
+    }
+}

@@ -1,0 +1,100 @@
+//! Who is at the other end of a socket, as the kernel says; and the second, last room with unsafe.
+//!
+//! A pid can be given to another process while it is being looked at. A pidfd cannot: so the
+//! connector's pidfd is taken from the socket, its cgroup is read under its pid, and only if the
+//! pidfd still names a living process afterwards is the answer about the right one. The pidfd is
+//! kept for as long as the connection: it tells of the process's end even where a child of it
+//! inherited the socket.
+
+#![allow(unsafe_code)]
+
+use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
+use std::fs;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+/// Option of Linux 6.5 and later; not yet in libc for every target.
+const SO_PEERPIDFD: libc::c_int = 77;
+/// Of a cgroup's name this much is kept, bytes.
+const CGROUP_BYTES_MAX: usize = 256;
+
+/// A peer.
+#[derive(Debug)]
+pub struct Peer {
+    /// Process id in the daemon's namespace; 0 if it has none there.
+    pub pid: i32,
+    /// User id in the daemon's namespace.
+    pub uid: u32,
+    /// The process itself; absent on kernels that cannot tell.
+    pub pidfd: Option<OwnedFd>,
+}
+
+impl Peer {
+    /// Who connected this socket.
+    ///
+    /// # Errors
+    /// Not a connected Unix socket.
+    pub fn of(socket: BorrowedFd<'_>) -> nix::Result<Peer> {
+        let creds = getsockopt(&socket, PeerCredentials)?;
+        Ok(Peer {
+            pid: creds.pid(),
+            uid: creds.uid(),
+            pidfd: peer_pidfd(socket),
+        })
+    }
+
+    /// The peer's cgroup, if it can be known for certain.
+    pub fn cgroup(&self) -> Option<String> {
+        let pidfd = self.pidfd.as_ref()?;
+        let text = fs::read_to_string(format!("/proc/{}/cgroup", self.pid)).ok()?;
+        let unified = text.lines().find_map(|line| line.strip_prefix("0::"));
+        let name = unified.or_else(|| text.lines().next())?;
+        let end = name.floor_char_boundary(CGROUP_BYTES_MAX.min(name.len()));
+        let info = fs::read_to_string(format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd())).ok()?;
+        let alive = info.lines().any(|line| {
+            line.strip_prefix("Pid:")
+                .is_some_and(|pid| pid.trim() == self.pid.to_string())
+        });
+        alive.then(|| name[..end].to_owned())
+    }
+}
+
+fn peer_pidfd(socket: BorrowedFd<'_>) -> Option<OwnedFd> {
+    let mut fd: libc::c_int = -1;
+    let mut size = size_of::<libc::c_int>() as libc::socklen_t;
+    // SAFETY: the two pointers are to live locals of the sizes the kernel is told.
+    let rc = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            SO_PEERPIDFD,
+            (&raw mut fd).cast(),
+            &raw mut size,
+        )
+    };
+    // SAFETY: on success the kernel made this descriptor for us, and nobody else closes it.
+    (rc == 0 && fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
+    use std::os::fd::AsFd;
+
+    #[test]
+    fn a_peer_is_the_process_that_made_the_pair() {
+        let (a, _b) = socketpair(
+            AddressFamily::Unix,
+            SockType::SeqPacket,
+            None,
+            SockFlag::SOCK_CLOEXEC,
+        )
+        .expect("a pair");
+        let peer = Peer::of(a.as_fd()).expect("creds");
+        assert_eq!(peer.pid, std::process::id() as i32);
+        if peer.pidfd.is_some() {
+            let own = fs::read_to_string("/proc/self/cgroup").expect("cgroup");
+            assert!(own.contains(&peer.cgroup().expect("alive")));
+        }
+    }
+}

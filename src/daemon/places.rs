@@ -1,0 +1,236 @@
+//! Where things are: the runtime directory, the driver, the shim.
+//!
+//! A driver is a directory with `libcuda.so.1` and `libnvidia-ml.so.1`. The one that was named is
+//! taken or nothing; unnamed, it is the system's where this machine has a GPU, else the simulated
+//! GPU's, which the build puts beside the programs in `sim/`.
+
+use crate::config::Config;
+use crate::options::Options;
+use gpuslice_wire::text::{HostPath, Text};
+use nix::unistd::geteuid;
+use std::env;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Where distributions put the driver's libraries.
+const SYSTEM_LIBRARIES: [&str; 6] = [
+    "/usr/lib/x86_64-linux-gnu",
+    "/usr/lib/aarch64-linux-gnu",
+    "/usr/lib64",
+    "/usr/lib",
+    "/usr/local/nvidia/lib64",
+    "/usr/lib/wsl/lib",
+];
+/// Device nodes of which one exists where a driver is loaded (Linux, WSL).
+const DRIVER_NODES: [&str; 2] = ["/dev/nvidiactl", "/dev/dxg"];
+/// Where packages put the shim.
+const SHIM_INSTALLED: &str = "/usr/lib/gpuslice";
+/// The file behind the simulated GPU's `libcuda.so.1`.
+const SIMULATED_CUDA: &str = "libgpuslice_sim_cuda.so";
+
+/// Something is not where it should be.
+#[derive(Debug, thiserror::Error)]
+pub enum PlaceError {
+    /// A directory without a driver in it.
+    #[error("{}: {why}; driver_dir must hold libcuda.so.1 and libnvidia-ml.so.1", .dir.display())]
+    NoDriver {
+        /// Which directory.
+        dir: PathBuf,
+        /// What the system says.
+        why: io::Error,
+    },
+    /// A path that messages cannot carry.
+    #[error("{}: {why}; choose a shorter path of plain characters", .path.display())]
+    Unspeakable {
+        /// Which.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// The program does not know where it is.
+    #[error("cannot tell where this program is: {0}; give shim_dir and driver_dir")]
+    NoSelf(io::Error),
+}
+
+/// The driver that containers get.
+#[derive(Debug)]
+pub struct Driver {
+    /// Where it was found, for people.
+    pub dir: PathBuf,
+    /// The real `libcuda.so.1`.
+    pub cuda: HostPath,
+    /// The real `libnvidia-ml.so.1`.
+    pub nvml: HostPath,
+    /// The simulated GPU's device directory; empty on a real driver.
+    pub device: HostPath,
+}
+
+/// The libraries that go between.
+#[derive(Debug)]
+pub struct Shim {
+    /// For the preload door.
+    pub preload: HostPath,
+    /// For the replacement door.
+    pub replace: HostPath,
+    /// In the place of NVML.
+    pub twin: HostPath,
+}
+
+/// All of it.
+#[derive(Debug)]
+pub struct Places {
+    /// Directory of sockets and records.
+    pub runtime_dir: PathBuf,
+    /// The driver.
+    pub driver: Driver,
+    /// The shim.
+    pub shim: Shim,
+}
+
+impl Places {
+    /// Finds everything; the command line goes before the configuration.
+    ///
+    /// # Errors
+    /// [`PlaceError`].
+    pub fn find(options: &Options, config: &Config) -> Result<Places, PlaceError> {
+        let exe = env::current_exe().map_err(PlaceError::NoSelf)?;
+        let beside = exe.parent().unwrap_or(Path::new("/"));
+        let configured = |value: &Option<crate::config::Absolute>| value.clone().map(|dir| dir.0);
+        let runtime = options
+            .runtime_dir
+            .clone()
+            .or_else(|| configured(&config.runtime_dir));
+        let runtime_dir = std::path::absolute(runtime.unwrap_or_else(default_runtime_dir))
+            .map_err(PlaceError::NoSelf)?;
+        let driver = options
+            .driver_dir
+            .clone()
+            .or_else(|| configured(&config.driver_dir));
+        let driver = match driver {
+            Some(dir) => Driver::at(&dir)?,
+            None => Driver::at(&default_driver_dir(beside))?,
+        };
+        let shim = configured(&config.shim_dir).unwrap_or_else(|| default_shim_dir(beside));
+        Ok(Places {
+            runtime_dir,
+            driver,
+            shim: Shim::at(&shim)?,
+        })
+    }
+}
+
+impl Driver {
+    fn at(dir: &Path) -> Result<Driver, PlaceError> {
+        let real = |name: &str| {
+            let no_driver = |why| PlaceError::NoDriver {
+                dir: dir.to_owned(),
+                why,
+            };
+            dir.join(name).canonicalize().map_err(no_driver)
+        };
+        let (cuda, nvml) = (real("libcuda.so.1")?, real("libnvidia-ml.so.1")?);
+        let device = match cuda.ends_with(SIMULATED_CUDA) {
+            true => speakable(&gpuslice_sim_device::default_dir())?,
+            false => HostPath::EMPTY,
+        };
+        let dir = std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned());
+        Ok(Driver {
+            dir,
+            cuda: speakable(&cuda)?,
+            nvml: speakable(&nvml)?,
+            device,
+        })
+    }
+}
+
+impl Shim {
+    fn at(dir: &Path) -> Result<Shim, PlaceError> {
+        let part = |name: &str| {
+            let path = dir.join(name);
+            if !path.exists() {
+                tracing::warn!(path = %path.display(), "not there; containers cannot use it");
+            }
+            speakable(&path)
+        };
+        Ok(Shim {
+            preload: part("libgpuslice.so")?,
+            replace: part("libgpuslice_replace.so")?,
+            twin: part("libgpuslice_nvml.so")?,
+        })
+    }
+}
+
+/// A path as a message carries it.
+///
+/// # Errors
+/// Longer than a message has room for, or not plain text.
+pub fn speakable(path: &Path) -> Result<HostPath, PlaceError> {
+    let wrong = |why: String| PlaceError::Unspeakable {
+        path: path.to_owned(),
+        why,
+    };
+    let text = path.to_str().ok_or_else(|| wrong("not UTF-8".to_owned()))?;
+    Text::new(text).map_err(|why| wrong(why.to_string()))
+}
+
+fn default_runtime_dir() -> PathBuf {
+    let uid = geteuid();
+    match env::var_os("XDG_RUNTIME_DIR").filter(|dir| !dir.is_empty()) {
+        _ if uid.is_root() => "/run/gpuslice".into(),
+        Some(dir) => Path::new(&dir).join("gpuslice"),
+        None => format!("/tmp/gpuslice-{uid}").into(),
+    }
+}
+
+fn default_driver_dir(beside: &Path) -> PathBuf {
+    let system = SYSTEM_LIBRARIES.iter().map(PathBuf::from);
+    let loaded = DRIVER_NODES.iter().any(|node| Path::new(node).exists());
+    let found = system
+        .filter(|_| loaded)
+        .find(|dir| dir.join("libcuda.so.1").exists());
+    found.unwrap_or_else(|| {
+        let simulated = beside.join("sim");
+        tracing::warn!(dir = %simulated.display(), "no NVIDIA driver here: the GPU is simulated");
+        simulated
+    })
+}
+
+fn default_shim_dir(beside: &Path) -> PathBuf {
+    match beside.join("libgpuslice.so").exists() {
+        true => beside.to_owned(),
+        false => SHIM_INSTALLED.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn a_driver_is_both_libraries_by_their_real_paths() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let missing = Driver::at(dir.path()).expect_err("no driver");
+        assert!(
+            missing.to_string().contains("must hold libcuda.so.1"),
+            "{missing}"
+        );
+        for (name, real) in [
+            ("libcuda.so.1", "libcuda.so.999.1"),
+            ("libnvidia-ml.so.1", "libnvidia-ml.so.999.1"),
+        ] {
+            std::fs::write(dir.path().join(real), "").expect("a file");
+            symlink(real, dir.path().join(name)).expect("a link");
+        }
+        let driver = Driver::at(dir.path()).expect("a driver");
+        assert!(driver.cuda.as_str().ends_with("/libcuda.so.999.1"));
+        assert!(driver.device.is_empty());
+    }
+
+    #[test]
+    fn long_paths_are_refused_not_cut() {
+        let long = PathBuf::from(format!("/{}", "x".repeat(300)));
+        assert!(speakable(&long).is_err());
+        assert!(speakable(Path::new("/a\nb")).is_err());
+    }
+}

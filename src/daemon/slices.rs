@@ -1,0 +1,122 @@
+//! A container's slice as the daemon holds it: record on disk, socket, page, connections.
+
+use crate::pages::ContainerWriter;
+use crate::poll::{Poll, Source};
+use crate::slots::{Key, Slots};
+use crate::state::State;
+use gpuslice_engine::Record;
+use gpuslice_wire::ids::ContainerId;
+use gpuslice_wire::limits::CONTAINERS_MAX;
+use gpuslice_wire::units::Instant;
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::OwnedFd;
+
+/// One container's.
+#[derive(Debug)]
+pub struct Slice {
+    /// Whose.
+    pub container: ContainerId,
+    /// The container's own socket.
+    pub listener: OwnedFd,
+    /// What its processes read.
+    pub page: ContainerWriter,
+    /// Connections of its processes, attached or not.
+    pub tenants: Vec<Key>,
+}
+
+/// All of them.
+#[derive(Debug)]
+pub struct Slices {
+    slots: Slots<Slice>,
+    by_id: BTreeMap<ContainerId, Key>,
+}
+
+/// What pages say about the daemon itself.
+#[derive(Clone, Copy, Debug)]
+pub struct Life {
+    /// Which life of the daemon this is; later ones have larger numbers.
+    pub epoch: u64,
+    /// Whether containers hold still when it ends.
+    pub hard: bool,
+}
+
+impl Slices {
+    /// None yet.
+    pub fn new() -> Slices {
+        Slices {
+            slots: Slots::new(CONTAINERS_MAX as u16),
+            by_id: BTreeMap::new(),
+        }
+    }
+
+    /// Opens page and socket of a slice whose record is on disk.
+    ///
+    /// # Errors
+    /// What the system says; nothing is left half open.
+    pub fn open(
+        &mut self,
+        state: &State,
+        poll: &Poll,
+        life: Life,
+        now: Instant,
+        record: &Record,
+    ) -> io::Result<()> {
+        let container = record.container;
+        let gpus: Vec<_> = record
+            .lanes
+            .iter()
+            .map(|lane| (lane.gpu, lane.cap))
+            .collect();
+        let page = ContainerWriter::new(life.epoch, life.hard, now, &gpus)?;
+        let listener = state.listen_tenants(&container)?;
+        let slice = Slice {
+            container,
+            listener,
+            page,
+            tenants: Vec::new(),
+        };
+        let full = |_| io::Error::other("more slices than there can be");
+        let key = self.slots.insert(slice).map_err(full)?;
+        self.by_id.insert(container, key);
+        let Some(slice) = self.slots.get(key) else {
+            return Ok(());
+        };
+        poll.add(&slice.listener, Source::Listener(key))
+            .map_err(|why| {
+                self.close(&container);
+                why.into()
+            })
+    }
+
+    /// Closes page and socket; gives the slice for what is left to do.
+    pub fn close(&mut self, container: &ContainerId) -> Option<Slice> {
+        let key = self.by_id.remove(container)?;
+        self.slots.remove(key)
+    }
+
+    /// By the container's id.
+    pub fn of(&self, container: &ContainerId) -> Option<&Slice> {
+        self.slots.get(*self.by_id.get(container)?)
+    }
+
+    /// By the container's id.
+    pub fn of_mut(&mut self, container: &ContainerId) -> Option<&mut Slice> {
+        self.slots.get_mut(*self.by_id.get(container)?)
+    }
+
+    /// By the key its listener is watched with.
+    pub fn get(&self, key: Key) -> Option<&Slice> {
+        self.slots.get(key)
+    }
+
+    /// All.
+    pub fn iter(&self) -> impl Iterator<Item = &Slice> {
+        self.slots.iter().map(|(_, slice)| slice)
+    }
+
+    /// How many.
+    pub fn len(&self) -> usize {
+        self.slots.len()
+    }
+}

@@ -1,0 +1,154 @@
+//! From the command line to a serving daemon, and to its end.
+
+use crate::config::{Config, ConfigError};
+use crate::daemon::Daemon;
+use crate::gpus::{self, GpuError};
+use crate::options::Options;
+use crate::places::{PlaceError, Places};
+use crate::state::{Found, State, StateError};
+use clap::Parser;
+use gpuslice_engine::Event;
+use nix::sys::prctl;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+/// Why the daemon does not start, or ended.
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    #[error(transparent)]
+    Place(#[from] PlaceError),
+    #[error(transparent)]
+    Gpu(#[from] GpuError),
+    #[error(transparent)]
+    State(#[from] StateError),
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    #[error("{0}")]
+    System(#[from] nix::Error),
+}
+
+/// The program.
+pub fn main() -> ExitCode {
+    let options = Options::parse();
+    if let Some(file) = &options.check {
+        return check(file);
+    }
+    match serve(&options) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            complain(&format!("gpusliced: {failure}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn check(file: &std::path::Path) -> ExitCode {
+    match Config::read(file) {
+        Ok(_) => {
+            // Nobody reading the answer is nobody to tell about it.
+            let _ = writeln!(io::stdout(), "ok");
+            ExitCode::SUCCESS
+        }
+        Err(why) => {
+            complain(&why.to_string());
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// One line to standard error; a closed one is no reason to fail.
+fn complain(line: &str) {
+    let _ = writeln!(io::stderr(), "{line}");
+}
+
+fn serve(options: &Options) -> Result<(), Failure> {
+    log_to_stderr(options.verbose);
+    abort_on_panic();
+    let config = Config::load(options.config.as_deref())?;
+    // Blocked before anything is made, so that whatever is made is also removed.
+    let signals = end_signals()?;
+    prctl::set_timerslack(1)?;
+    let fds = raise_descriptor_limit()?;
+    if config.allow_cgpu_disable {
+        tracing::warn!("images may opt out with CGPU_DISABLE, if the hook has the flag for it too");
+    }
+    let places = Places::find(options, &config)?;
+    let gpus = gpus::find(&places.driver)?;
+    let state = State::open(&places.runtime_dir)?;
+    let driver = places.driver.dir.clone();
+    let mut daemon = Daemon::new(config, places, state, signals, fds)?;
+    for gpu in &gpus {
+        daemon.tell(Event::GpuFound {
+            uuid: gpu.uuid,
+            index: gpu.index,
+            total: gpu.total,
+        });
+    }
+    for found in daemon.state.records()? {
+        match found {
+            Found::Record(record) => daemon.restore(&record),
+            Found::Unreadable(path, why) => {
+                tracing::error!(path = %path.display(), why, "record not used; it is kept");
+            }
+        }
+    }
+    let socket = daemon.state.dir().join("admin.sock");
+    let count = gpus.len();
+    let s = if count == 1 { "" } else { "s" };
+    let (socket, driver) = (socket.display(), driver.display());
+    complain(&format!(
+        "gpusliced ready: {socket}, {count} GPU{s} (driver: {driver})"
+    ));
+    // Without a service manager there is nobody to notify, which is no error.
+    let _ = sd_notify::notify(true, &[sd_notify::NotifyState::Ready]);
+    let served = daemon.serve();
+    let _ = sd_notify::notify(true, &[sd_notify::NotifyState::Stopping]);
+    daemon.close(options.ephemeral);
+    Ok(served?)
+}
+
+fn log_to_stderr(verbose: bool) {
+    let level = if verbose {
+        tracing::Level::DEBUG
+    } else {
+        tracing::Level::INFO
+    };
+    tracing_subscriber::fmt()
+        .compact()
+        .with_ansi(false)
+        .with_target(false)
+        .with_max_level(level)
+        .with_writer(io::stderr)
+        .init();
+}
+
+/// A daemon that went on after a bug would be a ghost: connected, and wrong. It ends at once, and
+/// the next one starts from the records and from what the living processes say.
+fn abort_on_panic() {
+    let usual = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |info| {
+        usual(info);
+        std::process::abort();
+    }));
+}
+
+fn end_signals() -> nix::Result<SignalFd> {
+    let mut set = SigSet::empty();
+    for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
+        set.add(signal);
+    }
+    set.thread_block()?;
+    SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)
+}
+
+/// As many descriptors as the system allows; gives how many.
+fn raise_descriptor_limit() -> nix::Result<u64> {
+    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
+    setrlimit(Resource::RLIMIT_NOFILE, hard, hard)?;
+    Ok(hard)
+}

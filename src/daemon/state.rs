@@ -1,0 +1,359 @@
+//! What is on disk: the runtime directory, and per container a directory with its record.
+//!
+//! ```text
+//! <runtime_dir>/            0711, the daemon's own
+//!   lock                    held by the one daemon that serves this directory
+//!   boot                    the boot in which the records were written: a reboot ends all slices
+//!   admin.sock              0600
+//!   c/<container>/          0711, mounted read-only into that container alone
+//!     record                0600, the promise (written beside, synced, renamed)
+//!     tenant.sock           0666
+//!     driver/               empty files for the real driver to be mounted on
+//! ```
+//! A directory without a record is an admission that never finished: it is removed at the start. A
+//! record that cannot be read is left where it is, said aloud, and its container is refused.
+
+use crate::sockets::listen_at;
+use gpuslice_engine::{RECORD_BYTES, Record};
+use gpuslice_wire::ids::ContainerId;
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg};
+use nix::unistd::geteuid;
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
+use std::io::{self, Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+/// Mount points for the real driver in a container's directory.
+const MOUNT_POINTS: [&str; 2] = ["libcuda.so.1", "libnvidia-ml.so.1"];
+
+/// The runtime directory cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum StateError {
+    /// A file operation failed.
+    #[error("{}: {why}; give a directory that this user can write with --runtime-dir", .path.display())]
+    Io {
+        /// On what.
+        path: PathBuf,
+        /// What the system says.
+        why: io::Error,
+    },
+    /// Another user could put files there.
+    #[error(
+        "{}: not a directory that only this user can write; remove it or give another with \
+         --runtime-dir", .0.display()
+    )]
+    NotOurs(PathBuf),
+    /// Another daemon is there.
+    #[error("{}: another gpusliced serves it; stop that one or give another --runtime-dir", .0.display())]
+    Taken(PathBuf),
+}
+
+/// The runtime directory, locked.
+#[derive(Debug)]
+pub struct State {
+    dir: PathBuf,
+    _lock: Flock<File>,
+}
+
+/// A container's directory found at the start.
+#[derive(Debug)]
+pub enum Found {
+    /// A promise to be taken up again.
+    Record(Record),
+    /// One that cannot be read.
+    Unreadable(PathBuf, String),
+}
+
+impl State {
+    /// Makes and locks the runtime directory.
+    ///
+    /// # Errors
+    /// [`StateError`].
+    pub fn open(dir: &Path) -> Result<State, StateError> {
+        let io = |path: &Path| {
+            let path = path.to_owned();
+            move |why| StateError::Io { path, why }
+        };
+        make_dir(dir).map_err(io(dir))?;
+        let meta = fs::symlink_metadata(dir).map_err(io(dir))?;
+        if !meta.is_dir() || meta.uid() != geteuid().as_raw() || meta.mode() & 0o022 != 0 {
+            return Err(StateError::NotOurs(dir.to_owned()));
+        }
+        let path = dir.join("lock");
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(false).mode(0o600);
+        let file = options.open(&path).map_err(io(&path))?;
+        let lock =
+            Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, why)| match why {
+                Errno::EWOULDBLOCK => StateError::Taken(dir.to_owned()),
+                why => StateError::Io {
+                    path: path.clone(),
+                    why: why.into(),
+                },
+            })?;
+        let state = State {
+            dir: dir.to_owned(),
+            _lock: lock,
+        };
+        state.forget_other_boots().map_err(io(dir))?;
+        make_dir(&dir.join("c")).map_err(io(dir))?;
+        Ok(state)
+    }
+
+    /// The directory.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// A container's directory, whether it exists or not.
+    pub fn container_dir(&self, container: &ContainerId) -> PathBuf {
+        self.dir.join("c").join(container.as_str())
+    }
+
+    fn forget_other_boots(&self) -> io::Result<()> {
+        let now = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        let path = self.dir.join("boot");
+        if fs::read_to_string(&path).is_ok_and(|then| then == now) {
+            return Ok(());
+        }
+        remove_tree(&self.dir.join("c"))?;
+        replace_file(&path, now.as_bytes())
+    }
+
+    /// All records of an earlier life.
+    ///
+    /// # Errors
+    /// The directory itself cannot be read.
+    pub fn records(&self) -> io::Result<Vec<Found>> {
+        let mut found = Vec::new();
+        for entry in fs::read_dir(self.dir.join("c"))? {
+            let path = entry?.path();
+            let record = path.join("record");
+            if !record.exists() {
+                remove_tree(&path)?;
+                continue;
+            }
+            found.push(match read_record(&record) {
+                Ok(record) if path.ends_with(record.container.as_str()) => Found::Record(record),
+                Ok(_) => Found::Unreadable(record, "of another container".to_owned()),
+                Err(why) => Found::Unreadable(record, why),
+            });
+        }
+        Ok(found)
+    }
+
+    /// Writes a promise down, with all that a container needs mounted.
+    ///
+    /// # Errors
+    /// Disk full, or anything else the system says; what was made is removed.
+    pub fn keep(&self, record: &Record) -> io::Result<()> {
+        let dir = self.container_dir(&record.container);
+        let kept = make_container_dir(&dir)
+            .and_then(|()| replace_file(&dir.join("record"), &record.encode()));
+        if kept.is_err() {
+            let _ = remove_tree(&dir); // the first error is the one to tell
+        }
+        kept
+    }
+
+    /// Deletes a container's directory. Not there is good too.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn forget(&self, container: &ContainerId) -> io::Result<()> {
+        let dir = self.container_dir(container);
+        // First of all the record: half a directory without one is removed at the next start.
+        match fs::remove_file(dir.join("record")) {
+            Err(why) if why.kind() != io::ErrorKind::NotFound => return Err(why),
+            _ => remove_tree(&dir),
+        }
+    }
+
+    /// The container's socket, listening.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn listen_tenants(&self, container: &ContainerId) -> io::Result<OwnedFd> {
+        listen_at(&self.container_dir(container), "tenant.sock", 0o666)
+    }
+
+    /// The admin socket, listening.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn listen_admin(&self) -> io::Result<OwnedFd> {
+        listen_at(&self.dir, "admin.sock", 0o600)
+    }
+
+    /// The end: sockets go; with `ephemeral` everything goes.
+    pub fn close(self, containers: impl Iterator<Item = ContainerId>, ephemeral: bool) {
+        let removed = fs::remove_file(self.dir.join("admin.sock"));
+        for container in containers {
+            let _ = fs::remove_file(self.container_dir(&container).join("tenant.sock"));
+        }
+        if !ephemeral {
+            return;
+        }
+        let whole = removed
+            .and_then(|()| remove_tree(&self.dir.join("c")))
+            .and_then(|()| fs::remove_file(self.dir.join("boot")))
+            .and_then(|()| fs::remove_file(self.dir.join("lock")));
+        match whole {
+            // Others may have put files of theirs here; then the directory stays.
+            Ok(()) => drop(fs::remove_dir(&self.dir)),
+            Err(why) => tracing::warn!(dir = %self.dir.display(), %why, "not all was removed"),
+        }
+    }
+}
+
+fn read_record(path: &Path) -> Result<Record, String> {
+    let mut bytes = Vec::with_capacity(RECORD_BYTES + 1);
+    File::open(path)
+        .and_then(|file| file.take(RECORD_BYTES as u64 + 1).read_to_end(&mut bytes))
+        .map_err(|why| why.to_string())?;
+    Record::decode(&bytes).map_err(|why| why.to_string())
+}
+
+fn make_container_dir(dir: &Path) -> io::Result<()> {
+    make_dir(dir)?;
+    let driver = dir.join("driver");
+    make_dir(&driver)?;
+    for name in MOUNT_POINTS {
+        let path = driver.join(name);
+        File::create(&path)?;
+        fs::set_permissions(&path, Permissions::from_mode(0o444))?;
+    }
+    Ok(())
+}
+
+/// A directory that everybody may pass through, whatever the umask; its parents too.
+fn make_dir(dir: &Path) -> io::Result<()> {
+    match DirBuilder::new().mode(0o711).create(dir) {
+        Ok(()) => fs::set_permissions(dir, Permissions::from_mode(0o711)),
+        Err(why) if why.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        Err(why) if why.kind() == io::ErrorKind::NotFound => {
+            make_dir(dir.parent().ok_or(why)?)?;
+            make_dir(dir)
+        }
+        Err(why) => Err(why),
+    }
+}
+
+/// Removes a directory and what is in it, following no link. Not there is good too.
+fn remove_tree(dir: &Path) -> io::Result<()> {
+    match fs::remove_dir_all(dir) {
+        Err(why) if why.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(why) if why.kind() == io::ErrorKind::NotADirectory => fs::remove_file(dir),
+        done => done,
+    }
+}
+
+/// Puts a file in place whole or not at all, and for good.
+fn replace_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let beside = path.with_extension("new");
+    let mut options = OpenOptions::new();
+    let written = options
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(&beside)
+        .and_then(|mut file| file.write_all(bytes).and_then(|()| file.sync_all()))
+        .and_then(|()| fs::rename(&beside, path))
+        .and_then(|()| File::open(path.parent().unwrap_or(Path::new("/")))?.sync_all());
+    if written.is_err() {
+        let _ = fs::remove_file(&beside); // the first error is the one to tell
+    }
+    written
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gpuslice_engine::LaneRecord;
+    use gpuslice_wire::ids::GpuUuid;
+    use gpuslice_wire::text::Name;
+    use gpuslice_wire::units::{Bytes, Weight};
+
+    fn record(id: &str) -> Record {
+        Record {
+            container: ContainerId::new(id).expect("an id"),
+            name: Name::new("web").expect("a name"),
+            weight: Weight::ONE,
+            share: None,
+            high: false,
+            lanes: vec![LaneRecord {
+                gpu: GpuUuid([7; 16]),
+                cap: Bytes(1 << 30),
+            }],
+        }
+    }
+
+    #[test]
+    fn records_survive_and_damaged_ones_are_kept_but_not_used() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let state = State::open(&dir.path().join("run")).expect("ours");
+        for id in ["good", "torn", "moved"] {
+            state.keep(&record(id)).expect("kept");
+        }
+        let c = dir.path().join("run/c");
+        let bytes = fs::read(c.join("torn/record")).expect("a record");
+        fs::write(c.join("torn/record"), &bytes[..bytes.len() / 2]).expect("torn");
+        fs::rename(c.join("moved"), c.join("elsewhere")).expect("moved");
+        fs::create_dir(c.join("unfinished")).expect("made");
+        drop(state);
+
+        let state = State::open(&dir.path().join("run")).expect("ours again");
+        let found = state.records().expect("readable");
+        let good: Vec<_> = found
+            .iter()
+            .filter(|f| matches!(f, Found::Record(_)))
+            .collect();
+        assert_eq!((found.len(), good.len()), (3, 1), "{found:?}");
+        assert!(c.join("torn/record").exists() && !c.join("unfinished").exists());
+        state.forget(&record("torn").container).expect("gone");
+        assert!(!c.join("torn").exists());
+    }
+
+    #[test]
+    fn a_second_daemon_is_refused() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let _first = State::open(dir.path().join("run").as_path()).expect("ours");
+        let second = State::open(dir.path().join("run").as_path()).expect_err("taken");
+        assert!(matches!(second, StateError::Taken(_)), "{second}");
+    }
+
+    #[test]
+    fn a_directory_others_can_write_is_refused() {
+        let dir = tempfile::tempdir().expect("a directory");
+        fs::set_permissions(dir.path(), Permissions::from_mode(0o777)).expect("chmod");
+        let refused = State::open(dir.path()).expect_err("not ours");
+        assert!(matches!(refused, StateError::NotOurs(_)), "{refused}");
+    }
+
+    #[test]
+    fn the_records_of_another_boot_are_forgotten() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let state = State::open(&dir.path().join("run")).expect("ours");
+        state.keep(&record("old")).expect("kept");
+        fs::write(dir.path().join("run/boot"), "another").expect("written");
+        drop(state);
+        let state = State::open(&dir.path().join("run")).expect("ours");
+        assert!(state.records().expect("readable").is_empty());
+    }
+
+    #[test]
+    fn an_ephemeral_end_leaves_nothing() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let state = State::open(&dir.path().join("run")).expect("ours");
+        state.keep(&record("a")).expect("kept");
+        let _admin = state.listen_admin().expect("listening");
+        let _tenant = state
+            .listen_tenants(&record("a").container)
+            .expect("listening");
+        state.close([record("a").container].into_iter(), true);
+        assert!(!dir.path().join("run").exists());
+    }
+}

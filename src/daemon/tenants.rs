@@ -1,0 +1,301 @@
+//! The protocol of a container's own socket: attach once, then reserve and release until the end.
+//!
+//! Who speaks is known from the socket alone. A connection that says nothing for a second, says
+//! something unreadable, carries descriptors or does not read its answers is ended; nothing queues
+//! and nothing is allocated on its behalf, and each event costs the same small amount of work.
+
+use crate::daemon::{Daemon, Work};
+use crate::effects::token_of;
+use crate::pages::ClaimsReader;
+use crate::peer::Peer;
+use crate::poll::{Source, now};
+use crate::slots::Key;
+use crate::sockets::{Received, accept, packet, receive, send};
+use gpuslice_engine::{Event, Token};
+use gpuslice_wire::frame::{FrameError, RequestId, decode};
+use gpuslice_wire::ids::{ClientId, ContainerId, Lane};
+use gpuslice_wire::limits::{CLIENTS_PER_CONTAINER_MAX, FRAME_BYTES_MAX, HELLO_DEADLINE_NS};
+use gpuslice_wire::tenant::{Rejection, Reply, Request};
+use gpuslice_wire::units::Duration;
+use nix::errno::Errno;
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use std::fs::File;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+/// Packets read, and connections accepted, before others have their turn.
+const BURST: usize = 16;
+
+/// A process's connection.
+#[derive(Debug)]
+pub struct Tenant {
+    fd: OwnedFd,
+    container: ContainerId,
+    peer: Peer,
+    /// Id of the last request, for what ends the connection.
+    request: RequestId,
+    attached: Option<Attached>,
+    /// An `Attach` is with the engine or was answered; a second one is a violation.
+    asked: bool,
+}
+
+#[derive(Debug)]
+struct Attached {
+    client: ClientId,
+    lanes: u8,
+    claims: ClaimsReader,
+    /// Kept open to be watched; see `Poll::add_bell`.
+    _bell: EventFd,
+}
+
+impl Tenant {
+    /// Whether it said who it is.
+    pub fn is_attached(&self) -> bool {
+        self.attached.is_some()
+    }
+}
+
+impl Daemon {
+    /// Processes connect to a container's socket.
+    pub fn accept_tenant(&mut self, listener: Key) {
+        for _ in 0..BURST {
+            let Some(slice) = self.slices.get(listener) else {
+                return;
+            };
+            let (container, count) = (slice.container, slice.tenants.len());
+            let fd = match accept(slice.listener.as_fd()) {
+                Ok(fd) => fd,
+                Err(Errno::EMFILE | Errno::ENFILE) => return self.turn_away(listener),
+                Err(_) => return,
+            };
+            if count >= CLIENTS_PER_CONTAINER_MAX {
+                say_rejected(fd.as_fd(), RequestId(0), Rejection::TooManyClients);
+                continue;
+            }
+            let Ok(peer) = Peer::of(fd.as_fd()) else {
+                continue;
+            };
+            let request = RequestId(0);
+            let tenant = Tenant {
+                fd,
+                container,
+                peer,
+                request,
+                attached: None,
+                asked: false,
+            };
+            match self.tenants.insert(tenant) {
+                Ok(key) => self.welcome_tenant(key, &container),
+                Err(t) => say_rejected(t.fd.as_fd(), request, Rejection::TooManyClients),
+            }
+        }
+    }
+
+    fn welcome_tenant(&mut self, key: Key, container: &ContainerId) {
+        if let Some(slice) = self.slices.of_mut(container) {
+            slice.tenants.push(key);
+        }
+        let by = now().plus(Duration(HELLO_DEADLINE_NS));
+        self.greetings.push_back((by, Source::Tenant(key)));
+        let Some(tenant) = self.tenants.get(key) else {
+            return;
+        };
+        let exit = tenant
+            .peer
+            .pidfd
+            .as_ref()
+            .map(|pidfd| self.poll.add(pidfd, Source::Exit(key)));
+        let watched = self.poll.add(&tenant.fd, Source::Tenant(key));
+        if exit.unwrap_or(Ok(())).and(watched).is_err() {
+            self.drop_tenant(key);
+        }
+    }
+
+    /// Descriptors have run out: with the spare one, the connection is taken and closed, so that
+    /// it does not wait for ever and does not keep the daemon awake.
+    fn turn_away(&mut self, listener: Key) {
+        self.spare = None;
+        if let Some(slice) = self.slices.get(listener) {
+            tracing::warn!(container = %slice.container, "out of descriptors; turned a process away");
+            drop(accept(slice.listener.as_fd()));
+        }
+        self.spare = File::open("/dev/null").ok();
+    }
+
+    /// A process's connection can be read, or ended.
+    pub fn tenant_ready(&mut self, key: Key) {
+        let mut buffer = [0; FRAME_BYTES_MAX];
+        for _ in 0..BURST {
+            let Some(tenant) = self.tenants.get_mut(key) else {
+                return;
+            };
+            let frame = match receive(tenant.fd.as_fd(), &mut buffer) {
+                Received::Packet(len) => decode::<Request>(&buffer[..len]),
+                Received::Nothing => return,
+                Received::End => return self.drop_tenant(key),
+                Received::Violation => return self.reject(key, Rejection::Protocol),
+            };
+            match frame {
+                Ok((id, request)) => {
+                    tenant.request = id;
+                    self.asked(key, id, request);
+                }
+                Err(FrameError::Version(_)) => self.reject(key, Rejection::Version),
+                Err(_) => self.reject(key, Rejection::Protocol),
+            }
+            self.settle();
+        }
+    }
+
+    fn asked(&mut self, key: Key, id: RequestId, request: Request) {
+        let Some(tenant) = self.tenants.get_mut(key) else {
+            return;
+        };
+        let token = Token(id.0);
+        let event = match (request, &tenant.attached) {
+            (Request::Attach { held }, None) if !tenant.asked => {
+                tenant.asked = true;
+                let (container, cgroup) = (tenant.container, tenant.peer.cgroup());
+                tracing::debug!(%container, pid = tenant.peer.pid, cgroup, "a process attaches");
+                Event::Attach {
+                    token: token_of(key),
+                    container,
+                    held,
+                }
+            }
+            (Request::Reserve { lane, need, wish }, Some(attached)) => Event::Reserve {
+                client: attached.client,
+                token,
+                lane,
+                need,
+                wish,
+            },
+            (Request::Release { lane, bytes }, Some(attached)) => Event::Release {
+                client: attached.client,
+                lane,
+                bytes,
+            },
+            _ => return self.reject(key, Rejection::Protocol),
+        };
+        self.work.push_back(Work::Tell(event));
+    }
+
+    /// The engine knows the process: it gets its page, the container's, and its doorbell.
+    pub fn attached(&mut self, key: Key, client: ClientId, container: &ContainerId, lanes: u8) {
+        let sent = self.send_pages(key, client, container, lanes);
+        if let Err(why) = sent {
+            tracing::warn!(%container, %why, "a process could not be attached");
+            self.work.push_back(Work::Tell(Event::Gone { client }));
+            self.drop_tenant(key);
+        }
+    }
+
+    fn send_pages(
+        &mut self,
+        key: Key,
+        client: ClientId,
+        container: &ContainerId,
+        lanes: u8,
+    ) -> nix::Result<()> {
+        let slice = self.slices.of(container).ok_or(Errno::ENOENT)?;
+        let tenant = self.tenants.get_mut(key).ok_or(Errno::ENOENT)?;
+        let (claims, claims_fd) = ClaimsReader::new()?;
+        let bell = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
+        self.poll.add_bell(&bell, Source::Doorbell(key))?;
+        let mut buffer = [0; FRAME_BYTES_MAX];
+        let len = packet(
+            tenant.request,
+            &Reply::Attached { client, lanes },
+            &mut buffer,
+        );
+        let fds = [slice.page.fd(), claims_fd.as_fd(), bell.as_fd()].map(|fd| fd.as_raw_fd());
+        send(tenant.fd.as_fd(), &buffer[..len], &fds)?;
+        tenant.attached = Some(Attached {
+            client,
+            lanes,
+            claims,
+            _bell: bell,
+        });
+        self.clients[usize::from(client.slot)] = Some((client, key));
+        Ok(())
+    }
+
+    /// The connection of a client of the engine.
+    pub fn connection_of(&self, client: ClientId) -> Option<Key> {
+        let (id, key) = (*self.clients.get(usize::from(client.slot))?)?;
+        (id == client).then_some(key)
+    }
+
+    /// Answers a process; one that does not read its answers is disconnected.
+    pub fn reply_to(&mut self, client: ClientId, id: RequestId, reply: &Reply) {
+        let Some(key) = self.connection_of(client) else {
+            return;
+        };
+        let Some(tenant) = self.tenants.get(key) else {
+            return;
+        };
+        let mut buffer = [0; FRAME_BYTES_MAX];
+        let len = packet(id, reply, &mut buffer);
+        if send(tenant.fd.as_fd(), &buffer[..len], &[]).is_err() {
+            self.drop_tenant(key);
+        }
+    }
+
+    /// Says which rule was broken, and ends the connection.
+    pub fn reject(&mut self, key: Key, why: Rejection) {
+        if let Some(tenant) = self.tenants.get(key) {
+            tracing::debug!(container = %tenant.container, pid = tenant.peer.pid, ?why, "rejected");
+            say_rejected(tenant.fd.as_fd(), tenant.request, why);
+            self.drop_tenant(key);
+        }
+    }
+
+    /// Ends a connection; the engine refunds all the process had.
+    pub fn drop_tenant(&mut self, key: Key) {
+        let Some(tenant) = self.tenants.remove(key) else {
+            return;
+        };
+        if let Some(slice) = self.slices.of_mut(&tenant.container) {
+            slice.tenants.retain(|other| *other != key);
+        }
+        if let Some(Attached { client, .. }) = tenant.attached {
+            self.clients[usize::from(client.slot)] = None;
+            self.work.push_back(Work::Tell(Event::Gone { client }));
+        }
+    }
+
+    /// A process rang: its page is to be read.
+    pub fn read_claims(&mut self, key: Key) {
+        if let Some(attached) = self
+            .tenants
+            .get(key)
+            .and_then(|tenant| tenant.attached.as_ref())
+        {
+            self.work
+                .extend((0..attached.lanes).map(|lane| Work::Read(key, Lane(lane))));
+        }
+    }
+
+    /// Every page is to be read, for observers.
+    pub fn read_all_claims(&mut self) {
+        let keys: Vec<Key> = self.tenants.iter().map(|(key, _)| key).collect();
+        keys.into_iter().for_each(|key| self.read_claims(key));
+    }
+
+    /// What a process claims now.
+    pub fn claims_of(&self, key: Key, lane: Lane) -> Option<Event> {
+        let attached = self.tenants.get(key)?.attached.as_ref()?;
+        let claims = attached.claims.read(lane);
+        Some(Event::Claims {
+            client: attached.client,
+            lane,
+            claims,
+        })
+    }
+}
+
+fn say_rejected(connection: BorrowedFd<'_>, id: RequestId, why: Rejection) {
+    let mut buffer = [0; FRAME_BYTES_MAX];
+    let len = packet(id, &Reply::Rejected { why }, &mut buffer);
+    // The connection ends either way; a peer that cannot be told sees only that.
+    let _ = send(connection, &buffer[..len], &[]);
+}
