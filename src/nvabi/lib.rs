@@ -27,17 +27,21 @@
 //! ```
 //! use gpuslice_nvabi::types::*;
 //!
-//! macro_rules! count {
-//!     ($([$shim:ident, $sim:ident, $since:literal] $name:ident($($arg:ident: $ty:ty),* $(,)?);)*)
-//! => {         $( const _: Option<unsafe extern "C" fn($($ty),*) -> CUresult> = None; )*     }; }
-//! gpuslice_nvabi::for_each_driver_fn!(count); ```
+//! macro_rules! print_names {
+//!     ($([$shim:ident, $sim:ident, $since:literal]
+//!        $name:ident($($arg:ident: $ty:ty),* $(,)?);)*) => {
+//!         $( println!("{} takes {:?}", stringify!($name), &[$(stringify!($ty)),*] as &[&str]); )*
+//!     };
+//! }
+//! gpuslice_nvabi::for_each_driver_fn!(print_names);
+//! ```
 //!
 //! The callback is invoked once per family, in a fixed order; flat index = position over all
 //! families ([`table::DRIVER_FLAT`]).
 
 #![no_std]
-#![forbid(unsafe_op_in_unsafe_fn)]
-#![allow(non_camel_case_types, non_upper_case_globals)] // the header's names and its documentation
+// Names are the headers', so that their documentation applies.
+#![allow(non_camel_case_types, non_upper_case_globals)]
 
 pub mod lookup;
 pub mod sig;
