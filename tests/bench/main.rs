@@ -1,0 +1,143 @@
+//! What does the shim cost? Each of its doors against the bare driver, on a driver that costs nothing.
+//!
+//! `gpuslice-bench DIR` expects in DIR the stub driver (`libcuda.so.1`, made of stub.c) and next to its own
+//! file the two doors. It runs bare, preload and replacement alternately, each in a fresh process,
+//! so that a machine that slows down slows all three; the result is the median over rounds of the
+//! difference to bare in the same round. Exit status 1 when a target is missed.
+
+mod child;
+mod daemon;
+mod door;
+
+use door::Door;
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// Added ns per call that are promised, in the order of [`child::ROWS`].
+const TARGETS: [f64; 5] = [5.0, 60.0, 15.0, 3.0, 40.0];
+const ROUNDS: usize = 7;
+/// One thread is promised; two show whether threads get in each other's way.
+const THREADS: [usize; 2] = [1, 2];
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match words[..] {
+        ["child", library, capped, threads] => {
+            child::run(library, capped == "capped", threads.parse().unwrap_or(1));
+            ExitCode::SUCCESS
+        }
+        ["inside", directory, ref command @ ..] => door::inside(Path::new(directory), command),
+        [directory] => bench(Path::new(directory)).unwrap_or_else(|error| {
+            eprintln!("gpuslice-bench: {error}");
+            ExitCode::FAILURE
+        }),
+        _ => {
+            eprintln!("usage: gpuslice-bench DIRECTORY-OF-THE-STUB-DRIVER");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// One row of the report: ns per call bare and added, per door.
+struct Row {
+    name: &'static str,
+    threads: usize,
+    bare: f64,
+    added: Vec<(Door, f64)>,
+    target: f64,
+}
+
+fn bench(directory: &Path) -> Result<ExitCode, String> {
+    let directory: PathBuf = directory
+        .canonicalize()
+        .map_err(|e| format!("{directory:?}: {e}"))?;
+    let socket = directory.join("tenant.sock");
+    let _ = std::fs::remove_file(&socket);
+    daemon::serve(&socket).map_err(|error| format!("{}: {error}", socket.display()))?;
+    let mut doors = vec![Door::Bare, Door::Preload, Door::Replacement];
+    if let Err(why) = Door::Replacement.measure(&directory, 1) {
+        eprintln!("replacement door not measured: {why}");
+        doors.pop();
+    }
+    let mut rows = Vec::new();
+    for threads in THREADS {
+        let mut rounds: Vec<Vec<Vec<f64>>> = Vec::new();
+        for _ in 0..ROUNDS {
+            let measured = doors.iter().map(|door| door.measure(&directory, threads));
+            rounds.push(measured.collect::<Result<_, _>>()?);
+        }
+        for (index, name) in child::ROWS.into_iter().enumerate() {
+            let added = |door: usize| {
+                median(
+                    rounds
+                        .iter()
+                        .map(|round| round[door][index] - round[0][index])
+                        .collect(),
+                )
+            };
+            rows.push(Row {
+                name,
+                threads,
+                bare: median(rounds.iter().map(|round| round[0][index]).collect()),
+                added: (1..doors.len())
+                    .map(|door| (doors[door], added(door)))
+                    .collect(),
+                target: TARGETS[index],
+            });
+        }
+    }
+    let _ = std::fs::remove_file(&socket);
+    Ok(report(&rows))
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+/// Prints the table for people to standard error and one JSON object to standard output.
+fn report(rows: &[Row]) -> ExitCode {
+    eprintln!("added ns per call over the bare stub driver, medians of {ROUNDS} rounds");
+    eprintln!("threads call            bare  door          added  ratio  promised");
+    let mut missed = false;
+    let mut list = Vec::new();
+    for row in rows {
+        for (door, added) in &row.added {
+            let ratio = (row.bare + added) / row.bare;
+            let promised = row.threads == 1;
+            let miss = promised && *added > row.target;
+            missed |= miss;
+            eprintln!(
+                "{:>7} {:<14} {:>5.1}  {:<12} {:>6.1} {:>6.2}  {}",
+                row.threads,
+                row.name,
+                row.bare,
+                door.name(),
+                added,
+                ratio,
+                match (promised, miss) {
+                    (true, true) => format!("{:.0}  MISSED", row.target),
+                    (true, false) => format!("{:.0}", row.target),
+                    (false, _) => String::from("-"),
+                }
+            );
+            list.push(json!({
+                "call": row.name, "threads": row.threads, "door": door.name(),
+                "bare_ns": row.bare, "added_ns": added, "ratio": ratio,
+                "target_ns": promised.then_some(row.target),
+            }));
+        }
+    }
+    let verdict = if missed { "fail" } else { "pass" };
+    println!(
+        "{}",
+        json!({ "bench": "shim", "rows": Value::Array(list), "verdict": verdict })
+    );
+    if missed {
+        ExitCode::FAILURE
+    } else {
+        ExitCode::SUCCESS
+    }
+}
