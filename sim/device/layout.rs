@@ -131,6 +131,8 @@ pub(crate) struct Gpu {
     /// Contexts with pending work; the first one runs.
     pub queue: [u16; MAX_CONTEXTS],
     pub load: Load,
+    /// Time spent on anything since the beginning.
+    pub busy_ns: u64,
     pub total_pages: u32,
     pub free_pages: u32,
     /// Freed by their owner, not yet wiped.

@@ -71,6 +71,7 @@ fn step(gpu: &mut Gpu, contexts: &mut [Context], now: u64) {
 
 fn pass(gpu: &mut Gpu, spent: u64) {
     gpu.load.add(gpu.clock_ns, spent);
+    gpu.busy_ns += spent;
     gpu.clock_ns += spent;
 }
 

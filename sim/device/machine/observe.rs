@@ -95,6 +95,12 @@ impl Machine {
         }))
     }
 
+    /// Time the GPU has worked since the device was made, context switches included.
+    pub fn busy_ns(&self, gpu: usize) -> Result<u64, DeviceError> {
+        let gpu = self.gpu(gpu)?;
+        Ok(self.with(Some(gpu), |state, _| state.gpus[gpu].busy_ns))
+    }
+
     /// Length of the window [`Machine::utilisation`] tells of.
     pub fn utilisation_window_ns() -> u64 {
         WINDOW * BUCKET_NS

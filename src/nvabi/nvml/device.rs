@@ -49,7 +49,7 @@ macro_rules! for_each_nvml_device_fn {
             [pass, none, 12040] nvmlDeviceGetModuleId(
                 device: nvmlDevice_t, module_id: *mut u32,
             ) -> nvmlReturn_t;
-            [pass, sim, 11080] nvmlDeviceGetMemoryAffinity(
+            [pass, none, 11080] nvmlDeviceGetMemoryAffinity(
                 device: nvmlDevice_t, node_set_size: u32, node_set: *mut u64,
                 scope: nvmlAffinityScope_t,
             ) -> nvmlReturn_t;
@@ -57,7 +57,7 @@ macro_rules! for_each_nvml_device_fn {
                 device: nvmlDevice_t, cpu_set_size: u32, cpu_set: *mut u64,
                 scope: nvmlAffinityScope_t,
             ) -> nvmlReturn_t;
-            [pass, sim, 11080] nvmlDeviceGetCpuAffinity(
+            [pass, none, 11080] nvmlDeviceGetCpuAffinity(
                 device: nvmlDevice_t, cpu_set_size: u32, cpu_set: *mut u64,
             ) -> nvmlReturn_t;
             [pass, none, 12040] nvmlDeviceGetNumaNodeId(
@@ -78,14 +78,14 @@ macro_rules! for_each_nvml_device_fn {
             [pass, sim, 11080] nvmlDeviceGetMinorNumber(
                 device: nvmlDevice_t, minor_number: *mut u32,
             ) -> nvmlReturn_t;
-            [pass, sim, 11080] nvmlDeviceGetBoardPartNumber(
+            [pass, none, 11080] nvmlDeviceGetBoardPartNumber(
                 device: nvmlDevice_t, part_number: *mut c_char, length: u32,
             ) -> nvmlReturn_t;
-            [pass, sim, 11080] nvmlDeviceGetInforomVersion(
+            [pass, none, 11080] nvmlDeviceGetInforomVersion(
                 device: nvmlDevice_t, object: nvmlInforomObject_t, version: *mut c_char,
                 length: u32,
             ) -> nvmlReturn_t;
-            [pass, sim, 11080] nvmlDeviceGetInforomImageVersion(
+            [pass, none, 11080] nvmlDeviceGetInforomImageVersion(
                 device: nvmlDevice_t, version: *mut c_char, length: u32,
             ) -> nvmlReturn_t;
             [pass, none, 11080] nvmlDeviceGetInforomConfigurationChecksum(
@@ -142,7 +142,7 @@ macro_rules! for_each_nvml_device_fn {
             [pass, sim, 11080] nvmlDeviceGetPcieReplayCounter(
                 device: nvmlDevice_t, value: *mut u32,
             ) -> nvmlReturn_t;
-            [pass, sim, 11080] nvmlDeviceGetGpuOperationMode(
+            [pass, none, 11080] nvmlDeviceGetGpuOperationMode(
                 device: nvmlDevice_t, current: *mut nvmlGpuOperationMode_t,
                 pending: *mut nvmlGpuOperationMode_t,
             ) -> nvmlReturn_t;
@@ -181,28 +181,28 @@ macro_rules! for_each_nvml_device_fn {
                 counter_type: nvmlEccCounterType_t, location_type: nvmlMemoryLocation_t,
                 count: *mut u64,
             ) -> nvmlReturn_t;
-            [pass, sim, 11080] nvmlDeviceGetDriverModel(
+            [pass, none, 11080] nvmlDeviceGetDriverModel(
                 device: nvmlDevice_t, current: *mut nvmlDriverModel_t,
                 pending: *mut nvmlDriverModel_t,
             ) -> nvmlReturn_t;
-            [pass, sim, 12090] nvmlDeviceGetDriverModel_v2(
+            [pass, none, 12090] nvmlDeviceGetDriverModel_v2(
                 device: nvmlDevice_t, current: *mut nvmlDriverModel_t,
                 pending: *mut nvmlDriverModel_t,
             ) -> nvmlReturn_t;
             [pass, sim, 11080] nvmlDeviceGetVbiosVersion(
                 device: nvmlDevice_t, version: *mut c_char, length: u32,
             ) -> nvmlReturn_t;
-            [pass, sim, 11080] nvmlDeviceGetBridgeChipInfo(
+            [pass, none, 11080] nvmlDeviceGetBridgeChipInfo(
                 device: nvmlDevice_t, bridge_hierarchy: *mut c_void,
             ) -> nvmlReturn_t;
             [pass, sim, 11080] nvmlDeviceOnSameBoard(
                 device1: nvmlDevice_t, device2: nvmlDevice_t, on_same_board: *mut i32,
             ) -> nvmlReturn_t;
-            [pass, sim, 11080] nvmlDeviceGetAPIRestriction(
+            [pass, none, 11080] nvmlDeviceGetAPIRestriction(
                 device: nvmlDevice_t, api_type: nvmlRestrictedAPI_t,
                 is_restricted: *mut nvmlEnableState_t,
             ) -> nvmlReturn_t;
-            [pass, sim, 11080] nvmlDeviceGetIrqNum(
+            [pass, none, 11080] nvmlDeviceGetIrqNum(
                 device: nvmlDevice_t, irq_num: *mut u32,
             ) -> nvmlReturn_t;
             [pass, sim, 11080] nvmlDeviceGetNumGpuCores(
@@ -211,7 +211,7 @@ macro_rules! for_each_nvml_device_fn {
             [pass, sim, 11080] nvmlDeviceGetMemoryBusWidth(
                 device: nvmlDevice_t, bus_width: *mut u32,
             ) -> nvmlReturn_t;
-            [pass, sim, 11080] nvmlDeviceGetPcieLinkMaxSpeed(
+            [pass, none, 11080] nvmlDeviceGetPcieLinkMaxSpeed(
                 device: nvmlDevice_t, max_speed: *mut u32,
             ) -> nvmlReturn_t;
             [pass, sim, 11080] nvmlDeviceGetPcieSpeed(
@@ -232,7 +232,7 @@ macro_rules! for_each_nvml_device_fn {
             [pass, none, 12040] nvmlDeviceGetConfComputeGpuAttestationReport(
                 device: nvmlDevice_t, gpu_atst_report: *mut c_void,
             ) -> nvmlReturn_t;
-            [pass, sim, 11080] nvmlDeviceGetGspFirmwareVersion(
+            [pass, none, 11080] nvmlDeviceGetGspFirmwareVersion(
                 device: nvmlDevice_t, version: *mut c_char,
             ) -> nvmlReturn_t;
             [pass, sim, 11080] nvmlDeviceGetGspFirmwareMode(

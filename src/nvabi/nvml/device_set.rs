@@ -7,7 +7,7 @@ macro_rules! for_each_nvml_device_set_fn {
         $callback! {
             [pass, none, 11080] nvmlDeviceSetCpuAffinity(device: nvmlDevice_t) -> nvmlReturn_t;
             [pass, none, 11080] nvmlDeviceClearCpuAffinity(device: nvmlDevice_t) -> nvmlReturn_t;
-            [pass, sim, 11080] nvmlDeviceValidateInforom(device: nvmlDevice_t) -> nvmlReturn_t;
+            [pass, none, 11080] nvmlDeviceValidateInforom(device: nvmlDevice_t) -> nvmlReturn_t;
             [pass, none, 12090] nvmlDeviceSetDramEncryptionMode(
                 device: nvmlDevice_t, dram_encryption: *const c_void,
             ) -> nvmlReturn_t;
@@ -17,10 +17,10 @@ macro_rules! for_each_nvml_device_set_fn {
             [pass, none, 13050] nvmlDeviceSetHostname_v1(
                 device: nvmlDevice_t, hostname: *mut c_void,
             ) -> nvmlReturn_t;
-            [pass, sim, 11080] nvmlDeviceSetPersistenceMode(
+            [pass, none, 11080] nvmlDeviceSetPersistenceMode(
                 device: nvmlDevice_t, mode: nvmlEnableState_t,
             ) -> nvmlReturn_t;
-            [pass, sim, 11080] nvmlDeviceSetComputeMode(
+            [pass, none, 11080] nvmlDeviceSetComputeMode(
                 device: nvmlDevice_t, mode: nvmlComputeMode_t,
             ) -> nvmlReturn_t;
             [pass, none, 11080] nvmlDeviceSetEccMode(

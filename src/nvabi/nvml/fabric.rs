@@ -32,7 +32,7 @@ macro_rules! for_each_nvml_fabric_fn {
             [pass, none, 12040] nvmlDeviceGetGpuFabricInfoV(
                 device: nvmlDevice_t, gpu_fabric_info: *mut c_void,
             ) -> nvmlReturn_t;
-            [pass, sim, 11080] nvmlDeviceGetNvLinkState(
+            [pass, none, 11080] nvmlDeviceGetNvLinkState(
                 device: nvmlDevice_t, link: u32, is_active: *mut nvmlEnableState_t,
             ) -> nvmlReturn_t;
             [pass, none, 11080] nvmlDeviceGetNvLinkVersion(

@@ -34,14 +34,14 @@ macro_rules! for_each_nvml_power_fn {
                 device: nvmlDevice_t, memory_clock_m_hz: u32, count: *mut u32,
                 clocks_m_hz: *mut u32,
             ) -> nvmlReturn_t;
-            [pass, sim, 11080] nvmlDeviceGetAutoBoostedClocksEnabled(
+            [pass, none, 11080] nvmlDeviceGetAutoBoostedClocksEnabled(
                 device: nvmlDevice_t, is_enabled: *mut nvmlEnableState_t,
                 default_is_enabled: *mut nvmlEnableState_t,
             ) -> nvmlReturn_t;
-            [pass, sim, 11080] nvmlDeviceGetFanSpeed(
+            [pass, none, 11080] nvmlDeviceGetFanSpeed(
                 device: nvmlDevice_t, speed: *mut u32,
             ) -> nvmlReturn_t;
-            [pass, sim, 11080] nvmlDeviceGetFanSpeed_v2(
+            [pass, none, 11080] nvmlDeviceGetFanSpeed_v2(
                 device: nvmlDevice_t, fan: u32, speed: *mut u32,
             ) -> nvmlReturn_t;
             [pass, none, 12090] nvmlDeviceGetFanSpeedRPM(
@@ -71,7 +71,7 @@ macro_rules! for_each_nvml_power_fn {
             [pass, sim, 11080] nvmlDeviceGetTemperatureThreshold(
                 device: nvmlDevice_t, threshold_type: nvmlTemperatureThresholds_t, temp: *mut u32,
             ) -> nvmlReturn_t;
-            [pass, sim, 12090] nvmlDeviceGetMarginTemperature(
+            [pass, none, 12090] nvmlDeviceGetMarginTemperature(
                 device: nvmlDevice_t, margin_temp_info: *mut c_void,
             ) -> nvmlReturn_t;
             [pass, none, 11080] nvmlDeviceGetThermalSettings(
@@ -89,7 +89,7 @@ macro_rules! for_each_nvml_power_fn {
             [pass, sim, 11080] nvmlDeviceGetPowerState(
                 device: nvmlDevice_t, p_state: *mut nvmlPstates_t,
             ) -> nvmlReturn_t;
-            [pass, sim, 11080] nvmlDeviceGetDynamicPstatesInfo(
+            [pass, none, 11080] nvmlDeviceGetDynamicPstatesInfo(
                 device: nvmlDevice_t, p_dynamic_pstates_info: *mut c_void,
             ) -> nvmlReturn_t;
             [pass, none, 11080] nvmlDeviceGetMemClkVfOffset(
@@ -99,7 +99,7 @@ macro_rules! for_each_nvml_power_fn {
                 device: nvmlDevice_t, kind: nvmlClockType_t, pstate: nvmlPstates_t,
                 min_clock_m_hz: *mut u32, max_clock_m_hz: *mut u32,
             ) -> nvmlReturn_t;
-            [pass, sim, 11080] nvmlDeviceGetSupportedPerformanceStates(
+            [pass, none, 11080] nvmlDeviceGetSupportedPerformanceStates(
                 device: nvmlDevice_t, pstates: *mut nvmlPstates_t, size: u32,
             ) -> nvmlReturn_t;
             [pass, none, 11080] nvmlDeviceGetGpcClkMinMaxVfOffset(
@@ -153,11 +153,11 @@ macro_rules! for_each_nvml_power_fn {
             [pass, none, 13050] nvmlDeviceGetAdaptiveTgpModeInfo_v1(
                 device: nvmlDevice_t, info: *mut c_void,
             ) -> nvmlReturn_t;
-            [pass, sim, 11080] nvmlDeviceGetViolationStatus(
+            [pass, none, 11080] nvmlDeviceGetViolationStatus(
                 device: nvmlDevice_t, perf_policy_type: nvmlPerfPolicyType_t,
                 viol_time: *mut nvmlViolationTime_t,
             ) -> nvmlReturn_t;
-            [pass, sim, 11080] nvmlDeviceGetPowerSource(
+            [pass, none, 11080] nvmlDeviceGetPowerSource(
                 device: nvmlDevice_t, power_source: *mut nvmlPowerSource_t,
             ) -> nvmlReturn_t;
             [pass, none, 11080] nvmlDeviceGetAdaptiveClockInfoStatus(

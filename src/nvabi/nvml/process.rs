@@ -17,10 +17,10 @@ macro_rules! for_each_nvml_process_fn {
             [hook, sim, 11080] nvmlDeviceGetMemoryInfo_v2(
                 device: nvmlDevice_t, memory: *mut nvmlMemory_v2_t,
             ) -> nvmlReturn_t;
-            [pass, sim, 13050] nvmlDeviceSetMemoryLimits_v1(
+            [pass, none, 13050] nvmlDeviceSetMemoryLimits_v1(
                 device: nvmlDevice_t, limits: *mut nvmlSetMemoryLimits_v1_t,
             ) -> nvmlReturn_t;
-            [pass, sim, 13050] nvmlDeviceGetMemoryLimits_v1(
+            [pass, none, 13050] nvmlDeviceGetMemoryLimits_v1(
                 device: nvmlDevice_t, limits: *mut nvmlGetMemoryLimits_v1_t,
             ) -> nvmlReturn_t;
             [pass, sim, 11080] nvmlDeviceGetUtilizationRates(
@@ -29,11 +29,11 @@ macro_rules! for_each_nvml_process_fn {
             [pass, sim, 11080] nvmlDeviceGetEncoderUtilization(
                 device: nvmlDevice_t, utilization: *mut u32, sampling_period_us: *mut u32,
             ) -> nvmlReturn_t;
-            [pass, sim, 11080] nvmlDeviceGetEncoderCapacity(
+            [pass, none, 11080] nvmlDeviceGetEncoderCapacity(
                 device: nvmlDevice_t, encoder_query_type: nvmlEncoderType_t,
                 encoder_capacity: *mut u32,
             ) -> nvmlReturn_t;
-            [pass, sim, 11080] nvmlDeviceGetEncoderStats(
+            [pass, none, 11080] nvmlDeviceGetEncoderStats(
                 device: nvmlDevice_t, session_count: *mut u32, average_fps: *mut u32,
                 average_latency: *mut u32,
             ) -> nvmlReturn_t;
@@ -105,7 +105,7 @@ macro_rules! for_each_nvml_process_fn {
             [pass, none, 11080] nvmlDeviceGetAccountingPids(
                 device: nvmlDevice_t, count: *mut u32, pids: *mut u32,
             ) -> nvmlReturn_t;
-            [pass, sim, 11080] nvmlDeviceGetAccountingBufferSize(
+            [pass, none, 11080] nvmlDeviceGetAccountingBufferSize(
                 device: nvmlDevice_t, buffer_size: *mut u32,
             ) -> nvmlReturn_t;
             [hook, sim, 11080] nvmlDeviceGetProcessUtilization(

@@ -26,7 +26,7 @@ macro_rules! for_each_nvml_system_fn {
             [pass, none, 11080] nvmlSystemGetHicVersion(
                 hwbc_count: *mut u32, hwbc_entries: *mut c_void,
             ) -> nvmlReturn_t;
-            [pass, sim, 12090] nvmlSystemGetDriverBranch(
+            [pass, none, 12090] nvmlSystemGetDriverBranch(
                 branch_info: *mut c_void, length: u32,
             ) -> nvmlReturn_t;
             [pass, none, 13050] nvmlSystemGetCPER_v1(cper: *mut c_void) -> nvmlReturn_t;

@@ -106,7 +106,7 @@ macro_rules! for_each_nvml_vgpu_fn {
             [pass, none, 12090] nvmlVgpuTypeGetBAR1Info(
                 vgpu_type_id: nvmlVgpuTypeId_t, bar1_info: *mut c_void,
             ) -> nvmlReturn_t;
-            [pass, sim, 11080] nvmlDeviceGetActiveVgpus(
+            [pass, none, 11080] nvmlDeviceGetActiveVgpus(
                 device: nvmlDevice_t, vgpu_count: *mut u32,
                 vgpu_instances: *mut nvmlVgpuInstance_t,
             ) -> nvmlReturn_t;

@@ -1,0 +1,8 @@
+//! The library calls itself what programs ask the loader for, and its own calls stay its own even
+//! when another library with the same names (a shim) was loaded before it.
+
+fn main() {
+    println!("cargo:rerun-if-changed=build.rs");
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libnvidia-ml.so.1");
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-Bsymbolic");
+}

@@ -1,0 +1,228 @@
+//! The processes on a device. A process is there from its first context on, with its pid as the
+//! caller's pid namespace numbers it; processes that one does not show are not listed.
+
+use super::usage::{memory_percent, timestamp_us};
+use crate::abi::Out;
+use crate::exports::Verdict;
+use crate::session::{Refusal, device_error, gpu};
+use core::ffi::c_void;
+use gpuslice_nvabi::types::*;
+use gpuslice_sim_device::ProcessInfo;
+
+/// "No MIG instance".
+const NO_INSTANCE: u32 = u32::MAX;
+
+/// `mode` of the detail list (nvml.h): compute, graphics, MPS compute.
+const DETAIL_COMPUTE: u32 = 0;
+const DETAIL_MODES: u32 = 3;
+
+fn processes(device: nvmlDevice_t) -> Result<Vec<ProcessInfo>, Refusal> {
+    let (machine, info) = gpu(device)?;
+    machine.processes(info.index).map_err(device_error)
+}
+
+fn oldest(process: &ProcessInfo) -> nvmlProcessInfo_v1_t {
+    nvmlProcessInfo_v1_t {
+        pid: process.pid,
+        used_gpu_memory: process.used_bytes,
+    }
+}
+
+fn present(process: &ProcessInfo) -> nvmlProcessInfo_t {
+    nvmlProcessInfo_t {
+        pid: process.pid,
+        used_gpu_memory: process.used_bytes,
+        gpu_instance_id: NO_INSTANCE,
+        compute_instance_id: NO_INSTANCE,
+    }
+}
+
+pub(crate) fn nvmlDeviceGetComputeRunningProcesses(
+    device: nvmlDevice_t,
+    count: Out<u32>,
+    infos: Out<nvmlProcessInfo_v1_t>,
+) -> Verdict {
+    let list: Vec<_> = processes(device)?.iter().map(oldest).collect();
+    count.counted(infos, &list)
+}
+
+pub(crate) fn nvmlDeviceGetComputeRunningProcesses_v2(
+    device: nvmlDevice_t,
+    count: Out<u32>,
+    infos: Out<c_void>,
+) -> Verdict {
+    nvmlDeviceGetComputeRunningProcesses_v3(device, count, infos.of())
+}
+
+pub(crate) fn nvmlDeviceGetComputeRunningProcesses_v3(
+    device: nvmlDevice_t,
+    count: Out<u32>,
+    infos: Out<nvmlProcessInfo_t>,
+) -> Verdict {
+    let list: Vec<_> = processes(device)?.iter().map(present).collect();
+    count.counted(infos, &list)
+}
+
+fn nobody<T: Copy>(device: nvmlDevice_t, count: Out<u32>, infos: Out<T>) -> Verdict {
+    gpu(device)?;
+    count.counted(infos, &[])
+}
+
+pub(crate) fn nvmlDeviceGetGraphicsRunningProcesses(
+    device: nvmlDevice_t,
+    count: Out<u32>,
+    infos: Out<nvmlProcessInfo_v1_t>,
+) -> Verdict {
+    nobody(device, count, infos)
+}
+
+pub(crate) fn nvmlDeviceGetGraphicsRunningProcesses_v2(
+    device: nvmlDevice_t,
+    count: Out<u32>,
+    infos: Out<c_void>,
+) -> Verdict {
+    nobody::<nvmlProcessInfo_t>(device, count, infos.of())
+}
+
+pub(crate) fn nvmlDeviceGetGraphicsRunningProcesses_v3(
+    device: nvmlDevice_t,
+    count: Out<u32>,
+    infos: Out<nvmlProcessInfo_t>,
+) -> Verdict {
+    nobody(device, count, infos)
+}
+
+pub(crate) fn nvmlDeviceGetMPSComputeRunningProcesses(
+    device: nvmlDevice_t,
+    count: Out<u32>,
+    infos: Out<nvmlProcessInfo_v1_t>,
+) -> Verdict {
+    nobody(device, count, infos)
+}
+
+pub(crate) fn nvmlDeviceGetMPSComputeRunningProcesses_v2(
+    device: nvmlDevice_t,
+    count: Out<u32>,
+    infos: Out<c_void>,
+) -> Verdict {
+    nobody::<nvmlProcessInfo_t>(device, count, infos.of())
+}
+
+pub(crate) fn nvmlDeviceGetMPSComputeRunningProcesses_v3(
+    device: nvmlDevice_t,
+    count: Out<u32>,
+    infos: Out<nvmlProcessInfo_t>,
+) -> Verdict {
+    nobody(device, count, infos)
+}
+
+pub(crate) fn nvmlDeviceGetRunningProcessDetailList(
+    device: nvmlDevice_t,
+    place: Out<nvmlProcessDetailList_t>,
+) -> Verdict {
+    let all = processes(device)?;
+    let mut list = place.get()?;
+    if list.version != nvmlProcessDetailList_v1 {
+        return Err(nvmlReturn_t::ERROR_ARGUMENT_VERSION_MISMATCH);
+    }
+    if list.mode >= DETAIL_MODES {
+        return Err(nvmlReturn_t::ERROR_INVALID_ARGUMENT);
+    }
+    let shown = if list.mode == DETAIL_COMPUTE {
+        &all[..]
+    } else {
+        &[]
+    };
+    let details: Vec<_> = shown
+        .iter()
+        .map(|process| nvmlProcessDetail_v1_t {
+            pid: process.pid,
+            used_gpu_memory: process.used_bytes,
+            gpu_instance_id: NO_INSTANCE,
+            compute_instance_id: NO_INSTANCE,
+            used_gpu_cc_protected_memory: 0,
+        })
+        .collect();
+    let entries = Out::pointed(list.proc_array);
+    let room = list.num_proc_array_entries as usize;
+    list.num_proc_array_entries = details.len() as u32;
+    place.put(list)?;
+    fill(entries, room, &details)
+}
+
+fn fill<T: Copy>(entries: Out<T>, room: usize, values: &[T]) -> Verdict {
+    if room < values.len() {
+        return Err(nvmlReturn_t::ERROR_INSUFFICIENT_SIZE);
+    }
+    entries.list(room, values)
+}
+
+/// One sample per process, taken now.
+fn samples(device: nvmlDevice_t, last_seen: u64) -> Result<(u64, Vec<ProcessInfo>), Refusal> {
+    let time_stamp = timestamp_us();
+    let mut busy = processes(device)?;
+    busy.retain(|process| process.utilisation > 0);
+    if busy.is_empty() || last_seen >= time_stamp {
+        return Err(nvmlReturn_t::ERROR_NOT_FOUND);
+    }
+    Ok((time_stamp, busy))
+}
+
+pub(crate) fn nvmlDeviceGetProcessUtilization(
+    device: nvmlDevice_t,
+    utilization: Out<nvmlProcessUtilizationSample_t>,
+    count: Out<u32>,
+    last_seen: u64,
+) -> Verdict {
+    let room = count.get()? as usize;
+    let (time_stamp, busy) = samples(device, last_seen)?;
+    let list: Vec<_> = busy
+        .iter()
+        .map(|process| nvmlProcessUtilizationSample_t {
+            pid: process.pid,
+            time_stamp,
+            sm_util: process.utilisation,
+            mem_util: memory_percent(process.utilisation),
+            enc_util: 0,
+            dec_util: 0,
+        })
+        .collect();
+    count.put(list.len() as u32)?;
+    if utilization.is_null() {
+        return Err(nvmlReturn_t::ERROR_INSUFFICIENT_SIZE);
+    }
+    fill(utilization, room, &list)
+}
+
+pub(crate) fn nvmlDeviceGetProcessesUtilizationInfo(
+    device: nvmlDevice_t,
+    place: Out<nvmlProcessesUtilizationInfo_t>,
+) -> Verdict {
+    gpu(device)?;
+    let mut info = place.get()?;
+    if info.version != nvmlProcessesUtilizationInfo_v1 {
+        return Err(nvmlReturn_t::ERROR_ARGUMENT_VERSION_MISMATCH);
+    }
+    let (time_stamp, busy) = samples(device, info.last_seen_time_stamp)?;
+    let list: Vec<_> = busy
+        .iter()
+        .map(|process| nvmlProcessUtilizationInfo_v1_t {
+            time_stamp,
+            pid: process.pid,
+            sm_util: process.utilisation,
+            mem_util: memory_percent(process.utilisation),
+            enc_util: 0,
+            dec_util: 0,
+            jpg_util: 0,
+            ofa_util: 0,
+        })
+        .collect();
+    let entries = Out::pointed(info.proc_util_array);
+    let room = info.process_samples_count as usize;
+    info.process_samples_count = list.len() as u32;
+    place.put(info)?;
+    if entries.is_null() {
+        return Err(nvmlReturn_t::ERROR_INSUFFICIENT_SIZE);
+    }
+    fill(entries, room, &list)
+}

@@ -1,0 +1,59 @@
+//! The C functions, made from the table: one export per row.
+//!
+//! A call passes three gates: its pointers become [`crate::abi`] values, a panic becomes
+//! NVML_ERROR_UNKNOWN, and what is not implemented still says whether the library was initialised.
+
+use crate::abi::FromC;
+use crate::{calls, session};
+use core::ffi::{c_char, c_void};
+use gpuslice_nvabi::types::*;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// What a call comes to: nothing, or an error for the caller.
+pub(crate) type Verdict = Result<(), nvmlReturn_t>;
+
+fn guard(call: impl FnOnce() -> Verdict) -> nvmlReturn_t {
+    match catch_unwind(AssertUnwindSafe(call)) {
+        Ok(Ok(())) => nvmlReturn_t::SUCCESS,
+        Ok(Err(error)) => error,
+        Err(_) => nvmlReturn_t::ERROR_UNKNOWN,
+    }
+}
+
+fn not_supported() -> Verdict {
+    session::machine()?;
+    Err(nvmlReturn_t::ERROR_NOT_SUPPORTED)
+}
+
+macro_rules! export {
+    // The one function that answers a text, and may be called before anything else.
+    (sim nvmlErrorString($result:ident: $ty:ty) -> $ret:ty) => {
+        #[unsafe(no_mangle)]
+        extern "C" fn nvmlErrorString($result: $ty) -> $ret {
+            calls::error_text($result)
+        }
+    };
+    (sim $name:ident($($arg:ident: $ty:ty),*) -> $ret:ty) => {
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name($($arg: $ty),*) -> $ret {
+            // SAFETY: the caller's pointers are what NVML's documentation of this function says:
+            // null, or good for the lengths given with them.
+            guard(|| calls::$name($(unsafe { FromC::from_c($arg) }),*))
+        }
+    };
+    (none $name:ident($($arg:ident: $ty:ty),*) -> $ret:ty) => {
+        #[unsafe(no_mangle)]
+        extern "C" fn $name($(_: $ty),*) -> $ret {
+            guard(not_supported)
+        }
+    };
+}
+
+macro_rules! exports {
+    ($([$shim:ident, $sim:ident, $since:literal]
+        $name:ident($($arg:ident: $ty:ty),* $(,)?) -> $ret:ty;)*) => {
+        $(export!($sim $name($($arg: $ty),*) -> $ret);)*
+    };
+}
+
+gpuslice_nvabi::for_each_nvml_fn!(exports);
