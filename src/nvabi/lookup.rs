@@ -47,10 +47,10 @@ pub fn symbol(base: &str, cuda_version: u32, flags: u64) -> Result<Found, Missin
     let chosen = if flags & PER_THREAD_DEFAULT_STREAM == 0 {
         plain
     } else {
-        let generation = suffix(DRIVER_FLAT[plain].name.as_bytes()).generation;
+        let generation = INDEX.parts[plain].generation;
         forms(first)
             .find(|&i| {
-                let parts = suffix(DRIVER_FLAT[i].name.as_bytes());
+                let parts = INDEX.parts[i];
                 parts.twin && parts.generation == generation && DRIVER_FLAT[i].since <= cuda_version
             })
             .unwrap_or(plain)
@@ -71,7 +71,7 @@ pub fn exported(name: &str) -> Option<usize> {
 fn newest(first: usize, version: u32, want: impl Fn(bool) -> bool) -> Option<usize> {
     forms(first)
         .filter(|&i| DRIVER_FLAT[i].since <= version)
-        .filter(|&i| want(suffix(DRIVER_FLAT[i].name.as_bytes()).twin))
+        .filter(|&i| want(INDEX.parts[i].twin))
         .max_by_key(|&i| DRIVER_FLAT[i].since)
 }
 
@@ -127,10 +127,11 @@ const NONE: u16 = u16::MAX;
 const SLOTS: usize = 2048; // a power of two, at least twice the number of base names
 const _: () = assert!(DRIVER_COUNT * 2 <= SLOTS && DRIVER_COUNT < NONE as usize);
 
-/// Base names by hash; forms of one base chained in table order.
+/// Base names by hash, forms of one base chained in table order, and every name taken apart.
 struct Index {
     slots: [u16; SLOTS],
     next: [u16; DRIVER_COUNT],
+    parts: [Suffix; DRIVER_COUNT],
 }
 
 static INDEX: Index = Index::build();
@@ -140,6 +141,7 @@ impl Index {
         let mut index = Self {
             slots: [NONE; SLOTS],
             next: [NONE; DRIVER_COUNT],
+            parts: [suffix(b""); DRIVER_COUNT],
         };
         let mut i = 0;
         while i < DRIVER_COUNT {
@@ -151,11 +153,12 @@ impl Index {
 
     const fn insert(&mut self, i: usize) {
         let name = DRIVER_FLAT[i].name.as_bytes();
-        let base = suffix(name).base;
+        self.parts[i] = suffix(name);
+        let base = self.parts[i].base;
         let mut slot = hash(name, base) % SLOTS;
         while self.slots[slot] != NONE {
             let mut last = self.slots[slot] as usize;
-            if same_base(DRIVER_FLAT[last].name.as_bytes(), name, base) {
+            if self.has_base(last, name, base) {
                 while self.next[last] != NONE {
                     last = self.next[last] as usize;
                 }
@@ -167,11 +170,27 @@ impl Index {
         self.slots[slot] = i as u16;
     }
 
+    /// Whether row `i`'s base is the first `len` bytes of `name`.
+    const fn has_base(&self, i: usize, name: &[u8], len: usize) -> bool {
+        let ours = DRIVER_FLAT[i].name.as_bytes();
+        if self.parts[i].base != len {
+            return false;
+        }
+        let mut at = 0;
+        while at < len {
+            if ours[at] != name[at] {
+                return false;
+            }
+            at += 1;
+        }
+        true
+    }
+
     fn first(&self, base: &[u8]) -> Option<usize> {
         let mut slot = hash(base, base.len()) % SLOTS;
         while self.slots[slot] != NONE {
             let i = self.slots[slot] as usize;
-            if same_base(DRIVER_FLAT[i].name.as_bytes(), base, base.len()) {
+            if self.has_base(i, base, base.len()) {
                 return Some(i);
             }
             slot = (slot + 1) % SLOTS;
@@ -189,19 +208,4 @@ const fn hash(name: &[u8], len: usize) -> usize {
         i += 1;
     }
     (h ^ (h >> 15)) as usize
-}
-
-/// Whether `name`'s base is the first `len` bytes of `other`.
-const fn same_base(name: &[u8], other: &[u8], len: usize) -> bool {
-    if suffix(name).base != len {
-        return false;
-    }
-    let mut i = 0;
-    while i < len {
-        if name[i] != other[i] {
-            return false;
-        }
-        i += 1;
-    }
-    true
 }

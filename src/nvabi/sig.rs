@@ -14,7 +14,8 @@ macro_rules! driver_types {
 
 /// Makes a type of each NVML row.
 macro_rules! nvml_types {
-    ($([$s:ident, $m:ident, $v:literal] $name:ident($($arg:ident: $ty:ty),* $(,)?) -> $ret:ty;)*) => {
+    ($([$s:ident, $m:ident, $v:literal]
+       $name:ident($($arg:ident: $ty:ty),* $(,)?) -> $ret:ty;)*) => {
         $( pub type $name = unsafe extern "C" fn($($arg: $ty),*) -> $ret; )*
     };
 }

@@ -215,7 +215,8 @@ pub struct CUDA_CHILD_GRAPH_NODE_PARAMS {
 }
 layout!(CUDA_CHILD_GRAPH_NODE_PARAMS, 16, graph: 0, ownership: 8);
 
-/// An event-record node inside `CUgraphNodeParams`.
+/// An event-record node inside `CUgraphNodeParams`; before CUDA 13 `event` alone, the rest
+/// reserved.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CUDA_EVENT_RECORD_NODE_PARAMS {

@@ -2,7 +2,8 @@
 //! processes.
 //!
 //! Layouts are those of cuda.h 13.5; every size and offset below was read from the header with a C
-//! compiler and is held by `layout!`. Older headers define the same layouts under the same names.
+//! compiler and is held by `layout!`. Older headers have the same layouts; some bytes named here
+//! are reserved there.
 
 use super::*;
 

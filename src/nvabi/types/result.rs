@@ -225,7 +225,7 @@ results! {
         c"attempt to terminate a thread-local capture sequence from another thread";
     909 ERROR_TIMEOUT c"CUDA_ERROR_TIMEOUT" c"wait operation timed out";
     910 ERROR_GRAPH_EXEC_UPDATE_FAILURE c"CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE"
-        c"the graph update was not performed because it included changes which violated constraints specific to instantiated graph update";
+        c"the graph update was not performed because it breaks the rules of instantiated graphs";
     911 ERROR_EXTERNAL_DEVICE c"CUDA_ERROR_EXTERNAL_DEVICE"
         c"an async error has occurred in external entity outside of CUDA";
     912 ERROR_INVALID_CLUSTER_SIZE c"CUDA_ERROR_INVALID_CLUSTER_SIZE"

@@ -1,8 +1,8 @@
 //! NVIDIA's headers as the judge of the table: found in `target/headers`, fetched once if missing.
 //!
-//! The headers are not ours to ship, but NVIDIA publishes them as Python wheels of a few hundred KiB.
-//! They are read with a line scanner, not a C compiler, so that the test runs where only Rust is: what
-//! it needs is which names are declared and how `#define` maps them to exported symbols.
+//! The headers are not ours to ship, but NVIDIA publishes them as Python wheels of a few hundred
+//! KiB. They are read with a line scanner, not a C compiler, so that the test runs where only Rust
+//! is: what it needs is which names are declared and how `#define` maps them to exported symbols.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -70,7 +70,8 @@ with tempfile.TemporaryDirectory(dir=os.path.dirname(into)) as work:
             raise
 "#;
 
-/// The include directory of `wheel`, fetched if need be; a printed reason where that cannot be done.
+/// The include directory of `wheel`, fetched if need be; a printed reason where that cannot be
+/// done.
 pub fn include(wheel: &Wheel) -> Option<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/headers");
     let into = root.join(wheel.directory);
@@ -132,10 +133,10 @@ fn word(text: &str) -> &str {
 
 /// The symbols a driver must export for programs built with this header, in any of its modes.
 ///
-/// The header declares `cuMemAlloc` after `#define cuMemAlloc cuMemAlloc_v2`, and `cuMemcpyHtoD` after
-/// `#define cuMemcpyHtoD __CUDA_API_PTDS(cuMemcpyHtoD_v2)`; at its end it undefines the names and
-/// declares the old forms. Reading lines in order with the definitions in force gives all of them; a
-/// name with a stream suffix stands for itself and its suffixed twin.
+/// The header declares `cuMemAlloc` after `#define cuMemAlloc cuMemAlloc_v2`, and `cuMemcpyHtoD`
+/// after `#define cuMemcpyHtoD __CUDA_API_PTDS(cuMemcpyHtoD_v2)`; at its end it undefines the
+/// names and declares the old forms. Reading lines in order with the definitions in force gives
+/// all of them; a name with a stream suffix stands for itself and its suffixed twin.
 pub fn exported_by_cuda(include: &Path) -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     for file in ["cuda.h", "cudaGL.h", "cudaEGL.h", "cudaVDPAU.h"] {
