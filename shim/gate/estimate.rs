@@ -58,7 +58,11 @@ pub struct Estimates {
 
 impl Default for Estimates {
     fn default() -> Self {
-        Estimates { entries: Vec::new(), guess: GUESS_FIRST_NS, clock: 0 }
+        Estimates {
+            entries: Vec::new(),
+            guess: GUESS_FIRST_NS,
+            clock: 0,
+        }
     }
 }
 
@@ -70,9 +74,15 @@ impl Estimates {
         match self.find(key) {
             Some(entry) => {
                 entry.used = clock;
-                Estimate { ns: entry.ns, known: true }
+                Estimate {
+                    ns: entry.ns,
+                    known: true,
+                }
             }
-            None => Estimate { ns: self.guess, known: false },
+            None => Estimate {
+                ns: self.guess,
+                known: false,
+            },
         }
     }
 
@@ -138,7 +148,11 @@ impl Estimates {
         let (a, b) = (age(&self.entries[first]), age(&self.entries[first + 1]));
         let entry = &mut self.entries[if a >= b { first } else { first + 1 }];
         if entry.key != key.0 {
-            *entry = Entry { key: key.0, used: self.clock, ..Entry::default() };
+            *entry = Entry {
+                key: key.0,
+                used: self.clock,
+                ..Entry::default()
+            };
         }
         entry
     }
@@ -152,13 +166,22 @@ mod tests {
     fn learns_and_follows() {
         let mut table = Estimates::default();
         let key = Key::of(&[1, 2, 3]);
-        assert_eq!(table.expect(key), Estimate { ns: GUESS_FIRST_NS, known: false });
+        assert_eq!(
+            table.expect(key),
+            Estimate {
+                ns: GUESS_FIRST_NS,
+                known: false
+            }
+        );
         table.observe(key, 9_000_000); // loading
         for _ in 0..40 {
             table.observe(key, 20_000);
         }
         let learned = table.expect(key);
-        assert!(learned.known && (19_000..40_000).contains(&learned.ns), "{learned:?}");
+        assert!(
+            learned.known && (19_000..40_000).contains(&learned.ns),
+            "{learned:?}"
+        );
         for _ in 0..60 {
             table.observe(key, 200_000);
         }

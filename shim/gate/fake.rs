@@ -52,7 +52,10 @@ impl Fake {
         container.lanes.store(1, SeqCst);
         container.heartbeat_ns.store(u64::MAX, SeqCst);
         Box::leak(Box::new(Fake {
-            pages: Mutex::new(Pages { container, client: blank_client() }),
+            pages: Mutex::new(Pages {
+                container,
+                client: blank_client(),
+            }),
             gpu: Mutex::default(),
             rings: AtomicU32::new(0),
             reconnects: AtomicU32::new(0),
@@ -60,7 +63,9 @@ impl Fake {
     }
 
     pub fn gpu(&self) -> MutexGuard<'_, Gpu> {
-        self.gpu.lock().expect("no test panics with the GPU in hand")
+        self.gpu
+            .lock()
+            .expect("no test panics with the GPU in hand")
     }
 
     /// The driver's launch of a kernel of `ns`.
@@ -113,18 +118,34 @@ impl World for Fake {
         if gpu.dead.contains(&stream) {
             gpu.misuse.push("recorded into a destroyed stream");
         }
-        let end = gpu.streams.get(&stream.0).copied().unwrap_or(0).max(super::os::now());
+        let end = gpu
+            .streams
+            .get(&stream.0)
+            .copied()
+            .unwrap_or(0)
+            .max(super::os::now());
         gpu.events.insert(event.0, end);
         !gpu.lost
     }
     fn progress(&self, event: Event) -> Progress {
         let gpu = self.gpu();
-        let pending = gpu.events.get(&event.0).is_some_and(|end| *end > super::os::now());
-        if pending && !gpu.lost { Progress::Pending } else { Progress::Done }
+        let pending = gpu
+            .events
+            .get(&event.0)
+            .is_some_and(|end| *end > super::os::now());
+        if pending && !gpu.lost {
+            Progress::Pending
+        } else {
+            Progress::Done
+        }
     }
     fn elapsed(&self, from: Event, to: Event) -> Option<u64> {
         let gpu = self.gpu();
-        Some(gpu.events.get(&to.0)?.saturating_sub(*gpu.events.get(&from.0)?))
+        Some(
+            gpu.events
+                .get(&to.0)?
+                .saturating_sub(*gpu.events.get(&from.0)?),
+        )
     }
     fn discard(&self, event: Event) {
         self.gpu().events.remove(&event.0);

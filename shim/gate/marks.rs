@@ -58,7 +58,10 @@ impl Marks {
     }
 
     fn fresh(&mut self, world: &dyn World, line: Line) -> Option<usize> {
-        let slot = Slot { line: Some(line), last: None };
+        let slot = Slot {
+            line: Some(line),
+            last: None,
+        };
         if self.slots.len() < TAILS_MAX {
             self.slots.push(slot);
             return Some(self.slots.len() - 1);
@@ -80,7 +83,10 @@ impl Marks {
 
     /// An event put into the stream of `tail` now; its context is current.
     fn put(&mut self, world: &dyn World, line: Line) -> Option<Event> {
-        let kept = self.spare.iter().rposition(|(context, _)| *context == line.context);
+        let kept = self
+            .spare
+            .iter()
+            .rposition(|(context, _)| *context == line.context);
         let event = match kept {
             Some(index) => self.spare.swap_remove(index).1,
             None => world.event()?,
@@ -95,7 +101,11 @@ impl Marks {
     /// The base for a launch into `tail`, if its stream is idle and therefore needs one.
     pub fn base(&mut self, world: &dyn World, tail: Tail) -> Option<Event> {
         let line = self.line(tail)?;
-        if self.flight.busy(tail) { None } else { self.put(world, line) }
+        if self.flight.busy(tail) {
+            None
+        } else {
+            self.put(world, line)
+        }
     }
 
     /// Puts a mark behind the open group of `tail`, from a thread that has its context current.
@@ -123,7 +133,9 @@ impl Marks {
     pub fn mark_all(&mut self, world: &dyn World, now: u64) {
         let current = world.context();
         for (tail, due) in self.flight.open() {
-            let Some(line) = self.line(tail) else { continue };
+            let Some(line) = self.line(tail) else {
+                continue;
+            };
             let mut marked = false;
             let mut mark = || {
                 if line.thread == 0 && !world.capturing(line.stream) {
@@ -152,7 +164,9 @@ impl Marks {
 
     /// [`Marks::collect`] from a thread without a context of its own.
     pub fn collect_elsewhere(&mut self, world: &dyn World, now: u64) {
-        let Some(context) = self.flight.oldest().and_then(|tail| self.line(tail)) else { return };
+        let Some(context) = self.flight.oldest().and_then(|tail| self.line(tail)) else {
+            return;
+        };
         if !world.within(context.context, &mut || self.collect(world, now)) {
             self.forget(world, now, |line| line.context == context.context);
         }
@@ -161,7 +175,9 @@ impl Marks {
     /// The measured time of a group updates its kernels' estimates. A group whose launches came
     /// apart holds idle time between them, so it only bounds them from above.
     fn learn(&mut self, world: &dyn World, group: Group) {
-        let Some(line) = self.line(group.tail) else { return };
+        let Some(line) = self.line(group.tail) else {
+            return;
+        };
         let slot = &mut self.slots[usize::from(group.tail)];
         let previous = std::mem::replace(&mut slot.last, group.mark);
         let base = group.base.or(previous);
@@ -171,7 +187,9 @@ impl Marks {
             let dense = (group.span.1 - group.span.0).saturating_mul(2) <= ns;
             match group.keys[..] {
                 [key] if dense => self.estimates.observe(key, ns / u64::from(group.launches)),
-                [key] => self.estimates.observe_at_most(key, ns / u64::from(group.launches)),
+                [key] => self
+                    .estimates
+                    .observe_at_most(key, ns / u64::from(group.launches)),
                 _ if dense => {
                     for key in group.keys {
                         self.estimates.scale(key, ns, group.expected);
@@ -213,7 +231,9 @@ impl Marks {
     /// in a context that dies with them.
     pub fn forget(&mut self, world: &dyn World, now: u64, gone: impl Fn(&Line) -> bool) {
         for index in 0..self.slots.len() {
-            let Some(line) = self.slots[index].line.filter(&gone) else { continue };
+            let Some(line) = self.slots[index].line.filter(&gone) else {
+                continue;
+            };
             self.forget_tail(world, now, index as Tail);
             self.slots[index].line = None;
             if let Some(event) = self.slots[index].last.take() {
@@ -226,12 +246,17 @@ impl Marks {
     /// the streams again.
     pub fn bury(&mut self, world: &dyn World, now: u64, gone: impl Fn(&Line) -> bool) {
         for index in 0..self.slots.len() {
-            let Some(line) = self.slots[index].line.filter(&gone) else { continue };
+            let Some(line) = self.slots[index].line.filter(&gone) else {
+                continue;
+            };
             let tail = index as Tail;
             if !world.within(line.context, &mut || self.close(world, now, tail)) {
                 self.forget_tail(world, now, tail);
             }
-            self.slots[index].line = Some(Line { stream: Stream::GONE, ..line });
+            self.slots[index].line = Some(Line {
+                stream: Stream::GONE,
+                ..line
+            });
         }
     }
 

@@ -1,4 +1,20 @@
 //! The gate: every launch of the process passes it, and nearly always without noticing.
+//!
+//! GPU time is shared in turns: at most one container at a time launches, for some milliseconds,
+//! and the daemon bills it from the grant until all is quiet again. The gate is the process's side
+//! of that, and it has three duties: hold launches while it is not our turn; keep so little in
+//! flight towards a turn's end that quiet comes soon; say when it has come. While nobody else
+//! wants the GPU there are no turns, and a launch costs one load and one branch ([`open`]).
+//!
+//! * [`turn`], [`claim`], [`window`], [`estimate`] decide, without any effect: may a launch go, does
+//!   the claim hold, is there room, how long will it run;
+//! * [`marks`] puts events into streams to learn what has finished; [`pass`] takes one launch
+//!   through; `thread` looks after the rest; [`port`] is what they need of driver and daemon.
+//!
+//! Not gated are launches that are captured into a graph (they run when the graph is launched) and those
+//! on a GPU that is not of the slice. Calls that wait for the GPU are never held: they start nothing.
+#![deny(missing_docs)]
+
 pub mod claim;
 pub mod estimate;
 #[cfg(test)]
@@ -7,8 +23,137 @@ pub mod marks;
 mod os;
 pub mod pass;
 pub mod port;
+mod real;
 #[cfg(test)]
 mod tests;
 mod thread;
 pub mod turn;
 pub mod window;
+
+pub use pass::Work;
+
+use estimate::Key;
+use gpuslice_nvabi::types::{
+    CU_STREAM_PER_THREAD, CUcontext, CUfunction, CUgraphExec, CUresult, CUstream,
+};
+use pass::{CLOSED, Gate, OPEN};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
+use std::sync::atomic::{AtomicPtr, AtomicU32};
+
+/// What every launch looks at.
+static WORD: AtomicU32 = AtomicU32::new(CLOSED);
+/// The gate; made by the first launch in a slice, never freed, forgotten in a forked child.
+static GATE: AtomicPtr<Gate> = AtomicPtr::new(std::ptr::null_mut());
+static WORLD: real::Real = real::Real;
+
+/// Whether a launch may go straight to the driver. Otherwise it goes through [`launch`].
+#[inline(always)]
+#[must_use]
+pub fn open() -> bool {
+    WORD.load(Relaxed) == OPEN
+}
+
+/// Which default stream a null stream handle means: that of all threads, or (in the `_ptsz` forms
+/// of the functions) the calling thread's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flavour {
+    /// One default stream per context.
+    Legacy,
+    /// One default stream per thread.
+    PerThread,
+}
+
+impl Work {
+    /// A kernel, cooperative or not.
+    #[must_use]
+    pub fn kernel(
+        function: CUfunction,
+        grid: [u32; 3],
+        block: [u32; 3],
+        stream: CUstream,
+        flavour: Flavour,
+    ) -> Work {
+        let pair = |a: u32, b: u32| u64::from(a) << 32 | u64::from(b);
+        let key = Key::of(&[
+            function.0 as u64,
+            pair(grid[0], grid[1]),
+            pair(grid[2], block[0]),
+            pair(block[1], block[2]),
+        ]);
+        Work {
+            key,
+            stream: named(stream, flavour),
+        }
+    }
+
+    /// A whole graph.
+    #[must_use]
+    pub fn graph(graph: CUgraphExec, stream: CUstream, flavour: Flavour) -> Work {
+        Work {
+            key: Key::of(&[graph.0 as u64]),
+            stream: named(stream, flavour),
+        }
+    }
+}
+
+fn named(stream: CUstream, flavour: Flavour) -> port::Stream {
+    match flavour {
+        Flavour::PerThread if stream.is_null() => CU_STREAM_PER_THREAD.into(),
+        _ => stream.into(),
+    }
+}
+
+/// Takes a launch through the gate: `call` runs when the turn allows it, and its answer is
+/// the launch's. Blocks while it is somebody else's turn, holding no lock.
+#[inline(never)]
+pub fn launch(work: Work, call: impl FnOnce() -> CUresult) -> CUresult {
+    let Some((gate, ticket)) = present().and_then(|gate| Some((gate, gate.enter(&work)?))) else {
+        return call();
+    };
+    let result = call();
+    gate.leave(ticket, result == CUresult::SUCCESS);
+    result
+}
+
+/// To be called before `stream` is destroyed by the driver; afterwards its handle is never used.
+pub fn stream_closing(stream: CUstream) {
+    if let Some(gate) = existing() {
+        gate.stream_closing(stream.into());
+    }
+}
+
+/// Destroys, resets or releases `context` by `call`; afterwards nothing in it is ever used.
+pub fn context_closing<R>(context: CUcontext, call: impl FnOnce() -> R) -> R {
+    match existing() {
+        Some(gate) => gate.context_closing(context.into(), call),
+        None => call(),
+    }
+}
+
+/// In the child of a fork: there is no gate and no gate thread. Async-signal-safe.
+pub fn in_child() {
+    GATE.store(std::ptr::null_mut(), SeqCst);
+    WORD.store(CLOSED, SeqCst);
+}
+
+fn existing() -> Option<&'static Gate> {
+    // SAFETY: null, or a gate leaked by `present`.
+    unsafe { GATE.load(Acquire).as_ref() }
+}
+
+/// The gate, made if this process is in a slice.
+fn present() -> Option<&'static Gate> {
+    if let Some(gate) = existing() {
+        return Some(gate);
+    }
+    crate::link::attached()?;
+    let fresh = Box::into_raw(Box::new(Gate::new(&WORLD, &WORD)));
+    if GATE
+        .compare_exchange(std::ptr::null_mut(), fresh, AcqRel, Acquire)
+        .is_err()
+    {
+        // SAFETY: made above and shown to nobody; another thread's gate came first.
+        drop(unsafe { Box::from_raw(fresh) });
+    }
+    existing()
+}

@@ -5,7 +5,10 @@ use std::sync::atomic::AtomicU32;
 /// CLOCK_MONOTONIC, ns: the clock the daemon stamps pages with.
 #[must_use]
 pub fn now() -> u64 {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
     // SAFETY: `time` is a live timespec; the clock exists on every Linux.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
@@ -20,7 +23,13 @@ pub fn wait(word: &AtomicU32, expected: u32, ns: u64) {
     };
     // SAFETY: FUTEX_WAIT reads the aligned word and the timespec, both alive during the call.
     unsafe {
-        libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAIT, expected, &raw const time)
+        libc::syscall(
+            libc::SYS_futex,
+            word.as_ptr(),
+            libc::FUTEX_WAIT,
+            expected,
+            &raw const time,
+        )
     };
 }
 
@@ -48,7 +57,9 @@ pub fn spawn(work: impl FnOnce() + Send + 'static) -> bool {
         unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1_000_u64) };
         work();
     };
-    let thread = std::thread::Builder::new().name("gpuslice-gate".into()).stack_size(1 << 20);
+    let thread = std::thread::Builder::new()
+        .name("gpuslice-gate".into())
+        .stack_size(1 << 20);
     let started = thread.spawn(quiet).is_ok();
     // SAFETY: `old` was filled in above.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, old.as_ptr(), std::ptr::null_mut()) };
@@ -59,5 +70,6 @@ pub fn spawn(work: impl FnOnce() + Send + 'static) -> bool {
 #[must_use]
 pub fn thread_mark() -> u64 {
     thread_local!(static MARK: u8 = const { 0 });
-    MARK.try_with(|mark| std::ptr::from_ref(mark) as u64).unwrap_or(1)
+    MARK.try_with(|mark| std::ptr::from_ref(mark) as u64)
+        .unwrap_or(1)
 }

@@ -99,7 +99,10 @@ impl Visit<'_> {
     }
 
     fn words(&self) -> claim::Words<'static> {
-        claim::Words { turn: &self.pages.container.lane[self.index].turn, claims: self.claims() }
+        claim::Words {
+            turn: &self.pages.container.lane[self.index].turn,
+            claims: self.claims(),
+        }
     }
 }
 
@@ -118,7 +121,9 @@ impl Gate {
 
     /// The state of a lane, alone.
     pub fn lane(&self, index: usize) -> MutexGuard<'_, Lane> {
-        self.lanes[index].lock().unwrap_or_else(PoisonError::into_inner)
+        self.lanes[index]
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits until the launch may go. With a ticket, [`Gate::leave`] must follow it.
@@ -130,14 +135,30 @@ impl Gate {
         let index = self.world.lane().filter(|index| *index < LANES_MAX)?;
         let context = self.world.context()?;
         self.start_thread();
-        let thread = if work.stream == Stream::PER_THREAD { os::thread_mark() } else { 0 };
-        let line = Line { context, stream: work.stream, thread };
-        let visit = Visit { pages, index, work, line };
+        let thread = if work.stream == Stream::PER_THREAD {
+            os::thread_mark()
+        } else {
+            0
+        };
+        let line = Line {
+            context,
+            stream: work.stream,
+            thread,
+        };
+        let visit = Visit {
+            pages,
+            index,
+            work,
+            line,
+        };
         let (mut began, mut held) = (None, None);
         loop {
             let now = os::now();
             // The daemon may have come back with other pages while this launch waited.
-            let visit = Visit { pages: self.world.pages()?, ..visit };
+            let visit = Visit {
+                pages: self.world.pages()?,
+                ..visit
+            };
             let mut lane = self.lane(index);
             self.want(&visit);
             lane.seen = now;
@@ -178,7 +199,14 @@ impl Gate {
         if !done {
             return marks.unused(self.world, ticket.tail, ticket.base);
         }
-        let Ticket { tail, key, ns, base, now, .. } = ticket;
+        let Ticket {
+            tail,
+            key,
+            ns,
+            base,
+            now,
+            ..
+        } = ticket;
         if marks.flight.launched(now, tail, key, ns, base) || ticket.mark {
             marks.mark(self.world, now, tail);
         }
@@ -196,7 +224,10 @@ impl Gate {
     fn count_wait(&self, visit: &Visit<'_>, now: u64, began: Option<u64>) {
         visit.claims().launches.fetch_add(1, Relaxed);
         if let Some(began) = began {
-            visit.claims().waited_ns.fetch_add(now.saturating_sub(began), Relaxed);
+            visit
+                .claims()
+                .waited_ns
+                .fetch_add(now.saturating_sub(began), Relaxed);
         }
     }
 
@@ -264,14 +295,24 @@ impl Gate {
         marks.flight.enter(expected.ns);
         let mark = sample || !expected.known || visit.line.stream == Stream::PER_THREAD;
         let (key, ns, lane) = (visit.work.key, expected.ns, visit.index);
-        Some(Ticket { lane, tail, key, ns, base, mark, now })
+        Some(Ticket {
+            lane,
+            tail,
+            key,
+            ns,
+            base,
+            mark,
+            now,
+        })
     }
 
     /// The stream is about to be destroyed: its last launches get their mark while it can be put.
     pub fn stream_closing(&self, stream: Stream) {
         let now = os::now();
         for index in self.used() {
-            self.lane(index).marks.bury(self.world, now, |line| line.stream == stream);
+            self.lane(index)
+                .marks
+                .bury(self.world, now, |line| line.stream == stream);
         }
     }
 
@@ -293,7 +334,10 @@ impl Gate {
 
     /// The lanes this process may have used.
     fn used(&self) -> std::ops::Range<usize> {
-        let lanes = self.world.pages().map_or(0, |pages| pages.container.lanes.load(Relaxed));
+        let lanes = self
+            .world
+            .pages()
+            .map_or(0, |pages| pages.container.lanes.load(Relaxed));
         0..(lanes as usize).min(LANES_MAX)
     }
 

@@ -21,9 +21,14 @@ impl Rig {
     fn new(mode: u32) -> Rig {
         let fake = Fake::new();
         let word = Box::leak(Box::new(AtomicU32::new(CLOSED)));
-        let rig = Rig { fake, gate: Box::leak(Box::new(Gate::new(fake, word))) };
+        let rig = Rig {
+            fake,
+            gate: Box::leak(Box::new(Gate::new(fake, word))),
+        };
         rig.page().lane[0].mode.store(mode, SeqCst);
-        rig.page().gated.store(u32::from(mode == MODE_TURNS), SeqCst);
+        rig.page()
+            .gated
+            .store(u32::from(mode == MODE_TURNS), SeqCst);
         rig
     }
     fn page(&self) -> &'static ContainerPage {
@@ -42,7 +47,10 @@ impl Rig {
         os::wake(&self.page().bell);
     }
     fn launch(&self, key: u64, stream: usize, ns: u64) {
-        let work = Work { key: Key(key), stream: Stream(stream) };
+        let work = Work {
+            key: Key(key),
+            stream: Stream(stream),
+        };
         if self.gate.word.load(SeqCst) == OPEN {
             return self.fake.launch(work.stream, ns);
         }
@@ -68,12 +76,18 @@ fn alone_the_word_opens_and_an_idle_process_stops_wanting() {
     let rig = Rig::new(MODE_OPEN);
     rig.page().lane[0].idle_us.store(5_000, SeqCst);
     rig.launch(1, 0, US);
-    assert_eq!((rig.gate.word.load(SeqCst), rig.claims().want.load(SeqCst)), (OPEN, 1));
+    assert_eq!(
+        (rig.gate.word.load(SeqCst), rig.claims().want.load(SeqCst)),
+        (OPEN, 1)
+    );
     eventually("want is taken back", || rig.claims().want.load(SeqCst) == 0);
     assert_eq!(rig.gate.word.load(SeqCst), CLOSED);
     assert!(rig.fake.rings.load(SeqCst) >= 2);
     rig.launch(1, 0, US);
-    assert_eq!((rig.gate.word.load(SeqCst), rig.claims().want.load(SeqCst)), (OPEN, 1));
+    assert_eq!(
+        (rig.gate.word.load(SeqCst), rig.claims().want.load(SeqCst)),
+        (OPEN, 1)
+    );
 }
 
 #[test]
@@ -107,7 +121,9 @@ fn turns_beginning_close_the_word_and_hold_launches() {
     });
     assert_eq!(rig.claims().active.load(SeqCst), 3);
     rig.turn(4, 0);
-    eventually("quiet is reported", || rig.claims().drained.load(SeqCst) == 3);
+    eventually("quiet is reported", || {
+        rig.claims().drained.load(SeqCst) == 3
+    });
 }
 
 #[test]
@@ -118,8 +134,13 @@ fn quiet_is_reported_only_after_the_work_is_done() {
         rig.launch(1, 0, 2_000 * US);
     }
     rig.turn(2, 0);
-    eventually("quiet is reported", || rig.claims().drained.load(SeqCst) == 1);
-    assert!(os::now() >= rig.fake.gpu().busy_until, "reported while work was in flight");
+    eventually("quiet is reported", || {
+        rig.claims().drained.load(SeqCst) == 1
+    });
+    assert!(
+        os::now() >= rig.fake.gpu().busy_until,
+        "reported while work was in flight"
+    );
 }
 
 #[test]
@@ -132,7 +153,11 @@ fn idle_in_a_turn_gives_it_back_and_a_new_launch_takes_part_again() {
     rig.page().lane[0].idle_us.store(60_000_000, SeqCst);
     rig.launch(1, 0, US);
     assert_eq!(rig.claims().want.load(SeqCst), 1);
-    assert_ne!(rig.claims().drained.load(SeqCst), 1, "active again, yet reported quiet");
+    assert_ne!(
+        rig.claims().drained.load(SeqCst),
+        1,
+        "active again, yet reported quiet"
+    );
 }
 
 /// Near a turn's end no more than the window is queued, once the kernel's length is known.
@@ -150,7 +175,10 @@ fn the_pipe_shrinks_towards_the_end() {
     for _ in 0..20 {
         rig.launch(1, 0, 1_000 * US);
         let queued = rig.fake.gpu().busy_until.saturating_sub(os::now());
-        assert!(queued < 6_000 * US, "{queued} ns in flight with a window of 2 ms");
+        assert!(
+            queued < 6_000 * US,
+            "{queued} ns in flight with a window of 2 ms"
+        );
     }
 }
 
@@ -160,7 +188,9 @@ fn a_stale_heartbeat_lets_fair_launches_go_and_asks_for_a_connection() {
     rig.turn(2, 0);
     rig.page().heartbeat_ns.store(1, SeqCst);
     rig.launch(1, 0, US);
-    eventually("the daemon is looked for", || rig.fake.reconnects.load(SeqCst) > 0);
+    eventually("the daemon is looked for", || {
+        rig.fake.reconnects.load(SeqCst) > 0
+    });
 }
 
 #[test]
@@ -182,7 +212,9 @@ fn a_stream_that_is_captured_after_a_launch_is_left_alone() {
     rig.launch(1, 7, US); // Known and short: no mark follows.
     rig.fake.gpu().capturing.push(Stream(7));
     rig.turn(2, 0);
-    eventually("given up as finished", || rig.claims().drained.load(SeqCst) == 1);
+    eventually("given up as finished", || {
+        rig.claims().drained.load(SeqCst) == 1
+    });
     assert_eq!(rig.fake.gpu().misuse, Vec::<&str>::new());
 }
 
@@ -200,9 +232,12 @@ fn destroyed_streams_and_contexts_are_never_touched_again() {
     assert!(os::now() >= rig.fake.gpu().busy_until);
     rig.turn(3, 60_000_000 * US);
     rig.launch(1, 8, 60_000_000 * US);
-    rig.gate.context_closing(super::port::Context(1), || rig.fake.gpu().lost = true);
+    rig.gate
+        .context_closing(super::port::Context(1), || rig.fake.gpu().lost = true);
     rig.turn(4, 0);
-    eventually("a dead context is quiet", || rig.claims().drained.load(SeqCst) == 3);
+    eventually("a dead context is quiet", || {
+        rig.claims().drained.load(SeqCst) == 3
+    });
     assert_eq!(rig.fake.gpu().misuse, Vec::<&str>::new());
 }
 
@@ -238,13 +273,19 @@ fn turns_exclude_each_other() {
             let turn = round | 1; // 1, 1, 3, 3: each container's own turns
             mine.turn(turn, 3_000 * US);
             std::thread::sleep(Duration::from_millis(3));
-            assert!(other.fake.gpu().busy_until <= os::now(), "the other still runs");
+            assert!(
+                other.fake.gpu().busy_until <= os::now(),
+                "the other still runs"
+            );
             mine.turn(turn + 1, 0);
             let claims = mine.claims();
             eventually("quiet", || {
                 claims.active.load(SeqCst) != turn || claims.drained.load(SeqCst) == turn
             });
-            assert!(mine.fake.gpu().busy_until <= os::now(), "reported quiet too early");
+            assert!(
+                mine.fake.gpu().busy_until <= os::now(),
+                "reported quiet too early"
+            );
         }
         stop.store(true, SeqCst);
         for rig in &rigs {

@@ -54,7 +54,10 @@ impl Gate {
     /// Looks after one lane; answers for how long it can be left alone, ns.
     pub fn tend(&self, pages: &Pages, index: usize, now: u64) -> u64 {
         let claims = &pages.client.lane[index];
-        let race = claim::Words { turn: &pages.container.lane[index].turn, claims };
+        let race = claim::Words {
+            turn: &pages.container.lane[index].turn,
+            claims,
+        };
         let wants = claims.want.load(SeqCst) != 0;
         let owes = race.owes();
         if !wants && !owes {
@@ -74,7 +77,11 @@ impl Gate {
             self.world.ring();
         }
         if owes && !quiet {
-            return lane.marks.flight.outstanding(now).clamp(DRAIN_NS.0, DRAIN_NS.1);
+            return lane
+                .marks
+                .flight
+                .outstanding(now)
+                .clamp(DRAIN_NS.0, DRAIN_NS.1);
         }
         if words.free(now) {
             return self.tend_free(pages, index, &lane, &words, now);
@@ -92,19 +99,13 @@ impl Gate {
             return DRAIN_NS.1;
         }
         let busy = lane.marks.flight.outstanding(now);
-        busy.max(words.idle_ns.saturating_sub(idle)).clamp(TURN_NS.0, TURN_NS.1)
+        busy.max(words.idle_ns.saturating_sub(idle))
+            .clamp(TURN_NS.0, TURN_NS.1)
     }
 
     /// Without turns: closes the word to see whether anybody comes through, and takes `want` back
     /// when nobody did.
-    fn tend_free(
-        &self,
-        pages: &Pages,
-        index: usize,
-        lane: &Lane,
-        words: &Words,
-        now: u64,
-    ) -> u64 {
+    fn tend_free(&self, pages: &Pages, index: usize, lane: &Lane, words: &Words, now: u64) -> u64 {
         let claims = &pages.client.lane[index];
         if self.word.load(SeqCst) == OPEN {
             let open = now.saturating_sub(self.opened.load(Relaxed));

@@ -59,9 +59,19 @@ impl Words {
     #[must_use]
     pub fn read(page: &ContainerPage, lane: usize) -> Words {
         let words = &page.lane[lane];
-        let or = |us: u32, default: u64| if us == 0 { default } else { u64::from(us) * 1_000 };
+        let or = |us: u32, default: u64| {
+            if us == 0 {
+                default
+            } else {
+                u64::from(us) * 1_000
+            }
+        };
         let mode = words.mode.load(Acquire);
-        let idle = if mode == MODE_OPEN { IDLE_OPEN_NS } else { IDLE_TURNS_NS };
+        let idle = if mode == MODE_OPEN {
+            IDLE_OPEN_NS
+        } else {
+            IDLE_TURNS_NS
+        };
         Words {
             mode,
             turn: words.turn.load(SeqCst),
@@ -83,7 +93,11 @@ impl Words {
     #[must_use]
     pub const fn free(&self, now: u64) -> bool {
         let away = now.saturating_sub(self.heartbeat_ns);
-        let patience = if self.hard { DAEMON_WAIT_NS } else { HEARTBEAT_STALE_NS };
+        let patience = if self.hard {
+            DAEMON_WAIT_NS
+        } else {
+            HEARTBEAT_STALE_NS
+        };
         self.mode == MODE_OPEN || away > patience
     }
 
@@ -96,7 +110,10 @@ impl Words {
         // Nobody closes the turn a dead daemon left open: hard tenants end it themselves.
         let left_open = self.stale(now) && now >= self.turn_end_ns;
         if may_launch(self.turn) && !left_open {
-            Verdict::Turn { turn: self.turn, end_ns: self.turn_end_ns }
+            Verdict::Turn {
+                turn: self.turn,
+                end_ns: self.turn_end_ns,
+            }
         } else {
             Verdict::Wait { turn: self.turn }
         }
@@ -125,27 +142,52 @@ mod tests {
     #[test]
     fn odd_goes_and_even_waits() {
         let now = 10 * SECOND + 1_000;
-        assert_eq!(words(7).judge(now), Verdict::Turn { turn: 7, end_ns: words(7).turn_end_ns });
+        assert_eq!(
+            words(7).judge(now),
+            Verdict::Turn {
+                turn: 7,
+                end_ns: words(7).turn_end_ns
+            }
+        );
         assert_eq!(words(8).judge(now), Verdict::Wait { turn: 8 });
-        assert_eq!(Words { mode: MODE_OPEN, ..words(8) }.judge(now), Verdict::Free);
+        assert_eq!(
+            Words {
+                mode: MODE_OPEN,
+                ..words(8)
+            }
+            .judge(now),
+            Verdict::Free
+        );
     }
 
     #[test]
     fn a_mode_from_the_future_is_treated_as_turns() {
-        let future = Words { mode: 77, ..words(8) };
+        let future = Words {
+            mode: 77,
+            ..words(8)
+        };
         assert_eq!(future.judge(10 * SECOND), Verdict::Wait { turn: 8 });
     }
 
     #[test]
     fn without_a_daemon_the_fair_go_and_the_hard_hold_for_a_while() {
         let later = |ns| 10 * SECOND + ns;
-        assert_eq!(words(8).judge(later(HEARTBEAT_STALE_NS)), Verdict::Wait { turn: 8 });
+        assert_eq!(
+            words(8).judge(later(HEARTBEAT_STALE_NS)),
+            Verdict::Wait { turn: 8 }
+        );
         assert_eq!(words(8).judge(later(HEARTBEAT_STALE_NS + 1)), Verdict::Free);
-        let hard = Words { hard: true, ..words(8) };
+        let hard = Words {
+            hard: true,
+            ..words(8)
+        };
         assert_eq!(hard.judge(later(SECOND)), Verdict::Wait { turn: 8 });
         assert_eq!(hard.judge(later(DAEMON_WAIT_NS)), Verdict::Wait { turn: 8 });
         assert_eq!(hard.judge(later(DAEMON_WAIT_NS + 1)), Verdict::Free);
-        let hard_in_turn = Words { hard: true, ..words(7) };
+        let hard_in_turn = Words {
+            hard: true,
+            ..words(7)
+        };
         assert_eq!(hard_in_turn.judge(later(SECOND)), Verdict::Wait { turn: 7 });
     }
 

@@ -94,8 +94,13 @@ impl Flight {
     #[must_use]
     pub fn outstanding(&self, now: u64) -> u64 {
         let credit = self.groups.front().map_or(0, |head| {
-            let floor = if head.mark.is_some() { head.expected / 8 } else { 0 };
-            now.saturating_sub(self.head_since).min(head.expected - floor)
+            let floor = if head.mark.is_some() {
+                head.expected / 8
+            } else {
+                0
+            };
+            now.saturating_sub(self.head_since)
+                .min(head.expected - floor)
         });
         self.expected - credit + self.inside_ns
     }
@@ -130,7 +135,9 @@ impl Flight {
     #[must_use]
     pub fn due(&self, now: u64) -> bool {
         let since = now.saturating_sub(self.head_since);
-        self.groups.front().is_some_and(|head| head.mark.is_some() && since >= head.expected)
+        self.groups
+            .front()
+            .is_some_and(|head| head.mark.is_some() && since >= head.expected)
     }
 
     /// Whether any group of `tail` is in flight, so that the next one needs no base of its own.
@@ -140,12 +147,23 @@ impl Flight {
     }
 
     /// A launch of `key` into `tail` was made. Answers whether a mark should follow now.
-    pub fn launched(&mut self, now: u64, tail: Tail, key: Key, ns: u64, base: Option<Event>) -> bool {
+    pub fn launched(
+        &mut self,
+        now: u64,
+        tail: Tail,
+        key: Key,
+        ns: u64,
+        base: Option<Event>,
+    ) -> bool {
         if self.groups.is_empty() {
             self.head_since = now;
         }
         self.expected += ns;
-        let open = self.groups.iter_mut().rev().find(|g| g.tail == tail && g.mark.is_none());
+        let open = self
+            .groups
+            .iter_mut()
+            .rev()
+            .find(|g| g.tail == tail && g.mark.is_none());
         let group = match open {
             Some(group) => group,
             None => {
@@ -176,7 +194,13 @@ impl Flight {
     #[must_use]
     pub fn open(&self) -> Vec<(Tail, u64)> {
         let open = self.groups.iter().filter(|group| group.mark.is_none());
-        open.map(|g| (g.tail, g.span.1.saturating_add(2 * g.expected + GIVEN_UP_NS))).collect()
+        open.map(|g| {
+            (
+                g.tail,
+                g.span.1.saturating_add(2 * g.expected + GIVEN_UP_NS),
+            )
+        })
+        .collect()
     }
 
     /// The stream of the oldest group.

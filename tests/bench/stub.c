@@ -14,7 +14,7 @@ typedef void *H;
 enum { OK = 0, INVALID = 1, NOT_FOUND = 500 };
 
 static _Thread_local H current;
-static volatile uint64_t sink;
+static _Thread_local volatile uint64_t sink;
 
 API R cuInit(unsigned flags) { (void)flags; return OK; }
 API R cuDriverGetVersion(int *v) { *v = 12090; return OK; }

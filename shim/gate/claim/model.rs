@@ -56,7 +56,10 @@ fn with_words<R>(state: &mut State, work: impl FnOnce(&Words<'_>) -> R) -> R {
     claims.active.store(state.active, SeqCst);
     claims.drained.store(state.drained, SeqCst);
     let turn = AtomicU32::new(state.turn);
-    let result = work(&Words { turn: &turn, claims: &claims });
+    let result = work(&Words {
+        turn: &turn,
+        claims: &claims,
+    });
     state.active = claims.active.load(SeqCst);
     state.drained = claims.drained.load(SeqCst);
     result
@@ -93,7 +96,11 @@ fn launcher_step(state: &mut State, who: usize, bug: Bug) -> bool {
         },
         Launcher::Unlock { inside } => {
             state.locked = false;
-            if inside { Launcher::Driver } else { Launcher::Start }
+            if inside {
+                Launcher::Driver
+            } else {
+                Launcher::Start
+            }
         }
         Launcher::Driver => Launcher::Leave,
         Launcher::Leave => {
@@ -105,7 +112,11 @@ fn launcher_step(state: &mut State, who: usize, bug: Bug) -> bool {
             state.in_flight += 1;
             state.locked = false;
             state.left[who] -= 1;
-            if state.left[who] == 0 { Launcher::Finished } else { Launcher::Start }
+            if state.left[who] == 0 {
+                Launcher::Finished
+            } else {
+                Launcher::Start
+            }
         }
         Launcher::Finished => return false,
     };
@@ -150,7 +161,11 @@ fn daemon_step(state: &mut State) -> bool {
         }
         Daemon::ElsewhereEnds => {
             state.elsewhere = false;
-            if state.turn >= 6 { Daemon::Finished } else { Daemon::Open }
+            if state.turn >= 6 {
+                Daemon::Finished
+            } else {
+                Daemon::Open
+            }
         }
         Daemon::Finished => return false,
     };
@@ -208,14 +223,23 @@ fn explore(bug: Bug) -> (usize, Option<State>) {
 fn nobody_else_is_granted_the_gpu_while_this_process_may_use_it() {
     let (states, broken) = explore(Bug::None);
     assert_eq!(broken, None);
-    assert!(states > 10_000, "only {states} states: the model no longer races");
+    assert!(
+        states > 10_000,
+        "only {states} states: the model no longer races"
+    );
 }
 
 /// The model finds the two mistakes one would make, so it is no rubber stamp.
 #[test]
 fn the_model_finds_known_mistakes() {
-    assert!(explore(Bug::NoConfirm).1.is_some(), "launching without a second look at the turn");
-    assert!(explore(Bug::NoUndrain).1.is_some(), "launching after an early report of quiet");
+    assert!(
+        explore(Bug::NoConfirm).1.is_some(),
+        "launching without a second look at the turn"
+    );
+    assert!(
+        explore(Bug::NoUndrain).1.is_some(),
+        "launching after an early report of quiet"
+    );
 }
 
 /// `take` is its steps.
@@ -223,7 +247,10 @@ fn the_model_finds_known_mistakes() {
 fn take_confirms_or_refuses() {
     let page: &'static ContainerPage = crate::gate::fake::blank_container();
     let claims = blank_claims();
-    let words = Words { turn: &page.lane[0].turn, claims: &claims };
+    let words = Words {
+        turn: &page.lane[0].turn,
+        claims: &claims,
+    };
     page.lane[0].turn.store(5, SeqCst);
     assert!(words.take(5) && words.take(5) && !words.owes());
     page.lane[0].turn.store(6, SeqCst);

@@ -17,8 +17,14 @@ fn deep_in_the_middle_and_shallow_at_the_end() {
     }
     let (window, est) = (500 * US, 50 * US);
     assert_eq!(flight.admit(0, est, window, 10_000 * US), Admission::Go);
-    assert!(matches!(flight.admit(0, est, window, 1_000 * US), Admission::Full(_)));
-    assert!(matches!(flight.admit(0, est, window, 0), Admission::Full(_)));
+    assert!(matches!(
+        flight.admit(0, est, window, 1_000 * US),
+        Admission::Full(_)
+    ));
+    assert!(matches!(
+        flight.admit(0, est, window, 0),
+        Admission::Full(_)
+    ));
 }
 
 #[test]
@@ -27,7 +33,10 @@ fn a_kernel_longer_than_a_turn_goes_alone() {
     let long = 1_000_000 * US;
     assert_eq!(flight.admit(0, long, 500 * US, 1_000 * US), Admission::Go);
     launch(&mut flight, 0, 0, long);
-    assert!(matches!(flight.admit(1, US, 500 * US, 1_000 * US), Admission::Full(_)));
+    assert!(matches!(
+        flight.admit(1, US, 500 * US, 1_000 * US),
+        Admission::Full(_)
+    ));
 }
 
 #[test]
@@ -64,7 +73,11 @@ fn retires_in_order_within_a_stream_and_freely_between() {
     let mut asked = Vec::new();
     let done = flight.retire(5, |event| {
         asked.push(event.0);
-        if event.0 == 1 { Progress::Pending } else { Progress::Done }
+        if event.0 == 1 {
+            Progress::Pending
+        } else {
+            Progress::Done
+        }
     });
     assert_eq!(done.map(|group| group.mark), Some(Some(Event(3))));
     assert_eq!(asked, [1, 3]);
@@ -99,7 +112,11 @@ fn books_balance_under_random_use() {
             }
             2 => {
                 let coin = random(2) == 0;
-                let answer = if coin { Progress::Done } else { Progress::Pending };
+                let answer = if coin {
+                    Progress::Done
+                } else {
+                    Progress::Pending
+                };
                 while flight.retire(now, |_| answer).is_some() {}
             }
             _ => {

@@ -1,0 +1,134 @@
+//! The real surroundings of the gate: the driver through its table, the daemon through the link.
+//!
+//! Another thread of the application may be capturing a graph in a mode that forbids "unsafe" calls
+//! everywhere, event queries among them; so each of ours is wrapped in the relaxed mode for this
+//! thread, which is what that mode is for.
+
+use super::port::{Context, Event, Pages, Progress, Stream, World};
+use crate::{lane, link, real};
+use gpuslice_nvabi::types::{
+    CU_STREAM_CAPTURE_MODE_RELAXED, CU_STREAM_CAPTURE_STATUS_NONE, CUcontext, CUevent, CUresult,
+    CUstream,
+};
+use std::ptr::with_exposed_provenance_mut as pointer;
+
+/// See the module's head.
+#[derive(Debug)]
+pub struct Real;
+
+impl From<CUstream> for Stream {
+    fn from(stream: CUstream) -> Stream {
+        Stream(stream.0.expose_provenance())
+    }
+}
+
+impl From<CUcontext> for Context {
+    fn from(context: CUcontext) -> Context {
+        Context(context.0.expose_provenance())
+    }
+}
+
+fn event_of(event: Event) -> CUevent {
+    CUevent(pointer(event.0))
+}
+
+fn stream_of(stream: Stream) -> CUstream {
+    CUstream(pointer(stream.0))
+}
+
+fn relaxed<R>(call: impl FnOnce() -> R) -> R {
+    let mut mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    let exchanged = real!(cuThreadExchangeStreamCaptureMode(&raw mut mode));
+    let result = call();
+    if exchanged == CUresult::SUCCESS {
+        let _ = real!(cuThreadExchangeStreamCaptureMode(&raw mut mode));
+    }
+    result
+}
+
+fn succeeded(result: CUresult) -> bool {
+    result == CUresult::SUCCESS
+}
+
+impl World for Real {
+    fn pages(&self) -> Option<Pages> {
+        let session = link::attached()?;
+        Some(Pages {
+            container: session.container(),
+            client: session.client(),
+        })
+    }
+
+    fn lane(&self) -> Option<usize> {
+        let lane = lane::of_current(link::attached()?).ok()??;
+        Some(usize::from(lane.0))
+    }
+
+    fn ring(&self) {
+        if let Some(session) = link::attached() {
+            session.ring();
+        }
+    }
+
+    fn reconnect(&self) {
+        if let Some(session) = link::attached() {
+            session.tend();
+        }
+    }
+
+    fn context(&self) -> Option<Context> {
+        let mut context = CUcontext::NULL;
+        let found = succeeded(real!(cuCtxGetCurrent(&raw mut context)));
+        (found && !context.is_null()).then(|| context.into())
+    }
+
+    fn within(&self, context: Context, work: &mut dyn FnMut()) -> bool {
+        let context = CUcontext(pointer(context.0));
+        if !succeeded(real!(cuCtxPushCurrent_v2(context))) {
+            return false;
+        }
+        work();
+        let mut popped = CUcontext::NULL;
+        let _ = real!(cuCtxPopCurrent_v2(&raw mut popped));
+        true
+    }
+
+    fn capturing(&self, stream: Stream) -> bool {
+        let mut status = CU_STREAM_CAPTURE_STATUS_NONE;
+        match real!(cuStreamIsCapturing(stream_of(stream), &raw mut status)) {
+            CUresult::SUCCESS => status != CU_STREAM_CAPTURE_STATUS_NONE,
+            // A driver from before capture.
+            CUresult::ERROR_NOT_SUPPORTED => false,
+            // The legacy stream while another is captured, or a bad handle: the launch will tell.
+            _ => true,
+        }
+    }
+
+    fn event(&self) -> Option<Event> {
+        let mut event = CUevent::NULL;
+        let made = relaxed(|| real!(cuEventCreate(&raw mut event, 0)));
+        (succeeded(made) && !event.is_null()).then(|| Event(event.0.expose_provenance()))
+    }
+
+    fn record(&self, event: Event, stream: Stream) -> bool {
+        succeeded(real!(cuEventRecord(event_of(event), stream_of(stream))))
+    }
+
+    fn progress(&self, event: Event) -> Progress {
+        match relaxed(|| real!(cuEventQuery(event_of(event)))) {
+            CUresult::ERROR_NOT_READY => Progress::Pending,
+            _ => Progress::Done,
+        }
+    }
+
+    fn elapsed(&self, from: Event, to: Event) -> Option<u64> {
+        let mut ms = 0.0_f32;
+        let (from, to) = (event_of(from), event_of(to));
+        let result = relaxed(|| real!(cuEventElapsedTime(&raw mut ms, from, to)));
+        (succeeded(result) && ms >= 0.0).then(|| (f64::from(ms) * 1e6) as u64)
+    }
+
+    fn discard(&self, event: Event) {
+        let _ = relaxed(|| real!(cuEventDestroy_v2(event_of(event))));
+    }
+}
