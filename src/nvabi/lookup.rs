@@ -43,7 +43,7 @@ pub fn symbol(base: &str, cuda_version: u32, flags: u64) -> Result<Found, Missin
         other => other,
     };
     let first = INDEX.first(base.as_bytes()).ok_or(Missing::NotFound)?;
-    let plain = newest(first, cuda_version, |twin| !twin).ok_or(Missing::VersionNotSufficient)?;
+    let plain = newest(first, cuda_version).ok_or(Missing::VersionNotSufficient)?;
     let chosen = if flags & PER_THREAD_DEFAULT_STREAM == 0 {
         plain
     } else {
@@ -67,11 +67,10 @@ pub fn exported(name: &str) -> Option<usize> {
     forms(INDEX.first(base)?).find(|&i| DRIVER_FLAT[i].name == name)
 }
 
-/// The newest of a base's forms that is not newer than `version`.
-fn newest(first: usize, version: u32, want: impl Fn(bool) -> bool) -> Option<usize> {
+/// The newest of a base's forms, twins apart, that is not newer than `version`.
+fn newest(first: usize, version: u32) -> Option<usize> {
     forms(first)
-        .filter(|&i| DRIVER_FLAT[i].since <= version)
-        .filter(|&i| want(INDEX.parts[i].twin))
+        .filter(|&i| DRIVER_FLAT[i].since <= version && !INDEX.parts[i].twin)
         .max_by_key(|&i| DRIVER_FLAT[i].since)
 }
 

@@ -2,7 +2,8 @@
 //! `cuGetErrorString` give for each value (cuda.h 13.5).
 //!
 //! The type is an integer, not an enum: a newer driver may answer values this table does not know,
-//! and they must pass through unchanged.
+//! and they must pass through unchanged. The texts are for people: those of old values read as
+//! drivers print them, those of values new in CUDA 12 and 13 say the same in our words.
 
 use core::ffi::CStr;
 use core::fmt;
