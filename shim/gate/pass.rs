@@ -106,6 +106,14 @@ impl Visit<'_> {
     }
 }
 
+/// A launch goes, after waiting for turns this long.
+fn count(visit: &Visit<'_>, waited: u64) {
+    visit.claims().launches.fetch_add(1, Relaxed);
+    if waited > 0 {
+        visit.claims().waited_ns.fetch_add(waited, Relaxed);
+    }
+}
+
 impl Gate {
     /// A closed gate.
     pub fn new(world: &'static dyn World, word: &'static AtomicU32) -> Gate {
@@ -151,7 +159,8 @@ impl Gate {
             work,
             line,
         };
-        let (mut began, mut held) = (None, None);
+        // Time spent waiting for turns, and held back by a full window, ns.
+        let (mut waited, mut held) = (0, 0);
         loop {
             let now = os::now();
             // The daemon may have come back with other pages while this launch waited.
@@ -163,30 +172,28 @@ impl Gate {
             self.want(&visit);
             lane.seen = now;
             let words = Words::read(visit.pages.container, index);
-            let (turn, pause) = match words.judge(now) {
+            let (turn, pause, clock) = match words.judge(now) {
                 Verdict::Free => {
-                    self.count_wait(&visit, now, began);
+                    count(&visit, waited);
                     return self.pass_free(&visit, lane, now);
                 }
-                Verdict::Wait { turn } => (turn, LOOK_NS),
+                Verdict::Wait { turn } => (turn, LOOK_NS, &mut waited),
                 Verdict::Turn { turn, .. } if !visit.words().take(turn) => continue,
                 Verdict::Turn { turn, end_ns } => {
                     let left = end_ns.saturating_sub(now);
                     match self.admit(&visit, &mut lane, now, words.window_ns, left) {
-                        Admission::Full(ns) if now - *held.get_or_insert(now) < HELD_MAX_NS => {
-                            (turn, ns)
-                        }
+                        Admission::Full(ns) if held < HELD_MAX_NS => (turn, ns, &mut held),
                         _ => {
-                            self.count_wait(&visit, now, began);
+                            count(&visit, waited);
                             return self.ticket(&visit, lane, now, false);
                         }
                     }
                 }
             };
-            began.get_or_insert(now);
             lane.waiting += 1;
             drop(lane);
             os::wait(&visit.pages.container.lane[index].turn, turn, pause);
+            *clock += os::now().saturating_sub(now);
             self.lane(index).waiting -= 1;
         }
     }
@@ -218,16 +225,6 @@ impl Gate {
             visit.claims().want.store(1, SeqCst);
             self.world.ring();
             os::wake(&visit.pages.container.bell); // The gate thread must look after us again.
-        }
-    }
-
-    fn count_wait(&self, visit: &Visit<'_>, now: u64, began: Option<u64>) {
-        visit.claims().launches.fetch_add(1, Relaxed);
-        if let Some(began) = began {
-            visit
-                .claims()
-                .waited_ns
-                .fetch_add(now.saturating_sub(began), Relaxed);
         }
     }
 

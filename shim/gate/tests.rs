@@ -295,3 +295,22 @@ fn turns_exclude_each_other() {
         }
     });
 }
+
+/// A kernel in flight may itself wait for the launch that the full window holds back.
+#[test]
+fn a_full_window_lets_go_in_the_end() {
+    let rig = Rig::new(MODE_TURNS);
+    rig.turn(1, 60_000_000 * US);
+    for _ in 0..4 {
+        rig.launch(1, 0, 2_000 * US);
+        eventually("it is done", || os::now() > rig.fake.gpu().busy_until);
+    }
+    rig.turn(2, 0);
+    rig.turn(3, 0);
+    rig.launch(1, 7, 60_000_000 * US); // Runs for a minute, unless the next comes.
+    rig.launch(1, 8, US);
+    assert!(
+        rig.fake.gpu().busy_until > os::now(),
+        "the next came although the first still ran"
+    );
+}
