@@ -33,12 +33,22 @@ macro_rules! export {
             calls::error_text($result)
         }
     };
-    (sim $name:ident($($arg:ident: $ty:ty),*) -> $ret:ty) => {
+    // These make and end what all others need.
+    (sim nvmlInit $($row:tt)*) => { export!(always nvmlInit $($row)*); };
+    (sim nvmlInit_v2 $($row:tt)*) => { export!(always nvmlInit_v2 $($row)*); };
+    (sim nvmlInitWithFlags $($row:tt)*) => { export!(always nvmlInitWithFlags $($row)*); };
+    (sim nvmlShutdown $($row:tt)*) => { export!(always nvmlShutdown $($row)*); };
+    (sim $($row:tt)*) => { export!((session::machine()?;) $($row)*); };
+    (always $($row:tt)*) => { export!(() $($row)*); };
+    (($($first:tt)*) $name:ident($($arg:ident: $ty:ty),*) -> $ret:ty) => {
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $name($($arg: $ty),*) -> $ret {
-            // SAFETY: the caller's pointers are what NVML's documentation of this function says:
-            // null, or good for the lengths given with them.
-            guard(|| calls::$name($(unsafe { FromC::from_c($arg) }),*))
+            guard(|| {
+                $($first)*
+                // SAFETY: the caller's pointers are what NVML's documentation of this function
+                // says: null, or good for the lengths given with them.
+                calls::$name($(unsafe { FromC::from_c($arg) }),*)
+            })
         }
     };
     (none $name:ident($($arg:ident: $ty:ty),*) -> $ret:ty) => {
