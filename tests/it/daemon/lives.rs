@@ -1,0 +1,202 @@
+//! The daemon's beginning, end, sudden end and next life.
+
+use crate::harness::node::{Node, denied};
+use crate::harness::{eventually, wire};
+use gpuslice_wire::admin::{Answer, Denial};
+use gpuslice_wire::ids::Lane;
+use gpuslice_wire::tenant::Reply;
+use gpuslice_wire::units::{Bytes, GIB, MIB};
+use nix::sys::signal::Signal;
+use std::fs;
+use std::process::{Command, Output};
+use std::sync::atomic::Ordering::SeqCst;
+
+fn run(command: &mut Command) -> Output {
+    command.output().expect("it runs")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Killed without warning and started again: containers and what their processes hold are known
+/// again, and counted before anybody gets more.
+#[test]
+fn a_killed_daemon_comes_back_with_everything() {
+    let mut node = Node::start();
+    node.must_admit("a", Bytes(GIB));
+    let before = node.tenant("a");
+    let attached = before.attach(Bytes::ZERO);
+    let epoch = wire::container_page(&attached).epoch.load(SeqCst);
+    let all = 900 * MIB;
+    let granted = Reply::Reserved {
+        lane: Lane(0),
+        bytes: Bytes(all),
+    };
+    assert_eq!(before.reserve(0, all, all), granted);
+    node.end_daemon(Signal::SIGKILL);
+    before.0.expect_end();
+
+    node.start_daemon(&[]);
+    let after = node.tenant("a");
+    let attached = after.attach(Bytes(all));
+    assert!(wire::container_page(&attached).epoch.load(SeqCst) > epoch);
+    eventually("the books", || node.slice("a") == Some((Bytes(all), 1)));
+    let refused = Reply::Refused {
+        lane: Lane(0),
+        need: Bytes(200 * MIB),
+        left: Bytes(GIB - all),
+    };
+    assert_eq!(after.reserve(0, 200 * MIB, 200 * MIB), refused);
+    assert!(matches!(
+        after.reserve(0, 100 * MIB, 100 * MIB),
+        Reply::Reserved { .. }
+    ));
+    assert_eq!(denied(node.admit("a", Bytes(GIB))).0, Denial::Exists);
+    assert_eq!(node.dismiss("a"), Answer::Dismissed {});
+}
+
+#[test]
+fn a_clean_end_keeps_records_and_removes_sockets() {
+    let mut node = Node::start();
+    node.must_admit("a", Bytes(GIB));
+    assert!(node.end_daemon(Signal::SIGTERM).success());
+    assert!(!node.runtime_dir().join("admin.sock").exists());
+    let dir = node.container_dir("a");
+    assert!(dir.join("record").exists() && !dir.join("tenant.sock").exists());
+    node.start_daemon(&[]);
+    node.tenant("a").attach(Bytes::ZERO);
+}
+
+#[test]
+fn an_ephemeral_daemon_leaves_nothing() {
+    let mut node = Node::new();
+    node.start_daemon(&["--ephemeral"]);
+    node.must_admit("a", Bytes(GIB));
+    assert!(node.end_daemon(Signal::SIGINT).success());
+    assert!(!node.runtime_dir().exists());
+}
+
+#[test]
+fn a_second_daemon_is_refused_and_harms_nothing() {
+    let node = Node::start();
+    node.must_admit("a", Bytes(GIB));
+    let second = run(&mut node.daemon_command(&[]));
+    let said = text(&second.stderr);
+    assert_eq!(second.status.code(), Some(1), "{said}");
+    assert!(said.contains("another gpusliced serves it"), "{said}");
+    node.tenant("a").attach(Bytes::ZERO);
+}
+
+#[test]
+fn a_record_that_cannot_be_read_is_kept_and_its_container_refused() {
+    let mut node = Node::start();
+    node.must_admit("a", Bytes(GIB));
+    node.must_admit("b", Bytes(GIB));
+    node.end_daemon(Signal::SIGKILL);
+    let record = node.container_dir("a").join("record");
+    let mut bytes = fs::read(&record).expect("a record");
+    bytes[20] ^= 1;
+    fs::write(&record, &bytes).expect("damaged");
+    node.start_daemon(&[]);
+    assert!(node.log().contains("record not used"), "{}", node.log());
+    assert_eq!(fs::read(&record).expect("kept"), bytes);
+    let (why, said) = denied(node.admit("a", Bytes(GIB)));
+    assert_eq!(why, Denial::Host);
+    assert!(said.contains("record that could not be taken up"), "{said}");
+    node.tenant("b").attach(Bytes::ZERO);
+    assert_eq!(node.dismiss("a"), Answer::Dismissed {});
+    node.must_admit("a", Bytes(GIB));
+}
+
+#[test]
+fn a_stale_socket_is_replaced() {
+    let mut node = Node::start();
+    node.must_admit("a", Bytes(GIB));
+    node.end_daemon(Signal::SIGKILL);
+    assert!(node.runtime_dir().join("admin.sock").exists());
+    node.start_daemon(&[]);
+    assert!(node.slice("a").is_some());
+}
+
+#[test]
+fn without_a_driver_it_says_what_to_do() {
+    let node = Node::new();
+    let nothing = node.root().join("nothing");
+    fs::create_dir(&nothing).expect("a directory");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_gpusliced"));
+    command
+        .arg("--runtime-dir")
+        .arg(node.runtime_dir())
+        .arg("--driver-dir")
+        .arg(&nothing);
+    let said = run(&mut command);
+    let error = text(&said.stderr);
+    assert_eq!(said.status.code(), Some(1), "{error}");
+    assert!(
+        error.contains("driver_dir must hold libcuda.so.1"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_configuration_is_checked_with_its_line() {
+    let node = Node::new();
+    let file = node.root().join("c.toml");
+    let check = |content: &str| {
+        fs::write(&file, content).expect("written");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_gpusliced"));
+        let output = run(command.arg("--check").arg(&file));
+        (
+            output.status.code(),
+            text(&output.stdout),
+            text(&output.stderr),
+        )
+    };
+    let packaged = concat!(env!("CARGO_MANIFEST_DIR"), "/packaging/gpusliced.toml");
+    let packaged = fs::read_to_string(packaged).expect("packaged");
+    assert_eq!(
+        check(&packaged),
+        (Some(0), "ok\n".to_owned(), String::new())
+    );
+    let (code, out, error) = check("\nperiod_ms = \"soon\"\n");
+    assert_eq!((code, out.as_str()), (Some(1), ""));
+    assert!(
+        error.starts_with(&format!("{}:2: ", file.display())),
+        "{error}"
+    );
+    assert_eq!(error.lines().count(), 1, "{error}");
+    let (code, _, error) = check("colour = 3");
+    assert!(
+        code == Some(1) && error.contains("unknown field `colour`"),
+        "{error}"
+    );
+}
+
+/// Nothing to do is nothing done: an idle daemon sleeps.
+#[test]
+fn an_idle_daemon_sleeps_and_is_small() {
+    let node = Node::start();
+    let switches = || {
+        let status = fs::read_to_string(format!("/proc/{}/status", node.pid())).expect("alive");
+        let field = |name: &str| -> u64 {
+            let line = status
+                .lines()
+                .find_map(|line| line.strip_prefix(name))
+                .expect("a field");
+            line.trim_end_matches("kB")
+                .trim()
+                .parse()
+                .expect("a number")
+        };
+        (field("voluntary_ctxt_switches:"), field("VmRSS:"))
+    };
+    let (before, _) = switches();
+    std::thread::sleep(std::time::Duration::from_millis(500));
+    let (after, rss_kib) = switches();
+    assert_eq!(before, after, "woke up without a reason");
+    assert!(
+        rss_kib < 20 * 1024,
+        "{rss_kib} KiB resident in a build for tests"
+    );
+}

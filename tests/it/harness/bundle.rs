@@ -1,0 +1,247 @@
+//! OCI bundles with a root filesystem of a few programs of this machine, and runtimes to run them.
+
+use super::{PATIENCE, is_root, skip, target_dir};
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::sched::{CloneFlags, unshare};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Instant;
+
+/// Programs every root filesystem has in `/bin`.
+const PROGRAMS: [&str; 5] = ["cat", "ls", "true", "sleep", "sh"];
+
+/// A container to be.
+pub struct Bundle {
+    dir: PathBuf,
+    id: String,
+    runtime: &'static str,
+    arguments: Vec<String>,
+    annotations: BTreeMap<String, String>,
+    environment: Vec<String>,
+    hook_arguments: Vec<String>,
+}
+
+/// A static hook of this build, or `None` (said and counted) where containers cannot be tested.
+pub fn hook(test: &str, runtime: &str) -> Option<PathBuf> {
+    if !is_root() {
+        skip(test, "containers need root");
+        return None;
+    }
+    if Command::new(runtime).arg("--version").output().is_err() {
+        skip(test, &format!("{runtime} is not installed"));
+        return None;
+    }
+    let hook = target_dir().join("gpuslice-hook");
+    if !hook.exists() {
+        skip(
+            test,
+            "gpuslice-hook is not staged; run packaging/stage debug",
+        );
+        return None;
+    }
+    Some(hook)
+}
+
+impl Bundle {
+    /// A container that would run `arguments`, with hooks that ask the daemon of `runtime_dir`.
+    pub fn new(root: &Path, id: &str, runtime: &'static str, runtime_dir: &Path) -> Bundle {
+        let dir = root.join("bundle").join(id);
+        for sub in ["proc", "dev", "run", "etc", "bin", "tmp"] {
+            fs::create_dir_all(dir.join("rootfs").join(sub)).expect("a root filesystem");
+        }
+        let bundle = Bundle {
+            dir,
+            id: id.to_owned(),
+            runtime,
+            arguments: vec!["/bin/true".into()],
+            annotations: BTreeMap::new(),
+            environment: vec!["PATH=/bin".into()],
+            hook_arguments: vec!["--runtime-dir".into(), runtime_dir.display().to_string()],
+        };
+        PROGRAMS
+            .iter()
+            .for_each(|program| bundle.add_program(&find(program), &format!("bin/{program}")));
+        bundle
+    }
+
+    /// Copies a program and the libraries it needs.
+    pub fn add_program(&self, program: &Path, to: &str) {
+        let copy = |from: &Path, to: &Path| {
+            fs::create_dir_all(to.parent().expect("a directory")).expect("a directory");
+            fs::copy(from, to).unwrap_or_else(|error| panic!("{}: {error}", from.display()));
+        };
+        copy(program, &self.rootfs().join(to));
+        let listed = Command::new("ldd")
+            .arg(program)
+            .output()
+            .expect("ldd")
+            .stdout;
+        let listed = String::from_utf8_lossy(&listed).into_owned();
+        for library in listed
+            .split_whitespace()
+            .filter(|word| word.starts_with('/'))
+        {
+            copy(Path::new(library), &self.rootfs().join(&library[1..]));
+        }
+    }
+
+    pub fn rootfs(&self) -> PathBuf {
+        self.dir.join("rootfs")
+    }
+
+    pub fn command(mut self, arguments: &[&str]) -> Bundle {
+        self.arguments = arguments.iter().map(|&word| word.to_owned()).collect();
+        self
+    }
+
+    pub fn annotation(mut self, key: &str, value: &str) -> Bundle {
+        self.annotations.insert(key.into(), value.into());
+        self
+    }
+
+    pub fn variable(mut self, entry: &str) -> Bundle {
+        self.environment.push(entry.into());
+        self
+    }
+
+    pub fn hook_argument(mut self, word: &str) -> Bundle {
+        self.hook_arguments.push(word.into());
+        self
+    }
+
+    fn config(&self, hook: &Path) -> Value {
+        let at = |stage: &str| {
+            let mut words = vec!["gpuslice-hook".to_owned()];
+            words.extend(self.hook_arguments.iter().cloned());
+            words.push(stage.to_owned());
+            json!([{ "path": hook, "args": words, "env": [], "timeout": 10 }])
+        };
+        let namespaces =
+            ["pid", "mount", "ipc", "uts", "network"].map(|kind| json!({ "type": kind }));
+        json!({
+            "ociVersion": "1.0.2",
+            "root": { "path": "rootfs", "readonly": false },
+            "process": {
+                "terminal": false, "cwd": "/", "args": self.arguments, "env": self.environment,
+                "user": { "uid": 0, "gid": 0 }, "noNewPrivileges": true,
+            },
+            "mounts": [
+                { "destination": "/proc", "type": "proc", "source": "proc" },
+                { "destination": "/dev", "type": "tmpfs", "source": "tmpfs",
+                  "options": ["nosuid", "mode=755", "size=65536k"] },
+            ],
+            "annotations": self.annotations,
+            "hooks": { "createRuntime": at("createRuntime"), "poststop": at("poststop") },
+            "linux": { "namespaces": namespaces, "cgroupsPath": format!("/gpuslice-it-{}-{}", std::process::id(), self.id) },
+        })
+    }
+
+    fn runtime(&self) -> Command {
+        let mut command = Command::new(self.runtime);
+        command.arg("--root").arg(self.dir.join("state"));
+        let hybrid = Path::new("/sys/fs/cgroup/unified").is_dir();
+        if self.runtime == "crun" && hybrid {
+            // SAFETY: the closure only makes system calls on constants.
+            unsafe { command.pre_exec(without_unified) };
+        }
+        command
+    }
+
+    /// Starts the container.
+    pub fn start(self, hook: &Path) -> Running {
+        let config = serde_json::to_vec(&self.config(hook)).expect("JSON");
+        fs::write(self.dir.join("config.json"), config).expect("config.json");
+        let mut command = self.runtime();
+        command
+            .arg("run")
+            .arg("--bundle")
+            .arg(&self.dir)
+            .arg(&self.id);
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let child = command.spawn().expect("the runtime starts");
+        Running {
+            bundle: self,
+            child: Some(child),
+        }
+    }
+
+    /// Runs the container to its end.
+    pub fn run(self, hook: &Path) -> Output {
+        self.start(hook).end()
+    }
+}
+
+fn find(program: &str) -> PathBuf {
+    let places = ["/bin", "/usr/bin"].map(|dir| Path::new(dir).join(program));
+    places
+        .into_iter()
+        .find(|path| path.exists())
+        .expect("a common program")
+}
+
+/// crun refuses machines with both cgroup hierarchies: it gets a view without the newer one.
+fn without_unified() -> std::io::Result<()> {
+    unshare(CloneFlags::CLONE_NEWNS)?;
+    let flags = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
+    mount(None::<&str>, "/", None::<&str>, flags, None::<&str>)?;
+    umount2("/sys/fs/cgroup/unified", MntFlags::MNT_DETACH)?;
+    Ok(())
+}
+
+/// A started container; deleted when dropped.
+pub struct Running {
+    bundle: Bundle,
+    child: Option<Child>,
+}
+
+impl Running {
+    /// Waits for its end.
+    pub fn end(mut self) -> Output {
+        let mut child = self.child.take().expect("a child");
+        let start = Instant::now();
+        while child.try_wait().expect("wait").is_none() {
+            if start.elapsed() > PATIENCE {
+                let _ = child.kill();
+                panic!("the container does not end");
+            }
+            std::thread::sleep(std::time::Duration::from_millis(2));
+        }
+        child.wait_with_output().expect("output")
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let delete = self
+            .bundle
+            .runtime()
+            .args(["delete", "--force", &self.bundle.id])
+            .output();
+        if let Err(error) = delete {
+            eprintln!("deleting {}: {error}", self.bundle.id);
+        }
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// What a failed start told the person.
+pub fn complaint(output: &Output) -> String {
+    assert!(!output.status.success(), "the container ran: {output:?}");
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// What a container that ran printed.
+pub fn printed(output: &Output) -> String {
+    assert!(output.status.success(), "the container failed: {output:?}");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}

@@ -1,0 +1,73 @@
+//! A node of one's own: directories, a simulated GPU, a daemon; gone when the test ends.
+
+pub mod bundle;
+pub mod node;
+pub mod wire;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+/// Nothing that a test waits for takes this long on a machine that is not broken.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Waits until `happens` says so.
+pub fn eventually(what: &str, mut happens: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !happens() {
+        assert!(start.elapsed() < PATIENCE, "never happened: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Where this build's programs and libraries are.
+pub fn target_dir() -> &'static Path {
+    Path::new(env!("CARGO_BIN_EXE_gpusliced"))
+        .parent()
+        .expect("programs are in a directory")
+}
+
+/// A library of this build; it is built first if only the tests were.
+pub fn library(name: &str, package: &str) -> PathBuf {
+    static BUILT: OnceLock<()> = OnceLock::new();
+    let path = target_dir().join(name);
+    if !path.exists() {
+        BUILT.get_or_init(|| build(&["gpuslice-sim-cuda", "gpuslice-sim-nvml"]));
+    }
+    assert!(
+        path.exists(),
+        "{} is not there after building {package}",
+        path.display()
+    );
+    path
+}
+
+fn build(packages: &[&str]) {
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.arg("build").current_dir(env!("CARGO_MANIFEST_DIR"));
+    if target_dir().ends_with("release") {
+        cargo.arg("--release");
+    }
+    cargo.env(
+        "CARGO_TARGET_DIR",
+        target_dir().parent().expect("the target directory"),
+    );
+    for package in packages {
+        cargo.args(["-p", package]);
+    }
+    assert!(
+        cargo.status().expect("cargo runs").success(),
+        "building {packages:?}"
+    );
+}
+
+/// Says that a test could not be done here, in a form that can be counted.
+pub fn skip(test: &str, why: &str) {
+    eprintln!("SKIP {test}: {why}");
+}
+
+/// Whether this is root, who may mount and become somebody else.
+pub fn is_root() -> bool {
+    nix::unistd::geteuid().is_root()
+}

@@ -1,0 +1,259 @@
+//! A daemon with two simulated GPUs of 16 GiB.
+
+use super::wire::{AdminClient, TenantClient};
+use super::{PATIENCE, eventually, library};
+use gpuslice_wire::admin::{Answer, Command as AdminCommand, Denial, MemoryAsk};
+use gpuslice_wire::ids::ContainerId;
+use gpuslice_wire::snapshot::Snapshot;
+use gpuslice_wire::text::{Name, Selector};
+use gpuslice_wire::units::{Bytes, Weight};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use std::fs::{self, File};
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Instant;
+use tempfile::TempDir;
+
+/// What the simulated GPUs of a test are.
+const GPUS: &str = "devices=2,mem=16GiB";
+
+/// Directories and a daemon.
+pub struct Node {
+    root: TempDir,
+    runtime_dir: PathBuf,
+    daemon: Option<Child>,
+}
+
+impl Node {
+    /// Directories without a daemon.
+    pub fn new() -> Node {
+        let root = tempfile::Builder::new()
+            .prefix("gpuslice-it-")
+            .tempdir()
+            .expect("a directory");
+        let driver = root.path().join("driver");
+        fs::create_dir(&driver).expect("a driver directory");
+        for (name, real, package) in [
+            (
+                "libcuda.so.1",
+                "libgpuslice_sim_cuda.so",
+                "gpuslice-sim-cuda",
+            ),
+            (
+                "libnvidia-ml.so.1",
+                "libgpuslice_sim_nvml.so",
+                "gpuslice-sim-nvml",
+            ),
+        ] {
+            symlink(library(real, package), driver.join(name)).expect("a link");
+        }
+        let runtime_dir = root.path().join("run");
+        Node {
+            root,
+            runtime_dir,
+            daemon: None,
+        }
+    }
+
+    /// Directories and a daemon that is ready.
+    pub fn start() -> Node {
+        let mut node = Node::new();
+        node.start_daemon(&[]);
+        node
+    }
+
+    /// The test's own directory.
+    pub fn root(&self) -> &Path {
+        self.root.path()
+    }
+
+    /// Where the daemon's sockets are.
+    pub fn runtime_dir(&self) -> &Path {
+        &self.runtime_dir
+    }
+
+    /// Another runtime directory, from now on.
+    pub fn set_runtime_dir(&mut self, dir: PathBuf) {
+        self.runtime_dir = dir;
+    }
+
+    /// The command line of a daemon of this node.
+    pub fn daemon_command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_gpusliced"));
+        command
+            .arg("--runtime-dir")
+            .arg(&self.runtime_dir)
+            .arg("--driver-dir")
+            .arg(self.root.path().join("driver"))
+            .args(args)
+            .env("GPUSLICE_SIM", GPUS)
+            .env("GPUSLICE_SIM_DEVICE", self.root.path().join("device"))
+            .stdin(Stdio::null());
+        command
+    }
+
+    /// Starts a daemon and waits until it is ready.
+    pub fn start_daemon(&mut self, args: &[&str]) {
+        assert!(self.daemon.is_none(), "one daemon at a time");
+        let log = File::options()
+            .append(true)
+            .create(true)
+            .open(self.log_path())
+            .expect("a log");
+        let from = self.log().len();
+        let mut command = self.daemon_command(args);
+        let child = command.stderr(log).spawn().expect("gpusliced starts");
+        self.daemon = Some(child);
+        let start = Instant::now();
+        while !self.log()[from..].contains("gpusliced ready: ") {
+            let ended = self
+                .daemon
+                .as_mut()
+                .and_then(|child| child.try_wait().expect("wait"));
+            assert!(
+                ended.is_none(),
+                "gpusliced ended with {ended:?}: {}",
+                self.log()
+            );
+            assert!(
+                start.elapsed() < PATIENCE,
+                "gpusliced is not ready: {}",
+                self.log()
+            );
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+    }
+
+    fn log_path(&self) -> PathBuf {
+        self.root.path().join("log")
+    }
+
+    /// What the daemons of this node wrote to standard error.
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.log_path()).unwrap_or_default()
+    }
+
+    /// The daemon's process.
+    pub fn pid(&self) -> Pid {
+        Pid::from_raw(self.daemon.as_ref().expect("a daemon").id() as i32)
+    }
+
+    /// Ends the daemon by a signal.
+    pub fn end_daemon(&mut self, signal: Signal) -> ExitStatus {
+        kill(self.pid(), signal).expect("it lives");
+        self.daemon
+            .take()
+            .expect("a daemon")
+            .wait()
+            .expect("it ends")
+    }
+
+    /// A new connection to the admin socket.
+    pub fn admin(&self) -> AdminClient {
+        AdminClient::connect(&self.runtime_dir.join("admin.sock")).expect("the daemon answers")
+    }
+
+    /// A container's directory on the host.
+    pub fn container_dir(&self, container: &str) -> PathBuf {
+        self.runtime_dir.join("c").join(container)
+    }
+
+    /// A new connection to a container's socket.
+    pub fn tenant(&self, container: &str) -> TenantClient {
+        TenantClient::connect(&self.container_dir(container).join("tenant.sock"))
+            .expect("the daemon listens")
+    }
+
+    /// Gives a container a slice of GPU 0.
+    pub fn admit(&self, container: &str, cap: Bytes) -> Answer {
+        self.admin()
+            .ask(&admit(container, "0", MemoryAsk::Exactly(cap)))
+    }
+
+    /// Gives a container a slice, or fails the test.
+    pub fn must_admit(&self, container: &str, cap: Bytes) {
+        let answer = self.admit(container, cap);
+        assert!(matches!(answer, Answer::Admitted { .. }), "{answer:?}");
+    }
+
+    /// Ends a container's slice.
+    pub fn dismiss(&self, container: &str) -> Answer {
+        self.admin().ask(&AdminCommand::Dismiss {
+            container: id(container),
+        })
+    }
+
+    /// Reserved and number of clients of a container's lane 0, as the daemon lists it.
+    pub fn slice(&self, container: &str) -> Option<(Bytes, u32)> {
+        self.admin().list().into_iter().find_map(|row| match row {
+            Snapshot::Slice {
+                container: whose,
+                lane,
+                reserved,
+                clients,
+                ..
+            } if whose == id(container) && lane.0 == 0 => Some((reserved, clients)),
+            _ => None,
+        })
+    }
+
+    /// A container's cap on its lane 0.
+    pub fn cap(&self, container: &str) -> Option<Bytes> {
+        self.admin().list().into_iter().find_map(|row| match row {
+            Snapshot::Slice {
+                container: whose,
+                lane,
+                cap,
+                ..
+            } if whose == id(container) && lane.0 == 0 => Some(cap),
+            _ => None,
+        })
+    }
+
+    /// Waits until a container has nothing reserved and no clients.
+    pub fn wait_refunded(&self, container: &str) {
+        eventually("a refund", || {
+            self.slice(container) == Some((Bytes::ZERO, 0))
+        });
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        if let Some(mut daemon) = self.daemon.take() {
+            let _ = daemon.kill();
+            let _ = daemon.wait();
+        }
+        if std::thread::panicking() {
+            eprintln!("the daemon said:\n{}", self.log());
+        }
+    }
+}
+
+/// A container's id.
+pub fn id(container: &str) -> ContainerId {
+    ContainerId::new(container).expect("an id")
+}
+
+/// An `Admit` with nothing special.
+pub fn admit(container: &str, gpus: &str, memory: MemoryAsk) -> AdminCommand {
+    AdminCommand::Admit {
+        container: id(container),
+        name: Name::EMPTY,
+        gpus: Selector::new(gpus).expect("a selector"),
+        memory,
+        weight: Weight::ONE,
+        share: None,
+        high: false,
+    }
+}
+
+/// The kind and text of a refusal.
+pub fn denied(answer: Answer) -> (Denial, String) {
+    match answer {
+        Answer::Denied { why, text } => (why, text.as_str().to_owned()),
+        other => panic!("not denied: {other:?}"),
+    }
+}

@@ -1,0 +1,251 @@
+//! The two protocols from the other side, good and bad.
+
+use super::PATIENCE;
+use gpuslice_wire::admin::{Answer, Command};
+use gpuslice_wire::frame::{Message, RequestId, decode, encode};
+use gpuslice_wire::ids::Lane;
+use gpuslice_wire::limits::{FRAME_BYTES_MAX, LANES_MAX, PAGE_BYTES};
+use gpuslice_wire::snapshot::Snapshot;
+use gpuslice_wire::tenant::{Rejection, Reply, Request};
+use gpuslice_wire::units::Bytes;
+use nix::errno::Errno;
+use nix::sys::mman::{MapFlags, ProtFlags, mmap};
+use nix::sys::socket::sockopt::{ReceiveTimeout, SndBuf};
+use nix::sys::socket::{
+    AddressFamily, Backlog, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType,
+    UnixAddr, bind, connect, recvmsg, sendmsg, setsockopt, socket,
+};
+use nix::sys::time::{TimeVal, TimeValLike};
+use std::io::{IoSlice, IoSliceMut};
+use std::num::NonZeroUsize;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::path::Path;
+use std::ptr::NonNull;
+
+/// A socket that a daemon would have, on which nobody ever answers.
+pub fn listen(path: &Path) -> OwnedFd {
+    let flags = SockFlag::SOCK_CLOEXEC;
+    let fd = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None).expect("a socket");
+    bind(fd.as_raw_fd(), &UnixAddr::new(path).expect("a path")).expect("an address");
+    nix::sys::socket::listen(&fd, Backlog::MAXALLOWABLE).expect("listening");
+    fd
+}
+
+/// Any connection to the daemon.
+pub struct Connection(OwnedFd);
+
+/// What the daemon sent.
+#[derive(Debug)]
+pub enum Heard {
+    /// A packet, and what came with it.
+    Packet(Vec<u8>, Vec<OwnedFd>),
+    /// The connection is closed.
+    End,
+}
+
+impl Connection {
+    pub fn connect(path: &Path) -> nix::Result<Connection> {
+        let flags = SockFlag::SOCK_CLOEXEC;
+        let fd = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None)?;
+        setsockopt(
+            &fd,
+            ReceiveTimeout,
+            &TimeVal::seconds(PATIENCE.as_secs() as i64),
+        )?;
+        connect(fd.as_raw_fd(), &UnixAddr::new(path)?)?;
+        Ok(Connection(fd))
+    }
+
+    /// Lets packets longer than the default socket buffer be sent.
+    pub fn allow_long_packets(&self) {
+        setsockopt(&self.0, SndBuf, &(1 << 20)).expect("a larger buffer");
+    }
+
+    pub fn send_raw(&self, packet: &[u8], fds: &[RawFd]) -> nix::Result<()> {
+        let parts = [IoSlice::new(packet)];
+        let rights = [ControlMessage::ScmRights(fds)];
+        let control = if fds.is_empty() {
+            &rights[..0]
+        } else {
+            &rights[..]
+        };
+        sendmsg::<()>(
+            self.0.as_raw_fd(),
+            &parts,
+            control,
+            MsgFlags::MSG_NOSIGNAL,
+            None,
+        )
+        .map(|_| ())
+    }
+
+    pub fn send<M: Message>(&self, id: u64, message: &M) -> nix::Result<()> {
+        let mut buffer = [0; FRAME_BYTES_MAX];
+        let len = encode(RequestId(id), message, &mut buffer).expect("fits");
+        self.send_raw(&buffer[..len], &[])
+    }
+
+    pub fn hear(&self) -> Heard {
+        let mut buffer = [0; FRAME_BYTES_MAX];
+        let mut control = nix::cmsg_space!([RawFd; 8]);
+        let mut parts = [IoSliceMut::new(&mut buffer)];
+        let flags = MsgFlags::MSG_CMSG_CLOEXEC;
+        let heard = recvmsg::<()>(self.0.as_raw_fd(), &mut parts, Some(&mut control), flags);
+        let (len, fds) = match heard {
+            Ok(packet) => {
+                let rights =
+                    packet
+                        .cmsgs()
+                        .expect("whole control data")
+                        .find_map(|part| match part {
+                            ControlMessageOwned::ScmRights(fds) => Some(fds),
+                            _ => None,
+                        });
+                (packet.bytes, rights.unwrap_or_default())
+            }
+            Err(Errno::ECONNRESET) => return Heard::End,
+            Err(error) => panic!("the daemon neither answers nor closes: {error}"),
+        };
+        if len == 0 {
+            return Heard::End;
+        }
+        // SAFETY: the kernel just made these descriptors for this message.
+        let own = |fd| unsafe { OwnedFd::from_raw_fd(fd) };
+        Heard::Packet(buffer[..len].to_vec(), fds.into_iter().map(own).collect())
+    }
+
+    /// The next message, or `None` when the connection is closed.
+    pub fn message<M: Message>(&self) -> Option<(u64, M, Vec<OwnedFd>)> {
+        match self.hear() {
+            Heard::End => None,
+            Heard::Packet(packet, fds) => {
+                let (id, message) = decode(&packet).expect("the daemon speaks the protocol");
+                Some((id.0, message, fds))
+            }
+        }
+    }
+
+    /// Asserts that the daemon says which rule was broken and closes.
+    pub fn expect_rejected(&self, rule: Rejection) {
+        match self.message::<Reply>() {
+            Some((_, Reply::Rejected { why }, _)) => assert_eq!(why, rule),
+            other => panic!("expected {rule:?}, got {other:?}"),
+        }
+        self.expect_end();
+    }
+
+    /// Asserts that the daemon closes without a word more.
+    pub fn expect_end(&self) {
+        let heard = self.hear();
+        assert!(matches!(heard, Heard::End), "{heard:?}");
+    }
+}
+
+/// The hook or the CLI.
+pub struct AdminClient(pub Connection);
+
+impl AdminClient {
+    pub fn connect(path: &Path) -> nix::Result<AdminClient> {
+        Connection::connect(path).map(AdminClient)
+    }
+
+    pub fn ask(&self, command: &Command) -> Answer {
+        self.0.send(7, command).expect("the daemon reads");
+        let (id, answer, _) = self.0.message().expect("an answer");
+        assert_eq!(id, 7);
+        answer
+    }
+
+    pub fn list(&self) -> Vec<Snapshot> {
+        self.0.send(8, &Command::List {}).expect("the daemon reads");
+        let mut rows = Vec::new();
+        loop {
+            let (id, row, _) = self.0.message().expect("a row");
+            assert_eq!(id, 8);
+            if matches!(row, Snapshot::End { .. }) {
+                return rows;
+            }
+            rows.push(row);
+        }
+    }
+}
+
+/// A process in a slice.
+pub struct TenantClient(pub Connection);
+
+/// What a process has once it is attached.
+#[derive(Debug)]
+pub struct Attached {
+    pub lanes: u8,
+    pub container_page: OwnedFd,
+    pub client_page: OwnedFd,
+    pub bell: OwnedFd,
+}
+
+impl TenantClient {
+    pub fn connect(path: &Path) -> nix::Result<TenantClient> {
+        Connection::connect(path).map(TenantClient)
+    }
+
+    /// Attaches, holding this much of lane 0.
+    pub fn attach(&self, holds: Bytes) -> Attached {
+        let mut held = [Bytes::ZERO; LANES_MAX];
+        held[0] = holds;
+        self.0
+            .send(1, &Request::Attach { held })
+            .expect("the daemon reads");
+        let (id, reply, fds) = self.0.message().expect("an answer");
+        let Reply::Attached { lanes, .. } = reply else {
+            panic!("{reply:?}")
+        };
+        assert_eq!(id, 1);
+        let [container_page, client_page, bell] = fds.try_into().expect("three descriptors");
+        Attached {
+            lanes,
+            container_page,
+            client_page,
+            bell,
+        }
+    }
+
+    pub fn reserve(&self, lane: u8, need: u64, wish: u64) -> Reply {
+        let (lane, need, wish) = (Lane(lane), Bytes(need), Bytes(wish));
+        self.0
+            .send(2, &Request::Reserve { lane, need, wish })
+            .expect("the daemon reads");
+        let (id, reply, _) = self.0.message().expect("an answer");
+        assert_eq!(id, 2);
+        reply
+    }
+
+    pub fn release(&self, lane: u8, bytes: u64) {
+        let request = Request::Release {
+            lane: Lane(lane),
+            bytes: Bytes(bytes),
+        };
+        self.0.send(3, &request).expect("the daemon reads");
+    }
+}
+
+/// Maps a page for the rest of the process's life.
+pub fn map<T>(page: &OwnedFd, access: ProtFlags) -> nix::Result<NonNull<T>> {
+    assert_eq!(size_of::<T>(), PAGE_BYTES);
+    let size = NonZeroUsize::new(PAGE_BYTES).expect("not zero");
+    // SAFETY: a new mapping at an address of the kernel's choice.
+    unsafe { mmap(None, size, access, MapFlags::MAP_SHARED, page, 0) }.map(NonNull::cast)
+}
+
+/// Maps the page all processes of a container read.
+pub fn container_page(attached: &Attached) -> &'static gpuslice_wire::page::ContainerPage {
+    let at = map(&attached.container_page, ProtFlags::PROT_READ).expect("readable");
+    // SAFETY: mapped for good, of this size and alignment; only its atomics are looked at.
+    unsafe { at.as_ref() }
+}
+
+/// Maps the page a process writes its claims to.
+pub fn client_page(attached: &Attached) -> &'static gpuslice_wire::page::ClientPage {
+    let both = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+    let at = map(&attached.client_page, both).expect("writable");
+    // SAFETY: as in `container_page`.
+    unsafe { at.as_ref() }
+}
