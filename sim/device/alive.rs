@@ -11,6 +11,8 @@
 //! and NVML) hold separate ones: they know each other by an identity made of the pid and the random
 //! bytes the kernel hands to each program it starts.
 
+#![allow(unsafe_code)]
+
 use std::fs::File;
 use std::io;
 use std::os::fd::{IntoRawFd, RawFd};

@@ -1,5 +1,7 @@
 //! The device's clock is the machine's CLOCK_MONOTONIC, the same in all processes.
 
+#![allow(unsafe_code)]
+
 /// Nanoseconds of CLOCK_MONOTONIC.
 pub fn now_ns() -> u64 {
     let mut time = libc::timespec {

@@ -10,6 +10,8 @@
 //! of acquisitions. The count is what makes taking over safe: if the dead owner's slot is taken by
 //! a new process that acquires the lock in the same instant, the word has changed.
 
+#![allow(unsafe_code)]
+
 use crate::layout::State;
 use crate::mapping::Mapping;
 use std::ops::{Deref, DerefMut};

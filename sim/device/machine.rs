@@ -3,6 +3,7 @@
 //! Every operation is: take the lock, see who has died, bring the GPU up to the present, do the
 //! thing, leave. What takes long (sleeping, wiping memory) happens outside the lock.
 
+mod attached;
 mod memory;
 mod observe;
 mod work;
@@ -23,7 +24,7 @@ use crate::types::GpuInfo;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What a process attaches for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,45 +51,7 @@ pub struct Machine {
     scrubbing: Mutex<()>,
 }
 
-static ATTACHED: [AtomicPtr<Machine>; 2] = [
-    AtomicPtr::new(std::ptr::null_mut()),
-    AtomicPtr::new(std::ptr::null_mut()),
-];
-
 impl Machine {
-    /// This process's machine for the driver, at the default directory; attached once, for the life
-    /// of the process. In a forked child it is a fresh attachment: the parent's belongs to the
-    /// parent, and its `&'static Machine` must not be used any more.
-    pub fn attach() -> Result<&'static Machine, Error> {
-        Self::shared(Role::Driver)
-    }
-
-    /// The same for who only looks (NVML, tools).
-    pub fn observe() -> Result<&'static Machine, Error> {
-        Self::shared(Role::Observer)
-    }
-
-    fn shared(role: Role) -> Result<&'static Machine, Error> {
-        let place = &ATTACHED[role as usize];
-        let present = place.load(Ordering::Acquire);
-        // SAFETY: only leaked boxes are ever stored, so the reference is good for ever.
-        if let Some(machine) = unsafe { present.as_ref() }
-            && machine.is_mine()
-        {
-            return Ok(machine);
-        }
-        let machine: &'static Machine =
-            Box::leak(Box::new(Self::open(&directory::default_dir(), role)?));
-        let new = std::ptr::from_ref(machine).cast_mut();
-        match place.compare_exchange(present, new, Ordering::AcqRel, Ordering::Acquire) {
-            Ok(_) => Ok(machine),
-            // Another thread was faster. Ours stays attached, unused: closing it would release the
-            // other's lock as well.
-            // SAFETY: as above; what was found is not null, because somebody stored it.
-            Err(other) => Ok(unsafe { other.as_ref() }.unwrap_or(machine)),
-        }
-    }
-
     /// Attaches to the device in `dir`, making it from `GPUSLICE_SIM` if it is not there. Each
     /// machine opened stays attached until the process ends (see the note on closing in `alive`).
     pub fn open(dir: &Path, role: Role) -> Result<Machine, Error> {

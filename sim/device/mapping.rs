@@ -1,5 +1,7 @@
 //! The file `state` as memory.
 
+#![allow(unsafe_code)]
+
 use crate::layout::{FILE_BYTES, Header, STATE_AT, State};
 use std::fs::File;
 use std::io;

@@ -1,6 +1,8 @@
 //! The memory of one GPU: a sparse file. Pages never written cost no memory of the host; pages
 //! wiped are given back to it.
 
+#![allow(unsafe_code)]
+
 use crate::limits::PAGE_BYTES;
 use crate::types::Extent;
 use std::fs::File;

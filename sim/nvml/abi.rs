@@ -3,6 +3,8 @@
 //! A pointer becomes an [`Out`] or an [`In`] as the call enters. Making one is the unsafe step
 //! (it believes the caller's contract); after that every use checks for null and for room.
 
+#![allow(unsafe_code)]
+
 use crate::exports::Verdict;
 use core::ffi::{c_char, c_void};
 use gpuslice_nvabi::types::{nvmlDevice_t, nvmlEventSet_t, nvmlReturn_t};

@@ -3,6 +3,8 @@
 //! A call passes three gates: its pointers become [`crate::abi`] values, a panic becomes
 //! NVML_ERROR_UNKNOWN, and what is not implemented still says whether the library was initialised.
 
+#![allow(unsafe_code)]
+
 use crate::abi::FromC;
 use crate::{calls, session};
 use core::ffi::{c_char, c_void};

@@ -11,6 +11,7 @@
 
 // The C names are the library's purpose.
 #![allow(non_snake_case, non_camel_case_types)]
+#![deny(unsafe_code)]
 
 mod abi;
 mod calls;

@@ -1,3 +1,5 @@
+//! The page table, and its repair after a death half-way through a change.
+
 use crate::config::Config;
 use crate::error::DeviceError;
 use crate::layout::State;

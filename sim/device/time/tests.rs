@@ -1,3 +1,5 @@
+//! The clockwork under a clock of the tests' own.
+
 use crate::config::Config;
 use crate::layout::State;
 use crate::limits::{MAX_DURATION_NS, MAX_PENDING, RING};
