@@ -164,6 +164,17 @@ impl<T> Out<T> {
         self.0
     }
 
+    /// The same place for values of another type.
+    pub fn cast<U>(self) -> Out<U> {
+        Out(self.0.cast())
+    }
+
+    /// A place the caller has named inside a structure or a list that came through `from_abi`,
+    /// and so vouches for as well.
+    pub fn vouched(pointer: *mut T) -> Self {
+        Self(pointer)
+    }
+
     /// Null is an invalid value.
     pub fn require(self) -> Outcome {
         if self.0.is_null() { Err(CUresult::ERROR_INVALID_VALUE) } else { Ok(()) }
@@ -223,7 +234,13 @@ impl<T> FromAbi<*mut T> for In<T> {
     }
 }
 
-impl<T: Copy> In<T> {
+impl<T> From<Out<T>> for In<T> {
+    fn from(place: Out<T>) -> Self {
+        Self(place.0)
+    }
+}
+
+impl<T> In<T> {
     pub fn is_null(self) -> bool {
         self.0.is_null()
     }
@@ -231,6 +248,19 @@ impl<T: Copy> In<T> {
     pub fn pointer(self) -> *const T {
         self.0
     }
+
+    /// The same place read as another type.
+    pub fn cast<U>(self) -> In<U> {
+        In(self.0.cast())
+    }
+
+    /// As [`Out::vouched`].
+    pub fn vouched(pointer: *const T) -> Self {
+        Self(pointer)
+    }
+}
+
+impl<T: Copy> In<T> {
 
     /// Reads; null is an invalid value.
     pub fn get(self) -> Result<T, CUresult> {

@@ -9,22 +9,29 @@
 //! - `exec::wait(stream) -> Outcome`: until everything queued on it is over;
 //! - `exec::is_capturing(stream) -> bool`: false also for a stream that does not exist;
 //! - `exec::settle(context) -> Outcome`: until everything queued in the context is over;
+//! - `exec::free_pooled(pointer) -> Outcome`: `cuMemFree` of memory from a pool or a graph, whose
+//!   context has settled;
 //! - `exec::context_ends(context)`: everything queued in it is dropped, its objects go.
 
 use crate::entry::Outcome;
+use gpuslice_nvabi::types::{CUDA_MEMCPY3D, CUDA_MEMSET_NODE_PARAMS_v2};
 use std::sync::Arc;
 
-/// Which engine a deed keeps busy, and what kind of graph node it is when captured.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Engine {
-    Copy,
-    Fill,
+/// What a deed is, for a graph node made of it.
+#[derive(Clone, Copy)]
+pub enum What {
+    /// `memory::copy_now` does the same.
+    Copy(CUDA_MEMCPY3D),
+    /// `memory::fill_now` does the same.
+    Fill(CUDA_MEMSET_NODE_PARAMS_v2),
+    /// Has no form of its own in a graph.
+    Hint,
 }
 
 /// A copy or a fill: how long it takes, and what it does. A captured one is done at each launch.
 #[derive(Clone)]
 pub struct Deed {
-    pub engine: Engine,
+    pub what: What,
     /// Simulated nanoseconds.
     pub ns: u64,
     /// An error of it is an error of the context.

@@ -13,7 +13,7 @@ mod table;
 
 pub use current::current;
 pub use primary::Primary;
-pub use table::find;
+pub use table::{find, living};
 
 use crate::driver::{Gpu, process};
 use gpuslice_nvabi::types::{CUcontext, CUdevice, CUresult};

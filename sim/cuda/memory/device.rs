@@ -1,0 +1,180 @@
+//! Device and managed memory: `cuMemAlloc` and its kin.
+//!
+//! What fits into half a slab comes from the context's heap, the rest has pages of its own. Freeing
+//! waits for what is queued in the context, as the real driver does: a copy that is still to come
+//! must not find its memory gone.
+//!
+//! Managed memory lies on the device for all its life. The host can use it as well (all memory of
+//! the simulated device is mapped), but more of it than the device has cannot be had.
+
+use super::buddy;
+use super::heap::Heap;
+use super::pages::Pages;
+use super::registry::{self, Allocation, Home, Kind};
+use crate::context::{self, Context};
+use crate::driver::device_error;
+use crate::exec;
+use gpuslice_nvabi::types::CUresult;
+
+/// Largest piece taken from the heap.
+const SMALL_MOST: u64 = buddy::SLAB / 2;
+/// Rows of pitched memory begin at multiples of this.
+pub const PITCH: u64 = 512;
+
+/// Takes memory of a context's GPU, wherever it fits.
+pub fn take(context: &'static Context, bytes: u64) -> Result<(u64, Home), CUresult> {
+    match take_once(context, bytes) {
+        Err(CUresult::ERROR_OUT_OF_MEMORY) => {
+            // What this process keeps for later is given up first.
+            let trimmed = heaps_on(context).map(Heap::trim).fold(false, |any, one| any | one);
+            if trimmed { take_once(context, bytes) } else { Err(CUresult::ERROR_OUT_OF_MEMORY) }
+        }
+        other => other,
+    }
+}
+
+fn heaps_on(context: &Context) -> impl Iterator<Item = &'static Heap> {
+    let device = context.device;
+    let living = context::living().into_iter();
+    living.filter(move |other| other.device == device).map(|other| &other.heap)
+}
+
+fn take_once(context: &'static Context, bytes: u64) -> Result<(u64, Home), CUresult> {
+    let gpu = context.gpu();
+    if bytes > gpu.info.total_bytes {
+        return Err(CUresult::ERROR_OUT_OF_MEMORY);
+    }
+    match buddy::order(bytes).filter(|_| bytes <= SMALL_MOST) {
+        Some(order) => {
+            let (address, slab) = context.heap.take(gpu.index, order)?;
+            Ok((address, Home::Heap { slab, order: order as u8 }))
+        }
+        None => {
+            let pages = Pages::new(gpu.index, bytes)?;
+            Ok((pages.address, Home::Pages(pages)))
+        }
+    }
+}
+
+/// Gives back what [`take`] has taken.
+pub fn give(context: &Context, address: u64, home: Home) {
+    match home {
+        Home::Heap { slab, order } => context.heap.give(slab, address, usize::from(order)),
+        Home::Pages(pages) => drop(pages),
+        // SAFETY: host memory has this home only where `host` mapped it, and it is freed once:
+        // the allocation was taken out of the registry.
+        Home::Host(bytes) => unsafe { super::map::drop_anonymous(address, bytes) },
+        Home::Elsewhere => {}
+    }
+}
+
+/// Gives an allocation back that was taken out of the registry.
+pub fn release(base: u64, allocation: Allocation) {
+    if let Some(context) = allocation.context {
+        give(context, base, allocation.home);
+    }
+}
+
+/// Allocates and enters memory in the current context.
+pub fn allocate(bytes: u64, kind: Kind) -> Result<u64, CUresult> {
+    let context = context::current()?;
+    if bytes == 0 {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    let (address, home) = take(context, bytes)?;
+    registry::insert(address, Allocation::new(context, bytes, kind, home));
+    Ok(address)
+}
+
+/// A device's free and total bytes as this process may use them.
+pub fn info(context: &Context) -> Result<(u64, u64), CUresult> {
+    let machine = crate::driver::process()?.machine;
+    let info = machine.mem_info(context.gpu().index).map_err(device_error)?;
+    let spare: u64 = heaps_on(context).map(Heap::spare_bytes).sum();
+    Ok(((info.free + spare).min(info.total), info.total))
+}
+
+/// Entry points.
+#[allow(non_snake_case)]
+pub mod imp {
+    use super::*;
+    use crate::entry::{Out, Outcome};
+    use gpuslice_nvabi::types::{
+        CU_MEM_ATTACH_GLOBAL, CU_MEM_ATTACH_HOST, CU_MEM_ATTACH_SINGLE, CUdeviceptr,
+    };
+
+    pub fn cuMemGetInfo_v2(free: Out<usize>, total: Out<usize>) -> Outcome {
+        let (free_bytes, total_bytes) = info(context::current()?)?;
+        free.require()?;
+        total.set(total_bytes as usize)?;
+        free.set(free_bytes as usize)
+    }
+
+    pub fn cuMemAlloc_v2(dptr: Out<CUdeviceptr>, bytesize: usize) -> Outcome {
+        dptr.require()?;
+        dptr.set(allocate(bytesize as u64, Kind::Device)?)
+    }
+
+    pub fn cuMemAllocPitch_v2(
+        dptr: Out<CUdeviceptr>,
+        pitch: Out<usize>,
+        width: usize,
+        height: usize,
+        element: u32,
+    ) -> Outcome {
+        dptr.require()?;
+        pitch.require()?;
+        if width == 0 || height == 0 || !matches!(element, 4 | 8 | 16) {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        let row = (width as u64).checked_next_multiple_of(PITCH);
+        let bytes = row.and_then(|row| row.checked_mul(height as u64));
+        context::current()?;
+        let bytes = bytes.ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
+        dptr.set(allocate(bytes, Kind::Device)?)?;
+        pitch.set((bytes / height as u64) as usize)
+    }
+
+    pub fn cuMemAllocManaged(dptr: Out<CUdeviceptr>, bytesize: usize, flags: u32) -> Outcome {
+        dptr.require()?;
+        context::current()?;
+        let known = [CU_MEM_ATTACH_GLOBAL, CU_MEM_ATTACH_HOST, CU_MEM_ATTACH_SINGLE];
+        if !known.contains(&flags) || flags == CU_MEM_ATTACH_SINGLE {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        dptr.set(allocate(bytesize as u64, Kind::Managed { flags })?)
+    }
+
+    pub fn cuMemFree_v2(dptr: CUdeviceptr) -> Outcome {
+        context::current()?;
+        if dptr == 0 {
+            return Ok(());
+        }
+        let freeable = |kind: Kind| {
+            let pool = matches!(kind, Kind::Pool { .. } | Kind::Graph);
+            pool || matches!(kind, Kind::Device | Kind::Managed { .. })
+        };
+        let found = registry::find(dptr).filter(|found| found.base == dptr && freeable(found.kind));
+        let found = found.ok_or(CUresult::ERROR_INVALID_VALUE)?;
+        let settled = found.context.map_or(Ok(()), exec::settle);
+        if matches!(found.kind, Kind::Pool { .. } | Kind::Graph) {
+            return exec::free_pooled(dptr);
+        }
+        // Of two threads that free the same pointer one finds it gone.
+        let gone = registry::remove(dptr, |one| one.id == found.id);
+        release(dptr, gone.ok_or(CUresult::ERROR_INVALID_VALUE)?);
+        settled
+    }
+
+    pub fn cuMemGetAddressRange_v2(
+        base: Out<CUdeviceptr>,
+        size: Out<usize>,
+        dptr: CUdeviceptr,
+    ) -> Outcome {
+        context::current()?;
+        let found = registry::find(dptr).ok_or(CUresult::ERROR_NOT_FOUND)?;
+        base.set_if_wanted(found.base);
+        size.set_if_wanted(found.bytes as usize);
+        Ok(())
+    }
+}

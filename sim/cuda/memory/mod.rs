@@ -1,0 +1,60 @@
+//! Memory: everything with an address, and copies and fills of it.
+//!
+//! A device pointer is an address of this process: the GPU's memory is a file, and an allocation
+//! is a shared mapping of pieces of it. So bytes are real, copies are copies, and other processes
+//! can map the same pieces. Rooms, from the bottom up:
+//! - `map`: the system's mmap; `space`: the range of addresses device pointers come from;
+//! - `chunk`: physical memory of a GPU, counted; `buddy`, `heap`: small allocations share it;
+//! - `registry`: which allocations there are, so that bad pointers are refused, not followed;
+//! - `device`, `host`, `array`, `vmm`, `ipc`: the kinds of allocations;
+//! - `pointer`, `advise`: what can be asked and said about them;
+//! - `copy`, `fill`: moving bytes, in the order of streams.
+
+mod advise;
+mod array;
+mod buddy;
+mod chunk;
+mod copy;
+mod device;
+mod fill;
+mod heap;
+mod host;
+mod ipc;
+mod map;
+mod pages;
+mod pointer;
+mod registry;
+mod space;
+mod vmm;
+
+pub use chunk::Chunk;
+pub use copy::{check_copy, copy_now, crosses_bus};
+pub use fill::{check_fill, fill_now};
+pub use heap::Heap;
+pub use pages::Pages;
+pub use registry::{Allocation, Found, Home, Kind, check, find, insert, remove};
+
+use crate::context::Context;
+
+/// Takes everything that belongs to a context from it. Nothing of it is queued any more.
+pub fn context_ends(context: &'static Context) {
+    array::context_ends(context);
+    ipc::context_ends(context);
+    for (base, allocation) in registry::remove_of(context) {
+        device::release(base, allocation);
+    }
+    context.heap.clear();
+}
+
+/// Entry points of this room.
+pub mod imp {
+    pub use super::advise::imp::*;
+    pub use super::array::imp::*;
+    pub use super::copy::imp::*;
+    pub use super::device::imp::*;
+    pub use super::fill::imp::*;
+    pub use super::host::imp::*;
+    pub use super::ipc::imp::*;
+    pub use super::pointer::imp::*;
+    pub use super::vmm::imp::*;
+}
