@@ -7,7 +7,7 @@ use crate::peer::Peer;
 use crate::places::speakable;
 use crate::poll::{Source, now};
 use crate::slots::Key;
-use crate::sockets::{Received, accept, packet, receive, send};
+use crate::sockets::{Received, accept, id_of, packet, receive, send};
 use gpuslice_engine::{Ask, Event};
 use gpuslice_wire::admin::{Answer, Command, Denial};
 use gpuslice_wire::frame::{Message, RequestId, decode};
@@ -82,16 +82,16 @@ impl Daemon {
         }
         let mut buffer = [0; FRAME_BYTES_MAX];
         match receive(admin.fd.as_fd(), &mut buffer) {
-            Received::Packet(len) => match decode::<Command>(&buffer[..len]) {
-                Ok((id, command)) => {
-                    (admin.request, admin.greeted) = (id, true);
-                    self.command(key, command);
+            Received::Packet(len) => {
+                (admin.request, admin.greeted) = (id_of(&buffer[..len]), true);
+                match decode::<Command>(&buffer[..len]) {
+                    Ok((_, command)) => self.command(key, command),
+                    Err(why) => {
+                        self.deny(key, Denial::Protocol, &why.to_string());
+                        self.admins.remove(key);
+                    }
                 }
-                Err(why) => {
-                    self.deny(key, Denial::Protocol, &why.to_string());
-                    self.admins.remove(key);
-                }
-            },
+            }
             Received::Nothing => {}
             Received::End | Received::Violation => drop(self.admins.remove(key)),
         }

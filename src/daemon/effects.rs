@@ -160,7 +160,7 @@ impl Daemon {
             self.deny(key_of(token), Denial::Host, &text);
             return;
         }
-        if known {
+        if known && token != NOBODY {
             tracing::info!(%container, "slice ended");
         }
         self.answer(key_of(token), &Answer::Dismissed {});

@@ -4,7 +4,7 @@
 //! answers fills its own socket and is disconnected. Descriptors travel from the daemon only; a
 //! packet that carries any is cut by the kernel, seen here as such, and ends the connection.
 
-use gpuslice_wire::frame::{Message, RequestId, encode};
+use gpuslice_wire::frame::{HEADER_BYTES, Message, RequestId, encode};
 use gpuslice_wire::limits::FRAME_BYTES_MAX;
 use nix::errno::Errno;
 use nix::fcntl::{OFlag, open};
@@ -90,6 +90,17 @@ pub fn receive(connection: BorrowedFd<'_>, buffer: &mut [u8; FRAME_BYTES_MAX]) -
             Err(_) => Received::End,
         };
     }
+}
+
+/// The request id of a packet that is a frame at least in its length, for the answer that says
+/// what is wrong with the rest.
+pub fn id_of(packet: &[u8]) -> RequestId {
+    let field = packet.get(HEADER_BYTES - 8..HEADER_BYTES);
+    RequestId(
+        field
+            .and_then(|id| id.try_into().ok())
+            .map_or(0, u64::from_le_bytes),
+    )
 }
 
 /// A message as the bytes of a packet.

@@ -166,7 +166,7 @@ impl State {
         let dir = self.container_dir(container);
         // First of all the record: half a directory without one is removed at the next start.
         match fs::remove_file(dir.join("record")) {
-            Err(why) if why.kind() != io::ErrorKind::NotFound => return Err(why),
+            Err(why) if why.kind() != io::ErrorKind::NotFound => Err(why),
             _ => remove_tree(&dir),
         }
     }

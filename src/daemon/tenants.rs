@@ -10,7 +10,7 @@ use crate::pages::ClaimsReader;
 use crate::peer::Peer;
 use crate::poll::{Source, now};
 use crate::slots::Key;
-use crate::sockets::{Received, accept, packet, receive, send};
+use crate::sockets::{Received, accept, id_of, packet, receive, send};
 use gpuslice_engine::{Event, Token};
 use gpuslice_wire::frame::{FrameError, RequestId, decode};
 use gpuslice_wire::ids::{ClientId, ContainerId, Lane};
@@ -129,16 +129,16 @@ impl Daemon {
                 return;
             };
             let frame = match receive(tenant.fd.as_fd(), &mut buffer) {
-                Received::Packet(len) => decode::<Request>(&buffer[..len]),
+                Received::Packet(len) => {
+                    tenant.request = id_of(&buffer[..len]);
+                    decode::<Request>(&buffer[..len])
+                }
                 Received::Nothing => return,
                 Received::End => return self.drop_tenant(key),
                 Received::Violation => return self.reject(key, Rejection::Protocol),
             };
             match frame {
-                Ok((id, request)) => {
-                    tenant.request = id;
-                    self.asked(key, id, request);
-                }
+                Ok((id, request)) => self.asked(key, id, request),
                 Err(FrameError::Version(_)) => self.reject(key, Rejection::Version),
                 Err(_) => self.reject(key, Rejection::Protocol),
             }

@@ -255,6 +255,7 @@ fn a_full_disk_refuses_the_container_and_loses_nothing() {
     let filler = small.join("filler");
     let mut file = std::fs::File::create(&filler).expect("created");
     while std::io::Write::write(&mut file, &[0; 4096]).is_ok() {}
+    drop(file);
     let (why, text) = denied(node.admit("second", Bytes(GIB)));
     assert_eq!(why, Denial::Host);
     assert!(text.contains("No space left on device"), "{text}");
