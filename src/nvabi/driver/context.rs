@@ -47,14 +47,14 @@ macro_rules! for_each_driver_context_fn {
                 major: *mut i32, minor: *mut i32, dev: CUdevice,
             );
             [hook, sim, 7000] cuDevicePrimaryCtxRetain(pctx: *mut CUcontext, dev: CUdevice);
-            [pass, sim, 7000] cuDevicePrimaryCtxRelease(dev: CUdevice);
+            [hook, sim, 7000] cuDevicePrimaryCtxRelease(dev: CUdevice);
             [hook, sim, 11000] cuDevicePrimaryCtxRelease_v2(dev: CUdevice);
             [pass, sim, 7000] cuDevicePrimaryCtxSetFlags(dev: CUdevice, flags: u32);
             [pass, sim, 11000] cuDevicePrimaryCtxSetFlags_v2(dev: CUdevice, flags: u32);
             [pass, sim, 7000] cuDevicePrimaryCtxGetState(
                 dev: CUdevice, flags: *mut u32, active: *mut i32,
             );
-            [pass, sim, 7000] cuDevicePrimaryCtxReset(dev: CUdevice);
+            [hook, sim, 7000] cuDevicePrimaryCtxReset(dev: CUdevice);
             [hook, sim, 11000] cuDevicePrimaryCtxReset_v2(dev: CUdevice);
             [hook, sim, 2000] cuCtxCreate(pctx: *mut CUcontext, flags: u32, dev: CUdevice);
             [hook, sim, 3020] cuCtxCreate_v2(pctx: *mut CUcontext, flags: u32, dev: CUdevice);
@@ -66,7 +66,7 @@ macro_rules! for_each_driver_context_fn {
                 pctx: *mut CUcontext, ctx_create_params: *mut CUctxCreateParams, flags: u32,
                 dev: CUdevice,
             );
-            [pass, sim, 2000] cuCtxDestroy(ctx: CUcontext);
+            [hook, sim, 2000] cuCtxDestroy(ctx: CUcontext);
             [hook, sim, 4000] cuCtxDestroy_v2(ctx: CUcontext);
             [pass, sim, 2000] cuCtxPushCurrent(ctx: CUcontext);
             [pass, sim, 4000] cuCtxPushCurrent_v2(ctx: CUcontext);

@@ -22,7 +22,7 @@ macro_rules! for_each_driver_pool_fn {
             [hook, sim, 11020] cuMemAllocAsync_ptsz(
                 dptr: *mut CUdeviceptr, bytesize: usize, h_stream: CUstream,
             );
-            [hook, sim, 11020] cuMemPoolTrimTo(pool: CUmemoryPool, min_bytes_to_keep: usize);
+            [pass, sim, 11020] cuMemPoolTrimTo(pool: CUmemoryPool, min_bytes_to_keep: usize);
             [pass, sim, 11020] cuMemPoolSetAttribute(
                 pool: CUmemoryPool, attr: CUmemPool_attribute, value: *mut c_void,
             );

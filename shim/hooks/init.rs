@@ -1,0 +1,68 @@
+//! The way in: initialisation and entry points by name.
+
+use crate::guard::guard;
+use crate::link;
+use crate::real;
+use crate::resolve::lookup::hooked;
+use core::ffi::CStr;
+use gpuslice_nvabi::types::*;
+
+/// Attaches first: a process in a slice whose daemon does not answer must not get as far as a
+/// context that nobody limits.
+pub unsafe extern "C" fn cuInit(flags: u32) -> CUresult {
+    guard(|| {
+        link::session()?;
+        Ok(real!(cuInit(flags)))
+    })
+}
+
+/// Exchanges the address the driver gave for a hook's.
+///
+/// # Safety
+/// `symbol` and `pfn` are as `cuGetProcAddress` wants them, and it has answered success.
+unsafe fn exchange(symbol: *const c_char, pfn: *mut *mut c_void) {
+    if symbol.is_null() || pfn.is_null() {
+        return;
+    }
+    // SAFETY: the driver has just read `symbol` and written `pfn`.
+    unsafe { *pfn = hooked(*pfn, CStr::from_ptr(symbol)) };
+}
+
+pub unsafe extern "C" fn cuGetProcAddress(
+    symbol: *const c_char,
+    pfn: *mut *mut c_void,
+    cuda_version: i32,
+    flags: u64,
+) -> CUresult {
+    guard(|| {
+        let result = real!(cuGetProcAddress(symbol, pfn, cuda_version, flags));
+        if result == CUresult::SUCCESS {
+            // SAFETY: the application's own arguments, found good by the driver.
+            unsafe { exchange(symbol, pfn) };
+        }
+        Ok(result)
+    })
+}
+
+pub unsafe extern "C" fn cuGetProcAddress_v2(
+    symbol: *const c_char,
+    pfn: *mut *mut c_void,
+    cuda_version: i32,
+    flags: u64,
+    symbol_status: *mut CUdriverProcAddressQueryResult,
+) -> CUresult {
+    guard(|| {
+        let result = real!(cuGetProcAddress_v2(
+            symbol,
+            pfn,
+            cuda_version,
+            flags,
+            symbol_status
+        ));
+        if result == CUresult::SUCCESS {
+            // SAFETY: the application's own arguments, found good by the driver.
+            unsafe { exchange(symbol, pfn) };
+        }
+        Ok(result)
+    })
+}

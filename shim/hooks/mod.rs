@@ -1,0 +1,126 @@
+//! The intercepted driver functions, one Rust function per row marked `hook`, under its own name.
+//!
+//! Each has the signature of its row (the doors and [`crate::resolve::lookup`] would not compile
+//! otherwise), runs in [`crate::guard::guard`], and calls the real function of the same name exactly
+//! once when it lets the call through.
+#![allow(non_snake_case, missing_docs)] // the driver's names; NVIDIA documents them
+
+mod array;
+mod context;
+mod init;
+mod launch;
+mod memory;
+mod physical;
+mod pool;
+mod query;
+
+pub use array::*;
+pub use context::*;
+pub use init::*;
+pub use launch::*;
+pub use memory::*;
+pub use physical::*;
+pub use pool::*;
+pub use query::*;
+
+use crate::book::Held;
+use crate::guard::Outcome;
+use crate::lane;
+use crate::link::{self, Reservation, Session};
+use gpuslice_nvabi::types::CUresult;
+
+/// A charge that the driver has not granted yet, and where it is to be written down.
+struct Charging<'a> {
+    session: &'static Session,
+    reservation: Reservation<'a>,
+    context: u64,
+}
+
+impl Charging<'_> {
+    /// Reserves `bytes` on the current context's GPU. `None`: nothing limits this call.
+    fn here(bytes: usize) -> Result<Option<Charging<'static>>, CUresult> {
+        let Some(session) = link::session()? else {
+            return Ok(None);
+        };
+        let here = lane::current(session)?;
+        let Some(lane) = here.lane else {
+            return Ok(None);
+        };
+        let reservation = session.reserve(lane, bytes as u64)?;
+        Ok(Some(Charging {
+            session,
+            reservation,
+            context: lane::key(here.context),
+        }))
+    }
+
+    /// Reserves `bytes` on a lane, for memory that outlives contexts.
+    fn on(
+        session: &'static Session,
+        lane: Option<gpuslice_wire::ids::Lane>,
+        bytes: usize,
+    ) -> Result<Option<Charging<'static>>, CUresult> {
+        let Some(lane) = lane else {
+            return Ok(None);
+        };
+        let reservation = session.reserve(lane, bytes as u64)?;
+        Ok(Some(Charging {
+            session,
+            reservation,
+            context: 0,
+        }))
+    }
+
+    /// The driver answered success: writes the charge down under what it gave.
+    fn commit(self, pointer: u64) {
+        let held = Held {
+            lane: self.reservation.lane,
+            bytes: self.reservation.bytes,
+            context: self.context,
+        };
+        let before = self.session.book.insert(pointer, held);
+        self.reservation.commit();
+        // The driver gave a pointer that the book still has: what was there is gone, freed in a way
+        // that passed us by.
+        if let Some(gone) = before {
+            self.session.release(gone.lane, gone.bytes);
+        }
+    }
+}
+
+/// Reserve, call, commit or give back.
+///
+/// # Safety
+/// `pointer` is where `call` writes what it allocated.
+unsafe fn charged(
+    charging: Option<Charging<'_>>,
+    pointer: *const u64,
+    call: impl FnOnce() -> CUresult,
+) -> Outcome {
+    let result = call();
+    if result == CUresult::SUCCESS
+        && let Some(charging) = charging
+    {
+        // SAFETY: the driver has just written there and answered success.
+        charging.commit(unsafe { *pointer });
+    }
+    Ok(result)
+}
+
+/// Takes the charge of `pointer` out, calls, and gives the bytes back or the charge its place.
+fn freed(pointer: u64, call: impl FnOnce() -> CUresult) -> Outcome {
+    let Some(session) = link::attached() else {
+        return Ok(call());
+    };
+    let Some(held) = session.book.remove(pointer) else {
+        return Ok(call()); // Not charged by us: the driver's business alone.
+    };
+    let result = call();
+    if result == CUresult::SUCCESS {
+        session.release(held.lane, held.bytes);
+    } else {
+        // Nobody can have been given the pointer meanwhile: it was not freed.
+        let _none = session.book.insert(pointer, held);
+    }
+    Ok(result)
+}

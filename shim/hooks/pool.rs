@@ -1,0 +1,142 @@
+//! Stream-ordered memory: charged from the call that allocates to the call that frees.
+//!
+//! The driver takes the memory from a pool, when the stream gets there. Nothing here waits for that:
+//! these calls must stay asynchronous, and legal while a stream is being captured into a graph. What
+//! a pool keeps of freed memory is not charged.
+
+use super::{Charging, charged, freed};
+use crate::guard::guard;
+use crate::lane;
+use crate::link::{self, Session};
+use crate::real;
+use gpuslice_nvabi::types::*;
+use gpuslice_wire::ids::Lane;
+
+/// Reserves on the GPU that `stream` works on.
+fn by_stream(stream: CUstream, bytes: usize) -> Result<Option<Charging<'static>>, CUresult> {
+    let Some(session) = link::session()? else {
+        return Ok(None);
+    };
+    Charging::on(session, lane::of_stream(session, stream)?, bytes)
+}
+
+/// Reserves on the GPU that `pool` is on, as was noted when it was made; a device's own pool is
+/// on the GPU of the stream it is used with.
+fn by_pool(
+    pool: CUmemoryPool,
+    stream: CUstream,
+    bytes: usize,
+) -> Result<Option<Charging<'static>>, CUresult> {
+    let Some(session) = link::session()? else {
+        return Ok(None);
+    };
+    let lane = match session.pools.get(pool) {
+        Some(lane) => lane,
+        None => lane::of_stream(session, stream)?,
+    };
+    Charging::on(session, lane, bytes)
+}
+
+pub unsafe extern "C" fn cuMemAllocAsync(
+    dptr: *mut CUdeviceptr,
+    bytesize: usize,
+    h_stream: CUstream,
+) -> CUresult {
+    guard(|| {
+        let charging = by_stream(h_stream, bytesize)?;
+        // SAFETY: the application's own pointer, which the driver checks and writes.
+        unsafe {
+            charged(charging, dptr, || {
+                real!(cuMemAllocAsync(dptr, bytesize, h_stream))
+            })
+        }
+    })
+}
+
+pub unsafe extern "C" fn cuMemAllocAsync_ptsz(
+    dptr: *mut CUdeviceptr,
+    bytesize: usize,
+    h_stream: CUstream,
+) -> CUresult {
+    guard(|| {
+        let charging = by_stream(h_stream, bytesize)?;
+        // SAFETY: as in `cuMemAllocAsync`.
+        unsafe {
+            charged(charging, dptr, || {
+                real!(cuMemAllocAsync_ptsz(dptr, bytesize, h_stream))
+            })
+        }
+    })
+}
+
+pub unsafe extern "C" fn cuMemAllocFromPoolAsync(
+    dptr: *mut CUdeviceptr,
+    bytesize: usize,
+    pool: CUmemoryPool,
+    h_stream: CUstream,
+) -> CUresult {
+    guard(|| {
+        let charging = by_pool(pool, h_stream, bytesize)?;
+        let call = || real!(cuMemAllocFromPoolAsync(dptr, bytesize, pool, h_stream));
+        // SAFETY: as in `cuMemAllocAsync`.
+        unsafe { charged(charging, dptr, call) }
+    })
+}
+
+pub unsafe extern "C" fn cuMemAllocFromPoolAsync_ptsz(
+    dptr: *mut CUdeviceptr,
+    bytesize: usize,
+    pool: CUmemoryPool,
+    h_stream: CUstream,
+) -> CUresult {
+    guard(|| {
+        let charging = by_pool(pool, h_stream, bytesize)?;
+        let call = || real!(cuMemAllocFromPoolAsync_ptsz(dptr, bytesize, pool, h_stream));
+        // SAFETY: as in `cuMemAllocAsync`.
+        unsafe { charged(charging, dptr, call) }
+    })
+}
+
+pub unsafe extern "C" fn cuMemFreeAsync(dptr: CUdeviceptr, h_stream: CUstream) -> CUresult {
+    guard(|| freed(dptr, || real!(cuMemFreeAsync(dptr, h_stream))))
+}
+
+pub unsafe extern "C" fn cuMemFreeAsync_ptsz(dptr: CUdeviceptr, h_stream: CUstream) -> CUresult {
+    guard(|| freed(dptr, || real!(cuMemFreeAsync_ptsz(dptr, h_stream))))
+}
+
+/// The lane a location's memory is charged to; `None` for the host's.
+pub(super) fn lane_at(session: &Session, place: CUmemLocation) -> Result<Option<Lane>, CUresult> {
+    match place.kind {
+        CU_MEM_LOCATION_TYPE_DEVICE => lane::of_device(session, place.id),
+        // The two low bytes name a locality domain's device.
+        CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN => lane::of_device(session, place.id & 0xffff),
+        _ => Ok(None),
+    }
+}
+
+pub unsafe extern "C" fn cuMemPoolCreate(
+    pool: *mut CUmemoryPool,
+    pool_props: *const CUmemPoolProps,
+) -> CUresult {
+    guard(|| {
+        let result = real!(cuMemPoolCreate(pool, pool_props));
+        if result == CUresult::SUCCESS
+            && let Some(session) = link::session()?
+        {
+            // SAFETY: the driver has read one, written the other, and answered success.
+            let (pool, place) = unsafe { (*pool, (*pool_props).location) };
+            session.pools.insert(pool, lane_at(session, place)?);
+        }
+        Ok(result)
+    })
+}
+
+pub unsafe extern "C" fn cuMemPoolDestroy(pool: CUmemoryPool) -> CUresult {
+    guard(|| {
+        if let Some(session) = link::attached() {
+            session.pools.remove(pool);
+        }
+        Ok(real!(cuMemPoolDestroy(pool)))
+    })
+}

@@ -1,0 +1,127 @@
+//! How much memory there is: the slice's, never more than the GPU's.
+
+use crate::guard::guard;
+use crate::lane;
+use crate::link;
+use crate::real;
+use core::sync::atomic::Ordering::Relaxed;
+use gpuslice_nvabi::types::*;
+
+/// What a process is told of a lane's memory, bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Told {
+    free: u64,
+    total: u64,
+}
+
+/// All numbers in bytes. `reserved` is the whole container's and may lag behind `granted`, which is
+/// this process's own; what others have reserved is not free, our own unused credit is.
+fn tell(cap: u64, reserved: u64, granted: u64, credit: u64, physical: Told) -> Told {
+    let others = reserved.saturating_sub(granted);
+    let held = granted.saturating_sub(credit);
+    Told {
+        free: cap
+            .saturating_sub(others)
+            .saturating_sub(held)
+            .min(physical.free),
+        total: cap.min(physical.total),
+    }
+}
+
+pub unsafe extern "C" fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) -> CUresult {
+    guard(|| {
+        let result = real!(cuMemGetInfo_v2(free, total));
+        if result != CUresult::SUCCESS || free.is_null() || total.is_null() {
+            return Ok(result);
+        }
+        let Some(session) = link::session()? else {
+            return Ok(result);
+        };
+        let Some(lane) = lane::of_current(session)? else {
+            return Ok(result);
+        };
+        let (facts, account) = (session.facts(lane), session.account(lane));
+        // SAFETY: the driver has just written both and answered success.
+        let (free, total) = unsafe { (&mut *free, &mut *total) };
+        let physical = Told {
+            free: *free as u64,
+            total: *total as u64,
+        };
+        let (cap, reserved) = (facts.cap.load(Relaxed), facts.reserved.load(Relaxed));
+        let told = tell(cap, reserved, account.granted(), account.credit(), physical);
+        *free = told.free as usize;
+        *total = told.total as usize;
+        Ok(result)
+    })
+}
+
+pub unsafe extern "C" fn cuDeviceTotalMem_v2(bytes: *mut usize, dev: CUdevice) -> CUresult {
+    guard(|| {
+        let result = real!(cuDeviceTotalMem_v2(bytes, dev));
+        if result != CUresult::SUCCESS || bytes.is_null() {
+            return Ok(result);
+        }
+        let Some(session) = link::session()? else {
+            return Ok(result);
+        };
+        if let Some(lane) = lane::of_device(session, dev)? {
+            let cap = session.facts(lane).cap.load(Relaxed) as usize;
+            // SAFETY: the driver has just written there and answered success.
+            unsafe { *bytes = (*bytes).min(cap) };
+        }
+        Ok(result)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn told_numbers_stay_inside_both_bounds() {
+        let gpu = Told {
+            free: 900,
+            total: 1000,
+        };
+        // Alone: 300 granted, 100 of it unused.
+        assert_eq!(
+            tell(500, 300, 300, 100, gpu),
+            Told {
+                free: 300,
+                total: 500
+            }
+        );
+        // Another process has 150 reserved.
+        assert_eq!(
+            tell(500, 450, 300, 100, gpu),
+            Told {
+                free: 150,
+                total: 500
+            }
+        );
+        // The page lags behind our own grant.
+        assert_eq!(
+            tell(500, 0, 300, 100, gpu),
+            Told {
+                free: 300,
+                total: 500
+            }
+        );
+        // The cap was lowered under what is held: nothing is free, nothing wraps.
+        assert_eq!(
+            tell(100, 300, 300, 0, gpu),
+            Told {
+                free: 0,
+                total: 100
+            }
+        );
+        // A cap above the GPU, and a GPU that others fill.
+        assert_eq!(
+            tell(5000, 0, 0, 0, Told { free: 10, ..gpu }),
+            Told {
+                free: 10,
+                total: 1000
+            }
+        );
+    }
+}

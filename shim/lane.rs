@@ -1,0 +1,212 @@
+//! Which lane of the slice is this? From device, context or stream to the daemon's number for a GPU.
+//!
+//! A slice's lanes are GPUs by UUID. A process numbers its devices as `CUDA_VISIBLE_DEVICES` says,
+//! and may see GPUs that are not in the slice at all, so a lane is never guessed: each ordinal's UUID is
+//! asked of the driver once. `None` is a GPU without a lane, which nothing here limits; an error is
+//! handed to the application instead of an unlimited call.
+
+use crate::link::Session;
+use crate::real;
+use core::sync::atomic::{AtomicU8, Ordering};
+use gpuslice_nvabi::types::{
+    CU_STREAM_PER_THREAD, CUcontext, CUdevice, CUmemoryPool, CUresult, CUstream, CUuuid,
+};
+use gpuslice_wire::ids::{GpuUuid, Lane};
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+
+/// Devices whose lanes are remembered; higher ordinals are asked for every time.
+const REMEMBERED: usize = 64;
+const UNKNOWN: u8 = 0;
+const NONE: u8 = 1;
+const FIRST: u8 = 2;
+
+/// Lanes by device ordinal.
+#[derive(Debug)]
+pub struct Devices([AtomicU8; REMEMBERED]);
+
+impl Default for Devices {
+    fn default() -> Devices {
+        Devices([const { AtomicU8::new(UNKNOWN) }; REMEMBERED])
+    }
+}
+
+/// Devices by context, for contexts other than the current one, and primary contexts by device.
+#[derive(Debug, Default)]
+pub struct Contexts(Mutex<Known>);
+
+#[derive(Debug, Default)]
+struct Known {
+    devices: HashMap<u64, CUdevice>,
+    primary: HashMap<CUdevice, CUcontext>,
+}
+
+impl Contexts {
+    fn open(&self) -> std::sync::MutexGuard<'_, Known> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A context was made.
+    pub fn insert(&self, context: CUcontext, device: CUdevice) {
+        self.open().devices.insert(key(context), device);
+    }
+
+    /// A device's primary context was retained.
+    pub fn insert_primary(&self, context: CUcontext, device: CUdevice) {
+        self.insert(context, device);
+        self.open().primary.insert(device, context);
+    }
+
+    /// A context was destroyed.
+    pub fn remove(&self, context: CUcontext) {
+        let mut known = self.open();
+        if let Some(device) = known.devices.remove(&key(context)) {
+            known
+                .primary
+                .retain(|&of, &mut primary| of != device || primary != context);
+        }
+    }
+
+    /// The device of a context that was made while we looked.
+    #[must_use]
+    pub fn device(&self, context: CUcontext) -> Option<CUdevice> {
+        self.open().devices.get(&key(context)).copied()
+    }
+
+    /// The primary context of a device, if it was retained.
+    #[must_use]
+    pub fn primary(&self, device: CUdevice) -> Option<CUcontext> {
+        self.open().primary.get(&device).copied()
+    }
+}
+
+/// Lanes by memory pool, for pools that the application made.
+#[derive(Debug, Default)]
+pub struct Pools(Mutex<HashMap<CUmemoryPool, Option<Lane>>>);
+
+impl Pools {
+    fn open(&self) -> std::sync::MutexGuard<'_, HashMap<CUmemoryPool, Option<Lane>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A pool was made; `None` when its memory is the host's or of a GPU without a lane.
+    pub fn insert(&self, pool: CUmemoryPool, lane: Option<Lane>) {
+        self.open().insert(pool, lane);
+    }
+
+    /// A pool is about to be destroyed.
+    pub fn remove(&self, pool: CUmemoryPool) {
+        self.open().remove(&pool);
+    }
+
+    /// What was noted of a pool; `None` for one that was not made here.
+    #[must_use]
+    pub fn get(&self, pool: CUmemoryPool) -> Option<Option<Lane>> {
+        self.open().get(&pool).copied()
+    }
+}
+
+/// A context as the books name it.
+#[must_use]
+pub fn key(context: CUcontext) -> u64 {
+    context.0 as u64
+}
+
+/// Where the calling thread's work goes.
+#[derive(Clone, Copy, Debug)]
+pub struct Here {
+    /// The current context.
+    pub context: CUcontext,
+    /// Its GPU's lane.
+    pub lane: Option<Lane>,
+}
+
+/// The calling thread's current context and its lane.
+///
+/// # Errors
+/// The driver's, `CUDA_ERROR_INVALID_CONTEXT` when there is no current context.
+#[inline]
+pub fn current(session: &Session) -> Result<Here, CUresult> {
+    let (mut context, mut device) = (CUcontext::NULL, 0);
+    check(real!(cuCtxGetCurrent(&raw mut context)))?;
+    check(real!(cuCtxGetDevice(&raw mut device)))?;
+    Ok(Here {
+        context,
+        lane: of_device(session, device)?,
+    })
+}
+
+/// The lane of the calling thread's current context.
+///
+/// # Errors
+/// As [`current`].
+#[inline]
+pub fn of_current(session: &Session) -> Result<Option<Lane>, CUresult> {
+    let mut device = 0;
+    check(real!(cuCtxGetDevice(&raw mut device)))?;
+    of_device(session, device)
+}
+
+/// The lane of a device.
+///
+/// # Errors
+/// The driver's, for an ordinal it does not know.
+#[inline]
+pub fn of_device(session: &Session, device: CUdevice) -> Result<Option<Lane>, CUresult> {
+    let known = session
+        .devices
+        .0
+        .get(device as usize)
+        .map(|lane| lane.load(Ordering::Relaxed));
+    match known {
+        Some(NONE) => Ok(None),
+        Some(lane) if lane >= FIRST => Ok(Some(Lane(lane - FIRST))),
+        _ => ask(session, device),
+    }
+}
+
+#[cold]
+fn ask(session: &Session, device: CUdevice) -> Result<Option<Lane>, CUresult> {
+    let mut uuid = CUuuid { bytes: [0; 16] };
+    // The first form names the GPU, also where a MIG instance has a UUID of its own.
+    match real!(cuDeviceGetUuid(&raw mut uuid, device)) {
+        CUresult::ERROR_NOT_SUPPORTED => check(real!(cuDeviceGetUuid_v2(&raw mut uuid, device)))?,
+        result => check(result)?,
+    }
+    let lane = session.lane_of(GpuUuid(uuid.bytes.map(|byte| byte as u8)));
+    if let Some(known) = session.devices.0.get(device as usize) {
+        known.store(lane.map_or(NONE, |lane| FIRST + lane.0), Ordering::Relaxed);
+    }
+    Ok(lane)
+}
+
+/// The lane of the GPU that a stream's work runs on. The special streams belong to the current
+/// context; any other may belong to another one, whose device was noted when it was made.
+///
+/// # Errors
+/// As [`current`].
+pub fn of_stream(session: &Session, stream: CUstream) -> Result<Option<Lane>, CUresult> {
+    if stream > CU_STREAM_PER_THREAD {
+        let mut context = CUcontext::NULL;
+        let found = real!(cuStreamGetCtx(stream, &raw mut context));
+        if found == CUresult::SUCCESS
+            && let Some(device) = session.contexts.device(context)
+        {
+            return of_device(session, device);
+        }
+    }
+    of_current(session)
+}
+
+/// Turns the driver's answer into a `Result`.
+///
+/// # Errors
+/// Anything but success.
+#[inline]
+pub fn check(result: CUresult) -> Result<(), CUresult> {
+    if result == CUresult::SUCCESS {
+        Ok(())
+    } else {
+        Err(result)
+    }
+}

@@ -1,0 +1,169 @@
+//! One connection: frames out, frames in, each request with its answer.
+//!
+//! A connection that breaks a rule, times out or ends is dropped whole and made anew; the daemon
+//! then learns from `Attach { held }` what this process has, so neither side can lose count.
+
+use super::sys::{self, Stamp};
+use crate::credit::Answer;
+use gpuslice_wire::frame::{RequestId, decode, encode};
+use gpuslice_wire::ids::Lane;
+use gpuslice_wire::limits::{FRAME_BYTES_MAX, LANES_MAX};
+use gpuslice_wire::tenant::{Reply, Request};
+use gpuslice_wire::units::{Bytes, Instant};
+use std::io::{ErrorKind, Result};
+use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::path::Path;
+
+/// A connection after its `Attach` was answered.
+#[derive(Debug)]
+pub struct Conn {
+    /// `None` once the connection is given up.
+    fd: Option<OwnedFd>,
+    stamp: Option<Stamp>,
+    next: u64,
+}
+
+/// What `Attached` brings.
+#[derive(Debug)]
+pub struct Welcome {
+    /// GPUs of the slice.
+    pub lanes: u8,
+    /// The container's page, read-only.
+    pub container: OwnedFd,
+    /// The process's own page.
+    pub client: OwnedFd,
+    /// The eventfd to ring.
+    pub doorbell: OwnedFd,
+}
+
+impl Conn {
+    /// Connects and attaches with what the process holds.
+    ///
+    /// # Errors
+    /// Whatever stands between us and the daemon; `PermissionDenied` when it rejected us.
+    pub fn attach(
+        path: &Path,
+        held: [Bytes; LANES_MAX],
+        deadline: Instant,
+    ) -> Result<(Conn, Welcome)> {
+        let fd = sys::connect(path)?;
+        let stamp = sys::stamp(fd.as_raw_fd());
+        let mut conn = Conn {
+            fd: Some(fd),
+            stamp,
+            next: 0,
+        };
+        let id = conn.send(&Request::Attach { held }, deadline)?;
+        let (reply, descriptors) = conn.reply(id, deadline)?;
+        let descriptors: std::result::Result<[OwnedFd; sys::DESCRIPTORS], _> =
+            descriptors.try_into();
+        match (reply, descriptors) {
+            (Reply::Attached { lanes, .. }, Ok([container, client, doorbell])) => Ok((
+                conn,
+                Welcome {
+                    lanes,
+                    container,
+                    client,
+                    doorbell,
+                },
+            )),
+            (Reply::Rejected { .. }, _) => Err(ErrorKind::PermissionDenied.into()),
+            _ => Err(ErrorKind::InvalidData.into()),
+        }
+    }
+
+    /// The descriptor's number, for the child of a fork to close.
+    #[must_use]
+    pub fn number(&self) -> RawFd {
+        self.fd.as_ref().map_or(-1, AsRawFd::as_raw_fd)
+    }
+
+    /// Asks for credit.
+    ///
+    /// # Errors
+    /// The connection is of no use any more.
+    pub fn reserve(
+        &mut self,
+        lane: Lane,
+        need: u64,
+        wish: u64,
+        deadline: Instant,
+    ) -> Result<Answer> {
+        let request = Request::Reserve {
+            lane,
+            need: Bytes(need),
+            wish: Bytes(wish),
+        };
+        let id = self.send(&request, deadline)?;
+        match self.reply(id, deadline)?.0 {
+            Reply::Reserved { lane: of, bytes } if of == lane => Ok(Answer::Granted(bytes.0)),
+            Reply::Refused { lane: of, .. } if of == lane => Ok(Answer::Refused),
+            Reply::Rejected { .. } => Err(ErrorKind::PermissionDenied.into()),
+            _ => Err(ErrorKind::InvalidData.into()),
+        }
+    }
+
+    /// Gives credit back.
+    ///
+    /// # Errors
+    /// The connection is of no use any more.
+    pub fn release(&mut self, lane: Lane, bytes: u64, deadline: Instant) -> Result<()> {
+        self.send(
+            &Request::Release {
+                lane,
+                bytes: Bytes(bytes),
+            },
+            deadline,
+        )
+        .map(|_| ())
+    }
+
+    /// Whether the daemon still holds its end; takes no time.
+    pub fn is_alive(&mut self) -> bool {
+        let Ok(fd) = self.fd() else { return false };
+        let mut frame = [0; FRAME_BYTES_MAX];
+        // The daemon speaks only when asked, so nothing is the good answer, and a late answer
+        // to a question that was given up cannot be: giving up ends the connection.
+        let silence = sys::receive(fd, &mut frame, Instant(0));
+        matches!(silence, Err(error) if error.kind() == ErrorKind::TimedOut)
+    }
+
+    fn fd(&mut self) -> Result<RawFd> {
+        let Some(fd) = &self.fd else {
+            return Err(ErrorKind::NotConnected.into());
+        };
+        if sys::stamp(fd.as_raw_fd()) == self.stamp {
+            return Ok(fd.as_raw_fd());
+        }
+        // The application closed our number and may use it for its own: leave it alone.
+        let _theirs = self.fd.take().map(IntoRawFd::into_raw_fd);
+        Err(ErrorKind::NotConnected.into())
+    }
+
+    fn send(&mut self, request: &Request, deadline: Instant) -> Result<RequestId> {
+        self.next += 1;
+        let (id, mut frame) = (RequestId(self.next), [0; FRAME_BYTES_MAX]);
+        let len = encode(id, request, &mut frame).map_err(|_| ErrorKind::InvalidInput)?;
+        sys::send(self.fd()?, &frame[..len], deadline)?;
+        Ok(id)
+    }
+
+    fn reply(&mut self, id: RequestId, deadline: Instant) -> Result<(Reply, Vec<OwnedFd>)> {
+        let mut frame = [0; FRAME_BYTES_MAX];
+        let (len, descriptors) = sys::receive(self.fd()?, &mut frame, deadline)?;
+        let (of, reply) = decode::<Reply>(&frame[..len]).map_err(|_| ErrorKind::InvalidData)?;
+        let orderly = of == id || matches!(reply, Reply::Rejected { .. });
+        if orderly {
+            Ok((reply, descriptors))
+        } else {
+            Err(ErrorKind::InvalidData.into())
+        }
+    }
+}
+
+impl Drop for Conn {
+    fn drop(&mut self) {
+        // Closes only what is still ours; see `fd`.
+        let _ = self.fd();
+    }
+}

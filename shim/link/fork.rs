@@ -1,0 +1,27 @@
+//! What a forked child does with its parent's session: forget it.
+//!
+//! The connection's end is how the daemon learns of the parent's death, so the child closes its
+//! copy of it at once. It runs where only async-signal-safe calls are allowed (other threads of the
+//! parent, and whatever locks they held, exist no more): a few atomics and `fstat`, `close`. The
+//! parent's session is left in memory as it is; nobody looks at it again.
+
+use super::{ATTACHING, SESSION, sys};
+use crate::gate;
+use core::sync::atomic::Ordering;
+use std::sync::Once;
+
+/// Arranges for children to be looked after; once per process.
+pub fn watch() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| sys::at_fork(in_child));
+}
+
+unsafe extern "C" fn in_child() {
+    let session = SESSION.swap(core::ptr::null_mut(), Ordering::AcqRel);
+    ATTACHING.store(false, Ordering::Release);
+    // SAFETY: null or a leaked session, of which only atomics and plain data are touched.
+    if let Some(session) = unsafe { session.as_ref() } {
+        session.close_in_child();
+    }
+    gate::in_child();
+}

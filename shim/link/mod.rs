@@ -1,0 +1,125 @@
+//! The process's connection to the daemon, from the first CUDA call to the end of the process.
+//!
+//! Until then nothing happens: the library sits in `sh` and `ls` too, so it has no constructor and
+//! looks at nothing before a CUDA function is called. Then it finds out once where it is: in a
+//! slice (there is a socket to attach to), or not (every call passes straight through, for good).
+//! In a slice without an answering daemon, the caller gets an error: unknown is never "no limit".
+//!
+//! One [`Session`] holds everything that belongs to this process in this slice: connection, pages,
+//! accounts, books. It is made once and never freed. A forked child must not use its parent's, so
+//! the child forgets it (see [`fork`]) and attaches anew when it first needs to.
+
+pub mod conn;
+mod fork;
+mod place;
+mod session;
+pub mod sys;
+
+pub use session::{Reservation, Session};
+
+use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use gpuslice_nvabi::types::CUresult;
+use gpuslice_wire::units::Duration;
+
+/// How long the first CUDA call waits for a daemon that does not answer.
+const ATTACH_WAIT: Duration = Duration::from_millis(10_000);
+
+/// The session, null before attaching and in a process that is in no slice.
+static SESSION: AtomicPtr<Session> = AtomicPtr::new(core::ptr::null_mut());
+/// Set once the process is known to be in no slice.
+static OUTSIDE: AtomicBool = AtomicBool::new(false);
+/// Held while attaching; not a `Mutex`, because a forked child must be able to open it.
+static ATTACHING: AtomicBool = AtomicBool::new(false);
+
+/// The session if the process has attached; never attaches, never waits.
+#[inline]
+#[must_use]
+pub fn attached() -> Option<&'static Session> {
+    // SAFETY: null or a session that was leaked by `attach`.
+    unsafe { SESSION.load(Ordering::Acquire).as_ref() }
+}
+
+/// The session, attaching if this is the first call that needs one; `None` outside of any slice.
+///
+/// # Errors
+/// `CUDA_ERROR_SYSTEM_NOT_READY` when there is a slice and its daemon does not answer.
+#[inline]
+pub fn session() -> Result<Option<&'static Session>, CUresult> {
+    match attached() {
+        Some(session) => Ok(Some(session)),
+        None => attach(ATTACH_WAIT),
+    }
+}
+
+/// Like [`session`], waiting at most `patience` for the daemon.
+///
+/// # Errors
+/// As [`session`].
+#[cold]
+pub fn attach(patience: Duration) -> Result<Option<&'static Session>, CUresult> {
+    if OUTSIDE.load(Ordering::Relaxed) {
+        return Ok(None);
+    }
+    crate::guard::silence();
+    let Some(socket) = place::socket() else {
+        OUTSIDE.store(true, Ordering::Relaxed);
+        return Ok(None);
+    };
+    let deadline = sys::now().plus(patience);
+    let mut pause = Backoff::default();
+    loop {
+        if let Some(_turn) = Turn::take() {
+            if let Some(session) = attached() {
+                return Ok(Some(session));
+            }
+            match Session::open(&socket, deadline) {
+                Ok(session) => {
+                    fork::watch();
+                    let session: &'static Session = Box::leak(Box::new(session));
+                    SESSION.store(core::ptr::from_ref(session).cast_mut(), Ordering::Release);
+                    return Ok(Some(session));
+                }
+                // An answer, and it is no: waiting will not change it.
+                Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+                    return Err(CUresult::ERROR_SYSTEM_NOT_READY);
+                }
+                Err(_) => {}
+            }
+        }
+        if sys::now() >= deadline {
+            return Err(CUresult::ERROR_SYSTEM_NOT_READY);
+        }
+        pause.nap();
+    }
+}
+
+/// The right to attach, which one thread has at a time.
+struct Turn;
+
+impl Turn {
+    fn take() -> Option<Turn> {
+        (!ATTACHING.swap(true, Ordering::Acquire)).then_some(Turn)
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        ATTACHING.store(false, Ordering::Release);
+    }
+}
+
+/// Ever longer pauses between attempts to reach the daemon: 10 ms to 500 ms.
+struct Backoff(u64);
+
+impl Default for Backoff {
+    fn default() -> Backoff {
+        Backoff(10_000_000)
+    }
+}
+
+impl Backoff {
+    fn nap(&mut self) {
+        sys::nap(self.0);
+        self.0 = (self.0 * 2).min(500_000_000);
+    }
+}

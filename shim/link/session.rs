@@ -1,0 +1,356 @@
+//! A process's session in its slice: one connection, two pages, and its own accounts.
+//!
+//! The addresses of the pages and the number of the doorbell never change: after the daemon came
+//! back, the new ones are put in place of the old ones in one step each, under whoever is reading.
+
+use super::conn::{Conn, Welcome};
+use super::{Backoff, sys};
+use crate::book::Book;
+use crate::credit::{Account, Answer, Verdict, chunk};
+use crate::lane::{Contexts, Devices, Pools};
+use crate::vmm::Pieces;
+use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
+use gpuslice_nvabi::types::CUresult;
+use gpuslice_wire::ids::{GpuUuid, Lane};
+use gpuslice_wire::limits::{DAEMON_WAIT_NS, HELLO_DEADLINE_NS, LANES_MAX};
+use gpuslice_wire::page::{
+    CLIENT_PAGE_MAGIC, CONTAINER_PAGE_MAGIC, ClientLane, ClientPage, ContainerLane, ContainerPage,
+    PAGE_VERSION,
+};
+use gpuslice_wire::units::{Bytes, Duration, Instant};
+use std::io::Error;
+use std::os::fd::{IntoRawFd, RawFd};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// How long one question to a connected daemon may take before it counts as gone.
+const REPLY_WAIT: Duration = Duration(2 * HELLO_DEADLINE_NS);
+/// The unit in which drivers hand out memory; smaller requests cost as much.
+const GRAIN: u64 = 512;
+
+/// See the module's head.
+#[derive(Debug)]
+pub struct Session {
+    socket: PathBuf,
+    /// The slow path's lock. `None` while the daemon is away.
+    conn: Mutex<Option<Conn>>,
+    /// The connection's number, for a forked child, which cannot take the lock.
+    number: AtomicI32,
+    doorbell: RawFd,
+    doorbell_stamp: Option<sys::Stamp>,
+    /// How often the process has attached.
+    generation: AtomicU32,
+    container: &'static ContainerPage,
+    client: &'static ClientPage,
+    lanes: u8,
+    accounts: [Account; LANES_MAX],
+    /// Charged pointers.
+    pub book: Book,
+    /// Charged physical memory of the virtual-memory API.
+    pub pieces: Mutex<Pieces>,
+    /// Lanes by device ordinal.
+    pub devices: Devices,
+    /// Devices by context.
+    pub contexts: Contexts,
+    /// Lanes by memory pool.
+    pub pools: Pools,
+}
+
+/// Memory taken from the account and not yet in an allocation; given back when dropped.
+#[derive(Debug)]
+#[must_use]
+pub struct Reservation<'a> {
+    session: &'a Session,
+    /// Of this lane.
+    pub lane: Lane,
+    /// This much, bytes.
+    pub bytes: u64,
+}
+
+impl Reservation<'_> {
+    /// The allocation succeeded: from now on the book answers for the bytes.
+    pub fn commit(self) {
+        core::mem::forget(self);
+    }
+
+    /// Changes the reservation to `bytes`, once the driver has said what it really took.
+    ///
+    /// # Errors
+    /// As [`Session::reserve`]; the reservation is then as it was.
+    pub fn adjust(&mut self, bytes: u64) -> Result<(), CUresult> {
+        let bytes = grains(bytes);
+        if bytes > self.bytes {
+            self.session
+                .reserve(self.lane, bytes - self.bytes)?
+                .commit();
+        } else {
+            self.session.release(self.lane, self.bytes - bytes);
+        }
+        self.bytes = bytes;
+        Ok(())
+    }
+}
+
+impl Drop for Reservation<'_> {
+    fn drop(&mut self) {
+        self.session.release(self.lane, self.bytes);
+    }
+}
+
+fn grains(bytes: u64) -> u64 {
+    bytes.checked_next_multiple_of(GRAIN).unwrap_or(u64::MAX)
+}
+
+type Pages = (&'static ContainerPage, &'static ClientPage);
+
+/// Maps both pages, in place of `over` if given; looks at their heads before.
+fn map_pages(welcome: &Welcome, over: Option<Pages>) -> Result<Pages, Error> {
+    sys::check_head(&welcome.container, CONTAINER_PAGE_MAGIC, PAGE_VERSION)?;
+    sys::check_head(&welcome.client, CLIENT_PAGE_MAGIC, PAGE_VERSION)?;
+    let container = sys::map(&welcome.container, false, over.map(|pages| pages.0))?;
+    let client = sys::map(&welcome.client, true, over.map(|pages| pages.1))?;
+    Ok((container, client))
+}
+
+impl Session {
+    /// Attaches for the first time.
+    ///
+    /// # Errors
+    /// As [`Conn::attach`]; `InvalidData` for pages of another version.
+    pub fn open(socket: &Path, deadline: Instant) -> Result<Session, Error> {
+        let (conn, welcome) = Conn::attach(socket, [Bytes::ZERO; LANES_MAX], deadline)?;
+        let (container, client) = map_pages(&welcome, None)?;
+        let doorbell = welcome.doorbell.into_raw_fd();
+        Ok(Session {
+            socket: socket.to_path_buf(),
+            number: AtomicI32::new(conn.number()),
+            conn: Mutex::new(Some(conn)),
+            doorbell,
+            doorbell_stamp: sys::stamp(doorbell),
+            generation: AtomicU32::new(1),
+            container,
+            client,
+            lanes: welcome.lanes.min(LANES_MAX as u8),
+            accounts: Default::default(),
+            book: Book::default(),
+            pieces: Mutex::default(),
+            devices: Devices::default(),
+            contexts: Contexts::default(),
+            pools: Pools::default(),
+        })
+    }
+
+    /// Facts from the daemon.
+    #[must_use]
+    pub fn container(&self) -> &'static ContainerPage {
+        self.container
+    }
+
+    /// This process's claims.
+    #[must_use]
+    pub fn client(&self) -> &'static ClientPage {
+        self.client
+    }
+
+    /// GPUs of the slice: lanes 0 to `lanes` - 1.
+    #[must_use]
+    pub fn lanes(&self) -> u8 {
+        self.lanes
+    }
+
+    /// Facts of one lane.
+    #[must_use]
+    pub fn facts(&self, lane: Lane) -> &'static ContainerLane {
+        &self.container.lane[usize::from(lane.0) % LANES_MAX]
+    }
+
+    /// Claims of one lane.
+    #[must_use]
+    pub fn claims(&self, lane: Lane) -> &'static ClientLane {
+        &self.client.lane[usize::from(lane.0) % LANES_MAX]
+    }
+
+    /// This process's account of one lane.
+    #[must_use]
+    pub fn account(&self, lane: Lane) -> &Account {
+        &self.accounts[usize::from(lane.0) % LANES_MAX]
+    }
+
+    /// The lane of a GPU; `None` for one that is not of the slice.
+    #[must_use]
+    pub fn lane_of(&self, gpu: GpuUuid) -> Option<Lane> {
+        let wanted = u128::from_be_bytes(gpu.0);
+        (0..self.lanes).map(Lane).find(|&lane| {
+            let facts = self.facts(lane);
+            let half = |word: &AtomicU64| u128::from(word.load(Ordering::Relaxed));
+            half(&facts.uuid_high) << 64 | half(&facts.uuid_low) == wanted
+        })
+    }
+
+    /// How often the process has attached: when it changes, the claims page is a new one.
+    #[must_use]
+    pub fn generation(&self) -> u32 {
+        self.generation.load(Ordering::Acquire)
+    }
+
+    /// Tells the daemon that the claims changed.
+    pub fn ring(&self) {
+        if sys::stamp(self.doorbell) == self.doorbell_stamp {
+            sys::ring(self.doorbell);
+        }
+    }
+
+    /// Takes `bytes` of a lane before the driver is asked for them.
+    ///
+    /// # Errors
+    /// `CUDA_ERROR_OUT_OF_MEMORY` at the cap, or when the daemon stayed away for 30 s.
+    #[inline]
+    pub fn reserve(&self, lane: Lane, bytes: u64) -> Result<Reservation<'_>, CUresult> {
+        let bytes = grains(bytes);
+        if !self.account(lane).take(bytes) {
+            self.reserve_slowly(lane, bytes)?;
+        }
+        self.publish(lane);
+        Ok(Reservation {
+            session: self,
+            lane,
+            bytes,
+        })
+    }
+
+    /// Puts `bytes` of a lane back.
+    #[inline]
+    pub fn release(&self, lane: Lane, bytes: u64) {
+        let credit = self.account(lane).put(bytes);
+        self.publish(lane);
+        if Account::is_rich(credit, self.chunk(lane)) {
+            self.give_back(lane);
+        }
+    }
+
+    fn chunk(&self, lane: Lane) -> u64 {
+        chunk(self.facts(lane).cap.load(Ordering::Relaxed))
+    }
+
+    /// Writes the claim of what is held. Two threads may write out of order; the next write mends
+    /// it, and nothing but a display follows from the claim.
+    fn publish(&self, lane: Lane) {
+        self.claims(lane)
+            .held
+            .store(self.account(lane).held(), Ordering::Relaxed);
+    }
+
+    fn slow_path(&self) -> MutexGuard<'_, Option<Conn>> {
+        self.conn.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    #[cold]
+    fn reserve_slowly(&self, lane: Lane, bytes: u64) -> Result<(), CUresult> {
+        let deadline = sys::now().plus(Duration(DAEMON_WAIT_NS));
+        let (chunk, mut pause) = (self.chunk(lane), Backoff::default());
+        loop {
+            let mut conn = self.slow_path();
+            let ask = |need, wish| self.ask(&mut conn, lane, need, wish);
+            match self.account(lane).take_slowly(bytes, chunk, ask) {
+                Verdict::Taken => return Ok(()),
+                Verdict::Refused => {
+                    self.claims(lane).denied.fetch_add(1, Ordering::Relaxed);
+                    return Err(CUresult::ERROR_OUT_OF_MEMORY);
+                }
+                Verdict::Gone if sys::now() >= deadline => {
+                    return Err(CUresult::ERROR_OUT_OF_MEMORY);
+                }
+                Verdict::Gone => {}
+            }
+            if !self.reattach(&mut conn) {
+                drop(conn);
+                pause.nap();
+            }
+        }
+    }
+
+    fn ask(&self, conn: &mut Option<Conn>, lane: Lane, need: u64, wish: u64) -> Answer {
+        let Some(open) = conn else {
+            return Answer::Gone;
+        };
+        open.reserve(lane, need, wish, sys::now().plus(REPLY_WAIT))
+            .unwrap_or_else(|_| {
+                self.hang_up(conn);
+                Answer::Gone
+            })
+    }
+
+    /// Gives the daemon what is too much, unless somebody is talking to it just now: a free never
+    /// waits, and the next one will do.
+    #[cold]
+    fn give_back(&self, lane: Lane) {
+        let Ok(mut conn) = self.conn.try_lock() else {
+            return;
+        };
+        let extra = self.account(lane).surplus(self.chunk(lane));
+        let told = match &mut *conn {
+            Some(open) if extra > 0 => open.release(lane, extra, sys::now().plus(REPLY_WAIT)),
+            // Without a daemon the smaller total is what the next attach will tell.
+            _ => Ok(()),
+        };
+        if told.is_err() {
+            self.hang_up(&mut conn);
+        }
+    }
+
+    fn hang_up(&self, conn: &mut Option<Conn>) {
+        self.number.store(-1, Ordering::Release);
+        *conn = None;
+    }
+
+    /// Looks after the connection: attaches anew if the daemon went and came back. Never waits
+    /// long; whether there is a connection now. For a thread with time on its hands.
+    pub fn tend(&self) -> bool {
+        let Ok(mut conn) = self.conn.try_lock() else {
+            return true;
+        };
+        if conn.as_mut().is_some_and(Conn::is_alive) {
+            return true;
+        }
+        self.hang_up(&mut conn);
+        self.reattach(&mut conn)
+    }
+
+    /// One attempt to attach anew with what is held now; the lock keeps that from changing.
+    fn reattach(&self, conn: &mut Option<Conn>) -> bool {
+        let held = core::array::from_fn(|lane| Bytes(self.accounts[lane].granted()));
+        let deadline = sys::now().plus(Duration(HELLO_DEADLINE_NS));
+        let Ok((fresh, welcome)) = Conn::attach(&self.socket, held, deadline) else {
+            return false;
+        };
+        if self.take_over(&welcome).is_err() {
+            return false;
+        }
+        (0..self.lanes)
+            .map(Lane)
+            .for_each(|lane| self.publish(lane));
+        self.number.store(fresh.number(), Ordering::Release);
+        *conn = Some(fresh);
+        self.generation.fetch_add(1, Ordering::Release);
+        true
+    }
+
+    fn take_over(&self, welcome: &Welcome) -> Result<(), Error> {
+        map_pages(welcome, Some((self.container, self.client)))?;
+        if sys::stamp(self.doorbell) == self.doorbell_stamp {
+            sys::replace(&welcome.doorbell, self.doorbell)?;
+        }
+        Ok(())
+    }
+
+    /// Closes the child's copies of the descriptors; async-signal-safe.
+    pub(super) fn close_in_child(&self) {
+        let number = self.number.load(Ordering::Acquire);
+        if number >= 0 {
+            sys::close(number);
+        }
+        if sys::stamp(self.doorbell) == self.doorbell_stamp {
+            sys::close(self.doorbell);
+        }
+    }
+}

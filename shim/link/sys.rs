@@ -1,0 +1,306 @@
+//! The few system calls of the link, each in a small safe wrapper.
+//!
+//! All descriptors are close-on-exec from birth, no call raises a signal, and nothing waits without
+//! a deadline. An application may close descriptors that are not its own (daemons close all of
+//! them) and get the numbers again for its files; [`Stamp`] tells our descriptor from such a
+//! successor before anything is written to it.
+
+use core::ffi::c_void;
+use core::ptr;
+use gpuslice_wire::limits::PAGE_BYTES;
+use gpuslice_wire::units::Instant;
+use std::ffi::CString;
+use std::io::{Error, ErrorKind, Result};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::path::Path;
+
+/// Descriptors that come with one frame.
+pub const DESCRIPTORS: usize = 3;
+
+/// CLOCK_MONOTONIC, which the daemon's pages use too.
+#[must_use]
+pub fn now() -> Instant {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: `time` is a valid timespec; the clock exists on every Linux.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
+    Instant(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
+}
+
+/// Sleeps for about `ns`; a signal may end it early.
+pub fn nap(ns: u64) {
+    let time = libc::timespec {
+        tv_sec: (ns / 1_000_000_000) as libc::time_t,
+        tv_nsec: (ns % 1_000_000_000) as libc::c_long,
+    };
+    // SAFETY: `time` is a valid timespec; no remainder is asked for.
+    unsafe { libc::nanosleep(&raw const time, ptr::null_mut()) };
+}
+
+/// Which open file a descriptor number stood for when it was ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stamp(u64, u64, u32);
+
+/// The stamp of a descriptor number, `None` when it is closed.
+#[must_use]
+pub fn stamp(fd: RawFd) -> Option<Stamp> {
+    // SAFETY: all-zero bytes are a valid stat.
+    let mut stat: libc::stat = unsafe { core::mem::zeroed() };
+    // SAFETY: `stat` is writable; any number may be asked for.
+    let failed = unsafe { libc::fstat(fd, &raw mut stat) } != 0;
+    (!failed).then_some(Stamp(stat.st_dev, stat.st_ino, stat.st_mode))
+}
+
+/// Connects to a SOCK_SEQPACKET socket, non-blocking in all it does afterwards.
+///
+/// # Errors
+/// Of `socket` and `connect`; a daemon whose backlog is full counts as one that is away.
+pub fn connect(path: &Path) -> Result<OwnedFd> {
+    let path = CString::new(path.as_os_str().as_encoded_bytes())?;
+    // SAFETY: all-zero bytes are a valid sockaddr_un.
+    let mut address: libc::sockaddr_un = unsafe { core::mem::zeroed() };
+    address.sun_family = libc::AF_UNIX as libc::sa_family_t;
+    let bytes = path.as_bytes_with_nul();
+    if bytes.len() > address.sun_path.len() {
+        return Err(ErrorKind::InvalidInput.into());
+    }
+    for (to, from) in address.sun_path.iter_mut().zip(bytes) {
+        *to = *from as libc::c_char;
+    }
+    let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    // SAFETY: plain arguments.
+    let fd = unsafe { libc::socket(libc::AF_UNIX, kind, 0) };
+    if fd < 0 {
+        return Err(Error::last_os_error());
+    }
+    // SAFETY: `fd` was just created and belongs to nobody else.
+    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+    let len = size_of::<libc::sockaddr_un>() as libc::socklen_t;
+    // SAFETY: `address` is a NUL-terminated sockaddr_un of `len` bytes.
+    let failed = unsafe { libc::connect(fd.as_raw_fd(), (&raw const address).cast(), len) } != 0;
+    if failed {
+        Err(Error::last_os_error())
+    } else {
+        Ok(fd)
+    }
+}
+
+/// Waits until `fd` is ready for `events`.
+///
+/// # Errors
+/// `TimedOut` at the deadline, else of `poll`.
+pub fn wait(fd: RawFd, events: libc::c_short, deadline: Instant) -> Result<()> {
+    loop {
+        let left = deadline.since(now()).0;
+        let ms = left.div_ceil(1_000_000).min(1_000) as libc::c_int;
+        let mut poll = libc::pollfd {
+            fd,
+            events,
+            revents: 0,
+        };
+        // SAFETY: one valid pollfd.
+        match unsafe { libc::poll(&raw mut poll, 1, ms) } {
+            1.. => return Ok(()),
+            0 if left == 0 => return Err(ErrorKind::TimedOut.into()),
+            0 => {}
+            _ => {
+                let error = Error::last_os_error();
+                if error.kind() != ErrorKind::Interrupted {
+                    return Err(error);
+                }
+            }
+        }
+    }
+}
+
+/// Sends one frame.
+///
+/// # Errors
+/// Of `send` and [`wait`].
+pub fn send(fd: RawFd, frame: &[u8], deadline: Instant) -> Result<()> {
+    loop {
+        let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
+        // SAFETY: `frame` is readable for its length.
+        let sent = unsafe { libc::send(fd, frame.as_ptr().cast(), frame.len(), flags) };
+        if sent >= 0 {
+            return Ok(());
+        }
+        let error = Error::last_os_error();
+        match error.kind() {
+            ErrorKind::WouldBlock => wait(fd, libc::POLLOUT, deadline)?,
+            ErrorKind::Interrupted => {}
+            _ => return Err(error),
+        }
+    }
+}
+
+/// Room for the control message that carries [`DESCRIPTORS`] descriptors, aligned as cmsghdr.
+#[repr(C, align(8))]
+struct Control([u8; 64]);
+
+/// Receives one frame and the descriptors that came with it; the frame's length in bytes.
+///
+/// # Errors
+/// `UnexpectedEof` when the daemon closed, `InvalidData` for a frame longer than `frame`, else of
+/// `recvmsg` and [`wait`].
+pub fn receive(fd: RawFd, frame: &mut [u8], deadline: Instant) -> Result<(usize, Vec<OwnedFd>)> {
+    loop {
+        let mut control = Control([0; 64]);
+        let mut part = libc::iovec {
+            iov_base: frame.as_mut_ptr().cast(),
+            iov_len: frame.len(),
+        };
+        // SAFETY: all-zero bytes are a valid msghdr.
+        let mut message: libc::msghdr = unsafe { core::mem::zeroed() };
+        message.msg_iov = &raw mut part;
+        message.msg_iovlen = 1;
+        message.msg_control = control.0.as_mut_ptr().cast();
+        message.msg_controllen = control.0.len() as _;
+        let flags = libc::MSG_CMSG_CLOEXEC | libc::MSG_DONTWAIT;
+        // SAFETY: `message` names one writable buffer and one writable control buffer.
+        let got = unsafe { libc::recvmsg(fd, &raw mut message, flags) };
+        if got < 0 {
+            let error = Error::last_os_error();
+            match error.kind() {
+                ErrorKind::WouldBlock => wait(fd, libc::POLLIN, deadline)?,
+                ErrorKind::Interrupted => {}
+                _ => return Err(error),
+            }
+            continue;
+        }
+        let descriptors = descriptors(&message);
+        if got == 0 {
+            return Err(ErrorKind::UnexpectedEof.into());
+        }
+        if message.msg_flags & (libc::MSG_TRUNC | libc::MSG_CTRUNC) != 0 {
+            return Err(ErrorKind::InvalidData.into());
+        }
+        return Ok((got as usize, descriptors));
+    }
+}
+
+/// Takes ownership of all descriptors of a received message.
+fn descriptors(message: &libc::msghdr) -> Vec<OwnedFd> {
+    let mut taken = Vec::new();
+    // SAFETY: `message` was filled by recvmsg and its control buffer is alive.
+    let mut header = unsafe { libc::CMSG_FIRSTHDR(message) };
+    while !header.is_null() {
+        // SAFETY: CMSG_FIRSTHDR and CMSG_NXTHDR give null or a whole header in the buffer.
+        let (level, kind, len) = unsafe {
+            (
+                (*header).cmsg_level,
+                (*header).cmsg_type,
+                (*header).cmsg_len as usize,
+            )
+        };
+        if (level, kind) == (libc::SOL_SOCKET, libc::SCM_RIGHTS) {
+            // SAFETY: arithmetic only.
+            let head = unsafe { libc::CMSG_LEN(0) } as usize;
+            // SAFETY: `header` is a whole header; its data follows it.
+            let data: *const RawFd = unsafe { libc::CMSG_DATA(header) }.cast();
+            for at in 0..len.saturating_sub(head) / size_of::<RawFd>() {
+                // SAFETY: the kernel wrote that many descriptors, each new and owned by us.
+                taken.push(unsafe { OwnedFd::from_raw_fd(data.add(at).read_unaligned()) });
+            }
+        }
+        // SAFETY: as for CMSG_FIRSTHDR.
+        header = unsafe { libc::CMSG_NXTHDR(message, header) };
+    }
+    taken
+}
+
+/// Looks whether the page behind `fd` begins with this magic and version.
+///
+/// # Errors
+/// `InvalidData` when it does not, else of `pread`.
+pub fn check_head(fd: &OwnedFd, magic: u64, version: u32) -> Result<()> {
+    let mut head = [0u8; 12];
+    // SAFETY: `head` is writable for its length.
+    let got = unsafe { libc::pread(fd.as_raw_fd(), head.as_mut_ptr().cast(), head.len(), 0) };
+    if got < 0 {
+        return Err(Error::last_os_error());
+    }
+    let good = head[..8] == magic.to_ne_bytes() && head[8..] == version.to_ne_bytes();
+    if good {
+        Ok(())
+    } else {
+        Err(ErrorKind::InvalidData.into())
+    }
+}
+
+/// Maps the one page behind `fd`, shared: at a new address, or in place of the page at `over`.
+///
+/// # Errors
+/// Of `fstat` and `mmap`; `InvalidData` for a file shorter than a page, which would raise SIGBUS.
+pub fn map<T>(fd: &OwnedFd, writable: bool, over: Option<&'static T>) -> Result<&'static T> {
+    const { assert!(size_of::<T>() == PAGE_BYTES && align_of::<T>() <= PAGE_BYTES) };
+    // SAFETY: all-zero bytes are a valid stat.
+    let mut stat: libc::stat = unsafe { core::mem::zeroed() };
+    // SAFETY: `stat` is writable.
+    if unsafe { libc::fstat(fd.as_raw_fd(), &raw mut stat) } != 0 {
+        return Err(Error::last_os_error());
+    }
+    if stat.st_size < PAGE_BYTES as i64 {
+        return Err(ErrorKind::InvalidData.into());
+    }
+    let prot = libc::PROT_READ | if writable { libc::PROT_WRITE } else { 0 };
+    let (at, fixed) = match over {
+        Some(page) => (
+            ptr::from_ref(page).cast_mut().cast::<c_void>(),
+            libc::MAP_FIXED,
+        ),
+        None => (ptr::null_mut(), 0),
+    };
+    // SAFETY: `at` is null, or a page that an earlier call of this function mapped and that is
+    // never unmapped; replacing it is atomic, and its contents are atomics only.
+    let page = unsafe {
+        libc::mmap(
+            at,
+            PAGE_BYTES,
+            prot,
+            libc::MAP_SHARED | fixed,
+            fd.as_raw_fd(),
+            0,
+        )
+    };
+    if page == libc::MAP_FAILED {
+        return Err(Error::last_os_error());
+    }
+    // SAFETY: a whole page, mapped for good, of a type that is valid for any bytes (atomics).
+    Ok(unsafe { &*page.cast::<T>() })
+}
+
+/// Makes the number `old` stand for `new`'s file, in one step.
+///
+/// # Errors
+/// Of `dup3`.
+pub fn replace(new: &OwnedFd, old: RawFd) -> Result<()> {
+    // SAFETY: plain numbers; `old` is ours.
+    let done = unsafe { libc::dup3(new.as_raw_fd(), old, libc::O_CLOEXEC) };
+    if done < 0 {
+        Err(Error::last_os_error())
+    } else {
+        Ok(())
+    }
+}
+
+/// Adds one to an eventfd; lost when its counter is full, which wakes its reader just as well.
+pub fn ring(fd: RawFd) {
+    let one = 1u64.to_ne_bytes();
+    // SAFETY: `one` is readable for 8 bytes.
+    unsafe { libc::write(fd, one.as_ptr().cast(), one.len()) };
+}
+
+/// Closes a descriptor number; for the child of a fork, where only plain system calls are allowed.
+pub fn close(fd: RawFd) {
+    // SAFETY: plain number; the caller gives up the descriptor.
+    unsafe { libc::close(fd) };
+}
+
+/// Runs `child` in every child that this process forks from now on.
+pub fn at_fork(child: unsafe extern "C" fn()) {
+    // SAFETY: `child` stays mapped: the doors are linked with `-z nodelete`.
+    unsafe { libc::pthread_atfork(None, None, Some(child)) };
+}

@@ -1,0 +1,68 @@
+//! The intercepted NVML functions: memory and processes as the slice has them.
+//!
+//! Monitoring tools and frameworks size themselves by what NVML says, so it must tell the same story as
+//! the driver does. The real library is asked first; its answer is narrowed and never widened.
+//!
+//! A process that uses NVML attaches like any other, for the page its numbers come from; it never wants
+//! the GPU. Without a daemon the numbers are unknown, and then an error is the answer.
+#![allow(non_snake_case, missing_docs)] // NVML's names; NVIDIA documents them
+
+mod memory;
+mod peers;
+mod processes;
+
+pub use memory::*;
+pub use processes::*;
+
+use crate::guard::guarded;
+use crate::link::{self, Session};
+use crate::real;
+use gpuslice_nvabi::types::{c_char, nvmlDevice_t, nvmlReturn_t};
+use gpuslice_wire::ids::Lane;
+use gpuslice_wire::units::Duration;
+
+/// How long a query waits for a daemon that does not answer.
+const PATIENCE: Duration = Duration::from_millis(2_000);
+/// Room for the longest text NVML gives as a UUID.
+const UUID_BYTES: usize = 96;
+
+type Outcome = Result<nvmlReturn_t, nvmlReturn_t>;
+
+fn guard(body: impl FnOnce() -> Outcome) -> nvmlReturn_t {
+    guarded(nvmlReturn_t::ERROR_UNKNOWN, || match body() {
+        Ok(result) | Err(result) => result,
+    })
+}
+
+/// The session, if this process is in a slice.
+fn session() -> Result<Option<&'static Session>, nvmlReturn_t> {
+    match link::attached() {
+        Some(session) => Ok(Some(session)),
+        None => link::attach(PATIENCE).map_err(|_| nvmlReturn_t::ERROR_TIMEOUT),
+    }
+}
+
+/// The lane of a device; `None` outside of a slice, and for a device that is not of the slice.
+fn lane(device: nvmlDevice_t) -> Result<Option<(&'static Session, Lane)>, nvmlReturn_t> {
+    let Some(session) = session()? else {
+        return Ok(None);
+    };
+    let mut text = [0 as c_char; UUID_BYTES];
+    let result = real!(nvmlDeviceGetUUID(
+        device,
+        text.as_mut_ptr(),
+        UUID_BYTES as u32
+    ));
+    if result != nvmlReturn_t::SUCCESS {
+        return Err(result);
+    }
+    let text = text.map(|byte| byte as u8);
+    let uuid = text
+        .split(|&byte| byte == 0)
+        .next()
+        .and_then(|text| str::from_utf8(text).ok());
+    let lane = uuid
+        .and_then(|uuid| uuid.parse().ok())
+        .and_then(|gpu| session.lane_of(gpu));
+    Ok(lane.map(|lane| (session, lane)))
+}

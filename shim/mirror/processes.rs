@@ -1,0 +1,210 @@
+//! Process lists and per-process utilisation: only the slice's own processes.
+//!
+//! NVML's lists share one custom: the caller gives room for `count` entries; with too little room
+//! the answer is INSUFFICIENT_SIZE and `count` becomes what is needed; no room at all asks for the
+//! count. So the real list is taken whole into room of our own first, then narrowed.
+
+use super::peers::Peers;
+use super::{Outcome, guard, lane};
+use crate::real;
+use gpuslice_nvabi::types::*;
+
+/// Entries asked for beyond the reported count, for processes that start meanwhile.
+const SLACK: u32 = 16;
+/// More processes than any GPU runs.
+const ENTRIES_MAX: u32 = 16_384;
+
+/// An entry of one of the lists.
+trait Entry: Copy {
+    fn pid(&self) -> u32;
+}
+
+macro_rules! entries {
+    ($($entry:ident)*) => {$(
+        impl Entry for $entry {
+            fn pid(&self) -> u32 {
+                self.pid
+            }
+        }
+    )*};
+}
+entries! {
+    nvmlProcessInfo_v1_t nvmlProcessInfo_t nvmlProcessDetail_v1_t nvmlProcessUtilizationSample_t
+    nvmlProcessUtilizationInfo_v1_t
+}
+
+/// The whole real list: `ask(count, room)` asks NVML, which writes both.
+///
+/// # Safety
+/// `T` is the type of the entries that `ask` has written.
+unsafe fn whole<T: Entry>(
+    mut ask: impl FnMut(&mut u32, *mut T) -> nvmlReturn_t,
+) -> Result<Vec<T>, nvmlReturn_t> {
+    let mut count = 0;
+    match ask(&mut count, core::ptr::null_mut()) {
+        nvmlReturn_t::SUCCESS if count == 0 => return Ok(Vec::new()),
+        nvmlReturn_t::SUCCESS | nvmlReturn_t::ERROR_INSUFFICIENT_SIZE => {}
+        error => return Err(error),
+    }
+    loop {
+        let room = count.saturating_add(SLACK).min(ENTRIES_MAX);
+        let mut list = Vec::<T>::with_capacity(room as usize);
+        count = room;
+        match ask(&mut count, list.as_mut_ptr()) {
+            nvmlReturn_t::SUCCESS => {
+                // SAFETY: NVML wrote `count` entries, and no more than there was room for.
+                unsafe { list.set_len(count.min(room) as usize) };
+                return Ok(list);
+            }
+            nvmlReturn_t::ERROR_INSUFFICIENT_SIZE if room < ENTRIES_MAX && count > room => {}
+            error => return Err(error),
+        }
+    }
+}
+
+/// Hands the slice's own entries to the caller by NVML's custom.
+///
+/// # Safety
+/// `count` is null or the caller's, `room` null or with room for `*count` entries.
+unsafe fn hand_out<T: Entry>(list: Vec<T>, count: *mut u32, room: *mut T) -> Outcome {
+    let peers = Peers::look();
+    let ours: Vec<T> = list
+        .into_iter()
+        .filter(|entry| peers.include(entry.pid()))
+        .collect();
+    // SAFETY: as the function's head says; NVML has accepted it.
+    let given = unsafe { core::mem::replace(&mut *count, ours.len() as u32) };
+    if ours.is_empty() {
+        return Ok(nvmlReturn_t::SUCCESS);
+    }
+    if room.is_null() || (given as usize) < ours.len() {
+        return Ok(nvmlReturn_t::ERROR_INSUFFICIENT_SIZE);
+    }
+    // SAFETY: there is room for `given` entries, and no more are written.
+    unsafe { core::ptr::copy_nonoverlapping(ours.as_ptr(), room, ours.len()) };
+    Ok(nvmlReturn_t::SUCCESS)
+}
+
+/// One process-list function: outside of a slice the call itself, inside its narrowed answer.
+macro_rules! lists {
+    ($($name:ident($room:ty) as $entry:ty;)*) => {$(
+        pub unsafe extern "C" fn $name(
+            device: nvmlDevice_t,
+            info_count: *mut u32,
+            infos: *mut $room,
+        ) -> nvmlReturn_t {
+            guard(|| {
+                if info_count.is_null() || lane(device)?.is_none() {
+                    return Ok(real!($name(device, info_count, infos)));
+                }
+                let ask = |count: &mut u32, room: *mut $entry| {
+                    real!($name(device, count, room.cast()))
+                };
+                // SAFETY: the entry type of this function; the application's own pointers.
+                unsafe { hand_out(whole(ask)?, info_count, infos.cast::<$entry>()) }
+            })
+        }
+    )*};
+}
+lists! {
+    nvmlDeviceGetComputeRunningProcesses(nvmlProcessInfo_v1_t) as nvmlProcessInfo_v1_t;
+    nvmlDeviceGetComputeRunningProcesses_v2(c_void) as nvmlProcessInfo_t;
+    nvmlDeviceGetComputeRunningProcesses_v3(nvmlProcessInfo_t) as nvmlProcessInfo_t;
+    nvmlDeviceGetGraphicsRunningProcesses(nvmlProcessInfo_v1_t) as nvmlProcessInfo_v1_t;
+    nvmlDeviceGetGraphicsRunningProcesses_v2(c_void) as nvmlProcessInfo_t;
+    nvmlDeviceGetGraphicsRunningProcesses_v3(nvmlProcessInfo_t) as nvmlProcessInfo_t;
+    nvmlDeviceGetMPSComputeRunningProcesses(nvmlProcessInfo_v1_t) as nvmlProcessInfo_v1_t;
+    nvmlDeviceGetMPSComputeRunningProcesses_v2(c_void) as nvmlProcessInfo_t;
+    nvmlDeviceGetMPSComputeRunningProcesses_v3(nvmlProcessInfo_t) as nvmlProcessInfo_t;
+}
+
+pub unsafe extern "C" fn nvmlDeviceGetRunningProcessDetailList(
+    device: nvmlDevice_t,
+    plist: *mut nvmlProcessDetailList_t,
+) -> nvmlReturn_t {
+    guard(|| {
+        if plist.is_null() || lane(device)?.is_none() {
+            return Ok(real!(nvmlDeviceGetRunningProcessDetailList(device, plist)));
+        }
+        // SAFETY: the application's own, as NVML would read it.
+        let list = unsafe { &mut *plist };
+        let ask = |count: &mut u32, room: *mut nvmlProcessDetail_v1_t| {
+            let mut asked = *list;
+            (asked.num_proc_array_entries, asked.proc_array) = (*count, room);
+            let result = real!(nvmlDeviceGetRunningProcessDetailList(
+                device,
+                &raw mut asked
+            ));
+            *count = asked.num_proc_array_entries;
+            result
+        };
+        // SAFETY: the entry type of this function.
+        let entries = unsafe { whole(ask)? };
+        // SAFETY: the application's own room, of the length it names.
+        unsafe {
+            hand_out(
+                entries,
+                &raw mut list.num_proc_array_entries,
+                list.proc_array,
+            )
+        }
+    })
+}
+
+pub unsafe extern "C" fn nvmlDeviceGetProcessUtilization(
+    device: nvmlDevice_t,
+    utilization: *mut nvmlProcessUtilizationSample_t,
+    process_samples_count: *mut u32,
+    last_seen_time_stamp: u64,
+) -> nvmlReturn_t {
+    guard(|| {
+        let since = last_seen_time_stamp;
+        if process_samples_count.is_null() || lane(device)?.is_none() {
+            return Ok(real!(nvmlDeviceGetProcessUtilization(
+                device,
+                utilization,
+                process_samples_count,
+                since
+            )));
+        }
+        let ask = |count: &mut u32, room: *mut nvmlProcessUtilizationSample_t| {
+            real!(nvmlDeviceGetProcessUtilization(device, room, count, since))
+        };
+        // SAFETY: the entry type of this function; the application's own pointers.
+        unsafe { hand_out(whole(ask)?, process_samples_count, utilization) }
+    })
+}
+
+pub unsafe extern "C" fn nvmlDeviceGetProcessesUtilizationInfo(
+    device: nvmlDevice_t,
+    proceses_util_info: *mut nvmlProcessesUtilizationInfo_t,
+) -> nvmlReturn_t {
+    guard(|| {
+        let info = proceses_util_info;
+        if info.is_null() || lane(device)?.is_none() {
+            return Ok(real!(nvmlDeviceGetProcessesUtilizationInfo(device, info)));
+        }
+        // SAFETY: the application's own, as NVML would read it.
+        let info = unsafe { &mut *info };
+        let ask = |count: &mut u32, room: *mut nvmlProcessUtilizationInfo_v1_t| {
+            let mut asked = *info;
+            (asked.process_samples_count, asked.proc_util_array) = (*count, room);
+            let result = real!(nvmlDeviceGetProcessesUtilizationInfo(
+                device,
+                &raw mut asked
+            ));
+            *count = asked.process_samples_count;
+            result
+        };
+        // SAFETY: the entry type of this function.
+        let entries = unsafe { whole(ask)? };
+        // SAFETY: the application's own room, of the length it names.
+        unsafe {
+            hand_out(
+                entries,
+                &raw mut info.process_samples_count,
+                info.proc_util_array,
+            )
+        }
+    })
+}
