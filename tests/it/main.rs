@@ -1,5 +1,7 @@
 //! Real processes on a simulated GPU: every test starts its own daemon in its own directories.
 
+mod command;
 mod containers;
 mod daemon;
+mod demo;
 mod harness;

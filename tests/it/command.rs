@@ -1,0 +1,225 @@
+//! `gpuslice run` and `ps` as a person uses them: real tenants, both doors, bad input.
+
+use crate::harness::node::Node;
+use crate::harness::{eventually, is_root, skip, target_dir};
+use gpuslice_wire::units::GIB;
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+/// The doors that can be tried here.
+fn doors() -> Vec<&'static str> {
+    if is_root() {
+        return vec!["preload", "replace"];
+    }
+    skip("doors", "the replacement door needs root");
+    vec!["preload"]
+}
+
+fn gpuslice() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_gpuslice"));
+    command.stdin(Stdio::null());
+    command
+}
+
+/// `gpuslice run` on the staged simulated driver with a device of its own.
+fn run(options: &[&str], command: &[&str]) -> Output {
+    let mut run = gpuslice();
+    run.arg("run").args(options).arg("--driver-dir").arg(driver()).arg("--").args(command);
+    run.env("GPUSLICE_SIM", "mem=4GiB").output().expect("gpuslice starts")
+}
+
+fn driver() -> PathBuf {
+    let staged = target_dir().join("sim");
+    assert!(staged.exists(), "not staged; run packaging/stage debug");
+    staged
+}
+
+fn tenant() -> String {
+    target_dir().join("tenant").display().to_string()
+}
+
+/// The event of that kind among the JSON lines a tenant printed.
+fn event(output: &Output, kind: &str) -> Value {
+    let text = String::from_utf8_lossy(&output.stdout);
+    let events = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let found = events.into_iter().find(|event| event["event"] == kind);
+    found.unwrap_or_else(|| panic!("no {kind} event: {output:?}"))
+}
+
+#[test]
+fn a_command_sees_its_cap_and_no_more() {
+    for door in doors() {
+        let output = run(
+            &["--memory", "1GiB", "--door", door],
+            &[&tenant(), "--step-mib", "64", "--no-launch"],
+        );
+        assert!(output.status.success(), "{door}: {output:?}");
+        let memory = event(&output, "memory");
+        assert_eq!(memory["total"], GIB, "{door}");
+        assert_eq!(memory["refusal"], 2, "{door}");
+        let got = memory["got"].as_u64().expect("a number");
+        assert!(got <= GIB && got >= GIB - 2 * (64 << 20), "{door}: {got}");
+    }
+}
+
+#[test]
+fn kernels_run_to_their_end_in_a_slice() {
+    for door in doors() {
+        let output = run(
+            &["--memory", "1GiB", "--door", door],
+            &[&tenant(), "--seconds", "0.3", "--kernel-us", "100"],
+        );
+        assert!(output.status.success(), "{door}: {output:?}");
+        let end = event(&output, "end");
+        assert_eq!(end["launched"], end["finished"], "{door}");
+        assert!(end["launched"].as_u64() > Some(100), "{door}: {end}");
+    }
+}
+
+#[test]
+fn the_commands_status_is_ours() {
+    for (script, code) in [("exit 0", 0), ("exit 7", 7), ("kill -TERM $$", 128 + 15)] {
+        let output = run(&["--memory", "1GiB"], &["sh", "-c", script]);
+        assert_eq!(output.status.code(), Some(code), "{script}: {output:?}");
+    }
+    let output = run(&["--memory", "1GiB"], &["/nonexistent/program"]);
+    assert!(!output.status.success());
+    assert!(String::from_utf8_lossy(&output.stderr).contains("/nonexistent/program"), "{output:?}");
+}
+
+#[test]
+fn it_says_which_door_and_driver_it_uses() {
+    for door in doors() {
+        let output = run(&["--memory", "1GiB", "--door", door], &["true"]);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        let word = if door == "replace" { "replacement" } else { "preload" };
+        assert!(said.contains(word) && said.contains("simulated GPU"), "{said}");
+        let quiet = run(&["--memory", "1GiB", "--door", door, "--quiet"], &["true"]);
+        assert!(quiet.stderr.is_empty(), "{quiet:?}");
+    }
+}
+
+#[test]
+fn bad_wishes_are_refused_with_their_reason() {
+    let cases: [(&[&str], &str); 12] = [
+        (&["--memory", "0"], "at least one byte"),
+        (&["--memory", "-1"], "a size is"),
+        (&["--memory", "1e30"], "a size is"),
+        (&["--memory", "8GB"], "write 8GiB"),
+        (&["--memory", "5GiB"], "4GiB"),
+        (&["--memory", "1GiB", "--weight", "0"], "1 to 1000"),
+        (&["--memory", "1GiB", "--weight", "1000000000"], "1 to 1000"),
+        (&["--memory", "1GiB", "--share", "101"], "1 to 100"),
+        (&["--memory", "1GiB", "--share", "50", "--weight", "2"], "cannot be used with"),
+        (&["--memory", "1GiB", "--gpus", "9"], "9"),
+        (&["--memory", "1GiB", "--gpus", "first"], "all"),
+        (&[], "--memory"),
+    ];
+    for (options, expected) in cases {
+        let output = run(options, &["echo", "it ran"]);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && output.stdout.is_empty(), "{options:?}: {output:?}");
+        assert!(said.contains(expected), "{options:?}: {said}");
+    }
+}
+
+#[test]
+fn a_directory_without_a_driver_is_named() {
+    let empty = tempfile::tempdir().expect("a directory");
+    let output = gpuslice()
+        .args(["run", "--memory", "1GiB", "--driver-dir"])
+        .arg(empty.path())
+        .args(["--", "true"])
+        .output()
+        .expect("gpuslice starts");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("has no libcuda.so.1"), "{output:?}");
+}
+
+#[test]
+fn without_a_daemon_ps_says_what_to_do() {
+    let empty = tempfile::tempdir().expect("a directory");
+    let output = gpuslice().args(["ps", "--runtime-dir"]).arg(empty.path()).output().expect("it starts");
+    assert!(!output.status.success());
+    assert!(String::from_utf8_lossy(&output.stderr).contains("start gpusliced"), "{output:?}");
+}
+
+fn ps(node: &Node) -> Value {
+    let output = gpuslice().args(["ps", "--json", "--runtime-dir"]).arg(node.runtime_dir()).output();
+    let output = output.expect("it starts");
+    assert!(output.status.success(), "{output:?}");
+    serde_json::from_slice(&output.stdout).expect("JSON")
+}
+
+/// Starts a tenant in a slice of the node's daemon.
+fn tenant_of(node: &Node, name: &str, seconds: &str) -> std::process::Child {
+    let mut command = gpuslice();
+    command.args(["run", "--memory", "1GiB", "--name", name, "--runtime-dir"]);
+    command.arg(node.runtime_dir()).args(["--", &tenant(), "--seconds", seconds]);
+    command.env("GPUSLICE_SIM_DEVICE", node.root().join("device"));
+    command.stdout(Stdio::null()).spawn().expect("gpuslice starts")
+}
+
+fn slice_named(view: &Value, name: &str) -> Option<Value> {
+    let all = view["slices"].as_array().expect("slices");
+    all.iter().find(|slice| slice["name"] == name).cloned()
+}
+
+#[test]
+fn ps_shows_a_running_tenant_until_it_ends() {
+    let node = Node::start();
+    let mut child = tenant_of(&node, "seen", "60");
+    let busy = |slice: Value| {
+        slice["denied"].as_u64() > Some(0)
+            && slice["launches"].as_u64() > Some(0)
+            && slice["memory_used"].as_u64() > Some(GIB / 2)
+            && slice["memory_used"].as_u64() <= slice["memory_cap"].as_u64()
+    };
+    eventually("the tenant at work", || slice_named(&ps(&node), "seen").is_some_and(busy));
+    interrupt(&child);
+    child.wait().expect("it ends");
+    eventually("the slice is gone", || slice_named(&ps(&node), "seen").is_none());
+}
+
+/// Ends the tenant under `gpuslice run`, as a person would by Ctrl-C at a terminal.
+fn interrupt(run: &std::process::Child) {
+    let children = format!("/proc/{0}/task/{0}/children", run.id());
+    let children = std::fs::read_to_string(children).expect("a live process");
+    for child in children.split_whitespace() {
+        let pid = nix::unistd::Pid::from_raw(child.parse().expect("a pid"));
+        nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGINT).expect("a live child");
+    }
+}
+
+#[test]
+fn tenants_outlive_their_daemon_and_are_known_again() {
+    let mut node = Node::start();
+    let mut child = tenant_of(&node, "survivor", "60");
+    let used = |view: &Value| slice_named(view, "survivor").and_then(|s| s["memory_used"].as_u64());
+    eventually("memory taken", || used(&ps(&node)) > Some(GIB / 2));
+    let before = used(&ps(&node));
+    node.end_daemon(nix::sys::signal::Signal::SIGKILL);
+    std::thread::sleep(std::time::Duration::from_millis(400));
+    assert!(child.try_wait().expect("wait").is_none(), "the tenant died with its daemon");
+    node.start_daemon(&[]);
+    eventually("the books are right again", || used(&ps(&node)) == before);
+    let launches = |view: &Value| slice_named(view, "survivor").and_then(|s| s["launches"].as_u64());
+    let then = launches(&ps(&node));
+    eventually("it goes on launching", || launches(&ps(&node)) > then);
+    interrupt(&child);
+    child.wait().expect("it ends");
+}
+
+/// Nothing of ours is left in the places where it would be.
+pub fn leftovers() -> Vec<String> {
+    let mut found = Vec::new();
+    for dir in ["/tmp", "/dev/shm"] {
+        for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if ["gpuslice-demo-", "gpuslice-lib-"].iter().any(|prefix| name.starts_with(prefix)) {
+                found.push(Path::new(dir).join(name).display().to_string());
+            }
+        }
+    }
+    found
+}
