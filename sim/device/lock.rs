@@ -124,3 +124,73 @@ pub(crate) fn wake(word: &AtomicU32, count: i32) {
     // SAFETY: as in `wait`.
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, count) };
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layout::FILE_BYTES;
+    use std::fs::OpenOptions;
+    use std::sync::atomic::AtomicBool;
+    use std::time::{Duration, Instant};
+
+    fn mapping(name: &str) -> Mapping {
+        let path = format!("/dev/shm/gpuslice-sim-lock-{}-{name}", std::process::id());
+        let mut options = OpenOptions::new();
+        let file = options
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .open(&path)
+            .unwrap();
+        std::fs::remove_file(&path).unwrap();
+        file.set_len(FILE_BYTES as u64).unwrap();
+        Mapping::new(&file).unwrap()
+    }
+
+    #[test]
+    fn one_at_a_time() {
+        let mapping = mapping("exclusion");
+        std::thread::scope(|scope| {
+            for slot in 0..4 {
+                let mapping = &mapping;
+                scope.spawn(move || {
+                    for _ in 0..5000 {
+                        let (mut state, died) = acquire(mapping, slot, false, |_| false);
+                        assert!(!died);
+                        let seen = state.event_count;
+                        std::hint::spin_loop();
+                        state.event_count = seen + 1;
+                    }
+                });
+            }
+        });
+        assert_eq!(acquire(&mapping, 0, false, |_| false).0.event_count, 20_000);
+    }
+
+    #[test]
+    fn a_dead_owner_is_succeeded_and_a_living_one_waited_for() {
+        let mapping = mapping("dead");
+        std::mem::forget(acquire(&mapping, 7, false, |_| false));
+        let (guard, died) = acquire(&mapping, 3, false, |slot| slot == 7);
+        assert!(died);
+        let released = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let (_guard, died) = acquire(&mapping, 4, false, |slot| slot == 7);
+                assert!(!died && released.load(Ordering::SeqCst));
+            });
+            std::thread::sleep(Duration::from_millis(30));
+            released.store(true, Ordering::SeqCst);
+            drop(guard);
+        });
+    }
+
+    #[test]
+    fn a_new_process_in_a_dead_owners_place_knows_it() {
+        let mapping = mapping("new");
+        std::mem::forget(acquire(&mapping, 7, false, |_| false));
+        let began = Instant::now();
+        let (_guard, died) = acquire(&mapping, 7, true, |_| false);
+        assert!(died && began.elapsed() < Duration::from_secs(1));
+    }
+}

@@ -243,6 +243,40 @@ fn looking_changes_nothing() {
     }
 }
 
+/// A long time without a look comes to the same as the same time in small pieces.
+#[test]
+fn rounds_can_be_skipped() {
+    let (mut often, ids) = machine(3);
+    let (mut seldom, _) = machine(3);
+    let hour = 3_600_000 * MS;
+    for state in [&mut often, &mut seldom] {
+        look(state, START + MS / 3);
+        push(state, ids[0], u64::MAX);
+        push(state, ids[1], 700_001 * MS + 17);
+        push(state, ids[1], 5 * MS);
+        push(state, ids[2], 1_200_000 * MS);
+    }
+    for second in 1..3600 {
+        look(&mut often, START + second * 1000 * MS);
+    }
+    look(&mut often, START + hour);
+    look(&mut seldom, START + hour);
+    for &id in &ids {
+        assert_eq!(busy(&often, id), busy(&seldom, id));
+        let load = |state: &State| {
+            state.contexts[usize::from(id.index)]
+                .load
+                .percent(START + hour, 10)
+        };
+        assert_eq!(load(&often), load(&seldom));
+    }
+    for seq in 0..2 {
+        assert_eq!(status(&often, ids[1], seq), status(&seldom, ids[1], seq));
+    }
+    assert_eq!(often.gpus[0].busy_ns, seldom.gpus[0].busy_ns);
+    assert_eq!(often.gpus[0].clock_ns, seldom.gpus[0].clock_ns);
+}
+
 #[test]
 fn load_is_the_busy_share_of_the_window() {
     let (mut state, ids) = machine(1);
