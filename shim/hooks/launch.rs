@@ -7,19 +7,13 @@ use crate::gate::{self, Flavour, Work};
 use crate::guard::guard;
 use crate::link;
 use crate::real;
+use crate::resolve::slot;
+use core::mem::transmute;
+use gpuslice_nvabi::sig;
 use gpuslice_nvabi::types::*;
-use gpuslice_nvabi::types::{CUDA_LAUNCH_PARAMS, CUlaunchConfig};
 
-/// Runs `call` at once if the gate is open, else when it lets the work through. `work` is made up only
-/// in the latter case.
-#[inline(always)]
-fn launch(work: impl FnOnce() -> Work, call: impl FnOnce() -> CUresult) -> CUresult {
-    if gate::open() {
-        return call();
-    }
-    through_the_gate(work, call)
-}
-
+/// Takes a launch through the gate. Never inlined into the hooks: they must stay so small that their
+/// arguments stay where the caller put them.
 #[cold]
 #[inline(never)]
 fn through_the_gate(work: impl FnOnce() -> Work, call: impl FnOnce() -> CUresult) -> CUresult {
@@ -29,47 +23,94 @@ fn through_the_gate(work: impl FnOnce() -> Work, call: impl FnOnce() -> CUresult
     })
 }
 
-/// The five launches that name grid, block, shared memory and stream one by one.
-macro_rules! kernels {
-    ($($name:ident $flavour:ident ($($last:ident),*);)*) => {$(
-        #[inline]
-        pub unsafe extern "C" fn $name(
-            f: CUfunction,
-            grid_dim_x: u32,
-            grid_dim_y: u32,
-            grid_dim_z: u32,
-            block_dim_x: u32,
-            block_dim_y: u32,
-            block_dim_z: u32,
-            shared_mem_bytes: u32,
-            h_stream: CUstream,
-            $($last: *mut *mut c_void,)*
-        ) -> CUresult {
-            let grid = [grid_dim_x, grid_dim_y, grid_dim_z];
-            let block = [block_dim_x, block_dim_y, block_dim_z];
-            launch(
-                || Work::kernel(f, grid, block, h_stream, Flavour::$flavour),
-                || real!($name(
-                    f, grid_dim_x, grid_dim_y, grid_dim_z, block_dim_x, block_dim_y, block_dim_z,
-                    shared_mem_bytes, h_stream, $($last),*
-                )),
-            )
+/// Defines hooks: straight on while the gate is open; else `$work`, made up only then, goes through
+/// it. Both ways are calls with the hook's own arguments at its very end, which the compiler turns
+/// into jumps.
+macro_rules! launches {
+    ($($(#[$doc:meta])* $name:ident($($arg:ident: $ty:ty),* $(,)?) as $work:expr;)*) => {
+        $(
+            $(#[$doc])*
+            #[inline(always)]
+            pub unsafe extern "C" fn $name($($arg: $ty),*) -> CUresult {
+                let real = slot::$name.known();
+                if gate::open() && !real.is_null() {
+                    // SAFETY: the real function of that name, with its row's signature.
+                    let real: sig::$name = unsafe { transmute(real) };
+                    // SAFETY: the application's own arguments.
+                    return unsafe { real($($arg),*) };
+                }
+                // SAFETY: as above.
+                unsafe { slowly::$name($($arg),*) }
+            }
+        )*
+
+        /// The same hooks while the gate is closed.
+        mod slowly {
+            use super::*;
+            $(
+                #[cold]
+                #[inline(never)]
+                pub unsafe extern "C" fn $name($($arg: $ty),*) -> CUresult {
+                    through_the_gate(|| $work, || real!($name($($arg),*)))
+                }
+            )*
         }
-    )*};
+    };
 }
-kernels! {
-    cuLaunchKernel Legacy (kernel_params, extra);
-    cuLaunchKernel_ptsz PerThread (kernel_params, extra);
-    cuLaunchCooperativeKernel Legacy (kernel_params);
-    cuLaunchCooperativeKernel_ptsz PerThread (kernel_params);
+
+launches! {
+    cuLaunchKernel(
+        f: CUfunction, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32,
+        block_z: u32, shared: u32, stream: CUstream, params: *mut *mut c_void, extra: *mut *mut c_void,
+    ) as Work::kernel(
+        f, [grid_x, grid_y, grid_z], [block_x, block_y, block_z], stream, Flavour::Legacy,
+    );
+    cuLaunchKernel_ptsz(
+        f: CUfunction, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32,
+        block_z: u32, shared: u32, stream: CUstream, params: *mut *mut c_void, extra: *mut *mut c_void,
+    ) as Work::kernel(
+        f, [grid_x, grid_y, grid_z], [block_x, block_y, block_z], stream, Flavour::PerThread,
+    );
+    cuLaunchCooperativeKernel(
+        f: CUfunction, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32,
+        block_z: u32, shared: u32, stream: CUstream, params: *mut *mut c_void,
+    ) as Work::kernel(
+        f, [grid_x, grid_y, grid_z], [block_x, block_y, block_z], stream, Flavour::Legacy,
+    );
+    cuLaunchCooperativeKernel_ptsz(
+        f: CUfunction, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32,
+        block_z: u32, shared: u32, stream: CUstream, params: *mut *mut c_void,
+    ) as Work::kernel(
+        f, [grid_x, grid_y, grid_z], [block_x, block_y, block_z], stream, Flavour::PerThread,
+    );
+    cuLaunchKernelEx(
+        config: *const CUlaunchConfig, f: CUfunction, params: *mut *mut c_void,
+        extra: *mut *mut c_void,
+    ) as configured(config, f, Flavour::Legacy);
+    cuLaunchKernelEx_ptsz(
+        config: *const CUlaunchConfig, f: CUfunction, params: *mut *mut c_void,
+        extra: *mut *mut c_void,
+    ) as configured(config, f, Flavour::PerThread);
+    /// One launch on several GPUs: it waits for the turn on the current one.
+    cuLaunchCooperativeKernelMultiDevice(
+        list: *mut CUDA_LAUNCH_PARAMS, devices: u32, flags: u32,
+    ) as first_of(list, devices);
+    cuLaunch(f: CUfunction) as plain(f, 1, 1, CUstream::NULL);
+    cuLaunchGrid(f: CUfunction, width: i32, height: i32) as plain(f, width, height, CUstream::NULL);
+    cuLaunchGridAsync(
+        f: CUfunction, width: i32, height: i32, stream: CUstream,
+    ) as plain(f, width, height, stream);
+    cuGraphLaunch(
+        graph: CUgraphExec, stream: CUstream,
+    ) as Work::graph(graph, stream, Flavour::Legacy);
+    cuGraphLaunch_ptsz(
+        graph: CUgraphExec, stream: CUstream,
+    ) as Work::graph(graph, stream, Flavour::PerThread);
 }
 
 /// The work of a launch that is described in a structure.
-///
-/// # Safety
-/// `config` is null or readable.
-unsafe fn configured(config: *const CUlaunchConfig, f: CUfunction, flavour: Flavour) -> Work {
-    // SAFETY: as the function's head says.
+fn configured(config: *const CUlaunchConfig, f: CUfunction, flavour: Flavour) -> Work {
+    // SAFETY: null, or the application's own, which the driver is about to read.
     match unsafe { config.as_ref() } {
         Some(c) => {
             let grid = [c.grid_dim_x, c.grid_dim_y, c.grid_dim_z];
@@ -80,116 +121,23 @@ unsafe fn configured(config: *const CUlaunchConfig, f: CUfunction, flavour: Flav
     }
 }
 
-#[inline]
-pub unsafe extern "C" fn cuLaunchKernelEx(
-    config: *const CUlaunchConfig,
-    f: CUfunction,
-    kernel_params: *mut *mut c_void,
-    extra: *mut *mut c_void,
-) -> CUresult {
-    launch(
-        // SAFETY: the application's own, which the driver is about to read.
-        || unsafe { configured(config, f, Flavour::Legacy) },
-        || real!(cuLaunchKernelEx(config, f, kernel_params, extra)),
-    )
-}
-
-#[inline]
-pub unsafe extern "C" fn cuLaunchKernelEx_ptsz(
-    config: *const CUlaunchConfig,
-    f: CUfunction,
-    kernel_params: *mut *mut c_void,
-    extra: *mut *mut c_void,
-) -> CUresult {
-    launch(
-        // SAFETY: the application's own, which the driver is about to read.
-        || unsafe { configured(config, f, Flavour::PerThread) },
-        || real!(cuLaunchKernelEx_ptsz(config, f, kernel_params, extra)),
-    )
-}
-
-/// One launch on several GPUs: it waits for the turn on the current one.
-pub unsafe extern "C" fn cuLaunchCooperativeKernelMultiDevice(
-    launch_params_list: *mut CUDA_LAUNCH_PARAMS,
-    num_devices: u32,
-    flags: u32,
-) -> CUresult {
-    let first = || {
-        // SAFETY: null, or the application's own list, which the driver is about to read.
-        match unsafe { launch_params_list.as_ref() } {
-            Some(p) if num_devices > 0 => {
-                let grid = [p.grid_dim_x, p.grid_dim_y, p.grid_dim_z];
-                let block = [p.block_dim_x, p.block_dim_y, p.block_dim_z];
-                Work::kernel(p.function, grid, block, p.h_stream, Flavour::Legacy)
-            }
-            _ => plain(CUfunction::NULL, 0, 0, CUstream::NULL),
+/// The first of several GPUs' launches.
+fn first_of(list: *const CUDA_LAUNCH_PARAMS, devices: u32) -> Work {
+    // SAFETY: null, or the application's own list, which the driver is about to read.
+    match unsafe { list.as_ref() } {
+        Some(p) if devices > 0 => {
+            let grid = [p.grid_dim_x, p.grid_dim_y, p.grid_dim_z];
+            let block = [p.block_dim_x, p.block_dim_y, p.block_dim_z];
+            Work::kernel(p.function, grid, block, p.h_stream, Flavour::Legacy)
         }
-    };
-    let call = || {
-        real!(cuLaunchCooperativeKernelMultiDevice(
-            launch_params_list,
-            num_devices,
-            flags
-        ))
-    };
-    launch(first, call)
+        _ => plain(CUfunction::NULL, 0, 0, CUstream::NULL),
+    }
 }
 
 /// The work of a launch from before CUDA 4, whose block was set on the function.
 fn plain(f: CUfunction, width: i32, height: i32, stream: CUstream) -> Work {
-    Work::kernel(
-        f,
-        [width as u32, height as u32, 1],
-        [1; 3],
-        stream,
-        Flavour::Legacy,
-    )
-}
-
-pub unsafe extern "C" fn cuLaunch(f: CUfunction) -> CUresult {
-    launch(|| plain(f, 1, 1, CUstream::NULL), || real!(cuLaunch(f)))
-}
-
-pub unsafe extern "C" fn cuLaunchGrid(
-    f: CUfunction,
-    grid_width: i32,
-    grid_height: i32,
-) -> CUresult {
-    launch(
-        || plain(f, grid_width, grid_height, CUstream::NULL),
-        || real!(cuLaunchGrid(f, grid_width, grid_height)),
-    )
-}
-
-pub unsafe extern "C" fn cuLaunchGridAsync(
-    f: CUfunction,
-    grid_width: i32,
-    grid_height: i32,
-    h_stream: CUstream,
-) -> CUresult {
-    launch(
-        || plain(f, grid_width, grid_height, h_stream),
-        || real!(cuLaunchGridAsync(f, grid_width, grid_height, h_stream)),
-    )
-}
-
-#[inline]
-pub unsafe extern "C" fn cuGraphLaunch(h_graph: CUgraphExec, h_stream: CUstream) -> CUresult {
-    launch(
-        || Work::graph(h_graph, h_stream, Flavour::Legacy),
-        || real!(cuGraphLaunch(h_graph, h_stream)),
-    )
-}
-
-#[inline]
-pub unsafe extern "C" fn cuGraphLaunch_ptsz(
-    h_graph_exec: CUgraphExec,
-    h_stream: CUstream,
-) -> CUresult {
-    launch(
-        || Work::graph(h_graph_exec, h_stream, Flavour::PerThread),
-        || real!(cuGraphLaunch_ptsz(h_graph_exec, h_stream)),
-    )
+    let grid = [width as u32, height as u32, 1];
+    Work::kernel(f, grid, [1; 3], stream, Flavour::Legacy)
 }
 
 pub unsafe extern "C" fn cuStreamDestroy(h_stream: CUstream) -> CUresult {

@@ -41,10 +41,16 @@ impl Slot {
         Slot(AtomicPtr::new(ptr::null_mut()))
     }
 
+    /// The address if it has been looked up, else null.
+    #[inline(always)]
+    pub fn known(&self) -> *mut c_void {
+        self.0.load(Ordering::Acquire)
+    }
+
     /// The address, looked up under `name` on first use; never null.
     #[inline(always)]
     pub fn get(&self, library: Library, name: &CStr) -> *mut c_void {
-        let known = self.0.load(Ordering::Acquire);
+        let known = self.known();
         if known.is_null() {
             self.fill(library, name)
         } else {
