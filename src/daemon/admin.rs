@@ -146,12 +146,15 @@ impl Daemon {
     fn may_admit(&self, container: &ContainerId) -> Result<(), (Denial, String)> {
         let dir = self.state.container_dir(container);
         speakable(&dir).map_err(|why| (Denial::Host, why.to_string()))?;
-        let limit = self.config.containers_max.get();
+        let limit = self.budget.containers;
         if self.slices.of(container).is_some() {
             return Ok(()); // the engine says so better
         }
-        if self.slices.len() as u64 >= limit {
-            let text = format!("containers_max = {limit} slices exist; end one or raise it");
+        if self.slices.len() >= usize::from(limit) {
+            let text = format!(
+                "{limit} slices exist, as many as containers_max and the daemon's descriptor \
+                 limit allow; end one first, or raise them"
+            );
             return Err((Denial::Capacity, text));
         }
         if dir.join("record").exists() {

@@ -6,6 +6,7 @@
 //! read it, and it is read when its turn comes.
 
 use crate::admin::Admin;
+use crate::budget::Budget;
 use crate::config::Config;
 use crate::places::Places;
 use crate::poll::{Poll, Source, now};
@@ -23,14 +24,6 @@ use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
 
-/// Admin connections at a time: that many containers can start at once.
-const ADMINS_MAX: u16 = 256;
-/// Descriptors beside those of containers and their processes.
-const FDS_OWN: u64 = 64 + ADMINS_MAX as u64;
-/// Descriptors of an attached process: connection, doorbell, pidfd.
-const FDS_PER_CLIENT: u64 = 3;
-/// Descriptors of a container: socket, page.
-const FDS_PER_CONTAINER: u64 = 2;
 /// Every so many heartbeats all claims are read, so that observers see processes that never ring.
 const CLAIMS_EVERY: u64 = 10;
 
@@ -54,10 +47,10 @@ pub struct Daemon {
     pub state: State,
     /// Where things are.
     pub places: Places,
-    /// As the administrator chose.
-    pub config: Config,
     /// What pages say about this daemon.
     pub life: Life,
+    /// How many of what there can be.
+    pub budget: Budget,
     /// Containers.
     pub slices: Slices,
     /// Connections of processes.
@@ -88,7 +81,7 @@ impl Daemon {
     /// # Errors
     /// What the system says.
     pub fn new(
-        config: Config,
+        config: &Config,
         places: Places,
         state: State,
         signals: SignalFd,
@@ -98,14 +91,18 @@ impl Daemon {
         let admin_listener = state.listen_admin()?;
         poll.add(&admin_listener, Source::AdminListener)?;
         poll.add(&signals, Source::Signal)?;
-        let containers = config.containers_max.get();
-        let left = fds.saturating_sub(FDS_OWN + containers * FDS_PER_CONTAINER) / FDS_PER_CLIENT;
-        let clients_max = left.clamp(1, CLIENTS_MAX as u64) as u16;
-        if usize::from(clients_max) < CLIENTS_MAX {
+        let budget = Budget::new(fds, config.containers_max.get());
+        if budget.is_short(config.containers_max.get()) {
+            let Budget {
+                containers,
+                clients,
+                ..
+            } = budget;
             tracing::warn!(
-                clients_max,
                 fds,
-                "few processes fit; raise the descriptor limit"
+                containers,
+                clients,
+                "fewer fit; raise the descriptor limit"
             );
         }
         let start = now();
@@ -118,11 +115,11 @@ impl Daemon {
                 epoch: start.0,
                 hard: config.hard_on_absence,
             },
-            config,
             slices: Slices::new(),
-            tenants: Slots::new(clients_max),
+            tenants: Slots::new(budget.clients),
             clients: vec![None; CLIENTS_MAX],
-            admins: Slots::new(ADMINS_MAX),
+            admins: Slots::new(budget.admins),
+            budget,
             admin_listener,
             greetings: VecDeque::new(),
             work: VecDeque::new(),

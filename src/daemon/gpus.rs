@@ -1,4 +1,5 @@
-//! The node's GPUs, as NVML says once at the start: identity, index, memory.
+//! The node's GPUs, as NVML says once at the start: identity, index, memory. A driver directory
+//! without NVML is asked through CUDA instead, by a child process ([`crate::probe`]).
 
 use crate::places::Driver;
 use gpuslice_wire::ids::{GpuUuid, NvmlIndex};
@@ -40,6 +41,14 @@ pub enum GpuError {
         /// Its UUID, as said.
         uuid: String,
     },
+    /// There is no NVML, and CUDA does not say what is needed either.
+    #[error("{library} has no libnvidia-ml.so.1 beside it, and asking it for its GPUs failed: {why}")]
+    Probe {
+        /// The library asked.
+        library: String,
+        /// What went wrong.
+        why: String,
+    },
     /// More than a node can have.
     #[error("{0} GPUs are more than the {GPUS_MAX} that one daemon serves")]
     TooMany(u32),
@@ -50,6 +59,13 @@ pub enum GpuError {
 /// # Errors
 /// [`GpuError`].
 pub fn find(driver: &Driver) -> Result<Vec<Gpu>, GpuError> {
+    if driver.nvml.is_empty() {
+        let library = driver.cuda.as_str();
+        return crate::probe::ask(library).map_err(|why| GpuError::Probe {
+            library: library.to_owned(),
+            why,
+        });
+    }
     let library = PathBuf::from(driver.nvml.as_str());
     let failed = |call| {
         let library = library.clone();

@@ -5,6 +5,7 @@
 #![deny(missing_docs)]
 
 mod admin;
+mod budget;
 mod config;
 mod daemon;
 mod effects;
@@ -14,6 +15,7 @@ mod pages;
 mod peer;
 mod places;
 mod poll;
+mod probe;
 mod slices;
 mod slots;
 mod sockets;

@@ -23,6 +23,10 @@ pub struct Options {
     #[arg(long, value_name = "DIR")]
     pub driver_dir: Option<PathBuf>,
 
+    /// Ask this libcuda.so.1 for its GPUs, print them and end; used by the daemon itself
+    #[arg(long, value_name = "LIBRARY", exclusive = true, hide = true)]
+    pub probe_cuda: Option<PathBuf>,
+
     /// Leave nothing behind at the end: all slices end with the daemon
     #[arg(long)]
     pub ephemeral: bool,

@@ -120,25 +120,28 @@ impl Places {
 }
 
 impl Driver {
+    /// The driver in `dir`: `libcuda.so.1`, and `libnvidia-ml.so.1` if there is one. Paths keep
+    /// those names, under which programs look for them, whatever they are links to.
     fn at(dir: &Path) -> Result<Driver, PlaceError> {
-        let real = |name: &str| {
-            let no_driver = |why| PlaceError::NoDriver {
-                dir: dir.to_owned(),
-                why,
-            };
-            dir.join(name).canonicalize().map_err(no_driver)
+        let no_driver = |why| PlaceError::NoDriver {
+            dir: dir.to_owned(),
+            why,
         };
-        let (cuda, nvml) = (real("libcuda.so.1")?, real("libnvidia-ml.so.1")?);
-        let device = match cuda.ends_with(SIMULATED_CUDA) {
+        let dir = std::path::absolute(dir).map_err(no_driver)?;
+        let (cuda, nvml) = (dir.join("libcuda.so.1"), dir.join("libnvidia-ml.so.1"));
+        let real = cuda.canonicalize().map_err(no_driver)?;
+        let device = match real.ends_with(SIMULATED_CUDA) {
             true => speakable(&gpuslice_sim_device::default_dir())?,
             false => HostPath::EMPTY,
         };
-        let dir = std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned());
         Ok(Driver {
-            dir,
             cuda: speakable(&cuda)?,
-            nvml: speakable(&nvml)?,
+            nvml: match nvml.exists() {
+                true => speakable(&nvml)?,
+                false => HostPath::EMPTY,
+            },
             device,
+            dir,
         })
     }
 }

@@ -38,6 +38,9 @@ pub fn main() -> ExitCode {
     if let Some(file) = &options.check {
         return check(file);
     }
+    if let Some(library) = &options.probe_cuda {
+        return probe(library);
+    }
     match serve(&options) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
@@ -56,6 +59,16 @@ fn check(file: &std::path::Path) -> ExitCode {
         }
         Err(why) => {
             complain(&why.to_string());
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn probe(library: &std::path::Path) -> ExitCode {
+    match crate::probe::print(library) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            complain(&why);
             ExitCode::FAILURE
         }
     }
@@ -81,7 +94,7 @@ fn serve(options: &Options) -> Result<(), Failure> {
     let gpus = gpus::find(&places.driver)?;
     let state = State::open(&places.runtime_dir)?;
     let driver = places.driver.dir.clone();
-    let mut daemon = Daemon::new(config, places, state, signals, fds)?;
+    let mut daemon = Daemon::new(&config, places, state, signals, fds)?;
     for gpu in &gpus {
         daemon.tell(Event::GpuFound {
             uuid: gpu.uuid,

@@ -14,7 +14,7 @@ use crate::sockets::{Received, accept, id_of, packet, receive, send};
 use gpuslice_engine::{Event, Token};
 use gpuslice_wire::frame::{FrameError, RequestId, decode};
 use gpuslice_wire::ids::{ClientId, ContainerId, Lane};
-use gpuslice_wire::limits::{CLIENTS_PER_CONTAINER_MAX, FRAME_BYTES_MAX, HELLO_DEADLINE_NS};
+use gpuslice_wire::limits::{FRAME_BYTES_MAX, HELLO_DEADLINE_NS};
 use gpuslice_wire::tenant::{Rejection, Reply, Request};
 use gpuslice_wire::units::Duration;
 use nix::errno::Errno;
@@ -67,7 +67,7 @@ impl Daemon {
                 Err(Errno::EMFILE | Errno::ENFILE) => return self.turn_away(listener),
                 Err(_) => return,
             };
-            if count >= CLIENTS_PER_CONTAINER_MAX {
+            if count >= self.budget.clients_per_container() {
                 say_rejected(fd.as_fd(), RequestId(0), Rejection::TooManyClients);
                 continue;
             }

@@ -115,7 +115,7 @@ fn promises_do_not_exceed_the_gpu_unless_allowed() {
     node.must_admit("c", Bytes(16 * GIB));
     let (why, text) = denied(node.admit("d", Bytes(GIB)));
     assert_eq!(why, Denial::Capacity);
-    assert!(text.contains("containers_max = 3"), "{text}");
+    assert!(text.contains("3 slices exist"), "{text}");
 }
 
 #[test]

@@ -1,15 +1,17 @@
 //! The daemon's beginning, end, sudden end and next life.
 
-use crate::harness::node::{Node, denied};
-use crate::harness::{eventually, wire};
-use gpuslice_wire::admin::{Answer, Denial};
+use crate::harness::node::{Node, admit, denied, id};
+use crate::harness::{Random, eventually, wire};
+use gpuslice_wire::admin::{Answer, Command as AdminCommand, Denial, MemoryAsk};
 use gpuslice_wire::ids::Lane;
 use gpuslice_wire::tenant::Reply;
 use gpuslice_wire::units::{Bytes, GIB, MIB};
-use nix::sys::signal::Signal;
+use nix::sys::signal::{Signal, kill};
+use std::collections::BTreeSet;
 use std::fs;
 use std::process::{Command, Output};
 use std::sync::atomic::Ordering::SeqCst;
+use std::time::Duration;
 
 fn run(command: &mut Command) -> Output {
     command.output().expect("it runs")
@@ -177,26 +179,66 @@ fn a_configuration_is_checked_with_its_line() {
 #[test]
 fn an_idle_daemon_sleeps_and_is_small() {
     let node = Node::start();
-    let switches = || {
-        let status = fs::read_to_string(format!("/proc/{}/status", node.pid())).expect("alive");
-        let field = |name: &str| -> u64 {
-            let line = status
-                .lines()
-                .find_map(|line| line.strip_prefix(name))
-                .expect("a field");
-            line.trim_end_matches("kB")
-                .trim()
-                .parse()
-                .expect("a number")
-        };
-        (field("voluntary_ctxt_switches:"), field("VmRSS:"))
-    };
-    let (before, _) = switches();
-    std::thread::sleep(std::time::Duration::from_millis(500));
-    let (after, rss_kib) = switches();
-    assert_eq!(before, after, "woke up without a reason");
-    assert!(
-        rss_kib < 20 * 1024,
-        "{rss_kib} KiB resident in a build for tests"
+    let before = node.status("voluntary_ctxt_switches:");
+    std::thread::sleep(Duration::from_millis(500));
+    assert_eq!(
+        before,
+        node.status("voluntary_ctxt_switches:"),
+        "woke up without a reason"
     );
+    assert!(
+        node.rss_kib() < 20 * 1024,
+        "{} KiB in a build for tests",
+        node.rss_kib()
+    );
+}
+
+/// Killed at random moments of a storm of admissions and dismissals: what was answered holds, and
+/// what was in flight is there whole or not at all.
+#[test]
+fn a_kill_at_any_moment_loses_no_promise() {
+    let mut random = Random(0xD1E);
+    let mut node = Node::start();
+    let mut promised: BTreeSet<String> = BTreeSet::new();
+    for round in 0..30u64 {
+        let daemon = node.pid();
+        let patience = Duration::from_micros(random.below(8_000));
+        let killer = std::thread::spawn(move || {
+            std::thread::sleep(patience);
+            kill(daemon, Signal::SIGKILL).expect("it lives");
+        });
+        let mut in_flight = String::new();
+        if let Ok(admin) = node.try_admin() {
+            for n in 0.. {
+                let name = format!("c{}", random.below(8));
+                in_flight = name.clone();
+                let command = match promised.contains(&name) {
+                    true => AdminCommand::Dismiss {
+                        container: id(&name),
+                    },
+                    false => admit(&name, "any", MemoryAsk::Exactly(Bytes(1 << 20))),
+                };
+                match admin.try_ask(&command) {
+                    None => break,
+                    Some(Answer::Admitted { .. }) => drop(promised.insert(name)),
+                    Some(Answer::Dismissed {}) => drop(promised.remove(&name)),
+                    Some(other) => panic!("round {round}, {n}: {other:?}"),
+                }
+                in_flight.clear();
+            }
+        }
+        killer.join().expect("killed");
+        node.end_daemon(Signal::SIGKILL);
+        node.start_daemon(&[]);
+        let mut listed = node.containers();
+        // What was asked last and not answered may have happened or not.
+        promised.remove(&in_flight);
+        if listed.remove(&in_flight) {
+            assert_eq!(node.dismiss(&in_flight), Answer::Dismissed {});
+        }
+        assert_eq!(listed, promised, "round {round}");
+        listed
+            .iter()
+            .for_each(|name| drop(node.tenant(name).attach(Bytes::ZERO)));
+    }
 }

@@ -3,11 +3,15 @@
 
 use crate::harness::node::Node;
 use crate::harness::wire::{Connection, TenantClient};
+use crate::harness::{Random, kernel, skip};
+use gpuslice_wire::admin::{Answer, Denial};
 use gpuslice_wire::frame::{RequestId, encode};
 use gpuslice_wire::ids::Lane;
 use gpuslice_wire::limits::{CLIENTS_PER_CONTAINER_MAX, FRAME_BYTES_MAX, LANES_MAX, WIRE_VERSION};
 use gpuslice_wire::tenant::{Rejection, Reply, Request};
 use gpuslice_wire::units::{Bytes, GIB, MIB};
+use nix::sys::wait::waitpid;
+use nix::unistd::{ForkResult, fork};
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
@@ -235,4 +239,126 @@ fn not_reading_answers_ends_the_connection() {
         .count();
     assert!(sent < 1_000_000, "never disconnected");
     node.wait_refunded("a");
+}
+
+/// With few descriptors, a flood on one container's socket leaves enough for another container,
+/// its processes and the admin socket.
+#[test]
+fn few_descriptors_are_shared_out() {
+    let mut node = Node::new();
+    node.start_daemon_limited(96);
+    node.must_admit("a", Bytes(GIB));
+    let flood: Vec<TenantClient> = (0..200).map(|_| node.tenant("a")).collect();
+    node.must_admit("b", Bytes(GIB));
+    node.tenant("b").attach(Bytes::ZERO);
+    let mut given = 2;
+    let (why, text) = loop {
+        match node.admit(&format!("c{given}"), Bytes(1 << 20)) {
+            Answer::Denied { why, text } => break (why, text),
+            _ => given += 1,
+        }
+    };
+    assert_eq!(why, Denial::Capacity, "{text}");
+    assert!(given >= 4, "only {given} slices");
+    drop(flood);
+    node.tenant("b").attach(Bytes::ZERO);
+    assert_eq!(node.dismiss("a"), Answer::Dismissed {});
+    node.must_admit("another", Bytes(GIB));
+}
+
+/// A process that ends while a child of it keeps its connection open is over all the same.
+#[test]
+fn an_inherited_connection_does_not_outlive_its_process() {
+    let node = node();
+    if kernel() < (6, 5) {
+        return skip(
+            "an_inherited_connection_does_not_outlive_its_process",
+            "this kernel has no SO_PEERPIDFD (Linux 6.5)",
+        );
+    }
+    // SAFETY: the child only makes system calls and uses the C library's allocator, which glibc
+    // keeps usable after a fork.
+    match unsafe { fork() }.expect("forked") {
+        ForkResult::Parent { child } => {
+            waitpid(child, None).expect("it ended");
+        }
+        ForkResult::Child => {
+            let tenant = node.tenant("a");
+            tenant.attach(Bytes::ZERO);
+            tenant.reserve(0, MIB, MIB);
+            // SAFETY: as above; the grandchild holds the connection until its alarm ends it.
+            if matches!(unsafe { fork() }, Ok(ForkResult::Child)) {
+                nix::unistd::alarm::set(30);
+                loop {
+                    nix::unistd::pause();
+                }
+            }
+            // SAFETY: ends this process alone; nothing of the test is to run in it.
+            unsafe { libc::_exit(0) };
+        }
+    }
+    node.wait_refunded("a");
+}
+
+/// Nonsense of every kind, ten thousand times: the daemon lives, keeps its books and its size.
+#[test]
+fn random_packets_harm_nobody() {
+    let node = node();
+    node.must_admit("b", Bytes(GIB));
+    let victim = node.tenant("b");
+    victim.attach(Bytes::ZERO);
+    let before = node.rss_kib();
+    let mut random = Random(0x5EED);
+    for round in 0..1_000 {
+        let tenant = node.tenant("a");
+        if random.below(2) == 0 {
+            tenant.attach(Bytes::ZERO);
+        }
+        for _ in 0..10 {
+            let packet = nonsense(&mut random);
+            if tenant.0.send_raw(&packet, &[]).is_err() {
+                break;
+            }
+        }
+        if round % 100 == 0 {
+            assert!(
+                matches!(victim.reserve(0, 1, 1), Reply::Reserved { .. }),
+                "{round}"
+            );
+        }
+    }
+    node.wait_refunded("a");
+    let after = node.rss_kib();
+    assert!(
+        after < before + 8 * 1024,
+        "grew from {before} to {after} KiB"
+    );
+}
+
+/// A packet: noise, or a good frame with a few bytes changed or cut.
+fn nonsense(random: &mut Random) -> Vec<u8> {
+    let amount = Bytes(random.next());
+    let mut packet = match random.below(4) {
+        0 => vec![0; random.below(FRAME_BYTES_MAX as u64) as usize],
+        1 => attach(),
+        2 => frame(&Request::Release {
+            lane: Lane(random.below(16) as u8),
+            bytes: amount,
+        }),
+        _ => frame(&Request::Reserve {
+            lane: Lane(0),
+            need: Bytes(1),
+            wish: amount,
+        }),
+    };
+    for _ in 0..random.below(4) {
+        let at = random.below(packet.len() as u64 + 1) as usize;
+        if let Some(byte) = packet.get_mut(at) {
+            *byte = random.next() as u8;
+        }
+    }
+    if random.below(4) == 0 {
+        packet.truncate(random.below(packet.len() as u64 + 1) as usize);
+    }
+    packet
 }

@@ -71,3 +71,30 @@ pub fn skip(test: &str, why: &str) {
 pub fn is_root() -> bool {
     nix::unistd::geteuid().is_root()
 }
+
+/// The running kernel's version.
+pub fn kernel() -> (u32, u32) {
+    let name = nix::sys::utsname::uname().expect("a kernel");
+    let release = name.release().to_string_lossy().into_owned();
+    let mut numbers = release
+        .split(['.', '-'])
+        .map_while(|part| part.parse().ok());
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
+}
+
+/// Reproducible noise (xorshift64*).
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_F491_4F6C_DD1D)
+    }
+
+    /// Below `limit`, or 0.
+    pub fn below(&mut self, limit: u64) -> u64 {
+        self.next() % limit.max(1)
+    }
+}

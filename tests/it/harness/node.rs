@@ -7,10 +7,13 @@ use gpuslice_wire::ids::ContainerId;
 use gpuslice_wire::snapshot::Snapshot;
 use gpuslice_wire::text::{Name, Selector};
 use gpuslice_wire::units::{Bytes, Weight};
+use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::os::unix::fs::symlink;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Instant;
@@ -96,6 +99,20 @@ impl Node {
 
     /// Starts a daemon and waits until it is ready.
     pub fn start_daemon(&mut self, args: &[&str]) {
+        let command = self.daemon_command(args);
+        self.start_command(command);
+    }
+
+    /// Starts a daemon that may have only this many descriptors.
+    pub fn start_daemon_limited(&mut self, fds: u64) {
+        let mut command = self.daemon_command(&[]);
+        let limit = move || Ok(setrlimit(Resource::RLIMIT_NOFILE, fds, fds)?);
+        // SAFETY: between fork and exec only one system call is made.
+        unsafe { command.pre_exec(limit) };
+        self.start_command(command);
+    }
+
+    fn start_command(&mut self, mut command: Command) {
         assert!(self.daemon.is_none(), "one daemon at a time");
         let log = File::options()
             .append(true)
@@ -103,7 +120,6 @@ impl Node {
             .open(self.log_path())
             .expect("a log");
         let from = self.log().len();
-        let mut command = self.daemon_command(args);
         let child = command.stderr(log).spawn().expect("gpusliced starts");
         self.daemon = Some(child);
         let start = Instant::now();
@@ -140,6 +156,24 @@ impl Node {
         Pid::from_raw(self.daemon.as_ref().expect("a daemon").id() as i32)
     }
 
+    /// What the daemon has resident, KiB.
+    pub fn rss_kib(&self) -> u64 {
+        self.status("VmRSS:")
+    }
+
+    /// A number of the daemon's `/proc/<pid>/status`.
+    pub fn status(&self, name: &str) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.pid())).expect("alive");
+        let line = status
+            .lines()
+            .find_map(|line| line.strip_prefix(name))
+            .expect("a field");
+        line.trim_end_matches("kB")
+            .trim()
+            .parse()
+            .expect("a number")
+    }
+
     /// Ends the daemon by a signal.
     pub fn end_daemon(&mut self, signal: Signal) -> ExitStatus {
         kill(self.pid(), signal).expect("it lives");
@@ -152,7 +186,21 @@ impl Node {
 
     /// A new connection to the admin socket.
     pub fn admin(&self) -> AdminClient {
-        AdminClient::connect(&self.runtime_dir.join("admin.sock")).expect("the daemon answers")
+        self.try_admin().expect("the daemon answers")
+    }
+
+    /// The same of a daemon that may be gone.
+    pub fn try_admin(&self) -> nix::Result<AdminClient> {
+        AdminClient::connect(&self.runtime_dir.join("admin.sock"))
+    }
+
+    /// The containers that have a slice.
+    pub fn containers(&self) -> BTreeSet<String> {
+        let name = |row| match row {
+            Snapshot::Slice { container, .. } => Some(container.to_string()),
+            _ => None,
+        };
+        self.admin().list().into_iter().filter_map(name).collect()
     }
 
     /// A container's directory on the host.

@@ -150,10 +150,15 @@ impl AdminClient {
     }
 
     pub fn ask(&self, command: &Command) -> Answer {
-        self.0.send(7, command).expect("the daemon reads");
-        let (id, answer, _) = self.0.message().expect("an answer");
+        self.try_ask(command).expect("an answer")
+    }
+
+    /// The answer, unless the daemon ends before.
+    pub fn try_ask(&self, command: &Command) -> Option<Answer> {
+        self.0.send(7, command).ok()?;
+        let (id, answer, _) = self.0.message()?;
         assert_eq!(id, 7);
-        answer
+        Some(answer)
     }
 
     pub fn list(&self) -> Vec<Snapshot> {

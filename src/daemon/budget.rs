@@ -1,0 +1,89 @@
+//! Descriptors are shared out before anybody comes, so that a flood of one kind of connection can
+//! never leave none for another: whoever floods its own socket, the admin socket still answers and
+//! the next container still starts.
+
+use gpuslice_wire::limits::{CLIENTS_MAX, CLIENTS_PER_CONTAINER_MAX, CONTAINERS_MAX};
+
+/// The daemon's own: epoll, timer, signals, admin socket, lock, log, spare, files being written.
+const OWN: u64 = 32;
+/// As many containers can start at once as there are admin connections.
+const ADMINS_MAX: u64 = 256;
+/// A container has its socket and its page.
+const PER_CONTAINER: u64 = 2;
+/// A process has its connection, its doorbell and its pidfd.
+const PER_CLIENT: u64 = 3;
+
+/// How many of each there can be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Budget {
+    /// Admin connections.
+    pub admins: u16,
+    /// Containers with a slice.
+    pub containers: u16,
+    /// Connections of processes.
+    pub clients: u16,
+}
+
+impl Budget {
+    /// Shares out `fds` descriptors where the administrator wants up to `containers` containers.
+    pub fn new(fds: u64, containers: u64) -> Budget {
+        let fds = fds.saturating_sub(OWN);
+        let admins = (fds / 8).clamp(1, ADMINS_MAX);
+        let fds = fds.saturating_sub(admins);
+        // Half of the rest at most, so that containers always have room for processes.
+        let containers = (fds / 2 / PER_CONTAINER).clamp(1, containers.min(CONTAINERS_MAX as u64));
+        let fds = fds.saturating_sub(containers * PER_CONTAINER);
+        let clients = (fds / PER_CLIENT).clamp(1, CLIENTS_MAX as u64);
+        Budget {
+            admins: admins as u16,
+            containers: containers as u16,
+            clients: clients as u16,
+        }
+    }
+
+    /// Connections one container can have: never all.
+    pub fn clients_per_container(&self) -> usize {
+        usize::from(self.clients / 4).clamp(1, CLIENTS_PER_CONTAINER_MAX)
+    }
+
+    /// Whether the descriptor limit makes it smaller than it could be.
+    pub fn is_short(&self, containers: u64) -> bool {
+        usize::from(self.clients) < CLIENTS_MAX || u64::from(self.containers) < containers
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn plenty_gives_everything() {
+        let budget = Budget::new(1 << 20, 256);
+        assert_eq!(
+            budget,
+            Budget {
+                admins: 256,
+                containers: 256,
+                clients: CLIENTS_MAX as u16
+            }
+        );
+        assert!(!budget.is_short(256));
+        assert_eq!(budget.clients_per_container(), CLIENTS_PER_CONTAINER_MAX);
+    }
+
+    #[test]
+    fn what_is_promised_fits() {
+        for fds in 64..8192 {
+            for containers in [1, 7, 256] {
+                let budget = Budget::new(fds, containers);
+                let used = OWN
+                    + u64::from(budget.admins)
+                    + u64::from(budget.containers) * PER_CONTAINER
+                    + u64::from(budget.clients) * PER_CLIENT;
+                assert!(used <= fds, "{fds}: {budget:?}");
+                assert!(u64::from(budget.containers) <= containers && budget.clients >= 1);
+            }
+        }
+        assert!(Budget::new(1024, 256).is_short(256));
+    }
+}

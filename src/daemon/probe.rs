@@ -1,0 +1,109 @@
+//! Asks a CUDA driver for its GPUs where there is no NVML to ask.
+//!
+//! A driver maps hundreds of megabytes and starts threads, which the daemon must not carry for ever, so
+//! a child process of the same program loads it, prints a line per GPU (`UUID bytes`) and ends.
+
+// Calls into the driver; the daemon's other rooms have none.
+#![allow(unsafe_code)]
+
+use crate::gpus::Gpu;
+use gpuslice_nvabi::sig;
+use gpuslice_nvabi::types::{CUresult, CUuuid};
+use gpuslice_wire::ids::{GpuUuid, NvmlIndex};
+use gpuslice_wire::limits::GPUS_MAX;
+use gpuslice_wire::units::Bytes;
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// Runs the child and reads what it says.
+///
+/// # Errors
+/// What went wrong, in the child's own words where it had any.
+pub fn ask(library: &str) -> Result<Vec<Gpu>, String> {
+    let program = std::env::current_exe().map_err(|error| error.to_string())?;
+    let mut command = Command::new(program);
+    command.arg("--probe-cuda").arg(library).stdin(Stdio::null());
+    let output = command.output().map_err(|error| error.to_string())?;
+    if !output.status.success() {
+        return Err(String::from_utf8_lossy(&output.stderr).trim().to_owned());
+    }
+    parse(&String::from_utf8_lossy(&output.stdout))
+}
+
+fn parse(text: &str) -> Result<Vec<Gpu>, String> {
+    let gpu = |(index, line): (usize, &str)| {
+        let (uuid, total) = line.split_once(' ')?;
+        Some(Gpu {
+            uuid: uuid.parse().ok()?,
+            index: NvmlIndex(index as u32),
+            total: Bytes(total.parse().ok()?),
+        })
+    };
+    let gpus: Option<Vec<Gpu>> = text.lines().enumerate().map(gpu).collect();
+    gpus.filter(|all| all.len() <= GPUS_MAX)
+        .ok_or_else(|| format!("it said {text:?}"))
+}
+
+/// The child: loads the driver and prints its GPUs.
+///
+/// # Errors
+/// Which call failed.
+pub fn print(library: &Path) -> Result<(), String> {
+    let mut out = std::io::stdout().lock();
+    for (uuid, total) in devices(library)? {
+        writeln!(out, "{} {total}", GpuUuid(uuid)).map_err(|error| error.to_string())?;
+    }
+    Ok(())
+}
+
+fn devices(library: &Path) -> Result<Vec<([u8; 16], usize)>, String> {
+    // SAFETY: loading the driver runs its constructors, which is what is wanted.
+    let driver = unsafe { libloading::Library::new(library) }.map_err(|error| error.to_string())?;
+    let missing = |error: libloading::Error| error.to_string();
+    // SAFETY: the driver's functions of these names have the table's signatures.
+    let (init, count_of, uuid_of, total_of) = unsafe {
+        (
+            driver.get::<sig::cuInit>(b"cuInit\0").map_err(missing)?,
+            driver.get::<sig::cuDeviceGetCount>(b"cuDeviceGetCount\0").map_err(missing)?,
+            driver.get::<sig::cuDeviceGetUuid>(b"cuDeviceGetUuid\0").map_err(missing)?,
+            driver.get::<sig::cuDeviceTotalMem_v2>(b"cuDeviceTotalMem_v2\0").map_err(missing)?,
+        )
+    };
+    let check = |call: &str, result: CUresult| match result {
+        CUresult::SUCCESS => Ok(()),
+        CUresult(code) => Err(format!("{call} answered {code}")),
+    };
+    let mut count = 0;
+    // SAFETY: `count` is ours.
+    unsafe {
+        check("cuInit", init(0))?;
+        check("cuDeviceGetCount", count_of(&mut count))?;
+    }
+    let mut all = Vec::new();
+    for device in 0..count {
+        let (mut uuid, mut total) = (CUuuid::default(), 0);
+        // SAFETY: both are ours.
+        unsafe {
+            check("cuDeviceGetUuid", uuid_of(&mut uuid, device))?;
+            check("cuDeviceTotalMem", total_of(&mut total, device))?;
+        }
+        all.push((uuid.bytes.map(|byte| byte as u8), total));
+    }
+    Ok(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_child_says_is_checked() {
+        let uuid = "GPU-8932f937-d72c-4106-c12f-20bd9faed9f6";
+        let gpus = parse(&format!("{uuid} 1024\n")).expect("one GPU");
+        assert_eq!((gpus.len(), gpus[0].total), (1, Bytes(1024)));
+        for bad in ["x", &format!("{uuid}\n"), &format!("{uuid} -1\n"), &format!("{uuid} 1\n").repeat(17)] {
+            assert!(parse(bad).is_err(), "{bad}");
+        }
+    }
+}
