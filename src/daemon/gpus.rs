@@ -42,7 +42,9 @@ pub enum GpuError {
         uuid: String,
     },
     /// There is no NVML, and CUDA does not say what is needed either.
-    #[error("{library} has no libnvidia-ml.so.1 beside it, and asking it for its GPUs failed: {why}")]
+    #[error(
+        "{library} has no libnvidia-ml.so.1 beside it, and asking it for its GPUs failed: {why}"
+    )]
     Probe {
         /// The library asked.
         library: String,
