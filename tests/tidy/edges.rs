@@ -9,24 +9,59 @@ const ALLOWED: [(&str, &[&str], &[&str]); 13] = [
     ("gpuslice-wire", &[], &[]),
     ("gpuslice-nvabi", &[], &[]),
     ("gpuslice-engine", &["gpuslice-wire"], &[]),
-    ("gpuslice-hook", &["gpuslice-wire"], &["libc", "caps", "serde", "serde_json"]),
-    ("gpuslice-shim", &["gpuslice-wire", "gpuslice-nvabi"], &["libc", "hashbrown"]),
-    ("gpuslice-shim-preload", &["gpuslice-shim", "gpuslice-nvabi", "gpuslice-wire"], &["libc"]),
-    ("gpuslice-shim-replace", &["gpuslice-shim", "gpuslice-nvabi", "gpuslice-wire"], &["libc"]),
-    ("gpuslice-shim-nvml", &["gpuslice-shim", "gpuslice-nvabi", "gpuslice-wire"], &["libc"]),
+    (
+        "gpuslice-hook",
+        &["gpuslice-wire"],
+        &["libc", "caps", "serde", "serde_json"],
+    ),
+    (
+        "gpuslice-shim",
+        &["gpuslice-wire", "gpuslice-nvabi"],
+        &["libc", "hashbrown"],
+    ),
+    (
+        "gpuslice-shim-preload",
+        &["gpuslice-shim", "gpuslice-nvabi", "gpuslice-wire"],
+        &["libc"],
+    ),
+    (
+        "gpuslice-shim-replace",
+        &["gpuslice-shim", "gpuslice-nvabi", "gpuslice-wire"],
+        &["libc"],
+    ),
+    (
+        "gpuslice-shim-nvml",
+        &["gpuslice-shim", "gpuslice-nvabi", "gpuslice-wire"],
+        &["libc"],
+    ),
     ("gpuslice-sim-device", &[], &["libc"]),
-    ("gpuslice-sim-cuda", &["gpuslice-sim-device", "gpuslice-nvabi"], &["libc"]),
-    ("gpuslice-sim-nvml", &["gpuslice-sim-device", "gpuslice-nvabi"], &["libc"]),
+    (
+        "gpuslice-sim-cuda",
+        &["gpuslice-sim-device", "gpuslice-nvabi"],
+        &["libc"],
+    ),
+    (
+        "gpuslice-sim-nvml",
+        &["gpuslice-sim-device", "gpuslice-nvabi"],
+        &["libc"],
+    ),
     ("gpuslice-apps", &["gpuslice-nvabi"], &["libc"]),
     ("gpuslice-world", &["gpuslice-wire", "gpuslice-engine"], &[]),
 ];
 
 /// What the host package (daemon and CLI) uses of the house.
-const HOST: [&str; 3] = ["gpuslice-wire", "gpuslice-engine", "gpuslice-sim-device"];
+const HOST: [&str; 4] = [
+    "gpuslice-wire",
+    "gpuslice-engine",
+    "gpuslice-nvabi",
+    "gpuslice-sim-device",
+];
 
 fn packages() -> Vec<Value> {
     let mut command = Command::new(env!("CARGO"));
-    command.current_dir(root()).args(["metadata", "--no-deps", "--format-version=1", "--offline"]);
+    command
+        .current_dir(root())
+        .args(["metadata", "--no-deps", "--format-version=1", "--offline"]);
     let output = command.output().expect("cargo metadata");
     let value: Value = serde_json::from_slice(&output.stdout).expect("cargo metadata's JSON");
     value["packages"].as_array().expect("packages").clone()
@@ -57,7 +92,10 @@ fn dependencies_point_one_way() {
 #[test]
 fn the_cli_names_neither_engine_nor_abi() {
     let mut broken = Vec::new();
-    for source in super::all_sources().iter().filter(|source| source.path.starts_with("src/ctl/")) {
+    for source in super::all_sources()
+        .iter()
+        .filter(|source| source.path.starts_with("src/ctl/"))
+    {
         for word in ["gpuslice_engine", "gpuslice_nvabi"] {
             if source.text.contains(word) {
                 broken.push(format!("{}: {word}", source.path));
@@ -73,9 +111,14 @@ fn every_outside_dependency_has_a_reason() {
     for package in packages() {
         let manifest = package["manifest_path"].as_str().expect("path");
         let text = std::fs::read_to_string(manifest).expect("manifest");
-        for section in text.split("\n[").filter(|s| s.starts_with("dependencies]") || s.starts_with("dev-dependencies]")) {
+        for section in text
+            .split("\n[")
+            .filter(|s| s.starts_with("dependencies]") || s.starts_with("dev-dependencies]"))
+        {
             for line in section.lines().skip(1) {
-                let outside = line.contains('=') && !line.starts_with(['#', '[']) && !line.starts_with("gpuslice-");
+                let outside = line.contains('=')
+                    && !line.starts_with(['#', '['])
+                    && !line.starts_with("gpuslice-");
                 if outside && !line.contains('#') && !line.starts_with("libc") {
                     broken.push(format!("{manifest}: {line}"));
                 }

@@ -11,7 +11,10 @@ use std::process::Command;
 /// Runs cargo in the workspace; its output if it fails.
 fn cargo(arguments: &[&str]) -> Result<(), String> {
     let mut command = Command::new(env!("CARGO"));
-    command.current_dir(root()).args(arguments).env_remove("RUSTFLAGS");
+    command
+        .current_dir(root())
+        .args(arguments)
+        .env_remove("RUSTFLAGS");
     let output = command.output().map_err(|error| error.to_string())?;
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     match output.status.success() {
@@ -43,23 +46,38 @@ fn files_and_functions_are_short() {
         for function in source.functions() {
             if function.lines >= 70 {
                 let at = format!("{}:{}", source.path, function.line);
-                broken.push(format!("{at}: {} has {} lines", function.name, function.lines));
+                broken.push(format!(
+                    "{at}: {} has {} lines",
+                    function.name, function.lines
+                ));
             }
         }
     }
-    none("a file has at most 600 lines and a function fewer than 70", broken);
+    none(
+        "a file has at most 600 lines and a function fewer than 70",
+        broken,
+    );
 }
 
 #[test]
 fn every_file_says_what_it_is_for() {
     let silent = |source: &Source| !source.text.trim_start().starts_with("//!");
-    let broken = all_sources().into_iter().filter(silent).map(|source| source.path).collect();
+    let broken = all_sources()
+        .into_iter()
+        .filter(silent)
+        .map(|source| source.path)
+        .collect();
     none("a Rust file opens with a //! comment", broken);
 }
 
 #[test]
 fn nothing_unfinished() {
-    let words = [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("XX", "X"), concat!("#[ig", "nore")];
+    let words = [
+        concat!("TO", "DO"),
+        concat!("FIX", "ME"),
+        concat!("XX", "X"),
+        concat!("#[ig", "nore"),
+    ];
     let mut broken = Vec::new();
     for source in all_sources() {
         for (number, line) in source.text.lines().enumerate() {
@@ -74,7 +92,14 @@ fn nothing_unfinished() {
 /// What runs in a tenant's process never prints, never ends it, never panics on purpose.
 #[test]
 fn tenants_are_left_alone() {
-    let words = ["println!", "print!(", "process::exit", "process::abort", "libc::exit", "libc::abort"];
+    let words = [
+        "println!",
+        "print!(",
+        "process::exit",
+        "process::abort",
+        "libc::exit",
+        "libc::abort",
+    ];
     let mut broken = Vec::new();
     for source in all_sources() {
         let inside = source.path.starts_with("shim/") || source.path.starts_with("sim/");
@@ -87,17 +112,26 @@ fn tenants_are_left_alone() {
             }
         }
     }
-    none("shim and simulated driver neither print nor end the process", broken);
+    none(
+        "shim and simulated driver neither print nor end the process",
+        broken,
+    );
 }
 
 #[test]
 fn unsafe_code_has_named_rooms() {
     for lib in ["src/wire/lib.rs", "src/engine/lib.rs", "tests/world/lib.rs"] {
         let text = source::read(lib);
-        assert!(text.contains("#![forbid(unsafe_code)]"), "{lib} must forbid unsafe code");
+        assert!(
+            text.contains("#![forbid(unsafe_code)]"),
+            "{lib} must forbid unsafe code"
+        );
     }
     for lib in ["src/wire/lib.rs", "src/engine/lib.rs", "src/nvabi/lib.rs"] {
-        assert!(source::read(lib).contains("#![no_std]"), "{lib} must be no_std");
+        assert!(
+            source::read(lib).contains("#![no_std]"),
+            "{lib} must be no_std"
+        );
     }
 }
 
@@ -114,7 +148,8 @@ fn promises_name_existing_files() {
     let text = source::read("SPECIFICATION.md");
     let mut broken = Vec::new();
     for path in text.split('`').skip(1).step_by(2) {
-        let is_path = path.contains('/') && !path.contains([' ', '<', '*', '$']) && !path.starts_with('/');
+        let is_path =
+            path.contains('/') && !path.contains([' ', '<', '*', '$']) && !path.starts_with('/');
         let known = ["src/", "tests/", "shim/", "sim/", "hook/", "packaging/"];
         if is_path && known.iter().any(|top| path.starts_with(top)) && !root().join(path).exists() {
             broken.push(path.to_owned());
