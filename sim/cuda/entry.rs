@@ -42,7 +42,10 @@ impl Call {
             at += 1;
         }
         let name = name.as_bytes();
-        Self { needs_init, per_thread: ends_with(name, b"_ptsz") || ends_with(name, b"_ptds") }
+        Self {
+            needs_init,
+            per_thread: ends_with(name, b"_ptsz") || ends_with(name, b"_ptds"),
+        }
     }
 }
 
@@ -177,7 +180,11 @@ impl<T> Out<T> {
 
     /// Null is an invalid value.
     pub fn require(self) -> Outcome {
-        if self.0.is_null() { Err(CUresult::ERROR_INVALID_VALUE) } else { Ok(()) }
+        if self.0.is_null() {
+            Err(CUresult::ERROR_INVALID_VALUE)
+        } else {
+            Ok(())
+        }
     }
 
     /// Writes; null is an invalid value.
@@ -261,7 +268,6 @@ impl<T> In<T> {
 }
 
 impl<T: Copy> In<T> {
-
     /// Reads; null is an invalid value.
     pub fn get(self) -> Result<T, CUresult> {
         self.at(0)
@@ -299,9 +305,17 @@ mod tests {
     #[test]
     fn a_panic_becomes_a_code() {
         const CALL: Call = Call::named("cuInit");
-        let result = guard(CALL, || -> Outcome { std::panic::resume_unwind(Box::new(())) });
+        let result = guard(CALL, || -> Outcome {
+            std::panic::resume_unwind(Box::new(()))
+        });
         assert_eq!(result, CUresult::ERROR_UNKNOWN);
-        assert_eq!(guard(CALL, || Err(CUresult::ERROR_NOT_FOUND)), CUresult::ERROR_NOT_FOUND);
-        assert_eq!(guard(Call::named("cuMemFree"), || Ok(())), CUresult::ERROR_NOT_INITIALIZED);
+        assert_eq!(
+            guard(CALL, || Err(CUresult::ERROR_NOT_FOUND)),
+            CUresult::ERROR_NOT_FOUND
+        );
+        assert_eq!(
+            guard(Call::named("cuMemFree"), || Ok(())),
+            CUresult::ERROR_NOT_INITIALIZED
+        );
     }
 }

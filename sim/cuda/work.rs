@@ -9,7 +9,7 @@
 //! - `exec::wait(stream) -> Outcome`: until everything queued on it is over;
 //! - `exec::is_capturing(stream) -> bool`: false also for a stream that does not exist;
 //! - `exec::settle(context) -> Outcome`: until everything queued in the context is over;
-//! - `exec::free_pooled(pointer) -> Outcome`: `cuMemFree` of memory from a pool or a graph, whose
+//! - `exec::free_ordered(pointer) -> Outcome`: `cuMemFree` of memory from a pool or a graph, whose
 //!   context has settled;
 //! - `exec::context_ends(context)`: everything queued in it is dropped, its objects go.
 

@@ -16,7 +16,11 @@ const SCHEDULES: [u32; 4] = [0, 1, 2, 4];
 /// Whether these are flags a context can have.
 pub fn check_flags(flags: u32) -> Result<(), CUresult> {
     let known = flags & !FLAGS == 0 && SCHEDULES.contains(&(flags & 7));
-    if known { Ok(()) } else { Err(CUresult::ERROR_INVALID_VALUE) }
+    if known {
+        Ok(())
+    } else {
+        Err(CUresult::ERROR_INVALID_VALUE)
+    }
 }
 
 /// Makes a context, on the device and here; it is not current anywhere yet.
@@ -24,7 +28,10 @@ pub fn begin(device: CUdevice, flags: u32, primary: bool) -> Result<&'static Con
     let process = process()?;
     let gpu = process.gpu(device)?;
     check_flags(flags)?;
-    let id = process.machine.context_create(gpu.index).map_err(device_error)?;
+    let id = process
+        .machine
+        .context_create(gpu.index)
+        .map_err(device_error)?;
     Ok(table::enter(Context {
         serial: table::next_serial(),
         device,
@@ -47,7 +54,10 @@ pub fn end(context: &'static Context) -> Result<(), CUresult> {
     table::leave(context);
     exec::context_ends(context);
     memory::context_ends(context);
-    process()?.machine.context_destroy(context.id).map_err(device_error)?;
+    process()?
+        .machine
+        .context_destroy(context.id)
+        .map_err(device_error)?;
     current::pop_if_top(context);
     Ok(())
 }
@@ -125,6 +135,10 @@ pub mod imp {
         if context.primary || !is_current {
             return Err(CUresult::ERROR_INVALID_CONTEXT);
         }
-        if context.attached.fetch_sub(1, Ordering::AcqRel) == 1 { end(context) } else { Ok(()) }
+        if context.attached.fetch_sub(1, Ordering::AcqRel) == 1 {
+            end(context)
+        } else {
+            Ok(())
+        }
     }
 }

@@ -38,7 +38,10 @@ impl Default for Settings {
 
 impl Settings {
     fn limit(&self, limit: u32) -> Result<(&AtomicU64, u64), CUresult> {
-        let place = self.limits.get(limit as usize).ok_or(CUresult::ERROR_UNSUPPORTED_LIMIT)?;
+        let place = self
+            .limits
+            .get(limit as usize)
+            .ok_or(CUresult::ERROR_UNSUPPORTED_LIMIT)?;
         Ok((place, LIMITS[limit as usize].1))
     }
 }

@@ -56,7 +56,11 @@ pub mod imp {
             return Err(CUresult::ERROR_INVALID_CONTEXT);
         }
         primary.retained -= 1;
-        let ended = if primary.retained == 0 { primary.deactivate() } else { None };
+        let ended = if primary.retained == 0 {
+            primary.deactivate()
+        } else {
+            None
+        };
         drop(primary);
         ended.map_or(Ok(()), lifetime::end)
     }
@@ -82,11 +86,7 @@ pub mod imp {
     }
     pub use cuDevicePrimaryCtxSetFlags_v2 as cuDevicePrimaryCtxSetFlags;
 
-    pub fn cuDevicePrimaryCtxGetState(
-        dev: CUdevice,
-        flags: Out<u32>,
-        active: Out<i32>,
-    ) -> Outcome {
+    pub fn cuDevicePrimaryCtxGetState(dev: CUdevice, flags: Out<u32>, active: Out<i32>) -> Outcome {
         active.require()?;
         let primary = process()?.gpu(dev)?.primary.lock();
         flags.set(primary.flags)?;

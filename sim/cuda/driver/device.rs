@@ -81,11 +81,7 @@ pub mod imp {
         prop.set(attributes::properties(&process()?.gpu(dev)?.info))
     }
 
-    pub fn cuDeviceComputeCapability(
-        major: Out<i32>,
-        minor: Out<i32>,
-        dev: CUdevice,
-    ) -> Outcome {
+    pub fn cuDeviceComputeCapability(major: Out<i32>, minor: Out<i32>, dev: CUdevice) -> Outcome {
         minor.require()?;
         let (high, low) = process()?.gpu(dev)?.info.compute_capability;
         major.set(high as i32)?;

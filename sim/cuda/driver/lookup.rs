@@ -39,9 +39,10 @@ fn driver_version() -> u32 {
 fn address(name: &str, version: u32, flags: u64) -> Result<usize, CUdriverProcAddressQueryResult> {
     let asked = version.min(driver_version());
     match lookup::symbol(name, asked, flags) {
-        Ok(found) => {
-            addresses().get(found.index).copied().ok_or(CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND)
-        }
+        Ok(found) => addresses()
+            .get(found.index)
+            .copied()
+            .ok_or(CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND),
         // What came after this driver is unknown to it.
         Err(Missing::VersionNotSufficient) if asked == version => {
             Err(CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT)
@@ -88,11 +89,15 @@ pub mod imp {
         flags: u64,
     ) -> (Option<CUdriverProcAddressQueryResult>, Outcome) {
         let invalid = (None, Err(CUresult::ERROR_INVALID_VALUE));
-        let Ok(version) = u32::try_from(version) else { return invalid };
+        let Ok(version) = u32::try_from(version) else {
+            return invalid;
+        };
         if pfn.is_null() || flags & !FLAGS != 0 || flags == FLAGS {
             return invalid;
         }
-        let Ok(name) = text(symbol, NAME_MOST) else { return invalid };
+        let Ok(name) = text(symbol, NAME_MOST) else {
+            return invalid;
+        };
         match address(&name, version, flags) {
             Ok(entry) => {
                 pfn.set_if_wanted(entry as *mut c_void);

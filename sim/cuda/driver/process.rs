@@ -122,7 +122,9 @@ pub mod imp {
             Some(process) => process.machine.driver(),
             // Asked before cuInit, which real programs do: attaching is harmless, and only the
             // device knows.
-            None => Machine::attach().map_err(|error| attach_error(&error))?.driver(),
+            None => Machine::attach()
+                .map_err(|error| attach_error(&error))?
+                .driver(),
         };
         version.set((major * 1000 + minor * 10) as i32)
     }

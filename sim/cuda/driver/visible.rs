@@ -8,7 +8,9 @@ use gpuslice_sim_device::GpuInfo;
 
 /// The machine's indices of the GPUs to show, by ordinal.
 pub fn choose(text: Option<&str>, gpus: &[GpuInfo]) -> Vec<usize> {
-    let Some(text) = text else { return (0..gpus.len()).collect() };
+    let Some(text) = text else {
+        return (0..gpus.len()).collect();
+    };
     let mut shown = Vec::new();
     for entry in text.split(',') {
         match find(entry.trim(), gpus) {
@@ -22,8 +24,8 @@ pub fn choose(text: Option<&str>, gpus: &[GpuInfo]) -> Vec<usize> {
 fn find(entry: &str, gpus: &[GpuInfo]) -> Option<usize> {
     if entry.to_ascii_uppercase().starts_with("GPU-") {
         let wanted = entry[4..].to_ascii_lowercase();
-        let mut fitting = (0..gpus.len())
-            .filter(|&index| gpus[index].uuid_text()[4..].starts_with(&wanted));
+        let mut fitting =
+            (0..gpus.len()).filter(|&index| gpus[index].uuid_text()[4..].starts_with(&wanted));
         let first = fitting.next()?;
         return fitting.next().is_none().then_some(first);
     }

@@ -25,7 +25,10 @@ fn open() -> MutexGuard<'static, Open> {
 impl Chunk {
     /// New memory of a GPU (by the machine's index), zeroed.
     pub fn new(gpu: usize, bytes: u64) -> Result<Arc<Self>, CUresult> {
-        let memory = process()?.machine.mem_alloc(gpu, bytes).map_err(device_error)?;
+        let memory = process()?
+            .machine
+            .mem_alloc(gpu, bytes)
+            .map_err(device_error)?;
         let key = memory.key;
         let chunk = Arc::new(Self { memory });
         open().insert(key, Arc::downgrade(&chunk));

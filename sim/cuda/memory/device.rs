@@ -26,8 +26,12 @@ pub fn take(context: &'static Context, bytes: u64) -> Result<(u64, Home), CUresu
     match take_once(context, bytes) {
         Err(CUresult::ERROR_OUT_OF_MEMORY) => {
             // What this process keeps for later is given up first.
-            let trimmed = heaps_on(context).map(Heap::trim).fold(false, |any, one| any | one);
-            if trimmed { take_once(context, bytes) } else { Err(CUresult::ERROR_OUT_OF_MEMORY) }
+            let trimmed = super::give_spare_back(context.gpu().index);
+            if trimmed {
+                take_once(context, bytes)
+            } else {
+                Err(CUresult::ERROR_OUT_OF_MEMORY)
+            }
         }
         other => other,
     }
@@ -36,7 +40,9 @@ pub fn take(context: &'static Context, bytes: u64) -> Result<(u64, Home), CUresu
 fn heaps_on(context: &Context) -> impl Iterator<Item = &'static Heap> {
     let device = context.device;
     let living = context::living().into_iter();
-    living.filter(move |other| other.device == device).map(|other| &other.heap)
+    living
+        .filter(move |other| other.device == device)
+        .map(|other| &other.heap)
 }
 
 fn take_once(context: &'static Context, bytes: u64) -> Result<(u64, Home), CUresult> {
@@ -47,7 +53,13 @@ fn take_once(context: &'static Context, bytes: u64) -> Result<(u64, Home), CUres
     match buddy::order(bytes).filter(|_| bytes <= SMALL_MOST) {
         Some(order) => {
             let (address, slab) = context.heap.take(gpu.index, order)?;
-            Ok((address, Home::Heap { slab, order: order as u8 }))
+            Ok((
+                address,
+                Home::Heap {
+                    slab,
+                    order: order as u8,
+                },
+            ))
         }
         None => {
             let pages = Pages::new(gpu.index, bytes)?;
@@ -89,7 +101,9 @@ pub fn allocate(bytes: u64, kind: Kind) -> Result<u64, CUresult> {
 /// A device's free and total bytes as this process may use them.
 pub fn info(context: &Context) -> Result<(u64, u64), CUresult> {
     let machine = crate::driver::process()?.machine;
-    let info = machine.mem_info(context.gpu().index).map_err(device_error)?;
+    let info = machine
+        .mem_info(context.gpu().index)
+        .map_err(device_error)?;
     let spare: u64 = heaps_on(context).map(Heap::spare_bytes).sum();
     Ok(((info.free + spare).min(info.total), info.total))
 }
@@ -138,7 +152,11 @@ pub mod imp {
     pub fn cuMemAllocManaged(dptr: Out<CUdeviceptr>, bytesize: usize, flags: u32) -> Outcome {
         dptr.require()?;
         context::current()?;
-        let known = [CU_MEM_ATTACH_GLOBAL, CU_MEM_ATTACH_HOST, CU_MEM_ATTACH_SINGLE];
+        let known = [
+            CU_MEM_ATTACH_GLOBAL,
+            CU_MEM_ATTACH_HOST,
+            CU_MEM_ATTACH_SINGLE,
+        ];
         if !known.contains(&flags) || flags == CU_MEM_ATTACH_SINGLE {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
@@ -158,7 +176,7 @@ pub mod imp {
         let found = found.ok_or(CUresult::ERROR_INVALID_VALUE)?;
         let settled = found.context.map_or(Ok(()), exec::settle);
         if matches!(found.kind, Kind::Pool { .. } | Kind::Graph) {
-            return exec::free_pooled(dptr);
+            return exec::free_ordered(dptr);
         }
         // Of two threads that free the same pointer one finds it gone.
         let gone = registry::remove(dptr, |one| one.id == found.id);

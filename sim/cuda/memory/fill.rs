@@ -44,7 +44,9 @@ impl Fill {
         if rows > 0 && (fill.pitch < row || !fill.pitch.is_multiple_of(fill.element)) {
             return Err(INVALID);
         }
-        let bytes = rows.checked_mul(fill.pitch).and_then(|rows| rows.checked_add(row));
+        let bytes = rows
+            .checked_mul(fill.pitch)
+            .and_then(|rows| rows.checked_add(row));
         if fill.bytes() > 0 {
             registry::check(fill.address, bytes.ok_or(INVALID)?, true, false)?;
         }
@@ -105,7 +107,9 @@ impl Fill {
 
 /// Does a fill at once; `Err` is what the context is to be told.
 pub fn fill_now(params: &CUDA_MEMSET_NODE_PARAMS_v2) -> Outcome {
-    Fill::of(params).map_err(|_| CUresult::ERROR_ILLEGAL_ADDRESS)?.run()
+    Fill::of(params)
+        .map_err(|_| CUresult::ERROR_ILLEGAL_ADDRESS)?
+        .run()
 }
 
 /// Whether a fill is one that could be done.
@@ -123,7 +127,14 @@ fn submit(params: CUDA_MEMSET_NODE_PARAMS_v2, stream: Option<CUstream>) -> Outco
     let ns = exec::cost::copy(fill.bytes(), false);
     let again = Again(params);
     let run = Arc::new(move || again.run());
-    exec::queue(stream.unwrap_or(CUstream::NULL), Deed { what: What::Fill(params), ns, run })?;
+    exec::queue(
+        stream.unwrap_or(CUstream::NULL),
+        Deed {
+            what: What::Fill(params),
+            ns,
+            run,
+        },
+    )?;
     // A fill of device memory lets the program go on; of the host's memory it does not.
     if stream.is_none() && !space::contains(fill.address) {
         return exec::wait(CUstream::NULL);
@@ -140,10 +151,24 @@ impl Again {
     }
 }
 
-fn params(dst: u64, pitch: usize, value: u32, element: u32, size: [usize; 2]) -> CUDA_MEMSET_NODE_PARAMS_v2 {
+fn params(
+    dst: u64,
+    pitch: usize,
+    value: u32,
+    element: u32,
+    size: [usize; 2],
+) -> CUDA_MEMSET_NODE_PARAMS_v2 {
     let [width, height] = size;
     let element_size = element;
-    CUDA_MEMSET_NODE_PARAMS_v2 { dst, pitch, value, element_size, width, height, ctx: CUcontext::NULL }
+    CUDA_MEMSET_NODE_PARAMS_v2 {
+        dst,
+        pitch,
+        value,
+        element_size,
+        width,
+        height,
+        ctx: CUcontext::NULL,
+    }
 }
 
 /// Entry points.
@@ -157,7 +182,10 @@ pub mod imp {
         ($ty:ty, $line:ident $line_ptds:ident, $line_async:ident $line_ptsz:ident,
          $rect:ident $rect_ptds:ident, $rect_async:ident $rect_ptsz:ident) => {
             pub fn $line(dst: CUdeviceptr, value: $ty, n: usize) -> Outcome {
-                submit(params(dst, 0, value.into(), size_of::<$ty>() as u32, [n, 1]), None)
+                submit(
+                    params(dst, 0, value.into(), size_of::<$ty>() as u32, [n, 1]),
+                    None,
+                )
             }
             pub use $line as $line_ptds;
 
@@ -167,7 +195,10 @@ pub mod imp {
                 n: usize,
                 stream: CUstream,
             ) -> Outcome {
-                submit(params(dst, 0, value.into(), size_of::<$ty>() as u32, [n, 1]), Some(stream))
+                submit(
+                    params(dst, 0, value.into(), size_of::<$ty>() as u32, [n, 1]),
+                    Some(stream),
+                )
             }
             pub use $line_async as $line_ptsz;
 
@@ -179,7 +210,10 @@ pub mod imp {
                 height: usize,
             ) -> Outcome {
                 let size = [width, height];
-                submit(params(dst, pitch, value.into(), size_of::<$ty>() as u32, size), None)
+                submit(
+                    params(dst, pitch, value.into(), size_of::<$ty>() as u32, size),
+                    None,
+                )
             }
             pub use $rect as $rect_ptds;
 
@@ -193,7 +227,10 @@ pub mod imp {
             ) -> Outcome {
                 let element = size_of::<$ty>() as u32;
                 let size = [width, height];
-                submit(params(dst, pitch, value.into(), element, size), Some(stream))
+                submit(
+                    params(dst, pitch, value.into(), element, size),
+                    Some(stream),
+                )
             }
             pub use $rect_async as $rect_ptsz;
         };

@@ -82,7 +82,11 @@ pub mod imp {
             base,
             Allocation::new(context, bytesize as u64, kind, Home::Elsewhere),
         );
-        if entered { Ok(()) } else { Err(CUresult::ERROR_HOST_MEMORY_ALREADY_REGISTERED) }
+        if entered {
+            Ok(())
+        } else {
+            Err(CUresult::ERROR_HOST_MEMORY_ALREADY_REGISTERED)
+        }
     }
 
     pub fn cuMemHostUnregister(p: *mut c_void) -> Outcome {

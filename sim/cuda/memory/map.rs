@@ -7,7 +7,11 @@ use std::os::fd::AsRawFd;
 use std::ptr::null_mut;
 
 fn answer(address: *mut libc::c_void) -> io::Result<u64> {
-    if address == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(address as u64) }
+    if address == libc::MAP_FAILED {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(address as u64)
+    }
 }
 
 /// Reserves `len` bytes of addresses without access.
@@ -39,7 +43,11 @@ pub unsafe fn drop_anonymous(address: u64, len: usize) {
 /// # Safety
 /// The range lies in a range of [`reserve`], and nobody uses what is mapped there now.
 pub unsafe fn over(address: u64, file: &File, at: u64, len: u64, open: bool) -> io::Result<()> {
-    let access = if open { libc::PROT_READ | libc::PROT_WRITE } else { libc::PROT_NONE };
+    let access = if open {
+        libc::PROT_READ | libc::PROT_WRITE
+    } else {
+        libc::PROT_NONE
+    };
     let flags = libc::MAP_SHARED | libc::MAP_FIXED | libc::MAP_NORESERVE;
     let (fd, len, at) = (file.as_raw_fd(), len as usize, at as libc::off_t);
     // SAFETY: promised by the caller.
@@ -54,7 +62,14 @@ pub unsafe fn close(address: u64, len: u64) -> io::Result<()> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
     // SAFETY: promised by the caller.
     answer(unsafe {
-        libc::mmap(address as *mut _, len as usize, libc::PROT_NONE, flags, -1, 0)
+        libc::mmap(
+            address as *mut _,
+            len as usize,
+            libc::PROT_NONE,
+            flags,
+            -1,
+            0,
+        )
     })
     .map(drop)
 }
@@ -71,7 +86,11 @@ pub unsafe fn protect(address: u64, len: u64, read: bool, write: bool) -> io::Re
     };
     // SAFETY: promised by the caller.
     let result = unsafe { libc::mprotect(address as *mut _, len as usize, access) };
-    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
 }
 
 /// Ranges from here on are backed before they are written.
@@ -89,8 +108,15 @@ pub fn back(address: u64, len: u64) -> Result<(), CUresult> {
     let result = unsafe { libc::madvise(start as *mut _, len, libc::MADV_POPULATE_WRITE) };
     // Older kernels do not know the question, and are not asked further.
     let full = result != 0
-        && matches!(io::Error::last_os_error().raw_os_error(), Some(libc::ENOMEM | libc::EFAULT));
-    if full { Err(CUresult::ERROR_OUT_OF_MEMORY) } else { Ok(()) }
+        && matches!(
+            io::Error::last_os_error().raw_os_error(),
+            Some(libc::ENOMEM | libc::EFAULT)
+        );
+    if full {
+        Err(CUresult::ERROR_OUT_OF_MEMORY)
+    } else {
+        Ok(())
+    }
 }
 
 /// Makes whole pages of a shared mapping read as zeros without memory behind them; false where the

@@ -36,6 +36,14 @@ pub use registry::{Allocation, Found, Home, Kind, check, find, insert, remove};
 
 use crate::context::Context;
 
+/// Gives up what is kept for later on a GPU (by the machine's index); returns whether there was any.
+pub fn give_spare_back(gpu: usize) -> bool {
+    let on = crate::context::living()
+        .into_iter()
+        .filter(|context| context.gpu().index == gpu);
+    on.fold(false, |any, context| context.heap.trim() | any)
+}
+
 /// Takes everything that belongs to a context from it. Nothing of it is queued any more.
 pub fn context_ends(context: &'static Context) {
     array::context_ends(context);

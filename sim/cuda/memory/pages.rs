@@ -50,7 +50,10 @@ pub fn map_part(
     address: u64,
     access: bool,
 ) -> Result<(), CUresult> {
-    let file = process()?.machine.vram(chunk.gpu()).ok_or(CUresult::ERROR_INVALID_DEVICE)?;
+    let file = process()?
+        .machine
+        .vram(chunk.gpu())
+        .ok_or(CUresult::ERROR_INVALID_DEVICE)?;
     let (mut before, mut done) = (0, 0);
     for extent in &chunk.memory.extents {
         let skip = (offset + done).saturating_sub(before).min(extent.len);
@@ -60,15 +63,18 @@ pub fn map_part(
             continue;
         }
         // SAFETY: the addresses were taken from the reserved range for this mapping alone.
-        let mapped =
-            unsafe { map::over(address + done, file, extent.offset + skip, take, access) };
+        let mapped = unsafe { map::over(address + done, file, extent.offset + skip, take, access) };
         if mapped.is_err() {
             unmap(address, done);
             return Err(CUresult::ERROR_MAP_FAILED);
         }
         done += take;
     }
-    if done == len { Ok(()) } else { Err(CUresult::ERROR_INVALID_VALUE) }
+    if done == len {
+        Ok(())
+    } else {
+        Err(CUresult::ERROR_INVALID_VALUE)
+    }
 }
 
 /// Takes away what [`map_part`] has mapped.

@@ -38,7 +38,9 @@ fn answer(found: &Found, pointer: u64, attribute: u32) -> Result<Answer, CUresul
     let managed = matches!(found.kind, Kind::Managed { .. });
     Ok(match attribute {
         CU_POINTER_ATTRIBUTE_CONTEXT => {
-            let context = found.context.map_or(CUcontext::NULL, crate::context::Context::handle);
+            let context = found
+                .context
+                .map_or(CUcontext::NULL, crate::context::Context::handle);
             Answer::Word(context.0 as u64)
         }
         CU_POINTER_ATTRIBUTE_MEMORY_TYPE if host => Answer::Int(CU_MEMORYTYPE_HOST),
@@ -115,7 +117,10 @@ pub mod imp {
                 return Err(CUresult::ERROR_INVALID_VALUE);
             }
             let known = found.as_ref().map(|found| answer(found, ptr, attribute));
-            known.and_then(Result::ok).unwrap_or_else(|| nothing(attribute)).put(place);
+            known
+                .and_then(Result::ok)
+                .unwrap_or_else(|| nothing(attribute))
+                .put(place);
         }
         Ok(())
     }

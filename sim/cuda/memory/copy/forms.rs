@@ -45,7 +45,10 @@ pub const EMPTY: CUDA_MEMCPY3D = CUDA_MEMCPY3D {
 
 /// Consecutive bytes.
 pub fn linear(dst: Side, src: Side, bytes: usize) -> CUDA_MEMCPY3D {
-    let mut copy = CUDA_MEMCPY3D { width_in_bytes: bytes, ..EMPTY };
+    let mut copy = CUDA_MEMCPY3D {
+        width_in_bytes: bytes,
+        ..EMPTY
+    };
     match src {
         Side::Host(at) => (copy.src_memory_type, copy.src_host) = (CU_MEMORYTYPE_HOST, at),
         Side::Device(at) => (copy.src_memory_type, copy.src_device) = (CU_MEMORYTYPE_DEVICE, at),

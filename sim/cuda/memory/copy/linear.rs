@@ -22,7 +22,10 @@ pub mod imp {
         count: usize,
         stream: CUstream,
     ) -> Outcome {
-        submit(linear(Side::Any(dst), Side::Any(src), count), Until::Queued(stream))
+        submit(
+            linear(Side::Any(dst), Side::Any(src), count),
+            Until::Queued(stream),
+        )
     }
     pub use cuMemcpyAsync as cuMemcpyAsync_ptsz;
 
@@ -35,7 +38,10 @@ pub mod imp {
     ) -> Outcome {
         context::find(dst_context)?;
         context::find(src_context)?;
-        submit(linear(Side::Device(dst), Side::Device(src), count), Until::Done)
+        submit(
+            linear(Side::Device(dst), Side::Device(src), count),
+            Until::Done,
+        )
     }
     pub use cuMemcpyPeer as cuMemcpyPeer_ptds;
 
@@ -49,12 +55,18 @@ pub mod imp {
     ) -> Outcome {
         context::find(dst_context)?;
         context::find(src_context)?;
-        submit(linear(Side::Device(dst), Side::Device(src), count), Until::Queued(stream))
+        submit(
+            linear(Side::Device(dst), Side::Device(src), count),
+            Until::Queued(stream),
+        )
     }
     pub use cuMemcpyPeerAsync as cuMemcpyPeerAsync_ptsz;
 
     pub fn cuMemcpyHtoD_v2(dst: CUdeviceptr, src: *const c_void, count: usize) -> Outcome {
-        submit(linear(Side::Device(dst), Side::Host(src), count), Until::Done)
+        submit(
+            linear(Side::Device(dst), Side::Host(src), count),
+            Until::Done,
+        )
     }
     pub use cuMemcpyHtoD_v2 as cuMemcpyHtoD_v2_ptds;
 
@@ -64,12 +76,18 @@ pub mod imp {
         count: usize,
         stream: CUstream,
     ) -> Outcome {
-        submit(linear(Side::Device(dst), Side::Host(src), count), Until::Queued(stream))
+        submit(
+            linear(Side::Device(dst), Side::Host(src), count),
+            Until::Queued(stream),
+        )
     }
     pub use cuMemcpyHtoDAsync_v2 as cuMemcpyHtoDAsync_v2_ptsz;
 
     pub fn cuMemcpyDtoH_v2(dst: *mut c_void, src: CUdeviceptr, count: usize) -> Outcome {
-        submit(linear(Side::Host(dst), Side::Device(src), count), Until::Done)
+        submit(
+            linear(Side::Host(dst), Side::Device(src), count),
+            Until::Done,
+        )
     }
     pub use cuMemcpyDtoH_v2 as cuMemcpyDtoH_v2_ptds;
 
@@ -79,12 +97,18 @@ pub mod imp {
         count: usize,
         stream: CUstream,
     ) -> Outcome {
-        submit(linear(Side::Host(dst), Side::Device(src), count), Until::Queued(stream))
+        submit(
+            linear(Side::Host(dst), Side::Device(src), count),
+            Until::Queued(stream),
+        )
     }
     pub use cuMemcpyDtoHAsync_v2 as cuMemcpyDtoHAsync_v2_ptsz;
 
     pub fn cuMemcpyDtoD_v2(dst: CUdeviceptr, src: CUdeviceptr, count: usize) -> Outcome {
-        submit(linear(Side::Device(dst), Side::Device(src), count), Until::Done)
+        submit(
+            linear(Side::Device(dst), Side::Device(src), count),
+            Until::Done,
+        )
     }
     pub use cuMemcpyDtoD_v2 as cuMemcpyDtoD_v2_ptds;
 
@@ -94,22 +118,34 @@ pub mod imp {
         count: usize,
         stream: CUstream,
     ) -> Outcome {
-        submit(linear(Side::Device(dst), Side::Device(src), count), Until::Queued(stream))
+        submit(
+            linear(Side::Device(dst), Side::Device(src), count),
+            Until::Queued(stream),
+        )
     }
     pub use cuMemcpyDtoDAsync_v2 as cuMemcpyDtoDAsync_v2_ptsz;
 
     pub fn cuMemcpyDtoA_v2(array: CUarray, at: usize, src: CUdeviceptr, count: usize) -> Outcome {
-        submit(linear(Side::Array(array, at), Side::Device(src), count), Until::Done)
+        submit(
+            linear(Side::Array(array, at), Side::Device(src), count),
+            Until::Done,
+        )
     }
     pub use cuMemcpyDtoA_v2 as cuMemcpyDtoA_v2_ptds;
 
     pub fn cuMemcpyAtoD_v2(dst: CUdeviceptr, array: CUarray, at: usize, count: usize) -> Outcome {
-        submit(linear(Side::Device(dst), Side::Array(array, at), count), Until::Done)
+        submit(
+            linear(Side::Device(dst), Side::Array(array, at), count),
+            Until::Done,
+        )
     }
     pub use cuMemcpyAtoD_v2 as cuMemcpyAtoD_v2_ptds;
 
     pub fn cuMemcpyHtoA_v2(array: CUarray, at: usize, src: *const c_void, count: usize) -> Outcome {
-        submit(linear(Side::Array(array, at), Side::Host(src), count), Until::Done)
+        submit(
+            linear(Side::Array(array, at), Side::Host(src), count),
+            Until::Done,
+        )
     }
     pub use cuMemcpyHtoA_v2 as cuMemcpyHtoA_v2_ptds;
 
@@ -120,12 +156,18 @@ pub mod imp {
         count: usize,
         stream: CUstream,
     ) -> Outcome {
-        submit(linear(Side::Array(array, at), Side::Host(src), count), Until::Queued(stream))
+        submit(
+            linear(Side::Array(array, at), Side::Host(src), count),
+            Until::Queued(stream),
+        )
     }
     pub use cuMemcpyHtoAAsync_v2 as cuMemcpyHtoAAsync_v2_ptsz;
 
     pub fn cuMemcpyAtoH_v2(dst: *mut c_void, array: CUarray, at: usize, count: usize) -> Outcome {
-        submit(linear(Side::Host(dst), Side::Array(array, at), count), Until::Done)
+        submit(
+            linear(Side::Host(dst), Side::Array(array, at), count),
+            Until::Done,
+        )
     }
     pub use cuMemcpyAtoH_v2 as cuMemcpyAtoH_v2_ptds;
 
@@ -136,7 +178,10 @@ pub mod imp {
         count: usize,
         stream: CUstream,
     ) -> Outcome {
-        submit(linear(Side::Host(dst), Side::Array(array, at), count), Until::Queued(stream))
+        submit(
+            linear(Side::Host(dst), Side::Array(array, at), count),
+            Until::Queued(stream),
+        )
     }
     pub use cuMemcpyAtoHAsync_v2 as cuMemcpyAtoHAsync_v2_ptsz;
 
@@ -147,7 +192,10 @@ pub mod imp {
         src_at: usize,
         count: usize,
     ) -> Outcome {
-        submit(linear(Side::Array(dst, dst_at), Side::Array(src, src_at), count), Until::Done)
+        submit(
+            linear(Side::Array(dst, dst_at), Side::Array(src, src_at), count),
+            Until::Done,
+        )
     }
     pub use cuMemcpyAtoA_v2 as cuMemcpyAtoA_v2_ptds;
 }

@@ -28,7 +28,9 @@ const SET_ASIDE_MOST: u64 = 64 << 10;
 
 /// Does a copy at once; `Err` is what the context is to be told.
 pub fn copy_now(copy: &CUDA_MEMCPY3D) -> Outcome {
-    Plan::of(copy).map_err(|_| CUresult::ERROR_ILLEGAL_ADDRESS)?.run()
+    Plan::of(copy)
+        .map_err(|_| CUresult::ERROR_ILLEGAL_ADDRESS)?
+        .run()
 }
 
 /// Whether a copy is one that could be done.
@@ -78,7 +80,14 @@ fn submit(copy: CUDA_MEMCPY3D, until: Until) -> Outcome {
             Arc::new(move || again.run())
         }
     };
-    exec::queue(stream, Deed { what: What::Copy(copy), ns, run })?;
+    exec::queue(
+        stream,
+        Deed {
+            what: What::Copy(copy),
+            ns,
+            run,
+        },
+    )?;
     let waits = until == Until::Done || plan.syncs() || (waits && !captured);
     if waits { exec::wait(stream) } else { Ok(()) }
 }

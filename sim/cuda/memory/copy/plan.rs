@@ -78,11 +78,19 @@ impl Plan {
             write: true,
         };
         let dst = asked.side(width, height, depth)?;
-        Ok(Self { src, dst, width, height, depth })
+        Ok(Self {
+            src,
+            dst,
+            width,
+            height,
+            depth,
+        })
     }
 
     pub fn bytes(&self) -> u64 {
-        self.width.saturating_mul(self.height).saturating_mul(self.depth)
+        self.width
+            .saturating_mul(self.height)
+            .saturating_mul(self.depth)
     }
 
     pub fn crosses_bus(&self) -> bool {
@@ -114,24 +122,46 @@ impl Plan {
             pageable: false,
             sync_memops: false,
         };
-        Self { dst: packed, ..*self }.move_rows();
-        (Self { src: packed, ..*self }, bytes)
+        Self {
+            dst: packed,
+            ..*self
+        }
+        .move_rows();
+        (
+            Self {
+                src: packed,
+                ..*self
+            },
+            bytes,
+        )
     }
 
     /// Does a plan of [`Plan::set_aside`] with its bytes; the target is looked at again.
     pub fn run_from(&self, bytes: &[u8]) -> Outcome {
-        let end = extent(self.width, self.height, self.depth, self.dst.pitch, self.dst.plane)?;
+        let end = extent(
+            self.width,
+            self.height,
+            self.depth,
+            self.dst.pitch,
+            self.dst.plane,
+        )?;
         let illegal = CUresult::ERROR_ILLEGAL_ADDRESS;
         registry::check(self.dst.address, end, true, true).map_err(|_| illegal)?;
-        let src = Side { address: bytes.as_ptr() as u64, ..self.src };
+        let src = Side {
+            address: bytes.as_ptr() as u64,
+            ..self.src
+        };
         Self { src, ..*self }.run()
     }
 
     /// Does the copy.
     pub fn run(&self) -> Outcome {
         if !self.dst.host {
-            let rows = self.depth.saturating_mul(self.dst.plane.max(1));
-            map::back(self.dst.address, rows.min(self.bytes()))?;
+            let (pitch, plane) = (self.dst.pitch, self.dst.plane);
+            map::back(
+                self.dst.address,
+                extent(self.width, self.height, self.depth, pitch, plane)?,
+            )?;
         }
         self.move_rows();
         Ok(())
@@ -141,7 +171,8 @@ impl Plan {
         let width = self.width as usize;
         for z in 0..self.depth {
             for y in 0..self.height {
-                let from = (self.src.address + z * self.src.plane + y * self.src.pitch) as *const u8;
+                let from =
+                    (self.src.address + z * self.src.plane + y * self.src.pitch) as *const u8;
                 let to = (self.dst.address + z * self.dst.plane + y * self.dst.pitch) as *mut u8;
                 // SAFETY: `of` has found both rows in allocations that are mapped with the access
                 // needed, or in memory of the host that the program vouches for. Other threads and
@@ -157,7 +188,9 @@ impl Plan {
 fn extent(width: u64, height: u64, depth: u64, pitch: u64, plane: u64) -> Result<u64, CUresult> {
     let rows = height.saturating_sub(1).checked_mul(pitch);
     let planes = depth.saturating_sub(1).checked_mul(plane);
-    let sum = rows.zip(planes).and_then(|(rows, planes)| rows.checked_add(planes));
+    let sum = rows
+        .zip(planes)
+        .and_then(|(rows, planes)| rows.checked_add(planes));
     sum.and_then(|sum| sum.checked_add(width)).ok_or(INVALID)
 }
 
@@ -169,15 +202,21 @@ impl Asked {
             CU_MEMORYTYPE_UNIFIED => self.pitched(self.device, true, width, height, depth),
             CU_MEMORYTYPE_ARRAY => {
                 let place = array::place(self.array, [self.x, self.y, self.z])?;
-                let fits = place.room[0] >= width
-                    && place.room[1] >= height
-                    && place.room[2] >= depth;
+                let fits =
+                    place.room[0] >= width && place.room[1] >= height && place.room[2] >= depth;
                 if !fits {
                     return Err(INVALID);
                 }
                 let (address, pitch, plane) = (place.address, place.pitch, place.plane);
                 let (host, pageable, sync_memops) = (false, false, false);
-                Ok(Side { address, pitch, plane, host, pageable, sync_memops })
+                Ok(Side {
+                    address,
+                    pitch,
+                    plane,
+                    host,
+                    pageable,
+                    sync_memops,
+                })
             }
             _ => Err(INVALID),
         }
@@ -191,8 +230,16 @@ impl Asked {
         height: u64,
         depth: u64,
     ) -> Result<Side, CUresult> {
-        let pitch = if self.pitch == 0 { width.saturating_add(self.x) } else { self.pitch };
-        let rows = if self.height == 0 { height } else { self.height };
+        let pitch = if self.pitch == 0 {
+            width.saturating_add(self.x)
+        } else {
+            self.pitch
+        };
+        let rows = if self.height == 0 {
+            height
+        } else {
+            self.height
+        };
         let short = pitch < width.saturating_add(self.x) || rows < height;
         if (height > 1 && short) || (depth > 1 && short) {
             return Err(INVALID);

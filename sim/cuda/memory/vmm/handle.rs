@@ -1,0 +1,160 @@
+//! Handles of memory: created, released, retained.
+
+use super::{INVALID, Physical, STEP, whole};
+use crate::driver::process;
+use crate::exec::handles::{Key, Named, Table};
+use crate::memory::chunk::Chunk;
+use gpuslice_nvabi::types::*;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// A handle and how often it was given out.
+pub struct Handle {
+    physical: Physical,
+    references: u32,
+}
+
+impl Named for Handle {
+    const KIND: u8 = 0x42;
+}
+
+fn handles() -> MutexGuard<'static, Table<Handle>> {
+    static HANDLES: Mutex<Table<Handle>> = Mutex::new(Table::new());
+    HANDLES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn key(handle: CUmemGenericAllocationHandle) -> Result<Key<Handle>, CUresult> {
+    Key::from_pointer(handle as usize as *mut c_void).ok_or(INVALID)
+}
+
+/// The memory of a handle.
+pub fn physical(handle: CUmemGenericAllocationHandle) -> Result<Physical, CUresult> {
+    let handles = handles();
+    handles
+        .get(key(handle)?)
+        .map(|one| one.physical.clone())
+        .ok_or(INVALID)
+}
+
+/// A handle of memory: the one it has already, counted once more, or a new one.
+pub fn hand_out(physical: Physical) -> Result<CUmemGenericAllocationHandle, CUresult> {
+    let mut handles = handles();
+    let memory = physical.chunk.memory.key;
+    let known = handles
+        .iter()
+        .find(|(_, one)| one.physical.chunk.memory.key == memory);
+    let known = known.map(|(key, _)| key);
+    if let Some(key) = known
+        && let Some(one) = handles.get_mut(key)
+    {
+        one.references += 1;
+        return Ok(key.to_pointer() as u64);
+    }
+    let entered = handles.insert(Handle {
+        physical,
+        references: 1,
+    });
+    Ok(entered.ok_or(CUresult::ERROR_OUT_OF_MEMORY)?.to_pointer() as u64)
+}
+
+/// Looks properties through; the machine's index of the GPU they name.
+pub fn gpu_of(prop: &CUmemAllocationProp) -> Result<usize, CUresult> {
+    if prop.kind != CU_MEM_ALLOCATION_TYPE_PINNED {
+        return Err(INVALID);
+    }
+    match prop.location.kind {
+        CU_MEM_LOCATION_TYPE_DEVICE => Ok(process()?.gpu(prop.location.id)?.index),
+        CU_MEM_LOCATION_TYPE_HOST
+        | CU_MEM_LOCATION_TYPE_HOST_NUMA
+        | CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT => Err(CUresult::ERROR_NOT_SUPPORTED),
+        _ => Err(INVALID),
+    }
+}
+
+/// Entry points.
+#[allow(non_snake_case)]
+pub mod imp {
+    use super::*;
+    use crate::entry::{In, Out, Outcome};
+    use crate::memory::registry::{self, Kind};
+    use crate::memory::vmm::range;
+
+    pub fn cuMemGetAllocationGranularity(
+        granularity: Out<usize>,
+        prop: In<CUmemAllocationProp>,
+        option: CUmemAllocationGranularity_flags,
+    ) -> Outcome {
+        granularity.require()?;
+        gpu_of(&prop.get()?)?;
+        if option > CU_MEM_ALLOC_GRANULARITY_RECOMMENDED {
+            return Err(INVALID);
+        }
+        granularity.set(STEP as usize)
+    }
+
+    pub fn cuMemCreate(
+        handle: Out<CUmemGenericAllocationHandle>,
+        size: usize,
+        prop: In<CUmemAllocationProp>,
+        flags: u64,
+    ) -> Outcome {
+        handle.require()?;
+        let prop = prop.get()?;
+        let gpu = gpu_of(&prop)?;
+        whole(&[size as u64])?;
+        let exportable = CU_MEM_HANDLE_TYPE_NONE | CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+        if flags != 0 {
+            return Err(INVALID);
+        }
+        if prop.requested_handle_types & !exportable != 0 {
+            return Err(CUresult::ERROR_NOT_SUPPORTED);
+        }
+        let chunk = Chunk::new(gpu, size as u64);
+        let chunk = match chunk {
+            Err(CUresult::ERROR_OUT_OF_MEMORY) if crate::memory::give_spare_back(gpu) => {
+                Chunk::new(gpu, size as u64)?
+            }
+            other => other?,
+        };
+        let prop = CUmemAllocationProp {
+            win32_handle_meta_data: std::ptr::null_mut(),
+            ..prop
+        };
+        let entered = handles().insert(Handle {
+            physical: Physical { chunk, prop },
+            references: 1,
+        });
+        handle.set(entered.ok_or(CUresult::ERROR_OUT_OF_MEMORY)?.to_pointer() as u64)
+    }
+
+    pub fn cuMemRelease(handle: CUmemGenericAllocationHandle) -> Outcome {
+        let mut handles = handles();
+        let key = key(handle)?;
+        let one = handles.get_mut(key).ok_or(INVALID)?;
+        one.references -= 1;
+        if one.references == 0 {
+            let gone = handles.remove(key);
+            drop(handles);
+            drop(gone);
+        }
+        Ok(())
+    }
+
+    pub fn cuMemRetainAllocationHandle(
+        handle: Out<CUmemGenericAllocationHandle>,
+        addr: *mut c_void,
+    ) -> Outcome {
+        handle.require()?;
+        let found = registry::find(addr as u64);
+        let found = found.filter(|found| matches!(found.kind, Kind::Mapped { .. }));
+        let physical = range::mapped_at(found.ok_or(INVALID)?.base).ok_or(INVALID)?;
+        handle.set(hand_out(physical)?)
+    }
+
+    pub fn cuMemGetAllocationPropertiesFromHandle(
+        prop: Out<CUmemAllocationProp>,
+        handle: CUmemGenericAllocationHandle,
+    ) -> Outcome {
+        prop.require()?;
+        prop.set(physical(handle)?.prop)
+    }
+}

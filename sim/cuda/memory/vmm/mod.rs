@@ -1,0 +1,43 @@
+//! Virtual memory management: addresses and memory taken apart.
+//!
+//! A program reserves addresses, creates memory, maps the one at the other and says who may access
+//! it. Memory lives as long as any handle or any mapping of it: releasing the handle of mapped memory
+//! frees nothing yet. All of this is in steps of 2 MiB.
+
+mod handle;
+mod range;
+mod share;
+
+use super::chunk::Chunk;
+use super::space::STEP;
+use gpuslice_nvabi::types::{CUmemAllocationProp, CUresult};
+use std::sync::Arc;
+
+const INVALID: CUresult = CUresult::ERROR_INVALID_VALUE;
+
+/// Memory with a handle.
+#[derive(Clone)]
+struct Physical {
+    chunk: Arc<Chunk>,
+    prop: CUmemAllocationProp,
+}
+
+// SAFETY: the one pointer in the properties belongs to Windows, is null here and never followed.
+unsafe impl Send for Physical {}
+// SAFETY: as above.
+unsafe impl Sync for Physical {}
+
+/// Whether these are sizes or addresses in whole steps, and not zero.
+fn whole(values: &[u64]) -> Result<(), CUresult> {
+    let good = values
+        .iter()
+        .all(|value| *value > 0 && value.is_multiple_of(STEP));
+    if good { Ok(()) } else { Err(INVALID) }
+}
+
+/// Entry points.
+pub mod imp {
+    pub use super::handle::imp::*;
+    pub use super::range::imp::*;
+    pub use super::share::imp::*;
+}

@@ -1,0 +1,228 @@
+//! Addresses: reserved, mapped, given access, unmapped.
+
+use super::handle::physical;
+use super::{INVALID, Physical, STEP, whole};
+use crate::context;
+use crate::driver::process;
+use crate::entry::Outcome;
+use crate::exec;
+use crate::memory::registry::{self, Allocation, Found, Home, Kind};
+use crate::memory::{map, pages, space};
+use gpuslice_nvabi::types::*;
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Reserved ranges by address, and what is mapped in them by address.
+struct Ranges {
+    reserved: BTreeMap<u64, u64>,
+    mapped: BTreeMap<u64, (u64, Physical)>,
+}
+
+fn ranges() -> MutexGuard<'static, Ranges> {
+    static RANGES: Mutex<Ranges> = Mutex::new(Ranges {
+        reserved: BTreeMap::new(),
+        mapped: BTreeMap::new(),
+    });
+    RANGES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Ranges {
+    fn is_reserved(&self, address: u64, len: u64) -> bool {
+        let before = self.reserved.range(..=address).next_back();
+        before.is_some_and(|(&start, &size)| {
+            address
+                .checked_add(len)
+                .is_some_and(|end| end <= start + size)
+        })
+    }
+
+    /// The mappings that make up a range exactly; none if it has a gap or cuts one.
+    fn exactly(&self, address: u64, len: u64) -> Option<Vec<u64>> {
+        let mut at = address;
+        let mut bases = Vec::new();
+        while at < address + len {
+            let (size, _) = self.mapped.get(&at)?;
+            bases.push(at);
+            at += size;
+        }
+        (at == address + len).then_some(bases)
+    }
+
+    fn overlaps(&self, address: u64, len: u64) -> bool {
+        let before = self.mapped.range(..address + len).next_back();
+        before.is_some_and(|(&base, (size, _))| base + size > address)
+    }
+}
+
+/// The memory mapped from this address on.
+pub fn mapped_at(base: u64) -> Option<Physical> {
+    ranges()
+        .mapped
+        .get(&base)
+        .map(|(_, physical)| physical.clone())
+}
+
+/// Waits for everything that may still use addresses that go.
+fn settle_all() {
+    for context in context::living() {
+        // A context that has failed uses nothing any more.
+        let _ = exec::settle(context);
+    }
+}
+
+/// Sets the access of every mapping in a range.
+fn set_access(bases: &[Found], read: bool, write: bool) -> Outcome {
+    for found in bases {
+        // SAFETY: the range is mapped by `cuMemMap` inside a reservation.
+        unsafe { map::protect(found.base, found.bytes, read, write) }
+            .map_err(|_| CUresult::ERROR_OPERATING_SYSTEM)?;
+        registry::change(found.base, |one| one.kind = Kind::Mapped { read, write });
+    }
+    Ok(())
+}
+
+/// Entry points.
+#[allow(non_snake_case)]
+pub mod imp {
+    use super::*;
+    use crate::entry::{In, Out};
+
+    pub fn cuMemAddressReserve(
+        ptr: Out<CUdeviceptr>,
+        size: usize,
+        alignment: usize,
+        addr: CUdeviceptr,
+        flags: u64,
+    ) -> Outcome {
+        ptr.require()?;
+        whole(&[size as u64])?;
+        let power = alignment == 0 || alignment.is_power_of_two();
+        if flags != 0 || !power || !addr.is_multiple_of(4096) {
+            return Err(INVALID);
+        }
+        // A wish that does not fit the steps is a wish that cannot be met.
+        let wish = if addr.is_multiple_of(STEP) { addr } else { 0 };
+        let align = (alignment as u64).max(STEP);
+        let address = space::take(size as u64, align, wish);
+        let address = address.ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
+        ranges().reserved.insert(address, size as u64);
+        ptr.set(address)
+    }
+
+    pub fn cuMemAddressFree(ptr: CUdeviceptr, size: usize) -> Outcome {
+        let mut ranges = ranges();
+        let fits = ranges.reserved.get(&ptr) == Some(&(size as u64));
+        if !fits || ranges.overlaps(ptr, size as u64) {
+            return Err(INVALID);
+        }
+        ranges.reserved.remove(&ptr);
+        drop(ranges);
+        space::give(ptr, size as u64);
+        Ok(())
+    }
+
+    pub fn cuMemMap(
+        ptr: CUdeviceptr,
+        size: usize,
+        offset: usize,
+        handle: CUmemGenericAllocationHandle,
+        flags: u64,
+    ) -> Outcome {
+        let physical = physical(handle)?;
+        let (len, offset) = (size as u64, offset as u64);
+        whole(&[ptr, len])?;
+        let end = offset.checked_add(len);
+        let inside = end.is_some_and(|end| end <= physical.chunk.bytes());
+        if flags != 0 || !offset.is_multiple_of(STEP) || !inside {
+            return Err(INVALID);
+        }
+        let mut ranges = ranges();
+        if !ranges.is_reserved(ptr, len) || ranges.overlaps(ptr, len) {
+            return Err(INVALID);
+        }
+        pages::map_part(&physical.chunk, offset, len, ptr, false)?;
+        let device = physical.prop.location.id;
+        let kind = Kind::Mapped {
+            read: false,
+            write: false,
+        };
+        let allocation = Allocation::without_context(device, len, kind, Home::Elsewhere);
+        registry::insert(ptr, allocation);
+        ranges.mapped.insert(ptr, (len, physical));
+        Ok(())
+    }
+
+    pub fn cuMemUnmap(ptr: CUdeviceptr, size: usize) -> Outcome {
+        whole(&[ptr, size as u64])?;
+        ranges().exactly(ptr, size as u64).ok_or(INVALID)?;
+        settle_all();
+        let mut ranges = ranges();
+        // Another thread may have been faster.
+        let bases = ranges.exactly(ptr, size as u64).ok_or(INVALID)?;
+        let mut gone = Vec::new();
+        for base in bases {
+            registry::remove(base, |one| matches!(one.kind, Kind::Mapped { .. }));
+            if let Some((len, physical)) = ranges.mapped.remove(&base) {
+                pages::unmap(base, len);
+                gone.push(physical);
+            }
+        }
+        drop(ranges);
+        drop(gone);
+        Ok(())
+    }
+
+    pub fn cuMemSetAccess(
+        ptr: CUdeviceptr,
+        size: usize,
+        desc: In<CUmemAccessDesc>,
+        count: usize,
+    ) -> Outcome {
+        whole(&[ptr, size as u64])?;
+        if count == 0 {
+            return Err(INVALID);
+        }
+        let mut flags = None;
+        for desc in desc.list(count)? {
+            if desc.location.kind == CU_MEM_LOCATION_TYPE_DEVICE {
+                process()?.gpu(desc.location.id)?;
+            } else if desc.location.kind != CU_MEM_LOCATION_TYPE_HOST {
+                return Err(INVALID);
+            }
+            let known = [
+                CU_MEM_ACCESS_FLAGS_PROT_NONE,
+                CU_MEM_ACCESS_FLAGS_PROT_READ,
+                CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+            ];
+            if !known.contains(&desc.flags) {
+                return Err(INVALID);
+            }
+            // All devices share one page table here: the widest access counts.
+            flags = flags.max(Some(desc.flags));
+        }
+        let flags = flags.unwrap_or(CU_MEM_ACCESS_FLAGS_PROT_NONE);
+        let held = ranges();
+        held.exactly(ptr, size as u64).ok_or(INVALID)?;
+        let found = registry::within(ptr, size as u64);
+        set_access(&found, flags & 1 != 0, flags & 2 != 0)
+    }
+
+    pub fn cuMemGetAccess(
+        flags: Out<u64>,
+        location: In<CUmemLocation>,
+        ptr: CUdeviceptr,
+    ) -> Outcome {
+        flags.require()?;
+        let location = location.get()?;
+        if location.kind != CU_MEM_LOCATION_TYPE_DEVICE {
+            return Err(INVALID);
+        }
+        process()?.gpu(location.id)?;
+        match registry::find(ptr).map(|found| found.kind) {
+            Some(Kind::Mapped { read, write }) => {
+                flags.set(u64::from(read) | u64::from(write) << 1)
+            }
+            _ => Err(INVALID),
+        }
+    }
+}
