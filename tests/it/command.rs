@@ -25,8 +25,15 @@ fn gpuslice() -> Command {
 /// `gpuslice run` on the staged simulated driver with a device of its own.
 fn run(options: &[&str], command: &[&str]) -> Output {
     let mut run = gpuslice();
-    run.arg("run").args(options).arg("--driver-dir").arg(driver()).arg("--").args(command);
-    run.env("GPUSLICE_SIM", "mem=4GiB").output().expect("gpuslice starts")
+    run.arg("run")
+        .args(options)
+        .arg("--driver-dir")
+        .arg(driver())
+        .arg("--")
+        .args(command);
+    run.env("GPUSLICE_SIM", "mem=4GiB")
+        .output()
+        .expect("gpuslice starts")
 }
 
 fn driver() -> PathBuf {
@@ -42,7 +49,9 @@ fn tenant() -> String {
 /// The event of that kind among the JSON lines a tenant printed.
 fn event(output: &Output, kind: &str) -> Value {
     let text = String::from_utf8_lossy(&output.stdout);
-    let events = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let events = text
+        .lines()
+        .filter_map(|line| serde_json::from_str::<Value>(line).ok());
     let found = events.into_iter().find(|event| event["event"] == kind);
     found.unwrap_or_else(|| panic!("no {kind} event: {output:?}"))
 }
@@ -85,7 +94,10 @@ fn the_commands_status_is_ours() {
     }
     let output = run(&["--memory", "1GiB"], &["/nonexistent/program"]);
     assert!(!output.status.success());
-    assert!(String::from_utf8_lossy(&output.stderr).contains("/nonexistent/program"), "{output:?}");
+    assert!(
+        String::from_utf8_lossy(&output.stderr).contains("/nonexistent/program"),
+        "{output:?}"
+    );
 }
 
 #[test]
@@ -93,8 +105,15 @@ fn it_says_which_door_and_driver_it_uses() {
     for door in doors() {
         let output = run(&["--memory", "1GiB", "--door", door], &["true"]);
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        let word = if door == "replace" { "replacement" } else { "preload" };
-        assert!(said.contains(word) && said.contains("simulated GPU"), "{said}");
+        let word = if door == "replace" {
+            "replacement"
+        } else {
+            "preload"
+        };
+        assert!(
+            said.contains(word) && said.contains("simulated GPU"),
+            "{said}"
+        );
         let quiet = run(&["--memory", "1GiB", "--door", door, "--quiet"], &["true"]);
         assert!(quiet.stderr.is_empty(), "{quiet:?}");
     }
@@ -111,7 +130,10 @@ fn bad_wishes_are_refused_with_their_reason() {
         (&["--memory", "1GiB", "--weight", "0"], "1 to 1000"),
         (&["--memory", "1GiB", "--weight", "1000000000"], "1 to 1000"),
         (&["--memory", "1GiB", "--share", "101"], "1 to 100"),
-        (&["--memory", "1GiB", "--share", "50", "--weight", "2"], "cannot be used with"),
+        (
+            &["--memory", "1GiB", "--share", "50", "--weight", "2"],
+            "cannot be used with",
+        ),
         (&["--memory", "1GiB", "--gpus", "9"], "9"),
         (&["--memory", "1GiB", "--gpus", "first"], "all"),
         (&[], "--memory"),
@@ -119,8 +141,40 @@ fn bad_wishes_are_refused_with_their_reason() {
     for (options, expected) in cases {
         let output = run(options, &["echo", "it ran"]);
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(!output.status.success() && output.stdout.is_empty(), "{options:?}: {output:?}");
+        assert!(
+            !output.status.success() && output.stdout.is_empty(),
+            "{options:?}: {output:?}"
+        );
         assert!(said.contains(expected), "{options:?}: {said}");
+    }
+}
+
+/// A driver that is not ours, without NVML beside it: the one of the benches.
+#[test]
+fn any_driver_that_speaks_the_driver_api_will_do() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let stub = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/bench/stub.c");
+    let built = Command::new("cc")
+        .args(["-shared", "-fPIC", "-O1", "-Wl,-soname,libcuda.so.1", "-o"])
+        .arg(dir.path().join("libcuda.so.1"))
+        .arg(stub)
+        .status();
+    assert!(built.expect("cc").success());
+    for door in doors() {
+        let output = gpuslice()
+            .args(["run", "--memory", "1GiB", "--door", door, "--driver-dir"])
+            .arg(dir.path())
+            .args(["--", &tenant(), "--no-launch"])
+            .output()
+            .expect("gpuslice starts");
+        assert!(output.status.success(), "{door}: {output:?}");
+        let memory = event(&output, "memory");
+        assert_eq!(
+            (&memory["total"], &memory["got"]),
+            (&GIB.into(), &GIB.into()),
+            "{door}"
+        );
+        assert_eq!(memory["refusal"], 2, "{door}");
     }
 }
 
@@ -133,19 +187,32 @@ fn a_directory_without_a_driver_is_named() {
         .args(["--", "true"])
         .output()
         .expect("gpuslice starts");
-    assert!(String::from_utf8_lossy(&output.stderr).contains("has no libcuda.so.1"), "{output:?}");
+    assert!(
+        String::from_utf8_lossy(&output.stderr).contains("has no libcuda.so.1"),
+        "{output:?}"
+    );
 }
 
 #[test]
 fn without_a_daemon_ps_says_what_to_do() {
     let empty = tempfile::tempdir().expect("a directory");
-    let output = gpuslice().args(["ps", "--runtime-dir"]).arg(empty.path()).output().expect("it starts");
+    let output = gpuslice()
+        .args(["ps", "--runtime-dir"])
+        .arg(empty.path())
+        .output()
+        .expect("it starts");
     assert!(!output.status.success());
-    assert!(String::from_utf8_lossy(&output.stderr).contains("start gpusliced"), "{output:?}");
+    assert!(
+        String::from_utf8_lossy(&output.stderr).contains("start gpusliced"),
+        "{output:?}"
+    );
 }
 
 fn ps(node: &Node) -> Value {
-    let output = gpuslice().args(["ps", "--json", "--runtime-dir"]).arg(node.runtime_dir()).output();
+    let output = gpuslice()
+        .args(["ps", "--json", "--runtime-dir"])
+        .arg(node.runtime_dir())
+        .output();
     let output = output.expect("it starts");
     assert!(output.status.success(), "{output:?}");
     serde_json::from_slice(&output.stdout).expect("JSON")
@@ -155,9 +222,14 @@ fn ps(node: &Node) -> Value {
 fn tenant_of(node: &Node, name: &str, seconds: &str) -> std::process::Child {
     let mut command = gpuslice();
     command.args(["run", "--memory", "1GiB", "--name", name, "--runtime-dir"]);
-    command.arg(node.runtime_dir()).args(["--", &tenant(), "--seconds", seconds]);
+    command
+        .arg(node.runtime_dir())
+        .args(["--", &tenant(), "--seconds", seconds]);
     command.env("GPUSLICE_SIM_DEVICE", node.root().join("device"));
-    command.stdout(Stdio::null()).spawn().expect("gpuslice starts")
+    command
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("gpuslice starts")
 }
 
 fn slice_named(view: &Value, name: &str) -> Option<Value> {
@@ -175,10 +247,14 @@ fn ps_shows_a_running_tenant_until_it_ends() {
             && slice["memory_used"].as_u64() > Some(GIB / 2)
             && slice["memory_used"].as_u64() <= slice["memory_cap"].as_u64()
     };
-    eventually("the tenant at work", || slice_named(&ps(&node), "seen").is_some_and(busy));
+    eventually("the tenant at work", || {
+        slice_named(&ps(&node), "seen").is_some_and(busy)
+    });
     interrupt(&child);
     child.wait().expect("it ends");
-    eventually("the slice is gone", || slice_named(&ps(&node), "seen").is_none());
+    eventually("the slice is gone", || {
+        slice_named(&ps(&node), "seen").is_none()
+    });
 }
 
 /// Ends the tenant under `gpuslice run`, as a person would by Ctrl-C at a terminal.
@@ -200,10 +276,14 @@ fn tenants_outlive_their_daemon_and_are_known_again() {
     let before = used(&ps(&node));
     node.end_daemon(nix::sys::signal::Signal::SIGKILL);
     std::thread::sleep(std::time::Duration::from_millis(400));
-    assert!(child.try_wait().expect("wait").is_none(), "the tenant died with its daemon");
+    assert!(
+        child.try_wait().expect("wait").is_none(),
+        "the tenant died with its daemon"
+    );
     node.start_daemon(&[]);
     eventually("the books are right again", || used(&ps(&node)) == before);
-    let launches = |view: &Value| slice_named(view, "survivor").and_then(|s| s["launches"].as_u64());
+    let launches =
+        |view: &Value| slice_named(view, "survivor").and_then(|s| s["launches"].as_u64());
     let then = launches(&ps(&node));
     eventually("it goes on launching", || launches(&ps(&node)) > then);
     interrupt(&child);
@@ -216,7 +296,10 @@ pub fn leftovers() -> Vec<String> {
     for dir in ["/tmp", "/dev/shm"] {
         for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
             let name = entry.file_name().to_string_lossy().into_owned();
-            if ["gpuslice-demo-", "gpuslice-lib-"].iter().any(|prefix| name.starts_with(prefix)) {
+            if ["gpuslice-demo-", "gpuslice-lib-"]
+                .iter()
+                .any(|prefix| name.starts_with(prefix))
+            {
                 found.push(Path::new(dir).join(name).display().to_string());
             }
         }

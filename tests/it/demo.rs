@@ -13,12 +13,16 @@ use std::time::{Duration, Instant};
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 fn alone() -> MutexGuard<'static, ()> {
-    ONE_AT_A_TIME.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    ONE_AT_A_TIME
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
 fn demo(runtime: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_gpuslice"));
-    command.args(["demo", "--json", "--runtime", runtime]).stdin(Stdio::null());
+    command
+        .args(["demo", "--json", "--runtime", runtime])
+        .stdin(Stdio::null());
     command
 }
 
@@ -41,20 +45,36 @@ fn runtimes() -> Vec<&'static str> {
 fn the_demo_reports_three_tenants_within_their_caps() {
     let _alone = alone();
     for runtime in runtimes() {
-        let output = demo(runtime).args(["--seconds", "4"]).output().expect("it starts");
+        let output = demo(runtime)
+            .args(["--seconds", "4"])
+            .output()
+            .expect("it starts");
         let report: Value = serde_json::from_slice(&output.stdout)
             .unwrap_or_else(|error| panic!("{runtime}: {error}: {output:?}"));
-        assert!(["pass", "fail"].contains(&report["verdict"].as_str().unwrap_or("")), "{report}");
+        assert!(
+            ["pass", "fail"].contains(&report["verdict"].as_str().unwrap_or("")),
+            "{report}"
+        );
         let tenants = report["tenants"].as_array().expect("tenants");
         assert_eq!(tenants.len(), 3, "{runtime}: {report}");
         let mut last = 0.0;
         for tenant in tenants {
-            let number = |key: &str| tenant[key].as_f64().unwrap_or_else(|| panic!("{key}: {report}"));
+            let number = |key: &str| {
+                tenant[key]
+                    .as_f64()
+                    .unwrap_or_else(|| panic!("{key}: {report}"))
+            };
             assert!(tenant["name"].is_string());
-            assert!(number("memory_peak") <= number("memory_cap"), "{runtime}: {tenant}");
+            assert!(
+                number("memory_peak") <= number("memory_cap"),
+                "{runtime}: {tenant}"
+            );
             assert!(number("denied") >= 1.0, "{runtime}: {tenant}");
             assert!((number("share_expected") * 7.0 - number("weight")).abs() < 1e-9);
-            assert!(number("share_measured") > last, "{runtime}: shares follow weights: {report}");
+            assert!(
+                number("share_measured") > last,
+                "{runtime}: shares follow weights: {report}"
+            );
             last = number("share_measured");
         }
         assert_eq!(leftovers(), Vec::<String>::new(), "{runtime}");
@@ -68,7 +88,10 @@ fn an_interrupted_demo_cleans_up() {
     for runtime in runtimes() {
         let mut command = demo(runtime);
         command.stdout(Stdio::null()).stderr(Stdio::null());
-        let mut child = command.args(["--seconds", "60"]).spawn().expect("it starts");
+        let mut child = command
+            .args(["--seconds", "60"])
+            .spawn()
+            .expect("it starts");
         std::thread::sleep(Duration::from_millis(1500));
         kill(Pid::from_raw(child.id() as i32), Signal::SIGINT).expect("it lives");
         let start = Instant::now();
@@ -76,7 +99,10 @@ fn an_interrupted_demo_cleans_up() {
             if let Some(status) = child.try_wait().expect("wait") {
                 break status;
             }
-            assert!(start.elapsed() < PATIENCE, "{runtime}: the demo does not end");
+            assert!(
+                start.elapsed() < PATIENCE,
+                "{runtime}: the demo does not end"
+            );
             std::thread::sleep(Duration::from_millis(10));
         };
         assert_eq!(status.code(), Some(1), "{runtime}");
@@ -87,9 +113,19 @@ fn an_interrupted_demo_cleans_up() {
 
 /// Control groups of demo containers that are still there.
 fn cgroups() -> Vec<String> {
-    let tops = std::fs::read_dir("/sys/fs/cgroup").into_iter().flatten().flatten();
-    let inside = tops.flat_map(|top| std::fs::read_dir(top.path()).into_iter().flatten().flatten());
+    let tops = std::fs::read_dir("/sys/fs/cgroup")
+        .into_iter()
+        .flatten()
+        .flatten();
+    let inside = tops.flat_map(|top| {
+        std::fs::read_dir(top.path())
+            .into_iter()
+            .flatten()
+            .flatten()
+    });
     let names = inside.map(|entry| entry.file_name().to_string_lossy().into_owned());
     let ours = ["gpuslice-small-", "gpuslice-medium-", "gpuslice-large-"];
-    names.filter(|name| ours.iter().any(|prefix| name.starts_with(prefix))).collect()
+    names
+        .filter(|name| ours.iter().any(|prefix| name.starts_with(prefix)))
+        .collect()
 }

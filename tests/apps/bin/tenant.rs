@@ -23,7 +23,12 @@ struct Options {
 }
 
 fn options() -> Result<Options, String> {
-    let mut options = Options { seconds: 5.0, kernel_us: 200, step: 64 * MIB, launch: true };
+    let mut options = Options {
+        seconds: 5.0,
+        kernel_us: 200,
+        step: 64 * MIB,
+        launch: true,
+    };
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
         let mut value = || words.next().ok_or_else(|| format!("{word} needs a value"));
@@ -49,7 +54,9 @@ fn say(line: &str) {
 fn fill(cuda: &Driver, step: usize) -> Result<(), Error> {
     let (mut free, mut total, mut got) = (0usize, 0usize, 0usize);
     // SAFETY: both point to a usize of ours.
-    check("cuMemGetInfo", unsafe { (cuda.cuMemGetInfo_v2)(&mut free, &mut total) })?;
+    check("cuMemGetInfo", unsafe {
+        (cuda.cuMemGetInfo_v2)(&mut free, &mut total)
+    })?;
     let refusal = loop {
         let mut address: CUdeviceptr = 0;
         // SAFETY: `address` is ours; the memory is kept until the context ends.
@@ -79,14 +86,26 @@ impl Spinner<'_> {
         let (mut stream, mut counter) = (CUstream(null_mut()), 0 as CUdeviceptr);
         // SAFETY: every out-pointer is a live local; PTX and name are NUL-terminated statics.
         unsafe {
-            check("cuModuleLoadData", (cuda.cuModuleLoadData)(&mut module, SPIN_PTX.as_ptr().cast()))?;
+            check(
+                "cuModuleLoadData",
+                (cuda.cuModuleLoadData)(&mut module, SPIN_PTX.as_ptr().cast()),
+            )?;
             let name = SPIN_NAME.as_ptr();
-            check("cuModuleGetFunction", (cuda.cuModuleGetFunction)(&mut function, module, name))?;
+            check(
+                "cuModuleGetFunction",
+                (cuda.cuModuleGetFunction)(&mut function, module, name),
+            )?;
             check("cuStreamCreate", (cuda.cuStreamCreate)(&mut stream, 1))?;
             check("cuMemAlloc", (cuda.cuMemAlloc_v2)(&mut counter, 256))?;
             check("cuMemsetD32", (cuda.cuMemsetD32_v2)(counter, 0, 64))?;
         }
-        Ok(Spinner { cuda, function, stream, counter, nanoseconds: kernel_us * 1000 })
+        Ok(Spinner {
+            cuda,
+            function,
+            stream,
+            counter,
+            nanoseconds: kernel_us * 1000,
+        })
     }
 
     fn launch(&self) -> Result<(), Error> {
@@ -103,7 +122,9 @@ impl Spinner<'_> {
         let mut count = 0u32;
         let to = (&raw mut count).cast();
         // SAFETY: copies the counter's four bytes into `count`.
-        check("cuMemcpyDtoH", unsafe { (self.cuda.cuMemcpyDtoH_v2)(to, self.counter, 4) })?;
+        check("cuMemcpyDtoH", unsafe {
+            (self.cuda.cuMemcpyDtoH_v2)(to, self.counter, 4)
+        })?;
         Ok(count)
     }
 
@@ -111,7 +132,9 @@ impl Spinner<'_> {
         let mut events = [CUevent(null_mut()); 2];
         for event in &mut events {
             // SAFETY: `event` is ours; 2 = CU_EVENT_DISABLE_TIMING.
-            check("cuEventCreate", unsafe { (self.cuda.cuEventCreate)(event, 2) })?;
+            check("cuEventCreate", unsafe {
+                (self.cuda.cuEventCreate)(event, 2)
+            })?;
         }
         let (mut batches, mut launched) = (0usize, 0u64);
         let mut next = Instant::now();
@@ -122,7 +145,10 @@ impl Spinner<'_> {
             launched += BATCH;
             // SAFETY: live handles of this context.
             unsafe {
-                check("cuEventRecord", (self.cuda.cuEventRecord)(events[batches % 2], self.stream))?;
+                check(
+                    "cuEventRecord",
+                    (self.cuda.cuEventRecord)(events[batches % 2], self.stream),
+                )?;
                 if batches > 0 {
                     let before = events[(batches + 1) % 2];
                     check("cuEventSynchronize", (self.cuda.cuEventSynchronize)(before))?;
@@ -135,18 +161,25 @@ impl Spinner<'_> {
             }
         }
         // SAFETY: a live stream of this context.
-        check("cuStreamSynchronize", unsafe { (self.cuda.cuStreamSynchronize)(self.stream) })?;
+        check("cuStreamSynchronize", unsafe {
+            (self.cuda.cuStreamSynchronize)(self.stream)
+        })?;
         Ok(launched)
     }
 }
 
 fn progress(kernels: u64, nanoseconds: u64) {
-    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let mut now = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
     // SAFETY: `now` is ours.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
     let now = now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64;
     let busy = kernels * nanoseconds;
-    say(&format!(r#"{{"event":"progress","now_ns":{now},"kernels":{kernels},"busy_ns":{busy}}}"#));
+    say(&format!(
+        r#"{{"event":"progress","now_ns":{now},"kernels":{kernels},"busy_ns":{busy}}}"#
+    ));
 }
 
 fn run(options: &Options) -> Result<(), Error> {
@@ -156,15 +189,24 @@ fn run(options: &Options) -> Result<(), Error> {
     unsafe {
         check("cuInit", (cuda.cuInit)(0))?;
         check("cuDeviceGet", (cuda.cuDeviceGet)(&mut device, 0))?;
-        check("cuCtxCreate", (cuda.cuCtxCreate_v2)(&mut context, 0, device))?;
+        check(
+            "cuCtxCreate",
+            (cuda.cuCtxCreate_v2)(&mut context, 0, device),
+        )?;
     }
-    let spinner = Spinner::new(&cuda, options.kernel_us)?;
+    // Before memory is full: the kernel's counter needs some too.
+    let spinner = options
+        .launch
+        .then(|| Spinner::new(&cuda, options.kernel_us))
+        .transpose()?;
     fill(&cuda, options.step)?;
-    if options.launch {
+    if let Some(spinner) = spinner {
         let until = Instant::now() + Duration::from_secs_f64(options.seconds);
         let launched = spinner.work(until)?;
         let finished = spinner.finished()?;
-        say(&format!(r#"{{"event":"end","launched":{launched},"finished":{finished}}}"#));
+        say(&format!(
+            r#"{{"event":"end","launched":{launched},"finished":{finished}}}"#
+        ));
     }
     // SAFETY: the context is ours and nothing of it is used after this.
     check("cuCtxDestroy", unsafe { (cuda.cuCtxDestroy_v2)(context) })

@@ -1,0 +1,161 @@
+/* A program that does to the driver what its arguments say, and prints what came back.
+ *
+ * Each argument is one step, `verb` or `verb:number:number`; each step prints one line `verb result ...`.
+ * Allocations are numbered from 0 in the order they were made, failed ones too. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+typedef uint64_t P;
+static void *driver;
+static P made[65536];
+static int count;
+static void *context;
+
+static void *sym(const char *name) {
+    void *at = dlsym(driver, name);
+    if (!at) { printf("missing %s\n", name); exit(3); }
+    return at;
+}
+#define CALL(name, types, ...) (((int(*) types)sym(name))(__VA_ARGS__))
+
+/* The file that holds the code at an address. */
+static const char *owner(void *at) {
+    Dl_info info;
+    if (!at) return "nobody";
+    if (!dladdr(at, &info)) return "unknown";
+    const char *slash = strrchr(info.dli_fname, '/');
+    return slash ? slash + 1 : info.dli_fname;
+}
+static void *by_name(const char *name, int version, int flags, int *result) {
+    void *at = NULL;
+    int why = -1;
+    *result = CALL("cuGetProcAddress_v2", (const char *, void **, int, uint64_t, int *), name, &at,
+                   version, (uint64_t)flags, &why);
+    *result = *result * 10 + why;
+    return at;
+}
+static void *plugin(const char *path, int how) {
+    void *handle = how == -1 ? dlmopen(LM_ID_NEWLM, path, RTLD_NOW) : dlopen(path, RTLD_NOW | how);
+    void *(*allocator)(void) = handle ? (void *(*)(void))dlsym(handle, "plugin_allocator") : NULL;
+    return allocator ? allocator() : NULL;
+}
+
+struct shape { size_t width, height; int format; unsigned channels; };
+struct allocation { int kind, handles, place, id; void *none; uint64_t flags; };
+
+static int step(char *text) {
+    char *part[5] = {0};
+    int parts = 0;
+    for (char *p = strtok(text, ":"); p && parts < 5; p = strtok(NULL, ":")) part[parts++] = p;
+    const char *verb = part[0];
+    P a = part[1] ? strtoull(part[1], NULL, 0) : 0, b = part[2] ? strtoull(part[2], NULL, 0) : 0;
+    P *slot = &made[count];
+    size_t x = 0, y = 0;
+    int r = -1;
+    if (!strcmp(verb, "init")) r = CALL("cuInit", (unsigned), 0);
+    else if (!strcmp(verb, "ctx")) r = CALL("cuCtxCreate_v2", (void **, unsigned, int), &context, 0, (int)a);
+    else if (!strcmp(verb, "destroy")) r = CALL("cuCtxDestroy_v2", (void *), context);
+    else if (!strcmp(verb, "retain")) {
+        r = CALL("cuDevicePrimaryCtxRetain", (void **, int), &context, (int)a);
+        CALL("cuCtxSetCurrent", (void *), context);
+    } else if (!strcmp(verb, "drop")) r = CALL("cuDevicePrimaryCtxRelease_v2", (int), (int)a);
+    else if (!strcmp(verb, "alloc")) { r = CALL("cuMemAlloc_v2", (P *, size_t), slot, a); count++; }
+    else if (!strcmp(verb, "managed")) { r = CALL("cuMemAllocManaged", (P *, size_t, unsigned), slot, a, 1); count++; }
+    else if (!strcmp(verb, "pitch")) { r = CALL("cuMemAllocPitch_v2", (P *, size_t *, size_t, size_t, unsigned), slot, &x, a, b, 4); count++; }
+    else if (!strcmp(verb, "async")) { r = CALL("cuMemAllocAsync_ptsz", (P *, size_t, void *), slot, a, NULL); count++; }
+    else if (!strcmp(verb, "free")) r = CALL("cuMemFree_v2", (P), made[a]);
+    else if (!strcmp(verb, "freeasync")) r = CALL("cuMemFreeAsync", (P, void *), made[a], NULL);
+    else if (!strcmp(verb, "freeraw")) r = CALL("cuMemFree_v2", (P), a);
+    else if (!strcmp(verb, "create")) {
+        struct allocation what = {1, 0, (int)b, 0, NULL, 0};
+        r = CALL("cuMemCreate", (P *, size_t, struct allocation *, uint64_t), slot, a, &what, 0);
+        count++;
+    } else if (!strcmp(verb, "release")) r = CALL("cuMemRelease", (P), made[a]);
+    else if (!strcmp(verb, "map")) r = CALL("cuMemMap", (P, size_t, size_t, P, uint64_t), b, 4096, 0, made[a], 0);
+    else if (!strcmp(verb, "unmap")) r = CALL("cuMemUnmap", (P, size_t), a, 4096);
+    else if (!strcmp(verb, "retainat")) { r = CALL("cuMemRetainAllocationHandle", (P *, void *), slot, (void *)a); count++; }
+    else if (!strcmp(verb, "array")) {
+        struct shape shape = {a, b, 32, 1};
+        r = CALL("cuArrayCreate_v2", (P *, struct shape *), slot, &shape);
+        count++;
+    } else if (!strcmp(verb, "unarray")) r = CALL("cuArrayDestroy", (P), made[a]);
+    else if (!strcmp(verb, "info")) { r = CALL("cuMemGetInfo_v2", (size_t *, size_t *), &x, &y); }
+    else if (!strcmp(verb, "total")) { r = CALL("cuDeviceTotalMem_v2", (size_t *, int), &x, (int)a); }
+    else if (!strcmp(verb, "launch")) r = CALL("cuLaunchKernel", (void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **), NULL, 7, 1, 1, 1, 1, 1, 0, NULL, NULL, (void **)11);
+    else if (!strcmp(verb, "copy")) r = CALL("cuMemcpyHtoDAsync_v2", (P, void *, size_t, void *), 1, (void *)2, 3, (void *)4);
+    else if (!strcmp(verb, "absent")) r = CALL("cuGraphDestroy", (void *), NULL);
+    else if (!strcmp(verb, "flood")) { /* as many as there are, of this size */
+        for (x = 0; (r = CALL("cuMemAlloc_v2", (P *, size_t), &made[count], a)) == 0; x++) count++;
+        y = count;
+    } else if (!strcmp(verb, "churn")) { /* take and give back, a times */
+        for (r = 0; x < a && r == 0; x++) {
+            P p;
+            r = CALL("cuMemAlloc_v2", (P *, size_t), &p, b);
+            if (r == 0) r = CALL("cuMemFree_v2", (P), p);
+        }
+    } else if (!strcmp(verb, "which")) {
+        printf("which %s\n", owner(dlsym(driver, part[1])));
+        return 0;
+    } else if (!strcmp(verb, "whichby")) { /* name:version:flags */
+        void *at = by_name(part[1], (int)b, part[3] ? atoi(part[3]) : 0, &r);
+        printf("whichby %d %s\n", r, owner(at));
+        return 0;
+    } else if (!strcmp(verb, "deep")) {
+        void *own = dlopen("libcuda.so.1", RTLD_NOW | RTLD_DEEPBIND);
+        printf("deep %s\n", owner(own ? dlsym(own, "cuMemAlloc_v2") : NULL));
+        return 0;
+    } else if (!strcmp(verb, "dlvsym")) {
+        void *(*raw)(void *, const char *) = dlvsym(RTLD_DEFAULT, "dlsym", "GLIBC_2.2.5");
+        printf("dlvsym %s\n", owner(raw(driver, "cuMemAlloc_v2")));
+        return 0;
+    } else if (!strcmp(verb, "plugin")) {
+        printf("plugin %s\n", owner(plugin(getenv("PLUGIN"), 0)));
+        return 0;
+    } else if (!strcmp(verb, "deepplugin")) {
+        printf("deepplugin %s\n", owner(plugin(getenv("PLUGIN"), RTLD_DEEPBIND)));
+        return 0;
+    } else if (!strcmp(verb, "newplugin")) {
+        printf("newplugin %s\n", owner(plugin(getenv("PLUGIN"), -1)));
+        return 0;
+    } else if (!strcmp(verb, "unversioned")) {
+        void *own = dlopen("libcuda.so", RTLD_NOW);
+        printf("unversioned %s\n", owner(own ? dlsym(own, "cuMemAlloc_v2") : NULL));
+        return 0;
+    } else if (!strcmp(verb, "closeall")) {
+        for (int fd = 3; fd < 256; fd++) close(fd);
+        r = 0;
+    } else if (!strcmp(verb, "fork")) { /* the rest of the steps happen in a child */
+        fflush(stdout);
+        pid_t child = fork();
+        if (child) {
+            int status;
+            waitpid(child, &status, 0);
+            exit(WIFEXITED(status) ? WEXITSTATUS(status) : 9);
+        }
+        return 0;
+    } else if (!strcmp(verb, "wait")) { /* until a line comes */
+        char line[16];
+        printf("wait\n");
+        fflush(stdout);
+        return !fgets(line, sizeof line, stdin);
+    } else return 4;
+    printf("%s %d %zu %zu\n", verb, r, x, y);
+    return 0;
+}
+
+int main(int argc, char **argv) {
+    driver = dlopen("libcuda.so.1", RTLD_NOW);
+    if (!driver) { printf("no driver: %s\n", dlerror()); return 2; }
+    for (int i = 1; i < argc; i++) {
+        int failed = step(argv[i]);
+        fflush(stdout);
+        if (failed) return failed;
+    }
+    return 0;
+}

@@ -1,0 +1,240 @@
+/* A driver of C for trying the doors: it keeps books, moves nothing, runs nothing.
+ *
+ * STUB_DEVICES (default 1) devices of STUB_BYTES (default 64 GiB) each; device d has sixteen bytes of
+ * 0x10 + d as UUID. An allocation of 0xbad000 bytes fails with 999, after all checks before it. Pointers
+ * that were not handed out, or were freed, are invalid. Stream-ordered calls happen at once. */
+#include <pthread.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef int R;
+typedef uint64_t P;
+typedef void *H;
+#define API __attribute__((visibility("default")))
+enum { OK = 0, INVALID = 1, NO_MEMORY = 2, NO_CONTEXT = 201, NOT_FOUND = 500, ODD = 999 };
+enum { DEVICES = 8, LIVE = 1 << 16 };
+
+struct context { int device; };
+struct live { P at; size_t bytes; int device; struct context *context; int references; };
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct live live[LIVE];
+static P next = 1ull << 32;
+static struct context primary[DEVICES];
+static int retained[DEVICES];
+static _Thread_local struct context *current;
+static int launches;
+
+static long setting(const char *name, long otherwise) {
+    const char *text = getenv(name);
+    return text ? atol(text) : otherwise;
+}
+static int devices(void) { return (int)setting("STUB_DEVICES", 1); }
+static size_t capacity(void) { return (size_t)setting("STUB_BYTES", 64l << 30); }
+
+static size_t used(int device) {
+    size_t sum = 0;
+    for (int i = 0; i < LIVE; i++)
+        if (live[i].at && live[i].device == device) sum += live[i].bytes;
+    return sum;
+}
+static R take(P *at, size_t bytes, int device, struct context *context) {
+    R result = NO_MEMORY;
+    if (!at || !bytes) return INVALID;
+    if (bytes == 0xbad000) return ODD;
+    pthread_mutex_lock(&lock);
+    for (int i = 0; i < LIVE && used(device) + bytes <= capacity(); i++) {
+        if (live[i].at) continue;
+        live[i] = (struct live){next, bytes, device, context, 1};
+        *at = next;
+        next += (bytes + 0xfffff) & ~0xfffffull;
+        result = OK;
+        break;
+    }
+    pthread_mutex_unlock(&lock);
+    return result;
+}
+static struct live *find(P at) {
+    for (int i = 0; at && i < LIVE; i++)
+        if (live[i].at == at) return &live[i];
+    return NULL;
+}
+static R drop(P at) {
+    pthread_mutex_lock(&lock);
+    struct live *found = find(at);
+    if (found && --found->references == 0) found->at = 0;
+    pthread_mutex_unlock(&lock);
+    return found ? OK : INVALID;
+}
+static void end(struct context *context) {
+    pthread_mutex_lock(&lock);
+    for (int i = 0; i < LIVE; i++)
+        if (live[i].context == context) live[i].at = 0;
+    pthread_mutex_unlock(&lock);
+}
+
+API R cuInit(unsigned flags) { return flags ? INVALID : OK; }
+API R cuDriverGetVersion(int *v) { *v = 12090; return OK; }
+API R cuDeviceGetCount(int *n) { *n = devices(); return OK; }
+API R cuDeviceGet(int *d, int ordinal) { *d = ordinal; return ordinal < devices() ? OK : 101; }
+API R cuDeviceGetUuid(unsigned char *u, int d) {
+    if (d < 0 || d >= devices()) return 101;
+    memset(u, 0x10 + d, 16);
+    return OK;
+}
+API R cuDeviceTotalMem_v2(size_t *n, int d) { (void)d; *n = capacity(); return OK; }
+
+API R cuCtxCreate_v2(H *c, unsigned flags, int d) {
+    (void)flags;
+    if (d < 0 || d >= devices()) return 101;
+    *c = current = malloc(sizeof(struct context));
+    current->device = d;
+    return OK;
+}
+API R cuCtxDestroy_v2(H c) { end(c); free(c); if (current == c) current = NULL; return OK; }
+API R cuDevicePrimaryCtxRetain(H *c, int d) {
+    primary[d].device = d;
+    retained[d]++;
+    *c = &primary[d];
+    return OK;
+}
+API R cuDevicePrimaryCtxRelease_v2(int d) {
+    if (!retained[d]) return NO_CONTEXT;
+    if (!--retained[d]) end(&primary[d]);
+    return OK;
+}
+API R cuDevicePrimaryCtxReset_v2(int d) { end(&primary[d]); return OK; }
+API R cuDevicePrimaryCtxGetState(int d, unsigned *flags, int *active) {
+    *flags = 0;
+    *active = retained[d] > 0;
+    return OK;
+}
+API R cuCtxGetCurrent(H *c) { *c = current; return OK; }
+API R cuCtxSetCurrent(H c) { current = c; return OK; }
+API R cuCtxGetDevice(int *d) { if (current) *d = current->device; return current ? OK : NO_CONTEXT; }
+
+API R cuMemAlloc_v2(P *p, size_t n) {
+    return current ? take(p, n, current->device, current) : NO_CONTEXT;
+}
+API R cuMemAllocManaged(P *p, size_t n, unsigned flags) { (void)flags; return cuMemAlloc_v2(p, n); }
+/* Rows are padded to 768, which nobody would guess. */
+API R cuMemAllocPitch_v2(P *p, size_t *pitch, size_t width, size_t height, unsigned element) {
+    (void)element;
+    *pitch = (width + 767) / 768 * 768;
+    return cuMemAlloc_v2(p, *pitch * height);
+}
+API R cuMemFree_v2(P p) { return p ? drop(p) : OK; }
+API R cuMemGetInfo_v2(size_t *avail, size_t *total) {
+    if (!current) return NO_CONTEXT;
+    *total = capacity();
+    *avail = capacity() - used(current->device);
+    return OK;
+}
+API R cuMemAllocAsync(P *p, size_t n, H s) { (void)s; return cuMemAlloc_v2(p, n); }
+API R cuMemAllocAsync_ptsz(P *p, size_t n, H s) { return cuMemAllocAsync(p, n, s); }
+API R cuMemFreeAsync(P p, H s) { (void)s; return drop(p); }
+API R cuMemFreeAsync_ptsz(P p, H s) { return cuMemFreeAsync(p, s); }
+
+struct location { int kind, id; };
+struct allocation { int kind, handles; struct location place; };
+static P mapped[64][2];
+API R cuMemCreate(P *h, size_t n, const struct allocation *what, uint64_t flags) {
+    (void)flags;
+    int device = what->place.kind == 1 ? what->place.id : DEVICES; /* beyond all devices: the host */
+    return take(h, n, device, NULL);
+}
+API R cuMemRelease(P h) { return drop(h); }
+API R cuMemMap(P at, size_t n, size_t offset, P h, uint64_t flags) {
+    (void)n; (void)offset; (void)flags;
+    struct live *found = find(h);
+    if (!found) return INVALID;
+    found->references++;
+    for (int i = 0; i < 64; i++)
+        if (!mapped[i][0]) { mapped[i][0] = at; mapped[i][1] = h; return OK; }
+    return INVALID;
+}
+API R cuMemUnmap(P at, size_t n) {
+    (void)n;
+    for (int i = 0; i < 64; i++)
+        if (mapped[i][0] == at) { mapped[i][0] = 0; return drop(mapped[i][1]); }
+    return INVALID;
+}
+API R cuMemRetainAllocationHandle(P *h, void *at) {
+    for (int i = 0; i < 64; i++)
+        if (mapped[i][0] == (P)at) { *h = mapped[i][1]; find(*h)->references++; return OK; }
+    return INVALID;
+}
+
+/* An array takes a quarter more than its elements. */
+struct shape { size_t width, height; int format; unsigned channels; };
+struct need { size_t size, alignment; unsigned reserved[4]; };
+API R cuArrayCreate_v2(P *a, const struct shape *s) {
+    return cuMemAlloc_v2(a, s->width * (s->height ? s->height : 1) * s->channels * 4 / 4 * 5);
+}
+API R cuArrayGetMemoryRequirements(struct need *n, P a, int d) {
+    (void)d;
+    struct live *found = find(a);
+    if (found) n->size = found->bytes;
+    return found ? OK : INVALID;
+}
+API R cuArrayDestroy(P a) { return drop(a); }
+
+API R cuLaunchKernel(H f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
+                     unsigned bz, unsigned shared, H stream, void **params, void **extra) {
+    (void)f; (void)gy; (void)gz; (void)bx; (void)by; (void)bz; (void)shared; (void)stream;
+    (void)params;
+    __atomic_fetch_add(&launches, 1, __ATOMIC_RELAXED);
+    return gx == 7 && extra == (void **)11 ? OK : INVALID; /* first and last argument arrived */
+}
+API R cuLaunchKernel_ptsz(H f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
+                          unsigned bz, unsigned shared, H stream, void **params, void **extra) {
+    return cuLaunchKernel(f, gx, gy, gz, bx, by, bz, shared, stream, params, extra);
+}
+API R cuStreamIsCapturing(H s, int *status) { (void)s; *status = 0; return OK; }
+API R cuEventCreate(H *e, unsigned f) { (void)f; *e = malloc(16); return OK; }
+API R cuEventDestroy_v2(H e) { free(e); return OK; }
+API R cuEventRecord(H e, H s) { (void)e; (void)s; return OK; }
+API R cuEventQuery(H e) { (void)e; return OK; }
+API R cuEventElapsedTime(float *ms, H a, H b) { (void)a; (void)b; *ms = 0.001f; return OK; }
+
+/* A function nobody hooks, with arguments in every kind of place. */
+API R cuMemcpyHtoDAsync_v2(P to, const void *from, size_t n, H s) {
+    return to == 1 && from == (void *)2 && n == 3 && s == (H)4 ? 77 : INVALID;
+}
+/* Newer than any table. */
+API R cuFromTheFuture(int x) { return x + 1; }
+
+/* Forms that are reached by name and version only, at addresses that no symbol has. */
+static R hidden_free(P p, H s) { return cuMemFreeAsync(p, s); }
+
+API R cuGetProcAddress_v2(const char *name, void **at, int version, uint64_t flags, int *why) {
+    static const struct { const char *name; int since; int per_thread; void *at; } table[] = {
+        {"cuInit", 2000, 0, (void *)cuInit},
+        {"cuGetProcAddress", 12000, 0, (void *)cuGetProcAddress_v2},
+        {"cuMemAlloc", 3020, 0, (void *)cuMemAlloc_v2},
+        {"cuMemFree", 3020, 0, (void *)cuMemFree_v2},
+        {"cuMemAllocAsync", 11020, 2, (void *)cuMemAllocAsync_ptsz},
+        {"cuMemAllocAsync", 11020, 0, (void *)cuMemAllocAsync},
+        {"cuMemFreeAsync", 11020, 0, (void *)hidden_free},
+        {"cuMemGetInfo", 3020, 0, (void *)cuMemGetInfo_v2},
+        {"cuLaunchKernel", 7000, 2, (void *)cuLaunchKernel_ptsz},
+        {"cuLaunchKernel", 4000, 0, (void *)cuLaunchKernel},
+        {"cuMemcpyHtoDAsync", 3020, 0, (void *)cuMemcpyHtoDAsync_v2},
+        {"cuFromTheFuture", 12090, 0, (void *)cuFromTheFuture},
+    };
+    int known = 0;
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+        if (strcmp(name, table[i].name)) continue;
+        known = 1;
+        if (version < table[i].since || (table[i].per_thread && !(flags & 2))) continue;
+        *at = table[i].at;
+        if (why) *why = 0;
+        return OK;
+    }
+    *at = NULL;
+    if (why) *why = known ? 2 : 1;
+    return NOT_FOUND;
+}
