@@ -24,11 +24,11 @@ fn an_admitted_container_has_all_it_needs_mounted() {
     };
     assert_eq!(Path::new(dir.as_str()), node.container_dir("web-1"));
     assert!(
-        cuda.as_str().ends_with("/libgpuslice_sim_cuda.so"),
+        cuda.as_str().ends_with("/driver/libcuda.so.1"),
         "{cuda}"
     );
     assert!(
-        nvml.as_str().ends_with("/libgpuslice_sim_nvml.so"),
+        nvml.as_str().ends_with("/driver/libnvidia-ml.so.1"),
         "{nvml}"
     );
     assert_eq!(Path::new(device.as_str()), node.root().join("device"));
