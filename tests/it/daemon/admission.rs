@@ -23,10 +23,7 @@ fn an_admitted_container_has_all_it_needs_mounted() {
         panic!("not admitted")
     };
     assert_eq!(Path::new(dir.as_str()), node.container_dir("web-1"));
-    assert!(
-        cuda.as_str().ends_with("/driver/libcuda.so.1"),
-        "{cuda}"
-    );
+    assert!(cuda.as_str().ends_with("/driver/libcuda.so.1"), "{cuda}");
     assert!(
         nvml.as_str().ends_with("/driver/libnvidia-ml.so.1"),
         "{nvml}"
