@@ -11,7 +11,7 @@ use gpuslice_wire::units::{Bytes, Instant};
 
 use crate::action::{Action, Actions, Cut, LaneView, Mode};
 use crate::admission::{Room, admit, beginning, readmit};
-use crate::config::Config;
+use crate::config::{Config, GAP_MAX};
 use crate::event::{Ask, Claims, Event, Token};
 use crate::ledger::Account;
 use crate::lifecycle::{ClientLane, Clients, Container, Containers, Seat, Slice, Stage};
@@ -27,6 +27,8 @@ pub(crate) struct Gpu {
     pub(crate) index: NvmlIndex,
     pub(crate) total: Bytes,
     pub(crate) turns: Turns,
+    /// When its turns need a look although nothing happens; kept, because every step asks.
+    pub(crate) due: Option<Instant>,
 }
 
 /// All that is known and decided about a node's GPUs.
@@ -62,8 +64,17 @@ impl Engine {
     /// Takes in what happened at `now` and appends what is to be done. An instant earlier than
     /// a former one counts as that one.
     pub fn step(&mut self, now: Instant, event: Event, actions: &mut Actions) {
+        let gap = now.since(self.now) > GAP_MAX;
+        let touched = if gap {
+            ALL
+        } else {
+            self.concerned(&event) | self.overdue(now)
+        };
+        if gap {
+            // what does not count is the time since the last step, not since a GPU's last one
+            self.each_gpu(ALL, |gpu, now| gpu.turns.advance(now));
+        }
         self.now = self.now.max(now);
-        let touched = self.concerned(&event);
         self.each_gpu(touched, |gpu, now| gpu.turns.advance(now));
         match event {
             Event::GpuFound { uuid, index, total } => self.found(uuid, index, total),
@@ -114,7 +125,7 @@ impl Engine {
         });
         self.gpus
             .iter()
-            .filter_map(|gpu| gpu.turns.deadline())
+            .filter_map(|gpu| gpu.due)
             .chain(grace)
             .min()
     }
@@ -150,12 +161,20 @@ impl Engine {
         }
     }
 
+    /// GPUs that should have been looked at by now.
+    fn overdue(&self, now: Instant) -> Touched {
+        let due = |gpu: &Gpu| gpu.due.is_some_and(|due| due <= now);
+        let bits = self.gpus.iter().enumerate().filter(|(_, gpu)| due(gpu));
+        bits.fold(0, |all, (at, _)| all | 1 << at)
+    }
+
     fn found(&mut self, uuid: GpuUuid, index: NvmlIndex, total: Bytes) {
         if let Some(gpu) = self.gpus.iter_mut().find(|gpu| gpu.uuid == uuid) {
             gpu.index = index;
         } else if self.gpus.len() < GPUS_MAX {
             let turns = Turns::new(self.config, self.now);
             self.gpus.push(Gpu {
+                due: None,
                 uuid,
                 index,
                 total,
@@ -378,10 +397,18 @@ impl Engine {
                 continue;
             }
             self.gpus[at].turns.decide(&mut notes);
+            // who is late is said before others profit; who is closed is read after it was shown
+            let late = |note: &&Note| matches!(note, Note::Late(..));
+            notes
+                .iter()
+                .filter(late)
+                .for_each(|note| self.tell(at, *note, actions));
             self.show(at, actions);
-            for note in notes.drain(..) {
-                self.tell(at, note, actions);
-            }
+            self.gpus[at].due = self.gpus[at].turns.deadline();
+            notes.retain(|note| !late(&note));
+            notes
+                .drain(..)
+                .for_each(|note| self.tell(at, note, actions));
         }
         self.notes = notes;
     }

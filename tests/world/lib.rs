@@ -1,1 +1,31 @@
-//! gpuslice-world
+//! The engine in a world of its own: tenants that crash, stall and lie, a daemon that is slow and
+//! dies, clocks that jump, all from one seed; and checkers that watch every step.
+//!
+//! ```text
+//!   tenants --claims, requests--> daemon --events--> engine --actions--> daemon --> pages, replies
+//!                                            |          |
+//!                                         observer: what was said and decided, nothing else
+//!                                            |
+//!                                         checkers: one promise each, own books
+//! ```
+//! The checkers share no code with the engine and never look into it: what they know they know
+//! from events and actions. A promise that is broken stops the world with the seed to replay:
+//! ```text
+//! SEED=17 cargo test -p gpuslice-world seeds                 # one world
+//! WORLD_SEEDS=100000 WORLD_STEPS=20000 cargo test -p gpuslice-world seeds   # a long soak
+//! ```
+#![forbid(unsafe_code)]
+#![deny(missing_docs)]
+
+pub mod checkers;
+pub mod observer;
+pub mod rng;
+pub mod tenant;
+pub mod world;
+
+#[cfg(test)]
+mod objections;
+#[cfg(test)]
+mod seeds;
+#[cfg(test)]
+mod shares;

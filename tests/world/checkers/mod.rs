@@ -1,0 +1,261 @@
+//! One promise each, checked after every step from what the observer saw.
+//!
+//! A checker says what is wrong as text; [`Checkers`] stops the world with it.
+
+pub mod memory;
+pub mod priority;
+pub mod progress;
+pub mod shares;
+pub mod turns;
+
+use std::collections::VecDeque;
+
+use gpuslice_engine::{Action, Claims, Config, Event, Record};
+use gpuslice_wire::ids::{ContainerId, Lane};
+use gpuslice_wire::snapshot::Snapshot;
+
+use crate::observer::{Observer, Place, Seat};
+
+/// What is wrong, in words.
+pub type Objection = String;
+
+/// All checkers and what they look at.
+#[derive(Debug)]
+pub struct Checkers {
+    config: Config,
+    seen: Observer,
+    turns: turns::Turns,
+    pairs: shares::Pairs,
+    caps: shares::Caps,
+    memory: memory::Books,
+    progress: progress::Progress,
+    priority: priority::Priority,
+    /// The last steps, for the one who has to understand an objection.
+    trail: VecDeque<String>,
+}
+
+/// Steps shown with an objection.
+const TRAIL: usize = 60;
+
+impl Checkers {
+    /// Checkers of an engine that begins at `now`.
+    #[must_use]
+    pub fn new(config: Config, now: u64) -> Checkers {
+        Checkers {
+            config,
+            seen: Observer::new(config, now),
+            turns: turns::Turns,
+            pairs: shares::Pairs::default(),
+            caps: shares::Caps::default(),
+            memory: memory::Books::default(),
+            progress: progress::Progress::default(),
+            priority: priority::Priority::default(),
+            trail: VecDeque::new(),
+        }
+    }
+
+    /// The engine began anew.
+    pub fn restart(&mut self, now: u64) {
+        *self = Checkers::new(self.config, now);
+    }
+
+    /// Looks at one step.
+    ///
+    /// # Panics
+    /// With the objection, if a promise is broken.
+    pub fn step(&mut self, now: u64, event: &Event, actions: &[Action]) {
+        self.trail.push_back(brief(now, event, actions));
+        if self.trail.len() > TRAIL {
+            self.trail.pop_front();
+        }
+        if let Err(objection) = self.look(now, event, actions) {
+            self.object(&objection);
+        }
+    }
+
+    /// Looks at one step.
+    ///
+    /// # Errors
+    /// The first objection.
+    pub fn look(&mut self, now: u64, event: &Event, actions: &[Action]) -> Result<(), Objection> {
+        self.seen.advance(now);
+        self.pairs.advance(&self.seen)?;
+        self.caps.advance(&self.seen)?;
+        self.progress.advance(&self.seen)?;
+        self.seen.event(event);
+        let restored: Option<&Record> = match event {
+            Event::Restore(record) => Some(record),
+            _ => None,
+        };
+        for action in actions {
+            self.turns.before(&self.seen, action)?;
+            self.seen.action(action, restored);
+            self.turns.after_action(&self.seen)?;
+        }
+        self.turns.after_step(&self.seen)?;
+        self.priority.after_step(&self.seen)?;
+        self.memory.step(&self.seen, event, actions)
+    }
+
+    /// When the last step was.
+    #[must_use]
+    pub fn now(&self) -> u64 {
+        self.seen.now
+    }
+
+    /// Whether others may run beside this one.
+    #[must_use]
+    pub fn passed(&self, container: ContainerId, lane: Lane) -> bool {
+        self.seen
+            .seats
+            .get(&(container, lane))
+            .is_some_and(|seat| seat.passed)
+    }
+
+    /// Stops the world.
+    ///
+    /// # Panics
+    /// Always.
+    pub fn object(&self, objection: &str) -> ! {
+        let trail: Vec<&str> = self.trail.iter().map(String::as_str).collect();
+        let seats: Vec<String> = self.seen.seats.iter().map(state).collect();
+        let (trail, seats) = (trail.join("\n"), seats.join("\n"));
+        panic!("a promise is broken: {objection}\nlast steps:\n{trail}\nnow:\n{seats}")
+    }
+
+    /// What a snapshot says must be what was seen.
+    ///
+    /// # Panics
+    /// If it is not.
+    pub fn agree(&self, rows: &[Snapshot]) {
+        for row in rows {
+            let Snapshot::Slice {
+                container,
+                lane,
+                gpu_ns,
+                reserved,
+                used,
+                ..
+            } = row
+            else {
+                continue;
+            };
+            let seat = self.seen.seats.get(&(*container, *lane));
+            let Some(seat) = seat else {
+                self.object(&format!("{container} is unknown"))
+            };
+            let counted = self.memory.reserved(*container, *lane);
+            if *gpu_ns != seat.used || reserved.0 != counted || used > reserved {
+                self.object(&format!(
+                    "{container} lane {}: the snapshot says {gpu_ns} ns and {reserved:?}, seen \
+                     were {} ns and {counted} bytes",
+                    lane.0, seat.used
+                ));
+            }
+        }
+    }
+
+    /// No process lives: nothing is reserved, nobody wants, nothing waits for an answer.
+    ///
+    /// # Panics
+    /// If something is left.
+    pub fn nobody_left(&self, rows: &[Snapshot]) {
+        for row in rows {
+            if let Snapshot::Slice {
+                container,
+                reserved,
+                clients,
+                wanting,
+                ..
+            } = row
+                && (reserved.0, *clients, *wanting) != (0, 0, 0)
+            {
+                self.object(&format!(
+                    "all processes are gone, and {container} has {reserved:?} reserved, {clients} \
+                     processes and {wanting} wanting"
+                ));
+            }
+        }
+        if let Err(objection) = self.memory.nobody_left() {
+            self.object(&objection);
+        }
+    }
+
+    /// No container is left: nothing is promised.
+    ///
+    /// # Panics
+    /// If something is left.
+    pub fn nothing_left(&self, rows: &[Snapshot]) {
+        for row in rows {
+            match row {
+                Snapshot::Gpu {
+                    promised, slices, ..
+                } if (promised.0, *slices) != (0, 0) => {
+                    self.object(&format!("{promised:?} stay promised to {slices} slices"));
+                }
+                Snapshot::Slice { container, .. } => self.object(&format!("{container} is left")),
+                _ => {}
+            }
+        }
+    }
+}
+
+/// A step on a few lines.
+fn brief(now: u64, event: &Event, actions: &[Action]) -> String {
+    let mut text = match event {
+        Event::Claims {
+            client,
+            lane,
+            claims,
+        } => {
+            let Claims {
+                want,
+                active,
+                drained,
+                ..
+            } = claims;
+            format!("{now} {client:?} {lane:?} wants {want} active {active} drained {drained}")
+        }
+        other => format!("{now} {other:?}"),
+    };
+    for action in actions {
+        text += &match action {
+            Action::SetLane {
+                container,
+                lane,
+                view,
+            } => {
+                let (mode, turn, end) = (view.mode, view.turn, view.turn_end.0);
+                format!("\n    {container} {lane:?} {mode:?} turn {turn} to {end}")
+            }
+            other => format!("\n    {other:?}"),
+        };
+    }
+    text
+}
+
+/// A slice on one line.
+fn state((place, seat): (&Place, &Seat)) -> String {
+    let Record {
+        weight,
+        share,
+        high,
+        ..
+    } = &seat.record;
+    let (share, weight) = (share.map_or(0, |share| share.get()), weight.get());
+    format!(
+        "{} {:?} on {}: weight {weight} share {share} high {high}, wants {} holds {} closing {:?} \
+         passed {}, used {} stretch {} longest {} waits {:?}",
+        place.0,
+        place.1,
+        seat.gpu,
+        seat.wants(),
+        seat.holds(),
+        seat.closing,
+        seat.passed,
+        seat.used,
+        seat.stretch,
+        seat.longest,
+        seat.waits
+    )
+}

@@ -1,0 +1,55 @@
+//! Who waits is served: while i waits, each other of its class gets at most what the line owes
+//! it, `l_i * w_j / w_i + 2 l_j`, and then it is i's turn. Since the GPU does not idle either,
+//! every wait ends.
+
+use std::collections::BTreeMap;
+
+use super::Objection;
+use crate::observer::{Observer, Place, Seat};
+
+/// What others had since each one waits.
+#[derive(Debug, Default)]
+pub struct Progress(BTreeMap<(Place, Place), u64>);
+
+impl Progress {
+    /// Time passed.
+    ///
+    /// # Errors
+    /// The objection.
+    pub fn advance(&mut self, seen: &Observer) -> Result<(), Objection> {
+        let waits = |place: &Place| {
+            seen.seats.get(place).is_some_and(|seat| {
+                let free = seat.record.share.is_none() && !seat.passed;
+                free && seat.waits.is_some() && !seen.gap
+            })
+        };
+        self.0
+            .retain(|(i, j), _| waits(i) && seen.seats.contains_key(j));
+        for (&i, me) in seen.seats.iter().filter(|(place, _)| waits(place)) {
+            for (&j, other) in seen.on(me.gpu).filter(|(_, other)| beside(me, other)) {
+                let had = self.0.entry((i, j)).or_default();
+                *had += seen.passed;
+                let bound = bound(me, other);
+                if *had > bound {
+                    return Err(format!(
+                        "{} waits while {} had {had} ns of at most {bound}",
+                        i.0, j.0
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn beside(me: &Seat, other: &Seat) -> bool {
+    other.record.high == me.record.high && other.pays() && !other.passed
+}
+
+fn bound(me: &Seat, other: &Seat) -> u64 {
+    let weight = |seat: &Seat| u128::from(seat.record.weight.get());
+    let mine = u128::from(me.longest) * weight(other) / weight(me);
+    u64::try_from(mine)
+        .unwrap_or(u64::MAX)
+        .saturating_add(2 * other.longest + 1_000)
+}

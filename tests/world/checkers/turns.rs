@@ -1,0 +1,92 @@
+//! At most one container has a turn on a GPU, the next one only when the last one is quiet, and
+//! the GPU never idles while somebody may have it.
+
+use std::collections::BTreeMap;
+
+use gpuslice_engine::{Action, Late, Mode};
+use gpuslice_wire::ids::GpuUuid;
+
+use super::Objection;
+use crate::observer::{Observer, Place};
+
+/// The checker of turns; it needs no books of its own.
+#[derive(Debug, Default)]
+pub struct Turns;
+
+impl Turns {
+    /// Before an action changes what is seen.
+    ///
+    /// # Errors
+    /// The objection.
+    pub fn before(&self, seen: &Observer, action: &Action) -> Result<(), Objection> {
+        let Action::Overrun {
+            container,
+            lane,
+            stage: Late::Passed,
+            ..
+        } = action
+        else {
+            return Ok(());
+        };
+        let seat = seen.seats.get(&(*container, *lane));
+        let waited = seat
+            .and_then(|seat| seat.closing)
+            .map(|closed| seen.now - closed);
+        match waited {
+            Some(waited) if waited >= seen.config.drain_max.0 => Ok(()),
+            _ => Err(format!("{container} is passed after {waited:?} ns")),
+        }
+    }
+
+    /// Between any two actions: one grant per GPU, and nobody else still at work.
+    ///
+    /// # Errors
+    /// The objection.
+    pub fn after_action(&self, seen: &Observer) -> Result<(), Objection> {
+        let mut busy: BTreeMap<GpuUuid, Place> = BTreeMap::new();
+        for (&place, seat) in &seen.seats {
+            let on = seat.holds() || (seat.closing.is_some() && !seat.passed);
+            if on && let Some(other) = busy.insert(seat.gpu, place) {
+                return Err(format!(
+                    "{} and {} are on {} at once",
+                    other.0, place.0, seat.gpu
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// After a step: one mode per GPU, and no idle GPU while somebody may have it.
+    ///
+    /// # Errors
+    /// The objection.
+    pub fn after_step(&self, seen: &Observer) -> Result<(), Objection> {
+        let mut modes: BTreeMap<GpuUuid, Mode> = BTreeMap::new();
+        let mut busy: BTreeMap<GpuUuid, bool> = BTreeMap::new();
+        for (place, seat) in &seen.seats {
+            let Some(view) = seat.view else {
+                return Err(format!("{} has no page", place.0));
+            };
+            if *modes.entry(seat.gpu).or_insert(view.mode) != view.mode {
+                return Err(format!(
+                    "{} differs in mode from others on {}",
+                    place.0, seat.gpu
+                ));
+            }
+            let on = seat.holds() || (seat.closing.is_some() && !seat.passed);
+            *busy.entry(seat.gpu).or_default() |= on;
+        }
+        for (place, seat) in &seen.seats {
+            let gated = modes.get(&seat.gpu) == Some(&Mode::Turns);
+            let may = seat.wants() && seat.record.share.is_none() && seat.closing.is_none();
+            if gated && may && busy.get(&seat.gpu) == Some(&false) {
+                return Err(format!("{} idles while {} waits", seat.gpu, place.0));
+            }
+            let alone = seen.on(seat.gpu).filter(|(_, other)| other.wants()).count() < 2;
+            if !gated && seat.wants() && !alone {
+                return Err(format!("{} takes no turns and several want it", seat.gpu));
+            }
+        }
+        Ok(())
+    }
+}

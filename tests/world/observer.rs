@@ -1,0 +1,264 @@
+//! What can be known of the engine's doings from outside: who said what, who was told what.
+//!
+//! The observer keeps books of its own from events and actions alone, in particular who is *on*
+//! a GPU and must pay for it: whoever wants it while there are no turns, whoever has the turn,
+//! and whoever had it until every process, read after the close, has nothing in flight.
+
+use std::collections::BTreeMap;
+
+use gpuslice_engine::{Action, Claims, Config, Event, LaneView, Late, Mode, Record};
+use gpuslice_wire::ids::{ClientId, ContainerId, GpuUuid, Lane};
+
+/// What one process said on one lane.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Said {
+    /// Its claims, as last read.
+    pub claims: Claims,
+    /// Read since the container's turn was closed.
+    pub fresh: bool,
+}
+
+/// A container on a GPU.
+#[derive(Clone, Debug)]
+pub struct Seat {
+    /// Which GPU.
+    pub gpu: GpuUuid,
+    /// What was promised.
+    pub record: Record,
+    /// What its page says.
+    pub view: Option<LaneView>,
+    /// Its processes.
+    pub said: BTreeMap<ClientId, Said>,
+    /// Its turn was closed and it is not quiet yet; since when.
+    pub closing: Option<u64>,
+    /// Others may run beside it.
+    pub passed: bool,
+    /// When it was given its turn.
+    pub granted: u64,
+    /// GPU time to its account, ns.
+    pub used: u64,
+    /// ... of that in the present turn, or part of a turn if it was extended.
+    pub stretch: u64,
+    /// The `stretch` before that.
+    pub last: u64,
+    /// The longest `stretch` so far.
+    pub longest: u64,
+    /// Since when it wants the GPU without being on it.
+    pub waits: Option<u64>,
+}
+
+impl Seat {
+    /// A process of it wants the GPU.
+    #[must_use]
+    pub fn wants(&self) -> bool {
+        self.said.values().any(|said| said.claims.want)
+    }
+    /// It may launch, by turn.
+    #[must_use]
+    pub fn holds(&self) -> bool {
+        self.view
+            .is_some_and(|view| view.mode == Mode::Turns && view.turn % 2 == 1)
+    }
+    /// There are no turns.
+    #[must_use]
+    pub fn open(&self) -> bool {
+        self.view.is_some_and(|view| view.mode == Mode::Open)
+    }
+    /// Time goes to its account.
+    #[must_use]
+    pub fn pays(&self) -> bool {
+        self.holds() || self.closing.is_some() || (self.open() && self.wants())
+    }
+    /// The present stretch ends.
+    fn rest(&mut self) {
+        if self.stretch > 0 {
+            (self.last, self.stretch) = (self.stretch, 0);
+        }
+    }
+    fn quiet(&self) -> bool {
+        let turn = self.view.map_or(0, |view| view.turn);
+        self.said.values().all(|said| {
+            let ran = said.claims.active == turn.wrapping_sub(1);
+            said.fresh && (!ran || said.claims.drained == said.claims.active)
+        })
+    }
+}
+
+/// A container and the number of one of its GPUs.
+pub type Place = (ContainerId, Lane);
+
+/// All that was seen since the engine began.
+#[derive(Clone, Debug, Default)]
+pub struct Observer {
+    /// Every slice of every GPU.
+    pub seats: BTreeMap<Place, Seat>,
+    /// The engine's settings.
+    pub config: Config,
+    /// When the last step was.
+    pub now: u64,
+    /// Time that passed before the present step and was booked, ns.
+    pub passed: u64,
+    /// The last gap was so long that it does not count.
+    pub gap: bool,
+}
+
+const GAP_MAX: u64 = gpuslice_wire::limits::HEARTBEAT_STALE_NS;
+
+impl Observer {
+    /// Nothing seen yet, from `now` on.
+    #[must_use]
+    pub fn new(config: Config, now: u64) -> Observer {
+        Observer {
+            config,
+            now,
+            ..Observer::default()
+        }
+    }
+
+    /// Time passes up to `now`, in the state that the last step left.
+    pub fn advance(&mut self, now: u64) {
+        let gap = now.saturating_sub(self.now);
+        (self.now, self.passed, self.gap) = (self.now.max(now), gap.min(GAP_MAX), gap > GAP_MAX);
+        let now = self.now;
+        for seat in self.seats.values_mut() {
+            let pays = seat.pays();
+            if pays {
+                seat.used += self.passed;
+                seat.stretch += self.passed;
+                seat.longest = seat.longest.max(seat.stretch);
+            } else {
+                seat.rest();
+            }
+            let waits = seat.wants() && !pays;
+            seat.waits = waits.then(|| seat.waits.unwrap_or(now));
+        }
+    }
+
+    /// The engine was told `event`.
+    pub fn event(&mut self, event: &Event) {
+        match event {
+            Event::Gone { client } => self.part(*client),
+            Event::Claims {
+                client,
+                lane,
+                claims,
+            } => {
+                for ((_, at), seat) in &mut self.seats {
+                    if let Some(said) = seat.said.get_mut(client).filter(|_| at == lane) {
+                        *said = Said {
+                            claims: *claims,
+                            fresh: true,
+                        };
+                    }
+                }
+            }
+            _ => {}
+        }
+        self.settle();
+    }
+
+    /// The engine wants `action` done.
+    pub fn action(&mut self, action: &Action, restored: Option<&Record>) {
+        match action {
+            Action::Admitted { record, .. } => self.seat(record),
+            Action::Restored { .. } => restored.into_iter().for_each(|record| self.seat(record)),
+            Action::Dismissed { container, .. } => {
+                self.seats.retain(|(id, _), _| id != container);
+            }
+            Action::Attached {
+                client, container, ..
+            } => {
+                let lanes = self.seats.iter_mut().filter(|((id, _), _)| id == container);
+                for (_, seat) in lanes {
+                    // nothing can be in flight of a process that has not seen its page yet
+                    let fresh = seat.closing.is_some();
+                    seat.said.insert(
+                        *client,
+                        Said {
+                            fresh,
+                            ..Said::default()
+                        },
+                    );
+                }
+            }
+            Action::Disconnect { client, .. } => self.part(*client),
+            Action::SetLane {
+                container,
+                lane,
+                view,
+            } => self.set(*container, *lane, *view),
+            Action::Overrun {
+                container,
+                lane,
+                stage: Late::Passed,
+                ..
+            } => {
+                let seat = self.seats.get_mut(&(*container, *lane));
+                seat.into_iter().for_each(|seat| seat.passed = true);
+            }
+            _ => {}
+        }
+        self.settle();
+    }
+
+    fn seat(&mut self, record: &Record) {
+        for (at, lane) in record.lanes.iter().enumerate() {
+            let seat = Seat {
+                gpu: lane.gpu,
+                record: record.clone(),
+                view: None,
+                said: BTreeMap::new(),
+                closing: None,
+                passed: false,
+                granted: self.now,
+                used: 0,
+                stretch: 0,
+                last: 0,
+                longest: 0,
+                waits: None,
+            };
+            self.seats.insert((record.container, Lane(at as u8)), seat);
+        }
+    }
+
+    fn set(&mut self, container: ContainerId, lane: Lane, view: LaneView) {
+        let now = self.now;
+        let Some(seat) = self.seats.get_mut(&(container, lane)) else {
+            return;
+        };
+        let held = seat.holds();
+        let before = seat.view.replace(view);
+        if seat.holds() {
+            let extended = before.is_some_and(|before| before.turn_end != view.turn_end);
+            if !held || extended {
+                seat.rest();
+            }
+            if !held {
+                (seat.granted, seat.closing) = (now, None);
+            }
+        } else if held && !seat.open() {
+            seat.closing = Some(now);
+            seat.said.values_mut().for_each(|said| said.fresh = false);
+        }
+    }
+
+    fn part(&mut self, client: ClientId) {
+        self.seats.values_mut().for_each(|seat| {
+            seat.said.remove(&client);
+        });
+    }
+
+    /// Ends the closing of those who are quiet.
+    fn settle(&mut self) {
+        for seat in self.seats.values_mut() {
+            if seat.closing.is_some() && seat.quiet() {
+                (seat.closing, seat.passed) = (None, false);
+            }
+        }
+    }
+
+    /// The seats of one GPU.
+    pub fn on(&self, gpu: GpuUuid) -> impl Iterator<Item = (&Place, &Seat)> {
+        self.seats.iter().filter(move |(_, seat)| seat.gpu == gpu)
+    }
+}

@@ -1,0 +1,99 @@
+//! Many worlds, each from its seed.
+
+use std::env;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+
+use gpuslice_engine::Config;
+use gpuslice_wire::units::Percent;
+
+use crate::rng::Rng;
+use crate::world::{Mood, World};
+
+fn number(name: &str) -> Option<u64> {
+    let text = env::var(name).ok()?;
+    Some(
+        text.parse()
+            .unwrap_or_else(|_| panic!("{name} is a number, not {text}")),
+    )
+}
+
+/// Says how to replay when a world breaks.
+struct Replay(u64, u64);
+
+impl Drop for Replay {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            let Replay(seed, steps) = self;
+            eprintln!("replay: SEED={seed} WORLD_STEPS={steps} cargo test -p gpuslice-world seeds");
+        }
+    }
+}
+
+fn one(seed: u64, steps: u64) {
+    let replay = Replay(seed, steps);
+    let mut dice = Rng::new(seed ^ 0xD1CE);
+    let mut config = Config {
+        oversubscribe: dice.per_mille(200),
+        ..Config::default()
+    };
+    if dice.per_mille(200) {
+        config.high_cap = Percent::new(dice.pick(&[50, 80, 100])).expect("a percentage");
+    }
+    let mood = Mood {
+        trouble: dice.per_mille(800),
+        fate: true,
+    };
+    let mut world = World::new(seed, config, dice.range(1, 3) as u8, mood);
+    let looks = 20;
+    for _ in 0..looks {
+        world.run_steps(steps / looks);
+        world.agree();
+    }
+    world.end();
+    drop(replay);
+}
+
+/// `WORLD_SEEDS` worlds of `WORLD_STEPS` steps, or the one of `SEED`.
+#[test]
+fn seeds() {
+    let steps = number("WORLD_STEPS").unwrap_or(3_000);
+    if let Some(seed) = number("SEED") {
+        return one(seed, steps);
+    }
+    let (next, seeds) = (AtomicU64::new(0), number("WORLD_SEEDS").unwrap_or(200));
+    let workers = thread::available_parallelism().map_or(1, |n| n.get());
+    thread::scope(|scope| {
+        for _ in 0..workers {
+            scope.spawn(|| {
+                loop {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if seed >= seeds {
+                        break;
+                    }
+                    one(seed, steps);
+                }
+            });
+        }
+    });
+}
+
+/// The same seed is the same world.
+#[test]
+fn a_seed_is_a_world() {
+    let run = || {
+        let mood = Mood {
+            trouble: true,
+            fate: true,
+        };
+        let mut world = World::new(42, Config::default(), 2, mood);
+        world.run_steps(2_000);
+        (
+            world.now,
+            world.steps,
+            world.rng.draw(),
+            format!("{:?}", world.snapshot()),
+        )
+    };
+    assert_eq!(run(), run());
+}

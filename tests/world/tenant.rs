@@ -1,0 +1,167 @@
+//! Processes: what they launch, how long it takes, and how they misbehave.
+
+use gpuslice_engine::{Claims, LaneView, Mode};
+use gpuslice_wire::ids::{ClientId, ContainerId};
+use gpuslice_wire::units::Bytes;
+
+use crate::rng::Rng;
+
+/// How long kernels last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kernels {
+    /// 2 to 100 µs.
+    Short,
+    /// 0.1 to 5 ms.
+    Medium,
+    /// Around 50 µs, and fifty times that once in 500.
+    Tailed,
+    /// Anything from 2 µs to 5 s.
+    Wild,
+}
+
+impl Kernels {
+    /// One kernel's length, ns.
+    pub fn draw(self, rng: &mut Rng) -> u64 {
+        match self {
+            Kernels::Short => rng.range(2_000, 100_000),
+            Kernels::Medium => rng.range(100_000, 5_000_000),
+            Kernels::Tailed if rng.per_mille(2) => 50 * rng.range(25_000, 75_000),
+            Kernels::Tailed => rng.range(25_000, 75_000),
+            Kernels::Wild if rng.per_mille(20) => rng.magnitude(1_000_000, 5_000_000_000),
+            Kernels::Wild => rng.magnitude(2_000, 4_000_000),
+        }
+    }
+}
+
+/// Whether what a process says is true.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Honesty {
+    /// It is.
+    Honest,
+    /// It never says that it is drained.
+    NeverDrained,
+    /// It says so while its kernels run.
+    FalseDrained,
+    /// It always wants and never launches.
+    AlwaysWants,
+    /// It says anything.
+    Garbage,
+}
+
+/// What a process has and does on one lane.
+#[derive(Clone, Debug, Default)]
+pub struct Work {
+    /// Kernels left of the present burst.
+    pub todo: u64,
+    /// A kernel runs until then.
+    pub until: Option<u64>,
+    /// It was launched while turns were taken.
+    pub by_turn: bool,
+    /// A launch is on its way through the gate.
+    pub entering: bool,
+    /// What its page says when it is honest.
+    pub claims: Claims,
+    /// Credit, by its own books.
+    pub granted: u64,
+}
+
+/// A process.
+#[derive(Clone, Debug)]
+pub struct Process {
+    /// Whose.
+    pub container: ContainerId,
+    /// It lives.
+    pub alive: bool,
+    /// It asked to be attached.
+    pub asked: bool,
+    /// Its identity, once attached.
+    pub client: Option<ClientId>,
+    /// What it launches.
+    pub kernels: Kernels,
+    /// It never runs out of work.
+    pub busy: bool,
+    /// Whether it says the truth.
+    pub honesty: Honesty,
+    /// It does nothing until then.
+    pub stalled: u64,
+    /// Its last message is under way until then; they do not overtake each other.
+    pub sent: u64,
+    /// Per lane.
+    pub work: Vec<Work>,
+}
+
+impl Process {
+    /// A process with a character.
+    pub fn new(container: ContainerId, lanes: usize, rng: &mut Rng) -> Process {
+        let kernels = [
+            Kernels::Short,
+            Kernels::Medium,
+            Kernels::Tailed,
+            Kernels::Medium,
+            Kernels::Wild,
+        ];
+        let lies = [
+            Honesty::NeverDrained,
+            Honesty::FalseDrained,
+            Honesty::AlwaysWants,
+            Honesty::Garbage,
+        ];
+        Process {
+            container,
+            alive: true,
+            asked: false,
+            client: None,
+            kernels: rng.pick(&kernels),
+            busy: rng.per_mille(500),
+            honesty: if rng.per_mille(80) {
+                rng.pick(&lies)
+            } else {
+                Honesty::Honest
+            },
+            stalled: 0,
+            sent: 0,
+            work: vec![Work::default(); lanes],
+        }
+    }
+
+    /// What the daemon reads on its page now.
+    pub fn says(&self, lane: usize, rng: &mut Rng) -> Claims {
+        let truth = self.work[lane].claims;
+        match self.honesty {
+            Honesty::Honest => truth,
+            Honesty::NeverDrained => Claims {
+                drained: 0,
+                ..truth
+            },
+            Honesty::FalseDrained => Claims {
+                drained: truth.active,
+                ..truth
+            },
+            Honesty::AlwaysWants => Claims {
+                want: true,
+                ..truth
+            },
+            Honesty::Garbage => Claims {
+                want: rng.per_mille(500),
+                active: rng.below(8) as u32,
+                drained: rng.below(8) as u32,
+                held: Bytes(rng.draw()),
+                launches: rng.draw() >> 1,
+                denied: rng.draw() >> 1,
+            },
+        }
+    }
+
+    /// Whether the gate lets this process launch under `view` at `now`: a turn that is nearly
+    /// over admits only what fits, but every turn admits one launch.
+    #[must_use]
+    pub fn admitted(&self, lane: usize, view: &LaneView, now: u64) -> bool {
+        match view.mode {
+            Mode::Open => true,
+            Mode::Turns => {
+                let first = self.work[lane].claims.active != view.turn;
+                view.turn % 2 == 1 && (first || now < view.turn_end.0)
+            }
+        }
+    }
+}
