@@ -57,7 +57,12 @@ pub fn end(context: &'static Context) -> Result<(), CUresult> {
     process()?
         .machine
         .context_destroy(context.id)
-        .map_err(device_error)?;
+        .map_err(device_error)
+}
+
+/// The same, and off the stack of the calling thread; a primary context stays there.
+fn end_and_pop(context: &'static Context) -> Result<(), CUresult> {
+    end(context)?;
     current::pop_if_top(context);
     Ok(())
 }
@@ -115,7 +120,7 @@ pub mod imp {
             // A primary context is released, never destroyed.
             return Err(CUresult::ERROR_INVALID_CONTEXT);
         }
-        end(context)
+        end_and_pop(context)
     }
     pub use cuCtxDestroy_v2 as cuCtxDestroy;
 
@@ -136,7 +141,7 @@ pub mod imp {
             return Err(CUresult::ERROR_INVALID_CONTEXT);
         }
         if context.attached.fetch_sub(1, Ordering::AcqRel) == 1 {
-            end(context)
+            end_and_pop(context)
         } else {
             Ok(())
         }

@@ -9,7 +9,7 @@ mod process;
 mod visible;
 
 pub use peer::Peers;
-pub use process::{Gpu, Process, device_error, process};
+pub use process::{Gpu, device_error, process};
 
 /// Entry points of this room.
 pub mod imp {

@@ -31,7 +31,8 @@ pub use chunk::Chunk;
 pub use copy::{check_copy, copy_now, crosses_bus};
 pub use fill::{check_fill, fill_now};
 pub use heap::Heap;
-pub use pages::Pages;
+pub use pages::{Pages, map_part, unmap};
+pub use space::{STEP, give as give_addresses, take as take_addresses};
 pub use registry::{Allocation, Found, Home, Kind, check, find, insert, remove};
 
 use crate::context::Context;
