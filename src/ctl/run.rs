@@ -4,6 +4,7 @@ use crate::admin::Admin;
 use crate::door::{self, Door, Paths};
 use crate::node::{self, PrivateDaemon};
 use crate::slice::SliceOptions;
+use crate::table::View;
 use anyhow::{Context, Result, bail};
 use gpuslice_wire::ids::ContainerId;
 use nix::sys::signal::{SigHandler, Signal};
@@ -123,6 +124,7 @@ pub fn main(options: &Options) -> Result<ExitCode> {
     };
     let mut command = Command::new(program);
     command.args(arguments);
+    command.env("CUDA_VISIBLE_DEVICES", visible(&host.admin, &id)?);
     let (door, _kept) = door::open(&mut command, &paths, options.door)?;
     if !options.quiet {
         eprintln!(
@@ -131,6 +133,16 @@ pub fn main(options: &Options) -> Result<ExitCode> {
         );
     }
     status(&mut command).with_context(|| program.to_string_lossy().into_owned())
+}
+
+/// The slice's GPUs, for CUDA to number from 0; the node's others are none of the command's business.
+fn visible(admin: &Admin, container: &str) -> Result<String> {
+    let view = View::of(admin.list()?);
+    let ours = view.rows.iter().filter(|row| row.container == container);
+    Ok(ours
+        .map(|row| row.gpu.to_string())
+        .collect::<Vec<_>>()
+        .join(","))
 }
 
 /// Waits for the command. Signals a person sends from the terminal reach the command by
