@@ -7,7 +7,7 @@
 
 use crate::link::Session;
 use crate::real;
-use core::sync::atomic::{AtomicU8, Ordering};
+use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use gpuslice_nvabi::types::{
     CU_STREAM_PER_THREAD, CUcontext, CUdevice, CUmemoryPool, CUresult, CUstream, CUuuid,
 };
@@ -33,7 +33,15 @@ impl Default for Devices {
 
 /// Devices by context, for contexts other than the current one, and primary contexts by device.
 #[derive(Debug, Default)]
-pub struct Contexts(Mutex<Known>);
+pub struct Contexts {
+    known: Mutex<Known>,
+    /// The context asked for last, and its lane in the top byte (as in [`Devices`]): one word, so that
+    /// both always belong together. Almost always the answer to the next question.
+    last: AtomicU64,
+}
+
+/// Where the lane begins in `last`; no address of a process reaches that far.
+const LAST_SHIFT: u32 = 56;
 
 #[derive(Debug, Default)]
 struct Known {
@@ -43,11 +51,12 @@ struct Known {
 
 impl Contexts {
     fn open(&self) -> std::sync::MutexGuard<'_, Known> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A context was made.
     pub fn insert(&self, context: CUcontext, device: CUdevice) {
+        self.last.store(0, Ordering::Relaxed);
         self.open().devices.insert(key(context), device);
     }
 
@@ -59,6 +68,7 @@ impl Contexts {
 
     /// A context was destroyed.
     pub fn remove(&self, context: CUcontext) {
+        self.last.store(0, Ordering::Relaxed);
         let mut known = self.open();
         if let Some(device) = known.devices.remove(&key(context)) {
             known
@@ -127,13 +137,32 @@ pub struct Here {
 /// The driver's, `CUDA_ERROR_INVALID_CONTEXT` when there is no current context.
 #[inline]
 pub fn current(session: &Session) -> Result<Here, CUresult> {
-    let (mut context, mut device) = (CUcontext::NULL, 0);
+    let mut context = CUcontext::NULL;
     check(real!(cuCtxGetCurrent(&raw mut context)))?;
+    let last = session.contexts.last.load(Ordering::Relaxed);
+    let lane = match (last >> LAST_SHIFT) as u8 {
+        found if found >= NONE && last << 8 == key(context) << 8 => {
+            found.checked_sub(FIRST).map(Lane)
+        }
+        _ => remember(session, context)?,
+    };
+    Ok(Here { context, lane })
+}
+
+/// Finds out the current context's lane and keeps it for the next question.
+#[cold]
+fn remember(session: &Session, context: CUcontext) -> Result<Option<Lane>, CUresult> {
+    let mut device = 0;
     check(real!(cuCtxGetDevice(&raw mut device)))?;
-    Ok(Here {
-        context,
-        lane: of_device(session, device)?,
-    })
+    let lane = of_device(session, device)?;
+    if key(context) >> LAST_SHIFT == 0 {
+        let code = u64::from(lane.map_or(NONE, |lane| FIRST + lane.0));
+        session
+            .contexts
+            .last
+            .store(code << LAST_SHIFT | key(context), Ordering::Relaxed);
+    }
+    Ok(lane)
 }
 
 /// The lane of the calling thread's current context.

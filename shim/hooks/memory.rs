@@ -1,6 +1,6 @@
 //! Device and managed memory.
 
-use super::{Charging, charged, freed};
+use super::{Charging, charged, charged_here, freed};
 use crate::guard::guard;
 use crate::real;
 use gpuslice_nvabi::types::*;
@@ -10,9 +10,8 @@ const PITCH: usize = 512;
 
 pub unsafe extern "C" fn cuMemAlloc_v2(dptr: *mut CUdeviceptr, bytesize: usize) -> CUresult {
     guard(|| {
-        let charging = Charging::here(bytesize)?;
         // SAFETY: the application's own pointer, which the driver checks and writes.
-        unsafe { charged(charging, dptr, || real!(cuMemAlloc_v2(dptr, bytesize))) }
+        unsafe { charged_here(bytesize, dptr, || real!(cuMemAlloc_v2(dptr, bytesize))) }
     })
 }
 

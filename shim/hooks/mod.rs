@@ -38,6 +38,9 @@ struct Charging<'a> {
 
 impl Charging<'_> {
     /// Reserves `bytes` on the current context's GPU. `None`: nothing limits this call.
+    // Inlined, like all on this way: what it gives is too large for registers, and a trip through
+    // memory costs as much as a locked instruction.
+    #[inline(always)]
     fn here(bytes: usize) -> Result<Option<Charging<'static>>, CUresult> {
         let Some(session) = link::session()? else {
             return Ok(None);
@@ -72,6 +75,7 @@ impl Charging<'_> {
     }
 
     /// The driver answered success: writes the charge down under what it gave.
+    #[inline(always)]
     fn commit(self, pointer: u64) {
         let held = Held {
             lane: self.reservation.lane,
@@ -88,10 +92,40 @@ impl Charging<'_> {
     }
 }
 
+/// The whole way of a plain allocation of `bytes` on the current context's GPU. Written out, so that
+/// nothing of it takes a trip through memory: [`charged`] after [`Charging::here`] does the same.
+///
+/// # Safety
+/// `pointer` is where `call` writes what it allocated.
+#[inline(always)]
+unsafe fn charged_here(bytes: usize, pointer: *const u64, call: impl Fn() -> CUresult) -> Outcome {
+    let Some(session) = link::session()? else {
+        return Ok(call());
+    };
+    let here = lane::current(session)?;
+    let Some(lane) = here.lane else {
+        return Ok(call());
+    };
+    let reservation = session.reserve(lane, bytes as u64)?;
+    let result = call();
+    if result == CUresult::SUCCESS {
+        let context = lane::key(here.context);
+        let charging = Charging {
+            session,
+            reservation,
+            context,
+        };
+        // SAFETY: the driver has just written there and answered success.
+        charging.commit(unsafe { *pointer });
+    }
+    Ok(result)
+}
+
 /// Reserve, call, commit or give back.
 ///
 /// # Safety
 /// `pointer` is where `call` writes what it allocated.
+#[inline(always)]
 unsafe fn charged(
     charging: Option<Charging<'_>>,
     pointer: *const u64,
@@ -108,6 +142,7 @@ unsafe fn charged(
 }
 
 /// Takes the charge of `pointer` out, calls, and gives the bytes back or the charge its place.
+#[inline(always)]
 fn freed(pointer: u64, call: impl FnOnce() -> CUresult) -> Outcome {
     let Some(session) = link::attached() else {
         return Ok(call());
