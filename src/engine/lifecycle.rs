@@ -110,10 +110,10 @@ pub(crate) struct ClientLane {
 }
 
 impl ClientLane {
-    /// Nothing of the turn that ended with `closed` (even) is in flight.
+    /// Read since its container's turn word is `closed`, it has nothing in flight of any turn.
+    /// Of an earlier one there may be: that one ended in freedom, and nobody waited for it.
     pub(crate) fn quiet(&self, closed: u32) -> bool {
-        let ran = self.claims.active == closed.wrapping_sub(1);
-        self.read_at == closed && (!ran || self.claims.drained == self.claims.active)
+        self.read_at == closed && self.claims.drained == self.claims.active
     }
     /// What it holds, which it cannot say to be more than it was given.
     pub(crate) fn held(&self) -> Bytes {

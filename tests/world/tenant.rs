@@ -72,8 +72,8 @@ pub struct Process {
     pub container: ContainerId,
     /// It lives.
     pub alive: bool,
-    /// It asked to be attached.
-    pub asked: bool,
+    /// It asked to be attached, lastly to the daemon of this life; 0 if never.
+    pub asked: u32,
     /// Its identity, once attached.
     pub client: Option<ClientId>,
     /// What it launches.
@@ -109,7 +109,7 @@ impl Process {
         Process {
             container,
             alive: true,
-            asked: false,
+            asked: 0,
             client: None,
             kernels: rng.pick(&kernels),
             busy: rng.per_mille(500),

@@ -518,16 +518,17 @@ impl World {
 
     fn connect(&mut self, who: usize) {
         let process = &self.processes[who];
-        if !process.alive || process.client.is_some() {
+        let (asked, life) = (process.asked, self.daemon.life);
+        if !process.alive || process.client.is_some() || asked == life {
             return;
         }
         if !self.daemon.up {
             let delay = self.rng.range(10 * MS, 500 * MS);
             return self.after(delay, Happening::Connect(who));
         }
+        self.processes[who].asked = life;
         self.post(who, Letter::Attach(who));
-        if !self.processes[who].asked {
-            self.processes[who].asked = true;
+        if asked == 0 {
             for lane in 0..self.processes[who].work.len() {
                 self.after(0, Happening::Burst(who, lane));
             }
@@ -868,7 +869,7 @@ impl World {
             for work in &mut self.processes[who].work {
                 (work.entering, work.by_turn) = (false, false);
             }
-            if self.processes[who].asked {
+            if self.processes[who].asked > 0 {
                 let delay = pause + self.rng.range(10 * MS, 500 * MS);
                 self.after(delay, Happening::Connect(who));
             }

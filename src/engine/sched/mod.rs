@@ -142,9 +142,19 @@ impl Turns {
 
     pub(crate) fn leave(&mut self, seat: Seat) {
         self.entities.retain(|entity| entity.seat != seat);
-        if self.on_gpu() == Some(seat) {
-            self.phase = Phase::Idle;
+        if self.on_gpu() != Some(seat) {
+            return;
         }
+        if let Phase::Held {
+            slot: Some(began), ..
+        }
+        | Phase::Closing {
+            slot: Some(began), ..
+        } = self.phase
+        {
+            self.slot_over(began);
+        }
+        self.phase = Phase::Idle;
     }
 
     pub(crate) fn find(&self, seat: Seat) -> Option<&Entity> {
