@@ -2,17 +2,16 @@
 //!
 //! A free names a pointer only, so every charged allocation is written down until it is freed.
 //! Applications hold hundreds of thousands of them and free from every thread, so the book is
-//! split into shards with a lock each, and both operations are one hash-table step.
+//! split into shards with a lock each, and both operations are one step in a small hash table.
 //!
 //! Who frees takes the entry out *before* the driver frees: afterwards another thread may already
 //! have been given the same pointer, and its entry must not be the one that is found. If the
 //! driver then refuses, the entry is written back.
 #![forbid(unsafe_code)]
 
-use core::hash::{BuildHasherDefault, Hasher};
+use crate::sync::Quick;
+use crate::table::Table;
 use gpuslice_wire::ids::Lane;
-use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 const SHARDS: usize = 64;
 
@@ -28,85 +27,76 @@ pub struct Held {
     pub context: u64,
 }
 
-/// Multiplies by 2^64 / golden ratio and folds: pointers differ in middle bits only.
-#[derive(Debug, Default)]
-struct PointerHasher(u64);
-
-impl Hasher for PointerHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-    fn write(&mut self, bytes: &[u8]) {
-        for &byte in bytes {
-            self.write_u64(self.0 ^ u64::from(byte));
+impl Default for Held {
+    fn default() -> Held {
+        Held {
+            lane: Lane(0),
+            bytes: 0,
+            context: 0,
         }
     }
-    fn write_u64(&mut self, key: u64) {
-        let product = key.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        self.0 = product ^ product >> 32;
-    }
 }
-
-type Shard = HashMap<u64, Held, BuildHasherDefault<PointerHasher>>;
 
 /// All charged allocations of a process by pointer.
 #[derive(Debug)]
 pub struct Book {
-    shards: [Mutex<Shard>; SHARDS],
+    shards: [Quick<Table<Held>>; SHARDS],
 }
 
 impl Default for Book {
     fn default() -> Book {
         Book {
-            shards: [const { Mutex::new(HashMap::with_hasher(BuildHasherDefault::new())) }; SHARDS],
+            shards: [const { Quick::new(Table::new()) }; SHARDS],
         }
     }
 }
 
-/// A panic elsewhere never leaves a shard half-written: each critical section is one map operation.
-fn open(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
-    shard.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Book {
-    #[inline]
-    fn shard(&self, pointer: u64) -> MutexGuard<'_, Shard> {
+    fn shard(&self, pointer: u64) -> &Quick<Table<Held>> {
+        // Other bits than the table's own, or each shard's table would use a part of its places.
         let mixed = pointer.wrapping_mul(0xd6e8_feb8_6659_fd93);
-        open(&self.shards[(mixed >> 58) as usize % SHARDS])
+        &self.shards[(mixed >> 58) as usize % SHARDS]
     }
 
     /// Writes an allocation down; gives the entry it replaces, whose memory must be gone.
     #[must_use]
+    #[inline]
     pub fn insert(&self, pointer: u64, held: Held) -> Option<Held> {
-        self.shard(pointer).insert(pointer, held)
+        self.shard(pointer)
+            .with(|shard| shard.insert(pointer, held))
     }
 
     /// Takes an allocation out; `None` for a pointer that was never charged.
     #[must_use]
+    #[inline]
     pub fn remove(&self, pointer: u64) -> Option<Held> {
-        self.shard(pointer).remove(&pointer)
+        self.shard(pointer).with(|shard| shard.remove(pointer))
     }
 
-    /// Takes out everything of a destroyed context and hands each entry to `gone`.
-    pub fn remove_context(&self, context: u64, mut gone: impl FnMut(Held)) {
+    /// Takes out everything of a destroyed context; what that was.
+    #[must_use]
+    pub fn remove_context(&self, context: u64) -> Vec<Held> {
+        let mut all = Vec::new();
         for shard in &self.shards {
-            open(shard).retain(|_, held| {
-                let dies = held.context == context;
-                if dies {
-                    gone(*held);
-                }
-                !dies
+            shard.with(|shard| {
+                let of_context = |(_, held): &(u64, Held)| held.context == context;
+                let gone: Vec<(u64, Held)> = shard.iter().filter(of_context).collect();
+                all.extend(
+                    gone.into_iter()
+                        .filter_map(|(pointer, _)| shard.remove(pointer)),
+                );
             });
         }
+        all
     }
 
     /// Bytes written down for a lane.
     #[must_use]
     pub fn bytes(&self, lane: Lane) -> u64 {
-        let of_lane = |held: &Held| if held.lane == lane { held.bytes } else { 0 };
+        let of_lane = |(_, held): (u64, Held)| if held.lane == lane { held.bytes } else { 0 };
         self.shards
             .iter()
-            .map(|shard| open(shard).values().map(of_lane).sum::<u64>())
+            .map(|shard| shard.with(|shard| shard.iter().map(of_lane).sum::<u64>()))
             .sum()
     }
 }
@@ -114,6 +104,7 @@ impl Book {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::Mutex;
 
     fn held(lane: u8, bytes: u64, context: u64) -> Held {
         Held {
@@ -139,11 +130,9 @@ mod tests {
             let entry = held((pointer % 2) as u8, 512, pointer % 3);
             assert_eq!(book.insert(pointer << 9, entry), None);
         }
-        let mut freed = 0;
-        book.remove_context(2, |entry| {
-            assert_eq!(entry.context, 2);
-            freed += entry.bytes;
-        });
+        let gone = book.remove_context(2);
+        assert!(gone.iter().all(|entry| entry.context == 2));
+        let freed: u64 = gone.iter().map(|entry| entry.bytes).sum();
         assert_eq!(freed, 333 * 512);
         assert_eq!(book.bytes(Lane(0)) + book.bytes(Lane(1)), 666 * 512);
     }
@@ -157,7 +146,7 @@ mod tests {
             random = random
                 .wrapping_mul(6_364_136_223_846_793_005)
                 .wrapping_add(1);
-            let (pointer, entry) = ((random >> 40) % 4096 << 21, held(0, random >> 50, 0));
+            let (pointer, entry) = (((random >> 40) % 4096 + 1) << 21, held(0, random >> 50, 0));
             if random & 1 << 39 == 0 {
                 assert_eq!(book.insert(pointer, entry), plain.insert(pointer, entry));
             } else {
@@ -168,5 +157,41 @@ mod tests {
             book.bytes(Lane(0)),
             plain.values().map(|held| held.bytes).sum::<u64>()
         );
+    }
+
+    /// Threads that pass pointers to each other, as the driver's own reuse of addresses does: every
+    /// entry is taken out exactly once, by whoever has the pointer.
+    #[test]
+    fn threads_never_lose_or_double_an_entry() {
+        let book = Book::default();
+        let addresses: Vec<u64> = (1..=20_000u64).map(|n| n << 9).collect();
+        let pool = Mutex::new(addresses);
+        std::thread::scope(|scope| {
+            for seed in 0..4u64 {
+                let (book, pool) = (&book, &pool);
+                scope.spawn(move || {
+                    let (mut random, mut mine) = (seed + 1, Vec::new());
+                    for _ in 0..40_000 {
+                        random = random
+                            .wrapping_mul(6_364_136_223_846_793_005)
+                            .wrapping_add(1);
+                        if random >> 63 == 0 && mine.len() < 4_000 {
+                            let pointer = pool.lock().expect("no panic").pop().expect("enough");
+                            let entry = held(seed as u8, random >> 20, random >> 62 & 1);
+                            assert_eq!(book.insert(pointer, entry), None);
+                            mine.push((pointer, entry));
+                        } else if !mine.is_empty() {
+                            let (pointer, entry) = mine.swap_remove(random as usize % mine.len());
+                            assert_eq!(book.remove(pointer), Some(entry));
+                            pool.lock().expect("no panic").push(pointer);
+                        }
+                    }
+                    for (pointer, entry) in mine {
+                        assert_eq!(book.remove(pointer), Some(entry));
+                    }
+                });
+            }
+        });
+        assert_eq!((0..4).map(|lane| book.bytes(Lane(lane))).sum::<u64>(), 0);
     }
 }

@@ -19,6 +19,7 @@ use gpuslice_wire::units::MIB;
 
 /// What one process has of one lane.
 #[derive(Debug, Default)]
+#[repr(align(64))]
 pub struct Account {
     granted: AtomicU64,
     credit: AtomicU64,

@@ -5,7 +5,7 @@
 //!
 //! * [`resolve`] finds the real driver and gives every function of the table its real address;
 //! * [`link`] is the connection to the daemon: attach, shared pages, credit, reconnect, fork;
-//! * [`credit`], [`book`], [`vmm`] are the process's own accounts, without any unsafe code;
+//! * [`credit`], [`book`], [`vmm`] are the process's own accounts (over `table` and `sync`);
 //! * [`lane`] says which GPU of the slice a device, context or stream belongs to;
 //! * [`gate`] holds launches until it is the container's turn;
 //! * [`hooks`] are the intercepted driver functions, [`mirror`] those of NVML.
@@ -24,4 +24,6 @@ pub mod lane;
 pub mod link;
 pub mod mirror;
 pub mod resolve;
+mod sync;
+mod table;
 pub mod vmm;

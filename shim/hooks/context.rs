@@ -24,9 +24,9 @@ unsafe fn made(result: CUresult, pctx: *const CUcontext, device: CUdevice) -> CU
 /// A context is gone, and all memory that was allocated in it.
 fn gone(session: &Session, context: CUcontext) {
     session.contexts.remove(context);
-    session
-        .book
-        .remove_context(key(context), |held| session.release(held.lane, held.bytes));
+    for held in session.book.remove_context(key(context)) {
+        session.release(held.lane, held.bytes);
+    }
 }
 
 pub unsafe extern "C" fn cuCtxCreate(pctx: *mut CUcontext, flags: u32, dev: CUdevice) -> CUresult {

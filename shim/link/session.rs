@@ -19,7 +19,7 @@ use gpuslice_wire::page::{
 };
 use gpuslice_wire::units::{Bytes, Duration, Instant};
 use std::io::Error;
-use std::os::fd::{IntoRawFd, RawFd};
+use std::os::fd::{AsRawFd, IntoRawFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -36,7 +36,7 @@ pub struct Session {
     conn: Mutex<Option<Conn>>,
     /// The connection's number, for a forked child, which cannot take the lock.
     number: AtomicI32,
-    doorbell: RawFd,
+    doorbell: AtomicI32,
     doorbell_stamp: Option<sys::Stamp>,
     /// How often the process has attached.
     generation: AtomicU32,
@@ -125,7 +125,7 @@ impl Session {
             socket: socket.to_path_buf(),
             number: AtomicI32::new(conn.number()),
             conn: Mutex::new(Some(conn)),
-            doorbell,
+            doorbell: AtomicI32::new(doorbell),
             doorbell_stamp: sys::stamp(doorbell),
             generation: AtomicU32::new(1),
             container,
@@ -193,10 +193,16 @@ impl Session {
         self.generation.load(Ordering::Acquire)
     }
 
+    /// The doorbell's number, unless the application has closed it and may use it for its own.
+    fn doorbell(&self) -> Option<RawFd> {
+        let number = self.doorbell.load(Ordering::Acquire);
+        (sys::stamp(number) == self.doorbell_stamp).then_some(number)
+    }
+
     /// Tells the daemon that the claims changed.
     pub fn ring(&self) {
-        if sys::stamp(self.doorbell) == self.doorbell_stamp {
-            sys::ring(self.doorbell);
+        if let Some(doorbell) = self.doorbell() {
+            sys::ring(doorbell);
         }
     }
 
@@ -323,7 +329,7 @@ impl Session {
         let Ok((fresh, welcome)) = Conn::attach(&self.socket, held, deadline) else {
             return false;
         };
-        if self.take_over(&welcome).is_err() {
+        if self.take_over(welcome).is_err() {
             return false;
         }
         (0..self.lanes)
@@ -335,12 +341,19 @@ impl Session {
         true
     }
 
-    fn take_over(&self, welcome: &Welcome) -> Result<(), Error> {
-        map_pages(welcome, Some((self.container, self.client)))?;
-        if sys::stamp(self.doorbell) == self.doorbell_stamp {
-            sys::replace(&welcome.doorbell, self.doorbell)?;
+    fn take_over(&self, welcome: Welcome) -> Result<(), Error> {
+        map_pages(&welcome, Some((self.container, self.client)))?;
+        match self.doorbell() {
+            // All numbers of this kind have one stamp, so the new one may be at the old one's place.
+            Some(old) if old != welcome.doorbell.as_raw_fd() => {
+                sys::replace(&welcome.doorbell, old)
+            }
+            _ => {
+                self.doorbell
+                    .store(welcome.doorbell.into_raw_fd(), Ordering::Release);
+                Ok(())
+            }
         }
-        Ok(())
     }
 
     /// Closes the child's copies of the descriptors; async-signal-safe.
@@ -349,8 +362,8 @@ impl Session {
         if number >= 0 {
             sys::close(number);
         }
-        if sys::stamp(self.doorbell) == self.doorbell_stamp {
-            sys::close(self.doorbell);
+        if let Some(doorbell) = self.doorbell() {
+            sys::close(doorbell);
         }
     }
 }
