@@ -22,8 +22,6 @@ pub struct Event {
     pub context: ContextId,
     /// False for events made with CU_EVENT_DISABLE_TIMING.
     pub timing: bool,
-    /// True for events made with CU_EVENT_BLOCKING_SYNC.
-    pub blocking: bool,
     turn: u64,
     mark: Option<Mark>,
     time: Option<Nanos>,
@@ -49,13 +47,14 @@ pub enum Elapsed {
 
 impl Model {
     /// `None` when there are too many events.
-    pub fn create_event(
-        &mut self,
-        context: ContextId,
-        timing: bool,
-        blocking: bool,
-    ) -> Option<EventKey> {
-        self.events.insert(Event { context, timing, blocking, turn: 0, mark: None, time: None })
+    pub fn create_event(&mut self, context: ContextId, timing: bool) -> Option<EventKey> {
+        self.events.insert(Event {
+            context,
+            timing,
+            turn: 0,
+            mark: None,
+            time: None,
+        })
     }
 
     pub fn destroy_event(&mut self, key: EventKey) -> bool {
@@ -67,8 +66,16 @@ impl Model {
     }
 
     /// Records the event behind what is queued in the stream; false where one does not exist.
-    pub fn record(&mut self, ring: &impl Ring, key: EventKey, stream: StreamKey) -> bool {
-        let Some(turn) = self.events.get(key).map(|event| event.turn + 1) else { return false };
+    pub fn record(
+        &mut self,
+        ring: &impl Ring,
+        key: EventKey,
+        stream: StreamKey,
+        after: Vec<Mark>,
+    ) -> bool {
+        let Some(turn) = self.events.get(key).map(|event| event.turn + 1) else {
+            return false;
+        };
         if self.stream(stream).is_none() {
             return false;
         }
@@ -76,7 +83,7 @@ impl Model {
         if let Some(event) = self.events.get_mut(key) {
             (event.turn, event.time) = (turn, None);
         }
-        let mark = self.push(ring, stream, Vec::new(), Body::Record { event: key, turn });
+        let mark = self.push(ring, stream, after, Body::Record { event: key, turn });
         if let Some(event) = self.events.get_mut(key) {
             event.mark = mark;
         }
@@ -87,7 +94,9 @@ impl Model {
     /// was reached.
     pub fn pending(&self, key: EventKey) -> Option<Mark> {
         let event = self.events.get(key)?;
-        event.mark.filter(|mark| event.time.is_none() && !self.reached(*mark))
+        event
+            .mark
+            .filter(|mark| event.time.is_none() && !self.reached(*mark))
     }
 
     /// Time from the first event's recording to the second's.

@@ -21,7 +21,7 @@ mod model;
 mod model_tests;
 mod run;
 
-use gpuslice_nvabi::CUresult;
+use gpuslice_nvabi::types::CUresult;
 use gpuslice_sim_device::{ContextId, DeviceError, Kind, Seq, Status, Work};
 
 use super::cost::Nanos;
@@ -30,7 +30,7 @@ use super::handles::{Key, Named};
 pub use event::{Elapsed, Event, EventKey};
 pub use look::Look;
 pub use model::{Due, Model, Stream};
-pub use run::{Answer, Run, shared};
+pub use run::shared;
 
 /// Names a stream.
 pub type StreamKey = Key<Stream>;
@@ -58,7 +58,11 @@ pub type Effect = Box<dyn FnOnce() -> Result<(), Fault> + Send>;
 /// An operation, as it is queued.
 pub enum Body {
     /// Takes time, then has an effect. Either may be absent.
-    Work { kind: Kind, ns: Nanos, effect: Option<Effect> },
+    Work {
+        kind: Kind,
+        ns: Nanos,
+        effect: Option<Effect>,
+    },
     /// Notes the time for an event; `turn` is which of the event's recordings this is.
     Record { event: EventKey, turn: u64 },
     /// Holds the stream until the condition is true.
@@ -67,15 +71,31 @@ pub enum Body {
     Host(Box<dyn FnOnce() + Send>),
 }
 
+/// What is asked of a stream.
+pub enum Request {
+    Body(Body),
+    Record(EventKey),
+    /// Go on only when the event's latest recording is reached.
+    Await(EventKey),
+}
+
 impl Body {
     /// A point in the stream that does nothing.
     pub fn nothing() -> Self {
-        Self::Work { kind: Kind::Marker, ns: 0, effect: None }
+        Self::Work {
+            kind: Kind::Marker,
+            ns: 0,
+            effect: None,
+        }
     }
 
     /// No time of its own, only an effect.
     pub fn effect(effect: Effect) -> Self {
-        Self::Work { kind: Kind::Marker, ns: 0, effect: Some(effect) }
+        Self::Work {
+            kind: Kind::Marker,
+            ns: 0,
+            effect: Some(effect),
+        }
     }
 
     /// Whether it stops what follows from being placed.
@@ -85,7 +105,14 @@ impl Body {
 
     /// Whether somebody of this process must act for it.
     fn wants_attention(&self) -> bool {
-        self.holds() || matches!(self, Self::Work { effect: Some(_), .. })
+        self.holds()
+            || matches!(
+                self,
+                Self::Work {
+                    effect: Some(_),
+                    ..
+                }
+            )
     }
 }
 

@@ -25,7 +25,11 @@ impl Ring for Clockwork {
         if self.room.get().is_some_and(|room| pending >= room) {
             return Err(DeviceError::QueueFull);
         }
-        let before = all.iter().filter(|entry| entry.0 == context).map(|entry| entry.2).max();
+        let before = all
+            .iter()
+            .filter(|entry| entry.0 == context)
+            .map(|entry| entry.2)
+            .max();
         let start = before.unwrap_or(0).max(self.now.get());
         all.push((context, start, start + work.duration_ns));
         Ok(Seq(all.len() as u64 - 1))
@@ -34,7 +38,9 @@ impl Ring for Clockwork {
         let (_, start_ns, end_ns) = self.work.borrow()[seq.0 as usize];
         match end_ns <= self.now.get() {
             true => Status::Done { start_ns, end_ns },
-            false => Status::Pending { earliest_ns: end_ns },
+            false => Status::Pending {
+                earliest_ns: end_ns,
+            },
         }
     }
 }
@@ -53,17 +59,33 @@ struct World {
 impl World {
     fn new() -> Self {
         let (ring, model) = (Clockwork::default(), Model::new());
-        Self { ring, model, log: Arc::default(), host: Vec::new() }
+        Self {
+            ring,
+            model,
+            log: Arc::default(),
+            host: Vec::new(),
+        }
     }
     fn stream(&mut self, context: u64, manner: Manner) -> StreamKey {
         let context = ContextId::from_bits(context);
-        self.model.create(context, manner, 0).expect("there is room")
+        self.model
+            .create(context, manner, 0)
+            .expect("there is room")
     }
     fn push(&mut self, stream: StreamKey, body: Body) -> Mark {
-        self.model.push(&self.ring, stream, Vec::new(), body).expect("the stream lives")
+        self.model
+            .push(&self.ring, stream, Vec::new(), body)
+            .expect("the stream lives")
     }
     fn kernel(&mut self, stream: StreamKey, ns: Nanos) -> Mark {
-        self.push(stream, Body::Work { kind: Kind::Kernel, ns, effect: None })
+        self.push(
+            stream,
+            Body::Work {
+                kind: Kind::Kernel,
+                ns,
+                effect: None,
+            },
+        )
     }
     fn note(&mut self, stream: StreamKey, ns: Nanos, number: u32) -> Mark {
         let log = Arc::clone(&self.log);
@@ -71,7 +93,14 @@ impl World {
             log.lock().expect("not poisoned").push(number);
             Ok(())
         });
-        self.push(stream, Body::Work { kind: Kind::Copy, ns, effect: Some(effect) })
+        self.push(
+            stream,
+            Body::Work {
+                kind: Kind::Copy,
+                ns,
+                effect: Some(effect),
+            },
+        )
     }
     /// Moves the clock to `now` and does what is due.
     fn at(&mut self, now: Nanos) -> Vec<u32> {
@@ -90,9 +119,14 @@ impl World {
         }
         std::mem::take(&mut *self.log.lock().expect("not poisoned"))
     }
+    fn record(&mut self, event: EventKey, stream: StreamKey) -> bool {
+        self.model.record(&self.ring, event, stream, Vec::new())
+    }
     fn event(&mut self) -> EventKey {
         let context = ContextId::from_bits(A);
-        self.model.create_event(context, true, false).expect("there is room")
+        self.model
+            .create_event(context, true)
+            .expect("there is room")
     }
 }
 
@@ -101,11 +135,11 @@ fn kernels_follow_each_other_though_nobody_looks() {
     let mut world = World::new();
     let stream = world.stream(A, Manner::NonBlocking);
     let (start, end) = (world.event(), world.event());
-    assert!(world.model.record(&world.ring, start, stream));
+    assert!(world.record(start, stream));
     for _ in 0..10 {
         world.kernel(stream, 500_000);
     }
-    assert!(world.model.record(&world.ring, end, stream));
+    assert!(world.record(end, stream));
     assert_eq!(world.model.elapsed(start, end), Elapsed::NotReady);
     // Looked at half a second late, the times are still the device's.
     world.at(500_000_000);
@@ -131,10 +165,16 @@ fn effects_come_in_order_and_not_before_their_time() {
 #[test]
 fn a_held_stream_holds_nobody_else() {
     let mut world = World::new();
-    let (held, free) = (world.stream(A, Manner::Blocking), world.stream(A, Manner::Blocking));
+    let (held, free) = (
+        world.stream(A, Manner::Blocking),
+        world.stream(A, Manner::Blocking),
+    );
     let open = Arc::new(AtomicBool::new(false));
     let gate = Arc::clone(&open);
-    world.push(held, Body::Wait(Box::new(move || gate.load(Ordering::Relaxed))));
+    world.push(
+        held,
+        Body::Wait(Box::new(move || gate.load(Ordering::Relaxed))),
+    );
     world.kernel(held, 100);
     world.note(held, 0, 1);
     world.note(free, 100, 2);
@@ -149,7 +189,10 @@ fn a_held_stream_holds_nobody_else() {
 #[test]
 fn a_host_function_holds_until_it_has_returned() {
     let mut world = World::new();
-    let (stream, other) = (world.stream(A, Manner::Blocking), world.stream(A, Manner::Blocking));
+    let (stream, other) = (
+        world.stream(A, Manner::Blocking),
+        world.stream(A, Manner::Blocking),
+    );
     world.kernel(stream, 100);
     world.push(stream, Body::Host(Box::new(|| {})));
     let last = world.note(stream, 10, 1);
@@ -168,10 +211,16 @@ fn a_host_function_holds_until_it_has_returned() {
 fn the_legacy_stream_waits_for_blocking_streams_and_they_for_it() {
     let mut world = World::new();
     let legacy = world.stream(A, Manner::Legacy);
-    let (blocking, free) = (world.stream(A, Manner::Blocking), world.stream(A, Manner::NonBlocking));
+    let (blocking, free) = (
+        world.stream(A, Manner::Blocking),
+        world.stream(A, Manner::NonBlocking),
+    );
     let open = Arc::new(AtomicBool::new(false));
     let gate = Arc::clone(&open);
-    world.push(blocking, Body::Wait(Box::new(move || gate.load(Ordering::Relaxed))));
+    world.push(
+        blocking,
+        Body::Wait(Box::new(move || gate.load(Ordering::Relaxed))),
+    );
     world.note(legacy, 0, 1);
     let second = world.stream(A, Manner::Blocking);
     world.note(second, 0, 2);
@@ -189,13 +238,15 @@ fn events_order_streams_of_one_and_of_two_contexts() {
         let second = world.stream(context, Manner::NonBlocking);
         let (event, end) = (world.event(), world.event());
         world.note(first, 100, 1);
-        assert!(world.model.record(&world.ring, event, first));
+        assert!(world.record(event, first));
         let mark = world.model.pending(event).expect("it was recorded");
-        world.model.push(&world.ring, second, vec![mark], Body::nothing());
+        world
+            .model
+            .push(&world.ring, second, vec![mark], Body::nothing());
         world.note(second, 50, 2);
-        assert!(world.model.record(&world.ring, end, second));
+        assert!(world.record(end, second));
         // Recorded again elsewhere: the wait stays with what it was made for.
-        assert!(world.model.record(&world.ring, event, second));
+        assert!(world.record(event, second));
         assert!(world.at(99).is_empty());
         assert_eq!(world.at(100), [1]);
         assert_eq!(world.at(150), [2]);
@@ -221,15 +272,28 @@ fn a_full_device_queue_delays_and_loses_nothing() {
 #[test]
 fn destroyed_streams_end_their_work_and_killed_contexts_do_not() {
     let mut world = World::new();
-    let (first, second) = (world.stream(A, Manner::Blocking), world.stream(B, Manner::Blocking));
+    let (first, second) = (
+        world.stream(A, Manner::Blocking),
+        world.stream(B, Manner::Blocking),
+    );
     world.note(first, 100, 1);
     assert!(world.model.destroy(first) && !world.model.destroy(first));
-    assert!(world.model.push(&world.ring, first, Vec::new(), Body::nothing()).is_none());
+    assert!(
+        world
+            .model
+            .push(&world.ring, first, Vec::new(), Body::nothing())
+            .is_none()
+    );
     let mark = world.note(second, 100, 2);
     let context = ContextId::from_bits(B);
-    world.model.set_fault(context, CUresult::ERROR_ILLEGAL_ADDRESS);
+    world
+        .model
+        .set_fault(context, CUresult::ERROR_ILLEGAL_ADDRESS);
     assert!(world.model.reached(mark));
-    assert_eq!(world.model.fault(context), Some(CUresult::ERROR_ILLEGAL_ADDRESS));
+    assert_eq!(
+        world.model.fault(context),
+        Some(CUresult::ERROR_ILLEGAL_ADDRESS)
+    );
     assert_eq!(world.at(200), [1]);
     assert!(world.model.streams.get(first).is_none());
     world.model.drop_context(context);

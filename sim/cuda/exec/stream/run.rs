@@ -14,16 +14,16 @@
 
 use std::collections::HashMap;
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::ThreadId;
 use std::time::Duration;
 
-use gpuslice_nvabi::CUresult;
+use gpuslice_nvabi::types::CUresult;
 use gpuslice_sim_device::{ContextId, DeviceError, Machine, Seq, Status, Work, now_ns};
 
-use super::{Body, Due, Elapsed, EventKey, Look, Manner, Mark, Model, Ring, StreamKey};
+use super::{Body, Due, Elapsed, EventKey, Look, Manner, Mark, Model, Request, Ring, StreamKey};
 use crate::exec::cost::Nanos;
-use crate::exec::threads;
+use crate::exec::{port, threads};
 
 /// Operations a stream may hold before the thread that queues one more has to wait, as with the
 /// real driver, whose queues hold about as many launches.
@@ -38,6 +38,8 @@ const YIELD_BELOW_NS: Nanos = 40_000;
 const NAP: Duration = Duration::from_millis(1);
 /// Longest sleep of a waiting thread that another one will wake.
 const LONG_NAP: Duration = Duration::from_millis(20);
+/// Longest wait for what is queued in a context that ends.
+const DRAIN_NS: Nanos = 1_000_000_000;
 /// How much later than a waiting thread the worker looks, so that it mostly finds nothing to do.
 const WORKER_LAG: Duration = Duration::from_micros(100);
 
@@ -55,7 +57,8 @@ impl Ring for Machine {
     }
     fn status(&self, context: ContextId, seq: Seq) -> Status {
         // A context that is gone has nothing pending; its streams are dropped with it.
-        self.poll(context, seq).unwrap_or(Status::Faulted { xid: 0 })
+        self.poll(context, seq)
+            .unwrap_or(Status::Faulted { xid: 0 })
     }
 }
 
@@ -87,7 +90,7 @@ pub struct Run {
     needed: Condvar,
 }
 
-type Guard<'a> = MutexGuard<'a, Inner>;
+type Guard = MutexGuard<'static, Inner>;
 
 impl Run {
     pub fn new(machine: &'static Machine) -> Self {
@@ -99,37 +102,79 @@ impl Run {
             host: None,
         };
         let inner = Mutex::new(inner);
-        Self { machine, inner, moved: Condvar::new(), needed: Condvar::new() }
+        Self {
+            machine,
+            inner,
+            moved: Condvar::new(),
+            needed: Condvar::new(),
+        }
     }
 
-    fn lock(&self) -> Guard<'_> {
+    fn lock(&'static self) -> Guard {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Looks something up, or changes what needs no device.
-    pub fn with<T>(&self, work: impl FnOnce(&mut Model) -> T) -> T {
+    pub fn with<T>(&'static self, work: impl FnOnce(&mut Model) -> T) -> T {
         work(&mut self.lock().model)
     }
 
-    pub fn create(&self, context: ContextId, manner: Manner, priority: i32) -> Answer<StreamKey> {
-        self.lock().model.create(context, manner, priority).ok_or(OUT_OF_MEMORY)
+    pub fn create(
+        &'static self,
+        context: ContextId,
+        manner: Manner,
+        priority: i32,
+    ) -> Answer<StreamKey> {
+        self.lock()
+            .model
+            .create(context, manner, priority)
+            .ok_or(OUT_OF_MEMORY)
     }
 
     /// The context's default stream: the legacy one, or the calling thread's own.
-    pub fn default_stream(&self, context: ContextId, per_thread: bool) -> Answer<StreamKey> {
+    pub fn default_stream(
+        &'static self,
+        context: ContextId,
+        per_thread: bool,
+    ) -> Answer<StreamKey> {
         let thread = per_thread.then(threads::current);
         let mut inner = self.lock();
         if let Some(key) = inner.defaults.get(&(context, thread)) {
             return Ok(*key);
         }
-        let manner = if per_thread { Manner::Blocking } else { Manner::Legacy };
-        let key = inner.model.create(context, manner, 0).ok_or(OUT_OF_MEMORY)?;
+        let manner = if per_thread {
+            Manner::Blocking
+        } else {
+            Manner::Legacy
+        };
+        let key = inner
+            .model
+            .create(context, manner, 0)
+            .ok_or(OUT_OF_MEMORY)?;
         inner.defaults.insert((context, thread), key);
         Ok(key)
     }
 
+    /// Takes the handle of a stream away; what is queued in it still happens.
+    pub fn destroy(&'static self, stream: StreamKey) -> bool {
+        let mut inner = self.lock();
+        // Default streams are not the program's to destroy.
+        !inner.defaults.values().any(|key| *key == stream) && inner.model.destroy(stream)
+    }
+
+    /// Waits a moment for what is queued in a context.
+    pub fn drain(&'static self, context: ContextId) {
+        let end = now_ns() + DRAIN_NS;
+        let mut inner = self.lock();
+        let marks = inner.model.marks(context);
+        inner.waiting += 1;
+        let done = |model: &Model| now_ns() > end || marks.iter().all(|mark| model.reached(*mark));
+        inner = self.wait_until(inner, done, &marks);
+        inner.waiting -= 1;
+    }
+
     /// The context is about to be destroyed: nothing queued in it happens any more.
-    pub fn drop_context(&self, context: ContextId) {
+    pub fn drop_context(&'static self, context: ContextId) {
         let mut inner = self.lock();
         inner.model.drop_context(context);
         inner.defaults.retain(|(of, _), _| *of != context);
@@ -137,60 +182,50 @@ impl Run {
     }
 
     /// The error every call in the context gives, if it was killed.
-    pub fn check(&self, context: ContextId) -> Answer<()> {
+    pub fn check(&'static self, context: ContextId) -> Answer<()> {
         self.lock().model.fault(context).map_or(Ok(()), Err)
     }
 
-    /// Queues operations one behind the other, the first one after the given marks; returns the
-    /// last one's mark. Blocks while the stream holds too many.
+    /// Queues what is asked, one behind the other, the first after the given marks; returns the
+    /// last one's mark. Blocks while the stream holds too many operations.
     pub fn push(
-        &self,
+        &'static self,
         stream: StreamKey,
         after: Vec<Mark>,
-        bodies: impl IntoIterator<Item = Body>,
-    ) -> Answer<Mark> {
+        requests: impl IntoIterator<Item = Request>,
+    ) -> Answer<Option<Mark>> {
         let mut inner = self.room(stream)?;
-        let mut after = Some(after);
-        let mut last = None;
-        for body in bodies {
-            let after = after.take().unwrap_or_default();
-            let mark = inner.model.push(self.machine, stream, after, body);
-            last = Some(mark.ok_or(INVALID_HANDLE)?);
+        let (mut after, mut last) = (after, None);
+        for request in requests {
+            let mut after = std::mem::take(&mut after);
+            let model = &mut inner.model;
+            let body = match request {
+                Request::Body(body) => body,
+                Request::Record(event) => {
+                    if !model.record(self.machine, event, stream, after) {
+                        return Err(INVALID_HANDLE);
+                    }
+                    last = model.mark(stream);
+                    continue;
+                }
+                Request::Await(event) => {
+                    model.event(event).ok_or(INVALID_HANDLE)?;
+                    after.extend(model.pending(event));
+                    Body::nothing()
+                }
+            };
+            last = Some(
+                model
+                    .push(self.machine, stream, after, body)
+                    .ok_or(INVALID_HANDLE)?,
+            );
         }
-        let last = match last {
-            Some(mark) => mark,
-            None => {
-                let after = after.take().unwrap_or_default();
-                let mark = inner.model.push(self.machine, stream, after, Body::nothing());
-                mark.ok_or(INVALID_HANDLE)?
-            }
-        };
         self.pushed(inner, stream)?;
         Ok(last)
     }
 
-    /// Records an event behind what is queued in the stream.
-    pub fn record(&self, event: EventKey, stream: StreamKey) -> Answer<()> {
-        let mut inner = self.room(stream)?;
-        if !inner.model.record(self.machine, event, stream) {
-            return Err(INVALID_HANDLE);
-        }
-        self.pushed(inner, stream)
-    }
-
-    /// Makes the stream's next operations wait for the event's latest recording.
-    pub fn wait_event(&self, stream: StreamKey, event: EventKey) -> Answer<()> {
-        let mut inner = self.room(stream)?;
-        if inner.model.event(event).is_none() {
-            return Err(INVALID_HANDLE);
-        }
-        let Some(mark) = inner.model.pending(event) else { return Ok(()) };
-        inner.model.push(self.machine, stream, vec![mark], Body::nothing());
-        self.pushed(inner, stream)
-    }
-
     /// Milliseconds between two events; an error code where there is no such time (yet).
-    pub fn elapsed(&self, start: EventKey, end: EventKey) -> Answer<f32> {
+    pub fn elapsed(&'static self, start: EventKey, end: EventKey) -> Answer<f32> {
         let inner = self.advance(self.lock());
         match inner.model.elapsed(start, end) {
             Elapsed::Milliseconds(time) => Ok(time),
@@ -200,41 +235,49 @@ impl Run {
     }
 
     /// Whether all the marks are reached now; the context's error if it was killed.
-    pub fn reached(&self, context: ContextId, marks: &[Mark]) -> Answer<bool> {
+    pub fn reached(&'static self, context: ContextId, marks: &[Mark]) -> Answer<bool> {
         let inner = self.advance(self.lock());
         inner.model.fault(context).map_or(Ok(()), Err)?;
         Ok(marks.iter().all(|mark| inner.model.reached(*mark)))
     }
 
     /// Blocks until all the marks are reached.
-    pub fn wait(&self, context: ContextId, marks: &[Mark]) -> Answer<()> {
+    pub fn wait(&'static self, context: ContextId, marks: &[Mark]) -> Answer<()> {
         let mut inner = self.lock();
         inner.waiting += 1;
-        inner = self.wait_until(inner, |model| marks.iter().all(|mark| model.reached(*mark)), marks);
+        inner = self.wait_until(
+            inner,
+            |model| marks.iter().all(|mark| model.reached(*mark)),
+            marks,
+        );
         inner.waiting -= 1;
         inner.model.fault(context).map_or(Ok(()), Err)
     }
 
-    fn wait_until<'a>(
-        &'a self,
-        mut inner: Guard<'a>,
+    fn wait_until(
+        &'static self,
+        mut inner: Guard,
         done: impl Fn(&Model) -> bool,
         marks: &[Mark],
-    ) -> Guard<'a> {
+    ) -> Guard {
         loop {
             inner = self.advance(inner);
             if done(&inner.model) {
                 return inner;
             }
             let unreached = marks.iter().filter(|mark| !inner.model.reached(**mark));
-            let ours = unreached.map(|mark| inner.model.next_reached(self.machine, *mark)).max();
-            let look = ours.unwrap_or(Look::Poll).min(inner.model.next_effect(self.machine));
+            let ours = unreached
+                .map(|mark| inner.model.next_reached(self.machine, *mark))
+                .max();
+            let look = ours
+                .unwrap_or(Look::Poll)
+                .min(inner.model.next_effect(self.machine));
             inner = self.nap(inner, look);
         }
     }
 
     /// Sleeps until it is time to look again, or something has moved.
-    fn nap<'a>(&'a self, inner: Guard<'a>, look: Look) -> Guard<'a> {
+    fn nap(&'static self, inner: Guard, look: Look) -> Guard {
         let time = match look {
             Look::Poll => POLL,
             Look::Never => LONG_NAP,
@@ -248,11 +291,14 @@ impl Run {
                 Duration::from_nanos(ahead - YIELD_BELOW_NS / 2)
             }
         };
-        self.moved.wait_timeout(inner, time).unwrap_or_else(PoisonError::into_inner).0
+        self.moved
+            .wait_timeout(inner, time)
+            .unwrap_or_else(PoisonError::into_inner)
+            .0
     }
 
     /// The lock, once the stream can take another operation.
-    fn room(&self, stream: StreamKey) -> Answer<Guard<'_>> {
+    fn room(&'static self, stream: StreamKey) -> Answer<Guard> {
         let mut inner = self.lock();
         let known = inner.model.stream(stream).ok_or(INVALID_HANDLE)?;
         let (context, backlog) = (known.context, known.backlog());
@@ -260,7 +306,9 @@ impl Run {
             inner = self.advance(inner);
         }
         let full = |model: &Model| {
-            model.stream(stream).is_some_and(|stream| stream.backlog() >= BACKLOG)
+            model
+                .stream(stream)
+                .is_some_and(|stream| stream.backlog() >= BACKLOG)
         };
         if full(&inner.model) {
             inner.waiting += 1;
@@ -275,8 +323,10 @@ impl Run {
     }
 
     /// Looks after what was just queued: at once where it can be due already, by the worker later.
-    fn pushed<'a>(&'a self, mut inner: Guard<'a>, stream: StreamKey) -> Answer<()> {
-        let Some(known) = inner.model.stream(stream) else { return Ok(()) };
+    fn pushed(&'static self, mut inner: Guard, stream: StreamKey) -> Answer<()> {
+        let Some(known) = inner.model.stream(stream) else {
+            return Ok(());
+        };
         let context = known.context;
         if known.settled() {
             return inner.model.fault(context).map_or(Ok(()), Err);
@@ -289,7 +339,7 @@ impl Run {
     }
 
     /// Does all that is due now.
-    fn advance<'a>(&'a self, mut inner: Guard<'a>) -> Guard<'a> {
+    fn advance(&'static self, mut inner: Guard) -> Guard {
         while let Some(due) = inner.model.advance(self.machine) {
             match due {
                 Due::Effect(stream, effect) => {
@@ -308,7 +358,7 @@ impl Run {
 
 /// The threads.
 impl Run {
-    fn call_worker(&self, inner: &mut Inner) {
+    fn call_worker(&'static self, inner: &mut Inner) {
         match inner.worker {
             Worker::Looking => {}
             Worker::Resting => {
@@ -317,14 +367,14 @@ impl Run {
             }
             Worker::NotStarted => {
                 // Without a thread the streams still move whenever somebody looks.
-                if threads::spawn("gpusim-streams", || shared().work()) {
+                if threads::spawn("gpusim-streams", || self.work()) {
                     inner.worker = Worker::Looking;
                 }
             }
         }
     }
 
-    fn work(&self) {
+    fn work(&'static self) {
         let mut inner = self.lock();
         loop {
             inner = self.advance(inner);
@@ -336,7 +386,11 @@ impl Run {
                     Some(ahead.min(NAP))
                 }
             };
-            let lag = if inner.waiting > 0 { WORKER_LAG } else { Duration::ZERO };
+            let lag = if inner.waiting > 0 {
+                WORKER_LAG
+            } else {
+                Duration::ZERO
+            };
             inner = match pause {
                 Some(pause) => {
                     let slept = self.needed.wait_timeout(inner, pause + lag);
@@ -344,20 +398,27 @@ impl Run {
                 }
                 None => {
                     inner.worker = Worker::Resting;
-                    self.needed.wait(inner).unwrap_or_else(PoisonError::into_inner)
+                    self.needed
+                        .wait(inner)
+                        .unwrap_or_else(PoisonError::into_inner)
                 }
             };
             inner.worker = Worker::Looking;
         }
     }
 
-    fn call_host(&self, inner: &mut Inner, stream: StreamKey, call: Box<dyn FnOnce() + Send>) {
+    fn call_host(
+        &'static self,
+        inner: &mut Inner,
+        stream: StreamKey,
+        call: Box<dyn FnOnce() + Send>,
+    ) {
         let sender = inner.host.get_or_insert_with(|| {
             let (sender, calls) = channel::<(StreamKey, Box<dyn FnOnce() + Send>)>();
             threads::spawn("gpusim-host", move || {
                 for (stream, call) in calls {
                     call();
-                    shared().finish(stream);
+                    self.finish(stream);
                 }
             });
             sender
@@ -368,7 +429,7 @@ impl Run {
         }
     }
 
-    fn finish(&self, stream: StreamKey) {
+    fn finish(&'static self, stream: StreamKey) {
         let mut inner = self.lock();
         inner.model.finish(stream, Ok(()));
         inner = self.advance(inner);
@@ -379,9 +440,13 @@ impl Run {
     }
 }
 
-static SHARED: LazyLock<Run> = LazyLock::new(|| Run::new(crate::exec::port::machine()));
+static SHARED: OnceLock<Run> = OnceLock::new();
 
-/// The process's streams. Called only once the driver is initialised.
-pub fn shared() -> &'static Run {
-    &SHARED
+/// The process's streams; there are none before the driver is initialised.
+pub fn shared() -> Answer<&'static Run> {
+    if let Some(run) = SHARED.get() {
+        return Ok(run);
+    }
+    let machine = port::machine()?;
+    Ok(SHARED.get_or_init(|| Run::new(machine)))
 }

@@ -1,0 +1,562 @@
+//! Capture: a stream that turns calls into nodes of a graph instead of doing them.
+//!
+//! A capture begins with one stream. Every stream that waits for an event recorded in it joins,
+//! and must be joined back before the first stream ends the capture. For each stream the capture
+//! knows its tips: the nodes the stream's next one will depend on. What cannot be part of a graph
+//! (waiting, the legacy default stream) spoils the capture: from then on every call in it
+//! fails, until its end says so.
+
+use super::super::stream::{EventKey, Manner, StreamKey, shared};
+use super::super::task::Task;
+use super::super::{port, resolve, threads};
+use super::memory::Memory;
+use super::{GraphKey, Node, NodeKey, State, named, state};
+use crate::entry::{In, Out, Outcome};
+use gpuslice_nvabi::types::*;
+use gpuslice_sim_device::ContextId;
+use std::cell::Cell;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::ThreadId;
+
+/// How many captures are going on; while there are none, a launch pays one load for this room.
+static GOING_ON: AtomicUsize = AtomicUsize::new(0);
+
+struct Capture {
+    graph: GraphKey,
+    /// The graph was the program's before.
+    given: bool,
+    first: StreamKey,
+    context: ContextId,
+    mode: CUstreamCaptureMode,
+    thread: ThreadId,
+    tips: HashMap<u64, Vec<NodeKey>>,
+    /// The tips as handles, for programs that read them through a pointer.
+    shown: HashMap<u64, Vec<CUgraphNode>>,
+    spoilt: bool,
+}
+
+/// The captures that go on.
+#[derive(Default)]
+pub struct Captures {
+    going_on: HashMap<u64, Capture>,
+    of_stream: HashMap<u64, u64>,
+    /// Events recorded in a capture, with the tips they stand for.
+    events: HashMap<u64, (u64, Vec<NodeKey>)>,
+    last_id: u64,
+}
+
+impl Captures {
+    fn of(&mut self, stream: StreamKey) -> Option<(u64, &mut Capture)> {
+        let id = *self.of_stream.get(&stream.id())?;
+        Some((id, self.going_on.get_mut(&id)?))
+    }
+
+    fn take(&mut self, id: u64) -> Option<Capture> {
+        let capture = self.going_on.remove(&id)?;
+        self.of_stream.retain(|_, of| *of != id);
+        GOING_ON.fetch_sub(1, Ordering::Relaxed);
+        Some(capture)
+    }
+
+    /// The legacy default stream would have to wait for a stream that is being captured.
+    fn refuse_legacy(&mut self, stream: StreamKey) -> Outcome {
+        let look = |key: StreamKey| {
+            let found = shared()?.with(|model| {
+                model
+                    .stream(key)
+                    .map(|stream| (stream.context, stream.manner))
+            });
+            found.ok_or(CUresult::ERROR_INVALID_HANDLE)
+        };
+        let (context, manner) = look(stream)?;
+        if manner != Manner::Legacy {
+            return Ok(());
+        }
+        for capture in self
+            .going_on
+            .values_mut()
+            .filter(|one| one.context == context)
+        {
+            if look(capture.first).is_ok_and(|(_, manner)| manner == Manner::Blocking) {
+                capture.spoilt = true;
+                return Err(CUresult::ERROR_STREAM_CAPTURE_IMPLICIT);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn none_going_on() -> bool {
+    GOING_ON.load(Ordering::Relaxed) == 0
+}
+
+/// Adds a task to the graph captured from the stream; false where the stream is not captured.
+pub fn capture(stream: StreamKey, task: &Task) -> Result<bool, CUresult> {
+    if none_going_on() {
+        return Ok(false);
+    }
+    let State {
+        graphs, captures, ..
+    } = &mut *state();
+    let Some((_, capture)) = captures.of(stream) else {
+        captures.refuse_legacy(stream)?;
+        return Ok(false);
+    };
+    if capture.spoilt {
+        return Err(CUresult::ERROR_STREAM_CAPTURE_INVALIDATED);
+    }
+    let tips = capture.tips.entry(stream.id()).or_default();
+    let node = graphs.add(capture.graph, tips, task.clone())?;
+    *tips = vec![node];
+    Ok(true)
+}
+
+/// Allocates as a node of the graph captured from the stream; `None` where it is not captured.
+pub fn capture_alloc(stream: StreamKey, bytes: usize) -> Result<Option<u64>, CUresult> {
+    if !is_capturing(stream) {
+        return Ok(None);
+    }
+    let memory = Memory::new(port::context_of(stream)?, bytes as u64)?;
+    let address = memory.address;
+    capture(stream, &Task::Alloc(memory))?;
+    Ok(Some(address))
+}
+
+/// Records an event in a captured stream; false where the stream is not captured.
+pub fn capture_record(event: EventKey, stream: StreamKey) -> Result<bool, CUresult> {
+    let captures = &mut state().captures;
+    let Some((id, capture)) = captures.of(stream) else {
+        captures.events.remove(&event.id());
+        return Ok(false);
+    };
+    if capture.spoilt {
+        return Err(CUresult::ERROR_STREAM_CAPTURE_INVALIDATED);
+    }
+    let tips = capture.tips.get(&stream.id()).cloned().unwrap_or_default();
+    captures.events.insert(event.id(), (id, tips));
+    Ok(true)
+}
+
+/// Makes a stream wait for an event where either belongs to a capture; false where neither does.
+pub fn capture_wait(event: EventKey, stream: StreamKey) -> Result<bool, CUresult> {
+    let captures = &mut state().captures;
+    let recorded = captures.events.get(&event.id()).cloned();
+    let joined = captures.of_stream.get(&stream.id()).copied();
+    let Some((id, tips)) = recorded else {
+        let Some((_, capture)) = captures.of(stream) else {
+            return Ok(false);
+        };
+        // The graph cannot depend on what happens outside it.
+        capture.spoilt = true;
+        return Err(CUresult::ERROR_STREAM_CAPTURE_ISOLATION);
+    };
+    if !captures.going_on.contains_key(&id) {
+        return Err(CUresult::ERROR_CAPTURED_EVENT);
+    }
+    if let Some(other) = joined.filter(|other| *other != id) {
+        for id in [id, other] {
+            if let Some(capture) = captures.going_on.get_mut(&id) {
+                capture.spoilt = true;
+            }
+        }
+        return Err(CUresult::ERROR_STREAM_CAPTURE_MERGE);
+    }
+    captures.refuse_legacy(stream)?;
+    let Some(capture) = captures.going_on.get_mut(&id) else {
+        return Ok(false);
+    };
+    if capture.spoilt {
+        return Err(CUresult::ERROR_STREAM_CAPTURE_INVALIDATED);
+    }
+    let all = capture.tips.entry(stream.id()).or_default();
+    for tip in tips {
+        if !all.contains(&tip) {
+            all.push(tip);
+        }
+    }
+    captures.of_stream.insert(stream.id(), id);
+    Ok(true)
+}
+
+/// Whether the stream is captured.
+pub fn is_capturing(stream: StreamKey) -> bool {
+    !none_going_on() && state().captures.of_stream.contains_key(&stream.id())
+}
+
+/// For calls that wait for a stream: an error, and the end of the capture, where it is captured.
+pub fn refuse_capturing(stream: StreamKey) -> Outcome {
+    if none_going_on() {
+        return Ok(());
+    }
+    let captures = &mut state().captures;
+    if let Some((_, capture)) = captures.of(stream) {
+        capture.spoilt = true;
+        return Err(CUresult::ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    }
+    captures.refuse_legacy(stream)
+}
+
+/// The same for calls that wait for a whole context.
+pub fn refuse_capturing_in(context: ContextId) -> Outcome {
+    let mut result = Ok(());
+    if none_going_on() {
+        return result;
+    }
+    for capture in state()
+        .captures
+        .going_on
+        .values_mut()
+        .filter(|one| one.context == context)
+    {
+        capture.spoilt = true;
+        result = Err(CUresult::ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    }
+    result
+}
+
+/// For calls that ask about an event: it has no time while it stands for a node.
+pub fn refuse_captured(event: EventKey) -> Outcome {
+    let captures = &mut state().captures;
+    match captures.events.contains_key(&event.id()) {
+        true => Err(CUresult::ERROR_CAPTURED_EVENT),
+        false => Ok(()),
+    }
+}
+
+/// An event is destroyed.
+pub fn forget_event(event: EventKey) {
+    state().captures.events.remove(&event.id());
+}
+
+/// A stream is destroyed: a capture it began is lost, one it joined is spoilt.
+pub fn forget_stream(stream: StreamKey) {
+    let State {
+        graphs, captures, ..
+    } = &mut *state();
+    let Some((id, capture)) = captures.of(stream) else {
+        return;
+    };
+    capture.spoilt = true;
+    let (first, graph, given) = (capture.first, capture.graph, capture.given);
+    captures.of_stream.remove(&stream.id());
+    if first == stream {
+        captures.take(id);
+        if !given {
+            // What the nodes held goes with them.
+            drop(graphs.destroy(graph));
+        }
+    }
+}
+
+/// A context ends, and its captures with it.
+pub fn context_ends(context: ContextId) {
+    let captures = &mut state().captures;
+    let of_it = |one: &(&u64, &Capture)| one.1.context == context;
+    let ids: Vec<u64> = captures
+        .going_on
+        .iter()
+        .filter(of_it)
+        .map(|(id, _)| *id)
+        .collect();
+    for id in ids {
+        captures.take(id);
+    }
+}
+
+fn begin(
+    stream: StreamKey,
+    mode: CUstreamCaptureMode,
+    given: Option<(GraphKey, Vec<NodeKey>)>,
+) -> Outcome {
+    if mode > CU_STREAM_CAPTURE_MODE_RELAXED {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    let context = shared()?.with(|model| {
+        let stream = model.stream(stream)?;
+        (stream.manner != Manner::Legacy).then_some(stream.context)
+    });
+    let context = context.ok_or(CUresult::ERROR_STREAM_CAPTURE_UNSUPPORTED)?;
+    let State {
+        graphs, captures, ..
+    } = &mut *state();
+    if captures.of(stream).is_some() {
+        return Err(CUresult::ERROR_ILLEGAL_STATE);
+    }
+    let is_given = given.is_some();
+    let (graph, tips) = match given {
+        Some(given) => given,
+        None => (graphs.create()?, Vec::new()),
+    };
+    captures.last_id += 1;
+    let id = captures.last_id;
+    captures.of_stream.insert(stream.id(), id);
+    captures.going_on.insert(
+        id,
+        Capture {
+            graph,
+            given: is_given,
+            first: stream,
+            context,
+            mode,
+            thread: threads::current(),
+            tips: HashMap::from([(stream.id(), tips)]),
+            shown: HashMap::new(),
+            spoilt: false,
+        },
+    );
+    GOING_ON.fetch_add(1, Ordering::Relaxed);
+    Ok(())
+}
+
+fn end(stream: StreamKey) -> Result<GraphKey, CUresult> {
+    let State {
+        graphs, captures, ..
+    } = &mut *state();
+    let (id, capture) = captures.of(stream).ok_or(CUresult::ERROR_ILLEGAL_STATE)?;
+    if capture.first != stream {
+        return Err(CUresult::ERROR_STREAM_CAPTURE_UNMATCHED);
+    }
+    let relaxed = capture.mode == CU_STREAM_CAPTURE_MODE_RELAXED;
+    if !relaxed && capture.thread != threads::current() {
+        return Err(CUresult::ERROR_STREAM_CAPTURE_WRONG_THREAD);
+    }
+    let capture = captures.take(id).ok_or(CUresult::ERROR_ILLEGAL_STATE)?;
+    let ended = match (capture.spoilt, unjoined(graphs, &capture)) {
+        (true, _) => Err(CUresult::ERROR_STREAM_CAPTURE_INVALIDATED),
+        (false, true) => Err(CUresult::ERROR_STREAM_CAPTURE_UNJOINED),
+        (false, false) => Ok(capture.graph),
+    };
+    if ended.is_err() && !capture.given {
+        drop(graphs.destroy(capture.graph));
+    }
+    ended
+}
+
+/// Whether a stream that joined did something the first stream does not wait for.
+fn unjoined(graphs: &super::Graphs<Task>, capture: &Capture) -> bool {
+    let mut seen = capture
+        .tips
+        .get(&capture.first.id())
+        .cloned()
+        .unwrap_or_default();
+    let mut at = 0;
+    while let Some(node) = seen.get(at).copied() {
+        for before in graphs.before(node).unwrap_or_default() {
+            if !seen.contains(before) {
+                seen.push(*before);
+            }
+        }
+        at += 1;
+    }
+    capture
+        .tips
+        .values()
+        .flatten()
+        .any(|tip| !seen.contains(tip))
+}
+
+/// What is known of a stream's capture.
+struct Info {
+    status: CUstreamCaptureStatus,
+    id: u64,
+    graph: CUgraph,
+    tips: *const CUgraphNode,
+    count: usize,
+}
+
+fn info(stream: StreamKey) -> Info {
+    let captures = &mut state().captures;
+    let Some((id, capture)) = captures.of(stream) else {
+        let (tips, count) = (std::ptr::null(), 0);
+        let status = CU_STREAM_CAPTURE_STATUS_NONE;
+        return Info {
+            status,
+            id: 0,
+            graph: CUgraph::NULL,
+            tips,
+            count,
+        };
+    };
+    let tips = capture.tips.get(&stream.id()).cloned().unwrap_or_default();
+    let shown = capture.shown.entry(stream.id()).or_default();
+    *shown = tips
+        .iter()
+        .map(|tip| CUgraphNode(tip.to_pointer()))
+        .collect();
+    let status = match capture.spoilt {
+        true => CU_STREAM_CAPTURE_STATUS_INVALIDATED,
+        false => CU_STREAM_CAPTURE_STATUS_ACTIVE,
+    };
+    let (tips, count) = (shown.as_ptr(), shown.len());
+    Info {
+        status,
+        id,
+        graph: CUgraph(capture.graph.to_pointer()),
+        tips,
+        count,
+    }
+}
+
+fn nodes(list: In<CUgraphNode>, count: usize) -> Result<Vec<NodeKey>, CUresult> {
+    list.list(count)?
+        .into_iter()
+        .map(|node| named::<Node>(node.0))
+        .collect()
+}
+
+thread_local! {
+    static MODE: Cell<CUstreamCaptureMode> = const { Cell::new(CU_STREAM_CAPTURE_MODE_GLOBAL) };
+}
+
+/// Entry points.
+#[allow(non_snake_case, clippy::too_many_arguments)]
+pub mod imp {
+    use super::*;
+
+    pub fn cuStreamBeginCapture_v2(h_stream: CUstream, mode: CUstreamCaptureMode) -> Outcome {
+        begin(resolve(h_stream)?, mode, None)
+    }
+    pub use cuStreamBeginCapture_v2 as cuStreamBeginCapture_v2_ptsz;
+
+    pub fn cuStreamBeginCapture(h_stream: CUstream) -> Outcome {
+        begin(resolve(h_stream)?, CU_STREAM_CAPTURE_MODE_GLOBAL, None)
+    }
+    pub use cuStreamBeginCapture as cuStreamBeginCapture_ptsz;
+
+    pub fn cuStreamBeginCaptureToGraph(
+        h_stream: CUstream,
+        h_graph: CUgraph,
+        dependencies: In<CUgraphNode>,
+        _dependency_data: In<CUgraphEdgeData>,
+        num_dependencies: usize,
+        mode: CUstreamCaptureMode,
+    ) -> Outcome {
+        let graph = named(h_graph.0)?;
+        let tips = nodes(dependencies, num_dependencies)?;
+        for tip in &tips {
+            if state().graphs.node(*tip)?.graph != graph {
+                return Err(CUresult::ERROR_INVALID_VALUE);
+            }
+        }
+        state().graphs.graph(graph)?;
+        begin(resolve(h_stream)?, mode, Some((graph, tips)))
+    }
+    pub use cuStreamBeginCaptureToGraph as cuStreamBeginCaptureToGraph_ptsz;
+
+    pub fn cuStreamEndCapture(h_stream: CUstream, ph_graph: Out<CUgraph>) -> Outcome {
+        ph_graph.require()?;
+        ph_graph.set(CUgraph::NULL)?;
+        ph_graph.set(CUgraph(end(resolve(h_stream)?)?.to_pointer()))
+    }
+    pub use cuStreamEndCapture as cuStreamEndCapture_ptsz;
+
+    pub fn cuThreadExchangeStreamCaptureMode(mode: Out<CUstreamCaptureMode>) -> Outcome {
+        let new = mode.get()?;
+        if new > CU_STREAM_CAPTURE_MODE_RELAXED {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        mode.set(MODE.replace(new))
+    }
+
+    pub fn cuStreamIsCapturing(
+        h_stream: CUstream,
+        capture_status: Out<CUstreamCaptureStatus>,
+    ) -> Outcome {
+        capture_status.require()?;
+        let stream = resolve(h_stream)?;
+        if !none_going_on() {
+            state().captures.refuse_legacy(stream)?;
+        }
+        capture_status.set(info(stream).status)
+    }
+    pub use cuStreamIsCapturing as cuStreamIsCapturing_ptsz;
+
+    pub fn cuStreamGetCaptureInfo(
+        h_stream: CUstream,
+        capture_status_out: Out<CUstreamCaptureStatus>,
+        id_out: Out<u64>,
+    ) -> Outcome {
+        let info = info(resolve(h_stream)?);
+        id_out.set_if_wanted(info.id);
+        capture_status_out.set(info.status)
+    }
+    pub use cuStreamGetCaptureInfo as cuStreamGetCaptureInfo_ptsz;
+
+    pub fn cuStreamGetCaptureInfo_v2(
+        h_stream: CUstream,
+        capture_status_out: Out<CUstreamCaptureStatus>,
+        id_out: Out<u64>,
+        graph_out: Out<CUgraph>,
+        dependencies_out: Out<*const CUgraphNode>,
+        num_dependencies_out: Out<usize>,
+    ) -> Outcome {
+        let info = info(resolve(h_stream)?);
+        id_out.set_if_wanted(info.id);
+        graph_out.set_if_wanted(info.graph);
+        dependencies_out.set_if_wanted(info.tips);
+        num_dependencies_out.set_if_wanted(info.count);
+        capture_status_out.set(info.status)
+    }
+    pub use cuStreamGetCaptureInfo_v2 as cuStreamGetCaptureInfo_v2_ptsz;
+
+    pub fn cuStreamGetCaptureInfo_v3(
+        h_stream: CUstream,
+        capture_status_out: Out<CUstreamCaptureStatus>,
+        id_out: Out<u64>,
+        graph_out: Out<CUgraph>,
+        dependencies_out: Out<*const CUgraphNode>,
+        edge_data_out: Out<*const CUgraphEdgeData>,
+        num_dependencies_out: Out<usize>,
+    ) -> Outcome {
+        // All edges are full dependencies, which a null list of edge data means.
+        edge_data_out.set_if_wanted(std::ptr::null());
+        cuStreamGetCaptureInfo_v2(
+            h_stream,
+            capture_status_out,
+            id_out,
+            graph_out,
+            dependencies_out,
+            num_dependencies_out,
+        )
+    }
+    pub use cuStreamGetCaptureInfo_v3 as cuStreamGetCaptureInfo_v3_ptsz;
+
+    pub fn cuStreamUpdateCaptureDependencies(
+        h_stream: CUstream,
+        dependencies: In<CUgraphNode>,
+        num_dependencies: usize,
+        flags: u32,
+    ) -> Outcome {
+        let stream = resolve(h_stream)?;
+        let wanted = nodes(dependencies, num_dependencies)?;
+        let State {
+            graphs, captures, ..
+        } = &mut *state();
+        let (_, capture) = captures.of(stream).ok_or(CUresult::ERROR_ILLEGAL_STATE)?;
+        for node in &wanted {
+            if graphs.node(*node)?.graph != capture.graph {
+                return Err(CUresult::ERROR_INVALID_VALUE);
+            }
+        }
+        let tips = capture.tips.entry(stream.id()).or_default();
+        match flags {
+            CU_STREAM_SET_CAPTURE_DEPENDENCIES => *tips = wanted,
+            CU_STREAM_ADD_CAPTURE_DEPENDENCIES => tips.extend(wanted),
+            _ => return Err(CUresult::ERROR_INVALID_VALUE),
+        }
+        Ok(())
+    }
+    pub use cuStreamUpdateCaptureDependencies as cuStreamUpdateCaptureDependencies_ptsz;
+
+    pub fn cuStreamUpdateCaptureDependencies_v2(
+        h_stream: CUstream,
+        dependencies: In<CUgraphNode>,
+        _dependency_data: In<CUgraphEdgeData>,
+        num_dependencies: usize,
+        flags: u32,
+    ) -> Outcome {
+        cuStreamUpdateCaptureDependencies(h_stream, dependencies, num_dependencies, flags)
+    }
+    pub use cuStreamUpdateCaptureDependencies_v2 as cuStreamUpdateCaptureDependencies_v2_ptsz;
+}

@@ -1,0 +1,252 @@
+//! Memory that graphs allocate.
+//!
+//! The address of a graph's allocation is fixed when its node is made, so that other nodes can use
+//! it; the memory behind it is taken from the device at the first launch and kept for the next
+//! one until the program trims it. In between the addresses lead to memory of the host: a
+//! program that uses them too early reads zeros and crashes nobody.
+
+use crate::context::Context;
+use crate::driver::process;
+use crate::entry::{FromAbi, In, Out, Outcome};
+use crate::memory::{
+    self, Allocation, Chunk, Home, Kind, STEP, give_addresses, map_part, take_addresses, unmap,
+};
+use gpuslice_nvabi::types::*;
+use std::collections::HashMap;
+use std::ffi::c_void;
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+
+/// An allocation of a graph.
+pub struct Memory {
+    pub address: u64,
+    pub bytes: u64,
+    pub device: CUdevice,
+    len: u64,
+    gpu: usize,
+}
+
+/// What is behind an allocation's address at present.
+struct Behind {
+    device: CUdevice,
+    len: u64,
+    chunk: Option<Arc<Chunk>>,
+    /// Held while the program may use it, whether or not its graph still exists.
+    in_use: Option<Arc<Memory>>,
+}
+
+#[derive(Default, Clone, Copy)]
+struct High {
+    used: u64,
+    reserved: u64,
+}
+
+#[derive(Default)]
+struct Books {
+    memory: HashMap<u64, Behind>,
+    high: HashMap<CUdevice, High>,
+}
+
+static BOOKS: LazyLock<Mutex<Books>> = LazyLock::new(Mutex::default);
+
+fn books() -> MutexGuard<'static, Books> {
+    BOOKS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Memory {
+    /// Addresses for an allocation in a context.
+    pub fn new(context: &'static Context, bytes: u64) -> Result<Arc<Self>, CUresult> {
+        let len = bytes.checked_next_multiple_of(STEP).filter(|len| *len > 0);
+        let len = len.ok_or(CUresult::ERROR_INVALID_VALUE)?;
+        if len > context.gpu().info.total_bytes {
+            return Err(CUresult::ERROR_OUT_OF_MEMORY);
+        }
+        let address = take_addresses(len, STEP, 0).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
+        let (device, gpu) = (context.device, context.gpu().index);
+        let memory = Arc::new(Self {
+            address,
+            bytes,
+            device,
+            len,
+            gpu,
+        });
+        leave_empty(address, len);
+        memory::insert(
+            address,
+            Allocation::new(context, bytes, Kind::Graph, Home::Elsewhere),
+        );
+        let behind = Behind {
+            device,
+            len,
+            chunk: None,
+            in_use: None,
+        };
+        books().memory.insert(address, behind);
+        Ok(memory)
+    }
+
+    /// Sees to it that there is device memory behind the address.
+    pub fn back(&self) -> Outcome {
+        let mut books = books();
+        let reserved = books.sum(self.device).reserved;
+        let Some(behind) = books.memory.get_mut(&self.address) else {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        };
+        if behind.chunk.is_none() {
+            let chunk = Chunk::new(self.gpu, self.len)?;
+            map_part(&chunk, 0, self.len, self.address, true)?;
+            behind.chunk = Some(chunk);
+            let high = books.high.entry(self.device).or_default();
+            high.reserved = high.reserved.max(reserved + self.len);
+        }
+        Ok(())
+    }
+
+    /// The stream has come to the allocation.
+    pub fn begin_use(this: &Arc<Self>) {
+        let mut books = books();
+        if let Some(behind) = books.memory.get_mut(&this.address) {
+            behind.in_use = Some(Arc::clone(this));
+        }
+        let used = books.sum(this.device).used;
+        let high = books.high.entry(this.device).or_default();
+        high.used = high.used.max(used);
+    }
+
+    /// Whether the program may use it now.
+    pub fn is_in_use(&self) -> bool {
+        books()
+            .memory
+            .get(&self.address)
+            .is_some_and(|behind| behind.in_use.is_some())
+    }
+}
+
+/// Puts zeroed memory of the host at the addresses of an allocation, which costs nothing until it
+/// is touched.
+fn leave_empty(address: u64, len: u64) {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
+    let access = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: the addresses were taken for this allocation alone, and nothing refers to what is
+    // mapped there now. Should the system refuse, what is mapped there stays.
+    unsafe {
+        libc::mmap(
+            address as usize as *mut c_void,
+            len as usize,
+            access,
+            flags,
+            -1,
+            0,
+        )
+    };
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        let behind = books().memory.remove(&self.address);
+        memory::remove(self.address, |one| one.kind == Kind::Graph);
+        unmap(self.address, self.len);
+        give_addresses(self.address, self.len);
+        drop(behind);
+    }
+}
+
+/// The stream has come to the free of an allocation; an address of none is a fault.
+pub fn end_use(address: u64) -> Outcome {
+    let mut books = books();
+    let behind = books
+        .memory
+        .get_mut(&address)
+        .ok_or(CUresult::ERROR_INVALID_VALUE)?;
+    let used = behind.in_use.take();
+    drop(books);
+    // The last reference may go here, and its end needs the books.
+    used.map(drop).ok_or(CUresult::ERROR_INVALID_VALUE)
+}
+
+impl Books {
+    fn sum(&self, device: CUdevice) -> High {
+        let mut sum = High::default();
+        for behind in self
+            .memory
+            .values()
+            .filter(|behind| behind.device == device)
+        {
+            sum.reserved += if behind.chunk.is_some() {
+                behind.len
+            } else {
+                0
+            };
+            sum.used += if behind.in_use.is_some() {
+                behind.len
+            } else {
+                0
+            };
+        }
+        sum
+    }
+}
+
+/// Entry points.
+#[allow(non_snake_case)]
+pub mod imp {
+    use super::*;
+
+    pub fn cuDeviceGraphMemTrim(device: CUdevice) -> Outcome {
+        process()?.gpu(device)?;
+        let mut unused = Vec::new();
+        let mut books = books();
+        for (address, behind) in &mut books.memory {
+            if behind.device == device && behind.in_use.is_none() && behind.chunk.is_some() {
+                leave_empty(*address, behind.len);
+                unused.extend(behind.chunk.take());
+            }
+        }
+        drop(books);
+        drop(unused);
+        Ok(())
+    }
+
+    pub fn cuDeviceGetGraphMemAttribute(
+        device: CUdevice,
+        attr: CUgraphMem_attribute,
+        value: Out<c_void>,
+    ) -> Outcome {
+        value.require()?;
+        process()?.gpu(device)?;
+        let books = books();
+        let (now, high) = (books.sum(device), books.high.get(&device).copied());
+        let high = high.unwrap_or_default();
+        let number = match attr {
+            CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT => now.used,
+            CU_GRAPH_MEM_ATTR_USED_MEM_HIGH => high.used,
+            CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT => now.reserved,
+            CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH => high.reserved,
+            _ => return Err(CUresult::ERROR_INVALID_VALUE),
+        };
+        // SAFETY: not null; all these attributes are counts of 64 bits.
+        unsafe { value.pointer().cast::<u64>().write_unaligned(number) };
+        Ok(())
+    }
+
+    pub fn cuDeviceSetGraphMemAttribute(
+        device: CUdevice,
+        attr: CUgraphMem_attribute,
+        value: In<c_void>,
+    ) -> Outcome {
+        process()?.gpu(device)?;
+        // SAFETY: the program gives a count of 64 bits; null is refused on reading.
+        let number: In<u64> = unsafe { In::from_abi(value.pointer().cast::<u64>()) };
+        if number.get()? != 0 {
+            return Err(CUresult::ERROR_INVALID_VALUE);
+        }
+        let mut books = books();
+        let now = books.sum(device);
+        let high = books.high.entry(device).or_default();
+        match attr {
+            CU_GRAPH_MEM_ATTR_USED_MEM_HIGH => high.used = now.used,
+            CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH => high.reserved = now.reserved,
+            _ => return Err(CUresult::ERROR_INVALID_VALUE),
+        }
+        Ok(())
+    }
+}

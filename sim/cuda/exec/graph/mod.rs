@@ -1,0 +1,85 @@
+//! Graphs: work described once and launched many times, and its capture from streams.
+//!
+//! `model` is the graph itself, `plan` its order in time, `exec` what instantiation makes of it,
+//! `capture` how streams turn calls into nodes, `memory` the memory graphs allocate, `user` objects
+//! whose life a graph holds. `params` reads and writes the driver's descriptions of nodes. All of
+//! it lives behind one lock, which is never held while something is queued.
+
+mod calls;
+mod capture;
+mod exec;
+mod exec_calls;
+mod memory;
+mod model;
+mod node_calls;
+mod params;
+mod plan;
+mod user;
+
+pub use capture::{
+    capture, capture_alloc, capture_record, capture_wait, context_ends, forget_event,
+    forget_stream, is_capturing, refuse_captured, refuse_capturing, refuse_capturing_in,
+};
+pub use memory::{Memory, end_use};
+pub use model::GraphKey;
+
+use super::handles::{Key, Named, Table};
+use super::task::Task;
+use exec::Exec;
+use gpuslice_nvabi::types::CUresult;
+use model::{Graphs, Refusal};
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+
+type Node = model::Node<Task>;
+type NodeKey = Key<Node>;
+type ExecKey = Key<Exec>;
+
+impl Named for Exec {
+    const KIND: u8 = 11;
+}
+
+/// Everything about graphs.
+struct State {
+    graphs: Graphs<Task>,
+    execs: Table<Exec>,
+    captures: capture::Captures,
+    users: user::Users,
+}
+
+static STATE: LazyLock<Mutex<State>> = LazyLock::new(|| {
+    Mutex::new(State {
+        graphs: Graphs::new(),
+        execs: Table::new(),
+        captures: capture::Captures::default(),
+        users: user::Users::default(),
+    })
+});
+
+fn state() -> MutexGuard<'static, State> {
+    STATE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl From<Refusal> for CUresult {
+    fn from(refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::Unknown | Refusal::Edge => Self::ERROR_INVALID_VALUE,
+            Refusal::Unsupported => Self::ERROR_NOT_SUPPORTED,
+            Refusal::TooMany => Self::ERROR_OUT_OF_MEMORY,
+        }
+    }
+}
+
+/// The object a handle says it names; of graphs the driver calls a wrong one a wrong value.
+fn named<T: Named>(pointer: *mut std::ffi::c_void) -> Result<Key<T>, CUresult> {
+    Key::from_pointer(pointer).ok_or(CUresult::ERROR_INVALID_VALUE)
+}
+
+/// Entry points.
+pub mod imp {
+    pub use super::calls::imp::*;
+    pub use super::capture::imp::*;
+    pub use super::exec_calls::imp::*;
+    pub use super::memory::imp::*;
+    pub use super::node_calls::imp::*;
+    pub use super::user::imp::*;
+}

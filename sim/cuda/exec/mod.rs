@@ -1,0 +1,135 @@
+//! Everything that happens in an order: streams, events, modules, launches, graphs, and memory
+//! that is allocated in the order of a stream.
+//!
+//! A call makes a [`task::Task`] and hands it to [`submit`], which either adds it to the graph
+//! being captured from the stream ([`graph`]) or queues it ([`stream`]). `module` knows what can be
+//! launched, `pool` where stream-ordered memory comes from, `cost` how long a kernel takes; `ptx`
+//! and `handles` serve them all. The functions below are what other rooms call (see
+//! [`crate::work`]).
+
+mod api;
+pub mod cost;
+mod graph;
+pub mod handles;
+mod module;
+mod pool;
+mod port;
+mod ptx;
+mod stream;
+mod task;
+mod threads;
+
+use crate::context::{Context, current};
+use crate::entry::{FromAbi, In, Out, Outcome, per_thread_default};
+use crate::work::Deed;
+use gpuslice_nvabi::types::{CU_STREAM_LEGACY, CU_STREAM_PER_THREAD, CUresult, CUstream};
+use handles::{Key, Named};
+use std::ffi::{CStr, CString, c_char};
+use stream::{StreamKey, shared};
+use task::{Move, Task};
+
+/// Entry points of this room.
+pub mod imp {
+    pub use super::api::imp::*;
+    pub use super::graph::imp::*;
+    pub use super::module::imp::*;
+    pub use super::pool::imp::*;
+}
+
+/// The object a handle names, or says it names.
+fn key<T: Named>(pointer: *mut std::ffi::c_void) -> Result<Key<T>, CUresult> {
+    Key::from_pointer(pointer).ok_or(CUresult::ERROR_INVALID_HANDLE)
+}
+
+/// A pointer of the program's that is not itself an argument of the call.
+fn reading<T>(pointer: *const T) -> In<T> {
+    // SAFETY: what a structure of the program points to is as valid as what an argument does.
+    unsafe { In::from_abi(pointer) }
+}
+
+/// A place of our own for what a call gives.
+fn writing<T>(place: &mut T) -> Out<T> {
+    // SAFETY: a living place of that type.
+    unsafe { Out::from_abi(std::ptr::from_mut(place)) }
+}
+
+/// A copy of a text of the program's.
+fn cstr(text: In<c_char>) -> Result<CString, CUresult> {
+    if text.is_null() {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    // SAFETY: not null, and a text ended by a zero byte by the program's promise.
+    Ok(unsafe { CStr::from_ptr(text.pointer()) }.to_owned())
+}
+
+/// The stream a handle means; null and the special values mean default streams of the current
+/// context.
+fn resolve(stream: CUstream) -> Result<StreamKey, CUresult> {
+    let per_thread = match stream {
+        CUstream::NULL => per_thread_default(),
+        CU_STREAM_LEGACY => false,
+        CU_STREAM_PER_THREAD => true,
+        _ => {
+            let stream = key(stream.0)?;
+            let lives = shared()?.with(|model| model.stream(stream).is_some());
+            return if lives {
+                Ok(stream)
+            } else {
+                Err(CUresult::ERROR_INVALID_HANDLE)
+            };
+        }
+    };
+    shared()?.default_stream(current()?.id, per_thread)
+}
+
+/// Queues a task on a stream, or adds it to the graph that is captured from the stream.
+fn submit(stream: StreamKey, task: Task) -> Outcome {
+    if graph::capture(stream, &task)? {
+        return Ok(());
+    }
+    shared()?
+        .push(stream, Vec::new(), task.requests(task.time()))
+        .map(|_| ())
+}
+
+/// Queues a copy or fill; see [`crate::work`].
+pub fn queue(stream: CUstream, deed: Deed) -> Outcome {
+    submit(resolve(stream)?, Task::Move(Move::prepared(deed)))
+}
+
+/// Waits for what is queued on a stream; see [`crate::work`].
+pub fn wait(stream: CUstream) -> Outcome {
+    api::synchronize(resolve(stream)?)
+}
+
+/// Whether a stream is being captured.
+pub fn is_capturing(stream: CUstream) -> bool {
+    resolve(stream).is_ok_and(graph::is_capturing)
+}
+
+/// Waits for all that is queued in a context.
+pub fn settle(context: &'static Context) -> Outcome {
+    let run = shared()?;
+    let marks = run.with(|model| model.marks(context.id));
+    run.wait(context.id, &marks)
+}
+
+/// A context ends: what the device can still do of what is queued in it is waited for, a moment;
+/// the rest does not happen.
+pub fn context_ends(context: &'static Context) {
+    let Ok(run) = shared() else { return };
+    run.drain(context.id);
+    graph::context_ends(context.id);
+    run.drop_context(context.id);
+    pool::context_ends(context);
+    module::context_ends(context.id);
+}
+
+/// Frees memory that came from a pool or a graph, at once.
+pub fn free_ordered(address: u64) -> Outcome {
+    if pool::free(address, None)? {
+        Ok(())
+    } else {
+        graph::end_use(address)
+    }
+}

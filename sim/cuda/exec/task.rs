@@ -1,0 +1,385 @@
+//! What can be done in a stream or by a graph node, as data.
+//!
+//! The same call either queues its task at once or, in a stream that is being captured, becomes a
+//! node; so every call first makes a [`Task`] and hands it to [`submit`](super::submit). A task
+//! knows how long it takes ([`Task::time`]) and what a stream must do for it
+//! ([`Task::requests`]).
+
+use super::cost::{self, Nanos};
+use super::graph::{GraphKey, Memory};
+use super::handles::Key;
+use super::module::{Function, FunctionKey};
+use super::pool::{self, Pool};
+use super::port;
+use super::stream::{Body, EventKey, Request};
+use crate::entry::Outcome;
+use crate::memory;
+use crate::work::{Deed, What};
+use gpuslice_nvabi::types::{
+    CU_STREAM_WAIT_VALUE_AND, CU_STREAM_WAIT_VALUE_EQ, CU_STREAM_WAIT_VALUE_GEQ, CUhostFn,
+    CUresult, CUstream, CUstreamCallback, CUstreamWaitValue_flags,
+};
+use gpuslice_sim_device::Kind;
+use std::ffi::c_void;
+use std::sync::Arc;
+
+/// A kernel launch.
+#[derive(Clone)]
+pub struct Launch {
+    pub key: FunctionKey,
+    pub function: Arc<Function>,
+    pub grid: [u32; 3],
+    pub block: [u32; 3],
+    pub shared_bytes: u32,
+    pub params: Arc<Params>,
+}
+
+/// The arguments of a launch, copied when it was made.
+#[derive(Default)]
+pub struct Params {
+    pub bytes: Vec<u8>,
+    /// Address of each argument in `bytes`, for programs that ask a node for its parameters.
+    pub addresses: Vec<usize>,
+}
+
+impl Launch {
+    fn blocks(&self) -> u64 {
+        self.grid.iter().map(|side| u64::from(*side)).product()
+    }
+
+    fn threads(&self) -> u64 {
+        self.block
+            .iter()
+            .map(|side| u64::from(*side))
+            .product::<u64>()
+            .wrapping_mul(self.blocks())
+    }
+
+    /// The eight bytes at `offset` of the arguments.
+    fn word(&self, offset: usize) -> Option<u64> {
+        let bytes = self.params.bytes.get(offset..offset + 8)?;
+        Some(u64::from_ne_bytes(bytes.try_into().ok()?))
+    }
+
+    fn time(&self) -> Nanos {
+        let asked = if self.function.spins {
+            self.word(0)
+        } else {
+            None
+        };
+        asked.unwrap_or_else(|| cost::kernel(self.blocks()))
+    }
+
+    /// Where the launch counts itself: the last argument of a `spin` that has more than one.
+    fn counter(&self) -> Option<u64> {
+        let params = self.function.entry.params.as_deref()?;
+        let last = params
+            .last()
+            .filter(|_| self.function.spins && params.len() > 1)?;
+        if last.size == 8 {
+            self.word(last.offset)
+        } else {
+            None
+        }
+    }
+}
+
+/// A stream memory operation.
+#[derive(Clone, Copy, Debug)]
+pub enum Memop {
+    Write {
+        address: u64,
+        value: u64,
+        wide: bool,
+    },
+    Wait {
+        address: u64,
+        value: u64,
+        wide: bool,
+        flags: CUstreamWaitValue_flags,
+    },
+    /// Barriers and flushes: everything is visible at once on the simulated GPU.
+    Barrier,
+}
+
+/// A function of the program's.
+#[derive(Clone, Copy)]
+pub enum HostCall {
+    Function(CUhostFn, usize),
+    Callback(CUstreamCallback, CUstream, usize),
+}
+
+impl HostCall {
+    fn call(self) {
+        match self {
+            Self::Function(function, data) => {
+                if let Some(function) = function {
+                    // SAFETY: the program gave this function to be called with this pointer.
+                    unsafe { function(data as *mut c_void) }
+                }
+            }
+            Self::Callback(callback, stream, data) => {
+                if let Some(callback) = callback {
+                    // SAFETY: as above.
+                    unsafe { callback(stream, CUresult::SUCCESS, data as *mut c_void) }
+                }
+            }
+        }
+    }
+}
+
+/// A copy or a fill.
+#[derive(Clone)]
+pub struct Move {
+    pub what: What,
+    ns: Nanos,
+    run: Arc<dyn Fn() -> Outcome + Send + Sync>,
+}
+
+// SAFETY: the pointers in `what` are only given back to the program, or looked up before use.
+unsafe impl Send for Move {}
+// SAFETY: as above; nothing is changed through a shared reference.
+unsafe impl Sync for Move {}
+
+/// The parameters of a node's copy or fill, for the thread that does it.
+struct Later(What);
+
+// SAFETY: what it names is looked up in the registry of allocations when it is done; memory of the
+// host stays valid until then by the driver API's contract.
+unsafe impl Send for Later {}
+// SAFETY: as above; it is only read.
+unsafe impl Sync for Later {}
+
+impl Later {
+    fn run(&self) -> Outcome {
+        match &self.0 {
+            What::Copy(copy) => memory::copy_now(copy),
+            What::Fill(fill) => memory::fill_now(fill),
+            What::Hint => Ok(()),
+        }
+    }
+}
+
+impl Move {
+    /// What another room has prepared.
+    pub fn prepared(deed: Deed) -> Self {
+        let Deed { what, ns, run } = deed;
+        Self { what, ns, run }
+    }
+
+    /// Of a graph node.
+    pub fn of(what: What) -> Result<Self, CUresult> {
+        let ns = match &what {
+            What::Copy(copy) => {
+                memory::check_copy(copy)?;
+                let rows = copy.height.max(1).saturating_mul(copy.depth.max(1));
+                let bytes = copy.width_in_bytes.saturating_mul(rows);
+                cost::copy(bytes as u64, memory::crosses_bus(copy))
+            }
+            What::Fill(fill) => {
+                memory::check_fill(fill)?;
+                let row = fill.width.saturating_mul(fill.element_size as usize);
+                cost::copy(row.saturating_mul(fill.height.max(1)) as u64, false)
+            }
+            What::Hint => 0,
+        };
+        let later = Later(what);
+        Ok(Self {
+            what,
+            ns,
+            run: Arc::new(move || later.run()),
+        })
+    }
+}
+
+/// Something to do.
+#[derive(Clone)]
+pub enum Task {
+    Empty,
+    Kernel(Launch),
+    Move(Move),
+    Host(HostCall),
+    Record(EventKey),
+    Await(EventKey),
+    Memops(Arc<[Memop]>),
+    Child(GraphKey),
+    Alloc(Arc<Memory>),
+    Free(u64),
+    /// Gives back memory allocated by another call once the stream is there.
+    Release(u64),
+    /// Gives a part of a pool back to it.
+    Retire {
+        pool: Key<Pool>,
+        address: u64,
+        ticket: u64,
+    },
+}
+
+impl Task {
+    /// How long the device works on it.
+    pub fn time(&self) -> Nanos {
+        match self {
+            Self::Kernel(launch) => launch.time(),
+            Self::Move(one) => one.ns,
+            _ => 0,
+        }
+    }
+
+    fn kind(&self) -> Kind {
+        match self {
+            Self::Kernel(_) => Kind::Kernel,
+            Self::Move(_) => Kind::Copy,
+            _ => Kind::Marker,
+        }
+    }
+
+    /// What a stream must do for it, when the device's part takes `ns`.
+    pub fn requests(&self, ns: Nanos) -> Vec<Request> {
+        let kind = self.kind();
+        let work = |effect| {
+            Request::Body(Body::Work {
+                kind,
+                ns,
+                effect: Some(effect),
+            })
+        };
+        let plain = || {
+            Request::Body(Body::Work {
+                kind,
+                ns,
+                effect: None,
+            })
+        };
+        let then = |request| match ns {
+            0 => vec![request],
+            _ => vec![plain(), request],
+        };
+        match self {
+            Self::Empty | Self::Child(_) => vec![plain()],
+            Self::Kernel(launch) => match launch.counter() {
+                Some(address) => {
+                    // Every thread of the kernel adds one, as its PTX says.
+                    let threads = launch.threads() as u32;
+                    vec![work(Box::new(move || port::add(address, threads)))]
+                }
+                None => vec![plain()],
+            },
+            Self::Move(one) => {
+                let run = Arc::clone(&one.run);
+                vec![work(Box::new(move || run()))]
+            }
+            Self::Alloc(memory) => {
+                let memory = Arc::clone(memory);
+                vec![work(Box::new(move || {
+                    Memory::begin_use(&memory);
+                    Ok(())
+                }))]
+            }
+            Self::Free(address) => {
+                let address = *address;
+                vec![work(Box::new(move || super::graph::end_use(address)))]
+            }
+            Self::Release(address) => {
+                let address = *address;
+                vec![work(Box::new(move || port::release(address)))]
+            }
+            Self::Retire {
+                pool,
+                address,
+                ticket,
+            } => {
+                let (pool, address, ticket) = (*pool, *address, *ticket);
+                vec![work(Box::new(move || {
+                    pool::retire(pool, address, ticket);
+                    Ok(())
+                }))]
+            }
+            Self::Host(call) => {
+                let call = *call;
+                then(Request::Body(Body::Host(Box::new(move || call.call()))))
+            }
+            Self::Record(event) => then(Request::Record(*event)),
+            Self::Await(event) => then(Request::Await(*event)),
+            Self::Memops(list) => {
+                let ops = list.iter().map(|op| Request::Body(op.body()));
+                (ns > 0).then(plain).into_iter().chain(ops).collect()
+            }
+        }
+    }
+}
+
+impl Memop {
+    fn body(self) -> Body {
+        match self {
+            Self::Barrier => Body::nothing(),
+            Self::Write {
+                address,
+                value,
+                wide,
+            } => Body::effect(Box::new(move || port::store(address, value, wide))),
+            Self::Wait {
+                address,
+                value,
+                wide,
+                flags,
+            } => Body::Wait(Box::new(move || {
+                // Memory that is gone can never satisfy a wait; the stream goes on rather than
+                // being stuck for ever, and its next access is the one that fails.
+                port::load(address, wide).is_none_or(|found| holds(found, value, wide, flags))
+            })),
+        }
+    }
+}
+
+/// Whether a word satisfies a wait.
+fn holds(found: u64, value: u64, wide: bool, flags: CUstreamWaitValue_flags) -> bool {
+    match flags & 3 {
+        // Cyclic: the difference as a signed number, so that counters may wrap.
+        CU_STREAM_WAIT_VALUE_GEQ if wide => found.wrapping_sub(value) as i64 >= 0,
+        CU_STREAM_WAIT_VALUE_GEQ => (found as u32).wrapping_sub(value as u32) as i32 >= 0,
+        CU_STREAM_WAIT_VALUE_EQ => found == value,
+        CU_STREAM_WAIT_VALUE_AND => found & value != 0,
+        _ => {
+            let all = if wide { u64::MAX } else { u64::from(u32::MAX) };
+            !(found | value) & all != 0
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gpuslice_nvabi::types::CU_STREAM_WAIT_VALUE_NOR;
+
+    #[test]
+    fn comparisons_of_waits() {
+        let check = |flags, found, value, wide, expect| {
+            assert_eq!(
+                holds(found, value, wide, flags),
+                expect,
+                "{flags} {found} {value} {wide}"
+            );
+        };
+        check(CU_STREAM_WAIT_VALUE_GEQ, 5, 5, false, true);
+        check(CU_STREAM_WAIT_VALUE_GEQ, 4, 5, false, false);
+        check(
+            CU_STREAM_WAIT_VALUE_GEQ,
+            2,
+            u64::from(u32::MAX),
+            false,
+            true,
+        );
+        check(
+            CU_STREAM_WAIT_VALUE_GEQ,
+            2,
+            u64::from(u32::MAX),
+            true,
+            false,
+        );
+        check(CU_STREAM_WAIT_VALUE_EQ, 7, 7, true, true);
+        check(CU_STREAM_WAIT_VALUE_AND, 6, 3, false, true);
+        check(CU_STREAM_WAIT_VALUE_AND, 4, 3, false, false);
+        check(CU_STREAM_WAIT_VALUE_NOR, 0xffff_fff0, 0xf, false, false);
+        check(CU_STREAM_WAIT_VALUE_NOR, 0xffff_fff0, 0x7, false, true);
+    }
+}
