@@ -8,14 +8,22 @@ use crate::entry::is_forked;
 use gpuslice_nvabi::types::CUresult;
 use gpuslice_sim_device::{Memory, MemoryKey};
 use std::collections::HashMap;
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
 
 /// A piece of physical memory; gone with the last reference.
 pub struct Chunk {
     pub memory: Memory,
 }
 
-type Open = HashMap<MemoryKey, Weak<Chunk>>;
+/// Whether memory with this key is open in the process.
+enum State {
+    Open(Weak<Chunk>),
+    /// Being let go, which takes long: its bytes are wiped. Who wants to open it waits.
+    Closing,
+}
+
+type Open = HashMap<MemoryKey, State>;
+static CLOSED: Condvar = Condvar::new();
 
 fn open() -> MutexGuard<'static, Open> {
     static OPEN: LazyLock<Mutex<Open>> = LazyLock::new(Mutex::default);
@@ -25,26 +33,31 @@ fn open() -> MutexGuard<'static, Open> {
 impl Chunk {
     /// New memory of a GPU (by the machine's index), zeroed.
     pub fn new(gpu: usize, bytes: u64) -> Result<Arc<Self>, CUresult> {
-        let memory = process()?
-            .machine
-            .mem_alloc(gpu, bytes)
-            .map_err(device_error)?;
-        let key = memory.key;
-        let chunk = Arc::new(Self { memory });
-        open().insert(key, Arc::downgrade(&chunk));
-        Ok(chunk)
+        let machine = process()?.machine;
+        let memory = machine.mem_alloc(gpu, bytes).map_err(device_error)?;
+        Ok(Self::enter(&mut open(), memory))
     }
 
     /// Memory that exists, of this process or another.
     pub fn import(key: MemoryKey) -> Result<Arc<Self>, CUresult> {
         let mut open = open();
-        if let Some(chunk) = open.get(&key).and_then(Weak::upgrade) {
+        while let Some(State::Closing) = open.get(&key) {
+            open = CLOSED.wait(open).unwrap_or_else(PoisonError::into_inner);
+        }
+        if let Some(State::Open(chunk)) = open.get(&key)
+            && let Some(chunk) = chunk.upgrade()
+        {
             return Ok(chunk);
         }
         let memory = process()?.machine.mem_import(key).map_err(device_error)?;
+        Ok(Self::enter(&mut open, memory))
+    }
+
+    fn enter(open: &mut Open, memory: Memory) -> Arc<Self> {
+        let key = memory.key;
         let chunk = Arc::new(Self { memory });
-        open.insert(key, Arc::downgrade(&chunk));
-        Ok(chunk)
+        open.insert(key, State::Open(Arc::downgrade(&chunk)));
+        chunk
     }
 
     pub fn bytes(&self) -> u64 {
@@ -59,19 +72,23 @@ impl Chunk {
 
 impl Drop for Chunk {
     fn drop(&mut self) {
+        let Ok(process) = process() else { return };
         if is_forked() {
             return;
         }
         let key = self.memory.key;
-        let mut open = open();
+        let mut held = open();
         // Another thread may have opened the same memory again since the last reference went.
-        if open.get(&key).is_some_and(|chunk| chunk.strong_count() > 0) {
+        if let Some(State::Open(chunk)) = held.get(&key)
+            && chunk.strong_count() > 0
+        {
             return;
         }
-        open.remove(&key);
-        if let Ok(process) = process() {
-            // The only refusal is that the memory is not ours, and then there is nothing to do.
-            let _ = process.machine.mem_free(key);
-        }
+        held.insert(key, State::Closing);
+        drop(held);
+        // The only refusal is that the memory is not ours, and then there is nothing to do.
+        let _ = process.machine.mem_free(key);
+        open().remove(&key);
+        CLOSED.notify_all();
     }
 }
