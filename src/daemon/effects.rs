@@ -9,6 +9,7 @@ use gpuslice_wire::frame::RequestId;
 use gpuslice_wire::ids::{ContainerId, Lane};
 use gpuslice_wire::tenant::Reply;
 use gpuslice_wire::text::Text;
+use gpuslice_wire::units::Duration;
 use std::io;
 
 /// The token of questions whose answer nobody waits for. Keys' generations start at 1.
@@ -46,7 +47,8 @@ impl Daemon {
                 lane,
                 bytes,
             } => {
-                self.reply_to(client, RequestId(token.0), &Reply::Reserved { lane, bytes });
+                let reply = Reply::Reserved { lane, bytes };
+                self.reply_to(client, RequestId(token.0), &reply);
             }
             Action::Refused {
                 client,
@@ -55,12 +57,16 @@ impl Daemon {
                 need,
                 left,
             } => {
-                self.reply_to(
-                    client,
-                    RequestId(token.0),
-                    &Reply::Refused { lane, need, left },
-                );
+                let reply = Reply::Refused { lane, need, left };
+                self.reply_to(client, RequestId(token.0), &reply);
             }
+            other => self.perform_rare(other),
+        }
+    }
+
+    /// Performs what happens at beginnings and ends.
+    fn perform_rare(&mut self, action: Action) {
+        match action {
             Action::Attached {
                 token,
                 client,
@@ -71,11 +77,12 @@ impl Daemon {
             }
             Action::Rejected { token, why } => self.reject(key_of(token), why),
             Action::Disconnect { client, why } => {
-                if let Some(key) = self.connection_of(client) {
-                    match why {
-                        Cut::Broke(rule) => self.reject(key, rule),
-                        Cut::Dismissed => self.drop_tenant(key),
-                    }
+                let Some(key) = self.connection_of(client) else {
+                    return;
+                };
+                match why {
+                    Cut::Broke(rule) => self.reject(key, rule),
+                    Cut::Dismissed => self.drop_tenant(key),
                 }
             }
             Action::Admitted { token, record } => self.admitted(token, &record),
@@ -89,23 +96,21 @@ impl Daemon {
             } => {
                 self.dismissed(token, &container, known);
             }
-            // The restoring code holds the record; see `restore`.
-            Action::Restored { .. } | Action::NotRestored { .. } => {}
             Action::Overrun {
                 container,
                 lane,
                 stage,
                 after,
             } => {
-                let (gpu, after_ms) = (lane.0, after.0 / 1_000_000);
-                match stage {
-                    Late::Waiting => tracing::debug!(%container, gpu, after_ms, "does not let go"),
-                    Late::Passed => tracing::warn!(
-                        %container, gpu, after_ms, "does not let go of the GPU; others go on"
-                    ),
-                    Late::Quiet => tracing::info!(%container, gpu, after_ms, "let go at last"),
-                }
+                log_overrun(&container, lane, stage, after);
             }
+            // `restore` holds the record and does it; the others are performed above.
+            Action::Restored { .. }
+            | Action::NotRestored { .. }
+            | Action::SetLane { .. }
+            | Action::ReadClaims { .. }
+            | Action::Reserved { .. }
+            | Action::Refused { .. } => {}
         }
     }
 
@@ -184,6 +189,17 @@ impl Daemon {
             self.perform(action);
         }
         self.settle();
+    }
+}
+
+fn log_overrun(container: &ContainerId, lane: Lane, stage: Late, after: Duration) {
+    let (gpu, after_ms) = (lane.0, after.0 / 1_000_000);
+    match stage {
+        Late::Waiting => tracing::debug!(%container, gpu, after_ms, "does not let go"),
+        Late::Passed => {
+            tracing::warn!(%container, gpu, after_ms, "does not let go of the GPU; others go on");
+        }
+        Late::Quiet => tracing::info!(%container, gpu, after_ms, "let go at last"),
     }
 }
 

@@ -1,7 +1,7 @@
 //! Where things are: the runtime directory, the driver, the shim.
 //!
-//! A driver is a directory with `libcuda.so.1` and mostly `libnvidia-ml.so.1`. The one that was named is
-//! taken or nothing; unnamed, it is the system's where this machine has a GPU, else the simulated
+//! A driver is a directory with `libcuda.so.1` and mostly `libnvidia-ml.so.1`. The one that was
+//! named is taken or nothing; unnamed, it is the system's where this machine has a GPU, else the simulated
 //! GPU's, which the build puts beside the programs in `sim/`.
 
 use crate::config::Config;

@@ -1,7 +1,7 @@
 //! Asks a CUDA driver for its GPUs where there is no NVML to ask.
 //!
-//! A driver maps hundreds of megabytes and starts threads, which the daemon must not carry for ever, so
-//! a child process of the same program loads it, prints a line per GPU (`UUID bytes`) and ends.
+//! A driver maps hundreds of megabytes and starts threads, which the daemon must not carry for
+//! ever, so a child process of the same program loads it, prints a line per GPU (`UUID bytes`) and ends.
 
 // Calls into the driver; the daemon's other rooms have none.
 #![allow(unsafe_code)]

@@ -104,6 +104,8 @@ impl Connection {
                 (packet.bytes, rights.unwrap_or_default())
             }
             Err(Errno::ECONNRESET) => return Heard::End,
+            // A socket with a time limit is interrupted by a mere stop and continue.
+            Err(Errno::EINTR) => return self.hear(),
             Err(error) => panic!("the daemon neither answers nor closes: {error}"),
         };
         if len == 0 {
