@@ -260,11 +260,6 @@ impl<T> In<T> {
     pub fn cast<U>(self) -> In<U> {
         In(self.0.cast())
     }
-
-    /// As [`Out::vouched`].
-    pub fn vouched(pointer: *const T) -> Self {
-        Self(pointer)
-    }
 }
 
 impl<T: Copy> In<T> {

@@ -32,7 +32,7 @@ pub use copy::{check_copy, copy_now, crosses_bus};
 pub use fill::{check_fill, fill_now};
 pub use heap::Heap;
 pub use pages::{Pages, map_part, unmap};
-pub use registry::{Allocation, Found, Home, Kind, check, find, insert, remove};
+pub use registry::{Allocation, Home, Kind, check, find, insert, remove};
 pub use space::{STEP, give as give_addresses, take as take_addresses};
 
 use crate::context::Context;

@@ -73,11 +73,6 @@ pub fn place(handle: CUarray, [x, y, z]: [u64; 3]) -> Result<Place, CUresult> {
     })?
 }
 
-/// Whether a handle is an array's, and its shape (bytes of a row, rows, planes).
-pub fn extent_of(handle: CUarray) -> Result<[u64; 3], CUresult> {
-    with(handle.0, false, |array| format::extent(&array.shape))?
-}
-
 fn key(handle: *mut std::ffi::c_void) -> Result<Key<Array>, CUresult> {
     Key::from_pointer(handle).ok_or(CUresult::ERROR_INVALID_HANDLE)
 }
