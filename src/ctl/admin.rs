@@ -6,6 +6,7 @@ use gpuslice_wire::frame::{Message, RequestId, decode, encode};
 use gpuslice_wire::ids::ContainerId;
 use gpuslice_wire::limits::FRAME_BYTES_MAX;
 use gpuslice_wire::snapshot::Snapshot;
+use nix::errno::Errno;
 use nix::sys::socket::{
     AddressFamily, MsgFlags, SockFlag, SockType, UnixAddr, connect, recv, send, setsockopt, socket,
     sockopt::ReceiveTimeout,
@@ -57,13 +58,19 @@ impl Admin {
 
     fn receive<M: Message>(&self) -> Result<M> {
         let mut buffer = [0u8; FRAME_BYTES_MAX];
-        let len =
-            recv(self.socket.as_raw_fd(), &mut buffer, MsgFlags::empty()).with_context(|| {
-                format!(
-                    "the daemon at {} gave no answer in {ANSWER_SECONDS} s",
-                    self.path.display()
-                )
-            })?;
+        let received = loop {
+            match recv(self.socket.as_raw_fd(), &mut buffer, MsgFlags::empty()) {
+                // A wait with a time limit is interrupted by a mere stop and continue.
+                Err(Errno::EINTR) => {}
+                done => break done,
+            }
+        };
+        let len = received.with_context(|| {
+            format!(
+                "the daemon at {} gave no answer in {ANSWER_SECONDS} s",
+                self.path.display()
+            )
+        })?;
         if len == 0 {
             bail!(
                 "the daemon at {} closed the connection; is this user allowed to ask?",
