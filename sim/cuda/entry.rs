@@ -289,12 +289,20 @@ mod tests {
 
     #[test]
     fn the_name_says_what_a_call_needs() {
-        const INIT: Call = Call::named("cuInit");
-        const ALLOC: Call = Call::named("cuMemAllocAsync_ptsz");
-        const COPY: Call = Call::named("cuMemcpyHtoD_v2_ptds");
-        assert!(!INIT.needs_init && !INIT.per_thread);
-        assert!(ALLOC.needs_init && ALLOC.per_thread && COPY.per_thread);
-        assert!(Call::named("cuInit_v9").needs_init);
+        let check = |name, needs_init, per_thread| {
+            let call = Call::named(name);
+            assert_eq!(
+                (call.needs_init, call.per_thread),
+                (needs_init, per_thread),
+                "{name}"
+            );
+        };
+        check("cuInit", false, false);
+        check("cuGetProcAddress_v2", false, false);
+        check("cuMemAllocAsync_ptsz", true, true);
+        check("cuMemcpyHtoD_v2_ptds", true, true);
+        check("cuMemcpyHtoD_v2", true, false);
+        check("cuInit_v9", true, false);
     }
 
     #[test]

@@ -111,7 +111,7 @@ mod tests {
         for _ in 0..20_000 {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             let random = (seed >> 33) as usize;
-            if random % 3 > 0 {
+            if !random.is_multiple_of(3) {
                 let order = random / 3 % (TOP - 1);
                 if let Some(at) = buddy.take(order) {
                     let len = UNIT << order;

@@ -241,7 +241,7 @@ impl Asked {
             self.height
         };
         let short = pitch < width.saturating_add(self.x) || rows < height;
-        if (height > 1 && short) || (depth > 1 && short) {
+        if (height > 1 || depth > 1) && short {
             return Err(INVALID);
         }
         let plane = pitch.checked_mul(rows).ok_or(INVALID)?;

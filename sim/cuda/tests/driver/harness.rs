@@ -24,7 +24,11 @@ pub fn isolated(name: &str, config: &str, environment: &[(&str, &str)], body: fn
     if std::env::var(SCENARIO).is_ok_and(|scenario| scenario == name) {
         return body();
     }
-    let file = format!("gpuslice-sim-cuda-{}-{}", std::process::id(), name.replace("::", "-"));
+    let file = format!(
+        "gpuslice-sim-cuda-{}-{}",
+        std::process::id(),
+        name.replace("::", "-")
+    );
     let device = Device(Path::new("/dev/shm").join(file));
     create(&device.0, &Config::parse(config).unwrap()).unwrap();
     let output = Command::new(std::env::current_exe().unwrap())
@@ -138,7 +142,9 @@ pub fn alloc(bytes: usize) -> CUdeviceptr {
 
 /// Bytes that differ from place to place.
 pub fn pattern(len: usize, seed: u32) -> Vec<u8> {
-    (0..len as u32).map(|at| (at.wrapping_mul(2_654_435_761).wrapping_add(seed) >> 13) as u8).collect()
+    (0..len as u32)
+        .map(|at| (at.wrapping_mul(2_654_435_761).wrapping_add(seed) >> 13) as u8)
+        .collect()
 }
 
 /// Copies to the device.

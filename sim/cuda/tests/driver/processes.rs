@@ -67,7 +67,10 @@ fn ipc_partner(fds: &[i32]) {
     assert_eq!(get(pointer, 4), b"seen");
     ok!(cuIpcCloseMemHandle(pointer));
     refused!(ERROR_INVALID_VALUE, cuIpcCloseMemHandle(pointer));
-    refused!(ERROR_INVALID_VALUE, cuIpcOpenMemHandle_v2(&mut pointer, handle, 1));
+    refused!(
+        ERROR_INVALID_VALUE,
+        cuIpcOpenMemHandle_v2(&mut pointer, handle, 1)
+    );
 }
 
 fn vmm_partner(fds: &[i32]) {
@@ -75,7 +78,10 @@ fn vmm_partner(fds: &[i32]) {
     context_on(0);
     let (mut handle, mut address) = (0, 0);
     let fd = fds[1] as usize as *mut c_void;
-    refused!(ERROR_INVALID_VALUE, cuMemImportFromShareableHandle(&mut handle, fds[0] as usize as *mut c_void, 1));
+    refused!(
+        ERROR_INVALID_VALUE,
+        cuMemImportFromShareableHandle(&mut handle, fds[0] as usize as *mut c_void, 1)
+    );
     ok!(cuMemImportFromShareableHandle(&mut handle, fd, 1));
     ok!(cuMemAddressReserve(&mut address, 4 * MIB, 0, 0, 0));
     ok!(cuMemMap(address, 4 * MIB, 0, handle, 0));
