@@ -23,6 +23,8 @@ use gpuslice_wire::units::MIB;
 pub struct Account {
     granted: AtomicU64,
     credit: AtomicU64,
+    returned: AtomicU64,
+    returned_when: AtomicU64,
 }
 
 /// What the daemon said to a request for credit.
@@ -86,6 +88,24 @@ impl Account {
     #[must_use]
     pub fn credit(&self) -> u64 {
         self.credit.load(Ordering::Relaxed)
+    }
+
+    /// Notes that `bytes` are being given back while the daemon's page says `reserved`.
+    pub fn note_return(&self, bytes: u64, reserved: u64) {
+        self.returned.store(bytes, Ordering::Relaxed);
+        self.returned_when.store(reserved, Ordering::Relaxed);
+    }
+
+    /// What was given back and still counts in `reserved`, as the page says it now: all of the
+    /// last return until the page changes.
+    #[must_use]
+    pub fn on_its_way(&self, reserved: u64) -> u64 {
+        let seen = self.returned_when.load(Ordering::Relaxed) != reserved;
+        if seen {
+            0
+        } else {
+            self.returned.load(Ordering::Relaxed)
+        }
     }
 
     /// What allocations and reservations in flight hold, bytes.
@@ -231,6 +251,14 @@ mod tests {
             Verdict::Refused
         );
         assert_eq!((account.granted(), account.credit()), (16, 6));
+    }
+
+    #[test]
+    fn what_was_given_back_counts_until_the_page_changes() {
+        let account = Account::default();
+        assert_eq!(account.on_its_way(0), 0);
+        account.note_return(70, 100);
+        assert_eq!((account.on_its_way(100), account.on_its_way(30)), (70, 0));
     }
 
     #[test]

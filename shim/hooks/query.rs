@@ -1,5 +1,6 @@
 //! How much memory there is: the slice's, never more than the GPU's.
 
+use crate::credit::Account;
 use crate::guard::guard;
 use crate::lane;
 use crate::link;
@@ -14,11 +15,13 @@ struct Told {
     total: u64,
 }
 
-/// All numbers in bytes. `reserved` is the whole container's and may lag behind `granted`, which is
-/// this process's own; what others have reserved is not free, our own unused credit is.
-fn tell(cap: u64, reserved: u64, granted: u64, credit: u64, physical: Told) -> Told {
-    let others = reserved.saturating_sub(granted);
-    let held = granted.saturating_sub(credit);
+/// All numbers in bytes. `reserved` is the whole container's and may lag behind this process's own
+/// `account`; what others have reserved is not free, our own unused credit is.
+fn tell(cap: u64, reserved: u64, account: &Account, physical: Told) -> Told {
+    let (granted, held) = (account.granted(), account.held());
+    let others = reserved
+        .saturating_sub(account.on_its_way(reserved))
+        .saturating_sub(granted);
     Told {
         free: cap
             .saturating_sub(others)
@@ -48,7 +51,7 @@ pub unsafe extern "C" fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) ->
             total: *total as u64,
         };
         let (cap, reserved) = (facts.cap.load(Relaxed), facts.reserved.load(Relaxed));
-        let told = tell(cap, reserved, account.granted(), account.credit(), physical);
+        let told = tell(cap, reserved, account, physical);
         *free = told.free as usize;
         *total = told.total as usize;
         Ok(result)
@@ -76,6 +79,15 @@ pub unsafe extern "C" fn cuDeviceTotalMem_v2(bytes: *mut usize, dev: CUdevice) -
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::credit::Answer;
+
+    /// `granted` bytes, of which `credit` are unused.
+    fn account(granted: u64, credit: u64) -> Account {
+        let account = Account::default();
+        let _ = account.take_slowly(granted, 0, |_, _| Answer::Granted(granted));
+        account.put(credit);
+        account
+    }
 
     #[test]
     fn told_numbers_stay_inside_both_bounds() {
@@ -83,9 +95,10 @@ mod tests {
             free: 900,
             total: 1000,
         };
+        let ours = account(300, 100);
         // Alone: 300 granted, 100 of it unused.
         assert_eq!(
-            tell(500, 300, 300, 100, gpu),
+            tell(500, 300, &ours, gpu),
             Told {
                 free: 300,
                 total: 500
@@ -93,15 +106,23 @@ mod tests {
         );
         // Another process has 150 reserved.
         assert_eq!(
-            tell(500, 450, 300, 100, gpu),
+            tell(500, 450, &ours, gpu),
             Told {
                 free: 150,
                 total: 500
             }
         );
-        // The page lags behind our own grant.
+        // The page lags behind our own grant, and behind our own return of 50.
         assert_eq!(
-            tell(500, 0, 300, 100, gpu),
+            tell(500, 0, &ours, gpu),
+            Told {
+                free: 300,
+                total: 500
+            }
+        );
+        ours.note_return(50, 350);
+        assert_eq!(
+            tell(500, 350, &ours, gpu),
             Told {
                 free: 300,
                 total: 500
@@ -109,15 +130,16 @@ mod tests {
         );
         // The cap was lowered under what is held: nothing is free, nothing wraps.
         assert_eq!(
-            tell(100, 300, 300, 0, gpu),
+            tell(100, 300, &account(300, 0), gpu),
             Told {
                 free: 0,
                 total: 100
             }
         );
         // A cap above the GPU, and a GPU that others fill.
+        let full = Told { free: 10, ..gpu };
         assert_eq!(
-            tell(5000, 0, 0, 0, Told { free: 10, ..gpu }),
+            tell(5000, 0, &account(1, 1), full),
             Told {
                 free: 10,
                 total: 1000

@@ -293,7 +293,9 @@ impl Session {
         let Ok(mut conn) = self.conn.try_lock() else {
             return;
         };
+        let reserved = self.facts(lane).reserved.load(Ordering::Relaxed);
         let extra = self.account(lane).surplus(self.chunk(lane));
+        self.account(lane).note_return(extra, reserved);
         let told = match &mut *conn {
             Some(open) if extra > 0 => open.release(lane, extra, sys::now().plus(REPLY_WAIT)),
             // Without a daemon the smaller total is what the next attach will tell.

@@ -6,7 +6,6 @@
 //! nobody hooks jump through to the real driver, found on first use.
 #![allow(non_snake_case)] // the driver's names
 
-use gpuslice_nvabi::types::*;
 use gpuslice_shim::export_driver;
 
 gpuslice_nvabi::for_each_driver_fn!(export_driver);

@@ -6,7 +6,6 @@
 //! driver's by itself.
 #![allow(non_snake_case)] // the driver's names
 
-use gpuslice_nvabi::types::*;
 use gpuslice_shim::export_driver_hooks;
 
 gpuslice_nvabi::for_each_driver_fn!(export_driver_hooks);

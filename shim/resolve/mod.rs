@@ -7,11 +7,13 @@
 //!
 //! * [`slot`] the slots, [`real`] the same as typed functions for our own use;
 //! * [`export`] what the doors export, [`tramp`] the machine code of exported names that pass straight through;
+//! * [`text`] the real library's calls to itself;
 //! * [`lookup`] from a real function's address to the hook that stands before it.
 
 pub mod export;
 pub mod lookup;
 pub mod search;
+pub mod text;
 pub mod tramp;
 
 use core::ffi::{CStr, c_void};
@@ -109,6 +111,14 @@ fn handle(library: Library) -> Option<ptr::NonNull<c_void>> {
     }
     // Threads may race here: the loader gives all of them the same handle.
     let handle = search::open(library)?;
+    let first = match library {
+        Library::Driver => c"cuInit",
+        Library::Nvml => c"nvmlInit_v2",
+    };
+    // SAFETY: a handle that was just opened, a NUL-terminated name.
+    text::note(library, unsafe {
+        libc::dlsym(handle.as_ptr(), first.as_ptr())
+    });
     opened.store(handle.as_ptr(), Ordering::Release);
     Some(handle)
 }

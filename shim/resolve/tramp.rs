@@ -1,8 +1,9 @@
-//! Machine code of the exported functions that pass straight through (x86-64).
+//! Machine code of the exported functions (x86-64).
 //!
-//! Like an entry of a procedure linkage table: jump through the slot, arguments untouched, stack
+//! One that passes is like an entry of a procedure linkage table: jump through the slot, arguments untouched, stack
 //! untouched, whatever the signature is. Only while the slot is empty does it take the long way: save
 //! the argument registers, let [`resolve_driver`] or [`resolve_nvml`] fill the slot, restore, jump.
+//! One that is hooked jumps to the hook, with one look at the caller before.
 //!
 //! Free to use between caller and callee are rax (no function of the tables takes variable
 //! arguments), r10 and r11; the arguments are in rdi, rsi, rdx, rcx, r8, r9 and xmm0 to xmm7, the rest
@@ -31,6 +32,45 @@ macro_rules! trampoline {
                 "jmp {resolve}",
                 "3:",
                 concat!(".asciz \"", stringify!($name), "\""),
+                slot = sym $crate::resolve::slot::$name,
+                resolve = sym $crate::resolve::tramp::$resolve,
+            )
+        }
+    };
+}
+
+/// Defines `$name` as an exported function that goes on to `$hook`, unless it is the real library that
+/// calls itself (see [`super::text`]): then through its slot.
+#[macro_export]
+macro_rules! hooked {
+    ($name:ident, $hook:path, $text:ident, $resolve:ident) => {
+        #[doc = concat!("The hook before the real `", stringify!($name), "`.")]
+        #[unsafe(naked)]
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name() {
+            core::arch::naked_asm!(
+                "mov r11, qword ptr [rsp]", // where the call returns to
+                "sub r11, qword ptr [rip + {text}]",
+                "cmp r11, qword ptr [rip + {text} + 8]",
+                "jb 4f",
+                "mov r11, qword ptr [rsp]",
+                "sub r11, qword ptr [rip + {own}]",
+                "cmp r11, qword ptr [rip + {own} + 8]",
+                "jae {hook}",
+                "4:",
+                "mov r11, qword ptr [rip + {slot}]",
+                "test r11, r11",
+                "jz 2f",
+                "jmp r11",
+                "2:",
+                "lea r11, [rip + {slot}]",
+                "lea rax, [rip + 3f]",
+                "jmp {resolve}",
+                "3:",
+                concat!(".asciz \"", stringify!($name), "\""),
+                text = sym $crate::resolve::text::$text,
+                own = sym $crate::resolve::text::OWN,
+                hook = sym $hook,
                 slot = sym $crate::resolve::slot::$name,
                 resolve = sym $crate::resolve::tramp::$resolve,
             )

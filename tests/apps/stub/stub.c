@@ -46,7 +46,8 @@ static R take(P *at, size_t bytes, int device, struct context *context) {
     if (!at || !bytes) return INVALID;
     if (bytes == 0xbad000) return ODD;
     pthread_mutex_lock(&lock);
-    for (int i = 0; i < LIVE && used(device) + bytes <= capacity(); i++) {
+    int fits = used(device) + bytes <= capacity();
+    for (int i = 0; i < LIVE && fits; i++) {
         if (live[i].at) continue;
         live[i] = (struct live){next, bytes, device, context, 1};
         *at = next;

@@ -1,0 +1,255 @@
+//! The doors' common suite: the same programs, the same driver, the same promises, through each door.
+//!
+//! The driver is `tests/apps/stub/stub.c`, the program `probe.c` beside it. The preload door is
+//! loaded as it is. The replacement door names its driver and its socket by fixed absolute paths; a
+//! copy of it with these paths exchanged for others of the same length needs no mount namespace.
+
+pub mod cases;
+pub mod daemon;
+
+use daemon::Daemon;
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::Once;
+use tempfile::TempDir;
+
+/// Which door a program comes through.
+#[allow(dead_code)] // each door's tests know one
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Door {
+    /// `LD_PRELOAD`.
+    Preload,
+    /// In the driver's place.
+    Replace,
+}
+
+impl Door {
+    /// The file that must hold the hooks' code, as the loader knows it.
+    pub fn file(self) -> &'static str {
+        match self {
+            Door::Preload => "libgpuslice.so",
+            Door::Replace => "libcuda.so.1",
+        }
+    }
+}
+
+/// A slice of its own: directories, driver, program, daemon.
+pub struct Slice {
+    /// The slice's daemon.
+    pub daemon: Daemon,
+    door: Door,
+    home: TempDir,
+    settings: Vec<(String, String)>,
+}
+
+const SOURCES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/apps/stub");
+
+fn cc(args: &[&str]) {
+    let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".into());
+    let status = Command::new(&compiler)
+        .args(args)
+        .status()
+        .expect("a C compiler");
+    assert!(status.success(), "{compiler} {args:?}");
+}
+
+/// The library of a door. Cargo builds libraries of C symbols for nobody's tests, so it is asked to.
+fn built(package: &str, file: &str) -> PathBuf {
+    static DONE: Once = Once::new();
+    let test = std::env::current_exe().expect("this test");
+    let profile = test.ancestors().nth(2).expect("target/<profile>/deps/test");
+    let target = profile.parent().expect("target/<profile>");
+    DONE.call_once(|| {
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo
+            .args(["build", "--quiet", "--package", package, "--target-dir"])
+            .arg(target);
+        if profile.ends_with("release") {
+            cargo.arg("--release");
+        }
+        assert!(
+            cargo.status().expect("cargo runs").success(),
+            "cannot build {package}"
+        );
+    });
+    profile.join(file)
+}
+
+/// `path` below `home`, drawn out with slashes to the length of `like`.
+fn drawn_out(home: &Path, name: &str, like: &str) -> String {
+    let (home, width) = (home.to_str().expect("plain"), like.len());
+    let slashes = width
+        .checked_sub(home.len() + name.len())
+        .expect("a short home");
+    format!("{home}{}{name}", "/".repeat(slashes))
+}
+
+/// A copy of the replacement library with its fixed paths moved below `home`.
+fn moved(home: &Path, to: &Path) {
+    let mut bytes =
+        std::fs::read(built("gpuslice-shim-replace", "libgpuslice_replace.so")).expect("built");
+    for (old, name) in [
+        ("/run/gpuslice/driver", "d"),
+        ("/run/gpuslice/tenant.sock", "tenant.sock"),
+    ] {
+        let new = drawn_out(home, name, old);
+        let places: Vec<usize> = bytes
+            .windows(old.len())
+            .enumerate()
+            .filter(|(_, window)| *window == old.as_bytes())
+            .map(|(at, _)| at)
+            .collect();
+        assert!(!places.is_empty(), "{old} is not in the library");
+        for at in places {
+            bytes[at..at + new.len()].copy_from_slice(new.as_bytes());
+        }
+    }
+    std::fs::write(to, bytes).expect("a copy");
+}
+
+impl Slice {
+    /// A slice with these caps, one per lane, and a driver linked as NVIDIA's is: its calls to itself
+    /// do not leave it.
+    pub fn new(door: Door, caps: &[u64]) -> Slice {
+        Slice::with_driver(door, caps, "-Wl,-Bsymbolic")
+    }
+
+    /// A slice whose driver is linked with this option.
+    pub fn with_driver(door: Door, caps: &[u64], option: &str) -> Slice {
+        // Short, because drawn-out paths must fit into the fixed ones.
+        let home = tempfile::Builder::new()
+            .prefix("g")
+            .rand_bytes(5)
+            .tempdir_in("/tmp");
+        let home = home.expect("a directory");
+        let at = |name: &str| home.path().join(name).to_str().expect("plain").to_owned();
+        for directory in ["d", "lib"] {
+            std::fs::create_dir(at(directory)).expect("a directory");
+        }
+        let stub = format!("{SOURCES}/stub.c");
+        let soname = "-Wl,-soname,libcuda.so.1";
+        let visible = ["-shared", "-fPIC", "-fvisibility=hidden", soname, option];
+        cc(&[&["-O1", "-o", &at("d/libcuda.so.1"), &stub], &visible[..]].concat());
+        cc(&[
+            "-O1",
+            "-o",
+            &at("probe"),
+            &format!("{SOURCES}/probe.c"),
+            "-ldl",
+        ]);
+        let plugin = format!("{SOURCES}/plugin.c");
+        let linked = ["-shared", "-fPIC", &plugin, &at("d/libcuda.so.1")];
+        cc(&[&["-o", &at("plugin.so")], &linked[..]].concat());
+        if door == Door::Replace {
+            moved(home.path(), &home.path().join("lib/libcuda.so.1"));
+            let link = home.path().join("lib/libcuda.so");
+            std::os::unix::fs::symlink("libcuda.so.1", link).expect("a link");
+        }
+        let daemon = Daemon::start(home.path(), caps);
+        Slice {
+            daemon,
+            door,
+            home,
+            settings: Vec::new(),
+        }
+    }
+
+    /// Sets a variable of the stub for programs started from now on.
+    pub fn set(&mut self, name: &str, value: impl ToString) {
+        self.settings.push((name.into(), value.to_string()));
+    }
+
+    /// A program of the slice, by path.
+    pub fn command(&self, program: &Path) -> Command {
+        let at = |name: &str| self.home.path().join(name);
+        let mut command = Command::new(program);
+        command.env_clear().env("PLUGIN", at("plugin.so"));
+        command.envs(self.settings.iter().map(|(name, value)| (name, value)));
+        match self.door {
+            Door::Preload => {
+                command.env(
+                    "LD_PRELOAD",
+                    built("gpuslice-shim-preload", "libgpuslice.so"),
+                );
+                command.env("GPUSLICE_SOCKET", &self.daemon.socket);
+                command.env("GPUSLICE_DRIVER_DIR", at("d"));
+            }
+            Door::Replace => {
+                command.env("LD_LIBRARY_PATH", at("lib"));
+            }
+        }
+        command
+    }
+
+    /// The probe with these steps.
+    pub fn probe(&self, steps: &[&str]) -> Command {
+        let mut command = self.command(&self.home.path().join("probe"));
+        command.args(steps);
+        command
+    }
+
+    /// What the probe prints for these steps, line by line.
+    ///
+    /// # Panics
+    /// When it fails, or says anything on standard error.
+    pub fn run(&self, steps: &[&str]) -> Vec<String> {
+        let output = self.probe(steps).output().expect("the probe runs");
+        let error = String::from_utf8_lossy(&output.stderr);
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(
+            output.status.success() && error.is_empty(),
+            "{}: {text}{error}",
+            output.status
+        );
+        text.lines().map(str::to_owned).collect()
+    }
+
+    /// Starts the probe; steps `wait` stop it until [`Started::go_on`].
+    pub fn start(&self, steps: &[&str]) -> Started {
+        let mut command = self.probe(steps);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().expect("the probe runs");
+        let input = child.stdin.take().expect("piped");
+        let output = BufReader::new(child.stdout.take().expect("piped"));
+        Started {
+            child,
+            input,
+            output,
+        }
+    }
+}
+
+/// A probe that is running.
+pub struct Started {
+    /// The process.
+    pub child: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+}
+
+impl Started {
+    /// Reads the lines up to the next `wait`, or to the end.
+    pub fn lines(&mut self) -> Vec<String> {
+        let mut lines = Vec::new();
+        loop {
+            let mut line = String::new();
+            if self.output.read_line(&mut line).expect("readable") == 0 || line == "wait\n" {
+                return lines;
+            }
+            lines.push(line.trim_end().to_owned());
+        }
+    }
+
+    /// Lets it go on after a `wait`.
+    pub fn go_on(&mut self) {
+        self.input.write_all(b"\n").expect("it waits");
+    }
+}
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
