@@ -42,7 +42,8 @@ gpuslice_nvabi::for_each_driver_fn!(export);
 pub fn addresses() -> Vec<usize> {
     let mut addresses = Vec::new();
     macro_rules! collect {
-        ($([$shim:ident, $sim:ident, $since:literal] $name:ident($($arg:ident: $ty:ty),* $(,)?);)*) => {
+        ($([$shim:ident, $sim:ident, $since:literal]
+            $name:ident($($arg:ident: $ty:ty),* $(,)?);)*) => {
             $(addresses.push($name as *const () as usize);)*
         };
     }

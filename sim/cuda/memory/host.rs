@@ -7,7 +7,7 @@ use super::device;
 use super::map;
 use super::registry::{self, Allocation, Home, Kind};
 use crate::context;
-use crate::exec;
+use crate::{exec, memory};
 use gpuslice_nvabi::types::CUresult;
 use std::ffi::c_void;
 
@@ -58,10 +58,11 @@ pub mod imp {
         let found = registry::find(address)
             .filter(|found| found.base == address && matches!(found.kind, Kind::Host { .. }))
             .ok_or(CUresult::ERROR_INVALID_VALUE)?;
-        let settled = found.context.map_or(Ok(()), exec::settle);
+        // A copy of any context may still use it, and would not find that it is gone.
+        memory::settle_all();
         let gone = registry::remove(address, |one| one.id == found.id);
         device::release(address, gone.ok_or(CUresult::ERROR_INVALID_VALUE)?);
-        settled
+        Ok(())
     }
 
     pub fn cuMemHostRegister_v2(p: *mut c_void, bytesize: usize, flags: u32) -> Outcome {

@@ -35,14 +35,23 @@ pub use pages::{Pages, map_part, unmap};
 pub use registry::{Allocation, Home, Kind, check, find, insert, remove};
 pub use space::{STEP, give as give_addresses, take as take_addresses};
 
-use crate::context::Context;
+use crate::context::{self, Context};
+use crate::exec;
 
-/// Gives up what is kept for later on a GPU (by the machine's index); returns whether there was any.
+/// Gives up what is kept for later on a GPU (the machine's index); returns whether there was any.
 pub fn give_spare_back(gpu: usize) -> bool {
-    let on = crate::context::living()
+    let on = context::living()
         .into_iter()
         .filter(|context| context.gpu().index == gpu);
     on.fold(false, |any, context| context.heap.trim() | any)
+}
+
+/// Waits for all that is queued in the process, and so may still use addresses that go.
+pub fn settle_all() {
+    for context in context::living() {
+        // A context that has failed uses nothing any more.
+        let _ = exec::settle(context);
+    }
 }
 
 /// Takes everything that belongs to a context from it. Nothing of it is queued any more.

@@ -2,12 +2,10 @@
 
 use super::handle::physical;
 use super::{INVALID, Physical, STEP, whole};
-use crate::context;
 use crate::driver::process;
 use crate::entry::Outcome;
-use crate::exec;
 use crate::memory::registry::{self, Allocation, Found, Home, Kind};
-use crate::memory::{map, pages, space};
+use crate::memory::{self, map, pages, space};
 use gpuslice_nvabi::types::*;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -60,14 +58,6 @@ pub fn mapped_at(base: u64) -> Option<Physical> {
         .mapped
         .get(&base)
         .map(|(_, physical)| physical.clone())
-}
-
-/// Waits for everything that may still use addresses that go.
-fn settle_all() {
-    for context in context::living() {
-        // A context that has failed uses nothing any more.
-        let _ = exec::settle(context);
-    }
 }
 
 /// Sets the access of every mapping in a range.
@@ -155,7 +145,7 @@ pub mod imp {
     pub fn cuMemUnmap(ptr: CUdeviceptr, size: usize) -> Outcome {
         whole(&[ptr, size as u64])?;
         ranges().exactly(ptr, size as u64).ok_or(INVALID)?;
-        settle_all();
+        memory::settle_all();
         let mut ranges = ranges();
         // Another thread may have been faster.
         let bases = ranges.exactly(ptr, size as u64).ok_or(INVALID)?;

@@ -43,8 +43,8 @@ fn named(fd: i32) -> Result<MemoryKey, CUresult> {
     if fd < 0 {
         return Err(INVALID);
     }
-    // SAFETY: the file is not closed here: `ManuallyDrop` keeps it the program's. A number that is no
-    // descriptor makes reading fail.
+    // SAFETY: the file is not closed here: `ManuallyDrop` keeps it the program's. A number that is
+    // no descriptor makes reading fail.
     let file = ManuallyDrop::new(unsafe { File::from_raw_fd(fd) });
     let mut bytes = [0; 20];
     file.read_exact_at(&mut bytes, 0).map_err(|_| INVALID)?;

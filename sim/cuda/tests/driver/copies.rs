@@ -151,7 +151,7 @@ scenarios! {
         ok!(cuMemcpyHtoDAsync_v2(pointer, host, MIB, CUstream::NULL));
         ok!(cuMemsetD8Async(pointer, 7, 100, CUstream::NULL));
         // Pageable memory can be changed as soon as the call has returned.
-        let mut short = vec![5_u8; 100];
+        let mut short = [5_u8; 100];
         ok!(cuMemcpyHtoDAsync_v2(pointer + 100, short.as_ptr().cast(), 100, CUstream::NULL));
         short.fill(6);
         let mut back = vec![0_u8; MIB];

@@ -134,7 +134,9 @@ scenarios! {
         assert_eq!(value, 1);
     }
 
-    visible_devices_are_chosen_and_ordered("devices=3,mem=1GiB/2GiB/3GiB"; CUDA_VISIBLE_DEVICES = "2,0") {
+    visible_devices_are_chosen_and_ordered(
+        "devices=3,mem=1GiB/2GiB/3GiB"; CUDA_VISIBLE_DEVICES = "2,0"
+    ) {
         ok!(cuInit(0));
         let mut count = 0;
         ok!(cuDeviceGetCount(&mut count));

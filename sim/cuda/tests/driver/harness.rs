@@ -46,7 +46,10 @@ pub fn isolated(name: &str, config: &str, environment: &[(&str, &str)], body: fn
 
 /// Declares tests that run isolated: `name(config; VARIABLE = "value") { body }`.
 macro_rules! scenarios {
-    ($($(#[$doc:meta])* $name:ident($config:literal $(; $key:ident = $value:literal)*) $body:block)*) => {
+    ($(
+        $(#[$doc:meta])*
+        $name:ident($config:literal $(; $key:ident = $value:literal)*) $body:block
+    )*) => {
         $(
             $(#[$doc])*
             #[test]

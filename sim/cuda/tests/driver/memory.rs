@@ -188,7 +188,8 @@ scenarios! {
                     put(pointer, &pattern(size.min(5000), round));
                     held.push((pointer, size, round));
                 } else {
-                    let (pointer, size, made) = held.swap_remove((random >> 8) as usize % held.len());
+                    let at = (random >> 8) as usize % held.len();
+                    let (pointer, size, made) = held.swap_remove(at);
                     let size = size.min(5000);
                     assert_eq!(get(pointer, size), pattern(size, made));
                     ok!(cuMemFree_v2(pointer));
