@@ -7,11 +7,15 @@ use crate::slice::SliceOptions;
 use crate::table::View;
 use anyhow::{Context, Result, bail};
 use gpuslice_wire::ids::ContainerId;
-use nix::sys::signal::{SigHandler, Signal};
+use nix::errno::Errno;
+use nix::sys::signal::{SigHandler, Signal, signal};
+use nix::sys::wait::{Id, WaitPidFlag, waitid};
+use nix::unistd::Pid;
 use std::ffi::OsString;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
+use std::sync::atomic::{AtomicI32, Ordering};
 
 /// Options of `gpuslice run`.
 #[derive(clap::Args)]
@@ -145,25 +149,52 @@ fn visible(admin: &Admin, container: &str) -> Result<String> {
         .join(","))
 }
 
+/// The command's process, for the handler below.
+static CHILD: AtomicI32 = AtomicI32::new(0);
+
+/// Hands a request to end on to the command; we end after it, and clean up.
+extern "C" fn pass_on(signal: libc::c_int) {
+    let child = CHILD.load(Ordering::Relaxed);
+    if child > 0 {
+        // SAFETY: kill is async-signal-safe; the child is not reaped before `CHILD` is cleared.
+        unsafe { libc::kill(child, signal) };
+    }
+}
+
 /// Waits for the command. Signals a person sends from the terminal reach the command by
-/// themselves; we only stay until it has ended. If we are killed, so is the command.
+/// themselves, others are passed on; we stay until it has ended. If we are killed, so is the command.
 fn status(command: &mut Command) -> Result<ExitCode> {
+    let ours = [
+        Signal::SIGINT,
+        Signal::SIGQUIT,
+        Signal::SIGTERM,
+        Signal::SIGHUP,
+    ];
     // SAFETY: only asynchronous-signal-safe calls between fork and exec.
     unsafe {
-        command.pre_exec(|| {
-            for signal in [Signal::SIGINT, Signal::SIGQUIT] {
-                nix::sys::signal::signal(signal, SigHandler::SigDfl)?;
+        command.pre_exec(move || {
+            for number in ours {
+                signal(number, SigHandler::SigDfl)?;
             }
             Ok(nix::sys::prctl::set_pdeathsig(Signal::SIGTERM)?)
         });
     }
-    let mut child = command.spawn()?;
-    // SAFETY: ignoring a signal runs no handler.
-    unsafe {
-        for signal in [Signal::SIGINT, Signal::SIGQUIT] {
-            nix::sys::signal::signal(signal, SigHandler::SigIgn)?;
-        }
+    for (number, from_terminal) in ours.into_iter().zip([true, true, false, false]) {
+        let handler = if from_terminal {
+            SigHandler::SigIgn
+        } else {
+            SigHandler::Handler(pass_on)
+        };
+        // SAFETY: the handler only loads an atomic and calls kill.
+        unsafe { signal(number, handler) }?;
     }
+    let mut child = command.spawn()?;
+    let pid = child.id().cast_signed();
+    CHILD.store(pid, Ordering::Relaxed);
+    // Not reaped before the handler has forgotten it: until then nobody else can have its number.
+    let ended = WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT;
+    while waitid(Id::Pid(Pid::from_raw(pid)), ended) == Err(Errno::EINTR) {}
+    CHILD.store(0, Ordering::Relaxed);
     let status = child.wait()?;
     let code = status
         .code()
