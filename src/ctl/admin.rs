@@ -92,12 +92,18 @@ impl Admin {
         }
     }
 
-    /// Ends a container's slice; of one that has none already, too.
+    /// Ends a container's slice; of one that has none already, too. A daemon that was restarted
+    /// meanwhile is found again.
     ///
     /// # Errors
     /// As [`Admin::ask`].
     pub fn dismiss(&self, container: ContainerId) -> Result<()> {
-        self.ask(&Command::Dismiss { container }).map(drop)
+        let command = Command::Dismiss { container };
+        if self.ask(&command).is_ok() {
+            return Ok(());
+        }
+        let dir = self.path.parent().unwrap_or(Path::new("/"));
+        Admin::connect(dir)?.ask(&command).map(drop)
     }
 
     /// All rows of the node, and the CLOCK_MONOTONIC ns at which they were true.

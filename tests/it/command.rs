@@ -4,7 +4,7 @@ use crate::harness::node::Node;
 use crate::harness::{eventually, is_root, skip, target_dir};
 use gpuslice_wire::units::GIB;
 use serde_json::Value;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
 /// The doors that can be tried here.
@@ -288,21 +288,4 @@ fn tenants_outlive_their_daemon_and_are_known_again() {
     eventually("it goes on launching", || launches(&ps(&node)) > then);
     interrupt(&child);
     child.wait().expect("it ends");
-}
-
-/// Nothing of ours is left in the places where it would be.
-pub fn leftovers() -> Vec<String> {
-    let mut found = Vec::new();
-    for dir in ["/tmp", "/dev/shm"] {
-        for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
-            let name = entry.file_name().to_string_lossy().into_owned();
-            if ["gpuslice-demo-", "gpuslice-lib-"]
-                .iter()
-                .any(|prefix| name.starts_with(prefix))
-            {
-                found.push(Path::new(dir).join(name).display().to_string());
-            }
-        }
-    }
-    found
 }

@@ -1,11 +1,11 @@
 //! The demo as a person runs it: a verdict, and nothing left behind, whatever the end.
 
-use crate::command::leftovers;
 use crate::harness::{PATIENCE, is_root, skip};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
-use std::process::{Command, Stdio};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -77,8 +77,7 @@ fn the_demo_reports_three_tenants_within_their_caps() {
             );
             last = number("share_measured");
         }
-        assert_eq!(leftovers(), Vec::<String>::new(), "{runtime}");
-        assert_eq!(cgroups(), Vec::<String>::new(), "{runtime}");
+        assert_nothing_left(runtime, pid, place.path());
     }
 }
 
@@ -106,26 +105,6 @@ fn an_interrupted_demo_cleans_up() {
             std::thread::sleep(Duration::from_millis(10));
         };
         assert_eq!(status.code(), Some(1), "{runtime}");
-        assert_eq!(leftovers(), Vec::<String>::new(), "{runtime}");
-        assert_eq!(cgroups(), Vec::<String>::new(), "{runtime}");
+        assert_nothing_left(runtime, pid, place.path());
     }
-}
-
-/// Control groups of demo containers that are still there.
-fn cgroups() -> Vec<String> {
-    let tops = std::fs::read_dir("/sys/fs/cgroup")
-        .into_iter()
-        .flatten()
-        .flatten();
-    let inside = tops.flat_map(|top| {
-        std::fs::read_dir(top.path())
-            .into_iter()
-            .flatten()
-            .flatten()
-    });
-    let names = inside.map(|entry| entry.file_name().to_string_lossy().into_owned());
-    let ours = ["gpuslice-small-", "gpuslice-medium-", "gpuslice-large-"];
-    names
-        .filter(|name| ours.iter().any(|prefix| name.starts_with(prefix)))
-        .collect()
 }
