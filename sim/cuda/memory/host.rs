@@ -53,7 +53,6 @@ pub mod imp {
     }
 
     pub fn cuMemFreeHost(p: *mut c_void) -> Outcome {
-        context::current()?;
         let address = p as u64;
         let found = registry::find(address)
             .filter(|found| found.base == address && matches!(found.kind, Kind::Host { .. }))
@@ -91,7 +90,6 @@ pub mod imp {
     }
 
     pub fn cuMemHostUnregister(p: *mut c_void) -> Outcome {
-        context::current()?;
         let base = p as u64;
         let found = registry::find(base)
             .filter(|found| found.base == base && matches!(found.kind, Kind::Registered { .. }))

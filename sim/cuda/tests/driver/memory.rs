@@ -88,6 +88,20 @@ scenarios! {
         refused!(ERROR_NOT_FOUND, cuMemGetAddressRange_v2(&mut base, &mut size, pointer));
     }
 
+    freeing_needs_no_current_context("mem=256MiB,context=64MiB") {
+        let context = context_on(0);
+        let (before, mut host) = (free_bytes(), null_mut());
+        let (small, large) = (alloc(64), alloc(5 * MIB));
+        ok!(cuMemHostAlloc(&mut host, 64, 0));
+        ok!(cuCtxPopCurrent_v2(null_mut()));
+        ok!(cuMemFree_v2(small));
+        ok!(cuMemFree_v2(large));
+        ok!(cuMemFreeHost(host));
+        refused!(ERROR_INVALID_CONTEXT, cuMemAlloc_v2(&mut 0, 64));
+        ok!(cuCtxPushCurrent_v2(context));
+        assert_eq!(free_bytes(), before);
+    }
+
     managed_memory_is_everybodys("mem=256MiB,context=64MiB") {
         context_on(0);
         let mut pointer = 0;
