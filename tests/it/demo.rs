@@ -18,12 +18,32 @@ fn alone() -> MutexGuard<'static, ()> {
         .unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-fn demo(runtime: &str) -> Command {
+/// A demo whose temporary files all are in `place`.
+fn demo(runtime: &str, seconds: &str, place: &Path) -> Child {
     let mut command = Command::new(env!("CARGO_BIN_EXE_gpuslice"));
-    command
-        .args(["demo", "--json", "--runtime", runtime])
-        .stdin(Stdio::null());
-    command
+    command.args(["demo", "--json", "--runtime", runtime, "--seconds", seconds]);
+    command.env("TMPDIR", place).stdin(Stdio::null()).stdout(Stdio::piped());
+    command.stderr(Stdio::piped()).spawn().expect("it starts")
+}
+
+fn names(dir: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
+}
+
+/// Asserts that an ended demo left neither files, simulated GPUs, mounts nor control groups.
+fn assert_nothing_left(runtime: &str, pid: u32, place: &Path) {
+    assert_eq!(names(place), Vec::<String>::new(), "{runtime}: files");
+    let device = format!("gpuslice-sim-{pid}-");
+    let devices = names(Path::new("/dev/shm")).into_iter().filter(|name| name.starts_with(&device));
+    assert_eq!(devices.collect::<Vec<_>>(), Vec::<String>::new(), "{runtime}: devices");
+    let groups = names(Path::new("/sys/fs/cgroup"));
+    let inside = groups.iter().flat_map(|group| names(&Path::new("/sys/fs/cgroup").join(group)));
+    let end = format!("-{pid}");
+    let ours = inside.filter(|name| name.starts_with("gpuslice-") && name.ends_with(&end));
+    assert_eq!(ours.collect::<Vec<_>>(), Vec::<String>::new(), "{runtime}: control groups");
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").expect("mountinfo");
+    assert!(!mounts.contains(&place.display().to_string()), "{runtime}: a mount in {place:?}");
 }
 
 /// Runtimes that can be tried here; plain processes always.
@@ -45,10 +65,10 @@ fn runtimes() -> Vec<&'static str> {
 fn the_demo_reports_three_tenants_within_their_caps() {
     let _alone = alone();
     for runtime in runtimes() {
-        let output = demo(runtime)
-            .args(["--seconds", "4"])
-            .output()
-            .expect("it starts");
+        let place = tempfile::tempdir().expect("a directory");
+        let child = demo(runtime, "4", place.path());
+        let pid = child.id();
+        let output = child.wait_with_output().expect("it ends");
         let report: Value = serde_json::from_slice(&output.stdout)
             .unwrap_or_else(|error| panic!("{runtime}: {error}: {output:?}"));
         assert!(
@@ -85,12 +105,9 @@ fn the_demo_reports_three_tenants_within_their_caps() {
 fn an_interrupted_demo_cleans_up() {
     let _alone = alone();
     for runtime in runtimes() {
-        let mut command = demo(runtime);
-        command.stdout(Stdio::null()).stderr(Stdio::null());
-        let mut child = command
-            .args(["--seconds", "60"])
-            .spawn()
-            .expect("it starts");
+        let place = tempfile::tempdir().expect("a directory");
+        let mut child = demo(runtime, "60", place.path());
+        let pid = child.id();
         std::thread::sleep(Duration::from_millis(1500));
         kill(Pid::from_raw(child.id() as i32), Signal::SIGINT).expect("it lives");
         let start = Instant::now();
