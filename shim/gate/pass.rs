@@ -55,6 +55,8 @@ pub struct Lane {
     pub seen: u64,
     /// Launches held at the gate now.
     pub waiting: u32,
+    /// Since when the end of a drain is being watched, ns; 0 while none is.
+    pub watched: u64,
     /// When a launch without turns was last marked, ns.
     sampled: u64,
 }

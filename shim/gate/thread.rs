@@ -19,13 +19,31 @@ const REST_NS: u64 = 250_000_000;
 const LOOK_NS: u64 = 50_000_000;
 /// Shortest and longest sleep while waiting for the GPU to fall quiet.
 const DRAIN_NS: (u64, u64) = (30_000, 500_000);
+/// The last stretch of that is watched without sleeping: the GPU is idle until the report, and a sleep
+/// ends this much late on many machines. Then again longer, if the estimate was wrong.
+const WATCH_NS: u64 = 60_000;
 /// Shortest and longest sleep in the middle of one's own turn.
 const TURN_NS: (u64, u64) = (50_000, 5_000_000);
+
+impl Lane {
+    /// How long to wait before looking again whether the GPU is quiet; 0 for not at all.
+    fn drain_pause(&mut self, now: u64) -> u64 {
+        let left = self.marks.flight.outstanding(now);
+        if left > WATCH_NS {
+            return (left - WATCH_NS).clamp(DRAIN_NS.0, DRAIN_NS.1);
+        }
+        if self.watched == 0 {
+            self.watched = now;
+        }
+        let fresh = now.saturating_sub(self.watched) < 2 * WATCH_NS;
+        if fresh { 0 } else { DRAIN_NS.0 }
+    }
+}
 
 impl Gate {
     /// Body of the gate thread.
     pub fn tend_for_ever(&self) {
-        let mut gated_before = 0;
+        let (mut gated_before, mut greeted) = (0, [0; LANES_MAX]);
         loop {
             let Some(pages) = self.world.pages() else {
                 std::thread::sleep(std::time::Duration::from_nanos(REST_NS));
@@ -43,16 +61,27 @@ impl Gate {
             }
             gated_before = gated;
             let now = os::now();
-            let rest = (0..lanes).map(|lane| self.tend(&pages, lane, now)).min();
+            let tend = |lane| self.tend(&pages, lane, now, &mut greeted[lane]);
+            let rest = (0..lanes).map(tend).min();
+            let wanted = |lane: usize| pages.client.lane[lane].want.load(SeqCst) != 0;
+            if !(0..lanes).any(wanted) {
+                // The next launch must say that it wants. The word is still open here when the
+                // daemon came back and with it a blank page of claims.
+                self.word.store(CLOSED, SeqCst);
+            }
             if Words::read(pages.container, 0).stale(now) {
                 self.world.reconnect();
             }
-            os::wait(&pages.container.bell, bell, rest.unwrap_or(REST_NS));
+            match rest {
+                Some(0) => std::hint::spin_loop(),
+                rest => os::wait(&pages.container.bell, bell, rest.unwrap_or(REST_NS)),
+            }
         }
     }
 
-    /// Looks after one lane; answers for how long it can be left alone, ns.
-    pub fn tend(&self, pages: &Pages, index: usize, now: u64) -> u64 {
+    /// Looks after one lane; answers for how long it can be left alone, ns. `greeted` is the last turn
+    /// whose beginning it saw.
+    fn tend(&self, pages: &Pages, index: usize, now: u64, greeted: &mut u32) -> u64 {
         let claims = &pages.client.lane[index];
         let race = claim::Words {
             turn: &pages.container.lane[index].turn,
@@ -64,6 +93,10 @@ impl Gate {
             return REST_NS;
         }
         let words = Words::read(pages.container, index);
+        if !owes && may_launch(words.turn) && std::mem::replace(greeted, words.turn) != words.turn {
+            // Our turn just begins: the launches need the lane's lock more than we do.
+            return words.idle_ns.min(LOOK_NS);
+        }
         let mut lane = self.lane(index);
         let idle = now.saturating_sub(lane.seen);
         let asleep = owes || idle >= words.idle_ns / 2;
@@ -77,12 +110,9 @@ impl Gate {
             self.world.ring();
         }
         if owes && !quiet {
-            return lane
-                .marks
-                .flight
-                .outstanding(now)
-                .clamp(DRAIN_NS.0, DRAIN_NS.1);
+            return lane.drain_pause(now);
         }
+        lane.watched = 0;
         if words.free(now) {
             return self.tend_free(pages, index, &lane, &words, now);
         }

@@ -70,8 +70,10 @@ pub struct Flight {
     groups: VecDeque<Group>,
     /// Estimate of all groups.
     expected: u64,
-    /// Since when the oldest group has been the oldest.
+    /// Since when the oldest group has been running, as far as can be told.
     head_since: u64,
+    /// When the oldest group was last seen unfinished.
+    head_pending: u64,
     /// Launches inside the driver at this moment, and their estimate.
     inside: u32,
     inside_ns: u64,
@@ -239,6 +241,9 @@ impl Flight {
                 Some(mark) if progress(mark) == Progress::Done => return self.remove(now, index),
                 _ => *held = true,
             }
+            if index == 0 {
+                self.head_pending = now;
+            }
         }
         None
     }
@@ -253,7 +258,9 @@ impl Flight {
         let group = self.groups.remove(index)?;
         self.expected -= group.expected;
         if index == 0 {
-            self.head_since = now;
+            // It ended between the last look and this one, most likely when it was expected to.
+            let due = self.head_since.saturating_add(group.expected);
+            self.head_since = due.max(self.head_pending).min(now);
         }
         Some(group)
     }
