@@ -35,6 +35,11 @@ impl Named for Graph {
 /// Names a graph.
 pub type GraphKey = Key<Graph>;
 
+/// An edge: from, to.
+type Edge<T> = (Key<Node<T>>, Key<Node<T>>);
+/// A node, and the places of those it depends on in the same list.
+pub type Placed<T> = (Key<Node<T>>, Vec<usize>);
+
 /// Why a change of a graph is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
@@ -216,7 +221,7 @@ impl<T: Clone> Graphs<T> {
     }
 
     /// All edges, from and to.
-    pub fn edges(&self, graph: GraphKey) -> Result<Vec<(Key<Node<T>>, Key<Node<T>>)>, Refusal> {
+    pub fn edges(&self, graph: GraphKey) -> Result<Vec<Edge<T>>, Refusal> {
         let mut edges = Vec::new();
         for to in self.nodes(graph)? {
             edges.extend(self.before(*to)?.iter().map(|from| (*from, *to)));
@@ -225,7 +230,7 @@ impl<T: Clone> Graphs<T> {
     }
 
     /// The graph's nodes, each after those it depends on, and for each the places of those.
-    pub fn ordered(&self, graph: GraphKey) -> Result<Vec<(Key<Node<T>>, Vec<usize>)>, Refusal> {
+    pub fn ordered(&self, graph: GraphKey) -> Result<Vec<Placed<T>>, Refusal> {
         let nodes = self.nodes(graph)?;
         let place: HashMap<u64, usize> = nodes
             .iter()

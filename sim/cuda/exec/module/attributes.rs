@@ -42,6 +42,9 @@ impl Function {
 
     /// The value of an attribute; `None` where there is no such attribute.
     pub fn attribute(&self, attribute: CUfunction_attribute) -> Option<i32> {
+        if attribute as usize >= self.set.len() {
+            return None;
+        }
         if let Some(value) = self.value(attribute) {
             return Some(value);
         }
@@ -52,8 +55,7 @@ impl Function {
             CU_FUNC_ATTRIBUTE_PTX_VERSION | CU_FUNC_ATTRIBUTE_BINARY_VERSION => VERSION,
             CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES => self.max_dynamic_shared() as i32,
             CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT => -1,
-            0..=17 => 0,
-            _ => return None,
+            _ => 0,
         })
     }
 

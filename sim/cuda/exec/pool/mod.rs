@@ -8,7 +8,7 @@ mod arena;
 mod attributes;
 
 use super::handles::{Key, Named, Table};
-use super::stream::StreamKey;
+use super::stream::{StreamKey, shared};
 use super::task::Task;
 use super::{graph, key, port, resolve, submit};
 use crate::context::Context;
@@ -119,6 +119,7 @@ fn alloc(key: PoolKey, bytes: usize, stream: StreamKey) -> Result<u64, CUresult>
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
     let context = port::context_of(stream)?;
+    shared()?.check(context.id)?;
     // Each step gives up more than the one before: the last waits for what was freed and takes
     // from all pools of the process what they do not use.
     let steps: [fn(StreamKey) -> Outcome; 2] = [

@@ -55,6 +55,9 @@ pub trait Ring {
 /// What an operation does to the world once its time has passed; an error kills the context.
 pub type Effect = Box<dyn FnOnce() -> Result<(), Fault> + Send>;
 
+/// A function of the program's.
+pub type Call = Box<dyn FnOnce() + Send>;
+
 /// An operation, as it is queued.
 pub enum Body {
     /// Takes time, then has an effect. Either may be absent.
@@ -68,7 +71,7 @@ pub enum Body {
     /// Holds the stream until the condition is true.
     Wait(Box<dyn Fn() -> bool + Send>),
     /// Holds the stream until the function has returned.
-    Host(Box<dyn FnOnce() + Send>),
+    Host(Call),
 }
 
 /// What is asked of a stream.

@@ -7,7 +7,7 @@ use std::collections::{HashMap, VecDeque};
 use gpuslice_nvabi::types::CUresult;
 use gpuslice_sim_device::{ContextId, DeviceError, Seq, Status, Work};
 
-use super::{Body, Effect, Event, EventKey, Fault, Manner, Mark, Nanos, Ring, StreamKey};
+use super::{Body, Call, Effect, Event, EventKey, Fault, Manner, Mark, Nanos, Ring, StreamKey};
 use crate::exec::handles::Table;
 
 /// An operation in a stream.
@@ -59,7 +59,7 @@ pub enum Due {
     /// Does not block for long: any thread may run it.
     Effect(StreamKey, Effect),
     /// Foreign code, which may block: for a thread of its own.
-    Host(StreamKey, Box<dyn FnOnce() + Send>),
+    Host(StreamKey, Call),
 }
 
 /// What is known of a context's queue on the device.

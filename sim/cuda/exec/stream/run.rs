@@ -21,7 +21,9 @@ use std::time::Duration;
 use gpuslice_nvabi::types::CUresult;
 use gpuslice_sim_device::{ContextId, DeviceError, Machine, Seq, Status, Work, now_ns};
 
-use super::{Body, Due, Elapsed, EventKey, Look, Manner, Mark, Model, Request, Ring, StreamKey};
+use super::{
+    Body, Call, Due, Elapsed, EventKey, Look, Manner, Mark, Model, Request, Ring, StreamKey,
+};
 use crate::exec::cost::Nanos;
 use crate::exec::{port, threads};
 
@@ -69,7 +71,7 @@ struct Inner {
     worker: Worker,
     /// Threads that wait for a stream at the moment.
     waiting: usize,
-    host: Option<Sender<(StreamKey, Box<dyn FnOnce() + Send>)>>,
+    host: Option<Sender<(StreamKey, Call)>>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -407,14 +409,9 @@ impl Run {
         }
     }
 
-    fn call_host(
-        &'static self,
-        inner: &mut Inner,
-        stream: StreamKey,
-        call: Box<dyn FnOnce() + Send>,
-    ) {
+    fn call_host(&'static self, inner: &mut Inner, stream: StreamKey, call: Call) {
         let sender = inner.host.get_or_insert_with(|| {
-            let (sender, calls) = channel::<(StreamKey, Box<dyn FnOnce() + Send>)>();
+            let (sender, calls) = channel::<(StreamKey, Call)>();
             threads::spawn("gpusim-host", move || {
                 for (stream, call) in calls {
                     call();

@@ -96,12 +96,12 @@ scenarios! {
         let world = World::new();
         let stream = stream(CU_STREAM_DEFAULT);
         world.spin(stream, 20 * MS, 0);
-        ok!(cuLaunchHostFunc(stream, Some(count), 1 as *mut c_void));
-        ok!(cuStreamAddCallback(stream, Some(callback), 10 as *mut c_void, 0));
+        ok!(cuLaunchHostFunc(stream, Some(count), 2 as *mut c_void));
+        ok!(cuStreamAddCallback(stream, Some(callback), 20 as *mut c_void, 0));
         let seen = CALLS.load(Ordering::SeqCst);
         assert!(seen == 0, "the kernel is not over");
         // Nobody waits for the stream: the driver's own threads see to it.
-        soon("both were called", || CALLS.load(Ordering::SeqCst) == 11);
+        soon("both were called", || CALLS.load(Ordering::SeqCst) == 22);
         ok!(cuStreamSynchronize(stream));
         refused!(ERROR_INVALID_VALUE, cuLaunchHostFunc(stream, None, std::ptr::null_mut()));
     }
