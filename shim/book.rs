@@ -10,10 +10,10 @@
 #![forbid(unsafe_code)]
 
 use crate::sync::Quick;
-use crate::table::Table;
+use crate::table::{TOP_BITS, Table, mix};
 use gpuslice_wire::ids::Lane;
 
-const SHARDS: usize = 64;
+const SHARDS: usize = 1 << TOP_BITS;
 
 /// What one pointer or handle holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,25 +52,25 @@ impl Default for Book {
 }
 
 impl Book {
-    fn shard(&self, pointer: u64) -> &Quick<Table<Held>> {
-        // Other bits than the table's own, or each shard's table would use a part of its places.
-        let mixed = pointer.wrapping_mul(0xd6e8_feb8_6659_fd93);
-        &self.shards[(mixed >> 58) as usize % SHARDS]
+    #[inline(always)]
+    fn shard(&self, key: u64) -> &Quick<Table<Held>> {
+        &self.shards[(key >> (u64::BITS - TOP_BITS)) as usize]
     }
 
     /// Writes an allocation down; gives the entry it replaces, whose memory must be gone.
     #[must_use]
     #[inline]
     pub fn insert(&self, pointer: u64, held: Held) -> Option<Held> {
-        self.shard(pointer)
-            .with(|shard| shard.insert(pointer, held))
+        let key = mix(pointer);
+        self.shard(key).with(|shard| shard.insert(key, held))
     }
 
     /// Takes an allocation out; `None` for a pointer that was never charged.
     #[must_use]
     #[inline]
     pub fn remove(&self, pointer: u64) -> Option<Held> {
-        self.shard(pointer).with(|shard| shard.remove(pointer))
+        let key = mix(pointer);
+        self.shard(key).with(|shard| shard.remove(key))
     }
 
     /// Takes out everything of a destroyed context; what that was.
@@ -81,10 +81,7 @@ impl Book {
             shard.with(|shard| {
                 let of_context = |(_, held): &(u64, Held)| held.context == context;
                 let gone: Vec<(u64, Held)> = shard.iter().filter(of_context).collect();
-                all.extend(
-                    gone.into_iter()
-                        .filter_map(|(pointer, _)| shard.remove(pointer)),
-                );
+                all.extend(gone.into_iter().filter_map(|(key, _)| shard.remove(key)));
             });
         }
         all

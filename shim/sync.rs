@@ -37,7 +37,7 @@ impl<T> Quick<T> {
     }
 
     /// Runs `work` with the value. It must be short, must not call out, and must not come back here.
-    #[inline]
+    #[inline(always)]
     pub fn with<R>(&self, work: impl FnOnce(&mut T) -> R) -> R {
         if self.taken.swap(true, Ordering::Acquire) {
             self.wait();

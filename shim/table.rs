@@ -1,14 +1,25 @@
 //! A hash table from pointers to small values, for one thread at a time.
 //!
 //! Open addressing with linear probing, at most half full, and removal by shifting back what
-//! follows, so that there are no tombstones and a busy table stays as fast as a new one. Pointers differ
-//! in their middle bits, so the place is taken from the top of a product with 2^64 / golden ratio.
+//! follows, so that there are no tombstones and a busy table stays as fast as a new one. Keys come
+//! mixed ([`mix`]), with their top bits already used up for choosing among tables.
 #![forbid(unsafe_code)]
 
 /// Places of a table that has ever held anything; a power of two.
 const PLACES_MIN: usize = 64;
 
-/// Pointer 0 is nobody's and marks a free place.
+/// How many top bits of a mixed pointer a table leaves alone.
+pub const TOP_BITS: u32 = 6;
+
+/// Spreads a pointer over all bits, one to one, and 0 to 0: pointers differ in their middle bits, which
+/// a product with 2^64 / golden ratio carries to the top.
+#[inline(always)]
+#[must_use]
+pub fn mix(pointer: u64) -> u64 {
+    pointer.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+/// Values by mixed pointer. Pointer 0 is nobody's and marks a free place.
 #[derive(Debug)]
 pub struct Table<V> {
     places: Vec<(u64, V)>,
@@ -33,50 +44,56 @@ impl<V> Table<V> {
 }
 
 impl<V: Copy + Default> Table<V> {
-    fn home(&self, pointer: u64) -> usize {
-        let product = pointer.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        (product >> (64 - self.places.len().trailing_zeros())) as usize
+    /// Where the search for a key starts; the table has places.
+    #[inline(always)]
+    fn home(&self, key: u64) -> usize {
+        (key >> (u64::BITS - TOP_BITS - self.places.len().trailing_zeros())) as usize
+            & (self.places.len() - 1)
     }
 
-    /// The place of `pointer`, or the free one where it would go.
-    fn find(&self, pointer: u64) -> usize {
+    /// The place of `key`, or the free one where it would go.
+    #[inline(always)]
+    fn find(&self, key: u64) -> usize {
         let last = self.places.len() - 1;
-        let mut at = self.home(pointer);
-        while self.places[at].0 != pointer && self.places[at].0 != 0 {
+        let mut at = self.home(key);
+        while self.places[at].0 != key && self.places[at].0 != 0 {
             at = (at + 1) & last;
         }
         at
     }
 
-    /// Writes `value` under `pointer` (not 0); gives what was there.
-    pub fn insert(&mut self, pointer: u64, value: V) -> Option<V> {
+    /// Writes `value` under `key` (not 0); gives what was there.
+    #[inline(always)]
+    pub fn insert(&mut self, key: u64, value: V) -> Option<V> {
         if self.count * 2 >= self.places.len() {
             self.grow();
         }
-        let at = self.find(pointer);
-        let (was, old) = std::mem::replace(&mut self.places[at], (pointer, value));
-        if was == pointer {
+        let at = self.find(key);
+        let (was, old) = std::mem::replace(&mut self.places[at], (key, value));
+        if was == key {
             return Some(old);
         }
         self.count += 1;
         None
     }
 
+    #[cold]
     fn grow(&mut self) {
         let places = (self.places.len() * 2).max(PLACES_MIN);
         let old = std::mem::replace(&mut self.places, vec![(0, V::default()); places]);
-        for (pointer, value) in old.into_iter().filter(|(pointer, _)| *pointer != 0) {
-            let at = self.find(pointer);
-            self.places[at] = (pointer, value);
+        for (key, value) in old.into_iter().filter(|(key, _)| *key != 0) {
+            let at = self.find(key);
+            self.places[at] = (key, value);
         }
     }
 
-    /// Takes out what is under `pointer`.
-    pub fn remove(&mut self, pointer: u64) -> Option<V> {
-        if self.count == 0 || pointer == 0 {
+    /// Takes out what is under `key`.
+    #[inline(always)]
+    pub fn remove(&mut self, key: u64) -> Option<V> {
+        if self.count == 0 || key == 0 {
             return None;
         }
-        let mut free = self.find(pointer);
+        let mut free = self.find(key);
         let (was, value) = self.places[free];
         if was == 0 {
             return None;
@@ -102,12 +119,9 @@ impl<V: Copy + Default> Table<V> {
         Some(value)
     }
 
-    /// All pointers and values, in no order.
+    /// All keys and values, in no order.
     pub fn iter(&self) -> impl Iterator<Item = (u64, V)> {
-        self.places
-            .iter()
-            .copied()
-            .filter(|(pointer, _)| *pointer != 0)
+        self.places.iter().copied().filter(|(key, _)| *key != 0)
     }
 }
 
@@ -135,7 +149,7 @@ mod tests {
                 random = random
                     .wrapping_mul(6_364_136_223_846_793_005)
                     .wrapping_add(1);
-                let pointer = ((random >> 40) % pointers + 1) << 21;
+                let pointer = mix(((random >> 40) % pointers + 1) << 21);
                 if random & 1 << 39 == 0 {
                     assert_eq!(table.insert(pointer, step), plain.insert(pointer, step));
                 } else {

@@ -77,18 +77,27 @@ impl Charging<'_> {
     /// The driver answered success: writes the charge down under what it gave.
     #[inline(always)]
     fn commit(self, pointer: u64) {
-        let held = Held {
-            lane: self.reservation.lane,
-            bytes: self.reservation.bytes,
-            context: self.context,
-        };
-        let before = self.session.book.insert(pointer, held);
-        self.reservation.commit();
-        // The driver gave a pointer that the book still has: what was there is gone, freed in a way
-        // that passed us by.
-        if let Some(gone) = before {
-            self.session.release(gone.lane, gone.bytes);
-        }
+        write_down(self.session, self.reservation, self.context, pointer);
+    }
+}
+
+/// Turns a reservation into a charge of what the driver gave.
+#[inline(always)]
+fn write_down(session: &Session, reservation: Reservation<'_>, context: u64, pointer: u64) {
+    let (lane, bytes) = (reservation.lane, reservation.bytes);
+    reservation.commit();
+    let before = session.book.insert(
+        pointer,
+        Held {
+            lane,
+            bytes,
+            context,
+        },
+    );
+    // The driver gave a pointer that the book still has: what was there is gone, freed in a way
+    // that passed us by.
+    if let Some(gone) = before {
+        session.release(gone.lane, gone.bytes);
     }
 }
 
@@ -109,14 +118,10 @@ unsafe fn charged_here(bytes: usize, pointer: *const u64, call: impl Fn() -> CUr
     let reservation = session.reserve(lane, bytes as u64)?;
     let result = call();
     if result == CUresult::SUCCESS {
-        let context = lane::key(here.context);
-        let charging = Charging {
-            session,
-            reservation,
-            context,
-        };
         // SAFETY: the driver has just written there and answered success.
-        charging.commit(unsafe { *pointer });
+        write_down(session, reservation, lane::key(here.context), unsafe {
+            *pointer
+        });
     }
     Ok(result)
 }

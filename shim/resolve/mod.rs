@@ -187,7 +187,8 @@ pub mod real {
 macro_rules! real {
     ($name:ident($($arg:expr),* $(,)?)) => {{
         let function = $crate::resolve::real::$name();
-        #[allow(unused_unsafe)] // also called where unsafe code is allowed anyway
+        // Also called where unsafe code is allowed anyway; arguments are plain values, see the head.
+        #[allow(unused_unsafe, clippy::macro_metavars_in_unsafe)]
         // SAFETY: the real function with its own signature; arguments as the macro's head says.
         let result = unsafe { function($($arg),*) };
         result
