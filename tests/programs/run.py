@@ -30,7 +30,7 @@ def doors():
 def run(build, python, program, options, expect, device):
     """One run; gives what went wrong, or None."""
     environment = dict(os.environ, EXPECT_BYTES=str(expect), GPUSLICE_SIM_DEVICE=device)
-    environment["GPUSLICE_SIM"] = f"mem={DEVICE}"
+    environment["GPUSLICE_SIM"] = f"mem={DEVICE // GIB}GiB"
     command = [python, str(HERE / program)]
     if options is None:
         environment["LD_LIBRARY_PATH"] = str(build / "sim")
