@@ -19,6 +19,7 @@ use gpuslice_wire::units::Duration;
 use nix::errno::Errno;
 use nix::unistd::geteuid;
 use std::collections::VecDeque;
+use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 
 /// An admin connection.
@@ -37,11 +38,16 @@ impl Daemon {
     /// Somebody connects to the admin socket: its file is root's or the daemon's own user's alone,
     /// and so must be the peer, in case the file's permissions were changed.
     pub fn accept_admin(&mut self) {
-        let Ok(fd) = accept(self.admin_listener.as_fd()) else {
-            self.spare = None;
-            drop(accept(self.admin_listener.as_fd()));
-            self.spare = std::fs::File::open("/dev/null").ok();
-            return;
+        let fd = match accept(self.admin_listener.as_fd()) {
+            Ok(fd) => fd,
+            Err(Errno::EMFILE | Errno::ENFILE) => {
+                tracing::error!("out of descriptors; turned an admin connection away");
+                self.spare = None;
+                drop(accept(self.admin_listener.as_fd()));
+                self.spare = File::open("/dev/null").ok();
+                return;
+            }
+            Err(_) => return,
         };
         let uid = Peer::of(fd.as_fd()).map_or(u32::MAX, |peer| peer.uid);
         let admin = Admin {
