@@ -1,6 +1,7 @@
 //! The hook's command line, as an administrator registers it with a runtime.
 
 use crate::error::Error;
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 /// When the hook is called.
@@ -20,47 +21,50 @@ pub struct Args {
     pub runtime_dir: PathBuf,
     /// Whether a container may opt out by `CGPU_DISABLE`; the node's choice, never the image's.
     pub allow_cgpu_disable: bool,
-    /// The stage.
-    pub stage: Stage,
+    /// The stage, unless the container's state is to tell it.
+    pub stage: Option<Stage>,
 }
 
 impl Args {
     /// Parses the words after the program's name.
     ///
     /// # Errors
-    /// An unknown word, a missing value or no stage.
-    pub fn parse(words: impl IntoIterator<Item = String>) -> Result<Args, Error> {
-        let (mut runtime_dir, mut allow, mut stage) = (PathBuf::from("/run/gpuslice"), false, None);
+    /// An unknown word, one that is not UTF-8, a relative directory, two stages.
+    pub fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Args, Error> {
+        let mut args = Args {
+            runtime_dir: "/run/gpuslice".into(),
+            allow_cgpu_disable: false,
+            stage: None,
+        };
         let mut words = words.into_iter();
         while let Some(word) = words.next() {
-            match word.as_str() {
-                "--runtime-dir" => {
-                    runtime_dir = words
-                        .next()
-                        .ok_or(Error::Usage("--runtime-dir needs a directory".into()))?
-                        .into();
+            match word.to_str() {
+                Some("--runtime-dir") => {
+                    args.runtime_dir = words.next().unwrap_or_default().into();
+                    if !args.runtime_dir.is_absolute() {
+                        let why = "--runtime-dir needs a directory, from / on";
+                        return Err(Error::Usage(why.into()));
+                    }
                 }
-                "--allow-cgpu-disable" => allow = true,
-                "createRuntime" | "prestart" => stage = Some(Stage::CreateRuntime),
-                "poststop" => stage = Some(Stage::Poststop),
-                _ => return Err(Error::Usage(format!("unknown word {word:?}"))),
+                Some("--allow-cgpu-disable") => args.allow_cgpu_disable = true,
+                Some("createRuntime" | "prestart") if args.stage.is_none() => {
+                    args.stage = Some(Stage::CreateRuntime);
+                }
+                Some("poststop") if args.stage.is_none() => args.stage = Some(Stage::Poststop),
+                _ => return Err(Error::Usage(format!("word {word:?}: unknown or too many"))),
             }
         }
-        let stage = stage.ok_or(Error::Usage("no stage is named".into()))?;
-        Ok(Args {
-            runtime_dir,
-            allow_cgpu_disable: allow,
-            stage,
-        })
+        Ok(args)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::ffi::OsStringExt;
 
     fn parse(line: &str) -> Result<Args, Error> {
-        Args::parse(line.split_whitespace().map(str::to_owned))
+        Args::parse(line.split_whitespace().map(OsString::from))
     }
 
     #[test]
@@ -68,15 +72,25 @@ mod tests {
         let args = parse("--runtime-dir /x createRuntime").expect("valid");
         assert_eq!(
             (args.runtime_dir, args.stage),
-            ("/x".into(), Stage::CreateRuntime)
+            ("/x".into(), Some(Stage::CreateRuntime))
         );
         assert_eq!(
-            parse("prestart").map(|args| args.stage).ok(),
+            parse("prestart").ok().and_then(|args| args.stage),
             Some(Stage::CreateRuntime)
         );
         assert!(parse("--allow-cgpu-disable poststop").is_ok_and(|args| args.allow_cgpu_disable));
-        for bad in ["", "start", "--runtime-dir", "createRuntime --x"] {
+        assert!(parse("").is_ok_and(|args| args.stage.is_none()));
+        for bad in [
+            "start",
+            "--runtime-dir",
+            "--runtime-dir x poststop",
+            "createRuntime --x",
+            "createRuntime poststop",
+            "createruntime",
+        ] {
             assert!(parse(bad).is_err(), "{bad}");
         }
+        let raw = OsString::from_vec(vec![0xff]);
+        assert!(Args::parse([raw]).is_err());
     }
 }

@@ -1,12 +1,12 @@
 //! What a container asks for: pure, from its annotations, else from cGPU's environment variables.
 //!
-//! Annotations are written by the orchestrator, the environment also by the image, so annotations
-//! win. Anything malformed or unknown under our own prefix is refused: a mistyped cap must never
+//! Annotations are written by the orchestrator (podman adds an image's own, but those it is told
+//! win), the environment also by the image, so annotations win. Anything malformed or unknown under our own prefix is refused: a mistyped cap must never
 //! become "no cap".
 
 use crate::cgpu;
+use crate::config::Config;
 use crate::error::Error;
-use crate::input::Config;
 use gpuslice_wire::admin::{Command, MemoryAsk};
 use gpuslice_wire::ids::ContainerId;
 use gpuslice_wire::select::GpuSelector;
@@ -15,6 +15,17 @@ use gpuslice_wire::units::{Bytes, Percent, UnitError, Weight};
 
 /// Prefix of our annotations.
 const PREFIX: &str = "gpuslice.io/";
+
+/// Whether an annotation's key is ours, or was probably meant to be: `GPUslice.io/memory`. One that
+/// looks ours and is not is refused as unknown.
+pub(crate) fn looks_ours(key: &[u8]) -> bool {
+    let (ours, key) = (PREFIX.as_bytes(), key.trim_ascii());
+    let name = &ours[..ours.len() - 1];
+    key.eq_ignore_ascii_case(name)
+        || key
+            .get(..ours.len())
+            .is_some_and(|start| start.eq_ignore_ascii_case(ours))
+}
 
 /// A well-formed wish for a slice.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,10 +50,7 @@ impl Ask {
     /// # Errors
     /// [`Error::Ask`] for the first malformed value.
     pub fn of(config: &Config, allow_cgpu_disable: bool) -> Result<Option<Ask>, Error> {
-        let ours: Vec<(&str, &str)> = config
-            .annotations()
-            .filter_map(|(key, value)| key.strip_prefix(PREFIX).map(|key| (key, value)))
-            .collect();
+        let ours: Vec<(&str, &str)> = config.annotations().collect();
         if ours.is_empty() {
             cgpu::ask(config, allow_cgpu_disable)
         } else {
@@ -69,9 +77,8 @@ fn from_annotations(ours: &[(&str, &str)]) -> Result<Ask, Error> {
     let (mut memory, mut weight, mut share) = (None, None, None);
     let (mut high, mut gpus, mut name) = (false, Selector::EMPTY, Name::EMPTY);
     for &(key, value) in ours {
-        let bad =
-            |why: &dyn ToString| Error::ask(&format!("{PREFIX}{key}"), value, why.to_string());
-        match key {
+        let bad = |why: &dyn ToString| Error::ask(key, value, why.to_string());
+        match key.strip_prefix(PREFIX).unwrap_or_default() {
             "memory" => memory = Some(size(value).map_err(|why| bad(&why))?),
             "weight" => weight = Some(value.parse().map_err(|why: UnitError| bad(&why))?),
             "share" => share = Some(value.parse().map_err(|why: UnitError| bad(&why))?),
@@ -163,14 +170,22 @@ mod tests {
             r#""gpuslice.io/memory":"1GiB","gpuslice.io/gpus":"x""#,
             r#""gpuslice.io/memory":"1GiB","gpuslice.io/priority":"1""#,
             r#""gpuslice.io/memroy":"1GiB""#,
+            r#""gpuslice.io/":"1GiB""#,
+            r#""gpuslice.io":"1GiB""#,
+            r#""GPUslice.io/memory":"1GiB""#,
+            r#""gpuslice.io/Memory":"1GiB""#,
+            r#"" gpuslice.io/memory":"1GiB""#,
+            r#""gpuslice\u002eio/memory":"""#,
+            r#""gpuslice.io/memory":"1GiB","gpuslice.io/\u001b[2J\u202e\n":"1""#,
             r#""gpuslice.io/memory":"1GiB","gpuslice.io/name":"a\nb""#,
         ];
         for annotations in bad {
             let error = ask(annotations).expect_err(annotations).to_string();
             assert!(
-                error.contains("gpuslice.io/") && !error.contains('\n'),
+                error.to_ascii_lowercase().contains("gpuslice.io"),
                 "{error}"
             );
+            assert!(!error.contains(['\n', '\u{1b}', '\u{202e}']), "{error}");
         }
     }
 }

@@ -5,8 +5,8 @@
 //! (Alibaba's documentation shows these outputs). Without the first variable nothing is asked for.
 
 use crate::ask::{Ask, selector};
+use crate::config::Config;
 use crate::error::Error;
-use crate::input::Config;
 use gpuslice_wire::admin::MemoryAsk;
 use gpuslice_wire::text::{Name, Selector};
 use gpuslice_wire::units::Weight;
@@ -24,7 +24,7 @@ const NVIDIA: &str = "NVIDIA_VISIBLE_DEVICES";
 /// # Errors
 /// [`Error::Ask`] for a malformed value, also for an opt-out the node does not allow.
 pub(crate) fn ask(config: &Config, allow_disable: bool) -> Result<Option<Ask>, Error> {
-    let Some(part) = config.variable(CONTAINER) else {
+    let Some(part) = config.variable(CONTAINER)? else {
         return Ok(None);
     };
     if disabled(config, allow_disable)? {
@@ -37,7 +37,7 @@ pub(crate) fn ask(config: &Config, allow_disable: bool) -> Result<Option<Ask>, E
             "the GPU's memory in GiB is missing beside the container's",
         )
     };
-    let whole = config.variable(DEVICE).ok_or_else(missing)?;
+    let whole = config.variable(DEVICE)?.ok_or_else(missing)?;
     let (part, whole) = (gib(CONTAINER, part)?, gib(DEVICE, whole)?);
     if part > whole {
         return Err(Error::ask(
@@ -46,7 +46,7 @@ pub(crate) fn ask(config: &Config, allow_disable: bool) -> Result<Option<Ask>, E
             "more than the GPU has",
         ));
     }
-    let weight = match config.variable(WEIGHT) {
+    let weight = match config.variable(WEIGHT)? {
         None => Weight::ONE,
         Some(text) => text.parse().map_err(|why| Error::ask(WEIGHT, text, why))?,
     };
@@ -85,7 +85,7 @@ fn gib(key: &str, text: &str) -> Result<u32, Error> {
 }
 
 fn flag(config: &Config, key: &str) -> Result<Option<bool>, Error> {
-    match config.variable(key) {
+    match config.variable(key)? {
         None | Some("") => Ok(None),
         Some("1" | "true") => Ok(Some(true)),
         Some("0" | "false") => Ok(Some(false)),
@@ -95,13 +95,11 @@ fn flag(config: &Config, key: &str) -> Result<Option<bool>, Error> {
 
 /// The GPUs to slice: cGPU's own list, else those NVIDIA's variable makes visible.
 fn gpus(config: &Config) -> Result<Selector, Error> {
-    let named = |key: &'static str| {
-        config
-            .variable(key)
-            .filter(|text| !text.is_empty())
-            .map(|text| (key, text))
+    let named = |key: &'static str| -> Result<_, Error> {
+        let text = config.variable(key)?.filter(|text| !text.is_empty());
+        Ok(text.map(|text| (key, text)))
     };
-    let (key, text) = match named(GPUS).or_else(|| named(NVIDIA)) {
+    let (key, text) = match named(GPUS)?.or(named(NVIDIA)?) {
         None => return Ok(Selector::EMPTY),
         Some((NVIDIA, "none" | "void")) => return Ok(Selector::EMPTY),
         Some(found) => found,
@@ -168,6 +166,8 @@ mod tests {
             "ALIYUN_COM_GPU_MEM_CONTAINER=4 ALIYUN_COM_GPU_MEM_DEV=15 ALIYUN_COM_GPU_SCHD_WEIGHT=0",
             "ALIYUN_COM_GPU_MEM_CONTAINER=4 ALIYUN_COM_GPU_MEM_DEV=15 ALIYUN_COM_GPU_HIGH_PRIO=yes",
             "ALIYUN_COM_GPU_MEM_CONTAINER=4 ALIYUN_COM_GPU_MEM_DEV=15 NVIDIA_VISIBLE_DEVICES=x",
+            "ALIYUN_COM_GPU_MEM_CONTAINER=4 ALIYUN_COM_GPU_MEM_CONTAINER=8 ALIYUN_COM_GPU_MEM_DEV=15",
+            "ALIYUN_COM_GPU_MEM_CONTAINER=4 ALIYUN_COM_GPU_MEM_DEV=15 ALIYUN_COM_GPU_MEM_DEV=4",
         ] {
             assert!(asked(bad, false).is_err(), "{bad}");
         }

@@ -14,7 +14,7 @@ pub enum Error {
     Ask {
         /// Annotation or variable.
         key: String,
-        /// What it says, shortened and escaped.
+        /// What it says, shortened.
         value: String,
         /// What is wrong with it.
         why: String,
@@ -39,35 +39,54 @@ impl Error {
         move |source| Error::Mount { doing, source }
     }
 
-    /// A malformed wish; the value is shown escaped and cut, since an image wrote it.
+    /// A malformed wish; what an image may have written is cut.
     pub(crate) fn ask(key: &str, value: &str, why: impl ToString) -> Error {
-        let value: String = value.escape_debug().take(64).collect();
         Error::Ask {
-            key: key.into(),
-            value,
+            key: key.chars().take(64).collect(),
+            value: value.chars().take(64).collect(),
             why: why.to_string(),
         }
     }
 }
 
-impl fmt::Display for Error {
+/// Most of a message that is shown, characters.
+const SHOWN_MAX: usize = 500;
+
+/// Text that others had a hand in, fit for a log and a terminal: on one line, no control
+/// characters, none that change the direction of what follows, and not endless.
+struct Plain(String);
+
+impl fmt::Display for Plain {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Error::Usage(why) => write!(
-                f,
-                "{why}; usage: gpuslice-hook [--runtime-dir DIR] [--allow-cgpu-disable] createRuntime|prestart|poststop"
-            ),
-            Error::Input(why) => write!(f, "the runtime gave no usable container: {why}"),
-            Error::Ask { key, value, why } => write!(f, "{key}={value}: {why}"),
-            Error::Daemon(why) => write!(
-                f,
-                "this container asks for a GPU slice, but {why}; is gpusliced running?"
-            ),
-            Error::Denied(why) => write!(f, "no GPU slice: {why}"),
-            Error::Mount { doing, source } => {
-                write!(f, "putting the slice into the container: {doing}: {source}")
+        for c in self.0.chars().take(SHOWN_MAX) {
+            let directs = matches!(c, '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}');
+            match c.is_control() || directs {
+                true => write!(f, "{}", c.escape_unicode())?,
+                false => write!(f, "{c}")?,
             }
         }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = match self {
+            Error::Usage(why) => format!(
+                "{why}; usage: gpuslice-hook [--runtime-dir DIR] [--allow-cgpu-disable] \
+                 [createRuntime|prestart|poststop]"
+            ),
+            Error::Input(why) => format!("the runtime gave no usable container: {why}"),
+            Error::Ask { key, value, why } => format!("{key}={value}: {why}"),
+            Error::Daemon(why) => {
+                format!("this container asks for a GPU slice, but {why}; is gpusliced running?")
+            }
+            Error::Denied(why) => format!("no GPU slice: {why}"),
+            Error::Mount { doing, source } => {
+                format!("putting the slice into the container: {doing}: {source}")
+            }
+        };
+        Plain(text).fmt(f)
     }
 }
 

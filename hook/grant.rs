@@ -3,7 +3,7 @@
 
 use crate::ask::Ask;
 use crate::error::Error;
-use crate::sys;
+use crate::sys::socket;
 use gpuslice_wire::admin::{Answer, Command};
 use gpuslice_wire::frame::{RequestId, decode, encode};
 use gpuslice_wire::ids::ContainerId;
@@ -88,13 +88,15 @@ fn exchange(runtime_dir: &Path, command: &Command) -> Result<Answer, Error> {
         Error::Daemon(format!("{what} {}: {why}", path.display()))
     };
     let deadline = Duration::from_nanos(HOOK_DEADLINE_NS);
-    let socket = sys::connect(&path, deadline).map_err(|error| failed("connecting to", error))?;
+    let daemon =
+        socket::connect(&path, deadline).map_err(|error| failed("connecting to", error))?;
     let mut buffer = [0u8; FRAME_BYTES_MAX];
     let unusable =
         |why: &dyn ToString| Error::Daemon(format!("{}: {}", path.display(), why.to_string()));
     let len = encode(RequestId(1), command, &mut buffer).map_err(|why| unusable(&why))?;
-    sys::send(&socket, &buffer[..len]).map_err(|error| failed("asking", error))?;
-    let len = sys::receive(&socket, &mut buffer).map_err(|error| failed("waiting for", error))?;
+    socket::send(&daemon, &buffer[..len]).map_err(|error| failed("asking", error))?;
+    let len =
+        socket::receive(&daemon, &mut buffer).map_err(|error| failed("waiting for", error))?;
     decode(&buffer[..len])
         .map(|(_, answer)| answer)
         .map_err(|why| unusable(&why))

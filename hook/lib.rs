@@ -16,46 +16,74 @@ mod apply;
 mod args;
 mod ask;
 mod cgpu;
+mod claim;
+mod config;
+mod cover;
 mod error;
 mod grant;
-mod input;
+mod json;
+mod place;
 mod plan;
+mod read;
+mod state;
 mod sys;
 
 pub use args::{Args, Stage};
 pub use ask::Ask;
+pub use config::Config;
 pub use error::Error;
-pub use input::{Config, State};
+pub use state::State;
 
 use std::io::Read;
 use std::path::Path;
 
-/// Runs the hook for one stage of one container.
+/// What a container that asks for a slice may take of its runtime's time, seconds. Waits for the
+/// daemon have their own, shorter limits; this one is for volumes that do not answer.
+const DEADLINE_S: u32 = 2;
+
+/// Runs the hook for one stage of one container. It is what a process of its own does: descriptors
+/// from 3 up are closed, a deadline ends the process.
 ///
 /// # Errors
 /// Whatever keeps a container that asked for a slice from getting it; its text is one line for the
 /// person who started the container.
 pub fn run(args: &Args, stdin: impl Read) -> Result<(), Error> {
+    let settled = sys::process::settle();
+    settled.map_err(|error| Error::Input(format!("settling down: {error}")))?;
     let state = State::read(stdin)?;
     let config = Config::read(Path::new(&state.bundle))?;
+    if config.is_sandbox(state.id()) {
+        return Ok(());
+    }
     let Some(ask) = Ask::of(&config, args.allow_cgpu_disable)? else {
         return Ok(());
     };
-    let container = state.container_id()?;
-    match args.stage {
-        Stage::Poststop => grant::dismiss(&args.runtime_dir, container),
+    sys::process::end_after(DEADLINE_S);
+    match state.stage_if(args.stage)? {
+        Stage::Poststop => stop(args, &state),
         Stage::CreateRuntime => start(args, &state, &config, &ask),
     }
 }
 
 fn start(args: &Args, state: &State, config: &Config, ask: &Ask) -> Result<(), Error> {
-    let container = state.container_id()?;
+    let (container, pid) = (state.container_id()?, state.host_pid()?);
     let granted = grant::admit(&args.runtime_dir, container, ask)?;
-    let mounted = plan::Plan::of(&granted)
-        .and_then(|plan| apply::apply(&plan, state.host_pid()?, &config.rootfs(&state.bundle)));
+    let noted = claim::note(&granted.dir, Path::new(&state.bundle));
+    let mounted = noted
+        .map_err(Error::mount("noting whose it is"))
+        .and_then(|()| plan::Plan::of(&granted))
+        .and_then(|plan| apply::apply(&plan, pid, &config.rootfs(&state.bundle)));
     if mounted.is_err() {
         // The container will not start; what it was promised goes back. The first error counts.
         let _ = grant::dismiss(&args.runtime_dir, container);
     }
     mounted
+}
+
+fn stop(args: &Args, state: &State) -> Result<(), Error> {
+    let container = state.container_id()?;
+    if claim::is_anothers(&args.runtime_dir, container, Path::new(&state.bundle)) {
+        return Ok(());
+    }
+    grant::dismiss(&args.runtime_dir, container)
 }

@@ -15,6 +15,8 @@ pub(crate) const TENANT_DIR: &str = "run/gpuslice";
 pub(crate) const PRELOAD_LINE: &str = "/run/gpuslice/libgpuslice.so";
 /// Name of that library, and of the merged preload file, in the tenant directory.
 pub(crate) const PRELOAD_NAME: &str = "libgpuslice.so";
+/// The loader's list of libraries every program gets, below the root.
+pub(crate) const PRELOAD_PATH: &str = "etc/ld.so.preload";
 /// Merged `/etc/ld.so.preload` on the host's side of the tenant directory.
 pub(crate) const PRELOAD_LIST: &str = "ld.so.preload";
 
@@ -133,22 +135,14 @@ impl Plan {
     }
 }
 
-/// The container's own preload list with our line at its end, once.
+/// Our line, then the container's own preload list. Ours is first: before a driver that an image
+/// preloads itself, and before anything that ends the list for a loader, such as a NUL.
 pub(crate) fn merged_preload(own: &[u8]) -> Vec<u8> {
-    let mut all = own.to_vec();
-    let ours = PRELOAD_LINE.as_bytes();
-    if own
-        .split(|byte| b" :\t\n".contains(byte))
-        .any(|word| word == ours)
-    {
-        return all;
+    let ours = format!("{PRELOAD_LINE}\n").into_bytes();
+    match own.starts_with(&ours) {
+        true => own.to_vec(),
+        false => [&ours[..], own].concat(),
     }
-    if all.last().is_some_and(|&byte| byte != b'\n') {
-        all.push(b'\n');
-    }
-    all.extend_from_slice(ours);
-    all.push(b'\n');
-    all
 }
 
 /// Whether a file of a library directory is one a cover belongs over: `libcuda.so`,
@@ -214,16 +208,19 @@ mod tests {
     #[test]
     fn preload_lists_merge() {
         let ours = format!("{PRELOAD_LINE}\n");
-        assert_eq!(merged_preload(b""), ours.as_bytes());
-        assert_eq!(
-            merged_preload(b"/a.so"),
-            format!("/a.so\n{ours}").as_bytes()
-        );
-        assert_eq!(merged_preload(ours.as_bytes()), ours.as_bytes());
-        assert_eq!(
-            merged_preload(b"\xff\n"),
-            [b"\xff\n", ours.as_bytes()].concat()
-        );
+        let merged = |own: &[u8]| merged_preload(own);
+        assert_eq!(merged(b""), ours.as_bytes());
+        assert_eq!(merged(b"/a.so"), format!("{ours}/a.so").as_bytes());
+        assert_eq!(merged(ours.as_bytes()), ours.as_bytes());
+        // Lists that mention us without loading us, or would load another driver before.
+        for own in [
+            format!("# {ours}").into_bytes(),
+            [b"\0\n", ours.as_bytes()].concat(),
+            format!("/opt/libcuda.so.1\n{ours}").into_bytes(),
+            b"\xff\n".to_vec(),
+        ] {
+            assert_eq!(merged(&own), [ours.as_bytes(), &own].concat());
+        }
     }
 
     #[test]

@@ -1,15 +1,17 @@
-//! `gpuslice-hook [--runtime-dir DIR] [--allow-cgpu-disable] createRuntime|prestart|poststop`
+//! `gpuslice-hook [--runtime-dir DIR] [--allow-cgpu-disable] [createRuntime|prestart|poststop]`
 
+use std::io::Write;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let done = gpuslice_hook::Args::parse(std::env::args().skip(1))
+    let done = gpuslice_hook::Args::parse(std::env::args_os().skip(1))
         .and_then(|args| gpuslice_hook::run(&args, std::io::stdin().lock()));
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // The runtime shows a failed hook's stderr to the person who started the container.
-            eprintln!("gpuslice: {error}");
+            // The runtime shows a failed hook's stderr to the person who started the container; if
+            // nobody listens, the exit status still says it.
+            let _ = writeln!(std::io::stderr(), "gpuslice: {error}");
             ExitCode::FAILURE
         }
     }

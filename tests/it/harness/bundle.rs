@@ -14,6 +14,9 @@ use std::time::Instant;
 /// Programs every root filesystem has in `/bin`.
 const PROGRAMS: [&str; 5] = ["cat", "ls", "true", "sleep", "sh"];
 
+/// A change of a configuration.
+type Edit = Box<dyn Fn(&mut Value)>;
+
 /// A container to be.
 pub struct Bundle {
     dir: PathBuf,
@@ -23,6 +26,8 @@ pub struct Bundle {
     annotations: BTreeMap<String, String>,
     environment: Vec<String>,
     hook_arguments: Vec<String>,
+    edits: Vec<Edit>,
+    surroundings: Option<fn() -> std::io::Result<()>>,
 }
 
 /// A static hook of this build, or `None` (said and counted) where containers cannot be tested.
@@ -61,6 +66,8 @@ impl Bundle {
             annotations: BTreeMap::new(),
             environment: vec!["PATH=/bin".into()],
             hook_arguments: vec!["--runtime-dir".into(), runtime_dir.display().to_string()],
+            edits: Vec::new(),
+            surroundings: None,
         };
         PROGRAMS
             .iter()
@@ -113,6 +120,29 @@ impl Bundle {
         self
     }
 
+    /// Changes the configuration before it is written.
+    pub fn edit(mut self, edit: impl Fn(&mut Value) + 'static) -> Bundle {
+        self.edits.push(Box::new(edit));
+        self
+    }
+
+    /// Adds a mount.
+    pub fn mount(self, destination: &str, kind: &str, source: &Path, options: &[&str]) -> Bundle {
+        let mount = json!({ "destination": destination, "type": kind, "source": source, "options": options });
+        self.edit(move |config| {
+            config["mounts"]
+                .as_array_mut()
+                .expect("a list")
+                .push(mount.clone())
+        })
+    }
+
+    /// Does something in the runtime's process before it becomes the runtime.
+    pub fn surroundings(mut self, prepare: fn() -> std::io::Result<()>) -> Bundle {
+        self.surroundings = Some(prepare);
+        self
+    }
+
     fn config(&self, hook: &Path) -> Value {
         let at = |stage: &str| {
             let mut words = vec!["gpuslice-hook".to_owned()];
@@ -122,7 +152,7 @@ impl Bundle {
         };
         let namespaces =
             ["pid", "mount", "ipc", "uts", "network"].map(|kind| json!({ "type": kind }));
-        json!({
+        let mut config = json!({
             "ociVersion": "1.0.2",
             "root": { "path": "rootfs", "readonly": false },
             "process": {
@@ -137,12 +167,18 @@ impl Bundle {
             "annotations": self.annotations,
             "hooks": { "createRuntime": at("createRuntime"), "poststop": at("poststop") },
             "linux": { "namespaces": namespaces, "cgroupsPath": format!("/gpuslice-it-{}-{}", std::process::id(), self.id) },
-        })
+        });
+        self.edits.iter().for_each(|edit| edit(&mut config));
+        config
     }
 
     fn runtime(&self) -> Command {
         let mut command = Command::new(self.runtime);
         command.arg("--root").arg(self.dir.join("state"));
+        if let Some(prepare) = self.surroundings {
+            // SAFETY: it makes system calls on constants.
+            unsafe { command.pre_exec(prepare) };
+        }
         let hybrid = Path::new("/sys/fs/cgroup/unified").is_dir();
         if self.runtime == "crun" && hybrid {
             // SAFETY: the closure only makes system calls on constants.
@@ -202,6 +238,11 @@ pub struct Running {
 }
 
 impl Running {
+    /// The runtime's process.
+    pub fn pid(&self) -> u32 {
+        self.child.as_ref().expect("a child").id()
+    }
+
     /// Waits for its end.
     pub fn end(mut self) -> Output {
         let mut child = self.child.take().expect("a child");

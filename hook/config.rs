@@ -1,0 +1,293 @@
+//! What we read of the bundle's `config.json`: the root's path, the environment, our annotations.
+
+use crate::ask::looks_ours;
+use crate::error::Error;
+use crate::json::{Bytes, Object, object};
+use crate::read::read_capped;
+use serde::de::{Error as _, IgnoredAny, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+use std::fmt;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+/// Largest `config.json`, bytes. The environment alone may have 2 MiB, the kernel's limit.
+const CONFIG_BYTES_MAX: u64 = 4 << 20;
+
+/// What a pod's sandbox is told by: the kind and the id of the sandbox, of containerd and of CRI-O.
+const SANDBOX_KEYS: [[&str; 2]; 2] = [
+    [
+        "io.kubernetes.cri.container-type",
+        "io.kubernetes.cri.sandbox-id",
+    ],
+    [
+        "io.kubernetes.cri-o.ContainerType",
+        "io.kubernetes.cri-o.SandboxID",
+    ],
+];
+
+/// What we read of `config.json`.
+#[derive(Debug, Default)]
+pub struct Config {
+    root: Option<Root>,
+    process: Option<Process>,
+    annotations: Option<Annotations>,
+}
+
+#[derive(Debug, Default)]
+struct Root {
+    path: Option<String>,
+}
+
+#[derive(Debug, Default)]
+struct Process {
+    env: Option<Vec<Bytes>>,
+}
+
+/// The annotations we look at; none of them stands twice.
+#[derive(Debug, Default)]
+struct Annotations(Vec<(String, String)>);
+
+impl Object for Config {
+    const NAMES: &'static [&'static str] = &["root", "process", "annotations"];
+    fn take<'de, A: MapAccess<'de>>(&mut self, at: usize, map: &mut A) -> Result<(), A::Error> {
+        match at {
+            0 => self.root = map.next_value()?,
+            1 => self.process = map.next_value()?,
+            _ => self.annotations = map.next_value()?,
+        }
+        Ok(())
+    }
+}
+
+impl Object for Root {
+    const NAMES: &'static [&'static str] = &["path"];
+    fn take<'de, A: MapAccess<'de>>(&mut self, _: usize, map: &mut A) -> Result<(), A::Error> {
+        self.path = map.next_value()?;
+        Ok(())
+    }
+}
+
+impl Object for Process {
+    const NAMES: &'static [&'static str] = &["env"];
+    fn take<'de, A: MapAccess<'de>>(&mut self, _: usize, map: &mut A) -> Result<(), A::Error> {
+        self.env = map.next_value()?;
+        Ok(())
+    }
+}
+
+impl<'de> Deserialize<'de> for Config {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Config, D::Error> {
+        object(deserializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Root {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Root, D::Error> {
+        object(deserializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Process {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Process, D::Error> {
+        object(deserializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Annotations {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Annotations, D::Error> {
+        struct Keys;
+        impl<'de> Visitor<'de> for Keys {
+            type Value = Annotations;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a map of strings")
+            }
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Annotations, A::Error> {
+                let mut kept: Vec<(String, String)> = Vec::new();
+                while let Some(Bytes(key)) = map.next_key()? {
+                    if !looks_ours(&key) && !is_sandbox_key(&key) {
+                        map.next_value::<IgnoredAny>()?;
+                        continue;
+                    }
+                    let not_text = |_| A::Error::custom("an annotation of ours is not UTF-8");
+                    let key = String::from_utf8(key).map_err(not_text)?;
+                    if kept.iter().any(|(known, _)| *known == key) {
+                        return Err(A::Error::custom(format!("annotation {key:?} stands twice")));
+                    }
+                    kept.push((key, map.next_value()?));
+                }
+                Ok(Annotations(kept))
+            }
+        }
+        deserializer.deserialize_map(Keys)
+    }
+}
+
+fn is_sandbox_key(key: &[u8]) -> bool {
+    let mut keys = SANDBOX_KEYS.as_flattened().iter();
+    keys.any(|known| known.as_bytes() == key)
+}
+
+impl Config {
+    /// # Errors
+    /// Missing, too large, not JSON, or one of our fields is of the wrong type.
+    pub fn read(bundle: &Path) -> Result<Config, Error> {
+        let path = bundle.join("config.json");
+        let named = path.display().to_string();
+        let file = File::open(&path).map_err(|error| Error::Input(format!("{named}: {error}")))?;
+        Config::parse(&read_capped(file, CONFIG_BYTES_MAX, &named)?)
+    }
+
+    /// # Errors
+    /// As [`Config::read`].
+    pub fn parse(bytes: &[u8]) -> Result<Config, Error> {
+        serde_json::from_slice(bytes).map_err(|error| Error::Input(format!("config.json: {error}")))
+    }
+
+    /// The root filesystem's path on the host.
+    #[must_use]
+    pub fn rootfs(&self, bundle: &str) -> PathBuf {
+        let path = self.root.as_ref().and_then(|root| root.path.as_deref());
+        Path::new(bundle).join(path.unwrap_or("rootfs"))
+    }
+
+    /// Whether container `id` is a pod's sandbox: it gets the pod's annotations too, and runs
+    /// nothing but a program that waits. Some engines copy an image's annotations, and an image
+    /// must not talk its way out of a slice; but it cannot know the id its container will have.
+    pub(crate) fn is_sandbox(&self, id: &str) -> bool {
+        SANDBOX_KEYS.iter().any(|[kind, sandbox]| {
+            self.annotation(kind) == Some("sandbox") && self.annotation(sandbox) == Some(id)
+        })
+    }
+
+    fn annotation(&self, key: &str) -> Option<&str> {
+        let mut all = self.annotations.iter().flat_map(|kept| &kept.0);
+        all.find_map(|(known, value)| (known == key).then_some(value.as_str()))
+    }
+
+    /// Annotations that are ours or look it.
+    pub(crate) fn annotations(&self) -> impl Iterator<Item = (&str, &str)> {
+        let kept = self.annotations.iter().flat_map(|kept| &kept.0);
+        kept.filter(|(key, _)| looks_ours(key.as_bytes()))
+            .map(|(key, value)| (&**key, &**value))
+    }
+
+    /// A variable of the container's environment.
+    ///
+    /// # Errors
+    /// It stands twice with different values, of which C programs see the first and most others
+    /// the last; or it is not UTF-8.
+    pub(crate) fn variable(&self, name: &str) -> Result<Option<&str>, Error> {
+        let process = self.process.as_ref();
+        let all = process
+            .and_then(|process| process.env.as_deref())
+            .unwrap_or(&[]);
+        let value = |entry: &'_ Bytes| {
+            entry
+                .0
+                .strip_prefix(name.as_bytes())?
+                .strip_prefix(b"=")
+                .map(<[u8]>::len)
+        };
+        let mut found: Option<&[u8]> = None;
+        for entry in all {
+            let Some(len) = value(entry) else { continue };
+            let value = &entry.0[entry.0.len() - len..];
+            if found.is_some_and(|first| first != value) {
+                let shown = String::from_utf8_lossy(value);
+                return Err(Error::ask(
+                    name,
+                    &shown,
+                    "stands twice with different values",
+                ));
+            }
+            found = Some(value);
+        }
+        let text = |value| {
+            let shown = String::from_utf8_lossy(value);
+            std::str::from_utf8(value).map_err(|_| Error::ask(name, &shown, "is not UTF-8"))
+        };
+        found.map(text).transpose()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &[u8]) -> Result<Config, Error> {
+        Config::parse(text)
+    }
+
+    #[test]
+    fn configurations() {
+        let text = br#"{"root":{"path":"r"},"process":{"env":["A=1","AB=3"]},
+                        "annotations":{"x":"y","gpuslice.io/a":"b"},"hooks":{}}"#;
+        let config = parse(text).expect("valid");
+        assert_eq!(config.variable("A").expect("plain"), Some("1"));
+        assert_eq!(config.variable("B").expect("plain"), None);
+        assert_eq!(config.rootfs("/b"), Path::new("/b/r"));
+        let annotations: Vec<_> = config.annotations().collect();
+        assert_eq!(annotations, [("gpuslice.io/a", "b")]);
+        for plain in ["{}", r#"{"annotations":null,"process":null,"root":null}"#] {
+            assert!(parse(plain.as_bytes()).is_ok(), "{plain}");
+        }
+    }
+
+    #[test]
+    fn what_two_readers_would_read_differently() {
+        for bad in [
+            &br#"{"annotations":{"gpuslice.io/a":"1","gpuslice.io/a":"2"}}"#[..],
+            br#"{"annotations":{"gpuslice.io/a":"1"},"annotations":{}}"#,
+            br#"{"annotations":{},"Annotations":{"gpuslice.io/a":"1"}}"#,
+            b"{\"annotation\xc5\xbf\":{\"gpuslice.io/a\":\"1\"}}",
+            br#"{"process":{"env":[]},"process":{}}"#,
+            br#"{"process":{"env":[],"env":[]}}"#,
+            br#"{"process":{"ENV":[]}}"#,
+            br#"{"root":{"path":"a"},"root":{"path":"b"}}"#,
+            br#"{"root":{"path":"a","path":"b"}}"#,
+            br#"{"annotations":{"gpuslice.io/a":1}}"#,
+            b"{\"annotations\":{\"gpuslice.io/\xff\":\"1\"}}",
+            br#"{"process":{"env":"A"}}"#,
+            br#"{"root":"r"}"#,
+            b"{} {}",
+            b"nul",
+        ] {
+            assert!(parse(bad).is_err(), "{}", String::from_utf8_lossy(bad));
+        }
+        let twice = parse(br#"{"process":{"env":["A=1","B=1","A=2","B=1"]}}"#).expect("valid");
+        assert!(twice.variable("A").is_err());
+        assert_eq!(twice.variable("B").expect("the same"), Some("1"));
+    }
+
+    /// What runtimes put up with, we put up with in a container that asks for nothing.
+    #[test]
+    fn what_is_not_ours_may_be_anything() {
+        for odd in [
+            &b"{\"process\":{\"env\":[\"LANG=\xff\",\"A=1\",\"X\"]}}"[..],
+            br#"{"process":{"env":["X=\ud800","A=1"]}}"#,
+            br#"{"process":{"env":["A=1"]},"annotations":{"a":"1","a":"2"}}"#,
+            b"{\"process\":{\"env\":[\"A=1\"]},\"annotations\":{\"\xfe\":\"\xff\"}}",
+        ] {
+            let shown = String::from_utf8_lossy(odd);
+            let config = parse(odd).unwrap_or_else(|error| panic!("{shown}: {error}"));
+            assert_eq!(config.variable("A").expect("plain"), Some("1"), "{shown}");
+            assert_eq!(config.annotations().count(), 0, "{shown}");
+        }
+        let long = "x".repeat(2 << 20);
+        assert!(parse(format!(r#"{{"process":{{"env":["X={long}"]}}}}"#).as_bytes()).is_ok());
+    }
+
+    #[test]
+    fn sandboxes_prove_it_by_their_id() {
+        let of = |kind: &str, kind_is: &str, id: &str, id_is: &str| {
+            let text = format!(r#"{{"annotations":{{"{kind}":"{kind_is}","{id}":"{id_is}"}}}}"#);
+            parse(text.as_bytes()).expect("valid").is_sandbox("abc")
+        };
+        for [kind, id] in SANDBOX_KEYS {
+            assert!(of(kind, "sandbox", id, "abc"));
+            assert!(!of(kind, "container", id, "abc"));
+            assert!(!of(kind, "sandbox", id, "abd"));
+            assert!(!of(kind, "sandbox", "x", "abc"));
+        }
+    }
+}

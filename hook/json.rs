@@ -1,0 +1,80 @@
+//! How we read `config.json`: as strictly as we must for what is ours, and not at all for the rest.
+//!
+//! Runtimes in Go take a key in any case (`Process` for `process`) and the last of two. Two readers of
+//! one file must not come to different conclusions, so both are refused in objects we read.
+//! What is not ours may be anything the runtime puts up with: a container that asks for nothing
+//! must not fail because of us.
+
+use serde::de::{Deserialize, Deserializer, Error, IgnoredAny, MapAccess, Visitor};
+use std::fmt;
+use std::marker::PhantomData;
+
+/// A string's bytes, whether or not they are UTF-8.
+#[derive(Debug)]
+pub(crate) struct Bytes(pub Vec<u8>);
+
+impl<'de> Deserialize<'de> for Bytes {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Bytes, D::Error> {
+        struct Text;
+        impl Visitor<'_> for Text {
+            type Value = Bytes;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a string")
+            }
+            fn visit_bytes<E: Error>(self, bytes: &[u8]) -> Result<Bytes, E> {
+                Ok(Bytes(bytes.to_vec()))
+            }
+        }
+        deserializer.deserialize_bytes(Text)
+    }
+}
+
+/// An object of which we read some fields.
+pub(crate) trait Object: Default {
+    /// Their names.
+    const NAMES: &'static [&'static str];
+    /// Reads the value of the field `NAMES[at]`.
+    fn take<'de, A: MapAccess<'de>>(&mut self, at: usize, map: &mut A) -> Result<(), A::Error>;
+}
+
+/// Reads an object.
+pub(crate) fn object<'de, T: Object, D: Deserializer<'de>>(deserializer: D) -> Result<T, D::Error> {
+    struct Fields<T>(PhantomData<T>);
+    impl<'de, T: Object> Visitor<'de> for Fields<T> {
+        type Value = T;
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            write!(f, "an object with {}", T::NAMES.join(", "))
+        }
+        fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<T, A::Error> {
+            let (mut all, mut seen) = (T::default(), 0u32);
+            while let Some(Bytes(key)) = map.next_key()? {
+                let Some(at) = T::NAMES.iter().position(|name| folded(&key) == *name) else {
+                    map.next_value::<IgnoredAny>()?;
+                    continue;
+                };
+                let name = T::NAMES[at];
+                if key != name.as_bytes() {
+                    return Err(A::Error::custom(format!("{name:?} is written otherwise")));
+                }
+                if seen & 1 << at != 0 {
+                    return Err(A::Error::custom(format!("{name:?} stands twice")));
+                }
+                seen |= 1 << at;
+                all.take(at, &mut map)?;
+            }
+            Ok(all)
+        }
+    }
+    deserializer.deserialize_map(Fields(PhantomData))
+}
+
+/// A key as Go compares it: without regard to case, where two characters outside ASCII are cases of
+/// letters within it.
+fn folded(key: &[u8]) -> String {
+    let fold = |c: char| match c {
+        '\u{17f}' => 's',
+        '\u{212a}' => 'k',
+        other => other.to_ascii_lowercase(),
+    };
+    String::from_utf8_lossy(key).chars().map(fold).collect()
+}

@@ -1,0 +1,161 @@
+//! Where in a container something may be mounted, and what may be made there for it.
+//!
+//! Everything is opened below the root's descriptor, with links resolved as inside the container,
+//! and one component at a time. What exists is used wherever it is: a mount changes nothing of
+//! what it covers. What has to be *made* could land on a file system that is not the container's
+//! own, so:
+//! - a file is made on the root's own mount only, never in a volume, where it would stay behind
+//!   and be seen by others;
+//! - a directory is also made in what the configuration mounts at that very place (`/run` and
+//!   `/dev` often are), but never where an image's link leads to, such as `/sys`;
+//! - nothing is made in a directory that is the host's own.
+
+use crate::sys::file::{self, CONTAINER, PLAIN, Status, name, openat2};
+use crate::sys::mount::{self, MountId};
+use crate::sys::process::as_owner;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+/// Directories of the host that a container may have been given, with the parents of our mounts.
+const HOST_DIRS: [&str; 3] = ["/", "/run", "/dev"];
+
+/// The host's own directories, noted before the container is entered.
+pub(crate) struct Host(Vec<(u64, u64)>);
+
+impl Host {
+    /// Notes them; one that the host lacks cannot be given away.
+    pub fn note() -> io::Result<Host> {
+        let mut noted = Vec::new();
+        for dir in HOST_DIRS {
+            match file::open_dir(Path::new(dir)) {
+                Ok(dir) => noted.push(file::status(&dir)?.identity),
+                // Missing, or a link as `/var/run` may be.
+                Err(_) if dir != "/" => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(Host(noted))
+    }
+
+    fn owns(&self, dir: &Status) -> bool {
+        self.0.contains(&dir.identity)
+    }
+}
+
+/// A container's root directory in its mount namespace, which we are in.
+pub(crate) struct Root {
+    dir: OwnedFd,
+    mount: MountId,
+    host: Host,
+    /// The container's root is the host's.
+    hosts: bool,
+}
+
+impl Root {
+    /// Opens it by its path on the host.
+    pub fn open(path: &Path, host: Host) -> io::Result<Root> {
+        let dir = file::open_dir(path)?;
+        let mount = mount::id_of(&dir)?;
+        let hosts = host.owns(&file::status(&dir)?);
+        Ok(Root {
+            dir,
+            mount,
+            host,
+            hosts,
+        })
+    }
+
+    /// Opens what is at a path, links leading where they lead in the container.
+    pub fn open_at(&self, path: &str, flags: i32) -> io::Result<OwnedFd> {
+        openat2(&self.dir, &name(path)?, flags, CONTAINER)
+    }
+
+    /// Opens a directory, making what is missing.
+    pub fn directory(&self, path: &str) -> io::Result<OwnedFd> {
+        let flags = libc::O_PATH | libc::O_DIRECTORY;
+        match self.open_at(path, flags) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            found => return found,
+        }
+        let (parent_path, last) = path.rsplit_once('/').unwrap_or((".", path));
+        let parent = match parent_path {
+            "." => self.open_at(".", flags)?,
+            _ => self.directory(parent_path)?,
+        };
+        if !self.is_own(&parent)? && !self.is_volume_at(&parent, parent_path)? {
+            return Err(not_here(parent_path, last));
+        }
+        let last = name(last)?;
+        make(&parent, || file::mkdirat(&parent, &last))?;
+        self.open_at(path, flags)
+    }
+
+    /// Opens (making it if missing) the file or directory a mount goes onto.
+    pub fn target(&self, path: &str, is_directory: bool) -> io::Result<OwnedFd> {
+        if is_directory {
+            return self.directory(path);
+        }
+        let (parent, last) = path.rsplit_once('/').unwrap_or((".", path));
+        self.file(&self.directory(parent)?, parent, last)
+    }
+
+    /// A regular file of that very directory, made empty if missing; a link is refused.
+    pub fn file(&self, parent: &OwnedFd, parent_path: &str, last: &str) -> io::Result<OwnedFd> {
+        if let Some(found) = existing(parent, last)? {
+            return Ok(found);
+        }
+        if !self.is_own(parent)? {
+            return Err(not_here(parent_path, last));
+        }
+        let flags = libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW | libc::O_WRONLY;
+        let name = name(last)?;
+        make(parent, || openat2(parent, &name, flags, PLAIN).map(drop))?;
+        existing(parent, last)?.ok_or(io::ErrorKind::NotFound.into())
+    }
+
+    /// Whether a file can be made in a directory: it is on the container's own file system.
+    pub fn is_own(&self, dir: &OwnedFd) -> io::Result<bool> {
+        Ok(!self.hosts && mount::id_of(dir)? == self.mount)
+    }
+
+    /// Whether a directory is in a mount that the container's configuration put at this path.
+    fn is_volume_at(&self, dir: &OwnedFd, path: &str) -> io::Result<bool> {
+        let flags = libc::O_PATH | libc::O_DIRECTORY;
+        let Ok(plain) = openat2(&self.dir, &name(path)?, flags, PLAIN) else {
+            return Ok(false);
+        };
+        let (plain, dir) = (file::status(&plain)?, file::status(dir)?);
+        Ok(plain.identity == dir.identity && !self.host.owns(&dir))
+    }
+}
+
+/// A regular file that is there under its own name, held but not opened: opening an image's device
+/// file would already do something to the host.
+pub(crate) fn existing(parent: &OwnedFd, last: &str) -> io::Result<Option<OwnedFd>> {
+    let flags = libc::O_PATH | libc::O_NOFOLLOW;
+    match openat2(parent, &name(last)?, flags, PLAIN) {
+        Ok(found) if file::status(&found)?.regular => Ok(Some(found)),
+        Ok(_) => Err(io::Error::other("not a regular file")),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Makes something, if need be as whoever the directory belongs to.
+fn make(parent: &OwnedFd, act: impl Fn() -> io::Result<()>) -> io::Result<()> {
+    match act() {
+        Err(error) if error.raw_os_error() == Some(libc::EOVERFLOW) => {
+            as_owner(file::status(parent)?.owner, act)
+        }
+        done => done,
+    }
+}
+
+fn not_here(parent: &str, last: &str) -> io::Error {
+    let parent = parent.trim_start_matches('.');
+    io::Error::other(format!(
+        "nothing is made in the container's /{parent}, which is a volume or the host's own; \
+         put an empty {last} there or mount it elsewhere"
+    ))
+}

@@ -1,0 +1,15 @@
+//! Reading of inputs that others write: capped.
+
+use crate::error::Error;
+use std::io::Read;
+
+/// Reads at most `max` bytes; more is an error, not a cut.
+pub(crate) fn read_capped(from: impl Read, max: u64, what: &str) -> Result<Vec<u8>, Error> {
+    let mut bytes = Vec::new();
+    let read = from.take(max + 1).read_to_end(&mut bytes);
+    read.map_err(|error| Error::Input(format!("{what}: {error}")))?;
+    if bytes.len() as u64 > max {
+        return Err(Error::Input(format!("{what} is larger than {max} bytes")));
+    }
+    Ok(bytes)
+}

@@ -1,0 +1,80 @@
+//! This process: its namespaces, rights and time.
+
+use super::{owned, result};
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
+
+/// Makes us independent of what the runtime happened to start us with: its open descriptors, its
+/// file mode mask (a list made under 077 would be unreadable for a container's users, and its
+/// loader would ignore it in silence). Nobody else's process may look into ours.
+pub(crate) fn settle() -> io::Result<()> {
+    // SAFETY: umask takes and returns a number.
+    unsafe { libc::umask(0o022) };
+    // SAFETY: nothing above standard error is open that this program has opened.
+    result(unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, 0) })?;
+    // SAFETY: five numbers.
+    result(unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0) }.into()).map(drop)
+}
+
+/// The kernel ends us after this many seconds, wherever we hang (a volume whose server does not
+/// answer, for example). A signal with a handler would not get us out of such a wait.
+pub(crate) fn end_after(seconds: u32) {
+    // SAFETY: the default action for a signal; two system calls without pointers.
+    unsafe {
+        libc::signal(libc::SIGALRM, libc::SIG_DFL);
+        libc::alarm(seconds);
+    }
+}
+
+/// The mount namespace of a live process, if it is not our own. The pid is pinned while we look.
+pub(crate) fn mount_namespace(pid: i32) -> io::Result<File> {
+    // SAFETY: pidfd_open takes two integers.
+    let pinned = owned(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) })?;
+    let theirs = File::open(format!("/proc/{pid}/ns/mnt"))?;
+    let mut poll = libc::pollfd {
+        fd: pinned.as_raw_fd(),
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    // SAFETY: one pollfd of ours, no waiting.
+    if result(unsafe { libc::poll(&mut poll, 1, 0) }.into())? != 0 {
+        return Err(io::Error::other("the container's process has ended"));
+    }
+    let ours = fs::metadata("/proc/self/ns/mnt")?;
+    let same = theirs
+        .metadata()
+        .map(|meta| (meta.dev(), meta.ino()) == (ours.dev(), ours.ino()))?;
+    if same {
+        return Err(io::Error::other(
+            "the container has no mount namespace of its own",
+        ));
+    }
+    Ok(theirs)
+}
+
+/// Enters a mount namespace; the process has one thread.
+pub(crate) fn enter(namespace: &File) -> io::Result<()> {
+    // SAFETY: setns changes only this single-threaded process.
+    result(unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNS) }.into()).map(drop)
+}
+
+/// Does something with files as another user. A file system of a container's user namespace takes
+/// nothing of a user whom that namespace does not know.
+pub(crate) fn as_owner<T>(
+    (user, group): (u32, u32),
+    act: impl FnOnce() -> io::Result<T>,
+) -> io::Result<T> {
+    // SAFETY: numbers; only this thread's file system identity changes.
+    let before = unsafe { (libc::setfsgid(group), libc::setfsuid(user)) };
+    let done = act();
+    // SAFETY: as above; back to what they were.
+    unsafe {
+        (
+            libc::setfsuid(before.1 as u32),
+            libc::setfsgid(before.0 as u32),
+        )
+    };
+    done
+}

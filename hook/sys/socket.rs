@@ -1,0 +1,94 @@
+//! One exchange with the daemon over a SOCK_SEQPACKET socket, every wait with a deadline.
+
+use super::{owned, result};
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::time::Duration;
+
+/// A connected socket on which every wait ends after `deadline`. Whoever listens is root or the
+/// user we are: what the daemon answers is mounted.
+pub(crate) fn connect(path: &Path, deadline: Duration) -> io::Result<OwnedFd> {
+    let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
+    // SAFETY: socket takes three integers.
+    let socket = owned(unsafe { libc::socket(libc::AF_UNIX, kind, 0) }.into())?;
+    limit_waits(&socket, deadline)?;
+    // SAFETY: all-zero is a valid sockaddr_un.
+    let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
+    address.sun_family = libc::AF_UNIX as u16;
+    let bytes = path.as_os_str().as_bytes();
+    if bytes.len() >= address.sun_path.len() {
+        return Err(io::Error::other("the path is too long for a socket"));
+    }
+    for (to, from) in address.sun_path.iter_mut().zip(bytes) {
+        *to = *from as libc::c_char;
+    }
+    let size = size_of::<libc::sockaddr_un>() as u32;
+    // SAFETY: `address` lives through the call, `size` is its size.
+    result(unsafe { libc::connect(socket.as_raw_fd(), (&raw const address).cast(), size) }.into())?;
+    let listener = listener(&socket)?;
+    // SAFETY: no arguments.
+    if listener != 0 && listener != unsafe { libc::geteuid() } {
+        return Err(io::Error::other("another user listens there"));
+    }
+    Ok(socket)
+}
+
+fn limit_waits(socket: &OwnedFd, deadline: Duration) -> io::Result<()> {
+    let time = libc::timeval {
+        tv_sec: deadline.as_secs() as i64,
+        tv_usec: deadline.subsec_micros().into(),
+    };
+    for option in [libc::SO_RCVTIMEO, libc::SO_SNDTIMEO] {
+        let (value, size) = ((&raw const time).cast(), size_of::<libc::timeval>() as u32);
+        let fd = socket.as_raw_fd();
+        // SAFETY: `time` lives through the call, `size` is its size.
+        let set = unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, option, value, size) };
+        result(set.into())?;
+    }
+    Ok(())
+}
+
+/// The user who listens on the other side.
+fn listener(socket: &OwnedFd) -> io::Result<libc::uid_t> {
+    let mut peer = libc::ucred {
+        pid: 0,
+        uid: libc::uid_t::MAX,
+        gid: libc::gid_t::MAX,
+    };
+    let mut size = size_of::<libc::ucred>() as u32;
+    let (fd, to, option) = (
+        socket.as_raw_fd(),
+        (&raw mut peer).cast(),
+        libc::SO_PEERCRED,
+    );
+    // SAFETY: `peer` and `size` live through the call, `size` is peer's.
+    let got = unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, option, to, &raw mut size) };
+    result(got.into()).map(|_| peer.uid)
+}
+
+/// Sends one frame.
+pub(crate) fn send(socket: &OwnedFd, frame: &[u8]) -> io::Result<()> {
+    let (data, len) = (frame.as_ptr().cast(), frame.len());
+    // SAFETY: `frame` is `len` readable bytes.
+    let sent = unsafe { libc::send(socket.as_raw_fd(), data, len, libc::MSG_NOSIGNAL) };
+    if sent < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
+}
+
+/// Receives one frame; its length.
+pub(crate) fn receive(socket: &OwnedFd, buffer: &mut [u8]) -> io::Result<usize> {
+    let (data, len) = (buffer.as_mut_ptr().cast(), buffer.len());
+    // SAFETY: `buffer` is `len` writable bytes.
+    let got = unsafe { libc::recv(socket.as_raw_fd(), data, len, libc::MSG_TRUNC) };
+    match usize::try_from(got) {
+        Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
+        Ok(got) if got <= len => Ok(got),
+        Ok(_) => Err(io::Error::other("an oversized frame")),
+        Err(_) => Err(io::Error::last_os_error()),
+    }
+}

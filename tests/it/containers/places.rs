@@ -1,0 +1,294 @@
+//! Where a slice is put: read-only roots, user namespaces, shared mounts; and what is never
+//! touched for it: volumes and the host's own directories.
+
+use crate::harness::bundle::{Bundle, complaint, hook, printed};
+use crate::harness::eventually;
+use crate::harness::node::Node;
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, unshare};
+use nix::sys::stat::{Mode, umask};
+use serde_json::json;
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+
+const MEMORY: (&str, &str) = ("gpuslice.io/memory", "1GiB");
+const MOUNTS: [&str; 2] = ["/bin/cat", "/proc/self/mountinfo"];
+const LIBRARIES: &str = "lib/x86_64-linux-gnu";
+
+fn asking(node: &Node, id: &str, runtime: &'static str) -> Bundle {
+    Bundle::new(node.root(), id, runtime, node.runtime_dir())
+        .annotation(MEMORY.0, MEMORY.1)
+        .command(&MOUNTS)
+}
+
+/// Mount points a container saw.
+fn points(mountinfo: &str) -> Vec<&str> {
+    let lines = mountinfo.lines();
+    lines.filter_map(|line| line.split(' ').nth(4)).collect()
+}
+
+/// A volume with nothing in it.
+fn volume(node: &Node, name: &str) -> PathBuf {
+    let dir = node.root().join(name);
+    fs::create_dir(&dir).expect("a volume");
+    dir
+}
+
+fn names(dir: &Path) -> Vec<String> {
+    let entries = fs::read_dir(dir).expect("a directory");
+    let mut names: Vec<String> = entries
+        .map(|entry| {
+            entry
+                .expect("an entry")
+                .file_name()
+                .to_string_lossy()
+                .into_owned()
+        })
+        .collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn a_read_only_root() {
+    for runtime in ["runc", "crun"] {
+        let Some(hook) = hook("a_read_only_root", runtime) else {
+            continue;
+        };
+        let node = Node::start();
+        let bundle = asking(&node, "ro", runtime).edit(|c| c["root"]["readonly"] = json!(true));
+        let mounts = printed(&bundle.run(&hook));
+        for point in ["/run/gpuslice", "/etc/ld.so.preload", "/dev/gpuslice-sim"] {
+            assert!(
+                points(&mounts).contains(&point),
+                "{runtime}: {point} in\n{mounts}"
+            );
+        }
+    }
+}
+
+/// The container's root is user 100000 of the host, who may own no file of the host's, and whose
+/// own file systems (`/dev` and `/run`) take no file of the host's root.
+#[test]
+fn a_user_namespace() {
+    for runtime in ["runc", "crun"] {
+        let Some(hook) = hook("a_user_namespace", runtime) else {
+            continue;
+        };
+        let node = Node::start();
+        fs::set_permissions(node.root(), fs::Permissions::from_mode(0o711)).expect("ours");
+        let mapped = json!([{ "containerID": 0, "hostID": 100_000, "size": 65_536 }]);
+        let script = "cat /proc/self/uid_map /proc/self/mountinfo /etc/ld.so.preload && ls -d /run/gpuslice/tenant.sock";
+        let bundle = asking(&node, "userns", runtime)
+            .command(&["/bin/sh", "-c", script])
+            .mount("/run", "tmpfs", Path::new("tmpfs"), &["mode=755"])
+            .edit(move |config| {
+                let linux = &mut config["linux"];
+                let namespaces = linux["namespaces"].as_array_mut().expect("a list");
+                namespaces.push(json!({ "type": "user" }));
+                (linux["uidMappings"], linux["gidMappings"]) = (mapped.clone(), mapped.clone());
+            });
+        let mounts = printed(&bundle.run(&hook));
+        assert!(mounts.contains("100000"), "{runtime}: {mounts}");
+        for point in ["/run/gpuslice", "/etc/ld.so.preload", "/dev/gpuslice-sim"] {
+            assert!(
+                points(&mounts).contains(&point),
+                "{runtime}: {point} in\n{mounts}"
+            );
+        }
+        assert!(
+            mounts.contains("/run/gpuslice/libgpuslice.so\n/run/gpuslice/tenant.sock\n"),
+            "{mounts}"
+        );
+        eventually("the slice is gone", || node.slice("userns").is_none());
+    }
+}
+
+/// As on a host run by systemd, where everything is shared.
+fn share_everything() -> std::io::Result<()> {
+    unshare(CloneFlags::CLONE_NEWNS)?;
+    let none = None::<&str>;
+    for flag in [MsFlags::MS_PRIVATE, MsFlags::MS_SHARED] {
+        mount(none, "/", none, MsFlags::MS_REC | flag, none)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn shared_mounts_carry_nothing_out() {
+    let Some(hook) = hook("shared_mounts_carry_nothing_out", "runc") else {
+        return;
+    };
+    for propagation in ["private", "rslave", "rshared"] {
+        let node = Node::start();
+        let running = asking(&node, "shared", "runc")
+            .command(&["/bin/sleep", "60"])
+            .surroundings(share_everything)
+            .edit(move |config| config["linux"]["rootfsPropagation"] = json!(propagation))
+            .start(&hook);
+        // The bundle's directory has the id in its name; the slice's mounts end in these.
+        eventually("it runs", || {
+            fs::read_dir(node.root().join("bundle/shared/state/shared")).is_ok()
+                && node.slice("shared").is_some()
+        });
+        eventually("its program runs", || {
+            let cgroup = format!("gpuslice-it-{}-shared", std::process::id());
+            fs::read_dir("/proc").expect("proc").flatten().any(|entry| {
+                let read = |name| fs::read_to_string(entry.path().join(name)).unwrap_or_default();
+                read("comm") == "sleep\n" && read("cgroup").contains(&cgroup)
+            })
+        });
+        let host = fs::read_to_string(format!("/proc/{}/mountinfo", running.pid())).expect("alive");
+        assert!(
+            host.contains(" shared:"),
+            "{propagation}: nothing is shared"
+        );
+        for name in [
+            "/run/gpuslice ",
+            "/ld.so.preload ",
+            "/gpuslice-sim ",
+            "/libcuda.so.1 ",
+        ] {
+            assert!(!host.contains(name), "{propagation}: {name} in\n{host}");
+        }
+    }
+}
+
+/// Users of other containers would see an empty preload list or driver, for good.
+#[test]
+fn volumes_get_no_stub_files() {
+    let Some(hook) = hook("volumes_get_no_stub_files", "runc") else {
+        return;
+    };
+    let node = Node::start();
+    let etc = volume(&node, "etc");
+    let with_etc = |id: &str| asking(&node, id, "runc").mount("/etc", "bind", &etc, &["rbind"]);
+    let said = complaint(&with_etc("etc1").run(&hook));
+    assert!(
+        said.contains("nothing is made in the container's /etc"),
+        "{said}"
+    );
+    assert_eq!(names(&etc), [""; 0]);
+    assert_eq!(node.slice("etc1"), None);
+    // What the message asks for is enough, and stays as it is.
+    fs::write(etc.join("ld.so.preload"), "").expect("an empty list");
+    let mounts = printed(&with_etc("etc2").run(&hook));
+    assert!(points(&mounts).contains(&"/etc/ld.so.preload"));
+    assert_eq!(fs::read(etc.join("ld.so.preload")).expect("there"), b"");
+
+    let lib = volume(&node, "lib");
+    let first = "/usr/lib/x86_64-linux-gnu";
+    let bundle = asking(&node, "lib", "runc").mount(first, "bind", &lib, &["rbind"]);
+    let mounts = printed(&bundle.run(&hook));
+    assert!(
+        mounts.contains(&format!("/{LIBRARIES}/libcuda.so.1 ")),
+        "{mounts}"
+    );
+    assert_eq!(names(&lib), [""; 0]);
+}
+
+/// `/run` often is a volume, of a read-only container in particular; an empty directory in it is
+/// all there is to see. An image's link to another volume is not followed that far.
+#[test]
+fn run_may_be_a_volume_but_not_a_link_to_one() {
+    let Some(hook) = hook("run_may_be_a_volume_but_not_a_link_to_one", "runc") else {
+        return;
+    };
+    let node = Node::start();
+    let run = volume(&node, "volume");
+    let bundle = asking(&node, "run", "runc").mount("/run", "bind", &run, &["rbind"]);
+    assert!(points(&printed(&bundle.run(&hook))).contains(&"/run/gpuslice"));
+    assert_eq!(names(&run), ["gpuslice"]);
+    assert_eq!(names(&run.join("gpuslice")), [""; 0]);
+
+    let other = volume(&node, "other");
+    let bundle = asking(&node, "link", "runc").mount("/data", "bind", &other, &["rbind"]);
+    fs::remove_dir(bundle.rootfs().join("run")).expect("empty");
+    symlink("/data", bundle.rootfs().join("run")).expect("a link");
+    let said = complaint(&bundle.run(&hook));
+    assert!(said.contains("nothing is made in"), "{said}");
+    assert_eq!(names(&other), [""; 0]);
+}
+
+#[test]
+fn the_hosts_own_directories_are_left_alone() {
+    let test = "the_hosts_own_directories_are_left_alone";
+    let Some(hook) = hook(test, "runc") else {
+        return;
+    };
+    let made = Path::new("/dev/gpuslice-sim");
+    if made.exists() {
+        crate::harness::skip(test, "this machine has a /dev/gpuslice-sim");
+        return;
+    }
+    let node = Node::start();
+    let bundle = asking(&node, "dev", "runc").edit(|config| {
+        let mounts = config["mounts"].as_array_mut().expect("a list");
+        mounts.retain(|mount| mount["destination"] != "/dev");
+        mounts.push(json!({ "destination": "/dev", "type": "bind", "source": "/dev", "options": ["rbind"] }));
+    });
+    let output = bundle.run(&hook);
+    let touched = fs::remove_dir(made).is_ok();
+    assert!(!touched, "a directory was made in the host's /dev");
+    let said = complaint(&output);
+    assert!(
+        said.contains("nothing is made in the container's /dev"),
+        "{said}"
+    );
+    assert_eq!(node.slice("dev"), None);
+}
+
+fn keep_everything_to_oneself() -> std::io::Result<()> {
+    umask(Mode::S_IRWXG | Mode::S_IRWXO);
+    Ok(())
+}
+
+/// A runtime's file mode mask must not make the list unreadable: loaders then ignore it silently.
+#[test]
+fn an_ordinary_user_reads_the_list_whatever_the_mask() {
+    for runtime in ["runc", "crun"] {
+        let Some(hook) = hook("an_ordinary_user_reads_the_list_whatever_the_mask", runtime) else {
+            continue;
+        };
+        let node = Node::start();
+        let bundle = asking(&node, "mask", runtime)
+            .command(&["/bin/cat", "/etc/ld.so.preload"])
+            .surroundings(keep_everything_to_oneself)
+            .edit(|config| config["process"]["user"] = json!({ "uid": 1000, "gid": 1000 }));
+        assert_eq!(
+            printed(&bundle.run(&hook)),
+            "/run/gpuslice/libgpuslice.so\n",
+            "{runtime}"
+        );
+    }
+}
+
+/// Images built beside a driver keep an empty file of each version they met.
+#[test]
+fn every_version_of_the_driver_is_covered() {
+    let Some(hook) = hook("every_version_of_the_driver_is_covered", "runc") else {
+        return;
+    };
+    let node = Node::start();
+    let bundle = asking(&node, "many", "runc");
+    let lib = bundle.rootfs().join(LIBRARIES);
+    let versions: Vec<String> = (0..9).map(|n| format!("libcuda.so.5{n}0.1")).collect();
+    for name in &versions {
+        fs::write(lib.join(name), "").expect("a file");
+    }
+    symlink(&versions[0], lib.join("libcuda.so.1")).expect("a link");
+    let mounts = printed(&bundle.run(&hook));
+    for name in &versions {
+        let point = format!("/{LIBRARIES}/{name}");
+        let line = mounts
+            .lines()
+            .find(|line| line.split(' ').nth(4) == Some(&point));
+        let line = line.unwrap_or_else(|| panic!("nothing over {point} in\n{mounts}"));
+        assert!(
+            line.contains(" ro,nosuid,nodev") && line.contains("libgpuslice_replace.so"),
+            "{line}"
+        );
+    }
+    assert!(!points(&mounts).contains(&format!("/{LIBRARIES}/libcuda.so.1").as_str()));
+}
