@@ -47,6 +47,12 @@ fn reading<T>(pointer: *const T) -> In<T> {
     unsafe { In::from_abi(pointer) }
 }
 
+/// Where a result goes that nobody wants.
+fn nowhere<T>() -> Out<T> {
+    // SAFETY: null is never written to.
+    unsafe { Out::from_abi(std::ptr::null_mut::<T>()) }
+}
+
 /// A place of our own for what a call gives.
 fn writing<T>(place: &mut T) -> Out<T> {
     // SAFETY: a living place of that type.
@@ -124,6 +130,8 @@ pub fn context_ends(context: &'static Context) {
     pool::context_ends(context);
     module::context_ends(context.id);
 }
+
+pub use pool::give_spare_back;
 
 /// Frees memory that came from a pool or a graph, at once.
 pub fn free_ordered(address: u64) -> Outcome {

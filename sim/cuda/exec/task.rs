@@ -67,7 +67,8 @@ impl Launch {
         } else {
             None
         };
-        asked.unwrap_or_else(|| cost::kernel(self.blocks()))
+        // A kernel that takes no time at all would not be seen by the device.
+        asked.map_or_else(|| cost::kernel(self.blocks()), |ns| ns.max(1))
     }
 
     /// Where the launch counts itself: the last argument of a `spin` that has more than one.

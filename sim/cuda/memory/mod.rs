@@ -43,7 +43,8 @@ pub fn give_spare_back(gpu: usize) -> bool {
     let on = context::living()
         .into_iter()
         .filter(|context| context.gpu().index == gpu);
-    on.fold(false, |any, context| context.heap.trim() | any)
+    let heaps = on.fold(false, |any, context| context.heap.trim() | any);
+    exec::give_spare_back(gpu) | heaps
 }
 
 /// Waits for all that is queued in the process, and so may still use addresses that go.

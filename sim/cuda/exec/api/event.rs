@@ -2,7 +2,7 @@
 
 use super::super::stream::{EventKey, shared};
 use super::super::task::Task;
-use super::super::{graph, key, resolve, submit};
+use super::super::{graph, key, pool, resolve, submit};
 use crate::context::current;
 use crate::entry::{Out, Outcome};
 use gpuslice_nvabi::types::{
@@ -90,7 +90,9 @@ pub mod imp {
             return Err(CUresult::ERROR_INVALID_HANDLE);
         };
         let pending: Vec<_> = run.with(|model| model.pending(event)).into_iter().collect();
-        run.wait(context, &pending)
+        run.wait(context, &pending)?;
+        pool::synchronized();
+        Ok(())
     }
 
     pub fn cuEventDestroy_v2(h_event: CUevent) -> Outcome {

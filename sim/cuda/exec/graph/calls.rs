@@ -60,19 +60,19 @@ pub fn handles(nodes: &[NodeKey]) -> Vec<CUgraphNode> {
         .collect()
 }
 
+/// An edge that is a full dependency.
+pub const PLAIN: CUgraphEdgeData = CUgraphEdgeData {
+    from_port: 0,
+    to_port: 0,
+    kind: 0,
+    reserved: [0; 5],
+};
+
 /// Fills a list of edge data: all edges are full dependencies.
 pub fn give_plain(data: Out<CUgraphEdgeData>, count: Out<usize>) -> Outcome {
     if !data.is_null() {
         for at in 0..count.get()? {
-            data.set_at(
-                at,
-                CUgraphEdgeData {
-                    from_port: 0,
-                    to_port: 0,
-                    kind: 0,
-                    reserved: [0; 5],
-                },
-            )?;
+            data.set_at(at, PLAIN)?;
         }
     }
     Ok(())

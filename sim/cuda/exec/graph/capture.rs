@@ -8,7 +8,7 @@
 
 use super::super::stream::{EventKey, Manner, StreamKey, shared};
 use super::super::task::Task;
-use super::super::{port, resolve, threads};
+use super::super::{nowhere, port, resolve, threads};
 use super::memory::Memory;
 use super::{GraphKey, Node, NodeKey, State, named, state};
 use crate::entry::{In, Out, Outcome};
@@ -32,8 +32,16 @@ struct Capture {
     thread: ThreadId,
     tips: HashMap<u64, Vec<NodeKey>>,
     /// The tips as handles, for programs that read them through a pointer.
-    shown: HashMap<u64, Vec<CUgraphNode>>,
+    shown: HashMap<u64, Shown>,
     spoilt: bool,
+}
+
+/// A stream's tips in the driver's words; all edges are full dependencies, but a program may read
+/// as many edge data as there are tips.
+#[derive(Default)]
+struct Shown {
+    tips: Vec<CUgraphNode>,
+    edges: Vec<CUgraphEdgeData>,
 }
 
 /// The captures that go on.
@@ -362,38 +370,42 @@ struct Info {
     id: u64,
     graph: CUgraph,
     tips: *const CUgraphNode,
+    edges: *const CUgraphEdgeData,
     count: usize,
 }
 
 fn info(stream: StreamKey) -> Info {
     let captures = &mut state().captures;
     let Some((id, capture)) = captures.of(stream) else {
-        let (tips, count) = (std::ptr::null(), 0);
+        let (tips, edges, count) = (std::ptr::null(), std::ptr::null(), 0);
         let status = CU_STREAM_CAPTURE_STATUS_NONE;
         return Info {
             status,
             id: 0,
             graph: CUgraph::NULL,
             tips,
+            edges,
             count,
         };
     };
     let tips = capture.tips.get(&stream.id()).cloned().unwrap_or_default();
     let shown = capture.shown.entry(stream.id()).or_default();
-    *shown = tips
+    shown.tips = tips
         .iter()
         .map(|tip| CUgraphNode(tip.to_pointer()))
         .collect();
+    shown.edges.resize(tips.len(), super::calls::PLAIN);
     let status = match capture.spoilt {
         true => CU_STREAM_CAPTURE_STATUS_INVALIDATED,
         false => CU_STREAM_CAPTURE_STATUS_ACTIVE,
     };
-    let (tips, count) = (shown.as_ptr(), shown.len());
+    let (tips, edges, count) = (shown.tips.as_ptr(), shown.edges.as_ptr(), shown.tips.len());
     Info {
         status,
         id,
         graph: CUgraph(capture.graph.to_pointer()),
         tips,
+        edges,
         count,
     }
 }
@@ -491,12 +503,15 @@ pub mod imp {
         dependencies_out: Out<*const CUgraphNode>,
         num_dependencies_out: Out<usize>,
     ) -> Outcome {
-        let info = info(resolve(h_stream)?);
-        id_out.set_if_wanted(info.id);
-        graph_out.set_if_wanted(info.graph);
-        dependencies_out.set_if_wanted(info.tips);
-        num_dependencies_out.set_if_wanted(info.count);
-        capture_status_out.set(info.status)
+        cuStreamGetCaptureInfo_v3(
+            h_stream,
+            capture_status_out,
+            id_out,
+            graph_out,
+            dependencies_out,
+            nowhere(),
+            num_dependencies_out,
+        )
     }
     pub use cuStreamGetCaptureInfo_v2 as cuStreamGetCaptureInfo_v2_ptsz;
 
@@ -509,16 +524,13 @@ pub mod imp {
         edge_data_out: Out<*const CUgraphEdgeData>,
         num_dependencies_out: Out<usize>,
     ) -> Outcome {
-        // All edges are full dependencies, which a null list of edge data means.
-        edge_data_out.set_if_wanted(std::ptr::null());
-        cuStreamGetCaptureInfo_v2(
-            h_stream,
-            capture_status_out,
-            id_out,
-            graph_out,
-            dependencies_out,
-            num_dependencies_out,
-        )
+        let info = info(resolve(h_stream)?);
+        id_out.set_if_wanted(info.id);
+        graph_out.set_if_wanted(info.graph);
+        dependencies_out.set_if_wanted(info.tips);
+        edge_data_out.set_if_wanted(info.edges);
+        num_dependencies_out.set_if_wanted(info.count);
+        capture_status_out.set(info.status)
     }
     pub use cuStreamGetCaptureInfo_v3 as cuStreamGetCaptureInfo_v3_ptsz;
 

@@ -125,8 +125,9 @@ fn alloc(key: PoolKey, bytes: usize, stream: StreamKey) -> Result<u64, CUresult>
     let steps: [fn(StreamKey) -> Outcome; 2] = [
         |_| Ok(()),
         |stream| {
-            super::settle(port::context_of(stream)?)?;
-            release_unused();
+            let context = port::context_of(stream)?;
+            super::settle(context)?;
+            memory::give_spare_back(context.gpu().index);
             Ok(())
         },
     ];
@@ -264,17 +265,19 @@ pub fn synchronized() {
     drop((pools, given));
 }
 
-/// Gives back everything no pool of the process uses.
-fn release_unused() {
+/// Gives back what the pools on a GPU (by the machine's index) do not use; returns whether there
+/// was any.
+pub fn give_spare_back(gpu: usize) -> bool {
     let mut pools = pools();
     let keys: Vec<_> = pools.table.iter().map(|(key, _)| key).collect();
     let mut given = Vec::new();
     for key in keys {
-        if let Some(pool) = pools.table.get_mut(key) {
+        if let Some(pool) = pools.table.get_mut(key).filter(|pool| pool.gpu == gpu) {
             given.extend(pool.arena.trim(0));
         }
     }
-    drop((pools, given));
+    drop(pools);
+    !given.is_empty()
 }
 
 /// A context ends, and with it what was allocated in its streams.

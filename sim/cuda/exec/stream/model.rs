@@ -4,10 +4,10 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use gpuslice_nvabi::types::CUresult;
 use gpuslice_sim_device::{ContextId, DeviceError, Seq, Status, Work};
 
 use super::{Body, Call, Effect, Event, EventKey, Fault, Manner, Mark, Nanos, Ring, StreamKey};
+use crate::driver::device_error;
 use crate::exec::handles::Table;
 
 /// An operation in a stream.
@@ -320,7 +320,7 @@ impl Model {
                     match ring.submit(context, work) {
                         Ok(place) => seq = Some(place),
                         Err(DeviceError::QueueFull) => return,
-                        Err(error) => return self.set_fault(context, fault_of(error)),
+                        Err(error) => return self.set_fault(context, device_error(error)),
                     }
                 }
                 Body::Record { .. } => placed_at = ring.now(),
@@ -431,7 +431,7 @@ impl Model {
             }
             Status::Pending { .. } => None,
             Status::Faulted { xid } => {
-                self.set_fault(context, fault_of(DeviceError::Faulted { xid }));
+                self.set_fault(context, device_error(DeviceError::Faulted { xid }));
                 None
             }
         }
@@ -481,19 +481,5 @@ impl Model {
         if let Some(event) = self.events.get_mut(event) {
             event.recorded(turn, time);
         }
-    }
-}
-
-/// The driver's code for what the device refused.
-fn fault_of(error: DeviceError) -> Fault {
-    match error {
-        DeviceError::Faulted { xid } => match xid {
-            13 => CUresult::ERROR_LAUNCH_FAILED,
-            48 | 63 | 64 | 94 | 95 => CUresult::ERROR_ECC_UNCORRECTABLE,
-            79 => CUresult::ERROR_DEVICE_UNAVAILABLE,
-            _ => CUresult::ERROR_ILLEGAL_ADDRESS,
-        },
-        DeviceError::StaleContext => CUresult::ERROR_CONTEXT_IS_DESTROYED,
-        _ => CUresult::ERROR_UNKNOWN,
     }
 }

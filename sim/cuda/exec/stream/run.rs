@@ -330,12 +330,12 @@ impl Run {
             return Ok(());
         };
         let context = known.context;
-        if known.settled() {
-            return inner.model.fault(context).map_or(Ok(()), Err);
-        }
-        inner = self.advance(inner);
-        if inner.model.next_effect(self.machine) != Look::Never {
-            self.call_worker(&mut inner);
+        if !known.settled() {
+            // Behind other operations nothing can be due at once.
+            if known.backlog() == 1 {
+                inner = self.advance(inner);
+            }
+            self.see_to_worker(&mut inner);
         }
         inner.model.fault(context).map_or(Ok(()), Err)
     }
@@ -349,7 +349,7 @@ impl Run {
                     let result = effect();
                     inner = self.lock();
                     inner.model.finish(stream, result);
-                    self.moved.notify_all();
+                    self.tell_waiting(&inner);
                 }
                 Due::Host(stream, call) => self.call_host(&mut inner, stream, call),
             }
@@ -360,6 +360,22 @@ impl Run {
 
 /// The threads.
 impl Run {
+    /// Sees to it that the worker looks as long as there is something to look after.
+    fn see_to_worker(&'static self, inner: &mut Inner) {
+        let needed =
+            inner.worker != Worker::Looking && inner.model.next_effect(self.machine) != Look::Never;
+        if needed {
+            self.call_worker(inner);
+        }
+    }
+
+    /// Wakes the threads that wait for a stream, if there are any.
+    fn tell_waiting(&self, inner: &Inner) {
+        if inner.waiting > 0 {
+            self.moved.notify_all();
+        }
+    }
+
     fn call_worker(&'static self, inner: &mut Inner) {
         match inner.worker {
             Worker::Looking => {}
@@ -430,10 +446,8 @@ impl Run {
         let mut inner = self.lock();
         inner.model.finish(stream, Ok(()));
         inner = self.advance(inner);
-        if inner.model.next_effect(self.machine) != Look::Never {
-            self.call_worker(&mut inner);
-        }
-        self.moved.notify_all();
+        self.see_to_worker(&mut inner);
+        self.tell_waiting(&inner);
     }
 }
 

@@ -158,6 +158,13 @@ scenarios! {
         ok!(cuStreamSynchronize(stream));
         ok!(cuMemPoolCreate(&mut pool, &props(0)));
         ok!(cuMemAllocFromPoolAsync(&mut pointer, large, pool, stream));
+        ok!(cuMemFreeAsync(pointer, stream));
+        ok!(cuStreamSynchronize(stream));
+        ok!(cuMemAllocAsync(&mut pointer, large, stream));
+        ok!(cuMemFreeAsync(pointer, stream));
+        ok!(cuStreamSynchronize(stream));
+        assert!(attribute(default_pool(), RESERVED) >= large);
+        crate::harness::alloc(large);
     }
 
     the_current_pool_of_a_device("devices=2") {
