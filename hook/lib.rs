@@ -68,11 +68,11 @@ pub fn run(args: &Args, stdin: impl Read) -> Result<(), Error> {
 fn start(args: &Args, state: &State, config: &Config, ask: &Ask) -> Result<(), Error> {
     let (container, pid) = (state.container_id()?, state.host_pid()?);
     let granted = grant::admit(&args.runtime_dir, container, ask)?;
-    let noted = claim::note(&granted.dir, Path::new(&state.bundle));
-    let mounted = noted
-        .map_err(Error::mount("noting whose it is"))
-        .and_then(|()| plan::Plan::of(&granted))
-        .and_then(|plan| apply::apply(&plan, pid, &config.rootfs(&state.bundle)));
+    let bundle = Path::new(&state.bundle);
+    let mounted = plan::Plan::of(&granted).and_then(|plan| {
+        claim::note(&plan.dir, bundle).map_err(Error::mount("noting whose it is"))?;
+        apply::apply(&plan, pid, &config.rootfs(&state.bundle))
+    });
     if mounted.is_err() {
         // The container will not start; what it was promised goes back. The first error counts.
         let _ = grant::dismiss(&args.runtime_dir, container);
