@@ -4,6 +4,7 @@ use crate::harness::context_on;
 use gpuslice_nvabi::types::*;
 use std::ffi::CStr;
 use std::ptr::null_mut;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// `spin(ns, counter)`, as tenants carry it, and kernels without a meaning.
 pub const PTX: &CStr = c".version 7.0
@@ -82,6 +83,17 @@ pub fn milliseconds(start: CUevent, end: CUevent) -> f32 {
     let mut time = 0.0;
     ok!(cuEventElapsedTime(&mut time, start, end));
     time
+}
+
+/// Queues what `queue` does behind a closed gate and a kernel of 20 ms, so that the device has all of
+/// it before the first part begins, however slow this machine is at the moment.
+pub fn together(world: &World, stream: CUstream, queue: impl FnOnce()) {
+    let gate = pinned();
+    ok!(cuStreamWaitValue32_v2(stream, gate as u64, 1, 0));
+    world.spin(stream, 20 * MS, 0);
+    queue();
+    // SAFETY: pinned memory; the driver reads the word atomically.
+    unsafe { AtomicU32::from_ptr(gate) }.store(1, Ordering::SeqCst);
 }
 
 /// A 32-bit word of device memory.

@@ -1,6 +1,6 @@
 //! Graphs: their shape, and what a launch does.
 
-use crate::common::{MS, World, event, milliseconds, stream, word};
+use crate::common::{MS, World, event, milliseconds, stream, together, word};
 use crate::harness::{alloc, get, put};
 use gpuslice_nvabi::types::*;
 use std::ptr::{null, null_mut};
@@ -180,10 +180,11 @@ scenarios! {
         assert_eq!(word(counter), 8);
         let time = milliseconds(start, end);
         assert!(time >= 12.0, "{time} ms");
-        world.spin(null, 20 * MS, 0);
-        ok!(cuEventRecord(start, null));
-        ok!(cuGraphLaunch(exec, null));
-        ok!(cuEventRecord(end, null));
+        together(&world, null, || {
+            ok!(cuEventRecord(start, null));
+            ok!(cuGraphLaunch(exec, null));
+            ok!(cuEventRecord(end, null));
+        });
         ok!(cuCtxSynchronize());
         let time = milliseconds(start, end);
         assert!((5.94..6.06).contains(&time), "{time} ms");

@@ -1,6 +1,6 @@
 //! What the driver checks of launches, and all the ways to launch.
 
-use crate::common::{MS, World, event, milliseconds, stream, word};
+use crate::common::{MS, World, event, milliseconds, stream, together, word};
 use crate::harness::{alloc, context_on};
 use gpuslice_nvabi::types::*;
 use std::ptr::{null_mut, without_provenance_mut};
@@ -81,15 +81,16 @@ scenarios! {
             null_mut(),
         ];
         let (start, end) = (event(), event());
-        world.spin(CUstream::NULL, 20 * MS, 0);
-        ok!(cuEventRecord(start, CUstream::NULL));
         let spin = world.function(c"spin");
         let (none, extra) = (null_mut(), extra.as_mut_ptr());
-        ok!(cuLaunchKernel(spin, 1, 1, 1, 1, 1, 1, 0, CUstream::NULL, none, extra));
-        // The arguments were copied: what becomes of the buffer does not matter.
-        buffer = [0, 0];
-        assert_eq!(buffer, [0, 0]);
-        ok!(cuEventRecord(end, CUstream::NULL));
+        together(&world, CUstream::NULL, || {
+            ok!(cuEventRecord(start, CUstream::NULL));
+            ok!(cuLaunchKernel(spin, 1, 1, 1, 1, 1, 1, 0, CUstream::NULL, none, extra));
+            // The arguments were copied: what becomes of the buffer does not matter.
+            buffer = [0, 0];
+            assert_eq!(buffer, [0, 0]);
+            ok!(cuEventRecord(end, CUstream::NULL));
+        });
         ok!(cuCtxSynchronize());
         let time = milliseconds(start, end);
         assert!((1.9..2.1).contains(&time), "{time} ms");
@@ -165,11 +166,12 @@ scenarios! {
         let world = World::new();
         let plain = world.function(c"plain");
         let (start, end) = (event(), event());
-        world.spin(CUstream::NULL, 20 * MS, 0);
-        ok!(cuEventRecord(start, CUstream::NULL));
-        // 100 waves of 2112 blocks, and 2 microseconds for the launch.
-        assert_eq!(launch(plain, [211_200, 1, 1], [1, 1, 1], 0), CUresult::SUCCESS);
-        ok!(cuEventRecord(end, CUstream::NULL));
+        together(&world, CUstream::NULL, || {
+            ok!(cuEventRecord(start, CUstream::NULL));
+            // 100 waves of 2112 blocks, and 2 microseconds for the launch.
+            assert_eq!(launch(plain, [211_200, 1, 1], [1, 1, 1], 0), CUresult::SUCCESS);
+            ok!(cuEventRecord(end, CUstream::NULL));
+        });
         ok!(cuCtxSynchronize());
         let time = milliseconds(start, end);
         assert!((1.0..1.02).contains(&time), "{time} ms");

@@ -1,6 +1,6 @@
 //! Order, time and waiting.
 
-use crate::common::{MS, PTX, World, event, milliseconds, pinned, stream, word};
+use crate::common::{MS, PTX, World, event, milliseconds, pinned, stream, together, word};
 use crate::harness::{alloc, context_on, get, pattern, put};
 use gpuslice_nvabi::types::*;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -39,11 +39,11 @@ scenarios! {
         let stream = stream(CU_STREAM_NON_BLOCKING);
         let (before, start, end) = (event(), event(), event());
         ok!(cuEventRecord(before, stream));
-        // Something before, so that the device is busy when the kernel is queued.
-        world.spin(stream, 20 * MS, 0);
-        ok!(cuEventRecord(start, stream));
-        world.spin(stream, 5 * MS, 0);
-        ok!(cuEventRecord(end, stream));
+        together(&world, stream, || {
+            ok!(cuEventRecord(start, stream));
+            world.spin(stream, 5 * MS, 0);
+            ok!(cuEventRecord(end, stream));
+        });
         refused!(ERROR_NOT_READY, cuEventQuery(end));
         let mut time = 0.0;
         refused!(ERROR_NOT_READY, cuEventElapsedTime(&mut time, start, end));
@@ -59,12 +59,13 @@ scenarios! {
     a_train_of_kernels_has_no_gaps("") {
         let world = World::new();
         let (start, end) = (event(), event());
-        world.spin(CUstream::NULL, 20 * MS, 0);
-        ok!(cuEventRecord(start, CUstream::NULL));
-        for _ in 0..100 {
-            world.spin(CUstream::NULL, MS / 10, 0);
-        }
-        ok!(cuEventRecord(end, CUstream::NULL));
+        together(&world, CUstream::NULL, || {
+            ok!(cuEventRecord(start, CUstream::NULL));
+            for _ in 0..100 {
+                world.spin(CUstream::NULL, MS / 10, 0);
+            }
+            ok!(cuEventRecord(end, CUstream::NULL));
+        });
         // Nobody looks while the device works.
         std::thread::sleep(Duration::from_millis(100));
         ok!(cuCtxSynchronize());
