@@ -1,10 +1,10 @@
 //! How long will this launch run? Learned per kernel and shape, for as many as fit a small table.
 //!
-//! Kernels last from 2 µs to many ms, so bounding what is in flight needs time, not a count. A key is
-//! a function with its grid and block (or a graph); its estimate is a moving mean of what marks
+//! Kernels last from 2 µs to many ms, so bounding what is in flight needs time, not a count. A key
+//! is a function with its grid and block (or a graph); its estimate is a moving mean of what marks
 //! in the stream measured. An unknown key gets a high guess, which follows what was seen
-//! asymmetrically: quickly up, slowly down. A wrong estimate costs a little idle time or a
-//! little overrun, never a wrong bill: the daemon charges by its own clock.
+//! asymmetrically: quickly up, slowly down. A wrong estimate costs a little idle time or a little
+//! overrun, never a wrong bill: the daemon charges by its own clock.
 #![forbid(unsafe_code)]
 
 /// What is launched: a digest of function, grid and block, or of a graph.

@@ -3,16 +3,17 @@
 //! GPU time is shared in turns: at most one container at a time launches, for some milliseconds,
 //! and the daemon bills it from the grant until all is quiet again. The gate is the process's side
 //! of that, and it has three duties: hold launches while it is not our turn; keep so little in
-//! flight towards a turn's end that quiet comes soon; say when it has come. While nobody else
-//! wants the GPU there are no turns, and a launch costs one load and one branch ([`open`]).
+//! flight towards a turn's end that quiet comes soon; say when it has come. While nobody else wants
+//! the GPU there are no turns, and a launch costs one load and one branch ([`open`]).
 //!
-//! * [`turn`], [`claim`], [`window`], [`estimate`] decide, without any effect: may a launch go, does
-//!   the claim hold, is there room, how long will it run;
+//! * [`turn`], [`claim`], [`window`], [`estimate`] decide, without any effect: may a launch go,
+//!   does the claim hold, is there room, how long will it run;
 //! * [`marks`] puts events into streams to learn what has finished; [`pass`] takes one launch
 //!   through; `thread` looks after the rest; [`port`] is what they need of driver and daemon.
 //!
-//! Not gated are launches that are captured into a graph (they run when the graph is launched) and those
-//! on a GPU that is not of the slice. Calls that wait for the GPU are never held: they start nothing.
+//! Not gated are launches that are captured into a graph (they run when the graph is launched) and
+//! those on a GPU that is not of the slice. Calls that wait for the GPU are never held: they start
+//! nothing.
 #![deny(missing_docs)]
 
 pub mod claim;

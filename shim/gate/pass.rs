@@ -4,13 +4,13 @@
 //! Launches look at one word and go if it is [`OPEN`]. It is open only while nobody takes turns and
 //! this process has said that it wants the GPU. The gate thread closes it every now and then; the
 //! next launch comes through here, is seen, and opens it again. A process nobody saw between two
-//! closings is idle: the second-chance bit of page replacement, at the cost of one slow launch
-//! in 20 ms.
+//! closings is idle: the second-chance bit of page replacement, at the cost of one slow launch in
+//! 20 ms.
 //!
 //! # Locks
-//! Each lane has one lock. It is held for events put into streams and asked about, never for the launch
-//! itself, nor while waiting for a turn or for room in the window, so the gate thread can always get
-//! it and report that all is quiet.
+//! Each lane has one lock. It is held for events put into streams and asked about, never for the
+//! launch itself, nor while waiting for a turn or for room in the window, so the gate thread can
+//! always get it and report that all is quiet.
 
 use super::claim;
 use super::estimate::Key;

@@ -1,7 +1,7 @@
 //! What the gate needs of its surroundings: the driver behind it and the pages beside it.
 //!
-//! The gate's decisions must be tried without a GPU, a daemon or luck, so everything it asks of
-//! the outside goes through [`World`]. The real one is `real.rs`; tests bring their own. Handles are
+//! The gate's decisions must be tried without a GPU, a daemon or luck, so everything it asks of the
+//! outside goes through [`World`]. The real one is `real.rs`; tests bring their own. Handles are
 //! plain numbers here: the gate never follows them, it only hands them back.
 
 use gpuslice_wire::page::{ClientPage, ContainerPage};
@@ -15,7 +15,8 @@ pub struct Context(pub usize);
 pub struct Stream(pub usize);
 
 impl Stream {
-    /// `CU_STREAM_PER_THREAD`: another stream in every thread, so no thread can mark it for another.
+    /// `CU_STREAM_PER_THREAD`: another stream in every thread, so no thread can mark it for
+    /// another.
     pub const PER_THREAD: Stream = Stream(2);
     /// A stream that was destroyed while work of it was in flight; no handle has this value.
     pub const GONE: Stream = Stream(usize::MAX);

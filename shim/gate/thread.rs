@@ -19,8 +19,8 @@ const REST_NS: u64 = 250_000_000;
 const LOOK_NS: u64 = 50_000_000;
 /// Shortest and longest sleep while waiting for the GPU to fall quiet.
 const DRAIN_NS: (u64, u64) = (30_000, 500_000);
-/// The last stretch of that is watched without sleeping: the GPU is idle until the report, and a sleep
-/// ends this much late on many machines. Then again longer, if the estimate was wrong.
+/// The last stretch of that is watched without sleeping: the GPU is idle until the report, and a
+/// sleep ends this much late on many machines. Then again longer, if the estimate was wrong.
 const WATCH_NS: u64 = 60_000;
 /// Shortest and longest sleep in the middle of one's own turn.
 const TURN_NS: (u64, u64) = (50_000, 5_000_000);
@@ -79,8 +79,8 @@ impl Gate {
         }
     }
 
-    /// Looks after one lane; answers for how long it can be left alone, ns. `greeted` is the last turn
-    /// whose beginning it saw.
+    /// Looks after one lane; answers for how long it can be left alone, ns. `greeted` is the last
+    /// turn whose beginning it saw.
     fn tend(&self, pages: &Pages, index: usize, now: u64, greeted: &mut u32) -> u64 {
         let claims = &pages.client.lane[index];
         let race = claim::Words {

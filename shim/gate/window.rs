@@ -1,14 +1,14 @@
 //! How much may be in flight: a bound in time, not in launches.
 //!
 //! At the end of a turn the GPU must fall quiet soon, and in its middle it must never run dry. So a
-//! launch is admitted while what is in flight fits into the rest of the turn, or into a small window
-//! when the rest is shorter. What is in flight is an estimate, kept honest by *marks*: events put into
-//! the stream behind every ~100 µs of estimated work. A [`Group`] is the launches between two
-//! marks of one stream; once its mark has passed, the group is retired.
+//! launch is admitted while what is in flight fits into the rest of the turn, or into a small
+//! window when the rest is shorter. What is in flight is an estimate, kept honest by *marks*:
+//! events put into the stream behind every ~100 µs of estimated work. A [`Group`] is the launches
+//! between two marks of one stream; once its mark has passed, the group is retired.
 //!
-//! The estimate assumes groups run one after the other in the order of their launch, as on a busy GPU
-//! they do in sum. Time alone shortens only the oldest group, and never below an eighth of it once it
-//! is overdue: a GPU slower than expected is noticed, not ignored.
+//! The estimate assumes groups run one after the other in the order of their launch, as on a busy
+//! GPU they do in sum. Time alone shortens only the oldest group, and never below an eighth of it
+//! once it is overdue: a GPU slower than expected is noticed, not ignored.
 #![forbid(unsafe_code)]
 
 use super::estimate::Key;

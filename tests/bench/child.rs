@@ -89,7 +89,8 @@ fn owner(address: *const c_void) -> String {
     }
 }
 
-/// Runs as the child: `library` is the file that must own the symbols, `capped` whether a cap holds.
+/// Runs as the child: `library` is the file that must own the symbols, `capped` whether a cap
+/// holds.
 pub fn run(library: &str, capped: bool, threads: usize) {
     let driver = Driver::load();
     for address in [

@@ -1,5 +1,5 @@
-//! The daemon's side of the tenant socket, no more than a process alone in its slice meets: one GPU,
-//! one cap, no turns. It is part of the bench so that the figures are the shim's alone.
+//! The daemon's side of the tenant socket, no more than a process alone in its slice meets: one
+//! GPU, one cap, no turns. It is part of the bench so that the figures are the shim's alone.
 
 use gpuslice_wire::frame::{decode, encode};
 use gpuslice_wire::ids::ClientId;

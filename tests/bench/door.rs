@@ -1,7 +1,7 @@
 //! The three ways the measured program can find its driver.
 //!
-//! The replacement names the real driver by an absolute path below `/run/gpuslice`, so its child runs in
-//! a mount namespace of its own where that path exists.
+//! The replacement names the real driver by an absolute path below `/run/gpuslice`, so its child
+//! runs in a mount namespace of its own where that path exists.
 
 use crate::child::ROWS;
 use std::ffi::CString;

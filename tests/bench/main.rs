@@ -1,9 +1,10 @@
-//! What does the shim cost? Each of its doors against the bare driver, on a driver that costs nothing.
+//! What does the shim cost? Each of its doors against the bare driver, on a driver that costs
+//! nothing.
 //!
-//! `gpuslice-bench DIR` expects in DIR the stub driver (`libcuda.so.1`, made of stub.c) and next to its own
-//! file the two doors. It runs bare, preload and replacement alternately, each in a fresh process,
-//! so that a machine that slows down slows all three; the result is the median over rounds of the
-//! difference to bare in the same round. Exit status 1 when a target is missed.
+//! `gpuslice-bench DIR` expects in DIR the stub driver (`libcuda.so.1`, made of stub.c) and next to
+//! its own file the two doors. It runs bare, preload and replacement alternately, each in a fresh
+//! process, so that a machine that slows down slows all three; the result is the median over rounds
+//! of the difference to bare in the same round. Exit status 1 when a target is missed.
 
 mod child;
 mod daemon;

@@ -84,8 +84,8 @@ fn retires_in_order_within_a_stream_and_freely_between() {
     assert_eq!(flight.outstanding(0), 400 * US);
 }
 
-/// Whatever happens in whatever order: the sum of the groups is what is counted, `admit` never holds
-/// an empty lane, and everything retires in the end.
+/// Whatever happens in whatever order: the sum of the groups is what is counted, `admit` never
+/// holds an empty lane, and everything retires in the end.
 #[test]
 fn books_balance_under_random_use() {
     let mut seed = 0x9e37_79b9_u64;
