@@ -22,28 +22,48 @@ fn alone() -> MutexGuard<'static, ()> {
 fn demo(runtime: &str, seconds: &str, place: &Path) -> Child {
     let mut command = Command::new(env!("CARGO_BIN_EXE_gpuslice"));
     command.args(["demo", "--json", "--runtime", runtime, "--seconds", seconds]);
-    command.env("TMPDIR", place).stdin(Stdio::null()).stdout(Stdio::piped());
+    command
+        .env("TMPDIR", place)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped());
     command.stderr(Stdio::piped()).spawn().expect("it starts")
 }
 
 fn names(dir: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
-    entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
+    entries
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .collect()
 }
 
 /// Asserts that an ended demo left neither files, simulated GPUs, mounts nor control groups.
 fn assert_nothing_left(runtime: &str, pid: u32, place: &Path) {
     assert_eq!(names(place), Vec::<String>::new(), "{runtime}: files");
     let device = format!("gpuslice-sim-{pid}-");
-    let devices = names(Path::new("/dev/shm")).into_iter().filter(|name| name.starts_with(&device));
-    assert_eq!(devices.collect::<Vec<_>>(), Vec::<String>::new(), "{runtime}: devices");
+    let devices = names(Path::new("/dev/shm"))
+        .into_iter()
+        .filter(|name| name.starts_with(&device));
+    assert_eq!(
+        devices.collect::<Vec<_>>(),
+        Vec::<String>::new(),
+        "{runtime}: devices"
+    );
     let groups = names(Path::new("/sys/fs/cgroup"));
-    let inside = groups.iter().flat_map(|group| names(&Path::new("/sys/fs/cgroup").join(group)));
+    let inside = groups
+        .iter()
+        .flat_map(|group| names(&Path::new("/sys/fs/cgroup").join(group)));
     let end = format!("-{pid}");
     let ours = inside.filter(|name| name.starts_with("gpuslice-") && name.ends_with(&end));
-    assert_eq!(ours.collect::<Vec<_>>(), Vec::<String>::new(), "{runtime}: control groups");
+    assert_eq!(
+        ours.collect::<Vec<_>>(),
+        Vec::<String>::new(),
+        "{runtime}: control groups"
+    );
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").expect("mountinfo");
-    assert!(!mounts.contains(&place.display().to_string()), "{runtime}: a mount in {place:?}");
+    assert!(
+        !mounts.contains(&place.display().to_string()),
+        "{runtime}: a mount in {place:?}"
+    );
 }
 
 /// Runtimes that can be tried here; plain processes always.

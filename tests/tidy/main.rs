@@ -23,6 +23,9 @@ fn cargo(arguments: &[&str]) -> Result<(), String> {
     }
 }
 
+/// Included by the build scripts of the shim's libraries; it talks to cargo.
+const BUILD_PART: &str = "shim/door.rs";
+
 /// Fails with one line per broken place.
 fn none(rule: &str, broken: Vec<String>) {
     assert!(broken.is_empty(), "{rule}:\n  {}", broken.join("\n  "));
@@ -61,7 +64,15 @@ fn files_and_functions_are_short() {
 
 #[test]
 fn every_file_says_what_it_is_for() {
-    let silent = |source: &Source| !source.text.trim_start().starts_with("//!");
+    // A part of several build scripts is included, and cannot have an inner comment.
+    let silent = |source: &Source| {
+        let opening = if source.path == BUILD_PART {
+            "//"
+        } else {
+            "//!"
+        };
+        !source.text.trim_start().starts_with(opening)
+    };
     let broken = all_sources()
         .into_iter()
         .filter(silent)
@@ -103,7 +114,11 @@ fn tenants_are_left_alone() {
     let mut broken = Vec::new();
     for source in all_sources() {
         let inside = source.path.starts_with("shim/") || source.path.starts_with("sim/");
-        if !inside || source.path.contains("/tests/") || source.path.ends_with("build.rs") {
+        if !inside
+            || source.path.contains("/tests/")
+            || source.path.ends_with("build.rs")
+            || source.path == BUILD_PART
+        {
             continue;
         }
         for (number, line) in source.code_lines() {
