@@ -65,8 +65,24 @@ impl Default for Config {
     }
 }
 
-/// Time between two steps beyond this is nobody's: the daemon's heartbeat was stale then, and
-/// tenants ran without turns.
-pub(crate) const GAP_MAX: Duration = Duration(HEARTBEAT_STALE_NS);
+/// Time as it is charged: it advances with the clock, but by no more than this from one step to
+/// the next. In a longer gap the daemon's heartbeat was stale and tenants ran without turns, so
+/// the rest of it is nobody's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Charged(u64);
+
+const GAP_MAX: u64 = HEARTBEAT_STALE_NS;
+
+impl Charged {
+    /// This much later on the clock.
+    pub(crate) fn plus(self, gap: Duration) -> Charged {
+        Charged(self.0.saturating_add(gap.0.min(GAP_MAX)))
+    }
+    /// Charged time since `earlier`.
+    pub(crate) fn since(self, earlier: Charged) -> Duration {
+        Duration(self.0.saturating_sub(earlier.0))
+    }
+}
+
 /// While anybody is charged, a step is asked for at least this often.
 pub(crate) const ACCOUNT_EVERY: Duration = Duration(HEARTBEAT_STALE_NS / 2);

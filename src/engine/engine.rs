@@ -11,7 +11,7 @@ use gpuslice_wire::units::{Bytes, Instant};
 
 use crate::action::{Action, Actions, Cut, LaneView, Mode};
 use crate::admission::{Room, admit, beginning, readmit};
-use crate::config::{Config, GAP_MAX};
+use crate::config::{Charged, Config};
 use crate::event::{Ask, Claims, Event, Token};
 use crate::ledger::Account;
 use crate::lifecycle::{ClientLane, Clients, Container, Containers, Seat, Slice, Stage};
@@ -36,9 +36,12 @@ pub(crate) struct Gpu {
 pub struct Engine {
     pub(crate) config: Config,
     pub(crate) now: Instant,
+    pub(crate) charged: Charged,
     pub(crate) gpus: Vec<Gpu>,
     pub(crate) containers: Containers,
     pub(crate) clients: Clients,
+    /// When the first restored container's growth need not wait any more.
+    pub(crate) grace: Option<Instant>,
     notes: Vec<Note>,
 }
 
@@ -54,9 +57,11 @@ impl Engine {
         Engine {
             config,
             now: Instant(0),
+            charged: Charged::default(),
             gpus: Vec::new(),
             containers: Containers::default(),
             clients: Clients::default(),
+            grace: None,
             notes: Vec::new(),
         }
     }
@@ -64,18 +69,14 @@ impl Engine {
     /// Takes in what happened at `now` and appends what is to be done. An instant earlier than
     /// a former one counts as that one.
     pub fn step(&mut self, now: Instant, event: Event, actions: &mut Actions) {
-        let gap = now.since(self.now) > GAP_MAX;
-        let touched = if gap {
-            ALL
-        } else {
-            self.concerned(&event) | self.overdue(now)
-        };
-        if gap {
-            // what does not count is the time since the last step, not since a GPU's last one
-            self.each_gpu(ALL, |gpu, now| gpu.turns.advance(now));
-        }
+        self.charged = self.charged.plus(now.since(self.now));
         self.now = self.now.max(now);
-        self.each_gpu(touched, |gpu, now| gpu.turns.advance(now));
+        let grace_over = self.end_grace(actions);
+        let touched = match grace_over {
+            true => ALL,
+            false => self.concerned(&event) | self.overdue(),
+        };
+        self.pass_time(touched);
         match event {
             Event::GpuFound { uuid, index, total } => self.found(uuid, index, total),
             Event::Admit { token, ask } => self.admit(token, &ask, actions),
@@ -108,7 +109,7 @@ impl Engine {
                 lane,
                 claims,
             } => self.claims(client, lane, claims),
-            Event::Tick => self.end_grace(actions),
+            Event::Tick => {}
         }
         self.turn_over(touched, actions);
         if cfg!(debug_assertions) {
@@ -119,26 +120,21 @@ impl Engine {
     /// When to step with [`Event::Tick`] if nothing else happens before.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
-        let grace = self.containers.iter().filter_map(|(_, c)| match c.stage {
-            Stage::Returning { until } if !c.waiting.is_empty() => Some(until),
-            _ => None,
-        });
-        self.gpus
-            .iter()
-            .filter_map(|gpu| gpu.due)
-            .chain(grace)
-            .min()
+        let due = self.gpus.iter().filter_map(|gpu| gpu.due);
+        due.chain(self.grace).min()
     }
 
-    fn each_gpu(&mut self, touched: Touched, mut f: impl FnMut(&mut Gpu, Instant)) {
-        let now = self.now;
-        let concerned = |at: usize| touched & (1 << at) != 0;
-        let gpus = self
-            .gpus
-            .iter_mut()
-            .enumerate()
-            .filter(|(at, _)| concerned(*at));
-        gpus.for_each(|(_, gpu)| f(gpu, now));
+    /// Books the time up to now.
+    fn pass_time(&mut self, touched: Touched) {
+        let (now, charged) = (self.now, self.charged);
+        self.each_gpu(touched, |gpu| gpu.turns.advance(now, charged));
+    }
+
+    fn each_gpu(&mut self, touched: Touched, f: impl FnMut(&mut Gpu)) {
+        let gpus = self.gpus.iter_mut().enumerate();
+        gpus.filter(|(at, _)| touched & (1 << at) != 0)
+            .map(|(_, gpu)| gpu)
+            .for_each(f);
     }
 
     /// GPUs whose turns `event` may change.
@@ -162,8 +158,8 @@ impl Engine {
     }
 
     /// GPUs that should have been looked at by now.
-    fn overdue(&self, now: Instant) -> Touched {
-        let due = |gpu: &Gpu| gpu.due.is_some_and(|due| due <= now);
+    fn overdue(&self) -> Touched {
+        let due = |gpu: &Gpu| gpu.due.is_some_and(|due| due <= self.now);
         let bits = self.gpus.iter().enumerate().filter(|(_, gpu)| due(gpu));
         bits.fold(0, |all, (at, _)| all | 1 << at)
     }
@@ -172,7 +168,7 @@ impl Engine {
         if let Some(gpu) = self.gpus.iter_mut().find(|gpu| gpu.uuid == uuid) {
             gpu.index = index;
         } else if self.gpus.len() < GPUS_MAX {
-            let turns = Turns::new(self.config, self.now);
+            let turns = Turns::new(self.config, self.now, self.charged);
             self.gpus.push(Gpu {
                 due: None,
                 uuid,
@@ -257,6 +253,9 @@ impl Engine {
                 Some(Slice::new(gpu, Account::new(lane.cap)))
             })
             .collect();
+        if let Stage::Returning { until } = stage {
+            self.grace = Some(self.grace.map_or(until, |other| other.min(until)));
+        }
         let on: Vec<usize> = slices.iter().map(|slice| slice.gpu).collect();
         let container = Container {
             record: record.clone(),
@@ -286,7 +285,7 @@ impl Engine {
                 });
             }
             self.containers.remove(seat);
-            self.each_gpu(ALL, |gpu, _| gpu.turns.leave(seat));
+            self.each_gpu(ALL, |gpu| gpu.turns.leave(seat));
         }
         actions.push(Action::Dismissed {
             token,

@@ -95,10 +95,6 @@ impl Engine {
         if usize::from(lane.0) >= it.lanes.len() {
             return self.cut(client, Rejection::NoSuchLane, actions);
         }
-        self.end_grace(actions);
-        let Some(it) = self.clients.get(client) else {
-            return;
-        };
         let growth = Growth {
             client,
             token,
@@ -209,18 +205,26 @@ impl Engine {
         }
     }
 
-    /// Answers growth that waited, where the wait is over.
-    pub(crate) fn end_grace(&mut self, actions: &mut Actions) {
+    /// Answers growth that waited, where the wait is over. Whether any was.
+    pub(crate) fn end_grace(&mut self, actions: &mut Actions) -> bool {
         let now = self.now;
+        if self.grace.is_none_or(|until| now < until) {
+            return false;
+        }
         let mut due: Vec<Growth> = Vec::new();
+        self.grace = None;
         for container in self.containers.iter_mut() {
-            if container.stage.at(now) == Stage::Settled {
-                container.stage = Stage::Settled;
-                due.append(&mut container.waiting);
+            container.stage = container.stage.at(now);
+            match container.stage {
+                Stage::Settled => due.append(&mut container.waiting),
+                Stage::Returning { until } => {
+                    self.grace = Some(self.grace.map_or(until, |other| other.min(until)));
+                }
             }
         }
         for growth in due {
             self.grow(growth, actions);
         }
+        true
     }
 }

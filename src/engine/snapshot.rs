@@ -50,7 +50,11 @@ impl Engine {
     ) -> Option<Snapshot> {
         let gpu = &self.gpus[slice.gpu];
         let entity = gpu.turns.find(seat)?;
-        let passed = gpu.turns.passed(now).0;
+        let passed = self
+            .charged
+            .plus(now.since(self.now))
+            .since(gpu.turns.booked)
+            .0;
         let charged = gpu.turns.charged(entity);
         let sum = |f: fn(&ClientLane) -> u64, past: u64| {
             self.lanes_of(seat, lane)

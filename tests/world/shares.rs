@@ -1,1 +1,215 @@
+//! Shares as figures: what tenants that are always busy get over every window of one second.
 
+use gpuslice_engine::{Ask, Config};
+use gpuslice_wire::admin::MemoryAsk;
+use gpuslice_wire::select::GpuSelector;
+use gpuslice_wire::snapshot::Snapshot;
+use gpuslice_wire::text::Name;
+use gpuslice_wire::units::{Bytes, MIB, Percent, Weight};
+
+use crate::tenant::{Honesty, Kernels, Process, Work};
+use crate::world::{Mood, World, container};
+
+const MS: u64 = 1_000_000;
+
+/// One tenant: weight, hard share in percent or 0, high, always busy or in bursts.
+#[derive(Clone, Copy)]
+struct Tenant {
+    weight: u32,
+    share: u32,
+    high: bool,
+    busy: bool,
+}
+
+const fn weighs(weight: u32) -> Tenant {
+    Tenant {
+        weight,
+        share: 0,
+        high: false,
+        busy: true,
+    }
+}
+
+/// A calm world with these tenants on one GPU, one process each.
+fn world(seed: u64, kernels: Kernels, tenants: &[Tenant]) -> World {
+    let mood = Mood {
+        trouble: false,
+        fate: false,
+    };
+    let mut world = World::new(seed, Config::default(), 1, mood);
+    for (n, tenant) in tenants.iter().enumerate() {
+        let container = container(n as u64);
+        world.admit(Ask {
+            container,
+            name: Name::EMPTY,
+            gpus: GpuSelector::Any,
+            memory: MemoryAsk::Exactly(Bytes(64 * MIB)),
+            weight: Weight::new(tenant.weight).expect("a weight"),
+            share: Percent::new(tenant.share).ok(),
+            high: tenant.high,
+        });
+        world.add(Process {
+            container,
+            alive: true,
+            asked: 0,
+            client: None,
+            kernels,
+            busy: tenant.busy,
+            honesty: Honesty::Honest,
+            broke: false,
+            stalled: 0,
+            sent: 0,
+            work: vec![Work::default()],
+        });
+    }
+    world
+}
+
+/// GPU time of each tenant so far, ns.
+fn used(world: &World) -> Vec<u64> {
+    let rows = world.snapshot();
+    let time = |row: &Snapshot| match row {
+        Snapshot::Slice { gpu_ns, .. } => Some(*gpu_ns),
+        _ => None,
+    };
+    rows.iter().filter_map(time).collect()
+}
+
+/// The largest distance, in parts of a million, between what a tenant got and what its weight
+/// gives it, over all windows of one second that begin at a multiple of 5 ms.
+fn worst_error(world: &mut World, weights: &[u32], seconds: u64) -> u64 {
+    let start = world.now + 500 * MS;
+    let mut samples: Vec<Vec<u64>> = Vec::new();
+    for n in 0..=seconds * 200 {
+        world.run_until(start + n * 5 * MS);
+        samples.push(used(world));
+    }
+    let sum: u64 = weights.iter().map(|w| u64::from(*w)).sum();
+    let mut worst = 0;
+    for (early, late) in samples.iter().zip(&samples[200..]) {
+        let got: Vec<u64> = late
+            .iter()
+            .zip(early)
+            .map(|(late, early)| late - early)
+            .collect();
+        let all: u64 = got.iter().sum();
+        for (got, weight) in got.iter().zip(weights) {
+            let (share, due) = (got * 1_000_000 / all, u64::from(*weight) * 1_000_000 / sum);
+            worst = worst.max(share.abs_diff(due));
+        }
+    }
+    worst
+}
+
+#[test]
+fn one_two_four_over_every_second() {
+    let limits = [(1, Kernels::Short, 5_000), (2, Kernels::Tailed, 7_000)];
+    for (seed, kernels, limit) in limits {
+        let weights = [1, 2, 4];
+        let mut world = world(seed, kernels, &weights.map(weighs));
+        let error = worst_error(&mut world, &weights, 10);
+        assert!(
+            error <= limit,
+            "{kernels:?}, seed {seed}: {error} millionths off"
+        );
+    }
+}
+
+#[test]
+fn equals_and_many_over_every_second() {
+    let sixteen = [1; 16];
+    for weights in [&[1, 1][..], &[1, 3], &[1, 2, 4, 8], &sixteen] {
+        let tenants: Vec<Tenant> = weights.iter().map(|weight| weighs(*weight)).collect();
+        let mut world = world(7, Kernels::Short, &tenants);
+        let error = worst_error(&mut world, weights, 6);
+        assert!(error <= 5_000, "{weights:?}: {error} millionths off");
+    }
+}
+
+/// Kernels far longer than a turn: no window of a second can be even, but ten seconds are.
+#[test]
+fn long_kernels_even_out() {
+    let mut world = world(11, Kernels::Medium, &[weighs(1), weighs(2), weighs(4)]);
+    world.run_until(world.now + 500 * MS);
+    let before = used(&world);
+    world.run_until(world.now + 10_000 * MS);
+    let got: Vec<u64> = used(&world)
+        .iter()
+        .zip(&before)
+        .map(|(now, then)| now - then)
+        .collect();
+    let all: u64 = got.iter().sum();
+    for (got, weight) in got.iter().zip([1u64, 2, 4]) {
+        let off = (got * 1_000 / all).abs_diff(weight * 1_000 / 7);
+        assert!(off <= 5, "weight {weight}: {off} thousandths off");
+    }
+}
+
+/// A hard share is kept alone, and beside others it is a bound.
+#[test]
+fn hard_shares_hold() {
+    for others in [&[][..], &[weighs(1)], &[weighs(1), weighs(1)]] {
+        let capped = Tenant {
+            share: 25,
+            ..weighs(1)
+        };
+        let tenants: Vec<Tenant> = [capped].iter().chain(others).copied().collect();
+        let mut world = world(13, Kernels::Short, &tenants);
+        world.run_until(world.now + 500 * MS);
+        let before = used(&world)[0];
+        world.run_until(world.now + 10_000 * MS);
+        let got = used(&world)[0] - before;
+        assert!(
+            got.abs_diff(2_500 * MS) <= 60 * MS,
+            "{} others: {got} ns",
+            others.len()
+        );
+    }
+}
+
+/// A high tenant in bursts waits for a fair one's window and hand-over, not for its turn.
+#[test]
+fn high_waits_little() {
+    let high = Tenant {
+        high: true,
+        busy: false,
+        ..weighs(1)
+    };
+    let mut world = world(17, Kernels::Short, &[high, weighs(1)]);
+    world.run_until(world.now + 20_000 * MS);
+    let rows = world.snapshot();
+    let found = rows.iter().find_map(|row| match row {
+        Snapshot::Slice {
+            high: true,
+            wait_ns,
+            turns,
+            gpu_ns,
+            ..
+        } => Some((*wait_ns, *turns, *gpu_ns)),
+        _ => None,
+    });
+    let (waited, turns, used) = found.expect("a high tenant");
+    assert!(turns > 50 && used > 0, "{turns} turns");
+    let each = waited / turns;
+    assert!(each < MS, "{each} ns before a turn, on average of {turns}");
+}
+
+/// Alone, a tenant takes no turns at all.
+#[test]
+fn alone_is_free() {
+    let mut world = world(19, Kernels::Short, &[weighs(1)]);
+    world.run_until(world.now + 2_000 * MS);
+    let rows = world.snapshot();
+    let free = |row: &Snapshot| {
+        matches!(
+            row,
+            Snapshot::Slice {
+                turns: 0,
+                gated: 0,
+                ..
+            }
+        )
+    };
+    assert!(rows.iter().any(free), "{rows:?}");
+    assert!(used(&world)[0] > 1_990 * MS);
+}

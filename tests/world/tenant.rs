@@ -82,6 +82,8 @@ pub struct Process {
     pub busy: bool,
     /// Whether it says the truth.
     pub honesty: Honesty,
+    /// It broke a rule of memory: it loses its connection, and what it runs is nobody's turn.
+    pub broke: bool,
     /// It does nothing until then.
     pub stalled: u64,
     /// Its last message is under way until then; they do not overtake each other.
@@ -118,6 +120,7 @@ impl Process {
             } else {
                 Honesty::Honest
             },
+            broke: false,
             stalled: 0,
             sent: 0,
             work: vec![Work::default(); lanes],

@@ -52,7 +52,7 @@ use gpuslice_wire::units::{Duration, Instant};
 use self::bucket::Bucket;
 use self::entity::{Class, Entity, Report, Virtual};
 use crate::action::{Late, Mode};
-use crate::config::{ACCOUNT_EVERY, Config, GAP_MAX};
+use crate::config::{ACCOUNT_EVERY, Charged, Config};
 use crate::lifecycle::Seat;
 use crate::record::Record;
 
@@ -99,12 +99,14 @@ pub(crate) struct Turns {
     lone: Option<Instant>,
     /// When fair containers may next interrupt high ones.
     slot_due: Instant,
-    /// Accounted up to then.
-    pub(crate) now: Instant,
+    /// The last look.
+    now: Instant,
+    /// Booked up to then.
+    pub(crate) booked: Charged,
 }
 
 impl Turns {
-    pub(crate) fn new(config: Config, now: Instant) -> Turns {
+    pub(crate) fn new(config: Config, now: Instant, booked: Charged) -> Turns {
         Turns {
             config,
             entities: Vec::new(),
@@ -113,6 +115,7 @@ impl Turns {
             lone: None,
             slot_due: now,
             now,
+            booked,
         }
     }
 
@@ -187,15 +190,10 @@ impl Turns {
         open || entity.overrun.is_some() || self.on_gpu() == Some(entity.seat)
     }
 
-    /// How much of the time up to `now` counts; see [`GAP_MAX`].
-    pub(crate) fn passed(&self, now: Instant) -> Duration {
-        now.since(self.now).min(GAP_MAX)
-    }
-
-    /// Books the time up to `now`.
-    pub(crate) fn advance(&mut self, now: Instant) {
-        let passed = self.passed(now);
-        self.now = self.now.max(now);
+    /// Books the time up to `now`, of which what `charged` says counts.
+    pub(crate) fn advance(&mut self, now: Instant, charged: Charged) {
+        let passed = charged.since(self.booked);
+        (self.now, self.booked) = (self.now.max(now), charged);
         let (open, on_gpu) = (self.phase == Phase::Open, self.on_gpu());
         for entity in &mut self.entities {
             let runs = open && entity.said.wants;

@@ -62,26 +62,28 @@ impl Turns {
         self.slot_due = began.plus(every).max(self.now);
     }
 
-    /// How long a turn of `entity` may last: a round's part by weight, as far as it is paid for.
+    /// How long a turn of `entity` may last: a round's part by weight, corrected by what it is
+    /// ahead or behind, as far as it is paid for.
     fn length(&self, entity: &Entity, slot: bool) -> Duration {
         let config = &self.config;
         if slot {
             return config.turn_min;
         }
-        let rivals = self
-            .entities
-            .iter()
-            .filter(|e| e.class == entity.class && e.eligible());
-        let weights: u64 = rivals.map(|e| u64::from(e.weight.get())).sum();
-        let weight = u64::from(entity.weight.get());
-        let part = config.round.0.saturating_mul(weight) / weights.max(weight);
-        let alone = weights <= weight;
-        let fair = if alone {
+        let (mut weights, mut rank, mut count) = (0u64, 0, 0);
+        let line = self.entities.iter().filter(|e| e.class == entity.class);
+        for rival in line.filter(|e| e.eligible() || e.seat == entity.seat) {
+            weights += u64::from(rival.weight.get());
+            rank += u64::from(rival.seat < entity.seat);
+            count += 1;
+        }
+        let length = if count <= 1 {
             config.turn_max
         } else {
-            Duration(part)
+            let part = config.round.0.saturating_mul(entity.weight.get().into()) / weights;
+            let nominal = Duration(part.max(config.turn_min.0).min(config.turn_max.0));
+            let aimed = entity.start.aim(nominal, entity.weight, rank, count);
+            aimed.max(config.turn_min).min(config.turn_max)
         };
-        let length = fair.max(config.turn_min).min(config.turn_max);
         match entity.bucket.as_ref().and_then(|bucket| bucket.lasts()) {
             Some(paid) => length.min(paid).max(config.turn_min.min(length)),
             None => length,

@@ -16,7 +16,7 @@ struct Rig {
 impl Rig {
     /// Containers of (weight, share, high), attached and idle.
     fn new(who: &[(u32, u32, bool)]) -> Rig {
-        let mut turns = Turns::new(Config::default(), Instant(0));
+        let mut turns = Turns::new(Config::default(), Instant(0), Charged::default());
         for (at, &(weight, share, high)) in who.iter().enumerate() {
             let record = Record {
                 container: ContainerId::new("a").expect("an id"),
@@ -35,12 +35,17 @@ impl Rig {
         (0..who.len()).for_each(|at| rig.say(0, at, false, true));
         rig
     }
+    fn pass(&mut self, now: u64) {
+        let gap = Instant(now).since(self.turns.now);
+        self.turns
+            .advance(Instant(now), self.turns.booked.plus(gap));
+    }
     fn at(&mut self, now: u64) {
-        self.turns.advance(Instant(now));
+        self.pass(now);
         self.turns.decide(&mut self.notes);
     }
     fn say(&mut self, now: u64, who: usize, wants: bool, quiet: bool) {
-        self.turns.advance(Instant(now));
+        self.pass(now);
         self.turns.report(
             Seat(who as u16),
             Report {

@@ -31,7 +31,7 @@ pub struct Checkers {
     progress: progress::Progress,
     priority: priority::Priority,
     /// The last steps, for the one who has to understand an objection.
-    trail: VecDeque<String>,
+    trail: VecDeque<(u64, Event, Vec<Action>)>,
 }
 
 /// Steps shown with an objection.
@@ -56,7 +56,13 @@ impl Checkers {
 
     /// The engine began anew.
     pub fn restart(&mut self, now: u64) {
-        *self = Checkers::new(self.config, now);
+        let memory = self.memory.restart();
+        let trail = std::mem::take(&mut self.trail);
+        *self = Checkers {
+            memory,
+            trail,
+            ..Checkers::new(self.config, now)
+        };
     }
 
     /// Looks at one step.
@@ -64,7 +70,7 @@ impl Checkers {
     /// # Panics
     /// With the objection, if a promise is broken.
     pub fn step(&mut self, now: u64, event: &Event, actions: &[Action]) {
-        self.trail.push_back(brief(now, event, actions));
+        self.trail.push_back((now, event.clone(), actions.to_vec()));
         if self.trail.len() > TRAIL {
             self.trail.pop_front();
         }
@@ -103,13 +109,13 @@ impl Checkers {
         self.seen.now
     }
 
-    /// Whether others may run beside this one.
+    /// Whether others may run beside this one, or it is known no more.
     #[must_use]
     pub fn passed(&self, container: ContainerId, lane: Lane) -> bool {
         self.seen
             .seats
             .get(&(container, lane))
-            .is_some_and(|seat| seat.passed)
+            .is_none_or(|seat| seat.passed)
     }
 
     /// Stops the world.
@@ -117,7 +123,7 @@ impl Checkers {
     /// # Panics
     /// Always.
     pub fn object(&self, objection: &str) -> ! {
-        let trail: Vec<&str> = self.trail.iter().map(String::as_str).collect();
+        let trail: Vec<String> = self.trail.iter().map(brief).collect();
         let seats: Vec<String> = self.seen.seats.iter().map(state).collect();
         let (trail, seats) = (trail.join("\n"), seats.join("\n"));
         panic!("a promise is broken: {objection}\nlast steps:\n{trail}\nnow:\n{seats}")
@@ -201,7 +207,7 @@ impl Checkers {
 }
 
 /// A step on a few lines.
-fn brief(now: u64, event: &Event, actions: &[Action]) -> String {
+fn brief((now, event, actions): &(u64, Event, Vec<Action>)) -> String {
     let mut text = match event {
         Event::Claims {
             client,
