@@ -7,7 +7,7 @@
 //!
 //! One [`Session`] holds everything that belongs to this process in this slice: connection, pages,
 //! accounts, books. It is made once and never freed. A forked child must not use its parent's, so
-//! the child forgets it (see [`fork`]) and attaches anew when it first needs to.
+//! the child forgets it (see `fork`) and attaches anew when it first needs to.
 
 pub mod conn;
 mod fork;
