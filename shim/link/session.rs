@@ -254,11 +254,19 @@ impl Session {
     fn reserve_slowly(&self, lane: Lane, bytes: u64) -> Result<(), CUresult> {
         let deadline = sys::now().plus(Duration(DAEMON_WAIT_NS));
         let (chunk, mut pause) = (self.chunk(lane), Backoff::default());
+        let mut attached_anew = false;
         loop {
             let mut conn = self.slow_path();
             let ask = |need, wish| self.ask(&mut conn, lane, need, wish);
             match self.account(lane).take_slowly(bytes, chunk, ask) {
                 Verdict::Taken => return Ok(()),
+                // The daemon may still be counting our old connection too: once more, a little later.
+                Verdict::Refused if attached_anew => {
+                    attached_anew = false;
+                    drop(conn);
+                    pause.nap();
+                    continue;
+                }
                 Verdict::Refused => {
                     self.claims(lane).denied.fetch_add(1, Ordering::Relaxed);
                     return Err(CUresult::ERROR_OUT_OF_MEMORY);
@@ -268,7 +276,8 @@ impl Session {
                 }
                 Verdict::Gone => {}
             }
-            if !self.reattach(&mut conn) {
+            attached_anew = self.reattach(&mut conn);
+            if !attached_anew {
                 drop(conn);
                 pause.nap();
             }

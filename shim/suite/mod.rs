@@ -4,14 +4,16 @@
 //! loaded as it is. The replacement door names its driver and its socket by fixed absolute paths; a
 //! copy of it with these paths exchanged for others of the same length needs no mount namespace.
 
+#[path = "built.rs"]
+mod built;
 pub mod cases;
 pub mod daemon;
 
+use built::built;
 use daemon::Daemon;
 use std::io::{BufRead, BufReader, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::sync::Once;
 use tempfile::TempDir;
 
 /// Which door a program comes through.
@@ -52,28 +54,6 @@ fn cc(args: &[&str]) {
         .status()
         .expect("a C compiler");
     assert!(status.success(), "{compiler} {args:?}");
-}
-
-/// The library of a door. Cargo builds libraries of C symbols for nobody's tests, so it is asked to.
-fn built(package: &str, file: &str) -> PathBuf {
-    static DONE: Once = Once::new();
-    let test = std::env::current_exe().expect("this test");
-    let profile = test.ancestors().nth(2).expect("target/<profile>/deps/test");
-    let target = profile.parent().expect("target/<profile>");
-    DONE.call_once(|| {
-        let mut cargo = Command::new(env!("CARGO"));
-        cargo
-            .args(["build", "--quiet", "--package", package, "--target-dir"])
-            .arg(target);
-        if profile.ends_with("release") {
-            cargo.arg("--release");
-        }
-        assert!(
-            cargo.status().expect("cargo runs").success(),
-            "cannot build {package}"
-        );
-    });
-    profile.join(file)
 }
 
 /// `path` below `home`, drawn out with slashes to the length of `like`.

@@ -1,0 +1,27 @@
+//! The libraries under test.
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::Once;
+
+/// The library of a door. Cargo builds libraries of C symbols for nobody's tests, so it is asked to.
+pub fn built(package: &str, file: &str) -> PathBuf {
+    static DONE: Once = Once::new();
+    let test = std::env::current_exe().expect("this test");
+    let profile = test.ancestors().nth(2).expect("target/<profile>/deps/test");
+    let target = profile.parent().expect("target/<profile>");
+    DONE.call_once(|| {
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo
+            .args(["build", "--quiet", "--package", package, "--target-dir"])
+            .arg(target);
+        if profile.ends_with("release") {
+            cargo.arg("--release");
+        }
+        assert!(
+            cargo.status().expect("cargo runs").success(),
+            "cannot build {package}"
+        );
+    });
+    profile.join(file)
+}
