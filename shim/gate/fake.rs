@@ -2,7 +2,6 @@
 //! time, on one GPU shared by all, and everything that may not happen is counted.
 
 use super::port::{Context, Event, Pages, Progress, Stream, World};
-use gpuslice_wire::limits::LANES_MAX;
 use gpuslice_wire::page::{ClientLane, ClientPage, ContainerPage};
 use std::collections::HashMap;
 use std::sync::atomic::AtomicU32;
@@ -44,6 +43,8 @@ pub struct Fake {
     pub gpu: Mutex<Gpu>,
     pub rings: AtomicU32,
     pub reconnects: AtomicU32,
+    /// Lane of every thread's context.
+    pub lane: AtomicU32,
 }
 
 impl Fake {
@@ -59,6 +60,7 @@ impl Fake {
             gpu: Mutex::default(),
             rings: AtomicU32::new(0),
             reconnects: AtomicU32::new(0),
+            lane: AtomicU32::new(0),
         }))
     }
 
@@ -83,8 +85,7 @@ impl World for Fake {
         Some(*self.pages.lock().expect("unpoisoned"))
     }
     fn lane(&self) -> Option<usize> {
-        const { assert!(LANES_MAX > 0) };
-        Some(0)
+        Some(self.lane.load(SeqCst) as usize)
     }
     fn ring(&self) {
         self.rings.fetch_add(1, SeqCst);

@@ -314,3 +314,28 @@ fn a_full_window_lets_go_in_the_end() {
         "the next came although the first still ran"
     );
 }
+
+/// A process that left one of its GPUs says so, although it stays busy on the other.
+#[test]
+fn each_lane_has_its_own_want() {
+    let rig = Rig::new(MODE_OPEN);
+    rig.page().lanes.store(2, SeqCst);
+    for lane in 0..2 {
+        rig.page().lane[lane].idle_us.store(5_000, SeqCst);
+    }
+    let wants = |lane: usize| {
+        let client = rig.fake.pages.lock().expect("unpoisoned").client;
+        client.lane[lane].want.load(SeqCst)
+    };
+    rig.fake.lane.store(1, SeqCst);
+    // The word is open already where lane 0 was seen first; sooner or later lane 1 is seen too.
+    eventually("lane 1 is wanted", || {
+        rig.launch(1, 0, US);
+        wants(1) == 1
+    });
+    rig.fake.lane.store(0, SeqCst);
+    eventually("lane 1 is given up while lane 0 is busy", || {
+        rig.launch(1, 0, US);
+        wants(0) == 1 && wants(1) == 0
+    });
+}

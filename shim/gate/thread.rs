@@ -139,6 +139,14 @@ impl Gate {
         let claims = &pages.client.lane[index];
         if self.word.load(SeqCst) == OPEN {
             let open = now.saturating_sub(self.opened.load(Relaxed));
+            // With several GPUs the others keep the word open; this one was looked for several times.
+            let several = pages.container.lanes.load(Relaxed) > 1;
+            let unseen = now.saturating_sub(lane.seen) >= 4 * words.idle_ns;
+            if several && unseen && lane.waiting == 0 && lane.marks.flight.empty() {
+                claims.want.store(0, SeqCst);
+                self.world.ring();
+                return REST_NS;
+            }
             if open < words.idle_ns {
                 return (words.idle_ns - open).min(LOOK_NS);
             }

@@ -1,3 +1,5 @@
+//! The window at its edges, and its books under random use.
+
 use super::*;
 
 const US: u64 = 1_000;
