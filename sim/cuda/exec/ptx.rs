@@ -154,7 +154,7 @@ impl Module {
     }
 }
 
-/// A declared variable: `.align 8 .b8 name[16]`, `.u64 .ptr .global .align 4 name`, `.v2 .f32 name`.
+/// A declared variable: `.align 8 .b8 name[16]`, `.u64 .ptr .global .align 4 name`.
 struct Variable<'a> {
     name: &'a str,
     bytes: usize,

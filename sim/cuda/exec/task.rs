@@ -11,7 +11,7 @@ use super::handles::Key;
 use super::module::{Function, FunctionKey};
 use super::pool::{self, Pool};
 use super::port;
-use super::stream::{Body, EventKey, Request};
+use super::stream::{Body, Effect, EventKey, Request};
 use crate::entry::Outcome;
 use crate::memory;
 use crate::work::{Deed, What};
@@ -234,55 +234,32 @@ impl Task {
         }
     }
 
-    /// What a stream must do for it, when the device's part takes `ns`.
-    pub fn requests(&self, ns: Nanos) -> Vec<Request> {
-        let kind = self.kind();
-        let work = |effect| {
-            Request::Body(Body::Work {
-                kind,
-                ns,
-                effect: Some(effect),
-            })
-        };
-        let plain = || {
-            Request::Body(Body::Work {
-                kind,
-                ns,
-                effect: None,
-            })
-        };
-        let then = |request| match ns {
-            0 => vec![request],
-            _ => vec![plain(), request],
-        };
-        match self {
-            Self::Empty | Self::Child(_) => vec![plain()],
-            Self::Kernel(launch) => match launch.counter() {
-                Some(address) => {
-                    // Every thread of the kernel adds one, as its PTX says.
-                    let threads = launch.threads() as u32;
-                    vec![work(Box::new(move || port::add(address, threads)))]
-                }
-                None => vec![plain()],
-            },
+    /// What it does to the world.
+    fn effect(&self) -> Option<Effect> {
+        Some(match self {
+            Self::Kernel(launch) => {
+                // Every thread of the kernel adds one, as its PTX says.
+                let (address, threads) = (launch.counter()?, launch.threads() as u32);
+                Box::new(move || port::add(address, threads))
+            }
             Self::Move(one) => {
                 let run = Arc::clone(&one.run);
-                vec![work(Box::new(move || run()))]
+                Box::new(move || run())
             }
             Self::Alloc(memory) => {
                 let memory = Arc::clone(memory);
-                vec![work(Box::new(move || {
+                Box::new(move || {
                     Memory::begin_use(&memory);
                     Ok(())
-                }))]
+                })
             }
             Self::Free(address) => {
                 let address = *address;
-                vec![work(Box::new(move || super::graph::end_use(address)))]
+                Box::new(move || super::graph::end_use(address))
             }
             Self::Release(address) => {
                 let address = *address;
-                vec![work(Box::new(move || port::release(address)))]
+                Box::new(move || port::release(address))
             }
             Self::Retire {
                 pool,
@@ -290,22 +267,33 @@ impl Task {
                 ticket,
             } => {
                 let (pool, address, ticket) = (*pool, *address, *ticket);
-                vec![work(Box::new(move || {
+                Box::new(move || {
                     pool::retire(pool, address, ticket);
                     Ok(())
-                }))]
+                })
             }
+            _ => return None,
+        })
+    }
+
+    /// What a stream must do for it, when the device's part takes `ns`.
+    pub fn requests(&self, ns: Nanos) -> Vec<Request> {
+        let kind = self.kind();
+        let work = |effect| Request::Body(Body::Work { kind, ns, effect });
+        let mut requests = match self {
             Self::Host(call) => {
                 let call = *call;
-                then(Request::Body(Body::Host(Box::new(move || call.call()))))
+                vec![Request::Body(Body::Host(Box::new(move || call.call())))]
             }
-            Self::Record(event) => then(Request::Record(*event)),
-            Self::Await(event) => then(Request::Await(*event)),
-            Self::Memops(list) => {
-                let ops = list.iter().map(|op| Request::Body(op.body()));
-                (ns > 0).then(plain).into_iter().chain(ops).collect()
-            }
+            Self::Record(event) => vec![Request::Record(*event)],
+            Self::Await(event) => vec![Request::Await(*event)],
+            Self::Memops(list) => list.iter().map(|op| Request::Body(op.body())).collect(),
+            _ => return vec![work(self.effect())],
+        };
+        if ns > 0 {
+            requests.insert(0, work(None));
         }
+        requests
     }
 }
 

@@ -8,13 +8,12 @@
 
 use super::super::stream::{EventKey, Manner, StreamKey, shared};
 use super::super::task::Task;
-use super::super::{nowhere, port, resolve, threads};
+use super::super::{port, threads};
 use super::memory::Memory;
-use super::{GraphKey, Node, NodeKey, State, named, state};
-use crate::entry::{In, Out, Outcome};
+use super::{GraphKey, NodeKey, State, state};
+use crate::entry::Outcome;
 use gpuslice_nvabi::types::*;
 use gpuslice_sim_device::ContextId;
-use std::cell::Cell;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::ThreadId;
@@ -272,7 +271,8 @@ pub fn context_ends(context: ContextId) {
     }
 }
 
-fn begin(
+/// Begins a capture into a new graph, or into the given one behind the given nodes.
+pub fn begin(
     stream: StreamKey,
     mode: CUstreamCaptureMode,
     given: Option<(GraphKey, Vec<NodeKey>)>,
@@ -292,6 +292,14 @@ fn begin(
         return Err(CUresult::ERROR_ILLEGAL_STATE);
     }
     let is_given = given.is_some();
+    if let Some((graph, tips)) = &given {
+        graphs.graph(*graph)?;
+        for tip in tips {
+            if graphs.node(*tip)?.graph != *graph {
+                return Err(CUresult::ERROR_INVALID_VALUE);
+            }
+        }
+    }
     let (graph, tips) = match given {
         Some(given) => given,
         None => (graphs.create()?, Vec::new()),
@@ -317,7 +325,8 @@ fn begin(
     Ok(())
 }
 
-fn end(stream: StreamKey) -> Result<GraphKey, CUresult> {
+/// Ends a capture; the graph is the program's from now on.
+pub fn end(stream: StreamKey) -> Result<GraphKey, CUresult> {
     let State {
         graphs, captures, ..
     } = &mut *state();
@@ -365,16 +374,17 @@ fn unjoined(graphs: &super::Graphs<Task>, capture: &Capture) -> bool {
 }
 
 /// What is known of a stream's capture.
-struct Info {
-    status: CUstreamCaptureStatus,
-    id: u64,
-    graph: CUgraph,
-    tips: *const CUgraphNode,
-    edges: *const CUgraphEdgeData,
-    count: usize,
+pub struct Info {
+    pub status: CUstreamCaptureStatus,
+    pub id: u64,
+    pub graph: CUgraph,
+    pub tips: *const CUgraphNode,
+    pub edges: *const CUgraphEdgeData,
+    pub count: usize,
 }
 
-fn info(stream: StreamKey) -> Info {
+/// What is known of a stream's capture at present; the lists live until it is asked again.
+pub fn info(stream: StreamKey) -> Info {
     let captures = &mut state().captures;
     let Some((id, capture)) = captures.of(stream) else {
         let (tips, edges, count) = (std::ptr::null(), std::ptr::null(), 0);
@@ -410,165 +420,30 @@ fn info(stream: StreamKey) -> Info {
     }
 }
 
-fn nodes(list: In<CUgraphNode>, count: usize) -> Result<Vec<NodeKey>, CUresult> {
-    list.list(count)?
-        .into_iter()
-        .map(|node| named::<Node>(node.0))
-        .collect()
+/// The status of a stream; refused where the legacy default stream may not be used.
+pub fn status(stream: StreamKey) -> Result<CUstreamCaptureStatus, CUresult> {
+    if !none_going_on() {
+        state().captures.refuse_legacy(stream)?;
+    }
+    Ok(info(stream).status)
 }
 
-thread_local! {
-    static MODE: Cell<CUstreamCaptureMode> = const { Cell::new(CU_STREAM_CAPTURE_MODE_GLOBAL) };
-}
-
-/// Entry points.
-#[allow(non_snake_case, clippy::too_many_arguments)]
-pub mod imp {
-    use super::*;
-
-    pub fn cuStreamBeginCapture_v2(h_stream: CUstream, mode: CUstreamCaptureMode) -> Outcome {
-        begin(resolve(h_stream)?, mode, None)
-    }
-    pub use cuStreamBeginCapture_v2 as cuStreamBeginCapture_v2_ptsz;
-
-    pub fn cuStreamBeginCapture(h_stream: CUstream) -> Outcome {
-        begin(resolve(h_stream)?, CU_STREAM_CAPTURE_MODE_GLOBAL, None)
-    }
-    pub use cuStreamBeginCapture as cuStreamBeginCapture_ptsz;
-
-    pub fn cuStreamBeginCaptureToGraph(
-        h_stream: CUstream,
-        h_graph: CUgraph,
-        dependencies: In<CUgraphNode>,
-        _dependency_data: In<CUgraphEdgeData>,
-        num_dependencies: usize,
-        mode: CUstreamCaptureMode,
-    ) -> Outcome {
-        let graph = named(h_graph.0)?;
-        let tips = nodes(dependencies, num_dependencies)?;
-        for tip in &tips {
-            if state().graphs.node(*tip)?.graph != graph {
-                return Err(CUresult::ERROR_INVALID_VALUE);
-            }
-        }
-        state().graphs.graph(graph)?;
-        begin(resolve(h_stream)?, mode, Some((graph, tips)))
-    }
-    pub use cuStreamBeginCaptureToGraph as cuStreamBeginCaptureToGraph_ptsz;
-
-    pub fn cuStreamEndCapture(h_stream: CUstream, ph_graph: Out<CUgraph>) -> Outcome {
-        ph_graph.require()?;
-        ph_graph.set(CUgraph::NULL)?;
-        ph_graph.set(CUgraph(end(resolve(h_stream)?)?.to_pointer()))
-    }
-    pub use cuStreamEndCapture as cuStreamEndCapture_ptsz;
-
-    pub fn cuThreadExchangeStreamCaptureMode(mode: Out<CUstreamCaptureMode>) -> Outcome {
-        let new = mode.get()?;
-        if new > CU_STREAM_CAPTURE_MODE_RELAXED {
+/// Makes a stream's next node depend on the given nodes: besides its tips, or instead of them.
+pub fn update(stream: StreamKey, wanted: Vec<NodeKey>, flags: u32) -> Outcome {
+    let State {
+        graphs, captures, ..
+    } = &mut *state();
+    let (_, capture) = captures.of(stream).ok_or(CUresult::ERROR_ILLEGAL_STATE)?;
+    for node in &wanted {
+        if graphs.node(*node)?.graph != capture.graph {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
-        mode.set(MODE.replace(new))
     }
-
-    pub fn cuStreamIsCapturing(
-        h_stream: CUstream,
-        capture_status: Out<CUstreamCaptureStatus>,
-    ) -> Outcome {
-        capture_status.require()?;
-        let stream = resolve(h_stream)?;
-        if !none_going_on() {
-            state().captures.refuse_legacy(stream)?;
-        }
-        capture_status.set(info(stream).status)
+    let tips = capture.tips.entry(stream.id()).or_default();
+    match flags {
+        CU_STREAM_SET_CAPTURE_DEPENDENCIES => *tips = wanted,
+        CU_STREAM_ADD_CAPTURE_DEPENDENCIES => tips.extend(wanted),
+        _ => return Err(CUresult::ERROR_INVALID_VALUE),
     }
-    pub use cuStreamIsCapturing as cuStreamIsCapturing_ptsz;
-
-    pub fn cuStreamGetCaptureInfo(
-        h_stream: CUstream,
-        capture_status_out: Out<CUstreamCaptureStatus>,
-        id_out: Out<u64>,
-    ) -> Outcome {
-        let info = info(resolve(h_stream)?);
-        id_out.set_if_wanted(info.id);
-        capture_status_out.set(info.status)
-    }
-    pub use cuStreamGetCaptureInfo as cuStreamGetCaptureInfo_ptsz;
-
-    pub fn cuStreamGetCaptureInfo_v2(
-        h_stream: CUstream,
-        capture_status_out: Out<CUstreamCaptureStatus>,
-        id_out: Out<u64>,
-        graph_out: Out<CUgraph>,
-        dependencies_out: Out<*const CUgraphNode>,
-        num_dependencies_out: Out<usize>,
-    ) -> Outcome {
-        cuStreamGetCaptureInfo_v3(
-            h_stream,
-            capture_status_out,
-            id_out,
-            graph_out,
-            dependencies_out,
-            nowhere(),
-            num_dependencies_out,
-        )
-    }
-    pub use cuStreamGetCaptureInfo_v2 as cuStreamGetCaptureInfo_v2_ptsz;
-
-    pub fn cuStreamGetCaptureInfo_v3(
-        h_stream: CUstream,
-        capture_status_out: Out<CUstreamCaptureStatus>,
-        id_out: Out<u64>,
-        graph_out: Out<CUgraph>,
-        dependencies_out: Out<*const CUgraphNode>,
-        edge_data_out: Out<*const CUgraphEdgeData>,
-        num_dependencies_out: Out<usize>,
-    ) -> Outcome {
-        let info = info(resolve(h_stream)?);
-        id_out.set_if_wanted(info.id);
-        graph_out.set_if_wanted(info.graph);
-        dependencies_out.set_if_wanted(info.tips);
-        edge_data_out.set_if_wanted(info.edges);
-        num_dependencies_out.set_if_wanted(info.count);
-        capture_status_out.set(info.status)
-    }
-    pub use cuStreamGetCaptureInfo_v3 as cuStreamGetCaptureInfo_v3_ptsz;
-
-    pub fn cuStreamUpdateCaptureDependencies(
-        h_stream: CUstream,
-        dependencies: In<CUgraphNode>,
-        num_dependencies: usize,
-        flags: u32,
-    ) -> Outcome {
-        let stream = resolve(h_stream)?;
-        let wanted = nodes(dependencies, num_dependencies)?;
-        let State {
-            graphs, captures, ..
-        } = &mut *state();
-        let (_, capture) = captures.of(stream).ok_or(CUresult::ERROR_ILLEGAL_STATE)?;
-        for node in &wanted {
-            if graphs.node(*node)?.graph != capture.graph {
-                return Err(CUresult::ERROR_INVALID_VALUE);
-            }
-        }
-        let tips = capture.tips.entry(stream.id()).or_default();
-        match flags {
-            CU_STREAM_SET_CAPTURE_DEPENDENCIES => *tips = wanted,
-            CU_STREAM_ADD_CAPTURE_DEPENDENCIES => tips.extend(wanted),
-            _ => return Err(CUresult::ERROR_INVALID_VALUE),
-        }
-        Ok(())
-    }
-    pub use cuStreamUpdateCaptureDependencies as cuStreamUpdateCaptureDependencies_ptsz;
-
-    pub fn cuStreamUpdateCaptureDependencies_v2(
-        h_stream: CUstream,
-        dependencies: In<CUgraphNode>,
-        _dependency_data: In<CUgraphEdgeData>,
-        num_dependencies: usize,
-        flags: u32,
-    ) -> Outcome {
-        cuStreamUpdateCaptureDependencies(h_stream, dependencies, num_dependencies, flags)
-    }
-    pub use cuStreamUpdateCaptureDependencies_v2 as cuStreamUpdateCaptureDependencies_v2_ptsz;
+    Ok(())
 }

@@ -7,6 +7,7 @@
 
 mod calls;
 mod capture;
+mod capture_calls;
 mod exec;
 mod exec_calls;
 mod memory;
@@ -77,7 +78,7 @@ fn named<T: Named>(pointer: *mut std::ffi::c_void) -> Result<Key<T>, CUresult> {
 /// Entry points.
 pub mod imp {
     pub use super::calls::imp::*;
-    pub use super::capture::imp::*;
+    pub use super::capture_calls::imp::*;
     pub use super::exec_calls::imp::*;
     pub use super::memory::imp::*;
     pub use super::node_calls::imp::*;

@@ -83,7 +83,7 @@ pub mod imp {
     }
 
     pub fn cuModuleGetFunctionCount(count: Out<u32>, module: CUmodule) -> Outcome {
-        count.set(store::module(key(module.0)?)?.decl.entries.len() as u32)
+        count.set(store::declared(key(module.0)?)?.entries.len() as u32)
     }
 
     pub fn cuModuleEnumerateFunctions(
@@ -93,7 +93,7 @@ pub mod imp {
     ) -> Outcome {
         functions.require()?;
         let module_key = key(module.0)?;
-        let decl = Arc::clone(&store::module(module_key)?.decl);
+        let decl = store::declared(module_key)?;
         for (at, entry) in decl.entries.iter().take(num_functions as usize).enumerate() {
             let name = CString::new(entry.name.as_str());
             let name = name.map_err(|_| CUresult::ERROR_INVALID_VALUE)?;

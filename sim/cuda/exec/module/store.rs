@@ -99,28 +99,14 @@ pub fn function_of(key: FunctionKey) -> Result<Arc<Function>, CUresult> {
         .ok_or(CUresult::ERROR_INVALID_HANDLE)
 }
 
-/// A module; the lock is held as long as the answer.
-pub fn module(key: ModuleKey) -> Result<impl std::ops::Deref<Target = Module>, CUresult> {
+/// What a module declares.
+pub fn declared(key: ModuleKey) -> Result<Arc<ptx::Module>, CUresult> {
     let store = read();
-    if store.modules.get(key).is_none() {
-        return Err(CUresult::ERROR_INVALID_HANDLE);
-    }
-    Ok(Held { store, key })
-}
-
-struct Held {
-    store: RwLockReadGuard<'static, Store>,
-    key: ModuleKey,
-}
-
-impl std::ops::Deref for Held {
-    type Target = Module;
-    fn deref(&self) -> &Module {
-        self.store
-            .modules
-            .get(self.key)
-            .expect("looked up under the same lock")
-    }
+    let module = store
+        .modules
+        .get(key)
+        .ok_or(CUresult::ERROR_INVALID_HANDLE)?;
+    Ok(Arc::clone(&module.decl))
 }
 
 /// Loads a module into a context.

@@ -77,6 +77,8 @@ pub struct Model {
     lanes: HashMap<ContextId, Lane>,
     /// Streams that have operations.
     pub(super) active: Vec<StreamKey>,
+    /// Operations that have ended: shows whether anything has moved.
+    pub ended: u64,
 }
 
 impl Model {
@@ -87,6 +89,7 @@ impl Model {
             events,
             lanes: HashMap::new(),
             active: Vec::new(),
+            ended: 0,
         }
     }
 
@@ -471,6 +474,7 @@ impl Model {
             return;
         };
         if let Some(op) = stream.ops.pop_front() {
+            self.ended += 1;
             stream.attention -= usize::from(op.body.wants_attention());
             stream.first += 1;
             stream.placed = stream.placed.saturating_sub(1);

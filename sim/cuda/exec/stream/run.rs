@@ -34,6 +34,10 @@ const BACKLOG: usize = 1024;
 const TIDY_EVERY: usize = 64;
 /// How often a condition on memory is tested.
 const POLL: Duration = Duration::from_micros(40);
+/// After so many tests in vain the time between two doubles...
+const POLLS_EACH: u32 = 128;
+/// ...and so many times at most.
+const SLOWER_MOST: u32 = 3;
 /// Below this a sleep is not worth it.
 const YIELD_BELOW_NS: Nanos = 40_000;
 /// Longest sleep of a thread with something to look after.
@@ -82,6 +86,24 @@ enum Worker {
     Resting,
 }
 
+/// How long to sleep between two tests of a condition on memory: longer when nothing has moved for
+/// a while, so that a process that waits for long costs little.
+#[derive(Default)]
+struct Patience {
+    ended: u64,
+    polls: u32,
+}
+
+impl Patience {
+    fn pause(&mut self, model: &Model) -> Duration {
+        if std::mem::replace(&mut self.ended, model.ended) != model.ended {
+            self.polls = 0;
+        }
+        self.polls = self.polls.saturating_add(1);
+        POLL * (1 << (self.polls / POLLS_EACH).min(SLOWER_MOST))
+    }
+}
+
 /// All streams of the process on one machine.
 pub struct Run {
     machine: &'static Machine,
@@ -127,6 +149,7 @@ impl Run {
         manner: Manner,
         priority: i32,
     ) -> Answer<StreamKey> {
+        self.check(context)?;
         self.lock()
             .model
             .create(context, manner, priority)
@@ -262,6 +285,7 @@ impl Run {
         done: impl Fn(&Model) -> bool,
         marks: &[Mark],
     ) -> Guard {
+        let mut patience = Patience::default();
         loop {
             inner = self.advance(inner);
             if done(&inner.model) {
@@ -274,14 +298,14 @@ impl Run {
             let look = ours
                 .unwrap_or(Look::Poll)
                 .min(inner.model.next_effect(self.machine));
-            inner = self.nap(inner, look);
+            inner = self.nap(inner, look, &mut patience);
         }
     }
 
     /// Sleeps until it is time to look again, or something has moved.
-    fn nap(&'static self, inner: Guard, look: Look) -> Guard {
+    fn nap(&'static self, inner: Guard, look: Look, patience: &mut Patience) -> Guard {
         let time = match look {
-            Look::Poll => POLL,
+            Look::Poll => patience.pause(&inner.model),
             Look::Never => LONG_NAP,
             Look::At(due) => {
                 let ahead = due.saturating_sub(now_ns());
@@ -394,11 +418,12 @@ impl Run {
 
     fn work(&'static self) {
         let mut inner = self.lock();
+        let mut patience = Patience::default();
         loop {
             inner = self.advance(inner);
             let pause = match inner.model.next_effect(self.machine) {
                 Look::Never => None,
-                Look::Poll => Some(POLL),
+                Look::Poll => Some(patience.pause(&inner.model)),
                 Look::At(due) => {
                     let ahead = Duration::from_nanos(due.saturating_sub(now_ns()));
                     Some(ahead.min(NAP))

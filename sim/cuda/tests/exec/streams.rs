@@ -200,6 +200,20 @@ scenarios! {
         ok!(cuCtxSynchronize());
     }
 
+    a_fault_of_the_device_kills_the_context("devices=2"; GPUSLICE_SIM_FAULT = "xid:31@launch=2") {
+        let world = World::new();
+        world.spin(CUstream::NULL, MS, 0);
+        ok!(cuCtxSynchronize());
+        // The launch itself may be told, or only what waits for it.
+        let (plain, none) = (world.function(c"plain"), std::ptr::null_mut());
+        let _ = call!(cuLaunchKernel(plain, 1, 1, 1, 1, 1, 1, 0, CUstream::NULL, none, none.cast()));
+        refused!(ERROR_ILLEGAL_ADDRESS, cuCtxSynchronize());
+        let mut refused_stream = CUstream::NULL;
+        refused!(ERROR_ILLEGAL_ADDRESS, cuStreamCreate(&mut refused_stream, 0));
+        context_on(1);
+        ok!(cuCtxSynchronize());
+    }
+
     a_full_queue_lets_the_caller_wait("") {
         let world = World::new();
         let counter = alloc(4);
