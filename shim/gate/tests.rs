@@ -74,7 +74,7 @@ fn eventually(what: &str, condition: impl Fn() -> bool) {
 #[test]
 fn alone_the_word_opens_and_an_idle_process_stops_wanting() {
     let rig = Rig::new(MODE_OPEN);
-    rig.page().lane[0].idle_us.store(5_000, SeqCst);
+    rig.page().lane[0].idle_us.store(300_000, SeqCst);
     rig.launch(1, 0, US);
     assert_eq!(
         (rig.gate.word.load(SeqCst), rig.claims().want.load(SeqCst)),
@@ -93,8 +93,8 @@ fn alone_the_word_opens_and_an_idle_process_stops_wanting() {
 #[test]
 fn a_busy_process_keeps_wanting() {
     let rig = Rig::new(MODE_OPEN);
-    rig.page().lane[0].idle_us.store(50_000, SeqCst);
-    let end = Instant::now() + Duration::from_millis(300);
+    rig.page().lane[0].idle_us.store(300_000, SeqCst);
+    let end = Instant::now() + Duration::from_millis(1_000);
     while Instant::now() < end {
         rig.launch(1, 0, US);
         let silent = rig.claims().want.load(SeqCst) == 0;
@@ -106,6 +106,7 @@ fn a_busy_process_keeps_wanting() {
 #[test]
 fn turns_beginning_close_the_word_and_hold_launches() {
     let rig = Rig::new(MODE_OPEN);
+    rig.page().lane[0].idle_us.store(10_000_000, SeqCst);
     rig.launch(1, 0, US);
     assert_eq!(rig.gate.word.load(SeqCst), OPEN);
     rig.page().lane[0].mode.store(MODE_TURNS, SeqCst);
