@@ -1,1 +1,394 @@
+//! Each checker is shown a story that must not happen and must object to it, and the same story
+//! told right, to which it must not.
 
+use gpuslice_engine::{
+    Action, Claims, Config, Event, LaneRecord, LaneView, Late, Mode, Record, Token,
+};
+use gpuslice_wire::ids::{ClientId, Lane};
+use gpuslice_wire::limits::LANES_MAX;
+use gpuslice_wire::text::Name;
+use gpuslice_wire::units::{Bytes, Duration, Instant, Percent, Weight};
+
+use crate::checkers::{Checkers, Objection};
+use crate::world::{container, gpu};
+
+const MS: u64 = 1_000_000;
+
+/// A story told to the checkers, step by step. Container `n` has one process, client `n`.
+struct Story {
+    checkers: Checkers,
+    now: u64,
+}
+
+impl Story {
+    /// Containers of (weight, share, high) on one GPU, under turns, nobody wanting.
+    fn of(who: &[(u32, u32, bool)]) -> Story {
+        let mut story = Story {
+            checkers: Checkers::new(Config::default(), 0),
+            now: 0,
+        };
+        for (n, &(weight, share, high)) in who.iter().enumerate() {
+            let record = Record {
+                container: container(n as u64),
+                name: Name::EMPTY,
+                weight: Weight::new(weight).expect("a weight"),
+                share: Percent::new(share).ok(),
+                high,
+                lanes: vec![LaneRecord {
+                    gpu: gpu(0),
+                    cap: Bytes(100),
+                }],
+            };
+            let admitted = Action::Admitted {
+                token: Token(0),
+                record,
+            };
+            story
+                .tell(0, Event::Tick, &[admitted, turn(n, 0, 0)])
+                .expect("a good beginning");
+            let held = [Bytes::ZERO; LANES_MAX];
+            let attach = Event::Attach {
+                token: Token(0),
+                container: container(n as u64),
+                held,
+            };
+            let attached = Action::Attached {
+                token: Token(0),
+                client: client(n),
+                container: container(n as u64),
+                lanes: 1,
+            };
+            story
+                .tell(0, attach, &[attached])
+                .expect("a good beginning");
+        }
+        story
+    }
+
+    fn tell(&mut self, after: u64, event: Event, actions: &[Action]) -> Result<(), Objection> {
+        self.now += after;
+        self.checkers.look(self.now, &event, actions)
+    }
+
+    /// Nothing but `actions`, `after` ns later.
+    fn then(&mut self, after: u64, actions: &[Action]) -> Result<(), Objection> {
+        self.tell(after, Event::Tick, actions)
+    }
+
+    /// Container `n` says this; the engine does that.
+    fn says(&mut self, n: usize, claims: Claims, actions: &[Action]) -> Result<(), Objection> {
+        self.tell(
+            0,
+            Event::Claims {
+                client: client(n),
+                lane: Lane(0),
+                claims,
+            },
+            actions,
+        )
+    }
+}
+
+fn client(n: usize) -> ClientId {
+    ClientId {
+        slot: n as u16,
+        generation: 0,
+    }
+}
+
+/// Container `n`'s page: its turn word and the turn's end.
+fn turn(n: usize, turn: u32, end: u64) -> Action {
+    page(n, Mode::Turns, turn, end, 0)
+}
+
+fn page(n: usize, mode: Mode, turn: u32, end: u64, reserved: u64) -> Action {
+    let view = LaneView {
+        mode,
+        turn,
+        turn_end: Instant(end),
+        window_us: 0,
+        idle_us: 0,
+        cap: Bytes(100),
+        reserved: Bytes(reserved),
+    };
+    Action::SetLane {
+        container: container(n as u64),
+        lane: Lane(0),
+        view,
+    }
+}
+
+fn wants(active: u32, drained: u32) -> Claims {
+    Claims {
+        want: true,
+        active,
+        drained,
+        ..Claims::default()
+    }
+}
+
+fn objects(result: Result<(), Objection>, about: &str) {
+    match result {
+        Err(objection) => assert!(objection.contains(about), "{objection}"),
+        Ok(()) => panic!("nobody objects about {about}"),
+    }
+}
+
+#[test]
+fn to_two_grants() {
+    let mut story = Story::of(&[(1, 0, false), (1, 0, false)]);
+    assert_eq!(story.says(0, wants(0, 0), &[turn(0, 1, 8 * MS)]), Ok(()));
+    objects(story.says(1, wants(0, 0), &[turn(1, 1, 8 * MS)]), "at once");
+}
+
+#[test]
+fn to_a_grant_before_the_last_one_is_quiet() {
+    let story = || {
+        let mut story = Story::of(&[(1, 0, false), (1, 0, false)]);
+        story
+            .says(0, wants(0, 0), &[turn(0, 1, 8 * MS)])
+            .expect("fine");
+        story.says(1, wants(0, 0), &[]).expect("fine");
+        story.then(8 * MS, &[turn(0, 2, 8 * MS)]).expect("fine");
+        story
+    };
+    objects(story().then(MS, &[turn(1, 1, 17 * MS)]), "at once");
+    objects(
+        story().says(0, wants(1, 0), &[turn(1, 1, 17 * MS)]),
+        "at once",
+    );
+    assert_eq!(story().says(0, wants(1, 1), &[turn(1, 1, 17 * MS)]), Ok(()));
+}
+
+#[test]
+fn to_passing_somebody_too_early() {
+    let passed = Action::Overrun {
+        container: container(0),
+        lane: Lane(0),
+        stage: Late::Passed,
+        after: Duration(0),
+    };
+    let story = || {
+        let mut story = Story::of(&[(1, 0, false), (1, 0, false)]);
+        story
+            .says(0, wants(0, 0), &[turn(0, 1, 8 * MS)])
+            .expect("fine");
+        story.says(1, wants(0, 0), &[]).expect("fine");
+        story.then(8 * MS, &[turn(0, 2, 8 * MS)]).expect("fine");
+        story
+    };
+    let actions = [passed, turn(1, 1, 3_000 * MS)];
+    objects(story().then(1_999 * MS, &actions), "is passed after");
+    assert_eq!(story().then(2_000 * MS, &actions), Ok(()));
+}
+
+#[test]
+fn to_an_idle_gpu() {
+    let mut story = Story::of(&[(1, 0, false)]);
+    objects(story.says(0, wants(0, 0), &[]), "idles while");
+}
+
+#[test]
+fn to_freedom_for_two() {
+    let mut story = Story::of(&[(1, 0, false), (1, 0, false)]);
+    let open = |n| page(n, Mode::Open, 0, 0, 0);
+    story.then(0, &[open(0), open(1)]).expect("fine");
+    assert_eq!(story.says(0, wants(0, 0), &[]), Ok(()));
+    objects(story.says(1, wants(0, 0), &[]), "several want");
+}
+
+#[test]
+fn to_different_modes_on_one_gpu() {
+    let mut story = Story::of(&[(1, 0, false), (1, 0, false)]);
+    objects(
+        story.then(0, &[page(0, Mode::Open, 0, 0, 0)]),
+        "differs in mode",
+    );
+}
+
+/// Two who both want: the first has the GPU for `first` ms, then the second for a moment, then
+/// the first again.
+fn back_and_forth(first: u64, weight: u32) -> Result<(), Objection> {
+    let mut story = Story::of(&[(weight, 0, false), (1, 0, false)]);
+    story.says(1, wants(0, 0), &[turn(1, 1, MS)])?;
+    story.says(0, wants(0, 0), &[])?;
+    let mut words = [0, 1];
+    for round in 0..40 {
+        let (out, next) = (1 - round % 2, round % 2);
+        let length = if out == 0 { first * MS } else { MS };
+        words[out] += 1;
+        story.then(length, &[turn(out, words[out], 0)])?;
+        words[next] += 1;
+        let word = words[out] - 1;
+        story.says(
+            out,
+            wants(word, word),
+            &[turn(next, words[next], story.now + MS)],
+        )?;
+    }
+    Ok(())
+}
+
+#[test]
+fn to_uneven_shares() {
+    assert_eq!(back_and_forth(1, 1), Ok(()));
+    assert_eq!(back_and_forth(3, 3), Ok(()));
+    objects(back_and_forth(3, 1), "drift");
+    objects(back_and_forth(1, 3), "drift");
+}
+
+#[test]
+fn to_a_waiter_left_behind() {
+    let mut story = Story::of(&[(1, 0, false), (1, 0, false), (1, 0, false)]);
+    story.says(0, wants(0, 0), &[turn(0, 1, MS)]).expect("fine");
+    story.says(2, wants(0, 0), &[]).expect("fine");
+    // the first leaves and comes back before each of its turns, so that it is never "in line"
+    let mut result = Ok(());
+    for round in 0..20u32 {
+        let word = 2 * round + 1;
+        let gone = Claims {
+            want: false,
+            ..wants(word, word)
+        };
+        result = result
+            .and_then(|()| story.then(MS, &[turn(0, word + 1, 0)]))
+            .and_then(|()| story.says(0, gone, &[turn(1, word, 0), turn(1, word + 1, 0)]))
+            .and_then(|()| story.says(1, Claims::default(), &[turn(0, word + 2, 0)]))
+            .and_then(|()| story.says(0, wants(word, word), &[]));
+    }
+    objects(result, "waits while");
+}
+
+#[test]
+fn to_more_than_a_hard_share() {
+    let run = |ms: u64| {
+        let mut story = Story::of(&[(1, 10, false)]);
+        story.says(0, wants(0, 0), &[turn(0, 1, 0)])?;
+        for word in 1..200u32 {
+            story.then(ms * MS, &[turn(0, 2 * word, 0)])?;
+            let drained = 2 * word - 1;
+            story.says(0, wants(drained, drained), &[])?;
+            story.then(9 * MS, &[turn(0, 2 * word + 1, 0)])?;
+        }
+        Ok(())
+    };
+    assert_eq!(run(1), Ok(()));
+    objects(run(2), "of hard share 10 %");
+}
+
+#[test]
+fn to_a_fair_turn_while_a_high_one_waits() {
+    let mut story = Story::of(&[(1, 0, false), (1, 0, true)]);
+    story
+        .says(0, wants(0, 0), &[turn(0, 1, 8 * MS)])
+        .expect("fine");
+    objects(story.says(1, wants(0, 0), &[]), "goes on");
+}
+
+/// High waits; slots of `length` for the fair one, one after `pause`.
+fn slots(length: u64, pause: u64) -> Result<(), Objection> {
+    let mut story = Story::of(&[(1, 0, false), (1, 0, true)]);
+    story.says(1, wants(0, 0), &[turn(1, 1, 0)])?;
+    story.says(0, wants(0, 0), &[])?;
+    for round in 0..3u32 {
+        let word = 2 * round + 1;
+        story.then(pause - length, &[turn(1, word + 1, 0)])?;
+        story.says(1, wants(word, word), &[turn(0, word, 0)])?;
+        story.then(length / 2, &[])?;
+        story.then(length - length / 2, &[turn(0, word + 1, 0)])?;
+        story.says(0, wants(word, word), &[turn(1, word + 2, 0)])?;
+    }
+    Ok(())
+}
+
+#[test]
+fn to_long_or_frequent_slots() {
+    assert_eq!(slots(MS, 20 * MS), Ok(()));
+    objects(slots(3 * MS, 20 * MS), "a slot on");
+    objects(slots(MS, 10 * MS), "slots follow");
+}
+
+#[test]
+fn to_starving_the_fair() {
+    let mut story = Story::of(&[(1, 0, false), (1, 0, true)]);
+    story.says(1, wants(0, 0), &[turn(1, 1, 0)]).expect("fine");
+    story.says(0, wants(0, 0), &[]).expect("fine");
+    let mut last = Ok(());
+    for n in 1..40 {
+        last = last.and_then(|()| story.then(100 * MS, &[turn(1, 1, n)]));
+    }
+    objects(last, "starve");
+}
+
+fn reserve(need: u64, wish: u64) -> Event {
+    Event::Reserve {
+        client: client(0),
+        token: Token(7),
+        lane: Lane(0),
+        need: Bytes(need),
+        wish: Bytes(wish),
+    }
+}
+
+fn reserved(bytes: u64) -> Action {
+    Action::Reserved {
+        client: client(0),
+        token: Token(7),
+        lane: Lane(0),
+        bytes: Bytes(bytes),
+    }
+}
+
+fn refused(need: u64, left: u64) -> Action {
+    let (need, left) = (Bytes(need), Bytes(left));
+    Action::Refused {
+        client: client(0),
+        token: Token(7),
+        lane: Lane(0),
+        need,
+        left,
+    }
+}
+
+#[test]
+fn to_wrong_books() {
+    let shown = |n| page(0, Mode::Turns, 0, 0, n);
+    let tell =
+        |event: Event, actions: &[Action]| Story::of(&[(1, 0, false)]).tell(0, event, actions);
+    assert_eq!(tell(reserve(10, 20), &[reserved(20), shown(20)]), Ok(()));
+    objects(tell(reserve(10, 20), &[reserved(20)]), "page says");
+    objects(
+        tell(reserve(10, 20), &[reserved(9), shown(9)]),
+        "granted for",
+    );
+    objects(
+        tell(reserve(10, 20), &[reserved(21), shown(21)]),
+        "granted for",
+    );
+    objects(
+        tell(reserve(10, 120), &[reserved(101), shown(101)]),
+        "beyond the cap",
+    );
+    assert_eq!(tell(reserve(101, 120), &[refused(101, 100)]), Ok(()));
+    objects(
+        tell(reserve(100, 120), &[refused(100, 100)]),
+        "refused with",
+    );
+    objects(tell(reserve(101, 120), &[refused(101, 90)]), "refused with");
+    objects(tell(Event::Tick, &[reserved(1), shown(1)]), "not asked");
+    let release = Event::Release {
+        client: client(0),
+        lane: Lane(0),
+        bytes: Bytes(1),
+    };
+    objects(tell(release, &[]), "released more");
+}
+
+#[test]
+fn to_what_is_left_behind() {
+    let mut story = Story::of(&[(1, 0, false)]);
+    let books = [reserved(20), page(0, Mode::Turns, 0, 0, 20)];
+    story.tell(0, reserve(10, 20), &books).expect("fine");
+    let stale = story.tell(0, Event::Gone { client: client(0) }, &[]);
+    objects(stale, "page says 20 reserved, not 0");
+}
