@@ -30,6 +30,8 @@ mod record;
 mod refusal;
 mod sched;
 mod snapshot;
+#[cfg(test)]
+mod tests;
 
 pub use action::{Action, Actions, Cut, LaneView, Late, Mode};
 pub use config::Config;

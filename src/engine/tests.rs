@@ -1,0 +1,514 @@
+//! The engine as its caller sees it: events in, actions out.
+
+use std::string::{String, ToString};
+use std::vec::Vec;
+
+use gpuslice_wire::admin::{Denial, MemoryAsk};
+use gpuslice_wire::ids::{ClientId, ContainerId, GpuUuid, Lane, NvmlIndex};
+use gpuslice_wire::limits::{CLIENTS_PER_CONTAINER_MAX, CONTAINERS_MAX, LANES_MAX};
+use gpuslice_wire::select::GpuSelector;
+use gpuslice_wire::snapshot::Snapshot;
+use gpuslice_wire::tenant::Rejection;
+use gpuslice_wire::text::Name;
+use gpuslice_wire::units::{Bytes, GIB, Instant, MIB, Percent, Weight};
+
+use crate::{Action, Ask, Claims, Config, Cut, Engine, Event, Mode, Record, Token};
+
+const MS: u64 = 1_000_000;
+
+fn uuid(n: u8) -> GpuUuid {
+    GpuUuid([n; 16])
+}
+
+fn id(name: &str) -> ContainerId {
+    ContainerId::new(name).expect("an id")
+}
+
+struct Rig {
+    engine: Engine,
+    now: u64,
+}
+
+impl Rig {
+    /// GPUs of these GiB.
+    fn new(config: Config, gpus: &[u64]) -> Rig {
+        let mut rig = Rig {
+            engine: Engine::new(config),
+            now: 0,
+        };
+        for (n, gib) in gpus.iter().enumerate() {
+            let (uuid, index) = (uuid(n as u8), NvmlIndex(n as u32));
+            rig.step(Event::GpuFound {
+                uuid,
+                index,
+                total: Bytes(gib * GIB),
+            });
+        }
+        rig
+    }
+    fn step(&mut self, event: Event) -> Vec<Action> {
+        let mut actions = Vec::new();
+        self.engine.step(Instant(self.now), event, &mut actions);
+        self.engine.check();
+        actions
+    }
+    fn admit(&mut self, ask: Ask) -> Result<Record, (Denial, String)> {
+        let answer = self.step(Event::Admit {
+            token: Token(1),
+            ask,
+        });
+        match answer.into_iter().next() {
+            Some(Action::Admitted { record, .. }) => Ok(record),
+            Some(Action::Denied { why, .. }) => Err((why.denial(), why.to_string())),
+            other => panic!("no answer but {other:?}"),
+        }
+    }
+    fn attach(&mut self, container: &str, held: u64) -> Result<ClientId, Rejection> {
+        let mut all = [Bytes::ZERO; LANES_MAX];
+        all[0] = Bytes(held);
+        let attach = Event::Attach {
+            token: Token(2),
+            container: id(container),
+            held: all,
+        };
+        match self.step(attach).into_iter().next() {
+            Some(Action::Attached { client, .. }) => Ok(client),
+            Some(Action::Rejected { why, .. }) => Err(why),
+            other => panic!("no answer but {other:?}"),
+        }
+    }
+    fn reserve(&mut self, client: ClientId, need: u64, wish: u64) -> Vec<Action> {
+        let (need, wish) = (Bytes(need), Bytes(wish));
+        self.step(Event::Reserve {
+            client,
+            token: Token(3),
+            lane: Lane(0),
+            need,
+            wish,
+        })
+    }
+    fn slice(&self, container: &str) -> Snapshot {
+        let rows = self.engine.snapshot(Instant(self.now));
+        let is = |row: &Snapshot| matches!(row, Snapshot::Slice { container: c, .. } if *c == id(container));
+        rows.into_iter().find(is).expect("a slice")
+    }
+}
+
+fn ask(container: &str, gpus: &str, bytes: u64) -> Ask {
+    Ask {
+        container: id(container),
+        name: Name::EMPTY,
+        gpus: GpuSelector::parse(gpus).expect("a selector"),
+        memory: MemoryAsk::Exactly(Bytes(bytes)),
+        weight: Weight::ONE,
+        share: None,
+        high: false,
+    }
+}
+
+#[test]
+fn denials_say_who_what_and_what_to_do() {
+    let mut rig = Rig::new(Config::default(), &[16, 8]);
+    rig.admit(ask("a", "0", 10 * GIB)).expect("fits");
+    let share = |container, percent| Ask {
+        share: Percent::new(percent).ok(),
+        ..ask(container, "1", GIB)
+    };
+    rig.admit(share("b", 70)).expect("fits");
+    let ratio = |part, whole| Ask {
+        memory: MemoryAsk::Ratio { part, whole },
+        ..ask("x", "1", 1)
+    };
+    let cases = [
+        (
+            ask("x", "0", 20 * GIB),
+            Denial::Memory,
+            "cap 20GiB is above GPU 0's 16GiB; ask for at most 16GiB",
+        ),
+        (
+            ask("x", "any", 20 * GIB),
+            Denial::Memory,
+            "cap 20GiB is above GPU 0's 16GiB; ask for at most 16GiB",
+        ),
+        (
+            ask("x", "0", 7 * GIB),
+            Denial::Memory,
+            "cap 7GiB is above what GPU 0 has left of its 16GiB; ask for at most 6GiB, end another \
+             slice, or set oversubscribe = true",
+        ),
+        (
+            ask("x", "any", 8 * GIB),
+            Denial::Memory,
+            "cap 8GiB is above what any GPU has left; ask for at most 7GiB, end another slice, or \
+             set oversubscribe = true",
+        ),
+        (
+            ask("x", "0", 0),
+            Denial::Invalid,
+            "the memory cap is 0; ask for at least one byte",
+        ),
+        (
+            ask("x", "5", GIB),
+            Denial::NoSuchGpu,
+            "there is no GPU 5; this node has 2, which nvidia-smi -L lists",
+        ),
+        (
+            ask("x", "0,GPU-00000000-0000-0000-0000-000000000000", GIB),
+            Denial::Invalid,
+            "GPU 0 is named twice; name it once",
+        ),
+        (
+            ask("a", "0", GIB),
+            Denial::Exists,
+            "container a has a slice already; dismiss it first, or choose another id",
+        ),
+        (
+            share("x", 31),
+            Denial::Capacity,
+            "hard share 31 % is above the 30 % that GPU 1 has left; ask for at most 30 %, or for a \
+             weight, which needs no room",
+        ),
+        (
+            ratio(3, 2),
+            Denial::Invalid,
+            "a memory ratio of 3/2 is not between 0 and 1; the part is at least 1 and at most the whole",
+        ),
+        (
+            ratio(1, 9_000),
+            Denial::Memory,
+            "1/9000 of GPU 1's 8GiB is less than 1MiB; ask for a larger part",
+        ),
+    ];
+    for (ask, kind, text) in cases {
+        assert_eq!(rig.admit(ask), Err((kind, text.to_string())), "{ask:?}");
+    }
+    let (kind, text) = Rig::new(Config::default(), &[])
+        .admit(ask("x", "any", 1))
+        .expect_err("no GPU");
+    assert_eq!(kind, Denial::NoSuchGpu);
+    assert!(text.contains("has no GPU"), "{text}");
+}
+
+#[test]
+fn any_is_the_gpu_with_the_most_unpromised_memory() {
+    let mut rig = Rig::new(Config::default(), &[16, 8, 16]);
+    let gpus: Vec<GpuUuid> = ["a", "b", "c", "d"]
+        .iter()
+        .map(|name| rig.admit(ask(name, "any", 6 * GIB)).expect("fits").lanes[0].gpu)
+        .collect();
+    assert_eq!(gpus, [uuid(0), uuid(2), uuid(0), uuid(2)]);
+    assert_eq!(
+        rig.admit(ask("e", "any", 8 * GIB)).expect("fits").lanes[0].gpu,
+        uuid(1)
+    );
+}
+
+#[test]
+fn a_list_keeps_its_order_and_all_is_all_or_nothing() {
+    let mut rig = Rig::new(Config::default(), &[16, 8]);
+    let record = rig.admit(ask("a", "1,0", GIB)).expect("fits");
+    assert_eq!(
+        record.lanes.iter().map(|lane| lane.gpu).collect::<Vec<_>>(),
+        [uuid(1), uuid(0)]
+    );
+    assert!(
+        rig.admit(ask("b", "all", 8 * GIB)).is_err(),
+        "8GiB are not left on GPU 1"
+    );
+    assert_eq!(
+        rig.admit(ask("b", "all", 7 * GIB))
+            .expect("nothing was kept")
+            .lanes
+            .len(),
+        2
+    );
+}
+
+#[test]
+fn ratios_round_down_to_a_mib() {
+    let mut rig = Rig::new(Config::default(), &[16]);
+    let memory = MemoryAsk::Ratio { part: 3, whole: 7 };
+    let record = rig
+        .admit(Ask {
+            memory,
+            ..ask("a", "0", 1)
+        })
+        .expect("fits");
+    assert_eq!(record.lanes[0].cap, Bytes(16 * 1024 * 3 / 7 * MIB));
+}
+
+#[test]
+fn promises_may_exceed_the_gpu_only_where_configured() {
+    let config = Config {
+        oversubscribe: true,
+        ..Config::default()
+    };
+    let mut rig = Rig::new(config, &[16]);
+    for name in ["a", "b", "c"] {
+        rig.admit(ask(name, "0", 10 * GIB)).expect("oversubscribed");
+    }
+    assert!(
+        rig.admit(ask("d", "0", 17 * GIB)).is_err(),
+        "more than there is"
+    );
+}
+
+#[test]
+fn containers_and_processes_are_bounded() {
+    let mut rig = Rig::new(Config::default(), &[16]);
+    for n in 0..CONTAINERS_MAX {
+        rig.admit(ask(&std::format!("c{n}"), "0", 1)).expect("fits");
+    }
+    let refusal = rig.admit(ask("x", "0", 1)).expect_err("one too many");
+    assert_eq!(refusal.0, Denial::Capacity);
+    for _ in 0..CLIENTS_PER_CONTAINER_MAX {
+        rig.attach("c0", 0).expect("fits");
+    }
+    assert_eq!(rig.attach("c0", 0), Err(Rejection::TooManyClients));
+    assert_eq!(rig.attach("nobody", 0), Err(Rejection::NotYours));
+}
+
+#[test]
+fn names_default_to_the_ids_beginning() {
+    let mut rig = Rig::new(Config::default(), &[16]);
+    let record = rig.admit(ask("0123456789abcdef", "0", 1)).expect("fits");
+    assert_eq!(record.name.as_str(), "0123456789ab");
+}
+
+#[test]
+fn the_last_byte_goes_to_one() {
+    let mut rig = Rig::new(Config::default(), &[16]);
+    rig.admit(ask("a", "0", 100)).expect("fits");
+    let (one, two) = (
+        rig.attach("a", 0).expect("in"),
+        rig.attach("a", 0).expect("in"),
+    );
+    let granted = rig.reserve(one, 60, 80);
+    assert!(
+        matches!(
+            granted[0],
+            Action::Reserved {
+                bytes: Bytes(80),
+                ..
+            }
+        ),
+        "{granted:?}"
+    );
+    let refused = rig.reserve(two, 60, 80);
+    assert!(
+        matches!(
+            refused[0],
+            Action::Refused {
+                left: Bytes(20),
+                ..
+            }
+        ),
+        "{refused:?}"
+    );
+    rig.step(Event::Gone { client: one });
+    let granted = rig.reserve(two, 60, 200);
+    assert!(
+        matches!(
+            granted[0],
+            Action::Reserved {
+                bytes: Bytes(100),
+                ..
+            }
+        ),
+        "{granted:?}"
+    );
+    assert!(rig.reserve(one, 1, 1).is_empty(), "it is gone");
+}
+
+#[test]
+fn who_gives_back_more_than_it_has_is_cut() {
+    let mut rig = Rig::new(Config::default(), &[16]);
+    rig.admit(ask("a", "0", 100)).expect("fits");
+    let client = rig.attach("a", 0).expect("in");
+    rig.reserve(client, 60, 60);
+    let release = |bytes, lane| Event::Release {
+        client,
+        lane: Lane(lane),
+        bytes: Bytes(bytes),
+    };
+    let cut = Action::Disconnect {
+        client,
+        why: Cut::Broke(Rejection::Overdrawn),
+    };
+    assert_eq!(rig.step(release(61, 0))[0], cut);
+    assert!(matches!(
+        rig.slice("a"),
+        Snapshot::Slice {
+            reserved: Bytes(0),
+            clients: 0,
+            ..
+        }
+    ));
+    let client = rig.attach("a", 0).expect("in");
+    let release = Event::Release {
+        client,
+        lane: Lane(1),
+        bytes: Bytes(0),
+    };
+    let cut = Action::Disconnect {
+        client,
+        why: Cut::Broke(Rejection::NoSuchLane),
+    };
+    assert_eq!(rig.step(release)[0], cut);
+}
+
+#[test]
+fn growth_waits_for_those_who_come_back() {
+    let mut first = Rig::new(Config::default(), &[16]);
+    let record = first.admit(ask("a", "0", 100)).expect("fits");
+    let mut rig = Rig::new(Config::default(), &[16]);
+    let restored = rig.step(Event::Restore(record.clone()));
+    assert!(
+        matches!(restored[0], Action::Restored { lanes: 1, .. }),
+        "{restored:?}"
+    );
+    let early = rig.attach("a", 0).expect("in");
+    assert!(rig.reserve(early, 50, 50).is_empty(), "not yet");
+    rig.attach("a", 70).expect("back");
+    assert_eq!(rig.engine.next_deadline(), Some(Instant(750 * MS)));
+    rig.now = 750 * MS;
+    let answers = rig.step(Event::Tick);
+    assert!(
+        matches!(
+            answers[0],
+            Action::Refused {
+                left: Bytes(30),
+                ..
+            }
+        ),
+        "{answers:?}"
+    );
+    let again = rig.step(Event::Restore(record));
+    assert!(matches!(again[0], Action::NotRestored { .. }), "{again:?}");
+}
+
+#[test]
+fn what_comes_back_may_be_above_the_cap_and_fills_it() {
+    let mut rig = Rig::new(Config::default(), &[16]);
+    rig.admit(ask("a", "0", 100)).expect("fits");
+    let client = rig.attach("a", 150).expect("back");
+    assert!(matches!(
+        rig.reserve(client, 1, 1)[0],
+        Action::Refused { left: Bytes(0), .. }
+    ));
+    let liar = rig.attach("a", u64::MAX).expect("in");
+    rig.attach("a", u64::MAX).expect("in");
+    rig.step(Event::Gone { client: liar });
+    assert!(
+        matches!(rig.slice("a"), Snapshot::Slice { reserved, .. } if reserved.0 == 16 * GIB + 150)
+    );
+}
+
+#[test]
+fn a_dismissed_container_may_not_launch_and_is_gone() {
+    let mut rig = Rig::new(Config::default(), &[16]);
+    rig.admit(ask("a", "0", 100)).expect("fits");
+    let client = rig.attach("a", 0).expect("in");
+    let dismiss = || Event::Dismiss {
+        token: Token(9),
+        container: id("a"),
+    };
+    let actions = rig.step(dismiss());
+    let Action::SetLane { view, .. } = actions[0] else {
+        panic!("{actions:?}")
+    };
+    assert!(view.mode == Mode::Turns && view.turn % 2 == 0);
+    assert_eq!(
+        actions[1],
+        Action::Disconnect {
+            client,
+            why: Cut::Dismissed
+        }
+    );
+    assert!(matches!(actions[2], Action::Dismissed { known: true, .. }));
+    assert!(matches!(
+        rig.step(dismiss())[0],
+        Action::Dismissed { known: false, .. }
+    ));
+    assert_eq!(rig.attach("a", 0), Err(Rejection::NotYours));
+    rig.admit(ask("a", "0", 16 * GIB))
+        .expect("all is free again");
+}
+
+#[test]
+fn a_snapshot_counts_what_is_claimed_within_what_was_granted() {
+    let mut rig = Rig::new(Config::default(), &[16]);
+    rig.admit(ask("a", "0", 100)).expect("fits");
+    let client = rig.attach("a", 0).expect("in");
+    rig.reserve(client, 60, 60);
+    rig.reserve(client, 60, 60);
+    let claims = Claims {
+        want: true,
+        held: Bytes(900),
+        launches: 5,
+        ..Claims::default()
+    };
+    rig.step(Event::Claims {
+        client,
+        lane: Lane(0),
+        claims,
+    });
+    rig.now = 40 * MS;
+    let Snapshot::Slice {
+        used,
+        peak,
+        denied,
+        denied_need,
+        launches,
+        gpu_ns,
+        gated,
+        ..
+    } = rig.slice("a")
+    else {
+        panic!("a slice")
+    };
+    assert_eq!(
+        (used, peak, denied, denied_need),
+        (Bytes(60), Bytes(60), 1, Bytes(60))
+    );
+    assert_eq!((launches, gpu_ns, gated), (5, 40 * MS, 0));
+    rig.step(Event::Gone { client });
+    let row = rig.slice("a");
+    assert!(
+        matches!(
+            row,
+            Snapshot::Slice {
+                used: Bytes(0),
+                peak: Bytes(60),
+                denied: 1,
+                launches: 5,
+                ..
+            }
+        ),
+        "{row:?}"
+    );
+}
+
+/// A gap that no step interrupts is longer than the heartbeat may be: tenants ran freely, and
+/// nobody pays for all of it.
+#[test]
+fn a_clock_that_jumps_charges_nobody_for_the_jump() {
+    let mut rig = Rig::new(Config::default(), &[16]);
+    rig.admit(ask("a", "0", 100)).expect("fits");
+    let client = rig.attach("a", 0).expect("in");
+    let claims = Claims {
+        want: true,
+        ..Claims::default()
+    };
+    rig.step(Event::Claims {
+        client,
+        lane: Lane(0),
+        claims,
+    });
+    rig.now = 3_600_000 * MS;
+    rig.step(Event::Tick);
+    assert!(matches!(rig.slice("a"), Snapshot::Slice { gpu_ns, .. } if gpu_ns == 250 * MS));
+    rig.now = 0;
+    rig.step(Event::Tick);
+    assert!(matches!(rig.slice("a"), Snapshot::Slice { gpu_ns, .. } if gpu_ns == 250 * MS));
+}
