@@ -116,6 +116,14 @@ pub fn launch(work: Work, call: impl FnOnce() -> CUresult) -> CUresult {
     result
 }
 
+/// The process holds memory: from now on somebody must notice a daemon that went and came back, or
+/// the new one would not know of that memory before the next launch.
+pub fn watch() {
+    if let Some(gate) = present() {
+        gate.start_thread();
+    }
+}
+
 /// To be called before `stream` is destroyed by the driver; afterwards its handle is never used.
 pub fn stream_closing(stream: CUstream) {
     if let Some(gate) = existing() {

@@ -342,7 +342,7 @@ impl Gate {
 
     /// Starts the gate thread with the first launch. Where that fails, launches still take turns,
     /// but the daemon has to wait for its own deadlines to believe that all is quiet.
-    fn start_thread(&'static self) {
+    pub(super) fn start_thread(&'static self) {
         if !self.thread.load(Relaxed) && !self.thread.swap(true, SeqCst) {
             os::spawn(|| self.tend_for_ever());
         }

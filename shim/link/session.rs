@@ -12,7 +12,7 @@ use crate::vmm::Pieces;
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 use gpuslice_nvabi::types::CUresult;
 use gpuslice_wire::ids::{GpuUuid, Lane};
-use gpuslice_wire::limits::{DAEMON_WAIT_NS, HELLO_DEADLINE_NS, LANES_MAX};
+use gpuslice_wire::limits::{DAEMON_WAIT_NS, HEARTBEAT_STALE_NS, HELLO_DEADLINE_NS, LANES_MAX};
 use gpuslice_wire::page::{
     CLIENT_PAGE_MAGIC, CONTAINER_PAGE_MAGIC, ClientLane, ClientPage, ContainerLane, ContainerPage,
     PAGE_VERSION,
@@ -259,7 +259,11 @@ impl Session {
             let mut conn = self.slow_path();
             let ask = |need, wish| self.ask(&mut conn, lane, need, wish);
             match self.account(lane).take_slowly(bytes, chunk, ask) {
-                Verdict::Taken => return Ok(()),
+                Verdict::Taken => {
+                    drop(conn);
+                    crate::gate::watch();
+                    return Ok(());
+                }
                 // The daemon may still be counting our old connection too: once more, a little later.
                 Verdict::Refused if attached_anew => {
                     attached_anew = false;
@@ -318,6 +322,13 @@ impl Session {
     fn hang_up(&self, conn: &mut Option<Conn>) {
         self.number.store(-1, Ordering::Release);
         *conn = None;
+    }
+
+    /// Whether the daemon has given no sign of life for too long.
+    #[must_use]
+    pub fn is_stale(&self) -> bool {
+        let beat = Instant(self.container.heartbeat_ns.load(Ordering::Relaxed));
+        sys::now().since(beat).0 > HEARTBEAT_STALE_NS
     }
 
     /// Looks after the connection: attaches anew if the daemon went and came back. Never waits

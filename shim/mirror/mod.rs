@@ -34,10 +34,16 @@ fn guard(body: impl FnOnce() -> Outcome) -> nvmlReturn_t {
     })
 }
 
-/// The session, if this process is in a slice.
+/// The session, if this process is in a slice. Nobody else looks after its connection here, so every
+/// question does: numbers of a daemon that is no more would never change again.
 fn session() -> Result<Option<&'static Session>, nvmlReturn_t> {
     match link::attached() {
-        Some(session) => Ok(Some(session)),
+        Some(session) => {
+            if session.is_stale() {
+                session.tend();
+            }
+            Ok(Some(session))
+        }
         None => link::attach(PATIENCE).map_err(|_| nvmlReturn_t::ERROR_TIMEOUT),
     }
 }

@@ -385,6 +385,17 @@ pub fn a_daemon_that_comes_back_finds_its_books(door: Door) {
     assert!(books.peak <= CAP);
 }
 
+pub fn a_process_that_only_holds_memory_comes_back_too(door: Door) {
+    let mut slice = slice(door);
+    let mut probe = slice.start(&["init", "ctx:0", "alloc:0x8000000", "wait", "wait"]);
+    probe.lines();
+    slice.daemon.go_away();
+    slice.daemon.come_back();
+    slice
+        .daemon
+        .until("the held memory", |books| books.reserved(0) >= CAP / 2);
+}
+
 pub fn growth_waits_for_an_absent_daemon(door: Door) {
     let mut slice = slice(door);
     let mut probe = slice.start(&["init", "ctx:0", "wait", "alloc:0x8000000", "wait"]);

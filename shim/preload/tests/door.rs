@@ -15,6 +15,7 @@ conformance! { Door::Preload;
     processes_that_race_never_pass_the_cap names_lead_to_hooks_by_version_and_flavour
     other_functions_pass_through usual_detours_are_no_way_around
     a_daemon_that_comes_back_finds_its_books growth_waits_for_an_absent_daemon
+    a_process_that_only_holds_memory_comes_back_too
     a_forked_child_has_a_slice_of_its_own closed_descriptors_are_made_anew
     no_daemon_is_no_permission
 }
