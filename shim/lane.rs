@@ -2,7 +2,8 @@
 //!
 //! A slice's lanes are GPUs by UUID. A process numbers its devices as `CUDA_VISIBLE_DEVICES` says,
 //! and may see GPUs that are not in the slice at all, so a lane is never guessed: each ordinal's UUID is
-//! asked of the driver once. `None` is a GPU without a lane, which nothing here limits; an error is
+//! asked of the driver once. `None` is a GPU without a lane: no context can be made on it
+//! ([`admitted`]), so that "not in the slice" never comes to mean "no limit". An error is
 //! handed to the application instead of an unlimited call.
 
 use crate::link::Session;
@@ -191,6 +192,21 @@ pub fn of_device(session: &Session, device: CUdevice) -> Result<Option<Lane>, CU
         Some(NONE) => Ok(None),
         Some(lane) if lane >= FIRST => Ok(Some(Lane(lane - FIRST))),
         _ => ask(session, device),
+    }
+}
+
+/// Whether a context may be made on a device: one that is not in the slice is not the process's to use.
+///
+/// # Errors
+/// `CUDA_ERROR_DEVICE_UNAVAILABLE`, the driver's own for an ordinal it does not know, or
+/// `CUDA_ERROR_SYSTEM_NOT_READY` when there is a slice and its daemon does not answer.
+pub fn admitted(device: CUdevice) -> Result<(), CUresult> {
+    let Some(session) = crate::link::session()? else {
+        return Ok(());
+    };
+    match of_device(session, device)? {
+        Some(_) => Ok(()),
+        None => Err(CUresult::ERROR_DEVICE_UNAVAILABLE),
     }
 }
 

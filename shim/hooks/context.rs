@@ -2,7 +2,7 @@
 
 use crate::gate;
 use crate::guard::{Outcome, guard};
-use crate::lane::key;
+use crate::lane::{admitted, key};
 use crate::link::{self, Session};
 use crate::real;
 use gpuslice_nvabi::types::*;
@@ -30,8 +30,11 @@ fn gone(session: &Session, context: CUcontext) {
 }
 
 pub unsafe extern "C" fn cuCtxCreate(pctx: *mut CUcontext, flags: u32, dev: CUdevice) -> CUresult {
-    // SAFETY: the application's own arguments.
-    guard(|| Ok(unsafe { made(real!(cuCtxCreate(pctx, flags, dev)), pctx, dev) }))
+    guard(|| {
+        admitted(dev)?;
+        // SAFETY: the application's own arguments.
+        Ok(unsafe { made(real!(cuCtxCreate(pctx, flags, dev)), pctx, dev) })
+    })
 }
 
 pub unsafe extern "C" fn cuCtxCreate_v2(
@@ -39,8 +42,11 @@ pub unsafe extern "C" fn cuCtxCreate_v2(
     flags: u32,
     dev: CUdevice,
 ) -> CUresult {
-    // SAFETY: the application's own arguments.
-    guard(|| Ok(unsafe { made(real!(cuCtxCreate_v2(pctx, flags, dev)), pctx, dev) }))
+    guard(|| {
+        admitted(dev)?;
+        // SAFETY: the application's own arguments.
+        Ok(unsafe { made(real!(cuCtxCreate_v2(pctx, flags, dev)), pctx, dev) })
+    })
 }
 
 pub unsafe extern "C" fn cuCtxCreate_v3(
@@ -51,6 +57,7 @@ pub unsafe extern "C" fn cuCtxCreate_v3(
     dev: CUdevice,
 ) -> CUresult {
     guard(|| {
+        admitted(dev)?;
         let result = real!(cuCtxCreate_v3(pctx, params_array, num_params, flags, dev));
         // SAFETY: the application's own arguments.
         Ok(unsafe { made(result, pctx, dev) })
@@ -64,6 +71,7 @@ pub unsafe extern "C" fn cuCtxCreate_v4(
     dev: CUdevice,
 ) -> CUresult {
     guard(|| {
+        admitted(dev)?;
         let result = real!(cuCtxCreate_v4(pctx, ctx_create_params, flags, dev));
         // SAFETY: the application's own arguments.
         Ok(unsafe { made(result, pctx, dev) })
@@ -91,6 +99,7 @@ pub unsafe extern "C" fn cuCtxDestroy_v2(ctx: CUcontext) -> CUresult {
 
 pub unsafe extern "C" fn cuDevicePrimaryCtxRetain(pctx: *mut CUcontext, dev: CUdevice) -> CUresult {
     guard(|| {
+        admitted(dev)?;
         let result = real!(cuDevicePrimaryCtxRetain(pctx, dev));
         if result == CUresult::SUCCESS
             && let Some(session) = link::attached()

@@ -107,12 +107,14 @@ pub unsafe extern "C" fn cuMemFreeAsync_ptsz(dptr: CUdeviceptr, h_stream: CUstre
 
 /// The lane a location's memory is charged to; `None` for the host's.
 pub(super) fn lane_at(session: &Session, place: CUmemLocation) -> Result<Option<Lane>, CUresult> {
-    match place.kind {
-        CU_MEM_LOCATION_TYPE_DEVICE => lane::of_device(session, place.id),
+    let device = match place.kind {
+        CU_MEM_LOCATION_TYPE_DEVICE => place.id,
         // The two low bytes name a locality domain's device.
-        CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN => lane::of_device(session, place.id & 0xffff),
-        _ => Ok(None),
-    }
+        CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN => place.id & 0xffff,
+        _ => return Ok(None),
+    };
+    lane::admitted(device)?;
+    lane::of_device(session, device)
 }
 
 pub unsafe extern "C" fn cuMemPoolCreate(

@@ -72,6 +72,57 @@ fn a_command_sees_its_cap_and_no_more() {
     }
 }
 
+/// A GPU of the node that is not in the slice is not the command's to use: not seen, and where it is
+/// made visible nevertheless, no context can be made on it.
+#[test]
+fn other_gpus_are_out_of_reach() {
+    let both = "unset CUDA_VISIBLE_DEVICES; exec \"$0\" --no-launch --device 1";
+    for door in doors() {
+        let mut hidden = gpuslice();
+        hidden.args([
+            "run",
+            "--memory",
+            "1GiB",
+            "--gpus",
+            "0",
+            "--door",
+            door,
+            "--driver-dir",
+        ]);
+        hidden
+            .arg(driver())
+            .env("GPUSLICE_SIM", "devices=2,mem=4GiB")
+            .arg("--");
+        let mut shown = gpuslice();
+        shown.args([
+            "run",
+            "--memory",
+            "1GiB",
+            "--gpus",
+            "0",
+            "--door",
+            door,
+            "--driver-dir",
+        ]);
+        shown
+            .arg(driver())
+            .env("GPUSLICE_SIM", "devices=2,mem=4GiB")
+            .arg("--");
+        let hidden = hidden
+            .args([&tenant(), "--no-launch", "--device", "1"])
+            .output();
+        let shown = shown.args(["sh", "-c", both, &tenant()]).output();
+        for (output, code) in [(hidden, "cuDeviceGet answered 101"), (shown, "answered 46")] {
+            let output = output.expect("gpuslice starts");
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert!(
+                !output.status.success() && said.contains(code),
+                "{door}: {output:?}"
+            );
+        }
+    }
+}
+
 #[test]
 fn kernels_run_to_their_end_in_a_slice() {
     for door in doors() {

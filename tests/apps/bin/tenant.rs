@@ -20,6 +20,7 @@ struct Options {
     kernel_us: u64,
     step: usize,
     launch: bool,
+    device: i32,
 }
 
 fn options() -> Result<Options, String> {
@@ -28,6 +29,7 @@ fn options() -> Result<Options, String> {
         kernel_us: 200,
         step: 64 * MIB,
         launch: true,
+        device: 0,
     };
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
@@ -37,6 +39,7 @@ fn options() -> Result<Options, String> {
             "--seconds" => options.seconds = value()?.parse().map_err(|e| bad(&e))?,
             "--kernel-us" => options.kernel_us = value()?.parse().map_err(|e| bad(&e))?,
             "--step-mib" => options.step = value()?.parse::<usize>().map_err(|e| bad(&e))? * MIB,
+            "--device" => options.device = value()?.parse().map_err(|e| bad(&e))?,
             "--no-launch" => options.launch = false,
             _ => return Err(format!("unknown option {word}")),
         }
@@ -188,7 +191,10 @@ fn run(options: &Options) -> Result<(), Error> {
     // SAFETY: every out-pointer is a live local.
     unsafe {
         check("cuInit", (cuda.cuInit)(0))?;
-        check("cuDeviceGet", (cuda.cuDeviceGet)(&mut device, 0))?;
+        check(
+            "cuDeviceGet",
+            (cuda.cuDeviceGet)(&mut device, options.device),
+        )?;
         check(
             "cuCtxCreate",
             (cuda.cuCtxCreate_v2)(&mut context, 0, device),
