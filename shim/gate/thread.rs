@@ -28,7 +28,12 @@ const TURN_NS: (u64, u64) = (50_000, 5_000_000);
 impl Lane {
     /// How long to wait before looking again whether the GPU is quiet; 0 for not at all.
     fn drain_pause(&mut self, now: u64) -> u64 {
-        let left = self.marks.flight.outstanding(now);
+        let flight = &self.marks.flight;
+        let left = if flight.due(now) {
+            0
+        } else {
+            flight.outstanding(now)
+        };
         if left > WATCH_NS {
             return (left - WATCH_NS).clamp(DRAIN_NS.0, DRAIN_NS.1);
         }

@@ -96,13 +96,10 @@ impl Flight {
     #[must_use]
     pub fn outstanding(&self, now: u64) -> u64 {
         let credit = self.groups.front().map_or(0, |head| {
-            let floor = if head.mark.is_some() {
-                head.expected / 8
-            } else {
-                0
-            };
-            now.saturating_sub(self.head_since)
-                .min(head.expected - floor)
+            let elapsed = now.saturating_sub(self.head_since);
+            let overdue = elapsed >= head.expected && head.mark.is_some();
+            let rest = if overdue { head.expected / 8 } else { 0 };
+            elapsed.min(head.expected - rest)
         });
         self.expected - credit + self.inside_ns
     }
