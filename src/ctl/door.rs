@@ -5,6 +5,7 @@
 //! namespaces and an existing `/run/gpuslice` to mount on. *Preload*: environment variables, which a
 //! program can drop; the fallback, and named as such.
 
+use crate::mount_point::MountPoint;
 use anyhow::{Context, Result};
 use gpuslice_wire::admin::Answer;
 use nix::mount::{MsFlags, mount};
@@ -111,25 +112,12 @@ pub fn open(command: &mut Command, paths: &Paths, door: Door) -> Result<(&'stati
 
 /// What a door made and takes away again when dropped.
 pub struct Kept {
-    made: Option<PathBuf>,
+    _mount_point: Option<MountPoint>,
     _links: Option<tempfile::TempDir>,
 }
 
-impl Drop for Kept {
-    fn drop(&mut self) {
-        if let Some(dir) = &self.made {
-            // Only ours if still empty; a daemon may have moved in meanwhile.
-            let _ = std::fs::remove_dir(dir);
-        }
-    }
-}
-
 fn replacement(command: &mut Command, paths: &Paths) -> Result<(&'static str, Kept)> {
-    let made = match std::fs::create_dir(TENANT_DIR) {
-        Ok(()) => Some(PathBuf::from(TENANT_DIR)),
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => None,
-        Err(error) => return Err(error).context(TENANT_DIR),
-    };
+    let mount_point = MountPoint::hold(Path::new(TENANT_DIR)).context(TENANT_DIR)?;
     let real = |path: &Path| {
         path.canonicalize()
             .with_context(|| path.display().to_string())
@@ -155,7 +143,10 @@ fn replacement(command: &mut Command, paths: &Paths) -> Result<(&'static str, Ke
     }
     Ok((
         "replacement (private mount namespace)",
-        Kept { made, _links: None },
+        Kept {
+            _mount_point: Some(mount_point),
+            _links: None,
+        },
     ))
 }
 
@@ -208,7 +199,7 @@ fn preload(command: &mut Command, paths: &Paths) -> Result<(&'static str, Kept)>
     Ok((
         "preload (a program that drops LD_PRELOAD escapes it)",
         Kept {
-            made: None,
+            _mount_point: None,
             _links: Some(links),
         },
     ))

@@ -6,6 +6,7 @@
 mod admin;
 mod demo;
 mod door;
+mod mount_point;
 mod node;
 mod ps;
 mod run;

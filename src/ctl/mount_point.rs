@@ -1,0 +1,102 @@
+//! The directory that commands mount their slice on, shared by all commands that run at a time.
+//!
+//! Removing a directory takes away what other namespaces have mounted on it, so the last one that uses
+//! it removes it, and only if a command made it: each holds a shared lock while it runs, and whoever
+//! gets the lock for itself alone at its end is the last. One that was there before, a daemon's or
+//! a package's, has another mode and stays.
+
+use nix::fcntl::{Flock, FlockArg};
+use std::fs::{self, File, Permissions};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+/// Mode of a directory that a command made.
+const TEMPORARY: u32 = 0o711;
+
+/// A held directory.
+pub struct MountPoint {
+    path: PathBuf,
+    lock: Option<Flock<File>>,
+}
+
+impl MountPoint {
+    /// Holds `path`, making it if it is missing.
+    ///
+    /// # Errors
+    /// It cannot be made or opened.
+    pub fn hold(path: &Path) -> io::Result<MountPoint> {
+        loop {
+            match fs::create_dir(path) {
+                // Said again, because the user's mask was taken off.
+                Ok(()) => fs::set_permissions(path, Permissions::from_mode(TEMPORARY))?,
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+                Err(error) => return Err(error),
+            }
+            let dir = match File::open(path) {
+                Err(error) if error.kind() == ErrorKind::NotFound => continue, // just removed
+                opened => opened?,
+            };
+            let lock = Flock::lock(dir, FlockArg::LockShared).map_err(|(_, errno)| errno)?;
+            // Between opening and locking the last user may have removed it.
+            if is_at(&lock, path) {
+                return Ok(MountPoint {
+                    path: path.to_owned(),
+                    lock: Some(lock),
+                });
+            }
+        }
+    }
+}
+
+fn is_at(dir: &File, path: &Path) -> bool {
+    let identity = |meta: &fs::Metadata| (meta.dev(), meta.ino());
+    match (dir.metadata(), fs::metadata(path)) {
+        (Ok(ours), Ok(there)) => identity(&ours) == identity(&there),
+        _ => false,
+    }
+}
+
+impl Drop for MountPoint {
+    fn drop(&mut self) {
+        let Some(lock) = self.lock.take() else { return };
+        let made = lock
+            .metadata()
+            .is_ok_and(|meta| meta.mode() & 0o7777 == TEMPORARY);
+        if made && lock.relock(FlockArg::LockExclusiveNonblock).is_ok() {
+            // Not empty if a daemon has moved in meanwhile: then it is the daemon's.
+            let _ = fs::remove_dir(&self.path);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_user_removes_what_was_made() {
+        let root = tempfile::tempdir().expect("a directory");
+        let path = root.path().join("point");
+        let first = MountPoint::hold(&path).expect("held");
+        let second = MountPoint::hold(&path).expect("held");
+        drop(first);
+        assert!(path.exists(), "the second still uses it");
+        drop(second);
+        assert!(!path.exists(), "nobody uses it");
+    }
+
+    #[test]
+    fn what_was_there_before_stays() {
+        let root = tempfile::tempdir().expect("a directory");
+        let (own, full) = (root.path().join("own"), root.path().join("full"));
+        fs::create_dir(&own).expect("a directory");
+        drop(MountPoint::hold(&own).expect("held"));
+        assert!(own.exists());
+        let held = MountPoint::hold(&full).expect("held");
+        fs::write(full.join("admin.sock"), "").expect("a file");
+        drop(held);
+        assert!(full.exists());
+        assert!(MountPoint::hold(Path::new("/proc/none")).is_err());
+    }
+}
