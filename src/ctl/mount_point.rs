@@ -28,7 +28,7 @@ impl MountPoint {
     pub fn hold(path: &Path) -> io::Result<MountPoint> {
         loop {
             match fs::create_dir(path) {
-                // Said again, because the user's mask was taken off.
+                // Whatever the caller's umask is.
                 Ok(()) => fs::set_permissions(path, Permissions::from_mode(TEMPORARY))?,
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
                 Err(error) => return Err(error),
