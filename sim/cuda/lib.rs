@@ -4,8 +4,8 @@
 //! streams are in order, kernels take simulated time, other processes share the device. What the
 //! device is and does lives in `sim/device`; here is the driver's side of it, in each process.
 //!
-//! The way of a call: [`export`] has one exported function per row of the driver table; it goes
-//! through the gate ([`entry`]) to `imp::<name>`, a function of one of the rooms:
+//! The way of a call: `export` has one exported function per row of the driver table; it goes
+//! through the gate (`entry`) to `imp::<name>`, a function of one of the rooms:
 //! - `driver`: initialisation, versions, entry points by name, devices and their attributes;
 //! - `context`: contexts, primary contexts, the stack of current contexts of each thread;
 //! - `memory`: everything with an address, and copies and fills of it;
