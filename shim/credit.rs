@@ -60,14 +60,16 @@ pub fn chunk(cap: u64) -> u64 {
 }
 
 impl Account {
-    /// Takes `bytes` from credit; false, and nothing taken, when there is less.
+    /// Takes `bytes` from credit; gives the credit left, or `None`, and nothing taken, when there
+    /// is less.
     #[inline]
-    pub fn take(&self, bytes: u64) -> bool {
-        self.credit
+    pub fn take(&self, bytes: u64) -> Option<u64> {
+        let before = self
+            .credit
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |credit| {
                 credit.checked_sub(bytes)
-            })
-            .is_ok()
+            });
+        before.ok().map(|credit| credit - bytes)
     }
 
     /// Puts `bytes` back into credit; gives the credit there is now.
@@ -203,7 +205,7 @@ mod tests {
     }
 
     fn reserve(account: &Account, ledger: &Mutex<Ledger>, bytes: u64, chunk: u64) -> bool {
-        if account.take(bytes) {
+        if account.take(bytes).is_some() {
             return true;
         }
         let mut ledger = ledger.lock().expect("no panic under it");

@@ -213,10 +213,13 @@ impl Session {
     #[inline]
     pub fn reserve(&self, lane: Lane, bytes: u64) -> Result<Reservation<'_>, CUresult> {
         let bytes = grains(bytes);
-        if !self.account(lane).take(bytes) {
-            self.reserve_slowly(lane, bytes)?;
+        match self.account(lane).take(bytes) {
+            Some(credit) => self.publish(lane, credit),
+            None => {
+                self.reserve_slowly(lane, bytes)?;
+                self.publish(lane, self.account(lane).credit());
+            }
         }
-        self.publish(lane);
         Ok(Reservation {
             session: self,
             lane,
@@ -228,7 +231,7 @@ impl Session {
     #[inline]
     pub fn release(&self, lane: Lane, bytes: u64) {
         let credit = self.account(lane).put(bytes);
-        self.publish(lane);
+        self.publish(lane, credit);
         if Account::is_rich(credit, self.chunk(lane)) {
             self.give_back(lane);
         }
@@ -238,12 +241,13 @@ impl Session {
         chunk(self.facts(lane).cap.load(Ordering::Relaxed))
     }
 
-    /// Writes the claim of what is held. Two threads may write out of order; the next write mends
-    /// it, and nothing but a display follows from the claim.
-    fn publish(&self, lane: Lane) {
-        self.claims(lane)
-            .held
-            .store(self.account(lane).held(), Ordering::Relaxed);
+    /// Writes the claim of what is held, with `credit` as just seen: reading it again would wait
+    /// for the locked instruction that changed it. Two threads may write out of order; the next
+    /// write mends it, and nothing but a display follows from the claim.
+    #[inline]
+    fn publish(&self, lane: Lane, credit: u64) {
+        let held = self.account(lane).granted().saturating_sub(credit);
+        self.claims(lane).held.store(held, Ordering::Relaxed);
     }
 
     fn slow_path(&self) -> MutexGuard<'_, Option<Conn>> {
@@ -264,7 +268,8 @@ impl Session {
                     crate::gate::watch();
                     return Ok(());
                 }
-                // The daemon may still be counting our old connection too: once more, a little later.
+                // The daemon may still be counting our old connection too: once more, a little
+                // later.
                 Verdict::Refused if attached_anew => {
                     attached_anew = false;
                     drop(conn);
@@ -356,7 +361,7 @@ impl Session {
         }
         (0..self.lanes)
             .map(Lane)
-            .for_each(|lane| self.publish(lane));
+            .for_each(|lane| self.publish(lane, self.account(lane).credit()));
         self.number.store(fresh.number(), Ordering::Release);
         *conn = Some(fresh);
         self.generation.fetch_add(1, Ordering::Release);
@@ -366,7 +371,8 @@ impl Session {
     fn take_over(&self, welcome: Welcome) -> Result<(), Error> {
         map_pages(&welcome, Some((self.container, self.client)))?;
         match self.doorbell() {
-            // All numbers of this kind have one stamp, so the new one may be at the old one's place.
+            // All numbers of this kind have one stamp, so the new one may be at the old one's
+            // place.
             Some(old) if old != welcome.doorbell.as_raw_fd() => {
                 sys::replace(&welcome.doorbell, old)
             }
