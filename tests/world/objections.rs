@@ -189,6 +189,30 @@ fn to_an_idle_gpu() {
 }
 
 #[test]
+fn to_a_turn_nobody_uses() {
+    let mut story = Story::of(&[(1, 0, false)]);
+    story
+        .says(0, wants(0, 0), &[turn(0, 1, 8 * MS)])
+        .expect("fine");
+    objects(story.says(0, Claims::default(), &[]), "wants nothing");
+}
+
+#[test]
+fn to_an_identity_given_twice() {
+    let mut story = Story::of(&[(1, 0, false)]);
+    story
+        .tell(0, Event::Gone { client: client(0) }, &[])
+        .expect("fine");
+    let attached = Action::Attached {
+        token: Token(0),
+        client: client(0),
+        container: container(0),
+        lanes: 1,
+    };
+    objects(story.then(0, &[attached]), "somebody else");
+}
+
+#[test]
 fn to_freedom_for_two() {
     let mut story = Story::of(&[(1, 0, false), (1, 0, false)]);
     let open = |n| page(n, Mode::Open, 0, 0, 0);
@@ -242,6 +266,7 @@ fn to_a_waiter_left_behind() {
     let mut story = Story::of(&[(1, 0, false), (1, 0, false), (1, 0, false)]);
     story.says(0, wants(0, 0), &[turn(0, 1, MS)]).expect("fine");
     story.says(2, wants(0, 0), &[]).expect("fine");
+    story.says(1, wants(0, 0), &[]).expect("fine");
     // the first leaves and comes back before each of its turns, so that it is never "in line"
     let mut result = Ok(());
     for round in 0..20u32 {
@@ -252,9 +277,10 @@ fn to_a_waiter_left_behind() {
         };
         result = result
             .and_then(|()| story.then(MS, &[turn(0, word + 1, 0)]))
-            .and_then(|()| story.says(0, gone, &[turn(1, word, 0), turn(1, word + 1, 0)]))
-            .and_then(|()| story.says(1, Claims::default(), &[turn(0, word + 2, 0)]))
-            .and_then(|()| story.says(0, wants(word, word), &[]));
+            .and_then(|()| story.says(0, gone, &[turn(1, word, 0)]))
+            .and_then(|()| story.says(0, wants(word, word), &[]))
+            .and_then(|()| story.then(0, &[turn(1, word + 1, 0)]))
+            .and_then(|()| story.says(1, wants(word, word), &[turn(0, word + 2, 0)]));
     }
     objects(result, "waits while");
 }

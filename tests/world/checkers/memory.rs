@@ -1,7 +1,7 @@
 //! Memory: nobody is granted beyond the cap, every question is answered once, and what a process
 //! had is free when it is gone.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use gpuslice_engine::{Action, Event, Token};
 use gpuslice_wire::ids::{ClientId, ContainerId, Lane};
@@ -23,6 +23,8 @@ struct Question {
 #[derive(Debug, Default)]
 pub struct Books {
     homes: BTreeMap<ClientId, ContainerId>,
+    /// Every identity ever given: none is given twice.
+    known: BTreeSet<ClientId>,
     granted: BTreeMap<(ClientId, Lane), u64>,
     asked: BTreeMap<u64, Question>,
     /// The clock jumped once: processes may have come back later than was waited for.
@@ -101,6 +103,9 @@ impl Books {
                 client, container, ..
             } => {
                 self.homes.insert(client, container);
+                if !self.known.insert(client) {
+                    return Err(format!("{client:?} was somebody else"));
+                }
                 if let Event::Attach { held, .. } = event {
                     for (lane, bytes) in held.iter().enumerate().filter(|(_, b)| b.0 > 0) {
                         self.granted.insert((client, Lane(lane as u8)), bytes.0);

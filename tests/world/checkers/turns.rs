@@ -56,7 +56,8 @@ impl Turns {
         Ok(())
     }
 
-    /// After a step: one mode per GPU, and no idle GPU while somebody may have it.
+    /// After a step: one mode per GPU, no turn that is not used, and no idle GPU while somebody
+    /// may have it.
     ///
     /// # Errors
     /// The objection.
@@ -77,6 +78,9 @@ impl Turns {
             *busy.entry(seat.gpu).or_default() |= on;
         }
         for (place, seat) in &seen.seats {
+            if seat.holds() && !seat.wants() {
+                return Err(format!("{} holds {} and wants nothing", place.0, seat.gpu));
+            }
             let gated = modes.get(&seat.gpu) == Some(&Mode::Turns);
             let may = seat.wants() && seat.record.share.is_none() && seat.closing.is_none();
             if gated && may && busy.get(&seat.gpu) == Some(&false) {

@@ -1,0 +1,279 @@
+//! The daemon of the world: an inbox, one letter at a time, and the pages.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use gpuslice_engine::{Action, Engine, Event, LaneView, Record, Token};
+use gpuslice_wire::ids::{ClientId, ContainerId, Lane, NvmlIndex};
+use gpuslice_wire::limits::LANES_MAX;
+use gpuslice_wire::units::{Bytes, Instant};
+
+use super::{Daemon, Happening, Letter, US, World};
+
+impl World {
+    pub(super) fn start_daemon(&mut self) {
+        self.daemon = Daemon {
+            engine: Engine::new(self.config),
+            life: self.daemon.life + 1,
+            up: true,
+            busy: false,
+            inbox: VecDeque::new(),
+            decided: Vec::new(),
+            asked: BTreeMap::new(),
+            tokens: 0,
+            deadline: u64::MAX,
+        };
+        self.checkers.restart(self.now);
+        self.clients.clear();
+        self.pages.clear();
+        for (n, (uuid, total)) in self.gpus.clone().into_iter().enumerate() {
+            self.step(Event::GpuFound {
+                uuid,
+                index: NvmlIndex(n as u32),
+                total,
+            });
+        }
+        for record in self.records.clone().into_values() {
+            // what is on the disk is what comes back
+            let record = Record::decode(&record.encode()).expect("a record of our own");
+            self.step(Event::Restore(record));
+        }
+        self.perform();
+    }
+
+    /// Steps the engine under the checkers' eyes.
+    pub(super) fn step(&mut self, event: Event) {
+        self.steps += 1;
+        let from = self.daemon.decided.len();
+        self.daemon
+            .engine
+            .step(Instant(self.now), event.clone(), &mut self.daemon.decided);
+        if !cfg!(debug_assertions) {
+            self.daemon.engine.check(); // otherwise it does so by itself
+        }
+        self.checkers
+            .step(self.now, &event, &self.daemon.decided[from..]);
+    }
+
+    pub(super) fn deliver(&mut self, letter: Letter) {
+        if !self.daemon.up {
+            return;
+        }
+        self.daemon.inbox.push_back(letter);
+        if !self.daemon.busy {
+            self.daemon.busy = true;
+            self.after(0, Happening::Daemon(self.daemon.life));
+        }
+    }
+
+    pub(super) fn take_letter(&mut self) {
+        let Some(letter) = self.daemon.inbox.pop_front() else {
+            self.daemon.busy = false;
+            return;
+        };
+        if let Some(event) = self.open(letter) {
+            self.step(event);
+        }
+        let slow = if self.rng.per_mille(50) {
+            200 * US
+        } else {
+            20 * US
+        };
+        let delay = self.rng.below(slow);
+        self.after(delay, Happening::Perform(self.daemon.life));
+    }
+
+    /// What a letter is when it is read now.
+    pub(super) fn open(&mut self, letter: Letter) -> Option<Event> {
+        Some(match letter {
+            Letter::Tick => Event::Tick,
+            Letter::Admin(n) => Event::Admit {
+                token: Token(n),
+                ask: self.ask(n),
+            },
+            Letter::Dismiss(container) => Event::Dismiss {
+                token: Token(0),
+                container,
+            },
+            Letter::Attach(who) => {
+                let process = &self.processes[who];
+                let mut held = [Bytes::ZERO; LANES_MAX];
+                for (slot, work) in held.iter_mut().zip(&process.work) {
+                    *slot = Bytes(work.granted);
+                }
+                let container = process.container;
+                Event::Attach {
+                    token: self.token(who),
+                    container,
+                    held,
+                }
+            }
+            Letter::Read(who, lane) => {
+                let client = self.processes[who].client?;
+                let claims = self.processes[who].says(lane, &mut self.rng);
+                Event::Claims {
+                    client,
+                    lane: Lane(lane as u8),
+                    claims,
+                }
+            }
+            Letter::Reserve(who, lane, need, wish) => Event::Reserve {
+                client: self.processes[who].client?,
+                token: self.token(who),
+                lane: Lane(lane as u8),
+                need: Bytes(need),
+                wish: Bytes(wish),
+            },
+            Letter::Release(who, lane, bytes) => Event::Release {
+                client: self.processes[who].client?,
+                lane: Lane(lane as u8),
+                bytes: Bytes(bytes),
+            },
+            Letter::Gone(_, client) => {
+                self.clients.remove(&client);
+                Event::Gone { client }
+            }
+        })
+    }
+
+    pub(super) fn token(&mut self, who: usize) -> Token {
+        self.daemon.tokens += 1;
+        self.daemon.asked.insert(self.daemon.tokens, who);
+        Token(self.daemon.tokens)
+    }
+
+    pub(super) fn perform(&mut self) {
+        for action in std::mem::take(&mut self.daemon.decided) {
+            self.act(action);
+        }
+        if let Some(due) = self.daemon.engine.next_deadline()
+            && (due.0 < self.daemon.deadline || self.daemon.deadline <= self.now)
+        {
+            self.daemon.deadline = due.0;
+            let late = self.rng.below(100 * US);
+            let delay = due.0.saturating_sub(self.now) + late;
+            self.after(delay, Happening::Letter(self.daemon.life, Letter::Tick));
+        }
+        self.daemon.busy = !self.daemon.inbox.is_empty();
+        if self.daemon.busy {
+            self.after(0, Happening::Daemon(self.daemon.life));
+        }
+    }
+
+    pub(super) fn act(&mut self, action: Action) {
+        match action {
+            Action::Admitted { record, .. } => {
+                self.records.insert(record.container, record.clone());
+                if self.mood.fate {
+                    let many = self.rng.range(1, 3);
+                    (0..many).for_each(|_| self.spawn(record.container));
+                }
+            }
+            Action::Dismissed { container, .. } => {
+                self.records.remove(&container);
+                self.pages.retain(|(id, _), _| *id != container);
+                for who in 0..self.processes.len() {
+                    if self.processes[who].container == container {
+                        self.processes[who].alive = false;
+                    }
+                }
+            }
+            Action::Attached { token, client, .. } => self.attached(token, client),
+            Action::Rejected { token, .. } => {
+                let who = self.daemon.asked.remove(&token.0);
+                who.into_iter()
+                    .for_each(|who| self.processes[who].alive = false);
+            }
+            Action::Reserved {
+                client,
+                token,
+                lane,
+                bytes,
+            } => {
+                self.daemon.asked.remove(&token.0);
+                if let Some(&who) = self.clients.get(&client) {
+                    self.processes[who].work[usize::from(lane.0)].granted += bytes.0;
+                }
+            }
+            Action::Refused {
+                client,
+                token,
+                lane,
+                ..
+            } => {
+                self.daemon.asked.remove(&token.0);
+                if let Some(&who) = self.clients.get(&client) {
+                    self.processes[who].work[usize::from(lane.0)].claims.denied += 1;
+                }
+            }
+            Action::Disconnect { client, .. } => self.disconnect(client),
+            Action::SetLane {
+                container,
+                lane,
+                view,
+            } => self.set_page(container, lane, view),
+            Action::ReadClaims { container, lane } => self.reread(container, lane),
+            Action::Denied { .. }
+            | Action::Restored { .. }
+            | Action::NotRestored { .. }
+            | Action::Overrun { .. } => {}
+        }
+    }
+
+    pub(super) fn attached(&mut self, token: Token, client: ClientId) {
+        let Some(who) = self.daemon.asked.remove(&token.0) else {
+            return;
+        };
+        self.clients.insert(client, who);
+        let process = &mut self.processes[who];
+        process.client = Some(client);
+        for work in &mut process.work {
+            let (held, denied) = (work.claims.held, work.claims.denied);
+            work.claims = gpuslice_engine::Claims {
+                held,
+                denied,
+                ..Default::default()
+            };
+        }
+        if !process.alive {
+            self.post(who, Letter::Gone(who, client));
+            return;
+        }
+        for lane in 0..self.processes[who].work.len() {
+            self.after(0, Happening::Pump(who, lane));
+        }
+    }
+
+    pub(super) fn disconnect(&mut self, client: ClientId) {
+        if let Some(who) = self.clients.remove(&client) {
+            self.kill(who);
+            self.processes[who].client = None;
+        }
+    }
+
+    pub(super) fn set_page(&mut self, container: ContainerId, lane: Lane, view: LaneView) {
+        let lane = usize::from(lane.0);
+        let before = self.pages.insert((container, lane), view);
+        let same = before.is_some_and(|b| (b.mode, b.turn) == (view.mode, view.turn));
+        if same && before.is_some_and(|b| b.turn_end == view.turn_end) {
+            return;
+        }
+        for who in 0..self.processes.len() {
+            let process = &self.processes[who];
+            if process.alive && process.container == container && process.client.is_some() {
+                let delay = self.rng.below(200 * US);
+                self.after(delay, Happening::Pump(who, lane));
+            }
+        }
+    }
+
+    pub(super) fn reread(&mut self, container: ContainerId, lane: Lane) {
+        let all: Vec<usize> = self.clients.values().copied().collect();
+        for who in all {
+            if self.processes[who].container == container {
+                self.daemon
+                    .inbox
+                    .push_front(Letter::Read(who, usize::from(lane.0)));
+            }
+        }
+    }
+}

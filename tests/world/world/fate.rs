@@ -1,0 +1,147 @@
+//! What nobody in the world decides: who is admitted, who crashes, when the clock jumps.
+
+use std::cmp::Reverse;
+
+use gpuslice_engine::{Ask, Event, Token};
+use gpuslice_wire::admin::MemoryAsk;
+use gpuslice_wire::ids::{ContainerId, NvmlIndex};
+use gpuslice_wire::select::{GpuRef, GpuSelector};
+use gpuslice_wire::text::Name;
+use gpuslice_wire::units::{Bytes, GIB, Instant, Percent, Weight};
+
+use super::{Happening, Letter, MS, World, container};
+
+impl World {
+    pub(super) fn ask(&mut self, n: u64) -> Ask {
+        let list = |entries: &[u32]| {
+            let mut list = [None; 16];
+            for (slot, n) in list.iter_mut().zip(entries) {
+                *slot = Some(GpuRef::Index(NvmlIndex(*n)));
+            }
+            GpuSelector::List(list)
+        };
+        let gpus = match self.rng.below(8) {
+            0 => GpuSelector::All,
+            1 => list(&[0]),
+            2 => list(&[1, 0]),
+            3 => list(&[7]),
+            _ => GpuSelector::Any,
+        };
+        let memory = match self.rng.below(10) {
+            0 => MemoryAsk::Ratio {
+                part: self.rng.below(4) as u32,
+                whole: 16,
+            },
+            1 => MemoryAsk::Exactly(Bytes(self.rng.below(64) * GIB)),
+            _ => MemoryAsk::Exactly(Bytes(self.rng.range(1, 3 * GIB))),
+        };
+        let weight = Weight::new(self.rng.magnitude(1, 1000) as u32).unwrap_or(Weight::ONE);
+        let share = self
+            .rng
+            .per_mille(150)
+            .then(|| self.rng.range(1, 60) as u32);
+        let twin = self.rng.per_mille(30);
+        Ask {
+            container: container(if twin { n.saturating_sub(1) } else { n }),
+            name: Name::EMPTY,
+            gpus,
+            memory,
+            weight,
+            share: share.and_then(|share| Percent::new(share).ok()),
+            high: self.rng.per_mille(150),
+        }
+    }
+
+    /// A container of known properties is admitted.
+    ///
+    /// # Panics
+    /// If the engine refuses it.
+    pub fn admit(&mut self, ask: Ask) {
+        self.step(Event::Admit {
+            token: Token(0),
+            ask,
+        });
+        self.perform();
+        assert!(
+            self.records.contains_key(&ask.container),
+            "{ask:?} was refused"
+        );
+    }
+
+    pub(super) fn fate(&mut self) {
+        let living: Vec<usize> = (0..self.processes.len())
+            .filter(|&who| self.processes[who].alive)
+            .collect();
+        let known: Vec<ContainerId> = self.records.keys().copied().collect();
+        let trouble = self.mood.trouble;
+        match self.rng.below(100) {
+            0..25 if known.len() < 8 => {
+                self.named += 1;
+                self.deliver(Letter::Admin(self.named));
+            }
+            25..50 if living.len() < 20 && !known.is_empty() => {
+                let container = self.rng.pick(&known);
+                self.spawn(container);
+            }
+            50..55 if !known.is_empty() => {
+                let container = self.rng.pick(&known);
+                self.deliver(Letter::Dismiss(container));
+            }
+            55..65 if trouble && !living.is_empty() => {
+                let who = self.rng.pick(&living);
+                self.crash(who);
+            }
+            65..75 if trouble && !living.is_empty() => {
+                let who = self.rng.pick(&living);
+                self.processes[who].stalled = self.now + self.rng.magnitude(MS, 3_000 * MS);
+            }
+            75 if trouble && self.daemon.up => self.stop_daemon(),
+            76 if trouble => self.now += self.rng.magnitude(MS, 20_000 * MS),
+            _ => {}
+        }
+        let gap = self.rng.magnitude(MS, 100 * MS);
+        self.after(gap, Happening::Fate);
+    }
+
+    /// The daemon dies; what was under way to or from it is lost. Processes come back by
+    /// themselves.
+    pub(super) fn stop_daemon(&mut self) {
+        self.daemon.up = false;
+        self.daemon.life += 1;
+        self.clients.clear();
+        let pause = self.rng.magnitude(MS, 2_000 * MS);
+        for who in 0..self.processes.len() {
+            self.processes[who].client = None;
+            for work in &mut self.processes[who].work {
+                (work.entering, work.by_turn) = (false, false);
+            }
+            if self.processes[who].asked > 0 {
+                let delay = pause + self.rng.range(10 * MS, 500 * MS);
+                self.after(delay, Happening::Connect(who));
+            }
+        }
+        self.after(pause, Happening::Restart);
+    }
+
+    /// Everybody goes; then nothing may be left.
+    pub fn end(&mut self) {
+        self.mood.fate = false;
+        self.queue
+            .retain(|Reverse((_, _, what))| !matches!(what, Happening::Fate));
+        if !self.daemon.up {
+            self.run_until(self.now + 3_000 * MS);
+        }
+        for who in 0..self.processes.len() {
+            self.crash(who);
+        }
+        self.run_until(self.now + 5_000 * MS);
+        self.checkers
+            .nobody_left(&self.daemon.engine.snapshot(Instant(self.now)));
+        for container in self.records.keys().copied().collect::<Vec<_>>() {
+            self.deliver(Letter::Dismiss(container));
+        }
+        self.run_until(self.now + 5_000 * MS);
+        self.checkers
+            .nothing_left(&self.daemon.engine.snapshot(Instant(self.now)));
+    }
+}

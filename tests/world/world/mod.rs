@@ -1,0 +1,233 @@
+//! The world: tenants and a daemon around the engine, one event after the other.
+//!
+//! The daemon is one thread with an inbox. It takes one letter, steps the engine, performs the
+//! actions a moment later, and only then takes the next; so what it reads from a page it reads
+//! after the performing of all earlier actions, as the engine demands. Everything between a
+//! process and the daemon takes 0 to 200 µs and keeps its order.
+
+mod daemon;
+mod fate;
+mod processes;
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+
+use gpuslice_engine::{Action, Config, Engine, LaneView, Record};
+use gpuslice_wire::ids::{ClientId, ContainerId, GpuUuid};
+use gpuslice_wire::units::{Bytes, GIB, Instant};
+
+use crate::checkers::Checkers;
+use crate::rng::Rng;
+use crate::tenant::Process;
+
+const US: u64 = 1_000;
+const MS: u64 = 1_000_000;
+
+/// Something that will happen.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Happening {
+    /// The daemon of this life takes its next letter.
+    Daemon(u32),
+    /// The daemon of this life performs what the last step decided.
+    Perform(u32),
+    /// Something arrives at the daemon of this life.
+    Letter(u32, Letter),
+    /// A new daemon starts.
+    Restart,
+    /// The administrator, the runtime and fate do something.
+    Fate,
+    /// A process looks at its lane.
+    Pump(usize, usize),
+    /// A process marks that it launches in this turn, and looks again afterwards.
+    Mark(usize, usize, u32),
+    /// A process launches if the turn is still this one.
+    Launch(usize, usize, u32),
+    /// A process's kernel ends.
+    Done(usize, usize),
+    /// A process that was idle gives up wanting, if it still is.
+    Rest(usize, usize, u64),
+    /// A process gets more work.
+    Burst(usize, usize),
+    /// A process takes or gives memory.
+    Memory(usize),
+    /// A process asks to be attached.
+    Connect(usize),
+}
+
+/// What the daemon finds in its inbox.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Letter {
+    Tick,
+    Admin(u64),
+    Dismiss(ContainerId),
+    Attach(usize),
+    Read(usize, usize),
+    Reserve(usize, usize, u64, u64),
+    Release(usize, usize, u64),
+    Gone(usize, ClientId),
+}
+
+#[derive(Debug)]
+struct Daemon {
+    engine: Engine,
+    life: u32,
+    up: bool,
+    /// It is at work: the next `Daemon` or `Perform` is on its way.
+    busy: bool,
+    inbox: VecDeque<Letter>,
+    decided: Vec<Action>,
+    asked: BTreeMap<u64, usize>,
+    tokens: u64,
+    deadline: u64,
+}
+
+/// How much may happen.
+#[derive(Clone, Copy, Debug)]
+pub struct Mood {
+    /// Crashes, stalls, lies, restarts, jumps.
+    pub trouble: bool,
+    /// Random admissions and processes.
+    pub fate: bool,
+}
+
+/// Everything there is.
+pub struct World {
+    /// Its randomness.
+    pub rng: Rng,
+    /// Its time, ns.
+    pub now: u64,
+    /// Watches every step.
+    pub checkers: Checkers,
+    /// Steps of the engine so far.
+    pub steps: u64,
+    mood: Mood,
+    config: Config,
+    gpus: Vec<(GpuUuid, Bytes)>,
+    daemon: Daemon,
+    records: BTreeMap<ContainerId, Record>,
+    pages: BTreeMap<(ContainerId, usize), LaneView>,
+    processes: Vec<Process>,
+    clients: BTreeMap<ClientId, usize>,
+    queue: BinaryHeap<Reverse<(u64, u64, Happening)>>,
+    order: u64,
+    named: u64,
+}
+
+/// The id of GPU `n` of every world.
+#[must_use]
+pub fn gpu(n: u8) -> GpuUuid {
+    GpuUuid([n + 1; 16])
+}
+
+/// A container id from a number.
+///
+/// # Panics
+/// Never.
+#[must_use]
+pub fn container(n: u64) -> ContainerId {
+    ContainerId::new(&format!("c{n}")).expect("letters and digits")
+}
+
+impl World {
+    /// A world with some GPUs and nobody on them.
+    #[must_use]
+    pub fn new(seed: u64, config: Config, gpus: u8, mood: Mood) -> World {
+        let mut rng = Rng::new(seed);
+        let start = rng.below(1 << 40);
+        let gpus = (0..gpus)
+            .map(|n| (gpu(n), Bytes((8 + 8 * u64::from(n)) * GIB)))
+            .collect();
+        let daemon = Daemon {
+            engine: Engine::new(config),
+            life: 0,
+            up: false,
+            busy: false,
+            inbox: VecDeque::new(),
+            decided: Vec::new(),
+            asked: BTreeMap::new(),
+            tokens: 0,
+            deadline: u64::MAX,
+        };
+        let mut world = World {
+            rng,
+            now: start,
+            checkers: Checkers::new(config, start),
+            steps: 0,
+            mood,
+            config,
+            gpus,
+            daemon,
+            records: BTreeMap::new(),
+            pages: BTreeMap::new(),
+            processes: Vec::new(),
+            clients: BTreeMap::new(),
+            queue: BinaryHeap::new(),
+            order: 0,
+            named: 0,
+        };
+        world.start_daemon();
+        if mood.fate {
+            world.after(0, Happening::Fate);
+        }
+        world
+    }
+
+    fn after(&mut self, delay: u64, what: Happening) {
+        self.order += 1;
+        self.queue
+            .push(Reverse((self.now + delay, self.order, what)));
+    }
+
+    /// Runs until the engine made `steps` more steps, or nothing is left to happen.
+    pub fn run_steps(&mut self, steps: u64) {
+        let end = self.steps + steps;
+        while self.steps < end && self.happen(u64::MAX) {}
+    }
+
+    /// Runs until `end`.
+    pub fn run_until(&mut self, end: u64) {
+        while self.happen(end) {}
+        self.now = self.now.max(end);
+    }
+
+    fn happen(&mut self, end: u64) -> bool {
+        match self.queue.peek() {
+            Some(Reverse((at, ..))) if *at <= end => {}
+            _ => return false,
+        }
+        let Some(Reverse((at, _, what))) = self.queue.pop() else {
+            return false;
+        };
+        self.now = self.now.max(at);
+        match what {
+            Happening::Daemon(life) if life == self.daemon.life => self.take_letter(),
+            Happening::Perform(life) if life == self.daemon.life => self.perform(),
+            Happening::Letter(life, letter) if life == self.daemon.life => self.deliver(letter),
+            Happening::Daemon(_) | Happening::Perform(_) | Happening::Letter(..) => {}
+            Happening::Restart => self.start_daemon(),
+            Happening::Fate => self.fate(),
+            Happening::Pump(who, lane) => self.pump(who, lane),
+            Happening::Mark(who, lane, turn) => self.mark(who, lane, turn),
+            Happening::Launch(who, lane, turn) => self.launch_in(who, lane, turn),
+            Happening::Done(who, lane) => self.done(who, lane),
+            Happening::Rest(who, lane, launches) => self.rest(who, lane, launches),
+            Happening::Burst(who, lane) => self.burst(who, lane),
+            Happening::Memory(who) => self.memory(who),
+            Happening::Connect(who) => self.connect(who),
+        }
+        true
+    }
+    /// Compares the engine's own account with what the checkers saw.
+    pub fn agree(&self) {
+        if self.daemon.up {
+            self.checkers
+                .agree(&self.daemon.engine.snapshot(Instant(self.checkers.now())));
+        }
+    }
+
+    /// What an observer sees now.
+    #[must_use]
+    pub fn snapshot(&self) -> Vec<gpuslice_wire::snapshot::Snapshot> {
+        self.daemon.engine.snapshot(Instant(self.now))
+    }
+}

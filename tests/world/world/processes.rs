@@ -1,0 +1,287 @@
+//! The processes of the world: through the gate, on the GPU, out of memory, dead.
+
+use gpuslice_engine::Mode;
+use gpuslice_wire::ids::{ContainerId, Lane};
+use gpuslice_wire::units::{Bytes, GIB, MIB};
+
+use super::{Happening, Letter, MS, US, World};
+use crate::tenant::{Honesty, Process};
+
+impl World {
+    pub(super) fn post(&mut self, who: usize, letter: Letter) {
+        let at = (self.now + self.rng.below(200 * US)).max(self.processes[who].sent);
+        self.processes[who].sent = at;
+        self.after(
+            at.saturating_sub(self.now),
+            Happening::Letter(self.daemon.life, letter),
+        );
+    }
+
+    /// A process of `container` starts.
+    pub fn spawn(&mut self, container: ContainerId) {
+        let Some(record) = self.records.get(&container) else {
+            return;
+        };
+        let mut process = Process::new(container, record.lanes.len(), &mut self.rng);
+        if !self.mood.trouble {
+            process.honesty = Honesty::Honest;
+        }
+        self.add(process);
+    }
+
+    /// A process starts.
+    pub fn add(&mut self, process: Process) {
+        self.processes.push(process);
+        let delay = self.rng.below(MS);
+        self.after(delay, Happening::Connect(self.processes.len() - 1));
+    }
+
+    pub(super) fn connect(&mut self, who: usize) {
+        let process = &self.processes[who];
+        let (asked, life) = (process.asked, self.daemon.life);
+        if !process.alive || process.client.is_some() || asked == life {
+            return;
+        }
+        if !self.daemon.up {
+            let delay = self.rng.range(10 * MS, 500 * MS);
+            return self.after(delay, Happening::Connect(who));
+        }
+        self.processes[who].asked = life;
+        self.post(who, Letter::Attach(who));
+        if asked == 0 {
+            for lane in 0..self.processes[who].work.len() {
+                self.after(0, Happening::Burst(who, lane));
+            }
+            if self.mood.fate {
+                self.after(MS, Happening::Memory(who));
+            }
+        }
+    }
+
+    pub(super) fn kill(&mut self, who: usize) {
+        self.processes[who].alive = false;
+        for lane in 0..self.processes[who].work.len() {
+            self.processes[who].work[lane].until = None;
+        }
+    }
+
+    pub(super) fn crash(&mut self, who: usize) {
+        if !self.processes[who].alive {
+            return;
+        }
+        self.kill(who);
+        if let Some(client) = self.processes[who].client {
+            self.post(who, Letter::Gone(who, client));
+        }
+    }
+
+    /// Whether a process can act; if it is stalled it does so when it wakes.
+    pub(super) fn acts(&mut self, who: usize, again: Happening) -> bool {
+        let process = &self.processes[who];
+        if !process.alive || process.client.is_none() {
+            return false;
+        }
+        if process.stalled > self.now {
+            let delay = process.stalled - self.now;
+            self.after(delay, again);
+            return false;
+        }
+        true
+    }
+
+    pub(super) fn ring(&mut self, who: usize, lane: usize) {
+        self.post(who, Letter::Read(who, lane));
+    }
+
+    pub(super) fn pump(&mut self, who: usize, lane: usize) {
+        if !self.acts(who, Happening::Pump(who, lane)) {
+            return;
+        }
+        let Some(view) = self
+            .pages
+            .get(&(self.processes[who].container, lane))
+            .copied()
+        else {
+            return;
+        };
+        let now = self.now;
+        let process = &mut self.processes[who];
+        let work = &mut process.work[lane];
+        let owes = work.claims.active != work.claims.drained && view.turn != work.claims.active;
+        if work.until.is_none() && !work.entering && owes {
+            work.claims.drained = work.claims.active;
+            self.ring(who, lane);
+        }
+        let process = &mut self.processes[who];
+        let work = &mut process.work[lane];
+        if work.until.is_some() || work.entering {
+            return;
+        }
+        if work.todo == 0 {
+            let idle = u64::from(view.idle_us) * US;
+            let launches = work.claims.launches;
+            if work.claims.want {
+                self.after(idle, Happening::Rest(who, lane, launches));
+            }
+            return;
+        }
+        if !work.claims.want {
+            work.claims.want = true;
+            self.ring(who, lane);
+        }
+        let process = &mut self.processes[who];
+        if process.honesty == Honesty::AlwaysWants || !process.admitted(lane, &view, now) {
+            return;
+        }
+        if view.mode == Mode::Open {
+            return self.launch(who, lane, false);
+        }
+        process.work[lane].entering = true;
+        let delay = self.rng.below(20 * US);
+        self.after(delay, Happening::Mark(who, lane, view.turn));
+    }
+
+    pub(super) fn mark(&mut self, who: usize, lane: usize, turn: u32) {
+        if !self.acts(who, Happening::Mark(who, lane, turn)) {
+            return;
+        }
+        self.processes[who].work[lane].claims.active = turn;
+        let delay = self.rng.below(20 * US);
+        self.after(delay, Happening::Launch(who, lane, turn));
+    }
+
+    pub(super) fn launch_in(&mut self, who: usize, lane: usize, turn: u32) {
+        let page = self
+            .pages
+            .get(&(self.processes[who].container, lane))
+            .copied();
+        let still = page.is_some_and(|v| v.turn == turn && v.mode == Mode::Turns);
+        let work = &mut self.processes[who].work[lane];
+        work.entering = false;
+        let live = self.processes[who].alive && self.processes[who].client.is_some();
+        if !live {
+            return;
+        }
+        if still && self.processes[who].stalled <= self.now {
+            self.launch(who, lane, true);
+        } else {
+            let delay = self.rng.below(20 * US);
+            self.after(delay, Happening::Pump(who, lane));
+        }
+    }
+
+    pub(super) fn launch(&mut self, who: usize, lane: usize, by_turn: bool) {
+        let length = self.processes[who].kernels.draw(&mut self.rng);
+        let until = self.now + length;
+        let process = &mut self.processes[who];
+        let work = &mut process.work[lane];
+        work.claims.launches += 1;
+        (work.until, work.by_turn) = (Some(until), by_turn);
+        self.after(length, Happening::Done(who, lane));
+        if by_turn && self.processes[who].honesty == Honesty::Honest {
+            self.check_alone(who, lane);
+        }
+    }
+
+    /// The point of it all: who launches in its turn launches alone. Excepted are those who lie
+    /// about being quiet, those the engine stopped waiting for, and what was launched freely.
+    pub(super) fn check_alone(&self, who: usize, lane: usize) {
+        let me = self.processes[who].container;
+        let Some(gpu) = self.records.get(&me).map(|record| record.lanes[lane].gpu) else {
+            return;
+        };
+        for other in self
+            .processes
+            .iter()
+            .filter(|p| p.alive && p.container != me)
+        {
+            let Some(record) = self.records.get(&other.container) else {
+                continue;
+            };
+            for (at, work) in other.work.iter().enumerate() {
+                let runs = work.by_turn && work.until.is_some_and(|until| until > self.now);
+                let honest = other.honesty == Honesty::Honest && !other.broke;
+                let honest = honest && other.client.is_some();
+                let passed = self.checkers.passed(other.container, Lane(at as u8));
+                if runs && honest && record.lanes[at].gpu == gpu && !passed {
+                    self.checkers.object(&format!(
+                        "{me} launches while {} has a kernel of its turn in flight",
+                        other.container
+                    ));
+                }
+            }
+        }
+    }
+
+    pub(super) fn done(&mut self, who: usize, lane: usize) {
+        let busy = self.processes[who].busy;
+        let work = &mut self.processes[who].work[lane];
+        let Some(until) = work.until.filter(|until| *until <= self.now) else {
+            return;
+        };
+        let _ = until;
+        work.until = None;
+        if !busy {
+            work.todo = work.todo.saturating_sub(1);
+            if work.todo == 0 {
+                let gap = self.rng.magnitude(10 * US, 200 * MS);
+                self.after(gap, Happening::Burst(who, lane));
+            }
+        }
+        self.pump(who, lane);
+    }
+
+    pub(super) fn burst(&mut self, who: usize, lane: usize) {
+        if !self.processes[who].alive {
+            return;
+        }
+        self.processes[who].work[lane].todo = self.rng.magnitude(1, 200);
+        self.pump(who, lane);
+    }
+
+    pub(super) fn rest(&mut self, who: usize, lane: usize, launches: u64) {
+        if !self.acts(who, Happening::Rest(who, lane, launches)) {
+            return;
+        }
+        let work = &mut self.processes[who].work[lane];
+        let idle = work.todo == 0 && work.until.is_none() && !work.entering;
+        if idle && work.claims.want && work.claims.launches == launches {
+            work.claims.want = false;
+            self.ring(who, lane);
+        }
+    }
+
+    pub(super) fn memory(&mut self, who: usize) {
+        if !self.acts(who, Happening::Memory(who)) {
+            if self.processes[who].alive && self.processes[who].client.is_none() {
+                self.after(50 * MS, Happening::Memory(who));
+            }
+            return;
+        }
+        let lane = self.rng.below(self.processes[who].work.len() as u64) as usize;
+        let granted = self.processes[who].work[lane].granted;
+        let lie = self.mood.trouble && self.rng.per_mille(3);
+        if lie {
+            self.processes[who].broke = true;
+            self.post(who, Letter::Release(who, lane, granted + (1 << 50)));
+        } else if self.rng.per_mille(400) {
+            let bytes = self.rng.range(0, granted);
+            let work = &mut self.processes[who].work[lane];
+            work.granted -= bytes;
+            work.claims.held = Bytes(work.claims.held.0.min(work.granted));
+            self.post(who, Letter::Release(who, lane, bytes));
+        } else {
+            let need = self.rng.magnitude(1, 8 * GIB);
+            let wish = need + self.rng.below(64 * MIB);
+            self.processes[who].work[lane].claims.held = Bytes(self.rng.range(0, granted));
+            self.post(who, Letter::Reserve(who, lane, need, wish));
+        }
+        let gap = if self.rng.per_mille(700) {
+            50 * US
+        } else {
+            500 * MS
+        };
+        let delay = self.rng.below(gap);
+        self.after(delay, Happening::Memory(who));
+    }
+}
