@@ -6,7 +6,7 @@
 //! was opened, however the image's names change meanwhile; and in the end every path is looked up
 //! once more, as the container's programs will, and must lead to what we mounted.
 
-use crate::cover::{Laid, lay_over};
+use crate::cover::{Laid, lay_over, library_dirs};
 use crate::error::Error;
 use crate::place::{Host, Root, existing};
 use crate::plan::{self, Access, Bind, Cover, PRELOAD_LIST, PRELOAD_NAME, PRELOAD_PATH, Plan};
@@ -55,8 +55,9 @@ fn lay_all(root: &Root, plan: &Plan, sources: Sources) -> Result<Vec<Laid>, Erro
             .map_err(Error::mount(format!("/{}", bind.to)))?;
         laid.push((bind.to.clone(), mounted));
     }
+    let dirs = library_dirs(root).map_err(Error::mount("its library directories"))?;
     for (cover, copy) in plan.covers.iter().zip(sources.covers) {
-        laid.extend(lay_over(root, cover, copy).map_err(Error::mount(cover.soname))?);
+        laid.extend(lay_over(root, &dirs, cover, copy).map_err(Error::mount(cover.soname))?);
     }
     let listed = preload(root, &sources.list, &sources.list_mount);
     laid.push(listed.map_err(Error::mount(format!("/{PRELOAD_PATH}")))?);

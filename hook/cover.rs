@@ -16,17 +16,21 @@ const COVERS_MAX: usize = 64;
 pub(crate) type Laid = (String, MountId);
 
 /// A library directory of the container.
-struct Dir {
+pub(crate) struct Dir {
     path: &'static str,
     dir: OwnedFd,
 }
 
 /// Lays a library over every file of the driver's; where there is none, over a new one in the
 /// first of the directories that is the container's own.
-pub(crate) fn lay_over(root: &Root, cover: &Cover, copy: OwnedFd) -> io::Result<Vec<Laid>> {
-    let dirs = library_dirs(root)?;
+pub(crate) fn lay_over(
+    root: &Root,
+    dirs: &[Dir],
+    cover: &Cover,
+    copy: OwnedFd,
+) -> io::Result<Vec<Laid>> {
     let mut all = Vec::new();
-    for dir in &dirs {
+    for dir in dirs {
         for found in drivers_in(&dir.dir, cover.stem)? {
             all.push((dir, found));
         }
@@ -35,7 +39,7 @@ pub(crate) fn lay_over(root: &Root, cover: &Cover, copy: OwnedFd) -> io::Result<
         return Err(io::Error::other("too many versions of the driver"));
     }
     if all.is_empty() {
-        return new(root, &dirs, cover, &copy).map(|laid| vec![laid]);
+        return new(root, dirs, cover, &copy).map(|laid| vec![laid]);
     }
     let mut laid = Vec::new();
     for (at, (dir, found)) in all.into_iter().enumerate() {
@@ -78,7 +82,7 @@ fn new(root: &Root, dirs: &[Dir], cover: &Cover, copy: &OwnedFd) -> io::Result<L
 
 /// The loader's directories that the container has; one with several names (`/lib` is mostly a
 /// link to `usr/lib`) once.
-fn library_dirs(root: &Root) -> io::Result<Vec<Dir>> {
+pub(crate) fn library_dirs(root: &Root) -> io::Result<Vec<Dir>> {
     let (mut dirs, mut seen) = (Vec::new(), Vec::new());
     for path in LIBRARY_DIRS {
         let dir = match root.open_at(path, libc::O_RDONLY | libc::O_DIRECTORY) {

@@ -3,9 +3,12 @@
 use crate::error::Error;
 use std::io::Read;
 
+/// What nearly every document fits in: one read, one allocation.
+const USUAL_BYTES: usize = 16 << 10;
+
 /// Reads at most `max` bytes; more is an error, not a cut.
 pub(crate) fn read_capped(from: impl Read, max: u64, what: &str) -> Result<Vec<u8>, Error> {
-    let mut bytes = Vec::new();
+    let mut bytes = Vec::with_capacity(USUAL_BYTES);
     let read = from.take(max + 1).read_to_end(&mut bytes);
     read.map_err(|error| Error::Input(format!("{what}: {error}")))?;
     if bytes.len() as u64 > max {

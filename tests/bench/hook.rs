@@ -1,0 +1,422 @@
+//! What does the hook cost a container's start? One that asks for nothing, one that gets a slice, and
+//! a whole `runc run /bin/true` with and without.
+//!
+//! `gpuslice-bench-hook DIR` expects in DIR what `packaging/stage release` puts there, and root and runc;
+//! it starts a daemon of its own on the simulated GPU. What is compared is run alternately, so
+//! that a machine that slows down slows both; results are medians of the differences within a
+//! round. A hook's *body* is what it takes beyond starting and ending its own program, which is
+//! measured by a call with wrong arguments. Exit status 1 when a target is missed.
+
+use serde_json::{Value, json};
+use std::fs::{self, File};
+use std::io::{self, BufRead, BufReader, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
+
+const ROUNDS: usize = 30;
+/// A single hook is short: more rounds for the same certainty.
+const SPAWN_ROUNDS: usize = 300;
+/// Mounts of a slice: tenant directory, driver, NVML, shim, device, two covers, preload list.
+const MOUNTS: usize = 8;
+const BODY_MS: f64 = 0.5;
+const RUN_MS: f64 = 2.0;
+
+type Result<T> = std::result::Result<T, String>;
+
+fn main() -> ExitCode {
+    let Some(parts) = std::env::args_os().nth(1).map(PathBuf::from) else {
+        eprintln!("usage: gpuslice-bench-hook DIRECTORY-OF-THE-PROGRAMS");
+        return ExitCode::FAILURE;
+    };
+    if let Some(why) = missing(&parts) {
+        eprintln!("hook not measured: {why}");
+        println!(
+            "{}",
+            json!({ "bench": "hook", "verdict": "skipped", "why": why })
+        );
+        return ExitCode::SUCCESS;
+    }
+    match Bench::new(parts).and_then(|bench| bench.rows()) {
+        Ok(rows) => report(&rows),
+        Err(error) => {
+            eprintln!("gpuslice-bench-hook: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn missing(parts: &Path) -> Option<String> {
+    let root = fs::metadata("/proc/self")
+        .ok()
+        .map(|meta| std::os::unix::fs::MetadataExt::uid(&meta));
+    if root != Some(0) {
+        return Some("containers need root".into());
+    }
+    if Command::new("runc").arg("--version").output().is_err() {
+        return Some("runc is not installed".into());
+    }
+    let hook = parts.join("gpuslice-hook");
+    (!hook.exists()).then(|| format!("{} is missing; run packaging/stage release", hook.display()))
+}
+
+/// What a process took, ms: by the clock, and of a processor's time (which another program that keeps
+/// the machine busy does not change).
+#[derive(Clone, Copy)]
+struct Took {
+    clock: f64,
+    cpu: f64,
+}
+
+/// One row of the report, ms.
+struct Row {
+    name: &'static str,
+    /// What it is compared with.
+    against: &'static str,
+    base: f64,
+    added: f64,
+    added_cpu: f64,
+    target: Option<f64>,
+}
+
+/// Directories and a daemon; gone when dropped.
+struct Bench {
+    parts: PathBuf,
+    /// Bundles and the root filesystem.
+    dir: PathBuf,
+    /// The daemon's, on a tmpfs as `/run` is.
+    run: PathBuf,
+    daemon: Child,
+}
+
+impl Bench {
+    fn new(parts: PathBuf) -> Result<Bench> {
+        let parts = parts
+            .canonicalize()
+            .map_err(|e| format!("{}: {e}", parts.display()))?;
+        let name = format!("gpuslice-bench-hook-{}", std::process::id());
+        let (dir, run) = (
+            std::env::temp_dir().join(&name),
+            Path::new("/dev/shm").join(&name),
+        );
+        let rootfs = dir.join("rootfs");
+        for sub in ["proc", "dev", "run", "etc", "bin"] {
+            fs::create_dir_all(rootfs.join(sub)).map_err(said)?;
+        }
+        let mut daemon = Command::new(parts.join("gpusliced"));
+        daemon.arg("--runtime-dir").arg(&run);
+        daemon.arg("--driver-dir").arg(parts.join("sim"));
+        daemon.env("GPUSLICE_SIM", "devices=1,mem=16GiB");
+        daemon.env("GPUSLICE_SIM_DEVICE", run.join("device"));
+        daemon
+            .stdin(Stdio::null())
+            .stderr(File::create(dir.join("log")).map_err(said)?);
+        let daemon = daemon.spawn().map_err(|e| format!("gpusliced: {e}"))?;
+        let bench = Bench {
+            parts,
+            dir,
+            run,
+            daemon,
+        };
+        bench.copy_program("/bin/true")?;
+        let start = Instant::now();
+        while !bench.run.join("admin.sock").exists() {
+            if start.elapsed() > Duration::from_secs(20) {
+                let log = fs::read_to_string(bench.dir.join("log")).unwrap_or_default();
+                return Err(format!("gpusliced does not start: {log}"));
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(bench)
+    }
+
+    /// A program of this machine and the libraries it needs.
+    fn copy_program(&self, program: &str) -> Result<()> {
+        let listed = Command::new("ldd")
+            .arg(program)
+            .output()
+            .map_err(said)?
+            .stdout;
+        let listed = String::from_utf8_lossy(&listed).into_owned();
+        let libraries = listed
+            .split_whitespace()
+            .filter(|word| word.starts_with('/'));
+        for file in libraries.chain([program]) {
+            let to = self.dir.join("rootfs").join(&file[1..]);
+            fs::create_dir_all(to.parent().unwrap_or(&to)).map_err(said)?;
+            fs::copy(file, to).map_err(said)?;
+        }
+        Ok(())
+    }
+
+    fn rows(&self) -> Result<Vec<Row>> {
+        let mut rows = self.spawns()?;
+        rows.push(self.slices()?);
+        rows.extend(self.runs()?);
+        Ok(rows)
+    }
+
+    /// The hook of a container that asks for nothing, against `/bin/true` and against itself.
+    fn spawns(&self) -> Result<Vec<Row>> {
+        let state = self.container("plain", 4711, &json!({}))?;
+        let nothing = File::open("/dev/null").map_err(said)?;
+        let (mut others, mut bare, mut hook) = (Vec::new(), Vec::new(), Vec::new());
+        for _ in 0..SPAWN_ROUNDS {
+            others.push(timed(Command::new("/bin/true"), &nothing, true)?);
+            bare.push(timed(self.hook("wrong"), &nothing, false)?);
+            hook.push(timed(self.hook("createRuntime"), &state, true)?);
+        }
+        Ok(vec![
+            row("asks for nothing", "/bin/true", &others, &hook, None),
+            row("asks for nothing", "own start", &bare, &hook, Some(BODY_MS)),
+        ])
+    }
+
+    /// The hook of a container that gets a slice, in a namespace as a runtime leaves it.
+    fn slices(&self) -> Result<Row> {
+        let nothing = File::open("/dev/null").map_err(said)?;
+        let (mut bare, mut hook) = (Vec::new(), Vec::new());
+        for round in 0..SPAWN_ROUNDS / 3 {
+            let id = format!("slice{round}");
+            let mut container = self.namespace()?;
+            let mounts = || fs::read_to_string(format!("/proc/{}/mountinfo", container.id()));
+            let before = mounts().map_err(said)?.lines().count();
+            let wish = json!({ "gpuslice.io/memory": "1GiB" });
+            let state = self.container(&id, container.id(), &wish)?;
+            bare.push(timed(self.hook("wrong"), &nothing, false)?);
+            hook.push(timed(self.hook("createRuntime"), &state, true)?);
+            let made = mounts().map_err(said)?.lines().count() - before;
+            if made != MOUNTS {
+                return Err(format!("the hook made {made} mounts instead of {MOUNTS}"));
+            }
+            let state = self.container(&id, 0, &wish)?;
+            timed(self.hook("poststop"), &state, true)?;
+            container
+                .kill()
+                .and_then(|()| container.wait())
+                .map_err(said)?;
+        }
+        Ok(row(
+            "8 mounts, daemon included",
+            "own start",
+            &bare,
+            &hook,
+            Some(BODY_MS),
+        ))
+    }
+
+    /// `runc run` of a program that ends at once.
+    fn runs(&self) -> Result<Vec<Row>> {
+        let (mut without, mut idle, mut with) = (Vec::new(), Vec::new(), Vec::new());
+        let wish = json!({ "gpuslice.io/memory": "1GiB" });
+        for round in 0..ROUNDS + 2 {
+            let plain = self.run(&format!("w{round}"), &json!({}), false)?;
+            let asks_not = self.run(&format!("n{round}"), &json!({}), true)?;
+            let asks = self.run(&format!("s{round}"), &wish, true)?;
+            // The first two warm the caches.
+            if round >= 2 {
+                without.push(plain);
+                idle.push(asks_not);
+                with.push(asks);
+            }
+        }
+        Ok(vec![
+            row(
+                "runc run, asks for nothing",
+                "no hook",
+                &without,
+                &idle,
+                Some(RUN_MS),
+            ),
+            row(
+                "runc run, in a slice",
+                "no hook",
+                &without,
+                &with,
+                Some(RUN_MS),
+            ),
+        ])
+    }
+
+    fn hook(&self, stage: &str) -> Command {
+        let mut command = Command::new(self.parts.join("gpuslice-hook"));
+        command
+            .arg("--runtime-dir")
+            .arg(&self.run)
+            .arg(stage)
+            .env_clear();
+        command
+    }
+
+    /// A process in a mount namespace with the root filesystem in it, not yet its root.
+    fn namespace(&self) -> Result<Child> {
+        let script = "mount --bind \"$1\" \"$1\" && echo ready && exec sleep 60";
+        let mut command = Command::new("unshare");
+        command.args([
+            "--mount",
+            "--propagation",
+            "private",
+            "sh",
+            "-c",
+            script,
+            "sh",
+        ]);
+        command.arg(self.dir.join("rootfs")).stdout(Stdio::piped());
+        let mut child = command.spawn().map_err(|e| format!("unshare: {e}"))?;
+        let mut line = String::new();
+        let out = child.stdout.as_mut().ok_or("no output")?;
+        BufReader::new(out).read_line(&mut line).map_err(said)?;
+        Ok(child)
+    }
+
+    /// A bundle and the state a runtime would tell of it.
+    fn container(&self, id: &str, pid: u32, annotations: &Value) -> Result<File> {
+        let bundle = self.dir.join(id);
+        fs::create_dir_all(&bundle).map_err(said)?;
+        let config = config(&self.dir.join("rootfs"), id, annotations);
+        fs::write(bundle.join("config.json"), config.to_string()).map_err(said)?;
+        let status = if pid == 0 { "stopped" } else { "creating" };
+        let state = json!({ "ociVersion": "1.0.2", "id": id, "pid": pid, "status": status, "bundle": bundle });
+        let path = bundle.join("state.json");
+        fs::write(&path, state.to_string()).map_err(said)?;
+        File::open(path).map_err(said)
+    }
+
+    fn run(&self, id: &str, annotations: &Value, hooked: bool) -> Result<Took> {
+        let bundle = self.dir.join(id);
+        fs::create_dir_all(&bundle).map_err(said)?;
+        let mut config = config(&self.dir.join("rootfs"), id, annotations);
+        if hooked {
+            let path = self.parts.join("gpuslice-hook");
+            let at = |stage: &str| {
+                let words = ["gpuslice-hook", "--runtime-dir"].map(Path::new);
+                let words = words
+                    .into_iter()
+                    .chain([self.run.as_path(), Path::new(stage)]);
+                json!([{ "path": path, "args": words.collect::<Vec<_>>(), "env": [] }])
+            };
+            config["hooks"] =
+                json!({ "createRuntime": at("createRuntime"), "poststop": at("poststop") });
+        }
+        fs::write(bundle.join("config.json"), config.to_string()).map_err(said)?;
+        let mut command = Command::new("runc");
+        command
+            .arg("--root")
+            .arg(self.dir.join("state"))
+            .arg("run")
+            .arg("--bundle");
+        command.arg(&bundle).arg(id);
+        timed(command, &File::open("/dev/null").map_err(said)?, true)
+    }
+}
+
+impl Drop for Bench {
+    fn drop(&mut self) {
+        let _ = self.daemon.kill().and_then(|()| self.daemon.wait());
+        let _ = (fs::remove_dir_all(&self.dir), fs::remove_dir_all(&self.run));
+    }
+}
+
+fn said(error: io::Error) -> String {
+    error.to_string()
+}
+
+fn config(rootfs: &Path, id: &str, annotations: &Value) -> Value {
+    let namespaces = ["pid", "mount", "ipc", "uts", "network"].map(|kind| json!({ "type": kind }));
+    json!({
+        "ociVersion": "1.0.2", "root": { "path": rootfs },
+        "process": { "cwd": "/", "args": ["/bin/true"], "env": ["PATH=/bin"],
+                     "user": { "uid": 0, "gid": 0 }, "noNewPrivileges": true },
+        "mounts": [{ "destination": "/proc", "type": "proc", "source": "proc" },
+                   { "destination": "/dev", "type": "tmpfs", "source": "tmpfs" }],
+        "annotations": annotations,
+        "linux": { "namespaces": namespaces,
+                   "cgroupsPath": format!("/gpuslice-bench-{}-{id}", std::process::id()) },
+    })
+}
+
+/// From the start of a process until its end has been seen.
+fn timed(mut command: Command, stdin: &File, succeeds: bool) -> Result<Took> {
+    let mut input = stdin.try_clone().map_err(said)?;
+    input.seek(SeekFrom::Start(0)).map_err(said)?;
+    command.stdin(input).stdout(Stdio::null());
+    command.stderr(match succeeds {
+        true => Stdio::inherit(),
+        false => Stdio::null(),
+    });
+    let start = Instant::now();
+    let child = command
+        .spawn()
+        .map_err(|error| format!("{command:?}: {error}"))?;
+    let mut status = 0;
+    // SAFETY: all-zero is a valid rusage.
+    let mut used: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: a child of ours that nobody else waits for; both places are ours.
+    let ended = unsafe { libc::wait4(child.id() as i32, &raw mut status, 0, &raw mut used) };
+    let clock = start.elapsed().as_secs_f64() * 1e3;
+    let ms = |time: libc::timeval| time.tv_sec as f64 * 1e3 + time.tv_usec as f64 / 1e3;
+    match ended == child.id() as i32 && (status == 0) == succeeds {
+        true => Ok(Took {
+            clock,
+            cpu: ms(used.ru_utime) + ms(used.ru_stime),
+        }),
+        false => Err(format!("{command:?} ended with {status:#x}")),
+    }
+}
+
+fn row(
+    name: &'static str,
+    against: &'static str,
+    base: &[Took],
+    measured: &[Took],
+    target: Option<f64>,
+) -> Row {
+    let pairs = || measured.iter().zip(base);
+    Row {
+        name,
+        against,
+        base: median(base.iter().map(|took| took.clock).collect()),
+        added: median(pairs().map(|(it, base)| it.clock - base.clock).collect()),
+        added_cpu: median(pairs().map(|(it, base)| it.cpu - base.cpu).collect()),
+        target,
+    }
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+/// Prints the table for people to standard error and one JSON object to standard output.
+fn report(rows: &[Row]) -> ExitCode {
+    eprintln!("what                       against        ms  added ms  added cpu  ratio  promised");
+    let mut missed = false;
+    let mut list = Vec::new();
+    for row in rows {
+        let ratio = (row.base + row.added) / row.base;
+        let miss = row.target.is_some_and(|target| row.added > target);
+        missed |= miss;
+        let promised = match (row.target, miss) {
+            (Some(target), true) => format!("{target:.1}  MISSED"),
+            (Some(target), false) => format!("{target:.1}"),
+            (None, _) => String::from("-"),
+        };
+        eprintln!(
+            "{:<26} {:<10} {:>6.3} {:>+9.3} {:>+10.3} {ratio:>6.2}  {promised}",
+            row.name, row.against, row.base, row.added, row.added_cpu
+        );
+        list.push(json!({
+            "what": row.name, "against": row.against, "base_ms": row.base, "added_ms": row.added,
+            "added_cpu_ms": row.added_cpu, "ratio": ratio, "target_ms": row.target,
+        }));
+    }
+    let verdict = if missed { "fail" } else { "pass" };
+    println!(
+        "{}",
+        json!({ "bench": "hook", "rows": list, "verdict": verdict })
+    );
+    match missed {
+        true => ExitCode::FAILURE,
+        false => ExitCode::SUCCESS,
+    }
+}
