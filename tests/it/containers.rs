@@ -2,6 +2,7 @@
 //! we were not there; no image makes the hook touch anything of the host's.
 
 mod places;
+mod shipped;
 mod stages;
 
 use crate::harness::bundle::{Bundle, complaint, hook, printed};
