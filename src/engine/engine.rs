@@ -71,7 +71,8 @@ impl Engine {
     pub fn step(&mut self, now: Instant, event: Event, actions: &mut Actions) {
         self.charged = self.charged.plus(now.since(self.now));
         self.now = self.now.max(now);
-        let grace_over = self.end_grace(actions);
+        let growth = matches!(event, Event::Tick | Event::Reserve { .. });
+        let grace_over = growth && self.end_grace(actions);
         let touched = match grace_over {
             true => ALL,
             false => self.concerned(&event) | self.overdue(),

@@ -120,26 +120,50 @@ impl fmt::Display for Refusal {
                  then restart gpusliced",
             ),
             Refusal::NoSuchGpu { asked, present } => no_such_gpu(f, asked, present),
-            Refusal::GpuTwice(gpu) => {
-                write!(f, "GPU {} is named twice; name it once", gpu.0)
-            }
+            Refusal::GpuTwice(gpu) => write!(f, "GPU {} is named twice; name it once", gpu.0),
             Refusal::GpuGone(uuid) => write!(
                 f,
                 "GPU {uuid} of this slice is not on the node any more; dismiss the slice and \
                  start the container again"
             ),
-            Refusal::CapZero => f.write_str("the memory cap is 0; ask for at least one byte"),
+            Refusal::Shares { gpu, share, left } => {
+                let (gpu, share) = (gpu.0, share.get());
+                write!(
+                    f,
+                    "hard share {share} % is above the {left} % that GPU {gpu} has left; "
+                )?;
+                if left > 0 {
+                    write!(f, "ask for at most {left} %, or ")?;
+                }
+                f.write_str("ask for a weight, which needs no room")
+            }
+            Refusal::TooManyContainers => write!(
+                f,
+                "the node has {CONTAINERS_MAX} slices, as many as it can; end one first"
+            ),
+            Refusal::TooManyGpus => write!(f, "a slice has 1 to {LANES_MAX} GPUs; name as many"),
+            _ => self.memory(f),
+        }
+    }
+}
+
+impl Refusal {
+    /// The refusals that are about memory.
+    fn memory(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
             Refusal::RatioZero {
                 gpu,
                 total,
                 part,
                 whole,
-            } => write!(
-                f,
-                "{part}/{whole} of GPU {}'s {} is less than 1MiB; ask for a larger part",
-                gpu.0,
-                Exact(total)
-            ),
+            } => {
+                let (gpu, total) = (gpu.0, Exact(total));
+                write!(
+                    f,
+                    "{part}/{whole} of GPU {gpu}'s {total} is less than 1MiB; "
+                )?;
+                f.write_str("ask for a larger part")
+            }
             Refusal::RatioInvalid { part, whole } => write!(
                 f,
                 "a memory ratio of {part}/{whole} is not between 0 and 1; the part is at least 1 \
@@ -158,11 +182,10 @@ impl fmt::Display for Refusal {
                 left,
                 total,
             } => {
-                let (cap, total) = (Exact(cap), Exact(total));
+                let (gpu, cap, total) = (gpu.0, Exact(cap), Exact(total));
                 write!(
                     f,
-                    "cap {cap} is above what GPU {} has left of its {total}; ",
-                    gpu.0
+                    "cap {cap} is above what GPU {gpu} has left of its {total}; "
                 )?;
                 room(f, left)
             }
@@ -170,20 +193,7 @@ impl fmt::Display for Refusal {
                 write!(f, "cap {} is above what any GPU has left; ", Exact(cap))?;
                 room(f, left)
             }
-            Refusal::Shares { gpu, share, left } => write!(
-                f,
-                "hard share {} % is above the {left} % that GPU {} has left; ask for at most \
-                 {left} %, or for a weight, which needs no room",
-                share.get(),
-                gpu.0
-            ),
-            Refusal::TooManyContainers => write!(
-                f,
-                "the node has {CONTAINERS_MAX} slices, as many as it can; end one first"
-            ),
-            Refusal::TooManyGpus => {
-                write!(f, "a slice has at most {LANES_MAX} GPUs; name fewer")
-            }
+            _ => f.write_str("the memory cap is 0; ask for at least one byte"),
         }
     }
 }

@@ -106,42 +106,61 @@ fn ask(container: &str, gpus: &str, bytes: u64) -> Ask {
     }
 }
 
-#[test]
-fn denials_say_who_what_and_what_to_do() {
+/// A node of 16 and 8 GiB, with a slice of 10 GiB on the first and one of 70 % on the second.
+fn partly_taken() -> Rig {
     let mut rig = Rig::new(Config::default(), &[16, 8]);
     rig.admit(ask("a", "0", 10 * GIB)).expect("fits");
-    let share = |container, percent| Ask {
+    rig.admit(share("b", 70)).expect("fits");
+    rig
+}
+
+fn share(container: &str, percent: u32) -> Ask {
+    Ask {
         share: Percent::new(percent).ok(),
         ..ask(container, "1", GIB)
+    }
+}
+
+fn denied(rig: &mut Rig, ask: Ask, kind: Denial, text: &str) {
+    assert_eq!(rig.admit(ask), Err((kind, text.to_string())), "{ask:?}");
+}
+
+#[test]
+fn denials_of_memory_say_how_much_there_is() {
+    let mut rig = partly_taken();
+    let mut no = |ask: Ask, text: &str| denied(&mut rig, ask, Denial::Memory, text);
+    let above = "cap 20GiB is above GPU 0's 16GiB; ask for at most 16GiB";
+    no(ask("x", "0", 20 * GIB), above);
+    no(ask("x", "any", 20 * GIB), above);
+    no(
+        ask("x", "0", 7 * GIB),
+        "cap 7GiB is above what GPU 0 has left of its 16GiB; ask for at most 6GiB, end another \
+         slice, or set oversubscribe = true",
+    );
+    no(
+        ask("x", "any", 8 * GIB),
+        "cap 8GiB is above what any GPU has left; ask for at most 7GiB, end another slice, or set \
+         oversubscribe = true",
+    );
+    let memory = MemoryAsk::Ratio {
+        part: 1,
+        whole: 9_000,
     };
-    rig.admit(share("b", 70)).expect("fits");
-    let ratio = |part, whole| Ask {
-        memory: MemoryAsk::Ratio { part, whole },
-        ..ask("x", "1", 1)
-    };
+    no(
+        Ask {
+            memory,
+            ..ask("x", "1", 1)
+        },
+        "1/9000 of GPU 1's 8GiB is less than 1MiB; ask for a larger part",
+    );
+}
+
+#[test]
+fn other_denials_say_who_what_and_what_to_do() {
+    let mut rig = partly_taken();
+    let memory = MemoryAsk::Ratio { part: 3, whole: 2 };
+    let twice = "0,GPU-00000000-0000-0000-0000-000000000000";
     let cases = [
-        (
-            ask("x", "0", 20 * GIB),
-            Denial::Memory,
-            "cap 20GiB is above GPU 0's 16GiB; ask for at most 16GiB",
-        ),
-        (
-            ask("x", "any", 20 * GIB),
-            Denial::Memory,
-            "cap 20GiB is above GPU 0's 16GiB; ask for at most 16GiB",
-        ),
-        (
-            ask("x", "0", 7 * GIB),
-            Denial::Memory,
-            "cap 7GiB is above what GPU 0 has left of its 16GiB; ask for at most 6GiB, end another \
-             slice, or set oversubscribe = true",
-        ),
-        (
-            ask("x", "any", 8 * GIB),
-            Denial::Memory,
-            "cap 8GiB is above what any GPU has left; ask for at most 7GiB, end another slice, or \
-             set oversubscribe = true",
-        ),
         (
             ask("x", "0", 0),
             Denial::Invalid,
@@ -153,7 +172,7 @@ fn denials_say_who_what_and_what_to_do() {
             "there is no GPU 5; this node has 2, which nvidia-smi -L lists",
         ),
         (
-            ask("x", "0,GPU-00000000-0000-0000-0000-000000000000", GIB),
+            ask("x", twice, GIB),
             Denial::Invalid,
             "GPU 0 is named twice; name it once",
         ),
@@ -165,28 +184,28 @@ fn denials_say_who_what_and_what_to_do() {
         (
             share("x", 31),
             Denial::Capacity,
-            "hard share 31 % is above the 30 % that GPU 1 has left; ask for at most 30 %, or for a \
-             weight, which needs no room",
+            "hard share 31 % is above the 30 % that GPU 1 has left; ask for at most 30 %, or ask \
+             for a weight, which needs no room",
         ),
         (
-            ratio(3, 2),
+            Ask {
+                memory,
+                ..ask("x", "1", 1)
+            },
             Denial::Invalid,
-            "a memory ratio of 3/2 is not between 0 and 1; the part is at least 1 and at most the whole",
-        ),
-        (
-            ratio(1, 9_000),
-            Denial::Memory,
-            "1/9000 of GPU 1's 8GiB is less than 1MiB; ask for a larger part",
+            "a memory ratio of 3/2 is not between 0 and 1; the part is at least 1 and at most \
+             the whole",
         ),
     ];
     for (ask, kind, text) in cases {
-        assert_eq!(rig.admit(ask), Err((kind, text.to_string())), "{ask:?}");
+        denied(&mut rig, ask, kind, text);
     }
-    let (kind, text) = Rig::new(Config::default(), &[])
-        .admit(ask("x", "any", 1))
-        .expect_err("no GPU");
-    assert_eq!(kind, Denial::NoSuchGpu);
-    assert!(text.contains("has no GPU"), "{text}");
+    let nothing = Rig::new(Config::default(), &[]).admit(ask("x", "any", 1));
+    let (kind, text) = nothing.expect_err("no GPU");
+    assert!(
+        kind == Denial::NoSuchGpu && text.contains("has no GPU"),
+        "{text}"
+    );
 }
 
 #[test]
