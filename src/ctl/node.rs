@@ -28,6 +28,7 @@ pub fn part(name: &str) -> Result<PathBuf> {
     let exe = std::env::current_exe().context("where this program is")?;
     let beside = exe.parent().unwrap_or(Path::new("/"));
     let places = [
+        beside.join("libexec"),
         beside.to_owned(),
         "/usr/libexec/gpuslice".into(),
         "/usr/lib/gpuslice".into(),

@@ -40,7 +40,7 @@ pub fn hook(test: &str, runtime: &str) -> Option<PathBuf> {
         skip(test, &format!("{runtime} is not installed"));
         return None;
     }
-    let hook = target_dir().join("gpuslice-hook");
+    let hook = target_dir().join("libexec/gpuslice-hook");
     if !hook.exists() {
         skip(
             test,
@@ -258,8 +258,30 @@ impl Running {
     }
 }
 
+impl Running {
+    /// Waits for the end of the start: what is deleted half made leaves its cgroups behind.
+    fn settle(&mut self) {
+        let start = Instant::now();
+        while start.elapsed() < PATIENCE / 4 {
+            let ended = |child: &mut Child| !matches!(child.try_wait(), Ok(None));
+            let state = self
+                .bundle
+                .runtime()
+                .args(["state", &self.bundle.id])
+                .output();
+            let state = state.map(|output| output.stdout).unwrap_or_default();
+            let running = String::from_utf8_lossy(&state).contains("running");
+            if running || self.child.as_mut().is_none_or(ended) {
+                return;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+    }
+}
+
 impl Drop for Running {
     fn drop(&mut self) {
+        self.settle();
         let delete = self
             .bundle
             .runtime()
