@@ -19,7 +19,7 @@ run: build
 	@$(TARGET)/release/gpuslice demo
 
 test: ; @tests/run
-bench: build ; @tests/bench/run
+bench: build ; @tests/bench/run && tests/bench/hook && tests/bench/node
 soak: build-debug ; @tests/soak
 
 install: build

@@ -56,7 +56,7 @@ fn missing(parts: &Path) -> Option<String> {
     if Command::new("runc").arg("--version").output().is_err() {
         return Some("runc is not installed".into());
     }
-    let hook = parts.join("gpuslice-hook");
+    let hook = parts.join("libexec/gpuslice-hook");
     (!hook.exists()).then(|| format!("{} is missing; run packaging/stage release", hook.display()))
 }
 
@@ -239,7 +239,7 @@ impl Bench {
     }
 
     fn hook(&self, stage: &str) -> Command {
-        let mut command = Command::new(self.parts.join("gpuslice-hook"));
+        let mut command = Command::new(self.parts.join("libexec/gpuslice-hook"));
         command
             .arg("--runtime-dir")
             .arg(&self.run)
@@ -287,7 +287,7 @@ impl Bench {
         fs::create_dir_all(&bundle).map_err(said)?;
         let mut config = config(&self.dir.join("rootfs"), id, annotations);
         if hooked {
-            let path = self.parts.join("gpuslice-hook");
+            let path = self.parts.join("libexec/gpuslice-hook");
             let at = |stage: &str| {
                 let words = ["gpuslice-hook", "--runtime-dir"].map(Path::new);
                 let words = words

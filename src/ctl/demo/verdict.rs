@@ -6,9 +6,11 @@
 use super::tenant::Account;
 use crate::table::{Row, View};
 use serde_json::{Value, json};
+use std::ops::Range;
 
 /// How far a tenant's share may be from what its weight says, as a part of the device.
 const TOLERANCE: f64 = 0.02;
+const SECOND: u64 = 1_000_000_000;
 /// CUDA_ERROR_OUT_OF_MEMORY.
 const OUT_OF_MEMORY: i64 = 2;
 
@@ -19,6 +21,8 @@ struct Line {
     weight: u32,
     expected: f64,
     measured: f64,
+    /// Furthest from `expected` in any second.
+    worst: f64,
     ledger: f64,
     cap: u64,
     peak: u64,
@@ -44,11 +48,14 @@ pub fn judge(accounts: &[Account], first: &View, last: &View) -> Verdict {
     let all_busy: f64 = rows.iter().map(|(account, _)| busy(account)).sum();
     let all_booked: f64 = rows.iter().map(|(_, row)| last.got(row, first)).sum();
     let all_weight: f64 = rows.iter().map(|(_, row)| f64::from(row.weight)).sum();
+    let all: Vec<&Account> = rows.iter().map(|(account, _)| *account).collect();
     let line = |(account, row): &(&Account, &Row)| {
+        let expected = f64::from(row.weight) / all_weight;
         let mut line = Line {
             name: account.name.clone(),
             weight: row.weight,
-            expected: f64::from(row.weight) / all_weight,
+            expected,
+            worst: worst_second(account, &all, expected, first.now_ns..last.now_ns),
             measured: busy(account) / all_busy.max(1.0),
             ledger: last.got(row, first) / all_booked.max(1e-9),
             cap: row.cap.0,
@@ -70,6 +77,21 @@ pub fn judge(accounts: &[Account], first: &View, last: &View) -> Verdict {
     }
 }
 
+/// How far an account's part of all kernels was from `expected` in the worst second of `span`.
+fn worst_second(account: &Account, all: &[&Account], expected: f64, span: Range<u64>) -> f64 {
+    let grew =
+        |account: &Account, from: u64| account.busy_at(from + SECOND) - account.busy_at(from);
+    let starts = span.clone().step_by((SECOND / 20) as usize);
+    let whole = starts.take_while(|start| start + SECOND <= span.end);
+    whole.fold(0.0, |worst, from| {
+        let together: f64 = all.iter().map(|account| grew(account, from)).sum();
+        f64::max(
+            worst,
+            (grew(account, from) / together.max(1.0) - expected).abs(),
+        )
+    })
+}
+
 impl Line {
     fn lost(name: &str) -> Line {
         let faults = vec!["the daemon does not know it".to_owned()];
@@ -78,6 +100,7 @@ impl Line {
             weight: 0,
             expected: 0.0,
             measured: 0.0,
+            worst: 0.0,
             ledger: 0.0,
             cap: 0,
             peak: 0,
@@ -139,9 +162,9 @@ impl Verdict {
         let mut all = vec![String::new()];
         for line in &self.lines {
             all.push(format!(
-                "{}: share {:.1} % of {:.1} % due (books: {:.1} %), memory peak {} of {} MiB, {} refused",
+                "{}: share {:.1} % of {:.1} % due (books: {:.1} %; worst second off by {:.1} %), memory peak {} of {} MiB, {} refused",
                 line.name, line.measured * 100.0, line.expected * 100.0, line.ledger * 100.0,
-                line.peak >> 20, line.cap >> 20, line.denied,
+                line.worst * 100.0, line.peak >> 20, line.cap >> 20, line.denied,
             ));
             all.extend(line.faults.iter().map(|fault| format!("  wrong: {fault}")));
         }
@@ -158,7 +181,7 @@ impl Verdict {
         let tenant = |line: &Line| {
             json!({
                 "name": line.name, "weight": line.weight, "share_expected": line.expected,
-                "share_measured": line.measured, "share_ledger": line.ledger,
+                "share_measured": line.measured, "share_worst_second": line.worst, "share_ledger": line.ledger,
                 "memory_cap": line.cap, "memory_peak": line.peak, "denied": line.denied,
                 "faults": line.faults,
             })
