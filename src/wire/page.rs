@@ -97,7 +97,8 @@ pub struct ClientPage {
 pub struct ClientLane {
     /// Bytes held in allocations (credit not included).
     pub held: AtomicU64,
-    /// Launches so far.
+    /// Launches that came through the gate: all while turns are taken, one in some milliseconds
+    /// while everybody launches freely and nothing is counted on the way.
     pub launches: AtomicU64,
     /// Allocations refused by the cap so far.
     pub denied: AtomicU64,

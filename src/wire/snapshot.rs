@@ -63,7 +63,8 @@ crate::frame::messages! {
             wait_ns: u64,
             /// Turns granted.
             turns: u64,
-            /// Kernels and graphs launched, by its processes' own count.
+            /// Launches that came through its processes' gates, by their own count: all of them
+            /// only while turns are taken.
             launches: u64,
         }
         /// The last frame of a snapshot.
