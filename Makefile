@@ -28,6 +28,11 @@ install: build
 	install -D -m 755 -t $(DESTDIR)$(PREFIX)/libexec/gpuslice $(TARGET)/release/libexec/gpuslice-hook
 	install -D -m 644 -t $(DESTDIR)$(PREFIX)/lib/gpuslice $(TARGET)/release/libgpuslice.so \
 		$(TARGET)/release/libgpuslice_replace.so $(TARGET)/release/libgpuslice_nvml.so
+	install -D -m 755 -t $(DESTDIR)$(PREFIX)/libexec/gpuslice $(TARGET)/release/tenant
+	install -D -m 644 -t $(DESTDIR)$(PREFIX)/lib/gpuslice $(TARGET)/release/libgpuslice_sim_cuda.so \
+		$(TARGET)/release/libgpuslice_sim_nvml.so
+	mkdir -p $(DESTDIR)$(PREFIX)/lib/gpuslice/sim
+	cp -P $(TARGET)/release/sim/lib*.so* $(DESTDIR)$(PREFIX)/lib/gpuslice/sim/
 	install -D -m 644 packaging/gpusliced.toml $(DESTDIR)/etc/gpuslice/gpusliced.toml
 
 clean: ; $(CARGO) clean

@@ -6,6 +6,8 @@
 mod admin;
 mod demo;
 mod door;
+#[path = "../layout.rs"]
+mod layout;
 mod mount_point;
 mod node;
 mod ps;

@@ -1,6 +1,7 @@
 //! Where things are on this node, and a daemon of one's own where none runs.
 
 use crate::admin::Admin;
+use crate::layout;
 use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -9,50 +10,25 @@ use std::time::{Duration, Instant};
 /// How long a private daemon may take to answer.
 const START: Duration = Duration::from_secs(10);
 
-/// The runtime directory of this user's daemon: root's is the node's.
+/// The runtime directory to ask at: the one given, else this user's.
 pub fn runtime_dir(given: Option<&Path>) -> PathBuf {
-    let uid = nix::unistd::getuid();
-    match (given, std::env::var_os("XDG_RUNTIME_DIR")) {
-        (Some(dir), _) => dir.to_owned(),
-        (None, _) if uid.is_root() => "/run/gpuslice".into(),
-        (None, Some(dir)) if !dir.is_empty() => Path::new(&dir).join("gpuslice"),
-        (None, _) => format!("/tmp/gpuslice-{uid}").into(),
-    }
+    given.map_or_else(layout::runtime_dir, Path::to_owned)
 }
 
 /// A program or library that was built or installed together with this one.
 ///
 /// # Errors
-/// It is in none of the places where it could be; they are named.
+/// It is in none of the places where it could be.
 pub fn part(name: &str) -> Result<PathBuf> {
     let exe = std::env::current_exe().context("where this program is")?;
     let beside = exe.parent().unwrap_or(Path::new("/"));
-    let places = [
-        beside.join("libexec"),
-        beside.to_owned(),
-        "/usr/libexec/gpuslice".into(),
-        "/usr/lib/gpuslice".into(),
-    ];
-    match places
-        .iter()
-        .map(|dir| dir.join(name))
-        .find(|path| path.exists())
-    {
-        Some(path) => Ok(path),
-        None => bail!(
-            "{name} is neither in {} nor in /usr/lib/gpuslice; run make build",
-            beside.display()
-        ),
-    }
+    layout::part(beside, name).with_context(|| {
+        format!(
+            "{name} is not installed with {}; run make build",
+            exe.display()
+        )
+    })
 }
-
-/// Where the standard loader of this machine looks for a driver.
-const SYSTEM_LIBRARIES: [&str; 4] = [
-    "/usr/lib/x86_64-linux-gnu",
-    "/usr/lib64",
-    "/usr/lib",
-    "/usr/lib/wsl/lib",
-];
 
 /// The directory of the driver to use, and whether it is the simulated GPU's: the one asked for,
 /// else the system's if this machine has a GPU, else the simulated one.
@@ -60,27 +36,19 @@ const SYSTEM_LIBRARIES: [&str; 4] = [
 /// # Errors
 /// The directory asked for has no `libcuda.so.1`.
 pub fn driver_dir(given: Option<&Path>) -> Result<(PathBuf, bool)> {
-    if let Some(dir) = given {
-        let dir = dir
-            .canonicalize()
-            .with_context(|| format!("--driver-dir {}", dir.display()))?;
-        let library = dir.join("libcuda.so.1");
-        if !library.exists() {
-            bail!("--driver-dir {} has no libcuda.so.1", dir.display());
-        }
-        let simulated = library
-            .canonicalize()
-            .is_ok_and(|real| real.ends_with("libgpuslice_sim_cuda.so"));
-        return Ok((dir, simulated));
+    let Some(dir) = given else {
+        let system = layout::system_driver().map(|dir| (dir, false));
+        return system.map_or_else(|| part("sim").map(|dir| (dir, true)), Ok);
+    };
+    let dir = dir
+        .canonicalize()
+        .with_context(|| format!("--driver-dir {}", dir.display()))?;
+    let library = dir.join("libcuda.so.1");
+    if !library.exists() {
+        bail!("--driver-dir {} has no libcuda.so.1", dir.display());
     }
-    let system = SYSTEM_LIBRARIES.map(PathBuf::from).into_iter();
-    let has = |dir: &PathBuf| dir.join("libcuda.so.1").exists();
-    if Path::new("/dev/nvidiactl").exists()
-        && let Some(dir) = system.into_iter().find(has)
-    {
-        return Ok((dir, false));
-    }
-    part("sim").map(|dir| (dir, true))
+    let simulated = layout::is_simulated(&library);
+    Ok((dir, simulated))
 }
 
 /// A daemon started for one command; ends with it.

@@ -10,6 +10,8 @@ mod config;
 mod daemon;
 mod effects;
 mod gpus;
+#[path = "../layout.rs"]
+mod layout;
 mod options;
 mod pages;
 mod peer;

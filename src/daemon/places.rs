@@ -5,28 +5,12 @@
 //! GPU's, which the build puts beside the programs in `sim/`.
 
 use crate::config::Config;
+use crate::layout;
 use crate::options::Options;
 use gpuslice_wire::text::{HostPath, Text};
-use nix::unistd::geteuid;
 use std::env;
 use std::io;
 use std::path::{Path, PathBuf};
-
-/// Where distributions put the driver's libraries.
-const SYSTEM_LIBRARIES: [&str; 6] = [
-    "/usr/lib/x86_64-linux-gnu",
-    "/usr/lib/aarch64-linux-gnu",
-    "/usr/lib64",
-    "/usr/lib",
-    "/usr/local/nvidia/lib64",
-    "/usr/lib/wsl/lib",
-];
-/// Device nodes of which one exists where a driver is loaded (Linux, WSL).
-const DRIVER_NODES: [&str; 2] = ["/dev/nvidiactl", "/dev/dxg"];
-/// Where packages put the shim.
-const SHIM_INSTALLED: &str = "/usr/lib/gpuslice";
-/// The file behind the simulated GPU's `libcuda.so.1`.
-const SIMULATED_CUDA: &str = "libgpuslice_sim_cuda.so";
 
 /// Something is not where it should be.
 #[derive(Debug, thiserror::Error)]
@@ -100,7 +84,7 @@ impl Places {
             .runtime_dir
             .clone()
             .or_else(|| configured(&config.runtime_dir));
-        let runtime_dir = std::path::absolute(runtime.unwrap_or_else(default_runtime_dir))
+        let runtime_dir = std::path::absolute(runtime.unwrap_or_else(layout::runtime_dir))
             .map_err(PlaceError::NoSelf)?;
         let driver = options
             .driver_dir
@@ -129,8 +113,8 @@ impl Driver {
         };
         let dir = std::path::absolute(dir).map_err(no_driver)?;
         let (cuda, nvml) = (dir.join("libcuda.so.1"), dir.join("libnvidia-ml.so.1"));
-        let real = cuda.canonicalize().map_err(no_driver)?;
-        let device = match real.ends_with(SIMULATED_CUDA) {
+        cuda.canonicalize().map_err(no_driver)?;
+        let device = match layout::is_simulated(&cuda) {
             true => speakable(&gpuslice_sim_device::default_dir())?,
             false => HostPath::EMPTY,
         };
@@ -176,33 +160,21 @@ pub fn speakable(path: &Path) -> Result<HostPath, PlaceError> {
     Text::new(text).map_err(|why| wrong(why.to_string()))
 }
 
-fn default_runtime_dir() -> PathBuf {
-    let uid = geteuid();
-    match env::var_os("XDG_RUNTIME_DIR").filter(|dir| !dir.is_empty()) {
-        _ if uid.is_root() => "/run/gpuslice".into(),
-        Some(dir) => Path::new(&dir).join("gpuslice"),
-        None => format!("/tmp/gpuslice-{uid}").into(),
-    }
-}
-
 fn default_driver_dir(beside: &Path) -> PathBuf {
-    let system = SYSTEM_LIBRARIES.iter().map(PathBuf::from);
-    let loaded = DRIVER_NODES.iter().any(|node| Path::new(node).exists());
-    let found = system
-        .filter(|_| loaded)
-        .find(|dir| dir.join("libcuda.so.1").exists());
-    found.unwrap_or_else(|| {
-        let simulated = beside.join("sim");
+    layout::system_driver().unwrap_or_else(|| {
+        let simulated = layout::part(beside, "sim").unwrap_or_else(|| beside.join("sim"));
         tracing::warn!(dir = %simulated.display(), "no NVIDIA driver here: the GPU is simulated");
         simulated
     })
 }
 
 fn default_shim_dir(beside: &Path) -> PathBuf {
-    match beside.join("libgpuslice.so").exists() {
-        true => beside.to_owned(),
-        false => SHIM_INSTALLED.into(),
-    }
+    let preload = layout::part(beside, "libgpuslice.so");
+    preload
+        .as_deref()
+        .and_then(Path::parent)
+        .unwrap_or(beside)
+        .to_owned()
 }
 
 #[cfg(test)]
