@@ -1,6 +1,6 @@
 //! The admin socket seen from the CLI: one connection, one command at a time.
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use gpuslice_wire::admin::{Answer, Command};
 use gpuslice_wire::frame::{Message, RequestId, decode, encode};
 use gpuslice_wire::ids::ContainerId;
@@ -24,6 +24,20 @@ pub struct Admin {
     path: PathBuf,
 }
 
+/// Why nobody can be asked, and what to do.
+fn unreachable(path: &Path, errno: Errno) -> String {
+    let path = path.display();
+    match errno {
+        Errno::EACCES | Errno::EPERM => {
+            format!("this user may not ask the daemon at {path}; ask its owner, mostly root")
+        }
+        _ => format!(
+            "no daemon answers at {path} ({}); start gpusliced or name its --runtime-dir",
+            errno.desc()
+        ),
+    }
+}
+
 impl Admin {
     /// Connects to the daemon that serves `runtime_dir`.
     ///
@@ -34,12 +48,8 @@ impl Admin {
         let flags = SockFlag::SOCK_CLOEXEC;
         let socket = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None)?;
         let address = UnixAddr::new(&path).with_context(|| format!("{}", path.display()))?;
-        connect(socket.as_raw_fd(), &address).with_context(|| {
-            format!(
-                "no daemon answers at {}; start gpusliced or name its --runtime-dir",
-                path.display()
-            )
-        })?;
+        connect(socket.as_raw_fd(), &address)
+            .map_err(|errno| anyhow!(unreachable(&path, errno)))?;
         setsockopt(&socket, ReceiveTimeout, &TimeVal::seconds(ANSWER_SECONDS))?;
         Ok(Admin { socket, path })
     }

@@ -23,7 +23,7 @@ pub struct Options {
     #[command(flatten)]
     slice: SliceOptions,
     /// Directory with the libcuda.so.1 and libnvidia-ml.so.1 to use [default: the system's, else the simulated GPU's]
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", conflicts_with = "runtime_dir")]
     driver_dir: Option<PathBuf>,
     /// Runtime directory of the daemon to ask
     #[arg(long, value_name = "DIR")]
@@ -50,24 +50,24 @@ pub struct Host {
 }
 
 impl Host {
-    /// The daemon at `runtime_dir` if one answers there and uses `driver_dir`, else a private one.
+    /// The daemon at `runtime_dir` if that is given; else this user's if one answers and no other
+    /// driver is asked for; else a private one.
     ///
     /// # Errors
-    /// No driver, or the private daemon does not start.
+    /// The named daemon does not answer, there is no driver, or the private daemon does not start.
     pub fn find(runtime_dir: Option<&Path>, driver_dir: Option<&Path>) -> Result<Host> {
         let dir = node::runtime_dir(runtime_dir);
-        if driver_dir.is_none()
-            && let Ok(admin) = Admin::connect(&dir)
-        {
-            let words = format!("daemon at {}", dir.display());
-            return Ok(Host {
+        let words = format!("daemon at {}", dir.display());
+        match Admin::connect(&dir) {
+            Ok(admin) if runtime_dir.is_some() || driver_dir.is_none() => Ok(Host {
                 admin,
                 words,
                 _daemon: None,
                 _device: None,
-            });
+            }),
+            Err(error) if runtime_dir.is_some() => Err(error),
+            _ => Host::private(driver_dir),
         }
-        Host::private(driver_dir)
     }
 
     fn private(driver_dir: Option<&Path>) -> Result<Host> {

@@ -4,6 +4,8 @@ use crate::harness::node::Node;
 use crate::harness::{eventually, is_root, skip, target_dir};
 use gpuslice_wire::units::GIB;
 use serde_json::Value;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
@@ -257,6 +259,47 @@ fn without_a_daemon_ps_says_what_to_do() {
         String::from_utf8_lossy(&output.stderr).contains("start gpusliced"),
         "{output:?}"
     );
+}
+
+#[test]
+fn a_user_without_rights_is_told_so() {
+    if !is_root() {
+        return skip(
+            "a_user_without_rights_is_told_so",
+            "becoming somebody else needs root",
+        );
+    }
+    let node = Node::start();
+    // The programs are root's; a copy that anybody can run.
+    let public = tempfile::tempdir_in("/dev/shm").expect("a directory");
+    let copy = public.path().join("gpuslice");
+    std::fs::copy(env!("CARGO_BIN_EXE_gpuslice"), &copy).expect("a copy");
+    for (path, mode) in [
+        (public.path(), 0o755),
+        (node.root(), 0o755),
+        (node.runtime_dir(), 0o755),
+    ] {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("a mode");
+    }
+    for words in [&["ps"][..], &["run", "--memory", "1GiB"]] {
+        let mut command = Command::new(&copy);
+        command
+            .args(words)
+            .arg("--runtime-dir")
+            .arg(node.runtime_dir())
+            .uid(65534)
+            .gid(65534);
+        if words[0] == "run" {
+            command.args(["--", "true"]);
+        }
+        let output = command.stdin(Stdio::null()).output().expect("it starts");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success(), "{words:?}: {output:?}");
+        assert!(
+            words[0] == "run" || said.contains("may not ask the daemon"),
+            "{words:?}: {said}"
+        );
+    }
 }
 
 fn ps(node: &Node) -> Value {
