@@ -22,17 +22,32 @@ use std::path::Path;
 /// Largest `/etc/ld.so.preload` of an image that is merged, bytes.
 const PRELOAD_BYTES_MAX: u64 = 16 << 10;
 
+/// A container before it is entered.
+pub(crate) struct Found {
+    host: Host,
+    namespace: File,
+}
+
+/// Finds the container by its first process.
+///
+/// # Errors
+/// [`Error::Mount`]: it has ended, or shares the host's mounts.
+pub(crate) fn find(pid: i32) -> Result<Found, Error> {
+    let host = Host::note().map_err(Error::mount("looking at the host"))?;
+    let namespace = process::mount_namespace(pid).map_err(Error::mount("finding the container"))?;
+    Ok(Found { host, namespace })
+}
+
 /// Mounts everything. On an error the container does not start, and its namespace goes with it.
 ///
 /// # Errors
 /// [`Error::Mount`] naming the step.
-pub(crate) fn apply(plan: &Plan, pid: i32, rootfs: &Path) -> Result<(), Error> {
+pub(crate) fn apply(plan: &Plan, container: Found, rootfs: &Path) -> Result<(), Error> {
     let sources = Sources::open(plan)?;
-    let host = Host::note().map_err(Error::mount("looking at the host"))?;
-    let namespace = process::mount_namespace(pid).map_err(Error::mount("finding the container"))?;
     drop_capabilities().map_err(Error::mount("dropping capabilities"))?;
-    process::enter(&namespace).map_err(Error::mount("entering the container"))?;
-    let root = Root::open(rootfs, host).map_err(Error::mount("opening its root filesystem"))?;
+    process::enter(&container.namespace).map_err(Error::mount("entering the container"))?;
+    let root = Root::open(rootfs, container.host);
+    let root = root.map_err(Error::mount("opening its root filesystem"))?;
     let laid = lay_all(&root, plan, sources)?;
     for (path, mount) in laid {
         let found = root.open_at(&path, libc::O_PATH);

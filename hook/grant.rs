@@ -8,6 +8,8 @@ use gpuslice_wire::admin::{Answer, Command};
 use gpuslice_wire::frame::{RequestId, decode, encode};
 use gpuslice_wire::ids::ContainerId;
 use gpuslice_wire::limits::{FRAME_BYTES_MAX, HOOK_DEADLINE_NS};
+use std::io;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -30,38 +32,44 @@ pub(crate) struct Granted {
     pub device: Option<PathBuf>,
 }
 
-/// Gets the container its slice.
+/// Asks for a slice for the container; meanwhile there is other work to do.
 ///
 /// # Errors
-/// [`Error::Daemon`] if it cannot be asked in time, [`Error::Denied`] with its words.
-pub(crate) fn admit(
-    runtime_dir: &Path,
-    container: ContainerId,
-    ask: &Ask,
-) -> Result<Granted, Error> {
-    match exchange(runtime_dir, &ask.admit(container))? {
-        Answer::Admitted {
-            dir,
-            cuda,
-            nvml,
-            preload,
-            replace,
-            twin,
-            device,
-        } => {
-            let some = |text: &str| (!text.is_empty()).then(|| PathBuf::from(text));
-            Ok(Granted {
-                dir: dir.as_str().into(),
-                cuda: cuda.as_str().into(),
-                nvml: some(nvml.as_str()),
-                preload: preload.as_str().into(),
-                replace: replace.as_str().into(),
-                twin: twin.as_str().into(),
-                device: some(device.as_str()),
-            })
+/// [`Error::Daemon`] if it cannot be asked in time.
+pub(crate) fn admit(runtime_dir: &Path, container: ContainerId, ask: &Ask) -> Result<Asked, Error> {
+    Asked::send(runtime_dir, &ask.admit(container))
+}
+
+impl Asked {
+    /// What the container got.
+    ///
+    /// # Errors
+    /// [`Error::Daemon`] without an answer in time, [`Error::Denied`] with its words.
+    pub fn granted(self) -> Result<Granted, Error> {
+        match self.answer()? {
+            Answer::Admitted {
+                dir,
+                cuda,
+                nvml,
+                preload,
+                replace,
+                twin,
+                device,
+            } => {
+                let some = |text: &str| (!text.is_empty()).then(|| PathBuf::from(text));
+                Ok(Granted {
+                    dir: dir.as_str().into(),
+                    cuda: cuda.as_str().into(),
+                    nvml: some(nvml.as_str()),
+                    preload: preload.as_str().into(),
+                    replace: replace.as_str().into(),
+                    twin: twin.as_str().into(),
+                    device: some(device.as_str()),
+                })
+            }
+            Answer::Denied { text, .. } => Err(Error::Denied(text.to_string())),
+            Answer::Dismissed {} => Err(Error::Daemon("its daemon answered something else".into())),
         }
-        Answer::Denied { text, .. } => Err(Error::Denied(text.to_string())),
-        Answer::Dismissed {} => Err(Error::Daemon("its daemon answered something else".into())),
     }
 }
 
@@ -70,34 +78,47 @@ pub(crate) fn admit(
 /// # Errors
 /// [`Error::Daemon`] or [`Error::Denied`].
 pub(crate) fn dismiss(runtime_dir: &Path, container: ContainerId) -> Result<(), Error> {
-    match exchange(runtime_dir, &Command::Dismiss { container })? {
+    match Asked::send(runtime_dir, &Command::Dismiss { container })?.answer()? {
         Answer::Denied { text, .. } => Err(Error::Denied(text.to_string())),
         _ => Ok(()),
     }
 }
 
-fn exchange(runtime_dir: &Path, command: &Command) -> Result<Answer, Error> {
-    let path = runtime_dir.join("admin.sock");
-    let failed = |what: &str, error: std::io::Error| {
-        let silent = error.kind() == std::io::ErrorKind::WouldBlock;
-        let why = if silent {
-            "no answer in time".to_owned()
-        } else {
-            error.to_string()
-        };
-        Error::Daemon(format!("{what} {}: {why}", path.display()))
+/// A question the daemon has not answered yet.
+pub(crate) struct Asked {
+    daemon: OwnedFd,
+    path: PathBuf,
+}
+
+impl Asked {
+    fn send(runtime_dir: &Path, command: &Command) -> Result<Asked, Error> {
+        let path = runtime_dir.join("admin.sock");
+        let deadline = Duration::from_nanos(HOOK_DEADLINE_NS);
+        let mut buffer = [0u8; FRAME_BYTES_MAX];
+        let len = encode(RequestId(1), command, &mut buffer)
+            .map_err(|why| Error::Daemon(format!("{}: {why}", path.display())))?;
+        let daemon = socket::connect(&path, deadline)
+            .map_err(|error| failed("connecting to", &path, &error))?;
+        match socket::send(&daemon, &buffer[..len]) {
+            Ok(()) => Ok(Asked { daemon, path }),
+            Err(error) => Err(failed("asking", &path, &error)),
+        }
+    }
+
+    fn answer(self) -> Result<Answer, Error> {
+        let mut buffer = [0u8; FRAME_BYTES_MAX];
+        let len = socket::receive(&self.daemon, &mut buffer)
+            .map_err(|error| failed("waiting for", &self.path, &error))?;
+        decode(&buffer[..len])
+            .map(|(_, answer)| answer)
+            .map_err(|why| Error::Daemon(format!("{}: {why}", self.path.display())))
+    }
+}
+
+fn failed(what: &str, path: &Path, error: &io::Error) -> Error {
+    let why = match error.kind() {
+        io::ErrorKind::WouldBlock => "no answer in time".to_owned(),
+        _ => error.to_string(),
     };
-    let deadline = Duration::from_nanos(HOOK_DEADLINE_NS);
-    let daemon =
-        socket::connect(&path, deadline).map_err(|error| failed("connecting to", error))?;
-    let mut buffer = [0u8; FRAME_BYTES_MAX];
-    let unusable =
-        |why: &dyn ToString| Error::Daemon(format!("{}: {}", path.display(), why.to_string()));
-    let len = encode(RequestId(1), command, &mut buffer).map_err(|why| unusable(&why))?;
-    socket::send(&daemon, &buffer[..len]).map_err(|error| failed("asking", error))?;
-    let len =
-        socket::receive(&daemon, &mut buffer).map_err(|error| failed("waiting for", error))?;
-    decode(&buffer[..len])
-        .map(|(_, answer)| answer)
-        .map_err(|why| unusable(&why))
+    Error::Daemon(format!("{what} {}: {why}", path.display()))
 }

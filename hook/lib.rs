@@ -67,11 +67,14 @@ pub fn run(args: &Args, stdin: impl Read) -> Result<(), Error> {
 
 fn start(args: &Args, state: &State, config: &Config, ask: &Ask) -> Result<(), Error> {
     let (container, pid) = (state.container_id()?, state.host_pid()?);
-    let granted = grant::admit(&args.runtime_dir, container, ask)?;
-    let bundle = Path::new(&state.bundle);
+    let asked = grant::admit(&args.runtime_dir, container, ask)?;
+    // While the daemon works. What goes wrong here counts once it has answered: see below.
+    let found = apply::find(pid);
+    let granted = asked.granted()?;
     let mounted = plan::Plan::of(&granted).and_then(|plan| {
-        claim::note(&plan.dir, bundle).map_err(Error::mount("noting whose it is"))?;
-        apply::apply(&plan, pid, &config.rootfs(&state.bundle))
+        claim::note(&plan.dir, Path::new(&state.bundle))
+            .map_err(Error::mount("noting whose it is"))?;
+        apply::apply(&plan, found?, &config.rootfs(&state.bundle))
     });
     if mounted.is_err() {
         // The container will not start; what it was promised goes back. The first error counts.
