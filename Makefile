@@ -33,6 +33,7 @@ install: build
 		$(TARGET)/release/libgpuslice_sim_nvml.so
 	mkdir -p $(DESTDIR)$(PREFIX)/lib/gpuslice/sim
 	cp -P $(TARGET)/release/sim/lib*.so* $(DESTDIR)$(PREFIX)/lib/gpuslice/sim/
+	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/gpuslice/hooks packaging/hooks/*.json
 	install -D -m 644 packaging/gpusliced.toml $(DESTDIR)/etc/gpuslice/gpusliced.toml
 
 clean: ; $(CARGO) clean
