@@ -37,6 +37,9 @@ pub struct Ask {
 
 /// What a process says about itself on one lane of its page. Untrusted: it may end or shorten
 /// its own container's turn and feed what observers see, nothing else.
+///
+/// A process counts as quiet when `drained` is `active`, whatever turn that was. So who launches
+/// again in a turn in which it said to be drained takes that back first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Claims {
     /// It has work to launch or in flight.

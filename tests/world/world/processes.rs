@@ -145,7 +145,12 @@ impl World {
         if !self.acts(who, Happening::Mark(who, lane, turn)) {
             return;
         }
-        self.processes[who].work[lane].claims.active = turn;
+        let claims = &mut self.processes[who].work[lane].claims;
+        if claims.drained == turn {
+            // said to be quiet in this turn already: taken back before anything is launched
+            claims.drained = turn.wrapping_sub(1);
+        }
+        claims.active = turn;
         let delay = self.rng.below(20 * US);
         self.after(delay, Happening::Launch(who, lane, turn));
     }
@@ -247,6 +252,7 @@ impl World {
         let idle = work.todo == 0 && work.until.is_none() && !work.entering;
         if idle && work.claims.want && work.claims.launches == launches {
             work.claims.want = false;
+            work.claims.drained = work.claims.active;
             self.ring(who, lane);
         }
     }
