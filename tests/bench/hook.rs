@@ -68,6 +68,14 @@ struct Took {
     cpu: f64,
 }
 
+/// A promise, ms. The body of a hook that gets a slice is held to its processor time: by the clock
+/// half of it is the wait for the daemon's answer.
+#[derive(Clone, Copy)]
+enum Target {
+    Clock(f64),
+    Cpu(f64),
+}
+
 /// One row of the report, ms.
 struct Row {
     name: &'static str,
@@ -76,7 +84,7 @@ struct Row {
     base: f64,
     added: f64,
     added_cpu: f64,
-    target: Option<f64>,
+    target: Option<Target>,
 }
 
 /// Directories and a daemon; gone when dropped.
@@ -168,7 +176,13 @@ impl Bench {
         }
         Ok(vec![
             row("asks for nothing", "/bin/true", &others, &hook, None),
-            row("asks for nothing", "own start", &bare, &hook, Some(BODY_MS)),
+            row(
+                "asks for nothing",
+                "own start",
+                &bare,
+                &hook,
+                Some(Target::Cpu(BODY_MS)),
+            ),
         ])
     }
 
@@ -201,7 +215,7 @@ impl Bench {
             "own start",
             &bare,
             &hook,
-            Some(BODY_MS),
+            Some(Target::Cpu(BODY_MS)),
         ))
     }
 
@@ -226,14 +240,14 @@ impl Bench {
                 "no hook",
                 &without,
                 &idle,
-                Some(RUN_MS),
+                Some(Target::Clock(RUN_MS)),
             ),
             row(
                 "runc run, in a slice",
                 "no hook",
                 &without,
                 &with,
-                Some(RUN_MS),
+                Some(Target::Clock(RUN_MS)),
             ),
         ])
     }
@@ -369,7 +383,7 @@ fn row(
     against: &'static str,
     base: &[Took],
     measured: &[Took],
-    target: Option<f64>,
+    target: Option<Target>,
 ) -> Row {
     let pairs = || measured.iter().zip(base);
     Row {
@@ -403,20 +417,22 @@ fn report(rows: &[Row]) -> ExitCode {
     let mut list = Vec::new();
     for row in rows {
         let ratio = (row.base + row.added) / row.base;
-        let miss = row.target.is_some_and(|target| row.added > target);
-        missed |= miss;
-        let promised = match (row.target, miss) {
-            (Some(target), true) => format!("{target:.1}  MISSED"),
-            (Some(target), false) => format!("{target:.1}"),
-            (None, _) => String::from("-"),
+        let (held, target, of) = match row.target {
+            None => (true, None, ""),
+            Some(Target::Clock(target)) => (row.added <= target, Some(target), "clock"),
+            Some(Target::Cpu(target)) => (row.added_cpu <= target, Some(target), "cpu"),
         };
+        missed |= !held;
+        let promised = target.map_or("-".to_owned(), |target| {
+            format!("{target:.1} {of}{}", if held { "" } else { "  MISSED" })
+        });
         eprintln!(
             "{:<26} {:<10} {:>6.3} {:>+9.3} {:>+10.3} {ratio:>6.2}  {promised}",
             row.name, row.against, row.base, row.added, row.added_cpu
         );
         list.push(json!({
             "what": row.name, "against": row.against, "base_ms": row.base, "added_ms": row.added,
-            "added_cpu_ms": row.added_cpu, "ratio": ratio, "target_ms": row.target,
+            "added_cpu_ms": row.added_cpu, "ratio": ratio, "target_ms": target, "target_of": of,
         }));
     }
     let verdict = if missed { "fail" } else { "pass" };
