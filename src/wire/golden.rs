@@ -4,6 +4,9 @@ use crate::admin::{Answer, Command, Denial, MemoryAsk};
 use crate::frame::{FrameError, HEADER_BYTES, Message, RequestId, decode, encode};
 use crate::ids::{ClientId, ContainerId, Lane};
 use crate::limits::{FRAME_BYTES_MAX, LANES_MAX};
+use crate::page::{
+    CLIENT_PAGE_MAGIC, CONTAINER_PAGE_MAGIC, ClientLane, ClientPage, ContainerLane, ContainerPage,
+};
 use crate::snapshot::Snapshot;
 use crate::tenant::{Rejection, Reply, Request};
 use crate::text::{Name, Selector, Text};
@@ -55,6 +58,27 @@ fn every_kind_has_this_length() {
     assert_eq!(
         lengths(Answer::payload_bytes),
         [(401, 1806), (402, 0), (403, 516)]
+    );
+}
+
+/// Every field of the shared pages; an old shim reads a new daemon's page by these.
+#[test]
+fn pages_have_these_offsets() {
+    macro_rules! offsets {
+        ($type:ty: $($field:ident = $at:literal),*) => {
+            $(assert_eq!(core::mem::offset_of!($type, $field), $at, stringify!($field));)*
+        };
+    }
+    offsets!(ContainerPage: magic = 0, version = 8, lanes = 12, epoch = 16, heartbeat_ns = 24,
+             gated = 32, bell = 36, hard = 40, lane = 64);
+    offsets!(ContainerLane: uuid_high = 0, uuid_low = 8, cap = 16, reserved = 24,
+             turn_end_ns = 32, turn = 40, mode = 44, window_us = 48, idle_us = 52);
+    offsets!(ClientPage: magic = 0, version = 8, lane = 64);
+    offsets!(ClientLane: held = 0, launches = 8, denied = 16, waited_ns = 24, want = 32,
+             active = 36, drained = 40);
+    assert_eq!(
+        (CONTAINER_PAGE_MAGIC, CLIENT_PAGE_MAGIC),
+        (0x31544e4f434c5347, 0x31544e4c434c5347)
     );
 }
 
