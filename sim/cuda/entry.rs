@@ -19,6 +19,7 @@ pub type Outcome = Result<(), CUresult>;
 pub struct Call {
     needs_init: bool,
     per_thread: bool,
+    unsafe_in_capture: bool,
 }
 
 /// Entry points that answer before `cuInit`.
@@ -32,6 +33,29 @@ const ALWAYS: [&str; 7] = [
     "cuGetExportTable",
 ];
 
+/// Entry points that may wait for the device: forbidden while a stream is captured (see
+/// [`crate::exec::refuse_unsafe`]), whichever version of them.
+const UNSAFE_IN_CAPTURE: [&str; 18] = [
+    "cuMemAlloc",
+    "cuMemAllocPitch",
+    "cuMemAllocManaged",
+    "cuMemFree",
+    "cuMemAllocHost",
+    "cuMemHostAlloc",
+    "cuMemFreeHost",
+    "cuMemHostRegister",
+    "cuMemHostUnregister",
+    "cuArrayCreate",
+    "cuArray3DCreate",
+    "cuMipmappedArrayCreate",
+    "cuModuleLoad",
+    "cuModuleLoadData",
+    "cuModuleLoadDataEx",
+    "cuModuleLoadFatBinary",
+    "cuModuleUnload",
+    "cuCtxSynchronize",
+];
+
 impl Call {
     /// Of the exported symbol `name`.
     pub const fn named(name: &str) -> Self {
@@ -42,10 +66,25 @@ impl Call {
             at += 1;
         }
         let name = name.as_bytes();
+        let mut unsafe_in_capture = false;
+        at = 0;
+        while at < UNSAFE_IN_CAPTURE.len() {
+            unsafe_in_capture |= same(base(name), UNSAFE_IN_CAPTURE[at].as_bytes());
+            at += 1;
+        }
         Self {
+            unsafe_in_capture,
             needs_init,
             per_thread: ends_with(name, b"_ptsz") || ends_with(name, b"_ptds"),
         }
+    }
+}
+
+/// The name without its version.
+const fn base(name: &[u8]) -> &[u8] {
+    match ends_with(name, b"_v2") {
+        true => name.split_at(name.len() - 3).0,
+        false => name,
     }
 }
 
@@ -103,6 +142,11 @@ pub fn per_thread_default() -> bool {
 pub fn guard<R: Reply>(call: Call, body: impl FnOnce() -> R) -> CUresult {
     if call.needs_init && PHASE.load(Ordering::Acquire) != READY {
         return CUresult::ERROR_NOT_INITIALIZED;
+    }
+    if call.unsafe_in_capture
+        && let Err(code) = crate::exec::refuse_unsafe()
+    {
+        return code;
     }
     let before = call.per_thread.then(|| PER_THREAD.replace(true));
     let result = catch_unwind(AssertUnwindSafe(body));
@@ -303,6 +347,9 @@ mod tests {
         check("cuMemcpyHtoD_v2_ptds", true, true);
         check("cuMemcpyHtoD_v2", true, false);
         check("cuInit_v9", true, false);
+        let waits = |name| Call::named(name).unsafe_in_capture;
+        assert!(waits("cuMemAlloc_v2") && waits("cuMemAlloc") && waits("cuCtxSynchronize_v2"));
+        assert!(!waits("cuMemAllocAsync") && !waits("cuMemGetInfo_v2") && !waits("cuMemFreeAsync"));
     }
 
     #[test]

@@ -108,6 +108,12 @@ pub fn wait(stream: CUstream) -> Outcome {
     api::synchronize(resolve(stream)?)
 }
 
+/// For a call that is done when it returns: refused where it may not wait for the default stream.
+pub fn refuse_waiting() -> Outcome {
+    graph::refuse_capturing(resolve(CUstream::NULL)?)?;
+    graph::refuse_unsafe()
+}
+
 /// Whether a stream is being captured.
 pub fn is_capturing(stream: CUstream) -> bool {
     resolve(stream).is_ok_and(graph::is_capturing)
@@ -131,6 +137,7 @@ pub fn context_ends(context: &'static Context) {
     module::context_ends(context.id);
 }
 
+pub use graph::refuse_unsafe;
 pub use pool::give_spare_back;
 
 /// Frees memory that came from a pool or a graph, at once.

@@ -70,6 +70,7 @@ pub mod imp {
     pub fn cuEventQuery(h_event: CUevent) -> Outcome {
         let event = living(h_event)?;
         graph::refuse_captured(event)?;
+        graph::refuse_unsafe()?;
         let run = shared()?;
         let Some(context) = run.with(|model| model.event(event).map(|event| event.context)) else {
             return Err(CUresult::ERROR_INVALID_HANDLE);
@@ -85,6 +86,7 @@ pub mod imp {
     pub fn cuEventSynchronize(h_event: CUevent) -> Outcome {
         let event = living(h_event)?;
         graph::refuse_captured(event)?;
+        graph::refuse_unsafe()?;
         let run = shared()?;
         let Some(context) = run.with(|model| model.event(event).map(|event| event.context)) else {
             return Err(CUresult::ERROR_INVALID_HANDLE);

@@ -186,6 +186,28 @@ pub fn capture_wait(event: EventKey, stream: StreamKey) -> Result<bool, CUresult
     Ok(true)
 }
 
+/// For calls that may wait for the device behind the program's back, as allocating does: an error,
+/// and the end of every capture that forbids it, the thread being in the given mode. A thread's own
+/// captures forbid it unless they are relaxed, those of other threads only if they are global.
+pub fn refuse_unsafe(thread_mode: CUstreamCaptureMode) -> Outcome {
+    if none_going_on() || thread_mode == CU_STREAM_CAPTURE_MODE_RELAXED {
+        return Ok(());
+    }
+    let here = threads::current();
+    let mut result = Ok(());
+    for capture in state().captures.going_on.values_mut() {
+        let forbids = match capture.thread == here {
+            true => capture.mode != CU_STREAM_CAPTURE_MODE_RELAXED,
+            false => [thread_mode, capture.mode] == [CU_STREAM_CAPTURE_MODE_GLOBAL; 2],
+        };
+        if forbids {
+            capture.spoilt = true;
+            result = Err(CUresult::ERROR_STREAM_CAPTURE_UNSUPPORTED);
+        }
+    }
+    result
+}
+
 /// Whether the stream is captured.
 pub fn is_capturing(stream: StreamKey) -> bool {
     !none_going_on() && state().captures.of_stream.contains_key(&stream.id())

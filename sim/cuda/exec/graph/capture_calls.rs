@@ -1,7 +1,7 @@
 //! Entry points about capture.
 
 use super::super::{nowhere, resolve};
-use super::capture::{begin, end, info, status, update};
+use super::capture::{self, begin, end, info, status, update};
 use super::{Node, NodeKey, named};
 use crate::entry::{In, Out, Outcome};
 use gpuslice_nvabi::types::*;
@@ -16,6 +16,11 @@ fn nodes(list: In<CUgraphNode>, count: usize) -> Result<Vec<NodeKey>, CUresult> 
 
 thread_local! {
     static MODE: Cell<CUstreamCaptureMode> = const { Cell::new(CU_STREAM_CAPTURE_MODE_GLOBAL) };
+}
+
+/// Refuses what this thread may not do while captures go on; see [`capture::refuse_unsafe`].
+pub fn refuse_unsafe() -> Outcome {
+    capture::refuse_unsafe(MODE.get())
 }
 
 /// Entry points.

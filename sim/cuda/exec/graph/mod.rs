@@ -21,6 +21,7 @@ pub use capture::{
     capture, capture_alloc, capture_record, capture_wait, context_ends, forget_event,
     forget_stream, is_capturing, refuse_captured, refuse_capturing, refuse_capturing_in,
 };
+pub use capture_calls::refuse_unsafe;
 pub use memory::{Memory, end_use};
 pub use model::GraphKey;
 

@@ -58,7 +58,10 @@ fn submit(copy: CUDA_MEMCPY3D, until: Until) -> Outcome {
     let plan = Plan::of(&copy)?;
     let stream = match until {
         Until::Queued(stream) => stream,
-        Until::Done => CUstream::NULL,
+        Until::Done => {
+            exec::refuse_waiting()?;
+            CUstream::NULL
+        }
     };
     if plan.bytes() == 0 {
         return Ok(());

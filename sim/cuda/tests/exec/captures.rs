@@ -94,13 +94,14 @@ scenarios! {
         let world = World::new();
         let (first, second) = (stream(CU_STREAM_NON_BLOCKING), stream(CU_STREAM_NON_BLOCKING));
         let (outside, fork, mut graph) = (event(), event(), CUgraph::NULL);
+        let at = alloc(4);
         // Waiting for what has not happened.
         begin(first);
         refused!(ERROR_STREAM_CAPTURE_UNSUPPORTED, cuStreamSynchronize(first));
         assert_eq!(status(first), CU_STREAM_CAPTURE_STATUS_INVALIDATED);
         refused!(
             ERROR_STREAM_CAPTURE_INVALIDATED,
-            cuStreamWriteValue32_v2(first, alloc(4), 1, 0)
+            cuStreamWriteValue32_v2(first, at, 1, 0)
         );
         refused!(ERROR_STREAM_CAPTURE_INVALIDATED, cuStreamEndCapture(first, &mut graph));
         assert!(graph.is_null());
@@ -129,7 +130,6 @@ scenarios! {
         refused!(ERROR_STREAM_CAPTURE_UNSUPPORTED, cuCtxSynchronize());
         refused!(ERROR_STREAM_CAPTURE_INVALIDATED, cuStreamEndCapture(first, &mut graph));
         let blocking = stream(CU_STREAM_DEFAULT);
-        let at = alloc(4);
         begin(blocking);
         refused!(ERROR_STREAM_CAPTURE_IMPLICIT, cuMemsetD8Async(at, 1, 4, CUstream::NULL));
         refused!(ERROR_STREAM_CAPTURE_INVALIDATED, cuStreamEndCapture(blocking, &mut graph));
@@ -143,6 +143,74 @@ scenarios! {
         world.spin(first, MS, 0);
         ok!(cuGraphDestroy(end(first)));
         ok!(cuCtxSynchronize());
+    }
+
+    what_may_wait_is_forbidden_meanwhile("") {
+        let _world = World::new();
+        let (stream, outside, at) = (stream(CU_STREAM_NON_BLOCKING), event(), alloc(4));
+        let (mut graph, mut there, mut byte) = (CUgraph::NULL, 0, 7_u8);
+        let byte: *mut u8 = &raw mut byte;
+        ok!(cuEventRecord(outside, stream));
+        let mut spoils = |what: &str, code: CUresult| {
+            assert_eq!(code, CUresult::ERROR_STREAM_CAPTURE_UNSUPPORTED, "{what}");
+            assert_eq!(status(stream), CU_STREAM_CAPTURE_STATUS_INVALIDATED, "{what}");
+            refused!(ERROR_STREAM_CAPTURE_INVALIDATED, cuStreamEndCapture(stream, &mut graph));
+            begin(stream);
+        };
+        begin(stream);
+        spoils("alloc", call!(cuMemAlloc_v2(&mut there, 4)));
+        spoils("managed", call!(cuMemAllocManaged(&mut there, 4, CU_MEM_ATTACH_GLOBAL)));
+        spoils("free", call!(cuMemFree_v2(at)));
+        spoils("module", call!(cuModuleLoadData(null_mut(), null())));
+        spoils("copy", call!(cuMemcpyDtoH_v2(byte.cast(), at, 1)));
+        spoils("event", call!(cuEventQuery(outside)));
+        spoils("event", call!(cuEventSynchronize(outside)));
+        assert_eq!(there, 0);
+        // What cannot wait is allowed, and so is all in a thread that says it knows.
+        ok!(cuMemsetD8Async(at, 1, 1, stream));
+        assert!(crate::harness::free_bytes() > 0);
+        let mut mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+        ok!(cuThreadExchangeStreamCaptureMode(&mut mode));
+        ok!(cuMemFree_v2(alloc(4)));
+        ok!(cuEventQuery(outside));
+        ok!(cuThreadExchangeStreamCaptureMode(&mut mode));
+        end(stream);
+        ok!(cuMemFree_v2(at));
+    }
+
+    a_global_capture_binds_other_threads("") {
+        let world = World::new();
+        let stream = stream(CU_STREAM_NON_BLOCKING);
+        let context = world.context;
+        // Allocates in another thread that is in the given mode.
+        let alloc_in = |mut mode: CUstreamCaptureMode| {
+            let thread = std::thread::spawn(move || {
+                let mut there = 0;
+                ok!(cuCtxSetCurrent(context));
+                ok!(cuThreadExchangeStreamCaptureMode(&mut mode));
+                call!(cuMemAlloc_v2(&mut there, 4))
+            });
+            thread.join().unwrap()
+        };
+        let [global, local, relaxed] = [
+            CU_STREAM_CAPTURE_MODE_GLOBAL,
+            CU_STREAM_CAPTURE_MODE_THREAD_LOCAL,
+            CU_STREAM_CAPTURE_MODE_RELAXED,
+        ];
+        for of_capture in [global, local, relaxed] {
+            ok!(cuStreamBeginCapture_v2(stream, of_capture));
+            for of_thread in [relaxed, local, global] {
+                let forbidden = [of_capture, of_thread] == [global; 2];
+                let expected = match forbidden {
+                    true => CUresult::ERROR_STREAM_CAPTURE_UNSUPPORTED,
+                    false => CUresult::SUCCESS,
+                };
+                assert_eq!(alloc_in(of_thread), expected, "{of_capture} {of_thread}");
+            }
+            let mut graph = CUgraph::NULL;
+            let ended = call!(cuStreamEndCapture(stream, &mut graph));
+            assert_eq!(ended == CUresult::SUCCESS, of_capture != global, "{of_capture}");
+        }
     }
 
     only_the_thread_that_began_may_end("") {
