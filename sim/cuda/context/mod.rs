@@ -11,7 +11,7 @@ mod limits;
 mod primary;
 mod table;
 
-pub use current::current;
+pub use current::{current, working};
 pub use primary::Primary;
 pub use table::{find, living};
 

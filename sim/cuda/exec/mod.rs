@@ -119,6 +119,11 @@ pub fn is_capturing(stream: CUstream) -> bool {
     resolve(stream).is_ok_and(graph::is_capturing)
 }
 
+/// The error every call in the context gives, if it was killed.
+pub fn check(context: &Context) -> Outcome {
+    shared()?.check(context.id)
+}
+
 /// Waits for all that is queued in a context.
 pub fn settle(context: &'static Context) -> Outcome {
     let run = shared()?;

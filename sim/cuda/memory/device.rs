@@ -89,7 +89,7 @@ pub fn release(base: u64, allocation: Allocation) {
 
 /// Allocates and enters memory in the current context.
 pub fn allocate(bytes: u64, kind: Kind) -> Result<u64, CUresult> {
-    let context = context::current()?;
+    let context = context::working()?;
     if bytes == 0 {
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
@@ -118,7 +118,7 @@ pub mod imp {
     };
 
     pub fn cuMemGetInfo_v2(free: Out<usize>, total: Out<usize>) -> Outcome {
-        let (free_bytes, total_bytes) = info(context::current()?)?;
+        let (free_bytes, total_bytes) = info(context::working()?)?;
         free.require()?;
         total.set(total_bytes as usize)?;
         free.set(free_bytes as usize)
@@ -143,7 +143,7 @@ pub mod imp {
         }
         let row = (width as u64).checked_next_multiple_of(PITCH);
         let bytes = row.and_then(|row| row.checked_mul(height as u64));
-        context::current()?;
+        context::working()?;
         let bytes = bytes.ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
         dptr.set(allocate(bytes, Kind::Device)?)?;
         pitch.set((bytes / height as u64) as usize)
@@ -151,7 +151,7 @@ pub mod imp {
 
     pub fn cuMemAllocManaged(dptr: Out<CUdeviceptr>, bytesize: usize, flags: u32) -> Outcome {
         dptr.require()?;
-        context::current()?;
+        context::working()?;
         let known = [
             CU_MEM_ATTACH_GLOBAL,
             CU_MEM_ATTACH_HOST,
@@ -174,14 +174,15 @@ pub mod imp {
         };
         let found = registry::find(dptr).filter(|found| found.base == dptr && freeable(found.kind));
         let found = found.ok_or(CUresult::ERROR_INVALID_VALUE)?;
-        let settled = found.context.map_or(Ok(()), exec::settle);
+        // What a killed context holds goes with it, not before.
+        found.context.map_or(Ok(()), exec::settle)?;
         if matches!(found.kind, Kind::Pool { .. } | Kind::Graph) {
             return exec::free_ordered(dptr);
         }
         // Of two threads that free the same pointer one finds it gone.
         let gone = registry::remove(dptr, |one| one.id == found.id);
         release(dptr, gone.ok_or(CUresult::ERROR_INVALID_VALUE)?);
-        settled
+        Ok(())
     }
 
     pub fn cuMemGetAddressRange_v2(

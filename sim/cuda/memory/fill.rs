@@ -119,7 +119,7 @@ pub fn check_fill(params: &CUDA_MEMSET_NODE_PARAMS_v2) -> Outcome {
 
 /// Queues a fill; with no stream given it is done when the call returns.
 fn submit(params: CUDA_MEMSET_NODE_PARAMS_v2, stream: Option<CUstream>) -> Outcome {
-    context::current()?;
+    context::working()?;
     let fill = Fill::of(&params)?;
     if fill.bytes() == 0 {
         return Ok(());

@@ -33,7 +33,7 @@ pub mod imp {
 
     pub fn cuMemHostAlloc(pp: Out<*mut c_void>, bytesize: usize, flags: u32) -> Outcome {
         pp.require()?;
-        let context = context::current()?;
+        let context = context::working()?;
         if bytesize == 0 || flags & !ALLOC_FLAGS != 0 {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
@@ -65,7 +65,7 @@ pub mod imp {
     }
 
     pub fn cuMemHostRegister_v2(p: *mut c_void, bytesize: usize, flags: u32) -> Outcome {
-        let context = context::current()?;
+        let context = context::working()?;
         let base = p as u64;
         let fits = base.checked_add(bytesize as u64).is_some();
         if p.is_null() || bytesize == 0 || !fits || flags & !REGISTER_FLAGS != 0 {

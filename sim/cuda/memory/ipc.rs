@@ -132,7 +132,7 @@ pub mod imp {
 
     pub fn cuIpcGetMemHandle(handle: Out<CUipcMemHandle>, dptr: CUdeviceptr) -> Outcome {
         handle.require()?;
-        context::current()?;
+        context::working()?;
         let found = registry::find(dptr).filter(|found| found.kind == Kind::Device);
         let found = found.ok_or(CUresult::ERROR_INVALID_VALUE)?;
         let source = registry::look(found.base, |one| match (&one.home, one.context) {
@@ -160,7 +160,7 @@ pub mod imp {
         flags: u32,
     ) -> Outcome {
         pdptr.require()?;
-        let context = context::current()?;
+        let context = context::working()?;
         let ticket = Ticket::from_handle(&handle).ok_or(CUresult::ERROR_INVALID_VALUE)?;
         if flags != CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS {
             return Err(CUresult::ERROR_INVALID_VALUE);

@@ -13,6 +13,8 @@ mod common;
 
 #[path = "exec/captures.rs"]
 mod captures;
+#[path = "exec/faults.rs"]
+mod faults;
 #[path = "exec/graph_memory.rs"]
 mod graph_memory;
 #[path = "exec/graphs.rs"]

@@ -3,7 +3,7 @@
 use super::super::stream::{EventKey, shared};
 use super::super::task::Task;
 use super::super::{graph, key, pool, resolve, submit};
-use crate::context::current;
+use crate::context::working;
 use crate::entry::{Out, Outcome};
 use gpuslice_nvabi::types::{
     CU_EVENT_BLOCKING_SYNC, CU_EVENT_DISABLE_TIMING, CU_EVENT_INTERPROCESS,
@@ -28,7 +28,7 @@ pub mod imp {
 
     pub fn cuEventCreate(ph_event: Out<CUevent>, flags: u32) -> Outcome {
         ph_event.require()?;
-        let context = current()?;
+        let context = working()?;
         let known = CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS;
         let timing = flags & CU_EVENT_DISABLE_TIMING == 0;
         // Events between processes carry no time.

@@ -17,7 +17,7 @@ pub use occupancy::cooperative_limit;
 pub use store::{Function, FunctionKey, context_ends, launchable};
 
 use super::{cstr, key};
-use crate::context::current;
+use crate::context::{current, working};
 use crate::entry::{In, Out, Outcome};
 use gpuslice_nvabi::types::*;
 use std::ffi::{CString, c_char, c_void};
@@ -37,13 +37,13 @@ pub mod imp {
         module.require()?;
         let decl = image::from_file(&cstr(fname)?)?;
         module.set(CUmodule(
-            store::load(current()?, Arc::new(decl))?.to_pointer(),
+            store::load(working()?, Arc::new(decl))?.to_pointer(),
         ))
     }
 
     pub fn cuModuleLoadData(module: Out<CUmodule>, image: In<c_void>) -> Outcome {
         module.require()?;
-        let context = current()?;
+        let context = working()?;
         if image.is_null() {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }

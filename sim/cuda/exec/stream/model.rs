@@ -3,6 +3,8 @@
 #![forbid(unsafe_code)]
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use gpuslice_sim_device::{ContextId, DeviceError, Seq, Status, Work};
 
@@ -79,6 +81,8 @@ pub struct Model {
     pub(super) active: Vec<StreamKey>,
     /// Operations that have ended: shows whether anything has moved.
     pub ended: u64,
+    /// Whether any context has ever been killed, for those who do not hold the model's lock.
+    pub any_fault: Arc<AtomicBool>,
 }
 
 impl Model {
@@ -90,6 +94,7 @@ impl Model {
             lanes: HashMap::new(),
             active: Vec::new(),
             ended: 0,
+            any_fault: Arc::default(),
         }
     }
 
@@ -167,6 +172,7 @@ impl Model {
             .or_default()
             .fault
             .get_or_insert(fault);
+        self.any_fault.store(true, Ordering::Release);
         self.drop_ops(context);
     }
 

@@ -11,7 +11,7 @@ pub const ALIGN: u64 = 64 << 10;
 
 /// Makes an array; one whose memory is mapped later takes none.
 fn create(shape: CUDA_ARRAY3D_DESCRIPTOR) -> Result<CUarray, CUresult> {
-    let context = context::current()?;
+    let context = context::working()?;
     format::check(&shape)?;
     let bytes = format::bytes(&shape)?;
     let mut array = Array {

@@ -9,7 +9,7 @@ use gpuslice_nvabi::types::*;
 
 /// Makes a mipmapped array with its levels.
 fn create(shape: CUDA_ARRAY3D_DESCRIPTOR, levels: u32) -> Result<CUmipmappedArray, CUresult> {
-    let context = context::current()?;
+    let context = context::working()?;
     format::check(&shape)?;
     if levels == 0 {
         return Err(INVALID);

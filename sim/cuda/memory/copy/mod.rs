@@ -54,7 +54,7 @@ enum Until {
 
 /// Queues a copy in the current context.
 fn submit(copy: CUDA_MEMCPY3D, until: Until) -> Outcome {
-    context::current()?;
+    context::working()?;
     let plan = Plan::of(&copy)?;
     let stream = match until {
         Until::Queued(stream) => stream,
