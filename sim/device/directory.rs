@@ -5,7 +5,8 @@
 //! directory with a `state` is complete.
 
 use crate::config::{Config, DeviceConfig};
-use crate::error::Error;
+use crate::error::{ConfigError, Error};
+use crate::faults::Faults;
 use crate::layout::{Device, FILE_BYTES, Header, MAGIC, VERSION};
 use crate::limits::{NAME_BYTES, PAGE_BYTES};
 use crate::mapping::Mapping;
@@ -98,16 +99,42 @@ pub fn destroy(dir: &Path) -> Result<(), Error> {
     Ok(())
 }
 
+/// Makes a device directory from `GPUSLICE_SIM` if it is not there, without attaching to it, so that
+/// what is wrong is said in words: the driver and NVML can only answer a code.
+///
+/// # Errors
+/// `GPUSLICE_SIM` or `GPUSLICE_SIM_FAULT` is malformed, or the directory cannot be used.
+pub fn prepare(dir: &Path) -> Result<(), Error> {
+    own_faults()?;
+    make(dir)?;
+    let state = dir.join(STATE);
+    check(&open_file(&state)?, &state)
+}
+
+/// The faults of `GPUSLICE_SIM_FAULT`, if it is set.
+pub(crate) fn own_faults() -> Result<Option<Faults>, ConfigError> {
+    match std::env::var("GPUSLICE_SIM_FAULT") {
+        Ok(text) if !text.is_empty() => Faults::parse(&text).map(Some),
+        _ => Ok(None),
+    }
+}
+
+fn make(dir: &Path) -> Result<(), Error> {
+    if dir.join(STATE).exists() {
+        return Ok(());
+    }
+    let text = std::env::var("GPUSLICE_SIM").unwrap_or_default();
+    let config = Config::parse(&text)?;
+    let _held = hold(dir)?;
+    if dir.join(STATE).exists() {
+        return Ok(());
+    }
+    build(dir, &config)
+}
+
 /// Opens a device directory, making it from `GPUSLICE_SIM` if it is not there.
 pub(crate) fn open(dir: &Path) -> Result<Opened, Error> {
-    if !dir.join(STATE).exists() {
-        let text = std::env::var("GPUSLICE_SIM").unwrap_or_default();
-        let config = Config::parse(&text)?;
-        let _held = hold(dir)?;
-        if !dir.join(STATE).exists() {
-            build(dir, &config)?;
-        }
-    }
+    make(dir)?;
     let facts = fs::metadata(dir).map_err(io_error("looking at", dir))?;
     if dir.starts_with("/dev/shm") && facts.uid() != user() && facts.uid() != 0 {
         let reason = "belongs to another user".into();

@@ -38,7 +38,7 @@ mod vram;
 
 pub use clock::{now_ns, sleep_until_ns};
 pub use config::{Config, DeviceConfig, describe};
-pub use directory::{create, default_dir, destroy};
+pub use directory::{create, default_dir, destroy, prepare};
 pub use error::{ConfigError, DeviceError, Error};
 pub use events::XidEvent;
 pub use faults::Faults;

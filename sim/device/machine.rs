@@ -55,10 +55,7 @@ impl Machine {
     /// Attaches to the device in `dir`, making it from `GPUSLICE_SIM` if it is not there. Each
     /// machine opened stays attached until the process ends (see the note on closing in `alive`).
     pub fn open(dir: &Path, role: Role) -> Result<Machine, Error> {
-        let faults = match std::env::var("GPUSLICE_SIM_FAULT") {
-            Ok(text) if !text.is_empty() => Some(Faults::parse(&text)?),
-            _ => None,
-        };
+        let faults = directory::own_faults()?;
         let opened = directory::open(dir)?;
         let locks = Locks::keep(opened.locks);
         let identity = alive::identity();

@@ -34,6 +34,9 @@ pub enum PlaceError {
     /// The program does not know where it is.
     #[error("cannot tell where this program is: {0}; give shim_dir and driver_dir")]
     NoSelf(io::Error),
+    /// The simulated GPU cannot be made as `GPUSLICE_SIM` and its kin say, or not be used.
+    #[error("{0}; `gpuslice sim --help` tells what GPUSLICE_SIM may say")]
+    Simulated(#[from] gpuslice_sim_device::Error),
 }
 
 /// The driver that containers get.
@@ -115,7 +118,11 @@ impl Driver {
         let (cuda, nvml) = (dir.join("libcuda.so.1"), dir.join("libnvidia-ml.so.1"));
         cuda.canonicalize().map_err(no_driver)?;
         let device = match layout::is_simulated(&cuda) {
-            true => speakable(&gpuslice_sim_device::default_dir())?,
+            true => {
+                let device = gpuslice_sim_device::default_dir();
+                gpuslice_sim_device::prepare(&device)?;
+                speakable(&device)?
+            }
             false => HostPath::EMPTY,
         };
         Ok(Driver {

@@ -4,4 +4,5 @@ mod command;
 mod containers;
 mod daemon;
 mod demo;
+mod device;
 mod harness;
