@@ -10,21 +10,68 @@
 //! an account with far too much gives back. Nothing here decides what the cap is: all credit was
 //! granted, so the sum over all processes can never pass it.
 //!
-//! `granted` changes only on the slow path (under the connection's lock), `credit` at any time;
-//! `granted - credit` is what allocations and reservations in flight hold.
+//! Threads that take and put at once would pass that word's cache line to and fro, at ten times the
+//! price of the operation itself. So each has a *pocket* of small change, on a line of its own, and
+//! goes to the common credit by the handful. Pockets are bounded, and who finds too little in the
+//! common credit turns them all out before asking the daemon: the last byte can still be had.
+//!
+//! `granted` changes only on the slow path (under the connection's lock), credit at any time;
+//! what was granted and is not credit is what allocations and reservations in flight hold.
 #![forbid(unsafe_code)]
 
+use crate::sync::seat;
 use core::sync::atomic::{AtomicU64, Ordering};
 use gpuslice_wire::units::MIB;
+
+/// Pockets of an account; threads beyond that many share.
+const POCKETS: usize = 8;
+/// Most in one pocket, bytes. All pockets together are half of the smallest chunk.
+const POCKET: u64 = MIB / POCKETS as u64;
+/// What goes from the common credit into a pocket at once, and what an overfull one keeps.
+const HANDFUL: u64 = POCKET / 2;
+const _: () = assert!(POCKETS as u64 * POCKET * 2 <= CHUNK_MIN);
+/// Bounds of [`chunk`].
+const CHUNK_MIN: u64 = 2 * MIB;
+const CHUNK_MAX: u64 = 32 * MIB;
 
 /// What one process has of one lane.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub struct Account {
     granted: AtomicU64,
-    credit: AtomicU64,
+    common: AtomicU64,
     returned: AtomicU64,
     returned_when: AtomicU64,
+    pockets: [Pocket; POCKETS],
+}
+
+/// Two cache lines, because processors fetch lines in pairs.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Pocket(AtomicU64);
+
+impl Pocket {
+    #[inline]
+    fn change(&self, to: impl Fn(u64) -> Option<u64>) -> Result<u64, u64> {
+        self.0
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, to)
+    }
+
+    /// Adds `bytes` if there is room for them.
+    #[inline]
+    fn fits(&self, bytes: u64) -> bool {
+        let full = |there: u64| there.checked_add(bytes).filter(|&sum| sum <= POCKET);
+        self.change(full).is_ok()
+    }
+}
+
+/// How far a change of credit went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// No further than the thread's pocket.
+    Pocket,
+    /// To the common credit, of which there is so much now, bytes.
+    Common(u64),
 }
 
 /// What the daemon said to a request for credit.
@@ -56,28 +103,69 @@ pub enum Verdict {
 /// small part of the slice while most allocations need no round trip.
 #[must_use]
 pub fn chunk(cap: u64) -> u64 {
-    (cap / 128).clamp(2 * MIB, 32 * MIB)
+    (cap / 128).clamp(CHUNK_MIN, CHUNK_MAX)
 }
 
 impl Account {
-    /// Takes `bytes` from credit; gives the credit left, or `None`, and nothing taken, when there
-    /// is less.
+    /// Takes `bytes` from credit; `None`, and nothing taken, when there is less at hand.
     #[inline]
-    pub fn take(&self, bytes: u64) -> Option<u64> {
-        let before = self
-            .credit
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |credit| {
-                credit.checked_sub(bytes)
-            });
-        before.ok().map(|credit| credit - bytes)
+    pub fn take(&self, bytes: u64) -> Option<Reach> {
+        let pocket = &self.pockets[seat() % POCKETS];
+        match pocket.change(|there| there.checked_sub(bytes)) {
+            Ok(_) => Some(Reach::Pocket),
+            Err(_) => self.take_common(pocket, bytes),
+        }
     }
 
-    /// Puts `bytes` back into credit; gives the credit there is now.
+    /// Takes `bytes` from the common credit, and a handful for the pocket if they are few.
+    #[inline(never)]
+    fn take_common(&self, pocket: &Pocket, bytes: u64) -> Option<Reach> {
+        let handful = if bytes <= HANDFUL { HANDFUL } else { 0 };
+        let both = |there: u64| {
+            let left = there.checked_sub(bytes)?;
+            Some(left.checked_sub(handful).unwrap_or(left))
+        };
+        let relaxed = Ordering::Relaxed;
+        let before = self.common.fetch_update(relaxed, relaxed, both).ok()?;
+        let mut left = before - bytes;
+        if left >= handful && handful > 0 {
+            left -= handful;
+            if !pocket.fits(handful) {
+                left = self.put_common(handful);
+            }
+        }
+        Some(Reach::Common(left))
+    }
+
+    /// Puts `bytes` back into credit.
     #[inline]
-    pub fn put(&self, bytes: u64) -> u64 {
-        self.credit
-            .fetch_add(bytes, Ordering::Relaxed)
-            .saturating_add(bytes)
+    pub fn put(&self, bytes: u64) -> Reach {
+        let pocket = &self.pockets[seat() % POCKETS];
+        if pocket.fits(bytes) {
+            return Reach::Pocket;
+        }
+        self.put_beyond(pocket, bytes)
+    }
+
+    /// Puts `bytes` into the common credit, and what the pocket has beyond a handful if they are few.
+    #[inline(never)]
+    fn put_beyond(&self, pocket: &Pocket, bytes: u64) -> Reach {
+        let keep = |there: u64| (bytes <= HANDFUL && there > HANDFUL).then_some(HANDFUL);
+        let spilt = pocket.change(keep).map_or(0, |there| there - HANDFUL);
+        Reach::Common(self.put_common(bytes.saturating_add(spilt)))
+    }
+
+    /// Gives the common credit there is now.
+    fn put_common(&self, bytes: u64) -> u64 {
+        let before = self.common.fetch_add(bytes, Ordering::Relaxed);
+        before.saturating_add(bytes)
+    }
+
+    /// Takes out all credit, wherever it is.
+    fn turn_out(&self) -> u64 {
+        let pockets = self.pockets.iter().map(|pocket| &pocket.0);
+        let words = core::iter::once(&self.common).chain(pockets);
+        words.map(|word| word.swap(0, Ordering::Relaxed)).sum()
     }
 
     /// All that was granted and not given back, bytes.
@@ -86,10 +174,12 @@ impl Account {
         self.granted.load(Ordering::Relaxed)
     }
 
-    /// Unused credit, bytes.
+    /// Unused credit, bytes. What another thread is just moving may be counted twice, or not.
     #[must_use]
     pub fn credit(&self) -> u64 {
-        self.credit.load(Ordering::Relaxed)
+        let pockets = self.pockets.iter().map(|pocket| &pocket.0);
+        let words = pockets.chain(core::iter::once(&self.common));
+        words.map(|word| word.load(Ordering::Relaxed)).sum()
     }
 
     /// Notes that `bytes` are being given back while the daemon's page says `reserved`.
@@ -127,57 +217,56 @@ impl Account {
     ) -> Verdict {
         // All of the credit goes into this request, or one near the cap would be refused although
         // credit and what is left would do together.
-        let have = self.credit.swap(0, Ordering::Relaxed);
+        let mut have = self.turn_out();
         let Some(need) = bytes.checked_sub(have).filter(|&need| need > 0) else {
-            self.put(have - bytes);
+            self.put_common(have - bytes);
             return Verdict::Taken;
         };
         match ask(need, need.saturating_add(chunk)) {
             Answer::Granted(granted) if granted >= need => {
                 self.granted.fetch_add(granted, Ordering::Relaxed);
-                self.put(granted - need);
+                self.put_common(granted - need);
                 Verdict::Taken
             }
             // Less than needed is a daemon that breaks its own rule; it still counts as granted.
             Answer::Granted(granted) => {
                 self.granted.fetch_add(granted, Ordering::Relaxed);
-                self.put(have + granted);
+                self.put_common(have + granted);
                 Verdict::Refused
             }
             Answer::Refused => {
-                self.put(have);
-                Verdict::Refused
+                // A handful may have been on its way between common credit and pocket.
+                have += self.turn_out();
+                let left = have.checked_sub(bytes);
+                self.put_common(left.unwrap_or(have));
+                left.map_or(Verdict::Refused, |_| Verdict::Taken)
             }
             Answer::Gone => {
-                self.put(have);
+                self.put_common(have);
                 Verdict::Gone
             }
         }
     }
 
-    /// Whether `credit` is enough above what is kept that giving back is worth a message.
+    /// Whether so much common credit is enough above what is kept that giving back is worth a
+    /// message. With full pockets, two chunks are the most that is never given back.
     #[inline]
     #[must_use]
-    pub fn is_rich(credit: u64, chunk: u64) -> bool {
-        credit > 2 * chunk
+    pub fn is_rich(common: u64, chunk: u64) -> bool {
+        common > 2 * chunk - POCKETS as u64 * POCKET
     }
 
-    /// Takes out what is to be given back to the daemon, down to one chunk of credit, so that the
-    /// next few frees need no message either. The caller holds the slow path's lock.
+    /// Takes out what is to be given back to the daemon, down to one chunk of common credit, so that
+    /// the next few frees need no message either. The caller holds the slow path's lock.
     #[must_use]
     pub fn surplus(&self, chunk: u64) -> u64 {
-        let mut extra = 0;
-        let taken = self
-            .credit
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |credit| {
-                extra = credit.saturating_sub(chunk);
-                Account::is_rich(credit, chunk).then_some(chunk)
-            });
-        if taken.is_err() {
+        let rich = |common| Account::is_rich(common, chunk).then_some(chunk);
+        let relaxed = Ordering::Relaxed;
+        let Ok(before) = self.common.fetch_update(relaxed, relaxed, rich) else {
             return 0;
-        }
-        self.granted.fetch_sub(extra, Ordering::Relaxed);
-        extra
+        };
+        self.granted.fetch_sub(before - chunk, relaxed);
+        before - chunk
     }
 }
 
@@ -213,7 +302,9 @@ mod tests {
     }
 
     fn release(account: &Account, ledger: &Mutex<Ledger>, bytes: u64, chunk: u64) {
-        if Account::is_rich(account.put(bytes), chunk) {
+        if let Reach::Common(credit) = account.put(bytes)
+            && Account::is_rich(credit, chunk)
+        {
             let mut ledger = ledger.lock().expect("no panic under it");
             ledger.reserved -= account.surplus(chunk);
         }
@@ -264,6 +355,51 @@ mod tests {
     }
 
     #[test]
+    fn one_thread_s_small_change_stays_in_its_pocket() {
+        let account = Account::default();
+        let granted = account.take_slowly(4096, CHUNK_MIN, |need, wish| {
+            assert_eq!((need, wish), (4096, 4096 + CHUNK_MIN));
+            Answer::Granted(wish)
+        });
+        assert_eq!(granted, Verdict::Taken);
+        assert_eq!(
+            account.take(4096),
+            Some(Reach::Common(CHUNK_MIN - 4096 - HANDFUL))
+        );
+        for _ in 0..100 {
+            assert_eq!(account.take(4096), Some(Reach::Pocket));
+            assert_eq!(account.put(4096), Reach::Pocket);
+        }
+        assert_eq!(
+            (account.held(), account.credit()),
+            (8192, CHUNK_MIN - 4096),
+            "whatever is where"
+        );
+        // Large ones pass the pocket by, and an overfull pocket keeps a handful.
+        assert_eq!(account.take(MIB), Some(Reach::Common(MIB - 4096 - HANDFUL)));
+        assert_eq!(account.put(MIB), Reach::Common(CHUNK_MIN - 4096 - HANDFUL));
+        assert_eq!(account.put(HANDFUL), Reach::Pocket);
+        assert_eq!(account.put(4096), Reach::Common(CHUNK_MIN));
+        assert_eq!(
+            account.pockets[seat() % POCKETS].0.load(Ordering::Relaxed),
+            HANDFUL
+        );
+    }
+
+    #[test]
+    fn pockets_are_turned_out_before_the_daemon_is_asked() {
+        let account = Account::default();
+        let _ = account.take_slowly(MIB, 0, |need, _| Answer::Granted(need));
+        for pocket in &account.pockets {
+            assert!(pocket.fits(POCKET) && !pocket.fits(1));
+        }
+        assert_eq!(account.take(MIB), None);
+        let nobody = |_: u64, _: u64| -> Answer { panic!("credit was enough") };
+        assert_eq!(account.take_slowly(MIB, 0, nobody), Verdict::Taken);
+        assert_eq!(account.credit(), 0);
+    }
+
+    #[test]
     fn chunks_have_bounds() {
         for (cap, expect) in [(0, 2 * MIB), (1 << 30, 8 * MIB), (u64::MAX, 32 * MIB)] {
             assert_eq!(chunk(cap), expect);
@@ -274,8 +410,8 @@ mod tests {
     /// holds at every step and everything comes back at the end.
     #[test]
     fn racing_accounts_never_pass_the_cap() {
-        const CAP: u64 = 10_000;
-        const CHUNK: u64 = 200;
+        const CAP: u64 = 40 * MIB;
+        const CHUNK: u64 = CHUNK_MIN;
         let ledger = Mutex::new(Ledger {
             cap: CAP,
             reserved: 0,
@@ -291,7 +427,7 @@ mod tests {
                         random = random
                             .wrapping_mul(6_364_136_223_846_793_005)
                             .wrapping_add(1);
-                        let bytes = (random >> 33) % 1500 + 1;
+                        let bytes = ((random >> 33) % 1500 + 1) << (random >> 50 & 12);
                         if random >> 63 == 0 && reserve(account, ledger, bytes, CHUNK) {
                             let now = in_use.fetch_add(bytes, Ordering::SeqCst) + bytes;
                             assert!(now <= CAP, "{now} in use");

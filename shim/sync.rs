@@ -5,9 +5,9 @@
 //! This one leaves with a plain store; who waits looks again, then yields, then naps, so that a
 //! holder that lost its processor gets it back even from a waiter of higher priority.
 
-use core::cell::UnsafeCell;
+use core::cell::{Cell, UnsafeCell};
 use core::hint::spin_loop;
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// A value that one thread at a time may use, for a moment. Aligned so that locks side by side are
 /// not on one cache line.
@@ -59,6 +59,21 @@ impl<T> Quick<T> {
             }
         }
     }
+}
+
+/// The calling thread's number, in the order in which threads first asked: what threads that run at
+/// the same time can be told apart by, to keep them out of each other's way.
+#[inline(always)]
+pub fn seat() -> usize {
+    thread_local!(static SEAT: Cell<usize> = const { Cell::new(0) });
+    static LAST: AtomicUsize = AtomicUsize::new(0);
+    let seat = SEAT.try_with(Cell::get).unwrap_or(0);
+    if seat != 0 {
+        return seat;
+    }
+    let seat = LAST.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
+    let _ = SEAT.try_with(|own| own.set(seat));
+    seat
 }
 
 struct Leave<'a>(&'a AtomicBool);

@@ -93,6 +93,7 @@ impl World for Fake {
     fn reconnect(&self) {
         self.reconnects.fetch_add(1, SeqCst);
     }
+    fn settle(&self) {}
     fn context(&self) -> Option<Context> {
         Some(Context(1))
     }

@@ -55,6 +55,8 @@ pub trait World: Send + Sync {
     fn ring(&self);
     /// The daemon's heartbeat is stale: connects anew if it came back. Called again and again.
     fn reconnect(&self);
+    /// Brings the claims that launches do not depend on up to date.
+    fn settle(&self);
 
     /// The calling thread's current context.
     fn context(&self) -> Option<Context>;

@@ -76,6 +76,12 @@ impl World for Real {
         }
     }
 
+    fn settle(&self) {
+        if let Some(session) = link::attached() {
+            session.settle();
+        }
+    }
+
     fn context(&self) -> Option<Context> {
         let mut context = CUcontext::NULL;
         let found = succeeded(real!(cuCtxGetCurrent(&raw mut context)));

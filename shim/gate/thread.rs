@@ -22,6 +22,8 @@ const DRAIN_NS: (u64, u64) = (30_000, 500_000);
 /// The last stretch of that is watched without sleeping: the GPU is idle until the report, and a
 /// sleep ends this much late on many machines. Then again longer, if the estimate was wrong.
 const WATCH_NS: u64 = 60_000;
+/// Before sleeps from this length on there is time for what nobody waits for.
+const SETTLE_NS: u64 = 1_000_000;
 /// Shortest and longest sleep in the middle of one's own turn.
 const TURN_NS: (u64, u64) = (50_000, 5_000_000);
 
@@ -77,9 +79,13 @@ impl Gate {
             if Words::read(pages.container, 0).stale(now) {
                 self.world.reconnect();
             }
+            let rest = rest.unwrap_or(REST_NS);
+            if rest >= SETTLE_NS {
+                self.world.settle();
+            }
             match rest {
-                Some(0) => std::hint::spin_loop(),
-                rest => os::wait(&pages.container.bell, bell, rest.unwrap_or(REST_NS)),
+                0 => std::hint::spin_loop(),
+                rest => os::wait(&pages.container.bell, bell, rest),
             }
         }
     }

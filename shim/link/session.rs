@@ -6,7 +6,7 @@
 use super::conn::{Conn, Welcome};
 use super::{Backoff, sys};
 use crate::book::Book;
-use crate::credit::{Account, Answer, Verdict, chunk};
+use crate::credit::{Account, Answer, Reach, Verdict, chunk};
 use crate::lane::{Contexts, Devices, Pools};
 use crate::vmm::Pieces;
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
@@ -214,10 +214,11 @@ impl Session {
     pub fn reserve(&self, lane: Lane, bytes: u64) -> Result<Reservation<'_>, CUresult> {
         let bytes = grains(bytes);
         match self.account(lane).take(bytes) {
-            Some(credit) => self.publish(lane, credit),
+            Some(Reach::Pocket) => {}
+            Some(Reach::Common(_)) => self.publish(lane),
             None => {
                 self.reserve_slowly(lane, bytes)?;
-                self.publish(lane, self.account(lane).credit());
+                self.publish(lane);
             }
         }
         Ok(Reservation {
@@ -230,8 +231,10 @@ impl Session {
     /// Puts `bytes` of a lane back.
     #[inline]
     pub fn release(&self, lane: Lane, bytes: u64) {
-        let credit = self.account(lane).put(bytes);
-        self.publish(lane, credit);
+        let Reach::Common(credit) = self.account(lane).put(bytes) else {
+            return;
+        };
+        self.publish(lane);
         if Account::is_rich(credit, self.chunk(lane)) {
             self.give_back(lane);
         }
@@ -241,13 +244,21 @@ impl Session {
         chunk(self.facts(lane).cap.load(Ordering::Relaxed))
     }
 
-    /// Writes the claim of what is held, with `credit` as just seen: reading it again would wait
-    /// for the locked instruction that changed it. Two threads may write out of order; the next
-    /// write mends it, and nothing but a display follows from the claim.
-    #[inline]
-    fn publish(&self, lane: Lane, credit: u64) {
-        let held = self.account(lane).granted().saturating_sub(credit);
-        self.claims(lane).held.store(held, Ordering::Relaxed);
+    /// Writes the claim of what is held. Changes that stay in a thread's pocket are not written at
+    /// once (all threads would write one word), but by [`Session::settle`]; nothing but a display follows
+    /// from the claim.
+    fn publish(&self, lane: Lane) {
+        let (held, claimed) = (self.account(lane).held(), &self.claims(lane).held);
+        if claimed.load(Ordering::Relaxed) != held {
+            claimed.store(held, Ordering::Relaxed);
+        }
+    }
+
+    /// Brings the claims of what is held up to date.
+    pub fn settle(&self) {
+        (0..self.lanes)
+            .map(Lane)
+            .for_each(|lane| self.publish(lane));
     }
 
     fn slow_path(&self) -> MutexGuard<'_, Option<Conn>> {
@@ -359,9 +370,7 @@ impl Session {
         if self.take_over(welcome).is_err() {
             return false;
         }
-        (0..self.lanes)
-            .map(Lane)
-            .for_each(|lane| self.publish(lane, self.account(lane).credit()));
+        self.settle();
         self.number.store(fresh.number(), Ordering::Release);
         *conn = Some(fresh);
         self.generation.fetch_add(1, Ordering::Release);
