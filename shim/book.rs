@@ -43,6 +43,18 @@ pub struct Book {
     shards: [Quick<Table<Held>>; SHARDS],
 }
 
+/// What [`Book::remove_context`] took out.
+#[derive(Debug)]
+#[must_use]
+pub struct Removed(Vec<(u64, Held)>);
+
+impl Removed {
+    /// The charges.
+    pub fn charges(&self) -> impl Iterator<Item = Held> {
+        self.0.iter().map(|(_, held)| *held)
+    }
+}
+
 impl Default for Book {
     fn default() -> Book {
         Book {
@@ -73,18 +85,27 @@ impl Book {
         self.shard(key).with(|shard| shard.remove(key))
     }
 
-    /// Takes out everything of a destroyed context; what that was.
-    #[must_use]
-    pub fn remove_context(&self, context: u64) -> Vec<Held> {
+    /// Takes out everything of a context that is about to be destroyed.
+    pub fn remove_context(&self, context: u64) -> Removed {
         let mut all = Vec::new();
         for shard in &self.shards {
             shard.with(|shard| {
                 let of_context = |(_, held): &(u64, Held)| held.context == context;
                 let gone: Vec<(u64, Held)> = shard.iter().filter(of_context).collect();
-                all.extend(gone.into_iter().filter_map(|(key, _)| shard.remove(key)));
+                all.extend(gone.into_iter().filter_map(|(key, _)| {
+                    let held = shard.remove(key)?;
+                    Some((key, held))
+                }));
             });
         }
-        all
+        Removed(all)
+    }
+
+    /// Writes back what was taken out of a context that was not destroyed after all.
+    pub fn restore(&self, removed: Removed) {
+        for (key, held) in removed.0 {
+            let _none = self.shard(key).with(|shard| shard.insert(key, held));
+        }
     }
 
     /// Bytes written down for a lane.
@@ -128,9 +149,14 @@ mod tests {
             assert_eq!(book.insert(pointer << 9, entry), None);
         }
         let gone = book.remove_context(2);
-        assert!(gone.iter().all(|entry| entry.context == 2));
-        let freed: u64 = gone.iter().map(|entry| entry.bytes).sum();
-        assert_eq!(freed, 333 * 512);
+        assert!(gone.charges().all(|entry| entry.context == 2));
+        assert_eq!(
+            gone.charges().map(|entry| entry.bytes).sum::<u64>(),
+            333 * 512
+        );
+        book.restore(gone);
+        assert_eq!(book.bytes(Lane(0)) + book.bytes(Lane(1)), 999 * 512);
+        assert_eq!(book.remove_context(2).charges().count(), 333);
         assert_eq!(book.bytes(Lane(0)) + book.bytes(Lane(1)), 666 * 512);
     }
 

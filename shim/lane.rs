@@ -47,7 +47,22 @@ const LAST_SHIFT: u32 = 56;
 #[derive(Debug, Default)]
 struct Known {
     devices: HashMap<u64, CUdevice>,
-    primary: HashMap<CUdevice, CUcontext>,
+    primary: HashMap<CUdevice, Primary>,
+}
+
+/// A device's primary context, and how often it was retained and not released.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Primary {
+    context: CUcontext,
+    retained: u64,
+}
+
+/// What was known of a context that is being destroyed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Closing {
+    context: CUcontext,
+    device: Option<CUdevice>,
+    primary: Option<Primary>,
 }
 
 impl Contexts {
@@ -64,17 +79,62 @@ impl Contexts {
     /// A device's primary context was retained.
     pub fn insert_primary(&self, context: CUcontext, device: CUdevice) {
         self.insert(context, device);
-        self.open().primary.insert(device, context);
+        self.add_primary(
+            device,
+            Primary {
+                context,
+                retained: 1,
+            },
+        );
     }
 
-    /// A context was destroyed.
-    pub fn remove(&self, context: CUcontext) {
+    fn add_primary(&self, device: CUdevice, more: Primary) {
+        let mut known = self.open();
+        match known.primary.get_mut(&device) {
+            Some(primary) if primary.context == more.context => primary.retained += more.retained,
+            _ => {
+                known.primary.insert(device, more);
+            }
+        }
+    }
+
+    /// A device's primary context is about to be released: the context if that is the last time. If
+    /// the driver refuses, [`Contexts::insert_primary`] takes it back.
+    #[must_use]
+    pub fn release_primary(&self, device: CUdevice) -> Option<CUcontext> {
+        let mut known = self.open();
+        let primary = known.primary.get_mut(&device)?;
+        primary.retained = primary.retained.saturating_sub(1);
+        (primary.retained == 0).then_some(primary.context)
+    }
+
+    /// A context is about to be destroyed: its handle may be another's as soon as it is.
+    #[must_use]
+    pub fn remove(&self, context: CUcontext) -> Closing {
         self.last.store(0, Ordering::Relaxed);
         let mut known = self.open();
-        if let Some(device) = known.devices.remove(&key(context)) {
-            known
-                .primary
-                .retain(|&of, &mut primary| of != device || primary != context);
+        let device = known.devices.remove(&key(context));
+        let primary = device
+            .and_then(|device| known.primary.get(&device).copied())
+            .filter(|primary| primary.context == context);
+        if let (Some(device), Some(_)) = (device, primary) {
+            known.primary.remove(&device);
+        }
+        Closing {
+            context,
+            device,
+            primary,
+        }
+    }
+
+    /// A context was not destroyed after all.
+    pub fn restore(&self, closing: Closing) {
+        let Some(device) = closing.device else {
+            return;
+        };
+        self.insert(closing.context, device);
+        if let Some(primary) = closing.primary {
+            self.add_primary(device, primary);
         }
     }
 
@@ -87,7 +147,10 @@ impl Contexts {
     /// The primary context of a device, if it was retained.
     #[must_use]
     pub fn primary(&self, device: CUdevice) -> Option<CUcontext> {
-        self.open().primary.get(&device).copied()
+        self.open()
+            .primary
+            .get(&device)
+            .map(|primary| primary.context)
     }
 }
 
@@ -253,5 +316,31 @@ pub fn check(result: CUresult) -> Result<(), CUresult> {
         Ok(())
     } else {
         Err(result)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_last_release_ends_a_primary_context() {
+        let (contexts, primary) = (Contexts::default(), CUcontext(0x1000 as *mut _));
+        assert_eq!(contexts.release_primary(3), None, "never retained");
+        contexts.insert_primary(primary, 3);
+        contexts.insert_primary(primary, 3);
+        assert_eq!(contexts.release_primary(3), None);
+        assert_eq!(contexts.release_primary(3), Some(primary));
+        // Refused, and retained by another thread meanwhile.
+        let closing = contexts.remove(primary);
+        assert_eq!(
+            (contexts.device(primary), contexts.primary(3)),
+            (None, None)
+        );
+        contexts.insert_primary(primary, 3);
+        contexts.restore(closing);
+        contexts.insert_primary(primary, 3);
+        assert_eq!(contexts.release_primary(3), None);
+        assert_eq!(contexts.release_primary(3), Some(primary));
     }
 }

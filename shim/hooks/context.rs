@@ -3,7 +3,7 @@
 use crate::gate;
 use crate::guard::{Outcome, guard};
 use crate::lane::{admitted, key};
-use crate::link::{self, Session};
+use crate::link;
 use crate::real;
 use gpuslice_nvabi::types::*;
 
@@ -19,14 +19,6 @@ unsafe fn made(result: CUresult, pctx: *const CUcontext, device: CUdevice) -> CU
         session.contexts.insert(unsafe { *pctx }, device);
     }
     result
-}
-
-/// A context is gone, and all memory that was allocated in it.
-fn gone(session: &Session, context: CUcontext) {
-    session.contexts.remove(context);
-    for held in session.book.remove_context(key(context)) {
-        session.release(held.lane, held.bytes);
-    }
 }
 
 pub unsafe extern "C" fn cuCtxCreate(pctx: *mut CUcontext, flags: u32, dev: CUdevice) -> CUresult {
@@ -78,23 +70,41 @@ pub unsafe extern "C" fn cuCtxCreate_v4(
     })
 }
 
-/// Destroys `context` by `call`.
-fn ending(context: CUcontext, call: impl FnOnce() -> CUresult) -> Outcome {
+/// Destroys `context` by `call`, unless `alive` says otherwise of the result, and with it all memory
+/// that was allocated in it. That is taken out of the books before: afterwards another thread's new
+/// context may have the same handle, whose memory it must not be.
+fn ending(
+    context: CUcontext,
+    call: impl FnOnce() -> CUresult,
+    alive: impl FnOnce(CUresult) -> bool,
+) -> Outcome {
+    let Some(session) = link::attached() else {
+        return Ok(call());
+    };
+    let closing = session.contexts.remove(context);
+    let removed = session.book.remove_context(key(context));
     let result = gate::context_closing(context, call);
-    if result == CUresult::SUCCESS
-        && let Some(session) = link::attached()
-    {
-        gone(session, context);
+    if alive(result) {
+        session.book.restore(removed);
+        session.contexts.restore(closing);
+    } else {
+        for held in removed.charges() {
+            session.release(held.lane, held.bytes);
+        }
     }
     Ok(result)
 }
 
+fn refused(result: CUresult) -> bool {
+    result != CUresult::SUCCESS
+}
+
 pub unsafe extern "C" fn cuCtxDestroy(ctx: CUcontext) -> CUresult {
-    guard(|| ending(ctx, || real!(cuCtxDestroy(ctx))))
+    guard(|| ending(ctx, || real!(cuCtxDestroy(ctx)), refused))
 }
 
 pub unsafe extern "C" fn cuCtxDestroy_v2(ctx: CUcontext) -> CUresult {
-    guard(|| ending(ctx, || real!(cuCtxDestroy_v2(ctx))))
+    guard(|| ending(ctx, || real!(cuCtxDestroy_v2(ctx)), refused))
 }
 
 pub unsafe extern "C" fn cuDevicePrimaryCtxRetain(pctx: *mut CUcontext, dev: CUdevice) -> CUresult {
@@ -113,30 +123,30 @@ pub unsafe extern "C" fn cuDevicePrimaryCtxRetain(pctx: *mut CUcontext, dev: CUd
 
 /// Releases the primary context of `device` by `call`: the last release ends it, one before does not.
 fn releasing(device: CUdevice, call: impl FnOnce() -> CUresult) -> Outcome {
-    let primary = link::attached().and_then(|session| session.contexts.primary(device));
-    let Some(context) = primary else {
-        return Ok(call());
+    let contexts = link::attached().map(|session| &session.contexts);
+    let primary = contexts.and_then(|contexts| contexts.primary(device));
+    let last = contexts.and_then(|contexts| contexts.release_primary(device));
+    let result = match last {
+        Some(context) => ending(context, call, |result| refused(result) || active(device))?,
+        None => call(),
     };
-    let result = gate::context_closing(context, call);
-    let (mut flags, mut active) = (0, 1);
-    if result == CUresult::SUCCESS
-        && let Some(session) = link::attached()
-        && real!(cuDevicePrimaryCtxGetState(
-            device,
-            &raw mut flags,
-            &raw mut active
-        )) == CUresult::SUCCESS
-        && active == 0
-    {
-        gone(session, context);
+    if let (true, Some(contexts), Some(context)) = (refused(result), contexts, primary) {
+        contexts.insert_primary(context, device);
     }
     Ok(result)
+}
+
+/// Whether the device's primary context lives, perhaps because somebody else has retained it.
+fn active(device: CUdevice) -> bool {
+    let (mut flags, mut active) = (0, 1);
+    let (flags, state) = (&raw mut flags, &raw mut active);
+    real!(cuDevicePrimaryCtxGetState(device, flags, state)) != CUresult::SUCCESS || active != 0
 }
 
 /// Resets the primary context of `device` by `call`, which ends it at once.
 fn resetting(device: CUdevice, call: impl FnOnce() -> CUresult) -> Outcome {
     match link::attached().and_then(|session| session.contexts.primary(device)) {
-        Some(context) => ending(context, call),
+        Some(context) => ending(context, call, refused),
         None => Ok(call()),
     }
 }

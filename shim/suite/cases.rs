@@ -224,6 +224,18 @@ pub fn a_context_takes_its_memory_with_it(door: Door) {
     assert_eq!((&lines[3], &lines[8], &lines[11]), (&all, &half, &all));
 }
 
+pub fn a_context_that_is_not_destroyed_keeps_its_memory(door: Door) {
+    let mut slice = slice(door);
+    slice.set("STUB_KEEPS", 1);
+    let lines = steps(
+        &slice,
+        &["alloc:0x8000000", "destroy", "info", "free:0", "info"],
+    );
+    assert_eq!(lines[1], "destroy 999 0 0");
+    assert_eq!(lines[2], format!("info 0 {} {CAP}", CAP / 2));
+    assert_eq!(lines[4], format!("info 0 {CAP} {CAP}"));
+}
+
 pub fn lanes_go_by_uuid(door: Door) {
     let mut slice = Slice::new(door, &[CAP, 16 * MIB]);
     slice.set("STUB_DEVICES", 3);

@@ -2,7 +2,8 @@
  *
  * STUB_DEVICES (default 1) devices of STUB_BYTES (default 64 GiB) each; device d has sixteen bytes of
  * 0x10 + d as UUID. An allocation of 0xbad000 bytes fails with 999, after all checks before it. Pointers
- * that were not handed out, or were freed, are invalid. Stream-ordered calls happen at once. */
+ * that were not handed out, or were freed, are invalid. With STUB_KEEPS no context can be destroyed.
+ * Stream-ordered calls happen at once. */
 #include <pthread.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -95,7 +96,14 @@ API R cuCtxCreate_v2(H *c, unsigned flags, int d) {
     current->device = d;
     return OK;
 }
-API R cuCtxDestroy_v2(H c) { end(c); free(c); if (current == c) current = NULL; return OK; }
+API R cuCtxDestroy_v2(H c) {
+    if (!c) return NO_CONTEXT;
+    if (setting("STUB_KEEPS", 0)) return ODD;
+    end(c);
+    free(c);
+    if (current == c) current = NULL;
+    return OK;
+}
 API R cuDevicePrimaryCtxRetain(H *c, int d) {
     primary[d].device = d;
     retained[d]++;
