@@ -53,12 +53,7 @@ pub fn context_of(stream: StreamKey) -> Result<&'static Context, CUresult> {
 pub fn release(address: u64) -> Outcome {
     let freeable = |one: &Allocation| matches!(one.kind, Kind::Device | Kind::Managed { .. });
     let gone = memory::remove(address, freeable).ok_or(CUresult::ERROR_INVALID_VALUE)?;
-    match (gone.home, gone.context) {
-        (Home::Heap { slab, order }, Some(context)) => {
-            context.heap.give(slab, address, usize::from(order));
-        }
-        (home, _) => drop(home),
-    }
+    memory::release(address, gone);
     Ok(())
 }
 

@@ -4,11 +4,13 @@
 //! waits for what is queued in the context, as the real driver does: a copy that is still to come
 //! must not find its memory gone.
 //!
-//! Managed memory lies on the device for all its life. The host can use it as well (all memory of
-//! the simulated device is mapped), but more of it than the device has cannot be had.
+//! Managed memory stays where it was made: on the device, which the host can use as well (all memory
+//! of the simulated device is mapped), or, once the device is full, in the host's memory. So there
+//! may be more of it than the device has, as with the real driver; only it does not wander.
 
 use super::buddy;
 use super::heap::Heap;
+use super::map;
 use super::pages::Pages;
 use super::registry::{self, Allocation, Home, Kind};
 use crate::context::{self, Context};
@@ -18,6 +20,8 @@ use gpuslice_nvabi::types::CUresult;
 
 /// Largest piece taken from the heap.
 const SMALL_MOST: u64 = buddy::SLAB / 2;
+/// Of the host's memory.
+const PAGE: usize = 4096;
 /// Rows of pitched memory begin at multiples of this.
 pub const PITCH: u64 = 512;
 
@@ -68,14 +72,34 @@ fn take_once(context: &'static Context, bytes: u64) -> Result<(u64, Home), CUres
     }
 }
 
+/// Managed memory in the current context: the host's where the device has not that much left.
+fn allocate_managed(bytes: u64, flags: u32) -> Result<u64, CUresult> {
+    let kind = Kind::Managed { flags };
+    let refused = match allocate(bytes, kind) {
+        Err(code @ CUresult::ERROR_OUT_OF_MEMORY) => code,
+        other => return other,
+    };
+    let context = context::working()?;
+    let len = usize::try_from(bytes).map_err(|_| refused)?;
+    let len = len.checked_next_multiple_of(PAGE).ok_or(refused)?;
+    // What the device could have given was refused for another reason, an injected one.
+    if bytes <= info(context)?.0 || len > map::host_bytes() {
+        return Err(refused);
+    }
+    let address = map::anonymous(len).map_err(|_| refused)?;
+    let allocation = Allocation::new(context, bytes, kind, Home::Host(len));
+    registry::insert(address, allocation);
+    Ok(address)
+}
+
 /// Gives back what [`take`] has taken.
 pub fn give(context: &Context, address: u64, home: Home) {
     match home {
         Home::Heap { slab, order } => context.heap.give(slab, address, usize::from(order)),
         Home::Pages(pages) => drop(pages),
-        // SAFETY: host memory has this home only where `host` mapped it, and it is freed once:
+        // SAFETY: host memory has this home only where it was mapped for it, and it is freed once:
         // the allocation was taken out of the registry.
-        Home::Host(bytes) => unsafe { super::map::drop_anonymous(address, bytes) },
+        Home::Host(bytes) => unsafe { map::drop_anonymous(address, bytes) },
         Home::Elsewhere => {}
     }
 }
@@ -160,7 +184,7 @@ pub mod imp {
         if !known.contains(&flags) || flags == CU_MEM_ATTACH_SINGLE {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
-        dptr.set(allocate(bytesize as u64, Kind::Managed { flags })?)
+        dptr.set(allocate_managed(bytesize as u64, flags)?)
     }
 
     /// Needs no current context, as with the real driver: the pointer says whose it is.

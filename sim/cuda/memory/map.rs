@@ -29,6 +29,14 @@ pub fn anonymous(len: usize) -> io::Result<u64> {
     answer(unsafe { libc::mmap(null_mut(), len, access, flags, -1, 0) })
 }
 
+/// All memory the host has.
+pub fn host_bytes() -> usize {
+    // SAFETY: both calls only ask for a number.
+    let [pages, page] =
+        [libc::_SC_PHYS_PAGES, libc::_SC_PAGESIZE].map(|name| unsafe { libc::sysconf(name) });
+    usize::try_from(pages.saturating_mul(page)).unwrap_or(0)
+}
+
 /// Gives memory of [`anonymous`] back.
 ///
 /// # Safety

@@ -29,6 +29,7 @@ mod vmm;
 
 pub use chunk::Chunk;
 pub use copy::{check_copy, copy_now, crosses_bus};
+pub use device::release;
 pub use fill::{check_fill, fill_now};
 pub use heap::Heap;
 pub use pages::{Pages, map_part, unmap};

@@ -102,6 +102,35 @@ scenarios! {
         assert_eq!(free_bytes(), before);
     }
 
+    there_may_be_more_managed_memory_than_the_device_has("mem=256MiB,context=64MiB") {
+        let _ = context_on(0);
+        let free = free_bytes();
+        let (mut large, mut more, mut none) = (0, 0, 0);
+        let (len, global) = (512 * MIB, CU_MEM_ATTACH_GLOBAL);
+        ok!(cuMemAllocManaged(&mut large, len, global));
+        refused!(ERROR_OUT_OF_MEMORY, cuMemAlloc_v2(&mut none, len));
+        assert_eq!(free_bytes(), free);
+        let bytes = pattern(4096, 7);
+        put(large + (len - 4096) as u64, &bytes);
+        ok!(cuMemsetD8_v2(large, 9, 4096));
+        assert_eq!(get(large + (len - 4096) as u64, 4096), bytes);
+        // SAFETY: managed memory can be used by the host.
+        assert_eq!(unsafe { (large as *const u8).add(4095).read() }, 9);
+        let mut managed = 0_u32;
+        let managed_is = CU_POINTER_ATTRIBUTE_IS_MANAGED;
+        ok!(cuPointerGetAttribute((&raw mut managed).cast(), managed_is, large));
+        assert_eq!(managed, 1);
+        ok!(cuMemAllocManaged(&mut more, len, global));
+        ok!(cuMemFreeAsync(more, CUstream::NULL));
+        ok!(cuMemFree_v2(large));
+        ok!(cuCtxSynchronize());
+        refused!(ERROR_INVALID_VALUE, cuMemFree_v2(large));
+        refused!(ERROR_INVALID_VALUE, cuMemFree_v2(more));
+        // More than the host has as well.
+        refused!(ERROR_OUT_OF_MEMORY, cuMemAllocManaged(&mut none, 1 << 50, global));
+        refused!(ERROR_OUT_OF_MEMORY, cuMemAllocManaged(&mut none, usize::MAX, global));
+    }
+
     managed_memory_is_everybodys("mem=256MiB,context=64MiB") {
         context_on(0);
         let mut pointer = 0;
