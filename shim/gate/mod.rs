@@ -145,6 +145,12 @@ pub fn in_child() {
     WORD.store(CLOSED, SeqCst);
 }
 
+extern "C" fn at_exit() {
+    if let Some(gate) = existing() {
+        gate.stop();
+    }
+}
+
 fn existing() -> Option<&'static Gate> {
     // SAFETY: null, or a gate leaked by `present`.
     unsafe { GATE.load(Acquire).as_ref() }
@@ -159,8 +165,11 @@ fn present() -> Option<&'static Gate> {
     let fresh = Box::into_raw(Box::new(Gate::new(&WORLD, &WORD)));
     if GATE
         .compare_exchange(std::ptr::null_mut(), fresh, AcqRel, Acquire)
-        .is_err()
+        .is_ok()
     {
+        // By now the driver is in use, so that its own handlers come after ours.
+        os::at_exit(at_exit);
+    } else {
         // SAFETY: made above and shown to nobody; another thread's gate came first.
         drop(unsafe { Box::from_raw(fresh) });
     }

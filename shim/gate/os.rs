@@ -66,6 +66,12 @@ pub fn spawn(work: impl FnOnce() + Send + 'static) -> bool {
     started
 }
 
+/// Runs `work` when the process exits in an orderly way, before everything that was arranged so far.
+pub fn at_exit(work: extern "C" fn()) {
+    // SAFETY: `work` stays mapped: the doors are linked with `-z nodelete`.
+    unsafe { libc::atexit(work) };
+}
+
 /// A number that differs between living threads.
 #[must_use]
 pub fn thread_mark() -> u64 {

@@ -69,6 +69,8 @@ pub struct Gate {
     pub word: &'static AtomicU32,
     lanes: [Mutex<Lane>; LANES_MAX],
     thread: AtomicBool,
+    /// Held by the gate thread while it may be inside the driver; true when it may not be any more.
+    pub(super) driving: Mutex<bool>,
     /// When the word was last opened and closed, ns.
     pub opened: AtomicU64,
     /// See `opened`.
@@ -124,6 +126,7 @@ impl Gate {
             word,
             lanes: Default::default(),
             thread: AtomicBool::new(false),
+            driving: Mutex::new(false),
             opened: AtomicU64::new(0),
             closed: AtomicU64::new(0),
         }

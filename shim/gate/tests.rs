@@ -340,3 +340,16 @@ fn each_lane_has_its_own_want() {
         wants(0) == 1 && wants(1) == 0
     });
 }
+
+#[test]
+fn after_the_process_s_end_began_the_thread_asks_nothing() {
+    let rig = Rig::new(MODE_TURNS);
+    rig.turn(1, 1_000_000 * US);
+    rig.launch(1, 5, 100_000 * US);
+    rig.gate.stop();
+    rig.turn(2, 0);
+    std::thread::sleep(Duration::from_millis(300));
+    let claims = rig.claims();
+    assert_ne!(claims.drained.load(SeqCst), claims.active.load(SeqCst));
+    rig.gate.stop();
+}

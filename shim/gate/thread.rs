@@ -2,7 +2,9 @@
 //! reports when all is quiet after a turn, takes `want` back when the process is idle, and notices
 //! a daemon that went away. It sleeps on the page's bell, and never inside the driver.
 //!
-//! It ends with the process. In a forked child it does not exist; the child's gate starts anew.
+//! When the process exits, the driver tears itself down among the exit handlers, and a thread that asks
+//! it about events just then can bring the process down. So ours is the first of these handlers, and
+//! the thread goes no further. In a forked child it does not exist; the child's gate starts anew.
 
 use super::claim;
 use super::os;
@@ -12,6 +14,7 @@ use super::turn::Words;
 use gpuslice_wire::limits::LANES_MAX;
 use gpuslice_wire::page::may_launch;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::{PoisonError, TryLockError};
 
 /// Sleep while there is nothing to look after.
 const REST_NS: u64 = 250_000_000;
@@ -22,6 +25,9 @@ const DRAIN_NS: (u64, u64) = (30_000, 500_000);
 /// The last stretch of that is watched without sleeping: the GPU is idle until the report, and a
 /// sleep ends this much late on many machines. Then again longer, if the estimate was wrong.
 const WATCH_NS: u64 = 60_000;
+/// At the process's end the gate thread is given so many times so long to leave the driver.
+const STOP_LOOKS: u32 = 500;
+const STOP_NS: u64 = 100_000;
 /// Before sleeps from this length on there is time for what nobody waits for.
 const SETTLE_NS: u64 = 1_000_000;
 /// Shortest and longest sleep in the middle of one's own turn.
@@ -48,6 +54,17 @@ impl Lane {
 }
 
 impl Gate {
+    /// The process is ending: the gate thread must leave the driver, and will not come back.
+    pub fn stop(&self) {
+        for _ in 0..STOP_LOOKS {
+            match self.driving.try_lock() {
+                Ok(mut over) => return *over = true,
+                Err(TryLockError::Poisoned(_)) => return, // by the thread's own end
+                Err(TryLockError::WouldBlock) => crate::link::sys::nap(STOP_NS),
+            }
+        }
+    }
+
     /// Body of the gate thread.
     pub fn tend_for_ever(&self) {
         let (mut gated_before, mut greeted) = (0, [0; LANES_MAX]);
@@ -56,6 +73,10 @@ impl Gate {
                 std::thread::sleep(std::time::Duration::from_nanos(REST_NS));
                 continue;
             };
+            let over = self.driving.lock().unwrap_or_else(PoisonError::into_inner);
+            if *over {
+                return;
+            }
             let bell = pages.container.bell.load(SeqCst);
             let gated = pages.container.gated.load(SeqCst);
             if gated != 0 {
@@ -83,6 +104,7 @@ impl Gate {
             if rest >= SETTLE_NS {
                 self.world.settle();
             }
+            drop(over);
             match rest {
                 0 => std::hint::spin_loop(),
                 rest => os::wait(&pages.container.bell, bell, rest),
