@@ -5,6 +5,7 @@ use gpuslice_wire::limits::CONTAINERS_MAX;
 use gpuslice_wire::units::Duration;
 use serde::Deserialize;
 use std::fs;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 /// Where the node's configuration lies when the command line names none.
@@ -151,13 +152,15 @@ impl Config {
             file: file.to_owned(),
             why,
         };
-        let size = fs::metadata(file)
-            .map_err(|e| unreadable(e.to_string()))?
-            .len();
-        if size > FILE_BYTES_MAX {
+        // Counted while reading: a device or a pipe has no length.
+        let mut bytes = Vec::new();
+        fs::File::open(file)
+            .and_then(|opened| opened.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes))
+            .map_err(|e| unreadable(e.to_string()))?;
+        if bytes.len() as u64 > FILE_BYTES_MAX {
             return Err(unreadable(format!("longer than {FILE_BYTES_MAX} bytes")));
         }
-        let text = fs::read_to_string(file).map_err(|e| unreadable(e.to_string()))?;
+        let text = String::from_utf8(bytes).map_err(|_| unreadable("not UTF-8".to_owned()))?;
         Config::parse(&text).map_err(|(line, what)| ConfigError::Wrong {
             file: file.to_owned(),
             line,
@@ -193,7 +196,13 @@ impl Config {
         let config: Config = toml::from_str(text).map_err(|error| {
             let at = error.span().map_or(0, |span| span.start);
             let what = error.message().trim_end().replace('\n', "; ");
-            (1 + text[..at.min(text.len())].matches('\n').count(), what)
+            let line = text[..at.min(text.len())].matches('\n').count();
+            let key = text.lines().nth(line).and_then(|line| line.split_once('='));
+            let what = match key {
+                Some((key, _)) if !what.contains(key.trim()) => format!("{}: {what}", key.trim()),
+                _ => what,
+            };
+            (1 + line, what.replace("i64", "a whole number"))
         })?;
         if config.turn_min_ms.get() > config.turn_max_ms.get() {
             let (min, max) = (config.turn_min_ms.get(), config.turn_max_ms.get());
@@ -238,9 +247,14 @@ mod tests {
         assert!(error("\nperiod = 3\n").1.contains("unknown field `period`"));
         assert_eq!(
             error("idle_us = 50\nperiod_ms = 0"),
-            (2, "0 is outside 2 to 1000".into())
+            (2, "period_ms: 0 is outside 2 to 1000".into())
         );
-        assert_eq!(error("window_us = -1").1, "-1 is outside 10 to 1000000");
+        assert_eq!(
+            error("window_us = -1").1,
+            "window_us: -1 is outside 10 to 1000000"
+        );
+        let what = error("idle_us = 1.5").1;
+        assert!(what.ends_with("expected a whole number"), "{what}");
         assert_eq!(error("\n\nruntime_dir = \"x\"").0, 3);
         assert_eq!(error("turn_min_ms = 9\nturn_max_ms = 3").0, 2);
         assert_eq!(error("period_ms = 30\nperiod_ms = 30").0, 2);
@@ -254,6 +268,12 @@ mod tests {
             Config::default().engine(),
             gpuslice_engine::Config::default()
         );
+    }
+
+    #[test]
+    fn a_file_without_an_end_is_not_read_to_it() {
+        let error = Config::read(Path::new("/dev/zero")).expect_err("refused");
+        assert!(error.to_string().contains("longer than"), "{error}");
     }
 
     #[test]

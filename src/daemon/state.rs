@@ -233,10 +233,14 @@ fn make_dir(dir: &Path) -> io::Result<()> {
     match DirBuilder::new().mode(0o711).create(dir) {
         Ok(()) => fs::set_permissions(dir, Permissions::from_mode(0o711)),
         Err(why) if why.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-        Err(why) if why.kind() == io::ErrorKind::NotFound => {
-            make_dir(dir.parent().ok_or(why)?)?;
-            make_dir(dir)
-        }
+        // Some file systems say so of a directory that nobody can make in a parent that is there.
+        Err(why) if why.kind() == io::ErrorKind::NotFound => match dir.parent() {
+            Some(parent) if !parent.exists() => {
+                make_dir(parent)?;
+                make_dir(dir)
+            }
+            _ => Err(why),
+        },
         Err(why) => Err(why),
     }
 }
@@ -342,6 +346,14 @@ mod tests {
         drop(state);
         let state = State::open(&dir.path().join("run")).expect("ours");
         assert!(state.records().expect("readable").is_empty());
+    }
+
+    #[test]
+    fn parents_are_made_and_what_cannot_be_made_is_said() {
+        let dir = tempfile::tempdir().expect("a directory");
+        assert!(State::open(&dir.path().join("a/b/c")).is_ok());
+        let refused = State::open(Path::new("/proc/gpuslice/run")).expect_err("not there");
+        assert!(refused.to_string().contains("--runtime-dir"), "{refused}");
     }
 
     #[test]
