@@ -137,6 +137,59 @@ pub unsafe extern "C" fn cuArray3DCreate_v2(
     })
 }
 
+/// The first `N` words of a description of CUDA before 3.2: all its fields have 32 bits.
+///
+/// # Safety
+/// `shape` is null or such a description.
+unsafe fn narrow<const N: usize>(shape: *const c_void) -> Option<[u32; N]> {
+    // SAFETY: as above; the driver is about to read it too.
+    (!shape.is_null()).then(|| unsafe { shape.cast::<[u32; N]>().read_unaligned() })
+}
+
+pub unsafe extern "C" fn cuArrayCreate(
+    p_handle: *mut CUarray,
+    p_allocate_array: *const c_void,
+) -> CUresult {
+    guard(|| {
+        let guess = |[width, height, format, num_channels]: [u32; 4]| {
+            element_bytes(&flat(&CUDA_ARRAY_DESCRIPTOR {
+                width: width as usize,
+                height: height as usize,
+                format: format as CUarray_format,
+                num_channels,
+            }))
+        };
+        // SAFETY: the application's own description.
+        let guess = unsafe { narrow(p_allocate_array) }.map_or(0, guess);
+        let create = || real!(cuArrayCreate(p_handle, p_allocate_array));
+        // SAFETY: read after the driver wrote it and answered success.
+        created(guess, &ARRAY, create, || unsafe { (*p_handle).0 })
+    })
+}
+
+pub unsafe extern "C" fn cuArray3DCreate(
+    p_handle: *mut CUarray,
+    p_allocate_array: *const c_void,
+) -> CUresult {
+    guard(|| {
+        let guess = |[width, height, depth, format, num_channels, flags]: [u32; 6]| {
+            element_bytes(&CUDA_ARRAY3D_DESCRIPTOR {
+                width: width as usize,
+                height: height as usize,
+                depth: depth as usize,
+                format: format as CUarray_format,
+                num_channels,
+                flags,
+            })
+        };
+        // SAFETY: the application's own description.
+        let guess = unsafe { narrow(p_allocate_array) }.map_or(0, guess);
+        let create = || real!(cuArray3DCreate(p_handle, p_allocate_array));
+        // SAFETY: read after the driver wrote it and answered success.
+        created(guess, &ARRAY, create, || unsafe { (*p_handle).0 })
+    })
+}
+
 pub unsafe extern "C" fn cuMipmappedArrayCreate(
     p_handle: *mut CUmipmappedArray,
     p_mipmapped_array_desc: *const CUDA_ARRAY3D_DESCRIPTOR,

@@ -1,7 +1,10 @@
 //! Device and managed memory.
+//!
+//! The names without a version are those of CUDA before 3.2, with sizes and addresses of 32 bits. Drivers
+//! still export them, so they are charged as well.
 
 use super::{Charging, charged, charged_here, freed};
-use crate::guard::guard;
+use crate::guard::{Outcome, guard};
 use crate::real;
 use gpuslice_nvabi::types::*;
 
@@ -71,4 +74,53 @@ pub unsafe extern "C" fn cuMemAllocPitch_v2(
 
 pub unsafe extern "C" fn cuMemFree_v2(dptr: CUdeviceptr) -> CUresult {
     guard(|| freed(dptr, || real!(cuMemFree_v2(dptr))))
+}
+
+/// Finishes an allocation of the 32-bit names.
+///
+/// # Safety
+/// `call` writes the address at `pointer` when it answers success.
+unsafe fn charged_narrow(
+    bytes: usize,
+    pointer: *const CUdeviceptr_v1,
+    call: impl FnOnce() -> CUresult,
+) -> Outcome {
+    let charging = Charging::here(bytes)?;
+    let result = call();
+    if let (CUresult::SUCCESS, Some(charging)) = (result, charging) {
+        // SAFETY: the driver has just written there and answered success.
+        charging.commit(u64::from(unsafe { *pointer }));
+    }
+    Ok(result)
+}
+
+pub unsafe extern "C" fn cuMemAlloc(dptr: *mut CUdeviceptr_v1, bytesize: u32) -> CUresult {
+    let call = || real!(cuMemAlloc(dptr, bytesize));
+    // SAFETY: the application's own pointer, which the driver checks and writes.
+    guard(|| unsafe { charged_narrow(bytesize as usize, dptr, call) })
+}
+
+pub unsafe extern "C" fn cuMemAllocPitch(
+    dptr: *mut CUdeviceptr_v1,
+    p_pitch: *mut u32,
+    width_in_bytes: u32,
+    height: u32,
+    element_size_bytes: u32,
+) -> CUresult {
+    let row = (width_in_bytes as usize).next_multiple_of(PITCH);
+    let call = || {
+        real!(cuMemAllocPitch(
+            dptr,
+            p_pitch,
+            width_in_bytes,
+            height,
+            element_size_bytes
+        ))
+    };
+    // SAFETY: as in `cuMemAlloc`.
+    guard(|| unsafe { charged_narrow(row.saturating_mul(height as usize), dptr, call) })
+}
+
+pub unsafe extern "C" fn cuMemFree(dptr: CUdeviceptr_v1) -> CUresult {
+    guard(|| freed(u64::from(dptr), || real!(cuMemFree(dptr))))
 }

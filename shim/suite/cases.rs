@@ -157,6 +157,19 @@ fn every_way_is_charged(slice: &Slice) {
     let lines = steps(
         slice,
         &[
+            "narrow:0x8000001",
+            "narrow:0x8000000",
+            "info",
+            "freenarrow:0",
+            "info",
+        ],
+    );
+    assert_eq!(lines[..2], ["narrow 0 0 0", "narrow 2 0 0"]);
+    assert_eq!(lines[2], format!("info 0 {} {CAP}", CAP / 2 - 512));
+    assert_eq!(lines[4], left(0));
+    let lines = steps(
+        slice,
+        &[
             "pitch:600:0x60000",
             "managed:0x10000001",
             "async:0x10000001",
@@ -315,6 +328,7 @@ pub fn names_lead_to_hooks_by_version_and_flavour(door: Door) {
     let lines = steps(
         &slice,
         &[
+            "whichby:cuMemAlloc:2000",
             "whichby:cuMemAlloc:3020",
             "whichby:cuMemAlloc:12000:2",
             "whichby:cuMemAllocAsync:12000",
@@ -332,7 +346,7 @@ pub fn names_lead_to_hooks_by_version_and_flavour(door: Door) {
         &[
             "whichby:cuMemcpyHtoDAsync:12000",
             "whichby:cuFromTheFuture:12090",
-            "whichby:cuMemAlloc:2000",
+            "whichby:cuMemAlloc:1000",
             "whichby:cuNothing:12000",
         ],
     );

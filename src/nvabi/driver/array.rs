@@ -5,7 +5,7 @@
 macro_rules! for_each_driver_array_fn {
     ($callback:ident) => {
         $callback! {
-            [pass, none, 2000] cuArrayCreate(
+            [hook, none, 2000] cuArrayCreate(
                 p_handle: *mut CUarray, p_allocate_array: *const c_void,
             );
             [hook, sim, 3020] cuArrayCreate_v2(
@@ -35,7 +35,7 @@ macro_rules! for_each_driver_array_fn {
                 p_plane_array: *mut CUarray, h_array: CUarray, plane_idx: u32,
             );
             [hook, sim, 2000] cuArrayDestroy(h_array: CUarray);
-            [pass, none, 2000] cuArray3DCreate(
+            [hook, none, 2000] cuArray3DCreate(
                 p_handle: *mut CUarray, p_allocate_array: *const c_void,
             );
             [hook, sim, 3020] cuArray3DCreate_v2(

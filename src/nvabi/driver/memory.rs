@@ -10,9 +10,9 @@ macro_rules! for_each_driver_memory_fn {
         $callback! {
             [pass, none, 2000] cuMemGetInfo(free: *mut u32, total: *mut u32);
             [hook, sim, 3020] cuMemGetInfo_v2(free: *mut usize, total: *mut usize);
-            [pass, none, 2000] cuMemAlloc(dptr: *mut CUdeviceptr_v1, bytesize: u32);
+            [hook, none, 2000] cuMemAlloc(dptr: *mut CUdeviceptr_v1, bytesize: u32);
             [hook, sim, 3020] cuMemAlloc_v2(dptr: *mut CUdeviceptr, bytesize: usize);
-            [pass, none, 2000] cuMemAllocPitch(
+            [hook, none, 2000] cuMemAllocPitch(
                 dptr: *mut CUdeviceptr_v1, p_pitch: *mut u32, width_in_bytes: u32, height: u32,
                 element_size_bytes: u32,
             );
@@ -20,7 +20,7 @@ macro_rules! for_each_driver_memory_fn {
                 dptr: *mut CUdeviceptr, p_pitch: *mut usize, width_in_bytes: usize, height: usize,
                 element_size_bytes: u32,
             );
-            [pass, none, 2000] cuMemFree(dptr: CUdeviceptr_v1);
+            [hook, none, 2000] cuMemFree(dptr: CUdeviceptr_v1);
             [hook, sim, 3020] cuMemFree_v2(dptr: CUdeviceptr);
             [pass, none, 2000] cuMemGetAddressRange(
                 pbase: *mut CUdeviceptr_v1, psize: *mut u32, dptr: CUdeviceptr_v1,

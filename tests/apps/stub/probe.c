@@ -66,6 +66,8 @@ static int step(char *text) {
         CALL("cuCtxSetCurrent", (void *), context);
     } else if (!strcmp(verb, "drop")) r = CALL("cuDevicePrimaryCtxRelease_v2", (int), (int)a);
     else if (!strcmp(verb, "alloc")) { r = CALL("cuMemAlloc_v2", (P *, size_t), slot, a); count++; }
+    else if (!strcmp(verb, "narrow")) { r = CALL("cuMemAlloc", (P *, unsigned), slot, (unsigned)a); count++; }
+    else if (!strcmp(verb, "freenarrow")) r = CALL("cuMemFree", (unsigned), (unsigned)made[a]);
     else if (!strcmp(verb, "managed")) { r = CALL("cuMemAllocManaged", (P *, size_t, unsigned), slot, a, 1); count++; }
     else if (!strcmp(verb, "pitch")) { r = CALL("cuMemAllocPitch_v2", (P *, size_t *, size_t, size_t, unsigned), slot, &x, a, b, 4); count++; }
     else if (!strcmp(verb, "async")) { r = CALL("cuMemAllocAsync_ptsz", (P *, size_t, void *), slot, a, NULL); count++; }

@@ -136,6 +136,16 @@ API R cuMemAllocPitch_v2(P *p, size_t *pitch, size_t width, size_t height, unsig
     return cuMemAlloc_v2(p, *pitch * height);
 }
 API R cuMemFree_v2(P p) { return p ? drop(p) : OK; }
+/* From before CUDA 3.2: 32 bits of everything, and so few bytes of addresses that one will do. */
+API R cuMemAlloc(unsigned *p, unsigned n) {
+    P at;
+    R r = cuMemAlloc_v2(&at, n);
+    pthread_mutex_lock(&lock);
+    if (r == OK) find(at)->at = *p = (unsigned)(at >> 12);
+    pthread_mutex_unlock(&lock);
+    return r;
+}
+API R cuMemFree(unsigned p) { return cuMemFree_v2(p); }
 API R cuMemGetInfo_v2(size_t *avail, size_t *total) {
     if (!current) return NO_CONTEXT;
     *total = capacity();
@@ -224,6 +234,7 @@ API R cuGetProcAddress_v2(const char *name, void **at, int version, uint64_t fla
         {"cuInit", 2000, 0, (void *)cuInit},
         {"cuGetProcAddress", 12000, 0, (void *)cuGetProcAddress_v2},
         {"cuMemAlloc", 3020, 0, (void *)cuMemAlloc_v2},
+        {"cuMemAlloc", 2000, 0, (void *)cuMemAlloc},
         {"cuMemFree", 3020, 0, (void *)cuMemFree_v2},
         {"cuMemAllocAsync", 11020, 2, (void *)cuMemAllocAsync_ptsz},
         {"cuMemAllocAsync", 11020, 0, (void *)cuMemAllocAsync},
