@@ -6,6 +6,7 @@
 
 use crate::config::{Config, DeviceConfig};
 use crate::error::{ConfigError, Error};
+use crate::exports::Exports;
 use crate::faults::Faults;
 use crate::layout::{Device, FILE_BYTES, Header, MAGIC, VERSION};
 use crate::limits::{NAME_BYTES, PAGE_BYTES};
@@ -18,11 +19,13 @@ use std::path::{Path, PathBuf};
 const STATE: &str = "state";
 const NEW_STATE: &str = "state.new";
 const LOCKS: &str = "locks";
+const EXPORTS: &str = "exports";
 
 /// The files of a living device.
 pub(crate) struct Opened {
     pub mapping: Mapping,
     pub locks: File,
+    pub exports: Exports,
     pub vram: Vec<File>,
 }
 
@@ -73,7 +76,7 @@ pub fn destroy(dir: &Path) -> Result<(), Error> {
         });
     }
     let vram = (0..crate::limits::MAX_GPUS).map(|index| format!("vram{index}"));
-    for name in [STATE, NEW_STATE, LOCKS]
+    for name in [STATE, NEW_STATE, LOCKS, EXPORTS]
         .map(String::from)
         .into_iter()
         .chain(vram)
@@ -99,8 +102,8 @@ pub fn destroy(dir: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// Makes a device directory from `GPUSLICE_SIM` if it is not there, without attaching to it, so that
-/// what is wrong is said in words: the driver and NVML can only answer a code.
+/// Makes a device directory from `GPUSLICE_SIM` if it is not there, without attaching to it, so
+/// that what is wrong is said in words: the driver and NVML can only answer a code.
 ///
 /// # Errors
 /// `GPUSLICE_SIM` or `GPUSLICE_SIM_FAULT` is malformed, or the directory cannot be used.
@@ -150,8 +153,10 @@ pub(crate) fn open(dir: &Path) -> Result<Opened, Error> {
     let gpus = mapping.header().gpus as usize;
     let vram = (0..gpus).map(|index| open_file(&dir.join(format!("vram{index}"))));
     let vram = vram.collect::<Result<_, _>>()?;
+    let exports = dir.join(EXPORTS);
     Ok(Opened {
         mapping,
+        exports: Exports::open(&exports).map_err(io_error("opening", &exports))?,
         locks: open_file(&dir.join(LOCKS))?,
         vram,
     })
@@ -241,6 +246,7 @@ fn build(dir: &Path, config: &Config) -> Result<(), Error> {
         new_file(&dir.join(format!("vram{index}")), device.memory_bytes)?;
     }
     new_file(&dir.join(LOCKS), 0)?;
+    new_file(&dir.join(EXPORTS), 0)?;
     let path = dir.join(NEW_STATE);
     let file = new_file(&path, FILE_BYTES as u64)?;
     let mut mapping = Mapping::new(&file).map_err(io_error("mapping", &path))?;

@@ -101,6 +101,8 @@ pub enum DeviceError {
         xid: u32,
     },
     TooManyContexts,
+    /// The process cannot open another file.
+    NoDescriptor,
 }
 
 impl fmt::Display for DeviceError {
@@ -113,6 +115,7 @@ impl fmt::Display for DeviceError {
             Self::StaleMemory => "the allocation no longer exists",
             Self::QueueFull => "the context's queue is full, wait for work to complete",
             Self::Faulted { xid } => return write!(out, "the context was killed by xid {xid}"),
+            Self::NoDescriptor => "the process has as many open files as it may have",
             Self::TooManyContexts => "the simulated machine has as many contexts as it can have",
         };
         out.write_str(text)

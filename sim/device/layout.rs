@@ -11,7 +11,7 @@ use crate::limits::*;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"gpusimdv");
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
 pub(crate) const STATE_AT: usize = 16384;
 pub(crate) const FILE_BYTES: usize = STATE_AT + size_of::<State>();
 
@@ -139,6 +139,9 @@ pub(crate) struct Gpu {
     pub scrub_pages: u32,
     /// Where the next search for free pages starts.
     pub hint: u32,
+    /// Blocks that were ever exported.
+    pub exported: u32,
+    pub reserved: u32,
     pub pages: [Page; MAX_PAGES],
     pub blocks: [Block; MAX_PAGES],
 }
@@ -163,6 +166,10 @@ pub(crate) struct Block {
     /// Slot + 1 that it is charged to; while it is scrubbed, the slot that does that. 0 when the
     /// process it was charged to is gone and others hold it.
     pub owner: u32,
+    /// Not 0 once a descriptor was made of it (see [`crate::exports`]): then having no holder is
+    /// not the end.
+    pub exported: u32,
+    pub reserved: u32,
     /// One bit per process that holds it.
     pub holders: [u64; MAX_PROCESSES.div_ceil(64)],
 }

@@ -2,17 +2,17 @@
 //! every process on the machine share.
 //!
 //! There is no server. The device is a *directory*: a file of plain numbers every process maps
-//! (`state`), a file of byte locks (`locks`) and one sparse file per GPU that is its memory
-//! (`vram0`, `vram1`, ...). Whoever looks at the device first brings it up to the present:
+//! (`state`), two files of byte locks (`locks`, `exports`) and one sparse file per GPU that is its
+//! memory (`vram0`, `vram1`, ...). Whoever looks at the device first brings it up to the present:
 //! simulated time is a pure function of what was queued and when (room `time`), so nobody has to
 //! run while nobody looks. The kernel tells who is still alive: each process
 //! holds a POSIX lock on one byte, released at its death whatever the cause.
 //!
 //! Rooms: `layout` is the plain data, `time` the clockwork, `memory` the page table, `process` the
 //! table of processes, `repair` what a process killed half-way leaves to do; all of these are pure
-//! functions of the data and a `now`. `mapping`, `lock`, `alive`, `clock`, `vram` and
-//! `machine/attached` are the only rooms with unsafe code. `machine` puts a lock around the pure
-//! part and is the public face.
+//! functions of the data and a `now`. `mapping`, `lock`, `alive`, `clock`, `exports`,
+//! `vram` and `machine/attached` are the only rooms with unsafe code. `machine` puts a lock around
+//! the pure part and is the public face.
 
 #![deny(unsafe_code)]
 
@@ -22,6 +22,7 @@ mod config;
 mod directory;
 mod error;
 mod events;
+mod exports;
 mod faults;
 mod layout;
 pub mod limits;

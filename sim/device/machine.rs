@@ -12,6 +12,7 @@ use crate::alive::{self, Holder, Locks};
 use crate::clock::now_ns;
 use crate::directory;
 use crate::error::{DeviceError, Error};
+use crate::exports::Exports;
 use crate::faults::Faults;
 use crate::layout::State;
 use crate::limits::{MAX_PROCESSES, PAGE_BYTES, REAP_EVERY_NS};
@@ -40,6 +41,7 @@ pub struct Machine {
     dir: PathBuf,
     mapping: Mapping,
     locks: Locks,
+    exports: Exports,
     vram: Vec<File>,
     gpus: Vec<GpuInfo>,
     slot: usize,
@@ -65,6 +67,7 @@ impl Machine {
             gpus: gpu_facts(&opened.mapping),
             mapping: opened.mapping,
             locks,
+            exports: opened.exports,
             vram: opened.vram,
             slot,
             identity,
@@ -178,7 +181,7 @@ impl Machine {
                 left |= process::drop_process(state, slot, self.slot);
             }
         }
-        left
+        left | self.end_exports(state)
     }
 
     fn is_alive(&self, slot: usize) -> bool {

@@ -41,6 +41,8 @@ pub(crate) fn take(
         pages: count,
         phase: HELD,
         owner: slot as u32 + 1,
+        exported: 0,
+        reserved: 0,
         holders: Block::held_by(slot),
     };
     gpu.free_pages -= count;
@@ -140,7 +142,8 @@ pub(crate) fn held(gpu: &Gpu, key: MemoryKey) -> Result<u32, DeviceError> {
 }
 
 /// The process `slot` lets a block go. Returns true if it was the last holder: the block is now
-/// in the hands of `scrubber`, which must wipe it and call [`finish_scrub`].
+/// in the hands of `scrubber`, which must wipe it and call [`finish_scrub`]. What was exported
+/// becomes an orphan instead (see [`orphans`]).
 pub(crate) fn release(
     gpu: &mut Gpu,
     slots: &mut [Slot],
@@ -156,13 +159,41 @@ pub(crate) fn release(
         let used = &mut slots[slot].used_pages[gpu_index];
         *used = used.saturating_sub(block.pages);
     }
-    if block.holders.iter().any(|&word| word != 0) {
+    if block.is_held() || block.exported != 0 {
         return false;
+    }
+    hand_over(gpu, first, scrubber);
+    true
+}
+
+/// Puts a block that nobody holds into the hands of `scrubber`.
+pub(crate) fn hand_over(gpu: &mut Gpu, first: u32, scrubber: usize) {
+    let block = &mut gpu.blocks[first as usize];
+    if std::mem::replace(&mut block.exported, 0) != 0 {
+        gpu.exported = gpu.exported.saturating_sub(1);
     }
     block.phase = SCRUB;
     block.owner = scrubber as u32 + 1;
     gpu.scrub_pages += block.pages;
-    true
+}
+
+/// A descriptor is made of a block.
+pub(crate) fn export(gpu: &mut Gpu, first: u32) {
+    if std::mem::replace(&mut gpu.blocks[first as usize].exported, 1) == 0 {
+        gpu.exported += 1;
+    }
+}
+
+/// Exported blocks that no process holds: they live as long as a descriptor of theirs.
+pub(crate) fn orphans(gpu: &Gpu) -> Vec<u32> {
+    if gpu.exported == 0 {
+        return Vec::new();
+    }
+    let is_orphan = |first: &u32| {
+        let block = &gpu.blocks[*first as usize];
+        block.phase == HELD && block.exported != 0 && !block.is_held()
+    };
+    heads(gpu).filter(is_orphan).collect()
 }
 
 /// Blocks that `scrubber` has to wipe.
@@ -214,6 +245,10 @@ impl Block {
         let bit = 1 << (slot % 64);
         let word = &mut self.holders[slot / 64];
         *word = if holds { *word | bit } else { *word & !bit };
+    }
+
+    pub(crate) fn is_held(&self) -> bool {
+        self.holders.iter().any(|&word| word != 0)
     }
 
     pub(crate) fn is_holder(&self, slot: usize) -> bool {

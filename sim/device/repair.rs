@@ -51,7 +51,7 @@ fn repair_pages(gpu: &mut Gpu, index: usize, slots: &mut [Slot], scrubber: usize
         }
     }
     let mut pages: Vec<u32> = vec![0; total as usize];
-    (gpu.free_pages, gpu.scrub_pages) = (0, 0);
+    (gpu.free_pages, gpu.scrub_pages, gpu.exported) = (0, 0, 0);
     for at in 0..total as usize {
         match gpu.pages[at].block.checked_sub(1) {
             Some(head) => pages[head as usize] += 1,
@@ -65,7 +65,9 @@ fn repair_pages(gpu: &mut Gpu, index: usize, slots: &mut [Slot], scrubber: usize
             relink(gpu, head);
         }
         let block = &mut gpu.blocks[head as usize];
-        if block.phase == HELD && block.holders.iter().all(|&word| word == 0) {
+        if block.phase == HELD && block.exported != 0 {
+            gpu.exported += 1;
+        } else if block.phase == HELD && !block.is_held() {
             (block.phase, block.owner) = (SCRUB, scrubber as u32 + 1);
         }
         match (block.phase, block.owner.checked_sub(1)) {

@@ -79,6 +79,7 @@ pub fn device_error(error: DeviceError) -> CUresult {
         DeviceError::BadSize | DeviceError::StaleMemory => CUresult::ERROR_INVALID_VALUE,
         DeviceError::OutOfMemory | DeviceError::TooManyContexts => CUresult::ERROR_OUT_OF_MEMORY,
         DeviceError::StaleContext => CUresult::ERROR_CONTEXT_IS_DESTROYED,
+        DeviceError::NoDescriptor => CUresult::ERROR_OPERATING_SYSTEM,
         DeviceError::QueueFull => CUresult::ERROR_LAUNCH_OUT_OF_RESOURCES,
         DeviceError::Faulted { xid } => fault_code(xid),
     }

@@ -7,6 +7,8 @@ use crate::layout::State;
 use crate::limits::{MAX_PAGES, PAGE_BYTES};
 use crate::types::{Extent, Memory, MemoryInfo, MemoryKey};
 use crate::{clock, memory, vram};
+use std::fs::File;
+use std::os::fd::BorrowedFd;
 
 /// How long an allocation waits for memory that others are just wiping.
 const SCRUB_PATIENCE_NS: u64 = 500_000_000;
@@ -89,7 +91,13 @@ impl Machine {
             if !gpu_state.blocks[first as usize].is_holder(self.slot) {
                 return Err(DeviceError::StaleMemory);
             }
-            let last = memory::release(gpu_state, slots, gpu, first, self.slot, self.slot);
+            let mut last = memory::release(gpu_state, slots, gpu, first, self.slot, self.slot);
+            let block = &gpu_state.blocks[first as usize];
+            let orphan = !last && block.exported != 0 && !block.is_held();
+            if orphan && !self.exports.is_held(gpu, first) {
+                memory::hand_over(gpu_state, first, self.slot);
+                last = true;
+            }
             Ok(if last {
                 memory::extents(gpu_state, first)
             } else {
@@ -116,6 +124,54 @@ impl Machine {
                 extents: memory::extents(gpu_state, first),
             })
         })
+    }
+
+    /// A descriptor that keeps memory this process holds alive for as long as any copy of it is
+    /// open anywhere; [`Machine::mem_named`] tells the memory of one.
+    ///
+    /// # Errors
+    /// The memory is not held, or the process has no descriptors left.
+    pub fn mem_export(&self, key: MemoryKey) -> Result<File, DeviceError> {
+        let gpu = self.gpu(usize::from(key.gpu))?;
+        self.with(Some(gpu), |state, _| {
+            let gpu_state = &mut state.gpus[gpu];
+            let first = memory::held(gpu_state, key)?;
+            if !gpu_state.blocks[first as usize].is_holder(self.slot) {
+                return Err(DeviceError::StaleMemory);
+            }
+            let file = self
+                .exports
+                .hold(key)
+                .map_err(|_| DeviceError::NoDescriptor)?;
+            memory::export(gpu_state, first);
+            Ok(file)
+        })
+    }
+
+    /// The memory a descriptor of [`Machine::mem_export`] keeps alive.
+    pub fn mem_named(&self, fd: BorrowedFd) -> Result<MemoryKey, DeviceError> {
+        let named = self.exports.named(fd).ok_or(DeviceError::StaleMemory)?;
+        let (gpu, first) = (self.gpu(named.0)?, named.1);
+        self.with(Some(gpu), |state, _| {
+            let gpu_state = &state.gpus[gpu];
+            let key = memory::key(gpu_state, gpu, first);
+            memory::held(gpu_state, key).map(|_| key)
+        })
+    }
+
+    /// Hands over to be wiped what was held by descriptors alone and is by none any more; returns
+    /// whether there was any.
+    pub(super) fn end_exports(&self, state: &mut State) -> bool {
+        let mut any = false;
+        for (gpu, gpu_state) in state.gpus.iter_mut().enumerate() {
+            for first in memory::orphans(gpu_state) {
+                if !self.exports.is_held(gpu, first) {
+                    memory::hand_over(gpu_state, first, self.slot);
+                    any = true;
+                }
+            }
+        }
+        any
     }
 
     /// A GPU's total, used and free memory; what is being wiped counts as used.

@@ -179,6 +179,46 @@ scenarios! {
         assert_eq!(get(address + 100, 7), b"partner");
     }
 
+    a_descriptor_holds_memory("mem=256MiB,context=32MiB") {
+        context_on(0);
+        let all = free_bytes();
+        let (mut handle, mut again, mut address, mut fd) = (0, 0, 0, -1);
+        ok!(cuMemCreate(&mut handle, 100 * MIB, &on_device(0), 0));
+        ok!(cuMemExportToShareableHandle((&raw mut fd).cast(), handle, 1, 0));
+        ok!(cuMemRelease(handle));
+        // A copy of the descriptor is as good as the descriptor.
+        // SAFETY: descriptors of this test alone.
+        let copy = unsafe { libc::dup(fd) };
+        // SAFETY: as above.
+        assert_eq!(unsafe { libc::close(fd) }, 0);
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        assert_eq!(all - free_bytes(), 100 * MIB);
+        refused!(ERROR_OUT_OF_MEMORY, cuMemAlloc_v2(&mut address, 130 * MIB));
+        let shared = copy as usize as *mut c_void;
+        ok!(cuMemImportFromShareableHandle(&mut again, shared, 1));
+        ok!(cuMemAddressReserve(&mut address, 100 * MIB, 0, 0, 0));
+        ok!(cuMemMap(address, 100 * MIB, 0, again, 0));
+        ok!(cuMemSetAccess(address, 100 * MIB, &open_to(0), 1));
+        put(address, b"kept");
+        ok!(cuMemUnmap(address, 100 * MIB));
+        ok!(cuMemRelease(again));
+        assert_eq!(all - free_bytes(), 100 * MIB);
+        // SAFETY: as above.
+        assert_eq!(unsafe { libc::close(copy) }, 0);
+        refused!(ERROR_INVALID_VALUE, cuMemImportFromShareableHandle(&mut again, shared, 1));
+        // Whoever needs the memory finds it at once, and wiped.
+        let pointer = alloc(all);
+        assert_eq!(get(pointer, 4), [0; 4]);
+        ok!(cuMemFree_v2(pointer));
+        // A descriptor closed first leaves nothing to wait for.
+        ok!(cuMemCreate(&mut handle, 100 * MIB, &on_device(0), 0));
+        ok!(cuMemExportToShareableHandle((&raw mut fd).cast(), handle, 1, 0));
+        // SAFETY: as above.
+        assert_eq!(unsafe { libc::close(fd) }, 0);
+        ok!(cuMemRelease(handle));
+        assert_eq!(free_bytes(), all);
+    }
+
     a_killed_process_leaves_nothing("mem=256MiB,context=32MiB") {
         if let Some(fds) = given() {
             context_on(0);

@@ -1,0 +1,87 @@
+//! Memory kept alive by a file descriptor, wherever that travels.
+//!
+//! An exported block is held by every descriptor made of it: in this process, in flight over a
+//! socket, in another container. The kernel alone knows when the last copy of one is closed, so it
+//! is asked: a descriptor is one of the file `exports`, opened for it alone, with a shared lock of
+//! that opening (F_OFD_SETLK) on the block's byte. Its file position is the same byte: that is how
+//! a receiver knows which memory it was given.
+
+#![allow(unsafe_code)]
+
+use crate::limits::MAX_PAGES;
+use crate::types::MemoryKey;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Seek, SeekFrom};
+use std::mem::ManuallyDrop;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, RawFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// The file `exports`.
+pub(crate) struct Exports {
+    path: PathBuf,
+    file: File,
+}
+
+/// The byte that stands for a block.
+fn byte(gpu: usize, block: u32) -> u64 {
+    gpu as u64 * MAX_PAGES as u64 + u64::from(block)
+}
+
+impl Exports {
+    pub(crate) fn open(path: &Path) -> io::Result<Self> {
+        Ok(Self {
+            file: open(path)?,
+            path: path.into(),
+        })
+    }
+
+    /// A descriptor that holds the block.
+    pub(crate) fn hold(&self, key: MemoryKey) -> io::Result<File> {
+        let mut file = open(&self.path)?;
+        let at = byte(usize::from(key.gpu), key.block);
+        ask(file.as_raw_fd(), libc::F_OFD_SETLK, libc::F_RDLCK, at)?;
+        file.seek(SeekFrom::Start(at))?;
+        Ok(file)
+    }
+
+    /// Whether any descriptor holds the block. Where that cannot be asked, it is taken to.
+    pub(crate) fn is_held(&self, gpu: usize, block: u32) -> bool {
+        let fd = self.file.as_raw_fd();
+        let found = ask(fd, libc::F_OFD_GETLK, libc::F_WRLCK, byte(gpu, block));
+        found.map_or(true, |kind| kind != libc::F_UNLCK as libc::c_short)
+    }
+
+    /// GPU and block of a descriptor, if it is one of [`Exports::hold`].
+    pub(crate) fn named(&self, fd: BorrowedFd) -> Option<(usize, u32)> {
+        // SAFETY: open for the time of the borrow; `ManuallyDrop` keeps it the caller's. A copy
+        // would have to be closed, which could cost this process its locks (see `alive`).
+        let theirs = ManuallyDrop::new(unsafe { File::from_raw_fd(fd.as_raw_fd()) });
+        let (ours, facts) = (self.file.metadata().ok()?, theirs.metadata().ok()?);
+        if (ours.dev(), ours.ino()) != (facts.dev(), facts.ino()) {
+            return None;
+        }
+        let at = (&*theirs).stream_position().ok()?;
+        let (gpu, block) = (at / MAX_PAGES as u64, at % MAX_PAGES as u64);
+        Some((usize::try_from(gpu).ok()?, u32::try_from(block).ok()?))
+    }
+}
+
+fn open(path: &Path) -> io::Result<File> {
+    OpenOptions::new().read(true).write(true).open(path)
+}
+
+/// Sets or asks about one byte's lock; gives the kind of lock the kernel answers.
+fn ask(fd: RawFd, command: i32, kind: i32, at: u64) -> io::Result<libc::c_short> {
+    // SAFETY: flock is plain numbers, for which zero is a value.
+    let mut lock: libc::flock = unsafe { std::mem::zeroed() };
+    lock.l_type = kind as libc::c_short;
+    lock.l_whence = libc::SEEK_SET as libc::c_short;
+    lock.l_start = at as libc::off_t;
+    lock.l_len = 1;
+    // SAFETY: a valid flock structure, and a descriptor open for the time of the call.
+    if unsafe { libc::fcntl(fd, command, &mut lock) } == 0 {
+        return Ok(lock.l_type);
+    }
+    Err(io::Error::last_os_error())
+}
