@@ -7,10 +7,12 @@ use gpuslice_wire::ids::ContainerId;
 use gpuslice_wire::limits::FRAME_BYTES_MAX;
 use gpuslice_wire::snapshot::Snapshot;
 use nix::errno::Errno;
+use nix::fcntl::{OFlag, open};
 use nix::sys::socket::{
     AddressFamily, MsgFlags, SockFlag, SockType, UnixAddr, connect, recv, send, setsockopt, socket,
     sockopt::ReceiveTimeout,
 };
+use nix::sys::stat::Mode;
 use nix::sys::time::{TimeVal, TimeValLike};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -47,8 +49,12 @@ impl Admin {
         let path = runtime_dir.join("admin.sock");
         let flags = SockFlag::SOCK_CLOEXEC;
         let socket = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None)?;
-        let address = UnixAddr::new(&path).with_context(|| format!("{}", path.display()))?;
-        connect(socket.as_raw_fd(), &address)
+        // A socket's address holds 107 bytes; through a descriptor of its directory it is short.
+        let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        let dir = open(runtime_dir, flags, Mode::empty());
+        let dir = dir.map_err(|errno| anyhow!(unreachable(&path, errno)))?;
+        let short = format!("/proc/self/fd/{}/admin.sock", dir.as_raw_fd());
+        connect(socket.as_raw_fd(), &UnixAddr::new(short.as_str())?)
             .map_err(|errno| anyhow!(unreachable(&path, errno)))?;
         setsockopt(&socket, ReceiveTimeout, &TimeVal::seconds(ANSWER_SECONDS))?;
         Ok(Admin { socket, path })

@@ -6,7 +6,7 @@
 //! program can drop; the fallback, and named as such.
 
 use crate::mount_point::MountPoint;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use gpuslice_wire::admin::Answer;
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
@@ -17,6 +17,12 @@ use std::process::Command;
 
 /// Where the shim looks for its socket and the real driver.
 const TENANT_DIR: &str = "/run/gpuslice";
+/// A name of the shim in a slice's own directory, for installations in paths that LD_PRELOAD cannot hold.
+const PRELOADED: &str = "libgpuslice.so";
+/// Longest path of a socket, bytes.
+const SOCKET_BYTES_MAX: usize = 107;
+/// What to do about a directory that the preload door cannot use.
+const ELSEWHERE: &str = "use another TMPDIR for a private daemon, another --runtime-dir of gpusliced, or --door replace";
 
 /// A way in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -113,7 +119,6 @@ pub fn open(command: &mut Command, paths: &Paths, door: Door) -> Result<(&'stati
 /// What a door made and takes away again when dropped.
 pub struct Kept {
     _mount_point: Option<MountPoint>,
-    _links: Option<tempfile::TempDir>,
 }
 
 fn replacement(command: &mut Command, paths: &Paths) -> Result<(&'static str, Kept)> {
@@ -133,7 +138,7 @@ fn replacement(command: &mut Command, paths: &Paths) -> Result<(&'static str, Ke
         binds.push((nvml.clone(), tenant.join("driver/libnvidia-ml.so.1")));
         binds.push((paths.twin.clone(), nvml));
     }
-    library_path(command, paths.driver_dir());
+    library_path(command, paths.driver_dir())?;
     // SAFETY: the closure only makes system calls on data prepared before the fork.
     unsafe {
         command.pre_exec(move || {
@@ -145,7 +150,6 @@ fn replacement(command: &mut Command, paths: &Paths) -> Result<(&'static str, Ke
         "replacement (private mount namespace)",
         Kept {
             _mount_point: Some(mount_point),
-            _links: None,
         },
     ))
 }
@@ -174,9 +178,12 @@ fn bind(from: &Path, to: &Path) -> io::Result<()> {
 }
 
 fn preload(command: &mut Command, paths: &Paths) -> Result<(&'static str, Kept)> {
-    // Names the loader is asked for, leading to the shim also for those who ignore SONAMEs.
-    let links = tempfile::Builder::new().prefix("gpuslice-lib-").tempdir()?;
+    // Names the loader is asked for, leading to the shim also for those who ignore SONAMEs. They
+    // are removed with the slice.
+    let links = paths.dir.join("lib");
+    std::fs::create_dir(&links).with_context(|| links.display().to_string())?;
     let mut names = vec![
+        (PRELOADED, &paths.preload),
         ("libcuda.so", &paths.preload),
         ("libcuda.so.1", &paths.preload),
     ];
@@ -184,29 +191,55 @@ fn preload(command: &mut Command, paths: &Paths) -> Result<(&'static str, Kept)>
         names.push(("libnvidia-ml.so.1", &paths.twin));
     }
     for (name, target) in names {
-        std::os::unix::fs::symlink(target, links.path().join(name))?;
+        std::os::unix::fs::symlink(target, links.join(name))?;
     }
-    library_path(command, paths.driver_dir());
-    library_path(command, links.path());
-    let mut preload = paths.preload.clone().into_os_string();
+    library_path(command, paths.driver_dir())?;
+    library_path(command, &links)?;
+    let mut preload = match holds(&paths.preload, b" :") {
+        false => paths.preload.clone(),
+        true => links.join(PRELOADED),
+    }
+    .into_os_string();
+    if holds(Path::new(&preload), b" :") {
+        bail!(
+            "{}: LD_PRELOAD holds no path with spaces or colons; {ELSEWHERE}",
+            links.display()
+        );
+    }
+    let socket = paths.dir.join("tenant.sock");
+    if socket.as_os_str().len() > SOCKET_BYTES_MAX {
+        bail!("{}: too long for a socket; {ELSEWHERE}", socket.display());
+    }
     if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|text| !text.is_empty()) {
         preload.push(":");
         preload.push(others);
     }
     command.env("LD_PRELOAD", preload);
-    command.env("GPUSLICE_SOCKET", paths.dir.join("tenant.sock"));
+    command.env("GPUSLICE_SOCKET", socket);
     command.env("GPUSLICE_DRIVER_DIR", paths.driver_dir());
     Ok((
         "preload (a program that drops LD_PRELOAD escapes it)",
-        Kept {
-            _mount_point: None,
-            _links: Some(links),
-        },
+        Kept { _mount_point: None },
     ))
 }
 
+/// Whether a path has one of these characters, at which a list of paths is split.
+fn holds(path: &Path, separators: &[u8]) -> bool {
+    let bytes = path.as_os_str().as_encoded_bytes();
+    bytes.iter().any(|byte| separators.contains(byte))
+}
+
 /// Puts `dir` in front of the command's LD_LIBRARY_PATH.
-fn library_path(command: &mut Command, dir: &Path) {
+///
+/// # Errors
+/// The loader would split it: what it then finds instead might be a driver without the shim.
+fn library_path(command: &mut Command, dir: &Path) -> Result<()> {
+    if holds(dir, b":;") {
+        bail!(
+            "{}: the loader searches no path with colons or semicolons; give it another name",
+            dir.display()
+        );
+    }
     let own = command
         .get_envs()
         .find(|(key, _)| *key == "LD_LIBRARY_PATH");
@@ -220,4 +253,5 @@ fn library_path(command: &mut Command, dir: &Path) {
         path.push(before);
     }
     command.env("LD_LIBRARY_PATH", path);
+    Ok(())
 }

@@ -4,13 +4,16 @@
 //! admin socket, in the words of `gpuslice-wire`.
 
 mod admin;
+mod child;
 mod demo;
 mod door;
 #[path = "../layout.rs"]
 mod layout;
 mod mount_point;
 mod node;
+mod out;
 mod ps;
+mod rm;
 mod run;
 mod sim;
 mod slice;
@@ -35,6 +38,8 @@ enum Command {
     Run(run::Options),
     /// Show the slices of this node
     Ps(ps::Options),
+    /// End slices that nobody ended, as of a container that crashed
+    Rm(rm::Options),
     /// Three tenants with weights 1:2:4 on one GPU, with a verdict
     Demo(demo::Options),
     /// Create, describe or remove a simulated GPU
@@ -45,11 +50,12 @@ fn main() -> std::process::ExitCode {
     let result = match Cli::parse().command {
         Command::Run(options) => run::main(&options),
         Command::Ps(options) => ps::main(&options),
+        Command::Rm(options) => rm::main(&options),
         Command::Demo(options) => demo::main(&options),
         Command::Sim(options) => sim::main(&options),
     };
     result.unwrap_or_else(|error| {
-        eprintln!("gpuslice: {error:#}");
+        out::note(&format!("{error:#}"));
         std::process::ExitCode::FAILURE
     })
 }

@@ -3,6 +3,11 @@
 use crate::admin::Admin;
 use crate::layout;
 use anyhow::{Context, Result, bail};
+use nix::errno::Errno;
+use nix::sys::signal::Signal;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -56,6 +61,8 @@ pub struct PrivateDaemon {
     child: Child,
     /// Its runtime directory, removed at the end.
     pub dir: tempfile::TempDir,
+    /// What it says; without a name, so that it is gone with the last of us.
+    log: File,
 }
 
 impl PrivateDaemon {
@@ -65,8 +72,8 @@ impl PrivateDaemon {
     /// # Errors
     /// It ended or stays silent; what it wrote is in the error.
     pub fn start(driver: &Path, device: Option<&Path>) -> Result<PrivateDaemon> {
-        let dir = tempfile::Builder::new().prefix("gpuslice-").tempdir()?;
-        let log = dir.path().join("log");
+        let dir = temporary("gpuslice-")?;
+        let log = tempfile::tempfile()?;
         let mut command = Command::new(part("gpusliced")?);
         command
             .arg("--runtime-dir")
@@ -76,18 +83,22 @@ impl PrivateDaemon {
         command
             .arg("--ephemeral")
             .stdin(Stdio::null())
-            .stdout(Stdio::null());
-        command.stderr(std::fs::File::create(&log)?);
+            .stdout(Stdio::null())
+            .stderr(log.try_clone()?);
         if let Some(device) = device {
             command.env("GPUSLICE_SIM_DEVICE", device);
+            command.arg("--remove").arg(device);
         }
+        // What a person types at the terminal is for the command, not for its daemon.
+        command.process_group(0);
+        end_with_us(&mut command);
         let child = command.spawn().context("starting gpusliced")?;
-        let mut daemon = PrivateDaemon { child, dir };
+        let mut daemon = PrivateDaemon { child, dir, log };
         let until = Instant::now() + START;
         while Admin::connect(daemon.dir.path()).is_err() {
             let ended = daemon.child.try_wait()?;
             if ended.is_some() || Instant::now() > until {
-                let said = std::fs::read_to_string(&log).unwrap_or_default();
+                let said = read_from_start(&daemon.log);
                 bail!("the private gpusliced did not start: {}", said.trim());
             }
             std::thread::sleep(Duration::from_millis(5));
@@ -97,15 +108,49 @@ impl PrivateDaemon {
 
     /// What the daemon wrote to its log.
     pub fn log(&self) -> String {
-        std::fs::read_to_string(self.dir.path().join("log")).unwrap_or_default()
+        read_from_start(&self.log)
     }
+}
+
+fn read_from_start(file: &File) -> String {
+    let (mut said, mut place) = (Vec::new(), [0; 4096]);
+    while let Ok(read @ 1..) = file.read_at(&mut place, said.len() as u64) {
+        said.extend_from_slice(&place[..read]);
+    }
+    String::from_utf8_lossy(&said).into_owned()
+}
+
+/// The kernel asks a private daemon to end when we are gone, even killed; it then removes what is
+/// ours too.
+fn end_with_us(command: &mut Command) {
+    let us = nix::unistd::getpid();
+    // SAFETY: only system calls between fork and exec.
+    unsafe {
+        command.pre_exec(move || {
+            nix::sys::prctl::set_pdeathsig(Signal::SIGTERM)?;
+            // Gone before the kernel was told.
+            match nix::unistd::getppid() == us {
+                true => Ok(()),
+                false => Err(Errno::ESRCH.into()),
+            }
+        });
+    }
+}
+
+/// A directory of one's own, gone when dropped.
+///
+/// # Errors
+/// There is no place for temporary files.
+pub fn temporary(prefix: &str) -> Result<tempfile::TempDir> {
+    let made = tempfile::Builder::new().prefix(prefix).tempdir();
+    made.context("a temporary directory; set TMPDIR to a directory that can be written")
 }
 
 impl Drop for PrivateDaemon {
     fn drop(&mut self) {
         let pid = nix::unistd::Pid::from_raw(self.child.id().cast_signed());
         // SIGTERM lets it remove its sockets; a daemon that does not end is killed.
-        let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM);
+        let _ = nix::sys::signal::kill(pid, Signal::SIGTERM);
         let until = Instant::now() + Duration::from_secs(2);
         while Instant::now() < until {
             if matches!(self.child.try_wait(), Ok(Some(_)) | Err(_)) {

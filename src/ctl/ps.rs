@@ -2,6 +2,7 @@
 
 use crate::admin::Admin;
 use crate::node;
+use crate::out;
 use crate::table::{self, View};
 use anyhow::Result;
 use std::path::PathBuf;
@@ -17,7 +18,7 @@ pub struct Options {
     /// One JSON object: counters since admission, sizes in bytes, times in ns
     #[arg(long)]
     json: bool,
-    /// Runtime directory of the daemon to ask
+    /// Runtime directory of the daemon to ask [default: /run/gpuslice as root]
     #[arg(long, value_name = "DIR")]
     runtime_dir: Option<PathBuf>,
 }
@@ -28,16 +29,16 @@ pub fn main(options: &Options) -> Result<ExitCode> {
     let admin = Admin::connect(&node::runtime_dir(options.runtime_dir.as_deref()))?;
     let first = View::of(admin.list()?);
     if options.json {
-        println!("{}", table::json(&first));
+        out::line(&table::json(&first).to_string())?;
         return Ok(ExitCode::SUCCESS);
     }
     std::thread::sleep(SAMPLE);
     let now = View::of(admin.list()?);
     for line in table::lines(&first, &now) {
-        println!("{line}");
+        out::line(&line)?;
     }
     if now.rows.is_empty() {
-        println!("no slices on this node; try: gpuslice run --memory 1GiB -- COMMAND");
+        out::line("no slices on this node; try: gpuslice run --memory 1GiB -- COMMAND")?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -1,21 +1,17 @@
 //! `gpuslice run`: a command in a slice, without a container runtime.
 
 use crate::admin::Admin;
+use crate::child;
 use crate::door::{self, Door, Paths};
 use crate::node::{self, PrivateDaemon};
+use crate::out;
 use crate::slice::SliceOptions;
 use crate::table::View;
 use anyhow::{Context, Result, bail};
 use gpuslice_wire::ids::ContainerId;
-use nix::errno::Errno;
-use nix::sys::signal::{SigHandler, Signal, signal};
-use nix::sys::wait::{Id, WaitPidFlag, waitid};
-use nix::unistd::Pid;
 use std::ffi::OsString;
-use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
-use std::sync::atomic::{AtomicI32, Ordering};
 
 /// Options of `gpuslice run`.
 #[derive(clap::Args)]
@@ -25,7 +21,7 @@ pub struct Options {
     /// Directory with the libcuda.so.1 and libnvidia-ml.so.1 to use [default: the system's, else the simulated GPU's]
     #[arg(long, value_name = "DIR", conflicts_with = "runtime_dir")]
     driver_dir: Option<PathBuf>,
-    /// Runtime directory of the daemon to ask
+    /// Runtime directory of the daemon to ask [default: this user's, else a private daemon]
     #[arg(long, value_name = "DIR")]
     runtime_dir: Option<PathBuf>,
     /// Way in for the shim
@@ -99,7 +95,7 @@ struct Admitted<'a> {
 impl Drop for Admitted<'_> {
     fn drop(&mut self) {
         if let Err(error) = self.admin.dismiss(self.container) {
-            eprintln!("gpuslice: ending slice {}: {error:#}", self.container);
+            out::note(&format!("ending slice {}: {error:#}", self.container));
         }
     }
 }
@@ -109,12 +105,16 @@ impl Drop for Admitted<'_> {
 /// # Errors
 /// The slice was refused, or the command could not be started.
 pub fn main(options: &Options) -> Result<ExitCode> {
-    let id = format!("run-{}", std::process::id());
+    child::catch_signals()?;
+    let id = unique_id()?;
     let admit = options.slice.admit(&id)?;
     let host = Host::find(
         options.runtime_dir.as_deref(),
         options.driver_dir.as_deref(),
     )?;
+    if let Some(code) = child::interrupted() {
+        return Ok(code);
+    }
     let answer = host.admin.ask(&admit).context("no slice")?;
     let _slice = Admitted {
         admin: &host.admin,
@@ -131,12 +131,12 @@ pub fn main(options: &Options) -> Result<ExitCode> {
     command.env("CUDA_VISIBLE_DEVICES", visible(&host.admin, &id)?);
     let (door, _kept) = door::open(&mut command, &paths, options.door)?;
     if !options.quiet {
-        eprintln!(
-            "gpuslice: {} on {}; door: {door}; {}",
+        out::note(&format!(
+            "{} on {}; door: {door}; {}",
             options.slice.memory, options.slice.gpus, host.words
-        );
+        ));
     }
-    status(&mut command).with_context(|| program.to_string_lossy().into_owned())
+    child::status(&mut command).with_context(|| program.to_string_lossy().into_owned())
 }
 
 /// The slice's GPUs, for CUDA to number from 0; the node's others are none of the command's business.
@@ -149,55 +149,9 @@ fn visible(admin: &Admin, container: &str) -> Result<String> {
         .join(","))
 }
 
-/// The command's process, for the handler below.
-static CHILD: AtomicI32 = AtomicI32::new(0);
-
-/// Hands a request to end on to the command; we end after it, and clean up.
-extern "C" fn pass_on(signal: libc::c_int) {
-    let child = CHILD.load(Ordering::Relaxed);
-    if child > 0 {
-        // SAFETY: kill is async-signal-safe; the child is not reaped before `CHILD` is cleared.
-        unsafe { libc::kill(child, signal) };
-    }
-}
-
-/// Waits for the command. Signals a person sends from the terminal reach the command by
-/// themselves, others are passed on; we stay until it has ended. If we are killed, so is the command.
-fn status(command: &mut Command) -> Result<ExitCode> {
-    let ours = [
-        Signal::SIGINT,
-        Signal::SIGQUIT,
-        Signal::SIGTERM,
-        Signal::SIGHUP,
-    ];
-    // SAFETY: only asynchronous-signal-safe calls between fork and exec.
-    unsafe {
-        command.pre_exec(move || {
-            for number in ours {
-                signal(number, SigHandler::SigDfl)?;
-            }
-            Ok(nix::sys::prctl::set_pdeathsig(Signal::SIGTERM)?)
-        });
-    }
-    for (number, from_terminal) in ours.into_iter().zip([true, true, false, false]) {
-        let handler = if from_terminal {
-            SigHandler::SigIgn
-        } else {
-            SigHandler::Handler(pass_on)
-        };
-        // SAFETY: the handler only loads an atomic and calls kill.
-        unsafe { signal(number, handler) }?;
-    }
-    let mut child = command.spawn()?;
-    let pid = child.id().cast_signed();
-    CHILD.store(pid, Ordering::Relaxed);
-    // Not reaped before the handler has forgotten it: until then nobody else can have its number.
-    let ended = WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT;
-    while waitid(Id::Pid(Pid::from_raw(pid)), ended) == Err(Errno::EINTR) {}
-    CHILD.store(0, Ordering::Relaxed);
-    let status = child.wait()?;
-    let code = status
-        .code()
-        .unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
-    Ok(ExitCode::from(u8::try_from(code).unwrap_or(1)))
+/// An id that no other command has, nor had: a killed one's slice may still be there.
+fn unique_id() -> Result<String> {
+    let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_BOOTTIME)?;
+    let ms = now.tv_sec() * 1000 + now.tv_nsec() / 1_000_000;
+    Ok(format!("run-{}-{ms:x}", std::process::id()))
 }

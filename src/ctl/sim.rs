@@ -1,5 +1,6 @@
 //! `gpuslice sim`: the simulated GPU, documented, created and removed.
 
+use crate::out;
 use anyhow::{Context, Result};
 use clap::Subcommand;
 use gpuslice_sim_device as device;
@@ -40,10 +41,10 @@ pub fn main(options: &Options) -> Result<ExitCode> {
         Action::Create { dir, config } => {
             let config = device::Config::parse(config).context("--config")?;
             device::create(dir, &config)?;
-            println!("GPUSLICE_SIM_DEVICE={}", dir.display());
+            out::line(&format!("GPUSLICE_SIM_DEVICE={}", dir.display()))?;
         }
         Action::Remove { dir } => device::destroy(dir)?,
-        Action::Libraries => println!("{}", crate::node::part("sim")?.display()),
+        Action::Libraries => out::line(&crate::node::part("sim")?.display().to_string())?,
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -56,8 +57,9 @@ pub fn private_device() -> Result<tempfile::TempDir> {
     let config = std::env::var("GPUSLICE_SIM").unwrap_or_default();
     let config = device::Config::parse(&config).context("GPUSLICE_SIM")?;
     let dir = tempfile::Builder::new()
-        .prefix("gpuslice-sim-")
-        .tempdir_in("/dev/shm")?;
+        .prefix(&format!("gpuslice-sim-{}-", std::process::id()))
+        .tempdir_in("/dev/shm")
+        .context("a simulated GPU in /dev/shm")?;
     device::create(dir.path(), &config)?;
     Ok(dir)
 }

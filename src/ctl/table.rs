@@ -224,10 +224,11 @@ pub fn json(view: &View) -> Value {
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use super::*;
 
-    fn slice(name: &str, weight: u32, share: Option<u32>, wanting: bool, gpu_ns: u64) -> Row {
+    /// A slice that has been refused three times.
+    pub fn slice(name: &str, weight: u32, share: Option<u32>, wanting: bool, gpu_ns: u64) -> Row {
         Row {
             container: name.into(),
             name: name.into(),

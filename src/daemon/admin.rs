@@ -165,8 +165,8 @@ impl Daemon {
         }
         if dir.join("record").exists() {
             let text = format!(
-                "{}: a record that could not be taken up; the daemon's log says why; dismiss the \
-                 container to delete it",
+                "{}: a record that could not be taken up; the daemon's log says why; delete it \
+                 with gpuslice rm {container}",
                 dir.display()
             );
             return Err((Denial::Host, text));

@@ -184,7 +184,7 @@ impl Daemon {
                 _ => None,
             };
             if let Some(why) = failed {
-                tracing::error!(%container, why, "slice not taken up again; its record is kept");
+                tracing::error!(%container, why, "slice not taken up again; its record is kept until gpuslice rm {container}");
             }
             self.perform(action);
         }

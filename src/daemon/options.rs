@@ -15,11 +15,11 @@ pub struct Options {
     #[arg(long, value_name = "FILE", exclusive = true)]
     pub check: Option<PathBuf>,
 
-    /// Directory of the sockets and records [default: /run/gpuslice as root]
+    /// Directory of the sockets and records [default: /run/gpuslice as root, else $XDG_RUNTIME_DIR/gpuslice or /tmp/gpuslice-UID]
     #[arg(long, value_name = "DIR")]
     pub runtime_dir: Option<PathBuf>,
 
-    /// Directory with the libcuda.so.1 and libnvidia-ml.so.1 to use
+    /// Directory with the libcuda.so.1 and libnvidia-ml.so.1 to use [default: the system's, else the simulated GPU's]
     #[arg(long, value_name = "DIR")]
     pub driver_dir: Option<PathBuf>,
 
@@ -27,9 +27,13 @@ pub struct Options {
     #[arg(long, value_name = "LIBRARY", exclusive = true, hide = true)]
     pub probe_cuda: Option<PathBuf>,
 
-    /// Leave nothing behind at the end: all slices end with the daemon
+    /// Leave nothing behind at the end: all slices end with the daemon (without it, they outlive it)
     #[arg(long)]
     pub ephemeral: bool,
+
+    /// Remove this directory too at the end, with --ephemeral; what a private daemon is given
+    #[arg(long, value_name = "DIR", requires = "ephemeral", hide = true)]
+    pub remove: Vec<PathBuf>,
 
     /// Log what containers and processes do, not only what goes wrong
     #[arg(long, short)]

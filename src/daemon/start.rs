@@ -82,9 +82,9 @@ fn complain(line: &str) {
 fn serve(options: &Options) -> Result<(), Failure> {
     log_to_stderr(options.verbose);
     abort_on_panic();
-    let config = Config::load(options.config.as_deref())?;
     // Blocked before anything is made, so that whatever is made is also removed.
     let signals = end_signals()?;
+    let config = Config::load(options.config.as_deref())?;
     prctl::set_timerslack(1)?;
     let fds = raise_descriptor_limit()?;
     if config.allow_cgpu_disable {
@@ -106,7 +106,7 @@ fn serve(options: &Options) -> Result<(), Failure> {
         match found {
             Found::Record(record) => daemon.restore(&record),
             Found::Unreadable(path, why) => {
-                tracing::error!(path = %path.display(), why, "record not used; it is kept");
+                tracing::error!(path = %path.display(), why, "record not used; it is kept until gpuslice rm of its container");
             }
         }
     }
@@ -122,6 +122,10 @@ fn serve(options: &Options) -> Result<(), Failure> {
     let served = daemon.serve();
     let _ = sd_notify::notify(true, &[sd_notify::NotifyState::Stopping]);
     daemon.close(options.ephemeral);
+    for dir in &options.remove {
+        // Gone already if whoever gave it is still there to remove it.
+        let _ = std::fs::remove_dir_all(dir);
+    }
     Ok(served?)
 }
 

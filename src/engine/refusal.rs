@@ -113,7 +113,8 @@ impl fmt::Display for Refusal {
         match *self {
             Refusal::Exists(id) => write!(
                 f,
-                "container {id} has a slice already; dismiss it first, or choose another id"
+                "container {id} has a slice already; end it with gpuslice rm {id} if the container is \
+                 gone, or choose another id"
             ),
             Refusal::NoGpu => f.write_str(
                 "this node has no GPU the daemon could find; check that nvidia-smi lists one, \
@@ -123,7 +124,7 @@ impl fmt::Display for Refusal {
             Refusal::GpuTwice(gpu) => write!(f, "GPU {} is named twice; name it once", gpu.0),
             Refusal::GpuGone(uuid) => write!(
                 f,
-                "GPU {uuid} of this slice is not on the node any more; dismiss the slice and \
+                "GPU {uuid} of this slice is not on the node any more; end the slice and \
                  start the container again"
             ),
             Refusal::Shares { gpu, share, left } => {

@@ -179,7 +179,8 @@ fn other_denials_say_who_what_and_what_to_do() {
         (
             ask("a", "0", GIB),
             Denial::Exists,
-            "container a has a slice already; dismiss it first, or choose another id",
+            "container a has a slice already; end it with gpuslice rm a if the container is gone, or \
+             choose another id",
         ),
         (
             share("x", 31),

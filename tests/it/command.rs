@@ -9,6 +9,8 @@ use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
+mod misuse;
+
 /// The doors that can be tried here.
 fn doors() -> Vec<&'static str> {
     if is_root() {

@@ -12,6 +12,7 @@ mod verdict;
 
 use crate::admin::Admin;
 use crate::node::{self, PrivateDaemon};
+use crate::out;
 use crate::table::{self, View};
 use anyhow::{Context, Result, bail};
 use std::io::{IsTerminal, Write};
@@ -65,9 +66,9 @@ pub fn main(options: &Options) -> Result<ExitCode> {
     let verdict = play(&mut stage, options)?;
     drop(stage);
     if options.json {
-        println!("{}", verdict.json());
+        out::line(&verdict.json().to_string())?;
     } else {
-        verdict.lines().iter().for_each(|line| println!("{line}"));
+        out::line(&verdict.lines().join("\n"))?;
     }
     Ok(if verdict.pass() {
         ExitCode::SUCCESS
@@ -117,13 +118,11 @@ fn set_up(options: &Options, runtime: Option<&str>) -> Result<Stage> {
         let how = runtime.map_or("plain processes".to_owned(), |name| {
             format!("containers under {name}")
         });
-        println!("{what} ({}); tenants are {how}", driver.display());
+        out::line(&format!("{what} ({}); tenants are {how}", driver.display()))?;
     }
     let daemon = PrivateDaemon::start(&driver, device.as_ref().map(|dir| dir.path()))?;
     let admin = Admin::connect(daemon.dir.path())?;
-    let work = tempfile::Builder::new()
-        .prefix("gpuslice-demo-")
-        .tempdir()?;
+    let work = node::temporary("gpuslice-demo-")?;
     let memory = View::of(admin.list()?)
         .gpus
         .first()

@@ -4,6 +4,7 @@ use super::{bundle, rootfs};
 use crate::admin::Admin;
 use crate::door::{self, Door, Kept, Paths};
 use crate::node;
+use crate::out;
 use crate::slice::{Priority, SliceOptions};
 use anyhow::{Context, Result, bail};
 use gpuslice_wire::units::{Bytes, MIB, Weight};
@@ -213,7 +214,7 @@ impl Drop for Tenant {
                 .stderr(Stdio::null())
                 .status();
             if let Err(error) = delete {
-                eprintln!("gpuslice: {runtime} delete {}: {error}", self.plan.name);
+                out::note(&format!("{runtime} delete {}: {error}", self.plan.name));
             }
         }
         // Gone already, or a process of ours that has nothing to save.

@@ -1,0 +1,100 @@
+//! The command of `gpuslice run`: started, kept company until its end, and what signals mean.
+//!
+//! Whoever ends us must not leave a slice behind, so requests to end are caught from the start:
+//! before the command runs they are remembered and it never starts; afterwards it gets them, and we
+//! end after it. What a person types at the terminal reaches the command by itself. If we are
+//! killed, the kernel asks the command to end.
+
+use anyhow::Result;
+use nix::errno::Errno;
+use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction, signal};
+use nix::sys::wait::{Id, WaitPidFlag, waitid};
+use nix::unistd::Pid;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Command, ExitCode};
+use std::sync::atomic::{AtomicI32, Ordering};
+
+const OURS: [Signal; 4] = [
+    Signal::SIGINT,
+    Signal::SIGQUIT,
+    Signal::SIGTERM,
+    Signal::SIGHUP,
+];
+
+/// The command's process while it runs.
+static CHILD: AtomicI32 = AtomicI32::new(0);
+/// The signal that asked for the end before there was a command.
+static EARLY: AtomicI32 = AtomicI32::new(0);
+
+extern "C" fn on_signal(number: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
+    // SAFETY: the kernel gives a handler of this form a valid siginfo.
+    let typed = unsafe { (*info).si_code } == libc::SI_KERNEL;
+    let from_terminal = typed && matches!(number, libc::SIGINT | libc::SIGQUIT);
+    match CHILD.load(Ordering::SeqCst) {
+        0 => EARLY.store(number, Ordering::SeqCst),
+        _ if from_terminal => {}
+        // SAFETY: kill is async-signal-safe; the child is not reaped before `CHILD` is cleared.
+        child => drop(unsafe { libc::kill(child, number) }),
+    }
+}
+
+/// Catches requests to end, from now on.
+///
+/// # Errors
+/// What the system says.
+pub fn catch_signals() -> Result<()> {
+    let handler = SigHandler::SigAction(on_signal);
+    let action = SigAction::new(handler, SaFlags::SA_RESTART, SigSet::empty());
+    for number in OURS {
+        // SAFETY: the handler only loads and stores atomics and calls kill.
+        unsafe { sigaction(number, &action) }?;
+    }
+    Ok(())
+}
+
+/// The exit status of one who was asked to end before the command ran.
+pub fn interrupted() -> Option<ExitCode> {
+    match EARLY.load(Ordering::SeqCst) {
+        0 => None,
+        number => Some(code(128 + number)),
+    }
+}
+
+fn code(number: i32) -> ExitCode {
+    ExitCode::from(u8::try_from(number).unwrap_or(1))
+}
+
+/// Runs the command to its end; its exit status is ours, 128 + signal if a signal ended it.
+///
+/// # Errors
+/// It cannot be started.
+pub fn status(command: &mut Command) -> Result<ExitCode> {
+    // SAFETY: only asynchronous-signal-safe calls between fork and exec.
+    unsafe {
+        command.pre_exec(|| {
+            for number in OURS {
+                signal(number, SigHandler::SigDfl)?;
+            }
+            Ok(nix::sys::prctl::set_pdeathsig(Signal::SIGTERM)?)
+        });
+    }
+    if let Some(code) = interrupted() {
+        return Ok(code);
+    }
+    let mut child = command.spawn()?;
+    let pid = Pid::from_raw(child.id().cast_signed());
+    CHILD.store(pid.as_raw(), Ordering::SeqCst);
+    // A request that came while the command was being started.
+    if let Ok(early) = Signal::try_from(EARLY.swap(0, Ordering::SeqCst)) {
+        nix::sys::signal::kill(pid, early)?;
+    }
+    // Not reaped before the handler has forgotten it: until then nobody else can have its number.
+    let ended = WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT;
+    while waitid(Id::Pid(pid), ended) == Err(Errno::EINTR) {}
+    CHILD.store(0, Ordering::SeqCst);
+    let status = child.wait()?;
+    let number = status
+        .code()
+        .unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
+    Ok(code(number))
+}

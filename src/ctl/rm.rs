@@ -1,0 +1,119 @@
+//! `gpuslice rm`: ends slices that nobody ended, as of a container whose runtime died before it could
+//! call the hook, or of a `gpuslice run` that was killed.
+
+use crate::admin::Admin;
+use crate::node;
+use crate::out;
+use crate::table::{Row, View};
+use anyhow::{Context, Result, bail};
+use gpuslice_wire::ids::ContainerId;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// Options of `gpuslice rm`.
+#[derive(clap::Args)]
+pub struct Options {
+    /// Ids, beginnings of ids, or names as `gpuslice ps` shows them
+    #[arg(required = true, value_name = "CONTAINER")]
+    containers: Vec<String>,
+    /// Also of a container whose processes still run; they get no more GPU memory
+    #[arg(long, short)]
+    force: bool,
+    /// Runtime directory of the daemon to ask [default: /run/gpuslice as root]
+    #[arg(long, value_name = "DIR")]
+    runtime_dir: Option<PathBuf>,
+}
+
+/// # Errors
+/// No daemon answers; there is no such slice, or more than one; its processes still run.
+pub fn main(options: &Options) -> Result<ExitCode> {
+    let dir = node::runtime_dir(options.runtime_dir.as_deref());
+    let admin = Admin::connect(&dir)?;
+    for asked in &options.containers {
+        let view = View::of(admin.list()?);
+        let id = find(&view, asked, &dir)?;
+        let rows = view.rows.iter().filter(|row| row.container == id);
+        let processes = rows.map(|row| row.clients).max().unwrap_or(0);
+        if processes > 0 && !options.force {
+            bail!("{id} has {processes} processes on the GPU; end them first, or add --force");
+        }
+        let container = ContainerId::new(&id).context(id.clone())?;
+        admin.ask(&gpuslice_wire::admin::Command::Dismiss { container })?;
+        out::line(&id)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The id of the one slice that `asked` means.
+fn find(view: &View, asked: &str, dir: &Path) -> Result<String> {
+    let is_meant =
+        |row: &&Row| !asked.is_empty() && (row.container.starts_with(asked) || row.name == asked);
+    let mut ids: Vec<_> = view
+        .rows
+        .iter()
+        .filter(is_meant)
+        .map(|row| &row.container)
+        .collect();
+    ids.sort();
+    ids.dedup();
+    // A record that the daemon could not take up is not in its list, but in the way.
+    let on_disk = ContainerId::new(asked).is_ok() && dir.join("c").join(asked).exists();
+    match ids[..] {
+        _ if ids.iter().any(|id| *id == asked) || (ids.is_empty() && on_disk) => Ok(asked.into()),
+        [only] => Ok(only.clone()),
+        [] => bail!("no slice is called {asked:?}; gpuslice ps --json lists names and ids"),
+        _ => {
+            let all: Vec<&str> = ids.iter().map(|id| id.as_str()).collect();
+            bail!(
+                "{asked:?} means {} slices: {}; give one's id",
+                all.len(),
+                all.join(", ")
+            )
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::table::tests;
+
+    fn slice(id: &str) -> Row {
+        tests::slice(id, 1, None, true, 0)
+    }
+
+    #[test]
+    fn a_slice_is_found_by_id_its_beginning_or_its_name() {
+        let mut rows = vec![slice("abc1"), slice("abc2"), slice("web")];
+        rows.push(Row {
+            name: "front".into(),
+            ..slice("web")
+        });
+        let view = View {
+            rows,
+            ..View::default()
+        };
+        let dir = tempfile::tempdir().expect("a directory");
+        std::fs::create_dir_all(dir.path().join("c/lost")).expect("a directory");
+        let found = |asked: &str| find(&view, asked, dir.path()).map_err(|error| error.to_string());
+        for (asked, id) in [
+            ("abc1", "abc1"),
+            ("we", "web"),
+            ("front", "web"),
+            ("lost", "lost"),
+        ] {
+            assert_eq!(found(asked).as_deref(), Ok(id));
+        }
+        for (asked, why) in [
+            ("abc", "abc1, abc2"),
+            ("x", "no slice"),
+            ("", "no slice"),
+            ("../c", "no slice"),
+        ] {
+            assert!(
+                found(asked).is_err_and(|said| said.contains(why)),
+                "{asked}"
+            );
+        }
+    }
+}

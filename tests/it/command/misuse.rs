@@ -1,0 +1,274 @@
+//! What people, scripts and crashes do to the commands: lost readers, full disks, signals at any moment,
+//! unusual paths, slices that nobody ended.
+
+use super::{doors, driver, gpuslice, interrupt, ps, slice_named, tenant_of};
+use crate::harness::node::{Node, denied};
+use crate::harness::{eventually, target_dir};
+use gpuslice_wire::admin::Answer;
+use gpuslice_wire::units::{Bytes, GIB};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::{Pid, getpgid};
+use std::fs::{self, File};
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn pid(child: &Child) -> Pid {
+    Pid::from_raw(child.id().cast_signed())
+}
+
+fn names(dir: &Path) -> Vec<String> {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    let name = |entry: fs::DirEntry| entry.file_name().to_string_lossy().into_owned();
+    entries.map(name).collect()
+}
+
+#[test]
+fn a_reader_that_left_is_no_error_and_a_full_disk_is_one() {
+    let node = Node::start();
+    for json in [false, true] {
+        let mut ps = gpuslice();
+        ps.arg("ps").arg("--runtime-dir").arg(node.runtime_dir());
+        if json {
+            ps.arg("--json");
+        }
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        drop(reader);
+        let left = ps.stdout(writer).output().expect("it starts");
+        assert!(left.status.success() && left.stderr.is_empty(), "{left:?}");
+        let full = File::options().write(true).open("/dev/full").expect("full");
+        let full = ps.stdout(full).output().expect("it starts");
+        assert_eq!(full.status.code(), Some(1), "{full:?}");
+        assert!(said(&full).contains("standard output"), "{full:?}");
+    }
+}
+
+#[test]
+fn nobody_listening_does_not_keep_a_command_from_running() {
+    let place = tempfile::tempdir().expect("a directory");
+    let proof = place.path().join("ran");
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    drop(reader);
+    let mut run = gpuslice();
+    run.args(["run", "--memory", "1GiB", "--driver-dir"])
+        .arg(driver());
+    run.arg("--").arg("touch").arg(&proof).stderr(writer);
+    assert!(run.status().expect("it starts").success() && proof.exists());
+}
+
+/// `gpuslice run` with all its files in `place`, once its command has started.
+fn started(place: &Path, door: &str, script: &str) -> Child {
+    let mut run = gpuslice();
+    run.args(["run", "--memory", "1GiB", "--door", door, "--driver-dir"])
+        .arg(driver())
+        .args(["--", "sh", "-c"])
+        .arg(format!("{script}; touch $0/started; sleep 60 & wait"))
+        .arg(place);
+    run.env("GPUSLICE_SIM", "mem=4GiB").env("TMPDIR", place);
+    let child = run.stderr(Stdio::null()).spawn().expect("it starts");
+    eventually("the command runs", || place.join("started").exists());
+    child
+}
+
+fn assert_nothing_left(place: &Path, of: Pid) {
+    eventually("its files are gone", || names(place) == ["started"]);
+    let device = format!("gpuslice-sim-{of}-");
+    let is_its = |name: &String| name.starts_with(&device);
+    eventually("its simulated GPU is gone", || {
+        !names(Path::new("/dev/shm")).iter().any(is_its)
+    });
+}
+
+#[test]
+fn a_command_that_is_told_to_end_does_and_leaves_nothing() {
+    for door in doors() {
+        for (signal, code) in [
+            (Signal::SIGTERM, Some(143)),
+            (Signal::SIGHUP, Some(129)),
+            (Signal::SIGINT, Some(130)),
+            (Signal::SIGKILL, None),
+        ] {
+            let place = tempfile::tempdir().expect("a directory");
+            let mut child = started(place.path(), door, "true");
+            kill(pid(&child), signal).expect("it lives");
+            let status = child.wait().expect("it ends");
+            assert_eq!(status.code(), code, "{door}: {signal}");
+            assert_nothing_left(place.path(), pid(&child));
+        }
+    }
+}
+
+/// Whatever is being set up when the signal comes.
+#[test]
+fn a_command_that_is_told_to_end_early_leaves_nothing() {
+    for ms in [0, 5, 10, 20, 40, 80] {
+        for signal in [Signal::SIGTERM, Signal::SIGINT] {
+            let place = tempfile::tempdir().expect("a directory");
+            let mut run = gpuslice();
+            run.args(["run", "--memory", "1GiB", "--driver-dir"])
+                .arg(driver());
+            run.args(["--", "sleep", "60"]).env("TMPDIR", place.path());
+            let mut child = run.stderr(Stdio::null()).spawn().expect("it starts");
+            std::thread::sleep(std::time::Duration::from_millis(ms));
+            kill(pid(&child), signal).expect("it lives");
+            assert!(!child.wait().expect("it ends").success(), "{ms} ms");
+            fs::write(place.path().join("started"), "").expect("a file");
+            assert_nothing_left(place.path(), pid(&child));
+        }
+    }
+}
+
+#[test]
+fn what_is_typed_at_the_terminal_does_not_reach_a_private_daemon() {
+    let place = tempfile::tempdir().expect("a directory");
+    let mut child = started(place.path(), "preload", "trap exit INT");
+    let of = pid(&child);
+    let children = fs::read_to_string(format!("/proc/{of}/task/{of}/children")).expect("a process");
+    let children = children
+        .split_whitespace()
+        .map(|pid| Pid::from_raw(pid.parse().expect("a pid")));
+    let is_daemon = |pid: &Pid| {
+        fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name == "gpusliced\n")
+    };
+    let daemon = children
+        .into_iter()
+        .find(is_daemon)
+        .expect("a private daemon");
+    assert_ne!(getpgid(Some(daemon)), getpgid(Some(of)));
+    interrupt_command(&child);
+    child.wait().expect("it ends");
+    assert_nothing_left(place.path(), of);
+}
+
+/// As [`interrupt`], of the command alone.
+fn interrupt_command(run: &Child) {
+    kill(pid(run), Signal::SIGINT).expect("it lives");
+}
+
+/// A copy of the programs and libraries in `dir`.
+fn install(dir: &Path) {
+    fs::create_dir_all(dir.join("sim")).expect("a directory");
+    for name in ["gpuslice", "gpusliced", "tenant"].into_iter().chain([
+        "libgpuslice.so",
+        "libgpuslice_replace.so",
+        "libgpuslice_nvml.so",
+        "libgpuslice_sim_cuda.so",
+        "libgpuslice_sim_nvml.so",
+    ]) {
+        let from = target_dir().join(name);
+        fs::copy(&from, dir.join(name)).unwrap_or_else(|error| panic!("{from:?}: {error}"));
+    }
+    for (name, real) in [
+        ("libcuda.so.1", "../libgpuslice_sim_cuda.so"),
+        ("libnvidia-ml.so.1", "../libgpuslice_sim_nvml.so"),
+    ] {
+        symlink(real, dir.join("sim").join(name)).expect("a link");
+    }
+}
+
+#[test]
+fn unusual_paths_hold_the_cap_or_are_refused_with_a_reason() {
+    let root = tempfile::tempdir().expect("a directory");
+    let long = "x".repeat(90);
+    for (installed, temporary, refused) in [
+        ("a space", "tmp", None),
+        ("größe 🦀", "tmp", None),
+        ("plain", "tmp with space", None),
+        ("space too", "tmp space", Some("LD_PRELOAD holds no path")),
+        ("a:colon", "tmp", Some("no path with colons")),
+        ("long", &long, Some("too long for a socket")),
+    ] {
+        let (installed, temporary) = (root.path().join(installed), root.path().join(temporary));
+        install(&installed);
+        fs::create_dir_all(&temporary).expect("a directory");
+        for door in doors() {
+            let output = Command::new(installed.join("gpuslice"))
+                .args(["run", "--memory", "1GiB", "--door", door, "--driver-dir"])
+                .arg(installed.join("sim"))
+                .arg("--")
+                .arg(installed.join("tenant"))
+                .args(["--no-launch"])
+                .env("TMPDIR", &temporary)
+                .stdin(Stdio::null())
+                .output()
+                .expect("it starts");
+            let fine = output.status.success() && super::event(&output, "memory")["total"] == GIB;
+            match refused {
+                Some(why) if said(&output).contains(why) => {}
+                // Replacement needs neither LD_PRELOAD nor a short path.
+                Some(why) if door == "replace" && !why.contains("colons") => {
+                    assert!(fine, "{installed:?} {temporary:?}: {output:?}");
+                }
+                None => assert!(fine, "{door}: {installed:?} {temporary:?}: {output:?}"),
+                Some(why) => panic!("{door}: {why} was expected: {output:?}"),
+            }
+            assert!(!said(&output).contains("ld.so"), "{output:?}");
+            assert_eq!(names(&temporary), Vec::<String>::new());
+        }
+    }
+}
+
+fn rm(node: &Node, words: &[&str]) -> Output {
+    let mut rm = gpuslice();
+    rm.arg("rm")
+        .args(words)
+        .arg("--runtime-dir")
+        .arg(node.runtime_dir());
+    rm.output().expect("it starts")
+}
+
+#[test]
+fn a_slice_that_nobody_ended_can_be_removed() {
+    let node = Node::start();
+    let idle = |name: &str| slice_named(&ps(&node), name).map(|slice| slice["clients"] == 0);
+    let mut killed = tenant_of(&node, "killed", "60");
+    eventually("it works", || idle("killed") == Some(false));
+    let busy = rm(&node, &["killed"]);
+    assert!(
+        !busy.status.success() && said(&busy).contains("--force"),
+        "{busy:?}"
+    );
+    killed.kill().expect("it lives");
+    killed.wait().expect("it ends");
+    eventually("its command ends too", || idle("killed") == Some(true));
+    let done = rm(&node, &["killed"]);
+    assert!(done.status.success(), "{done:?}");
+    assert_eq!(slice_named(&ps(&node), "killed"), None);
+    let again = rm(&node, &["killed"]);
+    assert!(
+        said(&again).contains("no slice is called \"killed\""),
+        "{again:?}"
+    );
+
+    let mut forced = tenant_of(&node, "forced", "60");
+    eventually("it works", || idle("forced") == Some(false));
+    assert!(rm(&node, &["--force", "forced"]).status.success());
+    assert_eq!(slice_named(&ps(&node), "forced"), None);
+    interrupt(&forced);
+    forced.wait().expect("it ends");
+}
+
+/// A container that crashed with its runtime: the next one of that id is refused, and its person
+/// told what to do. The same of a record that was damaged.
+#[test]
+fn what_is_in_the_way_is_named_with_its_removal() {
+    let mut node = Node::start();
+    node.must_admit("web", Bytes(GIB));
+    let (_, why) = denied(node.admit("web", Bytes(GIB)));
+    assert!(why.contains("gpuslice rm web"), "{why}");
+    node.end_daemon(Signal::SIGKILL);
+    fs::write(node.container_dir("web").join("record"), "damaged").expect("written");
+    node.start_daemon(&[]);
+    let (_, why) = denied(node.admit("web", Bytes(GIB)));
+    assert!(why.contains("gpuslice rm web"), "{why}");
+    assert!(node.log().contains("gpuslice rm"), "{}", node.log());
+    assert!(rm(&node, &["web"]).status.success());
+    assert!(matches!(
+        node.admit("web", Bytes(GIB)),
+        Answer::Admitted { .. }
+    ));
+}
