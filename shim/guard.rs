@@ -6,7 +6,7 @@
 
 use gpuslice_nvabi::types::CUresult;
 use std::panic::{AssertUnwindSafe, catch_unwind, set_hook};
-use std::sync::Once;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Result of a hook's body: `Err` is the error code to answer early with.
 pub type Outcome = Result<CUresult, CUresult>;
@@ -28,10 +28,13 @@ pub fn guarded<T>(otherwise: T, body: impl FnOnce() -> T) -> T {
     catch_unwind(AssertUnwindSafe(body)).unwrap_or(otherwise)
 }
 
-/// Keeps panics of this library off the application's standard error.
+/// Keeps panics of this library off the application's standard error. Not a `Once`, which a fork in its
+/// middle leaves half done for ever.
 pub fn silence() {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| set_hook(Box::new(|_| ())));
+    static DONE: AtomicBool = AtomicBool::new(false);
+    if !DONE.swap(true, Ordering::Relaxed) {
+        set_hook(Box::new(|_| ()));
+    }
 }
 
 #[cfg(test)]

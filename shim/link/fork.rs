@@ -7,13 +7,15 @@
 
 use super::{ATTACHING, SESSION, sys};
 use crate::gate;
-use core::sync::atomic::Ordering;
-use std::sync::Once;
+use core::sync::atomic::{AtomicBool, Ordering};
 
-/// Arranges for children to be looked after; once per process.
+/// Arranges for children to be looked after; once per process, and before there is anything a child
+/// must not inherit. Not a `Once`: in the child of a fork in its middle it would never end.
 pub fn watch() {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| sys::at_fork(in_child));
+    static DONE: AtomicBool = AtomicBool::new(false);
+    if !DONE.swap(true, Ordering::AcqRel) {
+        sys::at_fork(in_child);
+    }
 }
 
 unsafe extern "C" fn in_child() {

@@ -65,6 +65,7 @@ pub fn attach(patience: Duration) -> Result<Option<&'static Session>, CUresult> 
         OUTSIDE.store(true, Ordering::Relaxed);
         return Ok(None);
     };
+    fork::watch();
     let deadline = sys::now().plus(patience);
     let mut pause = Backoff::default();
     loop {
@@ -74,7 +75,6 @@ pub fn attach(patience: Duration) -> Result<Option<&'static Session>, CUresult> 
             }
             match Session::open(&socket, deadline) {
                 Ok(session) => {
-                    fork::watch();
                     let session: &'static Session = Box::leak(Box::new(session));
                     SESSION.store(core::ptr::from_ref(session).cast_mut(), Ordering::Release);
                     return Ok(Some(session));

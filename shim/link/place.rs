@@ -14,7 +14,9 @@ const DRIVER: &str = "/run/gpuslice/driver";
 
 /// The socket to attach to; `None` outside of any slice.
 pub fn socket() -> Option<PathBuf> {
-    if Path::new(SOCKET).exists() || Path::new(DRIVER).exists() {
+    // Not to be allowed to look is no proof of absence.
+    let there = |path| !matches!(Path::new(path).try_exists(), Ok(false));
+    if there(SOCKET) || there(DRIVER) {
         return Some(PathBuf::from(SOCKET));
     }
     std::env::var_os("GPUSLICE_SOCKET")
