@@ -3,8 +3,9 @@
 //! A slice's lanes are GPUs by UUID. A process numbers its devices as `CUDA_VISIBLE_DEVICES` says,
 //! and may see GPUs that are not in the slice at all, so a lane is never guessed: each ordinal's UUID is
 //! asked of the driver once. `None` is a GPU without a lane: no context can be made on it
-//! ([`admitted`]), so that "not in the slice" never comes to mean "no limit". An error is
-//! handed to the application instead of an unlimited call.
+//! ([`admitted`]) and, should there be one all the same, no memory taken ([`limited`]), so that "not in
+//! the slice" never comes to mean "no limit". An error is handed to the application instead of an
+//! unlimited call.
 
 use crate::link::Session;
 use crate::real;
@@ -271,6 +272,15 @@ pub fn admitted(device: CUdevice) -> Result<(), CUresult> {
         Some(_) => Ok(()),
         None => Err(CUresult::ERROR_DEVICE_UNAVAILABLE),
     }
+}
+
+/// The lane that memory is charged to: on a GPU without one there is none to be had.
+///
+/// # Errors
+/// `CUDA_ERROR_DEVICE_UNAVAILABLE`.
+#[inline(always)]
+pub fn limited(lane: Option<Lane>) -> Result<Lane, CUresult> {
+    lane.ok_or(CUresult::ERROR_DEVICE_UNAVAILABLE)
 }
 
 #[cold]

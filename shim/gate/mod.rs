@@ -131,6 +131,12 @@ pub fn stream_closing(stream: CUstream) {
     }
 }
 
+/// Whether the gate knows of any launch, and so perhaps of a context's.
+#[must_use]
+pub fn used() -> bool {
+    existing().is_some()
+}
+
 /// Destroys, resets or releases `context` by `call`; afterwards nothing in it is ever used.
 pub fn context_closing<R>(context: CUcontext, call: impl FnOnce() -> R) -> R {
     match existing() {

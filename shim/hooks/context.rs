@@ -166,3 +166,28 @@ pub unsafe extern "C" fn cuDevicePrimaryCtxReset(dev: CUdevice) -> CUresult {
 pub unsafe extern "C" fn cuDevicePrimaryCtxReset_v2(dev: CUdevice) -> CUresult {
     guard(|| resetting(dev, || real!(cuDevicePrimaryCtxReset_v2(dev))))
 }
+
+/// A green context is part of a GPU; it retains the primary context by itself.
+pub unsafe extern "C" fn cuGreenCtxCreate(
+    ph_ctx: *mut CUgreenCtx,
+    desc: CUdevResourceDesc,
+    dev: CUdevice,
+    flags: u32,
+) -> CUresult {
+    guard(|| {
+        admitted(dev)?;
+        Ok(real!(cuGreenCtxCreate(ph_ctx, desc, dev, flags)))
+    })
+}
+
+/// Launches into a green context name it by the context that stands for it.
+pub unsafe extern "C" fn cuGreenCtxDestroy(h_ctx: CUgreenCtx) -> CUresult {
+    guard(|| {
+        let call = || real!(cuGreenCtxDestroy(h_ctx));
+        let mut context = CUcontext::NULL;
+        if gate::used() && !refused(real!(cuCtxFromGreenCtx(&raw mut context, h_ctx))) {
+            return Ok(gate::context_closing(context, call));
+        }
+        Ok(call())
+    })
+}

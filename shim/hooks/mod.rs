@@ -46,9 +46,7 @@ impl Charging<'_> {
             return Ok(None);
         };
         let here = lane::current(session)?;
-        let Some(lane) = here.lane else {
-            return Ok(None);
-        };
+        let lane = lane::limited(here.lane)?;
         let reservation = session.reserve(lane, bytes as u64)?;
         Ok(Some(Charging {
             session,
@@ -112,9 +110,7 @@ unsafe fn charged_here(bytes: usize, pointer: *const u64, call: impl Fn() -> CUr
         return Ok(call());
     };
     let here = lane::current(session)?;
-    let Some(lane) = here.lane else {
-        return Ok(call());
-    };
+    let lane = lane::limited(here.lane)?;
     let reservation = session.reserve(lane, bytes as u64)?;
     let result = call();
     if result == CUresult::SUCCESS {

@@ -17,7 +17,8 @@ fn by_stream(stream: CUstream, bytes: usize) -> Result<Option<Charging<'static>>
     let Some(session) = link::session()? else {
         return Ok(None);
     };
-    Charging::on(session, lane::of_stream(session, stream)?, bytes)
+    let lane = lane::limited(lane::of_stream(session, stream)?)?;
+    Charging::on(session, Some(lane), bytes)
 }
 
 /// Reserves on the GPU that `pool` is on, as was noted when it was made; a device's own pool is
@@ -32,7 +33,7 @@ fn by_pool(
     };
     let lane = match session.pools.get(pool) {
         Some(lane) => lane,
-        None => lane::of_stream(session, stream)?,
+        None => Some(lane::limited(lane::of_stream(session, stream)?)?),
     };
     Charging::on(session, lane, bytes)
 }
@@ -122,13 +123,17 @@ pub unsafe extern "C" fn cuMemPoolCreate(
     pool_props: *const CUmemPoolProps,
 ) -> CUresult {
     guard(|| {
-        let result = real!(cuMemPoolCreate(pool, pool_props));
-        if result == CUresult::SUCCESS
-            && let Some(session) = link::session()?
-        {
-            // SAFETY: the driver has read one, written the other, and answered success.
-            let (pool, place) = unsafe { (*pool, (*pool_props).location) };
-            session.pools.insert(pool, lane_at(session, place)?);
+        let call = || real!(cuMemPoolCreate(pool, pool_props));
+        // SAFETY: null, or the application's own properties, which the driver is about to read.
+        let (Some(session), Some(props)) = (link::session()?, unsafe { pool_props.as_ref() })
+        else {
+            return Ok(call());
+        };
+        let lane = lane_at(session, props.location)?;
+        let result = call();
+        if result == CUresult::SUCCESS {
+            // SAFETY: the driver has just written there and answered success.
+            session.pools.insert(unsafe { *pool }, lane);
         }
         Ok(result)
     })

@@ -281,6 +281,30 @@ pub fn lanes_go_by_uuid(door: Door) {
     );
 }
 
+pub fn a_gpu_outside_the_slice_gives_nothing(door: Door) {
+    let mut slice = slice(door);
+    slice.set("STUB_DEVICES", 2);
+    let lines = steps(
+        &slice,
+        &[
+            "green:1",
+            "retain:1",
+            "green:0",
+            "alloc:1",
+            "attach:1",
+            "alloc:1",
+            "async:1",
+            "managed:1",
+            "narrow:1",
+            "array:1:1",
+            "info",
+        ],
+    );
+    let results = lines.iter().filter_map(|line| line.split(' ').nth(1));
+    let expect = ["46", "46", "0", "0", "0", "46", "46", "46", "46", "46", "0"];
+    assert_eq!(results.collect::<Vec<_>>(), expect, "{lines:?}");
+}
+
 pub fn processes_that_race_never_pass_the_cap(door: Door) {
     let slice = slice(door);
     let mut racers: Vec<_> = (0..4)

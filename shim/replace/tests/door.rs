@@ -12,6 +12,7 @@ conformance! { Door::Replace;
     a_driver_that_calls_itself_is_charged_once
     physical_memory_is_charged_while_referenced a_context_takes_its_memory_with_it
         a_context_that_is_not_destroyed_keeps_its_memory lanes_go_by_uuid
+        a_gpu_outside_the_slice_gives_nothing
     processes_that_race_never_pass_the_cap names_lead_to_hooks_by_version_and_flavour
     other_functions_pass_through usual_detours_are_no_way_around
     a_daemon_that_comes_back_finds_its_books growth_waits_for_an_absent_daemon

@@ -5,10 +5,10 @@
 macro_rules! for_each_driver_green_fn {
     ($callback:ident) => {
         $callback! {
-            [pass, none, 12040] cuGreenCtxCreate(
+            [hook, none, 12040] cuGreenCtxCreate(
                 ph_ctx: *mut CUgreenCtx, desc: CUdevResourceDesc, dev: CUdevice, flags: u32,
             );
-            [pass, none, 12040] cuGreenCtxDestroy(h_ctx: CUgreenCtx);
+            [hook, none, 12040] cuGreenCtxDestroy(h_ctx: CUgreenCtx);
             [pass, none, 12040] cuCtxFromGreenCtx(p_context: *mut CUcontext, h_ctx: CUgreenCtx);
             [pass, none, 12040] cuDeviceGetDevResource(
                 device: CUdevice, resource: *mut c_void, kind: CUdevResourceType,

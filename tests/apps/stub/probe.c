@@ -60,6 +60,8 @@ static int step(char *text) {
     int r = -1;
     if (!strcmp(verb, "init")) r = CALL("cuInit", (unsigned), 0);
     else if (!strcmp(verb, "ctx")) r = CALL("cuCtxCreate_v2", (void **, unsigned, int), &context, 0, (int)a);
+    else if (!strcmp(verb, "green")) r = CALL("cuGreenCtxCreate", (void **, void *, int, unsigned), &context, NULL, (int)a, 1);
+    else if (!strcmp(verb, "attach")) r = CALL("cuCtxAttach", (void **, unsigned), &context, (unsigned)a);
     else if (!strcmp(verb, "destroy")) r = CALL("cuCtxDestroy_v2", (void *), context);
     else if (!strcmp(verb, "retain")) {
         r = CALL("cuDevicePrimaryCtxRetain", (void **, int), &context, (int)a);

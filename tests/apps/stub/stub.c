@@ -104,6 +104,15 @@ API R cuCtxDestroy_v2(H c) {
     if (current == c) current = NULL;
     return OK;
 }
+/* A part of a GPU, which needs no other context made first. */
+API R cuGreenCtxCreate(H *g, H what, int d, unsigned flags) {
+    (void)what; (void)flags;
+    primary[d].device = d;
+    *g = current = &primary[d];
+    return OK;
+}
+/* Stands for any way to a context that nobody hooks; the flags are the device. */
+API R cuCtxAttach(H *c, unsigned d) { return cuGreenCtxCreate(c, NULL, (int)d, 0); }
 API R cuDevicePrimaryCtxRetain(H *c, int d) {
     primary[d].device = d;
     retained[d]++;
