@@ -155,6 +155,26 @@ impl Marks {
         }
     }
 
+    /// Turns begin: launches of before were not followed, so every known stream gets a mark behind
+    /// whatever is in it.
+    pub fn mark_unfollowed(&mut self, world: &dyn World, now: u64) {
+        for index in 0..self.slots.len() {
+            let known = self.slots[index].line;
+            let known = known.filter(|line| line.thread == 0 && line.stream != Stream::GONE);
+            let Some(line) = known else { continue };
+            let there = world.within(line.context, &mut || {
+                if !world.capturing(line.stream)
+                    && let Some(event) = self.put(world, line)
+                {
+                    self.flight.unfollowed(now, index as Tail, event);
+                }
+            });
+            if !there {
+                self.forget_tail(world, now, index as Tail);
+            }
+        }
+    }
+
     /// Takes out what has finished, and learns from it.
     pub fn collect(&mut self, world: &dyn World, now: u64) {
         while let Some(group) = self.flight.retire(now, |event| world.progress(event)) {

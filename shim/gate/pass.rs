@@ -59,6 +59,8 @@ pub struct Lane {
     pub watched: u64,
     /// When a launch without turns was last marked, ns.
     sampled: u64,
+    /// Launches have gone without turns since the last turn.
+    unfollowed: bool,
 }
 
 /// The gate of one process.
@@ -185,6 +187,9 @@ impl Gate {
                 Verdict::Wait { turn } => (turn, LOOK_NS, &mut waited),
                 Verdict::Turn { turn, .. } if !visit.words().take(turn) => continue,
                 Verdict::Turn { turn, end_ns } => {
+                    if std::mem::take(&mut lane.unfollowed) {
+                        lane.marks.mark_unfollowed(self.world, now);
+                    }
                     let left = end_ns.saturating_sub(now);
                     match self.admit(&visit, &mut lane, now, words.window_ns, left) {
                         Admission::Full(ns) if held < HELD_MAX_NS => (turn, ns, &mut held),
@@ -241,6 +246,7 @@ impl Gate {
         now: u64,
     ) -> Option<Ticket> {
         let container = visit.pages.container;
+        lane.unfollowed = true;
         let seen = now.saturating_sub(self.closed.load(Relaxed)) >= SEEN_NS;
         if container.gated.load(SeqCst) == 0 && (seen || container.lanes.load(Relaxed) <= 1) {
             self.opened.store(now, Relaxed);

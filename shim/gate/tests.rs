@@ -353,3 +353,24 @@ fn after_the_process_s_end_began_the_thread_asks_nothing() {
     assert_ne!(claims.drained.load(SeqCst), claims.active.load(SeqCst));
     rig.gate.stop();
 }
+
+#[test]
+fn a_turn_is_not_over_before_what_ran_freely_is() {
+    let rig = Rig::new(MODE_OPEN);
+    rig.launch(1, 5, 50 * US); // seen, so that its stream is known
+    assert_eq!(rig.gate.word.load(SeqCst), OPEN);
+    rig.fake.launch(Stream(5), 200_000 * US); // and one that nobody saw
+    let free_until = os::now() + 150_000 * US;
+    rig.fake.gpu.lock().expect("unpoisoned").busy_until = 0; // others run beside it
+    rig.page().lane[0].mode.store(MODE_TURNS, SeqCst);
+    rig.page().gated.store(1, SeqCst);
+    rig.gate.word.store(CLOSED, SeqCst);
+    rig.turn(1, 1_000 * US);
+    rig.launch(2, 6, 10 * US);
+    rig.turn(2, 0);
+    let claims = rig.claims();
+    while claims.drained.load(SeqCst) != claims.active.load(SeqCst) {
+        std::thread::sleep(Duration::from_micros(200));
+    }
+    assert!(os::now() >= free_until, "quiet was reported too early");
+}

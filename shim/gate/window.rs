@@ -188,6 +188,22 @@ impl Flight {
         group.expected >= MARK_NS || full
     }
 
+    /// `event` was put behind work of `tail` that nobody followed.
+    pub fn unfollowed(&mut self, now: u64, tail: Tail, event: Event) {
+        if self.groups.is_empty() {
+            self.head_since = now;
+        }
+        self.groups.push_back(Group {
+            tail,
+            expected: 0,
+            launches: 0,
+            keys: Vec::new(),
+            span: (now, now),
+            base: None,
+            mark: Some(event),
+        });
+    }
+
     /// The streams with launches behind which there is no mark yet, and when each is overdue so far
     /// that it can be taken for finished if no mark can ever be put.
     #[must_use]
