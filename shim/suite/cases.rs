@@ -71,6 +71,41 @@ pub fn a_failed_allocation_is_given_back(door: Door) {
     assert_eq!(lines[2], format!("info 0 {CAP} {CAP}"));
 }
 
+pub fn strange_sizes_get_the_drivers_answers(door: Door) {
+    let slice = slice(door);
+    let none = slice.run(&["init", "alloc:1", "async:1", "info"]);
+    let codes = |lines: &[String]| -> Vec<String> {
+        let code = |line: &String| line.split(' ').nth(1).map(str::to_owned);
+        lines.iter().filter_map(code).collect()
+    };
+    assert_eq!(
+        codes(&none),
+        ["0", "201", "201", "201"],
+        "without a context"
+    );
+    let lines = steps(
+        &slice,
+        &[
+            "alloc:0",
+            "alloc:0xffffffffffffffff",
+            "alloc:0xfffffffffffffe01",
+            "async:0xffffffffffffffff",
+            "managed:0xffffffffffffffff",
+            "pitch:0xffffffffffffffff:2",
+            "pitch:0x100000000:0x100000001",
+            "create:0xffffffffffffffff:1",
+            "array:0xffffffffffffffff:0xffffffffffffffff",
+            "info",
+            "alloc:0x10000000",
+        ],
+    );
+    assert_eq!(
+        codes(&lines),
+        ["1", "2", "2", "2", "2", "2", "2", "2", "2", "0", "0"]
+    );
+    assert_eq!(lines[9], format!("info 0 {CAP} {CAP}"));
+}
+
 pub fn strange_pointers_are_the_drivers_business(door: Door) {
     let slice = slice(door);
     let lines = steps(

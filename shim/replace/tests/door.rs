@@ -8,6 +8,7 @@ use suite::{Door, Slice};
 conformance! { Door::Replace;
     the_cap_is_exact most_allocations_ask_nobody small_requests_cost_what_the_driver_hands_out
     a_failed_allocation_is_given_back strange_pointers_are_the_drivers_business
+        strange_sizes_get_the_drivers_answers
     memory_looks_like_the_slice every_way_to_memory_is_charged
     a_driver_that_calls_itself_is_charged_once
     physical_memory_is_charged_while_referenced a_context_takes_its_memory_with_it
