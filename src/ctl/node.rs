@@ -4,6 +4,7 @@ use crate::admin::Admin;
 use crate::layout;
 use anyhow::{Context, Result, bail};
 use nix::errno::Errno;
+use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::signal::Signal;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -67,13 +68,19 @@ pub struct PrivateDaemon {
 
 impl PrivateDaemon {
     /// Starts one and waits until it answers. `device` is the simulated GPU's directory, if it is
-    /// the simulated one.
+    /// the simulated one; `work` another directory of ours. Both are removed also if we are killed.
     ///
     /// # Errors
     /// It ended or stays silent; what it wrote is in the error.
-    pub fn start(driver: &Path, device: Option<&Path>) -> Result<PrivateDaemon> {
+    pub fn start(
+        driver: &Path,
+        device: Option<&Path>,
+        work: Option<&Path>,
+    ) -> Result<PrivateDaemon> {
         let dir = temporary("gpuslice-")?;
-        let log = tempfile::tempfile()?;
+        // In memory: a full disk is one of the things it may have to tell of.
+        let log = memfd_create(c"gpusliced's log", MFdFlags::MFD_CLOEXEC)?;
+        let log = File::from(log);
         let mut command = Command::new(part("gpusliced")?);
         command
             .arg("--runtime-dir")
@@ -87,7 +94,9 @@ impl PrivateDaemon {
             .stderr(log.try_clone()?);
         if let Some(device) = device {
             command.env("GPUSLICE_SIM_DEVICE", device);
-            command.arg("--remove").arg(device);
+        }
+        for ours in device.iter().chain(&work) {
+            command.arg("--remove").arg(ours);
         }
         // What a person types at the terminal is for the command, not for its daemon.
         command.process_group(0);
@@ -99,7 +108,11 @@ impl PrivateDaemon {
             let ended = daemon.child.try_wait()?;
             if ended.is_some() || Instant::now() > until {
                 let said = read_from_start(&daemon.log);
-                bail!("the private gpusliced did not start: {}", said.trim());
+                let ended = ended.map_or("no answer".to_owned(), |status| status.to_string());
+                bail!(
+                    "the private gpusliced did not start ({ended}): {}",
+                    said.trim()
+                );
             }
             std::thread::sleep(Duration::from_millis(5));
         }

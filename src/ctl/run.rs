@@ -73,7 +73,7 @@ impl Host {
             true => Some(crate::sim::private_device()?),
             false => None,
         };
-        let daemon = PrivateDaemon::start(&driver, device.as_ref().map(|d| d.path()))?;
+        let daemon = PrivateDaemon::start(&driver, device.as_ref().map(|d| d.path()), None)?;
         let admin = Admin::connect(daemon.dir.path())?;
         let what = if simulated { "simulated GPU" } else { "driver" };
         let words = format!("private daemon, {what} of {}", driver.display());

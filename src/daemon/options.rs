@@ -31,7 +31,8 @@ pub struct Options {
     #[arg(long)]
     pub ephemeral: bool,
 
-    /// Remove this directory too at the end, with --ephemeral; what a private daemon is given
+    /// Remove this directory too at the end, with --ephemeral, once no container of an OCI runtime
+    /// has its state in its `runtime`: what a private daemon's maker leaves behind when killed
     #[arg(long, value_name = "DIR", requires = "ephemeral", hide = true)]
     pub remove: Vec<PathBuf>,
 

@@ -14,6 +14,10 @@ use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use std::io::{self, Write};
 use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+/// How long the containers of a demo that was killed may take to end.
+const CONTAINERS_END: Duration = Duration::from_secs(5);
 
 /// Why the daemon does not start, or ended.
 #[derive(Debug, thiserror::Error)]
@@ -123,10 +127,21 @@ fn serve(options: &Options) -> Result<(), Failure> {
     let _ = sd_notify::notify(true, &[sd_notify::NotifyState::Stopping]);
     daemon.close(options.ephemeral);
     for dir in &options.remove {
+        await_containers(&dir.join("runtime"));
         // Gone already if whoever gave it is still there to remove it.
         let _ = std::fs::remove_dir_all(dir);
     }
     Ok(served?)
+}
+
+/// Waits for the last container of an OCI runtime with its state in `root`. Without that state it
+/// could not remove their control groups.
+fn await_containers(root: &std::path::Path) {
+    let until = Instant::now() + CONTAINERS_END;
+    let any = || std::fs::read_dir(root).is_ok_and(|mut all| all.next().is_some());
+    while any() && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }
 
 fn log_to_stderr(verbose: bool) {

@@ -1,6 +1,6 @@
 //! The demo as a person runs it: a verdict, and nothing left behind, whatever the end.
 
-use crate::harness::{PATIENCE, is_root, skip};
+use crate::harness::{PATIENCE, eventually, is_root, skip};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
@@ -142,6 +142,30 @@ fn an_interrupted_demo_cleans_up() {
             std::thread::sleep(Duration::from_millis(10));
         };
         assert_eq!(status.code(), Some(1), "{runtime}");
+        assert_nothing_left(runtime, pid, place.path());
+    }
+}
+
+/// Killed, it cannot clean up; those it started do.
+#[test]
+fn a_killed_demo_leaves_nothing() {
+    let _alone = alone();
+    for runtime in runtimes() {
+        let place = tempfile::tempdir().expect("a directory");
+        let mut child = demo(runtime, "60", place.path());
+        std::thread::sleep(Duration::from_millis(1500));
+        child.kill().expect("it lives");
+        let pid = child.id();
+        child.wait().expect("it ends");
+        let groups = || {
+            let cpu = names(Path::new("/sys/fs/cgroup/cpu"));
+            let all = cpu.into_iter().chain(names(Path::new("/sys/fs/cgroup")));
+            all.filter(|name| name.ends_with(&format!("-{pid}")))
+                .count()
+        };
+        eventually("files and control groups are gone", || {
+            names(place.path()).is_empty() && groups() == 0
+        });
         assert_nothing_left(runtime, pid, place.path());
     }
 }

@@ -120,9 +120,10 @@ fn set_up(options: &Options, runtime: Option<&str>) -> Result<Stage> {
         });
         out::line(&format!("{what} ({}); tenants are {how}", driver.display()))?;
     }
-    let daemon = PrivateDaemon::start(&driver, device.as_ref().map(|dir| dir.path()))?;
-    let admin = Admin::connect(daemon.dir.path())?;
     let work = node::temporary("gpuslice-demo-")?;
+    let device_dir = device.as_ref().map(|dir| dir.path());
+    let daemon = PrivateDaemon::start(&driver, device_dir, Some(work.path()))?;
+    let admin = Admin::connect(daemon.dir.path())?;
     let memory = View::of(admin.list()?)
         .gpus
         .first()

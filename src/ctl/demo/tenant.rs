@@ -39,8 +39,10 @@ impl Plan {
         })
     }
 
-    fn program(&self) -> [String; 2] {
-        ["--seconds".to_owned(), self.seconds.to_string()]
+    /// Ends by itself also if we are killed.
+    fn program(&self) -> [String; 3] {
+        let seconds = self.seconds.to_string();
+        ["--with-reader".into(), "--seconds".into(), seconds]
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Prints one line of JSON per event: `memory` once (what the driver says there is, what was got,
 //! the code of the refusal), `progress` every 100 ms (CLOCK_MONOTONIC ns, kernels finished), and
-//! `end`. Ends by itself after `--seconds`.
+//! `end`. Ends by itself after `--seconds`; with `--with-reader` as soon as nobody reads its lines.
 
 use gpuslice_apps::driver::{Driver, Error, check};
 use gpuslice_apps::spin::{SPIN_NAME, SPIN_PTX};
@@ -21,6 +21,7 @@ struct Options {
     step: usize,
     launch: bool,
     device: i32,
+    with_reader: bool,
 }
 
 fn options() -> Result<Options, String> {
@@ -30,6 +31,7 @@ fn options() -> Result<Options, String> {
         step: 64 * MIB,
         launch: true,
         device: 0,
+        with_reader: false,
     };
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
@@ -41,16 +43,17 @@ fn options() -> Result<Options, String> {
             "--step-mib" => options.step = value()?.parse::<usize>().map_err(|e| bad(&e))? * MIB,
             "--device" => options.device = value()?.parse().map_err(|e| bad(&e))?,
             "--no-launch" => options.launch = false,
+            "--with-reader" => options.with_reader = true,
             _ => return Err(format!("unknown option {word}")),
         }
     }
     Ok(options)
 }
 
-fn say(line: &str) {
+/// Prints a line; whether anybody was there to read it.
+fn say(line: &str) -> bool {
     let mut out = std::io::stdout().lock();
-    // A reader that went away is no reason to stop working.
-    let _ = writeln!(out, "{line}").and_then(|()| out.flush());
+    writeln!(out, "{line}").and_then(|()| out.flush()).is_ok()
 }
 
 /// Allocates `step` bytes again and again until the driver refuses; keeps what it got.
@@ -81,10 +84,11 @@ struct Spinner<'a> {
     stream: CUstream,
     counter: CUdeviceptr,
     nanoseconds: u64,
+    with_reader: bool,
 }
 
 impl Spinner<'_> {
-    fn new(cuda: &Driver, kernel_us: u64) -> Result<Spinner<'_>, Error> {
+    fn new<'a>(cuda: &'a Driver, options: &Options) -> Result<Spinner<'a>, Error> {
         let (mut module, mut function) = (CUmodule(null_mut()), CUfunction(null_mut()));
         let (mut stream, mut counter) = (CUstream(null_mut()), 0 as CUdeviceptr);
         // SAFETY: every out-pointer is a live local; PTX and name are NUL-terminated statics.
@@ -107,7 +111,8 @@ impl Spinner<'_> {
             function,
             stream,
             counter,
-            nanoseconds: kernel_us * 1000,
+            nanoseconds: options.kernel_us * 1000,
+            with_reader: options.with_reader,
         })
     }
 
@@ -159,7 +164,10 @@ impl Spinner<'_> {
             }
             batches += 1;
             if Instant::now() >= next {
-                progress(launched.saturating_sub(BATCH), self.nanoseconds);
+                let heard = progress(launched.saturating_sub(BATCH), self.nanoseconds);
+                if self.with_reader && !heard {
+                    break;
+                }
                 next += Duration::from_millis(50);
             }
         }
@@ -171,7 +179,7 @@ impl Spinner<'_> {
     }
 }
 
-fn progress(kernels: u64, nanoseconds: u64) {
+fn progress(kernels: u64, nanoseconds: u64) -> bool {
     let mut now = libc::timespec {
         tv_sec: 0,
         tv_nsec: 0,
@@ -182,7 +190,7 @@ fn progress(kernels: u64, nanoseconds: u64) {
     let busy = kernels * nanoseconds;
     say(&format!(
         r#"{{"event":"progress","now_ns":{now},"kernels":{kernels},"busy_ns":{busy}}}"#
-    ));
+    ))
 }
 
 fn run(options: &Options) -> Result<(), Error> {
@@ -203,7 +211,7 @@ fn run(options: &Options) -> Result<(), Error> {
     // Before memory is full: the kernel's counter needs some too.
     let spinner = options
         .launch
-        .then(|| Spinner::new(&cuda, options.kernel_us))
+        .then(|| Spinner::new(&cuda, options))
         .transpose()?;
     fill(&cuda, options.step)?;
     if let Some(spinner) = spinner {
