@@ -7,7 +7,6 @@
 CARGO  ?= cargo
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 PREFIX ?= /usr
-MUSL   := x86_64-unknown-linux-musl
 
 .PHONY: build build-debug run test bench soak install clean
 
@@ -19,10 +18,14 @@ run: build
 	@$(TARGET)/release/gpuslice demo
 
 test: ; @tests/run
-bench: build ; @tests/bench/run && tests/bench/hook && tests/bench/node
-soak: build-debug ; @tests/soak
+# All three, also when one misses its figure.
+bench: build
+	@status=0; for bench in run hook node; do tests/bench/$$bench || status=1; done; exit $$status
+soak: ; @tests/soak
 
-install: build
+# Builds nothing: root mostly has no Rust.
+install:
+	@test -x $(TARGET)/release/gpusliced || { echo 'nothing is built yet; run make build first' >&2; exit 1; }
 	install -D -m 755 -t $(DESTDIR)$(PREFIX)/sbin $(TARGET)/release/gpusliced
 	install -D -m 755 -t $(DESTDIR)$(PREFIX)/bin $(TARGET)/release/gpuslice
 	install -D -m 755 -t $(DESTDIR)$(PREFIX)/libexec/gpuslice $(TARGET)/release/libexec/gpuslice-hook
