@@ -7,7 +7,7 @@ use super::sys::{self, Stamp};
 use crate::credit::Answer;
 use gpuslice_wire::frame::{RequestId, decode, encode};
 use gpuslice_wire::ids::Lane;
-use gpuslice_wire::limits::{FRAME_BYTES_MAX, LANES_MAX};
+use gpuslice_wire::limits::{ACCOUNTS_MAX, FRAME_BYTES_MAX};
 use gpuslice_wire::tenant::{Reply, Request};
 use gpuslice_wire::units::{Bytes, Instant};
 use std::io::{ErrorKind, Result};
@@ -43,7 +43,7 @@ impl Conn {
     /// Whatever stands between us and the daemon; `PermissionDenied` when it rejected us.
     pub fn attach(
         path: &Path,
-        held: [Bytes; LANES_MAX],
+        held: [Bytes; ACCOUNTS_MAX],
         deadline: Instant,
     ) -> Result<(Conn, Welcome)> {
         let fd = sys::connect(path)?;

@@ -12,7 +12,9 @@ use crate::vmm::Pieces;
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 use gpuslice_nvabi::types::CUresult;
 use gpuslice_wire::ids::{GpuUuid, Lane};
-use gpuslice_wire::limits::{DAEMON_WAIT_NS, HEARTBEAT_STALE_NS, HELLO_DEADLINE_NS, LANES_MAX};
+use gpuslice_wire::limits::{
+    ACCOUNTS_MAX, DAEMON_WAIT_NS, HEARTBEAT_STALE_NS, HELLO_DEADLINE_NS, LANES_MAX,
+};
 use gpuslice_wire::page::{
     CLIENT_PAGE_MAGIC, CONTAINER_PAGE_MAGIC, ClientLane, ClientPage, ContainerLane, ContainerPage,
     PAGE_VERSION,
@@ -43,7 +45,7 @@ pub struct Session {
     container: &'static ContainerPage,
     client: &'static ClientPage,
     lanes: u8,
-    accounts: [Account; LANES_MAX],
+    accounts: [Account; ACCOUNTS_MAX],
     /// Charged pointers.
     pub book: Book,
     /// Charged physical memory of the virtual-memory API.
@@ -118,7 +120,7 @@ impl Session {
     /// # Errors
     /// As [`Conn::attach`]; `InvalidData` for pages of another version.
     pub fn open(socket: &Path, deadline: Instant) -> Result<Session, Error> {
-        let (conn, welcome) = Conn::attach(socket, [Bytes::ZERO; LANES_MAX], deadline)?;
+        let (conn, welcome) = Conn::attach(socket, [Bytes::ZERO; ACCOUNTS_MAX], deadline)?;
         let (container, client) = map_pages(&welcome, None)?;
         let doorbell = welcome.doorbell.into_raw_fd();
         Ok(Session {
@@ -161,19 +163,19 @@ impl Session {
     /// Facts of one lane.
     #[must_use]
     pub fn facts(&self, lane: Lane) -> &'static ContainerLane {
-        &self.container.lane[usize::from(lane.0) % LANES_MAX]
+        &self.container.lane[usize::from(lane.0) % ACCOUNTS_MAX]
     }
 
     /// Claims of one lane.
     #[must_use]
     pub fn claims(&self, lane: Lane) -> &'static ClientLane {
-        &self.client.lane[usize::from(lane.0) % LANES_MAX]
+        &self.client.lane[usize::from(lane.0) % ACCOUNTS_MAX]
     }
 
     /// This process's account of one lane.
     #[must_use]
     pub fn account(&self, lane: Lane) -> &Account {
-        &self.accounts[usize::from(lane.0) % LANES_MAX]
+        &self.accounts[usize::from(lane.0) % ACCOUNTS_MAX]
     }
 
     /// The lane of a GPU; `None` for one that is not of the slice.

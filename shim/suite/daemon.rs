@@ -5,7 +5,7 @@
 
 use gpuslice_wire::frame::{Message, RequestId, decode, encode};
 use gpuslice_wire::ids::{ClientId, Lane};
-use gpuslice_wire::limits::{FRAME_BYTES_MAX, LANES_MAX, PAGE_BYTES};
+use gpuslice_wire::limits::{ACCOUNTS_MAX, FRAME_BYTES_MAX, PAGE_BYTES};
 use gpuslice_wire::page::{CLIENT_PAGE_MAGIC, CONTAINER_PAGE_MAGIC, PAGE_VERSION};
 use gpuslice_wire::tenant::{Reply, Request};
 use gpuslice_wire::units::Bytes;
@@ -31,7 +31,7 @@ pub struct Books {
     /// Memory cap of each lane, bytes; as many lanes as caps.
     pub caps: Vec<u64>,
     /// Granted to each client on each lane, bytes.
-    pub granted: HashMap<u16, [u64; LANES_MAX]>,
+    pub granted: HashMap<u16, [u64; ACCOUNTS_MAX]>,
     /// The largest sum of lane 0 there has been.
     pub peak: u64,
     /// Attach and Reserve messages so far.
@@ -234,12 +234,15 @@ fn converse(fd: &OwnedFd, slot: u16, books: &Mutex<Books>, page_of_all: &File) {
                 fill(page_of_all, &books);
                 answer(fd, id, &reply, &[]);
             }
-            Request::Release { lane, bytes } => {
+            Request::Yield { lane, bytes, .. } | Request::Release { lane, bytes } => {
                 let lanes = books.granted.get_mut(&slot).expect("attached");
                 let left = &mut lanes[usize::from(lane.0)];
                 *left = left.checked_sub(bytes.0).expect("no more than granted");
                 fill(page_of_all, &books);
             }
+            Request::Measure { lane } => answer(fd, id, &Reply::Measured { lane, used: None }, &[]),
+            Request::Share { .. } => {}
+            Request::Open { .. } => answer(fd, id, &Reply::Origin { ours: true }, &[]),
         }
     }
 }

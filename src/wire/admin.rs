@@ -1,7 +1,7 @@
 //! What the hook and the CLI say to the daemon on its admin socket (root's, or its owner's).
 
 use crate::frame::{Field, FrameError, Reader, Writer, field_as, messages};
-use crate::ids::ContainerId;
+use crate::ids::{ContainerId, Lane};
 use crate::text::{HostPath, Name, Selector, Text};
 use crate::units::{Bytes, Percent, Weight};
 
@@ -62,6 +62,10 @@ messages! {
             share: Option<Percent>,
             /// High priority.
             high: bool,
+            /// Cap on the host memory that it may pin, if any.
+            pinned: Option<Bytes>,
+            /// A process of the container in the daemon's pid namespace, for its cgroup; 0 for none.
+            pid: u32,
         }
         /// Ends a container's slice; its processes lose their sockets. Idempotent.
         302 Dismiss {
@@ -70,6 +74,16 @@ messages! {
         }
         /// Asks for a [`crate::snapshot::Snapshot`]; the rows follow as frames of their own.
         303 List {}
+        /// Changes a slice's cap, from the next allocation on. One below what is held takes nothing
+        /// away: growth is refused until less is held.
+        304 Resize {
+            /// The container.
+            container: ContainerId,
+            /// GPU of the slice, [`Lane::HOST`] for pinned host memory.
+            lane: Lane,
+            /// The new cap.
+            memory: MemoryAsk,
+        }
     }
 }
 
@@ -95,6 +109,13 @@ messages! {
         }
         /// The slice is gone.
         402 Dismissed {}
+        /// The cap is another.
+        404 Resized {
+            /// What it is now.
+            cap: Bytes,
+            /// What is reserved now: more than the cap if that was lowered below it.
+            reserved: Bytes,
+        }
         /// Nothing was changed.
         403 Denied {
             /// What kind of reason.
@@ -122,6 +143,8 @@ pub enum Denial {
     Invalid,
     /// The daemon could not do its part: disk full, descriptor limit.
     Host,
+    /// No slice of that name, or no such GPU in it.
+    NoSuchSlice,
 }
 
 field_as!(Denial as u16, |d| *d as u16 + 1, |raw| match raw {
@@ -132,5 +155,6 @@ field_as!(Denial as u16, |d| *d as u16 + 1, |raw| match raw {
     5 => Some(Denial::Capacity),
     6 => Some(Denial::Invalid),
     7 => Some(Denial::Host),
+    8 => Some(Denial::NoSuchSlice),
     _ => None,
 });

@@ -9,7 +9,7 @@
 //! in-container path, a pid or the sender's identity: who speaks is known from the socket.
 
 use crate::ids::{ClientId, ContainerId, GpuUuid, Lane, NvmlIndex};
-use crate::limits::{FRAME_BYTES_MAX, LANES_MAX, WIRE_VERSION, WIRE_VERSION_MIN};
+use crate::limits::{ACCOUNTS_MAX, FRAME_BYTES_MAX, WIRE_VERSION, WIRE_VERSION_MIN};
 use crate::text::Text;
 use crate::units::{Bytes, Percent, Weight};
 use core::fmt;
@@ -148,7 +148,7 @@ field_as!(Option<Percent> as u32, |p| p.map_or(0, Percent::get), |raw| match raw
     _ => Percent::new(raw).ok().map(Some),
 });
 field_as!(NvmlIndex as u32, |i| i.0, |raw| Some(NvmlIndex(raw)));
-field_as!(Lane as u8, |l| l.0, |raw| ((raw as usize) < LANES_MAX)
+field_as!(Lane as u8, |l| l.0, |raw| ((raw as usize) < ACCOUNTS_MAX)
     .then_some(Lane(raw)));
 field_as!(
     ClientId as u32,
@@ -158,6 +158,21 @@ field_as!(
         generation: (raw >> 16) as u16
     })
 );
+
+impl Field for Option<Bytes> {
+    const BYTES: usize = 9;
+    fn put(&self, w: &mut Writer<'_>) -> Result<(), FrameError> {
+        self.is_some().put(w)?;
+        self.unwrap_or(Bytes::ZERO).put(w)
+    }
+    fn get(r: &mut Reader<'_>) -> Result<Option<Bytes>, FrameError> {
+        match (bool::get(r)?, Bytes::get(r)?) {
+            (true, bytes) => Ok(Some(bytes)),
+            (false, Bytes::ZERO) => Ok(None),
+            (false, _) => Err(FrameError::Field),
+        }
+    }
+}
 
 impl<const N: usize> Field for Text<N> {
     const BYTES: usize = 2 + N;

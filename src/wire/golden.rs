@@ -3,7 +3,7 @@
 use crate::admin::{Answer, Command, Denial, MemoryAsk};
 use crate::frame::{FrameError, HEADER_BYTES, Message, RequestId, decode, encode};
 use crate::ids::{ClientId, ContainerId, Lane};
-use crate::limits::{FRAME_BYTES_MAX, LANES_MAX};
+use crate::limits::{ACCOUNTS_MAX, FRAME_BYTES_MAX};
 use crate::page::{
     CLIENT_PAGE_MAGIC, CONTAINER_PAGE_MAGIC, ClientLane, ClientPage, ContainerLane, ContainerPage,
 };
@@ -42,22 +42,25 @@ fn every_kind_has_this_length() {
             .filter_map(|kind| f(kind).map(|len| (kind, len)))
             .collect()
     };
-    assert_eq!(lengths(Request::payload_bytes), [(1, 128), (2, 17), (3, 9)]);
+    assert_eq!(
+        lengths(Request::payload_bytes),
+        [(1, 136), (2, 17), (3, 9), (4, 13), (5, 1), (6, 8), (7, 8)]
+    );
     assert_eq!(
         lengths(Reply::payload_bytes),
-        [(101, 5), (102, 9), (103, 17), (104, 2)]
+        [(101, 5), (102, 9), (103, 17), (104, 2), (105, 10), (106, 1)]
     );
     assert_eq!(
         lengths(Snapshot::payload_bytes),
-        [(201, 40), (202, 322), (203, 8)]
+        [(201, 40), (202, 348), (203, 8)]
     );
     assert_eq!(
         lengths(Command::payload_bytes),
-        [(301, 895), (302, 130), (303, 0)]
+        [(301, 908), (302, 130), (303, 0), (304, 147)]
     );
     assert_eq!(
         lengths(Answer::payload_bytes),
-        [(401, 1806), (402, 0), (403, 516)]
+        [(401, 1806), (402, 0), (403, 516), (404, 16)]
     );
 }
 
@@ -70,12 +73,13 @@ fn pages_have_these_offsets() {
         };
     }
     offsets!(ContainerPage: magic = 0, version = 8, lanes = 12, epoch = 16, heartbeat_ns = 24,
-             gated = 32, bell = 36, hard = 40, lane = 64);
+             gated = 32, bell = 36, hard = 40, foreign = 44, lane = 64);
     offsets!(ContainerLane: uuid_high = 0, uuid_low = 8, cap = 16, reserved = 24,
-             turn_end_ns = 32, turn = 40, mode = 44, window_us = 48, idle_us = 52);
+             turn_end_ns = 32, turn = 40, mode = 44, window_us = 48, idle_us = 52, recall = 56,
+             context_kib = 60);
     offsets!(ClientPage: magic = 0, version = 8, lane = 64);
-    offsets!(ClientLane: held = 0, launches = 8, denied = 16, waited_ns = 24, want = 32,
-             active = 36, drained = 40);
+    offsets!(ClientLane: held = 0, launches = 8, denied = 16, waited_ns = 24, unseen = 32,
+             want = 40, active = 44, drained = 48);
     assert_eq!(
         (CONTAINER_PAGE_MAGIC, CLIENT_PAGE_MAGIC),
         (0x31544e4f434c5347, 0x31544e4c434c5347)
@@ -91,6 +95,8 @@ fn admit() -> Command {
         weight: Weight::ONE,
         share: Percent::new(30).ok(),
         high: true,
+        pinned: Some(Bytes(5)),
+        pid: 77,
     }
 }
 
@@ -98,7 +104,7 @@ fn admit() -> Command {
 fn messages_round_trip() {
     let requests = [
         Request::Attach {
-            held: [Bytes(9); LANES_MAX],
+            held: [Bytes(9); ACCOUNTS_MAX],
         },
         Request::Release {
             lane: Lane(0),
@@ -165,7 +171,7 @@ fn refusals_say_why() {
     assert_eq!(with(4, 9), Err(FrameError::Version(9)));
     assert_eq!(with(6, 99), Err(FrameError::Kind(99)));
     assert_eq!(with(8, 8), Err(FrameError::Length));
-    assert_eq!(with(HEADER_BYTES, 16), Err(FrameError::Field));
+    assert_eq!(with(HEADER_BYTES, 17), Err(FrameError::Field));
     assert_eq!(
         decode::<Reply>(&frame).map(|_| ()),
         Err(FrameError::Kind(3))

@@ -70,6 +70,11 @@ pub struct NvmlIndex(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Lane(pub u8);
 
+impl Lane {
+    /// Not a GPU: the host memory that a container has pinned for GPUs, in books of its own.
+    pub const HOST: Lane = Lane(crate::limits::LANES_MAX as u8);
+}
+
 /// An attached process: a slot of the daemon's table and the slot's generation, so that a frame
 /// or a page of a former owner of the slot is never taken for the present one's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

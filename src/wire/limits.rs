@@ -9,6 +9,8 @@ pub const WIRE_VERSION_MIN: u16 = 1;
 pub const GPUS_MAX: usize = 16;
 /// GPUs of one container; a container's GPU number `i` is its *lane* `i`.
 pub const LANES_MAX: usize = 16;
+/// Memory accounts of one container: a lane each, and [`crate::ids::Lane::HOST`].
+pub const ACCOUNTS_MAX: usize = LANES_MAX + 1;
 /// Containers of one node that hold a slice.
 pub const CONTAINERS_MAX: usize = 256;
 /// Processes of one node attached to the daemon.
@@ -38,6 +40,8 @@ pub const HEARTBEAT_NS: u64 = 50_000_000;
 pub const HEARTBEAT_STALE_NS: u64 = 250_000_000;
 /// How long growth waits for an absent daemon before it fails as out of memory, ns.
 pub const DAEMON_WAIT_NS: u64 = 30_000_000_000;
+/// How long a process that is short waits for its siblings to give back what they do not use, ns.
+pub const RECALL_WAIT_NS: u64 = 100_000_000;
 /// A peer that connected must complete its first frame within this, ns.
 pub const HELLO_DEADLINE_NS: u64 = 1_000_000_000;
 /// What the hook waits for the daemon in all, ns.

@@ -13,7 +13,7 @@
 //! the turn first and reads `active` second. So either the process saw the close, or the daemon
 //! sees the process and waits for `drained` to reach `active`.
 
-use crate::limits::{LANES_MAX, PAGE_BYTES, WIRE_VERSION};
+use crate::limits::{ACCOUNTS_MAX, PAGE_BYTES, WIRE_VERSION};
 use core::sync::atomic::{AtomicU32, AtomicU64};
 
 /// First word of a container page: "GSLCONT1".
@@ -27,6 +27,11 @@ pub const PAGE_VERSION: u32 = WIRE_VERSION as u32;
 pub const MODE_OPEN: u32 = 0;
 /// Turns are taken; see the module's head.
 pub const MODE_TURNS: u32 = 1;
+
+/// Memory that another container exported cannot be opened.
+pub const FOREIGN_REFUSE: u32 = 0;
+/// Memory that another container exported is charged to the one that opens it.
+pub const FOREIGN_CHARGE: u32 = 1;
 
 /// Daemon to the processes of one container.
 #[repr(C, align(4096))]
@@ -43,15 +48,17 @@ pub struct ContainerPage {
     /// CLOCK_MONOTONIC of the daemon's last sign of life, ns.
     pub heartbeat_ns: AtomicU64,
     /// How many lanes are in [`MODE_TURNS`]. Zero is the fast path of every launch; the futex
-    /// word that is woken whenever any lane's `mode` or `turn` changes is `bell`.
+    /// word that is woken whenever any lane's `mode`, `turn` or `recall` changes is `bell`.
     pub gated: AtomicU32,
-    /// Changes (and is woken) with any lane's `mode` or `turn`.
+    /// Changes (and is woken) with any lane's `mode`, `turn` or `recall`.
     pub bell: AtomicU32,
     /// 1 if growth and launches must hold, not run freely, while the daemon is away.
     pub hard: AtomicU32,
-    reserved: [u32; 3],
-    /// One per GPU of the slice.
-    pub lane: [ContainerLane; LANES_MAX],
+    /// [`FOREIGN_REFUSE`] or [`FOREIGN_CHARGE`].
+    pub foreign: AtomicU32,
+    reserved: [u32; 2],
+    /// One per GPU of the slice, and the host's at [`crate::ids::Lane::HOST`], which has no turns.
+    pub lane: [ContainerLane; ACCOUNTS_MAX],
 }
 
 /// One GPU of a container, as the daemon says.
@@ -76,6 +83,11 @@ pub struct ContainerLane {
     pub window_us: AtomicU32,
     /// Idle this long with nothing in flight: give the turn back, µs.
     pub idle_us: AtomicU32,
+    /// Grows when a process of the container is short of memory: each of the others answers once
+    /// with [`crate::tenant::Request::Yield`].
+    pub recall: AtomicU32,
+    /// What a first context on this GPU takes, as far as was seen yet, KiB; 0 = not known.
+    pub context_kib: AtomicU32,
 }
 
 /// One process to the daemon.
@@ -87,8 +99,8 @@ pub struct ClientPage {
     /// [`PAGE_VERSION`].
     pub version: AtomicU32,
     reserved: [u32; 13],
-    /// One per GPU of the slice.
-    pub lane: [ClientLane; LANES_MAX],
+    /// One per GPU of the slice, and the host's.
+    pub lane: [ClientLane; ACCOUNTS_MAX],
 }
 
 /// One GPU of a process, as the process claims.
@@ -104,13 +116,15 @@ pub struct ClientLane {
     pub denied: AtomicU64,
     /// Time spent waiting for turns, ns.
     pub waited_ns: AtomicU64,
+    /// The part of `held` that NVML does not show for a process, bytes: managed memory.
+    pub unseen: AtomicU64,
     /// 1 while the process has work it wants to launch or has in flight.
     pub want: AtomicU32,
     /// Last turn word in which the process launched.
     pub active: AtomicU32,
     /// Last turn word after whose close the process had nothing in flight any more.
     pub drained: AtomicU32,
-    reserved: u32,
+    reserved: [u32; 3],
 }
 
 const _: () = {
@@ -120,7 +134,7 @@ const _: () = {
     assert!(offset_of!(ClientPage, lane) == 64);
     assert!(size_of::<ContainerLane>() == 64 && size_of::<ClientLane>() == 64);
     assert!(offset_of!(ContainerLane, turn) == 40 && offset_of!(ContainerLane, idle_us) == 52);
-    assert!(offset_of!(ClientLane, want) == 32 && offset_of!(ClientLane, drained) == 40);
+    assert!(offset_of!(ClientLane, want) == 40 && offset_of!(ClientLane, drained) == 48);
 };
 
 /// Whether a turn word lets its container launch.

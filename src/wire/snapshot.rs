@@ -1,9 +1,36 @@
 //! What an observer sees: one row per container and GPU, as plain values that are sent by the
 //! daemon, printed by the CLI and exported as metrics. Counters only grow; rates are the reader's.
 
+use crate::frame::{Field, FrameError, Reader, Writer, field_as};
 use crate::ids::{ContainerId, GpuUuid, Lane, NvmlIndex};
 use crate::text::Name;
 use crate::units::{Bytes, Percent, Weight};
+
+/// Who holds a slice's memory cap. Each tier includes the ones before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Tier {
+    /// M0: the shim asks before the driver is asked.
+    Shim,
+    /// M1: what NVML shows for the container's processes is compared and charged.
+    Measured,
+    /// M3: the driver itself, by the container's cgroup. (M2, a guard in the kernel, does not exist.)
+    Driver,
+}
+
+field_as!(
+    Tier as u8,
+    |tier| match tier {
+        Tier::Shim => 0,
+        Tier::Measured => 1,
+        Tier::Driver => 3,
+    },
+    |raw| match raw {
+        0 => Some(Tier::Shim),
+        1 => Some(Tier::Measured),
+        3 => Some(Tier::Driver),
+        _ => None,
+    }
+);
 
 crate::frame::messages! {
     /// Rows of a snapshot, ended by `End`.
@@ -33,8 +60,10 @@ crate::frame::messages! {
             lane: Lane,
             /// Memory cap.
             cap: Bytes,
-            /// Reserved by its processes, unused credit included.
+            /// Reserved by its processes, unused credit and `residual` included.
             reserved: Bytes,
+            /// What NVML shows beyond what its processes asked for: contexts, modules, the driver's own.
+            residual: Bytes,
             /// Held according to its processes; never above `reserved`.
             used: Bytes,
             /// Highest `used` seen.
@@ -45,6 +74,12 @@ crate::frame::messages! {
             denied_need: Bytes,
             /// What was left then.
             denied_left: Bytes,
+            /// Who holds its cap.
+            tier: Tier,
+            /// Host memory pinned by the container, for all its GPUs together.
+            pinned: Bytes,
+            /// The cap on that, if there is one.
+            pinned_cap: Option<Bytes>,
             /// Weight among those that want the GPU.
             weight: Weight,
             /// Hard share, if it has one.

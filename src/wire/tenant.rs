@@ -8,8 +8,15 @@
 
 use crate::frame::{Field, FrameError, Reader, Writer, field_as, messages};
 use crate::ids::{ClientId, Lane};
-use crate::limits::LANES_MAX;
+use crate::limits::ACCOUNTS_MAX;
 use crate::units::Bytes;
+
+/// A digest of a shareable handle's bytes. Handles are not secret, and telling of one that is not
+/// one's own only makes one's own container pay for it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct HandleKey(pub u64);
+
+field_as!(HandleKey as u64, |key| key.0, |raw| Some(HandleKey(raw)));
 
 messages! {
     /// From a process to the daemon.
@@ -18,7 +25,7 @@ messages! {
         1 Attach {
             /// What the process holds per lane, credit included: zeros at its start, its books
             /// after the daemon came back. Counted against the cap before anybody's new growth.
-            held: [Bytes; LANES_MAX],
+            held: [Bytes; ACCOUNTS_MAX],
         }
         /// Asks for credit: at least `need`, gladly up to `wish`. Not idempotent.
         2 Reserve {
@@ -35,6 +42,32 @@ messages! {
             lane: Lane,
             /// At most what the process was granted; more is a violation.
             bytes: Bytes,
+        }
+        /// Gives back all credit that is not in use, because a sibling is short of it: answers the
+        /// page's [`crate::page::ContainerLane::recall`]. No answer; once for each recall.
+        4 Yield {
+            /// GPU of the slice.
+            lane: Lane,
+            /// The page's number.
+            recall: u32,
+            /// Perhaps nothing; at most what the process was granted.
+            bytes: Bytes,
+        }
+        /// Tells of memory that the process lets others open, by a digest of the handle it gave out.
+        6 Share {
+            /// Of the handle's bytes.
+            key: HandleKey,
+        }
+        /// Asks whether a process of this container shared this handle.
+        7 Open {
+            /// Of the handle's bytes.
+            key: HandleKey,
+        }
+        /// Asks what the driver itself says that this process has of a GPU, now: to be sent when a
+        /// context was made, or anything else whose price only the driver knows.
+        5 Measure {
+            /// GPU of the slice.
+            lane: Lane,
         }
     }
 }
@@ -64,6 +97,19 @@ messages! {
             need: Bytes,
             /// What is left under the cap.
             left: Bytes,
+        }
+        /// Answers `Measure`.
+        105 Measured {
+            /// GPU of the slice.
+            lane: Lane,
+            /// What NVML shows for the process, managed memory not included; `None` where there is no
+            /// NVML, or it does not know the process.
+            used: Option<Bytes>,
+        }
+        /// Answers `Open`.
+        106 Origin {
+            /// It did, and still lives: the memory is charged already.
+            ours: bool,
         }
         /// The request broke a rule; the connection ends.
         104 Rejected {

@@ -82,7 +82,7 @@ fn memory_and_processes_are_the_slices() {
     daemon
         .books()
         .granted
-        .insert(99, [64 << 20; gpuslice_wire::limits::LANES_MAX]);
+        .insert(99, [64 << 20; gpuslice_wire::limits::ACCOUNTS_MAX]);
     daemon.show();
     let lines = probe(Some(&daemon.socket));
     assert_eq!(
