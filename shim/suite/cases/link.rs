@@ -1,0 +1,115 @@
+//! The connection: a daemon that is away or comes back, forks, closed descriptors.
+
+use super::{CAP, slice, steps};
+use crate::suite::Door;
+
+pub fn a_daemon_that_comes_back_finds_its_books(door: Door) {
+    let mut slice = slice(door);
+    let mut probe = slice.start(&[
+        "init",
+        "ctx:0",
+        "alloc:0x8000000",
+        "wait",
+        "alloc:0x4000000",
+        "alloc:0x8000000",
+        "info",
+        "free:0",
+        "info",
+        "wait",
+    ]);
+    assert_eq!(probe.lines()[2], "alloc 0 0 0");
+    slice.daemon.go_away();
+    slice.daemon.come_back();
+    probe.go_on();
+    let lines = probe.lines();
+    assert_eq!(lines[..2], ["alloc 0 0 0", "alloc 2 0 0"]);
+    assert_eq!(lines[2], format!("info 0 {} {CAP}", CAP / 4));
+    assert_eq!(lines[4], format!("info 0 {} {CAP}", CAP / 4 * 3));
+    let books = slice.daemon.books();
+    assert_eq!((books.attaches, books.returned), (2, 1));
+    assert!(books.peak <= CAP);
+}
+
+pub fn a_process_that_only_holds_memory_comes_back_too(door: Door) {
+    let mut slice = slice(door);
+    let mut probe = slice.start(&["init", "ctx:0", "alloc:0x8000000", "wait", "wait"]);
+    probe.lines();
+    slice.daemon.go_away();
+    slice.daemon.come_back();
+    slice
+        .daemon
+        .until("the held memory", |books| books.reserved(0) >= CAP / 2);
+}
+
+pub fn growth_waits_for_an_absent_daemon(door: Door) {
+    let mut slice = slice(door);
+    let mut probe = slice.start(&["init", "ctx:0", "wait", "alloc:0x8000000", "wait"]);
+    probe.lines();
+    slice.daemon.go_away();
+    probe.go_on();
+    std::thread::sleep(std::time::Duration::from_millis(200));
+    slice.daemon.come_back();
+    assert_eq!(probe.lines(), ["alloc 0 0 0"]);
+}
+
+pub fn a_forked_child_has_a_slice_of_its_own(door: Door) {
+    let slice = slice(door);
+    let lines = slice.run(&[
+        "init",
+        "ctx:0",
+        "alloc:0x4000000",
+        "fork",
+        "init",
+        "ctx:0",
+        "alloc:0x8000000",
+        "alloc:0x8000000",
+        "info",
+    ]);
+    let expect = [
+        "init 0 0 0",
+        "ctx 0 0 0",
+        "alloc 0 0 0",
+        "init 0 0 0",
+        "ctx 0 0 0",
+        "alloc 0 0 0",
+        "alloc 2 0 0",
+    ];
+    assert_eq!(lines[..7], expect);
+    assert_eq!(slice.daemon.books().attaches, 2);
+    slice
+        .daemon
+        .until("the end of both", |books| books.granted.is_empty());
+}
+
+pub fn closed_descriptors_are_made_anew(door: Door) {
+    let slice = slice(door);
+    let lines = steps(
+        &slice,
+        &[
+            "alloc:0x4000000",
+            "closeall",
+            "alloc:0x8000000",
+            "alloc:0x8000000",
+        ],
+    );
+    assert_eq!(
+        lines,
+        [
+            "alloc 0 0 0",
+            "closeall 0 0 0",
+            "alloc 0 0 0",
+            "alloc 2 0 0"
+        ]
+    );
+    assert_eq!(slice.daemon.books().attaches, 2);
+}
+
+pub fn no_daemon_is_no_permission(door: Door) {
+    let mut slice = slice(door);
+    slice.daemon.go_away();
+    if door == Door::Replace {
+        // The socket's absence alone would mean "no slice"; the driver's mount says otherwise.
+        assert!(!slice.daemon.socket.exists());
+    }
+    assert_eq!(slice.run(&["init"]), ["init 802 0 0"]);
+}

@@ -1,0 +1,64 @@
+//! What both doors promise, one function per promise, a file per kind of it; [`conformance`] lists
+//! them and makes tests of them.
+
+mod context;
+mod link;
+mod memory;
+mod names;
+mod physical;
+
+pub use context::*;
+pub use link::*;
+pub use memory::*;
+pub use names::*;
+pub use physical::*;
+
+use super::{Door, Slice};
+
+const MIB: u64 = 1 << 20;
+const CAP: u64 = 256 * MIB;
+
+/// Makes a test of every case for one door.
+#[macro_export]
+macro_rules! conformance {
+    ($door:expr) => {
+        conformance! { $door;
+            // context.rs
+            a_context_takes_its_memory_with_it a_context_that_is_not_destroyed_keeps_its_memory
+            lanes_go_by_uuid a_gpu_outside_the_slice_gives_nothing
+            // link.rs
+            a_daemon_that_comes_back_finds_its_books a_process_that_only_holds_memory_comes_back_too
+            growth_waits_for_an_absent_daemon a_forked_child_has_a_slice_of_its_own
+            closed_descriptors_are_made_anew no_daemon_is_no_permission
+            // memory.rs
+            the_cap_is_exact most_allocations_ask_nobody
+            small_requests_cost_what_the_driver_hands_out a_failed_allocation_is_given_back
+            strange_sizes_get_the_drivers_answers strange_pointers_are_the_drivers_business
+            memory_looks_like_the_slice a_driver_that_calls_itself_is_charged_once
+            every_way_to_memory_is_charged processes_that_race_never_pass_the_cap
+            // names.rs
+            names_lead_to_hooks_by_version_and_flavour other_functions_pass_through
+            usual_detours_are_no_way_around
+            // physical.rs
+            physical_memory_is_charged_while_referenced
+        }
+    };
+    ($door:expr; $($case:ident)*) => {$(
+        #[test]
+        fn $case() {
+            suite::cases::$case($door);
+        }
+    )*};
+}
+
+fn slice(door: Door) -> Slice {
+    Slice::new(door, &[CAP])
+}
+
+/// Lines of `run` after those of `init` and `ctx`, which must succeed.
+fn steps(slice: &Slice, steps: &[&str]) -> Vec<String> {
+    let all = [&["init", "ctx:0"], steps].concat();
+    let mut lines = slice.run(&all);
+    assert_eq!(lines[..2], ["init 0 0 0", "ctx 0 0 0"]);
+    lines.split_off(2)
+}

@@ -1,0 +1,68 @@
+//! Ways to a function: names, versions, flavours, and the detours around a door.
+
+use super::{slice, steps};
+use crate::suite::Door;
+
+pub fn names_lead_to_hooks_by_version_and_flavour(door: Door) {
+    let slice = slice(door);
+    let (ours, real) = (
+        format!("whichby 0 {}", door.file()),
+        "whichby 0 libcuda.so.1",
+    );
+    let lines = steps(
+        &slice,
+        &[
+            "whichby:cuMemAlloc:2000",
+            "whichby:cuMemAlloc:3020",
+            "whichby:cuMemAlloc:12000:2",
+            "whichby:cuMemAllocAsync:12000",
+            "whichby:cuMemAllocAsync:12000:2",
+            "whichby:cuMemFreeAsync:12000",
+            "whichby:cuLaunchKernel:7000:2",
+            "whichby:cuLaunchKernel:4000",
+            "whichby:cuGetProcAddress:12000",
+            "whichby:cuInit:2000",
+        ],
+    );
+    assert!(lines.iter().all(|line| *line == ours), "{lines:?}");
+    let lines = steps(
+        &slice,
+        &[
+            "whichby:cuMemcpyHtoDAsync:12000",
+            "whichby:cuFromTheFuture:12090",
+            "whichby:cuMemAlloc:1000",
+            "whichby:cuNothing:12000",
+        ],
+    );
+    assert_eq!(
+        lines,
+        [real, real, "whichby 5002 nobody", "whichby 5001 nobody"]
+    );
+}
+
+pub fn other_functions_pass_through(door: Door) {
+    let slice = slice(door);
+    let lines = steps(&slice, &["copy", "launch", "copy", "launch"]);
+    assert_eq!(
+        lines,
+        ["copy 77 0 0", "launch 0 0 0", "copy 77 0 0", "launch 0 0 0"]
+    );
+}
+
+pub fn usual_detours_are_no_way_around(door: Door) {
+    let slice = slice(door);
+    let ours = door.file();
+    let lines = steps(
+        &slice,
+        &[
+            "which:cuMemAlloc_v2",
+            "deep",
+            "dlvsym",
+            "plugin",
+            "deepplugin",
+        ],
+    );
+    let verbs = ["which", "deep", "dlvsym", "plugin", "deepplugin"];
+    let expect: Vec<String> = verbs.iter().map(|verb| format!("{verb} {ours}")).collect();
+    assert_eq!(lines, expect);
+}
