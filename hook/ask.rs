@@ -69,6 +69,8 @@ impl Ask {
             weight: self.weight,
             share: self.share,
             high: self.high,
+            pinned: None,
+            pid: 0,
         }
     }
 }

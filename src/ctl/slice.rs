@@ -75,6 +75,8 @@ impl SliceOptions {
             weight: self.weight,
             share: self.share,
             high: self.priority == Priority::High,
+            pinned: None,
+            pid: 0,
         })
     }
 }

@@ -114,6 +114,8 @@ impl Daemon {
                 weight,
                 share,
                 high,
+                pinned,
+                pid: _,
             } => {
                 if let Err((why, text)) = self.may_admit(&container) {
                     return self.deny(key, why, &text);
@@ -129,6 +131,8 @@ impl Daemon {
                             weight,
                             share,
                             high,
+                            pinned,
+                            cgroup: HostPath::EMPTY,
                         };
                         self.work.push_back(Work::Tell(Event::Admit { token, ask }));
                     }
@@ -138,6 +142,16 @@ impl Daemon {
                 self.work
                     .push_back(Work::Tell(Event::Dismiss { token, container }));
             }
+            Command::Resize {
+                container,
+                lane,
+                memory,
+            } => self.work.push_back(Work::Tell(Event::Resize {
+                token,
+                container,
+                lane,
+                memory,
+            })),
             Command::List {} => {
                 self.read_all_claims();
                 self.settle();

@@ -9,7 +9,7 @@ use gpuslice_wire::frame::RequestId;
 use gpuslice_wire::ids::{ContainerId, Lane};
 use gpuslice_wire::tenant::Reply;
 use gpuslice_wire::text::Text;
-use gpuslice_wire::units::Duration;
+use gpuslice_wire::units::{Bytes, Duration};
 use std::io;
 
 /// The token of questions whose answer nobody waits for. Keys' generations start at 1.
@@ -104,6 +104,12 @@ impl Daemon {
             } => {
                 log_overrun(&container, lane, stage, after);
             }
+            Action::Resized {
+                token,
+                record,
+                cap,
+                reserved,
+            } => self.resized(token, &record, cap, reserved),
             // `restore` holds the record and does it; the others are performed above.
             Action::Restored { .. }
             | Action::NotRestored { .. }
@@ -151,6 +157,18 @@ impl Daemon {
         }
         tracing::info!(%container, name = %record.name, gpus = record.lanes.len(), "slice given");
         self.answer_admitted(key_of(token), &container);
+    }
+
+    fn resized(&mut self, token: Token, record: &Record, cap: Bytes, reserved: Bytes) {
+        let container = record.container;
+        if let Err(why) = self.state.keep(record) {
+            let dir = self.state.container_dir(&container);
+            let text = format!("{}: {why}; the new cap is lost at a restart", dir.display());
+            tracing::error!(%container, "{text}");
+            return self.deny(key_of(token), Denial::Host, &text);
+        }
+        tracing::info!(%container, name = %record.name, %cap, %reserved, "cap changed");
+        self.answer(key_of(token), &Answer::Resized { cap, reserved });
     }
 
     fn dismissed(&mut self, token: Token, container: &ContainerId, known: bool) {

@@ -183,6 +183,7 @@ impl ClaimsReader {
             drained: field!(page, lane[at].drained).load(SeqCst),
             want: field!(page, lane[at].want).load(Acquire) != 0,
             held: Bytes(field!(page, lane[at].held).load(Relaxed)),
+            unseen: Bytes(field!(page, lane[at].unseen).load(Relaxed)),
             launches: field!(page, lane[at].launches).load(Relaxed),
             denied: field!(page, lane[at].denied).load(Relaxed),
         }
@@ -210,6 +211,8 @@ mod tests {
             idle_us: 2,
             cap: Bytes(3),
             reserved: Bytes(4),
+            recall: 0,
+            context: Bytes(0),
         }
     }
 

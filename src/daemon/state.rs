@@ -278,7 +278,7 @@ mod tests {
     use super::*;
     use gpuslice_engine::LaneRecord;
     use gpuslice_wire::ids::GpuUuid;
-    use gpuslice_wire::text::Name;
+    use gpuslice_wire::text::{HostPath, Name};
     use gpuslice_wire::units::{Bytes, Weight};
 
     fn record(id: &str) -> Record {
@@ -292,6 +292,8 @@ mod tests {
                 gpu: GpuUuid([7; 16]),
                 cap: Bytes(1 << 30),
             }],
+            pinned: None,
+            cgroup: HostPath::EMPTY,
         }
     }
 

@@ -174,6 +174,29 @@ impl Daemon {
                 lane,
                 bytes,
             },
+            (
+                Request::Yield {
+                    lane,
+                    recall,
+                    bytes,
+                },
+                Some(attached),
+            ) => Event::Yield {
+                client: attached.client,
+                lane,
+                recall,
+                bytes,
+            },
+            (Request::Measure { lane }, Some(attached)) => {
+                let reply = Reply::Measured { lane, used: None };
+                let client = attached.client;
+                return self.reply_to(client, id, &reply);
+            }
+            (Request::Open { .. }, Some(attached)) => {
+                let client = attached.client;
+                return self.reply_to(client, id, &Reply::Origin { ours: false });
+            }
+            (Request::Share { .. }, Some(_)) => return,
             _ => return self.reject(key, Rejection::Protocol),
         };
         self.work.push_back(Work::Tell(event));

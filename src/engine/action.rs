@@ -44,8 +44,12 @@ pub struct LaneView {
     pub idle_us: u32,
     /// Memory cap.
     pub cap: Bytes,
-    /// Reserved by all processes, unused credit included.
+    /// Reserved by all processes, unused credit and what was measured beyond it included.
     pub reserved: Bytes,
+    /// Grows when a process is short of memory: each of the others yields what it does not use.
+    pub recall: u32,
+    /// What a first context on this GPU takes, as far as is known; zero if it is not.
+    pub context: Bytes,
 }
 
 /// Why the engine ends a process's connection.
@@ -79,9 +83,9 @@ pub enum Action {
         /// What was promised.
         record: Record,
     },
-    /// No slice; nothing changed.
+    /// Refused; nothing changed.
     Denied {
-        /// Of the `Admit`.
+        /// Of the `Admit` or `Resize`.
         token: Token,
         /// Data whose `Display` is for the person; `.denial()` is the wire's kind.
         why: Refusal,
@@ -99,6 +103,17 @@ pub enum Action {
         container: ContainerId,
         /// Why.
         why: Refusal,
+    },
+    /// The cap is another. Write the record down again before answering.
+    Resized {
+        /// Of the `Resize`.
+        token: Token,
+        /// What is promised now.
+        record: Record,
+        /// The new cap.
+        cap: Bytes,
+        /// What is reserved: more than the cap if that was lowered below it.
+        reserved: Bytes,
     },
     /// The slice is gone: delete record, socket and pages.
     Dismissed {

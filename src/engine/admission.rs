@@ -134,6 +134,8 @@ pub(crate) fn admit(rooms: &[Room], ask: &Ask, oversubscribe: bool) -> Result<Re
         share: ask.share,
         high: ask.high,
         lanes,
+        pinned: ask.pinned,
+        cgroup: ask.cgroup,
     })
 }
 

@@ -104,6 +104,17 @@ impl Engine {
                 lane,
                 bytes,
             } => self.release(client, lane, bytes, actions),
+            Event::Yield {
+                client,
+                lane,
+                bytes,
+                ..
+            } => self.release(client, lane, bytes, actions),
+            Event::Measured { .. } | Event::Stray { .. } => {}
+            Event::Resize { token, .. } => actions.push(Action::Denied {
+                token,
+                why: Refusal::NoGpu,
+            }),
             Event::Gone { client } => self.forget(client),
             Event::Claims {
                 client,
@@ -483,5 +494,7 @@ fn view(turns: &Turns, entity: &Entity, account: &Account, config: &Config) -> L
         },
         cap: account.cap(),
         reserved: account.reserved(),
+        recall: 0,
+        context: Bytes::ZERO,
     }
 }

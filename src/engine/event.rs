@@ -5,9 +5,9 @@
 
 use gpuslice_wire::admin::MemoryAsk;
 use gpuslice_wire::ids::{ClientId, ContainerId, GpuUuid, Lane, NvmlIndex};
-use gpuslice_wire::limits::LANES_MAX;
+use gpuslice_wire::limits::ACCOUNTS_MAX;
 use gpuslice_wire::select::GpuSelector;
-use gpuslice_wire::text::Name;
+use gpuslice_wire::text::{HostPath, Name};
 use gpuslice_wire::units::{Bytes, Percent, Weight};
 
 use crate::record::Record;
@@ -33,6 +33,11 @@ pub struct Ask {
     pub share: Option<Percent>,
     /// Goes before everybody who is not high.
     pub high: bool,
+    /// Cap on the host memory it pins, if any.
+    pub pinned: Option<Bytes>,
+    /// Directory under the cgroup mount whose processes are the container's; empty if not known.
+    /// Kept for the daemon, never looked at here.
+    pub cgroup: HostPath,
 }
 
 /// What a process says about itself on one lane of its page. Untrusted: it may end or shorten
@@ -48,8 +53,10 @@ pub struct Claims {
     pub active: u32,
     /// Last turn word after whose close nothing of it was in flight.
     pub drained: u32,
-    /// In allocations; unused credit is not counted.
+    /// In allocations and all that was charged beside them; unused credit is not counted.
     pub held: Bytes,
+    /// The part of `held` that NVML does not show for a process.
+    pub unseen: Bytes,
     /// Launches so far.
     pub launches: u64,
     /// Allocations refused by the cap so far.
@@ -93,7 +100,7 @@ pub enum Event {
         /// Whose socket it came through.
         container: ContainerId,
         /// What it holds already, per lane, credit included: zeros unless the daemon was away.
-        held: [Bytes; LANES_MAX],
+        held: [Bytes; ACCOUNTS_MAX],
     },
     /// A process asks for memory credit. Answered by `Reserved`, `Refused` or `Disconnect`; for a
     /// restored container possibly only when [`crate::Config::restore_grace`] is over.
@@ -117,6 +124,47 @@ pub enum Event {
         lane: Lane,
         /// How much; more than it has is a violation and ends the connection.
         bytes: Bytes,
+    },
+    /// A process gives back what it does not use, because a sibling is short: its answer to a
+    /// recall.
+    Yield {
+        /// Who.
+        client: ClientId,
+        /// GPU of the slice.
+        lane: Lane,
+        /// Which recall, as its page said.
+        recall: u32,
+        /// How much; more than it has is a violation and ends the connection.
+        bytes: Bytes,
+    },
+    /// The driver was asked what a process has of a GPU.
+    Measured {
+        /// Who.
+        client: ClientId,
+        /// GPU of the slice.
+        lane: Lane,
+        /// What NVML shows for it.
+        used: Bytes,
+    },
+    /// The driver was asked what processes of a container have that are not attached.
+    Stray {
+        /// Whose.
+        container: ContainerId,
+        /// GPU of the slice.
+        lane: Lane,
+        /// What NVML shows for all of them together; zero when they are gone.
+        used: Bytes,
+    },
+    /// A slice's cap is to be another. Answered by `Resized` or `Denied`.
+    Resize {
+        /// For the answer.
+        token: Token,
+        /// Whose slice.
+        container: ContainerId,
+        /// GPU of the slice, or [`Lane::HOST`].
+        lane: Lane,
+        /// The new cap.
+        memory: MemoryAsk,
     },
     /// A process's connection ended, which refunds all it had. Unknown ids are ignored.
     Gone {

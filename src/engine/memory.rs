@@ -6,7 +6,7 @@
 
 use alloc::vec::Vec;
 use gpuslice_wire::ids::{ClientId, ContainerId, Lane};
-use gpuslice_wire::limits::{CLIENTS_PER_CONTAINER_MAX, LANES_MAX};
+use gpuslice_wire::limits::{ACCOUNTS_MAX, CLIENTS_PER_CONTAINER_MAX};
 use gpuslice_wire::tenant::Rejection;
 use gpuslice_wire::units::Bytes;
 
@@ -23,7 +23,7 @@ impl Engine {
         &mut self,
         token: Token,
         id: ContainerId,
-        held: &[Bytes; LANES_MAX],
+        held: &[Bytes; ACCOUNTS_MAX],
         actions: &mut Actions,
     ) {
         match self.try_attach(id, held) {
@@ -42,7 +42,7 @@ impl Engine {
     fn try_attach(
         &mut self,
         id: ContainerId,
-        held: &[Bytes; LANES_MAX],
+        held: &[Bytes; ACCOUNTS_MAX],
     ) -> Result<(ClientId, u8), Rejection> {
         let seat = self.containers.find(id).ok_or(Rejection::NotYours)?;
         let container = self.containers.get_mut(seat).ok_or(Rejection::NotYours)?;

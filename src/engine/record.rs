@@ -12,8 +12,8 @@
 use alloc::vec::Vec;
 use core::fmt;
 use gpuslice_wire::ids::{ContainerId, GpuUuid};
-use gpuslice_wire::limits::{CONTAINER_ID_BYTES_MAX, LANES_MAX, NAME_BYTES_MAX};
-use gpuslice_wire::text::{Name, Text};
+use gpuslice_wire::limits::{CONTAINER_ID_BYTES_MAX, LANES_MAX, NAME_BYTES_MAX, PATH_BYTES_MAX};
+use gpuslice_wire::text::{HostPath, Name, Text};
 use gpuslice_wire::units::{Bytes, Percent, Weight};
 
 use crate::crc::crc32c;
@@ -29,8 +29,11 @@ pub const RECORD_BYTES: usize = 8
     + (2 + NAME_BYTES_MAX)
     + (4 + 4 + 1 + 1)
     + LANES_MAX * LANE_BYTES
+    + 8
+    + (2 + PATH_BYTES_MAX)
     + 4;
 const LANE_BYTES: usize = 16 + 8;
+const LANES_END: usize = RECORD_BYTES - 4 - (2 + PATH_BYTES_MAX) - 8;
 
 /// One GPU of a slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,6 +59,10 @@ pub struct Record {
     pub high: bool,
     /// Lane 0 first; 1 to 16 of them, no GPU twice.
     pub lanes: Vec<LaneRecord>,
+    /// Cap on the host memory it pins, if any; never zero.
+    pub pinned: Option<Bytes>,
+    /// Directory under the cgroup mount whose processes are the container's; empty if not known.
+    pub cgroup: HostPath,
 }
 
 /// Why bytes are not a record.
@@ -118,7 +125,9 @@ impl Record {
             out.put(&lane.gpu.0);
             out.put(&lane.cap.0.to_le_bytes());
         }
-        out.at = RECORD_BYTES - 4;
+        out.at = LANES_END;
+        out.put(&self.pinned.map_or(0, |cap| cap.0).to_le_bytes());
+        out.text::<PATH_BYTES_MAX>(self.cgroup.as_str());
         let sum = crc32c(&out.bytes[..out.at]);
         out.put(&sum.to_le_bytes());
         out.bytes
@@ -209,7 +218,13 @@ impl<'a> In<'a> {
             }
             lanes.push(LaneRecord { gpu, cap });
         }
-        if lanes.is_empty() || high > 1 {
+        self.take((LANES_MAX - lanes.len().min(LANES_MAX)) * LANE_BYTES)?;
+        let pinned = match u64::from_le_bytes(self.array()?) {
+            0 => None,
+            cap => Some(Bytes(cap)),
+        };
+        let cgroup = self.text::<PATH_BYTES_MAX>()?;
+        if lanes.is_empty() || lanes.len() > LANES_MAX || high > 1 {
             return Err(RecordError::Field);
         }
         let weight = weight.map_err(|_| RecordError::Field)?;
@@ -220,6 +235,8 @@ impl<'a> In<'a> {
             share,
             high: high == 1,
             lanes,
+            pinned,
+            cgroup,
         })
     }
 }
@@ -241,6 +258,8 @@ mod tests {
                     cap: Bytes(u64::from(n) + 1),
                 })
                 .collect(),
+            pinned: Some(Bytes(77)),
+            cgroup: HostPath::new("/system.slice/web").expect("a path"),
         }
     }
 

@@ -2,8 +2,8 @@
 
 use alloc::vec::Vec;
 use gpuslice_wire::ids::Lane;
-use gpuslice_wire::snapshot::Snapshot;
-use gpuslice_wire::units::Instant;
+use gpuslice_wire::snapshot::{Snapshot, Tier};
+use gpuslice_wire::units::{Bytes, Instant};
 
 use crate::action::Mode;
 use crate::engine::Engine;
@@ -73,6 +73,10 @@ impl Engine {
             denied: sum(ClientLane::denied, slice.past_denied),
             denied_need: slice.last_denied.0,
             denied_left: slice.last_denied.1,
+            residual: Bytes::ZERO,
+            pinned: Bytes::ZERO,
+            pinned_cap: container.record.pinned,
+            tier: Tier::Shim,
             weight: entity.weight,
             share: container.record.share,
             high: entity.class == Class::High,

@@ -5,11 +5,11 @@ use std::vec::Vec;
 
 use gpuslice_wire::admin::{Denial, MemoryAsk};
 use gpuslice_wire::ids::{ClientId, ContainerId, GpuUuid, Lane, NvmlIndex};
-use gpuslice_wire::limits::{CLIENTS_PER_CONTAINER_MAX, CONTAINERS_MAX, LANES_MAX};
+use gpuslice_wire::limits::{ACCOUNTS_MAX, CLIENTS_PER_CONTAINER_MAX, CONTAINERS_MAX};
 use gpuslice_wire::select::GpuSelector;
 use gpuslice_wire::snapshot::Snapshot;
 use gpuslice_wire::tenant::Rejection;
-use gpuslice_wire::text::Name;
+use gpuslice_wire::text::{HostPath, Name};
 use gpuslice_wire::units::{Bytes, GIB, Instant, MIB, Percent, Weight};
 
 use crate::{Action, Ask, Claims, Config, Cut, Engine, Event, Mode, Record, Token};
@@ -64,7 +64,7 @@ impl Rig {
         }
     }
     fn attach(&mut self, container: &str, held: u64) -> Result<ClientId, Rejection> {
-        let mut all = [Bytes::ZERO; LANES_MAX];
+        let mut all = [Bytes::ZERO; ACCOUNTS_MAX];
         all[0] = Bytes(held);
         let attach = Event::Attach {
             token: Token(2),
@@ -103,6 +103,8 @@ fn ask(container: &str, gpus: &str, bytes: u64) -> Ask {
         weight: Weight::ONE,
         share: None,
         high: false,
+        pinned: None,
+        cgroup: HostPath::EMPTY,
     }
 }
 

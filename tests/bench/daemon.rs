@@ -182,10 +182,13 @@ fn converse(fd: &OwnedFd) {
                     )
                 }
             }
-            Request::Release { bytes, .. } => {
+            Request::Release { bytes, .. } | Request::Yield { bytes, .. } => {
                 reserved = reserved.saturating_sub(bytes.0);
                 continue;
             }
+            Request::Measure { lane } => (Reply::Measured { lane, used: None }, vec![]),
+            Request::Open { .. } => (Reply::Origin { ours: false }, vec![]),
+            Request::Share { .. } => continue,
         };
         let mut out = [0_u8; FRAME_BYTES_MAX];
         let Ok(len) = encode(id, &reply, &mut out) else {

@@ -5,8 +5,8 @@ use gpuslice_engine::{
     Action, Claims, Config, Event, LaneRecord, LaneView, Late, Mode, Record, Token,
 };
 use gpuslice_wire::ids::{ClientId, Lane};
-use gpuslice_wire::limits::LANES_MAX;
-use gpuslice_wire::text::Name;
+use gpuslice_wire::limits::ACCOUNTS_MAX;
+use gpuslice_wire::text::{HostPath, Name};
 use gpuslice_wire::units::{Bytes, Duration, Instant, Percent, Weight};
 
 use crate::checkers::{Checkers, Objection};
@@ -38,6 +38,8 @@ impl Story {
                     gpu: gpu(0),
                     cap: Bytes(100),
                 }],
+                pinned: None,
+                cgroup: HostPath::EMPTY,
             };
             let admitted = Action::Admitted {
                 token: Token(0),
@@ -46,7 +48,7 @@ impl Story {
             story
                 .tell(0, Event::Tick, &[admitted, turn(n, 0, 0)])
                 .expect("a good beginning");
-            let held = [Bytes::ZERO; LANES_MAX];
+            let held = [Bytes::ZERO; ACCOUNTS_MAX];
             let attach = Event::Attach {
                 token: Token(0),
                 container: container(n as u64),
@@ -110,6 +112,8 @@ fn page(n: usize, mode: Mode, turn: u32, end: u64, reserved: u64) -> Action {
         idle_us: 0,
         cap: Bytes(100),
         reserved: Bytes(reserved),
+        recall: 0,
+        context: Bytes::ZERO,
     };
     Action::SetLane {
         container: container(n as u64),

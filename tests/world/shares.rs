@@ -4,7 +4,7 @@ use gpuslice_engine::{Ask, Config};
 use gpuslice_wire::admin::MemoryAsk;
 use gpuslice_wire::select::GpuSelector;
 use gpuslice_wire::snapshot::Snapshot;
-use gpuslice_wire::text::Name;
+use gpuslice_wire::text::{HostPath, Name};
 use gpuslice_wire::units::{Bytes, MIB, Percent, Weight};
 
 use crate::tenant::{Honesty, Kernels, Process, Work};
@@ -47,6 +47,8 @@ fn world(seed: u64, kernels: Kernels, tenants: &[Tenant]) -> World {
             weight: Weight::new(tenant.weight).expect("a weight"),
             share: Percent::new(tenant.share).ok(),
             high: tenant.high,
+            pinned: None,
+            cgroup: HostPath::EMPTY,
         });
         world.add(Process {
             container,

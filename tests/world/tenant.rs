@@ -149,6 +149,7 @@ impl Process {
                 active: rng.below(8) as u32,
                 drained: rng.below(8) as u32,
                 held: Bytes(rng.draw()),
+                unseen: Bytes(rng.draw()),
                 launches: rng.draw() >> 1,
                 denied: rng.draw() >> 1,
             },

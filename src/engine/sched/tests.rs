@@ -2,7 +2,7 @@
 
 use super::*;
 use gpuslice_wire::ids::ContainerId;
-use gpuslice_wire::text::Name;
+use gpuslice_wire::text::{HostPath, Name};
 use gpuslice_wire::units::{Percent, Weight};
 
 const MS: u64 = 1_000_000;
@@ -25,6 +25,8 @@ impl Rig {
                 share: Percent::new(share).ok(),
                 high,
                 lanes: Vec::new(),
+                pinned: None,
+                cgroup: HostPath::EMPTY,
             };
             turns.enter(Seat(at as u16), Lane(0), &record);
         }

@@ -7,7 +7,9 @@ use crate::harness::{Random, kernel, skip};
 use gpuslice_wire::admin::{Answer, Denial};
 use gpuslice_wire::frame::{RequestId, encode};
 use gpuslice_wire::ids::Lane;
-use gpuslice_wire::limits::{CLIENTS_PER_CONTAINER_MAX, FRAME_BYTES_MAX, LANES_MAX, WIRE_VERSION};
+use gpuslice_wire::limits::{
+    ACCOUNTS_MAX, CLIENTS_PER_CONTAINER_MAX, FRAME_BYTES_MAX, WIRE_VERSION,
+};
 use gpuslice_wire::tenant::{Rejection, Reply, Request};
 use gpuslice_wire::units::{Bytes, GIB, MIB};
 use nix::sys::wait::waitpid;
@@ -29,7 +31,7 @@ fn frame(request: &Request) -> Vec<u8> {
 
 fn attach() -> Vec<u8> {
     frame(&Request::Attach {
-        held: [Bytes::ZERO; LANES_MAX],
+        held: [Bytes::ZERO; ACCOUNTS_MAX],
     })
 }
 

@@ -295,6 +295,8 @@ pub fn admit(container: &str, gpus: &str, memory: MemoryAsk) -> AdminCommand {
         weight: Weight::ONE,
         share: None,
         high: false,
+        pinned: None,
+        pid: 0,
     }
 }
 

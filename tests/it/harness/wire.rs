@@ -4,7 +4,7 @@ use super::PATIENCE;
 use gpuslice_wire::admin::{Answer, Command};
 use gpuslice_wire::frame::{Message, RequestId, decode, encode};
 use gpuslice_wire::ids::Lane;
-use gpuslice_wire::limits::{FRAME_BYTES_MAX, LANES_MAX, PAGE_BYTES};
+use gpuslice_wire::limits::{ACCOUNTS_MAX, FRAME_BYTES_MAX, PAGE_BYTES};
 use gpuslice_wire::snapshot::Snapshot;
 use gpuslice_wire::tenant::{Rejection, Reply, Request};
 use gpuslice_wire::units::Bytes;
@@ -196,7 +196,7 @@ impl TenantClient {
 
     /// Attaches, holding this much of lane 0.
     pub fn attach(&self, holds: Bytes) -> Attached {
-        let mut held = [Bytes::ZERO; LANES_MAX];
+        let mut held = [Bytes::ZERO; ACCOUNTS_MAX];
         held[0] = holds;
         self.0
             .send(1, &Request::Attach { held })

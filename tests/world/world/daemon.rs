@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use gpuslice_engine::{Action, Engine, Event, LaneView, Record, Token};
 use gpuslice_wire::ids::{ClientId, ContainerId, Lane, NvmlIndex};
-use gpuslice_wire::limits::LANES_MAX;
+use gpuslice_wire::limits::ACCOUNTS_MAX;
 use gpuslice_wire::units::{Bytes, Instant};
 
 use super::{Daemon, Happening, Letter, US, World};
@@ -96,7 +96,7 @@ impl World {
             },
             Letter::Attach(who) => {
                 let process = &self.processes[who];
-                let mut held = [Bytes::ZERO; LANES_MAX];
+                let mut held = [Bytes::ZERO; ACCOUNTS_MAX];
                 for (slot, work) in held.iter_mut().zip(&process.work) {
                     *slot = Bytes(work.granted);
                 }
@@ -215,6 +215,7 @@ impl World {
             Action::Denied { .. }
             | Action::Restored { .. }
             | Action::NotRestored { .. }
+            | Action::Resized { .. }
             | Action::Overrun { .. } => {}
         }
     }

@@ -6,7 +6,7 @@ use gpuslice_engine::{Ask, Event, Token};
 use gpuslice_wire::admin::MemoryAsk;
 use gpuslice_wire::ids::{ContainerId, NvmlIndex};
 use gpuslice_wire::select::{GpuRef, GpuSelector};
-use gpuslice_wire::text::Name;
+use gpuslice_wire::text::{HostPath, Name};
 use gpuslice_wire::units::{Bytes, GIB, Instant, Percent, Weight};
 
 use super::{Happening, Letter, MS, World, container};
@@ -49,6 +49,8 @@ impl World {
             weight,
             share: share.and_then(|share| Percent::new(share).ok()),
             high: self.rng.per_mille(150),
+            pinned: None,
+            cgroup: HostPath::EMPTY,
         }
     }
 
