@@ -1,6 +1,5 @@
 //! The driver API as a tenant sees it: `dlopen("libcuda.so.1")`, `dlsym`, call.
 
-use gpuslice_nvabi::sig;
 use gpuslice_nvabi::types::CUresult;
 use std::ffi::{CStr, c_void};
 use std::fmt;
@@ -61,55 +60,85 @@ fn symbol(handle: *mut c_void, name: &CStr) -> Result<*mut c_void, Error> {
     }
 }
 
-macro_rules! driver {
-    ($($function:ident,)*) => {
-        /// The driver functions tenants use.
+/// Declares a struct of driver functions, by their names in the table, and how to load it.
+#[macro_export]
+macro_rules! driver_functions {
+    ($(#[$doc:meta])* $name:ident { $($function:ident,)* }) => {
+        $(#[$doc])*
         #[allow(non_snake_case)]
-        pub struct Driver { $(#[doc = stringify!($function)] pub $function: sig::$function,)* }
+        #[derive(Clone, Copy, Debug)]
+        pub struct $name {
+            $(#[doc = stringify!($function)] pub $function: gpuslice_nvabi::sig::$function,)*
+        }
 
-        impl Driver {
+        impl $name {
             /// Loads the driver as any program does.
             ///
             /// # Errors
-            /// [`Error::Load`] with the loader's own words.
+            /// [`Error::Load`]($crate::driver::Error::Load) with the loader's own words.
             #[allow(non_snake_case)]
-            pub fn load() -> Result<Driver, Error> {
-                // SAFETY: loading the driver runs its constructors, which is what is wanted.
-                let handle = unsafe { libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_NOW) };
-                if handle.is_null() {
-                    return Err(last_error());
-                }
+            pub fn load() -> Result<$name, $crate::driver::Error> {
+                let library = $crate::driver::Library::open()?;
                 $(
-                    let name = concat!(stringify!($function), "\0");
-                    let name = CStr::from_bytes_with_nul(name.as_bytes())
-                        .map_err(|e| Error::Load(e.to_string()))?;
-                    let address = symbol(handle, name)?;
                     // SAFETY: the driver's function of that name has the table's signature.
-                    let $function: sig::$function = unsafe { std::mem::transmute(address) };
+                    let $function: gpuslice_nvabi::sig::$function = unsafe {
+                        std::mem::transmute(library.symbol(concat!(stringify!($function), "\0"))?)
+                    };
                 )*
-                Ok(Driver { $($function,)* })
+                Ok($name { $($function,)* })
             }
         }
     };
 }
 
-driver! {
-    cuInit,
-    cuDeviceGet,
-    cuDeviceTotalMem_v2,
-    cuCtxCreate_v2,
-    cuCtxDestroy_v2,
-    cuMemGetInfo_v2,
-    cuMemAlloc_v2,
-    cuMemFree_v2,
-    cuMemcpyDtoH_v2,
-    cuMemsetD32_v2,
-    cuModuleLoadData,
-    cuModuleGetFunction,
-    cuLaunchKernel,
-    cuStreamCreate,
-    cuStreamSynchronize,
-    cuEventCreate,
-    cuEventRecord,
-    cuEventSynchronize,
+/// The loaded driver library; never closed.
+#[derive(Clone, Copy, Debug)]
+pub struct Library(*mut c_void);
+
+impl Library {
+    /// Opens `libcuda.so.1` as any program does.
+    ///
+    /// # Errors
+    /// [`Error::Load`] with the loader's own words.
+    pub fn open() -> Result<Library, Error> {
+        // SAFETY: loading the driver runs its constructors, which is what is wanted.
+        let handle = unsafe { libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_NOW) };
+        if handle.is_null() {
+            return Err(last_error());
+        }
+        Ok(Library(handle))
+    }
+
+    /// The address of a function; `name` ends with a NUL.
+    ///
+    /// # Errors
+    /// [`Error::Load`] if the driver has none of that name.
+    pub fn symbol(self, name: &str) -> Result<*mut c_void, Error> {
+        let name = CStr::from_bytes_with_nul(name.as_bytes());
+        symbol(self.0, name.map_err(|e| Error::Load(e.to_string()))?)
+    }
+}
+
+driver_functions! {
+    /// The driver functions tenants use.
+    Driver {
+        cuInit,
+        cuDeviceGet,
+        cuDeviceTotalMem_v2,
+        cuCtxCreate_v2,
+        cuCtxDestroy_v2,
+        cuMemGetInfo_v2,
+        cuMemAlloc_v2,
+        cuMemFree_v2,
+        cuMemcpyDtoH_v2,
+        cuMemsetD32_v2,
+        cuModuleLoadData,
+        cuModuleGetFunction,
+        cuLaunchKernel,
+        cuStreamCreate,
+        cuStreamSynchronize,
+        cuEventCreate,
+        cuEventRecord,
+        cuEventSynchronize,
+    }
 }
