@@ -68,7 +68,9 @@ impl Asked {
                 })
             }
             Answer::Denied { text, .. } => Err(Error::Denied(text.to_string())),
-            Answer::Dismissed {} | Answer::Resized { .. } => Err(Error::Daemon("its daemon answered something else".into())),
+            Answer::Dismissed {} | Answer::Resized { .. } => {
+                Err(Error::Daemon("its daemon answered something else".into()))
+            }
         }
     }
 }
