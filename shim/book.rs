@@ -15,6 +15,16 @@ use gpuslice_wire::ids::Lane;
 
 const SHARDS: usize = 1 << TOP_BITS;
 
+/// What a charge is for, as far as its end depends on it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Kind {
+    /// Memory that NVML shows for the process too.
+    #[default]
+    Seen,
+    /// Managed memory, which it does not show.
+    Unseen,
+}
+
 /// What one pointer or handle holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Held {
@@ -25,6 +35,8 @@ pub struct Held {
     /// The context that takes the memory with it when it is destroyed; 0 for memory that outlives
     /// contexts (pools).
     pub context: u64,
+    /// What it is for.
+    pub kind: Kind,
 }
 
 impl Default for Held {
@@ -33,6 +45,7 @@ impl Default for Held {
             lane: Lane(0),
             bytes: 0,
             context: 0,
+            kind: Kind::Seen,
         }
     }
 }
@@ -129,6 +142,7 @@ mod tests {
             lane: Lane(lane),
             bytes,
             context,
+            kind: Kind::Seen,
         }
     }
 

@@ -89,7 +89,7 @@ fn ending(
         session.contexts.restore(closing);
     } else {
         for held in removed.charges() {
-            session.release(held.lane, held.bytes);
+            super::given_back(session, held);
         }
     }
     Ok(result)

@@ -4,6 +4,7 @@
 //! still export them, so they are charged as well.
 
 use super::{Charging, charged, charged_here, freed};
+use crate::book::Kind;
 use crate::guard::{Outcome, guard};
 use crate::real;
 use gpuslice_nvabi::types::*;
@@ -26,7 +27,10 @@ pub unsafe extern "C" fn cuMemAllocManaged(
     flags: u32,
 ) -> CUresult {
     guard(|| {
-        let charging = Charging::here(bytesize)?;
+        let mut charging = Charging::here(bytesize)?;
+        if let Some(charging) = &mut charging {
+            charging.kind = Kind::Unseen;
+        }
         // SAFETY: as in `cuMemAlloc_v2`.
         unsafe {
             charged(charging, dptr, || {

@@ -23,7 +23,7 @@ pub use physical::*;
 pub use pool::*;
 pub use query::*;
 
-use crate::book::Held;
+use crate::book::{Held, Kind};
 use crate::guard::Outcome;
 use crate::lane;
 use crate::link::{self, Reservation, Session};
@@ -34,7 +34,15 @@ struct Charging<'a> {
     session: &'static Session,
     reservation: Reservation<'a>,
     context: u64,
+    kind: Kind,
 }
+
+/// Gives back what the process could do without: called when it is short of memory itself, and when
+/// a sibling is. Safe from any thread, needs no current context, and takes no lock of the link.
+pub fn squeeze(_session: &Session) {}
+
+/// Brings charges up to date that only the driver knows: called before somebody looks at the books.
+pub fn settle_all(_session: &Session) {}
 
 impl Charging<'_> {
     /// Reserves `bytes` on the current context's GPU. `None`: nothing limits this call.
@@ -52,6 +60,7 @@ impl Charging<'_> {
             session,
             reservation,
             context: lane::key(here.context),
+            kind: Kind::Seen,
         }))
     }
 
@@ -69,34 +78,46 @@ impl Charging<'_> {
             session,
             reservation,
             context: 0,
+            kind: Kind::Seen,
         }))
     }
 
     /// The driver answered success: writes the charge down under what it gave.
     #[inline(always)]
     fn commit(self, pointer: u64) {
-        write_down(self.session, self.reservation, self.context, pointer);
-    }
-}
-
-/// Turns a reservation into a charge of what the driver gave.
-#[inline(always)]
-fn write_down(session: &Session, reservation: Reservation<'_>, context: u64, pointer: u64) {
-    let (lane, bytes) = (reservation.lane, reservation.bytes);
-    reservation.commit();
-    let before = session.book.insert(
-        pointer,
-        Held {
+        let (lane, bytes) = (self.reservation.lane, self.reservation.bytes);
+        let (context, kind) = (self.context, self.kind);
+        self.reservation.commit();
+        let held = Held {
             lane,
             bytes,
             context,
-        },
-    );
+            kind,
+        };
+        write_down(self.session, held, pointer);
+    }
+}
+
+/// Turns what was reserved into a charge of what the driver gave.
+#[inline(always)]
+fn write_down(session: &Session, held: Held, pointer: u64) {
+    if held.kind == Kind::Unseen {
+        session.unseen(held.lane, held.bytes as i64);
+    }
     // The driver gave a pointer that the book still has: what was there is gone, freed in a way
     // that passed us by.
-    if let Some(gone) = before {
-        session.release(gone.lane, gone.bytes);
+    if let Some(gone) = session.book.insert(pointer, held) {
+        given_back(session, gone);
     }
+}
+
+/// What was charged is no more.
+#[inline(always)]
+fn given_back(session: &Session, held: Held) {
+    if held.kind == Kind::Unseen {
+        session.unseen(held.lane, -(held.bytes as i64));
+    }
+    session.release(held.lane, held.bytes);
 }
 
 /// The whole way of a plain allocation of `bytes` on the current context's GPU. Written out, so that
@@ -114,10 +135,17 @@ unsafe fn charged_here(bytes: usize, pointer: *const u64, call: impl Fn() -> CUr
     let reservation = session.reserve(lane, bytes as u64)?;
     let result = call();
     if result == CUresult::SUCCESS {
+        let (bytes, context) = (reservation.bytes, lane::key(here.context));
+        reservation.commit();
+        let kind = Kind::Seen;
+        let held = Held {
+            lane,
+            bytes,
+            context,
+            kind,
+        };
         // SAFETY: the driver has just written there and answered success.
-        write_down(session, reservation, lane::key(here.context), unsafe {
-            *pointer
-        });
+        write_down(session, held, unsafe { *pointer });
     }
     Ok(result)
 }
@@ -153,7 +181,7 @@ fn freed(pointer: u64, call: impl FnOnce() -> CUresult) -> Outcome {
     };
     let result = call();
     if result == CUresult::SUCCESS {
-        session.release(held.lane, held.bytes);
+        given_back(session, held);
     } else {
         // Nobody can have been given the pointer meanwhile: it was not freed.
         let _none = session.book.insert(pointer, held);

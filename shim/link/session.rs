@@ -46,6 +46,8 @@ pub struct Session {
     client: &'static ClientPage,
     lanes: u8,
     accounts: [Account; ACCOUNTS_MAX],
+    /// The part of what is held that NVML does not show, by lane, bytes.
+    unseen: [AtomicU64; ACCOUNTS_MAX],
     /// Charged pointers.
     pub book: Book,
     /// Charged physical memory of the virtual-memory API.
@@ -134,6 +136,7 @@ impl Session {
             client,
             lanes: welcome.lanes.min(LANES_MAX as u8),
             accounts: Default::default(),
+            unseen: Default::default(),
             book: Book::default(),
             pieces: Mutex::default(),
             devices: Devices::default(),
@@ -242,6 +245,13 @@ impl Session {
         }
     }
 
+    /// So much more (or less) of what is held on a lane is not shown by NVML.
+    pub fn unseen(&self, lane: Lane, change: i64) {
+        let words = &self.unseen[usize::from(lane.0) % ACCOUNTS_MAX];
+        words.fetch_add(change as u64, Ordering::Relaxed);
+        self.publish(lane);
+    }
+
     fn chunk(&self, lane: Lane) -> u64 {
         chunk(self.facts(lane).cap.load(Ordering::Relaxed))
     }
@@ -250,17 +260,28 @@ impl Session {
     /// once (all threads would write one word), but by [`Session::settle`]; nothing but a display follows
     /// from the claim.
     fn publish(&self, lane: Lane) {
-        let (held, claimed) = (self.account(lane).held(), &self.claims(lane).held);
-        if claimed.load(Ordering::Relaxed) != held {
-            claimed.store(held, Ordering::Relaxed);
-        }
+        let (claims, unseen) = (self.claims(lane), self.unseen_of(lane));
+        let write = |claimed: &AtomicU64, is: u64| {
+            if claimed.load(Ordering::Relaxed) != is {
+                claimed.store(is, Ordering::Relaxed);
+            }
+        };
+        write(&claims.held, self.account(lane).held());
+        write(&claims.unseen, unseen);
+    }
+
+    fn unseen_of(&self, lane: Lane) -> u64 {
+        self.unseen[usize::from(lane.0) % ACCOUNTS_MAX].load(Ordering::Relaxed)
+    }
+
+    /// The accounts in use: a lane for each GPU, and the host's.
+    fn all_lanes(&self) -> impl Iterator<Item = Lane> {
+        (0..self.lanes).map(Lane).chain([Lane::HOST])
     }
 
     /// Brings the claims of what is held up to date.
     pub fn settle(&self) {
-        (0..self.lanes)
-            .map(Lane)
-            .for_each(|lane| self.publish(lane));
+        self.all_lanes().for_each(|lane| self.publish(lane));
     }
 
     fn slow_path(&self) -> MutexGuard<'_, Option<Conn>> {
