@@ -30,6 +30,8 @@ const POCKET: u64 = MIB / POCKETS as u64;
 /// What goes from the common credit into a pocket at once, and what an overfull one keeps.
 const HANDFUL: u64 = POCKET / 2;
 const _: () = assert!(POCKETS as u64 * POCKET * 2 <= CHUNK_MIN);
+/// No request is larger: no address space has so much, and sums of some of them do not overflow.
+pub const BYTES_MAX: u64 = 1 << 56;
 /// Bounds of [`chunk`].
 const CHUNK_MIN: u64 = 2 * MIB;
 const CHUNK_MAX: u64 = 32 * MIB;
@@ -159,6 +161,14 @@ impl Account {
     fn put_common(&self, bytes: u64) -> u64 {
         let before = self.common.fetch_add(bytes, Ordering::Relaxed);
         before.saturating_add(bytes)
+    }
+
+    /// Takes out all credit, to be given back to the daemon. The caller holds the slow path's lock.
+    #[must_use]
+    pub fn empty(&self) -> u64 {
+        let credit = self.turn_out();
+        self.granted.fetch_sub(credit, Ordering::Relaxed);
+        credit
     }
 
     /// Takes out all credit, wherever it is.

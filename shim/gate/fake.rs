@@ -43,6 +43,8 @@ pub struct Fake {
     pub gpu: Mutex<Gpu>,
     pub rings: AtomicU32,
     pub reconnects: AtomicU32,
+    /// So often is there a recall that cannot be answered just then.
+    pub recalls: AtomicU32,
     /// Lane of every thread's context.
     pub lane: AtomicU32,
 }
@@ -60,6 +62,7 @@ impl Fake {
             gpu: Mutex::default(),
             rings: AtomicU32::new(0),
             reconnects: AtomicU32::new(0),
+            recalls: AtomicU32::new(0),
             lane: AtomicU32::new(0),
         }))
     }
@@ -92,6 +95,10 @@ impl World for Fake {
     }
     fn reconnect(&self) {
         self.reconnects.fetch_add(1, SeqCst);
+    }
+    fn answer_recalls(&self) -> bool {
+        let down = |left: u32| left.checked_sub(1);
+        self.recalls.fetch_update(SeqCst, SeqCst, down).is_err()
     }
     fn settle(&self) {}
     fn context(&self) -> Option<Context> {

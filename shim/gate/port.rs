@@ -55,7 +55,9 @@ pub trait World: Send + Sync {
     fn ring(&self);
     /// The daemon's heartbeat is stale: connects anew if it came back. Called again and again.
     fn reconnect(&self);
-    /// Brings the claims that launches do not depend on up to date.
+    /// Gives up credit that siblings are short of; `false` if that must be tried again soon.
+    fn answer_recalls(&self) -> bool;
+    /// Brings what launches do not depend on up to date: claims, and credit that lies idle.
     fn settle(&self);
 
     /// The calling thread's current context.

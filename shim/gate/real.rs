@@ -76,8 +76,13 @@ impl World for Real {
         }
     }
 
+    fn answer_recalls(&self) -> bool {
+        link::attached().is_none_or(link::Session::answer_recalls)
+    }
+
     fn settle(&self) {
         if let Some(session) = link::attached() {
+            session.give_idle_back();
             session.settle();
         }
     }

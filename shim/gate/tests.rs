@@ -374,3 +374,15 @@ fn a_turn_is_not_over_before_what_ran_freely_is() {
     }
     assert!(os::now() >= free_until, "quiet was reported too early");
 }
+
+#[test]
+fn a_recall_that_cannot_be_answered_yet_is_tried_again() {
+    let rig = Rig::new(MODE_OPEN);
+    rig.fake.recalls.store(20, SeqCst);
+    rig.gate.start_thread();
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while rig.fake.recalls.load(SeqCst) > 0 {
+        assert!(Instant::now() < deadline, "tried only now and then");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}

@@ -1,6 +1,7 @@
-//! The gate thread: one per process, from the first launch on. It closes the word when turns begin,
-//! reports when all is quiet after a turn, takes `want` back when the process is idle, and notices
-//! a daemon that went away. It sleeps on the page's bell, and never inside the driver.
+//! The gate thread: one per process, from the first launch or the first memory credit on. It closes the
+//! word when turns begin, reports when all is quiet after a turn, takes `want` back when the process
+//! is idle, gives up memory credit that siblings are short of, and notices a daemon that went away. It
+//! sleeps on the page's bell, and never inside the driver.
 //!
 //! When the process exits, the driver tears itself down among the exit handlers, and a thread that asks
 //! it about events just then can bring the process down. So ours is the first of these handlers, and
@@ -28,6 +29,8 @@ const WATCH_NS: u64 = 60_000;
 /// At the process's end the gate thread is given so many times so long to leave the driver.
 const STOP_LOOKS: u32 = 500;
 const STOP_NS: u64 = 100_000;
+/// Until the next look at a recall while the connection is busy.
+const RECALL_NS: u64 = 500_000;
 /// Before sleeps from this length on there is time for what nobody waits for.
 const SETTLE_NS: u64 = 1_000_000;
 /// Shortest and longest sleep in the middle of one's own turn.
@@ -78,6 +81,11 @@ impl Gate {
                 return;
             }
             let bell = pages.container.bell.load(SeqCst);
+            let recalls = if self.world.answer_recalls() {
+                REST_NS
+            } else {
+                RECALL_NS
+            };
             let gated = pages.container.gated.load(SeqCst);
             if gated != 0 {
                 self.word.store(CLOSED, SeqCst);
@@ -100,7 +108,7 @@ impl Gate {
             if Words::read(pages.container, 0).stale(now) {
                 self.world.reconnect();
             }
-            let rest = rest.unwrap_or(REST_NS);
+            let rest = rest.unwrap_or(REST_NS).min(recalls);
             if rest >= SETTLE_NS {
                 self.world.settle();
             }

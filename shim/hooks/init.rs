@@ -11,7 +11,7 @@ use gpuslice_nvabi::types::*;
 /// context that nobody limits.
 pub unsafe extern "C" fn cuInit(flags: u32) -> CUresult {
     guard(|| {
-        link::session()?;
+        link::at_init()?;
         Ok(real!(cuInit(flags)))
     })
 }

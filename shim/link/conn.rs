@@ -118,6 +118,39 @@ impl Conn {
         .map(|_| ())
     }
 
+    /// Answers a recall with all credit that there was.
+    ///
+    /// # Errors
+    /// The connection is of no use any more.
+    pub fn answer_recall(
+        &mut self,
+        lane: Lane,
+        recall: u32,
+        bytes: u64,
+        deadline: Instant,
+    ) -> Result<()> {
+        let bytes = Bytes(bytes);
+        let request = Request::Yield {
+            lane,
+            recall,
+            bytes,
+        };
+        self.send(&request, deadline).map(|_| ())
+    }
+
+    /// Asks what the driver says that this process has of a GPU; `None` where it does not say.
+    ///
+    /// # Errors
+    /// The connection is of no use any more.
+    pub fn measure(&mut self, lane: Lane, deadline: Instant) -> Result<Option<u64>> {
+        let id = self.send(&Request::Measure { lane }, deadline)?;
+        match self.reply(id, deadline)?.0 {
+            Reply::Measured { lane: of, used } if of == lane => Ok(used.map(|bytes| bytes.0)),
+            Reply::Rejected { .. } => Err(ErrorKind::PermissionDenied.into()),
+            _ => Err(ErrorKind::InvalidData.into()),
+        }
+    }
+
     /// Whether the daemon still holds its end; takes no time.
     pub fn is_alive(&mut self) -> bool {
         let Ok(fd) = self.fd() else { return false };

@@ -11,6 +11,8 @@
 
 pub mod conn;
 mod fork;
+mod home;
+mod measure;
 mod place;
 mod session;
 pub mod sys;
@@ -18,7 +20,8 @@ pub mod sys;
 pub use session::{Reservation, Session};
 
 use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
-use gpuslice_nvabi::types::CUresult;
+use crate::real;
+use gpuslice_nvabi::types::{CUcontext, CUresult};
 use gpuslice_wire::units::Duration;
 
 /// How long the first CUDA call waits for a daemon that does not answer.
@@ -45,6 +48,31 @@ pub fn attached() -> Option<&'static Session> {
 /// `CUDA_ERROR_SYSTEM_NOT_READY` when there is a slice and its daemon does not answer.
 #[inline]
 pub fn session() -> Result<Option<&'static Session>, CUresult> {
+    match attached() {
+        Some(session) => Ok(Some(session)),
+        None => begin(),
+    }
+}
+
+/// The first call that needs a session. Before `cuInit` the driver has its own answer to all of them,
+/// which needs no daemon.
+#[cold]
+fn begin() -> Result<Option<&'static Session>, CUresult> {
+    if OUTSIDE.load(Ordering::Relaxed) {
+        return Ok(None);
+    }
+    let mut context = CUcontext::NULL;
+    match real!(cuCtxGetCurrent(&raw mut context)) {
+        CUresult::ERROR_NOT_INITIALIZED => Err(CUresult::ERROR_NOT_INITIALIZED),
+        _ => attach(ATTACH_WAIT),
+    }
+}
+
+/// The session for a process that begins to use CUDA.
+///
+/// # Errors
+/// As [`session`].
+pub fn at_init() -> Result<Option<&'static Session>, CUresult> {
     match attached() {
         Some(session) => Ok(Some(session)),
         None => attach(ATTACH_WAIT),

@@ -4,11 +4,13 @@
 //! back, the new ones are put in place of the old ones in one step each, under whoever is reading.
 
 use super::conn::{Conn, Welcome};
+use super::home::Home;
 use super::{Backoff, sys};
 use crate::book::Book;
-use crate::credit::{Account, Answer, Reach, Verdict, chunk};
+use crate::credit::{Account, Answer, BYTES_MAX, Reach, Verdict, chunk};
 use crate::lane::{Contexts, Devices, Pools};
 use crate::vmm::Pieces;
+use core::cell::Cell;
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 use gpuslice_nvabi::types::CUresult;
 use gpuslice_wire::ids::{GpuUuid, Lane};
@@ -26,7 +28,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// How long one question to a connected daemon may take before it counts as gone.
-const REPLY_WAIT: Duration = Duration(2 * HELLO_DEADLINE_NS);
+pub(super) const REPLY_WAIT: Duration = Duration(2 * HELLO_DEADLINE_NS);
 /// The unit in which drivers hand out memory; smaller requests cost as much.
 const GRAIN: u64 = 512;
 
@@ -35,7 +37,7 @@ const GRAIN: u64 = 512;
 pub struct Session {
     socket: PathBuf,
     /// The slow path's lock. `None` while the daemon is away.
-    conn: Mutex<Option<Conn>>,
+    pub(super) conn: Mutex<Option<Conn>>,
     /// The connection's number, for a forked child, which cannot take the lock.
     number: AtomicI32,
     doorbell: AtomicI32,
@@ -48,6 +50,8 @@ pub struct Session {
     accounts: [Account; ACCOUNTS_MAX],
     /// The part of what is held that NVML does not show, by lane, bytes.
     unseen: [AtomicU64; ACCOUNTS_MAX],
+    /// What was answered and what lies idle; see `home`.
+    pub(super) home: Home,
     /// Charged pointers.
     pub book: Book,
     /// Charged physical memory of the virtual-memory API.
@@ -101,6 +105,19 @@ impl Drop for Reservation<'_> {
     }
 }
 
+/// Runs `squeeze`, unless it is what brought us here: pools that are trimmed settle their charges,
+/// and may want to grow for it. Whether it ran.
+fn thinner(squeeze: impl FnOnce()) -> bool {
+    thread_local!(static SQUEEZING: Cell<bool> = const { Cell::new(false) });
+    let set = |to| SQUEEZING.try_with(|flag| flag.replace(to));
+    if set(true) != Ok(false) {
+        return false;
+    }
+    squeeze();
+    let _ = set(false);
+    true
+}
+
 fn grains(bytes: u64) -> u64 {
     bytes.checked_next_multiple_of(GRAIN).unwrap_or(u64::MAX)
 }
@@ -137,6 +154,7 @@ impl Session {
             lanes: welcome.lanes.min(LANES_MAX as u8),
             accounts: Default::default(),
             unseen: Default::default(),
+            home: Home::default(),
             book: Book::default(),
             pieces: Mutex::default(),
             devices: Devices::default(),
@@ -259,7 +277,7 @@ impl Session {
     /// Writes the claim of what is held. Changes that stay in a thread's pocket are not written at
     /// once (all threads would write one word), but by [`Session::settle`]; nothing but a display follows
     /// from the claim.
-    fn publish(&self, lane: Lane) {
+    pub(super) fn publish(&self, lane: Lane) {
         let (claims, unseen) = (self.claims(lane), self.unseen_of(lane));
         let write = |claimed: &AtomicU64, is: u64| {
             if claimed.load(Ordering::Relaxed) != is {
@@ -270,12 +288,12 @@ impl Session {
         write(&claims.unseen, unseen);
     }
 
-    fn unseen_of(&self, lane: Lane) -> u64 {
+    pub(super) fn unseen_of(&self, lane: Lane) -> u64 {
         self.unseen[usize::from(lane.0) % ACCOUNTS_MAX].load(Ordering::Relaxed)
     }
 
     /// The accounts in use: a lane for each GPU, and the host's.
-    fn all_lanes(&self) -> impl Iterator<Item = Lane> {
+    pub(super) fn all_lanes(&self) -> impl Iterator<Item = Lane> {
         (0..self.lanes).map(Lane).chain([Lane::HOST])
     }
 
@@ -284,12 +302,33 @@ impl Session {
         self.all_lanes().for_each(|lane| self.publish(lane));
     }
 
-    fn slow_path(&self) -> MutexGuard<'_, Option<Conn>> {
+    pub(super) fn slow_path(&self) -> MutexGuard<'_, Option<Conn>> {
         self.conn.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     #[cold]
     fn reserve_slowly(&self, lane: Lane, bytes: u64) -> Result<(), CUresult> {
+        if self.grow(lane, bytes)? {
+            return Ok(());
+        }
+        // Before giving up: what the process's own pools keep and do not use.
+        if thinner(|| crate::hooks::squeeze(self)) && self.grow(lane, bytes)? {
+            return Ok(());
+        }
+        self.claims(lane).denied.fetch_add(1, Ordering::Relaxed);
+        Err(CUresult::ERROR_OUT_OF_MEMORY)
+    }
+
+    /// Takes `bytes`, asking the daemon for what is missing; whether it granted that.
+    ///
+    /// # Errors
+    /// `CUDA_ERROR_OUT_OF_MEMORY` when there was nobody to ask for 30 s.
+    fn grow(&self, lane: Lane, bytes: u64) -> Result<bool, CUresult> {
+        if bytes > BYTES_MAX {
+            return Ok(false);
+        }
+        // From the first credit on somebody must be there to give it back when a sibling is short.
+        crate::gate::watch();
         let deadline = sys::now().plus(Duration(DAEMON_WAIT_NS));
         let (chunk, mut pause) = (self.chunk(lane), Backoff::default());
         let mut attached_anew = false;
@@ -297,11 +336,7 @@ impl Session {
             let mut conn = self.slow_path();
             let ask = |need, wish| self.ask(&mut conn, lane, need, wish);
             match self.account(lane).take_slowly(bytes, chunk, ask) {
-                Verdict::Taken => {
-                    drop(conn);
-                    crate::gate::watch();
-                    return Ok(());
-                }
+                Verdict::Taken => return Ok(true),
                 // The daemon may still be counting our old connection too: once more, a little
                 // later.
                 Verdict::Refused if attached_anew => {
@@ -310,10 +345,7 @@ impl Session {
                     pause.nap();
                     continue;
                 }
-                Verdict::Refused => {
-                    self.claims(lane).denied.fetch_add(1, Ordering::Relaxed);
-                    return Err(CUresult::ERROR_OUT_OF_MEMORY);
-                }
+                Verdict::Refused => return Ok(false),
                 Verdict::Gone if sys::now() >= deadline => {
                     return Err(CUresult::ERROR_OUT_OF_MEMORY);
                 }
@@ -331,6 +363,7 @@ impl Session {
         let Some(open) = conn else {
             return Answer::Gone;
         };
+        self.publish(lane);
         open.reserve(lane, need, wish, sys::now().plus(REPLY_WAIT))
             .unwrap_or_else(|_| {
                 self.hang_up(conn);
@@ -358,7 +391,7 @@ impl Session {
         }
     }
 
-    fn hang_up(&self, conn: &mut Option<Conn>) {
+    pub(super) fn hang_up(&self, conn: &mut Option<Conn>) {
         self.number.store(-1, Ordering::Release);
         *conn = None;
     }
@@ -384,7 +417,7 @@ impl Session {
     }
 
     /// One attempt to attach anew with what is held now; the lock keeps that from changing.
-    fn reattach(&self, conn: &mut Option<Conn>) -> bool {
+    pub(super) fn reattach(&self, conn: &mut Option<Conn>) -> bool {
         let held = core::array::from_fn(|lane| Bytes(self.accounts[lane].granted()));
         let deadline = sys::now().plus(Duration(HELLO_DEADLINE_NS));
         let Ok((fresh, welcome)) = Conn::attach(&self.socket, held, deadline) else {
