@@ -2,6 +2,7 @@
 //! error with its line. `packaging/gpusliced.toml` explains each key and holds every default.
 
 use gpuslice_wire::limits::CONTAINERS_MAX;
+use gpuslice_wire::page::{FOREIGN_CHARGE, FOREIGN_REFUSE};
 use gpuslice_wire::units::Duration;
 use serde::Deserialize;
 use std::fs;
@@ -54,6 +55,26 @@ impl TryFrom<PathBuf> for Absolute {
     }
 }
 
+/// What becomes of memory that another container exported and this one opens.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub enum Foreign {
+    /// It cannot be opened.
+    Refuse,
+    /// Both pay for it.
+    Charge,
+}
+
+impl Foreign {
+    /// The page's word for it.
+    pub const fn word(self) -> u32 {
+        match self {
+            Foreign::Refuse => FOREIGN_REFUSE,
+            Foreign::Charge => FOREIGN_CHARGE,
+        }
+    }
+}
+
 /// The node's configuration.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[serde(default, deny_unknown_fields)]
@@ -82,6 +103,8 @@ pub struct Config {
     pub allow_cgpu_disable: bool,
     /// Whether containers hold still while the daemon is away.
     pub hard_on_absence: bool,
+    /// What becomes of GPU memory that another container exported.
+    pub foreign: Foreign,
     /// Containers with a slice.
     pub containers_max: Bounded<1, { CONTAINERS_MAX as u64 }>,
 }
@@ -101,6 +124,7 @@ impl Default for Config {
             drain_max_ms: Bounded::default_of(2_000),
             allow_cgpu_disable: false,
             hard_on_absence: false,
+            foreign: Foreign::Charge,
             containers_max: Bounded::default_of(CONTAINERS_MAX as u64),
         }
     }

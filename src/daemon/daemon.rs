@@ -114,6 +114,7 @@ impl Daemon {
             life: Life {
                 epoch: start.0,
                 hard: config.hard_on_absence,
+                foreign: config.foreign.word(),
             },
             slices: Slices::new(),
             tenants: Slots::new(budget.clients),

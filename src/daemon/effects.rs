@@ -109,6 +109,7 @@ impl Daemon {
                 record,
                 cap,
                 reserved,
+                ..
             } => self.resized(token, &record, cap, reserved),
             // `restore` holds the record and does it; the others are performed above.
             Action::Restored { .. }

@@ -14,13 +14,14 @@
 
 #![allow(unsafe_code)]
 
-use gpuslice_engine::{Claims, LaneView};
-use gpuslice_wire::ids::{GpuUuid, Lane};
-use gpuslice_wire::limits::{LANES_MAX, PAGE_BYTES};
+use crate::slices::Life;
+use gpuslice_engine::{Claims, LaneView, Record};
+use gpuslice_wire::ids::Lane;
+use gpuslice_wire::limits::{ACCOUNTS_MAX, LANES_MAX, PAGE_BYTES};
 use gpuslice_wire::page::{
     CLIENT_PAGE_MAGIC, CONTAINER_PAGE_MAGIC, ClientPage, ContainerPage, MODE_TURNS, PAGE_VERSION,
 };
-use gpuslice_wire::units::{Bytes, Instant};
+use gpuslice_wire::units::{Bytes, Instant, KIB};
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
@@ -93,25 +94,24 @@ impl ContainerWriter {
     ///
     /// # Errors
     /// No memory, or no descriptor left.
-    pub fn new(
-        epoch: u64,
-        hard: bool,
-        now: Instant,
-        gpus: &[(GpuUuid, Bytes)],
-    ) -> Result<ContainerWriter, Errno> {
+    pub fn new(life: Life, now: Instant, record: &Record) -> Result<ContainerWriter, Errno> {
         let (page, fd): (Shared<ContainerPage>, _) =
             Shared::new(c"gpuslice-container", SealFlag::F_SEAL_FUTURE_WRITE)?;
-        for (lane, (uuid, cap)) in gpus.iter().enumerate().take(LANES_MAX) {
-            let (high, low) = uuid.0.split_at(8);
+        let gpus = record.lanes.iter().take(LANES_MAX);
+        for (lane, promised) in gpus.clone().enumerate() {
+            let (high, low) = promised.gpu.0.split_at(8);
             let half = |bytes: &[u8]| bytes.iter().fold(0u64, |sum, &b| sum << 8 | u64::from(b));
             field!(page, lane[lane].uuid_high).store(half(high), Relaxed);
             field!(page, lane[lane].uuid_low).store(half(low), Relaxed);
-            field!(page, lane[lane].cap).store(cap.0, Relaxed);
+            field!(page, lane[lane].cap).store(promised.cap.0, Relaxed);
         }
+        let pinned = record.pinned.map_or(u64::MAX, |cap| cap.0);
+        field!(page, lane[usize::from(Lane::HOST.0)].cap).store(pinned, Relaxed);
         field!(page, version).store(PAGE_VERSION, Relaxed);
-        field!(page, lanes).store(gpus.len().min(LANES_MAX) as u32, Relaxed);
-        field!(page, epoch).store(epoch, Relaxed);
-        field!(page, hard).store(u32::from(hard), Relaxed);
+        field!(page, lanes).store(gpus.len() as u32, Relaxed);
+        field!(page, epoch).store(life.epoch, Relaxed);
+        field!(page, hard).store(u32::from(life.hard), Relaxed);
+        field!(page, foreign).store(life.foreign, Relaxed);
         field!(page, heartbeat_ns).store(now.0, Relaxed);
         field!(page, magic).store(CONTAINER_PAGE_MAGIC, Release);
         Ok(ContainerWriter { page, fd })
@@ -127,19 +127,22 @@ impl ContainerWriter {
         field!(self.page, heartbeat_ns).store(now.0, Release);
     }
 
-    /// Writes a lane and wakes who waits for a change of turn or mode.
+    /// Writes a lane and wakes who waits for a change of turn or mode, or for a recall.
     pub fn set_lane(&self, lane: Lane, view: &LaneView) {
         let (page, at) = (&self.page, usize::from(lane.0));
-        if at >= LANES_MAX {
+        if at >= ACCOUNTS_MAX {
             return;
         }
         let mode = view.mode.word();
         field!(page, lane[at].cap).store(view.cap.0, Relaxed);
         field!(page, lane[at].reserved).store(view.reserved.0, Relaxed);
+        let context_kib = view.context.0.div_ceil(KIB).min(u64::from(u32::MAX)) as u32;
+        field!(page, lane[at].context_kib).store(context_kib, Relaxed);
         field!(page, lane[at].window_us).store(view.window_us, Relaxed);
         field!(page, lane[at].idle_us).store(view.idle_us, Relaxed);
         field!(page, lane[at].turn_end_ns).store(view.turn_end.0, Release);
         let turned = field!(page, lane[at].turn).swap(view.turn, SeqCst) != view.turn;
+        let recalled = field!(page, lane[at].recall).swap(view.recall, Release) != view.recall;
         let old_mode = field!(page, lane[at].mode).swap(mode, SeqCst);
         if old_mode != mode {
             let gated = field!(page, gated);
@@ -149,12 +152,14 @@ impl ContainerWriter {
                 gated.fetch_sub(1, SeqCst)
             };
         }
-        if !turned && old_mode == mode {
-            return;
+        let turned = turned || old_mode != mode;
+        if turned || recalled {
+            field!(page, bell).fetch_add(1, SeqCst);
+            wake(field!(page, bell));
         }
-        field!(page, bell).fetch_add(1, SeqCst);
-        wake(field!(page, lane[at].turn));
-        wake(field!(page, bell));
+        if turned {
+            wake(field!(page, lane[at].turn));
+        }
     }
 }
 
@@ -177,7 +182,7 @@ impl ClaimsReader {
 
     /// What the process claims now; each field is read once.
     pub fn read(&self, lane: Lane) -> Claims {
-        let (page, at) = (&self.0, usize::from(lane.0).min(LANES_MAX - 1));
+        let (page, at) = (&self.0, usize::from(lane.0).min(ACCOUNTS_MAX - 1));
         Claims {
             active: field!(page, lane[at].active).load(SeqCst),
             drained: field!(page, lane[at].drained).load(SeqCst),
@@ -193,7 +198,11 @@ impl ClaimsReader {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gpuslice_engine::Mode;
+    use gpuslice_engine::{LaneRecord, Mode};
+    use gpuslice_wire::ids::{ContainerId, GpuUuid};
+    use gpuslice_wire::page::FOREIGN_CHARGE;
+    use gpuslice_wire::text::{HostPath, Name};
+    use gpuslice_wire::units::Weight;
 
     /// Maps a page as a tenant would.
     fn tenant_map(fd: &OwnedFd, access: ProtFlags) -> Result<NonNull<u8>, Errno> {
@@ -216,10 +225,31 @@ mod tests {
         }
     }
 
+    fn page() -> ContainerWriter {
+        let life = Life {
+            epoch: 9,
+            hard: true,
+            foreign: FOREIGN_CHARGE,
+        };
+        let record = Record {
+            container: ContainerId::new("a").expect("an id"),
+            name: Name::EMPTY,
+            weight: Weight::ONE,
+            share: None,
+            high: false,
+            lanes: vec![LaneRecord {
+                gpu: GpuUuid(*b"0123456789abcdef"),
+                cap: Bytes(8),
+            }],
+            pinned: None,
+            cgroup: HostPath::EMPTY,
+        };
+        ContainerWriter::new(life, Instant(5), &record).expect("a page")
+    }
+
     #[test]
     fn a_tenant_reads_what_is_written_and_can_change_nothing() {
-        let uuid = GpuUuid(*b"0123456789abcdef");
-        let writer = ContainerWriter::new(9, true, Instant(5), &[(uuid, Bytes(8))]).expect("page");
+        let writer = page();
         let read = tenant_map(&writer.fd, ProtFlags::PROT_READ).expect("readable");
         let reader = Shared::<ContainerPage> { at: read.cast() };
         assert_eq!(
@@ -265,6 +295,28 @@ mod tests {
         );
         let more = FcntlArg::F_ADD_SEALS(SealFlag::F_SEAL_WRITE);
         assert_eq!(fcntl(&writer.fd, more), Err(Errno::EPERM));
+    }
+
+    #[test]
+    fn a_recall_rings_and_the_hosts_account_is_there() {
+        let writer = page();
+        let read = tenant_map(&writer.fd, ProtFlags::PROT_READ).expect("readable");
+        let reader = Shared::<ContainerPage> { at: read.cast() };
+        let host = usize::from(Lane::HOST.0);
+        assert_eq!(field!(reader, lane[host].cap).load(Relaxed), u64::MAX);
+        assert_eq!(field!(reader, foreign).load(Relaxed), FOREIGN_CHARGE);
+        let mut view = view(0, Mode::Open);
+        (view.recall, view.context) = (3, Bytes(KIB + 1));
+        writer.set_lane(Lane::HOST, &view);
+        writer.set_lane(Lane::HOST, &view);
+        let lane = [
+            field!(reader, lane[host].recall),
+            field!(reader, lane[host].context_kib),
+            field!(reader, bell),
+            field!(reader, gated),
+        ];
+        assert_eq!(lane.map(|word| word.load(Relaxed)), [3, 2, 1, 0]);
+        writer.set_lane(Lane(ACCOUNTS_MAX as u8), &view);
     }
 
     #[test]

@@ -39,6 +39,8 @@ pub struct Life {
     pub epoch: u64,
     /// Whether containers hold still when it ends.
     pub hard: bool,
+    /// What becomes of memory that another container exported; a word of the page.
+    pub foreign: u32,
 }
 
 impl Slices {
@@ -63,12 +65,7 @@ impl Slices {
         record: &Record,
     ) -> io::Result<()> {
         let container = record.container;
-        let gpus: Vec<_> = record
-            .lanes
-            .iter()
-            .map(|lane| (lane.gpu, lane.cap))
-            .collect();
-        let page = ContainerWriter::new(life.epoch, life.hard, now, &gpus)?;
+        let page = ContainerWriter::new(life, now, record)?;
         let listener = state.listen_tenants(&container)?;
         let slice = Slice {
             container,

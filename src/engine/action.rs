@@ -110,6 +110,10 @@ pub enum Action {
         token: Token,
         /// What is promised now.
         record: Record,
+        /// Which account.
+        lane: Lane,
+        /// The old cap.
+        was: Bytes,
         /// The new cap.
         cap: Bytes,
         /// What is reserved: more than the cap if that was lowered below it.

@@ -76,9 +76,29 @@ impl Room {
         }
     }
 
-    /// A lane on this GPU for `ask`.
-    fn lane(&self, ask: &Ask, oversubscribe: bool) -> Result<LaneRecord, Refusal> {
-        let (gpu, cap) = (self.index, self.cap(ask.memory)?);
+    /// The cap that a slice with a cap of `old` may have instead. Less can always be promised.
+    ///
+    /// # Errors
+    /// [`Refusal`].
+    pub(crate) fn recap(
+        self,
+        old: Bytes,
+        memory: MemoryAsk,
+        oversubscribe: bool,
+    ) -> Result<Bytes, Refusal> {
+        let without = Room {
+            promised: self.promised.saturating_sub(old),
+            ..self
+        };
+        match without.promise(memory, oversubscribe) {
+            Err(Refusal::Promised { cap, .. }) if cap <= old => Ok(cap),
+            answer => answer,
+        }
+    }
+
+    /// The cap that `memory` means, if it can be promised.
+    fn promise(&self, memory: MemoryAsk, oversubscribe: bool) -> Result<Bytes, Refusal> {
+        let (gpu, cap) = (self.index, self.cap(memory)?);
         let (left, total) = (self.left(), self.total);
         if cap > total {
             return Err(Refusal::CapAboveGpu { gpu, cap, total });
@@ -91,6 +111,12 @@ impl Room {
                 total,
             });
         }
+        Ok(cap)
+    }
+
+    /// A lane on this GPU for `ask`.
+    fn lane(&self, ask: &Ask, oversubscribe: bool) -> Result<LaneRecord, Refusal> {
+        let cap = self.promise(ask.memory, oversubscribe)?;
         self.take_share(ask.share)?;
         Ok(LaneRecord {
             gpu: self.uuid,
@@ -106,6 +132,9 @@ impl Room {
 pub(crate) fn admit(rooms: &[Room], ask: &Ask, oversubscribe: bool) -> Result<Record, Refusal> {
     if rooms.is_empty() {
         return Err(Refusal::NoGpu);
+    }
+    if ask.pinned == Some(Bytes::ZERO) {
+        return Err(Refusal::PinnedZero);
     }
     let lanes = match ask.gpus {
         GpuSelector::Any => Vec::from([any(rooms, ask, oversubscribe)?]),

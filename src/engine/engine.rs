@@ -9,15 +9,15 @@ use gpuslice_wire::ids::{ClientId, ContainerId, GpuUuid, Lane, NvmlIndex};
 use gpuslice_wire::limits::{CONTAINERS_MAX, GPUS_MAX, NAME_BYTES_MAX};
 use gpuslice_wire::units::{Bytes, Instant};
 
-use crate::action::{Action, Actions, Cut, LaneView, Mode};
+use crate::action::{Action, Actions, Cut};
 use crate::admission::{Room, admit, beginning, readmit};
 use crate::config::{Charged, Config};
 use crate::event::{Ask, Claims, Event, Token};
-use crate::ledger::Account;
+use crate::lanes::ByLane;
 use crate::lifecycle::{ClientLane, Clients, Container, Containers, Seat, Slice, Stage};
-use crate::record::Record;
+use crate::record::{LaneRecord, Record};
 use crate::refusal::Refusal;
-use crate::sched::entity::{Entity, Report};
+use crate::sched::entity::Report;
 use crate::sched::{Note, Turns};
 
 /// A GPU of the node.
@@ -27,6 +27,8 @@ pub(crate) struct Gpu {
     pub(crate) index: NvmlIndex,
     pub(crate) total: Bytes,
     pub(crate) turns: Turns,
+    /// The least that a first context on it was seen to take.
+    pub(crate) context: Option<Bytes>,
     /// When its turns need a look although nothing happens; kept, because every step asks.
     pub(crate) due: Option<Instant>,
 }
@@ -42,8 +44,15 @@ pub struct Engine {
     pub(crate) clients: Clients,
     /// When the first restored container's growth need not wait any more.
     pub(crate) grace: Option<Instant>,
+    /// Recalls under way, and when each is over at the latest.
+    pub(crate) recalls: Vec<(Instant, Seat, Lane)>,
+    /// Accounts whose books changed since they were shown.
+    pub(crate) changed: Vec<(Seat, Lane)>,
     notes: Vec<Note>,
 }
+
+/// The cap of an account that has none.
+pub(crate) const NO_CAP: Bytes = Bytes(u64::MAX);
 
 /// GPUs whose turns an event may change: bit `i` is GPU `i`.
 type Touched = u32;
@@ -62,6 +71,8 @@ impl Engine {
             containers: Containers::default(),
             clients: Clients::default(),
             grace: None,
+            recalls: Vec::new(),
+            changed: Vec::new(),
             notes: Vec::new(),
         }
     }
@@ -71,13 +82,11 @@ impl Engine {
     pub fn step(&mut self, now: Instant, event: Event, actions: &mut Actions) {
         self.charged = self.charged.plus(now.since(self.now));
         self.now = self.now.max(now);
-        let growth = matches!(event, Event::Tick | Event::Reserve { .. });
-        let grace_over = growth && self.end_grace(actions);
-        let touched = match grace_over {
-            true => ALL,
-            false => self.concerned(&event) | self.overdue(),
-        };
+        let touched = self.concerned(&event) | self.overdue();
         self.pass_time(touched);
+        if matches!(event, Event::Tick | Event::Reserve { .. }) {
+            self.end_grace(actions);
+        }
         match event {
             Event::GpuFound { uuid, index, total } => self.found(uuid, index, total),
             Event::Admit { token, ask } => self.admit(token, &ask, actions),
@@ -90,40 +99,27 @@ impl Engine {
             } => {
                 self.attach(token, container, &held, actions);
             }
-            Event::Reserve {
-                client,
+            Event::Reserve { .. }
+            | Event::Release { .. }
+            | Event::Yield { .. }
+            | Event::Measured { .. }
+            | Event::Stray { .. } => self.memory(event, actions),
+            Event::Resize {
                 token,
+                container,
                 lane,
-                need,
-                wish,
-            } => {
-                self.reserve(client, token, lane, need, wish, actions);
-            }
-            Event::Release {
-                client,
-                lane,
-                bytes,
-            } => self.release(client, lane, bytes, actions),
-            Event::Yield {
-                client,
-                lane,
-                bytes,
-                ..
-            } => self.release(client, lane, bytes, actions),
-            Event::Measured { .. } | Event::Stray { .. } => {}
-            Event::Resize { token, .. } => actions.push(Action::Denied {
-                token,
-                why: Refusal::NoGpu,
-            }),
-            Event::Gone { client } => self.forget(client),
+                memory,
+            } => self.resize(token, container, lane, memory, actions),
+            Event::Gone { client } => self.forget(client, actions),
             Event::Claims {
                 client,
                 lane,
                 claims,
             } => self.claims(client, lane, claims),
-            Event::Tick => {}
+            Event::Tick => self.end_recalls(actions),
         }
         self.turn_over(touched, actions);
+        self.show_books(actions);
         if cfg!(debug_assertions) {
             self.check();
         }
@@ -133,7 +129,7 @@ impl Engine {
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
         let due = self.gpus.iter().filter_map(|gpu| gpu.due);
-        due.chain(self.grace).min()
+        due.chain(self.grace).chain(self.recalled_until()).min()
     }
 
     /// Books the time up to now.
@@ -154,17 +150,20 @@ impl Engine {
         let gpus_of = |client: &ClientId| {
             let seat = self.clients.get(*client).map(|client| client.seat);
             seat.and_then(|seat| self.containers.get(seat))
-                .map_or(&[][..], |c| &c.slices)
+                .map_or(&[][..], |c| c.slices.gpus.as_slice())
         };
+        let bit = |slice: &Slice| slice.gpu.map_or(0, |gpu| 1 << gpu);
         match event {
-            Event::Claims { client, lane, .. } => gpus_of(client)
-                .get(usize::from(lane.0))
-                .map_or(0, |slice| 1 << slice.gpu),
+            Event::Claims { client, lane, .. } => {
+                gpus_of(client).get(usize::from(lane.0)).map_or(0, bit)
+            }
             Event::Reserve { client, .. }
             | Event::Release { client, .. }
+            | Event::Yield { client, .. }
             | Event::Gone { client } => gpus_of(client)
                 .iter()
-                .fold(0, |all, slice| all | 1 << slice.gpu),
+                .fold(0, |all, slice| all | bit(slice)),
+            Event::Measured { .. } | Event::Stray { .. } | Event::Resize { .. } => 0,
             _ => ALL,
         }
     }
@@ -187,6 +186,7 @@ impl Engine {
                 index,
                 total,
                 turns,
+                context: None,
             });
         }
     }
@@ -205,8 +205,10 @@ impl Engine {
             })
             .collect();
         for (_, container) in self.containers.iter() {
-            for slice in &container.slices {
-                let room = &mut rooms[slice.gpu];
+            for slice in &container.slices.gpus {
+                let Some(room) = slice.gpu.and_then(|gpu| rooms.get_mut(gpu)) else {
+                    continue;
+                };
                 room.promised = room.promised.saturating_add(slice.account.cap());
                 room.shares += container.record.share.map_or(0, |share| share.get());
             }
@@ -257,24 +259,22 @@ impl Engine {
     }
 
     fn seat(&mut self, record: Record, stage: Stage) {
-        let slices: Vec<Slice> = record
-            .lanes
-            .iter()
-            .filter_map(|lane| {
-                let gpu = self.gpus.iter().position(|gpu| gpu.uuid == lane.gpu)?;
-                Some(Slice::new(gpu, Account::new(lane.cap)))
-            })
-            .collect();
+        let gpu_of = |lane: &LaneRecord| self.gpus.iter().position(|gpu| gpu.uuid == lane.gpu);
+        let slices = record.lanes.iter().filter_map(|lane| {
+            let gpu = gpu_of(lane)?;
+            Some(Slice::new(Some(gpu), lane.cap))
+        });
+        let host = Slice::new(None, record.pinned.unwrap_or(NO_CAP));
+        let slices = ByLane::new(slices.collect(), host);
         if let Stage::Returning { until } = stage {
             self.grace = Some(self.grace.map_or(until, |other| other.min(until)));
         }
-        let on: Vec<usize> = slices.iter().map(|slice| slice.gpu).collect();
+        let on: Vec<usize> = slices.gpus.iter().filter_map(|slice| slice.gpu).collect();
         let container = Container {
             record: record.clone(),
             stage,
             clients: Vec::new(),
             slices,
-            waiting: Vec::new(),
         };
         let Some(seat) = self.containers.seat(container) else {
             return;
@@ -282,15 +282,17 @@ impl Engine {
         for (lane, gpu) in on.into_iter().enumerate() {
             self.gpus[gpu].turns.enter(seat, Lane(lane as u8), &record);
         }
+        self.changed.push((seat, Lane::HOST));
     }
 
     fn dismiss(&mut self, token: Token, id: ContainerId, actions: &mut Actions) {
         let seat = self.containers.find(id);
         if let Some(seat) = seat {
             self.shut(seat, actions);
+            self.drop_waiting(seat);
             let clients = self.containers.get(seat).map(|c| c.clients.clone());
             for client in clients.unwrap_or_default() {
-                self.forget(client);
+                self.forget(client, actions);
                 actions.push(Action::Disconnect {
                     client,
                     why: Cut::Dismissed,
@@ -306,43 +308,21 @@ impl Engine {
         });
     }
 
-    /// Lets a container that is about to go launch nothing more.
-    fn shut(&mut self, seat: Seat, actions: &mut Actions) {
-        let Some(it) = self.containers.get_mut(seat) else {
-            return;
-        };
-        let container = it.record.container;
-        for (at, slice) in it.slices.iter_mut().enumerate() {
-            if let Some(view) = slice.shown.filter(may_launch) {
-                let turn = view.turn.wrapping_add(view.turn % 2);
-                let view = LaneView {
-                    mode: Mode::Turns,
-                    turn,
-                    ..view
-                };
-                slice.shown = Some(view);
-                actions.push(Action::SetLane {
-                    container,
-                    lane: Lane(at as u8),
-                    view,
-                });
-            }
-        }
-    }
-
     fn claims(&mut self, client: ClientId, lane: Lane, claims: Claims) {
         let Some(it) = self.clients.get_mut(client) else {
             return;
         };
-        let (seat, at) = (it.seat, usize::from(lane.0));
+        let seat = it.seat;
         let Some(container) = self.containers.get_mut(seat) else {
             return;
         };
-        let (Some(mine), Some(slice)) = (it.lanes.get_mut(at), container.slices.get_mut(at)) else {
+        let (Some(mine), Some(slice)) = (it.lanes.get_mut(lane), container.slices.get_mut(lane))
+        else {
             return;
         };
-        let turns = &self.gpus[slice.gpu].turns;
-        mine.read_at = turns.find(seat).map_or(0, |entity| entity.turn);
+        let gpu = slice.gpu.map(|gpu| &self.gpus[gpu]);
+        let entity = gpu.and_then(|gpu| gpu.turns.find(seat));
+        mine.read_at = entity.map_or(0, |entity| entity.turn);
         // counters only grow, whatever a page says
         mine.claims = Claims {
             launches: claims.launches.max(mine.claims.launches),
@@ -353,7 +333,7 @@ impl Engine {
         if let Some(slice) = self
             .containers
             .get_mut(seat)
-            .and_then(|c| c.slices.get_mut(at))
+            .and_then(|c| c.slices.get_mut(lane))
         {
             slice.peak = slice.peak.max(used);
         }
@@ -373,16 +353,15 @@ impl Engine {
             .get(seat)
             .map_or(&[][..], |c| c.clients.as_slice());
         let clients = clients.iter().filter_map(|&id| self.clients.get(id));
-        clients.filter_map(move |client| client.lanes.get(usize::from(lane.0)))
+        clients.filter_map(move |client| client.lanes.get(lane))
     }
 
     /// Tells a GPU what a container's processes say together.
     pub(crate) fn report(&mut self, seat: Seat, lane: Lane) {
-        let slices = self.containers.get(seat).map(|c| c.slices.as_slice());
-        let Some(slice) = slices.and_then(|slices| slices.get(usize::from(lane.0))) else {
+        let slice = self.containers.get(seat).and_then(|c| c.slices.get(lane));
+        let Some(gpu) = slice.and_then(|slice| slice.gpu) else {
             return;
         };
-        let gpu = slice.gpu;
         let turn = self.gpus[gpu]
             .turns
             .find(seat)
@@ -440,61 +419,5 @@ impl Engine {
                 after,
             },
         });
-    }
-
-    /// Shows what changed on a GPU, to those who may not launch first.
-    fn show(&mut self, gpu: usize, actions: &mut Actions) {
-        let Engine {
-            gpus,
-            containers,
-            config,
-            ..
-        } = self;
-        let turns = &gpus[gpu].turns;
-        for round in [false, true] {
-            for entity in &turns.entities {
-                let Some(container) = containers.get_mut(entity.seat) else {
-                    continue;
-                };
-                let id = container.record.container;
-                let Some(slice) = container.slices.get_mut(usize::from(entity.lane.0)) else {
-                    continue;
-                };
-                let view = view(turns, entity, &slice.account, config);
-                if may_launch(&view) == round && slice.shown != Some(view) {
-                    slice.shown = Some(view);
-                    actions.push(Action::SetLane {
-                        container: id,
-                        lane: entity.lane,
-                        view,
-                    });
-                }
-            }
-        }
-    }
-}
-
-/// Whether a page that says this lets its container launch.
-fn may_launch(view: &LaneView) -> bool {
-    view.mode == Mode::Open || gpuslice_wire::page::may_launch(view.turn)
-}
-
-/// What a container's page is to say.
-fn view(turns: &Turns, entity: &Entity, account: &Account, config: &Config) -> LaneView {
-    let mode = turns.mode();
-    LaneView {
-        mode,
-        turn: entity.turn,
-        turn_end: entity.turn_end,
-        window_us: turns.window_us(),
-        idle_us: if mode == Mode::Open {
-            config.idle_open_us
-        } else {
-            config.idle_us
-        },
-        cap: account.cap(),
-        reserved: account.reserved(),
-        recall: 0,
-        context: Bytes::ZERO,
     }
 }

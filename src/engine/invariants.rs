@@ -1,11 +1,11 @@
 //! What always holds between two steps. Checked after every step in debug builds and tests.
 
 use alloc::vec::Vec;
-use gpuslice_wire::ids::{ClientId, Lane};
+use gpuslice_wire::ids::ClientId;
 use gpuslice_wire::units::Bytes;
 
 use crate::engine::Engine;
-use crate::lifecycle::{Container, Seat};
+use crate::lifecycle::{Container, Seat, Stage};
 use crate::sched::{Phase, Turns};
 
 impl Engine {
@@ -18,14 +18,7 @@ impl Engine {
         for (seat, container) in self.containers.iter() {
             self.check_memory(seat, container);
             listed.extend(&container.clients);
-            assert_eq!(container.slices.len(), container.record.lanes.len());
-            let waiting = container.waiting.iter();
-            assert!(
-                waiting
-                    .clone()
-                    .all(|growth| container.clients.contains(&growth.client)),
-                "growth waits for a process that is gone"
-            );
+            assert_eq!(container.slices.gpus.len(), container.record.lanes.len());
         }
         for (id, client) in self.clients.iter() {
             let home = self.containers.get(client.seat);
@@ -50,24 +43,45 @@ impl Engine {
         });
     }
 
-    /// Conservation: what a slice's books say is the sum of what its processes have.
+    /// Conservation: what an account says is the sum of what was granted and measured. Who waits
+    /// waits for something, and who owes an answer lives.
     fn check_memory(&self, seat: Seat, container: &Container) {
-        for (lane, slice) in container.slices.iter().enumerate() {
-            let lanes = self.lanes_of(seat, Lane(lane as u8));
-            let granted = lanes.fold(0u128, |sum, lane| sum + u128::from(lane.granted.0));
+        for (lane, slice) in container.slices.iter() {
+            let (id, account) = (container.record.container, &slice.account);
+            let lanes = self.lanes_of(seat, lane);
+            let stray = u128::from(slice.stray.charged().0);
             assert_eq!(
-                granted,
-                u128::from(slice.account.reserved().0),
-                "{} lane {lane}: reserved is not the sum of what was granted",
-                container.record.container
+                lanes.fold(stray, |sum, lane| sum + lane.reserved()),
+                account.exactly(),
+                "{id} {lane:?}: reserved is not the sum of what was granted and measured"
             );
-            let left = slice.account.left();
+            let left = account.left();
+            assert!(left == Bytes::ZERO || left.0 + account.reserved().0 == account.cap().0);
+            let turns = slice.gpu.map(|gpu| &self.gpus[gpu].turns);
             assert!(
-                left == Bytes::ZERO || left.0 + slice.account.reserved().0 == slice.account.cap().0
-            );
-            assert!(
-                self.gpus[slice.gpu].turns.find(seat).is_some(),
+                turns.is_none_or(|turns| turns.find(seat).is_some()),
                 "a slice without an entity"
+            );
+            let on = slice.recall.is_on();
+            let waiting = slice.waiting.iter().map(|growth| growth.client);
+            let mut concerned = waiting.chain(slice.recall.owing().iter().copied());
+            assert!(
+                concerned.all(|client| container.clients.contains(&client)),
+                "{id} {lane:?}: a process that is gone is waited for, or waits"
+            );
+            let returning = matches!(container.stage, Stage::Returning { .. });
+            assert!(
+                slice.waiting.is_empty() || on || returning,
+                "{id} {lane:?}: growth waits for nothing"
+            );
+            let due = self
+                .recalls
+                .iter()
+                .filter(|it| (it.1, it.2) == (seat, lane));
+            assert_eq!(
+                due.count(),
+                usize::from(on),
+                "{id} {lane:?}: a recall without an end"
             );
         }
     }

@@ -23,6 +23,7 @@ mod crc;
 mod engine;
 mod event;
 mod invariants;
+mod lanes;
 mod ledger;
 mod lifecycle;
 mod memory;
@@ -32,6 +33,7 @@ mod sched;
 mod snapshot;
 #[cfg(test)]
 mod tests;
+mod view;
 
 pub use action::{Action, Actions, Cut, LaneView, Late, Mode};
 pub use config::Config;

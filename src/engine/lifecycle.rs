@@ -14,6 +14,7 @@
 //! `Returning` is the time after a restart of the daemon in which processes that still hold
 //! memory come back; growth waits for them, or it could be given what they already have.
 
+use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use gpuslice_wire::ids::{ClientId, ContainerId, Lane};
 use gpuslice_wire::limits::{CLIENTS_MAX, CONTAINERS_MAX};
@@ -21,7 +22,9 @@ use gpuslice_wire::units::{Bytes, Instant};
 
 use crate::action::LaneView;
 use crate::event::{Claims, Token};
-use crate::ledger::Account;
+use crate::lanes::ByLane;
+use crate::ledger::{Account, Measured};
+use crate::memory::Recall;
 use crate::record::Record;
 
 /// A container's place in the engine's table.
@@ -47,7 +50,7 @@ impl Stage {
     }
 }
 
-/// A request for memory that waits for the end of `Returning`.
+/// A request for memory, in its account's queue until it is decided.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Growth {
     pub(crate) client: ClientId,
@@ -55,14 +58,23 @@ pub(crate) struct Growth {
     pub(crate) lane: Lane,
     pub(crate) need: Bytes,
     pub(crate) wish: Bytes,
+    /// The account's recall when it came: it is decided at the latest after a later one.
+    pub(crate) after: u32,
+    /// It could not be decided at once: then only its need is granted.
+    pub(crate) waited: bool,
 }
 
-/// A container's slice of one GPU.
+/// One account of a container: its slice of a GPU, or the host memory it pinned.
 #[derive(Debug)]
 pub(crate) struct Slice {
-    /// Index into the engine's GPUs.
-    pub(crate) gpu: usize,
+    /// Index into the engine's GPUs; none is the host.
+    pub(crate) gpu: Option<usize>,
     pub(crate) account: Account,
+    /// Of processes of the container that are not attached.
+    pub(crate) stray: Measured,
+    pub(crate) recall: Recall,
+    /// Requests that are not decided yet, the first that came first.
+    pub(crate) waiting: VecDeque<Growth>,
     /// What the container's page says; nothing yet if `None`.
     pub(crate) shown: Option<LaneView>,
     pub(crate) peak: Bytes,
@@ -74,11 +86,14 @@ pub(crate) struct Slice {
 }
 
 impl Slice {
-    /// A slice nobody has used or seen yet.
-    pub(crate) fn new(gpu: usize, account: Account) -> Slice {
+    /// An account nobody has used or seen yet.
+    pub(crate) fn new(gpu: Option<usize>, cap: Bytes) -> Slice {
         Slice {
             gpu,
-            account,
+            account: Account::new(cap),
+            stray: Measured::default(),
+            recall: Recall::default(),
+            waiting: VecDeque::new(),
             shown: None,
             peak: Bytes::ZERO,
             past_launches: 0,
@@ -94,14 +109,17 @@ pub(crate) struct Container {
     pub(crate) record: Record,
     pub(crate) stage: Stage,
     pub(crate) clients: Vec<ClientId>,
-    pub(crate) slices: Vec<Slice>,
-    pub(crate) waiting: Vec<Growth>,
+    pub(crate) slices: ByLane<Slice>,
 }
 
 /// What one process has and says on one lane.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ClientLane {
     pub(crate) granted: Bytes,
+    /// What NVML shows for it beyond what it has charged.
+    pub(crate) residual: Measured,
+    /// The driver was asked about it.
+    pub(crate) measured: bool,
     pub(crate) claims: Claims,
     /// The turn word its container had when the page was last read.
     pub(crate) read_at: u32,
@@ -119,6 +137,14 @@ impl ClientLane {
     pub(crate) fn held(&self) -> Bytes {
         self.claims.held.min(self.granted)
     }
+    /// All that counts for it.
+    pub(crate) fn reserved(&self) -> u128 {
+        u128::from(self.granted.0) + u128::from(self.residual.charged().0)
+    }
+    /// What NVML should show for it, by its own word.
+    pub(crate) fn seen(&self) -> Bytes {
+        self.held().saturating_sub(self.claims.unseen)
+    }
     /// Refusals, by the larger of two counts: its own, and the engine's.
     pub(crate) fn denied(&self) -> u64 {
         self.claims.denied.max(self.refused)
@@ -129,7 +155,7 @@ impl ClientLane {
 #[derive(Debug)]
 pub(crate) struct Client {
     pub(crate) seat: Seat,
-    pub(crate) lanes: Vec<ClientLane>,
+    pub(crate) lanes: ByLane<ClientLane>,
 }
 
 /// All containers, by seat.
@@ -144,8 +170,9 @@ impl Containers {
         let seats = self.0.iter().enumerate();
         seats.filter_map(|(at, c)| c.as_ref().map(|c| (Seat(at as u16), c)))
     }
-    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Container> {
-        self.0.iter_mut().flatten()
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (Seat, &mut Container)> {
+        let seats = self.0.iter_mut().enumerate();
+        seats.filter_map(|(at, c)| c.as_mut().map(|c| (Seat(at as u16), c)))
     }
     pub(crate) fn find(&self, id: ContainerId) -> Option<Seat> {
         self.iter()

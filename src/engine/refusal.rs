@@ -2,7 +2,7 @@
 
 use core::fmt;
 use gpuslice_wire::admin::Denial;
-use gpuslice_wire::ids::{GpuUuid, NvmlIndex};
+use gpuslice_wire::ids::{GpuUuid, Lane, NvmlIndex};
 use gpuslice_wire::limits::{CONTAINERS_MAX, LANES_MAX};
 use gpuslice_wire::select::GpuRef;
 use gpuslice_wire::text::Name;
@@ -86,6 +86,19 @@ pub enum Refusal {
     TooManyContainers,
     /// More GPUs than a slice can have.
     TooManyGpus,
+    /// There is no slice of this container; its id, or the beginning of a very long one.
+    NoSlice(Name),
+    /// The slice has no such GPU; and how many it has.
+    NoSuchLane {
+        /// As it was asked for.
+        lane: Lane,
+        /// GPUs of the slice.
+        gpus: usize,
+    },
+    /// A cap of nothing on pinned host memory.
+    PinnedZero,
+    /// A ratio of host memory, of which nobody said how much there is.
+    RatioOfHost,
 }
 
 impl Refusal {
@@ -103,7 +116,10 @@ impl Refusal {
             Refusal::CapZero
             | Refusal::RatioInvalid { .. }
             | Refusal::GpuTwice(_)
-            | Refusal::TooManyGpus => Denial::Invalid,
+            | Refusal::TooManyGpus
+            | Refusal::PinnedZero
+            | Refusal::RatioOfHost => Denial::Invalid,
+            Refusal::NoSlice(_) | Refusal::NoSuchLane { .. } => Denial::NoSuchSlice,
         }
     }
 }
@@ -142,6 +158,17 @@ impl fmt::Display for Refusal {
                 f,
                 "the node has {CONTAINERS_MAX} slices, as many as it can; end one first"
             ),
+            Refusal::NoSlice(id) => write!(
+                f,
+                "container {id} has no slice; gpuslice ps lists those that have one"
+            ),
+            Refusal::NoSuchLane { lane, gpus } => {
+                let (s, lane) = (if gpus == 1 { "" } else { "s" }, lane.0);
+                write!(
+                    f,
+                    "the slice has no GPU {lane}; it has {gpus} GPU{s}, counted from 0"
+                )
+            }
             Refusal::TooManyGpus => write!(f, "a slice has 1 to {LANES_MAX} GPUs; name as many"),
             _ => self.memory(f),
         }
@@ -194,6 +221,12 @@ impl Refusal {
                 write!(f, "cap {} is above what any GPU has left; ", Exact(cap))?;
                 room(f, left)
             }
+            Refusal::PinnedZero => f.write_str(
+                "the cap on pinned host memory is 0; ask for at least one byte, or for no cap",
+            ),
+            Refusal::RatioOfHost => f.write_str(
+                "a cap on pinned host memory is an amount, not a ratio; say how many bytes",
+            ),
             _ => f.write_str("the memory cap is 0; ask for at least one byte"),
         }
     }

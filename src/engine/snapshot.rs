@@ -21,17 +21,17 @@ impl Engine {
             .enumerate()
             .zip(self.rooms())
             .map(|((at, gpu), room)| {
-                let slices = self.containers.iter().flat_map(|(_, c)| &c.slices);
+                let slices = self.containers.iter().flat_map(|(_, c)| &c.slices.gpus);
                 Snapshot::Gpu {
                     uuid: gpu.uuid,
                     index: gpu.index,
                     total: gpu.total,
                     promised: room.promised,
-                    slices: slices.filter(|slice| slice.gpu == at).count() as u32,
+                    slices: slices.filter(|slice| slice.gpu == Some(at)).count() as u32,
                 }
             });
         let slices = self.containers.iter().flat_map(|(seat, container)| {
-            let lanes = container.slices.iter().enumerate();
+            let lanes = container.slices.gpus.iter().enumerate();
             lanes.filter_map(move |(lane, slice)| {
                 self.slice_row(now, seat, container, (Lane(lane as u8), slice))
             })
@@ -48,7 +48,7 @@ impl Engine {
         container: &Container,
         (lane, slice): (Lane, &Slice),
     ) -> Option<Snapshot> {
-        let gpu = &self.gpus[slice.gpu];
+        let gpu = &self.gpus[slice.gpu?];
         let entity = gpu.turns.find(seat)?;
         let passed = self
             .charged
@@ -73,8 +73,11 @@ impl Engine {
             denied: sum(ClientLane::denied, slice.past_denied),
             denied_need: slice.last_denied.0,
             denied_left: slice.last_denied.1,
-            residual: Bytes::ZERO,
-            pinned: Bytes::ZERO,
+            residual: Bytes(sum(
+                |lane| lane.residual.charged().0,
+                slice.stray.charged().0,
+            )),
+            pinned: self.used(seat, Lane::HOST),
             pinned_cap: container.record.pinned,
             tier: Tier::Shim,
             weight: entity.weight,

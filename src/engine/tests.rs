@@ -14,24 +14,24 @@ use gpuslice_wire::units::{Bytes, GIB, Instant, MIB, Percent, Weight};
 
 use crate::{Action, Ask, Claims, Config, Cut, Engine, Event, Mode, Record, Token};
 
-const MS: u64 = 1_000_000;
+pub(crate) const MS: u64 = 1_000_000;
 
-fn uuid(n: u8) -> GpuUuid {
+pub(crate) fn uuid(n: u8) -> GpuUuid {
     GpuUuid([n; 16])
 }
 
-fn id(name: &str) -> ContainerId {
+pub(crate) fn id(name: &str) -> ContainerId {
     ContainerId::new(name).expect("an id")
 }
 
-struct Rig {
-    engine: Engine,
-    now: u64,
+pub(crate) struct Rig {
+    pub(crate) engine: Engine,
+    pub(crate) now: u64,
 }
 
 impl Rig {
     /// GPUs of these GiB.
-    fn new(config: Config, gpus: &[u64]) -> Rig {
+    pub(crate) fn new(config: Config, gpus: &[u64]) -> Rig {
         let mut rig = Rig {
             engine: Engine::new(config),
             now: 0,
@@ -46,13 +46,13 @@ impl Rig {
         }
         rig
     }
-    fn step(&mut self, event: Event) -> Vec<Action> {
+    pub(crate) fn step(&mut self, event: Event) -> Vec<Action> {
         let mut actions = Vec::new();
         self.engine.step(Instant(self.now), event, &mut actions);
         self.engine.check();
         actions
     }
-    fn admit(&mut self, ask: Ask) -> Result<Record, (Denial, String)> {
+    pub(crate) fn admit(&mut self, ask: Ask) -> Result<Record, (Denial, String)> {
         let answer = self.step(Event::Admit {
             token: Token(1),
             ask,
@@ -63,7 +63,7 @@ impl Rig {
             other => panic!("no answer but {other:?}"),
         }
     }
-    fn attach(&mut self, container: &str, held: u64) -> Result<ClientId, Rejection> {
+    pub(crate) fn attach(&mut self, container: &str, held: u64) -> Result<ClientId, Rejection> {
         let mut all = [Bytes::ZERO; ACCOUNTS_MAX];
         all[0] = Bytes(held);
         let attach = Event::Attach {
@@ -77,7 +77,7 @@ impl Rig {
             other => panic!("no answer but {other:?}"),
         }
     }
-    fn reserve(&mut self, client: ClientId, need: u64, wish: u64) -> Vec<Action> {
+    pub(crate) fn reserve(&mut self, client: ClientId, need: u64, wish: u64) -> Vec<Action> {
         let (need, wish) = (Bytes(need), Bytes(wish));
         self.step(Event::Reserve {
             client,
@@ -87,14 +87,23 @@ impl Rig {
             wish,
         })
     }
-    fn slice(&self, container: &str) -> Snapshot {
+    /// Answers a recall.
+    pub(crate) fn give_back(&mut self, client: ClientId, recall: u32, bytes: u64) -> Vec<Action> {
+        self.step(Event::Yield {
+            client,
+            lane: Lane(0),
+            recall,
+            bytes: Bytes(bytes),
+        })
+    }
+    pub(crate) fn slice(&self, container: &str) -> Snapshot {
         let rows = self.engine.snapshot(Instant(self.now));
         let is = |row: &Snapshot| matches!(row, Snapshot::Slice { container: c, .. } if *c == id(container));
         rows.into_iter().find(is).expect("a slice")
     }
 }
 
-fn ask(container: &str, gpus: &str, bytes: u64) -> Ask {
+pub(crate) fn ask(container: &str, gpus: &str, bytes: u64) -> Ask {
     Ask {
         container: id(container),
         name: Name::EMPTY,
@@ -316,7 +325,11 @@ fn the_last_byte_goes_to_one() {
         ),
         "{granted:?}"
     );
-    let refused = rig.reserve(two, 60, 80);
+    assert!(
+        matches!(rig.reserve(two, 60, 80)[..], [Action::SetLane { .. }]),
+        "the other is asked first"
+    );
+    let refused = rig.give_back(one, 1, 0);
     assert!(
         matches!(
             refused[0],
@@ -394,6 +407,9 @@ fn growth_waits_for_those_who_come_back() {
     rig.attach("a", 70).expect("back");
     assert_eq!(rig.engine.next_deadline(), Some(Instant(750 * MS)));
     rig.now = 750 * MS;
+    rig.step(Event::Tick);
+    assert_eq!(rig.engine.next_deadline(), Some(Instant(850 * MS)));
+    rig.now = 850 * MS;
     let answers = rig.step(Event::Tick);
     assert!(
         matches!(

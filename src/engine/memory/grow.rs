@@ -1,0 +1,148 @@
+//! Requests for memory: each is granted what is there, or waits until it is known that there is
+//! not enough, and then is refused.
+//!
+//! Requests of one account are decided in the order in which they came; nobody passes one who
+//! waits. A request waits
+//! * after a restart of the daemon, until those who hold memory have come back: they are counted
+//!   before anybody's growth;
+//! * while siblings are asked for what they do not use. It is granted as soon as there is
+//!   enough, and refused only when a recall that began after it came is over.
+//!
+//! Who waited gets what it needs and no more: what would save it questions, others may need.
+
+use alloc::vec::Vec;
+use gpuslice_wire::ids::Lane;
+use gpuslice_wire::limits::CLIENTS_PER_CONTAINER_MAX;
+use gpuslice_wire::tenant::Rejection;
+use gpuslice_wire::units::Bytes;
+
+use crate::action::{Action, Actions};
+use crate::engine::Engine;
+use crate::lifecycle::{Growth, Seat, Stage};
+
+/// Requests of one account that wait at a time; a shim's threads each have one.
+const WAITING_MAX: usize = 4 * CLIENTS_PER_CONTAINER_MAX;
+
+impl Engine {
+    pub(crate) fn reserve(&mut self, growth: Growth, actions: &mut Actions) {
+        let (client, lane) = (growth.client, growth.lane);
+        let Some(seat) = self.clients.get(client).map(|it| it.seat) else {
+            return;
+        };
+        let returning = self.returns(seat);
+        let Some(slice) = self.account(seat, lane) else {
+            return self.cut(client, Rejection::NoSuchLane, actions);
+        };
+        // who asks for more has used up what it had
+        slice.recall.answered(client);
+        if slice.waiting.len() >= WAITING_MAX {
+            let left = slice.account.left();
+            self.refuse(growth, left, actions);
+        } else {
+            slice.waiting.push_back(Growth {
+                after: slice.recall.number(),
+                waited: returning || slice.recall.is_on(),
+                ..growth
+            });
+        }
+        self.serve(seat, lane, actions);
+    }
+
+    /// Whether processes of the container may still come back with what they hold.
+    fn returns(&self, seat: Seat) -> bool {
+        let container = self.containers.get(seat);
+        container.is_some_and(|it| it.stage.at(self.now) != Stage::Settled)
+    }
+
+    /// The books of an account changed: decides what can be decided now.
+    pub(crate) fn serve(&mut self, seat: Seat, lane: Lane, actions: &mut Actions) {
+        self.changed.push((seat, lane));
+        if self.returns(seat) {
+            return;
+        }
+        while let Some(slice) = self.account(seat, lane)
+            && let Some(&growth) = slice.waiting.front()
+        {
+            let fresh = growth.after == slice.recall.number();
+            let alone = slice.waiting.len() == 1 && fresh && !growth.waited;
+            let wish = if alone { growth.wish } else { growth.need };
+            match slice.account.reserve(growth.need, wish) {
+                Ok(bytes) => {
+                    slice.waiting.pop_front();
+                    self.grant(growth, bytes, actions);
+                }
+                Err(_) if slice.recall.is_on() => return,
+                Err(_) if fresh && self.recall(seat, lane, &growth) => return,
+                Err(left) => {
+                    let slice = self.account(seat, lane);
+                    slice.map(|slice| slice.waiting.pop_front());
+                    self.refuse(growth, left, actions);
+                }
+            }
+        }
+        self.end_recall(seat, lane);
+    }
+
+    fn grant(&mut self, growth: Growth, bytes: Bytes, actions: &mut Actions) {
+        let Growth {
+            client,
+            token,
+            lane,
+            ..
+        } = growth;
+        if let Some((mine, _)) = self.share(client, lane) {
+            mine.granted = mine.granted.saturating_add(bytes);
+        }
+        actions.push(Action::Reserved {
+            client,
+            token,
+            lane,
+            bytes,
+        });
+    }
+
+    fn refuse(&mut self, growth: Growth, left: Bytes, actions: &mut Actions) {
+        let Growth {
+            client,
+            token,
+            lane,
+            need,
+            ..
+        } = growth;
+        if let Some((mine, slice)) = self.share(client, lane) {
+            mine.refused = mine.refused.saturating_add(1);
+            slice.last_denied = (need, left);
+        }
+        actions.push(Action::Refused {
+            client,
+            token,
+            lane,
+            need,
+            left,
+        });
+    }
+
+    /// Decides on growth that waited for those who come back, where that wait is over.
+    pub(crate) fn end_grace(&mut self, actions: &mut Actions) {
+        let now = self.now;
+        if self.grace.is_none_or(|until| now < until) {
+            return;
+        }
+        let mut settled: Vec<(Seat, Lane)> = Vec::new();
+        self.grace = None;
+        for (seat, container) in self.containers.iter_mut() {
+            let Stage::Returning { until } = container.stage else {
+                continue;
+            };
+            container.stage = container.stage.at(now);
+            if container.stage == Stage::Settled {
+                settled.extend(container.slices.lanes().map(|lane| (seat, lane)));
+            } else {
+                self.grace = Some(self.grace.map_or(until, |other| other.min(until)));
+            }
+        }
+        for (seat, lane) in settled {
+            self.serve(seat, lane, actions);
+        }
+    }
+}

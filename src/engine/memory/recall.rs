@@ -1,0 +1,106 @@
+//! Recall: siblings of one who is short are asked for what they do not use.
+//!
+//! # Problem
+//! Credit that a process holds and does not use looks taken. A sibling would be refused although
+//! there is memory, and which of them has it nobody but they themselves can say.
+//!
+//! # Idea
+//! The account's *recall* number grows, and everybody else who was granted something owes one
+//! answer: `Yield`, with all that it does not use, or a request of its own, now or waiting, which
+//! says that it uses all it has. When all have answered, or [`RECALL_WAIT_NS`] is over, what is left is what
+//! there is. Nobody can prolong it, by silence or otherwise: an answer counts once, one to
+//! another number does not count, and who comes later owes nothing.
+//!
+//! Nobody is asked when it is of no use, because even with all that siblings have, used or not, the
+//! request would not fit.
+
+use alloc::vec::Vec;
+use gpuslice_wire::ids::{ClientId, Lane};
+use gpuslice_wire::limits::RECALL_WAIT_NS;
+use gpuslice_wire::units::{Bytes, Duration, Instant};
+
+use crate::action::Actions;
+use crate::engine::Engine;
+use crate::lifecycle::{Growth, Seat};
+
+/// An account's recall.
+#[derive(Debug, Default)]
+pub(crate) struct Recall {
+    number: u32,
+    /// Who has not answered yet; a recall is on as long as somebody owes.
+    owing: Vec<ClientId>,
+}
+
+impl Recall {
+    /// The last one's; what the page says.
+    pub(crate) const fn number(&self) -> u32 {
+        self.number
+    }
+    pub(crate) const fn is_on(&self) -> bool {
+        !self.owing.is_empty()
+    }
+    /// Who has not answered.
+    pub(crate) fn owing(&self) -> &[ClientId] {
+        &self.owing
+    }
+    /// This one has, or is gone.
+    pub(crate) fn answered(&mut self, client: ClientId) {
+        self.owing.retain(|&other| other != client);
+    }
+}
+
+impl Engine {
+    /// Asks the siblings of one who is short. Whether it is of any use.
+    pub(crate) fn recall(&mut self, seat: Seat, lane: Lane, growth: &Growth) -> bool {
+        let Some(container) = self.containers.get_mut(seat) else {
+            return false;
+        };
+        let granted = |id: ClientId| {
+            let mine = self.clients.get(id).and_then(|it| it.lanes.get(lane));
+            mine.map_or(Bytes::ZERO, |mine| mine.granted)
+        };
+        let Some(slice) = container.slices.get_mut(lane) else {
+            return false;
+        };
+        let waits = |id: ClientId| slice.waiting.iter().any(|other| other.client == id);
+        let siblings = container.clients.iter().copied();
+        let owing: Vec<ClientId> = siblings
+            .filter(|&id| id != growth.client && granted(id) > Bytes::ZERO && !waits(id))
+            .collect();
+        let theirs = owing.iter().map(|&id| u128::from(granted(id).0)).sum();
+        if owing.is_empty() || !slice.account.would_fit(growth.need, theirs) {
+            return false;
+        }
+        slice.recall = Recall {
+            number: slice.recall.number.wrapping_add(1),
+            owing,
+        };
+        self.recalls.retain(|&(_, s, l)| (s, l) != (seat, lane));
+        let until = self.now.plus(Duration(RECALL_WAIT_NS));
+        self.recalls.push((until, seat, lane));
+        true
+    }
+
+    /// Nobody waits for an answer any more.
+    pub(crate) fn end_recall(&mut self, seat: Seat, lane: Lane) {
+        if let Some(slice) = self.account(seat, lane) {
+            slice.recall.owing.clear();
+        }
+        self.recalls.retain(|&(_, s, l)| (s, l) != (seat, lane));
+    }
+
+    /// Ends recalls whose time is over, and decides on the growth that waited for them.
+    pub(crate) fn end_recalls(&mut self, actions: &mut Actions) {
+        let over = |&&(until, ..): &&(Instant, Seat, Lane)| until <= self.now;
+        let over: Vec<(Instant, Seat, Lane)> = self.recalls.iter().filter(over).copied().collect();
+        for (_, seat, lane) in over {
+            self.end_recall(seat, lane);
+            self.serve(seat, lane, actions);
+        }
+    }
+
+    /// When the first recall is over at the latest.
+    pub(crate) fn recalled_until(&self) -> Option<Instant> {
+        self.recalls.iter().map(|&(until, ..)| until).min()
+    }
+}

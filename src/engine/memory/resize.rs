@@ -1,0 +1,85 @@
+//! A cap becomes another, while processes live.
+//!
+//! A larger cap is a new promise and follows the rules of admission. A smaller one takes nothing
+//! away from anybody: what is reserved beyond it stays, and nobody grows until it fits again.
+
+use gpuslice_wire::admin::MemoryAsk;
+use gpuslice_wire::ids::{ContainerId, Lane};
+use gpuslice_wire::limits::NAME_BYTES_MAX;
+use gpuslice_wire::units::Bytes;
+
+use crate::action::{Action, Actions};
+use crate::admission::beginning;
+use crate::engine::{Engine, NO_CAP};
+use crate::event::Token;
+use crate::lifecycle::Seat;
+use crate::refusal::Refusal;
+
+impl Engine {
+    pub(crate) fn resize(
+        &mut self,
+        token: Token,
+        id: ContainerId,
+        lane: Lane,
+        memory: MemoryAsk,
+        actions: &mut Actions,
+    ) {
+        match self.new_cap(id, lane, memory) {
+            Ok((seat, cap)) => {
+                self.put_cap(token, seat, lane, cap, actions);
+                self.serve(seat, lane, actions);
+            }
+            Err(why) => actions.push(Action::Denied { token, why }),
+        }
+    }
+
+    /// The cap that is asked for, if it can be promised.
+    fn new_cap(
+        &self,
+        id: ContainerId,
+        lane: Lane,
+        memory: MemoryAsk,
+    ) -> Result<(Seat, Bytes), Refusal> {
+        let name = beginning(id, NAME_BYTES_MAX);
+        let seat = self.containers.find(id).ok_or(Refusal::NoSlice(name))?;
+        let slices = self.containers.get(seat).map(|it| &it.slices);
+        let slice = slices.and_then(|slices| slices.get(lane));
+        let Some(slice) = slice else {
+            let gpus = slices.map_or(0, |slices| slices.gpus.len());
+            return Err(Refusal::NoSuchLane { lane, gpus });
+        };
+        let cap = match (slice.gpu, memory) {
+            (Some(gpu), _) => {
+                let old = slice.account.cap();
+                self.rooms()[gpu].recap(old, memory, self.config.oversubscribe)?
+            }
+            (None, MemoryAsk::Ratio { .. }) => return Err(Refusal::RatioOfHost),
+            (None, MemoryAsk::Exactly(Bytes::ZERO)) => return Err(Refusal::PinnedZero),
+            (None, MemoryAsk::Exactly(cap)) => cap,
+        };
+        Ok((seat, cap))
+    }
+
+    fn put_cap(&mut self, token: Token, seat: Seat, lane: Lane, cap: Bytes, actions: &mut Actions) {
+        let Some(container) = self.containers.get_mut(seat) else {
+            return;
+        };
+        let Some(slice) = container.slices.get_mut(lane) else {
+            return;
+        };
+        let was = slice.account.cap();
+        slice.account.set_cap(cap);
+        match container.record.lanes.get_mut(usize::from(lane.0)) {
+            Some(promised) => promised.cap = cap,
+            None => container.record.pinned = Some(cap).filter(|&cap| cap != NO_CAP),
+        }
+        actions.push(Action::Resized {
+            token,
+            record: container.record.clone(),
+            lane,
+            was,
+            cap,
+            reserved: slice.account.reserved(),
+        });
+    }
+}
