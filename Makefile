@@ -2,13 +2,14 @@
 # make test   everything that judges the code; what .ci/run calls
 # make bench  figures of SPECIFICATION.md, as ratios in one run
 # make soak   long randomised runs of what `make test` does briefly
+# make gpu    the programs for tests/gpu, to be carried to a machine with a card
 # make install DESTDIR=… PREFIX=/usr
 
 CARGO  ?= cargo
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 PREFIX ?= /usr
 
-.PHONY: build build-debug run test bench soak install clean
+.PHONY: build build-debug run test bench soak gpu install clean
 
 build: ; @packaging/stage release
 build-debug: ; @packaging/stage debug
@@ -22,6 +23,7 @@ test: ; @tests/run
 bench: build
 	@status=0; for bench in run hook node; do tests/bench/$$bench || status=1; done; exit $$status
 soak: ; @tests/soak
+gpu: ; @tests/gpu/bundle
 
 # Builds nothing: root mostly has no Rust.
 install:

@@ -1,0 +1,150 @@
+"""Where the suite runs: which driver, which programs, and how a command is put into a slice."""
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import tempfile
+import time
+
+GIB = 1 << 30
+# Where drivers are; the first that has libcuda.so.1 is asked, unless GPUSLICE_DRIVER_DIR names one.
+DRIVER_DIRS = [
+    "/usr/local/nvidia/lib64", "/usr/local/nvidia/lib", "/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib/wsl/lib",
+]
+DOORS = ["preload", "replace"]
+
+
+class Missing(Exception):
+    """Something the suite needs is not there."""
+
+
+class Skip(Exception):
+    """A stage cannot run on this machine, and why."""
+
+
+class Place:
+    def __init__(self, options):
+        self.bundle, self.sim, self.quick, self.peers = options.bundle.resolve(), options.sim, options.quick, options.peer
+        for name in ["gpuslice", "gpusliced", "libgpuslice.so", "libgpuslice_replace.so", "tenant", "meter", "pulse"]:
+            if not (self.bundle / name).exists():
+                raise Missing(f"no {name} in {self.bundle}; make it with tests/gpu/bundle and carry it here")
+        self.driver = self.bundle / "sim" if self.sim else real_driver()
+        self._device = tempfile.TemporaryDirectory(prefix="gpuslice-gpu-", dir="/dev/shm") if self.sim else None
+        self._gpu = None
+
+    def environment(self, **more):
+        """A program's own environment, with the driver found as the system finds it."""
+        environment = {name: value for name, value in os.environ.items() if name not in ("LD_PRELOAD", "CUDA_VISIBLE_DEVICES")}
+        path = environment.get("LD_LIBRARY_PATH", "")
+        environment["LD_LIBRARY_PATH"] = f"{self.driver}:{path}" if path else str(self.driver)
+        if self.sim:
+            environment["GPUSLICE_SIM_DEVICE"] = self._device.name + "/device"
+            environment.setdefault("GPUSLICE_SIM", "mem=16GiB")
+        environment.update(more)
+        return environment
+
+    def gpu(self):
+        """The card, as the facts of every result: name, driver, memory; asked once."""
+        if self._gpu is None:
+            self._gpu = {"simulated": True} if self.sim else nvidia_smi()
+        return self._gpu
+
+    def total(self):
+        """Memory of the card, bytes."""
+        return 16 * GIB if self.sim else self.gpu().get("memory_mib", 0) << 20
+
+    def program(self, name):
+        return str(self.bundle / name)
+
+    def run(self, command, timeout=300, **environment):
+        """Runs a command without us; gives the finished process."""
+        return subprocess.run(command, env=self.environment(**environment), capture_output=True, text=True, timeout=timeout)
+
+    def wrap(self, door, options, command, runtime_dir=None):
+        """The command line that runs `command` in a slice."""
+        line = [self.program("gpuslice"), "run", "--quiet", "--door", door]
+        line += ["--runtime-dir", str(runtime_dir)] if runtime_dir else ["--driver-dir", str(self.driver)]
+        return line + options + ["--"] + command
+
+    def sliced(self, door, options, command, timeout=300, **environment):
+        """Runs a command in a slice of its own."""
+        return self.run(self.wrap(door, options, command), timeout, **environment)
+
+    def doors(self):
+        """The doors that can be opened here, each tried once: (door, why not)."""
+        for door in DOORS:
+            done = self.sliced(door, ["--memory", "1GiB"], ["true"], timeout=60)
+            yield door, None if done.returncode == 0 else done.stderr.strip()[-300:]
+
+
+class Node:
+    """A daemon of our own for slices that are to share the GPU."""
+
+    def __init__(self, place):
+        self.place = place
+        self.home = tempfile.TemporaryDirectory(prefix="gpuslice-gpu-")
+        self.dir = pathlib.Path(self.home.name) / "run"
+
+    def __enter__(self):
+        command = [self.place.program("gpusliced"), "--runtime-dir", str(self.dir), "--driver-dir", str(self.place.driver), "--ephemeral"]
+        self.log = open(pathlib.Path(self.home.name) / "log", "w+")
+        self.daemon = subprocess.Popen(command, env=self.place.environment(), stdout=self.log, stderr=self.log)
+        for _ in range(200):
+            if (self.dir / "admin.sock").exists():
+                return self
+            if self.daemon.poll() is not None:
+                break
+            time.sleep(0.05)
+        self.log.seek(0)
+        raise Missing(f"gpusliced did not start: {self.log.read()[-500:]}")
+
+    def start(self, name, options, command, door="preload", **environment):
+        """Starts a command in a slice of this node; its output is to be read as JSON lines."""
+        line = self.place.wrap(door, ["--name", name] + options, command, self.dir)
+        return subprocess.Popen(line, env=self.place.environment(**environment), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def ps(self):
+        line = [self.place.program("gpuslice"), "ps", "--json", "--runtime-dir", str(self.dir)]
+        return json.loads(subprocess.run(line, capture_output=True, text=True, check=True).stdout)
+
+    def __exit__(self, *_):
+        self.daemon.send_signal(signal.SIGTERM)
+        try:
+            self.daemon.wait(20)
+        except subprocess.TimeoutExpired:
+            self.daemon.kill()
+            self.daemon.wait()
+        self.log.close()
+        self.home.cleanup()
+
+
+def lines(text):
+    """The JSON objects among a program's lines."""
+    found = []
+    for line in text.splitlines():
+        if line.startswith("{"):
+            found.append(json.loads(line))
+    return found
+
+
+def real_driver():
+    named = os.environ.get("GPUSLICE_DRIVER_DIR")
+    for directory in [named] if named else DRIVER_DIRS:
+        if (pathlib.Path(directory) / "libcuda.so.1").exists():
+            return pathlib.Path(directory)
+    raise Missing("no libcuda.so.1 in the usual places; name its directory in GPUSLICE_DRIVER_DIR, or run with --sim")
+
+
+def nvidia_smi():
+    query = "name,driver_version,memory.total,pci.bus_id,mig.mode.current,compute_mode,persistence_mode"
+    try:
+        done = subprocess.run(["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader,nounits"], capture_output=True, text=True, timeout=60)
+    except OSError as why:
+        raise Missing(f"nvidia-smi: {why}") from why
+    if done.returncode != 0:
+        raise Missing(f"nvidia-smi: {done.stderr.strip() or done.stdout.strip()}")
+    words = [word.strip() for word in done.stdout.splitlines()[0].split(",")]
+    facts = dict(zip(["name", "driver", "memory_mib", "bus", "mig", "compute_mode", "persistence"], words))
+    facts["memory_mib"] = int(facts["memory_mib"])
+    return facts

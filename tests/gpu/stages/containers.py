@@ -1,0 +1,25 @@
+"""Real containers over the real driver: runc with our hook, three tenants at 1:2:4, judged by `gpuslice demo`."""
+import json
+import os
+import shutil
+
+from kit import place
+
+
+def run(here, result):
+    runtimes = [name for name in ("runc", "crun") if (here.bundle / name).exists() or shutil.which(name)]
+    if os.geteuid() != 0:
+        raise place.Skip("containers need root")
+    if not runtimes:
+        raise place.Skip("no runc or crun in the bundle or on this machine")
+    for runtime in runtimes:
+        path = f"{here.bundle}:{os.environ.get('PATH', '')}"
+        line = [here.program("gpuslice"), "demo", "--json", "--runtime", runtime, "--driver-dir", str(here.driver)]
+        done = here.run(line, 200, PATH=path)
+        try:
+            verdict = json.loads(done.stdout)
+        except ValueError:
+            result.check(f"demo with {runtime}", False, (done.stdout + done.stderr)[-1500:])
+            continue
+        result.value(f"demo with {runtime}", verdict)
+        result.check(f"demo with {runtime} passes", done.returncode == 0 and verdict.get("verdict") == "pass", verdict.get("verdict"))

@@ -1,0 +1,59 @@
+"""What this machine and its driver are: names, symbols, what memory costs and who shows it."""
+import json
+import pathlib
+import re
+import subprocess
+import sys
+
+from kit import elf, place
+
+ROOT = pathlib.Path(__file__).resolve().parents[3]
+FAMILIES = ROOT / "tests" / "gpu" / "programs" / "families.py"
+
+
+def run(here, result):
+    for name in ["/proc/driver/nvidia/version", "/proc/driver/nvidia/params", "/sys/kernel/security/lockdown", "/proc/cgroups", "/proc/self/cgroup"]:
+        result.value(name, read(name))
+    libraries(here, result)
+    memory(here, result)
+    for door, why in here.doors():
+        result.value(f"door {door}", why or "opens")
+    doctor = here.run([here.program("gpuslice"), "doctor", "--json", "--driver-dir", str(here.driver)], timeout=120)
+    result.value("doctor", doctor.stdout or doctor.stderr)
+    if not here.sim:
+        result.value("nvidia-smi -q", subprocess.run(["nvidia-smi", "-q"], capture_output=True, text=True, timeout=120).stdout)
+
+
+def read(name):
+    try:
+        return pathlib.Path(name).read_text()[:20000]
+    except OSError as why:
+        return f"({why.strerror})"
+
+
+def libraries(here, result):
+    """Exported names against our table; a name that we hook and the driver has not, or the other way round, is news."""
+    for library, folder, start in [("libcuda.so.1", "driver", "cu"), ("libnvidia-ml.so.1", "nvml", "nvml")]:
+        path = here.driver / library
+        soname, names = elf.dynamic(path.resolve())
+        names = {name for name in names if re.match(start + "[A-Z]", name)}
+        rows = set()
+        for file in (ROOT / "src" / "nvabi" / folder).glob("*.rs"):
+            rows.update(re.findall(r"\]\s+(" + start + r"[A-Z]\w+)\(", file.read_text()))
+        result.value(f"{library} file", path.resolve().name)
+        result.check(f"{library} calls itself what programs ask for", soname == library, soname)
+        result.value(f"{library} exports", len(names))
+        result.value(f"{library} names not in our table", sorted(names - rows))
+        result.value(f"{library} rows it lacks", sorted(rows - names))
+
+
+def memory(here, result):
+    done = here.run([sys.executable, str(FAMILIES)], timeout=200)
+    if done.returncode != 0:
+        result.value("families", done.stderr[-2000:])
+    found = place.lines(done.stdout)
+    for row in found:
+        mib = {key: row[key] / (1 << 20) for key in ("cuda", "process", "device") if row.get(key) is not None}
+        result.row("memory, MiB", what=row["what"], cuda=mib.get("cuda"), process=mib.get("process"), device=mib.get("device"), refused=row.get("refused"))
+    result.check("a context and ten kinds of memory were measured", len(found) >= 15, f"{len(found)} rows")
+    result.value("families raw", json.dumps(found))

@@ -1,0 +1,53 @@
+"""Frameworks in slices: they see the cap, are held to it, and compute bit for bit what they compute without us."""
+import importlib.util
+import pathlib
+import sys
+
+from kit import place
+
+PROGRAM = pathlib.Path(__file__).resolve().parents[1] / "programs" / "frameworks.py"
+CAP = 8 * place.GIB
+# Name, and settings of PyTorch's allocator; deterministic matrix products need the second one.
+CASES = [
+    ("torch_train", ""), ("torch_train", "expandable_segments:True"), ("torch_train", "backend:cudaMallocAsync"), ("torch_graph", ""),
+    ("torch_graph", "expandable_segments:True"), ("torch_streams", ""), ("torch_compile", ""), ("cupy_work", ""), ("jax_work", ""),
+    ("triton_work", ""), ("numba_work", ""),
+]
+FILLS = ["", "expandable_segments:True", "backend:cudaMallocAsync"]
+
+
+def run(here, result):
+    if here.sim:
+        raise place.Skip("the simulated driver serves driver-API programs only")
+    doors = [door for door, why in here.doors() if why is None]
+    for name, allocator in CASES:
+        if importlib.util.find_spec(name.split("_")[0]) is None:
+            result.row("frameworks", what=name, allocator=allocator, door="", same="not installed", told_gib=None)
+            continue
+        bare = once(here, None, name, allocator)
+        for door in doors:
+            ours = once(here, door, name, allocator)
+            same = "digest" in ours and ours["digest"] == bare.get("digest")
+            told = ours.get("total")
+            result.row("frameworks", what=name, allocator=allocator, door=door, same=same, told_gib=told and told / place.GIB)
+            seen = ours.get("error") or bare.get("error") or f"told {told}"
+            result.check(f"{name} {allocator}, {door}: same result, told the cap", same and told in (None, CAP), seen)
+    for allocator in FILLS if importlib.util.find_spec("torch") else []:
+        for door in doors:
+            ours = once(here, door, "torch_fill", allocator)
+            got = ours.get("got", 0)
+            holds = ours.get("refused") is True and CAP * 0.75 < got <= CAP
+            result.check(f"filling the slice {allocator}, {door}: stopped below the cap", holds, ours.get("error") or f"{got / place.GIB:.2f} GiB of {CAP / place.GIB:.0f}")
+
+
+def once(here, door, name, allocator):
+    line = [sys.executable, str(PROGRAM), name]
+    environment = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
+    if allocator:
+        environment["PYTORCH_CUDA_ALLOC_CONF"] = allocator
+    if door is None:
+        done = here.run(line, 200, **environment)
+    else:
+        done = here.sliced(door, ["--memory", str(CAP)], line, 200, **environment)
+    found = place.lines(done.stdout)
+    return found[-1] if done.returncode == 0 and found else {"error": (done.stderr or done.stdout)[-1200:]}
