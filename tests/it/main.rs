@@ -5,4 +5,5 @@ mod containers;
 mod daemon;
 mod demo;
 mod device;
+mod doors;
 mod harness;

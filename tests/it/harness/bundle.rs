@@ -243,6 +243,28 @@ impl Running {
         self.child.as_ref().expect("a child").id()
     }
 
+    /// Runs a command in it as `exec` does: with the container's environment and nothing inherited.
+    pub fn exec(&mut self, command: &[&str]) -> Output {
+        let start = Instant::now();
+        while !String::from_utf8_lossy(&self.state().stdout).contains("running") {
+            let child = self.child.as_mut().expect("a child");
+            if child.try_wait().expect("wait").is_some() || start.elapsed() > PATIENCE {
+                let ended = self.child.take().expect("a child").wait_with_output();
+                panic!("the container does not run: {ended:?}");
+            }
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        let mut exec = self.bundle.runtime();
+        exec.args(["exec", &self.bundle.id]).args(command);
+        exec.output().expect("the runtime starts")
+    }
+
+    fn state(&self) -> Output {
+        let mut state = self.bundle.runtime();
+        state.args(["state", &self.bundle.id]);
+        state.output().expect("the runtime starts")
+    }
+
     /// Waits for its end.
     pub fn end(mut self) -> Output {
         let mut child = self.child.take().expect("a child");
