@@ -1,37 +1,21 @@
 //! Arrays and mipmapped arrays.
 //!
-//! Their layout is the driver's secret, so the size is known only afterwards, and only where
-//! `cuArrayGetMemoryRequirements` (CUDA 11.6) or its like tells it. What the elements take is reserved
-//! first, and made right once the driver has answered; an array that then does not fit is destroyed.
+//! Their layout is the driver's secret, and what one takes cannot be asked of it: only of one whose memory
+//! is mapped later (`CUDA_ARRAY3D_DEFERRED_MAPPING`, CUDA 11.6), which takes none. So a twin of that kind
+//! is made first, asked and destroyed, and what it would take is reserved before the array itself is made.
+//! Where the driver makes no such twin, [`super::shape`] estimates from above.
+//!
+//! Sparse arrays and those whose memory is mapped later cost nothing until it is
+//! ([`crate::vmm::tiles`]). A plane or a level of an array is a part of it, and costs nothing either.
 
+use super::physical::{drop_references, pieces};
+use super::shape;
 use super::{Charging, freed};
 use crate::guard::{Outcome, guard};
+use crate::link;
 use crate::real;
+use crate::vmm::tiles;
 use gpuslice_nvabi::types::*;
-
-/// Bytes of one channel, at least: compressed and packed formats come out larger than they are, and are
-/// made right afterwards.
-fn channel_bytes(format: CUarray_format) -> usize {
-    match format {
-        CU_AD_FORMAT_UNSIGNED_INT8 | CU_AD_FORMAT_SIGNED_INT8 => 1,
-        CU_AD_FORMAT_UNSIGNED_INT16 | CU_AD_FORMAT_SIGNED_INT16 | CU_AD_FORMAT_HALF => 2,
-        CU_AD_FORMAT_UNSIGNED_INT32 | CU_AD_FORMAT_SIGNED_INT32 | CU_AD_FORMAT_FLOAT => 4,
-        _ => 4,
-    }
-}
-
-/// What the elements of an array take, bytes; nothing for one that gets its memory mapped later.
-fn element_bytes(shape: &CUDA_ARRAY3D_DESCRIPTOR) -> usize {
-    if shape.flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING) != 0 {
-        return 0;
-    }
-    shape
-        .width
-        .saturating_mul(shape.height.max(1))
-        .saturating_mul(shape.depth.max(1))
-        .saturating_mul(shape.num_channels as usize)
-        .saturating_mul(channel_bytes(shape.format))
-}
 
 fn flat(shape: &CUDA_ARRAY_DESCRIPTOR) -> CUDA_ARRAY3D_DESCRIPTOR {
     CUDA_ARRAY3D_DESCRIPTOR {
@@ -46,11 +30,16 @@ fn flat(shape: &CUDA_ARRAY_DESCRIPTOR) -> CUDA_ARRAY3D_DESCRIPTOR {
 
 /// How the two kinds of arrays differ.
 struct Kind {
+    create: fn(&mut *mut c_void, &CUDA_ARRAY3D_DESCRIPTOR, u32) -> CUresult,
     measure: fn(*mut c_void, &mut CUDA_ARRAY_MEMORY_REQUIREMENTS, CUdevice) -> CUresult,
     destroy: fn(*mut c_void) -> CUresult,
 }
 
 const ARRAY: Kind = Kind {
+    create: |array, shape, _levels| {
+        let handle = std::ptr::from_mut(array).cast::<CUarray>();
+        real!(cuArray3DCreate_v2(handle, std::ptr::from_ref(shape)))
+    },
     measure: |array, need, device| {
         real!(cuArrayGetMemoryRequirements(need, CUarray(array), device))
     },
@@ -58,6 +47,14 @@ const ARRAY: Kind = Kind {
 };
 
 const MIPMAPPED: Kind = Kind {
+    create: |array, shape, levels| {
+        let handle = std::ptr::from_mut(array).cast::<CUmipmappedArray>();
+        real!(cuMipmappedArrayCreate(
+            handle,
+            std::ptr::from_ref(shape),
+            levels
+        ))
+    },
     measure: |array, need, device| {
         real!(cuMipmappedArrayGetMemoryRequirements(
             need,
@@ -68,46 +65,65 @@ const MIPMAPPED: Kind = Kind {
     destroy: |array| real!(cuMipmappedArrayDestroy(CUmipmappedArray(array))),
 };
 
-/// Reserves `guess` bytes, creates, corrects to what was really taken.
-///
-/// # Safety
-/// `create` gives the new array's handle with success.
-fn created(
-    guess: usize,
-    kind: &Kind,
-    create: impl FnOnce() -> CUresult,
-    handle: impl FnOnce() -> *mut c_void,
-) -> Outcome {
-    if guess == 0 {
-        return Ok(create());
-    }
-    let charging = Charging::here(guess)?;
-    let result = create();
-    let (CUresult::SUCCESS, Some(mut charging)) = (result, charging) else {
-        return Ok(result);
-    };
-    let handle = handle();
-    if let Some(bytes) = measured(kind, handle)
-        && let Err(refused) = charging.reservation.adjust(bytes)
-    {
-        let _ = (kind.destroy)(handle);
-        return Err(refused);
-    }
-    charging.commit(handle as u64);
-    Ok(result)
-}
-
-/// What an array takes, as the driver says; `None` when it does not say.
-fn measured(kind: &Kind, handle: *mut c_void) -> Option<u64> {
+/// What an array of this shape takes, as the driver says of its twin; `None` when it does not say.
+fn asked(kind: &Kind, shape: &CUDA_ARRAY3D_DESCRIPTOR, levels: u32) -> Option<usize> {
     let mut need = CUDA_ARRAY_MEMORY_REQUIREMENTS {
         size: 0,
         alignment: 0,
         reserved: [0; 4],
     };
-    let mut device = 0;
-    let known = real!(cuCtxGetDevice(&raw mut device)) == CUresult::SUCCESS
-        && (kind.measure)(handle, &mut need, device) == CUresult::SUCCESS;
-    (known && need.size > 0).then_some(need.size as u64)
+    let twin = CUDA_ARRAY3D_DESCRIPTOR {
+        flags: shape.flags | CUDA_ARRAY3D_DEFERRED_MAPPING,
+        ..*shape
+    };
+    let (mut array, mut device) = (std::ptr::null_mut(), 0);
+    if real!(cuCtxGetDevice(&raw mut device)) != CUresult::SUCCESS
+        || (kind.create)(&mut array, &twin, levels) != CUresult::SUCCESS
+    {
+        return None;
+    }
+    let known = (kind.measure)(array, &mut need, device) == CUresult::SUCCESS;
+    let _ = (kind.destroy)(array);
+    (known && need.size > 0).then_some(need.size)
+}
+
+/// Reserves what an array takes and creates it.
+///
+/// # Safety
+/// `create` gives the new array's handle with success.
+fn created(
+    shape: Option<CUDA_ARRAY3D_DESCRIPTOR>,
+    levels: u32,
+    kind: &Kind,
+    create: impl FnOnce() -> CUresult,
+    handle: impl FnOnce() -> *mut c_void,
+) -> Outcome {
+    let shape = shape.filter(shape::takes_memory);
+    let (Some(_), Some(shape)) = (link::session()?, shape) else {
+        return Ok(create());
+    };
+    let bytes = asked(kind, &shape, levels).unwrap_or_else(|| shape::bytes(&shape, levels));
+    let charging = Charging::here(bytes)?;
+    let result = create();
+    if let (CUresult::SUCCESS, Some(charging)) = (result, charging) {
+        charging.commit(handle() as u64);
+    }
+    Ok(result)
+}
+
+/// Destroys an array by `call`, and with it its tiles.
+fn destroyed(array: u64, call: impl FnOnce() -> CUresult) -> Outcome {
+    let Some(session) = link::attached() else {
+        return Ok(call());
+    };
+    let tiles = pieces(session).take_tiles(array);
+    let result = freed(array, call)?;
+    if result == CUresult::SUCCESS {
+        drop_references(session, tiles::pieces(tiles));
+    } else {
+        pieces(session).restore_tiles(tiles);
+    }
+    Ok(result)
 }
 
 pub unsafe extern "C" fn cuArrayCreate_v2(
@@ -116,11 +132,10 @@ pub unsafe extern "C" fn cuArrayCreate_v2(
 ) -> CUresult {
     guard(|| {
         // SAFETY: null, or the application's own, which the driver is about to read.
-        let guess =
-            unsafe { p_allocate_array.as_ref() }.map_or(0, |shape| element_bytes(&flat(shape)));
+        let shape = unsafe { p_allocate_array.as_ref() }.map(flat);
         let create = || real!(cuArrayCreate_v2(p_handle, p_allocate_array));
         // SAFETY: read after the driver wrote it and answered success.
-        created(guess, &ARRAY, create, || unsafe { (*p_handle).0 })
+        created(shape, 1, &ARRAY, create, || unsafe { (*p_handle).0 })
     })
 }
 
@@ -130,10 +145,10 @@ pub unsafe extern "C" fn cuArray3DCreate_v2(
 ) -> CUresult {
     guard(|| {
         // SAFETY: null, or the application's own, which the driver is about to read.
-        let guess = unsafe { p_allocate_array.as_ref() }.map_or(0, element_bytes);
+        let shape = unsafe { p_allocate_array.as_ref() }.copied();
         let create = || real!(cuArray3DCreate_v2(p_handle, p_allocate_array));
         // SAFETY: read after the driver wrote it and answered success.
-        created(guess, &ARRAY, create, || unsafe { (*p_handle).0 })
+        created(shape, 1, &ARRAY, create, || unsafe { (*p_handle).0 })
     })
 }
 
@@ -151,19 +166,19 @@ pub unsafe extern "C" fn cuArrayCreate(
     p_allocate_array: *const c_void,
 ) -> CUresult {
     guard(|| {
-        let guess = |[width, height, format, num_channels]: [u32; 4]| {
-            element_bytes(&flat(&CUDA_ARRAY_DESCRIPTOR {
+        let wide = |[width, height, format, num_channels]: [u32; 4]| {
+            flat(&CUDA_ARRAY_DESCRIPTOR {
                 width: width as usize,
                 height: height as usize,
                 format: format as CUarray_format,
                 num_channels,
-            }))
+            })
         };
         // SAFETY: the application's own description.
-        let guess = unsafe { narrow(p_allocate_array) }.map_or(0, guess);
+        let shape = unsafe { narrow(p_allocate_array) }.map(wide);
         let create = || real!(cuArrayCreate(p_handle, p_allocate_array));
         // SAFETY: read after the driver wrote it and answered success.
-        created(guess, &ARRAY, create, || unsafe { (*p_handle).0 })
+        created(shape, 1, &ARRAY, create, || unsafe { (*p_handle).0 })
     })
 }
 
@@ -172,21 +187,21 @@ pub unsafe extern "C" fn cuArray3DCreate(
     p_allocate_array: *const c_void,
 ) -> CUresult {
     guard(|| {
-        let guess = |[width, height, depth, format, num_channels, flags]: [u32; 6]| {
-            element_bytes(&CUDA_ARRAY3D_DESCRIPTOR {
+        let wide = |[width, height, depth, format, num_channels, flags]: [u32; 6]| {
+            CUDA_ARRAY3D_DESCRIPTOR {
                 width: width as usize,
                 height: height as usize,
                 depth: depth as usize,
                 format: format as CUarray_format,
                 num_channels,
                 flags,
-            })
+            }
         };
         // SAFETY: the application's own description.
-        let guess = unsafe { narrow(p_allocate_array) }.map_or(0, guess);
+        let shape = unsafe { narrow(p_allocate_array) }.map(wide);
         let create = || real!(cuArray3DCreate(p_handle, p_allocate_array));
         // SAFETY: read after the driver wrote it and answered success.
-        created(guess, &ARRAY, create, || unsafe { (*p_handle).0 })
+        created(shape, 1, &ARRAY, create, || unsafe { (*p_handle).0 })
     })
 }
 
@@ -197,13 +212,7 @@ pub unsafe extern "C" fn cuMipmappedArrayCreate(
 ) -> CUresult {
     guard(|| {
         // SAFETY: null, or the application's own, which the driver is about to read.
-        let base = unsafe { p_mipmapped_array_desc.as_ref() }.map_or(0, element_bytes);
-        // Each level has at most half the elements of the one before.
-        let guess = if num_mipmap_levels > 1 {
-            base.saturating_mul(2)
-        } else {
-            base
-        };
+        let shape = unsafe { p_mipmapped_array_desc.as_ref() }.copied();
         let create = || {
             real!(cuMipmappedArrayCreate(
                 p_handle,
@@ -212,42 +221,20 @@ pub unsafe extern "C" fn cuMipmappedArrayCreate(
             ))
         };
         // SAFETY: read after the driver wrote it and answered success.
-        created(guess, &MIPMAPPED, create, || unsafe { (*p_handle).0 })
-    })
-}
-
-pub unsafe extern "C" fn cuArrayDestroy(h_array: CUarray) -> CUresult {
-    guard(|| freed(h_array.0 as u64, || real!(cuArrayDestroy(h_array))))
-}
-
-pub unsafe extern "C" fn cuMipmappedArrayDestroy(h_mipmapped_array: CUmipmappedArray) -> CUresult {
-    guard(|| {
-        freed(h_mipmapped_array.0 as u64, || {
-            real!(cuMipmappedArrayDestroy(h_mipmapped_array))
+        created(shape, num_mipmap_levels, &MIPMAPPED, create, || unsafe {
+            (*p_handle).0
         })
     })
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+pub unsafe extern "C" fn cuArrayDestroy(h_array: CUarray) -> CUresult {
+    guard(|| destroyed(h_array.0 as u64, || real!(cuArrayDestroy(h_array))))
+}
 
-    #[test]
-    fn guesses_count_bytes_and_do_not_overflow() {
-        let mut shape = CUDA_ARRAY3D_DESCRIPTOR {
-            width: 100,
-            height: 0,
-            depth: 0,
-            format: CU_AD_FORMAT_HALF,
-            num_channels: 4,
-            flags: 0,
-        };
-        assert_eq!(element_bytes(&shape), 800);
-        (shape.height, shape.depth) = (10, 3);
-        assert_eq!(element_bytes(&shape), 24_000);
-        shape.width = usize::MAX;
-        assert_eq!(element_bytes(&shape), usize::MAX);
-        shape.flags = CUDA_ARRAY3D_SPARSE;
-        assert_eq!(element_bytes(&shape), 0);
-    }
+pub unsafe extern "C" fn cuMipmappedArrayDestroy(h_mipmapped_array: CUmipmappedArray) -> CUresult {
+    guard(|| {
+        destroyed(h_mipmapped_array.0 as u64, || {
+            real!(cuMipmappedArrayDestroy(h_mipmapped_array))
+        })
+    })
 }

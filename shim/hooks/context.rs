@@ -1,5 +1,6 @@
 //! Contexts: noted when they are made, and taking their memory with them when they end.
 
+use super::physical;
 use crate::gate;
 use crate::guard::{Outcome, guard};
 use crate::lane::{admitted, key};
@@ -83,14 +84,17 @@ fn ending(
     };
     let closing = session.contexts.remove(context);
     let removed = session.book.remove_context(key(context));
+    let closed = physical::pieces(session).close(key(context));
     let result = gate::context_closing(context, call);
     if alive(result) {
         session.book.restore(removed);
+        physical::pieces(session).reopen(closed);
         session.contexts.restore(closing);
     } else {
         for held in removed.charges() {
             super::given_back(session, held);
         }
+        physical::drop_references(session, closed.pieces());
     }
     Ok(result)
 }

@@ -7,18 +7,25 @@
 
 mod array;
 mod context;
+mod external;
 mod init;
+mod ipc;
 mod launch;
 mod memory;
+mod multicast;
 mod physical;
 mod pool;
 mod query;
+mod shape;
 
 pub use array::*;
 pub use context::*;
+pub use external::*;
 pub use init::*;
+pub use ipc::*;
 pub use launch::*;
 pub use memory::*;
+pub use multicast::*;
 pub use physical::*;
 pub use pool::*;
 pub use query::*;
@@ -27,6 +34,7 @@ use crate::book::{Held, Kind};
 use crate::guard::Outcome;
 use crate::lane;
 use crate::link::{self, Reservation, Session};
+use crate::vmm::Name;
 use gpuslice_nvabi::types::CUresult;
 
 /// A charge that the driver has not granted yet, and where it is to be written down.
@@ -39,10 +47,14 @@ struct Charging<'a> {
 
 /// Gives back what the process could do without: called when it is short of memory itself, and when
 /// a sibling is. Safe from any thread, needs no current context, and takes no lock of the link.
-pub fn squeeze(_session: &Session) {}
+pub fn squeeze(session: &Session) {
+    physical::look_again(session);
+}
 
 /// Brings charges up to date that only the driver knows: called before somebody looks at the books.
-pub fn settle_all(_session: &Session) {}
+pub fn settle_all(session: &Session) {
+    physical::look_again(session);
+}
 
 impl Charging<'_> {
     /// Reserves `bytes` on the current context's GPU. `None`: nothing limits this call.
@@ -177,7 +189,7 @@ fn freed(pointer: u64, call: impl FnOnce() -> CUresult) -> Outcome {
         return Ok(call());
     };
     let Some(held) = session.book.remove(pointer) else {
-        return Ok(call()); // Not charged by us: the driver's business alone.
+        return physical::released(Name::Within(pointer), call); // Not charged by itself.
     };
     let result = call();
     if result == CUresult::SUCCESS {

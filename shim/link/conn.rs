@@ -8,7 +8,7 @@ use crate::credit::Answer;
 use gpuslice_wire::frame::{RequestId, decode, encode};
 use gpuslice_wire::ids::Lane;
 use gpuslice_wire::limits::{ACCOUNTS_MAX, FRAME_BYTES_MAX};
-use gpuslice_wire::tenant::{Reply, Request};
+use gpuslice_wire::tenant::{HandleKey, Reply, Request};
 use gpuslice_wire::units::{Bytes, Instant};
 use std::io::{ErrorKind, Result};
 use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd, RawFd};
@@ -146,6 +146,27 @@ impl Conn {
         let id = self.send(&Request::Measure { lane }, deadline)?;
         match self.reply(id, deadline)?.0 {
             Reply::Measured { lane: of, used } if of == lane => Ok(used.map(|bytes| bytes.0)),
+            Reply::Rejected { .. } => Err(ErrorKind::PermissionDenied.into()),
+            _ => Err(ErrorKind::InvalidData.into()),
+        }
+    }
+
+    /// Tells of a handle of memory that is given out.
+    ///
+    /// # Errors
+    /// The connection is of no use any more.
+    pub fn share(&mut self, key: HandleKey, deadline: Instant) -> Result<()> {
+        self.send(&Request::Share { key }, deadline).map(|_| ())
+    }
+
+    /// Asks whether a process of this container gave out a handle.
+    ///
+    /// # Errors
+    /// The connection is of no use any more.
+    pub fn origin(&mut self, key: HandleKey, deadline: Instant) -> Result<bool> {
+        let id = self.send(&Request::Open { key }, deadline)?;
+        match self.reply(id, deadline)?.0 {
+            Reply::Origin { ours } => Ok(ours),
             Reply::Rejected { .. } => Err(ErrorKind::PermissionDenied.into()),
             _ => Err(ErrorKind::InvalidData.into()),
         }

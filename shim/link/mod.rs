@@ -15,6 +15,7 @@ mod home;
 mod measure;
 mod place;
 mod session;
+mod shared;
 pub mod sys;
 
 pub use session::{Reservation, Session};

@@ -5,6 +5,7 @@
 
 use super::conn::{Conn, Welcome};
 use super::home::Home;
+use super::shared::Shared;
 use super::{Backoff, sys};
 use crate::book::Book;
 use crate::credit::{Account, Answer, BYTES_MAX, Reach, Verdict, chunk};
@@ -52,6 +53,8 @@ pub struct Session {
     unseen: [AtomicU64; ACCOUNTS_MAX],
     /// What was answered and what lies idle; see `home`.
     pub(super) home: Home,
+    /// Handles of memory given out.
+    pub(super) shared: Shared,
     /// Charged pointers.
     pub book: Book,
     /// Charged physical memory of the virtual-memory API.
@@ -155,6 +158,7 @@ impl Session {
             accounts: Default::default(),
             unseen: Default::default(),
             home: Home::default(),
+            shared: Shared::default(),
             book: Book::default(),
             pieces: Mutex::default(),
             devices: Devices::default(),
@@ -420,10 +424,10 @@ impl Session {
     pub(super) fn reattach(&self, conn: &mut Option<Conn>) -> bool {
         let held = core::array::from_fn(|lane| Bytes(self.accounts[lane].granted()));
         let deadline = sys::now().plus(Duration(HELLO_DEADLINE_NS));
-        let Ok((fresh, welcome)) = Conn::attach(&self.socket, held, deadline) else {
+        let Ok((mut fresh, welcome)) = Conn::attach(&self.socket, held, deadline) else {
             return false;
         };
-        if self.take_over(welcome).is_err() {
+        if self.take_over(welcome).is_err() || self.share_again(&mut fresh, deadline).is_err() {
             return false;
         }
         self.settle();

@@ -53,6 +53,17 @@ pub fn stamp(fd: RawFd) -> Option<Stamp> {
     (!failed).then_some(Stamp(stat.st_dev, stat.st_ino, stat.st_mode))
 }
 
+/// Whether two descriptor numbers of this process stand for one open file: one is a copy of the other.
+/// No where the kernel does not tell (some sandboxes forbid to ask).
+#[must_use]
+pub fn same_file(one: RawFd, other: RawFd) -> bool {
+    /// `KCMP_FILE` of the kernel's `linux/kcmp.h`.
+    const FILE: libc::c_int = 0;
+    let own = std::process::id() as libc::pid_t;
+    // SAFETY: plain numbers.
+    unsafe { libc::syscall(libc::SYS_kcmp, own, own, FILE, one, other) == 0 }
+}
+
 /// Connects to a SOCK_SEQPACKET socket, non-blocking in all it does afterwards.
 ///
 /// # Errors

@@ -16,29 +16,29 @@ macro_rules! for_each_driver_endpoint_fn {
             [pass, none, 13030] cuLogicalEndpointIdRelease(
                 base_le_id: CUlogicalEndpointId, count: u32,
             );
-            [pass, none, 13030] cuLogicalEndpointCreate(
+            [hook, none, 13030] cuLogicalEndpointCreate(
                 le_id: CUlogicalEndpointId, prop: *const c_void,
             );
             [pass, none, 13030] cuLogicalEndpointAddDevice(
                 le_id: CUlogicalEndpointId, dev: CUdevice,
             );
-            [pass, none, 13030] cuLogicalEndpointDestroy(le_id: CUlogicalEndpointId);
-            [pass, none, 13030] cuLogicalEndpointBindAddr(
+            [hook, none, 13030] cuLogicalEndpointDestroy(le_id: CUlogicalEndpointId);
+            [hook, none, 13030] cuLogicalEndpointBindAddr(
                 le_id: CUlogicalEndpointId, dev: CUdevice, offset: u64, ptr: *mut c_void,
                 size: u64, flags: u64,
             );
-            [pass, none, 13030] cuLogicalEndpointBindMem(
+            [hook, none, 13030] cuLogicalEndpointBindMem(
                 le_id: CUlogicalEndpointId, dev: CUdevice, offset: u64,
                 mem_handle: CUmemGenericAllocationHandle, mem_offset: u64, size: u64, flags: u64,
             );
-            [pass, none, 13030] cuLogicalEndpointUnbind(
+            [hook, none, 13030] cuLogicalEndpointUnbind(
                 le_id: CUlogicalEndpointId, dev: CUdevice, offset: u64, size: u64,
             );
             [pass, none, 13030] cuLogicalEndpointExport(
                 handle: *mut c_void, le_id: CUlogicalEndpointId,
                 handle_type: CUlogicalEndpointIpcHandleType,
             );
-            [pass, none, 13030] cuLogicalEndpointImport(
+            [hook, none, 13030] cuLogicalEndpointImport(
                 le_id: CUlogicalEndpointId, handle: *const c_void,
                 handle_type: CUlogicalEndpointIpcHandleType,
             );

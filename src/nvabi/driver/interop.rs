@@ -11,25 +11,26 @@ macro_rules! for_each_driver_interop_fn {
             [pass, sim, 4010] cuIpcOpenEventHandle(
                 ph_event: *mut CUevent, handle: CUipcEventHandle,
             );
-            [pass, sim, 4010] cuIpcGetMemHandle(p_handle: *mut CUipcMemHandle, dptr: CUdeviceptr);
-            [pass, sim, 4010] cuIpcOpenMemHandle(
+            [hook, sim, 4010] cuIpcGetMemHandle(p_handle: *mut CUipcMemHandle, dptr: CUdeviceptr);
+            [hook, sim, 4010] cuIpcOpenMemHandle(
                 pdptr: *mut CUdeviceptr, handle: CUipcMemHandle, flags: u32,
             );
-            [pass, sim, 11000] cuIpcOpenMemHandle_v2(
+            [hook, sim, 11000] cuIpcOpenMemHandle_v2(
                 pdptr: *mut CUdeviceptr, handle: CUipcMemHandle, flags: u32,
             );
-            [pass, sim, 4010] cuIpcCloseMemHandle(dptr: CUdeviceptr);
-            [pass, none, 10000] cuImportExternalMemory(
-                ext_mem_out: *mut CUexternalMemory, mem_handle_desc: *const c_void,
+            [hook, sim, 4010] cuIpcCloseMemHandle(dptr: CUdeviceptr);
+            [hook, none, 10000] cuImportExternalMemory(
+                ext_mem_out: *mut CUexternalMemory,
+                mem_handle_desc: *const CUDA_EXTERNAL_MEMORY_HANDLE_DESC,
             );
-            [pass, none, 10000] cuExternalMemoryGetMappedBuffer(
+            [hook, none, 10000] cuExternalMemoryGetMappedBuffer(
                 dev_ptr: *mut CUdeviceptr, ext_mem: CUexternalMemory, buffer_desc: *const c_void,
             );
-            [pass, none, 10000] cuExternalMemoryGetMappedMipmappedArray(
+            [hook, none, 10000] cuExternalMemoryGetMappedMipmappedArray(
                 mipmap: *mut CUmipmappedArray, ext_mem: CUexternalMemory,
                 mipmap_desc: *const c_void,
             );
-            [pass, none, 10000] cuDestroyExternalMemory(ext_mem: CUexternalMemory);
+            [hook, none, 10000] cuDestroyExternalMemory(ext_mem: CUexternalMemory);
             [pass, none, 10000] cuImportExternalSemaphore(
                 ext_sem_out: *mut CUexternalSemaphore, sem_handle_desc: *const c_void,
             );

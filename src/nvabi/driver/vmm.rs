@@ -9,7 +9,7 @@
 macro_rules! for_each_driver_vmm_fn {
     ($callback:ident) => {
         $callback! {
-            [pass, none, 11070] cuMemGetHandleForAddressRange(
+            [hook, none, 11070] cuMemGetHandleForAddressRange(
                 handle: *mut c_void, dptr: CUdeviceptr, size: usize,
                 handle_type: CUmemRangeHandleType, flags: u64,
             );
@@ -35,11 +35,11 @@ macro_rules! for_each_driver_vmm_fn {
                 ptr: CUdeviceptr, size: usize, offset: usize, handle: CUmemGenericAllocationHandle,
                 flags: u64,
             );
-            [pass, none, 11010] cuMemMapArrayAsync(
-                map_info_list: *mut c_void, count: u32, h_stream: CUstream,
+            [hook, none, 11010] cuMemMapArrayAsync(
+                map_info_list: *mut CUarrayMapInfo, count: u32, h_stream: CUstream,
             );
-            [pass, none, 11010] cuMemMapArrayAsync_ptsz(
-                map_info_list: *mut c_void, count: u32, h_stream: CUstream,
+            [hook, none, 11010] cuMemMapArrayAsync_ptsz(
+                map_info_list: *mut CUarrayMapInfo, count: u32, h_stream: CUstream,
             );
             [hook, sim, 10020] cuMemUnmap(ptr: CUdeviceptr, size: usize);
             [pass, sim, 10020] cuMemSetAccess(
@@ -48,11 +48,11 @@ macro_rules! for_each_driver_vmm_fn {
             [pass, sim, 10020] cuMemGetAccess(
                 flags: *mut u64, location: *const CUmemLocation, ptr: CUdeviceptr,
             );
-            [pass, sim, 10020] cuMemExportToShareableHandle(
+            [hook, sim, 10020] cuMemExportToShareableHandle(
                 shareable_handle: *mut c_void, handle: CUmemGenericAllocationHandle,
                 handle_type: CUmemAllocationHandleType, flags: u64,
             );
-            [pass, sim, 10020] cuMemImportFromShareableHandle(
+            [hook, sim, 10020] cuMemImportFromShareableHandle(
                 handle: *mut CUmemGenericAllocationHandle, os_handle: *mut c_void,
                 sh_handle_type: CUmemAllocationHandleType,
             );
@@ -66,31 +66,31 @@ macro_rules! for_each_driver_vmm_fn {
             [hook, sim, 11000] cuMemRetainAllocationHandle(
                 handle: *mut CUmemGenericAllocationHandle, addr: *mut c_void,
             );
-            [pass, none, 12010] cuMulticastCreate(
+            [hook, none, 12010] cuMulticastCreate(
                 mc_handle: *mut CUmemGenericAllocationHandle, prop: *const CUmulticastObjectProp,
             );
             [pass, none, 12010] cuMulticastAddDevice(
                 mc_handle: CUmemGenericAllocationHandle, dev: CUdevice,
             );
-            [pass, none, 12010] cuMulticastBindMem(
+            [hook, none, 12010] cuMulticastBindMem(
                 mc_handle: CUmemGenericAllocationHandle, mc_offset: usize,
                 mem_handle: CUmemGenericAllocationHandle, mem_offset: usize, size: usize,
                 flags: u64,
             );
-            [pass, none, 13010] cuMulticastBindMem_v2(
+            [hook, none, 13010] cuMulticastBindMem_v2(
                 mc_handle: CUmemGenericAllocationHandle, dev: CUdevice, mc_offset: usize,
                 mem_handle: CUmemGenericAllocationHandle, mem_offset: usize, size: usize,
                 flags: u64,
             );
-            [pass, none, 12010] cuMulticastBindAddr(
+            [hook, none, 12010] cuMulticastBindAddr(
                 mc_handle: CUmemGenericAllocationHandle, mc_offset: usize, memptr: CUdeviceptr,
                 size: usize, flags: u64,
             );
-            [pass, none, 13010] cuMulticastBindAddr_v2(
+            [hook, none, 13010] cuMulticastBindAddr_v2(
                 mc_handle: CUmemGenericAllocationHandle, dev: CUdevice, mc_offset: usize,
                 memptr: CUdeviceptr, size: usize, flags: u64,
             );
-            [pass, none, 12010] cuMulticastUnbind(
+            [hook, none, 12010] cuMulticastUnbind(
                 mc_handle: CUmemGenericAllocationHandle, dev: CUdevice, mc_offset: usize,
                 size: usize,
             );

@@ -105,6 +105,16 @@ pub const CU_MEM_HANDLE_TYPE_WIN32: CUmemAllocationHandleType = 2;
 pub const CU_MEM_HANDLE_TYPE_WIN32_KMT: CUmemAllocationHandleType = 4;
 pub const CU_MEM_HANDLE_TYPE_FABRIC: CUmemAllocationHandleType = 8;
 
+/// `enum CUarraySparseSubresourceType` of the header.
+pub type CUarraySparseSubresourceType = u32;
+pub const CU_ARRAY_SPARSE_SUBRESOURCE_TYPE_SPARSE_LEVEL: CUarraySparseSubresourceType = 0;
+pub const CU_ARRAY_SPARSE_SUBRESOURCE_TYPE_MIPTAIL: CUarraySparseSubresourceType = 1;
+
+/// `enum CUmemOperationType` of the header.
+pub type CUmemOperationType = u32;
+pub const CU_MEM_OPERATION_TYPE_MAP: CUmemOperationType = 1;
+pub const CU_MEM_OPERATION_TYPE_UNMAP: CUmemOperationType = 2;
+
 /// `enum CUmemAccess_flags` of the header.
 pub type CUmemAccess_flags = u32;
 pub const CU_MEM_ACCESS_FLAGS_PROT_NONE: CUmemAccess_flags = 0;

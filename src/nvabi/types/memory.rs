@@ -132,3 +132,45 @@ pub struct CUmemcpyAttributes {
     pub flags: u32,
 }
 layout!(CUmemcpyAttributes, 24, src_access_order: 0, src_loc_hint: 4, dst_loc_hint: 12, flags: 20);
+
+/// One step of `cuMemMapArrayAsync`: a part of a sparse array, and the memory to put behind it or to
+/// take away. `resource` is an array or a mipmapped array; `subresource` is, in the header, a union of
+/// eight 32-bit numbers (level, layer, offsets, extents) and of layer, offset and size of a mip tail.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CUarrayMapInfo {
+    pub resource_type: u32,
+    pub resource: *mut c_void,
+    pub subresource_type: CUarraySparseSubresourceType,
+    pub subresource: [u64; 4],
+    pub mem_operation_type: CUmemOperationType,
+    pub mem_handle_type: u32,
+    pub mem_handle: CUmemGenericAllocationHandle,
+    pub offset: u64,
+    pub device_bit_mask: u32,
+    pub flags: u32,
+    pub reserved: [u32; 2],
+}
+layout!(
+    CUarrayMapInfo,
+    96,
+    resource_type: 0, resource: 8, subresource_type: 16, subresource: 24, mem_operation_type: 56,
+    mem_handle_type: 60, mem_handle: 64, offset: 72, device_bit_mask: 80, flags: 84, reserved: 88,
+);
+
+/// Memory of another API or process; `handle` is a descriptor in its first bytes, or pointers.
+/// `size` is in bytes.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CUDA_EXTERNAL_MEMORY_HANDLE_DESC {
+    pub kind: u32,
+    pub handle: [u64; 2],
+    pub size: u64,
+    pub flags: u32,
+    pub reserved: [u32; 16],
+}
+layout!(
+    CUDA_EXTERNAL_MEMORY_HANDLE_DESC,
+    104,
+    kind: 0, handle: 8, size: 24, flags: 32, reserved: 36,
+);

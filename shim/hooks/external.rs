@@ -1,0 +1,108 @@
+//! Memory of another API (Vulkan, NvSci, …), taken in by `cuImportExternalMemory`.
+//!
+//! It is charged with its size to the GPU of the current context: nobody else's hook has seen it, and the
+//! driver lists it for this process too. Buffers and mipmapped arrays mapped in it are not charged again,
+//! but they hold it: the charge ends when the import is destroyed and all of them are freed.
+//!
+//! Registering a buffer, image or surface of OpenGL, EGL or VDPAU takes no memory of ours. What
+//! those APIs allocate themselves is theirs, and outside of what a CUDA library can follow.
+
+use super::Charging;
+use super::physical::{drop_references, pieces, released};
+use crate::guard::{Outcome, guard};
+use crate::lane;
+use crate::link;
+use crate::real;
+use crate::vmm::{Charge, Name};
+use gpuslice_nvabi::types::*;
+
+pub unsafe extern "C" fn cuImportExternalMemory(
+    ext_mem_out: *mut CUexternalMemory,
+    mem_handle_desc: *const CUDA_EXTERNAL_MEMORY_HANDLE_DESC,
+) -> CUresult {
+    guard(|| {
+        let call = || real!(cuImportExternalMemory(ext_mem_out, mem_handle_desc));
+        // SAFETY: null, or the application's own, which the driver is about to read.
+        let Some(desc) = (unsafe { mem_handle_desc.as_ref() }) else {
+            return Ok(call());
+        };
+        let Some(charging) = Charging::here(desc.size as usize)? else {
+            return Ok(call());
+        };
+        let result = call();
+        if result == CUresult::SUCCESS {
+            let (session, context) = (charging.session, charging.context);
+            let (lane, bytes) = (charging.reservation.lane, charging.reservation.bytes);
+            charging.reservation.commit();
+            // SAFETY: the driver has just written there and answered success.
+            let name = Name::External(unsafe { (*ext_mem_out).0 } as u64);
+            let mut books = pieces(session);
+            let piece = books.begin(Some(Charge { lane, bytes }));
+            let gone = books.create(name, context, piece);
+            drop(books);
+            drop_references(session, gone);
+        }
+        Ok(result)
+    })
+}
+
+/// Maps something in external memory by `call`; `within` is asked what, when that answered success.
+fn mapped(
+    memory: CUexternalMemory,
+    within: impl FnOnce() -> u64,
+    call: impl FnOnce() -> CUresult,
+) -> Outcome {
+    let Some(session) = link::attached() else {
+        return Ok(call());
+    };
+    let counted = pieces(session).refer(Name::External(memory.0 as u64));
+    let result = call();
+    let dropped = match counted {
+        Some(piece) if result == CUresult::SUCCESS => {
+            let context = lane::current(session).map_or(0, |here| lane::key(here.context));
+            pieces(session).create(Name::Within(within()), context, piece)
+        }
+        counted => Vec::from_iter(counted),
+    };
+    drop_references(session, dropped);
+    Ok(result)
+}
+
+pub unsafe extern "C" fn cuExternalMemoryGetMappedBuffer(
+    dev_ptr: *mut CUdeviceptr,
+    ext_mem: CUexternalMemory,
+    buffer_desc: *const c_void,
+) -> CUresult {
+    // SAFETY: read after the driver wrote it and answered success.
+    let within = || unsafe { *dev_ptr };
+    let call = || {
+        real!(cuExternalMemoryGetMappedBuffer(
+            dev_ptr,
+            ext_mem,
+            buffer_desc
+        ))
+    };
+    guard(|| mapped(ext_mem, within, call))
+}
+
+pub unsafe extern "C" fn cuExternalMemoryGetMappedMipmappedArray(
+    mipmap: *mut CUmipmappedArray,
+    ext_mem: CUexternalMemory,
+    mipmap_desc: *const c_void,
+) -> CUresult {
+    // SAFETY: read after the driver wrote it and answered success.
+    let within = || unsafe { (*mipmap).0 as u64 };
+    let call = || {
+        real!(cuExternalMemoryGetMappedMipmappedArray(
+            mipmap,
+            ext_mem,
+            mipmap_desc
+        ))
+    };
+    guard(|| mapped(ext_mem, within, call))
+}
+
+pub unsafe extern "C" fn cuDestroyExternalMemory(ext_mem: CUexternalMemory) -> CUresult {
+    let name = Name::External(ext_mem.0 as u64);
+    guard(|| released(name, || real!(cuDestroyExternalMemory(ext_mem))))
+}

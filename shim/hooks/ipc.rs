@@ -1,0 +1,149 @@
+//! Memory of one process in another, by a legacy handle (`cuIpcGetMemHandle`).
+//!
+//! Who shares memory tells the daemon a digest of the handle, and who opens a handle asks it about
+//! that digest. Memory of the own container is charged already, to the process that allocated it.
+//! Memory of another container is what the node's configuration says it is: out of reach, or charged here
+//! as well, from the first opening to the last closing.
+//!
+//! A handle that may not be opened answers `CUDA_ERROR_INVALID_HANDLE`, one of the errors that the call is
+//! documented to give: libraries that try this way first (for buffers of processes of whatever
+//! origin) take it for "not reachable like this" and go another way.
+
+use super::Charging;
+use super::physical::{drop_references, pieces, released};
+use crate::guard::{Outcome, guard};
+use crate::link;
+use crate::real;
+use crate::vmm::{Charge, Name};
+use core::sync::atomic::Ordering::Relaxed;
+use gpuslice_nvabi::types::*;
+use gpuslice_wire::page::FOREIGN_CHARGE;
+use gpuslice_wire::tenant::HandleKey;
+
+/// FNV-1a. Nobody gains by two handles with one digest: who tells the daemon of a handle that is not his
+/// makes his own container pay for it.
+fn digest(handle: &CUipcMemHandle) -> HandleKey {
+    let step =
+        |sum: u64, byte: &c_char| (sum ^ u64::from(*byte as u8)).wrapping_mul(0x0100_0000_01b3);
+    HandleKey(handle.reserved.iter().fold(0xcbf2_9ce4_8422_2325, step))
+}
+
+pub unsafe extern "C" fn cuIpcGetMemHandle(
+    p_handle: *mut CUipcMemHandle,
+    dptr: CUdeviceptr,
+) -> CUresult {
+    guard(|| {
+        let result = real!(cuIpcGetMemHandle(p_handle, dptr));
+        if result == CUresult::SUCCESS
+            && let Some(session) = link::attached()
+        {
+            // SAFETY: the driver has just written there and answered success.
+            session.share(digest(unsafe { &*p_handle }));
+        }
+        Ok(result)
+    })
+}
+
+/// Opens `handle` by `call`.
+///
+/// # Safety
+/// `call` writes the address to `pdptr` when it answers success.
+unsafe fn opened(
+    pdptr: *const CUdeviceptr,
+    handle: &CUipcMemHandle,
+    call: impl FnOnce() -> CUresult,
+) -> Outcome {
+    let Some(session) = link::session()? else {
+        return Ok(call());
+    };
+    if session.is_ours(digest(handle)) {
+        return Ok(call());
+    }
+    if session.container().foreign.load(Relaxed) != FOREIGN_CHARGE {
+        return Err(CUresult::ERROR_INVALID_HANDLE);
+    }
+    let result = call();
+    if result != CUresult::SUCCESS {
+        return Ok(result);
+    }
+    // SAFETY: the driver has just written there and answered success.
+    let address = unsafe { *pdptr };
+    match charge(address) {
+        Ok(()) => Ok(result),
+        Err(refused) => {
+            let _ = real!(cuIpcCloseMemHandle(address));
+            Err(refused)
+        }
+    }
+}
+
+/// Charges another container's memory, which has just been opened here: its size is known only now. If
+/// it was open before, it is one more reference.
+fn charge(address: CUdeviceptr) -> Result<(), CUresult> {
+    let (mut base, mut bytes) = (0, 0);
+    crate::lane::check(real!(cuMemGetAddressRange_v2(
+        &raw mut base,
+        &raw mut bytes,
+        address
+    )))?;
+    let name = Name::Opened(address);
+    let Some(session) = link::attached() else {
+        return Ok(());
+    };
+    let known = pieces(session).refer(name);
+    let (piece, context) = if let Some(piece) = known {
+        (piece, 0)
+    } else {
+        let Some(charging) = Charging::here(bytes)? else {
+            return Ok(());
+        };
+        let (lane, bytes) = (charging.reservation.lane, charging.reservation.bytes);
+        charging.reservation.commit();
+        let piece = pieces(session).begin(Some(Charge { lane, bytes }));
+        (piece, charging.context)
+    };
+    let dropped = pieces(session).add(name, context, piece);
+    drop_references(session, dropped);
+    Ok(())
+}
+
+pub unsafe extern "C" fn cuIpcOpenMemHandle(
+    pdptr: *mut CUdeviceptr,
+    handle: CUipcMemHandle,
+    flags: u32,
+) -> CUresult {
+    let call = || real!(cuIpcOpenMemHandle(pdptr, handle, flags));
+    // SAFETY: the application's own pointer, which the driver checks and writes.
+    guard(|| unsafe { opened(pdptr, &handle, call) })
+}
+
+pub unsafe extern "C" fn cuIpcOpenMemHandle_v2(
+    pdptr: *mut CUdeviceptr,
+    handle: CUipcMemHandle,
+    flags: u32,
+) -> CUresult {
+    let call = || real!(cuIpcOpenMemHandle_v2(pdptr, handle, flags));
+    // SAFETY: the application's own pointer, which the driver checks and writes.
+    guard(|| unsafe { opened(pdptr, &handle, call) })
+}
+
+pub unsafe extern "C" fn cuIpcCloseMemHandle(dptr: CUdeviceptr) -> CUresult {
+    guard(|| released(Name::Opened(dptr), || real!(cuIpcCloseMemHandle(dptr))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn digests_tell_handles_apart_and_never_change() {
+        let mut handle = CUipcMemHandle { reserved: [0; 64] };
+        // Processes with different versions of this library must agree.
+        assert_eq!(digest(&handle), HandleKey(0xb9b2_3f3a_46fd_0825));
+        for at in 0..64 {
+            let before = digest(&handle);
+            handle.reserved[at] = -1;
+            assert_ne!(digest(&handle), before, "byte {at}");
+        }
+    }
+}

@@ -1,0 +1,269 @@
+//! Multicast objects and logical endpoints: memory under one more name; see [`crate::vmm::bound`].
+//!
+//! The objects themselves are no memory of a size anybody could tell. They have handles, mappings and
+//! descriptors like memory, so they are pieces without a charge, and end as pieces do. One that was
+//! imported ends for this process with its last reference here; if other processes go on holding it, what
+//! this process bound to it stays in the driver and is seen by the daemon's measurement alone.
+
+use super::physical::{drop_references, pieces, released};
+use crate::guard::{Outcome, guard};
+use crate::lane;
+use crate::link::{self, Session};
+use crate::real;
+use crate::vmm::bound::{self, Place};
+use crate::vmm::{Name, Piece};
+use gpuslice_nvabi::types::*;
+
+/// Makes an object by `call`; `name` is asked for its name when that has answered success.
+fn object(name: impl FnOnce() -> Name, call: impl FnOnce() -> CUresult) -> Outcome {
+    let Some(session) = link::session()? else {
+        return Ok(call());
+    };
+    let result = call();
+    if result == CUresult::SUCCESS {
+        let mut books = pieces(session);
+        let piece = books.begin(None);
+        let gone = books.create(name(), 0, piece);
+        drop(books);
+        drop_references(session, gone);
+    }
+    Ok(result)
+}
+
+/// Binds memory to an object by `call`; `counted` counts the references to it.
+fn binding(
+    session: &Session,
+    object: Name,
+    place: Place,
+    counted: impl IntoIterator<Item = Piece>,
+    call: impl FnOnce() -> CUresult,
+) -> Outcome {
+    let counted = Vec::from_iter(counted);
+    let result = call();
+    if result != CUresult::SUCCESS {
+        drop_references(session, counted);
+        return Ok(result);
+    }
+    let mut books = pieces(session);
+    for piece in counted {
+        books.bind(object, place, piece);
+    }
+    Ok(result)
+}
+
+/// Binds the memory of a handle.
+fn bind_handle(
+    object: Name,
+    device: Option<CUdevice>,
+    (offset, bytes): (u64, u64),
+    memory: CUmemGenericAllocationHandle,
+    call: impl FnOnce() -> CUresult,
+) -> Outcome {
+    let Some(session) = link::attached() else {
+        return Ok(call());
+    };
+    let place = place(session, device, offset, bytes);
+    let counted = pieces(session).refer(Name::Handle(memory));
+    binding(session, object, place, counted, call)
+}
+
+/// Binds the memory that is mapped at an address.
+fn bind_address(
+    object: Name,
+    device: Option<CUdevice>,
+    (offset, bytes): (u64, u64),
+    address: u64,
+    call: impl FnOnce() -> CUresult,
+) -> Outcome {
+    let Some(session) = link::attached() else {
+        return Ok(call());
+    };
+    let place = place(session, device, offset, bytes);
+    let counted = pieces(session).refer_within(address, bytes);
+    binding(session, object, place, counted, call)
+}
+
+/// Takes out what lies in a part of an object by `call`.
+fn unbinding(
+    object: Name,
+    device: CUdevice,
+    (offset, bytes): (u64, u64),
+    call: impl FnOnce() -> CUresult,
+) -> Outcome {
+    let Some(session) = link::attached() else {
+        return Ok(call());
+    };
+    let place = place(session, Some(device), offset, bytes);
+    let gone = pieces(session).unbind(object, place);
+    let result = call();
+    if result == CUresult::SUCCESS {
+        drop_references(session, bound::pieces(gone));
+    } else {
+        pieces(session).rebind(object, gone);
+    }
+    Ok(result)
+}
+
+fn place(session: &Session, device: Option<CUdevice>, offset: u64, bytes: u64) -> Place {
+    let lane = device.and_then(|device| lane::of_device(session, device).ok());
+    Place {
+        lane: lane.flatten(),
+        offset,
+        bytes,
+    }
+}
+
+pub unsafe extern "C" fn cuMulticastCreate(
+    mc_handle: *mut CUmemGenericAllocationHandle,
+    prop: *const CUmulticastObjectProp,
+) -> CUresult {
+    // SAFETY: read after the driver wrote it and answered success.
+    let name = || Name::Handle(unsafe { *mc_handle });
+    guard(|| object(name, || real!(cuMulticastCreate(mc_handle, prop))))
+}
+
+pub unsafe extern "C" fn cuMulticastBindMem(
+    mc_handle: CUmemGenericAllocationHandle,
+    mc_offset: usize,
+    mem_handle: CUmemGenericAllocationHandle,
+    mem_offset: usize,
+    size: usize,
+    flags: u64,
+) -> CUresult {
+    let (object, part) = (Name::Handle(mc_handle), (mc_offset as u64, size as u64));
+    let call = || {
+        real!(cuMulticastBindMem(
+            mc_handle, mc_offset, mem_handle, mem_offset, size, flags
+        ))
+    };
+    guard(|| bind_handle(object, None, part, mem_handle, call))
+}
+
+pub unsafe extern "C" fn cuMulticastBindMem_v2(
+    mc_handle: CUmemGenericAllocationHandle,
+    dev: CUdevice,
+    mc_offset: usize,
+    mem_handle: CUmemGenericAllocationHandle,
+    mem_offset: usize,
+    size: usize,
+    flags: u64,
+) -> CUresult {
+    let (object, part) = (Name::Handle(mc_handle), (mc_offset as u64, size as u64));
+    let call = || {
+        real!(cuMulticastBindMem_v2(
+            mc_handle, dev, mc_offset, mem_handle, mem_offset, size, flags
+        ))
+    };
+    guard(|| bind_handle(object, Some(dev), part, mem_handle, call))
+}
+
+pub unsafe extern "C" fn cuMulticastBindAddr(
+    mc_handle: CUmemGenericAllocationHandle,
+    mc_offset: usize,
+    memptr: CUdeviceptr,
+    size: usize,
+    flags: u64,
+) -> CUresult {
+    let (object, part) = (Name::Handle(mc_handle), (mc_offset as u64, size as u64));
+    let call = || {
+        real!(cuMulticastBindAddr(
+            mc_handle, mc_offset, memptr, size, flags
+        ))
+    };
+    guard(|| bind_address(object, None, part, memptr, call))
+}
+
+pub unsafe extern "C" fn cuMulticastBindAddr_v2(
+    mc_handle: CUmemGenericAllocationHandle,
+    dev: CUdevice,
+    mc_offset: usize,
+    memptr: CUdeviceptr,
+    size: usize,
+    flags: u64,
+) -> CUresult {
+    let (object, part) = (Name::Handle(mc_handle), (mc_offset as u64, size as u64));
+    let call = || {
+        real!(cuMulticastBindAddr_v2(
+            mc_handle, dev, mc_offset, memptr, size, flags
+        ))
+    };
+    guard(|| bind_address(object, Some(dev), part, memptr, call))
+}
+
+pub unsafe extern "C" fn cuMulticastUnbind(
+    mc_handle: CUmemGenericAllocationHandle,
+    dev: CUdevice,
+    mc_offset: usize,
+    size: usize,
+) -> CUresult {
+    let (object, part) = (Name::Handle(mc_handle), (mc_offset as u64, size as u64));
+    let call = || real!(cuMulticastUnbind(mc_handle, dev, mc_offset, size));
+    guard(|| unbinding(object, dev, part, call))
+}
+
+pub unsafe extern "C" fn cuLogicalEndpointCreate(
+    le_id: CUlogicalEndpointId,
+    prop: *const c_void,
+) -> CUresult {
+    let call = || real!(cuLogicalEndpointCreate(le_id, prop));
+    guard(|| object(|| Name::Endpoint(le_id), call))
+}
+
+pub unsafe extern "C" fn cuLogicalEndpointImport(
+    le_id: CUlogicalEndpointId,
+    handle: *const c_void,
+    handle_type: CUlogicalEndpointIpcHandleType,
+) -> CUresult {
+    let call = || real!(cuLogicalEndpointImport(le_id, handle, handle_type));
+    guard(|| object(|| Name::Endpoint(le_id), call))
+}
+
+pub unsafe extern "C" fn cuLogicalEndpointDestroy(le_id: CUlogicalEndpointId) -> CUresult {
+    let call = || real!(cuLogicalEndpointDestroy(le_id));
+    guard(|| released(Name::Endpoint(le_id), call))
+}
+
+pub unsafe extern "C" fn cuLogicalEndpointBindMem(
+    le_id: CUlogicalEndpointId,
+    dev: CUdevice,
+    offset: u64,
+    mem_handle: CUmemGenericAllocationHandle,
+    mem_offset: u64,
+    size: u64,
+    flags: u64,
+) -> CUresult {
+    let object = Name::Endpoint(le_id);
+    let call = || {
+        real!(cuLogicalEndpointBindMem(
+            le_id, dev, offset, mem_handle, mem_offset, size, flags
+        ))
+    };
+    guard(|| bind_handle(object, Some(dev), (offset, size), mem_handle, call))
+}
+
+pub unsafe extern "C" fn cuLogicalEndpointBindAddr(
+    le_id: CUlogicalEndpointId,
+    dev: CUdevice,
+    offset: u64,
+    ptr: *mut c_void,
+    size: u64,
+    flags: u64,
+) -> CUresult {
+    let object = Name::Endpoint(le_id);
+    let call = || {
+        real!(cuLogicalEndpointBindAddr(
+            le_id, dev, offset, ptr, size, flags
+        ))
+    };
+    guard(|| bind_address(object, Some(dev), (offset, size), ptr as u64, call))
+}
+
+pub unsafe extern "C" fn cuLogicalEndpointUnbind(
+    le_id: CUlogicalEndpointId,
+    dev: CUdevice,
+    offset: u64,
+    size: u64,
+) -> CUresult {
+    let call = || real!(cuLogicalEndpointUnbind(le_id, dev, offset, size));
+    guard(|| unbinding(Name::Endpoint(le_id), dev, (offset, size), call))
+}
