@@ -4,5 +4,6 @@
 //! kernels as PTX, so the same binary runs bare, in a slice through either door, on the simulated
 //! GPU and on a real one.
 
+pub mod api;
 pub mod driver;
 pub mod spin;

@@ -1,0 +1,496 @@
+//! Arrays: memory in the layout textures read. The driver rounds rows and tiles up as it likes; at
+//! least the elements are charged.
+
+use crate::words::*;
+use gpuslice_apps::api::calls;
+use gpuslice_nvabi::types::*;
+
+family!("array":
+    one_dimension, two_dimensions, three_dimensions, layers, cube, cube_layers, surface,
+    every_plain_format, four_channels_of_floats, blocks, mipmapped, mipmapped_blocks,
+    level_belongs_to_its_array, over_the_device, over_the_device_3d, over_the_device_mipmapped,
+    refusals_change_nothing, filled_to_the_last, a_hundred_rounds, deferred, deferred_mipmapped,
+    sparse, requirements_of_plain_ones, described, zero, overflow, bad_format, bad_channels,
+    bad_flags, null_out, destroy_twice, destroy_foreign, context_destroyed,
+);
+
+/// 32-bit floats in one channel, and these extents.
+fn shape(extent: [usize; 3], flags: u32) -> CUDA_ARRAY3D_DESCRIPTOR {
+    let [width, height, depth] = extent;
+    let (format, num_channels) = (CU_AD_FORMAT_FLOAT, 1);
+    CUDA_ARRAY3D_DESCRIPTOR {
+        width,
+        height,
+        depth,
+        format,
+        num_channels,
+        flags,
+    }
+}
+
+fn create(shape: &CUDA_ARRAY3D_DESCRIPTOR) -> Outcome<CUarray> {
+    let mut array = CUarray::NULL;
+    ok!(cuArray3DCreate_v2(&mut array, shape));
+    Ok(array)
+}
+
+fn destroy(array: CUarray) -> Outcome {
+    ok!(cuArrayDestroy(array));
+    Ok(())
+}
+
+/// An array of this shape is charged with at least `bytes`, and given back.
+fn lives(shape: &CUDA_ARRAY3D_DESCRIPTOR, bytes: usize) -> Outcome {
+    let gpu = gpu()?;
+    let before = gpu.free()?;
+    let array = create(shape)?;
+    gpu.took(before, bytes, bytes + 2 * GRAIN)?;
+    destroy(array)?;
+    gpu.back_to(before)
+}
+
+/// How many floats wide a square of a `n`th of the device is.
+fn side(gpu: Gpu, n: usize) -> Outcome<usize> {
+    Ok((((gpu.part(n)? / 4) as f64).sqrt() as usize / 64 * 64).min(16384))
+}
+
+fn one_dimension() -> Outcome {
+    let gpu = gpu()?;
+    let before = gpu.free()?;
+    let plain = CUDA_ARRAY_DESCRIPTOR {
+        width: 131_072,
+        height: 0,
+        format: CU_AD_FORMAT_FLOAT,
+        num_channels: 4,
+    };
+    let mut all = [CUarray::NULL; 8];
+    for array in &mut all {
+        ok!(cuArrayCreate_v2(array, &plain));
+    }
+    gpu.took(before, 8 * 131_072 * 16, 16 * GRAIN)?;
+    all.into_iter().try_for_each(destroy)?;
+    gpu.back_to(before)
+}
+
+fn two_dimensions() -> Outcome {
+    let side = side(gpu()?, 8)?;
+    lives(&shape([side, side, 0], 0), side * side * 4)
+}
+
+fn three_dimensions() -> Outcome {
+    lives(&shape([256, 256, 128], 0), 256 * 256 * 128 * 4)
+}
+
+fn layers() -> Outcome {
+    lives(
+        &shape([512, 512, 20], CUDA_ARRAY3D_LAYERED),
+        512 * 512 * 20 * 4,
+    )
+}
+
+fn cube() -> Outcome {
+    lives(
+        &shape([512, 512, 6], CUDA_ARRAY3D_CUBEMAP),
+        512 * 512 * 6 * 4,
+    )
+}
+
+fn cube_layers() -> Outcome {
+    let flags = CUDA_ARRAY3D_CUBEMAP | CUDA_ARRAY3D_LAYERED;
+    lives(&shape([256, 256, 24], flags), 256 * 256 * 24 * 4)
+}
+
+fn surface() -> Outcome {
+    lives(
+        &shape([1024, 1024, 0], CUDA_ARRAY3D_SURFACE_LDST),
+        1024 * 1024 * 4,
+    )
+}
+
+fn every_plain_format() -> Outcome {
+    let gpu = gpu()?;
+    let before = gpu.free()?;
+    for (format, bytes) in [
+        (CU_AD_FORMAT_UNSIGNED_INT8, 1),
+        (CU_AD_FORMAT_SIGNED_INT8, 1),
+        (CU_AD_FORMAT_UNSIGNED_INT16, 2),
+        (CU_AD_FORMAT_SIGNED_INT16, 2),
+        (CU_AD_FORMAT_HALF, 2),
+        (CU_AD_FORMAT_UNSIGNED_INT32, 4),
+        (CU_AD_FORMAT_SIGNED_INT32, 4),
+        (CU_AD_FORMAT_FLOAT, 4),
+    ] {
+        for num_channels in [1, 2, 4] {
+            let plain = shape([2048, 2048, 0], 0);
+            let array = create(&CUDA_ARRAY3D_DESCRIPTOR {
+                format,
+                num_channels,
+                ..plain
+            })?;
+            let bytes = 2048 * 2048 * bytes * num_channels as usize;
+            gpu.took(before, bytes, bytes / 2 + 2 * GRAIN)?;
+            destroy(array)?;
+        }
+    }
+    gpu.back_to(before)
+}
+
+fn four_channels_of_floats() -> Outcome {
+    let side = side(gpu()?, 32)?;
+    let plain = shape([side, side, 0], 0);
+    let wide = CUDA_ARRAY3D_DESCRIPTOR {
+        num_channels: 4,
+        ..plain
+    };
+    lives(&wide, side * side * 16)
+}
+
+/// Blocks of four by four elements take 8 or 16 bytes: less than an element has bits.
+fn blocks() -> Outcome {
+    let gpu = gpu()?;
+    for (format, num_channels, block) in [
+        (CU_AD_FORMAT_BC1_UNORM, 4, 8),
+        (CU_AD_FORMAT_BC4_UNORM, 1, 8),
+        (CU_AD_FORMAT_BC7_UNORM, 4, 16),
+    ] {
+        let before = gpu.free()?;
+        let plain = shape([4096, 4096, 0], 0);
+        let array = create(&CUDA_ARRAY3D_DESCRIPTOR {
+            format,
+            num_channels,
+            ..plain
+        })?;
+        let bytes = 1024 * 1024 * block;
+        gpu.took(before, bytes, bytes / 2 + 2 * GRAIN)?;
+        destroy(array)?;
+        gpu.back_to(before)?;
+    }
+    Ok(())
+}
+
+fn mip(shape: &CUDA_ARRAY3D_DESCRIPTOR, levels: u32) -> Outcome<CUmipmappedArray> {
+    let mut array = CUmipmappedArray::NULL;
+    ok!(cuMipmappedArrayCreate(&mut array, shape, levels));
+    Ok(array)
+}
+
+fn mipmapped() -> Outcome {
+    let gpu = gpu()?;
+    let before = gpu.free()?;
+    let array = mip(&shape([2048, 2048, 0], 0), 12)?;
+    // The levels add a third to the first.
+    gpu.took(before, 2048 * 2048 * 4 * 4 / 3, 12 * GRAIN)?;
+    ok!(cuMipmappedArrayDestroy(array));
+    gpu.back_to(before)
+}
+
+fn mipmapped_blocks() -> Outcome {
+    let gpu = gpu()?;
+    let before = gpu.free()?;
+    let plain = shape([4096, 4096, 0], 0);
+    let (format, num_channels) = (CU_AD_FORMAT_BC1_UNORM, 4);
+    let array = mip(
+        &CUDA_ARRAY3D_DESCRIPTOR {
+            format,
+            num_channels,
+            ..plain
+        },
+        4,
+    )?;
+    gpu.took(before, 1024 * 1024 * 8 * 4 / 3 - GRAIN, 12 * GRAIN)?;
+    ok!(cuMipmappedArrayDestroy(array));
+    gpu.back_to(before)
+}
+
+fn level_belongs_to_its_array() -> Outcome {
+    let gpu = gpu()?;
+    let (before, mut level) = (gpu.free()?, CUarray::NULL);
+    let array = mip(&shape([1024, 1024, 0], 0), 4)?;
+    let with = gpu.free()?;
+    ok!(cuMipmappedArrayGetLevel(&mut level, array, 1));
+    let code = calls::cuArrayDestroy(level);
+    that!(code != SUCCESS, "a level is destroyed by itself");
+    gpu.back_to(with)?;
+    ok!(cuMipmappedArrayDestroy(array));
+    gpu.back_to(before)
+}
+
+/// More than the device has, in a shape within its limits.
+fn too_large(gpu: Gpu) -> Outcome<CUDA_ARRAY3D_DESCRIPTOR> {
+    let plain = shape([16384, 16384, 0], CUDA_ARRAY3D_LAYERED);
+    let layer = 16384 * 16384 * 16;
+    let depth = gpu.total()? / layer + 1;
+    Ok(CUDA_ARRAY3D_DESCRIPTOR {
+        depth,
+        num_channels: 4,
+        ..plain
+    })
+}
+
+fn over_the_device() -> Outcome {
+    let gpu = gpu()?;
+    let (before, mut array) = (gpu.free()?, CUarray::NULL);
+    says!(OOM, cuArray3DCreate_v2(&mut array, &too_large(gpu)?));
+    gpu.back_to(before)
+}
+
+fn over_the_device_3d() -> Outcome {
+    let gpu = gpu()?;
+    let (before, mut array) = (gpu.free()?, CUarray::NULL);
+    let plain = shape([4096, 4096, gpu.part(1)? / (4096 * 4096 * 16) + 1], 0);
+    let wide = CUDA_ARRAY3D_DESCRIPTOR {
+        num_channels: 4,
+        ..plain
+    };
+    if wide.depth > 16384 {
+        return skip("the device is larger than an array can be");
+    }
+    says!(OOM, cuArray3DCreate_v2(&mut array, &wide));
+    gpu.back_to(before)
+}
+
+fn over_the_device_mipmapped() -> Outcome {
+    let gpu = gpu()?;
+    let (before, mut array) = (gpu.free()?, CUmipmappedArray::NULL);
+    says!(OOM, cuMipmappedArrayCreate(&mut array, &too_large(gpu)?, 3));
+    gpu.back_to(before)
+}
+
+fn refusals_change_nothing() -> Outcome {
+    let gpu = gpu()?;
+    let (before, mut array) = (gpu.free()?, CUarray::NULL);
+    for _ in 0..50 {
+        says!(OOM, cuArray3DCreate_v2(&mut array, &too_large(gpu)?));
+    }
+    gpu.back_to(before)
+}
+
+fn filled_to_the_last() -> Outcome {
+    let gpu = gpu()?;
+    let (before, side) = (gpu.free()?, side(gpu, 16)?);
+    let (mut all, mut array) = (Vec::new(), CUarray::NULL);
+    let square = shape([side, side, 0], 0);
+    while says!([SUCCESS, OOM], cuArray3DCreate_v2(&mut array, &square)) == SUCCESS {
+        all.push(array);
+    }
+    let bytes = side * side * 4;
+    that!(
+        all.len() * bytes <= before,
+        "{} times {bytes} of {before}",
+        all.len()
+    );
+    that!(
+        all.len() > 2 && gpu.free()? < 2 * bytes,
+        "{} bytes are left",
+        gpu.free()?
+    );
+    all.into_iter().try_for_each(destroy)?;
+    gpu.back_to(before)
+}
+
+fn a_hundred_rounds() -> Outcome {
+    let gpu = gpu()?;
+    let before = gpu.free()?;
+    for round in 1..100 {
+        destroy(create(&shape([64 * round, 64, 0], 0))?)?;
+        ok!(cuMipmappedArrayDestroy(mip(
+            &shape([64 * round, 64, 0], 0),
+            3
+        )?));
+    }
+    gpu.back_to(before)
+}
+
+/// An array whose memory is mapped later costs nothing now, and says what it will need.
+fn deferred() -> Outcome {
+    let gpu = gpu()?;
+    let (before, mut array) = (gpu.free()?, CUarray::NULL);
+    let later = shape([2048, 2048, 0], CUDA_ARRAY3D_DEFERRED_MAPPING);
+    match calls::cuArray3DCreate_v2(&mut array, &later) {
+        SUCCESS => {}
+        other => return skip(format_args!("arrays that are mapped later: {other:?}")),
+    }
+    gpu.back_to(before)?;
+    let mut need = CUDA_ARRAY_MEMORY_REQUIREMENTS {
+        size: 0,
+        alignment: 0,
+        reserved: [0; 4],
+    };
+    ok!(cuArrayGetMemoryRequirements(&mut need, array, gpu.device));
+    that!(need.size >= 2048 * 2048 * 4, "{} bytes needed", need.size);
+    that!(
+        need.alignment.is_power_of_two(),
+        "aligned to {}",
+        need.alignment
+    );
+    destroy(array)?;
+    gpu.back_to(before)
+}
+
+fn deferred_mipmapped() -> Outcome {
+    let gpu = gpu()?;
+    let (before, mut array) = (gpu.free()?, CUmipmappedArray::NULL);
+    let later = shape([2048, 2048, 0], CUDA_ARRAY3D_DEFERRED_MAPPING);
+    match calls::cuMipmappedArrayCreate(&mut array, &later, 3) {
+        SUCCESS => {}
+        other => return skip(format_args!("arrays that are mapped later: {other:?}")),
+    }
+    gpu.back_to(before)?;
+    let mut need = CUDA_ARRAY_MEMORY_REQUIREMENTS {
+        size: 0,
+        alignment: 0,
+        reserved: [0; 4],
+    };
+    ok!(cuMipmappedArrayGetMemoryRequirements(
+        &mut need, array, gpu.device
+    ));
+    that!(need.size >= 2048 * 2048 * 5, "{} bytes needed", need.size);
+    ok!(cuMipmappedArrayDestroy(array));
+    gpu.back_to(before)
+}
+
+/// A sparse array costs nothing until memory is mapped into it.
+fn sparse() -> Outcome {
+    let gpu = gpu()?;
+    let (before, mut array) = (gpu.free()?, CUarray::NULL);
+    let sparse = shape([8192, 8192, 0], CUDA_ARRAY3D_SPARSE);
+    match calls::cuArray3DCreate_v2(&mut array, &sparse) {
+        SUCCESS => {}
+        other => return skip(format_args!("sparse arrays: {other:?}")),
+    }
+    gpu.took(before, 0, 4 * GRAIN)?;
+    destroy(array)?;
+    gpu.back_to(before)
+}
+
+fn requirements_of_plain_ones() -> Outcome {
+    let gpu = gpu()?;
+    let array = create(&shape([64, 64, 0], 0))?;
+    let mut need = CUDA_ARRAY_MEMORY_REQUIREMENTS {
+        size: 0,
+        alignment: 0,
+        reserved: [0; 4],
+    };
+    // Answered, or invalid as the array's memory is there already; never a crash.
+    says!(
+        [SUCCESS, INVALID],
+        cuArrayGetMemoryRequirements(&mut need, array, gpu.device)
+    );
+    destroy(array)
+}
+
+fn described() -> Outcome {
+    gpu()?;
+    let (want, mut read) = (shape([640, 480, 0], 0), shape([1, 1, 1], 7));
+    let array = create(&want)?;
+    ok!(cuArray3DGetDescriptor_v2(&mut read, array));
+    that!(
+        (read.width, read.height, read.depth) == (640, 480, 0),
+        "{read:?} is read"
+    );
+    destroy(array)
+}
+
+fn refused(shapes: &[CUDA_ARRAY3D_DESCRIPTOR]) -> Outcome {
+    let gpu = gpu()?;
+    let (before, mut array) = (gpu.free()?, CUarray::NULL);
+    for shape in shapes {
+        says!([INVALID, OOM], cuArray3DCreate_v2(&mut array, shape));
+    }
+    gpu.back_to(before)
+}
+
+fn zero() -> Outcome {
+    refused(&[
+        shape([0, 0, 0], 0),
+        shape([0, 64, 0], 0),
+        shape([0, 64, 64], 0),
+    ])
+}
+
+fn overflow() -> Outcome {
+    let huge = usize::MAX;
+    refused(&[
+        shape([huge, 0, 0], 0),
+        shape([1 << 32, 1 << 32, 0], 0),
+        shape([64, huge, 0], 0),
+        shape([64, 64, huge], 0),
+        shape([huge / 4 + 2, 1, 0], 0),
+        shape([1 << 31, 1 << 31, 1 << 2], CUDA_ARRAY3D_LAYERED),
+    ])
+}
+
+fn bad_format() -> Outcome {
+    let plain = shape([64, 64, 0], 0);
+    refused(&[
+        CUDA_ARRAY3D_DESCRIPTOR { format: 0, ..plain },
+        CUDA_ARRAY3D_DESCRIPTOR {
+            format: 99_999,
+            ..plain
+        },
+    ])
+}
+
+fn bad_channels() -> Outcome {
+    let plain = shape([64, 64, 0], 0);
+    refused(
+        &[0, 3, 5, u32::MAX].map(|num_channels| CUDA_ARRAY3D_DESCRIPTOR {
+            num_channels,
+            ..plain
+        }),
+    )
+}
+
+fn bad_flags() -> Outcome {
+    refused(&[
+        shape([64, 64, 7], CUDA_ARRAY3D_CUBEMAP),
+        shape([64, 32, 6], CUDA_ARRAY3D_CUBEMAP),
+        shape([64, 64, 0], 1 << 30),
+    ])
+}
+
+fn null_out() -> Outcome {
+    let gpu = gpu()?;
+    let (before, mut array) = (gpu.free()?, CUarray::NULL);
+    let square = shape([1024, 1024, 0], 0);
+    says!(INVALID, cuArray3DCreate_v2(std::ptr::null_mut(), &square));
+    says!(INVALID, cuArray3DCreate_v2(&mut array, std::ptr::null()));
+    says!(INVALID, cuArrayCreate_v2(&mut array, std::ptr::null()));
+    says!(
+        INVALID,
+        cuMipmappedArrayCreate(std::ptr::null_mut(), &square, 2)
+    );
+    gpu.back_to(before)
+}
+
+fn destroy_twice() -> Outcome {
+    let gpu = gpu()?;
+    let before = gpu.free()?;
+    let array = create(&shape([2048, 2048, 0], 0))?;
+    destroy(array)?;
+    says!(
+        [CUresult::ERROR_INVALID_HANDLE, INVALID],
+        cuArrayDestroy(array)
+    );
+    gpu.back_to(before)
+}
+
+fn destroy_foreign() -> Outcome {
+    gpu()?;
+    says!(
+        [CUresult::ERROR_INVALID_HANDLE, INVALID],
+        cuArrayDestroy(CUarray::NULL)
+    );
+    Ok(())
+}
+
+fn context_destroyed() -> Outcome {
+    let gpu = gpu()?;
+    let (before, mut other) = (gpu.free()?, CUcontext::NULL);
+    ok!(cuCtxCreate_v2(&mut other, 0, gpu.device));
+    create(&shape([4096, 4096, 0], 0))?;
+    mip(&shape([2048, 2048, 0], 0), 4)?;
+    ok!(cuCtxDestroy_v2(other));
+    set_current(gpu.context)?;
+    gpu.back_to(before)
+}

@@ -1,0 +1,218 @@
+//! Memory of another API by descriptor. Without that API the only descriptor of device memory is one
+//! of the driver's own; where the driver does not take it, there is no way to make one here.
+
+use crate::vmm::wanted;
+use crate::words::*;
+use gpuslice_apps::api::calls;
+use gpuslice_nvabi::types::*;
+use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd};
+
+family!("external":
+    imported_and_destroyed, mapped_buffer_is_usable, mapped_twice_costs_once, outlives_its_maker,
+    bad_descriptor, no_description, unknown_kind, buffer_outside, destroy_nothing,
+);
+
+/// `CUDA_EXTERNAL_MEMORY_HANDLE_DESC` with a descriptor in its union.
+#[repr(C)]
+struct MemoryDesc {
+    kind: u32,
+    fd: i32,
+    union_rest: [u64; 2],
+    size: u64,
+    flags: u32,
+    reserved: [u32; 16],
+}
+
+/// `CUDA_EXTERNAL_MEMORY_BUFFER_DESC`.
+#[repr(C)]
+struct BufferDesc {
+    offset: u64,
+    size: u64,
+    flags: u32,
+    reserved: [u32; 16],
+}
+
+const OPAQUE_FD: u32 = 1;
+
+fn memory_desc(kind: u32, fd: i32, size: usize) -> MemoryDesc {
+    let (union_rest, flags, reserved) = ([0; 2], 0, [0; 16]);
+    MemoryDesc {
+        kind,
+        fd,
+        union_rest,
+        size: size as u64,
+        flags,
+        reserved,
+    }
+}
+
+/// A descriptor of device memory whose handle still exists.
+fn descriptor(gpu: Gpu, bytes: usize) -> Outcome<(u64, OwnedFd)> {
+    let requested_handle_types = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    let props = CUmemAllocationProp {
+        requested_handle_types,
+        ..wanted(gpu)
+    };
+    let (mut handle, mut fd) = (0, -1i32);
+    ok!(cuMemCreate(&mut handle, bytes, &props, 0));
+    let to = (&raw mut fd).cast();
+    ok!(cuMemExportToShareableHandle(
+        to,
+        handle,
+        requested_handle_types,
+        0
+    ));
+    // SAFETY: the driver has made this descriptor for us.
+    Ok((handle, unsafe { OwnedFd::from_raw_fd(fd) }))
+}
+
+/// Imports; from then on the descriptor is the driver's.
+fn import(fd: OwnedFd, bytes: usize) -> Outcome<CUexternalMemory> {
+    let mut memory = CUexternalMemory::NULL;
+    let desc = memory_desc(OPAQUE_FD, fd.into_raw_fd(), bytes);
+    match calls::cuImportExternalMemory(&mut memory, (&raw const desc).cast()) {
+        SUCCESS => Ok(memory),
+        other => skip(format_args!(
+            "no way to make external memory here: {other:?}"
+        )),
+    }
+}
+
+fn mapped(memory: CUexternalMemory, bytes: usize) -> Outcome<CUdeviceptr> {
+    let mut at = 0;
+    let desc = BufferDesc {
+        offset: 0,
+        size: bytes as u64,
+        flags: 0,
+        reserved: [0; 16],
+    };
+    ok!(cuExternalMemoryGetMappedBuffer(
+        &mut at,
+        memory,
+        (&raw const desc).cast()
+    ));
+    Ok(at)
+}
+
+fn destroy(memory: CUexternalMemory) -> Outcome {
+    ok!(cuDestroyExternalMemory(memory));
+    Ok(())
+}
+
+fn release(handle: u64) -> Outcome {
+    ok!(cuMemRelease(handle));
+    Ok(())
+}
+
+fn imported_and_destroyed() -> Outcome {
+    let gpu = gpu()?;
+    let (before, bytes) = (gpu.free()?, gpu.part(8)?);
+    let (handle, fd) = descriptor(gpu, bytes)?;
+    let memory = import(fd, bytes)?;
+    gpu.took(before, bytes, GRAIN)?;
+    destroy(memory)?;
+    release(handle)?;
+    gpu.back_to(before)
+}
+
+fn mapped_buffer_is_usable() -> Outcome {
+    let gpu = gpu()?;
+    let (before, bytes) = (gpu.free()?, gpu.part(8)?);
+    let (handle, fd) = descriptor(gpu, bytes)?;
+    let memory = import(fd, bytes)?;
+    let at = mapped(memory, bytes)?;
+    gpu.usable(at, bytes)?;
+    gpu.release(at)?;
+    destroy(memory)?;
+    release(handle)?;
+    gpu.back_to(before)
+}
+
+fn mapped_twice_costs_once() -> Outcome {
+    let gpu = gpu()?;
+    let (before, bytes) = (gpu.free()?, gpu.part(8)?);
+    let (handle, fd) = descriptor(gpu, bytes)?;
+    let memory = import(fd, bytes)?;
+    let all = vec![mapped(memory, bytes)?, mapped(memory, bytes)?];
+    gpu.took(before, bytes, GRAIN)?;
+    gpu.release_all(all)?;
+    destroy(memory)?;
+    release(handle)?;
+    gpu.back_to(before)
+}
+
+fn outlives_its_maker() -> Outcome {
+    let gpu = gpu()?;
+    let (before, bytes) = (gpu.free()?, gpu.part(8)?);
+    let (handle, fd) = descriptor(gpu, bytes)?;
+    let memory = import(fd, bytes)?;
+    release(handle)?;
+    gpu.took(before, bytes, GRAIN)?;
+    destroy(memory)?;
+    gpu.back_to(before)
+}
+
+fn refused(desc: *const MemoryDesc) -> Outcome {
+    let gpu = gpu()?;
+    let (before, mut memory) = (gpu.free()?, CUexternalMemory::NULL);
+    let code = calls::cuImportExternalMemory(&mut memory, desc.cast());
+    if code == CUresult::ERROR_NOT_SUPPORTED {
+        return skip("the driver imports no external memory");
+    }
+    that!(code != SUCCESS, "it is imported");
+    gpu.back_to(before)
+}
+
+fn bad_descriptor() -> Outcome {
+    refused(&memory_desc(OPAQUE_FD, -1, GRAIN))?;
+    let null = std::fs::File::open("/dev/null").or_else(fail)?;
+    refused(&memory_desc(
+        OPAQUE_FD,
+        OwnedFd::from(null).into_raw_fd(),
+        GRAIN,
+    ))
+}
+
+fn no_description() -> Outcome {
+    refused(std::ptr::null())
+}
+
+fn unknown_kind() -> Outcome {
+    refused(&memory_desc(77, 0, GRAIN))
+}
+
+fn buffer_outside() -> Outcome {
+    let gpu = gpu()?;
+    let (bytes, mut at) = (gpu.part(8)?, 0);
+    let (handle, fd) = descriptor(gpu, bytes)?;
+    let memory = import(fd, bytes)?;
+    let half = bytes as u64 / 2;
+    for (offset, size) in [
+        (half, bytes as u64),
+        (0, 2 * bytes as u64),
+        (u64::MAX, 2),
+        (0, u64::MAX),
+    ] {
+        let desc = BufferDesc {
+            offset,
+            size,
+            flags: 0,
+            reserved: [0; 16],
+        };
+        says!(
+            INVALID,
+            cuExternalMemoryGetMappedBuffer(&mut at, memory, (&raw const desc).cast())
+        );
+    }
+    destroy(memory)?;
+    release(handle)
+}
+
+fn destroy_nothing() -> Outcome {
+    gpu()?;
+    says!(
+        [CUresult::ERROR_INVALID_HANDLE, INVALID],
+        cuDestroyExternalMemory(CUexternalMemory::NULL)
+    );
+    Ok(())
+}

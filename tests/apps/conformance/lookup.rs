@@ -1,0 +1,307 @@
+//! `cuGetProcAddress`: another way to the same functions. What is found there refuses like the rest.
+
+use crate::words::*;
+use gpuslice_apps::api::address;
+use gpuslice_nvabi::types::*;
+use gpuslice_nvabi::{lookup, sig};
+use std::ffi::{CStr, CString};
+
+family!("lookup":
+    before_initialisation, same_each_time, same_as_by_name, old_versions, per_thread_twins,
+    unknown_name, exact_names_are_unknown, too_new, bad_flags, null_name, null_out, no_version,
+    status_is_written, itself, alloc_refuses, managed_refuses, create_refuses, array_refuses,
+    ordered_refuses, info_agrees, every_hookable_name_answers,
+);
+
+const VERSION: i32 = 12000;
+
+/// A function's address; 0 if there is none.
+fn find(name: &CStr, version: i32, flags: u64) -> Outcome<usize> {
+    let mut entry = std::ptr::null_mut();
+    let code = says!(
+        [SUCCESS, CUresult::ERROR_NOT_FOUND],
+        cuGetProcAddress(name.as_ptr(), &mut entry, version, flags)
+    );
+    that!(
+        (code == SUCCESS) == !entry.is_null(),
+        "{name:?}: {code:?} and {entry:?}"
+    );
+    Ok(entry as usize)
+}
+
+fn must(name: &CStr) -> Outcome<usize> {
+    match find(name, VERSION, 0)? {
+        0 => skip(format_args!("the driver has no {name:?}")),
+        at => Ok(at),
+    }
+}
+
+fn before_initialisation() -> Outcome {
+    must(c"cuInit")?;
+    must(c"cuMemAlloc")?;
+    gpu().map(drop)
+}
+
+fn same_each_time() -> Outcome {
+    let before = must(c"cuMemAlloc")?;
+    gpu()?;
+    let after = must(c"cuMemAlloc")?;
+    that!(before == after, "{before:#x}, then {after:#x}");
+    Ok(())
+}
+
+/// Not the same address, perhaps; the same function.
+fn same_as_by_name() -> Outcome {
+    let gpu = gpu()?;
+    for at in [must(c"cuMemAlloc")?, address(c"cuMemAlloc_v2")] {
+        // SAFETY: both are the driver's function of that name and version.
+        let call: sig::cuMemAlloc_v2 = unsafe { std::mem::transmute(at) };
+        let (mut memory, before) = (0, gpu.free()?);
+        // SAFETY: the pointer is to a live local.
+        let code = unsafe { call(&mut memory, gpu.part(8)?) };
+        that!(code == SUCCESS, "it answered {code:?}");
+        gpu.took(before, gpu.part(8)?, GRAIN)?;
+        gpu.release(memory)?;
+    }
+    Ok(())
+}
+
+fn old_versions() -> Outcome {
+    let (old, new) = (find(c"cuMemAlloc", 2000, 0)?, find(c"cuMemAlloc", 3020, 0)?);
+    that!(new != 0 && old != new, "the 32-bit form is the new one");
+    that!(
+        new == must(c"cuMemAlloc")?,
+        "versions 3.2 and 12 of cuMemAlloc differ"
+    );
+    Ok(())
+}
+
+fn per_thread_twins() -> Outcome {
+    for name in [
+        c"cuMemAllocAsync",
+        c"cuMemFreeAsync",
+        c"cuLaunchKernel",
+        c"cuGraphLaunch",
+    ] {
+        let (legacy, twin) = (find(name, VERSION, 1)?, find(name, VERSION, 2)?);
+        that!(
+            legacy != 0 && twin != 0 && legacy != twin,
+            "{name:?}: {legacy:#x} and {twin:#x}"
+        );
+        that!(
+            legacy == must(name)?,
+            "{name:?}: without a flag it is not the legacy stream's"
+        );
+    }
+    Ok(())
+}
+
+fn unknown_name() -> Outcome {
+    for name in [c"cuNoSuchFunction", c"", c"malloc", c"nvmlInit"] {
+        that!(find(name, VERSION, 0)? == 0, "{name:?} is found");
+    }
+    Ok(())
+}
+
+fn exact_names_are_unknown() -> Outcome {
+    for name in [c"cuMemAlloc_v2", c"cuMemAllocAsync_ptsz", c"cuCtxCreate_v2"] {
+        that!(find(name, VERSION, 0)? == 0, "{name:?} is found");
+    }
+    Ok(())
+}
+
+fn too_new() -> Outcome {
+    that!(
+        find(c"cuMemAllocAsync", 11010, 0)? == 0,
+        "a function of 11.2 is found for 11.1"
+    );
+    Ok(())
+}
+
+fn bad_flags() -> Outcome {
+    let mut entry = std::ptr::null_mut();
+    for flags in [3, 4, u64::MAX] {
+        says!(
+            INVALID,
+            cuGetProcAddress(c"cuMemAlloc".as_ptr(), &mut entry, VERSION, flags)
+        );
+    }
+    Ok(())
+}
+
+fn null_name() -> Outcome {
+    let mut entry = std::ptr::null_mut();
+    says!(
+        INVALID,
+        cuGetProcAddress(std::ptr::null(), &mut entry, VERSION, 0)
+    );
+    Ok(())
+}
+
+fn null_out() -> Outcome {
+    says!(
+        INVALID,
+        cuGetProcAddress(c"cuMemAlloc".as_ptr(), std::ptr::null_mut(), VERSION, 0)
+    );
+    Ok(())
+}
+
+fn no_version() -> Outcome {
+    let mut entry = std::ptr::null_mut();
+    let (name, not_found) = (c"cuMemAlloc".as_ptr(), CUresult::ERROR_NOT_FOUND);
+    says!(
+        [INVALID, not_found],
+        cuGetProcAddress(name, &mut entry, -1, 0)
+    );
+    says!(
+        [INVALID, not_found],
+        cuGetProcAddress(name, &mut entry, 0, 0)
+    );
+    Ok(())
+}
+
+fn status_is_written() -> Outcome {
+    for (name, version, want) in [
+        (c"cuMemAlloc", VERSION, CU_GET_PROC_ADDRESS_SUCCESS),
+        (
+            c"cuNoSuchFunction",
+            VERSION,
+            CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND,
+        ),
+        (
+            c"cuMemAllocAsync",
+            11010,
+            CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT,
+        ),
+    ] {
+        let (mut entry, mut status) = (std::ptr::null_mut(), 99);
+        let name = name.as_ptr();
+        says!(
+            [SUCCESS, CUresult::ERROR_NOT_FOUND],
+            cuGetProcAddress_v2(name, &mut entry, version, 0, &mut status)
+        );
+        that!(status == want, "status {status}, not {want}");
+    }
+    Ok(())
+}
+
+/// The lookup found by itself finds functions that refuse.
+fn itself() -> Outcome {
+    let (gpu, mut entry, mut status) = (gpu()?, std::ptr::null_mut(), 99);
+    // SAFETY: since CUDA 12 this name is the second version's.
+    let look: sig::cuGetProcAddress_v2 = unsafe { std::mem::transmute(must(c"cuGetProcAddress")?) };
+    // SAFETY: pointers to live locals and a name that ends in NUL.
+    let code = unsafe { look(c"cuMemAlloc".as_ptr(), &mut entry, VERSION, 0, &mut status) };
+    that!(
+        code == SUCCESS && entry as usize == must(c"cuMemAlloc")?,
+        "{code:?}, {entry:?}"
+    );
+    // SAFETY: as the driver says.
+    let alloc: sig::cuMemAlloc_v2 = unsafe { std::mem::transmute(entry) };
+    let mut at = 0;
+    // SAFETY: the pointer is to a live local.
+    let code = unsafe { alloc(&mut at, gpu.total()? + GRAIN) };
+    that!(code == OOM, "it answered {code:?}");
+    Ok(())
+}
+
+fn alloc_refuses() -> Outcome {
+    let (gpu, mut at) = (gpu()?, 0);
+    let before = gpu.free()?;
+    // SAFETY: the driver's function of that name and version.
+    let call: sig::cuMemAlloc_v2 = unsafe { std::mem::transmute(must(c"cuMemAlloc")?) };
+    // SAFETY: the pointer is to a live local.
+    let code = unsafe { call(&mut at, gpu.total()? + GRAIN) };
+    that!(code == OOM, "it answered {code:?}");
+    gpu.back_to(before)
+}
+
+fn managed_refuses() -> Outcome {
+    let (gpu, mut at) = (gpu()?, 0);
+    let before = gpu.free()?;
+    // SAFETY: the driver's function of that name and version.
+    let call: sig::cuMemAllocManaged = unsafe { std::mem::transmute(must(c"cuMemAllocManaged")?) };
+    // SAFETY: the pointer is to a live local.
+    let code = unsafe { call(&mut at, usize::MAX / 2, CU_MEM_ATTACH_GLOBAL) };
+    that!(code == OOM, "it answered {code:?}");
+    gpu.back_to(before)
+}
+
+fn create_refuses() -> Outcome {
+    let (gpu, mut handle) = (gpu()?, 0);
+    let (before, total) = gpu.info()?;
+    // SAFETY: the driver's function of that name and version.
+    let call: sig::cuMemCreate = unsafe { std::mem::transmute(must(c"cuMemCreate")?) };
+    let bytes = total.next_multiple_of(GRAIN) + GRAIN;
+    // SAFETY: pointers to live locals.
+    let code = unsafe { call(&mut handle, bytes, &crate::vmm::wanted(gpu), 0) };
+    that!(code == OOM, "it answered {code:?}");
+    gpu.back_to(before)
+}
+
+fn array_refuses() -> Outcome {
+    let (gpu, mut array) = (gpu()?, CUarray::NULL);
+    let before = gpu.free()?;
+    // SAFETY: the driver's function of that name and version.
+    let call: sig::cuArray3DCreate_v2 = unsafe { std::mem::transmute(must(c"cuArray3DCreate")?) };
+    let depth = gpu.total()? / (16384 * 16384 * 16) + 1;
+    let (format, num_channels, flags) = (CU_AD_FORMAT_FLOAT, 4, CUDA_ARRAY3D_LAYERED);
+    let (width, height) = (16384, 16384);
+    let shape = CUDA_ARRAY3D_DESCRIPTOR {
+        width,
+        height,
+        depth,
+        format,
+        num_channels,
+        flags,
+    };
+    // SAFETY: pointers to live locals.
+    let code = unsafe { call(&mut array, &shape) };
+    that!(code == OOM, "it answered {code:?}");
+    gpu.back_to(before)
+}
+
+fn ordered_refuses() -> Outcome {
+    let (gpu, mut at) = (gpu()?, 0);
+    let (before, total) = gpu.info()?;
+    for flags in [0, 1, 2] {
+        // SAFETY: the driver's function of that name and version.
+        let call: sig::cuMemAllocAsync =
+            unsafe { std::mem::transmute(find(c"cuMemAllocAsync", VERSION, flags)?) };
+        // SAFETY: the pointer is to a live local.
+        let code = unsafe { call(&mut at, total + GRAIN, CUstream::NULL) };
+        that!(code == OOM, "with flags {flags} it answered {code:?}");
+    }
+    gpu.back_to(before)
+}
+
+fn info_agrees() -> Outcome {
+    let (gpu, mut free, mut total) = (gpu()?, 0, 0);
+    // SAFETY: the driver's function of that name and version.
+    let call: sig::cuMemGetInfo_v2 = unsafe { std::mem::transmute(must(c"cuMemGetInfo")?) };
+    // SAFETY: pointers to live locals.
+    let code = unsafe { call(&mut free, &mut total) };
+    that!(
+        code == SUCCESS && (free, total) == gpu.info()?,
+        "{code:?}: {free} of {total}"
+    );
+    Ok(())
+}
+
+/// Every name of the table has the same answer each time, and a status that fits it.
+fn every_hookable_name_answers() -> Outcome {
+    gpu()?;
+    let mut version = 0;
+    ok!(cuDriverGetVersion(&mut version));
+    for function in gpuslice_nvabi::table::DRIVER_FLAT.iter() {
+        let base = function.name.split("_v").next().unwrap_or(function.name);
+        let base = base.trim_end_matches("_ptsz").trim_end_matches("_ptds");
+        let name = CString::new(base).or_else(fail)?;
+        if lookup::symbol(base, version as u32, 0).is_err() {
+            continue;
+        }
+        let (one, other) = (find(&name, version, 0)?, find(&name, version, 0)?);
+        that!(one == other, "{base}: {one:#x}, then {other:#x}");
+    }
+    Ok(())
+}

@@ -1,0 +1,194 @@
+//! Managed memory. A device may hold more of it than it has room for, by using the host's: then it
+//! does not refuse. Whoever refuses does so with the device's code; either way the books close.
+
+use crate::words::*;
+use gpuslice_nvabi::types::*;
+
+family!("managed":
+    given_back, within_the_device, over_the_device, refusals_change_nothing, for_the_host,
+    attached_to_a_stream, written_by_the_host, prefetched, advised, is_managed,
+    bad_flags, zero, largest_number, null_out, free_twice, a_thousand_rounds,
+);
+
+fn managed(bytes: usize) -> Outcome<CUdeviceptr> {
+    let mut at = 0;
+    ok!(cuMemAllocManaged(&mut at, bytes, CU_MEM_ATTACH_GLOBAL));
+    Ok(at)
+}
+
+fn given_back() -> Outcome {
+    let gpu = gpu()?;
+    let before = gpu.free()?;
+    let at = managed(gpu.part(8)?)?;
+    gpu.release(at)?;
+    gpu.back_to(before)
+}
+
+fn within_the_device() -> Outcome {
+    let gpu = gpu()?;
+    let (before, bytes) = (gpu.free()?, gpu.part(16)?);
+    let all: Vec<_> = (0..8).map(|_| managed(bytes)).collect::<Outcome<_>>()?;
+    gpu.usable(all[7], bytes)?;
+    gpu.release_all(all)?;
+    gpu.back_to(before)
+}
+
+fn over_the_device() -> Outcome {
+    let gpu = gpu()?;
+    let ((before, total), mut at) = (gpu.info()?, 0);
+    let code = says!(
+        [SUCCESS, OOM],
+        cuMemAllocManaged(&mut at, total + GRAIN, CU_MEM_ATTACH_GLOBAL)
+    );
+    if code == SUCCESS {
+        gpu.release(at)?;
+    }
+    gpu.back_to(before)
+}
+
+fn refusals_change_nothing() -> Outcome {
+    let gpu = gpu()?;
+    let (before, mut at) = (gpu.free()?, 0);
+    for _ in 0..50 {
+        says!(
+            OOM,
+            cuMemAllocManaged(&mut at, usize::MAX / 2, CU_MEM_ATTACH_GLOBAL)
+        );
+    }
+    gpu.back_to(before)
+}
+
+fn for_the_host() -> Outcome {
+    let gpu = gpu()?;
+    let (before, mut at) = (gpu.free()?, 0);
+    ok!(cuMemAllocManaged(
+        &mut at,
+        gpu.part(16)?,
+        CU_MEM_ATTACH_HOST
+    ));
+    gpu.release(at)?;
+    gpu.back_to(before)
+}
+
+fn attached_to_a_stream() -> Outcome {
+    let gpu = gpu()?;
+    let (before, stream) = (gpu.free()?, gpu.stream()?);
+    let at = managed(gpu.part(16)?)?;
+    ok!(cuStreamAttachMemAsync(stream, at, 0, CU_MEM_ATTACH_SINGLE));
+    ok!(cuStreamSynchronize(stream));
+    gpu.release(at)?;
+    gpu.back_to(before)
+}
+
+fn written_by_the_host() -> Outcome {
+    let gpu = gpu()?;
+    let (at, mut read) = (managed(1 << 20)?, 0u32);
+    gpu.synchronize()?;
+    // SAFETY: managed memory is the host's to write while the device does nothing.
+    unsafe { (at as *mut u32).write(41) };
+    ok!(cuMemcpyDtoH_v2((&raw mut read).cast(), at, 4));
+    that!(read == 41, "{read} is read");
+    gpu.release(at)
+}
+
+fn prefetched() -> Outcome {
+    let gpu = gpu()?;
+    let (before, bytes) = (gpu.free()?, gpu.part(16)?);
+    let at = managed(bytes)?;
+    for place in [gpu.device, CU_DEVICE_CPU, gpu.device] {
+        ok!(cuMemPrefetchAsync(at, bytes, place, CUstream::NULL));
+        gpu.synchronize()?;
+    }
+    gpu.release(at)?;
+    gpu.back_to(before)
+}
+
+fn advised() -> Outcome {
+    let gpu = gpu()?;
+    let (before, bytes) = (gpu.free()?, gpu.part(16)?);
+    let at = managed(bytes)?;
+    for advice in [
+        CU_MEM_ADVISE_SET_READ_MOSTLY,
+        CU_MEM_ADVISE_UNSET_READ_MOSTLY,
+        CU_MEM_ADVISE_SET_PREFERRED_LOCATION,
+        CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION,
+    ] {
+        ok!(cuMemAdvise(at, bytes, advice, gpu.device));
+    }
+    gpu.release(at)?;
+    gpu.back_to(before)
+}
+
+fn is_managed() -> Outcome {
+    let gpu = gpu()?;
+    for (at, want) in [(managed(GRAIN)?, 1u32), (gpu.alloc(GRAIN)?, 0)] {
+        let mut is = 7u32;
+        let to = (&raw mut is).cast();
+        ok!(cuPointerGetAttribute(
+            to,
+            CU_POINTER_ATTRIBUTE_IS_MANAGED,
+            at
+        ));
+        that!(is & 0xff == want, "{is} instead of {want}");
+    }
+    Ok(())
+}
+
+fn bad_flags() -> Outcome {
+    let gpu = gpu()?;
+    let (before, mut at) = (gpu.free()?, 0);
+    for flags in [0, CU_MEM_ATTACH_SINGLE, 3, 8, u32::MAX] {
+        says!(INVALID, cuMemAllocManaged(&mut at, GRAIN, flags));
+    }
+    gpu.back_to(before)
+}
+
+fn zero() -> Outcome {
+    let gpu = gpu()?;
+    let (before, mut at) = (gpu.free()?, 0);
+    says!(INVALID, cuMemAllocManaged(&mut at, 0, CU_MEM_ATTACH_GLOBAL));
+    gpu.back_to(before)
+}
+
+fn largest_number() -> Outcome {
+    let gpu = gpu()?;
+    let (before, mut at) = (gpu.free()?, 0);
+    says!(
+        OOM,
+        cuMemAllocManaged(&mut at, usize::MAX, CU_MEM_ATTACH_GLOBAL)
+    );
+    says!(
+        OOM,
+        cuMemAllocManaged(&mut at, usize::MAX - 4096, CU_MEM_ATTACH_GLOBAL)
+    );
+    gpu.back_to(before)
+}
+
+fn null_out() -> Outcome {
+    let gpu = gpu()?;
+    let before = gpu.free()?;
+    says!(
+        INVALID,
+        cuMemAllocManaged(std::ptr::null_mut(), GRAIN, CU_MEM_ATTACH_GLOBAL)
+    );
+    gpu.back_to(before)
+}
+
+fn free_twice() -> Outcome {
+    let gpu = gpu()?;
+    let before = gpu.free()?;
+    let at = managed(gpu.part(16)?)?;
+    gpu.release(at)?;
+    says!(INVALID, cuMemFree_v2(at));
+    gpu.back_to(before)
+}
+
+fn a_thousand_rounds() -> Outcome {
+    let gpu = gpu()?;
+    let before = gpu.free()?;
+    for round in 0..1000 {
+        let at = managed(1 + round * 4096)?;
+        gpu.release(at)?;
+    }
+    gpu.back_to(before)
+}
