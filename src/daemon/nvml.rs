@@ -1,0 +1,439 @@
+//! NVML as the daemon needs it: which GPUs there are, which processes have how much of them, and the
+//! driver's own memory limits of control groups.
+//!
+//! The library is opened from the driver directory at run time, each function under the type that the
+//! table gives its name. What an older library lacks is missing alone: without the limits of
+//! driver r615 everything else still works. Every call may be slow, and on a GPU that fell off the
+//! bus may never return; so only [`crate::truth`]'s thread, and the start, make any.
+
+// Calls into the driver's library.
+#![allow(unsafe_code)]
+
+use gpuslice_nvabi::sig;
+use gpuslice_nvabi::types::{
+    nvmlDevice_t, nvmlGetMemoryLimits_v1_t, nvmlMemory_t, nvmlProcessInfo_t, nvmlProcessInfo_v1_t,
+    nvmlReturn_t, nvmlSetMemoryLimits_v1_t,
+};
+use gpuslice_wire::ids::GpuUuid;
+use gpuslice_wire::units::Bytes;
+use libloading::Library;
+use std::collections::BTreeMap;
+use std::ffi::{CStr, CString, c_char};
+use std::fmt;
+use std::path::Path;
+
+/// No process list is longer than this; more would be a library that counts wrong.
+const PROCESSES_MAX: u32 = 1 << 16;
+/// Room for texts: UUIDs and versions (nvml.h says 96 and 80).
+const TEXT_BYTES: usize = 96;
+/// "No limit", `NVML_DEVICE_MEMORY_LIMIT_MAX`.
+pub const NO_LIMIT: u64 = u64::MAX;
+
+/// Why a call gave nothing: which, and what NVML answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NvmlError {
+    /// The function.
+    pub call: &'static str,
+    /// Its answer; `ERROR_FUNCTION_NOT_FOUND` if this library does not have it.
+    pub answer: nvmlReturn_t,
+}
+
+impl fmt::Display for NvmlError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} answered {:?}", self.call, self.answer)
+    }
+}
+
+impl std::error::Error for NvmlError {}
+
+/// What the driver keeps for a control group on one GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Guaranteed.
+    pub soft: u64,
+    /// At most; [`NO_LIMIT`] for none.
+    pub hard: u64,
+    /// What its processes have now.
+    pub used: u64,
+}
+
+/// NVML, initialised until dropped.
+pub struct Nvml {
+    library: Library,
+}
+
+/// The library before it is initialised.
+struct Unstarted {
+    library: Library,
+}
+
+/// Gives the function of this name in its own type.
+macro_rules! function {
+    ($nvml:expr, $name:ident) => {{
+        let name = concat!(stringify!($name), "\0").as_bytes();
+        // SAFETY: the function of this name has the signature that the table gives the name.
+        let found = unsafe { $nvml.library.get::<sig::$name>(name) };
+        found.map_err(|_| NvmlError {
+            call: stringify!($name),
+            answer: nvmlReturn_t::ERROR_FUNCTION_NOT_FOUND,
+        })
+    }};
+}
+
+/// Makes a call whose pointers are all to live locals of the lengths given with them.
+macro_rules! call {
+    ($nvml:expr, $name:ident($($argument:expr),*)) => {
+        function!($nvml, $name).and_then(|function| {
+            // SAFETY: the pointers are to live locals, of the lengths given with them.
+            match unsafe { function($($argument),*) } {
+                nvmlReturn_t::SUCCESS => Ok(()),
+                answer => Err(NvmlError { call: stringify!($name), answer }),
+            }
+        })
+    };
+}
+
+/// The two shapes of an entry in a list of processes.
+trait Entry: Clone {
+    const EMPTY: Self;
+    fn seen(&self) -> (u32, u64);
+}
+
+impl Entry for nvmlProcessInfo_t {
+    const EMPTY: Self = nvmlProcessInfo_t {
+        pid: 0,
+        used_gpu_memory: 0,
+        gpu_instance_id: 0,
+        compute_instance_id: 0,
+    };
+    fn seen(&self) -> (u32, u64) {
+        (self.pid, self.used_gpu_memory)
+    }
+}
+
+impl Entry for nvmlProcessInfo_v1_t {
+    const EMPTY: Self = nvmlProcessInfo_v1_t {
+        pid: 0,
+        used_gpu_memory: 0,
+    };
+    fn seen(&self) -> (u32, u64) {
+        (self.pid, self.used_gpu_memory)
+    }
+}
+
+impl Nvml {
+    /// Opens and initialises the library.
+    ///
+    /// # Errors
+    /// It cannot be loaded, or does not want to start.
+    pub fn open(path: &Path) -> Result<Nvml, String> {
+        // SAFETY: loading NVML runs its constructors, which is what is wanted.
+        let library = unsafe { Library::new(path) }.map_err(|why| why.to_string())?;
+        let nvml = Unstarted { library };
+        call!(nvml, nvmlInit_v2()).map_err(|why| why.to_string())?;
+        Ok(Nvml {
+            library: nvml.library,
+        })
+    }
+
+    /// How many GPUs.
+    ///
+    /// # Errors
+    /// NVML's answer; so of all the calls below.
+    pub fn count(&self) -> Result<u32, NvmlError> {
+        let mut count = 0;
+        call!(self, nvmlDeviceGetCount_v2(&raw mut count)).map(|()| count)
+    }
+
+    /// A GPU by NVML's index.
+    ///
+    /// # Errors
+    /// See [`Nvml::count`].
+    pub fn at(&self, index: u32) -> Result<Device<'_>, NvmlError> {
+        let mut handle = nvmlDevice_t::NULL;
+        call!(self, nvmlDeviceGetHandleByIndex_v2(index, &raw mut handle))?;
+        Ok(Device { nvml: self, handle })
+    }
+
+    /// A GPU by its identity. Asked anew each time: one that fell off is no more found.
+    ///
+    /// # Errors
+    /// See [`Nvml::count`].
+    pub fn of(&self, uuid: GpuUuid) -> Result<Device<'_>, NvmlError> {
+        let text = CString::new(uuid.to_string()).unwrap_or_default();
+        let mut handle = nvmlDevice_t::NULL;
+        call!(
+            self,
+            nvmlDeviceGetHandleByUUID(text.as_ptr(), &raw mut handle)
+        )?;
+        Ok(Device { nvml: self, handle })
+    }
+
+    /// The driver's version.
+    ///
+    /// # Errors
+    /// See [`Nvml::count`].
+    pub fn driver_version(&self) -> Result<String, NvmlError> {
+        let mut text = [0; TEXT_BYTES];
+        call!(
+            self,
+            nvmlSystemGetDriverVersion(text.as_mut_ptr(), TEXT_BYTES as u32)
+        )?;
+        Ok(plain(&text))
+    }
+
+    /// This library's version.
+    ///
+    /// # Errors
+    /// See [`Nvml::count`].
+    pub fn version(&self) -> Result<String, NvmlError> {
+        let mut text = [0; TEXT_BYTES];
+        call!(
+            self,
+            nvmlSystemGetNVMLVersion(text.as_mut_ptr(), TEXT_BYTES as u32)
+        )?;
+        Ok(plain(&text))
+    }
+}
+
+impl Drop for Nvml {
+    fn drop(&mut self) {
+        // The library goes either way; there is nobody to tell.
+        let _ = call!(self, nvmlShutdown());
+    }
+}
+
+/// One GPU.
+pub struct Device<'a> {
+    nvml: &'a Nvml,
+    handle: nvmlDevice_t,
+}
+
+impl Device<'_> {
+    /// Its identity as text; of a MIG instance, not a GPU's.
+    ///
+    /// # Errors
+    /// See [`Nvml::count`].
+    pub fn uuid(&self) -> Result<String, NvmlError> {
+        let mut text = [0; TEXT_BYTES];
+        call!(
+            self.nvml,
+            nvmlDeviceGetUUID(self.handle, text.as_mut_ptr(), TEXT_BYTES as u32)
+        )?;
+        Ok(plain(&text))
+    }
+
+    /// Its memory.
+    ///
+    /// # Errors
+    /// See [`Nvml::count`].
+    pub fn total(&self) -> Result<Bytes, NvmlError> {
+        let mut memory = nvmlMemory_t {
+            total: 0,
+            free: 0,
+            used: 0,
+        };
+        call!(
+            self.nvml,
+            nvmlDeviceGetMemoryInfo(self.handle, &raw mut memory)
+        )?;
+        Ok(Bytes(memory.total))
+    }
+
+    /// Whether it is cut into MIG instances. One that cannot be is not.
+    ///
+    /// # Errors
+    /// See [`Nvml::count`].
+    pub fn is_mig(&self) -> Result<bool, NvmlError> {
+        let (mut now, mut later) = (0, 0);
+        let asked = call!(
+            self.nvml,
+            nvmlDeviceGetMigMode(self.handle, &raw mut now, &raw mut later)
+        );
+        match asked {
+            Err(why) if why.answer == nvmlReturn_t::ERROR_NOT_SUPPORTED => Ok(false),
+            Err(why) if why.answer == nvmlReturn_t::ERROR_FUNCTION_NOT_FOUND => Ok(false),
+            asked => asked.map(|()| now != 0),
+        }
+    }
+
+    /// Its processes and what each of them has; `None` where the driver does not tell. A process
+    /// can be in more than one list, each time with all it has.
+    ///
+    /// # Errors
+    /// See [`Nvml::count`]; a GPU without graphics or MPS is no error.
+    pub fn processes(&self) -> Result<BTreeMap<u32, Option<Bytes>>, NvmlError> {
+        let mut all = BTreeMap::new();
+        let mut found = self.compute()?;
+        found.extend(self.graphics().unwrap_or_default());
+        found.extend(self.mps().unwrap_or_default());
+        for (pid, used) in found {
+            let used = (used != u64::MAX).then_some(Bytes(used));
+            let known = all.entry(pid).or_insert(used);
+            *known = (*known).max(used);
+        }
+        Ok(all)
+    }
+
+    fn compute(&self) -> Result<Vec<(u32, u64)>, NvmlError> {
+        listed::<nvmlProcessInfo_t>(|count, infos| {
+            call!(
+                self.nvml,
+                nvmlDeviceGetComputeRunningProcesses_v3(self.handle, count, infos)
+            )
+        })
+        .or_else(|why| match why.answer {
+            nvmlReturn_t::ERROR_FUNCTION_NOT_FOUND => {
+                listed::<nvmlProcessInfo_v1_t>(|count, infos| {
+                    call!(
+                        self.nvml,
+                        nvmlDeviceGetComputeRunningProcesses(self.handle, count, infos)
+                    )
+                })
+            }
+            _ => Err(why),
+        })
+    }
+
+    fn graphics(&self) -> Result<Vec<(u32, u64)>, NvmlError> {
+        listed::<nvmlProcessInfo_t>(|count, infos| {
+            call!(
+                self.nvml,
+                nvmlDeviceGetGraphicsRunningProcesses_v3(self.handle, count, infos)
+            )
+        })
+    }
+
+    fn mps(&self) -> Result<Vec<(u32, u64)>, NvmlError> {
+        listed::<nvmlProcessInfo_t>(|count, infos| {
+            call!(
+                self.nvml,
+                nvmlDeviceGetMPSComputeRunningProcesses_v3(self.handle, count, infos)
+            )
+        })
+    }
+
+    /// The driver's limits of a control group, named by its directory.
+    ///
+    /// # Errors
+    /// See [`Nvml::count`]; `ERROR_NOT_FOUND` where none was set.
+    pub fn limits(&self, cgroup: &CStr) -> Result<Limits, NvmlError> {
+        let mut limits = nvmlGetMemoryLimits_v1_t {
+            name_space: cgroup.as_ptr(),
+            soft_limit: 0,
+            hard_limit: NO_LIMIT,
+            current_used: 0,
+        };
+        call!(
+            self.nvml,
+            nvmlDeviceGetMemoryLimits_v1(self.handle, &raw mut limits)
+        )?;
+        Ok(Limits {
+            soft: limits.soft_limit,
+            hard: limits.hard_limit,
+            used: limits.current_used,
+        })
+    }
+
+    /// Sets the driver's limits of a control group. Zero and [`NO_LIMIT`] clear them.
+    ///
+    /// # Errors
+    /// See [`Nvml::count`].
+    pub fn set_limits(&self, cgroup: &CStr, soft: u64, hard: u64) -> Result<(), NvmlError> {
+        let mut limits = nvmlSetMemoryLimits_v1_t {
+            name_space: cgroup.as_ptr(),
+            soft_limit: soft,
+            hard_limit: hard,
+        };
+        call!(
+            self.nvml,
+            nvmlDeviceSetMemoryLimits_v1(self.handle, &raw mut limits)
+        )
+    }
+}
+
+/// Asks how many there are, then for them; more may have come meanwhile.
+fn listed<E: Entry>(
+    ask: impl Fn(*mut u32, *mut E) -> Result<(), NvmlError>,
+) -> Result<Vec<(u32, u64)>, NvmlError> {
+    let mut entries: Vec<E> = Vec::new();
+    loop {
+        let mut count = entries.len() as u32;
+        match ask(&raw mut count, entries.as_mut_ptr()) {
+            Ok(()) => {
+                entries.truncate(count as usize);
+                return Ok(entries.iter().map(E::seen).collect());
+            }
+            Err(why) if why.answer != nvmlReturn_t::ERROR_INSUFFICIENT_SIZE => return Err(why),
+            Err(why) if count > PROCESSES_MAX || entries.len() as u32 > PROCESSES_MAX => {
+                return Err(why);
+            }
+            // Some room more, so that this ends where processes come and go.
+            Err(_) => entries.resize((count as usize).max(entries.len()) + 8, E::EMPTY),
+        }
+    }
+}
+
+fn plain(text: &[c_char]) -> String {
+    let bytes = text.iter().map(|&byte| byte as u8);
+    let bytes: Vec<u8> = bytes.take_while(|&byte| byte != 0).collect();
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    const SHORT: NvmlError = NvmlError {
+        call: "list",
+        answer: nvmlReturn_t::ERROR_INSUFFICIENT_SIZE,
+    };
+
+    #[test]
+    fn a_list_that_grows_while_it_is_read_is_read_again() {
+        let (asked, there) = (Cell::new(0), Cell::new(3u32));
+        let list = listed::<nvmlProcessInfo_t>(|count, infos| {
+            asked.set(asked.get() + 1);
+            // SAFETY: what the caller above passes: live, and with room for `count`.
+            unsafe {
+                let room = *count;
+                *count = there.get();
+                if room < there.get() {
+                    there.set(there.get() + 4);
+                    return Err(SHORT);
+                }
+                for at in 0..*count {
+                    (*infos.add(at as usize)).pid = 10 + at;
+                }
+            }
+            Ok(())
+        });
+        let pids: Vec<u32> = list.expect("a list").iter().map(|seen| seen.0).collect();
+        assert_eq!((asked.get(), pids), (2, (10..17).collect()));
+    }
+
+    #[test]
+    fn a_list_without_an_end_is_an_error() {
+        let endless = listed::<nvmlProcessInfo_v1_t>(|count, _| {
+            // SAFETY: as above.
+            unsafe { *count += 1 << 14 };
+            Err(SHORT)
+        });
+        assert_eq!(endless, Err(SHORT));
+        let refused = NvmlError {
+            call: "list",
+            answer: nvmlReturn_t::ERROR_GPU_IS_LOST,
+        };
+        assert_eq!(
+            listed::<nvmlProcessInfo_t>(|_, _| Err(refused)),
+            Err(refused)
+        );
+        assert_eq!(refused.to_string(), "list answered NVML_ERROR_GPU_IS_LOST");
+    }
+
+    #[test]
+    fn a_library_that_is_none_is_said() {
+        assert!(Nvml::open(Path::new("/proc/self/none")).is_err());
+    }
+}

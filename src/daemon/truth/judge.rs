@@ -1,0 +1,280 @@
+//! What a look at the GPUs means: which process is whose, and what nobody reserved.
+//!
+//! Attached processes are known by their pids. What is left over and runs in a container's own cgroup
+//! is *stray*: it bypasses the shim, or started before it. Where the driver counts the cgroup as
+//! a whole, the stray part is what the attached processes do not explain.
+//!
+//! A look is never quite of one instant: a process attached when it was seen may be gone when it is
+//! judged. So the engine charges what two looks agree on, and is told of every one.
+
+use super::thread::Look;
+use gpuslice_engine::Event;
+use gpuslice_wire::ids::{ClientId, ContainerId, GpuUuid, Lane};
+use gpuslice_wire::units::Bytes;
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+/// An attached process.
+#[derive(Clone, Copy, Debug)]
+pub struct Attached {
+    /// The engine's name for it.
+    pub client: ClientId,
+    /// Whose it is.
+    pub container: ContainerId,
+    /// In the daemon's pid namespace; 0 if it has none there.
+    pub pid: u32,
+}
+
+/// A container's slice of a GPU.
+#[derive(Clone, Debug)]
+pub struct Owner {
+    /// Whose.
+    pub container: ContainerId,
+    /// GPU of the slice.
+    pub lane: Lane,
+    /// The same as the node knows it.
+    pub gpu: GpuUuid,
+    /// Its own cgroup, as /proc names it; empty if it has none.
+    pub cgroup: String,
+    /// The same as a directory, if the driver counts it.
+    pub walled: Option<PathBuf>,
+}
+
+/// Who had something stray at the last look, and so is told when it is gone.
+#[derive(Debug, Default)]
+pub struct Strays(BTreeSet<(ContainerId, Lane)>);
+
+impl Strays {
+    /// A container's slice ended.
+    pub fn forget(&mut self, container: &ContainerId) {
+        self.0.retain(|(whose, _)| whose != container);
+    }
+
+    /// Whether the engine is to know it: nothing is worth telling once.
+    fn is_news(&mut self, at: (ContainerId, Lane), now: Bytes) -> bool {
+        match now {
+            Bytes::ZERO => self.0.remove(&at),
+            _ => {
+                self.0.insert(at);
+                true
+            }
+        }
+    }
+}
+
+/// What the engine is to know of one look.
+pub fn judge(
+    look: &Look,
+    attached: &[Attached],
+    owners: &[Owner],
+    strays: &mut Strays,
+) -> Vec<Event> {
+    let mut events = Vec::new();
+    let Ok(processes) = &look.processes else {
+        return events; // what was known stays so
+    };
+    let known: BTreeSet<u32> = attached.iter().map(|process| process.pid).collect();
+    for owner in owners.iter().filter(|owner| owner.gpu == look.gpu) {
+        // What the attached processes explain; `None` if it cannot be known of each of them.
+        let mut explained = Some(0u64);
+        let ours = attached.iter().filter(|a| a.container == owner.container);
+        for process in ours {
+            let used = match processes.get(&process.pid) {
+                _ if process.pid == 0 => None,
+                Some(seen) => seen.used,
+                None => Some(Bytes::ZERO),
+            };
+            explained = explained
+                .zip(used)
+                .map(|(sum, used)| sum.saturating_add(used.0));
+            events.extend(used.map(|used| Event::Measured {
+                client: process.client,
+                lane: owner.lane,
+                used,
+            }));
+        }
+        let Some(explained) = explained else {
+            continue;
+        };
+        let stranger = |(pid, seen): (&u32, &super::thread::Seen)| {
+            let inside = !owner.cgroup.is_empty()
+                && seen
+                    .cgroup
+                    .as_deref()
+                    .is_some_and(|name| crate::cgroup::within(name, &owner.cgroup));
+            (inside && !known.contains(pid)).then_some(seen.used?.0)
+        };
+        let strangers = processes
+            .iter()
+            .filter_map(stranger)
+            .fold(0, u64::saturating_add);
+        let counted = owner.walled.as_ref().and_then(|dir| look.walls.get(dir));
+        let unexplained = counted.map_or(0, |all| all.0.saturating_sub(explained));
+        let now = Bytes(strangers.max(unexplained));
+        let (container, lane) = (owner.container, owner.lane);
+        let news = strays.is_news((container, lane), now);
+        events.extend(news.then_some(Event::Stray {
+            container,
+            lane,
+            used: now,
+        }));
+    }
+    events
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::thread::Seen;
+    use super::*;
+    use std::collections::BTreeMap;
+
+    const GPU: GpuUuid = GpuUuid([1; 16]);
+    const OTHER: GpuUuid = GpuUuid([2; 16]);
+
+    fn id(text: &str) -> ContainerId {
+        ContainerId::new(text).expect("an id")
+    }
+
+    fn owner(container: &str, walled: bool) -> Owner {
+        Owner {
+            container: id(container),
+            lane: Lane(0),
+            gpu: GPU,
+            cgroup: format!("/pods/{container}"),
+            walled: walled.then(|| PathBuf::from("/cg/pods").join(container)),
+        }
+    }
+
+    fn process(slot: u16, container: &str, pid: u32) -> Attached {
+        Attached {
+            client: ClientId {
+                slot,
+                generation: 1,
+            },
+            container: id(container),
+            pid,
+        }
+    }
+
+    fn look(seen: &[(u32, Option<u64>, &str)], walls: &[(&str, u64)]) -> Look {
+        let seen = seen.iter().map(|&(pid, used, cgroup)| {
+            let cgroup = (!cgroup.is_empty()).then(|| cgroup.to_owned());
+            let used = used.map(Bytes);
+            (pid, Seen { used, cgroup })
+        });
+        let walls = walls
+            .iter()
+            .map(|&(dir, used)| (PathBuf::from(dir), Bytes(used)));
+        Look {
+            gpu: GPU,
+            processes: Ok(seen.collect()),
+            walls: walls.collect(),
+        }
+    }
+
+    fn measured(slot: u16, used: u64) -> Event {
+        Event::Measured {
+            client: process(slot, "a", 0).client,
+            lane: Lane(0),
+            used: Bytes(used),
+        }
+    }
+
+    fn stray(container: &str, used: u64) -> Event {
+        Event::Stray {
+            container: id(container),
+            lane: Lane(0),
+            used: Bytes(used),
+        }
+    }
+
+    #[test]
+    fn attached_processes_are_measured_and_those_without_a_context_have_nothing() {
+        let attached = [
+            process(0, "a", 10),
+            process(1, "a", 11),
+            process(2, "b", 12),
+        ];
+        let seen = look(&[(10, Some(5), "/pods/a"), (12, None, "/pods/b")], &[]);
+        let owners = [owner("a", false), owner("b", false)];
+        let events = judge(&seen, &attached, &owners, &mut Strays::default());
+        // The driver does not tell of the third, so nothing is said of it.
+        assert_eq!(events, [measured(0, 5), measured(1, 0)]);
+        let elsewhere = Look { gpu: OTHER, ..seen };
+        assert!(judge(&elsewhere, &attached, &owners, &mut Strays::default()).is_empty());
+    }
+
+    #[test]
+    fn strangers_of_a_cgroup_are_stray_until_they_are_gone() {
+        let attached = [process(0, "a", 10)];
+        let owners = [owner("a", false), owner("ab", false)];
+        let mut strays = Strays::default();
+        let busy = look(
+            &[
+                (10, Some(5), "/pods/a"),
+                (20, Some(7), "/pods/a/inner"),
+                (21, Some(9), "/elsewhere"),
+                (22, Some(3), ""),
+                (23, None, "/pods/a"),
+            ],
+            &[],
+        );
+        for _ in 0..2 {
+            let events = judge(&busy, &attached, &owners, &mut strays);
+            assert_eq!(events, [measured(0, 5), stray("a", 7)]);
+        }
+        let quiet = look(&[(10, Some(5), "/pods/a")], &[]);
+        let gone = judge(&quiet, &attached, &owners, &mut strays);
+        assert_eq!(gone, [measured(0, 5), stray("a", 0)]);
+        let still = judge(&quiet, &attached, &owners, &mut strays);
+        assert_eq!(still, [measured(0, 5)], "said once");
+    }
+
+    #[test]
+    fn a_process_attached_to_another_container_is_nobodys_stray() {
+        let attached = [process(0, "b", 20)];
+        let seen = look(&[(20, Some(7), "/pods/a")], &[]);
+        let mut strays = Strays::default();
+        let owners = [owner("a", false)];
+        for _ in 0..2 {
+            assert!(judge(&seen, &attached, &owners, &mut strays).is_empty());
+        }
+    }
+
+    #[test]
+    fn what_the_driver_counts_and_nobody_explains_is_stray() {
+        let attached = [process(0, "a", 10)];
+        let owners = [owner("a", true)];
+        let mut strays = Strays::default();
+        let seen = look(&[(10, Some(5), "/pods/a")], &[("/cg/pods/a", 12)]);
+        let events = judge(&seen, &attached, &owners, &mut strays);
+        assert_eq!(events, [measured(0, 5), stray("a", 7)]);
+        // Of one whose memory is not shown, or whose pid is not known, nothing can be concluded.
+        let hidden = look(&[(10, None, "/pods/a")], &[("/cg/pods/a", 12)]);
+        assert!(judge(&hidden, &attached, &owners, &mut strays).is_empty());
+        let nameless = [process(0, "a", 0)];
+        assert!(judge(&seen, &nameless, &owners, &mut strays).is_empty());
+    }
+
+    #[test]
+    fn a_gpu_that_does_not_answer_changes_nothing() {
+        let mut strays = Strays::default();
+        let lost = Look {
+            gpu: GPU,
+            processes: Err("lost".into()),
+            walls: BTreeMap::new(),
+        };
+        let attached = [process(0, "a", 10)];
+        assert!(judge(&lost, &attached, &[owner("a", true)], &mut strays).is_empty());
+    }
+
+    #[test]
+    fn a_container_that_comes_again_begins_anew() {
+        let owners = [owner("a", false)];
+        let mut strays = Strays::default();
+        let seen = look(&[(20, Some(7), "/pods/a")], &[]);
+        assert_eq!(judge(&seen, &[], &owners, &mut strays), [stray("a", 7)]);
+        strays.forget(&id("a"));
+        assert!(judge(&look(&[], &[]), &[], &owners, &mut strays).is_empty());
+    }
+}

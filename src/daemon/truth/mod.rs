@@ -1,0 +1,340 @@
+//! The truth loop: what the driver itself says that processes have, against what they reserved.
+//!
+//! A shim sees what its process asks for. Contexts, modules, the driver's own buffers, and programs
+//! that bypass the shim are seen by NVML alone; so while there are containers all GPUs are looked
+//! at every `truth_interval_ms`, and one process at once when it asks. The look is taken by a
+//! thread ([`thread`]), its meaning is a pure function ([`judge`]), and the engine charges it.
+//!
+//! A look that has not come back when the next is due is waited for, and a process that asked is
+//! told "unknown" after [`ANSWER_WITHIN`]: a driver that hangs costs knowledge, never turns.
+
+pub mod judge;
+pub mod thread;
+
+use crate::daemon::Daemon;
+use crate::poll::now;
+use crate::slots::Key;
+use gpuslice_engine::Event;
+use gpuslice_wire::frame::RequestId;
+use gpuslice_wire::ids::{ClientId, GpuUuid, Lane};
+use gpuslice_wire::tenant::Reply;
+use gpuslice_wire::units::{Bytes, Duration, Instant};
+use judge::{Attached, Owner, Strays};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use thread::{Asker, Fact, Look, Question, Ticket};
+
+/// How long somebody waits for NVML before being told that it is not known.
+pub const ANSWER_WITHIN: Duration = Duration::from_millis(300);
+/// How long the start waits for NVML's first answer.
+const START_WITHIN: std::time::Duration = std::time::Duration::from_secs(10);
+/// How long the end waits for NVML's answer to each thing it was asked.
+const END_WITHIN: std::time::Duration = std::time::Duration::from_secs(1);
+/// A look that takes longer is worth a line in the log.
+const LATE: Duration = Duration::from_millis(5_000);
+/// The inode of the initial pid namespace (linux/proc_ns.h).
+const INITIAL_PID_NAMESPACE: &str = "pid:[4026531836]";
+
+/// A process that waits for its measure.
+#[derive(Clone, Copy, Debug)]
+struct Waiting {
+    ticket: Ticket,
+    by: Instant,
+    key: Key,
+    client: ClientId,
+    request: RequestId,
+    lane: Lane,
+}
+
+/// The event loop's side of it.
+pub struct Truth {
+    questions: Option<Sender<Question>>,
+    facts: Receiver<Fact>,
+    /// Rung when there are facts.
+    pub bell: Arc<EventFd>,
+    interval: Option<Duration>,
+    next: Instant,
+    asked: Option<Instant>,
+    late: bool,
+    tickets: Ticket,
+    waiting: VecDeque<Waiting>,
+    strays: Strays,
+    /// GPUs that answered the last look; of the others, what they said.
+    state: BTreeMap<GpuUuid, Result<(), String>>,
+    open: bool,
+}
+
+impl Truth {
+    /// With the thread that asks this NVML; without one, nothing is known.
+    ///
+    /// # Errors
+    /// No descriptor or no thread left.
+    pub fn new(library: &str, interval_ms: u64) -> io::Result<Truth> {
+        let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
+        let bell = Arc::new(EventFd::from_flags(flags)?);
+        let (questions, asked) = channel();
+        let (answer, facts) = channel();
+        let asker = Asker {
+            library: library.into(),
+            questions: asked,
+            facts: answer,
+            bell: Arc::clone(&bell),
+        };
+        let there = !library.is_empty();
+        if there {
+            let thread = std::thread::Builder::new().name("nvml".to_owned());
+            thread.spawn(move || asker.serve())?;
+        }
+        let interval = (interval_ms > 0).then(|| Duration::from_millis(interval_ms));
+        Ok(Truth {
+            questions: there.then_some(questions),
+            facts,
+            bell,
+            interval,
+            next: Instant(0),
+            asked: None,
+            late: false,
+            tickets: 0,
+            waiting: VecDeque::new(),
+            strays: Strays::default(),
+            state: BTreeMap::new(),
+            open: true,
+        })
+    }
+
+    /// A ticket nobody had.
+    pub fn ticket(&mut self) -> Ticket {
+        self.tickets += 1;
+        self.tickets
+    }
+
+    /// Asks; whether there is anybody to ask.
+    pub fn ask(&mut self, question: Question) -> bool {
+        self.open |= !matches!(question, Question::Rest);
+        let sent = self.questions.as_ref().map(|to| to.send(question));
+        matches!(sent, Some(Ok(())))
+    }
+
+    /// What NVML said, if anything.
+    pub fn heard(&mut self) -> Option<Fact> {
+        self.facts.try_recv().ok()
+    }
+
+    /// On which GPUs the driver has limits, or why not. Asked once, at the start.
+    pub fn support(&mut self, gpus: &[GpuUuid]) -> BTreeMap<GpuUuid, Result<(), String>> {
+        let gpus = gpus.to_vec();
+        let silent = match self.ask(Question::Support { gpus: gpus.clone() }) {
+            true => "NVML does not answer",
+            false => "the driver directory has no NVML",
+        };
+        match self.facts.recv_timeout(START_WITHIN) {
+            Ok(Fact::Support(all)) => all.into_iter().collect(),
+            _ => gpus
+                .into_iter()
+                .map(|gpu| (gpu, Err(silent.to_owned())))
+                .collect(),
+        }
+    }
+
+    /// Whether what NVML shows of this GPU is charged.
+    pub fn measures(&self, gpu: GpuUuid) -> bool {
+        self.interval.is_some() && matches!(self.state.get(&gpu), Some(Ok(())))
+    }
+
+    /// A container's slice ended.
+    pub fn forget(&mut self, container: &gpuslice_wire::ids::ContainerId) {
+        self.strays.forget(container);
+    }
+
+    /// Logs what changed about a GPU, once.
+    fn note(&mut self, look: &Look) {
+        let said = look.processes.as_ref().map(drop).map_err(Clone::clone);
+        let known = self.state.get(&look.gpu);
+        match (&said, known) {
+            (Err(why), known) if known != Some(&said) => {
+                tracing::warn!(gpu = %look.gpu, why, "NVML does not tell what processes have; only reservations count");
+            }
+            (Ok(()), Some(Err(_))) => tracing::info!(gpu = %look.gpu, "NVML tells again"),
+            _ => {}
+        }
+        self.state.insert(look.gpu, said);
+    }
+}
+
+/// Why pids of NVML cannot be those of the peers, if so.
+pub fn blind() -> Option<&'static str> {
+    let namespace = std::fs::read_link("/proc/self/ns/pid").ok()?;
+    (namespace != Path::new(INITIAL_PID_NAMESPACE)).then_some(
+        "gpusliced is not in the host's pid namespace: processes that NVML shows may not be \
+         recognised; run it with the host's (--pid=host, hostPID: true)",
+    )
+}
+
+impl Daemon {
+    /// A process asks what it has; it is told when NVML has answered, or that it is not known.
+    pub fn measure(&mut self, key: Key, client: ClientId, request: RequestId, lane: Lane) {
+        let gpu = self
+            .tenants
+            .get(key)
+            .and_then(|tenant| self.walls.gpu_of(&tenant.container(), lane));
+        let pid = self.tenants.get(key).map_or(0, crate::tenants::Tenant::pid);
+        let asks_already = self.truth.waiting.iter().any(|one| one.key == key);
+        let ticket = self.truth.ticket();
+        let asked = match gpu {
+            Some(gpu) if pid > 0 && !asks_already => {
+                self.truth.ask(Question::Measure { ticket, gpu, pid })
+            }
+            _ => false,
+        };
+        if !asked {
+            let reply = Reply::Measured { lane, used: None };
+            return self.reply_to(client, request, &reply);
+        }
+        self.truth.waiting.push_back(Waiting {
+            ticket,
+            by: now().plus(ANSWER_WITHIN),
+            key,
+            client,
+            request,
+            lane,
+        });
+    }
+
+    /// NVML answered something.
+    pub fn truth_spoke(&mut self) {
+        while let Some(fact) = self.truth.heard() {
+            match fact {
+                Fact::Measured { ticket, used } => self.measured(ticket, used),
+                Fact::Round(looks) => self.looked(&looks),
+                Fact::Set { ticket, done } => self.walls_set(ticket, done),
+                Fact::Support(_) => {} // too late for the start, which went on without
+            }
+        }
+    }
+
+    fn measured(&mut self, ticket: Ticket, used: Option<Bytes>) {
+        let at = self
+            .truth
+            .waiting
+            .iter()
+            .position(|one| one.ticket == ticket);
+        let Some(one) = at.and_then(|at| self.truth.waiting.remove(at)) else {
+            return; // told already that it is not known
+        };
+        let (client, lane) = (one.client, one.lane);
+        if let Some(used) = used {
+            // Its claims as of now: what it charged before it asked explains what is seen.
+            self.read_claims(one.key);
+            self.tell(Event::Measured { client, lane, used });
+        }
+        self.reply_to(client, one.request, &Reply::Measured { lane, used });
+    }
+
+    fn looked(&mut self, looks: &[Look]) {
+        self.truth.asked = None;
+        if std::mem::take(&mut self.truth.late) {
+            tracing::info!("NVML answers again");
+        }
+        let attached: Vec<Attached> = self.attached_processes();
+        let owners: Vec<Owner> = self.walls.owners();
+        self.read_all_claims();
+        self.settle();
+        for look in looks {
+            self.truth.note(look);
+            let events = judge::judge(look, &attached, &owners, &mut self.truth.strays);
+            events.into_iter().for_each(|event| self.tell(event));
+        }
+        self.walls_follow_all();
+    }
+
+    /// Who is attached, with their pids.
+    fn attached_processes(&self) -> Vec<Attached> {
+        let known = self.clients.iter().flatten();
+        let known = known.filter_map(|(client, key)| {
+            let tenant = self.tenants.get(*key)?;
+            Some(Attached {
+                client: *client,
+                container: tenant.container(),
+                pid: tenant.pid(),
+            })
+        });
+        known.collect()
+    }
+
+    /// When something is due here.
+    pub fn truth_deadline(&self) -> Option<Instant> {
+        let look = (self.slices.len() > 0)
+            .then_some(())
+            .and(self.truth.interval);
+        let look = look.map(|_| match self.truth.asked {
+            None => self.truth.next,
+            Some(asked) => asked.plus(LATE),
+        });
+        let look = look.filter(|_| !self.truth.late && self.truth.questions.is_some());
+        let waiting = self.truth.waiting.front().map(|one| one.by);
+        [look, waiting, self.walls.deadline()]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    /// Time passed.
+    pub fn truth_due(&mut self, now: Instant) {
+        while let Some(one) = self.truth.waiting.front().copied()
+            && one.by <= now
+        {
+            self.measured(one.ticket, None);
+        }
+        self.walls_due(now);
+        self.look_if_due(now);
+    }
+
+    fn look_if_due(&mut self, now: Instant) {
+        let Some(interval) = self.truth.interval.filter(|_| self.slices.len() > 0) else {
+            return;
+        };
+        if let Some(asked) = self.truth.asked {
+            if asked.plus(LATE) <= now && !self.truth.late {
+                self.truth.late = true;
+                tracing::error!(
+                    "NVML has not answered for {} s; look for Xid errors in the kernel's log. Memory that only it shows is not charged until it does",
+                    LATE.0 / 1_000_000_000
+                );
+            }
+            return;
+        }
+        if self.truth.next <= now {
+            self.truth.next = now.plus(interval);
+            let (gpus, walls) = (self.walls.gpus(), self.walls.standing());
+            if self.truth.ask(Question::Round { gpus, walls }) {
+                self.truth.asked = Some(now);
+            }
+        }
+    }
+
+    /// At the end: what is asked is waited for, but not for ever.
+    pub fn truth_last(&mut self) {
+        while self.walls_wait() {
+            let Ok(fact) = self.truth.facts.recv_timeout(END_WITHIN) else {
+                tracing::error!("NVML does not answer; limits of the driver may be left behind");
+                return;
+            };
+            if let Fact::Set { ticket, done } = fact {
+                self.walls_set(ticket, done);
+            }
+        }
+    }
+
+    /// Nobody has a slice any more: NVML's own memory is given back, unless it is wanted the moment a
+    /// container starts.
+    pub fn truth_rests(&mut self) {
+        if self.slices.len() == 0 && self.truth.open && !self.walls.wanted() {
+            self.truth.ask(Question::Rest);
+            self.truth.open = false;
+        }
+    }
+}
