@@ -42,6 +42,8 @@ pub struct Ask {
     pub gpus: Selector,
     /// For people.
     pub name: Name,
+    /// Cap on the host memory it pins.
+    pub pinned: Option<Bytes>,
 }
 
 impl Ask {
@@ -58,9 +60,10 @@ impl Ask {
         }
     }
 
-    /// The command that asks the daemon for it.
+    /// The command that asks the daemon for it. `pid` is the container's first process as the host
+    /// numbers it, for the control group that it is in.
     #[must_use]
-    pub fn admit(&self, container: ContainerId) -> Command {
+    pub fn admit(&self, container: ContainerId, pid: u32) -> Command {
         Command::Admit {
             container,
             name: self.name,
@@ -69,19 +72,20 @@ impl Ask {
             weight: self.weight,
             share: self.share,
             high: self.high,
-            pinned: None,
-            pid: 0,
+            pinned: self.pinned,
+            pid,
         }
     }
 }
 
 fn from_annotations(ours: &[(&str, &str)]) -> Result<Ask, Error> {
-    let (mut memory, mut weight, mut share) = (None, None, None);
+    let (mut memory, mut pinned, mut weight, mut share) = (None, None, None, None);
     let (mut high, mut gpus, mut name) = (false, Selector::EMPTY, Name::EMPTY);
     for &(key, value) in ours {
         let bad = |why: &dyn ToString| Error::ask(key, value, why.to_string());
         match key.strip_prefix(PREFIX).unwrap_or_default() {
             "memory" => memory = Some(size(value).map_err(|why| bad(&why))?),
+            "pinned-memory" => pinned = Some(size(value).map_err(|why| bad(&why))?),
             "weight" => weight = Some(value.parse().map_err(|why: UnitError| bad(&why))?),
             "share" => share = Some(value.parse().map_err(|why: UnitError| bad(&why))?),
             "priority" => {
@@ -95,7 +99,7 @@ fn from_annotations(ours: &[(&str, &str)]) -> Result<Ask, Error> {
             "name" => name = Name::new(value).map_err(|why| bad(&why))?,
             _ => {
                 return Err(bad(
-                    &"unknown annotation; there are memory, weight, share, priority, gpus and name",
+                    &"unknown annotation; there are memory, pinned-memory, weight, share, priority, gpus and name",
                 ));
             }
         }
@@ -110,7 +114,8 @@ fn from_annotations(ours: &[(&str, &str)]) -> Result<Ask, Error> {
     let why = "a slice needs a memory cap; add gpuslice.io/memory";
     let memory = memory.ok_or_else(|| Error::ask("gpuslice.io/memory", "", why))?;
     Ok(Ask {
-        memory,
+        memory: MemoryAsk::Exactly(memory),
+        pinned,
         weight: weight.unwrap_or(Weight::ONE),
         share,
         high,
@@ -119,10 +124,10 @@ fn from_annotations(ours: &[(&str, &str)]) -> Result<Ask, Error> {
     })
 }
 
-fn size(text: &str) -> Result<MemoryAsk, UnitError> {
+fn size(text: &str) -> Result<Bytes, UnitError> {
     match text.parse()? {
         Bytes::ZERO => Err(UnitError::SizeZero),
-        bytes => Ok(MemoryAsk::Exactly(bytes)),
+        bytes => Ok(bytes),
     }
 }
 
@@ -146,10 +151,25 @@ mod tests {
     fn whole_wishes() {
         let full = ask(
             r#""gpuslice.io/memory":"4GiB","gpuslice.io/weight":"3","gpuslice.io/gpus":"0,1",
-               "gpuslice.io/priority":"high","gpuslice.io/name":"web","other/x":"y""#,
+               "gpuslice.io/priority":"high","gpuslice.io/name":"web","other/x":"y",
+               "gpuslice.io/pinned-memory":"512MiB""#,
         );
         let full = full.expect("valid").expect("asks");
         assert_eq!(full.memory, MemoryAsk::Exactly(Bytes(4 * GIB)));
+        assert_eq!(full.pinned, Some(Bytes(GIB / 2)));
+        let web = ContainerId::new("web").expect("an id");
+        let command = full.admit(web, 77);
+        assert!(
+            matches!(
+                command,
+                Command::Admit {
+                    pid: 77,
+                    pinned: Some(_),
+                    ..
+                }
+            ),
+            "{command:?}"
+        );
         assert_eq!(
             (full.weight.get(), full.high, full.gpus.as_str()),
             (3, true, "0,1")
@@ -166,6 +186,9 @@ mod tests {
             r#""gpuslice.io/memory":"1e30""#,
             r#""gpuslice.io/memory":"8GB""#,
             r#""gpuslice.io/memory":"18446744073709551615GiB""#,
+            r#""gpuslice.io/memory":"1GiB","gpuslice.io/pinned-memory":"0""#,
+            r#""gpuslice.io/memory":"1GiB","gpuslice.io/pinned-memory":"all""#,
+            r#""gpuslice.io/pinned-memory":"1GiB""#,
             r#""gpuslice.io/memory":"1GiB","gpuslice.io/weight":"0""#,
             r#""gpuslice.io/memory":"1GiB","gpuslice.io/weight":"1000000000""#,
             r#""gpuslice.io/memory":"1GiB","gpuslice.io/weight":"2","gpuslice.io/share":"10""#,

@@ -59,6 +59,7 @@ pub(crate) fn ask(config: &Config, allow_disable: bool) -> Result<Option<Ask>, E
         high,
         gpus,
         name: Name::EMPTY,
+        pinned: None,
     }))
 }
 

@@ -36,8 +36,13 @@ pub(crate) struct Granted {
 ///
 /// # Errors
 /// [`Error::Daemon`] if it cannot be asked in time.
-pub(crate) fn admit(runtime_dir: &Path, container: ContainerId, ask: &Ask) -> Result<Asked, Error> {
-    Asked::send(runtime_dir, &ask.admit(container))
+pub(crate) fn admit(
+    runtime_dir: &Path,
+    container: ContainerId,
+    pid: i32,
+    ask: &Ask,
+) -> Result<Asked, Error> {
+    Asked::send(runtime_dir, &ask.admit(container, pid.unsigned_abs()))
 }
 
 impl Asked {

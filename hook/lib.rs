@@ -67,7 +67,7 @@ pub fn run(args: &Args, stdin: impl Read) -> Result<(), Error> {
 
 fn start(args: &Args, state: &State, config: &Config, ask: &Ask) -> Result<(), Error> {
     let (container, pid) = (state.container_id()?, state.host_pid()?);
-    let asked = grant::admit(&args.runtime_dir, container, ask)?;
+    let asked = grant::admit(&args.runtime_dir, container, pid, ask)?;
     // While the daemon works. What goes wrong here counts once it has answered: see below.
     let found = apply::find(pid);
     let granted = asked.granted()?;
