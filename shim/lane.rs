@@ -9,7 +9,7 @@
 
 use crate::link::Session;
 use crate::real;
-use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU8, Ordering};
 use gpuslice_nvabi::types::{
     CU_STREAM_PER_THREAD, CUcontext, CUdevice, CUmemoryPool, CUresult, CUstream, CUuuid,
 };
@@ -33,127 +33,8 @@ impl Default for Devices {
     }
 }
 
-/// Devices by context, for contexts other than the current one, and primary contexts by device.
-#[derive(Debug, Default)]
-pub struct Contexts {
-    known: Mutex<Known>,
-    /// The context asked for last, and its lane in the top byte (as in [`Devices`]): one word, so that
-    /// both always belong together. Almost always the answer to the next question.
-    last: AtomicU64,
-}
-
-/// Where the lane begins in `last`; no address of a process reaches that far.
+/// Where the lane begins in [`crate::contexts::Contexts`]'s `last`; no address of a process reaches that far.
 const LAST_SHIFT: u32 = 56;
-
-#[derive(Debug, Default)]
-struct Known {
-    devices: HashMap<u64, CUdevice>,
-    primary: HashMap<CUdevice, Primary>,
-}
-
-/// A device's primary context, and how often it was retained and not released.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Primary {
-    context: CUcontext,
-    retained: u64,
-}
-
-/// What was known of a context that is being destroyed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Closing {
-    context: CUcontext,
-    device: Option<CUdevice>,
-    primary: Option<Primary>,
-}
-
-impl Contexts {
-    fn open(&self) -> std::sync::MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// A context was made.
-    pub fn insert(&self, context: CUcontext, device: CUdevice) {
-        self.last.store(0, Ordering::Relaxed);
-        self.open().devices.insert(key(context), device);
-    }
-
-    /// A device's primary context was retained.
-    pub fn insert_primary(&self, context: CUcontext, device: CUdevice) {
-        self.insert(context, device);
-        self.add_primary(
-            device,
-            Primary {
-                context,
-                retained: 1,
-            },
-        );
-    }
-
-    fn add_primary(&self, device: CUdevice, more: Primary) {
-        let mut known = self.open();
-        match known.primary.get_mut(&device) {
-            Some(primary) if primary.context == more.context => primary.retained += more.retained,
-            _ => {
-                known.primary.insert(device, more);
-            }
-        }
-    }
-
-    /// A device's primary context is about to be released: the context if that is the last time. If
-    /// the driver refuses, [`Contexts::insert_primary`] takes it back.
-    #[must_use]
-    pub fn release_primary(&self, device: CUdevice) -> Option<CUcontext> {
-        let mut known = self.open();
-        let primary = known.primary.get_mut(&device)?;
-        primary.retained = primary.retained.saturating_sub(1);
-        (primary.retained == 0).then_some(primary.context)
-    }
-
-    /// A context is about to be destroyed: its handle may be another's as soon as it is.
-    #[must_use]
-    pub fn remove(&self, context: CUcontext) -> Closing {
-        self.last.store(0, Ordering::Relaxed);
-        let mut known = self.open();
-        let device = known.devices.remove(&key(context));
-        let primary = device
-            .and_then(|device| known.primary.get(&device).copied())
-            .filter(|primary| primary.context == context);
-        if let (Some(device), Some(_)) = (device, primary) {
-            known.primary.remove(&device);
-        }
-        Closing {
-            context,
-            device,
-            primary,
-        }
-    }
-
-    /// A context was not destroyed after all.
-    pub fn restore(&self, closing: Closing) {
-        let Some(device) = closing.device else {
-            return;
-        };
-        self.insert(closing.context, device);
-        if let Some(primary) = closing.primary {
-            self.add_primary(device, primary);
-        }
-    }
-
-    /// The device of a context that was made while we looked.
-    #[must_use]
-    pub fn device(&self, context: CUcontext) -> Option<CUdevice> {
-        self.open().devices.get(&key(context)).copied()
-    }
-
-    /// The primary context of a device, if it was retained.
-    #[must_use]
-    pub fn primary(&self, device: CUdevice) -> Option<CUcontext> {
-        self.open()
-            .primary
-            .get(&device)
-            .map(|primary| primary.context)
-    }
-}
 
 /// Lanes by memory pool, for pools that the application made.
 #[derive(Debug, Default)]
@@ -326,31 +207,5 @@ pub fn check(result: CUresult) -> Result<(), CUresult> {
         Ok(())
     } else {
         Err(result)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_the_last_release_ends_a_primary_context() {
-        let (contexts, primary) = (Contexts::default(), CUcontext(0x1000 as *mut _));
-        assert_eq!(contexts.release_primary(3), None, "never retained");
-        contexts.insert_primary(primary, 3);
-        contexts.insert_primary(primary, 3);
-        assert_eq!(contexts.release_primary(3), None);
-        assert_eq!(contexts.release_primary(3), Some(primary));
-        // Refused, and retained by another thread meanwhile.
-        let closing = contexts.remove(primary);
-        assert_eq!(
-            (contexts.device(primary), contexts.primary(3)),
-            (None, None)
-        );
-        contexts.insert_primary(primary, 3);
-        contexts.restore(closing);
-        contexts.insert_primary(primary, 3);
-        assert_eq!(contexts.release_primary(3), None);
-        assert_eq!(contexts.release_primary(3), Some(primary));
     }
 }

@@ -6,6 +6,7 @@
 //! * [`resolve`] finds the real driver and gives every function of the table its real address;
 //! * [`link`] is the connection to the daemon: attach, shared pages, credit, reconnect, fork;
 //! * [`credit`], [`book`], [`vmm`] are the process's own accounts (over `table` and `sync`);
+//! * [`contexts`] are this process's contexts and what they cost;
 //! * [`lane`] says which GPU of the slice a device, context or stream belongs to;
 //! * [`gate`] holds launches until it is the container's turn;
 //! * [`hooks`] are the intercepted driver functions, [`mirror`] those of NVML.
@@ -16,6 +17,7 @@
 #![deny(missing_docs)]
 
 pub mod book;
+pub mod contexts;
 pub mod credit;
 pub mod gate;
 pub mod guard;

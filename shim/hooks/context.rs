@@ -1,33 +1,94 @@
-//! Contexts: noted when they are made, and taking their memory with them when they end.
+//! Contexts: charged when they are made, and taking their memory with them when they end.
+//!
+//! What a context costs is known only afterwards. So the smallest price seen on that GPU is reserved
+//! before the driver is asked for a first one; then the daemon is asked what the driver has taken, the
+//! charge is made right, and a context that does not fit is destroyed again. One context at a time is
+//! made on a GPU by one process, or their prices would mix.
 
 use super::physical;
+use crate::book::Removed;
+use crate::contexts::{Charge, Closing, Green};
 use crate::gate;
 use crate::guard::{Outcome, guard};
-use crate::lane::{admitted, key};
-use crate::link;
+use crate::lane::{self, key, limited};
+use crate::link::{self, Session};
 use crate::real;
+use crate::vmm::Closed;
+use core::sync::atomic::Ordering::Relaxed;
 use gpuslice_nvabi::types::*;
+use gpuslice_wire::ids::Lane;
+use gpuslice_wire::units::KIB;
 
-/// Notes the context that the driver has just written to `pctx`.
+fn refused(result: CUresult) -> bool {
+    result != CUresult::SUCCESS
+}
+
+/// The session and the lane of `device`; `None` outside of a slice.
+fn admitted(device: CUdevice) -> Result<Option<(&'static Session, Lane)>, CUresult> {
+    let Some(session) = link::session()? else {
+        return Ok(None);
+    };
+    let lane = limited(lane::of_device(session, device)?)?;
+    Ok(Some((session, lane)))
+}
+
+/// Makes by `call` what `undo` can end again; gives its price with the driver's answer.
+///
+/// # Errors
+/// `CUDA_ERROR_OUT_OF_MEMORY`, and nothing is made.
+fn priced(
+    (session, lane): (&Session, Lane),
+    device: CUdevice,
+    call: impl FnOnce() -> CUresult,
+    undo: impl FnOnce() -> CUresult,
+) -> Result<(CUresult, Charge), CUresult> {
+    let first = !session.contexts.any(device);
+    let guess = u64::from(session.facts(lane).context_kib.load(Relaxed)) * KIB;
+    let mut reservation = session.reserve(lane, if first { guess } else { 0 })?;
+    let result = call();
+    if refused(result) {
+        return Ok((result, Charge::default()));
+    }
+    if let Some(bytes) = session.unnamed(lane, reservation.bytes)
+        && let Err(refused) = reservation.adjust(bytes)
+    {
+        let _ = undo();
+        return Err(refused);
+    }
+    let (own, limits) = (reservation.bytes, Default::default());
+    reservation.commit();
+    Ok((result, Charge { own, limits }))
+}
+
+/// Creates a context on `device` by `call`.
 ///
 /// # Safety
-/// `pctx` was handed to the driver, which answered `result`.
-unsafe fn made(result: CUresult, pctx: *const CUcontext, device: CUdevice) -> CUresult {
-    if result == CUresult::SUCCESS
-        && let Some(session) = link::attached()
-    {
-        // SAFETY: written by the driver, which answered success.
-        session.contexts.insert(unsafe { *pctx }, device);
+/// `call` writes the context to `pctx` when it answers success.
+unsafe fn created(
+    pctx: *const CUcontext,
+    device: CUdevice,
+    call: impl FnOnce() -> CUresult,
+) -> Outcome {
+    let Some((session, lane)) = admitted(device)? else {
+        return Ok(call());
+    };
+    let _alone = session.contexts.alone(lane);
+    // SAFETY: read after the driver wrote it and answered success.
+    let made = || unsafe { *pctx };
+    let undo = || real!(cuCtxDestroy_v2(made()));
+    let (result, charge) = priced((session, lane), device, call, undo)?;
+    if !refused(result) {
+        // A context that had this handle is gone, in a way that passed us by.
+        let gone = session.contexts.insert(made(), device, charge);
+        take(session, gone.keys()).give_back(session, &gone);
     }
-    result
+    Ok(result)
 }
 
 pub unsafe extern "C" fn cuCtxCreate(pctx: *mut CUcontext, flags: u32, dev: CUdevice) -> CUresult {
-    guard(|| {
-        admitted(dev)?;
-        // SAFETY: the application's own arguments.
-        Ok(unsafe { made(real!(cuCtxCreate(pctx, flags, dev)), pctx, dev) })
-    })
+    let call = || real!(cuCtxCreate(pctx, flags, dev));
+    // SAFETY: the application's own arguments.
+    guard(|| unsafe { created(pctx, dev, call) })
 }
 
 pub unsafe extern "C" fn cuCtxCreate_v2(
@@ -35,11 +96,9 @@ pub unsafe extern "C" fn cuCtxCreate_v2(
     flags: u32,
     dev: CUdevice,
 ) -> CUresult {
-    guard(|| {
-        admitted(dev)?;
-        // SAFETY: the application's own arguments.
-        Ok(unsafe { made(real!(cuCtxCreate_v2(pctx, flags, dev)), pctx, dev) })
-    })
+    let call = || real!(cuCtxCreate_v2(pctx, flags, dev));
+    // SAFETY: the application's own arguments.
+    guard(|| unsafe { created(pctx, dev, call) })
 }
 
 pub unsafe extern "C" fn cuCtxCreate_v3(
@@ -49,12 +108,9 @@ pub unsafe extern "C" fn cuCtxCreate_v3(
     flags: u32,
     dev: CUdevice,
 ) -> CUresult {
-    guard(|| {
-        admitted(dev)?;
-        let result = real!(cuCtxCreate_v3(pctx, params_array, num_params, flags, dev));
-        // SAFETY: the application's own arguments.
-        Ok(unsafe { made(result, pctx, dev) })
-    })
+    let call = || real!(cuCtxCreate_v3(pctx, params_array, num_params, flags, dev));
+    // SAFETY: the application's own arguments.
+    guard(|| unsafe { created(pctx, dev, call) })
 }
 
 pub unsafe extern "C" fn cuCtxCreate_v4(
@@ -63,12 +119,46 @@ pub unsafe extern "C" fn cuCtxCreate_v4(
     flags: u32,
     dev: CUdevice,
 ) -> CUresult {
-    guard(|| {
-        admitted(dev)?;
-        let result = real!(cuCtxCreate_v4(pctx, ctx_create_params, flags, dev));
-        // SAFETY: the application's own arguments.
-        Ok(unsafe { made(result, pctx, dev) })
-    })
+    let call = || real!(cuCtxCreate_v4(pctx, ctx_create_params, flags, dev));
+    // SAFETY: the application's own arguments.
+    guard(|| unsafe { created(pctx, dev, call) })
+}
+
+/// What was taken out of the books with contexts that end.
+struct Taken(Vec<(Removed, Closed)>);
+
+/// Takes what was allocated in contexts that end out of the books.
+fn take(session: &Session, contexts: impl Iterator<Item = u64>) -> Taken {
+    let all = |key| {
+        let closed = physical::pieces(session).close(key);
+        (session.book.remove_context(key), closed)
+    };
+    Taken(contexts.map(all).collect())
+}
+
+impl Taken {
+    /// The contexts live on.
+    fn put_back(self, session: &Session) {
+        for (removed, closed) in self.0 {
+            session.book.restore(removed);
+            physical::pieces(session).reopen(closed);
+        }
+    }
+
+    /// The contexts are gone, and all that was theirs.
+    fn give_back(self, session: &Session, contexts: &Closing) {
+        for (removed, closed) in self.0 {
+            for held in removed.charges() {
+                super::given_back(session, held);
+            }
+            physical::drop_references(session, closed.pieces());
+        }
+        for (device, bytes) in contexts.charges() {
+            if let Ok(Some(lane)) = lane::of_device(session, device) {
+                session.release(lane, bytes);
+            }
+        }
+    }
 }
 
 /// Destroys `context` by `call`, unless `alive` says otherwise of the result, and with it all memory
@@ -83,24 +173,17 @@ fn ending(
         return Ok(call());
     };
     let closing = session.contexts.remove(context);
-    let removed = session.book.remove_context(key(context));
-    let closed = physical::pieces(session).close(key(context));
+    let others = closing.keys().filter(|&other| other != key(context));
+    let taken = take(session, others.chain([key(context)]));
     let result = gate::context_closing(context, call);
     if alive(result) {
-        session.book.restore(removed);
-        physical::pieces(session).reopen(closed);
+        taken.put_back(session);
         session.contexts.restore(closing);
     } else {
-        for held in removed.charges() {
-            super::given_back(session, held);
-        }
-        physical::drop_references(session, closed.pieces());
+        taken.give_back(session, &closing);
+        super::settle_all(session);
     }
     Ok(result)
-}
-
-fn refused(result: CUresult) -> bool {
-    result != CUresult::SUCCESS
 }
 
 pub unsafe extern "C" fn cuCtxDestroy(ctx: CUcontext) -> CUresult {
@@ -111,15 +194,56 @@ pub unsafe extern "C" fn cuCtxDestroy_v2(ctx: CUcontext) -> CUresult {
     guard(|| ending(ctx, || real!(cuCtxDestroy_v2(ctx)), refused))
 }
 
+pub unsafe extern "C" fn cuCtxAttach(pctx: *mut CUcontext, flags: u32) -> CUresult {
+    guard(|| {
+        let result = real!(cuCtxAttach(pctx, flags));
+        if let (false, Some(session)) = (refused(result) || pctx.is_null(), link::attached()) {
+            // SAFETY: written by the driver, which answered success.
+            session.contexts.attach(unsafe { *pctx });
+        }
+        Ok(result)
+    })
+}
+
+/// Ends a context when it was detached from as often as created and attached to.
+pub unsafe extern "C" fn cuCtxDetach(ctx: CUcontext) -> CUresult {
+    guard(|| {
+        let call = || real!(cuCtxDetach(ctx));
+        let contexts = link::attached().map(|session| &session.contexts);
+        if contexts.is_some_and(|contexts| contexts.detach(ctx)) {
+            let result = ending(ctx, call, refused)?;
+            if let (true, Some(contexts)) = (refused(result), contexts) {
+                contexts.attach(ctx);
+            }
+            return Ok(result);
+        }
+        let result = call();
+        if let (true, Some(contexts)) = (refused(result), contexts) {
+            contexts.attach(ctx);
+        }
+        Ok(result)
+    })
+}
+
 pub unsafe extern "C" fn cuDevicePrimaryCtxRetain(pctx: *mut CUcontext, dev: CUdevice) -> CUresult {
     guard(|| {
-        admitted(dev)?;
-        let result = real!(cuDevicePrimaryCtxRetain(pctx, dev));
-        if result == CUresult::SUCCESS
-            && let Some(session) = link::attached()
-        {
+        let call = || real!(cuDevicePrimaryCtxRetain(pctx, dev));
+        let Some((session, lane)) = admitted(dev)? else {
+            return Ok(call());
+        };
+        let _alone = session.contexts.alone(lane);
+        let (result, charge) = match session.contexts.primary(dev) {
+            Some(_) => (call(), Charge::default()),
+            None => {
+                let undo = || real!(cuDevicePrimaryCtxRelease_v2(dev));
+                priced((session, lane), dev, call, undo)?
+            }
+        };
+        if !refused(result) {
             // SAFETY: written by the driver, which answered success.
-            session.contexts.insert_primary(unsafe { *pctx }, dev);
+            let context = unsafe { *pctx };
+            session.contexts.retain_primary(context, dev);
+            session.contexts.charge(context, dev, charge);
         }
         Ok(result)
     })
@@ -127,15 +251,19 @@ pub unsafe extern "C" fn cuDevicePrimaryCtxRetain(pctx: *mut CUcontext, dev: CUd
 
 /// Releases the primary context of `device` by `call`: the last release ends it, one before does not.
 fn releasing(device: CUdevice, call: impl FnOnce() -> CUresult) -> Outcome {
-    let contexts = link::attached().map(|session| &session.contexts);
-    let primary = contexts.and_then(|contexts| contexts.primary(device));
-    let last = contexts.and_then(|contexts| contexts.release_primary(device));
-    let result = match last {
+    let Some(session) = link::attached() else {
+        return Ok(call());
+    };
+    let lane = lane::of_device(session, device).ok().flatten();
+    let _alone = lane.map(|lane| session.contexts.alone(lane));
+    let contexts = &session.contexts;
+    let primary = contexts.primary(device);
+    let result = match contexts.release_primary(device) {
         Some(context) => ending(context, call, |result| refused(result) || active(device))?,
         None => call(),
     };
-    if let (true, Some(contexts), Some(context)) = (refused(result), contexts, primary) {
-        contexts.insert_primary(context, device);
+    if let (true, Some(context)) = (refused(result), primary) {
+        contexts.retain_primary(context, device);
     }
     Ok(result)
 }
@@ -171,7 +299,8 @@ pub unsafe extern "C" fn cuDevicePrimaryCtxReset_v2(dev: CUdevice) -> CUresult {
     guard(|| resetting(dev, || real!(cuDevicePrimaryCtxReset_v2(dev))))
 }
 
-/// A green context is part of a GPU; it retains the primary context by itself.
+/// A green context is part of a GPU; it retains the primary context by itself, and its memory is that
+/// one's.
 pub unsafe extern "C" fn cuGreenCtxCreate(
     ph_ctx: *mut CUgreenCtx,
     desc: CUdevResourceDesc,
@@ -179,19 +308,60 @@ pub unsafe extern "C" fn cuGreenCtxCreate(
     flags: u32,
 ) -> CUresult {
     guard(|| {
-        admitted(dev)?;
-        Ok(real!(cuGreenCtxCreate(ph_ctx, desc, dev, flags)))
+        let call = || real!(cuGreenCtxCreate(ph_ctx, desc, dev, flags));
+        let Some((session, lane)) = admitted(dev)? else {
+            return Ok(call());
+        };
+        let _alone = session.contexts.alone(lane);
+        // SAFETY: read after the driver wrote it and answered success.
+        let made = || unsafe { *ph_ctx };
+        let undo = || real!(cuGreenCtxDestroy(made()));
+        let (result, charge) = priced((session, lane), dev, call, undo)?;
+        if refused(result) {
+            return Ok(result);
+        }
+        let mut context = CUcontext::NULL;
+        let _ = real!(cuCtxFromGreenCtx(&raw mut context, made()));
+        let green = Green {
+            device: dev,
+            context,
+        };
+        match session.contexts.primary(dev).or_else(|| primary(dev)) {
+            Some(primary) => {
+                session.contexts.retain_primary(primary, dev);
+                session.contexts.charge(primary, dev, charge);
+            }
+            None => session.contexts.charge(context, dev, charge),
+        }
+        session.contexts.insert_green(made(), green);
+        Ok(result)
     })
+}
+
+/// The active primary context of a device, as only retaining it tells.
+fn primary(device: CUdevice) -> Option<CUcontext> {
+    let mut context = CUcontext::NULL;
+    if refused(real!(cuDevicePrimaryCtxRetain(&raw mut context, device))) {
+        return None;
+    }
+    let _ = real!(cuDevicePrimaryCtxRelease_v2(device));
+    Some(context)
 }
 
 /// Launches into a green context name it by the context that stands for it.
 pub unsafe extern "C" fn cuGreenCtxDestroy(h_ctx: CUgreenCtx) -> CUresult {
     guard(|| {
         let call = || real!(cuGreenCtxDestroy(h_ctx));
-        let mut context = CUcontext::NULL;
-        if gate::used() && !refused(real!(cuCtxFromGreenCtx(&raw mut context, h_ctx))) {
-            return Ok(gate::context_closing(context, call));
+        let Some(session) = link::attached() else {
+            return Ok(call());
+        };
+        let Some(green) = session.contexts.remove_green(h_ctx) else {
+            return Ok(call());
+        };
+        let result = releasing(green.device, || gate::context_closing(green.context, call))?;
+        if refused(result) {
+            session.contexts.insert_green(h_ctx, green);
         }
-        Ok(call())
+        Ok(result)
     })
 }

@@ -31,50 +31,71 @@ fn tell(cap: u64, reserved: u64, account: &Account, physical: Told) -> Told {
     }
 }
 
-pub unsafe extern "C" fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) -> CUresult {
-    guard(|| {
-        let result = real!(cuMemGetInfo_v2(free, total));
-        if result != CUresult::SUCCESS || free.is_null() || total.is_null() {
-            return Ok(result);
-        }
-        let Some(session) = link::session()? else {
-            return Ok(result);
-        };
-        let Some(lane) = lane::of_current(session)? else {
-            return Ok(result);
-        };
-        let (facts, account) = (session.facts(lane), session.account(lane));
-        // SAFETY: the driver has just written both and answered success.
-        let (free, total) = unsafe { (&mut *free, &mut *total) };
-        let physical = Told {
-            free: *free as u64,
-            total: *total as u64,
-        };
-        let (cap, reserved) = (facts.cap.load(Relaxed), facts.reserved.load(Relaxed));
-        let told = tell(cap, reserved, account, physical);
-        *free = told.free as usize;
-        *total = told.total as usize;
-        Ok(result)
-    })
+/// What the slice has of the current context's GPU, where the driver says `physical`.
+fn here(physical: Told) -> Result<Told, CUresult> {
+    let Some(session) = link::session()? else {
+        return Ok(physical);
+    };
+    let Some(lane) = lane::of_current(session)? else {
+        return Ok(physical);
+    };
+    super::settle_all(session);
+    let (facts, account) = (session.facts(lane), session.account(lane));
+    let (cap, reserved) = (facts.cap.load(Relaxed), facts.reserved.load(Relaxed));
+    Ok(tell(cap, reserved, account, physical))
 }
 
-pub unsafe extern "C" fn cuDeviceTotalMem_v2(bytes: *mut usize, dev: CUdevice) -> CUresult {
-    guard(|| {
-        let result = real!(cuDeviceTotalMem_v2(bytes, dev));
-        if result != CUresult::SUCCESS || bytes.is_null() {
-            return Ok(result);
-        }
-        let Some(session) = link::session()? else {
-            return Ok(result);
-        };
-        if let Some(lane) = lane::of_device(session, dev)? {
-            let cap = session.facts(lane).cap.load(Relaxed) as usize;
-            // SAFETY: the driver has just written there and answered success.
-            unsafe { *bytes = (*bytes).min(cap) };
-        }
-        Ok(result)
-    })
+/// What a device has in all, where the driver says `physical`.
+fn total(device: CUdevice, physical: u64) -> Result<u64, CUresult> {
+    let Some(session) = link::session()? else {
+        return Ok(physical);
+    };
+    let lane = lane::of_device(session, device)?;
+    let cap = lane.map(|lane| session.facts(lane).cap.load(Relaxed));
+    Ok(cap.map_or(physical, |cap| cap.min(physical)))
 }
+
+/// The hooks for one width of numbers. What was not asked for (null) is not told.
+macro_rules! queries {
+    ($number:ty: $info:ident $total:ident) => {
+        pub unsafe extern "C" fn $info(free: *mut $number, total: *mut $number) -> CUresult {
+            guard(|| {
+                let result = real!($info(free, total));
+                if result != CUresult::SUCCESS {
+                    return Ok(result);
+                }
+                // SAFETY: null, or the driver has just written there and answered success.
+                let (free, total) = unsafe { (free.as_mut(), total.as_mut()) };
+                let told = here(Told {
+                    free: free.as_deref().map_or(u64::MAX, |free| *free as u64),
+                    total: total.as_deref().map_or(u64::MAX, |total| *total as u64),
+                })?;
+                let narrow = |bytes| <$number>::try_from(bytes).unwrap_or(<$number>::MAX);
+                free.into_iter().for_each(|free| *free = narrow(told.free));
+                total
+                    .into_iter()
+                    .for_each(|total| *total = narrow(told.total));
+                Ok(result)
+            })
+        }
+
+        pub unsafe extern "C" fn $total(bytes: *mut $number, dev: CUdevice) -> CUresult {
+            guard(|| {
+                let result = real!($total(bytes, dev));
+                // SAFETY: null, or the driver has just written there and answered success.
+                let bytes = unsafe { bytes.as_mut() };
+                if let (CUresult::SUCCESS, Some(bytes)) = (result, bytes) {
+                    let told = total(dev, *bytes as u64)?;
+                    *bytes = <$number>::try_from(told).unwrap_or(<$number>::MAX);
+                }
+                Ok(result)
+            })
+        }
+    };
+}
+queries!(usize: cuMemGetInfo_v2 cuDeviceTotalMem_v2);
+// CUDA before 3.2.
+queries!(u32: cuMemGetInfo cuDeviceTotalMem);
 
 #[cfg(test)]
 mod tests {

@@ -9,7 +9,8 @@ use super::shared::Shared;
 use super::{Backoff, sys};
 use crate::book::Book;
 use crate::credit::{Account, Answer, BYTES_MAX, Reach, Verdict, chunk};
-use crate::lane::{Contexts, Devices, Pools};
+use crate::contexts::Contexts;
+use crate::lane::{Devices, Pools};
 use crate::vmm::Pieces;
 use core::cell::Cell;
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
@@ -61,7 +62,7 @@ pub struct Session {
     pub pieces: Mutex<Pieces>,
     /// Lanes by device ordinal.
     pub devices: Devices,
-    /// Devices by context.
+    /// Devices by context, and what contexts cost.
     pub contexts: Contexts,
     /// Lanes by memory pool.
     pub pools: Pools,

@@ -20,7 +20,7 @@ macro_rules! for_each_driver_context_fn {
             [pass, none, 10000] cuDeviceGetLuid(
                 luid: *mut c_char, device_node_mask: *mut u32, dev: CUdevice,
             );
-            [pass, none, 2000] cuDeviceTotalMem(bytes: *mut u32, dev: CUdevice);
+            [hook, none, 2000] cuDeviceTotalMem(bytes: *mut u32, dev: CUdevice);
             [hook, sim, 3020] cuDeviceTotalMem_v2(bytes: *mut usize, dev: CUdevice);
             [pass, none, 11010] cuDeviceGetTexture1DLinearMaxWidth(
                 max_width_in_elements: *mut usize, format: CUarray_format, num_channels: u32,
@@ -81,7 +81,7 @@ macro_rules! for_each_driver_context_fn {
             [pass, sim, 12000] cuCtxGetId(ctx: CUcontext, ctx_id: *mut u64);
             [pass, sim, 2000] cuCtxSynchronize();
             [pass, sim, 13000] cuCtxSynchronize_v2(ctx: CUcontext);
-            [pass, sim, 3010] cuCtxSetLimit(limit: CUlimit, value: usize);
+            [hook, sim, 3010] cuCtxSetLimit(limit: CUlimit, value: usize);
             [pass, sim, 3010] cuCtxGetLimit(pvalue: *mut usize, limit: CUlimit);
             [pass, sim, 3020] cuCtxGetCacheConfig(pconfig: *mut CUfunc_cache);
             [pass, sim, 3020] cuCtxSetCacheConfig(config: CUfunc_cache);
@@ -95,8 +95,8 @@ macro_rules! for_each_driver_context_fn {
             );
             [pass, none, 12050] cuCtxRecordEvent(h_ctx: CUcontext, h_event: CUevent);
             [pass, none, 12050] cuCtxWaitEvent(h_ctx: CUcontext, h_event: CUevent);
-            [pass, sim, 2000] cuCtxAttach(pctx: *mut CUcontext, flags: u32);
-            [pass, sim, 2000] cuCtxDetach(ctx: CUcontext);
+            [hook, sim, 2000] cuCtxAttach(pctx: *mut CUcontext, flags: u32);
+            [hook, sim, 2000] cuCtxDetach(ctx: CUcontext);
             [pass, sim, 4020] cuCtxGetSharedMemConfig(p_config: *mut CUsharedconfig);
             [pass, sim, 4020] cuCtxSetSharedMemConfig(config: CUsharedconfig);
             [pass, none, 12040] cuDeviceRegisterAsyncNotification(

@@ -8,7 +8,7 @@
 macro_rules! for_each_driver_memory_fn {
     ($callback:ident) => {
         $callback! {
-            [pass, none, 2000] cuMemGetInfo(free: *mut u32, total: *mut u32);
+            [hook, none, 2000] cuMemGetInfo(free: *mut u32, total: *mut u32);
             [hook, sim, 3020] cuMemGetInfo_v2(free: *mut usize, total: *mut usize);
             [hook, none, 2000] cuMemAlloc(dptr: *mut CUdeviceptr_v1, bytesize: u32);
             [hook, sim, 3020] cuMemAlloc_v2(dptr: *mut CUdeviceptr, bytesize: usize);
@@ -28,10 +28,10 @@ macro_rules! for_each_driver_memory_fn {
             [pass, sim, 3020] cuMemGetAddressRange_v2(
                 pbase: *mut CUdeviceptr, psize: *mut usize, dptr: CUdeviceptr,
             );
-            [pass, none, 2000] cuMemAllocHost(pp: *mut *mut c_void, bytesize: u32);
-            [pass, sim, 3020] cuMemAllocHost_v2(pp: *mut *mut c_void, bytesize: usize);
-            [pass, sim, 2000] cuMemFreeHost(p: *mut c_void);
-            [pass, sim, 2020] cuMemHostAlloc(pp: *mut *mut c_void, bytesize: usize, flags: u32);
+            [hook, none, 2000] cuMemAllocHost(pp: *mut *mut c_void, bytesize: u32);
+            [hook, sim, 3020] cuMemAllocHost_v2(pp: *mut *mut c_void, bytesize: usize);
+            [hook, sim, 2000] cuMemFreeHost(p: *mut c_void);
+            [hook, sim, 2020] cuMemHostAlloc(pp: *mut *mut c_void, bytesize: usize, flags: u32);
             [pass, none, 2020] cuMemHostGetDevicePointer(
                 pdptr: *mut CUdeviceptr_v1, p: *mut c_void, flags: u32,
             );
@@ -42,9 +42,9 @@ macro_rules! for_each_driver_memory_fn {
             [hook, sim, 6000] cuMemAllocManaged(
                 dptr: *mut CUdeviceptr, bytesize: usize, flags: u32,
             );
-            [pass, none, 4000] cuMemHostRegister(p: *mut c_void, bytesize: usize, flags: u32);
-            [pass, sim, 6050] cuMemHostRegister_v2(p: *mut c_void, bytesize: usize, flags: u32);
-            [pass, sim, 4000] cuMemHostUnregister(p: *mut c_void);
+            [hook, none, 4000] cuMemHostRegister(p: *mut c_void, bytesize: usize, flags: u32);
+            [hook, sim, 6050] cuMemHostRegister_v2(p: *mut c_void, bytesize: usize, flags: u32);
+            [hook, sim, 4000] cuMemHostUnregister(p: *mut c_void);
             [pass, sim, 4000] cuPointerGetAttribute(
                 data: *mut c_void, attribute: CUpointer_attribute, ptr: CUdeviceptr,
             );

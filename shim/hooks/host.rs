@@ -1,0 +1,154 @@
+//! Pinned host memory: allocated through the driver, or the application's own, registered.
+//!
+//! It is taken from the host and can neither be swapped nor moved, so it is counted, in an account of
+//! its own ([`Lane::HOST`]), and capped where the node says so. The driver pins whole pages. Like all
+//! that a context made it ends with the context.
+
+use super::{Charging, freed};
+use crate::guard::{Outcome, guard};
+use crate::lane;
+use crate::link;
+use crate::real;
+use core::sync::atomic::{AtomicUsize, Ordering};
+use gpuslice_nvabi::types::*;
+use gpuslice_wire::ids::Lane;
+
+fn page() -> usize {
+    static PAGE: AtomicUsize = AtomicUsize::new(0);
+    let known = PAGE.load(Ordering::Relaxed);
+    if known != 0 {
+        return known;
+    }
+    // SAFETY: asks for a number.
+    let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    let page = usize::try_from(page).unwrap_or(0).max(4096);
+    PAGE.store(page, Ordering::Relaxed);
+    page
+}
+
+/// Bytes of the pages (a power of two) that `bytes` from `start` on lie in.
+fn pinned(start: usize, bytes: usize, page: usize) -> usize {
+    if bytes == 0 {
+        return 0;
+    }
+    let offset = start & (page - 1);
+    bytes
+        .checked_add(offset)
+        .and_then(|bytes| bytes.checked_next_multiple_of(page))
+        .unwrap_or(usize::MAX)
+}
+
+/// Pins `bytes` by `call`, which gives success with their address in `address`.
+fn charged(
+    bytes: usize,
+    call: impl FnOnce() -> CUresult,
+    address: impl FnOnce() -> *mut c_void,
+) -> Outcome {
+    let Some(session) = link::session()? else {
+        return Ok(call());
+    };
+    let here = lane::current(session)?;
+    let charging = Charging::on(session, Some(Lane::HOST), bytes)?;
+    let result = call();
+    if let (CUresult::SUCCESS, Some(mut charging)) = (result, charging) {
+        charging.context = lane::key(here.context);
+        charging.commit(address() as u64);
+    }
+    Ok(result)
+}
+
+/// Allocates pinned memory by `call`.
+///
+/// # Safety
+/// `call` writes the address to `pp` when it answers success.
+unsafe fn allocated(
+    pp: *const *mut c_void,
+    bytes: usize,
+    call: impl FnOnce() -> CUresult,
+) -> Outcome {
+    // SAFETY: read after the driver wrote it and answered success.
+    charged(pinned(0, bytes, page()), call, || unsafe { *pp })
+}
+
+pub unsafe extern "C" fn cuMemAllocHost(pp: *mut *mut c_void, bytesize: u32) -> CUresult {
+    let call = || real!(cuMemAllocHost(pp, bytesize));
+    // SAFETY: the application's own pointer, which the driver checks and writes.
+    guard(|| unsafe { allocated(pp, bytesize as usize, call) })
+}
+
+pub unsafe extern "C" fn cuMemAllocHost_v2(pp: *mut *mut c_void, bytesize: usize) -> CUresult {
+    let call = || real!(cuMemAllocHost_v2(pp, bytesize));
+    // SAFETY: as in `cuMemAllocHost`.
+    guard(|| unsafe { allocated(pp, bytesize, call) })
+}
+
+pub unsafe extern "C" fn cuMemHostAlloc(
+    pp: *mut *mut c_void,
+    bytesize: usize,
+    flags: u32,
+) -> CUresult {
+    let call = || real!(cuMemHostAlloc(pp, bytesize, flags));
+    // SAFETY: as in `cuMemAllocHost`.
+    guard(|| unsafe { allocated(pp, bytesize, call) })
+}
+
+/// Registers the application's own memory by `call`. Memory of another device's has no pages to pin.
+fn registered(
+    p: *mut c_void,
+    bytes: usize,
+    flags: u32,
+    call: impl FnOnce() -> CUresult,
+) -> Outcome {
+    if flags & CU_MEMHOSTREGISTER_IOMEMORY != 0 {
+        return Ok(call());
+    }
+    charged(pinned(p as usize, bytes, page()), call, || p)
+}
+
+pub unsafe extern "C" fn cuMemHostRegister(
+    p: *mut c_void,
+    bytesize: usize,
+    flags: u32,
+) -> CUresult {
+    let call = || real!(cuMemHostRegister(p, bytesize, flags));
+    guard(|| registered(p, bytesize, flags, call))
+}
+
+pub unsafe extern "C" fn cuMemHostRegister_v2(
+    p: *mut c_void,
+    bytesize: usize,
+    flags: u32,
+) -> CUresult {
+    let call = || real!(cuMemHostRegister_v2(p, bytesize, flags));
+    guard(|| registered(p, bytesize, flags, call))
+}
+
+pub unsafe extern "C" fn cuMemFreeHost(p: *mut c_void) -> CUresult {
+    guard(|| freed(p as u64, || real!(cuMemFreeHost(p))))
+}
+
+pub unsafe extern "C" fn cuMemHostUnregister(p: *mut c_void) -> CUresult {
+    guard(|| freed(p as u64, || real!(cuMemHostUnregister(p))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whole_pages_are_pinned() {
+        let cases = [
+            (0, 0, 0),
+            (5, 0, 0),
+            (0, 1, 4096),
+            (4095, 1, 4096),
+            (4095, 2, 8192),
+            (1, 4096, 8192),
+            (0, usize::MAX, usize::MAX),
+            (1, usize::MAX, usize::MAX),
+        ];
+        for (start, bytes, expect) in cases {
+            assert_eq!(pinned(start, bytes, 4096), expect, "{start} {bytes}");
+        }
+    }
+}

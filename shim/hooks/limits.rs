@@ -1,0 +1,111 @@
+//! Limits of a context that cost memory: heap and printf buffer of kernels, their stacks.
+//!
+//! Raising one makes the driver take memory that no allocation names, at once or when a kernel first needs
+//! it. How much a larger heap or buffer takes is known, and charged from then on, used or not. Stacks
+//! are made for every thread that can be resident: that much must fit, and what the driver says it
+//! took is charged. What it takes later is in the daemon's own measurements. A limit whose price does not
+//! fit is put back.
+
+use super::link;
+use crate::contexts::{Charge, LIMITS};
+use crate::guard::{Outcome, guard};
+use crate::lane::{self, limited};
+use crate::link::Session;
+use crate::real;
+use gpuslice_nvabi::types::*;
+
+/// What raising `limit` by `more` takes: at least, and at most as far as known, bytes.
+fn price(limit: CUlimit, more: u64, threads: u64) -> (u64, u64) {
+    match limit {
+        CU_LIMIT_MALLOC_HEAP_SIZE | CU_LIMIT_PRINTF_FIFO_SIZE => (more, more),
+        CU_LIMIT_STACK_SIZE => (0, more.saturating_mul(threads)),
+        _ => (0, 0),
+    }
+}
+
+/// How many threads can be resident on the device; 0 when it does not say.
+fn threads(device: CUdevice) -> u64 {
+    let ask = |what| {
+        let mut number = 0;
+        let result = real!(cuDeviceGetAttribute(&raw mut number, what, device));
+        u64::try_from(number).unwrap_or(0) * u64::from(result == CUresult::SUCCESS)
+    };
+    ask(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)
+        * ask(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR)
+}
+
+/// The limit as it is; `None` when the driver does not know it.
+fn present(limit: CUlimit) -> Option<u64> {
+    let mut value = 0;
+    let known = real!(cuCtxGetLimit(&raw mut value, limit)) == CUresult::SUCCESS;
+    known.then_some(value as u64)
+}
+
+/// Sets a limit of the current context by `call`.
+fn set(
+    session: &Session,
+    limit: CUlimit,
+    value: usize,
+    call: impl FnOnce() -> CUresult,
+) -> Outcome {
+    let mut device = 0;
+    if limit as usize >= LIMITS || real!(cuCtxGetDevice(&raw mut device)) != CUresult::SUCCESS {
+        return Ok(call());
+    }
+    let here = lane::current(session)?;
+    let lane = limited(here.lane)?;
+    let _alone = session.contexts.alone(lane);
+    let Some(before) = present(limit) else {
+        return Ok(call());
+    };
+    let more = (value as u64).saturating_sub(before);
+    let (_, most) = price(limit, more, threads(device));
+    let mut reservation = session.reserve(lane, most)?;
+    let result = call();
+    if result != CUresult::SUCCESS {
+        return Ok(result);
+    }
+    // The driver may have made it another value.
+    let after = present(limit).unwrap_or(value as u64);
+    if after <= before {
+        let (less, _) = price(limit, before - after, 0);
+        let back = session.contexts.lower(here.context, limit as usize, less);
+        session.release(lane, back);
+        return Ok(result);
+    }
+    let (least, _) = price(limit, after - before, 0);
+    let taken = session.unnamed(lane, reservation.bytes).unwrap_or(0);
+    if let Err(refused) = reservation.adjust(taken.max(least)) {
+        let _ = real!(cuCtxSetLimit(limit, before as usize));
+        return Err(refused);
+    }
+    let mut charge = Charge::default();
+    charge.limits[limit as usize] = reservation.bytes;
+    reservation.commit();
+    session.contexts.charge(here.context, device, charge);
+    Ok(result)
+}
+
+pub unsafe extern "C" fn cuCtxSetLimit(limit: CUlimit, value: usize) -> CUresult {
+    guard(|| {
+        let call = || real!(cuCtxSetLimit(limit, value));
+        match link::session()? {
+            Some(session) => set(session, limit, value, call),
+            None => Ok(call()),
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn heaps_are_charged_and_stacks_must_fit() {
+        assert_eq!(price(CU_LIMIT_MALLOC_HEAP_SIZE, 7, 1000), (7, 7));
+        assert_eq!(price(CU_LIMIT_PRINTF_FIFO_SIZE, 7, 1000), (7, 7));
+        assert_eq!(price(CU_LIMIT_STACK_SIZE, 7, 1000), (0, 7000));
+        assert_eq!(price(CU_LIMIT_STACK_SIZE, u64::MAX, 2), (0, u64::MAX));
+        assert_eq!(price(CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH, 7, 1000), (0, 0));
+    }
+}
