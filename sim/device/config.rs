@@ -18,6 +18,37 @@ pub struct DeviceConfig {
     pub name: String,
 }
 
+/// Whether the driver has memory limits per control group, and by which means of the kernel's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Limits {
+    /// It has none, as drivers before CUDA 13.4.
+    Off,
+    /// Flat: a soft limit is the group's own affair.
+    Misc,
+    /// A soft limit is reserved in all groups above.
+    Dmem,
+}
+
+impl Limits {
+    fn parse(text: &str) -> Option<Self> {
+        match text {
+            "off" => Some(Self::Off),
+            "misc" => Some(Self::Misc),
+            "dmem" => Some(Self::Dmem),
+            _ => None,
+        }
+    }
+
+    /// Of a number that was one of these; any other is no limits.
+    pub(crate) fn from_number(number: u32) -> Self {
+        [Self::Misc, Self::Dmem]
+            .into_iter()
+            .find(|one| *one as u32 == number)
+            .unwrap_or(Self::Off)
+    }
+}
+
 /// The machine to simulate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
@@ -28,6 +59,11 @@ pub struct Config {
     pub switch_ns: u64,
     /// Device memory every context takes for itself.
     pub context_bytes: u64,
+    /// What the first context of a process on a GPU takes on top.
+    pub first_context_bytes: u64,
+    /// Least device memory of a loaded module; 0: modules have none.
+    pub module_bytes: u64,
+    pub limits: Limits,
     /// CUDA version of the driver: major, minor.
     pub driver: (u32, u32),
     pub compute_capability: (u32, u32),
@@ -42,7 +78,7 @@ struct Key {
     meaning: &'static str,
 }
 
-const KEYS: [Key; 10] = [
+const KEYS: [Key; 13] = [
     key("devices", "1", "1 to 16", "number of GPUs"),
     key(
         "mem",
@@ -75,6 +111,24 @@ const KEYS: [Key; 10] = [
         "64MiB",
         SIZE_FORM,
         "device memory every context takes for itself",
+    ),
+    key(
+        "first",
+        "0B",
+        SIZE_FORM,
+        "what the first context of a process on a GPU takes on top",
+    ),
+    key(
+        "module",
+        "2MiB",
+        SIZE_FORM,
+        "least device memory of a loaded module; more if its image is larger, 0B for none",
+    ),
+    key(
+        "limits",
+        "off",
+        "off, misc or dmem",
+        "memory limits per control group, and what they are made of",
     ),
     key(
         "driver",
@@ -134,6 +188,9 @@ impl Default for Config {
             slice_ns: 2_000_000,
             switch_ns: 50_000,
             context_bytes: 64 << 20,
+            first_context_bytes: 0,
+            module_bytes: 2 << 20,
+            limits: Limits::Off,
             driver: (13, 0),
             compute_capability: (9, 0),
             multiprocessors: 132,
@@ -178,9 +235,10 @@ impl Config {
             switch_ns: read(value("switch"), |v| {
                 units::duration(v).filter(|&ns| ns <= 1_000_000_000)
             })?,
-            context_bytes: read(value("context"), |v| {
-                units::size(v).filter(|&bytes| bytes <= MAX_MEMORY)
-            })?,
+            context_bytes: read(value("context"), overhead)?,
+            first_context_bytes: read(value("first"), overhead)?,
+            module_bytes: read(value("module"), overhead)?,
+            limits: read(value("limits"), Limits::parse)?,
             driver: read(value("driver"), |v| {
                 version(v).filter(|&(major, minor)| (11..=13).contains(&major) && minor <= 9)
             })?,
@@ -202,6 +260,10 @@ fn read<T>(
         value: value.into(),
         expected: key.form.into(),
     })
+}
+
+fn overhead(text: &str) -> Option<u64> {
+    units::size(text).filter(|&bytes| bytes <= MAX_MEMORY)
 }
 
 fn number(text: &str) -> Option<u32> {
@@ -283,7 +345,7 @@ mod tests {
     #[test]
     fn every_key_is_read() {
         let text = "devices=2,mem=16GiB/24GiB,name=A/B,slice=1ms,switch=0ns,context=32MiB,\
-                    driver=12.4,cc=8.6,sms=84,fault=oom-every=7";
+                    driver=12.4,cc=8.6,sms=84,fault=oom-every=7,first=4MiB,module=0B,limits=dmem";
         let config = Config::parse(text).unwrap();
         assert_eq!(
             config.devices[1],
@@ -301,6 +363,11 @@ mod tests {
             (config.context_bytes, config.multiprocessors),
             (32 << 20, 84)
         );
+        assert_eq!(
+            (config.first_context_bytes, config.module_bytes),
+            (4 << 20, 0)
+        );
+        assert_eq!(config.limits, Limits::Dmem);
         assert_eq!(config.faults.oom_every, 7);
     }
 
@@ -321,6 +388,9 @@ mod tests {
         check("name=", "name");
         check("slice=0ns", "slice");
         check("driver=10.2", "driver");
+        check("limits=on", "limits");
+        check("module=2", "module");
+        check("first=1PiB", "first");
         check("colour=red", "colour");
         check("devices", "devices");
         check("devices=1,devices=1", "devices");

@@ -260,6 +260,9 @@ fn fill(header: &mut Header, config: &Config) {
     header.gpus = config.devices.len() as u32;
     header.file_bytes = FILE_BYTES as u64;
     header.context_pages = config.context_bytes.div_ceil(PAGE_BYTES) as u32;
+    header.first_context_pages = config.first_context_bytes.div_ceil(PAGE_BYTES) as u32;
+    header.module_pages = config.module_bytes.div_ceil(PAGE_BYTES) as u32;
+    header.limits = config.limits as u32;
     header.driver = [config.driver.0, config.driver.1];
     header.compute_capability = [config.compute_capability.0, config.compute_capability.1];
     header.multiprocessors = config.multiprocessors;

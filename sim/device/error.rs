@@ -82,6 +82,25 @@ impl From<ConfigError> for Error {
     }
 }
 
+/// Why the driver's memory limits could not be set or read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LimitError {
+    /// The driver has no such limits.
+    NotSupported,
+    /// Only root may set them.
+    NotPermitted,
+    /// The soft limit is above the hard one, one is above the GPU's memory, or more would be
+    /// guaranteed than a group above may have.
+    Invalid,
+    /// The path is not that of a control group of the unified hierarchy.
+    NoGroup,
+    /// The group has no limit, or, being the root, can have none.
+    NotFound,
+    NoSuchGpu,
+    /// As many groups have limits as can have.
+    TooMany,
+}
+
 /// Why an operation on the device was refused; small, because it is on hot paths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeviceError {

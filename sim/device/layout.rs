@@ -11,7 +11,7 @@ use crate::limits::*;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"gpusimdv");
-pub(crate) const VERSION: u32 = 2;
+pub(crate) const VERSION: u32 = 3;
 pub(crate) const STATE_AT: usize = 16384;
 pub(crate) const FILE_BYTES: usize = STATE_AT + size_of::<State>();
 
@@ -23,6 +23,12 @@ pub(crate) struct Header {
     pub gpus: u32,
     pub file_bytes: u64,
     pub context_pages: u32,
+    /// On top of that for the first context of a process on a GPU.
+    pub first_context_pages: u32,
+    /// Least memory of a loaded module; none has any where this is 0.
+    pub module_pages: u32,
+    /// A [`crate::config::Limits`].
+    pub limits: u32,
     pub driver: [u32; 2],
     pub compute_capability: [u32; 2],
     pub multiprocessors: u32,
@@ -58,6 +64,9 @@ pub(crate) struct State {
     pub slots_used: u64,
     pub faults: Faults,
     pub contexts: [Context; MAX_CONTEXTS],
+    pub quotas: [Quota; MAX_QUOTAS],
+    /// No place from this one on was ever used.
+    pub quotas_used: u64,
     pub gpus: [Gpu; MAX_GPUS],
 }
 
@@ -70,6 +79,31 @@ pub(crate) struct Slot {
     pub launches: u64,
     pub allocations: u64,
     pub used_pages: [u32; MAX_GPUS],
+    /// The control groups it is in, nearest first; zeros fill the rest (see [`crate::cgroup`]).
+    pub cgroups: [u64; CGROUP_DEPTH],
+}
+
+/// The memory limits of a control group. `cgroup` zero means the place is free; it is written
+/// last.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct Quota {
+    pub cgroup: u64,
+    /// The groups above, nearest first.
+    pub parents: [u64; CGROUP_DEPTH],
+    pub limits: [Wall; MAX_GPUS],
+    /// Where the one who set it found it, to see whether it is still there.
+    pub path_len: u64,
+    pub path: [u8; CGROUP_PATH],
+}
+
+/// The limits of one control group on one GPU, in bytes.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct Wall {
+    pub soft: u64,
+    /// `u64::MAX`: none.
+    pub hard: u64,
 }
 
 /// A context and its queue. Sequence numbers count from 0: completed below `head`, pending from
@@ -163,13 +197,15 @@ pub(crate) struct Block {
     pub pages: u32,
     /// `HELD` or `SCRUB`.
     pub phase: u32,
-    /// Slot + 1 that it is charged to; while it is scrubbed, the slot that does that. 0 when the
-    /// process it was charged to is gone and others hold it.
+    /// Slot + 1 that it is charged to; while it is scrubbed, the slot that does that. 0 when no
+    /// process holds it, but a descriptor.
     pub owner: u32,
     /// Not 0 once a descriptor was made of it (see [`crate::exports`]): then having no holder is
     /// not the end.
     pub exported: u32,
-    pub reserved: u32,
+    /// Not 0 for managed memory: it takes room, but no process is shown to use it and no control
+    /// group's limit knows of it.
+    pub managed: u32,
     /// One bit per process that holds it.
     pub holders: [u64; MAX_PROCESSES.div_ceil(64)],
 }

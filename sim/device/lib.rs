@@ -8,15 +8,16 @@
 //! run while nobody looks. The kernel tells who is still alive: each process
 //! holds a POSIX lock on one byte, released at its death whatever the cause.
 //!
-//! Rooms: `layout` is the plain data, `time` the clockwork, `memory` the page table, `process` the
-//! table of processes, `repair` what a process killed half-way leaves to do; all of these are pure
-//! functions of the data and a `now`. `mapping`, `lock`, `alive`, `clock`, `exports`,
+//! Rooms: `layout` is the plain data, `time` the clockwork, `memory` the page table, `quota` the
+//! memory limits of control groups, `process` the table of processes, `repair` what a process killed half-way leaves to do; all of these are pure
+//! functions of the data and a `now`. `mapping`, `lock`, `alive`, `cgroup`, `clock`, `exports`,
 //! `vram` and `machine/attached` are the only rooms with unsafe code. `machine` puts a lock around
 //! the pure part and is the public face.
 
 #![deny(unsafe_code)]
 
 mod alive;
+mod cgroup;
 mod clock;
 mod config;
 mod directory;
@@ -31,6 +32,7 @@ mod machine;
 mod mapping;
 mod memory;
 mod process;
+mod quota;
 mod repair;
 mod time;
 mod types;
@@ -38,13 +40,14 @@ mod units;
 mod vram;
 
 pub use clock::{now_ns, sleep_until_ns};
-pub use config::{Config, DeviceConfig, describe};
+pub use config::{Config, DeviceConfig, Limits, describe};
 pub use directory::{create, default_dir, destroy, prepare};
-pub use error::{ConfigError, DeviceError, Error};
+pub use error::{ConfigError, DeviceError, Error, LimitError};
 pub use events::XidEvent;
 pub use faults::Faults;
 pub use machine::{Machine, Role};
+pub use quota::UNLIMITED;
 pub use types::{
-    ContextId, ContextInfo, Extent, GpuInfo, Kind, Memory, MemoryInfo, MemoryKey, ProcessInfo, Seq,
-    Status, Work,
+    ContextId, ContextInfo, Extent, GpuInfo, Kind, Memory, MemoryInfo, MemoryKey, MemoryLimits,
+    ProcessInfo, Seq, Status, Work,
 };

@@ -27,6 +27,12 @@ pub const BUCKET_NS: u64 = 20_000_000;
 pub const BUCKETS: usize = 64;
 /// Xid events kept for late readers.
 pub const EVENTS: usize = 256;
+/// Control groups with memory limits at the same time; what was deleted makes room.
+pub const MAX_QUOTAS: usize = 256;
+/// How many control groups a process is taken to be in, its own and those above, nearest first.
+pub const CGROUP_DEPTH: usize = 16;
+/// Longest path of a control group's directory.
+pub const CGROUP_PATH: usize = 1024;
 /// Bytes of a device's name, the closing zero included (NVML's own limit is 96).
 pub const NAME_BYTES: usize = 64;
 

@@ -6,10 +6,12 @@
 mod attached;
 mod memory;
 mod observe;
+mod quota;
 mod work;
 
 use crate::alive::{self, Holder, Locks};
 use crate::clock::now_ns;
+use crate::config::Limits;
 use crate::directory;
 use crate::error::{DeviceError, Error};
 use crate::exports::Exports;
@@ -49,6 +51,10 @@ pub struct Machine {
     pid: u32,
     /// Replace the directory's faults for this process.
     faults: Option<Faults>,
+    /// The driver's memory limits, if this machine's has any.
+    limits: Limits,
+    /// The control group this process was last seen in.
+    cgroup: AtomicU64,
     /// Held while blocks given up by this process or left by dead ones are wiped.
     scrubbing: Mutex<()>,
 }
@@ -64,6 +70,8 @@ impl Machine {
         let slot = free_slot(locks, &opened.mapping, identity, dir)?;
         let machine = Machine {
             dir: dir.into(),
+            limits: Limits::from_number(opened.mapping.header().limits),
+            cgroup: AtomicU64::new(0),
             gpus: gpu_facts(&opened.mapping),
             mapping: opened.mapping,
             locks,
@@ -76,6 +84,7 @@ impl Machine {
             scrubbing: Mutex::new(()),
         };
         machine.enter(role);
+        machine.note_cgroup();
         Ok(machine)
     }
 
@@ -122,6 +131,14 @@ impl Machine {
     /// Device memory every context takes for itself.
     pub fn context_bytes(&self) -> u64 {
         u64::from(self.mapping.header().context_pages) * PAGE_BYTES
+    }
+
+    /// Device memory of a loaded module whose image has so many bytes.
+    pub fn module_bytes(&self, image: u64) -> u64 {
+        match u64::from(self.mapping.header().module_pages) * PAGE_BYTES {
+            0 => 0,
+            least => least.max(image),
+        }
     }
 
     /// The memory file of a GPU; [`crate::Extent`]s are pieces of it, to be mapped shared.

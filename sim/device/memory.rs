@@ -2,7 +2,9 @@
 //!
 //! An allocation (a *block*) is a chain of pages; it need not be contiguous, so whatever is free
 //! can be had, to the last page. A block is charged to the process that made it, and lives until
-//! the last process that holds it lets go: the maker, or one that opened its IPC handle.
+//! the last process that holds it lets go: the maker, or one that opened its IPC handle. Once the
+//! maker has let go it is charged to one of the others, so that everything a process keeps alive is
+//! in somebody's books, and nothing in two.
 //!
 //! What the last holder lets go is not free at once. Its bytes must be wiped first, which takes
 //! time and must not happen under the lock: the block is put into the hands of a *scrubber* (the
@@ -14,13 +16,15 @@ use crate::layout::{Block, Gpu, HELD, Page, SCRUB, Slot};
 use crate::limits::PAGE_BYTES;
 use crate::types::{Extent, MemoryKey};
 
-/// Takes `count` pages for the process `slot`; the block's first page names it.
+/// Takes `count` pages for the process `slot`; the block's first page names it. Managed memory is
+/// nobody's in the books of processes.
 pub(crate) fn take(
     gpu: &mut Gpu,
     slots: &mut [Slot],
     gpu_index: usize,
     slot: usize,
     count: u32,
+    managed: bool,
 ) -> Result<u32, DeviceError> {
     if count == 0 || count > gpu.total_pages {
         return Err(if count == 0 {
@@ -42,11 +46,13 @@ pub(crate) fn take(
         phase: HELD,
         owner: slot as u32 + 1,
         exported: 0,
-        reserved: 0,
+        managed: u32::from(managed),
         holders: Block::held_by(slot),
     };
     gpu.free_pages -= count;
-    slots[slot].used_pages[gpu_index] += count;
+    if !managed {
+        slots[slot].used_pages[gpu_index] += count;
+    }
     Ok(first)
 }
 
@@ -141,6 +147,18 @@ pub(crate) fn held(gpu: &Gpu, key: MemoryKey) -> Result<u32, DeviceError> {
     }
 }
 
+/// The process `slot` holds a block from now on. What only descriptors held is its own then.
+pub(crate) fn hold(gpu: &mut Gpu, slots: &mut [Slot], gpu_index: usize, first: u32, slot: usize) {
+    let block = &mut gpu.blocks[first as usize];
+    block.set_holder(slot, true);
+    if block.owner == 0 {
+        block.owner = slot as u32 + 1;
+        if block.managed == 0 {
+            slots[slot].used_pages[gpu_index] += block.pages;
+        }
+    }
+}
+
 /// The process `slot` lets a block go. Returns true if it was the last holder: the block is now
 /// in the hands of `scrubber`, which must wipe it and call [`finish_scrub`]. What was exported
 /// becomes an orphan instead (see [`orphans`]).
@@ -155,9 +173,15 @@ pub(crate) fn release(
     let block = &mut gpu.blocks[first as usize];
     block.set_holder(slot, false);
     if block.owner == slot as u32 + 1 {
-        block.owner = 0;
-        let used = &mut slots[slot].used_pages[gpu_index];
-        *used = used.saturating_sub(block.pages);
+        let heir = block.first_holder();
+        block.owner = heir.map_or(0, |heir| heir as u32 + 1);
+        if block.managed == 0 {
+            let used = &mut slots[slot].used_pages[gpu_index];
+            *used = used.saturating_sub(block.pages);
+            if let Some(heir) = heir {
+                slots[heir].used_pages[gpu_index] += block.pages;
+            }
+        }
     }
     if block.is_held() || block.exported != 0 {
         return false;
@@ -245,6 +269,11 @@ impl Block {
         let bit = 1 << (slot % 64);
         let word = &mut self.holders[slot / 64];
         *word = if holds { *word | bit } else { *word & !bit };
+    }
+
+    pub(crate) fn first_holder(&self) -> Option<usize> {
+        let (word, bits) = (self.holders.iter().enumerate()).find(|(_, word)| **word != 0)?;
+        Some(word * 64 + bits.trailing_zeros() as usize)
     }
 
     pub(crate) fn is_held(&self) -> bool {

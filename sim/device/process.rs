@@ -2,9 +2,9 @@
 
 use crate::error::DeviceError;
 use crate::layout::{Context, SCRUB, Slot, State};
-use crate::limits::{MAX_CONTEXTS, MAX_GPUS};
+use crate::limits::{CGROUP_DEPTH, MAX_CONTEXTS, MAX_GPUS};
 use crate::types::ContextId;
-use crate::{events, memory, time};
+use crate::{events, memory, quota, time};
 
 pub(crate) const OBSERVER: u32 = 1;
 pub(crate) const DRIVER: u32 = 2;
@@ -19,6 +19,7 @@ pub(crate) fn enter(state: &mut State, slot: usize, kind: u32) {
         launches: 0,
         allocations: 0,
         used_pages,
+        cgroups: [0; CGROUP_DEPTH],
     };
     state.slots_used = state.slots_used.max(slot as u64 + 1);
 }
@@ -54,22 +55,35 @@ pub(crate) fn drop_process(state: &mut State, dead: usize, scrubber: usize) -> b
     left
 }
 
-/// Makes a context on an up-to-date GPU, charged `overhead` pages.
+/// Makes a context on an up-to-date GPU; it is charged the first number of pages, and the second
+/// as well if its process has no other one there.
 pub(crate) fn create_context(
     state: &mut State,
     gpu_index: usize,
     slot: usize,
-    overhead: u32,
+    (overhead, first): (u32, u32),
 ) -> Result<ContextId, DeviceError> {
     let index = state
         .contexts
         .iter()
         .position(|context| context.live == 0)
         .ok_or(DeviceError::TooManyContexts)?;
-    let gpu = &mut state.gpus[gpu_index];
-    let block = match overhead {
+    let has_one = state.contexts.iter().any(|context| {
+        context.live != 0 && context.slot == slot as u32 && context.gpu == gpu_index as u32
+    });
+    let block = match if has_one { overhead } else { overhead + first } {
         0 => 0,
-        pages => memory::take(gpu, &mut state.slots, gpu_index, slot, pages)? + 1,
+        pages => {
+            quota::admit(state, gpu_index, slot, pages)?;
+            memory::take(
+                &mut state.gpus[gpu_index],
+                &mut state.slots,
+                gpu_index,
+                slot,
+                pages,
+                false,
+            )? + 1
+        }
     };
     let context = &mut state.contexts[index];
     context.generation = context.generation.wrapping_add(1);

@@ -70,9 +70,13 @@ fn repair_pages(gpu: &mut Gpu, index: usize, slots: &mut [Slot], scrubber: usize
         } else if block.phase == HELD && !block.is_held() {
             (block.phase, block.owner) = (SCRUB, scrubber as u32 + 1);
         }
+        let owner = block.owner.checked_sub(1).map(|owner| owner as usize);
+        if block.phase == HELD && !owner.is_some_and(|owner| block.is_holder(owner)) {
+            block.owner = block.first_holder().map_or(0, |heir| heir as u32 + 1);
+        }
         match (block.phase, block.owner.checked_sub(1)) {
             (SCRUB, _) => gpu.scrub_pages += block.pages,
-            (_, Some(owner)) => {
+            (_, Some(owner)) if block.managed == 0 => {
                 if let Some(slot) = slots.get_mut(owner as usize) {
                     slot.used_pages[index] += block.pages;
                 }

@@ -140,6 +140,17 @@ pub struct MemoryInfo {
     pub free: u64,
 }
 
+/// The driver's limits of a control group on a GPU, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryLimits {
+    /// A guarantee; 0 for none.
+    pub soft: u64,
+    /// A wall; [`crate::UNLIMITED`] for none.
+    pub hard: u64,
+    /// What the group's processes have.
+    pub used: u64,
+}
+
 /// A process with at least one context on the GPU asked about.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProcessInfo {

@@ -6,7 +6,7 @@ use crate::error::DeviceError;
 use crate::layout::State;
 use crate::limits::{MAX_PAGES, PAGE_BYTES};
 use crate::types::{Extent, Memory, MemoryInfo, MemoryKey};
-use crate::{clock, memory, vram};
+use crate::{clock, memory, quota, vram};
 use std::fs::File;
 use std::os::fd::BorrowedFd;
 
@@ -16,6 +16,16 @@ const SCRUB_PATIENCE_NS: u64 = 500_000_000;
 impl Machine {
     /// Takes at least `bytes` of a GPU's memory, in whole pages; they read as zeros.
     pub fn mem_alloc(&self, gpu: usize, bytes: u64) -> Result<Memory, DeviceError> {
+        self.take(gpu, bytes, false)
+    }
+
+    /// The same for managed memory, which no process is shown to use and no control group's limit
+    /// holds back.
+    pub fn mem_alloc_managed(&self, gpu: usize, bytes: u64) -> Result<Memory, DeviceError> {
+        self.take(gpu, bytes, true)
+    }
+
+    fn take(&self, gpu: usize, bytes: u64, managed: bool) -> Result<Memory, DeviceError> {
         let gpu = self.gpu(gpu)?;
         let pages = bytes.div_ceil(PAGE_BYTES);
         if bytes == 0 {
@@ -28,9 +38,13 @@ impl Machine {
         if injected {
             return Err(DeviceError::OutOfMemory);
         }
+        self.note_cgroup();
         self.retry_short(gpu, |state| {
+            if !managed {
+                quota::admit(state, gpu, self.slot, pages as u32)?;
+            }
             let State { gpus, slots, .. } = state;
-            let first = memory::take(&mut gpus[gpu], slots, gpu, self.slot, pages as u32)?;
+            let first = memory::take(&mut gpus[gpu], slots, gpu, self.slot, pages as u32, managed)?;
             let gpu_state = &gpus[gpu];
             let extents = memory::extents(gpu_state, first);
             Ok(Memory {
@@ -116,12 +130,12 @@ impl Machine {
     pub fn mem_import(&self, key: MemoryKey) -> Result<Memory, DeviceError> {
         let gpu = self.gpu(usize::from(key.gpu))?;
         self.with(Some(gpu), |state, _| {
-            let gpu_state = &mut state.gpus[gpu];
-            let first = memory::held(gpu_state, key)?;
-            gpu_state.blocks[first as usize].set_holder(self.slot, true);
+            let State { gpus, slots, .. } = state;
+            let first = memory::held(&gpus[gpu], key)?;
+            memory::hold(&mut gpus[gpu], slots, gpu, first, self.slot);
             Ok(Memory {
                 key,
-                extents: memory::extents(gpu_state, first),
+                extents: memory::extents(&gpus[gpu], first),
             })
         })
     }
@@ -174,13 +188,23 @@ impl Machine {
         any
     }
 
-    /// A GPU's total, used and free memory; what is being wiped counts as used.
+    /// A GPU's total, used and free memory; what is being wiped counts as used. A process whose own
+    /// control group has a hard limit sees that as the total; limits further up do not show.
     pub fn mem_info(&self, gpu: usize) -> Result<MemoryInfo, DeviceError> {
         let gpu = self.gpu(gpu)?;
-        let (total, free) = self.with(Some(gpu), |state, _| {
-            (state.gpus[gpu].total_pages, state.gpus[gpu].free_pages)
+        self.note_cgroup();
+        let (total, free, wall) = self.with(Some(gpu), |state, _| {
+            let wall = quota::own_wall(state, gpu, self.slot);
+            (
+                state.gpus[gpu].total_pages,
+                state.gpus[gpu].free_pages,
+                wall,
+            )
         });
-        let (total, free) = (u64::from(total) * PAGE_BYTES, u64::from(free) * PAGE_BYTES);
+        let (mut total, mut free) = (u64::from(total) * PAGE_BYTES, u64::from(free) * PAGE_BYTES);
+        if let Some((hard, used)) = wall {
+            (total, free) = (total.min(hard), free.min(hard.saturating_sub(used)));
+        }
         Ok(MemoryInfo {
             total,
             used: total - free,

@@ -6,10 +6,11 @@ use crate::clock::now_ns;
 use crate::error::DeviceError;
 use crate::events::{self, XidEvent};
 use crate::faults::Faults;
-use crate::limits::{BUCKET_NS, MAX_PROCESSES, PAGE_BYTES};
+use crate::limits::{BUCKET_NS, PAGE_BYTES};
 use crate::lock;
 use crate::process::DRIVER;
 use crate::types::{ContextId, ProcessInfo};
+use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
 /// Utilisation is told of this many whole buckets.
@@ -22,27 +23,26 @@ impl Machine {
         let gpu = self.gpu(gpu)?;
         let (slots, left) = self.with(Some(gpu), |state, now| {
             let left = self.reap(state, now);
-            let mut slots: Vec<(usize, ProcessInfo)> = Vec::new();
-            for slot in (0..MAX_PROCESSES).filter(|&slot| state.slots[slot].kind == DRIVER) {
-                let mut info = ProcessInfo {
+            // One walk over the contexts, not one for each process.
+            let mut slots: BTreeMap<usize, ProcessInfo> = BTreeMap::new();
+            for context in &state.contexts {
+                let slot = context.slot as usize;
+                let shown = context.live != 0
+                    && context.gpu == gpu as u32
+                    && state.slots.get(slot).is_some_and(|one| one.kind == DRIVER);
+                if !shown {
+                    continue;
+                }
+                let info = slots.entry(slot).or_insert(ProcessInfo {
                     pid: 0,
                     used_bytes: u64::from(state.slots[slot].used_pages[gpu]) * PAGE_BYTES,
                     contexts: 0,
                     busy_ns: 0,
                     utilisation: 0,
-                };
-                let contexts = state.contexts.iter().filter(|context| {
-                    context.live != 0 && context.slot == slot as u32 && context.gpu == gpu as u32
                 });
-                for context in contexts {
-                    info.contexts += 1;
-                    info.busy_ns += context.busy_ns;
-                    info.utilisation += context.load.percent(now, WINDOW);
-                }
-                if info.contexts > 0 {
-                    info.utilisation = info.utilisation.min(100);
-                    slots.push((slot, info));
-                }
+                info.contexts += 1;
+                info.busy_ns += context.busy_ns;
+                info.utilisation = (info.utilisation + context.load.percent(now, WINDOW)).min(100);
             }
             (slots, left)
         });

@@ -14,7 +14,9 @@ impl Machine {
     /// shows in the GPU's process list.
     pub fn context_create(&self, gpu: usize) -> Result<ContextId, DeviceError> {
         let gpu = self.gpu(gpu)?;
-        let overhead = self.mapping.header().context_pages;
+        let header = self.mapping.header();
+        let overhead = (header.context_pages, header.first_context_pages);
+        self.note_cgroup();
         self.retry_short(gpu, |state| {
             process::create_context(state, gpu, self.slot, overhead)
         })

@@ -20,7 +20,7 @@ fn machine() -> Box<State> {
 
 fn take(state: &mut State, slot: usize, pages: u32) -> Result<u32, DeviceError> {
     let State { gpus, slots, .. } = state;
-    memory::take(&mut gpus[0], slots, 0, slot, pages)
+    memory::take(&mut gpus[0], slots, 0, slot, pages, false)
 }
 
 fn free(state: &mut State, slot: usize, first: u32) -> bool {

@@ -19,7 +19,7 @@ fn machine(contexts: usize) -> (Box<State>, Vec<ContextId>) {
     let ids = (0..contexts)
         .map(|slot| {
             process::enter(&mut state, slot, process::DRIVER);
-            process::create_context(&mut state, 0, slot, 0).unwrap()
+            process::create_context(&mut state, 0, slot, (0, 0)).unwrap()
         })
         .collect();
     look(&mut state, START);

@@ -1,0 +1,102 @@
+//! The driver's memory limits per control group: setting them, reading them, and knowing in which
+//! group this process is.
+
+use super::Machine;
+use crate::cgroup::{self, Chain, ROOT};
+use crate::config::Limits;
+use crate::error::LimitError;
+use crate::layout::Wall;
+use crate::quota::{self, UNLIMITED};
+use crate::types::MemoryLimits;
+use std::path::Path;
+use std::sync::atomic::Ordering;
+
+/// The capability that makes root root for a driver.
+const CAP_SYS_ADMIN: u32 = 21;
+
+impl Machine {
+    /// Sets the limits of the control group with this directory on a GPU; 0 and [`UNLIMITED`]
+    /// take them away.
+    ///
+    /// # Errors
+    /// See [`LimitError`].
+    pub fn set_limits(
+        &self,
+        gpu: usize,
+        group: &Path,
+        soft: u64,
+        hard: u64,
+    ) -> Result<(), LimitError> {
+        let gpu = self.limited_gpu(gpu)?;
+        if !is_root() {
+            return Err(LimitError::NotPermitted);
+        }
+        let total = self.gpus[gpu].total_bytes;
+        if soft > hard || soft > total || (hard != UNLIMITED && hard > total) {
+            return Err(LimitError::Invalid);
+        }
+        let chain = group_at(group)?;
+        let wall = Wall { soft, hard };
+        self.with(Some(gpu), |state, _| {
+            quota::set(state, gpu, &chain, group, wall, self.limits)
+        })
+    }
+
+    /// The limits of the control group with this directory on a GPU, and what it uses.
+    ///
+    /// # Errors
+    /// See [`LimitError`].
+    pub fn limits_of(&self, gpu: usize, group: &Path) -> Result<MemoryLimits, LimitError> {
+        let gpu = self.limited_gpu(gpu)?;
+        let group = group_at(group)?[0];
+        let (found, left) = self.with(Some(gpu), |state, now| {
+            let left = self.reap(state, now);
+            let found = quota::get(state, gpu, group, self.limits).map(|wall| MemoryLimits {
+                soft: wall.soft,
+                hard: wall.hard,
+                used: quota::used_bytes(state, gpu, group),
+            });
+            (found, left)
+        });
+        if left {
+            self.scrub();
+        }
+        found.ok_or(LimitError::NotFound)
+    }
+
+    fn limited_gpu(&self, gpu: usize) -> Result<usize, LimitError> {
+        if self.limits == Limits::Off {
+            return Err(LimitError::NotSupported);
+        }
+        self.gpu(gpu).map_err(|_| LimitError::NoSuchGpu)
+    }
+
+    /// Sees which control group this process is in now: with a move it leaves its limits behind,
+    /// and what it has goes along.
+    pub(super) fn note_cgroup(&self) {
+        if self.limits == Limits::Off || !self.is_mine() {
+            return;
+        }
+        let head = cgroup::own_head();
+        if self.cgroup.swap(head, Ordering::Relaxed) != head {
+            let chain = cgroup::own();
+            self.lock().slots[self.slot].cgroups = chain;
+        }
+    }
+}
+
+fn group_at(group: &Path) -> Result<Chain, LimitError> {
+    let chain = cgroup::chain(group).ok_or(LimitError::NoGroup)?;
+    if chain[0] == ROOT {
+        return Err(LimitError::NotFound);
+    }
+    Ok(chain)
+}
+
+/// Whether a driver takes this process for root: a container's root mostly is not.
+fn is_root() -> bool {
+    let text = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
+    let mask = text.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    mask.is_some_and(|mask| mask >> CAP_SYS_ADMIN & 1 == 1)
+}
