@@ -1,9 +1,11 @@
 //! Real processes on a simulated GPU: every test starts its own daemon in its own directories.
 
 mod command;
+mod conformance;
 mod containers;
 mod daemon;
 mod demo;
 mod device;
 mod doors;
 mod harness;
+mod races;

@@ -195,11 +195,15 @@ impl Cuda {
     fn map(&self, bytes: usize) -> Result<Item, Refused> {
         // SAFETY: plain data; zero is a valid value of each field.
         let mut what: CUmemAllocationProp = unsafe { std::mem::zeroed() };
-        (what.kind, what.location.kind) = (CU_MEM_ALLOCATION_TYPE_PINNED, CU_MEM_LOCATION_TYPE_DEVICE);
+        (what.kind, what.location.kind) =
+            (CU_MEM_ALLOCATION_TYPE_PINNED, CU_MEM_LOCATION_TYPE_DEVICE);
         let (mut handle, mut at) = (0, 0);
         // SAFETY: as in `start`.
         unsafe {
-            tried("cuMemCreate", (self.0.cuMemCreate)(&mut handle, bytes, &what, 0))?;
+            tried(
+                "cuMemCreate",
+                (self.0.cuMemCreate)(&mut handle, bytes, &what, 0),
+            )?;
             let reserved = (self.0.cuMemAddressReserve)(&mut at, bytes, 0, 0, 0);
             tried("cuMemAddressReserve", reserved)?;
             tried("cuMemMap", (self.0.cuMemMap)(at, bytes, 0, handle, 0))?;

@@ -96,9 +96,9 @@ struct Program {
 impl Program {
     fn start(seed: u64, threads: u64, unit: u64, most: u64) -> Result<Program, Error> {
         let (cuda, context) = Cuda::start()?;
-        let hand = |thread| {
+        let hand = |thread: u64| {
             Ok(Hand {
-                seed: (seed << 8 | thread).wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1,
+                seed: ((seed << 8) | thread).wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1,
                 stream: cuda.stream()?,
                 items: Vec::new(),
             })
@@ -237,4 +237,3 @@ fn main() -> std::process::ExitCode {
         }
     }
 }
-
