@@ -283,18 +283,19 @@ fn over_the_device_captured() -> Outcome {
         stream,
         CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
     ));
-    let mut code = says!(
+    let code = says!(
         [SUCCESS, OOM],
         cuMemAllocAsync(&mut at, total + GRAIN, stream)
     );
+    let ended = calls::cuStreamEndCapture(stream, &mut graph);
     if code == SUCCESS {
-        ok!(cuStreamEndCapture(stream, &mut graph));
+        that!(ended == SUCCESS, "the capture ended with {ended:?}");
         let mut exec = CUgraphExec::NULL;
-        code = says!(
+        if says!(
             [SUCCESS, OOM],
             cuGraphInstantiateWithFlags(&mut exec, graph, 0)
-        );
-        if code == SUCCESS {
+        ) == SUCCESS
+        {
             says!(OOM, cuGraphLaunch(exec, stream));
         }
     }

@@ -47,7 +47,11 @@ static void *plugin(const char *path, int how) {
 }
 
 struct shape { size_t width, height; int format; unsigned channels; };
+struct shape3 { size_t width, height, depth; int format; unsigned channels, flags; };
 struct allocation { int kind, handles, place, id; void *none; uint64_t flags; };
+struct tile { P kind, array, type, words[4]; int op, handles; P memory, offset, mask, none; };
+struct ipc { P of, bytes, none[6]; };
+struct external { P kind, handle[2], size, more[9]; };
 
 static int step(char *text) {
     char *part[5] = {0};
@@ -55,6 +59,7 @@ static int step(char *text) {
     for (char *p = strtok(text, ":"); p && parts < 5; p = strtok(NULL, ":")) part[parts++] = p;
     const char *verb = part[0];
     P a = part[1] ? strtoull(part[1], NULL, 0) : 0, b = part[2] ? strtoull(part[2], NULL, 0) : 0;
+    P c = part[3] ? strtoull(part[3], NULL, 0) : 0;
     P *slot = &made[count];
     size_t x = 0, y = 0;
     int r = -1;
@@ -77,7 +82,7 @@ static int step(char *text) {
     else if (!strcmp(verb, "freeasync")) r = CALL("cuMemFreeAsync", (P, void *), made[a], NULL);
     else if (!strcmp(verb, "freeraw")) r = CALL("cuMemFree_v2", (P), a);
     else if (!strcmp(verb, "create")) {
-        struct allocation what = {1, 0, (int)b, 0, NULL, 0};
+        struct allocation what = {1, 0, (int)b, (int)c, NULL, 0};
         r = CALL("cuMemCreate", (P *, size_t, struct allocation *, uint64_t), slot, a, &what, 0);
         count++;
     } else if (!strcmp(verb, "release")) r = CALL("cuMemRelease", (P), made[a]);
@@ -89,6 +94,38 @@ static int step(char *text) {
         r = CALL("cuArrayCreate_v2", (P *, struct shape *), slot, &shape);
         count++;
     } else if (!strcmp(verb, "unarray")) r = CALL("cuArrayDestroy", (P), made[a]);
+    else if (!strcmp(verb, "export")) { /* a descriptor, or 64 bytes of a fabric handle */
+        P handle[8] = {0};
+        r = CALL("cuMemExportToShareableHandle", (void *, P, int, uint64_t), handle, made[a], b ? (int)b : 1, 0);
+        made[count++] = (unsigned)handle[0];
+    } else if (!strcmp(verb, "import")) { r = CALL("cuMemImportFromShareableHandle", (P *, void *, int), slot, (void *)made[a], 1); count++; }
+    else if (!strcmp(verb, "importfd")) { r = CALL("cuMemImportFromShareableHandle", (P *, void *, int), slot, (void *)a, 1); count++; }
+    else if (!strcmp(verb, "close")) r = close((int)made[a]);
+    else if (!strcmp(verb, "multicast")) { r = CALL("cuMulticastCreate", (P *, void *), slot, NULL); count++; }
+    else if (!strcmp(verb, "bind")) r = CALL("cuMulticastBindMem", (P, size_t, P, size_t, size_t, uint64_t), made[a], c, made[b], 0, 4096, 0);
+    else if (!strcmp(verb, "unbind")) r = CALL("cuMulticastUnbind", (P, int, size_t, size_t), made[a], (int)b, c, 4096);
+    else if (!strcmp(verb, "tile") || !strcmp(verb, "untile")) { /* array, level, memory */
+        struct tile one = {0, made[a], 0, {b}, verb[0] == 't' ? 1 : 2, 0, verb[0] == 't' ? made[c] : 0, 0, 1, 0};
+        r = CALL("cuMemMapArrayAsync", (struct tile *, unsigned, void *), &one, 1, NULL);
+    } else if (!strcmp(verb, "array3")) { /* width, flags */
+        struct shape3 shape = {a, 1, 0, 32, 1, (unsigned)b};
+        r = CALL("cuArray3DCreate_v2", (P *, struct shape3 *), slot, &shape);
+        count++;
+    } else if (!strcmp(verb, "ipcget")) {
+        struct ipc handle = {0};
+        r = CALL("cuIpcGetMemHandle", (struct ipc *, P), &handle, made[a]);
+        x = handle.of;
+    } else if (!strcmp(verb, "ipcopen")) { /* a handle and how large the memory behind it is */
+        struct ipc handle = {a, b, {0}};
+        r = CALL("cuIpcOpenMemHandle_v2", (P *, struct ipc, unsigned), slot, handle, 1);
+        count++;
+    } else if (!strcmp(verb, "ipcclose")) r = CALL("cuIpcCloseMemHandle", (P), made[a]);
+    else if (!strcmp(verb, "external")) {
+        struct external what = {1, {0}, a, {0}};
+        r = CALL("cuImportExternalMemory", (P *, struct external *), slot, &what);
+        count++;
+    } else if (!strcmp(verb, "within")) { r = CALL("cuExternalMemoryGetMappedBuffer", (P *, P, void *), slot, made[a], NULL); count++; }
+    else if (!strcmp(verb, "unexternal")) r = CALL("cuDestroyExternalMemory", (P), made[a]);
     else if (!strcmp(verb, "info")) { r = CALL("cuMemGetInfo_v2", (size_t *, size_t *), &x, &y); }
     else if (!strcmp(verb, "total")) { r = CALL("cuDeviceTotalMem_v2", (size_t *, int), &x, (int)a); }
     else if (!strcmp(verb, "launch")) r = CALL("cuLaunchKernel", (void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **), NULL, 7, 1, 1, 1, 1, 1, 0, NULL, NULL, (void **)11);

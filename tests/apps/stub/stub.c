@@ -3,7 +3,8 @@
  * STUB_DEVICES (default 1) devices of STUB_BYTES (default 64 GiB) each; device d has sixteen bytes of
  * 0x10 + d as UUID. An allocation of 0xbad000 bytes fails with 999, after all checks before it. Pointers
  * that were not handed out, or were freed, are invalid. With STUB_KEEPS no context can be destroyed.
- * Stream-ordered calls happen at once. */
+ * Stream-ordered calls happen at once. With STUB_OLD arrays are made by the older calls only. */
+#include <fcntl.h>
 #include <pthread.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -196,19 +197,116 @@ API R cuMemRetainAllocationHandle(P *h, void *at) {
     return INVALID;
 }
 
-/* An array takes a quarter more than its elements. */
+/* What a descriptor, a tile or an object holds is never let go again: that is the kernel's and the
+ * driver's business, and the books of the shim are what is looked at. */
+static struct live *hold(P h) {
+    struct live *found = find(h);
+    if (found) found->references++;
+    return found;
+}
+static P exported[64];
+API R cuMemExportToShareableHandle(void *at, P h, int kind, uint64_t flags) {
+    (void)flags;
+    if (!hold(h)) return INVALID;
+    if (kind == 8) { memset(at, 8, 64); return OK; }
+    int fd = open("/dev/null", O_RDONLY | O_CLOEXEC); /* all of them look alike, as the real ones */
+    exported[fd % 64] = h;
+    *(int *)at = fd;
+    return OK;
+}
+/* What this process did not export is somebody else's. */
+API R cuMemImportFromShareableHandle(P *h, void *from, int kind) {
+    P known = kind == 1 ? exported[(uintptr_t)from % 64] : 0;
+    if (!hold(known)) return take(h, 512, DEVICES, NULL);
+    *h = known;
+    return OK;
+}
+API R cuMulticastCreate(P *h, void *prop) { (void)prop; return take(h, 512, DEVICES, NULL); }
+API R cuMulticastBindMem(P mc, size_t at, P h, size_t from, size_t n, uint64_t flags) {
+    (void)at; (void)from; (void)n; (void)flags;
+    return find(mc) && hold(h) ? OK : INVALID;
+}
+API R cuMulticastUnbind(P mc, int d, size_t at, size_t n) {
+    (void)d; (void)at; (void)n;
+    return find(mc) ? OK : INVALID;
+}
+
+struct ipc { P of, bytes, none[6]; };
+static struct { P of, at; int count; } opened[16];
+API R cuIpcGetMemHandle(struct ipc *handle, P p) {
+    *handle = (struct ipc){p, 0, {0}};
+    return find(p) ? OK : INVALID;
+}
+API R cuIpcOpenMemHandle_v2(P *p, struct ipc handle, unsigned flags) {
+    int i = 0;
+    if (flags != 1) return INVALID;
+    while (opened[i].count && opened[i].of != handle.of) i++;
+    if (!opened[i].count && cuMemAlloc_v2(&opened[i].at, handle.bytes)) return NO_MEMORY;
+    opened[i].of = handle.of;
+    opened[i].count++;
+    *p = opened[i].at;
+    return OK;
+}
+API R cuIpcCloseMemHandle(P p) {
+    for (int i = 0; i < 16; i++)
+        if (opened[i].count && opened[i].at == p) return --opened[i].count ? OK : drop(p);
+    return INVALID;
+}
+API R cuMemGetAddressRange_v2(P *base, size_t *n, P p) {
+    struct live *found = find(p);
+    if (found) { *base = p; *n = found->bytes; }
+    return found ? OK : INVALID;
+}
+
+API R cuImportExternalMemory(P *m, void *what) { (void)what; return take(m, 512, DEVICES, current); }
+API R cuExternalMemoryGetMappedBuffer(P *p, P m, void *what) {
+    (void)what;
+    return find(m) ? take(p, 512, DEVICES, current) : INVALID;
+}
+API R cuDestroyExternalMemory(P m) { return drop(m); }
+
+/* An array takes a quarter more than its elements. Only one whose memory comes later can be asked. */
 struct shape { size_t width, height; int format; unsigned channels; };
+struct shape3 { size_t width, height, depth; int format; unsigned channels, flags; };
 struct need { size_t size, alignment; unsigned reserved[4]; };
+static size_t later[64];
+static size_t array_bytes(size_t width, size_t height, unsigned channels) {
+    return width * (height ? height : 1) * channels * 4 / 4 * 5;
+}
 API R cuArrayCreate_v2(P *a, const struct shape *s) {
-    return cuMemAlloc_v2(a, s->width * (s->height ? s->height : 1) * s->channels * 4 / 4 * 5);
+    if (s->width >> 40) return INVALID;
+    return cuMemAlloc_v2(a, array_bytes(s->width, s->height, s->channels));
+}
+API R cuArray3DCreate_v2(P *a, const struct shape3 *s) {
+    if (s->width >> 40 || setting("STUB_OLD", 0)) return INVALID;
+    if (!(s->flags & 0xc0)) return cuMemAlloc_v2(a, array_bytes(s->width, s->height, s->channels));
+    for (int i = 0; i < 64; i++)
+        if (!later[i]) {
+            later[i] = array_bytes(s->width, s->height, s->channels);
+            *a = (P)i + 1;
+            return OK;
+        }
+    return NO_MEMORY;
 }
 API R cuArrayGetMemoryRequirements(struct need *n, P a, int d) {
     (void)d;
-    struct live *found = find(a);
-    if (found) n->size = found->bytes;
-    return found ? OK : INVALID;
+    if (!a || a > 64 || !later[a - 1]) return INVALID;
+    n->size = later[a - 1];
+    return OK;
 }
-API R cuArrayDestroy(P a) { return drop(a); }
+API R cuArrayDestroy(P a) {
+    if (!a || a > 64) return drop(a);
+    R r = later[a - 1] ? OK : INVALID;
+    later[a - 1] = 0;
+    return r;
+}
+struct tile { P kind, array, type, words[4]; int op, handles; P memory, offset, mask, none; };
+API R cuMemMapArrayAsync(const struct tile *tiles, unsigned count, H s) {
+    (void)s;
+    for (unsigned i = 0; i < count; i++)
+        if (tiles[i].op == 1 && !hold(tiles[i].memory)) return INVALID;
+    return OK;
+}
 
 API R cuLaunchKernel(H f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
                      unsigned bz, unsigned shared, H stream, void **params, void **extra) {

@@ -16,6 +16,19 @@ const FLAGS: u32 = CUDA_ARRAY3D_LAYERED
 /// Largest sides, as the device's attributes say.
 const MOST: [usize; 3] = [131_072, 65_536, 16_384];
 
+/// Bytes of a block of four by four elements in a compressed format, and its channels.
+fn block(format: CUarray_format) -> Option<(u64, u32)> {
+    match format {
+        CU_AD_FORMAT_BC1_UNORM | CU_AD_FORMAT_BC1_UNORM_SRGB => Some((8, 4)),
+        CU_AD_FORMAT_BC4_UNORM | CU_AD_FORMAT_BC4_SNORM => Some((8, 1)),
+        CU_AD_FORMAT_BC5_UNORM | CU_AD_FORMAT_BC5_SNORM => Some((16, 2)),
+        CU_AD_FORMAT_BC6H_UF16 | CU_AD_FORMAT_BC6H_SF16 => Some((16, 3)),
+        CU_AD_FORMAT_BC2_UNORM..=CU_AD_FORMAT_BC3_UNORM_SRGB => Some((16, 4)),
+        CU_AD_FORMAT_BC7_UNORM | CU_AD_FORMAT_BC7_UNORM_SRGB => Some((16, 4)),
+        _ => None,
+    }
+}
+
 /// Bytes of one element, all channels together.
 fn element_bytes(format: CUarray_format, channels: u32) -> Result<u64, CUresult> {
     let channel = match format {
@@ -40,7 +53,14 @@ fn element_bytes(format: CUarray_format, channels: u32) -> Result<u64, CUresult>
 
 /// Whether there can be such an array.
 pub fn check(shape: &CUDA_ARRAY3D_DESCRIPTOR) -> Result<(), CUresult> {
-    element_bytes(shape.format, shape.num_channels)?;
+    match block(shape.format) {
+        // Blocks are flat: there is no row of them.
+        Some((_, channels)) if shape.num_channels != channels || shape.height == 0 => {
+            return Err(INVALID);
+        }
+        Some(_) => {}
+        None => element_bytes(shape.format, shape.num_channels).map(drop)?,
+    }
     if shape.flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_VIDEO_ENCODE_DECODE) != 0 {
         return Err(CUresult::ERROR_NOT_SUPPORTED);
     }
@@ -68,8 +88,13 @@ pub fn check(shape: &CUDA_ARRAY3D_DESCRIPTOR) -> Result<(), CUresult> {
     Ok(())
 }
 
-/// Bytes of a row, rows, planes.
+/// Bytes of a row, rows, planes; of a compressed format rows are rows of blocks.
 pub fn extent(shape: &CUDA_ARRAY3D_DESCRIPTOR) -> Result<[u64; 3], CUresult> {
+    if let Some((bytes, _)) = block(shape.format) {
+        let blocks = |side: usize| side.div_ceil(4) as u64;
+        let planes = shape.depth.max(1) as u64;
+        return Ok([blocks(shape.width) * bytes, blocks(shape.height), planes]);
+    }
     let row = shape.width as u64 * element_bytes(shape.format, shape.num_channels)?;
     Ok([row, shape.height.max(1) as u64, shape.depth.max(1) as u64])
 }
@@ -129,6 +154,13 @@ mod tests {
         assert_eq!(bytes(&shape(3, 0, 0, 0)), Ok(64));
         assert_eq!(bytes(&shape(5, 2, 3, 0)), Ok(128 * 6));
         assert_eq!(most_levels(&shape(64, 16, 0, 0)), 7);
+        let (format, num_channels) = (CU_AD_FORMAT_BC1_UNORM, 4);
+        let blocks = CUDA_ARRAY3D_DESCRIPTOR {
+            format,
+            num_channels,
+            ..shape(61, 5, 0, 0)
+        };
+        assert_eq!(bytes(&blocks), Ok(128 * 2), "16 blocks of 8 bytes, 2 rows");
         let second = level(&shape(64, 1, 0, 0), 2);
         assert_eq!((second.width, second.height, second.depth), (16, 1, 0));
         assert_eq!(level(&shape(8, 8, 6, CUDA_ARRAY3D_CUBEMAP), 1).depth, 6);
@@ -146,6 +178,11 @@ mod tests {
             shape(4, 4, 0, 1 << 20),
             CUDA_ARRAY3D_DESCRIPTOR {
                 num_channels: 3,
+                ..shape(4, 4, 0, 0)
+            },
+            CUDA_ARRAY3D_DESCRIPTOR {
+                format: CU_AD_FORMAT_BC1_UNORM,
+                num_channels: 1,
                 ..shape(4, 4, 0, 0)
             },
             CUDA_ARRAY3D_DESCRIPTOR {

@@ -1,0 +1,118 @@
+//! A slice behaves as a device of its size: the conformance program on a bare simulated GPU of 1 GiB,
+//! and in a slice of 1 GiB of a larger one, through each door.
+//!
+//! The program's cases are in `tests/apps/conformance`; what one of them says of the bare device it
+//! must say of the slice.
+
+use crate::harness::{is_root, skip, target_dir};
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+
+/// Fewer passing cases than this, and something was skipped that should not be.
+const LEAST: usize = 150;
+
+fn program() -> PathBuf {
+    let program = target_dir().join("conformance");
+    assert!(program.exists(), "not staged; run packaging/stage debug");
+    program
+}
+
+/// The names of the cases that passed; the test fails with the lines of those that did not.
+fn passed(output: &Output, way: &str) -> BTreeSet<String> {
+    let text = String::from_utf8_lossy(&output.stdout);
+    let failed: Vec<&str> = text
+        .lines()
+        .filter(|line| line.starts_with("FAIL "))
+        .collect();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        failed.is_empty(),
+        "{way}: {} cases fail:\n{}",
+        failed.len(),
+        failed.join("\n")
+    );
+    let total = text.lines().last().unwrap_or_default();
+    assert!(
+        output.status.success() && total.contains(" fail=0 "),
+        "{way}: {total}\n{said}"
+    );
+    let passed = text.lines().filter_map(|line| line.strip_prefix("pass "));
+    let passed: BTreeSet<String> = passed.map(str::to_owned).collect();
+    assert!(
+        passed.len() >= LEAST,
+        "{way}: only {} cases passed",
+        passed.len()
+    );
+    passed
+}
+
+/// On a device of 1 GiB, without any of our libraries but the simulated driver.
+fn bare() -> BTreeSet<String> {
+    let root = tempfile::Builder::new()
+        .prefix("gpuslice-it-")
+        .tempdir_in("/dev/shm");
+    let root = root.expect("a directory");
+    let output = Command::new(program())
+        .env("LD_LIBRARY_PATH", target_dir().join("sim"))
+        .env("GPUSLICE_SIM", "mem=1GiB")
+        .env("GPUSLICE_SIM_DEVICE", root.path().join("device"))
+        .stdin(Stdio::null())
+        .output();
+    passed(&output.expect("it starts"), "bare")
+}
+
+/// In a slice of 1 GiB of a device of 16 GiB.
+fn sliced(door: &str) -> BTreeSet<String> {
+    let output = Command::new(env!("CARGO_BIN_EXE_gpuslice"))
+        .args(["run", "--memory", "1GiB", "--door", door, "--driver-dir"])
+        .arg(target_dir().join("sim"))
+        .arg("--")
+        .arg(program())
+        .env("GPUSLICE_SIM", "mem=16GiB")
+        .env_remove("GPUSLICE_SIM_DEVICE")
+        .stdin(Stdio::null())
+        .output();
+    passed(&output.expect("gpuslice starts"), door)
+}
+
+fn differences(bare: &BTreeSet<String>, slice: &BTreeSet<String>) -> Vec<String> {
+    bare.symmetric_difference(slice).cloned().collect()
+}
+
+#[test]
+fn a_bare_device_conforms() {
+    bare();
+}
+
+#[test]
+fn a_slice_through_the_preload_door_conforms() {
+    let apart = differences(&bare(), &sliced("preload"));
+    assert!(apart.is_empty(), "not the same cases: {apart:?}");
+}
+
+#[test]
+fn a_slice_through_the_replacement_door_conforms() {
+    if !is_root() {
+        return skip("conformance", "the replacement door needs root");
+    }
+    let apart = differences(&bare(), &sliced("replace"));
+    assert!(apart.is_empty(), "not the same cases: {apart:?}");
+}
+
+/// Bad words are refused before anything runs.
+#[test]
+fn the_program_explains_its_options() {
+    for (words, complaint) in [
+        (&["--olny", "alloc"][..], "unknown option --olny"),
+        (&["--only"][..], "--only needs"),
+    ] {
+        let output = Command::new(program())
+            .args(words)
+            .output()
+            .expect("it starts");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{words:?}");
+        assert!(said.contains(complaint), "{words:?}: {said}");
+    }
+}
