@@ -17,6 +17,8 @@ pub const CONTAINERS_MAX: usize = 256;
 pub const CLIENTS_MAX: usize = 1024;
 /// Processes of one container attached to the daemon.
 pub const CLIENTS_PER_CONTAINER_MAX: usize = 256;
+/// Shared handles that the daemon remembers of one process; the oldest go first.
+pub const HANDLES_PER_CLIENT_MAX: usize = 1024;
 
 /// Longest frame on any socket, header included, bytes.
 pub const FRAME_BYTES_MAX: usize = 4096;
@@ -49,6 +51,7 @@ pub const HOOK_DEADLINE_NS: u64 = 500_000_000;
 
 const _: () = assert!(LANES_MAX <= GPUS_MAX);
 const _: () = assert!(CLIENTS_PER_CONTAINER_MAX <= CLIENTS_MAX);
+const _: () = assert!(CLIENTS_PER_CONTAINER_MAX < u16::MAX as usize);
 const _: () = assert!(CLIENTS_MAX <= u16::MAX as usize);
 const _: () = assert!(HEARTBEAT_NS * 3 < HEARTBEAT_STALE_NS);
 const _: () = assert!(SELECTOR_BYTES_MAX >= GPUS_MAX * 41);

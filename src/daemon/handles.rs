@@ -1,0 +1,87 @@
+//! Which memory the processes of a container let each other open.
+//!
+//! A process that exported memory tells a digest of the handle; a sibling that is given the handle
+//! asks whether it is one of the container's own. If so, the memory is charged already. A digest of
+//! something else is no danger: whoever tells it, only its own container is believed to have
+//! the memory, and that one has it in its books or is caught by what NVML shows.
+
+use gpuslice_wire::limits::HANDLES_PER_CLIENT_MAX;
+use gpuslice_wire::tenant::HandleKey;
+use std::collections::{BTreeMap, VecDeque};
+
+/// What one process shared, the oldest first.
+#[derive(Debug, Default)]
+pub struct Shared(VecDeque<HandleKey>);
+
+/// What all processes of a container shared, and how many of them.
+#[derive(Debug, Default)]
+pub struct Handles(BTreeMap<HandleKey, u16>);
+
+impl Handles {
+    /// A process shares one more. The oldest makes room for one too many.
+    pub fn share(&mut self, mine: &mut Shared, key: HandleKey) {
+        if mine.0.contains(&key) {
+            return;
+        }
+        if mine.0.len() >= HANDLES_PER_CLIENT_MAX
+            && let Some(oldest) = mine.0.pop_front()
+        {
+            self.forget(oldest);
+        }
+        mine.0.push_back(key);
+        *self.0.entry(key).or_default() += 1;
+    }
+
+    /// Whether a process that lives shared it.
+    pub fn knows(&self, key: HandleKey) -> bool {
+        self.0.contains_key(&key)
+    }
+
+    /// A process is gone.
+    pub fn drop_all(&mut self, mine: Shared) {
+        mine.0.into_iter().for_each(|key| self.forget(key));
+    }
+
+    fn forget(&mut self, key: HandleKey) {
+        if let Some(count) = self.0.get_mut(&key) {
+            *count -= 1;
+            if *count == 0 {
+                self.0.remove(&key);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_handle_is_known_while_one_who_shared_it_lives() {
+        let (mut all, mut one, mut two) =
+            (Handles::default(), Shared::default(), Shared::default());
+        let key = HandleKey(7);
+        assert!(!all.knows(key));
+        all.share(&mut one, key);
+        all.share(&mut one, key);
+        all.share(&mut two, key);
+        all.drop_all(one);
+        assert!(all.knows(key), "the other one shared it too");
+        all.drop_all(two);
+        assert!(!all.knows(key) && all.0.is_empty());
+    }
+
+    #[test]
+    fn too_many_push_out_the_oldest_of_the_same_process_only() {
+        let (mut all, mut one, mut two) =
+            (Handles::default(), Shared::default(), Shared::default());
+        all.share(&mut two, HandleKey(0));
+        let flood = 3 * HANDLES_PER_CLIENT_MAX as u64;
+        (0..flood).for_each(|n| all.share(&mut one, HandleKey(n)));
+        assert!(all.knows(HandleKey(0)) && !all.knows(HandleKey(1)));
+        assert!(all.knows(HandleKey(flood - 1)));
+        assert_eq!(all.0.len(), HANDLES_PER_CLIENT_MAX + 1);
+        all.drop_all(one);
+        assert_eq!(all.0.len(), 1);
+    }
+}
