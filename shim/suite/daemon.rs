@@ -5,9 +5,9 @@
 
 use gpuslice_wire::frame::{Message, RequestId, decode, encode};
 use gpuslice_wire::ids::{ClientId, Lane};
-use gpuslice_wire::limits::{ACCOUNTS_MAX, FRAME_BYTES_MAX, PAGE_BYTES};
+use gpuslice_wire::limits::{ACCOUNTS_MAX, FRAME_BYTES_MAX, LANES_MAX, PAGE_BYTES};
 use gpuslice_wire::page::{CLIENT_PAGE_MAGIC, CONTAINER_PAGE_MAGIC, PAGE_VERSION};
-use gpuslice_wire::tenant::{Reply, Request};
+use gpuslice_wire::tenant::{HandleKey, Reply, Request};
 use gpuslice_wire::units::Bytes;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::memfd::{MFdFlags, memfd_create};
@@ -25,11 +25,20 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+/// Cap of every slice's host account, bytes.
+pub const HOST: u64 = 128 << 20;
+
 /// What the daemon has written down.
 #[derive(Debug, Default)]
 pub struct Books {
     /// Memory cap of each lane, bytes; as many lanes as caps.
     pub caps: Vec<u64>,
+    /// Cap of the host's account, bytes.
+    pub host: u64,
+    /// Whether memory of another container is charged, not refused.
+    pub foreign: bool,
+    /// Handles that were shared, all told.
+    pub shared: Vec<HandleKey>,
     /// Granted to each client on each lane, bytes.
     pub granted: HashMap<u16, [u64; ACCOUNTS_MAX]>,
     /// The largest sum of lane 0 there has been.
@@ -50,7 +59,8 @@ impl Books {
 
     fn reserve(&mut self, client: u16, lane: Lane, need: u64, wish: u64) -> Reply {
         let at = usize::from(lane.0);
-        let left = self.caps[at].saturating_sub(self.reserved(at));
+        let cap = self.caps.get(at).unwrap_or(&self.host);
+        let left = cap.saturating_sub(self.reserved(at));
         self.reserves += 1;
         assert!(need <= wish && need > 0, "need {need}, wish {wish}");
         if need > left {
@@ -86,6 +96,7 @@ impl Daemon {
     pub fn start(directory: &Path, caps: &[u64]) -> Daemon {
         let books = Books {
             caps: caps.to_vec(),
+            host: HOST,
             ..Books::default()
         };
         let mut daemon = Daemon {
@@ -116,6 +127,7 @@ impl Daemon {
         }
         self.thread.take().map(JoinHandle::join);
         self.books().granted.clear();
+        self.books().shared.clear();
     }
 
     /// Listens (again), with a new page.
@@ -190,6 +202,8 @@ fn page(magic: u64) -> File {
 fn fill(page: &File, books: &Books) {
     let put = |bytes: &[u8], at: usize| page.write_all_at(bytes, at as u64).expect("in the page");
     put(&(books.caps.len() as u32).to_ne_bytes(), 12);
+    put(&u32::from(books.foreign).to_ne_bytes(), 44);
+    put(&books.host.to_ne_bytes(), 64 + LANES_MAX * 64 + 16);
     for (lane, cap) in books.caps.iter().enumerate() {
         let at = 64 + lane * 64;
         put(&[0x10 + lane as u8; 16], at);
@@ -241,8 +255,11 @@ fn converse(fd: &OwnedFd, slot: u16, books: &Mutex<Books>, page_of_all: &File) {
                 fill(page_of_all, &books);
             }
             Request::Measure { lane } => answer(fd, id, &Reply::Measured { lane, used: None }, &[]),
-            Request::Share { .. } => {}
-            Request::Open { .. } => answer(fd, id, &Reply::Origin { ours: true }, &[]),
+            Request::Share { key } => books.shared.push(key),
+            Request::Open { key } => {
+                let ours = books.shared.contains(&key);
+                answer(fd, id, &Reply::Origin { ours }, &[]);
+            }
         }
     }
 }

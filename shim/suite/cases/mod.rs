@@ -2,12 +2,16 @@
 //! them and makes tests of them.
 
 mod context;
+mod external;
+mod ipc;
 mod link;
 mod memory;
 mod names;
 mod physical;
 
 pub use context::*;
+pub use external::*;
+pub use ipc::*;
 pub use link::*;
 pub use memory::*;
 pub use names::*;
@@ -26,6 +30,13 @@ macro_rules! conformance {
             // context.rs
             a_context_takes_its_memory_with_it a_context_that_is_not_destroyed_keeps_its_memory
             lanes_go_by_uuid a_gpu_outside_the_slice_gives_nothing
+            // external.rs
+            external_memory_is_charged_until_nothing_in_it_is_left
+            // ipc.rs
+            memory_of_the_own_container_is_charged_once
+            memory_of_another_container_is_out_of_reach
+            memory_of_another_container_may_be_charged
+            a_daemon_that_comes_back_is_told_of_shared_memory
             // link.rs
             a_daemon_that_comes_back_finds_its_books a_process_that_only_holds_memory_comes_back_too
             growth_waits_for_an_absent_daemon a_forked_child_has_a_slice_of_its_own
@@ -40,7 +51,11 @@ macro_rules! conformance {
             names_lead_to_hooks_by_version_and_flavour other_functions_pass_through
             usual_detours_are_no_way_around
             // physical.rs
-            physical_memory_is_charged_while_referenced
+            physical_memory_is_charged_while_referenced strange_releases_leave_the_books_alone
+            the_host_s_memory_has_a_cap_of_its_own memory_is_charged_to_the_gpu_it_is_on
+            an_open_descriptor_holds_memory imports_cost_nothing_and_disturb_nothing
+            a_tile_of_an_array_holds_memory a_multicast_object_holds_what_is_bound
+            arrays_cost_what_the_driver_says
         }
     };
     ($door:expr; $($case:ident)*) => {$(

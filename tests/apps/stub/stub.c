@@ -234,8 +234,9 @@ API R cuMulticastUnbind(P mc, int d, size_t at, size_t n) {
 struct ipc { P of, bytes, none[6]; };
 static struct { P of, at; int count; } opened[16];
 API R cuIpcGetMemHandle(struct ipc *handle, P p) {
-    *handle = (struct ipc){p, 0, {0}};
-    return find(p) ? OK : INVALID;
+    struct live *found = find(p);
+    *handle = (struct ipc){p, found ? found->bytes : 0, {0}};
+    return found ? OK : INVALID;
 }
 API R cuIpcOpenMemHandle_v2(P *p, struct ipc handle, unsigned flags) {
     int i = 0;

@@ -1,0 +1,44 @@
+//! Memory of other APIs.
+
+use super::{CAP, slice, steps};
+use crate::suite::Door;
+
+pub fn external_memory_is_charged_until_nothing_in_it_is_left(door: Door) {
+    let slice = slice(door);
+    let lines = steps(
+        &slice,
+        &[
+            "external:0x10000001",
+            "external:0x8000000",
+            "info",
+            "within:1",
+            "within:1",
+            "info", // not charged again
+            "unexternal:1",
+            "free:2",
+            "info",
+            "free:2",
+            "free:3",
+            "info",
+            "unexternal:1",
+            "external:0x8000000",
+            "within:4",
+            "destroy", // takes both with it
+            "ctx:0",
+            "info",
+        ],
+    );
+    let (all, half) = (
+        format!("info 0 {CAP} {CAP}"),
+        format!("info 0 {} {CAP}", CAP / 2),
+    );
+    assert_eq!(lines[0], "external 2 0 0");
+    for at in [2, 5, 8] {
+        assert_eq!(lines[at], half, "{at}: {lines:?}");
+    }
+    assert_eq!(
+        (lines[9].as_str(), lines[12].as_str()),
+        ("free 1 0 0", "unexternal 1 0 0")
+    );
+    assert_eq!((&lines[11], &lines[17]), (&all, &all));
+}
