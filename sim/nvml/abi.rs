@@ -8,6 +8,9 @@
 use crate::exports::Verdict;
 use core::ffi::{c_char, c_void};
 use gpuslice_nvabi::types::{nvmlDevice_t, nvmlEventSet_t, nvmlReturn_t};
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
 
 /// An argument of a C call.
 pub(crate) trait FromC<C> {
@@ -46,6 +49,9 @@ macro_rules! plain {
     };
 }
 plain!(u32, i32, u64, nvmlDevice_t, nvmlEventSet_t);
+
+/// Longest path, its closing zero included.
+const PATH_BYTES: usize = 4096;
 
 const NULL: nvmlReturn_t = nvmlReturn_t::ERROR_INVALID_ARGUMENT;
 
@@ -137,6 +143,11 @@ impl Out<c_void> {
 }
 
 impl<T: Copy> In<T> {
+    /// See [`Out::pointed`].
+    pub(crate) fn pointed(raw: *const T) -> Self {
+        Self(raw)
+    }
+
     pub(crate) fn get(self) -> Result<T, nvmlReturn_t> {
         Out(self.0.cast_mut()).get()
     }
@@ -145,16 +156,27 @@ impl<T: Copy> In<T> {
 impl In<c_char> {
     /// A text of at most 95 bytes, longer than any name this library knows.
     pub(crate) fn text(self) -> Result<String, nvmlReturn_t> {
+        let bytes = self.bytes(96)?.ok_or(nvmlReturn_t::ERROR_NOT_FOUND)?;
+        String::from_utf8(bytes).map_err(|_| NULL)
+    }
+
+    /// A path; one longer than the system takes cannot be opened.
+    pub(crate) fn path(self) -> Result<PathBuf, nvmlReturn_t> {
+        let bytes = self.bytes(PATH_BYTES)?;
+        let bytes = bytes.ok_or(nvmlReturn_t::ERROR_OPERATING_SYSTEM)?;
+        Ok(OsString::from_vec(bytes).into())
+    }
+
+    /// The bytes before the closing zero, if that is one of the first `most`.
+    fn bytes(self, most: usize) -> Result<Option<Vec<u8>>, nvmlReturn_t> {
+        let place = Out::<c_char>(self.0.cast_mut());
         let mut bytes = Vec::new();
-        for index in 0..96 {
-            match Out::<c_char>(self.0.cast_mut())
-                .entry::<c_char>(index)
-                .get()?
-            {
-                0 => return String::from_utf8(bytes).map_err(|_| NULL),
+        for index in 0..most {
+            match place.entry::<c_char>(index).get()? {
+                0 => return Ok(Some(bytes)),
                 byte => bytes.push(byte as u8),
             }
         }
-        Err(nvmlReturn_t::ERROR_NOT_FOUND)
+        Ok(None)
     }
 }

@@ -3,6 +3,7 @@
 mod device;
 mod event;
 mod health;
+mod limits;
 mod pci;
 mod process;
 mod sensor;
@@ -12,6 +13,7 @@ mod usage;
 pub(crate) use device::*;
 pub(crate) use event::*;
 pub(crate) use health::*;
+pub(crate) use limits::*;
 pub(crate) use pci::*;
 pub(crate) use process::*;
 pub(crate) use sensor::*;

@@ -28,10 +28,8 @@ pub fn begin(device: CUdevice, flags: u32, primary: bool) -> Result<&'static Con
     let process = process()?;
     let gpu = process.gpu(device)?;
     check_flags(flags)?;
-    let id = process
-        .machine
-        .context_create(gpu.index)
-        .map_err(device_error)?;
+    let create = || process.machine.context_create(gpu.index);
+    let id = memory::sparing(gpu.index, || create().map_err(device_error))?;
     Ok(table::enter(Context {
         serial: table::next_serial(),
         device,
@@ -54,6 +52,7 @@ pub fn end(context: &'static Context) -> Result<(), CUresult> {
     table::leave(context);
     exec::context_ends(context);
     memory::context_ends(context);
+    context.settings.end();
     process()?
         .machine
         .context_destroy(context.id)

@@ -1,19 +1,32 @@
-//! What can be set on a context: limits, cache and shared-memory preferences, flags. None of it
-//! changes what the simulated device does, but a program reads back what it has set.
+//! What can be set on a context: limits, cache and shared-memory preferences, flags.
+//!
+//! A program reads back what it has set. Three of the limits are sizes of device memory the driver
+//! keeps: the stacks of all threads the GPU can run at once, the buffer of `printf`, the heap of
+//! `malloc` in kernels. Their defaults are part of what every context takes; raising one takes
+//! the difference, and lowering it gives back what was taken in one piece or more.
 
 use super::lifetime::check_flags;
 use super::{Context, current, named_or_current};
+use crate::memory::{self, Chunk};
 use gpuslice_nvabi::types::CUresult;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Settings of one context.
 pub struct Settings {
     /// By `CUlimit`: stack bytes, printf FIFO, malloc heap, sync depth, pending launches, L2
     /// fetch granularity, persisting L2 bytes, shared-memory size, CIG, CIG shared.
     limits: [AtomicU64; LIMITS.len()],
+    /// Memory beyond the default's, of each of the first limits.
+    growth: Mutex<[Vec<Arc<Chunk>>; SIZES]>,
     cache: AtomicI32,
     shared: AtomicI32,
 }
+
+/// As many limits from the first on are sizes of memory.
+const SIZES: usize = 3;
+/// Threads a multiprocessor can run at once, each with its stack.
+const THREADS: u64 = 2048;
 
 /// Default and largest value of each limit.
 const LIMITS: [(u64, u64); 7] = [
@@ -30,6 +43,7 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             limits: LIMITS.map(|(default, _)| AtomicU64::new(default)),
+            growth: Mutex::default(),
             cache: AtomicI32::new(0),
             shared: AtomicI32::new(0),
         }
@@ -44,6 +58,16 @@ impl Settings {
             .ok_or(CUresult::ERROR_UNSUPPORTED_LIMIT)?;
         Ok((place, LIMITS[limit as usize].1))
     }
+
+    fn growth(&self) -> MutexGuard<'_, [Vec<Arc<Chunk>>; SIZES]> {
+        self.growth.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Gives back what limits have taken.
+    pub fn end(&self) {
+        let given_back = std::mem::take(&mut *self.growth());
+        drop(given_back);
+    }
 }
 
 /// Entry points.
@@ -51,17 +75,54 @@ impl Settings {
 pub mod imp {
     use super::*;
     use crate::entry::{Out, Outcome};
-    use gpuslice_nvabi::types::{CUcontext, CUfunc_cache, CUlimit, CUsharedconfig};
+    use gpuslice_nvabi::types::{
+        CU_LIMIT_STACK_SIZE, CUcontext, CUfunc_cache, CUlimit, CUsharedconfig,
+    };
 
     /// The oldest driver interface whose contexts behave like ours.
     const API_VERSION: u32 = 3020;
 
     pub fn cuCtxSetLimit(limit: CUlimit, value: usize) -> Outcome {
-        let (place, most) = current()?.settings.limit(limit)?;
+        let context = current()?;
+        let (place, most) = context.settings.limit(limit)?;
         if value as u64 > most {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
+        let mut growth = context.settings.growth();
+        if let Some(pieces) = growth.get_mut(limit as usize) {
+            resize(
+                context,
+                pieces,
+                beyond_default(context, limit, value as u64)?,
+            )?;
+        }
         place.store(value as u64, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Device memory a limit takes beyond what its default does.
+    fn beyond_default(context: &Context, limit: CUlimit, value: u64) -> Result<u64, CUresult> {
+        let more = value.saturating_sub(LIMITS[limit as usize].0);
+        if limit != CU_LIMIT_STACK_SIZE {
+            return Ok(more);
+        }
+        let threads = u64::from(context.gpu().info.multiprocessors) * THREADS;
+        more.checked_mul(threads)
+            .ok_or(CUresult::ERROR_OUT_OF_MEMORY)
+    }
+
+    /// Makes the pieces at least `bytes` together, and no piece too many; refused, they are as
+    /// they were.
+    fn resize(context: &Context, pieces: &mut Vec<Arc<Chunk>>, bytes: u64) -> Outcome {
+        let mut held: u64 = pieces.iter().map(|piece| piece.bytes()).sum();
+        if held < bytes {
+            pieces.push(memory::take_unseen(context.gpu().index, bytes - held)?);
+            return Ok(());
+        }
+        while let Some(last) = pieces.last().filter(|last| held - last.bytes() >= bytes) {
+            held -= last.bytes();
+            pieces.pop();
+        }
         Ok(())
     }
 

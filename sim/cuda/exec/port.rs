@@ -7,14 +7,23 @@ use super::stream::{StreamKey, shared};
 use crate::context::{self, Context};
 use crate::driver::process;
 use crate::entry::Outcome;
-use crate::memory::{self, Allocation, Home, Kind, Pages};
+use crate::memory::{self, Allocation, Chunk, Home, Kind, Pages};
 use gpuslice_nvabi::types::CUresult;
 use gpuslice_sim_device::Machine;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// The simulated machine.
 pub fn machine() -> Result<&'static Machine, CUresult> {
     Ok(process()?.machine)
+}
+
+/// Memory for a module's code; `None` where modules take none.
+pub fn image_memory(context: &Context, image: u64) -> Result<Option<Arc<Chunk>>, CUresult> {
+    match machine()?.module_bytes(image) {
+        0 => Ok(None),
+        bytes => memory::take_unseen(context.gpu().index, bytes).map(Some),
+    }
 }
 
 /// Memory for the variables of a module.

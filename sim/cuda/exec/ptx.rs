@@ -60,6 +60,8 @@ pub struct Module {
     pub globals: Vec<Global>,
     /// True where the image was not PTX: any kernel name is then taken for one of its own.
     pub opaque: bool,
+    /// Length of the image it was read from, where that is known.
+    pub image_bytes: u64,
 }
 
 impl Module {

@@ -38,6 +38,15 @@ impl Chunk {
         Ok(Self::enter(&mut open(), memory))
     }
 
+    /// The same for managed memory, which is nobody's in the device's books.
+    pub fn managed(gpu: usize, bytes: u64) -> Result<Arc<Self>, CUresult> {
+        let machine = process()?.machine;
+        let memory = machine
+            .mem_alloc_managed(gpu, bytes)
+            .map_err(device_error)?;
+        Ok(Self::enter(&mut open(), memory))
+    }
+
     /// Memory that exists, of this process or another.
     pub fn import(key: MemoryKey) -> Result<Arc<Self>, CUresult> {
         let mut open = open();

@@ -6,9 +6,11 @@
 //!
 //! Managed memory stays where it was made: on the device, which the host can use as well (all memory
 //! of the simulated device is mapped), or, once the device is full, in the host's memory. So there
-//! may be more of it than the device has, as with the real driver; only it does not wander.
+//! may be more of it than the device has, as with the real driver; only it does not wander. It has
+//! pages of its own whatever its size, because the device does not count them as this process's.
 
 use super::buddy;
+use super::chunk::Chunk;
 use super::heap::Heap;
 use super::map;
 use super::pages::Pages;
@@ -17,6 +19,7 @@ use crate::context::{self, Context};
 use crate::driver::device_error;
 use crate::exec;
 use gpuslice_nvabi::types::CUresult;
+use std::sync::Arc;
 
 /// Largest piece taken from the heap.
 const SMALL_MOST: u64 = buddy::SLAB / 2;
@@ -27,16 +30,20 @@ pub const PITCH: u64 = 512;
 
 /// Takes memory of a context's GPU, wherever it fits.
 pub fn take(context: &'static Context, bytes: u64) -> Result<(u64, Home), CUresult> {
-    match take_once(context, bytes) {
-        Err(CUresult::ERROR_OUT_OF_MEMORY) => {
-            // What this process keeps for later is given up first.
-            let trimmed = super::give_spare_back(context.gpu().index);
-            if trimmed {
-                take_once(context, bytes)
-            } else {
-                Err(CUresult::ERROR_OUT_OF_MEMORY)
-            }
-        }
+    sparing(context.gpu().index, || take_once(context, bytes))
+}
+
+/// Takes memory of a GPU (by the machine's index) for what the driver keeps there itself: it has no
+/// address, and no call tells of it.
+pub fn take_unseen(gpu: usize, bytes: u64) -> Result<Arc<Chunk>, CUresult> {
+    sparing(gpu, || Chunk::new(gpu, bytes))
+}
+
+/// Does `take`; should there be no room, what this process keeps for later is given up, and it is
+/// done again.
+pub fn sparing<R>(gpu: usize, take: impl Fn() -> Result<R, CUresult>) -> Result<R, CUresult> {
+    match take() {
+        Err(CUresult::ERROR_OUT_OF_MEMORY) if super::give_spare_back(gpu) => take(),
         other => other,
     }
 }
@@ -75,11 +82,21 @@ fn take_once(context: &'static Context, bytes: u64) -> Result<(u64, Home), CUres
 /// Managed memory in the current context: the host's where the device has not that much left.
 fn allocate_managed(bytes: u64, flags: u32) -> Result<u64, CUresult> {
     let kind = Kind::Managed { flags };
-    let refused = match allocate(bytes, kind) {
-        Err(code @ CUresult::ERROR_OUT_OF_MEMORY) => code,
-        other => return other,
-    };
     let context = context::working()?;
+    if bytes == 0 {
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
+    let gpu = context.gpu().index;
+    let refused = match sparing(gpu, || Pages::of(Chunk::managed(gpu, bytes)?)) {
+        Ok(pages) => {
+            let address = pages.address;
+            let allocation = Allocation::new(context, bytes, kind, Home::Pages(pages));
+            registry::insert(address, allocation);
+            return Ok(address);
+        }
+        Err(CUresult::ERROR_OUT_OF_MEMORY) => CUresult::ERROR_OUT_OF_MEMORY,
+        Err(other) => return Err(other),
+    };
     let len = usize::try_from(bytes).map_err(|_| refused)?;
     let len = len.checked_next_multiple_of(PAGE).ok_or(refused)?;
     // What the device could have given was refused for another reason, an injected one.

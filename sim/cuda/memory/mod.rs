@@ -16,6 +16,7 @@ mod buddy;
 mod chunk;
 mod copy;
 mod device;
+mod external;
 mod fill;
 mod heap;
 mod host;
@@ -29,7 +30,7 @@ mod vmm;
 
 pub use chunk::Chunk;
 pub use copy::{check_copy, copy_now, crosses_bus};
-pub use device::release;
+pub use device::{release, sparing, take_unseen};
 pub use fill::{check_fill, fill_now};
 pub use heap::Heap;
 pub use pages::{Pages, map_part, unmap};
@@ -72,6 +73,7 @@ pub mod imp {
     pub use super::array::imp::*;
     pub use super::copy::imp::*;
     pub use super::device::imp::*;
+    pub use super::external::imp::*;
     pub use super::fill::imp::*;
     pub use super::host::imp::*;
     pub use super::ipc::imp::*;

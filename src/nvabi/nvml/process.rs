@@ -17,10 +17,10 @@ macro_rules! for_each_nvml_process_fn {
             [hook, sim, 11080] nvmlDeviceGetMemoryInfo_v2(
                 device: nvmlDevice_t, memory: *mut nvmlMemory_v2_t,
             ) -> nvmlReturn_t;
-            [pass, none, 13050] nvmlDeviceSetMemoryLimits_v1(
+            [pass, sim, 13050] nvmlDeviceSetMemoryLimits_v1(
                 device: nvmlDevice_t, limits: *mut nvmlSetMemoryLimits_v1_t,
             ) -> nvmlReturn_t;
-            [pass, none, 13050] nvmlDeviceGetMemoryLimits_v1(
+            [pass, sim, 13050] nvmlDeviceGetMemoryLimits_v1(
                 device: nvmlDevice_t, limits: *mut nvmlGetMemoryLimits_v1_t,
             ) -> nvmlReturn_t;
             [pass, sim, 11080] nvmlDeviceGetUtilizationRates(

@@ -21,6 +21,12 @@ const BINARY: [&[u8]; 6] = [
 
 /// Reads an image of known length.
 pub fn from_bytes(bytes: &[u8]) -> Result<Module, CUresult> {
+    let mut module = read(bytes)?;
+    module.image_bytes = bytes.len() as u64;
+    Ok(module)
+}
+
+fn read(bytes: &[u8]) -> Result<Module, CUresult> {
     if BINARY.iter().any(|magic| bytes.starts_with(magic)) {
         return Ok(Module::opaque());
     }

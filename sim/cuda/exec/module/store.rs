@@ -3,6 +3,7 @@
 use super::super::handles::{Key, Named, Table};
 use super::super::{port, ptx};
 use crate::context::{Context, current};
+use crate::memory::Chunk;
 use gpuslice_nvabi::types::CUresult;
 use gpuslice_sim_device::ContextId;
 use std::collections::HashMap;
@@ -17,6 +18,8 @@ pub struct Module {
     functions: HashMap<CString, FunctionKey>,
     /// Where the global variables lie, once one was asked for.
     memory: Option<u64>,
+    /// Where its code lies.
+    _image: Option<Arc<Chunk>>,
 }
 
 /// A kernel in a module.
@@ -112,6 +115,7 @@ pub fn declared(key: ModuleKey) -> Result<Arc<ptx::Module>, CUresult> {
 /// Loads a module into a context.
 pub fn load(context: &'static Context, decl: Arc<ptx::Module>) -> Result<ModuleKey, CUresult> {
     let module = Module {
+        _image: port::image_memory(context, decl.image_bytes)?,
         decl,
         context,
         functions: HashMap::new(),
@@ -355,6 +359,7 @@ pub fn module_of(key: Key<Library>) -> Result<ModuleKey, CUresult> {
     }
     let decl = Arc::clone(&library.decl);
     let module = Module {
+        _image: port::image_memory(context, decl.image_bytes)?,
         decl,
         context,
         functions: HashMap::new(),
