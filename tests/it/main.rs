@@ -8,4 +8,5 @@ mod demo;
 mod device;
 mod doors;
 mod harness;
+mod manners;
 mod races;
