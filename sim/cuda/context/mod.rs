@@ -6,6 +6,7 @@
 //! current one with one load, whatever other threads do meanwhile.
 
 mod current;
+mod green;
 mod lifetime;
 mod limits;
 mod primary;
@@ -73,6 +74,7 @@ pub fn named_or_current(handle: CUcontext) -> Result<&'static Context, CUresult>
 /// Entry points of this room.
 pub mod imp {
     pub use super::current::imp::*;
+    pub use super::green::imp::*;
     pub use super::lifetime::imp::*;
     pub use super::limits::imp::*;
     pub use super::primary::imp::*;

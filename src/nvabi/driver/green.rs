@@ -5,12 +5,12 @@
 macro_rules! for_each_driver_green_fn {
     ($callback:ident) => {
         $callback! {
-            [hook, none, 12040] cuGreenCtxCreate(
+            [hook, sim, 12040] cuGreenCtxCreate(
                 ph_ctx: *mut CUgreenCtx, desc: CUdevResourceDesc, dev: CUdevice, flags: u32,
             );
-            [hook, none, 12040] cuGreenCtxDestroy(h_ctx: CUgreenCtx);
-            [pass, none, 12040] cuCtxFromGreenCtx(p_context: *mut CUcontext, h_ctx: CUgreenCtx);
-            [pass, none, 12040] cuDeviceGetDevResource(
+            [hook, sim, 12040] cuGreenCtxDestroy(h_ctx: CUgreenCtx);
+            [pass, sim, 12040] cuCtxFromGreenCtx(p_context: *mut CUcontext, h_ctx: CUgreenCtx);
+            [pass, sim, 12040] cuDeviceGetDevResource(
                 device: CUdevice, resource: *mut c_void, kind: CUdevResourceType,
             );
             [pass, none, 12040] cuCtxGetDevResource(
@@ -27,7 +27,7 @@ macro_rules! for_each_driver_green_fn {
                 result: *mut c_void, nb_groups: u32, input: *const c_void, remainder: *mut c_void,
                 flags: u32, group_params: *mut c_void,
             );
-            [pass, none, 12040] cuDevResourceGenerateDesc(
+            [pass, sim, 12040] cuDevResourceGenerateDesc(
                 ph_desc: *mut CUdevResourceDesc, resources: *mut c_void, nb_resources: u32,
             );
             [pass, none, 12040] cuGreenCtxRecordEvent(h_ctx: CUgreenCtx, h_event: CUevent);

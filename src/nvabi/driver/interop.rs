@@ -19,18 +19,18 @@ macro_rules! for_each_driver_interop_fn {
                 pdptr: *mut CUdeviceptr, handle: CUipcMemHandle, flags: u32,
             );
             [hook, sim, 4010] cuIpcCloseMemHandle(dptr: CUdeviceptr);
-            [hook, none, 10000] cuImportExternalMemory(
+            [hook, sim, 10000] cuImportExternalMemory(
                 ext_mem_out: *mut CUexternalMemory,
                 mem_handle_desc: *const CUDA_EXTERNAL_MEMORY_HANDLE_DESC,
             );
-            [hook, none, 10000] cuExternalMemoryGetMappedBuffer(
+            [hook, sim, 10000] cuExternalMemoryGetMappedBuffer(
                 dev_ptr: *mut CUdeviceptr, ext_mem: CUexternalMemory, buffer_desc: *const c_void,
             );
             [hook, none, 10000] cuExternalMemoryGetMappedMipmappedArray(
                 mipmap: *mut CUmipmappedArray, ext_mem: CUexternalMemory,
                 mipmap_desc: *const c_void,
             );
-            [hook, none, 10000] cuDestroyExternalMemory(ext_mem: CUexternalMemory);
+            [hook, sim, 10000] cuDestroyExternalMemory(ext_mem: CUexternalMemory);
             [pass, none, 10000] cuImportExternalSemaphore(
                 ext_sem_out: *mut CUexternalSemaphore, sem_handle_desc: *const c_void,
             );

@@ -408,7 +408,7 @@ fn green() -> Outcome {
     let gpu = gpu()?;
     let before = gpu.free()?;
     const SM: CUdevResourceType = 1;
-    let (mut resource, mut desc) = ([0u64; 18], CUdevResourceDesc::NULL);
+    let (mut resource, mut desc) = ([0u64; 32], CUdevResourceDesc::NULL);
     let (mut green, mut context) = (CUgreenCtx::NULL, CUcontext::NULL);
     let place = (&raw mut resource).cast::<c_void>();
     ok!(cuDeviceGetDevResource(gpu.device, place, SM));

@@ -12,17 +12,6 @@ family!("external":
     bad_descriptor, no_description, unknown_kind, buffer_outside, destroy_nothing,
 );
 
-/// `CUDA_EXTERNAL_MEMORY_HANDLE_DESC` with a descriptor in its union.
-#[repr(C)]
-struct MemoryDesc {
-    kind: u32,
-    fd: i32,
-    union_rest: [u64; 2],
-    size: u64,
-    flags: u32,
-    reserved: [u32; 16],
-}
-
 /// `CUDA_EXTERNAL_MEMORY_BUFFER_DESC`.
 #[repr(C)]
 struct BufferDesc {
@@ -34,12 +23,14 @@ struct BufferDesc {
 
 const OPAQUE_FD: u32 = 1;
 
+type MemoryDesc = CUDA_EXTERNAL_MEMORY_HANDLE_DESC;
+
 fn memory_desc(kind: u32, fd: i32, size: usize) -> MemoryDesc {
-    let (union_rest, flags, reserved) = ([0; 2], 0, [0; 16]);
+    // The descriptor is in the first bytes of a union.
+    let (handle, flags, reserved) = ([fd as u32 as u64, 0], 0, [0; 16]);
     MemoryDesc {
         kind,
-        fd,
-        union_rest,
+        handle,
         size: size as u64,
         flags,
         reserved,
@@ -70,7 +61,7 @@ fn descriptor(gpu: Gpu, bytes: usize) -> Outcome<(u64, OwnedFd)> {
 fn import(fd: OwnedFd, bytes: usize) -> Outcome<CUexternalMemory> {
     let mut memory = CUexternalMemory::NULL;
     let desc = memory_desc(OPAQUE_FD, fd.into_raw_fd(), bytes);
-    match calls::cuImportExternalMemory(&mut memory, (&raw const desc).cast()) {
+    match calls::cuImportExternalMemory(&mut memory, &desc) {
         SUCCESS => Ok(memory),
         other => skip(format_args!(
             "no way to make external memory here: {other:?}"
@@ -155,7 +146,7 @@ fn outlives_its_maker() -> Outcome {
 fn refused(desc: *const MemoryDesc) -> Outcome {
     let gpu = gpu()?;
     let (before, mut memory) = (gpu.free()?, CUexternalMemory::NULL);
-    let code = calls::cuImportExternalMemory(&mut memory, desc.cast());
+    let code = calls::cuImportExternalMemory(&mut memory, desc);
     if code == CUresult::ERROR_NOT_SUPPORTED {
         return skip("the driver imports no external memory");
     }

@@ -173,6 +173,13 @@ impl<P: Piece> Arena<P> {
         }
     }
 
+    /// The piece of the device's memory a part lies in.
+    pub fn piece_of(&self, address: u64) -> Option<&P> {
+        let within =
+            |piece: &&P| (piece.address()..piece.address() + piece.bytes()).contains(&address);
+        self.areas.iter().map(|area| &area.piece).find(within)
+    }
+
     /// Whether a part is in limbo.
     pub fn in_limbo(&self, address: u64) -> bool {
         self.limbo.iter().any(|one| one.address == address)

@@ -137,39 +137,4 @@ pub mod imp {
         };
         flags.set(pool.access.get(&location.id).copied().unwrap_or(default))
     }
-
-    pub fn cuMemPoolExportToShareableHandle(
-        _handle_out: *mut c_void,
-        pool: CUmemoryPool,
-        _handle_type: CUmemAllocationHandleType,
-        _flags: u64,
-    ) -> Outcome {
-        pools().pool(pool_key(pool)?)?;
-        Err(CUresult::ERROR_NOT_SUPPORTED)
-    }
-
-    pub fn cuMemPoolImportFromShareableHandle(
-        _pool_out: Out<CUmemoryPool>,
-        _handle: *mut c_void,
-        _handle_type: CUmemAllocationHandleType,
-        _flags: u64,
-    ) -> Outcome {
-        Err(CUresult::ERROR_NOT_SUPPORTED)
-    }
-
-    pub fn cuMemPoolExportPointer(
-        _share_data_out: Out<CUmemPoolPtrExportData>,
-        _ptr: CUdeviceptr,
-    ) -> Outcome {
-        Err(CUresult::ERROR_NOT_SUPPORTED)
-    }
-
-    pub fn cuMemPoolImportPointer(
-        _ptr_out: Out<CUdeviceptr>,
-        pool: CUmemoryPool,
-        _share_data: In<CUmemPoolPtrExportData>,
-    ) -> Outcome {
-        pools().pool(pool_key(pool)?)?;
-        Err(CUresult::ERROR_NOT_SUPPORTED)
-    }
 }

@@ -6,6 +6,7 @@
 
 mod arena;
 mod attributes;
+mod share;
 
 use super::handles::{Key, Named, Table};
 use super::stream::{StreamKey, shared};
@@ -44,6 +45,9 @@ pub struct Pool {
     reuse: [i32; 3],
     access: HashMap<CUdevice, CUmemAccess_flags>,
     arena: Arena<Pages>,
+    /// Where it comes from, if another process made it, and what of it is open here.
+    origin: Option<share::Origin>,
+    opened: HashMap<u64, Pages>,
     is_default: bool,
     /// Destroyed by the program; goes with its last allocation.
     dying: bool,
@@ -87,6 +91,8 @@ impl Pools {
             reuse: [1; 3],
             access: HashMap::new(),
             arena: Arena::new(),
+            origin: None,
+            opened: HashMap::new(),
             is_default,
             dying: false,
         };
@@ -107,7 +113,7 @@ impl Pools {
         let idle = self
             .table
             .get(key)
-            .is_some_and(|pool| pool.dying && pool.arena.is_idle());
+            .is_some_and(|pool| pool.dying && pool.arena.is_idle() && pool.opened.is_empty());
         if idle { self.table.remove(key) } else { None }
     }
 }
@@ -158,6 +164,10 @@ fn alloc(key: PoolKey, bytes: usize, stream: StreamKey) -> Result<u64, CUresult>
 fn take(key: PoolKey, bytes: u64, stream: StreamKey) -> Result<(u64, bool), CUresult> {
     let mut pools = pools();
     let pool = pools.pool(key)?;
+    if pool.origin.is_some() {
+        // Only its maker allocates from a pool.
+        return Err(CUresult::ERROR_INVALID_VALUE);
+    }
     let len = part(bytes).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
     if let Some(address) = pool.arena.reuse(bytes, stream.id()) {
         return Ok((address, true));
@@ -201,6 +211,9 @@ pub fn free(address: u64, stream: Option<StreamKey>) -> Result<bool, CUresult> {
     let Some((key, bytes)) = pool_of(address) else {
         return Ok(false);
     };
+    if share::close(key, address)? {
+        return Ok(true);
+    }
     let mut pools = pools();
     let pool = pools
         .table
@@ -315,6 +328,7 @@ pub mod imp {
     use super::*;
 
     pub use super::attributes::imp::*;
+    pub use super::share::imp::*;
 
     pub fn cuMemAllocAsync(dptr: Out<CUdeviceptr>, bytesize: usize, h_stream: CUstream) -> Outcome {
         dptr.require()?;

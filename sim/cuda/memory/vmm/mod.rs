@@ -8,6 +8,8 @@ mod handle;
 mod range;
 mod share;
 
+pub use share::named;
+
 use super::chunk::Chunk;
 use super::space::STEP;
 use gpuslice_nvabi::types::{CUmemAllocationProp, CUresult};

@@ -13,7 +13,7 @@ use gpuslice_sim_device::MemoryKey;
 use std::os::fd::{BorrowedFd, IntoRawFd};
 
 /// The memory a descriptor holds; the descriptor stays the program's.
-fn named(fd: i32) -> Result<MemoryKey, CUresult> {
+pub fn named(fd: i32) -> Result<MemoryKey, CUresult> {
     if fd < 0 {
         return Err(INVALID);
     }
