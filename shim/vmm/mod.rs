@@ -230,6 +230,10 @@ impl Pieces {
     /// Takes out everything that a context which is about to end takes with it; it stays counted until
     /// [`Pieces::drop_references`] or [`Pieces::reopen`].
     pub fn close(&mut self, context: u64) -> Closed {
+        if context == 0 {
+            // No context at all; what outlives contexts is not anybody's.
+            return Closed::default();
+        }
         let of_context = |(_, named): &(&Name, &Named)| named.context == context;
         let names: Vec<Name> = self
             .names
@@ -284,7 +288,7 @@ impl Unmapped {
 }
 
 /// What [`Pieces::close`] took out of a context.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 #[must_use]
 pub struct Closed {
     names: Vec<(Name, Named)>,

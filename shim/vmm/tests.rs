@@ -309,4 +309,7 @@ fn a_context_takes_the_names_of_its_own_with_it() {
     assert_eq!(pieces.drop_references(closed.pieces()), [CHARGE]);
     assert_eq!(release(&mut pieces, opened), []);
     assert_eq!(release(&mut pieces, external), [CHARGE]);
+    create(&mut pieces, 7);
+    let closed = pieces.close(0);
+    assert_eq!(closed.pieces().count(), 0, "that is no context");
 }
