@@ -1,114 +1,23 @@
 //! The device between real processes: they are this test program started again, told by the
 //! environment what to do, and killed where that is the point.
 
+mod actors;
+
+use actors::{Actor, DIR, Device, ROLE, listen, say};
 use gpuslice_sim_device::limits::PAGE_BYTES;
 use gpuslice_sim_device::{
     Config, DeviceError, Error, Kind, Machine, MemoryKey, Role, Status, Work, create, destroy,
     now_ns,
 };
-use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::path::Path;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
-const ROLE: &str = "GPUSLICE_SIM_TEST_ROLE";
-const DIR: &str = "GPUSLICE_SIM_TEST_DIR";
 const FOR_EVER: Work = Work {
     kind: Kind::Kernel,
     duration_ns: u64::MAX,
 };
-
-/// A device of its own for each test, removed at the end.
-struct Device(PathBuf);
-
-impl Device {
-    fn new(name: &str, config: &str) -> Self {
-        let device = Self::absent(name);
-        create(&device.0, &Config::parse(config).unwrap()).unwrap();
-        device
-    }
-
-    fn absent(name: &str) -> Self {
-        let dir = format!("/dev/shm/gpuslice-sim-test-{}-{name}", std::process::id());
-        Self(dir.into())
-    }
-
-    fn observe(&self) -> Machine {
-        Machine::open(&self.0, Role::Observer).unwrap()
-    }
-}
-
-impl Drop for Device {
-    fn drop(&mut self) {
-        let _ = destroy(&self.0);
-    }
-}
-
-/// A process in a role; killed when dropped.
-struct Actor {
-    child: Child,
-    out: BufReader<ChildStdout>,
-}
-
-impl Actor {
-    fn start(device: &Path, role: &str) -> Self {
-        Self::start_by(Command::new(std::env::current_exe().unwrap()), device, role)
-    }
-
-    fn start_by(mut command: Command, device: &Path, role: &str) -> Self {
-        command.args(["--exact", "actor", "--nocapture", "--test-threads=1"]);
-        command
-            .env(ROLE, role)
-            .env(DIR, device)
-            .stdout(Stdio::piped())
-            .stdin(Stdio::piped());
-        let mut child = command.spawn().unwrap();
-        let out = BufReader::new(child.stdout.take().unwrap());
-        Self { child, out }
-    }
-
-    /// What the actor says after the mark that tells it from the test harness.
-    fn says(&mut self) -> String {
-        let mut line = String::new();
-        loop {
-            line.clear();
-            assert_ne!(
-                self.out.read_line(&mut line).unwrap(),
-                0,
-                "the actor said nothing"
-            );
-            if let Some((_, said)) = line.split_once("ACTOR ") {
-                return said.trim_end().to_string();
-            }
-        }
-    }
-
-    fn tell(&mut self) {
-        self.child.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
-    }
-
-    fn kill(&mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
-    }
-}
-
-impl Drop for Actor {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-fn say(text: &str) {
-    println!("ACTOR {text}");
-    std::io::stdout().flush().unwrap();
-}
-
-fn listen() {
-    std::io::stdin().read_line(&mut String::new()).unwrap();
-}
 
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
@@ -275,13 +184,16 @@ fn capacity_is_exact_among_racing_processes() {
 
 #[test]
 fn imported_memory_outlives_its_exporter() {
-    let device = Device::new("import", "mem=64MiB");
+    let device = Device::new("import", "mem=64MiB,context=2MiB");
     let machine = Machine::open(&device.0, Role::Driver).unwrap();
     let mut exporter = Actor::start(&device.0, "export");
     let key = MemoryKey::from_bytes(unhex(&exporter.says()));
     let memory = machine.mem_import(key).unwrap();
+    let context = machine.context_create(0).unwrap();
+    let shown = || machine.processes(0).unwrap()[0].used_bytes;
+    assert_eq!(shown(), 2 << 20, "the exporter pays");
     exporter.kill();
-    assert_eq!(machine.processes(0).unwrap(), vec![]);
+    assert_eq!(shown(), 6 << 20, "the importer pays");
     let mut bytes = [0; 17];
     machine
         .vram(0)
@@ -289,8 +201,9 @@ fn imported_memory_outlives_its_exporter() {
         .read_exact_at(&mut bytes, memory.extents[0].offset)
         .unwrap();
     assert_eq!(&bytes, b"from the exporter");
-    assert_eq!(machine.mem_info(0).unwrap().used, 4 << 20);
+    assert_eq!(machine.mem_info(0).unwrap().used, 6 << 20);
     machine.mem_free(key).unwrap();
+    machine.context_destroy(context).unwrap();
     assert_eq!(machine.mem_free(key), Err(DeviceError::StaleMemory));
     assert_eq!(machine.mem_import(key), Err(DeviceError::StaleMemory));
     assert_eq!(machine.mem_info(0).unwrap().used, 0);
