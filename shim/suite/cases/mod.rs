@@ -2,20 +2,24 @@
 //! them and makes tests of them.
 
 mod context;
+mod cost;
 mod external;
 mod ipc;
 mod link;
 mod memory;
 mod names;
 mod physical;
+mod recall;
 
 pub use context::*;
+pub use cost::*;
 pub use external::*;
 pub use ipc::*;
 pub use link::*;
 pub use memory::*;
 pub use names::*;
 pub use physical::*;
+pub use recall::*;
 
 use super::{Door, Slice};
 
@@ -37,6 +41,13 @@ macro_rules! conformance {
             memory_of_another_container_is_out_of_reach
             memory_of_another_container_may_be_charged
             a_daemon_that_comes_back_is_told_of_shared_memory
+            // cost.rs
+            a_context_is_charged_what_it_took a_primary_context_is_charged_once
+            a_context_that_does_not_fit_is_not_made
+            a_first_context_is_refused_beforehand_where_its_price_is_known
+            a_raised_limit_is_charged a_limit_that_took_more_than_fits_is_put_back
+            pinned_memory_has_an_account_of_its_own pinned_memory_is_refused_over_its_cap_only
+            managed_memory_is_claimed_as_unseen
             // link.rs
             a_daemon_that_comes_back_finds_its_books a_process_that_only_holds_memory_comes_back_too
             growth_waits_for_an_absent_daemon a_forked_child_has_a_slice_of_its_own
@@ -56,6 +67,9 @@ macro_rules! conformance {
             an_open_descriptor_holds_memory imports_cost_nothing_and_disturb_nothing
             a_tile_of_an_array_holds_memory a_multicast_object_holds_what_is_bound
             arrays_cost_what_the_driver_says
+            // recall.rs
+            what_a_sibling_does_not_use_can_be_had two_that_churn_leave_each_other_room
+            idle_credit_goes_home before_the_beginning_the_driver_answers
         }
     };
     ($door:expr; $($case:ident)*) => {$(

@@ -126,6 +126,14 @@ static int step(char *text) {
         count++;
     } else if (!strcmp(verb, "within")) { r = CALL("cuExternalMemoryGetMappedBuffer", (P *, P, void *), slot, made[a], NULL); count++; }
     else if (!strcmp(verb, "unexternal")) r = CALL("cuDestroyExternalMemory", (P), made[a]);
+    else if (!strcmp(verb, "pin")) { r = CALL("cuMemAllocHost_v2", (P *, size_t), slot, a); count++; }
+    else if (!strcmp(verb, "pinflags")) { r = CALL("cuMemHostAlloc", (P *, size_t, unsigned), slot, a, (unsigned)b); count++; }
+    else if (!strcmp(verb, "unpin")) r = CALL("cuMemFreeHost", (P), made[a]);
+    else if (!strcmp(verb, "register")) r = CALL("cuMemHostRegister_v2", (P, size_t, unsigned), a, b, part[3] ? (unsigned)atoi(part[3]) : 0);
+    else if (!strcmp(verb, "unregister")) r = CALL("cuMemHostUnregister", (P), a);
+    else if (!strcmp(verb, "limit")) r = CALL("cuCtxSetLimit", (int, size_t), (int)a, b);
+    else if (!strcmp(verb, "limited")) r = CALL("cuCtxGetLimit", (size_t *, int), &x, (int)a);
+    else if (!strcmp(verb, "reset")) r = CALL("cuDevicePrimaryCtxReset_v2", (int), (int)a);
     else if (!strcmp(verb, "info")) { r = CALL("cuMemGetInfo_v2", (size_t *, size_t *), &x, &y); }
     else if (!strcmp(verb, "total")) { r = CALL("cuDeviceTotalMem_v2", (size_t *, int), &x, (int)a); }
     else if (!strcmp(verb, "launch")) r = CALL("cuLaunchKernel", (void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **), NULL, 7, 1, 1, 1, 1, 1, 0, NULL, NULL, (void **)11);

@@ -16,10 +16,10 @@ typedef int R;
 typedef uint64_t P;
 typedef void *H;
 #define API __attribute__((visibility("default")))
-enum { OK = 0, INVALID = 1, NO_MEMORY = 2, NO_CONTEXT = 201, NOT_FOUND = 500, ODD = 999 };
+enum { OK = 0, INVALID = 1, NO_MEMORY = 2, TOO_EARLY = 3, NO_CONTEXT = 201, NOT_FOUND = 500, ODD = 999 };
 enum { DEVICES = 8, LIVE = 1 << 16 };
 
-struct context { int device; };
+struct context { int device; size_t heap; };
 struct live { P at; size_t bytes; int device; struct context *context; int references; };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -29,6 +29,7 @@ static struct context primary[DEVICES];
 static int retained[DEVICES];
 static _Thread_local struct context *current;
 static int launches;
+static int begun;
 
 static long setting(const char *name, long otherwise) {
     const char *text = getenv(name);
@@ -79,7 +80,7 @@ static void end(struct context *context) {
     pthread_mutex_unlock(&lock);
 }
 
-API R cuInit(unsigned flags) { return flags ? INVALID : OK; }
+API R cuInit(unsigned flags) { begun |= !flags; return flags ? INVALID : OK; }
 API R cuDriverGetVersion(int *v) { *v = 12090; return OK; }
 API R cuDeviceGetCount(int *n) { *n = devices(); return OK; }
 API R cuDeviceGet(int *d, int ordinal) { *d = ordinal; return ordinal < devices() ? OK : 101; }
@@ -94,7 +95,7 @@ API R cuCtxCreate_v2(H *c, unsigned flags, int d) {
     (void)flags;
     if (d < 0 || d >= devices()) return 101;
     *c = current = malloc(sizeof(struct context));
-    current->device = d;
+    *current = (struct context){d, 8 << 20};
     return OK;
 }
 API R cuCtxDestroy_v2(H c) {
@@ -131,12 +132,12 @@ API R cuDevicePrimaryCtxGetState(int d, unsigned *flags, int *active) {
     *active = retained[d] > 0;
     return OK;
 }
-API R cuCtxGetCurrent(H *c) { *c = current; return OK; }
+API R cuCtxGetCurrent(H *c) { *c = current; return begun ? OK : TOO_EARLY; }
 API R cuCtxSetCurrent(H c) { current = c; return OK; }
 API R cuCtxGetDevice(int *d) { if (current) *d = current->device; return current ? OK : NO_CONTEXT; }
 
 API R cuMemAlloc_v2(P *p, size_t n) {
-    return current ? take(p, n, current->device, current) : NO_CONTEXT;
+    return !begun ? TOO_EARLY : current ? take(p, n, current->device, current) : NO_CONTEXT;
 }
 API R cuMemAllocManaged(P *p, size_t n, unsigned flags) { (void)flags; return cuMemAlloc_v2(p, n); }
 /* Rows are padded to 768, which nobody would guess. */
@@ -145,7 +146,35 @@ API R cuMemAllocPitch_v2(P *p, size_t *pitch, size_t width, size_t height, unsig
     *pitch = (width + 767) / 768 * 768;
     return cuMemAlloc_v2(p, *pitch * height);
 }
-API R cuMemFree_v2(P p) { return p ? drop(p) : OK; }
+API R cuMemFree_v2(P p) { return !begun ? TOO_EARLY : p ? drop(p) : OK; }
+/* The host's memory, which is no device's. */
+API R cuMemHostAlloc(P *p, size_t n, unsigned flags) {
+    (void)flags;
+    return current ? take(p, n, DEVICES, current) : NO_CONTEXT;
+}
+API R cuMemAllocHost_v2(P *p, size_t n) { return cuMemHostAlloc(p, n, 0); }
+API R cuMemFreeHost(P p) { return drop(p); }
+API R cuMemHostRegister_v2(P p, size_t n, unsigned flags) {
+    (void)flags;
+    P at;
+    R r = find(p) ? 712 : take(&at, n, DEVICES, current);
+    pthread_mutex_lock(&lock);
+    if (r == OK) find(at)->at = p;
+    pthread_mutex_unlock(&lock);
+    return r;
+}
+API R cuMemHostUnregister(P p) { return drop(p); }
+/* The only limit is the heap's, up to a GiB. */
+API R cuCtxSetLimit(int limit, size_t n) {
+    if (!current || limit != 2 || n > 1 << 30) return INVALID;
+    current->heap = n;
+    return OK;
+}
+API R cuCtxGetLimit(size_t *n, int limit) {
+    if (!current || limit != 2) return INVALID;
+    *n = current->heap;
+    return OK;
+}
 /* From before CUDA 3.2: 32 bits of everything, and so few bytes of addresses that one will do. */
 API R cuMemAlloc(unsigned *p, unsigned n) {
     P at;

@@ -1,0 +1,217 @@
+//! What the driver takes beside what it is asked for: contexts and their limits; and pinned host memory.
+
+use super::{CAP, MIB, slice};
+use crate::suite::{Door, Slice};
+use gpuslice_wire::ids::Lane;
+
+const HOST: usize = Lane::HOST.0 as usize;
+
+/// A slice whose daemon answers the next questions for what the process has with these MiB.
+fn measuring(door: Door, mib: &[u64]) -> Slice {
+    let slice = slice(door);
+    slice.daemon.books().measured = mib.iter().map(|mib| mib * MIB).collect();
+    slice
+}
+
+fn free(mib: u64) -> String {
+    format!("info 0 {} {CAP}", CAP - mib * MIB)
+}
+
+pub fn a_context_is_charged_what_it_took(door: Door) {
+    // The second context is measured while 16 MiB and the first one's 40 are in the books.
+    let slice = measuring(door, &[40, 86]);
+    let lines = slice.run(&[
+        "init",
+        "ctx:0",
+        "info",
+        "alloc:0x1000000",
+        "ctx:0",
+        "info",
+        "destroy",
+        "retain:0",
+        "info",
+    ]);
+    assert_eq!(lines[1..3], ["ctx 0 0 0".to_owned(), free(40)]);
+    assert_eq!(lines[4..6], ["ctx 0 0 0".to_owned(), free(86)]);
+    assert_eq!(lines[8], free(56), "unknown prices cost nothing");
+    assert_eq!(slice.daemon.books().measures, 3);
+}
+
+pub fn a_primary_context_is_charged_once(door: Door) {
+    let slice = measuring(door, &[40, 40]);
+    let lines = slice.run(&[
+        "init", "retain:0", "retain:0", "info", "drop:0", "info", "drop:0", "retain:0", "info",
+        "reset:0", "info", "drop:0", "drop:0",
+    ]);
+    assert_eq!((&lines[3], &lines[5]), (&free(40), &free(40)));
+    assert_eq!((&lines[8], &lines[10]), (&free(40), &free(0)));
+    assert_eq!(slice.daemon.books().measures, 2);
+    assert_eq!(lines[12], "drop 201 0 0");
+}
+
+pub fn a_context_that_does_not_fit_is_not_made(door: Door) {
+    let slice = measuring(door, &[257, 300]);
+    let lines = slice.run(&[
+        "init", "ctx:0", "alloc:1", "retain:0", "drop:0", "ctx:0", "info",
+    ]);
+    assert_eq!(
+        lines[1..5],
+        ["ctx 2 0 0", "alloc 201 0 0", "retain 2 0 0", "drop 201 0 0"]
+    );
+    assert_eq!(lines[5..], ["ctx 0 0 0".to_owned(), free(0)]);
+}
+
+pub fn a_first_context_is_refused_beforehand_where_its_price_is_known(door: Door) {
+    let slice = slice(door);
+    slice.daemon.books().context_kib = 100 << 10;
+    slice.daemon.show();
+    let lines = slice.run(&["init", "ctx:0", "info", "alloc:0xa000000", "ctx:0", "info"]);
+    assert_eq!(lines[2], free(100), "nobody measures: the estimate stays");
+    assert_eq!(
+        lines[3..5],
+        ["alloc 2 0 0", "ctx 0 0 0"],
+        "not for a second one"
+    );
+    slice.daemon.books().context_kib = 257 << 10;
+    slice.daemon.books().measures = 0;
+    slice.daemon.show();
+    let lines = slice.run(&["init", "ctx:0", "green:0", "alloc:1"]);
+    assert_eq!(lines[1..], ["ctx 2 0 0", "green 2 0 0", "alloc 201 0 0"]);
+    assert_eq!(slice.daemon.books().measures, 0, "the driver was not asked");
+}
+
+pub fn a_raised_limit_is_charged(door: Door) {
+    let slice = slice(door);
+    let lines = slice.run(&[
+        "init",
+        "ctx:0",
+        "limit:2:0x4800000",
+        "info",
+        "limit:2:0x20000000",
+        "limited:2",
+        "limit:2:0x50000000",
+        "limit:1:1",
+        "info",
+        "limit:2:0x2800000",
+        "info",
+        "limit:2:0",
+        "info",
+    ]);
+    assert_eq!((lines[2].as_str(), &lines[3]), ("limit 0 0 0", &free(64)));
+    assert_eq!(lines[4..6], ["limit 2 0 0", "limited 0 75497472 0"]);
+    assert_eq!(lines[6..8], ["limit 2 0 0", "limit 1 0 0"]);
+    assert_eq!((&lines[8], &lines[10]), (&free(64), &free(32)));
+    assert_eq!(
+        lines[12],
+        free(0),
+        "what it had from the start is the context's"
+    );
+}
+
+pub fn a_limit_that_took_more_than_fits_is_put_back(door: Door) {
+    let slice = measuring(door, &[8, 300]);
+    let lines = slice.run(&["init", "ctx:0", "limit:2:0x4800000", "limited:2", "info"]);
+    assert_eq!(lines[2..4], ["limit 2 0 0", "limited 0 8388608 0"]);
+    assert_eq!(lines[4], free(8));
+}
+
+pub fn pinned_memory_has_an_account_of_its_own(door: Door) {
+    let slice = slice(door);
+    let steps = [
+        "init",
+        "pin:1",
+        "ctx:0",
+        "pin:1",
+        "pinflags:4097:1",
+        "register:0x10fff:2",
+        "register:0x10fff:2",
+        "register:0x20000:4096:4",
+        "pin:0",
+        "pin:0xffffffffffffffff",
+        "info",
+        "wait",
+        "unpin:1",
+        "unpin:1",
+        "unregister:0x10fff",
+        "unregister:0x10fff",
+        "wait",
+        "destroy",
+        "wait",
+    ];
+    let mut probe = slice.start(&steps);
+    let lines = probe.lines();
+    let codes: Vec<_> = lines
+        .iter()
+        .filter_map(|line| line.split(' ').nth(1))
+        .collect();
+    assert_eq!(
+        codes,
+        ["0", "201", "0", "0", "0", "0", "712", "0", "1", "2", "0"]
+    );
+    assert_eq!(lines[10], free(0));
+    slice
+        .daemon
+        .until("five pages", |books| books.reserved(HOST) == 5 << 12);
+    probe.go_on();
+    let lines = probe.lines();
+    assert_eq!(
+        lines,
+        [
+            "unpin 0 0 0",
+            "unpin 1 0 0",
+            "unregister 0 0 0",
+            "unregister 1 0 0"
+        ]
+    );
+    slice
+        .daemon
+        .until("two pages", |books| books.reserved(HOST) == 2 << 12);
+    probe.go_on();
+    probe.lines();
+    slice.daemon.until("none, as the context ended", |books| {
+        books.reserved(HOST) == 0
+    });
+}
+
+pub fn pinned_memory_is_refused_over_its_cap_only(door: Door) {
+    let slice = slice(door);
+    slice.daemon.books().host = 8192;
+    slice.daemon.show();
+    let lines = slice.run(&[
+        "init",
+        "ctx:0",
+        "pin:8193",
+        "pin:8192",
+        "pin:1",
+        "unpin:1",
+        "register:1:4096",
+    ]);
+    let codes: Vec<_> = lines
+        .iter()
+        .filter_map(|line| line.split(' ').nth(1))
+        .collect();
+    assert_eq!(codes, ["0", "0", "2", "0", "2", "0", "0"]);
+}
+
+pub fn managed_memory_is_claimed_as_unseen(door: Door) {
+    let slice = slice(door);
+    let mut probe = slice.start(&[
+        "init",
+        "ctx:0",
+        "managed:0x1000000",
+        "alloc:4096",
+        "wait",
+        "free:0",
+        "wait",
+    ]);
+    probe.lines();
+    let held = 16 * MIB + 4096;
+    slice
+        .daemon
+        .until("the claims", |books| books.claimed(0) == (held, 16 * MIB));
+    probe.go_on();
+    probe.lines();
+    slice
+        .daemon
+        .until("the end of it", |books| books.claimed(0) == (4096, 0));
+}

@@ -1,0 +1,87 @@
+//! Credit that is not used: had by siblings at once, and given back in quiet.
+
+use super::{CAP, slice};
+use crate::suite::Door;
+
+pub fn what_a_sibling_does_not_use_can_be_had(door: Door) {
+    let slice = slice(door);
+    let mut holder = slice.start(&[
+        "init", "ctx:0", "wait", "alloc:1", "pin:1", "wait", "free:0",
+    ]);
+    let mut asker = slice.start(&[
+        "init",
+        "ctx:0",
+        "wait",
+        "alloc:0xffffe00",
+        "alloc:1",
+        "wait",
+    ]);
+    holder.lines();
+    asker.lines();
+    holder.go_on();
+    assert_eq!(holder.lines(), ["alloc 0 0 0", "pin 0 0 0"]);
+    asker.go_on();
+    assert_eq!(
+        asker.lines(),
+        ["alloc 0 0 0", "alloc 2 0 0"],
+        "to the last byte"
+    );
+    assert_eq!(slice.daemon.books().reserved(0), CAP);
+    holder.go_on();
+    assert_eq!(holder.lines(), ["free 0 0 0"]);
+}
+
+/// Many small ones of both, so that pockets and common credit of each are full again and again.
+pub fn two_that_churn_leave_each_other_room(door: Door) {
+    let slice = slice(door);
+    let half = "alloc:0x7f00000";
+    let churn = ["churn:20000:0x2000"; 8];
+    let steps = [&["init", "ctx:0", half, "wait"][..], &churn[..]].concat();
+    let mut both = [slice.start(&steps), slice.start(&steps)];
+    for one in &mut both {
+        assert_eq!(one.lines()[2], "alloc 0 0 0");
+    }
+    both.iter_mut().for_each(crate::suite::Started::go_on);
+    for one in &mut both {
+        assert_eq!(one.lines(), ["churn 0 20000 0"; 8]);
+    }
+    assert!(slice.daemon.books().peak <= CAP);
+}
+
+pub fn idle_credit_goes_home(door: Door) {
+    let slice = slice(door);
+    let mut probe = slice.start(&[
+        "init",
+        "ctx:0",
+        "alloc:4096",
+        "pin:1",
+        "wait",
+        "info",
+        "wait",
+    ]);
+    probe.lines();
+    slice.daemon.until("no unused credit", |books| {
+        books.reserved(0) == 4096 && books.reserved(16) == 4096
+    });
+    slice.daemon.show();
+    probe.go_on();
+    assert_eq!(probe.lines(), [format!("info 0 {} {CAP}", CAP - 4096)]);
+}
+
+pub fn before_the_beginning_the_driver_answers(door: Door) {
+    let slice = slice(door);
+    let lines = slice.run(&[
+        "alloc:1",
+        "pin:1",
+        "free:0",
+        "freeraw:0x1234",
+        "info",
+        "async:1",
+    ]);
+    let codes: Vec<_> = lines
+        .iter()
+        .filter_map(|line| line.split(' ').nth(1))
+        .collect();
+    assert_eq!(codes, ["3", "3", "3", "3", "201", "3"]);
+    assert_eq!(slice.daemon.books().attaches, 0);
+}
