@@ -107,10 +107,8 @@ impl Daemon {
             Action::Resized {
                 token,
                 record,
-                cap,
-                reserved,
-                ..
-            } => self.resized(token, &record, cap, reserved),
+                change,
+            } => self.resized(token, &record, change.cap, change.reserved),
             // `restore` holds the record and does it; the others are performed above.
             Action::Restored { .. }
             | Action::NotRestored { .. }

@@ -72,6 +72,19 @@ pub enum Late {
     Quiet,
 }
 
+/// A cap that is another now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CapChange {
+    /// GPU of the slice, or [`Lane::HOST`].
+    pub lane: Lane,
+    /// The old cap.
+    pub was: Bytes,
+    /// The new one.
+    pub cap: Bytes,
+    /// What is reserved: more than the cap if that was lowered below it.
+    pub reserved: Bytes,
+}
+
 /// Something the daemon has to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(clippy::large_enum_variant)] // a few per step, in a vector that is reused
@@ -110,14 +123,8 @@ pub enum Action {
         token: Token,
         /// What is promised now.
         record: Record,
-        /// Which account.
-        lane: Lane,
-        /// The old cap.
-        was: Bytes,
-        /// The new cap.
-        cap: Bytes,
-        /// What is reserved: more than the cap if that was lowered below it.
-        reserved: Bytes,
+        /// What changed in it.
+        change: CapChange,
     },
     /// The slice is gone: delete record, socket and pages.
     Dismissed {

@@ -311,6 +311,7 @@ mod tests {
             (numbers + 9, 17),
             (numbers + 10 + 16, 0),
             (numbers + 10 + 24, 1),
+            (RECORD_BYTES - 4 - PATH_BYTES_MAX - 1, 2),
         ];
         for (at, byte) in wrong {
             assert_eq!(

@@ -19,6 +19,7 @@
 
 pub mod checkers;
 pub mod observer;
+pub mod purse;
 pub mod rng;
 pub mod tenant;
 pub mod world;

@@ -1,6 +1,8 @@
 //! Each checker is shown a story that must not happen and must object to it, and the same story
 //! told right, to which it must not.
 
+mod memory;
+
 use gpuslice_engine::{
     Action, Claims, Config, Event, LaneRecord, LaneView, Late, Mode, Record, Token,
 };
@@ -28,25 +30,12 @@ impl Story {
             now: 0,
         };
         for (n, &(weight, share, high)) in who.iter().enumerate() {
-            let record = Record {
-                container: container(n as u64),
-                name: Name::EMPTY,
-                weight: Weight::new(weight).expect("a weight"),
-                share: Percent::new(share).ok(),
-                high,
-                lanes: vec![LaneRecord {
-                    gpu: gpu(0),
-                    cap: Bytes(100),
-                }],
-                pinned: None,
-                cgroup: HostPath::EMPTY,
-            };
-            let admitted = Action::Admitted {
-                token: Token(0),
-                record,
-            };
             story
-                .tell(0, Event::Tick, &[admitted, turn(n, 0, 0)])
+                .tell(
+                    0,
+                    Event::Tick,
+                    &[admitted(n, weight, share, high), turn(n, 0, 0)],
+                )
                 .expect("a good beginning");
             let held = [Bytes::ZERO; ACCOUNTS_MAX];
             let attach = Event::Attach {
@@ -88,6 +77,27 @@ impl Story {
             },
             actions,
         )
+    }
+}
+
+/// Container `n` gets 100 bytes of the GPU.
+fn admitted(n: usize, weight: u32, share: u32, high: bool) -> Action {
+    let record = Record {
+        container: container(n as u64),
+        name: Name::EMPTY,
+        weight: Weight::new(weight).expect("a weight"),
+        share: Percent::new(share).ok(),
+        high,
+        lanes: vec![LaneRecord {
+            gpu: gpu(0),
+            cap: Bytes(100),
+        }],
+        pinned: None,
+        cgroup: HostPath::EMPTY,
+    };
+    Action::Admitted {
+        token: Token(0),
+        record,
     }
 }
 
@@ -348,77 +358,4 @@ fn to_starving_the_fair() {
         last = last.and_then(|()| story.then(100 * MS, &[turn(1, 1, n)]));
     }
     objects(last, "starve");
-}
-
-fn reserve(need: u64, wish: u64) -> Event {
-    Event::Reserve {
-        client: client(0),
-        token: Token(7),
-        lane: Lane(0),
-        need: Bytes(need),
-        wish: Bytes(wish),
-    }
-}
-
-fn reserved(bytes: u64) -> Action {
-    Action::Reserved {
-        client: client(0),
-        token: Token(7),
-        lane: Lane(0),
-        bytes: Bytes(bytes),
-    }
-}
-
-fn refused(need: u64, left: u64) -> Action {
-    let (need, left) = (Bytes(need), Bytes(left));
-    Action::Refused {
-        client: client(0),
-        token: Token(7),
-        lane: Lane(0),
-        need,
-        left,
-    }
-}
-
-#[test]
-fn to_wrong_books() {
-    let shown = |n| page(0, Mode::Turns, 0, 0, n);
-    let tell =
-        |event: Event, actions: &[Action]| Story::of(&[(1, 0, false)]).tell(0, event, actions);
-    assert_eq!(tell(reserve(10, 20), &[reserved(20), shown(20)]), Ok(()));
-    objects(tell(reserve(10, 20), &[reserved(20)]), "page says");
-    objects(
-        tell(reserve(10, 20), &[reserved(9), shown(9)]),
-        "granted for",
-    );
-    objects(
-        tell(reserve(10, 20), &[reserved(21), shown(21)]),
-        "granted for",
-    );
-    objects(
-        tell(reserve(10, 120), &[reserved(101), shown(101)]),
-        "beyond the cap",
-    );
-    assert_eq!(tell(reserve(101, 120), &[refused(101, 100)]), Ok(()));
-    objects(
-        tell(reserve(100, 120), &[refused(100, 100)]),
-        "refused with",
-    );
-    objects(tell(reserve(101, 120), &[refused(101, 90)]), "refused with");
-    objects(tell(Event::Tick, &[reserved(1), shown(1)]), "not asked");
-    let release = Event::Release {
-        client: client(0),
-        lane: Lane(0),
-        bytes: Bytes(1),
-    };
-    objects(tell(release, &[]), "released more");
-}
-
-#[test]
-fn to_what_is_left_behind() {
-    let mut story = Story::of(&[(1, 0, false)]);
-    let books = [reserved(20), page(0, Mode::Turns, 0, 0, 20)];
-    story.tell(0, reserve(10, 20), &books).expect("fine");
-    let stale = story.tell(0, Event::Gone { client: client(0) }, &[]);
-    objects(stale, "page says 20 reserved, not 0");
 }

@@ -7,6 +7,7 @@ use gpuslice_wire::snapshot::Snapshot;
 use gpuslice_wire::text::{HostPath, Name};
 use gpuslice_wire::units::{Bytes, MIB, Percent, Weight};
 
+use crate::purse::Purse;
 use crate::tenant::{Honesty, Kernels, Process, Work};
 use crate::world::{Mood, World, container};
 
@@ -62,6 +63,7 @@ fn world(seed: u64, kernels: Kernels, tenants: &[Tenant]) -> World {
             stalled: 0,
             sent: 0,
             work: vec![Work::default()],
+            purses: vec![Purse::default(); 2],
         });
     }
     world

@@ -1,9 +1,10 @@
 //! Processes: what they launch, how long it takes, and how they misbehave.
 
 use gpuslice_engine::{Claims, LaneView, Mode};
-use gpuslice_wire::ids::{ClientId, ContainerId};
+use gpuslice_wire::ids::{ClientId, ContainerId, Lane};
 use gpuslice_wire::units::Bytes;
 
+use crate::purse::Purse;
 use crate::rng::Rng;
 
 /// How long kernels last.
@@ -61,8 +62,6 @@ pub struct Work {
     pub entering: bool,
     /// What its page says when it is honest.
     pub claims: Claims,
-    /// Credit, by its own books.
-    pub granted: u64,
 }
 
 /// A process.
@@ -90,6 +89,8 @@ pub struct Process {
     pub sent: u64,
     /// Per lane.
     pub work: Vec<Work>,
+    /// Per account: the lanes, and the host's memory last.
+    pub purses: Vec<Purse>,
 }
 
 impl Process {
@@ -124,12 +125,18 @@ impl Process {
             stalled: 0,
             sent: 0,
             work: vec![Work::default(); lanes],
+            purses: vec![Purse::default(); lanes + 1],
         }
     }
 
     /// What the daemon reads on its page now.
     pub fn says(&self, lane: usize, rng: &mut Rng) -> Claims {
-        let truth = self.work[lane].claims;
+        let purse = &self.purses[lane];
+        let truth = Claims {
+            held: Bytes(purse.used),
+            unseen: Bytes(purse.unseen),
+            ..self.work[lane].claims
+        };
         match self.honesty {
             Honesty::Honest => truth,
             Honesty::NeverDrained => Claims {
@@ -154,6 +161,21 @@ impl Process {
                 denied: rng.draw() >> 1,
             },
         }
+    }
+
+    /// The lane of an account.
+    #[must_use]
+    pub fn lane_of(&self, account: usize) -> Lane {
+        match account < self.work.len() {
+            true => Lane(account as u8),
+            false => Lane::HOST,
+        }
+    }
+
+    /// The account of a lane.
+    #[must_use]
+    pub fn account_of(&self, lane: Lane) -> usize {
+        usize::from(lane.0).min(self.work.len())
     }
 
     /// Whether the gate lets this process launch under `view` at `now`: a turn that is nearly

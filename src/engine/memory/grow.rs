@@ -51,7 +51,7 @@ impl Engine {
     /// Whether processes of the container may still come back with what they hold.
     fn returns(&self, seat: Seat) -> bool {
         let container = self.containers.get(seat);
-        container.is_some_and(|it| it.stage.at(self.now) != Stage::Settled)
+        container.is_some_and(|it| it.stage != Stage::Settled)
     }
 
     /// The books of an account changed: decides what can be decided now.

@@ -8,7 +8,7 @@ use gpuslice_wire::ids::{ContainerId, Lane};
 use gpuslice_wire::limits::NAME_BYTES_MAX;
 use gpuslice_wire::units::Bytes;
 
-use crate::action::{Action, Actions};
+use crate::action::{Action, Actions, CapChange};
 use crate::admission::beginning;
 use crate::engine::{Engine, NO_CAP};
 use crate::event::Token;
@@ -76,10 +76,12 @@ impl Engine {
         actions.push(Action::Resized {
             token,
             record: container.record.clone(),
-            lane,
-            was,
-            cap,
-            reserved: slice.account.reserved(),
+            change: CapChange {
+                lane,
+                was,
+                cap,
+                reserved: slice.account.reserved(),
+            },
         });
     }
 }

@@ -1,1 +1,502 @@
-//! x
+//! The rules of memory, one by one, as the daemon sees them.
+
+use std::vec::Vec;
+
+use gpuslice_wire::admin::{Denial, MemoryAsk};
+use gpuslice_wire::ids::{ClientId, Lane};
+use gpuslice_wire::limits::{ACCOUNTS_MAX, RECALL_WAIT_NS};
+use gpuslice_wire::snapshot::Snapshot;
+use gpuslice_wire::tenant::Rejection;
+use gpuslice_wire::units::{Bytes, GIB, Instant};
+
+use crate::tests::{MS, Rig, ask, id};
+use crate::{Action, CapChange, Claims, Config, Cut, Event, LaneView, Record, Token};
+
+/// A slice of 100 bytes with processes that were granted these.
+fn slice_of(granted: &[u64]) -> (Rig, Vec<ClientId>) {
+    let mut rig = Rig::new(Config::default(), &[16]);
+    rig.admit(ask("a", "0", 100)).expect("fits");
+    let clients = granted.iter().map(|&bytes| {
+        let client = rig.attach("a", 0).expect("in");
+        rig.reserve(client, bytes, bytes);
+        client
+    });
+    let clients = clients.collect();
+    (rig, clients)
+}
+
+/// Who was granted how much, or refused (`None`), in order.
+fn answers(actions: &[Action]) -> Vec<(ClientId, Option<u64>)> {
+    let answer = |action: &Action| match *action {
+        Action::Reserved { client, bytes, .. } => Some((client, Some(bytes.0))),
+        Action::Refused { client, .. } => Some((client, None)),
+        _ => None,
+    };
+    actions.iter().filter_map(answer).collect()
+}
+
+fn view(actions: &[Action]) -> Option<LaneView> {
+    let views = actions.iter().rev();
+    let mut views = views.filter_map(|action| match action {
+        Action::SetLane { view, .. } => Some(*view),
+        _ => None,
+    });
+    views.next()
+}
+
+fn release(client: ClientId, lane: Lane, bytes: u64) -> Event {
+    Event::Release {
+        client,
+        lane,
+        bytes: Bytes(bytes),
+    }
+}
+
+fn measured(client: ClientId, used: u64) -> Event {
+    Event::Measured {
+        client,
+        lane: Lane(0),
+        used: Bytes(used),
+    }
+}
+
+fn stray(used: u64) -> Event {
+    Event::Stray {
+        container: id("a"),
+        lane: Lane(0),
+        used: Bytes(used),
+    }
+}
+
+fn says(rig: &mut Rig, client: ClientId, held: u64, unseen: u64) {
+    rig.step(Event::Claims {
+        client,
+        lane: Lane(0),
+        claims: Claims {
+            held: Bytes(held),
+            unseen: Bytes(unseen),
+            ..Claims::default()
+        },
+    });
+}
+
+fn resize(rig: &mut Rig, lane: Lane, memory: MemoryAsk) -> Result<(CapChange, Record), Denial> {
+    let answer = rig.step(Event::Resize {
+        token: Token(5),
+        container: id("a"),
+        lane,
+        memory,
+    });
+    match answer.into_iter().next() {
+        Some(Action::Resized { change, record, .. }) => Ok((change, record)),
+        Some(Action::Denied { why, .. }) => Err(why.denial()),
+        other => panic!("no answer but {other:?}"),
+    }
+}
+
+fn reserved(rig: &Rig) -> u64 {
+    match rig.slice("a") {
+        Snapshot::Slice { reserved, .. } => reserved.0,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn who_is_short_gets_what_siblings_do_not_use() {
+    let (mut rig, who) = slice_of(&[60, 30, 0]);
+    let asked = rig.reserve(who[2], 50, 90);
+    assert_eq!(
+        (answers(&asked), view(&asked).map(|v| v.recall)),
+        (Vec::new(), Some(1))
+    );
+    assert_eq!(
+        answers(&rig.give_back(who[1], 1, 30)),
+        [],
+        "40 are there, 50 are needed"
+    );
+    let answer = rig.give_back(who[0], 1, 25);
+    assert_eq!(
+        answers(&answer),
+        [(who[2], Some(50))],
+        "its need and no more"
+    );
+    assert_eq!(rig.engine.next_deadline(), None);
+    assert_eq!(reserved(&rig), 85);
+}
+
+#[test]
+fn an_early_answer_that_suffices_ends_the_wait() {
+    let (mut rig, who) = slice_of(&[60, 40, 0]);
+    rig.reserve(who[2], 10, 10);
+    assert_eq!(answers(&rig.give_back(who[1], 1, 40)), [(who[2], Some(10))]);
+    assert_eq!(rig.engine.next_deadline(), None);
+    assert_eq!(
+        answers(&rig.give_back(who[0], 1, 5)),
+        [],
+        "late, and still taken back"
+    );
+    assert_eq!(reserved(&rig), 65);
+}
+
+#[test]
+fn silence_costs_the_limit_and_no_more() {
+    let (mut rig, who) = slice_of(&[60, 40, 0]);
+    rig.reserve(who[2], 10, 10);
+    assert_eq!(rig.engine.next_deadline(), Some(Instant(RECALL_WAIT_NS)));
+    rig.now = RECALL_WAIT_NS - 1;
+    assert_eq!(answers(&rig.step(Event::Tick)), []);
+    rig.now = RECALL_WAIT_NS;
+    assert_eq!(answers(&rig.step(Event::Tick)), [(who[2], None)]);
+    assert_eq!(rig.engine.next_deadline(), None);
+}
+
+#[test]
+fn nobody_is_asked_where_it_is_of_no_use() {
+    let (mut rig, who) = slice_of(&[60, 30]);
+    assert_eq!(
+        answers(&rig.reserve(who[0], 41, 41)),
+        [(who[0], None)],
+        "its own 60 are in use"
+    );
+    assert_eq!(answers(&rig.reserve(who[1], 101, 101)), [(who[1], None)]);
+    assert_eq!(
+        answers(&rig.reserve(who[0], u64::MAX, u64::MAX)),
+        [(who[0], None)]
+    );
+    assert_eq!(rig.engine.next_deadline(), None);
+}
+
+#[test]
+fn an_end_or_a_request_is_an_answer() {
+    let (mut rig, who) = slice_of(&[30, 30, 40]);
+    assert_eq!(answers(&rig.reserve(who[0], 35, 35)), []);
+    assert_eq!(answers(&rig.step(Event::Gone { client: who[1] })), []);
+    // the last sibling is short itself: it has nothing to give, so the first one is refused;
+    // then the first one is asked what it has
+    let both = rig.reserve(who[2], 35, 35);
+    assert_eq!(answers(&both), [(who[0], None)]);
+    assert_eq!(view(&both).map(|view| view.recall), Some(2));
+    assert_eq!(answers(&rig.give_back(who[0], 2, 30)), [(who[2], Some(35))]);
+}
+
+#[test]
+fn requests_are_served_in_order_and_small_ones_do_not_pass() {
+    let (mut rig, who) = slice_of(&[90, 0, 0]);
+    assert_eq!(answers(&rig.reserve(who[1], 30, 30)), []);
+    assert_eq!(answers(&rig.reserve(who[2], 5, 50)), []);
+    let answer = rig.give_back(who[0], 1, 40);
+    assert_eq!(answers(&answer), [(who[1], Some(30)), (who[2], Some(5))]);
+}
+
+#[test]
+fn who_came_during_a_recall_has_its_own() {
+    let (mut rig, who) = slice_of(&[90, 0, 0]);
+    rig.reserve(who[1], 60, 60);
+    rig.now = 99 * MS;
+    rig.reserve(who[2], 30, 30);
+    rig.now = 100 * MS;
+    let first = rig.step(Event::Tick);
+    assert_eq!(answers(&first), [(who[1], None)]);
+    assert_eq!(view(&first).map(|view| view.recall), Some(2));
+    assert_eq!(rig.engine.next_deadline(), Some(Instant(200 * MS)));
+    assert_eq!(answers(&rig.give_back(who[0], 2, 20)), [(who[2], Some(30))]);
+}
+
+#[test]
+fn only_the_present_number_is_an_answer() {
+    let (mut rig, who) = slice_of(&[90, 0]);
+    rig.reserve(who[1], 50, 50);
+    for wrong in [0, 2, u32::MAX] {
+        assert_eq!(answers(&rig.give_back(who[0], wrong, 1)), []);
+    }
+    assert_eq!(rig.engine.next_deadline(), Some(Instant(RECALL_WAIT_NS)));
+    assert_eq!(answers(&rig.give_back(who[0], 1, 0)), [(who[1], None)]);
+    assert_eq!(
+        reserved(&rig),
+        87,
+        "what came with the wrong number came back"
+    );
+}
+
+#[test]
+fn yielding_more_than_granted_breaks_a_rule_and_frees_the_way() {
+    let (mut rig, who) = slice_of(&[90, 0]);
+    rig.reserve(who[1], 50, 50);
+    let cut = rig.give_back(who[0], 1, 91);
+    let why = Cut::Broke(Rejection::Overdrawn);
+    assert_eq!(
+        cut[0],
+        Action::Disconnect {
+            client: who[0],
+            why
+        }
+    );
+    assert_eq!(answers(&cut), [(who[1], Some(50))]);
+}
+
+#[test]
+fn a_dismissal_in_a_recall_leaves_nothing() {
+    let (mut rig, who) = slice_of(&[90, 0]);
+    rig.reserve(who[1], 50, 50);
+    let gone = rig.step(Event::Dismiss {
+        token: Token(1),
+        container: id("a"),
+    });
+    assert_eq!(answers(&gone), []);
+    assert_eq!(rig.engine.next_deadline(), None);
+}
+
+#[test]
+fn what_nvml_shows_beyond_the_books_counts_even_above_the_cap() {
+    let (mut rig, who) = slice_of(&[60, 40]);
+    says(&mut rig, who[0], 50, 20);
+    rig.step(measured(who[0], 90));
+    assert_eq!(reserved(&rig), 100, "one look may be unlucky");
+    rig.now = 1_000 * MS;
+    rig.step(measured(who[0], 95));
+    assert_eq!(reserved(&rig), 160, "90 seen and 30 explained");
+    let row = rig.slice("a");
+    assert!(
+        matches!(
+            row,
+            Snapshot::Slice {
+                residual: Bytes(60),
+                ..
+            }
+        ),
+        "{row:?}"
+    );
+    // 60 are granted to the asker itself, 60 are nobody's to give: of 100 nothing can come
+    assert_eq!(answers(&rig.reserve(who[0], 1, 1)), [(who[0], None)]);
+    rig.step(Event::Gone { client: who[0] });
+    assert_eq!(reserved(&rig), 40);
+}
+
+#[test]
+fn a_false_claim_never_makes_less_count_than_nvml_shows() {
+    for (held, unseen) in [
+        (0, 0),
+        (60, 0),
+        (u64::MAX, 0),
+        (60, 60),
+        (5, 90),
+        (0, u64::MAX),
+    ] {
+        let (mut rig, who) = slice_of(&[60]);
+        says(&mut rig, who[0], held, unseen);
+        for second in 1..4 {
+            rig.now = second * 1_000 * MS;
+            rig.step(measured(who[0], 80));
+        }
+        assert!(
+            reserved(&rig) >= 80,
+            "held {held} unseen {unseen}: {}",
+            reserved(&rig)
+        );
+    }
+}
+
+#[test]
+fn strangers_count_while_they_are_there_and_who_waits_gets_what_they_leave() {
+    let (mut rig, who) = slice_of(&[10, 10]);
+    rig.step(stray(70));
+    rig.now = 1_000 * MS;
+    rig.step(stray(70));
+    assert_eq!(reserved(&rig), 90);
+    assert_eq!(answers(&rig.reserve(who[0], 15, 15)), []);
+    assert_eq!(answers(&rig.step(stray(0))), [(who[0], Some(15))]);
+    let host = Event::Stray {
+        container: id("a"),
+        lane: Lane::HOST,
+        used: Bytes(9),
+    };
+    assert_eq!(
+        rig.step(host),
+        [],
+        "NVML knows nothing of the host's memory"
+    );
+}
+
+#[test]
+fn a_context_costs_what_the_least_first_one_took() {
+    let mut rig = Rig::new(Config::default(), &[16]);
+    rig.admit(ask("a", "0", 1_000)).expect("fits");
+    rig.admit(ask("b", "0", 100)).expect("fits");
+    let cost = |rig: &mut Rig, held: u64, used: &[u64]| {
+        let client = rig.attach("a", 0).expect("in");
+        says(rig, client, held, 0);
+        let looks = used.iter().map(|&used| rig.step(measured(client, used)));
+        let views: Vec<Action> = looks.flatten().collect();
+        views
+            .into_iter()
+            .filter_map(|action| match action {
+                Action::SetLane {
+                    container, view, ..
+                } if container == id("b") => Some(view.context.0),
+                _ => None,
+            })
+            .next_back()
+    };
+    assert_eq!(cost(&mut rig, 0, &[0]), None, "nothing is not a context");
+    assert_eq!(
+        cost(&mut rig, 0, &[400]),
+        Some(50),
+        "no more than half of a small cap"
+    );
+    assert_eq!(cost(&mut rig, 0, &[40]), Some(40));
+    assert_eq!(cost(&mut rig, 0, &[41, 39]), None, "more, or not the first");
+    assert_eq!(cost(&mut rig, 1, &[5]), None, "it had something else");
+    assert_eq!(cost(&mut rig, 0, &[7]), Some(7));
+}
+
+#[test]
+fn a_larger_cap_follows_admission_and_serves_who_waits() {
+    let (mut rig, who) = slice_of(&[60, 40, 0]);
+    rig.admit(ask("b", "0", 10 * GIB)).expect("fits");
+    let exactly = |bytes| MemoryAsk::Exactly(Bytes(bytes));
+    for (memory, why) in [
+        (exactly(0), Denial::Invalid),
+        (exactly(17 * GIB), Denial::Memory),
+        (exactly(7 * GIB), Denial::Memory),
+        (MemoryAsk::Ratio { part: 2, whole: 1 }, Denial::Invalid),
+        (
+            MemoryAsk::Ratio {
+                part: 1,
+                whole: u32::MAX,
+            },
+            Denial::Memory,
+        ),
+    ] {
+        assert_eq!(
+            resize(&mut rig, Lane(0), memory).expect_err("refused"),
+            why,
+            "{memory:?}"
+        );
+    }
+    assert_eq!(
+        resize(&mut rig, Lane(1), exactly(9)).expect_err("no GPU 1"),
+        Denial::NoSuchSlice
+    );
+    rig.reserve(who[2], 50, 50);
+    let grown = rig.step(Event::Resize {
+        token: Token(5),
+        container: id("a"),
+        lane: Lane(0),
+        memory: exactly(150),
+    });
+    assert_eq!(answers(&grown), [(who[2], Some(50))]);
+    let (change, record) =
+        resize(&mut rig, Lane(0), MemoryAsk::Ratio { part: 3, whole: 8 }).expect("6 GiB are left");
+    assert_eq!((change.was, change.cap), (Bytes(150), Bytes(6 * GIB)));
+    assert_eq!(record.lanes[0].cap, change.cap);
+    assert_eq!(
+        rig.admit(ask("c", "0", 1)).expect_err("all promised").0,
+        Denial::Memory
+    );
+}
+
+#[test]
+fn a_smaller_cap_takes_nothing_away_and_shows() {
+    let (mut rig, who) = slice_of(&[60, 40]);
+    let (change, record) =
+        resize(&mut rig, Lane(0), MemoryAsk::Exactly(Bytes(30))).expect("less is no promise");
+    assert_eq!((change.cap, change.reserved), (Bytes(30), Bytes(100)));
+    assert_eq!(record.lanes[0].cap, Bytes(30));
+    assert_eq!(answers(&rig.reserve(who[0], 1, 1)), [(who[0], None)]);
+    rig.step(release(who[0], Lane(0), 60));
+    assert_eq!(
+        answers(&rig.reserve(who[0], 1, 1)),
+        [],
+        "the other may have something"
+    );
+    assert_eq!(answers(&rig.give_back(who[1], 1, 11)), [(who[0], Some(1))]);
+}
+
+#[test]
+fn less_is_allowed_where_too_much_is_promised() {
+    let config = Config {
+        oversubscribe: true,
+        ..Config::default()
+    };
+    let mut rich = Rig::new(config, &[16]);
+    let records = ["a", "b"].map(|name| rich.admit(ask(name, "0", 12 * GIB)).expect("fits"));
+    let mut rig = Rig::new(Config::default(), &[16]);
+    for record in records {
+        rig.step(Event::Restore(record));
+    }
+    let exactly = |gib| MemoryAsk::Exactly(Bytes(gib * GIB));
+    assert!(resize(&mut rig, Lane(0), exactly(13)).is_err());
+    assert!(resize(&mut rig, Lane(0), exactly(11)).is_ok());
+    assert!(resize(&mut rig, Lane(0), exactly(12)).is_err());
+}
+
+#[test]
+fn pinned_memory_has_books_of_its_own() {
+    let mut rig = Rig::new(Config::default(), &[16]);
+    let pinned = Some(Bytes(50));
+    let refused = rig.admit(crate::Ask {
+        pinned: Some(Bytes::ZERO),
+        ..ask("a", "0", 100)
+    });
+    assert_eq!(refused.expect_err("a cap of nothing").0, Denial::Invalid);
+    let record = rig.admit(crate::Ask {
+        pinned,
+        ..ask("a", "0", 100)
+    });
+    assert_eq!(record.expect("fits").pinned, pinned);
+    let client = rig.attach("a", 0).expect("in");
+    let want = |bytes: u64| Event::Reserve {
+        client,
+        token: Token(3),
+        lane: Lane::HOST,
+        need: Bytes(bytes),
+        wish: Bytes(bytes),
+    };
+    assert_eq!(answers(&rig.step(want(50))), [(client, Some(50))]);
+    assert_eq!(answers(&rig.step(want(1))), [(client, None)]);
+    assert_eq!(
+        answers(&rig.reserve(client, 100, 100)),
+        [(client, Some(100))]
+    );
+    let ratio = MemoryAsk::Ratio { part: 1, whole: 2 };
+    assert_eq!(
+        resize(&mut rig, Lane::HOST, ratio).expect_err("of what"),
+        Denial::Invalid
+    );
+    let none = MemoryAsk::Exactly(Bytes(u64::MAX));
+    let (_, record) = resize(&mut rig, Lane::HOST, none).expect("no cap");
+    assert_eq!(record.pinned, None);
+    assert_eq!(answers(&rig.step(want(1 << 60))), [(client, Some(1 << 60))]);
+    let cut = rig.step(release(client, Lane::HOST, u64::MAX));
+    assert!(matches!(cut[0], Action::Disconnect { .. }));
+}
+
+/// Whatever is claimed to be held, the books stay exact.
+#[test]
+fn liars_of_any_size_are_counted_and_forgotten() {
+    let mut rig = Rig::new(Config::default(), &[16]);
+    rig.admit(ask("a", "0", 100)).expect("fits");
+    let liar = |rig: &mut Rig| {
+        let attach = Event::Attach {
+            token: Token(2),
+            container: id("a"),
+            held: {
+                let mut held = [Bytes::ZERO; ACCOUNTS_MAX];
+                (held[0], held[ACCOUNTS_MAX - 1]) = (Bytes(u64::MAX), Bytes(u64::MAX));
+                held
+            },
+        };
+        match rig.step(attach)[0] {
+            Action::Attached { client, .. } => client,
+            ref other => panic!("{other:?}"),
+        }
+    };
+    let liars: Vec<ClientId> = (0..3).map(|_| liar(&mut rig)).collect();
+    for client in liars {
+        rig.step(measured(client, u64::MAX));
+        rig.now += 1_000 * MS;
+        rig.step(measured(client, u64::MAX));
+        rig.step(Event::Gone { client });
+    }
+    assert_eq!(reserved(&rig), 0);
+}

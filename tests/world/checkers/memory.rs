@@ -1,22 +1,68 @@
-//! Memory: nobody is granted beyond the cap, every question is answered once, and what a process
-//! had is free when it is gone.
+//! Memory: nobody is granted beyond the cap, pages say what is reserved, and what a process had
+//! is free when it is gone.
+//!
+//! The checker's own ledger: what each process was granted, what NVML showed of it against what
+//! it said, what strangers have, and what every cap is. Requests are [`super::requests`]'.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gpuslice_engine::{Action, Event, Token};
-use gpuslice_wire::ids::{ClientId, ContainerId, Lane};
+use gpuslice_engine::{Action, CapChange, Claims, Event, Record};
+use gpuslice_wire::admin::MemoryAsk;
+use gpuslice_wire::ids::{ClientId, ContainerId, GpuUuid, Lane};
 use gpuslice_wire::units::Bytes;
 
 use super::Objection;
-use crate::observer::Observer;
+use crate::observer::{Observer, Place};
 
-/// A question under way.
-#[derive(Clone, Copy, Debug)]
-struct Question {
-    client: ClientId,
-    lane: Lane,
-    need: Bytes,
-    wish: Bytes,
+/// Looks at NVML confirm each other from this far apart, ns.
+const APART: u64 = 300_000_000;
+
+/// An amount that is looked at: more counts when it was there at two looks.
+#[derive(Clone, Copy, Debug, Default)]
+struct Seen {
+    counts: u64,
+    first: Option<u64>,
+    least: u64,
+}
+
+impl Seen {
+    fn look(&mut self, now: u64, amount: u64) {
+        if amount <= self.counts {
+            *self = Seen {
+                counts: amount,
+                ..Seen::default()
+            };
+            return;
+        }
+        let Some(first) = self.first else {
+            (self.first, self.least) = (Some(now), amount);
+            return;
+        };
+        self.least = self.least.min(amount);
+        if now >= first + APART {
+            self.counts = self.least;
+            (self.first, self.least) = ((amount > self.counts).then_some(now), amount);
+        }
+    }
+}
+
+/// What a process has on one account.
+#[derive(Clone, Copy, Debug, Default)]
+struct Share {
+    granted: u64,
+    claims: Claims,
+    beyond: Seen,
+}
+
+/// What a container has on one account.
+#[derive(Clone, Debug, Default)]
+pub struct Account {
+    /// Which GPU; none is the host's memory.
+    gpu: Option<GpuUuid>,
+    /// The promise.
+    pub cap: u64,
+    stray: Seen,
+    shown: u64,
 }
 
 /// The checker's own ledger.
@@ -25,8 +71,12 @@ pub struct Books {
     homes: BTreeMap<ClientId, ContainerId>,
     /// Every identity ever given: none is given twice.
     known: BTreeSet<ClientId>,
-    granted: BTreeMap<(ClientId, Lane), u64>,
-    asked: BTreeMap<u64, Question>,
+    totals: BTreeMap<GpuUuid, u64>,
+    shares: BTreeMap<(ClientId, Lane), Share>,
+    accounts: BTreeMap<Place, Account>,
+    /// Caps that were lowered once, so that more than the cap may be granted; also by an earlier
+    /// engine.
+    lowered: BTreeSet<Place>,
     /// The clock jumped once: processes may have come back later than was waited for.
     jumped: bool,
 }
@@ -37,112 +87,129 @@ impl Books {
     pub fn restart(&self) -> Books {
         Books {
             jumped: self.jumped,
+            lowered: self.lowered.clone(),
             ..Books::default()
         }
     }
 
-    /// Looks at one step.
+    /// The engine is told `event`; `cut` if it ends somebody's connection.
     ///
     /// # Errors
     /// The objection.
-    pub fn step(
-        &mut self,
-        seen: &Observer,
-        event: &Event,
-        actions: &[Action],
-    ) -> Result<(), Objection> {
+    pub fn event(&mut self, seen: &Observer, event: &Event, cut: bool) -> Result<(), Objection> {
         self.jumped |= seen.gap;
         match *event {
-            Event::Reserve {
-                client,
-                token,
-                lane,
-                need,
-                wish,
-            } if self.homes.contains_key(&client) => {
-                self.asked.insert(
-                    token.0,
-                    Question {
-                        client,
-                        lane,
-                        need,
-                        wish,
-                    },
-                );
-            }
+            Event::GpuFound { uuid, total, .. } => drop(self.totals.insert(uuid, total.0)),
             Event::Release {
                 client,
                 lane,
                 bytes,
+            }
+            | Event::Yield {
+                client,
+                lane,
+                bytes,
+                ..
             } if self.homes.contains_key(&client) => {
-                let has = self.granted.entry((client, lane)).or_default();
-                let cut = actions
-                    .iter()
-                    .any(|a| matches!(a, Action::Disconnect { .. }));
-                match has.checked_sub(bytes.0) {
-                    Some(rest) => *has = rest,
+                let has = self.shares.entry((client, lane)).or_default();
+                match has.granted.checked_sub(bytes.0) {
+                    Some(rest) => has.granted = rest,
                     None if cut => {}
                     None => return Err(format!("{client:?} released more than it had")),
                 }
             }
+            Event::Claims {
+                client,
+                lane,
+                claims,
+            } if self.homes.contains_key(&client) => {
+                self.shares.entry((client, lane)).or_default().claims = claims;
+            }
+            Event::Measured { client, lane, used }
+                if self.homes.contains_key(&client) && lane != Lane::HOST =>
+            {
+                let share = self.shares.entry((client, lane)).or_default();
+                let held = share.claims.held.0.min(share.granted);
+                let explained = held.saturating_sub(share.claims.unseen.0);
+                share
+                    .beyond
+                    .look(seen.now, used.0.saturating_sub(explained));
+            }
+            Event::Stray {
+                container,
+                lane,
+                used,
+            } if lane != Lane::HOST => {
+                let account = self.accounts.get_mut(&(container, lane));
+                account
+                    .into_iter()
+                    .for_each(|it| it.stray.look(seen.now, used.0));
+            }
             Event::Gone { client } => self.part(client),
             _ => {}
         }
-        actions
-            .iter()
-            .try_for_each(|action| self.action(seen, event, action))?;
-        match event {
-            Event::Claims { .. } => Ok(()),
-            _ => self.within_caps(seen),
-        }
+        Ok(())
     }
 
-    fn action(&mut self, seen: &Observer, event: &Event, action: &Action) -> Result<(), Objection> {
-        match *action {
-            Action::Attached {
-                client, container, ..
-            } => {
-                self.homes.insert(client, container);
-                if !self.known.insert(client) {
-                    return Err(format!("{client:?} was somebody else"));
-                }
-                if let Event::Attach { held, .. } = event {
-                    for (lane, bytes) in held.iter().enumerate().filter(|(_, b)| b.0 > 0) {
-                        self.granted.insert((client, Lane(lane as u8)), bytes.0);
-                    }
+    /// The engine wants `action` done.
+    ///
+    /// # Errors
+    /// The objection.
+    pub fn action(
+        &mut self,
+        seen: &Observer,
+        event: &Event,
+        action: &Action,
+    ) -> Result<(), Objection> {
+        match action {
+            Action::Admitted { record, .. } => self.open(record),
+            Action::Restored { .. } => {
+                if let Event::Restore(record) = event {
+                    self.open(record);
                 }
             }
-            Action::Disconnect { client, .. } => self.part(client),
+            Action::Dismissed { container, .. } => {
+                self.accounts.retain(|(id, _), _| id != container);
+            }
+            Action::Attached {
+                client, container, ..
+            } => return self.attached(*client, *container, event),
+            Action::Disconnect { client, .. } => self.part(*client),
             Action::Reserved {
                 client,
-                token,
                 lane,
                 bytes,
+                ..
             } => {
-                let q = self.answered(client, token, lane)?;
-                if bytes < q.need || bytes > q.wish.max(q.need) {
-                    return Err(format!(
-                        "{bytes:?} granted for {:?} to {:?}",
-                        q.need, q.wish
-                    ));
-                }
-                *self.granted.entry((client, lane)).or_default() += bytes.0;
-                let (cap, reserved) = self.lane(seen, client, lane);
-                if reserved > cap {
+                self.shares.entry((*client, *lane)).or_default().granted += bytes.0;
+                let (cap, reserved) = self.of(*client, *lane);
+                if reserved > u128::from(cap) {
                     return Err(format!("{client:?} was granted beyond the cap {cap}"));
                 }
             }
             Action::Refused {
                 client,
-                token,
                 lane,
                 need,
                 left,
+                ..
             } => {
-                self.answered(client, token, lane)?;
-                let (cap, reserved) = self.lane(seen, client, lane);
-                if need <= left || left.0 != cap.saturating_sub(reserved) {
+                let (cap, reserved) = self.of(*client, *lane);
+                let really = u128::from(cap).saturating_sub(reserved);
+                if need <= left || u128::from(left.0) != really {
                     return Err(format!("{need:?} refused with {left:?} left of {cap}"));
+                }
+            }
+            Action::Resized { record, change, .. } => {
+                return self.resized(seen, event, record, change);
+            }
+            Action::SetLane {
+                container,
+                lane,
+                view,
+            } => {
+                if let Some(account) = self.accounts.get_mut(&(*container, *lane)) {
+                    account.shown = view.reserved.0;
                 }
             }
             _ => {}
@@ -150,56 +217,155 @@ impl Books {
         Ok(())
     }
 
-    fn answered(&mut self, by: ClientId, token: Token, lane: Lane) -> Result<Question, Objection> {
-        let question = self.asked.remove(&token.0);
-        question
-            .filter(|q| (q.client, q.lane) == (by, lane))
-            .ok_or_else(|| format!("{token:?} of {by:?} was answered and not asked"))
+    fn open(&mut self, record: &Record) {
+        let id = record.container;
+        for (lane, promised) in (0u8..).zip(&record.lanes) {
+            let account = Account {
+                gpu: Some(promised.gpu),
+                cap: promised.cap.0,
+                ..Account::default()
+            };
+            self.accounts.insert((id, Lane(lane)), account);
+        }
+        let host = Account {
+            cap: record.pinned.map_or(u64::MAX, |cap| cap.0),
+            ..Account::default()
+        };
+        self.accounts.insert((id, Lane::HOST), host);
     }
 
-    fn lane(&self, seen: &Observer, client: ClientId, lane: Lane) -> (u64, u64) {
-        let Some(&home) = self.homes.get(&client) else {
+    fn attached(&mut self, client: ClientId, id: ContainerId, by: &Event) -> Result<(), Objection> {
+        self.homes.insert(client, id);
+        if !self.known.insert(client) {
+            return Err(format!("{client:?} was somebody else"));
+        }
+        if let Event::Attach { held, .. } = by {
+            for (lane, bytes) in (0u8..).zip(held).filter(|(_, b)| b.0 > 0) {
+                let share = self.shares.entry((client, Lane(lane))).or_default();
+                share.granted = bytes.0;
+            }
+        }
+        Ok(())
+    }
+
+    fn resized(
+        &mut self,
+        seen: &Observer,
+        event: &Event,
+        record: &Record,
+        change: &CapChange,
+    ) -> Result<(), Objection> {
+        let place = (record.container, change.lane);
+        let Event::Resize { memory, .. } = event else {
+            return Err(format!("{} was resized and nobody asked", record.container));
+        };
+        let reserved = self.reserved(place.0, place.1);
+        let Some(account) = self.accounts.get_mut(&place) else {
+            return Err(format!("{place:?} was resized and is not there"));
+        };
+        let promised = match record.lanes.get(usize::from(change.lane.0)) {
+            Some(lane) => lane.cap,
+            None => record.pinned.unwrap_or(Bytes(u64::MAX)),
+        };
+        let exact = match memory {
+            MemoryAsk::Exactly(cap) => *cap == change.cap,
+            MemoryAsk::Ratio { .. } => true,
+        };
+        if !exact || promised != change.cap || change.was.0 != account.cap {
+            return Err(format!("{place:?} was resized wrongly: {change:?}"));
+        }
+        account.cap = change.cap.0;
+        if change.cap < change.was {
+            self.lowered.insert(place);
+        }
+        if u128::from(change.reserved.0) != reserved {
+            return Err(format!("{change:?} was answered with {reserved} reserved"));
+        }
+        let Some(gpu) = account.gpu.filter(|_| change.cap > change.was) else {
+            return Ok(());
+        };
+        let all = self.accounts.values().filter(|it| it.gpu == Some(gpu));
+        let sum: u128 = all.map(|it| u128::from(it.cap)).sum();
+        let total = self.totals.get(&gpu).copied().unwrap_or(0);
+        if !seen.config.oversubscribe && sum > u128::from(total) {
+            return Err(format!("{sum} bytes are promised of {gpu}'s {total}"));
+        }
+        Ok(())
+    }
+
+    /// Whose process it is.
+    #[must_use]
+    pub fn home(&self, client: ClientId) -> Option<ContainerId> {
+        self.homes.get(&client).copied()
+    }
+
+    /// Cap and reserved of the account that a process asks.
+    #[must_use]
+    pub fn of(&self, client: ClientId, lane: Lane) -> (u64, u128) {
+        let Some(home) = self.home(client) else {
             return (0, 0);
         };
-        let seat = seen.seats.get(&(home, lane));
-        let cap = seat.map_or(0, |seat| seat.record.lanes[usize::from(lane.0)].cap.0);
+        let cap = self.accounts.get(&(home, lane)).map_or(0, |it| it.cap);
         (cap, self.reserved(home, lane))
     }
 
-    /// What all processes of a container were granted on a lane.
+    /// What each process of a container was granted on a lane.
+    pub fn granted(
+        &self,
+        container: ContainerId,
+        lane: Lane,
+    ) -> impl Iterator<Item = (ClientId, u64)> {
+        self.of_place(container, lane)
+            .map(|(client, share)| (client, share.granted))
+    }
+
+    fn of_place(&self, id: ContainerId, lane: Lane) -> impl Iterator<Item = (ClientId, &Share)> {
+        let all = self.shares.iter();
+        let mine =
+            all.filter(move |((client, at), _)| *at == lane && self.homes.get(client) == Some(&id));
+        mine.map(|((client, _), share)| (*client, share))
+    }
+
+    /// What counts on an account.
     #[must_use]
-    pub fn reserved(&self, container: ContainerId, lane: Lane) -> u64 {
-        let mine = self
-            .granted
-            .iter()
-            .filter(|((client, at), _)| *at == lane && self.homes.get(client) == Some(&container));
-        mine.map(|(_, bytes)| bytes).sum()
+    pub fn reserved(&self, container: ContainerId, lane: Lane) -> u128 {
+        let stray = self.accounts.get(&(container, lane));
+        let stray = stray.map_or(0, |it| u128::from(it.stray.counts));
+        let shares = self.of_place(container, lane);
+        shares.fold(stray, |sum, (_, share)| {
+            sum + u128::from(share.granted) + u128::from(share.beyond.counts)
+        })
     }
 
     fn part(&mut self, client: ClientId) {
         self.homes.remove(&client);
-        self.granted.retain(|(other, _), _| *other != client);
-        self.asked.retain(|_, question| question.client != client);
+        self.shares.retain(|(other, _), _| *other != client);
     }
 
     /// At every instant, and also while processes come back to a new daemon.
-    fn within_caps(&self, seen: &Observer) -> Result<(), Objection> {
-        let mut sums: BTreeMap<(ContainerId, Lane), u64> = BTreeMap::new();
-        for ((client, lane), bytes) in &self.granted {
+    ///
+    /// # Errors
+    /// The objection.
+    pub fn after_step(&self) -> Result<(), Objection> {
+        let mut sums: BTreeMap<Place, (u128, u128)> = BTreeMap::new();
+        for ((client, lane), share) in &self.shares {
             if let Some(home) = self.homes.get(client) {
-                *sums.entry((*home, *lane)).or_default() += bytes;
+                let (granted, all) = sums.entry((*home, *lane)).or_default();
+                *granted += u128::from(share.granted);
+                *all += u128::from(share.granted) + u128::from(share.beyond.counts);
             }
         }
-        for ((container, lane), seat) in &seen.seats {
-            let reserved = sums.get(&(*container, *lane)).copied().unwrap_or(0);
-            let shown = seat.view.map_or(0, |view| view.reserved.0);
-            if shown != reserved {
+        for ((container, lane), account) in &self.accounts {
+            let (granted, all) = sums.get(&(*container, *lane)).copied().unwrap_or_default();
+            let (shown, reserved) = (account.shown, all + u128::from(account.stray.counts));
+            if u128::from(shown) != reserved {
                 return Err(format!(
-                    "{container}'s page says {shown} reserved, not {reserved}"
+                    "{container}'s page says {shown} reserved of {lane:?}, not {reserved}"
                 ));
             }
-            if reserved > seat.record.lanes[usize::from(lane.0)].cap.0 && !self.jumped {
-                return Err(format!("{container} has {reserved} bytes, beyond its cap"));
+            let excused = self.jumped || self.lowered.contains(&(*container, *lane));
+            if granted > u128::from(account.cap) && !excused {
+                return Err(format!("{container} has {granted} bytes, beyond its cap"));
             }
         }
         Ok(())
@@ -208,14 +374,11 @@ impl Books {
     /// All processes are gone.
     ///
     /// # Errors
-    /// If something is still granted or asked for.
+    /// If something is still granted.
     pub fn nobody_left(&self) -> Result<(), Objection> {
-        if self.granted.is_empty() && self.asked.is_empty() && self.homes.is_empty() {
+        if self.shares.is_empty() && self.homes.is_empty() {
             return Ok(());
         }
-        Err(format!(
-            "left over: {:?}, {:?}, {:?}",
-            self.homes, self.granted, self.asked
-        ))
+        Err(format!("left over: {:?}, {:?}", self.homes, self.shares))
     }
 }

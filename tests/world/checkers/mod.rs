@@ -5,6 +5,7 @@
 pub mod memory;
 pub mod priority;
 pub mod progress;
+pub mod requests;
 pub mod shares;
 pub mod turns;
 
@@ -28,6 +29,7 @@ pub struct Checkers {
     pairs: shares::Pairs,
     caps: shares::Caps,
     memory: memory::Books,
+    requests: requests::Requests,
     progress: progress::Progress,
     priority: priority::Priority,
     /// The last steps, for the one who has to understand an objection.
@@ -48,6 +50,7 @@ impl Checkers {
             pairs: shares::Pairs::default(),
             caps: shares::Caps::default(),
             memory: memory::Books::default(),
+            requests: requests::Requests::default(),
             progress: progress::Progress::default(),
             priority: priority::Priority::default(),
             trail: VecDeque::new(),
@@ -88,7 +91,12 @@ impl Checkers {
         self.pairs.advance(&self.seen)?;
         self.caps.advance(&self.seen)?;
         self.progress.advance(&self.seen)?;
+        self.requests.advance(&self.seen);
         self.seen.event(event);
+        let cut = |action: &Action| matches!(action, Action::Disconnect { .. });
+        self.requests.event(&self.memory, event);
+        self.memory
+            .event(&self.seen, event, actions.iter().any(cut))?;
         let restored: Option<&Record> = match event {
             Event::Restore(record) => Some(record),
             _ => None,
@@ -97,10 +105,18 @@ impl Checkers {
             self.turns.before(&self.seen, action)?;
             self.seen.action(action, restored);
             self.turns.after_action(&self.seen)?;
+            self.requests.action(&self.seen, &self.memory, action)?;
+            self.memory.action(&self.seen, event, action)?;
         }
         self.turns.after_step(&self.seen)?;
         self.priority.after_step(&self.seen)?;
-        self.memory.step(&self.seen, event, actions)
+        match event {
+            Event::Claims { .. } => Ok(()), // what a process says moves no books by itself
+            _ => {
+                self.memory.after_step()?;
+                self.requests.after_step(&self.seen, &self.memory, event)
+            }
+        }
     }
 
     /// When the last step was.
@@ -151,7 +167,7 @@ impl Checkers {
                 self.object(&format!("{container} is unknown"))
             };
             let counted = self.memory.reserved(*container, *lane);
-            if *gpu_ns != seat.used || reserved.0 != counted || used > reserved {
+            if *gpu_ns != seat.used || u128::from(reserved.0) != counted || used > reserved {
                 self.object(&format!(
                     "{container} lane {}: the snapshot says {gpu_ns} ns and {reserved:?}, seen \
                      were {} ns and {counted} bytes",
@@ -182,7 +198,8 @@ impl Checkers {
                 ));
             }
         }
-        if let Err(objection) = self.memory.nobody_left() {
+        let left = self.memory.nobody_left().and(self.requests.nobody_left());
+        if let Err(objection) = left {
             self.object(&objection);
         }
     }

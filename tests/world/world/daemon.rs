@@ -7,7 +7,7 @@ use gpuslice_wire::ids::{ClientId, ContainerId, Lane, NvmlIndex};
 use gpuslice_wire::limits::ACCOUNTS_MAX;
 use gpuslice_wire::units::{Bytes, Instant};
 
-use super::{Daemon, Happening, Letter, US, World};
+use super::{Daemon, Happening, Letter, US, World, memory};
 
 impl World {
     pub(super) fn start_daemon(&mut self) {
@@ -97,8 +97,8 @@ impl World {
             Letter::Attach(who) => {
                 let process = &self.processes[who];
                 let mut held = [Bytes::ZERO; ACCOUNTS_MAX];
-                for (slot, work) in held.iter_mut().zip(&process.work) {
-                    *slot = Bytes(work.granted);
+                for (at, purse) in process.purses.iter().enumerate() {
+                    held[usize::from(process.lane_of(at).0)] = Bytes(purse.granted);
                 }
                 let container = process.container;
                 Event::Attach {
@@ -119,14 +119,41 @@ impl World {
             Letter::Reserve(who, lane, need, wish) => Event::Reserve {
                 client: self.processes[who].client?,
                 token: self.token(who),
-                lane: Lane(lane as u8),
+                lane,
                 need: Bytes(need),
                 wish: Bytes(wish),
             },
-            Letter::Release(who, lane, bytes) => Event::Release {
+            Letter::Release(who, lane, bytes, recall) => {
+                let (client, bytes) = (self.processes[who].client?, Bytes(bytes));
+                match recall {
+                    None => Event::Release {
+                        client,
+                        lane,
+                        bytes,
+                    },
+                    Some(recall) => Event::Yield {
+                        client,
+                        lane,
+                        recall,
+                        bytes,
+                    },
+                }
+            }
+            Letter::Measured(who, lane) => Event::Measured {
                 client: self.processes[who].client?,
-                lane: Lane(lane as u8),
-                bytes: Bytes(bytes),
+                lane,
+                used: Bytes(self.driver_shows(who, lane)),
+            },
+            Letter::Stray(container, lane, used) => Event::Stray {
+                container,
+                lane,
+                used: Bytes(used),
+            },
+            Letter::Resize(container, lane, memory::Ask(memory)) => Event::Resize {
+                token: Token(0),
+                container,
+                lane,
+                memory,
             },
             Letter::Gone(_, client) => {
                 self.clients.remove(&client);
@@ -168,6 +195,9 @@ impl World {
                     (0..many).for_each(|_| self.spawn(record.container));
                 }
             }
+            Action::Resized { record, .. } => {
+                self.records.insert(record.container, record);
+            }
             Action::Dismissed { container, .. } => {
                 self.records.remove(&container);
                 self.pages.retain(|(id, _), _| *id != container);
@@ -191,7 +221,8 @@ impl World {
             } => {
                 self.daemon.asked.remove(&token.0);
                 if let Some(&who) = self.clients.get(&client) {
-                    self.processes[who].work[usize::from(lane.0)].granted += bytes.0;
+                    let at = self.processes[who].account_of(lane);
+                    self.processes[who].purses[at].credit(bytes.0, &mut self.rng);
                 }
             }
             Action::Refused {
@@ -202,7 +233,12 @@ impl World {
             } => {
                 self.daemon.asked.remove(&token.0);
                 if let Some(&who) = self.clients.get(&client) {
-                    self.processes[who].work[usize::from(lane.0)].claims.denied += 1;
+                    let process = &mut self.processes[who];
+                    let at = process.account_of(lane);
+                    process.purses[at].asks = None;
+                    if let Some(work) = process.work.get_mut(at) {
+                        work.claims.denied += 1;
+                    }
                 }
             }
             Action::Disconnect { client, .. } => self.disconnect(client),
@@ -215,7 +251,6 @@ impl World {
             Action::Denied { .. }
             | Action::Restored { .. }
             | Action::NotRestored { .. }
-            | Action::Resized { .. }
             | Action::Overrun { .. } => {}
         }
     }
@@ -228,9 +263,8 @@ impl World {
         let process = &mut self.processes[who];
         process.client = Some(client);
         for work in &mut process.work {
-            let (held, denied) = (work.claims.held, work.claims.denied);
+            let denied = work.claims.denied;
             work.claims = gpuslice_engine::Claims {
-                held,
                 denied,
                 ..Default::default()
             };
@@ -252,8 +286,14 @@ impl World {
     }
 
     pub(super) fn set_page(&mut self, container: ContainerId, lane: Lane, view: LaneView) {
+        let before = self.pages.insert((container, usize::from(lane.0)), view);
+        if before.map_or(0, |before| before.recall) != view.recall {
+            self.recalled(container, lane, &view);
+        }
+        if lane == Lane::HOST {
+            return; // nobody launches there
+        }
         let lane = usize::from(lane.0);
-        let before = self.pages.insert((container, lane), view);
         let same = before.is_some_and(|b| (b.mode, b.turn) == (view.mode, view.turn));
         if same && before.is_some_and(|b| b.turn_end == view.turn_end) {
             return;

@@ -2,9 +2,9 @@
 
 use std::cmp::Reverse;
 
-use gpuslice_engine::{Ask, Event, Token};
+use gpuslice_engine::{Ask, Event, Record, Token};
 use gpuslice_wire::admin::MemoryAsk;
-use gpuslice_wire::ids::{ContainerId, NvmlIndex};
+use gpuslice_wire::ids::{ContainerId, Lane, NvmlIndex};
 use gpuslice_wire::select::{GpuRef, GpuSelector};
 use gpuslice_wire::text::{HostPath, Name};
 use gpuslice_wire::units::{Bytes, GIB, Instant, Percent, Weight};
@@ -40,6 +40,7 @@ impl World {
             .rng
             .per_mille(150)
             .then(|| self.rng.range(1, 60) as u32);
+        let pinned = self.rng.per_mille(500);
         let twin = self.rng.per_mille(30);
         Ask {
             container: container(if twin { n.saturating_sub(1) } else { n }),
@@ -49,7 +50,7 @@ impl World {
             weight,
             share: share.and_then(|share| Percent::new(share).ok()),
             high: self.rng.per_mille(150),
-            pinned: None,
+            pinned: pinned.then(|| Bytes(self.rng.range(0, 4 * GIB))),
             cgroup: HostPath::EMPTY,
         }
     }
@@ -97,6 +98,11 @@ impl World {
                 let who = self.rng.pick(&living);
                 self.processes[who].stalled = self.now + self.rng.magnitude(MS, 3_000 * MS);
             }
+            77..87 => self.look_at_driver(),
+            87..92 if !known.is_empty() => {
+                let container = self.rng.pick(&known);
+                self.change_cap(container);
+            }
             75 if trouble && self.daemon.up => self.stop_daemon(),
             76 if trouble => self.now += self.rng.magnitude(MS, 20_000 * MS),
             _ => {}
@@ -114,6 +120,9 @@ impl World {
         let pause = self.rng.magnitude(MS, 2_000 * MS);
         for who in 0..self.processes.len() {
             self.processes[who].client = None;
+            for purse in &mut self.processes[who].purses {
+                purse.asks = None;
+            }
             for work in &mut self.processes[who].work {
                 (work.entering, work.by_turn) = (false, false);
             }
@@ -123,6 +132,20 @@ impl World {
             }
         }
         self.after(pause, Happening::Restart);
+    }
+
+    fn no_strangers(&mut self) {
+        let records: Vec<Record> = self.records.values().cloned().collect();
+        for record in records {
+            for (lane, _) in (0u8..).zip(&record.lanes) {
+                self.step(Event::Stray {
+                    container: record.container,
+                    lane: Lane(lane),
+                    used: Bytes::ZERO,
+                });
+            }
+        }
+        self.perform();
     }
 
     /// Everybody goes; then nothing may be left.
@@ -137,6 +160,7 @@ impl World {
             self.crash(who);
         }
         self.run_until(self.now + 5_000 * MS);
+        self.no_strangers();
         self.checkers
             .nobody_left(&self.daemon.engine.snapshot(Instant(self.now)));
         for container in self.records.keys().copied().collect::<Vec<_>>() {

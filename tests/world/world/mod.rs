@@ -7,13 +7,14 @@
 
 mod daemon;
 mod fate;
+mod memory;
 mod processes;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 
 use gpuslice_engine::{Action, Config, Engine, LaneView, Record};
-use gpuslice_wire::ids::{ClientId, ContainerId, GpuUuid};
+use gpuslice_wire::ids::{ClientId, ContainerId, GpuUuid, Lane};
 use gpuslice_wire::units::{Bytes, GIB, Instant};
 
 use crate::checkers::Checkers;
@@ -50,6 +51,8 @@ enum Happening {
     Burst(usize, usize),
     /// A process takes or gives memory.
     Memory(usize),
+    /// A process answers a recall.
+    Yield(usize, Lane, u32),
     /// A process asks to be attached.
     Connect(usize),
 }
@@ -62,8 +65,12 @@ enum Letter {
     Dismiss(ContainerId),
     Attach(usize),
     Read(usize, usize),
-    Reserve(usize, usize, u64, u64),
-    Release(usize, usize, u64),
+    Reserve(usize, Lane, u64, u64),
+    /// With the number of a recall, as the answer to it.
+    Release(usize, Lane, u64, Option<u32>),
+    Measured(usize, Lane),
+    Stray(ContainerId, Lane, u64),
+    Resize(ContainerId, Lane, memory::Ask),
     Gone(usize, ClientId),
 }
 
@@ -213,6 +220,7 @@ impl World {
             Happening::Rest(who, lane, launches) => self.rest(who, lane, launches),
             Happening::Burst(who, lane) => self.burst(who, lane),
             Happening::Memory(who) => self.memory(who),
+            Happening::Yield(who, lane, number) => self.give(who, lane, number),
             Happening::Connect(who) => self.connect(who),
         }
         true

@@ -2,7 +2,6 @@
 
 use gpuslice_engine::Mode;
 use gpuslice_wire::ids::{ContainerId, Lane};
-use gpuslice_wire::units::{Bytes, GIB, MIB};
 
 use super::{Happening, Letter, MS, US, World};
 use crate::tenant::{Honesty, Process};
@@ -255,39 +254,5 @@ impl World {
             work.claims.drained = work.claims.active;
             self.ring(who, lane);
         }
-    }
-
-    pub(super) fn memory(&mut self, who: usize) {
-        if !self.acts(who, Happening::Memory(who)) {
-            if self.processes[who].alive && self.processes[who].client.is_none() {
-                self.after(50 * MS, Happening::Memory(who));
-            }
-            return;
-        }
-        let lane = self.rng.below(self.processes[who].work.len() as u64) as usize;
-        let granted = self.processes[who].work[lane].granted;
-        let lie = self.mood.trouble && self.rng.per_mille(3);
-        if lie {
-            self.processes[who].broke = true;
-            self.post(who, Letter::Release(who, lane, granted + (1 << 50)));
-        } else if self.rng.per_mille(400) {
-            let bytes = self.rng.range(0, granted);
-            let work = &mut self.processes[who].work[lane];
-            work.granted -= bytes;
-            work.claims.held = Bytes(work.claims.held.0.min(work.granted));
-            self.post(who, Letter::Release(who, lane, bytes));
-        } else {
-            let need = self.rng.magnitude(1, 8 * GIB);
-            let wish = need + self.rng.below(64 * MIB);
-            self.processes[who].work[lane].claims.held = Bytes(self.rng.range(0, granted));
-            self.post(who, Letter::Reserve(who, lane, need, wish));
-        }
-        let gap = if self.rng.per_mille(700) {
-            50 * US
-        } else {
-            500 * MS
-        };
-        let delay = self.rng.below(gap);
-        self.after(delay, Happening::Memory(who));
     }
 }

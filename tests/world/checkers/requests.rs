@@ -1,0 +1,294 @@
+//! Requests for memory: each is answered once, in order, in bounded time, with what was asked for;
+//! and nobody is refused while siblings may still have what it needs.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use gpuslice_engine::{Action, Event, Token};
+use gpuslice_wire::ids::{ClientId, ContainerId, Lane};
+use gpuslice_wire::limits::RECALL_WAIT_NS;
+use gpuslice_wire::units::Bytes;
+
+use super::Objection;
+use super::memory::Books;
+use crate::observer::{Observer, Place};
+
+/// Late ticks and slow daemons, ns.
+const SLACK: u64 = 50_000_000;
+
+/// A question under way.
+#[derive(Clone, Copy, Debug)]
+struct Question {
+    token: u64,
+    client: ClientId,
+    need: Bytes,
+    wish: Bytes,
+    /// The page's recall when it was asked, and how long it has waited.
+    recall: u32,
+    waits: u64,
+}
+
+/// The last recall of an account.
+#[derive(Clone, Debug, Default)]
+struct Recall {
+    number: u32,
+    began: u64,
+    /// Who had something and has not answered.
+    owing: BTreeSet<ClientId>,
+}
+
+/// All questions.
+#[derive(Debug, Default)]
+pub struct Requests {
+    asked: BTreeMap<Place, Vec<Question>>,
+    recalls: BTreeMap<Place, Recall>,
+    /// Restored: growth may wait for those who come back.
+    returning: BTreeSet<ContainerId>,
+}
+
+impl Requests {
+    /// Time passes.
+    pub fn advance(&mut self, seen: &Observer) {
+        let passed = if seen.gap { 0 } else { seen.passed };
+        let questions = self.asked.values_mut().flatten();
+        questions.for_each(|question| question.waits += passed);
+    }
+
+    /// The engine is told `event`.
+    pub fn event(&mut self, books: &Books, event: &Event) {
+        match *event {
+            Event::Reserve {
+                client,
+                token,
+                lane,
+                need,
+                wish,
+            } => {
+                let Some(home) = books.home(client) else {
+                    return;
+                };
+                self.answers(client, (home, lane), None);
+                let recall = self.recalls.entry((home, lane)).or_default().number;
+                self.asked.entry((home, lane)).or_default().push(Question {
+                    token: token.0,
+                    client,
+                    need,
+                    wish,
+                    recall,
+                    waits: 0,
+                });
+            }
+            Event::Yield {
+                client,
+                lane,
+                recall,
+                ..
+            } => {
+                let home = books.home(client);
+                home.into_iter()
+                    .for_each(|home| self.answers(client, (home, lane), Some(recall)));
+            }
+            Event::Gone { client } => self.part(client),
+            _ => {}
+        }
+    }
+
+    fn answers(&mut self, client: ClientId, place: Place, number: Option<u32>) {
+        if let Some(recall) = self.recalls.get_mut(&place)
+            && number.is_none_or(|number| number == recall.number)
+        {
+            recall.owing.remove(&client);
+        }
+    }
+
+    /// The engine wants `action` done; `books` have it not yet.
+    ///
+    /// # Errors
+    /// The objection.
+    pub fn action(
+        &mut self,
+        seen: &Observer,
+        books: &Books,
+        action: &Action,
+    ) -> Result<(), Objection> {
+        match *action {
+            Action::Restored { container, .. } => drop(self.returning.insert(container)),
+            Action::Dismissed { container, .. } => {
+                self.asked.retain(|(id, _), _| *id != container);
+                self.recalls.retain(|(id, _), _| *id != container);
+                self.returning.remove(&container);
+            }
+            Action::Disconnect { client, .. } => self.part(client),
+            Action::Reserved {
+                client,
+                token,
+                lane,
+                bytes,
+            } => {
+                let (_, q) = self.answered(books, client, token, lane)?;
+                if bytes < q.need || bytes > q.wish.max(q.need) {
+                    return Err(format!(
+                        "{bytes:?} granted for {:?} to {:?}",
+                        q.need, q.wish
+                    ));
+                }
+            }
+            Action::Refused {
+                client,
+                token,
+                lane,
+                ..
+            } => {
+                let (place, q) = self.answered(books, client, token, lane)?;
+                self.justified(seen, books, place, &q)?;
+            }
+            Action::SetLane {
+                container,
+                lane,
+                view,
+            } => self.shown(seen, books, (container, lane), view.recall),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn answered(
+        &mut self,
+        books: &Books,
+        client: ClientId,
+        token: Token,
+        lane: Lane,
+    ) -> Result<(Place, Question), Objection> {
+        let not_asked = || format!("{token:?} of {client:?} was answered and not asked");
+        let place = (books.home(client).ok_or_else(not_asked)?, lane);
+        let questions = self.asked.get_mut(&place).ok_or_else(not_asked)?;
+        let of = |q: &Question| (q.token, q.client) == (token.0, client);
+        match questions.iter().position(of) {
+            None => Err(not_asked()),
+            Some(0) => {
+                self.returning.remove(&place.0);
+                Ok((place, questions.remove(0)))
+            }
+            Some(_) => Err(format!("{token:?} of {client:?} passed one who waits")),
+        }
+    }
+
+    /// A refusal is right if even all that siblings have would not do, or if they were asked
+    /// since, and have answered or had the time to.
+    fn justified(
+        &self,
+        seen: &Observer,
+        books: &Books,
+        place: Place,
+        q: &Question,
+    ) -> Result<(), Objection> {
+        let (cap, reserved) = books.of(q.client, place.1);
+        let theirs = self.siblings(books, place, q.client);
+        let theirs: u128 = theirs.map(|(_, granted)| u128::from(granted)).sum();
+        if reserved.saturating_sub(theirs) + u128::from(q.need.0) > u128::from(cap) {
+            return Ok(());
+        }
+        let recall = self.recalls.get(&place);
+        let Some(recall) = recall.filter(|recall| recall.number != q.recall) else {
+            return Err(format!(
+                "{:?} was refused and nobody was asked for what it does not use",
+                q.client
+            ));
+        };
+        if recall.owing.is_empty() || seen.now >= recall.began + RECALL_WAIT_NS {
+            return Ok(());
+        }
+        Err(format!(
+            "{:?} was refused before {:?} answered",
+            q.client, recall.owing
+        ))
+    }
+
+    /// Who else has something, and does not wait for more itself.
+    fn siblings(
+        &self,
+        books: &Books,
+        place: Place,
+        but: ClientId,
+    ) -> impl Iterator<Item = (ClientId, u64)> {
+        let waits: BTreeSet<ClientId> = self
+            .asked
+            .get(&place)
+            .into_iter()
+            .flatten()
+            .map(|question| question.client)
+            .collect();
+        let granted = books.granted(place.0, place.1);
+        granted.filter(move |(client, granted)| {
+            *granted > 0 && *client != but && !waits.contains(client)
+        })
+    }
+
+    fn shown(&mut self, seen: &Observer, books: &Books, place: Place, number: u32) {
+        if self.recalls.entry(place).or_default().number == number {
+            return;
+        }
+        let first = self.asked.get(&place).and_then(|all| all.first());
+        let owing = first.map_or(BTreeSet::new(), |first| {
+            let siblings = self.siblings(books, place, first.client);
+            siblings.map(|(client, _)| client).collect()
+        });
+        let recall = Recall {
+            number,
+            began: seen.now,
+            owing,
+        };
+        self.recalls.insert(place, recall);
+    }
+
+    fn part(&mut self, client: ClientId) {
+        for questions in self.asked.values_mut() {
+            questions.retain(|question| question.client != client);
+        }
+        for recall in self.recalls.values_mut() {
+            recall.owing.remove(&client);
+        }
+    }
+
+    /// Nobody waits where there is room, or for longer than two recalls and the return of others.
+    ///
+    /// # Errors
+    /// The objection.
+    pub fn after_step(
+        &self,
+        seen: &Observer,
+        books: &Books,
+        event: &Event,
+    ) -> Result<(), Objection> {
+        let ticked = matches!(event, Event::Tick);
+        let most = seen.config.restore_grace.0 + 2 * RECALL_WAIT_NS + SLACK;
+        for (place, questions) in &self.asked {
+            let Some(first) = questions.first() else {
+                continue;
+            };
+            let (cap, reserved) = books.of(first.client, place.1);
+            let fits = reserved + u128::from(first.need.0) <= u128::from(cap);
+            if fits && !self.returning.contains(&place.0) {
+                return Err(format!(
+                    "{:?} waits for {:?}, which is there",
+                    first.client, first.need
+                ));
+            }
+            let late = questions.iter().find(|q| ticked && q.waits > most);
+            if let Some(q) = late {
+                return Err(format!("{:?} waits since {} ns", q.client, q.waits));
+            }
+        }
+        Ok(())
+    }
+
+    /// All processes are gone.
+    ///
+    /// # Errors
+    /// If something is still asked for.
+    pub fn nobody_left(&self) -> Result<(), Objection> {
+        match self.asked.values().flatten().next() {
+            None => Ok(()),
+            Some(question) => Err(format!("left over: {question:?}")),
+        }
+    }
+}

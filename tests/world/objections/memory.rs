@@ -1,0 +1,246 @@
+//! The stories that are about memory.
+
+use super::*;
+use gpuslice_engine::CapChange;
+use gpuslice_wire::admin::MemoryAsk;
+
+fn reserve(need: u64, wish: u64) -> Event {
+    asks(client(0), 7, need, wish)
+}
+
+fn asks(client: ClientId, token: u64, need: u64, wish: u64) -> Event {
+    Event::Reserve {
+        client,
+        token: Token(token),
+        lane: Lane(0),
+        need: Bytes(need),
+        wish: Bytes(wish),
+    }
+}
+
+fn reserved(bytes: u64) -> Action {
+    gets(client(0), 7, bytes)
+}
+
+fn gets(client: ClientId, token: u64, bytes: u64) -> Action {
+    Action::Reserved {
+        client,
+        token: Token(token),
+        lane: Lane(0),
+        bytes: Bytes(bytes),
+    }
+}
+
+fn refused(need: u64, left: u64) -> Action {
+    let (need, left) = (Bytes(need), Bytes(left));
+    Action::Refused {
+        client: client(0),
+        token: Token(7),
+        lane: Lane(0),
+        need,
+        left,
+    }
+}
+
+#[test]
+fn to_wrong_books() {
+    let shown = |n| page(0, Mode::Turns, 0, 0, n);
+    let tell =
+        |event: Event, actions: &[Action]| Story::of(&[(1, 0, false)]).tell(0, event, actions);
+    assert_eq!(tell(reserve(10, 20), &[reserved(20), shown(20)]), Ok(()));
+    objects(tell(reserve(10, 20), &[reserved(20)]), "page says");
+    objects(
+        tell(reserve(10, 20), &[reserved(9), shown(9)]),
+        "granted for",
+    );
+    objects(
+        tell(reserve(10, 20), &[reserved(21), shown(21)]),
+        "granted for",
+    );
+    objects(
+        tell(reserve(10, 120), &[reserved(101), shown(101)]),
+        "beyond the cap",
+    );
+    assert_eq!(tell(reserve(101, 120), &[refused(101, 100)]), Ok(()));
+    objects(
+        tell(reserve(100, 120), &[refused(100, 100)]),
+        "nobody was asked",
+    );
+    objects(tell(reserve(101, 120), &[refused(101, 90)]), "refused with");
+    objects(tell(Event::Tick, &[reserved(1), shown(1)]), "not asked");
+    let release = Event::Release {
+        client: client(0),
+        lane: Lane(0),
+        bytes: Bytes(1),
+    };
+    objects(tell(release, &[]), "released more");
+}
+
+#[test]
+fn to_what_is_left_behind() {
+    let mut story = Story::of(&[(1, 0, false)]);
+    let books = [reserved(20), page(0, Mode::Turns, 0, 0, 20)];
+    story.tell(0, reserve(10, 20), &books).expect("fine");
+    let stale = story.tell(0, Event::Gone { client: client(0) }, &[]);
+    objects(stale, "page says 20 reserved of Lane(0), not 0");
+}
+
+/// A container of 100 bytes: its first process holds 60 of them, its second asks for 50, which
+/// raises the first recall if `asked`.
+fn short(asked: bool) -> Story {
+    let mut story = Story::of(&[(1, 0, false)]);
+    let books = [reserved(60), shown(60, 0)];
+    story.tell(0, reserve(60, 60), &books).expect("fine");
+    let held = [Bytes::ZERO; ACCOUNTS_MAX];
+    let attach = Event::Attach {
+        token: Token(0),
+        container: container(0),
+        held,
+    };
+    let attached = Action::Attached {
+        token: Token(0),
+        client: client(9),
+        container: container(0),
+        lanes: 1,
+    };
+    story.tell(0, attach, &[attached]).expect("fine");
+    let recall = [shown(60, u32::from(asked))];
+    story
+        .tell(0, asks(client(9), 8, 50, 50), &recall)
+        .expect("fine");
+    story
+}
+
+fn shown(reserved: u64, recall: u32) -> Action {
+    let Action::SetLane { view, .. } = page(0, Mode::Turns, 0, 0, reserved) else {
+        unreachable!("a page is a lane");
+    };
+    Action::SetLane {
+        container: container(0),
+        lane: Lane(0),
+        view: LaneView { recall, ..view },
+    }
+}
+
+fn no() -> Action {
+    Action::Refused {
+        client: client(9),
+        token: Token(8),
+        lane: Lane(0),
+        need: Bytes(50),
+        left: Bytes(40),
+    }
+}
+
+fn gives(recall: u32, bytes: u64) -> Event {
+    Event::Yield {
+        client: client(0),
+        lane: Lane(0),
+        recall,
+        bytes: Bytes(bytes),
+    }
+}
+
+#[test]
+fn to_a_refusal_while_siblings_may_have_it() {
+    objects(short(false).then(0, &[no()]), "nobody was asked");
+    objects(short(true).then(99 * MS, &[no()]), "before");
+    objects(short(true).tell(0, gives(2, 0), &[no()]), "before");
+    assert_eq!(short(true).then(100 * MS, &[no()]), Ok(()));
+    assert_eq!(short(true).tell(0, gives(1, 0), &[no()]), Ok(()));
+    let gone = Event::Gone { client: client(0) };
+    objects(
+        short(true).tell(0, gone, &[no(), shown(0, 1)]),
+        "refused with",
+    );
+}
+
+#[test]
+fn to_a_wait_for_what_is_there_or_for_ever() {
+    objects(
+        short(true).tell(0, gives(1, 60), &[shown(0, 1)]),
+        "is there",
+    );
+    let mut waits = short(true);
+    let mut result = Ok(());
+    for _ in 0..20 {
+        result = result.and_then(|()| waits.then(100 * MS, &[]));
+    }
+    objects(result, "waits since");
+}
+
+#[test]
+fn to_passing_who_waits() {
+    let third = || asks(client(0), 9, 20, 20);
+    let passed = [gets(client(0), 9, 20), shown(80, 1)];
+    objects(short(true).tell(0, third(), &passed), "passed one");
+    let mut story = short(true);
+    story.tell(0, third(), &[]).expect("fine");
+    let both = [no(), gets(client(0), 9, 20), shown(80, 1)];
+    assert_eq!(story.then(0, &both), Ok(()));
+}
+
+#[test]
+fn to_forgetting_what_the_driver_shows() {
+    let seen = |used| Event::Measured {
+        client: client(0),
+        lane: Lane(0),
+        used: Bytes(used),
+    };
+    let look = |second: u64, after: u64, books: u64| {
+        let mut story = short(false);
+        story.tell(0, seen(90), &[]).expect("one look is none");
+        story.tell(after, seen(second), &[shown(books, 0)])
+    };
+    assert_eq!(look(80, 300 * MS, 140), Ok(()));
+    objects(look(80, 300 * MS, 60), "not 140");
+    objects(look(80, 300 * MS, 150), "not 140");
+    objects(look(80, 299 * MS, 140), "not 60");
+    let stray = |used| Event::Stray {
+        container: container(0),
+        lane: Lane(0),
+        used: Bytes(used),
+    };
+    let mut story = short(false);
+    story.tell(0, stray(30), &[]).expect("one look is none");
+    let counted = story.tell(MS * 300, stray(30), &[shown(90, 0)]);
+    assert_eq!(counted, Ok(()));
+    objects(story.tell(0, stray(0), &[]), "not 60");
+}
+
+#[test]
+fn to_a_cap_that_is_not_what_was_asked() {
+    let resize = |bytes| Event::Resize {
+        token: Token(0),
+        container: container(0),
+        lane: Lane(0),
+        memory: MemoryAsk::Exactly(Bytes(bytes)),
+    };
+    let resized = |cap, was, reserved| {
+        let Action::Admitted { mut record, .. } = admitted(0, 1, 0, false) else {
+            unreachable!("an admission");
+        };
+        record.lanes[0].cap = Bytes(cap);
+        let change = CapChange {
+            lane: Lane(0),
+            was: Bytes(was),
+            cap: Bytes(cap),
+            reserved: Bytes(reserved),
+        };
+        Action::Resized {
+            token: Token(0),
+            record,
+            change,
+        }
+    };
+    let tell = |asked, action| short(false).tell(0, resize(asked), &[action]);
+    assert_eq!(tell(50, resized(50, 100, 60)), Ok(()));
+    objects(tell(50, resized(51, 100, 60)), "resized wrongly");
+    objects(tell(50, resized(50, 99, 60)), "resized wrongly");
+    objects(tell(50, resized(50, 100, 50)), "60 reserved");
+    objects(tell(200, resized(200, 100, 60)), "are promised of");
+    objects(
+        short(false).then(0, &[resized(50, 100, 60)]),
+        "nobody asked",
+    );
+}

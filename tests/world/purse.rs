@@ -1,0 +1,95 @@
+//! A process's memory on one account: what it was granted, what it uses, what it answers.
+//!
+//! Who needs more than it has asks for the rest; who frees keeps the credit for a while; who is
+//! recalled gives back what it does not use, unless it is one of those that are late, silent or wrong.
+
+use gpuslice_wire::units::{GIB, MIB};
+
+use crate::rng::Rng;
+
+/// One account of a process, by its own books.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Purse {
+    /// Credit, used or not.
+    pub granted: u64,
+    /// In allocations.
+    pub used: u64,
+    /// Of that, what NVML does not show.
+    pub unseen: u64,
+    /// What NVML shows beyond it.
+    pub beyond: u64,
+    /// A request is under way, for an allocation of this size.
+    pub asks: Option<u64>,
+}
+
+/// What a process does next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Want {
+    /// Nothing that anybody must know.
+    Nothing,
+    /// Asks for more.
+    Reserve {
+        /// At least.
+        need: u64,
+        /// Gladly.
+        wish: u64,
+    },
+    /// Gives back.
+    Release(u64),
+}
+
+impl Purse {
+    /// Granted and not in use.
+    #[must_use]
+    pub fn unused(&self) -> u64 {
+        self.granted - self.used
+    }
+
+    /// Allocates or frees, or returns idle credit.
+    pub fn spend(&mut self, rng: &mut Rng) -> Want {
+        self.beyond = match rng.below(8) {
+            0 => rng.magnitude(1, GIB),
+            1 => 0,
+            _ => self.beyond,
+        };
+        match rng.below(10) {
+            0..2 => {
+                self.used -= rng.range(0, self.used);
+                self.unseen = self.unseen.min(self.used);
+                Want::Nothing
+            }
+            2..4 => {
+                let bytes = rng.range(0, self.unused());
+                self.granted -= bytes;
+                Want::Release(bytes)
+            }
+            _ if self.asks.is_some() => Want::Nothing,
+            _ => {
+                let size = rng.magnitude(1, 2 * GIB);
+                if size <= self.unused() {
+                    self.take(size, rng);
+                    return Want::Nothing;
+                }
+                self.asks = Some(size);
+                let need = size - self.unused();
+                let wish = need + rng.below(64 * MIB);
+                Want::Reserve { need, wish }
+            }
+        }
+    }
+
+    fn take(&mut self, size: u64, rng: &mut Rng) {
+        self.used += size.min(self.unused());
+        if rng.per_mille(100) {
+            self.unseen = rng.range(0, self.used);
+        }
+    }
+
+    /// Credit came.
+    pub fn credit(&mut self, bytes: u64, rng: &mut Rng) {
+        self.granted += bytes;
+        if let Some(size) = self.asks.take() {
+            self.take(size, rng);
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! Memory in the world: processes spend, are short, are recalled; the driver is looked at; an
+//! administrator changes caps.
+
+use gpuslice_engine::LaneView;
+use gpuslice_wire::admin::MemoryAsk;
+use gpuslice_wire::ids::{ContainerId, Lane};
+use gpuslice_wire::units::{Bytes, GIB};
+
+use super::{Happening, Letter, MS, US, World};
+use crate::purse::Want;
+
+impl World {
+    /// A process takes or gives memory.
+    pub(super) fn memory(&mut self, who: usize) {
+        if !self.acts(who, Happening::Memory(who)) {
+            if self.processes[who].alive && self.processes[who].client.is_none() {
+                self.after(50 * MS, Happening::Memory(who));
+            }
+            return;
+        }
+        let at = self.rng.below(self.processes[who].purses.len() as u64) as usize;
+        let lane = self.processes[who].lane_of(at);
+        if self.mood.trouble && self.rng.per_mille(3) {
+            let granted = self.processes[who].purses[at].granted;
+            self.processes[who].broke = true;
+            self.post(who, Letter::Release(who, lane, granted + (1 << 50), None));
+        } else {
+            match self.processes[who].purses[at].spend(&mut self.rng) {
+                Want::Nothing => {}
+                Want::Reserve { need, wish } => {
+                    self.post(who, Letter::Reserve(who, lane, need, wish));
+                }
+                Want::Release(bytes) => self.post(who, Letter::Release(who, lane, bytes, None)),
+            }
+        }
+        let gap = if self.rng.per_mille(700) {
+            50 * US
+        } else {
+            500 * MS
+        };
+        let delay = self.rng.below(gap);
+        self.after(delay, Happening::Memory(who));
+    }
+
+    /// The page of a container shows another recall: its processes will answer, mostly soon.
+    pub(super) fn recalled(&mut self, container: ContainerId, lane: Lane, view: &LaneView) {
+        for who in 0..self.processes.len() {
+            let process = &self.processes[who];
+            if !process.alive || process.container != container || process.client.is_none() {
+                continue;
+            }
+            let delay = match self.rng.below(100) {
+                0 if self.mood.trouble => continue,
+                1..4 if self.mood.trouble => self.rng.range(50 * MS, 300 * MS),
+                _ => self.rng.below(2 * MS),
+            };
+            self.after(delay, Happening::Yield(who, lane, view.recall));
+        }
+    }
+
+    /// A process answers a recall.
+    pub(super) fn give(&mut self, who: usize, lane: Lane, number: u32) {
+        if !self.acts(who, Happening::Yield(who, lane, number)) {
+            return;
+        }
+        let at = self.processes[who].account_of(lane);
+        let purse = &mut self.processes[who].purses[at];
+        if purse.asks.is_some() {
+            return; // its connection is busy: the request is its answer
+        }
+        let unused = purse.unused();
+        let (bytes, number) = match self.rng.below(100) {
+            0 if self.mood.trouble => (unused / 2, number),
+            1 if self.mood.trouble => (unused, self.rng.draw() as u32),
+            2 if self.mood.trouble => {
+                self.post(who, Letter::Release(who, lane, 0, Some(number)));
+                (unused, number)
+            }
+            3 if self.mood.trouble && self.rng.per_mille(100) => {
+                self.processes[who].broke = true;
+                let granted = self.processes[who].purses[at].granted;
+                let bytes = granted + self.rng.range(1, 1 << 50);
+                return self.post(who, Letter::Release(who, lane, bytes, Some(number)));
+            }
+            _ => (unused, number),
+        };
+        self.processes[who].purses[at].granted -= bytes;
+        self.post(who, Letter::Release(who, lane, bytes, Some(number)));
+    }
+
+    /// The driver is looked at: one process, or a container's strangers.
+    pub(super) fn look_at_driver(&mut self) {
+        let living: Vec<usize> = (0..self.processes.len())
+            .filter(|&who| self.processes[who].client.is_some())
+            .collect();
+        if living.is_empty() {
+            return;
+        }
+        let who = self.rng.pick(&living);
+        for at in 0..self.processes[who].work.len() {
+            self.deliver(Letter::Read(who, at));
+            self.deliver(Letter::Measured(who, Lane(at as u8)));
+        }
+        let container = self.processes[who].container;
+        let lanes = self.processes[who].work.len() as u64;
+        let lane = Lane(self.rng.below(lanes) as u8);
+        let used = match self.rng.below(4) {
+            0 => self.rng.magnitude(1, GIB),
+            _ => 0,
+        };
+        self.deliver(Letter::Stray(container, lane, used));
+    }
+
+    /// What the driver shows of a process.
+    pub(super) fn driver_shows(&mut self, who: usize, lane: Lane) -> u64 {
+        if self.mood.trouble && self.rng.per_mille(5) {
+            return self.rng.draw();
+        }
+        let purse = &self.processes[who].purses[usize::from(lane.0)];
+        purse.used - purse.unseen + purse.beyond
+    }
+
+    /// The administrator changes a cap, mostly to about what is in use.
+    pub(super) fn change_cap(&mut self, container: ContainerId) {
+        let lanes = self.records.get(&container).map_or(1, |it| it.lanes.len());
+        let lane = match self.rng.below(lanes as u64 + 2) {
+            at if at < lanes as u64 => Lane(at as u8),
+            at if at == lanes as u64 => Lane::HOST,
+            _ => Lane(self.rng.below(20) as u8),
+        };
+        let shown = self.pages.get(&(container, usize::from(lane.0)));
+        let about = shown.map_or(GIB, |view| view.reserved.0);
+        let memory = match self.rng.below(10) {
+            0 => MemoryAsk::Ratio {
+                part: self.rng.below(4) as u32,
+                whole: self.rng.below(16) as u32,
+            },
+            1 => MemoryAsk::Exactly(Bytes(self.rng.draw() >> self.rng.below(64))),
+            _ => MemoryAsk::Exactly(Bytes(self.rng.range(about / 2, about + 2 * GIB))),
+        };
+        self.deliver(Letter::Resize(container, lane, Ask(memory)));
+    }
+}
+
+/// A cap as it is asked for, in an order of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Ask(pub(super) MemoryAsk);
+
+impl Ask {
+    fn key(self) -> (u64, u32, u32) {
+        match self.0 {
+            MemoryAsk::Exactly(bytes) => (bytes.0, 0, 0),
+            MemoryAsk::Ratio { part, whole } => (0, part, whole),
+        }
+    }
+}
+
+impl PartialOrd for Ask {
+    fn partial_cmp(&self, other: &Ask) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Ask {
+    fn cmp(&self, other: &Ask) -> std::cmp::Ordering {
+        self.key().cmp(&other.key())
+    }
+}
