@@ -9,6 +9,7 @@
 //! driver then refuses, the entry is written back.
 #![forbid(unsafe_code)]
 
+use crate::pools::PoolId;
 use crate::sync::Quick;
 use crate::table::{TOP_BITS, Table, mix};
 use gpuslice_wire::ids::Lane;
@@ -23,6 +24,8 @@ pub enum Kind {
     Seen,
     /// Managed memory, which it does not show.
     Unseen,
+    /// Part of a pool, which is charged as a whole.
+    Pool(PoolId),
 }
 
 /// What one pointer or handle holds.

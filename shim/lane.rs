@@ -11,11 +11,9 @@ use crate::link::Session;
 use crate::real;
 use core::sync::atomic::{AtomicU8, Ordering};
 use gpuslice_nvabi::types::{
-    CU_STREAM_PER_THREAD, CUcontext, CUdevice, CUmemoryPool, CUresult, CUstream, CUuuid,
+    CU_STREAM_PER_THREAD, CUcontext, CUdevice, CUresult, CUstream, CUuuid,
 };
 use gpuslice_wire::ids::{GpuUuid, Lane};
-use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
 
 /// Devices whose lanes are remembered; higher ordinals are asked for every time.
 const REMEMBERED: usize = 64;
@@ -35,32 +33,6 @@ impl Default for Devices {
 
 /// Where the lane begins in [`crate::contexts::Contexts`]'s `last`; no address of a process reaches that far.
 const LAST_SHIFT: u32 = 56;
-
-/// Lanes by memory pool, for pools that the application made.
-#[derive(Debug, Default)]
-pub struct Pools(Mutex<HashMap<CUmemoryPool, Option<Lane>>>);
-
-impl Pools {
-    fn open(&self) -> std::sync::MutexGuard<'_, HashMap<CUmemoryPool, Option<Lane>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// A pool was made; `None` when its memory is the host's or of a GPU without a lane.
-    pub fn insert(&self, pool: CUmemoryPool, lane: Option<Lane>) {
-        self.open().insert(pool, lane);
-    }
-
-    /// A pool is about to be destroyed.
-    pub fn remove(&self, pool: CUmemoryPool) {
-        self.open().remove(&pool);
-    }
-
-    /// What was noted of a pool; `None` for one that was not made here.
-    #[must_use]
-    pub fn get(&self, pool: CUmemoryPool) -> Option<Option<Lane>> {
-        self.open().get(&pool).copied()
-    }
-}
 
 /// A context as the books name it.
 #[must_use]
@@ -179,22 +151,25 @@ fn ask(session: &Session, device: CUdevice) -> Result<Option<Lane>, CUresult> {
     Ok(lane)
 }
 
-/// The lane of the GPU that a stream's work runs on. The special streams belong to the current
+/// The context and the device that a stream's work runs on. The special streams belong to the current
 /// context; any other may belong to another one, whose device was noted when it was made.
 ///
 /// # Errors
 /// As [`current`].
-pub fn of_stream(session: &Session, stream: CUstream) -> Result<Option<Lane>, CUresult> {
+pub fn of_stream(session: &Session, stream: CUstream) -> Result<(CUcontext, CUdevice), CUresult> {
+    let mut context = CUcontext::NULL;
     if stream > CU_STREAM_PER_THREAD {
-        let mut context = CUcontext::NULL;
         let found = real!(cuStreamGetCtx(stream, &raw mut context));
         if found == CUresult::SUCCESS
             && let Some(device) = session.contexts.device(context)
         {
-            return of_device(session, device);
+            return Ok((context, device));
         }
     }
-    of_current(session)
+    let mut device = 0;
+    check(real!(cuCtxGetCurrent(&raw mut context)))?;
+    check(real!(cuCtxGetDevice(&raw mut device)))?;
+    Ok((context, device))
 }
 
 /// Turns the driver's answer into a `Result`.

@@ -7,6 +7,7 @@
 //! * [`link`] is the connection to the daemon: attach, shared pages, credit, reconnect, fork;
 //! * [`credit`], [`book`], [`vmm`] are the process's own accounts (over `table` and `sync`);
 //! * [`contexts`] are this process's contexts and what they cost;
+//! * [`pools`] and [`graphs`] follow memory of which only the driver knows how much there is;
 //! * [`lane`] says which GPU of the slice a device, context or stream belongs to;
 //! * [`gate`] holds launches until it is the container's turn;
 //! * [`hooks`] are the intercepted driver functions, [`mirror`] those of NVML.
@@ -20,11 +21,13 @@ pub mod book;
 pub mod contexts;
 pub mod credit;
 pub mod gate;
+pub mod graphs;
 pub mod guard;
 pub mod hooks;
 pub mod lane;
 pub mod link;
 pub mod mirror;
+pub mod pools;
 pub mod resolve;
 mod sync;
 mod table;

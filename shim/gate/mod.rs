@@ -32,12 +32,13 @@ pub mod turn;
 pub mod window;
 
 pub use pass::Work;
+pub(crate) use real::relaxed;
 
 use estimate::Key;
 use gpuslice_nvabi::types::{
     CU_STREAM_PER_THREAD, CUcontext, CUfunction, CUgraphExec, CUresult, CUstream,
 };
-use pass::{CLOSED, Gate, OPEN};
+use pass::{CLOSED, Gate, METERED, OPEN};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
 use std::sync::atomic::{AtomicPtr, AtomicU32};
 
@@ -51,7 +52,19 @@ static WORLD: real::Real = real::Real;
 #[inline(always)]
 #[must_use]
 pub fn open() -> bool {
+    WORD.load(Relaxed) & OPEN != 0
+}
+
+/// Whether a graph may be launched straight away: the gate is open, and no graph needs memory.
+#[inline(always)]
+#[must_use]
+pub fn open_to_graphs() -> bool {
     WORD.load(Relaxed) == OPEN
+}
+
+/// From now on launches of graphs go the longer way.
+pub fn meter_graphs() {
+    WORD.fetch_or(METERED, SeqCst);
 }
 
 /// Which default stream a null stream handle means: that of all threads, or (in the `_ptsz` forms

@@ -25,10 +25,13 @@ use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The word's value while launches need not stop.
+/// The word's bit that is set while launches need not stop.
 pub const OPEN: u32 = 1;
 /// The word's value while they must.
 pub const CLOSED: u32 = 0;
+/// The word's bit that is set once graphs of this process allocate: their launches go a longer way, which
+/// sees to the memory. The gate leaves it alone.
+pub const METERED: u32 = 2;
 
 /// Longest sleep at the gate between two looks at the heartbeat.
 const LOOK_NS: u64 = 50_000_000;
@@ -250,10 +253,10 @@ impl Gate {
         let seen = now.saturating_sub(self.closed.load(Relaxed)) >= SEEN_NS;
         if container.gated.load(SeqCst) == 0 && (seen || container.lanes.load(Relaxed) <= 1) {
             self.opened.store(now, Relaxed);
-            self.word.store(OPEN, SeqCst);
+            self.word.fetch_or(OPEN, SeqCst);
             // The gate thread may have closed it for turns just before: look again after opening.
             if container.gated.load(SeqCst) != 0 {
-                self.word.store(CLOSED, SeqCst);
+                self.word.fetch_and(!OPEN, SeqCst);
             }
         }
         if now.saturating_sub(lane.sampled) < SAMPLE_NS {

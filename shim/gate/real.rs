@@ -36,7 +36,8 @@ fn stream_of(stream: Stream) -> CUstream {
     CUstream(pointer(stream.0))
 }
 
-fn relaxed<R>(call: impl FnOnce() -> R) -> R {
+/// Makes a call that a stream capture elsewhere may forbid.
+pub(crate) fn relaxed<R>(call: impl FnOnce() -> R) -> R {
     let mut mode = CU_STREAM_CAPTURE_MODE_RELAXED;
     let exchanged = real!(cuThreadExchangeStreamCaptureMode(&raw mut mode));
     let result = call();

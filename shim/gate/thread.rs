@@ -9,7 +9,7 @@
 
 use super::claim;
 use super::os;
-use super::pass::{CLOSED, Gate, Lane, OPEN};
+use super::pass::{Gate, Lane, OPEN};
 use super::port::Pages;
 use super::turn::Words;
 use gpuslice_wire::limits::LANES_MAX;
@@ -88,7 +88,7 @@ impl Gate {
             };
             let gated = pages.container.gated.load(SeqCst);
             if gated != 0 {
-                self.word.store(CLOSED, SeqCst);
+                self.word.fetch_and(!OPEN, SeqCst);
             }
             let lanes = (pages.container.lanes.load(Relaxed) as usize).min(LANES_MAX);
             if gated < gated_before {
@@ -103,7 +103,7 @@ impl Gate {
             if !(0..lanes).any(wanted) {
                 // The next launch must say that it wants. The word is still open here when the
                 // daemon came back and with it a blank page of claims.
-                self.word.store(CLOSED, SeqCst);
+                self.word.fetch_and(!OPEN, SeqCst);
             }
             if Words::read(pages.container, 0).stale(now) {
                 self.world.reconnect();
@@ -178,7 +178,7 @@ impl Gate {
     /// when nobody did.
     fn tend_free(&self, pages: &Pages, index: usize, lane: &Lane, words: &Words, now: u64) -> u64 {
         let claims = &pages.client.lane[index];
-        if self.word.load(SeqCst) == OPEN {
+        if self.word.load(SeqCst) & OPEN != 0 {
             let open = now.saturating_sub(self.opened.load(Relaxed));
             // With several GPUs the others keep the word open; this one was looked for several times.
             let several = pages.container.lanes.load(Relaxed) > 1;
@@ -192,7 +192,7 @@ impl Gate {
                 return (words.idle_ns - open).min(LOOK_NS);
             }
             self.closed.store(now, Relaxed);
-            self.word.store(CLOSED, SeqCst);
+            self.word.fetch_and(!OPEN, SeqCst);
             return words.idle_ns.min(LOOK_NS);
         }
         let since = self.closed.load(Relaxed).max(lane.seen);

@@ -100,12 +100,6 @@ launches! {
     cuLaunchGridAsync(
         f: CUfunction, width: i32, height: i32, stream: CUstream,
     ) as plain(f, width, height, stream);
-    cuGraphLaunch(
-        graph: CUgraphExec, stream: CUstream,
-    ) as Work::graph(graph, stream, Flavour::Legacy);
-    cuGraphLaunch_ptsz(
-        graph: CUgraphExec, stream: CUstream,
-    ) as Work::graph(graph, stream, Flavour::PerThread);
 }
 
 /// The work of a launch that is described in a structure.

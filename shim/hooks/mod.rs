@@ -8,6 +8,7 @@
 mod array;
 mod context;
 mod external;
+mod graph;
 mod host;
 mod init;
 mod ipc;
@@ -23,6 +24,7 @@ mod shape;
 pub use array::*;
 pub use context::*;
 pub use external::*;
+pub use graph::*;
 pub use host::*;
 pub use init::*;
 pub use ipc::*;
@@ -38,6 +40,7 @@ use crate::book::{Held, Kind};
 use crate::guard::Outcome;
 use crate::lane;
 use crate::link::{self, Reservation, Session};
+use crate::pools;
 use crate::vmm::Name;
 use gpuslice_nvabi::types::CUresult;
 
@@ -52,11 +55,15 @@ struct Charging<'a> {
 /// Gives back what the process could do without: called when it is short of memory itself, and when
 /// a sibling is. Safe from any thread, needs no current context, and takes no lock of the link.
 pub fn squeeze(session: &Session) {
+    pools::squeeze(session);
+    session.graphs.squeeze(session);
     physical::look_again(session);
 }
 
 /// Brings charges up to date that only the driver knows: called before somebody looks at the books.
 pub fn settle_all(session: &Session) {
+    pools::settle_all(session);
+    session.graphs.settle_all(session);
     physical::look_again(session);
 }
 
@@ -130,8 +137,10 @@ fn write_down(session: &Session, held: Held, pointer: u64) {
 /// What was charged is no more.
 #[inline(always)]
 fn given_back(session: &Session, held: Held) {
-    if held.kind == Kind::Unseen {
-        session.unseen(held.lane, -(held.bytes as i64));
+    match held.kind {
+        Kind::Seen => {}
+        Kind::Unseen => session.unseen(held.lane, -(held.bytes as i64)),
+        Kind::Pool(pool) => return pools::parted(session, pool, held.bytes),
     }
     session.release(held.lane, held.bytes);
 }
@@ -193,7 +202,10 @@ fn freed(pointer: u64, call: impl FnOnce() -> CUresult) -> Outcome {
         return Ok(call());
     };
     let Some(held) = session.book.remove(pointer) else {
-        return physical::released(Name::Within(pointer), call); // Not charged by itself.
+        // Not charged by itself.
+        let result = physical::released(Name::Within(pointer), call);
+        session.graphs.settle_all(session);
+        return result;
     };
     let result = call();
     if result == CUresult::SUCCESS {

@@ -1,41 +1,84 @@
-//! Stream-ordered memory: charged from the call that allocates to the call that frees.
+//! Stream-ordered memory and the pools it comes from; [`crate::pools`] says what is charged, and when.
 //!
-//! The driver takes the memory from a pool, when the stream gets there. Nothing here waits for that:
-//! these calls must stay asynchronous, and legal while a stream is being captured into a graph. What
-//! a pool keeps of freed memory is not charged.
+//! These calls stay asynchronous: nothing here waits for a stream. While a stream is being captured, an
+//! allocation in it becomes a node of the graph and takes nothing from any pool; that is seen to
+//! when the graph is launched ([`crate::graphs`]).
 
-use super::{Charging, charged, freed};
-use crate::guard::guard;
+use super::write_down;
+use crate::book::{Held, Kind};
+use crate::guard::{Outcome, guard};
 use crate::lane;
 use crate::link::{self, Session};
+use crate::pools;
 use crate::real;
 use gpuslice_nvabi::types::*;
 use gpuslice_wire::ids::Lane;
 
-/// Reserves on the GPU that `stream` works on.
-fn by_stream(stream: CUstream, bytes: usize) -> Result<Option<Charging<'static>>, CUresult> {
-    let Some(session) = link::session()? else {
-        return Ok(None);
-    };
-    let lane = lane::limited(lane::of_stream(session, stream)?)?;
-    Charging::on(session, Some(lane), bytes)
+/// The stream that a null handle means in the `_ptsz` forms.
+fn per_thread(stream: CUstream) -> CUstream {
+    if stream.is_null() {
+        CU_STREAM_PER_THREAD
+    } else {
+        stream
+    }
 }
 
-/// Reserves on the GPU that `pool` is on, as was noted when it was made; a device's own pool is
-/// on the GPU of the stream it is used with.
-fn by_pool(
-    pool: CUmemoryPool,
-    stream: CUstream,
+fn capturing(stream: CUstream) -> bool {
+    let mut status = CU_STREAM_CAPTURE_STATUS_NONE;
+    let asked = real!(cuStreamIsCapturing(stream, &raw mut status));
+    asked == CUresult::SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE
+}
+
+/// Allocates by `call` in `stream`, from a pool or from the current one of the stream's device. What
+/// the pool has grown by and cannot be paid is undone by `undo`, a free in the same stream.
+///
+/// # Safety
+/// `pointer` is where `call` writes what it allocated.
+unsafe fn allocated(
+    pointer: *const CUdeviceptr,
     bytes: usize,
-) -> Result<Option<Charging<'static>>, CUresult> {
+    pool: Option<CUmemoryPool>,
+    stream: CUstream,
+    call: impl FnOnce() -> CUresult,
+    undo: impl FnOnce(CUdeviceptr) -> CUresult,
+) -> Outcome {
     let Some(session) = link::session()? else {
-        return Ok(None);
+        return Ok(call());
     };
-    let lane = match session.pools.get(pool) {
-        Some(lane) => lane,
-        None => Some(lane::limited(lane::of_stream(session, stream)?)?),
+    let (context, device) = lane::of_stream(session, stream)?;
+    lane::limited(lane::of_device(session, device)?)?;
+    if capturing(stream) {
+        return Ok(call());
+    }
+    let pool = match pool {
+        Some(handle) => pools::of_handle(session, handle, device)?,
+        None => pools::of_device(session, device)?,
     };
-    Charging::on(session, lane, bytes)
+    let Some(pool) = pool else {
+        return Ok(call()); // Charged where it was made.
+    };
+    let begun = pool.begin(session, bytes as u64)?;
+    let result = call();
+    if result != CUresult::SUCCESS {
+        pool.cancel(session, &begun);
+        return Ok(result);
+    }
+    // SAFETY: the driver has just written there and answered success.
+    let pointer = unsafe { *pointer };
+    if let Err(refused) = pool.end(session, &begun) {
+        let _ = undo(pointer);
+        pool.charge.parted(begun.bytes);
+        pool.trim(session);
+        return Err(refused);
+    }
+    let held = Held {
+        lane: pool.lane,
+        bytes: begun.bytes,
+        context: lane::key(context),
+        kind: Kind::Pool(pool.id()),
+    };
+    write_down(session, held, pointer);
+    Ok(result)
 }
 
 pub unsafe extern "C" fn cuMemAllocAsync(
@@ -43,15 +86,10 @@ pub unsafe extern "C" fn cuMemAllocAsync(
     bytesize: usize,
     h_stream: CUstream,
 ) -> CUresult {
-    guard(|| {
-        let charging = by_stream(h_stream, bytesize)?;
-        // SAFETY: the application's own pointer, which the driver checks and writes.
-        unsafe {
-            charged(charging, dptr, || {
-                real!(cuMemAllocAsync(dptr, bytesize, h_stream))
-            })
-        }
-    })
+    let call = || real!(cuMemAllocAsync(dptr, bytesize, h_stream));
+    let undo = |pointer| real!(cuMemFreeAsync(pointer, h_stream));
+    // SAFETY: the application's own pointer, which the driver checks and writes.
+    guard(|| unsafe { allocated(dptr, bytesize, None, h_stream, call, undo) })
 }
 
 pub unsafe extern "C" fn cuMemAllocAsync_ptsz(
@@ -59,15 +97,10 @@ pub unsafe extern "C" fn cuMemAllocAsync_ptsz(
     bytesize: usize,
     h_stream: CUstream,
 ) -> CUresult {
-    guard(|| {
-        let charging = by_stream(h_stream, bytesize)?;
-        // SAFETY: as in `cuMemAllocAsync`.
-        unsafe {
-            charged(charging, dptr, || {
-                real!(cuMemAllocAsync_ptsz(dptr, bytesize, h_stream))
-            })
-        }
-    })
+    let call = || real!(cuMemAllocAsync_ptsz(dptr, bytesize, h_stream));
+    let undo = |pointer| real!(cuMemFreeAsync_ptsz(pointer, h_stream));
+    // SAFETY: as in `cuMemAllocAsync`.
+    guard(|| unsafe { allocated(dptr, bytesize, None, per_thread(h_stream), call, undo) })
 }
 
 pub unsafe extern "C" fn cuMemAllocFromPoolAsync(
@@ -76,12 +109,10 @@ pub unsafe extern "C" fn cuMemAllocFromPoolAsync(
     pool: CUmemoryPool,
     h_stream: CUstream,
 ) -> CUresult {
-    guard(|| {
-        let charging = by_pool(pool, h_stream, bytesize)?;
-        let call = || real!(cuMemAllocFromPoolAsync(dptr, bytesize, pool, h_stream));
-        // SAFETY: as in `cuMemAllocAsync`.
-        unsafe { charged(charging, dptr, call) }
-    })
+    let call = || real!(cuMemAllocFromPoolAsync(dptr, bytesize, pool, h_stream));
+    let undo = |pointer| real!(cuMemFreeAsync(pointer, h_stream));
+    // SAFETY: as in `cuMemAllocAsync`.
+    guard(|| unsafe { allocated(dptr, bytesize, Some(pool), h_stream, call, undo) })
 }
 
 pub unsafe extern "C" fn cuMemAllocFromPoolAsync_ptsz(
@@ -90,20 +121,19 @@ pub unsafe extern "C" fn cuMemAllocFromPoolAsync_ptsz(
     pool: CUmemoryPool,
     h_stream: CUstream,
 ) -> CUresult {
-    guard(|| {
-        let charging = by_pool(pool, h_stream, bytesize)?;
-        let call = || real!(cuMemAllocFromPoolAsync_ptsz(dptr, bytesize, pool, h_stream));
-        // SAFETY: as in `cuMemAllocAsync`.
-        unsafe { charged(charging, dptr, call) }
-    })
+    let stream = per_thread(h_stream);
+    let call = || real!(cuMemAllocFromPoolAsync_ptsz(dptr, bytesize, pool, h_stream));
+    let undo = |pointer| real!(cuMemFreeAsync_ptsz(pointer, h_stream));
+    // SAFETY: as in `cuMemAllocAsync`.
+    guard(|| unsafe { allocated(dptr, bytesize, Some(pool), stream, call, undo) })
 }
 
 pub unsafe extern "C" fn cuMemFreeAsync(dptr: CUdeviceptr, h_stream: CUstream) -> CUresult {
-    guard(|| freed(dptr, || real!(cuMemFreeAsync(dptr, h_stream))))
+    guard(|| super::freed(dptr, || real!(cuMemFreeAsync(dptr, h_stream))))
 }
 
 pub unsafe extern "C" fn cuMemFreeAsync_ptsz(dptr: CUdeviceptr, h_stream: CUstream) -> CUresult {
-    guard(|| freed(dptr, || real!(cuMemFreeAsync_ptsz(dptr, h_stream))))
+    guard(|| super::freed(dptr, || real!(cuMemFreeAsync_ptsz(dptr, h_stream))))
 }
 
 /// The lane a location's memory is charged to; `None` for the host's.
@@ -118,6 +148,22 @@ pub(super) fn lane_at(session: &Session, place: CUmemLocation) -> Result<Option<
     lane::of_device(session, device)
 }
 
+/// Where a pool is charged, and whether NVML does not show what it has. Managed memory without a
+/// device of its own can be on the current GPU at any time.
+fn account_of(
+    session: &Session,
+    place: CUmemLocation,
+    kind: CUmemAllocationType,
+) -> Result<(Lane, bool), CUresult> {
+    let managed = kind == CU_MEM_ALLOCATION_TYPE_MANAGED;
+    let lane = match lane_at(session, place)? {
+        Some(lane) => lane,
+        None if managed => lane::of_current(session).ok().flatten().unwrap_or(Lane(0)),
+        None => Lane::HOST,
+    };
+    Ok((lane, managed))
+}
+
 pub unsafe extern "C" fn cuMemPoolCreate(
     pool: *mut CUmemoryPool,
     pool_props: *const CUmemPoolProps,
@@ -129,11 +175,15 @@ pub unsafe extern "C" fn cuMemPoolCreate(
         else {
             return Ok(call());
         };
-        let lane = lane_at(session, props.location)?;
+        let (lane, unseen) = account_of(session, props.location, props.alloc_type)?;
         let result = call();
         if result == CUresult::SUCCESS {
             // SAFETY: the driver has just written there and answered success.
-            session.pools.insert(unsafe { *pool }, lane);
+            let handle = unsafe { *pool };
+            if let Err(refused) = session.pools.insert(handle, lane, unseen) {
+                let _ = real!(cuMemPoolDestroy(handle));
+                return Err(refused);
+            }
         }
         Ok(result)
     })
@@ -141,9 +191,103 @@ pub unsafe extern "C" fn cuMemPoolCreate(
 
 pub unsafe extern "C" fn cuMemPoolDestroy(pool: CUmemoryPool) -> CUresult {
     guard(|| {
-        if let Some(session) = link::attached() {
-            session.pools.remove(pool);
-        }
-        Ok(real!(cuMemPoolDestroy(pool)))
+        let call = || real!(cuMemPoolDestroy(pool));
+        Ok(match link::attached() {
+            Some(session) => pools::destroy(session, pool, call),
+            None => call(),
+        })
     })
+}
+
+/// Notes the pool of a place that the driver has just written to `pool`, by `call`.
+///
+/// # Safety
+/// `call` writes to `pool` when it answers success.
+unsafe fn found(
+    pool: *const CUmemoryPool,
+    place: *const CUmemLocation,
+    kind: CUmemAllocationType,
+    call: impl FnOnce() -> CUresult,
+) -> Outcome {
+    let result = call();
+    if result != CUresult::SUCCESS {
+        return Ok(result);
+    }
+    // SAFETY: null, or the application's own place, which the driver has read.
+    if let (Some(session), Some(place)) = (link::session()?, unsafe { place.as_ref() }) {
+        // SAFETY: the driver has just written there and answered success.
+        let handle = unsafe { *pool };
+        if session.pools.get(handle).is_none() {
+            let (lane, unseen) = account_of(session, *place, kind)?;
+            session.pools.insert(handle, lane, unseen)?;
+        }
+    }
+    Ok(result)
+}
+
+pub unsafe extern "C" fn cuMemGetDefaultMemPool(
+    pool_out: *mut CUmemoryPool,
+    location: *mut CUmemLocation,
+    kind: CUmemAllocationType,
+) -> CUresult {
+    let call = || real!(cuMemGetDefaultMemPool(pool_out, location, kind));
+    // SAFETY: the application's own arguments.
+    guard(|| unsafe { found(pool_out, location, kind, call) })
+}
+
+pub unsafe extern "C" fn cuMemGetMemPool(
+    pool: *mut CUmemoryPool,
+    location: *mut CUmemLocation,
+    kind: CUmemAllocationType,
+) -> CUresult {
+    let call = || real!(cuMemGetMemPool(pool, location, kind));
+    // SAFETY: the application's own arguments.
+    guard(|| unsafe { found(pool, location, kind, call) })
+}
+
+/// The memory is charged where it was made, and so are the allocations that are imported with it.
+pub unsafe extern "C" fn cuMemPoolImportFromShareableHandle(
+    pool_out: *mut CUmemoryPool,
+    handle: *mut c_void,
+    handle_type: CUmemAllocationHandleType,
+    flags: u64,
+) -> CUresult {
+    guard(|| {
+        let result = real!(cuMemPoolImportFromShareableHandle(
+            pool_out,
+            handle,
+            handle_type,
+            flags
+        ));
+        if result == CUresult::SUCCESS
+            && let Some(session) = link::attached()
+        {
+            // SAFETY: the driver has just written there and answered success.
+            session.pools.insert_foreign(unsafe { *pool_out });
+        }
+        Ok(result)
+    })
+}
+
+/// Settles a pool after `call`, which may have made it shrink.
+fn shrunk(pool: CUmemoryPool, call: impl FnOnce() -> CUresult) -> Outcome {
+    let result = call();
+    if let Some(session) = link::attached()
+        && let Some(Some(pool)) = session.pools.get(pool)
+    {
+        pool.settle(session);
+    }
+    Ok(result)
+}
+
+pub unsafe extern "C" fn cuMemPoolTrimTo(pool: CUmemoryPool, min_bytes_to_keep: usize) -> CUresult {
+    guard(|| shrunk(pool, || real!(cuMemPoolTrimTo(pool, min_bytes_to_keep))))
+}
+
+pub unsafe extern "C" fn cuMemPoolSetAttribute(
+    pool: CUmemoryPool,
+    attr: CUmemPool_attribute,
+    value: *mut c_void,
+) -> CUresult {
+    guard(|| shrunk(pool, || real!(cuMemPoolSetAttribute(pool, attr, value))))
 }

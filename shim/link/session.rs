@@ -8,9 +8,11 @@ use super::home::Home;
 use super::shared::Shared;
 use super::{Backoff, sys};
 use crate::book::Book;
-use crate::credit::{Account, Answer, BYTES_MAX, Reach, Verdict, chunk};
 use crate::contexts::Contexts;
-use crate::lane::{Devices, Pools};
+use crate::credit::{Account, Answer, BYTES_MAX, Reach, Verdict, chunk};
+use crate::graphs::Graphs;
+use crate::lane::Devices;
+use crate::pools::Pools;
 use crate::vmm::Pieces;
 use core::cell::Cell;
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
@@ -64,8 +66,10 @@ pub struct Session {
     pub devices: Devices,
     /// Devices by context, and what contexts cost.
     pub contexts: Contexts,
-    /// Lanes by memory pool.
+    /// Memory pools.
     pub pools: Pools,
+    /// Memory of graphs.
+    pub graphs: Graphs,
 }
 
 /// Memory taken from the account and not yet in an allocation; given back when dropped.
@@ -165,6 +169,7 @@ impl Session {
             devices: Devices::default(),
             contexts: Contexts::default(),
             pools: Pools::default(),
+            graphs: Graphs::default(),
         })
     }
 

@@ -28,29 +28,29 @@ macro_rules! for_each_driver_graph_fn {
                 h_graph: CUgraph, from: *const CUgraphNode, to: *const CUgraphNode,
                 edge_data: *const CUgraphEdgeData, num_dependencies: usize,
             );
-            [pass, sim, 11040] cuGraphInstantiateWithFlags(
+            [hook, sim, 11040] cuGraphInstantiateWithFlags(
                 ph_graph_exec: *mut CUgraphExec, h_graph: CUgraph, flags: u64,
             );
-            [pass, sim, 12000] cuGraphInstantiateWithParams(
+            [hook, sim, 12000] cuGraphInstantiateWithParams(
                 ph_graph_exec: *mut CUgraphExec, h_graph: CUgraph,
                 instantiate_params: *mut CUDA_GRAPH_INSTANTIATE_PARAMS,
             );
-            [pass, sim, 12000] cuGraphInstantiateWithParams_ptsz(
+            [hook, sim, 12000] cuGraphInstantiateWithParams_ptsz(
                 ph_graph_exec: *mut CUgraphExec, h_graph: CUgraph,
                 instantiate_params: *mut CUDA_GRAPH_INSTANTIATE_PARAMS,
             );
             [pass, sim, 12000] cuGraphExecGetFlags(h_graph_exec: CUgraphExec, flags: *mut u64);
-            [pass, sim, 11010] cuGraphUpload(h_graph: CUgraphExec, h_stream: CUstream);
-            [pass, sim, 11010] cuGraphUpload_ptsz(h_graph_exec: CUgraphExec, h_stream: CUstream);
+            [hook, sim, 11010] cuGraphUpload(h_graph: CUgraphExec, h_stream: CUstream);
+            [hook, sim, 11010] cuGraphUpload_ptsz(h_graph_exec: CUgraphExec, h_stream: CUstream);
             [hook, sim, 10000] cuGraphLaunch(h_graph: CUgraphExec, h_stream: CUstream);
             [hook, sim, 10000] cuGraphLaunch_ptsz(h_graph_exec: CUgraphExec, h_stream: CUstream);
-            [pass, sim, 10000] cuGraphExecDestroy(h_graph_exec: CUgraphExec);
+            [hook, sim, 10000] cuGraphExecDestroy(h_graph_exec: CUgraphExec);
             [pass, sim, 10000] cuGraphDestroy(h_graph: CUgraph);
-            [pass, sim, 10020] cuGraphExecUpdate(
+            [hook, sim, 10020] cuGraphExecUpdate(
                 h_graph_exec: CUgraphExec, h_graph: CUgraph, h_error_node_out: *mut CUgraphNode,
                 update_result_out: *mut CUgraphExecUpdateResult,
             );
-            [pass, sim, 12000] cuGraphExecUpdate_v2(
+            [hook, sim, 12000] cuGraphExecUpdate_v2(
                 h_graph_exec: CUgraphExec, h_graph: CUgraph,
                 result_info: *mut CUgraphExecUpdateResultInfo,
             );
@@ -69,11 +69,11 @@ macro_rules! for_each_driver_graph_fn {
             [pass, sim, 11030] cuGraphReleaseUserObject(
                 graph: CUgraph, object: CUuserObject, count: u32,
             );
-            [pass, sim, 10000] cuGraphInstantiate(
+            [hook, sim, 10000] cuGraphInstantiate(
                 ph_graph_exec: *mut CUgraphExec, h_graph: CUgraph, ph_error_node: *mut CUgraphNode,
                 log_buffer: *mut c_char, buffer_size: usize,
             );
-            [pass, sim, 11000] cuGraphInstantiate_v2(
+            [hook, sim, 11000] cuGraphInstantiate_v2(
                 ph_graph_exec: *mut CUgraphExec, h_graph: CUgraph, ph_error_node: *mut CUgraphNode,
                 log_buffer: *mut c_char, buffer_size: usize,
             );

@@ -198,7 +198,7 @@ macro_rules! for_each_driver_graph_node_fn {
                 h_graph_exec: CUgraphExec, h_node: CUgraphNode,
                 node_params: *const CUDA_HOST_NODE_PARAMS,
             );
-            [pass, sim, 11010] cuGraphExecChildGraphNodeSetParams(
+            [hook, sim, 11010] cuGraphExecChildGraphNodeSetParams(
                 h_graph_exec: CUgraphExec, h_node: CUgraphNode, child_graph: CUgraph,
             );
             [pass, sim, 11010] cuGraphExecEventRecordNodeSetEvent(
@@ -252,7 +252,7 @@ macro_rules! for_each_driver_graph_node_fn {
             [pass, none, 13020] cuGraphNodeGetParams(
                 h_node: CUgraphNode, node_params: *mut CUgraphNodeParams,
             );
-            [pass, sim, 12020] cuGraphExecNodeSetParams(
+            [hook, sim, 12020] cuGraphExecNodeSetParams(
                 h_graph_exec: CUgraphExec, h_node: CUgraphNode,
                 node_params: *mut CUgraphNodeParams,
             );

@@ -22,8 +22,8 @@ macro_rules! for_each_driver_pool_fn {
             [hook, sim, 11020] cuMemAllocAsync_ptsz(
                 dptr: *mut CUdeviceptr, bytesize: usize, h_stream: CUstream,
             );
-            [pass, sim, 11020] cuMemPoolTrimTo(pool: CUmemoryPool, min_bytes_to_keep: usize);
-            [pass, sim, 11020] cuMemPoolSetAttribute(
+            [hook, sim, 11020] cuMemPoolTrimTo(pool: CUmemoryPool, min_bytes_to_keep: usize);
+            [hook, sim, 11020] cuMemPoolSetAttribute(
                 pool: CUmemoryPool, attr: CUmemPool_attribute, value: *mut c_void,
             );
             [pass, sim, 11020] cuMemPoolGetAttribute(
@@ -40,11 +40,11 @@ macro_rules! for_each_driver_pool_fn {
                 pool: *mut CUmemoryPool, pool_props: *const CUmemPoolProps,
             );
             [hook, sim, 11020] cuMemPoolDestroy(pool: CUmemoryPool);
-            [pass, sim, 13000] cuMemGetDefaultMemPool(
+            [hook, sim, 13000] cuMemGetDefaultMemPool(
                 pool_out: *mut CUmemoryPool, location: *mut CUmemLocation,
                 kind: CUmemAllocationType,
             );
-            [pass, sim, 13000] cuMemGetMemPool(
+            [hook, sim, 13000] cuMemGetMemPool(
                 pool: *mut CUmemoryPool, location: *mut CUmemLocation, kind: CUmemAllocationType,
             );
             [pass, sim, 13000] cuMemSetMemPool(
@@ -60,7 +60,7 @@ macro_rules! for_each_driver_pool_fn {
                 handle_out: *mut c_void, pool: CUmemoryPool,
                 handle_type: CUmemAllocationHandleType, flags: u64,
             );
-            [pass, sim, 11020] cuMemPoolImportFromShareableHandle(
+            [hook, sim, 11020] cuMemPoolImportFromShareableHandle(
                 pool_out: *mut CUmemoryPool, handle: *mut c_void,
                 handle_type: CUmemAllocationHandleType, flags: u64,
             );
@@ -71,7 +71,7 @@ macro_rules! for_each_driver_pool_fn {
                 ptr_out: *mut CUdeviceptr, pool: CUmemoryPool,
                 share_data: *mut CUmemPoolPtrExportData,
             );
-            [pass, sim, 11040] cuDeviceGraphMemTrim(device: CUdevice);
+            [hook, sim, 11040] cuDeviceGraphMemTrim(device: CUdevice);
             [pass, sim, 11040] cuDeviceGetGraphMemAttribute(
                 device: CUdevice, attr: CUgraphMem_attribute, value: *mut c_void,
             );

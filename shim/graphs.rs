@@ -1,0 +1,310 @@
+//! The memory of graphs: what stands behind their allocation nodes, charged per GPU.
+//!
+//! A graph's allocation has its address from the start, and memory only from the first launch (or upload)
+//! on; then the driver keeps it for the next launch, until somebody trims it. So nothing is charged when a
+//! graph is made. What an executable may newly need is learned once, when it is instantiated, by walking
+//! the graph's nodes and those of its child graphs; before a launch so much is set aside, and afterwards
+//! the driver's own number for the GPU (`CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT`) is charged and
+//! the rest given back, all as with a pool ([`crate::pools`]).
+//!
+//! What was launched before is *backed*: nothing need be set aside for it, until memory of graphs was
+//! trimmed. Should the driver all the same take more for such a launch, which cannot be undone any more,
+//! then what cannot be paid stays owed, and the next launch that needs memory is refused.
+//!
+//! Launches of executables without memory nodes must not pay for this. Only from the first executable
+//! with such nodes on does the word that launches look at send those of graphs the longer way.
+
+use crate::gate;
+use crate::guard::Outcome;
+use crate::lane;
+use crate::link::Session;
+use crate::pools::{Pool, Source, pot};
+use crate::real;
+use core::mem::MaybeUninit;
+use core::ptr::null_mut;
+use gpuslice_nvabi::types::*;
+use gpuslice_wire::units::MIB;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Memory comes in pieces of this at least.
+const PIECE: u64 = 2 * MIB;
+/// Child graphs inside of child graphs are followed so far.
+const DEPTH_MAX: u32 = 64;
+
+/// What an executable may need, by device.
+pub type Needs = Vec<(CUdevice, u64)>;
+
+#[derive(Debug)]
+struct Exec {
+    needs: Arc<Needs>,
+    /// How often memory of graphs had been given back to the device when it was last launched.
+    backed: Option<u64>,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    execs: HashMap<CUgraphExec, Exec>,
+    devices: HashMap<CUdevice, Arc<Pool>>,
+}
+
+/// The graphs of a process, as far as they have memory.
+#[derive(Debug, Default)]
+pub struct Graphs(Mutex<Known>);
+
+/// What the allocation nodes of `graph` take together, by device; nothing where the driver will not
+/// tell.
+#[must_use]
+pub fn needs_of(graph: CUgraph) -> Needs {
+    let mut needs = Needs::new();
+    walk(graph, DEPTH_MAX, &mut needs);
+    needs
+}
+
+fn done(result: CUresult) -> bool {
+    result == CUresult::SUCCESS
+}
+
+fn walk(graph: CUgraph, depth: u32, needs: &mut Needs) {
+    let mut count = 0;
+    if depth == 0 || !done(real!(cuGraphGetNodes(graph, null_mut(), &raw mut count))) {
+        return;
+    }
+    let mut nodes = vec![CUgraphNode::NULL; count];
+    if count == 0
+        || !done(real!(cuGraphGetNodes(
+            graph,
+            nodes.as_mut_ptr(),
+            &raw mut count
+        )))
+    {
+        return;
+    }
+    nodes.truncate(count);
+    for node in nodes {
+        let mut kind = 0;
+        if !done(real!(cuGraphNodeGetType(node, &raw mut kind))) {
+            continue;
+        }
+        if kind == CU_GRAPH_NODE_TYPE_MEM_ALLOC {
+            needs.extend(need_of(node));
+        } else if kind == CU_GRAPH_NODE_TYPE_GRAPH {
+            let mut child = CUgraph::NULL;
+            if done(real!(cuGraphChildGraphNodeGetGraph(node, &raw mut child))) {
+                walk(child, depth - 1, needs);
+            }
+        }
+    }
+}
+
+fn need_of(node: CUgraphNode) -> Option<(CUdevice, u64)> {
+    let mut params = MaybeUninit::<CUDA_MEM_ALLOC_NODE_PARAMS>::zeroed();
+    if !done(real!(cuGraphMemAllocNodeGetParams(
+        node,
+        params.as_mut_ptr()
+    ))) {
+        return None;
+    }
+    // SAFETY: numbers and pointers, of which zeros are values too; the driver has written them.
+    let params = unsafe { params.assume_init() };
+    let bytes = (params.bytesize as u64).checked_next_multiple_of(PIECE);
+    Some((params.pool_props.location.id, bytes.unwrap_or(u64::MAX)))
+}
+
+fn by_device(needs: &Needs) -> HashMap<CUdevice, u64> {
+    let mut sums = HashMap::new();
+    for (device, bytes) in needs {
+        let sum: &mut u64 = sums.entry(*device).or_default();
+        *sum = sum.saturating_add(*bytes);
+    }
+    sums
+}
+
+type Growing = Vec<(Arc<Pool>, pot::Call)>;
+
+impl Graphs {
+    fn open(&self) -> MutexGuard<'_, Known> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn device(&self, session: &Session, device: CUdevice) -> Result<Arc<Pool>, CUresult> {
+        if let Some(pool) = self.open().devices.get(&device) {
+            return Ok(Arc::clone(pool));
+        }
+        let lane = lane::limited(lane::of_device(session, device)?)?;
+        let fresh = || Arc::new(Pool::new(Source::Graphs(device), lane, false));
+        Ok(Arc::clone(
+            self.open().devices.entry(device).or_insert_with(fresh),
+        ))
+    }
+
+    /// How often memory of graphs was given back to the device.
+    fn shrinks(&self) -> u64 {
+        let known = self.open();
+        known
+            .devices
+            .values()
+            .map(|pool| pool.charge.shrinks())
+            .sum()
+    }
+
+    fn devices(&self) -> Vec<Arc<Pool>> {
+        self.open().devices.values().map(Arc::clone).collect()
+    }
+
+    /// Sets aside what `needs` says, or nothing if that is `backed`.
+    fn begin(&self, session: &Session, needs: &Needs, backed: bool) -> Result<Growing, CUresult> {
+        let mut growing = Growing::new();
+        for (device, bytes) in by_device(needs) {
+            let bytes = if backed { 0 } else { bytes };
+            let begun = self
+                .device(session, device)
+                .and_then(|pool| Ok((Arc::clone(&pool), pool.begin_growth(session, bytes)?)));
+            match begun {
+                Ok(one) => growing.push(one),
+                Err(refused) => {
+                    let _ = end(session, growing, CUresult::ERROR_OUT_OF_MEMORY);
+                    return Err(refused);
+                }
+            }
+        }
+        Ok(growing)
+    }
+
+    /// Launches or uploads `exec` by `call`, and charges what that took.
+    ///
+    /// # Errors
+    /// `CUDA_ERROR_OUT_OF_MEMORY`; then it was not called.
+    pub fn launch(
+        &self,
+        session: &Session,
+        exec: CUgraphExec,
+        call: impl FnOnce() -> CUresult,
+    ) -> Outcome {
+        let shrinks = self.shrinks();
+        let known = self.open().execs.get(&exec).map(|exec| {
+            let backed = exec.backed == Some(shrinks);
+            (Arc::clone(&exec.needs), backed)
+        });
+        let Some((needs, backed)) = known else {
+            return Ok(call()); // It allocates nothing.
+        };
+        let growing = self.begin(session, &needs, backed)?;
+        let result = call();
+        // What is launched is launched: what cannot be paid stays owed.
+        let _ = end(session, growing, result);
+        if done(result)
+            && let Some(exec) = self.open().execs.get_mut(&exec)
+        {
+            exec.backed = Some(shrinks);
+        }
+        Ok(result)
+    }
+
+    /// Instantiates `graph` by `call`; `upload` says that its memory is wanted at once.
+    ///
+    /// # Safety
+    /// `call` writes the executable to `made` when it answers success.
+    ///
+    /// # Errors
+    /// As [`Graphs::launch`], or `CUDA_ERROR_DEVICE_UNAVAILABLE` for memory outside of the slice; then
+    /// there is no executable.
+    pub unsafe fn instantiate(
+        &self,
+        session: &Session,
+        graph: CUgraph,
+        made: *const CUgraphExec,
+        upload: bool,
+        call: impl FnOnce() -> CUresult,
+    ) -> Outcome {
+        let needs = needs_of(graph);
+        if needs.is_empty() {
+            return Ok(call());
+        }
+        let shrinks = self.shrinks();
+        let growing = self.begin(session, &needs, !upload)?;
+        let result = call();
+        let paid = end(session, growing, result);
+        if !done(result) {
+            return Ok(result);
+        }
+        // SAFETY: the driver has just written there and answered success.
+        let exec = unsafe { *made };
+        if let Err(refused) = paid {
+            let _ = real!(cuGraphExecDestroy(exec));
+            self.settle_all(session);
+            return Err(refused);
+        }
+        let exec_known = Exec {
+            needs: Arc::new(needs),
+            backed: upload.then_some(shrinks),
+        };
+        self.open().execs.insert(exec, exec_known);
+        gate::meter_graphs();
+        Ok(result)
+    }
+
+    /// An executable was changed: it may need what `graph` does, instead of what it did or `beside` it.
+    pub fn changed(&self, exec: CUgraphExec, graph: CUgraph, beside: bool) {
+        let mut needs = needs_of(graph);
+        let mut known = self.open();
+        if beside && let Some(exec) = known.execs.get(&exec) {
+            needs.extend(exec.needs.iter());
+        }
+        if needs.is_empty() {
+            known.execs.remove(&exec);
+            return;
+        }
+        let needs = Arc::new(needs);
+        let backed = None;
+        known.execs.insert(exec, Exec { needs, backed });
+        gate::meter_graphs();
+    }
+
+    /// Destroys an executable by `call`. It leaves the list before: its handle may soon be another's.
+    pub fn destroy(
+        &self,
+        session: &Session,
+        exec: CUgraphExec,
+        call: impl FnOnce() -> CUresult,
+    ) -> CUresult {
+        let known = self.open().execs.remove(&exec);
+        let result = call();
+        let Some(known) = known else {
+            return result;
+        };
+        if done(result) {
+            self.settle_all(session);
+        } else {
+            self.open().execs.insert(exec, known);
+        }
+        result
+    }
+
+    /// Brings the charges up to date.
+    pub fn settle_all(&self, session: &Session) {
+        for pool in self.devices() {
+            pool.settle(session);
+        }
+    }
+
+    /// Has the driver give back what no graph uses now.
+    pub fn squeeze(&self, session: &Session) {
+        for pool in self.devices() {
+            pool.trim(session);
+        }
+    }
+}
+
+/// The driver answered `result`: charges what it took, or nothing.
+fn end(session: &Session, growing: Growing, result: CUresult) -> Result<(), CUresult> {
+    let mut paid = Ok(());
+    for (pool, call) in growing {
+        if done(result) {
+            paid = paid.and(pool.end(session, &call));
+        } else {
+            pool.cancel(session, &call);
+        }
+    }
+    paid
+}

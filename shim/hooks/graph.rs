@@ -1,0 +1,279 @@
+//! Graphs that allocate: what they need is learned when they become executable, and set aside before
+//! they run. [`crate::graphs`] has the reasons.
+//!
+//! A launch that needs memory gets it before it goes to the gate, so that nobody's turn passes while
+//! the daemon is asked.
+
+use crate::gate::{self, Flavour, Work};
+use crate::guard::guard;
+use crate::link;
+use crate::real;
+use crate::resolve::slot;
+use core::ffi::c_char;
+use core::mem::transmute;
+use gpuslice_nvabi::sig;
+use gpuslice_nvabi::types::*;
+
+/// Defines launches of graphs: straight on while the gate is open and no executable of this process has
+/// memory of its own; see `launches!` for the shape.
+macro_rules! graph_launches {
+    ($($name:ident, $slowly:ident, $flavour:expr;)*) => {$(
+        #[inline(always)]
+        pub unsafe extern "C" fn $name(graph: CUgraphExec, stream: CUstream) -> CUresult {
+            let real = slot::$name.known();
+            if gate::open_to_graphs() && !real.is_null() {
+                // SAFETY: the real function of that name, with its row's signature.
+                let real: sig::$name = unsafe { transmute(real) };
+                // SAFETY: the application's own arguments.
+                return unsafe { real(graph, stream) };
+            }
+            $slowly(graph, stream)
+        }
+
+        #[cold]
+        #[inline(never)]
+        fn $slowly(graph: CUgraphExec, stream: CUstream) -> CUresult {
+            let call = || real!($name(graph, stream));
+            guard(|| {
+                let Some(session) = link::session()? else {
+                    return Ok(call());
+                };
+                session.graphs.launch(session, graph, || {
+                    if gate::open() {
+                        return call();
+                    }
+                    gate::launch(Work::graph(graph, stream, $flavour), call)
+                })
+            })
+        }
+    )*};
+}
+
+graph_launches! {
+    cuGraphLaunch, launched_slowly, Flavour::Legacy;
+    cuGraphLaunch_ptsz, launched_slowly_per_thread, Flavour::PerThread;
+}
+
+fn uploaded(graph: CUgraphExec, call: impl FnOnce() -> CUresult) -> CUresult {
+    guard(|| match link::session()? {
+        Some(session) => session.graphs.launch(session, graph, call),
+        None => Ok(call()),
+    })
+}
+
+pub unsafe extern "C" fn cuGraphUpload(h_graph: CUgraphExec, h_stream: CUstream) -> CUresult {
+    uploaded(h_graph, || real!(cuGraphUpload(h_graph, h_stream)))
+}
+
+pub unsafe extern "C" fn cuGraphUpload_ptsz(
+    h_graph_exec: CUgraphExec,
+    h_stream: CUstream,
+) -> CUresult {
+    uploaded(h_graph_exec, || {
+        real!(cuGraphUpload_ptsz(h_graph_exec, h_stream))
+    })
+}
+
+/// Instantiates by `call`.
+///
+/// # Safety
+/// `call` writes the executable to `made` when it answers success.
+unsafe fn instantiated(
+    graph: CUgraph,
+    made: *const CUgraphExec,
+    flags: u64,
+    call: impl FnOnce() -> CUresult,
+) -> CUresult {
+    let upload = flags & u64::from(CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD) != 0;
+    guard(|| match link::session()? {
+        // SAFETY: as the caller says.
+        Some(session) => unsafe {
+            session
+                .graphs
+                .instantiate(session, graph, made, upload, call)
+        },
+        None => Ok(call()),
+    })
+}
+
+pub unsafe extern "C" fn cuGraphInstantiate(
+    ph_graph_exec: *mut CUgraphExec,
+    h_graph: CUgraph,
+    ph_error_node: *mut CUgraphNode,
+    log_buffer: *mut c_char,
+    buffer_size: usize,
+) -> CUresult {
+    let call = || {
+        real!(cuGraphInstantiate(
+            ph_graph_exec,
+            h_graph,
+            ph_error_node,
+            log_buffer,
+            buffer_size
+        ))
+    };
+    // SAFETY: the application's own pointer, which the driver checks and writes.
+    unsafe { instantiated(h_graph, ph_graph_exec, 0, call) }
+}
+
+pub unsafe extern "C" fn cuGraphInstantiate_v2(
+    ph_graph_exec: *mut CUgraphExec,
+    h_graph: CUgraph,
+    ph_error_node: *mut CUgraphNode,
+    log_buffer: *mut c_char,
+    buffer_size: usize,
+) -> CUresult {
+    let call = || {
+        real!(cuGraphInstantiate_v2(
+            ph_graph_exec,
+            h_graph,
+            ph_error_node,
+            log_buffer,
+            buffer_size
+        ))
+    };
+    // SAFETY: as in `cuGraphInstantiate`.
+    unsafe { instantiated(h_graph, ph_graph_exec, 0, call) }
+}
+
+pub unsafe extern "C" fn cuGraphInstantiateWithFlags(
+    ph_graph_exec: *mut CUgraphExec,
+    h_graph: CUgraph,
+    flags: u64,
+) -> CUresult {
+    let call = || real!(cuGraphInstantiateWithFlags(ph_graph_exec, h_graph, flags));
+    // SAFETY: as in `cuGraphInstantiate`.
+    unsafe { instantiated(h_graph, ph_graph_exec, flags, call) }
+}
+
+/// The flags of an instantiation that is described in a structure.
+fn flags_of(params: *const CUDA_GRAPH_INSTANTIATE_PARAMS) -> u64 {
+    // SAFETY: null, or the application's own, which the driver is about to read.
+    unsafe { params.as_ref() }.map_or(0, |params| params.flags)
+}
+
+pub unsafe extern "C" fn cuGraphInstantiateWithParams(
+    ph_graph_exec: *mut CUgraphExec,
+    h_graph: CUgraph,
+    instantiate_params: *mut CUDA_GRAPH_INSTANTIATE_PARAMS,
+) -> CUresult {
+    let call = || {
+        real!(cuGraphInstantiateWithParams(
+            ph_graph_exec,
+            h_graph,
+            instantiate_params
+        ))
+    };
+    // SAFETY: as in `cuGraphInstantiate`.
+    unsafe { instantiated(h_graph, ph_graph_exec, flags_of(instantiate_params), call) }
+}
+
+pub unsafe extern "C" fn cuGraphInstantiateWithParams_ptsz(
+    ph_graph_exec: *mut CUgraphExec,
+    h_graph: CUgraph,
+    instantiate_params: *mut CUDA_GRAPH_INSTANTIATE_PARAMS,
+) -> CUresult {
+    let call = || {
+        real!(cuGraphInstantiateWithParams_ptsz(
+            ph_graph_exec,
+            h_graph,
+            instantiate_params
+        ))
+    };
+    // SAFETY: as in `cuGraphInstantiate`.
+    unsafe { instantiated(h_graph, ph_graph_exec, flags_of(instantiate_params), call) }
+}
+
+/// Notes that `exec` was changed by `call` to do what `graph` does, or that `beside` the rest.
+fn updated(
+    exec: CUgraphExec,
+    graph: CUgraph,
+    beside: bool,
+    call: impl FnOnce() -> CUresult,
+) -> CUresult {
+    guard(|| {
+        let result = call();
+        if result == CUresult::SUCCESS
+            && let Some(session) = link::attached()
+        {
+            session.graphs.changed(exec, graph, beside);
+        }
+        Ok(result)
+    })
+}
+
+pub unsafe extern "C" fn cuGraphExecUpdate(
+    h_graph_exec: CUgraphExec,
+    h_graph: CUgraph,
+    h_error_node_out: *mut CUgraphNode,
+    update_result_out: *mut CUgraphExecUpdateResult,
+) -> CUresult {
+    updated(h_graph_exec, h_graph, false, || {
+        real!(cuGraphExecUpdate(
+            h_graph_exec,
+            h_graph,
+            h_error_node_out,
+            update_result_out
+        ))
+    })
+}
+
+pub unsafe extern "C" fn cuGraphExecUpdate_v2(
+    h_graph_exec: CUgraphExec,
+    h_graph: CUgraph,
+    result_info: *mut CUgraphExecUpdateResultInfo,
+) -> CUresult {
+    updated(h_graph_exec, h_graph, false, || {
+        real!(cuGraphExecUpdate_v2(h_graph_exec, h_graph, result_info))
+    })
+}
+
+pub unsafe extern "C" fn cuGraphExecChildGraphNodeSetParams(
+    h_graph_exec: CUgraphExec,
+    h_node: CUgraphNode,
+    child_graph: CUgraph,
+) -> CUresult {
+    updated(h_graph_exec, child_graph, true, || {
+        real!(cuGraphExecChildGraphNodeSetParams(
+            h_graph_exec,
+            h_node,
+            child_graph
+        ))
+    })
+}
+
+/// Of the kinds of nodes that can be changed, only child graphs have memory.
+pub unsafe extern "C" fn cuGraphExecNodeSetParams(
+    h_graph_exec: CUgraphExec,
+    h_node: CUgraphNode,
+    node_params: *mut CUgraphNodeParams,
+) -> CUresult {
+    let call = || real!(cuGraphExecNodeSetParams(h_graph_exec, h_node, node_params));
+    // SAFETY: null, or the application's own, which the driver is about to read.
+    match unsafe { node_params.as_ref() } {
+        Some(params) if params.kind == CU_GRAPH_NODE_TYPE_GRAPH => {
+            // SAFETY: the kind says which member the application has set.
+            let child = unsafe { params.params.graph }.graph;
+            updated(h_graph_exec, child, true, call)
+        }
+        _ => call(),
+    }
+}
+
+pub unsafe extern "C" fn cuGraphExecDestroy(h_graph_exec: CUgraphExec) -> CUresult {
+    let call = || real!(cuGraphExecDestroy(h_graph_exec));
+    guard(|| match link::attached() {
+        Some(session) => Ok(session.graphs.destroy(session, h_graph_exec, call)),
+        None => Ok(call()),
+    })
+}
+
+pub unsafe extern "C" fn cuDeviceGraphMemTrim(device: CUdevice) -> CUresult {
+    guard(|| {
+        let result = real!(cuDeviceGraphMemTrim(device));
+        if let Some(session) = link::attached() {
+            session.graphs.settle_all(session);
+        }
+        Ok(result)
+    })
+}
