@@ -359,7 +359,11 @@ impl Talk {
         let mut books = self.books();
         match request {
             Request::Attach { held } => self.attach(id, books, held),
-            Request::Reserve { lane, need, wish } => {
+            Request::Reserve {
+                lane,
+                need,
+                mut wish,
+            } => {
                 if books.recall(self.slot, lane, need.0) {
                     fill(&self.page, &books);
                     ring(&self.page);
@@ -370,6 +374,7 @@ impl Talk {
                     let (after, timeout) = waited.expect("no test panics under it");
                     assert!(!timeout.timed_out(), "a recall was not answered");
                     books = after;
+                    wish = need; // what was recalled is not for the next one to sit on
                     books.waiting.remove(&(self.slot, lane.0));
                 }
                 let reply = books.reserve(self.slot, lane, need.0, wish.0);

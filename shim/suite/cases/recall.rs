@@ -35,7 +35,7 @@ pub fn what_a_sibling_does_not_use_can_be_had(door: Door) {
 pub fn two_that_churn_leave_each_other_room(door: Door) {
     let slice = slice(door);
     let half = "alloc:0x7f00000";
-    let churn = ["churn:20000:0x2000"; 8];
+    let churn = ["churn:2000:0x2000"; 8];
     let steps = [&["init", "ctx:0", half, "wait"][..], &churn[..]].concat();
     let mut both = [slice.start(&steps), slice.start(&steps)];
     for one in &mut both {
@@ -43,7 +43,7 @@ pub fn two_that_churn_leave_each_other_room(door: Door) {
     }
     both.iter_mut().for_each(crate::suite::Started::go_on);
     for one in &mut both {
-        assert_eq!(one.lines(), ["churn 0 20000 0"; 8]);
+        assert_eq!(one.lines(), ["churn 0 2000 0"; 8]);
     }
     assert!(slice.daemon.books().peak <= CAP);
 }
