@@ -17,9 +17,13 @@ mod contexts;
 mod copies;
 #[path = "driver/devices.rs"]
 mod devices;
+#[path = "driver/groups.rs"]
+mod groups;
 #[path = "driver/memory.rs"]
 mod memory;
 #[path = "driver/processes.rs"]
 mod processes;
+#[path = "driver/unseen.rs"]
+mod unseen;
 #[path = "driver/virtual_memory.rs"]
 mod virtual_memory;
