@@ -172,20 +172,32 @@ impl Machine {
 
     fn look<R>(
         &self,
-        mut state: Guard<'_>,
+        state: Guard<'_>,
         gpu: Option<usize>,
         work: impl FnOnce(&mut State, u64) -> R,
     ) -> R {
+        let (result, left) = self.look_only(state, gpu, work);
+        if left {
+            self.scrub();
+        }
+        result
+    }
+
+    /// The same, but leaves what dead processes left to be wiped: says whether there is any. For who
+    /// wipes already.
+    fn look_only<R>(
+        &self,
+        mut state: Guard<'_>,
+        gpu: Option<usize>,
+        work: impl FnOnce(&mut State, u64) -> R,
+    ) -> (R, bool) {
         let now = now_ns();
         let left =
             now.saturating_sub(state.last_reap_ns) >= REAP_EVERY_NS && self.reap(&mut state, now);
         bring_up(&mut state, gpu, self.gpus.len(), now);
         let result = work(&mut state, now);
         drop(state);
-        if left {
-            self.scrub();
-        }
-        result
+        (result, left)
     }
 
     /// Drops the processes that have died; returns whether memory is left for us to wipe.

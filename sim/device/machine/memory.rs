@@ -94,11 +94,11 @@ impl Machine {
         let gpu = self.gpu(usize::from(key.gpu))?;
         // From the release to the end of wiping the block is ours to wipe; the lock keeps another
         // thread's scrub() from thinking so, too.
-        let _scrubbing = self
+        let scrubbing = self
             .scrubbing
             .lock()
             .unwrap_or_else(|poisoned| poisoned.into_inner());
-        let extents = self.with(Some(gpu), |state, _| {
+        let (extents, left) = self.look_only(self.lock(), Some(gpu), |state, _| {
             let State { gpus, slots, .. } = state;
             let gpu_state = &mut gpus[gpu];
             let first = memory::held(gpu_state, key)?;
@@ -117,12 +117,18 @@ impl Machine {
             } else {
                 Vec::new()
             })
-        })?;
-        if !extents.is_empty() {
-            self.wipe(gpu, &extents);
-            memory::finish_scrub(&mut self.lock().gpus[gpu], key.block);
+        });
+        let freed = extents.map(|extents| {
+            if !extents.is_empty() {
+                self.wipe(gpu, &extents);
+                memory::finish_scrub(&mut self.lock().gpus[gpu], key.block);
+            }
+        });
+        drop(scrubbing);
+        if left {
+            self.scrub();
         }
-        Ok(())
+        freed
     }
 
     /// Holds another process's memory (or one's own again) by its key. Each process holds it once:
