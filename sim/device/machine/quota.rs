@@ -6,6 +6,7 @@ use crate::cgroup::{self, Chain, ROOT};
 use crate::config::Limits;
 use crate::error::LimitError;
 use crate::layout::Wall;
+use crate::limits::MAX_PROCESSES;
 use crate::quota::{self, UNLIMITED};
 use crate::types::MemoryLimits;
 use std::path::Path;
@@ -72,7 +73,7 @@ impl Machine {
     }
 
     /// Sees which control group this process is in now: with a move it leaves its limits behind,
-    /// and what it has goes along.
+    /// and what it has goes along. It is seen when the process next takes memory or asks for it.
     pub(super) fn note_cgroup(&self) {
         if self.limits == Limits::Off || !self.is_mine() {
             return;
@@ -80,7 +81,11 @@ impl Machine {
         let head = cgroup::own_head();
         if self.cgroup.swap(head, Ordering::Relaxed) != head {
             let chain = cgroup::own();
-            self.lock().slots[self.slot].cgroups = chain;
+            let mut state = self.lock();
+            // The driver and NVML of one process have a place each.
+            for slot in (0..MAX_PROCESSES).filter(|&slot| self.is_own(slot)) {
+                state.slots[slot].cgroups = chain;
+            }
         }
     }
 }
