@@ -6,15 +6,18 @@
 mod admin;
 mod child;
 mod demo;
+mod doctor;
 mod door;
 #[path = "../layout.rs"]
 mod layout;
+mod leaf;
 mod mount_point;
 mod node;
 mod out;
 mod ps;
 mod rm;
 mod run;
+mod set;
 mod sim;
 mod slice;
 mod table;
@@ -40,6 +43,10 @@ enum Command {
     Ps(ps::Options),
     /// End slices that nobody ended, as of a container that crashed
     Rm(rm::Options),
+    /// Change a slice's memory caps while its container runs
+    Set(set::Options),
+    /// Say what this node has for holding caps, what is missing, and what mends it
+    Doctor(doctor::Options),
     /// Three tenants with weights 1:2:4 on one GPU, with a verdict
     Demo(demo::Options),
     /// Create, describe or remove a simulated GPU
@@ -51,6 +58,8 @@ fn main() -> std::process::ExitCode {
         Command::Run(options) => run::main(&options),
         Command::Ps(options) => ps::main(&options),
         Command::Rm(options) => rm::main(&options),
+        Command::Set(options) => set::main(&options),
+        Command::Doctor(options) => doctor::main(&options),
         Command::Demo(options) => demo::main(&options),
         Command::Sim(options) => sim::main(&options),
     };

@@ -18,6 +18,9 @@ pub struct Options {
     /// One JSON object: counters since admission, sizes in bytes, times in ns
     #[arg(long)]
     json: bool,
+    /// The last refused allocation of each slice, too
+    #[arg(long, short)]
+    wide: bool,
     /// Runtime directory of the daemon to ask [default: /run/gpuslice as root]
     #[arg(long, value_name = "DIR")]
     runtime_dir: Option<PathBuf>,
@@ -34,7 +37,7 @@ pub fn main(options: &Options) -> Result<ExitCode> {
     }
     std::thread::sleep(SAMPLE);
     let now = View::of(admin.list()?);
-    for line in table::lines(&first, &now) {
+    for line in table::lines(&first, &now, options.wide) {
         out::line(&line)?;
     }
     if now.rows.is_empty() {

@@ -45,7 +45,10 @@ pub fn main(options: &Options) -> Result<ExitCode> {
 }
 
 /// The id of the one slice that `asked` means.
-fn find(view: &View, asked: &str, dir: &Path) -> Result<String> {
+///
+/// # Errors
+/// There is none, or more than one.
+pub fn find(view: &View, asked: &str, dir: &Path) -> Result<String> {
     let is_meant =
         |row: &&Row| !asked.is_empty() && (row.container.starts_with(asked) || row.name == asked);
     let mut ids: Vec<_> = view

@@ -3,6 +3,7 @@
 use crate::admin::Admin;
 use crate::child;
 use crate::door::{self, Door, Paths};
+use crate::leaf::Leaf;
 use crate::node::{self, PrivateDaemon};
 use crate::out;
 use crate::slice::SliceOptions;
@@ -107,11 +108,15 @@ impl Drop for Admitted<'_> {
 pub fn main(options: &Options) -> Result<ExitCode> {
     child::catch_signals()?;
     let id = unique_id()?;
-    let admit = options.slice.admit(&id)?;
+    // Refused before anything is made for it, if it is malformed.
+    options.slice.admit(&id, 0)?;
     let host = Host::find(
         options.runtime_dir.as_deref(),
         options.driver_dir.as_deref(),
     )?;
+    // After a private daemon was started, which stays outside.
+    let leaf = Leaf::enter(&id);
+    let admit = options.slice.admit(&id, leaf.pid())?;
     if let Some(code) = child::interrupted() {
         return Ok(code);
     }

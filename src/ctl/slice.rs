@@ -26,6 +26,9 @@ pub struct SliceOptions {
     /// Cap on GPU memory, per GPU: bytes or KiB, MiB, GiB
     #[arg(long, value_name = "SIZE", value_parser = parse_memory, allow_hyphen_values = true)]
     pub memory: Bytes,
+    /// Cap on the host memory that it pins for its GPUs [default: the node's, mostly none]
+    #[arg(long, value_name = "SIZE", value_parser = parse_memory, allow_hyphen_values = true)]
+    pub pinned: Option<Bytes>,
     /// Weight of the share of GPU time, 1 to 1000
     #[arg(
         long,
@@ -50,7 +53,8 @@ pub struct SliceOptions {
     pub name: Option<String>,
 }
 
-fn parse_memory(text: &str) -> Result<Bytes, UnitError> {
+/// A size above zero.
+pub fn parse_memory(text: &str) -> Result<Bytes, UnitError> {
     match text.parse()? {
         Bytes::ZERO => Err(UnitError::SizeZero),
         bytes => Ok(bytes),
@@ -58,11 +62,12 @@ fn parse_memory(text: &str) -> Result<Bytes, UnitError> {
 }
 
 impl SliceOptions {
-    /// The command that asks the daemon for this slice under the id `container`.
+    /// The command that asks the daemon for this slice under the id `container`. `pid` is a process
+    /// in the control group that is the slice's own; 0 if it has none.
     ///
     /// # Errors
     /// The selector or the name is malformed.
-    pub fn admit(&self, container: &str) -> Result<Command> {
+    pub fn admit(&self, container: &str, pid: u32) -> Result<Command> {
         if let Err(error) = GpuSelector::parse(&self.gpus) {
             bail!("--gpus {}: {error}", self.gpus);
         }
@@ -75,8 +80,8 @@ impl SliceOptions {
             weight: self.weight,
             share: self.share,
             high: self.priority == Priority::High,
-            pinned: None,
-            pid: 0,
+            pinned: self.pinned,
+            pid,
         })
     }
 }

@@ -4,8 +4,8 @@
 //! divided by the time between them. What a slice *wants* is what it is due if all that have work
 //! now keep having work: its hard share, or its weight's part of what hard shares leave.
 
-use gpuslice_wire::ids::GpuUuid;
-use gpuslice_wire::snapshot::Snapshot;
+use gpuslice_wire::ids::{GpuUuid, Lane};
+use gpuslice_wire::snapshot::{Snapshot, Tier};
 use gpuslice_wire::units::Bytes;
 use serde_json::{Value, json};
 use std::fmt::Write;
@@ -19,16 +19,28 @@ pub struct Row {
     pub name: String,
     /// Which GPU.
     pub gpu: GpuUuid,
+    /// The same within the container.
+    pub lane: Lane,
     /// Memory cap.
     pub cap: Bytes,
     /// Reserved, unused credit included.
     pub reserved: Bytes,
-    /// In allocations.
+    /// What NVML shows beyond what was asked for.
+    pub residual: Bytes,
+    /// Held by its processes.
     pub used: Bytes,
     /// Highest `used`.
     pub peak: Bytes,
     /// Refused allocations.
     pub denied: u64,
+    /// Size and rest of the last of them.
+    pub last_denied: (Bytes, Bytes),
+    /// Who holds the cap.
+    pub tier: Tier,
+    /// Pinned host memory, of all the container's GPUs together.
+    pub pinned: Bytes,
+    /// The cap on that.
+    pub pinned_cap: Option<Bytes>,
     /// Weight.
     pub weight: u32,
     /// Hard share in percent.
@@ -60,6 +72,28 @@ pub struct View {
     pub rows: Vec<Row>,
 }
 
+impl Row {
+    /// Holds more than its cap, which was lowered, or was passed by what nobody asks for.
+    pub fn is_over(&self) -> bool {
+        u128::from(self.used.0) + u128::from(self.residual.0) > u128::from(self.cap.0)
+    }
+
+    /// The last refusal in words, if there was one.
+    fn refusal(&self) -> Option<String> {
+        let (need, left) = self.last_denied;
+        (need > Bytes::ZERO).then(|| format!("{need} with {left} left"))
+    }
+}
+
+/// A tier as people and programs read it.
+pub const fn tier_name(tier: Tier) -> &'static str {
+    match tier {
+        Tier::Shim => "M0",
+        Tier::Measured => "M1",
+        Tier::Driver => "M3",
+    }
+}
+
 impl View {
     /// Sorts a snapshot's frames into lists.
     pub fn of((now_ns, frames): (u64, Vec<Snapshot>)) -> View {
@@ -86,7 +120,7 @@ impl View {
     }
 
     /// NVML index of a GPU.
-    fn index(&self, gpu: GpuUuid) -> u32 {
+    pub fn index(&self, gpu: GpuUuid) -> u32 {
         self.gpus
             .iter()
             .find(|(uuid, ..)| *uuid == gpu)
@@ -125,21 +159,28 @@ fn row(slice: Snapshot) -> Option<Row> {
         container,
         name,
         gpu,
+        lane,
         cap,
         reserved,
+        residual,
         used,
         peak,
         denied,
+        denied_need,
+        denied_left,
+        tier,
+        pinned,
+        pinned_cap,
         weight,
         share,
         high,
         clients,
         wanting,
+        gated: _,
         gpu_ns,
         wait_ns,
         turns,
         launches,
-        ..
     } = slice
     else {
         return None;
@@ -154,11 +195,17 @@ fn row(slice: Snapshot) -> Option<Row> {
         container,
         name,
         gpu,
+        lane,
         cap,
         reserved,
+        residual,
         used,
         peak,
         denied,
+        last_denied: (denied_need, denied_left),
+        tier,
+        pinned,
+        pinned_cap,
         weight: weight.get(),
         share: share.map(|percent| percent.get()),
         high,
@@ -171,11 +218,23 @@ fn row(slice: Snapshot) -> Option<Row> {
     })
 }
 
-/// The table as lines, a header first. Shares are taken between the two views.
-pub fn lines(before: &View, now: &View) -> Vec<String> {
+/// The table as lines, a header first. Shares are taken between the two views. `wide` tells of the
+/// last refusal too.
+pub fn lines(before: &View, now: &View, wide: bool) -> Vec<String> {
     let mut all = vec![format!(
-        "{:<16} {:>3} {:>9} {:>9} {:>7} {:>6} {:>7} {:>7} {:>5}",
-        "NAME", "GPU", "CAP", "USED", "DENIED", "WEIGHT", "WANTED", "GOT", "PROCS"
+        "{:<16} {:>3} {:>9} {:>9} {:>8} {:>4} {:>7} {:>6} {:>7} {:>7} {:>5}{}",
+        "NAME",
+        "GPU",
+        "CAP",
+        "USED",
+        "RESIDUAL",
+        "TIER",
+        "DENIED",
+        "WEIGHT",
+        "WANTED",
+        "GOT",
+        "PROCS",
+        if wide { "  LAST REFUSED" } else { "" }
     )];
     for row in &now.rows {
         let mut line = String::new();
@@ -187,17 +246,25 @@ pub fn lines(before: &View, now: &View) -> Vec<String> {
         // Writing to a String cannot fail.
         let _ = write!(
             line,
-            "{:<16.16} {:>3} {:>9} {:>9} {:>7} {:>6} {:>6.1}% {:>6.1}% {:>5}",
+            "{:<16.16} {:>3} {:>9} {:>9} {:>8} {:>4} {:>7} {:>6} {:>6.1}% {:>6.1}% {:>5}",
             row.name,
             now.index(row.gpu),
             row.cap.to_string(),
             row.used.to_string(),
+            row.residual.to_string(),
+            tier_name(row.tier),
             row.denied,
             weight,
             100.0 * now.due(row),
             100.0 * now.got(row, before),
             row.clients,
         );
+        if wide {
+            let _ = write!(line, "  {}", row.refusal().as_deref().unwrap_or("never"));
+        }
+        if row.is_over() {
+            line.push_str("  over");
+        }
         all.push(line);
     }
     all
@@ -210,7 +277,11 @@ pub fn json(view: &View) -> Value {
         json!({
             "container": row.container, "name": row.name, "gpu": row.gpu.to_string(),
             "memory_cap": row.cap.0, "memory_reserved": row.reserved.0, "memory_used": row.used.0,
-            "memory_peak": row.peak.0, "denied": row.denied, "weight": row.weight,
+            "memory_residual": row.residual.0, "memory_over": row.is_over(),
+            "memory_peak": row.peak.0, "lane": row.lane.0, "tier": tier_name(row.tier),
+            "pinned": row.pinned.0, "pinned_cap": row.pinned_cap.map(|cap| cap.0),
+            "denied": row.denied, "denied_need": row.last_denied.0.0,
+            "denied_left": row.last_denied.1.0, "weight": row.weight,
             "share": row.share, "high": row.high, "clients": row.clients, "wanting": row.wanting,
             "gpu_ns": row.gpu_ns, "wait_ns": row.wait_ns, "turns": row.turns,
             "launches": row.launches,
@@ -233,8 +304,14 @@ pub mod tests {
             container: name.into(),
             name: name.into(),
             gpu: GpuUuid([1; 16]),
+            lane: Lane(0),
             cap: Bytes(1 << 30),
             reserved: Bytes(0),
+            residual: Bytes(0),
+            last_denied: (Bytes(3 << 20), Bytes(1 << 20)),
+            tier: Tier::Measured,
+            pinned: Bytes(0),
+            pinned_cap: None,
             used: Bytes(0),
             peak: Bytes(0),
             denied: 3,
@@ -283,7 +360,29 @@ pub mod tests {
             ..View::default()
         };
         assert!((now.got(&now.rows[0], &before) - 0.25).abs() < 1e-9);
-        assert!(lines(&before, &now)[1].contains(" 25.0%"));
+        assert!(lines(&before, &now, false)[1].contains(" 25.0%"));
         assert_eq!(json(&now)["slices"][0]["denied"], 3);
+    }
+
+    #[test]
+    fn a_slice_above_its_cap_and_its_last_refusal_are_told() {
+        let mut row = slice("a", 1, None, true, 0);
+        (row.used, row.residual) = (row.cap, Bytes(1));
+        let view = View {
+            rows: vec![slice("b", 1, None, true, 0), row],
+            ..View::default()
+        };
+        let told = lines(&view, &view, true);
+        assert!(
+            told[0].ends_with("LAST REFUSED") && told[1].contains(" M1 "),
+            "{told:?}"
+        );
+        assert!(told[1].ends_with("  3MiB with 1MiB left"), "{told:?}");
+        assert!(told[2].ends_with("left  over"), "{told:?}");
+        assert!(lines(&view, &view, false)[1].ends_with(" 1"));
+        let told = json(&view);
+        assert_eq!(told["slices"][1]["memory_over"], true);
+        assert_eq!(told["slices"][0]["tier"], "M1");
+        assert_eq!(told["slices"][0]["denied_need"], 3 << 20);
     }
 }

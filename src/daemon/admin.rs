@@ -115,7 +115,7 @@ impl Daemon {
                 share,
                 high,
                 pinned,
-                pid: _,
+                pid,
             } => {
                 if let Err((why, text)) = self.may_admit(&container) {
                     return self.deny(key, why, &text);
@@ -123,6 +123,7 @@ impl Daemon {
                 match GpuSelector::parse(gpus.as_str()) {
                     Err(why) => self.deny(key, Denial::Invalid, &why.to_string()),
                     Ok(gpus) => {
+                        let pinned = pinned.or(self.pinned_default);
                         let ask = Ask {
                             container,
                             name,
@@ -132,7 +133,7 @@ impl Daemon {
                             share,
                             high,
                             pinned,
-                            cgroup: HostPath::EMPTY,
+                            cgroup: self.cgroup_of(&container, pid),
                         };
                         self.work.push_back(Work::Tell(Event::Admit { token, ask }));
                     }
@@ -146,16 +147,12 @@ impl Daemon {
                 container,
                 lane,
                 memory,
-            } => self.work.push_back(Work::Tell(Event::Resize {
-                token,
-                container,
-                lane,
-                memory,
-            })),
+            } => self.resize(token, container, lane, memory),
             Command::List {} => {
                 self.read_all_claims();
                 self.settle();
-                let rows = self.engine.snapshot(now());
+                let mut rows = self.engine.snapshot(now());
+                self.tiers(&mut rows);
                 rows.iter().for_each(|row| self.queue(key, row));
                 self.flush(key);
             }

@@ -122,13 +122,13 @@ pub fn named(directory: &Path) -> CString {
     CString::new(directory.as_os_str().as_bytes()).unwrap_or_default()
 }
 
-/// Removes a group that `gpuslice run` made, if nothing runs in it. Others are their makers'.
-pub fn remove_own(mount: &Path, name: &str) {
+/// Removes a group that `gpuslice run` made, if nothing runs in it. Others are their makers'. Whether
+/// there is nothing more to remove.
+pub fn remove_own(mount: &Path, name: &str) -> bool {
     let last = name.rsplit('/').next().unwrap_or_default();
-    if last.starts_with(OWN_PREFIX) {
-        // Its maker may have been faster, or something may still run in it.
-        let _ = fs::remove_dir(directory(mount, name));
-    }
+    let dir = directory(mount, name);
+    // Its maker may have been faster, or something may still run in it.
+    !last.starts_with(OWN_PREFIX) || fs::remove_dir(&dir).is_ok() || !dir.exists()
 }
 
 #[cfg(test)]

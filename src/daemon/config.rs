@@ -1,9 +1,10 @@
 //! The configuration file: TOML, every key optional, an unknown key or an impossible value is an
 //! error with its line. `packaging/gpusliced.toml` explains each key and holds every default.
 
+use crate::wall::WallMode;
 use gpuslice_wire::limits::CONTAINERS_MAX;
 use gpuslice_wire::page::{FOREIGN_CHARGE, FOREIGN_REFUSE};
-use gpuslice_wire::units::Duration;
+use gpuslice_wire::units::{Bytes, Duration};
 use serde::Deserialize;
 use std::fs;
 use std::io::Read;
@@ -52,6 +53,22 @@ impl TryFrom<PathBuf> for Absolute {
             return Ok(Absolute(path));
         }
         Err(format!("{} is not an absolute path", path.display()))
+    }
+}
+
+/// A size above zero, as `"4GiB"`.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(try_from = "String")]
+pub struct Size(pub Bytes);
+
+impl TryFrom<String> for Size {
+    type Error = String;
+    fn try_from(text: String) -> Result<Size, String> {
+        match text.parse::<Bytes>() {
+            Ok(Bytes::ZERO) => Err("a cap is above zero; leave the key out for none".to_owned()),
+            Ok(bytes) => Ok(Size(bytes)),
+            Err(why) => Err(why.to_string()),
+        }
     }
 }
 
@@ -105,6 +122,14 @@ pub struct Config {
     pub hard_on_absence: bool,
     /// What becomes of GPU memory that another container exported.
     pub foreign: Foreign,
+    /// Time between two looks at what NVML shows, ms; 0 for none.
+    pub truth_interval_ms: Bounded<0, 3_600_000>,
+    /// Whether caps are also the driver's own limits.
+    pub wall: WallMode,
+    /// Whether such a limit is a guarantee too.
+    pub wall_soft: bool,
+    /// Cap on pinned host memory of containers that do not ask for one.
+    pub pinned_memory: Option<Size>,
     /// Containers with a slice.
     pub containers_max: Bounded<1, { CONTAINERS_MAX as u64 }>,
 }
@@ -125,6 +150,10 @@ impl Default for Config {
             allow_cgpu_disable: false,
             hard_on_absence: false,
             foreign: Foreign::Charge,
+            truth_interval_ms: Bounded::default_of(1_000),
+            wall: WallMode::Auto,
+            wall_soft: false,
+            pinned_memory: None,
             containers_max: Bounded::default_of(CONTAINERS_MAX as u64),
         }
     }
@@ -283,6 +312,14 @@ mod tests {
         assert_eq!(error("turn_min_ms = 9\nturn_max_ms = 3").0, 2);
         assert_eq!(error("period_ms = 30\nperiod_ms = 30").0, 2);
         assert_eq!(error("oversubscribe = 1").0, 1);
+        assert_eq!(error("\nwall = \"maybe\"").0, 2);
+        assert!(error("pinned_memory = \"0\"").1.contains("above zero"));
+        assert!(
+            error("pinned_memory = \"much\"")
+                .1
+                .starts_with("pinned_memory: ")
+        );
+        assert!(error("truth_interval_ms = -1").1.contains("0 to 3600000"));
         assert_eq!(error("[x").0, 1);
     }
 

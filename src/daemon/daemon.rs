@@ -14,6 +14,8 @@ use crate::slices::{Life, Slices};
 use crate::slots::{Key, Slots};
 use crate::state::State;
 use crate::tenants::Tenant;
+use crate::truth::Truth;
+use crate::wall::Walls;
 use gpuslice_engine::{Action, Engine, Event};
 use gpuslice_wire::ids::{ClientId, Lane};
 use gpuslice_wire::limits::{CLIENTS_MAX, HEARTBEAT_NS};
@@ -53,6 +55,12 @@ pub struct Daemon {
     pub budget: Budget,
     /// Containers.
     pub slices: Slices,
+    /// What NVML says.
+    pub truth: Truth,
+    /// The driver's own limits.
+    pub walls: Walls,
+    /// Cap on pinned host memory where none is asked for.
+    pub pinned_default: Option<gpuslice_wire::units::Bytes>,
     /// Connections of processes.
     pub tenants: Slots<Tenant>,
     /// Which connection is which client of the engine, by the client's slot.
@@ -91,6 +99,8 @@ impl Daemon {
         let admin_listener = state.listen_admin()?;
         poll.add(&admin_listener, Source::AdminListener)?;
         poll.add(&signals, Source::Signal)?;
+        let truth = Truth::new(places.driver.nvml.as_str(), config.truth_interval_ms.get())?;
+        poll.add_bell(&truth.bell, Source::Truth)?;
         let budget = Budget::new(fds, config.containers_max.get());
         if budget.is_short(config.containers_max.get()) {
             let Budget {
@@ -117,6 +127,9 @@ impl Daemon {
                 foreign: config.foreign.word(),
             },
             slices: Slices::new(),
+            pinned_default: config.pinned_memory.map(|size| size.0),
+            truth,
+            walls: Walls::new(config.wall, config.wall_soft),
             tenants: Slots::new(budget.clients),
             clients: vec![None; CLIENTS_MAX],
             admins: Slots::new(budget.admins),
@@ -162,6 +175,7 @@ impl Daemon {
             Source::Tenant(key) => self.tenant_ready(key),
             Source::Doorbell(key) => self.read_claims(key),
             Source::Exit(key) => self.drop_tenant(key),
+            Source::Truth => self.truth_spoke(),
         }
         self.settle();
     }
@@ -169,7 +183,7 @@ impl Daemon {
     fn next_deadline(&self) -> Option<Instant> {
         let heartbeat = (self.slices.len() > 0).then_some(self.heartbeat);
         let greeting = self.greetings.front().map(|(by, _)| *by);
-        [self.engine.next_deadline(), heartbeat, greeting]
+        [self.engine.next_deadline(), heartbeat, greeting, self.truth_deadline()]
             .into_iter()
             .flatten()
             .min()
@@ -185,6 +199,7 @@ impl Daemon {
             self.greetings.pop_front();
             self.missed_greeting(source);
         }
+        self.truth_due(now);
         if self
             .engine
             .next_deadline()
@@ -225,6 +240,11 @@ impl Daemon {
         self.settle();
     }
 
+    /// Tells the engine after what waits already.
+    pub fn tell_later(&mut self, event: Event) {
+        self.work.push_back(Work::Tell(event));
+    }
+
     /// Does all that waits, and all that follows from it.
     pub fn settle(&mut self) {
         while let Some(work) = self.work.pop_front() {
@@ -243,7 +263,10 @@ impl Daemon {
     }
 
     /// The end: everybody is disconnected, sockets go; with `ephemeral` everything goes.
-    pub fn close(self, ephemeral: bool) {
+    pub fn close(mut self, ephemeral: bool) {
+        if ephemeral {
+            self.walls_end();
+        }
         let containers: Vec<_> = self.slices.iter().map(|slice| slice.container).collect();
         self.state.close(containers.into_iter(), ephemeral);
     }

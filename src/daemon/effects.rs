@@ -3,13 +3,13 @@
 use crate::daemon::{Daemon, Work};
 use crate::poll::now;
 use crate::slots::Key;
-use gpuslice_engine::{Action, Cut, Event, Late, Record, Token};
-use gpuslice_wire::admin::{Answer, Denial};
+use gpuslice_engine::{Action, CapChange, Cut, Event, Late, Record, Token};
+use gpuslice_wire::admin::{Answer, Denial, MemoryAsk};
 use gpuslice_wire::frame::RequestId;
 use gpuslice_wire::ids::{ContainerId, Lane};
 use gpuslice_wire::tenant::Reply;
 use gpuslice_wire::text::Text;
-use gpuslice_wire::units::{Bytes, Duration};
+use gpuslice_wire::units::Duration;
 use std::io;
 
 /// The token of questions whose answer nobody waits for. Keys' generations start at 1.
@@ -20,7 +20,8 @@ pub fn token_of(key: Key) -> Token {
     Token(u64::from(key.generation) << 16 | u64::from(key.slot))
 }
 
-fn key_of(token: Token) -> Key {
+/// A token's connection.
+pub fn key_of(token: Token) -> Key {
     Key {
         slot: token.0 as u16,
         generation: (token.0 >> 16) as u32,
@@ -108,7 +109,7 @@ impl Daemon {
                 token,
                 record,
                 change,
-            } => self.resized(token, &record, change.cap, change.reserved),
+            } => self.resized(token, &record, &change),
             // `restore` holds the record and does it; the others are performed above.
             Action::Restored { .. }
             | Action::NotRestored { .. }
@@ -155,18 +156,34 @@ impl Daemon {
             return;
         }
         tracing::info!(%container, name = %record.name, gpus = record.lanes.len(), "slice given");
-        self.answer_admitted(key_of(token), &container);
+        self.walls_admit(token, record);
     }
 
-    fn resized(&mut self, token: Token, record: &Record, cap: Bytes, reserved: Bytes) {
+    /// The record is written down again before the answer. Where that fails, the books go back to
+    /// the old cap, which is what is on the disk; that change has nobody who waits for it.
+    fn resized(&mut self, token: Token, record: &Record, change: &CapChange) {
         let container = record.container;
-        if let Err(why) = self.state.keep(record) {
+        let kept = match token {
+            NOBODY => Ok(()),
+            _ => self.state.keep(record),
+        };
+        if let Err(why) = kept {
             let dir = self.state.container_dir(&container);
-            let text = format!("{}: {why}; the new cap is lost at a restart", dir.display());
+            let text = format!("{}: {why}; the cap stays, make room there", dir.display());
             tracing::error!(%container, "{text}");
+            self.work.push_front(Work::Tell(Event::Resize {
+                token: NOBODY,
+                container,
+                lane: change.lane,
+                memory: MemoryAsk::Exactly(change.was),
+            }));
             return self.deny(key_of(token), Denial::Host, &text);
         }
-        tracing::info!(%container, name = %record.name, %cap, %reserved, "cap changed");
+        self.walls_resized(record);
+        let CapChange { cap, reserved, .. } = *change;
+        if token != NOBODY {
+            tracing::info!(%container, name = %record.name, was = %change.was, %cap, %reserved, "cap changed");
+        }
         self.answer(key_of(token), &Answer::Resized { cap, reserved });
     }
 
@@ -175,6 +192,11 @@ impl Daemon {
         for key in slice.map(|slice| slice.tenants).unwrap_or_default() {
             self.drop_tenant(key);
         }
+        self.walls_dismiss(token, container, known);
+    }
+
+    /// Deletes what is on disk of a slice that ended, and answers.
+    pub fn forget_slice(&mut self, token: Token, container: &ContainerId, known: bool) {
         if let Err(why) = self.state.forget(container) {
             let dir = self.state.container_dir(container);
             tracing::error!(%container, "{}: {why}; remove it by hand", dir.display());
@@ -203,7 +225,11 @@ impl Daemon {
             if let Some(why) = failed {
                 tracing::error!(%container, why, "slice not taken up again; its record is kept until gpuslice rm {container}");
             }
+            let taken = matches!(action, Action::Restored { .. });
             self.perform(action);
+            if taken && self.slices.of(&container).is_some() {
+                self.walls_restore(record);
+            }
         }
         self.settle();
     }

@@ -1,13 +1,12 @@
 //! The node's GPUs, as NVML says once at the start: identity, index, memory. A driver directory
 //! without NVML is asked through CUDA instead, by a child process ([`crate::probe`]).
 
+use crate::nvml::{Nvml, NvmlError};
 use crate::places::Driver;
 use gpuslice_wire::ids::{GpuUuid, NvmlIndex};
 use gpuslice_wire::limits::GPUS_MAX;
 use gpuslice_wire::units::Bytes;
-use nvml_wrapper::Nvml;
-use nvml_wrapper::error::NvmlError;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// A GPU of the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,14 +22,20 @@ pub struct Gpu {
 /// NVML does not say what is needed.
 #[derive(Debug, thiserror::Error)]
 pub enum GpuError {
+    /// NVML does not start.
+    #[error("{}: {why}; check that nvidia-smi works on this node", .library.display())]
+    Start {
+        /// The library asked.
+        library: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
     /// An NVML call failed.
-    #[error("{}: {call}: {why}; check that nvidia-smi works on this node", .library.display())]
+    #[error("{}: {why}; check that nvidia-smi works on this node", .library.display())]
     Nvml {
         /// The library asked.
         library: PathBuf,
-        /// What was asked.
-        call: &'static str,
-        /// What it answered.
+        /// What was asked, and answered.
         why: NvmlError,
     },
     /// A UUID of another form, as of a MIG instance.
@@ -56,7 +61,7 @@ pub enum GpuError {
     TooMany(u32),
 }
 
-/// Asks NVML for all GPUs. NVML is closed again: it would keep megabytes resident.
+/// Asks NVML for all GPUs.
 ///
 /// # Errors
 /// [`GpuError`].
@@ -68,28 +73,27 @@ pub fn find(driver: &Driver) -> Result<Vec<Gpu>, GpuError> {
             why,
         });
     }
-    let library = PathBuf::from(driver.nvml.as_str());
-    let failed = |call| {
-        let library = library.clone();
-        move |why| GpuError::Nvml { library, call, why }
+    let library = Path::new(driver.nvml.as_str());
+    let nvml = Nvml::open(library).map_err(|why| GpuError::Start {
+        library: library.to_owned(),
+        why,
+    })?;
+    let failed = |why| GpuError::Nvml {
+        library: library.to_owned(),
+        why,
     };
-    let init = Nvml::builder().lib_path(library.as_os_str()).init();
-    let nvml = init.map_err(failed("starting NVML"))?;
-    let count = nvml.device_count().map_err(failed("counting GPUs"))?;
+    let count = nvml.count().map_err(failed)?;
     if count as usize > GPUS_MAX {
         return Err(GpuError::TooMany(count));
     }
     let gpu = |index| {
-        let device = nvml
-            .device_by_index(index)
-            .map_err(failed("finding a GPU"))?;
-        let uuid = device.uuid().map_err(failed("a GPU's UUID"))?;
-        let memory = device.memory_info().map_err(failed("a GPU's memory"))?;
+        let device = nvml.at(index).map_err(failed)?;
+        let uuid = device.uuid().map_err(failed)?;
         let uuid = uuid.parse().map_err(|_| GpuError::Uuid { index, uuid })?;
         Ok(Gpu {
             uuid,
             index: NvmlIndex(index),
-            total: Bytes(memory.total),
+            total: device.total().map_err(failed)?,
         })
     };
     (0..count).map(gpu).collect()

@@ -6,12 +6,16 @@
 
 mod admin;
 mod budget;
+mod cgroup;
 mod config;
 mod daemon;
 mod effects;
+mod examine;
 mod gpus;
+mod handles;
 #[path = "../layout.rs"]
 mod layout;
+mod nvml;
 mod options;
 mod pages;
 mod peer;
@@ -24,6 +28,8 @@ mod sockets;
 mod start;
 mod state;
 mod tenants;
+mod truth;
+mod wall;
 
 fn main() -> std::process::ExitCode {
     start::main()

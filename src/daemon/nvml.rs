@@ -20,6 +20,7 @@ use libloading::Library;
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, c_char};
 use std::fmt;
+use std::mem::ManuallyDrop;
 use std::path::Path;
 
 /// No process list is longer than this; more would be a library that counts wrong.
@@ -57,14 +58,15 @@ pub struct Limits {
     pub used: u64,
 }
 
-/// NVML, initialised until dropped.
+/// NVML, initialised until dropped. The library itself stays: it may have threads, and a driver's
+/// library that is unloaded under them takes the process with it.
 pub struct Nvml {
-    library: Library,
+    library: ManuallyDrop<Library>,
 }
 
 /// The library before it is initialised.
 struct Unstarted {
-    library: Library,
+    library: ManuallyDrop<Library>,
 }
 
 /// Gives the function of this name in its own type.
@@ -129,7 +131,9 @@ impl Nvml {
     pub fn open(path: &Path) -> Result<Nvml, String> {
         // SAFETY: loading NVML runs its constructors, which is what is wanted.
         let library = unsafe { Library::new(path) }.map_err(|why| why.to_string())?;
-        let nvml = Unstarted { library };
+        let nvml = Unstarted {
+            library: ManuallyDrop::new(library),
+        };
         call!(nvml, nvmlInit_v2()).map_err(|why| why.to_string())?;
         Ok(Nvml {
             library: nvml.library,
@@ -198,7 +202,7 @@ impl Nvml {
 
 impl Drop for Nvml {
     fn drop(&mut self) {
-        // The library goes either way; there is nobody to tell.
+        // There is nobody to tell.
         let _ = call!(self, nvmlShutdown());
     }
 }

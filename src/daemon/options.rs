@@ -27,6 +27,10 @@ pub struct Options {
     #[arg(long, value_name = "LIBRARY", exclusive = true, hide = true)]
     pub probe_cuda: Option<PathBuf>,
 
+    /// Print what this node has and has not, as JSON, and end; used by gpuslice doctor
+    #[arg(long, hide = true)]
+    pub examine: bool,
+
     /// Leave nothing behind at the end: all slices end with the daemon (without it, they outlive it)
     #[arg(long)]
     pub ephemeral: bool,

@@ -35,6 +35,8 @@ pub enum Source {
     Doorbell(Key),
     /// A process ended.
     Exit(Key),
+    /// NVML answered.
+    Truth,
 }
 
 const NO_KEY: Key = Key {
@@ -53,6 +55,7 @@ impl Source {
             Source::Tenant(key) => (5, key),
             Source::Doorbell(key) => (6, key),
             Source::Exit(key) => (7, key),
+            Source::Truth => (8, NO_KEY),
         };
         kind << 48 | u64::from(key.generation) << 16 | u64::from(key.slot)
     }
@@ -70,7 +73,8 @@ impl Source {
             4 => Source::Listener(key),
             5 => Source::Tenant(key),
             6 => Source::Doorbell(key),
-            _ => Source::Exit(key),
+            7 => Source::Exit(key),
+            _ => Source::Truth,
         }
     }
 }
@@ -215,6 +219,7 @@ mod tests {
             }),
             Source::Doorbell(key),
             Source::Exit(key),
+            Source::Truth,
         ] {
             assert_eq!(Source::of(source.word()), source);
         }

@@ -1,5 +1,6 @@
 //! A container's slice as the daemon holds it: record on disk, socket, page, connections.
 
+use crate::handles::Handles;
 use crate::pages::ContainerWriter;
 use crate::poll::{Poll, Source};
 use crate::slots::{Key, Slots};
@@ -23,6 +24,8 @@ pub struct Slice {
     pub page: ContainerWriter,
     /// Connections of its processes, attached or not.
     pub tenants: Vec<Key>,
+    /// What they let each other open.
+    pub handles: Handles,
 }
 
 /// All of them.
@@ -72,6 +75,7 @@ impl Slices {
             listener,
             page,
             tenants: Vec::new(),
+            handles: Handles::default(),
         };
         let full = |_| io::Error::other("more slices than there can be");
         let key = self.slots.insert(slice).map_err(full)?;

@@ -45,6 +45,11 @@ pub fn main() -> ExitCode {
     if let Some(library) = &options.probe_cuda {
         return probe(library);
     }
+    if options.examine {
+        // Nobody reading it is nobody to tell about it.
+        let _ = writeln!(io::stdout(), "{}", crate::examine::facts(&options));
+        return ExitCode::SUCCESS;
+    }
     match serve(&options) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
@@ -106,6 +111,12 @@ fn serve(options: &Options) -> Result<(), Failure> {
             total: gpu.total,
         });
     }
+    let uuids: Vec<_> = gpus.iter().map(|gpu| gpu.uuid).collect();
+    let support = daemon.truth.support(&uuids);
+    daemon.walls.supported(support);
+    if let Some(why) = crate::truth::blind() {
+        tracing::warn!("{why}");
+    }
     for found in daemon.state.records()? {
         match found {
             Found::Record(record) => daemon.restore(&record),
@@ -114,6 +125,7 @@ fn serve(options: &Options) -> Result<(), Failure> {
             }
         }
     }
+    daemon.truth_rests();
     let socket = daemon.state.dir().join("admin.sock");
     let count = gpus.len();
     let s = if count == 1 { "" } else { "s" };

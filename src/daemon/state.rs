@@ -144,6 +144,11 @@ impl State {
         Ok(found)
     }
 
+    /// A container's record, if there is one that can be read.
+    pub fn record(&self, container: &ContainerId) -> Option<Record> {
+        read_record(&self.container_dir(container).join("record")).ok()
+    }
+
     /// Writes a promise down, with all that a container needs mounted.
     ///
     /// # Errors
@@ -208,7 +213,11 @@ impl State {
     }
 }
 
-fn read_record(path: &Path) -> Result<Record, String> {
+/// A record as it is on disk.
+///
+/// # Errors
+/// Why it is not one.
+pub fn read_record(path: &Path) -> Result<Record, String> {
     let mut bytes = Vec::with_capacity(RECORD_BYTES + 1);
     File::open(path)
         .and_then(|file| file.take(RECORD_BYTES as u64 + 1).read_to_end(&mut bytes))

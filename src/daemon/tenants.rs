@@ -6,16 +6,18 @@
 
 use crate::daemon::{Daemon, Work};
 use crate::effects::token_of;
+use crate::handles::Shared;
 use crate::pages::ClaimsReader;
 use crate::peer::Peer;
 use crate::poll::{Source, now};
+use crate::slices::Slice;
 use crate::slots::Key;
 use crate::sockets::{Received, accept, id_of, packet, receive, send};
 use gpuslice_engine::{Event, Token};
 use gpuslice_wire::frame::{FrameError, RequestId, decode};
 use gpuslice_wire::ids::{ClientId, ContainerId, Lane};
 use gpuslice_wire::limits::{FRAME_BYTES_MAX, HELLO_DEADLINE_NS};
-use gpuslice_wire::tenant::{Rejection, Reply, Request};
+use gpuslice_wire::tenant::{HandleKey, Rejection, Reply, Request};
 use gpuslice_wire::units::Duration;
 use nix::errno::Errno;
 use nix::sys::eventfd::{EfdFlags, EventFd};
@@ -34,6 +36,8 @@ pub struct Tenant {
     /// Id of the last request, for what ends the connection.
     request: RequestId,
     attached: Option<Attached>,
+    /// What it lets its siblings open.
+    shared: Shared,
     /// An `Attach` is with the engine or was answered; a second one is a violation.
     asked: bool,
 }
@@ -51,6 +55,14 @@ impl Tenant {
     /// Whether it said who it is.
     pub fn is_attached(&self) -> bool {
         self.attached.is_some()
+    }
+    /// Whose process it is.
+    pub fn container(&self) -> ContainerId {
+        self.container
+    }
+    /// Its number in the daemon's pid namespace; 0 if it has none there.
+    pub fn pid(&self) -> u32 {
+        u32::try_from(self.peer.pid).unwrap_or(0)
     }
 }
 
@@ -81,6 +93,7 @@ impl Daemon {
                 peer,
                 request,
                 attached: None,
+                shared: Shared::default(),
                 asked: false,
             };
             match self.tenants.insert(tenant) {
@@ -150,56 +163,73 @@ impl Daemon {
         let Some(tenant) = self.tenants.get_mut(key) else {
             return;
         };
-        let token = Token(id.0);
-        let event = match (request, &tenant.attached) {
+        match (request, &tenant.attached) {
             (Request::Attach { held }, None) if !tenant.asked => {
                 tenant.asked = true;
                 let (container, cgroup) = (tenant.container, tenant.peer.cgroup());
                 tracing::debug!(%container, pid = tenant.peer.pid, cgroup, "a process attaches");
-                Event::Attach {
+                self.work.push_back(Work::Tell(Event::Attach {
                     token: token_of(key),
                     container,
                     held,
-                }
+                }));
             }
-            (Request::Reserve { lane, need, wish }, Some(attached)) => Event::Reserve {
-                client: attached.client,
-                token,
+            (Request::Attach { .. }, _) | (_, None) => self.reject(key, Rejection::Protocol),
+            (request, Some(attached)) => {
+                let client = attached.client;
+                self.asked_by(key, client, id, request);
+            }
+        }
+    }
+
+    /// An attached process asks.
+    fn asked_by(&mut self, key: Key, client: ClientId, id: RequestId, request: Request) {
+        let event = match request {
+            Request::Reserve { lane, need, wish } => Event::Reserve {
+                client,
+                token: Token(id.0),
                 lane,
                 need,
                 wish,
             },
-            (Request::Release { lane, bytes }, Some(attached)) => Event::Release {
-                client: attached.client,
+            Request::Release { lane, bytes } => Event::Release {
+                client,
                 lane,
                 bytes,
             },
-            (
-                Request::Yield {
-                    lane,
-                    recall,
-                    bytes,
-                },
-                Some(attached),
-            ) => Event::Yield {
-                client: attached.client,
+            Request::Yield {
+                lane,
+                recall,
+                bytes,
+            } => Event::Yield {
+                client,
                 lane,
                 recall,
                 bytes,
             },
-            (Request::Measure { lane }, Some(attached)) => {
-                let reply = Reply::Measured { lane, used: None };
-                let client = attached.client;
-                return self.reply_to(client, id, &reply);
+            Request::Share { key: handle } => return self.share(key, handle),
+            Request::Open { key: handle } => {
+                let slice = self.slice_of(key);
+                let ours = slice.is_some_and(|slice| slice.handles.knows(handle));
+                return self.reply_to(client, id, &Reply::Origin { ours });
             }
-            (Request::Open { .. }, Some(attached)) => {
-                let client = attached.client;
-                return self.reply_to(client, id, &Reply::Origin { ours: false });
-            }
-            (Request::Share { .. }, Some(_)) => return,
-            _ => return self.reject(key, Rejection::Protocol),
+            Request::Measure { lane } => return self.measure(key, client, id, lane),
+            Request::Attach { .. } => return self.reject(key, Rejection::Protocol),
         };
         self.work.push_back(Work::Tell(event));
+    }
+
+    fn slice_of(&self, key: Key) -> Option<&Slice> {
+        self.slices.of(&self.tenants.get(key)?.container)
+    }
+
+    fn share(&mut self, key: Key, handle: HandleKey) {
+        let Some(tenant) = self.tenants.get_mut(key) else {
+            return;
+        };
+        if let Some(slice) = self.slices.of_mut(&tenant.container) {
+            slice.handles.share(&mut tenant.shared, handle);
+        }
     }
 
     /// The engine knows the process: it gets its page, the container's, and its doorbell.
@@ -279,6 +309,7 @@ impl Daemon {
         };
         if let Some(slice) = self.slices.of_mut(&tenant.container) {
             slice.tenants.retain(|other| *other != key);
+            slice.handles.drop_all(tenant.shared);
         }
         if let Some(Attached { client, .. }) = tenant.attached {
             self.clients[usize::from(client.slot)] = None;
@@ -293,8 +324,9 @@ impl Daemon {
             .get(key)
             .and_then(|tenant| tenant.attached.as_ref())
         {
+            let lanes = (0..attached.lanes).map(Lane).chain([Lane::HOST]);
             self.work
-                .extend((0..attached.lanes).map(|lane| Work::Read(key, Lane(lane))));
+                .extend(lanes.map(|lane| Work::Read(key, lane)));
         }
     }
 

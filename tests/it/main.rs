@@ -9,4 +9,5 @@ mod device;
 mod doors;
 mod harness;
 mod manners;
+mod node;
 mod races;

@@ -157,7 +157,7 @@ fn play(stage: &mut Stage, options: &Options) -> Result<verdict::Verdict> {
         pause(REFRESH.min(until.saturating_duration_since(Instant::now())));
         let now = View::of(stage.admin.list()?);
         if !options.json {
-            draw(&table::lines(&before, &now), &mut drawn);
+            draw(&table::lines(&before, &now, false), &mut drawn);
         }
         still_running(stage)?;
         before = now;

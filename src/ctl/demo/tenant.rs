@@ -142,12 +142,13 @@ impl Tenant {
         let slice = SliceOptions {
             gpus: "any".into(),
             memory: plan.memory,
+            pinned: None,
             weight: plan.weight,
             share: None,
             priority: Priority::Normal,
             name: Some(plan.name.clone()),
         };
-        let answer = admin.ask(&slice.admit(&plan.name)?)?;
+        let answer = admin.ask(&slice.admit(&plan.name, 0)?)?;
         let Some(paths) = Paths::of(&answer) else {
             bail!("the daemon answered something else")
         };

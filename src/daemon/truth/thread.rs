@@ -5,7 +5,7 @@
 //! that wait together are answered from one look per GPU.
 
 use crate::cgroup;
-use crate::nvml::{NO_LIMIT, Nvml, NvmlError};
+use crate::nvml::{Nvml, NvmlError};
 use gpuslice_nvabi::types::nvmlReturn_t;
 use gpuslice_wire::ids::GpuUuid;
 use gpuslice_wire::units::Bytes;
@@ -66,7 +66,7 @@ pub struct Step {
     pub dir: PathBuf,
     /// The guarantee.
     pub soft: u64,
-    /// The limit; [`NO_LIMIT`] clears.
+    /// The limit; [`crate::nvml::NO_LIMIT`] clears.
     pub hard: u64,
     /// Not below what is used now: a limit follows downwards, it does not strangle.
     pub above_used: bool,
@@ -267,25 +267,14 @@ fn set(nvml: &Nvml, step: &Step) -> Result<u64, NvmlError> {
         false => 0,
     };
     let hard = step.hard.max(used);
-    match device.set_limits(&name, step.soft, hard) {
-        Err(why) if step.hard == NO_LIMIT && !step.dir.exists() => {
-            clear_gone(&device, step).map_err(|_| why)
-        }
-        done => done.map(|()| hard),
-    }
-}
-
-/// Clears the limits of a cgroup that was removed with them in force. Its guarantee would stay with
-/// the groups above it, and there is no name for it but its own: so it is made once more, empty.
-fn clear_gone(device: &crate::nvml::Device<'_>, step: &Step) -> Result<u64, ()> {
-    std::fs::create_dir(&step.dir).map_err(drop)?;
-    let cleared = device.set_limits(&cgroup::named(&step.dir), 0, NO_LIMIT);
-    std::fs::remove_dir(&step.dir).map_err(drop)?;
-    cleared.map(|()| NO_LIMIT).map_err(drop)
+    device.set_limits(&name, step.soft, hard).map(|()| hard)
 }
 
 /// Whether the driver can limit cgroups on this GPU.
-fn supports(nvml: &Nvml, gpu: GpuUuid) -> Result<(), String> {
+///
+/// # Errors
+/// Why not, for the person.
+pub fn supports(nvml: &Nvml, gpu: GpuUuid) -> Result<(), String> {
     let mount = cgroup::mount().ok_or("no cgroup v2 hierarchy is mounted at /sys/fs/cgroup")?;
     can_limit(nvml, gpu, &mount)
 }

@@ -17,6 +17,10 @@ use gpuslice_wire::snapshot::Snapshot;
 use gpuslice_wire::text::HostPath;
 use gpuslice_wire::units::Instant;
 
+/// How often, and how far apart, the end tries to remove what groups `gpuslice run` left.
+const GROUPS_TRIES: u32 = 25;
+const GROUPS_REST: std::time::Duration = std::time::Duration::from_millis(20);
+
 impl Walls {
     /// Steps that end a slice's walls; the slice is forgotten here.
     fn end(&mut self, container: &ContainerId, record: Option<&Record>) -> Vec<Step> {
@@ -26,6 +30,16 @@ impl Walls {
             None => record
                 .map(|record| self.clearing(record))
                 .unwrap_or_default(),
+        }
+    }
+
+    /// Removes groups of `gpuslice run` that are empty at last.
+    fn tidy(&mut self) {
+        match &self.mount {
+            Some(mount) => self
+                .leftover
+                .retain(|name| !cgroup::remove_own(mount, name)),
+            None => self.leftover.clear(),
         }
     }
 
@@ -69,6 +83,7 @@ impl Daemon {
     /// A new slice, on disk and open: its walls, then the answer.
     pub fn walls_admit(&mut self, token: Token, record: &Record) {
         let container = record.container;
+        self.walls.tidy();
         match self.walls.learn(record, false) {
             steps if steps.is_empty() => self.walled(token, &container),
             steps => self.set_walls(container, steps, After::Admit(token)),
@@ -129,9 +144,9 @@ impl Daemon {
         known: bool,
         record: Option<&Record>,
     ) {
-        if let (Some(mount), Some(record)) = (&self.walls.mount, record) {
-            cgroup::remove_own(mount, record.cgroup.as_str());
-        }
+        let left = record.map(|record| record.cgroup.as_str().to_owned());
+        self.walls.leftover.extend(left);
+        self.walls.tidy();
         self.forget_slice(token, container, known);
     }
 
@@ -273,9 +288,8 @@ impl Daemon {
     /// The end of a daemon that leaves nothing: all walls are cleared, as far as NVML answers.
     pub fn walls_end(&mut self) {
         let all: Vec<ContainerId> = self.walls.known.keys().copied().collect();
-        let mut groups = Vec::new();
         for container in all {
-            groups.extend(
+            self.walls.leftover.extend(
                 self.walls
                     .known
                     .get(&container)
@@ -287,10 +301,13 @@ impl Daemon {
             }
         }
         self.truth_last();
-        if let Some(mount) = &self.walls.mount {
-            groups
-                .iter()
-                .for_each(|name| cgroup::remove_own(mount, name));
+        // Whoever was in them was asked to end when we were.
+        for _ in 0..GROUPS_TRIES {
+            self.walls.tidy();
+            if self.walls.leftover.is_empty() {
+                return;
+            }
+            std::thread::sleep(GROUPS_REST);
         }
     }
 

@@ -88,6 +88,8 @@ pub struct Walls {
     support: BTreeMap<GpuUuid, Result<(), String>>,
     known: BTreeMap<ContainerId, Known>,
     pending: VecDeque<Pending>,
+    /// Groups of `gpuslice run` in which something still ran when their slice ended.
+    leftover: Vec<String>,
 }
 
 impl Walls {
@@ -100,6 +102,7 @@ impl Walls {
             support: BTreeMap::new(),
             known: BTreeMap::new(),
             pending: VecDeque::new(),
+            leftover: Vec::new(),
         }
     }
 
@@ -310,4 +313,148 @@ fn cleared(gpu: GpuUuid, dir: &std::path::Path, cap: u64) -> [Step; 2] {
         ..clear.clone()
     };
     [first, clear]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gpuslice_engine::LaneRecord;
+    use gpuslice_nvabi::types::nvmlReturn_t;
+    use gpuslice_wire::text::{HostPath, Name};
+    use gpuslice_wire::units::{GIB, Weight};
+
+    const A: GpuUuid = GpuUuid([1; 16]);
+    const B: GpuUuid = GpuUuid([2; 16]);
+
+    fn record(cgroup: &str, cap: u64) -> Record {
+        let lane = |gpu| LaneRecord {
+            gpu,
+            cap: Bytes(cap),
+        };
+        Record {
+            container: ContainerId::new("web").expect("an id"),
+            name: Name::new("web").expect("a name"),
+            weight: Weight::ONE,
+            share: None,
+            high: false,
+            lanes: vec![lane(A), lane(B)],
+            pinned: None,
+            cgroup: HostPath::new(cgroup).expect("a path"),
+        }
+    }
+
+    /// A driver that has limits on the first GPU alone.
+    fn walls(mode: WallMode, soft: bool) -> Walls {
+        let mut walls = Walls::new(mode, soft);
+        walls.mount = Some("/cg".into());
+        walls.supported([(A, Ok(())), (B, Err("too old".into()))].into());
+        walls
+    }
+
+    fn step(soft: u64, hard: u64, above_used: bool) -> Step {
+        Step {
+            gpu: A,
+            dir: "/cg/pods/web".into(),
+            soft,
+            hard,
+            above_used,
+        }
+    }
+
+    fn error(answer: nvmlReturn_t) -> NvmlError {
+        NvmlError {
+            call: "nvmlDeviceSetMemoryLimits_v1",
+            answer,
+        }
+    }
+
+    #[test]
+    fn the_wall_is_the_cap_where_the_driver_can_hold_it() {
+        let mut walls = walls(WallMode::Auto, false);
+        let it = record("/pods/web", GIB);
+        assert_eq!(walls.learn(&it, false), [step(0, GIB, false)]);
+        assert_eq!(walls.gpus(), [A, B]);
+        let tier = |walls: &Walls, lane, measured| walls.tier(&it.container, Lane(lane), measured);
+        assert_eq!(tier(&walls, 0, true), Tier::Measured, "only asked for yet");
+        walls.set(&it.container, A, Ok(GIB));
+        assert_eq!(tier(&walls, 0, false), Tier::Driver);
+        assert_eq!(tier(&walls, 1, true), Tier::Measured);
+        assert_eq!(tier(&walls, 1, false), Tier::Shim);
+        assert_eq!(walls.missing(&it.container), Some(format!("{B}: too old")));
+        assert_eq!(walls.standing(), [(A, PathBuf::from("/cg/pods/web"))]);
+    }
+
+    #[test]
+    fn what_keeps_a_slice_from_having_one_is_said() {
+        let missing = |mut walls: Walls, cgroup: &str| {
+            let steps = walls.learn(&record(cgroup, GIB), false);
+            assert!(steps.is_empty(), "{steps:?}");
+            walls
+                .missing(&record(cgroup, GIB).container)
+                .expect("a reason")
+        };
+        let off = missing(walls(WallMode::Off, false), "/pods/web");
+        assert!(
+            off.ends_with("wall = \"off\" in the configuration"),
+            "{off}"
+        );
+        let nowhere = missing(walls(WallMode::Auto, false), "");
+        assert!(
+            nowhere.ends_with("it has no cgroup of its own"),
+            "{nowhere}"
+        );
+        let mut refused = walls(WallMode::Auto, false);
+        let it = record("/pods/web", GIB);
+        refused.learn(&it, false);
+        refused.set(
+            &it.container,
+            A,
+            Err(error(nvmlReturn_t::ERROR_NO_PERMISSION)),
+        );
+        let why = refused.missing(&it.container).expect("a reason");
+        assert!(why.contains("only root may set"), "{why}");
+        assert!(refused.standing().is_empty());
+    }
+
+    #[test]
+    fn a_guarantee_goes_first_and_then_all() {
+        let mut walls = walls(WallMode::Auto, true);
+        let it = record("/pods/web", GIB);
+        assert_eq!(walls.learn(&it, true), [step(GIB, GIB, true)]);
+        let end = [step(0, GIB, true), step(0, NO_LIMIT, false)];
+        assert_eq!(walls.clearing(&it), end);
+        assert!(walls.clearing(&record("", GIB)).is_empty());
+    }
+
+    #[test]
+    fn growth_raises_the_wall_before_the_books_and_shrinking_after() {
+        let mut walls = walls(WallMode::Auto, false);
+        let it = record("/pods/web", GIB);
+        walls.learn(&it, false);
+        let grow = |walls: &Walls, to| {
+            walls.growing(&it.container, Lane(0), MemoryAsk::Exactly(Bytes(to)))
+        };
+        assert_eq!(grow(&walls, 2 * GIB), None, "it does not stand");
+        walls.set(&it.container, A, Ok(GIB));
+        assert_eq!(grow(&walls, 2 * GIB), Some(step(0, 2 * GIB, false)));
+        assert_eq!(grow(&walls, GIB / 2), None);
+        let other = walls.growing(&it.container, Lane(1), MemoryAsk::Exactly(Bytes(2 * GIB)));
+        assert_eq!(other, None);
+        let ratio = MemoryAsk::Ratio { part: 1, whole: 1 };
+        assert_eq!(walls.growing(&it.container, Lane(0), ratio), None);
+        assert!(walls.following(&it.container).is_empty());
+        // The wall was raised, the books refused: it goes back.
+        walls.set(&it.container, A, Ok(2 * GIB));
+        assert_eq!(walls.following(&it.container), [step(0, GIB, true)]);
+        // It could not go below what is used yet.
+        walls.set(&it.container, A, Ok(GIB + 5));
+        assert_eq!(walls.following(&it.container), [step(0, GIB, true)]);
+        // A limit that was refused leaves the one before in force.
+        walls.set(
+            &it.container,
+            A,
+            Err(error(nvmlReturn_t::ERROR_INVALID_ARGUMENT)),
+        );
+        assert_eq!(walls.tier(&it.container, Lane(0), true), Tier::Driver);
+    }
 }

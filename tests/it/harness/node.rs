@@ -112,7 +112,8 @@ impl Node {
         self.start_command(command);
     }
 
-    fn start_command(&mut self, mut command: Command) {
+    /// Starts this daemon and waits until it is ready.
+    pub fn start_command(&mut self, mut command: Command) {
         assert!(self.daemon.is_none(), "one daemon at a time");
         let log = File::options()
             .append(true)

@@ -1,0 +1,487 @@
+//! `gpuslice doctor`: what holds a cap on this node, what is missing for more, and what mends it.
+//!
+//! The facts are the daemon's own (`gpusliced --examine`, a child that asks the driver so that a broken
+//! one breaks only that); this file judges them. One line per thing: `ok` or `missing`, and for what
+//! is missing the command or the line that brings it. The exit status is 1 if something is missing
+//! without which there are no slices; what only a higher tier wants is missing too, but not needed.
+
+use crate::admin::Admin;
+use crate::node;
+use crate::out;
+use crate::table::{View, tier_name};
+use anyhow::{Context, Result, bail};
+use gpuslice_wire::snapshot::Tier;
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+
+/// Container engines and runtimes that can call the hook.
+const RUNTIMES: [&str; 6] = ["docker", "podman", "containerd", "crio", "runc", "crun"];
+/// What an installation consists of beside the two programs.
+const PARTS: [&str; 4] = [
+    "gpuslice-hook",
+    "libgpuslice.so",
+    "libgpuslice_replace.so",
+    "libgpuslice_nvml.so",
+];
+
+/// Options of `gpuslice doctor`.
+#[derive(clap::Args)]
+pub struct Options {
+    /// One JSON object: the checks, and the facts they were made from
+    #[arg(long)]
+    json: bool,
+    /// Configuration file of the daemon [default: /etc/gpuslice/gpusliced.toml if it exists]
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Directory with the libcuda.so.1 and libnvidia-ml.so.1 to look at [default: the system's, else the simulated GPU's]
+    #[arg(long, value_name = "DIR")]
+    driver_dir: Option<PathBuf>,
+    /// Runtime directory of the daemon to ask [default: /run/gpuslice as root]
+    #[arg(long, value_name = "DIR")]
+    runtime_dir: Option<PathBuf>,
+}
+
+/// One line of the answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Check {
+    /// What it is about.
+    name: String,
+    /// It is there.
+    ok: bool,
+    /// Without it there are no slices.
+    needed: bool,
+    /// What was found.
+    found: String,
+    /// What brings it, if it is not there.
+    mend: String,
+}
+
+/// # Errors
+/// The installation has no `gpusliced`, or it does not say what it finds.
+pub fn main(options: &Options) -> Result<ExitCode> {
+    let facts = examine(options)?;
+    let dir = node::runtime_dir(options.runtime_dir.as_deref());
+    let view = Admin::connect(&dir).and_then(|admin| admin.list());
+    let mut checks = of_facts(&facts);
+    checks.extend(of_installation());
+    match view {
+        Ok(list) => {
+            checks.push(there("daemon", format!("answers at {}", dir.display())));
+            checks.extend(of_slices(&View::of(list)));
+        }
+        Err(why) => checks.push(wanted(
+            "daemon",
+            format!("{why:#}"),
+            "systemctl start gpusliced; gpuslice run starts a private one without",
+        )),
+    }
+    let missing = checks.iter().any(|check| check.needed && !check.ok);
+    if options.json {
+        out::line(&as_json(&checks, &facts).to_string())?;
+    } else {
+        for check in &checks {
+            told(check).iter().try_for_each(|line| out::line(line))?;
+        }
+    }
+    Ok(ExitCode::from(u8::from(missing)))
+}
+
+fn examine(options: &Options) -> Result<Value> {
+    let mut command = Command::new(node::part("gpusliced")?);
+    command.arg("--examine").stdin(Stdio::null());
+    let named = [
+        ("--config", &options.config),
+        ("--driver-dir", &options.driver_dir),
+        ("--runtime-dir", &options.runtime_dir),
+    ];
+    for (name, value) in named {
+        if let Some(value) = value {
+            command.arg(name).arg(value);
+        }
+    }
+    let output = command
+        .stderr(Stdio::piped())
+        .output()
+        .context("gpusliced")?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    if !output.status.success() {
+        bail!(
+            "gpusliced --examine ended with {}: {}",
+            output.status,
+            said.trim()
+        );
+    }
+    serde_json::from_slice(&output.stdout).context("what gpusliced --examine says")
+}
+
+fn check(name: &str, ok: bool, needed: bool, found: String, mend: &str) -> Check {
+    Check {
+        name: name.to_owned(),
+        ok,
+        needed,
+        found,
+        mend: if ok { String::new() } else { mend.to_owned() },
+    }
+}
+
+fn there(name: &str, found: String) -> Check {
+    check(name, true, true, found, "")
+}
+
+/// Missing, and no slices without it.
+fn needed(name: &str, found: String, mend: &str) -> Check {
+    check(name, false, true, found, mend)
+}
+
+/// Missing, for more than the least.
+fn wanted(name: &str, found: String, mend: &str) -> Check {
+    check(name, false, false, found, mend)
+}
+
+fn text(value: &Value) -> Option<String> {
+    value.as_str().map(str::to_owned)
+}
+
+/// From the facts about driver and kernel to checks.
+fn of_facts(facts: &Value) -> Vec<Check> {
+    let mut checks = vec![configuration(facts), driver(facts)];
+    let nvml = &facts["nvml"];
+    checks.push(match (text(&nvml["error"]), nvml.is_null()) {
+        (None, false) => there(
+            "nvml",
+            format!(
+                "{}, driver {}",
+                nvml["version"].as_str().unwrap_or("of unknown version"),
+                nvml["driver_version"]
+                    .as_str()
+                    .unwrap_or("of unknown version")
+            ),
+        ),
+        (why, _) => wanted(
+            "nvml",
+            why.unwrap_or_else(|| "without a driver there is none".to_owned()),
+            "nvidia-smi, and mend what it says; the driver's package has libnvidia-ml.so.1",
+        ),
+    });
+    checks.push(match text(&facts["pid_namespace"]) {
+        None => there("processes", "gpusliced sees the host's pids".to_owned()),
+        Some(why) => wanted("processes", why, "docker run --pid=host, or hostPID: true"),
+    });
+    checks.extend(control_groups(&facts["cgroup"]));
+    for gpu in nvml["gpus"].as_array().into_iter().flatten() {
+        checks.push(tier(facts, gpu));
+    }
+    checks
+}
+
+fn configuration(facts: &Value) -> Check {
+    match text(&facts["config"]["error"]) {
+        None => there("configuration", "valid".to_owned()),
+        Some(why) => needed(
+            "configuration",
+            why,
+            "gpusliced --check FILE until it says ok",
+        ),
+    }
+}
+
+fn driver(facts: &Value) -> Check {
+    let driver = &facts["driver"];
+    match text(&driver["error"]) {
+        Some(why) => needed(
+            "driver",
+            why,
+            "install NVIDIA's driver, or give --driver-dir \"$(gpuslice sim libraries)\" to simulate a GPU",
+        ),
+        None => {
+            let dir = driver["dir"].as_str().unwrap_or_default();
+            let simulated = driver["simulated"] == true;
+            there(
+                "driver",
+                format!("{dir}{}", if simulated { ", a simulated GPU" } else { "" }),
+            )
+        }
+    }
+}
+
+fn control_groups(groups: &Value) -> Vec<Check> {
+    let Some(mount) = groups["mount"].as_str() else {
+        let mend = "boot with systemd.unified_cgroup_hierarchy=1";
+        let found = "no unified hierarchy is mounted at /sys/fs/cgroup".to_owned();
+        return vec![wanted("cgroup v2", found, mend)];
+    };
+    let mut checks = vec![there("cgroup v2", mount.to_owned())];
+    let Some(controller) = groups["controller"].as_str() else {
+        checks.push(wanted(
+            "controller",
+            format!("the kernel offers neither dmem nor misc at {mount}"),
+            "a kernel from 6.14 on with CONFIG_CGROUP_DMEM=y",
+        ));
+        return checks;
+    };
+    let gaps = groups["gaps"].as_array();
+    let gaps: Vec<&str> = gaps
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_str)
+        .collect();
+    if gaps.is_empty() {
+        checks.push(there(
+            "controller",
+            format!("{controller}, down to every slice's cgroup"),
+        ));
+    }
+    for gap in gaps {
+        let found = format!("{gap} does not hand {controller} on to the groups below it");
+        let mend = format!("echo +{controller} > {gap}/cgroup.subtree_control");
+        checks.push(wanted("controller", found, &mend));
+    }
+    checks
+}
+
+/// Who can hold a cap on this GPU, and why not the next.
+fn tier(facts: &Value, gpu: &Value) -> Check {
+    let name = format!("gpu {}", gpu["index"]);
+    if let Some(why) = text(&gpu["error"]) {
+        let mend = "nvidia-smi, and look for Xid errors in the kernel's log (dmesg)";
+        return needed(&name, why, mend);
+    }
+    let uuid = gpu["uuid"].as_str().unwrap_or_default();
+    let measured = not_measured(facts, gpu);
+    let walled = no_wall(facts, gpu);
+    let (tier, next) = match (measured, walled) {
+        (_, None) => (Tier::Driver, None),
+        (None, why) => (Tier::Measured, why),
+        (why, _) => (Tier::Shim, why),
+    };
+    let found = format!("{uuid}: {}", words(tier));
+    match next {
+        None => there(&name, found),
+        Some((why, mend)) => Check {
+            // The caps hold; what is missing is the next tier.
+            name,
+            ok: true,
+            needed: true,
+            found: format!("{found}; not the next, because {why}"),
+            mend,
+        },
+    }
+}
+
+fn words(tier: Tier) -> String {
+    let who = match tier {
+        Tier::Shim => "the shim holds caps",
+        Tier::Measured => "the shim holds caps, NVML's measures are charged",
+        Tier::Driver => "the driver holds caps",
+    };
+    format!("{}: {who}", tier_name(tier))
+}
+
+type Missing = Option<(String, String)>;
+
+fn not_measured(facts: &Value, gpu: &Value) -> Missing {
+    let why = |why: String, mend: &str| Some((why, mend.to_owned()));
+    if facts["config"]["truth_interval_ms"] == 0 {
+        let found = "truth_interval_ms is 0 in the configuration".to_owned();
+        return why(found, "set truth_interval_ms = 1000 and restart gpusliced");
+    }
+    if let Some(answer) = text(&gpu["processes"]) {
+        return why(answer, "nvidia-smi, and mend what it says");
+    }
+    let blind = text(&facts["pid_namespace"]);
+    blind.and_then(|found| why(found, "docker run --pid=host, or hostPID: true"))
+}
+
+fn no_wall(facts: &Value, gpu: &Value) -> Missing {
+    let why = |why: &str, mend: &str| Some((why.to_owned(), mend.to_owned()));
+    if let Some(answer) = text(&gpu["limits"]) {
+        return why(
+            &answer,
+            "a driver from r615 on, with cgroup v2 and without MIG",
+        );
+    }
+    if facts["config"]["wall"] == "off" {
+        let mend = "set wall = \"auto\" and restart gpusliced";
+        return why("wall is \"off\" in the configuration", mend);
+    }
+    if facts["root"] != true {
+        return why(
+            "only root may set the driver's limits",
+            "run gpusliced as root",
+        );
+    }
+    None
+}
+
+fn of_installation() -> Vec<Check> {
+    let mut checks: Vec<Check> = Vec::new();
+    let absent: Vec<&str> = PARTS
+        .into_iter()
+        .filter(|name| node::part(name).is_err())
+        .collect();
+    checks.push(match absent.is_empty() {
+        true => there("installation", "hook and shim are there".to_owned()),
+        false => needed(
+            "installation",
+            format!("{} not found", absent.join(", ")),
+            "make build",
+        ),
+    });
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let dirs: Vec<PathBuf> = std::env::split_paths(&path).collect();
+    let is_there = |name: &&str| {
+        dirs.iter()
+            .any(|dir: &PathBuf| Path::new(dir).join(name).exists())
+    };
+    let runtimes: Vec<&str> = RUNTIMES
+        .into_iter()
+        .filter(|name| is_there(&name))
+        .collect();
+    checks.push(match runtimes.is_empty() {
+        false => there("runtimes", runtimes.join(", ")),
+        true => wanted(
+            "runtimes",
+            "no container runtime in PATH".to_owned(),
+            "install one, or use gpuslice run, which needs none",
+        ),
+    });
+    checks
+}
+
+/// The slices of a running daemon: who really holds the cap of each.
+fn of_slices(view: &View) -> Vec<Check> {
+    let of = |row: &crate::table::Row| {
+        let over = if row.is_over() {
+            ", held above the cap"
+        } else {
+            ""
+        };
+        let found = format!("gpu {}: {}{over}", view.index(row.gpu), words(row.tier));
+        there(&format!("slice {}", row.name), found)
+    };
+    view.rows.iter().map(of).collect()
+}
+
+fn told(check: &Check) -> Vec<String> {
+    let state = if check.ok { "ok" } else { "missing" };
+    let mut lines = vec![format!("{state:<8}{:<14} {}", check.name, check.found)];
+    if !check.mend.is_empty() {
+        lines.push(format!("{:<8}{:<14} -> {}", "", "", check.mend));
+    }
+    lines
+}
+
+fn as_json(checks: &[Check], facts: &Value) -> Value {
+    let one = |check: &Check| {
+        json!({
+            "name": check.name, "ok": check.ok, "needed": check.needed,
+            "found": check.found, "mend": check.mend,
+        })
+    };
+    json!({ "checks": checks.iter().map(one).collect::<Vec<_>>(), "facts": facts })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A node that has everything.
+    fn node() -> Value {
+        json!({
+            "root": true, "pid_namespace": null,
+            "config": { "error": null, "truth_interval_ms": 1000, "wall": "auto" },
+            "driver": { "dir": "/lib", "simulated": false, "error": null },
+            "nvml": {
+                "library": "/lib/nvml", "error": null, "version": "13.615", "driver_version": "615",
+                "gpus": [{
+                    "index": 0, "uuid": "GPU-1", "memory": 1, "error": null, "processes": null,
+                    "limits": null,
+                }],
+            },
+            "cgroup": { "mount": "/cg", "controller": "dmem", "gaps": [] },
+        })
+    }
+
+    fn gpu_of(facts: &Value) -> Check {
+        let checks = of_facts(facts);
+        checks
+            .into_iter()
+            .find(|check| check.name == "gpu 0")
+            .expect("a GPU")
+    }
+
+    #[test]
+    fn a_whole_node_misses_nothing() {
+        let checks = of_facts(&node());
+        assert!(
+            checks.iter().all(|check| check.ok && check.mend.is_empty()),
+            "{checks:?}"
+        );
+        assert_eq!(gpu_of(&node()).found, "GPU-1: M3: the driver holds caps");
+    }
+
+    #[test]
+    fn the_tier_and_why_not_the_next() {
+        let with = |path: &str, value: Value| {
+            let mut facts = node();
+            *facts.pointer_mut(path).expect("a fact") = value;
+            gpu_of(&facts)
+        };
+        let old = with("/nvml/gpus/0/limits", json!("too old"));
+        assert!(old.ok && old.found.contains("M1") && old.found.ends_with("because too old"));
+        let off = with("/config/wall", json!("off"));
+        assert!(
+            off.found.contains("M1") && off.mend.contains("wall = \"auto\""),
+            "{off:?}"
+        );
+        let user = with("/root", json!(false));
+        assert!(
+            user.found.contains("M1") && user.mend.contains("as root"),
+            "{user:?}"
+        );
+        let lost = with("/nvml/gpus/0/error", json!("lost"));
+        assert!(!lost.ok && lost.needed, "{lost:?}");
+        let mut blind = node();
+        blind["config"]["truth_interval_ms"] = json!(0);
+        blind["nvml"]["gpus"][0]["limits"] = json!("too old");
+        let blind = gpu_of(&blind);
+        assert!(
+            blind.found.contains("M0") && blind.mend.contains("= 1000"),
+            "{blind:?}"
+        );
+    }
+
+    #[test]
+    fn a_gap_in_the_chain_is_named_with_what_closes_it() {
+        let mut facts = node();
+        facts["cgroup"]["gaps"] = json!(["/cg/pods"]);
+        let checks = of_facts(&facts);
+        let gap = checks.iter().find(|check| !check.ok).expect("a gap");
+        assert_eq!(gap.mend, "echo +dmem > /cg/pods/cgroup.subtree_control");
+        assert!(!gap.needed);
+        let lines = told(gap);
+        assert!(lines[0].starts_with("missing controller") && lines[1].contains("-> echo"));
+        facts["cgroup"] = Value::Null;
+        assert!(
+            of_facts(&facts)
+                .iter()
+                .any(|check| check.name == "cgroup v2" && !check.ok)
+        );
+    }
+
+    #[test]
+    fn without_a_driver_there_are_no_slices() {
+        let mut facts = node();
+        facts["driver"] = json!({ "error": "no libcuda.so.1" });
+        facts["nvml"] = Value::Null;
+        let checks = of_facts(&facts);
+        let missing: Vec<&str> = checks
+            .iter()
+            .filter(|check| !check.ok)
+            .map(|check| check.name.as_str())
+            .collect();
+        assert_eq!(missing, ["driver", "nvml"]);
+        assert!(checks.iter().any(|check| check.needed && !check.ok));
+    }
+}

@@ -1,0 +1,100 @@
+//! A control group of its own for a plain command, where this user may make one. A container has one
+//! from its runtime; with one, what walks around the shim is seen in a plain command too, and the
+//! driver can hold the cap.
+//!
+//! We move into it ourselves, and the command is born there. Without the unified hierarchy, or without
+//! the right to write it, there is none, and the command runs as well. The group lies below the one
+//! we were started in, whose limits go on to hold.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Where the unified hierarchy is mounted: alone, or beside the old ones.
+const MOUNTS: [&str; 2] = ["/sys/fs/cgroup/unified", "/sys/fs/cgroup"];
+/// By this the daemon knows a group that it may remove once nobody is in it.
+const PREFIX: &str = "gpuslice-run-";
+
+/// The group we are in while it lives, if there is one; gone when dropped, as far as nothing else
+/// was left running in it.
+pub struct Leaf(Option<Group>);
+
+struct Group {
+    dir: PathBuf,
+    parent: PathBuf,
+}
+
+impl Leaf {
+    /// Makes the group and moves this process into it.
+    pub fn enter(id: &str) -> Leaf {
+        let parent = own();
+        let group = parent.map(|parent| Group {
+            dir: parent.join(name(id)),
+            parent,
+        });
+        Leaf(group.filter(Group::enter))
+    }
+
+    /// A process in the group; 0 if there is none.
+    pub fn pid(&self) -> u32 {
+        self.0.as_ref().map_or(0, |_| std::process::id())
+    }
+}
+
+impl Group {
+    fn enter(&self) -> bool {
+        let made = fs::create_dir(&self.dir).is_ok();
+        let entered = made && move_to(&self.dir);
+        if made && !entered {
+            let _ = fs::remove_dir(&self.dir); // empty, and ours
+        }
+        entered
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        // What the command left running keeps the group; the daemon removes it with the slice, or
+        // it stays empty at worst.
+        if move_to(&self.parent) {
+            let _ = fs::remove_dir(&self.dir);
+        }
+    }
+}
+
+fn name(id: &str) -> String {
+    format!("{PREFIX}{}", id.trim_start_matches("run-"))
+}
+
+/// Moves this process.
+fn move_to(group: &Path) -> bool {
+    fs::write(group.join("cgroup.procs"), "0").is_ok()
+}
+
+/// The directory of the group that this process is in.
+fn own() -> Option<PathBuf> {
+    let text = fs::read_to_string("/proc/self/cgroup").ok()?;
+    let name = text.lines().find_map(|line| line.strip_prefix("0::/"))?;
+    let under = |mount: &&&str| Path::new(mount).join("cgroup.procs").exists();
+    MOUNTS
+        .iter()
+        .find(under)
+        .map(|mount| Path::new(mount).join(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_group_that_cannot_be_entered_is_not_there() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let group = Group {
+            dir: dir.path().join("none/below"),
+            parent: dir.path().to_owned(),
+        };
+        assert!(!group.enter());
+        std::mem::forget(group); // it moves to the parent, which is no group
+        assert_eq!(name("run-12-ab"), "gpuslice-run-12-ab");
+        assert_eq!(Leaf(None).pid(), 0);
+    }
+}

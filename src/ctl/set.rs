@@ -1,0 +1,149 @@
+//! `gpuslice set`: another cap for a slice while its container runs.
+//!
+//! It counts from the next allocation on. A cap below what is held takes nothing away: what is
+//! refused until enough was freed is growth.
+
+use crate::admin::Admin;
+use crate::node;
+use crate::out;
+use crate::rm::find;
+use crate::slice::parse_memory;
+use crate::table::{Row, View};
+use anyhow::{Context, Result, bail};
+use gpuslice_wire::admin::{Answer, Command, MemoryAsk};
+use gpuslice_wire::ids::{ContainerId, Lane};
+use gpuslice_wire::units::Bytes;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Options of `gpuslice set`.
+#[derive(clap::Args)]
+pub struct Options {
+    /// Id, beginning of an id, or name as `gpuslice ps` shows it
+    #[arg(value_name = "CONTAINER")]
+    container: String,
+    /// New cap on GPU memory, on each of its GPUs or the one of --gpu
+    #[arg(long, value_name = "SIZE", value_parser = parse_memory, required_unless_present = "pinned", allow_hyphen_values = true)]
+    memory: Option<Bytes>,
+    /// Only on this GPU, by the number that it has on the node
+    #[arg(
+        long,
+        value_name = "N",
+        requires = "memory",
+        allow_hyphen_values = true
+    )]
+    gpu: Option<u32>,
+    /// New cap on the host memory that it pins
+    #[arg(long, value_name = "SIZE", value_parser = parse_memory, allow_hyphen_values = true)]
+    pinned: Option<Bytes>,
+    /// Runtime directory of the daemon to ask [default: /run/gpuslice as root]
+    #[arg(long, value_name = "DIR")]
+    runtime_dir: Option<PathBuf>,
+}
+
+/// # Errors
+/// No daemon answers; there is no such slice or GPU, or more than one; the cap does not fit.
+pub fn main(options: &Options) -> Result<ExitCode> {
+    let dir = node::runtime_dir(options.runtime_dir.as_deref());
+    let admin = Admin::connect(&dir)?;
+    let view = View::of(admin.list()?);
+    let id = find(&view, &options.container, &dir)?;
+    let container = ContainerId::new(&id).context(id.clone())?;
+    let rows = view.rows.iter().filter(|row| row.container == id);
+    let mut changes = Vec::new();
+    if let Some(cap) = options.memory {
+        for row in chosen(&view, rows.clone(), options.gpu)? {
+            let what = format!("gpu {}", view.index(row.gpu));
+            changes.push((row.lane, cap, what, Some(row.cap)));
+        }
+    }
+    if let Some(cap) = options.pinned {
+        let was = rows.clone().find_map(|row| row.pinned_cap);
+        changes.push((Lane::HOST, cap, "pinned host memory".to_owned(), was));
+    }
+    for (lane, cap, what, was) in changes {
+        let command = Command::Resize {
+            container,
+            lane,
+            memory: MemoryAsk::Exactly(cap),
+        };
+        let Answer::Resized { cap, reserved } = admin.ask(&command).context(what.clone())? else {
+            bail!("the daemon answered something else")
+        };
+        out::line(&told(&id, &what, was, cap, reserved))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The rows to change: all of the slice's, or the one of a GPU.
+fn chosen<'a>(
+    view: &View,
+    rows: impl Iterator<Item = &'a Row>,
+    gpu: Option<u32>,
+) -> Result<Vec<&'a Row>> {
+    let is_meant = |row: &&Row| gpu.is_none_or(|index| view.index(row.gpu) == index);
+    let rows: Vec<&Row> = rows.filter(is_meant).collect();
+    match (rows.is_empty(), gpu) {
+        (true, Some(index)) => bail!("the slice has no GPU {index}; gpuslice ps lists its GPUs"),
+        (true, None) => {
+            bail!("the slice is on record only, and no daemon holds it; gpuslice rm ends it")
+        }
+        _ => Ok(rows),
+    }
+}
+
+/// What a cap was and is, for the person.
+fn told(id: &str, what: &str, was: Option<Bytes>, cap: Bytes, reserved: Bytes) -> String {
+    let was = was.map_or("no cap".to_owned(), |was| was.to_string());
+    let mut line = format!("{id}: {what}: {was} -> {cap}");
+    if reserved > cap {
+        line += &format!("; {reserved} are held, so nothing more is given until less is");
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::table::tests::slice;
+    use gpuslice_wire::ids::GpuUuid;
+    use gpuslice_wire::units::GIB;
+
+    #[test]
+    fn the_rows_of_one_gpu_or_all() {
+        let other = Row {
+            gpu: GpuUuid([2; 16]),
+            lane: Lane(1),
+            ..slice("a", 1, None, true, 0)
+        };
+        let total = Bytes(GIB);
+        let view = View {
+            gpus: vec![
+                (GpuUuid([1; 16]), 4, total, total),
+                (other.gpu, 7, total, total),
+            ],
+            rows: vec![slice("a", 1, None, true, 0), other],
+            ..View::default()
+        };
+        let lanes = |gpu| {
+            let rows = chosen(&view, view.rows.iter(), gpu);
+            rows.map(|rows| rows.iter().map(|row| row.lane).collect::<Vec<_>>())
+        };
+        assert_eq!(lanes(None).ok(), Some(vec![Lane(0), Lane(1)]));
+        assert_eq!(lanes(Some(7)).ok(), Some(vec![Lane(1)]));
+        let none = lanes(Some(1)).expect_err("a lane is no index").to_string();
+        assert!(none.contains("no GPU 1"), "{none}");
+        assert!(chosen(&view, [].into_iter(), None).is_err());
+    }
+
+    #[test]
+    fn a_cap_below_what_is_held_is_told() {
+        let line = |cap, held| told("web", "gpu 0", Some(Bytes(GIB)), Bytes(cap), Bytes(held));
+        assert_eq!(line(2 * GIB, GIB), "web: gpu 0: 1GiB -> 2GiB");
+        assert!(
+            line(GIB / 2, GIB).ends_with("1GiB are held, so nothing more is given until less is")
+        );
+        let first = told("web", "pinned host memory", None, Bytes(GIB), Bytes(0));
+        assert!(first.ends_with("no cap -> 1GiB"), "{first}");
+    }
+}

@@ -1,0 +1,183 @@
+//! What this node has and has not, as facts for `gpuslice doctor`: one JSON object on standard output.
+//!
+//! Only here is the driver's own library asked; so a broken driver breaks this child process, and the
+//! CLI tells of it. Nothing is changed, and no running daemon is disturbed.
+
+use crate::cgroup;
+use crate::config::Config;
+use crate::nvml::Nvml;
+use crate::options::Options;
+use crate::places::Places;
+use crate::state;
+use crate::truth::blind;
+use crate::truth::thread::supports;
+use crate::wall::WallMode;
+use gpuslice_wire::ids::GpuUuid;
+use serde_json::{Value, json};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Controllers that a driver's limits can stand on, the better one first.
+const CONTROLLERS: [&str; 2] = ["dmem", "misc"];
+
+/// All facts. What cannot be known is null, with the reason under `error` beside it.
+pub fn facts(options: &Options) -> Value {
+    let config = Config::load(options.config.as_deref());
+    let wrong = config.as_ref().err().map(ToString::to_string);
+    let config = config.unwrap_or_default();
+    let places = Places::find(options, &config);
+    let library = places
+        .as_ref()
+        .ok()
+        .map(|places| places.driver.nvml.as_str().to_owned());
+    json!({
+        "root": nix::unistd::geteuid().is_root(),
+        "pid_namespace": blind(),
+        "config": {
+            "error": wrong,
+            "truth_interval_ms": config.truth_interval_ms.get(),
+            "wall": match config.wall {
+                WallMode::Off => "off",
+                WallMode::Auto => "auto",
+                WallMode::Require => "require",
+            },
+        },
+        "driver": match &places {
+            Err(why) => json!({ "error": why.to_string() }),
+            Ok(places) => json!({
+                "dir": places.driver.dir.display().to_string(),
+                "simulated": !places.driver.device.is_empty(),
+                "error": null,
+            }),
+        },
+        "nvml": library.as_deref().map_or(Value::Null, nvml),
+        "cgroup": cgroups(places.as_ref().ok().map(|places| places.runtime_dir.as_path())),
+    })
+}
+
+fn nvml(library: &str) -> Value {
+    if library.is_empty() {
+        return json!({ "error": "the driver directory has no libnvidia-ml.so.1" });
+    }
+    let nvml = match Nvml::open(Path::new(library)) {
+        Ok(nvml) => nvml,
+        Err(why) => return json!({ "library": library, "error": why }),
+    };
+    let count = match nvml.count() {
+        Ok(count) => count,
+        Err(why) => return json!({ "library": library, "error": why.to_string() }),
+    };
+    let gpus: Vec<Value> = (0..count).map(|index| gpu(&nvml, index)).collect();
+    json!({
+        "library": library,
+        "error": null,
+        "version": nvml.version().ok(),
+        "driver_version": nvml.driver_version().ok(),
+        "gpus": gpus,
+    })
+}
+
+fn gpu(nvml: &Nvml, index: u32) -> Value {
+    let asked = nvml.at(index).and_then(|device| {
+        let (uuid, total) = (device.uuid()?, device.total()?);
+        Ok((uuid, total, device.processes().err()))
+    });
+    match asked {
+        Err(why) => json!({ "index": index, "error": why.to_string() }),
+        Ok((uuid, total, processes)) => {
+            let limits = match uuid.parse::<GpuUuid>() {
+                Ok(gpu) => supports(nvml, gpu).err(),
+                Err(why) => Some(why.to_string()),
+            };
+            json!({
+                "index": index, "uuid": uuid, "memory": total.0, "error": null,
+                "processes": processes.map(|why| why.to_string()), "limits": limits,
+            })
+        }
+    }
+}
+
+/// The unified hierarchy: where it is, what its kernel offers, and where the way down to the
+/// containers' groups has a gap.
+fn cgroups(runtime_dir: Option<&Path>) -> Value {
+    let Some(mount) = cgroup::mount() else {
+        return Value::Null;
+    };
+    let offered = words(&mount.join("cgroup.controllers"));
+    let controller = CONTROLLERS
+        .into_iter()
+        .find(|name| offered.iter().any(|o| o == name));
+    let leaves = runtime_dir.map(leaves).unwrap_or_default();
+    let gaps = controller.map(|name| {
+        let gap = |leaf: &PathBuf| gap(&mount, leaf, name, |dir| words(dir));
+        let mut gaps: Vec<PathBuf> = leaves.iter().filter_map(gap).collect();
+        gaps.sort();
+        gaps.dedup();
+        gaps
+    });
+    json!({
+        "mount": mount,
+        "controller": controller,
+        "gaps": gaps.unwrap_or_default(),
+    })
+}
+
+/// The cgroups of the slices that are on record.
+fn leaves(runtime_dir: &Path) -> Vec<PathBuf> {
+    let all = fs::read_dir(runtime_dir.join("c"))
+        .into_iter()
+        .flatten()
+        .flatten();
+    let records = all.filter_map(|entry| state::read_record(&entry.path().join("record")).ok());
+    let names = records.map(|record| PathBuf::from(record.cgroup.as_str().trim_start_matches('/')));
+    names
+        .filter(|name| name.components().next().is_some())
+        .collect()
+}
+
+fn words(file: &Path) -> Vec<String> {
+    let text = fs::read_to_string(file).unwrap_or_default();
+    text.split_whitespace().map(str::to_owned).collect()
+}
+
+/// The first group on the way to `leaf` that does not hand the controller on.
+fn gap(
+    mount: &Path,
+    leaf: &Path,
+    controller: &str,
+    read: impl Fn(&Path) -> Vec<String>,
+) -> Option<PathBuf> {
+    let mut dir = mount.to_owned();
+    for part in leaf.components() {
+        let handed_on = read(&dir.join("cgroup.subtree_control"));
+        if !handed_on.iter().any(|name| name == controller) {
+            return Some(dir);
+        }
+        dir.push(part);
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_gap_on_the_way_down_is_named() {
+        let on = |dirs: &'static [&'static str]| {
+            move |file: &Path| {
+                let dir = file.parent().expect("a directory").to_str().expect("text");
+                match dirs.contains(&dir) {
+                    true => vec!["cpu".to_owned(), "dmem".to_owned()],
+                    false => vec!["cpu".to_owned()],
+                }
+            }
+        };
+        let find = |read: &dyn Fn(&Path) -> Vec<String>| {
+            gap(Path::new("/cg"), Path::new("a/b/leaf"), "dmem", read)
+        };
+        assert_eq!(find(&on(&["/cg", "/cg/a", "/cg/a/b"])), None);
+        assert_eq!(find(&on(&["/cg", "/cg/a/b"])), Some("/cg/a".into()));
+        assert_eq!(find(&on(&[])), Some("/cg".into()));
+    }
+}

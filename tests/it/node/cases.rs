@@ -1,0 +1,94 @@
+//! A node with a simulated driver of the test's choice, and the CLI beside it.
+
+use crate::harness::node::{Node, admit, denied};
+use crate::harness::wire::TenantClient;
+use gpuslice_wire::admin::{Answer, Command as AdminCommand, Denial, MemoryAsk};
+use gpuslice_wire::frame::Message;
+use gpuslice_wire::units::Bytes;
+use serde_json::Value;
+use std::fs;
+use std::process::{Command, Output, Stdio};
+
+pub struct Case {
+    pub node: Node,
+    simulated: String,
+}
+
+impl Case {
+    /// A daemon with this simulated GPU and this configuration.
+    pub fn start(simulated: &str, configuration: &str) -> Case {
+        let node = Node::new();
+        fs::write(node.root().join("config"), configuration).expect("written");
+        let mut case = Case {
+            node,
+            simulated: simulated.to_owned(),
+        };
+        case.start_again();
+        case
+    }
+
+    /// Another life of the daemon.
+    pub fn start_again(&mut self) {
+        let config = self.node.root().join("config");
+        let config = config.to_str().expect("plain");
+        let mut command = self.node.daemon_command(&["--config", config]);
+        command.env("GPUSLICE_SIM", &self.simulated);
+        self.node.start_command(command);
+    }
+
+    /// Asks for a slice of GPU 0 for the container of this process.
+    pub fn admit(&self, container: &str, cap: u64, process: u32) -> Answer {
+        let mut ask = admit(container, "0", MemoryAsk::Exactly(Bytes(cap)));
+        if let AdminCommand::Admit { pid, .. } = &mut ask {
+            *pid = process;
+        }
+        self.node.admin().ask(&ask)
+    }
+
+    pub fn must_admit(&self, container: &str, cap: u64, process: u32) {
+        let answer = self.admit(container, cap, process);
+        assert!(matches!(answer, Answer::Admitted { .. }), "{answer:?}");
+    }
+
+    /// Why there is no slice.
+    pub fn refusal(&self, container: &str, cap: u64, process: u32) -> String {
+        let (why, text) = denied(self.admit(container, cap, process));
+        assert_eq!(why, Denial::Host, "{text}");
+        text
+    }
+
+    /// The CLI, asking this node's daemon.
+    pub fn gpuslice(&self, arguments: &[&str]) -> Output {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_gpuslice"));
+        command
+            .args(arguments)
+            .arg("--runtime-dir")
+            .arg(self.node.runtime_dir());
+        command
+            .env("GPUSLICE_SIM", &self.simulated)
+            .env("GPUSLICE_SIM_DEVICE", self.node.root().join("device"))
+            .stdin(Stdio::null());
+        command.output().expect("gpuslice starts")
+    }
+
+    /// What the CLI says, and that it went well.
+    pub fn says(&self, arguments: &[&str]) -> String {
+        let output = self.gpuslice(arguments);
+        assert!(output.status.success(), "{arguments:?}: {output:?}");
+        String::from_utf8(output.stdout).expect("text")
+    }
+
+    /// A slice as `gpuslice ps --json` tells it.
+    pub fn row(&self, container: &str) -> Value {
+        let all: Value = serde_json::from_str(&self.says(&["ps", "--json"])).expect("JSON");
+        let rows = all["slices"].as_array().expect("slices");
+        let row = rows.iter().find(|row| row["container"] == container);
+        row.unwrap_or_else(|| panic!("no {container} in {all}"))
+            .clone()
+    }
+}
+
+/// The next message to a process.
+pub fn reply_within_patience<M: Message>(client: &TenantClient) -> M {
+    client.0.message::<M>().expect("an answer").1
+}

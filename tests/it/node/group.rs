@@ -1,0 +1,100 @@
+//! A control group of one's own, with processes in it.
+
+use crate::harness::{is_root, skip};
+use std::fs;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Removed with all that runs in it.
+pub struct Group {
+    pub dir: PathBuf,
+    /// Removed after it.
+    parent: Option<PathBuf>,
+}
+
+/// The unified hierarchy, if this test may make groups there.
+pub fn mount(test: &str) -> Option<PathBuf> {
+    let mounts = ["/sys/fs/cgroup/unified", "/sys/fs/cgroup"].map(PathBuf::from);
+    let mount = mounts
+        .into_iter()
+        .find(|dir| dir.join("cgroup.procs").exists());
+    if mount.is_none() || !is_root() {
+        skip(test, "needs root and a cgroup v2 hierarchy");
+        return None;
+    }
+    mount
+}
+
+impl Group {
+    /// A group within one of its own, as runtimes make them.
+    pub fn new(mount: &Path) -> Group {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let parent = mount.join(format!("gpuslice-it-{}-{number}", std::process::id()));
+        let mut group = Group::within(&parent, "leaf");
+        group.parent = Some(parent);
+        group
+    }
+
+    /// A group in another.
+    pub fn within(parent: &Path, name: &str) -> Group {
+        let dir = parent.join(name);
+        fs::create_dir_all(&dir).expect("a group");
+        Group { dir, parent: None }
+    }
+
+    /// The group around it.
+    pub fn parent(&self) -> &Path {
+        self.dir.parent().expect("not the root")
+    }
+
+    /// The command is born in it.
+    pub fn holds(&self, command: &mut Command) {
+        let procs = self.dir.join("cgroup.procs");
+        // SAFETY: a write, after a fork of a test that has no other thread's lock to wait for here.
+        unsafe { command.pre_exec(move || fs::write(&procs, "0")) };
+    }
+
+    /// A process in it that does nothing, as a container before its first program.
+    pub fn idle(&self) -> Idle {
+        let mut command = Command::new("sleep");
+        command.arg("600").stdin(Stdio::null());
+        self.holds(&mut command);
+        Idle(command.spawn().expect("sleep starts"))
+    }
+
+    /// Ends all that is in it and removes it.
+    pub fn remove(&self) {
+        let _ = fs::write(self.dir.join("cgroup.kill"), "1");
+        crate::harness::eventually("an empty group", || {
+            fs::remove_dir(&self.dir).is_ok() || !self.dir.exists()
+        });
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        self.remove();
+        if let Some(parent) = &self.parent {
+            let _ = fs::remove_dir(parent);
+        }
+    }
+}
+
+/// Ended when dropped.
+pub struct Idle(Child);
+
+impl Idle {
+    pub fn pid(&self) -> u32 {
+        self.0.id()
+    }
+}
+
+impl Drop for Idle {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}

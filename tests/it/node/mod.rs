@@ -1,0 +1,8 @@
+//! What the driver itself says and holds: strangers seen by NVML, limits on control groups, and the
+//! commands that tell of them.
+
+mod cases;
+mod group;
+mod stranger;
+mod truth;
+mod walls;

@@ -1,0 +1,50 @@
+//! A program that uses the driver without the shim: takes all memory it gets, and keeps it.
+
+use super::group::Group;
+use crate::harness::node::Node;
+use crate::harness::target_dir;
+use serde_json::Value;
+use std::io::{BufRead, BufReader};
+use std::process::{Child, ChildStdout, Command, Stdio};
+
+pub struct Stranger {
+    child: Child,
+    _lines: BufReader<ChildStdout>,
+    /// What it got, what the driver said there is.
+    pub got: u64,
+    pub total: u64,
+}
+
+impl Stranger {
+    /// In this group, on GPU 0 of the node, until dropped.
+    pub fn start(node: &Node, group: &Group) -> Stranger {
+        let mut command = Command::new(target_dir().join("tenant"));
+        command
+            .args(["--step-mib", "32", "--kernel-us", "20000"])
+            .args(["--seconds", "600", "--with-reader"])
+            .env("LD_LIBRARY_PATH", node.root().join("driver"))
+            .env("GPUSLICE_SIM_DEVICE", node.root().join("device"))
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped());
+        group.holds(&mut command);
+        let mut child = command.spawn().expect("the tenant starts");
+        let mut lines = BufReader::new(child.stdout.take().expect("a pipe"));
+        let mut line = String::new();
+        lines.read_line(&mut line).expect("a line");
+        let memory: Value = serde_json::from_str(&line).expect("a memory event");
+        let number = |name: &str| memory[name].as_u64().expect("a number");
+        Stranger {
+            got: number("got"),
+            total: number("total"),
+            child,
+            _lines: lines,
+        }
+    }
+}
+
+impl Drop for Stranger {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

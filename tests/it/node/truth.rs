@@ -1,0 +1,126 @@
+//! What NVML shows is charged, and a driver that hangs costs knowledge and nothing else.
+
+use super::cases::{Case, reply_within_patience};
+use super::group::{Group, mount};
+use super::stranger::Stranger;
+use crate::harness::eventually;
+use gpuslice_wire::ids::Lane;
+use gpuslice_wire::tenant::{Reply, Request};
+use gpuslice_wire::units::{Bytes, GIB, MIB};
+use nix::sys::signal::Signal;
+use nix::sys::stat::Mode;
+use std::fs;
+
+#[test]
+fn a_program_that_bypasses_the_shim_is_seen_and_blocks_growth() {
+    let Some(mount) = mount("strangers") else {
+        return;
+    };
+    let case = Case::start("devices=1,mem=1GiB", "truth_interval_ms = 20\n");
+    let group = Group::new(&mount);
+    let idle = group.idle();
+    case.must_admit("web", GIB / 2, idle.pid());
+    let client = case.node.tenant("web");
+    client.attach(Bytes::ZERO);
+    let fits = |reply: Reply| matches!(reply, Reply::Reserved { .. });
+    assert!(fits(client.reserve(0, MIB, MIB)));
+
+    let stranger = Stranger::start(&case.node, &group);
+    assert!(
+        stranger.got > GIB / 2,
+        "nobody held it back: {}",
+        stranger.got
+    );
+    eventually("the stranger's memory in ps", || {
+        let row = case.row("web");
+        let reserved = row["memory_reserved"].as_u64().expect("a number");
+        reserved > stranger.got && row["memory_over"] == true
+    });
+    let refused = client.reserve(0, MIB, MIB);
+    assert!(
+        matches!(
+            refused,
+            Reply::Refused {
+                left: Bytes::ZERO,
+                ..
+            }
+        ),
+        "{refused:?}"
+    );
+    let row = case.row("web");
+    assert_eq!(
+        (&row["denied_need"], &row["denied_left"]),
+        (&MIB.into(), &0.into()),
+        "{row}"
+    );
+    assert_eq!(row["tier"], "M1");
+
+    drop(stranger);
+    eventually("growth once it is gone", || {
+        fits(client.reserve(0, MIB, MIB))
+    });
+    assert_eq!(case.row("web")["memory_residual"], 0);
+}
+
+/// The same program elsewhere is none of the container's business.
+#[test]
+fn what_runs_in_other_groups_is_not_charged() {
+    let Some(mount) = mount("other groups") else {
+        return;
+    };
+    let case = Case::start("devices=1,mem=1GiB", "truth_interval_ms = 20\n");
+    let (group, other) = (Group::new(&mount), Group::new(&mount));
+    let (idle, seen) = (group.idle(), other.idle());
+    case.must_admit("web", GIB / 4, idle.pid());
+    case.must_admit("other", GIB / 4, seen.pid());
+    let _stranger = Stranger::start(&case.node, &other);
+    eventually("the stranger with its own container", || {
+        case.row("other")["memory_over"] == true
+    });
+    assert_eq!(case.row("web")["memory_reserved"], 0);
+}
+
+#[test]
+fn a_process_that_nvml_does_not_know_is_told_so() {
+    let case = Case::start("devices=1,mem=1GiB", "");
+    case.must_admit("web", GIB / 2, 0);
+    let client = case.node.tenant("web");
+    client.attach(Bytes::ZERO);
+    for lane in [0, Lane::HOST.0, 200] {
+        client
+            .0
+            .send(7, &Request::Measure { lane: Lane(lane) })
+            .expect("sent");
+        let reply: Reply = reply_within_patience(&client);
+        let unknown = Reply::Measured {
+            lane: Lane(lane),
+            used: None,
+        };
+        assert_eq!(reply, unknown);
+    }
+}
+
+/// The library is a pipe nobody writes to: whoever opens it waits for ever.
+#[test]
+fn a_driver_that_hangs_stops_nothing() {
+    let mut case = Case::start("devices=1,mem=1GiB", "truth_interval_ms = 20\n");
+    let library = case.node.root().join("driver/libnvidia-ml.so.1");
+    fs::remove_file(&library).expect("removed");
+    nix::unistd::mkfifo(&library, Mode::S_IRWXU).expect("a pipe");
+    case.must_admit("web", GIB / 2, 0);
+    let client = case.node.tenant("web");
+    client.attach(Bytes::ZERO);
+    client
+        .0
+        .send(7, &Request::Measure { lane: Lane(0) })
+        .expect("sent");
+    let reply: Reply = reply_within_patience(&client);
+    assert!(
+        matches!(reply, Reply::Measured { used: None, .. }),
+        "{reply:?}"
+    );
+    let reply = client.reserve(0, MIB, MIB);
+    assert!(matches!(reply, Reply::Reserved { .. }), "{reply:?}");
+    assert_eq!(case.row("web")["tier"], "M0");
+    assert!(case.node.end_daemon(Signal::SIGTERM).success());
+}

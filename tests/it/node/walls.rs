@@ -1,0 +1,287 @@
+//! Caps as the driver's own limits, end to end: every trap that the driver's documentation names.
+
+use super::cases::Case;
+use super::group::{Group, mount};
+use super::stranger::Stranger;
+use crate::harness::{eventually, target_dir};
+use gpuslice_sim_device::{LimitError, Machine, MemoryLimits, Role};
+use gpuslice_wire::admin::Answer;
+use gpuslice_wire::units::{GIB, MIB};
+use nix::sys::signal::Signal;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+const LIMITED: &str = "devices=1,mem=1GiB,limits=dmem";
+const CAP: u64 = GIB / 2;
+/// Looks follow each other quickly.
+const QUICK: &str = "truth_interval_ms = 20\n";
+
+fn machine(case: &Case) -> Machine {
+    Machine::open(&case.node.root().join("device"), Role::Observer).expect("the device")
+}
+
+/// Soft and hard limit of a group.
+fn limits(machine: &Machine, dir: &Path) -> Result<(u64, u64), LimitError> {
+    let found = machine.limits_of(0, dir);
+    found.map(|MemoryLimits { soft, hard, .. }| (soft, hard))
+}
+
+#[test]
+fn the_wall_stands_on_the_leaf_before_the_answer_and_a_stranger_meets_it() {
+    let Some(mount) = mount("walls") else { return };
+    let case = Case::start(LIMITED, QUICK);
+    let group = Group::new(&mount);
+    let idle = group.idle();
+    case.must_admit("web", CAP, idle.pid());
+    let machine = machine(&case);
+    assert_eq!(limits(&machine, &group.dir), Ok((0, CAP)));
+    let above = limits(&machine, group.parent());
+    assert_eq!(above, Err(LimitError::NotFound), "on the leaf alone");
+    assert_eq!(case.row("web")["tier"], "M3");
+    let stranger = Stranger::start(&case.node, &group);
+    assert!(
+        stranger.got < CAP && stranger.total == CAP,
+        "{}",
+        stranger.got
+    );
+    eventually("what the driver counts in ps", || {
+        case.row("web")["memory_reserved"].as_u64() > Some(stranger.got)
+    });
+    drop(stranger);
+    assert!(matches!(case.node.dismiss("web"), Answer::Dismissed {}));
+    assert_eq!(limits(&machine, &group.dir), Err(LimitError::NotFound));
+    assert!(
+        Stranger::start(&case.node, &group).got > CAP,
+        "nothing is left"
+    );
+}
+
+#[test]
+fn a_cap_goes_up_at_once_and_down_as_memory_is_freed() {
+    let Some(mount) = mount("live caps") else {
+        return;
+    };
+    let case = Case::start(LIMITED, QUICK);
+    let group = Group::new(&mount);
+    let idle = group.idle();
+    case.must_admit("web", CAP / 2, idle.pid());
+    let machine = machine(&case);
+    let said = case.says(&["set", "web", "--memory", "512MiB"]);
+    assert_eq!(said, "web: gpu 0: 256MiB -> 512MiB\n");
+    assert_eq!(limits(&machine, &group.dir), Ok((0, CAP)));
+
+    let stranger = Stranger::start(&case.node, &group);
+    let held = machine.limits_of(0, &group.dir).expect("limits").used;
+    eventually("the stranger", || {
+        case.row("web")["memory_reserved"].as_u64() >= Some(held)
+    });
+    let said = case.says(&["set", "web", "--memory", "64MiB"]);
+    assert!(
+        said.contains("512MiB -> 64MiB; ") && said.contains("are held"),
+        "{said}"
+    );
+    eventually("a wall at what is used", || {
+        limits(&machine, &group.dir) == Ok((0, held))
+    });
+    assert_eq!(case.row("web")["memory_over"], true);
+    assert!(case.says(&["ps"]).contains("  over\n"));
+    drop(stranger);
+    eventually("a wall at the cap", || {
+        limits(&machine, &group.dir) == Ok((0, 64 * MIB))
+    });
+    // More than there is: refused, and the wall is where it was.
+    let output = case.gpuslice(&["set", "web", "--memory", "2GiB"]);
+    assert!(!output.status.success(), "{output:?}");
+    assert_eq!(limits(&machine, &group.dir), Ok((0, 64 * MIB)));
+    assert_eq!(case.row("web")["memory_cap"], 64 * MIB);
+}
+
+#[test]
+fn a_guarantee_is_not_left_behind() {
+    let Some(mount) = mount("guarantees") else {
+        return;
+    };
+    let case = Case::start(LIMITED, "wall_soft = true\n");
+    let group = Group::new(&mount);
+    let machine = machine(&case);
+    for _ in 0..2 {
+        let idle = group.idle();
+        case.must_admit("web", CAP, idle.pid());
+        assert_eq!(limits(&machine, &group.dir), Ok((CAP, CAP)));
+        assert_eq!(limits(&machine, group.parent()).map(|both| both.0), Ok(CAP));
+        case.node.dismiss("web");
+        assert_eq!(limits(&machine, group.parent()), Err(LimitError::NotFound));
+    }
+}
+
+#[test]
+fn a_guarantee_that_cannot_be_given_is_said_and_the_slice_goes_on_without() {
+    let Some(mount) = mount("full guarantees") else {
+        return;
+    };
+    let case = Case::start(LIMITED, "wall_soft = true\noversubscribe = true\n");
+    let group = Group::new(&mount);
+    let other = Group::within(group.parent(), "other");
+    let (one, two) = (group.idle(), other.idle());
+    case.must_admit("one", GIB, one.pid());
+    case.must_admit("two", GIB, two.pid());
+    assert_eq!(case.row("one")["tier"], "M3");
+    assert_eq!(case.row("two")["tier"], "M1");
+    let log = case.node.log();
+    assert!(log.contains("NVML_ERROR_INVALID_ARGUMENT"), "{log}");
+}
+
+#[test]
+fn a_restart_finds_the_walls_and_ends_them_later() {
+    let Some(mount) = mount("restarts") else {
+        return;
+    };
+    let mut case = Case::start(LIMITED, QUICK);
+    let group = Group::new(&mount);
+    let idle = group.idle();
+    case.must_admit("web", CAP, idle.pid());
+    let machine = machine(&case);
+    case.node.end_daemon(Signal::SIGKILL);
+    assert_eq!(
+        limits(&machine, &group.dir),
+        Ok((0, CAP)),
+        "it outlives the daemon"
+    );
+    machine
+        .set_limits(0, &group.dir, 0, CAP / 2)
+        .expect("set by somebody else");
+    case.start_again();
+    eventually("the wall again", || {
+        limits(&machine, &group.dir) == Ok((0, CAP))
+    });
+    eventually("its tier", || case.row("web")["tier"] == "M3");
+    case.says(&["rm", "web"]);
+    assert_eq!(limits(&machine, &group.dir), Err(LimitError::NotFound));
+}
+
+#[test]
+fn a_cgroup_that_vanished_keeps_nobody_from_going_on() {
+    let Some(mount) = mount("vanished groups") else {
+        return;
+    };
+    let mut case = Case::start(LIMITED, QUICK);
+    let machine = machine(&case);
+    for restart in [false, true] {
+        let group = Group::new(&mount);
+        let idle = group.idle();
+        case.must_admit("web", CAP, idle.pid());
+        group.remove();
+        drop(idle);
+        if restart {
+            case.node.end_daemon(Signal::SIGKILL);
+            case.start_again();
+        }
+        assert!(matches!(case.node.dismiss("web"), Answer::Dismissed {}));
+        assert_eq!(limits(&machine, &group.dir), Err(LimitError::NoGroup));
+    }
+    let log = case.node.log();
+    assert!(!log.contains("ERROR"), "nothing stayed behind: {log}");
+}
+
+#[test]
+fn who_requires_a_wall_gets_one_or_no_slice() {
+    let Some(mount) = mount("required walls") else {
+        return;
+    };
+    let case = Case::start("devices=1,mem=1GiB", "wall = \"require\"\n");
+    let group = Group::new(&mount);
+    let idle = group.idle();
+    let why = case.refusal("web", CAP, idle.pid());
+    assert!(why.contains("does not support limits per cgroup"), "{why}");
+    assert!(case.node.containers().is_empty());
+    drop(case);
+
+    let case = Case::start(LIMITED, "wall = \"require\"\n");
+    let nobody = case.refusal("web", CAP, 0);
+    assert!(nobody.contains("no cgroup of its own"), "{nobody}");
+    case.must_admit("web", CAP, idle.pid());
+    let second = group.idle();
+    let shared = case.refusal("other", CAP / 2, second.pid());
+    assert!(shared.contains("no cgroup of its own"), "{shared}");
+    assert_eq!(
+        limits(&machine(&case), &group.dir),
+        Ok((0, CAP)),
+        "the first one's stays"
+    );
+}
+
+#[test]
+fn without_a_leaf_or_when_off_a_slice_is_measured() {
+    let Some(mount) = mount("no walls") else {
+        return;
+    };
+    let group = Group::new(&mount);
+    let idle = group.idle();
+    let case = Case::start(LIMITED, "wall = \"off\"\n");
+    case.must_admit("web", CAP, idle.pid());
+    assert_eq!(
+        limits(&machine(&case), &group.dir),
+        Err(LimitError::NotFound)
+    );
+    eventually("its tier", || case.row("web")["tier"] == "M1");
+    drop(case);
+    let case = Case::start(LIMITED, "");
+    // In the daemon's own cgroup, as a plain process mostly is.
+    case.must_admit("web", CAP, std::process::id());
+    eventually("its tier", || case.row("web")["tier"] == "M1");
+}
+
+#[test]
+fn a_plain_command_gets_a_leaf_of_its_own_that_goes_with_it() {
+    let Some(mount) = mount("leaves") else { return };
+    let case = Case::start(LIMITED, QUICK);
+    let leaves = || {
+        let all = std::fs::read_dir(&mount).expect("a directory").flatten();
+        let names = all.map(|entry| entry.file_name().to_string_lossy().into_owned());
+        names
+            .filter(|name| name.starts_with("gpuslice-run-"))
+            .count()
+    };
+    let run = |words: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_gpuslice"));
+        command.args([
+            "run", "--memory", "256MiB", "--pinned", "64MiB", "--name", "plain",
+        ]);
+        command.arg("--runtime-dir").arg(case.node.runtime_dir());
+        command.arg("--").args(words).stdin(Stdio::null());
+        command
+    };
+    let before = leaves();
+    let mut child = run(&["sleep", "600"]).spawn().expect("gpuslice starts");
+    let row = || {
+        let all = case.says(&["ps", "--json"]);
+        let all: serde_json::Value = serde_json::from_str(&all).expect("JSON");
+        all["slices"].as_array().expect("slices").first().cloned()
+    };
+    eventually("a slice with a wall", || {
+        row().is_some_and(|row| row["tier"] == "M3")
+    });
+    assert_eq!(row().expect("a slice")["pinned_cap"], 64 * MIB);
+    let id = row().expect("a slice")["container"]
+        .as_str()
+        .expect("an id")
+        .to_owned();
+    let leaf = mount.join(id.replace("run-", "gpuslice-run-"));
+    child.kill().expect("killed");
+    child.wait().expect("ended");
+    eventually("nobody in the leaf", || {
+        std::fs::read_to_string(leaf.join("cgroup.procs")).is_ok_and(|pids| pids.is_empty())
+    });
+    case.says(&["rm", "plain"]);
+    assert!(
+        !leaf.exists(),
+        "the daemon removes what the killed one left"
+    );
+    let tenant = target_dir().join("tenant");
+    let tenant = tenant.to_str().expect("plain");
+    let output = run(&[tenant, "--step-mib", "32", "--no-launch"])
+        .output()
+        .expect("it ends");
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(leaves(), before);
+}
