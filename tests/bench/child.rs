@@ -11,18 +11,57 @@ use std::ptr::null_mut;
 use std::sync::Barrier;
 use std::time::Instant;
 
-/// What is timed; the order of the report.
-pub const ROWS: [&str; 5] = [
-    "launch",
-    "alloc+free",
-    "MemGetInfo",
-    "HtoDAsync",
-    "GetProcAddress",
+/// A kind of call.
+#[derive(Clone, Copy, Debug)]
+pub enum Call {
+    Launch,
+    /// An allocation of so many bytes, and its release.
+    Pair(usize),
+    /// The same of 512 bytes while so many others live: one of those is released, and taken anew.
+    Among(usize),
+    MemGetInfo,
+    HtoDAsync,
+    GetProcAddress,
+}
+
+/// What is timed: a name, the call, and the ns that may be added with one thread and with eight.
+pub struct Row {
+    pub name: &'static str,
+    call: Call,
+    pub promised: (Option<f64>, Option<f64>),
+}
+
+const fn row(name: &'static str, call: Call, one: f64, eight: f64) -> Row {
+    Row {
+        name,
+        call,
+        promised: (Some(one), if eight > 0.0 { Some(eight) } else { None }),
+    }
+}
+
+/// Credit covers small allocations; large ones are a round trip to the daemon each.
+pub const ROWS: [Row; 10] = [
+    row("launch", Call::Launch, 5.0, 0.0),
+    row("alloc+free:512B", Call::Pair(512), 60.0, 150.0),
+    row("alloc+free:64KiB", Call::Pair(64 << 10), 60.0, 150.0),
+    row("alloc+free:2MiB", Call::Pair(2 << 20), 60.0, 150.0),
+    row("alloc+free:256MiB", Call::Pair(256 << 20), 30_000.0, 0.0),
+    row("alloc+free:8GiB", Call::Pair(8 << 30), 30_000.0, 0.0),
+    row("of-100,000-live", Call::Among(100_000), 200.0, 0.0),
+    row("MemGetInfo", Call::MemGetInfo, 15.0, 0.0),
+    row("HtoDAsync", Call::HtoDAsync, 3.0, 0.0),
+    row("GetProcAddress", Call::GetProcAddress, 40.0, 0.0),
 ];
 
-/// Batches per row and thread, and calls per batch: short enough that most batches run undisturbed.
-const BATCHES: usize = 200;
-const CALLS: usize = 1_000;
+impl Call {
+    /// Batches per thread, and calls per batch: short enough that most batches run undisturbed.
+    fn plan(self) -> (usize, usize) {
+        match self {
+            Call::Pair(bytes) if bytes > 2 << 20 => (40, 20),
+            _ => (200, 1_000),
+        }
+    }
+}
 
 macro_rules! driver {
     ($($name:ident),*) => {
@@ -128,11 +167,9 @@ pub fn run(library: &str, capped: bool, threads: usize) {
         };
         assert_eq!(over, wanted, "an allocation of twice the cap");
     }
-    for row in ROWS {
-        println!(
-            "{row} {threads} {}",
-            measure(&driver, row, context, function, threads)
-        );
+    for Row { name, call, .. } in ROWS {
+        let figure = measure(&driver, call, context, function, threads);
+        println!("{name} {threads} {figure}");
     }
 }
 
@@ -140,9 +177,10 @@ fn ok(result: CUresult, call: &str) {
     assert_eq!(result, CUresult::SUCCESS, "{call}");
 }
 
-/// Median over batches and threads, ns per call (per pair for alloc+free).
-fn measure(driver: &Driver, row: &str, context: CUcontext, f: CUfunction, threads: usize) -> f64 {
+/// Median over batches and threads, ns per call (per pair for allocations).
+fn measure(driver: &Driver, call: Call, context: CUcontext, f: CUfunction, threads: usize) -> f64 {
     let barrier = Barrier::new(threads);
+    let (batches, count) = call.plan();
     let mut all: Vec<f64> = std::thread::scope(|scope| {
         let work = || {
             // SAFETY: the context lives as long as the process.
@@ -150,16 +188,16 @@ fn measure(driver: &Driver, row: &str, context: CUcontext, f: CUfunction, thread
                 unsafe { (driver.cuCtxSetCurrent)(context) },
                 "cuCtxSetCurrent",
             );
+            let mut live = Live::take(driver, call, threads);
             barrier.wait();
             let batch = |_| {
                 let start = Instant::now();
-                calls(driver, row, f);
-                start.elapsed().as_nanos() as f64 / CALLS as f64
+                calls(driver, call, count, f, &mut live);
+                start.elapsed().as_nanos() as f64 / count as f64
             };
-            (0..BATCHES + BATCHES / 10)
-                .map(batch)
-                .skip(BATCHES / 10)
-                .collect::<Vec<_>>()
+            let figures: Vec<f64> = (0..batches + batches / 10).map(batch).collect();
+            live.give_back(driver);
+            figures.into_iter().skip(batches / 10).collect::<Vec<_>>()
         };
         let running: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
         running
@@ -171,52 +209,88 @@ fn measure(driver: &Driver, row: &str, context: CUcontext, f: CUfunction, thread
     all[all.len() / 2]
 }
 
+/// Allocations that live while others are timed; one thread's share of them.
+struct Live {
+    pointers: Vec<CUdeviceptr>,
+    next: usize,
+}
+
+impl Live {
+    fn take(driver: &Driver, call: Call, threads: usize) -> Live {
+        let count = match call {
+            Call::Among(count) => count / threads,
+            _ => 0,
+        };
+        let one = |_| {
+            let mut pointer = 0;
+            // SAFETY: an out-parameter of ours.
+            let taken = unsafe { (driver.cuMemAlloc_v2)(&raw mut pointer, 512) };
+            ok(taken, "cuMemAlloc");
+            pointer
+        };
+        Live {
+            pointers: (0..count).map(one).collect(),
+            next: 0,
+        }
+    }
+
+    /// One after the other, far apart: no cache helps.
+    fn some(&mut self) -> &mut CUdeviceptr {
+        self.next = (self.next + 7_919) % self.pointers.len();
+        &mut self.pointers[self.next]
+    }
+
+    fn give_back(self, driver: &Driver) {
+        for pointer in self.pointers {
+            // SAFETY: taken in `take`, or anew in its place.
+            ok(unsafe { (driver.cuMemFree_v2)(pointer) }, "cuMemFree");
+        }
+    }
+}
+
 #[inline(never)]
-fn calls(driver: &Driver, row: &str, f: CUfunction) {
+fn calls(driver: &Driver, call: Call, count: usize, f: CUfunction, live: &mut Live) {
     let mut bad = 0;
     let (mut pointer, mut free, mut total) = (0, 0, 0);
     let (host, mut address) = (0_u64, null_mut());
     let name = c"cuMemGetInfo";
     // SAFETY: the driver API, called as its header says, with locals as out-parameters.
     unsafe {
-        match row {
-            "launch" => {
-                for _ in 0..CALLS {
-                    let launch = (driver.cuLaunchKernel)(
-                        f,
-                        1,
-                        1,
-                        1,
-                        32,
-                        1,
-                        1,
-                        0,
-                        CUstream::NULL,
-                        null_mut(),
-                        null_mut(),
-                    );
+        match call {
+            Call::Launch => {
+                let (stream, none) = (CUstream::NULL, null_mut());
+                for _ in 0..count {
+                    let launch =
+                        (driver.cuLaunchKernel)(f, 1, 1, 1, 32, 1, 1, 0, stream, none, none);
                     bad |= launch.0;
                 }
             }
-            "alloc+free" => {
-                for _ in 0..CALLS {
-                    bad |= (driver.cuMemAlloc_v2)(&raw mut pointer, 4096).0;
+            Call::Pair(bytes) => {
+                for _ in 0..count {
+                    bad |= (driver.cuMemAlloc_v2)(&raw mut pointer, bytes).0;
                     bad |= (driver.cuMemFree_v2)(pointer).0;
                 }
             }
-            "MemGetInfo" => {
-                for _ in 0..CALLS {
+            Call::Among(_) => {
+                for _ in 0..count {
+                    let pointer = live.some();
+                    bad |= (driver.cuMemFree_v2)(*pointer).0;
+                    bad |= (driver.cuMemAlloc_v2)(pointer, 512).0;
+                }
+            }
+            Call::MemGetInfo => {
+                for _ in 0..count {
                     bad |= (driver.cuMemGetInfo_v2)(&raw mut free, &raw mut total).0;
                 }
             }
-            "HtoDAsync" => {
-                for _ in 0..CALLS {
+            Call::HtoDAsync => {
+                for _ in 0..count {
                     let from = (&raw const host).cast();
                     bad |= (driver.cuMemcpyHtoDAsync_v2)(4096, from, 8, CUstream::NULL).0;
                 }
             }
-            _ => {
-                for _ in 0..CALLS {
+            Call::GetProcAddress => {
+                for _ in 0..count {
                     let to = &raw mut address;
                     let found = null_mut();
                     bad |= (driver.cuGetProcAddress_v2)(name.as_ptr(), to, 12040, 0, found).0;
@@ -224,5 +298,5 @@ fn calls(driver: &Driver, row: &str, f: CUfunction) {
             }
         }
     }
-    assert_eq!(bad, 0, "{row}: a call failed");
+    assert_eq!(bad, 0, "{call:?}: a call failed");
 }

@@ -15,8 +15,8 @@ use std::path::Path;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::time::Duration;
 
-/// Memory cap of the slice.
-pub const CAP: u64 = GIB;
+/// Memory cap of the slice: room for eight threads with the largest allocation of the bench.
+pub const CAP: u64 = 128 * GIB;
 
 /// Serves `socket` until the process ends.
 ///
