@@ -2,7 +2,7 @@
 //!
 //! NVML's lists share one custom: the caller gives room for `count` entries; with too little room
 //! the answer is INSUFFICIENT_SIZE and `count` becomes what is needed; no room at all asks for the
-//! count. So the real list is taken whole into room of our own first, then narrowed.
+//! count (which is INSUFFICIENT_SIZE again, but SUCCESS for video sessions). So the real list is taken whole into room of our own first, then narrowed.
 
 use super::peers::Peers;
 use super::{Outcome, guard, lane};
@@ -28,6 +28,23 @@ macro_rules! entries {
         }
     )*};
 }
+/// An entry of a list of video sessions: words, of which the second is the process.
+#[repr(transparent)]
+#[derive(Clone, Copy)]
+struct VideoSession<const WORDS: usize>([u32; WORDS]);
+
+impl<const WORDS: usize> Entry for VideoSession<WORDS> {
+    fn pid(&self) -> u32 {
+        self.0[1]
+    }
+}
+
+impl Entry for u32 {
+    fn pid(&self) -> u32 {
+        *self
+    }
+}
+
 entries! {
     nvmlProcessInfo_v1_t nvmlProcessInfo_t nvmlProcessDetail_v1_t nvmlProcessUtilizationSample_t
     nvmlProcessUtilizationInfo_v1_t
@@ -87,7 +104,7 @@ unsafe fn hand_out<T: Entry>(list: Vec<T>, count: *mut u32, room: *mut T) -> Out
 
 /// One process-list function: outside of a slice the call itself, inside its narrowed answer.
 macro_rules! lists {
-    ($($name:ident($room:ty) as $entry:ty;)*) => {$(
+    ($($name:ident($room:ty) as $entry:ty $(, counted $without:ident room)?;)*) => {$(
         pub unsafe extern "C" fn $name(
             device: nvmlDevice_t,
             info_count: *mut u32,
@@ -101,7 +118,14 @@ macro_rules! lists {
                     real!($name(device, count, room.cast()))
                 };
                 // SAFETY: the entry type of this function; the application's own pointers.
-                unsafe { hand_out(whole(ask)?, info_count, infos.cast::<$entry>()) }
+                let given = unsafe { hand_out(whole(ask)?, info_count, infos.cast::<$entry>()) };
+                $(
+                    let $without = infos.is_null();
+                    if $without && given == Ok(nvmlReturn_t::ERROR_INSUFFICIENT_SIZE) {
+                        return Ok(nvmlReturn_t::SUCCESS);
+                    }
+                )?
+                given
             })
         }
     )*};
@@ -116,6 +140,41 @@ lists! {
     nvmlDeviceGetMPSComputeRunningProcesses(nvmlProcessInfo_v1_t) as nvmlProcessInfo_v1_t;
     nvmlDeviceGetMPSComputeRunningProcesses_v2(c_void) as nvmlProcessInfo_t;
     nvmlDeviceGetMPSComputeRunningProcesses_v3(nvmlProcessInfo_t) as nvmlProcessInfo_t;
+    nvmlDeviceGetAccountingPids(u32) as u32;
+    nvmlDeviceGetEncoderSessions(c_void) as VideoSession<8>, counted without room;
+    nvmlDeviceGetFBCSessions(c_void) as VideoSession<12>, counted without room;
+}
+
+/// What is kept of a process's past: of the slice's own processes only. Those that have ended are nobody's.
+fn past(device: nvmlDevice_t, pid: u32, call: impl FnOnce() -> nvmlReturn_t) -> Outcome {
+    if lane(device)?.is_some() && !Peers::look().include(pid) {
+        return Ok(nvmlReturn_t::ERROR_NOT_FOUND);
+    }
+    Ok(call())
+}
+
+pub unsafe extern "C" fn nvmlDeviceGetAccountingStats(
+    device: nvmlDevice_t,
+    pid: u32,
+    stats: *mut nvmlAccountingStats_t,
+) -> nvmlReturn_t {
+    let call = || real!(nvmlDeviceGetAccountingStats(device, pid, stats));
+    guard(|| past(device, pid, call))
+}
+
+pub unsafe extern "C" fn nvmlDeviceGetAccountingStats_v2(
+    device: nvmlDevice_t,
+    stats: *mut c_void,
+) -> nvmlReturn_t {
+    let call = || real!(nvmlDeviceGetAccountingStats_v2(device, stats));
+    guard(|| {
+        if stats.is_null() {
+            return Ok(call());
+        }
+        // SAFETY: the application's own, as NVML would read it: the process comes first.
+        let pid = unsafe { stats.cast::<u32>().read_unaligned() };
+        past(device, pid, call)
+    })
 }
 
 pub unsafe extern "C" fn nvmlDeviceGetRunningProcessDetailList(

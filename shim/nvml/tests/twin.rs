@@ -102,10 +102,14 @@ fn memory_and_processes_are_the_slices() {
     assert_eq!(lines[5], "graphics 0 0 none");
     assert_eq!(lines[6], "utilization 0 1 self");
     assert_eq!(
-        lines[7], "power 77",
+        lines[7..10],
+        ["accounting 0 1 self", "encoder 0 1 1 self", "past 0 6"]
+    );
+    assert_eq!(
+        lines[10], "power 77",
         "not hooked: passes through, all arguments in place"
     );
-    assert_eq!(lines[8], "lacking 13");
+    assert_eq!(lines[11], "lacking 13");
     assert_eq!(daemon.books().attaches, 1);
     assert_eq!(daemon.books().reserves, 0);
 }

@@ -37,7 +37,7 @@ macro_rules! for_each_nvml_process_fn {
                 device: nvmlDevice_t, session_count: *mut u32, average_fps: *mut u32,
                 average_latency: *mut u32,
             ) -> nvmlReturn_t;
-            [pass, none, 11080] nvmlDeviceGetEncoderSessions(
+            [hook, none, 11080] nvmlDeviceGetEncoderSessions(
                 device: nvmlDevice_t, session_count: *mut u32, session_infos: *mut c_void,
             ) -> nvmlReturn_t;
             [pass, sim, 11080] nvmlDeviceGetDecoderUtilization(
@@ -52,7 +52,7 @@ macro_rules! for_each_nvml_process_fn {
             [pass, none, 11080] nvmlDeviceGetFBCStats(
                 device: nvmlDevice_t, fbc_stats: *mut c_void,
             ) -> nvmlReturn_t;
-            [pass, none, 11080] nvmlDeviceGetFBCSessions(
+            [hook, none, 11080] nvmlDeviceGetFBCSessions(
                 device: nvmlDevice_t, session_count: *mut u32, session_info: *mut c_void,
             ) -> nvmlReturn_t;
             [hook, sim, 11080] nvmlDeviceGetComputeRunningProcesses(
@@ -96,13 +96,13 @@ macro_rules! for_each_nvml_process_fn {
             [pass, sim, 11080] nvmlDeviceGetAccountingMode(
                 device: nvmlDevice_t, mode: *mut nvmlEnableState_t,
             ) -> nvmlReturn_t;
-            [pass, none, 11080] nvmlDeviceGetAccountingStats(
+            [hook, none, 11080] nvmlDeviceGetAccountingStats(
                 device: nvmlDevice_t, pid: u32, stats: *mut nvmlAccountingStats_t,
             ) -> nvmlReturn_t;
-            [pass, none, 13050] nvmlDeviceGetAccountingStats_v2(
+            [hook, none, 13050] nvmlDeviceGetAccountingStats_v2(
                 device: nvmlDevice_t, stats: *mut c_void,
             ) -> nvmlReturn_t;
-            [pass, none, 11080] nvmlDeviceGetAccountingPids(
+            [hook, none, 11080] nvmlDeviceGetAccountingPids(
                 device: nvmlDevice_t, count: *mut u32, pids: *mut u32,
             ) -> nvmlReturn_t;
             [pass, none, 11080] nvmlDeviceGetAccountingBufferSize(

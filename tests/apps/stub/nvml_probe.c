@@ -43,6 +43,17 @@ int main(void) {
     count = 8;
     r = CALL("nvmlDeviceGetProcessUtilization", (void *, void *, unsigned *, uint64_t), device, samples, &count, 12345ul);
     printf("utilization %u %u %s\n", r, count, *(unsigned *)samples == (unsigned)getpid() ? "self" : "none");
+    LIST("accounting", "nvmlDeviceGetAccountingPids", 4);
+    unsigned sessions[3][8] = {{0}}, known = 0;
+    count = 0;
+    r = CALL("nvmlDeviceGetEncoderSessions", (void *, unsigned *, void *), device, &count, NULL);
+    known = count;
+    count = 3;
+    r = r * 100 + CALL("nvmlDeviceGetEncoderSessions", (void *, unsigned *, void *), device, &count, sessions);
+    printf("encoder %u %u %u %s\n", r, known, count, sessions[0][1] == (unsigned)getpid() ? "self" : "none");
+    uint64_t stats[16] = {0};
+    r = CALL("nvmlDeviceGetAccountingStats", (void *, unsigned, void *), device, (unsigned)getpid(), stats);
+    printf("past %u %u\n", r, CALL("nvmlDeviceGetAccountingStats", (void *, unsigned, void *), device, 0x7ffffff0u, stats));
     printf("power %u\n", CALL("nvmlDeviceGetPowerUsage", (void *, unsigned *), device, &mw));
     printf("lacking %u\n", CALL("nvmlDeviceGetTemperature", (void *, unsigned, unsigned *), device, 0, &mw));
     return 0;
