@@ -1,7 +1,8 @@
 //! Memory of another API (Vulkan, NvSci, …), taken in by `cuImportExternalMemory`.
 //!
 //! It is charged with its size to the GPU of the current context: nobody else's hook has seen it, and the
-//! driver lists it for this process too. Buffers and mipmapped arrays mapped in it are not charged again,
+//! driver lists it for this process too. What this process exported itself is charged already, and an import
+//! is one more reference to it. Buffers and mipmapped arrays mapped in it are not charged again,
 //! but they hold it: the charge ends when the import is destroyed and all of them are freed.
 //!
 //! Registering a buffer, image or surface of OpenGL, EGL or VDPAU takes no memory of ours. What
@@ -11,10 +12,33 @@ use super::Charging;
 use super::physical::{drop_references, pieces, released};
 use crate::guard::{Outcome, guard};
 use crate::lane;
-use crate::link;
+use crate::link::{self, Session};
 use crate::real;
-use crate::vmm::{Charge, Name};
+use crate::vmm::{Name, Piece};
 use gpuslice_nvabi::types::*;
+use std::os::fd::RawFd;
+
+/// `CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD`: a descriptor's number is in the first bytes.
+const OPAQUE_FD: u32 = 1;
+
+/// What is to be imported: memory that this process exported itself, of which a reference is counted, or
+/// something to be charged.
+enum Source {
+    Own(Piece),
+    Other(Charging<'static>),
+}
+
+fn source(
+    session: &Session,
+    desc: &CUDA_EXTERNAL_MEMORY_HANDLE_DESC,
+) -> Result<Option<Source>, CUresult> {
+    if desc.kind == OPAQUE_FD
+        && let Some(piece) = pieces(session).refer_exported(desc.handle[0] as RawFd)
+    {
+        return Ok(Some(Source::Own(piece)));
+    }
+    Ok(Charging::here(desc.size as usize)?.map(Source::Other))
+}
 
 pub unsafe extern "C" fn cuImportExternalMemory(
     ext_mem_out: *mut CUexternalMemory,
@@ -23,25 +47,30 @@ pub unsafe extern "C" fn cuImportExternalMemory(
     guard(|| {
         let call = || real!(cuImportExternalMemory(ext_mem_out, mem_handle_desc));
         // SAFETY: null, or the application's own, which the driver is about to read.
-        let Some(desc) = (unsafe { mem_handle_desc.as_ref() }) else {
+        let (Some(session), Some(desc)) = (link::session()?, unsafe { mem_handle_desc.as_ref() })
+        else {
             return Ok(call());
         };
-        let Some(charging) = Charging::here(desc.size as usize)? else {
+        let Some(source) = source(session, desc)? else {
             return Ok(call());
         };
         let result = call();
-        if result == CUresult::SUCCESS {
-            let (session, context) = (charging.session, charging.context);
-            let (lane, bytes) = (charging.reservation.lane, charging.reservation.bytes);
-            charging.reservation.commit();
-            // SAFETY: the driver has just written there and answered success.
-            let name = Name::External(unsafe { (*ext_mem_out).0 } as u64);
-            let mut books = pieces(session);
-            let piece = books.begin(Some(Charge { lane, bytes }));
-            let gone = books.create(name, context, piece);
-            drop(books);
-            drop_references(session, gone);
-        }
+        let gone = match source {
+            Source::Own(piece) if result != CUresult::SUCCESS => vec![piece],
+            Source::Other(_) if result != CUresult::SUCCESS => Vec::new(),
+            source => {
+                // SAFETY: the driver has just written there and answered success.
+                let name = Name::External(unsafe { (*ext_mem_out).0 } as u64);
+                let context = lane::current(session).map_or(0, |here| lane::key(here.context));
+                let mut books = pieces(session);
+                let piece = match source {
+                    Source::Own(piece) => piece,
+                    Source::Other(charging) => books.begin(Some(charging.into_charge())),
+                };
+                books.create(name, context, piece)
+            }
+        };
+        drop_references(session, gone);
         Ok(result)
     })
 }

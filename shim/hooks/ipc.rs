@@ -14,7 +14,7 @@ use super::physical::{drop_references, pieces, released};
 use crate::guard::{Outcome, guard};
 use crate::link;
 use crate::real;
-use crate::vmm::{Charge, Name};
+use crate::vmm::Name;
 use core::sync::atomic::Ordering::Relaxed;
 use gpuslice_nvabi::types::*;
 use gpuslice_wire::page::FOREIGN_CHARGE;
@@ -97,10 +97,9 @@ fn charge(address: CUdeviceptr) -> Result<(), CUresult> {
         let Some(charging) = Charging::here(bytes)? else {
             return Ok(());
         };
-        let (lane, bytes) = (charging.reservation.lane, charging.reservation.bytes);
-        charging.reservation.commit();
-        let piece = pieces(session).begin(Some(Charge { lane, bytes }));
-        (piece, charging.context)
+        let context = charging.context;
+        let piece = pieces(session).begin(Some(charging.into_charge()));
+        (piece, context)
     };
     let dropped = pieces(session).add(name, context, piece);
     drop_references(session, dropped);

@@ -7,6 +7,7 @@
 //! what becomes of the memory then. So memory that was exported in this way stays charged until
 //! the process ends.
 
+use super::Charging;
 use super::pool::lane_at;
 use crate::guard::{Outcome, guard};
 use crate::lane;
@@ -24,6 +25,15 @@ pub(super) fn pieces(session: &Session) -> MutexGuard<'_, Pieces> {
         .pieces
         .lock()
         .unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Charging<'_> {
+    /// The driver answered success: from now on a piece answers for the bytes.
+    pub(super) fn into_charge(self) -> Charge {
+        let (lane, bytes) = (self.reservation.lane, self.reservation.bytes);
+        self.reservation.commit();
+        Charge { lane, bytes }
+    }
 }
 
 /// Gives charges that ended back to credit.

@@ -42,3 +42,26 @@ pub fn external_memory_is_charged_until_nothing_in_it_is_left(door: Door) {
     );
     assert_eq!((&lines[11], &lines[17]), (&all, &all));
 }
+
+pub fn what_was_exported_here_is_charged_once(door: Door) {
+    let slice = slice(door);
+    let lines = steps(
+        &slice,
+        &[
+            "create:0x8000000:1",
+            "export:0",
+            "external:0x8000000:1",
+            "close:1", // the driver's in truth, and closed by it
+            "info",
+            "release:0",
+            "within:2",
+            "unexternal:2",
+            "info",
+            "free:3",
+            "info",
+        ],
+    );
+    let half = format!("info 0 {} {CAP}", CAP / 2);
+    assert_eq!((&lines[4], &lines[8]), (&half, &half), "{lines:?}");
+    assert_eq!(lines[10], format!("info 0 {CAP} {CAP}"), "{lines:?}");
+}

@@ -4,21 +4,25 @@
 mod context;
 mod cost;
 mod external;
+mod graphs;
 mod ipc;
 mod link;
 mod memory;
 mod names;
 mod physical;
+mod pools;
 mod recall;
 
 pub use context::*;
 pub use cost::*;
 pub use external::*;
+pub use graphs::*;
 pub use ipc::*;
 pub use link::*;
 pub use memory::*;
 pub use names::*;
 pub use physical::*;
+pub use pools::*;
 pub use recall::*;
 
 use super::{Door, Slice};
@@ -36,6 +40,7 @@ macro_rules! conformance {
             lanes_go_by_uuid a_gpu_outside_the_slice_gives_nothing
             // external.rs
             external_memory_is_charged_until_nothing_in_it_is_left
+            what_was_exported_here_is_charged_once
             // ipc.rs
             memory_of_the_own_container_is_charged_once
             memory_of_another_container_is_out_of_reach
@@ -67,6 +72,13 @@ macro_rules! conformance {
             an_open_descriptor_holds_memory imports_cost_nothing_and_disturb_nothing
             a_tile_of_an_array_holds_memory a_multicast_object_holds_what_is_bound
             arrays_cost_what_the_driver_says
+            // graphs.rs
+            memory_of_graphs_is_charged_when_they_run
+            a_graph_that_does_not_fit_does_not_run graph_memory_is_trimmed_when_short
+            // pools.rs
+            a_pool_is_charged_by_what_it_has growth_that_does_not_fit_is_undone
+            a_destroyed_pool_is_charged_until_its_last_allocation
+            slack_of_pools_is_given_up_when_short a_pool_on_the_host_has_the_host_s_account
             // recall.rs
             what_a_sibling_does_not_use_can_be_had two_that_churn_leave_each_other_room
             idle_credit_goes_home before_the_beginning_the_driver_answers

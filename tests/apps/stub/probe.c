@@ -80,6 +80,25 @@ static int step(char *text) {
     else if (!strcmp(verb, "async")) { r = CALL("cuMemAllocAsync_ptsz", (P *, size_t, void *), slot, a, NULL); count++; }
     else if (!strcmp(verb, "free")) r = CALL("cuMemFree_v2", (P), made[a]);
     else if (!strcmp(verb, "freeasync")) r = CALL("cuMemFreeAsync", (P, void *), made[a], NULL);
+    else if (!strcmp(verb, "pool")) { /* on the place a, keeping b bytes */
+        struct { int kind, handles, place, id; void *none; uint64_t most, rest[7]; } props = {1, 0, a ? (int)a : 1, 0, NULL, 0, {0}};
+        r = CALL("cuMemPoolCreate", (P *, void *), slot, &props);
+        if (r == 0) CALL("cuMemPoolSetAttribute", (P, int, P *), *slot, 4, &b);
+        count++;
+    } else if (!strcmp(verb, "pooled")) { r = CALL("cuMemAllocFromPoolAsync", (P *, size_t, P, void *), slot, b, made[a], NULL); count++; }
+    else if (!strcmp(verb, "trim")) r = CALL("cuMemPoolTrimTo", (P, size_t), made[a], b);
+    else if (!strcmp(verb, "unpool")) r = CALL("cuMemPoolDestroy", (P), made[a]);
+    else if (!strcmp(verb, "graph")) { /* that allocates a bytes, made executable */
+        struct { int kind, handles, place, id; P rest[11], bytes, at; } params = {1, 0, 1, 0, {0}, a, 0};
+        void *graph, *node;
+        CALL("cuGraphCreate", (void **, unsigned), &graph, 0);
+        CALL("cuGraphAddMemAllocNode", (void **, void *, void *, size_t, void *), &node, graph, NULL, 0, &params);
+        r = CALL("cuGraphInstantiateWithFlags", (P *, void *, uint64_t), slot, graph, 0);
+        count++;
+    } else if (!strcmp(verb, "rungraph")) r = CALL("cuGraphLaunch", (P, void *), made[a], NULL);
+    else if (!strcmp(verb, "upload")) r = CALL("cuGraphUpload", (P, void *), made[a], NULL);
+    else if (!strcmp(verb, "ungraph")) r = CALL("cuGraphExecDestroy", (P), made[a]);
+    else if (!strcmp(verb, "trimgraphs")) r = CALL("cuDeviceGraphMemTrim", (int), (int)a);
     else if (!strcmp(verb, "freeraw")) r = CALL("cuMemFree_v2", (P), a);
     else if (!strcmp(verb, "create")) {
         struct allocation what = {1, 0, (int)b, (int)c, NULL, 0};
@@ -120,8 +139,8 @@ static int step(char *text) {
         r = CALL("cuIpcOpenMemHandle_v2", (P *, struct ipc, unsigned), slot, handle, 1);
         count++;
     } else if (!strcmp(verb, "ipcclose")) r = CALL("cuIpcCloseMemHandle", (P), made[a]);
-    else if (!strcmp(verb, "external")) {
-        struct external what = {1, {0}, a, {0}};
+    else if (!strcmp(verb, "external")) { /* so large; of this descriptor */
+        struct external what = {1, {b ? made[b] : ~0u}, a, {0}};
         r = CALL("cuImportExternalMemory", (P *, struct external *), slot, &what);
         count++;
     } else if (!strcmp(verb, "within")) { r = CALL("cuExternalMemoryGetMappedBuffer", (P *, P, void *), slot, made[a], NULL); count++; }
