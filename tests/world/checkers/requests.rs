@@ -42,6 +42,8 @@ pub struct Requests {
     asked: BTreeMap<Place, Vec<Question>>,
     recalls: BTreeMap<Place, Recall>,
     /// Restored: growth may wait for those who come back.
+    restored: BTreeSet<ContainerId>,
+    /// ... and may do so still.
     returning: BTreeSet<ContainerId>,
 }
 
@@ -111,10 +113,14 @@ impl Requests {
         action: &Action,
     ) -> Result<(), Objection> {
         match *action {
-            Action::Restored { container, .. } => drop(self.returning.insert(container)),
+            Action::Restored { container, .. } => {
+                self.restored.insert(container);
+                self.returning.insert(container);
+            }
             Action::Dismissed { container, .. } => {
                 self.asked.retain(|(id, _), _| *id != container);
                 self.recalls.retain(|(id, _), _| *id != container);
+                self.restored.remove(&container);
                 self.returning.remove(&container);
             }
             Action::Disconnect { client, .. } => self.part(client),
@@ -249,7 +255,8 @@ impl Requests {
         }
     }
 
-    /// Nobody waits where there is room, or for longer than two recalls and the return of others.
+    /// Nobody waits where there is room, for those who have answered, or for longer than two
+    /// recalls and the return of others.
     ///
     /// # Errors
     /// The objection.
@@ -260,7 +267,6 @@ impl Requests {
         event: &Event,
     ) -> Result<(), Objection> {
         let ticked = matches!(event, Event::Tick);
-        let most = seen.config.restore_grace.0 + 2 * RECALL_WAIT_NS + SLACK;
         for (place, questions) in &self.asked {
             let Some(first) = questions.first() else {
                 continue;
@@ -273,6 +279,16 @@ impl Requests {
                     first.client, first.need
                 ));
             }
+            let recall = self.recalls.get(place);
+            let recall = recall.filter(|recall| recall.number != first.recall);
+            if recall.is_some_and(|recall| recall.owing.is_empty()) {
+                return Err(format!("{:?} waits and all have answered", first.client));
+            }
+            let grace = match self.restored.contains(&place.0) {
+                true => seen.config.restore_grace.0,
+                false => 0,
+            };
+            let most = grace + 2 * RECALL_WAIT_NS + SLACK;
             let late = questions.iter().find(|q| ticked && q.waits > most);
             if let Some(q) = late {
                 return Err(format!("{:?} waits since {} ns", q.client, q.waits));

@@ -101,7 +101,7 @@ impl World {
             77..87 => self.look_at_driver(),
             87..92 if !known.is_empty() => {
                 let container = self.rng.pick(&known);
-                self.change_cap(container);
+                self.change_some_cap(container);
             }
             75 if trouble && self.daemon.up => self.stop_daemon(),
             76 if trouble => self.now += self.rng.magnitude(MS, 20_000 * MS),

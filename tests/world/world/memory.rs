@@ -44,14 +44,17 @@ impl World {
 
     /// The page of a container shows another recall: its processes will answer, mostly soon.
     pub(super) fn recalled(&mut self, container: ContainerId, lane: Lane, view: &LaneView) {
+        if self.mood.fate && self.rng.per_mille(30) {
+            self.change_cap(container, lane);
+        }
         for who in 0..self.processes.len() {
             let process = &self.processes[who];
             if !process.alive || process.container != container || process.client.is_none() {
                 continue;
             }
             let delay = match self.rng.below(100) {
-                0 if self.mood.trouble => continue,
-                1..4 if self.mood.trouble => self.rng.range(50 * MS, 300 * MS),
+                0..3 if self.mood.trouble => continue,
+                3..6 if self.mood.trouble => self.rng.range(50 * MS, 300 * MS),
                 _ => self.rng.below(2 * MS),
             };
             self.after(delay, Happening::Yield(who, lane, view.recall));
@@ -120,14 +123,19 @@ impl World {
         purse.used - purse.unseen + purse.beyond
     }
 
-    /// The administrator changes a cap, mostly to about what is in use.
-    pub(super) fn change_cap(&mut self, container: ContainerId) {
+    /// The administrator changes a cap of a container.
+    pub(super) fn change_some_cap(&mut self, container: ContainerId) {
         let lanes = self.records.get(&container).map_or(1, |it| it.lanes.len());
         let lane = match self.rng.below(lanes as u64 + 2) {
             at if at < lanes as u64 => Lane(at as u8),
             at if at == lanes as u64 => Lane::HOST,
             _ => Lane(self.rng.below(20) as u8),
         };
+        self.change_cap(container, lane);
+    }
+
+    /// The administrator changes a cap, mostly to about what is in use.
+    fn change_cap(&mut self, container: ContainerId, lane: Lane) {
         let shown = self.pages.get(&(container, usize::from(lane.0)));
         let about = shown.map_or(GIB, |view| view.reserved.0);
         let memory = match self.rng.below(10) {
