@@ -3,7 +3,7 @@
  * STUB_DEVICES (default 1) devices of STUB_BYTES (default 64 GiB) each; device d has sixteen bytes of
  * 0x10 + d as UUID. An allocation of 0xbad000 bytes fails with 999, after all checks before it. Pointers
  * that were not handed out, or were freed, are invalid. With STUB_KEEPS no context can be destroyed.
- * Stream-ordered calls happen at once. With STUB_OLD arrays are made by the older calls only. */
+ * Stream-ordered calls happen at once, and pools grow by pieces of STUB_PIECE bytes. With STUB_OLD arrays are made by the older calls only. */
 #include <fcntl.h>
 #include <pthread.h>
 #include <stddef.h>
@@ -20,7 +20,9 @@ enum { OK = 0, INVALID = 1, NO_MEMORY = 2, TOO_EARLY = 3, NO_CONTEXT = 201, NOT_
 enum { DEVICES = 8, LIVE = 1 << 16 };
 
 struct context { int device; size_t heap; };
-struct live { P at; size_t bytes; int device; struct context *context; int references; };
+/* A pool, which grows by pieces; what it keeps of freed memory is above its threshold given back. */
+struct pool { int device, made, dying, live; size_t reserved, used, threshold; };
+struct live { P at; size_t bytes; int device; struct context *context; int references; struct pool *pool; };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct live live[LIVE];
@@ -38,8 +40,14 @@ static long setting(const char *name, long otherwise) {
 static int devices(void) { return (int)setting("STUB_DEVICES", 1); }
 static size_t capacity(void) { return (size_t)setting("STUB_BYTES", 64l << 30); }
 
+enum { POOLS = 64, NOBODY = 1000 };
+static struct pool pools[POOLS]; /* the first ones are the devices' own */
+static size_t graph_memory[DEVICES];
+
 static size_t used(int device) {
-    size_t sum = 0;
+    size_t sum = device < DEVICES ? graph_memory[device] : 0;
+    for (int i = 0; i < POOLS; i++)
+        if ((i < DEVICES ? i : pools[i].device) == device) sum += pools[i].reserved;
     for (int i = 0; i < LIVE; i++)
         if (live[i].at && live[i].device == device) sum += live[i].bytes;
     return sum;
@@ -66,17 +74,35 @@ static struct live *find(P at) {
         if (live[i].at == at) return &live[i];
     return NULL;
 }
+static size_t pieces(size_t bytes) {
+    size_t piece = (size_t)setting("STUB_PIECE", 1);
+    return (bytes + piece - 1) / piece * piece;
+}
+static void shrink(struct pool *pool, size_t keep) {
+    size_t needed = pieces(pool->used);
+    if (needed < keep) needed = keep;
+    if (needed < pool->reserved) pool->reserved = needed;
+    if (pool->dying && !pool->live) *pool = (struct pool){0};
+}
+/* Nothing refers to an allocation any more. */
+static void vanish(struct live *one) {
+    one->at = 0;
+    if (!one->pool) return;
+    one->pool->used -= one->bytes;
+    one->pool->live--;
+    shrink(one->pool, one->pool->threshold);
+}
 static R drop(P at) {
     pthread_mutex_lock(&lock);
     struct live *found = find(at);
-    if (found && --found->references == 0) found->at = 0;
+    if (found && --found->references == 0) vanish(found);
     pthread_mutex_unlock(&lock);
     return found ? OK : INVALID;
 }
 static void end(struct context *context) {
     pthread_mutex_lock(&lock);
     for (int i = 0; i < LIVE; i++)
-        if (live[i].context == context) live[i].at = 0;
+        if (live[i].at && live[i].context == context) vanish(&live[i]);
     pthread_mutex_unlock(&lock);
 }
 
@@ -191,7 +217,70 @@ API R cuMemGetInfo_v2(size_t *avail, size_t *total) {
     *avail = capacity() - used(current->device);
     return OK;
 }
-API R cuMemAllocAsync(P *p, size_t n, H s) { (void)s; return cuMemAlloc_v2(p, n); }
+static R from_pool(P *p, size_t n, struct pool *pool) {
+    R r = current ? take(p, n, NOBODY, current) : NO_CONTEXT;
+    if (r != OK) return r;
+    pthread_mutex_lock(&lock);
+    int device = pool < pools + DEVICES ? (int)(pool - pools) : pool->device;
+    size_t wanted = pieces(pool->used + n), more = wanted > pool->reserved ? wanted - pool->reserved : 0;
+    struct live *made = find(*p);
+    if (used(device) + more > capacity()) {
+        made->at = 0;
+        r = NO_MEMORY;
+    } else {
+        pool->reserved += more;
+        pool->used += n;
+        pool->live++;
+        made->pool = pool;
+    }
+    pthread_mutex_unlock(&lock);
+    return r;
+}
+struct pool_props { int kind, handles, place, id; void *none; size_t most; };
+API R cuMemPoolCreate(H *made, const struct pool_props *props) {
+    for (int i = DEVICES; i < POOLS; i++)
+        if (!pools[i].made) {
+            pools[i] = (struct pool){.device = props->place == 1 ? props->id : DEVICES, .made = 1};
+            *made = &pools[i];
+            return OK;
+        }
+    return NO_MEMORY;
+}
+API R cuMemPoolDestroy(H h) {
+    struct pool *pool = h;
+    if (pool < pools + DEVICES || pool->dying) return INVALID;
+    pool->dying = 1;
+    pool->threshold = 0;
+    shrink(pool, 0);
+    return OK;
+}
+API R cuMemPoolGetAttribute(H h, int what, uint64_t *value) {
+    struct pool *pool = h;
+    if (pool->dying) abort(); /* as asking for what is gone may end */
+    if (what == 5) *value = pool->reserved;
+    else if (what == 7) *value = pool->used;
+    else return INVALID;
+    return OK;
+}
+API R cuMemPoolSetAttribute(H h, int what, uint64_t *value) {
+    struct pool *pool = h;
+    if (what != 4) return INVALID;
+    pool->threshold = (size_t)*value;
+    return OK;
+}
+API R cuMemPoolTrimTo(H h, size_t keep) {
+    pthread_mutex_lock(&lock);
+    shrink(h, keep);
+    pthread_mutex_unlock(&lock);
+    return OK;
+}
+API R cuDeviceGetDefaultMemPool(H *h, int d) { *h = &pools[d]; return d < devices() ? OK : 101; }
+API R cuDeviceGetMemPool(H *h, int d) { return cuDeviceGetDefaultMemPool(h, d); }
+API R cuMemAllocFromPoolAsync(P *p, size_t n, H pool, H s) { (void)s; return from_pool(p, n, pool); }
+API R cuMemAllocAsync(P *p, size_t n, H s) {
+    (void)s;
+    return from_pool(p, n, current ? &pools[current->device] : NULL);
+}
 API R cuMemAllocAsync_ptsz(P *p, size_t n, H s) { return cuMemAllocAsync(p, n, s); }
 API R cuMemFreeAsync(P p, H s) { (void)s; return drop(p); }
 API R cuMemFreeAsync_ptsz(P p, H s) { return cuMemFreeAsync(p, s); }
@@ -355,6 +444,65 @@ API R cuEventDestroy_v2(H e) { free(e); return OK; }
 API R cuEventRecord(H e, H s) { (void)e; (void)s; return OK; }
 API R cuEventQuery(H e) { (void)e; return OK; }
 API R cuEventElapsedTime(float *ms, H a, H b) { (void)a; (void)b; *ms = 0.001f; return OK; }
+
+/* Graphs of one allocation, of device 0; what a launch takes stays until it is trimmed. */
+struct graph { size_t bytes; struct graph *of; int backed; };
+struct node_params { struct pool_props pool; size_t rest[7], access[2], bytes; P at; };
+static struct graph *execs[64];
+API R cuGraphCreate(H *g, unsigned flags) { (void)flags; *g = calloc(1, sizeof(struct graph)); return OK; }
+API R cuGraphAddMemAllocNode(H *node, H g, H *after, size_t n, struct node_params *params) {
+    (void)after; (void)n;
+    ((struct graph *)g)->bytes = params->bytes;
+    *node = g;
+    return OK;
+}
+API R cuGraphGetNodes(H g, H *nodes, size_t *n) {
+    if (nodes && *n) nodes[0] = g;
+    *n = ((struct graph *)g)->bytes > 0;
+    return OK;
+}
+API R cuGraphNodeGetType(H node, int *kind) { (void)node; *kind = 10; return OK; }
+API R cuGraphMemAllocNodeGetParams(H node, struct node_params *params) {
+    params->bytes = ((struct graph *)node)->bytes;
+    params->pool.place = 1;
+    return OK;
+}
+API R cuGraphInstantiateWithFlags(H *e, H g, uint64_t flags) {
+    (void)flags;
+    for (int i = 0; i < 64; i++)
+        if (!execs[i]) {
+            *e = execs[i] = calloc(1, sizeof(struct graph));
+            execs[i]->of = g;
+            return OK;
+        }
+    return NO_MEMORY;
+}
+API R cuGraphLaunch(H e, H s) {
+    struct graph *exec = e;
+    (void)s;
+    size_t more = exec->backed ? 0 : pieces(exec->of->bytes);
+    if (used(0) + more > capacity()) return NO_MEMORY;
+    graph_memory[0] += more;
+    exec->backed = 1;
+    return OK;
+}
+API R cuGraphUpload(H e, H s) { return cuGraphLaunch(e, s); }
+API R cuGraphExecDestroy(H e) {
+    for (int i = 0; i < 64; i++)
+        if (execs[i] == e) execs[i] = NULL;
+    free(e);
+    return OK;
+}
+API R cuDeviceGraphMemTrim(int d) {
+    graph_memory[d] = 0;
+    for (int i = 0; i < 64; i++)
+        if (execs[i]) execs[i]->backed = 0;
+    return OK;
+}
+API R cuDeviceGetGraphMemAttribute(int d, int what, uint64_t *value) {
+    *value = what == 2 ? graph_memory[d] : 0;
+    return OK;
+}
 
 /* A function nobody hooks, with arguments in every kind of place. */
 API R cuMemcpyHtoDAsync_v2(P to, const void *from, size_t n, H s) {

@@ -1,0 +1,130 @@
+//! Pools: what they have of the device, and what they keep.
+
+use super::{CAP, MIB, slice, steps};
+use crate::suite::{Door, Slice};
+
+/// A slice whose driver's pools grow by 32 MiB.
+fn coarse(door: Door) -> Slice {
+    let mut slice = slice(door);
+    slice.set("STUB_PIECE", 32 * MIB);
+    slice
+}
+
+fn left(mib: u64) -> String {
+    format!("info 0 {} {CAP}", CAP - mib * MIB)
+}
+
+pub fn a_pool_is_charged_by_what_it_has(door: Door) {
+    let lines = steps(
+        &coarse(door),
+        &[
+            "async:0x100000",
+            "info", // a piece for one MiB
+            "async:0x1e00000",
+            "info", // room for it was there
+            "async:0x200000",
+            "info", // now it was not
+            "freeasync:2",
+            "free:0",
+            "info", // the last part keeps the first piece
+            "freeasync:1",
+            "info",
+            "pool:1:0x10000000", // keeps all it has
+            "pooled:3:0x2000000",
+            "freeasync:4",
+            "info",
+            "trim:3:0",
+            "info",
+        ],
+    );
+    for (at, mib) in [
+        (1, 32),
+        (3, 32),
+        (5, 64),
+        (8, 32),
+        (10, 0),
+        (14, 32),
+        (16, 0),
+    ] {
+        assert_eq!(lines[at], left(mib), "{at}: {lines:?}");
+    }
+}
+
+pub fn growth_that_does_not_fit_is_undone(door: Door) {
+    let lines = steps(
+        &coarse(door),
+        &[
+            "alloc:0xf000000", // 240 of 256 MiB
+            "async:0x100000",  // would be 32
+            "info",
+            "alloc:0x1000000", // nothing is left behind
+            "info",
+        ],
+    );
+    assert_eq!(lines[1], "async 2 0 0");
+    assert_eq!(lines[2], left(240));
+    assert_eq!(lines[3], "alloc 0 0 0");
+    assert_eq!(lines[4], left(256));
+}
+
+pub fn a_destroyed_pool_is_charged_until_its_last_allocation(door: Door) {
+    let lines = steps(
+        &coarse(door),
+        &[
+            "pool:1:0",
+            "pooled:0:0x100000",
+            "pooled:0:0x2000000",
+            "unpool:0",
+            "info",
+            "freeasync:1",
+            "info", // nobody can ask the driver
+            "free:2",
+            "info",
+            "pool:1:0",
+            "pooled:3:0x100000",
+            "destroy", // takes the context's part, not the pool
+            "ctx:0",
+            "info",
+            "unpool:3",
+            "info",
+        ],
+    );
+    for (at, mib) in [(4, 64), (6, 64), (8, 0), (13, 0), (15, 0)] {
+        assert_eq!(lines[at], left(mib), "{at}: {lines:?}");
+    }
+}
+
+pub fn slack_of_pools_is_given_up_when_short(door: Door) {
+    let lines = steps(
+        &coarse(door),
+        &[
+            "pool:1:0x10000000",
+            "pooled:0:0xc000000", // 192 MiB
+            "freeasync:1",
+            "info",
+            "alloc:0xe000000", // 224 MiB: the pool must give up what it keeps
+            "info",
+            "pooled:0:0x2000000",
+            "pooled:0:0x100000",
+            "info",
+        ],
+    );
+    assert_eq!(lines[3], left(192), "{lines:?}");
+    assert_eq!(lines[4], "alloc 0 0 0");
+    assert_eq!(lines[5], left(224));
+    assert_eq!(
+        (lines[6].as_str(), lines[7].as_str()),
+        ("pooled 0 0 0", "pooled 2 0 0")
+    );
+    assert_eq!(lines[8], left(256));
+}
+
+pub fn a_pool_on_the_host_has_the_host_s_account(door: Door) {
+    let lines = steps(
+        &coarse(door),
+        &["pool:2:0", "pooled:0:0x20000000", "info", "freeasync:1"],
+    );
+    assert_eq!(lines[1], "pooled 0 0 0", "larger than the GPU's cap");
+    assert_eq!(lines[2], left(0));
+    assert_eq!(lines[3], "freeasync 0 0 0");
+}
