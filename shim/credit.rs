@@ -410,14 +410,29 @@ mod tests {
     }
 
     #[test]
+    fn a_recall_takes_all_credit_wherever_it_is() {
+        let account = Account::default();
+        assert_eq!(account.empty(), 0);
+        let _ = account.take_slowly(5 * MIB, MIB, |_, wish| Answer::Granted(wish));
+        assert_eq!(account.put(4096), Reach::Pocket);
+        assert_eq!(account.empty(), MIB + 4096);
+        assert_eq!(
+            (account.granted(), account.held(), account.credit()),
+            (5 * MIB - 4096, 5 * MIB - 4096, 0)
+        );
+        assert_eq!(account.take(1), None);
+    }
+
+    #[test]
     fn chunks_have_bounds() {
         for (cap, expect) in [(0, 2 * MIB), (1 << 30, 8 * MIB), (u64::MAX, 32 * MIB)] {
             assert_eq!(chunk(cap), expect);
         }
     }
 
-    /// Two processes of four threads each take and put random sizes against one ledger: the cap
-    /// holds at every step and everything comes back at the end.
+    /// Two processes of four threads each take and put random sizes against one ledger, while their
+    /// credit is recalled again and again: the cap holds at every step and everything comes back at the
+    /// end.
     #[test]
     fn racing_accounts_never_pass_the_cap() {
         const CAP: u64 = 40 * MIB;
@@ -450,6 +465,16 @@ mod tests {
                     for bytes in mine {
                         in_use.fetch_sub(bytes, Ordering::SeqCst);
                         release(account, ledger, bytes, CHUNK);
+                    }
+                });
+            }
+            for account in &accounts {
+                scope.spawn(|| {
+                    for _ in 0..2_000 {
+                        let mut ledger = ledger.lock().expect("no panic under it");
+                        ledger.reserved -= account.empty();
+                        drop(ledger);
+                        std::thread::yield_now();
                     }
                 });
             }

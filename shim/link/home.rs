@@ -44,6 +44,9 @@ impl Session {
         if self.all_lanes().all(|lane| self.recall(lane).is_none()) {
             return true;
         }
+        if self.conn.try_lock().is_err() {
+            return false;
+        }
         crate::hooks::squeeze(self);
         self.all_lanes().all(|lane| match self.recall(lane) {
             Some(recall) => self.yield_all(lane, recall),

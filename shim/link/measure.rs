@@ -10,6 +10,7 @@
 use super::Session;
 use super::session::REPLY_WAIT;
 use super::sys;
+use core::sync::atomic::Ordering::Relaxed;
 use gpuslice_wire::ids::Lane;
 
 impl Session {
@@ -17,10 +18,11 @@ impl Session {
     /// `apart` bytes of the books are the guess that is to be made right. `None`: nobody knows.
     #[must_use]
     pub fn unnamed(&self, lane: Lane, apart: u64) -> Option<u64> {
+        crate::hooks::settle_all(self);
         let before = self.named(lane);
         let used = self.measure(lane)?;
         let named = before.max(self.named(lane)).saturating_sub(apart);
-        let cap = self.facts(lane).cap.load(core::sync::atomic::Ordering::Relaxed);
+        let cap = self.facts(lane).cap.load(Relaxed);
         Some(used.saturating_sub(named).min(cap.saturating_add(1)))
     }
 

@@ -20,8 +20,8 @@ pub mod sys;
 
 pub use session::{Reservation, Session};
 
-use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use crate::real;
+use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use gpuslice_nvabi::types::{CUcontext, CUresult};
 use gpuslice_wire::units::Duration;
 
