@@ -39,7 +39,7 @@ const VALUES: [i32; 161] = [
     // 106: blocks per SM, compression, persisting L2, access window, RDMA VMM, reserved shared
     32, 0, 32 << 20, 128 << 20, 0, 1024,
     // 112: sparse arrays, read-only register, timeline semaphores, pools, RDMA, options, ordering
-    0, 1, 0, 1, 0, 0, 0,
+    1, 1, 0, 1, 0, 0, 0,
     // 119: pool handle types (fd), clusters, deferred arrays, 64-bit waits, NOR, dma-buf, IPC
     1, 1, 0, 1, 1, 0, 1,
     // 126: sync domains, tensor maps, fabric, function pointers, NUMA config, id, multicast, MPS

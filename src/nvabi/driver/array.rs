@@ -17,10 +17,10 @@ macro_rules! for_each_driver_array_fn {
             [pass, sim, 3020] cuArrayGetDescriptor_v2(
                 p_array_descriptor: *mut CUDA_ARRAY_DESCRIPTOR, h_array: CUarray,
             );
-            [pass, none, 11010] cuArrayGetSparseProperties(
+            [pass, sim, 11010] cuArrayGetSparseProperties(
                 sparse_properties: *mut CUDA_ARRAY_SPARSE_PROPERTIES, array: CUarray,
             );
-            [pass, none, 11010] cuMipmappedArrayGetSparseProperties(
+            [pass, sim, 11010] cuMipmappedArrayGetSparseProperties(
                 sparse_properties: *mut CUDA_ARRAY_SPARSE_PROPERTIES, mipmap: CUmipmappedArray,
             );
             [pass, sim, 11060] cuArrayGetMemoryRequirements(

@@ -35,10 +35,10 @@ macro_rules! for_each_driver_vmm_fn {
                 ptr: CUdeviceptr, size: usize, offset: usize, handle: CUmemGenericAllocationHandle,
                 flags: u64,
             );
-            [hook, none, 11010] cuMemMapArrayAsync(
+            [hook, sim, 11010] cuMemMapArrayAsync(
                 map_info_list: *mut CUarrayMapInfo, count: u32, h_stream: CUstream,
             );
-            [hook, none, 11010] cuMemMapArrayAsync_ptsz(
+            [hook, sim, 11010] cuMemMapArrayAsync_ptsz(
                 map_info_list: *mut CUarrayMapInfo, count: u32, h_stream: CUstream,
             );
             [hook, sim, 10020] cuMemUnmap(ptr: CUdeviceptr, size: usize);

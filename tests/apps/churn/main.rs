@@ -35,6 +35,8 @@ struct Process {
     /// Sizes are multiples of it, up to `most` of them.
     unit: u64,
     most: u64,
+    /// Kinds of memory to take.
+    kinds: Vec<u64>,
     /// What threads leave for others to free.
     left: Mutex<Vec<Item>>,
     refused: AtomicU64,
@@ -60,7 +62,8 @@ impl Hand {
         let choice = self.below(100);
         if choice < 55 && self.items.len() < LIVE {
             let bytes = process.unit * (1 + self.below(process.most));
-            let family = self.below(item::FAMILIES);
+            let kind = self.below(process.kinds.len() as u64);
+            let family = process.kinds[kind as usize];
             match process.cuda.take(family, bytes, self.stream) {
                 Ok(item) => self.items.push(item),
                 Err(error) if error.is_refusal() => drop(process.refused.fetch_add(1, Relaxed)),
@@ -94,7 +97,8 @@ struct Program {
 }
 
 impl Program {
-    fn start(seed: u64, threads: u64, unit: u64, most: u64) -> Result<Program, Error> {
+    fn start(words: [u64; 4], kinds: Vec<u64>) -> Result<Program, Error> {
+        let [seed, threads, unit, most] = words;
         let (cuda, context) = Cuda::start()?;
         let hand = |thread: u64| {
             Ok(Hand {
@@ -109,7 +113,8 @@ impl Program {
                 cuda,
                 context,
                 unit,
-                most,
+                most: most.max(1),
+                kinds,
                 left: Mutex::default(),
                 refused: AtomicU64::new(0),
             },
@@ -203,14 +208,26 @@ impl Program {
 }
 
 fn number(words: &[String], at: usize) -> Result<u64, String> {
-    let word = words.get(at).ok_or("usage: churn SEED THREADS UNIT MOST")?;
+    let word = words
+        .get(at)
+        .ok_or("usage: churn SEED THREADS UNIT MOST [KINDS]")?;
     word.parse().map_err(|_| format!("{word}: no number"))
 }
 
 fn run() -> Result<(), String> {
     let words: Vec<String> = std::env::args().skip(1).collect();
-    let [seed, threads, unit, most] = [0, 1, 2, 3].map(|at| number(&words, at));
-    let started = Program::start(seed?, threads?, unit?, most?.max(1));
+    let mut numbers = [0; 4];
+    for (at, place) in numbers.iter_mut().enumerate() {
+        *place = number(&words, at)?;
+    }
+    let kinds = match words.get(4) {
+        Some(digits) => digits
+            .bytes()
+            .map(|digit| u64::from(digit - b'0'))
+            .collect(),
+        None => (0..item::FAMILIES).collect(),
+    };
+    let started = Program::start(numbers, kinds);
     let mut program = started.map_err(|error| error.to_string())?;
     let mut out = std::io::stdout();
     let mut say = |line: &str| writeln!(out, "{line}").and_then(|()| out.flush());

@@ -1,5 +1,8 @@
 //! Memory of another API by descriptor. Without that API the only descriptor of device memory is one
 //! of the driver's own; where the driver does not take it, there is no way to make one here.
+//!
+//! Nobody can tell whose memory such a descriptor is. So who counts may count it once more for the
+//! importer; it must end with the import.
 
 use crate::vmm::wanted;
 use crate::words::*;
@@ -8,7 +11,7 @@ use gpuslice_nvabi::types::*;
 use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd};
 
 family!("external":
-    imported_and_destroyed, mapped_buffer_is_usable, mapped_twice_costs_once, outlives_its_maker,
+    imported_and_destroyed, mapped_buffer_is_usable, mapped_twice_costs_no_more, outlives_its_maker,
     bad_descriptor, no_description, unknown_kind, buffer_outside, destroy_nothing,
 );
 
@@ -100,8 +103,9 @@ fn imported_and_destroyed() -> Outcome {
     let (before, bytes) = (gpu.free()?, gpu.part(8)?);
     let (handle, fd) = descriptor(gpu, bytes)?;
     let memory = import(fd, bytes)?;
-    gpu.took(before, bytes, GRAIN)?;
+    gpu.took(before, bytes, bytes + GRAIN)?;
     destroy(memory)?;
+    gpu.took(before, bytes, GRAIN)?;
     release(handle)?;
     gpu.back_to(before)
 }
@@ -119,13 +123,14 @@ fn mapped_buffer_is_usable() -> Outcome {
     gpu.back_to(before)
 }
 
-fn mapped_twice_costs_once() -> Outcome {
+fn mapped_twice_costs_no_more() -> Outcome {
     let gpu = gpu()?;
     let (before, bytes) = (gpu.free()?, gpu.part(8)?);
     let (handle, fd) = descriptor(gpu, bytes)?;
     let memory = import(fd, bytes)?;
+    let imported = gpu.free()?;
     let all = vec![mapped(memory, bytes)?, mapped(memory, bytes)?];
-    gpu.took(before, bytes, GRAIN)?;
+    gpu.back_to(imported)?;
     gpu.release_all(all)?;
     destroy(memory)?;
     release(handle)?;

@@ -23,7 +23,7 @@ fn find(name: &CStr, version: i32, flags: u64) -> Outcome<usize> {
         cuGetProcAddress(name.as_ptr(), &mut entry, version, flags)
     );
     that!(
-        (code == SUCCESS) == !entry.is_null(),
+        (code == SUCCESS) != entry.is_null(),
         "{name:?}: {code:?} and {entry:?}"
     );
     Ok(entry as usize)

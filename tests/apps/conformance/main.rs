@@ -34,6 +34,7 @@ mod pool_limits;
 mod processes;
 mod query;
 mod report;
+mod sparse;
 mod threads;
 mod vmm;
 mod vmm_share;
@@ -49,6 +50,7 @@ const FAMILIES: &[&[Case]] = &[
     vmm::CASES,
     vmm_share::CASES,
     array::CASES,
+    sparse::CASES,
     graph::CASES,
     capture::CASES,
     ipc::CASES,

@@ -166,10 +166,10 @@ fn process_keeps() -> Outcome {
     drop(fd);
     unshare(at, bytes, handle)?;
     gpu.synchronize()?;
-    that!(
-        gpu.free()? + bytes <= before,
-        "memory that another process has open is free"
-    );
+    // The books may need a moment to learn whose it is now, but then it is somebody's.
+    eventually("memory that another process has open is taken", || {
+        Ok(gpu.free()? + bytes <= before)
+    })?;
     helper.end()?;
     gpu.back_to(before)
 }

@@ -60,7 +60,7 @@ static R take(P *at, size_t bytes, int device, struct context *context) {
     int fits = used(device) + bytes <= capacity();
     for (int i = 0; i < LIVE && fits; i++) {
         if (live[i].at) continue;
-        live[i] = (struct live){next, bytes, device, context, 1};
+        live[i] = (struct live){next, bytes, device, context, 1, NULL};
         *at = next;
         next += (bytes + 0xfffff) & ~0xfffffull;
         result = OK;

@@ -1,6 +1,6 @@
 //! Arrays: made, described, destroyed.
 
-use super::{Array, INVALID, destroy, enter, format, with};
+use super::{Array, INVALID, Tiles, destroy, enter, format, with};
 use crate::context;
 use crate::exec;
 use crate::memory::device;
@@ -22,8 +22,9 @@ fn create(shape: CUDA_ARRAY3D_DESCRIPTOR) -> Result<CUarray, CUresult> {
         home: None,
         levels: Vec::new(),
         mipmapped: false,
+        tiles: Tiles::new(),
     };
-    if shape.flags & CUDA_ARRAY3D_DEFERRED_MAPPING == 0 {
+    if !format::is_mapped_later(&shape) {
         let (address, home) = device::take(context, bytes)?;
         (array.address, array.home) = (address, Some(home));
     }
@@ -79,10 +80,8 @@ pub mod imp {
         let context = with(array.0, false, |array| array.context)?;
         let settled = exec::settle(context);
         // A level of a mipmapped array has no memory of its own and is not destroyed by itself.
-        let deferred = |array: &Array| array.shape.flags & CUDA_ARRAY3D_DEFERRED_MAPPING != 0;
-        let owns = |array: &Array| array.home.is_some() || deferred(array);
         destroy(super::super::key(array.0)?, |array| {
-            !array.mipmapped && owns(array)
+            !array.mipmapped && array.is_whole()
         })?;
         settled
     }

@@ -5,13 +5,14 @@ use gpuslice_nvabi::types::*;
 const INVALID: CUresult = CUresult::ERROR_INVALID_VALUE;
 /// Rows begin at multiples of this.
 const ROW_ALIGN: u64 = 64;
-/// Flags an array can have; sparse and video arrays need hardware there is none of.
+/// Flags an array can have; video arrays need hardware there is none of.
 const FLAGS: u32 = CUDA_ARRAY3D_LAYERED
     | CUDA_ARRAY3D_SURFACE_LDST
     | CUDA_ARRAY3D_CUBEMAP
     | CUDA_ARRAY3D_TEXTURE_GATHER
     | CUDA_ARRAY3D_DEPTH_TEXTURE
     | CUDA_ARRAY3D_COLOR_ATTACHMENT
+    | CUDA_ARRAY3D_SPARSE
     | CUDA_ARRAY3D_DEFERRED_MAPPING;
 /// Largest sides, as the device's attributes say.
 const MOST: [usize; 3] = [131_072, 65_536, 16_384];
@@ -51,6 +52,16 @@ fn element_bytes(format: CUarray_format, channels: u32) -> Result<u64, CUresult>
     }
 }
 
+/// Bytes of an element of a format that is not compressed.
+pub fn element(shape: &CUDA_ARRAY3D_DESCRIPTOR) -> Result<u64, CUresult> {
+    element_bytes(shape.format, shape.num_channels)
+}
+
+/// Whether an array of this shape has no memory until some is mapped.
+pub fn is_mapped_later(shape: &CUDA_ARRAY3D_DESCRIPTOR) -> bool {
+    shape.flags & (CUDA_ARRAY3D_DEFERRED_MAPPING | CUDA_ARRAY3D_SPARSE) != 0
+}
+
 /// Whether there can be such an array.
 pub fn check(shape: &CUDA_ARRAY3D_DESCRIPTOR) -> Result<(), CUresult> {
     match block(shape.format) {
@@ -61,8 +72,14 @@ pub fn check(shape: &CUDA_ARRAY3D_DESCRIPTOR) -> Result<(), CUresult> {
         Some(_) => {}
         None => element_bytes(shape.format, shape.num_channels).map(drop)?,
     }
-    if shape.flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_VIDEO_ENCODE_DECODE) != 0 {
+    if shape.flags & CUDA_ARRAY3D_VIDEO_ENCODE_DECODE != 0 {
         return Err(CUresult::ERROR_NOT_SUPPORTED);
+    }
+    // Tiles are of elements and have two sides at least; what has them is not mapped whole.
+    let sparse = shape.flags & CUDA_ARRAY3D_SPARSE != 0;
+    let whole = shape.flags & CUDA_ARRAY3D_DEFERRED_MAPPING != 0;
+    if sparse && (whole || shape.height == 0 || block(shape.format).is_some()) {
+        return Err(INVALID);
     }
     let sides = [shape.width, shape.height, shape.depth];
     let too_large = sides.iter().zip(MOST).any(|(side, most)| *side > most);

@@ -1,7 +1,7 @@
 //! Mipmapped arrays: the same picture in halves, quarters, eighths.
 
 use super::create::requirements;
-use super::{Array, INVALID, destroy, enter, format, key, with};
+use super::{Array, INVALID, Tiles, destroy, enter, format, key, with};
 use crate::context;
 use crate::exec;
 use crate::memory::device;
@@ -24,7 +24,7 @@ fn create(shape: CUDA_ARRAY3D_DESCRIPTOR, levels: u32) -> Result<CUmipmappedArra
         .iter()
         .try_fold(0_u64, |sum, bytes| sum.checked_add(*bytes));
     let bytes = bytes.ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
-    let deferred = shape.flags & CUDA_ARRAY3D_DEFERRED_MAPPING != 0;
+    let deferred = format::is_mapped_later(&shape);
     let (start, home) = if deferred {
         (0, None)
     } else {
@@ -43,6 +43,7 @@ fn create(shape: CUDA_ARRAY3D_DESCRIPTOR, levels: u32) -> Result<CUmipmappedArra
             home,
             levels,
             mipmapped,
+            tiles: Tiles::new(),
         })?);
         address += if deferred { 0 } else { bytes };
     }
@@ -55,6 +56,7 @@ fn create(shape: CUDA_ARRAY3D_DESCRIPTOR, levels: u32) -> Result<CUmipmappedArra
         home,
         levels,
         mipmapped,
+        tiles: Tiles::new(),
     };
     Ok(CUmipmappedArray(enter(whole)?.to_pointer()))
 }

@@ -6,12 +6,14 @@
 mod create;
 mod format;
 mod mipmap;
+mod sparse;
 
 use super::device;
 use super::registry::Home;
 use crate::context::Context;
 use crate::exec::handles::{Key, Named, Table};
 use gpuslice_nvabi::types::{CUDA_ARRAY3D_DESCRIPTOR, CUarray, CUresult};
+use sparse::Tiles;
 use std::sync::{PoisonError, RwLock};
 
 /// An array, or a mipmapped array (which has levels).
@@ -27,6 +29,15 @@ pub struct Array {
     levels: Vec<Key<Array>>,
     /// A mipmapped array is no array, though both are kept here.
     mipmapped: bool,
+    /// Of a sparse array: the memory behind it.
+    tiles: Tiles,
+}
+
+impl Array {
+    /// Whether it has memory, or can have some: a level has not.
+    fn is_whole(&self) -> bool {
+        self.home.is_some() || format::is_mapped_later(&self.shape)
+    }
 }
 
 impl Named for Array {
@@ -120,7 +131,7 @@ pub fn context_ends(context: &Context) {
         let arrays = ARRAYS.read().unwrap_or_else(PoisonError::into_inner);
         let own = arrays
             .iter()
-            .filter(|(_, array)| array.context.serial == context.serial && array.home.is_some());
+            .filter(|(_, array)| array.context.serial == context.serial && array.is_whole());
         own.map(|(key, _)| key).collect()
     };
     for key in owned {
@@ -133,4 +144,5 @@ pub fn context_ends(context: &Context) {
 pub mod imp {
     pub use super::create::imp::*;
     pub use super::mipmap::imp::*;
+    pub use super::sparse::imp::*;
 }

@@ -12,7 +12,7 @@ pub use share::named;
 
 use super::chunk::Chunk;
 use super::space::STEP;
-use gpuslice_nvabi::types::{CUmemAllocationProp, CUresult};
+use gpuslice_nvabi::types::{CUmemAllocationProp, CUmemGenericAllocationHandle, CUresult};
 use std::sync::Arc;
 
 const INVALID: CUresult = CUresult::ERROR_INVALID_VALUE;
@@ -28,6 +28,11 @@ struct Physical {
 unsafe impl Send for Physical {}
 // SAFETY: as above.
 unsafe impl Sync for Physical {}
+
+/// The memory of a handle, for who puts it elsewhere than at an address.
+pub fn chunk_of(handle: CUmemGenericAllocationHandle) -> Result<Arc<Chunk>, CUresult> {
+    handle::physical(handle).map(|physical| physical.chunk)
+}
 
 /// Whether these are sizes or addresses in whole steps, and not zero.
 fn whole(values: &[u64]) -> Result<(), CUresult> {
