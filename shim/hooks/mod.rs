@@ -20,6 +20,8 @@ mod physical;
 mod pool;
 mod query;
 mod shape;
+mod sharing;
+mod sparse;
 
 pub use array::*;
 pub use context::*;
@@ -35,6 +37,8 @@ pub use multicast::*;
 pub use physical::*;
 pub use pool::*;
 pub use query::*;
+pub use sharing::*;
+pub use sparse::*;
 
 use crate::book::{Held, Kind};
 use crate::guard::Outcome;

@@ -1,11 +1,5 @@
-//! The virtual-memory API's physical memory: created, mapped, given to others and taken from them.
-//! What counts as a reference, and why, is in [`crate::vmm`].
-//!
-//! An import is not charged: the memory is paid for by the process that created it, and two processes
-//! that share a buffer must not pay for it twice. A fabric handle is 64 bytes that any process of any
-//! node may be given; nothing tells when the last of them is forgotten, and NVIDIA's documents do not say
-//! what becomes of the memory then. So memory that was exported in this way stays charged until
-//! the process ends.
+//! The virtual-memory API's physical memory: created, mapped, released. What counts as a reference, and
+//! why, is in [`crate::vmm`].
 
 use super::Charging;
 use super::pool::lane_at;
@@ -13,11 +7,9 @@ use crate::guard::{Outcome, guard};
 use crate::lane;
 use crate::link::{self, Session};
 use crate::real;
-use crate::vmm::tiles::Region;
 use crate::vmm::{Charge, Name, Piece, Pieces};
 use gpuslice_nvabi::types::*;
 use gpuslice_wire::ids::Lane;
-use std::os::fd::RawFd;
 use std::sync::{MutexGuard, PoisonError};
 
 pub(super) fn pieces(session: &Session) -> MutexGuard<'_, Pieces> {
@@ -169,7 +161,7 @@ pub unsafe extern "C" fn cuMemUnmap(ptr: CUdeviceptr, size: usize) -> CUresult {
 ///
 /// # Safety
 /// `call` writes the handle there when it answers success.
-unsafe fn handed(
+pub(super) unsafe fn handed(
     session: &Session,
     counted: Option<Piece>,
     handle: *const CUmemGenericAllocationHandle,
@@ -200,205 +192,4 @@ pub unsafe extern "C" fn cuMemRetainAllocationHandle(
         // SAFETY: the application's own pointer, which the driver checks and writes.
         Ok(unsafe { handed(session, counted, handle, call) })
     })
-}
-
-pub unsafe extern "C" fn cuMemImportFromShareableHandle(
-    handle: *mut CUmemGenericAllocationHandle,
-    os_handle: *mut c_void,
-    sh_handle_type: CUmemAllocationHandleType,
-) -> CUresult {
-    guard(|| {
-        let call = || {
-            real!(cuMemImportFromShareableHandle(
-                handle,
-                os_handle,
-                sh_handle_type
-            ))
-        };
-        let Some(session) = link::session()? else {
-            return Ok(call());
-        };
-        let mut books = pieces(session);
-        let counted = match sh_handle_type {
-            // The pointer is the number.
-            CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR => {
-                books.refer_exported(os_handle as usize as RawFd)
-            }
-            _ => None,
-        };
-        let counted = counted.unwrap_or_else(|| books.begin(None));
-        drop(books);
-        // SAFETY: as in `cuMemRetainAllocationHandle`.
-        Ok(unsafe { handed(session, Some(counted), handle, call) })
-    })
-}
-
-/// Writes references to `counted` down as held by the descriptor that `call` writes.
-///
-/// # Safety
-/// `call` writes a descriptor's number there when it answers success.
-unsafe fn exported(
-    session: &Session,
-    counted: Vec<Piece>,
-    descriptor: *const c_void,
-    call: impl FnOnce() -> CUresult,
-) -> CUresult {
-    let result = call();
-    let dropped = if result == CUresult::SUCCESS && !counted.is_empty() {
-        // SAFETY: the driver has just written there and answered success.
-        pieces(session).export(unsafe { descriptor.cast::<RawFd>().read() }, counted)
-    } else {
-        counted
-    };
-    drop_references(session, dropped);
-    result
-}
-
-pub unsafe extern "C" fn cuMemExportToShareableHandle(
-    shareable_handle: *mut c_void,
-    handle: CUmemGenericAllocationHandle,
-    handle_type: CUmemAllocationHandleType,
-    flags: u64,
-) -> CUresult {
-    guard(|| {
-        let call = || {
-            real!(cuMemExportToShareableHandle(
-                shareable_handle,
-                handle,
-                handle_type,
-                flags
-            ))
-        };
-        let Some(session) = link::attached() else {
-            return Ok(call());
-        };
-        let counted = pieces(session).refer(Name::Handle(handle));
-        if handle_type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR {
-            let counted = Vec::from_iter(counted);
-            // SAFETY: the application's own pointer to an `int`, which the driver checks and writes.
-            return Ok(unsafe { exported(session, counted, shareable_handle, call) });
-        }
-        let result = call();
-        let dropped = match counted {
-            Some(piece) if result == CUresult::SUCCESS => pieces(session).keep(piece),
-            counted => counted,
-        };
-        drop_references(session, dropped);
-        Ok(result)
-    })
-}
-
-/// A dma-buf holds the memory behind the addresses it was made for. Only memory of this API is followed: of
-/// `cuMemAlloc`'s it is not known whether freeing takes it from under the dma-buf.
-pub unsafe extern "C" fn cuMemGetHandleForAddressRange(
-    handle: *mut c_void,
-    dptr: CUdeviceptr,
-    size: usize,
-    handle_type: CUmemRangeHandleType,
-    flags: u64,
-) -> CUresult {
-    guard(|| {
-        let call = || {
-            real!(cuMemGetHandleForAddressRange(
-                handle,
-                dptr,
-                size,
-                handle_type,
-                flags
-            ))
-        };
-        let Some(session) = link::attached() else {
-            return Ok(call());
-        };
-        let counted = pieces(session).refer_within(dptr, size as u64);
-        // SAFETY: the application's own pointer to an `int`, which the driver checks and writes; the
-        // only type of handle there is is a descriptor.
-        Ok(unsafe { exported(session, counted, handle, call) })
-    })
-}
-
-/// A step of `cuMemMapArrayAsync` as the books see it.
-enum Step {
-    Map(Region, Option<Piece>),
-    Unmap(Region),
-}
-
-/// Reads the steps, up to one that the driver cannot accept, and counts a reference for each mapping.
-///
-/// # Safety
-/// `list` is null or has `count` steps.
-unsafe fn steps(session: &Session, list: *const CUarrayMapInfo, count: u32) -> Vec<Step> {
-    let (mut steps, mut books) = (Vec::new(), pieces(session));
-    for at in 0..count as usize {
-        if list.is_null() {
-            break;
-        }
-        // SAFETY: of the application's list, which the driver reads as far.
-        let step = unsafe { list.add(at).read() };
-        let region = Region::of(&step);
-        match step.mem_operation_type {
-            CU_MEM_OPERATION_TYPE_MAP => {
-                let piece = books.refer(Name::Handle(step.mem_handle));
-                steps.push(Step::Map(region, piece));
-            }
-            CU_MEM_OPERATION_TYPE_UNMAP => steps.push(Step::Unmap(region)),
-            _ => break,
-        }
-    }
-    steps
-}
-
-/// Maps and unmaps tiles by `call`.
-///
-/// # Safety
-/// As [`steps`].
-unsafe fn tiled(
-    list: *const CUarrayMapInfo,
-    count: u32,
-    call: impl FnOnce() -> CUresult,
-) -> Outcome {
-    let Some(session) = link::attached() else {
-        return Ok(call());
-    };
-    // SAFETY: the application's own list.
-    let steps = unsafe { steps(session, list, count) };
-    let result = call();
-    let mut context = CUcontext::NULL;
-    let _ = real!(cuCtxGetCurrent(&raw mut context));
-    let (mut dropped, mut books) = (Vec::new(), pieces(session));
-    for step in steps {
-        match step {
-            Step::Map(region, Some(piece)) if result == CUresult::SUCCESS => {
-                books.map_tile(region, lane::key(context), piece);
-            }
-            Step::Unmap(region) if result == CUresult::SUCCESS => {
-                dropped.extend(books.unmap_tile(region));
-            }
-            Step::Map(_, counted) => dropped.extend(counted),
-            Step::Unmap(_) => {}
-        }
-    }
-    drop(books);
-    drop_references(session, dropped);
-    Ok(result)
-}
-
-pub unsafe extern "C" fn cuMemMapArrayAsync(
-    map_info_list: *mut CUarrayMapInfo,
-    count: u32,
-    h_stream: CUstream,
-) -> CUresult {
-    let call = || real!(cuMemMapArrayAsync(map_info_list, count, h_stream));
-    // SAFETY: the application's own list.
-    guard(|| unsafe { tiled(map_info_list, count, call) })
-}
-
-pub unsafe extern "C" fn cuMemMapArrayAsync_ptsz(
-    map_info_list: *mut CUarrayMapInfo,
-    count: u32,
-    h_stream: CUstream,
-) -> CUresult {
-    let call = || real!(cuMemMapArrayAsync_ptsz(map_info_list, count, h_stream));
-    // SAFETY: the application's own list.
-    guard(|| unsafe { tiled(map_info_list, count, call) })
 }

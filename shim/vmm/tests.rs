@@ -143,13 +143,12 @@ fn a_copy_of_a_descriptor_is_the_same_memory() {
     let counted = pieces.refer(Name::Handle(7)).expect("ours");
     assert_eq!(pieces.export(file.as_raw_fd(), vec![counted]), []);
     let copy = file.try_clone().expect("a copy");
-    if crate::link::sys::same_file(copy.as_raw_fd(), file.as_raw_fd()) {
-        let again = pieces.refer_exported(copy.as_raw_fd());
-        assert_eq!(again, Some(counted));
-        assert_eq!(pieces.drop_references(again), []);
-    } else {
-        println!("skipped: this kernel does not tell copies of descriptors");
-    }
+    // Some sandboxes do not let anybody ask.
+    let told = crate::link::sys::same_file(copy.as_raw_fd(), file.as_raw_fd());
+    let again = pieces.refer_exported(copy.as_raw_fd());
+    assert_eq!(again, told.then_some(counted));
+    assert_eq!(pieces.drop_references(again), []);
+    assert_eq!(pieces.refer_exported(open_file().as_raw_fd()), None);
     drop(file);
     assert_eq!(release(&mut pieces, Name::Handle(7)), [CHARGE]);
 }

@@ -1,0 +1,96 @@
+//! Memory mapped into parts of sparse arrays; see [`crate::vmm::tiles`].
+
+use super::physical::{drop_references, pieces};
+use crate::guard::{Outcome, guard};
+use crate::lane;
+use crate::link::{self, Session};
+use crate::real;
+use crate::vmm::tiles::Region;
+use crate::vmm::{Name, Piece};
+use gpuslice_nvabi::types::*;
+
+/// A step of `cuMemMapArrayAsync` as the books see it.
+enum Step {
+    Map(Region, Option<Piece>),
+    Unmap(Region),
+}
+
+/// Reads the steps, up to one that the driver cannot accept, and counts a reference for each mapping.
+///
+/// # Safety
+/// `list` is null or has `count` steps.
+unsafe fn steps(session: &Session, list: *const CUarrayMapInfo, count: u32) -> Vec<Step> {
+    let (mut steps, mut books) = (Vec::new(), pieces(session));
+    for at in 0..count as usize {
+        if list.is_null() {
+            break;
+        }
+        // SAFETY: of the application's list, which the driver reads as far.
+        let step = unsafe { list.add(at).read() };
+        let region = Region::of(&step);
+        match step.mem_operation_type {
+            CU_MEM_OPERATION_TYPE_MAP => {
+                let piece = books.refer(Name::Handle(step.mem_handle));
+                steps.push(Step::Map(region, piece));
+            }
+            CU_MEM_OPERATION_TYPE_UNMAP => steps.push(Step::Unmap(region)),
+            _ => break,
+        }
+    }
+    steps
+}
+
+/// Maps and unmaps tiles by `call`.
+///
+/// # Safety
+/// As [`steps`].
+unsafe fn tiled(
+    list: *const CUarrayMapInfo,
+    count: u32,
+    call: impl FnOnce() -> CUresult,
+) -> Outcome {
+    let Some(session) = link::attached() else {
+        return Ok(call());
+    };
+    // SAFETY: the application's own list.
+    let steps = unsafe { steps(session, list, count) };
+    let result = call();
+    let mut context = CUcontext::NULL;
+    let _ = real!(cuCtxGetCurrent(&raw mut context));
+    let (mut dropped, mut books) = (Vec::new(), pieces(session));
+    for step in steps {
+        match step {
+            Step::Map(region, Some(piece)) if result == CUresult::SUCCESS => {
+                books.map_tile(region, lane::key(context), piece);
+            }
+            Step::Unmap(region) if result == CUresult::SUCCESS => {
+                dropped.extend(books.unmap_tile(region));
+            }
+            Step::Map(_, counted) => dropped.extend(counted),
+            Step::Unmap(_) => {}
+        }
+    }
+    drop(books);
+    drop_references(session, dropped);
+    Ok(result)
+}
+
+pub unsafe extern "C" fn cuMemMapArrayAsync(
+    map_info_list: *mut CUarrayMapInfo,
+    count: u32,
+    h_stream: CUstream,
+) -> CUresult {
+    let call = || real!(cuMemMapArrayAsync(map_info_list, count, h_stream));
+    // SAFETY: the application's own list.
+    guard(|| unsafe { tiled(map_info_list, count, call) })
+}
+
+pub unsafe extern "C" fn cuMemMapArrayAsync_ptsz(
+    map_info_list: *mut CUarrayMapInfo,
+    count: u32,
+    h_stream: CUstream,
+) -> CUresult {
+    let call = || real!(cuMemMapArrayAsync_ptsz(map_info_list, count, h_stream));
+    // SAFETY: the application's own list.
+    guard(|| unsafe { tiled(map_info_list, count, call) })
+}
