@@ -12,10 +12,11 @@
 use crate::limits::CGROUP_DEPTH;
 use std::ffi::CString;
 use std::fs;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
+use std::sync::atomic::{AtomicI32, Ordering};
 
 /// Where the unified hierarchy is mounted: alone, or beside the older ones.
 const MOUNTS: [&str; 2] = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"];
@@ -87,28 +88,54 @@ pub(crate) fn id_of(dir: &Path) -> Option<u64> {
 struct PidfdInfo {
     mask: u64,
     cgroup: u64,
-    rest: [u64; 6],
+    pid: u32,
+    rest: [u32; 11],
 }
 
 const WITH_CGROUP: u64 = 1 << 2;
 const PIDFD_GET_INFO: u64 = 0xc040_ff0b;
 const _: () = assert!(size_of::<PidfdInfo>() == 64);
 
+/// A pidfd of this process, kept because asking is frequent and opening one dear.
+static KEPT: AtomicI32 = AtomicI32::new(NOT_YET);
+const NOT_YET: RawFd = -1;
+const NEVER: RawFd = -2;
+
 fn own_id() -> Option<u64> {
+    let kept = KEPT.load(Ordering::Relaxed);
+    if kept == NEVER {
+        return None;
+    }
+    // Not ours: after a fork, or when the program has closed it and opened something else.
+    if let Some(id) = told_by(kept) {
+        return Some(id);
+    }
     // SAFETY: both arguments are numbers.
     let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, libc::getpid(), 0) };
     let fd = i32::try_from(fd).ok().filter(|&fd| fd >= 0)?;
     // SAFETY: the kernel has just made this descriptor for us.
     let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+    let id = told_by(fd.as_raw_fd());
+    let keep = if id.is_some() { fd.as_raw_fd() } else { NEVER };
+    let first = KEPT.compare_exchange(kept, keep, Ordering::Relaxed, Ordering::Relaxed);
+    if first.is_ok() && keep != NEVER {
+        let _kept_open = fd.into_raw_fd();
+    }
+    id
+}
+
+/// This process's group, if the descriptor is a pidfd of this process and the kernel tells.
+fn told_by(fd: RawFd) -> Option<u64> {
     let mut info = PidfdInfo {
         mask: WITH_CGROUP,
         cgroup: 0,
-        rest: [0; 6],
+        pid: 0,
+        rest: [0; 11],
     };
-    // SAFETY: an open descriptor and a structure of the size that is part of the request.
-    let answer = unsafe { libc::ioctl(fd.as_raw_fd(), PIDFD_GET_INFO as _, &raw mut info) };
-    let told = answer == 0 && info.mask & WITH_CGROUP != 0 && info.cgroup != 0;
-    told.then_some(info.cgroup)
+    // SAFETY: a structure of the size that is part of the request; what is no pidfd refuses it.
+    let answer = unsafe { libc::ioctl(fd, PIDFD_GET_INFO as _, &raw mut info) };
+    let ours = answer == 0 && info.pid == std::process::id();
+    (ours && info.mask & WITH_CGROUP != 0 && info.cgroup != 0).then_some(info.cgroup)
 }
 
 #[cfg(test)]
@@ -135,5 +162,15 @@ mod tests {
             return println!("skipped: the unified hierarchy is not visible");
         }
         assert!(seen.contains(&Some(id)), "{id} in {seen:?}");
+    }
+
+    #[test]
+    fn other_descriptors_tell_nothing() {
+        let file = fs::File::open("/proc/self/status").unwrap();
+        assert_eq!(told_by(file.as_raw_fd()), None);
+        assert_eq!(told_by(NOT_YET), None);
+        // SAFETY: both arguments are numbers; the descriptor is closed with the test program.
+        let parent = unsafe { libc::syscall(libc::SYS_pidfd_open, libc::getppid(), 0) };
+        assert_eq!(told_by(parent as RawFd), None, "it is another process's");
     }
 }

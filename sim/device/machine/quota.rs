@@ -9,7 +9,7 @@ use crate::layout::Wall;
 use crate::limits::MAX_PROCESSES;
 use crate::quota::{self, UNLIMITED};
 use crate::types::MemoryLimits;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 
 /// The capability that makes root root for a driver.
@@ -36,10 +36,10 @@ impl Machine {
         if soft > hard || soft > total || (hard != UNLIMITED && hard > total) {
             return Err(LimitError::Invalid);
         }
-        let chain = group_at(group)?;
+        let (chain, group) = group_at(group)?;
         let wall = Wall { soft, hard };
         self.with(Some(gpu), |state, _| {
-            quota::set(state, gpu, &chain, group, wall, self.limits)
+            quota::set(state, gpu, &chain, &group, wall, self.limits)
         })
     }
 
@@ -49,7 +49,7 @@ impl Machine {
     /// See [`LimitError`].
     pub fn limits_of(&self, gpu: usize, group: &Path) -> Result<MemoryLimits, LimitError> {
         let gpu = self.limited_gpu(gpu)?;
-        let group = group_at(group)?[0];
+        let group = group_at(group)?.0[0];
         let (found, left) = self.with(Some(gpu), |state, now| {
             let left = self.reap(state, now);
             let found = quota::get(state, gpu, group, self.limits).map(|wall| MemoryLimits {
@@ -90,12 +90,15 @@ impl Machine {
     }
 }
 
-fn group_at(group: &Path) -> Result<Chain, LimitError> {
-    let chain = cgroup::chain(group).ok_or(LimitError::NoGroup)?;
+/// The group with this directory, and the directory without links and detours.
+fn group_at(group: &Path) -> Result<(Chain, PathBuf), LimitError> {
+    let found = group.is_absolute().then(|| group.canonicalize().ok());
+    let found = found.flatten().ok_or(LimitError::NoGroup)?;
+    let chain = cgroup::chain(&found).ok_or(LimitError::NoGroup)?;
     if chain[0] == ROOT {
         return Err(LimitError::NotFound);
     }
-    Ok(chain)
+    Ok((chain, found))
 }
 
 /// Whether a driver takes this process for root: a container's root mostly is not.

@@ -164,7 +164,8 @@ fn every_group_has_its_wall_and_so_have_those_above() {
     let device = Device::new("walls", "mem=256MiB,context=2MiB,limits=dmem");
     let machine = device.observe();
     machine.set_limits(0, &slice.0, 0, 100 * MIB).unwrap();
-    machine.set_limits(0, &left.0, 0, 40 * MIB).unwrap();
+    let detour = slice.0.join("right/../left");
+    machine.set_limits(0, &detour, 0, 40 * MIB).unwrap();
     let mut actors =
         [&left, &left, &right, &slice].map(|group| ready(group.start(&device.0, "tenant")));
     assert_eq!(actors[0].ask("info"), "40 40");
