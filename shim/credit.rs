@@ -43,6 +43,7 @@ pub struct Account {
     granted: AtomicU64,
     common: AtomicU64,
     returned: AtomicU64,
+    returned_last: AtomicU64,
     returned_when: AtomicU64,
     pockets: [Pocket; POCKETS],
 }
@@ -192,21 +193,31 @@ impl Account {
         words.map(|word| word.load(Ordering::Relaxed)).sum()
     }
 
-    /// Notes that `bytes` are being given back while the daemon's page says `reserved`.
+    /// Notes that `bytes` are being given back while the daemon's page says `reserved`. Returns that the
+    /// page does not show yet add up. The caller holds the slow path's lock.
     pub fn note_return(&self, bytes: u64, reserved: u64) {
-        self.returned.store(bytes, Ordering::Relaxed);
+        let before = self.on_its_way(reserved);
+        self.returned_last.store(bytes, Ordering::Relaxed);
+        self.returned.store(before + bytes, Ordering::Relaxed);
         self.returned_when.store(reserved, Ordering::Relaxed);
     }
 
-    /// What was given back and still counts in `reserved`, as the page says it now: all of the
-    /// last return until the page changes.
+    /// What was given back and still counts in `reserved`, as the page says it now: all until the page
+    /// changes, and the last return until that is all that the page does not show.
     #[must_use]
     pub fn on_its_way(&self, reserved: u64) -> u64 {
-        let seen = self.returned_when.load(Ordering::Relaxed) != reserved;
-        if seen {
-            0
+        let (returned, when) = (&self.returned, &self.returned_when);
+        let (all, when) = (
+            returned.load(Ordering::Relaxed),
+            when.load(Ordering::Relaxed),
+        );
+        let last = self.returned_last.load(Ordering::Relaxed);
+        if reserved == when {
+            all
+        } else if all > last && reserved == when.saturating_sub(all - last) {
+            last
         } else {
-            self.returned.load(Ordering::Relaxed)
+            0
         }
     }
 
@@ -362,6 +373,10 @@ mod tests {
         assert_eq!(account.on_its_way(0), 0);
         account.note_return(70, 100);
         assert_eq!((account.on_its_way(100), account.on_its_way(30)), (70, 0));
+        // Another before the page shows the first: one after the other is seen to arrive.
+        account.note_return(20, 100);
+        let seen = [100, 30, 10].map(|reserved| account.on_its_way(reserved));
+        assert_eq!(seen, [90, 20, 0]);
     }
 
     #[test]

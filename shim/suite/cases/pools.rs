@@ -1,7 +1,9 @@
 //! Pools: what they have of the device, and what they keep.
 
 use super::{CAP, MIB, slice, steps};
+use crate::suite::daemon::Books;
 use crate::suite::{Door, Slice};
+use gpuslice_wire::ids::Lane;
 
 /// A slice whose driver's pools grow by 32 MiB.
 fn coarse(door: Door) -> Slice {
@@ -120,11 +122,26 @@ pub fn slack_of_pools_is_given_up_when_short(door: Door) {
 }
 
 pub fn a_pool_on_the_host_has_the_host_s_account(door: Door) {
-    let lines = steps(
-        &coarse(door),
-        &["pool:2:0", "pooled:0:0x20000000", "info", "freeasync:1"],
-    );
-    assert_eq!(lines[1], "pooled 0 0 0", "larger than the GPU's cap");
-    assert_eq!(lines[2], left(0));
-    assert_eq!(lines[3], "freeasync 0 0 0");
+    let slice = coarse(door);
+    let mut program = slice.start(&[
+        "init",
+        "ctx:0",
+        "pool:2:0",
+        "pooled:0:0x6000000", // 96 of 128 MiB
+        "pooled:0:0x2000001", // would be 64 more
+        "info",
+        "wait",
+        "freeasync:1",
+        "wait",
+    ]);
+    let lines = program.lines();
+    assert_eq!(lines[3..5], ["pooled 0 0 0", "pooled 2 0 0"]);
+    assert_eq!(lines[5], left(0), "nothing of it is the GPU's");
+    let host = usize::from(Lane::HOST.0);
+    let reserved = |bytes| move |books: &Books| books.reserved(host) == bytes;
+    slice.daemon.until("96 MiB", reserved(96 * MIB));
+    program.go_on();
+    assert_eq!(program.lines(), ["freeasync 0 0 0"]);
+    slice.daemon.until("nothing", reserved(0));
+    program.go_on();
 }
