@@ -142,7 +142,7 @@ impl Truth {
 
     /// Whether what NVML shows of this GPU is charged.
     pub fn measures(&self, gpu: GpuUuid) -> bool {
-        self.interval.is_some() && matches!(self.state.get(&gpu), Some(Ok(())))
+        self.interval.is_some() && !self.late && matches!(self.state.get(&gpu), Some(Ok(())))
     }
 
     /// A container's slice ended.

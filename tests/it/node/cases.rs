@@ -7,21 +7,36 @@ use gpuslice_wire::frame::Message;
 use gpuslice_wire::units::Bytes;
 use serde_json::Value;
 use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 pub struct Case {
     pub node: Node,
     simulated: String,
+    environment: Vec<(String, PathBuf)>,
 }
 
 impl Case {
     /// A daemon with this simulated GPU and this configuration.
     pub fn start(simulated: &str, configuration: &str) -> Case {
-        let node = Node::new();
+        Case::of(Node::new(), simulated, configuration, &[])
+    }
+
+    /// The same on this node, with a driver that reads these variables.
+    pub fn of(
+        node: Node,
+        simulated: &str,
+        configuration: &str,
+        environment: &[(&str, &Path)],
+    ) -> Case {
         fs::write(node.root().join("config"), configuration).expect("written");
         let mut case = Case {
             node,
             simulated: simulated.to_owned(),
+            environment: environment
+                .iter()
+                .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+                .collect(),
         };
         case.start_again();
         case
@@ -33,6 +48,7 @@ impl Case {
         let config = config.to_str().expect("plain");
         let mut command = self.node.daemon_command(&["--config", config]);
         command.env("GPUSLICE_SIM", &self.simulated);
+        command.envs(self.environment.iter().cloned());
         self.node.start_command(command);
     }
 

@@ -2,6 +2,7 @@
 //! commands that tell of them.
 
 mod cases;
+mod doctor;
 mod group;
 mod stranger;
 mod truth;

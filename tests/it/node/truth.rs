@@ -4,12 +4,14 @@ use super::cases::{Case, reply_within_patience};
 use super::group::{Group, mount};
 use super::stranger::Stranger;
 use crate::harness::eventually;
+use crate::harness::node::Node;
 use gpuslice_wire::ids::Lane;
 use gpuslice_wire::tenant::{Reply, Request};
 use gpuslice_wire::units::{Bytes, GIB, MIB};
 use nix::sys::signal::Signal;
-use nix::sys::stat::Mode;
 use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 #[test]
 fn a_program_that_bypasses_the_shim_is_seen_and_blocks_growth() {
@@ -86,7 +88,7 @@ fn a_process_that_nvml_does_not_know_is_told_so() {
     case.must_admit("web", GIB / 2, 0);
     let client = case.node.tenant("web");
     client.attach(Bytes::ZERO);
-    for lane in [0, Lane::HOST.0, 200] {
+    for lane in [0, 5, Lane::HOST.0] {
         client
             .0
             .send(7, &Request::Measure { lane: Lane(lane) })
@@ -100,20 +102,38 @@ fn a_process_that_nvml_does_not_know_is_told_so() {
     }
 }
 
-/// The library is a pipe nobody writes to: whoever opens it waits for ever.
+/// A node whose NVML is [`nvml.c`](nvml.c), and the directory whose files tell it what to do.
+fn stubbed() -> (Case, PathBuf) {
+    let node = Node::new();
+    let library = node.root().join("driver/libnvidia-ml.so.1");
+    fs::remove_file(&library).expect("removed");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/node/nvml.c");
+    let mut gcc = Command::new("gcc");
+    gcc.args(["-shared", "-fPIC", "-o"])
+        .arg(&library)
+        .arg(source);
+    assert!(gcc.status().expect("gcc").success());
+    let dir = node.root().to_owned();
+    let quick = "truth_interval_ms = 20\n";
+    let case = Case::of(
+        node,
+        "devices=1,mem=1GiB",
+        quick,
+        &[("STUB_DIR", dir.as_path())],
+    );
+    (case, dir)
+}
+
 #[test]
 fn a_driver_that_hangs_stops_nothing() {
-    let mut case = Case::start("devices=1,mem=1GiB", "truth_interval_ms = 20\n");
-    let library = case.node.root().join("driver/libnvidia-ml.so.1");
-    fs::remove_file(&library).expect("removed");
-    nix::unistd::mkfifo(&library, Mode::S_IRWXU).expect("a pipe");
+    let (mut case, files) = stubbed();
     case.must_admit("web", GIB / 2, 0);
     let client = case.node.tenant("web");
     client.attach(Bytes::ZERO);
-    client
-        .0
-        .send(7, &Request::Measure { lane: Lane(0) })
-        .expect("sent");
+    eventually("the first look", || case.row("web")["tier"] == "M1");
+    fs::write(files.join("hang"), "").expect("written");
+    let measure = Request::Measure { lane: Lane(0) };
+    client.0.send(7, &measure).expect("sent");
     let reply: Reply = reply_within_patience(&client);
     assert!(
         matches!(reply, Reply::Measured { used: None, .. }),
@@ -121,6 +141,30 @@ fn a_driver_that_hangs_stops_nothing() {
     );
     let reply = client.reserve(0, MIB, MIB);
     assert!(matches!(reply, Reply::Reserved { .. }), "{reply:?}");
-    assert_eq!(case.row("web")["tier"], "M0");
-    assert!(case.node.end_daemon(Signal::SIGTERM).success());
+    case.must_admit("other", GIB / 4, 0);
+    eventually("a lower tier", || case.row("web")["tier"] == "M0");
+    fs::remove_file(files.join("hang")).expect("removed");
+    eventually("the tier again", || case.row("web")["tier"] == "M1");
+    fs::write(files.join("hang"), "").expect("written");
+    client.0.send(8, &measure).expect("sent");
+    assert!(
+        case.node.end_daemon(Signal::SIGTERM).success(),
+        "it ends all the same"
+    );
+    let log = case.node.log();
+    assert_eq!(log.matches("NVML has not answered for").count(), 1, "{log}");
+}
+
+#[test]
+fn a_gpu_that_fell_off_is_said_once_and_taken_up_again() {
+    let (case, files) = stubbed();
+    case.must_admit("web", GIB / 2, 0);
+    eventually("the first look", || case.row("web")["tier"] == "M1");
+    fs::write(files.join("lost"), "").expect("written");
+    eventually("a lower tier", || case.row("web")["tier"] == "M0");
+    fs::remove_file(files.join("lost")).expect("removed");
+    eventually("the tier again", || case.row("web")["tier"] == "M1");
+    let log = case.node.log();
+    assert_eq!(log.matches("NVML_ERROR_GPU_IS_LOST").count(), 1, "{log}");
+    assert_eq!(log.matches("NVML tells again").count(), 1, "{log}");
 }

@@ -1,0 +1,111 @@
+//! `gpuslice doctor`, with and without a daemon and a driver.
+
+use super::cases::Case;
+use super::group::{Group, mount};
+use crate::harness::target_dir;
+use gpuslice_wire::units::GIB;
+use serde_json::Value;
+use std::process::{Command, Output, Stdio};
+
+fn doctor(case: &Case, more: &[&str]) -> Output {
+    let driver = target_dir().join("sim");
+    let driver = driver.to_str().expect("plain");
+    let mut words = vec!["doctor", "--driver-dir", driver];
+    words.extend(more);
+    case.gpuslice(&words)
+}
+
+fn checks(output: &Output) -> Vec<Value> {
+    let all: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    all["checks"].as_array().expect("checks").clone()
+}
+
+fn named<'a>(checks: &'a [Value], name: &str) -> &'a Value {
+    let found = checks.iter().find(|check| check["name"] == name);
+    found.unwrap_or_else(|| panic!("no {name} in {checks:?}"))
+}
+
+#[test]
+fn a_node_tells_its_tier_and_its_slices() {
+    let Some(mount) = mount("doctor") else { return };
+    let case = Case::start("devices=1,mem=1GiB,limits=dmem", "");
+    let group = Group::new(&mount);
+    let idle = group.idle();
+    case.must_admit("web", GIB / 2, idle.pid());
+    let output = doctor(&case, &["--json"]);
+    assert!(output.status.success(), "{output:?}");
+    let checks = checks(&output);
+    let gpu = named(&checks, "gpu 0")["found"].as_str().expect("text");
+    assert!(gpu.ends_with("M3: the driver holds caps"), "{gpu}");
+    let slice = named(&checks, "slice web")["found"].as_str().expect("text");
+    assert!(slice.starts_with("gpu 0: M3"), "{slice}");
+    assert_eq!(named(&checks, "daemon")["ok"], true);
+}
+
+#[test]
+fn what_is_missing_is_said_with_what_mends_it() {
+    let mut case = Case::start("devices=1,mem=1GiB", "");
+    case.node.end_daemon(nix::sys::signal::Signal::SIGTERM);
+    let output = doctor(&case, &[]);
+    assert!(
+        output.status.success(),
+        "nothing that is needed: {output:?}"
+    );
+    let text = String::from_utf8(output.stdout).expect("text");
+    assert!(
+        text.contains("missing daemon") && text.contains("-> systemctl start"),
+        "{text}"
+    );
+    assert!(
+        text.contains("M1") && text.contains("not the next, because"),
+        "{text}"
+    );
+
+    let nowhere = case.node.root().join("nowhere");
+    let nowhere = nowhere.to_str().expect("plain");
+    let output = case.gpuslice(&["doctor", "--json", "--driver-dir", nowhere]);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let driver = named(&checks(&output), "driver").clone();
+    assert_eq!(
+        (&driver["ok"], &driver["needed"]),
+        (&false.into(), &true.into())
+    );
+    assert!(
+        driver["mend"]
+            .as_str()
+            .is_some_and(|mend| mend.contains("install")),
+        "{driver}"
+    );
+}
+
+/// A library that is none, a configuration that is wrong: said, not stumbled over.
+#[test]
+fn a_broken_node_is_described_too() {
+    let case = Case::start("devices=1,mem=1GiB", "");
+    let dir = case.node.root().join("broken");
+    std::fs::create_dir(&dir).expect("a directory");
+    for name in ["libcuda.so.1", "libnvidia-ml.so.1"] {
+        std::fs::write(dir.join(name), "no library").expect("written");
+    }
+    let config = dir.join("config");
+    std::fs::write(&config, "wall = \"maybe\"").expect("written");
+    let mut doctor = Command::new(env!("CARGO_BIN_EXE_gpuslice"));
+    doctor
+        .arg("doctor")
+        .arg("--driver-dir")
+        .arg(&dir)
+        .arg("--config")
+        .arg(&config);
+    doctor
+        .arg("--runtime-dir")
+        .arg(case.node.runtime_dir())
+        .stdin(Stdio::null());
+    let output = doctor.output().expect("gpuslice starts");
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let text = String::from_utf8(output.stdout).expect("text");
+    assert!(
+        text.contains("missing nvml") && text.contains("missing configuration"),
+        "{text}"
+    );
+    assert!(text.contains("gpusliced --check"), "{text}");
+}
