@@ -59,6 +59,7 @@ pub struct State {
 
 /// A container's directory found at the start.
 #[derive(Debug)]
+#[allow(clippy::large_enum_variant)] // one at a time, at the start
 pub enum Found {
     /// A promise to be taken up again.
     Record(Record),

@@ -13,7 +13,10 @@ use super::memory::Books;
 use crate::observer::{Observer, Place};
 
 /// Late ticks and slow daemons, ns.
-const SLACK: u64 = 50_000_000;
+const SLACK: u64 = 20_000_000;
+
+/// The recall that was under way and one of its own.
+const MOST: u64 = 2 * RECALL_WAIT_NS + SLACK;
 
 /// A question under way.
 #[derive(Clone, Copy, Debug)]
@@ -22,7 +25,7 @@ struct Question {
     client: ClientId,
     need: Bytes,
     wish: Bytes,
-    /// The page's recall when it was asked, and how long it has waited.
+    /// The page's recall when it was asked, and how long it has waited beyond others' return.
     recall: u32,
     waits: u64,
 }
@@ -41,8 +44,8 @@ struct Recall {
 pub struct Requests {
     asked: BTreeMap<Place, Vec<Question>>,
     recalls: BTreeMap<Place, Recall>,
-    /// Restored: growth may wait for those who come back.
-    restored: BTreeSet<ContainerId>,
+    /// Restored: until then growth may wait for those who come back.
+    restored: BTreeMap<ContainerId, u64>,
     /// ... and may do so still.
     returning: BTreeSet<ContainerId>,
 }
@@ -51,8 +54,11 @@ impl Requests {
     /// Time passes.
     pub fn advance(&mut self, seen: &Observer) {
         let passed = if seen.gap { 0 } else { seen.passed };
-        let questions = self.asked.values_mut().flatten();
-        questions.for_each(|question| question.waits += passed);
+        for ((container, _), questions) in &mut self.asked {
+            let until = self.restored.get(container).copied().unwrap_or(0);
+            let beyond = passed.min(seen.now.saturating_sub(until));
+            questions.iter_mut().for_each(|q| q.waits += beyond);
+        }
     }
 
     /// The engine is told `event`.
@@ -114,7 +120,8 @@ impl Requests {
     ) -> Result<(), Objection> {
         match *action {
             Action::Restored { container, .. } => {
-                self.restored.insert(container);
+                let until = seen.now + seen.config.restore_grace.0;
+                self.restored.insert(container, until);
                 self.returning.insert(container);
             }
             Action::Dismissed { container, .. } => {
@@ -284,12 +291,7 @@ impl Requests {
             if recall.is_some_and(|recall| recall.owing.is_empty()) {
                 return Err(format!("{:?} waits and all have answered", first.client));
             }
-            let grace = match self.restored.contains(&place.0) {
-                true => seen.config.restore_grace.0,
-                false => 0,
-            };
-            let most = grace + 2 * RECALL_WAIT_NS + SLACK;
-            let late = questions.iter().find(|q| ticked && q.waits > most);
+            let late = questions.iter().find(|q| ticked && q.waits > MOST);
             if let Some(q) = late {
                 return Err(format!("{:?} waits since {} ns", q.client, q.waits));
             }
