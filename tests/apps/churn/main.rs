@@ -1,18 +1,19 @@
 //! A tenant that takes and gives back memory of every kind, in many threads, when it is told to.
 //!
 //! A cap must hold whatever a program does, so this one does what programs do not: threads that
-//! allocate plain, pitched, managed, stream-ordered, virtual and array memory at random, free each
-//! other's, and go on when they are refused. It reads orders from standard input, a line each, and
-//! answers each with a line:
+//! allocate plain (0), pitched (1), managed (2), stream-ordered (3), virtual (4) and array (5)
+//! memory at random, free each other's, and go on when they are refused. It reads orders from
+//! standard input, a line each, and answers each with a line:
 //!
-//! * `go N`: every thread does N operations; `did OPERATIONS REFUSED HELD MANAGED`, bytes it now holds
+//! * `go N`: every thread does N operations; `did OPERATIONS REFUSED HELD MANAGED`, in bytes
 //! * `take BYTES`: one allocation; `took RESULT NANOSECONDS`
 //! * `fill BYTES`: allocations of that size until one is refused; `filled COUNT RESULT`
 //! * `info`: `info FREE TOTAL`, as cuMemGetInfo says
 //! * `drop`: gives everything back; `dropped`
 //!
-//! It ends when its input does. An answer of the driver that is neither success nor out of memory
-//! ends it with a complaint.
+//! `churn SEED THREADS UNIT MOST [KINDS]`: sizes are 1 to MOST times UNIT bytes; KINDS are digits as
+//! above, all of them when not given. It ends when its input does. An answer of the driver that is
+//! neither success nor out of memory ends it with a complaint.
 
 mod item;
 
@@ -214,19 +215,26 @@ fn number(words: &[String], at: usize) -> Result<u64, String> {
     word.parse().map_err(|_| format!("{word}: no number"))
 }
 
+/// Kinds of memory by their numbers, a digit each.
+fn kinds(digits: &str) -> Result<Vec<u64>, String> {
+    let kind = |digit: char| digit.to_digit(10).map(u64::from);
+    let known = |kind: &u64| *kind < item::FAMILIES;
+    let kinds = digits.chars().map(|digit| kind(digit).filter(known));
+    let kinds: Option<Vec<u64>> = kinds.collect();
+    let kinds = kinds.filter(|kinds| !kinds.is_empty());
+    kinds.ok_or_else(|| format!("{digits}: kinds are digits below {}", item::FAMILIES))
+}
+
 fn run() -> Result<(), String> {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let mut numbers = [0; 4];
     for (at, place) in numbers.iter_mut().enumerate() {
         *place = number(&words, at)?;
     }
-    let kinds = match words.get(4) {
-        Some(digits) => digits
-            .bytes()
-            .map(|digit| u64::from(digit - b'0'))
-            .collect(),
-        None => (0..item::FAMILIES).collect(),
-    };
+    let all = || (0..item::FAMILIES).collect();
+    let kinds = words
+        .get(4)
+        .map_or_else(|| Ok(all()), |digits| kinds(digits))?;
     let started = Program::start(numbers, kinds);
     let mut program = started.map_err(|error| error.to_string())?;
     let mut out = std::io::stdout();

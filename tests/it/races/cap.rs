@@ -4,7 +4,20 @@
 use super::{MIB, PAGE, Tenant, Truth, WHO, Watcher, node, setting};
 use crate::harness::eventually;
 
+/// Fills a tenant until it is refused; how many allocations it got.
+fn filled(tenant: &mut Tenant) -> u64 {
+    let answer = tenant.answer().expect("alive");
+    let [count, result] = super::numbers(&answer)[..] else {
+        panic!("{answer}")
+    };
+    assert_eq!(result, 2, "out of memory is the only reason to stop");
+    count
+}
+
 /// Fills the slice from `processes` processes at once, `rounds` times.
+///
+/// Two that are short of the last piece at the same moment may each hold a part of it, and then both
+/// are refused: so the race itself may end a little below what fits, and whoever asks next gets it.
 fn race(processes: u64, rounds: u64) {
     let cap = 512 * MIB + processes * 64 * MIB;
     let node = node(cap);
@@ -14,20 +27,24 @@ fn race(processes: u64, rounds: u64) {
         .collect();
     let contexts = Truth::of(&node).used();
     let fits = (cap - contexts) / (8 * PAGE);
+    let order = format!("fill {}", 8 * PAGE);
+    let mut short = 0;
     for round in 0..rounds {
-        let order = format!("fill {}", 8 * PAGE);
         tenants.iter_mut().for_each(|tenant| tenant.order(&order));
-        let mut got = 0;
+        let raced: u64 = tenants.iter_mut().map(filled).sum();
+        short += u64::from(raced < fits);
+        assert!(
+            raced <= fits && raced + processes > fits,
+            "round {round}: {raced} of {fits}"
+        );
+        let mut got = raced;
         for tenant in &mut tenants {
-            let answer = tenant.answer().expect("alive");
-            let [count, result] = super::numbers(&answer)[..] else {
-                panic!("{answer}")
-            };
-            assert_eq!(result, 2, "out of memory is the only reason to stop");
-            got += count;
+            tenant.order(&order);
+            got += filled(tenant);
         }
         assert_eq!(got, fits, "round {round} of {processes} processes");
-        assert!(watcher.most() <= cap, "{} of {cap} bytes", watcher.most());
+        let most = watcher.most().0;
+        assert!(most <= cap, "{most} of {cap} bytes");
         for tenant in &mut tenants {
             tenant.order("drop");
         }
@@ -35,6 +52,7 @@ fn race(processes: u64, rounds: u64) {
             assert_eq!(tenant.answer().as_deref(), Some("dropped"));
         }
     }
+    eprintln!("{processes} processes: {short} of {rounds} races ended below what fits");
 }
 
 #[test]
@@ -59,6 +77,7 @@ fn credit_of_a_sibling_is_no_reason_to_fail() {
     let node = node(cap);
     let mut tenants = [0, 1, 2].map(|seed| Tenant::start(&node, seed, 1, 1));
     let free = cap - Truth::of(&node).used();
+    let mut times = Vec::new();
     for round in 0..setting("RACE_ROUNDS", 30) {
         // Each has just allocated and freed, and so has credit.
         for tenant in &mut tenants {
@@ -74,10 +93,16 @@ fn credit_of_a_sibling_is_no_reason_to_fail() {
         let who = round as usize % tenants.len();
         let all = tenants[who].numbers(&format!("take {free}"));
         assert_eq!(all[0], 0, "round {round}: all that nobody uses");
+        times.push(all[1]);
         let one_more = tenants[who].numbers(&format!("take {PAGE}"));
         assert_eq!(one_more[0], 2, "round {round}: and nothing more");
         assert_eq!(tenants[who].ask("drop"), "dropped");
     }
+    times.sort();
+    let (median, worst) = (times[times.len() / 2], times[times.len() - 1]);
+    eprintln!(
+        "an allocation that needs the credit of two others: {median} ns (median), {worst} ns"
+    );
 }
 
 /// Free memory as a program is told it is what the daemon has not promised, once nobody moves.

@@ -1,8 +1,16 @@
-//! Random allocations of every kind in four processes of eight threads, with deaths in between.
+//! Random allocations of every kind in four processes of eight threads, with deaths in between and a
+//! cap that moves.
+//!
+//! Two things are looser than one would like, and stated here rather than hidden. The daemon sees
+//! a death before the driver has taken the memory away, so what the dying hold is not counted
+//! against the cap while the device still shows it. And a pool says only afterwards how much it took:
+//! for a moment there may be one of its pieces more for every thread that makes one grow.
 
-use super::{MIB, PAGE, Tenant, Truth, WHO, Watcher, node, numbers, setting};
-use crate::harness::node::Node;
+use super::{MIB, Tenant, Truth, WHO, Watcher, node, numbers, setting};
+use crate::harness::node::{Node, id};
 use crate::harness::{Random, eventually};
+use gpuslice_wire::admin::{Answer, Command, MemoryAsk};
+use gpuslice_wire::ids::Lane;
 use gpuslice_wire::units::Bytes;
 use std::time::Duration;
 
@@ -13,31 +21,50 @@ const THREADS: u64 = 8;
 const STEPS: u64 = 100;
 
 /// What the processes said they hold.
+#[derive(Default)]
 struct Said {
     held: u64,
     managed: u64,
     refused: u64,
 }
 
-/// One stretch of work, in which one process may be killed; what the others said at its end.
-fn stretch(node: &Node, tenants: &mut [Tenant], random: &mut Random) -> Said {
-    let order = format!("go {STEPS}");
-    tenants.iter_mut().for_each(|tenant| tenant.order(&order));
-    let victim = random.below(2 * tenants.len() as u64) as usize;
-    if victim < tenants.len() {
-        std::thread::sleep(Duration::from_micros(random.below(40_000)));
-        tenants[victim].kill();
-        tenants[victim] = Tenant::start(node, random.next() >> 16, THREADS, 8);
-    }
-    let mut said = Said {
-        held: 0,
-        managed: 0,
-        refused: 0,
-    };
-    for (index, tenant) in tenants.iter_mut().enumerate() {
-        if index == victim {
-            continue; // it has nothing yet
+/// Starts the dead again. There may be no room for a context: then the others give theirs back, one
+/// after the other, until there is.
+fn replace(node: &Node, tenants: &mut [Option<Tenant>], kinds: &str, random: &mut Random) {
+    while let Some(dead) = tenants.iter().position(Option::is_none) {
+        let mut tenant = Tenant::spawn_of(node, random.next() >> 16, THREADS, 8, kinds);
+        if tenant.answer().as_deref() == Some("ready") {
+            tenants[dead] = Some(tenant);
+            continue;
         }
+        let full = tenants.iter_mut().flatten().find(|tenant| tenant.holding);
+        let full = full.expect("with nothing held there is room for a context");
+        assert_eq!(full.ask("drop"), "dropped");
+        full.holding = false;
+    }
+}
+
+/// One stretch of work, in which one process may be killed; what the others said at its end.
+fn stretch(
+    node: &Node,
+    tenants: &mut [Option<Tenant>],
+    kinds: &str,
+    trouble: Trouble,
+    random: &mut Random,
+) -> Said {
+    replace(node, tenants, kinds, random);
+    for tenant in tenants.iter_mut().flatten() {
+        tenant.order(&format!("go {STEPS}"));
+        tenant.holding = true;
+    }
+    let victim = random.below(2 * tenants.len() as u64) as usize;
+    let victim = tenants.get_mut(victim);
+    if let (Some(tenant), Trouble::KillsAndResizes) = (victim, trouble) {
+        std::thread::sleep(Duration::from_micros(random.below(40_000)));
+        *tenant = None; // SIGKILL
+    }
+    let mut said = Said::default();
+    for tenant in tenants.iter_mut().flatten() {
         let answer = tenant.answer().expect("alive");
         let [_, refused, held, managed] = numbers(&answer)[..] else {
             panic!("{answer}")
@@ -73,36 +100,78 @@ fn agree(node: &Node, truth: &Truth, said: &Said) {
     }
 }
 
-#[test]
-fn the_books_agree_with_the_device() {
+/// What the driver's pools grow by.
+const PIECE: u64 = 32 * MIB;
+
+/// What a run may do beside allocating.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Trouble {
+    None,
+    /// Processes are killed, and the cap moves between three quarters and all of [`CAP`].
+    KillsAndResizes,
+}
+
+fn resize(node: &Node, random: &mut Random) {
+    let memory = Bytes(CAP - random.below(3) * CAP / 8);
+    let (container, lane, memory) = (id(WHO), Lane(0), MemoryAsk::Exactly(memory));
+    let answer = node.admin().ask(&Command::Resize {
+        container,
+        lane,
+        memory,
+    });
+    assert!(matches!(answer, Answer::Resized { .. }), "{answer:?}");
+}
+
+/// Churns until the number of operations is reached; the most that was used at any time, of the whole
+/// device and by the living.
+fn run(kinds: &str, trouble: Trouble) -> (u64, u64) {
     let seed = setting("SEED", 7);
-    let operations = setting("CHURN_OPERATIONS", 40_000);
-    eprintln!("SEED={seed} CHURN_OPERATIONS={operations}");
+    let operations = setting("CHURN_OPERATIONS", 25_000);
+    eprintln!("SEED={seed} CHURN_OPERATIONS={operations} kinds {kinds}");
     let mut random = Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
     let node = node(CAP);
     let (truth, watcher) = (Truth::of(&node), Watcher::start(&node));
-    let mut tenants: Vec<Tenant> = (0..PROCESSES)
-        .map(|index| Tenant::start(&node, seed + index as u64, THREADS, 8))
-        .collect();
+    let mut tenants: Vec<Option<Tenant>> = (0..PROCESSES).map(|_| None).collect();
     let mut refused = 0;
     for _ in 0..operations.div_ceil(STEPS * THREADS * PROCESSES as u64) {
-        let said = stretch(&node, &mut tenants, &mut random);
+        if trouble == Trouble::KillsAndResizes {
+            resize(&node, &mut random);
+        }
+        let said = stretch(&node, &mut tenants, kinds, trouble, &mut random);
         agree(&node, &truth, &said);
         refused += said.refused;
-        assert!(
-            watcher.most() <= CAP,
-            "{} of {CAP} bytes were used",
-            watcher.most()
-        );
     }
     assert!(refused > 0, "nothing was ever refused: the cap was not met");
-    assert!(watcher.most() > CAP / 2, "the slice was not used");
-    for mut tenant in tenants {
+    for mut tenant in tenants.into_iter().flatten() {
         assert_eq!(tenant.ask("drop"), "dropped");
         tenant.end();
     }
     node.wait_refunded(WHO);
     eventually("nothing is used", || truth.used() == 0);
-    assert_eq!(node.cap(WHO), Some(Bytes(CAP)));
-    assert_eq!(CAP % PAGE, 0);
+    watcher.most()
+}
+
+#[test]
+fn no_instant_is_above_the_cap() {
+    let (used, _) = run("01245", Trouble::None);
+    assert!((CAP / 2..=CAP).contains(&used), "{used} of {CAP} bytes");
+}
+
+#[test]
+fn pools_are_above_the_cap_by_no_more_than_they_grow_by() {
+    let (used, _) = run("3", Trouble::None);
+    let most = CAP + PIECE * THREADS * PROCESSES as u64;
+    assert!((CAP / 2..=most).contains(&used), "{used} of {CAP} bytes");
+    eprintln!("pools: {used} of {CAP} bytes at most");
+}
+
+#[test]
+fn the_books_agree_with_the_device_whoever_dies() {
+    let (_, living) = run("01245", Trouble::KillsAndResizes);
+    assert!((CAP / 2..=CAP).contains(&living), "{living} of {CAP} bytes");
+}
+
+#[test]
+fn every_kind_together() {
+    run("012345", Trouble::KillsAndResizes);
 }

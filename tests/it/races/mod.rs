@@ -65,6 +65,8 @@ struct Tenant {
     child: Child,
     input: Option<ChildStdin>,
     output: BufReader<ChildStdout>,
+    /// Whether it may have memory beside its context.
+    holding: bool,
 }
 
 impl Tenant {
@@ -77,8 +79,14 @@ impl Tenant {
 
     /// The same, which may not be ready yet.
     fn spawn(node: &Node, seed: u64, threads: u64, most: u64) -> Tenant {
+        Tenant::spawn_of(node, seed, threads, most, "012345")
+    }
+
+    /// The same with these kinds of memory.
+    fn spawn_of(node: &Node, seed: u64, threads: u64, most: u64, kinds: &str) -> Tenant {
         let mut command = in_slice(node, program("churn"));
         command.args([seed, threads, PAGE, most].map(|number| number.to_string()));
+        command.arg(kinds);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         Tenant::of(command.spawn().expect("churn starts"))
     }
@@ -89,6 +97,7 @@ impl Tenant {
             input: child.stdin.take(),
             output: BufReader::new(child.stdout.take().expect("piped")),
             child,
+            holding: false,
         }
     }
 
@@ -160,22 +169,40 @@ impl Truth {
         let processes = self.0.processes(0).expect("a GPU");
         processes.iter().map(|process| process.used_bytes).sum()
     }
+
+    /// The same without those that are just dying.
+    fn shown_of_living(&self) -> u64 {
+        let processes = self.0.processes(0).expect("a GPU");
+        let living = processes.iter().filter(|process| lives(process.pid));
+        living.map(|process| process.used_bytes).sum()
+    }
+}
+
+/// Whether a process still has memory of its own: the first thing that one who dies gives up, before
+/// its files and sockets.
+fn lives(pid: u32) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status"));
+    status.is_ok_and(|status| status.contains("VmSize:"))
 }
 
 /// Looks at the device all the time.
 struct Watcher {
     stop: Arc<AtomicBool>,
-    most: Arc<AtomicU64>,
+    most: Arc<[AtomicU64; 2]>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Watcher {
     fn start(node: &Node) -> Watcher {
-        let (stop, most) = (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default());
+        let (stop, most) = (
+            Arc::<AtomicBool>::default(),
+            Arc::<[AtomicU64; 2]>::default(),
+        );
         let (truth, ended, seen) = (Truth::of(node), stop.clone(), most.clone());
         let thread = std::thread::spawn(move || {
             while !ended.load(Relaxed) {
-                seen.fetch_max(truth.used(), Relaxed);
+                seen[0].fetch_max(truth.used(), Relaxed);
+                seen[1].fetch_max(truth.shown_of_living(), Relaxed);
                 std::thread::sleep(Duration::from_millis(1));
             }
         });
@@ -186,9 +213,9 @@ impl Watcher {
         }
     }
 
-    /// The most that was ever used.
-    fn most(&self) -> u64 {
-        self.most.load(Relaxed)
+    /// The most that was ever used, of the whole device and by living processes.
+    fn most(&self) -> (u64, u64) {
+        (self.most[0].load(Relaxed), self.most[1].load(Relaxed))
     }
 }
 
