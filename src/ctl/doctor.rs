@@ -336,7 +336,7 @@ fn of_installation() -> Vec<Check> {
     };
     let runtimes: Vec<&str> = RUNTIMES
         .into_iter()
-        .filter(|name| is_there(&name))
+        .filter(|name| is_there(name))
         .collect();
     checks.push(match runtimes.is_empty() {
         false => there("runtimes", runtimes.join(", ")),

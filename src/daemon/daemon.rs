@@ -183,10 +183,15 @@ impl Daemon {
     fn next_deadline(&self) -> Option<Instant> {
         let heartbeat = (self.slices.len() > 0).then_some(self.heartbeat);
         let greeting = self.greetings.front().map(|(by, _)| *by);
-        [self.engine.next_deadline(), heartbeat, greeting, self.truth_deadline()]
-            .into_iter()
-            .flatten()
-            .min()
+        [
+            self.engine.next_deadline(),
+            heartbeat,
+            greeting,
+            self.truth_deadline(),
+        ]
+        .into_iter()
+        .flatten()
+        .min()
     }
 
     fn time_passed(&mut self, now: Instant) {

@@ -109,7 +109,7 @@ fn cgroups(runtime_dir: Option<&Path>) -> Value {
         .find(|name| offered.iter().any(|o| o == name));
     let leaves = runtime_dir.map(leaves).unwrap_or_default();
     let gaps = controller.map(|name| {
-        let gap = |leaf: &PathBuf| gap(&mount, leaf, name, |dir| words(dir));
+        let gap = |leaf: &PathBuf| gap(&mount, leaf, name, words);
         let mut gaps: Vec<PathBuf> = leaves.iter().filter_map(gap).collect();
         gaps.sort();
         gaps.dedup();

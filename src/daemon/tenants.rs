@@ -325,8 +325,7 @@ impl Daemon {
             .and_then(|tenant| tenant.attached.as_ref())
         {
             let lanes = (0..attached.lanes).map(Lane).chain([Lane::HOST]);
-            self.work
-                .extend(lanes.map(|lane| Work::Read(key, lane)));
+            self.work.extend(lanes.map(|lane| Work::Read(key, lane)));
         }
     }
 

@@ -197,7 +197,7 @@ impl Verdict {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gpuslice_wire::ids::GpuUuid;
+    use crate::table::tests::slice;
     use gpuslice_wire::units::Bytes;
 
     const CAP: u64 = 1 << 30;
@@ -218,23 +218,10 @@ mod tests {
             .iter()
             .zip(weights)
             .map(|(name, weight)| Row {
-                container: (*name).into(),
-                name: (*name).into(),
-                gpu: GpuUuid([0; 16]),
                 cap: Bytes(CAP),
-                reserved: Bytes(0),
-                used: Bytes(0),
                 peak: Bytes(CAP),
                 denied: 1,
-                weight,
-                share: None,
-                high: false,
-                clients: 1,
-                wanting: true,
-                gpu_ns: now_ns * u64::from(weight),
-                wait_ns: 0,
-                turns: 0,
-                launches: 0,
+                ..slice(name, weight, None, true, now_ns * u64::from(weight))
             });
         View {
             now_ns,
