@@ -128,6 +128,7 @@ impl Graphs {
     }
 
     fn device(&self, session: &Session, device: CUdevice) -> Result<Arc<Pool>, CUresult> {
+        crate::hooks::follow();
         if let Some(pool) = self.open().devices.get(&device) {
             return Ok(Arc::clone(pool));
         }

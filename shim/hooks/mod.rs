@@ -46,6 +46,7 @@ use crate::lane;
 use crate::link::{self, Reservation, Session};
 use crate::pools;
 use crate::vmm::Name;
+use core::sync::atomic::{AtomicBool, Ordering};
 use gpuslice_nvabi::types::CUresult;
 
 /// A charge that the driver has not granted yet, and where it is to be written down.
@@ -64,8 +65,25 @@ pub fn squeeze(session: &Session) {
     physical::look_again(session);
 }
 
+/// Whether there is anything to settle: most processes have neither pools nor exports, and ask often how
+/// much memory there is. Set once; a forked child only looks in vain.
+static FOLLOWED: AtomicBool = AtomicBool::new(false);
+
+/// From now on there is something whose charge changes without a call of ours.
+pub fn follow() {
+    FOLLOWED.store(true, Ordering::Relaxed);
+}
+
 /// Brings charges up to date that only the driver knows: called before somebody looks at the books.
+#[inline]
 pub fn settle_all(session: &Session) {
+    if FOLLOWED.load(Ordering::Relaxed) {
+        settle_what_is_followed(session);
+    }
+}
+
+#[cold]
+fn settle_what_is_followed(session: &Session) {
     pools::settle_all(session);
     session.graphs.settle_all(session);
     physical::look_again(session);

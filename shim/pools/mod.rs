@@ -216,6 +216,7 @@ struct Known {
 
 impl Known {
     fn add(&mut self, handle: CUmemoryPool, lane: Lane, unseen: bool) -> Option<Arc<Pool>> {
+        crate::hooks::follow();
         let free = self.by_id.iter().position(Option::is_none);
         let index = free.unwrap_or(self.by_id.len());
         let pool = Arc::new(Pool {

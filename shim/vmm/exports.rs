@@ -77,6 +77,7 @@ impl Pieces {
         let Some(stamp) = stamp(number) else {
             return pieces; // Closed already, by another thread.
         };
+        crate::hooks::follow();
         let exports = &mut self.exports;
         let exported = Exported { stamp, pieces };
         let before = exports.open.insert(number, exported);
