@@ -250,7 +250,7 @@ impl Charge {
     #[must_use]
     pub fn has_slack(&self) -> bool {
         let pot = alone(&self.pot);
-        !pot.over && pot.charged > pot.used
+        !pot.over && pot.charged + pot.owed > pot.used
     }
 
     /// How often the pool was seen to have shrunk: while that does not change, what it had once it

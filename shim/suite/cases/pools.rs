@@ -59,14 +59,17 @@ pub fn growth_that_does_not_fit_is_undone(door: Door) {
             "alloc:0xf000000", // 240 of 256 MiB
             "async:0x100000",  // would be 32
             "info",
+            "pool:1:0x10000000", // one that keeps what it has
+            "pooled:2:0x100000",
+            "info",
             "alloc:0x1000000", // nothing is left behind
             "info",
         ],
     );
-    assert_eq!(lines[1], "async 2 0 0");
-    assert_eq!(lines[2], left(240));
-    assert_eq!(lines[3], "alloc 0 0 0");
-    assert_eq!(lines[4], left(256));
+    assert_eq!([&lines[1], &lines[4]], ["async 2 0 0", "pooled 2 0 0"]);
+    assert_eq!([&lines[2], &lines[5]], [&left(240), &left(240)]);
+    assert_eq!(lines[6], "alloc 0 0 0");
+    assert_eq!(lines[7], left(256));
 }
 
 pub fn a_destroyed_pool_is_charged_until_its_last_allocation(door: Door) {
