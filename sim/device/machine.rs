@@ -27,7 +27,7 @@ use crate::types::GpuInfo;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// What a process attaches for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,6 +57,8 @@ pub struct Machine {
     cgroup: AtomicU64,
     /// Held while blocks given up by this process or left by dead ones are wiped.
     scrubbing: Mutex<()>,
+    /// A repair has put blocks into our hands that nobody has looked for yet.
+    wiping_due: AtomicBool,
 }
 
 impl Machine {
@@ -82,6 +84,7 @@ impl Machine {
             pid: std::process::id(),
             faults,
             scrubbing: Mutex::new(()),
+            wiping_due: AtomicBool::new(false),
         };
         machine.enter(role);
         machine.note_cgroup();
@@ -159,8 +162,10 @@ impl Machine {
             lock::acquire(&self.mapping, self.slot, false, |slot| !self.is_alive(slot));
         if died {
             repair(&mut state, self.slot);
-            // What the dead one held is found by the reaping that now falls due.
+            // What the dead one held is found by the reaping that now falls due; what it was
+            // just letting go is in our hands already.
             state.last_reap_ns = 0;
+            self.wiping_due.store(true, Ordering::Relaxed);
         }
         state
     }
@@ -192,12 +197,13 @@ impl Machine {
         work: impl FnOnce(&mut State, u64) -> R,
     ) -> (R, bool) {
         let now = now_ns();
+        let due = self.wiping_due.swap(false, Ordering::Relaxed);
         let left =
             now.saturating_sub(state.last_reap_ns) >= REAP_EVERY_NS && self.reap(&mut state, now);
         bring_up(&mut state, gpu, self.gpus.len(), now);
         let result = work(&mut state, now);
         drop(state);
-        (result, left)
+        (result, left || due)
     }
 
     /// Drops the processes that have died; returns whether memory is left for us to wipe.

@@ -69,6 +69,9 @@ fn repair_pages(gpu: &mut Gpu, index: usize, slots: &mut [Slot], scrubber: usize
             gpu.exported += 1;
         } else if block.phase == HELD && !block.is_held() {
             (block.phase, block.owner) = (SCRUB, scrubber as u32 + 1);
+        } else if block.phase == SCRUB && block.owner == 0 {
+            // Killed just before it said who wipes.
+            block.owner = scrubber as u32 + 1;
         }
         let owner = block.owner.checked_sub(1).map(|owner| owner as usize);
         if block.phase == HELD && !owner.is_some_and(|owner| block.is_holder(owner)) {

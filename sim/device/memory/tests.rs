@@ -2,7 +2,7 @@
 
 use crate::config::Config;
 use crate::error::DeviceError;
-use crate::layout::State;
+use crate::layout::{HELD, SCRUB, State};
 use crate::limits::PAGE_BYTES;
 use crate::mapping::state_for_test;
 use crate::{memory, process, repair};
@@ -149,5 +149,22 @@ fn repair_survives_any_half_done_change() {
         assert_eq!(state.gpus[0].scrub_pages, 0, "damage {index}");
         assert_eq!(memory::extents(&state.gpus[0], kept)[0].len, 5 * PAGE_BYTES);
         assert!(take(&mut state, 1, PAGES - 5).is_ok(), "damage {index}");
+    }
+}
+
+/// A process that lets its last page go does it in several stores and may be killed after each.
+#[test]
+fn killed_between_letting_go_and_handing_over() {
+    for (phase, owner) in [(HELD, 1), (HELD, 0), (SCRUB, 0)] {
+        let mut state = machine();
+        let first = take(&mut state, 0, 3).unwrap();
+        let block = &mut state.gpus[0].blocks[first as usize];
+        block.set_holder(0, false);
+        (block.phase, block.owner) = (phase, owner);
+        repair::repair(&mut state, 2);
+        assert_eq!(memory::to_scrub(&state.gpus[0], 2), vec![first]);
+        assert_eq!(state.slots[0].used_pages[0], 0);
+        memory::finish_scrub(&mut state.gpus[0], first);
+        assert_eq!(free_pages(&state), PAGES);
     }
 }

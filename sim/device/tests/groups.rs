@@ -54,10 +54,16 @@ impl Group {
 
     /// Starts a process here.
     fn start(&self, device: &Path, role: &str) -> Actor {
+        self.start_by(&[], device, role)
+    }
+
+    /// The same, through another program.
+    fn start_by(&self, through: &[&str], device: &Path, role: &str) -> Actor {
         let mut shell = Command::new("sh");
         let program = std::env::current_exe().unwrap();
         shell.args(["-c", "echo $$ > \"$0\" && exec \"$@\""]);
-        shell.arg(self.0.join("cgroup.procs")).arg(program);
+        shell.arg(self.0.join("cgroup.procs"));
+        shell.args(through).arg(program);
         Actor::start_by(shell, device, role)
     }
 }
@@ -216,6 +222,28 @@ fn limits_do_not_follow_who_moves_away() {
     assert_eq!(mover.ask("info"), "64 56");
     assert_eq!(used(&machine, &group), 0);
     assert_eq!(mover.ask("grab"), "28");
+}
+
+/// A container takes its own group for the root of all.
+#[test]
+fn who_sees_no_groups_is_held_all_the_same() {
+    let unshare = ["unshare", "--cgroup"];
+    let tried = Command::new(unshare[0]).args([unshare[1], "true"]).status();
+    if !tried.is_ok_and(|status| status.success()) {
+        return println!("SKIP: no cgroup namespace can be made here");
+    }
+    let Some(slice) = group() else { return };
+    let leaf = slice.below("leaf");
+    let device = Device::new("inside", "mem=64MiB,limits=misc");
+    let machine = device.observe();
+    machine.set_limits(0, &slice.0, 0, 20 * MIB).unwrap();
+    machine.set_limits(0, &leaf.0, 0, 8 * MIB).unwrap();
+    let mut tenant = ready(leaf.start_by(&unshare, &device.0, "tenant"));
+    assert_eq!(tenant.ask("info"), "8 8");
+    assert_eq!(tenant.ask("grab"), "4");
+    assert_eq!((used(&machine, &leaf), used(&machine, &slice)), (8, 8));
+    machine.set_limits(0, &leaf.0, 0, 60 * MIB).unwrap();
+    assert_eq!(tenant.ask("grab"), "6", "the wall above holds");
 }
 
 #[test]
