@@ -37,6 +37,7 @@ mod report;
 mod sparse;
 mod threads;
 mod vmm;
+mod vmm_place;
 mod vmm_share;
 mod words;
 
@@ -48,6 +49,7 @@ const FAMILIES: &[&[Case]] = &[
     pool::CASES,
     pool_limits::CASES,
     vmm::CASES,
+    vmm_place::CASES,
     vmm_share::CASES,
     array::CASES,
     sparse::CASES,

@@ -2,7 +2,6 @@
 //! the last handle *and* the last mapping of it are gone, and as long it is charged.
 
 use crate::words::*;
-use gpuslice_apps::api::calls;
 use gpuslice_nvabi::types::*;
 
 family!("vmm":
@@ -11,7 +10,7 @@ family!("vmm":
     unmapped_then_released, released_then_unmapped, released_while_mapped_is_charged,
     two_mappings_cost_once, two_mappings_keep, two_mappings_of_two, retained,
     retained_by_an_inner_address, part_unmapped, both_unmapped_at_once, sixteen_pieces_in_a_row,
-    a_thousand_rounds, properties_read_back, on_the_host, other_device,
+    a_thousand_rounds, properties_read_back,
     odd_size, zero, largest_number, null_out, bad_properties, release_twice, release_foreign,
     map_a_released_handle, map_over_a_mapping, map_outside, map_too_much, unmap_nothing,
     addresses_freed_while_mapped, context_destroyed,
@@ -370,46 +369,6 @@ fn properties_read_back() -> Outcome {
     ok!(cuMemGetAllocationPropertiesFromHandle(&mut read, handle));
     that!(read.location == gpu.location(), "{:?}", read.location);
     release(handle)
-}
-
-fn on_the_host() -> Outcome {
-    let gpu = gpu()?;
-    let (before, bytes, mut handle) = (gpu.free()?, gpu.part(8)?, 0);
-    let location = CUmemLocation {
-        kind: CU_MEM_LOCATION_TYPE_HOST_NUMA,
-        id: 0,
-    };
-    let host = CUmemAllocationProp {
-        location,
-        ..wanted(gpu)
-    };
-    match calls::cuMemCreate(&mut handle, bytes, &host, 0) {
-        SUCCESS => {}
-        other => return skip(format_args!("memory of the host by handle: {other:?}")),
-    }
-    gpu.back_to(before)?;
-    release(handle)?;
-    gpu.back_to(before)
-}
-
-fn other_device() -> Outcome {
-    let gpu = gpu()?;
-    let (before, mut handle) = (gpu.free()?, 0);
-    for id in [99, -1] {
-        let location = CUmemLocation {
-            id,
-            ..gpu.location()
-        };
-        let there = CUmemAllocationProp {
-            location,
-            ..wanted(gpu)
-        };
-        says!(
-            [INVALID, CUresult::ERROR_INVALID_DEVICE],
-            cuMemCreate(&mut handle, GRAIN, &there, 0)
-        );
-    }
-    gpu.back_to(before)
 }
 
 fn odd_size() -> Outcome {

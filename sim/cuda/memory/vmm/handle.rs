@@ -1,11 +1,11 @@
 //! Handles of memory: created, released, retained.
 
-use super::{INVALID, Physical, STEP, whole};
+use super::{Backing, INVALID, Physical, STEP, whole};
 use crate::driver::process;
 use crate::exec::handles::{Key, Named, Table};
 use crate::memory::chunk::Chunk;
 use gpuslice_nvabi::types::*;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A handle and how often it was given out.
 pub struct Handle {
@@ -38,10 +38,9 @@ pub fn physical(handle: CUmemGenericAllocationHandle) -> Result<Physical, CUresu
 /// A handle of memory: the one it has already, counted once more, or a new one.
 pub fn hand_out(physical: Physical) -> Result<CUmemGenericAllocationHandle, CUresult> {
     let mut handles = handles();
-    let memory = physical.chunk.memory.key;
     let known = handles
         .iter()
-        .find(|(_, one)| one.physical.chunk.memory.key == memory);
+        .find(|(_, one)| one.physical.backing.is(&physical.backing));
     let known = known.map(|(key, _)| key);
     if let Some(key) = known
         && let Some(one) = handles.get_mut(key)
@@ -56,17 +55,27 @@ pub fn hand_out(physical: Physical) -> Result<CUmemGenericAllocationHandle, CUre
     Ok(entered.ok_or(CUresult::ERROR_OUT_OF_MEMORY)?.to_pointer() as u64)
 }
 
-/// Looks properties through; the machine's index of the GPU they name.
-pub fn gpu_of(prop: &CUmemAllocationProp) -> Result<usize, CUresult> {
+/// Looks properties through; the machine's index of the GPU they name, or `None` for the host.
+pub fn gpu_of(prop: &CUmemAllocationProp) -> Result<Option<usize>, CUresult> {
     if prop.kind != CU_MEM_ALLOCATION_TYPE_PINNED {
         return Err(INVALID);
     }
     match prop.location.kind {
-        CU_MEM_LOCATION_TYPE_DEVICE => Ok(process()?.gpu(prop.location.id)?.index),
-        CU_MEM_LOCATION_TYPE_HOST
-        | CU_MEM_LOCATION_TYPE_HOST_NUMA
-        | CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT => Err(CUresult::ERROR_NOT_SUPPORTED),
+        CU_MEM_LOCATION_TYPE_DEVICE => Ok(Some(process()?.gpu(prop.location.id)?.index)),
+        CU_MEM_LOCATION_TYPE_HOST | CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT => Ok(None),
+        // The simulated host has one node.
+        CU_MEM_LOCATION_TYPE_HOST_NUMA if prop.location.id == 0 => Ok(None),
         _ => Err(INVALID),
+    }
+}
+
+/// New memory of a GPU; what the process keeps for later is given up for it.
+fn on_gpu(gpu: usize, bytes: u64) -> Result<Arc<Chunk>, CUresult> {
+    match Chunk::new(gpu, bytes) {
+        Err(CUresult::ERROR_OUT_OF_MEMORY) if crate::memory::give_spare_back(gpu) => {
+            Chunk::new(gpu, bytes)
+        }
+        other => other,
     }
 }
 
@@ -108,19 +117,20 @@ pub mod imp {
         if prop.requested_handle_types & !exportable != 0 {
             return Err(CUresult::ERROR_NOT_SUPPORTED);
         }
-        let chunk = Chunk::new(gpu, size as u64);
-        let chunk = match chunk {
-            Err(CUresult::ERROR_OUT_OF_MEMORY) if crate::memory::give_spare_back(gpu) => {
-                Chunk::new(gpu, size as u64)?
+        let backing = match gpu {
+            Some(gpu) => Backing::Device(on_gpu(gpu, size as u64)?),
+            // Memory of the host has no descriptors here.
+            None if prop.requested_handle_types != CU_MEM_HANDLE_TYPE_NONE => {
+                return Err(CUresult::ERROR_NOT_SUPPORTED);
             }
-            other => other?,
+            None => Backing::of_host(size as u64)?,
         };
         let prop = CUmemAllocationProp {
             win32_handle_meta_data: std::ptr::null_mut(),
             ..prop
         };
         let entered = handles().insert(Handle {
-            physical: Physical { chunk, prop },
+            physical: Physical { backing, prop },
             references: 1,
         });
         handle.set(entered.ok_or(CUresult::ERROR_OUT_OF_MEMORY)?.to_pointer() as u64)

@@ -4,6 +4,7 @@
 //! it. Memory lives as long as any handle or any mapping of it: releasing the handle of mapped
 //! memory frees nothing yet. All of this is in steps of 2 MiB.
 
+mod backing;
 mod handle;
 mod range;
 mod share;
@@ -12,6 +13,8 @@ pub use share::named;
 
 use super::chunk::Chunk;
 use super::space::STEP;
+use super::{map, pages};
+use backing::Backing;
 use gpuslice_nvabi::types::{CUmemAllocationProp, CUmemGenericAllocationHandle, CUresult};
 use std::sync::Arc;
 
@@ -20,7 +23,7 @@ const INVALID: CUresult = CUresult::ERROR_INVALID_VALUE;
 /// Memory with a handle.
 #[derive(Clone)]
 struct Physical {
-    chunk: Arc<Chunk>,
+    backing: Backing,
     prop: CUmemAllocationProp,
 }
 
@@ -31,7 +34,7 @@ unsafe impl Sync for Physical {}
 
 /// The memory of a handle, for who puts it elsewhere than at an address.
 pub fn chunk_of(handle: CUmemGenericAllocationHandle) -> Result<Arc<Chunk>, CUresult> {
-    handle::physical(handle).map(|physical| physical.chunk)
+    handle::physical(handle)?.backing.chunk().cloned()
 }
 
 /// Whether these are sizes or addresses in whole steps, and not zero.

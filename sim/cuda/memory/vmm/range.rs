@@ -122,7 +122,7 @@ pub mod imp {
         let (len, offset) = (size as u64, offset as u64);
         whole(&[ptr, len])?;
         let end = offset.checked_add(len);
-        let inside = end.is_some_and(|end| end <= physical.chunk.bytes());
+        let inside = end.is_some_and(|end| end <= physical.backing.bytes());
         if flags != 0 || !offset.is_multiple_of(STEP) || !inside {
             return Err(INVALID);
         }
@@ -130,8 +130,8 @@ pub mod imp {
         if !ranges.is_reserved(ptr, len) || ranges.overlaps(ptr, len) {
             return Err(INVALID);
         }
-        pages::map_part(&physical.chunk, offset, len, ptr, false)?;
-        let device = physical.prop.location.id;
+        physical.backing.map(offset, len, ptr)?;
+        let device = physical.prop.location.id.max(0);
         let kind = Kind::Mapped {
             read: false,
             write: false,

@@ -5,7 +5,7 @@
 //! closed.
 
 use super::handle::{gpu_of, hand_out, physical};
-use super::{INVALID, Physical};
+use super::{Backing, INVALID, Physical};
 use crate::driver::{device_error, process};
 use crate::memory::chunk::Chunk;
 use gpuslice_nvabi::types::*;
@@ -43,7 +43,7 @@ pub mod imp {
         if physical.prop.requested_handle_types & kind == 0 {
             return Err(INVALID);
         }
-        let key = physical.chunk.memory.key;
+        let key = physical.backing.chunk()?.memory.key;
         let file = process()?.machine.mem_export(key).map_err(device_error)?;
         shareable.cast::<i32>().set(file.into_raw_fd())
     }
@@ -77,6 +77,9 @@ pub mod imp {
             },
         };
         gpu_of(&prop)?;
-        handle.set(hand_out(Physical { chunk, prop })?)
+        handle.set(hand_out(Physical {
+            backing: Backing::Device(chunk),
+            prop,
+        })?)
     }
 }
