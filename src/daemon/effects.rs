@@ -165,7 +165,7 @@ impl Daemon {
         let container = record.container;
         let kept = match token {
             NOBODY => Ok(()),
-            _ => self.state.keep(record),
+            _ => self.state.rewrite(record),
         };
         if let Err(why) = kept {
             let dir = self.state.container_dir(&container);

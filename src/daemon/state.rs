@@ -164,6 +164,16 @@ impl State {
         kept
     }
 
+    /// Writes the record of a slice that exists down again. If it cannot be, the old one is still
+    /// there.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn rewrite(&self, record: &Record) -> io::Result<()> {
+        let dir = self.container_dir(&record.container);
+        replace_file(&dir.join("record"), &record.encode())
+    }
+
     /// Deletes a container's directory. Not there is good too.
     ///
     /// # Errors

@@ -2,5 +2,6 @@
 
 mod admission;
 mod lives;
+mod memory;
 mod pages;
 mod rules;
