@@ -178,11 +178,12 @@ pub fn listen() -> Option<String> {
 /// What a helper does with its arguments.
 type Role = fn(&[String]) -> Outcome;
 
-const ROLES: [(&str, Role); 8] = [
+const ROLES: [(&str, Role); 9] = [
     ("hold", processes::hold),
     ("race", processes::race),
     ("grow", processes::grow),
     ("idle", processes::idle),
+    ("look", processes::look),
     ("open", ipc::open),
     ("share", ipc::share),
     ("import", vmm_share::import),

@@ -7,7 +7,8 @@ use gpuslice_nvabi::types::*;
 use std::os::unix::process::CommandExt;
 
 family!("processes":
-    see_each_other, cannot_pass_the_cap, two_race, four_race, what_one_frees_the_other_has,
+    see_each_other,
+    see_the_same, cannot_pass_the_cap, two_race, four_race, what_one_frees_the_other_has,
     unused_room_goes_to_who_needs_it, killed_gives_back, ended_gives_back, leaked_gives_back,
     half_of_them_killed, sixty_four, forked_child_has_no_driver, forked_child_leaves_the_parent,
     forked_child_may_exec, orphan_is_charged, exec_gives_back, free_of_a_sibling,
@@ -44,6 +45,36 @@ fn see_each_other() -> Outcome {
     })?;
     helper.end()?;
     gpu.back_to(before)
+}
+
+/// A helper that says what is free whenever it is asked.
+pub fn look(words: &[String]) -> Outcome {
+    let gpu = gpu()?;
+    let [bytes] = words else {
+        return fail("look needs a size");
+    };
+    gpu.alloc(bytes.parse().or_else(fail)?)?;
+    child::say("ready")?;
+    while child::listen().is_some() {
+        child::say(&gpu.free()?.to_string())?;
+    }
+    Ok(())
+}
+
+/// One device has one number of free bytes, whoever asks.
+fn see_the_same() -> Outcome {
+    let gpu = gpu()?;
+    let mut helper = Helper::start("look", &[&gpu.part(8)?.to_string()])?;
+    helper.says("ready")?;
+    for round in 1..4 {
+        gpu.alloc(gpu.part(32)? * round)?;
+        eventually("both see the same", || {
+            helper.tell("look")?;
+            let there: usize = helper.hears()?.parse().or_else(fail)?;
+            Ok(gpu.free()?.abs_diff(there) <= GRAIN)
+        })?;
+    }
+    helper.end()
 }
 
 fn cannot_pass_the_cap() -> Outcome {
