@@ -158,7 +158,8 @@ fn destroyed_gives_back() -> Outcome {
     gpu.back_to(before)
 }
 
-/// What was behind the same tiles before is let go.
+/// The reference does not say whether mapping over a tile lets go at once of what was behind it;
+/// unmapping does.
 fn mapped_over() -> Outcome {
     let gpu = gpu()?;
     let (array, tile) = array()?;
@@ -168,7 +169,9 @@ fn mapped_over() -> Outcome {
         map(step(array, tile, [0, 0], [8, 8], Some(handle)))?;
         release(handle)?;
     }
-    gpu.took(before, BYTES, GRAIN)
+    gpu.took(before, BYTES, 4 * BYTES + GRAIN)?;
+    map(step(array, tile, [0, 0], [8, 8], None))?;
+    gpu.back_to(before)
 }
 
 fn two_tiles_of_one_handle() -> Outcome {
