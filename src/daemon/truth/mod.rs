@@ -29,7 +29,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use thread::{Asker, Fact, Look, Question, Ticket};
 
 /// How long somebody waits for NVML before being told that it is not known.
-pub const ANSWER_WITHIN: Duration = Duration::from_millis(300);
+pub const ANSWER_WITHIN: Duration = Duration::from_millis(400);
 /// How long the start waits for NVML's first answer.
 const START_WITHIN: std::time::Duration = std::time::Duration::from_secs(10);
 /// How long the end waits for NVML's answer to each thing it was asked.
