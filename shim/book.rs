@@ -42,6 +42,9 @@ pub struct Held {
     pub kind: Kind,
 }
 
+/// Applications hold very many of these.
+const _: () = assert!(size_of::<Held>() <= 24);
+
 impl Default for Held {
     fn default() -> Held {
         Held {
