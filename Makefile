@@ -19,9 +19,9 @@ run: build
 	@$(TARGET)/release/gpuslice demo
 
 test: ; @tests/run
-# All three, also when one misses its figure.
+# All of them, also when one misses its figure.
 bench: build
-	@status=0; for bench in run hook node; do tests/bench/$$bench || status=1; done; exit $$status
+	@status=0; for bench in run init hook node; do tests/bench/$$bench || status=1; done; exit $$status
 soak: ; @tests/soak
 gpu: ; @tests/gpu/bundle
 

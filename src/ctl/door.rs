@@ -1,7 +1,8 @@
 //! How the shim gets into a plain process: the two doors of `gpuslice run`.
 //!
 //! *Replacement*: in a private mount namespace the shim is bind-mounted over the driver's own
-//! files, so whatever way a program takes to the driver leads to the shim. Needs root, or user
+//! files, so whatever way a program takes to the driver leads to the shim; it is preloaded as well, for
+//! programs that bring a driver of that name in a directory of their own. Needs root, or user
 //! namespaces and an existing `/run/gpuslice` to mount on. *Preload*: environment variables, which a
 //! program can drop; the fallback, and named as such.
 
@@ -10,6 +11,7 @@ use anyhow::{Context, Result, bail};
 use gpuslice_wire::admin::Answer;
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
+use std::ffi::OsStr;
 use std::io;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -139,6 +141,12 @@ fn replacement(command: &mut Command, paths: &Paths) -> Result<(&'static str, Ke
         binds.push((paths.twin.clone(), nvml));
     }
     library_path(command, paths.driver_dir())?;
+    if !holds(&paths.preload, b" :") {
+        preload_first(command, paths.preload.as_os_str());
+    }
+    // Those of a slice that we were started in.
+    command.env_remove("GPUSLICE_SOCKET");
+    command.env_remove("GPUSLICE_DRIVER_DIR");
     // SAFETY: the closure only makes system calls on data prepared before the fork.
     unsafe {
         command.pre_exec(move || {
@@ -195,7 +203,7 @@ fn preload(command: &mut Command, paths: &Paths) -> Result<(&'static str, Kept)>
     }
     library_path(command, paths.driver_dir())?;
     library_path(command, &links)?;
-    let mut preload = match holds(&paths.preload, b" :") {
+    let preload = match holds(&paths.preload, b" :") {
         false => paths.preload.clone(),
         true => links.join(PRELOADED),
     }
@@ -210,17 +218,23 @@ fn preload(command: &mut Command, paths: &Paths) -> Result<(&'static str, Kept)>
     if socket.as_os_str().len() > SOCKET_BYTES_MAX {
         bail!("{}: too long for a socket; {ELSEWHERE}", socket.display());
     }
-    if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|text| !text.is_empty()) {
-        preload.push(":");
-        preload.push(others);
-    }
-    command.env("LD_PRELOAD", preload);
+    preload_first(command, &preload);
     command.env("GPUSLICE_SOCKET", socket);
     command.env("GPUSLICE_DRIVER_DIR", paths.driver_dir());
     Ok((
         "preload (a program that drops LD_PRELOAD escapes it)",
         Kept { _mount_point: None },
     ))
+}
+
+/// Puts `library` in front of what is preloaded already.
+fn preload_first(command: &mut Command, library: &OsStr) {
+    let mut list = library.to_owned();
+    if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|text| !text.is_empty()) {
+        list.push(":");
+        list.push(others);
+    }
+    command.env("LD_PRELOAD", list);
 }
 
 /// Whether a path has one of these characters, at which a list of paths is split.

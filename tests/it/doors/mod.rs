@@ -70,7 +70,7 @@ const WAYS: [Way; 21] = [
     Way("set-user-id program",     "$W/setuid path $N $D/libcuda.so.1",            [Open,    Open,    Caught,  Caught,  Caught]),
     Way("copy of the driver",      "cp $D/libcuda.so.1 $T/own.so && $W/way path $N $T/own.so", [Open, Open, Caught, Caught, Caught]),
     Way("driver brought along",    "$W/way path $N $W/brought.so",                 [Open,    Open,    Open,    Open,    Open]),
-    Way("CUDA compat directory",   "LD_LIBRARY_PATH=$W/compat $W/way soname $N",   [Open,    Caught,  Open,    Open,    Caught]),
+    Way("CUDA compat directory",   "LD_LIBRARY_PATH=$W/compat $W/way soname $N",   [Open,    Caught,  Caught,  Caught,  Caught]),
     Way("our private driver",      "$W/way path $N /run/gpuslice/driver/libcuda.so.1", [Nothing, Nothing, Open, Open,   Open]),
     Way("static program",          "$W/static soname $N",                          [Nothing, Nothing, Nothing, Nothing, Nothing]),
 ];

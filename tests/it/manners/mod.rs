@@ -89,7 +89,7 @@ fn word(path: &Path) -> &str {
 #[test]
 fn programs_without_cuda_notice_nothing() {
     let node = Node::start();
-    let look = "grep -E '^(Threads|Umask|Sig|Shd)' /proc/self/status; ls /proc/self/fd; umask; \
+    let look = "grep -E '^(Threads|Umask|Sig(Blk|Ign|Cgt)):' /proc/self/status; ls /proc/self/fd; umask; \
                 echo words >&2; trap; exit 3";
     for words in [
         &["sh", "-c", look][..],

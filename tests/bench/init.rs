@@ -1,0 +1,207 @@
+//! What does starting cost? Three hundred processes that initialise CUDA at once, and a `sh` that does
+//! nothing.
+//!
+//! `gpuslice-bench-init DIR SOCKET...` expects in DIR the simulated driver (`libcuda.so.1`), next to its own
+//! file the preload door, and a container's socket of a running daemon per group. The processes wait
+//! for one starting gun, a FIFO that nobody has opened for writing yet, and time `dlopen`, `cuInit` and
+//! the first context. Bare and in slices alternate (ABBA), so that a machine that slows down slows
+//! both. Exit status 1 when a target is missed.
+
+use gpuslice_nvabi::sig;
+use gpuslice_nvabi::types::{CUcontext, CUresult};
+use serde_json::json;
+use std::ffi::CString;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::time::Instant;
+
+/// Processes that start at once.
+const CROWD: usize = 300;
+/// What the slowest of a hundred may take longer than without us, ms.
+const ADDED_MS: f64 = 50.0;
+/// Shells of one measurement.
+const SHELLS: usize = 200;
+
+type Error = Box<dyn std::error::Error>;
+
+fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let done = match &words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["one", gun] => one(Path::new(gun)).map(|()| true),
+        [directory, sockets @ ..] if !sockets.is_empty() => bench(Path::new(directory), sockets),
+        _ => Err("usage: gpuslice-bench-init DIRECTORY-OF-THE-DRIVER SOCKET...".into()),
+    };
+    match done {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(why) => {
+            eprintln!("gpuslice-bench-init: {why}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// One of the crowd.
+fn one(gun: &Path) -> Result<(), Error> {
+    println!("waiting");
+    // Opening it waits for somebody who opens it for writing; nothing is ever written.
+    std::fs::File::open(gun)?.read_to_end(&mut Vec::new())?;
+    let start = Instant::now();
+    context()?;
+    println!("{}", start.elapsed().as_nanos());
+    Ok(())
+}
+
+/// A context on the first GPU, by way of `dlopen`.
+fn context() -> Result<(), Error> {
+    let ok = |call: &str, result: CUresult| match result {
+        CUresult::SUCCESS => Ok(()),
+        CUresult(code) => Err(format!("{call} answered {code}")),
+    };
+    // SAFETY: the driver's functions have the table's types; out-parameters are live locals.
+    unsafe {
+        let library = libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_NOW);
+        let find = |name: &str| {
+            let name = CString::new(name).unwrap_or_default();
+            let at = libc::dlsym(library, name.as_ptr());
+            if at.is_null() {
+                Err(format!("no {name:?}"))
+            } else {
+                Ok(at)
+            }
+        };
+        let init: sig::cuInit = std::mem::transmute(find("cuInit")?);
+        let create: sig::cuCtxCreate_v2 = std::mem::transmute(find("cuCtxCreate_v2")?);
+        let mut context = CUcontext::NULL;
+        ok("cuInit", init(0))?;
+        ok("cuCtxCreate", create(&raw mut context, 0, 0))?;
+    }
+    Ok(())
+}
+
+/// How a process starts.
+struct Place<'a> {
+    directory: &'a Path,
+    shim: PathBuf,
+    sockets: &'a [&'a str],
+}
+
+impl Place<'_> {
+    /// A command bare, or in the slice of the `index`th.
+    fn command(&self, program: &Path, index: Option<usize>) -> Command {
+        let mut command = Command::new(program);
+        command.env("LD_LIBRARY_PATH", self.directory);
+        if let Some(index) = index {
+            command.env("LD_PRELOAD", &self.shim);
+            command.env("GPUSLICE_DRIVER_DIR", self.directory);
+            command.env("GPUSLICE_SOCKET", self.sockets[index % self.sockets.len()]);
+        }
+        command
+    }
+
+    /// Starts the crowd and fires; ns of each.
+    fn crowd(&self, slices: bool) -> Result<Vec<f64>, Error> {
+        let gun = std::env::temp_dir().join(format!("gpuslice-gun-{}", std::process::id()));
+        let path = CString::new(gun.as_os_str().as_encoded_bytes())?;
+        // SAFETY: a NUL-terminated path.
+        if unsafe { libc::mkfifo(path.as_ptr(), 0o600) } != 0 {
+            return Err(std::io::Error::last_os_error().into());
+        }
+        let myself = std::env::current_exe()?;
+        let start = |index: usize| {
+            let mut command = self.command(&myself, slices.then_some(index));
+            command.arg("one").arg(&gun).stdout(Stdio::piped());
+            command.spawn()
+        };
+        let crowd: Result<Vec<Child>, _> = (0..CROWD).map(start).collect();
+        let fired = fire(crowd?, &gun);
+        std::fs::remove_file(&gun)?;
+        fired
+    }
+
+    /// Starts `sh -c true` again and again; ns of each.
+    fn shells(&self, slices: bool) -> Result<Vec<f64>, Error> {
+        let shell = |index: usize| {
+            let start = Instant::now();
+            let mut command = self.command(Path::new("/bin/sh"), slices.then_some(index));
+            let status = command.args(["-c", "true"]).status()?;
+            let took = start.elapsed().as_nanos() as f64;
+            if status.success() {
+                Ok(took)
+            } else {
+                Err(format!("sh: {status}").into())
+            }
+        };
+        (0..SHELLS).map(shell).collect()
+    }
+}
+
+fn fire(crowd: Vec<Child>, gun: &Path) -> Result<Vec<f64>, Error> {
+    let mut waiting = Vec::new();
+    for mut child in crowd {
+        let mut output = BufReader::new(child.stdout.take().ok_or("no pipe")?);
+        let mut line = String::new();
+        output.read_line(&mut line)?;
+        waiting.push((child, output));
+    }
+    // The last ones have said that they will open it; let them.
+    std::thread::sleep(std::time::Duration::from_millis(200));
+    std::fs::File::options().write(true).open(gun)?.flush()?;
+    let mut times = Vec::new();
+    for (mut child, mut output) in waiting {
+        let mut line = String::new();
+        output.read_line(&mut line)?;
+        let status = child.wait()?;
+        times.push(
+            line.trim()
+                .parse()
+                .map_err(|_| format!("one of the crowd: {status}"))?,
+        );
+    }
+    Ok(times)
+}
+
+/// The value that this share of all is below.
+fn quantile(values: &mut [f64], share: f64) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[((values.len() - 1) as f64 * share) as usize]
+}
+
+fn bench(directory: &Path, sockets: &[&str]) -> Result<bool, Error> {
+    let myself = std::env::current_exe()?;
+    let shim = myself.with_file_name("libgpuslice.so");
+    let place = Place {
+        directory,
+        shim,
+        sockets,
+    };
+    let (mut crowds, mut shells) = ([Vec::new(), Vec::new()], [Vec::new(), Vec::new()]);
+    for slices in [false, true, true, false] {
+        crowds[usize::from(slices)].extend(place.crowd(slices)?);
+        shells[usize::from(slices)].extend(place.shells(slices)?);
+    }
+    let pair = |name: &str, of: &mut [Vec<f64>; 2], share: f64, unit: f64| {
+        let [bare, slice] = [0, 1].map(|at| quantile(&mut of[at], share) / unit);
+        eprintln!(
+            "{name:<28} bare {bare:>9.2}  in a slice {slice:>9.2}  added {:>8.2}",
+            slice - bare
+        );
+        json!({ "what": name, "bare": bare, "slice": slice, "added": slice - bare })
+    };
+    let rows = [
+        pair("300 at once, median, ms", &mut crowds, 0.5, 1e6),
+        pair("300 at once, p99, ms", &mut crowds, 0.99, 1e6),
+        pair("sh -c true, median, us", &mut shells, 0.5, 1e3),
+    ];
+    let met = rows[1]["added"]
+        .as_f64()
+        .is_some_and(|added| added <= ADDED_MS);
+    let verdict = if met { "pass" } else { "fail" };
+    eprintln!("promised: p99 of 300 at once, at most {ADDED_MS} ms added: {verdict}");
+    println!(
+        "{}",
+        json!({ "bench": "init", "rows": rows, "target_ms": ADDED_MS, "verdict": verdict })
+    );
+    Ok(met)
+}
