@@ -2,7 +2,7 @@
 //! GPU, one cap, no turns. It is part of the bench so that the figures are the shim's alone.
 
 use gpuslice_wire::frame::{decode, encode};
-use gpuslice_wire::ids::ClientId;
+use gpuslice_wire::ids::{ClientId, Lane};
 use gpuslice_wire::limits::{FRAME_BYTES_MAX, HEARTBEAT_NS, PAGE_BYTES};
 use gpuslice_wire::page::{
     CLIENT_PAGE_MAGIC, CONTAINER_PAGE_MAGIC, ClientPage, ContainerPage, PAGE_VERSION,
@@ -128,6 +128,19 @@ fn client_page() -> Option<OwnedFd> {
     Some(fd)
 }
 
+/// As much of `wish` as the cap leaves.
+fn reserve(reserved: &mut u64, lane: Lane, need: Bytes, wish: Bytes) -> Reply {
+    let left = CAP - *reserved;
+    let granted = wish.0.min(left);
+    if granted < need.0 {
+        let left = Bytes(left);
+        return Reply::Refused { lane, need, left };
+    }
+    *reserved += granted;
+    let bytes = Bytes(granted);
+    Reply::Reserved { lane, bytes }
+}
+
 /// One process's connection, to its end.
 fn converse(fd: &OwnedFd) {
     let mut reserved = 0_u64;
@@ -160,27 +173,7 @@ fn converse(fd: &OwnedFd) {
                 )
             }
             Request::Reserve { lane, need, wish } => {
-                let left = CAP - reserved;
-                let granted = wish.0.min(left);
-                if granted >= need.0 {
-                    reserved += granted;
-                    (
-                        Reply::Reserved {
-                            lane,
-                            bytes: Bytes(granted),
-                        },
-                        vec![],
-                    )
-                } else {
-                    (
-                        Reply::Refused {
-                            lane,
-                            need,
-                            left: Bytes(left),
-                        },
-                        vec![],
-                    )
-                }
+                (reserve(&mut reserved, lane, need, wish), vec![])
             }
             Request::Release { bytes, .. } | Request::Yield { bytes, .. } => {
                 reserved = reserved.saturating_sub(bytes.0);

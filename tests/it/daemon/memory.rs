@@ -203,7 +203,7 @@ fn a_cap_changes_while_processes_live_and_is_written_down() {
     let answer = resize(&node, "a", Lane(0), exactly(2 * GIB));
     let (cap, reserved) = (Bytes(2 * GIB), Bytes(GIB));
     assert_eq!(answer, Answer::Resized { cap, reserved });
-    assert_eq!(page.lane[0].cap.load(SeqCst), 2 * GIB);
+    eventually("the page", || page.lane[0].cap.load(SeqCst) == 2 * GIB);
     assert_eq!(granted(&two.reserve(0, MIB, MIB)), Some(MIB));
     let answer = resize(&node, "a", Lane(0), exactly(MIB));
     let (cap, reserved) = (Bytes(MIB), Bytes(GIB + MIB));

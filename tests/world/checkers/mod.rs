@@ -114,7 +114,7 @@ impl Checkers {
             Event::Claims { .. } => Ok(()), // what a process says moves no books by itself
             _ => {
                 self.memory.after_step()?;
-                self.requests.after_step(&self.seen, &self.memory, event)
+                self.requests.after_step(&self.memory, event)
             }
         }
     }

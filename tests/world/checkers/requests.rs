@@ -267,12 +267,7 @@ impl Requests {
     ///
     /// # Errors
     /// The objection.
-    pub fn after_step(
-        &self,
-        seen: &Observer,
-        books: &Books,
-        event: &Event,
-    ) -> Result<(), Objection> {
+    pub fn after_step(&self, books: &Books, event: &Event) -> Result<(), Objection> {
         let ticked = matches!(event, Event::Tick);
         for (place, questions) in &self.asked {
             let Some(first) = questions.first() else {

@@ -116,6 +116,17 @@ impl World {
                     claims,
                 }
             }
+            Letter::Gone(_, client) => {
+                self.clients.remove(&client);
+                Event::Gone { client }
+            }
+            letter => return self.open_memory(letter),
+        })
+    }
+
+    /// ... if it is about memory.
+    fn open_memory(&mut self, letter: Letter) -> Option<Event> {
+        Some(match letter {
             Letter::Reserve(who, lane, need, wish) => Event::Reserve {
                 client: self.processes[who].client?,
                 token: self.token(who),
@@ -155,10 +166,7 @@ impl World {
                 lane,
                 memory,
             },
-            Letter::Gone(_, client) => {
-                self.clients.remove(&client);
-                Event::Gone { client }
-            }
+            _ => return None,
         })
     }
 
