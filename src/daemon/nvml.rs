@@ -17,6 +17,7 @@ use gpuslice_nvabi::types::{
 use gpuslice_wire::ids::GpuUuid;
 use gpuslice_wire::units::Bytes;
 use libloading::Library;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, c_char};
 use std::fmt;
@@ -31,10 +32,11 @@ const TEXT_BYTES: usize = 96;
 pub const NO_LIMIT: u64 = u64::MAX;
 
 /// Why a call gave nothing: which, and what NVML answered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
+#[serde(into = "(String, u32)", from = "(String, u32)")]
 pub struct NvmlError {
     /// The function.
-    pub call: &'static str,
+    pub call: String,
     /// Its answer; `ERROR_FUNCTION_NOT_FOUND` if this library does not have it.
     pub answer: nvmlReturn_t,
 }
@@ -46,6 +48,19 @@ impl fmt::Display for NvmlError {
 }
 
 impl std::error::Error for NvmlError {}
+
+impl From<NvmlError> for (String, u32) {
+    fn from(error: NvmlError) -> (String, u32) {
+        (error.call, error.answer.0)
+    }
+}
+
+impl From<(String, u32)> for NvmlError {
+    fn from((call, answer): (String, u32)) -> NvmlError {
+        let answer = nvmlReturn_t(answer);
+        NvmlError { call, answer }
+    }
+}
 
 /// What the driver keeps for a control group on one GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,7 +91,7 @@ macro_rules! function {
         // SAFETY: the function of this name has the signature that the table gives the name.
         let found = unsafe { $nvml.library.get::<sig::$name>(name) };
         found.map_err(|_| NvmlError {
-            call: stringify!($name),
+            call: stringify!($name).to_owned(),
             answer: nvmlReturn_t::ERROR_FUNCTION_NOT_FOUND,
         })
     }};
@@ -89,7 +104,7 @@ macro_rules! call {
             // SAFETY: the pointers are to live locals, of the lengths given with them.
             match unsafe { function($($argument),*) } {
                 nvmlReturn_t::SUCCESS => Ok(()),
-                answer => Err(NvmlError { call: stringify!($name), answer }),
+                answer => Err(NvmlError { call: stringify!($name).to_owned(), answer }),
             }
         })
     };
@@ -266,13 +281,13 @@ impl Device<'_> {
     ///
     /// # Errors
     /// See [`Nvml::count`]; a GPU without graphics or MPS is no error.
-    pub fn processes(&self) -> Result<BTreeMap<u32, Option<Bytes>>, NvmlError> {
+    pub fn processes(&self) -> Result<BTreeMap<u32, Option<u64>>, NvmlError> {
         let mut all = BTreeMap::new();
         let mut found = self.compute()?;
         found.extend(self.graphics().unwrap_or_default());
         found.extend(self.mps().unwrap_or_default());
         for (pid, used) in found {
-            let used = (used != u64::MAX).then_some(Bytes(used));
+            let used = (used != u64::MAX).then_some(used);
             let known = all.entry(pid).or_insert(used);
             *known = (*known).max(used);
         }
@@ -389,10 +404,12 @@ mod tests {
     use super::*;
     use std::cell::Cell;
 
-    const SHORT: NvmlError = NvmlError {
-        call: "list",
-        answer: nvmlReturn_t::ERROR_INSUFFICIENT_SIZE,
-    };
+    fn short() -> NvmlError {
+        NvmlError {
+            call: "list".to_owned(),
+            answer: nvmlReturn_t::ERROR_INSUFFICIENT_SIZE,
+        }
+    }
 
     #[test]
     fn a_list_that_grows_while_it_is_read_is_read_again() {
@@ -405,7 +422,7 @@ mod tests {
                 *count = there.get();
                 if room < there.get() {
                     there.set(there.get() + 4);
-                    return Err(SHORT);
+                    return Err(short());
                 }
                 for at in 0..*count {
                     (*infos.add(at as usize)).pid = 10 + at;
@@ -422,16 +439,16 @@ mod tests {
         let endless = listed::<nvmlProcessInfo_v1_t>(|count, _| {
             // SAFETY: as above.
             unsafe { *count += 1 << 14 };
-            Err(SHORT)
+            Err(short())
         });
-        assert_eq!(endless, Err(SHORT));
+        assert_eq!(endless, Err(short()));
         let refused = NvmlError {
-            call: "list",
+            call: "list".to_owned(),
             answer: nvmlReturn_t::ERROR_GPU_IS_LOST,
         };
         assert_eq!(
-            listed::<nvmlProcessInfo_t>(|_, _| Err(refused)),
-            Err(refused)
+            listed::<nvmlProcessInfo_t>(|_, _| Err(refused.clone())),
+            Err(refused.clone())
         );
         assert_eq!(refused.to_string(), "list answered NVML_ERROR_GPU_IS_LOST");
     }

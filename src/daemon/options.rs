@@ -27,6 +27,10 @@ pub struct Options {
     #[arg(long, value_name = "LIBRARY", exclusive = true, hide = true)]
     pub probe_cuda: Option<PathBuf>,
 
+    /// Ask this NVML what is asked on standard input; used by the daemon itself
+    #[arg(long, value_name = "LIBRARY", exclusive = true, hide = true)]
+    pub ask_nvml: Option<PathBuf>,
+
     /// Print what this node has and has not, as JSON, and end; used by gpuslice doctor
     #[arg(long, hide = true)]
     pub examine: bool,

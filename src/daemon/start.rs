@@ -45,6 +45,11 @@ pub fn main() -> ExitCode {
     if let Some(library) = &options.probe_cuda {
         return probe(library);
     }
+    if let Some(library) = &options.ask_nvml {
+        // Its parent's end is its own, and nobody is left to be told.
+        let _ = crate::truth::thread::serve_child(library);
+        return ExitCode::SUCCESS;
+    }
     if options.examine {
         // Nobody reading it is nobody to tell about it.
         let _ = writeln!(io::stdout(), "{}", crate::examine::facts(&options));

@@ -74,14 +74,14 @@ pub fn judge(
         return events; // what was known stays so
     };
     let known: BTreeSet<u32> = attached.iter().map(|process| process.pid).collect();
-    for owner in owners.iter().filter(|owner| owner.gpu == look.gpu) {
+    for owner in owners.iter().filter(|owner| owner.gpu.0 == look.gpu) {
         // What the attached processes explain; `None` if it cannot be known of each of them.
         let mut explained = Some(0u64);
         let ours = attached.iter().filter(|a| a.container == owner.container);
         for process in ours {
             let used = match processes.get(&process.pid) {
                 _ if process.pid == 0 => None,
-                Some(seen) => seen.used,
+                Some(seen) => seen.used.map(Bytes),
                 None => Some(Bytes::ZERO),
             };
             explained = explained
@@ -102,14 +102,14 @@ pub fn judge(
                     .cgroup
                     .as_deref()
                     .is_some_and(|name| crate::cgroup::within(name, &owner.cgroup));
-            (inside && !known.contains(pid)).then_some(seen.used?.0)
+            (inside && !known.contains(pid)).then_some(seen.used?)
         };
         let strangers = processes
             .iter()
             .filter_map(stranger)
             .fold(0, u64::saturating_add);
         let counted = owner.walled.as_ref().and_then(|dir| look.walls.get(dir));
-        let unexplained = counted.map_or(0, |all| all.0.saturating_sub(explained));
+        let unexplained = counted.map_or(0, |all| all.saturating_sub(explained));
         let now = Bytes(strangers.max(unexplained));
         let (container, lane) = (owner.container, owner.lane);
         let news = strays.is_news((container, lane), now);
@@ -159,14 +159,11 @@ mod tests {
     fn look(seen: &[(u32, Option<u64>, &str)], walls: &[(&str, u64)]) -> Look {
         let seen = seen.iter().map(|&(pid, used, cgroup)| {
             let cgroup = (!cgroup.is_empty()).then(|| cgroup.to_owned());
-            let used = used.map(Bytes);
             (pid, Seen { used, cgroup })
         });
-        let walls = walls
-            .iter()
-            .map(|&(dir, used)| (PathBuf::from(dir), Bytes(used)));
+        let walls = walls.iter().map(|&(dir, used)| (PathBuf::from(dir), used));
         Look {
-            gpu: GPU,
+            gpu: GPU.0,
             processes: Ok(seen.collect()),
             walls: walls.collect(),
         }
@@ -200,7 +197,10 @@ mod tests {
         let events = judge(&seen, &attached, &owners, &mut Strays::default());
         // The driver does not tell of the third, so nothing is said of it.
         assert_eq!(events, [measured(0, 5), measured(1, 0)]);
-        let elsewhere = Look { gpu: OTHER, ..seen };
+        let elsewhere = Look {
+            gpu: OTHER.0,
+            ..seen
+        };
         assert!(judge(&elsewhere, &attached, &owners, &mut Strays::default()).is_empty());
     }
 
@@ -260,7 +260,7 @@ mod tests {
     fn a_gpu_that_does_not_answer_changes_nothing() {
         let mut strays = Strays::default();
         let lost = Look {
-            gpu: GPU,
+            gpu: GPU.0,
             processes: Err("lost".into()),
             walls: BTreeMap::new(),
         };

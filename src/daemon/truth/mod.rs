@@ -3,11 +3,12 @@
 //! A shim sees what its process asks for. Contexts, modules, the driver's own buffers, and programs
 //! that bypass the shim are seen by NVML alone; so while there are containers all GPUs are looked
 //! at every `truth_interval_ms`, and one process at once when it asks. The look is taken by a
-//! thread ([`thread`]), its meaning is a pure function ([`judge`]), and the engine charges it.
+//! daemon ([`child`], [`thread`]), its meaning is a pure function ([`judge`]), and the engine charges it.
 //!
 //! A look that has not come back when the next is due is waited for, and a process that asked is
 //! told "unknown" after [`ANSWER_WITHIN`]: a driver that hangs costs knowledge, never turns.
 
+pub mod child;
 pub mod judge;
 pub mod thread;
 
@@ -126,16 +127,19 @@ impl Truth {
 
     /// On which GPUs the driver has limits, or why not. Asked once, at the start.
     pub fn support(&mut self, gpus: &[GpuUuid]) -> BTreeMap<GpuUuid, Result<(), String>> {
-        let gpus = gpus.to_vec();
+        let gpus: Vec<_> = gpus.iter().map(|gpu| gpu.0).collect();
         let silent = match self.ask(Question::Support { gpus: gpus.clone() }) {
             true => "NVML does not answer",
             false => "the driver directory has no NVML",
         };
         match self.facts.recv_timeout(START_WITHIN) {
-            Ok(Fact::Support(all)) => all.into_iter().collect(),
+            Ok(Fact::Support(all)) => all
+                .into_iter()
+                .map(|(gpu, it)| (GpuUuid(gpu), it))
+                .collect(),
             _ => gpus
                 .into_iter()
-                .map(|gpu| (gpu, Err(silent.to_owned())))
+                .map(|gpu| (GpuUuid(gpu), Err(silent.to_owned())))
                 .collect(),
         }
     }
@@ -153,15 +157,16 @@ impl Truth {
     /// Logs what changed about a GPU, once.
     fn note(&mut self, look: &Look) {
         let said = look.processes.as_ref().map(drop).map_err(Clone::clone);
-        let known = self.state.get(&look.gpu);
+        let gpu = GpuUuid(look.gpu);
+        let known = self.state.get(&gpu);
         match (&said, known) {
             (Err(why), known) if known != Some(&said) => {
-                tracing::warn!(gpu = %look.gpu, why, "NVML does not tell what processes have; only reservations count");
+                tracing::warn!(%gpu, why, "NVML does not tell what processes have; only reservations count");
             }
-            (Ok(()), Some(Err(_))) => tracing::info!(gpu = %look.gpu, "NVML tells again"),
+            (Ok(()), Some(Err(_))) => tracing::info!(%gpu, "NVML tells again"),
             _ => {}
         }
-        self.state.insert(look.gpu, said);
+        self.state.insert(gpu, said);
     }
 }
 
@@ -185,9 +190,11 @@ impl Daemon {
         let asks_already = self.truth.waiting.iter().any(|one| one.key == key);
         let ticket = self.truth.ticket();
         let asked = match gpu {
-            Some(gpu) if pid > 0 && !asks_already => {
-                self.truth.ask(Question::Measure { ticket, gpu, pid })
-            }
+            Some(gpu) if pid > 0 && !asks_already => self.truth.ask(Question::Measure {
+                ticket,
+                gpu: gpu.0,
+                pid,
+            }),
             _ => false,
         };
         if !asked {
@@ -208,7 +215,7 @@ impl Daemon {
     pub fn truth_spoke(&mut self) {
         while let Some(fact) = self.truth.heard() {
             match fact {
-                Fact::Measured { ticket, used } => self.measured(ticket, used),
+                Fact::Measured { ticket, used } => self.measured(ticket, used.map(Bytes)),
                 Fact::Round(looks) => self.looked(&looks),
                 Fact::Set { ticket, done } => self.walls_set(ticket, done),
                 Fact::Support(_) => {} // too late for the start, which went on without
@@ -309,7 +316,9 @@ impl Daemon {
         }
         if self.truth.next <= now {
             self.truth.next = now.plus(interval);
-            let (gpus, walls) = (self.walls.gpus(), self.walls.standing());
+            let gpus = self.walls.gpus().into_iter().map(|gpu| gpu.0).collect();
+            let walls = self.walls.standing().into_iter();
+            let walls = walls.map(|(gpu, dir)| (gpu.0, dir)).collect();
             if self.truth.ask(Question::Round { gpus, walls }) {
                 self.truth.asked = Some(now);
             }

@@ -1,16 +1,19 @@
-//! The one thread that asks NVML. It answers over a channel and rings an eventfd, so that a driver
-//! that is slow, or hangs on a GPU that fell off the bus, delays an answer and never a turn.
+//! The one thread that has NVML asked, by a process of its own ([`super::child`]). It answers over a
+//! channel and rings an eventfd, so that a driver that is slow, or hangs on a GPU that fell off the bus,
+//! delays an answer and never a turn; and one that crashes takes only that process with it.
 //!
 //! Questions are answered in the order in which they were asked; those about single processes
 //! that wait together are answered from one look per GPU.
 
+use super::child::Child;
 use crate::cgroup;
 use crate::nvml::{Nvml, NvmlError};
 use gpuslice_nvabi::types::nvmlReturn_t;
 use gpuslice_wire::ids::GpuUuid;
-use gpuslice_wire::units::Bytes;
 use nix::sys::eventfd::EventFd;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::io::{self, BufRead, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender};
@@ -22,24 +25,27 @@ const REST: Duration = Duration::from_millis(1);
 /// Matches an answer to its question.
 pub type Ticket = u64;
 
+/// The bytes of a GPU's UUID.
+pub type Id = [u8; 16];
+
 /// What the thread is asked.
-#[derive(Debug)]
+#[derive(Debug, Deserialize, Serialize)]
 pub enum Question {
     /// What one process has.
     Measure {
         /// For the answer.
         ticket: Ticket,
         /// Of which GPU.
-        gpu: GpuUuid,
+        gpu: Id,
         /// Which process.
         pid: u32,
     },
     /// What all processes have, and the walls.
     Round {
         /// GPUs to look at.
-        gpus: Vec<GpuUuid>,
+        gpus: Vec<Id>,
         /// Directories of cgroups with a wall on a GPU.
-        walls: Vec<(GpuUuid, PathBuf)>,
+        walls: Vec<(Id, PathBuf)>,
     },
     /// Sets driver limits, one after the other.
     Set {
@@ -51,17 +57,17 @@ pub enum Question {
     /// Whether the driver has limits to set.
     Support {
         /// On which GPUs.
-        gpus: Vec<GpuUuid>,
+        gpus: Vec<Id>,
     },
     /// Nobody has a slice: NVML is closed until the next question.
     Rest,
 }
 
 /// One change of a cgroup's limits on one GPU.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
 pub struct Step {
     /// On which GPU.
-    pub gpu: GpuUuid,
+    pub gpu: Id,
     /// The cgroup's directory.
     pub dir: PathBuf,
     /// The guarantee.
@@ -73,34 +79,34 @@ pub struct Step {
 }
 
 /// What a process has of a GPU, and where it belongs.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
 pub struct Seen {
     /// `None` where the driver does not tell.
-    pub used: Option<Bytes>,
+    pub used: Option<u64>,
     /// Its cgroup; `None` if it is gone again.
     pub cgroup: Option<String>,
 }
 
 /// One GPU in one round.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Look {
     /// Which.
-    pub gpu: GpuUuid,
+    pub gpu: Id,
     /// Its processes by pid.
     pub processes: Result<BTreeMap<u32, Seen>, String>,
     /// What the driver counts for each walled cgroup, by directory.
-    pub walls: BTreeMap<PathBuf, Bytes>,
+    pub walls: BTreeMap<PathBuf, u64>,
 }
 
 /// What the thread answers.
-#[derive(Debug)]
+#[derive(Debug, Deserialize, Serialize)]
 pub enum Fact {
     /// To `Measure`.
     Measured {
         /// The question's.
         ticket: Ticket,
         /// `None` where there is nothing to know.
-        used: Option<Bytes>,
+        used: Option<u64>,
     },
     /// To `Round`.
     Round(Vec<Look>),
@@ -112,7 +118,7 @@ pub enum Fact {
         done: Vec<Result<u64, NvmlError>>,
     },
     /// To `Support`: for each GPU, or why not.
-    Support(Vec<(GpuUuid, Result<(), String>)>),
+    Support(Vec<(Id, Result<(), String>)>),
 }
 
 /// What belongs to the thread.
@@ -130,57 +136,101 @@ pub struct Asker {
 impl Asker {
     /// Answers until nobody asks any more.
     pub fn serve(self) {
-        let mut nvml = None;
+        let mut child = None;
         while let Ok(first) = self.questions.recv() {
             let mut waiting = vec![first];
             waiting.extend(self.questions.try_iter());
-            if !self.answer(&mut nvml, waiting) {
+            if !self.answer(&mut child, waiting) {
                 return;
             }
         }
     }
 
     /// Whether anybody still listens.
-    fn answer(&self, nvml: &mut Option<Nvml>, waiting: Vec<Question>) -> bool {
+    fn answer(&self, child: &mut Option<Child>, mut waiting: Vec<Question>) -> bool {
+        let rests = matches!(waiting.last(), Some(Question::Rest));
         let measured = waiting
             .iter()
-            .any(|q| matches!(q, Question::Measure { .. }));
-        let mut looks = BTreeMap::new();
-        for question in waiting {
-            if matches!(question, Question::Rest) {
-                *nvml = None;
-                continue;
-            }
-            let open = match nvml.take() {
-                Some(open) => Ok(open),
-                None => Nvml::open(&self.library),
-            };
-            let fact = match &open {
-                Ok(open) => asked(open, question, &mut looks),
-                Err(why) => unanswered(question, why),
-            };
-            *nvml = open.ok();
-            if self.facts.send(fact).is_err() {
-                return false;
+            .any(|question| matches!(question, Question::Measure { .. }));
+        waiting.retain(|question| !matches!(question, Question::Rest));
+        if !waiting.is_empty() {
+            for fact in self.asked(child, waiting) {
+                if self.facts.send(fact).is_err() {
+                    return false;
+                }
             }
             // Full means that it was rung and not yet heard.
             let _ = self.bell.write(1);
+        }
+        if rests {
+            *child = None;
         }
         if measured {
             std::thread::sleep(REST);
         }
         true
     }
+
+    fn asked(&self, child: &mut Option<Child>, questions: Vec<Question>) -> Vec<Fact> {
+        let living = match child.take() {
+            Some(living) => Ok(living),
+            None => Child::start(&self.library),
+        };
+        let asked = living.and_then(|mut living| {
+            let facts = living.ask(&questions)?;
+            Ok((living, facts))
+        });
+        match asked {
+            Ok((living, facts)) => {
+                *child = Some(living);
+                facts
+            }
+            Err(why) => {
+                let why = format!("the process that asks NVML ended: {why}");
+                let facts = questions.into_iter().map(|one| unanswered(one, &why));
+                facts.collect()
+            }
+        }
+    }
 }
 
-type Looks = BTreeMap<GpuUuid, Result<BTreeMap<u32, Option<Bytes>>, NvmlError>>;
+/// The child's side: questions come as lines, each a list, and so go the answers.
+///
+/// # Errors
+/// Its parent is gone.
+pub fn serve_child(library: &Path) -> io::Result<()> {
+    let mut nvml = None;
+    for line in io::stdin().lock().lines() {
+        let questions: Vec<Question> = serde_json::from_str(&line?)?;
+        let mut looks = Looks::new();
+        let mut facts = Vec::new();
+        for question in questions {
+            let open = match nvml.take() {
+                Some(open) => Ok(open),
+                None => Nvml::open(library),
+            };
+            facts.push(match &open {
+                Ok(open) => asked(open, question, &mut looks),
+                Err(why) => unanswered(question, why),
+            });
+            nvml = open.ok();
+        }
+        let mut out = io::stdout().lock();
+        serde_json::to_writer(&mut out, &facts)?;
+        out.write_all(b"\n")?;
+        out.flush()?;
+    }
+    Ok(())
+}
+
+type Looks = BTreeMap<Id, Result<BTreeMap<u32, Option<u64>>, NvmlError>>;
 
 fn asked(nvml: &Nvml, question: Question, looks: &mut Looks) -> Fact {
     match question {
         Question::Measure { ticket, gpu, pid } => {
             let look = looks
                 .entry(gpu)
-                .or_insert_with(|| nvml.of(gpu)?.processes());
+                .or_insert_with(|| nvml.of(GpuUuid(gpu))?.processes());
             let known = look.as_ref().ok().and_then(|all| all.get(&pid).copied());
             Fact::Measured {
                 ticket,
@@ -196,7 +246,7 @@ fn asked(nvml: &Nvml, question: Question, looks: &mut Looks) -> Fact {
             Fact::Set { ticket, done }
         }
         Question::Support { gpus } => {
-            let one = |gpu| (gpu, supports(nvml, gpu));
+            let one = |gpu| (gpu, supports(nvml, GpuUuid(gpu)));
             Fact::Support(gpus.into_iter().map(one).collect())
         }
         Question::Rest => Fact::Round(Vec::new()),
@@ -217,7 +267,7 @@ fn unanswered(question: Question, why: &str) -> Fact {
         }
         Question::Set { ticket, steps } => {
             let closed = NvmlError {
-                call: "nvmlInit_v2",
+                call: "nvmlInit_v2".to_owned(),
                 answer: nvmlReturn_t::ERROR_UNINITIALIZED,
             };
             Fact::Set {
@@ -233,20 +283,20 @@ fn unanswered(question: Question, why: &str) -> Fact {
     }
 }
 
-fn look(nvml: &Nvml, gpu: GpuUuid, walls: &[(GpuUuid, PathBuf)]) -> Look {
+fn look(nvml: &Nvml, gpu: Id, walls: &[(Id, PathBuf)]) -> Look {
     // Walls first: what a process takes in between then counts for it, and not as a stranger's.
-    let device = nvml.of(gpu);
+    let device = nvml.of(GpuUuid(gpu));
     let counted = |dir: &PathBuf| {
         let limits = device.as_ref().ok()?.limits(&cgroup::named(dir)).ok()?;
-        Some((dir.clone(), Bytes(limits.used)))
+        Some((dir.clone(), limits.used))
     };
     let here = walls.iter().filter(|(whose, _)| *whose == gpu);
     let walls = here.filter_map(|(_, dir)| counted(dir)).collect();
     let processes = device
         .as_ref()
-        .map_err(|why| *why)
+        .map_err(Clone::clone)
         .and_then(|d| d.processes());
-    let placed = |(pid, used): (u32, Option<Bytes>)| {
+    let placed = |(pid, used): (u32, Option<u64>)| {
         let cgroup = cgroup::of(pid);
         (pid, Seen { used, cgroup })
     };
@@ -260,7 +310,7 @@ fn look(nvml: &Nvml, gpu: GpuUuid, walls: &[(GpuUuid, PathBuf)]) -> Look {
 }
 
 fn set(nvml: &Nvml, step: &Step) -> Result<u64, NvmlError> {
-    let device = nvml.of(step.gpu)?;
+    let device = nvml.of(GpuUuid(step.gpu))?;
     let name = cgroup::named(&step.dir);
     let used = match step.above_used {
         true => device.limits(&name).map_or(0, |limits| limits.used),

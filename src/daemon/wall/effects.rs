@@ -12,7 +12,7 @@ use crate::truth::thread::{Question, Step, Ticket};
 use gpuslice_engine::{Event, Record, Token};
 use gpuslice_nvabi::types::nvmlReturn_t;
 use gpuslice_wire::admin::{Denial, MemoryAsk};
-use gpuslice_wire::ids::{ContainerId, Lane};
+use gpuslice_wire::ids::{ContainerId, GpuUuid, Lane};
 use gpuslice_wire::snapshot::Snapshot;
 use gpuslice_wire::text::HostPath;
 use gpuslice_wire::units::Instant;
@@ -216,16 +216,16 @@ impl Daemon {
             return;
         };
         let silent = Err(NvmlError {
-            call: "NVML",
+            call: "NVML".to_owned(),
             answer: nvmlReturn_t::ERROR_UNINITIALIZED,
         });
         let done = done.into_iter().chain(std::iter::repeat(silent));
         let mut failed = None;
         for (step, done) in one.steps.iter().zip(done) {
-            failed = failed.or(done.err());
+            failed = failed.or(done.as_ref().err().cloned());
             match step.hard {
                 NO_LIMIT => log_cleared(&one.container, step, done, self.walls.soft),
-                _ => self.walls.set(&one.container, step.gpu, done),
+                _ => self.walls.set(&one.container, GpuUuid(step.gpu), done),
             }
         }
         self.after_walls(&one.container, one.after, failed);
@@ -253,7 +253,7 @@ impl Daemon {
     /// done when it comes to it.
     pub fn walls_due(&mut self, now: Instant) {
         let silent = NvmlError {
-            call: "NVML",
+            call: "NVML".to_owned(),
             answer: nvmlReturn_t::ERROR_TIMEOUT,
         };
         let mut over = Vec::new();
@@ -265,7 +265,7 @@ impl Daemon {
         }
         for (container, after) in over {
             tracing::warn!(%container, "NVML does not answer; going on without the driver's limit");
-            self.after_walls(&container, after, Some(silent));
+            self.after_walls(&container, after, Some(silent.clone()));
         }
     }
 
@@ -325,10 +325,10 @@ fn log_cleared(container: &ContainerId, step: &Step, done: Result<u64, NvmlError
         nvmlReturn_t::ERROR_NOT_FOUND => {}
         _ if gone && !soft => {}
         _ if gone => {
-            tracing::error!(%container, gpu = %step.gpu, cgroup = %step.dir.display(), %why, "the cgroup was removed before its guarantee was cleared; the groups above it may keep it: look with nvidia-smi memory-limits");
+            tracing::error!(%container, gpu = %GpuUuid(step.gpu), cgroup = %step.dir.display(), %why, "the cgroup was removed before its guarantee was cleared; the groups above it may keep it: look with nvidia-smi memory-limits");
         }
         _ => {
-            tracing::error!(%container, gpu = %step.gpu, cgroup = %step.dir.display(), %why, "the driver keeps the limit; clear it with nvidia-smi memory-limits");
+            tracing::error!(%container, gpu = %GpuUuid(step.gpu), cgroup = %step.dir.display(), %why, "the driver keeps the limit; clear it with nvidia-smi memory-limits");
         }
     }
 }

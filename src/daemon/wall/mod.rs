@@ -225,7 +225,7 @@ impl Walls {
 
     fn step(&self, gpu: GpuUuid, dir: PathBuf, cap: u64, above_used: bool) -> Step {
         Step {
-            gpu,
+            gpu: gpu.0,
             dir,
             soft: if self.soft { cap } else { 0 },
             hard: cap,
@@ -301,7 +301,7 @@ impl Walls {
 /// Clears one wall: what it guarantees first.
 fn cleared(gpu: GpuUuid, dir: &std::path::Path, cap: u64) -> [Step; 2] {
     let clear = Step {
-        gpu,
+        gpu: gpu.0,
         dir: dir.to_owned(),
         soft: 0,
         hard: NO_LIMIT,
@@ -353,7 +353,7 @@ mod tests {
 
     fn step(soft: u64, hard: u64, above_used: bool) -> Step {
         Step {
-            gpu: A,
+            gpu: A.0,
             dir: "/cg/pods/web".into(),
             soft,
             hard,
@@ -363,7 +363,7 @@ mod tests {
 
     fn error(answer: nvmlReturn_t) -> NvmlError {
         NvmlError {
-            call: "nvmlDeviceSetMemoryLimits_v1",
+            call: "nvmlDeviceSetMemoryLimits_v1".to_owned(),
             answer,
         }
     }
