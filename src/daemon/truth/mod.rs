@@ -2,8 +2,9 @@
 //!
 //! A shim sees what its process asks for. Contexts, modules, the driver's own buffers, and programs
 //! that bypass the shim are seen by NVML alone; so while there are containers all GPUs are looked
-//! at every `truth_interval_ms`, and one process at once when it asks. The look is taken by a
-//! daemon ([`child`], [`thread`]), its meaning is a pure function ([`judge`]), and the engine charges it.
+//! at every `truth_interval_ms`, and one process at once when it asks. The look is taken
+//! by a child process that a thread talks to ([`child`], [`thread`]), its meaning is a pure function
+//! ([`judge`]), and the engine charges it.
 //!
 //! A look that has not come back when the next is due is waited for, and a process that asked is
 //! told "unknown" after [`ANSWER_WITHIN`]: a driver that hangs costs knowledge, never turns.
