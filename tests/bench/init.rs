@@ -20,8 +20,8 @@ use std::time::Instant;
 const CROWD: usize = 300;
 /// What the slowest of a hundred may take longer than without us, ms.
 const ADDED_MS: f64 = 50.0;
-/// Shells of one measurement.
-const SHELLS: usize = 200;
+/// Shells of each kind.
+const SHELLS: usize = 500;
 
 type Error = Box<dyn std::error::Error>;
 
@@ -120,20 +120,16 @@ impl Place<'_> {
         fired
     }
 
-    /// Starts `sh -c true` again and again; ns of each.
-    fn shells(&self, slices: bool) -> Result<Vec<f64>, Error> {
-        let shell = |index: usize| {
-            let start = Instant::now();
-            let mut command = self.command(Path::new("/bin/sh"), slices.then_some(index));
-            let status = command.args(["-c", "true"]).status()?;
-            let took = start.elapsed().as_nanos() as f64;
-            if status.success() {
-                Ok(took)
-            } else {
-                Err(format!("sh: {status}").into())
-            }
-        };
-        (0..SHELLS).map(shell).collect()
+    /// Starts `sh -c true` once; ns.
+    fn shell(&self, index: Option<usize>) -> Result<f64, Error> {
+        let start = Instant::now();
+        let mut command = self.command(Path::new("/bin/sh"), index);
+        let status = command.args(["-c", "true"]).status()?;
+        let took = start.elapsed().as_nanos() as f64;
+        match status.success() {
+            true => Ok(took),
+            false => Err(format!("sh: {status}").into()),
+        }
     }
 }
 
@@ -177,9 +173,13 @@ fn bench(directory: &Path, sockets: &[&str]) -> Result<bool, Error> {
         sockets,
     };
     let (mut crowds, mut shells) = ([Vec::new(), Vec::new()], [Vec::new(), Vec::new()]);
+    // The shells first, while nothing else goes on.
+    for index in 0..SHELLS {
+        shells[0].push(place.shell(None)?);
+        shells[1].push(place.shell(Some(index))?);
+    }
     for slices in [false, true, true, false] {
         crowds[usize::from(slices)].extend(place.crowd(slices)?);
-        shells[usize::from(slices)].extend(place.shells(slices)?);
     }
     let pair = |name: &str, of: &mut [Vec<f64>; 2], share: f64, unit: f64| {
         let [bare, slice] = [0, 1].map(|at| quantile(&mut of[at], share) / unit);
