@@ -268,9 +268,15 @@ impl Session {
             return;
         };
         self.publish(lane);
-        if Account::is_rich(credit, self.chunk(lane)) {
+        if Account::is_rich(credit, self.chunk(lane)) && !self.is_alone() {
             self.give_back(lane);
         }
+    }
+
+    /// Whether no other process of the container is attached. What this one then keeps costs nobody
+    /// anything, and programs that allocate and free large pieces in turn never ask twice.
+    fn is_alone(&self) -> bool {
+        self.container.clients.load(Ordering::Relaxed) <= 1
     }
 
     /// So much more (or less) of what is held on a lane is not shown by NVML.

@@ -284,6 +284,7 @@ fn fill(page: &File, books: &Books) {
     let put = |bytes: &[u8], at: usize| page.write_all_at(bytes, at as u64).expect("in the page");
     put(&(books.caps.len() as u32).to_ne_bytes(), 12);
     put(&u32::from(books.foreign).to_ne_bytes(), 44);
+    put(&(books.granted.len() as u32).to_ne_bytes(), 48);
     let host = usize::from(Lane::HOST.0);
     let caps = books.caps.iter().copied().enumerate();
     for (lane, cap) in caps.chain([(host, books.host)]) {

@@ -127,6 +127,11 @@ impl ContainerWriter {
         field!(self.page, heartbeat_ns).store(now.0, Release);
     }
 
+    /// Says how many processes are attached.
+    pub fn set_clients(&self, count: usize) {
+        field!(self.page, clients).store(count as u32, Relaxed);
+    }
+
     /// Writes a lane and wakes who waits for a change of turn or mode, or for a recall.
     pub fn set_lane(&self, lane: Lane, view: &LaneView) {
         let (page, at) = (&self.page, usize::from(lane.0));

@@ -269,7 +269,20 @@ impl Daemon {
             _bell: bell,
         });
         self.clients[usize::from(client.slot)] = Some((client, key));
+        self.show_clients(container);
         Ok(())
+    }
+
+    /// Tells a container's processes how many they are.
+    fn show_clients(&self, container: &ContainerId) {
+        if let Some(slice) = self.slices.of(container) {
+            let tenants = slice
+                .tenants
+                .iter()
+                .filter_map(|key| self.tenants.get(*key));
+            let attached = tenants.filter(|tenant| tenant.is_attached()).count();
+            slice.page.set_clients(attached);
+        }
     }
 
     /// The connection of a client of the engine.
@@ -311,6 +324,7 @@ impl Daemon {
             slice.tenants.retain(|other| *other != key);
             slice.handles.drop_all(tenant.shared);
         }
+        self.show_clients(&tenant.container);
         if let Some(Attached { client, .. }) = tenant.attached {
             self.clients[usize::from(client.slot)] = None;
             self.work.push_back(Work::Tell(Event::Gone { client }));

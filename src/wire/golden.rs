@@ -73,7 +73,7 @@ fn pages_have_these_offsets() {
         };
     }
     offsets!(ContainerPage: magic = 0, version = 8, lanes = 12, epoch = 16, heartbeat_ns = 24,
-             gated = 32, bell = 36, hard = 40, foreign = 44, lane = 64);
+             gated = 32, bell = 36, hard = 40, foreign = 44, clients = 48, lane = 64);
     offsets!(ContainerLane: uuid_high = 0, uuid_low = 8, cap = 16, reserved = 24,
              turn_end_ns = 32, turn = 40, mode = 44, window_us = 48, idle_us = 52, recall = 56,
              context_kib = 60);

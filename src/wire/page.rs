@@ -56,7 +56,10 @@ pub struct ContainerPage {
     pub hard: AtomicU32,
     /// [`FOREIGN_REFUSE`] or [`FOREIGN_CHARGE`].
     pub foreign: AtomicU32,
-    reserved: [u32; 2],
+    /// Processes of the container that are attached. One that is alone keeps what it freed, until a
+    /// recall or a quiet moment: there is nobody who could miss it.
+    pub clients: AtomicU32,
+    reserved: u32,
     /// One per GPU of the slice, and the host's at [`crate::ids::Lane::HOST`], which has no turns.
     pub lane: [ContainerLane; ACCOUNTS_MAX],
 }
