@@ -27,6 +27,9 @@ impl Leaf {
     /// Makes the group and moves this process into it.
     pub fn enter(id: &str) -> Leaf {
         let parent = own();
+        if let Some(parent) = &parent {
+            sweep(parent);
+        }
         let group = parent.map(|parent| Group {
             dir: parent.join(name(id)),
             parent,
@@ -53,8 +56,8 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // What the command left running keeps the group; the daemon removes it with the slice, or
-        // it stays empty at worst.
+        // What the command left running keeps the group; the daemon removes it later, or the next
+        // `gpuslice run` does.
         if move_to(&self.parent) {
             let _ = fs::remove_dir(&self.dir);
         }
@@ -63,6 +66,23 @@ impl Drop for Group {
 
 fn name(id: &str) -> String {
     format!("{PREFIX}{}", id.trim_start_matches("run-"))
+}
+
+/// Removes groups that commands of others left here when they were killed. One in which anything
+/// still runs the kernel does not remove.
+fn sweep(parent: &Path) {
+    let all = fs::read_dir(parent).into_iter().flatten().flatten();
+    for entry in all {
+        let gone = |pid: u32| !Path::new("/proc").join(pid.to_string()).exists();
+        if entry.file_name().to_str().and_then(maker).is_some_and(gone) {
+            let _ = fs::remove_dir(entry.path());
+        }
+    }
+}
+
+/// Whose group it is by its name: `gpuslice-run-PID-TIME`.
+fn maker(name: &str) -> Option<u32> {
+    name.strip_prefix(PREFIX)?.split('-').next()?.parse().ok()
 }
 
 /// Moves this process.
@@ -96,5 +116,25 @@ mod tests {
         std::mem::forget(group); // it moves to the parent, which is no group
         assert_eq!(name("run-12-ab"), "gpuslice-run-12-ab");
         assert_eq!(Leaf(None).pid(), 0);
+    }
+
+    #[test]
+    fn only_groups_whose_maker_is_gone_are_swept() {
+        assert_eq!(maker("gpuslice-run-12-ab"), Some(12));
+        for other in ["gpuslice-run-x-ab", "user.slice", "gpuslice-it-12-0"] {
+            assert_eq!(maker(other), None, "{other}");
+        }
+        let dir = tempfile::tempdir().expect("a directory");
+        let [own, dead, other] = [
+            name(&format!("run-{}-1", std::process::id())),
+            name("run-4294967295-1"),
+            "gpuslice-it-4294967295-1".to_owned(),
+        ]
+        .map(|name| dir.path().join(name));
+        for group in [&own, &dead, &other] {
+            fs::create_dir(group).expect("a directory");
+        }
+        sweep(dir.path());
+        assert!(own.exists() && !dead.exists() && other.exists());
     }
 }

@@ -240,12 +240,11 @@ fn without_a_leaf_or_when_off_a_slice_is_measured() {
 fn a_plain_command_gets_a_leaf_of_its_own_that_goes_with_it() {
     let Some(mount) = mount("leaves") else { return };
     let case = Case::start(LIMITED, QUICK);
-    let leaves = || {
+    let leaves_of = |pid: u32| {
         let all = std::fs::read_dir(&mount).expect("a directory").flatten();
         let names = all.map(|entry| entry.file_name().to_string_lossy().into_owned());
-        names
-            .filter(|name| name.starts_with("gpuslice-run-"))
-            .count()
+        let name = format!("gpuslice-run-{pid}-");
+        names.filter(|one| one.starts_with(&name)).count()
     };
     let run = |words: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_gpuslice"));
@@ -256,7 +255,6 @@ fn a_plain_command_gets_a_leaf_of_its_own_that_goes_with_it() {
         command.arg("--").args(words).stdin(Stdio::null());
         command
     };
-    let before = leaves();
     let mut child = run(&["sleep", "600"]).spawn().expect("gpuslice starts");
     let row = || {
         let all = case.says(&["ps", "--json"]);
@@ -284,9 +282,8 @@ fn a_plain_command_gets_a_leaf_of_its_own_that_goes_with_it() {
     );
     let tenant = target_dir().join("tenant");
     let tenant = tenant.to_str().expect("plain");
-    let output = run(&[tenant, "--step-mib", "32", "--no-launch"])
-        .output()
-        .expect("it ends");
-    assert!(output.status.success(), "{output:?}");
-    assert_eq!(leaves(), before);
+    let words = [tenant, "--step-mib", "32", "--no-launch"];
+    let mut child = run(&words).spawn().expect("gpuslice starts");
+    assert!(child.wait().expect("it ends").success());
+    assert_eq!(leaves_of(child.id()), 0);
 }
