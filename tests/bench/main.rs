@@ -95,8 +95,8 @@ fn bench(directory: &Path) -> Result<ExitCode, String> {
     Ok(report(&rows))
 }
 
-/// One round, in the order of `doors`; every second one is run backwards, so that what gets slower or
-/// faster with time does so for all alike.
+/// One round, in the order of `doors`; every second one is run backwards, so that what gets slower
+/// or faster with time does so for all alike.
 fn measure(
     doors: &[Door],
     round: usize,
@@ -104,7 +104,7 @@ fn measure(
     threads: usize,
 ) -> Result<Vec<Vec<f64>>, String> {
     let one = |door: &Door| door.measure(directory, threads);
-    if round % 2 == 0 {
+    if round.is_multiple_of(2) {
         return doors.iter().map(one).collect();
     }
     let mut figures = doors.iter().rev().map(one).collect::<Result<Vec<_>, _>>()?;

@@ -1,7 +1,7 @@
 //! `gpuslice run` as an ordinary user: a private daemon, a user namespace, a mount point.
 //!
-//! The mount point `/run/gpuslice` is the machine's, and commands of other tests may hold it at the same
-//! time: it is held as they do, opened up for everybody, and taken away only by the last.
+//! The mount point `/run/gpuslice` is the machine's, and commands of other tests may hold it at the
+//! same time: it is held as they do, opened up for everybody, and taken away only by the last.
 
 use super::programs::Home;
 use nix::fcntl::{Flock, FlockArg};

@@ -3,8 +3,9 @@
 //! A shim is worth what the ways around it leave. So there is one table of ways ([`WAYS`]) and, for
 //! each door, where each of them ends today: *caught* (an allocation of more than the slice has was
 //! refused), *open* (it was had) or *nothing* (no driver that way). Nobody edits the real dynamic
-//! linker's answers: the programs are `tests/apps/doors`, run by a shell as a person would run them. A
-//! cell that changes fails the test, whether it got worse or better: what is promised has changed.
+//! linker's answers: the programs are `tests/apps/doors`, run by a shell as a person would run
+//! them. A cell that changes fails the test, whether it got worse or better: what is promised has
+//! changed.
 //!
 //! The driver's directory stands for the system's: a clean environment keeps `LD_LIBRARY_PATH`, as
 //! a real one would keep the loader's cache, and the simulated GPU's own variable.
@@ -47,8 +48,8 @@ enum Door {
 /// A way to the driver: its name, the shell's command, where it ends behind each [`Door`].
 struct Way(&'static str, &'static str, [Got; 5]);
 
-/// `$W` has the programs, `$D` the driver, `$F` its file's name, `$N` is more than the slice, `$KEEP` what a system would
-/// give a clean environment.
+/// `$W` has the programs, `$D` the driver, `$F` its file's name, `$N` is more than the slice,
+/// `$KEEP` what a system would give a clean environment.
 #[rustfmt::skip]
 const WAYS: [Way; 21] = [
     //                                                                              bare     preload  replace  user     container
@@ -208,7 +209,8 @@ fn ways_of_an_ordinary_user() {
     }
 }
 
-/// A container: every way from its first process, and again from a new login, which inherits nothing.
+/// A container: every way from its first process, and again from a new login, which inherits
+/// nothing.
 #[test]
 fn ways_in_a_container() {
     let Some(hook) = hook("ways_in_a_container", "runc") else {

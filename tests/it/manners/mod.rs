@@ -1,7 +1,7 @@
 //! How the shim behaves as a guest in somebody else's process.
 //!
-//! It comes into every `sh` and `ls` of a slice, beside profilers, other allocators and sanitizers. What
-//! it changes there is compared with the same program outside of a slice: signals, threads,
+//! It comes into every `sh` and `ls` of a slice, beside profilers, other allocators and sanitizers.
+//! What it changes there is compared with the same program outside of a slice: signals, threads,
 //! descriptors, the mask of file modes, what is printed and the exit status.
 
 mod company;

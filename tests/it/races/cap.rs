@@ -16,8 +16,9 @@ fn filled(tenant: &mut Tenant) -> u64 {
 
 /// Fills the slice from `processes` processes at once, `rounds` times.
 ///
-/// Two that are short of the last piece at the same moment may each hold a part of it, and then both
-/// are refused: so the race itself may end a little below what fits, and whoever asks next gets it.
+/// Two that are short of the last piece at the same moment may each hold a part of it, and then
+/// both are refused: so the race itself may end a little below what fits, and whoever asks next
+/// gets it.
 fn race(processes: u64, rounds: u64) {
     let cap = 512 * MIB + processes * 64 * MIB;
     let node = node(cap);

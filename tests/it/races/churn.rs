@@ -1,10 +1,10 @@
-//! Random allocations of every kind in four processes of eight threads, with deaths in between and a
-//! cap that moves.
+//! Random allocations of every kind in four processes of eight threads, with deaths in between and
+//! a cap that moves.
 //!
 //! Two things are looser than one would like, and stated here rather than hidden. The daemon sees
 //! a death before the driver has taken the memory away, so what the dying hold is not counted
-//! against the cap while the device still shows it. And a pool says only afterwards how much it took:
-//! for a moment there may be one of its pieces more for every thread that makes one grow.
+//! against the cap while the device still shows it. And a pool says only afterwards how much it
+//! took: for a moment there may be one of its pieces more for every thread that makes one grow.
 
 use super::{MIB, Tenant, Truth, WHO, Watcher, node, numbers, setting};
 use crate::harness::node::{Node, id};
@@ -122,8 +122,8 @@ fn resize(node: &Node, random: &mut Random) {
     assert!(matches!(answer, Answer::Resized { .. }), "{answer:?}");
 }
 
-/// Churns until the number of operations is reached; the most that was used at any time, of the whole
-/// device and by the living.
+/// Churns until the number of operations is reached; the most that was used at any time, of the
+/// whole device and by the living.
 fn run(kinds: &str, trouble: Trouble) -> (u64, u64) {
     let seed = setting("SEED", 7);
     let operations = setting("CHURN_OPERATIONS", 25_000);

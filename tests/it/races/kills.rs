@@ -5,8 +5,8 @@ use crate::harness::{PATIENCE, Random};
 use gpuslice_wire::units::Bytes;
 use std::time::{Duration, Instant};
 
-/// How long until the daemon and the device have forgotten the dead; the promise is 100 ms on a machine
-/// that is not busy, and judged by the bench, not here.
+/// How long until the daemon and the device have forgotten the dead; the promise is 100 ms on a
+/// machine that is not busy, and judged by the bench, not here.
 fn forgotten(node: &crate::harness::node::Node, truth: &Truth) -> Duration {
     let start = Instant::now();
     while node.slice(WHO) != Some((Bytes::ZERO, 0)) || truth.used() != 0 {
@@ -41,8 +41,8 @@ fn a_kill_at_any_instant_returns_everything() {
     );
 }
 
-/// A process that is stopped holds what it has, and what it only keeps in reserve is no loss to the others
-/// for longer than a recall lasts.
+/// A process that is stopped holds what it has, and what it only keeps in reserve is no loss to the
+/// others for longer than a recall lasts.
 #[test]
 fn the_stopped_are_not_waited_for_for_ever() {
     use nix::sys::signal::{Signal, kill};

@@ -1,5 +1,5 @@
-//! Many real processes at once: whatever they do and however they die, the cap holds and the books agree
-//! with the device.
+//! Many real processes at once: whatever they do and however they die, the cap holds and the books
+//! agree with the device.
 //!
 //! The *truth* is the simulated device's own: what it says is used, and by which process. The books
 //! are the daemon's. While everything runs a watcher looks at the device a thousand times a
@@ -178,8 +178,8 @@ impl Truth {
     }
 }
 
-/// Whether a process still has memory of its own: the first thing that one who dies gives up, before
-/// its files and sockets.
+/// Whether a process still has memory of its own: the first thing that one who dies gives up,
+/// before its files and sockets.
 fn lives(pid: u32) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"));
     status.is_ok_and(|status| status.contains("VmSize:"))
