@@ -334,10 +334,7 @@ fn of_installation() -> Vec<Check> {
         dirs.iter()
             .any(|dir: &PathBuf| Path::new(dir).join(name).exists())
     };
-    let runtimes: Vec<&str> = RUNTIMES
-        .into_iter()
-        .filter(|name| is_there(name))
-        .collect();
+    let runtimes: Vec<&str> = RUNTIMES.into_iter().filter(|name| is_there(name)).collect();
     checks.push(match runtimes.is_empty() {
         false => there("runtimes", runtimes.join(", ")),
         true => wanted(

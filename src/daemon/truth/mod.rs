@@ -38,6 +38,8 @@ const START_WITHIN: std::time::Duration = std::time::Duration::from_secs(10);
 const END_WITHIN: std::time::Duration = std::time::Duration::from_secs(1);
 /// A look that takes longer is worth a line in the log.
 const LATE: Duration = Duration::from_millis(5_000);
+/// Questions that may wait for a driver that hangs; more are not asked.
+const UNANSWERED_MAX: usize = 2048;
 /// The inode of the initial pid namespace (linux/proc_ns.h).
 const INITIAL_PID_NAMESPACE: &str = "pid:[4026531836]";
 
@@ -63,6 +65,7 @@ pub struct Truth {
     asked: Option<Instant>,
     late: bool,
     tickets: Ticket,
+    unanswered: usize,
     waiting: VecDeque<Waiting>,
     strays: Strays,
     /// GPUs that answered the last look; of the others, what they said.
@@ -101,6 +104,7 @@ impl Truth {
             asked: None,
             late: false,
             tickets: 0,
+            unanswered: 0,
             waiting: VecDeque::new(),
             strays: Strays::default(),
             state: BTreeMap::new(),
@@ -114,16 +118,24 @@ impl Truth {
         self.tickets
     }
 
-    /// Asks; whether there is anybody to ask.
+    /// Asks; whether there is anybody to ask who does not owe too many answers already.
     pub fn ask(&mut self, question: Question) -> bool {
-        self.open |= !matches!(question, Question::Rest);
+        let answered = !matches!(question, Question::Rest);
+        if self.unanswered >= UNANSWERED_MAX {
+            return false;
+        }
+        self.open |= answered;
         let sent = self.questions.as_ref().map(|to| to.send(question));
-        matches!(sent, Some(Ok(())))
+        let sent = matches!(sent, Some(Ok(())));
+        self.unanswered += usize::from(sent && answered);
+        sent
     }
 
     /// What NVML said, if anything.
     pub fn heard(&mut self) -> Option<Fact> {
-        self.facts.try_recv().ok()
+        let fact = self.facts.try_recv().ok()?;
+        self.unanswered = self.unanswered.saturating_sub(1);
+        Some(fact)
     }
 
     /// On which GPUs the driver has limits, or why not. Asked once, at the start.
@@ -133,7 +145,11 @@ impl Truth {
             true => "NVML does not answer",
             false => "the driver directory has no NVML",
         };
-        match self.facts.recv_timeout(START_WITHIN) {
+        let answer = self.facts.recv_timeout(START_WITHIN);
+        if answer.is_ok() {
+            self.unanswered = self.unanswered.saturating_sub(1);
+        }
+        match answer {
             Ok(Fact::Support(all)) => all
                 .into_iter()
                 .map(|(gpu, it)| (GpuUuid(gpu), it))
