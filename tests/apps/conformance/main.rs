@@ -104,6 +104,7 @@ fn one(name: &str) -> ExitCode {
         eprintln!("conformance: no case {name}; --list names them");
         return ExitCode::from(2);
     };
+    words::ALONE.store(true, std::sync::atomic::Ordering::Relaxed);
     let verdict = match (case.run)() {
         Ok(()) => "pass".to_owned(),
         Err(Stop::Skip(why)) => format!("skip {why}"),

@@ -220,14 +220,12 @@ fn ended_gives_back() -> Outcome {
 
 /// Nothing is cleared up before the next one starts: the dead one's memory is there for it.
 fn leaked_gives_back() -> Outcome {
-    let bytes = {
-        let gpu = gpu()?;
-        gpu.part(2)? + gpu.part(8)?
-    };
+    let gpu = gpu()?;
+    let (before, bytes) = (gpu.free()?, gpu.part(2)? + gpu.part(8)?);
     for _ in 0..8 {
         holder(bytes)?.kill()?;
     }
-    Ok(())
+    gpu.back_to(before)
 }
 
 fn half_of_them_killed() -> Outcome {

@@ -7,6 +7,7 @@
 use gpuslice_apps::api::{ABSENT, calls};
 use gpuslice_nvabi::types::*;
 use std::fmt::Display;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// Drivers give memory out in pieces of this size.
@@ -118,8 +119,20 @@ pub fn gpu() -> Outcome<Gpu> {
     ok!(cuInit(0));
     ok!(cuDeviceGet(&mut device, 0));
     ok!(cuCtxCreate_v2(&mut context, 0, device));
-    Ok(Gpu { device, context })
+    let gpu = Gpu { device, context };
+    if ALONE.swap(false, Ordering::Relaxed) {
+        // The case before has ended, and what it had may be on its way back. Others may be at work
+        // on this device as well: then this is as good as it gets.
+        let start = Instant::now();
+        while gpu.free()? < gpu.total()? / 4 * 3 && start.elapsed() < PATIENCE / 5 {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+    Ok(gpu)
 }
+
+/// Whether this process runs a case, and has no context yet.
+pub static ALONE: AtomicBool = AtomicBool::new(false);
 
 impl Gpu {
     /// Free and total bytes.
