@@ -5,6 +5,10 @@
 //! in the stream measured. An unknown key gets a high guess, which follows what was seen
 //! asymmetrically: quickly up, slowly down. A wrong estimate costs a little idle time or a little
 //! overrun, never a wrong bill: the daemon charges by its own clock.
+//!
+//! Copies and fills are in the same table. Their time goes by bytes, but not in proportion: a small one
+//! costs what starting it costs. So each power of two has an estimate of its own, and within it time is
+//! in proportion: a [`Task`] says how many parts of its key's whole it is.
 #![forbid(unsafe_code)]
 
 /// What is launched: a digest of function, grid and block, or of a graph.
@@ -20,6 +24,53 @@ impl Key {
             x ^ (x >> 29)
         };
         Key(parts.iter().fold(0x5151_c0de, mix) | 1)
+    }
+}
+
+/// A key's whole, in parts: what its estimate is for.
+pub const WHOLE: u32 = 1 << 10;
+
+/// What is to be estimated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Task {
+    /// Tasks of equal key take equally long per part.
+    pub key: Key,
+    /// How much it is, in parts of [`WHOLE`].
+    pub parts: u32,
+    /// What to expect while nothing is known, ns; 0 for what others took.
+    pub guess: u64,
+}
+
+impl Task {
+    /// A launch: always a whole.
+    #[must_use]
+    pub const fn launch(key: Key) -> Task {
+        Task {
+            key,
+            parts: WHOLE,
+            guess: 0,
+        }
+    }
+
+    /// Moving or filling `bytes` in the way that `kind` is a number for. Until it is known, no more than
+    /// [`GUESS_BYTES_PER_US`] are expected of it.
+    #[must_use]
+    pub fn of_bytes(kind: u64, bytes: u64) -> Task {
+        let bytes = bytes.max(1);
+        let class = bytes.ilog2();
+        // Below twice the class, so it fits.
+        let parts = (u128::from(bytes) * u128::from(WHOLE)) >> class;
+        Task {
+            key: Key::of(&[kind, u64::from(class)]),
+            parts: parts as u32,
+            guess: (GUESS_BYTES_NS + bytes.saturating_mul(1_000) / GUESS_BYTES_PER_US).min(NS_MAX),
+        }
+    }
+
+    /// The time of a whole, if this took `ns`.
+    fn whole(parts: u64, ns: u64) -> u64 {
+        let whole = u128::from(ns) * u128::from(WHOLE) / u128::from(parts.max(1));
+        u64::try_from(whole).unwrap_or(NS_MAX)
     }
 }
 
@@ -47,6 +98,9 @@ const GUESS_FIRST_NS: u64 = 100_000;
 const GUESS_MIN_NS: u64 = 10_000;
 const GUESS_MAX_NS: u64 = 20_000_000;
 const NS_MAX: u64 = 60_000_000_000;
+/// What a copy is expected to take at most, to begin with and per byte: a slow bus.
+const GUESS_BYTES_NS: u64 = 10_000;
+const GUESS_BYTES_PER_US: u64 = 10_000;
 
 /// The table. Starts empty and without memory: a process alone on its GPU never needs one.
 #[derive(Debug)]
@@ -67,29 +121,30 @@ impl Default for Estimates {
 }
 
 impl Estimates {
-    /// What a launch of `key` will take.
-    pub fn expect(&mut self, key: Key) -> Estimate {
+    /// What `task` will take.
+    pub fn expect(&mut self, task: Task) -> Estimate {
         self.clock = self.clock.wrapping_add(1);
         let clock = self.clock;
-        match self.find(key) {
+        match self.find(task.key) {
             Some(entry) => {
                 entry.used = clock;
+                let ns = entry.ns.saturating_mul(u64::from(task.parts)) / u64::from(WHOLE);
                 Estimate {
-                    ns: entry.ns,
+                    ns: ns.max(1),
                     known: true,
                 }
             }
             None => Estimate {
-                ns: self.guess,
+                ns: if task.guess > 0 { task.guess } else { self.guess },
                 known: false,
             },
         }
     }
 
-    /// A launch of `key` was measured. The first few samples count half each, because the very
+    /// So many parts of `key` took `ns` together. The first few samples count half each, because the very
     /// first often holds one-time costs such as the loading of a module.
-    pub fn observe(&mut self, key: Key, ns: u64) {
-        let ns = ns.clamp(1, NS_MAX);
+    pub fn observe(&mut self, key: Key, parts: u64, ns: u64) {
+        let ns = Task::whole(parts, ns).clamp(1, NS_MAX);
         let entry = self.claim(key);
         let share = match entry.samples {
             0 => 1,
@@ -107,10 +162,11 @@ impl Estimates {
         self.guess = towards.clamp(GUESS_MIN_NS, GUESS_MAX_NS);
     }
 
-    /// A launch of `key` took at most `ns`: lowers an estimate, never raises one.
-    pub fn observe_at_most(&mut self, key: Key, ns: u64) {
-        if self.find(key).is_none_or(|entry| entry.ns > ns) {
-            self.observe(key, ns);
+    /// So many parts of `key` took at most `ns` together: lowers an estimate, never raises one.
+    pub fn observe_at_most(&mut self, key: Key, parts: u64, ns: u64) {
+        let whole = Task::whole(parts, ns);
+        if self.find(key).is_none_or(|entry| entry.ns > whole) {
+            self.observe(key, parts, ns);
         }
     }
 
@@ -162,62 +218,64 @@ impl Estimates {
 mod tests {
     use super::*;
 
+    const ONE: u64 = WHOLE as u64;
+
     #[test]
     fn learns_and_follows() {
         let mut table = Estimates::default();
         let key = Key::of(&[1, 2, 3]);
         assert_eq!(
-            table.expect(key),
+            table.expect(Task::launch(key)),
             Estimate {
                 ns: GUESS_FIRST_NS,
                 known: false
             }
         );
-        table.observe(key, 9_000_000); // loading
+        table.observe(key, ONE, 9_000_000); // loading
         for _ in 0..40 {
-            table.observe(key, 20_000);
+            table.observe(key, ONE, 20_000);
         }
-        let learned = table.expect(key);
+        let learned = table.expect(Task::launch(key));
         assert!(
             learned.known && (19_000..40_000).contains(&learned.ns),
             "{learned:?}"
         );
         for _ in 0..60 {
-            table.observe(key, 200_000);
+            table.observe(key, ONE, 200_000);
         }
-        assert!((190_000..=200_000).contains(&table.expect(key).ns));
+        assert!((190_000..=200_000).contains(&table.expect(Task::launch(key)).ns));
     }
 
     #[test]
     fn upper_bounds_only_lower() {
         let mut table = Estimates::default();
         let key = Key::of(&[7]);
-        table.observe(key, 50_000);
-        table.observe_at_most(key, 900_000);
-        assert_eq!(table.expect(key).ns, 50_000);
-        table.observe_at_most(key, 10_000);
-        assert!(table.expect(key).ns < 50_000);
+        table.observe(key, ONE, 50_000);
+        table.observe_at_most(key, ONE, 900_000);
+        assert_eq!(table.expect(Task::launch(key)).ns, 50_000);
+        table.observe_at_most(key, ONE, 10_000);
+        assert!(table.expect(Task::launch(key)).ns < 50_000);
     }
 
     #[test]
     fn the_guess_rises_fast_and_stays_in_bounds() {
         let mut table = Estimates::default();
         for i in 0..200 {
-            table.observe(Key::of(&[i]), NS_MAX);
+            table.observe(Key::of(&[i]), ONE, NS_MAX);
         }
-        assert_eq!(table.expect(Key::of(&[999_999])).ns, GUESS_MAX_NS);
+        assert_eq!(table.expect(Task::launch(Key::of(&[999_999]))).ns, GUESS_MAX_NS);
         for i in 0..2_000 {
-            table.observe(Key::of(&[i, i]), 1);
+            table.observe(Key::of(&[i, i]), ONE, 1);
         }
-        assert_eq!(table.expect(Key::of(&[888_888])).ns, GUESS_MIN_NS);
+        assert_eq!(table.expect(Task::launch(Key::of(&[888_888]))).ns, GUESS_MIN_NS);
     }
 
     #[test]
     fn more_keys_than_room_forgets_the_old() {
         let mut table = Estimates::default();
         for i in 0..100_000 {
-            table.observe(Key::of(&[i]), 5_000 + i);
-            let fresh = table.expect(Key::of(&[i]));
+            table.observe(Key::of(&[i]), ONE, 5_000 + i);
+            let fresh = table.expect(Task::launch(Key::of(&[i])));
             assert!(fresh.known && fresh.ns == 5_000 + i);
         }
         assert_eq!(table.entries.len(), SETS * WAYS);
@@ -228,9 +286,35 @@ mod tests {
         let mut table = Estimates::default();
         let key = Key::of(&[3]);
         table.scale(key, 5, 5);
-        table.observe(key, 8_000);
+        table.observe(key, ONE, 8_000);
         table.scale(key, u64::MAX, 0);
         table.scale(key, 0, u64::MAX);
-        assert!(table.expect(key).ns >= 1 && table.expect(key).ns <= NS_MAX);
+        assert!(table.expect(Task::launch(key)).ns >= 1 && table.expect(Task::launch(key)).ns <= NS_MAX);
+    }
+
+    #[test]
+    fn copies_go_by_their_bytes() {
+        const MIB: u64 = 1 << 20;
+        let mut table = Estimates::default();
+        let copy = |bytes| Task::of_bytes(1, bytes);
+        assert_eq!(
+            table.expect(copy(100 * MIB)).ns,
+            GUESS_BYTES_NS + 100 * MIB * 1_000 / GUESS_BYTES_PER_US
+        );
+        for _ in 0..20 {
+            let small = copy(8);
+            table.observe(small.key, small.parts.into(), 1_500);
+            let large = copy(MIB);
+            table.observe(large.key, large.parts.into(), 21_000);
+        }
+        assert_eq!(table.expect(copy(8)).ns, 1_500);
+        let more = table.expect(copy(MIB * 3 / 2));
+        assert!(more.known && more.ns.abs_diff(31_500) < 100, "{more:?}");
+        assert!(!table.expect(copy(4 * MIB)).known);
+        assert!(!table.expect(Task::of_bytes(2, MIB)).known);
+        for bytes in [0, 1, u64::MAX] {
+            let task = copy(bytes);
+            assert!(task.parts >= WHOLE && task.parts < 2 * WHOLE && task.guess <= NS_MAX);
+        }
     }
 }

@@ -206,10 +206,8 @@ impl Marks {
         {
             let dense = (group.span.1 - group.span.0).saturating_mul(2) <= ns;
             match group.keys[..] {
-                [key] if dense => self.estimates.observe(key, ns / u64::from(group.launches)),
-                [key] => self
-                    .estimates
-                    .observe_at_most(key, ns / u64::from(group.launches)),
+                [key] if dense => self.estimates.observe(key, group.parts, ns),
+                [key] => self.estimates.observe_at_most(key, group.parts, ns),
                 _ if dense => {
                     for key in group.keys {
                         self.estimates.scale(key, ns, group.expected);

@@ -6,16 +6,25 @@
 //! flight towards a turn's end that quiet comes soon; say when it has come. While nobody else wants
 //! the GPU there are no turns, and a launch costs one load and one branch ([`open`]).
 //!
-//! * [`turn`], [`claim`], [`window`], [`estimate`] decide, without any effect: may a launch go,
-//!   does the claim hold, is there room, how long will it run;
+//! * [`turn`], [`claim`], [`window`], [`breadth`], [`estimate`] decide, without any effect: may a launch
+//!   go, does the claim hold, is there room and how much, how long will it run;
 //! * [`marks`] puts events into streams to learn what has finished; [`pass`] takes one launch
 //!   through; `thread` looks after the rest; [`port`] is what they need of driver and daemon.
 //!
-//! Not gated are launches that are captured into a graph (they run when the graph is launched) and
-//! those on a GPU that is not of the slice. Calls that wait for the GPU are never held: they start
-//! nothing.
+//! A *launch* is whatever puts work on the GPU: kernels, graphs, fills, copies. Not gated are launches
+//! that are captured into a graph (they run when the graph is launched) and those on a GPU that is not of
+//! the slice. Calls that wait for the GPU, and what only orders streams (waits, writes, host functions),
+//! are never held: they start nothing.
+//!
+//! # Nothing is held for ever
+//! Work in flight may itself wait for a launch that the gate holds: a host function that launches, a
+//! stream that waits for a word that another one writes, a kernel that polls for what a copy brings. Then
+//! the turn cannot get quiet, no other one comes, and the launch would never go. So a launch is let go,
+//! out of turn, when it was held for 100 ms and what is in flight is far later than expected; a copy over
+//! the bus, which leaves the multiprocessors alone, when it was held for 100 ms.
 #![deny(missing_docs)]
 
+pub mod breadth;
 pub mod claim;
 pub mod estimate;
 #[cfg(test)]
@@ -34,7 +43,7 @@ pub mod window;
 pub use pass::Work;
 pub(crate) use real::relaxed;
 
-use estimate::Key;
+use estimate::{Key, Task};
 use gpuslice_nvabi::types::{
     CU_STREAM_PER_THREAD, CUcontext, CUfunction, CUgraphExec, CUresult, CUstream,
 };
@@ -77,6 +86,21 @@ pub enum Flavour {
     PerThread,
 }
 
+/// What bytes are moved through: each way has a speed of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// Written in the device's own memory.
+    Fill = 1,
+    /// Within the device, to another one, or who knows where.
+    Device = 2,
+    /// Between host and device.
+    Bus = 3,
+    /// Pages that move to where they are wanted.
+    Pages = 4,
+    /// Unpacked.
+    Decompression = 5,
+}
+
 impl Work {
     /// A kernel, cooperative or not.
     #[must_use]
@@ -95,8 +119,9 @@ impl Work {
             pair(block[1], block[2]),
         ]);
         Work {
-            key,
+            task: Task::launch(key),
             stream: named(stream, flavour),
+            over_bus: false,
         }
     }
 
@@ -104,8 +129,19 @@ impl Work {
     #[must_use]
     pub fn graph(graph: CUgraphExec, stream: CUstream, flavour: Flavour) -> Work {
         Work {
-            key: Key::of(&[graph.0 as u64]),
+            task: Task::launch(Key::of(&[graph.0 as u64])),
             stream: named(stream, flavour),
+            over_bus: false,
+        }
+    }
+
+    /// A copy or a fill.
+    #[must_use]
+    pub fn bytes(way: Way, bytes: u64, stream: CUstream, flavour: Flavour) -> Work {
+        Work {
+            task: Task::of_bytes(way as u64, bytes),
+            stream: named(stream, flavour),
+            over_bus: way == Way::Bus,
         }
     }
 }

@@ -13,7 +13,8 @@
 //! always get it and report that all is quiet.
 
 use super::claim;
-use super::estimate::Key;
+use super::breadth::Breadth;
+use super::estimate::Task;
 use super::marks::{Line, Marks};
 use super::os;
 use super::port::{Context, Event, Pages, Stream, World};
@@ -43,10 +44,12 @@ const SEEN_NS: u64 = 1_000_000;
 /// What is about to be launched.
 #[derive(Clone, Copy, Debug)]
 pub struct Work {
-    /// Launches of equal key take about equally long.
-    pub key: Key,
+    /// What is expected of it.
+    pub task: Task,
     /// Where it is launched into.
     pub stream: Stream,
+    /// A copy between host and device.
+    pub over_bus: bool,
 }
 
 /// What the gate knows of one GPU.
@@ -60,6 +63,8 @@ pub struct Lane {
     pub waiting: u32,
     /// Since when the end of a drain is being watched, ns; 0 while none is.
     pub watched: u64,
+    /// How much may be in flight near a turn's end.
+    pub breadth: Breadth,
     /// When a launch without turns was last marked, ns.
     sampled: u64,
     /// Launches have gone without turns since the last turn.
@@ -87,7 +92,7 @@ pub struct Gate {
 pub struct Ticket {
     lane: usize,
     tail: Tail,
-    key: Key,
+    task: Task,
     ns: u64,
     base: Option<Event>,
     mark: bool,
@@ -187,16 +192,27 @@ impl Gate {
                     count(&visit, waited);
                     return self.pass_free(&visit, lane, now);
                 }
-                Verdict::Wait { turn } => (turn, LOOK_NS, &mut waited),
+                Verdict::Wait { .. } if self.cannot_wait(&mut lane, work, now, waited) => {
+                    count(&visit, waited);
+                    return self.ticket(&visit, lane, now, false);
+                }
+                Verdict::Wait { turn } => (turn, words.patience(now).min(LOOK_NS), &mut waited),
                 Verdict::Turn { turn, .. } if !visit.words().take(turn) => continue,
                 Verdict::Turn { turn, end_ns } => {
                     if std::mem::take(&mut lane.unfollowed) {
                         lane.marks.mark_unfollowed(self.world, now);
                     }
-                    let left = end_ns.saturating_sub(now);
-                    match self.admit(&visit, &mut lane, now, words.window_ns, left) {
-                        Admission::Full(ns) if held < HELD_MAX_NS => (turn, ns, &mut held),
+                    let (left, bound) = (end_ns.saturating_sub(now), words.window_ns);
+                    let left = lane.breadth.of_rest(left, bound);
+                    let window = lane.breadth.within(bound);
+                    match self.admit(&visit, &mut lane, now, window, left) {
+                        Admission::Full(ns) if held < HELD_MAX_NS && !work.over_bus => {
+                            (turn, ns, &mut held)
+                        }
                         _ => {
+                            if held > 0 && lane.marks.flight.empty() {
+                                lane.breadth.ran_dry();
+                            }
                             count(&visit, waited);
                             return self.ticket(&visit, lane, now, false);
                         }
@@ -211,6 +227,20 @@ impl Gate {
         }
     }
 
+    /// Whether a launch that was held for its turn so long must go without one: because it cannot be
+    /// ruled out that what is in flight waits for it.
+    fn cannot_wait(&self, lane: &mut Lane, work: &Work, now: u64, waited: u64) -> bool {
+        if waited < HELD_MAX_NS || work.over_bus {
+            return waited >= HELD_MAX_NS;
+        }
+        if !lane.marks.flight.stuck(now) {
+            return false;
+        }
+        lane.marks.mark_all(self.world, now);
+        lane.marks.collect(self.world, now);
+        lane.marks.flight.stuck(now)
+    }
+
     /// The launch came back from the driver; `done` says whether it was made.
     pub fn leave(&self, ticket: Ticket, done: bool) {
         let mut lane = self.lane(ticket.lane);
@@ -221,13 +251,13 @@ impl Gate {
         }
         let Ticket {
             tail,
-            key,
+            task,
             ns,
             base,
             now,
             ..
         } = ticket;
-        if marks.flight.launched(now, tail, key, ns, base) || ticket.mark {
+        if marks.flight.launched(now, tail, task, ns, base) || ticket.mark {
             marks.mark(self.world, now, tail);
         }
     }
@@ -276,7 +306,7 @@ impl Gate {
         left: u64,
     ) -> Admission {
         let marks = &mut lane.marks;
-        let ns = marks.estimates.expect(visit.work.key).ns;
+        let ns = marks.estimates.expect(visit.work.task).ns;
         if marks.flight.admit(now, ns, window, left) == Admission::Go {
             return Admission::Go;
         }
@@ -298,18 +328,19 @@ impl Gate {
             marks.collect(self.world, now);
         }
         let tail = marks.tail(self.world, visit.line)?;
-        let expected = marks.estimates.expect(visit.work.key);
+        let expected = marks.estimates.expect(visit.work.task);
         if !expected.known {
             marks.close(self.world, now, tail);
         }
         let base = marks.base(self.world, tail);
         marks.flight.enter(expected.ns);
+        lane.breadth.let_in(expected.ns);
         let mark = sample || !expected.known || visit.line.stream == Stream::PER_THREAD;
-        let (key, ns, lane) = (visit.work.key, expected.ns, visit.index);
+        let (task, ns, lane) = (visit.work.task, expected.ns, visit.index);
         Some(Ticket {
             lane,
             tail,
-            key,
+            task,
             ns,
             base,
             mark,

@@ -1,6 +1,6 @@
 //! The gate against a fake driver and a hand-driven daemon, with real threads and real waiting.
 
-use super::estimate::Key;
+use super::estimate::{Key, Task};
 use super::fake::Fake;
 use super::os;
 use super::pass::{CLOSED, Gate, OPEN, Work};
@@ -48,8 +48,9 @@ impl Rig {
     }
     fn launch(&self, key: u64, stream: usize, ns: u64) {
         let work = Work {
-            key: Key(key),
+            task: Task::launch(Key(key)),
             stream: Stream(stream),
+            over_bus: false,
         };
         if self.gate.word.load(SeqCst) == OPEN {
             return self.fake.launch(work.stream, ns);

@@ -147,6 +147,10 @@ impl Gate {
         lane.marks.collect_elsewhere(self.world, now);
         let quiet = lane.marks.flight.empty();
         if owes && quiet {
+            if !may_launch(words.turn) && words.turn == claims.active.load(SeqCst).wrapping_add(1) {
+                let took = now.saturating_sub(words.turn_end_ns);
+                lane.breadth.drained(took, words.window_ns);
+            }
             race.report_quiet();
             self.world.ring();
         }

@@ -89,6 +89,13 @@ impl Words {
         now.saturating_sub(self.heartbeat_ns) > HEARTBEAT_STALE_NS
     }
 
+    /// How long until the daemon's silence is long enough to be noticed, ns; at least a millisecond.
+    #[must_use]
+    pub fn patience(&self, now: u64) -> u64 {
+        let noticed = self.heartbeat_ns.saturating_add(HEARTBEAT_STALE_NS);
+        noticed.saturating_sub(now).max(1_000_000)
+    }
+
     /// Whether launches go uncounted: no turns are taken, or nobody is there to take them.
     #[must_use]
     pub const fn free(&self, now: u64) -> bool {

@@ -11,7 +11,7 @@
 //! once it is overdue: a GPU slower than expected is noticed, not ignored.
 #![forbid(unsafe_code)]
 
-use super::estimate::Key;
+use super::estimate::{Key, Task};
 use super::port::{Event, Progress};
 use std::collections::VecDeque;
 
@@ -28,6 +28,10 @@ pub const GROUPS_MAX: usize = 512;
 pub const HELD_MAX_NS: u64 = 100_000_000;
 /// A group no mark can be put behind is taken for finished this long after twice its estimate.
 const GIVEN_UP_NS: u64 = 5_000_000;
+/// Work this much later than twice its estimate may be waiting for a launch that is held.
+const STUCK_NS: u64 = 100_000_000;
+/// And whatever was expected of it, when it is this old.
+const STUCK_MAX_NS: u64 = 5_000_000_000;
 /// Shortest and longest pause between two looks at a full window.
 const RETRY_NS: (u64, u64) = (20_000, 500_000);
 
@@ -45,6 +49,8 @@ pub struct Group {
     pub expected: u64,
     /// How many launches.
     pub launches: u32,
+    /// How much they were together: see [`Task::parts`].
+    pub parts: u64,
     /// The different kernels among them.
     pub keys: Vec<Key>,
     /// When the first and the last of them were launched.
@@ -115,7 +121,9 @@ impl Flight {
             return Admission::Go;
         }
         let excess = outstanding.saturating_add(ns).saturating_sub(room);
-        Admission::Full(excess.clamp(RETRY_NS.0, RETRY_NS.1))
+        // When nothing is in flight any more there is always room.
+        let soon = excess.min(outstanding);
+        Admission::Full(soon.clamp(RETRY_NS.0, RETRY_NS.1))
     }
 
     /// A launch goes into the driver.
@@ -139,18 +147,28 @@ impl Flight {
             .is_some_and(|head| head.mark.is_some() && since >= head.expected)
     }
 
+    /// Whether what is in flight is so late that it may be waiting for something that is not.
+    #[must_use]
+    pub fn stuck(&self, now: u64) -> bool {
+        let since = now.saturating_sub(self.head_since);
+        self.groups.front().is_some_and(|head| {
+            let patience = head.expected.saturating_mul(2).saturating_add(STUCK_NS);
+            since > patience.min(STUCK_MAX_NS)
+        })
+    }
+
     /// Whether any group of `tail` is in flight, so that the next one needs no base of its own.
     #[must_use]
     pub fn busy(&self, tail: Tail) -> bool {
         self.groups.iter().any(|group| group.tail == tail)
     }
 
-    /// A launch of `key` into `tail` was made. Answers whether a mark should follow now.
+    /// `task` was launched into `tail`. Answers whether a mark should follow now.
     pub fn launched(
         &mut self,
         now: u64,
         tail: Tail,
-        key: Key,
+        task: Task,
         ns: u64,
         base: Option<Event>,
     ) -> bool {
@@ -170,6 +188,7 @@ impl Flight {
                     tail,
                     expected: 0,
                     launches: 0,
+                    parts: 0,
                     keys: Vec::new(),
                     span: (now, now),
                     base,
@@ -180,9 +199,10 @@ impl Flight {
         };
         group.expected += ns;
         group.launches += 1;
+        group.parts += u64::from(task.parts);
         group.span.1 = now;
-        if !group.keys.contains(&key) {
-            group.keys.push(key);
+        if !group.keys.contains(&task.key) {
+            group.keys.push(task.key);
         }
         let full = group.keys.len() >= GROUP_KEYS || group.launches >= MARK_LAUNCHES;
         group.expected >= MARK_NS || full
@@ -197,6 +217,7 @@ impl Flight {
             tail,
             expected: 0,
             launches: 0,
+            parts: 0,
             keys: Vec::new(),
             span: (now, now),
             base: None,

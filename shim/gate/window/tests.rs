@@ -3,12 +3,12 @@
 use super::*;
 
 const US: u64 = 1_000;
-const KEY: Key = Key(1);
+const TASK: Task = Task::launch(Key(1));
 
 fn launch(flight: &mut Flight, now: u64, tail: Tail, ns: u64) -> bool {
     flight.enter(ns);
     flight.leave(ns);
-    flight.launched(now, tail, KEY, ns, None)
+    flight.launched(now, tail, TASK, ns, None)
 }
 
 #[test]

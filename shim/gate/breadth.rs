@@ -1,0 +1,206 @@
+//! How broad the window is: it follows what draining really takes.
+//!
+//! The page says how much work may be in flight near a turn's end, and so how soon after it all should be
+//! quiet. What is in flight is an estimate, and where estimates are too low a window of that breadth
+//! drains for longer; worse, what is let in for the rest of the turn does not fit there. So the window is measured by its purpose: a turn whose work was over far later than
+//! the page allows makes it narrower, by a good part; one in which launches were held although nothing
+//! was in flight any more, so that the GPU stood idle, makes it broader again, by a bit. The same control
+//! keeps a network's queues short (additive increase would be too slow for turns that come 60 times a
+//! second and last some ms, so the increase is a factor too, but a smaller one). It is never broader than
+//! the page says, and the rest of the turn shrinks along with it.
+#![forbid(unsafe_code)]
+
+/// No narrower: below this a GPU is fed too slowly to be worth having.
+const MIN_NS: u64 = 60_000;
+
+/// The window of one lane.
+#[derive(Debug, Default)]
+pub struct Breadth {
+    /// How broad; 0 before anything was measured.
+    ns: u64,
+    /// Launches were held in this turn although nothing was in flight.
+    dry: bool,
+    /// The longest launch of this turn, as far as was expected, ns: however narrow the window, so much
+    /// may be left of it.
+    longest: u64,
+}
+
+impl Breadth {
+    /// How much may be in flight, where the page allows `bound`.
+    #[must_use]
+    pub fn within(&self, bound: u64) -> u64 {
+        if self.ns == 0 {
+            bound
+        } else {
+            self.ns.min(bound)
+        }
+    }
+
+    /// How much of the `left` ns of a turn may be filled.
+    #[must_use]
+    pub fn of_rest(&self, left: u64, bound: u64) -> u64 {
+        let part = u128::from(left) * u128::from(self.within(bound)) / u128::from(bound.max(1));
+        u64::try_from(part).unwrap_or(left)
+    }
+
+    /// A launch of `ns` was let in.
+    pub fn let_in(&mut self, ns: u64) {
+        self.longest = self.longest.max(ns);
+    }
+
+    /// A launch was held by the window, and nothing was in flight when it went.
+    pub fn ran_dry(&mut self) {
+        self.dry = true;
+    }
+
+    /// The work of a turn was over `took` ns after the turn's end.
+    pub fn drained(&mut self, took: u64, bound: u64) {
+        let dry = std::mem::take(&mut self.dry);
+        let longest = std::mem::take(&mut self.longest);
+        let now = self.within(bound);
+        if took > bound.saturating_add(bound / 4).saturating_add(longest) {
+            self.ns = (now - now * 3 / 10).max(MIN_NS);
+        } else if dry {
+            self.ns = (now + now / 5).min(bound);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::estimate::{Key, Task};
+    use super::super::port::{Event, Progress};
+    use super::super::window::{Admission, Flight};
+    use super::*;
+
+    const US: u64 = 1_000;
+    const BOUND: u64 = 500 * US;
+    const TURN: u64 = 8_000 * US;
+
+    /// A GPU in virtual time, on which every kernel takes `truth` times what is expected of it.
+    struct Gpu {
+        now: u64,
+        busy_until: u64,
+        /// When each event is reached, by its number.
+        events: Vec<u64>,
+        idle: u64,
+    }
+
+    impl Gpu {
+        fn launch(&mut self, ns: u64) -> Event {
+            self.idle += self.now.saturating_sub(self.busy_until);
+            self.busy_until = self.busy_until.max(self.now) + ns;
+            self.events.push(self.busy_until);
+            Event(self.events.len() - 1)
+        }
+
+        fn progress(&self, event: Event) -> Progress {
+            if self.events[event.0] <= self.now {
+                Progress::Done
+            } else {
+                Progress::Pending
+            }
+        }
+    }
+
+    /// One turn of kernels that are expected to take `expected` ns each. Answers how long it drained.
+    fn turn(gpu: &mut Gpu, breadth: &mut Breadth, expected: u64, truth: u64) -> u64 {
+        let mut flight = Flight::default();
+        gpu.now = gpu.now.max(gpu.busy_until);
+        gpu.busy_until = gpu.now;
+        let end = gpu.now + TURN;
+        let mut held = false;
+        while gpu.now < end {
+            let look = |flight: &mut Flight| {
+                while flight.retire(gpu.now, |event| gpu.progress(event)).is_some() {}
+                let left = breadth.of_rest(end - gpu.now, BOUND);
+                flight.admit(gpu.now, expected, breadth.within(BOUND), left)
+            };
+            match look(&mut flight) {
+                Admission::Go => {
+                    if std::mem::take(&mut held) && flight.empty() {
+                        breadth.ran_dry();
+                    }
+                    breadth.let_in(expected);
+                    flight.launched(gpu.now, 0, Task::launch(Key(1)), expected, None);
+                    let event = gpu.launch(expected * truth);
+                    assert_eq!(flight.mark(0, event), None);
+                    gpu.now += 4 * US;
+                }
+                Admission::Full(ns) => {
+                    held = true;
+                    gpu.now += ns;
+                }
+            }
+        }
+        let took = gpu.busy_until.saturating_sub(end);
+        breadth.drained(took, BOUND);
+        took
+    }
+
+    /// Turns until it has settled, and after: mean drain and how much of a turn the GPU stood idle.
+    fn settled(expected: u64, truth: u64) -> (u64, f64, u64) {
+        let mut gpu = Gpu {
+            now: 1,
+            busy_until: 1,
+            events: Vec::new(),
+            idle: 0,
+        };
+        let mut breadth = Breadth::default();
+        for _ in 0..60 {
+            turn(&mut gpu, &mut breadth, expected, truth);
+        }
+        gpu.idle = 0;
+        let sum: u64 = (0..100)
+            .map(|_| turn(&mut gpu, &mut breadth, expected, truth))
+            .sum();
+        let idle = gpu.idle as f64 / (100 * TURN) as f64;
+        (sum / 100, idle, breadth.within(BOUND))
+    }
+
+    #[test]
+    fn right_estimates_keep_the_whole_window() {
+        let (drain, idle, ns) = settled(40 * US, 1);
+        assert!(drain <= BOUND + 40 * US, "{drain}");
+        assert!(idle < 0.01, "{idle}");
+        assert_eq!(ns, BOUND);
+    }
+
+    #[test]
+    fn low_estimates_make_it_narrower_until_draining_is_short() {
+        for truth in [3, 4, 6] {
+            let (drain, idle, ns) = settled(40 * US, truth);
+            assert!(drain <= BOUND * 5 / 4 + 40 * US, "{truth} times: {drain}");
+            assert!(ns < BOUND, "{truth} times: still {ns}");
+            assert!(idle < 0.02, "{truth} times: {idle} idle");
+        }
+    }
+
+    #[test]
+    fn long_kernels_do_not_make_it_narrower() {
+        let (_, idle, ns) = settled(2_000 * US, 1);
+        assert_eq!(ns, BOUND);
+        assert!(idle < 0.01, "{idle}");
+    }
+
+    /// However long a kernel is, and whatever is measured: it stays within its bounds.
+    #[test]
+    fn it_has_bounds() {
+        let mut breadth = Breadth::default();
+        assert_eq!(breadth.within(150 * US), 150 * US);
+        for _ in 0..100 {
+            breadth.drained(u64::MAX, BOUND);
+        }
+        assert_eq!(breadth.within(BOUND), MIN_NS);
+        assert_eq!(breadth.within(10 * US), 10 * US, "the page's word is last");
+        for _ in 0..100 {
+            breadth.ran_dry();
+            breadth.drained(0, BOUND);
+        }
+        assert_eq!(breadth.within(BOUND), BOUND);
+        breadth.drained(0, u64::MAX);
+        breadth.ran_dry();
+        breadth.drained(0, 0);
+        assert_eq!((breadth.within(0), breadth.of_rest(TURN, 0)), (0, 0));
+    }
+}
