@@ -9,6 +9,7 @@ use crate::config::Config;
 use crate::error::Error;
 use gpuslice_wire::admin::{Command, MemoryAsk};
 use gpuslice_wire::ids::ContainerId;
+use gpuslice_wire::policy::Class;
 use gpuslice_wire::select::GpuSelector;
 use gpuslice_wire::text::{Name, Selector};
 use gpuslice_wire::units::{Bytes, Percent, UnitError, Weight};
@@ -71,7 +72,11 @@ impl Ask {
             memory: self.memory,
             weight: self.weight,
             share: self.share,
-            high: self.high,
+            class: if self.high {
+                Class::High
+            } else {
+                Class::Normal
+            },
             pinned: self.pinned,
             pid,
         }

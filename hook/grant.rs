@@ -73,7 +73,7 @@ impl Asked {
                 })
             }
             Answer::Denied { text, .. } => Err(Error::Denied(text.to_string())),
-            Answer::Dismissed {} | Answer::Resized { .. } => {
+            Answer::Dismissed {} | Answer::Resized { .. } | Answer::Done {} => {
                 Err(Error::Daemon("its daemon answered something else".into()))
             }
         }

@@ -113,7 +113,7 @@ impl Daemon {
                 memory,
                 weight,
                 share,
-                high,
+                class,
                 pinned,
                 pid,
             } => {
@@ -131,7 +131,7 @@ impl Daemon {
                             memory,
                             weight,
                             share,
-                            high,
+                            class,
                             pinned,
                             cgroup: self.cgroup_of(&container, pid),
                         };
@@ -148,6 +148,9 @@ impl Daemon {
                 lane,
                 memory,
             } => self.resize(token, container, lane, memory),
+            Command::SetPolicy { .. } | Command::Retune { .. } => {
+                self.deny(key, Denial::Invalid, "not possible yet");
+            }
             Command::List {} => {
                 self.read_all_claims();
                 self.settle();

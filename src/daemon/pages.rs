@@ -206,6 +206,7 @@ mod tests {
     use gpuslice_engine::{LaneRecord, Mode};
     use gpuslice_wire::ids::{ContainerId, GpuUuid};
     use gpuslice_wire::page::FOREIGN_CHARGE;
+    use gpuslice_wire::policy::Class;
     use gpuslice_wire::text::{HostPath, Name};
     use gpuslice_wire::units::Weight;
 
@@ -241,7 +242,7 @@ mod tests {
             name: Name::EMPTY,
             weight: Weight::ONE,
             share: None,
-            high: false,
+            class: Class::Normal,
             lanes: vec![LaneRecord {
                 gpu: GpuUuid(*b"0123456789abcdef"),
                 cap: Bytes(8),

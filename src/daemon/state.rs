@@ -298,6 +298,7 @@ mod tests {
     use super::*;
     use gpuslice_engine::LaneRecord;
     use gpuslice_wire::ids::GpuUuid;
+    use gpuslice_wire::policy::Class;
     use gpuslice_wire::text::{HostPath, Name};
     use gpuslice_wire::units::{Bytes, Weight};
 
@@ -307,7 +308,7 @@ mod tests {
             name: Name::new("web").expect("a name"),
             weight: Weight::ONE,
             share: None,
-            high: false,
+            class: Class::Normal,
             lanes: vec![LaneRecord {
                 gpu: GpuUuid([7; 16]),
                 cap: Bytes(1 << 30),

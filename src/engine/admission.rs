@@ -161,7 +161,7 @@ pub(crate) fn admit(rooms: &[Room], ask: &Ask, oversubscribe: bool) -> Result<Re
         },
         weight: ask.weight,
         share: ask.share,
-        high: ask.high,
+        class: ask.class,
         lanes,
         pinned: ask.pinned,
         cgroup: ask.cgroup,

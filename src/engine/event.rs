@@ -6,6 +6,7 @@
 use gpuslice_wire::admin::MemoryAsk;
 use gpuslice_wire::ids::{ClientId, ContainerId, GpuUuid, Lane, NvmlIndex};
 use gpuslice_wire::limits::ACCOUNTS_MAX;
+use gpuslice_wire::policy::Class;
 use gpuslice_wire::select::GpuSelector;
 use gpuslice_wire::text::{HostPath, Name};
 use gpuslice_wire::units::{Bytes, Percent, Weight};
@@ -31,8 +32,8 @@ pub struct Ask {
     pub weight: Weight,
     /// Hard share of each GPU's time, if any: never more than this, even alone.
     pub share: Option<Percent>,
-    /// Goes before everybody who is not high.
-    pub high: bool,
+    /// Who goes before it and after it.
+    pub class: Class,
     /// Cap on the host memory it pins, if any.
     pub pinned: Option<Bytes>,
     /// Directory under the cgroup mount whose processes are the container's; empty if not known.

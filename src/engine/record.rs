@@ -13,6 +13,7 @@ use alloc::vec::Vec;
 use core::fmt;
 use gpuslice_wire::ids::{ContainerId, GpuUuid};
 use gpuslice_wire::limits::{CONTAINER_ID_BYTES_MAX, LANES_MAX, NAME_BYTES_MAX, PATH_BYTES_MAX};
+use gpuslice_wire::policy::Class;
 use gpuslice_wire::text::{HostPath, Name, Text};
 use gpuslice_wire::units::{Bytes, Percent, Weight};
 
@@ -55,8 +56,8 @@ pub struct Record {
     pub weight: Weight,
     /// Hard share, if any.
     pub share: Option<Percent>,
-    /// High priority.
-    pub high: bool,
+    /// Who goes before it and after it.
+    pub class: Class,
     /// Lane 0 first; 1 to 16 of them, no GPU twice.
     pub lanes: Vec<LaneRecord>,
     /// Cap on the host memory it pins, if any; never zero.
@@ -120,7 +121,7 @@ impl Record {
         out.text::<NAME_BYTES_MAX>(self.name.as_str());
         out.put(&self.weight.get().to_le_bytes());
         out.put(&self.share.map_or(0, Percent::get).to_le_bytes());
-        out.put(&[u8::from(self.high), self.lanes.len().min(LANES_MAX) as u8]);
+        out.put(&[self.class.number(), self.lanes.len().min(LANES_MAX) as u8]);
         for lane in self.lanes.iter().take(LANES_MAX) {
             out.put(&lane.gpu.0);
             out.put(&lane.cap.0.to_le_bytes());
@@ -208,7 +209,7 @@ impl<'a> In<'a> {
             0 => None,
             percent => Some(Percent::new(percent).map_err(|_| RecordError::Field)?),
         };
-        let [high, count] = self.array()?;
+        let [class, count] = self.array()?;
         let mut lanes: Vec<LaneRecord> = Vec::new();
         for _ in 0..count {
             let gpu = GpuUuid(self.array()?);
@@ -224,16 +225,17 @@ impl<'a> In<'a> {
             cap => Some(Bytes(cap)),
         };
         let cgroup = self.text::<PATH_BYTES_MAX>()?;
-        if lanes.is_empty() || lanes.len() > LANES_MAX || high > 1 {
+        if lanes.is_empty() || lanes.len() > LANES_MAX {
             return Err(RecordError::Field);
         }
         let weight = weight.map_err(|_| RecordError::Field)?;
+        let class = Class::of(class).ok_or(RecordError::Field)?;
         Ok(Record {
             container,
             name,
             weight,
             share,
-            high: high == 1,
+            class,
             lanes,
             pinned,
             cgroup,
@@ -251,7 +253,7 @@ mod tests {
             name: Name::new("web").expect("a name"),
             weight: Weight::new(7).expect("a weight"),
             share: Percent::new(25).ok(),
-            high: true,
+            class: Class::High,
             lanes: (0..lanes)
                 .map(|n| LaneRecord {
                     gpu: GpuUuid([n; 16]),
@@ -306,7 +308,7 @@ mod tests {
             (numbers, 0),
             (numbers + 2, 1),
             (numbers + 4, 101),
-            (numbers + 8, 2),
+            (numbers + 8, 3),
             (numbers + 9, 0),
             (numbers + 9, 17),
             (numbers + 10 + 16, 0),

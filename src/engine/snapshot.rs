@@ -2,13 +2,13 @@
 
 use alloc::vec::Vec;
 use gpuslice_wire::ids::Lane;
+use gpuslice_wire::policy::Policy;
 use gpuslice_wire::snapshot::{Snapshot, Tier};
 use gpuslice_wire::units::{Bytes, Instant};
 
 use crate::action::Mode;
 use crate::engine::Engine;
 use crate::lifecycle::{ClientLane, Container, Seat, Slice};
-use crate::sched::entity::Class;
 
 impl Engine {
     /// What an observer sees at `now`: every GPU, every slice of it, and the end. Changes
@@ -28,6 +28,7 @@ impl Engine {
                     total: gpu.total,
                     promised: room.promised,
                     slices: slices.filter(|slice| slice.gpu == Some(at)).count() as u32,
+                    policy: Policy::Soft,
                 }
             });
         let slices = self.containers.iter().flat_map(|(seat, container)| {
@@ -82,13 +83,17 @@ impl Engine {
             tier: Tier::Shim,
             weight: entity.weight,
             share: container.record.share,
-            high: entity.class == Class::High,
+            class: container.record.class,
+            cap_ppm: 1_000_000,
             clients: container.clients.len() as u32,
             wanting: u32::from(entity.said.wants),
             gated: u32::from(gpu.turns.mode() == Mode::Turns),
             gpu_ns: entity.gpu_time.0 + if charged { passed } else { 0 },
             wait_ns: entity.wait_time.0 + if waits { passed } else { 0 },
+            wanted_ns: 0,
             turns: entity.turns,
+            overruns: 0,
+            preemptions: 0,
             launches: sum(|lane| lane.claims.launches, slice.past_launches),
         })
     }

@@ -6,6 +6,7 @@ use std::vec::Vec;
 use gpuslice_wire::admin::{Denial, MemoryAsk};
 use gpuslice_wire::ids::{ClientId, ContainerId, GpuUuid, Lane, NvmlIndex};
 use gpuslice_wire::limits::{ACCOUNTS_MAX, CLIENTS_PER_CONTAINER_MAX, CONTAINERS_MAX};
+use gpuslice_wire::policy::Class;
 use gpuslice_wire::select::GpuSelector;
 use gpuslice_wire::snapshot::Snapshot;
 use gpuslice_wire::tenant::Rejection;
@@ -111,7 +112,7 @@ pub(crate) fn ask(container: &str, gpus: &str, bytes: u64) -> Ask {
         memory: MemoryAsk::Exactly(Bytes(bytes)),
         weight: Weight::ONE,
         share: None,
-        high: false,
+        class: Class::Normal,
         pinned: None,
         cgroup: HostPath::EMPTY,
     }

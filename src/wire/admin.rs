@@ -2,6 +2,7 @@
 
 use crate::frame::{Field, FrameError, Reader, Writer, field_as, messages};
 use crate::ids::{ContainerId, Lane};
+use crate::policy::{Class, Policy, ShareAsk};
 use crate::text::{HostPath, Name, Selector, Text};
 use crate::units::{Bytes, Percent, Weight};
 
@@ -60,8 +61,8 @@ messages! {
             weight: Weight,
             /// Hard share, if any.
             share: Option<Percent>,
-            /// High priority.
-            high: bool,
+            /// Who goes before it and after it.
+            class: Class,
             /// Cap on the host memory that it may pin, if any.
             pinned: Option<Bytes>,
             /// A process of the container in the daemon's pid namespace, for its cgroup; 0 for none.
@@ -83,6 +84,24 @@ messages! {
             lane: Lane,
             /// The new cap.
             memory: MemoryAsk,
+        }
+        /// Changes how time is divided on GPUs, from the next turn on.
+        305 SetPolicy {
+            /// Which GPUs; the empty one and `any` mean all.
+            gpu: Selector,
+            /// How.
+            policy: Policy,
+        }
+        /// Changes what a slice gets of time, from the next turn on. What it used stays used.
+        306 Retune {
+            /// The container.
+            container: ContainerId,
+            /// The new weight; `None` keeps it.
+            weight: Option<Weight>,
+            /// The new hard share.
+            share: ShareAsk,
+            /// The new class; `None` keeps it.
+            class: Option<Class>,
         }
     }
 }
@@ -116,6 +135,8 @@ messages! {
             /// What is reserved now: more than the cap if that was lowered below it.
             reserved: Bytes,
         }
+        /// It is so from now on.
+        405 Done {}
         /// Nothing was changed.
         403 Denied {
             /// What kind of reason.

@@ -147,6 +147,10 @@ field_as!(Option<Percent> as u32, |p| p.map_or(0, Percent::get), |raw| match raw
     0 => Some(None),
     _ => Percent::new(raw).ok().map(Some),
 });
+field_as!(Option<Weight> as u32, |w| w.map_or(0, Weight::get), |raw| match raw {
+    0 => Some(None),
+    _ => Weight::new(raw).ok().map(Some),
+});
 field_as!(NvmlIndex as u32, |i| i.0, |raw| Some(NvmlIndex(raw)));
 field_as!(Lane as u8, |l| l.0, |raw| ((raw as usize) < ACCOUNTS_MAX)
     .then_some(Lane(raw)));

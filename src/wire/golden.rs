@@ -7,6 +7,7 @@ use crate::limits::{ACCOUNTS_MAX, FRAME_BYTES_MAX};
 use crate::page::{
     CLIENT_PAGE_MAGIC, CONTAINER_PAGE_MAGIC, ClientLane, ClientPage, ContainerLane, ContainerPage,
 };
+use crate::policy::Class;
 use crate::snapshot::Snapshot;
 use crate::tenant::{Rejection, Reply, Request};
 use crate::text::{Name, Selector, Text};
@@ -52,15 +53,22 @@ fn every_kind_has_this_length() {
     );
     assert_eq!(
         lengths(Snapshot::payload_bytes),
-        [(201, 40), (202, 348), (203, 8)]
+        [(201, 41), (202, 376), (203, 8)]
     );
     assert_eq!(
         lengths(Command::payload_bytes),
-        [(301, 908), (302, 130), (303, 0), (304, 147)]
+        [
+            (301, 908),
+            (302, 130),
+            (303, 0),
+            (304, 147),
+            (305, 675),
+            (306, 139)
+        ]
     );
     assert_eq!(
         lengths(Answer::payload_bytes),
-        [(401, 1806), (402, 0), (403, 516), (404, 16)]
+        [(401, 1806), (402, 0), (403, 516), (404, 16), (405, 0)]
     );
 }
 
@@ -94,7 +102,7 @@ fn admit() -> Command {
         memory: MemoryAsk::Ratio { part: 4, whole: 15 },
         weight: Weight::ONE,
         share: Percent::new(30).ok(),
-        high: true,
+        class: Class::High,
         pinned: Some(Bytes(5)),
         pid: 77,
     }

@@ -16,6 +16,7 @@ pub mod frame;
 pub mod ids;
 pub mod limits;
 pub mod page;
+pub mod policy;
 pub mod select;
 pub mod snapshot;
 pub mod tenant;

@@ -3,6 +3,7 @@
 
 use crate::frame::{Field, FrameError, Reader, Writer, field_as};
 use crate::ids::{ContainerId, GpuUuid, Lane, NvmlIndex};
+use crate::policy::{Class, Policy};
 use crate::text::Name;
 use crate::units::{Bytes, Percent, Weight};
 
@@ -47,6 +48,8 @@ crate::frame::messages! {
             promised: Bytes,
             /// Containers with a slice of it.
             slices: u32,
+            /// How its time is divided.
+            policy: Policy,
         }
         /// A container's slice of one GPU.
         202 Slice {
@@ -84,8 +87,10 @@ crate::frame::messages! {
             weight: Weight,
             /// Hard share, if it has one.
             share: Option<Percent>,
-            /// High priority.
-            high: bool,
+            /// Who goes before it and after it.
+            class: Class,
+            /// What it may have of the GPU's time at most, parts per million; 1_000_000 for all of it.
+            cap_ppm: u32,
             /// Processes attached.
             clients: u32,
             /// Whether it wants the GPU now (1) or not (0).
@@ -96,8 +101,14 @@ crate::frame::messages! {
             gpu_ns: u64,
             /// Time spent wanting without a turn, ns.
             wait_ns: u64,
+            /// Time in which it wanted the GPU, on it or not, ns.
+            wanted_ns: u64,
             /// Turns granted.
             turns: u64,
+            /// Turns after which it was not quiet within the drain deadline.
+            overruns: u64,
+            /// Turns closed before their end because others go before it.
+            preemptions: u64,
             /// Launches that came through its processes' gates, by their own count: all of them
             /// only while turns are taken.
             launches: u64,

@@ -2,6 +2,7 @@
 
 use gpuslice_engine::{Ask, Config};
 use gpuslice_wire::admin::MemoryAsk;
+use gpuslice_wire::policy::Class;
 use gpuslice_wire::select::GpuSelector;
 use gpuslice_wire::snapshot::Snapshot;
 use gpuslice_wire::text::{HostPath, Name};
@@ -18,7 +19,7 @@ const MS: u64 = 1_000_000;
 struct Tenant {
     weight: u32,
     share: u32,
-    high: bool,
+    class: Class,
     busy: bool,
 }
 
@@ -26,7 +27,7 @@ const fn weighs(weight: u32) -> Tenant {
     Tenant {
         weight,
         share: 0,
-        high: false,
+        class: Class::Normal,
         busy: true,
     }
 }
@@ -47,7 +48,7 @@ fn world(seed: u64, kernels: Kernels, tenants: &[Tenant]) -> World {
             memory: MemoryAsk::Exactly(Bytes(64 * MIB)),
             weight: Weight::new(tenant.weight).expect("a weight"),
             share: Percent::new(tenant.share).ok(),
-            high: tenant.high,
+            class: tenant.class,
             pinned: None,
             cgroup: HostPath::EMPTY,
         });
@@ -175,7 +176,7 @@ fn hard_shares_hold() {
 #[test]
 fn high_waits_little() {
     let high = Tenant {
-        high: true,
+        class: Class::High,
         busy: false,
         ..weighs(1)
     };
@@ -184,7 +185,7 @@ fn high_waits_little() {
     let rows = world.snapshot();
     let found = rows.iter().find_map(|row| match row {
         Snapshot::Slice {
-            high: true,
+            class: Class::High,
             wait_ns,
             turns,
             gpu_ns,

@@ -320,6 +320,7 @@ mod tests {
     use super::*;
     use gpuslice_engine::LaneRecord;
     use gpuslice_nvabi::types::nvmlReturn_t;
+    use gpuslice_wire::policy::Class;
     use gpuslice_wire::text::{HostPath, Name};
     use gpuslice_wire::units::{GIB, Weight};
 
@@ -336,7 +337,7 @@ mod tests {
             name: Name::new("web").expect("a name"),
             weight: Weight::ONE,
             share: None,
-            high: false,
+            class: Class::Normal,
             lanes: vec![lane(A), lane(B)],
             pinned: None,
             cgroup: HostPath::new(cgroup).expect("a path"),

@@ -1,6 +1,7 @@
 //! One container's account of one GPU's time: what it weighs, what it has used, what it may use.
 
 use gpuslice_wire::ids::Lane;
+use gpuslice_wire::policy::Class;
 use gpuslice_wire::units::{Duration, Instant, Weight};
 
 use super::bucket::Bucket;
@@ -55,13 +56,6 @@ mod tests {
         }
         assert!(used.abs_diff(turns * nominal.0) <= 9_000_000, "{used}");
     }
-}
-
-/// Who goes before whom, whatever the weights.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Class {
-    High,
-    Fair,
 }
 
 /// What a container's processes say together, as far as turns are concerned.

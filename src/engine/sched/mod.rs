@@ -47,10 +47,11 @@ mod tests;
 
 use alloc::vec::Vec;
 use gpuslice_wire::ids::Lane;
+use gpuslice_wire::policy::Class;
 use gpuslice_wire::units::{Duration, Instant};
 
 use self::bucket::Bucket;
-use self::entity::{Class, Entity, Report, Virtual};
+use self::entity::{Entity, Report, Virtual};
 use crate::action::{Late, Mode};
 use crate::config::{ACCOUNT_EVERY, Charged, Config};
 use crate::lifecycle::Seat;
@@ -94,7 +95,7 @@ pub(crate) struct Turns {
     pub(crate) entities: Vec<Entity>,
     pub(crate) phase: Phase,
     /// Virtual time of the line, per class.
-    line: [Virtual; 2],
+    line: [Virtual; 3],
     /// Since when turns would not be needed.
     lone: Option<Instant>,
     /// When fair containers may next interrupt high ones.
@@ -111,7 +112,7 @@ impl Turns {
             config,
             entities: Vec::new(),
             phase: Phase::Open,
-            line: [Virtual::default(); 2],
+            line: [Virtual::default(); 3],
             lone: None,
             slot_due: now,
             now,
@@ -124,11 +125,7 @@ impl Turns {
             seat,
             lane,
             weight: record.weight,
-            class: if record.high {
-                Class::High
-            } else {
-                Class::Fair
-            },
+            class: record.class,
             bucket: record.share.map(|share| Bucket::new(share, &self.config)),
             said: Report::default(),
             start: Virtual::default(),
@@ -216,7 +213,7 @@ impl Turns {
 
     /// Takes in what a container's processes say now.
     pub(crate) fn report(&mut self, seat: Seat, said: Report) {
-        let fair_waited = self.waits(Class::Fair);
+        let fair_waited = self.waits(Class::Normal);
         let (now, line) = (self.now, self.line);
         let Some(entity) = self.find_mut(seat) else {
             return;
@@ -225,7 +222,7 @@ impl Turns {
             entity.queue(now, line[entity.class as usize]);
         }
         entity.said = said;
-        if !fair_waited && self.waits(Class::Fair) {
+        if !fair_waited && self.waits(Class::Normal) {
             self.slot_later();
         }
     }
@@ -338,7 +335,7 @@ impl Turns {
         match slot {
             _ if self.phase != Phase::Idle => {}
             Some(began) => self.slot_over(began),
-            None if class == Class::Fair => self.slot_later(),
+            None if class == Class::Normal => self.slot_later(),
             None => {}
         }
     }

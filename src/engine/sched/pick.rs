@@ -1,9 +1,10 @@
 //! Who is next, for how long, and whether the one who has the turn keeps it.
 
 use alloc::vec::Vec;
+use gpuslice_wire::policy::Class;
 use gpuslice_wire::units::{Duration, Instant};
 
-use super::entity::{Class, Entity};
+use super::entity::Entity;
 use super::{Note, Phase, Turns};
 use crate::lifecycle::Seat;
 
@@ -30,7 +31,7 @@ impl Turns {
                 .min_by_key(|entity| entity.place())
                 .map(|entity| entity.seat)
         };
-        match (best(Class::High), best(Class::Fair)) {
+        match (best(Class::High), best(Class::Normal)) {
             (Some(_), Some(seat)) if self.slot_open() => Some(Choice { seat, slot: true }),
             (Some(seat), _) | (None, Some(seat)) => Some(Choice { seat, slot: false }),
             (None, None) => None,
@@ -171,8 +172,8 @@ impl Turns {
                 .any(|e| e.class == class && e.eligible())
         };
         match class {
-            Class::Fair => slot.is_none() && waits(Class::High),
-            Class::High => waits(Class::Fair) && self.slot_open(),
+            Class::Normal | Class::BestEffort => slot.is_none() && waits(Class::High),
+            Class::High => waits(Class::Normal) && self.slot_open(),
         }
     }
 
@@ -190,7 +191,7 @@ impl Turns {
         let fair_waits = self
             .entities
             .iter()
-            .any(|e| e.class == Class::Fair && e.eligible());
+            .any(|e| e.class == Class::Normal && e.eligible());
         if fair_waits && self.config.high_cap.get() < 100 && self.slot_due > self.now {
             look.min(self.slot_due)
         } else {

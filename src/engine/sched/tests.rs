@@ -23,7 +23,7 @@ impl Rig {
                 name: Name::EMPTY,
                 weight: Weight::new(weight).expect("a weight"),
                 share: Percent::new(share).ok(),
-                high,
+                class: if high { Class::High } else { Class::Normal },
                 lanes: Vec::new(),
                 pinned: None,
                 cgroup: HostPath::EMPTY,

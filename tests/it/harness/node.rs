@@ -4,6 +4,7 @@ use super::wire::{AdminClient, TenantClient};
 use super::{PATIENCE, eventually, library};
 use gpuslice_wire::admin::{Answer, Command as AdminCommand, Denial, MemoryAsk};
 use gpuslice_wire::ids::ContainerId;
+use gpuslice_wire::policy::Class;
 use gpuslice_wire::snapshot::Snapshot;
 use gpuslice_wire::text::{Name, Selector};
 use gpuslice_wire::units::{Bytes, Weight};
@@ -295,7 +296,7 @@ pub fn admit(container: &str, gpus: &str, memory: MemoryAsk) -> AdminCommand {
         memory,
         weight: Weight::ONE,
         share: None,
-        high: false,
+        class: Class::Normal,
         pinned: None,
         pid: 0,
     }

@@ -262,12 +262,12 @@ fn state((place, seat): (&Place, &Seat)) -> String {
     let Record {
         weight,
         share,
-        high,
+        class,
         ..
     } = &seat.record;
     let (share, weight) = (share.map_or(0, |share| share.get()), weight.get());
     format!(
-        "{} {:?} on {}: weight {weight} share {share} high {high}, wants {} holds {} closing {:?} \
+        "{} {:?} on {}: weight {weight} share {share} {class}, wants {} holds {} closing {:?} \
          passed {}, used {} stretch {} longest {} waits {:?}",
         place.0,
         place.1,

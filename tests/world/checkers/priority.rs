@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 
 use gpuslice_engine::Mode;
 use gpuslice_wire::ids::GpuUuid;
+use gpuslice_wire::policy::Class;
 
 use super::Objection;
 use crate::observer::{Observer, Seat};
@@ -37,7 +38,7 @@ impl Priority {
         for gpu in gpus {
             let strange = seen
                 .on(gpu)
-                .any(|(_, s)| s.record.high && s.record.share.is_some());
+                .any(|(_, s)| s.record.class == Class::High && s.record.share.is_some());
             if strange || seen.gap {
                 self.0.remove(&gpu);
             } else {
@@ -59,8 +60,10 @@ impl Gpu {
             .iter()
             .any(|s| s.view.is_some_and(|view| view.mode == Mode::Turns));
         let may = |s: &Seat| s.wants() && s.closing.is_none();
-        let high = all.iter().any(|s| s.record.high && may(s));
-        let holder = all.iter().find(|s| s.holds() && !s.record.high);
+        let high = all.iter().any(|s| s.record.class == Class::High && may(s));
+        let holder = all
+            .iter()
+            .find(|s| s.holds() && s.record.class != Class::High);
         let now = seen.now;
         match holder.map(|s| (s, s.view.map_or(0, |view| view.turn))) {
             Some((seat, word)) => {
@@ -88,8 +91,10 @@ impl Gpu {
         }
         let waits = all
             .iter()
-            .any(|s| !s.record.high && s.record.share.is_none() && may(s));
-        let on = all.iter().any(|s| !s.record.high && s.pays());
+            .any(|s| s.record.class != Class::High && s.record.share.is_none() && may(s));
+        let on = all
+            .iter()
+            .any(|s| s.record.class != Class::High && s.pays());
         if on || !waits || !gated {
             self.served = now;
         }

@@ -43,7 +43,7 @@ impl Progress {
 }
 
 fn beside(me: &Seat, other: &Seat) -> bool {
-    other.record.high == me.record.high && other.pays() && !other.passed
+    other.record.class == me.record.class && other.pays() && !other.passed
 }
 
 fn bound(me: &Seat, other: &Seat) -> u64 {

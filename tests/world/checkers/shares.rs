@@ -47,7 +47,7 @@ impl Pairs {
         });
         for (n, &(i, a)) in lines.iter().enumerate() {
             for &(j, b) in &lines[n + 1..] {
-                if a.gpu == b.gpu && a.record.high == b.record.high {
+                if a.gpu == b.gpu && a.record.class == b.record.class {
                     let pair = self.0.entry((*i, *j)).or_default();
                     pair.advance(seen.passed, a, b);
                     pair.check()

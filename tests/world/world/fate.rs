@@ -5,11 +5,22 @@ use std::cmp::Reverse;
 use gpuslice_engine::{Ask, Event, Record, Token};
 use gpuslice_wire::admin::MemoryAsk;
 use gpuslice_wire::ids::{ContainerId, Lane, NvmlIndex};
+use gpuslice_wire::policy::Class;
 use gpuslice_wire::select::{GpuRef, GpuSelector};
 use gpuslice_wire::text::{HostPath, Name};
 use gpuslice_wire::units::{Bytes, GIB, Instant, Percent, Weight};
 
 use super::{Happening, Letter, MS, World, container};
+
+/// How often a container is of which class.
+const CLASSES: [Class; 6] = [
+    Class::High,
+    Class::Normal,
+    Class::Normal,
+    Class::Normal,
+    Class::Normal,
+    Class::Normal,
+];
 
 impl World {
     pub(super) fn ask(&mut self, n: u64) -> Ask {
@@ -49,7 +60,7 @@ impl World {
             memory,
             weight,
             share: share.and_then(|share| Percent::new(share).ok()),
-            high: self.rng.per_mille(150),
+            class: self.rng.pick(&CLASSES),
             pinned: pinned.then(|| Bytes(self.rng.range(0, 4 * GIB))),
             cgroup: HostPath::EMPTY,
         }

@@ -1,0 +1,258 @@
+//! How containers divide a GPU's time: the policy of a GPU, the class of a container.
+//!
+//! All policies but one are the same queue of turns and differ only in who is capped at what:
+//!
+//! | no. | name | cap of a container's time | line |
+//! |---|---|---|---|
+//! | 0 | fair | 1 / most slices a GPU is meant for, alone too | equal |
+//! | 1 | preemptive | 1 / slices on the GPU now; alone: none | equal |
+//! | 2 | weighted | weight / all weights on the GPU now; alone: none | by weight |
+//! | 3 | fixed | its hard share, else weight / most slices; alone too | by weight |
+//! | 4 | soft | none: what one does not use, others get at once | by weight |
+//! | 5 | native | none, and no turns: the driver's own time slicing | - |
+//!
+//! The numbers are those of cGPU's policies.
+
+use crate::frame::{Field, FrameError, Reader, Writer, field_as};
+use crate::units::{Percent, UnitError};
+use core::fmt;
+use core::str::FromStr;
+
+/// A GPU's policy.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Policy {
+    /// Equal parts of a number fixed for the node; the rest stays unused.
+    Fair,
+    /// Equal parts among those that exist.
+    Preemptive,
+    /// Parts by weight among those that exist.
+    Weighted,
+    /// Each its hard share, whoever else exists.
+    Fixed,
+    /// By weight among those that want it.
+    #[default]
+    Soft,
+    /// As the driver does.
+    Native,
+}
+
+impl Policy {
+    /// All, by number.
+    pub const ALL: [Policy; 6] = [
+        Policy::Fair,
+        Policy::Preemptive,
+        Policy::Weighted,
+        Policy::Fixed,
+        Policy::Soft,
+        Policy::Native,
+    ];
+
+    /// cGPU's number for it.
+    #[must_use]
+    pub const fn number(self) -> u8 {
+        self as u8
+    }
+
+    /// The policy of that number.
+    #[must_use]
+    pub fn of(number: u8) -> Option<Policy> {
+        Policy::ALL.get(usize::from(number)).copied()
+    }
+
+    /// Its name.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Policy::Fair => "fair",
+            Policy::Preemptive => "preemptive",
+            Policy::Weighted => "weighted",
+            Policy::Fixed => "fixed",
+            Policy::Soft => "soft",
+            Policy::Native => "native",
+        }
+    }
+}
+
+impl fmt::Display for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// A text is not a policy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BadPolicy;
+
+impl fmt::Display for BadPolicy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(
+            "a policy is fair, preemptive, weighted, fixed, soft or native, or its number 0 to 5",
+        )
+    }
+}
+
+impl core::error::Error for BadPolicy {}
+
+impl FromStr for Policy {
+    type Err = BadPolicy;
+    fn from_str(text: &str) -> Result<Policy, BadPolicy> {
+        let named = Policy::ALL.into_iter().find(|it| it.name() == text);
+        let numbered = || match text.as_bytes() {
+            &[digit @ b'0'..=b'9'] => Policy::of(digit - b'0'),
+            _ => None,
+        };
+        named.or_else(numbered).ok_or(BadPolicy)
+    }
+}
+
+field_as!(Policy as u8, |policy| policy.number(), Policy::of);
+
+/// Who goes before whom, whatever the weights; the first goes first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Class {
+    /// Before all others, up to the node's `high_cap`.
+    High,
+    /// As everybody.
+    #[default]
+    Normal,
+    /// Only what nobody else wants, and a little of what they do.
+    BestEffort,
+}
+
+impl Class {
+    /// All, the first to go first.
+    pub const ALL: [Class; 3] = [Class::High, Class::Normal, Class::BestEffort];
+
+    /// Its name.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Class::High => "high",
+            Class::Normal => "normal",
+            Class::BestEffort => "best-effort",
+        }
+    }
+
+    /// Its number in messages and records.
+    #[must_use]
+    pub const fn number(self) -> u8 {
+        match self {
+            Class::Normal => 0,
+            Class::High => 1,
+            Class::BestEffort => 2,
+        }
+    }
+
+    /// The class of that number.
+    #[must_use]
+    pub fn of(number: u8) -> Option<Class> {
+        Class::ALL.into_iter().find(|it| it.number() == number)
+    }
+}
+
+impl fmt::Display for Class {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// A text is not a class.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BadClass;
+
+impl fmt::Display for BadClass {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a priority is high, normal or best-effort")
+    }
+}
+
+impl core::error::Error for BadClass {}
+
+impl FromStr for Class {
+    type Err = BadClass;
+    fn from_str(text: &str) -> Result<Class, BadClass> {
+        let mut all = Class::ALL.into_iter();
+        all.find(|it| it.name() == text).ok_or(BadClass)
+    }
+}
+
+field_as!(Class as u8, |class| class.number(), Class::of);
+
+const NO_CLASS: u8 = u8::MAX;
+
+field_as!(
+    Option<Class> as u8,
+    |class| class.map_or(NO_CLASS, Class::number),
+    |raw| match raw {
+        NO_CLASS => Some(None),
+        number => Class::of(number).map(Some),
+    }
+);
+
+/// What becomes of a slice's hard share.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ShareAsk {
+    /// It stays as it is.
+    #[default]
+    Keep,
+    /// There is none any more.
+    None,
+    /// It is this.
+    Hard(Percent),
+}
+
+const KEEP: u32 = u32::MAX;
+
+field_as!(
+    ShareAsk as u32,
+    |ask| match ask {
+        ShareAsk::Keep => KEEP,
+        ShareAsk::None => 0,
+        ShareAsk::Hard(percent) => percent.get(),
+    },
+    |raw| match raw {
+        KEEP => Some(ShareAsk::Keep),
+        0 => Some(ShareAsk::None),
+        percent => Percent::new(percent).ok().map(ShareAsk::Hard),
+    }
+);
+
+impl FromStr for ShareAsk {
+    type Err = UnitError;
+    /// `none`, or a percentage.
+    fn from_str(text: &str) -> Result<ShareAsk, UnitError> {
+        match text {
+            "none" => Ok(ShareAsk::None),
+            percent => percent.parse().map(ShareAsk::Hard),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::string::ToString;
+
+    #[test]
+    fn names_and_numbers_are_read_back() {
+        for (number, policy) in (0u8..).zip(Policy::ALL) {
+            assert_eq!(policy.number(), number);
+            assert_eq!(policy.to_string().parse(), Ok(policy));
+            assert_eq!(number.to_string().parse(), Ok(policy));
+        }
+        for bad in ["", "6", "-1", "04", "Fair", "soft "] {
+            assert_eq!(bad.parse::<Policy>(), Err(BadPolicy), "{bad}");
+        }
+        for class in Class::ALL {
+            assert_eq!(class.to_string().parse(), Ok(class));
+            assert_eq!(Class::of(class.number()), Some(class));
+        }
+        assert_eq!(
+            (Class::of(3), "HIGH".parse::<Class>()),
+            (None, Err(BadClass))
+        );
+        assert!(Class::High < Class::Normal && Class::Normal < Class::BestEffort);
+        assert_eq!("none".parse(), Ok(ShareAsk::None));
+        assert!("0".parse::<ShareAsk>().is_err());
+    }
+}
