@@ -14,6 +14,7 @@ mod leaf;
 mod mount_point;
 mod node;
 mod out;
+mod policy;
 mod ps;
 mod rm;
 mod run;
@@ -43,8 +44,10 @@ enum Command {
     Ps(ps::Options),
     /// End slices that nobody ended, as of a container that crashed
     Rm(rm::Options),
-    /// Change a slice's memory caps while its container runs
+    /// Change a slice's caps, weight, share or priority while its container runs
     Set(set::Options),
+    /// Show or change how a GPU's time is divided
+    Policy(policy::Options),
     /// Say what this node has for holding caps, what is missing, and what mends it
     Doctor(doctor::Options),
     /// Three tenants with weights 1:2:4 on one GPU, with a verdict
@@ -59,6 +62,7 @@ fn main() -> std::process::ExitCode {
         Command::Ps(options) => ps::main(&options),
         Command::Rm(options) => rm::main(&options),
         Command::Set(options) => set::main(&options),
+        Command::Policy(options) => policy::main(&options),
         Command::Doctor(options) => doctor::main(&options),
         Command::Demo(options) => demo::main(&options),
         Command::Sim(options) => sim::main(&options),

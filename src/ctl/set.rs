@@ -1,7 +1,8 @@
-//! `gpuslice set`: another cap for a slice while its container runs.
+//! `gpuslice set`: other caps and another part of the time for a slice while its container runs.
 //!
-//! It counts from the next allocation on. A cap below what is held takes nothing away: what is
-//! refused until enough was freed is growth.
+//! A cap counts from the next allocation on. One below what is held takes nothing away: what is
+//! refused until enough was freed is growth. A weight, a share, a priority count from the next
+//! turn on; what was used stays used.
 
 use crate::admin::Admin;
 use crate::node;
@@ -12,7 +13,8 @@ use crate::table::{Row, View};
 use anyhow::{Context, Result, bail};
 use gpuslice_wire::admin::{Answer, Command, MemoryAsk};
 use gpuslice_wire::ids::{ContainerId, Lane};
-use gpuslice_wire::units::Bytes;
+use gpuslice_wire::policy::{Class, ShareAsk};
+use gpuslice_wire::units::{Bytes, Weight};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -23,7 +25,7 @@ pub struct Options {
     #[arg(value_name = "CONTAINER")]
     container: String,
     /// New cap on GPU memory, on each of its GPUs or the one of --gpu
-    #[arg(long, value_name = "SIZE", value_parser = parse_memory, required_unless_present = "pinned", allow_hyphen_values = true)]
+    #[arg(long, value_name = "SIZE", value_parser = parse_memory, required_unless_present_any = ["pinned", "weight", "share", "priority"], allow_hyphen_values = true)]
     memory: Option<Bytes>,
     /// Only on this GPU, by the number that it has on the node
     #[arg(
@@ -36,29 +38,45 @@ pub struct Options {
     /// New cap on the host memory that it pins
     #[arg(long, value_name = "SIZE", value_parser = parse_memory, allow_hyphen_values = true)]
     pinned: Option<Bytes>,
+    /// New weight of the share of GPU time, 1 to 1000, on all its GPUs
+    #[arg(long, value_name = "N", allow_hyphen_values = true)]
+    weight: Option<Weight>,
+    /// New hard share of GPU time in percent, or none
+    #[arg(long, value_name = "PCT", allow_hyphen_values = true)]
+    share: Option<ShareAsk>,
+    /// New priority class: high, normal or best-effort
+    #[arg(long, value_name = "CLASS", allow_hyphen_values = true)]
+    priority: Option<Class>,
     /// Runtime directory of the daemon to ask [default: /run/gpuslice as root]
     #[arg(long, value_name = "DIR")]
     runtime_dir: Option<PathBuf>,
 }
 
 /// # Errors
-/// No daemon answers; there is no such slice or GPU, or more than one; the cap does not fit.
+/// No daemon answers; there is no such slice or GPU, or more than one; what is asked does not fit.
 pub fn main(options: &Options) -> Result<ExitCode> {
     let dir = node::runtime_dir(options.runtime_dir.as_deref());
     let admin = Admin::connect(&dir)?;
     let view = View::of(admin.list()?);
     let id = find(&view, &options.container, &dir)?;
-    let container = ContainerId::new(&id).context(id.clone())?;
-    let rows = view.rows.iter().filter(|row| row.container == id);
+    let rows: Vec<&Row> = view.rows.iter().filter(|row| row.container == id).collect();
+    resize(options, &admin, &view, &id, &rows)?;
+    retune(options, &admin, &id, &rows)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Changes the memory caps.
+fn resize(options: &Options, admin: &Admin, view: &View, id: &str, rows: &[&Row]) -> Result<()> {
+    let container = ContainerId::new(id).with_context(|| id.to_owned())?;
     let mut changes = Vec::new();
     if let Some(cap) = options.memory {
-        for row in chosen(&view, rows.clone(), options.gpu)? {
+        for row in chosen(view, rows.iter().copied(), options.gpu)? {
             let what = format!("gpu {}", view.index(row.gpu));
             changes.push((row.lane, cap, what, Some(row.cap)));
         }
     }
     if let Some(cap) = options.pinned {
-        let was = rows.clone().find_map(|row| row.pinned_cap);
+        let was = rows.iter().find_map(|row| row.pinned_cap);
         changes.push((Lane::HOST, cap, "pinned host memory".to_owned(), was));
     }
     for (lane, cap, what, was) in changes {
@@ -70,9 +88,63 @@ pub fn main(options: &Options) -> Result<ExitCode> {
         let Answer::Resized { cap, reserved } = admin.ask(&command).context(what.clone())? else {
             bail!("the daemon answered something else")
         };
-        out::line(&told(&id, &what, was, cap, reserved))?;
+        out::line(&told(id, &what, was, cap, reserved))?;
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
+}
+
+/// Changes what it gets of time.
+fn retune(options: &Options, admin: &Admin, id: &str, rows: &[&Row]) -> Result<()> {
+    let share = options.share.unwrap_or_default();
+    let (weight, class) = (options.weight, options.priority);
+    if weight.is_none() && class.is_none() && share == ShareAsk::Keep {
+        return Ok(());
+    }
+    let container = ContainerId::new(id).with_context(|| id.to_owned())?;
+    let command = Command::Retune {
+        container,
+        weight,
+        share,
+        class,
+    };
+    let Answer::Done {} = admin.ask(&command)? else {
+        bail!("the daemon answered something else")
+    };
+    let was = rows.first();
+    for line in retuned(was.copied(), weight, share, class) {
+        out::line(&format!("{id}: {line}"))?;
+    }
+    Ok(())
+}
+
+/// What its part of time was and is, a line for each thing that was asked for.
+fn retuned(
+    was: Option<&Row>,
+    weight: Option<Weight>,
+    share: ShareAsk,
+    class: Option<Class>,
+) -> Vec<String> {
+    let percent = |percent: Option<u32>| percent.map_or("none".to_owned(), |p| format!("{p}%"));
+    let before = |text: fn(&Row) -> String| was.map_or("unknown".to_owned(), text);
+    let mut lines = Vec::new();
+    if let Some(weight) = weight {
+        let was = before(|row| row.weight.to_string());
+        lines.push(format!("weight: {was} -> {}", weight.get()));
+    }
+    let share = match share {
+        ShareAsk::Keep => None,
+        ShareAsk::None => Some(None),
+        ShareAsk::Hard(share) => Some(Some(share.get())),
+    };
+    if let Some(share) = share {
+        let was = was.map_or("unknown".to_owned(), |row| percent(row.share));
+        lines.push(format!("share: {was} -> {}", percent(share)));
+    }
+    if let Some(class) = class {
+        let was = before(|row| row.class.to_string());
+        lines.push(format!("priority: {was} -> {class}"));
+    }
+    lines
 }
 
 /// The rows to change: all of the slice's, or the one of a GPU.
@@ -105,7 +177,7 @@ fn told(id: &str, what: &str, was: Option<Bytes>, cap: Bytes, reserved: Bytes) -
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::table::tests::slice;
+    use crate::table::tests::{gpu, slice};
     use gpuslice_wire::ids::GpuUuid;
     use gpuslice_wire::units::GIB;
 
@@ -116,12 +188,8 @@ mod tests {
             lane: Lane(1),
             ..slice("a", 1, None, true, 0)
         };
-        let total = Bytes(GIB);
         let view = View {
-            gpus: vec![
-                (GpuUuid([1; 16]), 4, total, total),
-                (other.gpu, 7, total, total),
-            ],
+            gpus: vec![gpu(1, 4), gpu(2, 7)],
             rows: vec![slice("a", 1, None, true, 0), other],
             ..View::default()
         };
@@ -134,6 +202,29 @@ mod tests {
         let none = lanes(Some(1)).expect_err("a lane is no index").to_string();
         assert!(none.contains("no GPU 1"), "{none}");
         assert!(chosen(&view, [].into_iter(), None).is_err());
+    }
+
+    #[test]
+    fn each_change_of_time_is_told() {
+        let row = slice("a", 3, None, true, 0);
+        let half = "50".parse().expect("a share");
+        let told = retuned(
+            Some(&row),
+            Weight::new(7).ok(),
+            half,
+            Some(Class::BestEffort),
+        );
+        assert_eq!(
+            told,
+            [
+                "weight: 3 -> 7",
+                "share: none -> 50%",
+                "priority: normal -> best-effort"
+            ]
+        );
+        assert!(retuned(Some(&row), None, ShareAsk::Keep, None).is_empty());
+        let gone = retuned(None, None, ShareAsk::None, None);
+        assert_eq!(gone, ["share: unknown -> none"]);
     }
 
     #[test]

@@ -4,18 +4,10 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use gpuslice_wire::admin::{Command, MemoryAsk};
 use gpuslice_wire::ids::ContainerId;
+use gpuslice_wire::policy::Class;
 use gpuslice_wire::select::GpuSelector;
 use gpuslice_wire::text::{Name, Selector};
 use gpuslice_wire::units::{Bytes, Percent, UnitError, Weight};
-
-/// Priority class of a slice.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Priority {
-    /// Shares by weight.
-    Normal,
-    /// Goes before all others whenever it has work.
-    High,
-}
 
 /// The slice's own options, shared by the commands that make one.
 #[derive(Args, Clone, Debug)]
@@ -45,9 +37,9 @@ pub struct SliceOptions {
         allow_hyphen_values = true
     )]
     pub share: Option<Percent>,
-    /// Priority class
-    #[arg(long, value_enum, default_value = "normal")]
-    pub priority: Priority,
+    /// Who goes before whom: high, normal, or best-effort
+    #[arg(long, value_name = "CLASS", default_value = "normal")]
+    pub priority: Class,
     /// A name for people
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
@@ -79,7 +71,7 @@ impl SliceOptions {
             memory: MemoryAsk::Exactly(self.memory),
             weight: self.weight,
             share: self.share,
-            high: self.priority == Priority::High,
+            class: self.priority,
             pinned: self.pinned,
             pid,
         })

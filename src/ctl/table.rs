@@ -2,9 +2,11 @@
 //!
 //! A snapshot holds counters; a share is the growth of a slice's GPU time between two of them,
 //! divided by the time between them. What a slice *wants* is what it is due if all that have work
-//! now keep having work: its hard share, or its weight's part of what hard shares leave.
+//! now keep having work: better classes first, then by weight, nobody above its own limit, and what
+//! that leaves to the others.
 
 use gpuslice_wire::ids::{GpuUuid, Lane};
+use gpuslice_wire::policy::{Class, Policy};
 use gpuslice_wire::snapshot::{Snapshot, Tier};
 use gpuslice_wire::units::Bytes;
 use serde_json::{Value, json};
@@ -45,8 +47,10 @@ pub struct Row {
     pub weight: u32,
     /// Hard share in percent.
     pub share: Option<u32>,
-    /// High priority.
-    pub high: bool,
+    /// Who goes before it and after it.
+    pub class: Class,
+    /// What it may have of the GPU's time at most, parts per million.
+    pub cap_ppm: u32,
     /// Attached processes.
     pub clients: u32,
     /// Has work now.
@@ -55,19 +59,45 @@ pub struct Row {
     pub gpu_ns: u64,
     /// Time spent waiting, ns.
     pub wait_ns: u64,
+    /// Time in which it wanted the GPU so far, ns.
+    pub wanted_ns: u64,
     /// Turns so far.
     pub turns: u64,
+    /// Of them, those after which it was not quiet in time.
+    pub overruns: u64,
+    /// Of them, those closed early for a better class.
+    pub preemptions: u64,
     /// Launches so far.
     pub launches: u64,
 }
+
+/// One GPU.
+#[derive(Clone, Debug)]
+pub struct Gpu {
+    /// Identity.
+    pub uuid: GpuUuid,
+    /// NVML index.
+    pub index: u32,
+    /// Physical memory.
+    pub total: Bytes,
+    /// Memory promised of it.
+    pub promised: Bytes,
+    /// Containers with a slice of it.
+    pub slices: u32,
+    /// How its time is divided.
+    pub policy: Policy,
+}
+
+/// All of a GPU's time, parts per million.
+const WHOLE_PPM: u32 = 1_000_000;
 
 /// A snapshot in two lists.
 #[derive(Clone, Debug, Default)]
 pub struct View {
     /// CLOCK_MONOTONIC ns.
     pub now_ns: u64,
-    /// GPUs: UUID, NVML index, physical memory, promised memory.
-    pub gpus: Vec<(GpuUuid, u32, Bytes, Bytes)>,
+    /// GPUs.
+    pub gpus: Vec<Gpu>,
     /// Slices.
     pub rows: Vec<Row>,
 }
@@ -108,10 +138,16 @@ impl View {
                     index,
                     total,
                     promised,
-                    slices: _,
-                } => {
-                    view.gpus.push((uuid, index.0, total, promised));
-                }
+                    slices,
+                    policy,
+                } => view.gpus.push(Gpu {
+                    uuid,
+                    index: index.0,
+                    total,
+                    promised,
+                    slices,
+                    policy,
+                }),
                 slice @ Snapshot::Slice { .. } => view.rows.extend(row(slice)),
                 Snapshot::End { .. } => {}
             }
@@ -119,39 +155,74 @@ impl View {
         view
     }
 
+    fn gpu(&self, uuid: GpuUuid) -> Option<&Gpu> {
+        self.gpus.iter().find(|gpu| gpu.uuid == uuid)
+    }
+
     /// NVML index of a GPU.
     pub fn index(&self, gpu: GpuUuid) -> u32 {
-        self.gpus
-            .iter()
-            .find(|(uuid, ..)| *uuid == gpu)
-            .map_or(u32::MAX, |found| found.1)
+        self.gpu(gpu).map_or(u32::MAX, |found| found.index)
     }
 
     /// The part of its GPU, 0..=1, that a slice is due among those that have work.
     pub fn due(&self, row: &Row) -> f64 {
-        if let Some(percent) = row.share {
-            return f64::from(percent) / 100.0;
-        }
-        let peers = self.rows.iter().filter(|peer| {
-            peer.gpu == row.gpu && (peer.wanting || peer.container == row.container)
-        });
-        let (mut weights, mut left) = (0.0, 1.0);
-        for peer in peers {
-            match peer.share {
-                Some(percent) => left -= f64::from(percent) / 100.0,
-                None => weights += f64::from(peer.weight),
+        let policy = self
+            .gpu(row.gpu)
+            .map_or(Policy::default(), |gpu| gpu.policy);
+        let line = |peer: &Row| match policy {
+            Policy::Fair | Policy::Preemptive | Policy::Native => 1.0,
+            Policy::Weighted | Policy::Fixed | Policy::Soft => f64::from(peer.weight),
+        };
+        let cap = |peer: &Row| f64::from(peer.cap_ppm) / f64::from(WHOLE_PPM);
+        let same = |peer: &Row| peer.container == row.container;
+        let peers = self.rows.iter();
+        let peers = peers.filter(|peer| peer.gpu == row.gpu && (peer.wanting || same(peer)));
+        let mut left = 1.0;
+        for class in Class::ALL {
+            let ours = peers.clone().filter(|peer| peer.class == class);
+            let asks: Vec<(f64, f64)> = ours.map(|peer| (line(peer), cap(peer))).collect();
+            let level = level(&asks, left);
+            if class == row.class {
+                return cap(row).min(level * line(row));
             }
+            let taken = asks.iter().map(|(weight, cap)| cap.min(level * weight));
+            left -= taken.sum::<f64>();
         }
-        f64::max(left, 0.0) * f64::from(row.weight) / f64::max(weights, 1.0)
+        0.0
     }
 
     /// The part of its GPU a slice got since `before`.
     pub fn got(&self, row: &Row, before: &View) -> f64 {
-        let same = |old: &&Row| old.container == row.container && old.gpu == row.gpu;
-        let old = before.rows.iter().find(same).map_or(0, |old| old.gpu_ns);
-        let span = self.now_ns.saturating_sub(before.now_ns).max(1);
-        row.gpu_ns.saturating_sub(old) as f64 / span as f64
+        self.grown(row, before, |row| row.gpu_ns)
     }
+
+    /// The part of the time since `before` that a slice waited for its turn.
+    pub fn waited(&self, row: &Row, before: &View) -> f64 {
+        self.grown(row, before, |row| row.wait_ns)
+    }
+
+    fn grown(&self, row: &Row, before: &View, of: fn(&Row) -> u64) -> f64 {
+        let same = |old: &&Row| old.container == row.container && old.gpu == row.gpu;
+        let old = before.rows.iter().find(same).map_or(0, of);
+        let span = self.now_ns.saturating_sub(before.now_ns).max(1);
+        of(row).saturating_sub(old) as f64 / span as f64
+    }
+}
+
+/// What each gets per weight, if `left` is divided among those of these weights and caps and what
+/// the capped do not take goes to the others.
+fn level(asks: &[(f64, f64)], left: f64) -> f64 {
+    let mut order: Vec<(f64, f64)> = asks.to_vec();
+    // Those that meet their caps first, first.
+    order.sort_by(|a, b| (a.1 / a.0).total_cmp(&(b.1 / b.0)));
+    let (mut left, mut weights) = (left.max(0.0), order.iter().map(|ask| ask.0).sum::<f64>());
+    for (weight, cap) in order {
+        if left * weight <= cap * weights {
+            return left / weights;
+        }
+        (left, weights) = (left - cap, weights - weight);
+    }
+    f64::INFINITY
 }
 
 fn row(slice: Snapshot) -> Option<Row> {
@@ -173,13 +244,17 @@ fn row(slice: Snapshot) -> Option<Row> {
         pinned_cap,
         weight,
         share,
-        high,
+        class,
+        cap_ppm,
         clients,
         wanting,
         gated: _,
         gpu_ns,
         wait_ns,
+        wanted_ns,
         turns,
+        overruns,
+        preemptions,
         launches,
     } = slice
     else {
@@ -208,45 +283,47 @@ fn row(slice: Snapshot) -> Option<Row> {
         pinned_cap,
         weight: weight.get(),
         share: share.map(|percent| percent.get()),
-        high,
+        class,
+        cap_ppm,
         clients,
         wanting: wanting != 0,
         gpu_ns,
         wait_ns,
+        wanted_ns,
         turns,
+        overruns,
+        preemptions,
         launches,
     })
 }
 
+/// What a slice weighs, for people: its hard share if it has one, its class if that is not normal.
+fn weight(row: &Row) -> String {
+    let own = row
+        .share
+        .map_or(row.weight.to_string(), |percent| format!("{percent}%"));
+    match (row.class, row.weight) {
+        (Class::Normal, _) => own,
+        (Class::High, 1) if row.share.is_none() => "high".to_owned(),
+        (Class::High, _) => format!("high {own}"),
+        (Class::BestEffort, 1) if row.share.is_none() => "best-eff".to_owned(),
+        (Class::BestEffort, _) => format!("be {own}"),
+    }
+}
+
+const HEAD: &str = "NAME             GPU       CAP      USED RESIDUAL TIER  DENIED   WEIGHT  WANTED     GOT  WAITED PROCS";
+const HEAD_WIDE: &str = "  LIMIT    TURNS OVERRUNS PREEMPTED  LAST REFUSED";
+
 /// The table as lines, a header first. Shares are taken between the two views. `wide` tells of the
-/// last refusal too.
+/// turns and the last refusal too.
 pub fn lines(before: &View, now: &View, wide: bool) -> Vec<String> {
-    let mut all = vec![format!(
-        "{:<16} {:>3} {:>9} {:>9} {:>8} {:>4} {:>7} {:>6} {:>7} {:>7} {:>5}{}",
-        "NAME",
-        "GPU",
-        "CAP",
-        "USED",
-        "RESIDUAL",
-        "TIER",
-        "DENIED",
-        "WEIGHT",
-        "WANTED",
-        "GOT",
-        "PROCS",
-        if wide { "  LAST REFUSED" } else { "" }
-    )];
+    let mut all = vec![format!("{HEAD}{}", if wide { HEAD_WIDE } else { "" })];
     for row in &now.rows {
         let mut line = String::new();
-        let weight = match (row.share, row.high) {
-            (Some(percent), _) => format!("{percent}%"),
-            (None, true) => "high".to_owned(),
-            (None, false) => row.weight.to_string(),
-        };
         // Writing to a String cannot fail.
         let _ = write!(
             line,
-            "{:<16.16} {:>3} {:>9} {:>9} {:>8} {:>4} {:>7} {:>6} {:>6.1}% {:>6.1}% {:>5}",
+            "{:<16.16} {:>3} {:>9} {:>9} {:>8} {:>4} {:>7} {:>8} {:>6.1}% {:>6.1}% {:>6.1}% {:>5}",
             row.name,
             now.index(row.gpu),
             row.cap.to_string(),
@@ -254,13 +331,26 @@ pub fn lines(before: &View, now: &View, wide: bool) -> Vec<String> {
             row.residual.to_string(),
             tier_name(row.tier),
             row.denied,
-            weight,
+            weight(row),
             100.0 * now.due(row),
             100.0 * now.got(row, before),
+            100.0 * now.waited(row, before),
             row.clients,
         );
         if wide {
-            let _ = write!(line, "  {}", row.refusal().as_deref().unwrap_or("never"));
+            let limit = match row.cap_ppm {
+                WHOLE_PPM.. => "none".to_owned(),
+                ppm => format!("{:.1}%", f64::from(ppm) / 1e4),
+            };
+            let refusal = row.refusal();
+            let _ = write!(
+                line,
+                " {limit:>6} {:>8} {:>8} {:>9}  {}",
+                row.turns,
+                row.overruns,
+                row.preemptions,
+                refusal.as_deref().unwrap_or("never")
+            );
         }
         if row.is_over() {
             line.push_str("  over");
@@ -272,7 +362,13 @@ pub fn lines(before: &View, now: &View, wide: bool) -> Vec<String> {
 
 /// A snapshot as one JSON object; sizes in bytes, times in ns.
 pub fn json(view: &View) -> Value {
-    let gpu = |(uuid, index, total, promised): &(GpuUuid, u32, Bytes, Bytes)| json!({ "uuid": uuid.to_string(), "index": index, "memory_total": total.0, "memory_promised": promised.0 });
+    let gpu = |gpu: &Gpu| {
+        json!({
+            "uuid": gpu.uuid.to_string(), "index": gpu.index, "memory_total": gpu.total.0,
+            "memory_promised": gpu.promised.0, "slices": gpu.slices,
+            "policy": gpu.policy.name(), "policy_number": gpu.policy.number(),
+        })
+    };
     let slice = |row: &Row| {
         json!({
             "container": row.container, "name": row.name, "gpu": row.gpu.to_string(),
@@ -282,8 +378,10 @@ pub fn json(view: &View) -> Value {
             "pinned": row.pinned.0, "pinned_cap": row.pinned_cap.map(|cap| cap.0),
             "denied": row.denied, "denied_need": row.last_denied.0.0,
             "denied_left": row.last_denied.1.0, "weight": row.weight,
-            "share": row.share, "high": row.high, "clients": row.clients, "wanting": row.wanting,
-            "gpu_ns": row.gpu_ns, "wait_ns": row.wait_ns, "turns": row.turns,
+            "share": row.share, "class": row.class.name(), "time_cap_ppm": row.cap_ppm,
+            "clients": row.clients, "wanting": row.wanting, "share_due": view.due(row),
+            "gpu_ns": row.gpu_ns, "wait_ns": row.wait_ns, "wanted_ns": row.wanted_ns,
+            "turns": row.turns, "overruns": row.overruns, "preemptions": row.preemptions,
             "launches": row.launches,
         })
     };
@@ -317,34 +415,74 @@ pub mod tests {
             denied: 3,
             weight,
             share,
-            high: false,
+            class: Class::Normal,
+            cap_ppm: share.map_or(WHOLE_PPM, |percent| percent * 10_000),
             clients: 1,
             wanting,
             gpu_ns,
             wait_ns: 0,
+            wanted_ns: 0,
             turns: 0,
+            overruns: 0,
+            preemptions: 0,
             launches: 0,
         }
     }
 
-    #[test]
-    fn what_is_due_counts_hard_shares_first() {
-        let rows = vec![
-            slice("a", 1, None, true, 0),
-            slice("b", 3, None, true, 0),
-            slice("c", 1, Some(20), true, 0),
-            slice("idle", 9, None, false, 0),
-        ];
+    /// A GPU of 1 GiB, the `uuid`th.
+    pub fn gpu(uuid: u8, index: u32) -> Gpu {
+        Gpu {
+            uuid: GpuUuid([uuid; 16]),
+            index,
+            total: Bytes(1 << 30),
+            promised: Bytes(0),
+            slices: 1,
+            policy: Policy::Soft,
+        }
+    }
+
+    /// What each is due, in whole percent.
+    fn due(policy: Policy, rows: Vec<Row>) -> Vec<f64> {
+        let gpus = vec![Gpu {
+            policy,
+            ..gpu(1, 0)
+        }];
         let view = View {
+            gpus,
             rows,
             ..View::default()
         };
-        let due: Vec<_> = view
-            .rows
-            .iter()
-            .map(|row| (view.due(row) * 100.0).round())
-            .collect();
-        assert_eq!(due, [20.0, 60.0, 20.0, 55.0]); // the last: what it would get if it woke now
+        let rows = view.rows.iter();
+        rows.map(|row| (view.due(row) * 100.0).round()).collect()
+    }
+
+    #[test]
+    fn what_is_due_goes_by_weight_up_to_everybodys_limit() {
+        let rows = vec![
+            slice("a", 1, None, true, 0),
+            slice("b", 3, None, true, 0),
+            slice("c", 4, Some(20), true, 0),
+            slice("idle", 6, None, false, 0),
+        ];
+        // The last: what it would get if it woke now.
+        assert_eq!(due(Policy::Soft, rows.clone()), [20.0, 60.0, 20.0, 48.0]);
+        assert_eq!(due(Policy::Preemptive, rows), [40.0, 40.0, 20.0, 27.0]);
+    }
+
+    #[test]
+    fn a_better_class_goes_first_and_limits_leave_time_unused() {
+        let high = Row {
+            class: Class::High,
+            ..slice("high", 1, Some(30), true, 0)
+        };
+        let low = Row {
+            class: Class::BestEffort,
+            ..slice("low", 9, None, true, 0)
+        };
+        let normal = slice("normal", 1, Some(50), true, 0);
+        let rows = vec![low, normal.clone(), high];
+        assert_eq!(due(Policy::Soft, rows), [20.0, 50.0, 30.0]);
+        assert_eq!(due(Policy::Fixed, vec![normal]), [50.0]);
     }
 
     #[test]
@@ -374,7 +512,9 @@ pub mod tests {
         };
         let told = lines(&view, &view, true);
         assert!(
-            told[0].ends_with("LAST REFUSED") && told[1].contains(" M1 "),
+            told[0].ends_with("LAST REFUSED")
+                && told[1].contains(" M1 ")
+                && told[1].contains(" none "),
             "{told:?}"
         );
         assert!(told[1].ends_with("  3MiB with 1MiB left"), "{told:?}");
@@ -383,6 +523,7 @@ pub mod tests {
         let told = json(&view);
         assert_eq!(told["slices"][1]["memory_over"], true);
         assert_eq!(told["slices"][0]["tier"], "M1");
+        assert_eq!(told["slices"][0]["class"], "normal");
         assert_eq!(told["slices"][0]["denied_need"], 3 << 20);
     }
 }

@@ -128,7 +128,7 @@ fn set_up(options: &Options, runtime: Option<&str>) -> Result<Stage> {
         .gpus
         .first()
         .context("the driver shows no GPU")?
-        .2;
+        .total;
     let mut tenants = Vec::new();
     for plan in Plan::three(memory, options.seconds) {
         let tenant = match runtime {

@@ -5,8 +5,9 @@ use crate::admin::Admin;
 use crate::door::{self, Door, Kept, Paths};
 use crate::node;
 use crate::out;
-use crate::slice::{Priority, SliceOptions};
+use crate::slice::SliceOptions;
 use anyhow::{Context, Result, bail};
+use gpuslice_wire::policy::Class;
 use gpuslice_wire::units::{Bytes, MIB, Weight};
 use serde_json::Value;
 use std::io::{BufRead, BufReader};
@@ -145,7 +146,7 @@ impl Tenant {
             pinned: None,
             weight: plan.weight,
             share: None,
-            priority: Priority::Normal,
+            priority: Class::Normal,
             name: Some(plan.name.clone()),
         };
         let answer = admin.ask(&slice.admit(&plan.name, 0)?)?;

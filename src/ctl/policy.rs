@@ -1,0 +1,131 @@
+//! `gpuslice policy`: how a GPU's time is divided, shown and changed while containers run.
+//!
+//! A change counts from the next turn on. Nobody is restarted, and what was used stays used.
+
+use crate::admin::Admin;
+use crate::node;
+use crate::out;
+use crate::table::{Gpu, View};
+use anyhow::{Result, bail};
+use gpuslice_wire::admin::{Answer, Command};
+use gpuslice_wire::policy::Policy;
+use gpuslice_wire::select::{GpuRef, GpuSelector, SelectError};
+use gpuslice_wire::text::Selector;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Options of `gpuslice policy`.
+#[derive(clap::Args)]
+#[command(after_help = POLICIES)]
+pub struct Options {
+    /// Which GPUs: all, or a list of indices or UUIDs
+    #[arg(value_name = "GPU", default_value = "all", value_parser = parse_gpus)]
+    gpus: String,
+    /// The new policy, by name or cGPU's number; without it the present one is shown
+    #[arg(value_name = "POLICY", allow_hyphen_values = true)]
+    policy: Option<Policy>,
+    /// Runtime directory of the daemon to ask [default: /run/gpuslice as root]
+    #[arg(long, value_name = "DIR")]
+    runtime_dir: Option<PathBuf>,
+}
+
+const POLICIES: &str = "\
+Policies:
+  0 fair        each container 1/slots of the GPU, alone too (slots: the node's configuration)
+  1 preemptive  each container 1/n of it, n containers with a slice; alone all of it
+  2 weighted    each container its weight's part of all that have a slice; alone all of it
+  3 fixed       each container its --share, else its weight/slots, alone too
+  4 soft        by weight among those that have work; what one does not use, others get at once
+  5 native      the driver's own time slicing; memory caps only";
+
+fn parse_gpus(text: &str) -> Result<String, SelectError> {
+    GpuSelector::parse(text).map(|_| text.to_owned())
+}
+
+/// # Errors
+/// No daemon answers, there is no such GPU, or the daemon cannot keep it on record.
+pub fn main(options: &Options) -> Result<ExitCode> {
+    let admin = Admin::connect(&node::runtime_dir(options.runtime_dir.as_deref()))?;
+    let before = View::of(admin.list()?);
+    let chosen = chosen(&before, &options.gpus)?;
+    let Some(policy) = options.policy else {
+        for line in lines(&chosen) {
+            out::line(&line)?;
+        }
+        return Ok(ExitCode::SUCCESS);
+    };
+    let gpu = Selector::new(&options.gpus)?;
+    let Answer::Done {} = admin.ask(&Command::SetPolicy { gpu, policy })? else {
+        bail!("the daemon answered something else")
+    };
+    for gpu in chosen {
+        let (index, was) = (gpu.index, gpu.policy);
+        out::line(&format!("gpu {index}: {was} -> {policy}"))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The GPUs of the node that `text` names.
+fn chosen<'a>(view: &'a View, text: &str) -> Result<Vec<&'a Gpu>> {
+    let list = match GpuSelector::parse(text)? {
+        GpuSelector::Any | GpuSelector::All => return Ok(view.gpus.iter().collect()),
+        GpuSelector::List(list) => list,
+    };
+    let mut found = Vec::new();
+    for entry in list.into_iter().flatten() {
+        let is_meant = |gpu: &&Gpu| match entry {
+            GpuRef::Index(index) => gpu.index == index.0,
+            GpuRef::Uuid(uuid) => gpu.uuid == uuid,
+        };
+        let Some(gpu) = view.gpus.iter().find(is_meant) else {
+            bail!("this node has no GPU as in {text}; gpuslice policy lists its GPUs")
+        };
+        found.push(gpu);
+    }
+    Ok(found)
+}
+
+fn lines(gpus: &[&Gpu]) -> Vec<String> {
+    let head = format!("{:>3} {:<12} {:>6}  UUID", "GPU", "POLICY", "SLICES");
+    let row = |gpu: &&Gpu| {
+        let policy = format!("{} {}", gpu.policy.number(), gpu.policy);
+        format!(
+            "{:>3} {policy:<12} {:>6}  {}",
+            gpu.index, gpu.slices, gpu.uuid
+        )
+    };
+    [head].into_iter().chain(gpus.iter().map(row)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::table::tests::gpu;
+
+    #[test]
+    fn gpus_are_found_by_index_and_uuid_and_told() {
+        let second = Gpu {
+            policy: Policy::Preemptive,
+            ..gpu(2, 7)
+        };
+        let view = View {
+            gpus: vec![gpu(1, 4), second],
+            ..View::default()
+        };
+        let index = |text: &str| {
+            let found = chosen(&view, text);
+            found.map(|all| all.iter().map(|gpu| gpu.index).collect::<Vec<_>>())
+        };
+        assert_eq!(index("all").ok(), Some(vec![4, 7]));
+        assert_eq!(index("7,4").ok(), Some(vec![7, 4]));
+        let uuid = view.gpus[1].uuid.to_string();
+        assert_eq!(index(&uuid).ok(), Some(vec![7]));
+        let none = index("1").expect_err("no such GPU").to_string();
+        assert!(none.contains("no GPU as in 1"), "{none}");
+        let told = lines(&view.gpus.iter().collect::<Vec<_>>());
+        assert!(
+            told[1].contains("4 soft") && told[2].contains("1 preemptive"),
+            "{told:?}"
+        );
+    }
+}
