@@ -9,7 +9,7 @@ use crate::config::Config;
 use crate::error::Error;
 use gpuslice_wire::admin::{Command, MemoryAsk};
 use gpuslice_wire::ids::ContainerId;
-use gpuslice_wire::policy::Class;
+use gpuslice_wire::policy::{BadClass, Class};
 use gpuslice_wire::select::GpuSelector;
 use gpuslice_wire::text::{Name, Selector};
 use gpuslice_wire::units::{Bytes, Percent, UnitError, Weight};
@@ -37,14 +37,16 @@ pub struct Ask {
     pub weight: Weight,
     /// Hard share.
     pub share: Option<Percent>,
-    /// High priority.
-    pub high: bool,
+    /// Who goes before it and after it.
+    pub class: Class,
     /// Which GPUs.
     pub gpus: Selector,
     /// For people.
     pub name: Name,
     /// Cap on the host memory it pins.
     pub pinned: Option<Bytes>,
+    /// Whether its weight makes a preemptive GPU a weighted one: cGPU's rule for cGPU's variable.
+    pub weighs: bool,
 }
 
 impl Ask {
@@ -72,11 +74,7 @@ impl Ask {
             memory: self.memory,
             weight: self.weight,
             share: self.share,
-            class: if self.high {
-                Class::High
-            } else {
-                Class::Normal
-            },
+            class: self.class,
             pinned: self.pinned,
             pid,
         }
@@ -85,7 +83,7 @@ impl Ask {
 
 fn from_annotations(ours: &[(&str, &str)]) -> Result<Ask, Error> {
     let (mut memory, mut pinned, mut weight, mut share) = (None, None, None, None);
-    let (mut high, mut gpus, mut name) = (false, Selector::EMPTY, Name::EMPTY);
+    let (mut class, mut gpus, mut name) = (Class::Normal, Selector::EMPTY, Name::EMPTY);
     for &(key, value) in ours {
         let bad = |why: &dyn ToString| Error::ask(key, value, why.to_string());
         match key.strip_prefix(PREFIX).unwrap_or_default() {
@@ -93,13 +91,7 @@ fn from_annotations(ours: &[(&str, &str)]) -> Result<Ask, Error> {
             "pinned-memory" => pinned = Some(size(value).map_err(|why| bad(&why))?),
             "weight" => weight = Some(value.parse().map_err(|why: UnitError| bad(&why))?),
             "share" => share = Some(value.parse().map_err(|why: UnitError| bad(&why))?),
-            "priority" => {
-                high = match value {
-                    "high" => true,
-                    "normal" => false,
-                    _ => return Err(bad(&"a priority is high or normal")),
-                }
-            }
+            "priority" => class = value.parse().map_err(|why: BadClass| bad(&why))?,
             "gpus" => gpus = selector(value).map_err(|why| bad(&why))?,
             "name" => name = Name::new(value).map_err(|why| bad(&why))?,
             _ => {
@@ -123,9 +115,10 @@ fn from_annotations(ours: &[(&str, &str)]) -> Result<Ask, Error> {
         pinned,
         weight: weight.unwrap_or(Weight::ONE),
         share,
-        high,
+        class,
         gpus,
         name,
+        weighs: false,
     })
 }
 
@@ -176,9 +169,12 @@ mod tests {
             "{command:?}"
         );
         assert_eq!(
-            (full.weight.get(), full.high, full.gpus.as_str()),
-            (3, true, "0,1")
+            (full.weight.get(), full.class, full.gpus.as_str()),
+            (3, Class::High, "0,1")
         );
+        let idle = r#""gpuslice.io/memory":"4GiB","gpuslice.io/priority":"best-effort""#;
+        let idle = ask(idle).expect("valid").expect("asks");
+        assert_eq!((idle.class, idle.weighs), (Class::BestEffort, false));
         assert_eq!(ask(r#""other/x":"y""#).expect("valid"), None);
     }
 
@@ -199,6 +195,7 @@ mod tests {
             r#""gpuslice.io/memory":"1GiB","gpuslice.io/weight":"2","gpuslice.io/share":"10""#,
             r#""gpuslice.io/memory":"1GiB","gpuslice.io/gpus":"x""#,
             r#""gpuslice.io/memory":"1GiB","gpuslice.io/priority":"1""#,
+            r#""gpuslice.io/memory":"1GiB","gpuslice.io/priority":"Best-Effort""#,
             r#""gpuslice.io/memroy":"1GiB""#,
             r#""gpuslice.io/":"1GiB""#,
             r#""gpuslice.io":"1GiB""#,

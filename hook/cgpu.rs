@@ -3,11 +3,14 @@
 //! `ALIYUN_COM_GPU_MEM_CONTAINER` GiB of `ALIYUN_COM_GPU_MEM_DEV` GiB is a *ratio*: the cap is
 //! `floor(physical MiB * container / device)` MiB, so 4 of 15 on a 16130 MiB card is 4301 MiB
 //! (Alibaba's documentation shows these outputs). Without the first variable nothing is asked for.
+//! A weight above 1 makes a GPU of policy 1 (preemptive) one of policy 2 (weighted), and high
+//! priority is a yes or no: there is no best effort in this contract.
 
 use crate::ask::{Ask, selector};
 use crate::config::Config;
 use crate::error::Error;
 use gpuslice_wire::admin::MemoryAsk;
+use gpuslice_wire::policy::Class;
 use gpuslice_wire::text::{Name, Selector};
 use gpuslice_wire::units::Weight;
 
@@ -51,15 +54,19 @@ pub(crate) fn ask(config: &Config, allow_disable: bool) -> Result<Option<Ask>, E
         Some(text) => text.parse().map_err(|why| Error::ask(WEIGHT, text, why))?,
     };
     let memory = MemoryAsk::Ratio { part, whole };
-    let (high, gpus) = (flag(config, HIGH)?.unwrap_or(false), gpus(config)?);
+    let class = match flag(config, HIGH)? {
+        Some(true) => Class::High,
+        _ => Class::Normal,
+    };
     Ok(Some(Ask {
         memory,
         weight,
         share: None,
-        high,
-        gpus,
+        class,
+        gpus: gpus(config)?,
         name: Name::EMPTY,
         pinned: None,
+        weighs: weight > Weight::ONE,
     }))
 }
 
@@ -129,9 +136,14 @@ mod tests {
         let ask = asked(env, false).expect("valid").expect("asks");
         assert_eq!(ask.memory, MemoryAsk::Ratio { part: 4, whole: 15 });
         assert_eq!(
-            (ask.weight.get(), ask.high, ask.gpus.as_str()),
-            (3, true, "2")
+            (ask.weight.get(), ask.class, ask.gpus.as_str()),
+            (3, Class::High, "2")
         );
+        assert!(ask.weighs);
+        let plain = "ALIYUN_COM_GPU_MEM_CONTAINER=4 ALIYUN_COM_GPU_MEM_DEV=15 \
+                     ALIYUN_COM_GPU_SCHD_WEIGHT=1 ALIYUN_COM_GPU_HIGH_PRIO=0";
+        let plain = asked(plain, false).expect("valid").expect("asks");
+        assert_eq!((plain.class, plain.weighs), (Class::Normal, false));
         assert_eq!(
             asked("NVIDIA_VISIBLE_DEVICES=all", false).expect("valid"),
             None
@@ -165,7 +177,10 @@ mod tests {
         for bad in [
             "ALIYUN_COM_GPU_MEM_CONTAINER=4",
             "ALIYUN_COM_GPU_MEM_CONTAINER=4 ALIYUN_COM_GPU_MEM_DEV=15 ALIYUN_COM_GPU_SCHD_WEIGHT=0",
+            "ALIYUN_COM_GPU_MEM_CONTAINER=4 ALIYUN_COM_GPU_MEM_DEV=15 ALIYUN_COM_GPU_SCHD_WEIGHT=1001",
+            "ALIYUN_COM_GPU_MEM_CONTAINER=4 ALIYUN_COM_GPU_MEM_DEV=15 ALIYUN_COM_GPU_SCHD_WEIGHT=2.5",
             "ALIYUN_COM_GPU_MEM_CONTAINER=4 ALIYUN_COM_GPU_MEM_DEV=15 ALIYUN_COM_GPU_HIGH_PRIO=yes",
+            "ALIYUN_COM_GPU_MEM_CONTAINER=4 ALIYUN_COM_GPU_MEM_DEV=15 ALIYUN_COM_GPU_HIGH_PRIO=2",
             "ALIYUN_COM_GPU_MEM_CONTAINER=4 ALIYUN_COM_GPU_MEM_DEV=15 NVIDIA_VISIBLE_DEVICES=x",
             "ALIYUN_COM_GPU_MEM_CONTAINER=4 ALIYUN_COM_GPU_MEM_CONTAINER=8 ALIYUN_COM_GPU_MEM_DEV=15",
             "ALIYUN_COM_GPU_MEM_CONTAINER=4 ALIYUN_COM_GPU_MEM_DEV=15 ALIYUN_COM_GPU_MEM_DEV=4",

@@ -5,7 +5,7 @@ use crate::ask::Ask;
 use crate::error::Error;
 use crate::sys::socket;
 use gpuslice_wire::admin::{Answer, Command};
-use gpuslice_wire::frame::{RequestId, decode, encode};
+use gpuslice_wire::frame::{Message, RequestId, decode, encode};
 use gpuslice_wire::ids::ContainerId;
 use gpuslice_wire::limits::{FRAME_BYTES_MAX, HOOK_DEADLINE_NS};
 use std::io;
@@ -98,7 +98,8 @@ pub(crate) struct Asked {
 }
 
 impl Asked {
-    fn send(runtime_dir: &Path, command: &Command) -> Result<Asked, Error> {
+    /// Asks.
+    pub fn send(runtime_dir: &Path, command: &Command) -> Result<Asked, Error> {
         let path = runtime_dir.join("admin.sock");
         let deadline = Duration::from_nanos(HOOK_DEADLINE_NS);
         let mut buffer = [0u8; FRAME_BYTES_MAX];
@@ -112,7 +113,13 @@ impl Asked {
         }
     }
 
-    fn answer(self) -> Result<Answer, Error> {
+    /// The answer to what is answered in one frame.
+    pub fn answer(self) -> Result<Answer, Error> {
+        self.next()
+    }
+
+    /// The next frame of an answer.
+    pub fn next<M: Message>(&self) -> Result<M, Error> {
         let mut buffer = [0u8; FRAME_BYTES_MAX];
         let len = socket::receive(&self.daemon, &mut buffer)
             .map_err(|error| failed("waiting for", &self.path, &error))?;

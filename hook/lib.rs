@@ -27,6 +27,7 @@ mod plan;
 mod read;
 mod state;
 mod sys;
+mod weigh;
 
 pub use args::{Args, Stage};
 pub use ask::Ask;
@@ -72,6 +73,9 @@ fn start(args: &Args, state: &State, config: &Config, ask: &Ask) -> Result<(), E
     let found = apply::find(pid);
     let granted = asked.granted()?;
     let mounted = plan::Plan::of(&granted).and_then(|plan| {
+        if ask.weighs {
+            weigh::weigh(&args.runtime_dir, container)?;
+        }
         claim::note(&plan.dir, Path::new(&state.bundle))
             .map_err(Error::mount("noting whose it is"))?;
         apply::apply(&plan, found?, &config.rootfs(&state.bundle))
