@@ -9,6 +9,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
+/// How often the table is drawn anew.
+const REFRESH: Duration = Duration::from_secs(1);
 /// Over how long the shares of the table for people are taken.
 const SAMPLE: Duration = Duration::from_millis(250);
 
@@ -18,9 +20,12 @@ pub struct Options {
     /// One JSON object: counters since admission, sizes in bytes, times in ns
     #[arg(long)]
     json: bool,
-    /// The last refused allocation of each slice, too
+    /// Limits, turns and the last refused allocation of each slice, too
     #[arg(long, short)]
     wide: bool,
+    /// Again and again, until interrupted
+    #[arg(long, conflicts_with = "json")]
+    watch: bool,
     /// Runtime directory of the daemon to ask [default: /run/gpuslice as root]
     #[arg(long, value_name = "DIR")]
     runtime_dir: Option<PathBuf>,
@@ -35,6 +40,9 @@ pub fn main(options: &Options) -> Result<ExitCode> {
         out::line(&table::json(&first).to_string())?;
         return Ok(ExitCode::SUCCESS);
     }
+    if options.watch {
+        return watch(&admin, first, options.wide);
+    }
     std::thread::sleep(SAMPLE);
     let now = View::of(admin.list()?);
     for line in table::lines(&first, &now, options.wide) {
@@ -44,4 +52,17 @@ pub fn main(options: &Options) -> Result<ExitCode> {
         out::line("no slices on this node; try: gpuslice run --memory 1GiB -- COMMAND")?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Draws the table until nobody looks.
+fn watch(admin: &Admin, mut before: View, wide: bool) -> Result<ExitCode> {
+    let mut drawn = 0;
+    loop {
+        std::thread::sleep(REFRESH);
+        let now = View::of(admin.list()?);
+        if !out::draw(&table::lines(&before, &now, wide), &mut drawn)? {
+            return Ok(ExitCode::SUCCESS);
+        }
+        before = now;
+    }
 }

@@ -15,7 +15,6 @@ use crate::node::{self, PrivateDaemon};
 use crate::out;
 use crate::table::{self, View};
 use anyhow::{Context, Result, bail};
-use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -157,7 +156,7 @@ fn play(stage: &mut Stage, options: &Options) -> Result<verdict::Verdict> {
         pause(REFRESH.min(until.saturating_duration_since(Instant::now())));
         let now = View::of(stage.admin.list()?);
         if !options.json {
-            draw(&table::lines(&before, &now, false), &mut drawn);
+            out::draw(&table::lines(&before, &now, false), &mut drawn)?;
         }
         still_running(stage)?;
         before = now;
@@ -215,16 +214,4 @@ fn pause(time: Duration) {
         let left = until.saturating_duration_since(Instant::now());
         std::thread::sleep(left.min(Duration::from_millis(20)));
     }
-}
-
-/// Draws over the last table on a terminal, below it elsewhere.
-fn draw(lines: &[String], drawn: &mut usize) {
-    let mut out = std::io::stdout().lock();
-    if *drawn > 0 && out.is_terminal() {
-        let _ = write!(out, "\x1b[{drawn}A\x1b[J");
-    }
-    for line in lines {
-        let _ = writeln!(out, "{line}");
-    }
-    *drawn = lines.len();
 }
