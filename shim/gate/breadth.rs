@@ -112,7 +112,10 @@ mod tests {
         let mut held = false;
         while gpu.now < end {
             let look = |flight: &mut Flight| {
-                while flight.retire(gpu.now, |event| gpu.progress(event)).is_some() {}
+                while flight
+                    .retire(gpu.now, |event| gpu.progress(event))
+                    .is_some()
+                {}
                 let left = breadth.of_rest(end - gpu.now, BOUND);
                 flight.admit(gpu.now, expected, breadth.within(BOUND), left)
             };

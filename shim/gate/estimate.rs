@@ -135,7 +135,11 @@ impl Estimates {
                 }
             }
             None => Estimate {
-                ns: if task.guess > 0 { task.guess } else { self.guess },
+                ns: if task.guess > 0 {
+                    task.guess
+                } else {
+                    self.guess
+                },
                 known: false,
             },
         }
@@ -263,11 +267,17 @@ mod tests {
         for i in 0..200 {
             table.observe(Key::of(&[i]), ONE, NS_MAX);
         }
-        assert_eq!(table.expect(Task::launch(Key::of(&[999_999]))).ns, GUESS_MAX_NS);
+        assert_eq!(
+            table.expect(Task::launch(Key::of(&[999_999]))).ns,
+            GUESS_MAX_NS
+        );
         for i in 0..2_000 {
             table.observe(Key::of(&[i, i]), ONE, 1);
         }
-        assert_eq!(table.expect(Task::launch(Key::of(&[888_888]))).ns, GUESS_MIN_NS);
+        assert_eq!(
+            table.expect(Task::launch(Key::of(&[888_888]))).ns,
+            GUESS_MIN_NS
+        );
     }
 
     #[test]
@@ -289,7 +299,9 @@ mod tests {
         table.observe(key, ONE, 8_000);
         table.scale(key, u64::MAX, 0);
         table.scale(key, 0, u64::MAX);
-        assert!(table.expect(Task::launch(key)).ns >= 1 && table.expect(Task::launch(key)).ns <= NS_MAX);
+        assert!(
+            table.expect(Task::launch(key)).ns >= 1 && table.expect(Task::launch(key)).ns <= NS_MAX
+        );
     }
 
     #[test]

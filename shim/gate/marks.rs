@@ -77,6 +77,13 @@ impl Marks {
         Some(index)
     }
 
+    /// Whether anything of `line` is in flight.
+    #[must_use]
+    pub fn busy(&self, line: Line) -> bool {
+        let known = self.slots.iter().position(|slot| slot.line == Some(line));
+        known.is_some_and(|index| self.flight.busy(index as Tail))
+    }
+
     fn line(&self, tail: Tail) -> Option<Line> {
         self.slots.get(usize::from(tail))?.line
     }

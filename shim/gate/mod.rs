@@ -19,9 +19,10 @@
 //! # Nothing is held for ever
 //! Work in flight may itself wait for a launch that the gate holds: a host function that launches, a
 //! stream that waits for a word that another one writes, a kernel that polls for what a copy brings. Then
-//! the turn cannot get quiet, no other one comes, and the launch would never go. So a launch is let go,
-//! out of turn, when it was held for 100 ms and what is in flight is far later than expected; a copy over
-//! the bus, which leaves the multiprocessors alone, when it was held for 100 ms.
+//! the turn cannot get quiet, no other one comes, and the launch would never go. So a launch that was held
+//! for 100 ms is let go, out of turn, while what is in flight is far later than expected; for 5 s, if its
+//! own stream is busy. A copy over the bus, which leaves the multiprocessors alone, is never held for more
+//! than 100 ms.
 #![deny(missing_docs)]
 
 pub mod breadth;

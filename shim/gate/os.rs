@@ -14,9 +14,13 @@ pub fn now() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// Sleeps while `word` is `expected`, at most `ns`, and not past a signal. `word` may lie in a
+/// No sleep is longer, whatever is asked for: who sleeps looks again whether the daemon still lives.
+const LONGEST_NS: u64 = 1_000_000_000;
+
+/// Sleeps while `word` is `expected`, at most `ns` and at most a second, and not past a signal. `word` may lie in a
 /// read-only shared mapping.
 pub fn wait(word: &AtomicU32, expected: u32, ns: u64) {
+    let ns = ns.min(LONGEST_NS);
     let time = libc::timespec {
         tv_sec: (ns / 1_000_000_000) as libc::time_t,
         tv_nsec: (ns % 1_000_000_000) as libc::c_long,
@@ -78,4 +82,49 @@ pub fn thread_mark() -> u64 {
     thread_local!(static MARK: u8 = const { 0 });
     MARK.try_with(|mark| std::ptr::from_ref(mark) as u64)
         .unwrap_or(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    /// Files below `directory` that have `word` in them, without the tests' own daemon.
+    fn with(directory: &Path, word: &str, found: &mut Vec<String>) {
+        for entry in std::fs::read_dir(directory).expect("this crate's source") {
+            let path = entry.expect("readable").path();
+            if path.is_dir() {
+                if !path.ends_with("suite") {
+                    with(&path, word, found);
+                }
+            } else if path.extension().is_some_and(|ext| ext == "rs") {
+                let text = std::fs::read_to_string(&path).expect("text");
+                let name = path
+                    .strip_prefix(env!("CARGO_MANIFEST_DIR"))
+                    .expect("below");
+                found.extend(text.contains(word).then(|| name.display().to_string()));
+            }
+        }
+    }
+
+    /// [`super::wait`] is bounded, and there is no other way to sleep on a shared word.
+    #[test]
+    fn nothing_else_sleeps_on_a_word() {
+        for word in [concat!("FUTEX_", "WAIT"), concat!("SYS_", "futex")] {
+            let mut found = Vec::new();
+            with(Path::new(env!("CARGO_MANIFEST_DIR")), word, &mut found);
+            assert_eq!(found, ["gate/os.rs"], "{word}");
+        }
+        for word in [concat!("Cond", "var"), concat!("thread::", "park")] {
+            let mut found = Vec::new();
+            with(Path::new(env!("CARGO_MANIFEST_DIR")), word, &mut found);
+            assert_eq!(found, [""; 0], "{word}");
+        }
+    }
+
+    #[test]
+    fn a_sleep_without_end_ends() {
+        let word = std::sync::atomic::AtomicU32::new(7);
+        super::wait(&word, 7, u64::MAX);
+        super::wait(&word, 8, u64::MAX);
+    }
 }

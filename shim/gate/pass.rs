@@ -12,8 +12,8 @@
 //! launch itself, nor while waiting for a turn or for room in the window, so the gate thread can
 //! always get it and report that all is quiet.
 
-use super::claim;
 use super::breadth::Breadth;
+use super::claim;
 use super::estimate::Task;
 use super::marks::{Line, Marks};
 use super::os;
@@ -36,6 +36,8 @@ pub const METERED: u32 = 2;
 
 /// Longest sleep at the gate between two looks at the heartbeat.
 const LOOK_NS: u64 = 50_000_000;
+/// How long a launch is held whose stream is busy while what is in flight is stuck.
+const BEHIND_MAX_NS: u64 = 5_000_000_000;
 /// Without turns, launches are marked at most this often.
 const SAMPLE_NS: u64 = 5_000_000;
 /// With several GPUs the word stays closed this long, so that launches on each are seen.
@@ -192,7 +194,7 @@ impl Gate {
                     count(&visit, waited);
                     return self.pass_free(&visit, lane, now);
                 }
-                Verdict::Wait { .. } if self.cannot_wait(&mut lane, work, now, waited) => {
+                Verdict::Wait { .. } if self.cannot_wait(&mut lane, &visit, now, waited) => {
                     count(&visit, waited);
                     return self.ticket(&visit, lane, now, false);
                 }
@@ -229,16 +231,22 @@ impl Gate {
 
     /// Whether a launch that was held for its turn so long must go without one: because it cannot be
     /// ruled out that what is in flight waits for it.
-    fn cannot_wait(&self, lane: &mut Lane, work: &Work, now: u64, waited: u64) -> bool {
-        if waited < HELD_MAX_NS || work.over_bus {
+    ///
+    /// What is behind others in its stream cannot be what they wait for, unless the stream itself has
+    /// called back: that is rare enough to be waited for much longer.
+    fn cannot_wait(&self, lane: &mut Lane, visit: &Visit<'_>, now: u64, waited: u64) -> bool {
+        if waited < HELD_MAX_NS || visit.work.over_bus {
             return waited >= HELD_MAX_NS;
         }
-        if !lane.marks.flight.stuck(now) {
+        let helps = |marks: &Marks| {
+            marks.flight.stuck(now) && (waited >= BEHIND_MAX_NS || !marks.busy(visit.line))
+        };
+        if !helps(&lane.marks) {
             return false;
         }
         lane.marks.mark_all(self.world, now);
         lane.marks.collect(self.world, now);
-        lane.marks.flight.stuck(now)
+        helps(&lane.marks)
     }
 
     /// The launch came back from the driver; `done` says whether it was made.

@@ -47,10 +47,13 @@ impl Rig {
         os::wake(&self.page().bell);
     }
     fn launch(&self, key: u64, stream: usize, ns: u64) {
+        self.start(key, stream, ns, false);
+    }
+    fn start(&self, key: u64, stream: usize, ns: u64, over_bus: bool) {
         let work = Work {
             task: Task::launch(Key(key)),
             stream: Stream(stream),
-            over_bus: false,
+            over_bus,
         };
         if self.gate.word.load(SeqCst) == OPEN {
             return self.fake.launch(work.stream, ns);
@@ -385,5 +388,92 @@ fn a_recall_that_cannot_be_answered_yet_is_tried_again() {
     while rig.fake.recalls.load(SeqCst) > 0 {
         assert!(Instant::now() < deadline, "tried only now and then");
         std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// A rig whose turn was closed while a kernel is in flight that never ends.
+fn stuck() -> Rig {
+    let rig = Rig::new(MODE_TURNS);
+    rig.turn(1, 60_000_000 * US);
+    rig.launch(1, 5, 60_000_000 * US);
+    rig.turn(2, 0);
+    rig
+}
+
+/// What a kernel in flight may wait for must go, turn or no turn; what is behind it in its own stream
+/// cannot be that, and waits.
+#[test]
+fn a_launch_that_stuck_work_may_wait_for_goes() {
+    let rig = stuck();
+    rig.launch(2, 6, US);
+    assert_ne!(rig.page().lane[0].turn.load(SeqCst) % 2, 1);
+    let claims = rig.claims();
+    assert_ne!(claims.drained.load(SeqCst), 1, "it is not quiet for that");
+    let behind = std::thread::spawn(move || rig.launch(2, 5, US));
+    std::thread::sleep(Duration::from_millis(1_000));
+    assert!(!behind.is_finished());
+    behind
+        .join()
+        .expect("goes after all, in case the stream has called back");
+}
+
+/// Nothing is stuck: nobody goes without a turn, however long it takes.
+#[test]
+fn a_launch_waits_for_its_turn_however_long() {
+    let rig = Rig::new(MODE_TURNS);
+    rig.turn(1, 60_000_000 * US);
+    rig.launch(1, 5, US);
+    rig.turn(2, 0);
+    std::thread::scope(|scope| {
+        let held = scope.spawn(|| rig.launch(2, 6, US));
+        std::thread::sleep(Duration::from_millis(1_000));
+        assert!(!held.is_finished());
+        rig.turn(3, 60_000_000 * US);
+    });
+    assert_eq!(rig.claims().active.load(SeqCst), 3);
+}
+
+/// A copy over the bus goes in the turn, or soon without one; either way the process is quiet only when
+/// it is over.
+#[test]
+fn copies_over_the_bus_are_followed_and_never_held_for_long() {
+    let rig = Rig::new(MODE_TURNS);
+    rig.turn(1, 60_000_000 * US);
+    rig.start(1, 5, 20_000 * US, true);
+    for _ in 0..20 {
+        rig.start(1, 5, 20_000 * US, true); // Whatever the window says.
+    }
+    rig.turn(2, 0);
+    rig.start(1, 5, 20_000 * US, true);
+    eventually("quiet is reported", || {
+        rig.claims().drained.load(SeqCst) == 1
+    });
+    assert!(os::now() >= rig.fake.gpu().busy_until, "reported too early");
+}
+
+/// Every thread has a stream of its own behind the same handle, and only it can mark it.
+#[test]
+fn per_thread_streams_of_many_threads_get_quiet() {
+    let rig = Rig::new(MODE_TURNS);
+    for round in 0..5_u32 {
+        let turn = 2 * round + 1;
+        rig.turn(turn, 60_000_000 * US);
+        std::thread::scope(|scope| {
+            for thread in 0..4 {
+                let rig = &rig;
+                scope.spawn(move || {
+                    for _ in 0..20 {
+                        rig.launch(thread | 1, Stream::PER_THREAD.0, 50 * US);
+                        rig.start(9, 0, 20 * US, thread % 2 == 0); // And the legacy stream between.
+                    }
+                });
+            }
+        });
+        rig.turn(turn + 1, 0);
+        eventually("quiet", || {
+            let claims = rig.claims();
+            claims.drained.load(SeqCst) == claims.active.load(SeqCst)
+        });
+        assert!(os::now() >= rig.fake.gpu().busy_until, "reported too early");
     }
 }

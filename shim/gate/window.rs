@@ -200,7 +200,8 @@ impl Flight {
         group.expected += ns;
         group.launches += 1;
         group.parts += u64::from(task.parts);
-        group.span.1 = now;
+        // Threads that launch into one stream may come back in another order than they went.
+        group.span = (group.span.0.min(now), group.span.1.max(now));
         if !group.keys.contains(&task.key) {
             group.keys.push(task.key);
         }

@@ -1,4 +1,5 @@
-//! Launches: straight to the driver while the gate is open, through the gate while it is not.
+//! Launches: straight to the driver while the gate is open, through the gate while it is not. Copies and
+//! fills (`moving.rs`) go the same way.
 //!
 //! The fast path is one load, one branch and the jump; it is outside of the guard, since nothing in
 //! it can panic.
@@ -7,16 +8,16 @@ use crate::gate::{self, Flavour, Work};
 use crate::guard::guard;
 use crate::link;
 use crate::real;
-use crate::resolve::slot;
-use core::mem::transmute;
-use gpuslice_nvabi::sig;
 use gpuslice_nvabi::types::*;
 
 /// Takes a launch through the gate. Never inlined into the hooks: they must stay so small that their
 /// arguments stay where the caller put them.
 #[cold]
 #[inline(never)]
-fn through_the_gate(work: impl FnOnce() -> Work, call: impl FnOnce() -> CUresult) -> CUresult {
+pub(super) fn through_the_gate(
+    work: impl FnOnce() -> Work,
+    call: impl FnOnce() -> CUresult,
+) -> CUresult {
     guard(|| match link::session()? {
         Some(_) => Ok(gate::launch(work(), call)),
         None => Ok(call()),
@@ -32,10 +33,10 @@ macro_rules! launches {
             $(#[$doc])*
             #[inline(always)]
             pub unsafe extern "C" fn $name($($arg: $ty),*) -> CUresult {
-                let real = slot::$name.known();
-                if gate::open() && !real.is_null() {
+                let real = $crate::resolve::slot::$name.known();
+                if $crate::gate::open() && !real.is_null() {
                     // SAFETY: the real function of that name, with its row's signature.
-                    let real: sig::$name = unsafe { transmute(real) };
+                    let real: gpuslice_nvabi::sig::$name = unsafe { core::mem::transmute(real) };
                     // SAFETY: the application's own arguments.
                     return unsafe { real($($arg),*) };
                 }
@@ -51,12 +52,14 @@ macro_rules! launches {
                 #[cold]
                 #[inline(never)]
                 pub unsafe extern "C" fn $name($($arg: $ty),*) -> CUresult {
-                    through_the_gate(|| $work, || real!($name($($arg),*)))
+                    let work = || $work;
+                    $crate::hooks::launch::through_the_gate(work, || $crate::real!($name($($arg),*)))
                 }
             )*
         }
     };
 }
+pub(super) use launches;
 
 launches! {
     cuLaunchKernel(

@@ -21,7 +21,7 @@ use gpuslice_nvabi::types::CUresult;
 use std::ffi::CString;
 
 /// Places of the map; a power of two, several times the number of hooks.
-const PLACES: usize = 512;
+const PLACES: usize = 1024;
 /// `CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM`.
 const PER_THREAD: u64 = 2;
 

@@ -6,7 +6,7 @@
 use gpuslice_wire::frame::{Message, RequestId, decode, encode};
 use gpuslice_wire::ids::{ClientId, Lane};
 use gpuslice_wire::limits::{ACCOUNTS_MAX, FRAME_BYTES_MAX, PAGE_BYTES};
-use gpuslice_wire::page::{CLIENT_PAGE_MAGIC, CONTAINER_PAGE_MAGIC, PAGE_VERSION};
+use gpuslice_wire::page::{CLIENT_PAGE_MAGIC, CONTAINER_PAGE_MAGIC, MODE_TURNS, PAGE_VERSION};
 use gpuslice_wire::tenant::{HandleKey, Reply, Request};
 use gpuslice_wire::units::Bytes;
 use nix::sys::eventfd::{EfdFlags, EventFd};
@@ -88,6 +88,14 @@ impl Books {
             u64::from_ne_bytes(bytes)
         };
         (word(0), word(32))
+    }
+
+    /// How many launches the only process says to have made, through the gate, on lane 0.
+    pub fn launches(&self) -> u64 {
+        let page = self.claims.values().next().expect("a process");
+        let mut bytes = [0; 8];
+        page.read_exact_at(&mut bytes, 64 + 8).expect("in the page");
+        u64::from_ne_bytes(bytes)
     }
 
     fn left(&self, lane: Lane) -> u64 {
@@ -244,6 +252,19 @@ impl Daemon {
     #[allow(dead_code)] // not every door's tests write in the books themselves
     pub fn show(&self) {
         fill(&self.page, &self.books());
+    }
+
+    /// Everybody takes turns on lane 0 from now on, and this is its turn word.
+    pub fn turn(&self, word: u32) {
+        let lane = 64;
+        let fresh = u64::MAX.to_ne_bytes();
+        let put = |bytes: &[u8], at| self.page.write_all_at(bytes, at).expect("in the page");
+        put(&fresh, 24); // heartbeat
+        put(&fresh, lane + 32); // the turn's end
+        put(&word.to_ne_bytes(), lane + 40);
+        put(&MODE_TURNS.to_ne_bytes(), lane + 44);
+        put(&1_u32.to_ne_bytes(), 32); // lanes that take turns
+        ring(&self.page);
     }
 
     /// Waits until the books satisfy `wanted`.

@@ -14,12 +14,12 @@ fn functions_nobody_knows_are_the_drivers_own() {
     let lines = slice.run(&[
         "init",
         "which:cuFromTheFuture",
-        "which:cuMemcpyHtoDAsync_v2",
-        "copy",
+        "which:cuStreamWriteValue32_v2",
+        "write",
     ]);
     assert_eq!(
         lines[1..],
-        ["which libcuda.so.1", "which libcuda.so.1", "copy 77 0 0"]
+        ["which libcuda.so.1", "which libcuda.so.1", "write 77 0 0"]
     );
 }
 

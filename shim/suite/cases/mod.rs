@@ -4,6 +4,7 @@
 mod context;
 mod cost;
 mod external;
+mod gate;
 mod graphs;
 mod ipc;
 mod link;
@@ -16,6 +17,7 @@ mod recall;
 pub use context::*;
 pub use cost::*;
 pub use external::*;
+pub use gate::*;
 pub use graphs::*;
 pub use ipc::*;
 pub use link::*;
@@ -53,6 +55,9 @@ macro_rules! conformance {
             a_raised_limit_is_charged a_limit_that_took_more_than_fits_is_put_back
             pinned_memory_has_an_account_of_its_own pinned_memory_is_refused_over_its_cap_only
             managed_memory_is_claimed_as_unseen
+            // gate.rs
+            whatever_puts_work_on_the_gpu_is_gated what_only_orders_or_waits_is_not_gated
+            work_waits_for_its_turn
             // link.rs
             a_daemon_that_comes_back_finds_its_books a_process_that_only_holds_memory_comes_back_too
             growth_waits_for_an_absent_daemon a_forked_child_has_a_slice_of_its_own

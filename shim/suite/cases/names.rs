@@ -20,6 +20,7 @@ pub fn names_lead_to_hooks_by_version_and_flavour(door: Door) {
             "whichby:cuMemFreeAsync:12000",
             "whichby:cuLaunchKernel:7000:2",
             "whichby:cuLaunchKernel:4000",
+            "whichby:cuMemsetD8Async:12000",
             "whichby:cuGetProcAddress:12000",
             "whichby:cuInit:2000",
         ],
@@ -28,7 +29,7 @@ pub fn names_lead_to_hooks_by_version_and_flavour(door: Door) {
     let lines = steps(
         &slice,
         &[
-            "whichby:cuMemcpyHtoDAsync:12000",
+            "whichby:cuStreamWriteValue32:12000",
             "whichby:cuFromTheFuture:12090",
             "whichby:cuMemAlloc:1000",
             "whichby:cuNothing:12000",
@@ -42,10 +43,15 @@ pub fn names_lead_to_hooks_by_version_and_flavour(door: Door) {
 
 pub fn other_functions_pass_through(door: Door) {
     let slice = slice(door);
-    let lines = steps(&slice, &["copy", "launch", "copy", "launch"]);
+    let lines = steps(&slice, &["write", "launch", "write", "launch"]);
     assert_eq!(
         lines,
-        ["copy 77 0 0", "launch 0 0 0", "copy 77 0 0", "launch 0 0 0"]
+        [
+            "write 77 0 0",
+            "launch 0 0 0",
+            "write 77 0 0",
+            "launch 0 0 0"
+        ]
     );
 }
 

@@ -1,7 +1,7 @@
 //! Launches, function attributes and occupancy.
 //!
-//! Every way to start work on the device from a program passes through one of these or through
-//! `cuGraphLaunch`: this is where a slice's turn is asked for.
+//! Every way to start work on the device from a program passes through one of these, through
+//! `cuGraphLaunch`, a copy, a fill or a prefetch: this is where a slice's turn is asked for.
 
 /// Hands the rows of this family to `$callback!` in one expansion.
 #[macro_export]

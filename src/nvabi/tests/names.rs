@@ -199,6 +199,10 @@ fn what_takes_memory_or_starts_work_is_hooked() {
         "cuLaunchKernel_ptsz",
         "cuLaunchKernelEx_ptsz",
         "cuGraphLaunch_ptsz",
+        "cuMemcpyDtoDAsync_v2",
+        "cuMemcpyHtoD_v2_ptds",
+        "cuMemsetD2D32Async_ptsz",
+        "cuMemPrefetchAsync_v2",
         "cuGetProcAddress",
         "cuGetProcAddress_v2",
     ] {

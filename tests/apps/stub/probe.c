@@ -156,7 +156,11 @@ static int step(char *text) {
     else if (!strcmp(verb, "info")) { r = CALL("cuMemGetInfo_v2", (size_t *, size_t *), &x, &y); }
     else if (!strcmp(verb, "total")) { r = CALL("cuDeviceTotalMem_v2", (size_t *, int), &x, (int)a); }
     else if (!strcmp(verb, "launch")) r = CALL("cuLaunchKernel", (void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **), NULL, 7, 1, 1, 1, 1, 1, 0, NULL, NULL, (void **)11);
-    else if (!strcmp(verb, "copy")) r = CALL("cuMemcpyHtoDAsync_v2", (P, void *, size_t, void *), 1, (void *)2, 3, (void *)4);
+    else if (!strcmp(verb, "write")) r = CALL("cuStreamWriteValue32_v2", (void *, P, unsigned, unsigned), (void *)1, 2, 3, 4);
+    else if (!strcmp(verb, "call")) { /* with nothing, if there is such a function */
+        int (*any)(P, P, P, P, P, P, P, P, P, P, P) = (int (*)(P, P, P, P, P, P, P, P, P, P, P))dlsym(driver, part[1]);
+        if (any) r = any(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
+    }
     else if (!strcmp(verb, "absent")) r = CALL("cuGraphDestroy", (void *), NULL);
     else if (!strcmp(verb, "flood")) { /* as many as there are, of this size */
         for (x = 0; (r = CALL("cuMemAlloc_v2", (P *, size_t), &made[count], a)) == 0; x++) count++;

@@ -505,9 +505,10 @@ API R cuDeviceGetGraphMemAttribute(int d, int what, uint64_t *value) {
 }
 
 /* A function nobody hooks, with arguments in every kind of place. */
-API R cuMemcpyHtoDAsync_v2(P to, const void *from, size_t n, H s) {
-    return to == 1 && from == (void *)2 && n == 3 && s == (H)4 ? 77 : INVALID;
+API R cuStreamWriteValue32_v2(H s, P to, unsigned value, unsigned flags) {
+    return s == (H)1 && to == 2 && value == 3 && flags == 4 ? 77 : INVALID;
 }
+API R cuMemsetD8Async(P to, unsigned char value, size_t n, H s) { (void)to; (void)value; (void)n; (void)s; return OK; }
 /* Newer than any table. */
 API R cuFromTheFuture(int x) { return x + 1; }
 
@@ -527,7 +528,8 @@ API R cuGetProcAddress_v2(const char *name, void **at, int version, uint64_t fla
         {"cuMemGetInfo", 3020, 0, (void *)cuMemGetInfo_v2},
         {"cuLaunchKernel", 7000, 2, (void *)cuLaunchKernel_ptsz},
         {"cuLaunchKernel", 4000, 0, (void *)cuLaunchKernel},
-        {"cuMemcpyHtoDAsync", 3020, 0, (void *)cuMemcpyHtoDAsync_v2},
+        {"cuStreamWriteValue32", 11070, 0, (void *)cuStreamWriteValue32_v2},
+        {"cuMemsetD8Async", 3020, 0, (void *)cuMemsetD8Async},
         {"cuFromTheFuture", 12090, 0, (void *)cuFromTheFuture},
     };
     int known = 0;

@@ -1,0 +1,333 @@
+//! Copies, fills, and pages on their way: work for the GPU like a launch, and gated as one.
+//!
+//! There are a hundred of these functions, and nothing is to be done for any of them but to say how many
+//! bytes go which way. That is in their names and in the names of their arguments, so the hooks are made
+//! from the table's own rows: [`Sketch::of`] reads the function's name, [`Said::said`] each argument's.
+//!
+//! # Which way
+//! A copy between host and device goes over the bus and leaves the multiprocessors alone; one within the
+//! device does not. Where the name does not say it, the memory's types in the structure do, and for an
+//! address alone the driver is asked. What cannot be told counts as within the device.
+
+use super::launch::launches;
+use crate::gate::{Flavour, Way, Work};
+use crate::real;
+use gpuslice_nvabi::types::*;
+
+/// What is known of a call's work so far.
+#[derive(Clone, Copy, Debug)]
+struct Sketch {
+    way: Option<Way>,
+    flavour: Flavour,
+    stream: CUstream,
+    /// Product of what was said of it.
+    bytes: u64,
+    /// How many entries the lists have, and the list of their sizes.
+    count: usize,
+    sizes: *const usize,
+    /// Addresses, where only they tell the way: the first two.
+    ends: [CUdeviceptr; 2],
+}
+
+/// Whether `name` has `part` in it.
+const fn has(name: &str, part: &str) -> bool {
+    let (name, part) = (name.as_bytes(), part.as_bytes());
+    let mut at = 0;
+    while at + part.len() <= name.len() {
+        let mut same = 0;
+        while same < part.len() && name[at + same] == part[same] {
+            same += 1;
+        }
+        if same == part.len() {
+            return true;
+        }
+        at += 1;
+    }
+    false
+}
+
+/// What the driver says of an address, of memory that is the host's or nobody's too.
+fn on_device(address: CUdeviceptr) -> bool {
+    let mut kind: CUmemorytype = 0;
+    let attribute = CU_POINTER_ATTRIBUTE_MEMORY_TYPE;
+    let asked = real!(cuPointerGetAttribute(
+        (&raw mut kind).cast(),
+        attribute,
+        address
+    ));
+    asked == CUresult::SUCCESS && kind == CU_MEMORYTYPE_DEVICE
+}
+
+/// Whether the end of a copy that a structure describes is the host's.
+fn of_host(kind: CUmemorytype, address: CUdeviceptr) -> bool {
+    match kind {
+        CU_MEMORYTYPE_HOST => true,
+        CU_MEMORYTYPE_UNIFIED => !on_device(address),
+        _ => false,
+    }
+}
+
+/// The sum of a list of sizes; 0 where there is none.
+fn sum(sizes: *const usize, count: usize) -> u64 {
+    let size = |at: usize| {
+        // SAFETY: the application's list of so many sizes, which the driver is about to read.
+        unsafe { sizes.wrapping_add(at).read_unaligned() as u64 }
+    };
+    let count = if sizes.is_null() { 0 } else { count };
+    (0..count).map(size).fold(0, u64::saturating_add)
+}
+
+impl Sketch {
+    /// What the name of a function tells.
+    const fn of(name: &str) -> Sketch {
+        let to_or_from_host =
+            has(name, "HtoD") || has(name, "DtoH") || has(name, "HtoA") || has(name, "AtoH");
+        let within = has(name, "DtoD") || has(name, "DtoA") || has(name, "AtoD");
+        let way = if has(name, "Memset") {
+            Some(Way::Fill)
+        } else if to_or_from_host {
+            Some(Way::Bus)
+        } else if within || has(name, "AtoA") || has(name, "Peer") {
+            Some(Way::Device)
+        } else {
+            None
+        };
+        let per_thread = has(name, "_ptds") || has(name, "_ptsz");
+        Sketch {
+            way,
+            flavour: if per_thread {
+                Flavour::PerThread
+            } else {
+                Flavour::Legacy
+            },
+            stream: CUstream::NULL,
+            bytes: 1,
+            count: 0,
+            sizes: core::ptr::null(),
+            ends: [0; 2],
+        }
+    }
+
+    /// Takes in an argument.
+    fn with(mut self, name: &str, argument: impl Said) -> Sketch {
+        argument.said(name, &mut self);
+        self
+    }
+
+    /// A number that sizes are products of.
+    fn times(&mut self, number: u64) {
+        self.bytes = self.bytes.saturating_mul(number);
+    }
+
+    /// A copy between these ends, of memory of these types.
+    fn between(&mut self, kinds: [CUmemorytype; 2], ends: [CUdeviceptr; 2], sides: [usize; 3]) {
+        let host = of_host(kinds[0], ends[0]) || of_host(kinds[1], ends[1]);
+        self.way = Some(if host { Way::Bus } else { Way::Device });
+        for side in sides {
+            self.times(side as u64);
+        }
+    }
+
+    fn work(mut self) -> Work {
+        if !self.sizes.is_null() {
+            self.bytes = sum(self.sizes, self.count);
+        }
+        let way = self.way.unwrap_or_else(|| {
+            let [to, from] = self.ends;
+            let known = to != 0 && from != 0;
+            if known && !(on_device(to) && on_device(from)) {
+                Way::Bus
+            } else {
+                Way::Device
+            }
+        });
+        Work::bytes(way, self.bytes, self.stream, self.flavour)
+    }
+}
+
+/// Tells a sketch what an argument of that name says.
+trait Said {
+    fn said(self, name: &str, sketch: &mut Sketch);
+}
+
+impl Said for usize {
+    fn said(self, name: &str, sketch: &mut Sketch) {
+        match name {
+            "byte_count" | "size" | "n" | "width" | "height" => sketch.times(self as u64),
+            "count" => sketch.count = self,
+            _ => {} // pitches, offsets
+        }
+    }
+}
+
+impl Said for u32 {
+    fn said(self, name: &str, sketch: &mut Sketch) {
+        match name {
+            "ui" => sketch.times(4), // the value that is filled in
+            _ => (self as usize).said(name, sketch),
+        }
+    }
+}
+
+impl Said for u16 {
+    fn said(self, _: &str, sketch: &mut Sketch) {
+        sketch.times(2);
+    }
+}
+
+impl Said for u8 {
+    fn said(self, _: &str, _: &mut Sketch) {}
+}
+
+/// An address, or flags.
+impl Said for u64 {
+    fn said(self, name: &str, sketch: &mut Sketch) {
+        match name {
+            "dst" => sketch.ends[0] = self,
+            "src" => sketch.ends[1] = self,
+            _ => {}
+        }
+    }
+}
+
+impl Said for CUstream {
+    fn said(self, _: &str, sketch: &mut Sketch) {
+        sketch.stream = self;
+    }
+}
+
+impl Said for *mut usize {
+    fn said(self, name: &str, sketch: &mut Sketch) {
+        if name == "sizes" {
+            sketch.sizes = self;
+        }
+    }
+}
+
+/// Structures of two- and three-dimensional copies.
+macro_rules! described {
+    ($($structure:ident: $sides:expr;)*) => {$(
+        impl Said for *const $structure {
+            fn said(self, _: &str, sketch: &mut Sketch) {
+                // SAFETY: null, or the application's own, which the driver is about to read.
+                if let Some(copy) = unsafe { self.as_ref() } {
+                    let kinds = [copy.dst_memory_type, copy.src_memory_type];
+                    let sides: fn(&$structure) -> [usize; 3] = $sides;
+                    sketch.between(kinds, [copy.dst_device, copy.src_device], sides(copy));
+                }
+            }
+        }
+    )*};
+}
+
+described! {
+    CUDA_MEMCPY2D: |copy| [copy.width_in_bytes, copy.height, 1];
+    CUDA_MEMCPY3D: |copy| [copy.width_in_bytes, copy.height, copy.depth];
+    CUDA_MEMCPY3D_PEER: |copy| [copy.width_in_bytes, copy.height, copy.depth];
+}
+
+/// What says nothing of size or way.
+macro_rules! silent {
+    ($($silent:ty),*) => {$(
+        impl Said for $silent {
+            fn said(self, _: &str, _: &mut Sketch) {}
+        }
+    )*};
+}
+
+silent!(
+    CUarray,
+    CUcontext,
+    *const c_void,
+    *mut c_void,
+    *mut CUdeviceptr,
+    *mut CUmemcpyAttributes
+);
+
+/// Makes hooks of all rows of a family.
+macro_rules! moving {
+    ($([$s:ident, $m:ident, $v:literal] $name:ident($($arg:ident: $ty:ty),* $(,)?);)*) => {
+        launches! {
+            $($name($($arg: $ty),*) as
+                const { Sketch::of(stringify!($name)) }$(.with(stringify!($arg), $arg))*.work();)*
+        }
+    };
+}
+
+mod copies {
+    use super::*;
+    gpuslice_nvabi::for_each_driver_copy_fn!(moving);
+}
+
+mod fills {
+    use super::*;
+    gpuslice_nvabi::for_each_driver_set_fn!(moving);
+}
+
+mod pages;
+
+pub use copies::*;
+pub use fills::*;
+pub use pages::*;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sketch(name: &str) -> Sketch {
+        Sketch::of(name)
+    }
+
+    #[test]
+    fn names_tell_way_and_flavour() {
+        for (name, way) in [
+            ("cuMemcpyHtoDAsync_v2", Some(Way::Bus)),
+            ("cuMemcpyAtoH_v2_ptds", Some(Way::Bus)),
+            ("cuMemcpyDtoD", Some(Way::Device)),
+            ("cuMemcpyAtoD_v2", Some(Way::Device)),
+            ("cuMemcpyPeerAsync", Some(Way::Device)),
+            ("cuMemsetD2D8Async", Some(Way::Fill)),
+            ("cuMemcpyAsync", None),
+            ("cuMemcpy2D_v2", None),
+            ("cuMemcpyBatchAsync_v2", None),
+        ] {
+            assert_eq!(sketch(name).way, way, "{name}");
+        }
+        assert_eq!(sketch("cuMemcpy_ptds").flavour, Flavour::PerThread);
+        assert_eq!(sketch("cuMemcpyAsync_ptsz").flavour, Flavour::PerThread);
+        assert_eq!(sketch("cuMemcpy").flavour, Flavour::Legacy);
+    }
+
+    #[test]
+    fn arguments_tell_bytes() {
+        let fill = sketch("cuMemsetD2D16Async");
+        let fill = fill
+            .with("dst_device", 4096_u64)
+            .with("dst_pitch", 512_usize);
+        let fill = fill.with("us", 7_u16).with("width", 100_usize);
+        assert_eq!(fill.with("height", 3_usize).bytes, 600);
+        let old = sketch("cuMemsetD32").with("dst_device", 1_u32);
+        assert_eq!(old.with("ui", 9_u32).with("n", 5_u32).bytes, 20);
+        let sizes = [1_usize, 2, usize::MAX];
+        let mut batch = sketch("cuMemcpyBatchAsync_v2").with("sizes", sizes.as_ptr().cast_mut());
+        batch = batch.with("count", 2_usize).with("num_attrs", 77_usize);
+        assert_eq!(sum(batch.sizes, batch.count), 3);
+        assert_eq!(sum(sizes.as_ptr(), 3), u64::MAX);
+        assert_eq!(sum(core::ptr::null(), 3), 0);
+    }
+
+    #[test]
+    fn structures_tell_both() {
+        // SAFETY: numbers and pointers; all bits zero is a value of each.
+        let mut copy: CUDA_MEMCPY2D = unsafe { core::mem::zeroed() };
+        (copy.width_in_bytes, copy.height) = (10, 20);
+        (copy.src_memory_type, copy.dst_memory_type) = (CU_MEMORYTYPE_HOST, CU_MEMORYTYPE_ARRAY);
+        let up = sketch("cuMemcpy2D_v2").with("p_copy", &raw const copy);
+        assert_eq!((up.way, up.bytes), (Some(Way::Bus), 200));
+        copy.src_memory_type = CU_MEMORYTYPE_DEVICE;
+        let within = sketch("cuMemcpy2D_v2").with("p_copy", &raw const copy);
+        assert_eq!(within.way, Some(Way::Device));
+        let none = core::ptr::null::<CUDA_MEMCPY2D>();
+        assert_eq!(sketch("cuMemcpy2D_v2").with("p_copy", none).way, None);
+    }
+}

@@ -1,0 +1,88 @@
+//! What waits for a turn and what does not, function by function.
+//!
+//! Every function of the table that may put work on the GPU is called once, with nothing in its arguments,
+//! through a door whose gate is closed. Most of them the stub does not even have: that they came through
+//! the gate is seen in the process's own count.
+
+use super::slice;
+use crate::suite::{Door, Slice};
+use gpuslice_nvabi::table::DRIVER_FLAT;
+
+/// Calls each in a turn of a process's own; answers how many came through the gate.
+fn counted(slice: &Slice, names: &[&str]) -> u64 {
+    slice.daemon.turn(7);
+    let calls: Vec<String> = names.iter().map(|name| format!("call:{name}")).collect();
+    let mut steps = vec!["init", "ctx:0"];
+    steps.extend(calls.iter().map(String::as_str));
+    steps.push("wait");
+    let mut probe = slice.start(&steps);
+    let lines = probe.lines();
+    assert_eq!(lines.len(), 2 + names.len(), "{lines:?}");
+    slice.daemon.books().launches()
+}
+
+/// The table's functions whose names begin like this, in CUDA's own order.
+fn begin(starts: &[&str]) -> Vec<&'static str> {
+    let names = DRIVER_FLAT.iter().map(|function| function.name);
+    names
+        .filter(|name| starts.iter().any(|start| name.starts_with(start)))
+        .collect()
+}
+
+pub fn whatever_puts_work_on_the_gpu_is_gated(door: Door) {
+    let work = begin(&[
+        "cuMemset",
+        "cuMemcpy",
+        "cuMemPrefetch",
+        "cuMemDiscardAndPrefetch",
+        "cuMemBatchDecompress",
+        "cuLaunchKernel",
+        "cuLaunchCooperative",
+        "cuLaunchGrid",
+    ]);
+    assert!(work.len() > 120, "{work:?}");
+    let slice = slice(door);
+    assert_eq!(counted(&slice, &work), work.len() as u64);
+}
+
+pub fn what_only_orders_or_waits_is_not_gated(door: Door) {
+    let mut rest = begin(&[
+        "cuStreamWait",
+        "cuStreamWrite",
+        "cuStreamBatchMemOp",
+        "cuStreamSynchronize",
+        "cuStreamAddCallback",
+        "cuLaunchHostFunc",
+        "cuEvent",
+        "cuCtxSynchronize",
+        "cuMemDiscardBatch",
+        "cuMemAdvise",
+    ]);
+    // The stub's own have no use for nothing.
+    rest.retain(|name| {
+        !["cuEventCreate", "cuEventDestroy_v2", "cuEventElapsedTime"].contains(name)
+            && *name != "cuStreamWriteValue32_v2"
+    });
+    assert!(rest.len() > 30, "{rest:?}");
+    let slice = slice(door);
+    assert_eq!(counted(&slice, &rest), 0);
+}
+
+/// Nobody is held for ever, and everybody until the turn.
+pub fn work_waits_for_its_turn(door: Door) {
+    let slice = slice(door);
+    slice.daemon.turn(8);
+    let mut probe = slice.start(&["init", "ctx:0", "wait", "call:cuMemsetD8_v2", "wait"]);
+    probe.lines();
+    probe.go_on();
+    let (send, receive) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        scope.spawn(|| send.send(probe.lines()));
+        let soon = std::time::Duration::from_millis(300);
+        assert!(receive.recv_timeout(soon).is_err(), "it did not wait");
+        assert_eq!(slice.daemon.books().launches(), 0);
+        slice.daemon.turn(9);
+        assert_eq!(receive.recv().expect("it goes on").len(), 1);
+    });
+    assert_eq!(slice.daemon.books().launches(), 1);
+}
