@@ -48,17 +48,17 @@ macro_rules! for_each_driver_memory_fn {
             [pass, sim, 4000] cuPointerGetAttribute(
                 data: *mut c_void, attribute: CUpointer_attribute, ptr: CUdeviceptr,
             );
-            [pass, sim, 8000] cuMemPrefetchAsync(
+            [hook, sim, 8000] cuMemPrefetchAsync(
                 dev_ptr: CUdeviceptr, count: usize, dst_device: CUdevice, h_stream: CUstream,
             );
-            [pass, sim, 8000] cuMemPrefetchAsync_ptsz(
+            [hook, sim, 8000] cuMemPrefetchAsync_ptsz(
                 dev_ptr: CUdeviceptr, count: usize, dst_device: CUdevice, h_stream: CUstream,
             );
-            [pass, sim, 12020] cuMemPrefetchAsync_v2(
+            [hook, sim, 12020] cuMemPrefetchAsync_v2(
                 dev_ptr: CUdeviceptr, count: usize, location: CUmemLocation, flags: u32,
                 h_stream: CUstream,
             );
-            [pass, sim, 12020] cuMemPrefetchAsync_v2_ptsz(
+            [hook, sim, 12020] cuMemPrefetchAsync_v2_ptsz(
                 dev_ptr: CUdeviceptr, count: usize, location: CUmemLocation, flags: u32,
                 h_stream: CUstream,
             );
@@ -68,12 +68,12 @@ macro_rules! for_each_driver_memory_fn {
             [pass, sim, 12020] cuMemAdvise_v2(
                 dev_ptr: CUdeviceptr, count: usize, advice: CUmem_advise, location: CUmemLocation,
             );
-            [pass, none, 13000] cuMemPrefetchBatchAsync(
+            [hook, none, 13000] cuMemPrefetchBatchAsync(
                 dptrs: *mut CUdeviceptr, sizes: *mut usize, count: usize,
                 prefetch_locs: *mut CUmemLocation, prefetch_loc_idxs: *mut usize,
                 num_prefetch_locs: usize, flags: u64, h_stream: CUstream,
             );
-            [pass, none, 13000] cuMemPrefetchBatchAsync_ptsz(
+            [hook, none, 13000] cuMemPrefetchBatchAsync_ptsz(
                 dptrs: *mut CUdeviceptr, sizes: *mut usize, count: usize,
                 prefetch_locs: *mut CUmemLocation, prefetch_loc_idxs: *mut usize,
                 num_prefetch_locs: usize, flags: u64, h_stream: CUstream,
@@ -86,12 +86,12 @@ macro_rules! for_each_driver_memory_fn {
                 dptrs: *mut CUdeviceptr, sizes: *mut usize, count: usize, flags: u64,
                 h_stream: CUstream,
             );
-            [pass, none, 13000] cuMemDiscardAndPrefetchBatchAsync(
+            [hook, none, 13000] cuMemDiscardAndPrefetchBatchAsync(
                 dptrs: *mut CUdeviceptr, sizes: *mut usize, count: usize,
                 prefetch_locs: *mut CUmemLocation, prefetch_loc_idxs: *mut usize,
                 num_prefetch_locs: usize, flags: u64, h_stream: CUstream,
             );
-            [pass, none, 13000] cuMemDiscardAndPrefetchBatchAsync_ptsz(
+            [hook, none, 13000] cuMemDiscardAndPrefetchBatchAsync_ptsz(
                 dptrs: *mut CUdeviceptr, sizes: *mut usize, count: usize,
                 prefetch_locs: *mut CUmemLocation, prefetch_loc_idxs: *mut usize,
                 num_prefetch_locs: usize, flags: u64, h_stream: CUstream,

@@ -13,11 +13,11 @@ macro_rules! for_each_driver_vmm_fn {
                 handle: *mut c_void, dptr: CUdeviceptr, size: usize,
                 handle_type: CUmemRangeHandleType, flags: u64,
             );
-            [pass, none, 12060] cuMemBatchDecompressAsync(
+            [hook, none, 12060] cuMemBatchDecompressAsync(
                 params_array: *mut c_void, count: usize, flags: u32, error_index: *mut usize,
                 stream: CUstream,
             );
-            [pass, none, 12060] cuMemBatchDecompressAsync_ptsz(
+            [hook, none, 12060] cuMemBatchDecompressAsync_ptsz(
                 params_array: *mut c_void, count: usize, flags: u32, error_index: *mut usize,
                 stream: CUstream,
             );
