@@ -50,7 +50,7 @@ enum Command {
     Policy(policy::Options),
     /// Say what this node has for holding caps, what is missing, and what mends it
     Doctor(doctor::Options),
-    /// Three tenants with weights 1:2:4 on one GPU, with a verdict
+    /// Three tenants on one GPU, with a verdict: weights 1:2:4, or what a policy means
     Demo(demo::Options),
     /// Create, describe or remove a simulated GPU
     Sim(sim::Options),

@@ -1,6 +1,6 @@
 //! OCI bundles for the demo's containers, and the runtime's command line.
 
-use super::tenant::Plan;
+use super::plan::Plan;
 use crate::node;
 use anyhow::{Context, Result};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
@@ -48,13 +48,22 @@ fn config(plan: &Plan, arguments: &[String], hook: &Path, daemon: &Path) -> Valu
             { "destination": "/dev", "type": "tmpfs", "source": "tmpfs",
               "options": ["nosuid", "mode=755", "size=65536k"] },
         ],
-        "annotations": {
-            "gpuslice.io/memory": plan.memory.0.to_string(),
-            "gpuslice.io/weight": plan.weight.get().to_string(),
-            "gpuslice.io/name": plan.name,
-        },
+        "annotations": annotations(plan),
         "hooks": { "createRuntime": at("createRuntime"), "poststop": at("poststop") },
         "linux": { "namespaces": namespaces, "cgroupsPath": format!("/gpuslice-{}", plan.name) },
+    })
+}
+
+fn annotations(plan: &Plan) -> Value {
+    let (kind, part) = match plan.share {
+        Some(share) => ("gpuslice.io/share", share.get()),
+        None => ("gpuslice.io/weight", plan.weight.get()),
+    };
+    json!({
+        "gpuslice.io/memory": plan.memory.0.to_string(),
+        "gpuslice.io/name": plan.name,
+        "gpuslice.io/priority": plan.class.name(),
+        (kind): part.to_string(),
     })
 }
 

@@ -1,4 +1,5 @@
-//! `gpuslice demo`: three tenants with weights 1:2:4 on one GPU, and a verdict.
+//! `gpuslice demo`: three tenants with weights 1:2:4 on one GPU, or three that show what a policy
+//! means, and a verdict.
 //!
 //! As root the tenants are real containers under a real OCI runtime, each given its slice by
 //! `gpuslice-hook`; as an ordinary user they are processes. Daemon, device, containers and files
@@ -6,6 +7,7 @@
 //! object whose `Drop` takes it away, and Ctrl-C only ends the loop early.
 
 mod bundle;
+mod plan;
 mod rootfs;
 mod tenant;
 mod verdict;
@@ -15,11 +17,15 @@ use crate::node::{self, PrivateDaemon};
 use crate::out;
 use crate::table::{self, View};
 use anyhow::{Context, Result, bail};
+use gpuslice_wire::admin::Command;
+use gpuslice_wire::policy::Policy;
+use gpuslice_wire::text::Selector;
+use plan::Plan;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use tenant::{Plan, Tenant};
+use tenant::Tenant;
 
 /// How often the live table is drawn.
 const REFRESH: Duration = Duration::from_millis(500);
@@ -36,6 +42,9 @@ pub struct Options {
     /// How long the tenants run
     #[arg(long, default_value = "10", value_parser = clap::value_parser!(u32).range(3..=3600))]
     seconds: u32,
+    /// Tenants that show what this policy means, by its name or number, instead of weights 1:2:4
+    #[arg(long, value_name = "POLICY", allow_hyphen_values = true)]
+    policy: Option<Policy>,
     /// One JSON object at the end instead of tables
     #[arg(long)]
     json: bool,
@@ -128,8 +137,12 @@ fn set_up(options: &Options, runtime: Option<&str>) -> Result<Stage> {
         .first()
         .context("the driver shows no GPU")?
         .total;
+    if let Some(policy) = options.policy {
+        let gpu = Selector::new("all")?;
+        admin.ask(&Command::SetPolicy { gpu, policy })?;
+    }
     let mut tenants = Vec::new();
-    for plan in Plan::three(memory, options.seconds) {
+    for plan in Plan::three(options.policy, memory, options.seconds) {
         let tenant = match runtime {
             Some(runtime) => Tenant::container(plan, runtime, work.path(), daemon.dir.path()),
             None => Tenant::process(plan, &admin),
@@ -171,6 +184,7 @@ fn play(stage: &mut Stage, options: &Options) -> Result<verdict::Verdict> {
             .iter()
             .map(Tenant::account)
             .collect::<Vec<_>>(),
+        options.policy,
         &first,
         &last,
     ))

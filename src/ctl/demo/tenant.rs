@@ -1,5 +1,6 @@
 //! One tenant of the demo: a container or a process, and what it says of itself.
 
+use super::plan::{Due, Plan};
 use super::{bundle, rootfs};
 use crate::admin::Admin;
 use crate::door::{self, Door, Kept, Paths};
@@ -7,51 +8,19 @@ use crate::node;
 use crate::out;
 use crate::slice::SliceOptions;
 use anyhow::{Context, Result, bail};
-use gpuslice_wire::policy::Class;
-use gpuslice_wire::units::{Bytes, MIB, Weight};
 use serde_json::Value;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 
-/// What a tenant is to be.
-#[derive(Clone, Debug)]
-pub struct Plan {
-    /// Name, also the container's id.
-    pub name: String,
-    /// Memory cap.
-    pub memory: Bytes,
-    /// Weight.
-    pub weight: Weight,
-    /// How long it would run if nobody ended it, s.
-    pub seconds: u32,
-}
-
-impl Plan {
-    /// Weights 1:2:4 with caps in the same ratio, together half of the GPU's memory.
-    pub fn three(gpu: Bytes, seconds: u32) -> [Plan; 3] {
-        let part = gpu.0 / 14 / MIB * MIB;
-        [("small", 1), ("medium", 2), ("large", 4)].map(|(name, weight)| Plan {
-            name: format!("{name}-{}", std::process::id()),
-            memory: Bytes(part * u64::from(weight)),
-            weight: Weight::new(weight).unwrap_or(Weight::ONE),
-            seconds: seconds + 60,
-        })
-    }
-
-    /// Ends by itself also if we are killed.
-    fn program(&self) -> [String; 3] {
-        let seconds = self.seconds.to_string();
-        ["--with-reader".into(), "--seconds".into(), seconds]
-    }
-}
-
 /// What a tenant says of itself, from the lines it prints.
 #[derive(Clone, Debug, Default)]
 pub struct Account {
     /// Its name.
     pub name: String,
+    /// What it was promised.
+    pub due: Due,
     /// Memory the driver told it there is.
     pub total: u64,
     /// Memory it got before it was refused.
@@ -145,8 +114,8 @@ impl Tenant {
             memory: plan.memory,
             pinned: None,
             weight: plan.weight,
-            share: None,
-            priority: Class::Normal,
+            share: plan.share,
+            priority: plan.class,
             name: Some(plan.name.clone()),
         };
         let answer = admin.ask(&slice.admit(&plan.name, 0)?)?;
@@ -167,6 +136,7 @@ impl Tenant {
         let mut child = command.spawn()?;
         let account = Account {
             name: plan.name.clone(),
+            due: plan.due,
             ..Account::default()
         };
         let account = Arc::new(Mutex::new(account));

@@ -1,10 +1,13 @@
 //! The demo's judgement. Pure: the tenants' own accounts and the daemon's books in, a verdict out.
 //!
 //! The share is measured by the tenants themselves (GPU time of kernels they saw finish), so that
-//! the books are checked by somebody who did not write them; both are shown.
+//! the books are checked by somebody who did not write them; both are shown. Where a policy limits
+//! tenants, a share is one of the GPU's time; else of what all got together.
 
+use super::plan::Of;
 use super::tenant::Account;
 use crate::table::{Row, View};
+use gpuslice_wire::policy::Policy;
 use serde_json::{Value, json};
 use std::ops::Range;
 
@@ -27,18 +30,22 @@ struct Line {
     cap: u64,
     peak: u64,
     denied: u64,
+    /// Turns while it was watched.
+    turns: u64,
     faults: Vec<String>,
 }
 
 /// What is said of all.
 #[derive(Debug)]
 pub struct Verdict {
+    policy: Policy,
     lines: Vec<Line>,
     utilisation: f64,
 }
 
 /// Judges what happened between the two views.
-pub fn judge(accounts: &[Account], first: &View, last: &View) -> Verdict {
+pub fn judge(accounts: &[Account], policy: Option<Policy>, first: &View, last: &View) -> Verdict {
+    let policy = policy.unwrap_or_default();
     let busy = |account: &Account| account.busy_at(last.now_ns) - account.busy_at(first.now_ns);
     let row = |account: &Account| last.rows.iter().find(|row| row.name == account.name);
     let rows: Vec<(&Account, &Row)> = accounts
@@ -47,48 +54,58 @@ pub fn judge(accounts: &[Account], first: &View, last: &View) -> Verdict {
         .collect();
     let all_busy: f64 = rows.iter().map(|(account, _)| busy(account)).sum();
     let all_booked: f64 = rows.iter().map(|(_, row)| last.got(row, first)).sum();
-    let all_weight: f64 = rows.iter().map(|(_, row)| f64::from(row.weight)).sum();
+    let span = last.now_ns.saturating_sub(first.now_ns).max(1);
+    let turns = |name: &str, view: &View| {
+        let row = view.rows.iter().find(|row| row.name == name);
+        row.map_or(0, |row| row.turns)
+    };
     let all: Vec<&Account> = rows.iter().map(|(account, _)| *account).collect();
     let line = |(account, row): &(&Account, &Row)| {
-        let expected = f64::from(row.weight) / all_weight;
+        let expected = account.due.part;
+        let (whole, booked) = match account.due.of {
+            Of::Busy => (all_busy.max(1.0), all_booked.max(1e-9)),
+            Of::Device => (span as f64, 1.0),
+        };
         let mut line = Line {
             name: account.name.clone(),
             weight: row.weight,
             expected,
-            worst: worst_second(account, &all, expected, first.now_ns..last.now_ns),
-            measured: busy(account) / all_busy.max(1.0),
-            ledger: last.got(row, first) / all_booked.max(1e-9),
+            worst: worst_second(account, &all, first.now_ns..last.now_ns),
+            measured: busy(account) / whole,
+            ledger: last.got(row, first) / booked,
             cap: row.cap.0,
             peak: row.peak.0,
             denied: row.denied,
+            turns: row.turns - turns(&row.name, first).min(row.turns),
             faults: Vec::new(),
         };
-        line.faults = faults(&line, account);
+        line.faults = faults(&line, account, policy);
         line
     };
     let mut lines: Vec<Line> = rows.iter().map(line).collect();
     for account in accounts.iter().filter(|account| row(account).is_none()) {
         lines.push(Line::lost(&account.name));
     }
-    let span = last.now_ns.saturating_sub(first.now_ns).max(1);
     Verdict {
+        policy,
         lines,
         utilisation: all_busy / span as f64,
     }
 }
 
-/// How far an account's part of all kernels was from `expected` in the worst second of `span`.
-fn worst_second(account: &Account, all: &[&Account], expected: f64, span: Range<u64>) -> f64 {
+/// How far an account's part was from what it was due in the worst second of `span`.
+fn worst_second(account: &Account, all: &[&Account], span: Range<u64>) -> f64 {
     let grew =
         |account: &Account, from: u64| account.busy_at(from + SECOND) - account.busy_at(from);
     let starts = span.clone().step_by((SECOND / 20) as usize);
     let whole = starts.take_while(|start| start + SECOND <= span.end);
     whole.fold(0.0, |worst, from| {
-        let together: f64 = all.iter().map(|account| grew(account, from)).sum();
-        f64::max(
-            worst,
-            (grew(account, from) / together.max(1.0) - expected).abs(),
-        )
+        let together = match account.due.of {
+            Of::Busy => all.iter().map(|account| grew(account, from)).sum(),
+            Of::Device => SECOND as f64,
+        };
+        let part = grew(account, from) / f64::max(together, 1.0);
+        f64::max(worst, (part - account.due.part).abs())
     })
 }
 
@@ -105,13 +122,14 @@ impl Line {
             cap: 0,
             peak: 0,
             denied: 0,
+            turns: 0,
             faults,
         }
     }
 }
 
 /// What is wrong with one tenant, in words; nothing if all is well.
-fn faults(line: &Line, account: &Account) -> Vec<String> {
+fn faults(line: &Line, account: &Account, policy: Policy) -> Vec<String> {
     let error = (line.measured - line.expected).abs();
     let checks = [
         (
@@ -134,6 +152,10 @@ fn faults(line: &Line, account: &Account) -> Vec<String> {
             account.refusal != OUT_OF_MEMORY,
             format!("the refusal was {}, not 2", account.refusal),
         ),
+        (
+            policy == Policy::Native && line.turns > 0,
+            format!("it was given {} turns, and native has none", line.turns),
+        ),
         (line.denied == 0, "no refusal is in the books".to_owned()),
         (
             account.total != line.cap,
@@ -150,7 +172,7 @@ fn faults(line: &Line, account: &Account) -> Vec<String> {
 impl Verdict {
     /// Whether nothing is wrong with anybody.
     pub fn pass(&self) -> bool {
-        self.lines.len() == 3 && self.lines.iter().all(|line| line.faults.is_empty())
+        !self.lines.is_empty() && self.lines.iter().all(|line| line.faults.is_empty())
     }
 
     fn word(&self) -> &'static str {
@@ -182,12 +204,13 @@ impl Verdict {
             json!({
                 "name": line.name, "weight": line.weight, "share_expected": line.expected,
                 "share_measured": line.measured, "share_worst_second": line.worst, "share_ledger": line.ledger,
-                "memory_cap": line.cap, "memory_peak": line.peak, "denied": line.denied,
+                "memory_cap": line.cap, "memory_peak": line.peak, "denied": line.denied, "turns": line.turns,
                 "faults": line.faults,
             })
         };
         json!({
             "verdict": self.word(),
+            "policy": self.policy.name(),
             "utilisation": self.utilisation,
             "tenants": self.lines.iter().map(tenant).collect::<Vec<_>>(),
         })
@@ -196,6 +219,7 @@ impl Verdict {
 
 #[cfg(test)]
 mod tests {
+    use super::super::plan::Due;
     use super::*;
     use crate::table::tests::slice;
     use gpuslice_wire::units::Bytes;
@@ -206,6 +230,7 @@ mod tests {
         let progress = (0..=10).map(|t| (t * 100, t * rate)).collect();
         Account {
             name: name.into(),
+            due: Due::default(),
             total: CAP,
             got: CAP - 1,
             refusal: 2,
@@ -232,8 +257,16 @@ mod tests {
 
     fn judged(change: impl Fn(&mut [Account; 3])) -> Verdict {
         let mut accounts = [account("a", 10), account("b", 20), account("c", 40)];
+        for (account, weight) in accounts.iter_mut().zip([1.0, 2.0, 4.0]) {
+            account.due.part = weight / 7.0;
+        }
         change(&mut accounts);
-        judge(&accounts, &view(150, [1, 2, 4]), &view(850, [1, 2, 4]))
+        judge(
+            &accounts,
+            None,
+            &view(150, [1, 2, 4]),
+            &view(850, [1, 2, 4]),
+        )
     }
 
     #[test]
@@ -245,6 +278,27 @@ mod tests {
             Some("verdict: pass")
         );
         assert_eq!(verdict.json()["tenants"][2]["weight"], 4);
+    }
+
+    /// A tenth of the GPU each, of which a tenth is what was promised.
+    #[test]
+    fn a_limited_tenant_is_judged_by_the_gpus_time() {
+        let verdict = |part: f64, policy: Policy| {
+            let mut accounts = [account("a", 1), account("b", 1)].map(|account| Account {
+                progress: account.progress.iter().map(|&(t, _)| (t, t / 10)).collect(),
+                ..account
+            });
+            for account in &mut accounts {
+                let of = Of::Device;
+                account.due = Due { part, of };
+            }
+            let mut last = view(850, [1, 1, 1]);
+            last.rows[0].turns = 3;
+            judge(&accounts, Some(policy), &view(150, [1, 1, 1]), &last)
+        };
+        assert!(verdict(0.1, Policy::Fair).pass());
+        assert!(!verdict(0.5, Policy::Fair).pass());
+        assert!(!verdict(0.1, Policy::Native).pass(), "native has no turns");
     }
 
     #[test]

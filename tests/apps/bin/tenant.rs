@@ -3,6 +3,8 @@
 //! Prints one line of JSON per event: `memory` once (what the driver says there is, what was got,
 //! the code of the refusal), `progress` every 100 ms (CLOCK_MONOTONIC ns, kernels finished), and
 //! `end`. Ends by itself after `--seconds`; with `--with-reader` as soon as nobody reads its lines.
+//! `--pause-us` makes it one that mostly waits for work: a kernel, its end, a pause; it says at last
+//! how much longer than its kernel each took (`latency`). `--idle` makes it one that has none.
 
 use gpuslice_apps::driver::{Driver, Error, check};
 use gpuslice_apps::spin::{SPIN_NAME, SPIN_PTX};
@@ -22,6 +24,8 @@ struct Options {
     launch: bool,
     device: i32,
     with_reader: bool,
+    pause: Option<Duration>,
+    idle: bool,
 }
 
 fn options() -> Result<Options, String> {
@@ -32,6 +36,8 @@ fn options() -> Result<Options, String> {
         launch: true,
         device: 0,
         with_reader: false,
+        pause: None,
+        idle: false,
     };
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
@@ -42,6 +48,11 @@ fn options() -> Result<Options, String> {
             "--kernel-us" => options.kernel_us = value()?.parse().map_err(|e| bad(&e))?,
             "--step-mib" => options.step = value()?.parse::<usize>().map_err(|e| bad(&e))? * MIB,
             "--device" => options.device = value()?.parse().map_err(|e| bad(&e))?,
+            "--pause-us" => {
+                let us = value()?.parse().map_err(|e| bad(&e))?;
+                options.pause = Some(Duration::from_micros(us));
+            }
+            "--idle" => options.idle = true,
             "--no-launch" => options.launch = false,
             "--with-reader" => options.with_reader = true,
             _ => return Err(format!("unknown option {word}")),
@@ -171,11 +182,54 @@ impl Spinner<'_> {
                 next += Duration::from_millis(50);
             }
         }
+        self.synchronize()?;
+        Ok(launched)
+    }
+
+    fn synchronize(&self) -> Result<(), Error> {
         // SAFETY: a live stream of this context.
         check("cuStreamSynchronize", unsafe {
             (self.cuda.cuStreamSynchronize)(self.stream)
-        })?;
-        Ok(launched)
+        })
+    }
+
+    /// A kernel, its end, a pause, until it is time.
+    fn pulse(&self, until: Instant, pause: Duration) -> Result<u64, Error> {
+        let (mut waits, mut next) = (Vec::new(), Instant::now());
+        while Instant::now() < until {
+            let start = Instant::now();
+            self.launch()?;
+            self.synchronize()?;
+            let took = start.elapsed().as_nanos() as u64;
+            waits.push(took.saturating_sub(self.nanoseconds));
+            if Instant::now() >= next {
+                let heard = progress(waits.len() as u64, self.nanoseconds);
+                if self.with_reader && !heard {
+                    break;
+                }
+                next += Duration::from_millis(50);
+            }
+            std::thread::sleep(pause);
+        }
+        waits.sort_unstable();
+        let at = |part: usize| waits.get(waits.len() * part / 100);
+        if let (Some(middle), Some(high), Some(most)) = (at(50), at(99), waits.last()) {
+            let count = waits.len();
+            say(&format!(
+                r#"{{"event":"latency","count":{count},"p50_ns":{middle},"p99_ns":{high},"max_ns":{most}}}"#
+            ));
+        }
+        Ok(waits.len() as u64)
+    }
+}
+
+/// Has no work, and says so.
+fn idle(until: Instant, with_reader: bool) {
+    while Instant::now() < until {
+        if !progress(0, 0) && with_reader {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(50));
     }
 }
 
@@ -216,7 +270,14 @@ fn run(options: &Options) -> Result<(), Error> {
     fill(&cuda, options.step)?;
     if let Some(spinner) = spinner {
         let until = Instant::now() + Duration::from_secs_f64(options.seconds);
-        let launched = spinner.work(until)?;
+        let launched = match options.pause {
+            _ if options.idle => {
+                idle(until, options.with_reader);
+                0
+            }
+            Some(pause) => spinner.pulse(until, pause)?,
+            None => spinner.work(until)?,
+        };
         let finished = spinner.finished()?;
         say(&format!(
             r#"{{"event":"end","launched":{launched},"finished":{finished}}}"#
