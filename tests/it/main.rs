@@ -11,3 +11,4 @@ mod harness;
 mod manners;
 mod node;
 mod races;
+mod time;

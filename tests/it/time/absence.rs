@@ -1,0 +1,60 @@
+//! A daemon that is killed in the middle of a turn stalls nobody for more than 300 ms.
+//!
+//! Nobody closes the turn it left open, and nobody opens another one. The tenants see that its heartbeat
+//! stands still, and go on without turns; when it is back, they take turns again. That must hold at every
+//! instant of a turn, so it is tried at random ones, many times.
+
+use super::{Ends, Hiccups, TURNS, Tenant, node, setting};
+use crate::harness::{Random, eventually};
+use nix::sys::signal::Signal;
+use std::time::{Duration, Instant};
+
+const BOUND: Duration = Duration::from_millis(300);
+
+#[test]
+fn a_daemon_killed_in_a_turn_stalls_nobody() {
+    let seed = setting("SEED", 5);
+    eprintln!("SEED={seed}");
+    let mut random = Random(seed | 1 << 32);
+    let (mut node, truth) = node();
+    let tenants = [("a", 300), ("b", 700)].map(|(who, us)| Tenant::start(&node, &truth, who, us));
+    let mut ends = [0, 1].map(|at: usize| Ends::of(&tenants[at], &truth));
+    let mut worst = Duration::ZERO;
+    for round in 0..setting("KILLS", 20) {
+        let hiccups = Hiccups::watch();
+        std::thread::sleep(Duration::from_micros(50_000 + random.below(40_000)));
+        node.end_daemon(Signal::SIGKILL);
+        // Back soon, back when everybody has noticed, or anything between.
+        let away = Instant::now() + Duration::from_millis(random.below(600));
+        while Instant::now() < away {
+            std::thread::sleep(Duration::from_millis(20));
+            ends.iter_mut()
+                .for_each(|ends| _ = ends.longest_gap(&truth));
+        }
+        node.start_daemon(&[]);
+        for tenant in &tenants {
+            tenant.gets(&truth, Duration::from_millis(20));
+            let back = || {
+                node.slice(tenant.who)
+                    .is_some_and(|(_, clients)| clients == 1)
+            };
+            eventually("a process that came back", back);
+            tenant.gets(&truth, Duration::from_millis(20));
+        }
+        for (ends, tenant) in ends.iter_mut().zip(&tenants) {
+            let gap = std::mem::take(&mut {
+                let gap = ends.longest_gap(&truth);
+                ends.longest = 0;
+                gap
+            });
+            worst = worst.max(gap);
+            let allowed = BOUND + TURNS + hiccups.allowance();
+            assert!(
+                gap <= allowed,
+                "round {round}: {} stood still for {gap:?}, allowed {allowed:?}",
+                tenant.who
+            );
+        }
+    }
+    eprintln!("longest gap {worst:?}");
+}

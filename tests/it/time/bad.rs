@@ -1,0 +1,182 @@
+//! Bad tenants, one by one, each beside a good one.
+
+use super::{DRAIN_MAX, Ends, Hiccups, TURNS, Tenant, bill, node};
+use crate::harness::node::Node;
+use crate::harness::wire::{TenantClient, client_page, container_page};
+use crate::harness::{Random, eventually};
+use gpuslice_sim_device::Machine;
+use gpuslice_wire::page::{ClientLane, ContainerLane, may_launch};
+use gpuslice_wire::units::Bytes;
+use nix::sys::signal::Signal;
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::{Duration, Instant};
+
+/// What a container's processes see of its lane 0.
+fn lane(node: &Node, who: &str) -> (&'static ContainerLane, TenantClient) {
+    let observer = node.tenant(who);
+    let page = container_page(&observer.attach(Bytes::ZERO));
+    (&page.lane[0], observer)
+}
+
+/// Watches a good tenant for so long.
+fn watch(ends: &mut Ends, truth: &Machine, long: Duration) -> Duration {
+    let end = Instant::now() + long;
+    while Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(50));
+        ends.longest_gap(truth);
+    }
+    ends.longest_gap(truth)
+}
+
+/// It is stopped in the middle of its turn: the others wait for it, but not for ever; all that time is on
+/// its bill; when it goes on, so does everything.
+#[test]
+fn stopped_in_its_turn() {
+    let (node, truth) = node();
+    let bad = Tenant::start(&node, &truth, "a", 500);
+    let good = Tenant::start(&node, &truth, "b", 500);
+    let (turn, _observer) = lane(&node, "a");
+    let hiccups = Hiccups::watch();
+    let mut held_up = Duration::ZERO;
+    for _ in 0..5 {
+        let mut ends = Ends::of(&good, &truth);
+        let before = bill(&node, "a");
+        eventually("its turn", || may_launch(turn.turn.load(SeqCst)));
+        bad.signal(Signal::SIGSTOP);
+        let gap = watch(&mut ends, &truth, DRAIN_MAX + Duration::from_millis(500));
+        let billed = bill(&node, "a").saturating_sub(before);
+        bad.signal(Signal::SIGCONT);
+        assert!(gap <= DRAIN_MAX + TURNS + hiccups.allowance(), "{gap:?}");
+        assert!(
+            billed + TURNS + hiccups.allowance() >= gap,
+            "held up for {gap:?}, billed {billed:?}"
+        );
+        held_up = held_up.max(gap);
+        // The good one first: it is owed something.
+        good.gets(&truth, Duration::from_millis(50));
+        bad.gets(&truth, Duration::from_millis(20));
+    }
+    assert!(
+        held_up > Duration::from_millis(100),
+        "never stopped in its turn"
+    );
+}
+
+/// It is killed in the middle of its turn: the others go on at once, and it is charged no more.
+#[test]
+fn killed_in_its_turn() {
+    let (node, truth) = node();
+    let good = Tenant::start(&node, &truth, "b", 500);
+    let hiccups = Hiccups::watch();
+    for _ in 0..5 {
+        let mut bad = Tenant::start(&node, &truth, "a", 500);
+        let (turn, observer) = lane(&node, "a");
+        let mut ends = Ends::of(&good, &truth);
+        eventually("its turn", || may_launch(turn.turn.load(SeqCst)));
+        bad.child.kill().expect("ours");
+        bad.child.wait().expect("ours");
+        let gap = watch(&mut ends, &truth, Duration::from_millis(400));
+        let allowed = Duration::from_millis(200) + hiccups.allowance();
+        assert!(gap <= allowed, "held up for {gap:?}, allowed {allowed:?}");
+        drop(observer);
+        node.wait_refunded("a");
+        let before = bill(&node, "a");
+        good.gets(&truth, Duration::from_millis(100));
+        assert_eq!(bill(&node, "a"), before, "the dead are charged");
+    }
+}
+
+/// Its kernels last for seconds: each holds the others up for two at most, and it pays for all of it.
+#[test]
+fn kernels_that_last_for_seconds() {
+    let (node, truth) = node();
+    let good = Tenant::start(&node, &truth, "b", 500);
+    let (mut ends, before) = (Ends::of(&good, &truth), bill(&node, "b"));
+    let got = good.busy(&truth);
+    let hiccups = Hiccups::watch();
+    let bad = Tenant::start(&node, &truth, "a", 3_000_000);
+    let gap = watch(&mut ends, &truth, Duration::from_secs(8));
+    assert!(gap <= DRAIN_MAX + TURNS + hiccups.allowance(), "{gap:?}");
+    let (had, billed) = (bad.busy(&truth), bill(&node, "a"));
+    assert!(had > Duration::from_secs(3), "{had:?}");
+    assert!(
+        billed + TURNS + hiccups.allowance() >= had,
+        "had {had:?}, billed {billed:?}"
+    );
+    let (got, billed) = (good.busy(&truth) - got, bill(&node, "b") - before);
+    assert!(got > Duration::from_secs(2), "the good one got {got:?}");
+    // While the other's kernel runs on beside its turns, it is charged for their whole length.
+    assert!(billed + TURNS >= got / 2, "got {got:?}, billed {billed:?}");
+}
+
+/// A process that claims part in every turn and never says that it is quiet; there is no work of it.
+fn mute(lane: &ClientLane, turn: u32) {
+    lane.want.store(1, SeqCst);
+    if may_launch(turn) {
+        lane.active.store(turn, SeqCst);
+    }
+}
+
+#[test]
+fn one_that_never_answers() {
+    let (node, truth) = node();
+    let good = Tenant::start(&node, &truth, "b", 500);
+    let bad = node.tenant("a");
+    let attached = bad.attach(Bytes::ZERO);
+    let (claims, page) = (client_page(&attached), container_page(&attached));
+    let hiccups = Hiccups::watch();
+    let (mut ends, before) = (Ends::of(&good, &truth), bill(&node, "a"));
+    let end = Instant::now() + Duration::from_secs(4);
+    while Instant::now() < end {
+        mute(&claims.lane[0], page.lane[0].turn.load(SeqCst));
+        nix::unistd::write(&attached.bell, &1_u64.to_ne_bytes()).expect("a bell");
+        ends.longest_gap(&truth);
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let gap = ends.longest_gap(&truth);
+    assert!(gap <= DRAIN_MAX + TURNS + hiccups.allowance(), "{gap:?}");
+    let billed = bill(&node, "a") - before;
+    assert!(
+        billed > Duration::from_secs(3),
+        "only {billed:?} of four seconds"
+    );
+    good.gets(&truth, Duration::from_millis(200));
+}
+
+/// Any numbers in all its claims, changing all the time.
+#[test]
+fn one_that_claims_anything() {
+    let seed = super::setting("SEED", 9);
+    eprintln!("SEED={seed}");
+    let mut random = Random(seed | 1 << 32);
+    let (node, truth) = node();
+    let good = Tenant::start(&node, &truth, "b", 500);
+    let bad = node.tenant("a");
+    let attached = bad.attach(Bytes::ZERO);
+    let (claims, page) = (client_page(&attached), container_page(&attached));
+    let hiccups = Hiccups::watch();
+    let mut ends = Ends::of(&good, &truth);
+    let before = good.busy(&truth);
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_secs(3) {
+        let lane = &claims.lane[0];
+        let turn = page.lane[0].turn.load(SeqCst);
+        for word in [&lane.want, &lane.active, &lane.drained] {
+            let near = turn.wrapping_add(random.below(5) as u32).wrapping_sub(2);
+            let any = [0, 1, near, near, random.next() as u32][random.below(5) as usize];
+            word.store(any, SeqCst);
+        }
+        for word in [&lane.held, &lane.launches, &lane.waited_ns, &lane.unseen] {
+            word.store(random.next(), SeqCst);
+        }
+        nix::unistd::write(&attached.bell, &1_u64.to_ne_bytes()).expect("a bell");
+        std::thread::sleep(Duration::from_micros(random.below(2_000)));
+        ends.longest_gap(&truth);
+    }
+    let (took, got) = (start.elapsed(), good.busy(&truth) - before);
+    let gap = ends.longest_gap(&truth);
+    assert!(gap <= DRAIN_MAX + TURNS + hiccups.allowance(), "{gap:?}");
+    // It cannot take more than a turn of its own and the wait for its end, again and again.
+    assert!(got > took / 10, "the good one got {got:?} of {took:?}");
+    eprintln!("got {got:?} of {took:?}, longest gap {gap:?}");
+}

@@ -1,0 +1,210 @@
+//! GPU time among those who do not play fair: who stops, dies, lies, never answers or never ends in its
+//! turn costs the others no more than the documented bound, and pays itself.
+//!
+//! What a tenant got is read from the simulated device's own books: when each piece of its work ended, by
+//! the device's clock. A *gap* is the time from one end to the next: what a program would notice as
+//! standing still. On a machine that stands still itself, gaps grow; how long it did is measured beside
+//! ([`Hiccups`]) and allowed for.
+
+mod absence;
+mod bad;
+
+use crate::harness::node::{Node, id};
+use crate::harness::{PATIENCE, eventually, target_dir};
+use gpuslice_sim_device::{ContextId, Machine, Role, Seq, Status};
+use gpuslice_wire::snapshot::Snapshot;
+use gpuslice_wire::units::{Bytes, GIB};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// A container whose turn is over and whose work is not holds the others up for so long: the daemon's own
+/// bound (`drain_max`).
+const DRAIN_MAX: Duration = Duration::from_secs(2);
+/// The longest turns of the others come on top of any bound.
+const TURNS: Duration = Duration::from_millis(60);
+
+/// A number from the environment: more of it makes a soak.
+fn setting(name: &str, otherwise: u64) -> u64 {
+    let text = std::env::var(name).ok();
+    text.map_or(otherwise, |text| text.parse().expect("a number"))
+}
+
+/// A node with two slices, `a` and `b`, and its device.
+fn node() -> (Node, Machine) {
+    let node = Node::start();
+    for who in ["a", "b"] {
+        node.must_admit(who, Bytes(GIB));
+    }
+    let device = node.root().join("device");
+    let truth = Machine::open(&device, Role::Observer).expect("the node's device");
+    (node, truth)
+}
+
+/// A tenant that always wants the GPU.
+struct Tenant {
+    who: &'static str,
+    child: Child,
+    context: ContextId,
+}
+
+impl Tenant {
+    /// One that launches kernels of so many microseconds, and has begun to.
+    fn start(node: &Node, truth: &Machine, who: &'static str, kernel_us: u64) -> Tenant {
+        let driver = node.root().join("driver");
+        let before = truth.contexts(0).expect("a GPU");
+        let mut command = Command::new(target_dir().join("tenant"));
+        command
+            .args(["--seconds", "100000", "--step-mib", "512", "--kernel-us"])
+            .arg(kernel_us.to_string())
+            .env("LD_PRELOAD", target_dir().join("libgpuslice.so"))
+            .env(
+                "GPUSLICE_SOCKET",
+                node.container_dir(who).join("tenant.sock"),
+            )
+            .env("GPUSLICE_DRIVER_DIR", &driver)
+            .env("LD_LIBRARY_PATH", &driver)
+            .env("GPUSLICE_SIM_DEVICE", node.root().join("device"))
+            .stdout(Stdio::null());
+        let child = command.spawn().expect("the tenant starts");
+        let fresh = || {
+            let now = truth.contexts(0).expect("a GPU");
+            now.into_iter().find(|context| !before.contains(context))
+        };
+        eventually("a context", || fresh().is_some());
+        let context = fresh().expect("just seen");
+        let tenant = Tenant {
+            who,
+            child,
+            context,
+        };
+        eventually("work", || {
+            tenant.busy(truth) > Duration::from_micros(kernel_us.min(20_000))
+        });
+        tenant
+    }
+
+    /// How long it has had the GPU.
+    fn busy(&self, truth: &Machine) -> Duration {
+        let info = truth.context_info(self.context);
+        Duration::from_nanos(info.map_or(0, |info| info.busy_ns))
+    }
+
+    fn completed(&self, truth: &Machine) -> u64 {
+        truth.context_info(self.context).expect("alive").completed
+    }
+
+    /// Waits until it has got so much more of the GPU.
+    fn gets(&self, truth: &Machine, more: Duration) {
+        let before = self.busy(truth);
+        let start = Instant::now();
+        while self.busy(truth) < before + more {
+            let waited = start.elapsed();
+            assert!(waited < 2 * PATIENCE, "{} stands still", self.who);
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    fn signal(&self, signal: nix::sys::signal::Signal) {
+        let pid = nix::unistd::Pid::from_raw(self.child.id().cast_signed());
+        nix::sys::signal::kill(pid, signal).expect("ours");
+    }
+}
+
+impl Drop for Tenant {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Reads the ends of a tenant's work as they come.
+struct Ends {
+    context: ContextId,
+    next: u64,
+    last: u64,
+    longest: u64,
+}
+
+impl Ends {
+    /// From now on.
+    fn of(tenant: &Tenant, truth: &Machine) -> Ends {
+        Ends {
+            context: tenant.context,
+            next: tenant.completed(truth),
+            last: 0,
+            longest: 0,
+        }
+    }
+
+    /// The longest gap so far, that between the last end and now not counted.
+    fn longest_gap(&mut self, truth: &Machine) -> Duration {
+        let completed = truth.context_info(self.context).expect("alive").completed;
+        // Of older ones the times are not kept.
+        assert!(completed - self.next < 4096, "looked too seldom");
+        for seq in self.next..completed {
+            let Ok(Status::Done { end_ns, .. }) = truth.poll(self.context, Seq(seq)) else {
+                panic!("{seq} is completed");
+            };
+            if self.last > 0 {
+                self.longest = self.longest.max(end_ns.saturating_sub(self.last));
+            }
+            self.last = end_ns;
+        }
+        self.next = completed;
+        Duration::from_nanos(self.longest)
+    }
+}
+
+/// How long this machine stood still: the longest a thread overslept that wanted to sleep a millisecond.
+struct Hiccups {
+    stop: Arc<AtomicBool>,
+    worst: Arc<AtomicU64>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Hiccups {
+    fn watch() -> Hiccups {
+        let (stop, worst) = (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default());
+        let (ended, seen) = (stop.clone(), worst.clone());
+        let thread = std::thread::spawn(move || {
+            while !ended.load(Relaxed) {
+                let start = Instant::now();
+                std::thread::sleep(Duration::from_millis(1));
+                seen.fetch_max(start.elapsed().as_nanos() as u64, Relaxed);
+            }
+        });
+        Hiccups {
+            stop,
+            worst,
+            thread: Some(thread),
+        }
+    }
+
+    /// Several threads have to run one after the other until work goes on.
+    fn allowance(&self) -> Duration {
+        4 * Duration::from_nanos(self.worst.load(Relaxed))
+    }
+}
+
+impl Drop for Hiccups {
+    fn drop(&mut self) {
+        self.stop.store(true, Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// GPU time that a container was charged so far.
+fn bill(node: &Node, who: &str) -> Duration {
+    let found = node.admin().list().into_iter().find_map(|row| match row {
+        Snapshot::Slice {
+            container, gpu_ns, ..
+        } if container == id(who) => Some(gpu_ns),
+        _ => None,
+    });
+    Duration::from_nanos(found.expect("a slice"))
+}
