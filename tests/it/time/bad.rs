@@ -4,7 +4,7 @@ use super::{DRAIN_MAX, Ends, Hiccups, TURNS, Tenant, bill, node};
 use crate::harness::node::Node;
 use crate::harness::wire::{TenantClient, client_page, container_page};
 use crate::harness::{Random, eventually};
-use gpuslice_sim_device::Machine;
+use gpuslice_sim_device::{Kind, Machine, Role, Work};
 use gpuslice_wire::page::{ClientLane, ContainerLane, may_launch};
 use gpuslice_wire::units::Bytes;
 use nix::sys::signal::Signal;
@@ -141,6 +141,52 @@ fn one_that_never_answers() {
         "only {billed:?} of four seconds"
     );
     good.gets(&truth, Duration::from_millis(200));
+}
+
+/// One that says it is quiet whenever it is asked, and is not: the GPU's own time slices are the bound then.
+/// What it takes in the others' turns is not on its bill, for nobody told; its own turns are.
+#[test]
+fn one_that_says_quiet_and_is_not() {
+    let (node, truth) = node();
+    let good = Tenant::start(&node, &truth, "b", 500);
+    let bad = node.tenant("a");
+    let attached = bad.attach(Bytes::ZERO);
+    let (claims, page) = (client_page(&attached), container_page(&attached));
+    // Its work comes past every gate, from this process.
+    let device = Machine::open(&node.root().join("device"), Role::Driver).expect("the device");
+    let context = device.context_create(0).expect("a context");
+    let work = Work {
+        kind: Kind::Kernel,
+        duration_ns: 3_000_000,
+    };
+    let mut ends = Ends::of(&good, &truth);
+    let (before, billed) = (good.busy(&truth), bill(&node, "a"));
+    let billed_good = bill(&node, "b");
+    let hiccups = Hiccups::watch();
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_secs(3) {
+        let (lane, turn) = (&claims.lane[0], page.lane[0].turn.load(SeqCst));
+        mute(lane, turn);
+        lane.drained.store(lane.active.load(SeqCst), SeqCst);
+        nix::unistd::write(&attached.bell, &1_u64.to_ne_bytes()).expect("a bell");
+        while device.context_info(context).expect("ours").pending < 4 {
+            device.submit(context, work).expect("room");
+        }
+        ends.longest_gap(&truth);
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let (took, got) = (start.elapsed(), good.busy(&truth) - before);
+    device.context_destroy(context).expect("ours");
+    let gap = ends.longest_gap(&truth);
+    assert!(gap <= 3 * TURNS + hiccups.allowance(), "{gap:?}");
+    let billed = [("a", billed), ("b", billed_good)].map(|(who, before)| bill(&node, who) - before);
+    // Half of the turns, and in them every second slice, less what waits for a slice at their ends.
+    assert!(got > took / 10, "the good one got {got:?} of {took:?}");
+    assert!(
+        billed[0] > took / 4,
+        "only {billed:?} of {took:?} on its bill"
+    );
+    eprintln!("got {got:?} of {took:?}, longest gap {gap:?}, bills {billed:?}");
 }
 
 /// Any numbers in all its claims, changing all the time.
