@@ -21,7 +21,7 @@ run: build
 test: ; @tests/run
 # All of them, also when one misses its figure.
 bench: build
-	@status=0; for bench in run init hook node; do tests/bench/$$bench || status=1; done; exit $$status
+	@status=0; for bench in run init hook node time; do tests/bench/$$bench || status=1; done; exit $$status
 soak: ; @tests/soak
 gpu: ; @tests/gpu/bundle
 

@@ -49,7 +49,7 @@ const ALLOWED: [(&str, &[&str], &[&str]); 15] = [
     ("gpuslice-gpu", &["gpuslice-apps", "gpuslice-nvabi"], &[]),
     (
         "gpuslice-bench",
-        &["gpuslice-nvabi", "gpuslice-wire"],
+        &["gpuslice-nvabi", "gpuslice-wire", "gpuslice-sim-device"],
         &["libc", "serde_json"],
     ),
     ("gpuslice-world", &["gpuslice-wire", "gpuslice-engine"], &[]),

@@ -1,0 +1,151 @@
+//! A node of one's own: a daemon, a simulated machine, tenants in slices; gone when dropped.
+
+use crate::Error;
+use gpuslice_sim_device::{ContextId, Machine, Role};
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Nothing here takes longer to start.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A node.
+pub struct Node {
+    dir: PathBuf,
+    parts: PathBuf,
+    tenants: Vec<Child>,
+    daemon: Child,
+    /// The device, as an observer sees it.
+    pub machine: Machine,
+}
+
+/// A tenant's words: those of `gpuslice run`, and those of the tenant's program.
+pub type Words<'a> = (&'a str, &'a str);
+
+impl Node {
+    /// A daemon that is ready, on `gpus` GPUs.
+    pub fn start(parts: &Path, gpus: usize) -> Result<Node, Error> {
+        let name = format!("gpuslice-bench-{}-{:?}", std::process::id(), Instant::now());
+        let name: String = name.chars().filter(|c| c.is_ascii_alphanumeric()).collect();
+        let dir = std::env::temp_dir().join(name);
+        std::fs::create_dir(&dir)?;
+        let device = dir.join("device");
+        let mut command = Command::new(parts.join("gpusliced"));
+        command.arg("--runtime-dir").arg(dir.join("run"));
+        command.arg("--driver-dir").arg(parts.join("sim"));
+        command.arg("--ephemeral").stdin(Stdio::null());
+        command.env("GPUSLICE_SIM", format!("devices={gpus},mem=64GiB"));
+        command.env("GPUSLICE_SIM_DEVICE", &device);
+        let mut daemon = command.stderr(File::create(dir.join("log"))?).spawn()?;
+        let ready =
+            || std::fs::read_to_string(dir.join("log")).is_ok_and(|log| log.contains("ready"));
+        if let Err(why) = until("the daemon is ready", ready) {
+            let _ = daemon.kill();
+            return Err(why);
+        }
+        let machine = Machine::open(&device, Role::Observer)?;
+        Ok(Node {
+            parts: parts.to_owned(),
+            tenants: Vec::new(),
+            machine,
+            daemon,
+            dir,
+        })
+    }
+
+    /// The daemon's process id.
+    pub fn daemon(&self) -> u32 {
+        self.daemon.id()
+    }
+
+    /// `gpuslice WORDS` on this node, to its end.
+    pub fn gpuslice(&self, words: &str) -> Result<(), Error> {
+        let mut command = Command::new(self.parts.join("gpuslice"));
+        command.args(words.split_whitespace());
+        command.arg("--runtime-dir").arg(self.dir.join("run"));
+        let output = command.stdin(Stdio::null()).output()?;
+        match output.status.success() {
+            true => Ok(()),
+            false => {
+                let said = String::from_utf8_lossy(&output.stderr).into_owned();
+                Err(format!("gpuslice {words}: {}", said.trim()).into())
+            }
+        }
+    }
+
+    /// Starts a tenant on GPU `gpu` and waits until it has its context there.
+    pub fn tenant(&mut self, gpu: usize, (slice, program): Words<'_>) -> Result<ContextId, Error> {
+        let before = self.contexts(gpu);
+        let child = self.spawn(gpu, (slice, program), Stdio::null())?;
+        self.tenants.push(child);
+        let new = || {
+            let now = self.contexts(gpu);
+            now.into_iter().find(|id| !before.contains(id))
+        };
+        until("the tenant has a context", || new().is_some())?;
+        new().ok_or_else(|| "the tenant's context is gone".into())
+    }
+
+    /// Runs a tenant to its end; what it printed.
+    pub fn told(&mut self, gpu: usize, words: Words<'_>) -> Result<String, Error> {
+        let child = self.spawn(gpu, words, Stdio::piped())?;
+        let output = child.wait_with_output()?;
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+
+    fn spawn(&self, gpu: usize, (slice, program): Words<'_>, to: Stdio) -> Result<Child, Error> {
+        let mut command = Command::new(self.parts.join("gpuslice"));
+        command.args(["run", "--quiet", "--memory", "1GiB", "--gpus"]);
+        command.arg(gpu.to_string()).args(slice.split_whitespace());
+        command.arg("--runtime-dir").arg(self.dir.join("run"));
+        // One allocation that fits and one that does not: memory is not what is measured.
+        command.arg("--").arg(self.parts.join("tenant"));
+        command
+            .args(["--step-mib", "512"])
+            .args(program.split_whitespace());
+        command.env("GPUSLICE_SIM_DEVICE", self.dir.join("device"));
+        Ok(command.stdin(Stdio::null()).stdout(to).spawn()?)
+    }
+
+    fn contexts(&self, gpu: usize) -> Vec<ContextId> {
+        self.machine.contexts(gpu).unwrap_or_default()
+    }
+
+    /// Device time of each context so far, ns; of one that is gone none.
+    pub fn busy(&self, contexts: &[ContextId]) -> Vec<u64> {
+        let busy = |id: &ContextId| {
+            self.machine
+                .context_info(*id)
+                .map_or(0, |info| info.busy_ns)
+        };
+        contexts.iter().map(busy).collect()
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        // A person's Ctrl-C: the command ends its slice and its program.
+        for child in &self.tenants {
+            // SAFETY: a signal to a child that was not waited for.
+            unsafe { libc::kill(child.id().cast_signed(), libc::SIGTERM) };
+        }
+        for child in &mut self.tenants {
+            let _ = child.wait();
+        }
+        let _ = self.daemon.kill();
+        let _ = self.daemon.wait();
+        let _ = std::fs::remove_dir_all(&self.dir);
+    }
+}
+
+fn until(what: &str, mut happens: impl FnMut() -> bool) -> Result<(), Error> {
+    let start = Instant::now();
+    while !happens() {
+        if start.elapsed() > PATIENCE {
+            return Err(format!("it never happened that {what}").into());
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Ok(())
+}

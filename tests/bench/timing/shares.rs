@@ -1,0 +1,128 @@
+//! How far from its due is what a tenant gets, over one second and over ten?
+//!
+//! Every tenth of a second the device is asked how long each context had it; windows of one second
+//! and of ten slide over these. An error is a part of the *device*: 1 % is 10 ms of a second.
+
+use crate::node::Node;
+use crate::{Error, Pace, Row};
+use gpuslice_sim_device::now_ns;
+use std::path::Path;
+use std::time::Duration;
+
+/// Tenants and what each is due.
+pub struct Case {
+    name: &'static str,
+    policy: &'static str,
+    /// Words of `gpuslice run`, and the part that it is due.
+    tenants: &'static [(&'static str, f64)],
+    /// Whether parts are of the device's time; else of what all had.
+    of_device: bool,
+}
+
+const EQUAL: (&str, f64) = ("", 1.0 / 16.0);
+
+/// All cases.
+pub const CASES: &[Case] = &[
+    Case {
+        name: "1:1",
+        policy: "soft",
+        tenants: &[("", 0.5), ("", 0.5)],
+        of_device: false,
+    },
+    Case {
+        name: "1:3",
+        policy: "soft",
+        tenants: &[("", 0.25), ("--weight 3", 0.75)],
+        of_device: false,
+    },
+    Case {
+        name: "1:2:4:8",
+        policy: "soft",
+        tenants: &[
+            ("", 1.0 / 15.0),
+            ("--weight 2", 2.0 / 15.0),
+            ("--weight 4", 4.0 / 15.0),
+            ("--weight 8", 8.0 / 15.0),
+        ],
+        of_device: false,
+    },
+    Case {
+        name: "16 equal",
+        policy: "soft",
+        tenants: &[EQUAL; 16],
+        of_device: false,
+    },
+    Case {
+        name: "fixed 30/70",
+        policy: "fixed",
+        tenants: &[("--share 30", 0.3), ("--share 70", 0.7)],
+        of_device: false,
+    },
+    Case {
+        name: "share 20 beside weights 1:3",
+        policy: "soft",
+        tenants: &[("--share 20", 0.2), ("", 0.2), ("--weight 3", 0.6)],
+        of_device: false,
+    },
+    Case {
+        name: "preemptive, one of three idle",
+        policy: "preemptive",
+        tenants: &[("", 1.0 / 3.0), ("", 1.0 / 3.0), ("", 0.0)],
+        of_device: true,
+    },
+];
+
+/// Between two looks at the device.
+const STEP: Duration = Duration::from_millis(100);
+
+/// The two rows of a case.
+pub fn measure(parts: &Path, case: &Case, pace: Pace) -> Result<Vec<Row>, Error> {
+    let mut node = Node::start(parts, 1)?;
+    node.gpuslice(&format!("policy all {}", case.policy))?;
+    let mut contexts = Vec::new();
+    for (words, part) in case.tenants {
+        let work = match *part {
+            0.0 => "--seconds 600 --idle",
+            _ => "--seconds 600 --kernel-us 500",
+        };
+        contexts.push(node.tenant(0, (words, work))?);
+    }
+    std::thread::sleep(Duration::from_secs(2));
+    let length = pace.seconds(20.0);
+    let mut looks = Vec::new();
+    let start = now_ns();
+    while now_ns() < start + length.as_nanos() as u64 {
+        looks.push((now_ns(), node.busy(&contexts)));
+        std::thread::sleep(STEP);
+    }
+    let long = (length.as_secs() / 2).max(1);
+    let row = |seconds: u64, bound: f64| {
+        let name = format!("{}, over {seconds} s", case.name);
+        Row::of(&name, "% dev", errors(&looks, case, seconds), bound)
+    };
+    Ok(vec![row(1, 1.0), row(long, 0.2)])
+}
+
+/// The largest error of any tenant, in percent, for each window of `seconds`.
+fn errors(looks: &[(u64, Vec<u64>)], case: &Case, seconds: u64) -> Vec<f64> {
+    let mut errors = Vec::new();
+    for (at, (from, before)) in looks.iter().enumerate() {
+        let end = looks[at..]
+            .iter()
+            .find(|(now, _)| *now >= from + seconds * 1_000_000_000);
+        let Some((to, after)) = end else { break };
+        let got: Vec<u64> = after
+            .iter()
+            .zip(before)
+            .map(|(now, then)| now - then)
+            .collect();
+        let whole = match case.of_device {
+            true => to - from,
+            false => got.iter().sum(),
+        };
+        let error = |(got, due): (&u64, f64)| 100.0 * (*got as f64 / whole as f64 - due).abs();
+        let dues = case.tenants.iter().map(|tenant| tenant.1);
+        errors.push(got.iter().zip(dues).map(error).fold(0.0, f64::max));
+    }
+    errors
+}
