@@ -21,8 +21,8 @@
 //! stream that waits for a word that another one writes, a kernel that polls for what a copy brings. Then
 //! the turn cannot get quiet, no other one comes, and the launch would never go. So a launch that was held
 //! for 100 ms is let go, out of turn, while what is in flight is far later than expected; for 5 s, if its
-//! own stream is busy. A copy over the bus, which leaves the multiprocessors alone, is never held for more
-//! than 100 ms.
+//! own stream is busy. A copy over the bus, which leaves the multiprocessors alone, is held for 100 ms if
+//! anything is in flight, however late, and else for 5 s.
 #![deny(missing_docs)]
 
 pub mod breadth;

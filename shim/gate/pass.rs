@@ -36,7 +36,8 @@ pub const METERED: u32 = 2;
 
 /// Longest sleep at the gate between two looks at the heartbeat.
 const LOOK_NS: u64 = 50_000_000;
-/// How long a launch is held whose stream is busy while what is in flight is stuck.
+/// How long a launch is held whose stream is busy while what is in flight is stuck, and how long a copy over
+/// the bus while nothing is in flight here: a sibling's work may wait for it.
 const BEHIND_MAX_NS: u64 = 5_000_000_000;
 /// Without turns, launches are marked at most this often.
 const SAMPLE_NS: u64 = 5_000_000;
@@ -208,9 +209,7 @@ impl Gate {
                     let left = lane.breadth.of_rest(left, bound);
                     let window = lane.breadth.within(bound);
                     match self.admit(&visit, &mut lane, now, window, left) {
-                        Admission::Full(ns) if held < HELD_MAX_NS && !work.over_bus => {
-                            (turn, ns, &mut held)
-                        }
+                        Admission::Full(ns) if held < HELD_MAX_NS => (turn, ns, &mut held),
                         _ => {
                             if held > 0 && lane.marks.flight.empty() {
                                 lane.breadth.ran_dry();
@@ -233,10 +232,14 @@ impl Gate {
     /// ruled out that what is in flight waits for it.
     ///
     /// What is behind others in its stream cannot be what they wait for, unless the stream itself has
-    /// called back: that is rare enough to be waited for much longer.
+    /// called back: that is rare enough to be waited for much longer. A copy over the bus takes no
+    /// multiprocessor from anybody and goes sooner.
     fn cannot_wait(&self, lane: &mut Lane, visit: &Visit<'_>, now: u64, waited: u64) -> bool {
-        if waited < HELD_MAX_NS || visit.work.over_bus {
-            return waited >= HELD_MAX_NS;
+        if waited < HELD_MAX_NS {
+            return false;
+        }
+        if visit.work.over_bus {
+            return waited >= BEHIND_MAX_NS || !lane.marks.flight.empty();
         }
         let helps = |marks: &Marks| {
             marks.flight.stuck(now) && (waited >= BEHIND_MAX_NS || !marks.busy(visit.line))

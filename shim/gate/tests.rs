@@ -433,22 +433,33 @@ fn a_launch_waits_for_its_turn_however_long() {
     assert_eq!(rig.claims().active.load(SeqCst), 3);
 }
 
-/// A copy over the bus goes in the turn, or soon without one; either way the process is quiet only when
-/// it is over.
+/// A copy over the bus goes soon without a turn if work in flight may wait for it, stuck or not; and the
+/// process is quiet only when it is over.
 #[test]
 fn copies_over_the_bus_are_followed_and_never_held_for_long() {
     let rig = Rig::new(MODE_TURNS);
     rig.turn(1, 60_000_000 * US);
-    rig.start(1, 5, 20_000 * US, true);
     for _ in 0..20 {
-        rig.start(1, 5, 20_000 * US, true); // Whatever the window says.
+        rig.start(1, 5, 20_000 * US, true);
     }
     rig.turn(2, 0);
-    rig.start(1, 5, 20_000 * US, true);
+    rig.start(1, 6, 20_000 * US, true);
+    assert_ne!(rig.claims().drained.load(SeqCst), 1);
     eventually("quiet is reported", || {
         rig.claims().drained.load(SeqCst) == 1
     });
-    assert!(os::now() >= rig.fake.gpu().busy_until, "reported too early");
+    assert!(
+        os::now() >= rig.fake.gpu().busy_until,
+        "reported quiet too early"
+    );
+    // Nothing is in flight, so nothing waits: it is held like a launch.
+    std::thread::scope(|scope| {
+        let held = scope.spawn(|| rig.start(1, 6, US, true));
+        std::thread::sleep(Duration::from_millis(1_000));
+        assert!(!held.is_finished());
+        rig.turn(3, 60_000_000 * US);
+    });
+    assert_eq!(rig.claims().active.load(SeqCst), 3);
 }
 
 /// Every thread has a stream of its own behind the same handle, and only it can mark it.
