@@ -260,15 +260,12 @@ fn row(slice: Snapshot) -> Option<Row> {
     else {
         return None;
     };
-    let container = container.to_string();
-    let name = if name.is_empty() {
-        container.clone()
-    } else {
-        name.to_string()
-    };
     Some(Row {
-        container,
-        name,
+        container: container.to_string(),
+        name: match name.is_empty() {
+            true => container.to_string(),
+            false => name.to_string(),
+        },
         gpu,
         lane,
         cap,
