@@ -152,15 +152,14 @@ impl Gate {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until the launch may go. With a ticket, [`Gate::leave`] must follow it.
-    pub fn enter(&'static self, work: &Work) -> Option<Ticket> {
+    /// What is known of a launch on its way; `None` if it needs no gate.
+    fn visit<'a>(&self, work: &'a Work) -> Option<Visit<'a>> {
         let pages = self.world.pages()?;
         if self.world.capturing(work.stream) {
             return None; // Becomes a node of a graph; the graph's launch is work.
         }
         let index = self.world.lane().filter(|index| *index < LANES_MAX)?;
         let context = self.world.context()?;
-        self.start_thread();
         let thread = if work.stream == Stream::PER_THREAD {
             os::thread_mark()
         } else {
@@ -171,12 +170,19 @@ impl Gate {
             stream: work.stream,
             thread,
         };
-        let visit = Visit {
+        Some(Visit {
             pages,
             index,
             work,
             line,
-        };
+        })
+    }
+
+    /// Waits until the launch may go. With a ticket, [`Gate::leave`] must follow it.
+    pub fn enter(&'static self, work: &Work) -> Option<Ticket> {
+        let visit = self.visit(work)?;
+        let index = visit.index;
+        self.start_thread();
         // Time spent waiting for turns, and held back by a full window, ns.
         let (mut waited, mut held) = (0, 0);
         loop {

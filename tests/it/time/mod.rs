@@ -8,6 +8,7 @@
 
 mod absence;
 mod bad;
+mod knots;
 
 use crate::harness::node::{Node, id};
 use crate::harness::{PATIENCE, eventually, target_dir};

@@ -1,0 +1,87 @@
+//! Programs whose work waits for their own work come loose, although turns end in the middle.
+//!
+//! The program is `tests/apps/knots`. Each case runs bare first: what the driver alone cannot untie is
+//! no knot of ours.
+
+use super::{Tenant, node};
+use crate::harness::node::Node;
+use crate::harness::{PATIENCE, target_dir};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Enough for one launch in each round that is let go only after a while.
+const LIMIT: Duration = Duration::from_secs(3 * PATIENCE.as_secs());
+
+/// The program with `case`, in the slice `a` or outside of it.
+fn start(node: &Node, case: &str, rounds: u32, slice: bool) -> Child {
+    let driver = node.root().join("driver");
+    let mut command = Command::new(target_dir().join("knots"));
+    command
+        .args([case, &rounds.to_string()])
+        .env("LD_LIBRARY_PATH", &driver)
+        .env("GPUSLICE_SIM_DEVICE", node.root().join("device"))
+        .stdout(Stdio::null());
+    if slice {
+        command
+            .env("LD_PRELOAD", target_dir().join("libgpuslice.so"))
+            .env(
+                "GPUSLICE_SOCKET",
+                node.container_dir("a").join("tenant.sock"),
+            )
+            .env("GPUSLICE_DRIVER_DIR", &driver);
+    }
+    command.spawn().expect("knots are staged")
+}
+
+fn comes_loose(case: &str, mut program: Child) {
+    let start = Instant::now();
+    loop {
+        match program.try_wait().expect("ours") {
+            Some(status) => return assert!(status.success(), "{case}: {status}"),
+            None if start.elapsed() < LIMIT => std::thread::sleep(Duration::from_millis(5)),
+            None => {
+                let _ = program.kill();
+                let _ = program.wait();
+                panic!("{case} is tied up for ever");
+            }
+        }
+    }
+}
+
+fn try_case(case: &str, rounds: u32) {
+    let (node, truth) = node();
+    comes_loose(&format!("bare {case}"), start(&node, case, 1, false));
+    let other = Tenant::start(&node, &truth, "b", 500);
+    comes_loose(case, start(&node, case, rounds, true));
+    other.gets(&truth, Duration::from_millis(100));
+}
+
+#[test]
+fn a_stream_that_waits_for_a_word_of_another() {
+    try_case("word", 10);
+}
+
+#[test]
+fn a_stream_that_waits_for_what_a_copy_brings() {
+    try_case("copy", 10);
+}
+
+#[test]
+fn a_host_function_that_launches() {
+    try_case("callback", 10);
+}
+
+#[test]
+fn a_host_function_that_launches_into_its_own_stream() {
+    try_case("own-stream", 3);
+}
+
+#[test]
+fn streams_of_both_flavours_in_many_threads() {
+    try_case("flavours", 4);
+}
+
+#[test]
+fn launches_while_another_thread_captures() {
+    try_case("capture", 2);
+}
