@@ -8,7 +8,7 @@ use crate::places::speakable;
 use crate::poll::{Source, now};
 use crate::slots::Key;
 use crate::sockets::{Received, accept, id_of, packet, receive, send};
-use gpuslice_engine::{Ask, Event};
+use gpuslice_engine::{Ask, Event, Terms};
 use gpuslice_wire::admin::{Answer, Command, Denial};
 use gpuslice_wire::frame::{Message, RequestId, decode};
 use gpuslice_wire::ids::ContainerId;
@@ -148,9 +148,21 @@ impl Daemon {
                 lane,
                 memory,
             } => self.resize(token, container, lane, memory),
-            Command::SetPolicy { .. } | Command::Retune { .. } => {
-                self.deny(key, Denial::Invalid, "not possible yet");
-            }
+            Command::SetPolicy { gpu, policy } => self.want_policy(token, gpu, policy),
+            Command::Retune {
+                container,
+                weight,
+                share,
+                class,
+            } => self.work.push_back(Work::Tell(Event::Retune {
+                token,
+                container,
+                terms: Terms {
+                    weight,
+                    share,
+                    class,
+                },
+            })),
             Command::List {} => {
                 self.read_all_claims();
                 self.settle();

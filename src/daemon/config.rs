@@ -4,6 +4,7 @@
 use crate::wall::WallMode;
 use gpuslice_wire::limits::CONTAINERS_MAX;
 use gpuslice_wire::page::{FOREIGN_CHARGE, FOREIGN_REFUSE};
+use gpuslice_wire::policy::{BadPolicy, Policy};
 use gpuslice_wire::units::{Bytes, Duration};
 use serde::Deserialize;
 use std::fs;
@@ -72,6 +73,19 @@ impl TryFrom<String> for Size {
     }
 }
 
+/// A policy, by name.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(try_from = "String")]
+pub struct Divided(pub Policy);
+
+impl TryFrom<String> for Divided {
+    type Error = String;
+    fn try_from(text: String) -> Result<Divided, String> {
+        let policy = text.parse().map(Divided);
+        policy.map_err(|why: BadPolicy| why.to_string())
+    }
+}
+
 /// What becomes of memory that another container exported and this one opens.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
@@ -104,6 +118,10 @@ pub struct Config {
     pub shim_dir: Option<Absolute>,
     /// Whether more memory may be promised than a GPU has.
     pub oversubscribe: bool,
+    /// How time is divided on GPUs whose policy was not changed since.
+    pub policy: Divided,
+    /// How many slices a GPU is meant for.
+    pub slots: Bounded<1, { CONTAINERS_MAX as u64 }>,
     /// Time in which every waiting container gets its turn, ms.
     pub period_ms: Bounded<2, 1_000>,
     /// Shortest turn, ms.
@@ -141,6 +159,8 @@ impl Default for Config {
             driver_dir: None,
             shim_dir: None,
             oversubscribe: false,
+            policy: Divided(Policy::Soft),
+            slots: Bounded::default_of(16),
             period_ms: Bounded::default_of(16),
             turn_min_ms: Bounded::default_of(1),
             turn_max_ms: Bounded::default_of(20),
@@ -229,6 +249,8 @@ impl Config {
         let default = gpuslice_engine::Config::default();
         gpuslice_engine::Config {
             oversubscribe: self.oversubscribe,
+            policy: self.policy.0,
+            slots: us(self.slots.get()),
             round: Duration::from_millis(self.period_ms.get()),
             turn_min: Duration::from_millis(self.turn_min_ms.get()),
             turn_max: Duration::from_millis(self.turn_max_ms.get()),
@@ -312,6 +334,8 @@ mod tests {
         assert_eq!(error("turn_min_ms = 9\nturn_max_ms = 3").0, 2);
         assert_eq!(error("period_ms = 30\nperiod_ms = 30").0, 2);
         assert_eq!(error("oversubscribe = 1").0, 1);
+        assert!(error("policy = \"hard\"").1.contains("preemptive"));
+        assert_eq!(error("slots = 0").1, "slots: 0 is outside 1 to 256");
         assert_eq!(error("\nwall = \"maybe\"").0, 2);
         assert!(error("pinned_memory = \"0\"").1.contains("above zero"));
         assert!(

@@ -9,6 +9,7 @@ use crate::admin::Admin;
 use crate::budget::Budget;
 use crate::config::Config;
 use crate::places::Places;
+use crate::policies::Policies;
 use crate::poll::{Poll, Source, now};
 use crate::slices::{Life, Slices};
 use crate::slots::{Key, Slots};
@@ -53,6 +54,8 @@ pub struct Daemon {
     pub life: Life,
     /// How many of what there can be.
     pub budget: Budget,
+    /// How time is divided where that was changed, as on disk.
+    pub policies: Policies,
     /// Containers.
     pub slices: Slices,
     /// What NVML says.
@@ -134,6 +137,7 @@ impl Daemon {
             clients: vec![None; CLIENTS_MAX],
             admins: Slots::new(budget.admins),
             budget,
+            policies: Policies::default(),
             admin_listener,
             greetings: VecDeque::new(),
             work: VecDeque::new(),

@@ -110,6 +110,8 @@ impl Daemon {
                 record,
                 change,
             } => self.resized(token, &record, &change),
+            Action::PolicySet { token, policy, was } => self.policy_set(token, policy, &was),
+            Action::Retuned { token, record, was } => self.retuned(token, &record, &was),
             // `restore` holds the record and does it; the others are performed above.
             Action::Restored { .. }
             | Action::NotRestored { .. }

@@ -20,6 +20,7 @@ mod options;
 mod pages;
 mod peer;
 mod places;
+mod policies;
 mod poll;
 mod probe;
 mod slices;

@@ -117,6 +117,7 @@ fn serve(options: &Options) -> Result<(), Failure> {
         });
     }
     let uuids: Vec<_> = gpus.iter().map(|gpu| gpu.uuid).collect();
+    daemon.restore_policies(&uuids);
     let support = daemon.truth.support(&uuids);
     daemon.walls.supported(support);
     if let Some(why) = crate::truth::blind() {

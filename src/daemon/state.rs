@@ -5,6 +5,7 @@
 //!   lock                    held by the one daemon that serves this directory
 //!   boot                    the boot in which the records were written: a reboot ends all slices
 //!   admin.sock              0600
+//!   policies                0600, how the time of GPUs is divided, where that was changed
 //!   c/<container>/          0711, mounted read-only into that container alone
 //!     record                0600, the promise (written beside, synced, renamed)
 //!     tenant.sock           0666
@@ -13,6 +14,7 @@
 //! A directory without a record is an admission that never finished: it is removed at the start. A
 //! record that cannot be read is left where it is, said aloud, and its container is refused.
 
+use crate::policies::Policies;
 use crate::sockets::listen_at;
 use gpuslice_engine::{RECORD_BYTES, Record};
 use gpuslice_wire::ids::ContainerId;
@@ -24,6 +26,9 @@ use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+
+/// More than a node's GPUs need, bytes.
+const POLICIES_BYTES_MAX: u64 = 64 * 1024;
 
 /// Mount points for the real driver in a container's directory.
 const MOUNT_POINTS: [&str; 2] = ["libcuda.so.1", "libnvidia-ml.so.1"];
@@ -123,6 +128,35 @@ impl State {
         replace_file(&path, now.as_bytes())
     }
 
+    /// The policies of an earlier life; none is good too.
+    ///
+    /// # Errors
+    /// The file, and what is wrong with it.
+    pub fn policies(&self) -> Result<Policies, String> {
+        let path = self.dir.join("policies");
+        let mut text = String::new();
+        let read = File::open(&path)
+            .and_then(|file| file.take(POLICIES_BYTES_MAX).read_to_string(&mut text));
+        match read {
+            Err(why) if why.kind() == io::ErrorKind::NotFound => Ok(Policies::default()),
+            Err(why) => Err(format!("{}: {why}", path.display())),
+            Ok(_) => {
+                let wrong = |why| format!("{}: {why}; delete it", path.display());
+                text.parse().map_err(wrong)
+            }
+        }
+    }
+
+    /// Writes the policies down. If they cannot be, the old ones are still there.
+    ///
+    /// # Errors
+    /// The file, and what the system says.
+    pub fn keep_policies(&self, policies: &Policies) -> Result<(), String> {
+        let path = self.dir.join("policies");
+        let done = replace_file(&path, policies.to_string().as_bytes());
+        done.map_err(|why| format!("{}: {why}", path.display()))
+    }
+
     /// All records of an earlier life.
     ///
     /// # Errors
@@ -214,6 +248,7 @@ impl State {
         }
         let whole = removed
             .and_then(|()| remove_tree(&self.dir.join("c")))
+            .and_then(|()| remove_tree(&self.dir.join("policies")))
             .and_then(|()| fs::remove_file(self.dir.join("boot")))
             .and_then(|()| fs::remove_file(self.dir.join("lock")));
         match whole {

@@ -1,11 +1,12 @@
 //! What is to be done: the only outputs of the engine, to be performed in the order given.
 
 use alloc::vec::Vec;
-use gpuslice_wire::ids::{ClientId, ContainerId, Lane};
+use gpuslice_wire::ids::{ClientId, ContainerId, GpuUuid, Lane};
+use gpuslice_wire::policy::Policy;
 use gpuslice_wire::tenant::Rejection;
 use gpuslice_wire::units::{Bytes, Duration, Instant};
 
-use crate::event::Token;
+use crate::event::{Terms, Token};
 use crate::record::Record;
 use crate::refusal::Refusal;
 
@@ -125,6 +126,24 @@ pub enum Action {
         record: Record,
         /// What changed in it.
         change: CapChange,
+    },
+    /// Time is divided in this way from now on. Write it down before answering.
+    PolicySet {
+        /// Of the `SetPolicy`.
+        token: Token,
+        /// How.
+        policy: Policy,
+        /// Of which GPUs, and how it was before.
+        was: Vec<(GpuUuid, Policy)>,
+    },
+    /// The slice's part of time is another. Write the record down again before answering.
+    Retuned {
+        /// Of the `Retune`.
+        token: Token,
+        /// What is promised now.
+        record: Record,
+        /// What was before, as a wish for just that.
+        was: Terms,
     },
     /// The slice is gone: delete record, socket and pages.
     Dismissed {

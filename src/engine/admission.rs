@@ -147,7 +147,7 @@ pub(crate) fn admit(rooms: &[Room], ask: &Ask, oversubscribe: bool) -> Result<Re
             let named: Result<Vec<&Room>, Refusal> = list
                 .iter()
                 .flatten()
-                .map(|&asked| find(rooms, asked))
+                .map(|&asked| find(rooms, asked).map(|at| &rooms[at]))
                 .collect();
             each(&named?, ask, oversubscribe)?
         }
@@ -220,15 +220,19 @@ fn each(rooms: &[&Room], ask: &Ask, oversubscribe: bool) -> Result<Vec<LaneRecor
     }
 }
 
-fn find(rooms: &[Room], asked: GpuRef) -> Result<&Room, Refusal> {
-    let is = |room: &&Room| match asked {
+/// Where in `rooms` a GPU is.
+///
+/// # Errors
+/// [`Refusal`].
+pub(crate) fn find(rooms: &[Room], asked: GpuRef) -> Result<usize, Refusal> {
+    let is = |room: &Room| match asked {
         GpuRef::Index(index) => room.index == index,
         GpuRef::Uuid(uuid) => room.uuid == uuid,
     };
     let present = rooms.len();
     rooms
         .iter()
-        .find(is)
+        .position(is)
         .ok_or(Refusal::NoSuchGpu { asked, present })
 }
 

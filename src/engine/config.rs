@@ -1,6 +1,7 @@
 //! What a node's administrator may choose. Everything has a default that is right mostly.
 
 use gpuslice_wire::limits::HEARTBEAT_STALE_NS;
+use gpuslice_wire::policy::Policy;
 use gpuslice_wire::units::{Duration, Percent};
 
 /// The engine's settings, fixed for its life.
@@ -32,11 +33,24 @@ pub struct Config {
     pub open_after: Duration,
     /// A hard share's unused time is kept for this long at most.
     pub burst: Duration,
+    /// How a GPU's time is divided unless its own policy says otherwise.
+    pub policy: Policy,
+    /// How many slices a GPU is meant for: parts of fixed size are of this many.
+    pub slots: u32,
     /// What high-priority containers may take of a GPU while others wait; 100 starves them.
     pub high_cap: Percent,
+    /// What high and normal ones may take while best-effort ones wait; 100 starves them.
+    pub normal_cap: Percent,
     /// After a restore, growth waits this long, so that processes that still hold memory come
     /// back and are counted first.
     pub restore_grace: Duration,
+}
+
+const fn percent(percent: u32) -> Percent {
+    match Percent::new(percent) {
+        Ok(percent) => percent,
+        Err(_) => panic!("not a percentage"),
+    }
 }
 
 impl Default for Config {
@@ -54,12 +68,10 @@ impl Default for Config {
             idle_open_us: 20_000,
             open_after: Duration::from_millis(20),
             burst: Duration::from_millis(100),
-            high_cap: const {
-                match Percent::new(95) {
-                    Ok(percent) => percent,
-                    Err(_) => panic!("95 is a percentage"),
-                }
-            },
+            policy: Policy::Soft,
+            slots: 16,
+            high_cap: const { percent(95) },
+            normal_cap: const { percent(99) },
             restore_grace: Duration::from_millis(750),
         }
     }

@@ -110,6 +110,16 @@ impl Engine {
                 lane,
                 memory,
             } => self.resize(token, container, lane, memory, actions),
+            Event::SetPolicy {
+                token,
+                gpus,
+                policy,
+            } => self.set_policy(token, gpus, policy, actions),
+            Event::Retune {
+                token,
+                container,
+                terms,
+            } => self.retune(token, container, terms, actions),
             Event::Gone { client } => self.forget(client, actions),
             Event::Claims {
                 client,
@@ -280,7 +290,9 @@ impl Engine {
             return;
         };
         for (lane, gpu) in on.into_iter().enumerate() {
-            self.gpus[gpu].turns.enter(seat, Lane(lane as u8), &record);
+            self.gpus[gpu]
+                .turns
+                .enter(seat, Lane(lane as u8), record.terms());
         }
         self.changed.push((seat, Lane::HOST));
     }

@@ -6,7 +6,7 @@
 use gpuslice_wire::admin::MemoryAsk;
 use gpuslice_wire::ids::{ClientId, ContainerId, GpuUuid, Lane, NvmlIndex};
 use gpuslice_wire::limits::ACCOUNTS_MAX;
-use gpuslice_wire::policy::Class;
+use gpuslice_wire::policy::{Class, Policy, ShareAsk};
 use gpuslice_wire::select::GpuSelector;
 use gpuslice_wire::text::{HostPath, Name};
 use gpuslice_wire::units::{Bytes, Percent, Weight};
@@ -39,6 +39,17 @@ pub struct Ask {
     /// Directory under the cgroup mount whose processes are the container's; empty if not known.
     /// Kept for the daemon, never looked at here.
     pub cgroup: HostPath,
+}
+
+/// What is to change of a slice's part of time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Terms {
+    /// The new weight; `None` keeps it.
+    pub weight: Option<Weight>,
+    /// What becomes of the hard share.
+    pub share: ShareAsk,
+    /// The new class; `None` keeps it.
+    pub class: Option<Class>,
 }
 
 /// What a process says about itself on one lane of its page. Untrusted: it may end or shorten
@@ -166,6 +177,24 @@ pub enum Event {
         lane: Lane,
         /// The new cap.
         memory: MemoryAsk,
+    },
+    /// The time of GPUs is to be divided in another way. Answered by `PolicySet` or `Denied`.
+    SetPolicy {
+        /// For the answer.
+        token: Token,
+        /// Which GPUs; `Any` means all, too.
+        gpus: GpuSelector,
+        /// How.
+        policy: Policy,
+    },
+    /// A slice is to get another part of time. Answered by `Retuned` or `Denied`.
+    Retune {
+        /// For the answer.
+        token: Token,
+        /// Whose slice.
+        container: ContainerId,
+        /// Which part.
+        terms: Terms,
     },
     /// A process's connection ended, which refunds all it had. Unknown ids are ignored.
     Gone {

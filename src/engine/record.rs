@@ -18,6 +18,7 @@ use gpuslice_wire::text::{HostPath, Name, Text};
 use gpuslice_wire::units::{Bytes, Percent, Weight};
 
 use crate::crc::crc32c;
+use crate::sched::policy::Terms;
 
 /// First eight bytes of a record.
 pub const RECORD_MAGIC: [u8; 8] = *b"GSLRECD1";
@@ -108,6 +109,15 @@ impl fmt::Display for RecordError {
 impl core::error::Error for RecordError {}
 
 impl Record {
+    /// What was promised of time.
+    pub(crate) fn terms(&self) -> Terms {
+        Terms {
+            weight: self.weight,
+            share: self.share,
+            class: self.class,
+        }
+    }
+
     /// The record's bytes.
     #[must_use]
     pub fn encode(&self) -> [u8; RECORD_BYTES] {

@@ -2,9 +2,8 @@
 
 use alloc::vec::Vec;
 use gpuslice_wire::ids::Lane;
-use gpuslice_wire::policy::Policy;
 use gpuslice_wire::snapshot::{Snapshot, Tier};
-use gpuslice_wire::units::{Bytes, Instant};
+use gpuslice_wire::units::{Bytes, Duration, Instant};
 
 use crate::action::Mode;
 use crate::engine::Engine;
@@ -28,7 +27,7 @@ impl Engine {
                     total: gpu.total,
                     promised: room.promised,
                     slices: slices.filter(|slice| slice.gpu == Some(at)).count() as u32,
-                    policy: Policy::Soft,
+                    policy: gpu.turns.policy(),
                 }
             });
         let slices = self.containers.iter().flat_map(|(seat, container)| {
@@ -57,6 +56,7 @@ impl Engine {
             .since(gpu.turns.booked)
             .0;
         let charged = gpu.turns.charged(entity);
+        let bill = gpu.turns.bill(Duration(passed)).0;
         let sum = |f: fn(&ClientLane) -> u64, past: u64| {
             self.lanes_of(seat, lane)
                 .fold(past, |sum, lane| sum.saturating_add(f(lane)))
@@ -81,19 +81,19 @@ impl Engine {
             pinned: self.used(seat, Lane::HOST),
             pinned_cap: container.record.pinned,
             tier: Tier::Shim,
-            weight: entity.weight,
+            weight: container.record.weight,
             share: container.record.share,
             class: container.record.class,
-            cap_ppm: 1_000_000,
+            cap_ppm: entity.bucket.cap().ppm(),
             clients: container.clients.len() as u32,
             wanting: u32::from(entity.said.wants),
             gated: u32::from(gpu.turns.mode() == Mode::Turns),
-            gpu_ns: entity.gpu_time.0 + if charged { passed } else { 0 },
+            gpu_ns: entity.gpu_time.0 + if charged { bill } else { 0 },
             wait_ns: entity.wait_time.0 + if waits { passed } else { 0 },
-            wanted_ns: 0,
+            wanted_ns: entity.wanted_time.0 + if entity.said.wants { passed } else { 0 },
             turns: entity.turns,
-            overruns: 0,
-            preemptions: 0,
+            overruns: entity.overruns,
+            preemptions: entity.preemptions,
             launches: sum(|lane| lane.claims.launches, slice.past_launches),
         })
     }

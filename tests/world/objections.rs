@@ -24,18 +24,18 @@ struct Story {
 }
 
 impl Story {
-    /// Containers of (weight, share, high) on one GPU, under turns, nobody wanting.
-    fn of(who: &[(u32, u32, bool)]) -> Story {
+    /// Containers of (weight, share, class) on one GPU, under turns, nobody wanting.
+    fn of(who: &[(u32, u32, Class)]) -> Story {
         let mut story = Story {
             checkers: Checkers::new(Config::default(), 0),
             now: 0,
         };
-        for (n, &(weight, share, high)) in who.iter().enumerate() {
+        for (n, &(weight, share, class)) in who.iter().enumerate() {
             story
                 .tell(
                     0,
                     Event::Tick,
-                    &[admitted(n, weight, share, high), turn(n, 0, 0)],
+                    &[admitted(n, weight, share, class), turn(n, 0, 0)],
                 )
                 .expect("a good beginning");
             let held = [Bytes::ZERO; ACCOUNTS_MAX];
@@ -82,13 +82,13 @@ impl Story {
 }
 
 /// Container `n` gets 100 bytes of the GPU.
-fn admitted(n: usize, weight: u32, share: u32, high: bool) -> Action {
+fn admitted(n: usize, weight: u32, share: u32, class: Class) -> Action {
     let record = Record {
         container: container(n as u64),
         name: Name::EMPTY,
         weight: Weight::new(weight).expect("a weight"),
         share: Percent::new(share).ok(),
-        class: if high { Class::High } else { Class::Normal },
+        class,
         lanes: vec![LaneRecord {
             gpu: gpu(0),
             cap: Bytes(100),
@@ -151,7 +151,7 @@ fn objects(result: Result<(), Objection>, about: &str) {
 
 #[test]
 fn to_two_grants() {
-    let mut story = Story::of(&[(1, 0, false), (1, 0, false)]);
+    let mut story = Story::of(&[(1, 0, Class::Normal), (1, 0, Class::Normal)]);
     assert_eq!(story.says(0, wants(0, 0), &[turn(0, 1, 8 * MS)]), Ok(()));
     objects(story.says(1, wants(0, 0), &[turn(1, 1, 8 * MS)]), "at once");
 }
@@ -159,7 +159,7 @@ fn to_two_grants() {
 #[test]
 fn to_a_grant_before_the_last_one_is_quiet() {
     let story = || {
-        let mut story = Story::of(&[(1, 0, false), (1, 0, false)]);
+        let mut story = Story::of(&[(1, 0, Class::Normal), (1, 0, Class::Normal)]);
         story
             .says(0, wants(0, 0), &[turn(0, 1, 8 * MS)])
             .expect("fine");
@@ -184,7 +184,7 @@ fn to_passing_somebody_too_early() {
         after: Duration(0),
     };
     let story = || {
-        let mut story = Story::of(&[(1, 0, false), (1, 0, false)]);
+        let mut story = Story::of(&[(1, 0, Class::Normal), (1, 0, Class::Normal)]);
         story
             .says(0, wants(0, 0), &[turn(0, 1, 8 * MS)])
             .expect("fine");
@@ -199,13 +199,13 @@ fn to_passing_somebody_too_early() {
 
 #[test]
 fn to_an_idle_gpu() {
-    let mut story = Story::of(&[(1, 0, false)]);
+    let mut story = Story::of(&[(1, 0, Class::Normal)]);
     objects(story.says(0, wants(0, 0), &[]), "idles while");
 }
 
 #[test]
 fn to_a_turn_nobody_uses() {
-    let mut story = Story::of(&[(1, 0, false)]);
+    let mut story = Story::of(&[(1, 0, Class::Normal)]);
     story
         .says(0, wants(0, 0), &[turn(0, 1, 8 * MS)])
         .expect("fine");
@@ -214,7 +214,7 @@ fn to_a_turn_nobody_uses() {
 
 #[test]
 fn to_an_identity_given_twice() {
-    let mut story = Story::of(&[(1, 0, false)]);
+    let mut story = Story::of(&[(1, 0, Class::Normal)]);
     story
         .tell(0, Event::Gone { client: client(0) }, &[])
         .expect("fine");
@@ -229,7 +229,7 @@ fn to_an_identity_given_twice() {
 
 #[test]
 fn to_freedom_for_two() {
-    let mut story = Story::of(&[(1, 0, false), (1, 0, false)]);
+    let mut story = Story::of(&[(1, 0, Class::Normal), (1, 0, Class::Normal)]);
     let open = |n| page(n, Mode::Open, 0, 0, 0);
     story.then(0, &[open(0), open(1)]).expect("fine");
     assert_eq!(story.says(0, wants(0, 0), &[]), Ok(()));
@@ -238,7 +238,7 @@ fn to_freedom_for_two() {
 
 #[test]
 fn to_different_modes_on_one_gpu() {
-    let mut story = Story::of(&[(1, 0, false), (1, 0, false)]);
+    let mut story = Story::of(&[(1, 0, Class::Normal), (1, 0, Class::Normal)]);
     objects(
         story.then(0, &[page(0, Mode::Open, 0, 0, 0)]),
         "differs in mode",
@@ -248,7 +248,7 @@ fn to_different_modes_on_one_gpu() {
 /// Two who both want: the first has the GPU for `first` ms, then the second for a moment, then
 /// the first again.
 fn back_and_forth(first: u64, weight: u32) -> Result<(), Objection> {
-    let mut story = Story::of(&[(weight, 0, false), (1, 0, false)]);
+    let mut story = Story::of(&[(weight, 0, Class::Normal), (1, 0, Class::Normal)]);
     story.says(1, wants(0, 0), &[turn(1, 1, MS)])?;
     story.says(0, wants(0, 0), &[])?;
     let mut words = [0, 1];
@@ -278,7 +278,11 @@ fn to_uneven_shares() {
 
 #[test]
 fn to_a_waiter_left_behind() {
-    let mut story = Story::of(&[(1, 0, false), (1, 0, false), (1, 0, false)]);
+    let mut story = Story::of(&[
+        (1, 0, Class::Normal),
+        (1, 0, Class::Normal),
+        (1, 0, Class::Normal),
+    ]);
     story.says(0, wants(0, 0), &[turn(0, 1, MS)]).expect("fine");
     story.says(2, wants(0, 0), &[]).expect("fine");
     story.says(1, wants(0, 0), &[]).expect("fine");
@@ -303,7 +307,7 @@ fn to_a_waiter_left_behind() {
 #[test]
 fn to_more_than_a_hard_share() {
     let run = |ms: u64| {
-        let mut story = Story::of(&[(1, 10, false)]);
+        let mut story = Story::of(&[(1, 10, Class::Normal)]);
         story.says(0, wants(0, 0), &[turn(0, 1, 0)])?;
         for word in 1..200u32 {
             story.then(ms * MS, &[turn(0, 2 * word, 0)])?;
@@ -314,12 +318,12 @@ fn to_more_than_a_hard_share() {
         Ok(())
     };
     assert_eq!(run(1), Ok(()));
-    objects(run(2), "of hard share 10 %");
+    objects(run(2), "of cap 10/100 owes");
 }
 
 #[test]
 fn to_a_fair_turn_while_a_high_one_waits() {
-    let mut story = Story::of(&[(1, 0, false), (1, 0, true)]);
+    let mut story = Story::of(&[(1, 0, Class::Normal), (1, 0, Class::High)]);
     story
         .says(0, wants(0, 0), &[turn(0, 1, 8 * MS)])
         .expect("fine");
@@ -328,7 +332,7 @@ fn to_a_fair_turn_while_a_high_one_waits() {
 
 /// High waits; slots of `length` for the fair one, one after `pause`.
 fn slots(length: u64, pause: u64) -> Result<(), Objection> {
-    let mut story = Story::of(&[(1, 0, false), (1, 0, true)]);
+    let mut story = Story::of(&[(1, 0, Class::Normal), (1, 0, Class::High)]);
     story.says(1, wants(0, 0), &[turn(1, 1, 0)])?;
     story.says(0, wants(0, 0), &[])?;
     for round in 0..3u32 {
@@ -351,7 +355,7 @@ fn to_long_or_frequent_slots() {
 
 #[test]
 fn to_starving_the_fair() {
-    let mut story = Story::of(&[(1, 0, false), (1, 0, true)]);
+    let mut story = Story::of(&[(1, 0, Class::Normal), (1, 0, Class::High)]);
     story.says(1, wants(0, 0), &[turn(1, 1, 0)]).expect("fine");
     story.says(0, wants(0, 0), &[]).expect("fine");
     let mut last = Ok(());

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 
 use gpuslice_engine::{Action, Claims, Config, Event, LaneView, Late, Mode, Record};
 use gpuslice_wire::ids::{ClientId, ContainerId, GpuUuid, Lane};
+use gpuslice_wire::policy::Policy;
 
 /// What one process said on one lane.
 #[derive(Clone, Copy, Debug, Default)]
@@ -37,7 +38,9 @@ pub struct Seat {
     pub granted: u64,
     /// GPU time to its account, ns.
     pub used: u64,
-    /// ... of that in the present turn, or part of a turn if it was extended.
+    /// How often that was divided among several, and rounded.
+    pub rounded: u64,
+    /// ... of `used` in the present turn, or part of a turn if it was extended.
     pub stretch: u64,
     /// The `stretch` before that.
     pub last: u64,
@@ -45,9 +48,22 @@ pub struct Seat {
     pub longest: u64,
     /// Since when it wants the GPU without being on it.
     pub waits: Option<u64>,
+    /// What it may have of the GPU's time at most, as a fraction.
+    pub cap: (u64, u64),
+    /// What it weighs in the line.
+    pub weight: u64,
+    /// There are no turns on this GPU, whatever happens.
+    pub native: bool,
+    /// How often weight or class changed.
+    pub tuned: u64,
 }
 
 impl Seat {
+    /// It may not have all of the GPU's time.
+    #[must_use]
+    pub fn capped(&self) -> bool {
+        self.cap.0 < self.cap.1
+    }
     /// A process of it wants the GPU.
     #[must_use]
     pub fn wants(&self) -> bool {
@@ -89,6 +105,8 @@ pub type Place = (ContainerId, Lane);
 pub struct Observer {
     /// Every slice of every GPU.
     pub seats: BTreeMap<Place, Seat>,
+    /// How the time of GPUs is divided where it was said.
+    pub policies: BTreeMap<GpuUuid, Policy>,
     /// The engine's settings.
     pub config: Config,
     /// When the last step was.
@@ -117,10 +135,18 @@ impl Observer {
         let gap = now.saturating_sub(self.now);
         (self.now, self.passed, self.gap) = (self.now.max(now), gap.min(GAP_MAX), gap > GAP_MAX);
         let now = self.now;
+        let mut free: BTreeMap<GpuUuid, u64> = BTreeMap::new();
+        for seat in self.seats.values().filter(|s| s.open() && s.wants()) {
+            *free.entry(seat.gpu).or_default() += 1;
+        }
         for seat in self.seats.values_mut() {
             let pays = seat.pays();
             if pays {
-                seat.used += self.passed;
+                // nobody knows who had it of those who run without turns
+                let among = free.get(&seat.gpu).filter(|_| seat.open());
+                let among = among.copied().unwrap_or(1).max(1);
+                seat.used += self.passed / among;
+                seat.rounded += u64::from(among > 1);
                 seat.stretch += self.passed;
                 seat.longest = seat.longest.max(seat.stretch);
             } else {
@@ -157,10 +183,31 @@ impl Observer {
     /// The engine wants `action` done.
     pub fn action(&mut self, action: &Action, restored: Option<&Record>) {
         match action {
-            Action::Admitted { record, .. } => self.seat(record),
-            Action::Restored { .. } => restored.into_iter().for_each(|record| self.seat(record)),
+            Action::Admitted { record, .. } => {
+                self.seat(record);
+                self.tune();
+            }
+            Action::Restored { .. } => {
+                restored.into_iter().for_each(|record| self.seat(record));
+                self.tune();
+            }
+            Action::PolicySet { policy, was, .. } => {
+                let gpus = was.iter().map(|(gpu, _)| (*gpu, *policy));
+                self.policies.extend(gpus);
+                self.tune();
+            }
+            Action::Retuned { record, .. } => {
+                for ((id, _), seat) in &mut self.seats {
+                    if *id == record.container {
+                        seat.tuned += u64::from(seat.record.class != record.class);
+                        seat.record = record.clone();
+                    }
+                }
+                self.tune();
+            }
             Action::Dismissed { container, .. } => {
                 self.seats.retain(|(id, _), _| id != container);
+                self.tune();
             }
             Action::Attached {
                 client, container, ..
@@ -209,12 +256,50 @@ impl Observer {
                 passed: false,
                 granted: self.now,
                 used: 0,
+                rounded: 0,
                 stretch: 0,
                 last: 0,
                 longest: 0,
                 waits: None,
+                cap: (1, 1),
+                weight: u64::from(record.weight.get()),
+                native: false,
+                tuned: 0,
             };
             self.seats.insert((record.container, Lane(at as u8)), seat);
+        }
+    }
+
+    /// What policies and promises give everybody, by a table of its own.
+    fn tune(&mut self) {
+        let gpus: Vec<GpuUuid> = self.seats.values().map(|seat| seat.gpu).collect();
+        for gpu in gpus {
+            let policy = self.policies.get(&gpu).copied();
+            let policy = policy.unwrap_or(self.config.policy);
+            let number = |seat: &Seat| u64::from(seat.record.weight.get());
+            let all: u64 = self.on(gpu).map(|(_, seat)| number(seat)).sum();
+            let (count, slots) = (self.on(gpu).count() as u64, u64::from(self.config.slots));
+            for seat in self.seats.values_mut().filter(|seat| seat.gpu == gpu) {
+                let mine = number(seat);
+                let hard = seat.record.share.map(|share| u64::from(share.get()));
+                let cap = match (policy, hard) {
+                    (Policy::Native, _) | (Policy::Soft, None) => (1, 1),
+                    (Policy::Soft | Policy::Fixed, Some(hard)) => (hard, 100),
+                    (Policy::Fixed, None) => (mine, slots),
+                    (Policy::Fair, _) => (1, slots),
+                    (Policy::Preemptive, _) => (1, count),
+                    (Policy::Weighted, _) => (mine, all),
+                };
+                let least = hard.filter(|hard| hard * cap.1 < cap.0 * 100);
+                let least = least.filter(|_| policy != Policy::Native);
+                let cap = least.map_or(cap, |hard| (hard, 100));
+                seat.cap = if cap.0 < cap.1 { cap } else { (1, 1) };
+                let even = matches!(policy, Policy::Fair | Policy::Preemptive);
+                let weight = if even { 1 } else { mine };
+                seat.tuned += u64::from(seat.weight != weight);
+                seat.weight = weight;
+                seat.native = policy == Policy::Native;
+            }
         }
     }
 

@@ -1,64 +1,82 @@
-//! Hard shares: a bucket that fills with time and empties with use.
+//! Caps on time: a bucket that fills with time and empties with use.
 //!
-//! A share of c fills `c` of every second into the bucket, up to `c` times the burst; using the
+//! A cap of c fills `c` of every second into the bucket, up to `c` times the burst; using the
 //! GPU empties it. Turns are given while it is not empty. A kernel cannot be stopped, so a turn
 //! may take out more than is in; the debt is paid by waiting. Hence, whatever the kernels'
 //! lengths, `used(0, t) <= c * t + c * burst + one turn`, and in the long run exactly `c`.
 //!
-//! An empty bucket pays out again only when some has gathered: else a share of half would run
+//! A cap may change at any time, and the level and the debt stay what they are in GPU time. Who has
+//! no cap has a bucket too, filled by all the time there is: so no change forgives a debt, and
+//! the bound holds with the integral of c in the place of `c * t`.
+//!
+//! An empty bucket pays out again only when some has gathered: else a cap of half would run
 //! in slivers of the shortest turn, and handing over would eat the GPU.
 
-use gpuslice_wire::units::{Duration, Percent};
+use gpuslice_wire::units::Duration;
 
+use super::policy::Part;
 use crate::config::Config;
 
-/// A hard share's account. Levels are in percent x ns, so that nothing is rounded.
+/// A capped container's account. Levels are in ns x the cap's whole, so that nothing is rounded while
+/// the cap stays.
 #[derive(Clone, Debug)]
 pub(crate) struct Bucket {
-    percent: i64,
-    level: i64,
-    depth: i64,
+    cap: Part,
+    level: i128,
+    depth: i128,
     /// Level at which an emptied bucket pays out again.
-    enough: i64,
+    enough: i128,
     emptied: bool,
-}
-
-const WHOLE: i64 = 100;
-
-fn ns(span: Duration) -> i64 {
-    i64::try_from(span.0 / 1_000)
-        .unwrap_or(i64::MAX / 1_000_000)
-        .saturating_mul(1_000)
 }
 
 impl Bucket {
     /// A full bucket.
-    pub(crate) fn new(share: Percent, config: &Config) -> Bucket {
-        let percent = i64::from(share.get());
-        let depth = percent.saturating_mul(ns(config.burst)).max(WHOLE);
-        let round = percent.saturating_mul(ns(config.round));
-        let enough = round
-            .max(WHOLE.saturating_mul(ns(config.turn_min)))
-            .min(depth);
-        Bucket {
-            percent,
-            level: depth,
-            depth,
-            enough,
+    pub(crate) fn new(cap: Part, config: &Config) -> Bucket {
+        let mut bucket = Bucket {
+            cap,
+            level: i128::MAX,
+            depth: 0,
+            enough: 0,
             emptied: false,
+        };
+        bucket.resize(config);
+        bucket
+    }
+
+    fn resize(&mut self, config: &Config) {
+        let times = |span: Duration, of: u32| i128::from(span.0) * i128::from(of);
+        let (part, whole) = (self.cap.part(), self.cap.whole());
+        self.depth = times(config.burst, part).max(i128::from(whole));
+        let enough = times(config.round, part).max(times(config.turn_min, whole));
+        self.enough = enough.min(self.depth);
+        self.level = self.level.min(self.depth);
+    }
+
+    /// Another cap from now on.
+    pub(crate) fn set(&mut self, cap: Part, config: &Config) {
+        if cap == self.cap {
+            return;
         }
+        let (was, is) = (i128::from(self.cap.whole()), i128::from(cap.whole()));
+        self.level = (self.level * is).div_euclid(was);
+        self.cap = cap;
+        self.resize(config);
+        self.emptied = self.level <= 0 || self.emptied && self.level < self.enough;
+    }
+
+    /// The cap.
+    pub(crate) fn cap(&self) -> Part {
+        self.cap
     }
 
     /// Pays for a turn now.
     pub(crate) fn funded(&self) -> bool {
-        !self.emptied
+        !self.emptied || !self.cap.limits()
     }
 
     /// Time passed.
     pub(crate) fn fill(&mut self, passed: Duration) {
-        let more = self
-            .percent
-            .saturating_mul(passed.0.min(i64::MAX as u64) as i64);
+        let more = i128::from(passed.0) * i128::from(self.cap.part());
         self.level = self.level.saturating_add(more).min(self.depth);
         if self.level >= self.enough {
             self.emptied = false;
@@ -67,7 +85,7 @@ impl Bucket {
 
     /// GPU time was used.
     pub(crate) fn spend(&mut self, used: Duration) {
-        let less = WHOLE.saturating_mul(used.0.min(i64::MAX as u64) as i64);
+        let less = i128::from(used.0) * i128::from(self.cap.whole());
         self.level = self.level.saturating_sub(less);
         if self.level <= 0 {
             self.emptied = true;
@@ -76,14 +94,15 @@ impl Bucket {
 
     /// How long a turn that starts now is paid for; `None` for ever.
     pub(crate) fn lasts(&self) -> Option<Duration> {
-        let drain = WHOLE - self.percent;
+        let drain = i128::from(self.cap.whole() - self.cap.part());
         (drain > 0).then(|| Duration((self.level.max(0) / drain) as u64))
     }
 
     /// How long until an empty bucket pays out.
     pub(crate) fn pause(&self) -> Duration {
-        let missing = self.enough.saturating_sub(self.level).max(0);
-        Duration(missing.unsigned_abs().div_ceil(self.percent.unsigned_abs()))
+        let missing = self.enough.saturating_sub(self.level).max(0).unsigned_abs();
+        let pause = missing.div_ceil(u128::from(self.cap.part()));
+        Duration(u64::try_from(pause).unwrap_or(u64::MAX))
     }
 }
 
@@ -91,39 +110,60 @@ impl Bucket {
 mod tests {
     use super::*;
 
+    /// Uses all it may for 100 s, in turns of all lengths.
+    fn run(parts: &[(u32, u32)]) -> (u64, u64) {
+        let config = Config::default();
+        let cap = |n: usize| Part::new(parts[n % parts.len()].0, parts[n % parts.len()].1);
+        let mut bucket = Bucket::new(cap(0), &config);
+        let (mut used, mut due, mut now) = (0u64, 0f64, 0u64);
+        for n in 1u64.. {
+            if now >= 100_000_000_000 {
+                break;
+            }
+            bucket.set(cap(n as usize), &config);
+            let funded = bucket.funded();
+            let turn = Duration(n * 7_919_000 % 50_000_000 + 1);
+            let span = if funded { turn } else { bucket.pause() };
+            if funded {
+                used += span.0;
+                bucket.spend(span);
+            }
+            bucket.fill(span);
+            now += span.0;
+            let cap = bucket.cap();
+            due += span.0 as f64 * f64::from(cap.part()) / f64::from(cap.whole());
+        }
+        (used, due as u64)
+    }
+
     #[test]
     fn the_long_run_is_exact_whatever_a_turn_takes() {
-        for percent in [1, 10, 33, 50, 99] {
-            let share = Percent::new(percent).expect("a share");
-            let mut bucket = Bucket::new(share, &Config::default());
-            let (mut used, mut now, end) = (0u64, 0u64, 100_000_000_000);
-            for turn in (1u64..).map(|n| n * 7_919_000 % 50_000_000 + 1) {
-                if now >= end {
-                    break;
-                }
-                let span = if bucket.funded() {
-                    Duration(turn)
-                } else {
-                    bucket.pause()
-                };
-                if bucket.funded() {
-                    used += span.0;
-                    bucket.spend(span);
-                }
-                bucket.fill(span);
-                now += span.0;
-            }
-            let due = now / 100 * u64::from(percent);
-            let slack = 100_000_000 / 100 * u64::from(percent) + 50_000_000;
-            assert!(used <= due + slack, "{percent} %: {used} of {due}");
-            // it wanted all the time, so it also gets its share, but for a debt of one turn
-            assert!(used + 50_000_000 >= due, "{percent} %: {used} of {due}");
+        for (part, whole) in [(1, 100), (1, 16), (1, 3), (2, 7), (1, 2), (99, 100)] {
+            let (used, due) = run(&[(part, whole)]);
+            let slack = 100_000_000 * u64::from(part) / u64::from(whole) + 50_000_000;
+            assert!(used <= due + slack, "{part}/{whole}: {used} of {due}");
+            // it wanted all the time, so it also gets its part, but for a debt of one turn
+            assert!(used + 50_000_000 >= due, "{part}/{whole}: {used} of {due}");
         }
     }
 
     #[test]
+    fn no_change_of_cap_forgives_or_lends() {
+        let (used, due) = run(&[(1, 3), (2, 7), (1, 1), (1, 16)]);
+        assert!(used <= due + 150_000_000, "{used} of {due}");
+        let config = Config::default();
+        let mut bucket = Bucket::new(Part::new(1, 4), &config);
+        bucket.spend(Duration::from_millis(525));
+        for cap in [(1, 7), (1, 1), (1, 256), (1, 4)] {
+            bucket.set(Part::new(cap.0, cap.1), &config);
+        }
+        // half a second of debt and 4 ms that are enough again, at a quarter
+        assert_eq!(bucket.pause(), Duration(2_016_000_000));
+    }
+
+    #[test]
     fn the_whole_is_never_empty() {
-        let mut bucket = Bucket::new(Percent::new(100).expect("a share"), &Config::default());
+        let mut bucket = Bucket::new(Part::ALL, &Config::default());
         assert_eq!(bucket.lasts(), None);
         for _ in 0..1_000 {
             bucket.spend(Duration::from_millis(10));

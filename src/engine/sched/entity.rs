@@ -5,6 +5,7 @@ use gpuslice_wire::policy::Class;
 use gpuslice_wire::units::{Duration, Instant, Weight};
 
 use super::bucket::Bucket;
+use super::policy::Terms;
 use crate::lifecycle::Seat;
 
 /// Virtual time: GPU time divided by weight, in 2^-32 ns. 2^64 ns of any weight fit.
@@ -16,6 +17,14 @@ impl Virtual {
     pub(crate) fn after(self, used: Duration, weight: Weight) -> Virtual {
         let scaled = (u128::from(used.0) << 32) / u128::from(weight.get());
         Virtual(self.0.saturating_add(scaled))
+    }
+
+    /// As far ahead of `line` as before in GPU time, at another weight. Who is behind the line was
+    /// kept from it by a cap, which earns no credit.
+    pub(crate) fn reweighed(self, line: Virtual, was: Weight, is: Weight) -> Virtual {
+        let (was, is) = (u128::from(was.get()), u128::from(is.get()));
+        let ahead = self.0.saturating_sub(line.0).saturating_mul(was) / is;
+        Virtual(line.0.saturating_add(ahead))
     }
 
     /// How long a turn that starts here at `weight` lasts, if `nominal` is its due on average and
@@ -74,9 +83,12 @@ pub(crate) struct Report {
 pub(crate) struct Entity {
     pub(crate) seat: Seat,
     pub(crate) lane: Lane,
+    /// What it was promised.
+    pub(crate) terms: Terms,
+    /// What it weighs in the line.
     pub(crate) weight: Weight,
     pub(crate) class: Class,
-    pub(crate) bucket: Option<Bucket>,
+    pub(crate) bucket: Bucket,
     pub(crate) said: Report,
     /// Start tag: the virtual time at which it waits in line.
     pub(crate) start: Virtual,
@@ -91,14 +103,19 @@ pub(crate) struct Entity {
     pub(crate) overrun: Option<Instant>,
     pub(crate) gpu_time: Duration,
     pub(crate) wait_time: Duration,
+    /// Time in which it wanted the GPU, on it or not.
+    pub(crate) wanted_time: Duration,
     pub(crate) turns: u64,
+    /// Turns after which it was late in getting quiet.
+    pub(crate) overruns: u64,
+    /// Turns closed before their end for one of a higher class.
+    pub(crate) preemptions: u64,
 }
 
 impl Entity {
     /// May be given the next turn.
     pub(crate) fn eligible(&self) -> bool {
-        let funded = self.bucket.as_ref().is_none_or(Bucket::funded);
-        self.said.wants && self.overrun.is_none() && funded
+        self.said.wants && self.overrun.is_none() && self.bucket.funded()
     }
 
     /// Takes part in the contest for the GPU, with what it wants or with what it left running.
@@ -117,9 +134,19 @@ impl Entity {
     pub(crate) fn charge(&mut self, used: Duration) {
         self.gpu_time = Duration(self.gpu_time.0.saturating_add(used.0));
         self.finish = self.finish.max(self.start).after(used, self.weight);
-        if let Some(bucket) = &mut self.bucket {
-            bucket.spend(used);
-        }
+        self.bucket.spend(used);
+    }
+
+    /// Waits where the line is, owed nothing and owing nothing.
+    pub(crate) fn join(&mut self, line: Virtual) {
+        (self.start, self.finish) = (line, line);
+    }
+
+    /// Weighs `weight` from now on. What it is ahead stays the same GPU time.
+    pub(crate) fn reweigh(&mut self, line: Virtual, weight: Weight) {
+        let tag = |tag: Virtual| tag.reweighed(line, self.weight, weight);
+        (self.start, self.finish) = (tag(self.start), tag(self.finish));
+        self.weight = weight;
     }
 
     /// Order in line: the smallest goes first.

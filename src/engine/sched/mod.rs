@@ -30,32 +30,38 @@
 //!    |                 +--+ still the best in line: goes on with the next turn        |
 //!    +---------------------------- quiet, or after `drain_max` without waiting -------+
 //! ```
-//! * **Open**: while at most one container wants the GPU and no rule needs turns (no hard share,
-//!   no high-priority container beside another), nobody takes turns, and the time goes to the
-//!   account of the one that wants. A second one who wants ends this at once; it comes back after
-//!   `open_after` without contest.
-//! * **Classes**: high goes before fair, and a fair container's turn is closed when a high one
-//!   wants. So that fair ones do not starve, one of them gets a shortest turn whenever they have
-//!   waited for so long that the turn leaves the high ones `high_cap` percent of the time.
-//! * **Hard shares** limit who is eligible: see [`bucket`].
+//! * **Open**: while at most one container wants the GPU and no rule needs turns (no cap, no
+//!   containers of several classes), nobody takes turns, and the time goes to the account of the
+//!   one that wants. A second one who wants ends this at once; it comes back after `open_after`
+//!   without contest. Under the policy `native` it is always so.
+//! * **Classes**: high goes before normal and normal before best-effort, and a turn is closed when
+//!   somebody of a higher class wants. So that nobody starves, one of a lower class gets a
+//!   shortest turn, a *slot*, whenever that class has waited for so long that the turn leaves the
+//!   classes above it their part of the time: see [`slots`].
+//! * **Policies** are caps and weights, see [`policy`]; caps limit who is eligible, see [`bucket`].
+//!   A change counts from the next turn on: what anybody is ahead, and every debt, stays the same
+//!   amount of GPU time.
 
 pub(crate) mod bucket;
 pub(crate) mod entity;
 mod pick;
+pub(crate) mod policy;
+mod slots;
 #[cfg(test)]
 mod tests;
 
 use alloc::vec::Vec;
 use gpuslice_wire::ids::Lane;
-use gpuslice_wire::policy::Class;
+use gpuslice_wire::policy::{Class, Policy};
 use gpuslice_wire::units::{Duration, Instant};
 
 use self::bucket::Bucket;
 use self::entity::{Entity, Report, Virtual};
+use self::policy::{Everybody, Part, Terms};
+use self::slots::{Slot, Slots};
 use crate::action::{Late, Mode};
 use crate::config::{ACCOUNT_EVERY, Charged, Config};
 use crate::lifecycle::Seat;
-use crate::record::Record;
 
 /// What the GPU is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,17 +70,17 @@ pub(crate) enum Phase {
     Open,
     /// Turns, and nobody has one.
     Idle,
-    /// `seat` may launch until `end`; `slot` if that much is sure even when a high one wants.
+    /// `seat` may launch until `end`; `slot` if that much is sure even when a higher class wants.
     Held {
         seat: Seat,
         end: Instant,
-        slot: Option<Instant>,
+        slot: Option<Slot>,
     },
     /// `seat` may not launch any more, and may have work in flight.
     Closing {
         seat: Seat,
         closed: Instant,
-        slot: Option<Instant>,
+        slot: Option<Slot>,
         reported: bool,
     },
 }
@@ -92,14 +98,15 @@ pub(crate) enum Note {
 #[derive(Debug)]
 pub(crate) struct Turns {
     config: Config,
+    policy: Policy,
     pub(crate) entities: Vec<Entity>,
     pub(crate) phase: Phase,
     /// Virtual time of the line, per class.
     line: [Virtual; 3],
     /// Since when turns would not be needed.
     lone: Option<Instant>,
-    /// When fair containers may next interrupt high ones.
-    slot_due: Instant,
+    /// When lower classes may next interrupt higher ones.
+    slots: Slots,
     /// The last look.
     now: Instant,
     /// Booked up to then.
@@ -110,23 +117,25 @@ impl Turns {
     pub(crate) fn new(config: Config, now: Instant, booked: Charged) -> Turns {
         Turns {
             config,
+            policy: config.policy,
             entities: Vec::new(),
             phase: Phase::Open,
             line: [Virtual::default(); 3],
             lone: None,
-            slot_due: now,
+            slots: Slots::new(&config, now),
             now,
             booked,
         }
     }
 
-    pub(crate) fn enter(&mut self, seat: Seat, lane: Lane, record: &Record) {
+    pub(crate) fn enter(&mut self, seat: Seat, lane: Lane, terms: Terms) {
         self.entities.push(Entity {
             seat,
             lane,
-            weight: record.weight,
-            class: record.class,
-            bucket: record.share.map(|share| Bucket::new(share, &self.config)),
+            terms,
+            weight: terms.weight,
+            class: terms.class,
+            bucket: Bucket::new(Part::ALL, &self.config),
             said: Report::default(),
             start: Virtual::default(),
             finish: Virtual::default(),
@@ -136,12 +145,62 @@ impl Turns {
             overrun: None,
             gpu_time: Duration(0),
             wait_time: Duration(0),
+            wanted_time: Duration(0),
             turns: 0,
+            overruns: 0,
+            preemptions: 0,
         });
+        self.apply();
+    }
+
+    pub(crate) fn policy(&self) -> Policy {
+        self.policy
+    }
+
+    pub(crate) fn set_policy(&mut self, policy: Policy) {
+        if self.policy == Policy::Native && policy != Policy::Native {
+            // time without turns is nobody's merit and nobody's fault
+            let line = self.line;
+            let all = self.entities.iter_mut();
+            all.for_each(|entity| entity.join(line[entity.class as usize]));
+        }
+        self.policy = policy;
+        self.apply();
+    }
+
+    /// What `seat` was promised is this from now on.
+    pub(crate) fn retune(&mut self, seat: Seat, terms: Terms) {
+        let line = self.line;
+        if let Some(entity) = self.find_mut(seat) {
+            if entity.class != terms.class {
+                entity.class = terms.class;
+                entity.join(line[terms.class as usize]);
+            }
+            entity.terms = terms;
+        }
+        self.apply();
+    }
+
+    /// Gives everybody the weight and the cap that policy and promises say.
+    fn apply(&mut self) {
+        let weights = self.entities.iter().map(|e| e.terms.weight.get());
+        let everybody = Everybody {
+            slices: self.entities.len() as u32,
+            weights: weights.sum(),
+            slots: self.config.slots,
+        };
+        let (policy, line, config) = (self.policy, self.line, self.config);
+        for entity in &mut self.entities {
+            let cap = policy::cap(policy, &entity.terms, &everybody);
+            entity.bucket.set(cap, &config);
+            let weight = policy::weight(policy, &entity.terms);
+            entity.reweigh(line[entity.class as usize], weight);
+        }
     }
 
     pub(crate) fn leave(&mut self, seat: Seat) {
         self.entities.retain(|entity| entity.seat != seat);
+        self.apply();
         if self.on_gpu() != Some(seat) {
             return;
         }
@@ -152,7 +211,7 @@ impl Turns {
             slot: Some(began), ..
         } = self.phase
         {
-            self.slot_over(began);
+            self.slots.over(began, self.now);
         }
         self.phase = Phase::Idle;
     }
@@ -187,15 +246,29 @@ impl Turns {
         open || entity.overrun.is_some() || self.on_gpu() == Some(entity.seat)
     }
 
+    /// What goes to the account of one who is charged, of the time that passed: where several run
+    /// without turns nobody knows who had it, and it is divided evenly.
+    pub(crate) fn bill(&self, passed: Duration) -> Duration {
+        if self.phase != Phase::Open {
+            return passed;
+        }
+        let wants = self.entities.iter().filter(|entity| entity.said.wants);
+        Duration(passed.0 / (wants.count() as u64).max(1))
+    }
+
     /// Books the time up to `now`, of which what `charged` says counts.
     pub(crate) fn advance(&mut self, now: Instant, charged: Charged) {
         let passed = charged.since(self.booked);
+        let bill = self.bill(passed);
         (self.now, self.booked) = (self.now.max(now), charged);
         let (open, on_gpu) = (self.phase == Phase::Open, self.on_gpu());
         for entity in &mut self.entities {
             let runs = open && entity.said.wants;
+            if entity.said.wants {
+                entity.wanted_time = Duration(entity.wanted_time.0.saturating_add(passed.0));
+            }
             if runs || entity.overrun.is_some() || on_gpu == Some(entity.seat) {
-                entity.charge(passed);
+                entity.charge(bill);
             } else if entity.said.wants {
                 entity.wait_time = Duration(entity.wait_time.0.saturating_add(passed.0));
             }
@@ -205,15 +278,13 @@ impl Turns {
                 let line = &mut self.line[entity.class as usize];
                 *line = (*line).max(entity.start);
             }
-            if let Some(bucket) = &mut entity.bucket {
-                bucket.fill(passed);
-            }
+            entity.bucket.fill(passed);
         }
     }
 
     /// Takes in what a container's processes say now.
     pub(crate) fn report(&mut self, seat: Seat, said: Report) {
-        let fair_waited = self.waits(Class::Normal);
+        let waited = Class::ALL.map(|class| self.waits(class));
         let (now, line) = (self.now, self.line);
         let Some(entity) = self.find_mut(seat) else {
             return;
@@ -222,8 +293,10 @@ impl Turns {
             entity.queue(now, line[entity.class as usize]);
         }
         entity.said = said;
-        if !fair_waited && self.waits(Class::Normal) {
-            self.slot_later();
+        for (class, waited) in Class::ALL.into_iter().zip(waited) {
+            if !waited && self.waits(class) {
+                self.slots.later(class, now);
+            }
         }
     }
 
@@ -254,11 +327,12 @@ impl Turns {
 
     /// Whether launches must wait for turns.
     fn needs_turns(&self) -> bool {
-        let count = |f: fn(&Entity) -> bool| self.entities.iter().filter(|e| f(e)).count();
-        let high = count(|e| e.said.attached && e.class == Class::High);
-        count(Entity::competes) >= 2
-            || count(|e| e.said.attached && e.bucket.is_some()) >= 1
-            || high >= 1 && count(|e| e.said.attached) >= 2
+        let mut attached = self.entities.iter().filter(|e| e.said.attached);
+        let capped = attached.clone().any(|e| e.bucket.cap().limits());
+        let first = attached.next().map(|e| e.class);
+        let classes = attached.any(|e| Some(e.class) != first);
+        let compete = self.entities.iter().filter(|e| e.competes()).count() >= 2;
+        self.policy != Policy::Native && (compete || capped || classes)
     }
 
     fn choose_mode(&mut self) {
@@ -271,18 +345,25 @@ impl Turns {
         let over = self
             .lone
             .is_some_and(|since| self.now >= since.plus(self.config.open_after));
+        let closing = matches!(self.phase, Phase::Closing { .. });
+        if self.policy == Policy::Native && !closing {
+            return self.open();
+        }
         match self.phase {
             Phase::Open if needs => self.phase = Phase::Idle,
-            Phase::Idle if over => self.phase = Phase::Open,
-            Phase::Held { seat, .. } if over => {
-                // it goes on launching, without a turn
-                if let Some(entity) = self.find_mut(seat) {
-                    entity.turn = entity.turn.wrapping_add(1);
-                }
-                self.phase = Phase::Open;
-            }
+            Phase::Idle | Phase::Held { .. } if over => self.open(),
             _ => {}
         }
+    }
+
+    /// No turns from here on. Who has one goes on launching, without it.
+    fn open(&mut self) {
+        if let Phase::Held { seat, .. } = self.phase
+            && let Some(entity) = self.find_mut(seat)
+        {
+            entity.turn = entity.turn.wrapping_add(1);
+        }
+        self.phase = Phase::Open;
     }
 
     /// Ends the overruns of those who became quiet.
@@ -324,6 +405,7 @@ impl Turns {
             self.phase = Phase::Idle;
             notes.push(Note::Late(seat, Late::Passed, waited));
         } else if waited >= config.drain && !reported {
+            entity.overruns += 1;
             self.phase = Phase::Closing {
                 seat,
                 closed,
@@ -334,18 +416,12 @@ impl Turns {
         }
         match slot {
             _ if self.phase != Phase::Idle => {}
-            Some(began) => self.slot_over(began),
-            None if class == Class::Normal => self.slot_later(),
-            None => {}
+            Some(began) => self.slots.over(began, now),
+            None => self.slots.later(class, now),
         }
     }
 
-    /// A fair container was served just now: no slot is due before one would be earned anew.
-    fn slot_later(&mut self) {
-        self.slot_due = self.slot_due.max(self.now.plus(self.slot_every()));
-    }
-
-    fn close(&mut self, seat: Seat, slot: Option<Instant>, notes: &mut Vec<Note>) {
+    fn close(&mut self, seat: Seat, slot: Option<Slot>, notes: &mut Vec<Note>) {
         let now = self.now;
         if let Some(entity) = self.find_mut(seat) {
             entity.turn = entity.turn.wrapping_add(1);
@@ -382,9 +458,9 @@ impl Turns {
         let account = self.entities.iter().any(|entity| self.charged(entity));
         let account = account.then(|| self.now.plus(ACCOUNT_EVERY));
         let funds = self.entities.iter().filter_map(|entity| {
-            let bucket = entity.bucket.as_ref().filter(|bucket| !bucket.funded())?;
+            let dry = !entity.bucket.funded();
             let waits = entity.said.wants && gated && entity.overrun.is_none();
-            waits.then(|| self.now.plus(bucket.pause()))
+            (dry && waits).then(|| self.now.plus(entity.bucket.pause()))
         });
         let due = [own, open, account]
             .into_iter()

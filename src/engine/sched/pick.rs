@@ -1,21 +1,19 @@
 //! Who is next, for how long, and whether the one who has the turn keeps it.
 
 use alloc::vec::Vec;
-use gpuslice_wire::policy::Class;
+use gpuslice_wire::policy::{Class, Policy};
 use gpuslice_wire::units::{Duration, Instant};
 
 use super::entity::Entity;
+use super::slots::Slot;
 use super::{Note, Phase, Turns};
 use crate::lifecycle::Seat;
-
-/// Longest time that one slot of the fair can make them wait for the next one.
-const SLOT_EVERY_MAX: Duration = Duration::from_millis(1_000);
 
 /// Who is next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Choice {
     seat: Seat,
-    /// A slot that interrupts the high ones.
+    /// A slot that interrupts those who go first.
     slot: bool,
 }
 
@@ -23,44 +21,23 @@ impl Turns {
     /// The one to go next, the holder counted as if it got in line now.
     fn choose(&self) -> Option<Choice> {
         let best = |class: Class| {
-            let waiting = self
-                .entities
-                .iter()
-                .filter(|e| e.class == class && e.eligible());
-            waiting
-                .min_by_key(|entity| entity.place())
-                .map(|entity| entity.seat)
+            let waiting = self.entities.iter().filter(|e| e.class == class);
+            let first = waiting.filter(|e| e.eligible()).min_by_key(|e| e.place());
+            first.map(|entity| entity.seat)
         };
-        match (best(Class::High), best(Class::Normal)) {
-            (Some(_), Some(seat)) if self.slot_open() => Some(Choice { seat, slot: true }),
-            (Some(seat), _) | (None, Some(seat)) => Some(Choice { seat, slot: false }),
-            (None, None) => None,
-        }
+        let mut waiting = Class::ALL
+            .into_iter()
+            .filter_map(|class| Some((class, best(class)?)));
+        let (_, seat) = waiting.next()?;
+        let slot = waiting.find(|(class, _)| self.slot_open(*class));
+        Some(match slot {
+            Some((_, seat)) => Choice { seat, slot: true },
+            None => Choice { seat, slot: false },
+        })
     }
 
-    fn slot_open(&self) -> bool {
-        self.config.high_cap.get() < 100 && self.now >= self.slot_due
-    }
-
-    /// A shortest turn this often leaves the high ones just their cap.
-    pub(super) fn slot_every(&self) -> Duration {
-        self.slot_pays(self.config.turn_min)
-    }
-
-    fn slot_pays(&self, used: Duration) -> Duration {
-        let rest = u64::from(100 - self.config.high_cap.get()).max(1);
-        Duration(used.0.saturating_mul(100) / rest)
-    }
-
-    /// A slot that began at `began` is over: the next one may come when the high ones have had
-    /// their part of the time since then, and in any case after a second.
-    pub(super) fn slot_over(&mut self, began: Instant) {
-        let used = self.now.since(began).max(self.config.turn_min);
-        let every = self
-            .slot_pays(used)
-            .min(SLOT_EVERY_MAX)
-            .max(self.slot_every());
-        self.slot_due = began.plus(every).max(self.now);
+    fn slot_open(&self, class: Class) -> bool {
+        self.slots.due(class).is_some_and(|due| self.now >= due)
     }
 
     /// How long a turn of `entity` may last: a round's part by weight, corrected by what it is
@@ -85,7 +62,7 @@ impl Turns {
             let aimed = entity.start.aim(nominal, entity.weight, rank, count);
             aimed.max(config.turn_min).min(config.turn_max)
         };
-        match entity.bucket.as_ref().and_then(|bucket| bucket.lasts()) {
+        match entity.bucket.lasts() {
             Some(paid) => length.min(paid).max(config.turn_min.min(length)),
             None => length,
         }
@@ -93,6 +70,9 @@ impl Turns {
 
     /// Gives the next turn, if anybody may have it.
     pub(super) fn grant(&mut self) {
+        if self.policy == Policy::Native {
+            return self.open();
+        }
         let Some(choice) = self.choose() else { return };
         let now = self.now;
         self.serve(choice, now);
@@ -114,7 +94,7 @@ impl Turns {
         if let Some(entity) = self.find_mut(choice.seat) {
             entity.turn_end = end;
         }
-        let slot = choice.slot.then_some(now);
+        let slot = choice.slot.then_some(Slot { class, began: now });
         self.phase = Phase::Held {
             seat: choice.seat,
             end,
@@ -127,7 +107,7 @@ impl Turns {
         &mut self,
         seat: Seat,
         end: Instant,
-        slot: Option<Instant>,
+        slot: Option<Slot>,
         notes: &mut Vec<Note>,
     ) {
         let Some(entity) = self.find(seat) else {
@@ -135,11 +115,16 @@ impl Turns {
             return;
         };
         let (now, class) = (self.now, entity.class);
-        let spent = entity
-            .bucket
-            .as_ref()
-            .is_some_and(|bucket| !bucket.funded());
-        if !entity.said.wants || spent || self.outranked(class, slot) {
+        let spent = !entity.bucket.funded();
+        let wants = entity.said.wants;
+        if wants && slot.is_none() && self.others_wait(|other| other < class) {
+            if let Some(entity) = self.find_mut(seat) {
+                entity.preemptions += 1;
+            }
+            return self.close(seat, slot, notes);
+        }
+        let slots = |other| other > class && self.slot_open(other);
+        if !wants || spent || slot.is_none() && self.others_wait(slots) {
             return self.close(seat, slot, notes);
         }
         if now < self.renewal(end) {
@@ -164,17 +149,10 @@ impl Turns {
         }
     }
 
-    /// Whether the other class goes first now.
-    fn outranked(&self, class: Class, slot: Option<Instant>) -> bool {
-        let waits = |class| {
-            self.entities
-                .iter()
-                .any(|e| e.class == class && e.eligible())
-        };
-        match class {
-            Class::Normal | Class::BestEffort => slot.is_none() && waits(Class::High),
-            Class::High => waits(Class::Normal) && self.slot_open(),
-        }
+    /// Whether anybody of such a class could have the GPU.
+    fn others_wait(&self, such: impl Fn(Class) -> bool) -> bool {
+        let mut all = self.entities.iter();
+        all.any(|entity| such(entity.class) && entity.eligible())
     }
 
     /// A turn is extended a window's length before its end, so that a container that goes on
@@ -188,15 +166,11 @@ impl Turns {
     pub(super) fn held_until(&self, end: Instant) -> Instant {
         let renewal = self.renewal(end);
         let look = if self.now < renewal { renewal } else { end };
-        let fair_waits = self
-            .entities
-            .iter()
-            .any(|e| e.class == Class::Normal && e.eligible());
-        if fair_waits && self.config.high_cap.get() < 100 && self.slot_due > self.now {
-            look.min(self.slot_due)
-        } else {
-            look
-        }
+        let slots = Class::ALL
+            .into_iter()
+            .filter(|class| self.others_wait(|other| other == *class))
+            .filter_map(|class| self.slots.due(class).filter(|due| *due > self.now));
+        slots.fold(look, core::cmp::min)
     }
 
     /// Work that may be in flight near a turn's end, µs.

@@ -1,8 +1,6 @@
 //! One GPU's turns, with the rest of the engine played by the test.
 
 use super::*;
-use gpuslice_wire::ids::ContainerId;
-use gpuslice_wire::text::{HostPath, Name};
 use gpuslice_wire::units::{Percent, Weight};
 
 const MS: u64 = 1_000_000;
@@ -18,17 +16,12 @@ impl Rig {
     fn new(who: &[(u32, u32, bool)]) -> Rig {
         let mut turns = Turns::new(Config::default(), Instant(0), Charged::default());
         for (at, &(weight, share, high)) in who.iter().enumerate() {
-            let record = Record {
-                container: ContainerId::new("a").expect("an id"),
-                name: Name::EMPTY,
+            let terms = Terms {
                 weight: Weight::new(weight).expect("a weight"),
                 share: Percent::new(share).ok(),
                 class: if high { Class::High } else { Class::Normal },
-                lanes: Vec::new(),
-                pinned: None,
-                cgroup: HostPath::EMPTY,
             };
-            turns.enter(Seat(at as u16), Lane(0), &record);
+            turns.enter(Seat(at as u16), Lane(0), terms);
         }
         let mut rig = Rig {
             turns,

@@ -157,6 +157,7 @@ impl Checkers {
                 gpu_ns,
                 reserved,
                 used,
+                cap_ppm,
                 ..
             } = row
             else {
@@ -166,8 +167,15 @@ impl Checkers {
             let Some(seat) = seat else {
                 self.object(&format!("{container} is unknown"))
             };
+            if u64::from(*cap_ppm) != (seat.cap.0 * 1_000_000 / seat.cap.1).max(1) {
+                let (part, whole) = seat.cap;
+                self.object(&format!(
+                    "{container} is capped at {cap_ppm} ppm, not {part}/{whole}"
+                ));
+            }
             let counted = self.memory.reserved(*container, *lane);
-            if *gpu_ns != seat.used || u128::from(reserved.0) != counted || used > reserved {
+            let right = gpu_ns.abs_diff(seat.used) <= seat.rounded;
+            if !right || u128::from(reserved.0) != counted || used > reserved {
                 self.object(&format!(
                     "{container} lane {}: the snapshot says {gpu_ns} ns and {reserved:?}, seen \
                      were {} ns and {counted} bytes",

@@ -1,27 +1,30 @@
-//! High before fair: a fair container's turn ends in the step in which a high one begins to
-//! wait, except for slots, which are of the shortest length and rare; and fair ones get slots.
+//! Classes: a turn ends in the step in which somebody of a higher class begins to wait, except for
+//! slots, which are of the shortest length and rare; and every class gets slots.
 //!
-//! GPUs with a high container that also has a hard share are left out: from outside it cannot
-//! be told when that one may run.
+//! GPUs with a cap on one that is not of the last class are left out: from outside it cannot be
+//! told when that one may run.
 
 use std::collections::BTreeMap;
 
-use gpuslice_engine::Mode;
+use gpuslice_engine::{Config, Mode};
 use gpuslice_wire::ids::GpuUuid;
 use gpuslice_wire::policy::Class;
 
 use super::Objection;
 use crate::observer::{Observer, Seat};
 
+/// The classes that others go before.
+const LOWER: [Class; 2] = [Class::Normal, Class::BestEffort];
+
 /// What happened on one GPU.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Gpu {
-    /// Turn word and start of the present turn of a fair one, and whether it is a slot.
+    /// Turn word and start of the present turn, and whether it is a slot.
     turn: Option<(u32, u64, bool)>,
-    /// When the last slot began.
-    slot: Option<u64>,
-    /// When a fair one was last on the GPU, or none waited.
-    served: u64,
+    /// When each lower class's last slot began.
+    slot: [Option<u64>; 2],
+    /// When each of them was last on the GPU, or none of it waited.
+    served: [u64; 2],
 }
 
 /// The checker of classes.
@@ -38,13 +41,14 @@ impl Priority {
         for gpu in gpus {
             let strange = seen
                 .on(gpu)
-                .any(|(_, s)| s.record.class == Class::High && s.record.share.is_some());
+                .any(|(_, s)| s.record.class != Class::BestEffort && s.capped());
             if strange || seen.gap {
                 self.0.remove(&gpu);
             } else {
                 let new = || Gpu {
-                    served: seen.now,
-                    ..Gpu::default()
+                    turn: None,
+                    slot: [None; 2],
+                    served: [seen.now; 2],
                 };
                 self.0.entry(gpu).or_insert_with(new).check(seen, gpu)?;
             }
@@ -53,66 +57,91 @@ impl Priority {
     }
 }
 
+/// What the classes above keep, percent, and how long a slot may make a class wait at most, ns.
+fn rule(config: &Config, class: Class) -> (u64, u64) {
+    match class {
+        Class::High | Class::Normal => (u64::from(config.high_cap.get()), 1_000_000_000),
+        Class::BestEffort => (u64::from(config.normal_cap.get()), 60_000_000_000),
+    }
+}
+
 impl Gpu {
     fn check(&mut self, seen: &Observer, gpu: GpuUuid) -> Result<(), Objection> {
         let all: Vec<&Seat> = seen.on(gpu).map(|(_, seat)| seat).collect();
+        self.holder(seen, gpu, &all)?;
+        for (at, class) in LOWER.into_iter().enumerate() {
+            self.starves(seen, gpu, &all, (at, class))?;
+        }
+        Ok(())
+    }
+
+    /// Whether the one who has the turn may have it.
+    fn holder(&mut self, seen: &Observer, gpu: GpuUuid, all: &[&Seat]) -> Result<(), Objection> {
+        let Some(seat) = all.iter().find(|seat| seat.holds()) else {
+            self.turn = None;
+            return Ok(());
+        };
+        let (class, word) = (seat.record.class, seat.view.map_or(0, |view| view.turn));
+        let above = all
+            .iter()
+            .any(|s| s.record.class < class && s.wants() && s.closing.is_none());
+        let known = self.turn.filter(|it| (it.0, it.1) == (word, seat.granted));
+        let turn = known.unwrap_or((word, seat.granted, above));
+        if turn.2 && known.is_none() {
+            self.began(seen, class)?;
+        }
+        self.turn = Some(turn);
+        let now = seen.now;
+        if above && !turn.2 {
+            return Err(format!(
+                "a {class} turn goes on on {gpu} while a higher class waits"
+            ));
+        }
+        if above && now >= seat.granted + seen.config.turn_min.0 {
+            return Err(format!(
+                "a slot on {gpu} goes on after {} ns",
+                now - seat.granted
+            ));
+        }
+        Ok(())
+    }
+
+    fn starves(
+        &mut self,
+        seen: &Observer,
+        gpu: GpuUuid,
+        all: &[&Seat],
+        (at, class): (usize, Class),
+    ) -> Result<(), Objection> {
         let gated = all
             .iter()
             .any(|s| s.view.is_some_and(|view| view.mode == Mode::Turns));
-        let may = |s: &Seat| s.wants() && s.closing.is_none();
-        let high = all.iter().any(|s| s.record.class == Class::High && may(s));
-        let holder = all
-            .iter()
-            .find(|s| s.holds() && s.record.class != Class::High);
-        let now = seen.now;
-        match holder.map(|s| (s, s.view.map_or(0, |view| view.turn))) {
-            Some((seat, word)) => {
-                let known = self
-                    .turn
-                    .filter(|turn| (turn.0, turn.1) == (word, seat.granted));
-                let turn = known.unwrap_or((word, seat.granted, high));
-                if turn.2 && known.is_none() {
-                    self.began(seen)?;
-                }
-                self.turn = Some(turn);
-                if high && !turn.2 {
-                    return Err(format!(
-                        "a fair turn goes on on {gpu} while a high one waits"
-                    ));
-                }
-                if high && now >= seat.granted + seen.config.turn_min.0 {
-                    return Err(format!(
-                        "a slot on {gpu} goes on after {} ns",
-                        now - seat.granted
-                    ));
-                }
-            }
-            None => self.turn = None,
+        let mut own = all.iter().filter(|s| s.record.class == class);
+        let may = |s: &Seat| s.wants() && s.closing.is_none() && !s.capped();
+        let waits = own.clone().any(|s| may(s));
+        if own.any(|s| s.pays()) || !waits || !gated {
+            self.served[at] = seen.now;
         }
-        let waits = all
-            .iter()
-            .any(|s| s.record.class != Class::High && s.record.share.is_none() && may(s));
-        let on = all
-            .iter()
-            .any(|s| s.record.class != Class::High && s.pays());
-        if on || !waits || !gated {
-            self.served = now;
-        }
+        let (above, most) = rule(&seen.config, class);
         let longest = all.iter().map(|s| s.longest).max().unwrap_or(0);
-        let patience = 1_000_000_000 + longest + seen.passed + seen.config.turn_min.0;
-        if seen.config.high_cap.get() < 100 && now > self.served + patience {
+        let patience = most + 2 * longest + seen.passed + 2 * seen.config.turn_min.0;
+        if above < 100 && seen.now > self.served[at] + patience {
             return Err(format!(
-                "fair ones starve on {gpu} since {} ns",
-                now - self.served
+                "{class} ones starve on {gpu} since {} ns",
+                seen.now - self.served[at]
             ));
         }
         Ok(())
     }
 
     /// A slot begins.
-    fn began(&mut self, seen: &Observer) -> Result<(), Objection> {
-        let every = seen.config.turn_min.0 * 100 / u64::from(100 - seen.config.high_cap.get());
-        if let Some(last) = self.slot.replace(seen.now)
+    fn began(&mut self, seen: &Observer, class: Class) -> Result<(), Objection> {
+        let Some(at) = LOWER.iter().position(|lower| *lower == class) else {
+            return Ok(());
+        };
+        let (above, _) = rule(&seen.config, class);
+        let every = seen.config.turn_min.0 * 100 / (100 - above).max(1);
+        if let Some(last) = self.slot[at].replace(seen.now)
             && seen.now < last + every
         {
             return Err(format!(

@@ -9,7 +9,14 @@ use crate::observer::{Observer, Place, Seat};
 
 /// What others had since each one waits.
 #[derive(Debug, Default)]
-pub struct Progress(BTreeMap<(Place, Place), u64>);
+pub struct Progress(BTreeMap<(Place, Place), Had>);
+
+/// How much, and under which weights and classes of the two.
+#[derive(Clone, Copy, Debug, Default)]
+struct Had {
+    time: u64,
+    tuned: (u64, u64),
+}
 
 impl Progress {
     /// Time passed.
@@ -19,7 +26,7 @@ impl Progress {
     pub fn advance(&mut self, seen: &Observer) -> Result<(), Objection> {
         let waits = |place: &Place| {
             seen.seats.get(place).is_some_and(|seat| {
-                let free = seat.record.share.is_none() && !seat.passed;
+                let free = !seat.capped() && !seat.passed;
                 free && seat.waits.is_some() && !seen.gap
             })
         };
@@ -28,9 +35,13 @@ impl Progress {
         for (&i, me) in seen.seats.iter().filter(|(place, _)| waits(place)) {
             for (&j, other) in seen.on(me.gpu).filter(|(_, other)| beside(me, other)) {
                 let had = self.0.entry((i, j)).or_default();
-                *had += seen.passed;
-                let bound = bound(me, other);
-                if *had > bound {
+                let tuned = (me.tuned, other.tuned);
+                if had.tuned != tuned {
+                    *had = Had { time: 0, tuned };
+                }
+                had.time += seen.passed;
+                let (bound, had) = (bound(me, other), had.time);
+                if had > bound {
                     return Err(format!(
                         "{} waits while {} had {had} ns of at most {bound}",
                         i.0, j.0
@@ -47,7 +58,7 @@ fn beside(me: &Seat, other: &Seat) -> bool {
 }
 
 fn bound(me: &Seat, other: &Seat) -> u64 {
-    let weight = |seat: &Seat| u128::from(seat.record.weight.get());
+    let weight = |seat: &Seat| u128::from(seat.weight);
     let mine = u128::from(me.longest) * weight(other) / weight(me);
     u64::try_from(mine)
         .unwrap_or(u64::MAX)

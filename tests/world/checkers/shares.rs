@@ -1,4 +1,4 @@
-//! GPU time by weight, and hard shares.
+//! GPU time by weight, and caps.
 //!
 //! Time over weight is kept in 2^-20 ns, so that rounding stays far below the slack of 1 µs.
 
@@ -10,7 +10,7 @@ use crate::observer::{Observer, Place, Seat};
 const SLACK: i128 = 1_000 << 20;
 
 fn over_weight(ns: u64, seat: &Seat) -> i128 {
-    (i128::from(ns) << 20) / i128::from(seat.record.weight.get())
+    (i128::from(ns) << 20) / i128::from(seat.weight)
 }
 
 /// Two containers that have both wanted a GPU since some time.
@@ -23,6 +23,8 @@ struct Pair {
     /// Longest turns in that time, and the last ones before it, over weight.
     first: i128,
     second: i128,
+    /// Which weights and classes of the two it is about.
+    tuned: (u64, u64),
 }
 
 /// The bound of start-time fair queueing: over every interval in which i and j both want the
@@ -49,6 +51,12 @@ impl Pairs {
             for &(j, b) in &lines[n + 1..] {
                 if a.gpu == b.gpu && a.record.class == b.record.class {
                     let pair = self.0.entry((*i, *j)).or_default();
+                    if pair.tuned != (a.tuned, b.tuned) {
+                        *pair = Pair {
+                            tuned: (a.tuned, b.tuned),
+                            ..Pair::default()
+                        };
+                    }
                     pair.advance(seen.passed, a, b);
                     pair.check()
                         .map_err(|why| format!("{} and {}: {why}", i.0, j.0))?;
@@ -61,7 +69,7 @@ impl Pairs {
 
 /// Competes by weight alone.
 fn in_line(seat: &Seat) -> bool {
-    seat.wants() && !seat.passed && seat.record.share.is_none()
+    seat.wants() && !seat.passed && !seat.capped() && !seat.native
 }
 
 impl Pair {
@@ -94,7 +102,8 @@ impl Pair {
     }
 }
 
-/// Hard shares: over every interval t, `used <= c t + c burst + longest turn`.
+/// Caps: over every interval t, `used <= c t + c burst + longest turn`, with the integral of c in
+/// the place of `c t` where it changes. Kept as the level of a bucket, in 2^-20 ns.
 #[derive(Debug, Default)]
 pub struct Caps(BTreeMap<Place, i128>);
 
@@ -106,25 +115,24 @@ impl Caps {
     pub fn advance(&mut self, seen: &Observer) -> Result<(), Objection> {
         self.0.retain(|place, _| seen.seats.contains_key(place));
         for (&place, seat) in &seen.seats {
-            let Some(share) = seat.record.share.map(|share| i128::from(share.get())) else {
-                continue;
-            };
-            let used = if seat.pays() {
-                i128::from(seen.passed)
+            let (part, whole) = (i128::from(seat.cap.0), i128::from(seat.cap.1));
+            let of = |ns: u64| (i128::from(ns) << 20) * part / whole;
+            let depth = of(seen.config.burst.0);
+            let used = if seat.pays() && !seat.native {
+                i128::from(seen.passed) << 20
             } else {
                 0
             };
-            // the most that any interval ending now used beyond its share, in percent x ns
-            let excess = self.0.entry(place).or_default();
-            *excess = (*excess + 100 * used - share * i128::from(seen.passed)).max(0);
-            let burst = share * i128::from(seen.config.burst.0);
-            let bound = burst + 100 * (i128::from(seat.longest) + (SLACK >> 20));
-            if *excess > bound {
+            let level = self.0.entry(place).or_insert(depth);
+            *level = (*level).min(depth);
+            *level = (*level + of(seen.passed) - used).min(depth);
+            let bound = (i128::from(seat.longest) << 20) + SLACK;
+            if -*level > bound {
                 return Err(format!(
-                    "{} of hard share {share} % is {} ns ahead of it, the bound is {}",
+                    "{} of cap {part}/{whole} owes {} ns, the bound is {}",
                     place.0,
-                    *excess / 100,
-                    bound / 100
+                    -*level >> 20,
+                    bound >> 20
                 ));
             }
         }

@@ -82,12 +82,16 @@ impl Turns {
                 return Err(format!("{} holds {} and wants nothing", place.0, seat.gpu));
             }
             let gated = modes.get(&seat.gpu) == Some(&Mode::Turns);
-            let may = seat.wants() && seat.record.share.is_none() && seat.closing.is_none();
+            let may = seat.wants() && !seat.capped() && seat.closing.is_none();
             if gated && may && busy.get(&seat.gpu) == Some(&false) {
                 return Err(format!("{} idles while {} waits", seat.gpu, place.0));
             }
             let alone = seen.on(seat.gpu).filter(|(_, other)| other.wants()).count() < 2;
-            if !gated && seat.wants() && !alone {
+            let closes = seen.on(seat.gpu).any(|(_, other)| other.closing.is_some());
+            if seat.native && gated && !closes {
+                return Err(format!("{} takes turns under native", seat.gpu));
+            }
+            if !gated && seat.wants() && !alone && !seat.native {
                 return Err(format!("{} takes no turns and several want it", seat.gpu));
             }
         }

@@ -45,8 +45,9 @@ fn refused(need: u64, left: u64) -> Action {
 #[test]
 fn to_wrong_books() {
     let shown = |n| page(0, Mode::Turns, 0, 0, n);
-    let tell =
-        |event: Event, actions: &[Action]| Story::of(&[(1, 0, false)]).tell(0, event, actions);
+    let tell = |event: Event, actions: &[Action]| {
+        Story::of(&[(1, 0, Class::Normal)]).tell(0, event, actions)
+    };
     assert_eq!(tell(reserve(10, 20), &[reserved(20), shown(20)]), Ok(()));
     objects(tell(reserve(10, 20), &[reserved(20)]), "page says");
     objects(
@@ -78,7 +79,7 @@ fn to_wrong_books() {
 
 #[test]
 fn to_what_is_left_behind() {
-    let mut story = Story::of(&[(1, 0, false)]);
+    let mut story = Story::of(&[(1, 0, Class::Normal)]);
     let books = [reserved(20), page(0, Mode::Turns, 0, 0, 20)];
     story.tell(0, reserve(10, 20), &books).expect("fine");
     let stale = story.tell(0, Event::Gone { client: client(0) }, &[]);
@@ -88,7 +89,7 @@ fn to_what_is_left_behind() {
 /// A container of 100 bytes: its first process holds 60 of them, its second asks for 50, which
 /// raises the first recall if `asked`.
 fn short(asked: bool) -> Story {
-    let mut story = Story::of(&[(1, 0, false)]);
+    let mut story = Story::of(&[(1, 0, Class::Normal)]);
     let books = [reserved(60), shown(60, 0)];
     story.tell(0, reserve(60, 60), &books).expect("fine");
     let held = [Bytes::ZERO; ACCOUNTS_MAX];
@@ -219,7 +220,7 @@ fn to_a_cap_that_is_not_what_was_asked() {
         memory: MemoryAsk::Exactly(Bytes(bytes)),
     };
     let resized = |cap, was, reserved| {
-        let Action::Admitted { mut record, .. } = admitted(0, 1, 0, false) else {
+        let Action::Admitted { mut record, .. } = admitted(0, 1, 0, Class::Normal) else {
             unreachable!("an admission");
         };
         record.lanes[0].cap = Bytes(cap);

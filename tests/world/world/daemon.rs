@@ -7,7 +7,7 @@ use gpuslice_wire::ids::{ClientId, ContainerId, Lane, NvmlIndex};
 use gpuslice_wire::limits::ACCOUNTS_MAX;
 use gpuslice_wire::units::{Bytes, Instant};
 
-use super::{Daemon, Happening, Letter, US, World, memory};
+use super::{Daemon, Happening, Letter, US, World, memory, time};
 
 impl World {
     pub(super) fn start_daemon(&mut self) {
@@ -31,6 +31,9 @@ impl World {
                 index: NvmlIndex(n as u32),
                 total,
             });
+        }
+        for (gpu, policy) in self.policies.clone() {
+            self.step(time::kept(gpu, policy));
         }
         for record in self.records.clone().into_values() {
             // what is on the disk is what comes back
@@ -166,6 +169,8 @@ impl World {
                 lane,
                 memory,
             },
+            Letter::Policy(gpu, policy) => time::policy(gpu, policy),
+            Letter::Retune(container, wish) => wish.event(container),
             _ => return None,
         })
     }
@@ -203,7 +208,11 @@ impl World {
                     (0..many).for_each(|_| self.spawn(record.container));
                 }
             }
-            Action::Resized { record, .. } => {
+            Action::PolicySet { policy, was, .. } => {
+                self.policies
+                    .extend(was.into_iter().map(|(gpu, _)| (gpu, policy)));
+            }
+            Action::Resized { record, .. } | Action::Retuned { record, .. } => {
                 self.records.insert(record.container, record);
             }
             Action::Dismissed { container, .. } => {

@@ -13,13 +13,15 @@ use gpuslice_wire::units::{Bytes, GIB, Instant, Percent, Weight};
 use super::{Happening, Letter, MS, World, container};
 
 /// How often a container is of which class.
-const CLASSES: [Class; 6] = [
+pub(super) const CLASSES: [Class; 8] = [
     Class::High,
     Class::Normal,
     Class::Normal,
     Class::Normal,
     Class::Normal,
     Class::Normal,
+    Class::Normal,
+    Class::BestEffort,
 ];
 
 impl World {
@@ -113,6 +115,11 @@ impl World {
             87..92 if !known.is_empty() => {
                 let container = self.rng.pick(&known);
                 self.change_some_cap(container);
+            }
+            92..96 => self.change_policy(),
+            96..100 if !known.is_empty() => {
+                let container = self.rng.pick(&known);
+                self.retune(container);
             }
             75 if trouble && self.daemon.up => self.stop_daemon(),
             76 if trouble => self.now += self.rng.magnitude(MS, 20_000 * MS),

@@ -9,12 +9,14 @@ mod daemon;
 mod fate;
 mod memory;
 mod processes;
+mod time;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 
 use gpuslice_engine::{Action, Config, Engine, LaneView, Record};
 use gpuslice_wire::ids::{ClientId, ContainerId, GpuUuid, Lane};
+use gpuslice_wire::policy::Policy;
 use gpuslice_wire::units::{Bytes, GIB, Instant};
 
 use crate::checkers::Checkers;
@@ -72,6 +74,8 @@ enum Letter {
     Stray(ContainerId, Lane, u64),
     Resize(ContainerId, Lane, memory::Ask),
     Gone(usize, ClientId),
+    Policy(Option<u32>, u8),
+    Retune(ContainerId, time::Wish),
 }
 
 #[derive(Debug)]
@@ -112,6 +116,7 @@ pub struct World {
     gpus: Vec<(GpuUuid, Bytes)>,
     daemon: Daemon,
     records: BTreeMap<ContainerId, Record>,
+    policies: BTreeMap<GpuUuid, Policy>,
     pages: BTreeMap<(ContainerId, usize), LaneView>,
     processes: Vec<Process>,
     clients: BTreeMap<ClientId, usize>,
@@ -165,6 +170,7 @@ impl World {
             gpus,
             daemon,
             records: BTreeMap::new(),
+            policies: BTreeMap::new(),
             pages: BTreeMap::new(),
             processes: Vec::new(),
             clients: BTreeMap::new(),

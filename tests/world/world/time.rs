@@ -1,0 +1,96 @@
+//! GPU time in the world: policies and parts change while everybody runs.
+
+use gpuslice_engine::{Event, Terms, Token};
+use gpuslice_wire::ids::{ContainerId, GpuUuid, NvmlIndex};
+use gpuslice_wire::policy::{Class, Policy, ShareAsk};
+use gpuslice_wire::select::{GpuRef, GpuSelector};
+use gpuslice_wire::units::{Percent, Weight};
+
+use super::fate::CLASSES;
+use super::{Letter, World};
+
+/// What is asked of a slice's part of time, as numbers: 0 keeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Wish {
+    weight: u32,
+    /// Above 100 for none.
+    share: u32,
+    class: Option<Class>,
+}
+
+impl Wish {
+    pub(super) fn event(self, container: ContainerId) -> Event {
+        let share = match self.share {
+            0 => ShareAsk::Keep,
+            share => Percent::new(share).map_or(ShareAsk::None, ShareAsk::Hard),
+        };
+        Event::Retune {
+            token: Token(0),
+            container,
+            terms: Terms {
+                weight: Weight::new(self.weight).ok(),
+                share,
+                class: self.class,
+            },
+        }
+    }
+}
+
+/// GPUs by index, or all.
+pub(super) fn policy(gpu: Option<u32>, number: u8) -> Event {
+    let gpus = gpu.map_or(GpuSelector::All, |gpu| one(GpuRef::Index(NvmlIndex(gpu))));
+    let policy = Policy::of(number).unwrap_or_default();
+    Event::SetPolicy {
+        token: Token(0),
+        gpus,
+        policy,
+    }
+}
+
+/// A policy that the disk remembers.
+pub(super) fn kept(gpu: GpuUuid, policy: Policy) -> Event {
+    Event::SetPolicy {
+        token: Token(0),
+        gpus: one(GpuRef::Uuid(gpu)),
+        policy,
+    }
+}
+
+fn one(gpu: GpuRef) -> GpuSelector {
+    let mut list = [None; 16];
+    list[0] = Some(gpu);
+    GpuSelector::List(list)
+}
+
+impl World {
+    /// The administrator changes a GPU's policy, to the usual one as often as to all others.
+    pub(super) fn change_policy(&mut self) {
+        let number = if self.rng.per_mille(500) {
+            Policy::Soft.number()
+        } else {
+            self.rng.below(6) as u8
+        };
+        let gpu = self.rng.per_mille(800).then(|| self.rng.below(4) as u32);
+        self.deliver(Letter::Policy(gpu, number));
+    }
+
+    /// The administrator changes a slice's part of time.
+    pub(super) fn retune(&mut self, container: ContainerId) {
+        let weight = match self.rng.per_mille(500) {
+            true => self.rng.magnitude(1, 1000) as u32,
+            false => 0,
+        };
+        let share = match self.rng.below(4) {
+            0 => self.rng.range(1, 100) as u32,
+            1 => 101,
+            _ => 0,
+        };
+        let class = self.rng.per_mille(400).then(|| self.rng.pick(&CLASSES));
+        let wish = Wish {
+            weight,
+            share,
+            class,
+        };
+        self.deliver(Letter::Retune(container, wish));
+    }
+}
