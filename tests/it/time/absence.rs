@@ -19,7 +19,8 @@ fn a_daemon_killed_in_a_turn_stalls_nobody() {
     let (mut node, truth) = node();
     let tenants = [("a", 300), ("b", 700)].map(|(who, us)| Tenant::start(&node, &truth, who, us));
     let mut ends = [0, 1].map(|at: usize| Ends::of(&tenants[at], &truth));
-    let mut worst = Duration::ZERO;
+    // The longest gaps, and what was allowed for then.
+    let mut gaps = Vec::new();
     for round in 0..setting("KILLS", 20) {
         let hiccups = Hiccups::watch();
         std::thread::sleep(Duration::from_micros(50_000 + random.below(40_000)));
@@ -42,13 +43,10 @@ fn a_daemon_killed_in_a_turn_stalls_nobody() {
             tenant.gets(&truth, Duration::from_millis(20));
         }
         for (ends, tenant) in ends.iter_mut().zip(&tenants) {
-            let gap = std::mem::take(&mut {
-                let gap = ends.longest_gap(&truth);
-                ends.longest = 0;
-                gap
-            });
-            worst = worst.max(gap);
+            let gap = ends.longest_gap(&truth);
+            ends.longest = 0;
             let allowed = BOUND + TURNS + hiccups.allowance();
+            gaps.push((gap, hiccups.allowance()));
             assert!(
                 gap <= allowed,
                 "round {round}: {} stood still for {gap:?}, allowed {allowed:?}",
@@ -56,5 +54,10 @@ fn a_daemon_killed_in_a_turn_stalls_nobody() {
             );
         }
     }
-    eprintln!("longest gap {worst:?}");
+    gaps.sort();
+    let (median, worst) = (gaps[gaps.len() / 2], gaps[gaps.len() - 1]);
+    eprintln!(
+        "gaps and allowances: {median:?} (median), {worst:?} (worst of {})",
+        gaps.len()
+    );
 }

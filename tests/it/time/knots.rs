@@ -73,7 +73,7 @@ fn a_host_function_that_launches() {
 
 #[test]
 fn a_host_function_that_launches_into_its_own_stream() {
-    try_case("own-stream", 3);
+    try_case("own-stream", 2);
 }
 
 #[test]
