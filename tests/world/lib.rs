@@ -27,6 +27,8 @@ pub mod world;
 #[cfg(test)]
 mod objections;
 #[cfg(test)]
+mod policies;
+#[cfg(test)]
 mod seeds;
 #[cfg(test)]
 mod shares;

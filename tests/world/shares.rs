@@ -2,7 +2,7 @@
 
 use gpuslice_engine::{Ask, Config};
 use gpuslice_wire::admin::MemoryAsk;
-use gpuslice_wire::policy::Class;
+use gpuslice_wire::policy::{Class, Policy};
 use gpuslice_wire::select::GpuSelector;
 use gpuslice_wire::snapshot::Snapshot;
 use gpuslice_wire::text::{HostPath, Name};
@@ -14,31 +14,43 @@ use crate::world::{Mood, World, container};
 
 const MS: u64 = 1_000_000;
 
-/// One tenant: weight, hard share in percent or 0, high, always busy or in bursts.
+/// One tenant: weight, hard share in percent or 0, class, always busy or in bursts.
 #[derive(Clone, Copy)]
-struct Tenant {
-    weight: u32,
-    share: u32,
-    class: Class,
-    busy: bool,
+pub(crate) struct Tenant {
+    pub(crate) weight: u32,
+    pub(crate) share: u32,
+    pub(crate) class: Class,
+    pub(crate) busy: bool,
+    /// It has a process.
+    pub(crate) attached: bool,
 }
 
-const fn weighs(weight: u32) -> Tenant {
+pub(crate) const fn weighs(weight: u32) -> Tenant {
     Tenant {
         weight,
         share: 0,
         class: Class::Normal,
         busy: true,
+        attached: true,
     }
 }
 
 /// A calm world with these tenants on one GPU, one process each.
 fn world(seed: u64, kernels: Kernels, tenants: &[Tenant]) -> World {
+    governed(seed, Policy::Soft, kernels, tenants)
+}
+
+/// The same under another policy.
+pub(crate) fn governed(seed: u64, policy: Policy, kernels: Kernels, tenants: &[Tenant]) -> World {
     let mood = Mood {
         trouble: false,
         fate: false,
     };
-    let mut world = World::new(seed, Config::default(), 1, mood);
+    let config = Config {
+        policy,
+        ..Config::default()
+    };
+    let mut world = World::new(seed, config, 1, mood);
     for (n, tenant) in tenants.iter().enumerate() {
         let container = container(n as u64);
         world.admit(Ask {
@@ -54,7 +66,7 @@ fn world(seed: u64, kernels: Kernels, tenants: &[Tenant]) -> World {
         });
         world.add(Process {
             container,
-            alive: true,
+            alive: tenant.attached,
             asked: 0,
             client: None,
             kernels,
@@ -71,7 +83,7 @@ fn world(seed: u64, kernels: Kernels, tenants: &[Tenant]) -> World {
 }
 
 /// GPU time of each tenant so far, ns.
-fn used(world: &World) -> Vec<u64> {
+pub(crate) fn used(world: &World) -> Vec<u64> {
     let rows = world.snapshot();
     let time = |row: &Snapshot| match row {
         Snapshot::Slice { gpu_ns, .. } => Some(*gpu_ns),

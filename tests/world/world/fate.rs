@@ -84,6 +84,12 @@ impl World {
         );
     }
 
+    /// The engine is told this now.
+    pub fn tell(&mut self, event: Event) {
+        self.step(event);
+        self.perform();
+    }
+
     pub(super) fn fate(&mut self) {
         let living: Vec<usize> = (0..self.processes.len())
             .filter(|&who| self.processes[who].alive)

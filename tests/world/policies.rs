@@ -1,0 +1,166 @@
+//! What each policy gives whom, as figures: a test for each that fails if its meaning changes.
+
+use gpuslice_engine::{Event, Terms, Token};
+use gpuslice_wire::policy::{Class, Policy, ShareAsk};
+use gpuslice_wire::select::GpuSelector;
+use gpuslice_wire::snapshot::Snapshot;
+use gpuslice_wire::units::{Percent, Weight};
+
+use crate::shares::{Tenant, governed, used, weighs};
+use crate::tenant::Kernels;
+use crate::world::{World, container};
+
+const MS: u64 = 1_000_000;
+
+/// Has a slice and never wants the GPU.
+const fn idles(weight: u32) -> Tenant {
+    Tenant {
+        class: Class::Normal,
+        share: 0,
+        busy: false,
+        weight,
+        attached: false,
+    }
+}
+
+/// Per mille of the GPU's time that each gets from now on, over 10 s after a settling second.
+fn parts(world: &mut World) -> Vec<u64> {
+    world.run_until(world.now + 1_000 * MS);
+    let before = used(world);
+    world.run_until(world.now + 10_000 * MS);
+    let after = used(world);
+    let got = after.iter().zip(&before);
+    got.map(|(after, before)| (after - before) / (10 * MS))
+        .collect()
+}
+
+/// Asserts parts per mille, each within 6.
+fn gets(policy: Policy, tenants: &[Tenant], expected: &[u64]) {
+    let mut world = governed(31, policy, Kernels::Short, tenants);
+    let got = parts(&mut world);
+    let close = got.iter().zip(expected).all(|(a, b)| a.abs_diff(*b) <= 6);
+    assert!(close, "{policy}: {got:?}, not {expected:?}");
+}
+
+#[test]
+fn fair_gives_a_slot_even_alone() {
+    gets(Policy::Fair, &[weighs(1)], &[62]);
+    gets(
+        Policy::Fair,
+        &[weighs(1), weighs(5), idles(1)],
+        &[62, 62, 0],
+    );
+}
+
+#[test]
+fn preemptive_gives_equal_parts_and_leaves_the_rest_idle() {
+    gets(Policy::Preemptive, &[weighs(1)], &[1_000]);
+    let three = [weighs(1), weighs(5), idles(1)];
+    gets(Policy::Preemptive, &three, &[333, 333, 0]);
+}
+
+#[test]
+fn weighted_gives_parts_by_weight_and_leaves_the_rest_idle() {
+    gets(Policy::Weighted, &[weighs(7)], &[1_000]);
+    let three = [weighs(1), weighs(2), idles(5)];
+    gets(Policy::Weighted, &three, &[125, 250, 0]);
+}
+
+#[test]
+fn fixed_gives_what_was_asked_for_whoever_else_is_there() {
+    let hard = Tenant {
+        share: 30,
+        ..weighs(1)
+    };
+    gets(Policy::Fixed, &[hard], &[300]);
+    gets(Policy::Fixed, &[hard, weighs(4), idles(8)], &[300, 250, 0]);
+}
+
+#[test]
+fn soft_gives_all_to_those_who_want() {
+    let three = [weighs(1), weighs(1), idles(1)];
+    gets(Policy::Soft, &three, &[500, 500, 0]);
+    gets(Policy::Soft, &[weighs(1), weighs(3)], &[250, 750]);
+    let hard = Tenant {
+        share: 30,
+        ..weighs(1)
+    };
+    gets(Policy::Soft, &[hard, weighs(1)], &[300, 700]);
+}
+
+#[test]
+fn native_takes_no_turns() {
+    let hard = Tenant {
+        share: 30,
+        ..weighs(1)
+    };
+    let high = Tenant {
+        class: Class::High,
+        ..weighs(9)
+    };
+    let mut world = governed(31, Policy::Native, Kernels::Short, &[hard, high]);
+    world.run_until(world.now + 5_000 * MS);
+    let free = |row: &Snapshot| {
+        !matches!(row, Snapshot::Slice { turns, gated, cap_ppm, .. }
+            if (*turns, *gated, *cap_ppm) != (0, 0, 1_000_000))
+    };
+    assert!(world.snapshot().iter().all(free), "{:?}", world.snapshot());
+}
+
+#[test]
+fn best_effort_gets_a_hundredth_of_what_others_want_and_all_of_what_they_do_not() {
+    let least = Tenant {
+        class: Class::BestEffort,
+        ..weighs(1_000)
+    };
+    gets(Policy::Soft, &[least, weighs(1)], &[10, 990]);
+    gets(Policy::Soft, &[least, idles(1)], &[1_000, 0]);
+    let high = Tenant {
+        class: Class::High,
+        ..weighs(1)
+    };
+    gets(Policy::Soft, &[least, weighs(1), high], &[10, 49, 941]);
+}
+
+/// Policies and weights change while all run: from the next turn on, with nobody's past in it.
+#[test]
+fn changes_count_at_once() {
+    let tenants = [weighs(1), weighs(1), weighs(1)];
+    let mut world = governed(37, Policy::Soft, Kernels::Short, &tenants);
+    let mut expect = |event: Option<Event>, expected: [u64; 3]| {
+        event.into_iter().for_each(|event| world.tell(event));
+        let got = parts(&mut world);
+        let close = got.iter().zip(expected).all(|(a, b)| a.abs_diff(b) <= 6);
+        assert!(close, "{got:?}, not {expected:?}");
+    };
+    let policy = |policy| {
+        Some(Event::SetPolicy {
+            token: Token(0),
+            gpus: GpuSelector::All,
+            policy,
+        })
+    };
+    let retune = |who, weight, share, class| {
+        Some(Event::Retune {
+            token: Token(0),
+            container: container(who),
+            terms: Terms {
+                weight: Weight::new(weight).ok(),
+                share,
+                class,
+            },
+        })
+    };
+    let ten = Percent::new(10).map_or(ShareAsk::Keep, ShareAsk::Hard);
+    expect(None, [333, 333, 333]);
+    expect(retune(1, 1000, ShareAsk::Keep, None), [1, 998, 1]);
+    expect(retune(1, 2, ShareAsk::Keep, None), [250, 500, 250]);
+    expect(retune(2, 0, ten, None), [300, 600, 100]);
+    expect(policy(Policy::Weighted), [250, 500, 100]);
+    expect(retune(2, 0, ShareAsk::None, None), [250, 500, 250]);
+    expect(policy(Policy::Fair), [62, 62, 62]);
+    expect(policy(Policy::Native), [333, 333, 333]);
+    expect(policy(Policy::Soft), [250, 500, 250]);
+    let last = Some(Class::BestEffort);
+    expect(retune(1, 0, ShareAsk::Keep, last), [495, 10, 495]);
+}
