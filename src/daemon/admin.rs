@@ -163,15 +163,17 @@ impl Daemon {
                     class,
                 },
             })),
-            Command::List {} => {
-                self.read_all_claims();
-                self.settle();
-                let mut rows = self.engine.snapshot(now());
-                self.tiers(&mut rows);
-                rows.iter().for_each(|row| self.queue(key, row));
-                self.flush(key);
-            }
+            Command::List {} => self.list(key),
         }
+    }
+
+    fn list(&mut self, key: Key) {
+        self.read_all_claims();
+        self.settle();
+        let mut rows = self.engine.snapshot(now());
+        self.tiers(&mut rows);
+        rows.iter().for_each(|row| self.queue(key, row));
+        self.flush(key);
     }
 
     /// What the engine cannot know: the disk, and the administrator's own limit.

@@ -114,3 +114,113 @@ fn said(record: &Record) -> Wanted {
         class: Some(record.class),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::Event;
+    use crate::tests::{Rig, ask, id};
+    use crate::{Ask, Config};
+    use gpuslice_wire::admin::Denial;
+    use gpuslice_wire::policy::Class;
+    use gpuslice_wire::snapshot::Snapshot;
+    use gpuslice_wire::units::{GIB, Percent, Weight};
+
+    fn wants(container: &str, percent: u32) -> Event {
+        Event::Retune {
+            token: Token(1),
+            container: id(container),
+            terms: Wanted {
+                weight: Weight::new(9).ok(),
+                share: Percent::new(percent).map_or(ShareAsk::None, ShareAsk::Hard),
+                class: Some(Class::BestEffort),
+            },
+        }
+    }
+
+    /// Cap, weight and class as an observer sees them.
+    fn shown(rig: &Rig, container: &str) -> (u32, u32, Class) {
+        match rig.slice(container) {
+            Snapshot::Slice {
+                cap_ppm,
+                weight,
+                class,
+                ..
+            } => (cap_ppm, weight.get(), class),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn denial(actions: &[Action]) -> Denial {
+        match actions {
+            [Action::Denied { why, .. }] => why.denial(),
+            other => panic!("no refusal but {other:?}"),
+        }
+    }
+
+    #[test]
+    fn shares_stay_promises_and_what_was_undoes_it() {
+        let mut rig = Rig::new(Config::default(), &[16]);
+        for (name, share) in [("a", 60), ("b", 30)] {
+            let share = Percent::new(share).ok();
+            let ask = Ask {
+                share,
+                ..ask(name, "0", GIB)
+            };
+            rig.admit(ask).expect("fits");
+        }
+        assert_eq!(denial(&rig.step(wants("b", 41))), Denial::Capacity);
+        assert_eq!(denial(&rig.step(wants("c", 1))), Denial::NoSuchSlice);
+        assert_eq!(shown(&rig, "b"), (300_000, 1, Class::Normal));
+        let done = rig.step(wants("b", 40));
+        assert_eq!(shown(&rig, "b"), (400_000, 9, Class::BestEffort));
+        let was = done.iter().find_map(|action| match action {
+            Action::Retuned { was, record, .. } => {
+                assert_eq!(record.share, Percent::new(40).ok());
+                Some(*was)
+            }
+            _ => None,
+        });
+        let undo = Event::Retune {
+            token: Token(2),
+            container: id("b"),
+            terms: was.expect("it was done"),
+        };
+        rig.step(undo);
+        assert_eq!(shown(&rig, "b"), (300_000, 1, Class::Normal));
+        rig.step(wants("b", 0));
+        assert_eq!(shown(&rig, "b").0, 1_000_000);
+    }
+
+    #[test]
+    fn a_policy_is_of_the_gpus_that_are_named() {
+        let mut rig = Rig::new(Config::default(), &[16, 16]);
+        for (name, gpu) in [("a", "0"), ("b", "1")] {
+            rig.admit(ask(name, gpu, GIB)).expect("fits");
+        }
+        let mut set = |gpus: &str, policy| {
+            let gpus = GpuSelector::parse(gpus).expect("a selector");
+            let done = rig.step(Event::SetPolicy {
+                token: Token(1),
+                gpus,
+                policy,
+            });
+            let caps = ["a", "b"].map(|name| shown(&rig, name).0);
+            (done, caps)
+        };
+        assert_eq!(set("1", Policy::Fair).1, [1_000_000, 62_500]);
+        let (refused, caps) = set("0,7", Policy::Fixed);
+        assert_eq!(
+            (denial(&refused), caps),
+            (Denial::NoSuchGpu, [1_000_000, 62_500])
+        );
+        let (done, caps) = set("all", Policy::Fixed);
+        assert_eq!(caps, [62_500, 62_500]);
+        let before = |action: &Action| match action {
+            Action::PolicySet { was, .. } => Some(was.iter().map(|it| it.1).collect()),
+            _ => None,
+        };
+        let before: Vec<Policy> = done.iter().find_map(before).expect("it was done");
+        assert_eq!(before, [Policy::Soft, Policy::Fair]);
+    }
+}

@@ -7,6 +7,8 @@ use gpuslice_wire::ids::{ClientId, ContainerId, Lane, NvmlIndex};
 use gpuslice_wire::limits::ACCOUNTS_MAX;
 use gpuslice_wire::units::{Bytes, Instant};
 
+use crate::tenant::Process;
+
 use super::{Daemon, Happening, Letter, US, World, memory, time};
 
 impl World {
@@ -215,15 +217,7 @@ impl World {
             Action::Resized { record, .. } | Action::Retuned { record, .. } => {
                 self.records.insert(record.container, record);
             }
-            Action::Dismissed { container, .. } => {
-                self.records.remove(&container);
-                self.pages.retain(|(id, _), _| *id != container);
-                for who in 0..self.processes.len() {
-                    if self.processes[who].container == container {
-                        self.processes[who].alive = false;
-                    }
-                }
-            }
+            Action::Dismissed { container, .. } => self.dismissed(container),
             Action::Attached { token, client, .. } => self.attached(token, client),
             Action::Rejected { token, .. } => {
                 let who = self.daemon.asked.remove(&token.0);
@@ -270,6 +264,14 @@ impl World {
             | Action::NotRestored { .. }
             | Action::Overrun { .. } => {}
         }
+    }
+
+    fn dismissed(&mut self, container: ContainerId) {
+        self.records.remove(&container);
+        self.pages.retain(|(id, _), _| *id != container);
+        let its = |process: &&mut Process| process.container == container;
+        let dead = self.processes.iter_mut().filter(its);
+        dead.for_each(|process| process.alive = false);
     }
 
     pub(super) fn attached(&mut self, token: Token, client: ClientId) {
