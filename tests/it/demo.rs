@@ -121,6 +121,35 @@ fn the_demo_reports_three_tenants_within_their_caps() {
     }
 }
 
+/// An idle tenant gets nothing, and a limited one no more than its limit, a burst and a turn.
+#[test]
+fn the_demo_of_a_policy_reports_what_each_was_due() {
+    let _alone = alone();
+    for (asked, policy) in [("fair", "fair"), ("1", "preemptive"), ("native", "native")] {
+        let place = tempfile::tempdir().expect("a directory");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_gpuslice"));
+        command.args(["demo", "--json", "--runtime", "none", "--seconds", "5"]);
+        command
+            .args(["--policy", asked])
+            .env("TMPDIR", place.path());
+        let output = command.stdin(Stdio::null()).output().expect("it starts");
+        let report: Value = serde_json::from_slice(&output.stdout)
+            .unwrap_or_else(|error| panic!("{policy}: {error}: {output:?}"));
+        assert_eq!(report["policy"], policy);
+        let tenants = report["tenants"].as_array().expect("tenants");
+        assert_eq!(tenants.len(), 3, "{report}");
+        for tenant in tenants {
+            let number = |key: &str| tenant[key].as_f64().expect("a number");
+            let (due, got) = (number("share_expected"), number("share_measured"));
+            match (due, policy) {
+                (0.0, _) => assert_eq!(got, 0.0, "{policy}: {tenant}"),
+                (_, "native") => assert_eq!(number("turns"), 0.0, "{tenant}"),
+                _ => assert!(got > 0.0 && got < due + 0.06, "{policy}: {tenant}"),
+            }
+        }
+    }
+}
+
 #[test]
 fn an_interrupted_demo_cleans_up() {
     let _alone = alone();

@@ -10,5 +10,6 @@ mod doors;
 mod harness;
 mod manners;
 mod node;
+mod policy;
 mod races;
 mod time;

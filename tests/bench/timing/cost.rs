@@ -52,7 +52,7 @@ fn done(node: &Node, contexts: &[ContextId], pace: Pace) -> Vec<f64> {
 ///
 /// # Errors
 /// The node does not work.
-pub fn daemon(parts: &Path, pace: Pace) -> Result<Row, Error> {
+pub fn daemon(parts: &Path, pace: Pace) -> Result<Vec<Row>, Error> {
     let mut node = Node::start(parts, 8)?;
     for tenant in 0..64 {
         node.tenant(tenant % 8, ("", "--seconds 600 --kernel-us 10000"))?;
@@ -66,7 +66,8 @@ pub fn daemon(parts: &Path, pace: Pace) -> Result<Row, Error> {
         used.push(100.0 * (now - before) as f64 / (now_ns() - start) as f64);
         before = now;
     }
-    Ok(Row::of("daemon, 64 tenants on 8 GPUs", "% core", used, 2.0))
+    let name = "daemon, 64 tenants on 8 GPUs";
+    Ok(vec![Row::of(name, "% core", used, 2.0)])
 }
 
 /// Time a process's threads have had a processor, ns.

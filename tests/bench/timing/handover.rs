@@ -11,14 +11,19 @@ use std::path::Path;
 ///
 /// # Errors
 /// The node does not work.
-pub fn idle(parts: &Path, pace: Pace) -> Result<Row, Error> {
+pub fn idle(parts: &Path, pace: Pace) -> Result<Vec<Row>, Error> {
     let mut node = Node::start(parts, 1)?;
     let pulse = "--seconds 600 --kernel-us 2000 --pause-us 10000";
     let from = node.tenant(0, ("--weight 4", pulse))?;
     let to = node.tenant(0, ("", "--seconds 600 --kernel-us 100"))?;
     let gaps = gaps(&node, from, to, pace.seconds(15.0));
     let gaps = gaps.into_iter().map(|us| us / 1e3).collect();
-    Ok(Row::of("idle holder to next in line", "ms", gaps, 0.5))
+    Ok(vec![Row::of(
+        "idle holder to next in line",
+        "ms",
+        gaps,
+        0.5,
+    )])
 }
 
 /// What a kernel of 50 µs of a high-priority tenant takes beyond itself, in µs: alone, and while a

@@ -11,7 +11,8 @@ use std::time::Duration;
 
 /// Tenants and what each is due.
 pub struct Case {
-    name: &'static str,
+    /// For people.
+    pub name: &'static str,
     policy: &'static str,
     /// Words of `gpuslice run`, and the part that it is due.
     tenants: &'static [(&'static str, f64)],
@@ -20,6 +21,9 @@ pub struct Case {
 }
 
 const EQUAL: (&str, f64) = ("", 1.0 / 16.0);
+
+/// What a daemon without a configuration does.
+const DEFAULT: &str = "soft";
 
 /// All cases.
 pub const CASES: &[Case] = &[
@@ -78,7 +82,9 @@ const STEP: Duration = Duration::from_millis(100);
 /// The two rows of a case.
 pub fn measure(parts: &Path, case: &Case, pace: Pace) -> Result<Vec<Row>, Error> {
     let mut node = Node::start(parts, 1)?;
-    node.gpuslice(&format!("policy all {}", case.policy))?;
+    if case.policy != DEFAULT {
+        node.gpuslice(&format!("policy all {}", case.policy))?;
+    }
     let mut contexts = Vec::new();
     for (words, part) in case.tenants {
         let work = match *part {

@@ -1,0 +1,138 @@
+//! The six policies with real processes, judged by the simulated device's own books.
+//!
+//! The bounds are wide, because tests share their machine; what they can tell is one policy from another.
+//! `make bench` has the exact figures.
+
+mod live;
+mod words;
+
+use crate::harness::node::Node;
+use crate::harness::{PATIENCE, eventually, target_dir};
+use gpuslice_sim_device::{ContextId, Machine, Role};
+use serde_json::Value;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
+
+/// Over how long parts are taken.
+const SPAN: Duration = Duration::from_millis(2_000);
+/// A limited tenant may have saved this for a burst, as a part of `SPAN`, and a turn that was long.
+const BURST: f64 = 0.06;
+/// What a tenant that waits for a processor of this machine may miss of its part.
+const LATE: f64 = 0.5;
+
+/// A node, and its device as an observer sees it.
+struct Stage {
+    node: Node,
+    truth: Machine,
+}
+
+/// A tenant under `gpuslice run`; ended when dropped.
+struct Tenant {
+    child: Child,
+    context: ContextId,
+}
+
+impl Drop for Tenant {
+    fn drop(&mut self) {
+        let pid = nix::unistd::Pid::from_raw(self.child.id().cast_signed());
+        let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM);
+        let _ = self.child.wait();
+    }
+}
+
+impl Stage {
+    fn new() -> Stage {
+        let node = Node::start();
+        let device = node.root().join("device");
+        let truth = Machine::open(&device, Role::Observer).expect("the node's device");
+        Stage { node, truth }
+    }
+
+    /// `gpuslice WORDS` on this node, to its end.
+    fn gpuslice(&self, words: &[&str]) -> Output {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_gpuslice"));
+        command.args(words).arg("--runtime-dir");
+        command.arg(self.node.runtime_dir()).stdin(Stdio::null());
+        command.output().expect("gpuslice starts")
+    }
+
+    /// The same, which must succeed; what it printed.
+    fn must(&self, words: &[&str]) -> String {
+        let output = self.gpuslice(words);
+        assert!(output.status.success(), "{words:?}: {output:?}");
+        String::from_utf8(output.stdout).expect("text")
+    }
+
+    fn ps(&self) -> Value {
+        serde_json::from_str(&self.must(&["ps", "--json"])).expect("JSON")
+    }
+
+    /// A slice's row.
+    fn slice(&self, name: &str) -> Value {
+        let view = self.ps();
+        let all = view["slices"].as_array().expect("slices");
+        let found = all.iter().find(|slice| slice["name"] == name).cloned();
+        found.unwrap_or_else(|| panic!("no slice {name}: {view}"))
+    }
+
+    /// Starts a tenant on GPU 0 that launches kernels of 2 ms, or none with `--idle`.
+    fn tenant(&self, name: &str, slice: &[&str], work: &[&str]) -> Tenant {
+        let contexts = || self.truth.contexts(0).expect("GPU 0");
+        let before = contexts();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_gpuslice"));
+        command.args(["run", "--quiet", "--memory", "1GiB", "--gpus", "0"]);
+        command.args(["--name", name]).args(slice);
+        command.arg("--runtime-dir").arg(self.node.runtime_dir());
+        command.arg("--").arg(target_dir().join("tenant"));
+        command.args([
+            "--seconds",
+            "600",
+            "--kernel-us",
+            "2000",
+            "--step-mib",
+            "512",
+        ]);
+        command.args(work);
+        command.env("GPUSLICE_SIM_DEVICE", self.node.root().join("device"));
+        command.stdin(Stdio::null()).stdout(Stdio::null());
+        let child = command.spawn().expect("gpuslice starts");
+        let new = || contexts().into_iter().find(|id| !before.contains(id));
+        eventually("the tenant has a context", || new().is_some());
+        let context = new().expect("a context");
+        Tenant { child, context }
+    }
+
+    fn busy(&self, tenants: &[&Tenant]) -> Vec<u64> {
+        let busy = |tenant: &&Tenant| {
+            let info = self.truth.context_info(tenant.context);
+            info.expect("a living tenant").busy_ns
+        };
+        tenants.iter().map(busy).collect()
+    }
+
+    /// The parts of the GPU's time that tenants get, a while after a change.
+    fn parts(&self, tenants: &[&Tenant]) -> Vec<f64> {
+        std::thread::sleep(Duration::from_millis(300));
+        let (start, before) = (gpuslice_sim_device::now_ns(), self.busy(tenants));
+        std::thread::sleep(SPAN);
+        let (end, after) = (gpuslice_sim_device::now_ns(), self.busy(tenants));
+        let gained = after.iter().zip(before).map(|(now, then)| now - then);
+        gained.map(|ns| ns as f64 / (end - start) as f64).collect()
+    }
+
+    /// Waits until the tenants get parts that `fit`; a machine that was busy a moment ago is asked again.
+    fn settles(&self, what: &str, tenants: &[&Tenant], fit: impl Fn(&[f64]) -> bool) {
+        let start = std::time::Instant::now();
+        let mut parts = self.parts(tenants);
+        while !fit(&parts) {
+            assert!(start.elapsed() < PATIENCE, "{what}: {parts:?}");
+            parts = self.parts(tenants);
+        }
+        eprintln!("{what}: {parts:?}");
+    }
+}
+
+/// Whether a tenant gets what it is due and, if that is its limit, no more.
+fn is(part: f64, due: f64) -> bool {
+    (due * LATE..=due + BURST).contains(&part)
+}

@@ -1,0 +1,109 @@
+//! Bad words are refused with their reason and change nothing; cGPU's words mean what they mean there.
+
+use super::Stage;
+use crate::harness::bundle::{Bundle, complaint, hook, printed};
+use gpuslice_wire::units::{Bytes, GIB};
+
+#[test]
+fn bad_words_are_refused_with_their_reason() {
+    let stage = Stage::new();
+    stage.node.must_admit("web", Bytes(GIB));
+    let before = (stage.ps()["gpus"].clone(), stage.slice("web"));
+    let cases: [(&[&str], &str); 14] = [
+        (
+            &["policy", "0", "quick"],
+            "fair, preemptive, weighted, fixed, soft or native",
+        ),
+        (&["policy", "0", "6"], "0 to 5"),
+        (&["policy", "0", "-1"], "0 to 5"),
+        (&["policy", "0", "Soft"], "0 to 5"),
+        (&["policy", "9", "soft"], "no GPU"),
+        (&["policy", "9"], "no GPU"),
+        (&["policy", "first", "soft"], "any, all"),
+        (&["policy", "0,0", "soft"], "twice"),
+        (&["set", "web"], "required"),
+        (&["set", "web", "--weight", "0"], "1 to 1000"),
+        (&["set", "web", "--weight", "1001"], "1 to 1000"),
+        (&["set", "web", "--share", "101"], "1 to 100"),
+        (
+            &["set", "web", "--priority", "urgent"],
+            "high, normal or best-effort",
+        ),
+        (&["set", "nobody", "--weight", "2"], "nobody"),
+    ];
+    for (words, expected) in cases {
+        let output = stage.gpuslice(words);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success(), "{words:?}: {output:?}");
+        assert!(said.contains(expected), "{words:?}: {said}");
+    }
+    let after = stage.slice("web");
+    assert_eq!(stage.ps()["gpus"], before.0);
+    for key in ["weight", "share", "class", "time_cap_ppm"] {
+        assert_eq!(after[key], before.1[key], "{key}");
+    }
+}
+
+#[test]
+fn the_policies_are_shown() {
+    let stage = Stage::new();
+    let told = stage.must(&["policy", "1", "2"]);
+    assert_eq!(told.trim(), "gpu 1: soft -> weighted");
+    let shown = stage.must(&["policy"]);
+    let lines: Vec<&str> = shown.lines().collect();
+    assert_eq!(lines.len(), 3, "{shown}");
+    assert!(
+        lines[1].contains("4 soft") && lines[2].contains("2 weighted"),
+        "{shown}"
+    );
+}
+
+/// A container with these of cGPU's variables.
+fn of_cgpu(stage: &Stage, id: &str, variables: &[&str]) -> Bundle {
+    let bundle = Bundle::new(stage.node.root(), id, "runc", stage.node.runtime_dir());
+    let memory = [
+        "ALIYUN_COM_GPU_MEM_CONTAINER=2",
+        "ALIYUN_COM_GPU_MEM_DEV=16",
+        "ALIYUN_COM_GPU_VISIBLE_DEVICES=0",
+    ];
+    let all = memory.iter().chain(variables);
+    all.fold(bundle, |bundle, entry| bundle.variable(entry))
+}
+
+#[test]
+fn a_weight_of_cgpus_makes_a_preemptive_gpu_weighted() {
+    let Some(hook) = hook("a_weight_of_cgpus", "runc") else {
+        return;
+    };
+    let stage = Stage::new();
+    stage.must(&["policy", "all", "preemptive"]);
+    let policies = || {
+        let view = stage.ps();
+        [0, 1].map(|gpu: usize| view["gpus"][gpu]["policy"].as_str().map(str::to_owned))
+    };
+    let are = |first: &str, second: &str| [first, second].map(|name| Some(name.to_owned()));
+    let one = of_cgpu(&stage, "one", &["ALIYUN_COM_GPU_SCHD_WEIGHT=1"]);
+    printed(&one.run(&hook));
+    assert_eq!(
+        policies(),
+        are("preemptive", "preemptive"),
+        "a weight of 1 is none"
+    );
+    let three = of_cgpu(&stage, "three", &["ALIYUN_COM_GPU_SCHD_WEIGHT=3"]);
+    printed(&three.run(&hook));
+    assert_eq!(
+        policies(),
+        are("weighted", "preemptive"),
+        "its GPU, not the other"
+    );
+    stage.must(&["policy", "all", "fair"]);
+    let four = of_cgpu(&stage, "four", &["ALIYUN_COM_GPU_SCHD_WEIGHT=4"]);
+    printed(&four.run(&hook));
+    assert_eq!(policies(), are("fair", "fair"), "any other policy stays");
+    for bad in ["ALIYUN_COM_GPU_SCHD_WEIGHT=0", "ALIYUN_COM_GPU_HIGH_PRIO=2"] {
+        let said = complaint(&of_cgpu(&stage, "bad", &[bad]).run(&hook));
+        let key = bad.split('=').next().expect("a key");
+        assert!(said.contains(key), "{bad}: {said}");
+    }
+    assert_eq!(stage.ps()["slices"].as_array().map(Vec::len), Some(0));
+}
