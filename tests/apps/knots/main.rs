@@ -226,7 +226,10 @@ fn capture(gpu: Gpu, _: u32) -> Outcome {
     })
 }
 
-const CASES: &[(&str, fn(Gpu, u32) -> Outcome)] = &[
+/// Ties a knot, the so-manieth, and waits until it has come loose.
+type Case = fn(Gpu, u32) -> Outcome;
+
+const CASES: &[(&str, Case)] = &[
     ("word", word),
     ("copy", copy),
     ("callback", callback),
