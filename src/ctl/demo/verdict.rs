@@ -2,7 +2,9 @@
 //!
 //! The share is measured by the tenants themselves (GPU time of kernels they saw finish), so that
 //! the books are checked by somebody who did not write them; both are shown. Where a policy limits
-//! tenants, a share is one of the GPU's time; else of what all got together.
+//! tenants, a share is one of the GPU's time; else of what all got together. A limit is one on turns: what
+//! a tenant leaves of its turn, because it hands over or is late itself, is not made up for. So a
+//! limited tenant may get less in kernels, if the books have its whole share; it never gets more.
 
 use super::plan::Of;
 use super::tenant::Account;
@@ -130,7 +132,11 @@ impl Line {
 
 /// What is wrong with one tenant, in words; nothing if all is well.
 fn faults(line: &Line, account: &Account, policy: Policy) -> Vec<String> {
-    let error = (line.measured - line.expected).abs();
+    let error = match account.due.of {
+        Of::Device if line.measured < line.expected => line.ledger - line.expected,
+        _ => line.measured - line.expected,
+    };
+    let error = error.abs();
     let checks = [
         (
             error > TOLERANCE,
@@ -280,25 +286,31 @@ mod tests {
         assert_eq!(verdict.json()["tenants"][2]["weight"], 4);
     }
 
-    /// A tenth of the GPU each, of which a tenth is what was promised.
+    /// The books have a tenth of the GPU for each; their kernels had `rate` thousandths.
+    fn limited(rate: u64, part: f64, policy: Policy, turns: u64) -> Verdict {
+        let mut accounts = [account("a", 1), account("b", 1)];
+        for account in &mut accounts {
+            account.progress = (0..=10).map(|t| (t * 100_000, t * 100 * rate)).collect();
+            let of = Of::Device;
+            account.due = Due { part, of };
+        }
+        let [first, mut last] = [150_000, 850_000].map(|now| {
+            let mut view = view(now, [1, 1, 1]);
+            view.rows.iter_mut().for_each(|row| row.gpu_ns /= 10);
+            view
+        });
+        last.rows[0].turns = turns;
+        judge(&accounts, Some(policy), &first, &last)
+    }
+
     #[test]
     fn a_limited_tenant_is_judged_by_the_gpus_time() {
-        let verdict = |part: f64, policy: Policy| {
-            let mut accounts = [account("a", 1), account("b", 1)].map(|account| Account {
-                progress: account.progress.iter().map(|&(t, _)| (t, t / 10)).collect(),
-                ..account
-            });
-            for account in &mut accounts {
-                let of = Of::Device;
-                account.due = Due { part, of };
-            }
-            let mut last = view(850, [1, 1, 1]);
-            last.rows[0].turns = 3;
-            judge(&accounts, Some(policy), &view(150, [1, 1, 1]), &last)
-        };
-        assert!(verdict(0.1, Policy::Fair).pass());
-        assert!(!verdict(0.5, Policy::Fair).pass());
-        assert!(!verdict(0.1, Policy::Native).pass(), "native has no turns");
+        assert!(limited(100, 0.1, Policy::Fair, 9).pass());
+        assert!(limited(60, 0.1, Policy::Fair, 9).pass(), "late itself");
+        assert!(!limited(130, 0.1, Policy::Fair, 9).pass(), "above it");
+        assert!(!limited(100, 0.2, Policy::Fair, 9).pass(), "below it");
+        let native = limited(100, 0.1, Policy::Native, 9);
+        assert!(!native.pass(), "native has no turns");
     }
 
     #[test]
