@@ -10,11 +10,11 @@ mod absence;
 mod bad;
 mod knots;
 
-use crate::harness::node::{Node, id};
+use crate::harness::node::Node;
 use crate::harness::{PATIENCE, eventually, target_dir};
 use gpuslice_sim_device::{ContextId, Machine, Role, Seq, Status};
-use gpuslice_wire::snapshot::Snapshot;
 use gpuslice_wire::units::{Bytes, GIB};
+use serde_json::Value;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -199,13 +199,23 @@ impl Drop for Hiccups {
     }
 }
 
+/// What `gpuslice ps --json` shows of a container.
+fn shown(node: &Node, who: &str) -> Value {
+    let mut ps = Command::new(env!("CARGO_BIN_EXE_gpuslice"));
+    ps.args(["ps", "--json", "--runtime-dir"]);
+    let output = ps.arg(node.runtime_dir()).output().expect("it starts");
+    let all: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let slices = all["slices"].as_array().expect("a list");
+    let found = slices.iter().find(|slice| slice["container"] == who);
+    found.expect("a slice").clone()
+}
+
 /// GPU time that a container was charged so far.
 fn bill(node: &Node, who: &str) -> Duration {
-    let found = node.admin().list().into_iter().find_map(|row| match row {
-        Snapshot::Slice {
-            container, gpu_ns, ..
-        } if container == id(who) => Some(gpu_ns),
-        _ => None,
-    });
-    Duration::from_nanos(found.expect("a slice"))
+    Duration::from_nanos(shown(node, who)["gpu_ns"].as_u64().expect("a number"))
+}
+
+/// How often a container was not quiet in time after a turn of its own.
+fn overruns(node: &Node, who: &str) -> u64 {
+    shown(node, who)["overruns"].as_u64().expect("a number")
 }
