@@ -33,7 +33,7 @@
 //! * **Open**: while at most one container wants the GPU and no rule needs turns (no cap, no
 //!   containers of several classes), nobody takes turns, and the time goes to the account of the
 //!   one that wants. A second one who wants ends this at once; it comes back after `open_after`
-//!   without contest. Under the policy `native` it is always so.
+//!   without contest. Under the policy `native` it is always so, once the last turn is quiet.
 //! * **Classes**: high goes before normal and normal before best-effort, and a turn is closed when
 //!   somebody of a higher class wants. So that nobody starves, one of a lower class gets a
 //!   shortest turn, a *slot*, whenever that class has waited for so long that the turn leaves the
@@ -345,10 +345,6 @@ impl Turns {
         let over = self
             .lone
             .is_some_and(|since| self.now >= since.plus(self.config.open_after));
-        let closing = matches!(self.phase, Phase::Closing { .. });
-        if self.policy == Policy::Native && !closing {
-            return self.open();
-        }
         match self.phase {
             Phase::Open if needs => self.phase = Phase::Idle,
             Phase::Idle | Phase::Held { .. } if over => self.open(),

@@ -117,6 +117,9 @@ impl Turns {
         let (now, class) = (self.now, entity.class);
         let spent = !entity.bucket.funded();
         let wants = entity.said.wants;
+        if self.policy == Policy::Native {
+            return self.close(seat, slot, notes);
+        }
         if wants && slot.is_none() && self.others_wait(|other| other < class) {
             if let Some(entity) = self.find_mut(seat) {
                 entity.preemptions += 1;
