@@ -167,8 +167,8 @@ fn pools_are_above_the_cap_by_no_more_than_they_grow_by() {
 
 #[test]
 fn the_books_agree_with_the_device_whoever_dies() {
-    let (_, living) = run("01245", Trouble::KillsAndResizes);
-    assert!((CAP / 2..=CAP).contains(&living), "{living} of {CAP} bytes");
+    let (used, _) = run("01245", Trouble::KillsAndResizes);
+    assert!((CAP / 2..=CAP).contains(&used), "{used} of {CAP} bytes");
 }
 
 #[test]

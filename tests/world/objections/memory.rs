@@ -194,10 +194,10 @@ fn to_forgetting_what_the_driver_shows() {
         story.tell(0, seen(90), &[]).expect("one look is none");
         story.tell(after, seen(second), &[shown(books, 0)])
     };
-    assert_eq!(look(80, 300 * MS, 140), Ok(()));
-    objects(look(80, 300 * MS, 60), "not 140");
-    objects(look(80, 300 * MS, 150), "not 140");
-    objects(look(80, 299 * MS, 140), "not 60");
+    assert_eq!(look(80, 300 * MS, 80), Ok(()));
+    objects(look(80, 300 * MS, 60), "not 80");
+    objects(look(80, 300 * MS, 90), "not 80");
+    objects(look(80, 299 * MS, 80), "not 60");
     let stray = |used| Event::Stray {
         container: container(0),
         lane: Lane(0),
