@@ -192,13 +192,16 @@ fn requests_are_served_in_order_and_small_ones_do_not_pass() {
 fn who_came_during_a_recall_has_its_own() {
     let (mut rig, who) = slice_of(&[90, 0, 0]);
     rig.reserve(who[1], 60, 60);
-    rig.now = 99 * MS;
+    rig.now = RECALL_WAIT_NS - 1;
     rig.reserve(who[2], 30, 30);
-    rig.now = 100 * MS;
+    rig.now = RECALL_WAIT_NS;
     let first = rig.step(Event::Tick);
     assert_eq!(answers(&first), [(who[1], None)]);
     assert_eq!(view(&first).map(|view| view.recall), Some(2));
-    assert_eq!(rig.engine.next_deadline(), Some(Instant(200 * MS)));
+    assert_eq!(
+        rig.engine.next_deadline(),
+        Some(Instant(2 * RECALL_WAIT_NS))
+    );
     assert_eq!(answers(&rig.give_back(who[0], 2, 20)), [(who[2], Some(30))]);
 }
 

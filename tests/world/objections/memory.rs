@@ -3,6 +3,7 @@
 use super::*;
 use gpuslice_engine::CapChange;
 use gpuslice_wire::admin::MemoryAsk;
+use gpuslice_wire::limits::RECALL_WAIT_NS;
 
 fn reserve(need: u64, wish: u64) -> Event {
     asks(client(0), 7, need, wish)
@@ -144,9 +145,9 @@ fn gives(recall: u32, bytes: u64) -> Event {
 #[test]
 fn to_a_refusal_while_siblings_may_have_it() {
     objects(short(false).then(0, &[no()]), "nobody was asked");
-    objects(short(true).then(99 * MS, &[no()]), "before");
+    objects(short(true).then(RECALL_WAIT_NS - 1, &[no()]), "before");
     objects(short(true).tell(0, gives(2, 0), &[no()]), "before");
-    assert_eq!(short(true).then(100 * MS, &[no()]), Ok(()));
+    assert_eq!(short(true).then(RECALL_WAIT_NS, &[no()]), Ok(()));
     assert_eq!(short(true).tell(0, gives(1, 0), &[no()]), Ok(()));
     let gone = Event::Gone { client: client(0) };
     objects(
