@@ -24,8 +24,8 @@
 //! and the stream for something that a waiting thread is about to do. So whoever waited long enough goes
 //! on, with its own step set aside. No lock is held while the driver allocates.
 //!
-//! What a pool grows by all the same (the first time, when the step is a guess and did not fit; or a gap
-//! that the driver would not use) is paid for at once, by one payer at a time, since it may take a question
+//! What a pool grows by all the same (a driver whose step is larger than any seen before; or a gap that it
+//! would not use) is paid for at once, by one payer at a time, since it may take a question
 //! to the daemon, or undone. What can be neither stays owed; the next growth fails until it is paid.
 #![forbid(unsafe_code)]
 
@@ -58,10 +58,6 @@ impl Step {
             0 => GUESS,
             step => step,
         }
-    }
-
-    fn is_guess(&self) -> bool {
-        self.0.load(Relaxed) == 0
     }
 
     fn round(&self, bytes: u64) -> u64 {
@@ -124,8 +120,11 @@ struct Pot {
     live: u64,
     /// That many were freed.
     freed: u64,
-    /// The piece that the pool grew by last has at least so much left in one part.
+    /// The piece that the pool grew by last has at least so much left in one part. Known until something
+    /// is freed: a piece that nothing uses may go without a word.
     tail: u64,
+    /// That many calls have begun.
+    begun: u64,
     /// How often the pool was seen to have shrunk.
     shrinks: u64,
     /// As of the last look, the pool had so much more than was charged.
@@ -186,12 +185,13 @@ impl Pot {
             freed => 2 * (pieces + freed).max(1),
         };
         let average = room / gaps;
-        !self.alone && (bytes <= self.tail || bytes <= average)
+        !self.alone && self.owed == 0 && (bytes <= self.tail || bytes <= average)
     }
 
     /// A call begins that allocates `bytes` and has put `asked` into the pot.
     fn enter(&mut self, bytes: u64, asked: u64) -> Call {
         self.flying += 1;
+        self.begun += 1;
         if bytes > 0 {
             self.used = self.used.saturating_add(bytes);
             self.live += 1;
@@ -202,6 +202,7 @@ impl Pot {
             asked,
             alone: false,
             lonely: self.flying == 1,
+            number: self.begun,
         }
     }
 
@@ -219,9 +220,10 @@ impl Pot {
         if last == 0 {
             step.first(reserved);
         }
-        if call.lonely && self.flying == 0 {
+        // Nobody else's growth is part of it.
+        if call.lonely && call.number == self.begun {
             let more = (reserved - last).saturating_sub(call.bytes);
-            self.tail = self.tail.max(more);
+            self.tail = more;
             if self.owed > 0 {
                 step.surprise(more);
             }
@@ -238,6 +240,7 @@ impl Pot {
         self.used = self.used.saturating_sub(bytes);
         self.live = self.live.saturating_sub(1);
         self.freed += 1;
+        self.tail = 0;
     }
 }
 
@@ -263,6 +266,7 @@ pub struct Call {
     alone: bool,
     /// No other was in flight when it began.
     lonely: bool,
+    number: u64,
 }
 
 fn alone<T>(lock: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -299,7 +303,7 @@ impl Charge {
             }
         }
         drop(pot);
-        match self.set_aside(world, bytes, need) {
+        match self.set_aside(world, need) {
             Ok(asked) => Ok(alone(&self.pot).enter(bytes, asked)),
             Err(refused) => {
                 self.look(world);
@@ -324,14 +328,13 @@ impl Charge {
         }
         let asked = match bytes {
             0 => 0,
-            _ => self.set_aside(world, bytes, world.step().round(bytes))?,
+            _ => self.set_aside(world, world.step().round(bytes))?,
         };
         Ok(alone(&self.pot).enter(0, asked))
     }
 
-    /// Sets `need` aside in the pot, what is spare in it first; where the step is a guess that
-    /// does not fit, the least that pools grow by for `plain` must do. How much it was.
-    fn set_aside(&self, world: &impl World, plain: u64, need: u64) -> Result<u64, CUresult> {
+    /// Sets `need` aside in the pot, what is spare in it first. How much it was.
+    fn set_aside(&self, world: &impl World, need: u64) -> Result<u64, CUresult> {
         let spare = {
             let mut pot = alone(&self.pot);
             let spare = pot.spare().min(need);
@@ -341,11 +344,7 @@ impl Charge {
         if spare == need {
             return Ok(need);
         }
-        let mut taken = world.reserve(need - spare);
-        if taken.is_err() && world.step().is_guess() {
-            let least = plain.checked_next_multiple_of(STEP_MIN).unwrap_or(u64::MAX);
-            taken = world.reserve(least.saturating_sub(spare));
-        }
+        let taken = world.reserve(need - spare);
         let mut pot = alone(&self.pot);
         match taken {
             Ok(taken) => {

@@ -159,12 +159,16 @@ fn growth_that_does_not_fit_is_undone() {
 }
 
 #[test]
-fn a_guess_that_does_not_fit_is_no_reason_to_refuse() {
-    let (charge, fake) = (Charge::default(), Fake::new(14 * MIB, 2 * MIB));
+fn steps_are_learned() {
+    // Until one is seen, the guess is what must fit.
+    let (charge, fake) = (Charge::default(), Fake::new(40 * MIB, 2 * MIB));
     assert!(allocate(&charge, &fake, 3 * MIB));
     assert_eq!((fake.step.bytes(), fake.above()), (4 * MIB, 0));
-    assert!(allocate(&charge, &fake, 5 * MIB));
-    assert_eq!((charge.charged(), fake.above()), (8 * MIB, 0));
+    assert!(allocate(&charge, &fake, 34 * MIB));
+    assert_eq!((charge.charged(), fake.above()), (38 * MIB, 0));
+    let fake = Fake::new(31 * MIB, 2 * MIB);
+    assert!(!allocate(&Charge::default(), &fake, 3 * MIB));
+    assert_eq!(fake.above(), 0);
     // The driver grows by more than anybody thought: undone, and known from then on.
     let (charge, fake) = (Charge::default(), Fake::new(40 * MIB, 64 * MIB));
     assert!(!allocate(&charge, &fake, MIB));
