@@ -173,7 +173,7 @@ impl Pot {
 
     /// Whether the pool surely has a gap of that size, and nobody else counts on one: what is left of
     /// its last piece, or the average of all gaps, of which there is one for each piece and one
-    /// for each free at most, and no more than allocations to part them. Where something was freed only half is counted on: the streams may not
+    /// for each free at most, and no more than allocations to part them. Where something was freed only a quarter is counted on: the streams may not
     /// have come to all of the frees.
     fn has_a_gap(&self, bytes: u64, step: u64) -> bool {
         let (pieces, room) = (
@@ -182,7 +182,7 @@ impl Pot {
         );
         let gaps = match self.freed.min(self.live) {
             0 if self.freed == 0 => pieces.max(1),
-            freed => 2 * (pieces + freed).max(1),
+            freed => 4 * (pieces + freed).max(1),
         };
         let average = room / gaps;
         !self.alone && self.owed == 0 && (bytes <= self.tail || bytes <= average)

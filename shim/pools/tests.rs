@@ -191,11 +191,11 @@ fn splinters_are_no_room() {
     free(&charge, &fake, 8 * MIB);
     free(&charge, &fake, 8 * MIB);
     assert!(charge.begin(&fake, 16 * MIB).is_err());
-    // Four gaps at most, of which half of 16 MiB are counted on.
-    assert!(charge.begin(&fake, 2 * MIB + 1).is_err());
-    let call = charge.begin(&fake, 2 * MIB).expect("there is a gap");
+    // Four gaps at most, of which a quarter of 16 MiB is counted on.
+    assert!(charge.begin(&fake, MIB + 1).is_err());
+    let call = charge.begin(&fake, MIB).expect("there is a gap");
     assert!(charge.begin(&fake, 512).is_err(), "one at a time");
-    fake.alloc(2 * MIB);
+    fake.alloc(MIB);
     charge.end(&fake, &call).expect("it took nothing");
     let call = charge.begin(&fake, 512).expect("that one is over");
     charge.cancel(&fake, &call);
