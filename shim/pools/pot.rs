@@ -172,9 +172,9 @@ impl Pot {
     }
 
     /// Whether the pool surely has a gap of that size, and nobody else counts on one: what is left of
-    /// its last piece, or the average of all gaps, of which there is one for each piece and one
-    /// for each free at most, and no more than allocations to part them. Where something was freed only a quarter is counted on: the streams may not
-    /// have come to all of the frees.
+    /// its last piece, or the average of all gaps, of which there is one for each piece and one for
+    /// each free at most, and no more than allocations to part them. Where something was freed only a
+    /// quarter is counted on: the streams may not have come to all of the frees.
     fn has_a_gap(&self, bytes: u64, step: u64) -> bool {
         let (pieces, room) = (
             self.charged.div_ceil(step),
