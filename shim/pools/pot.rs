@@ -114,6 +114,8 @@ struct Pot {
     flying: u64,
     /// One of them counts on a gap.
     alone: bool,
+    /// So many wait for its end: to wake nobody is a system call too.
+    waiting: u64,
     /// Allocated and not freed, or being allocated.
     used: u64,
     /// That many allocations.
@@ -276,12 +278,15 @@ fn alone<T>(lock: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Charge {
     /// The pot when nobody is alone with the pool, or after so long.
     fn shared(&self, long: Duration) -> MutexGuard<'_, Pot> {
-        let pot = alone(&self.pot);
+        let mut pot = alone(&self.pot);
         if !pot.alone {
             return pot;
         }
+        pot.waiting += 1;
         let waited = self.done.wait_timeout_while(pot, long, |pot| pot.alone);
-        waited.unwrap_or_else(PoisonError::into_inner).0
+        let mut pot = waited.unwrap_or_else(PoisonError::into_inner).0;
+        pot.waiting -= 1;
+        pot
     }
 
     /// An allocation is about to be asked for.
@@ -365,7 +370,7 @@ impl Charge {
     /// # Errors
     /// As [`World::reserve`], for growth beyond what was set aside.
     pub fn end(&self, world: &impl World, call: &Call) -> Result<(), CUresult> {
-        let settled = {
+        let (settled, waiting) = {
             let mut pot = alone(&self.pot);
             let last = pot.charged + pot.owed;
             pot.leave(call);
@@ -375,9 +380,9 @@ impl Charge {
             if reserved > last {
                 pot.learn(world.step(), call, last);
             }
-            settled
+            (settled, pot.waiting)
         };
-        if call.alone {
+        if call.alone && waiting > 0 {
             self.done.notify_all();
         }
         match settled.apply(world) {
