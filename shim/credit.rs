@@ -77,6 +77,17 @@ pub enum Reach {
     Common(u64),
 }
 
+/// What the daemon is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Question {
+    /// To be given back first, bytes.
+    pub given: u64,
+    /// The least that is of use, bytes.
+    pub need: u64,
+    /// What would save further questions, bytes.
+    pub wish: u64,
+}
+
 /// What the daemon said to a request for credit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
@@ -228,22 +239,32 @@ impl Account {
         self.granted().saturating_sub(self.credit())
     }
 
-    /// Takes `bytes`, asking `ask(need, wish)` for what is missing. The caller holds the lock that
-    /// makes it the only one here; fast takes and puts of other threads go on meanwhile.
+    /// Takes `bytes`, asking for what is missing. The caller holds the lock that makes it the only
+    /// one here; fast takes and puts of other threads go on meanwhile.
+    ///
+    /// Credit that does not suffice goes into the request, or one near the cap would be refused
+    /// although credit and what is left would do together. With `siblings` it goes home first: two
+    /// that are short at the same time would otherwise sit on what could serve one of them.
     pub fn take_slowly(
         &self,
         bytes: u64,
         chunk: u64,
-        ask: impl FnOnce(u64, u64) -> Answer,
+        siblings: bool,
+        ask: impl FnOnce(Question) -> Answer,
     ) -> Verdict {
-        // All of the credit goes into this request, or one near the cap would be refused although
-        // credit and what is left would do together.
-        let mut have = self.turn_out();
-        let Some(need) = bytes.checked_sub(have).filter(|&need| need > 0) else {
-            self.put_common(have - bytes);
+        let have = self.turn_out();
+        if let Some(left) = have.checked_sub(bytes) {
+            self.put_common(left);
             return Verdict::Taken;
-        };
-        match ask(need, need.saturating_add(chunk)) {
+        }
+        let (mut kept, given) = if siblings { (0, have) } else { (have, 0) };
+        let need = bytes - kept;
+        self.granted.fetch_sub(given, Ordering::Relaxed);
+        match ask(Question {
+            given,
+            need,
+            wish: need.saturating_add(chunk),
+        }) {
             Answer::Granted(granted) if granted >= need => {
                 self.granted.fetch_add(granted, Ordering::Relaxed);
                 self.put_common(granted - need);
@@ -252,17 +273,19 @@ impl Account {
             // Less than needed is a daemon that breaks its own rule; it still counts as granted.
             Answer::Granted(granted) => {
                 self.granted.fetch_add(granted, Ordering::Relaxed);
-                self.put_common(have + granted);
+                self.put_common(kept + granted);
                 Verdict::Refused
             }
             Answer::Refused => {
                 // A handful may have been on its way between common credit and pocket.
-                have += self.turn_out();
-                let left = have.checked_sub(bytes);
-                self.put_common(left.unwrap_or(have));
+                kept += self.turn_out();
+                let left = kept.checked_sub(bytes);
+                self.put_common(left.unwrap_or(kept));
                 left.map_or(Verdict::Refused, |_| Verdict::Taken)
             }
+            // A daemon that is gone has forgotten what it was told: all counts as before.
             Answer::Gone => {
+                self.granted.fetch_add(given, Ordering::Relaxed);
                 self.put_common(have);
                 Verdict::Gone
             }
@@ -319,7 +342,10 @@ mod tests {
             return true;
         }
         let mut ledger = ledger.lock().expect("no panic under it");
-        account.take_slowly(bytes, chunk, |need, wish| ledger.reserve(need, wish)) == Verdict::Taken
+        account.take_slowly(bytes, chunk, chunk.is_multiple_of(2), |asked| {
+            ledger.reserved -= asked.given;
+            ledger.reserve(asked.need, asked.wish)
+        }) == Verdict::Taken
     }
 
     fn release(account: &Account, ledger: &Mutex<Ledger>, bytes: u64, chunk: u64) {
@@ -353,15 +379,15 @@ mod tests {
     fn nobody_to_ask_loses_no_credit() {
         let account = Account::default();
         assert_eq!(
-            account.take_slowly(10, 5, |_, _| Answer::Granted(15)),
+            account.take_slowly(10, 5, false, |_| Answer::Granted(15)),
             Verdict::Taken
         );
         assert_eq!(
-            account.take_slowly(10, 5, |_, _| Answer::Gone),
+            account.take_slowly(10, 5, false, |_| Answer::Gone),
             Verdict::Gone
         );
         assert_eq!(
-            account.take_slowly(10, 5, |_, _| Answer::Granted(1)),
+            account.take_slowly(10, 5, false, |_| Answer::Granted(1)),
             Verdict::Refused
         );
         assert_eq!((account.granted(), account.credit()), (16, 6));
@@ -382,9 +408,9 @@ mod tests {
     #[test]
     fn one_thread_s_small_change_stays_in_its_pocket() {
         let account = Account::default();
-        let granted = account.take_slowly(4096, CHUNK_MIN, |need, wish| {
-            assert_eq!((need, wish), (4096, 4096 + CHUNK_MIN));
-            Answer::Granted(wish)
+        let granted = account.take_slowly(4096, CHUNK_MIN, false, |asked| {
+            assert_eq!((asked.need, asked.wish), (4096, 4096 + CHUNK_MIN));
+            Answer::Granted(asked.wish)
         });
         assert_eq!(granted, Verdict::Taken);
         assert_eq!(
@@ -414,13 +440,13 @@ mod tests {
     #[test]
     fn pockets_are_turned_out_before_the_daemon_is_asked() {
         let account = Account::default();
-        let _ = account.take_slowly(MIB, 0, |need, _| Answer::Granted(need));
+        let _ = account.take_slowly(MIB, 0, false, |asked| Answer::Granted(asked.need));
         for pocket in &account.pockets {
             assert!(pocket.fits(POCKET) && !pocket.fits(1));
         }
         assert_eq!(account.take(MIB), None);
-        let nobody = |_: u64, _: u64| -> Answer { panic!("credit was enough") };
-        assert_eq!(account.take_slowly(MIB, 0, nobody), Verdict::Taken);
+        let nobody = |_: Question| -> Answer { panic!("credit was enough") };
+        assert_eq!(account.take_slowly(MIB, 0, true, nobody), Verdict::Taken);
         assert_eq!(account.credit(), 0);
     }
 
@@ -428,7 +454,7 @@ mod tests {
     fn a_recall_takes_all_credit_wherever_it_is() {
         let account = Account::default();
         assert_eq!(account.empty(), 0);
-        let _ = account.take_slowly(5 * MIB, MIB, |_, wish| Answer::Granted(wish));
+        let _ = account.take_slowly(5 * MIB, MIB, false, |asked| Answer::Granted(asked.wish));
         assert_eq!(account.put(4096), Reach::Pocket);
         assert_eq!(account.empty(), MIB + 4096);
         assert_eq!(

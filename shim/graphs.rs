@@ -23,6 +23,7 @@ use crate::real;
 use core::mem::MaybeUninit;
 use core::ptr::null_mut;
 use gpuslice_nvabi::types::*;
+use gpuslice_wire::limits::ACCOUNTS_MAX;
 use gpuslice_wire::units::MIB;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -50,7 +51,11 @@ struct Known {
 
 /// The graphs of a process, as far as they have memory.
 #[derive(Debug, Default)]
-pub struct Graphs(Mutex<Known>);
+pub struct Graphs {
+    known: Mutex<Known>,
+    /// What the memory of graphs on each lane grows by.
+    pub(crate) steps: [pot::Step; ACCOUNTS_MAX],
+}
 
 /// What the allocation nodes of `graph` take together, by device; nothing where the driver will not
 /// tell.
@@ -124,7 +129,7 @@ type Growing = Vec<(Arc<Pool>, pot::Call)>;
 
 impl Graphs {
     fn open(&self) -> MutexGuard<'_, Known> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn device(&self, session: &Session, device: CUdevice) -> Result<Arc<Pool>, CUresult> {

@@ -105,7 +105,7 @@ mod tests {
     /// `granted` bytes, of which `credit` are unused.
     fn account(granted: u64, credit: u64) -> Account {
         let account = Account::default();
-        let _ = account.take_slowly(granted, 0, |_, _| Answer::Granted(granted));
+        let _ = account.take_slowly(granted, 0, false, |_| Answer::Granted(granted));
         account.put(credit);
         account
     }

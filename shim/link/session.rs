@@ -9,7 +9,7 @@ use super::shared::Shared;
 use super::{Backoff, sys};
 use crate::book::Book;
 use crate::contexts::Contexts;
-use crate::credit::{Account, Answer, BYTES_MAX, Reach, Verdict, chunk};
+use crate::credit::{Account, Answer, BYTES_MAX, Question, Reach, Verdict, chunk};
 use crate::graphs::Graphs;
 use crate::lane::Devices;
 use crate::pools::Pools;
@@ -350,8 +350,9 @@ impl Session {
         let mut attached_anew = false;
         loop {
             let mut conn = self.slow_path();
-            let ask = |need, wish| self.ask(&mut conn, lane, need, wish);
-            match self.account(lane).take_slowly(bytes, chunk, ask) {
+            let ask = |asked| self.ask(&mut conn, lane, asked);
+            let siblings = !self.is_alone();
+            match self.account(lane).take_slowly(bytes, chunk, siblings, ask) {
                 Verdict::Taken => return Ok(true),
                 // The daemon may still be counting our old connection too: once more, a little
                 // later.
@@ -375,12 +376,21 @@ impl Session {
         }
     }
 
-    fn ask(&self, conn: &mut Option<Conn>, lane: Lane, need: u64, wish: u64) -> Answer {
+    fn ask(&self, conn: &mut Option<Conn>, lane: Lane, asked: Question) -> Answer {
         let Some(open) = conn else {
             return Answer::Gone;
         };
+        let deadline = sys::now().plus(REPLY_WAIT);
+        let reserved = self.facts(lane).reserved.load(Ordering::Relaxed);
         self.publish(lane);
-        open.reserve(lane, need, wish, sys::now().plus(REPLY_WAIT))
+        let told = match asked.given {
+            0 => Ok(()),
+            given => open.release(lane, given, deadline),
+        };
+        if told.is_ok() && asked.given > 0 {
+            self.account(lane).note_return(asked.given, reserved);
+        }
+        told.and_then(|()| open.reserve(lane, asked.need, asked.wish, deadline))
             .unwrap_or_else(|_| {
                 self.hang_up(conn);
                 Answer::Gone

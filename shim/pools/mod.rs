@@ -13,8 +13,7 @@
 //! * `maxSize` of a new pool is left as the application asked. A pool bounded by today's cap could not
 //!   grow when the cap is raised, and the bound would not spare anything: a cap counts all memory
 //!   of a container, a pool's bound one pool.
-//! * A pool that seems to have room is not paid for in advance. Should it grow all the same, it is
-//!   paid for at once, or the allocation is undone.
+//! * Growth is paid for in advance, also where a pool seems to have room: room in splinters is none.
 
 pub mod pot;
 #[cfg(test)]
@@ -26,7 +25,8 @@ use crate::real;
 use core::ffi::c_void;
 use gpuslice_nvabi::types::*;
 use gpuslice_wire::ids::Lane;
-use pot::{Charge, World};
+use gpuslice_wire::limits::ACCOUNTS_MAX;
+use pot::{Charge, Step, World};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, TryLockError};
 
@@ -88,14 +88,11 @@ impl World for Within<'_> {
         }
     }
 
-    fn unused(&self) -> u64 {
-        let used = match self.1.source {
-            Source::Pool(pool) => attribute(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT),
-            Source::Graphs(device) => graph_attribute(device, CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT),
-        };
-        match (self.reserved(), used) {
-            (Some(reserved), Some(used)) => reserved.saturating_sub(used),
-            _ => 0,
+    fn step(&self) -> &Step {
+        let lane = usize::from(self.1.lane.0) % ACCOUNTS_MAX;
+        match self.1.source {
+            Source::Pool(_) => &self.0.pools.steps[lane],
+            Source::Graphs(_) => &self.0.graphs.steps[lane],
         }
     }
 }
@@ -204,7 +201,11 @@ impl Pool {
 
 /// All pools of a process.
 #[derive(Debug, Default)]
-pub struct Pools(Mutex<Known>);
+pub struct Pools {
+    known: Mutex<Known>,
+    /// What pools of each lane grow by.
+    steps: [Step; ACCOUNTS_MAX],
+}
 
 #[derive(Debug, Default)]
 struct Known {
@@ -234,7 +235,7 @@ impl Known {
 
 impl Pools {
     fn open(&self) -> MutexGuard<'_, Known> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A pool was made, or is seen for the first time: charged to `lane`.
@@ -285,9 +286,10 @@ pub fn parted(session: &Session, id: PoolId, bytes: u64) {
     let Some(pool) = session.pools.by_id(id) else {
         return;
     };
-    pool.charge.parted(bytes);
-    bury(session, &pool);
-    pool.settle(session);
+    // What the pool gives back to the device now or later is seen by the next look at it.
+    if pool.charge.parted(bytes) {
+        bury(session, &pool);
+    }
 }
 
 fn bury(session: &Session, pool: &Pool) {

@@ -1,6 +1,6 @@
 //! The pot against a driver that grows pools by too much, and shrinks them when it likes.
 
-use super::pot::{Charge, World};
+use super::pot::{Charge, Step, World};
 use gpuslice_nvabi::types::CUresult;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Mutex, MutexGuard};
@@ -25,6 +25,9 @@ struct Fake {
     refused: AtomicU64,
     /// Whether the driver knows the attribute.
     tells: bool,
+    step: Step,
+    /// The most that the pool had more than was taken for it.
+    above: AtomicU64,
 }
 
 impl Fake {
@@ -37,6 +40,8 @@ impl Fake {
             piece,
             refused: AtomicU64::new(0),
             tells: true,
+            step: Step::default(),
+            above: AtomicU64::new(0),
         }
     }
 
@@ -50,7 +55,13 @@ impl Fake {
         if state.used > state.reserved {
             let more = (state.used - state.reserved).next_multiple_of(self.piece);
             state.reserved += more;
+            let above = state.reserved.saturating_sub(state.taken);
+            self.above.fetch_max(above, SeqCst);
         }
+    }
+
+    fn above(&self) -> u64 {
+        self.above.load(SeqCst)
     }
 
     fn free(&self, bytes: u64) {
@@ -89,13 +100,8 @@ impl World for Fake {
         self.tells.then(|| self.state().reserved)
     }
 
-    fn unused(&self) -> u64 {
-        let state = self.state();
-        if self.tells {
-            state.reserved - state.used
-        } else {
-            0
-        }
+    fn step(&self) -> &Step {
+        &self.step
     }
 }
 
@@ -147,8 +153,52 @@ fn growth_that_does_not_fit_is_undone() {
         allocate(&charge, &fake, 12 * MIB),
         "there is room in the pool"
     );
+    assert_eq!(fake.above(), 0, "nothing was tried that was not paid for");
     assert!(!allocate(&charge, &fake, u64::MAX));
     assert_eq!(fake.state().taken, 32 * MIB);
+}
+
+#[test]
+fn steps_are_learned() {
+    // Until one is seen, the guess is what must fit.
+    let (charge, fake) = (Charge::default(), Fake::new(40 * MIB, 2 * MIB));
+    assert!(allocate(&charge, &fake, 3 * MIB));
+    assert_eq!((fake.step.bytes(), fake.above()), (4 * MIB, 0));
+    assert!(allocate(&charge, &fake, 34 * MIB));
+    assert_eq!((charge.charged(), fake.above()), (38 * MIB, 0));
+    let fake = Fake::new(31 * MIB, 2 * MIB);
+    assert!(!allocate(&Charge::default(), &fake, 3 * MIB));
+    assert_eq!(fake.above(), 0);
+    // The driver grows by more than anybody thought: undone, and known from then on.
+    let (charge, fake) = (Charge::default(), Fake::new(40 * MIB, 64 * MIB));
+    assert!(!allocate(&charge, &fake, MIB));
+    assert_eq!((fake.step.bytes(), fake.above()), (64 * MIB, 32 * MIB));
+    assert!(!allocate(&charge, &fake, MIB));
+    assert_eq!(
+        (fake.state().taken, fake.refused.load(SeqCst) > 1),
+        (0, true)
+    );
+}
+
+/// A pool of two pieces with a hole in each: what fits in none of them is not tried where there is
+/// no step left, and what surely fits needs none.
+#[test]
+fn splinters_are_no_room() {
+    let (charge, fake) = (Charge::default(), Fake::new(64 * MIB, 32 * MIB));
+    for _ in 0..8 {
+        assert!(allocate(&charge, &fake, 8 * MIB));
+    }
+    free(&charge, &fake, 8 * MIB);
+    free(&charge, &fake, 8 * MIB);
+    assert!(charge.begin(&fake, 16 * MIB).is_err());
+    // Four gaps at most, of which a quarter of 16 MiB is counted on.
+    assert!(charge.begin(&fake, MIB + 1).is_err());
+    let call = charge.begin(&fake, MIB).expect("there is a gap");
+    assert!(charge.begin(&fake, 512).is_err(), "one at a time");
+    fake.alloc(MIB);
+    charge.end(&fake, &call).expect("it took nothing");
+    let call = charge.begin(&fake, 512).expect("that one is over");
+    charge.cancel(&fake, &call);
 }
 
 #[test]
@@ -162,7 +212,7 @@ fn what_cannot_be_paid_is_owed() {
     assert!(charge.begin_growth(&fake, 512).is_err(), "pay first");
     fake.free(30 * MIB);
     fake.trim();
-    let call = charge.begin_growth(&fake, 512).expect("nothing is owed");
+    let call = charge.begin_growth(&fake, 0).expect("nothing is owed");
     charge.cancel(&fake, &call);
     assert_eq!((charge.charged(), fake.state().taken), (32 * MIB, 32 * MIB));
 }
@@ -190,6 +240,7 @@ fn a_silent_driver_is_charged_by_what_was_allocated() {
     fake.tells = false;
     let charge = Charge::default();
     assert!(allocate(&charge, &fake, MIB) && allocate(&charge, &fake, 3));
+    charge.settle(&fake);
     assert_eq!(fake.state().taken, MIB + 512);
     free(&charge, &fake, MIB);
     assert_eq!(fake.state().taken, 512);
@@ -233,6 +284,7 @@ fn threads_settle_for_each_other() {
         let reserved = fake.state().reserved;
         assert_eq!(charge.charged(), reserved, "cap {cap}, piece {piece}");
         assert_eq!(fake.state().taken, reserved, "nothing is left in the pot");
+        assert_eq!(fake.above(), 0, "cap {cap}, piece {piece}");
         assert_eq!(fake.state().used, 0);
         assert_eq!(fake.state().unseen, reserved as i64);
         fake.trim();

@@ -74,6 +74,8 @@ pub struct Daemon {
     pub admin_listener: OwnedFd,
     /// Who must speak by when, the earliest first.
     pub greetings: VecDeque<(Instant, Source)>,
+    /// Processes whose connections ended, and until when they are waited for; the earliest first.
+    pub leaving: VecDeque<(Instant, Key)>,
     /// What waits to be done; empty between events.
     pub work: VecDeque<Work>,
     /// Given up when descriptors have run out, to accept and turn away with.
@@ -140,6 +142,7 @@ impl Daemon {
             policies: Policies::default(),
             admin_listener,
             greetings: VecDeque::new(),
+            leaving: VecDeque::new(),
             work: VecDeque::new(),
             spare: File::open("/dev/null").ok(),
             ending: false,
@@ -191,6 +194,7 @@ impl Daemon {
             self.engine.next_deadline(),
             heartbeat,
             greeting,
+            self.leave_deadline(),
             self.truth_deadline(),
         ]
         .into_iter()
@@ -208,6 +212,7 @@ impl Daemon {
             self.greetings.pop_front();
             self.missed_greeting(source);
         }
+        self.leave_due(now);
         self.truth_due(now);
         if self
             .engine

@@ -15,6 +15,7 @@ mod gpus;
 mod handles;
 #[path = "../layout.rs"]
 mod layout;
+mod leave;
 mod nvml;
 mod options;
 mod pages;

@@ -114,6 +114,14 @@ impl Poll {
             .add(fd, EpollEvent::new(EpollFlags::EPOLLIN, source.word()))
     }
 
+    /// Watches a descriptor no more, though it stays open.
+    ///
+    /// # Errors
+    /// Not in the set.
+    pub fn forget<F: AsFd>(&self, fd: F) -> nix::Result<()> {
+        self.epoll.delete(fd)
+    }
+
     /// Watches for every write to an eventfd that the other side may write and is never read here:
     /// edge-triggered. (Its non-blocking flag is shared with the other side, so a read could be
     /// made to block.)

@@ -40,6 +40,8 @@ pub struct Tenant {
     shared: Shared,
     /// An `Attach` is with the engine or was answered; a second one is a violation.
     asked: bool,
+    /// The connection ended, and the process has not yet; see [`crate::leave`].
+    pub leaving: bool,
 }
 
 #[derive(Debug)]
@@ -59,6 +61,18 @@ impl Tenant {
     /// Whose process it is.
     pub fn container(&self) -> ContainerId {
         self.container
+    }
+    /// The process itself.
+    pub fn pidfd(&self) -> Option<BorrowedFd<'_>> {
+        self.peer.pidfd.as_ref().map(AsFd::as_fd)
+    }
+    /// Its connection.
+    pub fn connection(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+    /// Whether it is this process of this container.
+    pub fn is_process(&self, container: &ContainerId, pid: i32) -> bool {
+        self.container == *container && self.peer.pid == pid
     }
     /// Its number in the daemon's pid namespace; 0 if it has none there.
     pub fn pid(&self) -> u32 {
@@ -95,6 +109,7 @@ impl Daemon {
                 attached: None,
                 shared: Shared::default(),
                 asked: false,
+                leaving: false,
             };
             match self.tenants.insert(tenant) {
                 Ok(key) => self.welcome_tenant(key, &container),
@@ -147,7 +162,7 @@ impl Daemon {
                     decode::<Request>(&buffer[..len])
                 }
                 Received::Nothing => return,
-                Received::End => return self.drop_tenant(key),
+                Received::End => return self.leave(key),
                 Received::Violation => return self.reject(key, Rejection::Protocol),
             };
             match frame {
@@ -167,7 +182,9 @@ impl Daemon {
             (Request::Attach { held }, None) if !tenant.asked => {
                 tenant.asked = true;
                 let (container, cgroup) = (tenant.container, tenant.peer.cgroup());
-                tracing::debug!(%container, pid = tenant.peer.pid, cgroup, "a process attaches");
+                let pid = tenant.peer.pid;
+                tracing::debug!(%container, pid, cgroup, "a process attaches");
+                self.came_back(&container, pid);
                 self.work.push_back(Work::Tell(Event::Attach {
                     token: token_of(key),
                     container,
@@ -351,8 +368,12 @@ impl Daemon {
 
     /// What a process claims now.
     pub fn claims_of(&self, key: Key, lane: Lane) -> Option<Event> {
-        let attached = self.tenants.get(key)?.attached.as_ref()?;
-        let claims = attached.claims.read(lane);
+        let tenant = self.tenants.get(key)?;
+        let attached = tenant.attached.as_ref()?;
+        let mut claims = attached.claims.read(lane);
+        if tenant.leaving {
+            (claims.want, claims.drained) = (false, claims.active);
+        }
         Some(Event::Claims {
             client: attached.client,
             lane,

@@ -116,7 +116,9 @@ pub(crate) struct Container {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ClientLane {
     pub(crate) granted: Bytes,
-    /// What NVML shows for it beyond what it has charged.
+    /// The most it was granted since the last look of the driver's, and between the two before.
+    pub(crate) peaks: [Bytes; 2],
+    /// What NVML shows for it beyond what it was granted.
     pub(crate) residual: Measured,
     /// The driver was asked about it.
     pub(crate) measured: bool,
@@ -141,9 +143,17 @@ impl ClientLane {
     pub(crate) fn reserved(&self) -> u128 {
         u128::from(self.granted.0) + u128::from(self.residual.charged().0)
     }
-    /// What NVML should show for it, by its own word.
-    pub(crate) fn seen(&self) -> Bytes {
-        self.held().saturating_sub(self.claims.unseen)
+    /// It comes with so much, or is granted it in addition.
+    pub(crate) fn grant(&mut self, bytes: Bytes) {
+        self.granted = self.granted.saturating_add(bytes);
+        self.peaks[0] = self.peaks[0].max(self.granted);
+    }
+    /// What NVML shows of it beyond the most that it was granted around the time of the look.
+    pub(crate) fn beyond(&mut self, used: Bytes) -> Bytes {
+        let all = used.saturating_add(self.claims.unseen);
+        let beyond = all.saturating_sub(self.peaks[0].max(self.peaks[1]));
+        self.peaks = [self.granted, self.peaks[0]];
+        beyond
     }
     /// Refusals, by the larger of two counts: its own, and the engine's.
     pub(crate) fn denied(&self) -> u64 {

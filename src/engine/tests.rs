@@ -5,7 +5,9 @@ use std::vec::Vec;
 
 use gpuslice_wire::admin::{Denial, MemoryAsk};
 use gpuslice_wire::ids::{ClientId, ContainerId, GpuUuid, Lane, NvmlIndex};
-use gpuslice_wire::limits::{ACCOUNTS_MAX, CLIENTS_PER_CONTAINER_MAX, CONTAINERS_MAX};
+use gpuslice_wire::limits::{
+    ACCOUNTS_MAX, CLIENTS_PER_CONTAINER_MAX, CONTAINERS_MAX, RECALL_WAIT_NS,
+};
 use gpuslice_wire::policy::Class;
 use gpuslice_wire::select::GpuSelector;
 use gpuslice_wire::snapshot::Snapshot;
@@ -409,8 +411,9 @@ fn growth_waits_for_those_who_come_back() {
     assert_eq!(rig.engine.next_deadline(), Some(Instant(750 * MS)));
     rig.now = 750 * MS;
     rig.step(Event::Tick);
-    assert_eq!(rig.engine.next_deadline(), Some(Instant(850 * MS)));
-    rig.now = 850 * MS;
+    let asked = 750 * MS + RECALL_WAIT_NS;
+    assert_eq!(rig.engine.next_deadline(), Some(Instant(asked)));
+    rig.now = asked;
     let answers = rig.step(Event::Tick);
     assert!(
         matches!(

@@ -4,6 +4,7 @@ use crate::harness::node::Node;
 use crate::harness::{eventually, is_root, skip, target_dir};
 use gpuslice_wire::units::GIB;
 use serde_json::Value;
+use std::io::ErrorKind;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
@@ -294,7 +295,14 @@ fn a_user_without_rights_is_told_so() {
         if words[0] == "run" {
             command.args(["--", "true"]);
         }
-        let output = command.stdin(Stdio::null()).output().expect("it starts");
+        command.stdin(Stdio::null());
+        let output = loop {
+            match command.output() {
+                // Another test forked while the copy was being written: its child has it open still.
+                Err(why) if why.kind() == ErrorKind::ExecutableFileBusy => continue,
+                output => break output.expect("it starts"),
+            }
+        };
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(!output.status.success(), "{words:?}: {output:?}");
         assert!(

@@ -218,6 +218,20 @@ impl Machine {
         })
     }
 
+    /// What living processes hold of a GPU, bytes: what is used without what is only being wiped.
+    pub fn mem_held(&self, gpu: usize) -> Result<u64, DeviceError> {
+        let gpu = self.gpu(gpu)?;
+        let (held, left) = self.with(Some(gpu), |state, now| {
+            let left = self.reap(state, now);
+            let it = &state.gpus[gpu];
+            (it.total_pages - it.free_pages - it.scrub_pages, left)
+        });
+        if left {
+            self.scrub();
+        }
+        Ok(u64::from(held) * PAGE_BYTES)
+    }
+
     /// Wipes what is in this process's hands to be wiped.
     pub(super) fn scrub(&self) {
         let _scrubbing = self

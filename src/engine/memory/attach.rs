@@ -51,11 +51,12 @@ impl Engine {
             // Nobody holds more than a GPU has: what a process says beyond that is not even a
             // lie that could hurt its own container for ever.
             let most = gpu.map_or(NO_CAP, |gpu| gpu.total);
-            ClientLane {
-                granted: held[usize::from(lane.0)].min(most),
+            let mut mine = ClientLane {
                 read_at: entity.map_or(0, |entity| entity.turn),
                 ..ClientLane::default()
-            }
+            };
+            mine.grant(held[usize::from(lane.0)].min(most));
+            mine
         };
         let lanes = container.slices.map(known);
         let client = self.clients.attach(Client {

@@ -91,7 +91,7 @@ impl Engine {
             ..
         } = growth;
         if let Some((mine, _)) = self.share(client, lane) {
-            mine.granted = mine.granted.saturating_add(bytes);
+            mine.grant(bytes);
         }
         actions.push(Action::Reserved {
             client,

@@ -1,12 +1,13 @@
 //! What the driver says counts, granted or not.
 //!
-//! NVML shows what a process really has of a GPU. What it shows beyond what the process has
-//! charged is the process's *residual*; what it shows of processes of the container that are not
+//! NVML shows what a process really has of a GPU. What it shows beyond what the process was
+//! granted is the process's *residual*; what it shows of processes of the container that are not
 //! attached is *stray*. Both were taken without being asked for, so they count even above the cap.
 //!
-//! A process's own word can only add to what counts for it: `held` is believed up to what was
-//! granted, which counts anyway, and saying to hold less, or more that NVML does not show, makes
-//! its residual larger.
+//! A look is older than its answer, and a process that allocates and frees all the time has given
+//! back by then what the look still showed. So it is compared with the most that the process was
+//! granted since the look before the last: never is memory that was asked for taken for more. The process's own
+//! word can only add to what counts: to say that NVML does not show something makes the residual larger.
 
 use gpuslice_wire::ids::{ClientId, ContainerId, Lane};
 use gpuslice_wire::units::Bytes;
@@ -34,7 +35,7 @@ impl Engine {
         let Some(gpu) = slice.gpu else {
             return; // host memory is not the driver's to show
         };
-        let beyond = used.saturating_sub(mine.seen());
+        let beyond = mine.beyond(used);
         recount(&mut slice.account, &mut mine.residual, |it| {
             it.look(now, beyond);
         });

@@ -192,13 +192,16 @@ fn requests_are_served_in_order_and_small_ones_do_not_pass() {
 fn who_came_during_a_recall_has_its_own() {
     let (mut rig, who) = slice_of(&[90, 0, 0]);
     rig.reserve(who[1], 60, 60);
-    rig.now = 99 * MS;
+    rig.now = RECALL_WAIT_NS - 1;
     rig.reserve(who[2], 30, 30);
-    rig.now = 100 * MS;
+    rig.now = RECALL_WAIT_NS;
     let first = rig.step(Event::Tick);
     assert_eq!(answers(&first), [(who[1], None)]);
     assert_eq!(view(&first).map(|view| view.recall), Some(2));
-    assert_eq!(rig.engine.next_deadline(), Some(Instant(200 * MS)));
+    assert_eq!(
+        rig.engine.next_deadline(),
+        Some(Instant(2 * RECALL_WAIT_NS))
+    );
     assert_eq!(answers(&rig.give_back(who[0], 2, 20)), [(who[2], Some(30))]);
 }
 
@@ -254,22 +257,44 @@ fn what_nvml_shows_beyond_the_books_counts_even_above_the_cap() {
     assert_eq!(reserved(&rig), 100, "one look may be unlucky");
     rig.now = 1_000 * MS;
     rig.step(measured(who[0], 95));
-    assert_eq!(reserved(&rig), 160, "90 seen and 30 explained");
+    assert_eq!(
+        reserved(&rig),
+        150,
+        "90 shown and 20 not, of which 60 were granted"
+    );
     let row = rig.slice("a");
     assert!(
         matches!(
             row,
             Snapshot::Slice {
-                residual: Bytes(60),
+                residual: Bytes(50),
                 ..
             }
         ),
         "{row:?}"
     );
-    // 60 are granted to the asker itself, 60 are nobody's to give: of 100 nothing can come
+    // 60 are granted to the asker itself, 50 are nobody's to give: of 100 nothing can come
     assert_eq!(answers(&rig.reserve(who[0], 1, 1)), [(who[0], None)]);
     rig.step(Event::Gone { client: who[0] });
     assert_eq!(reserved(&rig), 40);
+}
+
+/// A look shows what was given back before the answer came.
+#[test]
+fn what_was_asked_for_is_never_taken_for_more() {
+    let (mut rig, who) = slice_of(&[0]);
+    for second in 1..5 {
+        rig.reserve(who[0], 90, 90);
+        rig.give_back(who[0], 0, 90);
+        rig.now = second * 1_000 * MS;
+        rig.step(measured(who[0], 90));
+        assert_eq!(reserved(&rig), 0, "after {second} looks");
+    }
+    for second in 5..8 {
+        rig.now = second * 1_000 * MS;
+        rig.step(measured(who[0], 90));
+    }
+    assert_eq!(reserved(&rig), 90, "and what stays is found out");
 }
 
 #[test]

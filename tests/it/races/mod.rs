@@ -164,6 +164,11 @@ impl Truth {
         self.0.mem_info(0).expect("a GPU").used
     }
 
+    /// The same without what is only being wiped.
+    fn held(&self) -> u64 {
+        self.0.mem_held(0).expect("a GPU")
+    }
+
     /// What its processes are shown to use.
     fn shown(&self) -> u64 {
         let processes = self.0.processes(0).expect("a GPU");
@@ -201,7 +206,7 @@ impl Watcher {
         let (truth, ended, seen) = (Truth::of(node), stop.clone(), most.clone());
         let thread = std::thread::spawn(move || {
             while !ended.load(Relaxed) {
-                seen[0].fetch_max(truth.used(), Relaxed);
+                seen[0].fetch_max(truth.held(), Relaxed);
                 seen[1].fetch_max(truth.shown_of_living(), Relaxed);
                 std::thread::sleep(Duration::from_millis(1));
             }

@@ -50,6 +50,8 @@ impl Seen {
 #[derive(Clone, Copy, Debug, Default)]
 struct Share {
     granted: u64,
+    /// The most that was granted, since the last look and between the two before.
+    most: [u64; 2],
     claims: Claims,
     beyond: Seen,
 }
@@ -129,11 +131,10 @@ impl Books {
                 if self.homes.contains_key(&client) && lane != Lane::HOST =>
             {
                 let share = self.shares.entry((client, lane)).or_default();
-                let held = share.claims.held.0.min(share.granted);
-                let explained = held.saturating_sub(share.claims.unseen.0);
-                share
-                    .beyond
-                    .look(seen.now, used.0.saturating_sub(explained));
+                let all = used.0.saturating_add(share.claims.unseen.0);
+                let asked_for = share.most[0].max(share.most[1]);
+                share.most = [share.granted, share.most[0]];
+                share.beyond.look(seen.now, all.saturating_sub(asked_for));
             }
             Event::Stray {
                 container,
@@ -181,7 +182,9 @@ impl Books {
                 bytes,
                 ..
             } => {
-                self.shares.entry((*client, *lane)).or_default().granted += bytes.0;
+                let share = self.shares.entry((*client, *lane)).or_default();
+                share.granted += bytes.0;
+                share.most[0] = share.most[0].max(share.granted);
                 let (cap, reserved) = self.of(*client, *lane);
                 if reserved > u128::from(cap) {
                     return Err(format!("{client:?} was granted beyond the cap {cap}"));
@@ -243,6 +246,7 @@ impl Books {
             for (lane, bytes) in (0u8..).zip(held).filter(|(_, b)| b.0 > 0) {
                 let share = self.shares.entry((client, Lane(lane))).or_default();
                 share.granted = bytes.0;
+                share.most[0] = bytes.0;
             }
         }
         Ok(())

@@ -3,6 +3,7 @@
 use super::*;
 use gpuslice_engine::CapChange;
 use gpuslice_wire::admin::MemoryAsk;
+use gpuslice_wire::limits::RECALL_WAIT_NS;
 
 fn reserve(need: u64, wish: u64) -> Event {
     asks(client(0), 7, need, wish)
@@ -145,9 +146,9 @@ fn gives(recall: u32, bytes: u64) -> Event {
 #[test]
 fn to_a_refusal_while_siblings_may_have_it() {
     objects(short(false).then(0, &[no()]), "nobody was asked");
-    objects(short(true).then(99 * MS, &[no()]), "before");
+    objects(short(true).then(RECALL_WAIT_NS - 1, &[no()]), "before");
     objects(short(true).tell(0, gives(2, 0), &[no()]), "before");
-    assert_eq!(short(true).then(100 * MS, &[no()]), Ok(()));
+    assert_eq!(short(true).then(RECALL_WAIT_NS, &[no()]), Ok(()));
     assert_eq!(short(true).tell(0, gives(1, 0), &[no()]), Ok(()));
     let gone = Event::Gone { client: client(0) };
     objects(
@@ -195,10 +196,10 @@ fn to_forgetting_what_the_driver_shows() {
         story.tell(0, seen(90), &[]).expect("one look is none");
         story.tell(after, seen(second), &[shown(books, 0)])
     };
-    assert_eq!(look(80, 300 * MS, 140), Ok(()));
-    objects(look(80, 300 * MS, 60), "not 140");
-    objects(look(80, 300 * MS, 150), "not 140");
-    objects(look(80, 299 * MS, 140), "not 60");
+    assert_eq!(look(80, 300 * MS, 80), Ok(()));
+    objects(look(80, 300 * MS, 60), "not 80");
+    objects(look(80, 300 * MS, 90), "not 80");
+    objects(look(80, 299 * MS, 80), "not 60");
     let stray = |used| Event::Stray {
         container: container(0),
         lane: Lane(0),

@@ -275,7 +275,8 @@ pub fn synchronized() {
             given.extend(pool.arena.trim(pool.release_threshold));
         }
     }
-    drop((pools, given));
+    // What a pool says that it has it has: the pieces go before anybody can ask.
+    drop((given, pools));
 }
 
 /// Gives back what the pools on a GPU (by the machine's index) do not use; returns whether there
@@ -289,8 +290,9 @@ pub fn give_spare_back(gpu: usize) -> bool {
             given.extend(pool.arena.trim(0));
         }
     }
-    drop(pools);
-    !given.is_empty()
+    let any = !given.is_empty();
+    drop((given, pools));
+    any
 }
 
 /// A context ends, and with it what was allocated in its streams.
@@ -419,7 +421,7 @@ pub mod imp {
         let key = key(pool.0).map_err(|_| CUresult::ERROR_INVALID_VALUE)?;
         let mut pools = pools();
         let given = pools.pool(key)?.arena.trim(min_bytes_to_keep as u64);
-        drop((pools, given));
+        drop((given, pools));
         Ok(())
     }
 
