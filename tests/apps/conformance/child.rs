@@ -6,6 +6,7 @@
 use crate::words::{Outcome, Stop, fail};
 use crate::{ipc, pool_limits, processes, vmm_share};
 use std::io::{BufRead, BufReader, Read, Write};
+use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
@@ -15,6 +16,19 @@ pub const CASE: &str = "--case";
 pub const ROLE: &str = "--role";
 /// No case takes so long where anything works.
 const LONGEST: Duration = Duration::from_secs(120);
+
+/// Names the file in which cases keep what is free when they begin.
+pub const USUAL: &str = "CONFORMANCE_USUAL";
+
+/// That file, of this run.
+fn usual() -> PathBuf {
+    std::env::temp_dir().join(format!("conformance-{}", std::process::id()))
+}
+
+/// The run is over: its file goes.
+pub fn forget() {
+    let _ = std::fs::remove_file(usual());
+}
 
 /// How a case's process ended.
 pub enum Ended {
@@ -32,7 +46,9 @@ fn myself() -> Command {
 
 /// Runs a case in a process of its own.
 pub fn run(name: &str) -> Ended {
-    let child = myself().args([CASE, name]).stdin(Stdio::null()).spawn();
+    let mut child = myself();
+    child.args([CASE, name]).stdin(Stdio::null());
+    let child = child.env(USUAL, usual()).spawn();
     let mut child = match child {
         Ok(child) => child,
         Err(why) => return Ended::Fail(format!("its process does not start: {why}")),

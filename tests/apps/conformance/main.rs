@@ -138,5 +138,7 @@ fn main() -> ExitCode {
         let names: Vec<&str> = chosen.map(|case| case.name).collect();
         return report::list(&names);
     }
-    report::all(chosen, options.json)
+    let done = report::all(chosen, options.json);
+    child::forget();
+    done
 }

@@ -121,12 +121,7 @@ pub fn gpu() -> Outcome<Gpu> {
     ok!(cuCtxCreate_v2(&mut context, 0, device));
     let gpu = Gpu { device, context };
     if ALONE.swap(false, Ordering::Relaxed) {
-        // The case before has ended, and what it had may be on its way back. Others may be at work
-        // on this device as well: then this is as good as it gets.
-        let start = Instant::now();
-        while gpu.free()? < gpu.total()? / 4 * 3 && start.elapsed() < PATIENCE / 5 {
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        gpu.usual()?;
     }
     Ok(gpu)
 }
@@ -141,6 +136,26 @@ impl Gpu {
         ok!(cuMemGetInfo_v2(&mut free, &mut total));
         that!(free <= total, "{free} bytes are free of {total}");
         Ok((free, total))
+    }
+
+    /// Waits until as much is free as there was when other cases began: the one before has ended,
+    /// and what it had may be on its way back. Others may be at work on this device as well: then this
+    /// is as good as it gets.
+    fn usual(self) -> Outcome {
+        let Some(path) = std::env::var_os(crate::child::USUAL) else {
+            return Ok(());
+        };
+        let most = std::fs::read_to_string(&path).ok();
+        let most = most.and_then(|text| text.parse().ok()).unwrap_or(0);
+        let start = Instant::now();
+        while self.free()? + GRAIN < most && start.elapsed() < PATIENCE {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let now = self.free()?;
+        if now > most {
+            std::fs::write(path, now.to_string()).or_else(fail)?;
+        }
+        Ok(())
     }
 
     pub fn free(self) -> Outcome<usize> {
