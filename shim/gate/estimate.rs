@@ -53,7 +53,7 @@ impl Task {
     }
 
     /// Moving or filling `bytes` in the way that `kind` is a number for. Until it is known, no more than
-    /// [`GUESS_BYTES_PER_US`] are expected of it.
+    /// `GUESS_BYTES_PER_US` are expected of it.
     #[must_use]
     pub fn of_bytes(kind: u64, bytes: u64) -> Task {
         let bytes = bytes.max(1);

@@ -16,7 +16,7 @@
 //!
 //! # Near the cap
 //! There may be no step left to set aside, in a pool with plenty of freed memory. Then what fits is told
-//! by counting: with so many gaps at most, the largest is at least the average ([`Pot::has_a_gap`]). Such a
+//! by counting: with so many gaps at most, the largest is at least the average (`Pot::has_a_gap`). Such a
 //! call goes alone: others wait for it, so that nobody else takes its gap. Without that certainty it
 //! is refused: a pool in splinters may be unable to use what it has, but no pool is above the cap.
 //!
