@@ -376,8 +376,12 @@ fn tenants_outlive_their_daemon_and_are_known_again() {
     let mut node = Node::start();
     let mut child = tenant_of(&node, "survivor", "60");
     let used = |view: &Value| slice_named(view, "survivor").and_then(|s| s["memory_used"].as_u64());
-    eventually("memory taken", || used(&ps(&node)) > Some(GIB / 2));
+    let denied = |view: &Value| slice_named(view, "survivor").and_then(|s| s["denied"].as_u64());
+    eventually("all memory taken", || denied(&ps(&node)) > Some(0));
+    // What it asked for last counts as held until it has read the refusal.
+    std::thread::sleep(std::time::Duration::from_millis(1500));
     let before = used(&ps(&node));
+    assert!(before > Some(GIB / 2), "{before:?}");
     node.end_daemon(nix::sys::signal::Signal::SIGKILL);
     std::thread::sleep(std::time::Duration::from_millis(400));
     assert!(
