@@ -6,9 +6,10 @@
 //!
 //! # Idea
 //! The daemon grants more than was asked for, as credit. Taking from credit and putting back is one
-//! atomic operation on a word of this process; only an empty account goes to the daemon, and only
-//! an account with far too much gives back. Nothing here decides what the cap is: all credit was
-//! granted, so the sum over all processes can never pass it.
+//! atomic operation on a word of this process; only an empty account goes to the daemon. What is
+//! far too much goes back at once if the container has other processes, and all of it when one of
+//! them is short or nothing happens for a while ([`crate::link`]). Nothing here decides what the cap
+//! is: all credit was granted, so the sum over all processes can never pass it.
 //!
 //! Threads that take and put at once would pass that word's cache line to and fro, at ten times the
 //! price of the operation itself. So each has a *pocket* of small change, on a line of its own, and
@@ -113,8 +114,8 @@ pub enum Verdict {
 
 /// How much more than needed is asked for: 1/128 of the cap, 2 to 32 MiB.
 ///
-/// Two chunks are the most that a process keeps unused, so the credit of a few processes stays a
-/// small part of the slice while most allocations need no round trip.
+/// Two chunks are the most that a process with siblings keeps unused, so the credit of a few
+/// processes stays a small part of the slice while most allocations need no round trip.
 #[must_use]
 pub fn chunk(cap: u64) -> u64 {
     (cap / 128).clamp(CHUNK_MIN, CHUNK_MAX)
