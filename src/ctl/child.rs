@@ -38,7 +38,8 @@ extern "C" fn on_signal(number: libc::c_int, info: *mut libc::siginfo_t, _: *mut
     }
 }
 
-/// Catches requests to end, from now on.
+/// Catches requests to end, from now on; one that whoever started us ignores (`nohup`) stays ignored,
+/// here and in the command.
 ///
 /// # Errors
 /// What the system says.
@@ -47,7 +48,11 @@ pub fn catch_signals() -> Result<()> {
     let action = SigAction::new(handler, SaFlags::SA_RESTART, SigSet::empty());
     for number in OURS {
         // SAFETY: the handler only loads and stores atomics and calls kill.
-        unsafe { sigaction(number, &action) }?;
+        let was = unsafe { sigaction(number, &action) }?;
+        if was.handler() == SigHandler::SigIgn {
+            // SAFETY: as it was.
+            unsafe { sigaction(number, &was) }?;
+        }
     }
     Ok(())
 }
@@ -73,7 +78,9 @@ pub fn status(command: &mut Command) -> Result<ExitCode> {
     unsafe {
         command.pre_exec(|| {
             for number in OURS {
-                signal(number, SigHandler::SigDfl)?;
+                if signal(number, SigHandler::SigDfl)? == SigHandler::SigIgn {
+                    signal(number, SigHandler::SigIgn)?;
+                }
             }
             Ok(nix::sys::prctl::set_pdeathsig(Signal::SIGTERM)?)
         });

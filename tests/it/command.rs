@@ -22,7 +22,13 @@ fn doors() -> Vec<&'static str> {
 }
 
 fn gpuslice() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_gpuslice"));
+    with_signals("--default-signal")
+}
+
+/// `gpuslice` with what is ignored at its start said by `env`, not by who runs the tests (`nohup`).
+fn with_signals(env: &str) -> Command {
+    let mut command = Command::new("env");
+    command.arg(env).arg(env!("CARGO_BIN_EXE_gpuslice"));
     command.stdin(Stdio::null());
     command
 }

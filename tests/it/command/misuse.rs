@@ -1,7 +1,7 @@
 //! What people, scripts and crashes do to the commands: lost readers, full disks, signals at any moment,
 //! unusual paths, slices that nobody ended.
 
-use super::{doors, driver, gpuslice, interrupt, ps, slice_named, tenant_of};
+use super::{doors, driver, gpuslice, interrupt, ps, slice_named, tenant_of, with_signals};
 use crate::harness::node::{Node, denied};
 use crate::harness::{eventually, target_dir};
 use gpuslice_wire::admin::Answer;
@@ -99,6 +99,19 @@ fn a_command_that_is_told_to_end_does_and_leaves_nothing() {
             assert_eq!(status.code(), code, "{door}: {signal}");
             assert_nothing_left(place.path(), pid(&child));
         }
+    }
+}
+
+#[test]
+fn what_its_starter_ignores_stays_ignored() {
+    for door in doors() {
+        let mut run = with_signals("--ignore-signal=HUP");
+        run.args(["run", "--memory", "1GiB", "--door", door, "--driver-dir"])
+            .arg(driver());
+        run.args(["--", "sh", "-c", "kill -HUP $PPID $$ && echo here"]);
+        let ended = run.output().expect("it starts");
+        assert!(ended.status.success(), "{door}: {ended:?}");
+        assert_eq!(ended.stdout, b"here\n", "{door}");
     }
 }
 

@@ -273,13 +273,12 @@ fn a_plain_command_gets_a_leaf_of_its_own_that_goes_with_it() {
     child.kill().expect("killed");
     child.wait().expect("ended");
     eventually("nobody in the leaf", || {
-        std::fs::read_to_string(leaf.join("cgroup.procs")).is_ok_and(|pids| pids.is_empty())
+        let pids = std::fs::read_to_string(leaf.join("cgroup.procs"));
+        // Another `gpuslice run` of this machine may have swept it away already.
+        pids.map_or(!leaf.exists(), |pids| pids.is_empty())
     });
     case.says(&["rm", "plain"]);
-    assert!(
-        !leaf.exists(),
-        "the daemon removes what the killed one left"
-    );
+    assert!(!leaf.exists(), "what the killed one left is removed");
     let tenant = target_dir().join("tenant");
     let tenant = tenant.to_str().expect("plain");
     let words = [tenant, "--step-mib", "32", "--no-launch"];
