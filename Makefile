@@ -31,6 +31,7 @@ install:
 	install -D -m 755 -t $(DESTDIR)$(PREFIX)/sbin $(TARGET)/release/gpusliced
 	install -D -m 755 -t $(DESTDIR)$(PREFIX)/bin $(TARGET)/release/gpuslice
 	install -D -m 755 -t $(DESTDIR)$(PREFIX)/libexec/gpuslice $(TARGET)/release/libexec/gpuslice-hook
+	install -D -m 755 -t $(DESTDIR)$(PREFIX)/bin $(TARGET)/release/libexec/gpuslice-runtime
 	install -D -m 644 -t $(DESTDIR)$(PREFIX)/lib/gpuslice $(TARGET)/release/libgpuslice.so \
 		$(TARGET)/release/libgpuslice_replace.so $(TARGET)/release/libgpuslice_nvml.so
 	install -D -m 755 -t $(DESTDIR)$(PREFIX)/libexec/gpuslice $(TARGET)/release/tenant

@@ -47,9 +47,9 @@ struct Process {
 #[derive(Debug, Default)]
 struct Annotations(Vec<(String, String)>);
 
-impl Object for Config {
+impl<'de> Object<'de> for Config {
     const NAMES: &'static [&'static str] = &["root", "process", "annotations"];
-    fn take<'de, A: MapAccess<'de>>(&mut self, at: usize, map: &mut A) -> Result<(), A::Error> {
+    fn take<A: MapAccess<'de>>(&mut self, at: usize, map: &mut A) -> Result<(), A::Error> {
         match at {
             0 => self.root = map.next_value()?,
             1 => self.process = map.next_value()?,
@@ -59,17 +59,17 @@ impl Object for Config {
     }
 }
 
-impl Object for Root {
+impl<'de> Object<'de> for Root {
     const NAMES: &'static [&'static str] = &["path"];
-    fn take<'de, A: MapAccess<'de>>(&mut self, _: usize, map: &mut A) -> Result<(), A::Error> {
+    fn take<A: MapAccess<'de>>(&mut self, _: usize, map: &mut A) -> Result<(), A::Error> {
         self.path = map.next_value()?;
         Ok(())
     }
 }
 
-impl Object for Process {
+impl<'de> Object<'de> for Process {
     const NAMES: &'static [&'static str] = &["env"];
-    fn take<'de, A: MapAccess<'de>>(&mut self, _: usize, map: &mut A) -> Result<(), A::Error> {
+    fn take<A: MapAccess<'de>>(&mut self, _: usize, map: &mut A) -> Result<(), A::Error> {
         self.env = map.next_value()?;
         Ok(())
     }
@@ -131,10 +131,15 @@ impl Config {
     /// # Errors
     /// Missing, too large, not JSON, or one of our fields is of the wrong type.
     pub fn read(bundle: &Path) -> Result<Config, Error> {
+        Config::parse(&Config::bytes(bundle)?)
+    }
+
+    /// The file itself.
+    pub(crate) fn bytes(bundle: &Path) -> Result<Vec<u8>, Error> {
         let path = bundle.join("config.json");
         let named = path.display().to_string();
         let file = File::open(&path).map_err(|error| Error::Input(format!("{named}: {error}")))?;
-        Config::parse(&read_capped(file, CONFIG_BYTES_MAX, &named)?)
+        read_capped(file, CONFIG_BYTES_MAX, &named)
     }
 
     /// # Errors

@@ -10,6 +10,8 @@ pub enum Error {
     Usage(String),
     /// The runtime's state or the container's configuration is unusable.
     Input(String),
+    /// The runtime wrapper cannot do its part.
+    Wrapper(String),
     /// The container asks for something malformed: annotation or variable, value, reason.
     Ask {
         /// Annotation or variable.
@@ -76,6 +78,7 @@ impl fmt::Display for Error {
                 "{why}; usage: gpuslice-hook [--runtime-dir DIR] [--allow-cgpu-disable] \
                  [createRuntime|prestart|poststop]"
             ),
+            Error::Wrapper(why) => why.clone(),
             Error::Input(why) => format!("the runtime gave no usable container: {why}"),
             Error::Ask { key, value, why } => format!("{key}={value}: {why}"),
             Error::Daemon(why) => {

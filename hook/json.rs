@@ -29,18 +29,20 @@ impl<'de> Deserialize<'de> for Bytes {
     }
 }
 
-/// An object of which we read some fields.
-pub(crate) trait Object: Default {
+/// An object of which we read some fields; it may keep parts of the text it is read from.
+pub(crate) trait Object<'de>: Default {
     /// Their names.
     const NAMES: &'static [&'static str];
     /// Reads the value of the field `NAMES[at]`.
-    fn take<'de, A: MapAccess<'de>>(&mut self, at: usize, map: &mut A) -> Result<(), A::Error>;
+    fn take<A: MapAccess<'de>>(&mut self, at: usize, map: &mut A) -> Result<(), A::Error>;
 }
 
 /// Reads an object.
-pub(crate) fn object<'de, T: Object, D: Deserializer<'de>>(deserializer: D) -> Result<T, D::Error> {
+pub(crate) fn object<'de, T: Object<'de>, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<T, D::Error> {
     struct Fields<T>(PhantomData<T>);
-    impl<'de, T: Object> Visitor<'de> for Fields<T> {
+    impl<'de, T: Object<'de>> Visitor<'de> for Fields<T> {
         type Value = T;
         fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
             write!(f, "an object with {}", T::NAMES.join(", "))
@@ -48,7 +50,10 @@ pub(crate) fn object<'de, T: Object, D: Deserializer<'de>>(deserializer: D) -> R
         fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<T, A::Error> {
             let (mut all, mut seen) = (T::default(), 0u32);
             while let Some(Bytes(key)) = map.next_key()? {
-                let Some(at) = T::NAMES.iter().position(|name| folded(&key) == *name) else {
+                let Some(at) = T::NAMES
+                    .iter()
+                    .position(|name| folded(&key) == folded(name.as_bytes()))
+                else {
                     map.next_value::<IgnoredAny>()?;
                     continue;
                 };

@@ -25,6 +25,7 @@ mod json;
 mod place;
 mod plan;
 mod read;
+pub mod runtime;
 mod state;
 mod sys;
 mod weigh;

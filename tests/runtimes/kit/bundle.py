@@ -7,9 +7,9 @@ import subprocess
 from kit import image, node
 
 
-def alone(runtime):
+def alone(crun):
     """How to call crun: it refuses a machine with both cgroup hierarchies unless it sees only one."""
-    if runtime.endswith("crun") and pathlib.Path("/sys/fs/cgroup/unified").is_dir():
+    if crun and pathlib.Path("/sys/fs/cgroup/unified").is_dir():
         return ["unshare", "-m", "sh", "-c", 'umount /sys/fs/cgroup/unified && exec "$@"', "sh"]
     return []
 
@@ -23,10 +23,13 @@ def hooks(run):
 
 
 class Bundle(node.Output):
-    """A container of a runtime; `edit` changes its configuration before it is written."""
+    """A container of a runtime, which may be a wrapper of crun; `edit` changes its configuration before
+    it is written."""
 
-    def __init__(self, case, runtime, name, words, annotations=None, variables=(), edit=lambda config: None):
-        self.case, self.runtime, self.id = case, runtime, f"{name}-{os.getpid()}"
+    def __init__(self, case, runtime, name, words, annotations=None, variables=(), edit=lambda config: None,
+                 crun=False):
+        self.case, self.id = case, f"{name}-{os.getpid()}"
+        self.runtime, self.crun = runtime, crun or runtime == "crun"
         self.dir = case.node.root / "bundle" / name
         image.fill(self.dir / "rootfs")
         self.config = self.configuration(words, annotations or {}, ["PATH=/bin", *variables])
@@ -52,7 +55,7 @@ class Bundle(node.Output):
         }
 
     def command(self, *words):
-        return [*alone(self.runtime), self.runtime, "--root", str(self.dir / "state"), *words]
+        return [*alone(self.crun), self.runtime, "--root", str(self.dir / "state"), *words]
 
     def start(self):
         with open(self.path, "wb") as output:

@@ -51,8 +51,16 @@ class Node:
         self.environment["GPUSLICE_SIM"] = simulated
         self.environment["GPUSLICE_SIM_DEVICE"] = str(self.root / "device")
         (self.root / "gpusliced.toml").write_text(configuration)
+        self.wrapper = str(BUILD / "libexec/gpuslice-runtime")
+        self.environment["GPUSLICE_RUNTIME_CONFIG"] = str(self.root / "runtime.json")
+        self.set_runtime()
         self.daemon = None
         self.start_daemon()
+
+    def set_runtime(self, *runtimes, **others):
+        """Writes what `gpuslice-runtime` is to do; engines started by this node find it."""
+        settings = {"runtime-dir": str(self.run)} | ({"runtimes": runtimes} if runtimes else {}) | others
+        (self.root / "runtime.json").write_text(json.dumps(settings))
 
     def start_daemon(self):
         words = [BUILD / "gpusliced", "--runtime-dir", self.run, "--driver-dir", BUILD / "sim"]

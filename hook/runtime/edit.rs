@@ -1,0 +1,300 @@
+//! Puts our hooks into a `config.json`; pure.
+//!
+//! The file is others': numbers beyond 2^53, fields nobody has heard of yet, their order. So it is
+//! not parsed, changed and printed again. We find out where its hooks are, and the few bytes
+//! that are missing are put in between; all others stay as they are.
+
+use crate::args::Stage;
+use crate::error::Error;
+use crate::json::{Object, object};
+use serde::de::MapAccess;
+use serde::{Deserialize, Deserializer};
+use serde_json::value::RawValue;
+use std::ops::Range;
+use std::path::Path;
+
+/// A hook as it stands in the file.
+#[derive(Deserialize)]
+struct Hook {
+    #[serde(default)]
+    path: String,
+}
+
+/// The file, of which we look at the hooks.
+#[derive(Default)]
+struct Top<'a> {
+    hooks: Option<&'a RawValue>,
+}
+
+/// The hooks, of which we look at three stages.
+#[derive(Default)]
+struct Stages<'a> {
+    prestart: Option<&'a RawValue>,
+    create_runtime: Option<&'a RawValue>,
+    poststop: Option<&'a RawValue>,
+}
+
+impl<'de> Object<'de> for Top<'de> {
+    const NAMES: &'static [&'static str] = &["hooks"];
+    fn take<A: MapAccess<'de>>(&mut self, _: usize, map: &mut A) -> Result<(), A::Error> {
+        self.hooks = Some(map.next_value()?);
+        Ok(())
+    }
+}
+
+impl<'de> Object<'de> for Stages<'de> {
+    const NAMES: &'static [&'static str] = &["prestart", "createRuntime", "poststop"];
+    fn take<A: MapAccess<'de>>(&mut self, at: usize, map: &mut A) -> Result<(), A::Error> {
+        let place = match at {
+            0 => &mut self.prestart,
+            1 => &mut self.create_runtime,
+            _ => &mut self.poststop,
+        };
+        *place = Some(map.next_value()?);
+        Ok(())
+    }
+}
+
+impl<'de> Deserialize<'de> for Top<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Top<'de>, D::Error> {
+        object(deserializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Stages<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Stages<'de>, D::Error> {
+        object(deserializer)
+    }
+}
+
+/// What our hooks are, for any container.
+pub(crate) struct Ours<'a> {
+    /// The hook's program.
+    pub hook: &'a Path,
+    /// The daemon's runtime directory.
+    pub runtime_dir: &'a Path,
+    /// Whether containers may opt out.
+    pub allow_cgpu_disable: bool,
+}
+
+impl Ours<'_> {
+    /// One entry of a list of hooks.
+    fn entry(&self, stage: Stage) -> String {
+        let mut args = vec!["gpuslice-hook".to_owned(), "--runtime-dir".to_owned()];
+        args.push(self.runtime_dir.to_string_lossy().into_owned());
+        if self.allow_cgpu_disable {
+            args.push("--allow-cgpu-disable".to_owned());
+        }
+        args.push(name(stage).to_owned());
+        serde_json::json!({
+            "path": self.hook.to_string_lossy(), "args": args, "env": ["PATH=/usr/bin:/bin"], "timeout": 10,
+        })
+        .to_string()
+    }
+}
+
+fn name(stage: Stage) -> &'static str {
+    match stage {
+        Stage::CreateRuntime => "createRuntime",
+        Stage::Poststop => "poststop",
+    }
+}
+
+/// Bytes to be put in the place of others.
+type Splice = (Range<usize>, String);
+
+/// The file with our hooks, each the last of its stage; `None` if they are there already.
+///
+/// # Errors
+/// [`Error::Input`]: it is no object, or its hooks are none, or two readers would see different ones.
+pub(crate) fn with_hooks(file: &[u8], ours: &Ours) -> Result<Option<Vec<u8>>, Error> {
+    let text = std::str::from_utf8(file).map_err(|_| bad(&"not UTF-8"))?;
+    let top: Top = serde_json::from_str(text).map_err(|error| bad(&error))?;
+    let given = top.hooks.filter(|hooks| hooks.get() != "null");
+    let stages: Stages = match given {
+        None => Stages::default(),
+        Some(hooks) => serde_json::from_str(hooks.get()).map_err(|error| bad(&error))?,
+    };
+    let mut missing = Vec::new();
+    if !ours_among(stages.prestart)? && !ours_among(stages.create_runtime)? {
+        missing.push((Stage::CreateRuntime, stages.create_runtime));
+    }
+    if !ours_among(stages.poststop)? {
+        missing.push((Stage::Poststop, stages.poststop));
+    }
+    if missing.is_empty() {
+        return Ok(None);
+    }
+    let (mut splices, mut members) = (Vec::<Splice>::new(), Vec::new());
+    for (stage, list) in missing {
+        let entry = ours.entry(stage);
+        match list {
+            Some(list) if list.get().starts_with('[') => {
+                splices.push(at_end(text, list.get(), &entry));
+            }
+            Some(null) => splices.push((range(text, null.get()), format!("[{entry}]"))),
+            None => members.push(format!("{:?}:[{entry}]", name(stage))),
+        }
+    }
+    if !members.is_empty() {
+        let members = members.join(",");
+        splices.push(match (given, top.hooks) {
+            (Some(hooks), _) => at_end(text, hooks.get(), &members),
+            (None, Some(null)) => (range(text, null.get()), format!("{{{members}}}")),
+            (None, None) => at_end(text, text.trim_ascii(), &format!("\"hooks\":{{{members}}}")),
+        });
+    }
+    Ok(Some(spliced(text, splices)))
+}
+
+/// Whether our hook is in a list, wherever it is installed: two of it would be one too many.
+fn ours_among(list: Option<&RawValue>) -> Result<bool, Error> {
+    let Some(list) = list else { return Ok(false) };
+    let hooks: Option<Vec<Hook>> = serde_json::from_str(list.get()).map_err(|error| bad(&error))?;
+    let ours = |hook: &Hook| Path::new(&hook.path).ends_with("gpuslice-hook");
+    Ok(hooks.unwrap_or_default().iter().any(ours))
+}
+
+/// Where in the file a part of it is.
+fn range(file: &str, part: &str) -> Range<usize> {
+    let start = part.as_ptr() as usize - file.as_ptr() as usize;
+    start..start + part.len()
+}
+
+/// Puts something in before the closing bracket of an object or a list.
+fn at_end(file: &str, part: &str, new: &str) -> Splice {
+    let inner = part[1..part.len() - 1].trim_ascii_end();
+    let end = range(file, inner).end;
+    let comma = if inner.is_empty() { "" } else { "," };
+    (end..end, format!("{comma}{new}"))
+}
+
+fn spliced(file: &str, mut splices: Vec<Splice>) -> Vec<u8> {
+    splices.sort_by_key(|(range, _)| range.start);
+    let (mut whole, mut from) = (Vec::with_capacity(file.len() + 1024), 0);
+    for (range, new) in splices {
+        whole.extend_from_slice(&file.as_bytes()[from..range.start]);
+        whole.extend_from_slice(new.as_bytes());
+        from = range.end;
+    }
+    whole.extend_from_slice(&file.as_bytes()[from..]);
+    whole
+}
+
+fn bad(why: &dyn ToString) -> Error {
+    Error::Input(format!("config.json: {}", why.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn edit(file: &str) -> Result<Option<String>, Error> {
+        let ours = Ours {
+            hook: Path::new("/h/gpuslice-hook"),
+            runtime_dir: Path::new("/r"),
+            allow_cgpu_disable: false,
+        };
+        let edited = with_hooks(file.as_bytes(), &ours)?;
+        Ok(edited.map(|bytes| String::from_utf8(bytes).expect("text")))
+    }
+
+    /// What runtimes read of the edited file, ours without its details.
+    fn hooks(file: &str) -> Value {
+        let edited = edit(file).expect("valid").expect("edited");
+        let mut value: Value = serde_json::from_str(&edited).expect(&edited);
+        let mut hooks = value["hooks"].take();
+        for list in hooks.as_object_mut().expect("stages").values_mut() {
+            for hook in list.as_array_mut().into_iter().flatten() {
+                if hook["path"] == "/h/gpuslice-hook" {
+                    assert_eq!(hook["env"], json!(["PATH=/usr/bin:/bin"]));
+                    *hook = hook["args"][3].take();
+                }
+            }
+        }
+        hooks
+    }
+
+    #[test]
+    fn ours_come_last_wherever_the_hooks_are() {
+        let both = json!({ "createRuntime": ["createRuntime"], "poststop": ["poststop"] });
+        for file in [
+            "{}",
+            " { } \n",
+            r#"{"a":1}"#,
+            r#"{"hooks":null}"#,
+            r#"{"hooks":{}}"#,
+            r#"{"hooks": { } }"#,
+            r#"{"hooks":{"poststop":[]},"z":{}}"#,
+            r#"{"hooks":{"poststop":null,"createRuntime":[ ]}}"#,
+            "{\n  \"hooks\": {\n    \"createRuntime\": [\n    ]\n  }\n}\n",
+        ] {
+            assert_eq!(hooks(file), both, "{file}");
+        }
+        let theirs = r#"{"hooks":{"prestart":[{"path":"/n"}],"createRuntime":[{"path":"/a","x":1} ],"poststop":[{"path":"/b"}]}}"#;
+        let all = json!({
+            "prestart": [{ "path": "/n" }],
+            "createRuntime": [{ "path": "/a", "x": 1 }, "createRuntime"],
+            "poststop": [{ "path": "/b" }, "poststop"],
+        });
+        assert_eq!(hooks(theirs), all);
+    }
+
+    #[test]
+    fn nothing_else_changes() {
+        let file = "{\"z\":18446744073709551615,\"a\":1e400,\"é\\u0000\":[ 1.0 ],\"z\":0,\n\"hooks\":{\"poststop\":[]},\"b\":{}}\n";
+        let edited = edit(file).expect("valid").expect("edited");
+        let entry = edited.find("[{").expect("a list") + 1;
+        let end = edited.find("}]").expect("its end") + 1;
+        let first = edited.find(",\"createRuntime").expect("the other");
+        let bare = format!("{}{}", &edited[..entry], &edited[end..first]);
+        let last = edited.rfind("}]},\"b\"").expect("the hooks' end") + 2;
+        assert_eq!(bare + &edited[last..], file);
+    }
+
+    #[test]
+    fn twice_is_once() {
+        let once = edit("{}").expect("valid").expect("edited");
+        assert_eq!(edit(&once).expect("valid"), None);
+        // Registered by somebody else, from another place and under the older name.
+        let other = r#"{"hooks":{"prestart":[{"path":"/usr/libexec/gpuslice/gpuslice-hook"}]}}"#;
+        let all = hooks(other);
+        assert_eq!(all["poststop"], json!(["poststop"]));
+        assert_eq!(all.get("createRuntime"), None);
+        // Another program whose name only ends like ours.
+        assert!(
+            edit(r#"{"hooks":{"createRuntime":[{"path":"/x-gpuslice-hook"}]}}"#)
+                .is_ok_and(|e| e.is_some())
+        );
+    }
+
+    #[test]
+    fn hooks_that_are_none() {
+        for bad in [
+            "",
+            "[]",
+            "nul",
+            "{} {}",
+            r#"{"hooks":[]}"#,
+            r#"{"hooks":"x"}"#,
+            r#"{"hooks":{"poststop":{}}}"#,
+            r#"{"hooks":{"createRuntime":[1]}}"#,
+            r#"{"hooks":{},"hooks":{}}"#,
+            r#"{"Hooks":{}}"#,
+            r#"{"hooks":{"poststop":[],"poststop":[]}}"#,
+            r#"{"hooks":{"createruntime":[]}}"#,
+            r#"{"hooks":{"prestart":[{"path":7}]}}"#,
+        ] {
+            assert!(edit(bad).is_err(), "{bad}");
+        }
+        let ours = Ours {
+            hook: Path::new("/h"),
+            runtime_dir: Path::new("/r"),
+            allow_cgpu_disable: true,
+        };
+        assert!(with_hooks(b"{\"a\":\"\xff\"}", &ours).is_err());
+        let deep = format!("{{\"a\":{}{}}}", "[".repeat(100_000), "]".repeat(100_000));
+        assert!(with_hooks(deep.as_bytes(), &ours).is_ok_and(|edited| edited.is_some()));
+    }
+}

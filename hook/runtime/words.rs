@@ -1,0 +1,203 @@
+//! The command line of an OCI runtime, as containerd, docker, podman, CRI-O and people write it.
+//!
+//! There is no standard for it; runc's is what everybody follows: options for all commands, the command,
+//! its options, the container's id. Options come as `--name value`, `--name=value`, and with one dash.
+//! We look for two commands that make a container, and leave the line as it is.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+
+/// Commands that make a container: what is in its configuration counts now.
+const MAKES: [&str; 2] = ["create", "run"];
+
+/// All others of runc, crun and youki. A word that is none of these is the value of an option that
+/// we do not know, and the command comes later.
+const OTHERS: [&str; 17] = [
+    "checkpoint",
+    "delete",
+    "events",
+    "exec",
+    "features",
+    "help",
+    "info",
+    "kill",
+    "list",
+    "mounts",
+    "pause",
+    "ps",
+    "restore",
+    "resume",
+    "spec",
+    "start",
+    "state",
+];
+
+/// Options with a value of runc, crun and youki, for all commands and for those that make a container.
+const VALUED: [&str; 15] = [
+    "log",
+    "l",
+    "log-format",
+    "root",
+    "r",
+    "criu",
+    "rootless",
+    "cgroup-manager",
+    "bundle",
+    "b",
+    "config",
+    "f",
+    "console-socket",
+    "pid-file",
+    "preserve-fds",
+];
+
+/// What of a command line is our matter.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Words {
+    /// The container it makes, if it makes one.
+    pub creation: Option<Creation>,
+    /// Where the caller looks for what went wrong.
+    pub log: Option<PathBuf>,
+    /// That file has lines of JSON.
+    pub log_json: bool,
+}
+
+/// A container to be made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Creation {
+    /// Directory of `config.json`.
+    pub bundle: PathBuf,
+    /// Its id: the last word.
+    pub id: OsString,
+}
+
+impl Words {
+    /// Reads the words after the program's name.
+    pub fn parse(words: &[OsString]) -> Words {
+        let (mut found, mut makes, mut bundle) = (Words::default(), false, PathBuf::from("."));
+        let (mut id, mut plain) = (OsString::new(), false);
+        let mut words = words.iter();
+        while let Some(word) = words.next() {
+            let option = (!plain).then(|| option(word)).flatten();
+            let Some((name, value)) = option else {
+                match word.to_str() {
+                    Some("--") => plain = true,
+                    Some(verb) if !makes && MAKES.contains(&verb) => makes = true,
+                    Some(verb) if !makes && OTHERS.contains(&verb) => break,
+                    _ => id.clone_from(word),
+                }
+                continue;
+            };
+            let mut value = || value.or_else(|| words.next().map(OsString::as_os_str));
+            match name {
+                b"bundle" | b"b" => bundle = value().unwrap_or_default().into(),
+                b"log" | b"l" => found.log = value().and_then(log_file),
+                b"log-format" => found.log_json = value() == Some(OsStr::new("json")),
+                name if VALUED.iter().any(|known| known.as_bytes() == name) => drop(value()),
+                _ => {}
+            }
+        }
+        found.creation = makes.then_some(Creation { bundle, id });
+        found
+    }
+}
+
+/// An option's name, and its value if that is in the same word.
+fn option(word: &OsStr) -> Option<(&[u8], Option<&OsStr>)> {
+    let bytes = word.as_bytes();
+    let name = bytes.strip_prefix(b"-")?;
+    let name = name.strip_prefix(b"-").unwrap_or(name);
+    if name.is_empty() {
+        return None;
+    }
+    // crun takes a path right after the letter.
+    if bytes.starts_with(b"-b/") {
+        return Some((b"b", Some(OsStr::from_bytes(&bytes[2..]))));
+    }
+    match name.iter().position(|&byte| byte == b'=') {
+        Some(at) => Some((&name[..at], Some(OsStr::from_bytes(&name[at + 1..])))),
+        None => Some((name, None)),
+    }
+}
+
+/// The file of a `--log`: crun also knows other places, and `file:` before a path.
+fn log_file(value: &OsStr) -> Option<PathBuf> {
+    let bytes = value.as_bytes();
+    let elsewhere =
+        bytes.is_empty() || bytes.starts_with(b"journald:") || bytes.starts_with(b"syslog:");
+    let path = bytes.strip_prefix(b"file:").unwrap_or(bytes);
+    (!elsewhere).then(|| OsStr::from_bytes(path).into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(line: &str) -> Words {
+        let words: Vec<OsString> = line.split_whitespace().map(OsString::from).collect();
+        Words::parse(&words)
+    }
+
+    /// Lines as these callers were seen to write them.
+    #[test]
+    fn callers() {
+        let containerd = "--root /run/containerd/runc/k8s.io --log /b/log.json --log-format json \
+                          create --bundle /b --pid-file /b/init.pid abc";
+        let docker = "--root /var/run/docker/runtime-runc/moby --log /b/log.json --log-format json \
+                      --systemd-cgroup create --bundle /b --pid-file /b/init.pid --console-socket /s abc";
+        let podman = "--log-format=json --log=/b/log.json --systemd-cgroup create --bundle /b --pid-file /p abc";
+        let crio = "--systemd-cgroup --root=/run/runc create --bundle /b --pid-file /p abc";
+        for line in [
+            containerd,
+            docker,
+            podman,
+            crio,
+            "create -b /b abc",
+            "run --bundle=/b abc",
+            "run -b=/b --detach abc",
+            "-root /x run -bundle /b abc",
+            "run abc --bundle /b",
+            "run -b/b abc",
+            "create --bundle /c --bundle /b -- abc",
+            "--new value create -b /b abc",
+            "--root create create -b /b abc",
+        ] {
+            let made = Creation {
+                bundle: "/b".into(),
+                id: "abc".into(),
+            };
+            assert_eq!(parse(line).creation, Some(made), "{line}");
+        }
+        let here = parse("run abc").creation.map(|made| made.bundle);
+        assert_eq!(here, Some(PathBuf::from(".")));
+        let logs = parse(containerd);
+        assert_eq!(
+            (logs.log, logs.log_json),
+            (Some("/b/log.json".into()), true)
+        );
+        assert_eq!(parse("--log file:/x run a").log, Some("/x".into()));
+        assert_eq!(parse("--log journald:x run a").log, None);
+    }
+
+    #[test]
+    fn what_makes_no_container() {
+        for line in [
+            "",
+            "--version",
+            "start abc",
+            "delete --force abc",
+            "kill abc create",
+            "exec abc run",
+            "--root /create state create",
+            "--root create delete abc",
+            "state create",
+            "--",
+            "--log",
+            "list --format json",
+            "--log-format json ps create",
+        ] {
+            assert_eq!(parse(line).creation, None, "{line}");
+        }
+    }
+}
