@@ -1,0 +1,137 @@
+"""A containerd of one's own: directories, socket and configuration apart from the machine's."""
+import json
+import pathlib
+import shutil
+import signal
+import subprocess
+
+from kit import bundle, image, node
+
+IMAGE, PAUSE = "localhost/gpuslice-test:1", "localhost/gpuslice-pause:1"
+
+# Version 2 of the configuration. `restrict_oom_score_adj` is for machines whose root is not all-powerful.
+CONFIGURATION = """\
+version = 2
+root = "{dir}/root"
+state = "{dir}/state"
+disabled_plugins = ["io.containerd.internal.v1.opt"]
+[grpc]
+  address = "{dir}/c.sock"
+[ttrpc]
+  address = "{dir}/c.sock.ttrpc"
+[plugins."io.containerd.grpc.v1.cri"]
+  enable_selinux = false
+  restrict_oom_score_adj = true
+  disable_tcp_service = true
+  sandbox_image = "{pause}"
+  [plugins."io.containerd.grpc.v1.cri".cni]
+    bin_dir = "{dir}/cni"
+    conf_dir = "{dir}/cni"
+  [plugins."io.containerd.grpc.v1.cri".containerd]
+    snapshotter = "overlayfs"
+    default_runtime_name = "runc"
+"""
+HANDLER = """\
+    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.{name}]
+      runtime_type = "io.containerd.runc.v2"
+      pod_annotations = ["gpuslice.io/*"]
+      container_annotations = ["gpuslice.io/*"]
+      {more}
+      [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.{name}.options]
+        SystemdCgroup = false
+        {options}
+"""
+
+
+class Containerd:
+    """Runs until the test ends. It has the image of `kit/image.py` in each of `namespaces`."""
+
+    def __init__(self, case, namespaces=("default",), configuration=None):
+        self.case, self.dir = case, case.node.root / "containerd"
+        self.dir.mkdir()
+        self.socket = self.dir / "c.sock"
+        if configuration is None:
+            configuration = self.configuration()
+        (self.dir / "config.toml").write_text(configuration)
+        case.addCleanup(self.close)
+        with open(self.dir / "log", "wb") as log:
+            self.process = subprocess.Popen(
+                ["containerd", "--config", self.dir / "config.toml"], env=case.node.environment,
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        node.eventually("containerd answers", self.answers)
+        self.import_images(namespaces)
+
+    def configuration(self):
+        """Handlers `runc`, `gpuslice` (the wrapper) and `gpuslice-base` (hooks in a base specification)."""
+        base = json.loads(subprocess.run(["ctr", "oci", "spec"], capture_output=True, check=True).stdout)
+        base["hooks"] = bundle.hooks(self.case.node.run)
+        (self.dir / "base.json").write_text(json.dumps(base))
+        wrapper = f'BinaryName = "{self.case.node.wrapper}"'
+        handlers = [("runc", "", ""), ("gpuslice", "", wrapper)]
+        handlers.append(("gpuslice-base", f'base_runtime_spec = "{self.dir}/base.json"', ""))
+        text = CONFIGURATION.format(dir=self.dir, pause=PAUSE)
+        for name, more, options in handlers:
+            text += HANDLER.format(name=name, more=more, options=options)
+        return text
+
+    def answers(self):
+        if self.process.poll() is not None:
+            raise AssertionError(f"containerd ended: {self.log()}")
+        return self.ctr("version", check=False).returncode == 0
+
+    def log(self):
+        return (self.dir / "log").read_text(errors="replace")
+
+    def import_images(self, namespaces):
+        root = image.fill(self.case.node.root / "image")
+        for name, command in [(IMAGE, ["/bin/sh"]), (PAUSE, ["/bin/sleep", "infinity"])]:
+            archive = image.archive(self.dir / "image.tar", name, root, command)
+            for namespace in namespaces:
+                self.ctr("image", "import", str(archive), namespace=namespace)
+            archive.unlink()
+
+    def ctr(self, *words, namespace="default", check=True):
+        command = ["ctr", "--address", self.socket, "--namespace", namespace, *words]
+        done = subprocess.run(command, env=self.case.node.environment, capture_output=True, text=True)
+        if check and done.returncode:
+            raise AssertionError(f"ctr {words}: {done.stderr}\n{self.log()[-4000:]}")
+        return done
+
+    def bundle_of(self, container, namespace):
+        """The configuration of a running container, as its runtime got it."""
+        directory = self.dir / "state/io.containerd.runtime.v2.task" / namespace / container
+        return json.loads((directory / "config.json").read_text())
+
+    def close(self):
+        for namespace in self.ctr("namespaces", "ls", "-q", check=False).stdout.split():
+            for task in self.ctr("tasks", "ls", "-q", namespace=namespace, check=False).stdout.split():
+                self.ctr("tasks", "delete", "--force", task, namespace=namespace, check=False)
+        self.process.send_signal(signal.SIGTERM)
+        self.process.wait(node.PATIENCE_S)
+        for line in sorted(pathlib.Path("/proc/self/mountinfo").read_text().splitlines(), reverse=True):
+            point = line.split(" ")[4]
+            if point.startswith(f"{self.dir}/"):
+                subprocess.run(["umount", "-l", point], check=False)
+        shutil.rmtree(self.dir)
+
+
+class Run(node.Output):
+    """A container of `ctr run`."""
+
+    def __init__(self, engine, name, words, *options):
+        self.engine, self.id = engine, f"{name}-{engine.case.node.root.name}"
+        command = ["ctr", "--address", engine.socket, "run", "--rm", *options, IMAGE, self.id, *words]
+        path = engine.case.node.root / f"{name}.output"
+        with open(path, "wb") as output:
+            self.process = subprocess.Popen(
+                command, env=engine.case.node.environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+        super().__init__(path, self.process.poll)
+        engine.case.addCleanup(self.stop)
+
+    def ends(self):
+        return self.process.wait(node.PATIENCE_S), self.text()
+
+    def stop(self):
+        if self.process.poll() is None:
+            self.engine.ctr("tasks", "kill", "--signal", "SIGKILL", self.id, check=False)
+            self.process.wait(node.PATIENCE_S)
