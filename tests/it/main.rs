@@ -8,6 +8,7 @@ mod demo;
 mod device;
 mod doors;
 mod harness;
+mod hostile;
 mod manners;
 mod node;
 mod policy;

@@ -9,6 +9,7 @@ use std::fs;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::Arc;
 use std::time::Instant;
 
 /// Programs every root filesystem has in `/bin`.
@@ -16,6 +17,9 @@ const PROGRAMS: [&str; 5] = ["cat", "ls", "true", "sleep", "sh"];
 
 /// A change of a configuration.
 type Edit = Box<dyn Fn(&mut Value)>;
+
+/// What a runtime's process does before it becomes the runtime.
+type Surroundings = Arc<dyn Fn() -> std::io::Result<()> + Send + Sync>;
 
 /// A container to be.
 pub struct Bundle {
@@ -27,7 +31,7 @@ pub struct Bundle {
     environment: Vec<String>,
     hook_arguments: Vec<String>,
     edits: Vec<Edit>,
-    surroundings: Option<fn() -> std::io::Result<()>>,
+    surroundings: Option<Surroundings>,
 }
 
 /// A static hook of this build, or `None` (said and counted) where containers cannot be tested.
@@ -138,8 +142,11 @@ impl Bundle {
     }
 
     /// Does something in the runtime's process before it becomes the runtime.
-    pub fn surroundings(mut self, prepare: fn() -> std::io::Result<()>) -> Bundle {
-        self.surroundings = Some(prepare);
+    pub fn surroundings(
+        mut self,
+        prepare: impl Fn() -> std::io::Result<()> + Send + Sync + 'static,
+    ) -> Bundle {
+        self.surroundings = Some(Arc::new(prepare));
         self
     }
 
@@ -175,9 +182,9 @@ impl Bundle {
     fn runtime(&self) -> Command {
         let mut command = Command::new(self.runtime);
         command.arg("--root").arg(self.dir.join("state"));
-        if let Some(prepare) = self.surroundings {
-            // SAFETY: it makes system calls on constants.
-            unsafe { command.pre_exec(prepare) };
+        if let Some(prepare) = self.surroundings.clone() {
+            // SAFETY: it makes system calls on what was prepared before.
+            unsafe { command.pre_exec(move || prepare()) };
         }
         let hybrid = Path::new("/sys/fs/cgroup/unified").is_dir();
         if self.runtime == "crun" && hybrid {

@@ -1,0 +1,274 @@
+//! Every image of the table, run with its hook traced.
+
+use super::cases::{Case, Expected, LINKS, MOUNTS, THINGS};
+use super::lay::{Lay, canary, chattr};
+use super::snapshot::{snapshot, touched};
+use super::trace::{Plan, findings};
+use crate::harness::bundle::{Bundle, hook};
+use crate::harness::node::Node;
+use crate::harness::{eventually, skip};
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, unshare};
+use serde_json::{Value, json};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// What a container of the table prints: the first its loader loads, its way to the daemon.
+const LOOK: &str = "read line < /etc/ld.so.preload; echo $line; ls -d /run/gpuslice/tenant.sock";
+const OURS: &str = "/run/gpuslice/libgpuslice.so\n";
+
+/// A hook to be traced and a runtime to call it, or `None` (said) where that cannot be done.
+fn traced_hook(test: &str, runtime: &str) -> Option<PathBuf> {
+    if Command::new("strace").arg("--version").output().is_err() {
+        skip(test, "strace is not installed");
+        return None;
+    }
+    hook(test, runtime)
+}
+
+/// Lets strace start the hook of the first stage.
+fn trace_to(file: &Path) -> impl Fn(&mut Value) + 'static {
+    let file = file.to_owned();
+    move |config| {
+        let entry = &mut config["hooks"]["createRuntime"][0];
+        let mut words = vec![json!("strace")];
+        for word in ["-f", "-qq", "-y", "-s", "4096", "-o"] {
+            words.push(json!(word));
+        }
+        words.extend([json!(file), json!("--"), entry["path"].take()]);
+        words.extend(
+            entry["args"].as_array().expect("words")[1..]
+                .iter()
+                .cloned(),
+        );
+        *entry = json!({ "path": "/usr/bin/strace", "args": words, "env": [], "timeout": 20 });
+    }
+}
+
+/// What the hook of a case may open of the host's.
+fn plan(node: &Node, bundle: &Path, rootfs: PathBuf, id: &str) -> Plan {
+    let mut reads: Vec<PathBuf> = ["libcuda.so.1", "libnvidia-ml.so.1"]
+        .map(|name| node.root().join("driver").join(name))
+        .into();
+    let parts = [
+        "libgpuslice.so",
+        "libgpuslice_replace.so",
+        "libgpuslice_nvml.so",
+    ];
+    reads.extend(parts.map(|name| crate::harness::target_dir().join(name)));
+    reads.extend([
+        node.root().join("device"),
+        node.container_dir(id),
+        node.container_dir(id).join("ld.so.preload"),
+        bundle.join("config.json"),
+        bundle.to_owned(),
+    ]);
+    Plan {
+        tenant: node.container_dir(id),
+        socket: node.runtime_dir().join("admin.sock"),
+        rootfs,
+        reads,
+    }
+}
+
+/// Everything that is wrong with how a case went.
+fn verdict(expected: Expected, output: &Output, shows_why: bool) -> Vec<String> {
+    let (out, err) = (
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr),
+    );
+    let mut wrong = Vec::new();
+    match expected {
+        Expected::Works => {
+            let whole = out.starts_with(OURS) && out.contains("/run/gpuslice/tenant.sock\n");
+            if !output.status.success() || !whole {
+                wrong.push(format!("it should run in a slice: {err}{out}"));
+            }
+        }
+        Expected::Refused(why) => {
+            if output.status.success() {
+                wrong.push(format!("it should not start: {out}"));
+            } else if shows_why && !(err.contains("gpuslice: ") && err.contains(why)) {
+                wrong.push(format!("it should say {why:?}: {err}"));
+            }
+        }
+    }
+    wrong
+}
+
+/// A container of the table with its canary, ready to run.
+struct Trial<'a> {
+    node: &'a Node,
+    id: String,
+    canary: PathBuf,
+}
+
+impl<'a> Trial<'a> {
+    fn new(node: &'a Node, id: String) -> Trial<'a> {
+        let canary = canary(&node.root().join(&id));
+        Trial { node, id, canary }
+    }
+
+    fn dir(&self) -> PathBuf {
+        self.node.root().join("bundle").join(&self.id)
+    }
+
+    fn bundle(&self, runtime: &'static str) -> Bundle {
+        Bundle::new(self.node.root(), &self.id, runtime, self.node.runtime_dir())
+            .annotation("gpuslice.io/memory", "64MiB")
+            .command(&["/bin/sh", "-c", LOOK])
+    }
+
+    /// Runs it; what it put out, and what it did that was not in the plan. The root is below the
+    /// bundle.
+    fn run(&self, bundle: Bundle, root: &str, hook: &Path) -> (Output, Vec<String>) {
+        let trace = self.node.root().join(format!("{}.trace", self.id));
+        let before = snapshot(&self.canary);
+        let output = bundle.edit(trace_to(&trace)).run(hook);
+        let touched = touched(&before, &snapshot(&self.canary));
+        let touched = touched
+            .iter()
+            .map(|path| format!("touched {}", path.display()));
+        let calls = fs::read_to_string(&trace).unwrap_or_default();
+        let plan = plan(self.node, &self.dir(), self.dir().join(root), &self.id);
+        let strange = findings(&calls, &plan);
+        let strange = strange
+            .iter()
+            .map(|line| format!("not in the plan: {line}"));
+        let wrong = touched.chain(strange).collect();
+        eventually("the slice is gone", || self.node.slice(&self.id).is_none());
+        (output, wrong)
+    }
+}
+
+fn try_all(test: &str, runtimes: &[&'static str], cases: &[Case]) {
+    let mut wrong = Vec::new();
+    for &runtime in runtimes {
+        let Some(hook) = traced_hook(test, runtime) else {
+            continue;
+        };
+        let node = Node::start();
+        let host = || fs::read_to_string("/proc/self/mountinfo").expect("mountinfo");
+        let before = host();
+        for (number, case) in cases.iter().enumerate() {
+            let trial = Trial::new(&node, format!("{test}-{runtime}{number}"));
+            let lay = |bundle, lay: &Lay| lay.onto(bundle, &trial.canary);
+            let bundle = case.1.iter().fold(trial.bundle(runtime), lay);
+            let (output, mut found) = trial.run(bundle, "rootfs", &hook);
+            found.extend(verdict(case.2, &output, runtime == "runc"));
+            for path in ["etc/ld.so.preload", "etc"] {
+                chattr("-i", &trial.dir().join("rootfs").join(path));
+            }
+            let named = found
+                .iter()
+                .map(|what| format!("{runtime}, {}: {what}", case.0));
+            wrong.extend(named);
+        }
+        if before != host() {
+            wrong.push(format!("{runtime}: a mount leaked to the host"));
+        }
+    }
+    assert!(
+        wrong.is_empty(),
+        "{} findings:\n{}",
+        wrong.len(),
+        wrong.join("\n")
+    );
+}
+
+#[test]
+fn links_in_images() {
+    try_all("links_in_images", &["runc"], LINKS);
+}
+
+#[test]
+fn things_in_images() {
+    try_all("things_in_images", &["runc"], THINGS);
+}
+
+#[test]
+fn mounts_over_images() {
+    try_all("mounts_over_images", &["runc", "crun"], MOUNTS);
+}
+
+/// Root directories with names that are hard to say, and one put together of layers.
+#[test]
+fn roots_of_every_kind() {
+    for runtime in ["runc", "crun"] {
+        let Some(hook) = traced_hook("roots_of_every_kind", runtime) else {
+            continue;
+        };
+        let node = Node::start();
+        let long = "n".repeat(255);
+        for (number, root) in ["new\nline", "sp ace", &long, "over"]
+            .into_iter()
+            .enumerate()
+        {
+            let trial = Trial::new(&node, format!("roots-{runtime}{number}"));
+            let bundle = trial.bundle(runtime);
+            let (from, to) = (bundle.rootfs(), trial.dir().join(root));
+            let bundle = match root {
+                "over" => layered(bundle, &trial.dir()),
+                _ => {
+                    fs::rename(from, to).expect("ours");
+                    bundle
+                }
+            };
+            let path = root.to_owned();
+            let bundle = bundle.edit(move |config| config["root"]["path"] = json!(path));
+            // As strace writes it.
+            let written = root.replace('\n', "\\n");
+            let (output, mut found) = trial.run(bundle, &written, &hook);
+            found.extend(verdict(Expected::Works, &output, runtime == "runc"));
+            assert!(
+                found.is_empty(),
+                "{runtime}, {root:?}:\n{}",
+                found.join("\n")
+            );
+        }
+    }
+}
+
+/// A root put together of the image and an empty layer, in the runtime's own mount namespace.
+fn layered(bundle: Bundle, dir: &Path) -> Bundle {
+    let at = |name: &str| dir.join(name);
+    for name in ["over", "upper", "work"] {
+        fs::create_dir(at(name)).expect("a directory");
+    }
+    let (lower, upper, work) = (at("rootfs"), at("upper"), at("work"));
+    let (lower, upper, work) = (lower.display(), upper.display(), work.display());
+    let options = format!("lowerdir={lower},upperdir={upper},workdir={work}");
+    let over = at("over");
+    bundle.surroundings(move || {
+        unshare(CloneFlags::CLONE_NEWNS)?;
+        let (none, flags) = (None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE);
+        mount(none, "/", none, flags, none)?;
+        let kind = Some("overlay");
+        Ok(mount(
+            kind,
+            &over,
+            kind,
+            MsFlags::empty(),
+            Some(options.as_str()),
+        )?)
+    })
+}
+
+/// A root that is a link could be turned while the container is made.
+#[test]
+fn a_root_that_is_a_link_is_refused() {
+    for runtime in ["runc", "crun"] {
+        let Some(hook) = traced_hook("a_root_that_is_a_link_is_refused", runtime) else {
+            continue;
+        };
+        let node = Node::start();
+        let trial = Trial::new(&node, format!("link-{runtime}"));
+        let bundle = trial.bundle(runtime);
+        std::os::unix::fs::symlink("rootfs", trial.dir().join("link")).expect("a link");
+        let bundle = bundle.edit(|config| config["root"]["path"] = json!("link"));
+        let (output, found) = trial.run(bundle, "rootfs", &hook);
+        assert!(!output.status.success(), "{runtime}: {output:?}");
+        assert!(found.is_empty(), "{runtime}: {}", found.join("\n"));
+    }
+}
