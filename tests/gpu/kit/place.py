@@ -40,7 +40,7 @@ class Place:
         environment["LD_LIBRARY_PATH"] = f"{self.driver}:{path}" if path else str(self.driver)
         if self.sim:
             environment["GPUSLICE_SIM_DEVICE"] = self._device.name + "/device"
-            environment.setdefault("GPUSLICE_SIM", "mem=16GiB")
+            environment.setdefault("GPUSLICE_SIM", "mem=16GiB,limits=misc")
         environment.update(more)
         return environment
 
@@ -57,9 +57,9 @@ class Place:
     def program(self, name):
         return str(self.bundle / name)
 
-    def run(self, command, timeout=300, **environment):
-        """Runs a command without us; gives the finished process."""
-        return subprocess.run(command, env=self.environment(**environment), capture_output=True, text=True, timeout=timeout)
+    def run(self, command, timeout=300, first=None, **environment):
+        """Runs a command without us; gives the finished process. `first` is done in the child before it is the command."""
+        return subprocess.run(command, env=self.environment(**environment), capture_output=True, text=True, timeout=timeout, preexec_fn=first)
 
     def wrap(self, door, options, command, runtime_dir=None):
         """The command line that runs `command` in a slice."""

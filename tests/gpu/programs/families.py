@@ -2,6 +2,7 @@
 the card. Prints a JSON line each. Where the columns differ, somebody who trusts only one of them is wrong."""
 import ctypes
 import json
+import os
 import pathlib
 import sys
 
@@ -102,12 +103,39 @@ def context():
     return lambda: cuda("cuCtxDestroy_v2", made)
 
 
+def primary():
+    made = ctypes.c_void_p()
+    cuda("cuDevicePrimaryCtxRetain", ctypes.byref(made), 0)
+    return lambda: cuda("cuDevicePrimaryCtxRelease_v2", 0)
+
+
+def context_with(flags):
+    def take():
+        made = ctypes.c_void_p()
+        cuda("cuCtxCreate_v2", ctypes.byref(made), flags, 0)
+        return lambda: cuda("cuCtxDestroy_v2", made)
+
+    return take
+
+
+def traced(name):
+    """Only this: around it two system calls that nothing else makes, for who traces."""
+    cuda.context()
+    os.getppid()
+    {"alloc": alloc, "managed": managed, "pinned": pinned}[name]()
+    os.getppid()
+    sys.exit(0)
+
+
+if sys.argv[1:2] == ["--only"]:
+    traced(sys.argv[2])
 before = nvml.device_used()
 cuda.context()
 free, total = cuda.free_total()
 print(json.dumps({"what": "first context", "process": nvml.process_used(), "device": nvml.device_used() - before, "free": free, "total": total}))
 for name, take in [
-    ("second context", context), ("cuMemAlloc", alloc), ("1000 x cuMemAlloc of 512 B", small), ("cuMemAllocPitch", pitch),
+    ("second context", context), ("primary context", primary), ("context that maps host memory and blocks", context_with(0xC)),
+    ("cuMemAlloc", alloc), ("1000 x cuMemAlloc of 512 B", small), ("cuMemAllocPitch", pitch),
     ("cuMemAllocManaged, touched", managed), ("cuMemAllocAsync", ordered), ("cuMemHostAlloc", pinned), ("cuMemCreate", physical),
     ("malloc heap limit 64 MiB", limit(2, SIZE_BYTES)), ("printf FIFO 64 MiB", limit(1, SIZE_BYTES)),
 ]:

@@ -2,8 +2,10 @@
 import json
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
+import tempfile
 
 from kit import elf, place
 
@@ -14,14 +16,45 @@ FAMILIES = ROOT / "tests" / "gpu" / "programs" / "families.py"
 def run(here, result):
     for name in ["/proc/driver/nvidia/version", "/proc/driver/nvidia/params", "/sys/kernel/security/lockdown", "/proc/cgroups", "/proc/self/cgroup"]:
         result.value(name, read(name))
+    system(result)
     libraries(here, result)
     memory(here, result)
+    calls_into_the_kernel(here, result)
     for door, why in here.doors():
         result.value(f"door {door}", why or "opens")
     doctor = here.run([here.program("gpuslice"), "doctor", "--json", "--driver-dir", str(here.driver)], timeout=120)
     result.value("doctor", doctor.stdout or doctor.stderr)
     if not here.sim:
         result.value("nvidia-smi -q", subprocess.run(["nvidia-smi", "-q"], capture_output=True, text=True, timeout=120).stdout)
+
+
+def system(result):
+    """What stands between a program and the card: which kernel module, whose kernel."""
+    version = read("/proc/driver/nvidia/version")
+    result.value("kernel module", "open" if "Open Kernel" in version else "NVIDIA's closed one" if "NVRM" in version else "none")
+    # gVisor answers as Linux does, but its own log says who it is.
+    log = subprocess.run(["dmesg"], capture_output=True, text=True).stdout if shutil.which("dmesg") else ""
+    virtual = "gVisor" if "gVisor" in log or "gVisor" in read("/proc/version") else "a virtual machine" if " hypervisor " in read("/proc/cpuinfo") else "none seen"
+    result.value("sandbox or hypervisor", virtual)
+
+
+def calls_into_the_kernel(here, result):
+    """Which ioctls one allocation of each kind is: what a guard in the kernel could see of it."""
+    if not shutil.which("strace"):
+        result.value("ioctls", "no strace here")
+        return
+    for kind in ["alloc", "managed", "pinned"]:
+        with tempfile.NamedTemporaryFile("r") as log:
+            line = ["strace", "-f", "-e", "trace=ioctl,getppid", "-o", log.name, sys.executable, str(FAMILIES), "--only", kind]
+            done = here.run(line, timeout=100)
+            found = between(log.read()) if done.returncode == 0 else done.stderr[-500:]
+        result.value(f"ioctls of {kind}", found)
+
+
+def between(trace):
+    """The ioctl requests between two calls of getppid, which the program makes around what is asked."""
+    parts = re.split(r"getppid\(\)", trace)
+    return re.findall(r"ioctl\(\d+, ([^,)]+)", parts[1]) if len(parts) > 2 else "not traced"
 
 
 def read(name):

@@ -36,7 +36,7 @@ def sliced(here, result, service, busy, kernel, alone, seconds):
         report(result, f"sliced, beside kernels of {kernel} µs", kept(beside, seconds), numbers, alone)
     more = numbers["p99_us"] / alone["p99_us"] - 1
     if kernel <= 50:
-        result.check(f"p99 beside kernels of {kernel} µs: at most {PROMISED_P99:.0%} more than alone", more <= PROMISED_P99, f"{more:+.1%}")
+        result.promise(f"p99 beside kernels of {kernel} µs: at most {PROMISED_P99:.0%} more than alone", more <= PROMISED_P99, f"{more:+.1%}")
 
 
 def answer(done):
