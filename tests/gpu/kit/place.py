@@ -81,13 +81,15 @@ class Place:
 class Node:
     """A daemon of our own for slices that are to share the GPU."""
 
-    def __init__(self, place):
+    def __init__(self, place, config=""):
         self.place = place
         self.home = tempfile.TemporaryDirectory(prefix="gpuslice-gpu-")
         self.dir = pathlib.Path(self.home.name) / "run"
+        self.config = pathlib.Path(self.home.name) / "config.toml"
+        self.config.write_text(config)
 
     def __enter__(self):
-        command = [self.place.program("gpusliced"), "--runtime-dir", str(self.dir), "--driver-dir", str(self.place.driver), "--ephemeral"]
+        command = [self.place.program("gpusliced"), "--runtime-dir", str(self.dir), "--driver-dir", str(self.place.driver), "--config", str(self.config), "--ephemeral"]
         self.log = open(pathlib.Path(self.home.name) / "log", "w+")
         self.daemon = subprocess.Popen(command, env=self.place.environment(), stdout=self.log, stderr=self.log)
         for _ in range(200):

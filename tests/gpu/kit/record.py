@@ -32,7 +32,8 @@ class Result:
 
     def value(self, name, value):
         self.data["values"][name] = value
-        print(f"   {name}: {value if not isinstance(value, (dict, list)) else '(see the file)'}", flush=True)
+        short = not isinstance(value, (dict, list)) and len(str(value)) < 120 and "\n" not in str(value).strip()
+        print(f"   {name}: {str(value).strip() if short else '(see the file)'}", flush=True)
         self._write()
 
     def row(self, table, **cells):

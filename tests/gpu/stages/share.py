@@ -13,29 +13,42 @@ CASES = [
     ("1:1, 20 µs beside 5 ms", [1, 1], [20, 5000]),
     ("1:2:4:8", [1, 2, 4, 8], [100, 200, 400, 50]),
 ]
+# Policies of a GPU of 4 slots: options of each tenant, and the part of the whole GPU that is due to it. Where the parts do not
+# add up to 1, the rest is nobody's: the policy says so.
+POLICIES = [
+    ("fair", [["--weight", "1"]] * 2, [0.25, 0.25]),
+    ("preemptive", [["--weight", "3"], ["--weight", "1"]], [0.5, 0.5]),
+    ("weighted", [["--weight", "3"], ["--weight", "1"]], [0.75, 0.25]),
+    ("fixed", [["--share", "30"], ["--share", "50"]], [0.3, 0.5]),
+    ("soft", [["--weight", "3"], ["--weight", "1"]], [0.75, 0.25]),
+]
 PROMISED_SECOND = 0.01
+
 
 def run(here, result):
     seconds = 6 if here.quick else 14
     for name, weights, kernels in CASES[: 2 if here.quick else None]:
-        case(here, result, name, weights, kernels, seconds)
+        due = [weight / sum(weights) for weight in weights]
+        case(here, result, name, [["--weight", str(weight)] for weight in weights], kernels, due, seconds)
+    for policy, options, due in POLICIES:
+        case(here, result, policy, options, [200] * len(due), due, seconds, policy)
     native(here, result, seconds)
 
-def case(here, result, name, weights, kernels, seconds):
-    with place.Node(here) as node:
+
+def case(here, result, name, options, kernels, due, seconds, policy=None):
+    with place.Node(here, "slots = 4\n" + (f'policy = "{policy}"\n' if policy else "")) as node:
         tenants = []
-        for at, (weight, kernel) in enumerate(zip(weights, kernels)):
-            options = ["--memory", "1GiB", "--weight", str(weight)]
-            tenants.append(Watched(node.start(f"t{at}", options, tenant(here, kernel, seconds)), kernel))
+        for at, (wish, kernel) in enumerate(zip(options, kernels)):
+            tenants.append(Watched(node.start(f"t{at}", ["--memory", "1GiB"] + wish, tenant(here, kernel, seconds)), kernel))
         time.sleep(seconds - 1)
         ledger = [row.get("gpu_ns", 0) for row in sorted(node.ps().get("slices", []), key=lambda row: row["name"])]
         for one in tenants:
             one.wait(seconds + 60)
-    due = [weight / sum(weights) for weight in weights]
     worst, whole = shares(tenants, due)
-    counted = sum(ledger) and [part / sum(ledger) for part in ledger]
+    counted = sum(ledger) and [sum(due) * part / sum(ledger) for part in ledger]
     result.row("shares", case=name, due=show(due), got=show(whole), ledger=show(counted or []), worst_second=worst)
     result.promise(f"{name}: within {PROMISED_SECOND:.0%} of the device in every second", worst <= PROMISED_SECOND, f"{worst:.2%}")
+
 
 def native(here, result, seconds):
     """The same two tenants without us: what the driver's own time slicing makes of unequal ones."""
@@ -51,6 +64,7 @@ def native(here, result, seconds):
 
 def tenant(here, kernel, seconds):
     return [here.program("tenant"), "--seconds", str(seconds), "--kernel-us", str(kernel), "--step-mib", "512"]
+
 
 def show(shares):
     return "/".join(f"{100 * share:.1f}" for share in shares)
@@ -84,14 +98,17 @@ class Watched:
         return before[1] + (after[1] - before[1]) * (at - before[0]) / (after[0] - before[0])
 
 def shares(tenants, due):
-    """The worst deviation of anybody in any second, and everybody's share of the whole, while all were busy."""
+    """The worst deviation of anybody from its due part of the device in any second, and everybody's part of the whole, while all
+    were busy. Where everything is due to somebody, time that nobody got (hand-overs) is left out of the account."""
+    all_due = abs(sum(due) - 1) < 1e-9
     start = max(one.progress[0][0] for one in tenants) + 1_500_000_000
     end = min(one.progress[-1][0] for one in tenants) - 500_000_000
     worst, second = 0.0, 1_000_000_000
     at = start
     while at + second <= end:
         got = [one.busy(at + second) - one.busy(at) for one in tenants]
-        worst = max([worst] + [abs(part / sum(got) - share) for part, share in zip(got, due)])
+        of = sum(got) if all_due else second
+        worst = max([worst] + [abs(part / of - share) for part, share in zip(got, due)])
         at += second // 2
     whole = [one.busy(end) - one.busy(start) for one in tenants]
-    return worst, [part / sum(whole) for part in whole]
+    return worst, [part / (sum(whole) if all_due else end - start) for part in whole]
