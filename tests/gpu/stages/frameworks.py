@@ -1,6 +1,7 @@
 """Frameworks in slices: they see the cap, are held to it, and compute bit for bit what they compute without us."""
 import importlib.util
 import pathlib
+import shutil
 import sys
 
 from kit import place
@@ -20,6 +21,7 @@ def run(here, result):
     if here.sim:
         raise place.Skip("the simulated driver serves driver-API programs only")
     doors = [door for door, why in here.doors() if why is None]
+    viewers(here, result, doors)
     for name, allocator in CASES:
         if importlib.util.find_spec(name.split("_")[0]) is None:
             result.row("frameworks", what=name, allocator=allocator, door="", same="not installed", told_gib=None)
@@ -38,6 +40,21 @@ def run(here, result):
             got = ours.get("got", 0)
             holds = ours.get("refused") is True and CAP * 0.75 < got <= CAP
             result.check(f"filling the slice {allocator}, {door}: stopped below the cap", holds, ours.get("error") or f"{got / place.GIB:.2f} GiB of {CAP / place.GIB:.0f}")
+
+
+def viewers(here, result, doors):
+    """What people look at a card with must show the slice."""
+    query = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
+    look = [sys.executable, "-c", "import nvitop; print(nvitop.Device(0).memory_total() >> 20)"]
+    for what, line in [("nvidia-smi", query), ("nvitop", look)]:
+        if not (shutil.which(what) if line is query else importlib.util.find_spec(what)):
+            result.row("viewers", what=what, door="", shows_mib=None)
+            continue
+        for door in doors:
+            done = here.sliced(door, ["--memory", str(CAP)], line, 60)
+            shows = done.stdout.strip()
+            result.row("viewers", what=what, door=door, shows_mib=shows)
+            result.check(f"{what} shows the slice, {door}", shows == str(CAP >> 20), shows or done.stderr[-300:])
 
 
 def once(here, door, name, allocator):

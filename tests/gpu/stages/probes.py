@@ -20,8 +20,20 @@ def run(here, result):
     rows = place.lines(done.stdout)
     result.value("stream memory operations", rows or done.stderr[-800:])
     result.check("a stream can wait on a page that another process writes", any("open_to_quiet_us" in row for row in rows), rows)
-    result.value("checkpoint calls", [name for name in CHECKPOINT if Cuda().has(name)])
+    checkpoint(here, result)
     switching(here, result, 4 if here.quick else 10)
+
+
+def checkpoint(here, result):
+    """From outside, by pid: a pause, and memory moved out of the card, without any shim. Too slow for turns; how slow?"""
+    names = [name for name in CHECKPOINT if Cuda().has(name)]
+    result.value("checkpoint calls", names)
+    if len(names) < len(CHECKPOINT):
+        return
+    done = here.run([sys.executable, str(MEMOPS.with_name("checkpoint.py")), "64", "1024"] + ([] if here.quick else ["10240"]), 200)
+    for row in place.lines(done.stdout):
+        result.row("checkpoint", **{key: row.get(key) for key in ("mib", "lock_ms", "checkpoint_ms", "restore_ms", "unlock_ms", "after", "refused")})
+        result.check(f"{row['mib']} MiB come back whole", row.get("after", "whole") == "whole", row.get("refused", "whole"))
 
 
 def switching(here, result, seconds):
