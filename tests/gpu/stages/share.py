@@ -26,7 +26,7 @@ PROMISED_SECOND = 0.01
 
 
 def run(here, result):
-    seconds = 6 if here.quick else 14
+    seconds = 4 if here.quick else 14
     for name, weights, kernels in CASES[: 2 if here.quick else None]:
         due = [weight / sum(weights) for weight in weights]
         case(here, result, name, [["--weight", str(weight)] for weight in weights], kernels, due, seconds)
