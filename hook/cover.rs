@@ -1,7 +1,11 @@
-//! The replacement door: the shim over every file of the driver's in the loader's directories.
+//! The replacement door: the shim over every file of the driver's in the loader's directories, and in those
+//! where images keep a driver of their own.
+//!
+//! It is files that are covered, not links: `libcuda.so.1` may well be made later, by a hook that comes
+//! after us or by `ldconfig`, and will lead to a file that is the shim by then.
 
 use crate::place::{Root, existing};
-use crate::plan::{Cover, LIBRARY_DIRS, covered};
+use crate::plan::{Cover, DRIVER_DIRS, LIBRARY_DIRS, covered};
 use crate::sys::file;
 use crate::sys::mount::{self, MountId};
 use std::fs;
@@ -17,8 +21,10 @@ pub(crate) type Laid = (String, MountId);
 
 /// A library directory of the container.
 pub(crate) struct Dir {
-    path: &'static str,
+    path: String,
     dir: OwnedFd,
+    /// A file may be made in it.
+    loaders: bool,
 }
 
 /// Lays a library over every file of the driver's; where there is none, over a new one in the
@@ -60,19 +66,25 @@ fn lay(copy: &OwnedFd, target: &OwnedFd) -> io::Result<MountId> {
 
 fn new(root: &Root, dirs: &[Dir], cover: &Cover, copy: &OwnedFd) -> io::Result<Laid> {
     let mut own = None;
-    for dir in dirs {
+    let mut loaders = dirs.iter().filter(|dir| dir.loaders);
+    let first = loaders.clone().next();
+    for dir in loaders.by_ref() {
         if root.is_own(&dir.dir)? {
             own = Some(dir);
             break;
         }
     }
     let made;
-    let Dir { path, dir } = match own.or(dirs.first()) {
+    let Dir { path, dir, .. } = match own.or(first) {
         Some(dir) => dir,
         None => {
             let path = LIBRARY_DIRS[4];
             let dir = root.directory(path)?;
-            made = Dir { path, dir };
+            made = Dir {
+                path: path.to_owned(),
+                dir,
+                loaders: true,
+            };
             &made
         }
     };
@@ -80,25 +92,62 @@ fn new(root: &Root, dirs: &[Dir], cover: &Cover, copy: &OwnedFd) -> io::Result<L
     Ok((format!("{path}/{}", cover.soname), lay(copy, &target)?))
 }
 
-/// The loader's directories that the container has; one with several names (`/lib` is mostly a
-/// link to `usr/lib`) once.
+/// The loader's directories that the container has, and those of other drivers; one with several names
+/// (`/lib` is mostly a link to `usr/lib`) once.
 pub(crate) fn library_dirs(root: &Root) -> io::Result<Vec<Dir>> {
+    let mut paths: Vec<(String, bool)> = LIBRARY_DIRS.map(|path| (path.to_owned(), true)).into();
+    for pattern in DRIVER_DIRS {
+        paths.extend(
+            matching(root, pattern)?
+                .into_iter()
+                .map(|path| (path, false)),
+        );
+    }
     let (mut dirs, mut seen) = (Vec::new(), Vec::new());
-    for path in LIBRARY_DIRS {
-        let dir = match root.open_at(path, libc::O_RDONLY | libc::O_DIRECTORY) {
-            Ok(dir) => dir,
-            // Also a file, or a link that leads nowhere: no loader finds a library below it.
-            Err(error) if is_missing(&error) => continue,
-            // One we cannot look into may well be one the container's loader can.
-            Err(error) => return Err(io::Error::new(error.kind(), format!("{path}: {error}"))),
+    for (path, loaders) in paths {
+        let Some(dir) = open_dir(root, &path)? else {
+            continue;
         };
         let identity = file::status(&dir)?.identity;
         if !seen.contains(&identity) {
             seen.push(identity);
-            dirs.push(Dir { path, dir });
+            dirs.push(Dir { path, dir, loaders });
         }
     }
     Ok(dirs)
+}
+
+/// Paths that a pattern with at most one `*` may mean in a container.
+fn matching(root: &Root, pattern: &str) -> io::Result<Vec<String>> {
+    let Some((before, after)) = pattern.split_once('*') else {
+        return Ok(vec![pattern.to_owned()]);
+    };
+    let (parent, stem) = before.rsplit_once('/').unwrap_or((".", before));
+    let Some(dir) = open_dir(root, parent)? else {
+        return Ok(Vec::new());
+    };
+    let mut paths = Vec::new();
+    for entry in fs::read_dir(file::known(&dir))? {
+        // A name that is no text is none that a loader's configuration was written for.
+        if let Ok(name) = entry?.file_name().into_string()
+            && name.starts_with(stem)
+        {
+            paths.push(format!("{parent}/{name}{after}"));
+        }
+    }
+    paths.sort();
+    Ok(paths)
+}
+
+/// Opens a directory that the container may have.
+fn open_dir(root: &Root, path: &str) -> io::Result<Option<OwnedFd>> {
+    match root.open_at(path, libc::O_RDONLY | libc::O_DIRECTORY) {
+        Ok(dir) => Ok(Some(dir)),
+        // Also a file, or a link that leads nowhere: no loader finds a library below it.
+        Err(error) if is_missing(&error) => Ok(None),
+        // One we cannot look into may well be one the container's loader can.
+        Err(error) => Err(io::Error::new(error.kind(), format!("{path}: {error}"))),
+    }
 }
 
 fn is_missing(error: &io::Error) -> bool {

@@ -30,6 +30,17 @@ pub(crate) const LIBRARY_DIRS: [&str; 6] = [
     "lib",
 ];
 
+/// Where images and engines put drivers that programs are led to by `LD_LIBRARY_PATH` or by entries in
+/// the loader's configuration, which may be made after us: CUDA's forward compatibility (also as
+/// NVIDIA's own images arrange it) and the volumes of older engines. A `*` ends a component.
+pub(crate) const DRIVER_DIRS: [&str; 5] = [
+    "usr/local/cuda*/compat",
+    "usr/local/cuda*/compat/lib",
+    "usr/local/cuda*/compat/lib.real",
+    "usr/local/nvidia/lib64",
+    "usr/local/nvidia/lib",
+];
+
 /// How a mount is protected in the container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {

@@ -2,6 +2,7 @@
 import json
 import os
 import pathlib
+import shutil
 import subprocess
 
 from kit import image, node
@@ -39,6 +40,10 @@ class Bundle(node.Output):
         super().__init__(self.dir / "output", lambda: self.process.poll())
         case.ids = [*case.ids, self.id]
         case.addCleanup(self.stop)
+
+    def add(self, *programs):
+        for program in programs:
+            image.add(self.dir / "rootfs", shutil.which(program))
 
     def configuration(self, words, annotations, variables):
         kinds = ["pid", "mount", "ipc", "uts", "network"]

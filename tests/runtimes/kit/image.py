@@ -2,7 +2,6 @@
 import hashlib
 import json
 import os
-import pathlib
 import re
 import shutil
 import subprocess
@@ -20,14 +19,19 @@ def fill(root):
         (root / directory).mkdir(parents=True, exist_ok=True)
     (root / "etc/passwd").write_text("root:x:0:0:root:/root:/bin/sh\nuser:x:1000:1000::/:/bin/sh\n")
     (root / "etc/group").write_text("root:x:0:\nuser:x:1000:\n")
-    programs = {name: pathlib.Path(shutil.which(name)) for name in PROGRAMS}
-    programs |= {name: node.BUILD / name for name in ["tenant", "conformance"]}
-    for name, path in programs.items():
-        copy(path, root / "bin" / name)
-        listed = subprocess.run(["ldd", path], capture_output=True, text=True, check=True).stdout
-        for library in re.findall(r"/\S+", listed):
-            copy(library, root / library[1:])
+    for name in PROGRAMS:
+        add(root, shutil.which(name))
+    for name in ["tenant", "conformance"]:
+        add(root, node.BUILD / name)
     return root
+
+
+def add(root, program):
+    """Copies a program and the libraries it needs."""
+    copy(program, root / "bin" / os.path.basename(program))
+    listed = subprocess.run(["ldd", program], capture_output=True, text=True, check=True).stdout
+    for library in re.findall(r"/\S+", listed):
+        copy(library, root / library[1:])
 
 
 def copy(source, target):
