@@ -23,7 +23,12 @@ fn door(soname: &str) {
 /// Links the unwinder (for stopping panics) into the library: a preloaded library that needs more than
 /// libc makes every program in a small image complain. Its symbols are asked for at the front of
 /// the link, so that the archive answers before the shared library, which is then not needed.
+/// zig, which links for old systems, has an unwinder of its own and links it in by itself; the
+/// compiler's asks for functions that an old loader does not have.
 fn static_unwinder() {
+    if std::env::var("RUSTC_LINKER").is_ok_and(|linker| linker.contains("zigcc")) {
+        return;
+    }
     let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".into());
     let archive = std::process::Command::new(&compiler)
         .arg("-print-file-name=libgcc_eh.a")

@@ -22,7 +22,8 @@ fn need(path: &str) {
         .status()
         .unwrap_or_else(|error| panic!("cannot run {compiler}: {error}"));
     assert!(status.success(), "{compiler} did not make {stub}: {status}");
-    for arg in ["--push-state,--no-as-needed", &stub, "--pop-state"] {
+    // What comes before is linked as needed too: rustc says so at the front.
+    for arg in ["--no-as-needed", &stub, "--as-needed"] {
         println!("cargo:rustc-cdylib-link-arg=-Wl,{arg}");
     }
 }

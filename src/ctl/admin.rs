@@ -20,6 +20,11 @@ use std::path::{Path, PathBuf};
 /// How long the daemon may take for one answer, seconds.
 const ANSWER_SECONDS: i64 = 5;
 
+/// In the runtime directory: where everything is asked.
+pub const ADMIN_SOCKET: &str = "admin.sock";
+/// Where only the list is, if a service manager made it.
+pub const OBSERVE_SOCKET: &str = "observe.sock";
+
 /// A connection to a daemon.
 pub struct Admin {
     socket: OwnedFd,
@@ -46,14 +51,22 @@ impl Admin {
     /// # Errors
     /// Nobody listens there, or this user may not connect.
     pub fn connect(runtime_dir: &Path) -> Result<Admin> {
-        let path = runtime_dir.join("admin.sock");
+        Admin::connect_to(runtime_dir, ADMIN_SOCKET)
+    }
+
+    /// Connects to one of its sockets.
+    ///
+    /// # Errors
+    /// As [`Admin::connect`].
+    pub fn connect_to(runtime_dir: &Path, name: &str) -> Result<Admin> {
+        let path = runtime_dir.join(name);
         let flags = SockFlag::SOCK_CLOEXEC;
         let socket = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None)?;
         // A socket's address holds 107 bytes; through a descriptor of its directory it is short.
         let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         let dir = open(runtime_dir, flags, Mode::empty());
         let dir = dir.map_err(|errno| anyhow!(unreachable(&path, errno)))?;
-        let short = format!("/proc/self/fd/{}/admin.sock", dir.as_raw_fd());
+        let short = format!("/proc/self/fd/{}/{name}", dir.as_raw_fd());
         connect(socket.as_raw_fd(), &UnixAddr::new(short.as_str())?)
             .map_err(|errno| anyhow!(unreachable(&path, errno)))?;
         setsockopt(&socket, ReceiveTimeout, &TimeVal::seconds(ANSWER_SECONDS))?;

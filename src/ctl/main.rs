@@ -11,6 +11,7 @@ mod door;
 #[path = "../layout.rs"]
 mod layout;
 mod leaf;
+mod metrics;
 mod mount_point;
 mod node;
 mod out;
@@ -50,6 +51,8 @@ enum Command {
     Policy(policy::Options),
     /// Say what this node has for holding caps, what is missing, and what mends it
     Doctor(doctor::Options),
+    /// Print the slices as metrics for Prometheus, or serve them
+    Metrics(metrics::Options),
     /// Three tenants on one GPU, with a verdict: weights 1:2:4, or what a policy means
     Demo(demo::Options),
     /// Create, describe or remove a simulated GPU
@@ -64,6 +67,7 @@ fn main() -> std::process::ExitCode {
         Command::Set(options) => set::main(&options),
         Command::Policy(options) => policy::main(&options),
         Command::Doctor(options) => doctor::main(&options),
+        Command::Metrics(options) => metrics::main(&options),
         Command::Demo(options) => demo::main(&options),
         Command::Sim(options) => sim::main(&options),
     };

@@ -1,5 +1,6 @@
 //! The protocol of the admin socket: the hook and the CLI give containers slices, end them, and
-//! list them. One command is answered before the next one is read.
+//! list them. One command is answered before the next one is read. On the observers' socket, which
+//! only a service manager makes, nothing but the list is answered.
 
 use crate::daemon::{Daemon, Work};
 use crate::effects::{plain, token_of};
@@ -20,7 +21,10 @@ use nix::errno::Errno;
 use nix::unistd::geteuid;
 use std::collections::VecDeque;
 use std::fs::File;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// Observers connected at the same time.
+const OBSERVERS_MAX: usize = 8;
 
 /// An admin connection.
 #[derive(Debug)]
@@ -28,35 +32,51 @@ pub struct Admin {
     fd: OwnedFd,
     /// Whether it has sent a command.
     pub greeted: bool,
+    /// It may look only.
+    observes: bool,
     /// Of the command being answered.
     request: RequestId,
     /// Packets of an answer that the socket has no room for yet; at most one answer.
     out: VecDeque<Box<[u8]>>,
 }
 
+impl Admin {
+    fn new(fd: OwnedFd, observes: bool) -> Admin {
+        Admin {
+            fd,
+            greeted: false,
+            observes,
+            request: RequestId(0),
+            out: VecDeque::new(),
+        }
+    }
+}
+
+/// The next connection. With the spare descriptor, one for which there is none left is closed: it must
+/// not wait for ever, and not keep the daemon awake.
+fn next(listener: BorrowedFd<'_>, spare: &mut Option<File>) -> Option<OwnedFd> {
+    match accept(listener) {
+        Ok(fd) => Some(fd),
+        Err(Errno::EMFILE | Errno::ENFILE) => {
+            tracing::error!("out of descriptors; turned an admin connection away");
+            *spare = None;
+            drop(accept(listener));
+            *spare = File::open("/dev/null").ok();
+            None
+        }
+        Err(_) => None,
+    }
+}
+
 impl Daemon {
     /// Somebody connects to the admin socket: its file is root's or the daemon's own user's alone,
     /// and so must be the peer, in case the file's permissions were changed.
     pub fn accept_admin(&mut self) {
-        let fd = match accept(self.admin_listener.as_fd()) {
-            Ok(fd) => fd,
-            Err(Errno::EMFILE | Errno::ENFILE) => {
-                tracing::error!("out of descriptors; turned an admin connection away");
-                self.spare = None;
-                drop(accept(self.admin_listener.as_fd()));
-                self.spare = File::open("/dev/null").ok();
-                return;
-            }
-            Err(_) => return,
+        let Some(fd) = next(self.admin_listener.as_fd(), &mut self.spare) else {
+            return;
         };
         let uid = Peer::of(fd.as_fd()).map_or(u32::MAX, |peer| peer.uid);
-        let admin = Admin {
-            fd,
-            greeted: false,
-            request: RequestId(0),
-            out: VecDeque::new(),
-        };
-        let Ok(key) = self.admins.insert(admin) else {
+        let Ok(key) = self.admins.insert(Admin::new(fd, false)) else {
             return;
         };
         if uid != 0 && uid != geteuid().as_raw() {
@@ -68,6 +88,26 @@ impl Daemon {
             self.admins.remove(key);
             return;
         }
+        self.welcome_admin(key);
+    }
+
+    /// Somebody connects who may look only: the socket file's group says who that is. Administrators
+    /// are never kept out by however many of them.
+    pub fn accept_observer(&mut self) {
+        let listener = self.observe_listener.as_ref();
+        let Some(fd) = listener.and_then(|it| next(it.as_fd(), &mut self.spare)) else {
+            return;
+        };
+        let observers = self.admins.iter().filter(|(_, admin)| admin.observes);
+        if observers.count() >= OBSERVERS_MAX {
+            return;
+        }
+        if let Ok(key) = self.admins.insert(Admin::new(fd, true)) {
+            self.welcome_admin(key);
+        }
+    }
+
+    fn welcome_admin(&mut self, key: Key) {
         let by = now().plus(Duration(HELLO_DEADLINE_NS));
         self.greetings.push_back((by, Source::Admin(key)));
         let Some(admin) = self.admins.get(key) else {
@@ -90,7 +130,12 @@ impl Daemon {
         match receive(admin.fd.as_fd(), &mut buffer) {
             Received::Packet(len) => {
                 (admin.request, admin.greeted) = (id_of(&buffer[..len]), true);
+                let observes = admin.observes;
                 match decode::<Command>(&buffer[..len]) {
+                    Ok((_, command)) if observes && !matches!(command, Command::List {}) => {
+                        self.deny(key, Denial::Protocol, "this socket answers only lists");
+                        self.admins.remove(key);
+                    }
                     Ok((_, command)) => self.command(key, command),
                     Err(why) => {
                         self.deny(key, Denial::Protocol, &why.to_string());

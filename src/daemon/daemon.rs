@@ -11,6 +11,7 @@ use crate::config::Config;
 use crate::places::Places;
 use crate::policies::Policies;
 use crate::poll::{Poll, Source, now};
+use crate::service::{Given, Manager};
 use crate::slices::{Life, Slices};
 use crate::slots::{Key, Slots};
 use crate::state::State;
@@ -72,6 +73,10 @@ pub struct Daemon {
     pub admins: Slots<Admin>,
     /// The admin socket.
     pub admin_listener: OwnedFd,
+    /// The socket of those who may look only, if the service manager made one.
+    pub observe_listener: Option<OwnedFd>,
+    /// What the service manager is told.
+    pub manager: Manager,
     /// Who must speak by when, the earliest first.
     pub greetings: VecDeque<(Instant, Source)>,
     /// Processes whose connections ended, and until when they are waited for; the earliest first.
@@ -96,13 +101,17 @@ impl Daemon {
     pub fn new(
         config: &Config,
         places: Places,
-        state: State,
+        mut state: State,
         signals: SignalFd,
+        (given, manager): (Given, Manager),
         fds: u64,
     ) -> io::Result<Daemon> {
         let poll = Poll::new()?;
-        let admin_listener = state.listen_admin()?;
+        let admin_listener = given.admin.map_or_else(|| state.listen_admin(), Ok)?;
         poll.add(&admin_listener, Source::AdminListener)?;
+        if let Some(observe) = &given.observe {
+            poll.add(observe, Source::ObserveListener)?;
+        }
         poll.add(&signals, Source::Signal)?;
         let truth = Truth::new(places.driver.nvml.as_str(), config.truth_interval_ms.get())?;
         poll.add_bell(&truth.bell, Source::Truth)?;
@@ -141,6 +150,8 @@ impl Daemon {
             budget,
             policies: Policies::default(),
             admin_listener,
+            observe_listener: given.observe,
+            manager,
             greetings: VecDeque::new(),
             leaving: VecDeque::new(),
             work: VecDeque::new(),
@@ -177,6 +188,7 @@ impl Daemon {
             }
             Source::Signal => self.ending = matches!(self.signals.read_signal(), Ok(Some(_))),
             Source::AdminListener => self.accept_admin(),
+            Source::ObserveListener => self.accept_observer(),
             Source::Admin(key) => self.admin_ready(key),
             Source::Listener(key) => self.accept_tenant(key),
             Source::Tenant(key) => self.tenant_ready(key),
@@ -196,6 +208,7 @@ impl Daemon {
             greeting,
             self.leave_deadline(),
             self.truth_deadline(),
+            self.manager.deadline(),
         ]
         .into_iter()
         .flatten()
@@ -214,6 +227,7 @@ impl Daemon {
         }
         self.leave_due(now);
         self.truth_due(now);
+        self.manager.due(now, self.slices.len());
         if self
             .engine
             .next_deadline()

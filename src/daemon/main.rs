@@ -24,6 +24,7 @@ mod places;
 mod policies;
 mod poll;
 mod probe;
+mod service;
 mod slices;
 mod slots;
 mod sockets;

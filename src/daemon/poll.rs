@@ -25,6 +25,8 @@ pub enum Source {
     Signal,
     /// Somebody connects to the admin socket.
     AdminListener,
+    /// Somebody connects who may look only.
+    ObserveListener,
     /// An admin connection can be read or written, or ended.
     Admin(Key),
     /// A process connects to a container's socket.
@@ -56,6 +58,7 @@ impl Source {
             Source::Doorbell(key) => (6, key),
             Source::Exit(key) => (7, key),
             Source::Truth => (8, NO_KEY),
+            Source::ObserveListener => (9, NO_KEY),
         };
         kind << 48 | u64::from(key.generation) << 16 | u64::from(key.slot)
     }
@@ -74,6 +77,7 @@ impl Source {
             5 => Source::Tenant(key),
             6 => Source::Doorbell(key),
             7 => Source::Exit(key),
+            9 => Source::ObserveListener,
             _ => Source::Truth,
         }
     }
@@ -219,6 +223,7 @@ mod tests {
             Source::Timer,
             Source::Signal,
             Source::AdminListener,
+            Source::ObserveListener,
             Source::Admin(key),
             Source::Listener(key),
             Source::Tenant(Key {

@@ -7,17 +7,17 @@
 use gpuslice_wire::frame::{HEADER_BYTES, Message, RequestId, encode};
 use gpuslice_wire::limits::FRAME_BYTES_MAX;
 use nix::errno::Errno;
-use nix::fcntl::{OFlag, open};
+use nix::fcntl::{FcntlArg, OFlag, fcntl, open};
 use nix::sys::socket::{
     AddressFamily, Backlog, ControlMessage, MsgFlags, SockFlag, SockType, UnixAddr, accept4, bind,
-    listen, recvmsg, sendmsg, socket,
+    getsockname, listen, recvmsg, sendmsg, socket,
 };
 use nix::sys::stat::Mode;
 use std::fs::{self, Permissions};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Connections waiting to be accepted, per socket.
 const BACKLOG: i32 = 128;
@@ -131,8 +131,25 @@ pub fn send(connection: BorrowedFd<'_>, packet: &[u8], fds: &[RawFd]) -> nix::Re
     }
 }
 
+/// The path at which a socket listens, if it has one.
+pub fn address_of(listener: &OwnedFd) -> Option<PathBuf> {
+    let address: UnixAddr = getsockname(listener.as_raw_fd()).ok()?;
+    address.path().map(Path::to_owned)
+}
+
+/// Makes a descriptor answer "nothing for now" instead of waiting.
+///
+/// # Errors
+/// None that the system documents.
+pub fn stops_blocking(fd: &OwnedFd) -> io::Result<()> {
+    let flags = OFlag::from_bits_retain(fcntl(fd, FcntlArg::F_GETFL)?);
+    fcntl(fd, FcntlArg::F_SETFL(flags | OFlag::O_NONBLOCK))?;
+    Ok(())
+}
+
+/// A descriptor that nobody else in this process knows of.
 #[allow(unsafe_code)]
-fn own(fd: RawFd) -> OwnedFd {
-    // SAFETY: `accept4` just made this descriptor, and nobody else knows of it.
+pub fn own(fd: RawFd) -> OwnedFd {
+    // SAFETY: `accept4` just made it, or the service manager left it to us under this number.
     unsafe { OwnedFd::from_raw_fd(fd) }
 }

@@ -5,6 +5,7 @@ use crate::daemon::Daemon;
 use crate::gpus::{self, GpuError};
 use crate::options::Options;
 use crate::places::{PlaceError, Places};
+use crate::service::{Given, GivenError, Manager};
 use crate::state::{Found, State, StateError};
 use clap::Parser;
 use gpuslice_engine::Event;
@@ -30,6 +31,8 @@ enum Failure {
     Gpu(#[from] GpuError),
     #[error(transparent)]
     State(#[from] StateError),
+    #[error(transparent)]
+    Given(#[from] GivenError),
     #[error("{0}")]
     Io(#[from] io::Error),
     #[error("{0}")]
@@ -105,10 +108,11 @@ fn serve(options: &Options) -> Result<(), Failure> {
         tracing::warn!("images may opt out with CGPU_DISABLE, if the hook has the flag for it too");
     }
     let places = Places::find(options, &config)?;
+    let service = (Given::take(&places.runtime_dir)?, Manager::new());
     let gpus = gpus::find(&places.driver)?;
     let state = State::open(&places.runtime_dir)?;
     let driver = places.driver.dir.clone();
-    let mut daemon = Daemon::new(&config, places, state, signals, fds)?;
+    let mut daemon = Daemon::new(&config, places, state, signals, service, fds)?;
     for gpu in &gpus {
         daemon.tell(Event::GpuFound {
             uuid: gpu.uuid,
@@ -139,10 +143,9 @@ fn serve(options: &Options) -> Result<(), Failure> {
     complain(&format!(
         "gpusliced ready: {socket}, {count} GPU{s} (driver: {driver})"
     ));
-    // Without a service manager there is nobody to notify, which is no error.
-    let _ = sd_notify::notify(true, &[sd_notify::NotifyState::Ready]);
+    daemon.manager.ready(count, daemon.slices.len());
     let served = daemon.serve();
-    let _ = sd_notify::notify(true, &[sd_notify::NotifyState::Stopping]);
+    daemon.manager.stopping();
     daemon.close(options.ephemeral);
     for dir in &options.remove {
         await_containers(&dir.join("runtime"));

@@ -4,7 +4,8 @@
 //! <runtime_dir>/            0711, the daemon's own
 //!   lock                    held by the one daemon that serves this directory
 //!   boot                    the boot in which the records were written: a reboot ends all slices
-//!   admin.sock              0600
+//!   admin.sock              0600; the service manager's where it made it
+//!   observe.sock            0660, only where the service manager makes it
 //!   policies                0600, how the time of GPUs is divided, where that was changed
 //!   c/<container>/          0711, mounted read-only into that container alone
 //!     record                0600, the promise (written beside, synced, renamed)
@@ -15,6 +16,7 @@
 //! record that cannot be read is left where it is, said aloud, and its container is refused.
 
 use crate::policies::Policies;
+use crate::service::ADMIN;
 use crate::sockets::listen_at;
 use gpuslice_engine::{RECORD_BYTES, Record};
 use gpuslice_wire::ids::ContainerId;
@@ -59,6 +61,8 @@ pub enum StateError {
 #[derive(Debug)]
 pub struct State {
     dir: PathBuf,
+    /// The admin socket's file was made here, and goes at the end.
+    admin_is_ours: bool,
     _lock: Flock<File>,
 }
 
@@ -101,6 +105,7 @@ impl State {
             })?;
         let state = State {
             dir: dir.to_owned(),
+            admin_is_ours: false,
             _lock: lock,
         };
         state.forget_other_boots().map_err(io(dir))?;
@@ -233,13 +238,18 @@ impl State {
     ///
     /// # Errors
     /// What the system says.
-    pub fn listen_admin(&self) -> io::Result<OwnedFd> {
-        listen_at(&self.dir, "admin.sock", 0o600)
+    pub fn listen_admin(&mut self) -> io::Result<OwnedFd> {
+        let listener = listen_at(&self.dir, ADMIN.1, 0o600)?;
+        self.admin_is_ours = true;
+        Ok(listener)
     }
 
     /// The end: sockets go; with `ephemeral` everything goes.
     pub fn close(self, containers: impl Iterator<Item = ContainerId>, ephemeral: bool) {
-        let removed = fs::remove_file(self.dir.join("admin.sock"));
+        let removed = match self.admin_is_ours {
+            true => fs::remove_file(self.dir.join(ADMIN.1)),
+            false => Ok(()),
+        };
         for container in containers {
             let _ = fs::remove_file(self.container_dir(&container).join("tenant.sock"));
         }
@@ -417,7 +427,7 @@ mod tests {
     #[test]
     fn an_ephemeral_end_leaves_nothing() {
         let dir = tempfile::tempdir().expect("a directory");
-        let state = State::open(&dir.path().join("run")).expect("ours");
+        let mut state = State::open(&dir.path().join("run")).expect("ours");
         state.keep(&record("a")).expect("kept");
         let _admin = state.listen_admin().expect("listening");
         let _tenant = state

@@ -13,4 +13,5 @@ mod manners;
 mod node;
 mod policy;
 mod races;
+mod systemd;
 mod time;

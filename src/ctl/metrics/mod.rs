@@ -1,0 +1,148 @@
+//! `gpuslice metrics`: the slices as metrics for Prometheus, printed once or served over HTTP.
+//!
+//! It asks the daemon for the list of slices at each scrape and keeps nothing. As a service it is a user
+//! of its own that may use the observers' socket, which answers lists only; root asks the
+//! administrators'. The HTTP it speaks is what a scraper says: one `GET`, one answer, the end. One client at
+//! a time, with little time and little room for its words, so that a bad one costs a moment.
+
+mod text;
+
+use crate::admin::{ADMIN_SOCKET, Admin, OBSERVE_SOCKET};
+use crate::out;
+use anyhow::{Context, Result};
+use gpuslice_wire::snapshot::Snapshot;
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+/// A request's first lines; the rest is not read.
+const REQUEST_BYTES_MAX: usize = 8192;
+/// How long a client may take for its request, and for reading the answer.
+const CLIENT_WITHIN: Duration = Duration::from_secs(2);
+/// The end of a request's head.
+const END: &[u8] = b"\r\n\r\n";
+
+/// Options of `gpuslice metrics`.
+#[derive(clap::Args)]
+pub struct Options {
+    /// Serve them at http://ADDRESS/metrics, as 127.0.0.1:9877, instead of printing them once
+    #[arg(long, value_name = "ADDRESS")]
+    listen: Option<SocketAddr>,
+    /// Runtime directory of the daemon to ask [default: /run/gpuslice]
+    #[arg(
+        long,
+        value_name = "DIR",
+        default_value = "/run/gpuslice",
+        hide_default_value = true
+    )]
+    runtime_dir: PathBuf,
+}
+
+/// # Errors
+/// The address cannot be had, or standard output takes no more. A daemon that is away is a metric.
+pub fn main(options: &Options) -> Result<ExitCode> {
+    let Some(address) = options.listen else {
+        let text = text::render(rows(&options.runtime_dir).as_deref().ok());
+        out::line(text.trim_end())?;
+        return Ok(ExitCode::SUCCESS);
+    };
+    let listener = TcpListener::bind(address)
+        .with_context(|| format!("{address}; give another address with --listen"))?;
+    let address = listener.local_addr()?;
+    out::note(&format!("metrics at http://{address}/metrics"));
+    // Without a service manager there is nobody to tell.
+    let _ = sd_notify::notify(false, &[sd_notify::NotifyState::Ready]);
+    loop {
+        // A client that went away between knocking and entering, or no descriptor for now.
+        match listener.accept() {
+            Ok((client, _)) => drop(serve(client, &options.runtime_dir)),
+            Err(_) => std::thread::sleep(Duration::from_millis(10)),
+        }
+    }
+}
+
+/// The observers' socket if there is one this user may use, else the administrators'.
+fn rows(runtime_dir: &Path) -> Result<Vec<Snapshot>> {
+    let admin = Admin::connect_to(runtime_dir, OBSERVE_SOCKET)
+        .or_else(|_| Admin::connect_to(runtime_dir, ADMIN_SOCKET))?;
+    Ok(admin.list()?.1)
+}
+
+fn serve(mut client: TcpStream, runtime_dir: &Path) -> io::Result<()> {
+    client.set_write_timeout(Some(CLIENT_WITHIN))?;
+    let head = head(&mut client)?;
+    let (status, body) = answer(&head, || text::render(rows(runtime_dir).as_deref().ok()));
+    let kind = "text/plain; version=0.0.4; charset=utf-8";
+    let length = body.len();
+    let head = format!(
+        "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\nConnection: close"
+    );
+    client.write_all(head.as_bytes())?;
+    client.write_all(END)?;
+    client.write_all(body.as_bytes())
+}
+
+/// A request's head, as far as it comes in time.
+fn head(client: &mut TcpStream) -> io::Result<Vec<u8>> {
+    let until = Instant::now() + CLIENT_WITHIN;
+    let mut head = Vec::new();
+    let mut part = [0; 1024];
+    while !head.windows(END.len()).any(|bytes| bytes == END) {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() || head.len() > REQUEST_BYTES_MAX {
+            return Err(ErrorKind::TimedOut.into());
+        }
+        client.set_read_timeout(Some(left))?;
+        match client.read(&mut part)? {
+            0 => return Err(ErrorKind::UnexpectedEof.into()),
+            read => head.extend_from_slice(&part[..read]),
+        }
+    }
+    Ok(head)
+}
+
+fn answer(head: &[u8], metrics: impl FnOnce() -> String) -> (&'static str, String) {
+    let line = head.split(|byte| *byte == b'\r').next().unwrap_or_default();
+    let line = String::from_utf8_lossy(line);
+    let mut words = line.split(' ');
+    let (method, target) = (words.next(), words.next().unwrap_or_default());
+    let path = target.split('?').next();
+    match (method, path) {
+        (Some("GET"), Some("/metrics")) => ("200 OK", metrics()),
+        (Some("GET"), _) => (
+            "404 Not Found",
+            "gpuslice has its metrics at /metrics\n".to_owned(),
+        ),
+        _ => (
+            "405 Method Not Allowed",
+            "GET /metrics is all there is\n".to_owned(),
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_metrics_are_answered() {
+        let ask = |line: &str| answer(line.as_bytes(), || "m".to_owned());
+        assert_eq!(
+            ask("GET /metrics HTTP/1.1\r\n\r\n"),
+            ("200 OK", "m".to_owned())
+        );
+        assert_eq!(ask("GET /metrics?x=1 HTTP/1.0\r\n\r\n").0, "200 OK");
+        for (line, status) in [
+            ("GET / HTTP/1.1", "404"),
+            ("GET /metrics/../etc/passwd HTTP/1.1", "404"),
+            ("GET", "404"),
+            ("POST /metrics HTTP/1.1", "405"),
+            ("\u{0}\u{1}", "405"),
+            ("", "405"),
+        ] {
+            assert!(ask(line).0.starts_with(status), "{line:?}");
+        }
+    }
+}

@@ -1,0 +1,342 @@
+//! A snapshot as text for Prometheus (exposition format 0.0.4): one table says what each series is
+//! called, what it means and where its number comes from.
+
+use crate::table::tier_name;
+use gpuslice_wire::snapshot::Snapshot;
+use std::fmt::Write;
+
+/// Nanoseconds in a second.
+const NS: f64 = 1e9;
+/// Parts in a whole.
+const PPM: f64 = 1e6;
+
+/// A family of series: name without prefix, kind, help, and its value in a row. A name's end says its
+/// unit; of a counter it is `_total`.
+struct Family(
+    &'static str,
+    &'static str,
+    &'static str,
+    fn(&Snapshot) -> Option<f64>,
+);
+
+/// `of!(Slice, field => expression)`: the expression for rows of this kind.
+macro_rules! of {
+    ($kind:ident, $($field:ident),+ => $value:expr) => {
+        |row| match *row {
+            Snapshot::$kind { $($field,)+ .. } => $value,
+            _ => None,
+        }
+    };
+}
+
+const FAMILIES: &[Family] = &[
+    Family(
+        "gpu_memory_bytes",
+        "gauge",
+        "Physical memory of the GPU.",
+        of!(Gpu, total => Some(total.0 as f64)),
+    ),
+    Family(
+        "gpu_memory_promised_bytes",
+        "gauge",
+        "Sum of the caps promised on the GPU.",
+        of!(Gpu, promised => Some(promised.0 as f64)),
+    ),
+    Family(
+        "gpu_slices",
+        "gauge",
+        "Containers with a slice of the GPU.",
+        of!(Gpu, slices => Some(f64::from(slices))),
+    ),
+    Family(
+        "gpu_info",
+        "gauge",
+        "Always 1; the label policy says how the GPU's time is divided.",
+        |row| matches!(row, Snapshot::Gpu { .. }).then_some(1.0),
+    ),
+    Family(
+        "slice_info",
+        "gauge",
+        "Always 1; name, lane, class, and tier: who holds the memory cap.",
+        |row| matches!(row, Snapshot::Slice { .. }).then_some(1.0),
+    ),
+    Family(
+        "slice_memory_cap_bytes",
+        "gauge",
+        "Memory cap of the slice.",
+        of!(Slice, cap => Some(cap.0 as f64)),
+    ),
+    Family(
+        "slice_memory_reserved_bytes",
+        "gauge",
+        "Memory charged to the slice, unused credit included.",
+        of!(Slice, reserved => Some(reserved.0 as f64)),
+    ),
+    Family(
+        "slice_memory_used_bytes",
+        "gauge",
+        "Memory its processes say they hold.",
+        of!(Slice, used => Some(used.0 as f64)),
+    ),
+    Family(
+        "slice_memory_residual_bytes",
+        "gauge",
+        "Memory NVML shows beyond what its processes asked for.",
+        of!(Slice, residual => Some(residual.0 as f64)),
+    ),
+    Family(
+        "slice_memory_peak_bytes",
+        "gauge",
+        "Highest use seen.",
+        of!(Slice, peak => Some(peak.0 as f64)),
+    ),
+    Family(
+        "slice_memory_refusals_total",
+        "counter",
+        "Allocations refused by the cap.",
+        of!(Slice, denied => Some(denied as f64)),
+    ),
+    Family(
+        "slice_pinned_bytes",
+        "gauge",
+        "Host memory pinned by the container, for all its GPUs together.",
+        of!(Slice, pinned => Some(pinned.0 as f64)),
+    ),
+    Family(
+        "slice_pinned_cap_bytes",
+        "gauge",
+        "Cap on pinned host memory, where there is one.",
+        of!(Slice, pinned_cap => pinned_cap.map(|cap| cap.0 as f64)),
+    ),
+    Family(
+        "slice_weight",
+        "gauge",
+        "Weight among those that want the GPU.",
+        of!(Slice, weight => Some(f64::from(weight.get()))),
+    ),
+    Family(
+        "slice_time_cap_ratio",
+        "gauge",
+        "Most of the GPU's time it may have.",
+        of!(Slice, cap_ppm => Some(f64::from(cap_ppm) / PPM)),
+    ),
+    Family(
+        "slice_processes",
+        "gauge",
+        "Processes attached.",
+        of!(Slice, clients => Some(f64::from(clients))),
+    ),
+    Family(
+        "slice_wanting",
+        "gauge",
+        "1 if it wants the GPU now.",
+        of!(Slice, wanting => Some(f64::from(wanting))),
+    ),
+    Family(
+        "slice_gpu_seconds_total",
+        "counter",
+        "GPU time charged.",
+        of!(Slice, gpu_ns => Some(gpu_ns as f64 / NS)),
+    ),
+    Family(
+        "slice_wait_seconds_total",
+        "counter",
+        "Time spent wanting the GPU without having a turn.",
+        of!(Slice, wait_ns => Some(wait_ns as f64 / NS)),
+    ),
+    Family(
+        "slice_wanted_seconds_total",
+        "counter",
+        "Time in which it wanted the GPU, on it or not.",
+        of!(Slice, wanted_ns => Some(wanted_ns as f64 / NS)),
+    ),
+    Family(
+        "slice_turns_total",
+        "counter",
+        "Turns granted.",
+        of!(Slice, turns => Some(turns as f64)),
+    ),
+    Family(
+        "slice_overruns_total",
+        "counter",
+        "Turns after which it was not quiet within the drain deadline.",
+        of!(Slice, overruns => Some(overruns as f64)),
+    ),
+    Family(
+        "slice_preemptions_total",
+        "counter",
+        "Turns closed early because others go before it.",
+        of!(Slice, preemptions => Some(preemptions as f64)),
+    ),
+    Family(
+        "slice_launches_total",
+        "counter",
+        "Launches while turns are taken, by its processes' own count.",
+        of!(Slice, launches => Some(launches as f64)),
+    ),
+];
+
+/// All series of these rows; of a daemon that does not answer, the one that says so.
+pub fn render(rows: Option<&[Snapshot]>) -> String {
+    let mut text = String::new();
+    let up = u8::from(rows.is_some());
+    head(&mut text, "up", "gauge", "Whether gpusliced answers.");
+    let _ = writeln!(text, "gpuslice_up {up}"); // into a string: cannot fail
+    for Family(name, kind, help, value) in FAMILIES {
+        let mut begun = false;
+        for row in rows.unwrap_or_default() {
+            let Some(value) = value(row) else { continue };
+            if !std::mem::replace(&mut begun, true) {
+                head(&mut text, name, kind, help);
+            }
+            let labels = labels(row, name.ends_with("_info"));
+            let _ = writeln!(text, "gpuslice_{name}{{{labels}}} {value}");
+        }
+    }
+    text
+}
+
+fn head(text: &mut String, name: &str, kind: &str, help: &str) {
+    let _ = writeln!(text, "# HELP gpuslice_{name} {help}");
+    let _ = writeln!(text, "# TYPE gpuslice_{name} {kind}");
+}
+
+/// What tells a row's series from others; what only describes it stands in its `_info`.
+fn labels(row: &Snapshot, info: bool) -> String {
+    let mut all: Vec<(&str, String)> = Vec::new();
+    match row {
+        Snapshot::Gpu {
+            uuid,
+            index,
+            policy,
+            ..
+        } => {
+            all.push(("gpu", uuid.to_string()));
+            if info {
+                all.push(("index", index.0.to_string()));
+                all.push(("policy", policy.name().to_owned()));
+            }
+        }
+        Snapshot::Slice {
+            container,
+            name,
+            gpu,
+            lane,
+            tier,
+            class,
+            ..
+        } => {
+            all.push(("container", container.to_string()));
+            all.push(("gpu", gpu.to_string()));
+            if info {
+                all.push(("name", name.to_string()));
+                all.push(("lane", lane.0.to_string()));
+                all.push(("tier", tier_name(*tier).to_owned()));
+                all.push(("class", class.name().to_owned()));
+            }
+        }
+        Snapshot::End { .. } => {}
+    }
+    let all = all
+        .iter()
+        .map(|(key, value)| format!("{key}=\"{}\"", escaped(value)));
+    all.collect::<Vec<_>>().join(",")
+}
+
+/// A name is a person's or an image's to choose.
+fn escaped(value: &str) -> String {
+    value
+        .replace('\\', r"\\")
+        .replace('"', "\\\"")
+        .replace('\n', r"\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gpuslice_wire::ids::{ContainerId, GpuUuid, Lane, NvmlIndex};
+    use gpuslice_wire::policy::{Class, Policy};
+    use gpuslice_wire::snapshot::Tier;
+    use gpuslice_wire::text::Name;
+    use gpuslice_wire::units::{Bytes, Weight};
+
+    fn rows() -> Vec<Snapshot> {
+        let (gpu, bytes) = (GpuUuid([7; 16]), Bytes(1 << 20));
+        let mut rows = vec![Snapshot::Gpu {
+            uuid: gpu,
+            index: NvmlIndex(3),
+            total: Bytes(1 << 30),
+            promised: bytes,
+            slices: 1,
+            policy: Policy::Soft,
+        }];
+        for lane in 0..2 {
+            rows.push(Snapshot::Slice {
+                container: ContainerId::new("web").expect("an id"),
+                name: Name::new("a \"b\\c").expect("a name"),
+                gpu: GpuUuid([lane; 16]),
+                lane: Lane(lane),
+                cap: bytes,
+                reserved: bytes,
+                residual: bytes,
+                used: bytes,
+                peak: bytes,
+                denied: 4,
+                denied_need: bytes,
+                denied_left: bytes,
+                tier: Tier::Driver,
+                pinned: bytes,
+                pinned_cap: None,
+                weight: Weight::ONE,
+                share: None,
+                class: Class::Normal,
+                cap_ppm: 250_000,
+                clients: 1,
+                wanting: 1,
+                gated: 0,
+                gpu_ns: 1_500_000_000,
+                wait_ns: 0,
+                wanted_ns: 0,
+                turns: 2,
+                overruns: 0,
+                preemptions: 0,
+                launches: 0,
+            });
+        }
+        rows
+    }
+
+    /// The format's own rules: each family once, headed, of a valid name; each series once.
+    #[test]
+    fn the_text_is_what_a_scraper_wants() {
+        let text = render(Some(&rows()));
+        let mut families = std::collections::BTreeSet::new();
+        let mut series = std::collections::BTreeSet::new();
+        let mut family = "";
+        for line in text.lines() {
+            if let Some(rest) = line.strip_prefix("# TYPE ") {
+                family = rest.split(' ').next().expect("a name");
+                assert!(families.insert(family), "{family} twice");
+                assert_eq!(rest.ends_with(" counter"), family.ends_with("_total"));
+            } else if !line.starts_with('#') {
+                let (name, value) = line.rsplit_once(' ').expect("a value");
+                assert_eq!(name.split('{').next(), Some(family), "{line}");
+                assert!(value.parse::<f64>().is_ok_and(f64::is_finite), "{line}");
+                assert!(series.insert(name), "{name} twice");
+            }
+        }
+        assert!(text.contains("gpuslice_slice_gpu_seconds_total{container=\"web\",gpu=\"GPU-"));
+        assert!(text.contains("} 1.5\n") && text.contains("} 0.25\n"));
+        assert!(
+            text.contains(r#"name="a \"b\\c",lane="1",tier="M3""#),
+            "{text}"
+        );
+        assert!(!text.contains("pinned_cap_bytes"), "there is none");
+    }
+
+    #[test]
+    fn a_daemon_that_is_away_is_said() {
+        assert!(render(None).ends_with("gpuslice_up 0\n"));
+        assert!(render(Some(&[])).ends_with("gpuslice_up 1\n"));
+    }
+}

@@ -1,0 +1,292 @@
+//! The daemon as a service: what it is handed, what it says, and what its units allow.
+//!
+//! No systemd runs where tests run, so each test plays its part: sockets under the numbers 3 and
+//! 4, a datagram socket to be notified at. The units themselves are judged by systemd's own tools.
+
+mod units;
+
+use crate::harness::node::{Node, admit, denied};
+use crate::harness::wire::{AdminClient, Connection, listen};
+use crate::harness::{PATIENCE, eventually};
+use gpuslice_wire::admin::{Answer, Command as AdminCommand, Denial, MemoryAsk};
+use gpuslice_wire::snapshot::Snapshot;
+use gpuslice_wire::units::{Bytes, GIB};
+use nix::sys::signal::Signal;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::unix::net::UnixDatagram;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Output, Stdio};
+
+/// Handed-over descriptors begin here (sd_listen_fds(3)).
+const FIRST: RawFd = 3;
+
+/// The daemon's command line as a service manager calls it: the variables that carry its process id are
+/// set by a shell that becomes it.
+fn as_service(node: &Node, given: &[(&OwnedFd, &str)]) -> Command {
+    let daemon = node.daemon_command(&[]);
+    let mut command = Command::new("sh");
+    let script = "LISTEN_PID=$$ WATCHDOG_PID=$$ exec \"$0\" \"$@\"";
+    command.arg("-c").arg(script).arg(daemon.get_program());
+    command.args(daemon.get_args()).stdin(Stdio::null());
+    for (key, value) in daemon.get_envs() {
+        command.env(key, value.expect("set, not removed"));
+    }
+    if given.is_empty() {
+        return command;
+    }
+    let names: Vec<&str> = given.iter().map(|(_, name)| *name).collect();
+    command.env("LISTEN_FDS", given.len().to_string());
+    command.env("LISTEN_FDNAMES", names.join(":"));
+    // Out of each other's way first, then to their places.
+    let fds: Vec<RawFd> = given.iter().map(|(fd, _)| fd.as_raw_fd()).collect();
+    let place = move || {
+        let mut high = [0; 4];
+        for (to, from) in high.iter_mut().zip(&fds) {
+            *to = nix::fcntl::fcntl(from_raw(*from), nix::fcntl::FcntlArg::F_DUPFD(64))?;
+        }
+        for (at, from) in high.iter().take(fds.len()).enumerate() {
+            // SAFETY: plain system call; both numbers are this child's own.
+            if unsafe { nix::libc::dup2(*from, FIRST + at as RawFd) } < 0 {
+                return Err(std::io::Error::last_os_error());
+            }
+        }
+        Ok(())
+    };
+    // SAFETY: only system calls between fork and exec.
+    unsafe { command.pre_exec(place) };
+    command
+}
+
+/// A number as a descriptor to be duplicated.
+fn from_raw(fd: RawFd) -> std::os::fd::BorrowedFd<'static> {
+    // SAFETY: the caller holds it open.
+    unsafe { std::os::fd::BorrowedFd::borrow_raw(fd) }
+}
+
+fn observer(node: &Node) -> AdminClient {
+    AdminClient::connect(&node.runtime_dir().join("observe.sock")).expect("somebody listens")
+}
+
+#[test]
+fn sockets_of_the_manager_outlive_the_daemon() {
+    let mut node = Node::new();
+    std::fs::create_dir(node.runtime_dir()).expect("a directory");
+    let admin = listen(&node.runtime_dir().join("admin.sock"));
+    // Asked before there is any daemon: the question waits.
+    let early = node.admin();
+    let wish = admit("web", "0", MemoryAsk::Exactly(Bytes(GIB)));
+    early.0.send(7, &wish).expect("it waits");
+    node.start_command(as_service(&node, &[(&admin, "admin")]));
+    let (_, answer, _) = early.0.message::<Answer>().expect("an answer");
+    assert!(matches!(answer, Answer::Admitted { .. }), "{answer:?}");
+
+    assert!(node.end_daemon(Signal::SIGTERM).success());
+    let between = node.admin();
+    between
+        .0
+        .send(8, &AdminCommand::List {})
+        .expect("it waits again");
+    node.start_command(as_service(&node, &[(&admin, "admin")]));
+    let rows = std::iter::from_fn(|| between.0.message::<Snapshot>().map(|(_, row, _)| row));
+    let slices = rows
+        .take_while(|row| !matches!(row, Snapshot::End { .. }))
+        .filter(|row| matches!(row, Snapshot::Slice { .. }));
+    assert_eq!(slices.count(), 1, "the slice is still there");
+}
+
+#[test]
+fn an_observer_sees_and_changes_nothing() {
+    let mut node = Node::new();
+    std::fs::create_dir(node.runtime_dir()).expect("a directory");
+    let admin = listen(&node.runtime_dir().join("admin.sock"));
+    let observe = listen(&node.runtime_dir().join("observe.sock"));
+    node.start_command(as_service(
+        &node,
+        &[(&admin, "admin"), (&observe, "observe")],
+    ));
+    node.must_admit("web", Bytes(GIB));
+    let slices = |rows: Vec<Snapshot>| {
+        let slices = rows
+            .iter()
+            .filter(|row| matches!(row, Snapshot::Slice { .. }));
+        slices.count()
+    };
+    let looking = observer(&node);
+    assert_eq!((slices(looking.list()), slices(looking.list())), (1, 1));
+
+    for command in [
+        AdminCommand::Dismiss {
+            container: crate::harness::node::id("web"),
+        },
+        admit("other", "0", MemoryAsk::Exactly(Bytes(GIB))),
+    ] {
+        let looking = observer(&node);
+        let (why, text) = denied(looking.ask(&command));
+        assert_eq!((why, text.contains("only lists")), (Denial::Protocol, true));
+        looking.0.expect_end();
+    }
+    assert_eq!(node.containers().len(), 1);
+
+    // However many look, an administrator is answered; and the crowd's room comes back.
+    let crowd: Vec<AdminClient> = (0..100).map(|_| observer(&node)).collect();
+    assert_eq!(node.containers().len(), 1);
+    drop(crowd);
+    eventually("room for an observer", || {
+        let looking = observer(&node);
+        looking.0.send(8, &AdminCommand::List {}).is_ok()
+            && looking.0.message::<Snapshot>().is_some()
+    });
+}
+
+#[test]
+fn what_cannot_be_served_is_refused_at_the_start() {
+    let node = Node::new();
+    std::fs::create_dir(node.runtime_dir()).expect("a directory");
+    let right = listen(&node.runtime_dir().join("admin.sock"));
+    let elsewhere = listen(&node.root().join("admin.sock"));
+    let stream = std::os::unix::net::UnixListener::bind(node.runtime_dir().join("observe.sock"));
+    let stream = OwnedFd::from(stream.expect("a socket"));
+    let file = OwnedFd::from(std::fs::File::open("/dev/null").expect("a file"));
+    for (given, why) in [
+        ((&right, "metrics"), "must be admin or observe"),
+        ((&elsewhere, "admin"), "give both the same directory"),
+        ((&stream, "observe"), "no ListenSequentialPacket="),
+        ((&file, "admin"), "no ListenSequentialPacket="),
+    ] {
+        let ended = as_service(&node, &[given]).output().expect("it starts");
+        let said = String::from_utf8_lossy(&ended.stderr);
+        assert!(!ended.status.success() && said.contains(why), "{said}");
+    }
+}
+
+#[test]
+fn the_manager_hears_ready_and_the_loop_going_round() {
+    let mut node = Node::new();
+    let path = node.root().join("notify");
+    let manager = UnixDatagram::bind(&path).expect("a socket");
+    manager.set_read_timeout(Some(PATIENCE)).expect("a limit");
+    let mut command = as_service(&node, &[]);
+    command
+        .env("NOTIFY_SOCKET", &path)
+        .env("WATCHDOG_USEC", "20000");
+    node.start_command(command);
+    let hear = || {
+        let mut words = [0; 512];
+        let len = manager.recv(&mut words).expect("the daemon says something");
+        String::from_utf8_lossy(&words[..len]).into_owned()
+    };
+    let first = hear();
+    assert!(
+        first.contains("READY=1") && first.contains("STATUS=2 GPUs, 0 slices"),
+        "{first}"
+    );
+    // Nobody has a slice and nothing happens: the loop goes round all the same.
+    for _ in 0..3 {
+        assert!(hear().contains("WATCHDOG=1"));
+    }
+    node.must_admit("web", Bytes(GIB));
+    eventually("the status tells of the slice", || {
+        hear().contains("STATUS=2 GPUs, 1 slice\n")
+    });
+    assert!(node.end_daemon(Signal::SIGTERM).success());
+    eventually("the end is told", || hear().contains("STOPPING=1"));
+}
+
+fn metrics(node: &Node) -> Output {
+    let mut gpuslice = Command::new(env!("CARGO_BIN_EXE_gpuslice"));
+    gpuslice
+        .arg("metrics")
+        .arg("--runtime-dir")
+        .arg(node.runtime_dir());
+    gpuslice.output().expect("gpuslice starts")
+}
+
+#[test]
+fn metrics_are_printed_and_judged() {
+    let node = Node::start();
+    node.must_admit("web", Bytes(GIB));
+    let output = metrics(&node);
+    let text = String::from_utf8(output.stdout).expect("text");
+    assert!(text.contains("gpuslice_up 1\n"), "{text}");
+    let cap = "gpuslice_slice_memory_cap_bytes{container=\"web\",gpu=\"GPU-";
+    let cap = text.lines().find(|line| line.starts_with(cap));
+    assert!(cap.is_some_and(|line| line.ends_with(" 1073741824")));
+    let judge = Command::new("promtool")
+        .args(["check", "metrics"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn();
+    let Ok(mut judge) = judge else {
+        return crate::harness::skip("promtool check metrics", "no promtool in PATH");
+    };
+    let mut to = judge.stdin.take().expect("piped");
+    to.write_all(text.as_bytes()).expect("it reads");
+    drop(to);
+    let said = judge.wait_with_output().expect("it ends");
+    assert!(said.status.success() && said.stderr.is_empty(), "{said:?}");
+}
+
+/// A server on a port of its own choice.
+struct Exporter(std::process::Child, String);
+
+impl Exporter {
+    fn start(node: &Node) -> Exporter {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_gpuslice"));
+        command.args(["metrics", "--listen", "127.0.0.1:0", "--runtime-dir"]);
+        command.arg(node.runtime_dir()).stderr(Stdio::piped());
+        let mut child = command.spawn().expect("gpuslice starts");
+        let mut said = std::io::BufReader::new(child.stderr.take().expect("piped"));
+        let mut line = String::new();
+        std::io::BufRead::read_line(&mut said, &mut line).expect("its address");
+        let address = line.split("http://").nth(1).expect("an address");
+        let address = address.split('/').next().expect("an address").to_owned();
+        Exporter(child, address)
+    }
+
+    fn ask(&self, request: &str) -> String {
+        let mut client = TcpStream::connect(&self.1).expect("it listens");
+        client.set_read_timeout(Some(PATIENCE)).expect("a limit");
+        client.write_all(request.as_bytes()).expect("it reads");
+        let mut answer = String::new();
+        // One that is cut off while it still talks sees a reset.
+        let _ = client.read_to_string(&mut answer);
+        answer
+    }
+}
+
+impl Drop for Exporter {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn metrics_are_served_to_good_clients_and_bad() {
+    let mut node = Node::start();
+    let exporter = Exporter::start(&node);
+    let silent = Connection::connect(&node.runtime_dir().join("admin.sock")).expect("a socket");
+    let good = "GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n";
+    let answer = exporter.ask(good);
+    assert!(
+        answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.contains("\ngpuslice_up 1\n"),
+        "{answer}"
+    );
+    assert!(exporter.ask("GET / HTTP/1.1\r\n\r\n").contains("404"));
+    assert!(
+        exporter
+            .ask("DELETE /metrics HTTP/1.1\r\n\r\n")
+            .contains("405")
+    );
+    assert_eq!(exporter.ask(&"x".repeat(100_000)), "", "too long");
+    // Half a question, and then nothing: the others are served afterwards.
+    let mut half = TcpStream::connect(&exporter.1).expect("it listens");
+    half.write_all(b"GET /met").expect("it reads");
+    assert!(exporter.ask(good).contains("gpuslice_up 1"));
+    drop((half, silent));
+    node.end_daemon(Signal::SIGTERM);
+    assert!(exporter.ask(good).contains("gpuslice_up 0"));
+}

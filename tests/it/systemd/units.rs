@@ -1,0 +1,101 @@
+//! The units, judged by systemd's own tools. They do not need a running systemd.
+
+use crate::harness::{skip, target_dir};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// The highest exposure a service may have, in tenths.
+const EXPOSURE_MAX: &str = "25";
+
+fn source() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("systemd")
+}
+
+fn names(suffix: &str) -> Vec<String> {
+    let all = fs::read_dir(source()).expect("units");
+    let names = all.map(|entry| entry.expect("a file").file_name().into_string());
+    let names = names.map(|name| name.expect("plain"));
+    let mut names: Vec<String> = names.filter(|name| name.ends_with(suffix)).collect();
+    names.sort();
+    names
+}
+
+fn analyze(args: &[&str], unit: &Path) -> Option<Output> {
+    let run = Command::new("systemd-analyze")
+        .args(args)
+        .arg(unit)
+        .env("SYSTEMD_COLORS", "0")
+        .output();
+    run.ok()
+}
+
+/// The units with the programs where this build has them: `verify` looks whether they are there.
+fn copies(dir: &Path) {
+    for name in names("").iter().filter(|name| !name.ends_with(".sysusers")) {
+        let text = fs::read_to_string(source().join(name)).expect("readable");
+        let here = target_dir().display();
+        let text = text
+            .replace("/usr/sbin/gpusliced", &format!("{here}/gpusliced"))
+            .replace("/usr/bin/gpuslice", &format!("{here}/gpuslice"));
+        fs::write(dir.join(name), text).expect("written");
+    }
+}
+
+#[test]
+fn systemd_understands_every_word() {
+    let dir = tempfile::tempdir().expect("a directory");
+    copies(dir.path());
+    for name in names(".service").iter().chain(&names(".socket")) {
+        let Some(said) = analyze(&["verify", "--man=no"], &dir.path().join(name)) else {
+            return skip("the units", "no systemd-analyze in PATH");
+        };
+        // An unknown key is a line on standard error and no failure.
+        let text = String::from_utf8_lossy(&said.stderr);
+        assert!(said.status.success() && text.is_empty(), "{name}: {text}");
+    }
+}
+
+#[test]
+fn a_mistake_would_be_heard() {
+    let dir = tempfile::tempdir().expect("a directory");
+    copies(dir.path());
+    let unit = dir.path().join("gpusliced.service");
+    let text = fs::read_to_string(&unit).expect("readable");
+    fs::write(&unit, text.replace("WatchdogSec=", "WatchdogSecond=")).expect("written");
+    if let Some(said) = analyze(&["verify", "--man=no"], &unit) {
+        assert!(String::from_utf8_lossy(&said.stderr).contains("WatchdogSecond"));
+    }
+}
+
+#[test]
+fn services_are_exposed_little() {
+    for name in names(".service") {
+        let threshold = format!("--threshold={EXPOSURE_MAX}");
+        let args = ["security", "--offline=true", "--no-pager", &threshold];
+        let Some(said) = analyze(&args, &source().join(&name)) else {
+            return skip("the units", "no systemd-analyze in PATH");
+        };
+        let text = String::from_utf8_lossy(&said.stdout);
+        let last = text.lines().last().unwrap_or_default();
+        assert!(said.status.success(), "{name}: {last}");
+    }
+}
+
+/// Every permission has its reason: in a service, whatever follows the programs stands below a comment.
+#[test]
+fn every_block_of_permissions_is_explained() {
+    for name in names(".service") {
+        let text = fs::read_to_string(source().join(&name)).expect("readable");
+        for word in [
+            "CapabilityBoundingSet=",
+            "SystemCallFilter=",
+            "ProtectSystem=",
+        ] {
+            let at = text.find(&format!("\n{word}")).expect(word);
+            let above = text[..at].lines().rev().take(3);
+            let explained = above.into_iter().any(|line| line.starts_with('#'));
+            assert!(explained, "{name}: {word}");
+        }
+    }
+}
