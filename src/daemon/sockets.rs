@@ -15,7 +15,7 @@ use nix::sys::socket::{
 use nix::sys::stat::Mode;
 use std::fs::{self, Permissions};
 use std::io::{self, IoSlice, IoSliceMut};
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
@@ -141,7 +141,7 @@ pub fn address_of(listener: &OwnedFd) -> Option<PathBuf> {
 ///
 /// # Errors
 /// None that the system documents.
-pub fn stops_blocking(fd: &OwnedFd) -> io::Result<()> {
+pub fn stops_blocking<F: AsFd>(fd: &F) -> io::Result<()> {
     let flags = OFlag::from_bits_retain(fcntl(fd, FcntlArg::F_GETFL)?);
     fcntl(fd, FcntlArg::F_SETFL(flags | OFlag::O_NONBLOCK))?;
     Ok(())

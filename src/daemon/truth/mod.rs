@@ -11,6 +11,7 @@
 
 pub mod child;
 pub mod judge;
+mod line;
 pub mod thread;
 
 use crate::daemon::Daemon;

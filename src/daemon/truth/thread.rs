@@ -1,11 +1,12 @@
 //! The one thread that has NVML asked, by a process of its own ([`super::child`]). It answers over a
 //! channel and rings an eventfd, so that a driver that is slow, or hangs on a GPU that fell off the bus,
-//! delays an answer and never a turn; and one that crashes takes only that process with it.
+//! delays an answer and never a turn; and one that crashes takes only that process with it. The next
+//! one is started by [`super::line`].
 //!
 //! Questions are answered in the order in which they were asked; those about single processes
 //! that wait together are answered from one look per GPU.
 
-use super::child::Child;
+use super::line::Line;
 use crate::cgroup;
 use crate::nvml::{Nvml, NvmlError};
 use gpuslice_nvabi::types::nvmlReturn_t;
@@ -136,25 +137,25 @@ pub struct Asker {
 impl Asker {
     /// Answers until nobody asks any more.
     pub fn serve(self) {
-        let mut child = None;
+        let mut line = Line::default();
         while let Ok(first) = self.questions.recv() {
             let mut waiting = vec![first];
             waiting.extend(self.questions.try_iter());
-            if !self.answer(&mut child, waiting) {
+            if !self.answer(&mut line, waiting) {
                 return;
             }
         }
     }
 
     /// Whether anybody still listens.
-    fn answer(&self, child: &mut Option<Child>, mut waiting: Vec<Question>) -> bool {
+    fn answer(&self, line: &mut Line, mut waiting: Vec<Question>) -> bool {
         let rests = matches!(waiting.last(), Some(Question::Rest));
         let measured = waiting
             .iter()
             .any(|question| matches!(question, Question::Measure { .. }));
         waiting.retain(|question| !matches!(question, Question::Rest));
         if !waiting.is_empty() {
-            for fact in self.asked(child, waiting) {
+            for fact in self.asked(line, waiting) {
                 if self.facts.send(fact).is_err() {
                     return false;
                 }
@@ -163,7 +164,7 @@ impl Asker {
             let _ = self.bell.write(1);
         }
         if rests {
-            *child = None;
+            line.rest();
         }
         if measured {
             std::thread::sleep(REST);
@@ -171,26 +172,11 @@ impl Asker {
         true
     }
 
-    fn asked(&self, child: &mut Option<Child>, questions: Vec<Question>) -> Vec<Fact> {
-        let living = match child.take() {
-            Some(living) => Ok(living),
-            None => Child::start(&self.library),
-        };
-        let asked = living.and_then(|mut living| {
-            let facts = living.ask(&questions)?;
-            Ok((living, facts))
-        });
-        match asked {
-            Ok((living, facts)) => {
-                *child = Some(living);
-                facts
-            }
-            Err(why) => {
-                let why = format!("the process that asks NVML ended: {why}");
-                let facts = questions.into_iter().map(|one| unanswered(one, &why));
-                facts.collect()
-            }
-        }
+    fn asked(&self, line: &mut Line, questions: Vec<Question>) -> Vec<Fact> {
+        line.ask(&self.library, &questions).unwrap_or_else(|why| {
+            let facts = questions.into_iter().map(|one| unanswered(one, &why));
+            facts.collect()
+        })
     }
 }
 

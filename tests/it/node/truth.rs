@@ -8,7 +8,8 @@ use crate::harness::node::Node;
 use gpuslice_wire::ids::Lane;
 use gpuslice_wire::tenant::{Reply, Request};
 use gpuslice_wire::units::{Bytes, GIB, MIB};
-use nix::sys::signal::Signal;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -153,6 +154,46 @@ fn a_driver_that_hangs_stops_nothing() {
     );
     let log = case.node.log();
     assert_eq!(log.matches("NVML has not answered for").count(), 1, "{log}");
+}
+
+/// The daemon's child that asks NVML.
+fn asker(case: &Case) -> Option<Pid> {
+    let daemon = case.node.pid();
+    let tasks = fs::read_dir(format!("/proc/{daemon}/task")).expect("it lives");
+    let children = tasks.filter_map(|task| {
+        let path = task.ok()?.path().join("children");
+        fs::read_to_string(path).ok()
+    });
+    let all: String = children.collect();
+    let mut pids = all
+        .split_whitespace()
+        .map(|pid| pid.parse().expect("a pid"));
+    pids.find(|pid| {
+        let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        String::from_utf8_lossy(&words).contains("--ask-nvml")
+    })
+    .map(Pid::from_raw)
+}
+
+/// One that never answers again is not waited for until the daemon ends; one that crashes neither.
+#[test]
+fn a_child_that_hangs_or_dies_is_replaced() {
+    let case = Case::start("devices=1,mem=1GiB", "truth_interval_ms = 20\n");
+    case.must_admit("web", GIB / 2, 0);
+    eventually("the first look", || case.row("web")["tier"] == "M1");
+    for signal in [Signal::SIGSTOP, Signal::SIGKILL] {
+        let first = asker(&case).expect("a child that asks");
+        kill(first, signal).expect("it lives");
+        eventually("a lower tier", || case.row("web")["tier"] == "M0");
+        eventually("another child", || {
+            asker(&case).is_some_and(|now| now != first)
+        });
+        eventually("the tier again", || case.row("web")["tier"] == "M1");
+        assert!(
+            !Path::new(&format!("/proc/{first}")).exists(),
+            "nothing is left of the first one"
+        );
+    }
 }
 
 #[test]
