@@ -6,6 +6,10 @@
 //! the other: either the process finds the turn closed and does not launch, or the daemon finds
 //! the process active and waits until `drained` is `active`.
 //!
+//! Freedom ends in the same way: while no turns are taken the word is even, a process that launches
+//! claims part in it too, and the daemon moves the word on when turns begin. The second look is then
+//! at the page's mode.
+//!
 //! A process that gave its turn back early (idle, so `drained` = `active` = the open turn) and then
 //! launches after all must first take `drained` back, by the same rule.
 //!
@@ -14,7 +18,7 @@
 //! them with the daemon's.
 #![forbid(unsafe_code)]
 
-use gpuslice_wire::page::ClientLane;
+use gpuslice_wire::page::{ClientLane, may_launch};
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::SeqCst;
 
@@ -39,7 +43,8 @@ pub enum Take {
 }
 
 impl Words<'_> {
-    /// Claims part in `turn` (odd). Only after `true` may this process launch in it.
+    /// Claims part in `turn`, odd, or even while no turns are taken. Only after `true` may this process
+    /// launch in it.
     #[must_use]
     pub fn take(&self, turn: u32) -> bool {
         let claimed = self.claims.active.load(SeqCst) == turn;
@@ -76,11 +81,14 @@ impl Words<'_> {
         }
     }
 
-    /// Whether a turn this process took part in is over and not yet reported quiet.
+    /// Whether a turn this process took part in, or the freedom before the turns, is over and not yet
+    /// reported quiet; `free` says whether no turns are taken.
     #[must_use]
-    pub fn owes(&self) -> bool {
+    pub fn owes(&self, free: bool) -> bool {
         let active = self.claims.active.load(SeqCst);
-        active != self.claims.drained.load(SeqCst) && self.turn.load(SeqCst) != active
+        let turn = self.turn.load(SeqCst);
+        let over = turn != active || !free && !may_launch(turn);
+        active != self.claims.drained.load(SeqCst) && over
     }
 
     /// Reports that nothing is in flight; the caller knows so, under the lane's lock.

@@ -21,7 +21,7 @@ use super::port::{Context, Event, Pages, Stream, World};
 use super::turn::{Verdict, Words};
 use super::window::{Admission, HELD_MAX_NS, Tail};
 use gpuslice_wire::limits::LANES_MAX;
-use gpuslice_wire::page::ClientLane;
+use gpuslice_wire::page::{ClientLane, MODE_OPEN};
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -70,7 +70,7 @@ pub struct Lane {
     pub breadth: Breadth,
     /// When a launch without turns was last marked, ns.
     sampled: u64,
-    /// Launches have gone without turns since the last turn.
+    /// Launches have gone without turns, of which no mark is known to be behind the last one.
     unfollowed: bool,
 }
 
@@ -123,6 +123,16 @@ impl Visit<'_> {
     }
 }
 
+impl Visit<'_> {
+    /// Claims part in the freedom that `words` say; whether it still holds then. A daemon that is away
+    /// ends none.
+    fn freed(&self, words: &Words, now: u64) -> bool {
+        let taken = self.words().take(words.turn);
+        let mode = &self.pages.container.lane[self.index].mode;
+        words.stale(now) || (taken && mode.load(SeqCst) == MODE_OPEN)
+    }
+}
+
 /// A launch goes, after waiting for turns this long.
 fn count(visit: &Visit<'_>, waited: u64) {
     visit.claims().launches.fetch_add(1, Relaxed);
@@ -142,6 +152,13 @@ impl Gate {
             driving: Mutex::new(false),
             opened: AtomicU64::new(0),
             closed: AtomicU64::new(0),
+        }
+    }
+
+    /// Puts a mark behind all that went without turns, if any did.
+    pub(super) fn follow(&self, lane: &mut Lane, now: u64) {
+        if std::mem::take(&mut lane.unfollowed) {
+            lane.marks.mark_unfollowed(self.world, now);
         }
     }
 
@@ -197,6 +214,7 @@ impl Gate {
             lane.seen = now;
             let words = Words::read(visit.pages.container, index);
             let (turn, pause, clock) = match words.judge(now) {
+                Verdict::Free if !visit.freed(&words, now) => continue,
                 Verdict::Free => {
                     count(&visit, waited);
                     return self.pass_free(&visit, lane, now);
@@ -208,9 +226,7 @@ impl Gate {
                 Verdict::Wait { turn } => (turn, words.patience(now).min(LOOK_NS), &mut waited),
                 Verdict::Turn { turn, .. } if !visit.words().take(turn) => continue,
                 Verdict::Turn { turn, end_ns } => {
-                    if std::mem::take(&mut lane.unfollowed) {
-                        lane.marks.mark_unfollowed(self.world, now);
-                    }
+                    self.follow(&mut lane, now);
                     let (left, bound) = (end_ns.saturating_sub(now), words.window_ns);
                     let left = lane.breadth.of_rest(left, bound);
                     let window = lane.breadth.within(bound);

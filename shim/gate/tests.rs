@@ -379,6 +379,39 @@ fn a_turn_is_not_over_before_what_ran_freely_is() {
     assert!(os::now() >= free_until, "quiet was reported too early");
 }
 
+/// What ran freely is over before anybody has a turn: the daemon moves the word on and waits for quiet.
+#[test]
+fn freedom_is_not_over_before_what_ran_freely_is() {
+    let rig = Rig::new(MODE_OPEN);
+    rig.page().lane[0].idle_us.store(10_000_000, SeqCst);
+    rig.launch(1, 5, 50 * US); // seen, so that its stream is known
+    let claims = rig.claims();
+    let (active, drained) = (&claims.active, &claims.drained);
+    assert_ne!(active.load(SeqCst), drained.load(SeqCst));
+    rig.fake.launch(Stream(5), 200_000 * US); // and one that nobody saw
+    let free_until = os::now() + 150_000 * US;
+    rig.page().lane[0].mode.store(MODE_TURNS, SeqCst);
+    rig.page().gated.store(1, SeqCst);
+    rig.turn(2, 0);
+    eventually("quiet", || active.load(SeqCst) == drained.load(SeqCst));
+    assert!(os::now() >= free_until, "quiet was reported too early");
+    assert_eq!(rig.gate.word.load(SeqCst), CLOSED);
+}
+
+/// A process that stops wanting has nothing in flight, also of launches that nobody saw.
+#[test]
+fn who_ran_freely_wants_until_it_is_quiet() {
+    let rig = Rig::new(MODE_OPEN);
+    rig.page().lane[0].idle_us.store(20_000, SeqCst);
+    rig.launch(1, 5, 50 * US);
+    rig.fake.launch(Stream(5), 300_000 * US);
+    let free_until = os::now() + 250_000 * US;
+    eventually("want is taken back", || rig.claims().want.load(SeqCst) == 0);
+    assert!(os::now() >= free_until, "want was taken back too early");
+    let claims = rig.claims();
+    assert_eq!(claims.active.load(SeqCst), claims.drained.load(SeqCst));
+}
+
 #[test]
 fn a_recall_that_cannot_be_answered_yet_is_tried_again() {
     let rig = Rig::new(MODE_OPEN);

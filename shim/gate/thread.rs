@@ -13,7 +13,7 @@ use super::pass::{Gate, Lane, OPEN};
 use super::port::Pages;
 use super::turn::Words;
 use gpuslice_wire::limits::LANES_MAX;
-use gpuslice_wire::page::may_launch;
+use gpuslice_wire::page::{MODE_OPEN, may_launch};
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::{PoisonError, TryLockError};
 
@@ -129,7 +129,8 @@ impl Gate {
             claims,
         };
         let wants = claims.want.load(SeqCst) != 0;
-        let owes = race.owes();
+        let free = pages.container.lane[index].mode.load(SeqCst) == MODE_OPEN;
+        let owes = race.owes(free);
         if !wants && !owes {
             return REST_NS;
         }
@@ -140,6 +141,9 @@ impl Gate {
         }
         let mut lane = self.lane(index);
         let idle = now.saturating_sub(lane.seen);
+        if owes {
+            self.follow(&mut lane, now);
+        }
         let asleep = owes || idle >= words.idle_ns / 2;
         if asleep && lane.marks.flight.inside() == 0 {
             lane.marks.mark_all(self.world, now);
@@ -159,7 +163,7 @@ impl Gate {
         }
         lane.watched = 0;
         if words.free(now) {
-            return self.tend_free(pages, index, &lane, &words, now);
+            return self.tend_free(pages, index, &mut lane, &words, now);
         }
         if lane.waiting > 0 {
             return LOOK_NS;
@@ -180,7 +184,14 @@ impl Gate {
 
     /// Without turns: closes the word to see whether anybody comes through, and takes `want` back
     /// when nobody did.
-    fn tend_free(&self, pages: &Pages, index: usize, lane: &Lane, words: &Words, now: u64) -> u64 {
+    fn tend_free(
+        &self,
+        pages: &Pages,
+        index: usize,
+        lane: &mut Lane,
+        words: &Words,
+        now: u64,
+    ) -> u64 {
         let claims = &pages.client.lane[index];
         if self.word.load(SeqCst) & OPEN != 0 {
             let open = now.saturating_sub(self.opened.load(Relaxed));
@@ -202,6 +213,12 @@ impl Gate {
         let since = self.closed.load(Relaxed).max(lane.seen);
         let idle = now.saturating_sub(since);
         if idle >= words.idle_ns && lane.waiting == 0 && lane.marks.flight.empty() {
+            self.follow(lane, now); // most launches were not marked
+            if !lane.marks.flight.empty() {
+                return DRAIN_NS.1;
+            }
+            let turn = &pages.container.lane[index].turn;
+            claim::Words { turn, claims }.report_quiet();
             claims.want.store(0, SeqCst);
             self.world.ring();
             return REST_NS;

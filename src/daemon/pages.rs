@@ -146,7 +146,6 @@ impl ContainerWriter {
         field!(page, lane[at].window_us).store(view.window_us, Relaxed);
         field!(page, lane[at].idle_us).store(view.idle_us, Relaxed);
         field!(page, lane[at].turn_end_ns).store(view.turn_end.0, Release);
-        let turned = field!(page, lane[at].turn).swap(view.turn, SeqCst) != view.turn;
         let recalled = field!(page, lane[at].recall).swap(view.recall, Release) != view.recall;
         let old_mode = field!(page, lane[at].mode).swap(mode, SeqCst);
         if old_mode != mode {
@@ -157,7 +156,8 @@ impl ContainerWriter {
                 gated.fetch_sub(1, SeqCst)
             };
         }
-        let turned = turned || old_mode != mode;
+        let old_turn = field!(page, lane[at].turn).swap(view.turn, SeqCst);
+        let turned = old_turn != view.turn || old_mode != mode;
         if turned || recalled {
             field!(page, bell).fetch_add(1, SeqCst);
             wake(field!(page, bell));

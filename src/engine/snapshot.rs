@@ -56,7 +56,7 @@ impl Engine {
             .since(gpu.turns.booked)
             .0;
         let charged = gpu.turns.charged(entity);
-        let bill = gpu.turns.bill(Duration(passed)).0;
+        let bill = gpu.turns.bill(entity, Duration(passed)).0;
         let sum = |f: fn(&ClientLane) -> u64, past: u64| {
             self.lanes_of(seat, lane)
                 .fold(past, |sum, lane| sum.saturating_add(f(lane)))

@@ -12,6 +12,10 @@
 //! launches only if it is unchanged (both with sequentially consistent order). The daemon closes
 //! the turn first and reads `active` second. So either the process saw the close, or the daemon
 //! sees the process and waits for `drained` to reach `active`.
+//!
+//! In [`MODE_OPEN`] the word is even, and a process that begins to launch freely writes it into `active`
+//! likewise, then looks whether the mode is still the same. When turns begin the daemon changes the
+//! mode first and then the word, to the next even one, and reads the claims after both.
 
 use crate::limits::{ACCOUNTS_MAX, PAGE_BYTES, WIRE_VERSION};
 use core::sync::atomic::{AtomicU32, AtomicU64};

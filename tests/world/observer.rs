@@ -32,12 +32,18 @@ pub struct Seat {
     pub said: BTreeMap<ClientId, Said>,
     /// Its turn was closed and it is not quiet yet; since when.
     pub closing: Option<u64>,
+    /// What may be in flight of it was launched without turns.
+    pub loose: bool,
+    /// Its present turn began before it had a cap.
+    pub freely: bool,
     /// Others may run beside it.
     pub passed: bool,
     /// When it was given its turn.
     pub granted: u64,
     /// GPU time to its account, ns.
     pub used: u64,
+    /// ... of it since the step before.
+    pub billed: u64,
     /// How often that was divided among several, and rounded.
     pub rounded: u64,
     /// ... of `used` in the present turn, or part of a turn if it was extended.
@@ -84,6 +90,10 @@ impl Seat {
     #[must_use]
     pub fn pays(&self) -> bool {
         self.holds() || self.closing.is_some() || (self.open() && self.wants())
+    }
+    /// ... and is divided among all who run in this way.
+    fn shares(&self) -> bool {
+        self.loose || (self.open() && self.wants())
     }
     /// The present stretch ends.
     fn rest(&mut self) {
@@ -136,19 +146,25 @@ impl Observer {
         (self.now, self.passed, self.gap) = (self.now.max(now), gap.min(GAP_MAX), gap > GAP_MAX);
         let now = self.now;
         let mut free: BTreeMap<GpuUuid, u64> = BTreeMap::new();
-        for seat in self.seats.values().filter(|s| s.open() && s.wants()) {
+        for seat in self.seats.values().filter(|seat| seat.shares()) {
             *free.entry(seat.gpu).or_default() += 1;
         }
         for seat in self.seats.values_mut() {
             let pays = seat.pays();
+            seat.billed = 0;
             if pays {
                 // nobody knows who had it of those who run without turns
-                let among = free.get(&seat.gpu).filter(|_| seat.open());
+                let among = free.get(&seat.gpu).filter(|_| seat.shares());
                 let among = among.copied().unwrap_or(1).max(1);
-                seat.used += self.passed / among;
+                seat.billed = self.passed / among;
+                seat.used += seat.billed;
                 seat.rounded += u64::from(among > 1);
                 seat.stretch += self.passed;
                 seat.longest = seat.longest.max(seat.stretch);
+                if seat.open() {
+                    // alone, every instant is a turn of its own: nobody is owed anything for it
+                    (seat.stretch, seat.last) = (0, 0);
+                }
             } else {
                 seat.rest();
             }
@@ -237,8 +253,9 @@ impl Observer {
                 stage: Late::Passed,
                 ..
             } => {
-                let seat = self.seats.get_mut(&(*container, *lane));
-                seat.into_iter().for_each(|seat| seat.passed = true);
+                if let Some(seat) = self.seats.get_mut(&(*container, *lane)) {
+                    (seat.passed, seat.loose) = (true, false);
+                }
             }
             _ => {}
         }
@@ -253,9 +270,12 @@ impl Observer {
                 view: None,
                 said: BTreeMap::new(),
                 closing: None,
+                loose: false,
+                freely: false,
                 passed: false,
                 granted: self.now,
                 used: 0,
+                billed: 0,
                 rounded: 0,
                 stretch: 0,
                 last: 0,
@@ -312,14 +332,27 @@ impl Observer {
         let before = seat.view.replace(view);
         if seat.holds() {
             let extended = before.is_some_and(|before| before.turn_end != view.turn_end);
-            if !held || extended {
+            if if held { extended } else { !seat.loose } {
                 seat.rest();
             }
-            if !held {
-                (seat.granted, seat.closing) = (now, None);
+            if !held || extended {
+                seat.freely = !seat.capped();
             }
-        } else if held && !seat.open() {
-            seat.closing = Some(now);
+            if !held {
+                (seat.granted, seat.closing, seat.loose) = (now, None, false);
+            }
+        } else if seat.open() {
+            if std::mem::take(&mut seat.loose) {
+                seat.closing = None;
+            }
+        } else if held || before.is_some_and(|it| it.mode == Mode::Open) {
+            if held || !seat.passed {
+                (seat.closing, seat.loose) = (Some(now), !held);
+            }
+            if seat.loose {
+                // runs out of its order in the line: what it is ahead already counts too
+                seat.stretch = seat.stretch.max(seat.last);
+            }
             seat.said.values_mut().for_each(|said| said.fresh = false);
         }
     }
@@ -334,7 +367,7 @@ impl Observer {
     fn settle(&mut self) {
         for seat in self.seats.values_mut() {
             if seat.closing.is_some() && seat.quiet() {
-                (seat.closing, seat.passed) = (None, false);
+                (seat.closing, seat.passed, seat.loose) = (None, false, false);
             }
         }
     }

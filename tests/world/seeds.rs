@@ -1,6 +1,8 @@
 //! Many worlds, each from its seed.
 
 use std::env;
+use std::panic;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
@@ -62,6 +64,7 @@ fn seeds() {
         return one(seed, steps);
     }
     let (next, seeds) = (AtomicU64::new(0), number("WORLD_SEEDS").unwrap_or(200));
+    let broken = Mutex::new(Vec::new());
     let workers = thread::available_parallelism().map_or(1, |n| n.get());
     thread::scope(|scope| {
         for _ in 0..workers {
@@ -71,11 +74,15 @@ fn seeds() {
                     if seed >= seeds {
                         break;
                     }
-                    one(seed, steps);
+                    if panic::catch_unwind(|| one(seed, steps)).is_err() {
+                        broken.lock().expect("nobody panics with it").push(seed);
+                    }
                 }
             });
         }
     });
+    let broken = broken.into_inner().expect("nobody panics with it");
+    assert!(broken.is_empty(), "broken worlds: {broken:?}, see above");
 }
 
 /// The same seed is the same world.

@@ -56,12 +56,24 @@ pub struct Work {
     pub todo: u64,
     /// A kernel runs until then.
     pub until: Option<u64>,
-    /// It was launched while turns were taken.
-    pub by_turn: bool,
+    /// It was launched under the eyes of the daemon that still lives.
+    pub followed: bool,
     /// A launch is on its way through the gate.
     pub entering: bool,
     /// What its page says when it is honest.
     pub claims: Claims,
+}
+
+impl Work {
+    /// Claims part in a turn, or with an even word in the freedom between turns.
+    pub fn takes(&mut self, turn: u32) {
+        let claims = &mut self.claims;
+        if claims.drained == turn {
+            // said to be quiet in this turn already: taken back before anything is launched
+            claims.drained = turn.wrapping_sub(1);
+        }
+        claims.active = turn;
+    }
 }
 
 /// A process.

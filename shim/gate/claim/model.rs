@@ -252,10 +252,10 @@ fn take_confirms_or_refuses() {
         claims: &claims,
     };
     page.lane[0].turn.store(5, SeqCst);
-    assert!(words.take(5) && words.take(5) && !words.owes());
+    assert!(words.take(5) && words.take(5) && !words.owes(false));
     page.lane[0].turn.store(6, SeqCst);
-    assert!(words.owes());
+    assert!(words.owes(false));
     words.report_quiet();
-    assert!(!words.owes() && !words.take(5));
+    assert!(!words.owes(false) && !words.take(5));
     assert_eq!(claims.drained.load(SeqCst), 4);
 }

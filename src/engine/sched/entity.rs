@@ -5,6 +5,7 @@ use gpuslice_wire::policy::Class;
 use gpuslice_wire::units::{Duration, Instant, Weight};
 
 use super::bucket::Bucket;
+use super::loose::Loose;
 use super::policy::Terms;
 use crate::lifecycle::Seat;
 
@@ -101,6 +102,8 @@ pub(crate) struct Entity {
     pub(crate) turn_end: Instant,
     /// Its turn was closed then, others run by now, and it is still not quiet.
     pub(crate) overrun: Option<Instant>,
+    /// It may have work in flight from before the turns.
+    pub(crate) loose: Option<Loose>,
     pub(crate) gpu_time: Duration,
     pub(crate) wait_time: Duration,
     /// Time in which it wanted the GPU, on it or not.
@@ -120,7 +123,7 @@ impl Entity {
 
     /// Takes part in the contest for the GPU, with what it wants or with what it left running.
     pub(crate) fn competes(&self) -> bool {
-        self.said.wants || self.overrun.is_some()
+        self.said.wants || self.overrun.is_some() || self.loose.is_some()
     }
 
     /// Gets in line at `now`. What it used is behind it, what it did not use is gone: a sleeper

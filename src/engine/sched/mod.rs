@@ -32,8 +32,9 @@
 //! ```
 //! * **Open**: while at most one container wants the GPU and no rule needs turns (no cap, no
 //!   containers of several classes), nobody takes turns, and the time goes to the account of the
-//!   one that wants. A second one who wants ends this at once; it comes back after `open_after`
-//!   without contest. Under the policy `native` it is always so, once the last turn is quiet.
+//!   one that wants. A second one who wants ends this at once, and what was launched before runs out
+//!   first, see [`loose`]; it comes back after `open_after` without contest. Under the policy
+//!   `native` it is always so, once the last turn is quiet.
 //! * **Classes**: high goes before normal and normal before best-effort, and a turn is closed when
 //!   somebody of a higher class wants. So that nobody starves, one of a lower class gets a
 //!   shortest turn, a *slot*, whenever that class has waited for so long that the turn leaves the
@@ -44,6 +45,7 @@
 
 pub(crate) mod bucket;
 pub(crate) mod entity;
+pub(crate) mod loose;
 mod pick;
 pub(crate) mod policy;
 mod slots;
@@ -143,6 +145,7 @@ impl Turns {
             turn: 0,
             turn_end: Instant(0),
             overrun: None,
+            loose: None,
             gpu_time: Duration(0),
             wait_time: Duration(0),
             wanted_time: Duration(0),
@@ -243,31 +246,24 @@ impl Turns {
     /// Whether time goes to this one's account.
     pub(crate) fn charged(&self, entity: &Entity) -> bool {
         let open = self.phase == Phase::Open && entity.said.wants;
-        open || entity.overrun.is_some() || self.on_gpu() == Some(entity.seat)
-    }
-
-    /// What goes to the account of one who is charged, of the time that passed: where several run
-    /// without turns nobody knows who had it, and it is divided evenly.
-    pub(crate) fn bill(&self, passed: Duration) -> Duration {
-        if self.phase != Phase::Open {
-            return passed;
-        }
-        let wants = self.entities.iter().filter(|entity| entity.said.wants);
-        Duration(passed.0 / (wants.count() as u64).max(1))
+        let late = entity.overrun.is_some() || entity.loose.is_some();
+        open || late || self.on_gpu() == Some(entity.seat)
     }
 
     /// Books the time up to `now`, of which what `charged` says counts.
     pub(crate) fn advance(&mut self, now: Instant, charged: Charged) {
         let passed = charged.since(self.booked);
-        let bill = self.bill(passed);
         (self.now, self.booked) = (self.now.max(now), charged);
-        let (open, on_gpu) = (self.phase == Phase::Open, self.on_gpu());
-        for entity in &mut self.entities {
+        let open = self.phase == Phase::Open;
+        for at in 0..self.entities.len() {
+            let entity = &self.entities[at];
+            let bill = self.charged(entity).then(|| self.bill(entity, passed));
+            let entity = &mut self.entities[at];
             let runs = open && entity.said.wants;
             if entity.said.wants {
                 entity.wanted_time = Duration(entity.wanted_time.0.saturating_add(passed.0));
             }
-            if runs || entity.overrun.is_some() || on_gpu == Some(entity.seat) {
+            if let Some(bill) = bill {
                 entity.charge(bill);
             } else if entity.said.wants {
                 entity.wait_time = Duration(entity.wait_time.0.saturating_add(passed.0));
@@ -309,7 +305,8 @@ impl Turns {
     /// Makes all transitions that are due.
     pub(crate) fn decide(&mut self, notes: &mut Vec<Note>) {
         self.late_ones(notes);
-        self.choose_mode();
+        self.run_out(notes);
+        self.choose_mode(notes);
         // Closing -> Idle -> Held is the longest way that one step can go twice
         for _ in 0..8 {
             let before = self.phase;
@@ -335,7 +332,7 @@ impl Turns {
         self.policy != Policy::Native && (compete || capped || classes)
     }
 
-    fn choose_mode(&mut self) {
+    fn choose_mode(&mut self, notes: &mut Vec<Note>) {
         let needs = self.needs_turns();
         self.lone = if needs {
             None
@@ -346,7 +343,7 @@ impl Turns {
             .lone
             .is_some_and(|since| self.now >= since.plus(self.config.open_after));
         match self.phase {
-            Phase::Open if needs => self.phase = Phase::Idle,
+            Phase::Open if needs => self.bind(notes),
             Phase::Idle | Phase::Held { .. } if over => self.open(),
             _ => {}
         }
@@ -359,6 +356,7 @@ impl Turns {
         {
             entity.turn = entity.turn.wrapping_add(1);
         }
+        self.entities.iter_mut().for_each(|it| it.loose = None);
         self.phase = Phase::Open;
     }
 
@@ -458,7 +456,7 @@ impl Turns {
             let waits = entity.said.wants && gated && entity.overrun.is_none();
             (dry && waits).then(|| self.now.plus(entity.bucket.pause()))
         });
-        let due = [own, open, account]
+        let due = [own, open, account, self.loose_until()]
             .into_iter()
             .flatten()
             .chain(funds)

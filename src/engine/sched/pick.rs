@@ -5,6 +5,7 @@ use gpuslice_wire::policy::{Class, Policy};
 use gpuslice_wire::units::{Duration, Instant};
 
 use super::entity::Entity;
+use super::loose::May;
 use super::slots::Slot;
 use super::{Note, Phase, Turns};
 use crate::lifecycle::Seat;
@@ -34,6 +35,13 @@ impl Turns {
             Some((_, seat)) => Choice { seat, slot: true },
             None => Choice { seat, slot: false },
         })
+    }
+
+    /// `seat`, if it may have a turn now and nobody goes before it.
+    fn first(&self, seat: Seat) -> Option<Choice> {
+        let entity = self.find(seat).filter(|entity| entity.eligible())?;
+        let above = self.others_wait(|class| class < entity.class);
+        (!above).then_some(Choice { seat, slot: false })
     }
 
     fn slot_open(&self, class: Class) -> bool {
@@ -73,10 +81,16 @@ impl Turns {
         if self.policy == Policy::Native {
             return self.open();
         }
-        let Some(choice) = self.choose() else { return };
+        let choice = match self.may_go() {
+            May::Anybody => self.choose(),
+            May::Only(seat) => self.first(seat),
+            May::Nobody => None,
+        };
+        let Some(choice) = choice else { return };
         let now = self.now;
         self.serve(choice, now);
         if let Some(entity) = self.find_mut(choice.seat) {
+            entity.loose = None;
             entity.turn = entity.turn.wrapping_add(1);
             entity.turns += 1;
         }

@@ -9,6 +9,8 @@ const MS: u64 = 1_000_000;
 struct Rig {
     turns: Turns,
     notes: Vec<Note>,
+    /// Has work of the time without turns in flight.
+    deep: Option<usize>,
 }
 
 impl Rig {
@@ -26,6 +28,7 @@ impl Rig {
         let mut rig = Rig {
             turns,
             notes: Vec::new(),
+            deep: None,
         };
         (0..who.len()).for_each(|at| rig.say(0, at, false, true));
         rig
@@ -38,6 +41,7 @@ impl Rig {
     fn at(&mut self, now: u64) {
         self.pass(now);
         self.turns.decide(&mut self.notes);
+        self.run_out();
     }
     fn say(&mut self, now: u64, who: usize, wants: bool, quiet: bool) {
         self.pass(now);
@@ -49,6 +53,23 @@ impl Rig {
                 quiet,
             },
         );
+        self.turns.decide(&mut self.notes);
+        self.run_out();
+    }
+    /// Whoever is loose and not deep in work is read, and quiet.
+    fn run_out(&mut self) {
+        let deep = self.deep.map(|who| Seat(who as u16));
+        let loose = self.turns.loose().map(|e| (e.seat, e.said));
+        let loose: Vec<(Seat, Report)> = loose.filter(|(seat, _)| Some(*seat) != deep).collect();
+        for (seat, said) in loose {
+            self.turns.report(
+                seat,
+                Report {
+                    quiet: true,
+                    ..said
+                },
+            );
+        }
         self.turns.decide(&mut self.notes);
     }
     fn want(&mut self, now: u64, who: usize) {
@@ -198,4 +219,53 @@ fn a_leaving_holder_frees_the_gpu() {
     assert_eq!(rig.holder(), Some(1));
     rig.run(21 * MS);
     assert_eq!(rig.turns.mode(), Mode::Open);
+}
+
+/// One that ran freely for a second, with work in flight, and one that becomes a high one then.
+fn freedom_ends() -> Rig {
+    let mut rig = Rig::new(&[(1, 0, false), (1, 0, false)]);
+    rig.want(0, 0);
+    rig.run(1_000 * MS);
+    assert_eq!(rig.turns.mode(), Mode::Open);
+    rig.deep = Some(0);
+    rig.notes.clear();
+    let terms = Terms {
+        class: Class::High,
+        ..rig.turns.entities[1].terms
+    };
+    rig.turns.retune(Seat(1), terms);
+    rig
+}
+
+#[test]
+fn work_from_before_the_turns_runs_out_first() {
+    let mut rig = freedom_ends();
+    // alone in having such work, it goes on, in a turn of its own
+    rig.at(1_000 * MS);
+    assert_eq!((rig.turns.mode(), rig.holder()), (Mode::Turns, Some(0)));
+    let mut rig = freedom_ends();
+    // but not before one who goes first, and that one not before it is quiet
+    rig.want(1_000 * MS, 1);
+    assert_eq!((rig.turns.mode(), rig.holder()), (Mode::Turns, None));
+    rig.run(1_050 * MS);
+    assert_eq!((rig.holder(), rig.used_ms(0)), (None, 1_050));
+    rig.say(1_050 * MS, 0, true, true);
+    assert_eq!(rig.holder(), Some(1));
+}
+
+#[test]
+fn who_does_not_run_out_is_passed_and_charged() {
+    let mut rig = freedom_ends();
+    rig.want(1_000 * MS, 1);
+    rig.notes.clear();
+    rig.run(2_999 * MS);
+    let late = |stage, ms| Note::Late(Seat(0), stage, Duration(ms * MS));
+    assert_eq!(rig.notes, [late(Late::Waiting, 100)]);
+    assert_eq!(rig.holder(), None);
+    rig.run(3_000 * MS);
+    assert_eq!(rig.notes.last(), Some(&late(Late::Passed, 2_000)));
+    assert_eq!(rig.holder(), Some(1));
+    rig.run(3_500 * MS);
+    assert_eq!((rig.used_ms(0), rig.used_ms(1)), (3_500, 500));
+    assert_eq!(rig.turns.entities[0].overruns, 1);
 }

@@ -25,6 +25,8 @@ struct Gpu {
     slot: [Option<u64>; 2],
     /// When each of them was last on the GPU, or none of it waited.
     served: [u64; 2],
+    /// The longest stretch of anybody since then, also of one that is gone by now.
+    longest: [u64; 2],
 }
 
 /// The checker of classes.
@@ -49,6 +51,7 @@ impl Priority {
                     turn: None,
                     slot: [None; 2],
                     served: [seen.now; 2],
+                    longest: [0; 2],
                 };
                 self.0.entry(gpu).or_insert_with(new).check(seen, gpu)?;
             }
@@ -120,11 +123,12 @@ impl Gpu {
         let may = |s: &Seat| s.wants() && s.closing.is_none() && !s.capped();
         let waits = own.clone().any(|s| may(s));
         if own.any(|s| s.pays()) || !waits || !gated {
-            self.served[at] = seen.now;
+            (self.served[at], self.longest[at]) = (seen.now, 0);
         }
         let (above, most) = rule(&seen.config, class);
-        let longest = all.iter().map(|s| s.longest).max().unwrap_or(0);
-        let patience = most + 2 * longest + seen.passed + 2 * seen.config.turn_min.0;
+        let stretch = all.iter().map(|s| s.stretch.max(s.last)).max().unwrap_or(0);
+        self.longest[at] = self.longest[at].max(stretch);
+        let patience = most + 2 * self.longest[at] + seen.passed + 2 * seen.config.turn_min.0;
         if above < 100 && seen.now > self.served[at] + patience {
             return Err(format!(
                 "{class} ones starve on {gpu} since {} ns",

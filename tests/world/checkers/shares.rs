@@ -57,7 +57,7 @@ impl Pairs {
                             ..Pair::default()
                         };
                     }
-                    pair.advance(seen.passed, a, b);
+                    pair.advance(a, b);
                     pair.check()
                         .map_err(|why| format!("{} and {}: {why}", i.0, j.0))?;
                 }
@@ -73,15 +73,8 @@ fn in_line(seat: &Seat) -> bool {
 }
 
 impl Pair {
-    fn advance(&mut self, passed: u64, a: &Seat, b: &Seat) {
-        let got = |seat: &Seat| {
-            if seat.pays() {
-                over_weight(passed, seat)
-            } else {
-                0
-            }
-        };
-        self.lead += got(a) - got(b);
+    fn advance(&mut self, a: &Seat, b: &Seat) {
+        self.lead += over_weight(a.billed, a) - over_weight(b.billed, b);
         self.least = self.least.min(self.lead);
         self.most = self.most.max(self.lead);
         self.first = self.first.max(over_weight(a.stretch.max(a.last), a));
@@ -103,7 +96,7 @@ impl Pair {
 }
 
 /// Caps: over every interval t, `used <= c t + c burst + longest turn`, with the integral of c in
-/// the place of `c t` where it changes. Kept as the level of a bucket, in 2^-20 ns.
+/// the place of `c t` where it changes, from the next turn on. Kept as the level of a bucket, in 2^-20 ns.
 #[derive(Debug, Default)]
 pub struct Caps(BTreeMap<Place, i128>);
 
@@ -118,11 +111,10 @@ impl Caps {
             let (part, whole) = (i128::from(seat.cap.0), i128::from(seat.cap.1));
             let of = |ns: u64| (i128::from(ns) << 20) * part / whole;
             let depth = of(seen.config.burst.0);
-            let used = if seat.pays() && !seat.native {
-                i128::from(seen.passed) << 20
-            } else {
-                0
-            };
+            // what was launched without turns, or in a turn that was given without a cap, has none
+            let free = seat.native || seat.loose || seat.freely;
+            let used = if free { 0 } else { seat.billed };
+            let used = i128::from(used) << 20;
             let level = self.0.entry(place).or_insert(depth);
             *level = (*level).min(depth);
             *level = (*level + of(seen.passed) - used).min(depth);

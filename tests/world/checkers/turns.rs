@@ -1,5 +1,5 @@
-//! At most one container has a turn on a GPU, the next one only when the last one is quiet, and
-//! the GPU never idles while somebody may have it.
+//! At most one container has a turn on a GPU, the next one only when the last one is quiet, the first
+//! one only when all that was launched before without turns is over, and the GPU never idles while somebody may have it.
 
 use std::collections::BTreeMap;
 
@@ -43,10 +43,13 @@ impl Turns {
     /// # Errors
     /// The objection.
     pub fn after_action(&self, seen: &Observer) -> Result<(), Objection> {
-        let mut busy: BTreeMap<GpuUuid, Place> = BTreeMap::new();
+        let mut busy: BTreeMap<GpuUuid, (Place, bool)> = BTreeMap::new();
         for (&place, seat) in &seen.seats {
             let on = seat.holds() || (seat.closing.is_some() && !seat.passed);
-            if on && let Some(other) = busy.insert(seat.gpu, place) {
+            if on && let Some((other, loose)) = busy.insert(seat.gpu, (place, seat.loose)) {
+                if loose && seat.loose {
+                    continue; // what they launched without turns runs out together
+                }
                 return Err(format!(
                     "{} and {} are on {} at once",
                     other.0, place.0, seat.gpu

@@ -148,7 +148,7 @@ impl World {
                 purse.asks = None;
             }
             for work in &mut self.processes[who].work {
-                (work.entering, work.by_turn) = (false, false);
+                (work.entering, work.followed) = (false, false);
             }
             if self.processes[who].asked > 0 {
                 let delay = pause + self.rng.range(10 * MS, 500 * MS);

@@ -133,6 +133,7 @@ impl World {
             return;
         }
         if view.mode == Mode::Open {
+            process.work[lane].takes(view.turn);
             return self.launch(who, lane, false);
         }
         process.work[lane].entering = true;
@@ -144,12 +145,7 @@ impl World {
         if !self.acts(who, Happening::Mark(who, lane, turn)) {
             return;
         }
-        let claims = &mut self.processes[who].work[lane].claims;
-        if claims.drained == turn {
-            // said to be quiet in this turn already: taken back before anything is launched
-            claims.drained = turn.wrapping_sub(1);
-        }
-        claims.active = turn;
+        self.processes[who].work[lane].takes(turn);
         let delay = self.rng.below(20 * US);
         self.after(delay, Happening::Launch(who, lane, turn));
     }
@@ -180,15 +176,16 @@ impl World {
         let process = &mut self.processes[who];
         let work = &mut process.work[lane];
         work.claims.launches += 1;
-        (work.until, work.by_turn) = (Some(until), by_turn);
+        (work.until, work.followed) = (Some(until), true);
         self.after(length, Happening::Done(who, lane));
         if by_turn && self.processes[who].honesty == Honesty::Honest {
             self.check_alone(who, lane);
         }
     }
 
-    /// The point of it all: who launches in its turn launches alone. Excepted are those who lie
-    /// about being quiet, those the engine stopped waiting for, and what was launched freely.
+    /// The point of it all: who launches in its turn launches alone, also what others launched freely
+    /// before the turns began is over. Excepted are those who lie about being quiet, those the
+    /// engine stopped waiting for, and what was launched under a daemon that is dead.
     pub(super) fn check_alone(&self, who: usize, lane: usize) {
         let me = self.processes[who].container;
         let Some(gpu) = self.records.get(&me).map(|record| record.lanes[lane].gpu) else {
@@ -203,13 +200,13 @@ impl World {
                 continue;
             };
             for (at, work) in other.work.iter().enumerate() {
-                let runs = work.by_turn && work.until.is_some_and(|until| until > self.now);
+                let runs = work.followed && work.until.is_some_and(|until| until > self.now);
                 let honest = other.honesty == Honesty::Honest && !other.broke;
                 let honest = honest && other.client.is_some();
                 let passed = self.checkers.passed(other.container, Lane(at as u8));
                 if runs && honest && record.lanes[at].gpu == gpu && !passed {
                     self.checkers.object(&format!(
-                        "{me} launches while {} has a kernel of its turn in flight",
+                        "{me} launches in its turn while {} has a kernel in flight, {work:?}",
                         other.container
                     ));
                 }

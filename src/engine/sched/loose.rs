@@ -1,0 +1,118 @@
+//! The end of freedom: what was launched without turns runs out before anybody else has one.
+//!
+//! While a GPU is open, whoever wants it launches, and nobody counts. When turns begin, that work is
+//! still queued, and a turn given at once would run beside it. So with the close of freedom every
+//! container's turn word moves on, as at the close of a turn; all are *loose* until their processes, read
+//! after it, have nothing in flight. Mostly all but one are in that same instant. While one is loose only
+//! that one may have a turn: it then goes on with its own queue, in a turn that is billed and ends as any
+//! other; while several are, nobody may. A loose one pays, and is not waited for longer than the
+//! holder of a closed turn: see [`super::Turns::drain`].
+
+use alloc::vec::Vec;
+use gpuslice_wire::units::{Duration, Instant};
+
+use super::entity::Entity;
+use super::{Note, Phase, Turns};
+use crate::action::Late;
+use crate::config::Config;
+use crate::lifecycle::Seat;
+
+/// May have work in flight that was launched without turns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Loose {
+    since: Instant,
+    reported: bool,
+}
+
+impl Loose {
+    fn due(self, config: &Config) -> Instant {
+        let patience = match self.reported {
+            true => config.drain_max,
+            false => config.drain,
+        };
+        self.since.plus(patience)
+    }
+}
+
+/// Who may have the next turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum May {
+    Anybody,
+    Only(Seat),
+    Nobody,
+}
+
+impl Turns {
+    /// Freedom ends.
+    pub(super) fn bind(&mut self, notes: &mut Vec<Note>) {
+        let since = self.now;
+        for entity in self.entities.iter_mut().filter(|it| it.said.attached) {
+            entity.turn = entity.turn.wrapping_add(2);
+            entity.said.quiet = false;
+            let loose = Loose {
+                since,
+                reported: false,
+            };
+            // who was passed before is not waited for again
+            entity.loose = entity.overrun.is_none().then_some(loose);
+            notes.push(Note::Closed(entity.seat));
+        }
+        self.phase = Phase::Idle;
+    }
+
+    /// Ends the looseness of those who are quiet, and of those who were waited for long enough.
+    pub(super) fn run_out(&mut self, notes: &mut Vec<Note>) {
+        let (now, line, config) = (self.now, self.line, self.config);
+        for entity in &mut self.entities {
+            let Some(loose) = entity.loose else { continue };
+            let waited = now.since(loose.since);
+            if entity.said.quiet || !entity.said.attached {
+                entity.loose = None;
+                entity.queue(now, line[entity.class as usize]);
+                self.slots.later(entity.class, now);
+            } else if waited >= config.drain_max {
+                (entity.loose, entity.overrun) = (None, Some(loose.since));
+                notes.push(Note::Late(entity.seat, Late::Passed, waited));
+            } else if waited >= config.drain && !loose.reported {
+                entity.overruns += 1;
+                entity.loose = Some(Loose {
+                    reported: true,
+                    ..loose
+                });
+                notes.push(Note::Late(entity.seat, Late::Waiting, waited));
+            }
+        }
+    }
+
+    pub(super) fn may_go(&self) -> May {
+        let mut loose = self.loose().map(|entity| entity.seat);
+        match (loose.next(), loose.next()) {
+            (None, _) => May::Anybody,
+            (Some(seat), None) => May::Only(seat),
+            (Some(_), Some(_)) => May::Nobody,
+        }
+    }
+
+    pub(super) fn loose(&self) -> impl Iterator<Item = &Entity> {
+        self.entities.iter().filter(|e| e.loose.is_some())
+    }
+
+    /// When somebody loose is waited for no longer.
+    pub(super) fn loose_until(&self) -> Option<Instant> {
+        let loose = self.entities.iter().filter_map(|entity| entity.loose);
+        loose.map(|loose| loose.due(&self.config)).min()
+    }
+
+    /// What goes to the account of `entity`, which is charged, of the time that passed: where several
+    /// run without turns nobody knows who had it, and it is divided evenly.
+    pub(crate) fn bill(&self, entity: &Entity, passed: Duration) -> Duration {
+        let among = match self.phase {
+            Phase::Open if entity.said.wants => {
+                self.entities.iter().filter(|e| e.said.wants).count()
+            }
+            _ if entity.loose.is_some() => self.loose().count(),
+            _ => 1,
+        };
+        Duration(passed.0 / (among as u64).max(1))
+    }
+}
