@@ -40,8 +40,9 @@ impl Turns {
     /// `seat`, if it may have a turn now and nobody goes before it.
     fn first(&self, seat: Seat) -> Option<Choice> {
         let entity = self.find(seat).filter(|entity| entity.eligible())?;
-        let above = self.others_wait(|class| class < entity.class);
-        (!above).then_some(Choice { seat, slot: false })
+        let own = entity.class;
+        let before = |other| other < own || other > own && self.slot_open(other);
+        (!self.others_wait(before)).then_some(Choice { seat, slot: false })
     }
 
     fn slot_open(&self, class: Class) -> bool {
