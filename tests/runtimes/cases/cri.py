@@ -1,6 +1,4 @@
 """containerd as a kubelet uses it: pods, and a handler for sliced ones as a RuntimeClass names it."""
-import unittest
-
 from kit import containerd, cri, node
 
 ASK = {"gpuslice.io/memory": "256MiB"}
@@ -12,13 +10,8 @@ class Cri(node.Case):
 
     def setUp(self):
         super().setUp()
-        try:
-            import grpc  # noqa: F401
-        except ImportError:
-            raise unittest.SkipTest("Python has no grpcio; run tests/run") from None
         self.engine = containerd.Containerd(self, ["k8s.io"])
-        self.client = cri.Client(self.engine.socket)
-        self.addCleanup(self.client.channel.close)
+        self.client = cri.Client(self, self.engine.socket)
 
     def pod(self, name, handler="", annotations=None):
         return cri.Pod(self, self.client, name, handler, annotations)

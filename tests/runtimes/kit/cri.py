@@ -4,6 +4,7 @@ The messages are few and small, so they are written as the protocol buffers they
 CRI v1's `api.proto`, and need no compiler: a message is a dictionary from field number to value; a list is a
 repeated field; `pairs` makes a map."""
 import pathlib
+import unittest
 
 from kit import node
 
@@ -66,10 +67,14 @@ class Refused(Exception):
 
 
 class Client:
-    def __init__(self, socket):
-        import grpc  # not everybody who runs these tests has it
+    def __init__(self, case, socket):
+        try:
+            import grpc
+        except ImportError:
+            raise unittest.SkipTest("Python has no grpcio; run tests/run") from None
         self.grpc = grpc
         self.channel = grpc.insecure_channel(f"unix://{socket}")
+        case.addCleanup(self.channel.close)
 
     def call(self, method, message):
         function = self.channel.unary_unary(SERVICE + method, encode, decode)
@@ -106,18 +111,19 @@ class Pod:
                 if (group := top / self.group[1:]).is_dir():
                     group.rmdir()
 
-    def run(self, image, name, words, annotations=None, variables=None):
-        return Container(self, image, name, words, annotations or {}, variables or {})
+    def run(self, image, name, words, annotations=None, variables=None, capabilities=()):
+        return Container(self, image, name, words, annotations or {}, variables or {}, capabilities)
 
 
 class Container(node.Output):
     """A container of a pod, started."""
 
-    def __init__(self, pod, image, name, words, annotations, variables):
+    def __init__(self, pod, image, name, words, annotations, variables, capabilities):
         self.client = pod.client
+        rights = {1: {1: list(capabilities)}, 3: NODE_NETWORK}
         config = {
             1: {1: name}, 2: {1: image}, 3: list(words), 6: pairs(variables), 10: pairs(annotations),
-            11: f"{name}.log", 15: {2: {3: NODE_NETWORK}},
+            11: f"{name}.log", 15: {2: rights},
         }
         request = {1: pod.id, 2: config, 3: pod.config}
         self.id = self.client.call("CreateContainer", request)[1].decode()

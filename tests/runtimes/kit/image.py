@@ -10,7 +10,7 @@ import tarfile
 from kit import node
 
 # What every root filesystem has in /bin, besides `tenant` and `conformance`.
-PROGRAMS = ["sh", "cat", "ls", "true", "sleep", "env", "grep"]
+PROGRAMS = ["sh", "cat", "ls", "true", "sleep", "env", "grep", "umount"]
 
 
 def fill(root):
