@@ -1,5 +1,5 @@
-//! What does the hook cost a container's start? One that asks for nothing, one that gets a slice, and
-//! a whole `runc run /bin/true` with and without.
+//! What do hook and runtime wrapper cost a container's start? One that asks for nothing, one that gets a
+//! slice, and a whole `runc run /bin/true` with and without. The wrapper's next runtime is `/bin/true`.
 //!
 //! `gpuslice-bench-hook DIR` expects in DIR what `packaging/stage release` puts there, and root and runc;
 //! it starts a daemon of its own on the simulated GPU. What is compared is run alternately, so
@@ -21,6 +21,8 @@ const SPAWN_ROUNDS: usize = 300;
 const MOUNTS: usize = 8;
 const BODY_MS: f64 = 0.5;
 const RUN_MS: f64 = 2.0;
+/// The wrapper before the next runtime, for a container that asks for nothing.
+const WRAPPER_MS: f64 = 0.3;
 
 type Result<T> = std::result::Result<T, String>;
 
@@ -159,6 +161,7 @@ impl Bench {
 
     fn rows(&self) -> Result<Vec<Row>> {
         let mut rows = self.spawns()?;
+        rows.extend(self.wrapper()?);
         rows.push(self.slices()?);
         rows.extend(self.runs()?);
         Ok(rows)
@@ -182,6 +185,44 @@ impl Bench {
                 &bare,
                 &hook,
                 Some(Target::Cpu(BODY_MS)),
+            ),
+        ])
+    }
+
+    /// The wrapper, against the runtime it calls.
+    fn wrapper(&self) -> Result<Vec<Row>> {
+        let settings = self.dir.join("runtime.json");
+        fs::write(&settings, json!({ "runtimes": ["/bin/true"] }).to_string()).map_err(said)?;
+        let nothing = File::open("/dev/null").map_err(said)?;
+        self.container("unwrapped", 4711, &json!({}))?;
+        let call = |verb: &str| {
+            let mut command = Command::new(self.parts.join("libexec/gpuslice-runtime"));
+            let bundle = self.dir.join("unwrapped");
+            command.env("GPUSLICE_RUNTIME_CONFIG", &settings).arg(verb);
+            command.arg("--bundle").arg(bundle).arg("unwrapped");
+            command
+        };
+        let (mut bare, mut creates, mut starts) = (Vec::new(), Vec::new(), Vec::new());
+        for _ in 0..SPAWN_ROUNDS {
+            bare.push(timed(Command::new("/bin/true"), &nothing, true)?);
+            creates.push(timed(call("create"), &nothing, true)?);
+            starts.push(timed(call("start"), &nothing, true)?);
+        }
+        let target = Some(Target::Clock(WRAPPER_MS));
+        Ok(vec![
+            row(
+                "wrapper, asks for nothing",
+                "its runtime",
+                &bare,
+                &creates,
+                target,
+            ),
+            row(
+                "wrapper, another command",
+                "its runtime",
+                &bare,
+                &starts,
+                target,
             ),
         ])
     }
