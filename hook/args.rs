@@ -21,6 +21,8 @@ pub struct Args {
     pub runtime_dir: PathBuf,
     /// Whether a container may opt out by `CGPU_DISABLE`; the node's choice, never the image's.
     pub allow_cgpu_disable: bool,
+    /// What the registration itself asks for, as `key=value`; for a CDI device, which is a slice.
+    pub ask: Vec<String>,
     /// The stage, unless the container's state is to tell it.
     pub stage: Option<Stage>,
 }
@@ -34,6 +36,7 @@ impl Args {
         let mut args = Args {
             runtime_dir: "/run/gpuslice".into(),
             allow_cgpu_disable: false,
+            ask: Vec::new(),
             stage: None,
         };
         let mut words = words.into_iter();
@@ -47,6 +50,10 @@ impl Args {
                     }
                 }
                 Some("--allow-cgpu-disable") => args.allow_cgpu_disable = true,
+                Some("--ask") => match words.next().map(OsString::into_string) {
+                    Some(Ok(word)) if word.contains('=') => args.ask.push(word),
+                    _ => return Err(Error::Usage("--ask needs a word as memory=1GiB".into())),
+                },
                 Some("createRuntime" | "prestart") if args.stage.is_none() => {
                     args.stage = Some(Stage::CreateRuntime);
                 }
@@ -80,7 +87,11 @@ mod tests {
         );
         assert!(parse("--allow-cgpu-disable poststop").is_ok_and(|args| args.allow_cgpu_disable));
         assert!(parse("").is_ok_and(|args| args.stage.is_none()));
+        let args = parse("--ask memory=1/4 --ask gpus=0,1 createRuntime").expect("valid");
+        assert_eq!(args.ask, ["memory=1/4", "gpus=0,1"]);
         for bad in [
+            "--ask",
+            "--ask memory",
             "start",
             "--runtime-dir",
             "--runtime-dir x poststop",

@@ -63,6 +63,25 @@ impl Ask {
         }
     }
 
+    /// What the node's administrator registered the hook with asks for, in the words of annotations:
+    /// `memory=1/4`, as for a CDI device.
+    ///
+    /// # Errors
+    /// [`Error::Ask`] for the first malformed one.
+    pub fn of_words(words: &[String]) -> Result<Ask, Error> {
+        let mut asked: Vec<(String, &str)> = Vec::new();
+        for word in words {
+            let (key, value) = word.split_once('=').unwrap_or((word, ""));
+            let key = format!("{PREFIX}{key}");
+            if asked.iter().any(|(known, _)| *known == key) {
+                return Err(Error::ask(&key, value, "stands twice"));
+            }
+            asked.push((key, value));
+        }
+        let asked: Vec<(&str, &str)> = asked.iter().map(|(key, value)| (&**key, *value)).collect();
+        from_annotations(&asked)
+    }
+
     /// The command that asks the daemon for it. `pid` is the container's first process as the host
     /// numbers it, for the control group that it is in.
     #[must_use]
@@ -87,7 +106,7 @@ fn from_annotations(ours: &[(&str, &str)]) -> Result<Ask, Error> {
     for &(key, value) in ours {
         let bad = |why: &dyn ToString| Error::ask(key, value, why.to_string());
         match key.strip_prefix(PREFIX).unwrap_or_default() {
-            "memory" => memory = Some(size(value).map_err(|why| bad(&why))?),
+            "memory" => memory = Some(value.parse().map_err(|why: UnitError| bad(&why))?),
             "pinned-memory" => pinned = Some(size(value).map_err(|why| bad(&why))?),
             "weight" => weight = Some(value.parse().map_err(|why: UnitError| bad(&why))?),
             "share" => share = Some(value.parse().map_err(|why: UnitError| bad(&why))?),
@@ -111,7 +130,7 @@ fn from_annotations(ours: &[(&str, &str)]) -> Result<Ask, Error> {
     let why = "a slice needs a memory cap; add gpuslice.io/memory";
     let memory = memory.ok_or_else(|| Error::ask("gpuslice.io/memory", "", why))?;
     Ok(Ask {
-        memory: MemoryAsk::Exactly(memory),
+        memory,
         pinned,
         weight: weight.unwrap_or(Weight::ONE),
         share,
@@ -179,6 +198,25 @@ mod tests {
     }
 
     #[test]
+    fn a_registration_asks_in_the_same_words() {
+        let words = |all: &[&str]| {
+            let all: Vec<String> = all.iter().map(|&word| word.to_owned()).collect();
+            Ask::of_words(&all).map_err(|error| error.to_string())
+        };
+        let ask = words(&["memory=1/4", "weight=2", "gpus=0,1"]).expect("valid");
+        assert_eq!(ask.memory, MemoryAsk::Ratio { part: 1, whole: 4 });
+        assert_eq!((ask.weight.get(), ask.gpus.as_str()), (2, "0,1"));
+        for (bad, why) in [
+            (&["weight=2"][..], "needs a memory cap"),
+            (&["memory=5/4"], "a part of the GPU's memory"),
+            (&["memory=1GiB", "memory=2GiB"], "stands twice"),
+            (&["memroy=1GiB"], "unknown annotation"),
+        ] {
+            assert!(words(bad).is_err_and(|said| said.contains(why)), "{bad:?}");
+        }
+    }
+
+    #[test]
     fn malformed_wishes_name_the_key() {
         let bad = [
             r#""gpuslice.io/weight":"3""#,
@@ -186,6 +224,8 @@ mod tests {
             r#""gpuslice.io/memory":"-1""#,
             r#""gpuslice.io/memory":"1e30""#,
             r#""gpuslice.io/memory":"8GB""#,
+            r#""gpuslice.io/memory":"5/4""#,
+            r#""gpuslice.io/memory":"1/""#,
             r#""gpuslice.io/memory":"18446744073709551615GiB""#,
             r#""gpuslice.io/memory":"1GiB","gpuslice.io/pinned-memory":"0""#,
             r#""gpuslice.io/memory":"1GiB","gpuslice.io/pinned-memory":"all""#,

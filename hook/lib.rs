@@ -57,7 +57,7 @@ pub fn run(args: &Args, stdin: impl Read) -> Result<(), Error> {
     if config.is_sandbox(state.id()) {
         return Ok(());
     }
-    let Some(ask) = Ask::of(&config, args.allow_cgpu_disable)? else {
+    let Some(ask) = asked(args, &config)? else {
         return Ok(());
     };
     sys::process::end_after(DEADLINE_S);
@@ -65,6 +65,21 @@ pub fn run(args: &Args, stdin: impl Read) -> Result<(), Error> {
         Stage::Poststop => stop(args, &state),
         Stage::CreateRuntime => start(args, &state, &config, &ask),
     }
+}
+
+/// What the container asks for, or the registration for it.
+fn asked(args: &Args, config: &Config) -> Result<Option<Ask>, Error> {
+    if args.ask.is_empty() {
+        return Ask::of(config, args.allow_cgpu_disable);
+    }
+    let ask = Ask::of_words(&args.ask)?;
+    let stops = args.stage == Some(Stage::Poststop);
+    if !stops && Ask::of(config, args.allow_cgpu_disable)?.is_some() {
+        let why = "the container asks for a slice of its own as well; use the device, or annotations \
+                   and variables";
+        return Err(Error::ask("gpuslice.io/slice", &args.ask.join(","), why));
+    }
+    Ok(Some(ask))
 }
 
 fn start(args: &Args, state: &State, config: &Config, ask: &Ask) -> Result<(), Error> {

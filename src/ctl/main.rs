@@ -4,6 +4,7 @@
 //! admin socket, in the words of `gpuslice-wire`.
 
 mod admin;
+mod cdi;
 mod child;
 mod demo;
 mod doctor;
@@ -20,6 +21,7 @@ mod ps;
 mod rm;
 mod run;
 mod set;
+mod setup;
 mod sim;
 mod slice;
 mod table;
@@ -53,6 +55,10 @@ enum Command {
     Doctor(doctor::Options),
     /// Print the slices as metrics for Prometheus, or serve them
     Metrics(metrics::Options),
+    /// Make a container engine know gpuslice, or undo that; shows every change first
+    Setup(setup::Options),
+    /// Slices as devices of the Container Device Interface: --device gpuslice.io/slice=1of4
+    Cdi(cdi::Options),
     /// Three tenants on one GPU, with a verdict: weights 1:2:4, or what a policy means
     Demo(demo::Options),
     /// Create, describe or remove a simulated GPU
@@ -68,6 +74,8 @@ fn main() -> std::process::ExitCode {
         Command::Policy(options) => policy::main(&options),
         Command::Doctor(options) => doctor::main(&options),
         Command::Metrics(options) => metrics::main(&options),
+        Command::Setup(options) => setup::main(&options),
+        Command::Cdi(options) => cdi::main(&options),
         Command::Demo(options) => demo::main(&options),
         Command::Sim(options) => sim::main(&options),
     };

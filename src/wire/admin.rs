@@ -4,7 +4,8 @@ use crate::frame::{Field, FrameError, Reader, Writer, field_as, messages};
 use crate::ids::{ContainerId, Lane};
 use crate::policy::{Class, Policy, ShareAsk};
 use crate::text::{HostPath, Name, Selector, Text};
-use crate::units::{Bytes, Percent, Weight};
+use crate::units::{Bytes, Percent, UnitError, Weight};
+use core::str::FromStr;
 
 /// How much memory a container asks for on each of its GPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,6 +20,30 @@ pub enum MemoryAsk {
         /// Denominator, at least `part`.
         whole: u32,
     },
+}
+
+impl FromStr for MemoryAsk {
+    type Err = UnitError;
+
+    /// A size above zero, or a part of what the GPU has: `8GiB`, `1/4`.
+    fn from_str(text: &str) -> Result<MemoryAsk, UnitError> {
+        let Some((part, whole)) = text.split_once('/') else {
+            return match text.parse()? {
+                Bytes::ZERO => Err(UnitError::SizeZero),
+                bytes => Ok(MemoryAsk::Exactly(bytes)),
+            };
+        };
+        let number = |text: &str| {
+            let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+            digits.then(|| text.parse().ok()).flatten()
+        };
+        match (number(part), number(whole)) {
+            (Some(part), Some(whole)) if 1 <= part && part <= whole => {
+                Ok(MemoryAsk::Ratio { part, whole })
+            }
+            _ => Err(UnitError::Part),
+        }
+    }
 }
 
 impl Field for MemoryAsk {
@@ -179,3 +204,30 @@ field_as!(Denial as u16, |d| *d as u16 + 1, |raw| match raw {
     8 => Some(Denial::NoSuchSlice),
     _ => None,
 });
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_asked_for_as_a_size_or_a_part() {
+        let (part, whole) = (1, 4);
+        assert_eq!("1/4".parse(), Ok(MemoryAsk::Ratio { part, whole }));
+        assert_eq!("1Ki".parse(), Ok(MemoryAsk::Exactly(Bytes(1024))));
+        assert_eq!("0".parse::<MemoryAsk>(), Err(UnitError::SizeZero));
+        assert_eq!("8GB".parse::<MemoryAsk>(), Err(UnitError::SizeDecimal));
+        for bad in [
+            "0/4",
+            "5/4",
+            "1/",
+            "/4",
+            "1/4/2",
+            "+1/4",
+            "1/ 4",
+            "1/99999999999",
+            "1.5/4",
+        ] {
+            assert_eq!(bad.parse::<MemoryAsk>(), Err(UnitError::Part), "{bad}");
+        }
+    }
+}

@@ -53,6 +53,8 @@ pub enum UnitError {
     SizeTooLarge,
     /// Zero bytes were asked for.
     SizeZero,
+    /// A part of the GPU's memory that is none: `0/4`, `5/4`, `1/`.
+    Part,
     /// A weight outside 1..=1000.
     Weight,
     /// A percentage outside 1..=100.
@@ -71,6 +73,9 @@ impl fmt::Display for UnitError {
             ),
             UnitError::SizeTooLarge => f.write_str("the size does not fit in 64 bits of bytes"),
             UnitError::SizeZero => f.write_str("the size is 0; ask for at least one byte"),
+            UnitError::Part => f.write_str(
+                "a part of the GPU's memory is two whole numbers, as in 1/4, the first from 1 to the second",
+            ),
             UnitError::Weight => write!(f, "a weight is a whole number from 1 to {WEIGHT_MAX}"),
             UnitError::Percent => f.write_str("a share is a whole percentage from 1 to 100"),
         }

@@ -13,5 +13,6 @@ mod manners;
 mod node;
 mod policy;
 mod races;
+mod setup;
 mod systemd;
 mod time;

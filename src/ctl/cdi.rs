@@ -1,0 +1,273 @@
+//! `gpuslice cdi generate`: slices as devices of the Container Device Interface.
+//!
+//! An engine that knows CDI (podman, containerd from 1.7 on, CRI-O, Docker from 25 on) then gives a slice
+//! with `--device gpuslice.io/slice=1of4`, and needs nothing else of us in its configuration. A device
+//! adds our hooks to the container with what is asked for on their command line: it is the node's
+//! file that says it, and nothing an image says changes it.
+
+use crate::node;
+use crate::out;
+use crate::setup::file;
+use anyhow::{Context, Result, bail};
+use gpuslice_wire::admin::MemoryAsk;
+use gpuslice_wire::policy::Class;
+use gpuslice_wire::select::GpuSelector;
+use gpuslice_wire::text::{Name, Selector};
+use gpuslice_wire::units::{Percent, Weight};
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// Version of the interface: the first in which a device's name may begin with a digit.
+const VERSION: &str = "0.5.0";
+/// The kind of our devices.
+const KIND: &str = "gpuslice.io/slice";
+/// The slices of a node that names none.
+const USUAL: [&str; 4] = [
+    "1of2:memory=1/2",
+    "1of3:memory=1/3",
+    "1of4:memory=1/4",
+    "1of8:memory=1/8",
+];
+
+/// Options of `gpuslice cdi`.
+#[derive(clap::Args)]
+pub struct Options {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(clap::Subcommand)]
+enum Action {
+    /// Write the file from which engines know the devices
+    Generate(Generate),
+}
+
+#[derive(clap::Args)]
+struct Generate {
+    /// Where to; engines look for *.json in /etc/cdi [default: standard output]
+    #[arg(long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// A device and what it is: NAME:memory=4GiB,weight=2, in the words of the annotations
+    /// [default: 1of2, 1of3, 1of4 and 1of8 of a GPU's memory]
+    #[arg(long = "slice", value_name = "NAME:WORDS")]
+    slices: Vec<Slice>,
+    /// Runtime directory of gpusliced, if it is not /run/gpuslice
+    #[arg(long, value_name = "DIR")]
+    runtime_dir: Option<PathBuf>,
+}
+
+/// A device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Slice {
+    name: String,
+    words: Vec<String>,
+}
+
+/// # Errors
+/// A slice is malformed or stands twice, the hook is not installed, the file cannot be written.
+pub fn main(options: &Options) -> Result<ExitCode> {
+    let Action::Generate(options) = &options.action;
+    let mut slices = options.slices.clone();
+    if slices.is_empty() {
+        let parsed = USUAL
+            .iter()
+            .map(|text| text.parse().map_err(anyhow::Error::msg));
+        slices = parsed.collect::<Result<_>>()?;
+    }
+    for (at, slice) in slices.iter().enumerate() {
+        if slices[..at].iter().any(|other| other.name == slice.name) {
+            bail!(
+                "two slices are called {}; a device's name is its own",
+                slice.name
+            );
+        }
+    }
+    let hook = node::part("gpuslice-hook")?
+        .canonicalize()
+        .context("gpuslice-hook")?;
+    let spec = spec(&slices, &hook, options.runtime_dir.as_deref());
+    let text = format!("{}\n", serde_json::to_string_pretty(&spec)?);
+    let Some(path) = &options.output else {
+        out::line(text.trim_end())?;
+        return Ok(ExitCode::SUCCESS);
+    };
+    file::write(&file::real(path)?, &text)?;
+    for slice in &slices {
+        out::line(&format!("{KIND}={}  {}", slice.name, slice.words.join(" ")))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn spec(slices: &[Slice], hook: &Path, runtime_dir: Option<&Path>) -> Value {
+    let hook_at = |stage: &str, slice: &Slice| {
+        let mut args = vec!["gpuslice-hook".to_owned()];
+        if let Some(dir) = runtime_dir {
+            args.extend(["--runtime-dir".to_owned(), dir.display().to_string()]);
+        }
+        for word in &slice.words {
+            args.extend(["--ask".to_owned(), word.clone()]);
+        }
+        args.push(stage.to_owned());
+        json!({
+            "hookName": stage, "path": hook, "args": args, "env": ["PATH=/usr/bin:/bin"],
+            "timeout": 10,
+        })
+    };
+    let device = |slice: &Slice| {
+        let hooks = [hook_at("createRuntime", slice), hook_at("poststop", slice)];
+        json!({ "name": slice.name, "containerEdits": { "hooks": hooks } })
+    };
+    let devices: Vec<Value> = slices.iter().map(device).collect();
+    json!({ "cdiVersion": VERSION, "kind": KIND, "devices": devices })
+}
+
+impl std::str::FromStr for Slice {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Slice, String> {
+        let (name, words) = text
+            .split_once(':')
+            .ok_or("a slice is NAME:memory=SIZE,…")?;
+        let inner = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
+        let ends = |c: char| c.is_ascii_alphanumeric();
+        if !name.starts_with(ends) || !name.ends_with(ends) || !name.chars().all(inner) {
+            return Err(format!(
+                "{name:?} is no name of a device: letters, digits, and - _ . between them"
+            ));
+        }
+        let mut all: Vec<String> = Vec::new();
+        for piece in words.split(',') {
+            match all.last_mut() {
+                // `gpus=0,1` has a comma of its own.
+                Some(last) if !piece.contains('=') => *last = format!("{last},{piece}"),
+                _ => all.push(piece.to_owned()),
+            }
+        }
+        check(&all)?;
+        let name = name.to_owned();
+        Ok(Slice { name, words: all })
+    }
+}
+
+/// Refuses here what the hook would refuse when a container starts.
+fn check(words: &[String]) -> Result<(), String> {
+    let mut seen: Vec<&str> = Vec::new();
+    for word in words {
+        let (key, value) = word
+            .split_once('=')
+            .ok_or(format!("{word:?} is not KEY=VALUE"))?;
+        let good = match key {
+            "memory" => value
+                .parse::<MemoryAsk>()
+                .map(drop)
+                .map_err(|why| why.to_string()),
+            "pinned-memory" => crate::slice::parse_memory(value)
+                .map(drop)
+                .map_err(|why| why.to_string()),
+            "weight" => value
+                .parse::<Weight>()
+                .map(drop)
+                .map_err(|why| why.to_string()),
+            "share" => value
+                .parse::<Percent>()
+                .map(drop)
+                .map_err(|why| why.to_string()),
+            "priority" => value
+                .parse::<Class>()
+                .map(drop)
+                .map_err(|why| why.to_string()),
+            "name" => Name::new(value).map(drop).map_err(|why| why.to_string()),
+            "gpus" => GpuSelector::parse(value)
+                .map_err(|why| why.to_string())
+                .and_then(|_| {
+                    Selector::new(value)
+                        .map(drop)
+                        .map_err(|why| why.to_string())
+                }),
+            _ => Err(
+                "unknown; there are memory, pinned-memory, weight, share, priority, gpus and name"
+                    .to_owned(),
+            ),
+        };
+        good.map_err(|why| format!("{word}: {why}"))?;
+        if seen.contains(&key) {
+            return Err(format!("{key} stands twice"));
+        }
+        seen.push(key);
+    }
+    if !seen.contains(&"memory") {
+        return Err("a slice needs a memory cap; add memory=4GiB or memory=1/4".to_owned());
+    }
+    if seen.contains(&"weight") && seen.contains(&"share") {
+        return Err("a slice has a weight or a hard share, not both".to_owned());
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn slice(text: &str) -> Result<Slice, String> {
+        text.parse()
+    }
+
+    #[test]
+    fn slices_are_words_of_annotations() {
+        let words = slice("big:memory=4GiB,gpus=0,1,weight=2")
+            .expect("good")
+            .words;
+        assert_eq!(words, ["memory=4GiB", "gpus=0,1", "weight=2"]);
+        assert!(USUAL.iter().all(|usual| slice(usual).is_ok()));
+        for (bad, why) in [
+            ("1of4", "NAME:"),
+            (":memory=1/4", "no name"),
+            ("-a:memory=1/4", "no name"),
+            ("a b:memory=1/4", "no name"),
+            ("a:weight=2", "needs a memory cap"),
+            ("a:memory=5/4", "two whole numbers"),
+            ("a:memory=1GiB,memory=1GiB", "twice"),
+            ("a:memory=1GiB,weight=2,share=10", "not both"),
+            ("a:memory=1GiB,colour=red", "unknown"),
+            ("a:memory", "not KEY=VALUE"),
+        ] {
+            assert!(slice(bad).is_err_and(|said| said.contains(why)), "{bad}");
+        }
+    }
+
+    /// The rules of the interface's own schema.
+    #[test]
+    fn the_file_is_what_engines_read() {
+        let slices: Vec<Slice> = USUAL.iter().filter_map(|usual| slice(usual).ok()).collect();
+        let spec = spec(
+            &slices,
+            Path::new("/x/gpuslice-hook"),
+            Some(Path::new("/r")),
+        );
+        let (vendor, class) = spec["kind"]
+            .as_str()
+            .and_then(|kind| kind.split_once('/'))
+            .expect("two");
+        let plain = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
+        assert!(vendor.starts_with(|c: char| c.is_ascii_alphabetic()) && vendor.chars().all(plain));
+        assert!(class.starts_with(|c: char| c.is_ascii_alphabetic()) && class.chars().all(plain));
+        let devices = spec["devices"].as_array().expect("a list");
+        assert_eq!(devices.len(), USUAL.len());
+        for device in devices {
+            let hooks = device["containerEdits"]["hooks"]
+                .as_array()
+                .expect("a list");
+            for (hook, stage) in hooks.iter().zip(["createRuntime", "poststop"]) {
+                assert_eq!(
+                    (&hook["hookName"], &hook["path"]),
+                    (&stage.into(), &"/x/gpuslice-hook".into())
+                );
+                let args = hook["args"].as_array().expect("a list");
+                assert_eq!(args.last(), Some(&stage.into()));
+                assert_eq!(args[1..4], ["--runtime-dir", "/r", "--ask"]);
+            }
+            assert_eq!(hooks.len(), 2);
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! Podman and CRI-O: files that are ours altogether, in directories made for that.
+
+use super::file;
+use super::part::{NAME, Wish, is_nvidia};
+use super::toml::{Read, set_text, table_at};
+use anyhow::{Context, Result};
+use std::fs;
+use std::path::{Path, PathBuf};
+use toml_edit::{DocumentMut, Item, Table, value};
+
+/// The registration with `hooks.d` as it is shipped.
+const HOOK: &str = include_str!("../../../packaging/hooks/gpuslice.json");
+/// Where it says that the hook is.
+const SHIPPED: &str = "\"/usr/libexec/gpuslice/gpuslice-hook\"";
+const ARGUMENTS: &str = "\"args\": [\"gpuslice-hook\"]";
+
+/// Podman's registration of the hook, which then is in every container's start.
+///
+/// # Errors
+/// None that a path can cause.
+pub fn hooks_d(hook: &Path, runtime_dir: Option<&Path>) -> Result<String> {
+    let mut words = vec!["gpuslice-hook".to_owned()];
+    if let Some(dir) = runtime_dir {
+        words.extend(["--runtime-dir".to_owned(), dir.display().to_string()]);
+    }
+    let hook = serde_json::to_string(&hook.display().to_string())?;
+    let words = format!("\"args\": {}", serde_json::to_string(&words)?);
+    Ok(HOOK.replace(SHIPPED, &hook).replace(ARGUMENTS, &words))
+}
+
+/// Podman's list of runtimes: `podman run --runtime gpuslice`.
+///
+/// # Errors
+/// None that a name can cause.
+pub fn containers_conf(wish: &Wish) -> Result<String> {
+    let mut document = headed("podman");
+    let mut programs = toml_edit::Array::new();
+    programs.push(&wish.program);
+    table_at(&mut document, &["engine", "runtimes"])?.insert(NAME, value(programs));
+    Ok(document.to_string())
+}
+
+/// CRI-O's runtime handler, like the node's default one.
+///
+/// # Errors
+/// A configuration file of CRI-O's is not what it would read.
+pub fn crio(dir: &Path, wish: &Wish) -> Result<String> {
+    let (mut handler, program) = match model(dir)? {
+        Some((table, path)) if is_nvidia(&path) => (table, path),
+        Some((table, _)) => (table, wish.program.clone()),
+        None => (Table::new(), wish.program.clone()),
+    };
+    handler.insert("runtime_path", value(program));
+    handler.insert("runtime_type", value("oci"));
+    let mut document = headed("crio");
+    if wish.default {
+        let runtime = table_at(&mut document, &["crio", "runtime"])?;
+        set_text(runtime, "default_runtime", NAME);
+    }
+    let runtimes = table_at(&mut document, &["crio", "runtime", "runtimes"])?;
+    runtimes.insert(NAME, Item::Table(handler));
+    Ok(document.to_string())
+}
+
+/// NVIDIA's runtime, if CRI-O's handler of ours would be called by it.
+///
+/// # Errors
+/// As [`crio`].
+pub fn crio_behind(dir: &Path) -> Result<Option<String>> {
+    Ok(model(dir)?
+        .map(|(_, path)| path)
+        .filter(|path| is_nvidia(path)))
+}
+
+/// The handler that ours is to be like, and its program: NVIDIA's, else the default one.
+fn model(dir: &Path) -> Result<Option<(Table, String)>> {
+    let (mut default, mut all) = ("crun".to_owned(), Vec::new());
+    for path in crio_files(dir)? {
+        let named = || path.display().to_string();
+        let text = file::read(&path)?.unwrap_or_default();
+        let read = Read::parse(&text).with_context(named)?;
+        let above = ["crio", "runtime"];
+        if let Some(name) = read
+            .text(&[&above[..], &["default_runtime"]].concat())
+            .with_context(named)?
+        {
+            name.clone_into(&mut default);
+        }
+        let runtimes = read
+            .table(&["crio", "runtime", "runtimes"])
+            .with_context(named)?;
+        for (name, item) in runtimes.into_iter().flat_map(|table| table.iter()) {
+            if let Some(table) = item.as_table_like().filter(|_| name != NAME) {
+                let program = table.get("runtime_path").and_then(Item::as_str);
+                let program = program.unwrap_or_default().to_owned();
+                all.push((name.to_owned(), super::containerd::plain(table), program));
+            }
+        }
+    }
+    let rank = |(name, _, program): &(String, Table, String)| match is_nvidia(program) {
+        true => 2,
+        false => u8::from(*name == default),
+    };
+    all.retain(|handler| rank(handler) > 0);
+    let best = all.into_iter().max_by_key(rank);
+    Ok(best.map(|(_, table, program)| (table, program)))
+}
+
+/// CRI-O's configuration files but ours, in the order in which it reads them.
+fn crio_files(dir: &Path) -> Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    let drop_ins = dir.join("crio.conf.d");
+    if drop_ins.is_dir() {
+        for entry in fs::read_dir(&drop_ins).with_context(|| drop_ins.display().to_string())? {
+            let path = entry?.path();
+            if path.is_file() && !path.ends_with(CRIO_FILE) {
+                found.push(path);
+            }
+        }
+    }
+    found.sort();
+    found.insert(0, dir.join("crio.conf"));
+    Ok(found)
+}
+
+/// Our drop-in's name.
+pub const CRIO_FILE: &str = "99-gpuslice.toml";
+
+fn headed(engine: &str) -> DocumentMut {
+    let mut document = DocumentMut::new();
+    let head = format!(
+        "# Written by gpuslice setup {engine}; gpuslice setup {engine} --undo removes it.\n"
+    );
+    document.decor_mut().set_prefix(head);
+    document
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::part::tests::wish;
+    use super::*;
+
+    #[test]
+    fn podmans_files() {
+        let text = hooks_d(
+            Path::new("/opt/a \"b\"/gpuslice-hook"),
+            Some(Path::new("/x")),
+        );
+        let text: serde_json::Value = serde_json::from_str(&text.expect("JSON")).expect("JSON");
+        assert_eq!(text["hook"]["path"], "/opt/a \"b\"/gpuslice-hook");
+        let words = serde_json::json!(["gpuslice-hook", "--runtime-dir", "/x"]);
+        assert_eq!(text["hook"]["args"], words);
+        assert!(text["when"].get("always").is_none());
+        let same = hooks_d(Path::new("/usr/libexec/gpuslice/gpuslice-hook"), None);
+        let value = |text: &str| serde_json::from_str::<serde_json::Value>(text).expect("JSON");
+        assert_eq!(value(&same.expect("JSON")), value(HOOK));
+        let conf = containers_conf(&wish(false)).expect("TOML");
+        let (head, rest) = conf.split_once('\n').expect("lines");
+        assert!(head.starts_with("# Written by"), "{head}");
+        assert_eq!(
+            rest,
+            "[engine.runtimes]\ngpuslice = [\"/usr/bin/gpuslice-runtime\"]\n"
+        );
+    }
+
+    #[test]
+    fn crios_handler_is_like_the_default_one() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let text = crio(dir.path(), &wish(false)).expect("none there");
+        let ours = "[crio.runtime.runtimes.gpuslice]\n\
+                    runtime_path = \"/usr/bin/gpuslice-runtime\"\nruntime_type = \"oci\"\n";
+        assert!(text.ends_with(ours), "{text}");
+        let drop_ins = dir.path().join("crio.conf.d");
+        fs::create_dir(&drop_ins).expect("a directory");
+        let crun = "[crio.runtime]\ndefault_runtime = \"crun\"\n[crio.runtime.runtimes.crun]\n\
+                    runtime_path = \"/usr/libexec/crio/crun\"\nmonitor_path = \"/usr/libexec/crio/conmon\" # theirs\n";
+        fs::write(drop_ins.join("10-crun.conf"), crun).expect("written");
+        let text = crio(dir.path(), &wish(true)).expect("good");
+        let expected = "[crio.runtime]\ndefault_runtime = \"gpuslice\"\n\n\
+                        [crio.runtime.runtimes.gpuslice]\nruntime_path = \"/usr/bin/gpuslice-runtime\"\n\
+                        monitor_path = \"/usr/libexec/crio/conmon\"\nruntime_type = \"oci\"\n";
+        assert!(text.ends_with(expected), "{text}");
+        let nvidia = "[crio.runtime.runtimes.nvidia]\nruntime_path = \"/usr/bin/nvidia-container-runtime\"\n";
+        fs::write(drop_ins.join("99-nvidia.toml"), nvidia).expect("written");
+        let text = crio(dir.path(), &wish(false)).expect("good");
+        assert!(
+            text.contains("runtime_path = \"/usr/bin/nvidia-container-runtime\""),
+            "{text}"
+        );
+        assert!(crio_behind(dir.path()).expect("good").is_some());
+        fs::write(drop_ins.join(CRIO_FILE), "broken").expect("written");
+        assert_eq!(
+            crio(dir.path(), &wish(false)).expect("ours is not read"),
+            text
+        );
+        fs::write(drop_ins.join("50-x"), "a = [\n").expect("written");
+        assert!(crio(dir.path(), &wish(false)).is_err());
+    }
+}

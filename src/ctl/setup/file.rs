@@ -1,0 +1,183 @@
+//! Configuration files of others: read with a limit, replaced in one step, never half written.
+//!
+//! An engine that reads its file while we write it must see the old one or the new one, so the new
+//! one is written beside it, gets the old one's owner and mode, and takes its name. A link is followed as
+//! an editor follows it: what it leads to is changed, and it stays a link. What is not a regular
+//! file, or larger than a configuration can be, is not touched.
+
+use anyhow::{Context, Result, bail};
+use std::ffi::OsString;
+use std::fs::{self, File, OpenOptions};
+use std::io::{ErrorKind, Read, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
+use std::path::{Path, PathBuf};
+
+/// Largest configuration file that is read, bytes.
+const BYTES_MAX: u64 = 1 << 20;
+/// What the name of a copy from before ends with. No engine's pattern for configuration files matches it.
+const BACKUP: &str = ".before-gpuslice";
+
+/// Where a file really is: links followed as far as there is something to follow.
+///
+/// # Errors
+/// A link leads nowhere, or a directory on the way cannot be searched.
+pub fn real(path: &Path) -> Result<PathBuf> {
+    match fs::canonicalize(path) {
+        Ok(real) => Ok(real),
+        Err(error) if error.kind() == ErrorKind::NotFound => match fs::symlink_metadata(path) {
+            Ok(_) => bail!(
+                "{} is a link that leads nowhere; mend or remove it",
+                path.display()
+            ),
+            Err(_) => std::path::absolute(path).context("the directory we are in"),
+        },
+        Err(error) => Err(error).with_context(|| path.display().to_string()),
+    }
+}
+
+/// A file's text, `None` if there is no file.
+///
+/// # Errors
+/// It is no regular file, too large, not UTF-8, or cannot be read.
+pub fn read(path: &Path) -> Result<Option<String>> {
+    let named = || path.display().to_string();
+    // A pipe of that name must not hold us up.
+    let opened = OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_NONBLOCK)
+        .open(path);
+    let file = match opened {
+        Ok(file) => file,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error).with_context(named),
+    };
+    if !file.metadata().with_context(named)?.is_file() {
+        bail!("{} is no regular file; it is left alone", path.display());
+    }
+    let mut bytes = Vec::new();
+    file.take(BYTES_MAX + 1)
+        .read_to_end(&mut bytes)
+        .with_context(named)?;
+    if bytes.len() as u64 > BYTES_MAX {
+        bail!(
+            "{} is larger than {BYTES_MAX} bytes; is it a configuration?",
+            path.display()
+        );
+    }
+    match String::from_utf8(bytes) {
+        Ok(text) => Ok(Some(text)),
+        Err(error) => {
+            let valid = error.utf8_error().valid_up_to();
+            let before = String::from_utf8_lossy(&error.as_bytes()[..valid]).into_owned();
+            bail!("{} is not UTF-8 at {}", path.display(), place(&before))
+        }
+    }
+}
+
+/// Where a text that begins like this goes on: line and column, from 1.
+pub fn place(before: &str) -> String {
+    let line = before.matches('\n').count() + 1;
+    let column = before.rsplit('\n').next().unwrap_or("").chars().count() + 1;
+    format!("line {line}, column {column}")
+}
+
+/// Where the copy from before of a file is.
+pub fn backup_of(path: &Path) -> PathBuf {
+    let mut name = OsString::from(path);
+    name.push(BACKUP);
+    name.into()
+}
+
+/// Replaces a file, or makes it with the directories above it.
+///
+/// # Errors
+/// Where it is nothing can be written; the file is as it was.
+pub fn write(path: &Path, text: &str) -> Result<()> {
+    written(path, text).with_context(|| denied(path))
+}
+
+fn written(path: &Path, text: &str) -> Result<()> {
+    let dir = path.parent().unwrap_or(Path::new("/"));
+    fs::create_dir_all(dir)?;
+    let mut new = tempfile::Builder::new()
+        .prefix(".gpuslice-")
+        .suffix(".new")
+        .tempfile_in(dir)?;
+    new.write_all(text.as_bytes())?;
+    let mode = match fs::metadata(path) {
+        Ok(old) => {
+            let own = new.as_file().metadata()?;
+            if (old.uid(), old.gid()) != (own.uid(), own.gid()) {
+                fchown(new.as_file(), Some(old.uid()), Some(old.gid()))?;
+            }
+            old.mode() & 0o7777
+        }
+        Err(_) => 0o644,
+    };
+    new.as_file()
+        .set_permissions(fs::Permissions::from_mode(mode))?;
+    new.as_file().sync_all()?;
+    new.persist(path).map_err(|error| error.error)?;
+    File::open(dir)?.sync_all()?;
+    Ok(())
+}
+
+/// Removes a file that is there.
+///
+/// # Errors
+/// It cannot be removed.
+pub fn remove(path: &Path) -> Result<()> {
+    fs::remove_file(path).with_context(|| denied(path))
+}
+
+fn denied(path: &Path) -> String {
+    match nix::unistd::geteuid().is_root() {
+        true => format!("writing {}", path.display()),
+        false => format!("writing {}, which mostly only root may", path.display()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn a_file_is_replaced_and_keeps_its_mode_and_its_links() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (file, link) = (dir.path().join("a/b/file"), dir.path().join("link"));
+        assert_eq!(read(&file).expect("none"), None);
+        write(&file, "one").expect("written");
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).expect("ours");
+        symlink(&file, &link).expect("a link");
+        write(&real(&link).expect("it leads somewhere"), "two").expect("written");
+        assert_eq!(read(&file).expect("there").as_deref(), Some("two"));
+        assert_eq!(fs::metadata(&file).expect("there").mode() & 0o7777, 0o600);
+        assert!(fs::symlink_metadata(&link).expect("there").is_symlink());
+        let left = fs::read_dir(file.parent().expect("a directory")).expect("ours");
+        assert_eq!(left.count(), 1, "nothing else is left beside it");
+        fs::remove_file(&file).expect("ours");
+        assert!(real(&link).is_err_and(|why| why.to_string().contains("leads nowhere")));
+    }
+
+    #[test]
+    fn what_is_no_configuration_is_left_alone() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let pipe = dir.path().join("pipe");
+        nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).expect("a pipe");
+        let (big, raw) = (dir.path().join("big"), dir.path().join("raw"));
+        fs::write(&big, " ".repeat(1 + BYTES_MAX as usize)).expect("written");
+        fs::write(&raw, b"a\nb\xff").expect("written");
+        for (path, why) in [
+            (dir.path(), "no regular file"),
+            (&pipe, "no regular file"),
+            (&big, "larger than"),
+            (&raw, "not UTF-8 at line 2, column 2"),
+        ] {
+            let said = read(path).expect_err("refused").to_string();
+            assert!(said.contains(why), "{said}");
+        }
+        let below = dir.path().join("raw/below");
+        assert!(write(&below, "x").is_err());
+    }
+}
