@@ -47,7 +47,7 @@ const ENGINES: &[(&str, &str, &[&str], &str)] = &[
         "podman",
         "containers",
         &[
-            "containers/oci/hooks.d/zz-gpuslice.json",
+            "hooks.d/zz-gpuslice.json",
             "containers/containers.conf.d/99-gpuslice.conf",
         ],
         "next podman run",
@@ -153,7 +153,9 @@ fn there_and_back() {
     };
     etc.write("docker/daemon.json", DAEMON);
     etc.write("containerd/config.toml", CONTAINERD);
-    etc.write("containers/containers.conf", "[engine]\n");
+    let hooks_dir = etc.at("hooks.d");
+    let conf = format!("[engine]\nhooks_dir = [\"/x\", {hooks_dir:?}]\n");
+    etc.write("containers/containers.conf", &conf);
     etc.write(
         "crio/crio.conf.d/10-crun.conf",
         "[crio.runtime]\ndefault_runtime = \"crun\"\n",

@@ -3,13 +3,15 @@
 use super::file;
 use super::part::{NAME, Wish, is_nvidia};
 use super::toml::{Read, set_text, table_at};
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use std::fs;
 use std::path::{Path, PathBuf};
 use toml_edit::{DocumentMut, Item, Table, value};
 
 /// The registration with `hooks.d` as it is shipped.
 const HOOK: &str = include_str!("../../../packaging/hooks/gpuslice.json");
+/// The distribution's part of podman's configuration.
+const SHARED: &str = "/usr/share/containers";
 /// Where it says that the hook is.
 const SHIPPED: &str = "\"/usr/libexec/gpuslice/gpuslice-hook\"";
 const ARGUMENTS: &str = "\"args\": [\"gpuslice-hook\"]";
@@ -26,6 +28,36 @@ pub fn hooks_d(hook: &Path, runtime_dir: Option<&Path>) -> Result<String> {
     let hook = serde_json::to_string(&hook.display().to_string())?;
     let words = format!("\"args\": {}", serde_json::to_string(&words)?);
     Ok(HOOK.replace(SHIPPED, &hook).replace(ARGUMENTS, &words))
+}
+
+/// The directories of registrations that podman reads, as its configuration says. Without a word in it that
+/// is one directory of the distribution's; the one below /etc that manuals speak of is not read.
+///
+/// # Errors
+/// A configuration file is not what podman would read.
+pub fn hooks_dirs(config: &Path) -> Result<Vec<PathBuf>> {
+    let mut files = vec![
+        PathBuf::from(SHARED).join("containers.conf"),
+        config.join("containers.conf"),
+    ];
+    files.extend(files_of(&config.join("containers.conf.d"), "conf")?);
+    let mut dirs = vec![PathBuf::from(SHARED).join("oci/hooks.d")];
+    for path in files {
+        let text = file::read(&path)?.unwrap_or_default();
+        let list = Read::parse(&text).and_then(|read| {
+            let list = read.list(&["engine", "hooks_dir"])?;
+            Ok(list.map(|list| list.iter().map(PathBuf::from).collect()))
+        });
+        if let Some(list) = list.with_context(|| path.display().to_string())? {
+            dirs = list;
+        }
+    }
+    match dirs.is_empty() {
+        true => {
+            bail!("podman's hooks_dir is an empty list, so it calls no hook; take the line out")
+        }
+        false => Ok(dirs),
+    }
 }
 
 /// Podman's list of runtimes: `podman run --runtime gpuslice`.
@@ -108,18 +140,25 @@ fn model(dir: &Path) -> Result<Option<(Table, String)>> {
 
 /// CRI-O's configuration files but ours, in the order in which it reads them.
 fn crio_files(dir: &Path) -> Result<Vec<PathBuf>> {
+    let mut found = files_of(&dir.join("crio.conf.d"), "")?;
+    found.retain(|path| !path.ends_with(CRIO_FILE));
+    found.insert(0, dir.join("crio.conf"));
+    Ok(found)
+}
+
+/// The files of a directory of drop-ins whose names end so, in order.
+fn files_of(dir: &Path, extension: &str) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
-    let drop_ins = dir.join("crio.conf.d");
-    if drop_ins.is_dir() {
-        for entry in fs::read_dir(&drop_ins).with_context(|| drop_ins.display().to_string())? {
+    if dir.is_dir() {
+        for entry in fs::read_dir(dir).with_context(|| dir.display().to_string())? {
             let path = entry?.path();
-            if path.is_file() && !path.ends_with(CRIO_FILE) {
+            let is_one = path.extension().is_some_and(|found| found == extension);
+            if path.is_file() && (extension.is_empty() || is_one) {
                 found.push(path);
             }
         }
     }
     found.sort();
-    found.insert(0, dir.join("crio.conf"));
     Ok(found)
 }
 
@@ -161,6 +200,32 @@ mod tests {
             rest,
             "[engine.runtimes]\ngpuslice = [\"/usr/bin/gpuslice-runtime\"]\n"
         );
+    }
+
+    #[test]
+    fn podman_says_where_it_looks_for_hooks() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let found = || hooks_dirs(dir.path()).map_err(|error| format!("{error:#}"));
+        let write = |path: &str, text: &str| {
+            let path = dir.path().join(path);
+            fs::create_dir_all(path.parent().expect("a directory")).expect("a directory");
+            fs::write(path, text).expect("written");
+        };
+        write(
+            "containers.conf",
+            "[engine]\nhooks_dir = [\"/a\", \"/b\"]\n",
+        );
+        assert_eq!(found(), Ok(vec!["/a".into(), "/b".into()]));
+        write(
+            "containers.conf.d/10-x.conf",
+            "[engine]\nhooks_dir = [\"/c\"]\n",
+        );
+        write("containers.conf.d/20-y.conf.bak", "broken");
+        assert_eq!(found(), Ok(vec!["/c".into()]));
+        write("containers.conf.d/20-y.conf", "[engine]\nhooks_dir = []\n");
+        assert!(found().is_err_and(|said| said.contains("empty list")));
+        write("containers.conf.d/20-y.conf", "[engine]\nhooks_dir = 1\n");
+        assert!(found().is_err_and(|said| said.contains("20-y.conf: line 2")));
     }
 
     #[test]

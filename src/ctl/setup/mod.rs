@@ -60,7 +60,8 @@ const AFTER: &str = "\
 What it changes:
   containerd  a runtime handler in /etc/containerd/config.toml, or in the import that hides it
   docker      a runtime in /etc/docker/daemon.json
-  podman      /etc/containers/oci/hooks.d/zz-gpuslice.json and containers.conf.d/99-gpuslice.conf
+  podman      zz-gpuslice.json in the directory where it looks for hooks, mostly
+              /usr/share/containers/oci/hooks.d, and /etc/containers/containers.conf.d/99-gpuslice.conf
   crio        /etc/crio/crio.conf.d/99-gpuslice.toml
   nvidia      the runtimes of /etc/nvidia-container-runtime/config.toml; the others do it where they
               find NVIDIA's runtime";
@@ -96,9 +97,13 @@ impl Engine {
         }
     }
 
-    /// What makes a change count.
-    fn then(self) -> &'static str {
+    /// What makes a change count, or an undoing.
+    fn then(self, undo: bool) -> &'static str {
         match self {
+            Engine::Docker if undo => {
+                "systemctl restart docker makes it count; a reload only adds. It stops running \
+                 containers, unless live-restore is on; those made with --runtime=gpuslice do not start again"
+            }
             Engine::Containerd => {
                 "systemctl restart containerd makes it count; running containers go on"
             }
@@ -166,7 +171,11 @@ pub fn main(options: &Options) -> Result<ExitCode> {
         ))?;
     } else {
         carry_out(engine.name(), &plan.edits)?;
-        out::line(&format!("{}: done; {}", engine.name(), engine.then()))?;
+        out::line(&format!(
+            "{}: done; {}",
+            engine.name(),
+            engine.then(options.undo)
+        ))?;
     }
     for note in &plan.notes {
         out::line(&format!("{}: {note}", engine.name()))?;
@@ -230,17 +239,21 @@ fn of_podman(options: &Options, config: &Path, wish: &Wish) -> Result<Vec<Target
     let hook = node::part("gpuslice-hook")?.canonicalize();
     let hook = hook.context("gpuslice-hook")?;
     let hooks_d = engines::hooks_d(&hook, options.runtime_dir.as_deref())?;
-    let files = [
-        ("oci/hooks.d/zz-gpuslice.json", hooks_d),
-        (
-            "containers.conf.d/99-gpuslice.conf",
-            engines::containers_conf(wish)?,
-        ),
-    ];
-    let files = files.into_iter();
-    files
-        .map(|(path, text)| Target::of(&config.join(path), Own { text }))
-        .collect()
+    let conf = config.join("containers.conf.d/99-gpuslice.conf");
+    let text = engines::containers_conf(wish)?;
+    let mut targets = vec![Target::of(&conf, Own { text })?];
+    let dirs = engines::hooks_dirs(config)?;
+    // Put where it has the last word; taken from wherever it was put.
+    let dirs = if options.undo {
+        &dirs[..]
+    } else {
+        &dirs[dirs.len() - 1..]
+    };
+    for dir in dirs {
+        let text = hooks_d.clone();
+        targets.push(Target::of(&dir.join("zz-gpuslice.json"), Own { text })?);
+    }
+    Ok(targets)
 }
 
 /// NVIDIA's configuration; that of the engine itself, if the engine is NVIDIA's.

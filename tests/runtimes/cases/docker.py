@@ -1,0 +1,78 @@
+"""dockerd, after `gpuslice setup docker`: by `--runtime`, and with gpuslice as everybody's runtime."""
+from kit import docker, node
+
+# cGPU's words for a quarter of the GPU; `docker run --annotation` is newer than Debian's dockerd.
+ASK = ["--env=ALIYUN_COM_GPU_MEM_CONTAINER=1", "--env=ALIYUN_COM_GPU_MEM_DEV=4"]
+RUNTIME = "--runtime=gpuslice"
+
+
+class Docker(node.Case):
+    needs = ("dockerd", "docker", "containerd", "runc")
+
+    def setUp(self):
+        super().setUp()
+        self.engine = docker.Docker(self)
+
+    def setup(self, *words):
+        said = self.node.gpuslice("setup", "docker", "--config", self.engine.file, *words)
+        self.engine.reload()
+        return said
+
+    def judge(self, *options):
+        container = self.engine.start_container(node.TENANT, *options)
+        self.judge_slice(container)
+        container.stop()
+        self.no_slice_is_left()
+
+    def test_setup_run_undo(self):
+        before = self.engine.file.read_bytes()
+        status, printed = self.engine.run(["/bin/true"], RUNTIME)
+        self.assertNotEqual(status, 0, "there is no such runtime yet")
+        self.setup()
+        self.judge(RUNTIME, *ASK)
+        self.nothing_asked(RUNTIME)
+        self.refusals(RUNTIME)
+        self.setup("--default")
+        self.assertEqual(self.engine.docker("info", "--format={{.DefaultRuntime}}").stdout.strip(), "gpuslice")
+        self.judge(*ASK)
+        self.nothing_asked()
+        self.node.gpuslice("setup", "docker", "--config", self.engine.file, "--undo")
+        self.assertEqual(self.engine.file.read_bytes(), before)
+        self.engine.restart()
+        self.assertNotEqual(self.engine.run(["/bin/true"], RUNTIME)[0], 0)
+        self.assertEqual(self.engine.run(["/bin/true"])[0], 0)
+
+    def nothing_asked(self, *options):
+        status, printed = self.engine.run(["/bin/cat", "/proc/self/mountinfo"], *options)
+        self.assertEqual(status, 0, printed)
+        self.assertNotIn("gpuslice.so", printed)
+
+    def refusals(self, *options):
+        """Who typed it reads why."""
+        cases = [
+            (["--env=ALIYUN_COM_GPU_MEM_CONTAINER=8", "--env=ALIYUN_COM_GPU_MEM_DEV=4"], "more than the GPU has"),
+            (["--env=ALIYUN_COM_GPU_MEM_CONTAINER=1"], "ALIYUN_COM_GPU_MEM_DEV"),
+        ]
+        for ask, why in cases:
+            status, printed = self.engine.run(["/bin/true"], *options, *ask)
+            self.assertNotEqual(status, 0)
+            self.assertIn("gpuslice: ", printed)
+            self.assertIn(why, printed)
+        self.no_slice_is_left()
+
+
+class Wall(node.Case):
+    """The driver's own limit stands on the container's control group before its first process runs."""
+
+    needs = Docker.needs
+    simulated = "devices=1,mem=1GiB,limits=dmem"
+
+    def test_wall(self):
+        engine = docker.Docker(self)
+        self.node.gpuslice("setup", "docker", "--config", engine.file)
+        engine.reload()
+        container = engine.start_container(node.TENANT, RUNTIME, *ASK)
+        self.judge_slice(container)
+        self.assertEqual([row["tier"] for row in self.node.slices()], ["M3"])
+        container.stop()
+        self.no_slice_is_left()

@@ -1,0 +1,67 @@
+"""podman, after `gpuslice setup podman`: by its hooks, by `--runtime`, and by devices of CDI."""
+from kit import node, podman
+
+ASK = ["--annotation=gpuslice.io/memory=256MiB", "--annotation=gpuslice.io/name=web"]
+
+
+class Podman(node.Case):
+    needs = ("podman", "conmon", "runc")
+    runtime = "runc"
+    # crun has no words of a hook's in its own.
+    tells = True
+
+    def setUp(self):
+        super().setUp()
+        self.engine = podman.Podman(self, self.runtime)
+
+    def judge(self, *options, name="web"):
+        container = self.engine.start(node.TENANT, *options)
+        self.judge_slice(container, name=name)
+        container.stop()
+        self.no_slice_is_left()
+
+    def nothing_asked(self, *options):
+        status, printed = self.engine.run(["/bin/cat", "/proc/self/mountinfo"], *options)
+        self.assertEqual(status, 0, printed)
+        self.assertNotIn("gpuslice.so", printed)
+
+    def refusal(self, why, *options):
+        """Who typed it reads why."""
+        status, printed = self.engine.run(["/bin/true"], *options)
+        self.assertNotEqual(status, 0)
+        if self.tells:
+            self.assertIn("gpuslice: ", printed)
+            self.assertIn(why, printed)
+        self.no_slice_is_left()
+
+    def test_setup_run_undo(self):
+        before = self.engine.machine.files()
+        self.engine.machine.gpuslice("setup", "podman")
+        for way in [[], ["--runtime=gpuslice"]]:
+            self.judge(*way, *ASK)
+            self.nothing_asked(*way)
+            self.refusal("write 8GiB", *way, "--annotation=gpuslice.io/memory=8GB")
+            self.refusal("no GPU slice: ", *way, "--annotation=gpuslice.io/memory=2GiB")
+        self.engine.machine.gpuslice("setup", "podman", "--undo")
+        self.assertEqual(self.engine.machine.files(), before)
+        self.assertEqual(self.engine.run(["/bin/true"], *ASK)[0], 0)
+        self.assertNotEqual(self.engine.run(["/bin/true"], "--runtime=gpuslice")[0], 0)
+
+    def test_devices(self):
+        """CDI alone; and beside the hook of every container, which sees nothing asked for."""
+        usual = "--device=gpuslice.io/slice=1of4"
+        self.assertNotEqual(self.engine.run(["/bin/true"], usual)[0], 0, "there is no such device yet")
+        own = ["--slice", "1of4:memory=1/4", "--slice", "big:memory=2GiB", "--slice", "web:memory=256MiB,name=web"]
+        self.engine.machine.gpuslice("cdi", "generate", "--output", "/etc/cdi/gpuslice.json", *own)
+        for _ in range(2):
+            self.judge(usual, name=None)
+            self.judge("--device=gpuslice.io/slice=web")
+            self.refusal("no GPU slice: ", "--device=gpuslice.io/slice=big")
+            self.refusal("a slice of its own as well", usual, *ASK)
+            self.engine.machine.gpuslice("setup", "podman")
+
+
+class PodmanOfCrun(Podman):
+    needs = ("podman", "conmon", "crun")
+    runtime = "crun"
+    tells = False
