@@ -18,6 +18,7 @@ use crate::lifecycle::{ClientLane, Clients, Container, Containers, Seat, Slice, 
 use crate::record::{LaneRecord, Record};
 use crate::refusal::Refusal;
 use crate::sched::entity::Report;
+use crate::sched::gang::{self, Gang, GpuSet};
 use crate::sched::{Note, Turns};
 
 /// A GPU of the node.
@@ -29,6 +30,8 @@ pub(crate) struct Gpu {
     pub(crate) turns: Turns,
     /// The least that a first context on it was seen to take.
     pub(crate) context: Option<Bytes>,
+    /// What its turns want to be known and done.
+    pub(crate) notes: Vec<Note>,
     /// When its turns need a look although nothing happens; kept, because every step asks.
     pub(crate) due: Option<Instant>,
 }
@@ -48,16 +51,16 @@ pub struct Engine {
     pub(crate) recalls: Vec<(Instant, Seat, Lane)>,
     /// Accounts whose books changed since they were shown.
     pub(crate) changed: Vec<(Seat, Lane)>,
-    notes: Vec<Note>,
+    /// Containers whose GPUs take turns together, by seat.
+    pub(crate) gangs: Vec<Gang>,
 }
 
 /// The cap of an account that has none.
 pub(crate) const NO_CAP: Bytes = Bytes(u64::MAX);
 
-/// GPUs whose turns an event may change: bit `i` is GPU `i`.
-type Touched = u32;
-const ALL: Touched = Touched::MAX;
-const _: () = assert!(GPUS_MAX <= Touched::BITS as usize);
+/// All GPUs.
+const ALL: GpuSet = GpuSet::MAX;
+const _: () = assert!(GPUS_MAX <= GpuSet::BITS as usize);
 
 impl Engine {
     /// An engine that knows no GPU and no container.
@@ -73,7 +76,7 @@ impl Engine {
             grace: None,
             recalls: Vec::new(),
             changed: Vec::new(),
-            notes: Vec::new(),
+            gangs: Vec::new(),
         }
     }
 
@@ -82,7 +85,7 @@ impl Engine {
     pub fn step(&mut self, now: Instant, event: Event, actions: &mut Actions) {
         self.charged = self.charged.plus(now.since(self.now));
         self.now = self.now.max(now);
-        let touched = self.concerned(&event) | self.overdue();
+        let touched = gang::closure(&self.gangs, self.concerned(&event) | self.overdue());
         self.pass_time(touched);
         if matches!(event, Event::Tick | Event::Reserve { .. }) {
             self.end_grace(actions);
@@ -143,20 +146,20 @@ impl Engine {
     }
 
     /// Books the time up to now.
-    fn pass_time(&mut self, touched: Touched) {
+    fn pass_time(&mut self, touched: GpuSet) {
         let (now, charged) = (self.now, self.charged);
         self.each_gpu(touched, |gpu| gpu.turns.advance(now, charged));
     }
 
-    fn each_gpu(&mut self, touched: Touched, f: impl FnMut(&mut Gpu)) {
+    fn each_gpu(&mut self, touched: GpuSet, f: impl FnMut(&mut Gpu)) {
         let gpus = self.gpus.iter_mut().enumerate();
         gpus.filter(|(at, _)| touched & (1 << at) != 0)
             .map(|(_, gpu)| gpu)
             .for_each(f);
     }
 
-    /// GPUs whose turns `event` may change.
-    fn concerned(&self, event: &Event) -> Touched {
+    /// GPUs whose turns `event` may change: of one container all, because they may become a gang.
+    fn concerned(&self, event: &Event) -> GpuSet {
         let gpus_of = |client: &ClientId| {
             let seat = self.clients.get(*client).map(|client| client.seat);
             seat.and_then(|seat| self.containers.get(seat))
@@ -164,10 +167,8 @@ impl Engine {
         };
         let bit = |slice: &Slice| slice.gpu.map_or(0, |gpu| 1 << gpu);
         match event {
-            Event::Claims { client, lane, .. } => {
-                gpus_of(client).get(usize::from(lane.0)).map_or(0, bit)
-            }
-            Event::Reserve { client, .. }
+            Event::Claims { client, .. }
+            | Event::Reserve { client, .. }
             | Event::Release { client, .. }
             | Event::Yield { client, .. }
             | Event::Gone { client } => gpus_of(client)
@@ -179,7 +180,7 @@ impl Engine {
     }
 
     /// GPUs that should have been looked at by now.
-    fn overdue(&self) -> Touched {
+    fn overdue(&self) -> GpuSet {
         let due = |gpu: &Gpu| gpu.due.is_some_and(|due| due <= self.now);
         let bits = self.gpus.iter().enumerate().filter(|(_, gpu)| due(gpu));
         bits.fold(0, |all, (at, _)| all | 1 << at)
@@ -191,6 +192,7 @@ impl Engine {
         } else if self.gpus.len() < GPUS_MAX {
             let turns = Turns::new(self.config, self.now, self.charged);
             self.gpus.push(Gpu {
+                notes: Vec::new(),
                 due: None,
                 uuid,
                 index,
@@ -311,6 +313,7 @@ impl Engine {
                 });
             }
             self.containers.remove(seat);
+            self.gangs.retain(|gang| gang.seat != seat);
             self.each_gpu(ALL, |gpu| gpu.turns.leave(seat));
         }
         actions.push(Action::Dismissed {
@@ -335,6 +338,7 @@ impl Engine {
         let gpu = slice.gpu.map(|gpu| &self.gpus[gpu]);
         let entity = gpu.and_then(|gpu| gpu.turns.find(seat));
         mine.read_at = entity.map_or(0, |entity| entity.turn);
+        mine.wanted |= claims.want;
         // counters only grow, whatever a page says
         mine.claims = Claims {
             launches: claims.launches.max(mine.claims.launches),
@@ -349,7 +353,7 @@ impl Engine {
         {
             slice.peak = slice.peak.max(used);
         }
-        self.report(seat, lane);
+        self.report_all(seat);
     }
 
     /// Held on a lane, by what its processes say and were granted.
@@ -368,8 +372,20 @@ impl Engine {
         clients.filter_map(move |client| client.lanes.get(lane))
     }
 
-    /// Tells a GPU what a container's processes say together.
-    pub(crate) fn report(&mut self, seat: Seat, lane: Lane) {
+    /// Tells the GPUs of a container what its processes say together.
+    pub(crate) fn report_all(&mut self, seat: Seat) {
+        let gang = self.regroup(seat);
+        let lanes = self.containers.get(seat).map_or(0, |c| c.slices.gpus.len());
+        let lanes = (0..lanes as u8).map(Lane);
+        let wants = |it: &ClientLane| it.claims.want;
+        let any = lanes
+            .clone()
+            .any(|lane| self.lanes_of(seat, lane).any(wants));
+        lanes.for_each(|lane| self.report(seat, lane, gang, any));
+    }
+
+    /// Tells a GPU, of which `any` says whether the container wants any of its GPUs.
+    fn report(&mut self, seat: Seat, lane: Lane, gang: GpuSet, any: bool) {
         let slice = self.containers.get(seat).and_then(|c| c.slices.get(lane));
         let Some(gpu) = slice.and_then(|slice| slice.gpu) else {
             return;
@@ -380,7 +396,7 @@ impl Engine {
             .map_or(0, |entity| entity.turn);
         let mut said = Report {
             attached: false,
-            wants: false,
+            wants: any && gang & 1 << gpu != 0,
             quiet: true,
         };
         for lane in self.lanes_of(seat, lane) {
@@ -391,28 +407,65 @@ impl Engine {
         self.gpus[gpu].turns.report(seat, said);
     }
 
-    /// Lets the GPUs decide and shows what changed.
-    fn turn_over(&mut self, touched: Touched, actions: &mut Actions) {
-        let mut notes = core::mem::take(&mut self.notes);
-        for at in 0..self.gpus.len() {
-            if touched & (1 << at) == 0 {
-                continue;
+    /// Finds out which GPUs of a container take turns together: those on which a process that lives has
+    /// wanted something, if there are several.
+    fn regroup(&mut self, seat: Seat) -> GpuSet {
+        let slices = self
+            .containers
+            .get(seat)
+            .map_or(&[][..], |c| &c.slices.gpus);
+        if slices.len() < 2 {
+            return 0;
+        }
+        let wanted = |lane: usize| {
+            let mut all = self.lanes_of(seat, Lane(lane as u8));
+            all.any(|lane| lane.wanted)
+        };
+        let gpus = slices.iter().enumerate().filter(|(lane, _)| wanted(*lane));
+        let gpus = gpus.filter_map(|(_, slice)| slice.gpu);
+        let gpus: GpuSet = gpus.fold(0, |set, gpu| set | 1 << gpu);
+        let gpus = if gpus.count_ones() > 1 { gpus } else { 0 };
+        let known = self.gangs.iter().find(|gang| gang.seat == seat);
+        if known.map_or(0, |gang| gang.gpus) != gpus {
+            self.gangs.retain(|gang| gang.seat != seat);
+            if gpus != 0 {
+                let ready = None;
+                self.gangs.push(Gang { seat, gpus, ready });
+                self.gangs.sort_unstable_by_key(|gang| gang.seat);
             }
-            self.gpus[at].turns.decide(&mut notes);
-            // who is late is said before others profit; who is closed is read after it was shown
-            let late = |note: &&Note| matches!(note, Note::Late(..));
-            notes
-                .iter()
-                .filter(late)
-                .for_each(|note| self.tell(at, *note, actions));
+            for (at, gpu) in self.gpus.iter_mut().enumerate() {
+                gpu.turns.join_gang(seat, gpus & 1 << at != 0);
+            }
+        }
+        gpus
+    }
+
+    /// Lets the GPUs decide and shows what changed.
+    fn turn_over(&mut self, touched: GpuSet, actions: &mut Actions) {
+        let ties = self.gangs.iter().filter(|gang| gang.gpus & touched != 0);
+        let tied = ties.fold(0, |all, gang| all | gang.gpus);
+        let known = touched & (1u64 << self.gpus.len()).wrapping_sub(1) as GpuSet;
+        for at in gang::each(known & !tied) {
+            let Gpu { turns, notes, .. } = &mut self.gpus[at];
+            turns.decide(notes);
+        }
+        if tied != 0 {
+            gang::decide(&mut self.gpus, &mut self.gangs, tied);
+        }
+        // who is late is said before others profit; who is closed is read after it was shown
+        let late = |note: &Note| matches!(note, Note::Late(..));
+        for at in gang::each(known) {
+            let notes = self.gpus[at].notes.iter().filter(|note| late(note));
+            notes.for_each(|note| self.tell(at, *note, actions));
+        }
+        for at in gang::each(known) {
             self.show(at, actions);
             self.gpus[at].due = self.gpus[at].turns.deadline();
-            notes.retain(|note| !late(&note));
-            notes
-                .drain(..)
-                .for_each(|note| self.tell(at, note, actions));
+            let mut notes = core::mem::take(&mut self.gpus[at].notes);
+            let closed = notes.drain(..).filter(|note| !late(note));
+            closed.for_each(|note| self.tell(at, note, actions));
+            self.gpus[at].notes = notes;
         }
-        self.notes = notes;
     }
 
     fn tell(&self, gpu: usize, note: Note, actions: &mut Actions) {

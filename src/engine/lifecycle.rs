@@ -125,6 +125,8 @@ pub(crate) struct ClientLane {
     pub(crate) claims: Claims,
     /// The turn word its container had when the page was last read.
     pub(crate) read_at: u32,
+    /// It has wanted the GPU.
+    pub(crate) wanted: bool,
     /// Its requests that the engine refused.
     pub(crate) refused: u64,
 }

@@ -17,6 +17,8 @@ pub struct Said {
     pub claims: Claims,
     /// Read since the container's turn was closed.
     pub fresh: bool,
+    /// It has wanted the GPU before.
+    pub wanted: bool,
 }
 
 /// A container on a GPU.
@@ -36,6 +38,8 @@ pub struct Seat {
     pub loose: bool,
     /// Its present turn began before it had a cap.
     pub freely: bool,
+    /// ... since when, if its turn was extended after that.
+    pub again: Option<u64>,
     /// Others may run beside it.
     pub passed: bool,
     /// When it was given its turn.
@@ -62,6 +66,10 @@ pub struct Seat {
     pub native: bool,
     /// How often weight or class changed.
     pub tuned: u64,
+    /// It takes its turns together with the container's other GPUs,
+    pub gang: bool,
+    /// of which one is wanted.
+    pub drawn: bool,
 }
 
 impl Seat {
@@ -73,6 +81,10 @@ impl Seat {
     /// A process of it wants the GPU.
     #[must_use]
     pub fn wants(&self) -> bool {
+        self.drawn || self.asks()
+    }
+    /// ... this GPU, not only another one of its gang.
+    fn asks(&self) -> bool {
         self.said.values().any(|said| said.claims.want)
     }
     /// It may launch, by turn.
@@ -187,13 +199,33 @@ impl Observer {
                         *said = Said {
                             claims: *claims,
                             fresh: true,
+                            wanted: said.wanted || claims.want,
                         };
                     }
                 }
             }
             _ => {}
         }
+        self.regroup();
         self.settle();
+    }
+
+    /// Which GPUs of a container take turns together: those that its processes have wanted, if there
+    /// are several.
+    fn regroup(&mut self) {
+        let mut gangs: BTreeMap<ContainerId, (u32, bool)> = BTreeMap::new();
+        for ((id, _), seat) in &self.seats {
+            if seat.said.values().any(|said| said.wanted) {
+                let gang = gangs.entry(*id).or_default();
+                *gang = (gang.0 + 1, gang.1 || seat.asks());
+            }
+        }
+        for ((id, _), seat) in &mut self.seats {
+            let gang = gangs.get(id).filter(|gang| gang.0 > 1);
+            let part = gang.filter(|_| seat.said.values().any(|said| said.wanted));
+            seat.gang = part.is_some();
+            seat.drawn = part.is_some_and(|gang| gang.1);
+        }
     }
 
     /// The engine wants `action` done.
@@ -231,7 +263,7 @@ impl Observer {
                 let lanes = self.seats.iter_mut().filter(|((id, _), _)| id == container);
                 for (_, seat) in lanes {
                     // nothing can be in flight of a process that has not seen its page yet
-                    let fresh = seat.closing.is_some();
+                    let fresh = seat.closing.is_some() || seat.passed;
                     seat.said.insert(
                         *client,
                         Said {
@@ -259,6 +291,7 @@ impl Observer {
             }
             _ => {}
         }
+        self.regroup();
         self.settle();
     }
 
@@ -272,6 +305,7 @@ impl Observer {
                 closing: None,
                 loose: false,
                 freely: false,
+                again: None,
                 passed: false,
                 granted: self.now,
                 used: 0,
@@ -285,6 +319,8 @@ impl Observer {
                 weight: u64::from(record.weight.get()),
                 native: false,
                 tuned: 0,
+                gang: false,
+                drawn: false,
             };
             self.seats.insert((record.container, Lane(at as u8)), seat);
         }
@@ -332,14 +368,18 @@ impl Observer {
         let before = seat.view.replace(view);
         if seat.holds() {
             let extended = before.is_some_and(|before| before.turn_end != view.turn_end);
-            if if held { extended } else { !seat.loose } {
+            let again = seat.gang && seat.closing.is_some() && !seat.passed && !seat.loose;
+            // a gang's turn that is extended because it does not get quiet is the same one
+            if (if held { extended } else { !seat.loose }) && !again {
                 seat.rest();
             }
             if !held || extended {
                 seat.freely = !seat.capped();
             }
             if !held {
+                seat.again = seat.closing.filter(|_| again);
                 (seat.granted, seat.closing, seat.loose) = (now, None, false);
+                seat.said.values_mut().for_each(|said| said.fresh = false);
             }
         } else if seat.open() {
             if std::mem::take(&mut seat.loose) {
@@ -347,7 +387,8 @@ impl Observer {
             }
         } else if held || before.is_some_and(|it| it.mode == Mode::Open) {
             if held || !seat.passed {
-                (seat.closing, seat.loose) = (Some(now), !held);
+                let since = seat.again.filter(|_| held).unwrap_or(now);
+                (seat.closing, seat.loose) = (Some(since), !held);
             }
             if seat.loose {
                 // runs out of its order in the line: what it is ahead already counts too
@@ -363,13 +404,35 @@ impl Observer {
         });
     }
 
-    /// Ends the closing of those who are quiet.
+    /// Ends the closing of those who are quiet; of a gang, when all are that others wait for.
     fn settle(&mut self) {
-        for seat in self.seats.values_mut() {
-            if seat.closing.is_some() && seat.quiet() {
+        // in the middle of a step one of them may have its turn again before the others
+        let closing = |seat: &Seat| seat.closing.is_some() && !seat.loose;
+        let waited = |seat: &Seat| seat.holds() || closing(seat) && !seat.passed;
+        let busy: Vec<ContainerId> = self
+            .seats
+            .iter()
+            .filter(|(_, seat)| {
+                seat.gang && waited(seat) && !(seat.quiet() && seat.closing.is_some())
+            })
+            .map(|(place, _)| place.0)
+            .collect();
+        for ((id, _), seat) in &mut self.seats {
+            let together = seat.gang && !seat.passed && !seat.loose && busy.contains(id);
+            if seat.closing.is_some() && seat.quiet() && !together {
                 (seat.closing, seat.passed, seat.loose) = (None, false, false);
             }
+            // who was passed and has a turn nevertheless may get quiet in it
+            seat.passed &= !(seat.holds() && seat.quiet());
         }
+    }
+
+    /// The GPUs with which this one is in a container that takes turns together.
+    pub fn gang(&self, place: &Place) -> impl Iterator<Item = (&Place, &Seat)> {
+        let (id, gang) = (place.0, self.seats.get(place).is_some_and(|seat| seat.gang));
+        self.seats
+            .iter()
+            .filter(move |(other, seat)| gang && other.0 == id && seat.gang)
     }
 
     /// The seats of one GPU.

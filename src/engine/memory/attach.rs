@@ -69,7 +69,7 @@ impl Engine {
             slice.account.hold(mine.granted);
             self.changed.push((seat, lane));
         }
-        lanes.lanes().for_each(|lane| self.report(seat, lane));
+        self.report_all(seat);
         Ok((client, gpus as u8))
     }
 
@@ -90,8 +90,8 @@ impl Engine {
             slice.past_launches = slice.past_launches.saturating_add(mine.claims.launches);
             slice.past_denied = slice.past_denied.saturating_add(mine.denied());
         }
+        self.report_all(it.seat);
         for lane in it.lanes.lanes() {
-            self.report(it.seat, lane);
             self.serve(it.seat, lane, actions);
         }
     }

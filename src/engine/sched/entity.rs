@@ -5,6 +5,7 @@ use gpuslice_wire::policy::Class;
 use gpuslice_wire::units::{Duration, Instant, Weight};
 
 use super::bucket::Bucket;
+use super::gang::Member;
 use super::loose::Loose;
 use super::policy::Terms;
 use crate::lifecycle::Seat;
@@ -104,6 +105,8 @@ pub(crate) struct Entity {
     pub(crate) overrun: Option<Instant>,
     /// It may have work in flight from before the turns.
     pub(crate) loose: Option<Loose>,
+    /// It takes its turns together with the container's other GPUs.
+    pub(crate) gang: Option<Member>,
     pub(crate) gpu_time: Duration,
     pub(crate) wait_time: Duration,
     /// Time in which it wanted the GPU, on it or not.
@@ -116,9 +119,16 @@ pub(crate) struct Entity {
 }
 
 impl Entity {
-    /// May be given the next turn.
+    /// May be given the next turn. Who was passed and is still not quiet waits for that, unless what it
+    /// left running may be waiting for another GPU's launch.
     pub(crate) fn eligible(&self) -> bool {
-        self.said.wants && self.overrun.is_none() && self.bucket.funded()
+        let late = self.overrun.is_some() && self.gang.is_none();
+        self.said.wants && !late && self.bucket.funded()
+    }
+
+    /// Has nothing on the GPU.
+    pub(crate) fn is_off(&self) -> bool {
+        self.said.quiet || !self.said.attached
     }
 
     /// Takes part in the contest for the GPU, with what it wants or with what it left running.

@@ -66,7 +66,7 @@ impl Turns {
         for entity in &mut self.entities {
             let Some(loose) = entity.loose else { continue };
             let waited = now.since(loose.since);
-            if entity.said.quiet || !entity.said.attached {
+            if entity.is_off() {
                 entity.loose = None;
                 entity.queue(now, line[entity.class as usize]);
                 self.slots.later(entity.class, now);
@@ -95,6 +95,23 @@ impl Turns {
 
     pub(super) fn loose(&self) -> impl Iterator<Item = &Entity> {
         self.entities.iter().filter(|e| e.loose.is_some())
+    }
+
+    /// Whether `seat` may go, if it is its turn.
+    pub(super) fn lets(&self, seat: Seat) -> bool {
+        match self.may_go() {
+            May::Anybody => true,
+            May::Only(loose) => loose == seat,
+            May::Nobody => false,
+        }
+    }
+
+    /// Since when somebody is loose.
+    pub(super) fn bound(&self) -> Option<Instant> {
+        self.loose()
+            .filter_map(|entity| entity.loose)
+            .map(|loose| loose.since)
+            .min()
     }
 
     /// When somebody loose is waited for no longer.

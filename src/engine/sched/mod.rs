@@ -39,12 +39,14 @@
 //!   somebody of a higher class wants. So that nobody starves, one of a lower class gets a
 //!   shortest turn, a *slot*, whenever that class has waited for so long that the turn leaves the
 //!   classes above it their part of the time: see [`slots`].
+//! * **Gangs**: who has several GPUs takes turns on all of them at once, see [`gang`].
 //! * **Policies** are caps and weights, see [`policy`]; caps limit who is eligible, see [`bucket`].
 //!   A change counts from the next turn on: what anybody is ahead, and every debt, stays the same
 //!   amount of GPU time.
 
 pub(crate) mod bucket;
 pub(crate) mod entity;
+pub(crate) mod gang;
 pub(crate) mod loose;
 mod pick;
 pub(crate) mod policy;
@@ -109,6 +111,8 @@ pub(crate) struct Turns {
     lone: Option<Instant>,
     /// When lower classes may next interrupt higher ones.
     slots: Slots,
+    /// What gangs that wait want of this GPU.
+    wanted: gang::Wanted,
     /// The last look.
     now: Instant,
     /// Booked up to then.
@@ -125,6 +129,7 @@ impl Turns {
             line: [Virtual::default(); 3],
             lone: None,
             slots: Slots::new(&config, now),
+            wanted: gang::Wanted::default(),
             now,
             booked,
         }
@@ -146,6 +151,7 @@ impl Turns {
             turn_end: Instant(0),
             overrun: None,
             loose: None,
+            gang: None,
             gpu_time: Duration(0),
             wait_time: Duration(0),
             wanted_time: Duration(0),
@@ -302,23 +308,38 @@ impl Turns {
             .any(|entity| entity.class == class && entity.said.wants)
     }
 
-    /// Makes all transitions that are due.
+    /// Makes all transitions that are due, on a GPU that is of no gang.
     pub(crate) fn decide(&mut self, notes: &mut Vec<Note>) {
-        self.late_ones(notes);
-        self.run_out(notes);
-        self.choose_mode(notes);
+        self.wanted = gang::Wanted::default();
+        self.look(notes);
         // Closing -> Idle -> Held is the longest way that one step can go twice
         for _ in 0..8 {
             let before = self.phase;
-            match before {
-                Phase::Open => {}
-                Phase::Idle => self.grant(),
-                Phase::Held { seat, end, slot } => self.hold(seat, end, slot, notes),
-                Phase::Closing { .. } => self.drain(notes),
-            }
+            self.settle(notes);
+            self.grant();
             if self.phase == before {
                 break;
             }
+        }
+    }
+
+    /// Sees who became quiet, and whether turns are needed.
+    fn look(&mut self, notes: &mut Vec<Note>) {
+        self.late_ones(notes);
+        self.run_out(notes);
+        self.choose_mode(notes);
+    }
+
+    /// Ends the turn of one that is of no gang.
+    fn settle(&mut self, notes: &mut Vec<Note>) {
+        let on = self.on_gpu().and_then(|seat| self.find(seat));
+        if on.is_some_and(|entity| entity.gang.is_some()) {
+            return;
+        }
+        match self.phase {
+            Phase::Open | Phase::Idle => {}
+            Phase::Held { seat, slot, .. } => self.hold(seat, slot, notes),
+            Phase::Closing { .. } => self.drain(notes),
         }
     }
 
@@ -367,7 +388,7 @@ impl Turns {
             let Some(closed) = entity.overrun else {
                 continue;
             };
-            if entity.said.quiet || !entity.said.attached {
+            if entity.is_off() {
                 entity.overrun = None;
                 entity.queue(now, line[entity.class as usize]);
                 notes.push(Note::Late(entity.seat, Late::Quiet, now.since(closed)));
@@ -390,13 +411,13 @@ impl Turns {
             self.phase = Phase::Idle;
             return;
         };
-        let (waited, class) = (now.since(closed), entity.class);
-        if entity.said.quiet || !entity.said.attached {
+        let waited = now.since(closed);
+        if entity.is_off() {
             entity.queue(now, line[entity.class as usize]);
-            self.phase = Phase::Idle;
+            self.free(seat, slot);
         } else if waited >= config.drain_max {
             entity.overrun = Some(closed);
-            self.phase = Phase::Idle;
+            self.free(seat, slot);
             notes.push(Note::Late(seat, Late::Passed, waited));
         } else if waited >= config.drain && !reported {
             entity.overruns += 1;
@@ -408,10 +429,15 @@ impl Turns {
             };
             notes.push(Note::Late(seat, Late::Waiting, waited));
         }
-        match slot {
-            _ if self.phase != Phase::Idle => {}
-            Some(began) => self.slots.over(began, now),
-            None => self.slots.later(class, now),
+    }
+
+    /// Nobody has the GPU any more; `seat` had it last.
+    fn free(&mut self, seat: Seat, slot: Option<Slot>) {
+        self.phase = Phase::Idle;
+        match (slot, self.find(seat)) {
+            (Some(began), _) => self.slots.over(began, self.now),
+            (None, Some(entity)) => self.slots.later(entity.class, self.now),
+            (None, None) => {}
         }
     }
 
@@ -437,12 +463,7 @@ impl Turns {
         let own = match self.phase {
             Phase::Open | Phase::Idle => None,
             Phase::Held { end, .. } => Some(self.held_until(end)),
-            Phase::Closing {
-                closed,
-                reported: false,
-                ..
-            } => Some(closed.plus(config.drain)),
-            Phase::Closing { closed, .. } => Some(closed.plus(config.drain_max)),
+            Phase::Closing { seat, reported, .. } => self.drained_until(seat, reported),
         };
         let gated = self.phase != Phase::Open;
         let open = self
@@ -453,10 +474,11 @@ impl Turns {
         let account = account.then(|| self.now.plus(ACCOUNT_EVERY));
         let funds = self.entities.iter().filter_map(|entity| {
             let dry = !entity.bucket.funded();
-            let waits = entity.said.wants && gated && entity.overrun.is_none();
+            let passed = entity.overrun.is_some() && entity.gang.is_none();
+            let waits = entity.said.wants && gated && !passed;
             (dry && waits).then(|| self.now.plus(entity.bucket.pause()))
         });
-        let due = [own, open, account, self.loose_until()]
+        let due = [own, open, account, self.loose_until(), self.wanted.look]
             .into_iter()
             .flatten()
             .chain(funds)

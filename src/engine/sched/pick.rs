@@ -12,25 +12,45 @@ use crate::lifecycle::Seat;
 
 /// Who is next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Choice {
-    seat: Seat,
+pub(super) struct Choice {
+    pub(super) seat: Seat,
     /// A slot that interrupts those who go first.
-    slot: bool,
+    pub(super) slot: bool,
+}
+
+/// What becomes of a turn; of several, the largest holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Verdict {
+    /// It goes on with the next one.
+    Renew,
+    /// It goes on.
+    Keep,
+    /// It is over.
+    Close,
+    /// It is over, for one of a higher class.
+    Preempt,
 }
 
 impl Turns {
-    /// The one to go next, the holder counted as if it got in line now.
+    /// The one to go next, the holder counted as if it got in line now. Gangs that wait are not asked
+    /// here: theirs is a decision for several GPUs.
     fn choose(&self) -> Option<Choice> {
         let best = |class: Class| {
             let waiting = self.entities.iter().filter(|e| e.class == class);
-            let first = waiting.filter(|e| e.eligible()).min_by_key(|e| e.place());
+            let here = |e: &&Entity| e.gang.is_none() || self.on_gpu() == Some(e.seat);
+            let waiting = waiting.filter(|e| e.eligible()).filter(here);
+            let first = waiting.min_by_key(|e| e.place());
             first.map(|entity| entity.seat)
         };
         let mut waiting = Class::ALL
             .into_iter()
             .filter_map(|class| Some((class, best(class)?)));
-        let (_, seat) = waiting.next()?;
-        let slot = waiting.find(|(class, _)| self.slot_open(*class));
+        let (first, seat) = waiting.next()?;
+        let kept = self.wanted.kept.is_some_and(|(_, class)| class < first);
+        if kept && self.slot_free(first) {
+            return Some(Choice { seat, slot: true });
+        }
+        let slot = waiting.find(|(class, _)| self.slot_free(*class));
         Some(match slot {
             Some((_, seat)) => Choice { seat, slot: true },
             None => Choice { seat, slot: false },
@@ -39,14 +59,37 @@ impl Turns {
 
     /// `seat`, if it may have a turn now and nobody goes before it.
     fn first(&self, seat: Seat) -> Option<Choice> {
-        let entity = self.find(seat).filter(|entity| entity.eligible())?;
-        let own = entity.class;
-        let before = |other| other < own || other > own && self.slot_open(other);
-        (!self.others_wait(before)).then_some(Choice { seat, slot: false })
+        let may = |entity: &&Entity| entity.eligible() && entity.gang.is_none();
+        let own = self.find(seat).filter(may)?.class;
+        let before = self.others_wait(|other| other < own) || self.slot_waits(own);
+        (!before).then_some(Choice { seat, slot: false })
     }
 
-    fn slot_open(&self, class: Class) -> bool {
-        self.slots.due(class).is_some_and(|due| self.now >= due)
+    pub(super) fn slot_open(&self, class: Class) -> bool {
+        self.slot_due(class).is_some_and(|due| self.now >= due)
+    }
+
+    /// The same, for those of no gang.
+    fn slot_free(&self, class: Class) -> bool {
+        self.slot_open(class) && !self.wanted.slots[class as usize]
+    }
+
+    /// Whether a slot is due that interrupts `class`.
+    pub(super) fn slot_waits(&self, class: Class) -> bool {
+        let mut single = self.entities.iter().filter(|entity| entity.gang.is_none());
+        let may = |other: &Entity| other.class > class && self.slot_free(other.class);
+        let gang = self.wanted.pressed.filter(|other| *other > class);
+        single.any(|other| may(other) && other.eligible())
+            || gang.is_some_and(|other| self.slot_open(other))
+    }
+
+    pub(super) fn slot_due(&self, class: Class) -> Option<Instant> {
+        self.slots.due(class)
+    }
+
+    /// How long a turn of `seat` would be.
+    pub(super) fn length_of(&self, seat: Seat) -> Option<Duration> {
+        self.find(seat).map(|entity| self.length(entity, false))
     }
 
     /// How long a turn of `entity` may last: a round's part by weight, corrected by what it is
@@ -79,6 +122,9 @@ impl Turns {
 
     /// Gives the next turn, if anybody may have it.
     pub(super) fn grant(&mut self) {
+        if self.phase != Phase::Idle {
+            return;
+        }
         if self.policy == Policy::Native {
             return self.open();
         }
@@ -88,8 +134,18 @@ impl Turns {
             May::Nobody => None,
         };
         let Some(choice) = choice else { return };
-        let now = self.now;
-        self.serve(choice, now);
+        let Some(entity) = self.find(choice.seat) else {
+            return;
+        };
+        let mut length = self.length(entity, choice.slot);
+        if let Some((until, _)) = self.wanted.kept {
+            let left = until.since(self.now);
+            if left < self.config.turn_min && !choice.slot {
+                return;
+            }
+            length = length.min(left.max(self.config.turn_min));
+        }
+        self.serve(choice, length);
         if let Some(entity) = self.find_mut(choice.seat) {
             entity.loose = None;
             entity.turn = entity.turn.wrapping_add(1);
@@ -97,13 +153,15 @@ impl Turns {
         }
     }
 
-    /// `choice` has the GPU from `now` on.
-    fn serve(&mut self, choice: Choice, now: Instant) {
+    /// `choice` has the GPU for `length` from now on.
+    pub(super) fn serve(&mut self, choice: Choice, length: Duration) {
         let Some(entity) = self.find(choice.seat) else {
             return;
         };
-        let end = now.plus(self.length(entity, choice.slot));
-        let (class, start) = (entity.class, entity.start);
+        let now = self.now;
+        let end = now.plus(length);
+        let class = entity.class;
+        let start = self.line_at(class, entity.start);
         let line = &mut self.line[class as usize];
         *line = (*line).max(start);
         if let Some(entity) = self.find_mut(choice.seat) {
@@ -117,60 +175,84 @@ impl Turns {
         };
     }
 
-    /// Looks whether the holder's turn goes on.
-    pub(super) fn hold(
-        &mut self,
-        seat: Seat,
-        end: Instant,
-        slot: Option<Slot>,
-        notes: &mut Vec<Note>,
-    ) {
-        let Some(entity) = self.find(seat) else {
-            self.phase = Phase::Idle;
-            return;
-        };
-        let (now, class) = (self.now, entity.class);
-        let spent = !entity.bucket.funded();
-        let wants = entity.said.wants;
-        if self.policy == Policy::Native {
-            return self.close(seat, slot, notes);
-        }
-        if wants && slot.is_none() && self.others_wait(|other| other < class) {
-            if let Some(entity) = self.find_mut(seat) {
-                entity.preemptions += 1;
-            }
-            return self.close(seat, slot, notes);
-        }
-        let slots = |other| other > class && self.slot_open(other);
-        if !wants || spent || slot.is_none() && self.others_wait(slots) {
-            return self.close(seat, slot, notes);
-        }
-        if now < self.renewal(end) {
-            return;
-        }
-        // What it used counts from here on, as at the end of any turn.
-        let line = self.line[class as usize];
-        let (start, queued) = (entity.start, entity.queued);
-        if let Some(entity) = self.find_mut(seat) {
-            entity.queue(now, line);
-        }
-        match self.choose() {
-            Some(choice) if choice.seat == seat && !choice.slot && slot.is_none() => {
-                self.serve(choice, now);
-            }
-            _ if now >= end => self.close(seat, slot, notes),
-            _ => {
-                if let Some(entity) = self.find_mut(seat) {
-                    (entity.start, entity.queued) = (start, queued);
+    /// Lets the holder's turn go on, or not.
+    pub(super) fn hold(&mut self, seat: Seat, slot: Option<Slot>, notes: &mut Vec<Note>) {
+        match self.verdict() {
+            Verdict::Keep => {}
+            Verdict::Renew => {
+                self.requeue(seat);
+                if let Some(length) = self.length_of(seat) {
+                    self.serve(Choice { seat, slot: false }, length);
                 }
             }
+            Verdict::Preempt => {
+                self.preempted(seat);
+                self.close(seat, slot, notes);
+            }
+            Verdict::Close => self.close(seat, slot, notes),
+        }
+    }
+
+    pub(super) fn preempted(&mut self, seat: Seat) {
+        if let Some(entity) = self.find_mut(seat) {
+            entity.preemptions += 1;
+        }
+    }
+
+    /// `seat` is in line from now on.
+    pub(super) fn requeue(&mut self, seat: Seat) {
+        let (now, line) = (self.now, self.line);
+        if let Some(entity) = self.find_mut(seat) {
+            entity.queue(now, line[entity.class as usize]);
+        }
+    }
+
+    /// Looks whether the holder's turn goes on.
+    pub(super) fn verdict(&mut self) -> Verdict {
+        let Phase::Held { seat, end, slot } = self.phase else {
+            return Verdict::Keep;
+        };
+        let Some(entity) = self.find(seat) else {
+            return Verdict::Close;
+        };
+        let (now, class) = (self.now, entity.class);
+        let again = entity.gang.is_some_and(|member| member.again());
+        let spent = !entity.bucket.funded() && !again;
+        let wants = entity.said.wants;
+        if self.policy == Policy::Native {
+            return Verdict::Close;
+        }
+        if wants && slot.is_none() && self.others_wait(|other| other < class) {
+            return Verdict::Preempt;
+        }
+        if !wants || spent || slot.is_none() && self.slot_waits(class) {
+            return Verdict::Close;
+        }
+        if now < self.renewal(end) {
+            return Verdict::Keep;
+        }
+        // What it used counts from here on, as at the end of any turn.
+        let (start, queued) = (entity.start, entity.queued);
+        self.requeue(seat);
+        let choice = self.choose();
+        if let Some(entity) = self.find_mut(seat) {
+            (entity.start, entity.queued) = (start, queued);
+        }
+        let again = Some(Choice { seat, slot: false });
+        if choice == again && slot.is_none() && self.wanted.kept.is_none() {
+            Verdict::Renew
+        } else if now >= end {
+            Verdict::Close
+        } else {
+            Verdict::Keep
         }
     }
 
     /// Whether anybody of such a class could have the GPU.
-    fn others_wait(&self, such: impl Fn(Class) -> bool) -> bool {
-        let mut all = self.entities.iter();
-        all.any(|entity| such(entity.class) && entity.eligible())
+    pub(super) fn others_wait(&self, such: impl Fn(Class) -> bool) -> bool {
+        let mut single = self.entities.iter().filter(|entity| entity.gang.is_none());
+        single.any(|entity| such(entity.class) && entity.eligible())
+            || self.wanted.pressed.is_some_and(such)
     }
 
     /// A turn is extended a window's length before its end, so that a container that goes on

@@ -2,6 +2,7 @@
 //!
 //! A checker says what is wrong as text; [`Checkers`] stops the world with it.
 
+pub mod gangs;
 pub mod memory;
 pub mod priority;
 pub mod progress;
@@ -32,6 +33,7 @@ pub struct Checkers {
     requests: requests::Requests,
     progress: progress::Progress,
     priority: priority::Priority,
+    gangs: gangs::Gangs,
     /// The last steps, for the one who has to understand an objection.
     trail: VecDeque<(u64, Event, Vec<Action>)>,
 }
@@ -53,6 +55,7 @@ impl Checkers {
             requests: requests::Requests::default(),
             progress: progress::Progress::default(),
             priority: priority::Priority::default(),
+            gangs: gangs::Gangs::default(),
             trail: VecDeque::new(),
         }
     }
@@ -91,6 +94,7 @@ impl Checkers {
         self.pairs.advance(&self.seen)?;
         self.caps.advance(&self.seen)?;
         self.progress.advance(&self.seen)?;
+        self.gangs.advance(&self.seen)?;
         self.requests.advance(&self.seen);
         self.seen.event(event);
         let cut = |action: &Action| matches!(action, Action::Disconnect { .. });
@@ -110,6 +114,7 @@ impl Checkers {
         }
         self.turns.after_step(&self.seen)?;
         self.priority.after_step(&self.seen)?;
+        self.gangs.after_step(&self.seen)?;
         match event {
             Event::Claims { .. } => Ok(()), // what a process says moves no books by itself
             _ => {
@@ -276,7 +281,7 @@ fn state((place, seat): (&Place, &Seat)) -> String {
     let (share, weight) = (share.map_or(0, |share| share.get()), weight.get());
     format!(
         "{} {:?} on {}: weight {weight} share {share} {class}, wants {} holds {} closing {:?} \
-         passed {}, used {} stretch {} longest {} waits {:?}",
+         passed {}, gang {} used {} stretch {} longest {} waits {:?}",
         place.0,
         place.1,
         seat.gpu,
@@ -284,6 +289,7 @@ fn state((place, seat): (&Place, &Seat)) -> String {
         seat.holds(),
         seat.closing,
         seat.passed,
+        seat.gang,
         seat.used,
         seat.stretch,
         seat.longest,

@@ -2,7 +2,7 @@
 //! slots, which are of the shortest length and rare; and every class gets slots.
 //!
 //! GPUs with a cap on one that is not of the last class are left out: from outside it cannot be
-//! told when that one may run.
+//! told when that one may run. So are those with gangs: what these do depends on other GPUs.
 
 use std::collections::BTreeMap;
 
@@ -43,7 +43,7 @@ impl Priority {
         for gpu in gpus {
             let strange = seen
                 .on(gpu)
-                .any(|(_, s)| s.record.class != Class::BestEffort && s.capped());
+                .any(|(_, s)| s.gang || s.record.class != Class::BestEffort && s.capped());
             if strange || seen.gap {
                 self.0.remove(&gpu);
             } else {

@@ -26,7 +26,7 @@ impl Progress {
     pub fn advance(&mut self, seen: &Observer) -> Result<(), Objection> {
         let waits = |place: &Place| {
             seen.seats.get(place).is_some_and(|seat| {
-                let free = !seat.capped() && !seat.passed;
+                let free = !seat.capped() && !seat.passed && !seat.gang;
                 free && seat.waits.is_some() && !seen.gap
             })
         };
@@ -60,7 +60,9 @@ fn beside(me: &Seat, other: &Seat) -> bool {
 fn bound(me: &Seat, other: &Seat) -> u64 {
     let weight = |seat: &Seat| u128::from(seat.weight);
     let mine = u128::from(me.longest) * weight(other) / weight(me);
+    // a gang that was called on all its GPUs comes, whoever else does on one of them
+    let turns = if other.gang { 3 } else { 2 };
     u64::try_from(mine)
         .unwrap_or(u64::MAX)
-        .saturating_add(2 * other.longest + 1_000)
+        .saturating_add(turns * other.longest + 1_000)
 }

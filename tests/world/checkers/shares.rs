@@ -67,9 +67,9 @@ impl Pairs {
     }
 }
 
-/// Competes by weight alone.
+/// Competes by weight alone, on this GPU alone.
 fn in_line(seat: &Seat) -> bool {
-    seat.wants() && !seat.passed && !seat.capped() && !seat.native
+    !seat.gang && seat.wants() && !seat.passed && !seat.capped() && !seat.native
 }
 
 impl Pair {
@@ -118,7 +118,9 @@ impl Caps {
             let level = self.0.entry(place).or_insert(depth);
             *level = (*level).min(depth);
             *level = (*level + of(seen.passed) - used).min(depth);
-            let bound = (i128::from(seat.longest) << 20) + SLACK;
+            // the turn of a gang is extended, paid for or not, until its work is over
+            let turns = if seat.gang { 2 } else { 1 };
+            let bound = turns * (i128::from(seat.longest) << 20) + SLACK;
             if -*level > bound {
                 return Err(format!(
                     "{} of cap {part}/{whole} owes {} ns, the bound is {}",

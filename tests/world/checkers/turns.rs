@@ -28,10 +28,11 @@ impl Turns {
         else {
             return Ok(());
         };
-        let seat = seen.seats.get(&(*container, *lane));
-        let waited = seat
-            .and_then(|seat| seat.closing)
-            .map(|closed| seen.now - closed);
+        // of a gang it is the first that counts
+        let place = (*container, *lane);
+        let all = seen.gang(&place).chain(seen.seats.get_key_value(&place));
+        let first = all.filter_map(|(_, seat)| seat.closing).min();
+        let waited = first.map(|closed| seen.now - closed);
         match waited {
             Some(waited) if waited >= seen.config.drain_max.0 => Ok(()),
             _ => Err(format!("{container} is passed after {waited:?} ns")),
@@ -85,8 +86,10 @@ impl Turns {
                 return Err(format!("{} holds {} and wants nothing", place.0, seat.gpu));
             }
             let gated = modes.get(&seat.gpu) == Some(&Mode::Turns);
+            // gangs, and who may stand back for one, are another checker's
+            let tied = seen.on(seat.gpu).any(|(_, other)| other.gang);
             let may = seat.wants() && !seat.capped() && seat.closing.is_none();
-            if gated && may && busy.get(&seat.gpu) == Some(&false) {
+            if gated && may && !tied && busy.get(&seat.gpu) == Some(&false) {
                 return Err(format!("{} idles while {} waits", seat.gpu, place.0));
             }
             let alone = seen.on(seat.gpu).filter(|(_, other)| other.wants()).count() < 2;

@@ -1,0 +1,271 @@
+//! Gangs: a container whose GPUs take turns together.
+//!
+//! # Problem
+//! A container with several GPUs runs *collectives*: a kernel on one GPU spins until its peer on another
+//! one runs. If each GPU decided alone, two such containers could each be given one GPU, keep it busy
+//! spinning, and wait for the other's: nobody would get on.
+//!
+//! # Idea
+//! The GPUs on which a container takes part are its gang, and their turns are one turn: given all or
+//! none, in one decision, for the same time; ended together; over when all are quiet. A gang that waits
+//! holds nothing, so no circle of waiting can close.
+//!
+//! What a GPU is part of is not asked for but seen: every GPU on which a process that lives has wanted
+//! something. So one that uses only one of its two GPUs is no gang, and the second half of a
+//! collective finds its GPU granted with the first. A GPU without turns needs none, and is left out.
+//!
+//! # Order
+//! Virtual times of different GPUs cannot be compared. Hence a gang keeps its place in each line, is
+//! *called* in each when nobody else waits before it there, and is *ready* once it was called in all:
+//! its place is the latest of its places. Until then lines do not wait for it. Ready gangs go by
+//! `(class, since when, seat)`, one order for the whole node.
+//!
+//! # Waiting without waste
+//! The GPUs of a ready gang are *kept* for it: no turn begins there that would not be over when the gang
+//! can begin, which is known, since turns have ends. A GPU that is still being drained has none:
+//! there, what has lasted so long is taken to last as long again. What fits in before, runs, one shortest
+//! turn at least; so a GPU stands idle for a gang no longer than that, and a gang waits
+//! for one turn of those it meets, and of each gang before it.
+//!
+//! # Collectives that were cut in two
+//! A turn may end between a collective's two launches. Then one GPU spins, another is quiet, and neither
+//! would change. So after [`EXTEND`] of that the turn is extended, for all, undisturbed, and charged; and
+//! twice as long after that if it did not help. Who is not quiet after `drain_max` nevertheless is
+//! passed, as anybody; but a gang stays in line then, and has its turns beside, because what it left
+//! running may wait for a launch that only a turn lets go.
+
+mod member;
+mod plan;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use member::{Member, Wanted};
+
+use gpuslice_wire::limits::GPUS_MAX;
+use gpuslice_wire::policy::{Class, Policy};
+use gpuslice_wire::units::{Duration, Instant};
+
+use super::entity::Entity;
+use super::pick::{Choice, Verdict};
+use super::{Phase, Turns};
+use crate::engine::Gpu;
+use crate::lifecycle::Seat;
+
+/// A turn whose end may have cut a collective in two is extended after this long.
+const EXTEND: Duration = Duration::from_millis(20);
+
+/// GPUs of the engine: bit `i` is GPU `i`.
+pub(crate) type GpuSet = u32;
+
+/// A container whose GPUs take turns together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Gang {
+    pub(crate) seat: Seat,
+    pub(crate) gpus: GpuSet,
+    /// Since when its place has come in all lines.
+    pub(crate) ready: Option<Instant>,
+}
+
+/// All GPUs that gangs tie to those of `gpus`, and these.
+pub(crate) fn closure(gangs: &[Gang], gpus: GpuSet) -> GpuSet {
+    let mut all = gpus;
+    loop {
+        let tied = gangs.iter().filter(|gang| gang.gpus & all != 0);
+        let more = tied.fold(all, |all, gang| all | gang.gpus);
+        if more == all {
+            return all;
+        }
+        all = more;
+    }
+}
+
+/// The numbers of a set's GPUs.
+pub(crate) fn each(gpus: GpuSet) -> impl Iterator<Item = usize> + Clone {
+    (0..GPUS_MAX).filter(move |at| gpus & (1 << at) != 0)
+}
+
+/// Makes all transitions that are due on `gpus`, which gangs tie together.
+pub(crate) fn decide(gpus: &mut [Gpu], gangs: &mut [Gang], tied: GpuSet) {
+    let mut node = Node { gpus, gangs, tied };
+    each(tied).for_each(|at| node.gpus[at].turns.look(&mut node.gpus[at].notes));
+    // as many rounds as GPUs may have to wait for each other within one step
+    for _ in 0..8 + 2 * tied.count_ones() {
+        let before = node.phases();
+        node.plan(false);
+        for at in each(tied) {
+            let Gpu { turns, notes, .. } = &mut node.gpus[at];
+            turns.settle(notes);
+        }
+        (0..node.gangs.len()).for_each(|gang| node.settle(gang));
+        node.plan(true);
+        each(tied).for_each(|at| node.gpus[at].turns.grant());
+        if node.phases() == before {
+            break;
+        }
+    }
+}
+
+/// GPUs that gangs tie together, and these gangs.
+struct Node<'a> {
+    gpus: &'a mut [Gpu],
+    gangs: &'a mut [Gang],
+    tied: GpuSet,
+}
+
+impl Node<'_> {
+    fn phases(&self) -> [Phase; GPUS_MAX] {
+        let mut phases = [Phase::Open; GPUS_MAX];
+        each(self.tied).for_each(|at| phases[at] = self.gpus[at].turns.phase);
+        phases
+    }
+
+    fn turns(&self, at: usize) -> &Turns {
+        &self.gpus[at].turns
+    }
+
+    fn turns_mut(&mut self, at: usize) -> &mut Turns {
+        &mut self.gpus[at].turns
+    }
+
+    /// A gang's GPUs of which `such` holds.
+    fn of(&self, gang: usize, such: impl Fn(&Turns) -> bool) -> GpuSet {
+        let all = each(self.gangs[gang].gpus & self.tied);
+        all.filter(|at| such(self.turns(*at)))
+            .fold(0, |set, at| set | 1 << at)
+    }
+
+    /// Its GPUs on which turns are taken.
+    fn gated(&self, gang: usize) -> GpuSet {
+        let opens = |turns: &Turns| turns.phase == Phase::Idle && turns.policy == Policy::Native;
+        self.of(gang, |turns| turns.phase != Phase::Open && !opens(turns))
+    }
+
+    /// Its account on one of its GPUs.
+    fn member(&self, gang: usize, at: usize) -> Option<&Entity> {
+        self.turns(at).find(self.gangs[gang].seat)
+    }
+
+    /// Ends, extends or drains the turn a gang has.
+    fn settle(&mut self, gang: usize) {
+        let seat = self.gangs[gang].seat;
+        let held = self.of(gang, |turns| turns.held_by(seat).is_some());
+        if held == 0 {
+            return self.drain(gang);
+        }
+        let missing = self.gated(gang) & !held;
+        match self.verdict(seat, held) {
+            Verdict::Close | Verdict::Preempt => self.close(seat, held),
+            _ if missing != 0 => self.complete(gang, held, missing),
+            Verdict::Keep => {}
+            Verdict::Renew => self.renew(seat, held),
+        }
+    }
+
+    /// What becomes of a gang's turn: the same on all its GPUs.
+    fn verdict(&mut self, seat: Seat, held: GpuSet) -> Verdict {
+        let mut all = Verdict::Renew;
+        for at in each(held) {
+            let verdict = self.turns_mut(at).verdict();
+            if verdict == Verdict::Preempt {
+                self.turns_mut(at).preempted(seat);
+            }
+            all = all.max(verdict);
+        }
+        all
+    }
+
+    fn renew(&mut self, seat: Seat, held: GpuSet) {
+        each(held).for_each(|at| self.turns_mut(at).requeue(seat));
+        let lengths = each(held).filter_map(|at| self.turns(at).length_of(seat));
+        if let Some(length) = lengths.min() {
+            let choice = Choice { seat, slot: false };
+            each(held).for_each(|at| self.turns_mut(at).serve(choice, length));
+        }
+    }
+
+    /// A gang has its turn, but not on all its GPUs: one took no turns so far, or was not part of the
+    /// gang. It is given that one, too, or its turn is over.
+    fn complete(&mut self, gang: usize, held: GpuSet, missing: GpuSet) {
+        let (seat, class) = (self.gangs[gang].seat, self.class(gang));
+        let free = |at: usize| {
+            let turns = self.turns(at);
+            let others = turns.above(class) || turns.slot_waits(class);
+            let may = turns.find(seat).is_some_and(Entity::eligible);
+            turns.phase == Phase::Idle && turns.lets(seat) && may && !others
+        };
+        let end = each(held).find_map(|at| self.turns(at).held_by(seat));
+        let Some(end) = end.filter(|_| each(missing).all(free)) else {
+            return self.close(seat, held);
+        };
+        for at in each(missing) {
+            let turns = self.turns_mut(at);
+            turns.give(seat, end.since(turns.now), None);
+        }
+    }
+
+    fn class(&self, gang: usize) -> Class {
+        let first = each(self.gangs[gang].gpus & self.tied).next();
+        let entity = first.and_then(|at| self.member(gang, at));
+        entity.map_or(Class::Normal, |entity| entity.class)
+    }
+
+    fn close(&mut self, seat: Seat, held: GpuSet) {
+        for at in each(held) {
+            let Gpu { turns, notes, .. } = &mut self.gpus[at];
+            turns.close_held(seat, notes);
+        }
+    }
+
+    /// Lets go of a gang's GPUs when all are quiet, or none has been for too long.
+    fn drain(&mut self, gang: usize) {
+        let seat = self.gangs[gang].seat;
+        let closing = self.of(gang, |turns| turns.closing_of(seat).is_some());
+        let Some(first) = each(closing).next() else {
+            return;
+        };
+        let now = self.turns(first).now;
+        let config = self.turns(first).config;
+        let quiet = self.of(gang, |turns| turns.find(seat).is_some_and(Entity::is_off));
+        let since = each(closing & !quiet).filter_map(|at| self.turns(at).closed_first(seat));
+        let waited = since.min().map_or(Duration(0), |since| now.since(since));
+        if closing & !quiet == 0 {
+            each(closing).for_each(|at| self.turns_mut(at).release(seat));
+        } else if waited >= config.drain_max {
+            for at in each(closing) {
+                let Gpu { turns, notes, .. } = &mut self.gpus[at];
+                turns.pass(seat, waited, notes);
+            }
+        } else if waited >= config.drain {
+            for at in each(closing & !quiet) {
+                let Gpu { turns, notes, .. } = &mut self.gpus[at];
+                turns.report_late(seat, waited, notes);
+            }
+        }
+    }
+
+    /// When a gang's turn is to be extended: it is not quiet on one of its GPUs, and on another it has
+    /// nothing to do or no turn.
+    fn extend_at(&self, gang: usize) -> Option<Instant> {
+        let seat = self.gangs[gang].seat;
+        let closing = self.of(gang, |turns| turns.closing_of(seat).is_some());
+        let busy = self.of(gang, |turns| {
+            let entity = turns
+                .find(seat)
+                .filter(|_| turns.closing_of(seat).is_some());
+            entity.is_some_and(|entity| !entity.is_off() && entity.said.wants)
+        });
+        if busy == 0 || self.gated(gang) & !busy == 0 {
+            return None;
+        }
+        let due = each(closing).filter_map(|at| {
+            let turns = self.turns(at);
+            let times = turns.find(seat)?.gang?.extended.map_or(0, |it| it.2);
+            Some(
+                turns
+                    .closing_of(seat)?
+                    .plus(Duration(EXTEND.0 << times.min(16))),
+            )
+        });
+        due.max()
+    }
+}

@@ -1,0 +1,201 @@
+//! Whose turn is next among gangs, and which GPUs wait for them.
+
+use alloc::vec::Vec;
+use gpuslice_wire::limits::GPUS_MAX;
+use gpuslice_wire::policy::Class;
+use gpuslice_wire::units::{Duration, Instant};
+
+use super::super::Phase;
+use super::super::entity::Entity;
+use super::super::slots::Slot;
+use super::{Gang, Node, Wanted, each};
+use crate::lifecycle::Seat;
+
+/// Why a gang may have a turn; the first goes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Rank {
+    /// The last one cut its work in two.
+    Again,
+    /// It has a slot where higher classes want its GPUs.
+    Slot,
+    /// It is its turn.
+    Line,
+}
+
+impl Node<'_> {
+    /// Finds out whose place has come.
+    pub(super) fn call(&mut self, gang: usize) {
+        let Gang { seat, gpus, .. } = self.gangs[gang];
+        if gpus & self.tied == 0 {
+            return;
+        }
+        let gated = self.gated(gang);
+        let may = each(gated).all(|at| {
+            let turns = self.turns(at);
+            let free = turns.on_gpu() != Some(seat);
+            free && turns.find(seat).is_some_and(Entity::eligible)
+        });
+        if !may || gated == 0 {
+            self.gangs[gang].ready = None;
+            each(gpus & self.tied).for_each(|at| self.turns_mut(at).called(seat, false));
+            return;
+        }
+        for at in each(gated) {
+            let ready = |other: Seat| {
+                let other = self.gangs.iter().find(|gang| gang.seat == other);
+                other.is_some_and(|gang| gang.ready.is_some())
+            };
+            if self.turns(at).nobody_before(seat, ready) {
+                self.turns_mut(at).called(seat, true);
+            }
+        }
+        let now = each(gated).next().map(|at| self.turns(at).now);
+        let called = |at| {
+            let member = self.member(gang, at).and_then(|entity| entity.gang);
+            member.is_some_and(|member| member.called)
+        };
+        let ready = each(gated).all(called);
+        let since = &mut self.gangs[gang].ready;
+        *since = since.or(now).filter(|_| ready);
+    }
+
+    /// Goes through the gangs that may have a turn in their order: gives turns to those that can begin,
+    /// if `grant`, and keeps GPUs for those that cannot.
+    pub(super) fn plan(&mut self, grant: bool) {
+        each(self.tied).for_each(|at| self.turns_mut(at).wanted = Wanted::default());
+        (0..self.gangs.len()).for_each(|gang| self.call(gang));
+        let mut order: Vec<(Rank, Class, Instant, Seat, usize)> = Vec::new();
+        for at in 0..self.gangs.len() {
+            let Gang { seat, gpus, ready } = self.gangs[at];
+            let Some(first) = each(gpus & self.tied).next() else {
+                continue;
+            };
+            let class = self.class(at);
+            let extend = self.extend_at(at);
+            match (extend, ready) {
+                (Some(due), _) if due <= self.turns(first).now => {
+                    order.push((Rank::Again, class, due, seat, at));
+                }
+                (Some(due), _) => self.look_at(first, due),
+                (None, Some(since)) => {
+                    let rank = self.rank(at, class);
+                    order.extend(rank.map(|rank| (rank, class, since, seat, at)));
+                }
+                (None, None) => {}
+            }
+        }
+        order.sort_unstable();
+        // when what was planned before is over
+        let mut taken = [Instant(0); GPUS_MAX];
+        for (rank, class, _, _, gang) in order {
+            if !(grant && self.begin(gang, class, rank)) {
+                self.keep(gang, class, &mut taken);
+            }
+        }
+    }
+
+    fn look_at(&mut self, at: usize, due: Instant) {
+        let look = &mut self.turns_mut(at).wanted.look;
+        *look = Some(look.map_or(due, |look| look.min(due)));
+    }
+
+    /// Whether classes above a ready gang's own leave it a turn. Where they want one of its GPUs, it needs
+    /// a slot there; and slots of its class are kept until it has all that it needs.
+    fn rank(&mut self, gang: usize, class: Class) -> Option<Rank> {
+        let gated = self.gated(gang);
+        let ready = self.gangs.iter().filter(|gang| gang.ready.is_some());
+        let above = ready.filter(|other| {
+            let first = each(other.gpus & gated).next();
+            let entity = first.and_then(|at| self.turns(at).find(other.seat));
+            entity.is_some_and(|entity| entity.class < class)
+        });
+        let gangs = above.fold(0, |all, other| all | other.gpus & gated);
+        let singles = self.of(gang, |turns| turns.above(class)) & gated;
+        let mut open = true;
+        for at in each(singles | gangs) {
+            let turns = self.turns_mut(at);
+            turns.wanted.slots[class as usize] = true;
+            if !turns.slot_open(class) {
+                open = false;
+                let due = turns.slot_due(class).filter(|due| *due > turns.now);
+                due.into_iter().for_each(|due| self.look_at(at, due));
+            }
+        }
+        match (singles, gangs) {
+            (0, 0) => Some(Rank::Line),
+            _ if open => Some(Rank::Slot),
+            (0, _) => Some(Rank::Line),
+            _ => None,
+        }
+    }
+
+    /// Gives a gang its turn, if all its GPUs are free for long enough.
+    fn begin(&mut self, gang: usize, class: Class, rank: Rank) -> bool {
+        let again = rank == Rank::Again;
+        let seat = self.gangs[gang].seat;
+        let gated = self.gated(gang);
+        let Some(first) = each(gated).next() else {
+            return false;
+        };
+        let (now, shortest) = (self.turns(first).now, self.turns(first).config.turn_min);
+        let free = |at: usize| {
+            let turns = self.turns(at);
+            let own = again && turns.closing_of(seat).is_some();
+            let kept = turns.wanted.kept;
+            // a slot that is due there goes first
+            let idle = turns.phase == Phase::Idle && turns.lets(seat);
+            let idle = idle && (again || !turns.slot_waits(class));
+            (own || idle) && kept.is_none_or(|(until, _)| until >= now.plus(shortest))
+        };
+        if !each(gated).all(free) {
+            return false;
+        }
+        let mut length = Duration(u64::MAX);
+        for at in each(gated) {
+            let turns = self.turns_mut(at);
+            turns.catch_up(seat);
+            let own = match rank {
+                Rank::Slot => shortest,
+                _ => turns.length_of(seat).unwrap_or(shortest),
+            };
+            let left = turns.wanted.kept.map_or(own, |(until, _)| until.since(now));
+            length = length.min(own).min(left);
+        }
+        let slot = (rank != Rank::Line).then_some(Slot { class, began: now });
+        each(gated).for_each(|at| self.turns_mut(at).give(seat, length, slot));
+        self.gangs[gang].ready = None;
+        true
+    }
+
+    /// Keeps a gang's GPUs for it.
+    fn keep(&mut self, gang: usize, class: Class, taken: &mut [Instant; GPUS_MAX]) {
+        let seat = self.gangs[gang].seat;
+        let gated = self.gated(gang);
+        let (mut start, mut begins) = (Instant(0), true);
+        for at in each(gated) {
+            let turns = self.turns(at);
+            let (free, gives_way) = turns.free_for(seat, class);
+            start = start.max(free).max(taken[at]);
+            begins &= gives_way && turns.wanted.kept.is_none();
+        }
+        for at in each(gated) {
+            let turns = self.turns_mut(at);
+            let shortest = turns.config.turn_min;
+            turns.wanted.kept = turns.wanted.kept.or(Some((start, class)));
+            if begins {
+                turns.wanted.pressed = Some(class);
+            }
+            taken[at] = start.plus(shortest);
+            let drained = match turns.phase {
+                Phase::Closing { closed, .. } => Some(closed),
+                _ => turns.bound(),
+            };
+            let Some(drained) = drained.map(|since| since.plus(shortest)) else {
+                continue;
+            };
+            if drained > turns.now {
+                self.look_at(at, drained);
+            }
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! Containers whose GPUs take turns together: all of them or none, none of them for ever, and no GPU
+//! stands idle for long because of them.
+
+use std::collections::BTreeMap;
+
+use gpuslice_engine::Mode;
+use gpuslice_wire::ids::{ContainerId, GpuUuid};
+
+use super::Objection;
+use crate::observer::{Observer, Place, Seat};
+
+/// What happened to gangs and because of them.
+#[derive(Debug, Default)]
+pub struct Gangs {
+    /// Since when a GPU stands idle although one who is of no gang waits for it.
+    idle: BTreeMap<GpuUuid, u64>,
+    /// What others had on each GPU since a gang waits, and the weights and classes then.
+    waits: BTreeMap<ContainerId, Wait>,
+}
+
+/// A gang that waits.
+#[derive(Debug, Default)]
+struct Wait {
+    had: BTreeMap<(Place, Place), u64>,
+    tuned: Vec<(Place, u64)>,
+}
+
+/// On the GPU, as far as others have to wait for it.
+fn on(seat: &Seat) -> bool {
+    seat.holds() || (seat.closing.is_some() && !seat.passed)
+}
+
+fn gated(seat: &Seat) -> bool {
+    seat.view.is_some_and(|view| view.mode == Mode::Turns)
+}
+
+impl Gangs {
+    /// Time passed.
+    ///
+    /// # Errors
+    /// The objection.
+    pub fn advance(&mut self, seen: &Observer) -> Result<(), Objection> {
+        let mut gangs: BTreeMap<ContainerId, Vec<(Place, &Seat)>> = BTreeMap::new();
+        for (&place, seat) in seen.seats.iter().filter(|(_, seat)| seat.gang) {
+            gangs.entry(place.0).or_default().push((place, seat));
+        }
+        let waits = |gang: &Vec<(Place, &Seat)>| {
+            let free = |seat: &Seat| seat.wants() && !on(seat) && !seat.passed && !seat.capped();
+            let any = gang.iter().any(|(_, seat)| gated(seat));
+            any && !seen.gap && gang.iter().all(|(_, seat)| free(seat))
+        };
+        self.waits.retain(|id, _| gangs.get(id).is_some_and(waits));
+        for (id, gang) in gangs.into_iter().filter(|(_, gang)| waits(gang)) {
+            self.waits.entry(id).or_default().advance(seen, id, &gang)?;
+        }
+        Ok(())
+    }
+
+    /// After a step: all or none, and no GPU idle for long.
+    ///
+    /// # Errors
+    /// The objection.
+    pub fn after_step(&mut self, seen: &Observer) -> Result<(), Objection> {
+        for (place, seat) in seen.seats.iter().filter(|(_, seat)| seat.gang) {
+            let alone = |other: &Seat| gated(other) && !other.holds();
+            if let Some((other, _)) = seen.gang(place).find(|(_, other)| alone(other))
+                && seat.holds()
+            {
+                return Err(format!(
+                    "{} has a turn on lane {} and none on lane {}",
+                    place.0, place.1.0, other.1.0
+                ));
+            }
+        }
+        let gpus: Vec<GpuUuid> = seen.seats.values().map(|seat| seat.gpu).collect();
+        for gpu in gpus {
+            self.idles(seen, gpu)?;
+        }
+        Ok(())
+    }
+
+    /// A GPU that is kept for a gang while others wait: until the gang's other GPUs are free, if that is
+    /// known to be within a shortest turn, and for a shortest turn when it is not known. Each of
+    /// its other GPUs may first end a turn and then be drained.
+    fn idles(&mut self, seen: &Observer, gpu: GpuUuid) -> Result<(), Objection> {
+        let mut all = seen.on(gpu);
+        let free = !all.any(|(_, seat)| on(seat) || !gated(seat));
+        let may = |seat: &Seat| seat.wants() && !seat.capped() && seat.closing.is_none();
+        let waits = seen.on(gpu).any(|(_, seat)| may(seat) && !seat.gang);
+        let tied = seen.on(gpu).any(|(_, seat)| seat.gang);
+        if !free || !waits || !tied {
+            self.idle.remove(&gpu);
+            return Ok(());
+        }
+        let since = *self.idle.entry(gpu).or_insert(seen.now);
+        let gpus = seen.seats.values().map(|seat| seat.gpu);
+        let gpus = gpus.collect::<std::collections::BTreeSet<_>>().len() as u64;
+        // two shortest turns for each other GPU, and what the daemon was late
+        let bound = 2 * gpus * seen.config.turn_min.0 + 1_000_000;
+        let passed = seen.now - since;
+        if passed.saturating_sub(seen.passed) > bound {
+            return Err(format!(
+                "{gpu} idles for {passed} ns while one of no gang waits"
+            ));
+        }
+        Ok(())
+    }
+}
+
+impl Wait {
+    /// While a gang waits, there is always one of its GPUs at least on which each other of its class had no
+    /// more than the line owes it, and the turns that it must wait for to have all GPUs at once.
+    fn advance(
+        &mut self,
+        seen: &Observer,
+        id: ContainerId,
+        gang: &[(Place, &Seat)],
+    ) -> Result<(), Objection> {
+        let on_gpu = |gpu: GpuUuid| seen.on(gpu).filter(move |(place, _)| place.0 != id);
+        let mut tuned = Vec::new();
+        for (place, seat) in gang {
+            tuned.push((*place, seat.tuned));
+            tuned.extend(on_gpu(seat.gpu).map(|(place, other)| (*place, other.tuned)));
+        }
+        if self.tuned != tuned {
+            *self = Wait {
+                tuned,
+                ..Wait::default()
+            };
+        }
+        // its own, and those that go before it because they were ready before it: each once or twice
+        let turns: u64 = seen.seats.values().map(|seat| 3 * seat.longest).sum();
+        let mut starves = true;
+        for &(mine, me) in gang {
+            let mut over = false;
+            for (&theirs, other) in on_gpu(me.gpu) {
+                if other.record.class > me.record.class || !other.pays() {
+                    continue;
+                }
+                let had = self.had.entry((mine, theirs)).or_default();
+                *had += seen.passed;
+                let owed =
+                    u128::from(me.longest) * u128::from(other.weight) / u128::from(me.weight);
+                let owed = u64::try_from(owed).unwrap_or(u64::MAX);
+                let above = other.record.class < me.record.class;
+                over |= !above && *had > owed.saturating_add(turns);
+            }
+            starves &= over || !gated(me);
+        }
+        if starves {
+            return Err(format!(
+                "{id} starves: on each of its GPUs others had more than their part"
+            ));
+        }
+        Ok(())
+    }
+}
