@@ -144,7 +144,10 @@ impl Node<'_> {
             let kept = turns.wanted.kept;
             // a slot that is due there goes first
             let idle = turns.phase == Phase::Idle && turns.lets(seat);
-            let idle = idle && (again || !turns.slot_waits(class));
+            // what it left running there is in the way of one that goes before it
+            let loose = turns.find(seat).is_some_and(|it| it.loose.is_some());
+            let idle = idle && !(loose && kept.is_some());
+            let idle = idle && (again || loose || !turns.slot_waits(class));
             (own || idle) && kept.is_none_or(|(until, _)| until >= now.plus(shortest))
         };
         if !each(gated).all(free) {
