@@ -36,8 +36,6 @@
 
 mod member;
 mod plan;
-#[cfg(test)]
-mod tests;
 
 pub(crate) use member::{Member, Wanted};
 
