@@ -11,7 +11,7 @@ use gpuslice_wire::limits::{FRAME_BYTES_MAX, HOOK_DEADLINE_NS};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Host paths of what a container needs.
 #[derive(Clone, Debug)]
@@ -32,11 +32,6 @@ pub(crate) struct Granted {
     pub device: Option<PathBuf>,
 }
 
-/// When the daemon must have answered what is asked now, however often it is asked.
-pub(crate) fn deadline() -> Instant {
-    Instant::now() + Duration::from_nanos(HOOK_DEADLINE_NS)
-}
-
 /// Asks for a slice for the container; meanwhile there is other work to do.
 ///
 /// # Errors
@@ -46,9 +41,8 @@ pub(crate) fn admit(
     container: ContainerId,
     pid: i32,
     ask: &Ask,
-    by: Instant,
 ) -> Result<Asked, Error> {
-    Asked::send(runtime_dir, &ask.admit(container, pid.unsigned_abs()), by)
+    Asked::send(runtime_dir, &ask.admit(container, pid.unsigned_abs()))
 }
 
 impl Asked {
@@ -91,7 +85,7 @@ impl Asked {
 /// # Errors
 /// [`Error::Daemon`] or [`Error::Denied`].
 pub(crate) fn dismiss(runtime_dir: &Path, container: ContainerId) -> Result<(), Error> {
-    match Asked::send(runtime_dir, &Command::Dismiss { container }, deadline())?.answer()? {
+    match Asked::send(runtime_dir, &Command::Dismiss { container })?.answer()? {
         Answer::Denied { text, .. } => Err(Error::Denied(text.to_string())),
         _ => Ok(()),
     }
@@ -101,20 +95,20 @@ pub(crate) fn dismiss(runtime_dir: &Path, container: ContainerId) -> Result<(), 
 pub(crate) struct Asked {
     daemon: OwnedFd,
     path: PathBuf,
-    by: Instant,
 }
 
 impl Asked {
     /// Asks.
-    pub fn send(runtime_dir: &Path, command: &Command, by: Instant) -> Result<Asked, Error> {
+    pub fn send(runtime_dir: &Path, command: &Command) -> Result<Asked, Error> {
         let path = runtime_dir.join("admin.sock");
+        let deadline = Duration::from_nanos(HOOK_DEADLINE_NS);
         let mut buffer = [0u8; FRAME_BYTES_MAX];
         let len = encode(RequestId(1), command, &mut buffer)
             .map_err(|why| Error::Daemon(format!("{}: {why}", path.display())))?;
-        let daemon =
-            socket::connect(&path, by).map_err(|error| failed("connecting to", &path, &error))?;
+        let daemon = socket::connect(&path, deadline)
+            .map_err(|error| failed("connecting to", &path, &error))?;
         match socket::send(&daemon, &buffer[..len]) {
-            Ok(()) => Ok(Asked { daemon, path, by }),
+            Ok(()) => Ok(Asked { daemon, path }),
             Err(error) => Err(failed("asking", &path, &error)),
         }
     }
@@ -127,7 +121,7 @@ impl Asked {
     /// The next frame of an answer.
     pub fn next<M: Message>(&self) -> Result<M, Error> {
         let mut buffer = [0u8; FRAME_BYTES_MAX];
-        let len = socket::receive(&self.daemon, self.by, &mut buffer)
+        let len = socket::receive(&self.daemon, &mut buffer)
             .map_err(|error| failed("waiting for", &self.path, &error))?;
         decode(&buffer[..len])
             .map(|(_, answer)| answer)

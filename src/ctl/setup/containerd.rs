@@ -4,6 +4,9 @@
 //! handler, so that cgroup driver and snapshotter are right, with our program as its binary. Two keys
 //! are ours: without `pod_annotations` and `container_annotations` what a pod asks for never reaches
 //! its containers. The patterns are Go's `path.Match`, in which `*` matches no slash.
+//!
+//! A trap: a file without a table of handlers has runc's by default, and one with a table has what is in
+//! it. Ours alone would take runc's away, and containerd's CRI with it: so runc's is written too.
 
 use super::part::{NAME, Part, Wish, is_nvidia};
 use super::toml::{Read, set_text, table_at};
@@ -12,6 +15,8 @@ use toml_edit::{Array, Item, Table, TableLike, value};
 
 /// The annotations that reach a container.
 const ANNOTATIONS: &str = "gpuslice.io/*";
+/// The handler that is there by default as long as no other is.
+const RUNC: &str = "runc";
 /// The lists that let them through, of the pod and of the container.
 const LISTS: [&str; 2] = ["pod_annotations", "container_annotations"];
 /// The only kind of handler that has a `BinaryName`.
@@ -71,7 +76,7 @@ impl Containerd {
         let Some(all) = read.table(&self.at(&["runtimes"]))? else {
             return Ok(None);
         };
-        let default = read.text(&self.at(&[DEFAULT]))?.unwrap_or("runc");
+        let default = read.text(&self.at(&[DEFAULT]))?.unwrap_or(RUNC);
         let mut found = None;
         for (name, _) in all.iter().filter(|(name, _)| *name != NAME) {
             let Some(handler) = read.table(&self.at(&["runtimes", name]))? else {
@@ -83,7 +88,7 @@ impl Containerd {
             let rank = match read.text(&self.at(&["runtimes", name, "options", "BinaryName"]))? {
                 Some(binary) if is_nvidia(binary) => 3,
                 _ if name == default => 2,
-                _ if name == "runc" => 1,
+                _ if name == RUNC => 1,
                 _ => continue,
             };
             if found.as_ref().is_none_or(|(best, _)| *best < rank) {
@@ -123,13 +128,18 @@ impl Part for Containerd {
             read.list(&self.at(&["runtimes", NAME, list]))?;
         }
         read.table(&self.at(&["runtimes", NAME, "options"]))?;
-        let default = read.text(&self.at(&[DEFAULT]))?;
-        let to_default = wish.default && default != Some(NAME);
+        let default = read.text(&self.at(&[DEFAULT]))?.map(str::to_owned);
+        let to_default = wish.default && default.as_deref() != Some(NAME);
         let mut document = read.into_mut();
         if document.is_empty() {
             document.insert("version", value(2));
         }
         let runtimes = table_at(&mut document, &self.at(&["runtimes"]))?;
+        if !runtimes.contains_key(RUNC) && matches!(default.as_deref(), None | Some(RUNC)) {
+            let mut runc = Table::new();
+            runc.insert("runtime_type", value(KIND));
+            runtimes.insert(RUNC, Item::Table(runc));
+        }
         if is_new {
             runtimes.insert(NAME, Item::Table(model.unwrap_or_default()));
         }
@@ -269,6 +279,10 @@ mod tests {
     fn files_of_every_kind() {
         let v3 = Containerd::of_version(3).expect("known");
         let put = round_trip(&v3, "version = 3\n");
+        assert!(
+            put.contains("containerd.runtimes.runc]\nruntime_type"),
+            "{put}"
+        );
         assert!(put.contains("io.containerd.cri.v1.runtime"), "{put}");
         let put = round_trip(&v2(), "");
         assert!(put.starts_with("version = 2\n"), "{put}");

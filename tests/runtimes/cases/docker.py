@@ -1,5 +1,6 @@
 """dockerd, after `gpuslice setup docker`: by `--runtime`, and with gpuslice as everybody's runtime."""
-from kit import docker, node
+from cases import wall
+from kit import docker, node, readme
 
 # cGPU's words for a quarter of the GPU; `docker run --annotation` is newer than Debian's dockerd.
 ASK = ["--env=ALIYUN_COM_GPU_MEM_CONTAINER=1", "--env=ALIYUN_COM_GPU_MEM_DEV=4"]
@@ -28,8 +29,7 @@ class Docker(node.Case):
         before = self.engine.file.read_bytes()
         status, printed = self.engine.run(["/bin/true"], RUNTIME)
         self.assertNotEqual(status, 0, "there is no such runtime yet")
-        self.setup()
-        self.judge(RUNTIME, *ASK)
+        self.as_readme_says()
         self.nothing_asked(RUNTIME)
         self.refusals(RUNTIME)
         self.setup("--default")
@@ -41,6 +41,16 @@ class Docker(node.Case):
         self.engine.restart()
         self.assertNotEqual(self.engine.run(["/bin/true"], RUNTIME)[0], 0)
         self.assertEqual(self.engine.run(["/bin/true"])[0], 0)
+
+    def as_readme_says(self):
+        for words in readme.commands("Docker"):
+            if words == ["gpuslice", "setup", "docker"]:
+                self.node.gpuslice(*words[1:], "--config", self.engine.file)
+            elif words == ["systemctl", "reload", "docker"]:
+                self.engine.reload()
+            else:
+                self.assertEqual((words[:2], words[-2:]), (["docker", "run"], ["IMAGE", "COMMAND"]))
+                self.judge(*words[2:-2])
 
     def nothing_asked(self, *options):
         status, printed = self.engine.run(["/bin/cat", "/proc/self/mountinfo"], *options)
@@ -61,18 +71,15 @@ class Docker(node.Case):
         self.no_slice_is_left()
 
 
-class Wall(node.Case):
-    """The driver's own limit stands on the container's control group before its first process runs."""
+class UnderDocker(wall.Wall):
+    """What stands around the container's process when it goes around the shim."""
 
     needs = Docker.needs
-    simulated = "devices=1,mem=1GiB,limits=dmem"
 
     def test_wall(self):
         engine = docker.Docker(self)
         self.node.gpuslice("setup", "docker", "--config", engine.file)
         engine.reload()
-        container = engine.start_container(node.TENANT, RUNTIME, *ASK)
-        self.judge_slice(container)
-        self.assertEqual([row["tier"] for row in self.node.slices()], ["M3"])
-        container.stop()
-        self.no_slice_is_left()
+        may = ["--cap-add=SYS_ADMIN", "--security-opt=seccomp=unconfined", "--security-opt=apparmor=unconfined"]
+        container = engine.start_container(wall.AROUND, RUNTIME, *may, *ASK)
+        self.judge_wall(container, f"{engine.group}/{container.id}")

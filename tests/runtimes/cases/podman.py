@@ -1,5 +1,8 @@
 """podman, after `gpuslice setup podman`: by its hooks, by `--runtime`, and by devices of CDI."""
-from kit import node, podman
+import pathlib
+
+from cases import wall
+from kit import node, podman, readme
 
 ASK = ["--annotation=gpuslice.io/memory=256MiB", "--annotation=gpuslice.io/name=web"]
 
@@ -47,6 +50,14 @@ class Podman(node.Case):
         self.assertEqual(self.engine.run(["/bin/true"], *ASK)[0], 0)
         self.assertNotEqual(self.engine.run(["/bin/true"], "--runtime=gpuslice")[0], 0)
 
+    def test_readme(self):
+        for words in readme.commands("Podman"):
+            if words[0] == "gpuslice":
+                self.engine.machine.gpuslice(*words[1:])
+            else:
+                self.assertEqual((words[:2], words[-2:]), (["podman", "run"], ["IMAGE", "COMMAND"]))
+                self.judge(*words[2:-2], name=None)
+
     def test_devices(self):
         """CDI alone; and beside the hook of every container, which sees nothing asked for."""
         usual = "--device=gpuslice.io/slice=1of4"
@@ -59,6 +70,21 @@ class Podman(node.Case):
             self.refusal("no GPU slice: ", "--device=gpuslice.io/slice=big")
             self.refusal("a slice of its own as well", usual, *ASK)
             self.engine.machine.gpuslice("setup", "podman")
+
+
+class UnderPodman(wall.Wall):
+    """What stands around the container's process when it goes around the shim."""
+
+    needs = Podman.needs
+
+    def test_wall(self):
+        engine = podman.Podman(self)
+        engine.machine.gpuslice("setup", "podman")
+        may = ["--cap-add=SYS_ADMIN", "--security-opt=seccomp=unconfined", "--security-opt=apparmor=unconfined"]
+        container = engine.start(wall.AROUND, *may, *ASK)
+        pid = engine.podman("inspect", "--format={{.State.Pid}}", container.id).stdout.strip()
+        groups = pathlib.Path(f"/proc/{pid}/cgroup").read_text().splitlines()
+        self.judge_wall(container, next(line for line in groups if line.startswith("0::"))[4:])
 
 
 class PodmanOfCrun(Podman):

@@ -54,12 +54,21 @@ class Containerd:
             configuration = self.configuration()
         (self.dir / "config.toml").write_text(configuration)
         case.addCleanup(self.close)
-        with open(self.dir / "log", "wb") as log:
+        self.start()
+        self.import_images(namespaces)
+
+    def start(self):
+        with open(self.dir / "log", "ab") as log:
             self.process = subprocess.Popen(
-                ["containerd", "--config", self.dir / "config.toml"], env=case.node.environment,
+                ["containerd", "--config", self.dir / "config.toml"], env=self.case.node.environment,
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         node.eventually("containerd answers", self.answers)
-        self.import_images(namespaces)
+
+    def restart(self):
+        """What `systemctl restart containerd` does."""
+        self.process.send_signal(signal.SIGTERM)
+        self.process.wait(node.PATIENCE_S)
+        self.start()
 
     def configuration(self):
         """Handlers `runc`, `gpuslice` (the wrapper) and `gpuslice-base` (hooks in a base specification)."""
