@@ -48,8 +48,12 @@ pub(crate) fn apply(plan: &Plan, container: Found, rootfs: &Path) -> Result<(), 
     process::enter(&container.namespace).map_err(Error::mount("entering the container"))?;
     let root = Root::open(rootfs, container.host);
     let root = root.map_err(Error::mount("opening its root filesystem"))?;
-    let laid = lay_all(&root, plan, sources)?;
-    for (path, mount) in laid {
+    lay_and_look(&root, plan, sources)
+}
+
+/// Mounts everything, then looks from the container's side whether it is there.
+pub(crate) fn lay_and_look(root: &Root, plan: &Plan, sources: Sources) -> Result<(), Error> {
+    for (path, mount) in lay_all(root, plan, sources)? {
         let found = root.open_at(&path, libc::O_PATH);
         let right = found.and_then(|found| match mount::id_of(&found)? == mount {
             true => Ok(()),
@@ -80,7 +84,7 @@ fn lay_all(root: &Root, plan: &Plan, sources: Sources) -> Result<Vec<Laid>, Erro
 }
 
 /// All sources, opened on the host.
-struct Sources {
+pub(crate) struct Sources {
     binds: Vec<OwnedFd>,
     covers: Vec<OwnedFd>,
     list: File,
@@ -88,7 +92,7 @@ struct Sources {
 }
 
 impl Sources {
-    fn open(plan: &Plan) -> Result<Sources, Error> {
+    pub(crate) fn open(plan: &Plan) -> Result<Sources, Error> {
         // Mount points within the tenant directory, which is read-only once it is mounted.
         let made = |name: &str| {
             let path = plan.dir.join(name);

@@ -11,7 +11,7 @@ use gpuslice_wire::limits::{FRAME_BYTES_MAX, HOOK_DEADLINE_NS};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Host paths of what a container needs.
 #[derive(Clone, Debug)]
@@ -32,6 +32,11 @@ pub(crate) struct Granted {
     pub device: Option<PathBuf>,
 }
 
+/// When the daemon must have answered what is asked now, however often it is asked.
+pub(crate) fn deadline() -> Instant {
+    Instant::now() + Duration::from_nanos(HOOK_DEADLINE_NS)
+}
+
 /// Asks for a slice for the container; meanwhile there is other work to do.
 ///
 /// # Errors
@@ -41,8 +46,9 @@ pub(crate) fn admit(
     container: ContainerId,
     pid: i32,
     ask: &Ask,
+    by: Instant,
 ) -> Result<Asked, Error> {
-    Asked::send(runtime_dir, &ask.admit(container, pid.unsigned_abs()))
+    Asked::send(runtime_dir, &ask.admit(container, pid.unsigned_abs()), by)
 }
 
 impl Asked {
@@ -85,7 +91,7 @@ impl Asked {
 /// # Errors
 /// [`Error::Daemon`] or [`Error::Denied`].
 pub(crate) fn dismiss(runtime_dir: &Path, container: ContainerId) -> Result<(), Error> {
-    match Asked::send(runtime_dir, &Command::Dismiss { container })?.answer()? {
+    match Asked::send(runtime_dir, &Command::Dismiss { container }, deadline())?.answer()? {
         Answer::Denied { text, .. } => Err(Error::Denied(text.to_string())),
         _ => Ok(()),
     }
@@ -95,20 +101,20 @@ pub(crate) fn dismiss(runtime_dir: &Path, container: ContainerId) -> Result<(), 
 pub(crate) struct Asked {
     daemon: OwnedFd,
     path: PathBuf,
+    by: Instant,
 }
 
 impl Asked {
     /// Asks.
-    pub fn send(runtime_dir: &Path, command: &Command) -> Result<Asked, Error> {
+    pub fn send(runtime_dir: &Path, command: &Command, by: Instant) -> Result<Asked, Error> {
         let path = runtime_dir.join("admin.sock");
-        let deadline = Duration::from_nanos(HOOK_DEADLINE_NS);
         let mut buffer = [0u8; FRAME_BYTES_MAX];
         let len = encode(RequestId(1), command, &mut buffer)
             .map_err(|why| Error::Daemon(format!("{}: {why}", path.display())))?;
-        let daemon = socket::connect(&path, deadline)
-            .map_err(|error| failed("connecting to", &path, &error))?;
+        let daemon =
+            socket::connect(&path, by).map_err(|error| failed("connecting to", &path, &error))?;
         match socket::send(&daemon, &buffer[..len]) {
-            Ok(()) => Ok(Asked { daemon, path }),
+            Ok(()) => Ok(Asked { daemon, path, by }),
             Err(error) => Err(failed("asking", &path, &error)),
         }
     }
@@ -121,7 +127,7 @@ impl Asked {
     /// The next frame of an answer.
     pub fn next<M: Message>(&self) -> Result<M, Error> {
         let mut buffer = [0u8; FRAME_BYTES_MAX];
-        let len = socket::receive(&self.daemon, &mut buffer)
+        let len = socket::receive(&self.daemon, self.by, &mut buffer)
             .map_err(|error| failed("waiting for", &self.path, &error))?;
         decode(&buffer[..len])
             .map(|(_, answer)| answer)

@@ -24,6 +24,8 @@ mod grant;
 mod json;
 mod place;
 mod plan;
+#[cfg(test)]
+mod race;
 mod read;
 pub mod runtime;
 mod state;
@@ -84,13 +86,14 @@ fn asked(args: &Args, config: &Config) -> Result<Option<Ask>, Error> {
 
 fn start(args: &Args, state: &State, config: &Config, ask: &Ask) -> Result<(), Error> {
     let (container, pid) = (state.container_id()?, state.host_pid()?);
-    let asked = grant::admit(&args.runtime_dir, container, pid, ask)?;
+    let by = grant::deadline();
+    let asked = grant::admit(&args.runtime_dir, container, pid, ask, by)?;
     // While the daemon works. What goes wrong here counts once it has answered: see below.
     let found = apply::find(pid);
     let granted = asked.granted()?;
     let mounted = plan::Plan::of(&granted).and_then(|plan| {
         if ask.weighs {
-            weigh::weigh(&args.runtime_dir, container)?;
+            weigh::weigh(&args.runtime_dir, container, by)?;
         }
         claim::note(&plan.dir, Path::new(&state.bundle))
             .map_err(Error::mount("noting whose it is"))?;

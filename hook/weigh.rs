@@ -11,13 +11,14 @@ use gpuslice_wire::policy::Policy;
 use gpuslice_wire::snapshot::Snapshot;
 use gpuslice_wire::text::Selector;
 use std::path::Path;
+use std::time::Instant;
 
 /// Makes the container's GPUs weighted where they are preemptive.
 ///
 /// # Errors
 /// [`Error::Daemon`] without an answer in time, [`Error::Denied`] with its words.
-pub(crate) fn weigh(runtime_dir: &Path, container: ContainerId) -> Result<(), Error> {
-    let listing = Asked::send(runtime_dir, &Command::List {})?;
+pub(crate) fn weigh(runtime_dir: &Path, container: ContainerId, by: Instant) -> Result<(), Error> {
+    let listing = Asked::send(runtime_dir, &Command::List {}, by)?;
     let mut rows = Vec::new();
     loop {
         match listing.next()? {
@@ -29,7 +30,7 @@ pub(crate) fn weigh(runtime_dir: &Path, container: ContainerId) -> Result<(), Er
         return Ok(());
     };
     let policy = Policy::Weighted;
-    match Asked::send(runtime_dir, &Command::SetPolicy { gpu, policy })?.answer()? {
+    match Asked::send(runtime_dir, &Command::SetPolicy { gpu, policy }, by)?.answer()? {
         Answer::Denied { text, .. } => Err(Error::Denied(text.to_string())),
         _ => Ok(()),
     }

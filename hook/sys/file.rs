@@ -18,7 +18,13 @@ pub(crate) fn name(text: &str) -> io::Result<CString> {
     CString::new(text).map_err(|_| io::ErrorKind::InvalidInput.into())
 }
 
-/// Opens `path` relative to `dir` under the given rule of resolution.
+/// Most attempts at a path with `..` while others rename and mount.
+const ATTEMPTS_MAX: u32 = 1000;
+
+/// Opens `path` relative to `dir` under the given rule of resolution. Where a link has `..`, the kernel
+/// gives up as soon as anybody anywhere renames or mounts something meanwhile, which on a node
+/// that starts many containers is most of the time: it cannot know that it did not get out.
+/// Then it is tried again.
 pub(crate) fn openat2(dir: &OwnedFd, path: &CStr, flags: i32, resolve: u64) -> io::Result<OwnedFd> {
     // SAFETY: all-zero is a valid open_how.
     let mut how: libc::open_how = unsafe { std::mem::zeroed() };
@@ -27,8 +33,17 @@ pub(crate) fn openat2(dir: &OwnedFd, path: &CStr, flags: i32, resolve: u64) -> i
     how.resolve = resolve;
     let (fd, size) = (dir.as_raw_fd(), size_of::<libc::open_how>());
     let (path, how) = (path.as_ptr(), &raw const how);
-    // SAFETY: `path` and `how` live through the call, `size` is how's.
-    owned(unsafe { libc::syscall(libc::SYS_openat2, fd, path, how, size) })
+    let mut attempts = 0;
+    loop {
+        // SAFETY: `path` and `how` live through the call, `size` is how's.
+        let opened = owned(unsafe { libc::syscall(libc::SYS_openat2, fd, path, how, size) });
+        attempts += 1;
+        match opened {
+            Err(error) if error.raw_os_error() == Some(libc::EAGAIN) && attempts < ATTEMPTS_MAX => {
+            }
+            done => return done,
+        }
+    }
 }
 
 /// Opens a directory by host path, not following a link at its end.

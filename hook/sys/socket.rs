@@ -1,19 +1,19 @@
-//! One exchange with the daemon over a SOCK_SEQPACKET socket, every wait with a deadline.
+//! One exchange with the daemon over a SOCK_SEQPACKET socket, all its waits with one deadline.
 
 use super::{owned, result};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::time::Duration;
+use std::time::Instant;
 
-/// A connected socket on which every wait ends after `deadline`. Whoever listens is root or the
-/// user we are: what the daemon answers is mounted.
-pub(crate) fn connect(path: &Path, deadline: Duration) -> io::Result<OwnedFd> {
+/// A socket that is connected before `by`. Whoever listens is root or the user we are: what the
+/// daemon answers is mounted.
+pub(crate) fn connect(path: &Path, by: Instant) -> io::Result<OwnedFd> {
     let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
     // SAFETY: socket takes three integers.
     let socket = owned(unsafe { libc::socket(libc::AF_UNIX, kind, 0) }.into())?;
-    limit_waits(&socket, deadline)?;
+    wait_until(&socket, by)?;
     // SAFETY: all-zero is a valid sockaddr_un.
     let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
     address.sun_family = libc::AF_UNIX as u16;
@@ -35,11 +35,16 @@ pub(crate) fn connect(path: &Path, deadline: Duration) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-fn limit_waits(socket: &OwnedFd, deadline: Duration) -> io::Result<()> {
+/// Lets the next wait end at `by`.
+fn wait_until(socket: &OwnedFd, by: Instant) -> io::Result<()> {
+    let left = by.saturating_duration_since(Instant::now());
     let time = libc::timeval {
-        tv_sec: deadline.as_secs() as i64,
-        tv_usec: deadline.subsec_micros().into(),
+        tv_sec: left.as_secs() as i64,
+        tv_usec: left.subsec_micros().into(),
     };
+    if time.tv_sec == 0 && time.tv_usec == 0 {
+        return Err(io::ErrorKind::WouldBlock.into()); // to the kernel zero means for ever
+    }
     for option in [libc::SO_RCVTIMEO, libc::SO_SNDTIMEO] {
         let (value, size) = ((&raw const time).cast(), size_of::<libc::timeval>() as u32);
         let fd = socket.as_raw_fd();
@@ -80,8 +85,9 @@ pub(crate) fn send(socket: &OwnedFd, frame: &[u8]) -> io::Result<()> {
     }
 }
 
-/// Receives one frame; its length.
-pub(crate) fn receive(socket: &OwnedFd, buffer: &mut [u8]) -> io::Result<usize> {
+/// Receives one frame before `by`; its length.
+pub(crate) fn receive(socket: &OwnedFd, by: Instant, buffer: &mut [u8]) -> io::Result<usize> {
+    wait_until(socket, by)?;
     let (data, len) = (buffer.as_mut_ptr().cast(), buffer.len());
     // SAFETY: `buffer` is `len` writable bytes.
     let got = unsafe { libc::recv(socket.as_raw_fd(), data, len, libc::MSG_TRUNC) };

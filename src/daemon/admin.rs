@@ -3,7 +3,7 @@
 //! only a service manager makes, nothing but the list is answered.
 
 use crate::daemon::{Daemon, Work};
-use crate::effects::{plain, token_of};
+use crate::effects::{NOBODY, plain, token_of};
 use crate::peer::Peer;
 use crate::places::speakable;
 use crate::poll::{Source, now};
@@ -261,6 +261,13 @@ impl Daemon {
             device: driver.device,
         };
         self.answer(key, &answer);
+        if self.admins.get(key).is_none() {
+            // Nobody heard: the hook waited too long and its container does not start.
+            let (token, container) = (NOBODY, *container);
+            tracing::warn!(%container, "whoever asked for the slice is gone; it is taken back");
+            self.work
+                .push_back(Work::Tell(Event::Dismiss { token, container }));
+        }
     }
 
     /// Refuses a command.

@@ -157,7 +157,7 @@ fn the_changelog_knows_this_version() {
     assert!(known, "CHANGELOG.md has no section for {version}");
 }
 
-/// What the documents name is there: a promise's test, a room's first file.
+/// What the documents name is there: a promise's test, a room's first file, `file::test`.
 #[test]
 fn documents_name_existing_files() {
     let tops = ["src/", "tests/", "shim/", "sim/", "hook/", "packaging/"];
@@ -175,7 +175,11 @@ fn documents_name_existing_files() {
                 continue;
             }
             found += 1;
-            if !root().join(path).exists() {
+            let (path, test) = path
+                .split_once("::")
+                .map_or((path, None), |(p, t)| (p, Some(t)));
+            let lacks = |test| !source::read(path).contains(&format!("fn {test}()"));
+            if !root().join(path).exists() || test.is_some_and(lacks) {
                 broken.push(format!("{document}: {path}"));
             }
         }

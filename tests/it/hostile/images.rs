@@ -3,7 +3,7 @@
 use super::cases::{Case, Expected, LINKS, MOUNTS, THINGS};
 use super::lay::{Lay, canary, chattr};
 use super::snapshot::{snapshot, touched};
-use super::trace::{Plan, findings};
+use super::trace::{Plan, findings, unsettled};
 use crate::harness::bundle::{Bundle, hook};
 use crate::harness::node::Node;
 use crate::harness::{eventually, skip};
@@ -132,7 +132,8 @@ impl<'a> Trial<'a> {
             .map(|path| format!("touched {}", path.display()));
         let calls = fs::read_to_string(&trace).unwrap_or_default();
         let plan = plan(self.node, &self.dir(), self.dir().join(root), &self.id);
-        let strange = findings(&calls, &plan);
+        let mut strange = findings(&calls, &plan);
+        strange.extend(unsettled(&calls));
         let strange = strange
             .iter()
             .map(|line| format!("not in the plan: {line}"));

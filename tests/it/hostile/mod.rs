@@ -11,8 +11,12 @@
 //! A run passes when the container did what the table says, the canary's every inode is as it
 //! was, the host's mount table too, and each system call of the hook (all are traced) is in its plan.
 
+mod callers;
 mod cases;
+mod crowd;
+mod deaf;
 mod images;
+mod inherited;
 mod lay;
 mod snapshot;
 mod trace;

@@ -120,6 +120,24 @@ impl<'a> Call<'a> {
     }
 }
 
+/// What the hook does before it opens anything: descriptors of its caller's are closed, nobody may look
+/// into it; and before it enters a container it gives its rights up.
+const FIRST: [(&str, &str); 3] = [
+    ("close_range(3, ", "config.json"),
+    ("PR_SET_DUMPABLE, SUID_DUMP_DISABLE", "config.json"),
+    ("capset(", "setns("),
+];
+
+/// What of that did not happen, or too late.
+pub fn unsettled(trace: &str) -> Vec<String> {
+    let late = |(first, then): &(&str, &str)| {
+        let then = trace.find(then)?;
+        (!trace[..then].contains(first))
+            .then(|| format!("no {first} before {}", &trace[then..then + 6]))
+    };
+    FIRST.iter().filter_map(late).collect()
+}
+
 /// Every call that is not in the plan.
 pub fn findings(trace: &str, plan: &Plan) -> Vec<String> {
     let calls = trace
@@ -227,4 +245,5 @@ openat2(4</b/rootfs>, "bad", {flags=O_WRONLY|O_CREAT, resolve=0}, 24) = -1 ELOOP
     ] {
         assert_eq!(findings(bad, &plan).len(), 1, "{bad}");
     }
+    assert_eq!(unsettled("openat(3, config.json)\nsetns(5)").len(), 3);
 }

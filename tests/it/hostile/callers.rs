@@ -1,0 +1,112 @@
+//! Hooks called without a runtime: many at once, or beside a daemon of one's own making.
+
+use crate::harness::bundle::hook;
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, unshare};
+use serde_json::{Value, json};
+use std::fs::{self, File};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+
+/// A container as a runtime has it when it calls the hook: a process in a mount namespace of its
+/// own, and a root directory that has hardly anything in it.
+pub struct Created {
+    pub id: String,
+    bundle: PathBuf,
+    process: Child,
+    hook: PathBuf,
+    runtime_dir: PathBuf,
+}
+
+impl Created {
+    /// `None`, said, where that cannot be done.
+    pub fn new(
+        test: &str,
+        root: &Path,
+        id: &str,
+        runtime_dir: &Path,
+        wish: &Value,
+    ) -> Option<Created> {
+        let hook = hook(test, "sleep")?;
+        let bundle = root.join(id);
+        for sub in ["etc", "run", "dev", "usr/lib64"] {
+            fs::create_dir_all(bundle.join("rootfs").join(sub)).expect("a root filesystem");
+        }
+        let config = json!({ "root": { "path": "rootfs" }, "annotations": wish });
+        fs::write(bundle.join("config.json"), config.to_string()).expect("config.json");
+        let mut process = Command::new("sleep");
+        process.arg("600").stdin(Stdio::null());
+        let alone = || {
+            unshare(CloneFlags::CLONE_NEWNS)?;
+            let (none, private) = (None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE);
+            Ok(mount(none, "/", none, private, none)?)
+        };
+        // SAFETY: two system calls on constants.
+        let process = unsafe { process.pre_exec(alone) }
+            .spawn()
+            .expect("sleep starts");
+        Some(Created {
+            id: id.to_owned(),
+            bundle,
+            process,
+            hook,
+            runtime_dir: runtime_dir.to_owned(),
+        })
+    }
+
+    /// Calls the hook for a stage.
+    pub fn call(&self, stage: &str) -> Child {
+        let status = match stage {
+            "poststop" => "stopped",
+            _ => "creating",
+        };
+        let (pid, bundle) = (self.process.id(), &self.bundle);
+        let state = json!({ "ociVersion": "1.0.2", "id": self.id, "pid": pid, "status": status, "bundle": bundle });
+        let path = self.bundle.join("state.json");
+        fs::write(&path, state.to_string()).expect("a state");
+        let mut command = Command::new(&self.hook);
+        command
+            .arg("--runtime-dir")
+            .arg(&self.runtime_dir)
+            .arg(stage)
+            .env_clear();
+        command.stdin(File::open(path).expect("a state"));
+        command.stdout(Stdio::null()).stderr(Stdio::piped());
+        command.spawn().expect("the hook starts")
+    }
+
+    /// Calls it and waits for its end.
+    pub fn called(&self, stage: &str) -> Output {
+        self.call(stage).wait_with_output().expect("it ends")
+    }
+
+    /// What is mounted below its root.
+    pub fn mounts(&self) -> Vec<String> {
+        let info = format!("/proc/{}/mountinfo", self.process.id());
+        let info = fs::read_to_string(info).expect("it lives");
+        let root = format!("{}/", self.bundle.join("rootfs").display());
+        let points = info.lines().filter_map(|line| line.split(' ').nth(4));
+        points
+            .filter_map(|at| at.strip_prefix(&root))
+            .map(str::to_owned)
+            .collect()
+    }
+}
+
+impl Drop for Created {
+    fn drop(&mut self) {
+        let _ = self.process.kill().and_then(|()| self.process.wait());
+    }
+}
+
+/// What the hook said when it refused. It ended by itself: not by its alarm, which would say nothing.
+pub fn refusal(output: &Output) -> String {
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(
+        said.starts_with("gpuslice: ") && said.lines().count() == 1,
+        "{said:?}"
+    );
+    said
+}

@@ -1,0 +1,170 @@
+//! Daemons that are not there, hang, or talk nonsense: who asks for a slice is told so and does not
+//! start, before the hook's own alarm; who asks for nothing does not notice.
+
+use super::callers::{Created, refusal};
+use super::snapshot::{snapshot, touched};
+use crate::harness::bundle::{Bundle, hook, printed};
+use crate::harness::eventually;
+use crate::harness::node::Node;
+use crate::harness::wire::listen;
+use gpuslice_wire::admin::Answer;
+use gpuslice_wire::frame::{RequestId, encode};
+use gpuslice_wire::limits::FRAME_BYTES_MAX;
+use nix::sys::signal::{Signal, kill};
+use nix::sys::socket::{
+    AddressFamily, MsgFlags, SockFlag, SockType, UnixAddr, accept, connect, recv, send, socket,
+};
+use serde_json::json;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::path::Path;
+
+fn asking(test: &str, root: &Path, runtime_dir: &Path) -> Option<Created> {
+    let wish = json!({ "gpuslice.io/memory": "64MiB" });
+    Created::new(test, root, "asks", runtime_dir, &wish)
+}
+
+fn frame(answer: &Answer) -> Vec<u8> {
+    let mut buffer = [0; FRAME_BYTES_MAX];
+    let len = encode(RequestId(1), answer, &mut buffer).expect("fits");
+    buffer[..len].to_vec()
+}
+
+/// A daemon that hears one question and answers with these packets, then closes.
+fn answers(listener: OwnedFd, packets: Vec<Vec<u8>>) -> std::thread::JoinHandle<()> {
+    std::thread::spawn(move || {
+        let peer = accept(listener.as_raw_fd()).expect("somebody asks");
+        // SAFETY: accept made this descriptor for us.
+        let peer = unsafe { OwnedFd::from_raw_fd(peer) };
+        let mut question = [0; FRAME_BYTES_MAX];
+        recv(peer.as_raw_fd(), &mut question, MsgFlags::empty()).expect("a question");
+        for packet in packets {
+            // Who asked may have gone already.
+            let _ = send(peer.as_raw_fd(), &packet, MsgFlags::MSG_NOSIGNAL);
+        }
+    })
+}
+
+#[test]
+fn nonsense_is_no_answer() {
+    let whole = frame(&Answer::Dismissed {});
+    let cases: [(&str, Vec<Vec<u8>>); 7] = [
+        ("nothing", vec![]),
+        ("an empty packet", vec![vec![]]),
+        ("half a frame", vec![whole[..whole.len() / 2].to_vec()]),
+        ("a frame and more", vec![[&whole[..], b"x"].concat()]),
+        ("no frame", vec![(0..=255).collect()]),
+        ("a packet too long", vec![vec![7; FRAME_BYTES_MAX + 1]]),
+        ("something else", vec![whole]),
+    ];
+    for (name, packets) in cases {
+        let root = tempfile::tempdir().expect("a directory");
+        let Some(container) = asking("nonsense_is_no_answer", root.path(), root.path()) else {
+            return;
+        };
+        let daemon = answers(listen(&root.path().join("admin.sock")), packets);
+        let said = refusal(&container.called("createRuntime"));
+        assert!(said.contains("is gpusliced running?"), "{name}: {said}");
+        assert_eq!(container.mounts(), [""; 0], "{name}");
+        daemon.join().expect("no panic");
+    }
+}
+
+#[test]
+fn silence_ends_within_the_budget() {
+    let root = tempfile::tempdir().expect("a directory");
+    let test = "silence_ends_within_the_budget";
+    let Some(container) = asking(test, root.path(), root.path()) else {
+        return;
+    };
+    let said = refusal(&container.called("createRuntime"));
+    assert!(said.contains("No such file"), "{said}");
+    let path = root.path().join("admin.sock");
+    drop(listen(&path));
+    let said = refusal(&container.called("createRuntime"));
+    assert!(said.contains("refused"), "{said}");
+    std::fs::remove_file(&path).expect("the socket");
+    let _listener = listen(&path);
+    let said = refusal(&container.called("createRuntime"));
+    assert!(
+        said.contains("waiting for") && said.contains("no answer in time"),
+        "{said}"
+    );
+    // So many have asked that not even the question can be put.
+    let mut waiting = Vec::new();
+    loop {
+        let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+        let fd = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None).expect("a socket");
+        let address = UnixAddr::new(&path).expect("a path");
+        if connect(fd.as_raw_fd(), &address).is_err() {
+            break;
+        }
+        waiting.push(fd);
+    }
+    let said = refusal(&container.called("createRuntime"));
+    assert!(
+        said.contains("connecting to") && said.contains("no answer in time"),
+        "{said}"
+    );
+    assert_eq!(container.mounts(), [""; 0]);
+}
+
+/// What a hung daemon finds when it goes on: questions of hooks that gave up. It must not give
+/// slices to containers that did not start.
+#[test]
+fn a_daemon_that_hung_gives_nothing_to_the_dead() {
+    let node = Node::start();
+    let test = "a_daemon_that_hung_gives_nothing_to_the_dead";
+    let Some(container) = asking(test, &node.root().join("b"), node.runtime_dir()) else {
+        return;
+    };
+    kill(node.pid(), Signal::SIGSTOP).expect("it lives");
+    let said = refusal(&container.called("createRuntime"));
+    kill(node.pid(), Signal::SIGCONT).expect("it lives");
+    assert!(said.contains("no answer in time"), "{said}");
+    eventually("it was taken back", || {
+        node.log().contains("it is taken back")
+    });
+    eventually("no slice is left", || node.containers().is_empty());
+    let again = container.called("createRuntime");
+    assert!(again.status.success(), "{again:?}");
+    assert!(node.slice("asks").is_some());
+}
+
+/// What a container sees of itself, without the numbers that the kernel counts up.
+fn sights(output: &str) -> Vec<String> {
+    let mut lines: Vec<String> = output.lines().map(str::to_owned).collect();
+    for line in lines.iter_mut().filter(|line| line.contains(" - ")) {
+        let mut words = line.split(' ').skip(3);
+        *line = words.by_ref().collect::<Vec<_>>().join(" ");
+    }
+    lines
+}
+
+#[test]
+fn who_asks_for_nothing_notices_nothing() {
+    for runtime in ["runc", "crun"] {
+        let Some(hook) = hook("who_asks_for_nothing_notices_nothing", runtime) else {
+            continue;
+        };
+        let root = tempfile::tempdir().expect("a directory");
+        let _hung = listen(&root.path().join("admin.sock"));
+        let script =
+            "cat /proc/self/mountinfo /proc/self/environ; echo; ls -1R /etc /run /dev /lib";
+        let run = |hooked: bool| {
+            let bundle = Bundle::new(root.path(), "plain", runtime, root.path())
+                .annotation("example.com/x", "gpuslice")
+                .variable("NVIDIA_VISIBLE_DEVICES=all")
+                .command(&["/bin/sh", "-c", script])
+                .edit(move |config| {
+                    if !hooked {
+                        config.as_object_mut().expect("an object").remove("hooks");
+                    }
+                });
+            let rootfs = bundle.rootfs();
+            let before = snapshot(&rootfs);
+            let seen = sights(&printed(&bundle.run(&hook)));
+            (seen, touched(&before, &snapshot(&rootfs)))
+        };
+        assert_eq!(run(true), run(false), "{runtime}");
+    }
+}
