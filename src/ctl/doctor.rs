@@ -8,6 +8,7 @@
 use crate::admin::Admin;
 use crate::node;
 use crate::out;
+use crate::setup;
 use crate::table::{View, tier_name};
 use anyhow::{Context, Result, bail};
 use gpuslice_wire::snapshot::Tier;
@@ -64,7 +65,7 @@ pub fn main(options: &Options) -> Result<ExitCode> {
     let dir = node::runtime_dir(options.runtime_dir.as_deref());
     let view = Admin::connect(&dir).and_then(|admin| admin.list());
     let mut checks = of_facts(&facts);
-    checks.extend(of_installation());
+    checks.extend(of_installation(options));
     match view {
         Ok(list) => {
             checks.push(there("daemon", format!("answers at {}", dir.display())));
@@ -314,7 +315,7 @@ fn no_wall(facts: &Value, gpu: &Value) -> Missing {
     None
 }
 
-fn of_installation() -> Vec<Check> {
+fn of_installation(options: &Options) -> Vec<Check> {
     let mut checks: Vec<Check> = Vec::new();
     let absent: Vec<&str> = PARTS
         .into_iter()
@@ -343,7 +344,17 @@ fn of_installation() -> Vec<Check> {
             "install one, or use gpuslice run, which needs none",
         ),
     });
+    let is_installed = |program: &str| is_there(&program);
+    let states = setup::states(options.runtime_dir.as_deref(), is_installed);
+    checks.extend(states.into_iter().map(of_engine));
     checks
+}
+
+/// Whether a container engine knows us.
+fn of_engine(state: setup::State) -> Check {
+    let setup::State { engine, ok, found } = state;
+    let mend = format!("gpuslice setup {engine}, if containers of its are to have slices");
+    check(engine, ok, false, found, &mend)
 }
 
 /// The slices of a running daemon: who really holds the cap of each.

@@ -13,6 +13,8 @@ mod engines;
 pub mod file;
 mod imports;
 mod json;
+#[cfg(test)]
+mod mutations;
 mod nvidia;
 mod part;
 mod toml;
@@ -48,7 +50,7 @@ pub struct Options {
     #[arg(
         long,
         value_name = "FILE",
-        default_value = "/etc/nvidia-container-runtime/config.toml"
+        default_value = Engine::Nvidia.usual()
     )]
     nvidia_config: PathBuf,
     /// Runtime directory of gpusliced, if it is not /run/gpuslice (podman)
@@ -74,6 +76,62 @@ enum Engine {
     #[value(alias = "cri-o")]
     Crio,
     Nvidia,
+}
+
+/// How an engine stands to us.
+pub struct State {
+    /// Its name, as `gpuslice setup` takes it.
+    pub engine: &'static str,
+    /// It is set up, and what it relies on is too.
+    pub ok: bool,
+    /// What was found.
+    pub found: String,
+}
+
+/// The engines that are installed, each looked at as a dry run would; `runtime_dir` is that of
+/// gpusliced if it is not the usual one.
+pub fn states(runtime_dir: Option<&Path>, is_installed: impl Fn(&str) -> bool) -> Vec<State> {
+    let programs = [
+        (Engine::Docker, "dockerd"),
+        (Engine::Podman, "podman"),
+        (Engine::Containerd, "containerd"),
+        (Engine::Crio, "crio"),
+    ];
+    let installed = programs
+        .into_iter()
+        .filter(|(_, program)| is_installed(program));
+    installed
+        .map(|(engine, _)| state(engine, runtime_dir))
+        .collect()
+}
+
+fn state(engine: Engine, runtime_dir: Option<&Path>) -> State {
+    let plan = doing(&Options {
+        engine,
+        dry_run: true,
+        undo: false,
+        default: false,
+        config: None,
+        nvidia_config: Engine::Nvidia.usual().into(),
+        runtime_dir: runtime_dir.map(Path::to_owned),
+    });
+    let (ok, found) = match plan {
+        Ok(plan) if plan.edits.is_empty() => (true, "set up for slices".to_owned()),
+        Ok(plan) => {
+            let files: Vec<String> = plan
+                .edits
+                .iter()
+                .map(|edit| edit.path.display().to_string())
+                .collect();
+            (
+                false,
+                format!("not set up, or not as it should be: {}", files.join(", ")),
+            )
+        }
+        Err(why) => (false, format!("{why:#}")),
+    };
+    let engine = engine.name();
+    State { engine, ok, found }
 }
 
 impl Engine {

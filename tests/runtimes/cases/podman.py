@@ -1,4 +1,5 @@
 """podman, after `gpuslice setup podman`: by its hooks, by `--runtime`, and by devices of CDI."""
+import json
 import pathlib
 
 from cases import wall
@@ -39,7 +40,9 @@ class Podman(node.Case):
 
     def test_setup_run_undo(self):
         before = self.engine.machine.files()
+        self.assertFalse(self.doctor()["ok"])
         self.engine.machine.gpuslice("setup", "podman")
+        self.assertTrue(self.doctor()["ok"])
         for way in [[], ["--runtime=gpuslice"]]:
             self.judge(*way, *ASK)
             self.nothing_asked(*way)
@@ -49,6 +52,11 @@ class Podman(node.Case):
         self.assertEqual(self.engine.machine.files(), before)
         self.assertEqual(self.engine.run(["/bin/true"], *ASK)[0], 0)
         self.assertNotEqual(self.engine.run(["/bin/true"], "--runtime=gpuslice")[0], 0)
+
+    def doctor(self):
+        words = ["doctor", "--json", "--driver-dir", str(node.BUILD / "sim")]
+        checks = json.loads(self.engine.machine.gpuslice(*words))["checks"]
+        return next(check for check in checks if check["name"] == "podman")
 
     def test_readme(self):
         for words in readme.commands("Podman"):
