@@ -4,7 +4,8 @@
 //! refused its slice, its runtime cleans up after it, and that includes calling us for `poststop`:
 //! then the first container's slice must stay. So the hook notes in the slice's directory for
 //! which bundle it got the slice; what the note tells of the host is a device's and an inode's
-//! number.
+//! number. A second line has the container's first process, by its number and the time of its start:
+//! a daemon that was away when the container ended sees by it that nobody will tell.
 
 use gpuslice_wire::ids::ContainerId;
 use std::fs;
@@ -12,19 +13,29 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// Name of the note.
-const NOTE: &str = "bundle";
+/// Name of the note; the daemon reads it too.
+const NOTE: &str = "container";
 
-/// Notes in a slice's directory that it is for this bundle.
-pub(crate) fn note(dir: &Path, bundle: &Path) -> io::Result<()> {
-    fs::write(dir.join(NOTE), identity(bundle)?)
+/// Notes in a slice's directory that it is for this bundle, and for the container of this process.
+pub(crate) fn note(dir: &Path, bundle: &Path, pid: i32) -> io::Result<()> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    // After the program's name, which may have anything in it, come 19 fields and then the start.
+    let start = stat
+        .rsplit(')')
+        .next()
+        .and_then(|rest| rest.split_whitespace().nth(19));
+    let start = start.ok_or(io::ErrorKind::InvalidData)?;
+    fs::write(
+        dir.join(NOTE),
+        format!("{}{pid} {start}\n", identity(bundle)?),
+    )
 }
 
 /// Whether a container's slice was got for another bundle. One without a note is nobody else's.
 pub(crate) fn is_anothers(runtime_dir: &Path, container: ContainerId, bundle: &Path) -> bool {
     let note = runtime_dir.join("c").join(container.as_str()).join(NOTE);
     match (fs::read(note), identity(bundle)) {
-        (Ok(noted), Ok(own)) => noted != own.as_bytes(),
+        (Ok(noted), Ok(own)) => !noted.starts_with(own.as_bytes()),
         _ => false,
     }
 }
@@ -46,7 +57,7 @@ mod tests {
         }
         let web = ContainerId::new("web").expect("an id");
         assert!(!is_anothers(&dir, web, &second));
-        note(&slice, &first).expect("written");
+        note(&slice, &first, std::process::id() as i32).expect("written");
         assert!(is_anothers(&dir, web, &second));
         assert!(!is_anothers(&dir, web, &first));
         fs::remove_dir_all(&dir).expect("ours");

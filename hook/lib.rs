@@ -95,7 +95,7 @@ fn start(args: &Args, state: &State, config: &Config, ask: &Ask) -> Result<(), E
         if ask.weighs {
             weigh::weigh(&args.runtime_dir, container, by)?;
         }
-        claim::note(&plan.dir, Path::new(&state.bundle))
+        claim::note(&plan.dir, Path::new(&state.bundle), pid)
             .map_err(Error::mount("noting whose it is"))?;
         apply::apply(&plan, found?, &config.rootfs(&state.bundle))
     });

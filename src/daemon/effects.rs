@@ -1,6 +1,7 @@
 //! The engine's decisions become effects: files, pages, packets.
 
 use crate::daemon::{Daemon, Work};
+use crate::ended::ended;
 use crate::poll::now;
 use crate::slots::Key;
 use gpuslice_engine::{Action, CapChange, Cut, Event, Late, Record, Token};
@@ -234,6 +235,15 @@ impl Daemon {
             }
         }
         self.settle();
+    }
+
+    /// Ends a slice whose container ended while no daemon was there.
+    pub fn end_if_over(&mut self, container: ContainerId) {
+        if ended(&self.state.container_dir(&container)) {
+            tracing::info!(%container, "its container ended while no daemon was there; slice ended");
+            let token = NOBODY;
+            self.tell(Event::Dismiss { token, container });
+        }
     }
 }
 

@@ -10,6 +10,7 @@ mod cgroup;
 mod config;
 mod daemon;
 mod effects;
+mod ended;
 mod examine;
 mod gpus;
 mod handles;

@@ -10,11 +10,13 @@ use crate::harness::wire::listen;
 use gpuslice_wire::admin::Answer;
 use gpuslice_wire::frame::{RequestId, encode};
 use gpuslice_wire::limits::FRAME_BYTES_MAX;
+use gpuslice_wire::units::Bytes;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::socket::{
     AddressFamily, MsgFlags, SockFlag, SockType, UnixAddr, accept, connect, recv, send, socket,
 };
 use serde_json::json;
+use std::collections::BTreeSet;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::Path;
 
@@ -128,6 +130,31 @@ fn a_daemon_that_hung_gives_nothing_to_the_dead() {
     let again = container.called("createRuntime");
     assert!(again.status.success(), "{again:?}");
     assert!(node.slice("asks").is_some());
+}
+
+/// The hook of the last stage has nobody to tell; the next daemon sees it by itself.
+#[test]
+fn a_container_that_ends_unseen_keeps_nothing() {
+    let mut node = Node::start();
+    let test = "a_container_that_ends_unseen_keeps_nothing";
+    let wish = json!({ "gpuslice.io/memory": "64MiB" });
+    let dir = node.root().join("b");
+    let new = |id: &str| Created::new(test, &dir, id, node.runtime_dir(), &wish);
+    let (Some(ends), Some(lives)) = (new("ends"), new("lives")) else {
+        return;
+    };
+    for one in [&ends, &lives] {
+        assert!(one.called("createRuntime").status.success());
+    }
+    node.must_admit("command", Bytes(64 << 20));
+    node.end_daemon(Signal::SIGKILL);
+    let said = refusal(&ends.called("poststop"));
+    assert!(said.contains("is gpusliced running?"), "{said}");
+    drop(ends);
+    node.start_daemon(&[]);
+    let left = BTreeSet::from(["command".to_owned(), "lives".to_owned()]);
+    eventually("only the living have a slice", || node.containers() == left);
+    assert!(!node.container_dir("ends").exists() && node.container_dir("lives").exists());
 }
 
 /// What a container sees of itself, without the numbers that the kernel counts up.
