@@ -1,6 +1,9 @@
 """dockerd, after `gpuslice setup docker`: by `--runtime`, and with gpuslice as everybody's runtime."""
+import json
+import re
+
 from cases import wall
-from kit import docker, node, readme
+from kit import docker, node, nvidia, readme
 
 # cGPU's words for a quarter of the GPU; `docker run --annotation` is newer than Debian's dockerd.
 ASK = ["--env=ALIYUN_COM_GPU_MEM_CONTAINER=1", "--env=ALIYUN_COM_GPU_MEM_DEV=4"]
@@ -83,3 +86,32 @@ class UnderDocker(wall.Wall):
         may = ["--cap-add=SYS_ADMIN", "--security-opt=seccomp=unconfined", "--security-opt=apparmor=unconfined"]
         container = engine.start_container(wall.AROUND, RUNTIME, *may, *ASK)
         self.judge_wall(container, f"{engine.group}/{container.id}")
+
+
+class BesideNvidia(node.Case):
+    """Where NVIDIA's runtime is one of dockerd's, `gpuslice setup docker` has it call ours."""
+
+    needs = (*Docker.needs, "nsenter")
+
+    def test_chain(self):
+        engine = docker.Docker(self)
+        place, chain = self.node.root / "nvidia", self.node.root / "nvidia.toml"
+        chain.write_text('[nvidia-container-runtime]\nruntimes = ["runc", "crun"] # of the toolkit\n')
+        own = json.loads(engine.file.read_text())
+        own["runtimes"] = {"nvidia": {"path": str(place / "nvidia-container-runtime")}}
+        engine.file.write_text(json.dumps(own))
+        self.node.gpuslice("setup", "docker", "--config", engine.file, "--nvidia-config", chain)
+        engine.reload()
+        runtimes = json.loads(re.search(r"^runtimes = (\[.*\]) # of the toolkit$", chain.read_text(), re.M)[1])
+        self.assertEqual(runtimes[1:], ["runc", "crun"])
+        nvidia.install(place, node.BUILD, "legacy", runtimes)
+        for mode in ["legacy", "jit-cdi"]:
+            settings = json.loads((place / "settings.json").read_text())
+            (place / "settings.json").write_text(json.dumps(settings | {"mode": mode}))
+            for runtime in [RUNTIME, "--runtime=nvidia"]:
+                container = engine.start_container(node.TENANT, runtime, "--env=NVIDIA_VISIBLE_DEVICES=all", *ASK)
+                self.judge_slice(container)
+                hooks = engine.bundle_of(container)["hooks"]
+                self.assertEqual("createContainer" in hooks, mode == "jit-cdi", "NVIDIA's was called")
+                container.stop()
+                self.no_slice_is_left()

@@ -88,6 +88,10 @@ class Docker:
     def start_container(self, words, *options):
         return Container(self, words, options)
 
+    def bundle_of(self, container):
+        """The configuration of a running container, as its runtime left it."""
+        return self.below.bundle_of(container.id, "moby")
+
     def close(self):
         if self.process.poll() is None:
             for container in self.docker("ps", "--all", "--quiet", check=False).stdout.split():
