@@ -3,13 +3,16 @@
 # make bench  figures of SPECIFICATION.md, as ratios in one run
 # make soak   long randomised runs of what `make test` does briefly
 # make gpu    the programs for tests/gpu, to be carried to a machine with a card
+# make package  a .deb and an .rpm in $(TARGET)/packages, for systems from glibc 2.28 and images from 2.17 on
 # make install DESTDIR=… PREFIX=/usr
 
 CARGO  ?= cargo
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 PREFIX ?= /usr
+# What is installed: this build.
+BUILD  ?= $(TARGET)/release
 
-.PHONY: build build-debug run test bench soak gpu install clean
+.PHONY: build build-debug run test bench soak gpu package install clean
 
 build: ; @packaging/stage release
 build-debug: ; @packaging/stage debug
@@ -24,22 +27,31 @@ bench: build
 	@status=0; for bench in run init hook node time; do tests/bench/$$bench || status=1; done; exit $$status
 soak: ; @tests/soak
 gpu: ; @tests/gpu/bundle
+package:
+	@packaging/need rpmbuild
+	@packaging/stage portable
+	@packaging/package
 
 # Builds nothing: root mostly has no Rust.
 install:
-	@test -x $(TARGET)/release/gpusliced || { echo 'nothing is built yet; run make build first' >&2; exit 1; }
-	install -D -m 755 -t $(DESTDIR)$(PREFIX)/sbin $(TARGET)/release/gpusliced
-	install -D -m 755 -t $(DESTDIR)$(PREFIX)/bin $(TARGET)/release/gpuslice
-	install -D -m 755 -t $(DESTDIR)$(PREFIX)/libexec/gpuslice $(TARGET)/release/libexec/gpuslice-hook
-	install -D -m 755 -t $(DESTDIR)$(PREFIX)/bin $(TARGET)/release/libexec/gpuslice-runtime
-	install -D -m 644 -t $(DESTDIR)$(PREFIX)/lib/gpuslice $(TARGET)/release/libgpuslice.so \
-		$(TARGET)/release/libgpuslice_replace.so $(TARGET)/release/libgpuslice_nvml.so
-	install -D -m 755 -t $(DESTDIR)$(PREFIX)/libexec/gpuslice $(TARGET)/release/tenant
-	install -D -m 644 -t $(DESTDIR)$(PREFIX)/lib/gpuslice $(TARGET)/release/libgpuslice_sim_cuda.so \
-		$(TARGET)/release/libgpuslice_sim_nvml.so
+	@test -x $(BUILD)/gpusliced || { echo 'nothing is built yet; run make build first' >&2; exit 1; }
+	install -D -m 755 -t $(DESTDIR)$(PREFIX)/sbin $(BUILD)/gpusliced
+	install -D -m 755 -t $(DESTDIR)$(PREFIX)/bin $(BUILD)/gpuslice
+	install -D -m 755 -t $(DESTDIR)$(PREFIX)/libexec/gpuslice $(BUILD)/libexec/gpuslice-hook
+	install -D -m 755 -t $(DESTDIR)$(PREFIX)/bin $(BUILD)/libexec/gpuslice-runtime
+	install -D -m 644 -t $(DESTDIR)$(PREFIX)/lib/gpuslice $(BUILD)/libgpuslice.so \
+		$(BUILD)/libgpuslice_replace.so $(BUILD)/libgpuslice_nvml.so
+	install -D -m 755 -t $(DESTDIR)$(PREFIX)/libexec/gpuslice $(BUILD)/tenant
+	install -D -m 644 -t $(DESTDIR)$(PREFIX)/lib/gpuslice $(BUILD)/libgpuslice_sim_cuda.so \
+		$(BUILD)/libgpuslice_sim_nvml.so
 	mkdir -p $(DESTDIR)$(PREFIX)/lib/gpuslice/sim
-	cp -P $(TARGET)/release/sim/lib*.so* $(DESTDIR)$(PREFIX)/lib/gpuslice/sim/
+	cp -P $(BUILD)/sim/lib*.so* $(DESTDIR)$(PREFIX)/lib/gpuslice/sim/
 	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/gpuslice/hooks packaging/hooks/*.json
-	install -D -m 644 packaging/gpusliced.toml $(DESTDIR)/etc/gpuslice/gpusliced.toml
+	install -D -m 644 -t $(DESTDIR)$(PREFIX)/lib/systemd/system systemd/*.service systemd/*.socket
+	sed -i 's|=/usr/|=$(PREFIX)/|' $(DESTDIR)$(PREFIX)/lib/systemd/system/gpuslice*.service
+	install -D -m 644 systemd/gpuslice.sysusers $(DESTDIR)$(PREFIX)/lib/sysusers.d/gpuslice.conf
+	@# A configuration that is there is the administrator's.
+	test -e $(DESTDIR)/etc/gpuslice/gpusliced.toml || \
+		install -D -m 644 packaging/gpusliced.toml $(DESTDIR)/etc/gpuslice/gpusliced.toml
 
 clean: ; $(CARGO) clean

@@ -22,6 +22,13 @@ use std::path::Path;
 /// Largest `/etc/ld.so.preload` of an image that is merged, bytes.
 const PRELOAD_BYTES_MAX: u64 = 16 << 10;
 
+/// Where the loaders of the two C libraries are, on the machines we build for.
+const GLIBC: [&str; 2] = ["lib64/ld-linux-x86-64.so.2", "lib/ld-linux-aarch64.so.1"];
+const MUSL: [&str; 2] = ["lib/ld-musl-x86_64.so.1", "lib/ld-musl-aarch64.so.1"];
+/// For whoever started a container of such an image.
+const NO_GLIBC: &str = "the image has musl and no glibc, for which NVIDIA's driver is made; use an image \
+     with glibc, or give gpuslice-hook --allow-musl if only static programs run in it";
+
 /// A container before it is entered.
 pub(crate) struct Found {
     host: Host,
@@ -41,13 +48,21 @@ pub(crate) fn find(pid: i32) -> Result<Found, Error> {
 /// Mounts everything. On an error the container does not start, and its namespace goes with it.
 ///
 /// # Errors
-/// [`Error::Mount`] naming the step.
-pub(crate) fn apply(plan: &Plan, container: Found, rootfs: &Path) -> Result<(), Error> {
+/// [`Error::Mount`] naming the step; [`Error::Denied`] if nothing in the image could use it.
+pub(crate) fn apply(
+    plan: &Plan,
+    container: Found,
+    rootfs: &Path,
+    allow_musl: bool,
+) -> Result<(), Error> {
     let sources = Sources::open(plan)?;
     drop_capabilities().map_err(Error::mount("dropping capabilities"))?;
     process::enter(&container.namespace).map_err(Error::mount("entering the container"))?;
     let root = Root::open(rootfs, container.host);
     let root = root.map_err(Error::mount("opening its root filesystem"))?;
+    if !allow_musl && has_only_musl(&root) {
+        return Err(Error::Denied(NO_GLIBC.to_owned()));
+    }
     lay_and_look(&root, plan, sources)
 }
 
@@ -62,6 +77,14 @@ pub(crate) fn lay_and_look(root: &Root, plan: &Plan, sources: Sources) -> Result
         right.map_err(Error::mount(format!("/{path}")))?;
     }
     Ok(())
+}
+
+/// Whether the image's programs are loaded by musl's loader and none by glibc's. NVIDIA's driver is made for
+/// glibc, and so is the shim; musl's loader reads no `/etc/ld.so.preload` either. (An image with
+/// neither has static programs, or a loader of its own in another place: that one may go on.)
+fn has_only_musl(root: &Root) -> bool {
+    let there = |path| root.open_at(path, libc::O_PATH).is_ok();
+    MUSL.into_iter().any(there) && !GLIBC.into_iter().any(there)
 }
 
 fn lay_all(root: &Root, plan: &Plan, sources: Sources) -> Result<Vec<Laid>, Error> {

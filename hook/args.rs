@@ -23,6 +23,8 @@ pub struct Args {
     pub allow_cgpu_disable: bool,
     /// What the registration itself asks for, as `key=value`; for a CDI device, which is a slice.
     pub ask: Vec<String>,
+    /// Whether a container without a glibc may have a slice that only static programs can see.
+    pub allow_musl: bool,
     /// The stage, unless the container's state is to tell it.
     pub stage: Option<Stage>,
 }
@@ -37,6 +39,7 @@ impl Args {
             runtime_dir: "/run/gpuslice".into(),
             allow_cgpu_disable: false,
             ask: Vec::new(),
+            allow_musl: false,
             stage: None,
         };
         let mut words = words.into_iter();
@@ -54,6 +57,7 @@ impl Args {
                     Some(Ok(word)) if word.contains('=') => args.ask.push(word),
                     _ => return Err(Error::Usage("--ask needs a word as memory=1GiB".into())),
                 },
+                Some("--allow-musl") => args.allow_musl = true,
                 Some("createRuntime" | "prestart") if args.stage.is_none() => {
                     args.stage = Some(Stage::CreateRuntime);
                 }
@@ -86,6 +90,9 @@ mod tests {
             Some(Stage::CreateRuntime)
         );
         assert!(parse("--allow-cgpu-disable poststop").is_ok_and(|args| args.allow_cgpu_disable));
+        assert!(
+            parse("--allow-musl").is_ok_and(|args| args.allow_musl && !args.allow_cgpu_disable)
+        );
         assert!(parse("").is_ok_and(|args| args.stage.is_none()));
         let args = parse("--ask memory=1/4 --ask gpus=0,1 createRuntime").expect("valid");
         assert_eq!(args.ask, ["memory=1/4", "gpus=0,1"]);

@@ -75,7 +75,8 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = match self {
             Error::Usage(why) => format!(
-                "{why}; usage: gpuslice-hook [--runtime-dir DIR] [--allow-cgpu-disable] [--ask KEY=VALUE]… \
+                "{why}; usage: gpuslice-hook [--runtime-dir DIR] [--allow-cgpu-disable] [--allow-musl] \
+                 [--ask KEY=VALUE]… \
                  [createRuntime|prestart|poststop]"
             ),
             Error::Wrapper(why) => why.clone(),

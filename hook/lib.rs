@@ -97,7 +97,12 @@ fn start(args: &Args, state: &State, config: &Config, ask: &Ask) -> Result<(), E
         }
         claim::note(&plan.dir, Path::new(&state.bundle), pid)
             .map_err(Error::mount("noting whose it is"))?;
-        apply::apply(&plan, found?, &config.rootfs(&state.bundle))
+        apply::apply(
+            &plan,
+            found?,
+            &config.rootfs(&state.bundle),
+            args.allow_musl,
+        )
     });
     if mounted.is_err() {
         // The container will not start; what it was promised goes back. The first error counts.

@@ -19,11 +19,22 @@ use std::process::{Command, ExitCode, Stdio};
 /// Container engines and runtimes that can call the hook.
 const RUNTIMES: [&str; 6] = ["docker", "podman", "containerd", "crio", "runc", "crun"];
 /// What an installation consists of beside the two programs.
-const PARTS: [&str; 4] = [
+const PARTS: [&str; 5] = [
     "gpuslice-hook",
+    "gpuslice-runtime",
     "libgpuslice.so",
     "libgpuslice_replace.so",
     "libgpuslice_nvml.so",
+];
+
+/// What the driver's limits stand on.
+const NO_CONTROLLER: &str = "the kernel offers neither dmem nor misc";
+const NEWER_KERNEL: &str = "a kernel from 6.14 on with CONFIG_CGROUP_DMEM=y";
+/// Where the daemon's unit may be installed.
+const UNITS: [&str; 3] = [
+    "/usr/lib/systemd/system/gpusliced.service",
+    "/usr/local/lib/systemd/system/gpusliced.service",
+    "/etc/systemd/system/gpusliced.service",
 ];
 
 /// Options of `gpuslice doctor`.
@@ -71,11 +82,7 @@ pub fn main(options: &Options) -> Result<ExitCode> {
             checks.push(there("daemon", format!("answers at {}", dir.display())));
             checks.extend(of_slices(&View::of(list)));
         }
-        Err(why) => checks.push(wanted(
-            "daemon",
-            format!("{why:#}"),
-            "systemctl start gpusliced; gpuslice run starts a private one without",
-        )),
+        Err(why) => checks.push(wanted("daemon", format!("{why:#}"), how_to_start())),
     }
     let missing = checks.iter().any(|check| check.needed && !check.ok);
     if options.json {
@@ -86,6 +93,15 @@ pub fn main(options: &Options) -> Result<ExitCode> {
         }
     }
     Ok(ExitCode::from(u8::from(missing)))
+}
+
+/// What starts the daemon here.
+fn how_to_start() -> &'static str {
+    let unit = UNITS.iter().any(|unit| Path::new(unit).exists());
+    match unit && Path::new("/run/systemd/system").exists() {
+        true => "systemctl enable --now gpusliced.socket gpusliced.service",
+        false => "start gpusliced as root; gpuslice run starts a private one without",
+    }
 }
 
 fn examine(options: &Options) -> Result<Value> {
@@ -146,7 +162,11 @@ fn text(value: &Value) -> Option<String> {
 
 /// From the facts about driver and kernel to checks.
 fn of_facts(facts: &Value) -> Vec<Check> {
-    let mut checks = vec![configuration(facts), driver(facts)];
+    let mut checks = vec![
+        configuration(facts),
+        driver(facts),
+        kernel(&facts["kernel"]),
+    ];
     let nvml = &facts["nvml"];
     checks.push(match (text(&nvml["error"]), nvml.is_null()) {
         (None, false) => there(
@@ -169,7 +189,7 @@ fn of_facts(facts: &Value) -> Vec<Check> {
         None => there("processes", "gpusliced sees the host's pids".to_owned()),
         Some(why) => wanted("processes", why, "docker run --pid=host, or hostPID: true"),
     });
-    checks.extend(control_groups(&facts["cgroup"]));
+    checks.extend(control_groups(facts));
     for gpu in nvml["gpus"].as_array().into_iter().flatten() {
         checks.push(tier(facts, gpu));
     }
@@ -206,18 +226,43 @@ fn driver(facts: &Value) -> Check {
     }
 }
 
-fn control_groups(groups: &Value) -> Vec<Check> {
+/// What the hook and the daemon ask of the kernel.
+fn kernel(facts: &Value) -> Check {
+    let release = facts["release"].as_str().unwrap_or("of unknown version");
+    let absent = facts["absent"].as_array();
+    let absent = absent.into_iter().flatten();
+    let absent: Vec<String> = absent.filter_map(text).collect();
+    match absent.is_empty() {
+        true => there("kernel", release.to_owned()),
+        false => needed(
+            "kernel",
+            format!(
+                "{release} does not have, or not let us use, {}",
+                absent.join(", ")
+            ),
+            "a kernel from 5.12 on; in a container, a seccomp profile that allows them",
+        ),
+    }
+}
+
+fn control_groups(facts: &Value) -> Vec<Check> {
+    let groups = &facts["cgroup"];
     let Some(mount) = groups["mount"].as_str() else {
         let mend = "boot with systemd.unified_cgroup_hierarchy=1";
         let found = "no unified hierarchy is mounted at /sys/fs/cgroup".to_owned();
         return vec![wanted("cgroup v2", found, mend)];
     };
     let mut checks = vec![there("cgroup v2", mount.to_owned())];
+    if facts["driver"]["simulated"] == true {
+        let found = "the simulated driver counts by itself".to_owned();
+        checks.push(there("controller", found));
+        return checks;
+    }
     let Some(controller) = groups["controller"].as_str() else {
         checks.push(wanted(
             "controller",
-            format!("the kernel offers neither dmem nor misc at {mount}"),
-            "a kernel from 6.14 on with CONFIG_CGROUP_DMEM=y",
+            format!("{NO_CONTROLLER} at {mount}"),
+            NEWER_KERNEL,
         ));
         return checks;
     };
@@ -302,6 +347,11 @@ fn no_wall(facts: &Value, gpu: &Value) -> Missing {
             "a driver from r615 on, with cgroup v2 and without MIG",
         );
     }
+    // To a question about such a group the driver answers that nothing is set there, which says no more
+    // than that it understood.
+    if facts["driver"]["simulated"] != true && !facts["cgroup"]["controller"].is_string() {
+        return why(NO_CONTROLLER, NEWER_KERNEL);
+    }
     if facts["config"]["wall"] == "off" {
         let mend = "set wall = \"auto\" and restart gpusliced";
         return why("wall is \"off\" in the configuration", mend);
@@ -326,7 +376,7 @@ fn of_installation(options: &Options) -> Vec<Check> {
         false => needed(
             "installation",
             format!("{} not found", absent.join(", ")),
-            "make build",
+            "install the package again; from sources, make build",
         ),
     });
     let path = std::env::var_os("PATH").unwrap_or_default();
@@ -398,6 +448,7 @@ mod tests {
     fn node() -> Value {
         json!({
             "root": true, "pid_namespace": null,
+            "kernel": { "release": "6.14.0", "absent": [] },
             "config": { "error": null, "truth_interval_ms": 1000, "wall": "auto" },
             "driver": { "dir": "/lib", "simulated": false, "error": null },
             "nvml": {
@@ -448,6 +499,11 @@ mod tests {
             user.found.contains("M1") && user.mend.contains("as root"),
             "{user:?}"
         );
+        let bare = with("/cgroup/controller", Value::Null);
+        assert!(
+            bare.found.contains("M1") && bare.found.ends_with("neither dmem nor misc"),
+            "{bare:?}"
+        );
         let lost = with("/nvml/gpus/0/error", json!("lost"));
         assert!(!lost.ok && lost.needed, "{lost:?}");
         let mut blind = node();
@@ -476,6 +532,15 @@ mod tests {
                 .iter()
                 .any(|check| check.name == "cgroup v2" && !check.ok)
         );
+    }
+
+    #[test]
+    fn a_kernel_that_lacks_a_call_is_too_old() {
+        let mut facts = node();
+        facts["kernel"]["absent"] = json!(["mount_setattr"]);
+        let checks = of_facts(&facts);
+        let kernel = checks.iter().find(|check| !check.ok).expect("a kernel");
+        assert!(kernel.needed && kernel.found.contains("mount_setattr"));
     }
 
     #[test]

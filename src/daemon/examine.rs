@@ -3,6 +3,8 @@
 //! Only here is the driver's own library asked; so a broken driver breaks this child process, and the
 //! CLI tells of it. Nothing is changed, and no running daemon is disturbed.
 
+mod kernel;
+
 use crate::cgroup;
 use crate::config::Config;
 use crate::nvml::Nvml;
@@ -33,6 +35,7 @@ pub fn facts(options: &Options) -> Value {
     json!({
         "root": nix::unistd::geteuid().is_root(),
         "pid_namespace": blind(),
+        "kernel": kernel::facts(),
         "config": {
             "error": wrong,
             "truth_interval_ms": config.truth_interval_ms.get(),

@@ -1,6 +1,7 @@
 //! Containers under real runtimes: who asks gets a slice or does not start; who does not ask is as if
 //! we were not there.
 
+mod libc;
 mod places;
 mod shipped;
 mod stages;

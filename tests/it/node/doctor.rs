@@ -53,7 +53,8 @@ fn what_is_missing_is_said_with_what_mends_it() {
     );
     let text = String::from_utf8(output.stdout).expect("text");
     assert!(
-        text.contains("missing daemon") && text.contains("-> systemctl start"),
+        text.contains("missing daemon")
+            && (text.contains("-> start gpusliced") || text.contains("-> systemctl enable")),
         "{text}"
     );
     assert!(
