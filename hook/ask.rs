@@ -41,6 +41,8 @@ pub struct Ask {
     pub class: Class,
     /// Which GPUs.
     pub gpus: Selector,
+    /// Which others as a whole.
+    pub whole: Selector,
     /// For people.
     pub name: Name,
     /// Cap on the host memory it pins.
@@ -90,6 +92,7 @@ impl Ask {
             container,
             name: self.name,
             gpus: self.gpus,
+            whole: self.whole,
             memory: self.memory,
             weight: self.weight,
             share: self.share,
@@ -102,7 +105,8 @@ impl Ask {
 
 fn from_annotations(ours: &[(&str, &str)]) -> Result<Ask, Error> {
     let (mut memory, mut pinned, mut weight, mut share) = (None, None, None, None);
-    let (mut class, mut gpus, mut name) = (Class::Normal, Selector::EMPTY, Name::EMPTY);
+    let (mut class, mut name) = (Class::Normal, Name::EMPTY);
+    let (mut gpus, mut whole) = (Selector::EMPTY, Selector::EMPTY);
     for &(key, value) in ours {
         let bad = |why: &dyn ToString| Error::ask(key, value, why.to_string());
         match key.strip_prefix(PREFIX).unwrap_or_default() {
@@ -112,10 +116,11 @@ fn from_annotations(ours: &[(&str, &str)]) -> Result<Ask, Error> {
             "share" => share = Some(value.parse().map_err(|why: UnitError| bad(&why))?),
             "priority" => class = value.parse().map_err(|why: BadClass| bad(&why))?,
             "gpus" => gpus = selector(value).map_err(|why| bad(&why))?,
+            "whole-gpus" => whole = selector(value).map_err(|why| bad(&why))?,
             "name" => name = Name::new(value).map_err(|why| bad(&why))?,
             _ => {
                 return Err(bad(
-                    &"unknown annotation; there are memory, pinned-memory, weight, share, priority, gpus and name",
+                    &"unknown annotation; there are memory, pinned-memory, weight, share, priority, gpus, whole-gpus and name",
                 ));
             }
         }
@@ -127,6 +132,10 @@ fn from_annotations(ours: &[(&str, &str)]) -> Result<Ask, Error> {
             "a slice has a weight or a hard share, not both",
         ));
     }
+    if !whole.is_empty() && gpus.is_empty() {
+        let why = "beside whole GPUs, those of the slice are to be named; add gpuslice.io/gpus";
+        return Err(Error::ask("gpuslice.io/whole-gpus", whole.as_str(), why));
+    }
     let why = "a slice needs a memory cap; add gpuslice.io/memory";
     let memory = memory.ok_or_else(|| Error::ask("gpuslice.io/memory", "", why))?;
     Ok(Ask {
@@ -136,6 +145,7 @@ fn from_annotations(ours: &[(&str, &str)]) -> Result<Ask, Error> {
         share,
         class,
         gpus,
+        whole,
         name,
         weighs: false,
     })
@@ -167,7 +177,7 @@ mod tests {
     #[test]
     fn whole_wishes() {
         let full = ask(
-            r#""gpuslice.io/memory":"4GiB","gpuslice.io/weight":"3","gpuslice.io/gpus":"0,1",
+            r#""gpuslice.io/memory":"4GiB","gpuslice.io/weight":"3","gpuslice.io/gpus":"0,1","gpuslice.io/whole-gpus":"2",
                "gpuslice.io/priority":"high","gpuslice.io/name":"web","other/x":"y",
                "gpuslice.io/pinned-memory":"512MiB""#,
         );
@@ -191,6 +201,7 @@ mod tests {
             (full.weight.get(), full.class, full.gpus.as_str()),
             (3, Class::High, "0,1")
         );
+        assert_eq!(full.whole.as_str(), "2");
         let idle = r#""gpuslice.io/memory":"4GiB","gpuslice.io/priority":"best-effort""#;
         let idle = ask(idle).expect("valid").expect("asks");
         assert_eq!((idle.class, idle.weighs), (Class::BestEffort, false));
@@ -234,6 +245,7 @@ mod tests {
             r#""gpuslice.io/memory":"1GiB","gpuslice.io/weight":"1000000000""#,
             r#""gpuslice.io/memory":"1GiB","gpuslice.io/weight":"2","gpuslice.io/share":"10""#,
             r#""gpuslice.io/memory":"1GiB","gpuslice.io/gpus":"x""#,
+            r#""gpuslice.io/memory":"1GiB","gpuslice.io/whole-gpus":"0""#,
             r#""gpuslice.io/memory":"1GiB","gpuslice.io/priority":"1""#,
             r#""gpuslice.io/memory":"1GiB","gpuslice.io/priority":"Best-Effort""#,
             r#""gpuslice.io/memroy":"1GiB""#,

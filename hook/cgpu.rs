@@ -3,6 +3,8 @@
 //! `ALIYUN_COM_GPU_MEM_CONTAINER` GiB of `ALIYUN_COM_GPU_MEM_DEV` GiB is a *ratio*: the cap is
 //! `floor(physical MiB * container / device)` MiB, so 4 of 15 on a 16130 MiB card is 4301 MiB
 //! (Alibaba's documentation shows these outputs). Without the first variable nothing is asked for.
+//! Where cGPU's list of GPUs and NVIDIA's are both there, the GPUs that only NVIDIA's names are the
+//! container's as a whole; "all" names none of them, for images have it in their environment.
 //! A weight above 1 makes a GPU of policy 1 (preemptive) one of policy 2 (weighted), and high
 //! priority is a yes or no: there is no best effort in this contract.
 
@@ -64,6 +66,7 @@ pub(crate) fn ask(config: &Config, allow_disable: bool) -> Result<Option<Ask>, E
         share: None,
         class,
         gpus: gpus(config)?,
+        whole: others(config)?,
         name: Name::EMPTY,
         pinned: None,
         weighs: weight > Weight::ONE,
@@ -115,6 +118,18 @@ fn gpus(config: &Config) -> Result<Selector, Error> {
     selector(text).map_err(|why| Error::ask(key, text, why))
 }
 
+/// The GPUs that are not to be sliced.
+fn others(config: &Config) -> Result<Selector, Error> {
+    let list = |key| {
+        let text = config.variable(key)?;
+        Ok(text.filter(|text| !matches!(*text, "" | "none" | "void" | "all")))
+    };
+    match (list(GPUS)?, list(NVIDIA)?) {
+        (Some(_), Some(text)) => selector(text).map_err(|why| Error::ask(NVIDIA, text, why)),
+        _ => Ok(Selector::EMPTY),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -140,6 +155,15 @@ mod tests {
             (3, Class::High, "2")
         );
         assert!(ask.weighs);
+        assert_eq!(ask.whole.as_str(), "0,1,2");
+        for visible in ["all", "none", ""] {
+            let env = format!(
+                "ALIYUN_COM_GPU_MEM_CONTAINER=4 ALIYUN_COM_GPU_MEM_DEV=15 \
+                 ALIYUN_COM_GPU_VISIBLE_DEVICES=2 NVIDIA_VISIBLE_DEVICES={visible}"
+            );
+            let ask = asked(&env, false).expect("valid").expect("asks");
+            assert!(ask.whole.is_empty(), "{visible}");
+        }
         let plain = "ALIYUN_COM_GPU_MEM_CONTAINER=4 ALIYUN_COM_GPU_MEM_DEV=15 \
                      ALIYUN_COM_GPU_SCHD_WEIGHT=1 ALIYUN_COM_GPU_HIGH_PRIO=0";
         let plain = asked(plain, false).expect("valid").expect("asks");

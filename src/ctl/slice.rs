@@ -68,6 +68,7 @@ impl SliceOptions {
             container: ContainerId::new(container)?,
             name: Name::new(name).with_context(|| "--name")?,
             gpus: Selector::new(&self.gpus).with_context(|| "--gpus")?,
+            whole: Selector::EMPTY,
             memory: MemoryAsk::Exactly(self.memory),
             weight: self.weight,
             share: self.share,

@@ -14,8 +14,8 @@ use gpuslice_wire::admin::{Answer, Command, Denial};
 use gpuslice_wire::frame::{Message, RequestId, decode};
 use gpuslice_wire::ids::ContainerId;
 use gpuslice_wire::limits::{FRAME_BYTES_MAX, HELLO_DEADLINE_NS};
-use gpuslice_wire::select::GpuSelector;
-use gpuslice_wire::text::HostPath;
+use gpuslice_wire::select::{GpuSelector, SelectError};
+use gpuslice_wire::text::{HostPath, Selector};
 use gpuslice_wire::units::Duration;
 use nix::errno::Errno;
 use nix::unistd::geteuid;
@@ -155,6 +155,7 @@ impl Daemon {
                 container,
                 name,
                 gpus,
+                whole,
                 memory,
                 weight,
                 share,
@@ -165,14 +166,16 @@ impl Daemon {
                 if let Err((why, text)) = self.may_admit(&container) {
                     return self.deny(key, why, &text);
                 }
-                match GpuSelector::parse(gpus.as_str()) {
+                let gpus = GpuSelector::parse(gpus.as_str());
+                match gpus.and_then(|gpus| Ok((gpus, beside(&whole)?))) {
                     Err(why) => self.deny(key, Denial::Invalid, &why.to_string()),
-                    Ok(gpus) => {
+                    Ok((gpus, whole)) => {
                         let pinned = pinned.or(self.pinned_default);
                         let ask = Ask {
                             container,
                             name,
                             gpus,
+                            whole,
                             memory,
                             weight,
                             share,
@@ -311,5 +314,15 @@ impl Daemon {
         let _ = self
             .poll
             .wait_to_write(admin.fd.as_fd(), Source::Admin(key), waits);
+    }
+}
+
+/// The GPUs that are asked for as a whole.
+fn beside(whole: &Selector) -> Result<Option<GpuSelector>, SelectError> {
+    match (whole.is_empty(), GpuSelector::parse(whole.as_str())?) {
+        (true, _) => Ok(None),
+        // The daemon's choice is a slice's; who wants a whole GPU knows which.
+        (false, GpuSelector::Any) => Err(SelectError::Entry),
+        (false, gpus) => Ok(Some(gpus)),
     }
 }

@@ -246,6 +246,7 @@ mod tests {
             lanes: vec![LaneRecord {
                 gpu: GpuUuid(*b"0123456789abcdef"),
                 cap: Bytes(8),
+                whole: false,
             }],
             pinned: None,
             cgroup: HostPath::EMPTY,

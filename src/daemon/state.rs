@@ -358,6 +358,7 @@ mod tests {
             lanes: vec![LaneRecord {
                 gpu: GpuUuid([7; 16]),
                 cap: Bytes(1 << 30),
+                whole: false,
             }],
             pinned: None,
             cgroup: HostPath::EMPTY,

@@ -28,6 +28,8 @@ pub(crate) struct Room {
     pub(crate) promised: Bytes,
     /// Sum of the hard shares on it, percent.
     pub(crate) shares: u32,
+    /// It is one container's as a whole.
+    pub(crate) whole: bool,
 }
 
 impl Room {
@@ -116,11 +118,30 @@ impl Room {
 
     /// A lane on this GPU for `ask`.
     fn lane(&self, ask: &Ask, oversubscribe: bool) -> Result<LaneRecord, Refusal> {
+        if self.whole {
+            return Err(Refusal::Taken(self.index));
+        }
         let cap = self.promise(ask.memory, oversubscribe)?;
         self.take_share(ask.share)?;
         Ok(LaneRecord {
             gpu: self.uuid,
             cap,
+            whole: false,
+        })
+    }
+
+    /// All of this GPU, if nothing of it is anybody's.
+    fn all(&self) -> Result<LaneRecord, Refusal> {
+        if self.whole {
+            return Err(Refusal::Taken(self.index));
+        }
+        if self.promised > Bytes::ZERO {
+            return Err(Refusal::Sliced(self.index));
+        }
+        Ok(LaneRecord {
+            gpu: self.uuid,
+            cap: self.total,
+            whole: true,
         })
     }
 }
@@ -136,22 +157,20 @@ pub(crate) fn admit(rooms: &[Room], ask: &Ask, oversubscribe: bool) -> Result<Re
     if ask.pinned == Some(Bytes::ZERO) {
         return Err(Refusal::PinnedZero);
     }
-    let lanes = match ask.gpus {
+    let mut lanes = match ask.gpus {
         GpuSelector::Any => Vec::from([any(rooms, ask, oversubscribe)?]),
-        GpuSelector::All => {
-            let mut all: Vec<&Room> = rooms.iter().collect();
-            all.sort_by_key(|room| room.index);
-            each(&all, ask, oversubscribe)?
-        }
-        GpuSelector::List(list) => {
-            let named: Result<Vec<&Room>, Refusal> = list
-                .iter()
-                .flatten()
-                .map(|&asked| find(rooms, asked).map(|at| &rooms[at]))
-                .collect();
-            each(&named?, ask, oversubscribe)?
-        }
+        gpus => each(&named(rooms, &gpus)?, ask, oversubscribe)?,
     };
+    if let Some(whole) = ask.whole {
+        for room in named(rooms, &whole)? {
+            if lanes.iter().all(|lane| lane.gpu != room.uuid) {
+                lanes.push(room.all()?);
+            }
+        }
+        if lanes.len() > LANES_MAX {
+            return Err(Refusal::TooManyGpus);
+        }
+    }
     Ok(Record {
         container: ask.container,
         name: if ask.name.is_empty() {
@@ -166,6 +185,20 @@ pub(crate) fn admit(rooms: &[Room], ask: &Ask, oversubscribe: bool) -> Result<Re
         pinned: ask.pinned,
         cgroup: ask.cgroup,
     })
+}
+
+/// The GPUs that a selector names, in its order.
+fn named<'a>(rooms: &'a [Room], gpus: &GpuSelector) -> Result<Vec<&'a Room>, Refusal> {
+    let mut all: Vec<&Room> = rooms.iter().collect();
+    all.sort_by_key(|room| room.index);
+    match gpus {
+        GpuSelector::Any | GpuSelector::All => Ok(all),
+        GpuSelector::List(list) => list
+            .iter()
+            .flatten()
+            .map(|&asked| find(rooms, asked).map(|at| &rooms[at]))
+            .collect(),
+    }
 }
 
 /// The GPU with the most unpromised memory that has room.

@@ -213,14 +213,17 @@ impl Engine {
                 index: gpu.index,
                 total: gpu.total,
                 promised: Bytes::ZERO,
+                whole: false,
                 shares: 0,
             })
             .collect();
         for (_, container) in self.containers.iter() {
-            for slice in &container.slices.gpus {
+            let lanes = container.slices.gpus.iter().zip(&container.record.lanes);
+            for (slice, lane) in lanes {
                 let Some(room) = slice.gpu.and_then(|gpu| rooms.get_mut(gpu)) else {
                     continue;
                 };
+                room.whole |= lane.whole;
                 room.promised = room.promised.saturating_add(slice.account.cap());
                 room.shares += container.record.share.map_or(0, |share| share.get());
             }
@@ -294,7 +297,7 @@ impl Engine {
         for (lane, gpu) in on.into_iter().enumerate() {
             self.gpus[gpu]
                 .turns
-                .enter(seat, Lane(lane as u8), record.terms());
+                .enter(seat, Lane(lane as u8), record.terms(lane));
         }
         self.changed.push((seat, Lane::HOST));
     }

@@ -26,7 +26,9 @@ pub struct Ask {
     pub name: Name,
     /// Which GPUs.
     pub gpus: GpuSelector,
-    /// Cap on each of them.
+    /// Which GPUs beside them as a whole; of those named twice it gets a slice.
+    pub whole: Option<GpuSelector>,
+    /// Cap on each of those that it gets a slice of.
     pub memory: MemoryAsk,
     /// Weight among those that want a GPU at the same time.
     pub weight: Weight,

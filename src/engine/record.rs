@@ -44,7 +44,12 @@ pub struct LaneRecord {
     pub gpu: GpuUuid,
     /// Memory cap on it.
     pub cap: Bytes,
+    /// All of it is this container's: nobody else gets a slice of it, and no policy caps its time.
+    pub whole: bool,
 }
+
+/// In a record's cap: the GPU is the container's as a whole. No GPU has that much memory.
+const WHOLE_BIT: u64 = 1 << 63;
 
 /// A slice as promised.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -109,12 +114,13 @@ impl fmt::Display for RecordError {
 impl core::error::Error for RecordError {}
 
 impl Record {
-    /// What was promised of time.
-    pub(crate) fn terms(&self) -> Terms {
+    /// What was promised of a GPU's time.
+    pub(crate) fn terms(&self, lane: usize) -> Terms {
         Terms {
             weight: self.weight,
             share: self.share,
             class: self.class,
+            whole: self.lanes.get(lane).is_some_and(|lane| lane.whole),
         }
     }
 
@@ -134,7 +140,8 @@ impl Record {
         out.put(&[self.class.number(), self.lanes.len().min(LANES_MAX) as u8]);
         for lane in self.lanes.iter().take(LANES_MAX) {
             out.put(&lane.gpu.0);
-            out.put(&lane.cap.0.to_le_bytes());
+            let flag = if lane.whole { WHOLE_BIT } else { 0 };
+            out.put(&(lane.cap.0 | flag).to_le_bytes());
         }
         out.at = LANES_END;
         out.put(&self.pinned.map_or(0, |cap| cap.0).to_le_bytes());
@@ -223,11 +230,12 @@ impl<'a> In<'a> {
         let mut lanes: Vec<LaneRecord> = Vec::new();
         for _ in 0..count {
             let gpu = GpuUuid(self.array()?);
-            let cap = Bytes(u64::from_le_bytes(self.array()?));
+            let cap = u64::from_le_bytes(self.array()?);
+            let (cap, whole) = (Bytes(cap & !WHOLE_BIT), cap & WHOLE_BIT != 0);
             if cap == Bytes::ZERO || lanes.iter().any(|lane| lane.gpu == gpu) {
                 return Err(RecordError::Field);
             }
-            lanes.push(LaneRecord { gpu, cap });
+            lanes.push(LaneRecord { gpu, cap, whole });
         }
         self.take((LANES_MAX - lanes.len().min(LANES_MAX)) * LANE_BYTES)?;
         let pinned = match u64::from_le_bytes(self.array()?) {
@@ -268,6 +276,7 @@ mod tests {
                 .map(|n| LaneRecord {
                     gpu: GpuUuid([n; 16]),
                     cap: Bytes(u64::from(n) + 1),
+                    whole: n % 2 == 1,
                 })
                 .collect(),
             pinned: Some(Bytes(77)),

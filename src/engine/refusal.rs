@@ -82,6 +82,10 @@ pub enum Refusal {
         /// What is left.
         left: u32,
     },
+    /// The GPU is a container's as a whole.
+    Taken(NvmlIndex),
+    /// The GPU is asked for as a whole, and there are slices of it.
+    Sliced(NvmlIndex),
     /// The node has as many slices as it can.
     TooManyContainers,
     /// More GPUs than a slice can have.
@@ -112,7 +116,10 @@ impl Refusal {
             | Refusal::RatioZero { .. }
             | Refusal::Promised { .. }
             | Refusal::PromisedAll { .. } => Denial::Memory,
-            Refusal::Shares { .. } | Refusal::TooManyContainers => Denial::Capacity,
+            Refusal::Shares { .. }
+            | Refusal::Taken(_)
+            | Refusal::Sliced(_)
+            | Refusal::TooManyContainers => Denial::Capacity,
             Refusal::CapZero
             | Refusal::RatioInvalid { .. }
             | Refusal::GpuTwice(_)
@@ -137,6 +144,17 @@ impl fmt::Display for Refusal {
                  then restart gpusliced",
             ),
             Refusal::NoSuchGpu { asked, present } => no_such_gpu(f, asked, present),
+            Refusal::Taken(gpu) => write!(
+                f,
+                "GPU {} is another container's as a whole; name another GPU, or end that container",
+                gpu.0
+            ),
+            Refusal::Sliced(gpu) => write!(
+                f,
+                "GPU {} is asked for as a whole, but others have slices of it (gpuslice ps shows them); \
+                 name another GPU, or end those containers",
+                gpu.0
+            ),
             Refusal::GpuTwice(gpu) => write!(f, "GPU {} is named twice; name it once", gpu.0),
             Refusal::GpuGone(uuid) => write!(
                 f,

@@ -63,9 +63,9 @@ impl Engine {
                     return;
                 };
                 let record = container.record.clone();
-                let gpus = container.slices.gpus.iter().filter_map(|slice| slice.gpu);
-                for gpu in gpus {
-                    self.gpus[gpu].turns.retune(seat, record.terms());
+                let gpus = container.slices.gpus.iter().enumerate();
+                for (lane, gpu) in gpus.filter_map(|(lane, slice)| Some((lane, slice.gpu?))) {
+                    self.gpus[gpu].turns.retune(seat, record.terms(lane));
                 }
                 actions.push(Action::Retuned { token, record, was });
             }

@@ -111,6 +111,7 @@ pub(crate) fn ask(container: &str, gpus: &str, bytes: u64) -> Ask {
         container: id(container),
         name: Name::EMPTY,
         gpus: GpuSelector::parse(gpus).expect("a selector"),
+        whole: None,
         memory: MemoryAsk::Exactly(Bytes(bytes)),
         weight: Weight::ONE,
         share: None,
@@ -553,4 +554,41 @@ fn a_clock_that_jumps_charges_nobody_for_the_jump() {
     rig.now = 0;
     rig.step(Event::Tick);
     assert!(matches!(rig.slice("a"), Snapshot::Slice { gpu_ns, .. } if gpu_ns == 250 * MS));
+}
+
+/// A GPU that is one container's as a whole is nobody else's, whatever else may be promised twice.
+#[test]
+fn whole_gpus_beside_a_slice() {
+    let config = Config {
+        oversubscribe: true,
+        ..Config::default()
+    };
+    let mut rig = Rig::new(config, &[16, 8, 16]);
+    let beside = |container, gpus, whole| Ask {
+        whole: GpuSelector::parse(whole).ok(),
+        ..ask(container, gpus, GIB)
+    };
+    let record = rig.admit(beside("a", "2", "0,1,2")).expect("free");
+    let lanes: Vec<_> = record
+        .lanes
+        .iter()
+        .map(|lane| (lane.gpu, lane.cap, lane.whole))
+        .collect();
+    let all = |n: u8, gib: u64| (uuid(n), Bytes(gib * GIB), true);
+    assert_eq!(lanes, [(uuid(2), Bytes(GIB), false), all(0, 16), all(1, 8)]);
+    let taken = "GPU 0 is another container's as a whole; name another GPU, or end that container";
+    denied(&mut rig, ask("b", "0", GIB), Denial::Capacity, taken);
+    denied(&mut rig, beside("b", "2", "0"), Denial::Capacity, taken);
+    let sliced = "GPU 2 is asked for as a whole, but others have slices of it (gpuslice ps shows \
+                  them); name another GPU, or end those containers";
+    let mut more = Rig::new(config, &[16, 8, 16]);
+    more.admit(ask("a", "2", GIB)).expect("free");
+    denied(&mut more, beside("b", "1", "2"), Denial::Capacity, sliced);
+    assert_eq!(
+        rig.admit(ask("c", "any", GIB)).expect("room").lanes[0].gpu,
+        uuid(2)
+    );
+    let (token, container) = (Token(1), id("a"));
+    rig.step(Event::Dismiss { token, container });
+    assert!(rig.admit(ask("d", "0", GIB)).is_ok());
 }

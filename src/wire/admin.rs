@@ -80,7 +80,10 @@ messages! {
             name: Name,
             /// Which GPUs.
             gpus: Selector,
-            /// Cap on each of them.
+            /// GPUs that it gets as a whole beside them, if they are nobody else's; one that is in both
+            /// is of the slice. None if empty.
+            whole: Selector,
+            /// Cap on each of the slice's.
             memory: MemoryAsk,
             /// Weight of its share.
             weight: Weight,

@@ -58,7 +58,7 @@ fn every_kind_has_this_length() {
     assert_eq!(
         lengths(Command::payload_bytes),
         [
-            (301, 908),
+            (301, 1582),
             (302, 130),
             (303, 0),
             (304, 147),
@@ -99,6 +99,7 @@ fn admit() -> Command {
         container: ContainerId::new("web-1").unwrap(),
         name: Name::new("web").unwrap(),
         gpus: Selector::new("0,1").unwrap(),
+        whole: Selector::new("2").unwrap(),
         memory: MemoryAsk::Ratio { part: 4, whole: 15 },
         weight: Weight::ONE,
         share: Percent::new(30).ok(),

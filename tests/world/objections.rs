@@ -92,6 +92,7 @@ fn admitted(n: usize, weight: u32, share: u32, class: Class) -> Action {
         lanes: vec![LaneRecord {
             gpu: gpu(0),
             cap: Bytes(100),
+            whole: false,
         }],
         pinned: None,
         cgroup: HostPath::EMPTY,

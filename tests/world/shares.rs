@@ -57,6 +57,7 @@ pub(crate) fn governed(seed: u64, policy: Policy, kernels: Kernels, tenants: &[T
             container,
             name: Name::EMPTY,
             gpus: GpuSelector::Any,
+            whole: None,
             memory: MemoryAsk::Exactly(Bytes(64 * MIB)),
             weight: Weight::new(tenant.weight).expect("a weight"),
             share: Percent::new(tenant.share).ok(),

@@ -331,6 +331,7 @@ mod tests {
         let lane = |gpu| LaneRecord {
             gpu,
             cap: Bytes(cap),
+            whole: false,
         };
         Record {
             container: ContainerId::new("web").expect("an id"),

@@ -58,6 +58,8 @@ pub(crate) struct Terms {
     pub(crate) weight: Weight,
     pub(crate) share: Option<Percent>,
     pub(crate) class: Class,
+    /// The GPU is its container's as a whole, whatever the policy.
+    pub(crate) whole: bool,
 }
 
 /// All slices of a GPU together, and how many it is meant for.
@@ -70,6 +72,9 @@ pub(crate) struct Everybody {
 
 /// What a slice may have of the GPU's time at most.
 pub(crate) fn cap(policy: Policy, slice: &Terms, everybody: &Everybody) -> Part {
+    if slice.whole {
+        return Part::ALL;
+    }
     let weight = slice.weight.get();
     let hard = slice.share.map(|share| Part::new(share.get(), 100));
     let part = match policy {
@@ -101,6 +106,7 @@ mod tests {
             weight: Weight::new(weight).expect("a weight"),
             share: Percent::new(share).ok(),
             class: Class::Normal,
+            whole: false,
         };
         let everybody = Everybody {
             slices,
@@ -132,5 +138,23 @@ mod tests {
         assert_eq!(ppm(Policy::Fixed, 20, 0, 2, 21), 1_000_000);
         assert_eq!(ppm(Policy::Weighted, 1, 0, 256, 255_001), 3);
         assert_eq!(ppm(Policy::Fair, 1, 3, 1, 1), 30_000);
+    }
+
+    #[test]
+    fn a_whole_gpu_is_capped_by_no_policy_and_no_share() {
+        let terms = Terms {
+            weight: Weight::ONE,
+            share: Percent::new(30).ok(),
+            class: Class::Normal,
+            whole: true,
+        };
+        let everybody = Everybody {
+            slices: 1,
+            weights: 1,
+            slots: 16,
+        };
+        for policy in [Policy::Fair, Policy::Fixed, Policy::Soft] {
+            assert!(!cap(policy, &terms, &everybody).limits(), "{policy}");
+        }
     }
 }

@@ -22,6 +22,7 @@ impl Rig {
                 weight: Weight::new(weight).expect("a weight"),
                 share: Percent::new(share).ok(),
                 class: if high { Class::High } else { Class::Normal },
+                whole: false,
             };
             turns.enter(Seat(at as u16), Lane(0), terms);
         }

@@ -293,6 +293,7 @@ pub fn admit(container: &str, gpus: &str, memory: MemoryAsk) -> AdminCommand {
         container: id(container),
         name: Name::EMPTY,
         gpus: Selector::new(gpus).expect("a selector"),
+        whole: Selector::EMPTY,
         memory,
         weight: Weight::ONE,
         share: None,

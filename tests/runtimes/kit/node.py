@@ -87,7 +87,11 @@ class Node:
         return done.stdout
 
     def slices(self):
-        return json.loads(self.gpuslice("ps", "--json"))["slices"]
+        return self.books()["slices"]
+
+    def books(self):
+        """All that `ps` knows."""
+        return json.loads(self.gpuslice("ps", "--json"))
 
     def close(self):
         if self.daemon.poll() is None:

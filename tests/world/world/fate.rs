@@ -59,6 +59,7 @@ impl World {
             container: container(if twin { n.saturating_sub(1) } else { n }),
             name: Name::EMPTY,
             gpus,
+            whole: None,
             memory,
             weight,
             share: share.and_then(|share| Percent::new(share).ok()),

@@ -1,0 +1,56 @@
+"""Containers with several GPUs: slices of each, and whole ones beside a slice."""
+from kit import bundle, node
+
+GIB = 1 << 30
+EACH = "for gpu in 0 1 2; do /bin/tenant --device $gpu --step-mib 32 --no-launch || echo gpu $gpu: none; done; exec sleep 600"
+CGPU = ["ALIYUN_COM_GPU_MEM_CONTAINER=1", "ALIYUN_COM_GPU_MEM_DEV=4"]
+
+
+class Several(node.Case):
+    needs = ("runc",)
+    simulated = "devices=3,mem=1GiB"
+    configuration = 'policy = "fair"\n'
+
+    def run_(self, name, annotations, variables=()):
+        """Starts a container that tries each GPU: what each said it has, or `None`."""
+        words = ["/bin/sh", "-c", EACH]
+        container = bundle.Bundle(self, self.node.wrapper, name, words, annotations, variables).start()
+
+        def all_tried():
+            lines = [line for line in container.text().splitlines() if '"memory"' in line or ": none" in line]
+            return lines if len(lines) == 3 else container.ended() is not None and self.fail(container.text())
+        lines = node.eventually("all GPUs are tried", all_tried)
+        totals = [None if "none" in line else int(line.split('"total":')[1].split(",")[0]) for line in lines]
+        return container, totals
+
+    def test_slices_of_several(self):
+        """The same cap on each GPU that is named; the others are out of reach."""
+        ids = [gpu["uuid"] for gpu in self.node.books()["gpus"]]
+        named = ["NVIDIA_VISIBLE_DEVICES=" + ",".join(ids[:2])]
+        for name, ask, variables in [
+            ("annotated", {"gpuslice.io/memory": "256MiB", "gpuslice.io/gpus": "0,1"}, []),
+            ("cgpu", {}, [*CGPU, *named]),
+        ]:
+            container, totals = self.run_(name, ask, variables)
+            self.assertEqual(totals, [node.CAP, node.CAP, None])
+            self.assertEqual(len(self.node.slices()), 2)
+            container.stop()
+            self.no_slice_is_left()
+
+    def test_whole_beside_a_slice(self):
+        """GPU 2 sliced, 0 and 1 whole: untouched, all of their time under any policy, and nobody else's."""
+        cgpu = [*CGPU, "ALIYUN_COM_GPU_VISIBLE_DEVICES=2", "NVIDIA_VISIBLE_DEVICES=0,1,2"]
+        ours = {"gpuslice.io/memory": "256MiB", "gpuslice.io/gpus": "2", "gpuslice.io/whole-gpus": "0,1"}
+        for name, ask, variables in [("annotated", ours, []), ("cgpu", {}, cgpu)]:
+            container, totals = self.run_(name, ask, variables)
+            self.assertEqual(totals, [GIB, GIB, node.CAP])
+            rows = sorted((row["memory_cap"], row["time_cap_ppm"]) for row in self.node.slices())
+            self.assertEqual([cap for cap, _ in rows], [node.CAP, GIB, GIB])
+            self.assertEqual([time == 1_000_000 for _, time in rows], [False, True, True], rows)
+            bad = {"gpuslice.io/memory": "1MiB", "gpuslice.io/gpus": "0"}
+            other = bundle.Bundle(self, self.node.wrapper, f"{name}-other", ["/bin/true"], bad)
+            status, said = other.ends()
+            self.assertEqual(status, 1)
+            self.assertIn("GPU 0 is another container's as a whole", said)
+            container.stop()
+            self.no_slice_is_left()
