@@ -1,6 +1,7 @@
 //! Hooks called without a runtime: many at once, or beside a daemon of one's own making.
 
 use crate::harness::bundle::hook;
+use crate::harness::eventually;
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use serde_json::{Value, json};
@@ -79,6 +80,13 @@ impl Created {
     /// Calls it and waits for its end.
     pub fn called(&self, stage: &str) -> Output {
         self.call(stage).wait_with_output().expect("it ends")
+    }
+
+    /// Tells of its end until that is heard.
+    pub fn gone(&self) {
+        eventually("its end is heard", || {
+            self.called("poststop").status.success()
+        });
     }
 
     /// What is mounted below its root.
