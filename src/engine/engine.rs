@@ -22,7 +22,7 @@ use crate::sched::gang::{self, Gang, GpuSet};
 use crate::sched::{Note, Turns};
 
 /// A GPU of the node.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Gpu {
     pub(crate) uuid: GpuUuid,
     pub(crate) index: NvmlIndex,
@@ -37,7 +37,7 @@ pub(crate) struct Gpu {
 }
 
 /// All that is known and decided about a node's GPUs.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Engine {
     pub(crate) config: Config,
     pub(crate) now: Instant,

@@ -65,7 +65,7 @@ pub(crate) struct Growth {
 }
 
 /// One account of a container: its slice of a GPU, or the host memory it pinned.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Slice {
     /// Index into the engine's GPUs; none is the host.
     pub(crate) gpu: Option<usize>,
@@ -104,7 +104,7 @@ impl Slice {
 }
 
 /// A container that has a slice.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Container {
     pub(crate) record: Record,
     pub(crate) stage: Stage,
@@ -164,14 +164,14 @@ impl ClientLane {
 }
 
 /// An attached process.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Client {
     pub(crate) seat: Seat,
     pub(crate) lanes: ByLane<ClientLane>,
 }
 
 /// All containers, by seat.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Containers(Vec<Option<Container>>);
 
 impl Containers {
@@ -217,7 +217,7 @@ impl Containers {
 
 /// All processes. A slot's generation grows whenever it is freed, so an id of a former owner
 /// finds nobody.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Clients(Vec<(u16, Option<Client>)>);
 
 impl Clients {

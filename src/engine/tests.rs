@@ -27,6 +27,7 @@ pub(crate) fn id(name: &str) -> ContainerId {
     ContainerId::new(name).expect("an id")
 }
 
+#[derive(Clone)]
 pub(crate) struct Rig {
     pub(crate) engine: Engine,
     pub(crate) now: u64,

@@ -72,6 +72,7 @@ pub(crate) fn governed(seed: u64, policy: Policy, kernels: Kernels, tenants: &[T
             client: None,
             kernels,
             busy: tenant.busy,
+            collective: None,
             honesty: Honesty::Honest,
             broke: false,
             stalled: 0,

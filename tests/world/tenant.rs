@@ -91,6 +91,9 @@ pub struct Process {
     pub kernels: Kernels,
     /// It never runs out of work.
     pub busy: bool,
+    /// Its kernels are parts of collectives: one ends when all lanes have launched theirs. This is since
+    /// when one is under way.
+    pub collective: Option<Option<u64>>,
     /// Whether it says the truth.
     pub honesty: Honesty,
     /// It broke a rule of memory: it loses its connection, and what it runs is nobody's turn.
@@ -128,6 +131,7 @@ impl Process {
             client: None,
             kernels: rng.pick(&kernels),
             busy: rng.per_mille(500),
+            collective: (lanes > 1 && rng.per_mille(500)).then_some(None),
             honesty: if rng.per_mille(80) {
                 rng.pick(&lies)
             } else {

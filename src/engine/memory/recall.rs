@@ -24,7 +24,7 @@ use crate::engine::Engine;
 use crate::lifecycle::{Growth, Seat};
 
 /// An account's recall.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Recall {
     number: u32,
     /// Who has not answered yet; a recall is on as long as somebody owes.

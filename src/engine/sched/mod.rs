@@ -99,7 +99,7 @@ pub(crate) enum Note {
 }
 
 /// The turns of one GPU.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Turns {
     config: Config,
     policy: Policy,

@@ -35,7 +35,7 @@ struct Rule {
 }
 
 /// The slots of one GPU.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Slots {
     normal: Rule,
     best_effort: Rule,

@@ -130,6 +130,17 @@ impl Checkers {
         self.seen.now
     }
 
+    /// Whether the container may not have all of the time of one of its GPUs.
+    #[must_use]
+    pub fn capped(&self, container: ContainerId) -> bool {
+        let mut its = self
+            .seen
+            .seats
+            .iter()
+            .filter(|(place, _)| place.0 == container);
+        its.any(|(_, seat)| seat.capped())
+    }
+
     /// Whether others may run beside this one, or it is known no more.
     #[must_use]
     pub fn passed(&self, container: ContainerId, lane: Lane) -> bool {

@@ -233,6 +233,7 @@ impl World {
     }
     /// Compares the engine's own account with what the checkers saw.
     pub fn agree(&self) {
+        self.check_collectives();
         if self.daemon.up {
             self.checkers
                 .agree(&self.daemon.engine.snapshot(Instant(self.checkers.now())));

@@ -6,6 +6,10 @@ use gpuslice_wire::ids::{ContainerId, Lane};
 use super::{Happening, Letter, MS, US, World};
 use crate::tenant::{Honesty, Process};
 
+/// A collective that was begun is over after this long, unless its container is capped: longer than any
+/// that was passed and had to wait until the others had as much.
+const COLLECTIVE: u64 = 60_000 * MS;
+
 impl World {
     pub(super) fn post(&mut self, who: usize, letter: Letter) {
         let at = (self.now + self.rng.below(200 * US)).max(self.processes[who].sent);
@@ -172,14 +176,48 @@ impl World {
 
     pub(super) fn launch(&mut self, who: usize, lane: usize, by_turn: bool) {
         let length = self.processes[who].kernels.draw(&mut self.rng);
-        let until = self.now + length;
         let process = &mut self.processes[who];
         let work = &mut process.work[lane];
         work.claims.launches += 1;
-        (work.until, work.followed) = (Some(until), true);
-        self.after(length, Happening::Done(who, lane));
+        (work.until, work.followed) = (Some(u64::MAX), true);
+        let parts = match &mut process.collective {
+            None => lane..lane + 1,
+            Some(since) => {
+                since.get_or_insert(self.now);
+                0..process.work.len()
+            }
+        };
+        if process.work[parts.clone()]
+            .iter()
+            .all(|work| work.until.is_some())
+        {
+            process.collective = process.collective.map(|_| None);
+            for lane in parts {
+                self.processes[who].work[lane].until = Some(self.now + length);
+                self.after(length, Happening::Done(who, lane));
+            }
+        }
         if by_turn && self.processes[who].honesty == Honesty::Honest {
             self.check_alone(who, lane);
+        }
+    }
+
+    /// Who launched a part of a collective can launch the rest in time, or has no time to do so.
+    pub(super) fn check_collectives(&self) {
+        for process in self
+            .processes
+            .iter()
+            .filter(|p| p.alive && p.client.is_some())
+        {
+            let since = process.collective.flatten();
+            let slow =
+                process.stalled + COLLECTIVE > self.now || self.checkers.capped(process.container);
+            if since.is_some_and(|since| self.now > since + COLLECTIVE) && !slow {
+                self.checkers.object(&format!(
+                    "a collective of {} does not end",
+                    process.container
+                ));
+            }
         }
     }
 
@@ -236,8 +274,16 @@ impl World {
         if !self.processes[who].alive {
             return;
         }
-        self.processes[who].work[lane].todo = self.rng.magnitude(1, 200);
-        self.pump(who, lane);
+        let todo = self.rng.magnitude(1, 200);
+        let lanes = match self.processes[who].collective {
+            None => lane..lane + 1,
+            Some(_) if lane > 0 => return,
+            Some(_) => 0..self.processes[who].work.len(),
+        };
+        for lane in lanes {
+            self.processes[who].work[lane].todo = todo;
+            self.pump(who, lane);
+        }
     }
 
     pub(super) fn rest(&mut self, who: usize, lane: usize, launches: u64) {

@@ -102,7 +102,7 @@ impl Turns {
 
     /// Where one would be in line who got in now.
     fn place_now(&self, entity: &Entity) -> (Virtual, Instant, Seat) {
-        if self.on_gpu() == Some(entity.seat) || entity.overrun.is_some() {
+        if self.on_gpu() == Some(entity.seat) {
             let line = self.line[entity.class as usize];
             (line.max(entity.finish), self.now, entity.seat)
         } else {
@@ -190,13 +190,6 @@ impl Turns {
         }
     }
 
-    /// Its place in line is behind all that it was charged while it was passed.
-    pub(super) fn catch_up(&mut self, seat: Seat) {
-        if self.find(seat).is_some_and(|it| it.overrun.is_some()) {
-            self.requeue(seat);
-        }
-    }
-
     /// The turn of `seat` is over. Of one that was passed nobody waits for quiet again.
     pub(super) fn close_held(&mut self, seat: Seat, notes: &mut Vec<Note>) {
         let Phase::Held { slot, .. } = self.phase else {
@@ -224,14 +217,21 @@ impl Turns {
         self.free(seat, slot);
     }
 
-    /// Nobody waits for `seat` any more, if it is not quiet.
+    /// Nobody waits for `seat` any more, if it is not quiet. Its place stays where it was before the
+    /// turn: what it left running may need the next one to end, and is paid for after that.
     pub(super) fn pass(&mut self, seat: Seat, waited: Duration, notes: &mut Vec<Note>) {
         let closed = self.closed_first(seat);
+        let Phase::Closing { slot, .. } = self.phase else {
+            return;
+        };
         if let Some(entity) = self.find_mut(seat).filter(|entity| !entity.is_off()) {
             entity.overrun = closed;
+            entity.gang = Some(Member::default());
             notes.push(Note::Late(seat, Late::Passed, waited));
+            self.free(seat, slot);
+        } else {
+            self.release(seat);
         }
-        self.release(seat);
     }
 
     pub(super) fn report_late(&mut self, seat: Seat, waited: Duration, notes: &mut Vec<Note>) {

@@ -36,6 +36,8 @@
 
 mod member;
 mod plan;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use member::{Member, Wanted};
 

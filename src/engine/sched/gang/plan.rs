@@ -155,8 +155,7 @@ impl Node<'_> {
         }
         let mut length = Duration(u64::MAX);
         for at in each(gated) {
-            let turns = self.turns_mut(at);
-            turns.catch_up(seat);
+            let turns = self.turns(at);
             let own = match rank {
                 Rank::Slot => shortest,
                 _ => turns.length_of(seat).unwrap_or(shortest),
@@ -164,7 +163,10 @@ impl Node<'_> {
             let left = turns.wanted.kept.map_or(own, |(until, _)| until.since(now));
             length = length.min(own).min(left);
         }
-        let slot = (rank != Rank::Line).then_some(Slot { class, began: now });
+        // nobody else may go where it left something running: it is not interrupted for them
+        let loose = each(gated).filter_map(|at| self.member(gang, at)?.loose);
+        let slot = rank != Rank::Line || loose.count() > 0;
+        let slot = slot.then_some(Slot { class, began: now });
         each(gated).for_each(|at| self.turns_mut(at).give(seat, length, slot));
         self.gangs[gang].ready = None;
         true

@@ -1,0 +1,332 @@
+//! All orders of what can happen to three gangs on three GPUs.
+//!
+//! The model is of the programs: each gang runs one collective after the other, which ends when all its
+//! GPUs have launched their part. What may come next is any of: a gang begins or ceases to want, one of its
+//! GPUs launches, one of its GPUs says that it is quiet, the engine's next deadline passes. Breadth first,
+//! each state once. Two states are the same if all that is discrete in them is: phases, who wants, runs
+//! and is quiet, whose place has come, and who goes before whom; virtual times and clocks are not.
+//!
+//! In every state one holder per GPU is the engine's own invariant, all or none is looked at, and
+//! from every state a run in which programs do what they can must end a collective of every gang.
+
+use std::collections::{HashSet, VecDeque};
+use std::format;
+use std::vec::Vec;
+
+use gpuslice_wire::ids::{ClientId, Lane};
+use gpuslice_wire::units::GIB;
+
+use super::super::Phase;
+use crate::tests::{Rig, ask};
+use crate::{Action, Claims, Config, Event, Mode};
+
+/// So many states are looked at, those with the shortest ways first, unless `GANG_STATES` says otherwise.
+const STATES: usize = 8_000;
+/// From any state every gang has ended a collective this much later: two may have to be passed, and then
+/// wait until the others had as much.
+const PATIENCE: u64 = 4 * 2_000_000_000;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Move {
+    Want(usize),
+    Launch(usize, usize),
+    Quiet(usize, usize),
+    Time,
+}
+
+/// A program's part on one GPU.
+#[derive(Clone, Copy, Debug, Default)]
+struct Part {
+    open: bool,
+    turn: u32,
+    runs: bool,
+    claims: Claims,
+}
+
+/// A container, its GPUs, and one process.
+#[derive(Clone)]
+struct Program {
+    client: ClientId,
+    gpus: Vec<usize>,
+    parts: Vec<Part>,
+    ended: u32,
+}
+
+#[derive(Clone)]
+struct Node {
+    rig: Rig,
+    programs: Vec<Program>,
+}
+
+impl Node {
+    fn new(sets: &[&[usize]]) -> Node {
+        let mut rig = Rig::new(Config::default(), &[16, 16, 16]);
+        let mut programs = Vec::new();
+        for (n, gpus) in sets.iter().enumerate() {
+            let name = format!("{n}");
+            let list: Vec<_> = gpus.iter().map(|gpu| format!("{gpu}")).collect();
+            rig.admit(ask(&name, &list.join(","), GIB)).expect("fits");
+            programs.push(Program {
+                client: rig.attach(&name, 0).expect("in"),
+                gpus: gpus.to_vec(),
+                parts: std::vec![Part { open: true, ..Part::default() }; gpus.len()],
+                ended: 0,
+            });
+        }
+        let mut node = Node { rig, programs };
+        // all have wanted all their GPUs before
+        for want in [true, false] {
+            for (who, gpus) in sets.iter().enumerate() {
+                for part in 0..gpus.len() {
+                    node.programs[who].parts[part].claims.want = want;
+                    node.read(who, part);
+                }
+            }
+        }
+        (0..sets.len()).for_each(|who| node.quiet_all(who));
+        node
+    }
+
+    /// The engine is told what is on a page, and what it wants done is done.
+    fn read(&mut self, who: usize, part: usize) {
+        let claims = self.programs[who].parts[part].claims;
+        let client = self.programs[who].client;
+        let lane = Lane(part as u8);
+        self.step(Event::Claims {
+            client,
+            lane,
+            claims,
+        });
+    }
+
+    fn step(&mut self, event: Event) {
+        let mut read = Vec::new();
+        for action in self.rig.step(event) {
+            match action {
+                Action::SetLane {
+                    container,
+                    lane,
+                    view,
+                } if lane != Lane::HOST => {
+                    let who: usize = container.as_str().parse().expect("a number");
+                    let part = &mut self.programs[who].parts[usize::from(lane.0)];
+                    (part.open, part.turn) = (view.mode == Mode::Open, view.turn);
+                }
+                Action::ReadClaims { container, lane } => {
+                    let who: usize = container.as_str().parse().expect("a number");
+                    read.push((who, usize::from(lane.0)));
+                }
+                _ => {}
+            }
+        }
+        self.all_or_none();
+        read.into_iter()
+            .for_each(|(who, part)| self.read(who, part));
+    }
+
+    fn all_or_none(&self) {
+        for program in &self.programs {
+            let gated = program.parts.iter().filter(|part| !part.open);
+            let (mut odd, mut even) = (0, 0);
+            gated.for_each(|part| {
+                *(if part.turn % 2 == 1 {
+                    &mut odd
+                } else {
+                    &mut even
+                }) += 1
+            });
+            assert!(
+                odd == 0 || even == 0,
+                "{:?} has a part of its turn",
+                program.gpus
+            );
+        }
+    }
+
+    fn moves(&self) -> Vec<Move> {
+        let mut moves = Vec::new();
+        if self.rig.engine.next_deadline().is_some() {
+            moves.push(Move::Time);
+        }
+        for (who, program) in self.programs.iter().enumerate() {
+            if program.parts.iter().all(|part| !part.runs) {
+                moves.push(Move::Want(who));
+            }
+            for part in 0..program.parts.len() {
+                if self.may_launch(who, part) {
+                    moves.push(Move::Launch(who, part));
+                }
+                if self.owes(who, part) {
+                    moves.push(Move::Quiet(who, part));
+                }
+            }
+        }
+        moves
+    }
+
+    fn may_launch(&self, who: usize, part: usize) -> bool {
+        let wants = self.programs[who].parts[0].claims.want;
+        let part = &self.programs[who].parts[part];
+        wants && !part.runs && (part.open || part.turn % 2 == 1)
+    }
+
+    /// Not said to be quiet, although it is, and its turn is over.
+    fn owes(&self, who: usize, part: usize) -> bool {
+        let part = &self.programs[who].parts[part];
+        let over = part.claims.active != part.turn;
+        !part.runs && over && part.claims.active != part.claims.drained
+    }
+
+    fn make(&mut self, which: Move) {
+        match which {
+            Move::Time => {
+                let due = self.rig.engine.next_deadline().expect("one");
+                self.rig.now = self.rig.now.max(due.0);
+                self.step(Event::Tick);
+            }
+            Move::Want(who) => {
+                let want = &mut self.programs[who].parts[0].claims.want;
+                *want = !*want;
+                self.read(who, 0);
+            }
+            Move::Quiet(who, part) => {
+                let claims = &mut self.programs[who].parts[part].claims;
+                claims.drained = claims.active;
+                self.read(who, part);
+            }
+            Move::Launch(who, part) => self.launch(who, part),
+        }
+    }
+
+    fn launch(&mut self, who: usize, part: usize) {
+        let program = &mut self.programs[who];
+        let part = &mut program.parts[part];
+        part.runs = true;
+        if !part.open {
+            part.claims.active = part.turn;
+            part.claims.drained = part.claims.drained.min(part.turn.wrapping_sub(1));
+        } else {
+            // launched without turns: in flight as far as anybody asks
+            part.claims.drained = part.claims.active.wrapping_sub(1);
+        }
+        if program.parts.iter().all(|part| part.runs) {
+            program.parts.iter_mut().for_each(|part| part.runs = false);
+            program.ended += 1;
+        }
+    }
+
+    fn quiet_all(&mut self, who: usize) {
+        for part in 0..self.programs[who].parts.len() {
+            if self.owes(who, part) {
+                self.make(Move::Quiet(who, part));
+            }
+        }
+    }
+
+    /// All that is discrete in a state.
+    fn key(&self) -> Vec<u8> {
+        let mut key = Vec::new();
+        let engine = &self.rig.engine;
+        for gpu in &engine.gpus {
+            let turns = &gpu.turns;
+            let (phase, on) = match turns.phase {
+                Phase::Open => (0, 9),
+                Phase::Idle => (1, 9),
+                Phase::Held { seat, slot, .. } => (2 + u8::from(slot.is_some()), seat.0 as u8),
+                Phase::Closing { seat, reported, .. } => (4 + u8::from(reported), seat.0 as u8),
+            };
+            key.extend([phase, on]);
+            for entity in &turns.entities {
+                let said = entity.said;
+                let flags = [
+                    said.wants,
+                    said.quiet,
+                    entity.overrun.is_some(),
+                    entity.loose.is_some(),
+                    entity.gang.is_some_and(|it| it.called),
+                    entity.gang.is_some_and(|it| it.extended.is_some()),
+                ];
+                key.push(flags.iter().fold(0, |all, flag| all << 1 | u8::from(*flag)));
+                let before = turns
+                    .entities
+                    .iter()
+                    .filter(|it| it.place() < entity.place());
+                key.push(before.count() as u8);
+            }
+        }
+        for gang in &engine.gangs {
+            let before = engine.gangs.iter().filter(|other| other.ready < gang.ready);
+            key.extend([u8::from(gang.ready.is_some()), before.count() as u8]);
+        }
+        for part in self.programs.iter().flat_map(|program| &program.parts) {
+            key.push(u8::from(part.runs) | u8::from(part.claims.active == part.turn) << 1);
+        }
+        key
+    }
+
+    /// Everybody wants and does what it can: every gang ends a collective.
+    fn goes_on(mut self, trail: &[Move]) {
+        let end = self.rig.now + PATIENCE;
+        for who in 0..self.programs.len() {
+            self.programs[who].ended = 0;
+            if !self.programs[who].parts[0].claims.want {
+                self.make(Move::Want(who));
+            }
+        }
+        while self.programs.iter().any(|program| program.ended == 0) {
+            for who in 0..self.programs.len() {
+                for part in 0..self.programs[who].parts.len() {
+                    if self.may_launch(who, part) {
+                        self.make(Move::Launch(who, part));
+                    }
+                }
+                self.quiet_all(who);
+            }
+            let stuck = self.rig.engine.next_deadline().is_none() || self.rig.now > end;
+            let ended: Vec<u32> = self.programs.iter().map(|program| program.ended).collect();
+            assert!(!stuck, "no progress, ended {ended:?} after {trail:?}");
+            self.make(Move::Time);
+        }
+    }
+}
+
+fn explore(sets: &[&[usize]]) {
+    let most = std::env::var("GANG_STATES").ok();
+    let most = most.map_or(STATES, |text| text.parse().expect("a number"));
+    let start = Node::new(sets);
+    let mut seen = HashSet::from([start.key()]);
+    let mut queue = VecDeque::from([(start, Vec::new())]);
+    while let Some((node, trail)) = queue.pop_front() {
+        node.clone().goes_on(&trail);
+        for which in node.moves() {
+            let mut next = node.clone();
+            next.make(which);
+            if seen.len() < most && seen.insert(next.key()) {
+                let mut trail = trail.clone();
+                trail.push(which);
+                queue.push_back((next, trail));
+            }
+        }
+    }
+    let all = if seen.len() < most {
+        ", all there are"
+    } else {
+        ""
+    };
+    std::eprintln!("{sets:?}: {} states{all}", seen.len());
+}
+
+#[test]
+fn three_gangs_of_two_gpus_each_always_go_on() {
+    explore(&[&[0, 1], &[1, 2], &[0, 2]]);
+}
+
+#[test]
+fn two_gangs_within_a_larger_one_always_go_on() {
+    explore(&[&[0, 1, 2], &[0, 1], &[1, 2]]);
+}
+
+#[test]
+fn a_gang_and_two_of_one_gpu_always_go_on() {
+    explore(&[&[0, 1, 2], &[0], &[2]]);
+}
