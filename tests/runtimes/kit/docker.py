@@ -17,6 +17,7 @@ class Docker:
     def __init__(self, case):
         self.case, self.dir = case, case.node.root / "docker"
         self.dir.mkdir()
+        node.end_with(case, "/etc/docker/key.json", "/etc/docker", "/run/docker")
         # The containers' cgroups are then in a group of their own, which is removed with it.
         self.group = f"docker-{case.node.root.name}"
         case.ids = [*case.ids, self.group]
@@ -101,18 +102,8 @@ class Docker:
         points = [line.split(" ")[4] for line in pathlib.Path("/proc/self/mountinfo").read_text().splitlines()]
         for point in sorted((p for p in points if p.startswith(f"{self.dir}/")), reverse=True):
             subprocess.run(["umount", "-l", point], check=False)
-        for group in sorted(node.groups(), key=len, reverse=True):
-            if self.group in group:
-                node.eventually("an empty control group", lambda: removed(group))
+        node.remove_groups(self.group)
         shutil.rmtree(self.dir)
-
-
-def removed(group):
-    try:
-        pathlib.Path(group).rmdir()
-    except OSError:
-        return False
-    return True
 
 
 class Container(node.Output):

@@ -1,5 +1,5 @@
-"""A machine of one's own as far as its configuration goes: what is written to /etc and /usr/share within it
-stays within it. So commands are tried as they are written for people, without a word about other places."""
+"""A machine of one's own as far as its configuration goes: what is written to /etc, /usr/share and /var/lib
+within it stays within it. So commands are tried as they are written for people, without a word about other places."""
 import shutil
 import subprocess
 
@@ -8,7 +8,7 @@ from kit import node
 # An overlay over each; the directories above the new layers are the test's own.
 ENTER = """\
 set -e
-for at in etc usr/share; do
+for at in etc usr/share var/lib; do
     mkdir -p "$1/$at" "$1/work/$at"
     mount -t overlay overlay -o "lowerdir=/$at,upperdir=$1/$at,workdir=$1/work/$at" "/$at"
 done

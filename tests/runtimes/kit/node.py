@@ -185,6 +185,30 @@ def groups():
     return {directory for directory, _, _ in os.walk(top)}
 
 
+def remove_groups(word):
+    """Control groups with this word in their path, as soon as nobody is in them."""
+    def removed(group):
+        try:
+            os.rmdir(group)
+        except FileNotFoundError:
+            pass
+        except OSError:
+            return False
+        return True
+    for group in sorted((group for group in groups() if word in group), key=len, reverse=True):
+        eventually(f"{group} is empty", lambda: removed(group))
+
+
+def end_with(case, *paths):
+    """What an engine makes outside the test's own directory goes with the test, unless it was there before."""
+    def remove(path):
+        shutil.rmtree(path, ignore_errors=True)
+        path.unlink(missing_ok=True)
+    for path in map(pathlib.Path, paths):
+        if not path.exists():
+            case.addCleanup(remove, path)
+
+
 def processes(word):
     """Processes with this word on their command line."""
     found = []
