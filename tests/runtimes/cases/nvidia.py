@@ -80,10 +80,7 @@ class Chain(node.Case):
 
 
 class ChainCdi(Chain):
+    """The modes cdi and jit-cdi, the second of which `auto` means today: they find their edits in
+    different places and make the same ones."""
+
     mode = "cdi"
-
-
-class ChainJitCdi(Chain):
-    """What `auto` means today."""
-
-    mode = "jit-cdi"

@@ -5,7 +5,7 @@ What its programs do to a container, as public source shows it; nothing here is 
 three programs of this file:
 
 * `nvidia-container-runtime`: changes `config.json` on `create`, then becomes the first of its `runtimes`.
-  legacy: adds a prestart hook without an environment. cdi, jit-cdi: removes prestart hooks that are
+  legacy: adds a prestart hook without an environment. cdi (and jit-cdi): removes prestart hooks that are
   called as NVIDIA's, adds the driver's versioned files as mounts, and createContainer hooks.
 * `nvidia-container-runtime-hook` (legacy): enters the container's mounts and binds the files there,
   `libcuda.so` and a loader cache beside them.
@@ -50,7 +50,7 @@ def runtime(settings, words):
         path = bundle / "config.json"
         config = json.loads(path.read_text())
         if any(entry.startswith("NVIDIA_VISIBLE_DEVICES=") for entry in config["process"]["env"]):
-            {"legacy": legacy, "cdi": cdi, "jit-cdi": cdi}[settings["mode"]](settings, config)
+            {"legacy": legacy, "cdi": cdi}[settings["mode"]](settings, config)
             path.write_text(json.dumps(config))
     for name in settings["runtimes"]:
         if found := shutil.which(name):
