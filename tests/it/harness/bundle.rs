@@ -76,6 +76,16 @@ impl Bundle {
         PROGRAMS
             .iter()
             .for_each(|program| bundle.add_program(&find(program), &format!("bin/{program}")));
+        // Of every distribution's C library, though programs of today need only libc.so.6 of it; the shim of
+        // packages, which is made for old ones too, needs these.
+        for part in
+            ["libpthread.so.0", "libdl.so.2"].map(|name| format!("lib/x86_64-linux-gnu/{name}"))
+        {
+            let from = Path::new("/").join(&part);
+            if from.exists() {
+                bundle.add_program(&from, &part);
+            }
+        }
         bundle
     }
 
