@@ -204,8 +204,8 @@ fn what_somebody_else_changed_since_stays() {
     fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("ours");
     etc.says("docker", config, &["--default"]);
     let mode = |path: &Path| fs::metadata(path).expect("there").permissions().mode() & 0o777;
-    assert_eq!(mode(&path), 0o600);
     let backup = etc.at("docker/daemon.json.before-gpuslice");
+    assert_eq!((mode(&path), mode(&backup)), (0o600, 0o600));
     assert_eq!(fs::read_to_string(&backup).expect("a copy"), DAEMON);
     let since = etc.read(config).replace("journald", "local");
     fs::write(&path, since).expect("written");
@@ -332,6 +332,28 @@ fn the_import_that_counts_and_nvidias_chain() {
     assert_eq!(etc.read("nvidia/config.toml"), list);
     etc.says("nvidia", "nvidia/config.toml", &["--undo"]);
     assert_eq!(etc.all(), before);
+}
+
+/// A drop-in that came after us has a copy of ours, and the main file has ours still.
+#[test]
+fn what_was_put_in_two_places_is_taken_out_of_both() {
+    let Some(etc) = Etc::new("what_was_put_in_two_places") else {
+        return;
+    };
+    let main = format!("imports = [\"conf.d/*.toml\"]\n{CONTAINERD}");
+    etc.write("config.toml", &main);
+    etc.says("containerd", "config.toml", &[]);
+    etc.write("conf.d/50-other.toml", CONTAINERD);
+    etc.says("containerd", "config.toml", &[]);
+    for file in ["config.toml", "conf.d/50-other.toml"] {
+        assert!(etc.read(file).contains("runtimes.gpuslice]"), "{file}");
+    }
+    etc.says("containerd", "config.toml", &["--undo"]);
+    assert_eq!(
+        (etc.read("config.toml"), etc.read("conf.d/50-other.toml")),
+        (main, CONTAINERD.to_owned())
+    );
+    assert_eq!(etc.all().len(), 2);
 }
 
 #[test]

@@ -68,7 +68,7 @@ fn carry_out_one(edit: &Edit) -> Result<()> {
     }
     let kept = file::backup_of(path);
     if let Some(Some(text)) = backup {
-        file::write(&kept, text)?;
+        file::write_like(path, &kept, text)?;
     }
     match after {
         Some(text) => file::write(path, text)?,

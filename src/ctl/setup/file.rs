@@ -93,10 +93,18 @@ pub fn backup_of(path: &Path) -> PathBuf {
 /// # Errors
 /// Where it is nothing can be written; the file is as it was.
 pub fn write(path: &Path, text: &str) -> Result<()> {
-    written(path, text).with_context(|| denied(path))
+    write_like(path, path, text)
 }
 
-fn written(path: &Path, text: &str) -> Result<()> {
+/// The same with the owner and the mode of another file: what only root may read is no more open in a copy.
+///
+/// # Errors
+/// As [`write`].
+pub fn write_like(like: &Path, path: &Path, text: &str) -> Result<()> {
+    written(like, path, text).with_context(|| denied(path))
+}
+
+fn written(like: &Path, path: &Path, text: &str) -> Result<()> {
     let dir = path.parent().unwrap_or(Path::new("/"));
     fs::create_dir_all(dir)?;
     let mut new = tempfile::Builder::new()
@@ -104,7 +112,7 @@ fn written(path: &Path, text: &str) -> Result<()> {
         .suffix(".new")
         .tempfile_in(dir)?;
     new.write_all(text.as_bytes())?;
-    let mode = match fs::metadata(path) {
+    let mode = match fs::metadata(like) {
         Ok(old) => {
             let own = new.as_file().metadata()?;
             if (old.uid(), old.gid()) != (own.uid(), own.gid()) {

@@ -270,10 +270,14 @@ fn targets(options: &Options, wish: &Wish, plan: &mut Plan) -> Result<Vec<Target
             let sources = imports::all(&config)?;
             let source = imports::that_counts(&sources)?;
             told_of(&sources, source, plan)?;
-            let part = source.part()?;
             let named = || source.path.display().to_string();
-            let behind = part.behind(&source.text).with_context(named)?;
-            (behind, vec![Target::of(&source.path, part)?])
+            let behind = source.part()?.behind(&source.text).with_context(named)?;
+            // Taken out of whichever counted when it was put in.
+            let all = sources
+                .iter()
+                .filter(|one| options.undo || one.path == source.path);
+            let all = all.map(|one| Target::of(&one.path, one.part()?));
+            (behind, all.collect::<Result<_>>()?)
         }
         Engine::Podman => (None, of_podman(options, &config, wish)?),
         Engine::Crio => {
@@ -294,8 +298,10 @@ fn targets(options: &Options, wish: &Wish, plan: &mut Plan) -> Result<Vec<Target
 }
 
 fn of_podman(options: &Options, config: &Path, wish: &Wish) -> Result<Vec<Target>> {
-    let hook = node::part("gpuslice-hook")?.canonicalize();
-    let hook = hook.context("gpuslice-hook")?;
+    let hook = match node::part("gpuslice-hook") {
+        Err(_) if options.undo => PathBuf::new(),
+        found => found?.canonicalize().context("gpuslice-hook")?,
+    };
     let hooks_d = engines::hooks_d(&hook, options.runtime_dir.as_deref())?;
     let conf = config.join("containers.conf.d/99-gpuslice.conf");
     let text = engines::containers_conf(wish)?;
