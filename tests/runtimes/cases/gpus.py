@@ -38,7 +38,8 @@ class Several(node.Case):
             self.no_slice_is_left()
 
     def test_whole_beside_a_slice(self):
-        """GPU 2 sliced, 0 and 1 whole: untouched, all of their time under any policy, and nobody else's."""
+        """GPU 2 sliced, 0 and 1 whole: untouched, all of their time under any policy, and nobody else's, also
+        after a restart of the daemon."""
         cgpu = [*CGPU, "ALIYUN_COM_GPU_VISIBLE_DEVICES=2", "NVIDIA_VISIBLE_DEVICES=0,1,2"]
         ours = {"gpuslice.io/memory": "256MiB", "gpuslice.io/gpus": "2", "gpuslice.io/whole-gpus": "0,1"}
         for name, ask, variables in [("annotated", ours, []), ("cgpu", {}, cgpu)]:
@@ -47,6 +48,7 @@ class Several(node.Case):
             rows = sorted((row["memory_cap"], row["time_cap_ppm"]) for row in self.node.slices())
             self.assertEqual([cap for cap, _ in rows], [node.CAP, GIB, GIB])
             self.assertEqual([time == 1_000_000 for _, time in rows], [False, True, True], rows)
+            self.node.restart_daemon()
             bad = {"gpuslice.io/memory": "1MiB", "gpuslice.io/gpus": "0"}
             other = bundle.Bundle(self, self.node.wrapper, f"{name}-other", ["/bin/true"], bad)
             status, said = other.ends()

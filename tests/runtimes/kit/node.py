@@ -66,9 +66,16 @@ class Node:
         words = [BUILD / "gpusliced", "--runtime-dir", self.run, "--driver-dir", BUILD / "sim"]
         words += ["--config", self.root / "gpusliced.toml"]
         log = open(self.root / "gpusliced.log", "ab")
+        before = log.tell()
         self.daemon = subprocess.Popen(words, env=self.environment, stdin=subprocess.DEVNULL, stderr=log)
         log.close()
-        eventually("gpusliced is ready", lambda: self.alive() and "gpusliced ready: " in self.log())
+        eventually("gpusliced is ready", lambda: self.alive() and "gpusliced ready: " in self.log()[before:])
+
+    def restart_daemon(self):
+        """Kills it, as a crash does, and starts another."""
+        self.daemon.kill()
+        self.daemon.wait(PATIENCE_S)
+        self.start_daemon()
 
     def alive(self):
         if self.daemon.poll() is not None:
