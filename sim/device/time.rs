@@ -144,6 +144,24 @@ pub(crate) fn push(gpu: &mut Gpu, context: &mut Context, index: u16, duration_ns
     seq
 }
 
+/// Takes back the context's work from `from` on, as far as it has not begun; the first that is gone.
+pub(crate) fn recall(gpu: &mut Gpu, context: &mut Context, index: u16, from: u64) -> u64 {
+    let head = context.ring[(context.head % RING) as usize];
+    let begun = context.head < context.tail && head.start_ns != 0;
+    let from = from.max(context.head + u64::from(begun));
+    if from >= context.tail {
+        return context.tail;
+    }
+    context.tail = from;
+    if context.head == from {
+        context.asked_ns = context.busy_ns;
+        leave(gpu, index);
+    } else {
+        context.asked_ns = context.ring[((from - 1) % RING) as usize].until_busy_ns;
+    }
+    from
+}
+
 /// Takes a context out of the queue.
 pub(crate) fn leave(gpu: &mut Gpu, index: u16) {
     let queued = gpu.queued as usize;

@@ -132,6 +132,8 @@ pub struct Config {
     pub idle_us: Bounded<10, 1_000_000>,
     /// Work in flight near a turn's end, µs.
     pub window_us: Bounded<10, 1_000_000>,
+    /// Whether the GPU itself stops best-effort streams when a high-priority container wants it.
+    pub stream_gates: bool,
     /// Longest wait for a container to finish after its turn, ms.
     pub drain_max_ms: Bounded<1, 600_000>,
     /// Whether a container may opt out with `CGPU_DISABLE`; the hook asks.
@@ -166,6 +168,7 @@ impl Default for Config {
             turn_max_ms: Bounded::default_of(20),
             idle_us: Bounded::default_of(500),
             window_us: Bounded::default_of(500),
+            stream_gates: true,
             drain_max_ms: Bounded::default_of(2_000),
             allow_cgpu_disable: false,
             hard_on_absence: false,
@@ -260,6 +263,7 @@ impl Config {
             drain_max: Duration::from_millis(self.drain_max_ms.get()),
             window_us,
             window_high_us: default.window_high_us.min(window_us),
+            stream_gates: self.stream_gates,
             idle_us,
             idle_open_us: default.idle_open_us.max(idle_us),
             ..default

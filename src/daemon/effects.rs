@@ -39,6 +39,10 @@ impl Daemon {
                 view,
             } => {
                 if let Some(slice) = self.slices.of(&container) {
+                    // The GPU first: it needs nobody to wake up.
+                    for key in &slice.tenants {
+                        self.set_gate(*key, lane, view.gate);
+                    }
                     slice.page.set_lane(lane, &view);
                 }
             }

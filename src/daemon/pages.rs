@@ -15,11 +15,12 @@
 #![allow(unsafe_code)]
 
 use crate::slices::Life;
-use gpuslice_engine::{Claims, LaneView, Record};
+use gpuslice_engine::{Claims, Gate, LaneView, Record};
 use gpuslice_wire::ids::Lane;
 use gpuslice_wire::limits::{ACCOUNTS_MAX, LANES_MAX, PAGE_BYTES};
 use gpuslice_wire::page::{
-    CLIENT_PAGE_MAGIC, CONTAINER_PAGE_MAGIC, ClientPage, ContainerPage, MODE_TURNS, PAGE_VERSION,
+    CLIENT_PAGE_MAGIC, CONTAINER_PAGE_MAGIC, ClientPage, ContainerPage, GATE_CLOSED, GATE_OPEN,
+    MODE_GATES, MODE_OPEN, PAGE_VERSION, WANT_PARKED,
 };
 use gpuslice_wire::units::{Bytes, Instant, KIB};
 use nix::errno::Errno;
@@ -138,7 +139,10 @@ impl ContainerWriter {
         if at >= ACCOUNTS_MAX {
             return;
         }
-        let mode = view.mode.word();
+        let mode = match view.gate {
+            Gate::None => view.mode.word(),
+            Gate::Open | Gate::Closed => MODE_GATES,
+        };
         field!(page, lane[at].cap).store(view.cap.0, Relaxed);
         field!(page, lane[at].reserved).store(view.reserved.0, Relaxed);
         let context_kib = view.context.0.div_ceil(KIB).min(u64::from(u32::MAX)) as u32;
@@ -148,13 +152,11 @@ impl ContainerWriter {
         field!(page, lane[at].turn_end_ns).store(view.turn_end.0, Release);
         let recalled = field!(page, lane[at].recall).swap(view.recall, Release) != view.recall;
         let old_mode = field!(page, lane[at].mode).swap(mode, SeqCst);
-        if old_mode != mode {
-            let gated = field!(page, gated);
-            if mode == MODE_TURNS {
-                gated.fetch_add(1, SeqCst)
-            } else {
-                gated.fetch_sub(1, SeqCst)
-            };
+        let gated = field!(page, gated);
+        match (old_mode == MODE_OPEN, mode == MODE_OPEN) {
+            (true, false) => _ = gated.fetch_add(1, SeqCst),
+            (false, true) => _ = gated.fetch_sub(1, SeqCst),
+            _ => {}
         }
         let old_turn = field!(page, lane[at].turn).swap(view.turn, SeqCst);
         let turned = old_turn != view.turn || old_mode != mode;
@@ -180,23 +182,47 @@ impl ClaimsReader {
     pub fn new() -> Result<(ClaimsReader, OwnedFd), Errno> {
         let (page, fd): (Shared<ClientPage>, _) =
             Shared::new(c"gpuslice-client", SealFlag::empty())?;
+        for lane in 0..LANES_MAX {
+            field!(page, lane[lane].gate).store(GATE_OPEN, Relaxed);
+        }
         field!(page, version).store(PAGE_VERSION, Relaxed);
         field!(page, magic).store(CLIENT_PAGE_MAGIC, Release);
         Ok((ClaimsReader(page), fd))
     }
 
+    /// Lets the GPU go past the gates in the process's streams, or not.
+    pub fn set_gate(&self, lane: Lane, gate: Gate) {
+        if usize::from(lane.0) >= LANES_MAX {
+            return;
+        }
+        let word = match gate {
+            Gate::Closed => GATE_CLOSED,
+            Gate::None | Gate::Open => GATE_OPEN,
+        };
+        field!(self.0, lane[usize::from(lane.0)].gate).store(word, SeqCst);
+    }
+
     /// What the process claims now; each field is read once.
     pub fn read(&self, lane: Lane) -> Claims {
         let (page, at) = (&self.0, usize::from(lane.0).min(ACCOUNTS_MAX - 1));
+        let want = field!(page, lane[at].want).load(Acquire);
         Claims {
             active: field!(page, lane[at].active).load(SeqCst),
             drained: field!(page, lane[at].drained).load(SeqCst),
-            want: field!(page, lane[at].want).load(Acquire) != 0,
+            want: want != 0,
+            parked: want & WANT_PARKED != 0,
             held: Bytes(field!(page, lane[at].held).load(Relaxed)),
             unseen: Bytes(field!(page, lane[at].unseen).load(Relaxed)),
             launches: field!(page, lane[at].launches).load(Relaxed),
             denied: field!(page, lane[at].denied).load(Relaxed),
         }
+    }
+}
+
+/// Nobody will ever open the process's gates again: they stay open.
+impl Drop for ClaimsReader {
+    fn drop(&mut self) {
+        (0..LANES_MAX).for_each(|lane| self.set_gate(Lane(lane as u8), Gate::None));
     }
 }
 
@@ -220,6 +246,7 @@ mod tests {
     fn view(turn: u32, mode: Mode) -> LaneView {
         LaneView {
             mode,
+            gate: Gate::None,
             turn,
             turn_end: Instant(77),
             window_us: 1,
@@ -343,5 +370,41 @@ mod tests {
         );
         assert_eq!(reader.read(Lane(0)), Claims::default());
         assert_eq!(ftruncate(&fd, 0), Err(Errno::EPERM));
+        field!(tenant, lane[3].want).store(WANT_PARKED, Relaxed);
+        assert!(reader.read(Lane(3)).want && reader.read(Lane(3)).parked);
+    }
+
+    #[test]
+    fn gates_are_counted_as_turns_and_open_when_nobody_is_left_to_open_them() {
+        let writer = page();
+        let read = tenant_map(&writer.fd, ProtFlags::PROT_READ).expect("readable");
+        let page = Shared::<ContainerPage> { at: read.cast() };
+        let gated = |gate| LaneView {
+            gate,
+            ..view(1, Mode::Turns)
+        };
+        for (view, mode, count) in [
+            (gated(Gate::Open), MODE_GATES, 1),
+            (gated(Gate::None), Mode::Turns.word(), 1),
+            (gated(Gate::Closed), MODE_GATES, 1),
+            (view(1, Mode::Open), MODE_OPEN, 0),
+        ] {
+            writer.set_lane(Lane(0), &view);
+            let found = (
+                field!(page, lane[0].mode).load(Relaxed),
+                field!(page, gated).load(Relaxed),
+            );
+            assert_eq!(found, (mode, count));
+        }
+        let (claims, fd) = ClaimsReader::new().expect("a page");
+        let read = tenant_map(&fd, ProtFlags::PROT_READ).expect("readable");
+        let tenant = Shared::<ClientPage> { at: read.cast() };
+        let gate = || field!(tenant, lane[2].gate).load(SeqCst);
+        assert_eq!(gate(), GATE_OPEN);
+        claims.set_gate(Lane(2), Gate::Closed);
+        claims.set_gate(Lane::HOST, Gate::Closed);
+        assert_eq!(gate(), GATE_CLOSED);
+        drop(claims);
+        assert_eq!(gate(), GATE_OPEN);
     }
 }

@@ -13,7 +13,7 @@ use crate::poll::{Source, now};
 use crate::slices::Slice;
 use crate::slots::Key;
 use crate::sockets::{Received, accept, id_of, packet, receive, send};
-use gpuslice_engine::{Event, Token};
+use gpuslice_engine::{Event, Gate, Token};
 use gpuslice_wire::frame::{FrameError, RequestId, decode};
 use gpuslice_wire::ids::{ClientId, ContainerId, Lane};
 use gpuslice_wire::limits::{FRAME_BYTES_MAX, HELLO_DEADLINE_NS};
@@ -366,13 +366,21 @@ impl Daemon {
         keys.into_iter().for_each(|key| self.read_claims(key));
     }
 
+    /// Opens or closes the gates in a process's streams.
+    pub fn set_gate(&self, key: Key, lane: Lane, gate: Gate) {
+        let attached = self.tenants.get(key).and_then(|it| it.attached.as_ref());
+        if let Some(attached) = attached {
+            attached.claims.set_gate(lane, gate);
+        }
+    }
+
     /// What a process claims now.
     pub fn claims_of(&self, key: Key, lane: Lane) -> Option<Event> {
         let tenant = self.tenants.get(key)?;
         let attached = tenant.attached.as_ref()?;
         let mut claims = attached.claims.read(lane);
         if tenant.leaving {
-            (claims.want, claims.drained) = (false, claims.active);
+            (claims.want, claims.parked, claims.drained) = (false, false, claims.active);
         }
         Some(Event::Claims {
             client: attached.client,

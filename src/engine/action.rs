@@ -30,11 +30,24 @@ impl Mode {
     }
 }
 
+/// What streams of a container are to have in them, so that it is quiet soon whenever it must be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gate {
+    /// Nothing.
+    None,
+    /// Gates that are open.
+    Open,
+    /// Gates that are closed.
+    Closed,
+}
+
 /// All that a container's page says about one lane and that changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LaneView {
     /// Free, or by turns.
     pub mode: Mode,
+    /// Gates in its streams.
+    pub gate: Gate,
     /// Turn word: odd = may launch.
     pub turn: u32,
     /// When the present turn ends unless extended.

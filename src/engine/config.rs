@@ -25,6 +25,8 @@ pub struct Config {
     pub window_us: u32,
     /// The same while a high-priority container is attached, µs.
     pub window_high_us: u32,
+    /// Streams of best-effort containers get gates while a high-priority one is attached.
+    pub stream_gates: bool,
     /// Idle time after which a process gives its turn back, µs.
     pub idle_us: u32,
     /// Idle time after which a process that runs freely stops wanting, µs.
@@ -64,6 +66,7 @@ impl Default for Config {
             drain_max: Duration::from_millis(2_000),
             window_us: 500,
             window_high_us: 150,
+            stream_gates: true,
             idle_us: 500,
             idle_open_us: 20_000,
             open_after: Duration::from_millis(20),

@@ -63,6 +63,8 @@ pub struct Terms {
 pub struct Claims {
     /// It has work to launch or in flight.
     pub want: bool,
+    /// It may have work behind closed gates, which runs in the container's next turn.
+    pub parked: bool,
     /// Last turn word in which it launched.
     pub active: u32,
     /// Last turn word after whose close nothing of it was in flight.

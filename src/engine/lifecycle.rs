@@ -133,9 +133,17 @@ pub(crate) struct ClientLane {
 
 impl ClientLane {
     /// Read since its container's turn word is `closed`, it has nothing in flight of any turn.
-    /// Of an earlier one there may be: that one ended in freedom, and nobody waited for it.
+    /// Of an earlier one there may be: that one ended in freedom, and nobody waited for it. Where work
+    /// was parked, it ran in the turn that `closed` ended, and must have been said to be over since.
     pub(crate) fn quiet(&self, closed: u32) -> bool {
-        self.read_at == closed && self.claims.drained == self.claims.active
+        let Claims {
+            parked,
+            active,
+            drained,
+            ..
+        } = self.claims;
+        let answered = !parked || active.wrapping_add(1) == closed;
+        self.read_at == closed && drained == active && answered
     }
     /// What it holds, which it cannot say to be more than it was given.
     pub(crate) fn held(&self) -> Bytes {

@@ -6,7 +6,7 @@
 use gpuslice_wire::ids::{ContainerId, Lane};
 use gpuslice_wire::units::{Bytes, Instant};
 
-use crate::action::{Action, Actions, LaneView, Mode};
+use crate::action::{Action, Actions, Gate, LaneView, Mode};
 use crate::config::Config;
 use crate::engine::{Engine, Gpu};
 use crate::lifecycle::{Seat, Slice};
@@ -24,6 +24,7 @@ impl Engine {
                 let turn = view.turn.wrapping_add(view.turn % 2);
                 let view = LaneView {
                     mode: Mode::Turns,
+                    gate: Gate::None,
                     turn,
                     ..view
                 };
@@ -52,10 +53,11 @@ impl Engine {
                     continue;
                 };
                 let id = container.record.container;
+                let alone = container.slices.gpus.len() == 1;
                 let Some(slice) = container.slices.get_mut(entity.lane) else {
                     continue;
                 };
-                let view = view(Some((gpu, entity)), slice, config);
+                let view = view(Some((gpu, entity)), slice, alone, config);
                 if may_launch(&view) == round {
                     show(id, entity.lane, slice, view, actions);
                 }
@@ -77,12 +79,13 @@ impl Engine {
                 continue;
             };
             let id = container.record.container;
+            let alone = container.slices.gpus.len() == 1;
             let Some(slice) = container.slices.get_mut(lane) else {
                 continue;
             };
             let gpu = slice.gpu.map(|gpu| &gpus[gpu]);
             let on = gpu.and_then(|gpu| gpu.turns.find(seat).map(|entity| (gpu, entity)));
-            let view = view(on, slice, config);
+            let view = view(on, slice, alone, config);
             show(id, lane, slice, view, actions);
         }
     }
@@ -104,11 +107,13 @@ fn show(id: ContainerId, lane: Lane, slice: &mut Slice, view: LaneView, actions:
     }
 }
 
-/// What a container's page is to say of an account.
-fn view(on: Option<(&Gpu, &Entity)>, slice: &Slice, config: &Config) -> LaneView {
+/// What a container's page is to say of an account. There are no gates where the GPU is not `alone` in
+/// the slice: a kernel on one may wait for another one behind the gate of the other.
+fn view(on: Option<(&Gpu, &Entity)>, slice: &Slice, alone: bool, config: &Config) -> LaneView {
     let cap = slice.account.cap();
     let books = LaneView {
         mode: Mode::Open,
+        gate: Gate::None,
         turn: 0,
         turn_end: Instant(0),
         window_us: 0,
@@ -124,6 +129,11 @@ fn view(on: Option<(&Gpu, &Entity)>, slice: &Slice, config: &Config) -> LaneView
     let mode = turns.mode();
     LaneView {
         mode,
+        gate: if alone {
+            turns.gate(entity)
+        } else {
+            Gate::None
+        },
         turn: entity.turn,
         turn_end: entity.turn_end,
         window_us: turns.window_us(),

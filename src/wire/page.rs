@@ -16,6 +16,16 @@
 //! In [`MODE_OPEN`] the word is even, and a process that begins to launch freely writes it into `active`
 //! likewise, then looks whether the mode is still the same. When turns begin the daemon changes the
 //! mode first and then the word, to the next even one, and reads the claims after both.
+//!
+//! # Gates in streams
+//! In [`MODE_GATES`] a turn may end at any moment and is to be over soon after. So the process puts waits for
+//! its word `gate` into its streams, for the GPU itself to look at, and the daemon writes that word with every
+//! close and every grant. It lies in the process's own page and not in the sealed one, because the
+//! driver pins what the GPU reads, perhaps only for writing too, and because somebody has to open it when
+//! the daemon is gone. A process that opens it early does no more than one that never put it into its
+//! streams. Only the daemon closes it. Work that is left behind a closed gate is *parked*: the process says
+//! that it is quiet, with [`WANT_PARKED`], and takes part in the container's next turn whether any thread
+//! of it runs or not; so it counts as quiet after that turn only once it has said so again.
 
 use crate::limits::{ACCOUNTS_MAX, PAGE_BYTES, WIRE_VERSION};
 use core::sync::atomic::{AtomicU32, AtomicU64};
@@ -31,6 +41,17 @@ pub const PAGE_VERSION: u32 = WIRE_VERSION as u32;
 pub const MODE_OPEN: u32 = 0;
 /// Turns are taken; see the module's head.
 pub const MODE_TURNS: u32 = 1;
+/// Turns that somebody of a higher class ends at any moment: gates are wanted in the streams. A process
+/// that knows nothing of that takes turns.
+pub const MODE_GATES: u32 = 2;
+
+/// The bit of `want` that says that the process has, or may have, work behind closed gates.
+pub const WANT_PARKED: u32 = 2;
+
+/// The GPU goes past the waits for this word.
+pub const GATE_OPEN: u32 = 1;
+/// It stops there.
+pub const GATE_CLOSED: u32 = 0;
 
 /// Memory that another container exported cannot be opened.
 pub const FOREIGN_REFUSE: u32 = 0;
@@ -51,7 +72,7 @@ pub struct ContainerPage {
     pub epoch: AtomicU64,
     /// CLOCK_MONOTONIC of the daemon's last sign of life, ns.
     pub heartbeat_ns: AtomicU64,
-    /// How many lanes are in [`MODE_TURNS`]. Zero is the fast path of every launch; the futex
+    /// How many lanes take turns. Zero is the fast path of every launch; the futex
     /// word that is woken whenever any lane's `mode`, `turn` or `recall` changes is `bell`.
     pub gated: AtomicU32,
     /// Changes (and is woken) with any lane's `mode`, `turn` or `recall`.
@@ -84,7 +105,7 @@ pub struct ContainerLane {
     pub turn_end_ns: AtomicU64,
     /// Turn word: odd = may launch. Futex word.
     pub turn: AtomicU32,
-    /// [`MODE_OPEN`] or [`MODE_TURNS`].
+    /// [`MODE_OPEN`], [`MODE_TURNS`] or [`MODE_GATES`].
     pub mode: AtomicU32,
     /// How much work may be in flight near the end of a turn, µs.
     pub window_us: AtomicU32,
@@ -125,13 +146,16 @@ pub struct ClientLane {
     pub waited_ns: AtomicU64,
     /// The part of `held` that NVML does not show for a process, bytes: managed memory.
     pub unseen: AtomicU64,
-    /// 1 while the process has work it wants to launch or has in flight.
+    /// Not 0 while the process has work it wants to launch or has in flight; see [`WANT_PARKED`].
     pub want: AtomicU32,
     /// Last turn word in which the process launched.
     pub active: AtomicU32,
     /// Last turn word after whose close the process had nothing in flight any more.
     pub drained: AtomicU32,
-    reserved: [u32; 3],
+    /// [`GATE_OPEN`] or [`GATE_CLOSED`]: read by the GPU, written by the daemon, and opened by the
+    /// process when the daemon is gone.
+    pub gate: AtomicU32,
+    reserved: [u32; 2],
 }
 
 const _: () = {
@@ -141,7 +165,7 @@ const _: () = {
     assert!(offset_of!(ClientPage, lane) == 64);
     assert!(size_of::<ContainerLane>() == 64 && size_of::<ClientLane>() == 64);
     assert!(offset_of!(ContainerLane, turn) == 40 && offset_of!(ContainerLane, idle_us) == 52);
-    assert!(offset_of!(ClientLane, want) == 40 && offset_of!(ClientLane, drained) == 48);
+    assert!(offset_of!(ClientLane, want) == 40 && offset_of!(ClientLane, gate) == 52);
 };
 
 /// Whether a turn word lets its container launch.

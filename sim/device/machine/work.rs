@@ -84,6 +84,18 @@ impl Machine {
         result
     }
 
+    /// Takes back work from `from` on that has not begun, because something it was to wait for is not
+    /// given any more. Answers which is the first that is gone: the next work has its number.
+    pub fn recall(&self, id: ContextId, from: Seq) -> Result<Seq, DeviceError> {
+        self.with_context(id, |state, _| {
+            let index = usize::from(id.index);
+            let State { contexts, gpus, .. } = state;
+            let gpu = &mut gpus[contexts[index].gpu as usize];
+            let gone = time::recall(gpu, &mut contexts[index], id.index, from.0);
+            Ok(Seq(gone))
+        })
+    }
+
     /// Where a piece of work of any process's context stands.
     pub fn poll(&self, id: ContextId, seq: Seq) -> Result<Status, DeviceError> {
         self.with_context(id, |state, _| {

@@ -286,3 +286,34 @@ fn load_is_the_busy_share_of_the_window() {
     look(&mut state, START + 2_000 * MS);
     assert_eq!(state.gpus[0].load.percent(START + 2_000 * MS, 10), 0);
 }
+
+#[test]
+fn what_has_not_begun_can_be_taken_back() {
+    let (mut state, ids) = machine(2);
+    let (a, b) = (ids[0], ids[1]);
+    for _ in 0..5 {
+        push(&mut state, a, MS);
+    }
+    look(&mut state, START + MS + MS / 2);
+    push(&mut state, b, MS);
+    let index = usize::from(a.index);
+    let recall = |state: &mut State, from: u64| {
+        let State { contexts, gpus, .. } = state;
+        time::recall(&mut gpus[0], &mut contexts[index], a.index, from)
+    };
+    assert_eq!(recall(&mut state, 4), 4);
+    assert_eq!(recall(&mut state, 0), 2, "the second is running");
+    assert_eq!(recall(&mut state, 7), 2);
+    look(&mut state, START + 10 * MS);
+    assert_eq!(status(&state, a, 1), done(MS, 2 * MS));
+    assert_eq!((busy(&state, a), busy(&state, b)), (2 * MS, MS));
+    assert_eq!(push(&mut state, a, MS), 2, "as if nothing had been there");
+    look(&mut state, START + 12 * MS);
+    assert_eq!(busy(&state, a), 3 * MS);
+    // Before it has begun, all of it goes, and the other has the GPU.
+    assert_eq!(push(&mut state, a, MS), 3);
+    assert_eq!(recall(&mut state, 0), 3);
+    push(&mut state, b, MS);
+    look(&mut state, START + 20 * MS);
+    assert_eq!((busy(&state, a), busy(&state, b)), (3 * MS, 2 * MS));
+}

@@ -8,6 +8,7 @@ use super::entity::Entity;
 use super::loose::May;
 use super::slots::Slot;
 use super::{Note, Phase, Turns};
+use crate::action::Gate;
 use crate::lifecycle::Seat;
 
 /// Who is next.
@@ -273,16 +274,33 @@ impl Turns {
         slots.fold(look, core::cmp::min)
     }
 
+    /// Whether somebody is there who goes first.
+    fn high_attached(&self) -> bool {
+        let mut all = self.entities.iter();
+        all.any(|e| e.class == Class::High && e.said.attached)
+    }
+
     /// Work that may be in flight near a turn's end, µs.
     pub(crate) fn window_us(&self) -> u32 {
-        let high = self
-            .entities
-            .iter()
-            .any(|e| e.class == Class::High && e.said.attached);
-        if high {
+        if self.high_attached() {
             self.config.window_high_us
         } else {
             self.config.window_us
+        }
+    }
+
+    /// What `entity`'s streams are to have in them. Gates are for those whose turns are ended at any
+    /// moment, and they have their price. Nobody is kept behind a gate for longer than others wait for
+    /// it: what does not get quiet then runs beside them, and pays.
+    pub(crate) fn gate(&self, entity: &Entity) -> Gate {
+        let wanted = self.config.stream_gates && entity.class == Class::BestEffort;
+        if !wanted || self.phase == Phase::Open || !self.high_attached() {
+            return Gate::None;
+        }
+        let turn = gpuslice_wire::page::may_launch(entity.turn);
+        match turn || entity.overrun.is_some() {
+            true => Gate::Open,
+            false => Gate::Closed,
         }
     }
 }

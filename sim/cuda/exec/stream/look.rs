@@ -39,6 +39,9 @@ impl Model {
         if stream.attention == 0 && all_placed {
             return Look::Never;
         }
+        if !stream.passing.is_empty() {
+            return Look::Poll;
+        }
         if let Some(mark) = front.after.iter().find(|mark| !self.reached(**mark)) {
             return self.next_reached(ring, *mark);
         }

@@ -10,6 +10,10 @@
 //! when the device's clock has passed it, and is run, in order, by whichever thread looks next
 //! (`advance`). Only operations of unknown length, *holds*, stop what follows from being placed.
 //!
+//! A wait for a word that is as it should be when its turn to be placed comes holds nothing: the
+//! device's front end would go past it without a pause, and so does what follows. If the word changes
+//! before the device is there, what was placed behind and has not begun is taken back ([`Model::retract`]).
+//!
 //! `model` decides and touches nothing; it takes the device as a [`Ring`] and gives back what is
 //! due. `event` is the model's events, `look` says when to look again. `run` is the process's one
 //! model behind a lock, with the threads that wait and work.
@@ -19,6 +23,7 @@ mod look;
 mod model;
 #[cfg(test)]
 mod model_tests;
+mod retract;
 mod run;
 
 use gpuslice_nvabi::types::CUresult;
@@ -48,6 +53,9 @@ pub trait Ring {
     fn now(&self) -> Nanos;
     /// Queues work behind all earlier work of the context.
     fn submit(&self, context: ContextId, work: Work) -> Result<Seq, DeviceError>;
+    /// Takes back a context's work from the given one on, as far as it has not begun; which is the
+    /// first that is gone.
+    fn recall(&self, context: ContextId, from: Seq) -> Seq;
     /// Where that work stands.
     fn status(&self, context: ContextId, seq: Seq) -> Status;
 }

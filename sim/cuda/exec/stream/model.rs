@@ -35,11 +35,14 @@ pub struct Stream {
     pub(super) placed: usize,
     /// How many of `ops` need somebody of this process to act.
     pub(super) attention: usize,
+    /// Waits that were placed because their words were right, by number; see `retract.rs`.
+    pub(super) passing: VecDeque<u64>,
     /// The first operation's effect is being run by some thread.
     pub(super) running: bool,
     /// Destroyed by the program; goes when its operations have ended.
     dying: bool,
-    last: Option<Seq>,
+    /// The device work behind which the next one is placed.
+    pub(super) last: Option<Seq>,
 }
 
 impl Stream {
@@ -108,6 +111,7 @@ impl Model {
             first: 0,
             placed: 0,
             attention: 0,
+            passing: VecDeque::new(),
             running: false,
             dying: false,
             last: None,
@@ -142,7 +146,7 @@ impl Model {
         self.lanes.remove(&context);
     }
 
-    fn of_context(&self, context: ContextId) -> impl Iterator<Item = StreamKey> + '_ {
+    pub(super) fn of_context(&self, context: ContextId) -> impl Iterator<Item = StreamKey> + '_ {
         let of_it = move |stream: &Stream| stream.context == context;
         self.streams
             .iter()
@@ -155,6 +159,7 @@ impl Model {
             if let Some(stream) = self.streams.get_mut(key) {
                 stream.first = stream.next();
                 stream.ops.clear();
+                stream.passing.clear();
                 (stream.placed, stream.attention, stream.running) = (0, 0, false);
             }
         }
@@ -288,7 +293,7 @@ impl Model {
     }
 
     /// The device work behind a mark of the same context: `Err` where it is not placed yet.
-    fn placed_seq(&self, mark: Mark, context: ContextId) -> Result<Option<Seq>, ()> {
+    pub(super) fn placed_seq(&self, mark: Mark, context: ContextId) -> Result<Option<Seq>, ()> {
         if self.reached(mark) {
             return Ok(None);
         }
@@ -304,15 +309,22 @@ impl Model {
     }
 
     /// Gives the device the time of every operation of the stream that nothing can delay.
-    fn place(&mut self, ring: &impl Ring, key: StreamKey) {
+    pub(super) fn place(&mut self, ring: &impl Ring, key: StreamKey) {
         loop {
             let Some(stream) = self.streams.get(key) else {
                 return;
             };
             let (context, mut seq) = (stream.context, stream.last);
-            let Some(op) = stream.ops.get(stream.placed).filter(|op| !op.body.holds()) else {
+            let Some(op) = stream.ops.get(stream.placed) else {
                 return;
             };
+            let passes = match &op.body {
+                Body::Wait(condition) => !stream.running && condition(),
+                body => !body.holds(),
+            };
+            if !passes {
+                return;
+            }
             for mark in &op.after {
                 match self.placed_seq(*mark, context) {
                     Ok(other) => seq = seq.max(other),
@@ -340,6 +352,9 @@ impl Model {
             };
             let index = stream.placed;
             stream.placed += 1;
+            if matches!(stream.ops[index].body, Body::Wait(_)) {
+                stream.passing.push_back(stream.first + index as u64);
+            }
             stream.last = seq;
             (stream.ops[index].seq, stream.ops[index].placed_at) = (seq, placed_at);
         }
@@ -347,6 +362,7 @@ impl Model {
 
     /// Takes note of all that has ended, until something is due or nothing more has.
     pub fn advance(&mut self, ring: &impl Ring) -> Option<Due> {
+        self.retract(ring);
         loop {
             let mut moved = false;
             let mut index = 0;
@@ -483,6 +499,9 @@ impl Model {
             self.ended += 1;
             stream.attention -= usize::from(op.body.wants_attention());
             stream.first += 1;
+            while stream.passing.front().is_some_and(|at| *at < stream.first) {
+                stream.passing.pop_front();
+            }
             stream.placed = stream.placed.saturating_sub(1);
         }
     }

@@ -34,6 +34,16 @@ impl Ring for Clockwork {
         all.push((context, start, start + work.duration_ns));
         Ok(Seq(all.len() as u64 - 1))
     }
+    fn recall(&self, context: ContextId, from: Seq) -> Seq {
+        let mut all = self.work.borrow_mut();
+        let mine = |(at, entry): &(usize, &(ContextId, Nanos, Nanos))| {
+            entry.0 == context && *at >= from.0 as usize && entry.1 >= self.now.get()
+        };
+        let first = all.iter().enumerate().find(mine).map(|(at, _)| at);
+        let first = first.unwrap_or(all.len());
+        all.truncate(first);
+        Seq(first as u64)
+    }
     fn status(&self, _: ContextId, seq: Seq) -> Status {
         let (_, start_ns, end_ns) = self.work.borrow()[seq.0 as usize];
         match end_ns <= self.now.get() {
@@ -184,6 +194,74 @@ fn a_held_stream_holds_nobody_else() {
     // What was held begins now, not when it was queued.
     assert!(world.at(1_000).is_empty());
     assert_eq!(world.at(1_100), [1]);
+}
+
+#[test]
+fn a_word_that_is_right_costs_no_time_and_holds_as_soon_as_it_is_not() {
+    let mut world = World::new();
+    let (gated, other) = (
+        world.stream(A, Manner::NonBlocking),
+        world.stream(A, Manner::NonBlocking),
+    );
+    let open = Arc::new(AtomicBool::new(true));
+    let wait = || {
+        let gate = Arc::clone(&open);
+        Body::Wait(Box::new(move || gate.load(Ordering::Relaxed)))
+    };
+    let event = world.event();
+    for number in 0..4 {
+        world.push(gated, wait());
+        world.note(gated, 100, number);
+    }
+    assert!(world.record(event, gated));
+    let mark = world.model.pending(event).expect("it was recorded");
+    world
+        .model
+        .push(&world.ring, other, vec![mark], Body::nothing());
+    world.note(other, 10, 9);
+    assert_eq!(world.at(100), [0], "nobody looked in between");
+    // In the middle of the second: that one ends, the others were never there.
+    world.ring.now.set(150);
+    open.store(false, Ordering::Relaxed);
+    assert!(world.at(150).is_empty());
+    assert_eq!(world.at(1_000), [1]);
+    open.store(true, Ordering::Relaxed);
+    assert!(world.at(1_000).is_empty());
+    assert_eq!(world.at(1_100), [2]);
+    assert_eq!(world.at(1_209), [3]);
+    assert_eq!(world.at(1_210), [9]);
+    assert_eq!(world.model.next_effect(&world.ring), Look::Never);
+}
+
+#[test]
+fn a_closed_word_holds_only_what_is_behind_it() {
+    let mut world = World::new();
+    let (gated, free) = (
+        world.stream(A, Manner::NonBlocking),
+        world.stream(A, Manner::NonBlocking),
+    );
+    let open = Arc::new(AtomicBool::new(true));
+    let gate = Arc::clone(&open);
+    world.note(gated, 100, 1);
+    world.push(
+        gated,
+        Body::Wait(Box::new(move || gate.load(Ordering::Relaxed))),
+    );
+    world.note(gated, 100, 2);
+    world.note(free, 100, 3);
+    assert!(world.at(50).is_empty());
+    open.store(false, Ordering::Relaxed);
+    assert!(world.at(60).is_empty());
+    assert_eq!(world.at(100), [1]);
+    assert_eq!(
+        world.at(200),
+        [3],
+        "it takes the place of what was taken back"
+    );
+    assert_eq!(world.at(1_000), Vec::<u32>::new());
+    open.store(true, Ordering::Relaxed);
+    world.at(2_000);
+    assert_eq!(world.at(2_100), [2]);
 }
 
 #[test]

@@ -62,6 +62,10 @@ impl Ring for Machine {
     fn submit(&self, context: ContextId, work: Work) -> Result<Seq, DeviceError> {
         Machine::submit(self, context, work)
     }
+    fn recall(&self, context: ContextId, from: Seq) -> Seq {
+        // Of a context that is gone there is nothing left to take back.
+        Machine::recall(self, context, from).unwrap_or(Seq(u64::MAX))
+    }
     fn status(&self, context: ContextId, seq: Seq) -> Status {
         // A context that is gone has nothing pending; its streams are dropped with it.
         self.poll(context, seq)

@@ -1,0 +1,118 @@
+//! Waits whose words are right let what follows be placed; here it is taken back when they are not.
+//!
+//! A front end looks at a word when its stream gets there, and the device takes no time to go past
+//! one that is right. To have that without a thread at every wait, what follows is placed as if the word
+//! stayed as it is, and whoever looks at the streams looks at those words too. A look is late by some
+//! microseconds: work that had begun by then goes on, as if the word had changed a moment later.
+
+#![forbid(unsafe_code)]
+
+use gpuslice_sim_device::{ContextId, Seq};
+
+use super::{Body, Model, Ring, StreamKey};
+
+impl Model {
+    /// Takes back what was placed behind waits whose words are wrong by now.
+    pub(super) fn retract(&mut self, ring: &impl Ring) {
+        let wrong = |key: &StreamKey| {
+            let stream = self.streams.get(*key)?;
+            let at = stream.passing.iter().map(|at| (at - stream.first) as usize);
+            let mut waits = at.filter_map(|at| Some((at, stream.ops.get(at)?)));
+            waits.find_map(|(at, op)| match &op.body {
+                Body::Wait(condition) if !condition() => Some((stream.context, *key, at, op.seq)),
+                _ => None,
+            })
+        };
+        let wrong: Vec<_> = self.active.iter().filter_map(wrong).collect();
+        for (context, key, at, seq) in wrong {
+            self.take_back(ring, context, key, at, seq);
+        }
+    }
+
+    /// The wait at `at` in a stream holds after all, unless what is behind it has begun. All of the
+    /// context's work behind it that has not begun is placed anew, where nothing holds it.
+    fn take_back(
+        &mut self,
+        ring: &impl Ring,
+        context: ContextId,
+        key: StreamKey,
+        at: usize,
+        seq: Option<Seq>,
+    ) {
+        let Some(next) = seq.map_or(Some(0), |seq| seq.0.checked_add(1)) else {
+            return;
+        };
+        let gone = ring.recall(context, Seq(next));
+        let keys: Vec<_> = self.of_context(context).collect();
+        for other in &keys {
+            let Some(stream) = self.streams.get(*other) else {
+                continue;
+            };
+            let mut placed = stream.ops.iter().take(stream.placed);
+            let first = placed.position(|op| op.seq >= Some(gone));
+            let mut keep = first.unwrap_or(stream.placed);
+            if *other == key {
+                // Something behind the wait has begun: the device was past it when the word changed.
+                let works = |body: &Body| matches!(body, Body::Work { ns, .. } if *ns > 0);
+                let mut behind = stream.ops.iter().take(keep).skip(at + 1);
+                if behind.any(|op| works(&op.body)) {
+                    self.passed(key, at);
+                } else {
+                    keep = keep.min(at);
+                }
+            }
+            self.unplace(*other, keep);
+        }
+        self.unplace_dependants(&keys, context);
+        for key in keys {
+            self.place(ring, key);
+        }
+    }
+
+    /// The device is past this wait: it is none any more.
+    fn passed(&mut self, key: StreamKey, at: usize) {
+        let Some(stream) = self.streams.get_mut(key) else {
+            return;
+        };
+        let number = stream.first + at as u64;
+        stream.passing.retain(|wait| *wait != number);
+        if let Some(op) = stream.ops.get_mut(at) {
+            op.body = Body::nothing();
+            stream.attention -= 1;
+        }
+    }
+
+    /// Operations of a stream from `keep` on are placed no more.
+    fn unplace(&mut self, key: StreamKey, keep: usize) {
+        let Some(stream) = self.streams.get_mut(key) else {
+            return;
+        };
+        if keep >= stream.placed {
+            return;
+        }
+        for op in stream.ops.iter_mut().take(stream.placed).skip(keep) {
+            op.seq = None;
+        }
+        stream.placed = keep;
+        stream.last = keep.checked_sub(1).and_then(|last| stream.ops[last].seq);
+        let until = stream.first + keep as u64;
+        stream.passing.retain(|wait| *wait < until);
+    }
+
+    /// What was placed behind points of other streams that are placed no more is not placed either.
+    fn unplace_dependants(&mut self, keys: &[StreamKey], context: ContextId) {
+        loop {
+            let loose = |key: &StreamKey| {
+                let stream = self.streams.get(*key)?;
+                let mut placed = stream.ops.iter().take(stream.placed);
+                let waits = |mark| self.placed_seq(mark, context).is_err();
+                let at = placed.position(|op| op.after.iter().copied().any(waits))?;
+                Some((*key, at))
+            };
+            let Some((key, at)) = keys.iter().find_map(loose) else {
+                return;
+            };
+            self.unplace(key, at);
+        }
+    }
+}
