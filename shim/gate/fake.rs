@@ -1,7 +1,8 @@
 //! A driver and a daemon's pages for tests: streams run their launches one after the other in real
 //! time, on one GPU shared by all, and everything that may not happen is counted.
 
-use super::port::{Context, Event, Pages, Progress, Stream, World};
+use super::port::{Context, Event, Pages, Pinned, Progress, Stream, World};
+use crate::link::sys::Twin;
 use gpuslice_wire::page::{ClientLane, ClientPage, ContainerPage};
 use std::collections::HashMap;
 use std::sync::atomic::AtomicU32;
@@ -36,6 +37,9 @@ pub struct Gpu {
     pub dead: Vec<Stream>,
     pub misuse: Vec<&'static str>,
     pub lost: bool,
+    /// Gates that were put into streams.
+    pub held: Vec<Stream>,
+    pub no_waits: bool,
 }
 
 pub struct Fake {
@@ -155,6 +159,21 @@ impl World for Fake {
                 .get(&to.0)?
                 .saturating_sub(*gpu.events.get(&from.0)?),
         )
+    }
+    fn generation(&self) -> u32 {
+        1
+    }
+    fn pin(&self) -> Option<Pinned> {
+        let page = Twin::of(self.pages().expect("pages").client).ok()?;
+        Some(Pinned { page, address: 0 })
+    }
+    fn hold(&self, stream: Stream, _: u64) -> bool {
+        let mut gpu = self.gpu();
+        let taken = !gpu.no_waits;
+        if taken {
+            gpu.held.push(stream);
+        }
+        taken
     }
     fn discard(&self, event: Event) {
         self.gpu().events.remove(&event.0);

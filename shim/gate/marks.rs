@@ -30,6 +30,8 @@ struct Slot {
     line: Option<Line>,
     /// The mark of the group retired last: the base of the next.
     last: Option<Event>,
+    /// The round of the last gate; see `gates.rs`.
+    round: u32,
 }
 
 /// Unused events kept per lane.
@@ -42,6 +44,8 @@ pub struct Marks {
     pub flight: Flight,
     /// How long things take.
     pub estimates: Estimates,
+    /// Launches of one distance between gates, over all streams, and what is expected of them, ns.
+    round: (u32, u64),
     slots: Vec<Slot>,
     spare: Vec<(Context, Event)>,
 }
@@ -61,6 +65,7 @@ impl Marks {
         let slot = Slot {
             line: Some(line),
             last: None,
+            round: self.round.0.wrapping_sub(1), // its first launch gets a gate
         };
         if self.slots.len() < TAILS_MAX {
             self.slots.push(slot);
@@ -113,6 +118,36 @@ impl Marks {
         } else {
             self.put(world, line)
         }
+    }
+
+    /// A launch of `ns` goes into `tail` next: puts the gate before it that is due where gates are to be
+    /// `distance` apart, and answers whether it is there. `Err` where the driver puts none.
+    pub fn gate(
+        &mut self,
+        world: &dyn World,
+        now: u64,
+        (tail, ns): (Tail, u64),
+        (word, distance): (u64, u64),
+    ) -> Result<bool, ()> {
+        let (round, launched) = self.round;
+        self.round = match launched.saturating_add(ns) {
+            sum if launched == 0 || sum <= distance => (round, sum),
+            _ => (round.wrapping_add(1), ns),
+        };
+        let Some(line) = self.line(tail) else {
+            return Ok(false);
+        };
+        if self.slots[usize::from(tail)].round == self.round.0 {
+            return Ok(false);
+        }
+        self.close(world, now, tail);
+        if !world.hold(line.stream, word) {
+            return Err(());
+        }
+        self.slots[usize::from(tail)].round = self.round.0;
+        let base = self.put(world, line);
+        self.flight.gate(now, tail, base);
+        Ok(true)
     }
 
     /// Puts a mark behind the open group of `tail`, from a thread that has its context current.

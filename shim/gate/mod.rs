@@ -8,6 +8,7 @@
 //!
 //! * [`turn`], [`claim`], [`window`], [`breadth`], [`estimate`] decide, without any effect: may a launch
 //!   go, does the claim hold, is there room and how much, how long will it run;
+//! * [`gates`] are for turns that end at any moment: the GPU itself stops at them;
 //! * [`marks`] puts events into streams to learn what has finished; [`pass`] takes one launch
 //!   through; `thread` looks after the rest; [`port`] is what they need of driver and daemon.
 //!
@@ -22,7 +23,8 @@
 //! the turn cannot get quiet, no other one comes, and the launch would never go. So a launch that was held
 //! for 100 ms is let go, out of turn, while what is in flight is far later than expected; for 5 s, if its
 //! own stream is busy. A copy over the bus, which leaves the multiprocessors alone, is held for 100 ms if
-//! anything is in flight, however late, and else for 5 s.
+//! anything is in flight, however late, and else for 5 s. Work behind closed gates waits for its turn,
+//! which comes; nothing is let go for it.
 #![deny(missing_docs)]
 
 pub mod breadth;
@@ -30,6 +32,7 @@ pub mod claim;
 pub mod estimate;
 #[cfg(test)]
 mod fake;
+pub mod gates;
 pub mod marks;
 mod os;
 pub mod pass;

@@ -15,13 +15,14 @@
 use super::breadth::Breadth;
 use super::claim;
 use super::estimate::Task;
+use super::gates::Gates;
 use super::marks::{Line, Marks};
 use super::os;
 use super::port::{Context, Event, Pages, Stream, World};
 use super::turn::{Verdict, Words};
 use super::window::{Admission, HELD_MAX_NS, Tail};
 use gpuslice_wire::limits::LANES_MAX;
-use gpuslice_wire::page::{ClientLane, MODE_OPEN};
+use gpuslice_wire::page::{ClientLane, MODE_OPEN, WANT_PARKED};
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -41,6 +42,8 @@ const LOOK_NS: u64 = 50_000_000;
 const BEHIND_MAX_NS: u64 = 5_000_000_000;
 /// Without turns, launches are marked at most this often.
 const SAMPLE_NS: u64 = 5_000_000;
+/// With gates in the streams so much may be queued whatever is left of the turn: it stops when it must.
+const DEPTH_NS: u64 = 2_000_000;
 /// With several GPUs the word stays closed this long, so that launches on each are seen.
 const SEEN_NS: u64 = 1_000_000;
 
@@ -66,12 +69,27 @@ pub struct Lane {
     pub waiting: u32,
     /// Since when the end of a drain is being watched, ns; 0 while none is.
     pub watched: u64,
+    /// Since when all streams are seen to stand at gates, ns; 0 while they do not.
+    pub standing: u64,
+    /// It was said that all is quiet, with work behind closed gates.
+    pub parked: bool,
     /// How much may be in flight near a turn's end.
     pub breadth: Breadth,
     /// When a launch without turns was last marked, ns.
     sampled: u64,
     /// Launches have gone without turns, of which no mark is known to be behind the last one.
     unfollowed: bool,
+}
+
+impl Lane {
+    /// A turn has begun, or there are none any more: what stood at gates goes on.
+    pub fn unpark(&mut self, claims: &ClientLane, now: u64) {
+        if std::mem::take(&mut self.parked) {
+            self.marks.flight.resumed(now);
+            claims.want.fetch_and(!WANT_PARKED, SeqCst);
+        }
+        self.standing = 0;
+    }
 }
 
 /// The gate of one process.
@@ -81,6 +99,8 @@ pub struct Gate {
     /// What the fast path looks at.
     pub word: &'static AtomicU32,
     lanes: [Mutex<Lane>; LANES_MAX],
+    /// What the GPU looks at.
+    pub gates: Gates,
     thread: AtomicBool,
     /// Held by the gate thread while it may be inside the driver; true when it may not be any more.
     pub(super) driving: Mutex<bool>,
@@ -108,6 +128,8 @@ struct Visit<'a> {
     index: usize,
     work: &'a Work,
     line: Line,
+    /// The gate word's address on the GPU, and how far apart gates are to be, ns.
+    gates: Option<(u64, u64)>,
 }
 
 impl Visit<'_> {
@@ -148,6 +170,7 @@ impl Gate {
             world,
             word,
             lanes: Default::default(),
+            gates: Gates::default(),
             thread: AtomicBool::new(false),
             driving: Mutex::new(false),
             opened: AtomicU64::new(0),
@@ -192,7 +215,16 @@ impl Gate {
             index,
             work,
             line,
+            gates: None,
         })
+    }
+
+    /// The gates that are to be put into streams now.
+    fn gates(&self, visit: &Visit<'_>) -> Option<(u64, u64)> {
+        let distance = Words::read(visit.pages.container, visit.index).gates();
+        let word = |_| self.gates.word(self.world, visit.line.context, visit.index);
+        let word = Some(distance).filter(|ns| *ns > 0).and_then(word)?;
+        Some((word, distance))
     }
 
     /// Waits until the launch may go. With a ticket, [`Gate::leave`] must follow it.
@@ -205,8 +237,10 @@ impl Gate {
         loop {
             let now = os::now();
             // The daemon may have come back with other pages while this launch waited.
+            let pages = self.world.pages()?;
             let visit = Visit {
-                pages: self.world.pages()?,
+                gates: self.gates(&visit),
+                pages,
                 ..visit
             };
             let mut lane = self.lane(index);
@@ -216,6 +250,7 @@ impl Gate {
             let (turn, pause, clock) = match words.judge(now) {
                 Verdict::Free if !visit.freed(&words, now) => continue,
                 Verdict::Free => {
+                    lane.unpark(visit.claims(), now);
                     count(&visit, waited);
                     return self.pass_free(&visit, lane, now);
                 }
@@ -226,11 +261,10 @@ impl Gate {
                 Verdict::Wait { turn } => (turn, words.patience(now).min(LOOK_NS), &mut waited),
                 Verdict::Turn { turn, .. } if !visit.words().take(turn) => continue,
                 Verdict::Turn { turn, end_ns } => {
+                    lane.unpark(visit.claims(), now);
                     self.follow(&mut lane, now);
-                    let (left, bound) = (end_ns.saturating_sub(now), words.window_ns);
-                    let left = lane.breadth.of_rest(left, bound);
-                    let window = lane.breadth.within(bound);
-                    match self.admit(&visit, &mut lane, now, window, left) {
+                    let left = end_ns.saturating_sub(now);
+                    match self.admit(&visit, &mut lane, now, left, words.window_ns) {
                         Admission::Full(ns) if held < HELD_MAX_NS => (turn, ns, &mut held),
                         _ => {
                             if held > 0 && lane.marks.flight.empty() {
@@ -261,7 +295,11 @@ impl Gate {
             return false;
         }
         if visit.work.over_bus {
-            return waited >= BEHIND_MAX_NS || !lane.marks.flight.empty();
+            let may_help = !lane.parked && !lane.marks.flight.empty();
+            return waited >= BEHIND_MAX_NS || may_help;
+        }
+        if lane.parked {
+            return false; // What is in flight waits for its turn, as this does.
         }
         let helps = |marks: &Marks| {
             marks.flight.stuck(now) && (waited >= BEHIND_MAX_NS || !marks.busy(visit.line))
@@ -329,15 +367,23 @@ impl Gate {
         self.ticket(visit, lane, now, true)
     }
 
-    /// Is there room in the window? Looks at what has finished only if the estimate says no.
+    /// Is there room in the window, with `left` ns of the turn left and `bound` where that is less? Looks
+    /// at what has finished only if the estimate says no.
     fn admit(
         &self,
         visit: &Visit<'_>,
         lane: &mut Lane,
         now: u64,
-        window: u64,
         left: u64,
+        bound: u64,
     ) -> Admission {
+        let (window, left) = match visit.gates {
+            Some(_) => (DEPTH_NS, left),
+            None => (
+                lane.breadth.within(bound),
+                lane.breadth.of_rest(left, bound),
+            ),
+        };
         let marks = &mut lane.marks;
         let ns = marks.estimates.expect(visit.work.task).ns;
         if marks.flight.admit(now, ns, window, left) == Admission::Go {
@@ -365,7 +411,17 @@ impl Gate {
         if !expected.known {
             marks.close(self.world, now, tail);
         }
-        let base = marks.base(self.world, tail);
+        let gate = visit.gates.map(|gates| {
+            let next = (tail, expected.ns);
+            marks.gate(self.world, now, next, gates)
+        });
+        if gate == Some(Err(())) {
+            self.gates.refused(visit.line.context);
+        }
+        let base = match gate {
+            Some(Ok(true)) => None, // behind the gate already
+            _ => marks.base(self.world, tail),
+        };
         marks.flight.enter(expected.ns);
         lane.breadth.let_in(expected.ns);
         let mark = sample || !expected.known || visit.line.stream == Stream::PER_THREAD;
@@ -395,6 +451,7 @@ impl Gate {
     /// process is not quiet, and after it nothing of the context is left.
     pub fn context_closing<R>(&self, context: Context, call: impl FnOnce() -> R) -> R {
         let now = os::now();
+        self.gates.open(self.world, true);
         for index in self.used() {
             let mut lane = self.lane(index);
             lane.marks.drop_context(self.world, now, context);
@@ -404,6 +461,7 @@ impl Gate {
         for index in self.used() {
             self.lane(index).marks.flight.leave(0);
         }
+        self.gates.forget(context);
         result
     }
 

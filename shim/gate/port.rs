@@ -4,6 +4,7 @@
 //! outside goes through [`World`]. The real one is `real.rs`; tests bring their own. Handles are
 //! plain numbers here: the gate never follows them, it only hands them back.
 
+use crate::link::sys::Twin;
 use gpuslice_wire::page::{ClientPage, ContainerPage};
 
 /// A driver context (`CUcontext`).
@@ -44,6 +45,15 @@ pub struct Pages {
     pub client: &'static ClientPage,
 }
 
+/// The process's page, where the GPU reads it.
+#[derive(Debug)]
+pub struct Pinned {
+    /// The page, at an address of its own.
+    pub page: Twin<ClientPage>,
+    /// Its address on the GPU, in the context for which it was pinned.
+    pub address: u64,
+}
+
 /// The driver and the link to the daemon, as far as the gate uses them. None of these may fail
 /// loudly: what cannot be done answers `None`, `false` or [`Progress::Done`].
 pub trait World: Send + Sync {
@@ -74,6 +84,14 @@ pub trait World: Send + Sync {
     fn progress(&self, event: Event) -> Progress;
     /// Time between two finished events, ns.
     fn elapsed(&self, from: Event, to: Event) -> Option<u64>;
+    /// How often the process has attached: with another number its page is another one.
+    fn generation(&self) -> u32;
+    /// Lets the GPU read the process's page in the current context.
+    fn pin(&self) -> Option<Pinned>;
+    /// Puts into `stream` a wait for the word at `address` of the GPU to be [`GATE_OPEN`].
+    ///
+    /// [`GATE_OPEN`]: gpuslice_wire::page::GATE_OPEN
+    fn hold(&self, stream: Stream, address: u64) -> bool;
     /// Destroys an event.
     fn discard(&self, event: Event);
 }

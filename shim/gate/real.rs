@@ -4,12 +4,15 @@
 //! everywhere, event queries among them; so each of ours is wrapped in the relaxed mode for this
 //! thread, which is what that mode is for.
 
-use super::port::{Context, Event, Pages, Progress, Stream, World};
+use super::port::{Context, Event, Pages, Pinned, Progress, Stream, World};
+use crate::link::sys::Twin;
 use crate::{lane, link, real};
 use gpuslice_nvabi::types::{
-    CU_STREAM_CAPTURE_MODE_RELAXED, CU_STREAM_CAPTURE_STATUS_NONE, CUcontext, CUevent, CUresult,
-    CUstream,
+    CU_MEMHOSTREGISTER_DEVICEMAP, CU_STREAM_CAPTURE_MODE_RELAXED, CU_STREAM_CAPTURE_STATUS_NONE,
+    CU_STREAM_WAIT_VALUE_EQ, CUcontext, CUdeviceptr, CUevent, CUresult, CUstream,
 };
+use gpuslice_wire::limits::PAGE_BYTES;
+use gpuslice_wire::page::GATE_OPEN;
 use std::ptr::with_exposed_provenance_mut as pointer;
 
 /// See the module's head.
@@ -138,6 +141,35 @@ impl World for Real {
         let (from, to) = (event_of(from), event_of(to));
         let result = relaxed(|| real!(cuEventElapsedTime(&raw mut ms, from, to)));
         (succeeded(result) && ms >= 0.0).then(|| (f64::from(ms) * 1e6) as u64)
+    }
+
+    fn generation(&self) -> u32 {
+        link::attached().map_or(0, link::Session::generation)
+    }
+
+    /// Each context has a mapping and a registration of its own: they are gone with it, and no other
+    /// context's streams wait for memory that is not pinned any more.
+    fn pin(&self) -> Option<Pinned> {
+        let page = Twin::of(link::attached()?.client()).ok()?;
+        let (at, flags) = (page.address(), CU_MEMHOSTREGISTER_DEVICEMAP);
+        let mut address: CUdeviceptr = 0;
+        let pinned = relaxed(|| real!(cuMemHostRegister_v2(at, PAGE_BYTES, flags)));
+        if !succeeded(pinned) {
+            return None;
+        }
+        let found = relaxed(|| real!(cuMemHostGetDevicePointer_v2(&raw mut address, at, 0)));
+        if !succeeded(found) {
+            let _ = relaxed(|| real!(cuMemHostUnregister(at)));
+            return None;
+        }
+        Some(Pinned { page, address })
+    }
+
+    fn hold(&self, stream: Stream, address: u64) -> bool {
+        let (stream, how) = (stream_of(stream), CU_STREAM_WAIT_VALUE_EQ);
+        succeeded(real!(cuStreamWaitValue32_v2(
+            stream, address, GATE_OPEN, how
+        )))
     }
 
     fn discard(&self, event: Event) {

@@ -10,10 +10,10 @@
 use super::claim;
 use super::os;
 use super::pass::{Gate, Lane, OPEN};
-use super::port::Pages;
+use super::port::{Pages, World};
 use super::turn::Words;
 use gpuslice_wire::limits::LANES_MAX;
-use gpuslice_wire::page::{MODE_OPEN, may_launch};
+use gpuslice_wire::page::{ClientLane, GATE_CLOSED, MODE_OPEN, WANT_PARKED, may_launch};
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::{PoisonError, TryLockError};
 
@@ -35,12 +35,18 @@ const RECALL_NS: u64 = 500_000;
 const SETTLE_NS: u64 = 1_000_000;
 /// Shortest and longest sleep in the middle of one's own turn.
 const TURN_NS: (u64, u64) = (50_000, 5_000_000);
+/// The GPU may have looked at a gate just before it closed, and go on only now.
+const PASSING_NS: u64 = 10_000;
+/// What runs while other streams stand at gates, and is later by so much than twice what was expected of it,
+/// is taken to wait for them.
+const TIED_NS: u64 = 1_000_000;
 
 impl Lane {
-    /// How long to wait before looking again whether the GPU is quiet; 0 for not at all.
-    fn drain_pause(&mut self, now: u64) -> u64 {
+    /// How long to wait before looking again whether the GPU is quiet; 0 for not at all. With gates, that is
+    /// soon.
+    fn drain_pause(&mut self, now: u64, gates: bool) -> u64 {
         let flight = &self.marks.flight;
-        let left = if flight.due(now) {
+        let left = if gates || flight.due(now) {
             0
         } else {
             flight.outstanding(now)
@@ -54,11 +60,41 @@ impl Lane {
         let fresh = now.saturating_sub(self.watched) < 2 * WATCH_NS;
         if fresh { 0 } else { DRAIN_NS.0 }
     }
+
+    /// Whether what is in flight stands at gates that are closed, and so is as good as quiet.
+    fn stands(&mut self, world: &dyn World, claims: &ClientLane, now: u64) -> bool {
+        let closed = claims.gate.load(SeqCst) == GATE_CLOSED;
+        let standing = closed.then(|| self.marks.flight.standing(|event| world.progress(event)));
+        let late = |ns: u64| {
+            let since = now.saturating_sub(self.watched);
+            self.watched > 0 && since > ns.saturating_mul(2).saturating_add(TIED_NS)
+        };
+        let stands = standing.is_some_and(|it| it.parked && it.running.is_none_or(late));
+        self.standing = match (stands, self.standing) {
+            (false, _) => 0,
+            (true, 0) => now,
+            (true, since) => since,
+        };
+        stands && now.saturating_sub(self.standing) >= PASSING_NS
+    }
+}
+
+/// Work stands at gates. In a turn of ours it goes on, and we take part in that turn; one that began and ended
+/// before we came here is one that we owe an answer for.
+fn go_on(lane: &mut Lane, race: &claim::Words<'_>, words: &Words, now: u64) {
+    let goes = words.free(now) || may_launch(words.turn);
+    if goes && (race.take(words.turn) || words.stale(now)) {
+        lane.unpark(race.claims, now);
+    } else if !may_launch(words.turn) {
+        race.claims.active.store(words.turn.wrapping_sub(1), SeqCst);
+    }
 }
 
 impl Gate {
-    /// The process is ending: the gate thread must leave the driver, and will not come back.
+    /// The process is ending: the gate thread must leave the driver, and will not come back. Nothing waits for
+    /// a turn any more.
     pub fn stop(&self) {
+        self.gates.open(self.world, true);
         for _ in 0..STOP_LOOKS {
             match self.driving.try_lock() {
                 Ok(mut over) => return *over = true,
@@ -105,9 +141,11 @@ impl Gate {
                 // daemon came back and with it a blank page of claims.
                 self.word.fetch_and(!OPEN, SeqCst);
             }
-            if Words::read(pages.container, 0).stale(now) {
+            let words = Words::read(pages.container, 0);
+            if words.stale(now) {
                 self.world.reconnect();
             }
+            self.gates.open(self.world, words.free(now));
             let rest = rest.unwrap_or(REST_NS).min(recalls);
             if rest >= SETTLE_NS {
                 self.world.settle();
@@ -128,18 +166,24 @@ impl Gate {
             turn: &pages.container.lane[index].turn,
             claims,
         };
-        let wants = claims.want.load(SeqCst) != 0;
+        let want = claims.want.load(SeqCst);
         let free = pages.container.lane[index].mode.load(SeqCst) == MODE_OPEN;
         let owes = race.owes(free);
-        if !wants && !owes {
+        if want == 0 && !owes {
             return REST_NS;
         }
         let words = Words::read(pages.container, index);
-        if !owes && may_launch(words.turn) && std::mem::replace(greeted, words.turn) != words.turn {
+        let parked = want & WANT_PARKED != 0;
+        let begins = !owes && !parked && may_launch(words.turn);
+        if begins && std::mem::replace(greeted, words.turn) != words.turn {
             // Our turn just begins: the launches need the lane's lock more than we do.
             return words.idle_ns.min(LOOK_NS);
         }
         let mut lane = self.lane(index);
+        if lane.parked {
+            go_on(&mut lane, &race, &words, now);
+        }
+        let owes = race.owes(free);
         let idle = now.saturating_sub(lane.seen);
         if owes {
             self.follow(&mut lane, now);
@@ -150,16 +194,23 @@ impl Gate {
         }
         lane.marks.collect_elsewhere(self.world, now);
         let quiet = lane.marks.flight.empty();
+        let stands = owes && !quiet && lane.stands(self.world, claims, now);
         if owes && quiet {
             if !may_launch(words.turn) && words.turn == claims.active.load(SeqCst).wrapping_add(1) {
                 let took = now.saturating_sub(words.turn_end_ns);
                 lane.breadth.drained(took, words.window_ns);
             }
+            lane.unpark(claims, now);
             race.report_quiet();
             self.world.ring();
         }
-        if owes && !quiet {
-            return lane.drain_pause(now);
+        if stands {
+            lane.parked = true;
+            claims.want.fetch_or(WANT_PARKED, SeqCst);
+            race.report_quiet();
+            self.world.ring();
+        } else if owes && !quiet {
+            return lane.drain_pause(now, words.gates() > 0);
         }
         lane.watched = 0;
         if words.free(now) {
@@ -175,7 +226,8 @@ impl Gate {
             return REST_NS;
         }
         if !may_launch(words.turn) && !quiet {
-            return DRAIN_NS.1;
+            let waits = words.patience(now).min(LOOK_NS);
+            return if lane.parked { waits } else { DRAIN_NS.1 };
         }
         let busy = lane.marks.flight.outstanding(now);
         busy.max(words.idle_ns.saturating_sub(idle))

@@ -6,7 +6,7 @@
 #![forbid(unsafe_code)]
 
 use gpuslice_wire::limits::{DAEMON_WAIT_NS, HEARTBEAT_STALE_NS};
-use gpuslice_wire::page::{ContainerPage, MODE_OPEN, may_launch};
+use gpuslice_wire::page::{ContainerPage, MODE_GATES, MODE_OPEN, may_launch};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 
 /// What is read of a page for one decision; times in ns of CLOCK_MONOTONIC.
@@ -80,6 +80,16 @@ impl Words {
             idle_ns: or(words.idle_us.load(Relaxed), idle),
             heartbeat_ns: page.heartbeat_ns.load(Relaxed),
             hard: page.hard.load(Relaxed) != 0,
+        }
+    }
+
+    /// How far apart gates in streams are to be, ns; 0 for none.
+    #[must_use]
+    pub const fn gates(&self) -> u64 {
+        // What is between two of them is left when they close, and closing takes a moment too.
+        match self.mode {
+            MODE_GATES => self.window_ns * 2 / 3,
+            _ => 0,
         }
     }
 

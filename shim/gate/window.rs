@@ -59,6 +59,34 @@ pub struct Group {
     pub base: Option<Event>,
     /// The event behind the last; `None` while the group is open.
     pub mark: Option<Event>,
+    /// There is a gate before it, and `base` is behind that.
+    pub gated: bool,
+}
+
+/// What is in flight, while gates are closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Standing {
+    /// A stream stands at a gate.
+    pub parked: bool,
+    /// Streams are on their way, with so much to do before their next gates, ns.
+    pub running: Option<u64>,
+}
+
+impl Group {
+    /// One without launches yet.
+    fn new(tail: Tail, now: u64, base: Option<Event>) -> Group {
+        Group {
+            tail,
+            expected: 0,
+            launches: 0,
+            parts: 0,
+            keys: Vec::new(),
+            span: (now, now),
+            base,
+            mark: None,
+            gated: false,
+        }
+    }
 }
 
 /// The verdict on one more launch.
@@ -184,16 +212,7 @@ impl Flight {
         let group = match open {
             Some(group) => group,
             None => {
-                self.groups.push_back(Group {
-                    tail,
-                    expected: 0,
-                    launches: 0,
-                    parts: 0,
-                    keys: Vec::new(),
-                    span: (now, now),
-                    base,
-                    mark: None,
-                });
+                self.groups.push_back(Group::new(tail, now, base));
                 self.groups.back_mut().expect("just pushed")
             }
         };
@@ -214,16 +233,52 @@ impl Flight {
         if self.groups.is_empty() {
             self.head_since = now;
         }
+        let mark = Some(event);
         self.groups.push_back(Group {
-            tail,
-            expected: 0,
-            launches: 0,
-            parts: 0,
-            keys: Vec::new(),
-            span: (now, now),
-            base: None,
-            mark: Some(event),
+            mark,
+            ..Group::new(tail, now, None)
         });
+    }
+
+    /// A gate was put into `tail` and `base` behind it, for launches to come.
+    pub fn gate(&mut self, now: u64, tail: Tail, base: Option<Event>) {
+        if self.groups.is_empty() {
+            self.head_since = now;
+        }
+        // Without an event behind the gate nobody could tell that it was not passed.
+        let gated = base.is_some();
+        self.groups.push_back(Group {
+            gated,
+            ..Group::new(tail, now, base)
+        });
+    }
+
+    /// Gates were closed until now: what stood there was not late.
+    pub fn resumed(&mut self, now: u64) {
+        self.head_since = now;
+    }
+
+    /// Whether streams stand at gates, of those that have something in flight. What has finished was
+    /// taken out before.
+    pub fn standing(&self, mut progress: impl FnMut(Event) -> Progress) -> Standing {
+        let mut seen = [false; TAILS_MAX];
+        let mut standing = Standing {
+            parked: false,
+            running: (self.inside > 0).then_some(self.inside_ns),
+        };
+        for group in &self.groups {
+            if std::mem::replace(&mut seen[usize::from(group.tail) % TAILS_MAX], true) {
+                continue;
+            }
+            let base = group.base.filter(|_| group.gated);
+            if base.is_some_and(|base| progress(base) == Progress::Pending) {
+                standing.parked = true;
+            } else {
+                let before = standing.running.unwrap_or(0);
+                standing.running = Some(before.saturating_add(group.expected));
+            }
+        }
+        standing
     }
 
     /// The streams with launches behind which there is no mark yet, and when each is overdue so far

@@ -41,7 +41,7 @@ impl Daemon {
                 if let Some(slice) = self.slices.of(&container) {
                     // The GPU first: it needs nobody to wake up.
                     for key in &slice.tenants {
-                        self.set_gate(*key, lane, view.gate);
+                        self.set_gate(*key, lane, view.gate_open);
                     }
                     slice.page.set_lane(lane, &view);
                 }

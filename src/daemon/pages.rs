@@ -15,7 +15,7 @@
 #![allow(unsafe_code)]
 
 use crate::slices::Life;
-use gpuslice_engine::{Claims, Gate, LaneView, Record};
+use gpuslice_engine::{Claims, LaneView, Mode, Record};
 use gpuslice_wire::ids::Lane;
 use gpuslice_wire::limits::{ACCOUNTS_MAX, LANES_MAX, PAGE_BYTES};
 use gpuslice_wire::page::{
@@ -139,9 +139,9 @@ impl ContainerWriter {
         if at >= ACCOUNTS_MAX {
             return;
         }
-        let mode = match view.gate {
-            Gate::None => view.mode.word(),
-            Gate::Open | Gate::Closed => MODE_GATES,
+        let mode = match view.mode {
+            Mode::Turns if view.gates => MODE_GATES,
+            mode => mode.word(),
         };
         field!(page, lane[at].cap).store(view.cap.0, Relaxed);
         field!(page, lane[at].reserved).store(view.reserved.0, Relaxed);
@@ -191,14 +191,11 @@ impl ClaimsReader {
     }
 
     /// Lets the GPU go past the gates in the process's streams, or not.
-    pub fn set_gate(&self, lane: Lane, gate: Gate) {
+    pub fn set_gate(&self, lane: Lane, open: bool) {
         if usize::from(lane.0) >= LANES_MAX {
             return;
         }
-        let word = match gate {
-            Gate::Closed => GATE_CLOSED,
-            Gate::None | Gate::Open => GATE_OPEN,
-        };
+        let word = if open { GATE_OPEN } else { GATE_CLOSED };
         field!(self.0, lane[usize::from(lane.0)].gate).store(word, SeqCst);
     }
 
@@ -222,14 +219,14 @@ impl ClaimsReader {
 /// Nobody will ever open the process's gates again: they stay open.
 impl Drop for ClaimsReader {
     fn drop(&mut self) {
-        (0..LANES_MAX).for_each(|lane| self.set_gate(Lane(lane as u8), Gate::None));
+        (0..LANES_MAX).for_each(|lane| self.set_gate(Lane(lane as u8), true));
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gpuslice_engine::{LaneRecord, Mode};
+    use gpuslice_engine::LaneRecord;
     use gpuslice_wire::ids::{ContainerId, GpuUuid};
     use gpuslice_wire::page::FOREIGN_CHARGE;
     use gpuslice_wire::policy::Class;
@@ -246,7 +243,8 @@ mod tests {
     fn view(turn: u32, mode: Mode) -> LaneView {
         LaneView {
             mode,
-            gate: Gate::None,
+            gates: false,
+            gate_open: true,
             turn,
             turn_end: Instant(77),
             window_us: 1,
@@ -379,15 +377,15 @@ mod tests {
         let writer = page();
         let read = tenant_map(&writer.fd, ProtFlags::PROT_READ).expect("readable");
         let page = Shared::<ContainerPage> { at: read.cast() };
-        let gated = |gate| LaneView {
-            gate,
-            ..view(1, Mode::Turns)
+        let gated = |gates, mode| LaneView {
+            gates,
+            ..view(1, mode)
         };
         for (view, mode, count) in [
-            (gated(Gate::Open), MODE_GATES, 1),
-            (gated(Gate::None), Mode::Turns.word(), 1),
-            (gated(Gate::Closed), MODE_GATES, 1),
-            (view(1, Mode::Open), MODE_OPEN, 0),
+            (gated(true, Mode::Turns), MODE_GATES, 1),
+            (gated(false, Mode::Turns), Mode::Turns.word(), 1),
+            (gated(true, Mode::Turns), MODE_GATES, 1),
+            (gated(true, Mode::Open), MODE_OPEN, 0),
         ] {
             writer.set_lane(Lane(0), &view);
             let found = (
@@ -401,8 +399,8 @@ mod tests {
         let tenant = Shared::<ClientPage> { at: read.cast() };
         let gate = || field!(tenant, lane[2].gate).load(SeqCst);
         assert_eq!(gate(), GATE_OPEN);
-        claims.set_gate(Lane(2), Gate::Closed);
-        claims.set_gate(Lane::HOST, Gate::Closed);
+        claims.set_gate(Lane(2), false);
+        claims.set_gate(Lane::HOST, false);
         assert_eq!(gate(), GATE_CLOSED);
         drop(claims);
         assert_eq!(gate(), GATE_OPEN);

@@ -13,7 +13,7 @@ use crate::poll::{Source, now};
 use crate::slices::Slice;
 use crate::slots::Key;
 use crate::sockets::{Received, accept, id_of, packet, receive, send};
-use gpuslice_engine::{Event, Gate, Token};
+use gpuslice_engine::{Event, Token};
 use gpuslice_wire::frame::{FrameError, RequestId, decode};
 use gpuslice_wire::ids::{ClientId, ContainerId, Lane};
 use gpuslice_wire::limits::{FRAME_BYTES_MAX, HELLO_DEADLINE_NS};
@@ -367,10 +367,10 @@ impl Daemon {
     }
 
     /// Opens or closes the gates in a process's streams.
-    pub fn set_gate(&self, key: Key, lane: Lane, gate: Gate) {
+    pub fn set_gate(&self, key: Key, lane: Lane, open: bool) {
         let attached = self.tenants.get(key).and_then(|it| it.attached.as_ref());
         if let Some(attached) = attached {
-            attached.claims.set_gate(lane, gate);
+            attached.claims.set_gate(lane, open);
         }
     }
 

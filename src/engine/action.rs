@@ -30,24 +30,15 @@ impl Mode {
     }
 }
 
-/// What streams of a container are to have in them, so that it is quiet soon whenever it must be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Gate {
-    /// Nothing.
-    None,
-    /// Gates that are open.
-    Open,
-    /// Gates that are closed.
-    Closed,
-}
-
 /// All that a container's page says about one lane and that changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LaneView {
     /// Free, or by turns.
     pub mode: Mode,
-    /// Gates in its streams.
-    pub gate: Gate,
+    /// Its streams are to have gates in them, so that it is quiet soon whenever its turn ends.
+    pub gates: bool,
+    /// The GPU may go past such gates.
+    pub gate_open: bool,
     /// Turn word: odd = may launch.
     pub turn: u32,
     /// When the present turn ends unless extended.

@@ -36,7 +36,7 @@ mod snapshot;
 mod tests;
 mod view;
 
-pub use action::{Action, Actions, CapChange, Cut, Gate, LaneView, Late, Mode};
+pub use action::{Action, Actions, CapChange, Cut, LaneView, Late, Mode};
 pub use config::Config;
 pub use crc::crc32c;
 pub use engine::Engine;

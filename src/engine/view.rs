@@ -6,7 +6,7 @@
 use gpuslice_wire::ids::{ContainerId, Lane};
 use gpuslice_wire::units::{Bytes, Instant};
 
-use crate::action::{Action, Actions, Gate, LaneView, Mode};
+use crate::action::{Action, Actions, LaneView, Mode};
 use crate::config::Config;
 use crate::engine::{Engine, Gpu};
 use crate::lifecycle::{Seat, Slice};
@@ -24,7 +24,8 @@ impl Engine {
                 let turn = view.turn.wrapping_add(view.turn % 2);
                 let view = LaneView {
                     mode: Mode::Turns,
-                    gate: Gate::None,
+                    gates: false,
+                    gate_open: true,
                     turn,
                     ..view
                 };
@@ -113,7 +114,8 @@ fn view(on: Option<(&Gpu, &Entity)>, slice: &Slice, alone: bool, config: &Config
     let cap = slice.account.cap();
     let books = LaneView {
         mode: Mode::Open,
-        gate: Gate::None,
+        gates: false,
+        gate_open: true,
         turn: 0,
         turn_end: Instant(0),
         window_us: 0,
@@ -129,11 +131,8 @@ fn view(on: Option<(&Gpu, &Entity)>, slice: &Slice, alone: bool, config: &Config
     let mode = turns.mode();
     LaneView {
         mode,
-        gate: if alone {
-            turns.gate(entity)
-        } else {
-            Gate::None
-        },
+        gates: alone && turns.gates(entity),
+        gate_open: turns.gate_open(entity),
         turn: entity.turn,
         turn_end: entity.turn_end,
         window_us: turns.window_us(),

@@ -4,7 +4,7 @@
 mod memory;
 
 use gpuslice_engine::{
-    Action, Claims, Config, Event, Gate, LaneRecord, LaneView, Late, Mode, Record, Token,
+    Action, Claims, Config, Event, LaneRecord, LaneView, Late, Mode, Record, Token,
 };
 use gpuslice_wire::ids::{ClientId, Lane};
 use gpuslice_wire::limits::ACCOUNTS_MAX;
@@ -118,7 +118,8 @@ fn turn(n: usize, turn: u32, end: u64) -> Action {
 fn page(n: usize, mode: Mode, turn: u32, end: u64, reserved: u64) -> Action {
     let view = LaneView {
         mode,
-        gate: Gate::None,
+        gates: false,
+        gate_open: true,
         turn,
         turn_end: Instant(end),
         window_us: 0,

@@ -168,6 +168,7 @@ impl Process {
                 ..truth
             },
             Honesty::Garbage => Claims {
+                parked: truth.active % 2 == 1,
                 want: rng.per_mille(500),
                 active: rng.below(8) as u32,
                 drained: rng.below(8) as u32,

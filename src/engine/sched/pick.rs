@@ -8,7 +8,6 @@ use super::entity::Entity;
 use super::loose::May;
 use super::slots::Slot;
 use super::{Note, Phase, Turns};
-use crate::action::Gate;
 use crate::lifecycle::Seat;
 
 /// Who is next.
@@ -289,18 +288,17 @@ impl Turns {
         }
     }
 
-    /// What `entity`'s streams are to have in them. Gates are for those whose turns are ended at any
-    /// moment, and they have their price. Nobody is kept behind a gate for longer than others wait for
-    /// it: what does not get quiet then runs beside them, and pays.
-    pub(crate) fn gate(&self, entity: &Entity) -> Gate {
-        let wanted = self.config.stream_gates && entity.class == Class::BestEffort;
-        if !wanted || self.phase == Phase::Open || !self.high_attached() {
-            return Gate::None;
-        }
+    /// Whether `entity`'s streams are to have gates in them: they have their price, and so are for those
+    /// whose turns are ended at any moment.
+    pub(crate) fn gates(&self, entity: &Entity) -> bool {
+        let turns = self.config.stream_gates && self.phase != Phase::Open;
+        turns && entity.class == Class::BestEffort && self.high_attached()
+    }
+
+    /// Whether the GPU may go past gates in `entity`'s streams. Nobody is kept behind them for longer than
+    /// others wait for it: what does not get quiet then runs beside them, and pays.
+    pub(crate) fn gate_open(&self, entity: &Entity) -> bool {
         let turn = gpuslice_wire::page::may_launch(entity.turn);
-        match turn || entity.overrun.is_some() {
-            true => Gate::Open,
-            false => Gate::Closed,
-        }
+        self.phase == Phase::Open || turn || entity.overrun.is_some()
     }
 }

@@ -226,6 +226,48 @@ fn capture(gpu: Gpu, _: u32) -> Outcome {
     })
 }
 
+/// Much is queued in streams that wait for each other; they are destroyed before it has run, and memory is
+/// freed, which waits for all of it.
+fn deep(gpu: Gpu, _: u32) -> Outcome {
+    let (a, b) = (gpu.stream()?, gpu.stream()?);
+    let (mut event, mut memory) = (CUevent::NULL, 0);
+    ok!(cuEventCreate(&mut event, 2))?;
+    ok!(cuMemAlloc_v2(&mut memory, 1 << 21))?;
+    for pair in [[a, b], [b, a]].iter().cycle().take(60) {
+        gpu.kernel(pair[0], 50)?;
+        ok!(cuEventRecord(event, pair[0]))?;
+        ok!(cuStreamWaitEvent(pair[1], event, 0))?;
+        gpu.kernel(pair[1], 50)?;
+        gpu.kernel(CUstream::NULL, 20)?;
+    }
+    ok!(cuStreamDestroy_v2(a))?;
+    ok!(cuEventDestroy_v2(event))?;
+    ok!(cuMemFree_v2(memory))?;
+    ok!(cuStreamDestroy_v2(b))
+}
+
+/// A context goes with work in it, and the process's others go on.
+fn context(gpu: Gpu, _: u32) -> Outcome {
+    let mut other = CUcontext::NULL;
+    ok!(cuCtxCreate_v2(&mut other, 0, 0))?;
+    let (mut module, mut kernel, mut memory) = (CUmodule::NULL, CUfunction::NULL, 0);
+    ok!(cuModuleLoadData(&mut module, SPIN_PTX.as_ptr().cast()))?;
+    ok!(cuModuleGetFunction(&mut kernel, module, SPIN_NAME.as_ptr()))?;
+    ok!(cuMemAlloc_v2(&mut memory, 4096))?;
+    let there = Gpu {
+        context: other,
+        kernel,
+        memory,
+    };
+    let stream = there.stream()?;
+    (0..100).try_for_each(|_| there.kernel(stream, 50))?;
+    ok!(cuCtxDestroy_v2(other))?;
+    ok!(cuCtxSetCurrent(gpu.context))?;
+    let stream = gpu.stream()?;
+    (0..100).try_for_each(|_| gpu.kernel(stream, 50))?;
+    ok!(cuStreamSynchronize(stream))
+}
+
 /// Ties a knot, the so-manieth, and waits until it has come loose.
 type Case = fn(Gpu, u32) -> Outcome;
 
@@ -236,6 +278,8 @@ const CASES: &[(&str, Case)] = &[
     ("own-stream", own_stream),
     ("flavours", flavours),
     ("capture", capture),
+    ("deep", deep),
+    ("context", context),
 ];
 
 fn run() -> Outcome {

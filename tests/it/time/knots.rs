@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 const LIMIT: Duration = Duration::from_secs(3 * PATIENCE.as_secs());
 
 /// The program with `case`, in the slice `a` or outside of it.
-fn start(node: &Node, case: &str, rounds: u32, slice: bool) -> Child {
+pub fn start(node: &Node, case: &str, rounds: u32, slice: bool) -> Child {
     let driver = node.root().join("driver");
     let mut command = Command::new(target_dir().join("knots"));
     command
@@ -33,7 +33,7 @@ fn start(node: &Node, case: &str, rounds: u32, slice: bool) -> Child {
     command.spawn().expect("knots are staged")
 }
 
-fn comes_loose(case: &str, mut program: Child) {
+pub fn comes_loose(case: &str, mut program: Child) {
     let start = Instant::now();
     loop {
         match program.try_wait().expect("ours") {
@@ -79,6 +79,16 @@ fn a_host_function_that_launches_into_its_own_stream() {
 #[test]
 fn streams_of_both_flavours_in_many_threads() {
     try_case("flavours", 4);
+}
+
+#[test]
+fn streams_and_memory_that_go_with_work_queued() {
+    try_case("deep", 4);
+}
+
+#[test]
+fn a_context_that_goes_with_work_queued() {
+    try_case("context", 2);
 }
 
 #[test]

@@ -8,6 +8,7 @@
 
 mod absence;
 mod bad;
+mod gates;
 mod knots;
 
 use crate::harness::node::Node;
@@ -54,12 +55,24 @@ struct Tenant {
 impl Tenant {
     /// One that launches kernels of so many microseconds, and has begun to.
     fn start(node: &Node, truth: &Machine, who: &'static str, kernel_us: u64) -> Tenant {
+        Tenant::with(node, truth, who, kernel_us, &[])
+    }
+
+    /// The same with more words for its program.
+    fn with(
+        node: &Node,
+        truth: &Machine,
+        who: &'static str,
+        kernel_us: u64,
+        words: &[&str],
+    ) -> Tenant {
         let driver = node.root().join("driver");
         let before = truth.contexts(0).expect("a GPU");
         let mut command = Command::new(target_dir().join("tenant"));
         command
             .args(["--seconds", "100000", "--step-mib", "512", "--kernel-us"])
             .arg(kernel_us.to_string())
+            .args(words)
             .env("LD_PRELOAD", target_dir().join("libgpuslice.so"))
             .env(
                 "GPUSLICE_SOCKET",
@@ -91,6 +104,12 @@ impl Tenant {
     fn busy(&self, truth: &Machine) -> Duration {
         let info = truth.context_info(self.context);
         Duration::from_nanos(info.map_or(0, |info| info.busy_ns))
+    }
+
+    /// How often its claims are mapped: once more where the GPU reads them.
+    fn claims(&self) -> usize {
+        let maps = std::fs::read_to_string(format!("/proc/{}/maps", self.child.id()));
+        maps.expect("alive").matches("gpuslice-client").count()
     }
 
     fn completed(&self, truth: &Machine) -> u64 {
@@ -197,6 +216,15 @@ impl Drop for Hiccups {
             let _ = thread.join();
         }
     }
+}
+
+/// `gpuslice WORDS` on this node.
+fn must(node: &Node, words: &[&str]) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_gpuslice"));
+    let output = command.args(words).arg("--runtime-dir");
+    let output = output.arg(node.runtime_dir()).output().expect("it starts");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{words:?}: {said}");
 }
 
 /// What `gpuslice ps --json` shows of a container.
