@@ -3,7 +3,8 @@
 
 use super::port::{Context, Event, Pages, Pinned, Progress, Stream, World};
 use crate::link::sys::Twin;
-use gpuslice_wire::page::{ClientLane, ClientPage, ContainerPage};
+use gpuslice_wire::limits::PAGE_BYTES;
+use gpuslice_wire::page::{ClientLane, ClientPage, ContainerPage, GATE_OPEN};
 use std::collections::HashMap;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::SeqCst;
@@ -19,9 +20,25 @@ pub fn blank_container() -> &'static ContainerPage {
     Box::leak(Box::new(unsafe { std::mem::zeroed() }))
 }
 
+/// In shared memory, as the daemon's is; its gates are open.
 fn blank_client() -> &'static ClientPage {
-    // SAFETY: as above.
-    Box::leak(Box::new(unsafe { std::mem::zeroed() }))
+    let access = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS;
+    // SAFETY: new memory of a page, never unmapped; all bits zero is a value of each field.
+    let page = unsafe {
+        let at = libc::mmap(std::ptr::null_mut(), PAGE_BYTES, access, flags, -1, 0);
+        assert_ne!(at, libc::MAP_FAILED);
+        &*at.cast::<ClientPage>()
+    };
+    let gates = page.lane.iter().map(|lane| &lane.gate);
+    gates.for_each(|gate| gate.store(GATE_OPEN, SeqCst));
+    page
+}
+
+/// What is in a stream behind a closed gate.
+enum Behind {
+    Kernel(u64),
+    Event(usize),
 }
 
 #[derive(Default)]
@@ -39,6 +56,8 @@ pub struct Gpu {
     pub lost: bool,
     /// Gates that were put into streams.
     pub held: Vec<Stream>,
+    /// What is behind gates that were closed when they were put. One that is open is passed at once.
+    behind: HashMap<usize, Vec<Behind>>,
     pub no_waits: bool,
 }
 
@@ -79,11 +98,46 @@ impl Fake {
 
     /// The driver's launch of a kernel of `ns`.
     pub fn launch(&self, stream: Stream, ns: u64) {
-        let now = super::os::now();
         let mut gpu = self.gpu();
-        let end = gpu.busy_until.max(now) + ns;
-        gpu.busy_until = end;
-        gpu.streams.insert(stream.0, end);
+        match gpu.behind.get_mut(&stream.0) {
+            Some(behind) => behind.push(Behind::Kernel(ns)),
+            None => gpu.run(stream.0, ns),
+        }
+    }
+
+    fn closed(&self) -> bool {
+        let pages = self.pages.lock().expect("unpoisoned");
+        pages.client.lane[0].gate.load(SeqCst) != GATE_OPEN
+    }
+
+    /// The GPU, after it has gone past gates that are open.
+    fn up_to_date(&self) -> MutexGuard<'_, Gpu> {
+        let closed = self.closed();
+        let mut gpu = self.gpu();
+        if !closed {
+            for (stream, behind) in std::mem::take(&mut gpu.behind) {
+                for op in behind {
+                    match op {
+                        Behind::Kernel(ns) => gpu.run(stream, ns),
+                        Behind::Event(event) => gpu.reach(event, stream),
+                    }
+                }
+            }
+        }
+        gpu
+    }
+}
+
+impl Gpu {
+    fn run(&mut self, stream: usize, ns: u64) {
+        let end = self.busy_until.max(super::os::now()) + ns;
+        self.busy_until = end;
+        self.streams.insert(stream, end);
+    }
+
+    fn reach(&mut self, event: usize, stream: usize) {
+        let end = self.streams.get(&stream).copied().unwrap_or(0);
+        self.events.insert(event, end.max(super::os::now()));
     }
 }
 
@@ -131,17 +185,17 @@ impl World for Fake {
         if gpu.dead.contains(&stream) {
             gpu.misuse.push("recorded into a destroyed stream");
         }
-        let end = gpu
-            .streams
-            .get(&stream.0)
-            .copied()
-            .unwrap_or(0)
-            .max(super::os::now());
-        gpu.events.insert(event.0, end);
+        match gpu.behind.get_mut(&stream.0) {
+            Some(behind) => {
+                behind.push(Behind::Event(event.0));
+                gpu.events.insert(event.0, u64::MAX);
+            }
+            None => gpu.reach(event.0, stream.0),
+        }
         !gpu.lost
     }
     fn progress(&self, event: Event) -> Progress {
-        let gpu = self.gpu();
+        let gpu = self.up_to_date();
         let pending = gpu
             .events
             .get(&event.0)
@@ -168,12 +222,19 @@ impl World for Fake {
         Some(Pinned { page, address: 0 })
     }
     fn hold(&self, stream: Stream, _: u64) -> bool {
+        let closed = self.closed();
         let mut gpu = self.gpu();
-        let taken = !gpu.no_waits;
-        if taken {
-            gpu.held.push(stream);
+        if gpu.no_waits {
+            return false;
         }
-        taken
+        if gpu.capturing.contains(&stream) {
+            gpu.misuse.push("a gate in a stream under capture");
+        }
+        gpu.held.push(stream);
+        if closed {
+            gpu.behind.entry(stream.0).or_default();
+        }
+        true
     }
     fn discard(&self, event: Event) {
         self.gpu().events.remove(&event.0);

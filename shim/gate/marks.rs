@@ -121,33 +121,33 @@ impl Marks {
     }
 
     /// A launch of `ns` goes into `tail` next: puts the gate before it that is due where gates are to be
-    /// `distance` apart, and answers whether it is there. `Err` where the driver puts none.
+    /// `distance` apart, and answers whether it is there; `None` where the driver puts none.
     pub fn gate(
         &mut self,
         world: &dyn World,
         now: u64,
         (tail, ns): (Tail, u64),
         (word, distance): (u64, u64),
-    ) -> Result<bool, ()> {
+    ) -> Option<bool> {
         let (round, launched) = self.round;
         self.round = match launched.saturating_add(ns) {
             sum if launched == 0 || sum <= distance => (round, sum),
             _ => (round.wrapping_add(1), ns),
         };
         let Some(line) = self.line(tail) else {
-            return Ok(false);
+            return Some(false);
         };
         if self.slots[usize::from(tail)].round == self.round.0 {
-            return Ok(false);
+            return Some(false);
         }
         self.close(world, now, tail);
         if !world.hold(line.stream, word) {
-            return Err(());
+            return None;
         }
         self.slots[usize::from(tail)].round = self.round.0;
         let base = self.put(world, line);
         self.flight.gate(now, tail, base);
-        Ok(true)
+        Some(true)
     }
 
     /// Puts a mark behind the open group of `tail`, from a thread that has its context current.

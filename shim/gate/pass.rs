@@ -415,11 +415,11 @@ impl Gate {
             let next = (tail, expected.ns);
             marks.gate(self.world, now, next, gates)
         });
-        if gate == Some(Err(())) {
+        if gate == Some(None) {
             self.gates.refused(visit.line.context);
         }
         let base = match gate {
-            Some(Ok(true)) => None, // behind the gate already
+            Some(Some(true)) => None, // behind the gate already
             _ => marks.base(self.world, tail),
         };
         marks.flight.enter(expected.ns);

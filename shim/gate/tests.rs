@@ -10,6 +10,8 @@ use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
+mod gates;
+
 const US: u64 = 1_000;
 
 struct Rig {

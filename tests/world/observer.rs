@@ -114,7 +114,12 @@ impl Seat {
         }
     }
     fn quiet(&self) -> bool {
-        let calm = |said: &Said| said.fresh && said.claims.drained == said.claims.active;
+        let turn = self.view.map_or(0, |view| view.turn);
+        let calm = |said: &Said| {
+            // Work behind closed gates ran in the turn that is over, whether its process knows or not.
+            let answered = !said.claims.parked || said.claims.active.wrapping_add(1) == turn;
+            said.fresh && said.claims.drained == said.claims.active && answered
+        };
         self.said.values().all(calm)
     }
 }

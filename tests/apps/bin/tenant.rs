@@ -4,7 +4,8 @@
 //! the code of the refusal), `progress` every 100 ms (CLOCK_MONOTONIC ns, kernels finished), and
 //! `end`. Ends by itself after `--seconds`; with `--with-reader` as soon as nobody reads its lines.
 //! `--pause-us` makes it one that mostly waits for work: a kernel, its end, a pause; it says at last
-//! how much longer than its kernel each took (`latency`). `--idle` makes it one that has none.
+//! how much longer than its kernel each took (`latency`), and when it asked for each (`wants`, CLOCK_MONOTONIC
+//! ns). `--idle` makes it one that has none.
 
 use gpuslice_apps::driver::{Driver, Error, check};
 use gpuslice_apps::spin::{SPIN_NAME, SPIN_PTX};
@@ -195,9 +196,10 @@ impl Spinner<'_> {
 
     /// A kernel, its end, a pause, until it is time.
     fn pulse(&self, until: Instant, pause: Duration) -> Result<u64, Error> {
-        let (mut waits, mut next) = (Vec::new(), Instant::now());
+        let (mut waits, mut wants, mut next) = (Vec::new(), Vec::new(), Instant::now());
         while Instant::now() < until {
             let start = Instant::now();
+            wants.push(now_ns().to_string());
             self.launch()?;
             self.synchronize()?;
             let took = start.elapsed().as_nanos() as u64;
@@ -211,6 +213,10 @@ impl Spinner<'_> {
             }
             std::thread::sleep(pause);
         }
+        say(&format!(
+            r#"{{"event":"wants","ns":[{}]}}"#,
+            wants.join(",")
+        ));
         waits.sort_unstable();
         let at = |part: usize| waits.get(waits.len() * part / 100);
         if let (Some(middle), Some(high), Some(most)) = (at(50), at(99), waits.last()) {
@@ -233,14 +239,19 @@ fn idle(until: Instant, with_reader: bool) {
     }
 }
 
-fn progress(kernels: u64, nanoseconds: u64) -> bool {
+/// CLOCK_MONOTONIC, which is the simulated device's clock too.
+fn now_ns() -> u64 {
     let mut now = libc::timespec {
         tv_sec: 0,
         tv_nsec: 0,
     };
     // SAFETY: `now` is ours.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
-    let now = now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64;
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+fn progress(kernels: u64, nanoseconds: u64) -> bool {
+    let now = now_ns();
     let busy = kernels * nanoseconds;
     say(&format!(
         r#"{{"event":"progress","now_ns":{now},"kernels":{kernels},"busy_ns":{busy}}}"#

@@ -8,6 +8,7 @@
 //! the time, for a look.
 
 mod cost;
+mod gates;
 mod handover;
 mod node;
 mod shares;
@@ -124,6 +125,7 @@ fn bench(parts: &Path, pace: Pace) -> Result<bool, Error> {
     }
     told("idle holder", handover::idle(parts, pace));
     told("high priority", handover::priority(parts, pace));
+    told("gates", gates::preempted(parts, pace));
     told("throughput", cost::throughput(parts, pace));
     told("daemon", cost::daemon(parts, pace));
     let missed = rows.iter().any(Row::missed);

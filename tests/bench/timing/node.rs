@@ -26,12 +26,19 @@ pub type Words<'a> = (&'a str, &'a str);
 impl Node {
     /// A daemon that is ready, on `gpus` GPUs.
     pub fn start(parts: &Path, gpus: usize) -> Result<Node, Error> {
+        Node::configured(parts, gpus, "")
+    }
+
+    /// The same with this text for a configuration.
+    pub fn configured(parts: &Path, gpus: usize, config: &str) -> Result<Node, Error> {
         let name = format!("gpuslice-bench-{}-{:?}", std::process::id(), Instant::now());
         let name: String = name.chars().filter(|c| c.is_ascii_alphanumeric()).collect();
         let dir = std::env::temp_dir().join(name);
         std::fs::create_dir(&dir)?;
-        let device = dir.join("device");
+        let (device, file) = (dir.join("device"), dir.join("config"));
+        std::fs::write(&file, config)?;
         let mut command = Command::new(parts.join("gpusliced"));
+        command.arg("--config").arg(file);
         command.arg("--runtime-dir").arg(dir.join("run"));
         command.arg("--driver-dir").arg(parts.join("sim"));
         command.arg("--ephemeral").stdin(Stdio::null());
@@ -110,6 +117,18 @@ impl Node {
 
     fn contexts(&self, gpu: usize) -> Vec<ContextId> {
         self.machine.contexts(gpu).unwrap_or_default()
+    }
+
+    /// Starts a tenant that is the caller waits for, and answers its context too.
+    pub fn started(&mut self, gpu: usize, words: Words<'_>) -> Result<(Child, ContextId), Error> {
+        let before = self.contexts(gpu);
+        let child = self.spawn(gpu, words, Stdio::piped())?;
+        let new = || {
+            let now = self.contexts(gpu);
+            now.into_iter().find(|id| !before.contains(id))
+        };
+        until("the tenant has a context", || new().is_some())?;
+        Ok((child, new().ok_or("the tenant's context is gone")?))
     }
 
     /// Device time of each context so far, ns; of one that is gone none.
