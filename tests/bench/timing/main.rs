@@ -5,7 +5,7 @@
 //! device's clock, so that neither the daemon's books nor the tenants' words are asked. Each row has
 //! its median, its p99 and the bound on the latter. The machine's own noise stands above the table:
 //! what is late there is late here. Exit status 1 when a bound is missed. `--quick` takes a fifth of
-//! the time, for a look.
+//! the time, for a look; a word behind the directory measures only what has it in its name.
 
 mod cost;
 mod gates;
@@ -84,9 +84,11 @@ fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let done = match words[..] {
-        [parts] => bench(Path::new(parts), Pace(1.0)),
-        ["--quick", parts] => bench(Path::new(parts), Pace(0.2)),
-        _ => Err("usage: gpuslice-bench-time [--quick] DIRECTORY-OF-THE-BUILD".into()),
+        ["--quick", parts] => bench(Path::new(parts), Pace(0.2), ""),
+        ["--quick", parts, only] => bench(Path::new(parts), Pace(0.2), only),
+        [parts] => bench(Path::new(parts), Pace(1.0), ""),
+        [parts, only] => bench(Path::new(parts), Pace(1.0), only),
+        _ => Err("usage: gpuslice-bench-time [--quick] DIRECTORY-OF-THE-BUILD [WORD]".into()),
     };
     match done {
         Ok(true) => ExitCode::SUCCESS,
@@ -99,7 +101,7 @@ fn main() -> ExitCode {
 }
 
 /// Measures everything; whether every bound was kept.
-fn bench(parts: &Path, pace: Pace) -> Result<bool, Error> {
+fn bench(parts: &Path, pace: Pace, only: &str) -> Result<bool, Error> {
     let load = std::fs::read_to_string("/proc/loadavg")?;
     let load = load.split_whitespace().next().unwrap_or("?").to_owned();
     let noise = noise(pace);
@@ -111,9 +113,12 @@ fn bench(parts: &Path, pace: Pace) -> Result<bool, Error> {
         "what is divided                          unit    samples   median      p99    bound"
     );
     let mut rows = Vec::new();
-    let mut told = |what: &str, more: Result<Vec<Row>, Error>| {
+    let mut told = |what: &str, more: &dyn Fn() -> Result<Vec<Row>, Error>| {
+        if !what.contains(only) {
+            return;
+        }
         // One that cannot be measured is one that is missed.
-        let more = more.unwrap_or_else(|why| {
+        let more = more().unwrap_or_else(|why| {
             eprintln!("{what}: {why}");
             vec![Row::of(what, "-", Vec::new(), 0.0)]
         });
@@ -121,13 +126,13 @@ fn bench(parts: &Path, pace: Pace) -> Result<bool, Error> {
         rows.extend(more);
     };
     for case in shares::CASES {
-        told(case.name, shares::measure(parts, case, pace));
+        told(case.name, &|| shares::measure(parts, case, pace));
     }
-    told("idle holder", handover::idle(parts, pace));
-    told("high priority", handover::priority(parts, pace));
-    told("gates", gates::preempted(parts, pace));
-    told("throughput", cost::throughput(parts, pace));
-    told("daemon", cost::daemon(parts, pace));
+    told("idle holder", &|| handover::idle(parts, pace));
+    told("high priority", &|| handover::priority(parts, pace));
+    told("gates", &|| gates::preempted(parts, pace));
+    told("throughput", &|| cost::throughput(parts, pace));
+    told("daemon", &|| cost::daemon(parts, pace));
     let missed = rows.iter().any(Row::missed);
     let list: Vec<Value> = rows.iter().map(as_json).collect();
     let verdict = if missed { "fail" } else { "pass" };
