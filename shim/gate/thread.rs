@@ -194,22 +194,7 @@ impl Gate {
         }
         lane.marks.collect_elsewhere(self.world, now);
         let quiet = lane.marks.flight.empty();
-        let stands = owes && !quiet && lane.stands(self.world, claims, now);
-        if owes && quiet {
-            if !may_launch(words.turn) && words.turn == claims.active.load(SeqCst).wrapping_add(1) {
-                let took = now.saturating_sub(words.turn_end_ns);
-                lane.breadth.drained(took, words.window_ns);
-            }
-            lane.unpark(claims, now);
-            race.report_quiet();
-            self.world.ring();
-        }
-        if stands {
-            lane.parked = true;
-            claims.want.fetch_or(WANT_PARKED, SeqCst);
-            race.report_quiet();
-            self.world.ring();
-        } else if owes && !quiet {
+        if owes && !self.answered(&mut lane, &race, &words, now) {
             return lane.drain_pause(now, words.gates() > 0);
         }
         lane.watched = 0;
@@ -232,6 +217,26 @@ impl Gate {
         let busy = lane.marks.flight.outstanding(now);
         busy.max(words.idle_ns.saturating_sub(idle))
             .clamp(TURN_NS.0, TURN_NS.1)
+    }
+
+    /// Reports that all of a turn is over, or stands at gates; `false` if neither is so.
+    fn answered(&self, lane: &mut Lane, race: &claim::Words<'_>, words: &Words, now: u64) -> bool {
+        let claims = race.claims;
+        if lane.marks.flight.empty() {
+            if !may_launch(words.turn) && words.turn == claims.active.load(SeqCst).wrapping_add(1) {
+                let took = now.saturating_sub(words.turn_end_ns);
+                lane.breadth.drained(took, words.window_ns);
+            }
+            lane.unpark(claims, now);
+        } else if lane.stands(self.world, claims, now) {
+            lane.parked = true;
+            claims.want.fetch_or(WANT_PARKED, SeqCst);
+        } else {
+            return false;
+        }
+        race.report_quiet();
+        self.world.ring();
+        true
     }
 
     /// Without turns: closes the word to see whether anybody comes through, and takes `want` back
