@@ -50,6 +50,7 @@ class Containerd:
         self.case, self.dir = case, case.node.root / "containerd"
         self.dir.mkdir()
         self.socket = self.dir / "c.sock"
+        self.made = [path for path in elsewhere(namespaces) if not path.exists()]
         if configuration is None:
             configuration = self.configuration()
         (self.dir / "config.toml").write_text(configuration)
@@ -122,6 +123,18 @@ class Containerd:
             if point.startswith(f"{self.dir}/"):
                 subprocess.run(["umount", "-l", point], check=False)
         shutil.rmtree(self.dir)
+        for path in self.made:
+            if path.is_dir() and not any(entry.is_dir() for entry in path.iterdir()):
+                path.rmdir()
+
+
+def elsewhere(namespaces):
+    """Directories that containerd makes in places of its own choice and leaves there, innermost first."""
+    run, groups = pathlib.Path("/run/containerd"), pathlib.Path("/sys/fs/cgroup")
+    for namespace in namespaces:
+        yield from [run / "runc" / namespace, groups / namespace]
+        yield from [top / namespace for top in groups.iterdir() if top.is_dir()]
+    yield from [run / "runc", run / "s", run / "fifo", run]
 
 
 class Run(node.Output):

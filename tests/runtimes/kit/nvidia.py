@@ -50,7 +50,7 @@ def runtime(settings, words):
         path = bundle / "config.json"
         config = json.loads(path.read_text())
         if any(entry.startswith("NVIDIA_VISIBLE_DEVICES=") for entry in config["process"]["env"]):
-            {"legacy": legacy, "cdi": cdi}[settings["mode"]](settings, config)
+            {"legacy": legacy, "cdi": cdi, "jit-cdi": cdi}[settings["mode"]](settings, config)
             path.write_text(json.dumps(config))
     for name in settings["runtimes"]:
         if found := shutil.which(name):
