@@ -37,28 +37,26 @@ impl Log {
     }
 }
 
-/// Want to quiet without gates and with them, and what best effort gets with gates of what it gets
-/// without.
+/// Want to quiet without gates and with them, and how much of its turns best effort has kernels running.
 ///
 /// # Errors
 /// The node does not work.
 pub fn preempted(parts: &Path, pace: Pace) -> Result<Vec<Row>, Error> {
     let (plain, without) = measure(parts, pace, false)?;
     let (gated, with) = measure(parts, pace, true)?;
-    let part = 100.0 * with / without;
-    let name = "best effort with gates of without";
-    let part = Row::of(name, "%", vec![part], 95.0);
+    let kept = |name: &str, part: f64, bound| Row {
+        at_least: true,
+        ..Row::of(name, "%", vec![part], bound)
+    };
     Ok(vec![
         Row::of("high want to quiet, no gates", "µs", plain, f64::INFINITY),
         Row::of("high want to quiet, gates", "µs", gated, 150.0),
-        Row {
-            at_least: true,
-            ..part
-        },
+        kept("GPU busy in best effort's turns, no gates", without, 0.0),
+        kept("GPU busy in best effort's turns, gates", with, 95.0),
     ])
 }
 
-/// Every want's time to quiet, µs, and best effort's part of the time that is left, percent.
+/// Every want's time to quiet, µs, and the busy part of best effort's turns, percent.
 fn measure(parts: &Path, pace: Pace, gates: bool) -> Result<(Vec<f64>, f64), Error> {
     let config = format!("stream_gates = {gates}\n");
     let mut node = Node::configured(parts, 1, &config)?;
@@ -77,25 +75,31 @@ fn measure(parts: &Path, pace: Pace, gates: bool) -> Result<(Vec<f64>, f64), Err
         done: Vec::new(),
     };
     let (mut low, mut high) = (log(low), log(high));
-    let (from, before) = (now_ns(), node.busy(&[low.context, high.context]));
-    let (mut to, mut after) = (from, before.clone());
+    let from = now_ns();
     while child.try_wait()?.is_none() {
         std::thread::sleep(LOOK);
         low.look(&node);
         high.look(&node);
-        let now = node.busy(&[low.context, high.context]);
-        // Its context goes a moment before its process.
-        if now[1] > after[1] {
-            (to, after) = (now_ns(), now);
-        }
     }
     let said = std::io::read_to_string(child.stdout.take().ok_or("no output")?)?;
-    let left = (to - from) - (after[1] - before[1]);
-    let part = 100.0 * (after[0] - before[0]) as f64 / left as f64;
-    let wants = wants(&said)?;
-    let wants = wants.into_iter().filter(|want| *want > from && *want < to);
+    let part = 100.0 * busy_part(&low.done, &high.done);
+    let wants = wants(&said)?.into_iter().filter(|want| *want > from);
     let quiet = wants.filter_map(|want| quiet(want, &low.done, &high.done));
     Ok((quiet.collect(), part))
+}
+
+/// How much of the time from its first kernel to its last between two of `high` had one of `low`.
+fn busy_part(low: &[(u64, u64)], high: &[(u64, u64)]) -> f64 {
+    let (mut busy, mut all) = (0, 0);
+    for pair in high.windows(2) {
+        let between = |at: u64| low.partition_point(|(start, _)| *start < at);
+        let turn = &low[between(pair[0].1)..between(pair[1].0)];
+        if let (Some((start, _)), Some((_, end))) = (turn.first(), turn.last()) {
+            busy += turn.iter().map(|(start, end)| end - start).sum::<u64>();
+            all += end - start;
+        }
+    }
+    busy as f64 / all as f64
 }
 
 /// How long after `want` the last kernel of `low` ended that began before that of `high`, µs.
