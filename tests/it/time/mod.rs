@@ -8,6 +8,7 @@
 
 mod absence;
 mod bad;
+mod gang;
 mod gates;
 mod knots;
 

@@ -1,0 +1,136 @@
+//! Collectives on two GPUs: each round puts a part on both, and each part waits on its GPU until the
+//! other one has begun.
+//!
+//! `collectives SECONDS` goes on for so long and prints how many rounds it ended. A part is a kernel, a write
+//! of its own word, a wait for the other's, and a kernel behind it: what launches last keeps the GPU
+//! until its peer has run, as a kernel does that spins.
+
+use gpuslice_apps::api::calls::*;
+use gpuslice_apps::spin::{SPIN_NAME, SPIN_PTX};
+use gpuslice_nvabi::types::*;
+use std::process::ExitCode;
+use std::ptr::null_mut;
+use std::time::{Duration, Instant};
+
+/// Rounds that may be queued.
+const DEEP: u32 = 4;
+
+/// Calls that must succeed.
+macro_rules! ok {
+    ($name:ident($($arg:expr),* $(,)?)) => {
+        match $name($($arg),*) {
+            CUresult::SUCCESS => Ok(()),
+            other => Err(format!("{} answered {other:?}", stringify!($name))),
+        }
+    };
+}
+
+/// One GPU's side.
+struct Side {
+    context: CUcontext,
+    stream: CUstream,
+    kernel: CUfunction,
+    memory: CUdeviceptr,
+    /// This side's word, and the other's.
+    words: [CUdeviceptr; 2],
+}
+
+impl Side {
+    fn new(device: i32, words: *mut c_void) -> Result<Side, String> {
+        let (mut context, mut module) = (CUcontext::NULL, CUmodule::NULL);
+        let (mut stream, mut kernel) = (CUstream::NULL, CUfunction::NULL);
+        let (mut memory, mut base) = (0, 0);
+        ok!(cuCtxCreate_v2(&mut context, 0, device))?;
+        ok!(cuModuleLoadData(&mut module, SPIN_PTX.as_ptr().cast()))?;
+        ok!(cuModuleGetFunction(&mut kernel, module, SPIN_NAME.as_ptr()))?;
+        ok!(cuMemAlloc_v2(&mut memory, 1 << 21))?;
+        ok!(cuStreamCreate(&mut stream, 1))?;
+        ok!(cuMemHostGetDevicePointer_v2(&mut base, words, 0))?;
+        let (mine, other) = (device as u64, 1 - device as u64);
+        Ok(Side {
+            context,
+            stream,
+            kernel,
+            memory,
+            words: [base + 64 * mine, base + 64 * other],
+        })
+    }
+
+    fn spin(&self, us: u64) -> Result<(), String> {
+        let (mut ns, mut counter) = (us * 1_000, self.memory);
+        let mut params = [(&raw mut ns).cast(), (&raw mut counter).cast()];
+        let (f, params, none) = (self.kernel, params.as_mut_ptr(), null_mut());
+        ok!(cuLaunchKernel(
+            f,
+            1,
+            1,
+            1,
+            1,
+            1,
+            1,
+            0,
+            self.stream,
+            params,
+            none
+        ))
+    }
+
+    /// This side's part of a round.
+    fn part(&self, round: u32) -> Result<(), String> {
+        ok!(cuCtxSetCurrent(self.context))?;
+        self.spin(200)?;
+        ok!(cuStreamWriteValue32_v2(
+            self.stream,
+            self.words[0],
+            round,
+            0
+        ))?;
+        let at_least = CU_STREAM_WAIT_VALUE_GEQ;
+        ok!(cuStreamWaitValue32_v2(
+            self.stream,
+            self.words[1],
+            round,
+            at_least
+        ))?;
+        self.spin(50)
+    }
+
+    fn wait(&self) -> Result<(), String> {
+        ok!(cuCtxSetCurrent(self.context))?;
+        ok!(cuStreamSynchronize(self.stream))
+    }
+}
+
+fn run(seconds: u64) -> Result<u32, String> {
+    let (mut context, mut words) = (CUcontext::NULL, null_mut());
+    ok!(cuInit(0))?;
+    ok!(cuCtxCreate_v2(&mut context, 0, 0))?;
+    // for all contexts, and mapped
+    ok!(cuMemHostAlloc(&mut words, 4096, 3))?;
+    let sides = [Side::new(0, words)?, Side::new(1, words)?];
+    let end = Instant::now() + Duration::from_secs(seconds);
+    let mut round = 0;
+    while Instant::now() < end {
+        round += 1;
+        sides.iter().try_for_each(|side| side.part(round))?;
+        if round % DEEP == 0 {
+            sides.iter().try_for_each(Side::wait)?;
+        }
+    }
+    sides.iter().try_for_each(Side::wait)?;
+    Ok(round)
+}
+
+fn main() -> ExitCode {
+    let seconds = std::env::args().nth(1).and_then(|word| word.parse().ok());
+    match run(seconds.unwrap_or(1)) {
+        Ok(rounds) => {
+            println!("{rounds}");
+            ExitCode::SUCCESS
+        }
+        Err(why) => {
+            eprintln!("collectives: {why}");
+            ExitCode::FAILURE
+        }
+    }
+}

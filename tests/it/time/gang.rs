@@ -1,0 +1,82 @@
+//! Containers of two GPUs whose work on one waits for their work on the other, beside each other and beside
+//! one that has a single GPU: all get on, and get what their weights say.
+//!
+//! The program is `tests/apps/collectives`; it runs bare first. Shares are judged by the daemon's bills, over
+//! the whole of the run; a machine that stands still charges whoever has the turn, so the bounds are wide.
+
+use super::{Tenant, bill, node};
+use crate::harness::node::{Node, admit};
+use crate::harness::{PATIENCE, target_dir};
+use gpuslice_wire::admin::{Answer, MemoryAsk};
+use gpuslice_wire::units::{Bytes, GIB};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// The program for so many seconds, in the slice `who` or outside of any.
+fn start(node: &Node, seconds: u64, who: Option<&str>) -> Child {
+    let driver = node.root().join("driver");
+    let mut command = Command::new(target_dir().join("collectives"));
+    command
+        .arg(seconds.to_string())
+        .env("LD_LIBRARY_PATH", &driver)
+        .env("GPUSLICE_SIM_DEVICE", node.root().join("device"))
+        .stdout(Stdio::piped());
+    if let Some(who) = who {
+        command
+            .env("LD_PRELOAD", target_dir().join("libgpuslice.so"))
+            .env(
+                "GPUSLICE_SOCKET",
+                node.container_dir(who).join("tenant.sock"),
+            )
+            .env("GPUSLICE_DRIVER_DIR", &driver);
+    }
+    command.spawn().expect("collectives are staged")
+}
+
+/// How many rounds it ended.
+fn ends(what: &str, mut program: Child, within: Duration) -> u64 {
+    let start = Instant::now();
+    while program.try_wait().expect("ours").is_none() {
+        if start.elapsed() > within {
+            let _ = program.kill();
+            let _ = program.wait();
+            panic!("{what} never ends");
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let Output { stdout, status, .. } = program.wait_with_output().expect("ours");
+    assert!(status.success(), "{what}: {status}");
+    let text = String::from_utf8(stdout).expect("text");
+    text.trim().parse().expect("a number")
+}
+
+#[test]
+fn collectives_beside_each_other() {
+    let (node, truth) = node();
+    for who in ["c", "d"] {
+        let ask = admit(who, "0,1", MemoryAsk::Exactly(Bytes(GIB)));
+        let answer = node.admin().ask(&ask);
+        assert!(matches!(answer, Answer::Admitted { .. }), "{answer:?}");
+    }
+    assert!(ends("bare", start(&node, 1, None), PATIENCE) > 0);
+    let single = Tenant::start(&node, &truth, "b", 500);
+    let before = bill(&node, "b");
+    let seconds = 6;
+    let both = ["c", "d"].map(|who| (who, start(&node, seconds, Some(who))));
+    let rounds = both.map(|(who, child)| ends(who, child, 2 * PATIENCE));
+    let bills = [
+        bill(&node, "c"),
+        bill(&node, "d"),
+        bill(&node, "b") - before,
+    ];
+    eprintln!("rounds {rounds:?}, bills on GPU 0 {bills:?}");
+    drop(single);
+    let all: Duration = bills.iter().sum();
+    for bill in bills {
+        let part = bill.as_secs_f64() / all.as_secs_f64();
+        assert!((0.2..=0.5).contains(&part), "{part} of GPU 0, {bills:?}");
+    }
+    // each round takes a quarter of a millisecond at least, a third of the time
+    let least = rounds.into_iter().min().unwrap_or(0);
+    assert!(least > seconds * 50, "only {rounds:?} rounds");
+}
