@@ -69,6 +69,8 @@ pub struct Row {
     pub preemptions: u64,
     /// Launches so far.
     pub launches: u64,
+    /// It takes turns together with the container's other GPUs.
+    pub gang: bool,
 }
 
 /// One GPU.
@@ -225,6 +227,11 @@ fn level(asks: &[(f64, f64)], left: f64) -> f64 {
     f64::INFINITY
 }
 
+/// A slice's name for people.
+fn called(container: &str, name: &str) -> String {
+    if name.is_empty() { container } else { name }.to_owned()
+}
+
 fn row(slice: Snapshot) -> Option<Row> {
     let Snapshot::Slice {
         container,
@@ -249,6 +256,7 @@ fn row(slice: Snapshot) -> Option<Row> {
         clients,
         wanting,
         gated: _,
+        gang,
         gpu_ns,
         wait_ns,
         wanted_ns,
@@ -261,11 +269,8 @@ fn row(slice: Snapshot) -> Option<Row> {
         return None;
     };
     Some(Row {
+        name: called(&container.to_string(), &name.to_string()),
         container: container.to_string(),
-        name: match name.is_empty() {
-            true => container.to_string(),
-            false => name.to_string(),
-        },
         gpu,
         lane,
         cap,
@@ -291,6 +296,7 @@ fn row(slice: Snapshot) -> Option<Row> {
         overruns,
         preemptions,
         launches,
+        gang: gang != 0,
     })
 }
 
@@ -352,6 +358,9 @@ pub fn lines(before: &View, now: &View, wide: bool) -> Vec<String> {
         if row.is_over() {
             line.push_str("  over");
         }
+        if row.gang {
+            line.push_str("  gang");
+        }
         all.push(line);
     }
     all
@@ -379,7 +388,7 @@ pub fn json(view: &View) -> Value {
             "clients": row.clients, "wanting": row.wanting, "share_due": view.due(row),
             "gpu_ns": row.gpu_ns, "wait_ns": row.wait_ns, "wanted_ns": row.wanted_ns,
             "turns": row.turns, "overruns": row.overruns, "preemptions": row.preemptions,
-            "launches": row.launches,
+            "launches": row.launches, "gang": row.gang,
         })
     };
     json!({
@@ -423,6 +432,7 @@ pub mod tests {
             overruns: 0,
             preemptions: 0,
             launches: 0,
+            gang: false,
         }
     }
 

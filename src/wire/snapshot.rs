@@ -97,6 +97,8 @@ crate::frame::messages! {
             wanting: u32,
             /// Whether turns are taken on this GPU now (1), or everybody runs freely (0).
             gated: u32,
+            /// Whether it takes turns together with others of the container's GPUs (1) or not (0).
+            gang: u32,
             /// GPU time charged since admission, ns.
             gpu_ns: u64,
             /// Time spent wanting without a turn, ns.

@@ -294,6 +294,7 @@ mod tests {
                 clients: 1,
                 wanting: 1,
                 gated: 0,
+                gang: 0,
                 gpu_ns: 1_500_000_000,
                 wait_ns: 0,
                 wanted_ns: 0,

@@ -4,9 +4,9 @@
 //! The program is `tests/apps/collectives`; it runs bare first. Shares are judged by the daemon's bills, over
 //! the whole of the run; a machine that stands still charges whoever has the turn, so the bounds are wide.
 
-use super::{Tenant, bill, node};
+use super::{Tenant, bill, node, shown};
 use crate::harness::node::{Node, admit};
-use crate::harness::{PATIENCE, target_dir};
+use crate::harness::{PATIENCE, eventually, target_dir};
 use gpuslice_wire::admin::{Answer, MemoryAsk};
 use gpuslice_wire::units::{Bytes, GIB};
 use std::process::{Child, Command, Output, Stdio};
@@ -63,6 +63,10 @@ fn collectives_beside_each_other() {
     let before = bill(&node, "b");
     let seconds = 6;
     let both = ["c", "d"].map(|who| (who, start(&node, seconds, Some(who))));
+    eventually("gangs", || {
+        let gang = |who| shown(&node, who)["gang"] == true;
+        gang("c") && gang("d") && !gang("b")
+    });
     let rounds = both.map(|(who, child)| ends(who, child, 2 * PATIENCE));
     let bills = [
         bill(&node, "c"),
