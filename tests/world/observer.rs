@@ -4,7 +4,7 @@
 //! a GPU and must pay for it: whoever wants it while there are no turns, whoever has the turn,
 //! and whoever had it until every process, read after the close, has nothing in flight.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use gpuslice_engine::{Action, Claims, Config, Event, LaneView, Late, Mode, Record};
 use gpuslice_wire::ids::{ClientId, ContainerId, GpuUuid, Lane};
@@ -48,6 +48,11 @@ pub struct Seat {
     pub used: u64,
     /// ... of it since the step before.
     pub billed: u64,
+    /// ... of an earlier turn that the line does not count, as of this step, and as of the next one.
+    pub spared: u64,
+    sparing: u64,
+    /// What it used since it was last given a turn, or more of one.
+    stint: u64,
     /// How often that was divided among several, and rounded.
     pub rounded: u64,
     /// ... of `used` in the present turn, or part of a turn if it was extended.
@@ -124,6 +129,22 @@ impl Seat {
     }
 }
 
+/// The last 64 hand-overs of a GPU.
+#[derive(Clone, Debug, Default)]
+struct Hands(VecDeque<u64>);
+
+impl Hands {
+    /// One more took so long, after a turn of `stint`: what the line does not count of it.
+    fn spares(&mut self, took: u64, stint: u64, most: u64) -> u64 {
+        self.0.push_back(took);
+        if self.0.len() > 64 {
+            self.0.pop_front();
+        }
+        let all = self.0.iter().filter(|_| self.0.len() == 64);
+        all.min().copied().unwrap_or(0).min(most).min(stint / 2)
+    }
+}
+
 /// A container and the number of one of its GPUs.
 pub type Place = (ContainerId, Lane);
 
@@ -132,6 +153,7 @@ pub type Place = (ContainerId, Lane);
 pub struct Observer {
     /// Every slice of every GPU.
     pub seats: BTreeMap<Place, Seat>,
+    hands: BTreeMap<GpuUuid, Hands>,
     /// How the time of GPUs is divided where it was said.
     pub policies: BTreeMap<GpuUuid, Policy>,
     /// The engine's settings.
@@ -169,6 +191,7 @@ impl Observer {
         for seat in self.seats.values_mut() {
             let pays = seat.pays();
             seat.billed = 0;
+            seat.spared = std::mem::take(&mut seat.sparing);
             if pays {
                 // nobody knows who had it of those who run without turns
                 let among = free.get(&seat.gpu).filter(|_| seat.shares());
@@ -177,6 +200,7 @@ impl Observer {
                 seat.used += seat.billed;
                 seat.rounded += u64::from(among > 1);
                 seat.stretch += self.passed;
+                seat.stint += self.passed;
                 seat.longest = seat.longest.max(seat.stretch);
                 if seat.open() {
                     // alone, every instant is a turn of its own: nobody is owed anything for it
@@ -315,6 +339,9 @@ impl Observer {
                 granted: self.now,
                 used: 0,
                 billed: 0,
+                spared: 0,
+                sparing: 0,
+                stint: 0,
                 rounded: 0,
                 stretch: 0,
                 last: 0,
@@ -379,7 +406,7 @@ impl Observer {
                 seat.rest();
             }
             if !held || extended {
-                seat.freely = !seat.capped();
+                (seat.freely, seat.stint) = (!seat.capped(), 0);
             }
             if !held {
                 seat.again = seat.closing.filter(|_| again);
@@ -424,7 +451,13 @@ impl Observer {
             .collect();
         for ((id, _), seat) in &mut self.seats {
             let together = seat.gang && !seat.passed && !seat.loose && busy.contains(id);
-            if seat.closing.is_some() && seat.quiet() && !together {
+            let closed = seat.closing.filter(|_| seat.quiet() && !together);
+            if let Some(closed) = closed {
+                if seat.wants() && !seat.gang && !seat.passed && !seat.loose {
+                    let took = self.now - closed;
+                    let hand = self.hands.entry(seat.gpu).or_default();
+                    seat.sparing = hand.spares(took, seat.stint, self.config.turn_min.0 / 10);
+                }
                 (seat.closing, seat.passed, seat.loose) = (None, false, false);
             }
             // who was passed and has a turn nevertheless may get quiet in it

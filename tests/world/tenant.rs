@@ -102,6 +102,8 @@ pub struct Process {
     pub stalled: u64,
     /// Its last message is under way until then; they do not overtake each other.
     pub sent: u64,
+    /// How long its kernels ran, ns.
+    pub ran: u64,
     /// Per lane.
     pub work: Vec<Work>,
     /// Per account: the lanes, and the host's memory last.
@@ -140,6 +142,7 @@ impl Process {
             broke: false,
             stalled: 0,
             sent: 0,
+            ran: 0,
             work: vec![Work::default(); lanes],
             purses: vec![Purse::default(); lanes + 1],
         }

@@ -21,6 +21,12 @@ impl Virtual {
         Virtual(self.0.saturating_add(scaled))
     }
 
+    /// This much earlier.
+    pub(crate) fn before(self, spared: Duration, weight: Weight) -> Virtual {
+        let scaled = Virtual::default().after(spared, weight);
+        Virtual(self.0.saturating_sub(scaled.0))
+    }
+
     /// As far ahead of `line` as before in GPU time, at another weight. Who is behind the line was
     /// kept from it by a cap, which earns no credit.
     pub(crate) fn reweighed(self, line: Virtual, was: Weight, is: Weight) -> Virtual {
@@ -112,6 +118,8 @@ pub(crate) struct Entity {
     /// Time in which it wanted the GPU, on it or not.
     pub(crate) wanted_time: Duration,
     pub(crate) turns: u64,
+    /// What it used since it was last given a turn, or more of one.
+    pub(crate) stint: Duration,
     /// Turns after which it was late in getting quiet.
     pub(crate) overruns: u64,
     /// Turns closed before their end for one of a higher class.
@@ -147,7 +155,13 @@ impl Entity {
     pub(crate) fn charge(&mut self, used: Duration) {
         self.gpu_time = Duration(self.gpu_time.0.saturating_add(used.0));
         self.finish = self.finish.max(self.start).after(used, self.weight);
+        self.stint = Duration(self.stint.0.saturating_add(used.0));
         self.bucket.spend(used);
+    }
+
+    /// So much of its last stint is not charged to it in the line.
+    pub(crate) fn spare(&mut self, part: Duration) {
+        self.finish = self.finish.before(part, self.weight).max(self.start);
     }
 
     /// Waits where the line is, owed nothing and owing nothing.

@@ -13,6 +13,7 @@
 //! next:           the smallest S        V = its S
 //! afterwards:     F = S + used / weight, used measured from the grant until all is quiet again
 //! ```
+//! `used` is less what every hand-over costs whoever has it, see [`allowance`].
 //! A turn that ran over needs no special treatment: its F is further ahead, so it waits longer.
 //! A sleeper's F fell behind V, so it starts at V: sleeping earns no credit.
 //!
@@ -44,6 +45,7 @@
 //!   A change counts from the next turn on: what anybody is ahead, and every debt, stays the same
 //!   amount of GPU time.
 
+mod allowance;
 pub(crate) mod bucket;
 pub(crate) mod entity;
 pub(crate) mod gang;
@@ -59,6 +61,7 @@ use gpuslice_wire::ids::Lane;
 use gpuslice_wire::policy::{Class, Policy};
 use gpuslice_wire::units::{Duration, Instant};
 
+use self::allowance::Allowance;
 use self::bucket::Bucket;
 use self::entity::{Entity, Report, Virtual};
 use self::policy::{Everybody, Part, Terms};
@@ -113,6 +116,8 @@ pub(crate) struct Turns {
     slots: Slots,
     /// What gangs that wait want of this GPU.
     wanted: gang::Wanted,
+    /// What hand-overs cost here.
+    allowance: Allowance,
     /// The last look.
     now: Instant,
     /// Booked up to then.
@@ -130,6 +135,7 @@ impl Turns {
             lone: None,
             slots: Slots::new(&config, now),
             wanted: gang::Wanted::default(),
+            allowance: Allowance::new(&config),
             now,
             booked,
         }
@@ -156,6 +162,7 @@ impl Turns {
             wait_time: Duration(0),
             wanted_time: Duration(0),
             turns: 0,
+            stint: Duration(0),
             overruns: 0,
             preemptions: 0,
         });
@@ -407,12 +414,17 @@ impl Turns {
             return;
         };
         let (now, line, config) = (self.now, self.line, self.config);
-        let Some(entity) = self.find_mut(seat) else {
+        let mut all = self.entities.iter_mut();
+        let Some(entity) = all.find(|entity| entity.seat == seat) else {
             self.phase = Phase::Idle;
             return;
         };
         let waited = now.since(closed);
         if entity.is_off() {
+            if entity.said.wants && entity.gang.is_none() {
+                self.allowance.saw(waited);
+                entity.spare(self.allowance.of(entity.stint));
+            }
             entity.queue(now, line[entity.class as usize]);
             self.free(seat, slot);
         } else if waited >= config.drain_max {

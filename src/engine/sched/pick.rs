@@ -166,6 +166,7 @@ impl Turns {
         *line = (*line).max(start);
         if let Some(entity) = self.find_mut(choice.seat) {
             entity.turn_end = end;
+            entity.stint = Duration(0);
         }
         let slot = choice.slot.then_some(Slot { class, began: now });
         self.phase = Phase::Held {

@@ -39,7 +39,8 @@ impl Progress {
                 if had.tuned != tuned {
                     *had = Had { time: 0, tuned };
                 }
-                had.time += seen.passed;
+                had.time += if other.pays() { seen.passed } else { 0 };
+                had.time = had.time.saturating_sub(other.spared);
                 let (bound, had) = (bound(me, other), had.time);
                 if had > bound {
                     return Err(format!(
@@ -54,7 +55,8 @@ impl Progress {
 }
 
 fn beside(me: &Seat, other: &Seat) -> bool {
-    other.record.class == me.record.class && other.pays() && !other.passed
+    let counts = other.pays() || other.spared > 0;
+    other.record.class == me.record.class && counts && !other.passed
 }
 
 fn bound(me: &Seat, other: &Seat) -> u64 {

@@ -28,7 +28,8 @@ struct Pair {
 }
 
 /// The bound of start-time fair queueing: over every interval in which i and j both want the
-/// GPU, `|W_i/w_i - W_j/w_j| <= l_i/w_i + l_j/w_j`.
+/// GPU, `|W_i/w_i - W_j/w_j| <= l_i/w_i + l_j/w_j`, where W is without what each hand-over costs
+/// anyway: the least that any of the last 64 took, half a turn or a quarter of the shortest one at most.
 #[derive(Debug, Default)]
 pub struct Pairs(BTreeMap<(Place, Place), Pair>);
 
@@ -74,7 +75,8 @@ fn in_line(seat: &Seat) -> bool {
 
 impl Pair {
     fn advance(&mut self, a: &Seat, b: &Seat) {
-        self.lead += over_weight(a.billed, a) - over_weight(b.billed, b);
+        let counts = |seat: &Seat| over_weight(seat.billed, seat) - over_weight(seat.spared, seat);
+        self.lead += counts(a) - counts(b);
         self.least = self.least.min(self.lead);
         self.most = self.most.max(self.lead);
         self.first = self.first.max(over_weight(a.stretch.max(a.last), a));

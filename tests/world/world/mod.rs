@@ -240,6 +240,11 @@ impl World {
         }
     }
 
+    /// How long each process's kernels ran so far, ns.
+    pub fn ran(&self) -> impl Iterator<Item = u64> {
+        self.processes.iter().map(|process| process.ran)
+    }
+
     /// What an observer sees now.
     #[must_use]
     pub fn snapshot(&self) -> Vec<gpuslice_wire::snapshot::Snapshot> {

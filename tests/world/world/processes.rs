@@ -178,6 +178,7 @@ impl World {
         let length = self.processes[who].kernels.draw(&mut self.rng);
         let process = &mut self.processes[who];
         let work = &mut process.work[lane];
+        process.ran += length;
         work.claims.launches += 1;
         (work.until, work.followed) = (Some(u64::MAX), true);
         let parts = match &mut process.collective {
