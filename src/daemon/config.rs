@@ -5,7 +5,7 @@ use crate::wall::WallMode;
 use gpuslice_wire::limits::CONTAINERS_MAX;
 use gpuslice_wire::page::{FOREIGN_CHARGE, FOREIGN_REFUSE};
 use gpuslice_wire::policy::{BadPolicy, Policy};
-use gpuslice_wire::units::{Bytes, Duration};
+use gpuslice_wire::units::{Bytes, Duration, Percent};
 use serde::Deserialize;
 use std::fs;
 use std::io::Read;
@@ -122,6 +122,10 @@ pub struct Config {
     pub policy: Divided,
     /// How many slices a GPU is meant for.
     pub slots: Bounded<1, { CONTAINERS_MAX as u64 }>,
+    /// What high-priority containers may take of a GPU while others wait, %; 100 for all.
+    pub high_cap: Bounded<20, 100>,
+    /// What they and normal ones may take while best-effort ones wait, %; 100 for all.
+    pub normal_cap: Bounded<20, 100>,
     /// Time in which every waiting container gets its turn, ms.
     pub period_ms: Bounded<2, 1_000>,
     /// Shortest turn, ms.
@@ -163,6 +167,8 @@ impl Default for Config {
             oversubscribe: false,
             policy: Divided(Policy::Soft),
             slots: Bounded::default_of(16),
+            high_cap: Bounded::default_of(95),
+            normal_cap: Bounded::default_of(99),
             period_ms: Bounded::default_of(16),
             turn_min_ms: Bounded::default_of(1),
             turn_max_ms: Bounded::default_of(20),
@@ -249,11 +255,14 @@ impl Config {
         let us = |value: u64| u32::try_from(value).unwrap_or(u32::MAX);
         let window_us = us(self.window_us.get());
         let idle_us = us(self.idle_us.get());
+        let percent = |value, default| Percent::new(us(value)).unwrap_or(default);
         let default = gpuslice_engine::Config::default();
         gpuslice_engine::Config {
             oversubscribe: self.oversubscribe,
             policy: self.policy.0,
             slots: us(self.slots.get()),
+            high_cap: percent(self.high_cap.get(), default.high_cap),
+            normal_cap: percent(self.normal_cap.get(), default.normal_cap),
             round: Duration::from_millis(self.period_ms.get()),
             turn_min: Duration::from_millis(self.turn_min_ms.get()),
             turn_max: Duration::from_millis(self.turn_max_ms.get()),
@@ -340,6 +349,15 @@ mod tests {
         assert_eq!(error("oversubscribe = 1").0, 1);
         assert!(error("policy = \"hard\"").1.contains("preemptive"));
         assert_eq!(error("slots = 0").1, "slots: 0 is outside 1 to 256");
+        for key in ["high_cap", "normal_cap"] {
+            for value in [19, 101] {
+                let what = format!("{key}: {value} is outside 20 to 100");
+                assert_eq!(error(&format!("{key} = {value}")).1, what);
+            }
+        }
+        let caps = Config::parse("high_cap = 20\nnormal_cap = 100").expect("both bounds");
+        let caps = caps.engine();
+        assert_eq!((caps.high_cap.get(), caps.normal_cap.get()), (20, 100));
         assert_eq!(error("\nwall = \"maybe\"").0, 2);
         assert!(error("pinned_memory = \"0\"").1.contains("above zero"));
         assert!(
