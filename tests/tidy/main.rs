@@ -133,6 +133,26 @@ fn tenants_are_left_alone() {
     );
 }
 
+/// A wake-up can be lost with the process that owes it: nobody sleeps without a limit.
+#[test]
+fn every_futex_wait_has_a_limit() {
+    let (mut broken, mut found) = (Vec::new(), 0);
+    for source in all_sources() {
+        if source.path.starts_with("tests/tidy") {
+            continue;
+        }
+        for call in source.text.split("libc::FUTEX_WAIT,").skip(1) {
+            found += 1;
+            let call = call.split(')').next().unwrap_or_default();
+            if !call.contains("&raw const time") {
+                broken.push(source.path.clone());
+            }
+        }
+    }
+    assert!(found > 0, "no futex is waited for at all");
+    none("a futex is waited for without a time limit", broken);
+}
+
 #[test]
 fn unsafe_code_has_named_rooms() {
     for lib in ["src/wire/lib.rs", "src/engine/lib.rs", "tests/world/lib.rs"] {

@@ -202,7 +202,7 @@ impl Observer {
                 seat.stretch += self.passed;
                 seat.stint += self.passed;
                 seat.longest = seat.longest.max(seat.stretch);
-                if seat.open() {
+                if seat.open() && seat.closing.is_none() {
                     // alone, every instant is a turn of its own: nobody is owed anything for it
                     (seat.stretch, seat.last) = (0, 0);
                 }
