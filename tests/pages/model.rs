@@ -54,7 +54,7 @@ impl Pages {
         let mut lane = self.lane.lock().expect("nobody panics with it");
         let mode = self.mode.load(Acquire);
         let turn = self.turn.load(Acquire);
-        if mode == TURNS && turn % 2 == 0 {
+        if mode == TURNS && turn.is_multiple_of(2) {
             return false;
         }
         let claimed = self.active.load(Relaxed) == turn && self.drained.load(Relaxed) != turn;

@@ -30,7 +30,7 @@ use crate::config::Config;
 const KEPT: usize = 64;
 
 /// The last hand-overs of one GPU.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Allowance {
     took: [Duration; KEPT],
     next: usize,

@@ -171,4 +171,17 @@ mod tests {
             assert!(bucket.funded());
         }
     }
+
+    /// An empty bucket pays out when a round's part has gathered, not in slivers.
+    #[test]
+    fn what_trickles_in_is_gathered() {
+        let mut bucket = Bucket::new(Part::new(1, 4), &Config::default());
+        bucket.spend(Duration::from_millis(25));
+        assert!(!bucket.funded());
+        bucket.fill(Duration(bucket.pause().0 - 1));
+        assert!(!bucket.funded(), "a nanosecond is missing");
+        bucket.fill(Duration(1));
+        assert!(bucket.funded());
+        assert_eq!(bucket.lasts(), Some(Duration(5_333_333)));
+    }
 }

@@ -157,4 +157,18 @@ mod tests {
             assert!(!cap(policy, &terms, &everybody).limits(), "{policy}");
         }
     }
+
+    #[test]
+    fn weights_count_in_the_line_but_under_fair_and_preemptive() {
+        for (number, expected) in [1, 1, 5, 5, 5, 5].into_iter().enumerate() {
+            let policy = Policy::of(number as u8).expect("one of six");
+            let terms = Terms {
+                weight: Weight::new(5).expect("a weight"),
+                share: None,
+                class: Class::Normal,
+                whole: false,
+            };
+            assert_eq!(weight(policy, &terms).get(), expected, "{policy}");
+        }
+    }
 }

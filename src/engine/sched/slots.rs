@@ -106,3 +106,37 @@ impl Slots {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    #[test]
+    fn what_is_all_leaves_no_slots() {
+        let config = Config {
+            high_cap: Percent::new(100).expect("a percentage"),
+            ..Config::default()
+        };
+        let slots = Slots::new(&config, Instant(0));
+        assert_eq!(slots.due(Class::Normal), None);
+        assert_eq!(slots.due(Class::BestEffort), Some(Instant(0)));
+        assert_eq!(slots.due(Class::High), None);
+    }
+
+    /// A kernel of 10 s in a slot is paid for, up to the longest wait.
+    #[test]
+    fn a_slot_that_ran_over_is_paid_for_within_bounds() {
+        let mut slots = Slots::new(&Config::default(), Instant(0));
+        for (class, due) in [(Class::Normal, 10), (Class::BestEffort, 60)] {
+            let began = Instant(0);
+            slots.over(Slot { class, began }, Instant(10 * SECOND));
+            assert_eq!(slots.due(class), Some(Instant(due * SECOND)), "{class}");
+        }
+        let began = Instant(100 * SECOND);
+        let class = Class::Normal;
+        slots.over(Slot { class, began }, Instant(began.0 + 10_000_000));
+        assert_eq!(slots.due(class), Some(Instant(began.0 + 200_000_000)));
+    }
+}

@@ -1,5 +1,7 @@
 //! One GPU's turns, with the rest of the engine played by the test.
 
+mod meaning;
+
 use super::*;
 use gpuslice_wire::units::{Percent, Weight};
 

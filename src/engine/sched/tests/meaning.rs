@@ -1,0 +1,93 @@
+//! What a rule means, where figures of whole seconds would not show it: the length of one turn, who is
+//! interrupted, what is counted.
+
+use super::*;
+
+impl Rig {
+    /// How long the present turn is to last, µs.
+    fn length_us(&self) -> u64 {
+        match self.turns.phase {
+            Phase::Held { end, .. } => end.since(self.turns.now).0 / 1_000,
+            phase => panic!("nobody's turn but {phase:?}"),
+        }
+    }
+
+    fn retune(&mut self, who: usize, change: impl FnOnce(&mut Terms)) {
+        let mut terms = self.turns.entities[who].terms;
+        change(&mut terms);
+        self.turns.retune(Seat(who as u16), terms);
+    }
+}
+
+/// Weights show in the length of every turn, and not only in how many follow each other.
+#[test]
+fn a_turn_is_as_long_as_its_weight_says() {
+    let mut rig = Rig::new(&[(1, 0, false), (3, 0, false)]);
+    (0..2).for_each(|who| rig.want(0, who));
+    let mut seen = [0, 0];
+    for ms in 1..400 {
+        let before = rig.holder();
+        rig.run(ms * MS);
+        if let Some(who) = rig.holder().filter(|_| rig.holder() != before) {
+            let (length, due) = (rig.length_us(), [4_000, 12_000][who]);
+            assert!(
+                length.abs_diff(due) <= due / 2 + 1_000,
+                "{who}: {length} µs"
+            );
+            seen[who] += 1;
+        }
+    }
+    assert!(seen.iter().all(|turns| *turns >= 10), "{seen:?}");
+}
+
+#[test]
+fn a_turn_is_no_longer_than_is_paid_for() {
+    let mut rig = Rig::new(&[(1, 10, false)]);
+    rig.want(0, 0);
+    // a tenth of 100 ms is in the bucket, and a tenth of the turn comes in on the way
+    assert_eq!(rig.length_us(), 11_111);
+}
+
+#[test]
+fn a_cap_that_is_spent_ends_the_turn() {
+    let mut rig = Rig::new(&[(1, 50, false)]);
+    rig.want(0, 0);
+    rig.at(5 * MS);
+    rig.retune(0, |terms| terms.share = Percent::new(1).ok());
+    rig.at(5 * MS);
+    assert_eq!(rig.holder(), Some(0), "something is left");
+    rig.at(7 * MS);
+    assert_eq!(rig.holder(), None, "spent");
+}
+
+#[test]
+fn turns_that_end_for_a_higher_class_are_counted_and_no_others() {
+    let counted = |rig: &Rig| {
+        let it = &rig.turns.entities;
+        [it[0].preemptions, it[1].preemptions, it[2].preemptions]
+    };
+    let mut rig = Rig::new(&[(1, 0, false), (1, 0, false), (1, 0, true)]);
+    rig.want(0, 0);
+    rig.want(0, 1);
+    rig.run(100 * MS);
+    assert_eq!(counted(&rig), [0, 0, 0]);
+    let holder = rig.holder().expect("somebody's turn");
+    rig.want(101 * MS, 2);
+    let mut expected = [0; 3];
+    expected[holder] = 1;
+    assert_eq!(counted(&rig), expected);
+}
+
+#[test]
+fn whoever_is_late_is_counted_once_a_turn() {
+    let mut rig = Rig::new(&[(1, 0, false), (1, 0, false)]);
+    rig.want(0, 0);
+    rig.want(0, 1);
+    rig.at(8 * MS);
+    for ms in [100, 108, 109, 500, 1_000] {
+        rig.at(ms * MS);
+        let late = u64::from(ms >= 108);
+        let it = &rig.turns.entities;
+        assert_eq!((it[0].overruns, it[1].overruns), (late, 0), "after {ms} ms");
+    }
+}
