@@ -43,7 +43,9 @@ class Node:
     """gpusliced on the simulated GPU, in a directory of its own."""
 
     def __init__(self, simulated="devices=1,mem=1GiB", configuration=""):
-        self.root = pathlib.Path(tempfile.mkdtemp(prefix="gpuslice-node-"))
+        # Containers are named after it, and a name may not end in what `mkdtemp` may end in.
+        self.root = pathlib.Path(tempfile.gettempdir(), f"gpuslice-node-{os.urandom(4).hex()}")
+        self.root.mkdir()
         self.root.chmod(0o711)  # a container's user passes through
         self.run = self.root / "run"
         self.environment = dict(os.environ)
