@@ -6,6 +6,7 @@
 //! * [`resolve`] finds the real driver and gives every function of the table its real address;
 //! * [`link`] is the connection to the daemon: attach, shared pages, credit, reconnect, fork;
 //! * [`credit`], [`book`], [`vmm`] are the process's own accounts (over `table` and `sync`);
+//! * [`channels`] are the kernel's names for where this process's work runs;
 //! * [`contexts`] are this process's contexts and what they cost;
 //! * [`pools`] and [`graphs`] follow memory of which only the driver knows how much there is;
 //! * [`lane`] says which GPU of the slice a device, context or stream belongs to;
@@ -18,6 +19,7 @@
 #![deny(missing_docs)]
 
 pub mod book;
+pub mod channels;
 pub mod contexts;
 pub mod credit;
 pub mod gate;

@@ -76,6 +76,7 @@ impl World for Real {
 
     fn reconnect(&self) {
         if let Some(session) = link::attached() {
+            session.resume_own();
             session.tend();
         }
     }

@@ -7,6 +7,7 @@
 
 use super::physical;
 use crate::book::Removed;
+use crate::channels;
 use crate::contexts::{Charge, Closing, Green};
 use crate::gate;
 use crate::guard::{Outcome, guard};
@@ -45,7 +46,8 @@ fn priced(
     let first = !session.contexts.any(device);
     let guess = u64::from(session.facts(lane).context_kib.load(Relaxed)) * KIB;
     let mut reservation = session.reserve(lane, if first { guess } else { 0 })?;
-    let result = call();
+    let result = channels::on(lane, call);
+    session.tell_groups();
     if refused(result) {
         return Ok((result, Charge::default()));
     }
@@ -176,6 +178,7 @@ fn ending(
     let others = closing.keys().filter(|&other| other != key(context));
     let taken = take(session, others.chain([key(context)]));
     let result = gate::context_closing(context, call);
+    session.tell_groups();
     if alive(result) {
         taken.put_back(session);
         session.contexts.restore(closing);

@@ -1,5 +1,6 @@
 //! The way in: initialisation and entry points by name.
 
+use crate::channels;
 use crate::guard::guard;
 use crate::link;
 use crate::real;
@@ -11,7 +12,9 @@ use gpuslice_nvabi::types::*;
 /// context that nobody limits.
 pub unsafe extern "C" fn cuInit(flags: u32) -> CUresult {
     guard(|| {
-        link::at_init()?;
+        if let Some(session) = link::at_init()? {
+            channels::watch(session);
+        }
         Ok(real!(cuInit(flags)))
     })
 }

@@ -4,11 +4,12 @@
 //! then learns from `Attach { held }` what this process has, so neither side can lose count.
 
 use super::sys::{self, Stamp};
+use crate::channels::objects::Group;
 use crate::credit::Answer;
 use gpuslice_wire::frame::{RequestId, decode, encode};
 use gpuslice_wire::ids::Lane;
 use gpuslice_wire::limits::{ACCOUNTS_MAX, FRAME_BYTES_MAX};
-use gpuslice_wire::tenant::{HandleKey, Reply, Request};
+use gpuslice_wire::tenant::{HandleKey, ObjectName, Reply, Request};
 use gpuslice_wire::units::{Bytes, Instant};
 use std::io::{ErrorKind, Result};
 use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd, RawFd};
@@ -157,6 +158,33 @@ impl Conn {
     /// The connection is of no use any more.
     pub fn share(&mut self, key: HandleKey, deadline: Instant) -> Result<()> {
         self.send(&Request::Share { key }, deadline).map(|_| ())
+    }
+
+    /// Tells of a channel group.
+    ///
+    /// # Errors
+    /// The connection is of no use any more.
+    pub fn group(&mut self, group: &Group, deadline: Instant) -> Result<()> {
+        let request = Request::Group {
+            lane: group.lane,
+            fd: u32::try_from(group.fd).map_err(|_| ErrorKind::InvalidInput)?,
+            client: ObjectName(group.client),
+            group: ObjectName(group.group),
+            subdevice: ObjectName(group.subdevice),
+        };
+        self.send(&request, deadline).map(|_| ())
+    }
+
+    /// Tells that a channel group is no more.
+    ///
+    /// # Errors
+    /// The connection is of no use any more.
+    pub fn group_gone(&mut self, group: &Group, deadline: Instant) -> Result<()> {
+        let request = Request::GroupGone {
+            client: ObjectName(group.client),
+            group: ObjectName(group.group),
+        };
+        self.send(&request, deadline).map(|_| ())
     }
 
     /// Asks whether a process of this container gave out a handle.

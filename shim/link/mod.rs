@@ -11,6 +11,7 @@
 
 pub mod conn;
 mod fork;
+mod groups;
 mod home;
 mod measure;
 mod place;

@@ -4,6 +4,7 @@
 //! back, the new ones are put in place of the old ones in one step each, under whoever is reading.
 
 use super::conn::{Conn, Welcome};
+use super::groups::Told;
 use super::home::Home;
 use super::shared::Shared;
 use super::{Backoff, sys};
@@ -58,6 +59,8 @@ pub struct Session {
     pub(super) home: Home,
     /// Handles of memory given out.
     pub(super) shared: Shared,
+    /// Channel groups the daemon knows of.
+    pub(super) told: Told,
     /// Charged pointers.
     pub book: Book,
     /// Charged physical memory of the virtual-memory API.
@@ -164,6 +167,7 @@ impl Session {
             unseen: Default::default(),
             home: Home::default(),
             shared: Shared::default(),
+            told: Told::default(),
             book: Book::default(),
             pieces: Mutex::default(),
             devices: Devices::default(),
@@ -449,7 +453,11 @@ impl Session {
         let Ok((mut fresh, welcome)) = Conn::attach(&self.socket, held, deadline) else {
             return false;
         };
-        if self.take_over(welcome).is_err() || self.share_again(&mut fresh, deadline).is_err() {
+        let again = self.take_over(welcome).and_then(|()| {
+            self.share_again(&mut fresh, deadline)?;
+            self.tell_groups_again(&mut fresh, deadline)
+        });
+        if again.is_err() {
             return false;
         }
         self.settle();

@@ -418,6 +418,9 @@ impl Talk {
                 let used = books.measured.pop_front().map(Bytes);
                 self.send(id, &Reply::Measured { lane, used }, &[]);
             }
+            Request::Group { .. } | Request::GroupGone { .. } => {
+                panic!("told of groups that nobody wants to stop")
+            }
             Request::Share { key } => books.shared.push(key),
             Request::Open { key } => {
                 let ours = books.shared.contains(&key);

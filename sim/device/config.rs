@@ -49,6 +49,44 @@ impl Limits {
     }
 }
 
+/// How the driver answers who controls channel groups.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Controls {
+    /// It does what is asked for.
+    On,
+    /// It refuses.
+    Denied,
+    /// It does not know how.
+    Unsupported,
+    /// It does it, after 5 ms.
+    Slow,
+    /// It says that it did, and did nothing.
+    Void,
+}
+
+impl Controls {
+    const ALL: [(Self, &str); 5] = [
+        (Self::On, "on"),
+        (Self::Denied, "denied"),
+        (Self::Unsupported, "unsupported"),
+        (Self::Slow, "slow"),
+        (Self::Void, "void"),
+    ];
+
+    fn parse(text: &str) -> Option<Self> {
+        let one = Self::ALL.iter().find(|(_, name)| *name == text);
+        one.map(|(one, _)| *one)
+    }
+
+    /// Of a number that was one of these; any other is nothing that is known.
+    pub(crate) fn from_number(number: u32) -> Self {
+        let mut all = Self::ALL.iter().map(|(one, _)| *one);
+        all.find(|one| *one as u32 == number)
+            .unwrap_or(Self::Unsupported)
+    }
+}
+
 /// The machine to simulate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
@@ -64,6 +102,7 @@ pub struct Config {
     /// Least device memory of a loaded module; 0: modules have none.
     pub module_bytes: u64,
     pub limits: Limits,
+    pub controls: Controls,
     /// CUDA version of the driver: major, minor.
     pub driver: (u32, u32),
     pub compute_capability: (u32, u32),
@@ -78,7 +117,7 @@ struct Key {
     meaning: &'static str,
 }
 
-const KEYS: [Key; 13] = [
+const KEYS: [Key; 14] = [
     key("devices", "1", "1 to 16", "number of GPUs"),
     key(
         "mem",
@@ -129,6 +168,12 @@ const KEYS: [Key; 13] = [
         "off",
         "off, misc or dmem",
         "memory limits per control group, and what they are made of",
+    ),
+    key(
+        "controls",
+        "on",
+        "on, denied, unsupported, slow or void",
+        "controls of channel groups: done, refused, unknown, done after 5 ms, or only said to be done",
     ),
     key(
         "driver",
@@ -191,6 +236,7 @@ impl Default for Config {
             first_context_bytes: 0,
             module_bytes: 2 << 20,
             limits: Limits::Off,
+            controls: Controls::On,
             driver: (13, 0),
             compute_capability: (9, 0),
             multiprocessors: 132,
@@ -239,6 +285,7 @@ impl Config {
             first_context_bytes: read(value("first"), overhead)?,
             module_bytes: read(value("module"), overhead)?,
             limits: read(value("limits"), Limits::parse)?,
+            controls: read(value("controls"), Controls::parse)?,
             driver: read(value("driver"), |v| {
                 version(v).filter(|&(major, minor)| (11..=13).contains(&major) && minor <= 9)
             })?,
@@ -345,7 +392,7 @@ mod tests {
     #[test]
     fn every_key_is_read() {
         let text = "devices=2,mem=16GiB/24GiB,name=A/B,slice=1ms,switch=0ns,context=32MiB,\
-                    driver=12.4,cc=8.6,sms=84,fault=oom-every=7,first=4MiB,module=0B,limits=dmem";
+                    driver=12.4,cc=8.6,sms=84,fault=oom-every=7,first=4MiB,module=0B,limits=dmem,controls=void";
         let config = Config::parse(text).unwrap();
         assert_eq!(
             config.devices[1],
@@ -367,7 +414,10 @@ mod tests {
             (config.first_context_bytes, config.module_bytes),
             (4 << 20, 0)
         );
-        assert_eq!(config.limits, Limits::Dmem);
+        assert_eq!(
+            (config.limits, config.controls),
+            (Limits::Dmem, Controls::Void)
+        );
         assert_eq!(config.faults.oom_every, 7);
     }
 
@@ -389,6 +439,7 @@ mod tests {
         check("slice=0ns", "slice");
         check("driver=10.2", "driver");
         check("limits=on", "limits");
+        check("controls=maybe", "controls");
         check("module=2", "module");
         check("first=1PiB", "first");
         check("colour=red", "colour");

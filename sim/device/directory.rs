@@ -20,6 +20,8 @@ const STATE: &str = "state";
 const NEW_STATE: &str = "state.new";
 const LOCKS: &str = "locks";
 const EXPORTS: &str = "exports";
+/// Its open files stand for those of the driver's control node.
+const CONTROL: &str = "control";
 
 /// The files of a living device.
 pub(crate) struct Opened {
@@ -46,6 +48,11 @@ fn user() -> u32 {
     fs::metadata("/proc/self")
         .map(|facts| facts.uid())
         .unwrap_or(0)
+}
+
+/// The file whose openings stand for those of the driver's control node.
+pub fn control_file(dir: &Path) -> PathBuf {
+    dir.join(CONTROL)
 }
 
 /// Makes a device directory; one that exists already is an error.
@@ -76,7 +83,7 @@ pub fn destroy(dir: &Path) -> Result<(), Error> {
         });
     }
     let vram = (0..crate::limits::MAX_GPUS).map(|index| format!("vram{index}"));
-    for name in [STATE, NEW_STATE, LOCKS, EXPORTS]
+    for name in [STATE, NEW_STATE, LOCKS, EXPORTS, CONTROL]
         .map(String::from)
         .into_iter()
         .chain(vram)
@@ -247,6 +254,7 @@ fn build(dir: &Path, config: &Config) -> Result<(), Error> {
     }
     new_file(&dir.join(LOCKS), 0)?;
     new_file(&dir.join(EXPORTS), 0)?;
+    new_file(&dir.join(CONTROL), 0)?;
     let path = dir.join(NEW_STATE);
     let file = new_file(&path, FILE_BYTES as u64)?;
     let mut mapping = Mapping::new(&file).map_err(io_error("mapping", &path))?;
@@ -263,6 +271,7 @@ fn fill(header: &mut Header, config: &Config) {
     header.first_context_pages = config.first_context_bytes.div_ceil(PAGE_BYTES) as u32;
     header.module_pages = config.module_bytes.div_ceil(PAGE_BYTES) as u32;
     header.limits = config.limits as u32;
+    header.controls = config.controls as u32;
     header.driver = [config.driver.0, config.driver.1];
     header.compute_capability = [config.compute_capability.0, config.compute_capability.1];
     header.multiprocessors = config.multiprocessors;

@@ -11,7 +11,7 @@ use crate::limits::*;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"gpusimdv");
-pub(crate) const VERSION: u32 = 3;
+pub(crate) const VERSION: u32 = 4;
 pub(crate) const STATE_AT: usize = 16384;
 pub(crate) const FILE_BYTES: usize = STATE_AT + size_of::<State>();
 
@@ -29,6 +29,8 @@ pub(crate) struct Header {
     pub module_pages: u32,
     /// A [`crate::config::Limits`].
     pub limits: u32,
+    /// A [`crate::config::Controls`].
+    pub controls: u32,
     pub driver: [u32; 2],
     pub compute_capability: [u32; 2],
     pub multiprocessors: u32,
@@ -117,6 +119,15 @@ pub(crate) struct Context {
     pub fault_xid: u32,
     /// First page of its overhead + 1, 0 for none.
     pub overhead: u32,
+    /// Handles of its channel group and of that one's channel, 0 for none yet.
+    pub group: u32,
+    pub channel: u32,
+    /// Not 0 while its group is off the run list: what it has queued does not run.
+    pub disabled: u32,
+    /// How often it was taken off the GPU with work left.
+    pub saves: u32,
+    /// How long it runs while others have work; 0 for the GPU's own time slice.
+    pub slice_ns: u64,
     pub head: u64,
     pub tail: u64,
     /// Device time used.

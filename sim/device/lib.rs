@@ -9,9 +9,9 @@
 //! holds a POSIX lock on one byte, released at its death whatever the cause.
 //!
 //! Rooms: `layout` is the plain data, `time` the clockwork, `memory` the page table, `quota` the
-//! memory limits of control groups, `process` the table of processes, `repair` what a process killed half-way leaves to do; all of these are pure
+//! memory limits of control groups, `machine/kernel` the driver's kernel side, `process` the table of processes, `repair` what a process killed half-way leaves to do; all of these are pure
 //! functions of the data and a `now`. `mapping`, `lock`, `alive`, `cgroup`, `clock`, `exports`,
-//! `vram` and `machine/attached` are the only rooms with unsafe code. `machine` puts a lock around
+//! `vram`, `machine/attached` and `machine/kernel` are the only rooms with unsafe code. `machine` puts a lock around
 //! the pure part and is the public face.
 
 #![deny(unsafe_code)]
@@ -40,8 +40,8 @@ mod units;
 mod vram;
 
 pub use clock::{now_ns, sleep_until_ns};
-pub use config::{Config, DeviceConfig, Limits, describe};
-pub use directory::{create, default_dir, destroy, prepare};
+pub use config::{Config, Controls, DeviceConfig, Limits, describe};
+pub use directory::{control_file, create, default_dir, destroy, prepare};
 pub use error::{ConfigError, DeviceError, Error, LimitError};
 pub use events::XidEvent;
 pub use faults::Faults;

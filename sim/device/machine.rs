@@ -4,6 +4,7 @@
 //! thing, leave. What takes long (sleeping, wiping memory) happens outside the lock.
 
 mod attached;
+mod kernel;
 mod memory;
 mod observe;
 mod quota;

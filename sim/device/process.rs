@@ -95,6 +95,8 @@ pub(crate) fn create_context(
         context.asked_ns,
     ) = (0, 0, 0, 0);
     context.fault_xid = 0;
+    (context.group, context.channel, context.disabled) = (0, 0, 0);
+    (context.saves, context.slice_ns) = (0, 0);
     context.load.buckets = [crate::layout::Bucket {
         period: 0,
         busy_ns: 0,

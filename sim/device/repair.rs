@@ -124,7 +124,7 @@ fn repair_queues(state: &mut State) {
         gpu.slice_left_ns = gpu.slice_left_ns.min(gpu.slice_ns);
         for at in 0..MAX_CONTEXTS {
             let context = &state.contexts[at];
-            let has_work = context.head < context.tail && context.fault_xid == 0;
+            let has_work = context.is_ready() && context.fault_xid == 0;
             if context.live != 0 && context.gpu as usize == index && has_work {
                 gpu.queue[gpu.queued as usize] = at as u16;
                 gpu.queued += 1;

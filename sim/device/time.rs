@@ -39,6 +39,9 @@ fn skip_rounds(gpu: &mut Gpu, contexts: &mut [Context], now: u64) {
     let queue = &gpu.queue[..gpu.queued as usize];
     for &index in queue {
         let context = &contexts[usize::from(index)];
+        if context.slice_ns != 0 {
+            return;
+        }
         let head = context.ring[(context.head % RING) as usize];
         if head.start_ns == 0 {
             return;
@@ -57,10 +60,11 @@ fn skip_rounds(gpu: &mut Gpu, contexts: &mut [Context], now: u64) {
 fn step(gpu: &mut Gpu, contexts: &mut [Context], now: u64) {
     let front = gpu.queue[0];
     let available = now - gpu.clock_ns;
+    let slice_ns = slice(gpu, contexts, front);
     if gpu.resident != u32::from(front) + 1 {
         gpu.switch_left_ns = if gpu.resident == 0 { 0 } else { gpu.switch_ns };
         gpu.resident = u32::from(front) + 1;
-        gpu.slice_left_ns = gpu.slice_ns;
+        gpu.slice_left_ns = slice_ns;
     }
     if gpu.switch_left_ns > 0 {
         let spent = gpu.switch_left_ns.min(available);
@@ -70,8 +74,9 @@ fn step(gpu: &mut Gpu, contexts: &mut [Context], now: u64) {
     }
     let contended = gpu.queued > 1;
     if gpu.slice_left_ns == 0 {
-        gpu.slice_left_ns = gpu.slice_ns;
+        gpu.slice_left_ns = slice_ns;
         if contended {
+            contexts[usize::from(front)].saves += 1;
             gpu.queue[..gpu.queued as usize].rotate_left(1);
             return;
         }
@@ -86,14 +91,22 @@ fn step(gpu: &mut Gpu, contexts: &mut [Context], now: u64) {
     context.load.add(gpu.clock_ns, spent);
     pass(gpu, spent);
     // Alone, slices follow each other silently; a newcomer waits for the end of the present one.
-    let into_slice = gpu.slice_ns - gpu.slice_left_ns + spent;
+    let into_slice = slice_ns.saturating_sub(gpu.slice_left_ns) + spent;
     gpu.slice_left_ns = if contended {
-        gpu.slice_ns - into_slice
+        slice_ns.saturating_sub(into_slice)
     } else {
-        gpu.slice_ns - into_slice % gpu.slice_ns
+        slice_ns - into_slice % slice_ns
     };
     if context.head == context.tail {
         leave(gpu, front);
+    }
+}
+
+/// How long a context runs while others have work.
+fn slice(gpu: &Gpu, contexts: &[Context], index: u16) -> u64 {
+    match contexts[usize::from(index)].slice_ns {
+        0 => gpu.slice_ns,
+        own => own,
     }
 }
 
@@ -136,11 +149,11 @@ pub(crate) fn push(gpu: &mut Gpu, context: &mut Context, index: u16, duration_ns
         .saturating_add(duration_ns.min(MAX_DURATION_NS));
     let entry = &mut context.ring[(seq % RING) as usize];
     (entry.until_busy_ns, entry.start_ns, entry.end_ns) = (context.asked_ns, 0, 0);
-    if context.head == context.tail {
-        gpu.queue[gpu.queued as usize] = index;
-        gpu.queued += 1;
-    }
+    let first = context.head == context.tail;
     context.tail += 1;
+    if first && context.is_ready() {
+        join(gpu, index);
+    }
     seq
 }
 
@@ -160,6 +173,39 @@ pub(crate) fn recall(gpu: &mut Gpu, context: &mut Context, index: u16, from: u64
         context.asked_ns = context.ring[((from - 1) % RING) as usize].until_busy_ns;
     }
     from
+}
+
+/// Puts a context at the end of the queue.
+fn join(gpu: &mut Gpu, index: u16) {
+    gpu.queue[gpu.queued as usize] = index;
+    gpu.queued += 1;
+}
+
+/// Takes a context's group off the run list, wherever its work is, or puts it back.
+pub(crate) fn disable(gpu: &mut Gpu, context: &mut Context, index: u16, disable: bool) {
+    if (context.disabled != 0) == disable {
+        return;
+    }
+    if disable {
+        if gpu.resident == u32::from(index) + 1 {
+            context.saves += u32::from(context.is_ready());
+            (gpu.resident, gpu.switch_left_ns) = (0, 0);
+        }
+        leave(gpu, index);
+        context.disabled = 1;
+    } else {
+        context.disabled = 0;
+        if context.is_ready() && context.fault_xid == 0 {
+            join(gpu, index);
+        }
+    }
+}
+
+impl Context {
+    /// It has work and may run it.
+    pub(crate) fn is_ready(&self) -> bool {
+        self.head < self.tail && self.disabled == 0
+    }
 }
 
 /// Takes a context out of the queue.
@@ -199,7 +245,7 @@ pub(crate) fn status(gpu: &Gpu, contexts: &[Context], index: u16, seq: u64) -> S
 /// safe time to sleep to. Looks at most a few hundred slices ahead.
 fn earliest(gpu: &Gpu, contexts: &[Context], index: u16, seq: u64) -> u64 {
     let context = &contexts[usize::from(index)];
-    if seq >= context.tail {
+    if seq >= context.tail || context.disabled != 0 {
         return u64::MAX;
     }
     let until = context.ring[(seq % RING) as usize].until_busy_ns;
@@ -212,16 +258,16 @@ fn earliest(gpu: &Gpu, contexts: &[Context], index: u16, seq: u64) -> u64 {
         left[usize::from(other)] = other_context.asked_ns.saturating_sub(other_context.busy_ns);
     }
     let (mut clock, mut resident) = (gpu.clock_ns, gpu.resident);
-    let (mut slice, mut switch) = (gpu.slice_left_ns, gpu.switch_left_ns);
+    let (mut slice_left, mut switch) = (gpu.slice_left_ns, gpu.switch_left_ns);
     for _ in 0..256 {
         let front = queue[0];
         if resident != u32::from(front) + 1 {
             switch = if resident == 0 { 0 } else { gpu.switch_ns };
-            (resident, slice) = (u32::from(front) + 1, gpu.slice_ns);
+            (resident, slice_left) = (u32::from(front) + 1, slice(gpu, contexts, front));
         }
         clock = clock.saturating_add(switch);
         switch = 0;
-        let turn = if queued > 1 { slice } else { u64::MAX };
+        let turn = if queued > 1 { slice_left } else { u64::MAX };
         if front == index {
             if need <= turn {
                 return clock.saturating_add(need);
@@ -235,7 +281,7 @@ fn earliest(gpu: &Gpu, contexts: &[Context], index: u16, seq: u64) -> u64 {
         if left[usize::from(front)] == 0 {
             queued -= 1;
         }
-        slice = gpu.slice_ns;
+        slice_left = slice(gpu, contexts, queue[0]);
     }
     clock
 }

@@ -9,9 +9,9 @@ use crate::admin::Admin;
 use crate::node;
 use crate::out;
 use crate::setup;
-use crate::table::{View, tier_name};
+use crate::table::{View, tier_name, time_tier_name};
 use anyhow::{Context, Result, bail};
-use gpuslice_wire::snapshot::Tier;
+use gpuslice_wire::snapshot::{Tier, TimeTier};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
@@ -190,6 +190,7 @@ fn of_facts(facts: &Value) -> Vec<Check> {
         Some(why) => wanted("processes", why, "docker run --pid=host, or hostPID: true"),
     });
     checks.extend(control_groups(facts));
+    checks.push(stops(facts));
     for gpu in nvml["gpus"].as_array().into_iter().flatten() {
         checks.push(tier(facts, gpu));
     }
@@ -324,6 +325,34 @@ fn words(tier: Tier) -> String {
     format!("{}: {who}", tier_name(tier))
 }
 
+/// How turns are enforced, and whether more is tried.
+fn stops(facts: &Value) -> Check {
+    let unproven = match facts["driver"]["simulated"] == true {
+        true => "",
+        false => " (not yet shown to work on hardware)",
+    };
+    let found = match facts["config"]["tier"] == "probe" {
+        true => format!(
+            "{}, and {} on each GPU where a stop was seen to work{unproven}",
+            time_words(TimeTier::Turns),
+            time_words(TimeTier::Stops),
+        ),
+        false => format!(
+            "{}; tier = \"probe\" in the configuration tries to stop it on the GPU{unproven}",
+            time_words(TimeTier::Turns)
+        ),
+    };
+    there("turns", found)
+}
+
+fn time_words(tier: TimeTier) -> String {
+    let how = match tier {
+        TimeTier::Turns => "what is in flight after a turn is waited for",
+        TimeTier::Stops => "what is late is stopped on the GPU",
+    };
+    format!("{}: {how}", time_tier_name(tier))
+}
+
 type Missing = Option<(String, String)>;
 
 fn not_measured(facts: &Value, gpu: &Value) -> Missing {
@@ -415,7 +444,8 @@ fn of_slices(view: &View) -> Vec<Check> {
         } else {
             ""
         };
-        let found = format!("gpu {}: {}{over}", view.index(row.gpu), words(row.tier));
+        let (caps, turns) = (words(row.tier), time_words(row.kept.0));
+        let found = format!("gpu {}: {caps}{over}; {turns}", view.index(row.gpu));
         there(&format!("slice {}", row.name), found)
     };
     view.rows.iter().map(of).collect()

@@ -7,7 +7,7 @@
 
 use gpuslice_wire::ids::{GpuUuid, Lane};
 use gpuslice_wire::policy::{Class, Policy};
-use gpuslice_wire::snapshot::{Snapshot, Tier};
+use gpuslice_wire::snapshot::{Snapshot, Tier, TimeTier};
 use gpuslice_wire::units::Bytes;
 use serde_json::{Value, json};
 use std::fmt::Write;
@@ -67,6 +67,8 @@ pub struct Row {
     pub overruns: u64,
     /// Of them, those closed early for a better class.
     pub preemptions: u64,
+    /// How it is kept to its turns, and how often its work was stopped on the GPU.
+    pub kept: (TimeTier, u64),
     /// Launches so far.
     pub launches: u64,
     /// It takes turns together with the container's other GPUs.
@@ -123,6 +125,14 @@ pub const fn tier_name(tier: Tier) -> &'static str {
         Tier::Shim => "M0",
         Tier::Measured => "M1",
         Tier::Driver => "M3",
+    }
+}
+
+/// How turns are enforced, as people and programs read it.
+pub const fn time_tier_name(tier: TimeTier) -> &'static str {
+    match tier {
+        TimeTier::Turns => "T0",
+        TimeTier::Stops => "T3",
     }
 }
 
@@ -233,71 +243,73 @@ fn called(container: &str, name: &str) -> String {
 }
 
 fn row(slice: Snapshot) -> Option<Row> {
-    let Snapshot::Slice {
-        container,
-        name,
-        gpu,
-        lane,
-        cap,
-        reserved,
-        residual,
-        used,
-        peak,
-        denied,
-        denied_need,
-        denied_left,
-        tier,
-        pinned,
-        pinned_cap,
-        weight,
-        share,
-        class,
-        cap_ppm,
-        clients,
-        wanting,
-        gated: _,
-        gang,
-        gpu_ns,
-        wait_ns,
-        wanted_ns,
-        turns,
-        overruns,
-        preemptions,
-        launches,
-    } = slice
-    else {
-        return None;
-    };
-    Some(Row {
-        name: called(&container.to_string(), &name.to_string()),
-        container: container.to_string(),
-        gpu,
-        lane,
-        cap,
-        reserved,
-        residual,
-        used,
-        peak,
-        denied,
-        last_denied: (denied_need, denied_left),
-        tier,
-        pinned,
-        pinned_cap,
-        weight: weight.get(),
-        share: share.map(|percent| percent.get()),
-        class,
-        cap_ppm,
-        clients,
-        wanting: wanting != 0,
-        gpu_ns,
-        wait_ns,
-        wanted_ns,
-        turns,
-        overruns,
-        preemptions,
-        launches,
-        gang: gang != 0,
-    })
+    match slice {
+        Snapshot::Slice {
+            container,
+            name,
+            gpu,
+            lane,
+            cap,
+            reserved,
+            residual,
+            used,
+            peak,
+            denied,
+            denied_need,
+            denied_left,
+            tier,
+            pinned,
+            pinned_cap,
+            weight,
+            share,
+            class,
+            cap_ppm,
+            clients,
+            wanting,
+            gated: _,
+            gang,
+            gpu_ns,
+            wait_ns,
+            wanted_ns,
+            turns,
+            overruns,
+            preemptions,
+            time_tier,
+            stops,
+            launches,
+        } => Some(Row {
+            name: called(&container.to_string(), &name.to_string()),
+            container: container.to_string(),
+            gpu,
+            lane,
+            cap,
+            reserved,
+            residual,
+            used,
+            peak,
+            denied,
+            last_denied: (denied_need, denied_left),
+            tier,
+            pinned,
+            pinned_cap,
+            weight: weight.get(),
+            share: share.map(|percent| percent.get()),
+            class,
+            cap_ppm,
+            clients,
+            wanting: wanting != 0,
+            gpu_ns,
+            wait_ns,
+            wanted_ns,
+            turns,
+            overruns,
+            preemptions,
+            kept: (time_tier, stops),
+            launches,
+            gang: gang != 0,
+        }),
+        _ => None,
+    }
 }
 
 /// What a slice weighs, for people: its hard share if it has one, its class if that is not normal.
@@ -315,7 +327,7 @@ fn weight(row: &Row) -> String {
 }
 
 const HEAD: &str = "NAME             GPU       CAP      USED RESIDUAL TIER  DENIED   WEIGHT  WANTED     GOT  WAITED PROCS";
-const HEAD_WIDE: &str = "  LIMIT    TURNS OVERRUNS PREEMPTED  LAST REFUSED";
+const HEAD_WIDE: &str = "  LIMIT    TURNS OVERRUNS PREEMPTED TIME STOPS  LAST REFUSED";
 
 /// The table as lines, a header first. Shares are taken between the two views. `wide` tells of the
 /// turns and the last refusal too.
@@ -348,10 +360,12 @@ pub fn lines(before: &View, now: &View, wide: bool) -> Vec<String> {
             let refusal = row.refusal();
             let _ = write!(
                 line,
-                " {limit:>6} {:>8} {:>8} {:>9}  {}",
+                " {limit:>6} {:>8} {:>8} {:>9} {:>4} {:>5}  {}",
                 row.turns,
                 row.overruns,
                 row.preemptions,
+                time_tier_name(row.kept.0),
+                row.kept.1,
                 refusal.as_deref().unwrap_or("never")
             );
         }
@@ -388,7 +402,8 @@ pub fn json(view: &View) -> Value {
             "clients": row.clients, "wanting": row.wanting, "share_due": view.due(row),
             "gpu_ns": row.gpu_ns, "wait_ns": row.wait_ns, "wanted_ns": row.wanted_ns,
             "turns": row.turns, "overruns": row.overruns, "preemptions": row.preemptions,
-            "launches": row.launches, "gang": row.gang,
+            "launches": row.launches, "gang": row.gang, "stops": row.kept.1,
+            "time_tier": time_tier_name(row.kept.0),
         })
     };
     json!({
@@ -431,6 +446,7 @@ pub mod tests {
             turns: 0,
             overruns: 0,
             preemptions: 0,
+            kept: (TimeTier::Turns, 0),
             launches: 0,
             gang: false,
         }

@@ -25,6 +25,21 @@ pub struct Budget {
 }
 
 impl Budget {
+    /// Shares out `fds` descriptors, and says so if that is less than what is wanted.
+    pub fn told(fds: u64, wanted: u64) -> Budget {
+        let budget = Budget::new(fds, wanted);
+        if budget.is_short(wanted) {
+            let (containers, clients) = (budget.containers, budget.clients);
+            tracing::warn!(
+                fds,
+                containers,
+                clients,
+                "fewer fit; raise the descriptor limit"
+            );
+        }
+        budget
+    }
+
     /// Shares out `fds` descriptors where the administrator wants up to `containers` containers.
     pub fn new(fds: u64, containers: u64) -> Budget {
         let fds = fds.saturating_sub(OWN);

@@ -106,6 +106,16 @@ impl Foreign {
     }
 }
 
+/// Whether work that is late is stopped on the GPU itself.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub enum TierMode {
+    /// Never.
+    Off,
+    /// Where a stop is seen to work.
+    Probe,
+}
+
 /// The node's configuration.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[serde(default, deny_unknown_fields)]
@@ -140,6 +150,8 @@ pub struct Config {
     pub stream_gates: bool,
     /// Longest wait for a container to finish after its turn, ms.
     pub drain_max_ms: Bounded<1, 600_000>,
+    /// Whether work that is late is stopped on the GPU itself.
+    pub tier: TierMode,
     /// Whether a container may opt out with `CGPU_DISABLE`; the hook asks.
     pub allow_cgpu_disable: bool,
     /// Whether containers hold still while the daemon is away.
@@ -176,6 +188,7 @@ impl Default for Config {
             window_us: Bounded::default_of(500),
             stream_gates: true,
             drain_max_ms: Bounded::default_of(2_000),
+            tier: TierMode::Off,
             allow_cgpu_disable: false,
             hard_on_absence: false,
             foreign: Foreign::Charge,

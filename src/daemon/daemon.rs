@@ -16,6 +16,7 @@ use crate::slices::{Life, Slices};
 use crate::slots::{Key, Slots};
 use crate::state::State;
 use crate::tenants::Tenant;
+use crate::tier::Tier;
 use crate::truth::Truth;
 use crate::wall::Walls;
 use gpuslice_engine::{Action, Engine, Event};
@@ -63,6 +64,8 @@ pub struct Daemon {
     pub truth: Truth,
     /// The driver's own limits.
     pub walls: Walls,
+    /// The stopping of work on GPUs.
+    pub tier: Tier,
     /// Cap on pinned host memory where none is asked for.
     pub pinned_default: Option<gpuslice_wire::units::Bytes>,
     /// Connections of processes.
@@ -115,23 +118,16 @@ impl Daemon {
         poll.add(&signals, Source::Signal)?;
         let truth = Truth::new(places.driver.nvml.as_str(), config.truth_interval_ms.get())?;
         poll.add_bell(&truth.bell, Source::Truth)?;
-        let budget = Budget::new(fds, config.containers_max.get());
-        if budget.is_short(config.containers_max.get()) {
-            let Budget {
-                containers,
-                clients,
-                ..
-            } = budget;
-            tracing::warn!(
-                fds,
-                containers,
-                clients,
-                "fewer fit; raise the descriptor limit"
-            );
-        }
+        let simulated = !places.driver.device.is_empty();
+        let tier = Tier::new(config.tier, simulated, &state, &poll)?;
+        let fds = fds.saturating_sub(tier.descriptors());
+        let budget = Budget::told(fds, config.containers_max.get());
         let start = now();
         Ok(Daemon {
-            engine: Engine::new(config.engine()),
+            engine: Engine::new(gpuslice_engine::Config {
+                stop: tier.is_on(),
+                ..config.engine()
+            }),
             poll,
             state,
             places,
@@ -139,11 +135,13 @@ impl Daemon {
                 epoch: start.0,
                 hard: config.hard_on_absence,
                 foreign: config.foreign.word(),
+                stop: tier.is_on(),
             },
             slices: Slices::new(),
             pinned_default: config.pinned_memory.map(|size| size.0),
             truth,
             walls: Walls::new(config.wall, config.wall_soft),
+            tier,
             tenants: Slots::new(budget.clients),
             clients: vec![None; CLIENTS_MAX],
             admins: Slots::new(budget.admins),
@@ -195,6 +193,7 @@ impl Daemon {
             Source::Doorbell(key) => self.read_claims(key),
             Source::Exit(key) => self.drop_tenant(key),
             Source::Truth => self.truth_spoke(),
+            Source::Tier => self.tier_spoke(),
         }
         self.settle();
     }
@@ -292,6 +291,7 @@ impl Daemon {
 
     /// The end: everybody is disconnected, sockets go; with `ephemeral` everything goes.
     pub fn close(mut self, ephemeral: bool) {
+        self.tier.close();
         if ephemeral {
             self.walls_end();
         }

@@ -47,6 +47,8 @@ impl Daemon {
                 }
             }
             Action::ReadClaims { container, lane } => self.read_lane(&container, lane),
+            Action::Stop { container, lane } => self.stop_work(container, lane),
+            Action::Resume { container, lane } => self.resume_work(container, lane),
             Action::Reserved {
                 client,
                 token,
@@ -122,6 +124,8 @@ impl Daemon {
             | Action::NotRestored { .. }
             | Action::SetLane { .. }
             | Action::ReadClaims { .. }
+            | Action::Stop { .. }
+            | Action::Resume { .. }
             | Action::Reserved { .. }
             | Action::Refused { .. } => {}
         }
@@ -195,6 +199,7 @@ impl Daemon {
     }
 
     fn dismissed(&mut self, token: Token, container: &ContainerId, known: bool) {
+        self.tier.forget(container);
         let slice = self.slices.close(container);
         for key in slice.map(|slice| slice.tenants).unwrap_or_default() {
             self.drop_tenant(key);

@@ -6,7 +6,7 @@
 mod kernel;
 
 use crate::cgroup;
-use crate::config::Config;
+use crate::config::{Config, TierMode};
 use crate::nvml::Nvml;
 use crate::options::Options;
 use crate::places::Places;
@@ -39,6 +39,10 @@ pub fn facts(options: &Options) -> Value {
         "config": {
             "error": wrong,
             "truth_interval_ms": config.truth_interval_ms.get(),
+            "tier": match config.tier {
+                TierMode::Off => "off",
+                TierMode::Probe => "probe",
+            },
             "wall": match config.wall {
                 WallMode::Off => "off",
                 WallMode::Auto => "auto",

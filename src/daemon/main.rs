@@ -32,6 +32,7 @@ mod sockets;
 mod start;
 mod state;
 mod tenants;
+mod tier;
 mod truth;
 mod wall;
 

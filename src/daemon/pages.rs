@@ -113,6 +113,7 @@ impl ContainerWriter {
         field!(page, epoch).store(life.epoch, Relaxed);
         field!(page, hard).store(u32::from(life.hard), Relaxed);
         field!(page, foreign).store(life.foreign, Relaxed);
+        field!(page, stop).store(u32::from(life.stop), Relaxed);
         field!(page, heartbeat_ns).store(now.0, Relaxed);
         field!(page, magic).store(CONTAINER_PAGE_MAGIC, Release);
         Ok(ContainerWriter { page, fd })
@@ -261,6 +262,7 @@ mod tests {
             epoch: 9,
             hard: true,
             foreign: FOREIGN_CHARGE,
+            stop: true,
         };
         let record = Record {
             container: ContainerId::new("a").expect("an id"),
@@ -337,6 +339,7 @@ mod tests {
         let host = usize::from(Lane::HOST.0);
         assert_eq!(field!(reader, lane[host].cap).load(Relaxed), u64::MAX);
         assert_eq!(field!(reader, foreign).load(Relaxed), FOREIGN_CHARGE);
+        assert_eq!(field!(reader, stop).load(Relaxed), 1);
         let mut view = view(0, Mode::Open);
         (view.recall, view.context) = (3, Bytes(KIB + 1));
         writer.set_lane(Lane::HOST, &view);

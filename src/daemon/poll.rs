@@ -39,6 +39,8 @@ pub enum Source {
     Exit(Key),
     /// NVML answered.
     Truth,
+    /// Work was stopped, or goes on.
+    Tier,
 }
 
 const NO_KEY: Key = Key {
@@ -59,6 +61,7 @@ impl Source {
             Source::Exit(key) => (7, key),
             Source::Truth => (8, NO_KEY),
             Source::ObserveListener => (9, NO_KEY),
+            Source::Tier => (10, NO_KEY),
         };
         kind << 48 | u64::from(key.generation) << 16 | u64::from(key.slot)
     }
@@ -77,8 +80,9 @@ impl Source {
             5 => Source::Tenant(key),
             6 => Source::Doorbell(key),
             7 => Source::Exit(key),
+            8 => Source::Truth,
             9 => Source::ObserveListener,
-            _ => Source::Truth,
+            _ => Source::Tier,
         }
     }
 }

@@ -42,6 +42,8 @@ pub struct Life {
     pub epoch: u64,
     /// Whether containers hold still when it ends.
     pub hard: bool,
+    /// Whether processes are to tell of their channel groups.
+    pub stop: bool,
     /// What becomes of memory that another container exported; a word of the page.
     pub foreign: u32,
 }

@@ -13,6 +13,7 @@ use crate::poll::{Source, now};
 use crate::slices::Slice;
 use crate::slots::Key;
 use crate::sockets::{Received, accept, id_of, packet, receive, send};
+use crate::tier::Named;
 use gpuslice_engine::{Event, Token};
 use gpuslice_wire::frame::{FrameError, RequestId, decode};
 use gpuslice_wire::ids::{ClientId, ContainerId, Lane};
@@ -38,6 +39,8 @@ pub struct Tenant {
     attached: Option<Attached>,
     /// What it lets its siblings open.
     shared: Shared,
+    /// Where its work runs, as it told.
+    pub groups: Vec<Named>,
     /// An `Attach` is with the engine or was answered; a second one is a violation.
     asked: bool,
     /// The connection ended, and the process has not yet; see [`crate::leave`].
@@ -57,6 +60,15 @@ impl Tenant {
     /// Whether it said who it is.
     pub fn is_attached(&self) -> bool {
         self.attached.is_some()
+    }
+    /// Whether its slice has that GPU.
+    pub fn has_lane(&self, lane: Lane) -> bool {
+        self.attached.as_ref().is_some_and(|it| lane.0 < it.lanes)
+    }
+    /// Whether it says that it has nothing in flight on that GPU.
+    pub fn is_quiet(&self, lane: Lane) -> bool {
+        let claims = self.attached.as_ref().map(|it| it.claims.read(lane));
+        claims.is_none_or(|claims| self.leaving || claims.active == claims.drained)
     }
     /// Whose process it is.
     pub fn container(&self) -> ContainerId {
@@ -108,6 +120,7 @@ impl Daemon {
                 request,
                 attached: None,
                 shared: Shared::default(),
+                groups: Vec::new(),
                 asked: false,
                 leaving: false,
             };
@@ -230,6 +243,23 @@ impl Daemon {
                 let ours = slice.is_some_and(|slice| slice.handles.knows(handle));
                 return self.reply_to(client, id, &Reply::Origin { ours });
             }
+            Request::Group {
+                lane,
+                fd,
+                client,
+                group,
+                subdevice,
+            } => {
+                let named = Named {
+                    lane,
+                    fd,
+                    client,
+                    group,
+                    subdevice,
+                };
+                return self.name_group(key, named);
+            }
+            Request::GroupGone { client, group } => return self.forget_group(key, client, group),
             Request::Measure { lane } => return self.measure(key, client, id, lane),
             Request::Attach { .. } => return self.reject(key, Rejection::Protocol),
         };
@@ -342,6 +372,7 @@ impl Daemon {
             slice.handles.drop_all(tenant.shared);
         }
         self.show_clients(&tenant.container);
+        self.release_work(key);
         if let Some(Attached { client, .. }) = tenant.attached {
             self.clients[usize::from(client.slot)] = None;
             self.work.push_back(Work::Tell(Event::Gone { client }));

@@ -223,6 +223,21 @@ pub enum Action {
         /// Which lane.
         lane: Lane,
     },
+    /// Take the work of all processes of a container off a GPU, where it is. Answered by
+    /// [`crate::Event::Stopped`].
+    Stop {
+        /// Whose.
+        container: ContainerId,
+        /// Which lane.
+        lane: Lane,
+    },
+    /// Let the work that was stopped go on. Answered by [`crate::Event::Resumed`].
+    Resume {
+        /// Whose.
+        container: ContainerId,
+        /// Which lane.
+        lane: Lane,
+    },
     /// For the log: a container does not let go of the GPU.
     Overrun {
         /// Whose.

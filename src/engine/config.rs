@@ -21,6 +21,8 @@ pub struct Config {
     pub drain: Duration,
     /// ... and this long after it others get turns beside it.
     pub drain_max: Duration,
+    /// Whether work that is late may be stopped on the GPU itself.
+    pub stop: bool,
     /// Work in flight near a turn's end, µs.
     pub window_us: u32,
     /// The same while a high-priority container is attached, µs.
@@ -64,6 +66,7 @@ impl Default for Config {
             turn_max: Duration::from_millis(20),
             drain: Duration::from_millis(100),
             drain_max: Duration::from_millis(2_000),
+            stop: false,
             window_us: 500,
             window_high_us: 150,
             stream_gates: true,

@@ -19,6 +19,7 @@ use crate::record::{LaneRecord, Record};
 use crate::refusal::Refusal;
 use crate::sched::entity::Report;
 use crate::sched::gang::{self, Gang, GpuSet};
+use crate::sched::hold::Hold;
 use crate::sched::{Note, Turns};
 
 /// A GPU of the node.
@@ -129,6 +130,12 @@ impl Engine {
                 lane,
                 claims,
             } => self.claims(client, lane, claims),
+            Event::Stopped {
+                container,
+                lane,
+                ok,
+            } => self.held(container, lane, if ok { Hold::Stopped } else { Hold::Free }),
+            Event::Resumed { container, lane } => self.held(container, lane, Hold::Free),
             Event::Tick => self.end_recalls(actions),
         }
         self.turn_over(touched, actions);
@@ -472,7 +479,8 @@ impl Engine {
     }
 
     fn tell(&self, gpu: usize, note: Note, actions: &mut Actions) {
-        let (Note::Closed(seat) | Note::Late(seat, ..)) = note;
+        let (Note::Closed(seat) | Note::Late(seat, ..) | Note::Stop(seat) | Note::Resume(seat)) =
+            note;
         let entity = self.gpus[gpu].turns.find(seat);
         let Some((entity, it)) = entity.zip(self.containers.get(seat)) else {
             return;
@@ -480,6 +488,8 @@ impl Engine {
         let (container, lane) = (it.record.container, entity.lane);
         actions.push(match note {
             Note::Closed(_) => Action::ReadClaims { container, lane },
+            Note::Stop(_) => Action::Stop { container, lane },
+            Note::Resume(_) => Action::Resume { container, lane },
             Note::Late(_, stage, after) => Action::Overrun {
                 container,
                 lane,

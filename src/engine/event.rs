@@ -216,6 +216,22 @@ pub enum Event {
         /// What it says.
         claims: Claims,
     },
+    /// Answers [`crate::Action::Stop`].
+    Stopped {
+        /// Whose.
+        container: ContainerId,
+        /// GPU of the slice.
+        lane: Lane,
+        /// Nothing of it runs until it is resumed; otherwise nothing of it was stopped.
+        ok: bool,
+    },
+    /// Answers [`crate::Action::Resume`]: nothing is stopped any more.
+    Resumed {
+        /// Whose.
+        container: ContainerId,
+        /// GPU of the slice.
+        lane: Lane,
+    },
     /// Time passed: [`crate::Engine::next_deadline`] was reached, or nothing happened for a while.
     Tick,
 }

@@ -6,6 +6,7 @@ use gpuslice_wire::units::Bytes;
 
 use crate::engine::Engine;
 use crate::lifecycle::{Container, Seat, Stage};
+use crate::sched::hold::Hold;
 use crate::sched::{Phase, Turns};
 
 impl Engine {
@@ -105,6 +106,15 @@ fn check_turns(turns: &Turns) {
         );
     }
     for entity in &turns.entities {
+        let on = match turns.phase {
+            Phase::Open => true,
+            Phase::Held { seat, .. } => seat == entity.seat,
+            Phase::Idle | Phase::Closing { .. } => false,
+        };
+        assert!(
+            !on || entity.hold != Hold::Stopped,
+            "the one that may launch is stopped, and nobody resumes it"
+        );
         let others = turns
             .entities
             .iter()

@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 use gpuslice_wire::ids::Lane;
-use gpuslice_wire::snapshot::{Snapshot, Tier};
+use gpuslice_wire::snapshot::{Snapshot, Tier, TimeTier};
 use gpuslice_wire::units::{Bytes, Duration, Instant};
 
 use crate::action::Mode;
@@ -95,6 +95,8 @@ impl Engine {
             turns: entity.turns,
             overruns: entity.overruns,
             preemptions: entity.preemptions,
+            time_tier: TimeTier::Turns,
+            stops: entity.stops,
             launches: sum(|lane| lane.claims.launches, slice.past_launches),
         })
     }

@@ -36,6 +36,9 @@
 //! gpuslice_nvabi::for_each_driver_fn!(print_names);
 //! ```
 //!
+//! [`control`] is another interface: the few ioctls of the driver's kernel side that take a process's
+//! work off a GPU and let it go on.
+//!
 //! The callback is invoked once per family, in a fixed order; flat index = position over all
 //! families ([`table::DRIVER_FLAT`]).
 
@@ -43,6 +46,7 @@
 // Names are the headers', so that their documentation applies.
 #![allow(non_camel_case_types, non_upper_case_globals)]
 
+pub mod control;
 pub mod lookup;
 pub mod sig;
 pub mod table;

@@ -45,7 +45,17 @@ fn every_kind_has_this_length() {
     };
     assert_eq!(
         lengths(Request::payload_bytes),
-        [(1, 136), (2, 17), (3, 9), (4, 13), (5, 1), (6, 8), (7, 8)]
+        [
+            (1, 136),
+            (2, 17),
+            (3, 9),
+            (4, 13),
+            (5, 1),
+            (6, 8),
+            (7, 8),
+            (8, 17),
+            (9, 8)
+        ]
     );
     assert_eq!(
         lengths(Reply::payload_bytes),
@@ -53,7 +63,7 @@ fn every_kind_has_this_length() {
     );
     assert_eq!(
         lengths(Snapshot::payload_bytes),
-        [(201, 41), (202, 380), (203, 8)]
+        [(201, 41), (202, 389), (203, 8)]
     );
     assert_eq!(
         lengths(Command::payload_bytes),
@@ -81,7 +91,7 @@ fn pages_have_these_offsets() {
         };
     }
     offsets!(ContainerPage: magic = 0, version = 8, lanes = 12, epoch = 16, heartbeat_ns = 24,
-             gated = 32, bell = 36, hard = 40, foreign = 44, clients = 48, lane = 64);
+             gated = 32, bell = 36, hard = 40, foreign = 44, clients = 48, stop = 52, lane = 64);
     offsets!(ContainerLane: uuid_high = 0, uuid_low = 8, cap = 16, reserved = 24,
              turn_end_ns = 32, turn = 40, mode = 44, window_us = 48, idle_us = 52, recall = 56,
              context_kib = 60);

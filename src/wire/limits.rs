@@ -20,6 +20,9 @@ pub const CLIENTS_PER_CONTAINER_MAX: usize = 256;
 /// Shared handles that the daemon remembers of one process; the oldest go first.
 pub const HANDLES_PER_CLIENT_MAX: usize = 1024;
 
+/// Channel groups that the daemon remembers of one process; one with more is not stopped.
+pub const GROUPS_PER_CLIENT_MAX: usize = 16;
+
 /// Longest frame on any socket, header included, bytes.
 pub const FRAME_BYTES_MAX: usize = 4096;
 /// Longest container id, bytes.

@@ -84,7 +84,8 @@ pub struct ContainerPage {
     /// Processes of the container that are attached. One that is alone keeps what it freed, until a
     /// recall or a quiet moment: there is nobody who could miss it.
     pub clients: AtomicU32,
-    reserved: u32,
+    /// 1 if processes are to tell of their channel groups, so that their work can be stopped.
+    pub stop: AtomicU32,
     /// One per GPU of the slice, and the host's at [`crate::ids::Lane::HOST`], which has no turns.
     pub lane: [ContainerLane; ACCOUNTS_MAX],
 }

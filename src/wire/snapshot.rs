@@ -33,6 +33,29 @@ field_as!(
     }
 );
 
+/// How a container is kept to its turns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum TimeTier {
+    /// T0: its processes launch nothing out of turn; what is in flight is waited for.
+    Turns,
+    /// T3: what is late is stopped on the GPU, and was seen to stop there. (T2, time slices of the
+    /// hardware by weight, does not exist.)
+    Stops,
+}
+
+field_as!(
+    TimeTier as u8,
+    |tier| match tier {
+        TimeTier::Turns => 0,
+        TimeTier::Stops => 3,
+    },
+    |raw| match raw {
+        0 => Some(TimeTier::Turns),
+        3 => Some(TimeTier::Stops),
+        _ => None,
+    }
+);
+
 crate::frame::messages! {
     /// Rows of a snapshot, ended by `End`.
     Snapshot {
@@ -111,6 +134,10 @@ crate::frame::messages! {
             overruns: u64,
             /// Turns closed before their end because others go before it.
             preemptions: u64,
+            /// How it is kept to its turns.
+            time_tier: TimeTier,
+            /// Times its work was stopped on the GPU.
+            stops: u64,
             /// Launches that came through its processes' gates, by their own count: all of them
             /// only while turns are taken.
             launches: u64,

@@ -18,6 +18,14 @@ pub struct HandleKey(pub u64);
 
 field_as!(HandleKey as u64, |key| key.0, |raw| Some(HandleKey(raw)));
 
+/// The name of an object of the driver's kernel side, of its owner's choice.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ObjectName(pub u32);
+
+field_as!(ObjectName as u32, |name| name.0, |raw| Some(ObjectName(
+    raw
+)));
+
 messages! {
     /// From a process to the daemon.
     Request {
@@ -62,6 +70,27 @@ messages! {
         7 Open {
             /// Of the handle's bytes.
             key: HandleKey,
+        }
+        /// Tells of a channel group in which kernels of this process run, for the daemon to stop them
+        /// there. No answer; a wrong one stops nothing.
+        8 Group {
+            /// GPU of the slice.
+            lane: Lane,
+            /// The process's number for the open file through which it was made.
+            fd: u32,
+            /// That file's client.
+            client: ObjectName,
+            /// The group.
+            group: ObjectName,
+            /// Its GPU, in that client's tree.
+            subdevice: ObjectName,
+        }
+        /// A group is no more, or not to be used any more. No answer.
+        9 GroupGone {
+            /// As it was told.
+            client: ObjectName,
+            /// As it was told.
+            group: ObjectName,
         }
         /// Asks what the driver itself says that this process has of a GPU, now: to be sent when a
         /// context was made, or anything else whose price only the driver knows.

@@ -34,7 +34,7 @@ const ALLOWED: [(&str, &[&str], &[&str]); 15] = [
         &["gpuslice-shim", "gpuslice-nvabi", "gpuslice-wire"],
         &["libc"],
     ),
-    ("gpuslice-sim-device", &[], &["libc"]),
+    ("gpuslice-sim-device", &["gpuslice-nvabi"], &["libc"]),
     (
         "gpuslice-sim-cuda",
         &["gpuslice-sim-device", "gpuslice-nvabi"],

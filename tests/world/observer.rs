@@ -21,6 +21,20 @@ pub struct Said {
     pub wanted: bool,
 }
 
+/// Whether a container's work is stopped on the GPU. What is stopped, or not known to go on yet,
+/// waits for its turn whatever is said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hold {
+    /// Nobody asked for it.
+    Free,
+    /// It was asked for.
+    Stopping,
+    /// It is.
+    Stopped,
+    /// It is to go on.
+    Resuming,
+}
+
 /// A container on a GPU.
 #[derive(Clone, Debug)]
 pub struct Seat {
@@ -40,6 +54,8 @@ pub struct Seat {
     pub freely: bool,
     /// ... since when, if its turn was extended after that.
     pub again: Option<u64>,
+    /// Whether its work is stopped on the GPU.
+    pub hold: Hold,
     /// Others may run beside it.
     pub passed: bool,
     /// When it was given its turn.
@@ -86,7 +102,8 @@ impl Seat {
     /// A process of it wants the GPU.
     #[must_use]
     pub fn wants(&self) -> bool {
-        self.drawn || self.asks()
+        let stopped = matches!(self.hold, Hold::Stopped | Hold::Resuming);
+        stopped || self.drawn || self.asks()
     }
     /// ... this GPU, not only another one of its gang.
     fn asks(&self) -> bool {
@@ -125,7 +142,7 @@ impl Seat {
             let answered = !said.claims.parked || said.claims.active.wrapping_add(1) == turn;
             said.fresh && said.claims.drained == said.claims.active && answered
         };
-        self.said.values().all(calm)
+        self.hold == Hold::Stopped || self.said.values().all(calm)
     }
 }
 
@@ -233,6 +250,16 @@ impl Observer {
                     }
                 }
             }
+            Event::Stopped {
+                container,
+                lane,
+                ok,
+            } => self.hold(
+                *container,
+                *lane,
+                if *ok { Hold::Stopped } else { Hold::Free },
+            ),
+            Event::Resumed { container, lane } => self.hold(*container, *lane, Hold::Free),
             _ => {}
         }
         self.regroup();
@@ -254,6 +281,16 @@ impl Observer {
             let part = gang.filter(|_| seat.said.values().any(|said| said.wanted));
             seat.gang = part.is_some();
             seat.drawn = part.is_some_and(|gang| gang.1);
+        }
+    }
+
+    fn hold(&mut self, container: ContainerId, lane: Lane, hold: Hold) {
+        if let Some(seat) = self.seats.get_mut(&(container, lane)) {
+            seat.hold = if seat.said.is_empty() {
+                Hold::Free
+            } else {
+                hold
+            };
         }
     }
 
@@ -308,6 +345,8 @@ impl Observer {
                 lane,
                 view,
             } => self.set(*container, *lane, *view),
+            Action::Stop { container, lane } => self.hold(*container, *lane, Hold::Stopping),
+            Action::Resume { container, lane } => self.hold(*container, *lane, Hold::Resuming),
             Action::Overrun {
                 container,
                 lane,
@@ -335,6 +374,7 @@ impl Observer {
                 loose: false,
                 freely: false,
                 again: None,
+                hold: Hold::Free,
                 passed: false,
                 granted: self.now,
                 used: 0,
@@ -433,6 +473,9 @@ impl Observer {
     fn part(&mut self, client: ClientId) {
         self.seats.values_mut().for_each(|seat| {
             seat.said.remove(&client);
+            if seat.said.is_empty() {
+                seat.hold = Hold::Free;
+            }
         });
     }
 

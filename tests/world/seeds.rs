@@ -37,6 +37,7 @@ fn one(seed: u64, steps: u64) {
     let mut dice = Rng::new(seed ^ 0xD1CE);
     let mut config = Config {
         oversubscribe: dice.per_mille(200),
+        stop: dice.per_mille(500),
         ..Config::default()
     };
     if dice.per_mille(200) {

@@ -58,6 +58,10 @@ pub struct Work {
     pub until: Option<u64>,
     /// It was launched under the eyes of the daemon that still lives.
     pub followed: bool,
+    /// It is stopped on the GPU, with this much of it left.
+    pub left: Option<u64>,
+    /// The daemon stopped what the process has on this lane.
+    pub stopped: bool,
     /// A launch is on its way through the gate.
     pub entering: bool,
     /// What its page says when it is honest.

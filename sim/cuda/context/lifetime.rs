@@ -30,8 +30,12 @@ pub fn begin(device: CUdevice, flags: u32, primary: bool) -> Result<&'static Con
     check_flags(flags)?;
     let create = || process.machine.context_create(gpu.index);
     let id = memory::sparing(gpu.index, || create().map_err(device_error))?;
+    let serial = table::next_serial();
+    if let Some(client) = &process.client {
+        client.context_begins(process.machine, id, serial);
+    }
     Ok(table::enter(Context {
-        serial: table::next_serial(),
+        serial,
         device,
         id,
         peers: Default::default(),
@@ -53,7 +57,11 @@ pub fn end(context: &'static Context) -> Result<(), CUresult> {
     exec::context_ends(context);
     memory::context_ends(context);
     context.settings.end();
-    process()?
+    let process = process()?;
+    if let Some(client) = &process.client {
+        client.context_ends(context.serial);
+    }
+    process
         .machine
         .context_destroy(context.id)
         .map_err(device_error)

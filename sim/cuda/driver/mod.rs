@@ -3,6 +3,7 @@
 mod attributes;
 mod device;
 mod errors;
+mod kernel;
 mod lookup;
 mod peer;
 mod process;

@@ -3,6 +3,7 @@
 //! It is made once and stays. A forked child inherits the memory of its parent but not its place
 //! at the device, so there every call answers "not initialised", as the real driver does.
 
+use super::kernel::Client;
 use super::visible;
 use crate::context::Primary;
 use crate::entry::{Outcome, is_forked, set_forked, set_ready};
@@ -22,6 +23,8 @@ pub struct Gpu {
 pub struct Process {
     pub machine: &'static Machine,
     pub gpus: Vec<Gpu>,
+    /// The way to the kernel side, if there is one.
+    pub client: Option<Client>,
 }
 
 static PROCESS: OnceLock<Process> = OnceLock::new();
@@ -55,7 +58,12 @@ impl Process {
         if unsafe { libc::pthread_atfork(None, None, Some(in_child)) } != 0 {
             return Err(CUresult::ERROR_OPERATING_SYSTEM);
         }
-        Ok(Self { machine, gpus })
+        let client = Client::new(machine);
+        Ok(Self {
+            machine,
+            gpus,
+            client,
+        })
     }
 }
 

@@ -317,3 +317,52 @@ fn what_has_not_begun_can_be_taken_back() {
     look(&mut state, START + 20 * MS);
     assert_eq!((busy(&state, a), busy(&state, b)), (3 * MS, 2 * MS));
 }
+
+fn disable(state: &mut State, id: ContextId, on: bool) {
+    let index = usize::from(id.index);
+    time::disable(&mut state.gpus[0], &mut state.contexts[index], id.index, on);
+}
+
+#[test]
+fn a_disabled_context_stops_where_it_is_and_goes_on_there() {
+    let (mut state, ids) = machine(2);
+    let long = push(&mut state, ids[0], 100 * MS);
+    look(&mut state, START + 10 * MS);
+    disable(&mut state, ids[0], true);
+    disable(&mut state, ids[0], true);
+    let short = push(&mut state, ids[1], 5 * MS);
+    let later = push(&mut state, ids[0], MS);
+    look(&mut state, START + 50 * MS);
+    assert_eq!(status(&state, ids[1], short), done(10 * MS, 15 * MS));
+    let stopped = Status::Pending {
+        earliest_ns: u64::MAX,
+    };
+    assert_eq!(status(&state, ids[0], long), stopped);
+    assert_eq!(
+        (busy(&state, ids[0]), state.contexts[0].saves),
+        (10 * MS, 1)
+    );
+    disable(&mut state, ids[0], false);
+    look(&mut state, START + 300 * MS);
+    let end = 50 * MS + SWITCH + 90 * MS;
+    assert_eq!(status(&state, ids[0], long), done(0, end));
+    assert_eq!(status(&state, ids[0], later), done(end, end + MS));
+    // with nothing to run there is nothing to take off
+    disable(&mut state, ids[0], true);
+    assert_eq!(state.contexts[0].saves, 1);
+}
+
+#[test]
+fn a_time_slice_of_its_own_is_a_part_of_its_own() {
+    let (mut state, ids) = machine(2);
+    state.contexts[0].slice_ns = 6 * MS;
+    ids.iter().for_each(|&id| {
+        push(&mut state, id, 10_000 * MS);
+    });
+    look(&mut state, START + 1_610 * MS);
+    let (first, second) = (busy(&state, ids[0]), busy(&state, ids[1]));
+    assert!(
+        first.abs_diff(3 * second) <= 12 * MS,
+        "{first} and {second}"
+    );
+}

@@ -169,6 +169,12 @@ const FAMILIES: &[Family] = &[
         of!(Slice, preemptions => Some(preemptions as f64)),
     ),
     Family(
+        "slice_stops_total",
+        "counter",
+        "Times its work was stopped on the GPU.",
+        of!(Slice, stops => Some(stops as f64)),
+    ),
+    Family(
         "slice_launches_total",
         "counter",
         "Launches while turns are taken, by its processes' own count.",
@@ -256,7 +262,7 @@ mod tests {
     use super::*;
     use gpuslice_wire::ids::{ContainerId, GpuUuid, Lane, NvmlIndex};
     use gpuslice_wire::policy::{Class, Policy};
-    use gpuslice_wire::snapshot::Tier;
+    use gpuslice_wire::snapshot::{Tier, TimeTier};
     use gpuslice_wire::text::Name;
     use gpuslice_wire::units::{Bytes, Weight};
 
@@ -301,6 +307,8 @@ mod tests {
                 turns: 2,
                 overruns: 0,
                 preemptions: 0,
+                time_tier: TimeTier::Turns,
+                stops: 0,
                 launches: 0,
             });
         }

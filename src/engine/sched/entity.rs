@@ -6,6 +6,7 @@ use gpuslice_wire::units::{Duration, Instant, Weight};
 
 use super::bucket::Bucket;
 use super::gang::Member;
+use super::hold::Hold;
 use super::loose::Loose;
 use super::policy::Terms;
 use crate::lifecycle::Seat;
@@ -113,6 +114,10 @@ pub(crate) struct Entity {
     pub(crate) loose: Option<Loose>,
     /// It takes its turns together with the container's other GPUs.
     pub(crate) gang: Option<Member>,
+    /// Whether its work is stopped on the GPU itself.
+    pub(crate) hold: Hold,
+    /// How often it was tried to stop its work since its turn was closed.
+    pub(crate) stop_tries: u32,
     pub(crate) gpu_time: Duration,
     pub(crate) wait_time: Duration,
     /// Time in which it wanted the GPU, on it or not.
@@ -124,6 +129,8 @@ pub(crate) struct Entity {
     pub(crate) overruns: u64,
     /// Turns closed before their end for one of a higher class.
     pub(crate) preemptions: u64,
+    /// Times its work was stopped on the GPU.
+    pub(crate) stops: u64,
 }
 
 impl Entity {
@@ -136,7 +143,7 @@ impl Entity {
 
     /// Has nothing on the GPU.
     pub(crate) fn is_off(&self) -> bool {
-        self.said.quiet || !self.said.attached
+        self.said.quiet || !self.said.attached || self.hold == Hold::Stopped
     }
 
     /// Takes part in the contest for the GPU, with what it wants or with what it left running.

@@ -49,6 +49,7 @@ impl Turns {
         for entity in self.entities.iter_mut().filter(|it| it.said.attached) {
             entity.turn = entity.turn.wrapping_add(2);
             entity.said.quiet = false;
+            entity.stop_tries = 0;
             let loose = Loose {
                 since,
                 reported: false,
@@ -63,8 +64,11 @@ impl Turns {
     /// Ends the looseness of those who are quiet, and of those who were waited for long enough.
     pub(super) fn run_out(&mut self, notes: &mut Vec<Note>) {
         let (now, line, config) = (self.now, self.line, self.config);
-        for entity in &mut self.entities {
+        for at in 0..self.entities.len() {
+            let entity = &self.entities[at];
             let Some(loose) = entity.loose else { continue };
+            self.stop_late(entity.seat, loose.since, notes);
+            let entity = &mut self.entities[at];
             let waited = now.since(loose.since);
             if entity.is_off() {
                 entity.loose = None;
@@ -116,8 +120,12 @@ impl Turns {
 
     /// When somebody loose is waited for no longer.
     pub(super) fn loose_until(&self) -> Option<Instant> {
-        let loose = self.entities.iter().filter_map(|entity| entity.loose);
-        loose.map(|loose| loose.due(&self.config)).min()
+        let due = |entity: &Entity| {
+            let loose = entity.loose?;
+            let stop = self.stop_at(entity.seat, loose.since);
+            Some(stop.into_iter().fold(loose.due(&self.config), Instant::min))
+        };
+        self.entities.iter().filter_map(due).min()
     }
 
     /// What goes to the account of `entity`, which is charged, of the time that passed: where several

@@ -41,6 +41,7 @@
 //!   shortest turn, a *slot*, whenever that class has waited for so long that the turn leaves the
 //!   classes above it their part of the time: see [`slots`].
 //! * **Gangs**: who has several GPUs takes turns on all of them at once, see [`gang`].
+//! * **Stops**: where the driver lets us, work that is late is taken off the GPU: see [`hold`].
 //! * **Policies** are caps and weights, see [`policy`]; caps limit who is eligible, see [`bucket`].
 //!   A change counts from the next turn on: what anybody is ahead, and every debt, stays the same
 //!   amount of GPU time.
@@ -49,6 +50,7 @@ mod allowance;
 pub(crate) mod bucket;
 pub(crate) mod entity;
 pub(crate) mod gang;
+pub(crate) mod hold;
 pub(crate) mod loose;
 mod pick;
 pub(crate) mod policy;
@@ -64,6 +66,7 @@ use gpuslice_wire::units::{Duration, Instant};
 use self::allowance::Allowance;
 use self::bucket::Bucket;
 use self::entity::{Entity, Report, Virtual};
+use self::hold::Hold;
 use self::policy::{Everybody, Part, Terms};
 use self::slots::{Slot, Slots};
 use crate::action::{Late, Mode};
@@ -99,6 +102,10 @@ pub(crate) enum Note {
     Closed(Seat),
     /// This one is late in getting quiet.
     Late(Seat, Late, Duration),
+    /// Its work is to be stopped on the GPU.
+    Stop(Seat),
+    /// Its work is to go on.
+    Resume(Seat),
 }
 
 /// The turns of one GPU.
@@ -158,6 +165,8 @@ impl Turns {
             overrun: None,
             loose: None,
             gang: None,
+            hold: Hold::Free,
+            stop_tries: 0,
             gpu_time: Duration(0),
             wait_time: Duration(0),
             wanted_time: Duration(0),
@@ -165,6 +174,7 @@ impl Turns {
             stint: Duration(0),
             overruns: 0,
             preemptions: 0,
+            stops: 0,
         });
         self.apply();
     }
@@ -292,12 +302,14 @@ impl Turns {
     }
 
     /// Takes in what a container's processes say now.
-    pub(crate) fn report(&mut self, seat: Seat, said: Report) {
+    pub(crate) fn report(&mut self, seat: Seat, mut said: Report) {
         let waited = Class::ALL.map(|class| self.waits(class));
         let (now, line) = (self.now, self.line);
         let Some(entity) = self.find_mut(seat) else {
             return;
         };
+        entity.hold = entity.hold.with(said.attached);
+        said.wants |= entity.hold.waits();
         if said.wants && !entity.said.wants {
             entity.queue(now, line[entity.class as usize]);
         }
@@ -328,6 +340,7 @@ impl Turns {
                 break;
             }
         }
+        self.thaw(notes);
     }
 
     /// Sees who became quiet, and whether turns are needed.
@@ -414,6 +427,7 @@ impl Turns {
             return;
         };
         let (now, line, config) = (self.now, self.line, self.config);
+        self.stop_late(seat, closed, notes);
         let mut all = self.entities.iter_mut();
         let Some(entity) = all.find(|entity| entity.seat == seat) else {
             self.phase = Phase::Idle;
@@ -459,6 +473,7 @@ impl Turns {
             entity.turn = entity.turn.wrapping_add(1);
             entity.turn_end = now;
             entity.said.quiet = false;
+            entity.stop_tries = 0;
         }
         self.phase = Phase::Closing {
             seat,

@@ -8,9 +8,9 @@ use gpuslice_wire::units::{Percent, Weight};
 const MS: u64 = 1_000_000;
 
 /// Turns of one GPU whose tenants are quiet at once when their turn closes.
-struct Rig {
-    turns: Turns,
-    notes: Vec<Note>,
+pub(super) struct Rig {
+    pub(super) turns: Turns,
+    pub(super) notes: Vec<Note>,
     /// Has work of the time without turns in flight.
     deep: Option<usize>,
 }
@@ -18,7 +18,10 @@ struct Rig {
 impl Rig {
     /// Containers of (weight, share, high), attached and idle.
     fn new(who: &[(u32, u32, bool)]) -> Rig {
-        let mut turns = Turns::new(Config::default(), Instant(0), Charged::default());
+        Rig::with(Config::default(), who)
+    }
+    pub(super) fn with(config: Config, who: &[(u32, u32, bool)]) -> Rig {
+        let mut turns = Turns::new(config, Instant(0), Charged::default());
         for (at, &(weight, share, high)) in who.iter().enumerate() {
             let terms = Terms {
                 weight: Weight::new(weight).expect("a weight"),
@@ -41,12 +44,12 @@ impl Rig {
         self.turns
             .advance(Instant(now), self.turns.booked.plus(gap));
     }
-    fn at(&mut self, now: u64) {
+    pub(super) fn at(&mut self, now: u64) {
         self.pass(now);
         self.turns.decide(&mut self.notes);
         self.run_out();
     }
-    fn say(&mut self, now: u64, who: usize, wants: bool, quiet: bool) {
+    pub(super) fn say(&mut self, now: u64, who: usize, wants: bool, quiet: bool) {
         self.pass(now);
         self.turns.report(
             Seat(who as u16),
@@ -75,10 +78,10 @@ impl Rig {
         }
         self.turns.decide(&mut self.notes);
     }
-    fn want(&mut self, now: u64, who: usize) {
+    pub(super) fn want(&mut self, now: u64, who: usize) {
         self.say(now, who, true, true);
     }
-    fn holder(&self) -> Option<usize> {
+    pub(super) fn holder(&self) -> Option<usize> {
         match self.turns.phase {
             Phase::Held { seat, .. } => Some(usize::from(seat.0)),
             _ => None,

@@ -11,6 +11,7 @@ mod bad;
 mod gang;
 mod gates;
 mod knots;
+mod tier;
 
 use crate::harness::node::Node;
 use crate::harness::{PATIENCE, eventually, target_dir};

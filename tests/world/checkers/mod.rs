@@ -16,7 +16,7 @@ use gpuslice_engine::{Action, Claims, Config, Event, Record};
 use gpuslice_wire::ids::{ContainerId, Lane};
 use gpuslice_wire::snapshot::Snapshot;
 
-use crate::observer::{Observer, Place, Seat};
+use crate::observer::{Hold, Observer, Place, Seat};
 
 /// What is wrong, in words.
 pub type Objection = String;
@@ -148,6 +148,15 @@ impl Checkers {
             .seats
             .get(&(container, lane))
             .is_none_or(|seat| seat.passed)
+    }
+
+    /// Whether the engine knows that this one may be stopped, or it is known no more.
+    #[must_use]
+    pub fn may_be_stopped(&self, container: ContainerId, lane: Lane) -> bool {
+        self.seen
+            .seats
+            .get(&(container, lane))
+            .is_none_or(|seat| seat.hold != Hold::Free)
     }
 
     /// Stops the world.

@@ -25,6 +25,7 @@ impl World {
             deadline: u64::MAX,
         };
         self.checkers.restart(self.now);
+        self.resume_all();
         self.clients.clear();
         self.pages.clear();
         for (n, (uuid, total)) in self.gpus.clone().into_iter().enumerate() {
@@ -125,6 +126,7 @@ impl World {
                 self.clients.remove(&client);
                 Event::Gone { client }
             }
+            Letter::Held(container, lane, held) => self.answer(container, lane, held),
             letter => return self.open_memory(letter),
         })
     }
@@ -259,6 +261,8 @@ impl World {
                 view,
             } => self.set_page(container, lane, view),
             Action::ReadClaims { container, lane } => self.reread(container, lane),
+            Action::Stop { container, lane } => self.hold_later(container, lane, true),
+            Action::Resume { container, lane } => self.hold_later(container, lane, false),
             Action::Denied { .. }
             | Action::Restored { .. }
             | Action::NotRestored { .. }

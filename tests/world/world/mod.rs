@@ -9,6 +9,7 @@ mod daemon;
 mod fate;
 mod memory;
 mod processes;
+mod stop;
 mod time;
 
 use std::cmp::Reverse;
@@ -57,6 +58,8 @@ enum Happening {
     Yield(usize, Lane, u32),
     /// A process asks to be attached.
     Connect(usize),
+    /// The hardware stops a container's work for the daemon of this life, or lets it go on.
+    Hold(u32, ContainerId, Lane, bool),
 }
 
 /// What the daemon finds in its inbox.
@@ -76,6 +79,8 @@ enum Letter {
     Gone(usize, ClientId),
     Policy(Option<u32>, u8),
     Retune(ContainerId, time::Wish),
+    /// The hardware did what it was asked for, or (`None`) refused to stop.
+    Held(ContainerId, Lane, Option<bool>),
 }
 
 #[derive(Debug)]
@@ -123,6 +128,7 @@ pub struct World {
     queue: BinaryHeap<Reverse<(u64, u64, Happening)>>,
     order: u64,
     named: u64,
+    hardware: stop::Hardware,
 }
 
 /// The id of GPU `n` of every world.
@@ -177,7 +183,9 @@ impl World {
             queue: BinaryHeap::new(),
             order: 0,
             named: 0,
+            hardware: stop::Hardware::default(),
         };
+        world.hardware = stop::Hardware::any(&mut world.rng);
         world.start_daemon();
         if mood.fate {
             world.after(0, Happening::Fate);
@@ -228,6 +236,10 @@ impl World {
             Happening::Memory(who) => self.memory(who),
             Happening::Yield(who, lane, number) => self.give(who, lane, number),
             Happening::Connect(who) => self.connect(who),
+            Happening::Hold(life, container, lane, stop) if life == self.daemon.life => {
+                self.hold(container, lane, stop);
+            }
+            Happening::Hold(..) => {}
         }
         true
     }
@@ -235,6 +247,7 @@ impl World {
     pub fn agree(&self) {
         self.check_collectives();
         if self.daemon.up {
+            self.nobody_is_forgotten();
             self.checkers
                 .agree(&self.daemon.engine.snapshot(Instant(self.checkers.now())));
         }

@@ -194,8 +194,13 @@ impl World {
         {
             process.collective = process.collective.map(|_| None);
             for lane in parts {
-                self.processes[who].work[lane].until = Some(self.now + length);
-                self.after(length, Happening::Done(who, lane));
+                let work = &mut self.processes[who].work[lane];
+                (work.until, work.left) = (Some(self.now + length), None);
+                if work.stopped {
+                    work.pause(self.now);
+                } else {
+                    self.after(length, Happening::Done(who, lane));
+                }
             }
         }
         if by_turn && self.processes[who].honesty == Honesty::Honest {
@@ -239,7 +244,9 @@ impl World {
                 continue;
             };
             for (at, work) in other.work.iter().enumerate() {
-                let runs = work.followed && work.until.is_some_and(|until| until > self.now);
+                let runs = work.followed
+                    && !work.stopped
+                    && work.until.is_some_and(|until| until > self.now);
                 let honest = other.honesty == Honesty::Honest && !other.broke;
                 let honest = honest && other.client.is_some();
                 let passed = self.checkers.passed(other.container, Lane(at as u8));

@@ -64,11 +64,11 @@ impl Turns {
     /// The same, not counting extensions.
     pub(super) fn closed_first(&self, seat: Seat) -> Option<Instant> {
         let closed = self.closing_of(seat)?;
-        let extended = self.find(seat)?.gang?.extended;
+        let extended = self.find(seat)?.gang.and_then(|gang| gang.extended);
         Some(extended.map_or(closed, |it| it.0))
     }
 
-    /// When a gang's turn that is being closed needs a look: never here, if it is quiet here.
+    /// When a turn that is being closed needs a look: never here, if it is quiet here.
     pub(in crate::sched) fn drained_until(&self, seat: Seat, reported: bool) -> Option<Instant> {
         let busy = self.find(seat).is_some_and(|entity| !entity.is_off());
         let since = self.closed_first(seat).filter(|_| busy)?;

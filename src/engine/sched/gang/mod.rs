@@ -103,6 +103,10 @@ pub(crate) fn decide(gpus: &mut [Gpu], gangs: &mut [Gang], tied: GpuSet) {
             break;
         }
     }
+    for at in each(tied) {
+        let Gpu { turns, notes, .. } = &mut node.gpus[at];
+        turns.thaw(notes);
+    }
 }
 
 /// GPUs that gangs tie together, and these gangs.

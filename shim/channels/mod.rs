@@ -1,0 +1,205 @@
+//! Which channel groups this process's work runs in.
+//!
+//! # Problem
+//! A daemon that may use the driver's open file can take a process's work off the GPU, in the middle of
+//! a kernel, if it knows the work's *channel group* by its handle ([`gpuslice_nvabi::control`]). The
+//! driver library chooses those handles and tells nobody.
+//!
+//! # Idea
+//! It tells the kernel: objects are made and ended by `ioctl`, and the library reaches that function like
+//! any other of libc, through a pointer that the loader filled in. Where the daemon wants to know, that
+//! pointer is turned to us ([`slot`]) before the driver is initialised. We call what was there, and
+//! write down what was made and ended ([`objects`]). The name `ioctl` stays libc's for everybody else.
+//!
+//! What is not understood (a structure of another size, more objects than there is room for, a GPU that
+//! cannot be told) makes the process one whose work nobody can stop, and nothing else. Nothing is said to
+//! the daemon in here, where the driver may hold its locks, but when a context was made or ended.
+
+pub mod objects;
+mod slot;
+
+use crate::guard::guarded;
+use crate::link::Session;
+use crate::resolve::real;
+use core::cell::Cell;
+use core::ffi::{c_int, c_ulong, c_void};
+use core::mem::transmute;
+use core::ptr::null_mut;
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use core::sync::atomic::{AtomicBool, AtomicPtr};
+use gpuslice_nvabi::control::{self, Alloc, AllocShort, Control, Free, Schedule, command, request};
+use gpuslice_wire::ids::Lane;
+use objects::{Group, Made, Objects};
+use std::sync::{Mutex, MutexGuard, TryLockError};
+
+type Ioctl = unsafe extern "C" fn(c_int, c_ulong, *mut c_void) -> c_int;
+
+/// Pointers of one library to one function; mostly it is one.
+const DOORS: usize = 4;
+/// How often a lock is tried that another thread holds for a few instructions, or for ever in a
+/// forked child.
+const TRIES: u32 = 10_000;
+
+static PREVIOUS: [AtomicPtr<c_void>; DOORS] = [const { AtomicPtr::new(null_mut()) }; DOORS];
+static OBJECTS: Mutex<Objects> = Mutex::new(Objects::new());
+static WATCHING: AtomicBool = AtomicBool::new(false);
+static LOST: AtomicBool = AtomicBool::new(false);
+
+thread_local! {
+    /// The GPU that this thread makes a context on.
+    static MAKING: Cell<Option<Lane>> = const { Cell::new(None) };
+}
+
+/// Begins to look, if the daemon wants to know, and once.
+pub fn watch(session: &Session) {
+    if session.container().stop.load(Relaxed) == 0 || WATCHING.swap(true, AcqRel) {
+        return;
+    }
+    let driver = real::cuInit() as *const c_void;
+    let observers: [Ioctl; DOORS] = [observed::<0>, observed::<1>, observed::<2>, observed::<3>];
+    let slots = slot::find(driver, c"ioctl");
+    if slots.len() > DOORS {
+        return;
+    }
+    for ((slot, previous), observer) in slots.iter().zip(&PREVIOUS).zip(observers) {
+        slot.turn(observer as *mut c_void, previous);
+    }
+}
+
+/// Makes a context on the GPU of `lane` by `call`.
+pub fn on<T>(lane: Lane, call: impl FnOnce() -> T) -> T {
+    let before = MAKING.try_with(|making| making.replace(Some(lane)));
+    let result = call();
+    let _ = MAKING.try_with(|making| making.set(before.ok().flatten()));
+    result
+}
+
+/// The groups there are; none when there are some that are not known. `lanes` is how many GPUs the slice
+/// has: a group that was made in passing is of the only one.
+pub fn groups(lanes: u8) -> Vec<Group> {
+    if LOST.load(Relaxed) {
+        return Vec::new();
+    }
+    let only = (lanes == 1).then_some(Lane(0));
+    objects().map_or_else(Vec::new, |objects| objects.groups(only))
+}
+
+/// Lets this process's own work go on, which a daemon may have stopped before it died.
+pub fn resume() {
+    for group in groups(1) {
+        let mut schedule = Schedule {
+            enable: 1,
+            ..Schedule::default()
+        };
+        let mut it = Control {
+            client: group.client,
+            object: group.group,
+            command: command::SCHEDULE,
+            params: (&raw mut schedule) as u64,
+            params_bytes: size_of::<Schedule>() as u32,
+            ..Control::default()
+        };
+        // SAFETY: the driver's own descriptor and the structures of this control, alive during the call.
+        unsafe { previous(group.door)(group.fd, control::CONTROL, (&raw mut it).cast()) };
+    }
+}
+
+fn objects() -> Option<MutexGuard<'static, Objects>> {
+    for _ in 0..TRIES {
+        match OBJECTS.try_lock() {
+            Ok(objects) => return Some(objects),
+            Err(TryLockError::Poisoned(_)) => break,
+            Err(TryLockError::WouldBlock) => core::hint::spin_loop(),
+        }
+    }
+    LOST.store(true, Relaxed);
+    None
+}
+
+fn previous(door: u8) -> Ioctl {
+    let address = PREVIOUS[usize::from(door) % DOORS].load(Acquire);
+    let address = if address.is_null() {
+        libc::ioctl as *mut c_void
+    } else {
+        address
+    };
+    // SAFETY: libc's function, or what the library's pointer to it pointed to.
+    unsafe { transmute::<*mut c_void, Ioctl>(address) }
+}
+
+/// Stands where the driver's pointer to `ioctl` led.
+unsafe extern "C" fn observed<const DOOR: u8>(
+    fd: c_int,
+    asked: c_ulong,
+    argument: *mut c_void,
+) -> c_int {
+    // SAFETY: the driver's own call.
+    let result = unsafe { previous(DOOR)(fd, asked, argument) };
+    if result == 0 && (asked >> 8) & 0xff == u64::from(b'F') {
+        // SAFETY: the driver's kernel side has just read and written the argument.
+        let known = guarded(false, || unsafe { note(DOOR, fd, asked, argument) });
+        if !known {
+            LOST.store(true, Relaxed);
+        }
+    }
+    result
+}
+
+/// Writes down what a successful ioctl did; `false` if that cannot be understood.
+///
+/// # Safety
+/// `argument` is the argument of such an ioctl of the driver's.
+unsafe fn note(door: u8, fd: c_int, asked: u64, argument: *mut c_void) -> bool {
+    /// Any other request in a coat: its escape, its size, its argument.
+    const COAT: u64 = request(211, 16);
+    let made = match asked {
+        control::ALLOC => {
+            // SAFETY: the structure of this request, whole.
+            let it = unsafe { argument.cast::<Alloc>().read_unaligned() };
+            (it.status == 0).then_some((it.client, it.parent, it.object, it.class))
+        }
+        control::ALLOC_SHORT => {
+            // SAFETY: the same.
+            let it = unsafe { argument.cast::<AllocShort>().read_unaligned() };
+            (it.status == 0).then_some((it.client, it.parent, it.object, it.class))
+        }
+        control::FREE => {
+            // SAFETY: the same.
+            let it = unsafe { argument.cast::<Free>().read_unaligned() };
+            return it.status != 0
+                || objects().is_some_and(|mut objects| {
+                    objects.freed(it.client, it.object);
+                    true
+                });
+        }
+        COAT => {
+            // SAFETY: the same.
+            let [word, inner] = unsafe { argument.cast::<[u64; 2]>().read_unaligned() };
+            let (escape, bytes) = (word as u32, (word >> 32) as usize);
+            let asked = request(escape as u8, bytes);
+            // SAFETY: the inner request's argument, as the driver's kernel side has just used it.
+            return asked == COAT || unsafe { note(door, fd, asked, inner as *mut c_void) };
+        }
+        // An allocation or a release of a size that is not known.
+        other => return !matches!(other & 0xff, 0x29 | 0x2b),
+    };
+    let Some((client, parent, handle, class)) = made else {
+        return true;
+    };
+    let lane = MAKING.try_with(Cell::get).ok().flatten();
+    let made = Made {
+        client,
+        parent,
+        handle,
+        class,
+        lane,
+        fd,
+        door,
+    };
+    objects().is_some_and(|mut objects| objects.made(made))
+}
+
+/// Says that `slot` leads to an observer now; what it led to before is `previous`.
+fn keep(previous: &AtomicPtr<c_void>, was: *mut c_void) {
+    previous.store(was, Release);
+}

@@ -1,0 +1,180 @@
+//! The controls of channel groups that the tier uses, and what they answer.
+//!
+//! They go to the machine's kernel, or, where the driver is the simulated one, to the simulated
+//! kernel side: nothing else in the daemon knows the difference.
+
+use super::{Named, kernel};
+use gpuslice_nvabi::control::{CONTROL, Control, Preempt, Schedule, SwitchStats, command, status};
+use gpuslice_sim_device::Machine;
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+/// How long a group may take to leave the GPU, µs.
+const PREEMPT_US: u32 = 100_000;
+
+/// Where controls go.
+#[derive(Clone, Copy)]
+pub enum Controls {
+    /// The machine's kernel.
+    Kernel,
+    /// The simulated GPU.
+    Simulated(&'static Machine),
+}
+
+/// Why a control did nothing.
+#[derive(Debug)]
+pub enum Refused {
+    /// The kernel's answer.
+    System(io::Error),
+    /// The driver's.
+    Driver(u32),
+    /// The descriptor is not of the driver's node.
+    Stranger,
+    /// More is stopped already than there is room for.
+    TooMany,
+    /// It answered that it did, and nothing was taken off the GPU.
+    NoEffect,
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Refused::System(why) => write!(out, "the kernel says: {why}"),
+            Refused::Driver(status::INSUFFICIENT_PERMISSIONS) => {
+                out.write_str("the driver does not permit it")
+            }
+            Refused::Driver(status::NOT_SUPPORTED) => out.write_str("the driver cannot do it"),
+            Refused::Driver(status::INVALID_CLIENT) => {
+                out.write_str("the process named what is not its own")
+            }
+            Refused::Driver(status::OBJECT_NOT_FOUND) => {
+                out.write_str("the process named what is not there")
+            }
+            Refused::Driver(code) => write!(out, "the driver says status {code:#x}"),
+            Refused::Stranger => out.write_str("the process named a file that is not the driver's"),
+            Refused::TooMany => out.write_str("too much is stopped already"),
+            Refused::NoEffect => out.write_str("the driver did it, and nothing left the GPU"),
+        }
+    }
+}
+
+impl Refused {
+    /// There is no such group any more, hence nothing of it that could be stopped.
+    pub fn is_gone(&self) -> bool {
+        let gone = [status::INVALID_CLIENT, status::OBJECT_NOT_FOUND];
+        matches!(self, Refused::Driver(code) if gone.contains(code))
+    }
+}
+
+impl Controls {
+    /// The machine's, or the simulated GPU's.
+    ///
+    /// # Errors
+    /// The simulated GPU cannot be reached; the sentence says why.
+    pub fn of(simulated: bool) -> Result<Controls, String> {
+        match simulated {
+            false => Ok(Controls::Kernel),
+            true => Machine::observe()
+                .map(Controls::Simulated)
+                .map_err(|why| why.to_string()),
+        }
+    }
+
+    /// A process's open file, if it is the driver's node.
+    ///
+    /// # Errors
+    /// The process has no such file, may not be asked, or the file is another.
+    pub fn open(&self, pidfd: impl AsFd, number: u32) -> Result<OwnedFd, Refused> {
+        let file = kernel::duplicate(pidfd.as_fd(), number).map_err(Refused::System)?;
+        let its = match self {
+            Controls::Kernel => kernel::is_control_node(&file).map_err(Refused::System)?,
+            // Whose file it is, is looked at with each control.
+            Controls::Simulated(_) => true,
+        };
+        its.then_some(file).ok_or(Refused::Stranger)
+    }
+
+    fn control<T>(
+        &self,
+        file: &OwnedFd,
+        (client, object): (u32, u32),
+        command: u32,
+        params: &mut T,
+    ) -> Result<(), Refused> {
+        let mut it = Control {
+            client,
+            object,
+            command,
+            params: std::ptr::from_mut(params) as u64,
+            params_bytes: size_of::<T>() as u32,
+            ..Control::default()
+        };
+        let done = match self {
+            Controls::Kernel => kernel::control(file.as_fd(), CONTROL, &mut it),
+            Controls::Simulated(machine) => {
+                kernel::simulated(machine, file.as_fd(), CONTROL, &mut it)
+            }
+        };
+        match done {
+            Err(why) if why.raw_os_error() == Some(libc::ENOTTY) => Err(Refused::Stranger),
+            Err(why) => Err(Refused::System(why)),
+            Ok(()) if it.status == status::OK => Ok(()),
+            Ok(()) => Err(Refused::Driver(it.status)),
+        }
+    }
+
+    fn schedule(&self, file: &OwnedFd, of: &Named, on: bool) -> Result<(), Refused> {
+        let mut schedule = Schedule {
+            enable: u8::from(on),
+            ..Schedule::default()
+        };
+        let names = (of.client.0, of.group.0);
+        self.control(file, names, command::SCHEDULE, &mut schedule)
+    }
+
+    /// Takes a group off the run list.
+    ///
+    /// # Errors
+    /// [`Refused`].
+    pub fn take_off(&self, file: &OwnedFd, of: &Named) -> Result<(), Refused> {
+        self.schedule(file, of, false)
+    }
+
+    /// Takes a group off the GPU.
+    ///
+    /// # Errors
+    /// [`Refused`].
+    pub fn preempt(&self, file: &OwnedFd, of: &Named) -> Result<(), Refused> {
+        let mut preempt = Preempt {
+            wait: 1,
+            manual_timeout: 1,
+            timeout_us: PREEMPT_US,
+            ..Preempt::default()
+        };
+        let names = (of.client.0, of.group.0);
+        self.control(file, names, command::PREEMPT, &mut preempt)
+    }
+
+    /// Puts a group back on the run list.
+    ///
+    /// # Errors
+    /// [`Refused`].
+    pub fn resume(&self, file: &OwnedFd, of: &Named) -> Result<(), Refused> {
+        self.schedule(file, of, true)
+    }
+
+    /// How often a group was taken off the GPU with work left.
+    ///
+    /// # Errors
+    /// [`Refused`].
+    pub fn saves(&self, file: &OwnedFd, of: &Named) -> Result<u32, Refused> {
+        let mut stats = SwitchStats {
+            channel: of.group.0,
+            ..SwitchStats::default()
+        };
+        let names = (of.client.0, of.subdevice.0);
+        self.control(file, names, command::SWITCH_STATS, &mut stats)?;
+        Ok(stats.saves)
+    }
+}

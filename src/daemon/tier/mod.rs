@@ -1,0 +1,313 @@
+//! The hardware tier: a container's work is taken off a GPU through the container's own open file.
+//!
+//! # Problem
+//! A kernel that runs cannot be called back by who launched it. The driver can take it off the GPU, but
+//! only for whoever has the open file through which its channel group was made: that is the process's.
+//!
+//! # Idea
+//! Root may duplicate a descriptor of another process (`pidfd_getfd`), and a duplicate is the same open
+//! file. So a process tells us the number of its descriptor and the names of its groups; when the engine
+//! wants its work stopped, we take a duplicate, look whether it is the driver's node, and issue the
+//! controls on it. The driver itself refuses names of any other file's client, so a process can only
+//! name what is its own. No descriptor is kept beyond that: as long as we had one, the driver would
+//! keep what a dead process held.
+//!
+//! That a control answers "done" proves nothing: a stop counts only if the driver's own statistics say
+//! that something was taken off the GPU by it; else it is undone at once. A container whose stops come to
+//! nothing eight times in a row is not tried again: its turns are waited for, as ever.
+//!
+//! * [`worker`] does it, on a thread of its own: these calls may take milliseconds;
+//! * [`controls`] are the calls; `kernel` is their raw part;
+//! * [`journal`] is what is written down before anything is stopped, so that no crash leaves it so.
+
+pub mod controls;
+pub mod journal;
+mod kernel;
+mod worker;
+
+use crate::config::TierMode;
+use crate::daemon::{Daemon, Work};
+use crate::poll::{Poll, Source};
+use crate::slots::Key;
+use crate::state::State;
+use controls::Controls;
+use gpuslice_engine::Event;
+use gpuslice_wire::ids::{ContainerId, GpuUuid, Lane};
+use gpuslice_wire::limits::GROUPS_PER_CLIENT_MAX;
+use gpuslice_wire::snapshot::{Snapshot, TimeTier};
+use gpuslice_wire::tenant::{ObjectName, Rejection};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::time::Duration;
+use worker::{Answer, Job, Target};
+
+/// A container with so many stops in a row that came to nothing is not tried again.
+const MISSES_MAX: u32 = 8;
+/// Groups that are stopped at the same time, on all GPUs; a container with more is not stopped. Each
+/// has a file and a process, hence two descriptors.
+const GROUPS_MAX: usize = 128;
+/// How long the end waits for everything to go on again.
+const END_WITHIN: Duration = Duration::from_secs(2);
+
+/// A container, and one of its GPUs.
+pub type Place = (ContainerId, Lane);
+
+/// A channel group, as its process told of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Named {
+    /// GPU of the slice.
+    pub lane: Lane,
+    /// The process's number for the open file.
+    pub fd: u32,
+    /// That file's client.
+    pub client: ObjectName,
+    /// The group.
+    pub group: ObjectName,
+    /// Its GPU in the client's tree.
+    pub subdevice: ObjectName,
+}
+
+/// What the daemon knows of the tier.
+#[derive(Debug)]
+pub struct Tier {
+    jobs: Option<Sender<Job>>,
+    answers: Receiver<Answer>,
+    bell: Arc<EventFd>,
+    /// Stops in a row that came to nothing.
+    misses: BTreeMap<ContainerId, u32>,
+    /// GPUs on which a stop was seen to work.
+    shown: BTreeSet<GpuUuid>,
+}
+
+impl Tier {
+    /// The tier, as configured. What an earlier life left stopped goes on first, whatever is configured
+    /// now.
+    ///
+    /// # Errors
+    /// No descriptor left.
+    pub fn new(mode: TierMode, simulated: bool, state: &State, poll: &Poll) -> nix::Result<Tier> {
+        let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
+        let bell = Arc::new(EventFd::from_flags(flags)?);
+        poll.add_bell(&*bell, Source::Tier)?;
+        let left = journal::left_behind(state.dir());
+        let controls =
+            (mode == TierMode::Probe || !left.is_empty()).then(|| Controls::of(simulated));
+        let controls = match controls.transpose() {
+            Ok(controls) => controls,
+            Err(why) => {
+                tracing::error!(
+                    why,
+                    "work is not stopped on GPUs: the driver cannot be reached"
+                );
+                None
+            }
+        };
+        if let Some(controls) = &controls {
+            journal::resume(left, controls);
+        }
+        let (answer, answers) = mpsc::channel();
+        let jobs = controls
+            .filter(|_| mode == TierMode::Probe)
+            .map(|controls| {
+                let (jobs, todo) = mpsc::channel();
+                let dir = state.dir().to_owned();
+                let worker = worker::Worker::new(controls, dir, answer, Arc::clone(&bell));
+                std::thread::spawn(move || worker.serve(&todo));
+                jobs
+            });
+        Ok(Tier {
+            jobs,
+            answers,
+            bell,
+            misses: BTreeMap::new(),
+            shown: BTreeSet::new(),
+        })
+    }
+
+    /// Whether work may be stopped.
+    pub fn is_on(&self) -> bool {
+        self.jobs.is_some()
+    }
+
+    /// How many descriptors it may have.
+    pub fn descriptors(&self) -> u64 {
+        if self.is_on() {
+            2 * GROUPS_MAX as u64
+        } else {
+            0
+        }
+    }
+
+    fn ask(&self, job: Job) -> bool {
+        self.jobs
+            .as_ref()
+            .is_some_and(|jobs| jobs.send(job).is_ok())
+    }
+
+    /// A container's slice ended.
+    pub fn forget(&mut self, container: &ContainerId) {
+        self.misses.remove(container);
+    }
+
+    /// The end: everything goes on.
+    pub fn close(&mut self) {
+        if self.ask(Job::End) {
+            let ended = |answer| matches!(answer, Answer::Ended);
+            while let Ok(answer) = self.answers.recv_timeout(END_WITHIN) {
+                if ended(answer) {
+                    break;
+                }
+            }
+        }
+        self.jobs = None;
+    }
+}
+
+impl Daemon {
+    /// A process tells of a group. It costs a place in a short list, and is looked at when it is used.
+    pub fn name_group(&mut self, key: Key, named: Named) {
+        let Some(tenant) = self.tenants.get_mut(key) else {
+            return;
+        };
+        if !tenant.has_lane(named.lane) {
+            return self.reject(key, Rejection::NoSuchLane);
+        }
+        let groups = &mut tenant.groups;
+        groups.retain(|it| (it.client, it.group) != (named.client, named.group));
+        if groups.len() >= GROUPS_PER_CLIENT_MAX {
+            return self.reject(key, Rejection::Overdrawn);
+        }
+        groups.push(named);
+    }
+
+    /// A process takes a group back.
+    pub fn forget_group(&mut self, key: Key, client: ObjectName, group: ObjectName) {
+        if let Some(tenant) = self.tenants.get_mut(key) {
+            tenant
+                .groups
+                .retain(|it| (it.client, it.group) != (client, group));
+        }
+    }
+
+    /// The engine wants a container's work stopped.
+    pub fn stop_work(&mut self, container: ContainerId, lane: Lane) {
+        let tried = self.tier.misses.get(&container).copied().unwrap_or(0);
+        let asked = tried < MISSES_MAX
+            && match self.targets(&container, lane) {
+                Some(targets) => self.tier.ask(Job::Stop((container, lane), targets)),
+                None => false,
+            };
+        if !asked {
+            self.work.push_back(Work::Tell(Event::Stopped {
+                container,
+                lane,
+                ok: false,
+            }));
+        }
+    }
+
+    /// The groups of all processes of a container; `None` if one runs something in a group that it did
+    /// not tell of.
+    fn targets(&self, container: &ContainerId, lane: Lane) -> Option<Vec<Target>> {
+        let slice = self.slices.of(container)?;
+        let mut targets = Vec::new();
+        for key in &slice.tenants {
+            let Some(tenant) = self.tenants.get(*key).filter(|it| it.is_attached()) else {
+                continue;
+            };
+            let own = tenant.groups.iter().filter(|named| named.lane == lane);
+            if own.clone().next().is_none() && !tenant.is_quiet(lane) {
+                return None;
+            }
+            for named in own {
+                if targets.len() >= GROUPS_MAX {
+                    return None;
+                }
+                targets.push(Target {
+                    key: *key,
+                    pidfd: tenant.pidfd()?.try_clone_to_owned().ok()?,
+                    pid: tenant.pid(),
+                    named: *named,
+                });
+            }
+        }
+        (!targets.is_empty()).then_some(targets)
+    }
+
+    /// The engine wants it to go on.
+    pub fn resume_work(&mut self, container: ContainerId, lane: Lane) {
+        if !self.tier.ask(Job::Resume((container, lane))) {
+            let resumed = Event::Resumed { container, lane };
+            self.work.push_back(Work::Tell(resumed));
+        }
+    }
+
+    /// A process's connection ended: nothing of it stays stopped, and no file of it stays open.
+    pub fn release_work(&self, key: Key) {
+        self.tier.ask(Job::Release(key));
+    }
+
+    /// The worker answered.
+    pub fn tier_spoke(&mut self) {
+        // Only who rings it reads it elsewhere; an empty one is as good.
+        let _ = self.tier.bell.read();
+        while let Ok(answer) = self.tier.answers.try_recv() {
+            let event = match answer {
+                Answer::Stopped((container, lane), done) => {
+                    self.tried(&container, lane, &done);
+                    Event::Stopped {
+                        container,
+                        lane,
+                        ok: done.is_ok(),
+                    }
+                }
+                Answer::Resumed((container, lane)) => Event::Resumed { container, lane },
+                Answer::Ended => continue,
+            };
+            self.work.push_back(Work::Tell(event));
+        }
+    }
+
+    fn tried(&mut self, container: &ContainerId, lane: Lane, done: &Result<Duration, String>) {
+        match done {
+            Ok(took) => {
+                self.tier.misses.remove(container);
+                let gpu = self.walls.gpu_of(container, lane);
+                let took_us = took.as_micros() as u64;
+                tracing::debug!(%container, gpu = lane.0, took_us, "stopped on the GPU");
+                self.tier.shown.extend(gpu);
+            }
+            Err(why) => {
+                let misses = self.tier.misses.entry(*container).or_default();
+                *misses += 1;
+                if *misses == MISSES_MAX {
+                    tracing::warn!(%container, gpu = lane.0, why, "cannot be stopped on the GPU; not tried again");
+                } else {
+                    tracing::debug!(%container, gpu = lane.0, why, "not stopped on the GPU");
+                }
+            }
+        }
+    }
+
+    /// Rows as the engine gives them, with how each container's turns are enforced.
+    pub fn time_tiers(&self, rows: &mut [Snapshot]) {
+        for row in rows {
+            if let Snapshot::Slice {
+                container,
+                gpu,
+                time_tier,
+                ..
+            } = row
+            {
+                let misses = self.tier.misses.get(container).copied().unwrap_or(0);
+                let stops = self.tier.shown.contains(gpu) && misses < MISSES_MAX;
+                *time_tier = match stops {
+                    true => TimeTier::Stops,
+                    false => TimeTier::Turns,
+                };
+            }
+        }
+    }
+}

@@ -1,0 +1,247 @@
+//! The thread that stops work and lets it go on: one job after the other.
+//!
+//! A stop is all or nothing: if one group of a container cannot be stopped, or nothing left the GPU by
+//! it, those that were stopped go on at once. What is to go on and is refused is tried again until it
+//! does, or its process is gone: nobody stays stopped for ever.
+
+use super::controls::{Controls, Refused};
+use super::journal::{self, Line};
+use super::{GROUPS_MAX, Named, Place};
+use crate::slots::Key;
+use nix::sys::eventfd::EventFd;
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
+use std::time::{Duration, Instant};
+
+/// How often what could not be resumed is tried again.
+const AGAIN: Duration = Duration::from_millis(100);
+
+/// One group, and the process that has it.
+#[derive(Debug)]
+pub struct Target {
+    /// The process's connection.
+    pub key: Key,
+    /// The process.
+    pub pidfd: OwnedFd,
+    /// Its number.
+    pub pid: u32,
+    /// The group.
+    pub named: Named,
+}
+
+/// What is to be done.
+#[derive(Debug)]
+pub enum Job {
+    /// Stop these groups, which are all of a container on a GPU.
+    Stop(Place, Vec<Target>),
+    /// Let what was stopped go on.
+    Resume(Place),
+    /// A process's connection ended.
+    Release(Key),
+    /// Everything goes on, and that is the end.
+    End,
+}
+
+/// What was done.
+#[derive(Debug)]
+pub enum Answer {
+    /// To `Stop`: how long it took, or why nothing is stopped.
+    Stopped(Place, Result<Duration, String>),
+    /// To `Resume`.
+    Resumed(Place),
+    /// To `End`.
+    Ended,
+}
+
+/// A group that is stopped.
+struct Held {
+    key: Key,
+    file: OwnedFd,
+    named: Named,
+    line: Line,
+}
+
+/// See the file's head.
+pub struct Worker {
+    controls: Controls,
+    dir: PathBuf,
+    answers: Sender<Answer>,
+    bell: Arc<EventFd>,
+    stopped: BTreeMap<Place, Vec<Held>>,
+    /// To go on, and refused so far.
+    refused: Vec<(Place, Held)>,
+}
+
+impl Worker {
+    /// A worker that has stopped nothing.
+    pub fn new(
+        controls: Controls,
+        dir: PathBuf,
+        answers: Sender<Answer>,
+        bell: Arc<EventFd>,
+    ) -> Worker {
+        Worker {
+            controls,
+            dir,
+            answers,
+            bell,
+            stopped: BTreeMap::new(),
+            refused: Vec::new(),
+        }
+    }
+
+    /// Works until the end.
+    pub fn serve(mut self, jobs: &Receiver<Job>) {
+        loop {
+            let job = match self.refused.is_empty() {
+                true => jobs.recv().map_err(|_| RecvTimeoutError::Disconnected),
+                false => jobs.recv_timeout(AGAIN),
+            };
+            self.try_again();
+            let answer = match job {
+                Ok(Job::Stop(place, targets)) => {
+                    let begun = Instant::now();
+                    let done = self.stop(place, &targets);
+                    let done = done.map(|()| begun.elapsed());
+                    Some(Answer::Stopped(place, done.map_err(|why| why.to_string())))
+                }
+                Ok(Job::Resume(place)) => {
+                    self.resume(place);
+                    Some(Answer::Resumed(place))
+                }
+                Ok(Job::Release(key)) => {
+                    self.release(key);
+                    None
+                }
+                Err(RecvTimeoutError::Timeout) => None,
+                Ok(Job::End) | Err(RecvTimeoutError::Disconnected) => {
+                    let all: Vec<Place> = self.stopped.keys().copied().collect();
+                    all.into_iter().for_each(|place| self.resume(place));
+                    self.answer(Answer::Ended);
+                    return;
+                }
+            };
+            answer.into_iter().for_each(|answer| self.answer(answer));
+        }
+    }
+
+    fn answer(&self, answer: Answer) {
+        // Nobody to hear it, or a bell that rings already, is as good.
+        let _ = self.answers.send(answer);
+        let _ = self.bell.write(1);
+    }
+
+    fn stop(&mut self, place: Place, targets: &[Target]) -> Result<(), Refused> {
+        let stopped: usize = self.stopped.values().map(Vec::len).sum();
+        if stopped + self.refused.len() + targets.len() > GROUPS_MAX {
+            return Err(Refused::TooMany);
+        }
+        let open = |target: &Target| {
+            let file = self.controls.open(&target.pidfd, target.named.fd)?;
+            Ok(Held {
+                key: target.key,
+                file,
+                named: target.named,
+                line: Line::of(target),
+            })
+        };
+        let held: Vec<Held> = targets.iter().map(open).collect::<Result<_, Refused>>()?;
+        let before = self.saves(&held)?;
+        self.stopped.entry(place).or_default().extend(held);
+        let mut off = 0;
+        let done = self.write_down(place).and_then(|()| {
+            let held = &self.stopped[&place];
+            for it in held {
+                self.controls.take_off(&it.file, &it.named)?;
+                off += 1;
+                self.controls.preempt(&it.file, &it.named)?;
+            }
+            match self.saves(held)? != before {
+                true => Ok(()),
+                false => Err(Refused::NoEffect),
+            }
+        });
+        if done.is_err() {
+            // what was refused to be taken off need not go on
+            if let Some(held) = self.stopped.get_mut(&place) {
+                held.truncate(off);
+            }
+            self.resume(place);
+        }
+        done
+    }
+
+    fn saves(&self, held: &[Held]) -> Result<u64, Refused> {
+        let saves = held
+            .iter()
+            .map(|it| self.controls.saves(&it.file, &it.named).map(u64::from));
+        saves.sum()
+    }
+
+    /// Writes down what is stopped of a container, on all its GPUs.
+    fn write_down(&self, (container, _): Place) -> Result<(), Refused> {
+        let of = |place: &Place| place.0 == container;
+        let stopped = self.stopped.iter().filter(|(place, _)| of(place));
+        let refused = self.refused.iter().filter(|(place, _)| of(place));
+        let lines: Vec<Line> = stopped
+            .flat_map(|(_, held)| held)
+            .chain(refused.map(|(_, held)| held))
+            .map(|held| held.line)
+            .collect();
+        journal::write(&self.dir, &container, &lines).map_err(Refused::System)
+    }
+
+    fn resume(&mut self, place: Place) {
+        for held in self.stopped.remove(&place).unwrap_or_default() {
+            self.let_go(place, held);
+        }
+        // A line too many is a group that is let go on twice, which is as good as once; and where the
+        // container is gone, so is the file.
+        let _ = self.write_down(place);
+    }
+
+    fn let_go(&mut self, place: Place, held: Held) {
+        match self.controls.resume(&held.file, &held.named) {
+            Ok(()) => {}
+            Err(refused) if refused.is_gone() => {}
+            Err(refused) => {
+                tracing::error!(container = %place.0, gpu = place.1.0, why = %refused, "stopped on the GPU and refused to go on; tried again");
+                self.refused.push((place, held));
+            }
+        }
+    }
+
+    fn try_again(&mut self) {
+        let controls = self.controls;
+        self.refused.retain(|(_, held)| {
+            let done = controls.resume(&held.file, &held.named);
+            done.is_err_and(|refused| !refused.is_gone())
+        });
+    }
+
+    /// Lets what a process has go on, and closes its files.
+    fn release(&mut self, key: Key) {
+        let places: Vec<Place> = self.stopped.keys().copied().collect();
+        for place in places {
+            let Some(held) = self.stopped.remove(&place) else {
+                continue;
+            };
+            let (its, others): (Vec<Held>, Vec<Held>) =
+                held.into_iter().partition(|held| held.key == key);
+            if !others.is_empty() {
+                self.stopped.insert(place, others);
+            }
+            if !its.is_empty() {
+                for held in its {
+                    // Nobody is left to be told, mostly: a dead process's groups are gone with this file.
+                    let _ = self.controls.resume(&held.file, &held.named);
+                }
+                let _ = self.write_down(place);
+            }
+        }
+        self.refused.retain(|(_, held)| held.key != key);
+    }
+}

@@ -1,0 +1,242 @@
+//! Work that is late is stopped on the GPU itself.
+//!
+//! # Problem
+//! Who lost its turn launches nothing any more, but a kernel that runs cannot be called back by the
+//! process that launched it: a high-priority container waits for seconds beside one of 5 s.
+//!
+//! # Idea
+//! Some drivers take a container's channel groups off the GPU when they are asked to, wherever
+//! their work is, and let them go on later. So when somebody who goes first has waited as long as an
+//! honest drain takes (or anybody as long as is called late), this is asked for:
+//! ```text
+//!            late                  it worked
+//!   Free ----------> Stopping -----------------> Stopped
+//!    ^ ^                 | it did not               | its next turn begins, or turns end
+//!    | +-----------------+                          v
+//!    +------------------------------------------ Resuming
+//! ```
+//! Stopped counts as quiet: others get their turns. It also counts as wanting, whatever is claimed, so
+//! that its turn comes; what was stopped goes on at the beginning of it, inside it, and is charged
+//! like anything else. Where nobody answers, all is as without it. Where it did not work, it is tried again
+//! after ever longer waits: a launch that was on its way just then arrives later.
+
+use alloc::vec::Vec;
+use gpuslice_wire::ids::{ContainerId, Lane};
+use gpuslice_wire::policy::Policy;
+use gpuslice_wire::units::{Duration, Instant};
+
+use super::entity::Entity;
+use super::{Note, Phase, Turns};
+use crate::engine::Engine;
+use crate::lifecycle::Seat;
+
+/// Whether a container's work is stopped on the GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Hold {
+    /// It runs when it can.
+    Free,
+    /// To be stopped; not known yet whether it is.
+    Stopping,
+    /// It does not run.
+    Stopped,
+    /// To go on; it may run already.
+    Resuming,
+}
+
+impl Hold {
+    /// It waits for its turn with work that it cannot call back.
+    pub(crate) fn waits(self) -> bool {
+        matches!(self, Hold::Stopped | Hold::Resuming)
+    }
+
+    /// What it is where processes are left, or none is: nobody's work needs no resuming.
+    pub(crate) fn with(self, attached: bool) -> Hold {
+        if attached { self } else { Hold::Free }
+    }
+}
+
+impl Turns {
+    /// When the work of `seat`, whose turn was closed, is to be stopped.
+    pub(super) fn stop_at(&self, seat: Seat, closed: Instant) -> Option<Instant> {
+        let entity = self.find(seat)?;
+        // half a collective that is stopped would keep its other half spinning in turns of others
+        let asked = entity.hold != Hold::Free || entity.gang.is_some();
+        if !self.config.stop || asked || self.policy == Policy::Native {
+            return None;
+        }
+        let (class, tries) = (entity.class, entity.stop_tries.min(16));
+        let wait = if self.others_wait(|other| other < class) {
+            // what is in flight by the rules, half of it again, and the way there and back
+            Duration::from_micros(u64::from(self.window_us()) * 3 / 2 + 100)
+        } else {
+            self.config.drain
+        };
+        Some(closed.plus(Duration(wait.0 << (2 * tries))))
+    }
+
+    /// Asks for the work of `seat` to be stopped, if it is due and there is any.
+    pub(super) fn stop_late(&mut self, seat: Seat, closed: Instant, notes: &mut Vec<Note>) {
+        let due = self.stop_at(seat, closed).is_some_and(|at| self.now >= at);
+        let Some(entity) = self.find_mut(seat).filter(|it| due && !it.is_off()) else {
+            return;
+        };
+        entity.hold = Hold::Stopping;
+        entity.stop_tries += 1;
+        notes.push(Note::Stop(seat));
+    }
+
+    /// Resumes who may launch now.
+    pub(super) fn thaw(&mut self, notes: &mut Vec<Note>) {
+        let phase = self.phase;
+        let may_run = |entity: &Entity| match phase {
+            Phase::Open => true,
+            Phase::Held { seat, .. } => seat == entity.seat,
+            Phase::Idle | Phase::Closing { .. } => false,
+        };
+        for entity in &mut self.entities {
+            if entity.hold == Hold::Stopped && may_run(entity) {
+                entity.hold = Hold::Resuming;
+                notes.push(Note::Resume(entity.seat));
+            }
+        }
+    }
+
+    /// The work of `seat` is `hold` now.
+    pub(crate) fn held(&mut self, seat: Seat, hold: Hold) {
+        let Some(entity) = self.find_mut(seat) else {
+            return;
+        };
+        entity.hold = hold.with(entity.said.attached);
+        entity.stops += u64::from(entity.hold == Hold::Stopped);
+    }
+}
+
+impl Engine {
+    /// The answer to a stop or to a resume: the container's work is `hold` now.
+    pub(crate) fn held(&mut self, id: ContainerId, lane: Lane, hold: Hold) {
+        let seat = self.containers.find(id);
+        let gpu = seat.and_then(|seat| self.containers.get(seat)?.slices.get(lane)?.gpu);
+        if let (Some(seat), Some(gpu)) = (seat, gpu) {
+            self.gpus[gpu].turns.held(seat, hold);
+            self.report_all(seat);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+    use crate::sched::tests::Rig;
+
+    const US: u64 = 1_000;
+    const MS: u64 = 1_000_000;
+
+    /// One of weight 1 has a turn with a kernel in it when a second one, high or not, begins to want.
+    fn late(high: bool) -> Rig {
+        let config = Config {
+            stop: true,
+            ..Config::default()
+        };
+        let mut rig = Rig::with(config, &[(1, 0, false), (1, 0, high)]);
+        rig.want(0, 0);
+        rig.say(MS, 1, true, true);
+        while rig.holder() == Some(0) {
+            let due = rig.turns.deadline().expect("a turn ends");
+            rig.at(due.0);
+        }
+        rig
+    }
+
+    fn seat(who: u16) -> Seat {
+        Seat(who)
+    }
+
+    /// What the engine does with an answer, at `now`.
+    fn answer(rig: &mut Rig, now: u64, hold: Hold) {
+        rig.turns.held(seat(0), hold);
+        rig.say(now, 0, true, false);
+    }
+
+    fn asked(rig: &Rig, note: Note) -> usize {
+        rig.notes.iter().filter(|it| **it == note).count()
+    }
+
+    #[test]
+    fn one_that_goes_first_waits_as_long_as_an_honest_drain() {
+        let mut rig = late(true);
+        let window = u64::from(rig.turns.window_us()) * 3 / 2 + 100;
+        let closed = rig.turns.now.0;
+        rig.at(closed + (window - 1) * US);
+        assert_eq!(asked(&rig, Note::Stop(seat(0))), 0);
+        rig.at(closed + window * US);
+        assert_eq!(asked(&rig, Note::Stop(seat(0))), 1);
+        let now = closed + (window + 300) * US;
+        answer(&mut rig, now, Hold::Stopped);
+        assert_eq!(rig.holder(), Some(1));
+        let paid = rig.turns.find(seat(0)).map(|it| it.gpu_time.0);
+        assert_eq!(paid, Some(now), "until it was stopped, and no longer");
+        // it says that it wants nothing, and gets its turn all the same
+        rig.say(now + MS, 0, false, false);
+        rig.say(now + 2 * MS, 1, false, true);
+        rig.say(now + 2 * MS, 1, false, true); // read after the close
+        assert_eq!(rig.holder(), Some(0));
+        assert_eq!(asked(&rig, Note::Resume(seat(0))), 1);
+    }
+
+    #[test]
+    fn an_equal_one_waits_until_it_is_late() {
+        let mut rig = late(false);
+        let closed = rig.turns.now.0;
+        rig.at(closed + 99 * MS);
+        assert_eq!(asked(&rig, Note::Stop(seat(0))), 0);
+        rig.at(closed + 100 * MS);
+        assert_eq!(asked(&rig, Note::Stop(seat(0))), 1);
+    }
+
+    #[test]
+    fn refused_it_is_waited_for_as_ever() {
+        let mut rig = late(true);
+        let closed = rig.turns.now.0;
+        for (tries, ms) in [1, 2, 6, 21, 84, 333, 1_332].into_iter().enumerate() {
+            rig.at(closed + ms * MS);
+            assert_eq!(asked(&rig, Note::Stop(seat(0))), tries + 1, "{ms} ms");
+            answer(&mut rig, closed + ms * MS, Hold::Free);
+        }
+        rig.at(closed + 1_999 * MS);
+        assert_eq!(asked(&rig, Note::Stop(seat(0))), 7);
+        assert_eq!(rig.holder(), None);
+        rig.at(closed + 2_000 * MS);
+        assert_eq!(rig.holder(), Some(1), "after the longest wait");
+    }
+
+    #[test]
+    fn an_answer_that_comes_too_late_is_still_true() {
+        let mut rig = late(true);
+        let closed = rig.turns.now.0;
+        rig.at(closed + MS);
+        rig.say(closed + 2 * MS, 0, true, true);
+        assert_eq!(rig.holder(), Some(1), "quiet by itself");
+        rig.say(closed + 3 * MS, 1, false, true);
+        rig.say(closed + 3 * MS, 1, false, true); // read after the close
+        assert_eq!(rig.holder(), Some(0), "and it has its next turn");
+        answer(&mut rig, closed + 4 * MS, Hold::Stopped);
+        assert_eq!(asked(&rig, Note::Resume(seat(0))), 1);
+        answer(&mut rig, closed + 5 * MS, Hold::Free);
+        assert_eq!(asked(&rig, Note::Resume(seat(0))), 1);
+    }
+
+    #[test]
+    fn without_turns_nobody_is_stopped() {
+        let mut rig = late(true);
+        let closed = rig.turns.now.0;
+        rig.at(closed + MS);
+        answer(&mut rig, closed + 2 * MS, Hold::Stopped);
+        rig.turns.set_policy(Policy::Native);
+        rig.at(closed + 3 * MS);
+        rig.say(closed + 4 * MS, 1, true, true);
+        rig.at(closed + 5 * MS);
+        assert_eq!(rig.turns.phase, Phase::Open);
+        assert_eq!(asked(&rig, Note::Resume(seat(0))), 1);
+    }
+}

@@ -1,0 +1,181 @@
+//! The hardware tier: work that is late is stopped on the simulated GPU, and goes on in its own turn.
+
+use super::{Tenant, bill, shown};
+use crate::harness::node::{Node, admit};
+use crate::harness::{PATIENCE, eventually};
+use gpuslice_sim_device::{Machine, Role, Seq, Status};
+use gpuslice_wire::admin::{Answer, Command as AdminCommand, MemoryAsk};
+use gpuslice_wire::policy::Class;
+use gpuslice_wire::units::{Bytes, GIB};
+use nix::sys::signal::Signal;
+use std::time::{Duration, Instant};
+
+/// Kernels of the one that is late, µs.
+const LONG_US: u64 = 2_000_000;
+
+/// A node whose driver answers controls in this way, with a best-effort slice `a` and a high one `b`.
+fn node(controls: &str) -> (Node, Machine) {
+    let mut node = Node::new();
+    let config = node.root().join("gpusliced.toml");
+    std::fs::write(&config, "tier = \"probe\"\n").expect("a file");
+    start(&mut node, controls);
+    for (who, class) in [("a", Class::BestEffort), ("b", Class::High)] {
+        let mut asked = admit(who, "0", MemoryAsk::Exactly(Bytes(GIB)));
+        if let AdminCommand::Admit { class: of, .. } = &mut asked {
+            *of = class;
+        }
+        let answer = node.admin().ask(&asked);
+        assert!(matches!(answer, Answer::Admitted { .. }), "{answer:?}");
+    }
+    let device = node.root().join("device");
+    let truth = Machine::open(&device, Role::Observer).expect("the node's device");
+    (node, truth)
+}
+
+fn start(node: &mut Node, controls: &str) {
+    let config = node.root().join("gpusliced.toml");
+    let config = config.to_str().expect("plain").to_owned();
+    let mut command = node.daemon_command(&["--config", &config, "--verbose"]);
+    command.env("GPUSLICE_SIM", format!("mem=16GiB,controls={controls}"));
+    node.start_command(command);
+}
+
+fn number(node: &Node, who: &str, what: &str) -> u64 {
+    shown(node, who)[what].as_u64().expect("a number")
+}
+
+/// The high one, and then the other: all that this one launches is of its own turns.
+fn both(node: &Node, truth: &Machine, long_us: u64) -> (Tenant, Tenant) {
+    let high = Tenant::start(node, truth, "b", 500);
+    let low = Tenant::start(node, truth, "a", long_us);
+    (high, low)
+}
+
+/// When a piece of a tenant's work ended, by the device's clock, and how long it took.
+fn end_of(tenant: &Tenant, truth: &Machine, seq: u64) -> Option<(u64, u64)> {
+    match truth.poll(tenant.context, Seq(seq)).expect("alive") {
+        Status::Done { start_ns, end_ns } => Some((start_ns, end_ns)),
+        _ => None,
+    }
+}
+
+/// Beside a kernel of seconds the high one gets its turns at once; the kernel goes on in turns of its own,
+/// ends later than it would have alone, and is paid for in full.
+#[test]
+fn a_long_kernel_is_stopped_and_goes_on() {
+    let (node, truth) = node("on");
+    let (high, low) = both(&node, &truth, LONG_US);
+    let first = low.completed(&truth);
+    high.gets(&truth, Duration::from_millis(100));
+    assert_eq!(
+        low.completed(&truth),
+        first,
+        "the high one waited for its end"
+    );
+    assert!(number(&node, "a", "stops") > 0);
+    assert_eq!(number(&node, "b", "stops"), 0);
+    for who in ["a", "b"] {
+        assert_eq!(shown(&node, who)["time_tier"], "T3");
+    }
+    drop(high);
+    // Now it has the GPU to itself again, as far as it needs it.
+    low.gets(&truth, Duration::from_micros(LONG_US));
+    eventually("the end of a long kernel", || {
+        end_of(&low, &truth, first).is_some()
+    });
+    let (began, ended) = end_of(&low, &truth, first).expect("just seen");
+    assert!(ended - began > LONG_US * 1000, "it was interrupted");
+    let (had, billed) = (low.busy(&truth), bill(&node, "a"));
+    assert!(
+        billed + Duration::from_millis(200) >= had,
+        "had {had:?}, billed {billed:?}"
+    );
+    assert!(!truth.is_disabled(low.context).expect("alive"));
+}
+
+/// A driver that refuses, cannot, or only says that it did: everything is as without it, and nobody stays
+/// stopped.
+#[test]
+fn without_an_effect_it_is_as_without_the_tier() {
+    for controls in ["denied", "unsupported", "void"] {
+        let (node, truth) = node(controls);
+        let (high, low) = both(&node, &truth, 50_000);
+        high.gets(&truth, Duration::from_millis(50));
+        let tried = || node.log().contains("not stopped on the GPU");
+        eventually("a try", tried);
+        high.gets(&truth, Duration::from_millis(50));
+        low.gets(&truth, Duration::from_millis(20));
+        assert_eq!(number(&node, "a", "stops"), 0, "{controls}");
+        assert_eq!(shown(&node, "a")["time_tier"], "T0", "{controls}");
+        assert!(!truth.is_disabled(low.context).expect("alive"));
+    }
+}
+
+/// Slow controls, and a slice that ends while its work is stopped.
+#[test]
+fn what_is_stopped_when_its_slice_ends_goes_on() {
+    let (node, truth) = node("slow");
+    let (high, low) = both(&node, &truth, LONG_US);
+    let stopped = || truth.is_disabled(low.context).expect("alive");
+    eventually("a stop", stopped);
+    node.dismiss("a");
+    eventually("it goes on", || !stopped());
+    high.gets(&truth, Duration::from_millis(20));
+    drop(low);
+}
+
+/// A daemon that dies while work is stopped: the next one lets it go on, or, if none comes, the process
+/// itself does. (Kernels are shorter here: those that are launched while there is no daemon are of no turn,
+/// and run on beside the others' until they are over.)
+#[test]
+fn a_daemon_that_dies_leaves_nobody_stopped() {
+    let (mut node, truth) = node("on");
+    let (high, low) = both(&node, &truth, 50_000);
+    let stopped = || truth.is_disabled(low.context).expect("alive");
+    for round in 0..4 {
+        eventually("a stop", stopped);
+        node.end_daemon(Signal::SIGKILL);
+        let written = node.container_dir("a").join("stopped");
+        if round % 2 == 1 {
+            start(&mut node, "on");
+            assert!(!written.exists(), "a daemon that starts lets all go on");
+        } else {
+            eventually("it goes on by itself", || !stopped());
+            start(&mut node, "on");
+        }
+        let back = || {
+            ["a", "b"]
+                .iter()
+                .all(|who| number(&node, who, "clients") == 1)
+        };
+        eventually("both came back", back);
+        high.gets(&truth, Duration::from_millis(20));
+        low.gets(&truth, Duration::from_millis(1));
+    }
+    // An orderly end leaves nothing stopped either.
+    eventually("a stop", stopped);
+    assert!(node.end_daemon(Signal::SIGTERM).success());
+    assert!(!stopped());
+    assert!(!node.container_dir("a").join("stopped").exists());
+}
+
+/// Killed while it is stopped, a process is gone like any other.
+#[test]
+fn killed_while_stopped() {
+    let (node, truth) = node("on");
+    let high = Tenant::start(&node, &truth, "b", 500);
+    for _ in 0..3 {
+        let mut low = Tenant::start(&node, &truth, "a", LONG_US);
+        let start = Instant::now();
+        while !truth.is_disabled(low.context).expect("alive") {
+            assert!(start.elapsed() < PATIENCE, "never stopped: {}", node.log());
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        low.child.kill().expect("ours");
+        low.child.wait().expect("ours");
+        node.wait_refunded("a");
+        let written = node.container_dir("a").join("stopped");
+        eventually("its file is closed", || !written.exists());
+        high.gets(&truth, Duration::from_millis(20));
+    }
+}
