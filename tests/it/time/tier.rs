@@ -99,7 +99,7 @@ fn a_long_kernel_is_stopped_and_goes_on() {
 fn without_an_effect_it_is_as_without_the_tier() {
     for controls in ["denied", "unsupported", "void"] {
         let (node, truth) = node(controls);
-        let (high, low) = both(&node, &truth, 50_000);
+        let (high, low) = both(&node, &truth, 300_000);
         high.gets(&truth, Duration::from_millis(50));
         let tried = || node.log().contains("not stopped on the GPU");
         eventually("a try", tried);
@@ -130,7 +130,7 @@ fn what_is_stopped_when_its_slice_ends_goes_on() {
 #[test]
 fn a_daemon_that_dies_leaves_nobody_stopped() {
     let (mut node, truth) = node("on");
-    let (high, low) = both(&node, &truth, 50_000);
+    let (high, low) = both(&node, &truth, 300_000);
     let stopped = || truth.is_disabled(low.context).expect("alive");
     for round in 0..4 {
         eventually("a stop", stopped);
