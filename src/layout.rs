@@ -3,6 +3,11 @@
 
 use std::path::{Path, PathBuf};
 
+/// In the runtime directory: where the daemon is asked for everything.
+pub const ADMIN_SOCKET: &str = "admin.sock";
+/// Where it answers lists and nothing else, if a service manager made it.
+pub const OBSERVE_SOCKET: &str = "observe.sock";
+
 /// Where distributions put the driver's libraries.
 const SYSTEM_LIBRARIES: [&str; 6] = [
     "/usr/lib/x86_64-linux-gnu",

@@ -1,5 +1,6 @@
 //! The admin socket seen from the CLI: one connection, one command at a time.
 
+use crate::layout::ADMIN_SOCKET;
 use anyhow::{Context, Result, anyhow, bail};
 use gpuslice_wire::admin::{Answer, Command};
 use gpuslice_wire::frame::{Message, RequestId, decode, encode};
@@ -19,11 +20,6 @@ use std::path::{Path, PathBuf};
 
 /// How long the daemon may take for one answer, seconds.
 const ANSWER_SECONDS: i64 = 5;
-
-/// In the runtime directory: where everything is asked.
-pub const ADMIN_SOCKET: &str = "admin.sock";
-/// Where only the list is, if a service manager made it.
-pub const OBSERVE_SOCKET: &str = "observe.sock";
 
 /// A connection to a daemon.
 pub struct Admin {

@@ -178,7 +178,7 @@ fn check(words: &[String]) -> Result<(), String> {
                 .map(drop)
                 .map_err(|why| why.to_string()),
             "name" => Name::new(value).map(drop).map_err(|why| why.to_string()),
-            "gpus" => GpuSelector::parse(value)
+            "gpus" | "whole-gpus" => GpuSelector::parse(value)
                 .map_err(|why| why.to_string())
                 .and_then(|_| {
                     Selector::new(value)
@@ -186,7 +186,7 @@ fn check(words: &[String]) -> Result<(), String> {
                         .map_err(|why| why.to_string())
                 }),
             _ => Err(
-                "unknown; there are memory, pinned-memory, weight, share, priority, gpus and name"
+                "unknown; there are memory, pinned-memory, weight, share, priority, gpus, whole-gpus and name"
                     .to_owned(),
             ),
         };
@@ -198,6 +198,9 @@ fn check(words: &[String]) -> Result<(), String> {
     }
     if !seen.contains(&"memory") {
         return Err("a slice needs a memory cap; add memory=4GiB or memory=1/4".to_owned());
+    }
+    if seen.contains(&"whole-gpus") && !seen.contains(&"gpus") {
+        return Err("beside whole GPUs, those of the slice are to be named; add gpus=0".to_owned());
     }
     if seen.contains(&"weight") && seen.contains(&"share") {
         return Err("a slice has a weight or a hard share, not both".to_owned());
@@ -219,6 +222,7 @@ mod tests {
             .expect("good")
             .words;
         assert_eq!(words, ["memory=4GiB", "gpus=0,1", "weight=2"]);
+        assert!(slice("a:memory=1GiB,gpus=0,whole-gpus=1,2").is_ok());
         assert!(USUAL.iter().all(|usual| slice(usual).is_ok()));
         for (bad, why) in [
             ("1of4", "NAME:"),
@@ -230,6 +234,7 @@ mod tests {
             ("a:memory=1GiB,memory=1GiB", "twice"),
             ("a:memory=1GiB,weight=2,share=10", "not both"),
             ("a:memory=1GiB,colour=red", "unknown"),
+            ("a:memory=1GiB,whole-gpus=1", "are to be named"),
             ("a:memory", "not KEY=VALUE"),
         ] {
             assert!(slice(bad).is_err_and(|said| said.contains(why)), "{bad}");

@@ -19,16 +19,16 @@ pub fn ended(dir: &Path) -> bool {
     let process = note.lines().nth(1).and_then(|line| line.split_once(' '));
     process.is_some_and(|(pid, start)| {
         pid.parse::<u32>()
-            .is_ok_and(|pid| started(pid).as_deref() != Some(start))
+            .is_ok_and(|pid| born(pid).is_none_or(|born| born.to_string() != start))
     })
 }
 
-/// When a process started, in the kernel's own count; `None` if there is none of this number.
-fn started(pid: u32) -> Option<String> {
+/// When a process began, in the kernel's own count; `None` if there is none of this number.
+pub fn born(pid: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // After the program's name, which may have anything in it, come 19 fields and then the start.
-    let rest = stat.rsplit(')').next()?;
-    rest.split_whitespace().nth(19).map(str::to_owned)
+    let (_, rest) = stat.rsplit_once(')')?;
+    rest.split_whitespace().nth(19)?.parse().ok()
 }
 
 #[cfg(test)]
@@ -39,7 +39,7 @@ mod tests {
     fn the_living_the_dead_and_the_unknown() {
         let dir = tempfile::tempdir().expect("a directory");
         let own = std::process::id();
-        let start = started(own).expect("we live");
+        let start = born(own).expect("we live");
         assert!(!ended(dir.path()), "no note");
         for (note, gone) in [
             (format!("1:2\n{own} {start}\n"), false),

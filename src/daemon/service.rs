@@ -10,6 +10,7 @@
 //! sockets in their directory, and a page is of one life of the daemon. Descriptors kept on the way would be
 //! a second truth beside these. Without a manager all of this is nothing.
 
+use crate::layout::{ADMIN_SOCKET, OBSERVE_SOCKET};
 use crate::poll::now;
 use crate::sockets::{address_of, own, stops_blocking};
 use gpuslice_wire::units::{Duration, Instant};
@@ -19,10 +20,10 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-/// The administrators' socket, as it is called in the directory and in `FileDescriptorName=`.
-pub const ADMIN: (&str, &str) = ("admin", "admin.sock");
+/// The administrators' socket, as it is called in `FileDescriptorName=` and in the directory.
+const ADMIN: (&str, &str) = ("admin", ADMIN_SOCKET);
 /// The observers'.
-pub const OBSERVE: (&str, &str) = ("observe", "observe.sock");
+const OBSERVE: (&str, &str) = ("observe", OBSERVE_SOCKET);
 
 /// What the manager handed over is not what this daemon can serve.
 #[derive(Debug, thiserror::Error)]

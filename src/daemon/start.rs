@@ -3,6 +3,7 @@
 use crate::config::{Config, ConfigError};
 use crate::daemon::Daemon;
 use crate::gpus::{self, GpuError};
+use crate::layout::ADMIN_SOCKET;
 use crate::options::Options;
 use crate::places::{PlaceError, Places};
 use crate::service::{Given, GivenError, Manager};
@@ -143,7 +144,7 @@ fn serve(options: &Options) -> Result<(), Failure> {
         }
     }
     daemon.truth_rests();
-    let socket = daemon.state.dir().join("admin.sock");
+    let socket = daemon.state.dir().join(ADMIN_SOCKET);
     let count = gpus.len();
     let s = if count == 1 { "" } else { "s" };
     let (socket, driver) = (socket.display(), driver.display());

@@ -16,8 +16,8 @@
 //! A directory without a record is an admission that never finished: it is removed at the start. A
 //! record that cannot be read is left where it is, said aloud, and its container is refused.
 
+use crate::layout::ADMIN_SOCKET;
 use crate::policies::Policies;
-use crate::service::ADMIN;
 use crate::sockets::listen_at;
 use gpuslice_engine::{RECORD_BYTES, Record};
 use gpuslice_wire::ids::ContainerId;
@@ -240,7 +240,7 @@ impl State {
     /// # Errors
     /// What the system says.
     pub fn listen_admin(&mut self) -> io::Result<OwnedFd> {
-        let listener = listen_at(&self.dir, ADMIN.1, 0o600)?;
+        let listener = listen_at(&self.dir, ADMIN_SOCKET, 0o600)?;
         self.admin_is_ours = true;
         Ok(listener)
     }
@@ -248,7 +248,7 @@ impl State {
     /// The end: sockets go; with `ephemeral` everything goes.
     pub fn close(self, containers: impl Iterator<Item = ContainerId>, ephemeral: bool) {
         let removed = match self.admin_is_ours {
-            true => fs::remove_file(self.dir.join(ADMIN.1)),
+            true => fs::remove_file(self.dir.join(ADMIN_SOCKET)),
             false => Ok(()),
         };
         for container in containers {

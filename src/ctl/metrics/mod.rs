@@ -7,7 +7,8 @@
 
 mod text;
 
-use crate::admin::{ADMIN_SOCKET, Admin, OBSERVE_SOCKET};
+use crate::admin::Admin;
+use crate::layout::{ADMIN_SOCKET, OBSERVE_SOCKET};
 use crate::out;
 use anyhow::{Context, Result};
 use gpuslice_wire::snapshot::Snapshot;

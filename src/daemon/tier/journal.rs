@@ -8,6 +8,7 @@
 use super::controls::Controls;
 use super::worker::Target;
 use super::{Named, kernel};
+use crate::ended::born;
 use gpuslice_wire::ids::{ContainerId, Lane};
 use gpuslice_wire::tenant::ObjectName;
 use std::fs;
@@ -63,14 +64,6 @@ impl Line {
             named,
         })
     }
-}
-
-/// When a process began, as `/proc` says; none if it is gone.
-fn born(pid: u32) -> Option<u64> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name in parentheses may hold anything; field 22 is the 20th after it.
-    let (_, after) = stat.rsplit_once(')')?;
-    after.split_whitespace().nth(19)?.parse().ok()
 }
 
 fn path(dir: &Path, container: &ContainerId) -> PathBuf {

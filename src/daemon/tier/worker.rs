@@ -165,7 +165,7 @@ impl Worker {
             }
         });
         if done.is_err() {
-            // what was refused to be taken off need not go on
+            // What was refused to be taken off need not go on.
             if let Some(held) = self.stopped.get_mut(&place) {
                 held.truncate(off);
             }
