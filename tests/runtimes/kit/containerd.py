@@ -7,7 +7,7 @@ import subprocess
 
 from kit import bundle, image, node
 
-IMAGE, PAUSE = "localhost/gpuslice-test:1", "localhost/gpuslice-pause:1"
+IMAGE, PAUSE = image.NAME, "localhost/gpuslice-pause:1"
 
 # Version 2 of the configuration. `restrict_oom_score_adj` is for machines whose root is not all-powerful.
 CONFIGURATION = """\
@@ -118,10 +118,7 @@ class Containerd:
                 self.ctr("tasks", "delete", "--force", task, namespace=namespace, check=False)
         self.process.send_signal(signal.SIGTERM)
         self.process.wait(node.PATIENCE_S)
-        for line in sorted(pathlib.Path("/proc/self/mountinfo").read_text().splitlines(), reverse=True):
-            point = line.split(" ")[4]
-            if point.startswith(f"{self.dir}/"):
-                subprocess.run(["umount", "-l", point], check=False)
+        node.unmount_below(self.dir)
         shutil.rmtree(self.dir)
         for path in self.made:
             if path.is_dir() and not any(entry.is_dir() for entry in path.iterdir()):

@@ -1,14 +1,11 @@
 """A dockerd of one's own, below a containerd of one's own: directories, sockets and configuration apart from
 the machine's."""
 import json
-import pathlib
 import shutil
 import signal
 import subprocess
 
 from kit import containerd, image, node
-
-IMAGE = "localhost/gpuslice-test:1"
 
 
 class Docker:
@@ -28,7 +25,7 @@ class Docker:
         self.process = None
         self.start()
         root = case.node.root / "image"
-        archive = image.archive(self.dir / "image.tar", IMAGE, root)
+        archive = image.archive(self.dir / "image.tar", image.NAME, root)
         self.docker("load", "--input", archive)
         archive.unlink()
 
@@ -83,7 +80,7 @@ class Docker:
 
     def run(self, words, *options):
         """`docker run` to its end: exit status and what was printed."""
-        done = self.docker("run", "--rm", "--network=none", *options, IMAGE, *words, check=False)
+        done = self.docker("run", "--rm", "--network=none", *options, image.NAME, *words, check=False)
         return done.returncode, done.stdout + done.stderr
 
     def start_container(self, words, *options):
@@ -99,9 +96,7 @@ class Docker:
                 self.docker("rm", "--force", container, check=False)
             self.process.send_signal(signal.SIGTERM)
             self.process.wait(node.PATIENCE_S)
-        points = [line.split(" ")[4] for line in pathlib.Path("/proc/self/mountinfo").read_text().splitlines()]
-        for point in sorted((p for p in points if p.startswith(f"{self.dir}/")), reverse=True):
-            subprocess.run(["umount", "-l", point], check=False)
+        node.unmount_below(self.dir)
         node.remove_groups(self.group)
         shutil.rmtree(self.dir)
 
@@ -111,7 +106,7 @@ class Container(node.Output):
 
     def __init__(self, engine, words, options):
         self.engine = engine
-        command = ["run", "--detach", "--network=none", *options, IMAGE, *words]
+        command = ["run", "--detach", "--network=none", *options, image.NAME, *words]
         self.id = engine.docker(*command).stdout.strip()
         super().__init__("/nonexistent", self.is_over)
 

@@ -9,6 +9,8 @@ import tarfile
 
 from kit import node
 
+# Its name in every engine.
+NAME = "localhost/gpuslice-test:1"
 # What every root filesystem has in /bin, besides `tenant` and `conformance`.
 PROGRAMS = ["sh", "cat", "ls", "true", "sleep", "env", "grep", "umount"]
 

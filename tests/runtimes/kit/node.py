@@ -153,6 +153,14 @@ class Case(unittest.TestCase):
         self.assertIn(name or container.id[:12], self.node.gpuslice("ps"))
 
 
+    def judge_plain(self, status, printed):
+        """One that asked for nothing ran `PRINT_MOUNTS`: nothing of ours is in it."""
+        self.assertEqual(status, 0, printed)
+        self.assertNotIn("gpuslice.so", printed)
+
+
+# What a container that asks for nothing runs.
+PRINT_MOUNTS = ["/bin/cat", "/proc/self/mountinfo"]
 # What a container runs to be judged: takes all it gets, and stays until it is ended.
 TENANT = ["/bin/tenant", "--step-mib", "32", "--seconds", "600", "--idle"]
 
@@ -186,6 +194,13 @@ class Output:
 
 def mounts():
     return set(pathlib.Path("/proc/self/mountinfo").read_text().splitlines())
+
+
+def unmount_below(directory):
+    """Takes away what an engine has left mounted in its directory, the innermost first."""
+    points = [line.split(" ")[4] for line in mounts()]
+    for point in sorted((point for point in points if point.startswith(f"{directory}/")), reverse=True):
+        subprocess.run(["umount", "-l", point], check=False)
 
 
 def groups():

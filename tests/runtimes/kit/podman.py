@@ -3,8 +3,6 @@ import shutil
 
 from kit import image, machine, node
 
-IMAGE = "localhost/gpuslice-test:1"
-
 STORAGE = """\
 [storage]
 driver = "overlay"
@@ -39,7 +37,7 @@ class Podman:
         case.node.set_runtime(runtime)
         self.machine.write("gpuslice/runtime.json", (case.node.root / "runtime.json").read_text())
         case.addCleanup(self.close)
-        archive = image.archive(self.dir / "image.tar", IMAGE, image.fill(case.node.root / "image"))
+        archive = image.archive(self.dir / "image.tar", image.NAME, image.fill(case.node.root / "image"))
         self.podman("load", "--input", archive)
         archive.unlink()
 
@@ -48,7 +46,7 @@ class Podman:
 
     def run(self, words, *options):
         """`podman run` to its end: exit status and what was printed."""
-        done = self.podman("run", "--rm", *options, IMAGE, *words, check=False)
+        done = self.podman("run", "--rm", *options, image.NAME, *words, check=False)
         return done.returncode, done.stdout + done.stderr
 
     def start(self, words, *options):
@@ -67,7 +65,7 @@ class Container(node.Output):
 
     def __init__(self, engine, words, options):
         self.engine = engine
-        self.id = engine.podman("run", "--detach", *options, IMAGE, *words).stdout.strip()
+        self.id = engine.podman("run", "--detach", *options, image.NAME, *words).stdout.strip()
         engine.case.ids = [*engine.case.ids, self.id]
         super().__init__("/nonexistent", self.is_over)
 
