@@ -25,7 +25,7 @@ use core::cell::Cell;
 use core::ffi::{c_int, c_ulong, c_void};
 use core::mem::transmute;
 use core::ptr::null_mut;
-use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use core::sync::atomic::{AtomicBool, AtomicPtr};
 use gpuslice_nvabi::control::{self, Alloc, AllocShort, Control, Free, Schedule, command, request};
 use gpuslice_wire::ids::Lane;
@@ -197,9 +197,4 @@ unsafe fn note(door: u8, fd: c_int, asked: u64, argument: *mut c_void) -> bool {
         door,
     };
     objects().is_some_and(|mut objects| objects.made(made))
-}
-
-/// Says that `slot` leads to an observer now; what it led to before is `previous`.
-fn keep(previous: &AtomicPtr<c_void>, was: *mut c_void) {
-    previous.store(was, Release);
 }

@@ -4,7 +4,6 @@
 //! a symbol; the list stays in memory. A place in the part that the loader has made read-only since
 //! (RELRO) is made writable for the moment of the exchange.
 
-use super::keep;
 use core::ffi::{CStr, c_int, c_void};
 use core::sync::atomic::AtomicPtr;
 use core::sync::atomic::Ordering::{Acquire, Release};
@@ -46,7 +45,8 @@ impl Slot {
         // SAFETY: the loader's place for one address, aligned, mapped while the library is loaded,
         // which it is for ever; others only read it.
         let slot = unsafe { AtomicPtr::from_ptr(self.at as *mut *mut c_void) };
-        keep(previous, slot.load(Acquire));
+        // What it led to is known before anybody is led to us.
+        previous.store(slot.load(Acquire), Release);
         slot.store(target, Release);
         let _ = protect(libc::PROT_READ);
     }

@@ -9,10 +9,11 @@
 //! holds a POSIX lock on one byte, released at its death whatever the cause.
 //!
 //! Rooms: `layout` is the plain data, `time` the clockwork, `memory` the page table, `quota` the
-//! memory limits of control groups, `machine/kernel` the driver's kernel side, `process` the table of processes, `repair` what a process killed half-way leaves to do; all of these are pure
-//! functions of the data and a `now`. `mapping`, `lock`, `alive`, `cgroup`, `clock`, `exports`,
-//! `vram`, `machine/attached` and `machine/kernel` are the only rooms with unsafe code. `machine` puts a lock around
-//! the pure part and is the public face.
+//! memory limits of control groups, `process` the table of processes, `repair` what a process killed
+//! half-way leaves to do; all of these are pure functions of the data and a `now`. `machine` puts a
+//! lock around them and is the public face; `machine/kernel` in it is the driver's kernel side.
+//! `mapping`, `lock`, `alive`, `cgroup`, `clock`, `exports`, `vram`, `machine/attached` and
+//! `machine/kernel` are the only rooms with unsafe code.
 
 #![deny(unsafe_code)]
 

@@ -119,7 +119,7 @@ impl Node {
         self.machine.contexts(gpu).unwrap_or_default()
     }
 
-    /// Starts a tenant that is the caller waits for, and answers its context too.
+    /// Starts a tenant that the caller waits for; its context too.
     pub fn started(&mut self, gpu: usize, words: Words<'_>) -> Result<(Child, ContextId), Error> {
         let before = self.contexts(gpu);
         let child = self.spawn(gpu, words, Stdio::piped())?;
