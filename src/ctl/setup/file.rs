@@ -99,7 +99,7 @@ pub fn write(path: &Path, text: &str) -> Result<()> {
 /// The same with the owner and the mode of another file: what only root may read is no more open in a copy.
 ///
 /// # Errors
-/// As [`write`].
+/// As [`write()`].
 pub fn write_like(like: &Path, path: &Path, text: &str) -> Result<()> {
     written(like, path, text).with_context(|| denied(path))
 }
