@@ -8,7 +8,7 @@
 //! # Idea
 //! It tells the kernel: objects are made and ended by `ioctl`, and the library reaches that function like
 //! any other of libc, through a pointer that the loader filled in. Where the daemon wants to know, that
-//! pointer is turned to us ([`slot`]) before the driver is initialised. We call what was there, and
+//! pointer is turned to us (`slot.rs`) before the driver is initialised. We call what was there, and
 //! write down what was made and ended ([`objects`]). The name `ioctl` stays libc's for everybody else.
 //!
 //! What is not understood (a structure of another size, more objects than there is room for, a GPU that
