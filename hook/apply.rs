@@ -27,7 +27,8 @@ const GLIBC: [&str; 2] = ["lib64/ld-linux-x86-64.so.2", "lib/ld-linux-aarch64.so
 const MUSL: [&str; 2] = ["lib/ld-musl-x86_64.so.1", "lib/ld-musl-aarch64.so.1"];
 /// For whoever started a container of such an image.
 const NO_GLIBC: &str = "the image has musl and no glibc, for which NVIDIA's driver is made; use an image \
-     with glibc, or give gpuslice-hook --allow-musl if only static programs run in it";
+     with glibc, or, if only static programs run in it, give gpuslice-hook --allow-musl (gpuslice-runtime: \
+     \"allow-musl\" in /etc/gpuslice/runtime.json)";
 
 /// A container before it is entered.
 pub(crate) struct Found {

@@ -75,6 +75,8 @@ pub(crate) struct Ours<'a> {
     pub runtime_dir: &'a Path,
     /// Whether containers may opt out.
     pub allow_cgpu_disable: bool,
+    /// Whether those without a glibc may have a slice.
+    pub allow_musl: bool,
 }
 
 impl Ours<'_> {
@@ -82,9 +84,12 @@ impl Ours<'_> {
     fn entry(&self, stage: Stage) -> String {
         let mut args = vec!["gpuslice-hook".to_owned(), "--runtime-dir".to_owned()];
         args.push(self.runtime_dir.to_string_lossy().into_owned());
-        if self.allow_cgpu_disable {
-            args.push("--allow-cgpu-disable".to_owned());
-        }
+        let flags = [
+            (self.allow_cgpu_disable, "--allow-cgpu-disable"),
+            (self.allow_musl, "--allow-musl"),
+        ];
+        let given = flags.iter().filter(|(given, _)| *given);
+        args.extend(given.map(|(_, flag)| (*flag).to_owned()));
         args.push(name(stage).to_owned());
         serde_json::json!({
             "path": self.hook.to_string_lossy(), "args": args, "env": ["PATH=/usr/bin:/bin"], "timeout": 10,
@@ -195,6 +200,7 @@ mod tests {
             hook: Path::new("/h/gpuslice-hook"),
             runtime_dir: Path::new("/r"),
             allow_cgpu_disable: false,
+            allow_musl: false,
         };
         let edited = with_hooks(file.as_bytes(), &ours)?;
         Ok(edited.map(|bytes| String::from_utf8(bytes).expect("text")))
@@ -292,7 +298,13 @@ mod tests {
             hook: Path::new("/h"),
             runtime_dir: Path::new("/r"),
             allow_cgpu_disable: true,
+            allow_musl: true,
         };
+        let edited = with_hooks(b"{}", &ours).expect("valid").expect("edited");
+        let edited: Value = serde_json::from_slice(&edited).expect("JSON");
+        let args = &edited["hooks"]["poststop"][0]["args"];
+        let flags = ["--allow-cgpu-disable", "--allow-musl", "poststop"];
+        assert_eq!(args.as_array().expect("words")[3..], flags);
         assert!(with_hooks(b"{\"a\":\"\xff\"}", &ours).is_err());
         let deep = format!("{{\"a\":{}{}}}", "[".repeat(100_000), "]".repeat(100_000));
         assert!(with_hooks(deep.as_bytes(), &ours).is_ok_and(|edited| edited.is_some()));

@@ -89,6 +89,7 @@ fn prepare(creation: &Creation, settings: &Settings) -> Result<(), Error> {
         hook: &settings.hook()?,
         runtime_dir: &settings.runtime_dir,
         allow_cgpu_disable: settings.allow_cgpu_disable,
+        allow_musl: settings.allow_musl,
     };
     match with_hooks(&file, &ours)? {
         None => Ok(()),

@@ -36,6 +36,8 @@ pub(crate) struct Settings {
     pub runtime_dir: PathBuf,
     /// Whether a container may opt out by `CGPU_DISABLE`.
     pub allow_cgpu_disable: bool,
+    /// Whether a container without a glibc may have a slice that only static programs can see.
+    pub allow_musl: bool,
 }
 
 impl Default for Settings {
@@ -45,6 +47,7 @@ impl Default for Settings {
             hook: None,
             runtime_dir: "/run/gpuslice".into(),
             allow_cgpu_disable: false,
+            allow_musl: false,
         }
     }
 }
@@ -152,9 +155,10 @@ mod tests {
             br#"{"runtimes":["crun"],"hook":"/h","runtime-dir":"/r","allow-cgpu-disable":true}"#;
         let full = Settings::parse(full).expect("valid");
         assert_eq!(
-            (full.hook, full.allow_cgpu_disable),
-            (Some("/h".into()), true)
+            (full.hook, full.allow_cgpu_disable, full.allow_musl),
+            (Some("/h".into()), true, false)
         );
+        assert!(Settings::parse(br#"{"allow-musl":true}"#).is_ok_and(|it| it.allow_musl));
         for bad in [
             "",
             r#"{"runtime":["crun"]}"#,

@@ -432,7 +432,7 @@ fn of_installation(options: &Options) -> Vec<Check> {
 /// Whether a container engine knows us.
 fn of_engine(state: setup::State) -> Check {
     let setup::State { engine, ok, found } = state;
-    let mend = format!("gpuslice setup {engine}, if containers of its are to have slices");
+    let mend = format!("gpuslice setup {engine}, if its containers are to have slices");
     check(engine, ok, false, found, &mend)
 }
 
