@@ -263,7 +263,7 @@ impl Running {
     /// Runs a command in it as `exec` does: with the container's environment and nothing inherited.
     pub fn exec(&mut self, command: &[&str]) -> Output {
         let start = Instant::now();
-        while !String::from_utf8_lossy(&self.state().stdout).contains("running") {
+        while !self.runs() {
             let child = self.child.as_mut().expect("a child");
             if child.try_wait().expect("wait").is_some() || start.elapsed() > PATIENCE {
                 let ended = self.child.take().expect("a child").wait_with_output();
@@ -276,10 +276,12 @@ impl Running {
         exec.output().expect("the runtime starts")
     }
 
-    fn state(&self) -> Output {
+    /// Whether its runtime says so.
+    fn runs(&self) -> bool {
         let mut state = self.bundle.runtime();
-        state.args(["state", &self.bundle.id]);
-        state.output().expect("the runtime starts")
+        let state = state.args(["state", &self.bundle.id]).output();
+        let said = state.map(|output| output.stdout).unwrap_or_default();
+        String::from_utf8_lossy(&said).contains("running")
     }
 
     /// Waits for its end.
@@ -295,22 +297,13 @@ impl Running {
         }
         child.wait_with_output().expect("output")
     }
-}
 
-impl Running {
     /// Waits for the end of the start: what is deleted half made leaves its cgroups behind.
     fn settle(&mut self) {
         let start = Instant::now();
         while start.elapsed() < PATIENCE / 4 {
             let ended = |child: &mut Child| !matches!(child.try_wait(), Ok(None));
-            let state = self
-                .bundle
-                .runtime()
-                .args(["state", &self.bundle.id])
-                .output();
-            let state = state.map(|output| output.stdout).unwrap_or_default();
-            let running = String::from_utf8_lossy(&state).contains("running");
-            if running || self.child.as_mut().is_none_or(ended) {
+            if self.runs() || self.child.as_mut().is_none_or(ended) {
                 return;
             }
             std::thread::sleep(std::time::Duration::from_millis(5));

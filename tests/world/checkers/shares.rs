@@ -29,7 +29,7 @@ struct Pair {
 
 /// The bound of start-time fair queueing: over every interval in which i and j both want the
 /// GPU, `|W_i/w_i - W_j/w_j| <= l_i/w_i + l_j/w_j`, where W is without what each hand-over costs
-/// anyway: the least that any of the last 64 took, half a turn or a quarter of the shortest one at most.
+/// anyway: the least that any of the last 64 took, half a turn or a tenth of the shortest one at most.
 #[derive(Debug, Default)]
 pub struct Pairs(BTreeMap<(Place, Place), Pair>);
 
