@@ -19,6 +19,25 @@ pub const ABSENT: CUresult = CUresult(u32::MAX as _);
 /// The same for NVML.
 pub const NVML_ABSENT: nvmlReturn_t = nvmlReturn_t(u32::MAX);
 
+/// Judges a call that must succeed.
+///
+/// # Errors
+/// What it answered instead.
+pub fn check(what: &str, result: CUresult) -> Result<(), String> {
+    match result {
+        CUresult::SUCCESS => Ok(()),
+        other => Err(format!("{what} answered {other:?}")),
+    }
+}
+
+/// Calls a function of [`calls`](crate::api::calls), which must succeed.
+#[macro_export]
+macro_rules! ok {
+    ($name:ident($($arg:expr),* $(,)?)) => {
+        $crate::api::check(stringify!($name), $crate::api::calls::$name($($arg),*))
+    };
+}
+
 fn open(name: &CStr) -> usize {
     // SAFETY: loading a driver runs its constructors, which is what is wanted.
     unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW) as usize }

@@ -5,7 +5,7 @@
 //! of its own word, a wait for the other's, and a kernel behind it: what launches last keeps the GPU
 //! until its peer has run, as a kernel does that spins.
 
-use gpuslice_apps::api::calls::*;
+use gpuslice_apps::ok;
 use gpuslice_apps::spin::{SPIN_NAME, SPIN_PTX};
 use gpuslice_nvabi::types::*;
 use std::process::ExitCode;
@@ -14,16 +14,6 @@ use std::time::{Duration, Instant};
 
 /// Rounds that may be queued.
 const DEEP: u32 = 4;
-
-/// Calls that must succeed.
-macro_rules! ok {
-    ($name:ident($($arg:expr),* $(,)?)) => {
-        match $name($($arg),*) {
-            CUresult::SUCCESS => Ok(()),
-            other => Err(format!("{} answered {other:?}", stringify!($name))),
-        }
-    };
-}
 
 /// One GPU's side.
 struct Side {

@@ -5,7 +5,8 @@
 //! when all of them came loose. It is to be run while somebody else wants the GPU, so that turns end in
 //! the middle of knots. On a driver alone it says whether a knot is one at all.
 
-use gpuslice_apps::api::calls::*;
+use gpuslice_apps::api::{calls::*, check};
+use gpuslice_apps::ok;
 use gpuslice_apps::spin::{SPIN_NAME, SPIN_PTX};
 use gpuslice_nvabi::types::*;
 use std::process::ExitCode;
@@ -14,20 +15,6 @@ use std::time::Duration;
 
 /// A case ends early with what went wrong.
 type Outcome<T = ()> = Result<T, String>;
-
-fn check(what: &str, result: CUresult) -> Outcome {
-    match result {
-        CUresult::SUCCESS => Ok(()),
-        other => Err(format!("{what} answered {other:?}")),
-    }
-}
-
-/// Calls that must succeed.
-macro_rules! ok {
-    ($name:ident($($arg:expr),* $(,)?)) => {
-        check(stringify!($name), $name($($arg),*))
-    };
-}
 
 /// What all cases have: a context, a kernel, a word that streams wait for.
 #[derive(Clone, Copy)]
