@@ -55,11 +55,6 @@ fn nvml() -> usize {
     *HANDLE.get_or_init(|| open(c"libnvidia-ml.so.1"))
 }
 
-/// Whether there is a driver.
-pub fn has_cuda() -> bool {
-    cuda() != 0
-}
-
 /// Whether there is an NVML.
 pub fn has_nvml() -> bool {
     nvml() != 0
