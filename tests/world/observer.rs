@@ -115,6 +115,11 @@ impl Seat {
         self.view
             .is_some_and(|view| view.mode == Mode::Turns && view.turn % 2 == 1)
     }
+    /// It wants a turn and could have one: nobody waits for what it left running.
+    #[must_use]
+    pub fn may_wait(&self) -> bool {
+        self.wants() && (self.closing.is_none() || self.passed)
+    }
     /// There are no turns.
     #[must_use]
     pub fn open(&self) -> bool {
@@ -441,8 +446,10 @@ impl Observer {
         if seat.holds() {
             let extended = before.is_some_and(|before| before.turn_end != view.turn_end);
             let again = seat.gang && seat.closing.is_some() && !seat.passed && !seat.loose;
-            // a gang's turn that is extended because it does not get quiet is the same one
-            if (if held { extended } else { !seat.loose }) && !again {
+            // a gang's turn that is extended because it does not get quiet is the same one, and so are those
+            // that one has while it is late
+            let late = again || seat.passed;
+            if (if held { extended } else { !seat.loose }) && !late {
                 seat.rest();
             }
             if !held || extended {

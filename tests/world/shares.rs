@@ -73,6 +73,7 @@ pub(crate) fn governed(seed: u64, policy: Policy, kernels: Kernels, tenants: &[T
             kernels,
             busy: tenant.busy,
             collective: None,
+            sibling: None,
             honesty: Honesty::Honest,
             broke: false,
             stalled: 0,

@@ -98,6 +98,8 @@ pub struct Process {
     /// Its kernels are parts of collectives: one ends when all lanes have launched theirs. This is since
     /// when one is under way.
     pub collective: Option<Option<u64>>,
+    /// They are parts of the same ones as those of this other process of the container, on its one lane.
+    pub sibling: Option<usize>,
     /// Whether it says the truth.
     pub honesty: Honesty,
     /// It broke a rule of memory: it loses its connection, and what it runs is nobody's turn.
@@ -138,6 +140,7 @@ impl Process {
             kernels: rng.pick(&kernels),
             busy: rng.per_mille(500),
             collective: (lanes > 1 && rng.per_mille(500)).then_some(None),
+            sibling: None,
             honesty: if rng.per_mille(80) {
                 rng.pick(&lies)
             } else {

@@ -110,6 +110,8 @@ pub(crate) struct Entity {
     pub(crate) turn_end: Instant,
     /// Its turn was closed then, others run by now, and it is still not quiet.
     pub(crate) overrun: Option<Instant>,
+    /// ... for so long that it may have a turn whether its cap pays for it or not.
+    pub(crate) grace: bool,
     /// It may have work in flight from before the turns.
     pub(crate) loose: Option<Loose>,
     /// It takes its turns together with the container's other GPUs.
@@ -134,11 +136,18 @@ pub(crate) struct Entity {
 }
 
 impl Entity {
-    /// May be given the next turn. Who was passed and is still not quiet waits for that, unless what it
-    /// left running may be waiting for another GPU's launch.
+    /// May be given the next turn, also when it was passed and is still not quiet: what it left running
+    /// may be waiting for a launch that only a turn lets go.
     pub(crate) fn eligible(&self) -> bool {
-        let late = self.overrun.is_some() && self.gang.is_none();
-        self.said.wants && !late && self.bucket.funded()
+        self.said.wants && (self.bucket.funded() || self.grace)
+    }
+
+    /// When one that was passed may have a turn that its cap does not pay for: it is charged for as long as
+    /// it is not quiet, and would never have one. The wait doubles each time.
+    pub(crate) fn grace_at(&self) -> Option<Instant> {
+        let closed = self.overrun?;
+        let waited = self.turn_end.since(closed);
+        Some(closed.plus(Duration(waited.0.saturating_mul(2))))
     }
 
     /// Has nothing on the GPU.

@@ -76,6 +76,7 @@ impl Turns {
                 self.slots.later(entity.class, now);
             } else if waited >= config.drain_max {
                 (entity.loose, entity.overrun) = (None, Some(loose.since));
+                self.slots.later(entity.class, now);
                 notes.push(Note::Late(entity.seat, Late::Passed, waited));
             } else if waited >= config.drain && !loose.reported {
                 entity.overruns += 1;

@@ -41,6 +41,8 @@
 //!   shortest turn, a *slot*, whenever that class has waited for so long that the turn leaves the
 //!   classes above it their part of the time: see [`slots`].
 //! * **Gangs**: who has several GPUs takes turns on all of them at once, see [`gang`].
+//! * **Knots**: who was passed stays in line and has its turns, since its kernel may be waiting for a
+//!   launch that another of its processes holds back at the gate. It is charged beside them, too.
 //! * **Stops**: where the driver lets us, work that is late is taken off the GPU: see [`hold`].
 //! * **Policies** are caps and weights, see [`policy`]; caps limit who is eligible, see [`bucket`].
 //!   A change counts from the next turn on: what anybody is ahead, and every debt, stays the same
@@ -163,6 +165,7 @@ impl Turns {
             turn: 0,
             turn_end: Instant(0),
             overrun: None,
+            grace: false,
             loose: None,
             gang: None,
             hold: Hold::Free,
@@ -405,6 +408,7 @@ impl Turns {
     fn late_ones(&mut self, notes: &mut Vec<Note>) {
         let (now, line) = (self.now, self.line);
         for entity in &mut self.entities {
+            entity.grace = entity.grace_at().is_some_and(|at| now >= at) && !entity.is_off();
             let Some(closed) = entity.overrun else {
                 continue;
             };
@@ -441,7 +445,13 @@ impl Turns {
             }
             entity.queue(now, line[entity.class as usize]);
             self.free(seat, slot);
+        } else if entity.overrun.is_some() {
+            // of one that was passed nobody waits for quiet again
+            entity.queue(now, line[entity.class as usize]);
+            self.free(seat, slot);
         } else if waited >= config.drain_max {
+            // Its place stays where it was before the turn: what it left running may need the next one to
+            // end, and is paid for after that.
             entity.overrun = Some(closed);
             self.free(seat, slot);
             notes.push(Note::Late(seat, Late::Passed, waited));
@@ -493,17 +503,19 @@ impl Turns {
             Phase::Closing { seat, reported, .. } => self.drained_until(seat, reported),
         };
         let gated = self.phase != Phase::Open;
+        // while a turn is being closed there is nothing to open yet
+        let closing = matches!(self.phase, Phase::Closing { .. });
         let open = self
             .lone
-            .filter(|_| gated)
+            .filter(|_| gated && !closing)
             .map(|since| since.plus(config.open_after));
         let account = self.entities.iter().any(|entity| self.charged(entity));
         let account = account.then(|| self.now.plus(ACCOUNT_EVERY));
         let funds = self.entities.iter().filter_map(|entity| {
             let dry = !entity.bucket.funded();
-            let passed = entity.overrun.is_some() && entity.gang.is_none();
-            let waits = entity.said.wants && gated && !passed;
-            (dry && waits).then(|| self.now.plus(entity.bucket.pause()))
+            let waits = entity.said.wants && gated;
+            let paid = || self.now.plus(entity.bucket.pause());
+            (dry && waits).then(|| entity.grace_at().unwrap_or_else(paid))
         });
         let due = [own, open, account, self.loose_until(), self.wanted.look]
             .into_iter()

@@ -217,8 +217,8 @@ impl Turns {
             return Verdict::Close;
         };
         let (now, class) = (self.now, entity.class);
-        let again = entity.gang.is_some_and(|member| member.again());
-        let spent = !entity.bucket.funded() && !again;
+        let late = entity.overrun.is_some() || entity.gang.is_some_and(|member| member.again());
+        let spent = !entity.bucket.funded() && !late;
         let wants = entity.said.wants;
         if self.policy == Policy::Native {
             return Verdict::Close;

@@ -85,9 +85,7 @@ impl Gpu {
             return Ok(());
         };
         let (class, word) = (seat.record.class, seat.view.map_or(0, |view| view.turn));
-        let above = all
-            .iter()
-            .any(|s| s.record.class < class && s.wants() && s.closing.is_none());
+        let above = all.iter().any(|s| s.record.class < class && s.may_wait());
         let known = self.turn.filter(|it| (it.0, it.1) == (word, seat.granted));
         let turn = known.unwrap_or((word, seat.granted, above));
         if turn.2 && known.is_none() {
@@ -120,7 +118,7 @@ impl Gpu {
             .iter()
             .any(|s| s.view.is_some_and(|view| view.mode == Mode::Turns));
         let mut own = all.iter().filter(|s| s.record.class == class);
-        let may = |s: &Seat| s.wants() && s.closing.is_none() && !s.capped();
+        let may = |s: &Seat| s.may_wait() && !s.capped();
         let waits = own.clone().any(|s| may(s));
         if own.any(|s| s.pays()) || !waits || !gated {
             (self.served[at], self.longest[at]) = (seen.now, 0);

@@ -56,7 +56,9 @@ impl Progress {
 
 fn beside(me: &Seat, other: &Seat) -> bool {
     let counts = other.pays() || other.spared > 0;
-    other.record.class == me.record.class && counts && !other.passed
+    // who was passed runs beside others, and has turns of its own beside that
+    let waited_for = !other.passed || other.holds();
+    other.record.class == me.record.class && counts && waited_for
 }
 
 fn bound(me: &Seat, other: &Seat) -> u64 {

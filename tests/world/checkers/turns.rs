@@ -88,7 +88,7 @@ impl Turns {
             let gated = modes.get(&seat.gpu) == Some(&Mode::Turns);
             // gangs, and who may stand back for one, are another checker's
             let tied = seen.on(seat.gpu).any(|(_, other)| other.gang);
-            let may = seat.wants() && !seat.capped() && seat.closing.is_none();
+            let may = seat.may_wait() && !seat.capped();
             if gated && may && !tied && busy.get(&seat.gpu) == Some(&false) {
                 return Err(format!("{} idles while {} waits", seat.gpu, place.0));
             }

@@ -9,6 +9,9 @@ use crate::tenant::{Honesty, Process};
 /// A collective that was begun is over after this long, unless its container is capped: longer than any
 /// that was passed and had to wait until the others had as much.
 const COLLECTIVE: u64 = 60_000 * MS;
+/// ... of two processes on one GPU: passed after 2 s, they have a turn as soon as their class does. The
+/// longest jump of the clock is 20 s.
+const KNOT: u64 = 30_000 * MS;
 
 impl World {
     pub(super) fn post(&mut self, who: usize, letter: Letter) {
@@ -29,7 +32,21 @@ impl World {
         if !self.mood.trouble {
             process.honesty = Honesty::Honest;
         }
+        if record.lanes.len() == 1 && self.rng.per_mille(100) {
+            return self.add_knot(process);
+        }
         self.add(process);
+    }
+
+    /// Two processes of which neither's kernel ends before the other one has launched, too.
+    fn add_knot(&mut self, mut process: Process) {
+        (process.honesty, process.collective) = (Honesty::Honest, Some(None));
+        let first = self.processes.len();
+        for sibling in [first + 1, first] {
+            let mut process = process.clone();
+            (process.busy, process.sibling) = (true, Some(sibling));
+            self.add(process);
+        }
     }
 
     /// A process starts.
@@ -63,6 +80,7 @@ impl World {
 
     pub(super) fn kill(&mut self, who: usize) {
         self.processes[who].alive = false;
+        self.processes[who].collective = None;
         for lane in 0..self.processes[who].work.len() {
             self.processes[who].work[lane].until = None;
         }
@@ -75,6 +93,9 @@ impl World {
         self.kill(who);
         if let Some(client) = self.processes[who].client {
             self.post(who, Letter::Gone(who, client));
+        }
+        if let Some(sibling) = self.processes[who].sibling {
+            self.crash(sibling); // what it launched would never end
         }
     }
 
@@ -181,30 +202,40 @@ impl World {
         process.ran += length;
         work.claims.launches += 1;
         (work.until, work.followed) = (Some(u64::MAX), true);
-        let parts = match &mut process.collective {
-            None => lane..lane + 1,
-            Some(since) => {
-                since.get_or_insert(self.now);
-                0..process.work.len()
-            }
-        };
-        if process.work[parts.clone()]
-            .iter()
-            .all(|work| work.until.is_some())
-        {
-            process.collective = process.collective.map(|_| None);
-            for lane in parts {
-                let work = &mut self.processes[who].work[lane];
-                (work.until, work.left) = (Some(self.now + length), None);
-                if work.stopped {
-                    work.pause(self.now);
-                } else {
-                    self.after(length, Happening::Done(who, lane));
-                }
-            }
+        if let Some(since) = &mut process.collective {
+            since.get_or_insert(self.now);
         }
+        self.end_together(who, lane, length);
         if by_turn && self.processes[who].honesty == Honesty::Honest {
             self.check_alone(who, lane);
+        }
+    }
+
+    /// If this was the last part of what ends together, it ends after `length`.
+    fn end_together(&mut self, who: usize, lane: usize, length: u64) {
+        let process = &self.processes[who];
+        let lanes = match process.collective {
+            None => lane..lane + 1,
+            Some(_) => 0..process.work.len(),
+        };
+        let both = process.sibling.into_iter().chain([who]);
+        let parts: Vec<(usize, usize)> = both
+            .flat_map(|who| lanes.clone().map(move |lane| (who, lane)))
+            .collect();
+        let runs = |&(who, lane): &(usize, usize)| self.processes[who].work[lane].until.is_some();
+        if !parts.iter().all(runs) {
+            return;
+        }
+        for (who, lane) in parts {
+            let process = &mut self.processes[who];
+            process.collective = process.collective.map(|_| None);
+            let work = &mut process.work[lane];
+            (work.until, work.left) = (Some(self.now + length), None);
+            if work.stopped {
+                work.pause(self.now);
+            } else {
+                self.after(length, Happening::Done(who, lane));
+            }
         }
     }
 
@@ -216,9 +247,13 @@ impl World {
             .filter(|p| p.alive && p.client.is_some())
         {
             let since = process.collective.flatten();
-            let slow =
-                process.stalled + COLLECTIVE > self.now || self.checkers.capped(process.container);
-            if since.is_some_and(|since| self.now > since + COLLECTIVE) && !slow {
+            let sibling = process.sibling.map(|sibling| &self.processes[sibling]);
+            let apart = sibling.is_some_and(|it| it.client.is_none());
+            let stalled = sibling.map_or(0, |it| it.stalled).max(process.stalled);
+            let capped = self.checkers.capped(process.container);
+            let patience = sibling.map_or(COLLECTIVE, |_| KNOT);
+            let slow = stalled + patience > self.now || capped || apart;
+            if since.is_some_and(|since| self.now > since + patience) && !slow {
                 self.checkers.object(&format!(
                     "a collective of {} does not end",
                     process.container

@@ -34,7 +34,8 @@ impl Work {
     /// What runs is stopped where it is.
     pub(super) fn pause(&mut self, now: u64) {
         self.stopped = true;
-        if let Some(until) = self.until.filter(|_| self.left.is_none()) {
+        // what waits for its other parts has no end yet, stopped or not
+        if let Some(until) = self.until.filter(|until| *until != u64::MAX) {
             self.left = Some(until.saturating_sub(now));
             self.until = Some(u64::MAX);
         }

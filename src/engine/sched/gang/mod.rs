@@ -258,7 +258,9 @@ impl Node<'_> {
                 .filter(|_| turns.closing_of(seat).is_some());
             entity.is_some_and(|entity| !entity.is_off() && entity.said.wants)
         });
-        if busy == 0 || self.gated(gang) & !busy == 0 {
+        // where turns end for good, one more would be over in the same instant
+        let native = self.of(gang, |turns| turns.policy == Policy::Native);
+        if busy == 0 || self.gated(gang) & !busy == 0 || closing & native != 0 {
             return None;
         }
         let due = each(closing).filter_map(|at| {

@@ -91,3 +91,66 @@ fn whoever_is_late_is_counted_once_a_turn() {
         assert_eq!((it[0].overruns, it[1].overruns), (late, 0), "after {ms} ms");
     }
 }
+
+/// Turns of one whose kernel never ends, beside another one, within `end` ms: when they began.
+fn turns_of_the_endless(shares: [u32; 2], end: u64) -> Vec<u64> {
+    let mut rig = Rig::new(&[(1, shares[0], false), (1, shares[1], false)]);
+    (0..2).for_each(|who| rig.want(0, who));
+    let (mut began, mut before) = (Vec::new(), None);
+    for ms in 0..end {
+        rig.at(ms * MS);
+        if let Phase::Closing { seat: Seat(1), .. } = rig.turns.phase {
+            rig.say(ms * MS, 1, true, true);
+        }
+        let holder = rig.holder();
+        if holder == Some(0) && before != holder {
+            began.push(ms);
+        }
+        before = holder;
+    }
+    began
+}
+
+/// Its kernel may wait for a launch of another of its processes: it comes to have turns, however much it is
+/// charged meanwhile, and is waited for only once.
+#[test]
+fn who_was_passed_has_turns_and_pays_for_them() {
+    let began = turns_of_the_endless([0, 0], 30_000);
+    assert_eq!(began[0], 0);
+    assert!((2_008..=2_020).contains(&began[1]), "{began:?}");
+    assert!(began.len() >= 8, "{began:?}");
+    let mut gaps = began.windows(2).map(|two| two[1] - two[0]);
+    assert!(gaps.all(|gap| gap >= 2_000), "{began:?}");
+}
+
+/// A cap that does not pay for what goes on all the time keeps nobody from it, ever more rarely.
+#[test]
+fn who_was_passed_has_turns_that_its_cap_does_not_pay_for() {
+    let began = turns_of_the_endless([30, 0], 40_000);
+    assert_eq!(began.len(), 6, "{began:?}");
+    for two in began[1..].windows(2) {
+        assert!(two[1] >= 2 * two[0] - 100, "{began:?}");
+    }
+}
+
+/// What was owed before a time without turns is forgotten with it, also by who was not there meanwhile.
+#[test]
+fn after_native_everybody_is_even() {
+    let mut rig = Rig::new(&[(1, 0, false), (1, 0, false)]);
+    (0..2).for_each(|who| rig.want(0, who));
+    rig.at(8 * MS);
+    // half a second late, and gone
+    rig.say(508 * MS, 0, false, true);
+    assert_eq!(rig.holder(), Some(1));
+    rig.turns.set_policy(Policy::Native);
+    rig.at(509 * MS);
+    rig.say(509 * MS, 1, true, true);
+    rig.run(600 * MS);
+    assert_eq!(rig.turns.mode(), Mode::Open);
+    rig.turns.set_policy(Policy::Soft);
+    rig.want(600 * MS, 0);
+    let before = [rig.used_ms(0), rig.used_ms(1)];
+    rig.run(800 * MS);
+    let had = [rig.used_ms(0) - before[0], rig.used_ms(1) - before[1]];
+    assert!(had[0].abs_diff(had[1]) <= 16, "{had:?}");
+}
