@@ -258,9 +258,11 @@ impl Node<'_> {
                 .filter(|_| turns.closing_of(seat).is_some());
             entity.is_some_and(|entity| !entity.is_off() && entity.said.wants)
         });
-        // where turns end for good, one more would be over in the same instant
+        // where turns end for good, or nobody pays for one, one more would be over in the same instant
         let native = self.of(gang, |turns| turns.policy == Policy::Native);
-        if busy == 0 || self.gated(gang) & !busy == 0 || closing & native != 0 {
+        let may = self.of(gang, |turns| turns.find(seat).is_some_and(Entity::eligible));
+        let vain = closing & native | self.gated(gang) & !closing & !may;
+        if busy == 0 || self.gated(gang) & !busy == 0 || vain != 0 {
             return None;
         }
         let due = each(closing).filter_map(|at| {

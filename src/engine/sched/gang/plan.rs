@@ -143,8 +143,7 @@ impl Node<'_> {
             let own = again && turns.closing_of(seat).is_some();
             let kept = turns.wanted.kept;
             // a slot that is due there goes first
-            let may = turns.find(seat).is_some_and(Entity::eligible);
-            let idle = turns.phase == Phase::Idle && turns.lets(seat) && may;
+            let idle = turns.phase == Phase::Idle && turns.lets(seat);
             // what it left running there is in the way of one that goes before it
             let loose = turns.find(seat).is_some_and(|it| it.loose.is_some());
             let idle = idle && !(loose && kept.is_some());
