@@ -126,6 +126,10 @@ fn a_command_that_is_told_to_end_early_leaves_nothing() {
                 .arg(driver());
             run.args(["--", "sleep", "60"]).env("TMPDIR", place.path());
             let mut child = run.stderr(Stdio::null()).spawn().expect("it starts");
+            eventually("it is no longer what starts it", || {
+                let name = fs::read_to_string(format!("/proc/{}/comm", child.id()));
+                name.is_ok_and(|name| name == "gpuslice\n")
+            });
             std::thread::sleep(std::time::Duration::from_millis(ms));
             kill(pid(&child), signal).expect("it lives");
             assert!(!child.wait().expect("it ends").success(), "{ms} ms");
