@@ -468,6 +468,9 @@ impl Observer {
             if held || !seat.passed {
                 let since = seat.again.filter(|_| held).unwrap_or(now);
                 (seat.closing, seat.loose) = (Some(since), !held);
+            } else {
+                // late already, and it pays until it is quiet
+                seat.closing = seat.closing.or(Some(now));
             }
             if seat.loose {
                 // runs out of its order in the line: what it is ahead already counts too

@@ -61,7 +61,9 @@ impl Turns {
     fn first(&self, seat: Seat) -> Option<Choice> {
         let may = |entity: &&Entity| entity.eligible() && entity.gang.is_none();
         let own = self.find(seat).filter(may)?.class;
-        let before = self.others_wait(|other| other < own) || self.slot_waits(own);
+        // a gang that waits for other GPUs too would end such a turn in the step that gives it
+        let gang = self.wanted.kept.is_some_and(|(_, class)| class < own);
+        let before = gang || self.others_wait(|other| other < own) || self.slot_waits(own);
         (!before).then_some(Choice { seat, slot: false })
     }
 

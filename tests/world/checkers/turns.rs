@@ -28,10 +28,12 @@ impl Turns {
         else {
             return Ok(());
         };
-        // of a gang it is the first that counts
+        // of a gang it is the first that counts, and of a turn that was extended the first close
         let place = (*container, *lane);
         let all = seen.gang(&place).chain(seen.seats.get_key_value(&place));
-        let first = all.filter_map(|(_, seat)| seat.closing).min();
+        let first = all
+            .filter_map(|(_, seat)| seat.closing.or(seat.again))
+            .min();
         let waited = first.map(|closed| seen.now - closed);
         match waited {
             Some(waited) if waited >= seen.config.drain_max.0 => Ok(()),
