@@ -8,12 +8,11 @@
 
 use crate::cover::{Laid, lay_over, library_dirs};
 use crate::error::Error;
-use crate::place::{Host, Root, existing};
+use crate::place::{Host, Root};
 use crate::plan::{self, Access, Bind, Cover, PRELOAD_LIST, PRELOAD_NAME, PRELOAD_PATH, Plan};
 use crate::sys::mount::{self, ATTR_NODEV, ATTR_NOEXEC, ATTR_NOSUID, ATTR_RDONLY};
+use crate::sys::process::Right;
 use crate::sys::{file, process};
-use caps::{CapSet, Capability};
-use std::collections::HashSet;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
@@ -29,6 +28,15 @@ const MUSL: [&str; 2] = ["lib/ld-musl-x86_64.so.1", "lib/ld-musl-aarch64.so.1"];
 const NO_GLIBC: &str = "the image has musl and no glibc, for which NVIDIA's driver is made; use an image \
      with glibc, or, if only static programs run in it, give gpuslice-hook --allow-musl (gpuslice-runtime: \
      \"allow-musl\" in /etc/gpuslice/runtime.json)";
+
+/// What entering a namespace and mounting in it need.
+const NEEDED: &[Right] = &[
+    Right::SysAdmin,    // setns, move_mount
+    Right::SysChroot,   // setns into a mount namespace
+    Right::DacOverride, // mount points in directories of other users
+    Right::SetUid,      // mount points as a user namespace's root
+    Right::SetGid,      // the same
+];
 
 /// A container before it is entered.
 pub(crate) struct Found {
@@ -57,7 +65,7 @@ pub(crate) fn apply(
     allow_musl: bool,
 ) -> Result<(), Error> {
     let sources = Sources::open(plan)?;
-    drop_capabilities().map_err(Error::mount("dropping capabilities"))?;
+    process::keep(NEEDED).map_err(Error::mount("dropping capabilities"))?;
     process::enter(&container.namespace).map_err(Error::mount("entering the container"))?;
     let root = Root::open(rootfs, container.host);
     let root = root.map_err(Error::mount("opening its root filesystem"))?;
@@ -71,7 +79,7 @@ pub(crate) fn apply(
 pub(crate) fn lay_and_look(root: &Root, plan: &Plan, sources: Sources) -> Result<(), Error> {
     for (path, mount) in lay_all(root, plan, sources)? {
         let found = root.open_at(&path, libc::O_PATH);
-        let right = found.and_then(|found| match mount::id_of(&found)? == mount {
+        let right = found.and_then(|found| match file::status(&found)?.mount == mount {
             true => Ok(()),
             false => Err(io::Error::other("something else is there now")),
         });
@@ -94,11 +102,11 @@ fn lay_all(root: &Root, plan: &Plan, sources: Sources) -> Result<Vec<Laid>, Erro
         let target = root.target(&bind.to, bind.directory);
         let mounted = target
             .and_then(|target| mount::move_onto(source, &target))
-            .and_then(|()| mount::id_of(source))
+            .and_then(|()| file::status(source))
             .map_err(Error::mount(format!("/{}", bind.to)))?;
-        laid.push((bind.to.clone(), mounted));
+        laid.push((bind.to.clone(), mounted.mount));
     }
-    let dirs = library_dirs(root).map_err(Error::mount("its library directories"))?;
+    let dirs = library_dirs(root, &plan.covers).map_err(Error::mount("its library directories"))?;
     for (cover, copy) in plan.covers.iter().zip(sources.covers) {
         laid.extend(lay_over(root, &dirs, cover, copy).map_err(Error::mount(cover.soname))?);
     }
@@ -120,8 +128,7 @@ impl Sources {
         // Mount points within the tenant directory, which is read-only once it is mounted.
         let made = |name: &str| {
             let path = plan.dir.join(name);
-            let file = File::create(&path);
-            file.map_err(Error::mount(path.display().to_string()))
+            file::create(&path).map_err(Error::mount(path.display().to_string()))
         };
         made(PRELOAD_NAME)?;
         let list = made(PRELOAD_LIST)?;
@@ -150,39 +157,20 @@ fn source(path: &Path, access: Access) -> Result<OwnedFd, Error> {
         .map_err(Error::mount(path.display().to_string()))
 }
 
-/// From here on only what entering a namespace and mounting in it need.
-fn drop_capabilities() -> io::Result<()> {
-    let needed = [
-        Capability::CAP_SYS_ADMIN,    // setns, move_mount
-        Capability::CAP_SYS_CHROOT,   // setns into a mount namespace
-        Capability::CAP_DAC_OVERRIDE, // mount points in directories of other users
-        Capability::CAP_SETUID,       // mount points as a user namespace's root
-        Capability::CAP_SETGID,       // the same
-    ];
-    let held = caps::read(None, CapSet::Permitted).map_err(io::Error::other)?;
-    let keep: HashSet<Capability> = needed
-        .into_iter()
-        .filter(|cap| held.contains(cap))
-        .collect();
-    for set in [CapSet::Effective, CapSet::Permitted] {
-        caps::set(None, set, &keep).map_err(io::Error::other)?;
-    }
-    Ok(())
-}
-
 /// Mounts the image's own preload list with our line added.
 fn preload(root: &Root, mut list: &File, mount: &OwnedFd) -> io::Result<Laid> {
     let (parent, last) = PRELOAD_PATH.split_once('/').unwrap_or((".", PRELOAD_PATH));
     let dir = root.directory(parent)?;
+    let target = root.file(&dir, parent, last)?;
     let mut own = Vec::new();
-    if let Some(old) = existing(&dir, last)? {
-        let old = file::reopen(&old)?;
+    if !file::status(&target)?.empty {
+        let old = file::reopen(&target)?;
         old.take(PRELOAD_BYTES_MAX + 1).read_to_end(&mut own)?;
     }
     if own.len() as u64 > PRELOAD_BYTES_MAX {
         return Err(io::Error::other("the image's is too large"));
     }
     list.write_all(&plan::merged_preload(&own))?;
-    mount::move_onto(mount, &root.file(&dir, parent, last)?)?;
-    Ok((PRELOAD_PATH.to_owned(), mount::id_of(mount)?))
+    mount::move_onto(mount, &target)?;
+    Ok((PRELOAD_PATH.to_owned(), file::status(mount)?.mount))
 }

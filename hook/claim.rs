@@ -7,28 +7,32 @@
 //! number. A second line has the container's first process, by its number and the time of its start:
 //! a daemon that was away when the container ended sees by it that nobody will tell.
 
+use crate::read::read_capped;
+use crate::sys::file;
 use gpuslice_wire::ids::ContainerId;
 use std::fs;
-use std::io;
+use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 /// Name of the note; the daemon reads it too.
 const NOTE: &str = "container";
+/// What the kernel says of a process in one line is a tenth of that.
+const STAT_BYTES_MAX: u64 = 4 << 10;
 
 /// Notes in a slice's directory that it is for this bundle, and for the container of this process.
 pub(crate) fn note(dir: &Path, bundle: &Path, pid: i32) -> io::Result<()> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    let stat = file::open_file(format!("/proc/{pid}/stat").as_ref())?;
+    let stat = read_capped(stat, STAT_BYTES_MAX, "the process").map_err(io::Error::other)?;
+    let stat = String::from_utf8_lossy(&stat);
     // After the program's name, which may have anything in it, come 19 fields and then the start.
     let start = stat
         .rsplit(')')
         .next()
         .and_then(|rest| rest.split_whitespace().nth(19));
     let start = start.ok_or(io::ErrorKind::InvalidData)?;
-    fs::write(
-        dir.join(NOTE),
-        format!("{}{pid} {start}\n", identity(bundle)?),
-    )
+    let note = format!("{}{pid} {start}\n", identity(bundle)?);
+    file::create(&dir.join(NOTE))?.write_all(note.as_bytes())
 }
 
 /// Whether a container's slice was got for another bundle. One without a note is nobody else's.

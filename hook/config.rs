@@ -4,10 +4,10 @@ use crate::ask::looks_ours;
 use crate::error::Error;
 use crate::json::{Bytes, Object, object};
 use crate::read::read_capped;
+use crate::sys::file;
 use serde::de::{Error as _, IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use std::fmt;
-use std::fs::File;
 use std::path::{Path, PathBuf};
 
 /// Largest `config.json`, bytes. The environment alone may have 2 MiB, the kernel's limit.
@@ -138,7 +138,8 @@ impl Config {
     pub(crate) fn bytes(bundle: &Path) -> Result<Vec<u8>, Error> {
         let path = bundle.join("config.json");
         let named = path.display().to_string();
-        let file = File::open(&path).map_err(|error| Error::Input(format!("{named}: {error}")))?;
+        let file =
+            file::open_file(&path).map_err(|error| Error::Input(format!("{named}: {error}")))?;
         read_capped(file, CONFIG_BYTES_MAX, &named)
     }
 

@@ -6,9 +6,8 @@
 
 use crate::place::{Root, existing};
 use crate::plan::{Cover, DRIVER_DIRS, LIBRARY_DIRS, covered};
-use crate::sys::file;
-use crate::sys::mount::{self, MountId};
-use std::fs;
+use crate::sys::file::{self, MountId};
+use crate::sys::mount;
 use std::io;
 use std::os::fd::OwnedFd;
 
@@ -25,6 +24,8 @@ pub(crate) struct Dir {
     dir: OwnedFd,
     /// A file may be made in it.
     loaders: bool,
+    /// Files in it that are to be covered.
+    drivers: Vec<String>,
 }
 
 /// Lays a library over every file of the driver's; where there is none, over a new one in the
@@ -37,9 +38,12 @@ pub(crate) fn lay_over(
 ) -> io::Result<Vec<Laid>> {
     let mut all = Vec::new();
     for dir in dirs {
-        for found in drivers_in(&dir.dir, cover.stem)? {
-            all.push((dir, found));
-        }
+        let drivers = dir.drivers.iter();
+        all.extend(
+            drivers
+                .filter(|name| covered(name, cover.stem))
+                .map(|name| (dir, name)),
+        );
     }
     if all.len() > COVERS_MAX {
         return Err(io::Error::other("too many versions of the driver"));
@@ -49,7 +53,7 @@ pub(crate) fn lay_over(
     }
     let mut laid = Vec::new();
     for (at, (dir, found)) in all.into_iter().enumerate() {
-        let target = existing(&dir.dir, &found)?.ok_or(io::ErrorKind::NotFound)?;
+        let target = existing(&dir.dir, found)?.ok_or(io::ErrorKind::NotFound)?;
         let path = format!("{}/{found}", dir.path);
         match at {
             0 => laid.push((path, lay(&copy, &target)?)),
@@ -61,7 +65,7 @@ pub(crate) fn lay_over(
 
 fn lay(copy: &OwnedFd, target: &OwnedFd) -> io::Result<MountId> {
     mount::move_onto(copy, target)?;
-    mount::id_of(copy)
+    Ok(file::status(copy)?.mount)
 }
 
 fn new(root: &Root, dirs: &[Dir], cover: &Cover, copy: &OwnedFd) -> io::Result<Laid> {
@@ -84,6 +88,7 @@ fn new(root: &Root, dirs: &[Dir], cover: &Cover, copy: &OwnedFd) -> io::Result<L
                 path: path.to_owned(),
                 dir,
                 loaders: true,
+                drivers: Vec::new(),
             };
             &made
         }
@@ -93,8 +98,8 @@ fn new(root: &Root, dirs: &[Dir], cover: &Cover, copy: &OwnedFd) -> io::Result<L
 }
 
 /// The loader's directories that the container has, and those of other drivers; one with several names
-/// (`/lib` is mostly a link to `usr/lib`) once.
-pub(crate) fn library_dirs(root: &Root) -> io::Result<Vec<Dir>> {
+/// (`/lib` is mostly a link to `usr/lib`) once, and read once.
+pub(crate) fn library_dirs(root: &Root, covers: &[Cover]) -> io::Result<Vec<Dir>> {
     let mut paths: Vec<(String, bool)> = LIBRARY_DIRS.map(|path| (path.to_owned(), true)).into();
     for pattern in DRIVER_DIRS {
         paths.extend(
@@ -111,7 +116,13 @@ pub(crate) fn library_dirs(root: &Root) -> io::Result<Vec<Dir>> {
         let identity = file::status(&dir)?.identity;
         if !seen.contains(&identity) {
             seen.push(identity);
-            dirs.push(Dir { path, dir, loaders });
+            let drivers = drivers_in(&dir, covers)?;
+            dirs.push(Dir {
+                path,
+                dir,
+                loaders,
+                drivers,
+            });
         }
     }
     Ok(dirs)
@@ -127,14 +138,14 @@ fn matching(root: &Root, pattern: &str) -> io::Result<Vec<String>> {
         return Ok(Vec::new());
     };
     let mut paths = Vec::new();
-    for entry in fs::read_dir(file::known(&dir))? {
+    file::entries(&dir, |name, _| {
         // A name that is no text is none that a loader's configuration was written for.
-        if let Ok(name) = entry?.file_name().into_string()
+        if let Ok(name) = str::from_utf8(name)
             && name.starts_with(stem)
         {
             paths.push(format!("{parent}/{name}{after}"));
         }
-    }
+    })?;
     paths.sort();
     Ok(paths)
 }
@@ -157,16 +168,24 @@ fn is_missing(error: &io::Error) -> bool {
     )
 }
 
-/// Names of the driver's regular files in an open directory, in order.
-fn drivers_in(dir: &OwnedFd, stem: &str) -> io::Result<Vec<String>> {
+/// Names of the drivers' regular files in an open directory, in order.
+fn drivers_in(dir: &OwnedFd, covers: &[Cover]) -> io::Result<Vec<String>> {
+    let mut found = Vec::new();
+    file::entries(dir, |name, kind| {
+        if let Ok(name) = str::from_utf8(name)
+            && covers.iter().any(|cover| covered(name, cover.stem))
+        {
+            found.push((name.to_owned(), kind));
+        }
+    })?;
     let mut names = Vec::new();
-    for entry in fs::read_dir(file::known(dir))? {
-        let entry = entry?;
-        let Ok(found) = entry.file_name().into_string() else {
-            continue;
+    for (name, kind) in found {
+        let regular = match kind {
+            libc::DT_UNKNOWN => file::status_in(dir, &name)?.regular,
+            kind => kind == libc::DT_REG,
         };
-        if covered(&found, stem) && entry.file_type()?.is_file() {
-            names.push(found);
+        if regular {
+            names.push(name);
         }
     }
     names.sort();

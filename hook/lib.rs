@@ -37,6 +37,7 @@ pub use ask::Ask;
 pub use config::Config;
 pub use error::Error;
 pub use state::State;
+pub use sys::heap::Heap;
 
 use std::io::Read;
 use std::path::Path;

@@ -10,8 +10,7 @@
 //!   `/dev` often are), but never where an image's link leads to, such as `/sys`;
 //! - nothing is made in a directory that is the host's own.
 
-use crate::sys::file::{self, CONTAINER, PLAIN, Status, name, openat2};
-use crate::sys::mount::{self, MountId};
+use crate::sys::file::{self, CONTAINER, MountId, PLAIN, Status, name, openat2};
 use crate::sys::process::as_owner;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -21,18 +20,18 @@ use std::path::Path;
 const HOST_DIRS: [&str; 3] = ["/", "/run", "/dev"];
 
 /// The host's own directories, noted before the container is entered.
-pub(crate) struct Host(Vec<(u64, u64)>);
+pub(crate) struct Host(Vec<(u32, u32, u64)>);
 
 impl Host {
     /// Notes them; one that the host lacks cannot be given away.
     pub fn note() -> io::Result<Host> {
         let mut noted = Vec::new();
         for dir in HOST_DIRS {
-            match file::open_dir(Path::new(dir)) {
-                Ok(dir) => noted.push(file::status(&dir)?.identity),
+            match file::status_at(Path::new(dir)) {
+                Ok(status) if status.directory => noted.push(status.identity),
+                Err(error) if dir == "/" => return Err(error),
                 // Missing, or a link as `/var/run` may be.
-                Err(_) if dir != "/" => {}
-                Err(error) => return Err(error),
+                _ => {}
             }
         }
         Ok(Host(noted))
@@ -56,13 +55,12 @@ impl Root {
     /// Opens it by its path on the host.
     pub fn open(path: &Path, host: Host) -> io::Result<Root> {
         let dir = file::open_dir(path)?;
-        let mount = mount::id_of(&dir)?;
-        let hosts = host.owns(&file::status(&dir)?);
+        let status = file::status(&dir)?;
         Ok(Root {
             dir,
-            mount,
+            mount: status.mount,
+            hosts: host.owns(&status),
             host,
-            hosts,
         })
     }
 
@@ -116,7 +114,7 @@ impl Root {
 
     /// Whether a file can be made in a directory: it is on the container's own file system.
     pub fn is_own(&self, dir: &OwnedFd) -> io::Result<bool> {
-        Ok(!self.hosts && mount::id_of(dir)? == self.mount)
+        Ok(!self.hosts && file::status(dir)?.mount == self.mount)
     }
 
     /// Whether a directory is in a mount that the container's configuration put at this path.

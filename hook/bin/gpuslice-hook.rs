@@ -3,6 +3,9 @@
 use std::io::Write;
 use std::process::ExitCode;
 
+#[global_allocator]
+static HEAP: gpuslice_hook::Heap = gpuslice_hook::Heap::new();
+
 fn main() -> ExitCode {
     let done = gpuslice_hook::Args::parse(std::env::args_os().skip(1))
         .and_then(|args| gpuslice_hook::run(&args, std::io::stdin().lock()));

@@ -4,6 +4,9 @@ use std::ffi::OsString;
 use std::io::Write;
 use std::process::ExitCode;
 
+#[global_allocator]
+static HEAP: gpuslice_hook::Heap = gpuslice_hook::Heap::new();
+
 fn main() -> ExitCode {
     let words: Vec<OsString> = std::env::args_os().skip(1).collect();
     let Err(error) = gpuslice_hook::runtime::run(&words);

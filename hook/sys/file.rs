@@ -5,7 +5,7 @@ use std::ffi::{CStr, CString};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Names the very file of a directory that is meant; no link, no way out (linux/openat2.h).
 pub(crate) const PLAIN: u64 =
@@ -46,12 +46,26 @@ pub(crate) fn openat2(dir: &OwnedFd, path: &CStr, flags: i32, resolve: u64) -> i
     }
 }
 
+/// Opens a host path, in one call: the C library's adds a second one for old kernels.
+fn open(path: &Path, flags: i32) -> io::Result<OwnedFd> {
+    let (path, flags, mode) = (cstring(path)?, flags | libc::O_CLOEXEC, 0o666);
+    // SAFETY: `path` is NUL-terminated and outlives the call.
+    owned(unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags, mode) })
+}
+
+/// Opens a file of the host's for reading.
+pub(crate) fn open_file(path: &Path) -> io::Result<File> {
+    open(path, libc::O_RDONLY).map(File::from)
+}
+
+/// Makes a file of the host's, or empties one that is there.
+pub(crate) fn create(path: &Path) -> io::Result<File> {
+    open(path, libc::O_WRONLY | libc::O_CREAT | libc::O_TRUNC).map(File::from)
+}
+
 /// Opens a directory by host path, not following a link at its end.
 pub(crate) fn open_dir(path: &Path) -> io::Result<OwnedFd> {
-    let path = cstring(path)?;
-    let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_NOFOLLOW | libc::O_CLOEXEC;
-    // SAFETY: `path` is NUL-terminated and outlives the call.
-    owned(unsafe { libc::open(path.as_ptr(), flags) }.into())
+    open(path, libc::O_PATH | libc::O_DIRECTORY | libc::O_NOFOLLOW)
 }
 
 /// Makes one directory in `parent`; one that is there already is as good.
@@ -63,36 +77,96 @@ pub(crate) fn mkdirat(parent: &OwnedFd, name: &CStr) -> io::Result<()> {
     }
 }
 
-/// Opens a file that is held by an `O_PATH` descriptor, and so is known, for reading.
+/// Opens a file that is held by an `O_PATH` descriptor, and so is known, for reading: by the path of the
+/// very file, whatever it is called elsewhere.
 pub(crate) fn reopen(file: &OwnedFd) -> io::Result<File> {
-    File::open(known(file))
+    open_file(format!("/proc/self/fd/{}", file.as_raw_fd()).as_ref())
 }
 
-/// A path to the very file a descriptor holds, whatever it is called elsewhere.
-pub(crate) fn known(file: &OwnedFd) -> PathBuf {
-    format!("/proc/self/fd/{}", file.as_raw_fd()).into()
+/// Most of a directory's entries that are read in one call, in words of 8 bytes.
+const ENTRIES_WORDS: usize = 4 << 10;
+
+/// Calls `each` with the names in a directory that was opened for reading, and with their kinds (`DT_REG`…),
+/// as far as the file system tells them.
+pub(crate) fn entries(dir: &OwnedFd, mut each: impl FnMut(&[u8], u8)) -> io::Result<()> {
+    let mut buffer: Vec<u64> = Vec::with_capacity(ENTRIES_WORDS);
+    let (to, size) = (
+        buffer.as_mut_ptr().cast::<u8>(),
+        ENTRIES_WORDS * size_of::<u64>(),
+    );
+    loop {
+        // SAFETY: `to` is `size` writable bytes.
+        let got = unsafe { libc::syscall(libc::SYS_getdents64, dir.as_raw_fd(), to, size) };
+        let got = usize::try_from(result(got)?).unwrap_or(0);
+        if got == 0 {
+            return Ok(());
+        }
+        // SAFETY: the kernel has written so many bytes.
+        let mut left = unsafe { std::slice::from_raw_parts(to, got) };
+        // An inode's number, an offset, the entry's length, its kind, its name (getdents64(2)).
+        while let Some(&[low, high, kind]) = left.get(16..).and_then(<[u8]>::first_chunk) {
+            let length = usize::from(u16::from_ne_bytes([low, high]));
+            let (entry, rest) = left.split_at(length.clamp(19, left.len()));
+            let name = entry[19..].split(|&byte| byte == 0).next();
+            each(name.unwrap_or_default(), kind);
+            left = rest;
+        }
+    }
 }
 
-/// What we ask about an open file.
+/// Which mount an open file is reached through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct MountId(u64);
+
+/// What we ask about a file.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Status {
     /// Device and inode: what tells one file from another, whatever it is called.
-    pub identity: (u64, u64),
+    pub identity: (u32, u32, u64),
+    /// How it is reached.
+    pub mount: MountId,
     /// A regular file.
     pub regular: bool,
+    /// A directory.
+    pub directory: bool,
+    /// It has no byte.
+    pub empty: bool,
     /// User and group it belongs to.
     pub owner: (u32, u32),
 }
 
 /// Looks at an open file.
 pub(crate) fn status(file: &OwnedFd) -> io::Result<Status> {
-    // SAFETY: all-zero is a valid stat to be overwritten.
-    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
-    // SAFETY: `stat` is ours.
-    result(unsafe { libc::fstat(file.as_raw_fd(), &mut stat) }.into())?;
+    statx(file.as_raw_fd(), c"", libc::AT_EMPTY_PATH)
+}
+
+/// Looks at what a directory has under a name, also if that is a link.
+pub(crate) fn status_in(dir: &OwnedFd, last: &str) -> io::Result<Status> {
+    statx(dir.as_raw_fd(), &name(last)?, libc::AT_SYMLINK_NOFOLLOW)
+}
+
+/// Looks at what is at a host path, also if that is a link.
+pub(crate) fn status_at(path: &Path) -> io::Result<Status> {
+    statx(libc::AT_FDCWD, &cstring(path)?, libc::AT_SYMLINK_NOFOLLOW)
+}
+
+fn statx(fd: i32, path: &CStr, flags: i32) -> io::Result<Status> {
+    // SAFETY: all-zero is a valid statx to be overwritten.
+    let mut statx: libc::statx = unsafe { std::mem::zeroed() };
+    let wanted = libc::STATX_BASIC_STATS | libc::STATX_MNT_ID;
+    let (path, to) = (path.as_ptr(), &raw mut statx);
+    // SAFETY: `path` and `statx` live through the call.
+    result(unsafe { libc::syscall(libc::SYS_statx, fd, path, flags, wanted, to) })?;
+    if statx.stx_mask & libc::STATX_MNT_ID == 0 {
+        return Err(io::ErrorKind::Unsupported.into());
+    }
+    let kind = u32::from(statx.stx_mode) & libc::S_IFMT;
     Ok(Status {
-        identity: (stat.st_dev, stat.st_ino),
-        regular: stat.st_mode & libc::S_IFMT == libc::S_IFREG,
-        owner: (stat.st_uid, stat.st_gid),
+        identity: (statx.stx_dev_major, statx.stx_dev_minor, statx.stx_ino),
+        mount: MountId(statx.stx_mnt_id),
+        regular: kind == libc::S_IFREG,
+        directory: kind == libc::S_IFDIR,
+        empty: statx.stx_size == 0,
+        owner: (statx.stx_uid, statx.stx_gid),
     })
 }

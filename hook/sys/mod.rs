@@ -1,6 +1,7 @@
 //! The system calls of the hook, each a small safe function; the only room with unsafe code.
 
 pub(crate) mod file;
+pub mod heap;
 pub(crate) mod mount;
 pub(crate) mod process;
 pub(crate) mod socket;

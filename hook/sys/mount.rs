@@ -50,21 +50,3 @@ pub(crate) fn move_onto(mount: &OwnedFd, target: &OwnedFd) -> io::Result<()> {
     // SAFETY: both paths are the empty string; descriptors are checked by the kernel.
     result(unsafe { libc::syscall(libc::SYS_move_mount, from, empty, to, empty, flags) }).map(drop)
 }
-
-/// Which mount an open file is reached through.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct MountId(u64);
-
-/// The mount of an open file.
-pub(crate) fn id_of(file: &OwnedFd) -> io::Result<MountId> {
-    // SAFETY: all-zero is a valid statx to be overwritten.
-    let mut statx: libc::statx = unsafe { std::mem::zeroed() };
-    let (fd, flags, wanted) = (file.as_raw_fd(), libc::AT_EMPTY_PATH, libc::STATX_MNT_ID);
-    let (empty, to) = (c"".as_ptr(), &raw mut statx);
-    // SAFETY: the empty path and `statx` live through the call.
-    result(unsafe { libc::syscall(libc::SYS_statx, fd, empty, flags, wanted, to) })?;
-    match statx.stx_mask & wanted {
-        0 => Err(io::ErrorKind::Unsupported.into()),
-        _ => Ok(MountId(statx.stx_mnt_id)),
-    }
-}

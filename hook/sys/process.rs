@@ -1,6 +1,6 @@
 //! This process: its namespaces, rights and time.
 
-use super::{owned, result};
+use super::{file, owned, result};
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsRawFd;
@@ -32,7 +32,7 @@ pub(crate) fn end_after(seconds: u32) {
 pub(crate) fn mount_namespace(pid: i32) -> io::Result<File> {
     // SAFETY: pidfd_open takes two integers.
     let pinned = owned(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) })?;
-    let theirs = File::open(format!("/proc/{pid}/ns/mnt"))?;
+    let theirs = file::open_file(format!("/proc/{pid}/ns/mnt").as_ref())?;
     let mut poll = libc::pollfd {
         fd: pinned.as_raw_fd(),
         events: libc::POLLIN,
@@ -52,6 +52,52 @@ pub(crate) fn mount_namespace(pid: i32) -> io::Result<File> {
         ));
     }
     Ok(theirs)
+}
+
+/// A capability, by its number (linux/capability.h).
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Right {
+    DacOverride = 1,
+    SetGid = 6,
+    SetUid = 7,
+    SysChroot = 18,
+    SysAdmin = 21,
+}
+
+/// Gives all rights up but these, of which we may have fewer.
+pub(crate) fn keep(rights: &[Right]) -> io::Result<()> {
+    #[repr(C)]
+    struct Header {
+        version: u32,
+        pid: i32,
+    }
+    /// 32 of the capabilities.
+    #[repr(C)]
+    #[derive(Clone, Copy, Default)]
+    struct Part {
+        effective: u32,
+        permitted: u32,
+        inheritable: u32,
+    }
+    const VERSION_3: u32 = 0x2008_0522;
+    let (mut header, mut parts) = (
+        Header {
+            version: VERSION_3,
+            pid: 0,
+        },
+        [Part::default(); 2],
+    );
+    // SAFETY: both are ours and of the shape of that version.
+    result(unsafe { libc::syscall(libc::SYS_capget, &raw mut header, parts.as_mut_ptr()) })?;
+    let kept = rights
+        .iter()
+        .fold(0, |kept, right| kept | 1u64 << *right as u32);
+    for (part, kept) in parts.iter_mut().zip([kept as u32, (kept >> 32) as u32]) {
+        part.permitted &= kept;
+        (part.effective, part.inheritable) = (part.permitted, 0);
+    }
+    // SAFETY: as above.
+    result(unsafe { libc::syscall(libc::SYS_capset, &raw mut header, parts.as_ptr()) }).map(drop)
 }
 
 /// Enters a mount namespace; the process has one thread.

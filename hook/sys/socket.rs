@@ -13,7 +13,7 @@ pub(crate) fn connect(path: &Path, by: Instant) -> io::Result<OwnedFd> {
     let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
     // SAFETY: socket takes three integers.
     let socket = owned(unsafe { libc::socket(libc::AF_UNIX, kind, 0) }.into())?;
-    wait_until(&socket, by)?;
+    wait_until(&socket, libc::SO_SNDTIMEO, by)?;
     // SAFETY: all-zero is a valid sockaddr_un.
     let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
     address.sun_family = libc::AF_UNIX as u16;
@@ -35,8 +35,8 @@ pub(crate) fn connect(path: &Path, by: Instant) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Lets the next wait end at `by`.
-fn wait_until(socket: &OwnedFd, by: Instant) -> io::Result<()> {
+/// Lets the waits of one kind, to connect and send or to receive, end at `by`.
+fn wait_until(socket: &OwnedFd, option: i32, by: Instant) -> io::Result<()> {
     let left = by.saturating_duration_since(Instant::now());
     let time = libc::timeval {
         tv_sec: left.as_secs() as i64,
@@ -45,14 +45,11 @@ fn wait_until(socket: &OwnedFd, by: Instant) -> io::Result<()> {
     if time.tv_sec == 0 && time.tv_usec == 0 {
         return Err(io::ErrorKind::WouldBlock.into()); // to the kernel zero means for ever
     }
-    for option in [libc::SO_RCVTIMEO, libc::SO_SNDTIMEO] {
-        let (value, size) = ((&raw const time).cast(), size_of::<libc::timeval>() as u32);
-        let fd = socket.as_raw_fd();
-        // SAFETY: `time` lives through the call, `size` is its size.
-        let set = unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, option, value, size) };
-        result(set.into())?;
-    }
-    Ok(())
+    let (value, size) = ((&raw const time).cast(), size_of::<libc::timeval>() as u32);
+    let fd = socket.as_raw_fd();
+    // SAFETY: `time` lives through the call, `size` is its size.
+    let set = unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, option, value, size) };
+    result(set.into()).map(drop)
 }
 
 /// The user who listens on the other side.
@@ -87,7 +84,7 @@ pub(crate) fn send(socket: &OwnedFd, frame: &[u8]) -> io::Result<()> {
 
 /// Receives one frame before `by`; its length.
 pub(crate) fn receive(socket: &OwnedFd, by: Instant, buffer: &mut [u8]) -> io::Result<usize> {
-    wait_until(socket, by)?;
+    wait_until(socket, libc::SO_RCVTIMEO, by)?;
     let (data, len) = (buffer.as_mut_ptr().cast(), buffer.len());
     // SAFETY: `buffer` is `len` writable bytes.
     let got = unsafe { libc::recv(socket.as_raw_fd(), data, len, libc::MSG_TRUNC) };

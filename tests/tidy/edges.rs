@@ -12,7 +12,7 @@ const ALLOWED: [(&str, &[&str], &[&str]); 15] = [
     (
         "gpuslice-hook",
         &["gpuslice-wire"],
-        &["libc", "caps", "serde", "serde_json"],
+        &["libc", "serde", "serde_json"],
     ),
     (
         "gpuslice-shim",
