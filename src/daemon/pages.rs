@@ -83,6 +83,28 @@ fn wake(word: &AtomicU32) {
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, i32::MAX) };
 }
 
+/// The same for two words in one call, those of `first` first.
+fn wake_both(first: &AtomicU32, second: &AtomicU32) {
+    // The call also changes the second word and compares what it was; here it does neither: it adds
+    // nothing, and the comparison is one that holds of every value but one that only we write.
+    let never = u32::from(second.load(Relaxed) == 0);
+    let nothing = libc::FUTEX_OP(libc::FUTEX_OP_ADD, 0, libc::FUTEX_OP_CMP_NE, never as i32);
+    let (all, op) = (i32::MAX, libc::FUTEX_WAKE_OP);
+    // SAFETY: both are live words of one of our own mappings, which may be written; the kernel's
+    // addition of zero is atomic. It can fail only for a bad address.
+    unsafe {
+        libc::syscall(
+            libc::SYS_futex,
+            first.as_ptr(),
+            op,
+            all,
+            all as usize,
+            second.as_ptr(),
+            nothing,
+        )
+    };
+}
+
 /// The page all processes of a container read.
 #[derive(Debug)]
 pub struct ContainerWriter {
@@ -161,12 +183,15 @@ impl ContainerWriter {
         }
         let old_turn = field!(page, lane[at].turn).swap(view.turn, SeqCst);
         let turned = old_turn != view.turn || old_mode != mode;
+        let bell = field!(page, bell);
         if turned || recalled {
-            field!(page, bell).fetch_add(1, SeqCst);
-            wake(field!(page, bell));
+            bell.fetch_add(1, SeqCst);
         }
         if turned {
-            wake(field!(page, lane[at].turn));
+            // Launches first: who looks after them has time.
+            wake_both(field!(page, lane[at].turn), bell);
+        } else if recalled {
+            wake(bell);
         }
     }
 }

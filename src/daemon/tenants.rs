@@ -14,7 +14,7 @@ use crate::slices::Slice;
 use crate::slots::Key;
 use crate::sockets::{Received, accept, id_of, packet, receive, send};
 use crate::tier::Named;
-use gpuslice_engine::{Event, Token};
+use gpuslice_engine::{Claims, Event, Token};
 use gpuslice_wire::frame::{FrameError, RequestId, decode};
 use gpuslice_wire::ids::{ClientId, ContainerId, Lane};
 use gpuslice_wire::limits::{FRAME_BYTES_MAX, HELLO_DEADLINE_NS};
@@ -52,6 +52,8 @@ struct Attached {
     client: ClientId,
     lanes: u8,
     claims: ClaimsReader,
+    /// What the engine knows of its host memory, which has no turns: not told twice.
+    host: Claims,
     /// Kept open to be watched; see `Poll::add_bell`.
     _bell: EventFd,
 }
@@ -313,6 +315,7 @@ impl Daemon {
             client,
             lanes,
             claims,
+            host: Claims::default(),
             _bell: bell,
         });
         self.clients[usize::from(client.slot)] = Some((client, key));
@@ -405,11 +408,14 @@ impl Daemon {
         }
     }
 
-    /// What a process claims now.
-    pub fn claims_of(&self, key: Key, lane: Lane) -> Option<Event> {
-        let tenant = self.tenants.get(key)?;
-        let attached = tenant.attached.as_ref()?;
+    /// What a process claims now, if that may be news.
+    pub fn claims_of(&mut self, key: Key, lane: Lane) -> Option<Event> {
+        let tenant = self.tenants.get_mut(key)?;
+        let attached = tenant.attached.as_mut()?;
         let mut claims = attached.claims.read(lane);
+        if lane == Lane::HOST && std::mem::replace(&mut attached.host, claims) == claims {
+            return None;
+        }
         if tenant.leaving {
             (claims.want, claims.parked, claims.drained) = (false, false, claims.active);
         }

@@ -21,6 +21,7 @@ use crate::sched::entity::Report;
 use crate::sched::gang::{self, Gang, GpuSet};
 use crate::sched::hold::Hold;
 use crate::sched::{Note, Turns};
+use crate::view::ToAll;
 
 /// A GPU of the node.
 #[derive(Clone, Debug)]
@@ -31,6 +32,8 @@ pub(crate) struct Gpu {
     pub(crate) turns: Turns,
     /// The least that a first context on it was seen to take.
     pub(crate) context: Option<Bytes>,
+    /// What pages say of it; nothing yet if `None`.
+    pub(crate) shown: Option<ToAll>,
     /// What its turns want to be known and done.
     pub(crate) notes: Vec<Note>,
     /// When its turns need a look although nothing happens; kept, because every step asks.
@@ -182,6 +185,7 @@ impl Engine {
                 .iter()
                 .fold(0, |all, slice| all | bit(slice)),
             Event::Measured { .. } | Event::Stray { .. } | Event::Resize { .. } => 0,
+            Event::Tick => 0, // those whose time has come are looked at anyway
             _ => ALL,
         }
     }
@@ -199,6 +203,7 @@ impl Engine {
         } else if self.gpus.len() < GPUS_MAX {
             let turns = Turns::new(self.config, self.now, self.charged);
             self.gpus.push(Gpu {
+                shown: None,
                 notes: Vec::new(),
                 due: None,
                 uuid,

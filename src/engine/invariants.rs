@@ -34,6 +34,7 @@ impl Engine {
             "a process listed and not attached"
         );
         self.gpus.iter().for_each(|gpu| check_turns(&gpu.turns));
+        self.check_shown();
         self.rooms().iter().for_each(|room| {
             assert!(
                 room.shares <= 100,

@@ -2,8 +2,13 @@
 //!
 //! Lanes of a GPU that had to decide are shown in an order, first to those who may not launch any
 //! more; books that changed elsewhere, and the host's, which have no turns, follow after.
+//!
+//! A GPU decides hundreds of times a second, and mostly one or two containers see anything of it. So
+//! what was shown of turns is kept beside them ([`ToAll`], [`ToOne`]), and who sees nothing new costs a
+//! comparison.
 
 use gpuslice_wire::ids::{ContainerId, Lane};
+use gpuslice_wire::policy::Class;
 use gpuslice_wire::units::{Bytes, Instant};
 
 use crate::action::{Action, Actions, LaneView, Mode};
@@ -20,7 +25,7 @@ impl Engine {
         };
         let container = it.record.container;
         for (lane, slice) in it.slices.iter_mut().filter(|(_, it)| it.gpu.is_some()) {
-            if let Some(view) = slice.shown.filter(may_launch) {
+            if let Some(view) = slice.shown.filter(|it| may_launch(it.mode, it.turn)) {
                 let turn = view.turn.wrapping_add(view.turn % 2);
                 let view = LaneView {
                     mode: Mode::Turns,
@@ -39,7 +44,8 @@ impl Engine {
         }
     }
 
-    /// Shows what changed on a GPU, to those who may not launch first.
+    /// Shows what changed on a GPU, to those who may not launch first. Of a hand-over that is two of its
+    /// containers, however many there are: nothing is looked up of the others.
     pub(crate) fn show(&mut self, gpu: usize, actions: &mut Actions) {
         let Engine {
             gpus,
@@ -47,21 +53,28 @@ impl Engine {
             config,
             ..
         } = self;
-        let gpu = &gpus[gpu];
+        let all = gpus[gpu].to_all();
+        let anew = gpus[gpu].shown.replace(all) != Some(all);
         for round in [false, true] {
-            for entity in &gpu.turns.entities {
-                let Some(container) = containers.get_mut(entity.seat) else {
+            for at in 0..gpus[gpu].turns.entities.len() {
+                let entity = &mut gpus[gpu].turns.entities[at];
+                let one = all.and_to(entity);
+                let changed = anew || entity.shown != Some(one);
+                if !changed || may_launch(all.mode, one.turn) != round {
+                    continue;
+                }
+                entity.shown = Some(one);
+                let (seat, lane) = (entity.seat, entity.lane);
+                let Some(container) = containers.get_mut(seat) else {
                     continue;
                 };
                 let id = container.record.container;
                 let alone = container.slices.gpus.len() == 1;
-                let Some(slice) = container.slices.get_mut(entity.lane) else {
+                let Some(slice) = container.slices.get_mut(lane) else {
                     continue;
                 };
-                let view = view(Some((gpu, entity)), slice, alone, config);
-                if may_launch(&view) == round {
-                    show(id, entity.lane, slice, view, actions);
-                }
+                let view = view(Some((all, one)), slice, alone, config);
+                show(id, lane, slice, view, actions);
             }
         }
     }
@@ -84,17 +97,39 @@ impl Engine {
             let Some(slice) = container.slices.get_mut(lane) else {
                 continue;
             };
-            let gpu = slice.gpu.map(|gpu| &gpus[gpu]);
-            let on = gpu.and_then(|gpu| gpu.turns.find(seat).map(|entity| (gpu, entity)));
+            let gpu = slice
+                .gpu
+                .map(|gpu| (gpus[gpu].to_all(), gpus[gpu].turns.find(seat)));
+            let on = gpu.and_then(|(all, entity)| Some((all, all.and_to(entity?))));
             let view = view(on, slice, alone, config);
             show(id, lane, slice, view, actions);
         }
     }
 }
 
+impl Engine {
+    /// # Panics
+    /// If a page says something that does not hold any more; see `check`.
+    pub(crate) fn check_shown(&self) {
+        for (seat, container) in self.containers.iter() {
+            for (lane, slice) in container.slices.iter() {
+                let gpu = slice.gpu.map(|gpu| &self.gpus[gpu]);
+                let on = gpu.and_then(|gpu| {
+                    let all = gpu.to_all();
+                    Some((all, all.and_to(gpu.turns.find(seat)?)))
+                });
+                let alone = container.slices.gpus.len() == 1;
+                let view = view(on, slice, alone, &self.config);
+                let id = container.record.container;
+                assert_eq!(slice.shown, Some(view), "{id} {lane:?} sees the past");
+            }
+        }
+    }
+}
+
 /// Whether a page that says this lets its container launch.
-fn may_launch(view: &LaneView) -> bool {
-    view.mode == Mode::Open || gpuslice_wire::page::may_launch(view.turn)
+fn may_launch(mode: Mode, turn: u32) -> bool {
+    mode == Mode::Open || gpuslice_wire::page::may_launch(turn)
 }
 
 fn show(id: ContainerId, lane: Lane, slice: &mut Slice, view: LaneView, actions: &mut Actions) {
@@ -108,9 +143,49 @@ fn show(id: ContainerId, lane: Lane, slice: &mut Slice, view: LaneView, actions:
     }
 }
 
+/// What all containers of a GPU are told alike.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ToAll {
+    mode: Mode,
+    window_us: u32,
+    gates: bool,
+    context: Bytes,
+}
+
+/// What one of them is told of its own turns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ToOne {
+    turn: u32,
+    turn_end: Instant,
+    gates: bool,
+    gate_open: bool,
+}
+
+impl Gpu {
+    fn to_all(&self) -> ToAll {
+        ToAll {
+            mode: self.turns.mode(),
+            window_us: self.turns.window_us(),
+            gates: self.turns.gates(),
+            context: self.context.unwrap_or_default(),
+        }
+    }
+}
+
+impl ToAll {
+    fn and_to(self, entity: &Entity) -> ToOne {
+        ToOne {
+            turn: entity.turn,
+            turn_end: entity.turn_end,
+            gates: self.gates && entity.class == Class::BestEffort,
+            gate_open: self.mode == Mode::Open || entity.passes_gates(),
+        }
+    }
+}
+
 /// What a container's page is to say of an account. There are no gates where the GPU is not `alone` in
 /// the slice: a kernel on one may wait for another one behind the gate of the other.
-fn view(on: Option<(&Gpu, &Entity)>, slice: &Slice, alone: bool, config: &Config) -> LaneView {
+fn view(on: Option<(ToAll, ToOne)>, slice: &Slice, alone: bool, config: &Config) -> LaneView {
     let cap = slice.account.cap();
     let books = LaneView {
         mode: Mode::Open,
@@ -125,23 +200,22 @@ fn view(on: Option<(&Gpu, &Entity)>, slice: &Slice, alone: bool, config: &Config
         recall: slice.recall.number(),
         context: Bytes::ZERO,
     };
-    let Some((Gpu { turns, context, .. }, entity)) = on else {
+    let Some((all, one)) = on else {
         return books;
     };
-    let mode = turns.mode();
     LaneView {
-        mode,
-        gates: alone && turns.gates(entity),
-        gate_open: turns.gate_open(entity),
-        turn: entity.turn,
-        turn_end: entity.turn_end,
-        window_us: turns.window_us(),
-        idle_us: match mode {
+        mode: all.mode,
+        gates: alone && one.gates,
+        gate_open: one.gate_open,
+        turn: one.turn,
+        turn_end: one.turn_end,
+        window_us: all.window_us,
+        idle_us: match all.mode {
             Mode::Open => config.idle_open_us,
             Mode::Turns => config.idle_us,
         },
         // another container's word: it must not be able to keep this one from ever trying
-        context: context.map_or(Bytes::ZERO, |least| least.min(Bytes(cap.0 / 2))),
+        context: all.context.min(Bytes(cap.0 / 2)),
         ..books
     }
 }

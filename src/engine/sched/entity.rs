@@ -10,6 +10,7 @@ use super::hold::Hold;
 use super::loose::Loose;
 use super::policy::Terms;
 use crate::lifecycle::Seat;
+use crate::view::ToOne;
 
 /// Virtual time: GPU time divided by weight, in 2^-32 ns. 2^64 ns of any weight fit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -108,6 +109,8 @@ pub(crate) struct Entity {
     /// Odd while it may launch.
     pub(crate) turn: u32,
     pub(crate) turn_end: Instant,
+    /// What its page says of its turns; nothing yet if `None`.
+    pub(crate) shown: Option<ToOne>,
     /// Its turn was closed then, others run by now, and it is still not quiet.
     pub(crate) overrun: Option<Instant>,
     /// ... for so long that it may have a turn whether its cap pays for it or not.
@@ -153,6 +156,12 @@ impl Entity {
     /// Has nothing on the GPU.
     pub(crate) fn is_off(&self) -> bool {
         self.said.quiet || !self.said.attached || self.hold == Hold::Stopped
+    }
+
+    /// While turns are taken, whether the GPU may go past gates in its streams. Nobody is kept behind them for
+    /// longer than others wait for it: what does not get quiet then runs beside them, and pays.
+    pub(crate) fn passes_gates(&self) -> bool {
+        gpuslice_wire::page::may_launch(self.turn) || self.overrun.is_some()
     }
 
     /// Takes part in the contest for the GPU, with what it wants or with what it left running.

@@ -164,6 +164,7 @@ impl Turns {
             queued: self.now,
             turn: 0,
             turn_end: Instant(0),
+            shown: None,
             overrun: None,
             grace: false,
             loose: None,
@@ -499,7 +500,10 @@ impl Turns {
         let config = &self.config;
         let own = match self.phase {
             Phase::Open | Phase::Idle => None,
-            Phase::Held { end, .. } => Some(self.held_until(end)),
+            Phase::Held { seat, end, slot } => {
+                let holder = self.find(seat);
+                Some(holder.map_or(end, |holder| self.held_until(holder, end, slot)))
+            }
             Phase::Closing { seat, reported, .. } => self.drained_until(seat, reported),
         };
         let gated = self.phase != Phase::Open;

@@ -265,15 +265,29 @@ impl Turns {
         Instant(end.0.saturating_sub(lead.min(self.config.turn_min).0))
     }
 
-    /// When to look at the holder again.
-    pub(super) fn held_until(&self, end: Instant) -> Instant {
+    /// When to look at `holder` again, whose turn lasts until `end`.
+    pub(super) fn held_until(&self, holder: &Entity, end: Instant, slot: Option<Slot>) -> Instant {
         let renewal = self.renewal(end);
-        let look = if self.now < renewal { renewal } else { end };
-        let slots = Class::ALL
-            .into_iter()
+        let early = self.now < renewal && slot.is_none() && self.may_renew(holder, renewal);
+        let look = if early { renewal } else { end };
+        let lower = Class::ALL.into_iter().filter(|class| *class > holder.class);
+        let slots = lower
             .filter(|class| self.others_wait(|other| other == *class))
             .filter_map(|class| self.slots.due(class).filter(|due| *due > self.now));
         slots.fold(look, core::cmp::min)
+    }
+
+    /// Whether `holder` will be the first in line `then`, if nothing happens before: if it will not,
+    /// there is nothing to extend. Where several take turns that is so nearly always, and saves one
+    /// look of three.
+    fn may_renew(&self, holder: &Entity, then: Instant) -> bool {
+        let used = then.since(self.now);
+        let finish = holder.finish.max(holder.start).after(used, holder.weight);
+        let start = self.line[holder.class as usize].max(finish);
+        let rivals = self.entities.iter().filter(|e| e.class == holder.class);
+        let mut rivals = rivals.filter(|e| e.seat != holder.seat && e.gang.is_none());
+        let behind = !rivals.any(|rival| rival.eligible() && rival.start <= start);
+        behind && self.wanted.kept.is_none()
     }
 
     /// Whether somebody is there who goes first.
@@ -291,17 +305,9 @@ impl Turns {
         }
     }
 
-    /// Whether `entity`'s streams are to have gates in them: they have their price, and so are for those
-    /// whose turns are ended at any moment.
-    pub(crate) fn gates(&self, entity: &Entity) -> bool {
-        let turns = self.config.stream_gates && self.phase != Phase::Open;
-        turns && entity.class == Class::BestEffort && self.high_attached()
-    }
-
-    /// Whether the GPU may go past gates in `entity`'s streams. Nobody is kept behind them for longer than
-    /// others wait for it: what does not get quiet then runs beside them, and pays.
-    pub(crate) fn gate_open(&self, entity: &Entity) -> bool {
-        let turn = gpuslice_wire::page::may_launch(entity.turn);
-        self.phase == Phase::Open || turn || entity.overrun.is_some()
+    /// Whether streams of best-effort containers are to have gates in them: they have their price, and so
+    /// are for those whose turns are ended at any moment.
+    pub(crate) fn gates(&self) -> bool {
+        self.config.stream_gates && self.phase != Phase::Open && self.high_attached()
     }
 }

@@ -274,7 +274,8 @@ impl Node {
             }
         }
         while self.programs.iter().any(|program| program.ended == 0) {
-            for who in 0..self.programs.len() {
+            // twice: the quiet of one may be the turn of one before it
+            for who in (0..self.programs.len()).chain(0..self.programs.len()) {
                 for part in 0..self.programs[who].parts.len() {
                     if self.may_launch(who, part) {
                         self.make(Move::Launch(who, part));

@@ -154,3 +154,24 @@ fn after_native_everybody_is_even() {
     let had = [rig.used_ms(0) - before[0], rig.used_ms(1) - before[1]];
     assert!(had[0].abs_diff(had[1]) <= 16, "{had:?}");
 }
+
+/// A turn is extended before its end, so that is looked at; but not where nobody is going to extend it.
+#[test]
+fn a_turn_that_is_not_extended_is_looked_at_once() {
+    let due = |rig: &Rig| match rig.turns.phase {
+        Phase::Held { end, .. } => rig.turns.deadline().map(|due| end.since(due).0 / 1_000),
+        phase => panic!("nobody's turn but {phase:?}"),
+    };
+    let mut rig = Rig::new(&[(1, 0, false), (1, 0, false), (1, 50, false)]);
+    rig.want(0, 2); // its cap makes turns needed
+    assert_eq!(due(&rig), Some(500), "alone it goes on");
+    rig.want(MS, 0);
+    assert_eq!(due(&rig), Some(0), "the other one will be first");
+    rig.say(2 * MS, 0, false, true);
+    assert_eq!(due(&rig), Some(500), "and is not there any more");
+    // a lower class's slot may end it, one of its own may not
+    rig.want(2 * MS, 0);
+    let slot = rig.turns.slots.due(Class::Normal);
+    assert!(slot > Some(rig.turns.now), "{slot:?}");
+    assert_eq!(due(&rig), Some(0));
+}
