@@ -356,6 +356,51 @@ mod tests {
         assert_eq!(fcntl(&writer.fd, more), Err(Errno::EPERM));
     }
 
+    /// Sleeps while `word` is `value`; whether it was woken within 10 s.
+    fn sleeps(word: &AtomicU32, value: u32) -> bool {
+        let limit = libc::timespec {
+            tv_sec: 10,
+            tv_nsec: 0,
+        };
+        let (word, wait) = (word.as_ptr(), libc::FUTEX_WAIT);
+        // SAFETY: the word and the time limit live as long as the call.
+        unsafe { libc::syscall(libc::SYS_futex, word, wait, value, &raw const limit) == 0 }
+    }
+
+    fn asleep(thread: i32) -> bool {
+        let path = format!("/proc/self/task/{thread}/stat");
+        std::fs::read_to_string(path).is_ok_and(|stat| stat.contains(") S "))
+    }
+
+    #[test]
+    fn one_call_wakes_who_sleeps_on_either_word() {
+        for bell in [0, 1, u32::MAX] {
+            let words = [AtomicU32::new(7), AtomicU32::new(bell)];
+            let (tell, told) = std::sync::mpsc::channel();
+            std::thread::scope(|scope| {
+                let all: Vec<_> = words
+                    .iter()
+                    .map(|word| {
+                        let tell = tell.clone();
+                        scope.spawn(move || {
+                            tell.send(nix::unistd::gettid().as_raw()).expect("heard");
+                            sleeps(word, word.load(Relaxed))
+                        })
+                    })
+                    .collect();
+                let threads: Vec<i32> = told.iter().take(2).collect();
+                while !threads.iter().all(|thread| asleep(*thread)) {
+                    std::thread::yield_now();
+                }
+                wake_both(&words[0], &words[1]);
+                let woken = all.into_iter().map(|it| it.join().expect("no panic"));
+                assert_eq!(woken.collect::<Vec<_>>(), [true, true], "{bell}");
+            });
+            let after = [words[0].load(Relaxed), words[1].load(Relaxed)];
+            assert_eq!(after, [7, bell], "it changes nothing");
+        }
+    }
+
     #[test]
     fn a_recall_rings_and_the_hosts_account_is_there() {
         let writer = page();
