@@ -50,12 +50,18 @@ thread_local! {
     static MAKING: Cell<Option<Lane>> = const { Cell::new(None) };
 }
 
-/// Begins to look, if the daemon wants to know, and once.
+/// Begins to look, if the daemon wants to know.
 pub fn watch(session: &Session) {
-    if session.container().stop.load(Relaxed) == 0 || WATCHING.swap(true, AcqRel) {
+    if session.container().stop.load(Relaxed) != 0 {
+        look(real::cuInit() as *const c_void);
+    }
+}
+
+/// Begins to look at what the library that has the function `driver` makes; once.
+pub fn look(driver: *const c_void) {
+    if WATCHING.swap(true, AcqRel) {
         return;
     }
-    let driver = real::cuInit() as *const c_void;
     let observers: [Ioctl; DOORS] = [observed::<0>, observed::<1>, observed::<2>, observed::<3>];
     let slots = slot::find(driver, c"ioctl");
     if slots.len() > DOORS {
@@ -84,6 +90,40 @@ pub fn groups(lanes: u8) -> Vec<Group> {
     objects().map_or_else(Vec::new, |objects| objects.groups(only))
 }
 
+/// The objects there are, of those that lead to a group.
+pub fn seen() -> Vec<Made> {
+    objects().map_or_else(Vec::new, |objects| objects.all().to_vec())
+}
+
+/// Controls an object in the tree of a group of this process's own: the driver's answer.
+///
+/// # Safety
+/// `T` is the structure of the command's parameters, and `group` one of [`groups`].
+///
+/// # Errors
+/// What the kernel says.
+pub unsafe fn control<T>(
+    group: &Group,
+    object: u32,
+    command: u32,
+    params: &mut T,
+) -> std::io::Result<u32> {
+    let mut it = Control {
+        client: group.client,
+        object,
+        command,
+        params: core::ptr::from_mut(params) as u64,
+        params_bytes: size_of::<T>() as u32,
+        ..Control::default()
+    };
+    let argument = (&raw mut it).cast();
+    // SAFETY: the driver's own descriptor, and the structures of this control, alive during the call.
+    match unsafe { previous(group.door)(group.fd, control::CONTROL, argument) } {
+        0 => Ok(it.status),
+        _ => Err(std::io::Error::last_os_error()),
+    }
+}
+
 /// Lets this process's own work go on, which a daemon may have stopped before it died.
 pub fn resume() {
     for group in groups(1) {
@@ -91,16 +131,8 @@ pub fn resume() {
             enable: 1,
             ..Schedule::default()
         };
-        let mut it = Control {
-            client: group.client,
-            object: group.group,
-            command: command::SCHEDULE,
-            params: (&raw mut schedule) as u64,
-            params_bytes: size_of::<Schedule>() as u32,
-            ..Control::default()
-        };
-        // SAFETY: the driver's own descriptor and the structures of this control, alive during the call.
-        unsafe { previous(group.door)(group.fd, control::CONTROL, (&raw mut it).cast()) };
+        // SAFETY: the structure of this command, and a group there is.
+        let _ = unsafe { control(&group, group.group, command::SCHEDULE, &mut schedule) };
     }
 }
 

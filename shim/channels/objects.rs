@@ -114,6 +114,12 @@ impl Objects {
         }
     }
 
+    /// All that are known.
+    #[must_use]
+    pub fn all(&self) -> &[Made] {
+        &self.all
+    }
+
     fn find(&self, client: u32, handle: u32) -> Option<&Made> {
         self.all
             .iter()

@@ -118,6 +118,14 @@ pub mod command {
     pub const GET_TIME_SLICE: u32 = 0xa06c_0104;
     /// On a group: off the GPU, now ([`super::Preempt`]).
     pub const PREEMPT: u32 = 0xa06c_0105;
+    /// On a group, for root alone: how often it is on the run list ([`super::Interleave`]).
+    pub const SET_INTERLEAVE: u32 = 0xa06c_0107;
+    /// On a group, for root alone: before all others ([`super::Realtime`]).
+    pub const MAKE_REALTIME: u32 = 0xa06c_0110;
+    /// On a channel: whether it is on the run list ([`super::Schedule`]).
+    pub const SCHEDULE_CHANNEL: u32 = 0xa06f_0103;
+    /// On a channel, for root alone: its run list from the beginning ([`super::Restart`]).
+    pub const RESTART_RUN_LIST: u32 = 0xa06f_0111;
     /// On a subdevice: channels off the GPU, and on again ([`super::DisableChannels`]).
     pub const DISABLE_CHANNELS: u32 = 0x2080_110b;
     /// On a subdevice: how often a group was taken off the GPU ([`super::SwitchStats`]).
@@ -146,6 +154,26 @@ pub struct Preempt {
     pub reserved: [u8; 2],
     /// At most a second.
     pub timeout_us: u32,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Interleave {
+    /// 0 low, 1 middle, 2 high.
+    pub level: u32,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Realtime {
+    pub on: u8,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Restart {
+    pub force: u8,
+    pub bypass_wait: u8,
 }
 
 #[repr(C)]

@@ -46,7 +46,16 @@ const ALLOWED: [(&str, &[&str], &[&str]); 15] = [
         &["libc"],
     ),
     ("gpuslice-apps", &["gpuslice-nvabi"], &["libc"]),
-    ("gpuslice-gpu", &["gpuslice-apps", "gpuslice-nvabi"], &[]),
+    (
+        "gpuslice-gpu",
+        &[
+            "gpuslice-apps",
+            "gpuslice-nvabi",
+            "gpuslice-shim",
+            "gpuslice-sim-device",
+        ],
+        &["libc", "nix"],
+    ),
     (
         "gpuslice-bench",
         &["gpuslice-nvabi", "gpuslice-wire", "gpuslice-sim-device"],

@@ -214,6 +214,7 @@ impl Machine {
     /// As [`Machine::ioctl`].
     unsafe fn change(&self, slot: usize, group: u32, change: u32, params: *mut c_void) -> u32 {
         let its = move |_: usize, c: &Context| group != 0 && c.group == group;
+        let channel = move |_: usize, c: &Context| group != 0 && c.channel == group;
         found_or_not(match change {
             command::SCHEDULE => {
                 // SAFETY: the caller's promise: the parameters of this command.
@@ -224,9 +225,27 @@ impl Machine {
             command::SET_TIME_SLICE => {
                 // SAFETY: as above.
                 let TimeSlice { us } = unsafe { params.cast::<TimeSlice>().read_unaligned() };
-                let ns = us.clamp(1, 10_000_000) * 1000;
+                // 0 is read back as 0, and is no shorter slice than the device's own.
+                let ns = us.min(10_000_000) * 1000;
                 self.with_contexts(slot, its, |c, _| c.slice_ns = ns)
             }
+            command::SCHEDULE_CHANNEL => {
+                // SAFETY: as above.
+                let schedule = unsafe { params.cast::<Schedule>().read_unaligned() };
+                let (its, on) = (channel, schedule.enable != 0);
+                self.with_contexts(slot, its, |_, enable| *enable = Some(on))
+            }
+            // For root alone, whoever opened the file. What they do to others is not simulated.
+            command::SET_INTERLEAVE | command::MAKE_REALTIME | command::RESTART_RUN_LIST
+                // SAFETY: takes nothing.
+                if unsafe { libc::geteuid() } != 0 =>
+            {
+                return status::INSUFFICIENT_PERMISSIONS;
+            }
+            command::SET_INTERLEAVE | command::MAKE_REALTIME => {
+                self.with_contexts(slot, its, |_, _| ())
+            }
+            command::RESTART_RUN_LIST => self.with_contexts(slot, channel, |_, _| ()),
             // What is off the run list is off the GPU; what is on it comes back at once.
             command::PREEMPT => self.with_contexts(slot, its, |_, _| ()),
             command::DISABLE_CHANNELS => {

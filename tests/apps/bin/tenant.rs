@@ -5,22 +5,25 @@
 //! `end`. Ends by itself after `--seconds`; with `--with-reader` as soon as nobody reads its lines.
 //! `--pause-us` makes it one that mostly waits for work: a kernel, its end, a pause; it says at last
 //! how much longer than its kernel each took (`latency`), and when it asked for each (`wants`, CLOCK_MONOTONIC
-//! ns). `--idle` makes it one that has none.
+//! ns). `--idle` makes it one that has none. With `--rounds-per-us` its kernels compute so much instead of watching the clock, so
+//! that what is counted is work also where others ran in between; `--batch` is for long kernels.
 
 use gpuslice_apps::driver::{Driver, Error, check};
-use gpuslice_apps::spin::{SPIN_NAME, SPIN_PTX};
+use gpuslice_apps::spin::{ROUNDS_NAME, Rounds, SPIN_NAME, SPIN_PTX};
 use gpuslice_nvabi::types::{CUcontext, CUdeviceptr, CUevent, CUfunction, CUmodule, CUstream};
 use std::io::Write;
 use std::ptr::null_mut;
 use std::time::{Duration, Instant};
 
 const MIB: usize = 1 << 20;
-/// Kernels between two events; two batches are in flight, so the queue never runs empty.
+/// Kernels between two events, if nothing else is said; two batches are in flight, so the queue never runs empty.
 const BATCH: u64 = 16;
 
 struct Options {
     seconds: f64,
     kernel_us: u64,
+    rounds_per_us: f64,
+    batch: u64,
     step: usize,
     launch: bool,
     device: i32,
@@ -33,6 +36,8 @@ fn options() -> Result<Options, String> {
     let mut options = Options {
         seconds: 5.0,
         kernel_us: 200,
+        rounds_per_us: 0.0,
+        batch: BATCH,
         step: 64 * MIB,
         launch: true,
         device: 0,
@@ -47,6 +52,10 @@ fn options() -> Result<Options, String> {
         match word.as_str() {
             "--seconds" => options.seconds = value()?.parse().map_err(|e| bad(&e))?,
             "--kernel-us" => options.kernel_us = value()?.parse().map_err(|e| bad(&e))?,
+            "--rounds-per-us" => {
+                options.rounds_per_us = value()?.parse().map_err(|e| bad(&e))?;
+            }
+            "--batch" => options.batch = value()?.parse::<u64>().map_err(|e| bad(&e))?.max(1),
             "--step-mib" => options.step = value()?.parse::<usize>().map_err(|e| bad(&e))? * MIB,
             "--device" => options.device = value()?.parse().map_err(|e| bad(&e))?,
             "--pause-us" => {
@@ -96,6 +105,9 @@ struct Spinner<'a> {
     stream: CUstream,
     counter: CUdeviceptr,
     nanoseconds: u64,
+    /// Of each kernel; 0 for one that watches the clock.
+    rounds: u64,
+    batch: u64,
     with_reader: bool,
 }
 
@@ -103,13 +115,17 @@ impl Spinner<'_> {
     fn new<'a>(cuda: &'a Driver, options: &Options) -> Result<Spinner<'a>, Error> {
         let (mut module, mut function) = (CUmodule(null_mut()), CUfunction(null_mut()));
         let (mut stream, mut counter) = (CUstream(null_mut()), 0 as CUdeviceptr);
+        let rounds = (options.kernel_us as f64 * options.rounds_per_us) as u64;
         // SAFETY: every out-pointer is a live local; PTX and name are NUL-terminated statics.
         unsafe {
             check(
                 "cuModuleLoadData",
                 (cuda.cuModuleLoadData)(&mut module, SPIN_PTX.as_ptr().cast()),
             )?;
-            let name = SPIN_NAME.as_ptr();
+            let name = match rounds {
+                0 => SPIN_NAME.as_ptr(),
+                _ => ROUNDS_NAME.as_ptr(),
+            };
             check(
                 "cuModuleGetFunction",
                 (cuda.cuModuleGetFunction)(&mut function, module, name),
@@ -124,17 +140,30 @@ impl Spinner<'_> {
             stream,
             counter,
             nanoseconds: options.kernel_us * 1000,
+            rounds,
+            batch: options.batch,
             with_reader: options.with_reader,
         })
     }
 
     fn launch(&self) -> Result<(), Error> {
         let (mut ns, mut counter) = (self.nanoseconds, self.counter);
-        let mut params = [(&raw mut ns).cast(), (&raw mut counter).cast()];
-        // SAFETY: the kernel takes a u64 and a pointer, which `params` points to.
+        let mut timed = [(&raw mut ns).cast(), (&raw mut counter).cast()];
+        let mut counted = Rounds {
+            nanoseconds: ns,
+            rounds: self.rounds,
+            counter,
+            ..Rounds::default()
+        };
+        let mut counted = counted.pointers();
+        let params = match self.rounds {
+            0 => timed.as_mut_ptr(),
+            _ => counted.as_mut_ptr(),
+        };
+        // SAFETY: each kernel's own arguments, which are copied by the call.
         check("cuLaunchKernel", unsafe {
             let (f, s) = (self.function, self.stream);
-            (self.cuda.cuLaunchKernel)(f, 1, 1, 1, 1, 1, 1, 0, s, params.as_mut_ptr(), null_mut())
+            (self.cuda.cuLaunchKernel)(f, 1, 1, 1, 1, 1, 1, 0, s, params, null_mut())
         })
     }
 
@@ -159,10 +188,10 @@ impl Spinner<'_> {
         let (mut batches, mut launched) = (0usize, 0u64);
         let mut next = Instant::now();
         while Instant::now() < until {
-            for _ in 0..BATCH {
+            for _ in 0..self.batch {
                 self.launch()?;
             }
-            launched += BATCH;
+            launched += self.batch;
             // SAFETY: live handles of this context.
             unsafe {
                 check(
@@ -176,7 +205,7 @@ impl Spinner<'_> {
             }
             batches += 1;
             if Instant::now() >= next {
-                let heard = progress(launched.saturating_sub(BATCH), self.nanoseconds);
+                let heard = progress(launched.saturating_sub(self.batch), self.nanoseconds);
                 if self.with_reader && !heard {
                     break;
                 }

@@ -26,7 +26,7 @@ class Skip(Exception):
 class Place:
     def __init__(self, options):
         self.bundle, self.sim, self.quick, self.peers = options.bundle.resolve(), options.sim, options.quick, options.peer
-        for name in ["gpuslice", "gpusliced", "libgpuslice.so", "libgpuslice_replace.so", "tenant", "meter", "pulse"]:
+        for name in ["gpuslice", "gpusliced", "libgpuslice.so", "libgpuslice_replace.so", "tenant", "meter", "pulse", "levers"]:
             if not (self.bundle / name).exists():
                 raise Missing(f"no {name} in {self.bundle}; make it with tests/gpu/bundle and carry it here")
         self.driver = self.bundle / "sim" if self.sim else real_driver()
@@ -43,6 +43,10 @@ class Place:
             environment.setdefault("GPUSLICE_SIM", "mem=16GiB,limits=misc")
         environment.update(more)
         return environment
+
+    def device_dir(self):
+        """Where this run's simulated GPUs are."""
+        return self._device.name
 
     def gpu(self):
         """The card, as the facts of every result: name, driver, memory; asked once."""

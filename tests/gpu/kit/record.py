@@ -80,8 +80,8 @@ class Result:
 
 
 def show(name, rows):
-    """Prints rows, all with the same cells, as a table."""
-    heads = list(rows[0])
+    """Prints rows as a table; a cell that a row has not is empty."""
+    heads = list({head: None for row in rows for head in row})
     text = [[cell(row.get(head)) for head in heads] for row in rows]
     widths = [max(len(head), *(len(line[at]) for line in text)) for at, head in enumerate(heads)]
     print(f"   -- {name}")

@@ -6,7 +6,7 @@
 //! Prints one line of JSON at the end: percentiles in µs, and the raw latencies with `--raw`.
 
 use gpuslice_apps::driver::{Error, check};
-use gpuslice_apps::spin::{SPIN_NAME, SPIN_PTX};
+use gpuslice_apps::spin::{ROUNDS_NAME, Rounds, SPIN_PTX};
 use gpuslice_nvabi::types::{CUcontext, CUdeviceptr, CUfunction, CUmodule, CUstream};
 use std::process::ExitCode;
 use std::ptr::null_mut;
@@ -31,6 +31,8 @@ gpuslice_apps::driver_functions! {
 struct Options {
     /// Length of a kernel, µs.
     kernel_us: u64,
+    /// What the GPU computes in a microsecond: a kernel is work, however often it is interrupted.
+    rounds_per_us: f64,
     /// Kernels of a request.
     kernels: u64,
     /// Requests a second, on average.
@@ -44,6 +46,7 @@ struct Options {
 fn options() -> Result<Options, String> {
     let mut options = Options {
         kernel_us: 50,
+        rounds_per_us: 0.0,
         kernels: 20,
         rate: 100.0,
         seconds: 10.0,
@@ -62,6 +65,7 @@ fn options() -> Result<Options, String> {
         let bad = |e: &dyn std::fmt::Display| format!("{word} {value}: {e}");
         match word.as_str() {
             "--kernel-us" => options.kernel_us = value.parse().map_err(|e| bad(&e))?,
+            "--rounds-per-us" => options.rounds_per_us = value.parse().map_err(|e| bad(&e))?,
             "--kernels" => options.kernels = value.parse().map_err(|e| bad(&e))?,
             "--rate" => options.rate = value.parse().map_err(|e| bad(&e))?,
             "--seconds" => options.seconds = value.parse().map_err(|e| bad(&e))?,
@@ -69,8 +73,8 @@ fn options() -> Result<Options, String> {
             _ => return Err(format!("unknown option {word}")),
         }
     }
-    if options.rate <= 0.0 || options.seconds <= 0.0 {
-        return Err("--rate and --seconds must be above 0".into());
+    if options.rate <= 0.0 || options.seconds <= 0.0 || options.rounds_per_us <= 0.0 {
+        return Err("--rounds-per-us, --rate and --seconds must be above 0".into());
     }
     Ok(options)
 }
@@ -117,7 +121,7 @@ impl Service {
             )?;
             let load = (cuda.cuModuleLoadData)(&mut module, SPIN_PTX.as_ptr().cast());
             check("cuModuleLoadData", load)?;
-            let get = (cuda.cuModuleGetFunction)(&mut function, module, SPIN_NAME.as_ptr());
+            let get = (cuda.cuModuleGetFunction)(&mut function, module, ROUNDS_NAME.as_ptr());
             check("cuModuleGetFunction", get)?;
             check("cuStreamCreate", (cuda.cuStreamCreate)(&mut stream, 1))?;
             check("cuMemAlloc", (cuda.cuMemAlloc_v2)(&mut counter, 256))?;
@@ -131,11 +135,16 @@ impl Service {
     }
 
     fn answer(&self, options: &Options) -> Result<(), Error> {
-        let (mut nanoseconds, mut counter) = (options.kernel_us * 1000, self.counter);
-        let mut params = [(&raw mut nanoseconds).cast(), (&raw mut counter).cast()];
+        let mut work = Rounds {
+            nanoseconds: options.kernel_us * 1000,
+            rounds: (options.kernel_us as f64 * options.rounds_per_us) as u64,
+            counter: self.counter,
+            ..Rounds::default()
+        };
+        let mut params = work.pointers();
         for _ in 0..options.kernels {
             let (f, s) = (self.function, self.stream);
-            // SAFETY: the kernel takes a u64 and a pointer, which `params` points to.
+            // SAFETY: the kernel's own arguments, which are copied by the call.
             check("cuLaunchKernel", unsafe {
                 let params = params.as_mut_ptr();
                 (self.cuda.cuLaunchKernel)(f, 1, 1, 1, 1, 1, 1, 0, s, params, null_mut())

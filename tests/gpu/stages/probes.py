@@ -1,55 +1,129 @@
-"""Levers on an unmodified driver, each asked whether it is there and what it costs; nothing destructive, no settings.
+"""Levers on an unmodified driver, each asked whether it is there, what it does and what it costs; nothing destructive, no settings.
 
-Here so far: stream memory operations on shared pages (a gate the GPU watches by itself), the cost of the driver's own
-switching between two contexts, and which checkpoint calls there are. The controls of channel groups come with the tier that uses them."""
+What a probe finds is a value: a control that is refused is as good a finding as one that works. What is checked is that it
+ended in time, that what it stopped went on, and that everything computed meanwhile is right. `programs/levers` has the probes;
+the simulated GPU is asked in each way in which its driver can answer who controls channel groups."""
+import concurrent.futures
 import pathlib
+import signal
 import subprocess
 import sys
+import tempfile
+import time
 
-from kit import place
-from kit.cuda import Cuda
+from kit import elf, place
 
-MEMOPS = pathlib.Path(__file__).resolve().parents[1] / "programs" / "memops.py"
+PROGRAMS = pathlib.Path(__file__).resolve().parents[1] / "programs"
 CHECKPOINT = ["cuCheckpointProcessLock", "cuCheckpointProcessCheckpoint", "cuCheckpointProcessRestore", "cuCheckpointProcessUnlock", "cuCheckpointProcessGetState"]
+# In this order: what may leave the driver in a bad way comes last.
+PROBES = ["objects", "slices", "weights", "preempts", "gates", "sweep", "stops", "second", "teardown"]
+# Of a simulated driver that answers otherwise, what can come out otherwise; and what stopping is answered with.
+CONTROLLING = ["slices", "stops", "second", "teardown"]
+OTHERWISE = {"denied": "0x1b not permitted", "unsupported": "0x56 not supported", "slow": "ok", "void": "ok"}
+LIMIT_SECONDS = 60
+# Work that is stopped: on a card so long that nobody waits for its end by chance.
+LENGTH_MS = {"card": 5000, "on": 1000, "other": 500}
 
 
 def run(here, result):
+    case = "on" if here.sim else "card"
+    for probe in PROBES:
+        report(result, probe, ask(here, probe, case))
     if here.sim:
-        raise place.Skip("these levers are the real driver's")
-    done = here.run([sys.executable, str(MEMOPS)], 60)
+        controls(here, result)
+    interrupted(here, result, case)
+    done = here.run([sys.executable, str(PROGRAMS / "memops.py")], LIMIT_SECONDS)
     rows = place.lines(done.stdout)
-    result.value("stream memory operations", rows or done.stderr[-800:])
-    result.check("a stream can wait on a page that another process writes", any("open_to_quiet_us" in row for row in rows), rows)
+    for row in rows:
+        result.row("pages registered for the GPU", **{key: row.get(key) for key in ("mapping", "wait_queue_us", "wait_whole_us", "open_to_quiet_us", "refused")})
+    result.check("a stream can wait on a page that another process writes", any("open_to_quiet_us" in row for row in rows), done.stderr[-500:] or len(rows))
     checkpoint(here, result)
-    switching(here, result, 4 if here.quick else 10)
+
+
+def line(here, probe, length):
+    words = [here.program("levers"), probe, "--kernel-ms", str(LENGTH_MS[length])]
+    return words + (["--sim"] if here.sim else []) + (["--quick"] if here.quick else [])
+
+
+def device(here, controls):
+    """Another simulated GPU, whose driver answers controls in this way."""
+    if controls in ("card", "on"):
+        return {}
+    return {"GPUSLICE_SIM": f"mem=16GiB,controls={controls}", "GPUSLICE_SIM_DEVICE": f"{here.device_dir()}/{controls}"}
+
+
+def ask(here, probe, case):
+    """(status or None where it did not end in time, seconds, rows, what it complained of). Not through pipes: a process that the
+    driver keeps must not keep us."""
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as error:
+        length = case if case in LENGTH_MS else "other"
+        start = time.monotonic()
+        process = subprocess.Popen(line(here, probe, length), env=here.environment(**device(here, case)), stdout=out, stderr=error)
+        status = ended(process, LIMIT_SECONDS)
+        seconds = time.monotonic() - start
+        out.seek(0)
+        error.seek(0)
+        return status, seconds, place.lines(out.read()), error.read()[-500:]
+
+
+def ended(process, limit):
+    try:
+        return process.wait(limit)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        try:
+            process.wait(5)
+        except subprocess.TimeoutExpired:
+            pass
+        return None
+
+
+def report(result, probe, answer, of=""):
+    status, seconds, rows, complaint = answer
+    if of:
+        result.value(f"rows of {probe}{of}", rows)
+    for row in rows if not of else []:
+        table, _, file = row.pop("probe").partition(", file ")
+        if table != "works":
+            result.row(table, **row, **({"file": file} if file else {}))
+    result.check(f"{probe}{of}: ended in time, everything goes on, results are right", status == 0, complaint or f"{seconds:.0f} s")
+
+
+def controls(here, result):
+    """Each on a simulated GPU of its own, hence at the same time: mostly they wait."""
+    with concurrent.futures.ThreadPoolExecutor(len(OTHERWISE)) as pool:
+        asked = {way: pool.submit(lambda way: [(probe, ask(here, probe, way)) for probe in CONTROLLING], way) for way in OTHERWISE}
+    rows = result.data["tables"].get("stops", [])
+    result.check("a driver that does as it is told says so", {row["stop"] for row in rows} == {"ok"}, len(rows))
+    for way, status in OTHERWISE.items():
+        answers = asked[way].result()
+        said = [row["stop"] for _, answer in answers for row in answer[2] if "stop" in row]
+        for probe, answer in answers:
+            report(result, probe, answer, f", {way}")
+        result.check(f"a driver that is {way} says so", said and set(said) == {status}, sorted(set(said)))
+
+
+def interrupted(here, result, case):
+    """A person who ends a probe in the middle of a stop leaves nothing stopped."""
+    process = subprocess.Popen(line(here, "stops", case), env=here.environment(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    process.stdout.readline()  # the first lever is done, the next one is at work
+    time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    status = ended(process, 20)
+    process.stdout.close()
+    after = ask(here, "begins", case)
+    result.check("an interrupted probe ends, and the next process is served", status == 128 + signal.SIGINT and after[0] == 0, f"{status}, {after[0]}")
 
 
 def checkpoint(here, result):
     """From outside, by pid: a pause, and memory moved out of the card, without any shim. Too slow for turns; how slow?"""
-    names = [name for name in CHECKPOINT if Cuda().has(name)]
+    exported = elf.dynamic((here.driver / "libcuda.so.1").resolve())[1]
+    names = [name for name in CHECKPOINT if name in exported]
     result.value("checkpoint calls", names)
-    if len(names) < len(CHECKPOINT):
+    if here.sim or len(names) < len(CHECKPOINT):
         return
-    done = here.run([sys.executable, str(MEMOPS.with_name("checkpoint.py")), "64", "1024"] + ([] if here.quick else ["10240"]), 200)
+    sizes = ["64", "1024"] + ([] if here.quick else ["10240"]) + ([] if here.quick or here.total() < 80 * place.GIB else ["61440"])
+    done = here.run([sys.executable, str(PROGRAMS / "checkpoint.py")] + sizes, 200)
     for row in place.lines(done.stdout):
         result.row("checkpoint", **{key: row.get(key) for key in ("mib", "lock_ms", "checkpoint_ms", "restore_ms", "unlock_ms", "after", "refused")})
         result.check(f"{row['mib']} MiB come back whole", row.get("after", "whole") == "whole", row.get("refused", "whole"))
-
-
-def switching(here, result, seconds):
-    """Two contexts that are both always busy: how much less both together get done than one alone."""
-
-    def busy(count):
-        line = [here.program("tenant"), "--seconds", str(seconds), "--kernel-us", "500", "--step-mib", "512"]
-        running = [subprocess.Popen(line, env=here.environment(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) for _ in range(count)]
-        events = [place.lines(one.communicate(timeout=seconds + 60)[0]) for one in running]
-        rates = []
-        for all_of_one in events:
-            progress = [event for event in all_of_one if event.get("event") == "progress"]
-            first, last = progress[len(progress) // 5], progress[-1]
-            rates.append((last["busy_ns"] - first["busy_ns"]) / (last["now_ns"] - first["now_ns"]))
-        return rates
-
-    alone, two = busy(1), busy(2)
-    result.row("native switching", contexts=1, each="/".join(f"{rate:.3f}" for rate in alone), together=sum(alone))
-    result.row("native switching", contexts=2, each="/".join(f"{rate:.3f}" for rate in two), together=sum(two))

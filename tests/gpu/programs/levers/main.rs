@@ -1,0 +1,137 @@
+//! Levers on an unmodified driver, asked whether they are there and what they do: `levers PROBE [OPTION…]`.
+//!
+//! Each probe is one function that says what it found as lines of JSON. What it finds is never wrong: a control that is
+//! refused is a finding as good as one that works. What must hold is that the probe ends, that what it stopped goes on,
+//! and that everything computed meanwhile is right; else it exits with 1. Only channel groups of this program's own
+//! processes are touched, by no control that cannot be undone, and everything is put back however it ends: by
+//! itself (`lever::undo`), and by the driver, which frees a dead process's objects.
+
+mod gates;
+mod lever;
+mod own;
+mod page;
+mod row;
+mod second;
+mod spin;
+mod watch;
+mod worker;
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// What to do.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The GPU is the simulated one.
+    sim: bool,
+    /// Length of the kernel that is stopped.
+    length: Duration,
+    /// How long is looked at what processes get.
+    window: Duration,
+    /// Calls of a control whose time is taken.
+    count: usize,
+    /// Repetitions of what is cheap.
+    rounds: usize,
+    /// Of a list of lengths, one in so many.
+    every: usize,
+    /// Rounds of the kernel in a microsecond; 0 to measure it.
+    rounds_per_us: f64,
+    /// Of a child: its time slice, or 0.
+    slice_us: u64,
+    /// Of a child: the page it tells its progress in.
+    page_fd: i32,
+    /// Of a child: where it sends its file.
+    socket_fd: i32,
+}
+
+type Probe = fn(&Options) -> Result<bool, String>;
+
+/// Every probe, and what children of some do.
+const PROBES: [(&str, Probe); 12] = [
+    ("begins", own::begins),
+    ("objects", own::objects),
+    ("slices", own::slices),
+    ("weights", spin::weights),
+    ("stops", own::stops),
+    ("second", second::second),
+    ("preempts", own::preempts),
+    ("gates", gates::gates),
+    ("sweep", spin::sweep),
+    ("teardown", second::teardown),
+    ("spin", spin::child),
+    ("held", second::child),
+];
+
+fn options(words: &mut dyn Iterator<Item = String>) -> Result<Options, String> {
+    let mut options = Options {
+        sim: false,
+        length: Duration::from_secs(5),
+        window: Duration::from_secs(2),
+        count: 1000,
+        rounds: 3,
+        every: 1,
+        rounds_per_us: 0.0,
+        slice_us: 0,
+        page_fd: -1,
+        socket_fd: -1,
+    };
+    while let Some(word) = words.next() {
+        match word.as_str() {
+            "--sim" => {
+                options.sim = true;
+                continue;
+            }
+            "--quick" => {
+                (options.count, options.rounds, options.every) = (100, 1, 3);
+                options.window = Duration::from_millis(500);
+                continue;
+            }
+            _ => {}
+        }
+        let value = words.next().ok_or(format!("{word} needs a value"))?;
+        let bad = |why: &dyn std::fmt::Display| format!("{word} {value}: {why}");
+        match word.as_str() {
+            "--kernel-ms" => {
+                let ms = value.parse().map_err(|why| bad(&why))?;
+                options.length = Duration::from_millis(ms);
+            }
+            "--rounds-per-us" => options.rounds_per_us = value.parse().map_err(|why| bad(&why))?,
+            "--slice-us" => options.slice_us = value.parse().map_err(|why| bad(&why))?,
+            "--page-fd" => options.page_fd = value.parse().map_err(|why| bad(&why))?,
+            "--socket-fd" => options.socket_fd = value.parse().map_err(|why| bad(&why))?,
+            _ => return Err(format!("unknown option {word}")),
+        }
+    }
+    Ok(options)
+}
+
+fn run() -> Result<bool, String> {
+    let mut words = std::env::args().skip(1);
+    let name = words.next().unwrap_or_default();
+    let Some((_, probe)) = PROBES.iter().find(|(one, _)| *one == name) else {
+        let all: Vec<&str> = PROBES.iter().map(|(one, _)| *one).collect();
+        return Err(format!("no probe {name:?}; there are {}", all.join(", ")));
+    };
+    let options = options(&mut words)?;
+    // A parent that is gone takes its children with it.
+    // SAFETY: takes a plain number.
+    unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+    lever::undo_on_signals();
+    let done = probe(&options);
+    lever::undo();
+    done
+}
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => {
+            eprintln!("levers: a result is wrong, or a process did not end");
+            ExitCode::FAILURE
+        }
+        Err(why) => {
+            eprintln!("levers: {why}");
+            ExitCode::FAILURE
+        }
+    }
+}

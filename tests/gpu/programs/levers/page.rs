@@ -1,0 +1,126 @@
+//! A page of the host that the GPU writes and that several processes read: how far a kernel is.
+//!
+//! A simulated GPU runs no kernels, so nothing is written there; its own account of a process's time says the same.
+
+use gpuslice_sim_device::Machine;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::ptr::null_mut;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// Bytes of it.
+pub const BYTES: usize = 4096;
+const PROGRESS: usize = 0;
+const COMPUTED: usize = 8;
+/// Where the last word is that a gate looks at; away from what the kernel writes.
+const GATE: usize = 2048;
+
+/// The page, mapped here; for as long as the process lives.
+pub struct Page {
+    at: *mut u8,
+    file: OwnedFd,
+}
+
+// SAFETY: the mapping stays, and its words are only used as atomics.
+unsafe impl Send for Page {}
+// SAFETY: as above.
+unsafe impl Sync for Page {}
+
+impl Page {
+    /// A new one.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn new() -> io::Result<Page> {
+        // SAFETY: a name that ends with a zero.
+        let fd = unsafe { libc::memfd_create(c"page".as_ptr(), 0) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: fresh from the kernel, nobody else's.
+        let file = unsafe { OwnedFd::from_raw_fd(fd) };
+        File::from(file.try_clone()?).set_len(BYTES as u64)?;
+        Page::map(file)
+    }
+
+    /// One that was inherited.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn inherited(number: i32) -> io::Result<Page> {
+        // SAFETY: the number a parent gave us for it, which nothing else here uses; a wrong one is an error below.
+        Page::map(unsafe { OwnedFd::from_raw_fd(number) })
+    }
+
+    fn map(file: OwnedFd) -> io::Result<Page> {
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        let fd = file.as_fd().as_raw_fd();
+        // SAFETY: a new mapping, wherever there is room.
+        let at = unsafe { libc::mmap(null_mut(), BYTES, access, libc::MAP_SHARED, fd, 0) };
+        match at {
+            libc::MAP_FAILED => Err(io::Error::last_os_error()),
+            at => Ok(Page {
+                at: at.cast(),
+                file,
+            }),
+        }
+    }
+
+    /// Its number, for a child.
+    pub fn number(&self) -> i32 {
+        self.file.as_raw_fd()
+    }
+
+    /// Where it begins.
+    pub fn address(&self) -> *mut u8 {
+        self.at
+    }
+
+    /// Where the gate is, from the beginning.
+    pub fn gate_offset() -> u64 {
+        GATE as u64
+    }
+
+    /// The last word a kernel told of its progress.
+    pub fn progress(&self) -> u64 {
+        // SAFETY: aligned, inside the mapping.
+        unsafe { AtomicU64::from_ptr(self.at.add(PROGRESS).cast()) }.load(Ordering::Acquire)
+    }
+
+    /// What the last kernel computed.
+    pub fn computed(&self) -> u32 {
+        // SAFETY: as above.
+        unsafe { AtomicU32::from_ptr(self.at.add(COMPUTED).cast()) }.load(Ordering::Acquire)
+    }
+
+    /// The gate's word: 1 open, 0 closed.
+    pub fn gate(&self) -> &AtomicU32 {
+        // SAFETY: as above.
+        unsafe { AtomicU32::from_ptr(self.at.add(GATE).cast()) }
+    }
+}
+
+/// How much a process's work has had of the GPU, in what is its measure there.
+#[derive(Clone)]
+pub enum Meter {
+    /// Rounds that its kernels told of.
+    Told(Arc<Page>),
+    /// The simulated GPU's account of the process, ns.
+    Account(&'static Machine, u32),
+}
+
+impl Meter {
+    /// What it shows now.
+    pub fn read(&self) -> u64 {
+        match self {
+            Meter::Told(page) => page.progress(),
+            Meter::Account(machine, pid) => {
+                let all = machine.processes(0).unwrap_or_default();
+                let its = all.iter().find(|one| one.pid == *pid);
+                its.map_or(0, |one| one.busy_ns)
+            }
+        }
+    }
+}
