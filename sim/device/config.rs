@@ -63,15 +63,18 @@ pub enum Controls {
     Slow,
     /// It says that it did, and did nothing.
     Void,
+    /// It does what is asked for, but cannot set time slices.
+    Stops,
 }
 
 impl Controls {
-    const ALL: [(Self, &str); 5] = [
+    const ALL: [(Self, &str); 6] = [
         (Self::On, "on"),
         (Self::Denied, "denied"),
         (Self::Unsupported, "unsupported"),
         (Self::Slow, "slow"),
         (Self::Void, "void"),
+        (Self::Stops, "stops"),
     ];
 
     fn parse(text: &str) -> Option<Self> {
@@ -172,8 +175,8 @@ const KEYS: [Key; 14] = [
     key(
         "controls",
         "on",
-        "on, denied, unsupported, slow or void",
-        "controls of channel groups: done, refused, unknown, done after 5 ms, or only said to be done",
+        "on, denied, unsupported, slow, void or stops",
+        "controls of channel groups: done, refused, unknown, done after 5 ms, only said to be done, or all but time slices",
     ),
     key(
         "driver",

@@ -333,7 +333,8 @@ fn stops(facts: &Value) -> Check {
     };
     let found = match facts["config"]["tier"] == "probe" {
         true => format!(
-            "{}, and {} on each GPU where a stop was seen to work{unproven}",
+            "{}, and {} on each GPU where a stop was seen to work{unproven}; there the hardware \
+             divides by weight what overlaps nevertheless",
             time_words(TimeTier::Turns),
             time_words(TimeTier::Stops),
         ),
@@ -348,6 +349,9 @@ fn stops(facts: &Value) -> Check {
 fn time_words(tier: TimeTier) -> String {
     let how = match tier {
         TimeTier::Turns => "what is in flight after a turn is waited for",
+        TimeTier::Slices => {
+            "what is late is waited for, what overlaps the hardware divides by weight"
+        }
         TimeTier::Stops => "what is late is stopped on the GPU",
     };
     format!("{}: {how}", time_tier_name(tier))
@@ -445,10 +449,23 @@ fn of_slices(view: &View) -> Vec<Check> {
             ""
         };
         let (caps, turns) = (words(row.tier), time_words(row.kept.0));
-        let found = format!("gpu {}: {caps}{over}; {turns}", view.index(row.gpu));
+        let slices = slice_words(row.time_slice);
+        let found = format!("gpu {}: {caps}{over}; {turns}{slices}", view.index(row.gpu));
         there(&format!("slice {}", row.name), found)
     };
     view.rows.iter().map(of).collect()
+}
+
+/// The hardware's time slice that was given, and whether it stayed.
+fn slice_words((us, changes): (u64, u64)) -> String {
+    let kept = match changes {
+        0 => String::new(),
+        times => format!("; it set others itself, {times} times: look what runs in it"),
+    };
+    match us {
+        0 => kept,
+        us => format!(", time slices of {us} µs{kept}"),
+    }
 }
 
 fn told(check: &Check) -> Vec<String> {

@@ -69,6 +69,8 @@ pub struct Row {
     pub preemptions: u64,
     /// How it is kept to its turns, and how often its work was stopped on the GPU.
     pub kept: (TimeTier, u64),
+    /// The hardware's time slice that it was given, µs, and how often it was found with another one.
+    pub time_slice: (u64, u64),
     /// Launches so far.
     pub launches: u64,
     /// It takes turns together with the container's other GPUs.
@@ -132,6 +134,7 @@ pub const fn tier_name(tier: Tier) -> &'static str {
 pub const fn time_tier_name(tier: TimeTier) -> &'static str {
     match tier {
         TimeTier::Turns => "T0",
+        TimeTier::Slices => "T2",
         TimeTier::Stops => "T3",
     }
 }
@@ -276,6 +279,8 @@ fn row(slice: Snapshot) -> Option<Row> {
             preemptions,
             time_tier,
             stops,
+            time_slice_us,
+            time_slice_changes,
             launches,
         } => Some(Row {
             name: called(&container.to_string(), &name.to_string()),
@@ -305,6 +310,7 @@ fn row(slice: Snapshot) -> Option<Row> {
             overruns,
             preemptions,
             kept: (time_tier, stops),
+            time_slice: (time_slice_us, time_slice_changes),
             launches,
             gang: gang != 0,
         }),
@@ -375,6 +381,9 @@ pub fn lines(before: &View, now: &View, wide: bool) -> Vec<String> {
         if row.gang {
             line.push_str("  gang");
         }
+        if row.time_slice.1 > 0 {
+            line.push_str("  time slice changed");
+        }
         all.push(line);
     }
     all
@@ -404,6 +413,7 @@ pub fn json(view: &View) -> Value {
             "turns": row.turns, "overruns": row.overruns, "preemptions": row.preemptions,
             "launches": row.launches, "gang": row.gang, "stops": row.kept.1,
             "time_tier": time_tier_name(row.kept.0),
+            "time_slice_us": row.time_slice.0, "time_slice_changes": row.time_slice.1,
         })
     };
     json!({
@@ -447,6 +457,7 @@ pub mod tests {
             overruns: 0,
             preemptions: 0,
             kept: (TimeTier::Turns, 0),
+            time_slice: (0, 0),
             launches: 0,
             gang: false,
         }

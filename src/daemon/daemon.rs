@@ -16,7 +16,7 @@ use crate::slices::{Life, Slices};
 use crate::slots::{Key, Slots};
 use crate::state::State;
 use crate::tenants::Tenant;
-use crate::tier::Tier;
+use crate::tier::{LOOK_EVERY, Tier};
 use crate::truth::Truth;
 use crate::wall::Walls;
 use gpuslice_engine::{Action, Engine, Event};
@@ -245,6 +245,9 @@ impl Daemon {
         }
         if self.heartbeats.is_multiple_of(CLAIMS_EVERY) {
             self.read_all_claims();
+        }
+        if self.heartbeats.is_multiple_of(LOOK_EVERY) {
+            self.look_at_slices();
         }
     }
 

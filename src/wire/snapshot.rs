@@ -38,8 +38,9 @@ field_as!(
 pub enum TimeTier {
     /// T0: its processes launch nothing out of turn; what is in flight is waited for.
     Turns,
-    /// T3: what is late is stopped on the GPU, and was seen to stop there. (T2, time slices of the
-    /// hardware by weight, does not exist.)
+    /// T2: what overlaps nevertheless, the hardware divides by weight.
+    Slices,
+    /// T3: what is late is stopped on the GPU, and was seen to stop there.
     Stops,
 }
 
@@ -47,10 +48,12 @@ field_as!(
     TimeTier as u8,
     |tier| match tier {
         TimeTier::Turns => 0,
+        TimeTier::Slices => 2,
         TimeTier::Stops => 3,
     },
     |raw| match raw {
         0 => Some(TimeTier::Turns),
+        2 => Some(TimeTier::Slices),
         3 => Some(TimeTier::Stops),
         _ => None,
     }
@@ -138,6 +141,10 @@ crate::frame::messages! {
             time_tier: TimeTier,
             /// Times its work was stopped on the GPU.
             stops: u64,
+            /// The hardware's time slice that all its processes were given, µs; 0 for none.
+            time_slice_us: u64,
+            /// Times a process of it was found with another one than it was given.
+            time_slice_changes: u64,
             /// Launches that came through its processes' gates, by their own count: all of them
             /// only while turns are taken.
             launches: u64,

@@ -16,7 +16,7 @@ use super::Machine;
 use crate::clock::{now_ns, sleep_until_ns};
 use crate::config::Controls;
 use crate::directory;
-use crate::layout::{Context, State};
+use crate::layout::{Context, Gpu, State};
 use crate::limits::MAX_PROCESSES;
 use crate::types::ContextId;
 use crate::{process, time};
@@ -135,11 +135,11 @@ impl Machine {
                 // SAFETY: the caller's promise: the parameters of this class.
                 let params = unsafe { (it.params as *const GroupParams).read_unaligned() };
                 let index = (params.address_space ^ SPACE) as usize;
-                self.with_contexts(slot, |at, _| at == index, |c, _| c.group = object)
+                self.with_contexts(slot, |at, _| at == index, |_, c, _| c.group = object)
             }
             channel if class::CHANNELS.contains(&channel) => {
                 let in_group = |_: usize, c: &Context| parent != 0 && c.group == parent;
-                self.with_contexts(slot, in_group, |c, _| c.channel = object)
+                self.with_contexts(slot, in_group, |_, c, _| c.channel = object)
             }
             class::DEVICE | class::SUBDEVICE => true,
             compute => class::COMPUTE.contains(&compute),
@@ -157,9 +157,9 @@ impl Machine {
         };
         let all = it.object == it.client;
         let its = |_: usize, c: &Context| c.group != 0 && (all || c.group == it.object);
-        self.with_contexts(slot, its, |context, enable| {
+        self.with_contexts(slot, its, |gpu, context, index| {
             (context.group, context.channel) = (0, 0);
-            *enable = Some(true);
+            time::disable(gpu, context, index, false);
         });
         Ok(status::OK)
     }
@@ -180,7 +180,8 @@ impl Machine {
         let found = match it.command {
             command::GET_TIME_SLICE => {
                 let mut us = 0;
-                let found = self.with_contexts(slot, named(group), |c, _| us = c.slice_ns / 1000);
+                let get = |_: &mut Gpu, c: &mut Context, _| us = c.slice_ns / 1000;
+                let found = self.with_contexts(slot, named(group), get);
                 // SAFETY: the caller's promise: the parameters of this command.
                 unsafe { params.cast::<TimeSlice>().write_unaligned(TimeSlice { us }) };
                 found
@@ -189,7 +190,7 @@ impl Machine {
                 // SAFETY: as above.
                 let mut stats = unsafe { params.cast::<SwitchStats>().read_unaligned() };
                 let which = named(stats.channel);
-                let found = self.with_contexts(slot, which, |c, _| stats.saves = c.saves);
+                let found = self.with_contexts(slot, which, |_, c, _| stats.saves = c.saves);
                 // SAFETY: as above.
                 unsafe { params.cast::<SwitchStats>().write_unaligned(stats) };
                 found
@@ -198,8 +199,13 @@ impl Machine {
                 Controls::Denied => return Ok(status::INSUFFICIENT_PERMISSIONS),
                 Controls::Unsupported => return Ok(status::NOT_SUPPORTED),
                 Controls::Void => return Ok(status::OK),
-                // SAFETY: as above.
-                Controls::On => return Ok(unsafe { self.change(slot, group, change, params) }),
+                Controls::Stops if change == command::SET_TIME_SLICE => {
+                    return Ok(status::NOT_SUPPORTED);
+                }
+                Controls::On | Controls::Stops => {
+                    // SAFETY: as above.
+                    return Ok(unsafe { self.change(slot, group, change, params) });
+                }
                 Controls::Slow => {
                     sleep_until_ns(now_ns() + SLOW_NS);
                     // SAFETY: as above.
@@ -219,21 +225,21 @@ impl Machine {
             command::SCHEDULE => {
                 // SAFETY: the caller's promise: the parameters of this command.
                 let schedule = unsafe { params.cast::<Schedule>().read_unaligned() };
-                let on = schedule.enable != 0;
-                self.with_contexts(slot, its, |_, enable| *enable = Some(on))
+                let off = schedule.enable == 0;
+                self.with_contexts(slot, its, |gpu, c, at| time::disable(gpu, c, at, off))
             }
             command::SET_TIME_SLICE => {
                 // SAFETY: as above.
                 let TimeSlice { us } = unsafe { params.cast::<TimeSlice>().read_unaligned() };
                 // 0 is read back as 0, and is no shorter slice than the device's own.
                 let ns = us.min(10_000_000) * 1000;
-                self.with_contexts(slot, its, |c, _| c.slice_ns = ns)
+                self.with_contexts(slot, its, |_, c, _| c.slice_ns = ns)
             }
             command::SCHEDULE_CHANNEL => {
                 // SAFETY: as above.
                 let schedule = unsafe { params.cast::<Schedule>().read_unaligned() };
-                let (its, on) = (channel, schedule.enable != 0);
-                self.with_contexts(slot, its, |_, enable| *enable = Some(on))
+                let off = schedule.enable == 0;
+                self.with_contexts(slot, channel, |gpu, c, at| time::disable(gpu, c, at, off))
             }
             // For root alone, whoever opened the file. What they do to others is not simulated.
             command::SET_INTERLEAVE | command::MAKE_REALTIME | command::RESTART_RUN_LIST
@@ -243,30 +249,30 @@ impl Machine {
                 return status::INSUFFICIENT_PERMISSIONS;
             }
             command::SET_INTERLEAVE | command::MAKE_REALTIME => {
-                self.with_contexts(slot, its, |_, _| ())
+                self.with_contexts(slot, its, |_, _, _| ())
             }
-            command::RESTART_RUN_LIST => self.with_contexts(slot, channel, |_, _| ()),
+            command::RESTART_RUN_LIST => self.with_contexts(slot, channel, |_, _, _| ()),
             // What is off the run list is off the GPU; what is on it comes back at once.
-            command::PREEMPT => self.with_contexts(slot, its, |_, _| ()),
+            command::PREEMPT => self.with_contexts(slot, its, |_, _, _| ()),
             command::DISABLE_CHANNELS => {
                 // SAFETY: as above.
                 let it = unsafe { params.cast::<DisableChannels>().read_unaligned() };
                 let channels = &it.channels[..(it.count as usize).min(it.channels.len())];
                 let its = |_: usize, c: &Context| c.channel != 0 && channels.contains(&c.channel);
-                let on = it.disable == 0;
-                self.with_contexts(slot, its, |_, enable| *enable = Some(on))
+                let off = it.disable != 0;
+                self.with_contexts(slot, its, |gpu, c, at| time::disable(gpu, c, at, off))
             }
             _ => return status::NOT_SUPPORTED,
         })
     }
 
-    /// Does `work` with every context of a process of which `which` is true; whether there was one. What
-    /// `work` writes into its second argument is whether the context may run.
+    /// Does `work` with every context of a process of which `which` is true, its GPU and its place;
+    /// whether there was one.
     fn with_contexts(
         &self,
         slot: usize,
         which: impl Fn(usize, &Context) -> bool,
-        mut work: impl FnMut(&mut Context, &mut Option<bool>),
+        mut work: impl FnMut(&mut Gpu, &mut Context, u16),
     ) -> bool {
         self.with(None, |state: &mut State, _| {
             let State { gpus, contexts, .. } = state;
@@ -277,12 +283,8 @@ impl Machine {
                     continue;
                 }
                 found = true;
-                let mut enable = None;
-                work(context, &mut enable);
-                if let Some(enable) = enable {
-                    let gpu = &mut gpus[context.gpu as usize];
-                    time::disable(gpu, context, index as u16, !enable);
-                }
+                let gpu = &mut gpus[context.gpu as usize];
+                work(gpu, context, index as u16);
             }
             found
         })
@@ -295,6 +297,28 @@ impl Machine {
     pub fn is_disabled(&self, id: ContextId) -> Result<bool, crate::DeviceError> {
         self.with(None, |state, _| {
             Ok(process::context(state, id)?.disabled != 0)
+        })
+    }
+
+    /// The time slice that a context's group was given, µs; 0 for none of its own.
+    ///
+    /// # Errors
+    /// It is no context any more.
+    pub fn time_slice(&self, id: ContextId) -> Result<u64, crate::DeviceError> {
+        self.with(None, |state, _| {
+            Ok(process::context(state, id)?.slice_ns / 1000)
+        })
+    }
+
+    /// Sets that, as its process could through its own open file.
+    ///
+    /// # Errors
+    /// It is no context any more.
+    pub fn set_time_slice(&self, id: ContextId, us: u64) -> Result<(), crate::DeviceError> {
+        self.with(None, |state, _| {
+            process::context(state, id)?;
+            state.contexts[usize::from(id.index)].slice_ns = us * 1000;
+            Ok(())
         })
     }
 }

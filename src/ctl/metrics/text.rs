@@ -175,6 +175,18 @@ const FAMILIES: &[Family] = &[
         of!(Slice, stops => Some(stops as f64)),
     ),
     Family(
+        "slice_time_slice_seconds",
+        "gauge",
+        "The hardware's time slice that it was given; 0 for the driver's own.",
+        of!(Slice, time_slice_us => Some(time_slice_us as f64 / 1e6)),
+    ),
+    Family(
+        "slice_time_slice_changes_total",
+        "counter",
+        "Times a process of it had set another time slice than it was given.",
+        of!(Slice, time_slice_changes => Some(time_slice_changes as f64)),
+    ),
+    Family(
         "slice_launches_total",
         "counter",
         "Launches while turns are taken, by its processes' own count.",
@@ -308,6 +320,8 @@ mod tests {
                 overruns: 0,
                 preemptions: 0,
                 time_tier: TimeTier::Turns,
+                time_slice_us: 6_000,
+                time_slice_changes: 1,
                 stops: 0,
                 launches: 0,
             });

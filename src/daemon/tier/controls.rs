@@ -4,7 +4,9 @@
 //! kernel side: nothing else in the daemon knows the difference.
 
 use super::{Named, kernel};
-use gpuslice_nvabi::control::{CONTROL, Control, Preempt, Schedule, SwitchStats, command, status};
+use gpuslice_nvabi::control::{
+    CONTROL, Control, Preempt, Schedule, SwitchStats, TimeSlice, command, status,
+};
 use gpuslice_sim_device::Machine;
 use std::fmt;
 use std::io;
@@ -35,6 +37,8 @@ pub enum Refused {
     TooMany,
     /// It answered that it did, and nothing was taken off the GPU.
     NoEffect,
+    /// It answered that it did, and says something else now.
+    NotKept,
 }
 
 impl fmt::Display for Refused {
@@ -55,6 +59,7 @@ impl fmt::Display for Refused {
             Refused::Stranger => out.write_str("the process named a file that is not the driver's"),
             Refused::TooMany => out.write_str("too much is stopped already"),
             Refused::NoEffect => out.write_str("the driver did it, and nothing left the GPU"),
+            Refused::NotKept => out.write_str("the driver did it, and says something else now"),
         }
     }
 }
@@ -162,6 +167,31 @@ impl Controls {
     /// [`Refused`].
     pub fn resume(&self, file: &OwnedFd, of: &Named) -> Result<(), Refused> {
         self.schedule(file, of, true)
+    }
+
+    /// How long a group runs while others have work, µs.
+    ///
+    /// # Errors
+    /// [`Refused`].
+    pub fn time_slice(&self, file: &OwnedFd, of: &Named) -> Result<u64, Refused> {
+        let mut slice = TimeSlice::default();
+        let names = (of.client.0, of.group.0);
+        self.control(file, names, command::GET_TIME_SLICE, &mut slice)?;
+        Ok(slice.us)
+    }
+
+    /// Sets that, and looks whether it is so.
+    ///
+    /// # Errors
+    /// [`Refused`].
+    pub fn set_time_slice(&self, file: &OwnedFd, of: &Named, us: u64) -> Result<(), Refused> {
+        let names = (of.client.0, of.group.0);
+        let mut slice = TimeSlice { us };
+        self.control(file, names, command::SET_TIME_SLICE, &mut slice)?;
+        match self.time_slice(file, of)? == us {
+            true => Ok(()),
+            false => Err(Refused::NotKept),
+        }
     }
 
     /// How often a group was taken off the GPU with work left.

@@ -1,48 +1,101 @@
-//! What is stopped, on disk: a file `stopped` in the container's directory, written before.
+//! What was done to groups, on disk: files `stopped` and `sliced` in the container's directory, written before.
 //!
-//! Stopped groups are the one thing on a GPU that outlives the daemon. Each line names a group and how to
-//! reach it: the process, since when it lives (a number may be another process's by now), and its
-//! descriptor. A daemon that starts lets all of them go on. The file need not survive the machine,
-//! whose end is that of every group too, so nothing waits for a disk.
+//! Groups that are stopped or have a time slice of ours are the one thing on a GPU that outlives the daemon.
+//! Each line names a group and how to reach it: the process, since when it lives (a number may be
+//! another process's by now), and its descriptor; of a time slice also what it was before. A daemon that starts
+//! lets all of them go on, and gives back what slices there were. The files need not survive the
+//! machine, whose end is that of every group too, so nothing waits for a disk.
 
-use super::controls::Controls;
-use super::worker::Target;
+use super::controls::{Controls, Refused};
 use super::{Named, kernel};
 use crate::ended::born;
 use gpuslice_wire::ids::{ContainerId, Lane};
 use gpuslice_wire::tenant::ObjectName;
 use std::fs;
 use std::io::{self, Read};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-const FILE: &str = "stopped";
+/// The file of groups that are stopped.
+pub const STOPPED: &str = "stopped";
+/// The file of groups with a time slice of ours.
+pub const SLICED: &str = "sliced";
 /// More than a container's groups need, bytes.
 const BYTES_MAX: u64 = 1 << 20;
 
-/// A group that was stopped, and who has it.
+/// A group to which something was done, and who has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Line {
     pid: u32,
     /// In the kernel's ticks since it started.
     born: u64,
     named: Named,
+    /// The time slice it had before, µs, if that is what was changed.
+    was_us: Option<u64>,
 }
 
 impl Line {
     /// Of a group that is about to be stopped.
-    pub fn of(target: &Target) -> Line {
+    pub fn of(pid: u32, named: Named) -> Line {
         Line {
-            pid: target.pid,
-            born: born(target.pid).unwrap_or(0),
-            named: target.named,
+            pid,
+            born: born(pid).unwrap_or(0),
+            named,
+            was_us: None,
+        }
+    }
+
+    /// Of one whose time slice of `us` is about to be changed.
+    pub fn with_slice(self, us: u64) -> Line {
+        let was_us = Some(us);
+        Line { was_us, ..self }
+    }
+
+    /// The process's open file, now; `None` if the process is gone.
+    ///
+    /// # Errors
+    /// [`Refused`].
+    pub fn open(&self, controls: &Controls) -> Result<Option<OwnedFd>, Refused> {
+        let Ok(pidfd) = kernel::process(self.pid as i32) else {
+            return Ok(None);
+        };
+        // The pidfd first: now the number cannot become another's between the two.
+        if born(self.pid) != Some(self.born) {
+            return Ok(None);
+        }
+        controls.open(&pidfd, self.named.fd).map(Some)
+    }
+
+    /// Lets the group go on, or gives it back the slice it had; whether there was still one.
+    ///
+    /// # Errors
+    /// [`Refused`].
+    pub fn undo(&self, controls: &Controls) -> Result<bool, Refused> {
+        let done = self.open(controls).and_then(|file| {
+            let Some(file) = file else { return Ok(false) };
+            match self.was_us {
+                None => controls.resume(&file, &self.named)?,
+                Some(us) => controls.set_time_slice(&file, &self.named, us)?,
+            }
+            Ok(true)
+        });
+        match done {
+            Err(refused) if refused.is_gone() => Ok(false),
+            done => done,
         }
     }
 
     fn text(&self) -> String {
-        let Line { pid, born, named } = self;
+        let Line {
+            pid,
+            born,
+            named,
+            was_us,
+        } = self;
         let (fd, lane) = (named.fd, named.lane.0);
         let (client, group) = (named.client.0, named.group.0);
-        format!("{pid} {born} {fd} {client} {group} {lane}\n")
+        let was = was_us.map_or(String::new(), |us| format!(" {us}"));
+        format!("{pid} {born} {fd} {client} {group} {lane}{was}\n")
     }
 
     fn parse(line: &str) -> Option<Line> {
@@ -50,6 +103,7 @@ impl Line {
         let mut next = || numbers.next().flatten();
         let (pid, born, fd) = (next()?, next()?, next()?);
         let (client, group, lane) = (next()?, next()?, next()?);
+        let was_us = next();
         let word = |number: u64| u32::try_from(number).ok();
         let named = Named {
             lane: Lane(u8::try_from(lane).ok()?),
@@ -62,20 +116,17 @@ impl Line {
             pid: word(pid)?,
             born,
             named,
+            was_us,
         })
     }
 }
 
-fn path(dir: &Path, container: &ContainerId) -> PathBuf {
-    dir.join("c").join(container.as_str()).join(FILE)
-}
-
-/// Writes down what is stopped of a container; nothing takes the file away.
+/// Writes down what was done to groups of a container; nothing takes the file away.
 ///
 /// # Errors
 /// What the system says.
-pub fn write(dir: &Path, container: &ContainerId, lines: &[Line]) -> io::Result<()> {
-    let path = path(dir, container);
+pub fn write(dir: &Path, container: &ContainerId, file: &str, lines: &[Line]) -> io::Result<()> {
+    let path = dir.join("c").join(container.as_str()).join(file);
     if lines.is_empty() {
         return match fs::remove_file(path) {
             Err(why) if why.kind() != io::ErrorKind::NotFound => Err(why),
@@ -88,10 +139,10 @@ pub fn write(dir: &Path, container: &ContainerId, lines: &[Line]) -> io::Result<
     fs::rename(beside, path)
 }
 
-/// What an earlier life left stopped, by file.
+/// What an earlier life left as it should not stay, by file.
 pub fn left_behind(dir: &Path) -> Vec<(PathBuf, Vec<Line>)> {
     let entries = fs::read_dir(dir.join("c")).into_iter().flatten().flatten();
-    let files = entries.map(|entry| entry.path().join(FILE));
+    let files = entries.flat_map(|entry| [STOPPED, SLICED].map(|file| entry.path().join(file)));
     let read = |path: PathBuf| {
         let mut text = String::new();
         let file = fs::File::open(&path).ok()?;
@@ -101,42 +152,27 @@ pub fn left_behind(dir: &Path) -> Vec<(PathBuf, Vec<Line>)> {
     files.filter_map(read).collect()
 }
 
-/// Lets all of it go on.
-pub fn resume(left: Vec<(PathBuf, Vec<Line>)>, controls: &Controls) {
+/// Undoes all of it.
+pub fn undo(left: Vec<(PathBuf, Vec<Line>)>, controls: &Controls) {
     for (path, lines) in left {
         for line in &lines {
-            match resume_one(line, controls) {
-                Ok(true) => tracing::info!(pid = line.pid, "stopped by an earlier life; goes on"),
-                Ok(false) => {}
-                Err(why) => tracing::error!(
-                    pid = line.pid,
-                    why,
+            let pid = line.pid;
+            match (line.undo(controls), line.was_us) {
+                (Ok(true), None) => tracing::info!(pid, "stopped by an earlier life; goes on"),
+                (Ok(_), _) => {}
+                (Err(why), None) => tracing::error!(
+                    pid, %why,
                     "stopped by an earlier life, and cannot be resumed; end that process"
+                ),
+                (Err(why), Some(us)) => tracing::warn!(
+                    pid, us, %why,
+                    "its time slice was changed by an earlier life, and cannot be changed back"
                 ),
             }
         }
         if let Err(why) = fs::remove_file(&path) {
             tracing::error!(path = %path.display(), %why, "remove it by hand");
         }
-    }
-}
-
-/// Whether there was something to let go on.
-fn resume_one(line: &Line, controls: &Controls) -> Result<bool, String> {
-    let Ok(pidfd) = kernel::process(line.pid as i32) else {
-        return Ok(false);
-    };
-    // The pidfd first: now the number cannot become another's between the two.
-    if born(line.pid) != Some(line.born) {
-        return Ok(false);
-    }
-    let done = controls
-        .open(&pidfd, line.named.fd)
-        .and_then(|file| controls.resume(&file, &line.named));
-    match done {
-        Ok(()) => Ok(true),
-        Err(refused) if refused.is_gone() => Ok(false),
-        Err(refused) => Err(refused.to_string()),
     }
 }
 
@@ -155,6 +191,14 @@ mod tests {
                 group: ObjectName(9),
                 subdevice: ObjectName(0),
             },
+            was_us: None,
+        }
+    }
+
+    fn sliced() -> Line {
+        Line {
+            was_us: Some(2_048),
+            ..line()
         }
     }
 
@@ -162,17 +206,18 @@ mod tests {
     fn what_is_written_is_found_and_taken_away() {
         let dir = tempfile::tempdir().expect("a directory");
         let container = ContainerId::new("web").expect("an id");
-        assert!(
-            write(dir.path(), &container, &[line()]).is_err(),
-            "no slice"
-        );
+        let write = |file, lines: &[Line]| write(dir.path(), &container, file, lines);
+        assert!(write(STOPPED, &[line()]).is_err(), "no slice");
         fs::create_dir_all(dir.path().join("c/web")).expect("made");
-        write(dir.path(), &container, &[line(), line()]).expect("written");
+        write(STOPPED, &[line(), line()]).expect("written");
+        write(SLICED, &[sliced()]).expect("written");
         let found = left_behind(dir.path());
-        assert_eq!(found.len(), 1);
-        assert_eq!(found[0].1, [line(), line()]);
-        write(dir.path(), &container, &[]).expect("removed");
-        write(dir.path(), &container, &[]).expect("and not there is good too");
+        let found: Vec<_> = found.into_iter().map(|(_, lines)| lines).collect();
+        assert_eq!(found, [vec![line(), line()], vec![sliced()]]);
+        for file in [STOPPED, SLICED] {
+            write(file, &[]).expect("removed");
+            write(file, &[]).expect("and not there is good too");
+        }
         assert!(left_behind(dir.path()).is_empty());
     }
 
@@ -188,12 +233,14 @@ mod tests {
         ] {
             assert_eq!(Line::parse(text), None, "{text:?}");
         }
-        assert_eq!(Line::parse(line().text().trim_end()), Some(line()));
+        for line in [line(), sliced()] {
+            assert_eq!(Line::parse(line.text().trim_end()), Some(line));
+        }
         let other = Line {
             born: line().born + 1,
             ..line()
         };
-        assert_eq!(resume_one(&other, &Controls::Kernel), Ok(false));
+        assert!(matches!(other.undo(&Controls::Kernel), Ok(false)));
         // A living process without such a file is said to be in need of help.
         let nothing = Line {
             named: Named {
@@ -202,6 +249,6 @@ mod tests {
             },
             ..line()
         };
-        assert!(resume_one(&nothing, &Controls::Kernel).is_err());
+        assert!(nothing.undo(&Controls::Kernel).is_err());
     }
 }

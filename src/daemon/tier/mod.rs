@@ -16,13 +16,18 @@
 //! that something was taken off the GPU by it; else it is undone at once. A container whose stops come to
 //! nothing eight times in a row is not tried again: its turns are waited for, as ever.
 //!
+//! Where a stop was seen to work, groups also get time slices of the hardware by weight, for what overlaps
+//! nevertheless: [`slices`] says when, [`slicer`] gives them.
+//!
 //! * [`worker`] does it, on a thread of its own: these calls may take milliseconds;
 //! * [`controls`] are the calls; `kernel` is their raw part;
-//! * [`journal`] is what is written down before anything is stopped, so that no crash leaves it so.
+//! * [`journal`] is what is written down before anything is changed, so that no crash leaves it so.
 
 pub mod controls;
 pub mod journal;
 mod kernel;
+mod slicer;
+mod slices;
 mod worker;
 
 use crate::config::TierMode;
@@ -37,6 +42,8 @@ use gpuslice_wire::limits::GROUPS_PER_CLIENT_MAX;
 use gpuslice_wire::snapshot::{Snapshot, TimeTier};
 use gpuslice_wire::tenant::{ObjectName, Rejection};
 use nix::sys::eventfd::{EfdFlags, EventFd};
+pub use slices::LOOK_EVERY;
+use slices::Slices;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
@@ -79,10 +86,11 @@ pub struct Tier {
     misses: BTreeMap<ContainerId, u32>,
     /// GPUs on which a stop was seen to work.
     shown: BTreeSet<GpuUuid>,
+    slices: Slices,
 }
 
 impl Tier {
-    /// The tier, as configured. What an earlier life left stopped goes on first, whatever is configured
+    /// The tier, as configured. What an earlier life did to groups is undone first, whatever is configured
     /// now.
     ///
     /// # Errors
@@ -105,7 +113,7 @@ impl Tier {
             }
         };
         if let Some(controls) = &controls {
-            journal::resume(left, controls);
+            journal::undo(left, controls);
         }
         let (answer, answers) = mpsc::channel();
         let jobs = controls
@@ -123,6 +131,7 @@ impl Tier {
             bell,
             misses: BTreeMap::new(),
             shown: BTreeSet::new(),
+            slices: Slices::default(),
         })
     }
 
@@ -149,9 +158,10 @@ impl Tier {
     /// A container's slice ended.
     pub fn forget(&mut self, container: &ContainerId) {
         self.misses.remove(container);
+        self.slices.forget(container);
     }
 
-    /// The end: everything goes on.
+    /// The end: everything goes on, as it was before.
     pub fn close(&mut self) {
         if self.ask(Job::End) {
             let ended = |answer| matches!(answer, Answer::Ended);
@@ -264,6 +274,10 @@ impl Daemon {
                     }
                 }
                 Answer::Resumed((container, lane)) => Event::Resumed { container, lane },
+                Answer::Sliced(found) => {
+                    self.tier.slices.found(found);
+                    continue;
+                }
                 Answer::Ended => continue,
             };
             self.work.push_back(Work::Tell(event));
@@ -296,16 +310,21 @@ impl Daemon {
         for row in rows {
             if let Snapshot::Slice {
                 container,
+                lane,
                 gpu,
                 time_tier,
+                time_slice_us,
+                time_slice_changes,
                 ..
             } = row
             {
+                (*time_slice_us, *time_slice_changes) = self.tier.slices.of((*container, *lane));
                 let misses = self.tier.misses.get(container).copied().unwrap_or(0);
                 let stops = self.tier.shown.contains(gpu) && misses < MISSES_MAX;
-                *time_tier = match stops {
-                    true => TimeTier::Stops,
-                    false => TimeTier::Turns,
+                *time_tier = match (stops, *time_slice_us) {
+                    (true, _) => TimeTier::Stops,
+                    (false, 0) => TimeTier::Turns,
+                    (false, _) => TimeTier::Slices,
                 };
             }
         }

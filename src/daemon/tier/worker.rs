@@ -1,4 +1,5 @@
-//! The thread that stops work and lets it go on: one job after the other.
+//! The thread that stops work and lets it go on: one job after the other. What is left of its time
+//! is the [`Slicer`]'s.
 //!
 //! A stop is all or nothing: if one group of a container cannot be stopped, or nothing left the GPU by
 //! it, those that were stopped go on at once. What is to go on and is refused is tried again until it
@@ -6,6 +7,7 @@
 
 use super::controls::{Controls, Refused};
 use super::journal::{self, Line};
+use super::slicer::{Found, Slicer, Wish};
 use super::{GROUPS_MAX, Named, Place};
 use crate::slots::Key;
 use nix::sys::eventfd::EventFd;
@@ -13,7 +15,7 @@ use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError};
 use std::time::{Duration, Instant};
 
 /// How often what could not be resumed is tried again.
@@ -39,6 +41,8 @@ pub enum Job {
     Stop(Place, Vec<Target>),
     /// Let what was stopped go on.
     Resume(Place),
+    /// These groups are to have these time slices, and no others any.
+    Slices(Vec<Wish>),
     /// A process's connection ended.
     Release(Key),
     /// Everything goes on, and that is the end.
@@ -52,6 +56,8 @@ pub enum Answer {
     Stopped(Place, Result<Duration, String>),
     /// To `Resume`.
     Resumed(Place),
+    /// To `Slices`.
+    Sliced(BTreeMap<Place, Found>),
     /// To `End`.
     Ended,
 }
@@ -73,6 +79,7 @@ pub struct Worker {
     stopped: BTreeMap<Place, Vec<Held>>,
     /// To go on, and refused so far.
     refused: Vec<(Place, Held)>,
+    slicer: Slicer,
 }
 
 impl Worker {
@@ -84,6 +91,7 @@ impl Worker {
         bell: Arc<EventFd>,
     ) -> Worker {
         Worker {
+            slicer: Slicer::new(controls, dir.clone()),
             controls,
             dir,
             answers,
@@ -96,10 +104,7 @@ impl Worker {
     /// Works until the end.
     pub fn serve(mut self, jobs: &Receiver<Job>) {
         loop {
-            let job = match self.refused.is_empty() {
-                true => jobs.recv().map_err(|_| RecvTimeoutError::Disconnected),
-                false => jobs.recv_timeout(AGAIN),
-            };
+            let job = self.next(jobs);
             self.try_again();
             let answer = match job {
                 Ok(Job::Stop(place, targets)) => {
@@ -116,15 +121,32 @@ impl Worker {
                     self.release(key);
                     None
                 }
-                Err(RecvTimeoutError::Timeout) => None,
+                Ok(Job::Slices(wishes)) => {
+                    self.slicer.look(wishes);
+                    None
+                }
+                Err(RecvTimeoutError::Timeout) => self.slicer.step().map(Answer::Sliced),
                 Ok(Job::End) | Err(RecvTimeoutError::Disconnected) => {
                     let all: Vec<Place> = self.stopped.keys().copied().collect();
                     all.into_iter().for_each(|place| self.resume(place));
+                    self.slicer.end();
                     self.answer(Answer::Ended);
                     return;
                 }
             };
             answer.into_iter().for_each(|answer| self.answer(answer));
+        }
+    }
+
+    /// The next job; a timeout when there is time for something else.
+    fn next(&self, jobs: &Receiver<Job>) -> Result<Job, RecvTimeoutError> {
+        match (self.slicer.is_idle(), self.refused.is_empty()) {
+            (false, _) => jobs.try_recv().map_err(|why| match why {
+                TryRecvError::Empty => RecvTimeoutError::Timeout,
+                TryRecvError::Disconnected => RecvTimeoutError::Disconnected,
+            }),
+            (true, true) => jobs.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            (true, false) => jobs.recv_timeout(AGAIN),
         }
     }
 
@@ -145,7 +167,7 @@ impl Worker {
                 key: target.key,
                 file,
                 named: target.named,
-                line: Line::of(target),
+                line: Line::of(target.pid, target.named),
             })
         };
         let held: Vec<Held> = targets.iter().map(open).collect::<Result<_, Refused>>()?;
@@ -191,7 +213,7 @@ impl Worker {
             .chain(refused.map(|(_, held)| held))
             .map(|held| held.line)
             .collect();
-        journal::write(&self.dir, &container, &lines).map_err(Refused::System)
+        journal::write(&self.dir, &container, journal::STOPPED, &lines).map_err(Refused::System)
     }
 
     fn resume(&mut self, place: Place) {
@@ -243,5 +265,6 @@ impl Worker {
             }
         }
         self.refused.retain(|(_, held)| held.key != key);
+        self.slicer.release(key);
     }
 }

@@ -43,7 +43,8 @@
 //! * **Gangs**: who has several GPUs takes turns on all of them at once, see [`gang`].
 //! * **Knots**: who was passed stays in line and has its turns, since its kernel may be waiting for a
 //!   launch that another of its processes holds back at the gate. It is charged beside them, too.
-//! * **Stops**: where the driver lets us, work that is late is taken off the GPU: see [`hold`].
+//! * **Stops**: where the driver lets us, work that is late is taken off the GPU: see [`hold`]. What runs
+//!   beside others' turns nevertheless is shared by the hardware, see [`native`].
 //! * **Policies** are caps and weights, see [`policy`]; caps limit who is eligible, see [`bucket`].
 //!   A change counts from the next turn on: what anybody is ahead, and every debt, stays the same
 //!   amount of GPU time.
@@ -54,6 +55,7 @@ pub(crate) mod entity;
 pub(crate) mod gang;
 pub(crate) mod hold;
 pub(crate) mod loose;
+mod native;
 mod pick;
 pub(crate) mod policy;
 mod slots;

@@ -11,6 +11,7 @@ mod bad;
 mod gang;
 mod gates;
 mod knots;
+mod slices;
 mod tier;
 
 use crate::harness::node::Node;

@@ -6,8 +6,9 @@ use crate::harness::{PATIENCE, eventually};
 use gpuslice_sim_device::{Machine, Role, Seq, Status};
 use gpuslice_wire::admin::{Answer, Command as AdminCommand, MemoryAsk};
 use gpuslice_wire::policy::Class;
-use gpuslice_wire::units::{Bytes, GIB};
+use gpuslice_wire::units::{Bytes, GIB, Weight};
 use nix::sys::signal::Signal;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// Kernels of the one that is late, µs.
@@ -15,14 +16,22 @@ const LONG_US: u64 = 2_000_000;
 
 /// A node whose driver answers controls in this way, with a best-effort slice `a` and a high one `b`.
 fn node(controls: &str) -> (Node, Machine) {
+    let who = [("a", 1, Class::BestEffort), ("b", 1, Class::High)];
+    node_of("tier = \"probe\"\n", controls, &who)
+}
+
+/// A node of this configuration and driver, with these slices: weight and class.
+pub fn node_of(config: &str, controls: &str, who: &[(&str, u32, Class)]) -> (Node, Machine) {
     let mut node = Node::new();
-    let config = node.root().join("gpusliced.toml");
-    std::fs::write(&config, "tier = \"probe\"\n").expect("a file");
+    configure(&node, config);
     start(&mut node, controls);
-    for (who, class) in [("a", Class::BestEffort), ("b", Class::High)] {
+    for (who, weighs, class) in who {
         let mut asked = admit(who, "0", MemoryAsk::Exactly(Bytes(GIB)));
-        if let AdminCommand::Admit { class: of, .. } = &mut asked {
-            *of = class;
+        if let AdminCommand::Admit {
+            class: of, weight, ..
+        } = &mut asked
+        {
+            (*of, *weight) = (*class, Weight::new(*weighs).expect("a weight"));
         }
         let answer = node.admin().ask(&asked);
         assert!(matches!(answer, Answer::Admitted { .. }), "{answer:?}");
@@ -32,15 +41,25 @@ fn node(controls: &str) -> (Node, Machine) {
     (node, truth)
 }
 
-fn start(node: &mut Node, controls: &str) {
-    let config = node.root().join("gpusliced.toml");
-    let config = config.to_str().expect("plain").to_owned();
+fn config(node: &Node) -> PathBuf {
+    node.root().join("gpusliced.toml")
+}
+
+/// The daemon's configuration from its next start on.
+pub fn configure(node: &Node, text: &str) {
+    std::fs::write(config(node), text).expect("a file");
+}
+
+/// Starts the daemon.
+pub fn start(node: &mut Node, controls: &str) {
+    let config = config(node).to_str().expect("plain").to_owned();
     let mut command = node.daemon_command(&["--config", &config, "--verbose"]);
     command.env("GPUSLICE_SIM", format!("mem=16GiB,controls={controls}"));
     node.start_command(command);
 }
 
-fn number(node: &Node, who: &str, what: &str) -> u64 {
+/// A number that `gpuslice ps --json` shows of a container.
+pub fn number(node: &Node, who: &str, what: &str) -> u64 {
     shown(node, who)[what].as_u64().expect("a number")
 }
 
@@ -94,11 +113,14 @@ fn a_long_kernel_is_stopped_and_goes_on() {
 }
 
 /// A driver that refuses, cannot, or only says that it did: everything is as without it, and nobody stays
-/// stopped.
+/// stopped. (What best effort takes with one kernel it is given no more of for as long as the classes
+/// above keep their part: half, here.)
 #[test]
 fn without_an_effect_it_is_as_without_the_tier() {
+    let config = "tier = \"probe\"\nhigh_cap = 50\nnormal_cap = 50\n";
+    let who = [("a", 1, Class::BestEffort), ("b", 1, Class::High)];
     for controls in ["denied", "unsupported", "void"] {
-        let (node, truth) = node(controls);
+        let (node, truth) = node_of(config, controls, &who);
         let (high, low) = both(&node, &truth, 300_000);
         high.gets(&truth, Duration::from_millis(50));
         let tried = || node.log().contains("not stopped on the GPU");
@@ -107,6 +129,7 @@ fn without_an_effect_it_is_as_without_the_tier() {
         low.gets(&truth, Duration::from_millis(20));
         assert_eq!(number(&node, "a", "stops"), 0, "{controls}");
         assert_eq!(shown(&node, "a")["time_tier"], "T0", "{controls}");
+        assert_eq!(number(&node, "a", "time_slice_us"), 0, "{controls}");
         assert!(!truth.is_disabled(low.context).expect("alive"));
     }
 }

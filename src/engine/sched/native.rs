@@ -1,0 +1,110 @@
+//! How long the GPU itself lets each run, where turns do not hold.
+//!
+//! # Problem
+//! Turns keep two containers from having work on a GPU at once. Where they fail (somebody is passed who
+//! is not quiet, somebody lies, the daemon is dead), the hardware shares the GPU by itself: a time slice for
+//! each that has work, in turn, and the driver gives everybody the same.
+//!
+//! # Idea
+//! Slices of the hardware by weight, given in advance. They need not suit who is there just now, only keep the
+//! proportion; so they follow from what was promised alone, and change when promises do. A class has
+//! a range of its own, so that in what overlaps a high one has most and best effort little:
+//!
+//! | class | the lightest of it | the heaviest at most | anybody at least |
+//! |---|---|---|---|
+//! | high | 10 ms | 10 ms | 2 ms |
+//! | normal | 2 ms, about what the driver gives | 10 ms | 0.2 ms |
+//! | best effort | 0.2 ms | 1 ms | 0.2 ms |
+//!
+//! Within a class slices are as weights, as long as these are within a factor of 5, 50 and 5.
+
+use gpuslice_wire::ids::{ContainerId, Lane};
+use gpuslice_wire::policy::{Class, Policy};
+
+use super::Turns;
+use crate::engine::Engine;
+use crate::lifecycle::Seat;
+
+/// Of a class: the slice of its lightest if the heaviest allows it, the most, and the least, µs.
+const fn range(class: Class) -> (u64, u64, u64) {
+    match class {
+        Class::High => (10_000, 10_000, 2_000),
+        Class::Normal => (2_000, 10_000, 200),
+        Class::BestEffort => (200, 1_000, 200),
+    }
+}
+
+/// The slice, µs, of one of `weight` in a class whose weights go from `lightest` to `heaviest`.
+fn slice_us(class: Class, weight: u32, lightest: u32, heaviest: u32) -> u64 {
+    let (usual, most, least) = range(class);
+    let of = |us: u64, other: u32| us * u64::from(weight) / u64::from(other.max(1));
+    of(usual, lightest).min(of(most, heaviest)).max(least)
+}
+
+impl Turns {
+    /// The hardware's slice of `seat`, µs; `None` if it is the driver's affair.
+    fn native_slice(&self, seat: Seat) -> Option<u64> {
+        let entity = self.find(seat)?;
+        let class = self.entities.iter().filter(|it| it.class == entity.class);
+        let weights = class.map(|it| it.weight.get());
+        let (lightest, heaviest) = (weights.clone().min()?, weights.max()?);
+        let own = self.policy != Policy::Native;
+        own.then(|| slice_us(entity.class, entity.weight.get(), lightest, heaviest))
+    }
+}
+
+impl Engine {
+    /// How long the hardware should let a container run on a GPU while others have work there too, µs; `None` if
+    /// that is the driver's affair.
+    #[must_use]
+    pub fn time_slice(&self, id: ContainerId, lane: Lane) -> Option<u64> {
+        let seat = self.containers.find(id)?;
+        let gpu = self.containers.get(seat)?.slices.get(lane)?.gpu?;
+        self.gpus[gpu].turns.native_slice(seat)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+    use crate::sched::tests::Rig;
+    use alloc::vec::Vec;
+
+    /// Of some of one class, by weight.
+    fn slices(class: Class, weights: &[u32]) -> Vec<u64> {
+        let lightest = weights.iter().copied().min().unwrap_or(0);
+        let heaviest = weights.iter().copied().max().unwrap_or(0);
+        let all = weights.iter();
+        all.map(|weight| slice_us(class, *weight, lightest, heaviest))
+            .collect()
+    }
+
+    #[test]
+    fn slices_are_as_weights() {
+        assert_eq!(slices(Class::Normal, &[7]), [2_000]);
+        assert_eq!(slices(Class::Normal, &[1, 3]), [2_000, 6_000]);
+        let four = [1_250, 2_500, 5_000, 10_000];
+        assert_eq!(slices(Class::Normal, &[1, 2, 4, 8]), four);
+        assert_eq!(slices(Class::Normal, &[1, 50]), [200, 10_000]);
+        assert_eq!(slices(Class::Normal, &[1, 1000]), [200, 10_000]);
+        assert_eq!(slices(Class::High, &[2, 2]), [10_000, 10_000]);
+        assert_eq!(slices(Class::High, &[1, 4]), [2_500, 10_000]);
+        assert_eq!(slices(Class::BestEffort, &[1, 3]), [200, 600]);
+        assert_eq!(slices(Class::BestEffort, &[1, 1000]), [200, 1_000]);
+    }
+
+    /// The weights are those of the line, which a policy may set aside; classes do not count each other.
+    #[test]
+    fn they_are_those_of_the_line() {
+        let all = [(1, 0, false), (3, 0, false), (5, 0, true)];
+        let mut rig = Rig::with(Config::default(), &all);
+        let of = |rig: &Rig| [0, 1, 2].map(|who| rig.turns.native_slice(Seat(who)));
+        assert_eq!(of(&rig), [Some(2_000), Some(6_000), Some(10_000)]);
+        rig.turns.set_policy(Policy::Preemptive);
+        assert_eq!(of(&rig), [Some(2_000), Some(2_000), Some(10_000)]);
+        rig.turns.set_policy(Policy::Native);
+        assert_eq!(of(&rig), [None; 3]);
+        assert_eq!(rig.turns.native_slice(Seat(7)), None);
+    }
+}

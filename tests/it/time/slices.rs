@@ -1,0 +1,168 @@
+//! Time slices of the hardware: where turns do not hold, the simulated GPU itself divides by weight.
+//!
+//! Who gets what is judged by the device's own account.
+
+use super::tier::{configure, node_of, number, start};
+use super::{Tenant, must};
+use crate::harness::eventually;
+use crate::harness::node::Node;
+use crate::harness::wire::{client_page, container_page};
+use gpuslice_sim_device::Machine;
+use gpuslice_wire::page::may_launch;
+use gpuslice_wire::policy::Class;
+use gpuslice_wire::units::Bytes;
+use nix::sys::signal::Signal;
+use std::process::Command;
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::Duration;
+
+const PROBE: &str = "tier = \"probe\"\n";
+/// What the device says of those that nobody gave one.
+const OWN_US: u64 = 0;
+/// Long enough to be late, and stopped, after every turn.
+const LONG_US: u64 = 300_000;
+
+/// Weights 1 and 3, each always busy, and the first stop was seen.
+fn two(controls: &str, a_us: u64) -> (Node, Machine, [Tenant; 2]) {
+    let who = [("a", 1, Class::Normal), ("b", 3, Class::Normal)];
+    let (node, truth) = node_of(PROBE, controls, &who);
+    let a = Tenant::start(&node, &truth, "a", a_us);
+    let b = Tenant::start(&node, &truth, "b", LONG_US);
+    eventually("a stop", || number(&node, "a", "stops") > 0);
+    (node, truth, [a, b])
+}
+
+fn slices(truth: &Machine, both: &[Tenant; 2]) -> [u64; 2] {
+    [0, 1].map(|at| truth.time_slice(both[at].context).expect("alive"))
+}
+
+fn wait_for(truth: &Machine, both: &[Tenant; 2], what: [u64; 2]) {
+    let is = || slices(truth, both) == what;
+    eventually(&format!("time slices of {what:?}"), is);
+}
+
+/// The first one's part of what both had, while `overlap` says that they have work beside each other.
+fn part(truth: &Machine, both: &[Tenant; 2], overlap: impl Fn() -> bool) -> f64 {
+    let (mut had, mut all) = (Duration::ZERO, Duration::ZERO);
+    let look = || (overlap(), [0, 1].map(|at| both[at].busy(truth)));
+    let mut before = look();
+    while all < Duration::from_secs(2) {
+        std::thread::sleep(Duration::from_millis(5));
+        let now = look();
+        if before.0 && now.0 {
+            let more = [0, 1].map(|at| now.1[at] - before.1[at]);
+            had += more[0];
+            all += more[0] + more[1];
+        }
+        before = now;
+    }
+    had.as_secs_f64() / all.as_secs_f64()
+}
+
+/// Both have work, the same as when they were last looked at, and neither is stopped.
+fn busy(truth: &Machine, both: &[Tenant; 2]) -> bool {
+    both.iter().all(|tenant| {
+        let info = truth.context_info(tenant.context).expect("alive");
+        info.pending > 0 && !truth.is_disabled(tenant.context).expect("alive")
+    })
+}
+
+/// The daemon is dead and everybody runs freely: the hardware divides 1:3. The next daemon undoes what the
+/// dead one left, also where the tier is off by now.
+#[test]
+fn a_dead_daemons_weights_stay() {
+    let (mut node, truth, both) = two("on", LONG_US);
+    wait_for(&truth, &both, [2_000, 6_000]);
+    eventually("it is known", || {
+        number(&node, "a", "time_slice_us") == 2_000 && number(&node, "b", "time_slice_us") == 6_000
+    });
+    assert_eq!(number(&node, "b", "time_slice_changes"), 0);
+    node.end_daemon(Signal::SIGKILL);
+    let written = node.container_dir("b").join("sliced");
+    assert!(written.exists(), "what it was before is written down");
+    eventually("freedom", || busy(&truth, &both));
+    let part = part(&truth, &both, || busy(&truth, &both));
+    assert!((0.2..=0.3).contains(&part), "{part} is not a quarter");
+    configure(&node, "tier = \"off\"\n");
+    start(&mut node, "on");
+    assert_eq!(slices(&truth, &both), [OWN_US; 2]);
+    assert!(!written.exists());
+}
+
+/// A holder that never lets go, and cannot be stopped because one of its processes did not say where it runs:
+/// beside the others' turns it has a quarter of the GPU, as its weight says.
+#[test]
+fn one_that_never_drains_has_its_part() {
+    let (node, truth, both) = two("on", 20_000_000);
+    wait_for(&truth, &both, [2_000, 6_000]);
+    let secretive = node.tenant("a");
+    let attached = secretive.attach(Bytes::ZERO);
+    let (claims, page) = (client_page(&attached), container_page(&attached));
+    let secret = || {
+        let turn = page.lane[0].turn.load(SeqCst);
+        claims.lane[0].want.store(1, SeqCst);
+        if may_launch(turn) {
+            claims.lane[0].active.store(turn, SeqCst);
+        }
+        nix::unistd::write(&attached.bell, &1_u64.to_ne_bytes()).expect("a bell");
+        busy(&truth, &both)
+    };
+    let part = part(&truth, &both, secret);
+    assert!((0.2..=0.3).contains(&part), "{part} is not a quarter");
+}
+
+/// One that sets a slice of its own has it until the next look, and that is told. What is promised later counts
+/// from the next look on; who leaves, and all when turns end or the daemon does, have what they had.
+#[test]
+fn slices_follow_the_promises_and_nobody_else() {
+    for controls in ["on", "slow"] {
+        let (mut node, truth, both) = two(controls, LONG_US);
+        wait_for(&truth, &both, [2_000, 6_000]);
+        let greedy = both[0].context;
+        truth.set_time_slice(greedy, 1_000_000).expect("alive");
+        wait_for(&truth, &both, [2_000, 6_000]);
+        eventually("it is told", || {
+            number(&node, "a", "time_slice_changes") == 1
+        });
+        assert_eq!(number(&node, "b", "time_slice_changes"), 0);
+        assert!(node.log().contains("sets its own time slices"));
+        let said = said(&node, &["ps"]);
+        assert_eq!(said.matches("time slice changed").count(), 1, "{said}");
+        must(&node, &["set", "a", "--weight", "3"]);
+        wait_for(&truth, &both, [2_000; 2]);
+        must(&node, &["policy", "0", "native"]);
+        wait_for(&truth, &both, [OWN_US; 2]);
+        eventually("it is told", || number(&node, "a", "time_slice_us") == 0);
+        must(&node, &["policy", "0", "soft"]);
+        wait_for(&truth, &both, [2_000; 2]);
+        node.dismiss("a");
+        wait_for(&truth, &both, [OWN_US, 2_000]);
+        assert!(node.end_daemon(Signal::SIGTERM).success());
+        assert_eq!(slices(&truth, &both), [OWN_US; 2]);
+        assert!(!node.container_dir("b").join("sliced").exists());
+    }
+}
+
+/// A driver that stops and cannot set slices: said once, and everything else is as before.
+#[test]
+fn where_they_cannot_be_set() {
+    let (node, truth, both) = two("stops", LONG_US);
+    let said = "has no time slices by weight on the GPU";
+    eventually("it is said", || node.log().matches(said).count() == 2);
+    for who in ["a", "b"] {
+        let stops = number(&node, who, "stops");
+        eventually("another stop", || number(&node, who, "stops") > stops);
+        assert_eq!(number(&node, who, "time_slice_us"), 0);
+        assert!(!node.container_dir(who).join("sliced").exists());
+    }
+    assert_eq!(slices(&truth, &both), [OWN_US; 2]);
+    assert_eq!(node.log().matches(said).count(), 2, "and not again");
+}
+
+/// What `gpuslice WORDS` prints.
+fn said(node: &Node, words: &[&str]) -> String {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_gpuslice"));
+    command.args(words).arg("--runtime-dir");
+    let output = command.arg(node.runtime_dir()).output().expect("it starts");
+    String::from_utf8(output.stdout).expect("text")
+}
