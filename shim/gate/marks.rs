@@ -61,6 +61,14 @@ impl Marks {
         Tail::try_from(index).ok()
     }
 
+    /// A stream was made. What goes into it past the gate is found too, as long as there is room for it.
+    pub fn made(&mut self, world: &dyn World, line: Line) {
+        let known = self.slots.iter().any(|slot| slot.line == Some(line));
+        if !known && self.slots.len() < TAILS_MAX {
+            self.fresh(world, line);
+        }
+    }
+
     fn fresh(&mut self, world: &dyn World, line: Line) -> Option<usize> {
         let slot = Slot {
             line: Some(line),

@@ -177,6 +177,13 @@ pub fn watch() {
     }
 }
 
+/// To be called when the driver has made a stream in the current context.
+pub fn stream_made(stream: CUstream) {
+    if let Some(gate) = present() {
+        gate.stream_made(stream.into());
+    }
+}
+
 /// To be called before `stream` is destroyed by the driver; afterwards its handle is never used.
 pub fn stream_closing(stream: CUstream) {
     if let Some(gate) = existing() {

@@ -437,6 +437,21 @@ impl Gate {
         })
     }
 
+    /// A stream was made in the current context. Perhaps nothing that goes into it is ever seen here: one
+    /// launch opens the word, and the next, into this stream, runs for hours.
+    pub fn stream_made(&self, stream: Stream) {
+        let index = self.world.pages().and_then(|_| self.world.lane());
+        let index = index.filter(|index| *index < LANES_MAX);
+        if let (Some(index), Some(context)) = (index, self.world.context()) {
+            let line = Line {
+                context,
+                stream,
+                thread: 0,
+            };
+            self.lane(index).marks.made(self.world, line);
+        }
+    }
+
     /// The stream is about to be destroyed: its last launches get their mark while it can be put.
     pub fn stream_closing(&self, stream: Stream) {
         let now = os::now();

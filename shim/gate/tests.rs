@@ -109,6 +109,20 @@ fn a_busy_process_keeps_wanting() {
     }
 }
 
+/// The word is open because of one stream; what is in another one, which never came through the gate, is found
+/// all the same.
+#[test]
+fn work_that_passed_the_open_word_keeps_the_process_wanting() {
+    let rig = Rig::new(MODE_OPEN);
+    rig.page().lane[0].idle_us.store(20_000, SeqCst);
+    rig.gate.stream_made(Stream(7));
+    rig.launch(1, 0, US);
+    rig.launch(1, 7, 500_000 * US);
+    let end = rig.fake.gpu().busy_until;
+    eventually("want is taken back", || rig.claims().want.load(SeqCst) == 0);
+    assert!(os::now() >= end, "with work in flight");
+}
+
 #[test]
 fn turns_beginning_close_the_word_and_hold_launches() {
     let rig = Rig::new(MODE_OPEN);

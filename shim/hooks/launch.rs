@@ -137,6 +137,29 @@ fn plain(f: CUfunction, width: i32, height: i32, stream: CUstream) -> Work {
     Work::kernel(f, grid, [1; 3], stream, Flavour::Legacy)
 }
 
+pub unsafe extern "C" fn cuStreamCreate(ph_stream: *mut CUstream, flags: u32) -> CUresult {
+    guard(|| Ok(made(ph_stream, real!(cuStreamCreate(ph_stream, flags)))))
+}
+
+pub unsafe extern "C" fn cuStreamCreateWithPriority(
+    ph_stream: *mut CUstream,
+    flags: u32,
+    priority: i32,
+) -> CUresult {
+    guard(|| {
+        let result = real!(cuStreamCreateWithPriority(ph_stream, flags, priority));
+        Ok(made(ph_stream, result))
+    })
+}
+
+fn made(stream: *const CUstream, result: CUresult) -> CUresult {
+    if result == CUresult::SUCCESS {
+        // SAFETY: the driver has just written it there.
+        gate::stream_made(unsafe { stream.read() });
+    }
+    result
+}
+
 pub unsafe extern "C" fn cuStreamDestroy(h_stream: CUstream) -> CUresult {
     guard(|| {
         gate::stream_closing(h_stream);

@@ -5,8 +5,8 @@
 macro_rules! for_each_driver_stream_fn {
     ($callback:ident) => {
         $callback! {
-            [pass, sim, 2000] cuStreamCreate(ph_stream: *mut CUstream, flags: u32);
-            [pass, sim, 5050] cuStreamCreateWithPriority(
+            [hook, sim, 2000] cuStreamCreate(ph_stream: *mut CUstream, flags: u32);
+            [hook, sim, 5050] cuStreamCreateWithPriority(
                 ph_stream: *mut CUstream, flags: u32, priority: i32,
             );
             [pass, sim, 5050] cuStreamGetPriority(h_stream: CUstream, priority: *mut i32);

@@ -93,7 +93,7 @@ fn a_dead_daemons_weights_stay() {
 /// beside the others' turns it has a quarter of the GPU, as its weight says.
 #[test]
 fn one_that_never_drains_has_its_part() {
-    let (node, truth, both) = two("on", 20_000_000);
+    let (node, truth, both) = two("on", 600_000_000);
     wait_for(&truth, &both, [2_000, 6_000]);
     let secretive = node.tenant("a");
     let attached = secretive.attach(Bytes::ZERO);
