@@ -5,16 +5,19 @@
 //! is missing the command or the line that brings it. The exit status is 1 if something is missing
 //! without which there are no slices; what only a higher tier wants is missing too, but not needed.
 
+mod tiers;
+
 use crate::admin::Admin;
 use crate::node;
 use crate::out;
 use crate::setup;
-use crate::table::{View, tier_name, time_tier_name};
+use crate::table::View;
 use anyhow::{Context, Result, bail};
 use gpuslice_wire::snapshot::{Tier, TimeTier};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
+use tiers::{of_slices, time_words, words};
 
 /// Container engines and runtimes that can call the hook.
 const RUNTIMES: [&str; 6] = ["docker", "podman", "containerd", "crio", "runc", "crun"];
@@ -316,15 +319,6 @@ fn tier(facts: &Value, gpu: &Value) -> Check {
     }
 }
 
-fn words(tier: Tier) -> String {
-    let who = match tier {
-        Tier::Shim => "the shim holds caps",
-        Tier::Measured => "the shim holds caps, NVML's measures are charged",
-        Tier::Driver => "the driver holds caps",
-    };
-    format!("{}: {who}", tier_name(tier))
-}
-
 /// How turns are enforced, and whether more is tried.
 fn stops(facts: &Value) -> Check {
     let unproven = match facts["driver"]["simulated"] == true {
@@ -344,17 +338,6 @@ fn stops(facts: &Value) -> Check {
         ),
     };
     there("turns", found)
-}
-
-fn time_words(tier: TimeTier) -> String {
-    let how = match tier {
-        TimeTier::Turns => "what is in flight after a turn is waited for",
-        TimeTier::Slices => {
-            "what is late is waited for, what overlaps the hardware divides by weight"
-        }
-        TimeTier::Stops => "what is late is stopped on the GPU",
-    };
-    format!("{}: {how}", time_tier_name(tier))
 }
 
 type Missing = Option<(String, String)>;
@@ -438,34 +421,6 @@ fn of_engine(state: setup::State) -> Check {
     let setup::State { engine, ok, found } = state;
     let mend = format!("gpuslice setup {engine}, if its containers are to have slices");
     check(engine, ok, false, found, &mend)
-}
-
-/// The slices of a running daemon: who really holds the cap of each.
-fn of_slices(view: &View) -> Vec<Check> {
-    let of = |row: &crate::table::Row| {
-        let over = if row.is_over() {
-            ", held above the cap"
-        } else {
-            ""
-        };
-        let (caps, turns) = (words(row.tier), time_words(row.kept.0));
-        let slices = slice_words(row.time_slice);
-        let found = format!("gpu {}: {caps}{over}; {turns}{slices}", view.index(row.gpu));
-        there(&format!("slice {}", row.name), found)
-    };
-    view.rows.iter().map(of).collect()
-}
-
-/// The hardware's time slice that was given, and whether it stayed.
-fn slice_words((us, changes): (u64, u64)) -> String {
-    let kept = match changes {
-        0 => String::new(),
-        times => format!("; it set others itself, {times} times: look what runs in it"),
-    };
-    match us {
-        0 => kept,
-        us => format!(", time slices of {us} µs{kept}"),
-    }
 }
 
 fn told(check: &Check) -> Vec<String> {

@@ -67,14 +67,45 @@ pub struct Row {
     pub overruns: u64,
     /// Of them, those closed early for a better class.
     pub preemptions: u64,
-    /// How it is kept to its turns, and how often its work was stopped on the GPU.
-    pub kept: (TimeTier, u64),
-    /// The hardware's time slice that it was given, µs, and how often it was found with another one.
-    pub time_slice: (u64, u64),
+    /// How it is kept to its turns.
+    pub kept: Kept,
     /// Launches so far.
     pub launches: u64,
     /// It takes turns together with the container's other GPUs.
     pub gang: bool,
+}
+
+/// How a slice is kept to its turns.
+#[derive(Clone, Copy, Debug)]
+pub struct Kept {
+    /// By what.
+    pub tier: TimeTier,
+    /// How often its work was stopped on the GPU.
+    pub stops: u64,
+    /// The hardware's time slice that it was given, µs; 0 for none.
+    pub slice_us: u64,
+    /// How often it was found with another one.
+    pub slice_changes: u64,
+}
+
+impl Kept {
+    fn of(row: &Snapshot) -> Option<Kept> {
+        match *row {
+            Snapshot::Slice {
+                time_tier: tier,
+                stops,
+                time_slice_us: slice_us,
+                time_slice_changes: slice_changes,
+                ..
+            } => Some(Kept {
+                tier,
+                stops,
+                slice_us,
+                slice_changes,
+            }),
+            _ => None,
+        }
+    }
 }
 
 /// One GPU.
@@ -246,6 +277,7 @@ fn called(container: &str, name: &str) -> String {
 }
 
 fn row(slice: Snapshot) -> Option<Row> {
+    let kept = Kept::of(&slice)?;
     match slice {
         Snapshot::Slice {
             container,
@@ -269,7 +301,6 @@ fn row(slice: Snapshot) -> Option<Row> {
             cap_ppm,
             clients,
             wanting,
-            gated: _,
             gang,
             gpu_ns,
             wait_ns,
@@ -277,11 +308,8 @@ fn row(slice: Snapshot) -> Option<Row> {
             turns,
             overruns,
             preemptions,
-            time_tier,
-            stops,
-            time_slice_us,
-            time_slice_changes,
             launches,
+            ..
         } => Some(Row {
             name: called(&container.to_string(), &name.to_string()),
             container: container.to_string(),
@@ -309,8 +337,7 @@ fn row(slice: Snapshot) -> Option<Row> {
             turns,
             overruns,
             preemptions,
-            kept: (time_tier, stops),
-            time_slice: (time_slice_us, time_slice_changes),
+            kept,
             launches,
             gang: gang != 0,
         }),
@@ -370,8 +397,8 @@ pub fn lines(before: &View, now: &View, wide: bool) -> Vec<String> {
                 row.turns,
                 row.overruns,
                 row.preemptions,
-                time_tier_name(row.kept.0),
-                row.kept.1,
+                time_tier_name(row.kept.tier),
+                row.kept.stops,
                 refusal.as_deref().unwrap_or("never")
             );
         }
@@ -381,7 +408,7 @@ pub fn lines(before: &View, now: &View, wide: bool) -> Vec<String> {
         if row.gang {
             line.push_str("  gang");
         }
-        if row.time_slice.1 > 0 {
+        if row.kept.slice_changes > 0 {
             line.push_str("  time slice changed");
         }
         all.push(line);
@@ -411,9 +438,9 @@ pub fn json(view: &View) -> Value {
             "clients": row.clients, "wanting": row.wanting, "share_due": view.due(row),
             "gpu_ns": row.gpu_ns, "wait_ns": row.wait_ns, "wanted_ns": row.wanted_ns,
             "turns": row.turns, "overruns": row.overruns, "preemptions": row.preemptions,
-            "launches": row.launches, "gang": row.gang, "stops": row.kept.1,
-            "time_tier": time_tier_name(row.kept.0),
-            "time_slice_us": row.time_slice.0, "time_slice_changes": row.time_slice.1,
+            "launches": row.launches, "gang": row.gang, "stops": row.kept.stops,
+            "time_tier": time_tier_name(row.kept.tier),
+            "time_slice_us": row.kept.slice_us, "time_slice_changes": row.kept.slice_changes,
         })
     };
     json!({
@@ -456,8 +483,12 @@ pub mod tests {
             turns: 0,
             overruns: 0,
             preemptions: 0,
-            kept: (TimeTier::Turns, 0),
-            time_slice: (0, 0),
+            kept: Kept {
+                tier: TimeTier::Turns,
+                stops: 0,
+                slice_us: 0,
+                slice_changes: 0,
+            },
             launches: 0,
             gang: false,
         }
