@@ -10,14 +10,20 @@
 
 use gpuslice_apps::driver::{Driver, Error, check};
 use gpuslice_apps::spin::{ROUNDS_NAME, Rounds, SPIN_NAME, SPIN_PTX};
-use gpuslice_nvabi::types::{CUcontext, CUdeviceptr, CUevent, CUfunction, CUmodule, CUstream};
+use gpuslice_nvabi::types::{
+    CUcontext, CUdeviceptr, CUevent, CUfunction, CUmodule, CUresult, CUstream,
+};
+use std::cell::Cell;
 use std::io::Write;
 use std::ptr::null_mut;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 const MIB: usize = 1 << 20;
 /// Kernels between two events, if nothing else is said; two batches are in flight, so the queue never runs empty.
 const BATCH: u64 = 16;
+/// A kernel that is watched while it runs, ns.
+const LONG_NS: u64 = 50_000_000;
 
 struct Options {
     seconds: f64,
@@ -99,6 +105,51 @@ fn fill(cuda: &Driver, step: usize) -> Result<(), Error> {
     Ok(())
 }
 
+gpuslice_apps::driver_functions! {
+    /// What it takes to see how far a kernel is.
+    Telling {
+        cuMemHostAlloc,
+        cuMemHostGetDevicePointer_v2,
+        cuEventQuery,
+    }
+}
+
+/// A page of the host in which kernels tell how many rounds they have done.
+struct Told {
+    cuda: Telling,
+    word: *const AtomicU64,
+    seen: CUdeviceptr,
+}
+
+impl Told {
+    fn new() -> Result<Told, Error> {
+        const DEVICEMAP: u32 = 2;
+        let cuda = Telling::load()?;
+        let (mut page, mut seen) = (null_mut(), 0);
+        // SAFETY: out-pointers to live locals; the page is never freed.
+        unsafe {
+            let alloc = (cuda.cuMemHostAlloc)(&mut page, 4096, DEVICEMAP);
+            check("cuMemHostAlloc", alloc)?;
+            page.cast::<[u64; 512]>().write([0; 512]);
+            let get = (cuda.cuMemHostGetDevicePointer_v2)(&mut seen, page, 0);
+            check("cuMemHostGetDevicePointer", get)?;
+        }
+        let word = page.cast_const().cast();
+        Ok(Told { cuda, word, seen })
+    }
+
+    /// Rounds done by all kernels; a simulated GPU runs none.
+    fn rounds(&self) -> u64 {
+        // SAFETY: the first word of the page, aligned.
+        unsafe { &*self.word }.load(Ordering::Relaxed)
+    }
+
+    fn is_done(&self, event: CUevent) -> bool {
+        // SAFETY: a live event.
+        unsafe { (self.cuda.cuEventQuery)(event) != CUresult::ERROR_NOT_READY }
+    }
+}
+
 struct Spinner<'a> {
     cuda: &'a Driver,
     function: CUfunction,
@@ -107,6 +158,8 @@ struct Spinner<'a> {
     nanoseconds: u64,
     /// Of each kernel; 0 for one that watches the clock.
     rounds: u64,
+    told: Option<Told>,
+    launched: Cell<u64>,
     batch: u64,
     with_reader: bool,
 }
@@ -141,6 +194,8 @@ impl Spinner<'_> {
             counter,
             nanoseconds: options.kernel_us * 1000,
             rounds,
+            told: (rounds > 0).then(Told::new).transpose()?,
+            launched: Cell::new(0),
             batch: options.batch,
             with_reader: options.with_reader,
         })
@@ -152,9 +207,11 @@ impl Spinner<'_> {
         let mut counted = Rounds {
             nanoseconds: ns,
             rounds: self.rounds,
+            base: self.launched.get() * self.rounds,
+            page: self.told.as_ref().map_or(0, |told| told.seen),
             counter,
-            ..Rounds::default()
         };
+        self.launched.set(self.launched.get() + 1);
         let mut counted = counted.pointers();
         let params = match self.rounds {
             0 => timed.as_mut_ptr(),
@@ -200,12 +257,13 @@ impl Spinner<'_> {
                 )?;
                 if batches > 0 {
                     let before = events[(batches + 1) % 2];
+                    self.watch(before, launched - 2 * self.batch);
                     check("cuEventSynchronize", (self.cuda.cuEventSynchronize)(before))?;
                 }
             }
             batches += 1;
             if Instant::now() >= next {
-                let heard = progress(launched.saturating_sub(self.batch), self.nanoseconds);
+                let heard = self.progress(launched.saturating_sub(self.batch));
                 if self.with_reader && !heard {
                     break;
                 }
@@ -214,6 +272,33 @@ impl Spinner<'_> {
         }
         self.synchronize()?;
         Ok(launched)
+    }
+
+    /// Tells of progress while a batch of long kernels takes its time.
+    fn watch(&self, event: CUevent, done: u64) {
+        let Some(told) = self.told.as_ref().filter(|_| self.nanoseconds >= LONG_NS) else {
+            return;
+        };
+        while !told.is_done(event) {
+            // A simulated GPU tells nothing, and nothing is what is said then.
+            if told.rounds() > 0 {
+                self.progress(done);
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// Says what was done: so many kernels, or more, if kernels tell of that.
+    fn progress(&self, kernels: u64) -> bool {
+        let told = self.told.as_ref().map_or(0, Told::rounds);
+        let rounds = told.max(kernels * self.rounds);
+        match self.rounds {
+            0 => progress(kernels, kernels * self.nanoseconds),
+            each => {
+                let busy = rounds as f64 / each as f64 * self.nanoseconds as f64;
+                progress(kernels, busy as u64)
+            }
+        }
     }
 
     fn synchronize(&self) -> Result<(), Error> {
@@ -234,7 +319,7 @@ impl Spinner<'_> {
             let took = start.elapsed().as_nanos() as u64;
             waits.push(took.saturating_sub(self.nanoseconds));
             if Instant::now() >= next {
-                let heard = progress(waits.len() as u64, self.nanoseconds);
+                let heard = self.progress(waits.len() as u64);
                 if self.with_reader && !heard {
                     break;
                 }
@@ -279,9 +364,8 @@ fn now_ns() -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-fn progress(kernels: u64, nanoseconds: u64) -> bool {
+fn progress(kernels: u64, busy: u64) -> bool {
     let now = now_ns();
-    let busy = kernels * nanoseconds;
     say(&format!(
         r#"{{"event":"progress","now_ns":{now},"kernels":{kernels},"busy_ns":{busy}}}"#
     ))

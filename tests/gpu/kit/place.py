@@ -32,6 +32,8 @@ class Place:
         self.driver = self.bundle / "sim" if self.sim else real_driver()
         self._device = tempfile.TemporaryDirectory(prefix="gpuslice-gpu-", dir="/dev/shm") if self.sim else None
         self._gpu = None
+        self._rounds = None
+        self._started = []
 
     def environment(self, **more):
         """A program's own environment, with the driver found as the system finds it."""
@@ -57,6 +59,40 @@ class Place:
     def total(self):
         """Memory of the card, bytes."""
         return 16 * GIB if self.sim else self.gpu().get("memory_mib", 0) << 20
+
+    def rounds(self):
+        """Rounds of the counting kernel in a microsecond, measured once, alone: all tenants share the figure, so that an error in it is
+        nobody's advantage. A simulated GPU takes any number."""
+        if self._rounds is None:
+            found = [] if self.sim else lines(self.run([self.program("levers"), "objects"], 60).stdout)
+            measured = [row["rounds_per_us"] for row in found if "rounds_per_us" in row]
+            if not measured and not self.sim:
+                raise Missing("the card's speed could not be measured: levers objects says why")
+            self._rounds = measured[0] if measured else 1.0
+        return self._rounds
+
+    def tenant(self, kernel_us, seconds):
+        """The command line of a tenant that is always busy with kernels of that length. They count work, not time: a clock goes on
+        while a kernel is off the card, and who was interrupted would seem to have had more."""
+        batch = max(1, min(16, 20000 // kernel_us))
+        line = [self.program("tenant"), "--seconds", str(seconds), "--kernel-us", str(kernel_us), "--step-mib", "512"]
+        return line + ["--rounds-per-us", str(self.rounds()), "--batch", str(batch)]
+
+    def start(self, command, **environment):
+        """Starts a command without us; its output is to be read."""
+        process = subprocess.Popen(command, env=self.environment(**environment), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self._started.append(process)
+        return process
+
+    def end_all(self):
+        """Nothing that a stage started outlives it."""
+        for process in self._started:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+            for pipe in (process.stdout, process.stderr):
+                pipe.close()
+        self._started.clear()
 
     def program(self, name):
         return str(self.bundle / name)
@@ -107,8 +143,7 @@ class Node:
 
     def start(self, name, options, command, door="preload", **environment):
         """Starts a command in a slice of this node; its output is to be read as JSON lines."""
-        line = self.place.wrap(door, ["--name", name] + options, command, self.dir)
-        return subprocess.Popen(line, env=self.place.environment(**environment), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        return self.place.start(self.place.wrap(door, ["--name", name] + options, command, self.dir), **environment)
 
     def ps(self):
         line = [self.place.program("gpuslice"), "ps", "--json", "--runtime-dir", str(self.dir)]

@@ -38,6 +38,8 @@ gpuslice_apps::driver_functions! {
     }
 }
 
+/// A GPU that was idle takes a while to run at full speed.
+const WARM_UP: Duration = Duration::from_millis(500);
 /// Memory that must be after every stop what it was before, words.
 const PATTERN_WORDS: usize = 1 << 20;
 const PATTERN: u32 = 0x600d_600d;
@@ -139,6 +141,11 @@ impl Worker {
     fn calibrate(&mut self) -> Result<f64, Error> {
         const FEW: u64 = 100_000;
         self.rounds_per_us = 1.0;
+        let start = Instant::now();
+        while start.elapsed() < WARM_UP {
+            self.launch_rounds(FEW, 0)?;
+            self.settle(Duration::from_secs(20))?;
+        }
         let mut best = [Duration::MAX; 2];
         for turn in 0..10 {
             let (which, times) = (turn % 2, [1, 5][turn % 2]);

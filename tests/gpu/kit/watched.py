@@ -1,0 +1,67 @@
+"""Tenants whose progress is read while they run."""
+import threading
+
+from kit import place
+
+
+class Points:
+    """What somebody has had, at moments: (time, busy time) in ns."""
+
+    def __init__(self):
+        self.progress = []
+
+    def busy(self, at):
+        """Busy time up to `at`, interpolated, ns."""
+        before = max((point for point in self.progress if point[0] <= at), default=self.progress[0])
+        after = min((point for point in self.progress if point[0] > at), default=self.progress[-1])
+        if after[0] == before[0]:
+            return before[1]
+        return before[1] + (after[1] - before[1]) * (at - before[0]) / (after[0] - before[0])
+
+
+class Watched(Points):
+    """A tenant whose progress is read while it runs."""
+
+    def __init__(self, process):
+        super().__init__()
+        self.process, self.begun = process, threading.Event()
+        self.thread = threading.Thread(target=self._read, daemon=True)
+        self.thread.start()
+
+    def _read(self):
+        for line in self.process.stdout:
+            for event in place.lines(line):
+                if event.get("event") == "progress":
+                    self.progress.append((event["now_ns"], event["busy_ns"]))
+                self.begun.set()
+        self.begun.set()
+
+    def wait_for_work(self):
+        """Returns when it is about to launch."""
+        if not self.begun.wait(60) or self.process.poll() is not None:
+            raise RuntimeError(f"a tenant did not begin: {self.process.stderr.read()[-500:]}")
+
+    def end(self):
+        """Ends it where it is."""
+        self.process.terminate()
+        try:
+            self.process.wait(20)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self.thread.join(20)
+
+    def kept(self):
+        """The part of the card that it had, of its time; None if it finished too little to tell."""
+        if len(self.progress) < 10:
+            return None
+        first, last = self.progress[len(self.progress) // 5], self.progress[-1]
+        return (last[1] - first[1]) / (last[0] - first[0]) if last[0] > first[0] else None
+
+    def wait(self, limit):
+        self.process.wait(limit)
+        self.thread.join(5)
+        if self.process.returncode != 0:
+            raise RuntimeError(f"a tenant ended with {self.process.returncode}: {self.process.stderr.read()[-500:]}")
+        if not self.progress:
+            raise RuntimeError("a tenant came to no end of a kernel")
