@@ -96,7 +96,7 @@ fn start(args: &Args, state: &State, config: &Config, ask: &Ask) -> Result<(), E
         if ask.weighs {
             weigh::weigh(&args.runtime_dir, container, by)?;
         }
-        claim::note(&plan.dir, Path::new(&state.bundle), pid)
+        claim::note(&plan.dir, Path::new(&state.bundle))
             .map_err(Error::mount("noting whose it is"))?;
         apply::apply(
             &plan,

@@ -1,10 +1,9 @@
-//! Puts our hooks into a `config.json`; pure.
+//! Puts our hook into a `config.json`; pure.
 //!
 //! The file is others': numbers beyond 2^53, fields nobody has heard of yet, their order. So it is
 //! not parsed, changed and printed again. We find out where its hooks are, and the few bytes
 //! that are missing are put in between; all others stay as they are.
 
-use crate::args::Stage;
 use crate::error::Error;
 use crate::json::{Object, object};
 use serde::de::MapAccess;
@@ -12,6 +11,9 @@ use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use std::ops::Range;
 use std::path::Path;
+
+/// The stage in which our hook is called.
+const STAGE: &str = "createRuntime";
 
 /// A hook as it stands in the file.
 #[derive(Deserialize)]
@@ -26,12 +28,11 @@ struct Top<'a> {
     hooks: Option<&'a RawValue>,
 }
 
-/// The hooks, of which we look at three stages.
+/// The hooks, of which we look at the stage before the first process, by its two names.
 #[derive(Default)]
 struct Stages<'a> {
     prestart: Option<&'a RawValue>,
     create_runtime: Option<&'a RawValue>,
-    poststop: Option<&'a RawValue>,
 }
 
 impl<'de> Object<'de> for Top<'de> {
@@ -43,12 +44,11 @@ impl<'de> Object<'de> for Top<'de> {
 }
 
 impl<'de> Object<'de> for Stages<'de> {
-    const NAMES: &'static [&'static str] = &["prestart", "createRuntime", "poststop"];
+    const NAMES: &'static [&'static str] = &["prestart", "createRuntime"];
     fn take<A: MapAccess<'de>>(&mut self, at: usize, map: &mut A) -> Result<(), A::Error> {
         let place = match at {
             0 => &mut self.prestart,
-            1 => &mut self.create_runtime,
-            _ => &mut self.poststop,
+            _ => &mut self.create_runtime,
         };
         *place = Some(map.next_value()?);
         Ok(())
@@ -67,7 +67,7 @@ impl<'de> Deserialize<'de> for Stages<'de> {
     }
 }
 
-/// What our hooks are, for any container.
+/// What our hook is, for any container.
 pub(crate) struct Ours<'a> {
     /// The hook's program.
     pub hook: &'a Path,
@@ -81,7 +81,7 @@ pub(crate) struct Ours<'a> {
 
 impl Ours<'_> {
     /// One entry of a list of hooks.
-    fn entry(&self, stage: Stage) -> String {
+    fn entry(&self) -> String {
         let mut args = vec!["gpuslice-hook".to_owned(), "--runtime-dir".to_owned()];
         args.push(self.runtime_dir.to_string_lossy().into_owned());
         let flags = [
@@ -90,7 +90,7 @@ impl Ours<'_> {
         ];
         let given = flags.iter().filter(|(given, _)| *given);
         args.extend(given.map(|(_, flag)| (*flag).to_owned()));
-        args.push(name(stage).to_owned());
+        args.push(STAGE.to_owned());
         serde_json::json!({
             "path": self.hook.to_string_lossy(), "args": args, "env": ["PATH=/usr/bin:/bin"], "timeout": 10,
         })
@@ -98,17 +98,10 @@ impl Ours<'_> {
     }
 }
 
-fn name(stage: Stage) -> &'static str {
-    match stage {
-        Stage::CreateRuntime => "createRuntime",
-        Stage::Poststop => "poststop",
-    }
-}
-
 /// Bytes to be put in the place of others.
 type Splice = (Range<usize>, String);
 
-/// The file with our hooks, each the last of its stage; `None` if they are there already.
+/// The file with our hook, the last of its stage; `None` if it is there already.
 ///
 /// # Errors
 /// [`Error::Input`]: it is no object, or its hooks are none, or two readers would see different ones.
@@ -120,36 +113,26 @@ pub(crate) fn with_hooks(file: &[u8], ours: &Ours) -> Result<Option<Vec<u8>>, Er
         None => Stages::default(),
         Some(hooks) => serde_json::from_str(hooks.get()).map_err(|error| bad(&error))?,
     };
-    let mut missing = Vec::new();
-    if !ours_among(stages.prestart)? && !ours_among(stages.create_runtime)? {
-        missing.push((Stage::CreateRuntime, stages.create_runtime));
-    }
-    if !ours_among(stages.poststop)? {
-        missing.push((Stage::Poststop, stages.poststop));
-    }
-    if missing.is_empty() {
+    if ours_among(stages.prestart)? || ours_among(stages.create_runtime)? {
         return Ok(None);
     }
-    let (mut splices, mut members) = (Vec::<Splice>::new(), Vec::new());
-    for (stage, list) in missing {
-        let entry = ours.entry(stage);
-        match list {
-            Some(list) if list.get().starts_with('[') => {
-                splices.push(at_end(text, list.get(), &entry));
-            }
-            Some(null) => splices.push((range(text, null.get()), format!("[{entry}]"))),
-            None => members.push(format!("{:?}:[{entry}]", name(stage))),
+    let entry = ours.entry();
+    let member = format!("{STAGE:?}:[{entry}]");
+    let (place, new) = match (stages.create_runtime, given, top.hooks) {
+        (Some(list), ..) if list.get().starts_with('[') => at_end(text, list.get(), &entry),
+        (Some(null), ..) => (range(text, null.get()), format!("[{entry}]")),
+        (None, Some(hooks), _) => at_end(text, hooks.get(), &member),
+        (None, None, Some(null)) => (range(text, null.get()), format!("{{{member}}}")),
+        (None, None, None) => {
+            let hooks = format!("\"hooks\":{{{member}}}");
+            at_end(text, text.trim_ascii(), &hooks)
         }
-    }
-    if !members.is_empty() {
-        let members = members.join(",");
-        splices.push(match (given, top.hooks) {
-            (Some(hooks), _) => at_end(text, hooks.get(), &members),
-            (None, Some(null)) => (range(text, null.get()), format!("{{{members}}}")),
-            (None, None) => at_end(text, text.trim_ascii(), &format!("\"hooks\":{{{members}}}")),
-        });
-    }
-    Ok(Some(spliced(text, splices)))
+    };
+    let mut whole = Vec::with_capacity(file.len() + new.len());
+    whole.extend_from_slice(&file[..place.start]);
+    whole.extend_from_slice(new.as_bytes());
+    whole.extend_from_slice(&file[place.end..]);
+    Ok(Some(whole))
 }
 
 /// Whether our hook is in a list, wherever it is installed: two of it would be one too many.
@@ -172,18 +155,6 @@ fn at_end(file: &str, part: &str, new: &str) -> Splice {
     let end = range(file, inner).end;
     let comma = if inner.is_empty() { "" } else { "," };
     (end..end, format!("{comma}{new}"))
-}
-
-fn spliced(file: &str, mut splices: Vec<Splice>) -> Vec<u8> {
-    splices.sort_by_key(|(range, _)| range.start);
-    let (mut whole, mut from) = (Vec::with_capacity(file.len() + 1024), 0);
-    for (range, new) in splices {
-        whole.extend_from_slice(&file.as_bytes()[from..range.start]);
-        whole.extend_from_slice(new.as_bytes());
-        from = range.end;
-    }
-    whole.extend_from_slice(&file.as_bytes()[from..]);
-    whole
 }
 
 fn bad(why: &dyn ToString) -> Error {
@@ -224,7 +195,6 @@ mod tests {
 
     #[test]
     fn ours_come_last_wherever_the_hooks_are() {
-        let both = json!({ "createRuntime": ["createRuntime"], "poststop": ["poststop"] });
         for file in [
             "{}",
             " { } \n",
@@ -232,17 +202,21 @@ mod tests {
             r#"{"hooks":null}"#,
             r#"{"hooks":{}}"#,
             r#"{"hooks": { } }"#,
-            r#"{"hooks":{"poststop":[]},"z":{}}"#,
-            r#"{"hooks":{"poststop":null,"createRuntime":[ ]}}"#,
+            r#"{"hooks":{"createRuntime":null},"z":{}}"#,
+            r#"{"hooks":{"prestart":null,"createRuntime":[ ]}}"#,
             "{\n  \"hooks\": {\n    \"createRuntime\": [\n    ]\n  }\n}\n",
         ] {
-            assert_eq!(hooks(file), both, "{file}");
+            assert_eq!(
+                hooks(file)["createRuntime"],
+                json!(["createRuntime"]),
+                "{file}"
+            );
         }
         let theirs = r#"{"hooks":{"prestart":[{"path":"/n"}],"createRuntime":[{"path":"/a","x":1} ],"poststop":[{"path":"/b"}]}}"#;
         let all = json!({
             "prestart": [{ "path": "/n" }],
             "createRuntime": [{ "path": "/a", "x": 1 }, "createRuntime"],
-            "poststop": [{ "path": "/b" }, "poststop"],
+            "poststop": [{ "path": "/b" }],
         });
         assert_eq!(hooks(theirs), all);
     }
@@ -251,12 +225,9 @@ mod tests {
     fn nothing_else_changes() {
         let file = "{\"z\":18446744073709551615,\"a\":1e400,\"é\\u0000\":[ 1.0 ],\"z\":0,\n\"hooks\":{\"poststop\":[]},\"b\":{}}\n";
         let edited = edit(file).expect("valid").expect("edited");
-        let entry = edited.find("[{").expect("a list") + 1;
-        let end = edited.find("}]").expect("its end") + 1;
-        let first = edited.find(",\"createRuntime").expect("the other");
-        let bare = format!("{}{}", &edited[..entry], &edited[end..first]);
-        let last = edited.rfind("}]},\"b\"").expect("the hooks' end") + 2;
-        assert_eq!(bare + &edited[last..], file);
+        let ours = edited.find(",\"createRuntime").expect("ours");
+        let end = edited.rfind("}]},\"b\"").expect("the hooks' end") + 2;
+        assert_eq!(edited[..ours].to_owned() + &edited[end..], file);
     }
 
     #[test]
@@ -265,9 +236,7 @@ mod tests {
         assert_eq!(edit(&once).expect("valid"), None);
         // Registered by somebody else, from another place and under the older name.
         let other = r#"{"hooks":{"prestart":[{"path":"/usr/libexec/gpuslice/gpuslice-hook"}]}}"#;
-        let all = hooks(other);
-        assert_eq!(all["poststop"], json!(["poststop"]));
-        assert_eq!(all.get("createRuntime"), None);
+        assert_eq!(edit(other).expect("valid"), None);
         // Another program whose name only ends like ours.
         assert!(
             edit(r#"{"hooks":{"createRuntime":[{"path":"/x-gpuslice-hook"}]}}"#)
@@ -284,11 +253,11 @@ mod tests {
             "{} {}",
             r#"{"hooks":[]}"#,
             r#"{"hooks":"x"}"#,
-            r#"{"hooks":{"poststop":{}}}"#,
+            r#"{"hooks":{"prestart":{}}}"#,
             r#"{"hooks":{"createRuntime":[1]}}"#,
             r#"{"hooks":{},"hooks":{}}"#,
             r#"{"Hooks":{}}"#,
-            r#"{"hooks":{"poststop":[],"poststop":[]}}"#,
+            r#"{"hooks":{"prestart":[],"prestart":[]}}"#,
             r#"{"hooks":{"createruntime":[]}}"#,
             r#"{"hooks":{"prestart":[{"path":7}]}}"#,
         ] {
@@ -302,8 +271,8 @@ mod tests {
         };
         let edited = with_hooks(b"{}", &ours).expect("valid").expect("edited");
         let edited: Value = serde_json::from_slice(&edited).expect("JSON");
-        let args = &edited["hooks"]["poststop"][0]["args"];
-        let flags = ["--allow-cgpu-disable", "--allow-musl", "poststop"];
+        let args = &edited["hooks"]["createRuntime"][0]["args"];
+        let flags = ["--allow-cgpu-disable", "--allow-musl", "createRuntime"];
         assert_eq!(args.as_array().expect("words")[3..], flags);
         assert!(with_hooks(b"{\"a\":\"\xff\"}", &ours).is_err());
         let deep = format!("{{\"a\":{}{}}}", "[".repeat(100_000), "]".repeat(100_000));

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! engine ──> gpuslice-runtime create … ──exec──> runc create …
-//!               └─ a container that asks for a slice: its config.json gets our two hooks
+//!               └─ a container that asks for a slice: its config.json gets our hook
 //! ```
 //! It is on the way of every command of every container, so it stays out of it: the command line goes
 //! on as it came, other commands look at nothing, and a container that asks for nothing has its file
@@ -70,7 +70,7 @@ fn hand_on(words: &[OsString], known: &Words) -> Result<Infallible, Error> {
     )))
 }
 
-/// Adds the hooks of a container that asks for a slice.
+/// Adds the hook of a container that asks for a slice.
 fn prepare(creation: &Creation, settings: &Settings) -> Result<(), Error> {
     let path = creation.bundle.join("config.json");
     if fs::metadata(&path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {

@@ -2,7 +2,7 @@
 //!
 //! An engine that knows CDI (podman, containerd from 1.7 on, CRI-O, Docker from 25 on) then gives a slice
 //! with `--device gpuslice.io/slice=1of4`, and needs nothing else of us in its configuration. A device
-//! adds our hooks to the container with what is asked for on their command line: it is the node's
+//! adds our hook to the container with what is asked for on their command line: it is the node's
 //! file that says it, and nothing an image says changes it.
 
 use crate::node;
@@ -100,7 +100,8 @@ pub fn main(options: &Options) -> Result<ExitCode> {
 }
 
 fn spec(slices: &[Slice], hook: &Path, runtime_dir: Option<&Path>) -> Value {
-    let hook_at = |stage: &str, slice: &Slice| {
+    const STAGE: &str = "createRuntime";
+    let hook_of = |slice: &Slice| {
         let mut args = vec!["gpuslice-hook".to_owned()];
         if let Some(dir) = runtime_dir {
             args.extend(["--runtime-dir".to_owned(), dir.display().to_string()]);
@@ -108,16 +109,13 @@ fn spec(slices: &[Slice], hook: &Path, runtime_dir: Option<&Path>) -> Value {
         for word in &slice.words {
             args.extend(["--ask".to_owned(), word.clone()]);
         }
-        args.push(stage.to_owned());
+        args.push(STAGE.to_owned());
         json!({
-            "hookName": stage, "path": hook, "args": args, "env": ["PATH=/usr/bin:/bin"],
+            "hookName": STAGE, "path": hook, "args": args, "env": ["PATH=/usr/bin:/bin"],
             "timeout": 10,
         })
     };
-    let device = |slice: &Slice| {
-        let hooks = [hook_at("createRuntime", slice), hook_at("poststop", slice)];
-        json!({ "name": slice.name, "containerEdits": { "hooks": hooks } })
-    };
+    let device = |slice: &Slice| json!({ "name": slice.name, "containerEdits": { "hooks": [hook_of(slice)] } });
     let devices: Vec<Value> = slices.iter().map(device).collect();
     json!({ "cdiVersion": VERSION, "kind": KIND, "devices": devices })
 }
@@ -263,16 +261,14 @@ mod tests {
             let hooks = device["containerEdits"]["hooks"]
                 .as_array()
                 .expect("a list");
-            for (hook, stage) in hooks.iter().zip(["createRuntime", "poststop"]) {
-                assert_eq!(
-                    (&hook["hookName"], &hook["path"]),
-                    (&stage.into(), &"/x/gpuslice-hook".into())
-                );
-                let args = hook["args"].as_array().expect("a list");
-                assert_eq!(args.last(), Some(&stage.into()));
-                assert_eq!(args[1..4], ["--runtime-dir", "/r", "--ask"]);
-            }
-            assert_eq!(hooks.len(), 2);
+            let [hook] = hooks.as_slice() else {
+                panic!("{hooks:?}")
+            };
+            assert_eq!(hook["hookName"], "createRuntime");
+            assert_eq!(hook["path"], "/x/gpuslice-hook");
+            let args = hook["args"].as_array().expect("a list");
+            assert_eq!(args.last(), Some(&"createRuntime".into()));
+            assert_eq!(args[1..4], ["--runtime-dir", "/r", "--ask"]);
         }
     }
 }

@@ -4,6 +4,7 @@
 
 use crate::daemon::{Daemon, Work};
 use crate::effects::{NOBODY, plain, token_of};
+use crate::ended::First;
 use crate::peer::Peer;
 use crate::places::speakable;
 use crate::poll::{Source, now};
@@ -26,6 +27,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 /// Observers connected at the same time.
 const OBSERVERS_MAX: usize = 8;
 
+/// Why a command is refused.
+pub type Denied = (Denial, String);
+
 /// An admin connection.
 #[derive(Debug)]
 pub struct Admin {
@@ -36,8 +40,16 @@ pub struct Admin {
     observes: bool,
     /// Of the command being answered.
     request: RequestId,
+    /// First process of the container for which a slice is asked.
+    pub first: Option<First>,
     /// Packets of an answer that the socket has no room for yet; at most one answer.
     out: VecDeque<Box<[u8]>>,
+}
+
+impl AsFd for Admin {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
 }
 
 impl Admin {
@@ -47,6 +59,7 @@ impl Admin {
             greeted: false,
             observes,
             request: RequestId(0),
+            first: None,
             out: VecDeque::new(),
         }
     }
@@ -148,7 +161,8 @@ impl Daemon {
         }
     }
 
-    fn command(&mut self, key: Key, command: Command) {
+    /// Does what was asked for.
+    pub fn command(&mut self, key: Key, command: Command) {
         let token = token_of(key);
         match command {
             Command::Admit {
@@ -163,7 +177,11 @@ impl Daemon {
                 pinned,
                 pid,
             } => {
-                if let Err((why, text)) = self.may_admit(&container) {
+                if self.earlier_ends(&container) {
+                    return self.park(key, command);
+                }
+                let may = self.may_admit(&container);
+                if let Err((why, text)) = may.and_then(|()| self.note_first(key, pid)) {
                     return self.deny(key, why, &text);
                 }
                 let gpus = GpuSelector::parse(gpus.as_str());
@@ -226,7 +244,7 @@ impl Daemon {
     }
 
     /// What the engine cannot know: the disk, and the administrator's own limit.
-    fn may_admit(&self, container: &ContainerId) -> Result<(), (Denial, String)> {
+    fn may_admit(&self, container: &ContainerId) -> Result<(), Denied> {
         let dir = self.state.container_dir(container);
         speakable(&dir).map_err(|why| (Denial::Host, why.to_string()))?;
         let limit = self.budget.containers;

@@ -8,8 +8,8 @@ use gpuslice_wire::limits::{CLIENTS_MAX, CLIENTS_PER_CONTAINER_MAX, CONTAINERS_M
 const OWN: u64 = 32;
 /// As many containers can start at once as there are admin connections.
 const ADMINS_MAX: u64 = 256;
-/// A container has its socket and its page.
-const PER_CONTAINER: u64 = 2;
+/// A container has its socket, its page and its first process's pidfd.
+const PER_CONTAINER: u64 = 3;
 /// A process has its connection, its doorbell and its pidfd.
 const PER_CLIENT: u64 = 3;
 

@@ -20,6 +20,7 @@ use crate::tier::{LOOK_EVERY, Tier};
 use crate::truth::Truth;
 use crate::wall::Walls;
 use gpuslice_engine::{Action, Engine, Event};
+use gpuslice_wire::admin::Command;
 use gpuslice_wire::ids::{ClientId, Lane};
 use gpuslice_wire::limits::{CLIENTS_MAX, HEARTBEAT_NS};
 use gpuslice_wire::units::{Duration, Instant};
@@ -74,6 +75,8 @@ pub struct Daemon {
     pub clients: Vec<Option<(ClientId, Key)>>,
     /// Connections to the admin socket.
     pub admins: Slots<Admin>,
+    /// Commands that wait until an earlier slice of their container has ended altogether.
+    pub parked: Vec<(Key, Command)>,
     /// The admin socket.
     pub admin_listener: OwnedFd,
     /// The socket of those who may look only, if the service manager made one.
@@ -145,6 +148,7 @@ impl Daemon {
             tenants: Slots::new(budget.clients),
             clients: vec![None; CLIENTS_MAX],
             admins: Slots::new(budget.admins),
+            parked: Vec::new(),
             budget,
             policies: Policies::default(),
             admin_listener,
@@ -192,6 +196,7 @@ impl Daemon {
             Source::Tenant(key) => self.tenant_ready(key),
             Source::Doorbell(key) => self.read_claims(key),
             Source::Exit(key) => self.drop_tenant(key),
+            Source::Over(key) => self.container_over(key),
             Source::Truth => self.truth_spoke(),
             Source::Tier => self.tier_spoke(),
         }

@@ -1,7 +1,6 @@
 //! The engine's decisions become effects: files, pages, packets.
 
 use crate::daemon::{Daemon, Work};
-use crate::ended::ended;
 use crate::poll::now;
 use crate::slots::Key;
 use gpuslice_engine::{Action, CapChange, Cut, Event, Late, Record, Token};
@@ -150,7 +149,8 @@ impl Daemon {
         let done = self
             .state
             .keep(record)
-            .and_then(|()| self.open_slice(record));
+            .and_then(|()| self.open_slice(record))
+            .and_then(|()| self.watch_first(token, record));
         let container = record.container;
         if let Err(why) = done {
             let dir = self.state.container_dir(&container);
@@ -214,12 +214,13 @@ impl Daemon {
             tracing::error!(%container, "{}: {why}; remove it by hand", dir.display());
             let text = format!("{}: {why}; remove it by hand", dir.display());
             self.deny(key_of(token), Denial::Host, &text);
-            return;
+            return self.unpark(container);
         }
         if known && token != NOBODY {
             tracing::info!(%container, "slice ended");
         }
         self.answer(key_of(token), &Answer::Dismissed {});
+        self.unpark(container);
     }
 
     /// Takes up a slice of an earlier life, or says why not; its record is kept either way.
@@ -244,15 +245,6 @@ impl Daemon {
             }
         }
         self.settle();
-    }
-
-    /// Ends a slice whose container ended while no daemon was there.
-    pub fn end_if_over(&mut self, container: ContainerId) {
-        if ended(&self.state.container_dir(&container)) {
-            tracing::info!(%container, "its container ended while no daemon was there; slice ended");
-            let token = NOBODY;
-            self.tell(Event::Dismiss { token, container });
-        }
     }
 }
 

@@ -22,7 +22,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::os::fd::BorrowedFd;
 
 /// Whether the process of a pidfd is gone.
-fn gone(pidfd: BorrowedFd<'_>) -> bool {
+pub fn gone(pidfd: BorrowedFd<'_>) -> bool {
     let mut watched = [PollFd::new(pidfd, PollFlags::POLLIN)];
     // Not to be told is to be told that it is: nothing is waited for without end.
     poll(&mut watched, PollTimeout::ZERO).map_or(true, |ready| ready > 0)

@@ -8,6 +8,7 @@
 
 #![allow(unsafe_code)]
 
+use nix::errno::Errno;
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use std::fs;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -56,6 +57,17 @@ impl Peer {
         });
         alive.then(|| name[..end].to_owned())
     }
+}
+
+/// A process by its number.
+///
+/// # Errors
+/// `ESRCH`: there is none; or the kernel cannot tell, or no descriptor is left.
+pub fn process(pid: u32) -> nix::Result<OwnedFd> {
+    // SAFETY: two numbers.
+    let fd = Errno::result(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) })?;
+    // SAFETY: on success the kernel made this descriptor for us, and nobody else closes it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
 fn peer_pidfd(socket: BorrowedFd<'_>) -> Option<OwnedFd> {

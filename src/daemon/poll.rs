@@ -37,6 +37,8 @@ pub enum Source {
     Doorbell(Key),
     /// A process ended.
     Exit(Key),
+    /// A container's first process ended.
+    Over(Key),
     /// NVML answered.
     Truth,
     /// Work was stopped, or goes on.
@@ -62,6 +64,7 @@ impl Source {
             Source::Truth => (8, NO_KEY),
             Source::ObserveListener => (9, NO_KEY),
             Source::Tier => (10, NO_KEY),
+            Source::Over(key) => (11, key),
         };
         kind << 48 | u64::from(key.generation) << 16 | u64::from(key.slot)
     }
@@ -82,7 +85,8 @@ impl Source {
             7 => Source::Exit(key),
             8 => Source::Truth,
             9 => Source::ObserveListener,
-            _ => Source::Tier,
+            10 => Source::Tier,
+            _ => Source::Over(key),
         }
     }
 }
@@ -237,6 +241,8 @@ mod tests {
             Source::Doorbell(key),
             Source::Exit(key),
             Source::Truth,
+            Source::Tier,
+            Source::Over(key),
         ] {
             assert_eq!(Source::of(source.word()), source);
         }

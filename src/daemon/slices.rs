@@ -1,6 +1,7 @@
 //! A container's slice as the daemon holds it: record on disk, socket, page, connections.
 
 use crate::handles::Handles;
+use crate::leave::gone;
 use crate::pages::ContainerWriter;
 use crate::poll::{Poll, Source};
 use crate::slots::{Key, Slots};
@@ -11,7 +12,7 @@ use gpuslice_wire::limits::CONTAINERS_MAX;
 use gpuslice_wire::units::Instant;
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 
 /// One container's.
 #[derive(Debug)]
@@ -26,6 +27,15 @@ pub struct Slice {
     pub tenants: Vec<Key>,
     /// What they let each other open.
     pub handles: Handles,
+    /// The container's first process: it ends with that one.
+    first: Option<OwnedFd>,
+}
+
+impl Slice {
+    /// Whether the container has ended, as far as anybody can tell.
+    pub fn is_over(&self) -> bool {
+        self.first.as_ref().is_some_and(|first| gone(first.as_fd()))
+    }
 }
 
 /// All of them.
@@ -78,6 +88,7 @@ impl Slices {
             page,
             tenants: Vec::new(),
             handles: Handles::default(),
+            first: None,
         };
         let full = |_| io::Error::other("more slices than there can be");
         let key = self.slots.insert(slice).map_err(full)?;
@@ -90,6 +101,26 @@ impl Slices {
                 self.close(&container);
                 why.into()
             })
+    }
+
+    /// Has us told when a container's first process has ended.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn watch(
+        &mut self,
+        poll: &Poll,
+        container: &ContainerId,
+        first: OwnedFd,
+    ) -> io::Result<()> {
+        let Some(&key) = self.by_id.get(container) else {
+            return Ok(());
+        };
+        poll.add(&first, Source::Over(key))?;
+        if let Some(slice) = self.slots.get_mut(key) {
+            slice.first = Some(first);
+        }
+        Ok(())
     }
 
     /// Closes page and socket; gives the slice for what is left to do.

@@ -125,18 +125,14 @@ fn serve(options: &Options) -> Result<(), Failure> {
     daemon.restore_policies(&uuids);
     let support = daemon.truth.support(&uuids);
     daemon.walls.supported(support);
-    let blind = crate::truth::blind();
-    if let Some(why) = &blind {
+    if let Some(why) = crate::truth::blind() {
         tracing::warn!("{why}");
     }
     for found in daemon.state.records()? {
         match found {
             Found::Record(record) => {
                 daemon.restore(&record);
-                // Where the host's processes cannot be seen, none of them looks alive.
-                if blind.is_none() {
-                    daemon.end_if_over(record.container);
-                }
+                daemon.look_after(record.container);
             }
             Found::Unreadable(path, why) => {
                 tracing::error!(path = %path.display(), why, "record not used; it is kept until gpuslice rm of its container");

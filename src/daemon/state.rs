@@ -9,7 +9,8 @@
 //!   policies                0600, how the time of GPUs is divided, where that was changed
 //!   c/<container>/          0711, mounted read-only into that container alone
 //!     record                0600, the promise (written beside, synced, renamed)
-//!     container             the hook's note whose it is (`ended.rs`)
+//!     container             the hook's note whose it is (`hook/claim.rs`)
+//!     first                 which process it ends with (`ended.rs`)
 //!     tenant.sock           0666
 //!     driver/               empty files for the real driver to be mounted on
 //! ```

@@ -343,15 +343,14 @@ impl Bench {
         let mut config = config(&self.dir.join("rootfs"), id, annotations);
         if hooked {
             let path = self.parts.join("libexec/gpuslice-hook");
-            let at = |stage: &str| {
-                let words = ["gpuslice-hook", "--runtime-dir"].map(Path::new);
-                let words = words
-                    .into_iter()
-                    .chain([self.run.as_path(), Path::new(stage)]);
-                json!([{ "path": path, "args": words.collect::<Vec<_>>(), "env": [] }])
-            };
+            let words = [
+                Path::new("gpuslice-hook"),
+                Path::new("--runtime-dir"),
+                &self.run,
+                Path::new("createRuntime"),
+            ];
             config["hooks"] =
-                json!({ "createRuntime": at("createRuntime"), "poststop": at("poststop") });
+                json!({ "createRuntime": [{ "path": path, "args": words, "env": [] }] });
         }
         fs::write(bundle.join("config.json"), config.to_string()).map_err(said)?;
         let mut command = Command::new("runc");

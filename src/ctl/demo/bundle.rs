@@ -30,10 +30,8 @@ pub fn write(bundle: &Path, plan: &Plan, arguments: &[String], daemon: &Path) ->
 
 fn config(plan: &Plan, arguments: &[String], hook: &Path, daemon: &Path) -> Value {
     // The environment is written out, so that none of the caller's reaches the hook.
-    let at = |stage: &str| {
-        json!([{ "path": hook, "env": [], "timeout": 10,
-                 "args": ["gpuslice-hook", "--runtime-dir", daemon, stage] }])
-    };
+    let hook = json!({ "path": hook, "env": [], "timeout": 10,
+        "args": ["gpuslice-hook", "--runtime-dir", daemon, "createRuntime"] });
     let namespaces = ["pid", "mount", "ipc", "uts", "network"].map(|kind| json!({ "type": kind }));
     json!({
         "ociVersion": "1.0.2",
@@ -49,7 +47,7 @@ fn config(plan: &Plan, arguments: &[String], hook: &Path, daemon: &Path) -> Valu
               "options": ["nosuid", "mode=755", "size=65536k"] },
         ],
         "annotations": annotations(plan),
-        "hooks": { "createRuntime": at("createRuntime"), "poststop": at("poststop") },
+        "hooks": { "createRuntime": [hook] },
         "linux": { "namespaces": namespaces, "cgroupsPath": format!("/gpuslice-{}", plan.name) },
     })
 }

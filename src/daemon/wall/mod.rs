@@ -183,6 +183,13 @@ impl Walls {
         }
     }
 
+    /// Whether an ended slice of this container still has walls to be cleared.
+    pub fn ends(&self, container: &ContainerId) -> bool {
+        let ends =
+            |one: &Pending| one.container == *container && matches!(one.after, After::Dismiss(..));
+        self.pending.iter().any(ends)
+    }
+
     /// When somebody has waited long enough.
     pub fn deadline(&self) -> Option<Instant> {
         let waited = self

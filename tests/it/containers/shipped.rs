@@ -63,7 +63,7 @@ fn registrations_name_existing_stages_and_the_installed_hook() {
             "{hooks:?}"
         );
         assert!(
-            hooks.contains_key("poststop") && hooks.len() == 2,
+            hooks.contains_key("createRuntime") && hooks.len() == 1,
             "{hooks:?}"
         );
         for hook in hooks

@@ -62,7 +62,7 @@ impl Group {
         let mut command = Command::new("sleep");
         command.arg("600").stdin(Stdio::null());
         self.holds(&mut command);
-        Idle(command.spawn().expect("sleep starts"))
+        Idle::of(&mut command)
     }
 
     /// Ends all that is in it and removes it.
@@ -87,6 +87,10 @@ impl Drop for Group {
 pub struct Idle(Child);
 
 impl Idle {
+    pub fn of(command: &mut Command) -> Idle {
+        Idle(command.spawn().expect("it starts"))
+    }
+
     pub fn pid(&self) -> u32 {
         self.0.id()
     }

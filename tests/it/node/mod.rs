@@ -3,6 +3,7 @@
 
 mod cases;
 mod doctor;
+mod ends;
 mod group;
 mod stranger;
 mod truth;

@@ -277,12 +277,12 @@ fn a_plain_command_gets_a_leaf_of_its_own_that_goes_with_it() {
         // Another `gpuslice run` of this machine may have swept it away already.
         pids.map_or(!leaf.exists(), |pids| pids.is_empty())
     });
-    case.says(&["rm", "plain"]);
-    assert!(!leaf.exists(), "what the killed one left is removed");
+    eventually("nobody's slice", || row().is_none());
     let tenant = target_dir().join("tenant");
     let tenant = tenant.to_str().expect("plain");
     let words = [tenant, "--step-mib", "32", "--no-launch"];
     let mut child = run(&words).spawn().expect("gpuslice starts");
     assert!(child.wait().expect("it ends").success());
     assert_eq!(leaves_of(child.id()), 0);
+    assert!(!leaf.exists(), "what the killed one left is removed");
 }

@@ -58,7 +58,7 @@ class Wrapper(node.Case):
         self.assertEqual((file.read_bytes(), file.stat().st_ino, file.stat().st_mtime_ns), before)
 
     def test_edit(self):
-        """Only the hooks are added; mode and owner stay; a second call adds nothing."""
+        """Only the hook is added; mode and owner stay; a second call adds nothing."""
         container = self.bundle("edited", ["/bin/true"], ASK)
         file = container.dir / "config.json"
         container.config["annotations"]["other"] = "y" * 5000
@@ -72,7 +72,7 @@ class Wrapper(node.Case):
         self.assertTrue(edited.startswith(text[:-1]) and edited.endswith("}"), edited)
         self.assertEqual((file.stat().st_mode & 0o777, file.stat().st_uid), (0o640, 1000))
         hooks = json.loads(edited)["hooks"]
-        self.assertEqual({stage: len(list_) for stage, list_ in hooks.items()}, {"createRuntime": 1, "poststop": 1})
+        self.assertEqual({stage: len(list_) for stage, list_ in hooks.items()}, {"createRuntime": 1})
         container.stop()
         self.assertEqual(container.ends()[0], 0)
         self.assertEqual(file.read_text(), edited)

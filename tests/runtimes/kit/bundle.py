@@ -16,11 +16,10 @@ def alone(crun):
 
 
 def hooks(run):
-    """Our hooks as `packaging/hooks/oci-config.json` has them, for this daemon."""
-    def entry(stage):
-        path = str(node.BUILD / "libexec/gpuslice-hook")
-        return [{"path": path, "args": ["gpuslice-hook", "--runtime-dir", str(run), stage], "env": []}]
-    return {stage: entry(stage) for stage in ["createRuntime", "poststop"]}
+    """Our hook as `packaging/hooks/oci-config.json` has them, for this daemon."""
+    path = str(node.BUILD / "libexec/gpuslice-hook")
+    args = ["gpuslice-hook", "--runtime-dir", str(run), "createRuntime"]
+    return {"createRuntime": [{"path": path, "args": args, "env": []}]}
 
 
 class Bundle(node.Output):

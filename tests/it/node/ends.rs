@@ -1,0 +1,88 @@
+//! A slice ends with its container's first process, and nobody need say so.
+
+use super::cases::Case;
+use super::group::{Group, Idle, mount};
+use crate::harness::eventually;
+use crate::harness::node::denied;
+use gpuslice_sim_device::{LimitError, Machine, Role};
+use gpuslice_wire::admin::Denial;
+use gpuslice_wire::units::GIB;
+use nix::sys::signal::Signal;
+use std::process::{Command, Stdio};
+
+const LIMITED: &str = "devices=1,mem=1GiB,limits=dmem";
+/// Two of it do not fit.
+const CAP: u64 = GIB / 4 * 3;
+
+fn idle() -> Idle {
+    let mut command = Command::new("sleep");
+    Idle::of(command.arg("600").stdin(Stdio::null()))
+}
+
+/// Who starts the next one has seen the first one's end; the daemon must not be behind.
+#[test]
+fn the_next_of_the_same_name_or_memory_need_not_wait() {
+    let case = Case::start("devices=1,mem=1GiB", "");
+    for round in 0..50 {
+        let name = if round % 2 == 0 { "web" } else { "other" };
+        let first = idle();
+        case.must_admit(name, CAP, first.pid());
+        drop(first);
+        let next = idle();
+        case.must_admit("web", CAP, next.pid());
+        drop(next);
+    }
+    eventually("no slice", || case.node.containers().is_empty());
+    let left = std::fs::read_dir(case.node.runtime_dir().join("c"));
+    assert_eq!(left.expect("there").count(), 0, "directories");
+}
+
+/// Then the driver's limits have to be cleared in between, which takes an answer of NVML's.
+#[test]
+fn the_next_one_waits_until_the_walls_are_gone() {
+    let Some(mount) = mount("the next one waits") else {
+        return;
+    };
+    let case = Case::start(LIMITED, "");
+    let machine = Machine::open(&case.node.root().join("device"), Role::Observer);
+    let machine = machine.expect("the device");
+    for _ in 0..10 {
+        let (group, another) = (Group::new(&mount), Group::new(&mount));
+        let first = group.idle();
+        case.must_admit("web", CAP, first.pid());
+        assert_eq!(case.row("web")["tier"], "M3");
+        drop(first);
+        let next = another.idle();
+        case.must_admit("web", CAP, next.pid());
+        let limit = |group: &Group| machine.limits_of(0, &group.dir).map(|limits| limits.hard);
+        assert_eq!(limit(&group), Err(LimitError::NotFound));
+        assert_eq!(limit(&another), Ok(CAP));
+        drop(next);
+        eventually("no slice", || case.node.containers().is_empty());
+    }
+}
+
+#[test]
+fn the_next_daemon_sees_the_end_too() {
+    let mut case = Case::start("devices=1,mem=1GiB", "");
+    let first = idle();
+    case.must_admit("web", CAP, first.pid());
+    case.must_admit("nameless", CAP / 4, 0);
+    case.node.end_daemon(Signal::SIGKILL);
+    case.start_again();
+    assert_eq!(case.node.containers().len(), 2);
+    drop(first);
+    eventually("one slice", || case.node.containers().len() == 1);
+}
+
+#[test]
+fn the_dead_get_nothing() {
+    let case = Case::start("devices=1,mem=1GiB", "");
+    let gone = idle();
+    let pid = gone.pid();
+    drop(gone);
+    let (why, text) = denied(case.admit("web", CAP, pid));
+    assert_eq!(why, Denial::Invalid, "{text}");
+    assert!(text.contains("has ended"), "{text}");
+    assert!(case.node.containers().is_empty());
+}
