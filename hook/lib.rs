@@ -22,6 +22,7 @@ mod cover;
 mod error;
 mod grant;
 mod json;
+mod log;
 mod place;
 mod plan;
 #[cfg(test)]
@@ -56,6 +57,10 @@ pub fn run(args: &Args, stdin: impl Read) -> Result<(), Error> {
     let settled = sys::process::settle();
     settled.map_err(|error| Error::Input(format!("settling down: {error}")))?;
     let state = State::read(stdin)?;
+    serve(args, &state).inspect_err(|error| log::note(state.id(), error))
+}
+
+fn serve(args: &Args, state: &State) -> Result<(), Error> {
     let config = Config::read(Path::new(&state.bundle))?;
     if config.is_sandbox(state.id()) {
         return Ok(());
@@ -65,8 +70,8 @@ pub fn run(args: &Args, stdin: impl Read) -> Result<(), Error> {
     };
     sys::process::end_after(DEADLINE_S);
     match state.stage_if(args.stage)? {
-        Stage::Poststop => stop(args, &state),
-        Stage::CreateRuntime => start(args, &state, &config, &ask),
+        Stage::Poststop => stop(args, state),
+        Stage::CreateRuntime => start(args, state, &config, &ask),
     }
 }
 

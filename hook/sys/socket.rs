@@ -1,4 +1,5 @@
-//! One exchange with the daemon over a SOCK_SEQPACKET socket, all its waits with one deadline.
+//! One exchange with the daemon over a SOCK_SEQPACKET socket, all its waits with one deadline; and a word to
+//! the log.
 
 use super::{owned, result};
 use std::io;
@@ -14,6 +15,18 @@ pub(crate) fn connect(path: &Path, by: Instant) -> io::Result<OwnedFd> {
     // SAFETY: socket takes three integers.
     let socket = owned(unsafe { libc::socket(libc::AF_UNIX, kind, 0) }.into())?;
     wait_until(&socket, libc::SO_SNDTIMEO, by)?;
+    let (address, size) = (address(path)?, size_of::<libc::sockaddr_un>() as u32);
+    // SAFETY: `address` lives through the call, `size` is its size.
+    result(unsafe { libc::connect(socket.as_raw_fd(), (&raw const address).cast(), size) }.into())?;
+    let listener = listener(&socket)?;
+    // SAFETY: no arguments.
+    if listener != 0 && listener != unsafe { libc::geteuid() } {
+        return Err(io::Error::other("another user listens there"));
+    }
+    Ok(socket)
+}
+
+fn address(path: &Path) -> io::Result<libc::sockaddr_un> {
     // SAFETY: all-zero is a valid sockaddr_un.
     let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
     address.sun_family = libc::AF_UNIX as u16;
@@ -24,15 +37,23 @@ pub(crate) fn connect(path: &Path, by: Instant) -> io::Result<OwnedFd> {
     for (to, from) in address.sun_path.iter_mut().zip(bytes) {
         *to = *from as libc::c_char;
     }
-    let size = size_of::<libc::sockaddr_un>() as u32;
-    // SAFETY: `address` lives through the call, `size` is its size.
-    result(unsafe { libc::connect(socket.as_raw_fd(), (&raw const address).cast(), size) }.into())?;
-    let listener = listener(&socket)?;
-    // SAFETY: no arguments.
-    if listener != 0 && listener != unsafe { libc::geteuid() } {
-        return Err(io::Error::other("another user listens there"));
+    Ok(address)
+}
+
+/// Sends one datagram to whoever listens at a path, without waiting.
+pub(crate) fn tell(path: &Path, text: &[u8]) -> io::Result<()> {
+    let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC;
+    // SAFETY: socket takes three integers.
+    let socket = owned(unsafe { libc::socket(libc::AF_UNIX, kind, 0) }.into())?;
+    let (to, size) = (address(path)?, size_of::<libc::sockaddr_un>() as u32);
+    let (data, len) = (text.as_ptr().cast(), text.len());
+    let (fd, flags) = (socket.as_raw_fd(), libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL);
+    // SAFETY: `text` is `len` readable bytes; `to` lives through the call, `size` is its size.
+    let sent = unsafe { libc::sendto(fd, data, len, flags, (&raw const to).cast(), size) };
+    match sent {
+        0.. => Ok(()),
+        _ => Err(io::Error::last_os_error()),
     }
-    Ok(socket)
 }
 
 /// Lets the waits of one kind, to connect and send or to receive, end at `by`.

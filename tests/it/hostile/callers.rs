@@ -58,6 +58,11 @@ impl Created {
 
     /// Calls the hook for a stage.
     pub fn call(&self, stage: &str) -> Child {
+        self.command(stage).spawn().expect("the hook starts")
+    }
+
+    /// The hook's call for a stage.
+    pub fn command(&self, stage: &str) -> Command {
         let status = match stage {
             "poststop" => "stopped",
             _ => "creating",
@@ -74,7 +79,7 @@ impl Created {
             .env_clear();
         command.stdin(File::open(path).expect("a state"));
         command.stdout(Stdio::null()).stderr(Stdio::piped());
-        command.spawn().expect("the hook starts")
+        command
     }
 
     /// Calls it and waits for its end.

@@ -11,6 +11,8 @@ use gpuslice_wire::admin::Answer;
 use gpuslice_wire::frame::{RequestId, encode};
 use gpuslice_wire::limits::FRAME_BYTES_MAX;
 use gpuslice_wire::units::Bytes;
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, unshare};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::socket::{
     AddressFamily, MsgFlags, SockFlag, SockType, UnixAddr, accept, connect, recv, send, socket,
@@ -18,6 +20,8 @@ use nix::sys::socket::{
 use serde_json::json;
 use std::collections::BTreeSet;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::net::UnixDatagram;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 
 fn asking(test: &str, root: &Path, runtime_dir: &Path) -> Option<Created> {
@@ -108,6 +112,39 @@ fn silence_ends_within_the_budget() {
         "{said}"
     );
     assert_eq!(container.mounts(), [""; 0]);
+}
+
+/// Engines that do not show what a hook says leave people the system's log.
+#[test]
+fn the_log_has_it_too() {
+    let root = tempfile::tempdir().expect("a directory");
+    let Some(container) = asking("the_log_has_it_too", root.path(), root.path()) else {
+        return;
+    };
+    // A `/dev` of the hook's own, with nothing but a log in it.
+    let dev = tempfile::tempdir().expect("a directory");
+    let log = UnixDatagram::bind(dev.path().join("log")).expect("a log");
+    let mut hook = container.command("createRuntime");
+    let dev = dev.path().to_owned();
+    let alone = move || {
+        unshare(CloneFlags::CLONE_NEWNS)?;
+        let (none, private) = (None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE);
+        mount(none, "/", none, private, none)?;
+        Ok(mount(Some(&dev), "/dev", none, MsFlags::MS_BIND, none)?)
+    };
+    // SAFETY: three system calls on what was prepared before.
+    let output = unsafe { hook.pre_exec(alone) }.output().expect("it starts");
+    let said = refusal(&output);
+    let mut line = [0; 1024];
+    log.set_nonblocking(true).expect("a socket");
+    let len = log.recv(&mut line).expect("a line");
+    let line = String::from_utf8_lossy(&line[..len]);
+    assert!(line.starts_with("<27>gpuslice-hook["), "{line}");
+    let text = said.trim_start_matches("gpuslice: ").trim_end();
+    assert!(
+        line.ends_with(&format!("]: container asks: {text}")),
+        "{line}"
+    );
 }
 
 /// What a hung daemon finds when it goes on: questions of hooks that gave up. It must not give
