@@ -50,6 +50,10 @@ install:
 	install -D -m 644 -t $(DESTDIR)$(PREFIX)/lib/systemd/system systemd/*.service systemd/*.socket
 	sed -i 's|=/usr/|=$(PREFIX)/|' $(DESTDIR)$(PREFIX)/lib/systemd/system/gpuslice*.service
 	install -D -m 644 systemd/gpuslice.sysusers $(DESTDIR)$(PREFIX)/lib/sysusers.d/gpuslice.conf
+	@# As the packages' scripts do on the machine where they are installed.
+	test -n '$(DESTDIR)' || ! command -v systemd-sysusers >/dev/null || \
+		systemd-sysusers $(PREFIX)/lib/sysusers.d/gpuslice.conf
+	test -n '$(DESTDIR)' || ! test -d /run/systemd/system || systemctl daemon-reload
 	@# A configuration that is there is the administrator's.
 	test -e $(DESTDIR)/etc/gpuslice/gpusliced.toml || \
 		install -D -m 644 packaging/gpusliced.toml $(DESTDIR)/etc/gpuslice/gpusliced.toml

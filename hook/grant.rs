@@ -90,8 +90,12 @@ impl Asked {
 ///
 /// # Errors
 /// [`Error::Daemon`] or [`Error::Denied`].
-pub(crate) fn dismiss(runtime_dir: &Path, container: ContainerId) -> Result<(), Error> {
-    match Asked::send(runtime_dir, &Command::Dismiss { container }, deadline())?.answer()? {
+pub(crate) fn dismiss(
+    runtime_dir: &Path,
+    container: ContainerId,
+    by: Instant,
+) -> Result<(), Error> {
+    match Asked::send(runtime_dir, &Command::Dismiss { container }, by)?.answer()? {
         Answer::Denied { text, .. } => Err(Error::Denied(text.to_string())),
         _ => Ok(()),
     }

@@ -111,8 +111,9 @@ fn start(args: &Args, state: &State, config: &Config, ask: &Ask) -> Result<(), E
         )
     });
     if mounted.is_err() {
-        // The container will not start; what it was promised goes back. The first error counts.
-        let _ = grant::dismiss(&args.runtime_dir, container);
+        // The container will not start; what it was promised goes back: at the latest when its first
+        // process ends. The first error counts.
+        let _ = grant::dismiss(&args.runtime_dir, container, by);
     }
     mounted
 }
@@ -122,5 +123,5 @@ fn stop(args: &Args, state: &State) -> Result<(), Error> {
     if claim::is_anothers(&args.runtime_dir, container, Path::new(&state.bundle)) {
         return Ok(());
     }
-    grant::dismiss(&args.runtime_dir, container)
+    grant::dismiss(&args.runtime_dir, container, grant::deadline())
 }

@@ -58,19 +58,21 @@ pub(crate) fn tell(path: &Path, text: &[u8]) -> io::Result<()> {
 
 /// Lets the waits of one kind, to connect and send or to receive, end at `by`.
 fn wait_until(socket: &OwnedFd, option: i32, by: Instant) -> io::Result<()> {
-    let left = by.saturating_duration_since(Instant::now());
-    let time = libc::timeval {
-        tv_sec: left.as_secs() as i64,
-        tv_usec: left.subsec_micros().into(),
-    };
-    if time.tv_sec == 0 && time.tv_usec == 0 {
-        return Err(io::ErrorKind::WouldBlock.into()); // to the kernel zero means for ever
-    }
+    let time = left(by, Instant::now()).ok_or(io::ErrorKind::WouldBlock)?;
     let (value, size) = ((&raw const time).cast(), size_of::<libc::timeval>() as u32);
     let fd = socket.as_raw_fd();
     // SAFETY: `time` lives through the call, `size` is its size.
     let set = unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, option, value, size) };
     result(set.into()).map(drop)
+}
+
+/// How long may still be waited; `None` if no longer: to the kernel zero would mean for ever.
+fn left(by: Instant, now: Instant) -> Option<libc::timeval> {
+    let left = by.saturating_duration_since(now);
+    (left.as_micros() > 0).then(|| libc::timeval {
+        tv_sec: left.as_secs() as i64,
+        tv_usec: left.subsec_micros().into(),
+    })
 }
 
 /// The user who listens on the other side.
@@ -114,5 +116,27 @@ pub(crate) fn receive(socket: &OwnedFd, by: Instant, buffer: &mut [u8]) -> io::R
         Ok(got) if got <= len => Ok(got),
         Ok(_) => Err(io::Error::other("an oversized frame")),
         Err(_) => Err(io::Error::last_os_error()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn no_wait_goes_beyond_the_deadline_or_is_without_end() {
+        let start = Instant::now();
+        let by = start + Duration::from_millis(1500);
+        let left = |after: u64| {
+            let left = left(by, start + Duration::from_nanos(after));
+            left.map(|left| (left.tv_sec, left.tv_usec))
+        };
+        assert_eq!(left(0), Some((1, 500_000)));
+        assert_eq!(left(1), Some((1, 499_999)));
+        assert_eq!(left(1_499_999_000), Some((0, 1)));
+        for late in [1_499_999_001, 1_500_000_000, 9_000_000_000] {
+            assert_eq!(left(late), None, "{late}");
+        }
     }
 }

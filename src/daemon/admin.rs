@@ -180,8 +180,7 @@ impl Daemon {
                 if self.earlier_ends(&container) {
                     return self.park(key, command);
                 }
-                let may = self.may_admit(&container);
-                if let Err((why, text)) = may.and_then(|()| self.note_first(key, pid)) {
+                if let Err((why, text)) = self.may_admit(key, &container, pid) {
                     return self.deny(key, why, &text);
                 }
                 let gpus = GpuSelector::parse(gpus.as_str());
@@ -243,8 +242,13 @@ impl Daemon {
         self.flush(key);
     }
 
-    /// What the engine cannot know: the disk, and the administrator's own limit.
-    fn may_admit(&self, container: &ContainerId) -> Result<(), Denied> {
+    /// What the engine cannot know: the disk, the administrator's own limit, whether the container lives.
+    fn may_admit(&mut self, key: Key, container: &ContainerId, pid: u32) -> Result<(), Denied> {
+        self.has_room(container)?;
+        self.note_first(key, pid)
+    }
+
+    fn has_room(&self, container: &ContainerId) -> Result<(), Denied> {
         let dir = self.state.container_dir(container);
         speakable(&dir).map_err(|why| (Denial::Host, why.to_string()))?;
         let limit = self.budget.containers;

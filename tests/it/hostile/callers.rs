@@ -61,6 +61,11 @@ impl Created {
         self.command(stage).spawn().expect("the hook starts")
     }
 
+    /// What the runtime last told of it.
+    fn state(&self) -> File {
+        File::open(self.bundle.join("state.json")).expect("a state")
+    }
+
     /// The hook's call for a stage.
     pub fn command(&self, stage: &str) -> Command {
         let status = match stage {
@@ -69,15 +74,14 @@ impl Created {
         };
         let (pid, bundle) = (self.process.id(), &self.bundle);
         let state = json!({ "ociVersion": "1.0.2", "id": self.id, "pid": pid, "status": status, "bundle": bundle });
-        let path = self.bundle.join("state.json");
-        fs::write(&path, state.to_string()).expect("a state");
+        fs::write(self.bundle.join("state.json"), state.to_string()).expect("a state");
         let mut command = Command::new(&self.hook);
         command
             .arg("--runtime-dir")
             .arg(&self.runtime_dir)
             .arg(stage)
             .env_clear();
-        command.stdin(File::open(path).expect("a state"));
+        command.stdin(self.state());
         command.stdout(Stdio::null()).stderr(Stdio::piped());
         command
     }
@@ -85,6 +89,25 @@ impl Created {
     /// Calls it and waits for its end.
     pub fn called(&self, stage: &str) -> Output {
         self.call(stage).wait_with_output().expect("it ends")
+    }
+
+    /// Calls it under strace, of which only what sockets do is noted, and waits for its end. `inject`:
+    /// what strace is to do to its calls.
+    pub fn traced(&self, stage: &str, trace: &Path, inject: Option<&str>) -> Output {
+        let plain = self.command(stage);
+        let mut command = Command::new("strace");
+        command
+            .args(["-qq", "-xx", "-e", "trace=network", "-o"])
+            .arg(trace);
+        if let Some(inject) = inject {
+            command.args(["-e", inject]);
+        }
+        command
+            .arg("--")
+            .arg(plain.get_program())
+            .args(plain.get_args());
+        command.stdin(self.state()).stdout(Stdio::null());
+        command.output().expect("strace starts")
     }
 
     /// Tells of its end until that is heard.

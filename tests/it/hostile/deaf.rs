@@ -9,7 +9,7 @@ use crate::harness::node::Node;
 use crate::harness::wire::listen;
 use gpuslice_wire::admin::Answer;
 use gpuslice_wire::frame::{RequestId, encode};
-use gpuslice_wire::limits::FRAME_BYTES_MAX;
+use gpuslice_wire::limits::{FRAME_BYTES_MAX, HOOK_DEADLINE_NS};
 use gpuslice_wire::units::Bytes;
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
@@ -112,6 +112,75 @@ fn silence_ends_within_the_budget() {
         "{said}"
     );
     assert_eq!(container.mounts(), [""; 0]);
+}
+
+/// The timeouts of a traced program's sockets, µs, in the order in which they were set.
+fn timeouts(trace: &str) -> Vec<(&str, u64)> {
+    let value = |line: &str| -> Option<u64> {
+        // Newer versions of strace decode it, older ones print its 16 bytes.
+        if let Some((_, rest)) = line.split_once("tv_sec=") {
+            let mut numbers = rest
+                .split(|c: char| !c.is_ascii_digit())
+                .filter_map(|n| n.parse().ok());
+            let (seconds, micros): (u64, u64) = (numbers.next()?, numbers.next()?);
+            return Some(seconds * 1_000_000 + micros);
+        }
+        let bytes = line.split('"').nth(1)?.split("\\x").skip(1);
+        let bytes: Vec<u8> = bytes
+            .filter_map(|b| u8::from_str_radix(b, 16).ok())
+            .collect();
+        let word = |at: usize| {
+            bytes
+                .get(at..at + 8)?
+                .try_into()
+                .ok()
+                .map(u64::from_le_bytes)
+        };
+        Some(word(0)? * 1_000_000 + word(8)?)
+    };
+    let kinds = ["SO_SNDTIMEO", "SO_RCVTIMEO"];
+    let set = |line| {
+        let kind = kinds.into_iter().find(|kind| str::contains(line, *kind))?;
+        Some((kind, value(line)?))
+    };
+    trace.lines().filter_map(set).collect()
+}
+
+/// What may be waited in all, by the hook's own account: where one step takes long, there is as much
+/// less for the next.
+#[test]
+fn all_waits_share_one_deadline() {
+    let root = tempfile::tempdir().expect("a directory");
+    let test = "all_waits_share_one_deadline";
+    let Some(container) = asking(test, root.path(), root.path()) else {
+        return;
+    };
+    if std::process::Command::new("strace")
+        .arg("-V")
+        .output()
+        .is_err()
+    {
+        return crate::harness::skip(test, "strace is not installed");
+    }
+    let _silent = listen(&root.path().join("admin.sock"));
+    let (budget, delay) = (HOOK_DEADLINE_NS / 1000, 300_000);
+    for (slow, expected) in [(None, 0), (Some("connect"), delay)] {
+        let trace = root.path().join("trace");
+        let delay = slow.map(|call| format!("inject={call}:delay_exit={delay}"));
+        let output = container.traced("createRuntime", &trace, delay.as_deref());
+        let said = refusal(&output);
+        assert!(said.contains("no answer in time"), "{said}");
+        let trace = std::fs::read_to_string(trace).expect("a trace");
+        let all = timeouts(&trace);
+        assert_eq!(all.first().map(|one| one.0), Some("SO_SNDTIMEO"), "{trace}");
+        assert!(all[0].1 > 0 && all[0].1 <= budget, "{trace}");
+        // On a machine that had no time for it, none may be left.
+        for (kind, time) in &all[1..] {
+            assert_eq!(*kind, "SO_RCVTIMEO", "{trace}");
+            assert!(*time > 0 && time + expected <= budget, "{trace}");
+        }
+        assert!(all.len() <= 2, "{trace}");
+    }
 }
 
 /// Engines that do not show what a hook says leave people the system's log.
