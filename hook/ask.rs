@@ -9,7 +9,7 @@ use crate::config::Config;
 use crate::error::Error;
 use gpuslice_wire::admin::{Command, MemoryAsk};
 use gpuslice_wire::ids::ContainerId;
-use gpuslice_wire::policy::{BadClass, Class};
+use gpuslice_wire::policy::{BadClass, BadGangs, Class, Gangs};
 use gpuslice_wire::select::GpuSelector;
 use gpuslice_wire::text::{Name, Selector};
 use gpuslice_wire::units::{Bytes, Percent, UnitError, Weight};
@@ -39,6 +39,8 @@ pub struct Ask {
     pub share: Option<Percent>,
     /// Who goes before it and after it.
     pub class: Class,
+    /// Whether its GPUs may take turns together.
+    pub gang: Gangs,
     /// Which GPUs.
     pub gpus: Selector,
     /// Which others as a whole.
@@ -97,6 +99,7 @@ impl Ask {
             weight: self.weight,
             share: self.share,
             class: self.class,
+            gang: self.gang,
             pinned: self.pinned,
             pid,
         }
@@ -105,7 +108,7 @@ impl Ask {
 
 fn from_annotations(ours: &[(&str, &str)]) -> Result<Ask, Error> {
     let (mut memory, mut pinned, mut weight, mut share) = (None, None, None, None);
-    let (mut class, mut name) = (Class::Normal, Name::EMPTY);
+    let (mut class, mut gang, mut name) = (Class::Normal, Gangs::Auto, Name::EMPTY);
     let (mut gpus, mut whole) = (Selector::EMPTY, Selector::EMPTY);
     for &(key, value) in ours {
         let bad = |why: &dyn ToString| Error::ask(key, value, why.to_string());
@@ -115,12 +118,13 @@ fn from_annotations(ours: &[(&str, &str)]) -> Result<Ask, Error> {
             "weight" => weight = Some(value.parse().map_err(|why: UnitError| bad(&why))?),
             "share" => share = Some(value.parse().map_err(|why: UnitError| bad(&why))?),
             "priority" => class = value.parse().map_err(|why: BadClass| bad(&why))?,
+            "gang" => gang = value.parse().map_err(|why: BadGangs| bad(&why))?,
             "gpus" => gpus = selector(value).map_err(|why| bad(&why))?,
             "whole-gpus" => whole = selector(value).map_err(|why| bad(&why))?,
             "name" => name = Name::new(value).map_err(|why| bad(&why))?,
             _ => {
                 return Err(bad(
-                    &"unknown annotation; there are memory, pinned-memory, weight, share, priority, gpus, whole-gpus and name",
+                    &"unknown annotation; there are memory, pinned-memory, weight, share, priority, gang, gpus, whole-gpus and name",
                 ));
             }
         }
@@ -144,6 +148,7 @@ fn from_annotations(ours: &[(&str, &str)]) -> Result<Ask, Error> {
         weight: weight.unwrap_or(Weight::ONE),
         share,
         class,
+        gang,
         gpus,
         whole,
         name,
@@ -178,7 +183,7 @@ mod tests {
     fn whole_wishes() {
         let full = ask(
             r#""gpuslice.io/memory":"4GiB","gpuslice.io/weight":"3","gpuslice.io/gpus":"0,1","gpuslice.io/whole-gpus":"2",
-               "gpuslice.io/priority":"high","gpuslice.io/name":"web","other/x":"y",
+               "gpuslice.io/priority":"high","gpuslice.io/name":"web","other/x":"y","gpuslice.io/gang":"never",
                "gpuslice.io/pinned-memory":"512MiB""#,
         );
         let full = full.expect("valid").expect("asks");
@@ -201,10 +206,11 @@ mod tests {
             (full.weight.get(), full.class, full.gpus.as_str()),
             (3, Class::High, "0,1")
         );
-        assert_eq!(full.whole.as_str(), "2");
+        assert_eq!((full.whole.as_str(), full.gang), ("2", Gangs::Never));
         let idle = r#""gpuslice.io/memory":"4GiB","gpuslice.io/priority":"best-effort""#;
         let idle = ask(idle).expect("valid").expect("asks");
         assert_eq!((idle.class, idle.weighs), (Class::BestEffort, false));
+        assert_eq!(idle.gang, Gangs::Auto);
         assert_eq!(ask(r#""other/x":"y""#).expect("valid"), None);
     }
 
@@ -238,6 +244,8 @@ mod tests {
             r#""gpuslice.io/memory":"5/4""#,
             r#""gpuslice.io/memory":"1/""#,
             r#""gpuslice.io/memory":"18446744073709551615GiB""#,
+            r#""gpuslice.io/memory":"1GiB","gpuslice.io/gang":"always""#,
+            r#""gpuslice.io/memory":"1GiB","gpuslice.io/gang":"""#,
             r#""gpuslice.io/memory":"1GiB","gpuslice.io/pinned-memory":"0""#,
             r#""gpuslice.io/memory":"1GiB","gpuslice.io/pinned-memory":"all""#,
             r#""gpuslice.io/pinned-memory":"1GiB""#,

@@ -12,7 +12,7 @@ use crate::ask::{Ask, selector};
 use crate::config::Config;
 use crate::error::Error;
 use gpuslice_wire::admin::MemoryAsk;
-use gpuslice_wire::policy::Class;
+use gpuslice_wire::policy::{Class, Gangs};
 use gpuslice_wire::text::{Name, Selector};
 use gpuslice_wire::units::Weight;
 
@@ -65,6 +65,7 @@ pub(crate) fn ask(config: &Config, allow_disable: bool) -> Result<Option<Ask>, E
         weight,
         share: None,
         class,
+        gang: Gangs::Auto,
         gpus: gpus(config)?,
         whole: others(config)?,
         name: Name::EMPTY,

@@ -10,7 +10,7 @@ use crate::out;
 use crate::setup::file;
 use anyhow::{Context, Result, bail};
 use gpuslice_wire::admin::MemoryAsk;
-use gpuslice_wire::policy::Class;
+use gpuslice_wire::policy::{Class, Gangs};
 use gpuslice_wire::select::GpuSelector;
 use gpuslice_wire::text::{Name, Selector};
 use gpuslice_wire::units::{Percent, Weight};
@@ -175,6 +175,10 @@ fn check(words: &[String]) -> Result<(), String> {
                 .parse::<Class>()
                 .map(drop)
                 .map_err(|why| why.to_string()),
+            "gang" => value
+                .parse::<Gangs>()
+                .map(drop)
+                .map_err(|why| why.to_string()),
             "name" => Name::new(value).map(drop).map_err(|why| why.to_string()),
             "gpus" | "whole-gpus" => GpuSelector::parse(value)
                 .map_err(|why| why.to_string())
@@ -184,7 +188,7 @@ fn check(words: &[String]) -> Result<(), String> {
                         .map_err(|why| why.to_string())
                 }),
             _ => Err(
-                "unknown; there are memory, pinned-memory, weight, share, priority, gpus, whole-gpus and name"
+                "unknown; there are memory, pinned-memory, weight, share, priority, gang, gpus, whole-gpus and name"
                     .to_owned(),
             ),
         };

@@ -4,7 +4,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use gpuslice_wire::admin::{Command, MemoryAsk};
 use gpuslice_wire::ids::ContainerId;
-use gpuslice_wire::policy::Class;
+use gpuslice_wire::policy::{Class, Gangs};
 use gpuslice_wire::select::GpuSelector;
 use gpuslice_wire::text::{Name, Selector};
 use gpuslice_wire::units::{Bytes, Percent, UnitError, Weight};
@@ -40,6 +40,9 @@ pub struct SliceOptions {
     /// Who goes before whom: high, normal, or best-effort
     #[arg(long, value_name = "CLASS", default_value = "normal")]
     pub priority: Class,
+    /// Whether its GPUs take turns together once it uses several: auto, or never
+    #[arg(long, value_name = "WHEN", default_value = "auto")]
+    pub gang: Gangs,
     /// A name for people
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
@@ -73,6 +76,7 @@ impl SliceOptions {
             weight: self.weight,
             share: self.share,
             class: self.priority,
+            gang: self.gang,
             pinned: self.pinned,
             pid,
         })

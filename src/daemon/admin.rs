@@ -174,6 +174,7 @@ impl Daemon {
                 weight,
                 share,
                 class,
+                gang,
                 pinned,
                 pid,
             } => {
@@ -197,6 +198,7 @@ impl Daemon {
                             weight,
                             share,
                             class,
+                            gang,
                             pinned,
                             cgroup: self.cgroup_of(&container, pid),
                         };

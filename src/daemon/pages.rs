@@ -255,7 +255,7 @@ mod tests {
     use gpuslice_engine::LaneRecord;
     use gpuslice_wire::ids::{ContainerId, GpuUuid};
     use gpuslice_wire::page::FOREIGN_CHARGE;
-    use gpuslice_wire::policy::Class;
+    use gpuslice_wire::policy::{Class, Gangs};
     use gpuslice_wire::text::{HostPath, Name};
     use gpuslice_wire::units::Weight;
 
@@ -295,6 +295,7 @@ mod tests {
             weight: Weight::ONE,
             share: None,
             class: Class::Normal,
+            gang: Gangs::Auto,
             lanes: vec![LaneRecord {
                 gpu: GpuUuid(*b"0123456789abcdef"),
                 cap: Bytes(8),

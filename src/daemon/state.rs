@@ -345,7 +345,7 @@ mod tests {
     use super::*;
     use gpuslice_engine::LaneRecord;
     use gpuslice_wire::ids::GpuUuid;
-    use gpuslice_wire::policy::Class;
+    use gpuslice_wire::policy::{Class, Gangs};
     use gpuslice_wire::text::{HostPath, Name};
     use gpuslice_wire::units::{Bytes, Weight};
 
@@ -356,6 +356,7 @@ mod tests {
             weight: Weight::ONE,
             share: None,
             class: Class::Normal,
+            gang: Gangs::Auto,
             lanes: vec![LaneRecord {
                 gpu: GpuUuid([7; 16]),
                 cap: Bytes(1 << 30),

@@ -181,6 +181,7 @@ pub(crate) fn admit(rooms: &[Room], ask: &Ask, oversubscribe: bool) -> Result<Re
         weight: ask.weight,
         share: ask.share,
         class: ask.class,
+        gang: ask.gang,
         lanes,
         pinned: ask.pinned,
         cgroup: ask.cgroup,

@@ -7,6 +7,7 @@
 use alloc::vec::Vec;
 use gpuslice_wire::ids::{ClientId, ContainerId, GpuUuid, Lane, NvmlIndex};
 use gpuslice_wire::limits::{CONTAINERS_MAX, GPUS_MAX, NAME_BYTES_MAX};
+use gpuslice_wire::policy::Gangs;
 use gpuslice_wire::units::{Bytes, Instant};
 
 use crate::action::{Action, Actions, Cut};
@@ -425,10 +426,9 @@ impl Engine {
     /// Finds out which GPUs of a container take turns together: those on which a process that lives has
     /// wanted something, if there are several.
     fn regroup(&mut self, seat: Seat) -> GpuSet {
-        let slices = self
-            .containers
-            .get(seat)
-            .map_or(&[][..], |c| &c.slices.gpus);
+        let container = self.containers.get(seat);
+        let container = container.filter(|it| it.record.gang == Gangs::Auto);
+        let slices = container.map_or(&[][..], |c| &c.slices.gpus);
         if slices.len() < 2 {
             return 0;
         }

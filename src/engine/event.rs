@@ -6,7 +6,7 @@
 use gpuslice_wire::admin::MemoryAsk;
 use gpuslice_wire::ids::{ClientId, ContainerId, GpuUuid, Lane, NvmlIndex};
 use gpuslice_wire::limits::ACCOUNTS_MAX;
-use gpuslice_wire::policy::{Class, Policy, ShareAsk};
+use gpuslice_wire::policy::{Class, Gangs, Policy, ShareAsk};
 use gpuslice_wire::select::GpuSelector;
 use gpuslice_wire::text::{HostPath, Name};
 use gpuslice_wire::units::{Bytes, Percent, Weight};
@@ -36,6 +36,8 @@ pub struct Ask {
     pub share: Option<Percent>,
     /// Who goes before it and after it.
     pub class: Class,
+    /// Whether its GPUs may take turns together.
+    pub gang: Gangs,
     /// Cap on the host memory it pins, if any.
     pub pinned: Option<Bytes>,
     /// Directory under the cgroup mount whose processes are the container's; empty if not known.

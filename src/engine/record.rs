@@ -13,7 +13,7 @@ use alloc::vec::Vec;
 use core::fmt;
 use gpuslice_wire::ids::{ContainerId, GpuUuid};
 use gpuslice_wire::limits::{CONTAINER_ID_BYTES_MAX, LANES_MAX, NAME_BYTES_MAX, PATH_BYTES_MAX};
-use gpuslice_wire::policy::Class;
+use gpuslice_wire::policy::{Class, Gangs};
 use gpuslice_wire::text::{HostPath, Name, Text};
 use gpuslice_wire::units::{Bytes, Percent, Weight};
 
@@ -50,6 +50,8 @@ pub struct LaneRecord {
 
 /// In a record's cap: the GPU is the container's as a whole. No GPU has that much memory.
 const WHOLE_BIT: u64 = 1 << 63;
+/// In a record's class: its GPUs never take turns together.
+const NEVER_BIT: u8 = 1 << 7;
 
 /// A slice as promised.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,6 +66,8 @@ pub struct Record {
     pub share: Option<Percent>,
     /// Who goes before it and after it.
     pub class: Class,
+    /// Whether its GPUs may take turns together.
+    pub gang: Gangs,
     /// Lane 0 first; 1 to 16 of them, no GPU twice.
     pub lanes: Vec<LaneRecord>,
     /// Cap on the host memory it pins, if any; never zero.
@@ -137,7 +141,13 @@ impl Record {
         out.text::<NAME_BYTES_MAX>(self.name.as_str());
         out.put(&self.weight.get().to_le_bytes());
         out.put(&self.share.map_or(0, Percent::get).to_le_bytes());
-        out.put(&[self.class.number(), self.lanes.len().min(LANES_MAX) as u8]);
+        let never = if self.gang == Gangs::Never {
+            NEVER_BIT
+        } else {
+            0
+        };
+        let class = self.class.number() | never;
+        out.put(&[class, self.lanes.len().min(LANES_MAX) as u8]);
         for lane in self.lanes.iter().take(LANES_MAX) {
             out.put(&lane.gpu.0);
             let flag = if lane.whole { WHOLE_BIT } else { 0 };
@@ -247,13 +257,18 @@ impl<'a> In<'a> {
             return Err(RecordError::Field);
         }
         let weight = weight.map_err(|_| RecordError::Field)?;
-        let class = Class::of(class).ok_or(RecordError::Field)?;
+        let gang = match class & NEVER_BIT {
+            0 => Gangs::Auto,
+            _ => Gangs::Never,
+        };
+        let class = Class::of(class & !NEVER_BIT).ok_or(RecordError::Field)?;
         Ok(Record {
             container,
             name,
             weight,
             share,
             class,
+            gang,
             lanes,
             pinned,
             cgroup,
@@ -272,6 +287,7 @@ mod tests {
             weight: Weight::new(7).expect("a weight"),
             share: Percent::new(25).ok(),
             class: Class::High,
+            gang: Gangs::ALL[usize::from(lanes % 2)],
             lanes: (0..lanes)
                 .map(|n| LaneRecord {
                     gpu: GpuUuid([n; 16]),
@@ -328,6 +344,8 @@ mod tests {
             (numbers + 2, 1),
             (numbers + 4, 101),
             (numbers + 8, 3),
+            (numbers + 8, 0x83),
+            (numbers + 8, 0x41),
             (numbers + 9, 0),
             (numbers + 9, 17),
             (numbers + 10 + 16, 0),

@@ -8,7 +8,7 @@ use gpuslice_wire::ids::{ClientId, ContainerId, GpuUuid, Lane, NvmlIndex};
 use gpuslice_wire::limits::{
     ACCOUNTS_MAX, CLIENTS_PER_CONTAINER_MAX, CONTAINERS_MAX, RECALL_WAIT_NS,
 };
-use gpuslice_wire::policy::Class;
+use gpuslice_wire::policy::{Class, Gangs};
 use gpuslice_wire::select::GpuSelector;
 use gpuslice_wire::snapshot::Snapshot;
 use gpuslice_wire::tenant::Rejection;
@@ -117,6 +117,7 @@ pub(crate) fn ask(container: &str, gpus: &str, bytes: u64) -> Ask {
         weight: Weight::ONE,
         share: None,
         class: Class::Normal,
+        gang: Gangs::Auto,
         pinned: None,
         cgroup: HostPath::EMPTY,
     }

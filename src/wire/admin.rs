@@ -2,7 +2,7 @@
 
 use crate::frame::{Field, FrameError, Reader, Writer, field_as, messages};
 use crate::ids::{ContainerId, Lane};
-use crate::policy::{Class, Policy, ShareAsk};
+use crate::policy::{Class, Gangs, Policy, ShareAsk};
 use crate::text::{HostPath, Name, Selector, Text};
 use crate::units::{Bytes, Percent, UnitError, Weight};
 use core::str::FromStr;
@@ -91,6 +91,8 @@ messages! {
             share: Option<Percent>,
             /// Who goes before it and after it.
             class: Class,
+            /// Whether its GPUs may take turns together.
+            gang: Gangs,
             /// Cap on the host memory that it may pin, if any.
             pinned: Option<Bytes>,
             /// A process of the container in the daemon's pid namespace, for its cgroup; 0 for none.

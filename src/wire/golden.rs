@@ -7,7 +7,7 @@ use crate::limits::{ACCOUNTS_MAX, FRAME_BYTES_MAX};
 use crate::page::{
     CLIENT_PAGE_MAGIC, CONTAINER_PAGE_MAGIC, ClientLane, ClientPage, ContainerLane, ContainerPage,
 };
-use crate::policy::Class;
+use crate::policy::{Class, Gangs};
 use crate::snapshot::Snapshot;
 use crate::tenant::{Rejection, Reply, Request};
 use crate::text::{Name, Selector, Text};
@@ -68,7 +68,7 @@ fn every_kind_has_this_length() {
     assert_eq!(
         lengths(Command::payload_bytes),
         [
-            (301, 1582),
+            (301, 1583),
             (302, 130),
             (303, 0),
             (304, 147),
@@ -114,6 +114,7 @@ fn admit() -> Command {
         weight: Weight::ONE,
         share: Percent::new(30).ok(),
         class: Class::High,
+        gang: Gangs::Never,
         pinned: Some(Bytes(5)),
         pid: 77,
     }

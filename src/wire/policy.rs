@@ -178,6 +178,61 @@ impl FromStr for Class {
 
 field_as!(Class as u8, |class| class.number(), Class::of);
 
+/// Whether a container's GPUs may take turns together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Gangs {
+    /// Those that its processes use, as soon as they use several.
+    #[default]
+    Auto,
+    /// Never: nothing that runs on one of them waits for what runs on another.
+    Never,
+}
+
+impl Gangs {
+    /// Both.
+    pub const ALL: [Gangs; 2] = [Gangs::Auto, Gangs::Never];
+
+    /// Its name.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Gangs::Auto => "auto",
+            Gangs::Never => "never",
+        }
+    }
+}
+
+impl fmt::Display for Gangs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// A text says nothing about gangs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BadGangs;
+
+impl fmt::Display for BadGangs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("whether its GPUs take turns together is auto or never")
+    }
+}
+
+impl core::error::Error for BadGangs {}
+
+impl FromStr for Gangs {
+    type Err = BadGangs;
+    fn from_str(text: &str) -> Result<Gangs, BadGangs> {
+        let mut all = Gangs::ALL.into_iter();
+        all.find(|it| it.name() == text).ok_or(BadGangs)
+    }
+}
+
+field_as!(Gangs as u8, |gangs| *gangs as u8, |raw| {
+    let mut all = Gangs::ALL.into_iter();
+    all.find(|it| *it as u8 == raw)
+});
+
 const NO_CLASS: u8 = u8::MAX;
 
 field_as!(
@@ -252,6 +307,10 @@ mod tests {
             (None, Err(BadClass))
         );
         assert!(Class::High < Class::Normal && Class::Normal < Class::BestEffort);
+        for gangs in Gangs::ALL {
+            assert_eq!(gangs.to_string().parse(), Ok(gangs));
+        }
+        assert_eq!("always".parse::<Gangs>(), Err(BadGangs));
         assert_eq!("none".parse(), Ok(ShareAsk::None));
         assert!("0".parse::<ShareAsk>().is_err());
     }

@@ -8,7 +8,7 @@ use gpuslice_engine::{
 };
 use gpuslice_wire::ids::{ClientId, Lane};
 use gpuslice_wire::limits::ACCOUNTS_MAX;
-use gpuslice_wire::policy::Class;
+use gpuslice_wire::policy::{Class, Gangs};
 use gpuslice_wire::text::{HostPath, Name};
 use gpuslice_wire::units::{Bytes, Duration, Instant, Percent, Weight};
 
@@ -89,6 +89,7 @@ fn admitted(n: usize, weight: u32, share: u32, class: Class) -> Action {
         weight: Weight::new(weight).expect("a weight"),
         share: Percent::new(share).ok(),
         class,
+        gang: Gangs::Auto,
         lanes: vec![LaneRecord {
             gpu: gpu(0),
             cap: Bytes(100),

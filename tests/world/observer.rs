@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use gpuslice_engine::{Action, Claims, Config, Event, LaneView, Late, Mode, Record};
 use gpuslice_wire::ids::{ClientId, ContainerId, GpuUuid, Lane};
-use gpuslice_wire::policy::Policy;
+use gpuslice_wire::policy::{Gangs, Policy};
 
 /// What one process said on one lane.
 #[derive(Clone, Copy, Debug, Default)]
@@ -276,7 +276,8 @@ impl Observer {
     fn regroup(&mut self) {
         let mut gangs: BTreeMap<ContainerId, (u32, bool)> = BTreeMap::new();
         for ((id, _), seat) in &self.seats {
-            if seat.said.values().any(|said| said.wanted) {
+            let may = seat.record.gang == Gangs::Auto;
+            if may && seat.said.values().any(|said| said.wanted) {
                 let gang = gangs.entry(*id).or_default();
                 *gang = (gang.0 + 1, gang.1 || seat.asks());
             }

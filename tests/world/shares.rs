@@ -2,7 +2,7 @@
 
 use gpuslice_engine::{Ask, Config};
 use gpuslice_wire::admin::MemoryAsk;
-use gpuslice_wire::policy::{Class, Policy};
+use gpuslice_wire::policy::{Class, Gangs, Policy};
 use gpuslice_wire::select::GpuSelector;
 use gpuslice_wire::snapshot::Snapshot;
 use gpuslice_wire::text::{HostPath, Name};
@@ -62,6 +62,7 @@ pub(crate) fn governed(seed: u64, policy: Policy, kernels: Kernels, tenants: &[T
             weight: Weight::new(tenant.weight).expect("a weight"),
             share: Percent::new(tenant.share).ok(),
             class: tenant.class,
+            gang: Gangs::Auto,
             pinned: None,
             cgroup: HostPath::EMPTY,
         });

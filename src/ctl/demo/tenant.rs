@@ -116,6 +116,7 @@ impl Tenant {
             weight: plan.weight,
             share: plan.share,
             priority: plan.class,
+            gang: gpuslice_wire::policy::Gangs::Auto,
             name: Some(plan.name.clone()),
         };
         let answer = admin.ask(&slice.admit(&plan.name, 0)?)?;

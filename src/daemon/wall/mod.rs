@@ -327,7 +327,7 @@ mod tests {
     use super::*;
     use gpuslice_engine::LaneRecord;
     use gpuslice_nvabi::types::nvmlReturn_t;
-    use gpuslice_wire::policy::Class;
+    use gpuslice_wire::policy::{Class, Gangs};
     use gpuslice_wire::text::{HostPath, Name};
     use gpuslice_wire::units::{GIB, Weight};
 
@@ -346,6 +346,7 @@ mod tests {
             weight: Weight::ONE,
             share: None,
             class: Class::Normal,
+            gang: Gangs::Auto,
             lanes: vec![lane(A), lane(B)],
             pinned: None,
             cgroup: HostPath::new(cgroup).expect("a path"),

@@ -4,7 +4,7 @@ use super::wire::{AdminClient, TenantClient};
 use super::{PATIENCE, eventually, library};
 use gpuslice_wire::admin::{Answer, Command as AdminCommand, Denial, MemoryAsk};
 use gpuslice_wire::ids::ContainerId;
-use gpuslice_wire::policy::Class;
+use gpuslice_wire::policy::{Class, Gangs};
 use gpuslice_wire::snapshot::Snapshot;
 use gpuslice_wire::text::{Name, Selector};
 use gpuslice_wire::units::{Bytes, Weight};
@@ -298,6 +298,7 @@ pub fn admit(container: &str, gpus: &str, memory: MemoryAsk) -> AdminCommand {
         weight: Weight::ONE,
         share: None,
         class: Class::Normal,
+        gang: Gangs::Auto,
         pinned: None,
         pid: 0,
     }

@@ -6,10 +6,14 @@
 
 use super::{Tenant, bill, node, shown};
 use crate::harness::node::{Node, admit};
+use crate::harness::wire::client_page;
 use crate::harness::{PATIENCE, eventually, target_dir};
-use gpuslice_wire::admin::{Answer, MemoryAsk};
+use gpuslice_wire::admin::{Answer, Command as Admin, MemoryAsk};
+use gpuslice_wire::policy::Gangs;
 use gpuslice_wire::units::{Bytes, GIB};
+use nix::sys::signal::Signal;
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
 /// The program for so many seconds, in the slice `who` or outside of any.
@@ -83,4 +87,36 @@ fn collectives_beside_each_other() {
     // each round takes a quarter of a millisecond at least, a third of the time
     let least = rounds.into_iter().min().unwrap_or(0);
     assert!(least > seconds * 50, "only {rounds:?} rounds");
+}
+
+/// A container that says that none of its GPUs waits for another takes turns on each by itself, also under the
+/// next daemon; one that says nothing takes them together.
+#[test]
+fn one_that_asks_to_be_no_gang() {
+    let (mut node, _truth) = node();
+    for (who, gangs) in [("c", Gangs::Auto), ("d", Gangs::Never)] {
+        let mut ask = admit(who, "0,1", MemoryAsk::Exactly(Bytes(GIB)));
+        if let Admin::Admit { gang, .. } = &mut ask {
+            *gang = gangs;
+        }
+        let answer = node.admin().ask(&ask);
+        assert!(matches!(answer, Answer::Admitted { .. }), "{answer:?}");
+    }
+    for _ in 0..2 {
+        let both = ["c", "d"].map(|who| {
+            let tenant = node.tenant(who);
+            let attached = tenant.attach(Bytes::ZERO);
+            let claims = client_page(&attached);
+            (0..2).for_each(|lane| claims.lane[lane].want.store(1, SeqCst));
+            nix::unistd::write(&attached.bell, &1_u64.to_ne_bytes()).expect("a bell");
+            (tenant, attached)
+        });
+        for (who, gang) in [("c", true), ("d", false)] {
+            eventually("it wants", || shown(&node, who)["wanting"] == true);
+            assert_eq!(shown(&node, who)["gang"], gang, "{who}");
+        }
+        drop(both);
+        node.end_daemon(Signal::SIGKILL);
+        node.start_daemon(&[]);
+    }
 }

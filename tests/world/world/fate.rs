@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use gpuslice_engine::{Ask, Event, Record, Token};
 use gpuslice_wire::admin::MemoryAsk;
 use gpuslice_wire::ids::{ContainerId, Lane, NvmlIndex};
-use gpuslice_wire::policy::Class;
+use gpuslice_wire::policy::{Class, Gangs};
 use gpuslice_wire::select::{GpuRef, GpuSelector};
 use gpuslice_wire::text::{HostPath, Name};
 use gpuslice_wire::units::{Bytes, GIB, Instant, Percent, Weight};
@@ -55,6 +55,7 @@ impl World {
             .then(|| self.rng.range(1, 60) as u32);
         let pinned = self.rng.per_mille(500);
         let twin = self.rng.per_mille(30);
+        let apart = self.rng.per_mille(200);
         Ask {
             container: container(if twin { n.saturating_sub(1) } else { n }),
             name: Name::EMPTY,
@@ -64,6 +65,7 @@ impl World {
             weight,
             share: share.and_then(|share| Percent::new(share).ok()),
             class: self.rng.pick(&CLASSES),
+            gang: Gangs::ALL[usize::from(apart)],
             pinned: pinned.then(|| Bytes(self.rng.range(0, 4 * GIB))),
             cgroup: HostPath::EMPTY,
         }
