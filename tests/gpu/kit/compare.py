@@ -1,13 +1,88 @@
 """Two sets of results of this suite beside each other, one of a real card and one of the simulated GPU: where they differ, the
 simulation is wrong, or a card is not like the one it was made after.
 
-Only what the simulation claims to be like is compared: what memory costs and who shows it, what switching costs. What a call
-costs is the processor's affair, and shown without judgement."""
+`FIGURES` is the one list of what the simulation claims to be like: each figure with where it is found in the results and where it
+is set, so that a difference says what to change. What a call costs the processor, and what the machine's own memory is copied
+at, is shown without judgement."""
 import json
 import pathlib
+from typing import NamedTuple
 
-# Apart by more than this, and by more than a page of 2 MiB: a difference.
-FACTOR, MIB = 1.25, 2.0
+CONFIG = "sim/device/config.rs"
+SWITCHED = {"lever": "group off the run list, preempted"}
+
+
+class Figure(NamedTuple):
+    """Something that both have: the stage, table, row and column of it, where it is set and as what, and whether a difference is one."""
+
+    name: str
+    stage: str
+    table: str
+    row: dict
+    column: str
+    unit: str
+    file: str
+    word: str
+    judged: bool = True
+
+
+def memory(what, file, word):
+    """Three figures: what cuMemGetInfo, NVML for the process and NVML for the card say that it took."""
+    for column in ("cuda", "process", "device"):
+        yield Figure(f"{what}, {column}", "facts", "memory, MiB", {"what": what}, column, "MiB", file, word)
+
+
+def cost(what, unit, file, word, judged=True):
+    return Figure(what, "facts", "costs", {"what": what}, "value", unit, file, word, judged)
+
+
+FIGURES = [
+    *memory("first context", CONFIG, '"first"'),
+    *memory("second context", CONFIG, '"context"'),
+    *memory("primary context", CONFIG, '"context"'),
+    *memory("context that maps host memory and blocks", CONFIG, '"context"'),
+    *memory("a small module", CONFIG, '"module"'),
+    *memory("cuMemAlloc", "sim/device/limits.rs", "PAGE_BYTES"),
+    *memory("1000 x cuMemAlloc of 512 B", "sim/cuda/memory/device.rs", "SMALL_MOST"),
+    *memory("cuMemAllocPitch", "sim/cuda/memory/device.rs", "PITCH"),
+    *memory("cuMemAllocManaged, touched", "sim/device/machine/memory.rs", "mem_alloc_managed"),
+    *memory("cuMemAllocAsync", "sim/cuda/exec/pool/mod.rs", "PIECE"),
+    *memory("cuMemHostAlloc", "sim/cuda/memory/host.rs", "cuMemHostAlloc"),
+    *memory("cuMemCreate", "sim/device/limits.rs", "PAGE_BYTES"),
+    *memory("malloc heap limit 64 MiB", "sim/cuda/context/limits.rs", "LIMITS"),
+    *memory("printf FIFO 64 MiB", "sim/cuda/context/limits.rs", "LIMITS"),
+    Figure("time slice that a process begins with", "probes", "slices", {"set_us": "as it was"}, "got_us", "µs", CONFIG, '"slice"'),
+    Figure("two processes at that slice, of one alone", "probes", "sweep", {"slice_us": 0}, "together", "", CONFIG, '"switch"'),
+    Figure("a change from one process to another", "probes", "sweep", {"slice_us": 500}, "lost_a_switch_us", "µs", CONFIG, '"switch"'),
+    Figure("the first of two with slices 1:3", "probes", "weights", {"slices": "1:3"}, "got", "", "sim/device/time.rs", "fn slice"),
+    Figure("the first of two with slices 1:9", "probes", "weights", {"slices": "1:9"}, "got", "", "sim/device/time.rs", "fn slice"),
+    Figure("what stopping a group is answered", "probes", "stops", SWITCHED, "stop", "", CONFIG, '"controls"'),
+    Figure("what stopping channels is answered", "probes", "stops", {"lever": "channels disabled"}, "stop", "", CONFIG, '"controls"'),
+    Figure("whether a stopped group stays quiet", "probes", "stops", SWITCHED, "stayed_quiet", "", CONFIG, '"controls"'),
+    Figure("whether stopped channels stay quiet", "probes", "stops", {"lever": "channels disabled"}, "stayed_quiet", "", CONFIG, '"controls"'),
+    Figure("whether channels stay quiet whose scheduling is disabled", "probes", "stops", {"lever": "channels disabled, scheduling only"}, "stayed_quiet", "", "sim/device/machine/kernel.rs", "DISABLE_CHANNELS"),
+    Figure("from stopping a group to quiet", "probes", "stops", SWITCHED, "quiet_us", "µs", "sim/device/machine/kernel.rs", "SLOW_NS", False),
+    Figure("preempting work", "probes", "preempts", {"what": "busy"}, "p50_us", "µs", "sim/device/machine/kernel.rs", "SLOW_NS", False),
+    Figure("realtime, for root", "probes", "privileged", {"control": "realtime"}, "status", "", "sim/device/machine/kernel.rs", "MAKE_REALTIME"),
+    Figure("others beside a closed gate, of alone", "probes", "gates", {"right": True}, "others_beside_a_closed_gate", "", "sim/cuda/exec/task.rs", "Body::Wait"),
+    Figure("from opening a gate to work", "probes", "gates", {"closed": ...}, "open_to_moves_p50_us", "µs", "sim/cuda/exec/stream/run.rs", "POLL", False),
+    Figure("a read-only page as a gate", "probes", "pages registered for the GPU", {"mapping": "read-only"}, "refused", "", "sim/cuda/memory/host.rs", "READ_ONLY"),
+    cost("NVML, memory of the card", "us", "sim/nvml", "", False),
+    cost("NVML, processes of the card", "us", "sim/nvml", "", False),
+    cost("NVML, utilisation", "us", "sim/nvml", "", False),
+    cost("NVML, memory that was taken shows", "ms", "sim/device/machine/observe.rs", "fn processes"),
+    cost("NVML, memory that was given back shows", "ms", "sim/device/machine/observe.rs", "fn processes"),
+    cost("NVML, a card that is busy shows", "ms", "sim/device/limits.rs", "BUCKET_NS"),
+    cost("NVML, a card that is idle again shows", "ms", "sim/device/limits.rs", "BUCKET_NS"),
+    cost("copies to the card", "GB/s", "sim/cuda/exec/cost.rs", "BUS_BYTES_PER_US", False),
+    cost("copies from the card", "GB/s", "sim/cuda/exec/cost.rs", "BUS_BYTES_PER_US", False),
+    cost("copies within the card", "GB/s", "sim/cuda/exec/cost.rs", "DEVICE_BYTES_PER_US", False),
+]
+
+# Apart by more than this factor, and by more than this much: a difference. A page of 2 MiB; what a machine that is
+# never quite quiet adds.
+FACTOR = 1.25
+SLACK = {"MiB": 2.0, "µs": 20.0, "us": 20.0, "ms": 50.0, "GB/s": 5.0, "": 0.05}
 
 
 def load(directory):
@@ -20,52 +95,69 @@ def recorded(root):
     return sorted(path for path in pathlib.Path(root).glob("*") if (path / "facts.json").exists())
 
 
-def rows(results, stage, table, key):
-    return {row[key]: row for row in results.get(stage, {}).get("tables", {}).get(table, [])}
+def rows(results, stage, table):
+    return results.get(stage, {}).get("tables", {}).get(table, [])
 
 
-def memory(real, simulated):
-    """(what, column, real MiB, simulated MiB) wherever both have a figure, or one refused what the other gave."""
-    ours = rows(simulated, "facts", "memory, MiB", "what")
-    for what, row in rows(real, "facts", "memory, MiB", "what").items():
-        other = ours.get(what)
-        for column in ("cuda", "process", "device") if other else ():
-            yield what, column, row.get(column), other.get(column)
+def read(results, figure):
+    """(whether it was asked, what was found). `...` in a figure's row stands for anything but nothing."""
+    for row in rows(results, figure.stage, figure.table):
+        fits = all(row.get(key) is not None if wanted is ... else row.get(key) == wanted for key, wanted in figure.row.items())
+        if fits and (figure.column in row or figure.column == "refused"):
+            return True, row.get(figure.column)
+    return False, None
 
 
-def differs(real, simulated):
-    if real is None or simulated is None:
-        return real is not simulated
+def differs(real, simulated, unit):
+    if not (is_number(real) and is_number(simulated)):
+        return real != simulated
     low, high = sorted((abs(real), abs(simulated)))
-    return high - low > MIB and high > FACTOR * low
+    return high - low > SLACK[unit] and high > FACTOR * low
 
 
-def switching(results):
-    """The part of the card's time that two busy contexts lose to switching, or None."""
-    found = {row["contexts"]: row["together"] for row in results.get("probes", {}).get("tables", {}).get("native switching", [])}
-    return 1 - found[2] / found[1] if 1 in found and 2 in found and found[1] else None
+def is_number(value):
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def compared(real, simulated):
+    """(figure, the card's, the simulated one's, whether that is a difference), of all that both were asked."""
+    for figure in FIGURES:
+        (asked, theirs), (answered, ours) = read(real, figure), read(simulated, figure)
+        if asked and answered:
+            yield figure, theirs, ours, figure.judged and differs(theirs, ours, figure.unit)
+
+
+def sentence(figure, theirs, ours):
+    return f"{figure.name}: {show(theirs, figure.unit)} on the card, {show(ours, figure.unit)} simulated ({place(figure)})"
+
+
+def place(figure):
+    return f"{figure.file}: {figure.word}" if figure.word else figure.file
+
+
+def show(value, unit):
+    if value is None:
+        return "nothing told"
+    return f"{value:.2f} {unit}".rstrip() if is_number(value) else str(value)
 
 
 def differences(real, simulated):
     """Sentences, one for each thing that is not alike."""
-    found = []
-    for what, column, theirs, ours in memory(real, simulated):
-        if differs(theirs, ours):
-            found.append(f"{what}, {column}: {show(theirs)} on the card, {show(ours)} simulated")
-    theirs, ours = switching(real), switching(simulated)
-    if theirs is not None and ours is not None and abs(theirs - ours) > 0.02:
-        found.append(f"two busy contexts lose {theirs:.1%} to switching on the card, {ours:.1%} simulated")
-    return found
+    return [sentence(*row[:3]) for row in compared(real, simulated) if row[3]]
 
 
-def show(mib):
-    return "nothing told" if mib is None else f"{mib:.1f} MiB"
+def unasked(results):
+    """Figures that are in no result: what a run must still be asked."""
+    return [figure.name for figure in FIGURES if not read(results, figure)[0]]
 
 
-def calls(real, simulated):
-    """(call, ns on the card's machine, ns simulated), bare; for information."""
+def shown(real, simulated):
+    """Sentences on what is not judged: what calls cost, on whatever processors they were made."""
+    for figure, theirs, ours, _ in compared(real, simulated):
+        if not figure.judged:
+            yield sentence(figure, theirs, ours)
     for table in real.get("overhead", {}).get("tables", {}):
-        ours = rows(simulated, "overhead", table, "call")
-        for call, row in rows(real, "overhead", table, "call").items():
-            if call in ours:
-                yield f"{call} ({table})", row["bare_ns"], ours[call]["bare_ns"]
+        ours = {row.get("call"): row for row in rows(simulated, "overhead", table)}
+        for row in rows(real, "overhead", table):
+            if row.get("call") in ours:
+                yield f"{row['call']} ({table}): {row['bare_ns']:.0f} ns there, {ours[row['call']]['bare_ns']:.0f} ns here"

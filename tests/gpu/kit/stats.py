@@ -4,6 +4,7 @@ Runs are interleaved A B B A, so that a drift of the machine meets both alike; a
 confidence interval from resampling the pairs, never as two numbers of two runs.
 """
 import random
+import time
 
 
 def median(values):
@@ -12,14 +13,19 @@ def median(values):
     return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
 
 
-def abba(rounds, first, second):
-    """Calls both `2 * rounds` times, interleaved; gives the two lists of what they answered."""
-    a, b = [], []
+def abba(rounds, first, second, seconds=None):
+    """Calls both `2 * rounds` times, interleaved; gives the two lists of what they answered. With `seconds` it begins no round that
+    would end later than that, but does one in any case."""
+    a, b, start, longest = [], [], time.monotonic(), 0.0
     for _ in range(rounds):
+        begun = time.monotonic()
+        if seconds is not None and a and begun - start + longest > seconds:
+            break
         a.append(first())
         b.append(second())
         b.append(second())
         a.append(first())
+        longest = max(longest, time.monotonic() - begun)
     return a, b
 
 

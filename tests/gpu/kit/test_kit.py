@@ -11,35 +11,55 @@ import unittest
 from kit import compare, record, stats
 
 CARD = {
-    "facts": {"tables": {"memory, MiB": [
-        {"what": "first context", "cuda": None, "process": 64.0, "device": 64.0},
-        {"what": "cuMemAlloc", "cuda": 64.0, "process": 64.0, "device": 64.0},
-    ]}},
-    "probes": {"tables": {"native switching": [{"contexts": 1, "together": 0.99}, {"contexts": 2, "together": 0.96}]}},
+    "facts": {"tables": {
+        "memory, MiB": [
+            {"what": "first context", "cuda": None, "process": 64.0, "device": 64.0},
+            {"what": "cuMemAlloc", "cuda": 64.0, "process": 64.0, "device": 64.0},
+        ],
+        "costs": [{"what": "NVML, utilisation", "value": 900.0, "unit": "us"}],
+    }},
+    "probes": {"tables": {
+        "sweep": [{"slice_us": 0, "together": 0.99}, {"slice_us": 500, "together": 0.9, "lost_a_switch_us": 55.0}],
+        "stops": [{"lever": "channels disabled", "stop": "ok", "stayed_quiet": True}],
+    }},
     "overhead": {"tables": {"calls, preload": [{"call": "launch", "bare_ns": 2000.0}]}},
 }
+ROOT = pathlib.Path(__file__).resolve().parents[3]
 
 
 class Compare(unittest.TestCase):
     def test_like_is_like(self):
         self.assertEqual(compare.differences(CARD, copy.deepcopy(CARD)), [])
-        self.assertEqual(list(compare.calls(CARD, CARD)), [("launch (calls, preload)", 2000.0, 2000.0)])
+        self.assertIn("launch (calls, preload): 2000 ns there, 2000 ns here", list(compare.shown(CARD, CARD)))
 
-    def test_each_difference_is_named(self):
+    def test_each_difference_is_named_with_where_to_set_it(self):
         other = copy.deepcopy(CARD)
         rows = other["facts"]["tables"]["memory, MiB"]
         rows[0]["process"] = 480.0
         rows[1]["process"] = None
         rows[1]["device"] = 65.9  # within a page
-        other["probes"]["tables"]["native switching"][1]["together"] = 0.8
+        other["facts"]["tables"]["costs"][0]["value"] = 2.0  # only shown
+        probes = other["probes"]["tables"]
+        probes["sweep"][1]["lost_a_switch_us"] = 100.0
+        probes["stops"][0]["stop"] = "0x56 not supported"
         found = compare.differences(CARD, other)
-        self.assertEqual(len(found), 3, found)
-        self.assertIn("first context, process: 64.0 MiB on the card, 480.0 MiB simulated", found)
+        self.assertEqual(len(found), 4, found)
+        self.assertEqual(found[0], 'first context, process: 64.00 MiB on the card, 480.00 MiB simulated (sim/device/config.rs: "first")')
         self.assertTrue(any("nothing told" in line for line in found))
-        self.assertTrue(any("switching" in line for line in found))
+        self.assertTrue(any("change from one process" in line and '"switch"' in line for line in found))
+        self.assertTrue(any("ok on the card, 0x56 not supported simulated" in line for line in found))
 
     def test_what_one_lacks_is_not_compared(self):
         self.assertEqual(compare.differences(CARD, {}), [])
+        self.assertEqual(len(compare.unasked({})), len(compare.FIGURES))
+
+    def test_every_figure_is_set_where_it_is_said_to_be(self):
+        for figure in compare.FIGURES:
+            path = ROOT / figure.file
+            self.assertTrue(path.exists(), figure)
+            self.assertTrue(not figure.word or figure.word in path.read_text(), figure)
+        names = [figure.name for figure in compare.FIGURES]
+        self.assertEqual(len(names), len(set(names)))
 
     def test_cards_are_found_by_their_facts(self):
         with tempfile.TemporaryDirectory() as root:
@@ -80,6 +100,10 @@ class Stats(unittest.TestCase):
         clock = iter(range(100))
         a, b = stats.abba(3, lambda: next(clock), lambda: next(clock))
         self.assertEqual(sum(a), sum(b))
+
+    def test_no_round_is_begun_that_has_no_time(self):
+        a, b = stats.abba(5, lambda: 1, lambda: 2, seconds=-1)
+        self.assertEqual((a, b), ([1, 1], [2, 2]))
 
     def test_the_interval_holds_the_ratio(self):
         ratio, low, high = stats.ratio([10, 11, 9, 10], [20, 22, 18, 21])

@@ -76,6 +76,15 @@ def pinned():
     return lambda: cuda("cuMemFreeHost", address)
 
 
+EMPTY = b".version 6.0\n.target sm_50\n.address_size 64\n.visible .entry nothing()\n{\n    ret;\n}\n\0"
+
+
+def module():
+    made = ctypes.c_void_p()
+    cuda("cuModuleLoadData", ctypes.byref(made), EMPTY)
+    return lambda: cuda("cuModuleUnload", made)
+
+
 class Properties(ctypes.Structure):
     """CUmemAllocationProp: pinned memory of device 0."""
 
@@ -137,6 +146,7 @@ for name, take in [
     ("second context", context), ("primary context", primary), ("context that maps host memory and blocks", context_with(0xC)),
     ("cuMemAlloc", alloc), ("1000 x cuMemAlloc of 512 B", small), ("cuMemAllocPitch", pitch),
     ("cuMemAllocManaged, touched", managed), ("cuMemAllocAsync", ordered), ("cuMemHostAlloc", pinned), ("cuMemCreate", physical),
+    ("a small module", module),
     ("malloc heap limit 64 MiB", limit(2, SIZE_BYTES)), ("printf FIFO 64 MiB", limit(1, SIZE_BYTES)),
 ]:
     measure(name, take)

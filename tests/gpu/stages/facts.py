@@ -11,6 +11,7 @@ from kit import elf, place
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 FAMILIES = ROOT / "tests" / "gpu" / "programs" / "families.py"
+COSTS = ROOT / "tests" / "gpu" / "programs" / "costs.py"
 
 
 def run(here, result):
@@ -19,6 +20,7 @@ def run(here, result):
     system(result)
     libraries(here, result)
     memory(here, result)
+    costs(here, result)
     calls_into_the_kernel(here, result)
     for door, why in here.doors():
         result.value(f"door {door}", why or "opens")
@@ -90,3 +92,11 @@ def memory(here, result):
         result.row("memory, MiB", what=row["what"], cuda=mib.get("cuda"), process=mib.get("process"), device=mib.get("device"), refused=row.get("refused"))
     result.check("a context and ten kinds of memory were measured", len(found) >= 15, f"{len(found)} rows")
     result.value("families raw", json.dumps(found))
+
+
+def costs(here, result):
+    done = here.run([sys.executable, str(COSTS)] + here.tenant(500, 20), timeout=60)
+    found = place.lines(done.stdout)
+    for row in found:
+        result.row("costs", **row)
+    result.check("calls and copies were measured", done.returncode == 0 and len(found) >= 10, done.stderr[-500:] or f"{len(found)} rows")
