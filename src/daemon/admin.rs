@@ -188,7 +188,6 @@ impl Daemon {
                 match gpus.and_then(|gpus| Ok((gpus, beside(&whole)?))) {
                     Err(why) => self.deny(key, Denial::Invalid, &why.to_string()),
                     Ok((gpus, whole)) => {
-                        let pinned = pinned.or(self.pinned_default);
                         let ask = Ask {
                             container,
                             name,
@@ -199,16 +198,15 @@ impl Daemon {
                             share,
                             class,
                             gang,
-                            pinned,
+                            pinned: pinned.or(self.pinned_default),
                             cgroup: self.cgroup_of(&container, pid),
                         };
-                        self.work.push_back(Work::Tell(Event::Admit { token, ask }));
+                        self.tell_later(Event::Admit { token, ask });
                     }
                 }
             }
             Command::Dismiss { container } => {
-                self.work
-                    .push_back(Work::Tell(Event::Dismiss { token, container }));
+                self.tell_later(Event::Dismiss { token, container });
             }
             Command::Resize {
                 container,
