@@ -82,6 +82,8 @@ pub struct Kept {
     pub tier: TimeTier,
     /// How often its work was stopped on the GPU.
     pub stops: u64,
+    /// How often that was tried and came to nothing.
+    pub stops_missed: u64,
     /// The hardware's time slice that it was given, µs; 0 for none.
     pub slice_us: u64,
     /// How often it was found with another one.
@@ -94,12 +96,14 @@ impl Kept {
             Snapshot::Slice {
                 time_tier: tier,
                 stops,
+                stops_missed,
                 time_slice_us: slice_us,
                 time_slice_changes: slice_changes,
                 ..
             } => Some(Kept {
                 tier,
                 stops,
+                stops_missed,
                 slice_us,
                 slice_changes,
             }),
@@ -439,6 +443,7 @@ pub fn json(view: &View) -> Value {
             "gpu_ns": row.gpu_ns, "wait_ns": row.wait_ns, "wanted_ns": row.wanted_ns,
             "turns": row.turns, "overruns": row.overruns, "preemptions": row.preemptions,
             "launches": row.launches, "gang": row.gang, "stops": row.kept.stops,
+            "stops_missed": row.kept.stops_missed,
             "time_tier": time_tier_name(row.kept.tier),
             "time_slice_us": row.kept.slice_us, "time_slice_changes": row.kept.slice_changes,
         })
@@ -486,6 +491,7 @@ pub mod tests {
             kept: Kept {
                 tier: TimeTier::Turns,
                 stops: 0,
+                stops_missed: 0,
                 slice_us: 0,
                 slice_changes: 0,
             },

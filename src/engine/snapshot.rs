@@ -97,6 +97,7 @@ impl Engine {
             preemptions: entity.preemptions,
             time_tier: TimeTier::Turns,
             stops: entity.stops,
+            stops_missed: 0,
             time_slice_us: 0,
             time_slice_changes: 0,
             launches: sum(|lane| lane.claims.launches, slice.past_launches),

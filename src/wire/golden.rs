@@ -63,7 +63,7 @@ fn every_kind_has_this_length() {
     );
     assert_eq!(
         lengths(Snapshot::payload_bytes),
-        [(201, 41), (202, 405), (203, 8)]
+        [(201, 41), (202, 413), (203, 8)]
     );
     assert_eq!(
         lengths(Command::payload_bytes),

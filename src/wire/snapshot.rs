@@ -141,6 +141,8 @@ crate::frame::messages! {
             time_tier: TimeTier,
             /// Times its work was stopped on the GPU.
             stops: u64,
+            /// Times that was tried and came to nothing, on all its GPUs.
+            stops_missed: u64,
             /// The hardware's time slice that all its processes were given, µs; 0 for none.
             time_slice_us: u64,
             /// Times a process of it was found with another one than it was given.

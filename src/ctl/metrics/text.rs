@@ -175,6 +175,12 @@ const FAMILIES: &[Family] = &[
         of!(Slice, stops => Some(stops as f64)),
     ),
     Family(
+        "slice_stops_missed_total",
+        "counter",
+        "Times it was tried to stop its work on the GPU and that came to nothing, on all its GPUs.",
+        of!(Slice, stops_missed => Some(stops_missed as f64)),
+    ),
+    Family(
         "slice_time_slice_seconds",
         "gauge",
         "The hardware's time slice that it was given; 0 for the driver's own.",
@@ -323,6 +329,7 @@ mod tests {
                 time_slice_us: 6_000,
                 time_slice_changes: 1,
                 stops: 0,
+                stops_missed: 0,
                 launches: 0,
             });
         }

@@ -76,14 +76,22 @@ pub struct Named {
     pub subdevice: ObjectName,
 }
 
+/// Stops of a container that came to nothing.
+#[derive(Clone, Copy, Debug, Default)]
+struct Misses {
+    /// In a row, up to now.
+    row: u32,
+    /// In all.
+    all: u64,
+}
+
 /// What the daemon knows of the tier.
 #[derive(Debug)]
 pub struct Tier {
     jobs: Option<Sender<Job>>,
     answers: Receiver<Answer>,
     bell: Arc<EventFd>,
-    /// Stops in a row that came to nothing.
-    misses: BTreeMap<ContainerId, u32>,
+    misses: BTreeMap<ContainerId, Misses>,
     /// GPUs on which a stop was seen to work.
     shown: BTreeSet<GpuUuid>,
     slices: Slices,
@@ -155,6 +163,10 @@ impl Tier {
             .is_some_and(|jobs| jobs.send(job).is_ok())
     }
 
+    fn misses(&self, container: &ContainerId) -> Misses {
+        self.misses.get(container).copied().unwrap_or_default()
+    }
+
     /// A container's slice ended.
     pub fn forget(&mut self, container: &ContainerId) {
         self.misses.remove(container);
@@ -203,8 +215,7 @@ impl Daemon {
 
     /// The engine wants a container's work stopped.
     pub fn stop_work(&mut self, container: ContainerId, lane: Lane) {
-        let tried = self.tier.misses.get(&container).copied().unwrap_or(0);
-        let asked = tried < MISSES_MAX
+        let asked = self.tier.misses(&container).row < MISSES_MAX
             && match self.targets(&container, lane) {
                 Some(targets) => self.tier.ask(Job::Stop((container, lane), targets)),
                 None => false,
@@ -287,7 +298,9 @@ impl Daemon {
     fn tried(&mut self, container: &ContainerId, lane: Lane, done: &Result<Duration, String>) {
         match done {
             Ok(took) => {
-                self.tier.misses.remove(container);
+                if let Some(misses) = self.tier.misses.get_mut(container) {
+                    misses.row = 0;
+                }
                 let gpu = self.walls.gpu_of(container, lane);
                 let took_us = took.as_micros() as u64;
                 tracing::debug!(%container, gpu = lane.0, took_us, "stopped on the GPU");
@@ -295,8 +308,8 @@ impl Daemon {
             }
             Err(why) => {
                 let misses = self.tier.misses.entry(*container).or_default();
-                *misses += 1;
-                if *misses == MISSES_MAX {
+                (misses.row, misses.all) = (misses.row + 1, misses.all + 1);
+                if misses.row == MISSES_MAX {
                     tracing::warn!(%container, gpu = lane.0, why, "cannot be stopped on the GPU; not tried again");
                 } else {
                     tracing::debug!(%container, gpu = lane.0, why, "not stopped on the GPU");
@@ -313,14 +326,16 @@ impl Daemon {
                 lane,
                 gpu,
                 time_tier,
+                stops_missed,
                 time_slice_us,
                 time_slice_changes,
                 ..
             } = row
             {
                 (*time_slice_us, *time_slice_changes) = self.tier.slices.of((*container, *lane));
-                let misses = self.tier.misses.get(container).copied().unwrap_or(0);
-                let stops = self.tier.shown.contains(gpu) && misses < MISSES_MAX;
+                let misses = self.tier.misses(container);
+                *stops_missed = misses.all;
+                let stops = self.tier.shown.contains(gpu) && misses.row < MISSES_MAX;
                 *time_tier = match (stops, *time_slice_us) {
                     (true, _) => TimeTier::Stops,
                     (false, 0) => TimeTier::Turns,

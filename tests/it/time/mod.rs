@@ -12,6 +12,7 @@ mod gang;
 mod gates;
 mod knots;
 mod slices;
+mod strangers;
 mod tier;
 
 use crate::harness::node::Node;
