@@ -113,7 +113,7 @@ impl Poll {
             timer,
             armed: None,
         };
-        poll.add(&poll.timer, Source::Timer)?;
+        poll.add_bell(&poll.timer, Source::Timer)?;
         Ok(poll)
     }
 
@@ -136,7 +136,7 @@ impl Poll {
 
     /// Watches for every write to an eventfd that the other side may write and is never read here:
     /// edge-triggered. (Its non-blocking flag is shared with the other side, so a read could be
-    /// made to block.)
+    /// made to block.) The same for the timer, of which there is nothing to read.
     ///
     /// # Errors
     /// No memory.
@@ -184,11 +184,9 @@ impl Poll {
         )
     }
 
-    /// The timer's event was seen.
+    /// The timer's event was seen. A one-shot timer is disarmed by firing, and its event is heard once
+    /// without being read: setting it anew forgets that it fired.
     pub fn timer_fired(&mut self) {
-        // A one-shot timer is disarmed by firing; reading clears its event. The descriptor does
-        // not block, and there is nothing to do about an empty read.
-        let _ = self.timer.wait();
         self.armed = None;
     }
 
