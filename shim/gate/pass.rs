@@ -75,6 +75,8 @@ pub struct Lane {
     pub parked: bool,
     /// How much may be in flight near a turn's end.
     pub breadth: Breadth,
+    /// The last turn for which the gate thread was woken.
+    roused: u32,
     /// When a launch without turns was last marked, ns.
     sampled: u64,
     /// Launches have gone without turns, of which no mark is known to be behind the last one.
@@ -120,6 +122,8 @@ pub struct Ticket {
     base: Option<Event>,
     mark: bool,
     now: u64,
+    /// The first launch in a turn wakes the gate thread, which has time until it is made.
+    rouse: Option<&'static AtomicU32>,
 }
 
 /// One launch on its way.
@@ -314,6 +318,7 @@ impl Gate {
 
     /// The launch came back from the driver; `done` says whether it was made.
     pub fn leave(&self, ticket: Ticket, done: bool) {
+        ticket.rouse.into_iter().for_each(os::wake);
         let mut lane = self.lane(ticket.lane);
         let marks = &mut lane.marks;
         marks.flight.leave(ticket.ns);
@@ -425,15 +430,18 @@ impl Gate {
         marks.flight.enter(expected.ns);
         lane.breadth.let_in(expected.ns);
         let mark = sample || !expected.known || visit.line.stream == Stream::PER_THREAD;
-        let (task, ns, lane) = (visit.work.task, expected.ns, visit.index);
+        let (task, ns) = (visit.work.task, expected.ns);
+        let turn = visit.claims().active.load(Relaxed);
+        let first = std::mem::replace(&mut lane.roused, turn) != turn;
         Some(Ticket {
-            lane,
+            lane: visit.index,
             tail,
             task,
             ns,
             base,
             mark,
             now,
+            rouse: first.then_some(&visit.pages.container.bell),
         })
     }
 

@@ -1,7 +1,8 @@
 //! The gate thread: one per process, from the first launch or the first memory credit on. It closes the
 //! word when turns begin, reports when all is quiet after a turn, takes `want` back when the process
 //! is idle, gives up memory credit that siblings are short of, and notices a daemon that went away. It
-//! sleeps on the page's bell, and never inside the driver.
+//! sleeps on the page's bell, and never inside the driver. For what happens in every turn nobody wakes it: at
+//! the beginning the first launch does, on its way back from the driver, and it sleeps no longer than to the end.
 //!
 //! When the process exits, the driver tears itself down among the exit handlers, and a thread that asks
 //! it about events just then can bring the process down. So ours is the first of these handlers, and
@@ -177,7 +178,7 @@ impl Gate {
         let begins = !owes && !parked && may_launch(words.turn);
         if begins && std::mem::replace(greeted, words.turn) != words.turn {
             // Our turn just begins: the launches need the lane's lock more than we do.
-            return words.idle_ns.min(LOOK_NS);
+            return words.idle_ns.min(LOOK_NS).min(words.left(now));
         }
         let mut lane = self.lane(index);
         if lane.parked {
@@ -202,7 +203,7 @@ impl Gate {
             return self.tend_free(pages, index, &mut lane, &words, now);
         }
         if lane.waiting > 0 {
-            return LOOK_NS;
+            return LOOK_NS.min(words.left(now));
         }
         if quiet && idle >= words.idle_ns {
             race.report_quiet();
@@ -217,6 +218,7 @@ impl Gate {
         let busy = lane.marks.flight.outstanding(now);
         busy.max(words.idle_ns.saturating_sub(idle))
             .clamp(TURN_NS.0, TURN_NS.1)
+            .min(words.left(now))
     }
 
     /// Reports that all of a turn is over, or stands at gates; `false` if neither is so.

@@ -34,6 +34,10 @@ const WINDOW_DEFAULT_NS: u64 = 500_000;
 const IDLE_TURNS_NS: u64 = 500_000;
 const IDLE_OPEN_NS: u64 = 20_000_000;
 
+/// When a turn's end has come, the daemon takes about so long to close it; then looks are at least and at
+/// most so far apart.
+const CLOSING_NS: (u64, u64, u64) = (20_000, 50_000, 5_000_000);
+
 /// The decision about one launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
@@ -106,6 +110,19 @@ impl Words {
         noticed.saturating_sub(now).max(1_000_000)
     }
 
+    /// How long our turn can be left alone, ns: nobody is woken for its end, which the page has told before.
+    /// Where the daemon is late with closing it, looks become rarer.
+    #[must_use]
+    pub fn left(&self, now: u64) -> u64 {
+        if !may_launch(self.turn) {
+            return u64::MAX;
+        }
+        match self.turn_end_ns.checked_sub(now) {
+            Some(left) => left.saturating_add(CLOSING_NS.0),
+            None => (now - self.turn_end_ns).clamp(CLOSING_NS.1, CLOSING_NS.2),
+        }
+    }
+
     /// Whether launches go uncounted: no turns are taken, or nobody is there to take them.
     #[must_use]
     pub const fn free(&self, now: u64) -> bool {
@@ -175,6 +192,16 @@ mod tests {
             .judge(now),
             Verdict::Free
         );
+    }
+
+    #[test]
+    fn a_turn_s_end_is_looked_for_by_ourselves() {
+        let end = words(7).turn_end_ns;
+        assert_eq!(words(8).left(end), u64::MAX, "there is none");
+        assert_eq!(words(7).left(end - 1_000_000), 1_020_000);
+        assert_eq!(words(7).left(end), 20_000);
+        let late = [1, 100_000, SECOND].map(|late| words(7).left(end + late));
+        assert_eq!(late, [50_000, 100_000, 5_000_000]);
     }
 
     #[test]

@@ -9,7 +9,7 @@
 //! pointer: no reference to memory that another process writes ever exists.
 //!
 //! Order of writes of a lane: numbers, then `turn_end_ns`, then `turn`, then `mode` and `gated`,
-//! then `bell`, each release or stronger, then the wake-ups. A reader that sees a turn sees its
+//! then `bell`, each release or stronger, then the wake-ups ([`Rouse`]). A reader that sees a turn sees its
 //! end. `turn` and `active` are sequentially consistent (see `gpuslice_wire::page`).
 
 #![allow(unsafe_code)]
@@ -20,7 +20,7 @@ use gpuslice_wire::ids::Lane;
 use gpuslice_wire::limits::{ACCOUNTS_MAX, LANES_MAX, PAGE_BYTES};
 use gpuslice_wire::page::{
     CLIENT_PAGE_MAGIC, CONTAINER_PAGE_MAGIC, ClientPage, ContainerPage, GATE_CLOSED, GATE_OPEN,
-    MODE_GATES, MODE_OPEN, PAGE_VERSION, WANT_PARKED,
+    MODE_GATES, MODE_OPEN, MODE_TURNS, PAGE_VERSION, WANT_PARKED, may_launch,
 };
 use gpuslice_wire::units::{Bytes, Instant, KIB};
 use nix::errno::Errno;
@@ -76,33 +76,41 @@ macro_rules! field {
     };
 }
 
-/// Wakes every process that sleeps on a word of a shared page.
-fn wake(word: &AtomicU32) {
+/// Wakes every process that sleeps on a word of a shared page; how many threads that were.
+fn wake(word: &AtomicU32) -> i64 {
     // SAFETY: FUTEX_WAKE only uses the address of a live word as a name; it writes nothing. It can
     // fail only for a bad address. The flag PRIVATE is absent because sleepers are other processes.
-    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, i32::MAX) };
+    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, i32::MAX) }
 }
 
-/// The same for two words in one call, those of `first` first.
-fn wake_both(first: &AtomicU32, second: &AtomicU32) {
-    // The call also changes the second word and compares what it was; here it does neither: it adds
-    // nothing, and the comparison is one that holds of every value but one that only we write.
-    let never = u32::from(second.load(Relaxed) == 0);
-    let nothing = libc::FUTEX_OP(libc::FUTEX_OP_ADD, 0, libc::FUTEX_OP_CMP_NE, never as i32);
-    let (all, op) = (i32::MAX, libc::FUTEX_WAKE_OP);
-    // SAFETY: both are live words of one of our own mappings, which may be written; the kernel's
-    // addition of zero is atomic. It can fail only for a bad address.
-    unsafe {
-        libc::syscall(
-            libc::SYS_futex,
-            first.as_ptr(),
-            op,
-            all,
-            all as usize,
-            second.as_ptr(),
-            nothing,
-        )
-    };
+/// Who is woken by a change of a lane. Each thread that is costs more than all the rest of a turn's change,
+/// so in a plain one it is one: see `gpuslice_wire::page`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Rouse {
+    /// Nobody: who is concerned looks at that time anyway.
+    Nobody,
+    /// Launches that wait for the turn; who looks after them only if there are none.
+    Launches,
+    /// Who looks after launches.
+    Keepers,
+    /// All.
+    Everybody,
+}
+
+impl Rouse {
+    /// For a change of (mode, turn, its end); `rung` if the bell is to be heard for another reason.
+    fn of(old: (u32, u32, u64), new: (u32, u32, u64), rung: bool) -> Rouse {
+        let ((old_mode, old_turn, end), (mode, turn, closed)) = (old, new);
+        if (old_mode, old_turn) == (mode, turn) {
+            return if rung { Rouse::Keepers } else { Rouse::Nobody };
+        }
+        match (may_launch(old_turn), may_launch(turn)) {
+            _ if rung || (old_mode, mode) != (MODE_TURNS, MODE_TURNS) => Rouse::Everybody,
+            (false, true) => Rouse::Launches,
+            (true, false) if end <= closed => Rouse::Nobody,
+            _ => Rouse::Everybody,
+        }
+    }
 }
 
 /// The page all processes of a container read.
@@ -172,7 +180,7 @@ impl ContainerWriter {
         field!(page, lane[at].context_kib).store(context_kib, Relaxed);
         field!(page, lane[at].window_us).store(view.window_us, Relaxed);
         field!(page, lane[at].idle_us).store(view.idle_us, Relaxed);
-        field!(page, lane[at].turn_end_ns).store(view.turn_end.0, Release);
+        let old_end = field!(page, lane[at].turn_end_ns).swap(view.turn_end.0, Release);
         let recalled = field!(page, lane[at].recall).swap(view.recall, Release) != view.recall;
         let old_mode = field!(page, lane[at].mode).swap(mode, SeqCst);
         let gated = field!(page, gated);
@@ -182,15 +190,24 @@ impl ContainerWriter {
             _ => {}
         }
         let old_turn = field!(page, lane[at].turn).swap(view.turn, SeqCst);
-        let turned = old_turn != view.turn || old_mode != mode;
-        let bell = field!(page, bell);
-        if turned || recalled {
-            bell.fetch_add(1, SeqCst);
+        if old_turn != view.turn || old_mode != mode || recalled {
+            field!(page, bell).fetch_add(1, SeqCst);
         }
-        if turned {
-            // Launches first: who looks after them has time.
-            wake_both(field!(page, lane[at].turn), bell);
-        } else if recalled {
+        let (old, new) = (
+            (old_mode, old_turn, old_end),
+            (mode, view.turn, view.turn_end.0),
+        );
+        self.rouse(Rouse::of(old, new, recalled), at);
+    }
+
+    fn rouse(&self, who: Rouse, lane: usize) {
+        let (bell, turn) = (field!(self.page, bell), field!(self.page, lane[lane].turn));
+        let woken = match who {
+            Rouse::Nobody => return,
+            Rouse::Keepers => 0,
+            Rouse::Launches | Rouse::Everybody => wake(turn),
+        };
+        if woken <= 0 || who == Rouse::Everybody {
             wake(bell);
         }
     }
@@ -357,49 +374,29 @@ mod tests {
         assert_eq!(fcntl(&writer.fd, more), Err(Errno::EPERM));
     }
 
-    /// Sleeps while `word` is `value`; whether it was woken within 10 s.
-    fn sleeps(word: &AtomicU32, value: u32) -> bool {
-        let limit = libc::timespec {
-            tv_sec: 10,
-            tv_nsec: 0,
-        };
-        let (word, wait) = (word.as_ptr(), libc::FUTEX_WAIT);
-        // SAFETY: the word and the time limit live as long as the call.
-        unsafe { libc::syscall(libc::SYS_futex, word, wait, value, &raw const limit) == 0 }
-    }
-
-    fn asleep(thread: i32) -> bool {
-        let path = format!("/proc/self/task/{thread}/stat");
-        std::fs::read_to_string(path).is_ok_and(|stat| stat.contains(") S "))
-    }
-
     #[test]
-    fn one_call_wakes_who_sleeps_on_either_word() {
-        for bell in [0, 1, u32::MAX] {
-            let words = [AtomicU32::new(7), AtomicU32::new(bell)];
-            let (tell, told) = std::sync::mpsc::channel();
-            std::thread::scope(|scope| {
-                let all: Vec<_> = words
-                    .iter()
-                    .map(|word| {
-                        let tell = tell.clone();
-                        scope.spawn(move || {
-                            tell.send(nix::unistd::gettid().as_raw()).expect("heard");
-                            sleeps(word, word.load(Relaxed))
-                        })
-                    })
-                    .collect();
-                let threads: Vec<i32> = told.iter().take(2).collect();
-                while !threads.iter().all(|thread| asleep(*thread)) {
-                    std::thread::yield_now();
-                }
-                wake_both(&words[0], &words[1]);
-                let woken = all.into_iter().map(|it| it.join().expect("no panic"));
-                assert_eq!(woken.collect::<Vec<_>>(), [true, true], "{bell}");
-            });
-            let after = [words[0].load(Relaxed), words[1].load(Relaxed)];
-            assert_eq!(after, [7, bell], "it changes nothing");
+    fn a_plain_change_of_turns_wakes_who_launches_and_nobody_else() {
+        let turns = |turn, end| (MODE_TURNS, turn, end);
+        let rouse = |old, new| Rouse::of(old, new, false);
+        assert_eq!(rouse(turns(4, 80), turns(5, 100)), Rouse::Launches);
+        assert_eq!(rouse(turns(5, 100), turns(5, 120)), Rouse::Nobody, "longer");
+        assert_eq!(rouse(turns(5, 100), turns(6, 100)), Rouse::Nobody);
+        assert_eq!(
+            rouse(turns(5, 100), turns(6, 99)),
+            Rouse::Everybody,
+            "early"
+        );
+        assert_eq!(rouse(turns(4, 80), turns(6, 80)), Rouse::Everybody);
+        for mode in [MODE_OPEN, MODE_GATES] {
+            let other = (mode, 6, 100);
+            assert_eq!(rouse(turns(5, 100), other), Rouse::Everybody);
+            assert_eq!(rouse(other, turns(7, 120)), Rouse::Everybody);
+            assert_eq!(rouse(other, (mode, 7, 120)), Rouse::Everybody);
+            assert_eq!(rouse(other, other), Rouse::Nobody);
+            assert_eq!(Rouse::of(other, other, true), Rouse::Keepers);
         }
+        let rung = Rouse::of(turns(5, 100), turns(6, 100), true);
+        assert_eq!(rung, Rouse::Everybody);
     }
 
     #[test]

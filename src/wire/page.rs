@@ -17,6 +17,13 @@
 //! likewise, then looks whether the mode is still the same. When turns begin the daemon changes the
 //! mode first and then the word, to the next even one, and reads the claims after both.
 //!
+//! # Who is woken
+//! A turn begins hundreds of times a second, and to wake a thread is the dearest part of it. So in [`MODE_TURNS`]
+//! the beginning of a turn wakes the launches that sleep on `turn`, and the bell only if there are none; the first
+//! launch of a process in a turn wakes those of its own that sleep on the bell. A turn that is closed at
+//! `turn_end_ns` or later wakes nobody: its processes know when it ends, and look. Everything else wakes
+//! who sleeps on either word.
+//!
 //! # Gates in streams
 //! In [`MODE_GATES`] a turn may end at any moment and is to be over soon after. So the process puts waits for
 //! its word `gate` into its streams, for the GPU itself to look at, and the daemon writes that word with every
@@ -72,10 +79,10 @@ pub struct ContainerPage {
     pub epoch: AtomicU64,
     /// CLOCK_MONOTONIC of the daemon's last sign of life, ns.
     pub heartbeat_ns: AtomicU64,
-    /// How many lanes take turns. Zero is the fast path of every launch; the futex
-    /// word that is woken whenever any lane's `mode`, `turn` or `recall` changes is `bell`.
+    /// How many lanes take turns. Zero is the fast path of every launch.
     pub gated: AtomicU32,
-    /// Changes (and is woken) with any lane's `mode`, `turn` or `recall`.
+    /// Changes with any lane's `mode`, `turn` or `recall`. Futex word; see the module's head for when it is
+    /// woken.
     pub bell: AtomicU32,
     /// 1 if growth and launches must hold, not run freely, while the daemon is away.
     pub hard: AtomicU32,

@@ -48,26 +48,43 @@ fn done(node: &Node, contexts: &[ContextId], pace: Pace) -> Vec<f64> {
     parts
 }
 
-/// Processor time of the daemon with 64 busy tenants on 8 GPUs, in percent of a core.
+/// Processor time of the daemon with 64 tenants on 8 GPUs, in percent of a core: with kernels of 10 ms, so
+/// that each is a turn, and with nothing to do; and what changes of hands have to do with it.
 ///
 /// # Errors
 /// The node does not work.
 pub fn daemon(parts: &Path, pace: Pace) -> Result<Vec<Row>, Error> {
+    let (used, turns) = spent(parts, pace, "--seconds 600 --kernel-us 10000")?;
+    let (idle, _) = spent(parts, pace, "--seconds 600 --idle")?;
+    let each = used.iter().zip(&turns);
+    let each = each.map(|(percent, turns)| percent / 100.0 * 1e6 / turns);
+    let (each, none) = (each.collect(), f64::INFINITY);
+    Ok(vec![
+        Row::of("daemon, 64 tenants on 8 GPUs", "% core", used, 2.0),
+        Row::of("daemon, changes of hands", "/s", turns, none),
+        Row::of("daemon, a change of hands", "µs", each, none),
+        Row::of("daemon, 64 idle tenants on 8 GPUs", "% core", idle, 2.0),
+    ])
+}
+
+/// What of a core the daemon takes in each of some seconds, in percent, and the turns it gives.
+fn spent(parts: &Path, pace: Pace, program: &str) -> Result<(Vec<f64>, Vec<f64>), Error> {
     let mut node = Node::start(parts, 8)?;
     for tenant in 0..64 {
-        node.tenant(tenant % 8, ("", "--seconds 600 --kernel-us 10000"))?;
+        node.tenant(tenant % 8, ("", program))?;
     }
     std::thread::sleep(Duration::from_secs(1));
-    let (mut used, mut before) = (Vec::new(), processor_ns(node.daemon())?);
+    let look = || Ok::<_, Error>((now_ns(), processor_ns(node.daemon())?, node.turns()?));
+    let (mut used, mut turns, mut before) = (Vec::new(), Vec::new(), look()?);
     for _ in 0..pace.seconds(10.0).as_secs().max(1) {
-        let start = now_ns();
         std::thread::sleep(Duration::from_secs(1));
-        let now = processor_ns(node.daemon())?;
-        used.push(100.0 * (now - before) as f64 / (now_ns() - start) as f64);
+        let now = look()?;
+        let passed = (now.0 - before.0) as f64;
+        used.push(100.0 * (now.1 - before.1) as f64 / passed);
+        turns.push(1e9 * (now.2 - before.2) as f64 / passed);
         before = now;
     }
-    let name = "daemon, 64 tenants on 8 GPUs";
-    Ok(vec![Row::of(name, "% core", used, 2.0)])
+    Ok((used, turns))
 }
 
 /// Time a process's threads have had a processor, ns.

@@ -66,14 +66,24 @@ impl Node {
         self.daemon.id()
     }
 
-    /// `gpuslice WORDS` on this node, to its end.
-    pub fn gpuslice(&self, words: &str) -> Result<(), Error> {
+    /// Turns given on this node so far.
+    ///
+    /// # Errors
+    /// The daemon does not answer.
+    pub fn turns(&self) -> Result<u64, Error> {
+        let now: serde_json::Value = serde_json::from_str(&self.gpuslice("ps --json")?)?;
+        let slices = now["slices"].as_array().map_or(&[][..], Vec::as_slice);
+        Ok(slices.iter().filter_map(|it| it["turns"].as_u64()).sum())
+    }
+
+    /// `gpuslice WORDS` on this node, to its end; what it printed.
+    pub fn gpuslice(&self, words: &str) -> Result<String, Error> {
         let mut command = Command::new(self.parts.join("gpuslice"));
         command.args(words.split_whitespace());
         command.arg("--runtime-dir").arg(self.dir.join("run"));
         let output = command.stdin(Stdio::null()).output()?;
         match output.status.success() {
-            true => Ok(()),
+            true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
             false => {
                 let said = String::from_utf8_lossy(&output.stderr).into_owned();
                 Err(format!("gpuslice {words}: {}", said.trim()).into())
