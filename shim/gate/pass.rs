@@ -123,7 +123,17 @@ pub struct Ticket {
     mark: bool,
     now: u64,
     /// The first launch in a turn wakes the gate thread, which has time until it is made.
-    rouse: Option<&'static AtomicU32>,
+    rouse: Rouse,
+}
+
+/// Wakes who sleeps on the bell when dropped.
+#[derive(Debug)]
+struct Rouse(Option<&'static AtomicU32>);
+
+impl Drop for Rouse {
+    fn drop(&mut self) {
+        self.0.take().into_iter().for_each(os::wake);
+    }
 }
 
 /// One launch on its way.
@@ -263,19 +273,30 @@ impl Gate {
                     return self.ticket(&visit, lane, now, false);
                 }
                 Verdict::Wait { turn } => (turn, words.patience(now).min(LOOK_NS), &mut waited),
-                Verdict::Turn { turn, .. } if !visit.words().take(turn) => continue,
+                Verdict::Turn { turn, .. } if !visit.words().take(turn) => {
+                    // It has just ended, we have claimed part in it, and owe an answer.
+                    os::wake(&visit.pages.container.bell);
+                    continue;
+                }
                 Verdict::Turn { turn, end_ns } => {
                     lane.unpark(visit.claims(), now);
                     self.follow(&mut lane, now);
                     let left = end_ns.saturating_sub(now);
+                    let first = std::mem::replace(&mut lane.roused, turn) != turn;
+                    let bell = first.then_some(&visit.pages.container.bell);
                     match self.admit(&visit, &mut lane, now, left, words.window_ns) {
-                        Admission::Full(ns) if held < HELD_MAX_NS => (turn, ns, &mut held),
+                        Admission::Full(ns) if held < HELD_MAX_NS => {
+                            bell.into_iter().for_each(os::wake);
+                            (turn, ns, &mut held)
+                        }
                         _ => {
                             if held > 0 && lane.marks.flight.empty() {
                                 lane.breadth.ran_dry();
                             }
                             count(&visit, waited);
-                            return self.ticket(&visit, lane, now, false);
+                            let rouse = Rouse(bell);
+                            let ticket = self.ticket(&visit, lane, now, false)?;
+                            return Some(Ticket { rouse, ..ticket });
                         }
                     }
                 }
@@ -318,7 +339,7 @@ impl Gate {
 
     /// The launch came back from the driver; `done` says whether it was made.
     pub fn leave(&self, ticket: Ticket, done: bool) {
-        ticket.rouse.into_iter().for_each(os::wake);
+        drop(ticket.rouse);
         let mut lane = self.lane(ticket.lane);
         let marks = &mut lane.marks;
         marks.flight.leave(ticket.ns);
@@ -430,18 +451,16 @@ impl Gate {
         marks.flight.enter(expected.ns);
         lane.breadth.let_in(expected.ns);
         let mark = sample || !expected.known || visit.line.stream == Stream::PER_THREAD;
-        let (task, ns) = (visit.work.task, expected.ns);
-        let turn = visit.claims().active.load(Relaxed);
-        let first = std::mem::replace(&mut lane.roused, turn) != turn;
+        let (task, ns, lane) = (visit.work.task, expected.ns, visit.index);
         Some(Ticket {
-            lane: visit.index,
+            lane,
             tail,
             task,
             ns,
             base,
             mark,
             now,
-            rouse: first.then_some(&visit.pages.container.bell),
+            rouse: Rouse(None),
         })
     }
 

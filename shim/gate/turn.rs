@@ -36,7 +36,7 @@ const IDLE_OPEN_NS: u64 = 20_000_000;
 
 /// When a turn's end has come, the daemon takes about so long to close it; then looks are at least and at
 /// most so far apart.
-const CLOSING_NS: (u64, u64, u64) = (20_000, 50_000, 5_000_000);
+const CLOSING_NS: (u64, u64, u64) = (20_000, 50_000, 500_000);
 
 /// The decision about one launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,8 +110,8 @@ impl Words {
         noticed.saturating_sub(now).max(1_000_000)
     }
 
-    /// How long our turn can be left alone, ns: nobody is woken for its end, which the page has told before.
-    /// Where the daemon is late with closing it, looks become rarer.
+    /// How long our turn can be left alone, ns: nobody is woken for an end that comes when the page has told
+    /// that it would. Where the daemon is late with it, looks become rarer.
     #[must_use]
     pub fn left(&self, now: u64) -> u64 {
         if !may_launch(self.turn) {
@@ -201,7 +201,7 @@ mod tests {
         assert_eq!(words(7).left(end - 1_000_000), 1_020_000);
         assert_eq!(words(7).left(end), 20_000);
         let late = [1, 100_000, SECOND].map(|late| words(7).left(end + late));
-        assert_eq!(late, [50_000, 100_000, 5_000_000]);
+        assert_eq!(late, [50_000, 100_000, 500_000]);
     }
 
     #[test]

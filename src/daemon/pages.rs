@@ -83,6 +83,9 @@ fn wake(word: &AtomicU32) -> i64 {
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, i32::MAX) }
 }
 
+/// A turn that is closed so much after its end is closed late: nobody looks for it any more.
+const LATE_NS: u64 = 100_000;
+
 /// Who is woken by a change of a lane. Each thread that is costs more than all the rest of a turn's change,
 /// so in a plain one it is one: see `gpuslice_wire::page`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,7 +110,7 @@ impl Rouse {
         match (may_launch(old_turn), may_launch(turn)) {
             _ if rung || (old_mode, mode) != (MODE_TURNS, MODE_TURNS) => Rouse::Everybody,
             (false, true) => Rouse::Launches,
-            (true, false) if end <= closed => Rouse::Nobody,
+            (true, false) if (end..end.saturating_add(LATE_NS)).contains(&closed) => Rouse::Nobody,
             _ => Rouse::Everybody,
         }
     }

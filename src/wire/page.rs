@@ -20,9 +20,9 @@
 //! # Who is woken
 //! A turn begins hundreds of times a second, and to wake a thread is the dearest part of it. So in [`MODE_TURNS`]
 //! the beginning of a turn wakes the launches that sleep on `turn`, and the bell only if there are none; the first
-//! launch of a process in a turn wakes those of its own that sleep on the bell. A turn that is closed at
-//! `turn_end_ns` or later wakes nobody: its processes know when it ends, and look. Everything else wakes
-//! who sleeps on either word.
+//! launch of a process in a turn wakes those of its own that sleep on the bell. A turn that is closed when
+//! the page has told, `turn_end_ns`, wakes nobody: its processes look then. One that is closed before, or much
+//! later, wakes who sleeps on either word, and so does everything else.
 //!
 //! # Gates in streams
 //! In [`MODE_GATES`] a turn may end at any moment and is to be over soon after. So the process puts waits for
