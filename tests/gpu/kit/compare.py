@@ -63,7 +63,7 @@ FIGURES = [
     Figure("whether channels stay quiet whose scheduling is disabled", "probes", "stops", {"lever": "channels disabled, scheduling only"}, "stayed_quiet", "", "sim/device/machine/kernel.rs", "DISABLE_CHANNELS"),
     Figure("from stopping a group to quiet", "probes", "stops", SWITCHED, "quiet_us", "µs", "sim/device/machine/kernel.rs", "SLOW_NS", False),
     Figure("preempting work", "probes", "preempts", {"what": "busy"}, "p50_us", "µs", "sim/device/machine/kernel.rs", "SLOW_NS", False),
-    Figure("realtime, for root", "probes", "privileged", {"control": "realtime"}, "status", "", "sim/device/machine/kernel.rs", "MAKE_REALTIME"),
+    Figure("realtime, for root", "probes", "privileged", {"control": "realtime"}, "status", "", "sim/device/machine/kernel.rs", "MAKE_REALTIME", False),
     Figure("others beside a closed gate, of alone", "probes", "gates", {"right": True}, "others_beside_a_closed_gate", "", "sim/cuda/exec/task.rs", "Body::Wait"),
     Figure("from opening a gate to work", "probes", "gates", {"closed": ...}, "open_to_moves_p50_us", "µs", "sim/cuda/exec/stream/run.rs", "POLL", False),
     Figure("a read-only page as a gate", "probes", "pages registered for the GPU", {"mapping": "read-only"}, "refused", "", "sim/cuda/memory/host.rs", "READ_ONLY"),

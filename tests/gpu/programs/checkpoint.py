@@ -6,6 +6,7 @@ import ctypes
 import json
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import time
@@ -15,7 +16,8 @@ from kit.cuda import SIZE, U64, Cuda, CudaError  # noqa: E402
 
 
 def hold(mib):
-    """The child: memory full of a pattern, checked again and again; a line says each time that it is whole."""
+    """The child: memory full of a pattern, checked again and again; a line says each time that it is whole. It ends with its parent."""
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
     cuda = Cuda()
     cuda.context()
     address, words = U64(), (mib << 20) // 4

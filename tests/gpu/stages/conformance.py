@@ -20,12 +20,17 @@ def run(here, result):
             judge(result, door, lambda words: here.sliced(door, ["--memory", str(cap)], program + words, LIMIT_SECONDS))
         else:
             result.value(f"no {door}", why)
-    # A process of its own: this one must not hold the driver. What fails there is a fact about the driver, not a promise.
-    wall = here.run([sys.executable, __file__, str(cap)] + program, LIMIT_SECONDS)
-    if wall.returncode == 77:
-        result.value("no limit of the driver's", wall.stderr.strip())
+    walled(here, result, "the driver's limit", cap, program)
+    walled(here, result, "the driver's limit, preload", cap, here.wrap("preload", ["--memory", str(cap)], program))
+
+
+def walled(here, result, name, cap, command):
+    """In a process of its own: this one must not hold the driver. What fails there is a fact about the driver, not a promise."""
+    done = here.run([sys.executable, __file__, str(cap)] + command, LIMIT_SECONDS)
+    if done.returncode == 77:
+        result.value(f"no {name}", done.stderr.strip())
     else:
-        report(result, "the driver's limit", wall)
+        report(result, name, done)
 
 
 def judge(result, door, start):

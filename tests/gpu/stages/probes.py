@@ -21,12 +21,15 @@ PROBES = ["objects", "slices", "weights", "preempts", "gates", "sweep", "stops",
 CONTROLLING = ["slices", "stops", "second", "teardown"]
 OTHERWISE = {"denied": "0x1b not permitted", "unsupported": "0x56 not supported", "slow": "ok", "void": "ok"}
 LIMIT_SECONDS = 60
+CHECKPOINT_MIB = [64, 1024, 10240, 61440]
+# Nothing is begun in a stage that has taken so long.
+LAST_SECONDS = 220
 # Work that is stopped: on a card so long that nobody waits for its end by chance.
 LENGTH_MS = {"card": 5000, "on": 1000, "other": 500}
 
 
 def run(here, result):
-    case = "on" if here.sim else "card"
+    case, begun = "on" if here.sim else "card", time.monotonic()
     for probe in PROBES:
         report(result, probe, ask(here, probe, case))
     if here.sim:
@@ -37,7 +40,7 @@ def run(here, result):
     for row in rows:
         result.row("pages registered for the GPU", **{key: row.get(key) for key in ("mapping", "wait_queue_us", "wait_whole_us", "open_to_quiet_us", "refused")})
     result.check("a stream can wait on a page that another process writes", any("open_to_quiet_us" in row for row in rows), done.stderr[-500:] or len(rows))
-    checkpoint(here, result)
+    checkpoint(here, result, begun)
 
 
 def line(here, probe, length):
@@ -115,15 +118,35 @@ def interrupted(here, result, case):
     result.check("an interrupted probe ends, and the next process is served", status == 128 + signal.SIGINT and after[0] == 0, f"{status}, {after[0]}")
 
 
-def checkpoint(here, result):
+def checkpoint(here, result, begun):
     """From outside, by pid: a pause, and memory moved out of the card, without any shim. Too slow for turns; how slow?"""
     exported = elf.dynamic((here.driver / "libcuda.so.1").resolve())[1]
     names = [name for name in CHECKPOINT if name in exported]
     result.value("checkpoint calls", names)
     if here.sim or len(names) < len(CHECKPOINT):
         return
-    sizes = ["64", "1024"] + ([] if here.quick else ["10240"]) + ([] if here.quick or here.total() < 80 * place.GIB else ["61440"])
-    done = here.run([sys.executable, str(PROGRAMS / "checkpoint.py")] + sizes, 200)
-    for row in place.lines(done.stdout):
+    for mib in CHECKPOINT_MIB[: 2 if here.quick else None]:
+        # What leaves the card needs room here.
+        if mib << 20 > min(here.total(), available()) * 0.8:
+            row = {"mib": mib, "refused": "too little memory here or on the card"}
+        elif time.monotonic() - begun > LAST_SECONDS:
+            row = {"mib": mib, "refused": "no time left in this stage"}
+        else:
+            row = one_checkpoint(here, mib)
         result.row("checkpoint", **{key: row.get(key) for key in ("mib", "lock_ms", "checkpoint_ms", "restore_ms", "unlock_ms", "after", "refused")})
-        result.check(f"{row['mib']} MiB come back whole", row.get("after", "whole") == "whole", row.get("refused", "whole"))
+        result.check(f"{mib} MiB come back whole", row.get("after", "whole") == "whole", row.get("refused", "whole"))
+
+
+def one_checkpoint(here, mib):
+    try:
+        done = here.run([sys.executable, str(PROGRAMS / "checkpoint.py"), str(mib)], LIMIT_SECONDS)
+    except subprocess.TimeoutExpired:
+        return {"mib": mib, "refused": f"not done after {LIMIT_SECONDS} s"}
+    rows = place.lines(done.stdout)
+    return rows[-1] if rows else {"mib": mib, "refused": done.stderr[-300:]}
+
+
+def available():
+    """Memory of this machine that is free, bytes."""
+    words = pathlib.Path("/proc/meminfo").read_text().split()
+    return int(words[words.index("MemAvailable:") + 1]) << 10

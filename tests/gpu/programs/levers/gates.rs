@@ -99,6 +99,7 @@ fn gives_away(options: &Options, worker: &mut Worker) -> Result<(), String> {
     let mut options = options.clone();
     options.rounds_per_us = worker.rounds_per_us();
     let mut other = [Spinning::start(&options, 0)?];
+    other[0].ready()?;
     let alone = rates(&mut other, options.window)?[0];
     worker.page().gate().store(0, Ordering::Release);
     queue(worker, 100, true).map_err(|why| why.to_string())?;

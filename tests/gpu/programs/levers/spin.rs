@@ -83,10 +83,10 @@ pub struct Spinning {
 }
 
 impl Spinning {
-    /// Starts one; a slice of 0 is left as it is.
+    /// Starts one, which is not at work yet; a slice of 0 is left as it is.
     ///
     /// # Errors
-    /// It did not start, or not come to work.
+    /// It did not start.
     pub fn start(options: &Options, slice_us: u64) -> Result<Spinning, String> {
         let mut command = Command::new("/proc/self/exe");
         command
@@ -97,14 +97,21 @@ impl Spinning {
             .stdout(Stdio::piped());
         let mut child = command.spawn().map_err(|why| why.to_string())?;
         let (ask, answers) = (child.stdin.take(), child.stdout.take());
-        let mut spinning = Spinning {
+        Ok(Spinning {
             child,
             ask,
             answers: BufReader::new(answers.ok_or("no output of the child")?).lines(),
             status: String::new(),
-        };
-        spinning.status = spinning.word("set ")?;
-        Ok(spinning)
+        })
+    }
+
+    /// Waits until it is at work.
+    ///
+    /// # Errors
+    /// It ended before.
+    pub fn ready(&mut self) -> Result<(), String> {
+        self.status = self.word("set ")?;
+        Ok(())
     }
 
     fn word(&mut self, begins: &str) -> Result<String, String> {
@@ -177,6 +184,9 @@ struct Together {
 fn together(options: &Options, slices: &[u64]) -> Result<Together, String> {
     let start = |us: &u64| Spinning::start(options, *us);
     let mut all: Vec<Spinning> = slices.iter().map(start).collect::<Result<_, _>>()?;
+    for one in &mut all {
+        one.ready()?;
+    }
     std::thread::sleep(options.window / 5);
     let each = rates(&mut all, options.window)?;
     let status = all.last().map(|one| one.status.clone()).unwrap_or_default();
