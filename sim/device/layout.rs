@@ -11,7 +11,7 @@ use crate::limits::*;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"gpusimdv");
-pub(crate) const VERSION: u32 = 4;
+pub(crate) const VERSION: u32 = 5;
 pub(crate) const STATE_AT: usize = 16384;
 pub(crate) const FILE_BYTES: usize = STATE_AT + size_of::<State>();
 
@@ -126,6 +126,9 @@ pub(crate) struct Context {
     pub disabled: u32,
     /// How often it was taken off the GPU with work left.
     pub saves: u32,
+    /// When it was taken off the run list the last times, and how often in all.
+    pub stops: [u64; STOPS],
+    pub stopped: u64,
     /// How long it runs while others have work; 0 for the GPU's own time slice.
     pub slice_ns: u64,
     pub head: u64,

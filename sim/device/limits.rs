@@ -16,6 +16,8 @@ pub const RING: u64 = 8192;
 /// Work a context may have queued and not completed; one more is refused as full.
 pub const MAX_PENDING: u64 = 4096;
 /// Longest duration of one piece of work; anything above means "for ever".
+/// Times that a context was taken off the run list are remembered, up to so many.
+pub const STOPS: usize = 64;
 pub const MAX_DURATION_NS: u64 = u64::MAX / 8;
 /// A look at the device at least this long after the last one first asks who has died.
 pub const REAP_EVERY_NS: u64 = 4_000_000;

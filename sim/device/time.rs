@@ -193,6 +193,8 @@ pub(crate) fn disable(gpu: &mut Gpu, context: &mut Context, index: u16, disable:
         }
         leave(gpu, index);
         context.disabled = 1;
+        context.stops[(context.stopped % STOPS as u64) as usize] = gpu.clock_ns;
+        context.stopped += 1;
     } else {
         context.disabled = 0;
         if context.is_ready() && context.fault_xid == 0 {

@@ -17,7 +17,7 @@ use crate::clock::{now_ns, sleep_until_ns};
 use crate::config::Controls;
 use crate::directory;
 use crate::layout::{Context, Gpu, State};
-use crate::limits::MAX_PROCESSES;
+use crate::limits::{MAX_PROCESSES, STOPS};
 use crate::types::ContextId;
 use crate::{process, time};
 use gpuslice_nvabi::control::*;
@@ -297,6 +297,19 @@ impl Machine {
     pub fn is_disabled(&self, id: ContextId) -> Result<bool, crate::DeviceError> {
         self.with(None, |state, _| {
             Ok(process::context(state, id)?.disabled != 0)
+        })
+    }
+
+    /// When a context's group was taken off the run list, the last 64 times, the first first.
+    ///
+    /// # Errors
+    /// It is no context any more.
+    pub fn stops(&self, id: ContextId) -> Result<Vec<u64>, crate::DeviceError> {
+        self.with(None, |state, _| {
+            let context = process::context(state, id)?;
+            let (all, kept) = (context.stopped, STOPS as u64);
+            let last = all.saturating_sub(kept)..all;
+            Ok(last.map(|at| context.stops[(at % kept) as usize]).collect())
         })
     }
 

@@ -347,6 +347,10 @@ fn a_disabled_context_stops_where_it_is_and_goes_on_there() {
     let end = 50 * MS + SWITCH + 90 * MS;
     assert_eq!(status(&state, ids[0], long), done(0, end));
     assert_eq!(status(&state, ids[0], later), done(end, end + MS));
+    assert_eq!(
+        (state.contexts[0].stopped, state.contexts[0].stops[0]),
+        (1, START + 10 * MS)
+    );
     // with nothing to run there is nothing to take off
     disable(&mut state, ids[0], true);
     assert_eq!(state.contexts[0].saves, 1);

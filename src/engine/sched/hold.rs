@@ -169,6 +169,8 @@ mod tests {
         let closed = rig.turns.now.0;
         rig.at(closed + (window - 1) * US);
         assert_eq!(asked(&rig, Note::Stop(seat(0))), 0);
+        let due = rig.turns.deadline().map(|at| at.0);
+        assert_eq!(due, Some(closed + window * US), "it is looked at then");
         rig.at(closed + window * US);
         assert_eq!(asked(&rig, Note::Stop(seat(0))), 1);
         let now = closed + (window + 300) * US;

@@ -506,7 +506,18 @@ impl Turns {
                 let holder = self.find(seat);
                 Some(holder.map_or(end, |holder| self.held_until(holder, end, slot)))
             }
-            Phase::Closing { seat, reported, .. } => self.drained_until(seat, reported),
+            Phase::Closing {
+                seat,
+                closed,
+                reported,
+                ..
+            } => {
+                let stop = self.stop_at(seat, closed);
+                self.drained_until(seat, reported)
+                    .into_iter()
+                    .chain(stop)
+                    .min()
+            }
         };
         let gated = self.phase != Phase::Open;
         // while a turn is being closed there is nothing to open yet

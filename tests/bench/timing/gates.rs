@@ -16,14 +16,32 @@ use std::time::Duration;
 const LOOK: Duration = Duration::from_millis(20);
 
 /// Beginnings and ends of a context's work, as they come.
-struct Log {
+pub struct Log {
     context: ContextId,
     next: u64,
-    done: Vec<(u64, u64)>,
+    /// So far.
+    pub done: Vec<(u64, u64)>,
 }
 
 impl Log {
-    fn look(&mut self, node: &Node) {
+    /// From now on.
+    pub fn of(node: &Node, context: ContextId) -> Log {
+        let info = node.machine.context_info(context);
+        Log {
+            context,
+            next: info.map_or(0, |info| info.completed),
+            done: Vec::new(),
+        }
+    }
+
+    /// When the first began that began after `want`.
+    pub fn begins_after(&self, want: u64) -> Option<u64> {
+        let first = self.done.partition_point(|(start, _)| *start < want);
+        self.done.get(first).map(|(start, _)| *start)
+    }
+
+    /// What was done meanwhile.
+    pub fn look(&mut self, node: &Node) {
         let Ok(info) = node.machine.context_info(self.context) else {
             return;
         };
@@ -66,15 +84,7 @@ fn measure(parts: &Path, pace: Pace, gates: bool) -> Result<(Vec<f64>, f64), Err
     let pulse = format!("--seconds {seconds} --kernel-us 50 --pause-us 2000");
     let (mut child, high) = node.started(0, ("--priority high", &pulse))?;
     std::thread::sleep(Duration::from_millis(500));
-    let log = |context| Log {
-        context,
-        next: node
-            .machine
-            .context_info(context)
-            .map_or(0, |info| info.completed),
-        done: Vec::new(),
-    };
-    let (mut low, mut high) = (log(low), log(high));
+    let (mut low, mut high) = (Log::of(&node, low), Log::of(&node, high));
     let from = now_ns();
     while child.try_wait()?.is_none() {
         std::thread::sleep(LOOK);
@@ -103,7 +113,7 @@ fn busy_part(low: &[(u64, u64)], high: &[(u64, u64)]) -> f64 {
 }
 
 /// How long after `want` the last kernel of `low` ended that began before that of `high`, µs.
-fn quiet(want: u64, low: &[(u64, u64)], high: &[(u64, u64)]) -> Option<f64> {
+pub fn quiet(want: u64, low: &[(u64, u64)], high: &[(u64, u64)]) -> Option<f64> {
     let first = high.partition_point(|(start, _)| *start < want);
     let (served, _) = *high.get(first)?;
     let before = low.partition_point(|(start, _)| *start < served);
@@ -112,7 +122,7 @@ fn quiet(want: u64, low: &[(u64, u64)], high: &[(u64, u64)]) -> Option<f64> {
 }
 
 /// When the tenant asked for its kernels.
-fn wants(said: &str) -> Result<Vec<u64>, Error> {
+pub fn wants(said: &str) -> Result<Vec<u64>, Error> {
     let mut events = said
         .lines()
         .filter_map(|line| serde_json::from_str::<Value>(line).ok());

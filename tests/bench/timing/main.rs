@@ -12,6 +12,7 @@ mod gates;
 mod handover;
 mod node;
 mod shares;
+mod tier;
 mod trace;
 
 use serde_json::{Value, json};
@@ -131,6 +132,7 @@ fn bench(parts: &Path, pace: Pace, only: &str) -> Result<bool, Error> {
     told("idle holder", &|| handover::idle(parts, pace));
     told("high priority", &|| handover::priority(parts, pace));
     told("gates", &|| gates::preempted(parts, pace));
+    told("tier", &|| tier::stopped(parts, pace));
     told("throughput", &|| cost::throughput(parts, pace));
     told("daemon", &|| cost::daemon(parts, pace));
     let missed = rows.iter().any(Row::missed);
