@@ -1,7 +1,9 @@
 //! Each checker is shown a story that must not happen and must object to it, and the same story
 //! told right, to which it must not.
 
+mod gangs;
 mod memory;
+mod stops;
 
 use gpuslice_engine::{
     Action, Claims, Config, Event, LaneRecord, LaneView, Late, Mode, Record, Token,
@@ -26,8 +28,12 @@ struct Story {
 impl Story {
     /// Containers of (weight, share, class) on one GPU, under turns, nobody wanting.
     fn of(who: &[(u32, u32, Class)]) -> Story {
+        Story::under(Config::default(), who)
+    }
+
+    fn under(config: Config, who: &[(u32, u32, Class)]) -> Story {
         let mut story = Story {
-            checkers: Checkers::new(Config::default(), 0),
+            checkers: Checkers::new(config, 0),
             now: 0,
         };
         for (n, &(weight, share, class)) in who.iter().enumerate() {

@@ -140,7 +140,9 @@ impl Seat {
             (self.last, self.stretch) = (self.stretch, 0);
         }
     }
-    fn quiet(&self) -> bool {
+    /// Nothing of its last turn is in flight, by what its processes say.
+    #[must_use]
+    pub fn quiet(&self) -> bool {
         let turn = self.view.map_or(0, |view| view.turn);
         let calm = |said: &Said| {
             // Work behind closed gates ran in the turn that is over, whether its process knows or not.

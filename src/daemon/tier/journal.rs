@@ -1,4 +1,4 @@
-//! What was done to groups, on disk: files `stopped` and `sliced` in the container's directory, written before.
+//! What was done to groups, or was once, on disk: files `stopped` and `sliced` in the container's directory, written before.
 //!
 //! Groups that are stopped or have a time slice of ours are the one thing on a GPU that outlives the daemon.
 //! Each line names a group and how to reach it: the process, since when it lives (a number may be
@@ -43,6 +43,11 @@ impl Line {
             named,
             was_us: None,
         }
+    }
+
+    /// Whether it is that group's.
+    pub fn is_of(&self, named: &Named) -> bool {
+        self.named == *named
     }
 
     /// Of one whose time slice of `us` is about to be changed.

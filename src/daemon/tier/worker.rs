@@ -4,12 +4,17 @@
 //! A stop is all or nothing: if one group of a container cannot be stopped, or nothing left the GPU by
 //! it, those that were stopped go on at once. What is to go on and is refused is tried again until it
 //! does, or its process is gone: nobody stays stopped for ever.
+//!
+//! While it works, somebody waits who goes first. So what is written down stays written as long as the process
+//! lives: whose work is stopped once is mostly stopped again, and then nothing is written. A line too many is a
+//! group that is let go on twice, which is as good as once.
 
 use super::controls::{Controls, Refused};
 use super::journal::{self, Line};
 use super::slicer::{Found, Slicer, Wish};
 use super::{GROUPS_MAX, Named, Place};
 use crate::slots::Key;
+use gpuslice_wire::ids::ContainerId;
 use nix::sys::eventfd::EventFd;
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -79,6 +84,8 @@ pub struct Worker {
     stopped: BTreeMap<Place, Vec<Held>>,
     /// To go on, and refused so far.
     refused: Vec<(Place, Held)>,
+    /// The lines of each container's file: of all that is stopped, and of what was.
+    written: BTreeMap<ContainerId, Vec<(Key, Line)>>,
     slicer: Slicer,
 }
 
@@ -98,6 +105,7 @@ impl Worker {
             bell,
             stopped: BTreeMap::new(),
             refused: Vec::new(),
+            written: BTreeMap::new(),
         }
     }
 
@@ -129,6 +137,7 @@ impl Worker {
                 Ok(Job::End) | Err(RecvTimeoutError::Disconnected) => {
                     let all: Vec<Place> = self.stopped.keys().copied().collect();
                     all.into_iter().for_each(|place| self.resume(place));
+                    self.rewrite(|_| false);
                     self.slicer.end();
                     self.answer(Answer::Ended);
                     return;
@@ -167,14 +176,15 @@ impl Worker {
                 key: target.key,
                 file,
                 named: target.named,
-                line: Line::of(target.pid, target.named),
+                line: self.line(&place.0, target),
             })
         };
         let held: Vec<Held> = targets.iter().map(open).collect::<Result<_, Refused>>()?;
         let before = self.saves(&held)?;
+        self.write_down(&place.0, &held)?;
         self.stopped.entry(place).or_default().extend(held);
         let mut off = 0;
-        let done = self.write_down(place).and_then(|()| {
+        let done = (|| {
             let held = &self.stopped[&place];
             for it in held {
                 self.controls.take_off(&it.file, &it.named)?;
@@ -185,7 +195,7 @@ impl Worker {
                 true => Ok(()),
                 false => Err(Refused::NoEffect),
             }
-        });
+        })();
         if done.is_err() {
             // What was refused to be taken off need not go on.
             if let Some(held) = self.stopped.get_mut(&place) {
@@ -203,26 +213,65 @@ impl Worker {
         saves.sum()
     }
 
-    /// Writes down what is stopped of a container, on all its GPUs.
-    fn write_down(&self, (container, _): Place) -> Result<(), Refused> {
-        let of = |place: &Place| place.0 == container;
-        let stopped = self.stopped.iter().filter(|(place, _)| of(place));
-        let refused = self.refused.iter().filter(|(place, _)| of(place));
-        let lines: Vec<Line> = stopped
-            .flat_map(|(_, held)| held)
-            .chain(refused.map(|(_, held)| held))
-            .map(|held| held.line)
-            .collect();
-        journal::write(&self.dir, &container, journal::STOPPED, &lines).map_err(Refused::System)
+    /// The line of a group: the one that is written, if one is.
+    fn line(&self, container: &ContainerId, target: &Target) -> Line {
+        let mut known = self.written.get(container).into_iter().flatten();
+        let its = |(key, line): &&(Key, Line)| *key == target.key && line.is_of(&target.named);
+        let known = known.find(its).map(|(_, line)| *line);
+        known.unwrap_or_else(|| Line::of(target.pid, target.named))
+    }
+
+    /// Sees to it that a container's file has the lines of these groups.
+    fn write_down(&mut self, container: &ContainerId, held: &[Held]) -> Result<(), Refused> {
+        let written = self.written.get(container).map_or(&[][..], Vec::as_slice);
+        let fresh = held.iter().map(|it| (it.key, it.line));
+        let fresh: Vec<(Key, Line)> = fresh.filter(|it| !written.contains(it)).collect();
+        if fresh.is_empty() {
+            return Ok(());
+        }
+        let mut lines = [written, &fresh].concat();
+        if lines.len() > 2 * GROUPS_MAX {
+            // groups that come and go
+            let stopped = self
+                .stopped
+                .iter()
+                .filter(|(place, _)| place.0 == *container);
+            let refused = self
+                .refused
+                .iter()
+                .filter(|(place, _)| place.0 == *container);
+            let stopped = stopped.flat_map(|(_, held)| held).chain(held);
+            let needed = stopped.chain(refused.map(|(_, held)| held));
+            lines = needed.map(|it| (it.key, it.line)).collect();
+        }
+        self.write(container, &lines)?;
+        self.written.insert(*container, lines);
+        Ok(())
+    }
+
+    /// Keeps the lines of those connections of which `keep` is true. Where a container is gone, so is its file.
+    fn rewrite(&mut self, keep: impl Fn(Key) -> bool) {
+        for (container, lines) in std::mem::take(&mut self.written) {
+            let kept = lines.iter().filter(|(key, _)| keep(*key));
+            let kept: Vec<(Key, Line)> = kept.copied().collect();
+            if kept.len() < lines.len() {
+                let _ = self.write(&container, &kept);
+            }
+            if !kept.is_empty() {
+                self.written.insert(container, kept);
+            }
+        }
+    }
+
+    fn write(&self, container: &ContainerId, lines: &[(Key, Line)]) -> Result<(), Refused> {
+        let lines: Vec<Line> = lines.iter().map(|(_, line)| *line).collect();
+        journal::write(&self.dir, container, journal::STOPPED, &lines).map_err(Refused::System)
     }
 
     fn resume(&mut self, place: Place) {
         for held in self.stopped.remove(&place).unwrap_or_default() {
             self.let_go(place, held);
         }
-        // A line too many is a group that is let go on twice, which is as good as once; and where the
-        // container is gone, so is the file.
-        let _ = self.write_down(place);
     }
 
     fn let_go(&mut self, place: Place, held: Held) {
@@ -256,15 +305,13 @@ impl Worker {
             if !others.is_empty() {
                 self.stopped.insert(place, others);
             }
-            if !its.is_empty() {
-                for held in its {
-                    // Nobody is left to be told, mostly: a dead process's groups are gone with this file.
-                    let _ = self.controls.resume(&held.file, &held.named);
-                }
-                let _ = self.write_down(place);
+            for held in its {
+                // Nobody is left to be told, mostly: a dead process's groups are gone with this file.
+                let _ = self.controls.resume(&held.file, &held.named);
             }
         }
         self.refused.retain(|(_, held)| held.key != key);
+        self.rewrite(|of| of != key);
         self.slicer.release(key);
     }
 }

@@ -8,6 +8,7 @@ pub mod priority;
 pub mod progress;
 pub mod requests;
 pub mod shares;
+pub mod stops;
 pub mod turns;
 
 use std::collections::VecDeque;
@@ -34,6 +35,7 @@ pub struct Checkers {
     progress: progress::Progress,
     priority: priority::Priority,
     gangs: gangs::Gangs,
+    stops: stops::Stops,
     /// The last steps, for the one who has to understand an objection.
     trail: VecDeque<(u64, Event, Vec<Action>)>,
 }
@@ -56,6 +58,7 @@ impl Checkers {
             progress: progress::Progress::default(),
             priority: priority::Priority::default(),
             gangs: gangs::Gangs::default(),
+            stops: stops::Stops::default(),
             trail: VecDeque::new(),
         }
     }
@@ -107,6 +110,7 @@ impl Checkers {
         };
         for action in actions {
             self.turns.before(&self.seen, action)?;
+            self.stops.before(&self.seen, action)?;
             self.seen.action(action, restored);
             self.turns.after_action(&self.seen)?;
             self.requests.action(&self.seen, &self.memory, action)?;
@@ -115,12 +119,27 @@ impl Checkers {
         self.turns.after_step(&self.seen)?;
         self.priority.after_step(&self.seen)?;
         self.gangs.after_step(&self.seen)?;
+        self.stops.after_step(&self.seen)?;
         match event {
             Event::Claims { .. } => Ok(()), // what a process says moves no books by itself
             _ => {
                 self.memory.after_step()?;
                 self.requests.after_step(&self.memory, event)
             }
+        }
+    }
+
+    /// The engine asks to be called next at `at`: not after somebody is to be stopped.
+    ///
+    /// # Panics
+    /// If nobody would look then.
+    pub fn looks(&self, at: Option<u64>) {
+        if let Some((who, due)) = self.stops.due(&self.seen)
+            && at.is_none_or(|at| at > due)
+        {
+            self.object(&format!(
+                "{who} is to be stopped at {due}, and nobody looks before {at:?}"
+            ));
         }
     }
 

@@ -58,6 +58,8 @@ impl World {
         }
         self.checkers
             .step(self.now, &event, &self.daemon.decided[from..]);
+        let next = self.daemon.engine.next_deadline();
+        self.checkers.looks(next.map(|at| at.0));
     }
 
     pub(super) fn deliver(&mut self, letter: Letter) {

@@ -1,0 +1,108 @@
+//! The stories that are about containers of several GPUs.
+
+use super::*;
+
+/// Container `n`'s page of a lane.
+fn on(n: usize, lane: u8, word: u32, end: u64) -> Action {
+    match turn(n, word, end) {
+        Action::SetLane {
+            container, view, ..
+        } => Action::SetLane {
+            container,
+            lane: Lane(lane),
+            view,
+        },
+        other => other,
+    }
+}
+
+fn claims(n: usize, lane: u8, claims: Claims) -> Event {
+    Event::Claims {
+        client: client(n),
+        lane: Lane(lane),
+        claims,
+    }
+}
+
+/// Container 0 has a slice of GPUs 0 and 1, container 1 one of GPU 0. The first has a turn on GPU 0 and wants the
+/// other, too; what comes of that is `actions`.
+fn gang(actions: &[Action]) -> (Story, Result<(), Objection>) {
+    let mut story = Story {
+        checkers: Checkers::new(Config::default(), 0),
+        now: 0,
+    };
+    for (n, gpus) in [(0, 2), (1, 1)] {
+        let mut record = match admitted(n, 1, 0, Class::Normal) {
+            Action::Admitted { record, .. } => record,
+            other => panic!("{other:?}"),
+        };
+        record.lanes = (0..gpus)
+            .map(|at| LaneRecord {
+                gpu: gpu(at),
+                ..record.lanes[0]
+            })
+            .collect();
+        let token = Token(0);
+        let mut all = vec![Action::Admitted { token, record }];
+        all.extend((0..gpus as u8).map(|lane| on(n, lane, 0, 0)));
+        story.then(0, &all).expect("a good beginning");
+        let attached = Action::Attached {
+            token,
+            client: client(n),
+            container: container(n as u64),
+            lanes: gpus as u8,
+        };
+        let held = [Bytes::ZERO; ACCOUNTS_MAX];
+        let container = container(n as u64);
+        let attach = Event::Attach {
+            token,
+            container,
+            held,
+        };
+        story
+            .tell(0, attach, &[attached])
+            .expect("a good beginning");
+    }
+    let first = story.tell(0, claims(0, 0, wants(0, 0)), &[on(0, 0, 1, 8 * MS)]);
+    first.expect("fine");
+    let second = story.tell(0, claims(0, 1, wants(0, 0)), actions);
+    (story, second)
+}
+
+#[test]
+fn to_half_a_gang() {
+    assert_eq!(gang(&[on(0, 1, 1, 8 * MS)]).1, Ok(()));
+    assert_eq!(gang(&[on(0, 0, 2, 0)]).1, Ok(()), "or none of it");
+    objects(gang(&[]).1, "none on lane 1");
+}
+
+/// Its turn is over and it is quiet; the other container is given GPU 0 after so many ms.
+fn waits(ms: u64) -> Result<(), Objection> {
+    let (mut story, begun) = gang(&[on(0, 1, 1, 8 * MS)]);
+    begun?;
+    story.tell(0, claims(1, 0, wants(0, 0)), &[])?;
+    story.then(8 * MS, &[on(0, 0, 2, 0), on(0, 1, 2, 0)])?;
+    story.tell(0, claims(0, 0, wants(1, 1)), &[])?;
+    story.tell(0, claims(0, 1, wants(1, 1)), &[])?;
+    for _ in 1..ms {
+        story.then(MS, &[])?;
+    }
+    story.then(MS, &[on(1, 0, 1, story.now + 8 * MS)])
+}
+
+#[test]
+fn to_a_gpu_that_is_kept_for_a_gang_for_too_long() {
+    assert_eq!(waits(1), Ok(()));
+    objects(waits(20), "idles for");
+}
+
+#[test]
+fn to_stopping_half_a_collective() {
+    let (mut story, begun) = gang(&[on(0, 1, 1, 8 * MS)]);
+    begun.expect("fine");
+    let (container, lane) = (container(0), Lane(0));
+    let closed = story.then(8 * MS, &[on(0, 0, 2, 0), on(0, 1, 2, 0)]);
+    closed.expect("fine");
+    let stop = Action::Stop { container, lane };
+    objects(story.then(200 * MS, &[stop]), "gang true");
+}

@@ -1,0 +1,87 @@
+//! The stories that are about work which is stopped on the GPU.
+
+use super::*;
+
+const US: u64 = 1_000;
+
+fn stop() -> Action {
+    let (container, lane) = (container(0), Lane(0));
+    Action::Stop { container, lane }
+}
+
+fn resume() -> Action {
+    let (container, lane) = (container(0), Lane(0));
+    Action::Resume { container, lane }
+}
+
+/// One of best effort has lost its turn to a high one, and is not quiet.
+fn late() -> Story {
+    let config = Config {
+        stop: true,
+        ..Config::default()
+    };
+    let mut story = Story::under(config, &[(1, 0, Class::BestEffort), (1, 0, Class::High)]);
+    let begins = story.says(0, wants(0, 0), &[turn(0, 1, 8 * MS)]);
+    let ends = begins.and_then(|()| story.says(1, wants(0, 0), &[turn(0, 2, 0)]));
+    ends.expect("fine");
+    story
+}
+
+/// ... and is stopped, and the high one has its turn.
+fn stopped() -> Story {
+    let mut story = late();
+    story.then(100 * US, &[stop()]).expect("fine");
+    let done = Event::Stopped {
+        container: container(0),
+        lane: Lane(0),
+        ok: true,
+    };
+    let told = story.tell(300 * US, done, &[turn(1, 1, 8 * MS)]);
+    told.expect("fine");
+    story
+}
+
+/// The high one wants nothing more.
+fn ends(story: &mut Story, actions: &[Action]) -> Result<(), Objection> {
+    let nothing = Claims {
+        want: false,
+        ..wants(1, 1)
+    };
+    story.says(1, nothing, &[turn(1, 2, 0)])?;
+    story.says(1, nothing, actions) // read after the close
+}
+
+#[test]
+fn to_a_stop_before_an_honest_drain() {
+    objects(late().then(99 * US, &[stop()]), "is stopped after");
+    assert_eq!(late().then(100 * US, &[stop()]), Ok(()));
+}
+
+#[test]
+fn to_a_stop_that_nobody_asks_for() {
+    assert_eq!(late().then(99 * US, &[]), Ok(()));
+    objects(late().then(100 * US, &[]), "is to be stopped since");
+}
+
+#[test]
+fn to_a_stop_of_one_who_is_quiet() {
+    let mut story = late();
+    let given = story.says(0, wants(1, 1), &[turn(1, 1, 8 * MS)]);
+    given.expect("quiet by itself");
+    objects(story.then(MS, &[stop()]), "nothing to drain");
+}
+
+#[test]
+fn to_one_who_has_its_turn_and_stays_stopped() {
+    assert_eq!(
+        ends(&mut stopped(), &[turn(0, 3, 8 * MS), resume()]),
+        Ok(())
+    );
+    objects(ends(&mut stopped(), &[turn(0, 3, 8 * MS)]), "stays stopped");
+}
+
+#[test]
+fn to_work_that_goes_on_out_of_turn() {
+    objects(stopped().then(MS, &[resume()]), "out of turn");
+    objects(late().then(US, &[resume()]), "goes on and was");
+}
