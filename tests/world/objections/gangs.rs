@@ -44,13 +44,13 @@ fn gang(actions: &[Action]) -> (Story, Result<(), Objection>) {
             .collect();
         let token = Token(0);
         let mut all = vec![Action::Admitted { token, record }];
-        all.extend((0..gpus as u8).map(|lane| on(n, lane, 0, 0)));
+        all.extend((0..gpus).map(|lane| on(n, lane, 0, 0)));
         story.then(0, &all).expect("a good beginning");
         let attached = Action::Attached {
             token,
             client: client(n),
             container: container(n as u64),
-            lanes: gpus as u8,
+            lanes: gpus,
         };
         let held = [Bytes::ZERO; ACCOUNTS_MAX];
         let container = container(n as u64);
