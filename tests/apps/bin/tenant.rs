@@ -6,7 +6,8 @@
 //! `--pause-us` makes it one that mostly waits for work: a kernel, its end, a pause; it says at last
 //! how much longer than its kernel each took (`latency`), and when it asked for each (`wants`, CLOCK_MONOTONIC
 //! ns). `--idle` makes it one that has none. With `--rounds-per-us` its kernels compute so much instead of watching the clock, so
-//! that what is counted is work also where others ran in between; `--batch` is for long kernels.
+//! that what is counted is work also where others ran in between; `--batch` is for long kernels, `--most-mib` for a device that others
+//! need memory of too.
 
 use gpuslice_apps::driver::{Driver, Error, check};
 use gpuslice_apps::spin::{ROUNDS_NAME, Rounds, SPIN_NAME, SPIN_PTX};
@@ -31,6 +32,7 @@ struct Options {
     rounds_per_us: f64,
     batch: u64,
     step: usize,
+    most: usize,
     launch: bool,
     device: i32,
     with_reader: bool,
@@ -45,6 +47,7 @@ fn options() -> Result<Options, String> {
         rounds_per_us: 0.0,
         batch: BATCH,
         step: 64 * MIB,
+        most: usize::MAX,
         launch: true,
         device: 0,
         with_reader: false,
@@ -63,6 +66,10 @@ fn options() -> Result<Options, String> {
             }
             "--batch" => options.batch = value()?.parse::<u64>().map_err(|e| bad(&e))?.max(1),
             "--step-mib" => options.step = value()?.parse::<usize>().map_err(|e| bad(&e))? * MIB,
+            "--most-mib" => {
+                let mib = value()?.parse::<usize>().map_err(|e| bad(&e))?;
+                options.most = mib.saturating_mul(MIB);
+            }
             "--device" => options.device = value()?.parse().map_err(|e| bad(&e))?,
             "--pause-us" => {
                 let us = value()?.parse().map_err(|e| bad(&e))?;
@@ -83,14 +90,17 @@ fn say(line: &str) -> bool {
     writeln!(out, "{line}").and_then(|()| out.flush()).is_ok()
 }
 
-/// Allocates `step` bytes again and again until the driver refuses; keeps what it got.
-fn fill(cuda: &Driver, step: usize) -> Result<(), Error> {
+/// Allocates `step` bytes again and again until the driver refuses, or it has `most`; keeps what it got. Refused is then 0.
+fn fill(cuda: &Driver, step: usize, most: usize) -> Result<(), Error> {
     let (mut free, mut total, mut got) = (0usize, 0usize, 0usize);
     // SAFETY: both point to a usize of ours.
     check("cuMemGetInfo", unsafe {
         (cuda.cuMemGetInfo_v2)(&mut free, &mut total)
     })?;
     let refusal = loop {
+        if got >= most {
+            break 0;
+        }
         let mut address: CUdeviceptr = 0;
         // SAFETY: `address` is ours; the memory is kept until the context ends.
         let result = unsafe { (cuda.cuMemAlloc_v2)(&mut address, step) };
@@ -391,7 +401,7 @@ fn run(options: &Options) -> Result<(), Error> {
         .launch
         .then(|| Spinner::new(&cuda, options))
         .transpose()?;
-    fill(&cuda, options.step)?;
+    fill(&cuda, options.step, options.most)?;
     if let Some(spinner) = spinner {
         let until = Instant::now() + Duration::from_secs_f64(options.seconds);
         let launched = match options.pause {

@@ -72,10 +72,10 @@ class Place:
         return self._rounds
 
     def tenant(self, kernel_us, seconds):
-        """The command line of a tenant that is always busy with kernels of that length. They count work, not time: a clock goes on
-        while a kernel is off the card, and who was interrupted would seem to have had more."""
+        """The command line of a tenant that is always busy with kernels of that length, and leaves memory to others. The kernels count
+        work, not time: a clock goes on while a kernel is off the card, and who was interrupted would seem to have had more."""
         batch = max(1, min(16, 20000 // kernel_us))
-        line = [self.program("tenant"), "--seconds", str(seconds), "--kernel-us", str(kernel_us), "--step-mib", "512"]
+        line = [self.program("tenant"), "--seconds", str(seconds), "--kernel-us", str(kernel_us), "--step-mib", "64", "--most-mib", "256"]
         return line + ["--rounds-per-us", str(self.rounds()), "--batch", str(batch)]
 
     def start(self, command, **environment):

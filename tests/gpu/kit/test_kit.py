@@ -1,14 +1,18 @@
 """Tests of the suite's own parts: `python3 -m unittest discover -s tests/gpu/kit -t tests/gpu`."""
 import contextlib
 import copy
+import importlib
 import io
 import json
 import pathlib
+import re
 import tempfile
 import types
 import unittest
 
 from kit import compare, record, stats
+from programs import frameworks as works
+from stages import frameworks, overhead, pytorch, workloads
 
 CARD = {
     "facts": {"tables": {
@@ -67,6 +71,23 @@ class Compare(unittest.TestCase):
                 (pathlib.Path(root) / name).mkdir()
             (pathlib.Path(root) / "2026-a" / "facts.json").write_text("{}")
             self.assertEqual([path.name for path in compare.recorded(root)], ["2026-a"])
+
+
+class Stages(unittest.TestCase):
+    def test_each_stage_is_there_and_each_case_has_its_program(self):
+        runner = (ROOT / "tests/gpu/run").read_text()
+        names = re.findall(r'"(\w+)"', runner[runner.index("STAGES = [") : runner.index("]", runner.index("STAGES = ["))])
+        files = {path.stem for path in (ROOT / "tests/gpu/stages").glob("*.py")} - {"__init__"}
+        self.assertEqual(set(names), files)
+        readme = (ROOT / "tests/gpu/README.md").read_text()
+        for name in names:
+            self.assertIn(f"`{name}`", readme)
+            self.assertTrue(callable(importlib.import_module(f"stages.{name}").run))
+        cases = frameworks.CASES + pytorch.CASES
+        for work in [name for name, _ in cases] + ["torch_fill"]:
+            self.assertIn(work, works.WORK)
+        for _, word in overhead.WORKLOADS + workloads.WORKLOADS:
+            self.assertIn(f'"{word}":', (ROOT / "tests/gpu/programs/torch_work.py").read_text())
 
 
 class Record(unittest.TestCase):
