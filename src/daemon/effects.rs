@@ -140,6 +140,7 @@ impl Daemon {
     fn open_slice(&mut self, record: &Record) -> io::Result<()> {
         if self.slices.len() == 0 {
             self.beat(now()); // the first container: the heart starts beating again
+            self.truth_wakes();
         }
         self.slices
             .open(&self.state, &self.poll, self.life, now(), record)

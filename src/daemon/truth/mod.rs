@@ -41,6 +41,11 @@ const END_WITHIN: std::time::Duration = std::time::Duration::from_secs(1);
 const LATE: Duration = Duration::from_millis(5_000);
 /// Questions that may wait for a driver that hangs; more are not asked.
 const UNANSWERED_MAX: usize = 2048;
+/// How long NVML is kept open when nobody has a slice any more. To open it takes milliseconds of a
+/// processor, which the next container's start would be without.
+const KEPT_OPEN: Duration = Duration(30_000_000_000);
+/// The first look at the first container, at the latest.
+const FIRST_LOOK: Duration = Duration(1_000_000_000);
 /// The inode of the initial pid namespace (linux/proc_ns.h).
 const INITIAL_PID_NAMESPACE: &str = "pid:[4026531836]";
 
@@ -72,6 +77,8 @@ pub struct Truth {
     /// GPUs that answered the last look; of the others, what they said.
     state: BTreeMap<GpuUuid, Result<(), String>>,
     open: bool,
+    /// When it is closed, if nobody has a slice by then.
+    rest: Option<Instant>,
 }
 
 impl Truth {
@@ -110,6 +117,7 @@ impl Truth {
             strays: Strays::default(),
             state: BTreeMap::new(),
             open: true,
+            rest: None,
         })
     }
 
@@ -301,7 +309,7 @@ impl Daemon {
         });
         let look = look.filter(|_| !self.truth.late && self.truth.questions.is_some());
         let waiting = self.truth.waiting.front().map(|one| one.by);
-        [look, waiting, self.walls.deadline()]
+        [look, waiting, self.walls.deadline(), self.truth.rest]
             .into_iter()
             .flatten()
             .min()
@@ -316,6 +324,7 @@ impl Daemon {
         }
         self.walls_due(now);
         self.look_if_due(now);
+        self.rest_if_due(now);
     }
 
     fn look_if_due(&mut self, now: Instant) {
@@ -356,12 +365,27 @@ impl Daemon {
         }
     }
 
-    /// Nobody has a slice any more: NVML's own memory is given back, unless it is wanted the moment a
-    /// container starts.
+    /// Nobody has a slice any more: after a while NVML's own memory is given back, unless it is wanted the
+    /// moment a container starts.
     pub fn truth_rests(&mut self) {
         if self.slices.len() == 0 && self.truth.open && !self.walls.wanted() {
+            self.truth.rest = Some(now().plus(KEPT_OPEN));
+        }
+    }
+
+    fn rest_if_due(&mut self, now: Instant) {
+        if self.truth.rest.is_some_and(|at| at <= now) && self.slices.len() == 0 {
+            self.truth.rest = None;
             self.truth.ask(Question::Rest);
             self.truth.open = false;
         }
+    }
+
+    /// The first container: there is nothing to be seen of it yet, and its start is to have the processor.
+    pub fn truth_wakes(&mut self) {
+        let interval = self.truth.interval.unwrap_or(FIRST_LOOK);
+        let first = now().plus(Duration(interval.0.min(FIRST_LOOK.0)));
+        self.truth.next = self.truth.next.max(first);
+        self.truth.rest = None;
     }
 }
