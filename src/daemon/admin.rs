@@ -40,25 +40,22 @@ pub struct Admin {
     observes: bool,
     /// Of the command being answered.
     request: RequestId,
+    /// Its process, as it was when it connected.
+    pub pid: i32,
     /// First process of the container for which a slice is asked.
     pub first: Option<First>,
     /// Packets of an answer that the socket has no room for yet; at most one answer.
     out: VecDeque<Box<[u8]>>,
 }
 
-impl AsFd for Admin {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
-    }
-}
-
 impl Admin {
-    fn new(fd: OwnedFd, observes: bool) -> Admin {
+    fn new(fd: OwnedFd, pid: i32, observes: bool) -> Admin {
         Admin {
             fd,
             greeted: false,
             observes,
             request: RequestId(0),
+            pid,
             first: None,
             out: VecDeque::new(),
         }
@@ -88,8 +85,8 @@ impl Daemon {
         let Some(fd) = next(self.admin_listener.as_fd(), &mut self.spare) else {
             return;
         };
-        let uid = Peer::of(fd.as_fd()).map_or(u32::MAX, |peer| peer.uid);
-        let Ok(key) = self.admins.insert(Admin::new(fd, false)) else {
+        let (pid, uid) = Peer::of(fd.as_fd()).map_or((0, u32::MAX), |peer| (peer.pid, peer.uid));
+        let Ok(key) = self.admins.insert(Admin::new(fd, pid, false)) else {
             return;
         };
         if uid != 0 && uid != geteuid().as_raw() {
@@ -115,7 +112,7 @@ impl Daemon {
         if observers.count() >= OBSERVERS_MAX {
             return;
         }
-        if let Ok(key) = self.admins.insert(Admin::new(fd, true)) {
+        if let Ok(key) = self.admins.insert(Admin::new(fd, 0, true)) {
             self.welcome_admin(key);
         }
     }

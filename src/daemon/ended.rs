@@ -14,7 +14,7 @@
 use crate::admin::Denied;
 use crate::daemon::Daemon;
 use crate::effects::{NOBODY, key_of};
-use crate::peer::{Peer, process};
+use crate::peer::process;
 use crate::slots::Key;
 use gpuslice_engine::{Event, Record, Token};
 use gpuslice_wire::admin::{Command, Denial};
@@ -22,8 +22,9 @@ use gpuslice_wire::ids::ContainerId;
 use nix::errno::Errno;
 use std::fs;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::Path;
+use std::sync::OnceLock;
 
 /// The note's name in a container's directory.
 const NOTE: &str = "first";
@@ -59,11 +60,7 @@ impl Noted {
         let &[pid, start, within] = words.as_slice() else {
             return Noted::Unknown;
         };
-        let Some(pid) = pid
-            .parse()
-            .ok()
-            .filter(|_| Some(within) == namespace("self").as_deref())
-        else {
+        let Some(pid) = pid.parse().ok().filter(|_| Some(within) == own_namespace()) else {
             return Noted::Unknown;
         };
         // The descriptor first: what is read then is of the process that it holds, if of any.
@@ -75,6 +72,12 @@ impl Noted {
             _ => Noted::Ended,
         }
     }
+}
+
+/// The daemon's own pid namespace.
+fn own_namespace() -> Option<&'static str> {
+    static OWN: OnceLock<Option<String>> = OnceLock::new();
+    OWN.get_or_init(|| namespace("self")).as_deref()
 }
 
 /// The pid namespace of a process, by its number or `self`.
@@ -100,9 +103,8 @@ impl Daemon {
         let Some(admin) = self.admins.get_mut(key).filter(|_| pid != 0) else {
             return Ok(());
         };
-        let asks = Peer::of(admin.as_fd()).map_or(0, |peer| peer.pid);
-        let theirs = namespace(&asks.to_string());
-        if theirs.is_none() || theirs != namespace("self") {
+        let theirs = namespace(&admin.pid.to_string());
+        if theirs.is_none() || theirs.as_deref() != own_namespace() {
             tracing::warn!(pid, "{UNSEEN}");
             return Ok(());
         }
@@ -125,7 +127,7 @@ impl Daemon {
             return Ok(());
         };
         let note = self.state.container_dir(&record.container).join(NOTE);
-        if let (Some(start), Some(within)) = (born(pid), namespace("self")) {
+        if let (Some(start), Some(within)) = (born(pid), own_namespace()) {
             fs::write(note, format!("{pid} {start} {within}\n"))?;
         }
         self.slices.watch(&self.poll, &record.container, pidfd)
@@ -204,7 +206,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let own = std::process::id();
         let start = born(own).expect("we live");
-        let here = namespace("self").expect("ours");
+        let here = own_namespace().expect("ours");
         let found = || match Noted::of(dir.path()) {
             Noted::Unknown => "unknown",
             Noted::Ended => "ended",
