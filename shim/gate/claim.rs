@@ -20,7 +20,7 @@
 
 use gpuslice_wire::page::{ClientLane, may_launch};
 use std::sync::atomic::AtomicU32;
-use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 /// The three words of the race.
 #[derive(Debug)]
@@ -91,9 +91,10 @@ impl Words<'_> {
         active != self.claims.drained.load(SeqCst) && over
     }
 
-    /// Reports that nothing is in flight; the caller knows so, under the lane's lock.
-    pub fn report_quiet(&self) {
+    /// Reports that nothing is in flight since `ended`, ns; the caller knows so, under the lane's lock.
+    pub fn report_quiet(&self, ended: u64) {
         let active = self.claims.active.load(SeqCst);
+        self.claims.quiet_ns.store(ended, Relaxed);
         self.claims.drained.store(active, SeqCst);
     }
 }

@@ -160,6 +160,15 @@ impl Visit<'_> {
 }
 
 impl Visit<'_> {
+    /// Claims part in `turn`, from `now` on if this is the first launch in it; whether the claim holds.
+    fn takes(&self, turn: u32, now: u64) -> bool {
+        let words = self.words();
+        if words.claims.active.load(SeqCst) != turn {
+            words.claims.began_ns.store(now, Relaxed);
+        }
+        words.take(turn)
+    }
+
     /// Claims part in the freedom that `words` say; whether it still holds then. A daemon that is away
     /// ends none.
     fn freed(&self, words: &Words, now: u64) -> bool {
@@ -169,12 +178,9 @@ impl Visit<'_> {
     }
 }
 
-/// A launch goes, after waiting for turns this long.
-fn count(visit: &Visit<'_>, waited: u64) {
+/// A launch goes.
+fn count(visit: &Visit<'_>) {
     visit.claims().launches.fetch_add(1, Relaxed);
-    if waited > 0 {
-        visit.claims().waited_ns.fetch_add(waited, Relaxed);
-    }
 }
 
 impl Gate {
@@ -265,15 +271,15 @@ impl Gate {
                 Verdict::Free if !visit.freed(&words, now) => continue,
                 Verdict::Free => {
                     lane.unpark(visit.claims(), now);
-                    count(&visit, waited);
+                    count(&visit);
                     return self.pass_free(&visit, lane, now);
                 }
                 Verdict::Wait { .. } if self.cannot_wait(&mut lane, &visit, now, waited) => {
-                    count(&visit, waited);
+                    count(&visit);
                     return self.ticket(&visit, lane, now, false);
                 }
                 Verdict::Wait { turn } => (turn, words.patience(now).min(LOOK_NS), &mut waited),
-                Verdict::Turn { turn, .. } if !visit.words().take(turn) => {
+                Verdict::Turn { turn, .. } if !visit.takes(turn, now) => {
                     // It has just ended, we have claimed part in it, and owe an answer.
                     os::wake(&visit.pages.container.bell);
                     continue;
@@ -293,7 +299,7 @@ impl Gate {
                             if held > 0 && lane.marks.flight.empty() {
                                 lane.breadth.ran_dry();
                             }
-                            count(&visit, waited);
+                            count(&visit);
                             let rouse = Rouse(bell);
                             let ticket = self.ticket(&visit, lane, now, false)?;
                             return Some(Ticket { rouse, ..ticket });

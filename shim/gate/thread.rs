@@ -206,7 +206,7 @@ impl Gate {
             return LOOK_NS.min(words.left(now));
         }
         if quiet && idle >= words.idle_ns {
-            race.report_quiet();
+            race.report_quiet(lane.marks.flight.ended());
             claims.want.store(0, SeqCst);
             self.world.ring();
             return REST_NS;
@@ -236,7 +236,8 @@ impl Gate {
         } else {
             return false;
         }
-        race.report_quiet();
+        let parked = lane.parked.then_some(now);
+        race.report_quiet(parked.unwrap_or(lane.marks.flight.ended()));
         self.world.ring();
         true
     }
@@ -277,7 +278,7 @@ impl Gate {
                 return DRAIN_NS.1;
             }
             let turn = &pages.container.lane[index].turn;
-            claim::Words { turn, claims }.report_quiet();
+            claim::Words { turn, claims }.report_quiet(lane.marks.flight.ended());
             claims.want.store(0, SeqCst);
             self.world.ring();
             return REST_NS;

@@ -120,6 +120,12 @@ impl Flight {
         self.inside == 0 && self.groups.is_empty()
     }
 
+    /// When the last of what was in flight ended, as far as can be told; of what was not seen at all 0.
+    #[must_use]
+    pub const fn ended(&self) -> u64 {
+        self.head_since
+    }
+
     /// Launches that are inside the driver at this moment.
     #[must_use]
     pub const fn inside(&self) -> u32 {

@@ -252,6 +252,8 @@ impl ClaimsReader {
         Claims {
             active: field!(page, lane[at].active).load(SeqCst),
             drained: field!(page, lane[at].drained).load(SeqCst),
+            began: Instant(field!(page, lane[at].began_ns).load(Relaxed)),
+            calm: Instant(field!(page, lane[at].quiet_ns).load(Relaxed)),
             want: want != 0,
             parked: want & WANT_PARKED != 0,
             held: Bytes(field!(page, lane[at].held).load(Relaxed)),

@@ -18,6 +18,7 @@ use crate::lanes::ByLane;
 use crate::lifecycle::{ClientLane, Clients, Container, Containers, Seat, Slice, Stage};
 use crate::record::{LaneRecord, Record};
 use crate::refusal::Refusal;
+use crate::sched::allowance::Stay;
 use crate::sched::entity::Report;
 use crate::sched::gang::{self, Gang, GpuSet};
 use crate::sched::hold::Hold;
@@ -414,11 +415,14 @@ impl Engine {
             attached: false,
             wants: any && gang & 1 << gpu != 0,
             quiet: true,
+            stay: None,
         };
         for lane in self.lanes_of(seat, lane) {
             said.attached = true;
             said.wants |= lane.claims.want;
             said.quiet &= lane.quiet(turn);
+            let stays = [said.stay, lane.stay(turn)].into_iter().flatten();
+            said.stay = stays.reduce(Stay::with);
         }
         self.gpus[gpu].turns.report(seat, said);
     }

@@ -9,7 +9,7 @@ use gpuslice_wire::limits::ACCOUNTS_MAX;
 use gpuslice_wire::policy::{Class, Gangs, Policy, ShareAsk};
 use gpuslice_wire::select::GpuSelector;
 use gpuslice_wire::text::{HostPath, Name};
-use gpuslice_wire::units::{Bytes, Percent, Weight};
+use gpuslice_wire::units::{Bytes, Instant, Percent, Weight};
 
 use crate::record::Record;
 
@@ -71,6 +71,10 @@ pub struct Claims {
     pub active: u32,
     /// Last turn word after whose close nothing of it was in flight.
     pub drained: u32,
+    /// When it first launched in turn `active`.
+    pub began: Instant,
+    /// When the last of what it launched in turn `drained` ended.
+    pub calm: Instant,
     /// In allocations and all that was charged beside them; unused credit is not counted.
     pub held: Bytes,
     /// The part of `held` that NVML does not show for a process.

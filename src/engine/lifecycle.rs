@@ -26,6 +26,7 @@ use crate::lanes::ByLane;
 use crate::ledger::{Account, Measured};
 use crate::memory::Recall;
 use crate::record::Record;
+use crate::sched::allowance::Stay;
 
 /// A container's place in the engine's table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -144,6 +145,16 @@ impl ClientLane {
         } = self.claims;
         let answered = !parked || active.wrapping_add(1) == closed;
         self.read_at == closed && drained == active && answered
+    }
+    /// When it was on the GPU in the turn that `closed` ended, by its own word.
+    pub(crate) fn stay(&self, closed: u32) -> Option<Stay> {
+        let Claims {
+            active,
+            began,
+            calm,
+            ..
+        } = self.claims;
+        (active.wrapping_add(1) == closed).then_some(Stay { began, calm })
     }
     /// What it holds, which it cannot say to be more than it was given.
     pub(crate) fn held(&self) -> Bytes {

@@ -89,7 +89,12 @@ impl Engine {
             wanting: u32::from(entity.said.wants),
             gated: u32::from(gpu.turns.mode() == Mode::Turns),
             gang: u32::from(entity.gang.is_some()),
-            gpu_ns: entity.gpu_time.0 + if charged { bill } else { 0 },
+            gpu_ns: entity.gpu_time.0
+                + if charged {
+                    entity.billed(Duration(bill)).0
+                } else {
+                    0
+                },
             wait_ns: entity.wait_time.0 + if waits { passed } else { 0 },
             wanted_ns: entity.wanted_time.0 + if entity.said.wants { passed } else { 0 },
             turns: entity.turns,

@@ -96,8 +96,8 @@ fn pages_have_these_offsets() {
              turn_end_ns = 32, turn = 40, mode = 44, window_us = 48, idle_us = 52, recall = 56,
              context_kib = 60);
     offsets!(ClientPage: magic = 0, version = 8, lane = 64);
-    offsets!(ClientLane: held = 0, launches = 8, denied = 16, waited_ns = 24, unseen = 32,
-             want = 40, active = 44, drained = 48, gate = 52);
+    offsets!(ClientLane: held = 0, launches = 8, denied = 16, began_ns = 24, unseen = 32,
+             want = 40, active = 44, drained = 48, gate = 52, quiet_ns = 56);
     assert_eq!(
         (CONTAINER_PAGE_MAGIC, CLIENT_PAGE_MAGIC),
         (0x31544e4f434c5347, 0x31544e4c434c5347)

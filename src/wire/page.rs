@@ -150,8 +150,8 @@ pub struct ClientLane {
     pub launches: AtomicU64,
     /// Allocations refused by the cap so far.
     pub denied: AtomicU64,
-    /// Time spent waiting for turns, ns.
-    pub waited_ns: AtomicU64,
+    /// When the process first launched in turn `active`, CLOCK_MONOTONIC ns.
+    pub began_ns: AtomicU64,
     /// The part of `held` that NVML does not show for a process, bytes: managed memory.
     pub unseen: AtomicU64,
     /// Not 0 while the process has work it wants to launch or has in flight; see [`WANT_PARKED`].
@@ -163,7 +163,8 @@ pub struct ClientLane {
     /// [`GATE_OPEN`] or [`GATE_CLOSED`]: read by the GPU, written by the daemon, and opened by the
     /// process when the daemon is gone.
     pub gate: AtomicU32,
-    reserved: [u32; 2],
+    /// When the last of turn `drained` ended, as far as the process can tell, CLOCK_MONOTONIC ns.
+    pub quiet_ns: AtomicU64,
 }
 
 const _: () = {
@@ -173,7 +174,7 @@ const _: () = {
     assert!(offset_of!(ClientPage, lane) == 64);
     assert!(size_of::<ContainerLane>() == 64 && size_of::<ClientLane>() == 64);
     assert!(offset_of!(ContainerLane, turn) == 40 && offset_of!(ContainerLane, idle_us) == 52);
-    assert!(offset_of!(ClientLane, want) == 40 && offset_of!(ClientLane, gate) == 52);
+    assert!(offset_of!(ClientLane, want) == 40 && offset_of!(ClientLane, quiet_ns) == 56);
 };
 
 /// Whether a turn word lets its container launch.

@@ -62,13 +62,16 @@ pub struct Seat {
     pub granted: u64,
     /// GPU time to its account, ns.
     pub used: u64,
-    /// ... of it since the step before.
+    /// What goes off of what comes to it next: it was spared.
+    off: u64,
+    /// GPU time since the step before.
     pub billed: u64,
     /// ... of an earlier turn that the line does not count, as of this step, and as of the next one.
     pub spared: u64,
     sparing: u64,
     /// What it used since it was last given a turn, or more of one.
     stint: u64,
+    idle: Idle,
     /// How often that was divided among several, and rounded.
     pub rounded: u64,
     /// ... of `used` in the present turn, or part of a turn if it was extended.
@@ -140,6 +143,20 @@ impl Seat {
             (self.last, self.stretch) = (self.stretch, 0);
         }
     }
+    /// What was idle of its turn until now, by the word of those of its processes who took part: before the
+    /// first launched, and since the last was quiet.
+    fn idled(&self, closed: u64, now: u64) -> Option<u64> {
+        let turn = self.view?.turn;
+        let said = self.said.values().map(|said| said.claims);
+        let there: Vec<Claims> = said
+            .filter(|it| it.active.wrapping_add(1) == turn)
+            .collect();
+        let began = there.iter().map(|it| it.began.0).min()?;
+        let calm = there.iter().map(|it| it.calm.0).max()?;
+        let before = (self.granted..=closed).contains(&began);
+        let before = if before { began - self.granted } else { 0 };
+        Some(before + now - calm.max(closed).min(now))
+    }
     /// Nothing of its last turn is in flight, by what its processes say.
     #[must_use]
     pub fn quiet(&self) -> bool {
@@ -153,19 +170,20 @@ impl Seat {
     }
 }
 
-/// The last 64 hand-overs of a GPU.
+/// What a container says was idle of its last 16 turns, ns.
 #[derive(Clone, Debug, Default)]
-struct Hands(VecDeque<u64>);
+struct Idle(VecDeque<u64>);
 
-impl Hands {
-    /// One more took so long, after a turn of `stint`: what the line does not count of it.
-    fn spares(&mut self, took: u64, stint: u64, most: u64) -> u64 {
-        self.0.push_back(took);
-        if self.0.len() > 64 {
+impl Idle {
+    fn add(&mut self, ns: u64) {
+        self.0.push_back(ns);
+        if self.0.len() > 16 {
             self.0.pop_front();
         }
-        let all = self.0.iter().filter(|_| self.0.len() == 64);
-        all.min().copied().unwrap_or(0).min(most).min(stint / 2)
+    }
+    /// On average, once there are so many.
+    fn mean(&self) -> Option<u64> {
+        (self.0.len() == 16).then(|| self.0.iter().sum::<u64>() / 16)
     }
 }
 
@@ -177,7 +195,6 @@ pub type Place = (ContainerId, Lane);
 pub struct Observer {
     /// Every slice of every GPU.
     pub seats: BTreeMap<Place, Seat>,
-    hands: BTreeMap<GpuUuid, Hands>,
     /// How the time of GPUs is divided where it was said.
     pub policies: BTreeMap<GpuUuid, Policy>,
     /// The engine's settings.
@@ -221,7 +238,9 @@ impl Observer {
                 let among = free.get(&seat.gpu).filter(|_| seat.shares());
                 let among = among.copied().unwrap_or(1).max(1);
                 seat.billed = self.passed / among;
-                seat.used += seat.billed;
+                let off = seat.off.min(seat.billed);
+                seat.off -= off;
+                seat.used += seat.billed - off;
                 seat.rounded += u64::from(among > 1);
                 seat.stretch += self.passed;
                 seat.stint += self.passed;
@@ -386,10 +405,12 @@ impl Observer {
                 passed: false,
                 granted: self.now,
                 used: 0,
+                off: 0,
                 billed: 0,
                 spared: 0,
                 sparing: 0,
                 stint: 0,
+                idle: Idle::default(),
                 rounded: 0,
                 stretch: 0,
                 last: 0,
@@ -505,19 +526,41 @@ impl Observer {
             })
             .map(|(place, _)| place.0)
             .collect();
-        for ((id, _), seat) in &mut self.seats {
+        let mut spared: Vec<Place> = Vec::new();
+        for ((id, lane), seat) in &mut self.seats {
             let together = seat.gang && !seat.passed && !seat.loose && busy.contains(id);
             let closed = seat.closing.filter(|_| seat.quiet() && !together);
             if let Some(closed) = closed {
                 if seat.wants() && !seat.gang && !seat.passed && !seat.loose {
-                    let took = self.now - closed;
-                    let hand = self.hands.entry(seat.gpu).or_default();
-                    seat.sparing = hand.spares(took, seat.stint, self.config.turn_min.0 / 10);
+                    if let Some(ns) = seat.idled(closed, self.now) {
+                        seat.idle.add(ns.min(self.config.turn_min.0 / 2));
+                    }
+                    spared.push((*id, *lane));
                 }
                 (seat.closing, seat.passed, seat.loose) = (None, false, false);
             }
             // who was passed and has a turn nevertheless may get quiet in it
             seat.passed &= !(seat.holds() && seat.quiet());
+        }
+        for place in spared {
+            let common = self.common(self.seats[&place].gpu);
+            if let Some(seat) = self.seats.get_mut(&place) {
+                seat.sparing = common.min(seat.stint / 2);
+                seat.off += seat.sparing;
+            }
+        }
+    }
+
+    /// What a hand-over costs each of those who compete for a GPU, by the word of the one in the middle, or the
+    /// lower one of two; of one alone nothing.
+    fn common(&self, gpu: GpuUuid) -> u64 {
+        let rivals = self.on(gpu).map(|(_, seat)| seat);
+        let rivals = rivals.filter(|seat| seat.wants() || seat.passed || seat.loose);
+        let mut means: Vec<u64> = rivals.filter_map(|seat| seat.idle.mean()).collect();
+        means.sort_unstable();
+        match means.len() {
+            0 | 1 => 0,
+            count => means[count.div_ceil(2) - 1],
         }
     }
 

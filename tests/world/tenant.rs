@@ -2,7 +2,7 @@
 
 use gpuslice_engine::{Claims, LaneView, Mode};
 use gpuslice_wire::ids::{ClientId, ContainerId, Lane};
-use gpuslice_wire::units::Bytes;
+use gpuslice_wire::units::{Bytes, Instant};
 
 use crate::purse::Purse;
 use crate::rng::Rng;
@@ -45,6 +45,10 @@ pub enum Honesty {
     FalseDrained,
     /// It always wants and never launches.
     AlwaysWants,
+    /// It says that more of its turns was idle than was.
+    Modest,
+    /// It says that nothing was.
+    Proud,
     /// It says anything.
     Garbage,
 }
@@ -56,6 +60,8 @@ pub struct Work {
     pub todo: u64,
     /// A kernel runs until then.
     pub until: Option<u64>,
+    /// When the last one ended.
+    pub ended: u64,
     /// It was launched under the eyes of the daemon that still lives.
     pub followed: bool,
     /// It is stopped on the GPU, with this much of it left.
@@ -70,13 +76,22 @@ pub struct Work {
 
 impl Work {
     /// Claims part in a turn, or with an even word in the freedom between turns.
-    pub fn takes(&mut self, turn: u32) {
+    pub fn takes(&mut self, turn: u32, now: u64) {
         let claims = &mut self.claims;
+        if claims.active != turn {
+            claims.began = Instant(now);
+        }
         if claims.drained == turn {
             // said to be quiet in this turn already: taken back before anything is launched
             claims.drained = turn.wrapping_sub(1);
         }
         claims.active = turn;
+    }
+
+    /// Nothing of it is in flight.
+    pub fn calm(&mut self) {
+        self.claims.drained = self.claims.active;
+        self.claims.calm = Instant(self.ended);
     }
 }
 
@@ -130,6 +145,8 @@ impl Process {
             Honesty::NeverDrained,
             Honesty::FalseDrained,
             Honesty::AlwaysWants,
+            Honesty::Modest,
+            Honesty::Proud,
             Honesty::Garbage,
         ];
         Process {
@@ -173,6 +190,15 @@ impl Process {
                 drained: truth.active,
                 ..truth
             },
+            Honesty::Modest => Claims {
+                began: Instant(truth.calm.0.saturating_sub(200_000)),
+                ..truth
+            },
+            Honesty::Proud => Claims {
+                began: Instant(0),
+                calm: Instant(u64::MAX),
+                ..truth
+            },
             Honesty::AlwaysWants => Claims {
                 want: true,
                 ..truth
@@ -182,6 +208,8 @@ impl Process {
                 want: rng.per_mille(500),
                 active: rng.below(8) as u32,
                 drained: rng.below(8) as u32,
+                began: Instant(rng.draw()),
+                calm: Instant(rng.draw()),
                 held: Bytes(rng.draw()),
                 unseen: Bytes(rng.draw()),
                 launches: rng.draw() >> 1,

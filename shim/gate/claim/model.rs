@@ -135,7 +135,7 @@ fn gate_step(state: &mut State) -> bool {
         return true;
     }
     if state.inside == 0 && state.in_flight == 0 {
-        with_words(state, |words| words.report_quiet());
+        with_words(state, |words| words.report_quiet(0));
     }
     (state.locked, state.gate_in) = (false, false);
     true
@@ -255,7 +255,7 @@ fn take_confirms_or_refuses() {
     assert!(words.take(5) && words.take(5) && !words.owes(false));
     page.lane[0].turn.store(6, SeqCst);
     assert!(words.owes(false));
-    words.report_quiet();
+    words.report_quiet(0);
     assert!(!words.owes(false) && !words.take(5));
     assert_eq!(claims.drained.load(SeqCst), 4);
 }

@@ -9,6 +9,10 @@
 //! no cap has a bucket too, filled by all the time there is: so no change forgives a debt, and
 //! the bound holds with the integral of c in the place of `c * t`.
 //!
+//! What a hand-over costs (see [`super::allowance`]) is nobody's time. Where the GPU is idle now and then it
+//! comes out of that; where it never is, a cap is a part of the rest, so that caps which add up to all of the
+//! time are kept in proportion.
+//!
 //! An empty bucket pays out again only when some has gathered: else a cap of half would run
 //! in slivers of the shortest turn, and handing over would eat the GPU.
 
@@ -27,6 +31,8 @@ pub(crate) struct Bucket {
     /// Level at which an emptied bucket pays out again.
     enough: i128,
     emptied: bool,
+    /// What would be in it if handing over cost nothing.
+    withheld: i128,
 }
 
 impl Bucket {
@@ -38,6 +44,7 @@ impl Bucket {
             depth: 0,
             enough: 0,
             emptied: false,
+            withheld: 0,
         };
         bucket.resize(config);
         bucket
@@ -59,7 +66,7 @@ impl Bucket {
         }
         let (was, is) = (i128::from(self.cap.whole()), i128::from(cap.whole()));
         self.level = (self.level * is).div_euclid(was);
-        self.cap = cap;
+        (self.cap, self.withheld) = (cap, 0);
         self.resize(config);
         self.emptied = self.level <= 0 || self.emptied && self.level < self.enough;
     }
@@ -76,11 +83,7 @@ impl Bucket {
 
     /// Time passed.
     pub(crate) fn fill(&mut self, passed: Duration) {
-        let more = i128::from(passed.0) * i128::from(self.cap.part());
-        self.level = self.level.saturating_add(more).min(self.depth);
-        if self.level >= self.enough {
-            self.emptied = false;
-        }
+        self.pour(i128::from(passed.0) * i128::from(self.cap.part()));
     }
 
     /// GPU time was used.
@@ -89,6 +92,35 @@ impl Bucket {
         self.level = self.level.saturating_sub(less);
         if self.level <= 0 {
             self.emptied = true;
+        }
+    }
+
+    /// So much of what was spent was not used.
+    pub(crate) fn refund(&mut self, unused: Duration) {
+        self.pour(i128::from(unused.0) * i128::from(self.cap.whole()));
+    }
+
+    /// So much of the time that passed was nobody's to be given a part of.
+    pub(crate) fn withhold(&mut self, lost: Duration) {
+        let less = i128::from(lost.0) * i128::from(self.cap.part());
+        self.level = self.level.saturating_sub(less);
+        self.withheld = self.withheld.saturating_add(less);
+    }
+
+    /// For so long the GPU was idle: that much of what was withheld could have been used.
+    pub(crate) fn make_up(&mut self, idle: Duration) {
+        let more = i128::from(idle.0) * i128::from(self.cap.part());
+        let more = more.min(self.withheld);
+        self.withheld -= more;
+        self.pour(more);
+    }
+
+    /// Takes in so much, up to the brim. What would have run over had it not been withheld is gone, too.
+    fn pour(&mut self, more: i128) {
+        self.level = self.level.saturating_add(more).min(self.depth);
+        self.withheld = self.withheld.min(self.depth - self.level);
+        if self.level >= self.enough {
+            self.emptied = false;
         }
     }
 

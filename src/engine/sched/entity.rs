@@ -4,6 +4,7 @@ use gpuslice_wire::ids::Lane;
 use gpuslice_wire::policy::Class;
 use gpuslice_wire::units::{Duration, Instant, Weight};
 
+use super::allowance::{Costs, Stay};
 use super::bucket::Bucket;
 use super::gang::Member;
 use super::hold::Hold;
@@ -86,6 +87,8 @@ pub(crate) struct Report {
     pub(crate) wants: bool,
     /// All of them were read since the last close and have nothing in flight of that turn.
     pub(crate) quiet: bool,
+    /// When they were on the GPU in the turn that was closed last, if in any.
+    pub(crate) stay: Option<Stay>,
 }
 
 /// A container on a GPU.
@@ -111,6 +114,10 @@ pub(crate) struct Entity {
     pub(crate) turn_end: Instant,
     /// What its page says of its turns; nothing yet if `None`.
     pub(crate) shown: Option<ToOne>,
+    /// When its turn began.
+    pub(crate) granted: Instant,
+    /// What hand-overs cost it.
+    pub(crate) costs: Costs,
     /// Its turn was closed then, others run by now, and it is still not quiet.
     pub(crate) overrun: Option<Instant>,
     /// ... for so long that it may have a turn whether its cap pays for it or not.
@@ -123,7 +130,10 @@ pub(crate) struct Entity {
     pub(crate) hold: Hold,
     /// How often it was tried to stop its work since its turn was closed.
     pub(crate) stop_tries: u32,
+    /// What is on its bill.
     pub(crate) gpu_time: Duration,
+    /// ... and should not be: it goes off what comes next.
+    pub(crate) spared: Duration,
     pub(crate) wait_time: Duration,
     /// Time in which it wanted the GPU, on it or not.
     pub(crate) wanted_time: Duration,
@@ -178,15 +188,24 @@ impl Entity {
 
     /// Was on the GPU for `used`.
     pub(crate) fn charge(&mut self, used: Duration) {
-        self.gpu_time = Duration(self.gpu_time.0.saturating_add(used.0));
+        let billed = self.billed(used);
+        self.spared = Duration(self.spared.0 - (used.0 - billed.0));
+        self.gpu_time = Duration(self.gpu_time.0.saturating_add(billed.0));
         self.finish = self.finish.max(self.start).after(used, self.weight);
         self.stint = Duration(self.stint.0.saturating_add(used.0));
         self.bucket.spend(used);
     }
 
-    /// So much of its last stint is not charged to it in the line.
+    /// What of `used` goes on its bill.
+    pub(crate) fn billed(&self, used: Duration) -> Duration {
+        Duration(used.0.saturating_sub(self.spared.0))
+    }
+
+    /// So much of its last stint is not charged to it. The bill, which only grows, makes up for it later.
     pub(crate) fn spare(&mut self, part: Duration) {
         self.finish = self.finish.before(part, self.weight).max(self.start);
+        self.spared = Duration(self.spared.0.saturating_add(part.0));
+        self.bucket.refund(part);
     }
 
     /// Waits where the line is, owed nothing and owing nothing.

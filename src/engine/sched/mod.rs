@@ -49,7 +49,7 @@
 //!   A change counts from the next turn on: what anybody is ahead, and every debt, stays the same
 //!   amount of GPU time.
 
-mod allowance;
+pub(crate) mod allowance;
 pub(crate) mod bucket;
 pub(crate) mod entity;
 pub(crate) mod gang;
@@ -67,7 +67,7 @@ use gpuslice_wire::ids::Lane;
 use gpuslice_wire::policy::{Class, Policy};
 use gpuslice_wire::units::{Duration, Instant};
 
-use self::allowance::Allowance;
+use self::allowance::Costs;
 use self::bucket::Bucket;
 use self::entity::{Entity, Report, Virtual};
 use self::hold::Hold;
@@ -127,8 +127,6 @@ pub(crate) struct Turns {
     slots: Slots,
     /// What gangs that wait want of this GPU.
     wanted: gang::Wanted,
-    /// What hand-overs cost here.
-    allowance: Allowance,
     /// The last look.
     now: Instant,
     /// Booked up to then.
@@ -146,7 +144,6 @@ impl Turns {
             lone: None,
             slots: Slots::new(&config, now),
             wanted: gang::Wanted::default(),
-            allowance: Allowance::new(&config),
             now,
             booked,
         }
@@ -167,6 +164,8 @@ impl Turns {
             turn: 0,
             turn_end: Instant(0),
             shown: None,
+            granted: Instant(0),
+            costs: Costs::default(),
             overrun: None,
             grace: false,
             loose: None,
@@ -174,6 +173,7 @@ impl Turns {
             hold: Hold::Free,
             stop_tries: 0,
             gpu_time: Duration(0),
+            spared: Duration(0),
             wait_time: Duration(0),
             wanted_time: Duration(0),
             turns: 0,
@@ -284,6 +284,7 @@ impl Turns {
         let passed = charged.since(self.booked);
         (self.now, self.booked) = (self.now.max(now), charged);
         let open = self.phase == Phase::Open;
+        let idle = self.phase == Phase::Idle;
         for at in 0..self.entities.len() {
             let entity = &self.entities[at];
             let bill = self.charged(entity).then(|| self.bill(entity, passed));
@@ -304,6 +305,9 @@ impl Turns {
                 *line = (*line).max(entity.start);
             }
             entity.bucket.fill(passed);
+            if idle {
+                entity.bucket.make_up(passed);
+            }
         }
     }
 
@@ -442,11 +446,23 @@ impl Turns {
         };
         let waited = now.since(closed);
         if entity.is_off() {
-            if entity.said.wants && entity.gang.is_none() {
-                self.allowance.saw(waited);
-                entity.spare(self.allowance.of(entity.stint));
+            let counts = entity.said.wants && entity.gang.is_none();
+            if let Some(stay) = entity.said.stay.filter(|_| counts) {
+                let turn = allowance::Turn {
+                    granted: entity.granted,
+                    closed,
+                    quiet: now,
+                };
+                entity
+                    .costs
+                    .saw(turn, stay, Duration(config.turn_min.0 / 2));
             }
-            entity.queue(now, line[entity.class as usize]);
+            if counts {
+                self.spare(seat);
+            }
+            if let Some(entity) = self.find_mut(seat) {
+                entity.queue(now, line[entity.class as usize]);
+            }
             self.free(seat, slot);
         } else if entity.overrun.is_some() {
             // of one that was passed nobody waits for quiet again
@@ -468,6 +484,20 @@ impl Turns {
             };
             notes.push(Note::Late(seat, Late::Waiting, waited));
         }
+    }
+
+    /// Does not charge `seat` for what every hand-over costs. That time was nobody's: caps are parts of the rest,
+    /// until idle time makes up for it.
+    fn spare(&mut self, seat: Seat) {
+        let rivals = self.entities.iter().filter(|e| e.competes());
+        let common = allowance::common(rivals.map(|e| &e.costs));
+        let Some(entity) = self.find_mut(seat) else {
+            return;
+        };
+        let part = common.min(Duration(entity.stint.0 / 2));
+        entity.spare(part);
+        let all = self.entities.iter_mut();
+        all.for_each(|entity| entity.bucket.withhold(part));
     }
 
     /// Nobody has the GPU any more; `seat` had it last.

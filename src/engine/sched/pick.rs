@@ -148,9 +148,11 @@ impl Turns {
             length = length.min(left.max(self.config.turn_min));
         }
         self.serve(choice, length);
+        let now = self.now;
         if let Some(entity) = self.find_mut(choice.seat) {
             entity.loose = None;
             entity.turn = entity.turn.wrapping_add(1);
+            entity.granted = now;
             entity.turns += 1;
         }
     }

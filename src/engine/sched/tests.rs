@@ -58,6 +58,7 @@ impl Rig {
                 attached: true,
                 wants,
                 quiet,
+                stay: None,
             },
         );
         self.turns.decide(&mut self.notes);

@@ -213,7 +213,13 @@ fn one_that_claims_anything() {
             let any = [0, 1, near, near, random.next() as u32][random.below(5) as usize];
             word.store(any, SeqCst);
         }
-        for word in [&lane.held, &lane.launches, &lane.waited_ns, &lane.unseen] {
+        for word in [
+            &lane.held,
+            &lane.launches,
+            &lane.unseen,
+            &lane.began_ns,
+            &lane.quiet_ns,
+        ] {
             word.store(random.next(), SeqCst);
         }
         nix::unistd::write(&attached.bell, &1_u64.to_ne_bytes()).expect("a bell");

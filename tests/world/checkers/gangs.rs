@@ -92,12 +92,15 @@ impl Gangs {
             self.idle.remove(&gpu);
             return Ok(());
         }
-        let since = *self.idle.entry(gpu).or_insert(seen.now);
+        let since = self.idle.entry(gpu).or_insert(seen.now);
         let gpus = seen.seats.values().map(|seat| seat.gpu);
         let gpus = gpus.collect::<std::collections::BTreeSet<_>>().len() as u64;
-        // two shortest turns for each other GPU, and what the daemon was late
+        // two shortest turns for each other GPU; a step that came later than that is the world's doing
         let bound = 2 * gpus * seen.config.turn_min.0 + 1_000_000;
-        let passed = seen.now - since;
+        if seen.passed > bound {
+            *since = (*since + seen.passed).min(seen.now);
+        }
+        let passed = seen.now - *since;
         if passed.saturating_sub(seen.passed) > bound {
             return Err(format!(
                 "{gpu} idles for {passed} ns while one of no gang waits"

@@ -29,7 +29,7 @@ struct Pair {
 
 /// The bound of start-time fair queueing: over every interval in which i and j both want the
 /// GPU, `|W_i/w_i - W_j/w_j| <= l_i/w_i + l_j/w_j`, where W is without what each hand-over costs
-/// anyway: the least that any of the last 64 took, half a turn or a tenth of the shortest one at most.
+/// anyway, by the median of what those in line say.
 #[derive(Debug, Default)]
 pub struct Pairs(BTreeMap<(Place, Place), Pair>);
 
@@ -97,7 +97,8 @@ impl Pair {
     }
 }
 
-/// Caps: over every interval t, `used <= c t + c burst + longest turn`, with the integral of c in
+/// Caps: over every interval t, `used <= c t + c burst + longest turn`, with what is used less what
+/// hand-overs cost, and the integral of c in
 /// the place of `c t` where it changes, from the next turn on. Kept as the level of a bucket, in 2^-20 ns.
 #[derive(Debug, Default)]
 pub struct Caps(BTreeMap<Place, i128>);
@@ -116,7 +117,7 @@ impl Caps {
             // what was launched without turns, or in a turn that was given without a cap, has none
             let free = seat.native || seat.loose || seat.freely;
             let used = if free { 0 } else { seat.billed };
-            let used = i128::from(used) << 20;
+            let used = (i128::from(used) - i128::from(seat.spared)) << 20;
             let level = self.0.entry(place).or_insert(depth);
             *level = (*level).min(depth);
             *level = (*level + of(seen.passed) - used).min(depth);

@@ -56,6 +56,11 @@ impl World {
         self.after(delay, Happening::Connect(self.processes.len() - 1));
     }
 
+    /// A process is as honest as this from now on.
+    pub fn becomes(&mut self, who: usize, honesty: Honesty) {
+        self.processes[who].honesty = honesty;
+    }
+
     pub(super) fn connect(&mut self, who: usize) {
         let process = &self.processes[who];
         let (asked, life) = (process.asked, self.daemon.life);
@@ -133,7 +138,7 @@ impl World {
         let work = &mut process.work[lane];
         let owes = work.claims.active != work.claims.drained && view.turn != work.claims.active;
         if work.until.is_none() && !work.entering && owes {
-            work.claims.drained = work.claims.active;
+            work.calm();
             self.ring(who, lane);
         }
         let process = &mut self.processes[who];
@@ -158,7 +163,7 @@ impl World {
             return;
         }
         if view.mode == Mode::Open {
-            process.work[lane].takes(view.turn);
+            process.work[lane].takes(view.turn, now);
             return self.launch(who, lane, false);
         }
         process.work[lane].entering = true;
@@ -170,7 +175,7 @@ impl World {
         if !self.acts(who, Happening::Mark(who, lane, turn)) {
             return;
         }
-        self.processes[who].work[lane].takes(turn);
+        self.processes[who].work[lane].takes(turn, self.now);
         let delay = self.rng.below(20 * US);
         self.after(delay, Happening::Launch(who, lane, turn));
     }
@@ -301,8 +306,7 @@ impl World {
         let Some(until) = work.until.filter(|until| *until <= self.now) else {
             return;
         };
-        let _ = until;
-        work.until = None;
+        (work.until, work.ended) = (None, until);
         if !busy {
             work.todo = work.todo.saturating_sub(1);
             if work.todo == 0 {
@@ -337,7 +341,7 @@ impl World {
         let idle = work.todo == 0 && work.until.is_none() && !work.entering;
         if idle && work.claims.want && work.claims.launches == launches {
             work.claims.want = false;
-            work.claims.drained = work.claims.active;
+            work.calm();
             self.ring(who, lane);
         }
     }
