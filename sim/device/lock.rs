@@ -100,6 +100,12 @@ pub(crate) fn acquire<'a>(
     }
 }
 
+/// The slot that has the lock at this moment.
+pub(crate) fn owner(mapping: &Mapping) -> Option<usize> {
+    let owner = mapping.header().lock.load(Ordering::Relaxed) & OWNER;
+    (owner != 0).then(|| owner as usize - 1)
+}
+
 /// Sleeps while `word` is `value`, at most `nanoseconds`; false if that time ran out.
 pub(crate) fn wait(word: &AtomicU32, value: u32, nanoseconds: i64) -> bool {
     let time = libc::timespec {
@@ -170,7 +176,9 @@ mod tests {
     #[test]
     fn a_dead_owner_is_succeeded_and_a_living_one_waited_for() {
         let mapping = mapping("dead");
+        assert_eq!(owner(&mapping), None);
         std::mem::forget(acquire(&mapping, 7, false, |_| false));
+        assert_eq!(owner(&mapping), Some(7));
         let (guard, died) = acquire(&mapping, 3, false, |slot| slot == 7);
         assert!(died);
         let released = AtomicBool::new(false);

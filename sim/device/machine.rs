@@ -158,6 +158,14 @@ impl Machine {
         }
     }
 
+    /// Whether process `pid`, in the asker's pid namespace, is in the middle of the device's state at this moment.
+    /// One that is stopped there stops the device for everybody, which no driver in a kernel lets happen: who
+    /// stops a process looks here, and tries again.
+    pub fn is_inside(&self, pid: i32) -> bool {
+        let owner = lock::owner(&self.mapping);
+        owner.is_some_and(|slot| self.locks.holder(slot) == Holder::Process(pid))
+    }
+
     fn lock(&self) -> Guard<'_> {
         let (mut state, died) =
             lock::acquire(&self.mapping, self.slot, false, |slot| !self.is_alive(slot));

@@ -42,7 +42,7 @@ fn stopped_in_its_turn() {
         let mut ends = Ends::of(&good, &truth);
         let before = bill(&node, "a");
         eventually("its turn", || may_launch(turn.turn.load(SeqCst)));
-        bad.signal(Signal::SIGSTOP);
+        bad.stop(&truth);
         let gap = watch(&mut ends, &truth, DRAIN_MAX + Duration::from_millis(500));
         let billed = bill(&node, "a").saturating_sub(before);
         bad.signal(Signal::SIGCONT);

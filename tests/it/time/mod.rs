@@ -19,6 +19,9 @@ use crate::harness::node::Node;
 use crate::harness::{PATIENCE, eventually, target_dir};
 use gpuslice_sim_device::{ContextId, Machine, Role, Seq, Status};
 use gpuslice_wire::units::{Bytes, GIB};
+use nix::sys::signal::Signal;
+use nix::sys::wait::{Id, WaitPidFlag, waitid};
+use nix::unistd::Pid;
 use serde_json::Value;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -131,9 +134,26 @@ impl Tenant {
         }
     }
 
-    fn signal(&self, signal: nix::sys::signal::Signal) {
-        let pid = nix::unistd::Pid::from_raw(self.child.id().cast_signed());
-        nix::sys::signal::kill(pid, signal).expect("ours");
+    fn signal(&self, signal: Signal) {
+        nix::sys::signal::kill(self.pid(), signal).expect("ours");
+    }
+
+    fn pid(&self) -> Pid {
+        Pid::from_raw(self.child.id().cast_signed())
+    }
+
+    /// Stops it, outside the simulated driver: there it would stop the device for all.
+    fn stop(&self, truth: &Machine) {
+        for _ in 0..1_000 {
+            self.signal(Signal::SIGSTOP);
+            waitid(Id::Pid(self.pid()), WaitPidFlag::WSTOPPED).expect("it stops");
+            if !truth.is_inside(self.pid().as_raw()) {
+                return;
+            }
+            self.signal(Signal::SIGCONT);
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        panic!("{} never leaves the driver", self.who);
     }
 }
 
