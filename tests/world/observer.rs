@@ -131,7 +131,7 @@ impl Seat {
     /// Time goes to its account.
     #[must_use]
     pub fn pays(&self) -> bool {
-        self.holds() || self.closing.is_some() || (self.open() && self.wants())
+        self.holds() || self.closing.is_some() || self.passed || (self.open() && self.wants())
     }
     /// ... and is divided among all who run in this way.
     fn shares(&self) -> bool {
@@ -539,8 +539,8 @@ impl Observer {
                 }
                 (seat.closing, seat.passed, seat.loose) = (None, false, false);
             }
-            // who was passed and has a turn nevertheless may get quiet in it
-            seat.passed &= !(seat.holds() && seat.quiet());
+            // who was passed and has a turn nevertheless, or needs none any more, may get quiet in that
+            seat.passed &= !((seat.holds() || seat.open()) && seat.quiet());
         }
         for place in spared {
             let common = self.common(self.seats[&place].gpu);
