@@ -42,8 +42,8 @@ again:
 .visible .entry spin_rounds(.param .u64 nanoseconds, .param .u64 rounds, .param .u64 base,
     .param .u64 page, .param .u64 counter)
 {
-    .reg .pred %p<4>;
-    .reg .b32 %r<3>;
+    .reg .pred %p<5>;
+    .reg .b32 %r<5>;
     .reg .b64 %rd<9>;
 
     ld.param.u64 %rd1, [rounds];
@@ -53,6 +53,11 @@ again:
     cvta.to.global.u64 %rd5, %rd3;
     cvta.to.global.u64 %rd6, %rd4;
     setp.eq.u64 %p1, %rd3, 0;
+    mov.u32 %r3, %tid.x;
+    mov.u32 %r4, %ctaid.x;
+    or.b32 %r3, %r3, %r4;
+    setp.ne.u32 %p4, %r3, 0;
+    or.pred %p1, %p1, %p4;
     mov.u64 %rd7, 0;
     mov.u32 %r1, 1;
 again:
@@ -87,10 +92,10 @@ pub struct Rounds {
     pub rounds: u64,
     /// Rounds of the launches before.
     pub base: u64,
-    /// Where its progress goes, every 1,024 rounds: a word for `base` and the rounds done, then the number
-    /// computed in all of its own. 0 for nowhere.
+    /// Where the first thread's progress goes, every 1,024 rounds: a word for `base` and the rounds done, then the
+    /// number computed in all of its own. 0 for nowhere.
     pub page: u64,
-    /// Word to add one to at the end.
+    /// Word that every thread adds one to at its end.
     pub counter: u64,
 }
 

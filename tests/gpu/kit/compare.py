@@ -54,6 +54,7 @@ FIGURES = [
     Figure("time slice that a process begins with", "probes", "slices", {"set_us": "as it was"}, "got_us", "µs", CONFIG, '"slice"'),
     Figure("two processes at that slice, of one alone", "probes", "sweep", {"slice_us": 0}, "together", "", CONFIG, '"switch"'),
     Figure("a change from one process to another", "probes", "sweep", {"slice_us": 500}, "lost_a_switch_us", "µs", CONFIG, '"switch"'),
+    Figure("the same with all of the GPU to put away", "probes", "sweep wide", {"slice_us": 500}, "lost_a_switch_us", "µs", CONFIG, '"switch"'),
     Figure("the first of two with slices 1:3", "probes", "weights", {"slices": "1:3"}, "got", "", "sim/device/time.rs", "fn slice"),
     Figure("the first of two with slices 1:9", "probes", "weights", {"slices": "1:9"}, "got", "", "sim/device/time.rs", "fn slice"),
     Figure("what stopping a group is answered", "probes", "stops", SWITCHED, "stop", "", CONFIG, '"controls"'),

@@ -16,7 +16,7 @@ from kit import elf, place
 PROGRAMS = pathlib.Path(__file__).resolve().parents[1] / "programs"
 CHECKPOINT = ["cuCheckpointProcessLock", "cuCheckpointProcessCheckpoint", "cuCheckpointProcessRestore", "cuCheckpointProcessUnlock", "cuCheckpointProcessGetState"]
 # In this order: what may leave the driver in a bad way comes last.
-PROBES = ["objects", "slices", "weights", "preempts", "gates", "sweep", "stops", "second", "teardown"]
+PROBES = ["objects", "slices", "weights", "preempts", "gates", "sweep", "sweep-wide", "stops", "second", "teardown"]
 # Of a simulated driver that answers otherwise, what can come out otherwise; and what stopping is answered with.
 CONTROLLING = ["slices", "stops", "second", "teardown"]
 OTHERWISE = {"denied": "0x1b not permitted", "unsupported": "0x56 not supported", "slow": "ok", "void": "ok"}

@@ -24,6 +24,8 @@ use std::time::Duration;
 pub struct Options {
     /// The GPU is the simulated one.
     sim: bool,
+    /// Kernels take all of the GPU.
+    wide: bool,
     /// Length of the kernel that is stopped.
     length: Duration,
     /// How long is looked at what processes get.
@@ -47,7 +49,7 @@ pub struct Options {
 type Probe = fn(&Options) -> Result<bool, String>;
 
 /// Every probe, and what children of some do.
-const PROBES: [(&str, Probe); 12] = [
+const PROBES: [(&str, Probe); 13] = [
     ("begins", own::begins),
     ("objects", own::objects),
     ("slices", own::slices),
@@ -57,6 +59,7 @@ const PROBES: [(&str, Probe); 12] = [
     ("preempts", own::preempts),
     ("gates", gates::gates),
     ("sweep", spin::sweep),
+    ("sweep-wide", spin::sweep_wide),
     ("teardown", second::teardown),
     ("spin", spin::child),
     ("held", second::child),
@@ -65,6 +68,7 @@ const PROBES: [(&str, Probe); 12] = [
 fn options(words: &mut dyn Iterator<Item = String>) -> Result<Options, String> {
     let mut options = Options {
         sim: false,
+        wide: false,
         length: Duration::from_secs(5),
         window: Duration::from_secs(2),
         count: 1000,
@@ -79,6 +83,10 @@ fn options(words: &mut dyn Iterator<Item = String>) -> Result<Options, String> {
         match word.as_str() {
             "--sim" => {
                 options.sim = true;
+                continue;
+            }
+            "--wide" => {
+                options.wide = true;
                 continue;
             }
             "--quick" => {

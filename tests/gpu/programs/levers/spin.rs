@@ -93,6 +93,7 @@ impl Spinning {
             .args(["spin", "--slice-us", &slice_us.to_string()])
             .args(["--rounds-per-us", &options.rounds_per_us.to_string()])
             .args(options.sim.then_some("--sim"))
+            .args(options.wide.then_some("--wide"))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped());
         let mut child = command.spawn().map_err(|why| why.to_string())?;
@@ -221,8 +222,21 @@ pub fn weights(options: &Options) -> Result<bool, String> {
     Ok(right)
 }
 
-/// P11: what is lost to changing from one process to the other, by the length of their slices.
+/// P11: what is lost to changing from one process to the other, by the length of their slices, with one thread each.
 pub fn sweep(options: &Options) -> Result<bool, String> {
+    sweep_as("sweep", options)
+}
+
+/// The same where every multiprocessor has as many threads and as much shared memory as it can, which must all be put away.
+pub fn sweep_wide(options: &Options) -> Result<bool, String> {
+    let wide = Options {
+        wide: true,
+        ..options.clone()
+    };
+    sweep_as("sweep wide", &wide)
+}
+
+fn sweep_as(probe: &str, options: &Options) -> Result<bool, String> {
     let (options, _) = own::calibrated(options)?;
     let alone = together(&options, &[0])?;
     let mut right = alone.right;
@@ -231,7 +245,7 @@ pub fn sweep(options: &Options) -> Result<bool, String> {
     for us in lengths {
         let two = together(&options, &[*us, *us])?;
         let sum: f64 = two.each.iter().sum();
-        Row::of("sweep")
+        Row::of(probe)
             .plain("slice_us", us)
             .word("set", &two.status)
             .plain("together", format!("{:.4}", sum / whole))

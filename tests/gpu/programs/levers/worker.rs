@@ -6,6 +6,8 @@ use gpuslice_apps::driver::{Error, check};
 use gpuslice_apps::spin::{ROUNDS_NAME, Rounds, SPIN_PTX, computed};
 use gpuslice_nvabi::control::class;
 use gpuslice_nvabi::types::{
+    CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN,
+    CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
     CUcontext, CUdeviceptr, CUevent, CUfunction, CUmodule, CUresult, CUstream,
 };
 use gpuslice_shim::channels::{self, objects::Group};
@@ -23,6 +25,8 @@ gpuslice_apps::driver_functions! {
         cuCtxCreate_v2,
         cuModuleLoadData,
         cuModuleGetFunction,
+        cuDeviceGetAttribute,
+        cuFuncSetAttribute,
         cuStreamCreate,
         cuStreamQuery,
         cuStreamWaitValue32_v2,
@@ -53,10 +57,30 @@ pub struct Names {
     pub channels: Vec<u32>,
 }
 
+/// How much of the GPU a kernel of ours takes.
+#[derive(Clone, Copy)]
+struct Shape {
+    grid: u32,
+    block: u32,
+    /// Bytes of shared memory of a block.
+    shared: u32,
+}
+
+impl Default for Shape {
+    fn default() -> Shape {
+        Shape {
+            grid: 1,
+            block: 1,
+            shared: 0,
+        }
+    }
+}
+
 /// See the file's head.
 pub struct Worker {
     cuda: Driver,
     function: CUfunction,
+    shape: Shape,
     stream: CUstream,
     counter: CUdeviceptr,
     pattern: CUdeviceptr,
@@ -81,6 +105,7 @@ impl Worker {
         let mut worker = Worker {
             cuda,
             function: CUfunction::NULL,
+            shape: Shape::default(),
             stream: CUstream::NULL,
             counter: 0,
             pattern: 0,
@@ -106,6 +131,9 @@ impl Worker {
             let made = (cuda.cuStreamCreate)(&mut worker.stream, 1);
             check("cuStreamCreate", made)?;
         }
+        if options.wide {
+            worker.shape = worker.whole(device)?;
+        }
         worker.memory()?;
         if options.sim {
             let machine = Machine::observe().map_err(|why| Error::Load(why.to_string()))?;
@@ -114,6 +142,27 @@ impl Worker {
             worker.rounds_per_us = worker.calibrate()?;
         }
         Ok(worker)
+    }
+
+    /// All of a GPU: a block on every multiprocessor, with all the threads and the shared memory it can have.
+    fn whole(&self, device: i32) -> Result<Shape, Error> {
+        let attribute = |which| {
+            let mut value = 0;
+            // SAFETY: a live local.
+            let got = unsafe { (self.cuda.cuDeviceGetAttribute)(&mut value, which, device) };
+            check("cuDeviceGetAttribute", got).map(|()| value)
+        };
+        let grid = attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
+        let shared = attribute(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?;
+        let dynamic = CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+        // SAFETY: a live function.
+        let set = unsafe { (self.cuda.cuFuncSetAttribute)(self.function, dynamic, shared) };
+        check("cuFuncSetAttribute", set)?;
+        Ok(Shape {
+            grid: grid.max(1) as u32,
+            block: 1024,
+            shared: shared.max(0) as u32,
+        })
     }
 
     fn memory(&mut self) -> Result<(), Error> {
@@ -185,7 +234,13 @@ impl Worker {
         let (f, s, params) = (self.function, self.stream, params.as_mut_ptr());
         // SAFETY: the kernel's five arguments, which are copied by the call.
         check("cuLaunchKernel", unsafe {
-            (self.cuda.cuLaunchKernel)(f, 1, 1, 1, 1, 1, 1, 0, s, params, null_mut())
+            let Shape {
+                grid,
+                block,
+                shared,
+            } = self.shape;
+            let no_more = null_mut();
+            (self.cuda.cuLaunchKernel)(f, grid, 1, 1, block, 1, 1, shared, s, params, no_more)
         })?;
         self.launched += 1;
         self.rounds += rounds;
@@ -277,7 +332,10 @@ impl Worker {
         let told = self.machine.is_some()
             || self.launched == 0
             || (self.page.progress(), self.page.computed()) == (self.rounds, computed(self.last));
-        Ok(counted == self.launched && told && words.iter().all(|word| *word == PATTERN))
+        let threads = self.shape.grid.wrapping_mul(self.shape.block);
+        Ok(counted == self.launched.wrapping_mul(threads)
+            && told
+            && words.iter().all(|word| *word == PATTERN))
     }
 
     /// How much of the GPU it has had.
