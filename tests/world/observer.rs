@@ -50,6 +50,8 @@ pub struct Seat {
     pub closing: Option<u64>,
     /// What may be in flight of it was launched without turns.
     pub loose: bool,
+    /// ... when its present turn began.
+    pub was_loose: bool,
     /// Its present turn began before it had a cap.
     pub freely: bool,
     /// ... since when, if its turn was extended after that.
@@ -401,6 +403,7 @@ impl Observer {
                 loose: false,
                 freely: false,
                 again: None,
+                was_loose: false,
                 hold: Hold::Free,
                 passed: false,
                 granted: self.now,
@@ -481,7 +484,8 @@ impl Observer {
             }
             if !held {
                 seat.again = seat.closing.filter(|_| again);
-                (seat.granted, seat.closing, seat.loose) = (now, None, false);
+                seat.was_loose = std::mem::take(&mut seat.loose);
+                (seat.granted, seat.closing) = (now, None);
                 seat.said.values_mut().for_each(|said| said.fresh = false);
             }
         } else if seat.open() {

@@ -2,7 +2,10 @@
 //! slots, which are of the shortest length and rare; and every class gets slots.
 //!
 //! GPUs with a cap on one that is not of the last class are left out: from outside it cannot be
-//! told when that one may run. So are those with gangs: what these do depends on other GPUs.
+//! told when that one may run. When a gang's place comes depends on other GPUs, so nothing is said of how long it
+//! waits, nor, where one is, of slots; but its turn gives way to one of a higher class as any other, on all
+//! its GPUs, unless it was extended because a collective was cut in two, or began with what it had launched
+//! without turns, which nobody may interrupt.
 
 use std::collections::BTreeMap;
 
@@ -43,7 +46,7 @@ impl Priority {
         for gpu in gpus {
             let strange = seen
                 .on(gpu)
-                .any(|(_, s)| s.gang || s.record.class != Class::BestEffort && s.capped());
+                .any(|(_, s)| s.record.class != Class::BestEffort && s.capped());
             if strange || seen.gap {
                 self.0.remove(&gpu);
             } else {
@@ -71,7 +74,12 @@ fn rule(config: &Config, class: Class) -> (u64, u64) {
 impl Gpu {
     fn check(&mut self, seen: &Observer, gpu: GpuUuid) -> Result<(), Objection> {
         let all: Vec<&Seat> = seen.on(gpu).map(|(_, seat)| seat).collect();
-        self.holder(seen, gpu, &all)?;
+        let tied = all.iter().any(|seat| seat.gang);
+        self.holder(seen, gpu, &all, tied)?;
+        if tied {
+            (self.slot, self.served) = ([None; 2], [seen.now; 2]);
+            return Ok(());
+        }
         for (at, class) in LOWER.into_iter().enumerate() {
             self.starves(seen, gpu, &all, (at, class))?;
         }
@@ -79,16 +87,34 @@ impl Gpu {
     }
 
     /// Whether the one who has the turn may have it.
-    fn holder(&mut self, seen: &Observer, gpu: GpuUuid, all: &[&Seat]) -> Result<(), Objection> {
-        let Some(seat) = all.iter().find(|seat| seat.holds()) else {
+    fn holder(
+        &mut self,
+        seen: &Observer,
+        gpu: GpuUuid,
+        all: &[&Seat],
+        tied: bool,
+    ) -> Result<(), Objection> {
+        let Some((place, seat)) = seen.on(gpu).find(|(_, seat)| seat.holds()) else {
             self.turn = None;
             return Ok(());
         };
+        let mut gang = seen.gang(place);
+        let bound = seat.gang && gang.any(|(_, part)| part.was_loose) || seat.again.is_some();
         let (class, word) = (seat.record.class, seat.view.map_or(0, |view| view.turn));
-        let above = all.iter().any(|s| s.record.class < class && s.may_wait());
+        if bound {
+            self.turn = None;
+            return Ok(());
+        }
+        let goes_first = |s: &Seat| s.record.class < class && s.may_wait();
+        let above = all.iter().any(|s| goes_first(s) && !s.gang);
+        // a gang's turn is a slot on all its GPUs if it is one on any, and so it may be because of a gang
+        let gpus = seen.gang(place).map(|(_, part)| part.gpu).chain([gpu]);
+        let slot = gpus
+            .into_iter()
+            .any(|gpu| seen.on(gpu).any(|(_, s)| goes_first(s)));
         let known = self.turn.filter(|it| (it.0, it.1) == (word, seat.granted));
-        let turn = known.unwrap_or((word, seat.granted, above));
-        if turn.2 && known.is_none() {
+        let turn = known.unwrap_or((word, seat.granted, slot));
+        if turn.2 && known.is_none() && !tied {
             self.began(seen, class)?;
         }
         self.turn = Some(turn);
@@ -98,7 +124,7 @@ impl Gpu {
                 "a {class} turn goes on on {gpu} while a higher class waits"
             ));
         }
-        if above && now >= seat.granted + seen.config.turn_min.0 {
+        if above && !tied && now >= seat.granted + seen.config.turn_min.0 {
             return Err(format!(
                 "a slot on {gpu} goes on after {} ns",
                 now - seat.granted
