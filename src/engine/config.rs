@@ -9,9 +9,10 @@ use gpuslice_wire::units::{Duration, Percent};
 pub struct Config {
     /// Promise more memory of a GPU than it has, in the hope that not all is taken at once.
     pub oversubscribe: bool,
-    /// All who want a GPU have had a turn after about this long. It bounds how uneven shares are
-    /// over short times: two equal tenants are off by at most a quarter of it in any interval,
-    /// so 16 ms keep them within 0.4 % over every second.
+    /// All who want a GPU have had a turn after about this long, if they are no more than [`ROUND_FOR`]; it
+    /// is longer in proportion where they are, so that handing over does not eat the GPU. It bounds how
+    /// uneven shares are over short times: two equal tenants are off by at most a quarter of it in any
+    /// interval, so 16 ms keep them within 0.4 % over every second, and so do turns of 4 ms any number.
     pub round: Duration,
     /// Shortest turn. Below it, handing over costs more than it brings.
     pub turn_min: Duration,
@@ -49,6 +50,9 @@ pub struct Config {
     /// back and are counted first.
     pub restore_grace: Duration,
 }
+
+/// Containers for which a round has turns of a good length.
+pub(crate) const ROUND_FOR: u64 = 4;
 
 const fn percent(percent: u32) -> Percent {
     match Percent::new(percent) {

@@ -8,6 +8,7 @@ use super::entity::Entity;
 use super::loose::May;
 use super::slots::Slot;
 use super::{Note, Phase, Turns};
+use crate::config::ROUND_FOR;
 use crate::lifecycle::Seat;
 
 /// Who is next.
@@ -111,7 +112,8 @@ impl Turns {
         let length = if count <= 1 {
             config.turn_max
         } else {
-            let part = config.round.0.saturating_mul(entity.weight.get().into()) / weights;
+            let round = config.round.0.saturating_mul(count.max(ROUND_FOR)) / ROUND_FOR;
+            let part = round.saturating_mul(entity.weight.get().into()) / weights;
             let nominal = Duration(part.max(config.turn_min.0).min(config.turn_max.0));
             let aimed = entity.start.aim(nominal, entity.weight, rank, count);
             aimed.max(config.turn_min).min(config.turn_max)

@@ -40,6 +40,19 @@ fn a_turn_is_as_long_as_its_weight_says() {
     assert!(seen.iter().all(|turns| *turns >= 10), "{seen:?}");
 }
 
+/// Few share a round; many make it longer, and have turns of 4 ms.
+#[test]
+fn turns_do_not_become_slivers_where_many_take_them() {
+    for (many, due) in [(2, 8_000), (4, 4_000), (16, 4_000)] {
+        let mut rig = Rig::new(&std::vec![(1, 0, false); many]);
+        (0..many).for_each(|who| rig.want(0, who));
+        rig.run(1_000 * MS);
+        let turns: u64 = rig.turns.entities.iter().map(|it| it.turns).sum();
+        let mean = 1_000_000 / turns;
+        assert!(mean.abs_diff(due) <= due / 10, "{many}: {mean} µs");
+    }
+}
+
 #[test]
 fn a_turn_is_no_longer_than_is_paid_for() {
     let mut rig = Rig::new(&[(1, 10, false)]);
