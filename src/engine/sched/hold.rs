@@ -76,6 +76,9 @@ impl Turns {
 
     /// Asks for the work of `seat` to be stopped, if it is due and there is any.
     pub(super) fn stop_late(&mut self, seat: Seat, closed: Instant, notes: &mut Vec<Note>) {
+        if self.now.since(closed) >= self.config.drain_max {
+            return; // It is passed now, and may be the next to have a turn.
+        }
         let due = self.stop_at(seat, closed).is_some_and(|at| self.now >= at);
         let Some(entity) = self.find_mut(seat).filter(|it| due && !it.is_off()) else {
             return;
