@@ -48,6 +48,8 @@ pub struct Seat {
     pub said: BTreeMap<ClientId, Said>,
     /// Its turn was closed and it is not quiet yet; since when.
     pub closing: Option<u64>,
+    /// When its page was last closed: later than that, if what closed was a gang's turn that was extended.
+    pub shut: u64,
     /// What may be in flight of it was launched without turns.
     pub loose: bool,
     /// ... when its present turn began.
@@ -403,6 +405,7 @@ impl Observer {
                 loose: false,
                 freely: false,
                 again: None,
+                shut: 0,
                 was_loose: false,
                 hold: Hold::Free,
                 passed: false,
@@ -496,6 +499,7 @@ impl Observer {
             if held || !seat.passed {
                 let since = seat.again.filter(|_| held).unwrap_or(now);
                 (seat.closing, seat.loose) = (Some(since), !held);
+                seat.shut = now;
             } else {
                 // late already, and it pays until it is quiet
                 seat.closing = seat.closing.or(Some(now));

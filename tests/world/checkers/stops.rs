@@ -59,7 +59,7 @@ impl Stops {
         if waited < least {
             return Err(format!("{who} is stopped after {waited} ns, not {least}"));
         }
-        self.asked.insert(place, closed);
+        self.asked.insert(place, closed.max(seat.shut));
         Ok(())
     }
 
@@ -103,13 +103,15 @@ impl Stops {
     pub fn due(&self, seen: &Observer) -> Option<(ContainerId, u64)> {
         let waits = |other: &Seat| !other.gang && other.may_wait() && !other.capped();
         let late = seen.seats.iter().filter(|(place, seat)| {
-            let tried = self.asked.get(place) == seat.closing.as_ref();
+            let closed = seat.closing.map(|since| since.max(seat.shut));
+            let tried = self.asked.get(place) == closed.as_ref();
             let none = seat.gang || seat.passed || seat.native || seat.said.is_empty();
             let busy = seat.hold == Hold::Free && !seat.quiet();
             seen.config.stop && !tried && !none && busy
         });
         let due = late.filter_map(|(place, seat)| {
-            Some((place.0, seat.closing? + patience(seen, seat, waits)))
+            let closed = seat.closing?.max(seat.shut);
+            Some((place.0, closed + patience(seen, seat, waits)))
         });
         due.min_by_key(|(_, due)| *due)
     }
