@@ -97,7 +97,9 @@ impl Gangs {
         let gpus = gpus.collect::<std::collections::BTreeSet<_>>().len() as u64;
         // two shortest turns for each other GPU; a step that came later than that is the world's doing
         let bound = 2 * gpus * seen.config.turn_min.0 + 1_000_000;
-        if seen.passed > bound {
+        if seen.gap {
+            *since = seen.now;
+        } else if seen.passed > bound {
             *since = (*since + seen.passed).min(seen.now);
         }
         let passed = seen.now - *since;
