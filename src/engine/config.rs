@@ -9,7 +9,7 @@ use gpuslice_wire::units::{Duration, Percent};
 pub struct Config {
     /// Promise more memory of a GPU than it has, in the hope that not all is taken at once.
     pub oversubscribe: bool,
-    /// All who want a GPU have had a turn after about this long, if they are no more than [`ROUND_FOR`]; it
+    /// All who want a GPU have had a turn after about this long, if they are no more than four; it
     /// is longer in proportion where they are, so that handing over does not eat the GPU. It bounds how
     /// uneven shares are over short times: two equal tenants are off by at most a quarter of it in any
     /// interval, so 16 ms keep them within 0.4 % over every second, and so do turns of 4 ms any number.
