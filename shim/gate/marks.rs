@@ -25,6 +25,17 @@ pub struct Line {
     pub thread: u64,
 }
 
+/// How long the GPU took from the launch of `group` to its beginning: it had others' work, and another context.
+///
+/// `previous` is the event behind what was in flight before. From there to the group's own mark is known by the
+/// GPU's clock, and consists of what nothing was in flight, known by ours, of this, and of the group's run time.
+fn stall(world: &dyn World, group: &Group, previous: Option<Event>) -> Option<u64> {
+    let (last, ended) = group.after?;
+    let (from, to) = (previous.filter(|_| last == group.tail)?, group.mark?);
+    let idle = group.span.0.saturating_sub(ended);
+    world.elapsed(from, to)?.checked_sub(idle + group.expected)
+}
+
 #[derive(Debug)]
 struct Slot {
     line: Option<Line>,
@@ -48,6 +59,10 @@ pub struct Marks {
     round: (u32, u64),
     slots: Vec<Slot>,
     spare: Vec<(Context, Event)>,
+    /// A turn began, and the first group launched in it has not been learned from.
+    opening: bool,
+    /// How long the GPU took to come to that group, ns.
+    stall: u64,
 }
 
 impl Marks {
@@ -250,6 +265,9 @@ impl Marks {
         };
         let slot = &mut self.slots[usize::from(group.tail)];
         let previous = std::mem::replace(&mut slot.last, group.mark);
+        if std::mem::take(&mut self.opening) {
+            self.stall = stall(world, &group, previous).unwrap_or(0);
+        }
         let base = group.base.or(previous);
         if let (Some(from), Some(to)) = (base, group.mark)
             && let Some(ns) = world.elapsed(from, to)
@@ -269,6 +287,16 @@ impl Marks {
         for event in [group.base, previous].into_iter().flatten() {
             self.recycle(world, line.context, event);
         }
+    }
+
+    /// The next launch is the first of a turn.
+    pub fn turn_begins(&mut self) {
+        (self.opening, self.stall) = (true, 0);
+    }
+
+    /// How long the GPU took to come to the first launch of the turn, ns, where that could be told; told once.
+    pub fn stalled(&mut self) -> u64 {
+        std::mem::take(&mut self.stall)
     }
 
     /// Keeps an event for later use.

@@ -126,8 +126,8 @@ pub struct Ticket {
     rouse: Rouse,
 }
 
-/// Wakes who sleeps on the bell when dropped.
-#[derive(Debug)]
+/// Wakes who sleeps on the bell when dropped: whoever looks after what was launched.
+#[derive(Debug, Default)]
 struct Rouse(Option<&'static AtomicU32>);
 
 impl Drop for Rouse {
@@ -160,15 +160,6 @@ impl Visit<'_> {
 }
 
 impl Visit<'_> {
-    /// Claims part in `turn`, from `now` on if this is the first launch in it; whether the claim holds.
-    fn takes(&self, turn: u32, now: u64) -> bool {
-        let words = self.words();
-        if words.claims.active.load(SeqCst) != turn {
-            words.claims.began_ns.store(now, Relaxed);
-        }
-        words.take(turn)
-    }
-
     /// Claims part in the freedom that `words` say; whether it still holds then. A daemon that is away
     /// ends none.
     fn freed(&self, words: &Words, now: u64) -> bool {
@@ -279,7 +270,7 @@ impl Gate {
                     return self.ticket(&visit, lane, now, false);
                 }
                 Verdict::Wait { turn } => (turn, words.patience(now).min(LOOK_NS), &mut waited),
-                Verdict::Turn { turn, .. } if !visit.takes(turn, now) => {
+                Verdict::Turn { turn, .. } if !visit.words().take(turn) => {
                     // It has just ended, we have claimed part in it, and owe an answer.
                     os::wake(&visit.pages.container.bell);
                     continue;
@@ -300,6 +291,10 @@ impl Gate {
                                 lane.breadth.ran_dry();
                             }
                             count(&visit);
+                            if first {
+                                visit.claims().began_ns.store(now, Relaxed);
+                                lane.marks.turn_begins();
+                            }
                             let rouse = Rouse(bell);
                             let ticket = self.ticket(&visit, lane, now, false)?;
                             return Some(Ticket { rouse, ..ticket });
@@ -466,7 +461,7 @@ impl Gate {
             base,
             mark,
             now,
-            rouse: Rouse(None),
+            rouse: Rouse::default(),
         })
     }
 

@@ -236,6 +236,8 @@ impl Gate {
         } else {
             return false;
         }
+        let stalled = lane.marks.stalled();
+        claims.began_ns.fetch_add(stalled, Relaxed);
         let parked = lane.parked.then_some(now);
         race.report_quiet(parked.unwrap_or(lane.marks.flight.ended()));
         self.world.ring();

@@ -35,6 +35,10 @@ const STUCK_MAX_NS: u64 = 5_000_000_000;
 /// Shortest and longest pause between two looks at a full window.
 const RETRY_NS: (u64, u64) = (20_000, 500_000);
 
+/// So little in flight is as good as nothing: a launch that may go when nothing is in flight has to be on its way
+/// before that, or the GPU idles for as long as a thread takes to wake.
+const LEAD_NS: u64 = 100_000;
+
 /// Index of a stream in the gate's list, at most [`TAILS_MAX`].
 pub type Tail = u16;
 /// Streams of a lane followed at once.
@@ -61,6 +65,8 @@ pub struct Group {
     pub mark: Option<Event>,
     /// There is a gate before it, and `base` is behind that.
     pub gated: bool,
+    /// Nothing was in flight when it came: whose work was the last, and when that had ended.
+    pub after: Option<(Tail, u64)>,
 }
 
 /// What is in flight, while gates are closed.
@@ -85,6 +91,7 @@ impl Group {
             base,
             mark: None,
             gated: false,
+            after: None,
         }
     }
 }
@@ -108,6 +115,8 @@ pub struct Flight {
     head_since: u64,
     /// When the oldest group was last seen unfinished.
     head_pending: u64,
+    /// Whose group was the last to be taken out.
+    last: Option<Tail>,
     /// Launches inside the driver at this moment, and their estimate.
     inside: u32,
     inside_ns: u64,
@@ -145,18 +154,19 @@ impl Flight {
     }
 
     /// Whether a launch of `ns` may go, with `left` ns of the turn left. Something always may when
-    /// nothing is in flight: a kernel longer than any turn must run too, and pays for it after.
+    /// next to nothing is in flight: a kernel longer than any turn must run too, and pays for it after.
     #[must_use]
     pub fn admit(&self, now: u64, ns: u64, window: u64, left: u64) -> Admission {
         let outstanding = self.outstanding(now);
         let room = window.max(left);
         let many = self.groups.len() >= GROUPS_MAX;
-        if (outstanding.saturating_add(ns) <= room && !many) || self.empty() {
+        let fits = outstanding.saturating_add(ns) <= room || outstanding <= LEAD_NS;
+        if (fits && !many) || self.empty() {
             return Admission::Go;
         }
         let excess = outstanding.saturating_add(ns).saturating_sub(room);
-        // When nothing is in flight any more there is always room.
-        let soon = excess.min(outstanding);
+        // When next to nothing is in flight any more there is always room.
+        let soon = excess.min(outstanding.saturating_sub(LEAD_NS));
         Admission::Full(soon.clamp(RETRY_NS.0, RETRY_NS.1))
     }
 
@@ -206,7 +216,9 @@ impl Flight {
         ns: u64,
         base: Option<Event>,
     ) -> bool {
-        if self.groups.is_empty() {
+        let empty = self.groups.is_empty();
+        let after = self.last.filter(|_| empty).map(|last| (last, self.ended()));
+        if empty {
             self.head_since = now;
         }
         self.expected += ns;
@@ -218,7 +230,10 @@ impl Flight {
         let group = match open {
             Some(group) => group,
             None => {
-                self.groups.push_back(Group::new(tail, now, base));
+                self.groups.push_back(Group {
+                    after,
+                    ..Group::new(tail, now, base)
+                });
                 self.groups.back_mut().expect("just pushed")
             }
         };
@@ -352,6 +367,7 @@ impl Flight {
 
     fn remove(&mut self, now: u64, index: usize) -> Option<Group> {
         let group = self.groups.remove(index)?;
+        self.last = Some(group.tail);
         self.expected -= group.expected;
         if index == 0 {
             // It ended between the last look and this one, most likely when it was expected to.

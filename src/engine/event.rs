@@ -71,7 +71,7 @@ pub struct Claims {
     pub active: u32,
     /// Last turn word after whose close nothing of it was in flight.
     pub drained: u32,
-    /// When it first launched in turn `active`.
+    /// When what it launched in turn `active` began.
     pub began: Instant,
     /// When the last of what it launched in turn `drained` ended.
     pub calm: Instant,

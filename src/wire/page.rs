@@ -150,7 +150,7 @@ pub struct ClientLane {
     pub launches: AtomicU64,
     /// Allocations refused by the cap so far.
     pub denied: AtomicU64,
-    /// When the process first launched in turn `active`, CLOCK_MONOTONIC ns.
+    /// When the process's work in turn `active` began, as far as it can tell, CLOCK_MONOTONIC ns.
     pub began_ns: AtomicU64,
     /// The part of `held` that NVML does not show for a process, bytes: managed memory.
     pub unseen: AtomicU64,

@@ -159,7 +159,12 @@ impl Seat {
         let calm = there.iter().map(|it| it.calm.0).max()?;
         let before = (self.granted..=closed).contains(&began);
         let before = if before { began - self.granted } else { 0 };
-        Some(before + now - calm.max(closed).min(now))
+        let after = if (self.granted..=now).contains(&calm) {
+            now - calm
+        } else {
+            0
+        };
+        Some(before + after)
     }
     /// Nothing of its last turn is in flight, by what its processes say.
     #[must_use]

@@ -2,12 +2,13 @@
 //!
 //! # Problem
 //! A turn is charged from its grant until all is quiet again. A part of that is nobody's work but the
-//! machine's: waking who was granted the turn, noticing that its work is over, reporting that. It takes
-//! as long whatever the length of the turn, so it is more of a light container's turn, and the time that its
-//! kernels get ends up below its weight's part: 0.2 ms in each turn of a round of 16 ms make 24.4:75.6 of 1:3.
+//! machine's: waking who was granted the turn, the GPU's change to another context, what is left of the turn when
+//! the next launch would not end in time, noticing that all is over, reporting that. It takes as long whatever the
+//! length of the turn, so it is more of a light container's turn, and the time that its kernels get ends up
+//! below its weight's part: 0.2 ms in each turn of a round of 16 ms make 24.4:75.6 of 1:3.
 //!
 //! # Idea
-//! Processes say when they first launched in a turn and when the last of it ended. What was idle of
+//! Processes say when their work in a turn began and when the last of it ended. What was idle of
 //! the turn is what is before and after that:
 //! ```text
 //! grant ......... first launch ============ last work over ....... read as quiet
@@ -60,8 +61,8 @@ impl Stay {
             true => self.began.since(turn.granted),
             false => Duration(0),
         };
-        let after = match self.calm <= turn.quiet {
-            true => turn.quiet.since(self.calm.max(turn.closed)),
+        let after = match turn.granted <= self.calm && self.calm <= turn.quiet {
+            true => turn.quiet.since(self.calm),
             false => Duration(0),
         };
         Duration(before.0.saturating_add(after.0))
@@ -180,8 +181,9 @@ mod tests {
         assert_eq!(idle(999, 2_050), 50, "before its turn");
         assert_eq!(idle(2_001, 2_050), 50, "after its end");
         assert_eq!(idle(1_300, 2_101), 300, "in the future");
-        assert_eq!(idle(1_300, 1_500), 400, "it was its own until the close");
+        assert_eq!(idle(1_300, 1_500), 900, "nothing more fitted");
+        assert_eq!(idle(1_000, 999), 0, "before its turn");
         assert_eq!(idle(0, u64::MAX), 0);
-        assert_eq!(idle(u64::MAX, 0), 100);
+        assert_eq!(idle(u64::MAX, 0), 0);
     }
 }
