@@ -160,6 +160,14 @@ impl Visit<'_> {
 }
 
 impl Visit<'_> {
+    /// The first launch of a turn is made, if it is made now.
+    fn begins(&self, lane: &mut Lane, now: Option<u64>) {
+        if let Some(now) = now {
+            self.claims().began_ns.store(now, Relaxed);
+            lane.marks.turn_begins();
+        }
+    }
+
     /// Claims part in the freedom that `words` say; whether it still holds then. A daemon that is away
     /// ends none.
     fn freed(&self, words: &Words, now: u64) -> bool {
@@ -291,10 +299,7 @@ impl Gate {
                                 lane.breadth.ran_dry();
                             }
                             count(&visit);
-                            if first {
-                                visit.claims().began_ns.store(now, Relaxed);
-                                lane.marks.turn_begins();
-                            }
+                            visit.begins(&mut lane, first.then_some(now));
                             let rouse = Rouse(bell);
                             let ticket = self.ticket(&visit, lane, now, false)?;
                             return Some(Ticket { rouse, ..ticket });

@@ -11,7 +11,7 @@
 //! Processes say when their work in a turn began and when the last of it ended. What was idle of
 //! the turn is what is before and after that:
 //! ```text
-//! grant ......... first launch ============ last work over ....... read as quiet
+//! grant ......... work begins ============= last work over ....... read as quiet
 //!        idle                                                idle
 //!
 //! charge = used - min(c, used / 2)     c: the median, of all in line, of their means of the last 16 turns
