@@ -46,7 +46,7 @@ pub struct Gpu {
     /// When everything launched so far is done, ns.
     pub busy_until: u64,
     /// Event -> when it completes.
-    events: HashMap<usize, u64>,
+    pub events: HashMap<usize, u64>,
     next: usize,
     /// When each stream is done.
     streams: HashMap<usize, u64>,

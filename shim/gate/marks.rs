@@ -367,3 +367,43 @@ impl Marks {
         });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gate::estimate::{Key, Task};
+    use crate::gate::fake::Fake;
+    use crate::gate::port::Progress;
+
+    const US: u64 = 1_000;
+
+    /// Work of 50 µs ended at 100 by both clocks, the GPU's 7 ms ahead; more of it is launched at 900 µs and ends at
+    /// `end`.
+    fn stalled(end: u64, last: Tail) -> Option<u64> {
+        let (fake, mut flight) = (Fake::new(), Flight::default());
+        for (event, at) in [(1, 100), (2, end)] {
+            fake.gpu().events.insert(event, (7_000 + at) * US);
+        }
+        for (tail, at, event) in [(last, 50, 1), (3, 900, 2)] {
+            flight.launched(at * US, tail, Task::launch(Key(1)), 50 * US, None);
+            flight.mark(tail, Event(event));
+            if event == 1 {
+                flight.retire(200 * US, |_| Progress::Done);
+            }
+        }
+        let group = flight.retire(2_000 * US, |_| Progress::Done);
+        stall(fake, &group.expect("done"), Some(Event(1)))
+    }
+
+    #[test]
+    fn how_long_the_gpu_took_to_come_is_told_by_both_clocks() {
+        assert_eq!(stalled(950, 3), Some(0));
+        assert_eq!(stalled(1_000, 3), Some(50 * US), "another context's");
+        assert_eq!(stalled(949, 3), None, "faster than expected");
+        assert_eq!(
+            stalled(1_000, 4),
+            None,
+            "another stream's work was the last"
+        );
+    }
+}

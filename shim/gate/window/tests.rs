@@ -42,6 +42,39 @@ fn a_kernel_longer_than_a_turn_goes_alone() {
 }
 
 #[test]
+fn next_to_nothing_in_flight_is_as_good_as_nothing() {
+    let (mut flight, long) = (Flight::default(), 500 * US);
+    launch(&mut flight, 0, 0, long);
+    flight.mark(0, Event(1));
+    // at the end of a turn, with room for much less than one more
+    let admit = |flight: &Flight, now: u64| flight.admit(now * US, long, 150 * US, 0);
+    assert_eq!(admit(&flight, 300), Admission::Full(100 * US));
+    assert_eq!(admit(&flight, 390), Admission::Full(20 * US), "a short nap");
+    assert_eq!(admit(&flight, 400), Admission::Go);
+    launch(&mut flight, 400 * US, 0, long);
+    assert!(
+        matches!(admit(&flight, 400), Admission::Full(_)),
+        "one ahead"
+    );
+}
+
+#[test]
+fn what_comes_after_nothing_knows_when_that_began() {
+    let mut flight = Flight::default();
+    launch(&mut flight, 0, 7, 50 * US);
+    flight.mark(7, Event(1));
+    let first = flight.retire(60 * US, |_| Progress::Done).expect("done");
+    assert_eq!((first.after, flight.ended()), (None, 50 * US));
+    launch(&mut flight, 900 * US, 3, 50 * US);
+    flight.mark(3, Event(2));
+    launch(&mut flight, 901 * US, 3, 50 * US);
+    flight.mark(3, Event(3));
+    let mut next = || flight.retire(2_000 * US, |_| Progress::Done).expect("done");
+    assert_eq!(next().after, Some((7, 50 * US)));
+    assert_eq!(next().after, None, "others were in flight");
+}
+
+#[test]
 fn marks_follow_work_not_launches() {
     let mut flight = Flight::default();
     let marks = (0..100).filter(|_| {
