@@ -7,7 +7,10 @@
 //! round. A hook's *body* is what it takes beyond starting and ending its own program, which is
 //! measured by a call with wrong arguments. Exit status 1 when a target is missed.
 
+mod stats;
+
 use serde_json::{Value, json};
+use stats::quantile;
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
@@ -440,7 +443,10 @@ fn row(
         added: median(pairs().map(|(it, base)| it.clock - base.clock).collect()),
         added_cpu: median(pairs().map(|(it, base)| it.cpu - base.cpu).collect()),
         target,
-        whole: (median(clock(measured)), quantile(clock(measured), 0.99)),
+        whole: (
+            median(clock(measured)),
+            quantile(&mut clock(measured), 0.99),
+        ),
         whole_target: None,
     }
 }
@@ -449,13 +455,8 @@ fn clock(all: &[Took]) -> Vec<f64> {
     all.iter().map(|took| took.clock).collect()
 }
 
-fn median(values: Vec<f64>) -> f64 {
-    quantile(values, 0.5)
-}
-
-fn quantile(mut values: Vec<f64>, part: f64) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[(values.len() as f64 * part) as usize]
+fn median(mut values: Vec<f64>) -> f64 {
+    quantile(&mut values, 0.5)
 }
 
 /// Prints the table for people to standard error and one JSON object to standard output.

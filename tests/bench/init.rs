@@ -7,9 +7,12 @@
 //! `dlopen`, `cuInit` and the first context. Bare and in slices alternate (ABBA), so that a machine
 //! that slows down slows both. Exit status 1 when a target is missed.
 
+mod stats;
+
 use gpuslice_nvabi::sig;
 use gpuslice_nvabi::types::{CUcontext, CUresult};
 use serde_json::json;
+use stats::quantile;
 use std::ffi::CString;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
@@ -156,12 +159,6 @@ fn fire(crowd: Vec<Child>, gun: &Path) -> Result<Vec<f64>, Error> {
         );
     }
     Ok(times)
-}
-
-/// The value that this share of all is below.
-fn quantile(values: &mut [f64], share: f64) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[((values.len() - 1) as f64 * share) as usize]
 }
 
 fn bench(directory: &Path, sockets: &[&str]) -> Result<bool, Error> {

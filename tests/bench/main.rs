@@ -9,6 +9,7 @@
 mod child;
 mod daemon;
 mod door;
+mod stats;
 
 use door::Door;
 use serde_json::{Value, json};
@@ -113,8 +114,7 @@ fn measure(
 }
 
 fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
+    stats::quantile(&mut values, 0.5)
 }
 
 /// Prints the table for people to standard error and one JSON object to standard output.
