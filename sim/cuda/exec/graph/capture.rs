@@ -66,8 +66,18 @@ impl Captures {
         Some(capture)
     }
 
-    /// The legacy default stream would have to wait for a stream that is being captured.
+    /// Refuses the legacy default stream while it would have to wait for a stream that is being captured, and
+    /// invalidates that capture.
     fn refuse_legacy(&mut self, stream: StreamKey) -> Outcome {
+        let Some(capture) = self.implied(stream)? else {
+            return Ok(());
+        };
+        capture.spoilt = true;
+        Err(CUresult::ERROR_STREAM_CAPTURE_IMPLICIT)
+    }
+
+    /// The capture that a use of `stream` would spoil, if that is the legacy default stream.
+    fn implied(&mut self, stream: StreamKey) -> Result<Option<&mut Capture>, CUresult> {
         let look = |key: StreamKey| {
             let found = shared()?.with(|model| {
                 model
@@ -78,19 +88,13 @@ impl Captures {
         };
         let (context, manner) = look(stream)?;
         if manner != Manner::Legacy {
-            return Ok(());
+            return Ok(None);
         }
-        for capture in self
-            .going_on
-            .values_mut()
-            .filter(|one| one.context == context)
-        {
-            if look(capture.first).is_ok_and(|(_, manner)| manner == Manner::Blocking) {
-                capture.spoilt = true;
-                return Err(CUresult::ERROR_STREAM_CAPTURE_IMPLICIT);
-            }
-        }
-        Ok(())
+        let blocking = |capture: &&mut Capture| {
+            let (of, first) = (capture.context, look(capture.first));
+            of == context && first.is_ok_and(|(_, manner)| manner == Manner::Blocking)
+        };
+        Ok(self.going_on.values_mut().find(blocking))
     }
 }
 
@@ -442,10 +446,11 @@ pub fn info(stream: StreamKey) -> Info {
     }
 }
 
-/// The status of a stream; refused where the legacy default stream may not be used.
+/// The status of a stream; refused where the legacy default stream may not be used, which leaves the other
+/// stream's capture as it is (CUDA driver API, `cuStreamIsCapturing`).
 pub fn status(stream: StreamKey) -> Result<CUstreamCaptureStatus, CUresult> {
-    if !none_going_on() {
-        state().captures.refuse_legacy(stream)?;
+    if !none_going_on() && state().captures.implied(stream)?.is_some() {
+        return Err(CUresult::ERROR_STREAM_CAPTURE_IMPLICIT);
     }
     Ok(info(stream).status)
 }

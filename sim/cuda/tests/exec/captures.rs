@@ -131,6 +131,10 @@ scenarios! {
         refused!(ERROR_STREAM_CAPTURE_INVALIDATED, cuStreamEndCapture(first, &mut graph));
         let blocking = stream(CU_STREAM_DEFAULT);
         begin(blocking);
+        // To ask is not to use.
+        let mut asked = CU_STREAM_CAPTURE_STATUS_NONE;
+        refused!(ERROR_STREAM_CAPTURE_IMPLICIT, cuStreamIsCapturing(CUstream::NULL, &mut asked));
+        assert_eq!(status(blocking), CU_STREAM_CAPTURE_STATUS_ACTIVE);
         refused!(ERROR_STREAM_CAPTURE_IMPLICIT, cuMemsetD8Async(at, 1, 4, CUstream::NULL));
         refused!(ERROR_STREAM_CAPTURE_INVALIDATED, cuStreamEndCapture(blocking, &mut graph));
         refused!(
