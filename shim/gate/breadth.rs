@@ -115,7 +115,7 @@ mod tests {
         while gpu.now < end {
             let look = |flight: &mut Flight| {
                 while flight
-                    .retire(gpu.now, |event| gpu.progress(event))
+                    .retire(gpu.now, |group| group.mark.map(|mark| gpu.progress(mark)))
                     .is_some()
                 {}
                 let left = breadth.of_rest(end - gpu.now, BOUND);

@@ -81,6 +81,8 @@ pub struct Estimate {
     pub ns: u64,
     /// Whether it was measured or is a guess.
     pub known: bool,
+    /// Whether the driver has accepted its like.
+    pub tried: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -129,19 +131,35 @@ impl Estimates {
             Some(entry) => {
                 entry.used = clock;
                 let ns = entry.ns.saturating_mul(u64::from(task.parts)) / u64::from(WHOLE);
-                Estimate {
-                    ns: ns.max(1),
-                    known: true,
+                if entry.samples > 0 {
+                    return Estimate {
+                        ns: ns.max(1),
+                        known: true,
+                        tried: true,
+                    };
                 }
+                self.guess(task, true)
             }
-            None => Estimate {
-                ns: if task.guess > 0 {
-                    task.guess
-                } else {
-                    self.guess
-                },
-                known: false,
+            None => self.guess(task, false),
+        }
+    }
+
+    fn guess(&self, task: Task, tried: bool) -> Estimate {
+        Estimate {
+            ns: if task.guess > 0 {
+                task.guess
+            } else {
+                self.guess
             },
+            known: false,
+            tried,
+        }
+    }
+
+    /// The driver accepted a launch of `key`.
+    pub fn accepted(&mut self, key: Key) {
+        if self.find(key).is_none() {
+            self.claim(key);
         }
     }
 
@@ -169,7 +187,8 @@ impl Estimates {
     /// So many parts of `key` took at most `ns` together: lowers an estimate, never raises one.
     pub fn observe_at_most(&mut self, key: Key, parts: u64, ns: u64) {
         let whole = Task::whole(parts, ns);
-        if self.find(key).is_none_or(|entry| entry.ns > whole) {
+        let raises = |entry: &mut Entry| entry.samples > 0 && entry.ns <= whole;
+        if !self.find(key).is_some_and(raises) {
             self.observe(key, parts, ns);
         }
     }
@@ -177,7 +196,7 @@ impl Estimates {
     /// A mixed group with a launch of `key` took `measured` where `expected` was expected: moves
     /// the estimate an eighth of the way.
     pub fn scale(&mut self, key: Key, measured: u64, expected: u64) {
-        if let Some(entry) = self.find(key) {
+        if let Some(entry) = self.find(key).filter(|entry| entry.samples > 0) {
             let target = u128::from(entry.ns) * u128::from(measured) / u128::from(expected.max(1));
             let target = u64::try_from(target).unwrap_or(NS_MAX).clamp(1, NS_MAX);
             entry.ns = (entry.ns - entry.ns / 8 + target / 8).max(1);
@@ -232,7 +251,8 @@ mod tests {
             table.expect(Task::launch(key)),
             Estimate {
                 ns: GUESS_FIRST_NS,
-                known: false
+                known: false,
+                tried: false
             }
         );
         table.observe(key, ONE, 9_000_000); // loading
@@ -248,6 +268,21 @@ mod tests {
             table.observe(key, ONE, 200_000);
         }
         assert!((190_000..=200_000).contains(&table.expect(Task::launch(key)).ns));
+    }
+
+    #[test]
+    fn what_the_driver_accepted_is_tried_and_not_known() {
+        let mut table = Estimates::default();
+        let key = Key::of(&[5]);
+        table.accepted(key);
+        let tried = table.expect(Task::launch(key));
+        assert_eq!((tried.known, tried.tried), (false, true));
+        table.scale(key, 5, 1);
+        assert_eq!(table.expect(Task::launch(key)).ns, GUESS_FIRST_NS);
+        table.observe_at_most(key, ONE, 70_000);
+        table.accepted(key);
+        let known = table.expect(Task::launch(key));
+        assert_eq!((known.ns, known.known, known.tried), (70_000, true, true));
     }
 
     #[test]

@@ -53,6 +53,8 @@ pub struct Gpu {
     pub capturing: Vec<Stream>,
     pub dead: Vec<Stream>,
     pub misuse: Vec<&'static str>,
+    /// Events put into streams.
+    pub recorded: u32,
     pub lost: bool,
     /// Gates that were put into streams.
     pub held: Vec<Stream>,
@@ -179,6 +181,10 @@ impl World for Fake {
     }
     fn record(&self, event: Event, stream: Stream) -> bool {
         let mut gpu = self.gpu();
+        gpu.recorded += 1;
+        if std::thread::current().name() == Some(super::os::THREAD) {
+            gpu.misuse.push("recorded by a thread that does not launch");
+        }
         if gpu.capturing.contains(&stream) {
             gpu.misuse.push("recorded into a stream under capture");
         }
@@ -205,6 +211,22 @@ impl World for Fake {
         } else {
             Progress::Done
         }
+    }
+    fn finished(&self, stream: Stream) -> Option<Progress> {
+        let mut gpu = self.up_to_date();
+        if gpu.capturing.contains(&stream) {
+            return None;
+        }
+        if gpu.dead.contains(&stream) {
+            gpu.misuse.push("asked a destroyed stream");
+        }
+        let end = gpu.streams.get(&stream.0).copied().unwrap_or(0);
+        let pending = gpu.behind.contains_key(&stream.0) || end > super::os::now();
+        Some(if pending && !gpu.lost {
+            Progress::Pending
+        } else {
+            Progress::Done
+        })
     }
     fn elapsed(&self, from: Event, to: Event) -> Option<u64> {
         let gpu = self.gpu();

@@ -4,14 +4,24 @@
 //! (see `window.rs`); in front of the first launch into an idle stream goes a base, so that base to
 //! mark, or mark to mark, is the time the launches between them ran. Events are pooled per context.
 //!
-//! Three rules keep this harmless. Nothing is put into a stream that is being captured. A
-//! per-thread stream is marked by its own thread at every launch, because no other thread can.
-//! And whatever the driver refuses counts as finished, or as finished once its estimated time is
-//! well over: a broken context must not hold anybody's turn.
+//! # Nothing is put into a stream later
+//! An event in a stream can order the program's work. One in the legacy default stream is a barrier among all
+//! blocking streams of its context: a stream that waits for a word, and another one that writes it, are a
+//! deadlock if the event comes between them. One in a blocking stream waits for the legacy stream, and the host
+//! that waits for that blocking stream then does too. Hence two rules:
+//! * Events are recorded in the calls that launch, by the launching thread. A correct program may meet its launch
+//!   at any moment of that call, so an event there orders nothing that the launch could not have ordered.
+//!   Before a launch they are recorded only if its like has succeeded before: a launch that the driver refuses
+//!   orders nothing, and nor may we.
+//! * Whether work behind the last mark has finished is asked: `cuStreamQuery` puts nothing into a stream. A
+//!   per-thread stream cannot be asked by another thread, so it is marked at every launch.
+//!
+//! Nothing is put into a stream that is being captured, nor is one asked. Whatever the driver refuses counts as
+//! finished, or as finished once its estimated time is well over: a broken context must not hold anybody's turn.
 #![forbid(unsafe_code)]
 
 use super::estimate::Estimates;
-use super::port::{Context, Event, Stream, World};
+use super::port::{Context, Event, Progress, Stream, World};
 use super::window::{Flight, Group, TAILS_MAX, Tail};
 
 /// A stream of a context, and of a thread where it is a per-thread one.
@@ -23,6 +33,26 @@ pub struct Line {
     pub stream: Stream,
     /// Which thread's, for [`Stream::PER_THREAD`]; else 0.
     pub thread: u64,
+}
+
+impl Line {
+    /// Whether any thread may ask how far the stream is. One that was destroyed has its last mark.
+    fn can_be_asked(&self) -> bool {
+        self.thread == 0 && self.stream != Stream::GONE
+    }
+
+    /// Whether everything in the stream has finished; `None` where that cannot be asked.
+    fn finished(&self, world: &dyn World) -> Option<Progress> {
+        if !self.can_be_asked() {
+            return None;
+        }
+        if world.context() == Some(self.context) {
+            return world.finished(self.stream);
+        }
+        let mut answer = None;
+        let there = world.within(self.context, &mut || answer = world.finished(self.stream));
+        if there { answer } else { Some(Progress::Done) }
+    }
 }
 
 /// How long the GPU took from the launch of `group` to its beginning: it had others' work, and another context.
@@ -133,7 +163,8 @@ impl Marks {
         None
     }
 
-    /// The base for a launch into `tail`, if its stream is idle and therefore needs one.
+    /// The base for a launch into `tail`, if its stream is idle and therefore needs one. For a launch whose like
+    /// has succeeded.
     pub fn base(&mut self, world: &dyn World, tail: Tail) -> Option<Event> {
         let line = self.line(tail)?;
         if self.flight.busy(tail) {
@@ -186,73 +217,55 @@ impl Marks {
         }
     }
 
-    /// Marks the open group of `tail`, if there is one, from a thread that has its context current.
+    /// Marks the open group of `tail`, if there is one, from a thread that has its context current and launches
+    /// there next what has succeeded before.
     pub fn close(&mut self, world: &dyn World, now: u64, tail: Tail) {
-        if self.flight.open().iter().any(|(open, _)| *open == tail) {
+        if self.flight.is_open(tail) {
             self.mark(world, now, tail);
         }
     }
 
-    /// Marks every open group, from any thread. A stream under capture is left alone and given up
-    /// once its estimated time is well over.
-    pub fn mark_all(&mut self, world: &dyn World, now: u64) {
-        let current = world.context();
-        for (tail, due) in self.flight.open() {
-            let Some(line) = self.line(tail) else {
-                continue;
-            };
-            let mut marked = false;
-            let mut mark = || {
-                if line.thread == 0 && !world.capturing(line.stream) {
-                    self.mark(world, now, tail);
-                    marked = true;
-                }
-            };
-            let there = if current == Some(line.context) {
-                mark();
-                true
-            } else {
-                world.within(line.context, &mut mark)
-            };
-            if !there || (!marked && now > due) {
-                self.forget_tail(world, now, tail);
+    /// Turns begin: launches of before were not followed, so every known stream may have work in it.
+    pub fn unfollowed(&mut self, now: u64) {
+        for (index, slot) in self.slots.iter().enumerate() {
+            if slot.line.as_ref().is_some_and(Line::can_be_asked) {
+                self.flight.unfollowed(now, index as Tail);
             }
         }
     }
 
-    /// Turns begin: launches of before were not followed, so every known stream gets a mark behind
-    /// whatever is in it.
-    pub fn mark_unfollowed(&mut self, world: &dyn World, now: u64) {
-        for index in 0..self.slots.len() {
-            let known = self.slots[index].line;
-            let known = known.filter(|line| line.thread == 0 && line.stream != Stream::GONE);
-            let Some(line) = known else { continue };
-            let there = world.within(line.context, &mut || {
-                if !world.capturing(line.stream)
-                    && let Some(event) = self.put(world, line)
-                {
-                    self.flight.unfollowed(now, index as Tail, event);
+    /// Takes out what has finished, and learns from it. Streams are asked only if `ask` says so.
+    pub fn collect(&mut self, world: &dyn World, now: u64, ask: bool) {
+        // Each stream is asked once.
+        let mut unfinished = [false; TAILS_MAX];
+        loop {
+            let slots = &self.slots;
+            let look = |group: &Group| match group.mark {
+                Some(mark) => Some(world.progress(mark)),
+                None if !ask || unfinished[usize::from(group.tail) % TAILS_MAX] => None,
+                None => {
+                    let line = slots[usize::from(group.tail)].line;
+                    let finished = line.map_or(Some(Progress::Done), |line| line.finished(world));
+                    let late = finished.is_none() && now > group.given_up();
+                    let finished = if late { Some(Progress::Done) } else { finished };
+                    unfinished[usize::from(group.tail) % TAILS_MAX] =
+                        finished != Some(Progress::Done);
+                    finished
                 }
-            });
-            if !there {
-                self.forget_tail(world, now, index as Tail);
-            }
-        }
-    }
-
-    /// Takes out what has finished, and learns from it.
-    pub fn collect(&mut self, world: &dyn World, now: u64) {
-        while let Some(group) = self.flight.retire(now, |event| world.progress(event)) {
+            };
+            let Some(group) = self.flight.retire(now, look) else {
+                return;
+            };
             self.learn(world, group);
         }
     }
 
     /// [`Marks::collect`] from a thread without a context of its own.
-    pub fn collect_elsewhere(&mut self, world: &dyn World, now: u64) {
+    pub fn collect_elsewhere(&mut self, world: &dyn World, now: u64, ask: bool) {
         let Some(context) = self.flight.oldest().and_then(|tail| self.line(tail)) else {
             return;
         };
-        if !world.within(context.context, &mut || self.collect(world, now)) {
+        if !world.within(context.context, &mut || self.collect(world, now, ask)) {
             self.forget(world, now, |line| line.context == context.context);
         }
     }
@@ -268,7 +281,7 @@ impl Marks {
         if std::mem::take(&mut self.opening) {
             self.stall = stall(world, &group, previous).unwrap_or(0);
         }
-        let base = group.base.or(previous);
+        let base = group.base.or(previous.filter(|_| group.follows));
         if let (Some(from), Some(to)) = (base, group.mark)
             && let Some(ns) = world.elapsed(from, to)
         {
@@ -339,14 +352,19 @@ impl Marks {
     }
 
     /// The streams `gone` names are about to be destroyed: puts their last marks, and never touches
-    /// the streams again.
+    /// the streams again. Nobody can wait for such a stream any more, so its mark orders nothing.
     pub fn bury(&mut self, world: &dyn World, now: u64, gone: impl Fn(&Line) -> bool) {
         for index in 0..self.slots.len() {
             let Some(line) = self.slots[index].line.filter(&gone) else {
                 continue;
             };
             let tail = index as Tail;
-            if !world.within(line.context, &mut || self.close(world, now, tail)) {
+            let close = &mut || {
+                if !world.capturing(line.stream) {
+                    self.close(world, now, tail);
+                }
+            };
+            if !world.within(line.context, close) {
                 self.forget_tail(world, now, tail);
             }
             self.slots[index].line = Some(Line {
@@ -388,10 +406,10 @@ mod tests {
             flight.launched(at * US, tail, Task::launch(Key(1)), 50 * US, None);
             flight.mark(tail, Event(event));
             if event == 1 {
-                flight.retire(200 * US, |_| Progress::Done);
+                flight.retire(200 * US, |_| Some(Progress::Done));
             }
         }
-        let group = flight.retire(2_000 * US, |_| Progress::Done);
+        let group = flight.retire(2_000 * US, |_| Some(Progress::Done));
         stall(fake, &group.expect("done"), Some(Event(1)))
     }
 

@@ -9,8 +9,9 @@
 //! * [`turn`], [`claim`], [`window`], [`breadth`], [`estimate`] decide, without any effect: may a launch
 //!   go, does the claim hold, is there room and how much, how long will it run;
 //! * [`gates`] are for turns that end at any moment: the GPU itself stops at them;
-//! * [`marks`] puts events into streams to learn what has finished; [`pass`] takes one launch
-//!   through; `thread` looks after the rest; [`port`] is what they need of driver and daemon.
+//! * [`marks`] puts events behind launches to learn what has finished; `captures` keeps what the gate asks apart
+//!   from stream captures; [`pass`] takes one launch through; `thread` looks after the rest; [`port`] is what they
+//!   need of driver and daemon.
 //!
 //! A *launch* is whatever puts work on the GPU: kernels, graphs, fills, copies. Not gated are launches
 //! that are captured into a graph (they run when the graph is launched) and those on a GPU that is not of
@@ -28,6 +29,7 @@
 #![deny(missing_docs)]
 
 pub mod breadth;
+mod captures;
 pub mod claim;
 pub mod estimate;
 #[cfg(test)]
@@ -44,12 +46,13 @@ mod thread;
 pub mod turn;
 pub mod window;
 
+pub use captures::{begin as capture_begins, join as stream_joins};
 pub use pass::Work;
 pub(crate) use real::relaxed;
 
 use estimate::{Key, Task};
 use gpuslice_nvabi::types::{
-    CU_STREAM_PER_THREAD, CUcontext, CUfunction, CUgraphExec, CUresult, CUstream,
+    CU_STREAM_LEGACY, CU_STREAM_PER_THREAD, CUcontext, CUfunction, CUgraphExec, CUresult, CUstream,
 };
 use pass::{CLOSED, Gate, METERED, OPEN};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
@@ -106,14 +109,14 @@ pub enum Way {
 }
 
 impl Work {
-    /// A kernel, cooperative or not.
+    /// A kernel, cooperative or not, with `shared` bytes of dynamic shared memory.
     #[must_use]
     pub fn kernel(
         function: CUfunction,
         grid: [u32; 3],
         block: [u32; 3],
-        stream: CUstream,
-        flavour: Flavour,
+        shared: u32,
+        (stream, flavour): (CUstream, Flavour),
     ) -> Work {
         let pair = |a: u32, b: u32| u64::from(a) << 32 | u64::from(b);
         let key = Key::of(&[
@@ -121,6 +124,7 @@ impl Work {
             pair(grid[0], grid[1]),
             pair(grid[2], block[0]),
             pair(block[1], block[2]),
+            u64::from(shared),
         ]);
         Work {
             task: Task::launch(key),
@@ -153,6 +157,7 @@ impl Work {
 fn named(stream: CUstream, flavour: Flavour) -> port::Stream {
     match flavour {
         Flavour::PerThread if stream.is_null() => CU_STREAM_PER_THREAD.into(),
+        _ if stream == CU_STREAM_LEGACY => port::Stream::LEGACY,
         _ => stream.into(),
     }
 }
@@ -207,6 +212,7 @@ pub fn context_closing<R>(context: CUcontext, call: impl FnOnce() -> R) -> R {
 
 /// In the child of a fork: there is no gate and no gate thread. Async-signal-safe.
 pub fn in_child() {
+    captures::in_child();
     GATE.store(std::ptr::null_mut(), SeqCst);
     WORD.store(CLOSED, SeqCst);
 }

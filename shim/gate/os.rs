@@ -43,6 +43,9 @@ pub fn wake(word: &AtomicU32) {
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, i32::MAX) };
 }
 
+/// Name of the gate thread.
+pub const THREAD: &str = "gpuslice-gate";
+
 /// Starts a thread that takes none of the process's signals and wakes on time. Answers whether it
 /// runs.
 pub fn spawn(work: impl FnOnce() + Send + 'static) -> bool {
@@ -62,7 +65,7 @@ pub fn spawn(work: impl FnOnce() + Send + 'static) -> bool {
         work();
     };
     let thread = std::thread::Builder::new()
-        .name("gpuslice-gate".into())
+        .name(THREAD.into())
         .stack_size(1 << 20);
     let started = thread.spawn(quiet).is_ok();
     // SAFETY: `old` was filled in above.

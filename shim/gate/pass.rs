@@ -14,7 +14,7 @@
 
 use super::breadth::Breadth;
 use super::claim;
-use super::estimate::Task;
+use super::estimate::{Estimate, Task};
 use super::gates::Gates;
 use super::marks::{Line, Marks};
 use super::os;
@@ -79,11 +79,18 @@ pub struct Lane {
     roused: u32,
     /// When a launch without turns was last marked, ns.
     sampled: u64,
-    /// Launches have gone without turns, of which no mark is known to be behind the last one.
+    /// Launches have gone without turns, and were not followed.
     unfollowed: bool,
 }
 
 impl Lane {
+    /// Follows from now on what went without turns, if anything did.
+    pub(super) fn follow(&mut self, now: u64) {
+        if std::mem::take(&mut self.unfollowed) {
+            self.marks.unfollowed(now);
+        }
+    }
+
     /// A turn has begun, or there are none any more: what stood at gates goes on.
     pub fn unpark(&mut self, claims: &ClientLane, now: u64) {
         if std::mem::take(&mut self.parked) {
@@ -197,13 +204,6 @@ impl Gate {
         }
     }
 
-    /// Puts a mark behind all that went without turns, if any did.
-    pub(super) fn follow(&self, lane: &mut Lane, now: u64) {
-        if std::mem::take(&mut lane.unfollowed) {
-            lane.marks.mark_unfollowed(self.world, now);
-        }
-    }
-
     /// The state of a lane, alone.
     pub fn lane(&self, index: usize) -> MutexGuard<'_, Lane> {
         self.lanes[index]
@@ -285,7 +285,7 @@ impl Gate {
                 }
                 Verdict::Turn { turn, end_ns } => {
                     lane.unpark(visit.claims(), now);
-                    self.follow(&mut lane, now);
+                    lane.follow(now);
                     let left = end_ns.saturating_sub(now);
                     let first = std::mem::replace(&mut lane.roused, turn) != turn;
                     let bell = first.then_some(&visit.pages.container.bell);
@@ -301,7 +301,9 @@ impl Gate {
                             count(&visit);
                             visit.begins(&mut lane, first.then_some(now));
                             let rouse = Rouse(bell);
-                            let ticket = self.ticket(&visit, lane, now, false)?;
+                            // What a turn ends with is told exactly, and so is what the next one waits for.
+                            let last = left <= words.window_ns;
+                            let ticket = self.ticket(&visit, lane, now, last)?;
                             return Some(Ticket { rouse, ..ticket });
                         }
                     }
@@ -338,8 +340,7 @@ impl Gate {
         if !helps(&lane.marks) {
             return false;
         }
-        lane.marks.mark_all(self.world, now);
-        lane.marks.collect(self.world, now);
+        lane.marks.collect(self.world, now, true);
         helps(&lane.marks)
     }
 
@@ -360,6 +361,7 @@ impl Gate {
             now,
             ..
         } = ticket;
+        marks.estimates.accepted(task.key);
         if marks.flight.launched(now, tail, task, ns, base) || ticket.mark {
             marks.mark(self.world, now, tail);
         }
@@ -421,42 +423,32 @@ impl Gate {
         if marks.flight.admit(now, ns, window, left) == Admission::Go {
             return Admission::Go;
         }
-        marks.mark_all(self.world, now);
-        marks.collect(self.world, now);
+        marks.collect(self.world, now, true);
         marks.flight.admit(now, ns, window, left)
     }
 
-    /// Lets the launch in. An unknown kernel gets a group of its own, to be measured exactly.
+    /// Lets the launch in; with `mark`, a mark follows it in any case. An unknown kernel gets a group of its own,
+    /// to be measured exactly, once its like has succeeded.
     fn ticket(
         &self,
         visit: &Visit<'_>,
         mut lane: MutexGuard<'_, Lane>,
         now: u64,
-        sample: bool,
+        mark: bool,
     ) -> Option<Ticket> {
         let marks = &mut lane.marks;
         if marks.flight.due(now) {
-            marks.collect(self.world, now);
+            marks.collect(self.world, now, false);
         }
         let tail = marks.tail(self.world, visit.line)?;
         let expected = marks.estimates.expect(visit.work.task);
-        if !expected.known {
-            marks.close(self.world, now, tail);
-        }
-        let gate = visit.gates.map(|gates| {
-            let next = (tail, expected.ns);
-            marks.gate(self.world, now, next, gates)
-        });
-        if gate == Some(None) {
-            self.gates.refused(visit.line.context);
-        }
-        let base = match gate {
-            Some(Some(true)) => None, // behind the gate already
-            _ => marks.base(self.world, tail),
+        let base = match expected.tried {
+            true => self.before(visit, marks, now, (tail, expected)),
+            false => None,
         };
         marks.flight.enter(expected.ns);
         lane.breadth.let_in(expected.ns);
-        let mark = sample || !expected.known || visit.line.stream == Stream::PER_THREAD;
+        let mark = mark || !expected.known || visit.line.stream == Stream::PER_THREAD;
         let (task, ns, lane) = (visit.work.task, expected.ns, visit.index);
         Some(Ticket {
             lane,
@@ -468,6 +460,30 @@ impl Gate {
             now,
             rouse: Rouse::default(),
         })
+    }
+
+    /// Puts into the stream what comes before a launch: the end of another group, a gate, the base. Answers for
+    /// the base, if that is not behind a gate.
+    fn before(
+        &self,
+        visit: &Visit<'_>,
+        marks: &mut Marks,
+        now: u64,
+        (tail, expected): (Tail, Estimate),
+    ) -> Option<Event> {
+        if !expected.known {
+            marks.close(self.world, now, tail);
+        }
+        let put = visit.gates.map(|gates| {
+            let next = (tail, expected.ns);
+            marks.gate(self.world, now, next, gates)
+        });
+        match put {
+            Some(Some(true)) => return None,
+            Some(None) => self.gates.refused(visit.line.context),
+            _ => {}
+        }
+        marks.base(self.world, tail)
     }
 
     /// A stream was made in the current context. Perhaps nothing that goes into it is ever seen here: one

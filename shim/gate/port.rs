@@ -16,6 +16,9 @@ pub struct Context(pub usize);
 pub struct Stream(pub usize);
 
 impl Stream {
+    /// The legacy default stream, under either of its handles: a barrier among all blocking streams of its
+    /// context.
+    pub const LEGACY: Stream = Stream(0);
     /// `CU_STREAM_PER_THREAD`: another stream in every thread, so no thread can mark it for
     /// another.
     pub const PER_THREAD: Stream = Stream(2);
@@ -82,6 +85,9 @@ pub trait World: Send + Sync {
     fn record(&self, event: Event, stream: Stream) -> bool;
     /// Whether everything before `event` has finished.
     fn progress(&self, event: Event) -> Progress;
+    /// Whether everything in `stream` of the current context has finished; `None` where that cannot be asked,
+    /// because a capture would end by it. Orders nothing.
+    fn finished(&self, stream: Stream) -> Option<Progress>;
     /// Time between two finished events, ns.
     fn elapsed(&self, from: Event, to: Event) -> Option<u64>;
     /// How often the process has attached: with another number its page is another one.

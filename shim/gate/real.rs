@@ -4,6 +4,7 @@
 //! everywhere, event queries among them; so each of ours is wrapped in the relaxed mode for this
 //! thread, which is what that mode is for.
 
+use super::captures;
 use super::port::{Context, Event, Pages, Pinned, Progress, Stream, World};
 use crate::link::sys::Twin;
 use crate::{lane, link, real};
@@ -135,6 +136,19 @@ impl World for Real {
             CUresult::ERROR_NOT_READY => Progress::Pending,
             _ => Progress::Done,
         }
+    }
+
+    fn finished(&self, stream: Stream) -> Option<Progress> {
+        let ask = || {
+            if self.capturing(stream) {
+                return None;
+            }
+            match relaxed(|| real!(cuStreamQuery(stream_of(stream)))) {
+                CUresult::ERROR_NOT_READY => Some(Progress::Pending),
+                _ => Some(Progress::Done),
+            }
+        };
+        captures::apart(ask).unwrap_or(Some(Progress::Pending))
     }
 
     fn elapsed(&self, from: Event, to: Event) -> Option<u64> {

@@ -187,13 +187,12 @@ impl Gate {
         let owes = race.owes(free);
         let idle = now.saturating_sub(lane.seen);
         if owes {
-            self.follow(&mut lane, now);
+            lane.follow(now);
         }
+        // A thread in the middle of a launch may hold what a question would wait for.
         let asleep = owes || idle >= words.idle_ns / 2;
-        if asleep && lane.marks.flight.inside() == 0 {
-            lane.marks.mark_all(self.world, now);
-        }
-        lane.marks.collect_elsewhere(self.world, now);
+        let ask = asleep && lane.marks.flight.inside() == 0;
+        lane.marks.collect_elsewhere(self.world, now, ask);
         let quiet = lane.marks.flight.empty();
         if owes && !self.answered(&mut lane, &race, &words, now) {
             return lane.drain_pause(now, words.gates() > 0);
@@ -275,7 +274,7 @@ impl Gate {
         let since = self.closed.load(Relaxed).max(lane.seen);
         let idle = now.saturating_sub(since);
         if idle >= words.idle_ns && lane.waiting == 0 && lane.marks.flight.empty() {
-            self.follow(lane, now); // most launches were not marked
+            lane.follow(now); // most launches were not marked
             if !lane.marks.flight.empty() {
                 return DRAIN_NS.1;
             }

@@ -26,7 +26,7 @@ pub const GROUPS_MAX: usize = 512;
 /// How long one launch is held back by a full window before it goes anyway: it may be the
 /// launch that those in flight are waiting for.
 pub const HELD_MAX_NS: u64 = 100_000_000;
-/// A group no mark can be put behind is taken for finished this long after twice its estimate.
+/// An open group whose stream cannot be asked is taken for finished this long after twice its estimate.
 const GIVEN_UP_NS: u64 = 5_000_000;
 /// Work this much later than twice its estimate may be waiting for a launch that is held.
 const STUCK_NS: u64 = 100_000_000;
@@ -61,6 +61,8 @@ pub struct Group {
     pub span: (u64, u64),
     /// The event before the first, where the stream was empty then.
     pub base: Option<Event>,
+    /// It came directly behind the group before it in its stream.
+    pub follows: bool,
     /// The event behind the last; `None` while the group is open.
     pub mark: Option<Event>,
     /// There is a gate before it, and `base` is behind that.
@@ -79,6 +81,15 @@ pub struct Standing {
 }
 
 impl Group {
+    /// When it is so late that it is taken for finished, where nothing can tell whether it is, ns.
+    #[must_use]
+    pub const fn given_up(&self) -> u64 {
+        self.span
+            .1
+            .saturating_add(self.expected.saturating_mul(2))
+            .saturating_add(GIVEN_UP_NS)
+    }
+
     /// One without launches yet.
     fn new(tail: Tail, now: u64, base: Option<Event>) -> Group {
         Group {
@@ -89,6 +100,7 @@ impl Group {
             keys: Vec::new(),
             span: (now, now),
             base,
+            follows: false,
             mark: None,
             gated: false,
             after: None,
@@ -230,8 +242,10 @@ impl Flight {
         let group = match open {
             Some(group) => group,
             None => {
+                let follows = self.busy(tail);
                 self.groups.push_back(Group {
                     after,
+                    follows,
                     ..Group::new(tail, now, base)
                 });
                 self.groups.back_mut().expect("just pushed")
@@ -249,16 +263,15 @@ impl Flight {
         group.expected >= MARK_NS || full
     }
 
-    /// `event` was put behind work of `tail` that nobody followed.
-    pub fn unfollowed(&mut self, now: u64, tail: Tail, event: Event) {
+    /// The stream of `tail` may hold work that was not followed: it has finished when the stream has.
+    pub fn unfollowed(&mut self, now: u64, tail: Tail) {
+        if self.is_open(tail) {
+            return;
+        }
         if self.groups.is_empty() {
             self.head_since = now;
         }
-        let mark = Some(event);
-        self.groups.push_back(Group {
-            mark,
-            ..Group::new(tail, now, None)
-        });
+        self.groups.push_back(Group::new(tail, now, None));
     }
 
     /// A gate was put into `tail` and `base` behind it, for launches to come.
@@ -302,18 +315,11 @@ impl Flight {
         standing
     }
 
-    /// The streams with launches behind which there is no mark yet, and when each is overdue so far
-    /// that it can be taken for finished if no mark can ever be put.
+    /// Whether there are launches of `tail` behind which there is no mark yet.
     #[must_use]
-    pub fn open(&self) -> Vec<(Tail, u64)> {
-        let open = self.groups.iter().filter(|group| group.mark.is_none());
-        open.map(|g| {
-            (
-                g.tail,
-                g.span.1.saturating_add(2 * g.expected + GIVEN_UP_NS),
-            )
-        })
-        .collect()
+    pub fn is_open(&self, tail: Tail) -> bool {
+        let open = |group: &Group| group.tail == tail && group.mark.is_none();
+        self.groups.iter().any(open)
     }
 
     /// The stream of the oldest group.
@@ -334,12 +340,12 @@ impl Flight {
         }
     }
 
-    /// Takes out the oldest group whose mark has passed. Streams run in order, so behind a pending
-    /// mark no other of that stream is asked for.
+    /// Takes out the oldest group that has finished; `ask` answers `None` where it did not ask. Streams run in
+    /// order, so behind an unfinished group no other of that stream is asked for.
     pub fn retire(
         &mut self,
         now: u64,
-        mut progress: impl FnMut(Event) -> Progress,
+        mut ask: impl FnMut(&Group) -> Option<Progress>,
     ) -> Option<Group> {
         let mut pending = [false; TAILS_MAX];
         for index in 0..self.groups.len() {
@@ -348,13 +354,12 @@ impl Flight {
             if *held {
                 continue;
             }
-            match group.mark {
-                Some(mark) if progress(mark) == Progress::Done => return self.remove(now, index),
-                _ => *held = true,
+            match ask(group) {
+                Some(Progress::Done) => return self.remove(now, index),
+                Some(Progress::Pending) if index == 0 => self.head_pending = now,
+                _ => {}
             }
-            if index == 0 {
-                self.head_pending = now;
-            }
+            *held = true;
         }
         None
     }

@@ -66,25 +66,25 @@ launches! {
         f: CUfunction, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32,
         block_z: u32, shared: u32, stream: CUstream, params: *mut *mut c_void, extra: *mut *mut c_void,
     ) as Work::kernel(
-        f, [grid_x, grid_y, grid_z], [block_x, block_y, block_z], stream, Flavour::Legacy,
+        f, [grid_x, grid_y, grid_z], [block_x, block_y, block_z], shared, (stream, Flavour::Legacy),
     );
     cuLaunchKernel_ptsz(
         f: CUfunction, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32,
         block_z: u32, shared: u32, stream: CUstream, params: *mut *mut c_void, extra: *mut *mut c_void,
     ) as Work::kernel(
-        f, [grid_x, grid_y, grid_z], [block_x, block_y, block_z], stream, Flavour::PerThread,
+        f, [grid_x, grid_y, grid_z], [block_x, block_y, block_z], shared, (stream, Flavour::PerThread),
     );
     cuLaunchCooperativeKernel(
         f: CUfunction, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32,
         block_z: u32, shared: u32, stream: CUstream, params: *mut *mut c_void,
     ) as Work::kernel(
-        f, [grid_x, grid_y, grid_z], [block_x, block_y, block_z], stream, Flavour::Legacy,
+        f, [grid_x, grid_y, grid_z], [block_x, block_y, block_z], shared, (stream, Flavour::Legacy),
     );
     cuLaunchCooperativeKernel_ptsz(
         f: CUfunction, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32,
         block_z: u32, shared: u32, stream: CUstream, params: *mut *mut c_void,
     ) as Work::kernel(
-        f, [grid_x, grid_y, grid_z], [block_x, block_y, block_z], stream, Flavour::PerThread,
+        f, [grid_x, grid_y, grid_z], [block_x, block_y, block_z], shared, (stream, Flavour::PerThread),
     );
     cuLaunchKernelEx(
         config: *const CUlaunchConfig, f: CUfunction, params: *mut *mut c_void,
@@ -112,9 +112,9 @@ fn configured(config: *const CUlaunchConfig, f: CUfunction, flavour: Flavour) ->
         Some(c) => {
             let grid = [c.grid_dim_x, c.grid_dim_y, c.grid_dim_z];
             let block = [c.block_dim_x, c.block_dim_y, c.block_dim_z];
-            Work::kernel(f, grid, block, c.h_stream, flavour)
+            Work::kernel(f, grid, block, c.shared_mem_bytes, (c.h_stream, flavour))
         }
-        None => Work::kernel(f, [0; 3], [0; 3], CUstream::NULL, flavour),
+        None => Work::kernel(f, [0; 3], [0; 3], 0, (CUstream::NULL, flavour)),
     }
 }
 
@@ -125,7 +125,13 @@ fn first_of(list: *const CUDA_LAUNCH_PARAMS, devices: u32) -> Work {
         Some(p) if devices > 0 => {
             let grid = [p.grid_dim_x, p.grid_dim_y, p.grid_dim_z];
             let block = [p.block_dim_x, p.block_dim_y, p.block_dim_z];
-            Work::kernel(p.function, grid, block, p.h_stream, Flavour::Legacy)
+            Work::kernel(
+                p.function,
+                grid,
+                block,
+                p.shared_mem_bytes,
+                (p.h_stream, Flavour::Legacy),
+            )
         }
         _ => plain(CUfunction::NULL, 0, 0, CUstream::NULL),
     }
@@ -134,7 +140,7 @@ fn first_of(list: *const CUDA_LAUNCH_PARAMS, devices: u32) -> Work {
 /// The work of a launch from before CUDA 4, whose block was set on the function.
 fn plain(f: CUfunction, width: i32, height: i32, stream: CUstream) -> Work {
     let grid = [width as u32, height as u32, 1];
-    Work::kernel(f, grid, [1; 3], stream, Flavour::Legacy)
+    Work::kernel(f, grid, [1; 3], 0, (stream, Flavour::Legacy))
 }
 
 pub unsafe extern "C" fn cuStreamCreate(ph_stream: *mut CUstream, flags: u32) -> CUresult {

@@ -6,6 +6,7 @@
 #![allow(non_snake_case, missing_docs)] // the driver's names; NVIDIA documents them
 
 mod array;
+mod capture;
 mod context;
 mod external;
 mod graph;
@@ -25,6 +26,7 @@ mod sharing;
 mod sparse;
 
 pub use array::*;
+pub use capture::*;
 pub use context::*;
 pub use external::*;
 pub use graph::*;

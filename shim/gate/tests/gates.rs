@@ -156,5 +156,4 @@ fn a_context_goes_without_its_turn() {
         assert_eq!(rig.claims().gate.load(SeqCst), GATE_OPEN);
     });
     eventually("quiet", || rig.said().2 == 1);
-    assert!(rig.fake.gpu().misuse.is_empty());
 }

@@ -8,40 +8,40 @@
 macro_rules! for_each_driver_stream_ops_fn {
     ($callback:ident) => {
         $callback! {
-            [pass, none, 13010] cuStreamBeginCaptureToCig(
+            [hook, none, 13010] cuStreamBeginCaptureToCig(
                 h_stream: CUstream, stream_cig_capture_params: *mut c_void,
             );
-            [pass, none, 13010] cuStreamBeginCaptureToCig_ptsz(
+            [hook, none, 13010] cuStreamBeginCaptureToCig_ptsz(
                 h_stream: CUstream, stream_cig_capture_params: *mut c_void,
             );
             [pass, none, 13010] cuStreamEndCaptureToCig(h_stream: CUstream);
             [pass, none, 13010] cuStreamEndCaptureToCig_ptsz(h_stream: CUstream);
-            [pass, sim, 3020] cuStreamWaitEvent(h_stream: CUstream, h_event: CUevent, flags: u32);
-            [pass, sim, 7000] cuStreamWaitEvent_ptsz(
+            [hook, sim, 3020] cuStreamWaitEvent(h_stream: CUstream, h_event: CUevent, flags: u32);
+            [hook, sim, 7000] cuStreamWaitEvent_ptsz(
                 h_stream: CUstream, h_event: CUevent, flags: u32,
             );
-            [pass, sim, 10000] cuStreamBeginCapture(h_stream: CUstream);
-            [pass, sim, 10000] cuStreamBeginCapture_ptsz(h_stream: CUstream);
-            [pass, sim, 10010] cuStreamBeginCapture_v2(
+            [hook, sim, 10000] cuStreamBeginCapture(h_stream: CUstream);
+            [hook, sim, 10000] cuStreamBeginCapture_ptsz(h_stream: CUstream);
+            [hook, sim, 10010] cuStreamBeginCapture_v2(
                 h_stream: CUstream, mode: CUstreamCaptureMode,
             );
-            [pass, sim, 10010] cuStreamBeginCapture_v2_ptsz(
+            [hook, sim, 10010] cuStreamBeginCapture_v2_ptsz(
                 h_stream: CUstream, mode: CUstreamCaptureMode,
             );
-            [pass, none, 13030] cuStreamBeginRecaptureToGraph(
+            [hook, none, 13030] cuStreamBeginRecaptureToGraph(
                 h_stream: CUstream, mode: CUstreamCaptureMode, h_graph: CUgraph,
                 callback_func: CUgraphRecaptureCallback, user_data: *mut c_void,
             );
-            [pass, none, 13030] cuStreamBeginRecaptureToGraph_ptsz(
+            [hook, none, 13030] cuStreamBeginRecaptureToGraph_ptsz(
                 h_stream: CUstream, mode: CUstreamCaptureMode, h_graph: CUgraph,
                 callback_func: CUgraphRecaptureCallback, user_data: *mut c_void,
             );
-            [pass, sim, 12030] cuStreamBeginCaptureToGraph(
+            [hook, sim, 12030] cuStreamBeginCaptureToGraph(
                 h_stream: CUstream, h_graph: CUgraph, dependencies: *const CUgraphNode,
                 dependency_data: *const CUgraphEdgeData, num_dependencies: usize,
                 mode: CUstreamCaptureMode,
             );
-            [pass, sim, 12030] cuStreamBeginCaptureToGraph_ptsz(
+            [hook, sim, 12030] cuStreamBeginCaptureToGraph_ptsz(
                 h_stream: CUstream, h_graph: CUgraph, dependencies: *const CUgraphNode,
                 dependency_data: *const CUgraphEdgeData, num_dependencies: usize,
                 mode: CUstreamCaptureMode,

@@ -12,15 +12,14 @@ use std::time::{Duration, Instant};
 /// Enough for one launch in each round that is let go only after a while.
 const LIMIT: Duration = Duration::from_secs(3 * PATIENCE.as_secs());
 
-/// The program with `case`, in the slice `a` or outside of it.
-pub fn start(node: &Node, case: &str, rounds: u32, slice: bool) -> Child {
+/// A program with these arguments on the node's device, in the slice `a` or outside of it.
+pub fn program(node: &Node, words: &[&str], slice: bool) -> Command {
     let driver = node.root().join("driver");
-    let mut command = Command::new(target_dir().join("knots"));
+    let mut command = Command::new(target_dir().join(words[0]));
     command
-        .args([case, &rounds.to_string()])
+        .args(&words[1..])
         .env("LD_LIBRARY_PATH", &driver)
-        .env("GPUSLICE_SIM_DEVICE", node.root().join("device"))
-        .stdout(Stdio::null());
+        .env("GPUSLICE_SIM_DEVICE", node.root().join("device"));
     if slice {
         command
             .env("LD_PRELOAD", target_dir().join("libgpuslice.so"))
@@ -30,7 +29,16 @@ pub fn start(node: &Node, case: &str, rounds: u32, slice: bool) -> Child {
             )
             .env("GPUSLICE_DRIVER_DIR", &driver);
     }
-    command.spawn().expect("knots are staged")
+    command
+}
+
+/// The program with `case`, in the slice `a` or outside of it.
+pub fn start(node: &Node, case: &str, rounds: u32, slice: bool) -> Child {
+    let mut command = program(node, &["knots", case, &rounds.to_string()], slice);
+    command
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("knots are staged")
 }
 
 pub fn comes_loose(case: &str, mut program: Child) {

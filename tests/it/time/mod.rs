@@ -14,6 +14,7 @@ mod knots;
 mod slices;
 mod strangers;
 mod tier;
+mod waits;
 
 use crate::harness::node::Node;
 use crate::harness::{PATIENCE, eventually, target_dir};

@@ -1,0 +1,49 @@
+//! Captures of streams into graphs: only announced, so that the gate asks no stream that is being captured.
+
+use crate::gate;
+use crate::guard::guard;
+use crate::real;
+use gpuslice_nvabi::types::*;
+
+/// Defines hooks for calls that begin a capture, and for calls by which a stream joins one.
+macro_rules! announced {
+    ($how:ident $($name:ident($($arg:ident: $ty:ty),* $(,)?);)*) => {
+        $(
+            pub unsafe extern "C" fn $name($($arg: $ty),*) -> CUresult {
+                guard(|| Ok(gate::$how(|| real!($name($($arg),*)))))
+            }
+        )*
+    };
+}
+
+announced! {
+    capture_begins
+    cuStreamBeginCapture(h_stream: CUstream);
+    cuStreamBeginCapture_ptsz(h_stream: CUstream);
+    cuStreamBeginCapture_v2(h_stream: CUstream, mode: CUstreamCaptureMode);
+    cuStreamBeginCapture_v2_ptsz(h_stream: CUstream, mode: CUstreamCaptureMode);
+    cuStreamBeginCaptureToGraph(
+        h_stream: CUstream, h_graph: CUgraph, dependencies: *const CUgraphNode,
+        dependency_data: *const CUgraphEdgeData, num_dependencies: usize, mode: CUstreamCaptureMode,
+    );
+    cuStreamBeginCaptureToGraph_ptsz(
+        h_stream: CUstream, h_graph: CUgraph, dependencies: *const CUgraphNode,
+        dependency_data: *const CUgraphEdgeData, num_dependencies: usize, mode: CUstreamCaptureMode,
+    );
+    cuStreamBeginRecaptureToGraph(
+        h_stream: CUstream, mode: CUstreamCaptureMode, h_graph: CUgraph,
+        callback: CUgraphRecaptureCallback, user_data: *mut c_void,
+    );
+    cuStreamBeginRecaptureToGraph_ptsz(
+        h_stream: CUstream, mode: CUstreamCaptureMode, h_graph: CUgraph,
+        callback: CUgraphRecaptureCallback, user_data: *mut c_void,
+    );
+    cuStreamBeginCaptureToCig(h_stream: CUstream, parameters: *mut c_void);
+    cuStreamBeginCaptureToCig_ptsz(h_stream: CUstream, parameters: *mut c_void);
+}
+
+announced! {
+    stream_joins
+    cuStreamWaitEvent(h_stream: CUstream, h_event: CUevent, flags: u32);
+    cuStreamWaitEvent_ptsz(h_stream: CUstream, h_event: CUevent, flags: u32);
+}
