@@ -212,6 +212,24 @@ fn idle_in_a_turn_gives_it_back_and_a_new_launch_takes_part_again() {
     );
 }
 
+/// A kernel that is longer than the idle time does not end its turn: idling starts where the kernel ends, with
+/// turns and without.
+#[test]
+fn a_process_idles_from_the_end_of_its_work_on() {
+    for mode in [MODE_TURNS, MODE_OPEN] {
+        let rig = Rig::new(mode);
+        rig.page().lane[0].idle_us.store(100_000, SeqCst);
+        rig.turn(1, 60_000_000 * US);
+        for _ in 0..3 {
+            rig.launch(1, 5, 300_000 * US);
+            let end = rig.fake.gpu().busy_until;
+            eventually("want is taken back", || rig.claims().want.load(SeqCst) == 0);
+            // The end is known from the last look before it, which may be a little earlier.
+            assert!(os::now() >= end + 50_000 * US, "too early, in mode {mode}");
+        }
+    }
+}
+
 /// Near a turn's end no more than the window is queued, once the kernel's length is known.
 #[test]
 fn the_pipe_shrinks_towards_the_end() {

@@ -43,6 +43,16 @@ const PASSING_NS: u64 = 10_000;
 const TIED_NS: u64 = 1_000_000;
 
 impl Lane {
+    /// How long nothing has been in flight, ns; 0 while something is. A program that waits for its kernel launches
+    /// the next one when that has ended, so its time starts there and not with the launch.
+    fn idle(&self, now: u64) -> u64 {
+        let flight = &self.marks.flight;
+        match flight.empty() {
+            true => now.saturating_sub(self.seen.max(flight.ended())),
+            false => 0,
+        }
+    }
+
     /// How long to wait before looking again whether the GPU is quiet; 0 for not at all. With gates, that is
     /// soon.
     fn drain_pause(&mut self, now: u64, gates: bool) -> u64 {
@@ -185,12 +195,11 @@ impl Gate {
             go_on(&mut lane, &race, &words, now);
         }
         let owes = race.owes(free);
-        let idle = now.saturating_sub(lane.seen);
         if owes {
             lane.follow(now);
         }
         // A thread in the middle of a launch may hold what a question would wait for.
-        let asleep = owes || idle >= words.idle_ns / 2;
+        let asleep = owes || now.saturating_sub(lane.seen) >= words.idle_ns / 2;
         let ask = asleep && lane.marks.flight.inside() == 0;
         lane.marks.collect_elsewhere(self.world, now, ask);
         let quiet = lane.marks.flight.empty();
@@ -204,7 +213,8 @@ impl Gate {
         if lane.waiting > 0 {
             return LOOK_NS.min(words.left(now));
         }
-        if quiet && idle >= words.idle_ns {
+        let idle = lane.idle(now);
+        if idle >= words.idle_ns {
             race.report_quiet(lane.marks.flight.ended());
             claims.want.store(0, SeqCst);
             self.world.ring();
@@ -214,10 +224,15 @@ impl Gate {
             let waits = words.patience(now).min(LOOK_NS);
             return if lane.parked { waits } else { DRAIN_NS.1 };
         }
-        let busy = lane.marks.flight.outstanding(now);
-        busy.max(words.idle_ns.saturating_sub(idle))
-            .clamp(TURN_NS.0, TURN_NS.1)
-            .min(words.left(now))
+        let flight = &lane.marks.flight;
+        let pause = match flight.due(now) {
+            // Its end is known no better than by the last look before it.
+            true => words.idle_ns / 2,
+            false => flight
+                .outstanding(now)
+                .max(words.idle_ns.saturating_sub(idle)),
+        };
+        pause.clamp(TURN_NS.0, TURN_NS.1).min(words.left(now))
     }
 
     /// Reports that all of a turn is over, or stands at gates; `false` if neither is so.
@@ -271,9 +286,9 @@ impl Gate {
             self.word.fetch_and(!OPEN, SeqCst);
             return words.idle_ns.min(LOOK_NS);
         }
-        let since = self.closed.load(Relaxed).max(lane.seen);
-        let idle = now.saturating_sub(since);
-        if idle >= words.idle_ns && lane.waiting == 0 && lane.marks.flight.empty() {
+        let closed = now.saturating_sub(self.closed.load(Relaxed));
+        let idle = lane.idle(now).min(closed);
+        if idle >= words.idle_ns && lane.waiting == 0 {
             lane.follow(now); // most launches were not marked
             if !lane.marks.flight.empty() {
                 return DRAIN_NS.1;

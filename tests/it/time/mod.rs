@@ -12,6 +12,7 @@ mod gang;
 mod gates;
 mod knots;
 mod slices;
+mod steps;
 mod strangers;
 mod tier;
 mod waits;
