@@ -3,10 +3,51 @@
 //! A panic that reached the C caller would end the process, and Rust's default panic hook would
 //! write to its standard error. [`silence`] replaces that hook (this library has its own copy of
 //! the standard library, so the application's is untouched), and [`guard`] stops the panic.
+//!
+//! # Cancelled threads
+//! `pthread_cancel` unwinds a thread's stack from the system call in which it waits. That must not happen above
+//! the fence, which ends the process for an unwinding that is no panic. So a thread is not cancelled in an
+//! intercepted call: it is at the next cancellation point after it, as in a call that never waits.
+//!
+//! To say so to the C library takes longer than an allocation may. Calls that mostly do not wait are in
+//! [`quick`] instead, and say so where they begin to wait for the daemon: [`Uncancelled`]. A thread that is
+//! cancelled while the driver itself waits in one of these few (a free that synchronises) still ends the process.
 
 use gpuslice_nvabi::types::CUresult;
+use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind, set_hook};
 use std::sync::atomic::{AtomicBool, Ordering};
+
+unsafe extern "C" {
+    /// Of `pthread.h`; the libc crate does not have it.
+    fn pthread_setcancelstate(state: c_int, old: *mut c_int) -> c_int;
+}
+
+/// `PTHREAD_CANCEL_DISABLE` of glibc's `pthread.h`.
+const DISABLE: c_int = 1;
+
+/// The calling thread is not cancelled while this lives.
+#[derive(Debug)]
+pub struct Uncancelled(c_int);
+
+impl Uncancelled {
+    /// From now on.
+    #[must_use]
+    pub fn begin() -> Uncancelled {
+        let mut before = 0;
+        // SAFETY: writes the state before to a live integer.
+        unsafe { pthread_setcancelstate(DISABLE, &raw mut before) };
+        Uncancelled(before)
+    }
+}
+
+impl Drop for Uncancelled {
+    fn drop(&mut self) {
+        let mut disabled = 0;
+        // SAFETY: as above; a state that the C library gave.
+        unsafe { pthread_setcancelstate(self.0, &raw mut disabled) };
+    }
+}
 
 /// Result of a hook's body: `Err` is the error code to answer early with.
 pub type Outcome = Result<CUresult, CUresult>;
@@ -17,7 +58,14 @@ pub type Outcome = Result<CUresult, CUresult>;
 /// single operations, and drop guards that give reservations back: all whole after an unwind.
 #[inline]
 pub fn guard(body: impl FnOnce() -> Outcome) -> CUresult {
-    guarded(CUresult::ERROR_UNKNOWN, || match body() {
+    let _uncancelled = Uncancelled::begin();
+    quick(body)
+}
+
+/// [`guard`] for a body in which neither we nor the driver wait, mostly.
+#[inline]
+pub fn quick(body: impl FnOnce() -> Outcome) -> CUresult {
+    fenced(CUresult::ERROR_UNKNOWN, || match body() {
         Ok(result) | Err(result) => result,
     })
 }
@@ -25,6 +73,12 @@ pub fn guard(body: impl FnOnce() -> Outcome) -> CUresult {
 /// Runs `body`; a panic answers `otherwise`.
 #[inline]
 pub fn guarded<T>(otherwise: T, body: impl FnOnce() -> T) -> T {
+    let _uncancelled = Uncancelled::begin();
+    fenced(otherwise, body)
+}
+
+#[inline]
+fn fenced<T>(otherwise: T, body: impl FnOnce() -> T) -> T {
     catch_unwind(AssertUnwindSafe(body)).unwrap_or(otherwise)
 }
 

@@ -49,6 +49,7 @@ impl<T> Quick<T> {
 
     #[cold]
     fn wait(&self) {
+        let _uncancelled = crate::guard::Uncancelled::begin();
         let mut tries = 0;
         while self.taken.load(Ordering::Relaxed) || self.taken.swap(true, Ordering::Acquire) {
             tries += 1;

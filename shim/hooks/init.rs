@@ -1,7 +1,7 @@
 //! The way in: initialisation and entry points by name.
 
 use crate::channels;
-use crate::guard::guard;
+use crate::guard::{guard, quick};
 use crate::link;
 use crate::real;
 use crate::resolve::lookup::hooked;
@@ -37,7 +37,7 @@ pub unsafe extern "C" fn cuGetProcAddress(
     cuda_version: i32,
     flags: u64,
 ) -> CUresult {
-    guard(|| {
+    quick(|| {
         let result = real!(cuGetProcAddress(symbol, pfn, cuda_version, flags));
         if result == CUresult::SUCCESS {
             // SAFETY: the application's own arguments, found good by the driver.
@@ -54,7 +54,7 @@ pub unsafe extern "C" fn cuGetProcAddress_v2(
     flags: u64,
     symbol_status: *mut CUdriverProcAddressQueryResult,
 ) -> CUresult {
-    guard(|| {
+    quick(|| {
         let result = real!(cuGetProcAddress_v2(
             symbol,
             pfn,

@@ -5,7 +5,7 @@
 
 use super::{Charging, charged, charged_here, freed};
 use crate::book::Kind;
-use crate::guard::{Outcome, guard};
+use crate::guard::{Outcome, guard, quick};
 use crate::real;
 use gpuslice_nvabi::types::*;
 
@@ -13,7 +13,7 @@ use gpuslice_nvabi::types::*;
 const PITCH: usize = 512;
 
 pub unsafe extern "C" fn cuMemAlloc_v2(dptr: *mut CUdeviceptr, bytesize: usize) -> CUresult {
-    guard(|| {
+    quick(|| {
         // SAFETY: the application's own pointer, which the driver checks and writes.
         unsafe { charged_here(bytesize, dptr, || real!(cuMemAlloc_v2(dptr, bytesize))) }
     })
@@ -77,7 +77,7 @@ pub unsafe extern "C" fn cuMemAllocPitch_v2(
 }
 
 pub unsafe extern "C" fn cuMemFree_v2(dptr: CUdeviceptr) -> CUresult {
-    guard(|| freed(dptr, || real!(cuMemFree_v2(dptr))))
+    quick(|| freed(dptr, || real!(cuMemFree_v2(dptr))))
 }
 
 /// Finishes an allocation of the 32-bit names.

@@ -6,7 +6,7 @@
 
 use super::write_down;
 use crate::book::{Held, Kind};
-use crate::guard::{Outcome, guard};
+use crate::guard::{Outcome, guard, quick};
 use crate::lane;
 use crate::link::{self, Session};
 use crate::pools;
@@ -89,7 +89,7 @@ pub unsafe extern "C" fn cuMemAllocAsync(
     let call = || real!(cuMemAllocAsync(dptr, bytesize, h_stream));
     let undo = |pointer| real!(cuMemFreeAsync(pointer, h_stream));
     // SAFETY: the application's own pointer, which the driver checks and writes.
-    guard(|| unsafe { allocated(dptr, bytesize, None, h_stream, call, undo) })
+    quick(|| unsafe { allocated(dptr, bytesize, None, h_stream, call, undo) })
 }
 
 pub unsafe extern "C" fn cuMemAllocAsync_ptsz(
@@ -100,7 +100,7 @@ pub unsafe extern "C" fn cuMemAllocAsync_ptsz(
     let call = || real!(cuMemAllocAsync_ptsz(dptr, bytesize, h_stream));
     let undo = |pointer| real!(cuMemFreeAsync_ptsz(pointer, h_stream));
     // SAFETY: as in `cuMemAllocAsync`.
-    guard(|| unsafe { allocated(dptr, bytesize, None, per_thread(h_stream), call, undo) })
+    quick(|| unsafe { allocated(dptr, bytesize, None, per_thread(h_stream), call, undo) })
 }
 
 pub unsafe extern "C" fn cuMemAllocFromPoolAsync(
@@ -112,7 +112,7 @@ pub unsafe extern "C" fn cuMemAllocFromPoolAsync(
     let call = || real!(cuMemAllocFromPoolAsync(dptr, bytesize, pool, h_stream));
     let undo = |pointer| real!(cuMemFreeAsync(pointer, h_stream));
     // SAFETY: as in `cuMemAllocAsync`.
-    guard(|| unsafe { allocated(dptr, bytesize, Some(pool), h_stream, call, undo) })
+    quick(|| unsafe { allocated(dptr, bytesize, Some(pool), h_stream, call, undo) })
 }
 
 pub unsafe extern "C" fn cuMemAllocFromPoolAsync_ptsz(
@@ -125,15 +125,15 @@ pub unsafe extern "C" fn cuMemAllocFromPoolAsync_ptsz(
     let call = || real!(cuMemAllocFromPoolAsync_ptsz(dptr, bytesize, pool, h_stream));
     let undo = |pointer| real!(cuMemFreeAsync_ptsz(pointer, h_stream));
     // SAFETY: as in `cuMemAllocAsync`.
-    guard(|| unsafe { allocated(dptr, bytesize, Some(pool), stream, call, undo) })
+    quick(|| unsafe { allocated(dptr, bytesize, Some(pool), stream, call, undo) })
 }
 
 pub unsafe extern "C" fn cuMemFreeAsync(dptr: CUdeviceptr, h_stream: CUstream) -> CUresult {
-    guard(|| super::freed(dptr, || real!(cuMemFreeAsync(dptr, h_stream))))
+    quick(|| super::freed(dptr, || real!(cuMemFreeAsync(dptr, h_stream))))
 }
 
 pub unsafe extern "C" fn cuMemFreeAsync_ptsz(dptr: CUdeviceptr, h_stream: CUstream) -> CUresult {
-    guard(|| super::freed(dptr, || real!(cuMemFreeAsync_ptsz(dptr, h_stream))))
+    quick(|| super::freed(dptr, || real!(cuMemFreeAsync_ptsz(dptr, h_stream))))
 }
 
 /// The lane a location's memory is charged to; `None` for the host's.

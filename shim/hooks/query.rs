@@ -1,7 +1,7 @@
 //! How much memory there is: the slice's, never more than the GPU's.
 
 use crate::credit::Account;
-use crate::guard::guard;
+use crate::guard::{guard, quick};
 use crate::lane;
 use crate::link;
 use crate::real;
@@ -59,7 +59,7 @@ fn total(device: CUdevice, physical: u64) -> Result<u64, CUresult> {
 macro_rules! queries {
     ($number:ty: $info:ident $total:ident) => {
         pub unsafe extern "C" fn $info(free: *mut $number, total: *mut $number) -> CUresult {
-            guard(|| {
+            quick(|| {
                 let result = real!($info(free, total));
                 if result != CUresult::SUCCESS {
                     return Ok(result);

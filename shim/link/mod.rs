@@ -21,6 +21,7 @@ pub mod sys;
 
 pub use session::{Reservation, Session};
 
+use crate::guard::Uncancelled;
 use crate::real;
 use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use gpuslice_nvabi::types::{CUcontext, CUresult};
@@ -90,6 +91,7 @@ pub fn attach(patience: Duration) -> Result<Option<&'static Session>, CUresult> 
     if OUTSIDE.load(Ordering::Relaxed) {
         return Ok(None);
     }
+    let _uncancelled = Uncancelled::begin();
     crate::guard::silence();
     let Some(socket) = place::socket() else {
         OUTSIDE.store(true, Ordering::Relaxed);

@@ -12,6 +12,7 @@ use crate::book::Book;
 use crate::contexts::Contexts;
 use crate::credit::{Account, Answer, BYTES_MAX, Question, Reach, Verdict, chunk};
 use crate::graphs::Graphs;
+use crate::guard::Uncancelled;
 use crate::lane::Devices;
 use crate::pools::Pools;
 use crate::vmm::Pieces;
@@ -328,6 +329,7 @@ impl Session {
 
     #[cold]
     fn reserve_slowly(&self, lane: Lane, bytes: u64) -> Result<(), CUresult> {
+        let _uncancelled = Uncancelled::begin();
         if self.grow(lane, bytes)? {
             return Ok(());
         }
@@ -405,6 +407,7 @@ impl Session {
     /// waits, and the next one will do.
     #[cold]
     fn give_back(&self, lane: Lane) {
+        let _uncancelled = Uncancelled::begin();
         let Ok(mut conn) = self.conn.try_lock() else {
             return;
         };

@@ -117,6 +117,7 @@ impl Slice {
             &at("probe"),
             &format!("{SOURCES}/probe.c"),
             "-ldl",
+            "-lpthread",
         ]);
         let plugin = format!("{SOURCES}/plugin.c");
         let linked = ["-shared", "-fPIC", &plugin, &at("d/libcuda.so.1")];
@@ -219,6 +220,13 @@ impl Started {
             }
             lines.push(line.trim_end().to_owned());
         }
+    }
+
+    /// Reads the next line.
+    pub fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.output.read_line(&mut line).expect("readable");
+        line.trim_end().to_owned()
     }
 
     /// Lets it go on after a `wait`.

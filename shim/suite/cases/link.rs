@@ -52,6 +52,44 @@ pub fn growth_waits_for_an_absent_daemon(door: Door) {
     assert_eq!(probe.lines(), ["alloc 0 0 0"]);
 }
 
+/// A thread that is cancelled while it waits for the daemon has its memory, and ends after the call.
+pub fn a_cancelled_thread_ends_after_its_call(door: Door) {
+    let mut slice = slice(door);
+    let steps = [
+        "init",
+        "ctx:0",
+        "wait",
+        "cancel:0x8000000",
+        "free:0",
+        "alloc:0x8000000",
+        "info",
+    ];
+    let mut probe = slice.start(&steps);
+    probe.lines();
+    slice.daemon.go_away();
+    probe.go_on();
+    assert_eq!(probe.line(), "cancelling 0");
+    slice.daemon.come_back();
+    let lines = probe.lines();
+    assert_eq!(lines[..3], ["cancel 0 1 0", "free 0 0 0", "alloc 0 0 0"]);
+    assert_eq!(lines[3], format!("info 0 {} {CAP}", CAP / 2));
+}
+
+/// The same of one that waits for its turn to launch.
+pub fn a_thread_cancelled_at_the_gate_ends_after_its_launch(door: Door) {
+    let slice = slice(door);
+    slice.daemon.turn(6);
+    let mut probe = slice.start(&["init", "ctx:0", "cancel:0", "wait"]);
+    assert_eq!([probe.line(), probe.line()], ["init 0 0 0", "ctx 0 0 0"]);
+    assert_eq!(probe.line(), "cancelling 0");
+    slice.daemon.turn(7);
+    let line = probe.line();
+    assert!(
+        line.starts_with("cancel ") && line.ends_with(" 1 0"),
+        "{line}"
+    );
+}
+
 pub fn a_forked_child_has_a_slice_of_its_own(door: Door) {
     let slice = slice(door);
     let lines = slice.run(&[

@@ -60,7 +60,8 @@ macro_rules! conformance {
             work_waits_for_its_turn
             // link.rs
             a_daemon_that_comes_back_finds_its_books a_process_that_only_holds_memory_comes_back_too
-            growth_waits_for_an_absent_daemon a_forked_child_has_a_slice_of_its_own
+            growth_waits_for_an_absent_daemon a_cancelled_thread_ends_after_its_call
+            a_thread_cancelled_at_the_gate_ends_after_its_launch a_forked_child_has_a_slice_of_its_own
             closed_descriptors_are_made_anew no_daemon_is_no_permission
             // memory.rs
             the_cap_is_exact most_allocations_ask_nobody

@@ -4,6 +4,7 @@
  * Allocations are numbered from 0 in the order they were made, failed ones too. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -52,6 +53,18 @@ struct allocation { int kind, handles, place, id; void *none; uint64_t flags; };
 struct tile { P kind, array, type, words[4]; int op, handles; P memory, offset, mask, none; };
 struct ipc { P of, bytes, none[6]; };
 struct external { P kind, handle[2], size, more[9]; };
+
+/* A thread that makes one call and is cancelled meanwhile: how the call ended, and the thread. */
+struct cancelled { const char *verb; P bytes; volatile int begun; int result; P at; };
+static void *cancelled_call(void *argument) {
+    struct cancelled *call = argument;
+    CALL("cuCtxSetCurrent", (void *), context);
+    call->begun = 1;
+    if (!strcmp(call->verb, "copy")) call->result = CALL("cuMemcpyDtoH_v2", (void *, P, size_t), &call->at, made[0], 8);
+    else call->result = CALL("cuMemAlloc_v2", (P *, size_t), &call->at, call->bytes);
+    pthread_testcancel();
+    return NULL;
+}
 
 static int step(char *text) {
     char *part[5] = {0};
@@ -202,6 +215,19 @@ static int step(char *text) {
     } else if (!strcmp(verb, "closeall")) {
         for (int fd = 3; fd < 256; fd++) close(fd);
         r = 0;
+    } else if (!strcmp(verb, "cancel")) { /* bytes to allocate, or 0 to copy */
+        struct cancelled call = {a ? "alloc" : "copy", a, 0, -1, 0};
+        pthread_t thread;
+        void *end = NULL;
+        pthread_create(&thread, NULL, cancelled_call, &call);
+        while (!call.begun) usleep(1000);
+        usleep(200000);
+        printf("cancelling %d\n", pthread_cancel(thread));
+        fflush(stdout);
+        pthread_join(thread, &end);
+        made[count++] = call.at;
+        r = call.result;
+        x = end == PTHREAD_CANCELED;
     } else if (!strcmp(verb, "fork")) { /* the rest of the steps happen in a child */
         fflush(stdout);
         pid_t child = fork();
