@@ -59,15 +59,18 @@ impl Conn {
         let descriptors: std::result::Result<[OwnedFd; sys::DESCRIPTORS], _> =
             descriptors.try_into();
         match (reply, descriptors) {
-            (Reply::Attached { lanes, .. }, Ok([container, client, doorbell])) => Ok((
-                conn,
-                Welcome {
-                    lanes,
-                    container,
-                    client,
-                    doorbell,
-                },
-            )),
+            (Reply::Attached { lanes, .. }, Ok([container, client, doorbell])) => {
+                sys::tag(&doorbell);
+                Ok((
+                    conn,
+                    Welcome {
+                        lanes,
+                        container,
+                        client,
+                        doorbell,
+                    },
+                ))
+            }
             (Reply::Rejected { .. }, _) => Err(ErrorKind::PermissionDenied.into()),
             _ => Err(ErrorKind::InvalidData.into()),
         }

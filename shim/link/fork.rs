@@ -2,7 +2,7 @@
 //!
 //! The connection's end is how the daemon learns of the parent's death, so the child closes its
 //! copy of it at once. It runs where only async-signal-safe calls are allowed (other threads of the
-//! parent, and whatever locks they held, exist no more): a few atomics and `fstat`, `close`. The
+//! parent, and whatever locks they held, exist no more): a few atomics and `fstat`, `fcntl`, `close`. The
 //! parent's session is left in memory as it is; nobody looks at it again.
 
 use super::{ATTACHING, SESSION, sys};

@@ -17,7 +17,7 @@ use crate::lane::Devices;
 use crate::pools::Pools;
 use crate::vmm::Pieces;
 use core::cell::Cell;
-use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use gpuslice_nvabi::types::CUresult;
 use gpuslice_wire::ids::{GpuUuid, Lane};
 use gpuslice_wire::limits::{
@@ -29,7 +29,7 @@ use gpuslice_wire::page::{
 };
 use gpuslice_wire::units::{Bytes, Duration, Instant};
 use std::io::Error;
-use std::os::fd::{AsRawFd, IntoRawFd, RawFd};
+use std::os::fd::{AsRawFd, IntoRawFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -45,9 +45,8 @@ pub struct Session {
     /// The slow path's lock. `None` while the daemon is away.
     pub(super) conn: Mutex<Option<Conn>>,
     /// The connection's number, for a forked child, which cannot take the lock.
-    number: AtomicI32,
-    doorbell: AtomicI32,
-    doorbell_stamp: Option<sys::Stamp>,
+    number: sys::Number,
+    doorbell: sys::Number,
     /// How often the process has attached.
     generation: AtomicU32,
     container: &'static ContainerPage,
@@ -153,13 +152,11 @@ impl Session {
     pub fn open(socket: &Path, deadline: Instant) -> Result<Session, Error> {
         let (conn, welcome) = Conn::attach(socket, [Bytes::ZERO; ACCOUNTS_MAX], deadline)?;
         let (container, client) = map_pages(&welcome, None)?;
-        let doorbell = welcome.doorbell.into_raw_fd();
         Ok(Session {
             socket: socket.to_path_buf(),
-            number: AtomicI32::new(conn.number()),
+            number: sys::Number::socket(conn.number()),
             conn: Mutex::new(Some(conn)),
-            doorbell: AtomicI32::new(doorbell),
-            doorbell_stamp: sys::stamp(doorbell),
+            doorbell: sys::Number::eventfd(welcome.doorbell.into_raw_fd()),
             generation: AtomicU32::new(1),
             container,
             client,
@@ -231,15 +228,9 @@ impl Session {
         self.generation.load(Ordering::Acquire)
     }
 
-    /// The doorbell's number, unless the application has closed it and may use it for its own.
-    fn doorbell(&self) -> Option<RawFd> {
-        let number = self.doorbell.load(Ordering::Acquire);
-        (sys::stamp(number) == self.doorbell_stamp).then_some(number)
-    }
-
     /// Tells the daemon that the claims changed.
     pub fn ring(&self) {
-        if let Some(doorbell) = self.doorbell() {
+        if let Some(doorbell) = self.doorbell.get() {
             sys::ring(doorbell);
         }
     }
@@ -425,7 +416,7 @@ impl Session {
     }
 
     pub(super) fn hang_up(&self, conn: &mut Option<Conn>) {
-        self.number.store(-1, Ordering::Release);
+        self.number.clear();
         *conn = None;
     }
 
@@ -464,7 +455,7 @@ impl Session {
             return false;
         }
         self.settle();
-        self.number.store(fresh.number(), Ordering::Release);
+        self.number.set(fresh.number());
         *conn = Some(fresh);
         self.generation.fetch_add(1, Ordering::Release);
         true
@@ -472,15 +463,13 @@ impl Session {
 
     fn take_over(&self, welcome: Welcome) -> Result<(), Error> {
         map_pages(&welcome, Some((self.container, self.client)))?;
-        match self.doorbell() {
-            // All numbers of this kind have one stamp, so the new one may be at the old one's
-            // place.
+        match self.doorbell.get() {
+            // Where the application has closed the old one, the new one may have its number.
             Some(old) if old != welcome.doorbell.as_raw_fd() => {
                 sys::replace(&welcome.doorbell, old)
             }
             _ => {
-                self.doorbell
-                    .store(welcome.doorbell.into_raw_fd(), Ordering::Release);
+                self.doorbell.set(welcome.doorbell.into_raw_fd());
                 Ok(())
             }
         }
@@ -488,11 +477,10 @@ impl Session {
 
     /// Closes the child's copies of the descriptors; async-signal-safe.
     pub(super) fn close_in_child(&self) {
-        let number = self.number.load(Ordering::Acquire);
-        if number >= 0 {
+        if let Some(number) = self.number.get() {
             sys::close(number);
         }
-        if let Some(doorbell) = self.doorbell() {
+        if let Some(doorbell) = self.doorbell.get() {
             sys::close(doorbell);
         }
     }

@@ -4,9 +4,15 @@
 //! a deadline. An application may close descriptors that are not its own (daemons close all of
 //! them) and get the numbers again for its files; [`Stamp`] tells our descriptor from such a
 //! successor before anything is written to it.
+//!
+//! Device and inode tell a socket from any other file, but all eventfds of a machine share one inode. So ours is
+//! tagged with `O_APPEND`: it means nothing to an eventfd, belongs to the open file and not to its number, and no
+//! program sets it. (`/proc/self/fdinfo` has an id for each eventfd; to read it takes 9 µs where the tag takes
+//! 0.1, and the doorbell is looked at in every turn.)
 
 use core::ffi::c_void;
 use core::ptr;
+use core::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use gpuslice_wire::limits::PAGE_BYTES;
 use gpuslice_wire::units::Instant;
 use std::ffi::CString;
@@ -51,6 +57,78 @@ pub fn stamp(fd: RawFd) -> Option<Stamp> {
     // SAFETY: `stat` is writable; any number may be asked for.
     let failed = unsafe { libc::fstat(fd, &raw mut stat) } != 0;
     (!failed).then_some(Stamp(stat.st_dev, stat.st_ino, stat.st_mode))
+}
+
+/// Tells an eventfd of ours from all others.
+pub fn tag(eventfd: &OwnedFd) {
+    let flags = libc::O_NONBLOCK | libc::O_APPEND;
+    // SAFETY: plain numbers.
+    unsafe { libc::fcntl(eventfd.as_raw_fd(), libc::F_SETFL, flags) };
+}
+
+fn is_tagged(fd: RawFd) -> bool {
+    // SAFETY: plain numbers.
+    let flags = unsafe { libc::fcntl(fd, libc::F_GETFL) };
+    flags >= 0 && flags & libc::O_APPEND != 0
+}
+
+/// A descriptor number of ours that is read without a lock, also by a forked child.
+#[derive(Debug)]
+pub struct Number {
+    number: AtomicI32,
+    device: AtomicU64,
+    inode: AtomicU64,
+    tagged: bool,
+}
+
+impl Number {
+    /// The number of a socket.
+    #[must_use]
+    pub fn socket(fd: RawFd) -> Number {
+        Number::new(fd, false)
+    }
+
+    /// The number of an eventfd that was tagged.
+    #[must_use]
+    pub fn eventfd(fd: RawFd) -> Number {
+        Number::new(fd, true)
+    }
+
+    fn new(fd: RawFd, tagged: bool) -> Number {
+        let number = Number {
+            number: AtomicI32::new(-1),
+            device: AtomicU64::new(0),
+            inode: AtomicU64::new(0),
+            tagged,
+        };
+        number.set(fd);
+        number
+    }
+
+    /// From now on it is `fd`.
+    pub fn set(&self, fd: RawFd) {
+        self.clear();
+        if let Some(Stamp(device, inode, _)) = stamp(fd) {
+            self.device.store(device, Ordering::Relaxed);
+            self.inode.store(inode, Ordering::Relaxed);
+            self.number.store(fd, Ordering::Release);
+        }
+    }
+
+    /// There is none from now on.
+    pub fn clear(&self) {
+        self.number.store(-1, Ordering::Release);
+    }
+
+    /// The number, unless the application has closed it and may use it for its own. Async-signal-safe.
+    #[must_use]
+    pub fn get(&self) -> Option<RawFd> {
+        let fd = self.number.load(Ordering::Acquire);
+        let Stamp(device, inode, _) = stamp(fd)?;
+        let same = device == self.device.load(Ordering::Relaxed)
+            && inode == self.inode.load(Ordering::Relaxed);
+        (same && (!self.tagged || is_tagged(fd))).then_some(fd)
+    }
 }
 
 /// Whether two descriptor numbers of this process stand for one open file: one is a copy of the other.

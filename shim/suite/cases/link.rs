@@ -142,6 +142,50 @@ pub fn closed_descriptors_are_made_anew(door: Door) {
     assert_eq!(slice.daemon.books().attaches, 2);
 }
 
+/// A program closes descriptors that it does not know, and gets their numbers for eventfds of its own: nothing is
+/// written into them, and none is replaced or closed, by a launch, by a daemon that comes back, or in a child.
+pub fn reused_descriptor_numbers_are_the_programs(door: Door) {
+    let mut slice = slice(door);
+    slice.daemon.turn(7);
+    let steps = [
+        "init",
+        "ctx:0",
+        "alloc:0x4000000",
+        "launch",
+        "wait",
+        "reuse:40",
+        "launch",
+        "wait",
+        "reused",
+        "alloc:0x8000000",
+        "launch",
+        "reused",
+        "fork",
+        "reused",
+    ];
+    let mut probe = slice.start(&steps);
+    assert_eq!(probe.lines().len(), 4);
+    probe.go_on();
+    assert_eq!(probe.lines()[0], "reuse 0 0 0");
+    // The end of the turn is something to ring for.
+    slice.daemon.turn(8);
+    std::thread::sleep(std::time::Duration::from_millis(200));
+    slice.daemon.go_away();
+    slice.daemon.come_back();
+    let again = slice.daemon.books().attaches + 1;
+    slice
+        .daemon
+        .until("the process", |books| books.attaches >= again);
+    probe.go_on();
+    let lines = probe.lines();
+    let mine: Vec<&String> = lines
+        .iter()
+        .filter(|line| line.starts_with("reused"))
+        .collect();
+    assert_eq!(mine, ["reused 40 40 0"; 3], "{lines:?}");
+    assert!(lines.contains(&"alloc 0 0 0".into()), "{lines:?}");
+}
+
 pub fn no_daemon_is_no_permission(door: Door) {
     let mut slice = slice(door);
     slice.daemon.go_away();

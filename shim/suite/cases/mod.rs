@@ -62,7 +62,7 @@ macro_rules! conformance {
             a_daemon_that_comes_back_finds_its_books a_process_that_only_holds_memory_comes_back_too
             growth_waits_for_an_absent_daemon a_cancelled_thread_ends_after_its_call
             a_thread_cancelled_at_the_gate_ends_after_its_launch a_forked_child_has_a_slice_of_its_own
-            closed_descriptors_are_made_anew no_daemon_is_no_permission
+            closed_descriptors_are_made_anew reused_descriptor_numbers_are_the_programs no_daemon_is_no_permission
             // memory.rs
             the_cap_is_exact most_allocations_ask_nobody
             small_requests_cost_what_the_driver_hands_out a_failed_allocation_is_given_back
