@@ -2,16 +2,10 @@
 
 use std::sync::atomic::AtomicU32;
 
-/// CLOCK_MONOTONIC, ns: the clock the daemon stamps pages with.
+/// The clock the daemon stamps pages with, ns.
 #[must_use]
 pub fn now() -> u64 {
-    let mut time = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // SAFETY: `time` is a live timespec; the clock exists on every Linux.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+    crate::link::clock::now().0
 }
 
 /// No sleep is longer, whatever is asked for: who sleeps looks again whether the daemon still lives.

@@ -5,7 +5,7 @@
 //! parent, and whatever locks they held, exist no more): a few atomics and `fstat`, `fcntl`, `close`. The
 //! parent's session is left in memory as it is; nobody looks at it again.
 
-use super::{ATTACHING, SESSION, sys};
+use super::{ATTACHING, SESSION, clock, sys};
 use crate::gate;
 use core::sync::atomic::{AtomicBool, Ordering};
 
@@ -25,5 +25,6 @@ unsafe extern "C" fn in_child() {
     if let Some(session) = unsafe { session.as_ref() } {
         session.close_in_child();
     }
+    clock::in_child();
     gate::in_child();
 }

@@ -9,6 +9,7 @@
 //! accounts, books. It is made once and never freed. A forked child must not use its parent's, so
 //! the child forgets it (see `fork`) and attaches anew when it first needs to.
 
+pub mod clock;
 pub mod conn;
 mod fork;
 mod groups;

@@ -7,7 +7,7 @@ use super::conn::{Conn, Welcome};
 use super::groups::Told;
 use super::home::Home;
 use super::shared::Shared;
-use super::{Backoff, sys};
+use super::{Backoff, clock, sys};
 use crate::book::Book;
 use crate::contexts::Contexts;
 use crate::credit::{Account, Answer, BYTES_MAX, Question, Reach, Verdict, chunk};
@@ -150,8 +150,10 @@ impl Session {
     /// # Errors
     /// As [`Conn::attach`]; `InvalidData` for pages of another version.
     pub fn open(socket: &Path, deadline: Instant) -> Result<Session, Error> {
+        let asked = clock::asked();
         let (conn, welcome) = Conn::attach(socket, [Bytes::ZERO; ACCOUNTS_MAX], deadline)?;
         let (container, client) = map_pages(&welcome, None)?;
+        asked.answered(container.heartbeat_ns.load(Ordering::Relaxed));
         Ok(Session {
             socket: socket.to_path_buf(),
             number: sys::Number::socket(conn.number()),
@@ -444,10 +446,12 @@ impl Session {
     pub(super) fn reattach(&self, conn: &mut Option<Conn>) -> bool {
         let held = core::array::from_fn(|lane| Bytes(self.accounts[lane].granted()));
         let deadline = sys::now().plus(Duration(HELLO_DEADLINE_NS));
+        let asked = clock::asked();
         let Ok((mut fresh, welcome)) = Conn::attach(&self.socket, held, deadline) else {
             return false;
         };
         let again = self.take_over(welcome).and_then(|()| {
+            asked.answered(self.container.heartbeat_ns.load(Ordering::Relaxed));
             self.share_again(&mut fresh, deadline)?;
             self.tell_groups_again(&mut fresh, deadline)
         });

@@ -10,6 +10,7 @@
 //! program sets it. (`/proc/self/fdinfo` has an id for each eventfd; to read it takes 9 µs where the tag takes
 //! 0.1, and the doorbell is looked at in every turn.)
 
+pub use super::clock::now;
 use core::ffi::c_void;
 use core::ptr;
 use core::sync::atomic::{AtomicI32, AtomicU64, Ordering};
@@ -22,18 +23,6 @@ use std::path::Path;
 
 /// Descriptors that come with one frame.
 pub const DESCRIPTORS: usize = 3;
-
-/// CLOCK_MONOTONIC, which the daemon's pages use too.
-#[must_use]
-pub fn now() -> Instant {
-    let mut time = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // SAFETY: `time` is a valid timespec; the clock exists on every Linux.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
-    Instant(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
-}
 
 /// Sleeps for about `ns`; a signal may end it early.
 pub fn nap(ns: u64) {

@@ -309,6 +309,8 @@ impl Daemon {
             &Reply::Attached { client, lanes },
             &mut buffer,
         );
+        // The process tells by this how far its clock is from ours.
+        slice.page.heartbeat(now());
         let fds = [slice.page.fd(), claims_fd.as_fd(), bell.as_fd()].map(|fd| fd.as_raw_fd());
         send(tenant.fd.as_fd(), &buffer[..len], &fds)?;
         tenant.attached = Some(Attached {

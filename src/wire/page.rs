@@ -77,7 +77,8 @@ pub struct ContainerPage {
     pub lanes: AtomicU32,
     /// Which life of the daemon wrote this page.
     pub epoch: AtomicU64,
-    /// CLOCK_MONOTONIC of the daemon's last sign of life, ns.
+    /// CLOCK_MONOTONIC of the daemon's last sign of life, ns; stamped also when an attach is answered, which tells a
+    /// process in another time namespace how far its clock is from the daemon's.
     pub heartbeat_ns: AtomicU64,
     /// How many lanes take turns. Zero is the fast path of every launch.
     pub gated: AtomicU32,

@@ -11,6 +11,7 @@ mod bad;
 mod gang;
 mod gates;
 mod knots;
+mod namespaces;
 mod slices;
 mod steps;
 mod strangers;
@@ -75,9 +76,21 @@ impl Tenant {
         kernel_us: u64,
         words: &[&str],
     ) -> Tenant {
+        let program = Command::new(target_dir().join("tenant"));
+        Tenant::by(program, node, truth, who, kernel_us, words)
+    }
+
+    /// The same, started by `command`, which ends with the tenant's program.
+    fn by(
+        mut command: Command,
+        node: &Node,
+        truth: &Machine,
+        who: &'static str,
+        kernel_us: u64,
+        words: &[&str],
+    ) -> Tenant {
         let driver = node.root().join("driver");
         let before = truth.contexts(0).expect("a GPU");
-        let mut command = Command::new(target_dir().join("tenant"));
         command
             .args(["--seconds", "100000", "--step-mib", "512", "--kernel-us"])
             .arg(kernel_us.to_string())

@@ -1,0 +1,93 @@
+//! A process in a time namespace, whose clock is hours ahead of the daemon's or behind it, takes turns as any other,
+//! and notices as soon that the daemon is gone.
+
+use super::{Ends, Hiccups, TURNS, Tenant, must, node};
+use crate::harness::{is_root, skip, target_dir};
+use gpuslice_sim_device::Machine;
+use nix::sys::signal::Signal;
+use std::process::Command;
+use std::time::Duration;
+
+/// As in `absence.rs`.
+const STALL_MAX: Duration = Duration::from_millis(300);
+
+/// What runs a program with its clocks so many seconds ahead; `None` where that cannot be done.
+fn shifted(test: &str, seconds: i64) -> Option<Command> {
+    if !is_root() {
+        skip(test, "only root makes time namespaces");
+        return None;
+    }
+    let unshare = || {
+        let mut command = Command::new("unshare");
+        let offset = seconds.to_string();
+        command.args(["--time", "--monotonic", &offset, "--boottime", &offset]);
+        command.args(["--fork", "--kill-child"]);
+        command
+    };
+    if !unshare().arg("true").status().is_ok_and(|it| it.success()) {
+        skip(test, "no `unshare --time` here");
+        return None;
+    }
+    let mut command = unshare();
+    command.arg(target_dir().join("tenant"));
+    Some(command)
+}
+
+/// How long since the machine started, s: a clock cannot be set back further.
+fn uptime() -> i64 {
+    let text = std::fs::read_to_string("/proc/uptime").expect("a kernel");
+    let seconds = text.split('.').next().and_then(|word| word.parse().ok());
+    seconds.expect("a number")
+}
+
+/// Weights hold between a tenant with a shifted clock and one without, also after the first one's daemon was killed,
+/// which stalls neither.
+fn takes_turns(test: &str, seconds: i64) {
+    let Some(command) = shifted(test, seconds) else {
+        return;
+    };
+    let (mut node, truth) = node();
+    must(&node, &["set", "b", "--weight", "3"]);
+    let light = Tenant::by(command, &node, &truth, "a", 500, &[]);
+    let heavy = Tenant::start(&node, &truth, "b", 500);
+    share(&light, &heavy, &truth);
+    let mut ends = [&light, &heavy].map(|tenant| Ends::of(tenant, &truth));
+    let hiccups = Hiccups::watch();
+    node.end_daemon(Signal::SIGKILL);
+    for tenant in [&light, &heavy] {
+        tenant.gets(&truth, Duration::from_millis(300));
+    }
+    for (ends, tenant) in ends.iter_mut().zip([&light, &heavy]) {
+        let (gap, allowed) = (
+            ends.longest_gap(&truth),
+            STALL_MAX + TURNS + hiccups.allowance(),
+        );
+        assert!(gap <= allowed, "{} stood still for {gap:?}", tenant.who);
+    }
+    node.start_daemon(&[]);
+    light.gets(&truth, Duration::from_millis(300));
+    share(&light, &heavy, &truth);
+}
+
+fn share(light: &Tenant, heavy: &Tenant, truth: &Machine) {
+    light.gets(truth, Duration::from_millis(100));
+    let before = [light, heavy].map(|tenant| tenant.busy(truth));
+    light.gets(truth, Duration::from_secs(1));
+    let after = [light, heavy].map(|tenant| tenant.busy(truth));
+    let [light, heavy] = [0, 1].map(|at| (after[at] - before[at]).as_secs_f64());
+    let ratio = heavy / light;
+    assert!(
+        (2.4..3.6).contains(&ratio),
+        "{heavy} s : {light} s = {ratio}"
+    );
+}
+
+#[test]
+fn a_clock_that_is_ahead() {
+    takes_turns("a_clock_that_is_ahead", 5_000);
+}
+
+#[test]
+fn a_clock_that_is_behind() {
+    takes_turns("a_clock_that_is_behind", -uptime() / 2);
+}
