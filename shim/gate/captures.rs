@@ -69,6 +69,12 @@ pub fn join<R>(call: impl FnOnce() -> R) -> R {
     call()
 }
 
+/// Whether the process has ever begun a capture: while it has not, no stream need be asked.
+#[inline]
+pub fn ever() -> bool {
+    CAPTURED.load(Relaxed)
+}
+
 /// The gate asks.
 struct Question;
 

@@ -146,6 +146,12 @@ impl Marks {
         self.slots.get(usize::from(tail))?.line
     }
 
+    /// The stream of `tail`.
+    #[must_use]
+    pub fn stream(&self, tail: Tail) -> Option<Stream> {
+        Some(self.line(tail)?.stream)
+    }
+
     /// An event put into the stream of `tail` now; its context is current.
     fn put(&mut self, world: &dyn World, line: Line) -> Option<Event> {
         let kept = self

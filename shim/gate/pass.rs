@@ -13,6 +13,7 @@
 //! always get it and report that all is quiet.
 
 use super::breadth::Breadth;
+use super::captures;
 use super::claim;
 use super::estimate::{Estimate, Task};
 use super::gates::Gates;
@@ -362,7 +363,8 @@ impl Gate {
             ..
         } = ticket;
         marks.estimates.accepted(task.key);
-        if marks.flight.launched(now, tail, task, ns, base) || ticket.mark {
+        let due = marks.flight.launched(now, tail, task, ns, base) || ticket.mark;
+        if due && !marks.stream(tail).is_some_and(|it| self.captured(it)) {
             marks.mark(self.world, now, tail);
         }
     }
@@ -442,7 +444,7 @@ impl Gate {
         }
         let tail = marks.tail(self.world, visit.line)?;
         let expected = marks.estimates.expect(visit.work.task);
-        let base = match expected.tried {
+        let base = match expected.tried && !self.captured(visit.line.stream) {
             true => self.before(visit, marks, now, (tail, expected)),
             false => None,
         };
@@ -460,6 +462,11 @@ impl Gate {
             now,
             rouse: Rouse::default(),
         })
+    }
+
+    /// Whether a stream has come to be captured while a launch into it was held here, by another thread.
+    fn captured(&self, stream: Stream) -> bool {
+        captures::ever() && self.world.capturing(stream)
     }
 
     /// Puts into the stream what comes before a launch: the end of another group, a gate, the base. Answers for

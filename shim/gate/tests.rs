@@ -277,13 +277,35 @@ fn launches_under_capture_are_not_work() {
 fn a_stream_that_is_captured_after_a_launch_is_left_alone() {
     let rig = Rig::new(MODE_TURNS);
     rig.turn(1, 60_000_000 * US);
-    rig.launch(1, 7, US);
-    eventually("known", || rig.claims().want.load(SeqCst) == 0);
+    for _ in 0..2 {
+        rig.launch(1, 7, US);
+        eventually("known", || rig.claims().want.load(SeqCst) == 0);
+    }
     rig.launch(1, 7, US); // Known and short: no mark follows.
     rig.fake.gpu().capturing.push(Stream(7));
     rig.turn(2, 0);
     eventually("given up as finished", || {
         rig.claims().drained.load(SeqCst) == 1
+    });
+}
+
+/// Another thread begins to capture the stream of a launch that waits for its turn.
+#[test]
+fn a_stream_that_is_captured_while_its_launch_is_held_gets_no_marks() {
+    let rig = Rig::new(MODE_TURNS);
+    rig.turn(1, 60_000_000 * US);
+    rig.launch(1, 7, US); // tried, so that a base may come before it
+    rig.turn(2, 0);
+    std::thread::scope(|scope| {
+        let held = scope.spawn(|| rig.launch(1, 7, US));
+        eventually("a launch waits", || rig.gate.lane(0).waiting == 1);
+        super::captures::begin(|| rig.fake.gpu().capturing.push(Stream(7)));
+        rig.turn(3, 60_000_000 * US);
+        held.join().expect("launches after the grant");
+    });
+    rig.turn(4, 0);
+    eventually("given up as finished", || {
+        rig.claims().drained.load(SeqCst) == 3
     });
 }
 
