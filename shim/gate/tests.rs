@@ -11,6 +11,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
 mod gates;
+mod streams;
 
 const US: u64 = 1_000;
 
@@ -155,30 +156,6 @@ fn turns_beginning_close_the_word_and_hold_launches() {
     });
 }
 
-/// A launch that the driver refuses puts nothing into its stream, and neither does the gate; once it has
-/// succeeded, its time is measured.
-#[test]
-fn a_refused_launch_leaves_nothing_in_its_stream() {
-    let rig = Rig::new(MODE_TURNS);
-    rig.turn(1, 60_000_000 * US);
-    let work = Work {
-        task: Task::launch(Key(1)),
-        stream: Stream::LEGACY,
-        over_bus: false,
-    };
-    for _ in 0..3 {
-        let ticket = rig.gate.enter(&work).expect("followed");
-        rig.gate.leave(ticket, false);
-    }
-    assert_eq!(rig.fake.gpu().recorded, 0);
-    rig.launch(1, 0, 50 * US);
-    assert_eq!(rig.fake.gpu().recorded, 1, "a mark behind it");
-    // Far longer than was expected of it, so that its mark is looked at.
-    std::thread::sleep(Duration::from_millis(20));
-    rig.launch(1, 0, 50 * US);
-    assert_eq!(rig.fake.gpu().recorded, 3, "and a base");
-}
-
 #[test]
 fn quiet_is_reported_only_after_the_work_is_done() {
     let rig = Rig::new(MODE_TURNS);
@@ -261,73 +238,6 @@ fn a_stale_heartbeat_lets_fair_launches_go_and_asks_for_a_connection() {
     rig.launch(1, 0, US);
     eventually("the daemon is looked for", || {
         rig.fake.reconnects.load(SeqCst) > 0
-    });
-}
-
-#[test]
-fn launches_under_capture_are_not_work() {
-    let rig = Rig::new(MODE_TURNS);
-    rig.turn(2, 0);
-    rig.fake.gpu().capturing.push(Stream(7));
-    rig.launch(1, 7, US);
-    assert_eq!(rig.claims().want.load(SeqCst), 0);
-}
-
-#[test]
-fn a_stream_that_is_captured_after_a_launch_is_left_alone() {
-    let rig = Rig::new(MODE_TURNS);
-    rig.turn(1, 60_000_000 * US);
-    for _ in 0..2 {
-        rig.launch(1, 7, US);
-        eventually("known", || rig.claims().want.load(SeqCst) == 0);
-    }
-    rig.launch(1, 7, US); // Known and short: no mark follows.
-    rig.fake.gpu().capturing.push(Stream(7));
-    rig.turn(2, 0);
-    eventually("given up as finished", || {
-        rig.claims().drained.load(SeqCst) == 1
-    });
-}
-
-/// Another thread begins to capture the stream of a launch that waits for its turn.
-#[test]
-fn a_stream_that_is_captured_while_its_launch_is_held_gets_no_marks() {
-    let rig = Rig::new(MODE_TURNS);
-    rig.turn(1, 60_000_000 * US);
-    rig.launch(1, 7, US); // tried, so that a base may come before it
-    rig.turn(2, 0);
-    std::thread::scope(|scope| {
-        let held = scope.spawn(|| rig.launch(1, 7, US));
-        eventually("a launch waits", || rig.gate.lane(0).waiting == 1);
-        super::captures::begin(|| rig.fake.gpu().capturing.push(Stream(7)));
-        rig.turn(3, 60_000_000 * US);
-        held.join().expect("launches after the grant");
-    });
-    rig.turn(4, 0);
-    eventually("given up as finished", || {
-        rig.claims().drained.load(SeqCst) == 3
-    });
-}
-
-#[test]
-fn destroyed_streams_and_contexts_are_never_touched_again() {
-    let rig = Rig::new(MODE_TURNS);
-    rig.turn(1, 60_000_000 * US);
-    rig.launch(1, 7, US);
-    eventually("known", || rig.claims().want.load(SeqCst) == 0);
-    rig.launch(1, 7, 3_000 * US);
-    rig.gate.stream_closing(Stream(7));
-    rig.fake.gpu().dead.push(Stream(7));
-    rig.turn(2, 0);
-    eventually("quiet", || rig.claims().drained.load(SeqCst) == 1);
-    assert!(os::now() >= rig.fake.gpu().busy_until);
-    rig.turn(3, 60_000_000 * US);
-    rig.launch(1, 8, 60_000_000 * US);
-    rig.gate
-        .context_closing(super::port::Context(1), || rig.fake.gpu().lost = true);
-    rig.turn(4, 0);
-    eventually("a dead context is quiet", || {
-        rig.claims().drained.load(SeqCst) == 3
     });
 }
 
@@ -578,31 +488,4 @@ fn copies_over_the_bus_are_followed_and_never_held_for_long() {
         rig.turn(3, 60_000_000 * US);
     });
     assert_eq!(rig.claims().active.load(SeqCst), 3);
-}
-
-/// Every thread has a stream of its own behind the same handle, and only it can mark it.
-#[test]
-fn per_thread_streams_of_many_threads_get_quiet() {
-    let rig = Rig::new(MODE_TURNS);
-    for round in 0..5_u32 {
-        let turn = 2 * round + 1;
-        rig.turn(turn, 60_000_000 * US);
-        std::thread::scope(|scope| {
-            for thread in 0..4 {
-                let rig = &rig;
-                scope.spawn(move || {
-                    for _ in 0..20 {
-                        rig.launch(thread | 1, Stream::PER_THREAD.0, 50 * US);
-                        rig.start(9, 0, 20 * US, thread % 2 == 0); // And the legacy stream between.
-                    }
-                });
-            }
-        });
-        rig.turn(turn + 1, 0);
-        eventually("quiet", || {
-            let claims = rig.claims();
-            claims.drained.load(SeqCst) == claims.active.load(SeqCst)
-        });
-        assert!(os::now() >= rig.fake.gpu().busy_until, "reported too early");
-    }
 }
