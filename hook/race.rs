@@ -14,6 +14,7 @@ use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, setns, unshare};
 use std::fs::{self, File};
+use std::io::Write;
 use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -38,7 +39,8 @@ impl Course {
     /// `None`, said, where this thread may not have a namespace.
     fn new(test: &str) -> Option<Course> {
         if !nix::unistd::geteuid().is_root() {
-            eprintln!("SKIP {test}: mounts need root");
+            let line = format!("SKIP {test}: mounts need root\n");
+            let _ = std::io::stderr().write_all(line.as_bytes());
             return None;
         }
         let dir = tempfile::tempdir().expect("a directory");

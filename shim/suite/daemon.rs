@@ -60,6 +60,10 @@ pub struct Books {
     pub measures: u32,
     /// Yield messages so far that answered a recall in time.
     pub yields: u32,
+    /// Connections so far.
+    connections: u16,
+    /// How often the daemon went away.
+    absences: u32,
     /// Of each lane.
     recall: [u32; ACCOUNTS_MAX],
     /// Who owes an answer to the recall of which lane.
@@ -206,6 +210,7 @@ impl Daemon {
         }
         self.thread.take().map(JoinHandle::join);
         let mut books = self.books();
+        books.absences += 1;
         books.granted.clear();
         books.owing.clear();
         books.waiting.clear();
@@ -229,15 +234,20 @@ impl Daemon {
         let clients = Arc::clone(&self.clients);
         let answered = Arc::clone(&self.answered);
         self.thread = Some(std::thread::spawn(move || {
-            let mut slot = 0;
             while let Ok(fd) = accept4(listener.as_raw_fd(), SockFlag::SOCK_CLOEXEC) {
                 // SAFETY: fresh from accept4, owned by nobody else.
                 let fd = Arc::new(unsafe { OwnedFd::from_raw_fd(fd) });
                 clients.lock().expect("unpoisoned").push(Arc::clone(&fd));
-                slot += 1;
+                // Never a number again: a thread of an earlier life may be late to remove its own.
+                let (slot, absences) = {
+                    let mut books = books.lock().expect("no test panics under it");
+                    books.connections += 1;
+                    (books.connections, books.absences)
+                };
                 let talk = Talk {
                     fd,
                     slot,
+                    absences,
                     books: Arc::clone(&books),
                     page: Arc::clone(&page),
                     answered: Arc::clone(&answered),
@@ -343,6 +353,8 @@ fn ring(page: &File) {
 struct Talk {
     fd: Arc<OwnedFd>,
     slot: u16,
+    /// Those before it; one more, and this connection has ended.
+    absences: u32,
     books: Arc<Mutex<Books>>,
     page: Arc<File>,
     answered: Arc<Condvar>,
@@ -381,6 +393,9 @@ impl Talk {
 
     fn answer(&self, id: RequestId, request: Request) {
         let mut books = self.books();
+        if books.absences != self.absences {
+            return;
+        }
         match request {
             Request::Attach { held } => self.attach(id, books, held),
             Request::Reserve {

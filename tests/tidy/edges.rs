@@ -1,8 +1,7 @@
 //! Which crate may depend on which, and that every dependency has its reason beside it.
 
-use super::{none, root};
+use super::none;
 use serde_json::Value;
-use std::process::Command;
 
 /// Crate, its allowed dependencies within the house, and from outside.
 const ALLOWED: [(&str, &[&str], &[&str]); 15] = [
@@ -72,12 +71,12 @@ const HOST: [&str; 4] = [
     "gpuslice-sim-device",
 ];
 
+/// All of the workspace; none where cargo cannot be asked, which is printed.
 fn packages() -> Vec<Value> {
-    let mut command = Command::new(env!("CARGO"));
-    command
-        .current_dir(root())
-        .args(["metadata", "--no-deps", "--format-version=1", "--offline"]);
-    let output = command.output().expect("cargo metadata");
+    let arguments = ["metadata", "--no-deps", "--format-version=1", "--offline"];
+    let Some(output) = super::cargo(&arguments) else {
+        return Vec::new();
+    };
     let value: Value = serde_json::from_slice(&output.stdout).expect("cargo metadata's JSON");
     value["packages"].as_array().expect("packages").clone()
 }

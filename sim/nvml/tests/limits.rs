@@ -8,6 +8,7 @@ use gpuslice_nvabi::sig;
 use gpuslice_nvabi::types::*;
 use gpuslice_sim_device::{Config, Machine, Role, create, destroy};
 use std::ffi::CString;
+use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -175,14 +176,14 @@ impl Group {
             .into_iter()
             .find(|mount| mount.join("cgroup.controllers").exists());
         let Some(root) = root else {
-            println!("SKIP: there is no unified hierarchy of control groups here");
+            skip("there is no unified hierarchy of control groups here");
             return None;
         };
         let dir = root.join(format!("gpuslice-sim-nvml-{}", std::process::id()));
         match std::fs::create_dir(&dir) {
             Ok(()) => Some(Self { root, dir }),
             Err(error) => {
-                println!("SKIP: cannot make {}: {error}", dir.display());
+                skip(&format!("cannot make {}: {error}", dir.display()));
                 None
             }
         }
@@ -194,6 +195,13 @@ impl Drop for Group {
         enter(&self.root);
         let _ = std::fs::remove_dir(&self.dir);
     }
+}
+
+/// Reports a test that cannot run here; written directly, because the harness captures `println!`.
+fn skip(why: &str) {
+    let thread = std::thread::current();
+    let line = format!("SKIP {}: {why}\n", thread.name().unwrap_or("a test"));
+    let _ = std::io::stderr().write_all(line.as_bytes());
 }
 
 fn enter(group: &Path) {

@@ -4,6 +4,7 @@ pub mod bundle;
 pub mod node;
 pub mod wire;
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
@@ -62,9 +63,11 @@ fn build(packages: &[&str]) {
     );
 }
 
-/// Says that a test could not be done here, in a form that can be counted.
+/// Says that a test could not be done here, in a form that can be counted; written directly, because
+/// the harness captures `eprintln!`.
 pub fn skip(test: &str, why: &str) {
-    eprintln!("SKIP {test}: {why}");
+    let line = format!("SKIP {test}: {why}\n");
+    let _ = std::io::stderr().write_all(line.as_bytes());
 }
 
 /// Whether this is root, who may mount and become somebody else.

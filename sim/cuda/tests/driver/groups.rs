@@ -1,7 +1,7 @@
 //! The driver's own memory limits as a program meets them: it enters a control group, and the
 //! driver holds it there.
 
-use crate::harness::{MIB, alloc, context_on};
+use crate::harness::{MIB, alloc, context_on, skip};
 use gpuslice_nvabi::types::*;
 use gpuslice_sim_device::{Machine, UNLIMITED};
 use std::path::{Path, PathBuf};
@@ -22,13 +22,13 @@ impl Inside {
             .into_iter()
             .find(|mount| mount.join("cgroup.controllers").exists());
         let Some(root) = root else {
-            println!("SKIP: there is no unified hierarchy of control groups here");
+            skip("there is no unified hierarchy of control groups here");
             return None;
         };
         let slice = root.join(format!("gpuslice-sim-cuda-{}", std::process::id()));
         let leaf = slice.join("leaf");
         if let Err(error) = std::fs::create_dir_all(&leaf) {
-            println!("SKIP: cannot make {}: {error}", leaf.display());
+            skip(&format!("cannot make {}: {error}", leaf.display()));
             return None;
         }
         let inside = Self {

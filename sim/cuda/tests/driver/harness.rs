@@ -3,6 +3,7 @@
 use gpuslice_nvabi::types::*;
 use gpuslice_sim_device::{Config, create, destroy};
 use std::ffi::CString;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
@@ -40,8 +41,18 @@ pub fn isolated(name: &str, config: &str, environment: &[(&str, &str)], body: fn
         .output()
         .unwrap();
     let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    for skipped in said.lines().filter(|line| line.starts_with("SKIP ")) {
+        // Written directly, because the harness captures `eprintln!`.
+        let _ = std::io::stderr().write_all(format!("{skipped}\n").as_bytes());
+    }
     assert!(output.status.success(), "{name}: {}\n{said}", output.status);
     assert!(said.contains("1 passed"), "{name} names no test:\n{said}");
+}
+
+/// Reports a test that cannot run here.
+pub fn skip(why: &str) {
+    let name = std::env::var(SCENARIO).unwrap_or_default();
+    eprintln!("SKIP {name}: {why}");
 }
 
 /// Declares tests that run isolated: `name(config; VARIABLE = "value") { body }`.

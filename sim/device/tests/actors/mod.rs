@@ -101,6 +101,13 @@ impl Drop for Actor {
     }
 }
 
+/// Reports a test that cannot run here; written directly, because the harness captures `println!`.
+pub fn skip(why: &str) {
+    let thread = std::thread::current();
+    let line = format!("SKIP {}: {why}\n", thread.name().unwrap_or("a test"));
+    let _ = std::io::stderr().write_all(line.as_bytes());
+}
+
 pub fn say(text: &str) {
     println!("ACTOR {text}");
     std::io::stdout().flush().unwrap();

@@ -5,6 +5,7 @@
 //! is: what it needs is which names are declared and how `#define` maps them to exported symbols.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -87,7 +88,8 @@ pub fn include(wheel: &Wheel) -> Option<PathBuf> {
             Err(error) => Some(format!("python3: {error}")),
         };
         if let Some(reason) = reason {
-            println!("SKIP: headers of {spec} are not at hand and could not be fetched: {reason}");
+            let line = format!("SKIP headers of {spec}: they could not be fetched: {reason}\n");
+            let _ = std::io::stderr().write_all(line.as_bytes());
             return None;
         }
     }
