@@ -52,15 +52,41 @@ pub fn part(beside: &Path, name: &str) -> Option<PathBuf> {
         .and_then(|path| std::path::absolute(path).ok())
 }
 
-/// The directory of the system's driver, if this machine has a GPU.
-pub fn system_driver() -> Option<PathBuf> {
-    if !DRIVER_NODES.iter().any(|node| Path::new(node).exists()) {
-        return None;
+/// Why this machine's own driver cannot be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NoDriver {
+    /// Its part in the kernel is not there.
+    #[error(
+        "no NVIDIA driver is loaded: there is neither {} nor {}; load it, and check that nvidia-smi works",
+        DRIVER_NODES[0],
+        DRIVER_NODES[1]
+    )]
+    NotLoaded,
+    /// Its libraries are not there.
+    #[error(
+        "an NVIDIA driver is loaded, but none of {} has its libcuda.so.1; install the driver's libraries",
+        SYSTEM_LIBRARIES.join(", ")
+    )]
+    NoLibrary,
+}
+
+/// The directory of the system's driver.
+///
+/// # Errors
+/// What is missing of it.
+pub fn system_driver() -> Result<PathBuf, NoDriver> {
+    driver_in(Path::new("/"))
+}
+
+/// The same in another root.
+fn driver_in(root: &Path) -> Result<PathBuf, NoDriver> {
+    let at = |path: &&str| root.join(path.trim_start_matches('/'));
+    if !DRIVER_NODES.iter().any(|node| at(node).exists()) {
+        return Err(NoDriver::NotLoaded);
     }
-    SYSTEM_LIBRARIES
-        .iter()
-        .map(PathBuf::from)
-        .find(|dir| dir.join("libcuda.so.1").exists())
+    let mut dirs = SYSTEM_LIBRARIES.iter().map(at);
+    dirs.find(|dir| dir.join("libcuda.so.1").exists())
+        .ok_or(NoDriver::NoLibrary)
 }
 
 /// Whether a `libcuda.so.1` is the simulated GPU's.
@@ -72,6 +98,24 @@ pub fn is_simulated(cuda: &Path) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_driver_has_two_parts_and_the_missing_one_is_named() {
+        let root = tempfile::tempdir().expect("a directory");
+        let make = |path: &str| {
+            let path = root.path().join(path);
+            std::fs::create_dir_all(path.parent().expect("a directory")).expect("a directory");
+            std::fs::write(&path, "").expect("a file");
+        };
+        make("usr/lib64/libcuda.so.1");
+        assert_eq!(driver_in(root.path()), Err(NoDriver::NotLoaded));
+        make("dev/nvidiactl");
+        assert_eq!(driver_in(root.path()), Ok(root.path().join("usr/lib64")));
+        std::fs::remove_file(root.path().join("usr/lib64/libcuda.so.1")).expect("ours");
+        assert_eq!(driver_in(root.path()), Err(NoDriver::NoLibrary));
+        let words = NoDriver::NoLibrary.to_string();
+        assert!(words.contains("/usr/lib64") && words.contains("libcuda.so.1"));
+    }
 
     #[test]
     fn parts_are_found_as_built_and_as_installed() {

@@ -219,8 +219,8 @@ pub fn describe() -> String {
         text.push_str(&format!("  {name:<8} {meaning} ({form}) [{default}]\n"));
     }
     text.push_str(
-        "GPUSLICE_SIM_DEVICE=DIR the device's directory [/dev/gpuslice-sim if that exists, else \
-         /dev/shm/gpuslice-sim-UID]\n\
+        "GPUSLICE_SIM_DEVICE=DIR the device's directory, its owner's alone (mode 700) \
+         [/dev/gpuslice-sim if that exists, else /dev/shm/gpuslice-sim-UID]\n\
          GPUSLICE_SIM_FAULT=FAULT faults for one process, in place of the device's\n",
     );
     text

@@ -1,19 +1,25 @@
 //! The device directory: where it is, and how it comes and goes.
 //!
-//! It is made by whoever opens it first, and must never be seen half-made. The maker holds a
-//! `flock` on the directory itself, writes all other files, and gives `state` its name last: a
-//! directory with a `state` is complete.
+//! ```text
+//! DIR/            0700, its owner's alone: no other user of the machine gets past it
+//! DIR/node/       the device's files; what a container gets mounted at /dev/gpuslice-sim
+//! ```
+//! It is made by the process that opens it first, and must never be seen half-made. The maker holds a
+//! `flock` on DIR, writes all other files, and gives `state` its name last: a node with a `state` is
+//! complete. Processes in a container have other users than the host's, so root's files may be
+//! used by everyone; but only through the mount is there a way to them.
 
 use crate::config::{Config, DeviceConfig};
 use crate::error::{ConfigError, Error};
 use crate::exports::Exports;
 use crate::faults::Faults;
+use crate::folder::{Folder, PRIVATE, user};
 use crate::layout::{Device, FILE_BYTES, Header, MAGIC, VERSION};
-use crate::limits::{NAME_BYTES, PAGE_BYTES};
+use crate::limits::{MAX_GPUS, NAME_BYTES, PAGE_BYTES};
 use crate::mapping::Mapping;
-use std::fs::{self, File, OpenOptions, Permissions};
+use std::fs::{File, Permissions};
 use std::io::{self, ErrorKind, Read};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 const STATE: &str = "state";
@@ -23,8 +29,14 @@ const EXPORTS: &str = "exports";
 /// Its open files stand for those of the driver's control node.
 const CONTROL: &str = "control";
 
+/// The device's files, in the device directory.
+const NODE: &str = "node";
+/// Where a container has them; only root puts anything into /dev.
+const IN_CONTAINER: &str = "/dev/gpuslice-sim";
+
 /// The files of a living device.
 pub(crate) struct Opened {
+    pub dir: PathBuf,
     pub mapping: Mapping,
     pub locks: File,
     pub exports: Exports,
@@ -37,28 +49,22 @@ pub fn default_dir() -> PathBuf {
     if let Some(dir) = std::env::var_os("GPUSLICE_SIM_DEVICE").filter(|dir| !dir.is_empty()) {
         return dir.into();
     }
-    let node = Path::new("/dev/gpuslice-sim");
+    let node = Path::new(IN_CONTAINER);
     if node.exists() {
         return node.into();
     }
     format!("/dev/shm/gpuslice-sim-{}", user()).into()
 }
 
-fn user() -> u32 {
-    fs::metadata("/proc/self")
-        .map(|facts| facts.uid())
-        .unwrap_or(0)
-}
-
 /// The file whose openings stand for those of the driver's control node.
-pub fn control_file(dir: &Path) -> PathBuf {
+pub(crate) fn control_file(dir: &Path) -> PathBuf {
     dir.join(CONTROL)
 }
 
 /// Makes a device directory; one that exists already is an error.
 pub fn create(dir: &Path, config: &Config) -> Result<(), Error> {
-    let _held = hold(dir)?;
-    if dir.join(STATE).exists() {
+    let (outer, _held) = hold(dir)?;
+    if node_in(&outer)?.is_some() {
         let source = io::Error::from(ErrorKind::AlreadyExists);
         return Err(Error::Io {
             doing: "making",
@@ -66,59 +72,59 @@ pub fn create(dir: &Path, config: &Config) -> Result<(), Error> {
             source,
         });
     }
-    build(dir, config)
+    build(&outer, config).map(drop)
 }
 
 /// Removes a device directory. Processes that use it go on with what they have mapped.
 pub fn destroy(dir: &Path) -> Result<(), Error> {
-    let held = hold_existing(dir)?;
-    let state = dir.join(STATE);
+    let outer = Folder::open(dir).map_err(io_error("opening", dir))?;
+    trust(&outer)?;
+    let _held = lock(&outer)?;
+    match outer.sub(NODE) {
+        Ok(node) => {
+            empty(&node)?;
+            let removed = outer.remove(NODE, libc::AT_REMOVEDIR);
+            removed.map_err(io_error("removing", node.path()))?;
+        }
+        Err(error) if error.kind() == ErrorKind::NotFound => empty(&outer)?,
+        Err(error) => return Err(io_error("opening", dir)(error)),
+    }
+    std::fs::remove_dir(dir).map_err(io_error("removing", dir))
+}
+
+/// Removes a device's files.
+fn empty(node: &Folder) -> Result<(), Error> {
     let mut magic = [0; 8];
-    let read = File::open(&state).and_then(|mut file| file.read_exact(&mut magic));
+    let read = node
+        .entry(STATE, libc::O_RDONLY)
+        .and_then(|mut file| file.read_exact(&mut magic));
     if read.is_ok() && u64::from_le_bytes(magic) != MAGIC {
         let reason = "is not the state of a simulated GPU, so nothing was removed".into();
         return Err(Error::Layout {
-            path: state,
+            path: node.path().join(STATE),
             reason,
         });
     }
-    let vram = (0..crate::limits::MAX_GPUS).map(|index| format!("vram{index}"));
-    for name in [STATE, NEW_STATE, LOCKS, EXPORTS, CONTROL]
-        .map(String::from)
-        .into_iter()
-        .chain(vram)
-    {
-        let path = dir.join(name);
-        match fs::remove_file(&path) {
-            Err(source) if source.kind() != ErrorKind::NotFound => {
-                return Err(Error::Io {
-                    doing: "removing",
-                    path,
-                    source,
-                });
-            }
-            _ => {}
-        }
+    let vram = (0..MAX_GPUS).map(|index| format!("vram{index}"));
+    let others = [STATE, NEW_STATE, LOCKS, EXPORTS, CONTROL].map(String::from);
+    for name in others.into_iter().chain(vram) {
+        let removed = node.remove(&name, 0);
+        removed.map_err(io_error("removing", &node.path().join(&name)))?;
     }
-    fs::remove_dir(dir).map_err(|source| Error::Io {
-        doing: "removing",
-        path: dir.into(),
-        source,
-    })?;
-    drop(held);
     Ok(())
 }
 
 /// Makes a device directory from `GPUSLICE_SIM` if it is not there, without attaching to it, so
-/// that what is wrong is said in words: the driver and NVML can only answer a code.
+/// that what is wrong is said in words: the driver and NVML can only answer a code. Gives the directory of
+/// the device's files, which is what a container gets.
 ///
 /// # Errors
 /// `GPUSLICE_SIM` or `GPUSLICE_SIM_FAULT` is malformed, or the directory cannot be used.
-pub fn prepare(dir: &Path) -> Result<(), Error> {
+pub fn prepare(dir: &Path) -> Result<PathBuf, Error> {
     own_faults()?;
-    make(dir)?;
-    let state = dir.join(STATE);
-    check(&open_file(&state)?, &state)
+    let node = make(dir)?;
+    check(&open_file(&node, STATE)?, &node.path().join(STATE))?;
+    Ok(node.path().into())
 }
 
 /// The faults of `GPUSLICE_SIM_FAULT`, if it is set.
@@ -129,43 +135,94 @@ pub(crate) fn own_faults() -> Result<Option<Faults>, ConfigError> {
     }
 }
 
-fn make(dir: &Path) -> Result<(), Error> {
-    if dir.join(STATE).exists() {
-        return Ok(());
+/// The device's files, made if they are not there.
+fn make(dir: &Path) -> Result<Folder, Error> {
+    match Folder::open(dir) {
+        Ok(outer) => {
+            trust(&outer)?;
+            if let Some(node) = node_in(&outer)? {
+                return Ok(node);
+            }
+        }
+        Err(error) if error.kind() == ErrorKind::NotFound => {}
+        Err(error) => return Err(no_directory(dir, error)),
     }
     let text = std::env::var("GPUSLICE_SIM").unwrap_or_default();
     let config = Config::parse(&text)?;
-    let _held = hold(dir)?;
-    if dir.join(STATE).exists() {
+    let (outer, _held) = hold(dir)?;
+    match node_in(&outer)? {
+        Some(node) => Ok(node),
+        None => build(&outer, &config),
+    }
+}
+
+/// The complete device in a directory: of the host, or as a container has it.
+fn node_in(outer: &Folder) -> Result<Option<Folder>, Error> {
+    if outer.has(STATE) {
+        let again = outer.again();
+        return again.map(Some).map_err(io_error("opening", outer.path()));
+    }
+    match outer.sub(NODE) {
+        Ok(node) => {
+            trust(&node)?;
+            Ok(node.has(STATE).then_some(node))
+        }
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(no_directory(&outer.path().join(NODE), error)),
+    }
+}
+
+/// Refuses a directory in which others than its user and root may have put something.
+fn trust(folder: &Folder) -> Result<(), Error> {
+    if folder.path() == Path::new(IN_CONTAINER) {
         return Ok(());
     }
-    build(dir, &config)
+    let facts = folder
+        .facts()
+        .map_err(io_error("looking at", folder.path()))?;
+    let (owner, mode) = (facts.uid(), facts.mode() & 0o7777);
+    let reason = if owner != user() && owner != 0 {
+        format!("belongs to user {owner}, not to user {}", user())
+    } else if mode & 0o022 != 0 {
+        format!("may be written by other users (mode {mode:o})")
+    } else {
+        return Ok(());
+    };
+    Err(refused(folder.path(), reason))
+}
+
+fn refused(path: &Path, reason: String) -> Error {
+    let path = path.into();
+    Error::Layout { path, reason }
+}
+
+/// What Folder::open says of something that is there and is no directory.
+fn no_directory(path: &Path, error: io::Error) -> Error {
+    match error.raw_os_error() {
+        Some(libc::ENOTDIR | libc::ELOOP) => {
+            refused(path, "is a link or a file, not a directory".into())
+        }
+        _ => io_error("opening", path)(error),
+    }
 }
 
 /// Opens a device directory, making it from `GPUSLICE_SIM` if it is not there.
 pub(crate) fn open(dir: &Path) -> Result<Opened, Error> {
-    make(dir)?;
-    let facts = fs::metadata(dir).map_err(io_error("looking at", dir))?;
-    if dir.starts_with("/dev/shm") && facts.uid() != user() && facts.uid() != 0 {
-        let reason = "belongs to another user".into();
-        return Err(Error::Layout {
-            path: dir.into(),
-            reason,
-        });
-    }
-    let state = dir.join(STATE);
-    let file = open_file(&state)?;
-    check(&file, &state)?;
-    let mapping = Mapping::new(&file).map_err(io_error("mapping", &state))?;
+    let node = make(dir)?;
+    let dir = node.path().to_owned();
+    let file = open_file(&node, STATE)?;
+    check(&file, &dir.join(STATE))?;
+    let mapping = Mapping::new(&file).map_err(io_error("mapping", &dir.join(STATE)))?;
     let gpus = mapping.header().gpus as usize;
-    let vram = (0..gpus).map(|index| open_file(&dir.join(format!("vram{index}"))));
+    let vram = (0..gpus).map(|index| open_file(&node, &format!("vram{index}")));
     let vram = vram.collect::<Result<_, _>>()?;
     let exports = dir.join(EXPORTS);
     Ok(Opened {
         mapping,
         exports: Exports::open(&exports).map_err(io_error("opening", &exports))?,
-        locks: open_file(&dir.join(LOCKS))?,
+        locks: open_file(&node, LOCKS)?,
         vram,
+        dir,
     })
 }
 
@@ -213,54 +270,80 @@ fn io_error(doing: &'static str, path: &Path) -> impl Fn(io::Error) -> Error {
     }
 }
 
-fn open_file(path: &Path) -> Result<File, Error> {
-    OpenOptions::new()
-        .read(true)
-        .write(true)
-        .open(path)
-        .map_err(io_error("opening", path))
+fn open_file(node: &Folder, name: &str) -> Result<File, Error> {
+    let opened = node.entry(name, libc::O_RDWR);
+    opened.map_err(io_error("opening", &node.path().join(name)))
 }
 
-/// Everybody who may enter the directory may use the device, as with a real device node.
-fn new_file(path: &Path, bytes: u64) -> Result<File, Error> {
-    let mut options = OpenOptions::new();
-    options
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o666);
-    let file = options.open(path).map_err(io_error("making", path))?;
-    file.set_permissions(Permissions::from_mode(0o666))
-        .map_err(io_error("making", path))?;
-    file.set_len(bytes).map_err(io_error("making", path))?;
-    Ok(file)
+/// Permissions of the device's directory and of its files. Containers' processes have users of their own,
+/// and root's device is for them, as a real device's node is; an ordinary user's is not.
+fn permissions() -> (Permissions, Permissions) {
+    let (dir, file) = if user() == 0 {
+        (0o711, 0o666)
+    } else {
+        (PRIVATE, 0o600)
+    };
+    (Permissions::from_mode(dir), Permissions::from_mode(file))
 }
 
-fn hold(dir: &Path) -> Result<File, Error> {
-    fs::create_dir_all(dir).map_err(io_error("making", dir))?;
-    hold_existing(dir)
+fn new_file(node: &Folder, name: &str, bytes: u64) -> Result<File, Error> {
+    let flags = libc::O_RDWR | libc::O_CREAT | libc::O_TRUNC;
+    let made = node.entry(name, flags).and_then(|file| {
+        file.set_permissions(permissions().1)?;
+        file.set_len(bytes)?;
+        Ok(file)
+    });
+    made.map_err(io_error("making", &node.path().join(name)))
 }
 
-fn hold_existing(dir: &Path) -> Result<File, Error> {
-    let held = File::open(dir).map_err(io_error("opening", dir))?;
-    held.lock().map_err(io_error("locking", dir))?;
+/// Makes the directory if need be, and keeps others from making the device in it.
+fn hold(dir: &Path) -> Result<(Folder, File), Error> {
+    Folder::make(dir).map_err(io_error("making", dir))?;
+    let outer = Folder::open(dir).map_err(|error| no_directory(dir, error))?;
+    trust(&outer)?;
+    let facts = outer.facts().map_err(io_error("looking at", dir))?;
+    let (owner, mode) = (facts.uid(), facts.mode() & 0o7777);
+    if owner != user() {
+        let reason = format!("belongs to user {owner}, not to user {}", user());
+        return Err(refused(dir, reason));
+    }
+    if mode & 0o077 != 0 {
+        let reason = format!("is open to other users (mode {mode:o}, expected {PRIVATE:o})");
+        return Err(refused(dir, reason));
+    }
+    let held = lock(&outer)?;
+    Ok((outer, held))
+}
+
+fn lock(outer: &Folder) -> Result<File, Error> {
+    let held = outer.entry(".", libc::O_RDONLY | libc::O_DIRECTORY);
+    let held = held.map_err(io_error("opening", outer.path()))?;
+    held.lock().map_err(io_error("locking", outer.path()))?;
     Ok(held)
 }
 
-fn build(dir: &Path, config: &Config) -> Result<(), Error> {
+/// Makes the device's files; the caller holds the directory.
+fn build(outer: &Folder, config: &Config) -> Result<Folder, Error> {
+    let path = outer.path().join(NODE);
+    let node = outer.make_sub(NODE).map_err(io_error("making", &path))?;
+    trust(&node)?;
+    node.entry(".", libc::O_RDONLY | libc::O_DIRECTORY)
+        .and_then(|dir| dir.set_permissions(permissions().0))
+        .map_err(io_error("making", &path))?;
     for (index, device) in config.devices.iter().enumerate() {
-        new_file(&dir.join(format!("vram{index}")), device.memory_bytes)?;
+        new_file(&node, &format!("vram{index}"), device.memory_bytes)?;
     }
-    new_file(&dir.join(LOCKS), 0)?;
-    new_file(&dir.join(EXPORTS), 0)?;
-    new_file(&dir.join(CONTROL), 0)?;
-    let path = dir.join(NEW_STATE);
-    let file = new_file(&path, FILE_BYTES as u64)?;
-    let mut mapping = Mapping::new(&file).map_err(io_error("mapping", &path))?;
+    new_file(&node, LOCKS, 0)?;
+    new_file(&node, EXPORTS, 0)?;
+    new_file(&node, CONTROL, 0)?;
+    let file = new_file(&node, NEW_STATE, FILE_BYTES as u64)?;
+    let mapped = Mapping::new(&file);
+    let mut mapping = mapped.map_err(io_error("mapping", &path.join(NEW_STATE)))?;
     fill(mapping.header_of_new_file(), config);
     mapping.state_of_new_file().initialise(config);
-    fs::rename(&path, dir.join(STATE)).map_err(io_error("naming", &path))
+    let named = node.rename(NEW_STATE, STATE);
+    named.map_err(io_error("naming", &path.join(NEW_STATE)))?;
+    Ok(node)
 }
 
 fn fill(header: &mut Header, config: &Config) {
@@ -288,7 +371,12 @@ fn fill(header: &mut Header, config: &Config) {
     header.magic = MAGIC;
 }
 
-/// The same device gets the same UUID on every machine: FNV-1a of what it is, in version 4's form.
+/// How the UUID of each simulated GPU begins, and of no other: what tells it from a real one wherever a GPU
+/// has its name only. `GpuUuid::is_simulated` of the wire knows it, too.
+const UUID_BEGINS: [u8; 6] = *b"gpusim";
+
+/// The same device gets the same UUID on every machine: FNV-1a of what it is, in the form of version 8, whose
+/// bits are a maker's own.
 fn uuid(index: usize, device: &DeviceConfig) -> [u8; 16] {
     let text = format!("gpuslice/{index}/{}/{}", device.name, device.memory_bytes);
     let hash = |seed: u64| {
@@ -299,7 +387,8 @@ fn uuid(index: usize, device: &DeviceConfig) -> [u8; 16] {
     let mut uuid = [0; 16];
     uuid[..8].copy_from_slice(&hash(0xcbf2_9ce4_8422_2325).to_be_bytes());
     uuid[8..].copy_from_slice(&hash(0x8422_2325_cbf2_9ce4).to_be_bytes());
-    uuid[6] = uuid[6] & 0x0f | 0x40;
+    uuid[..6].copy_from_slice(&UUID_BEGINS);
+    uuid[6] = uuid[6] & 0x0f | 0x80;
     uuid[8] = uuid[8] & 0x3f | 0x80;
     uuid
 }

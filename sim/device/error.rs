@@ -60,7 +60,7 @@ impl fmt::Display for Error {
             }
             Self::Layout { path, reason } => write!(
                 out,
-                "simulated GPU: {} {reason}; remove the directory or name another one with \
+                "simulated GPU: {} {reason}; remove it or name another directory with \
                  GPUSLICE_SIM_DEVICE",
                 path.display()
             ),

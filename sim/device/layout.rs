@@ -11,7 +11,7 @@ use crate::limits::*;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"gpusimdv");
-pub(crate) const VERSION: u32 = 5;
+pub(crate) const VERSION: u32 = 6;
 pub(crate) const STATE_AT: usize = 16384;
 pub(crate) const FILE_BYTES: usize = STATE_AT + size_of::<State>();
 

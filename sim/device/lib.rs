@@ -12,7 +12,7 @@
 //! memory limits of control groups, `process` the table of processes, `repair` what a process killed
 //! half-way leaves to do; all of these are pure functions of the data and a `now`. `machine` puts a
 //! lock around them and is the public face; `machine/kernel` in it is the driver's kernel side.
-//! `mapping`, `lock`, `alive`, `cgroup`, `clock`, `exports`, `vram`, `machine/attached` and
+//! `mapping`, `lock`, `alive`, `cgroup`, `clock`, `exports`, `folder`, `vram`, `machine/attached` and
 //! `machine/kernel` are the only rooms with unsafe code.
 
 #![deny(unsafe_code)]
@@ -26,6 +26,7 @@ mod error;
 mod events;
 mod exports;
 mod faults;
+mod folder;
 mod layout;
 pub mod limits;
 mod lock;
@@ -42,7 +43,7 @@ mod vram;
 
 pub use clock::{now_ns, sleep_until_ns};
 pub use config::{Config, Controls, DeviceConfig, Limits, describe};
-pub use directory::{control_file, create, default_dir, destroy, prepare};
+pub use directory::{create, default_dir, destroy, prepare};
 pub use error::{ConfigError, DeviceError, Error, LimitError};
 pub use events::XidEvent;
 pub use faults::Faults;

@@ -72,7 +72,7 @@ impl Machine {
         let identity = alive::identity();
         let slot = free_slot(locks, &opened.mapping, identity, dir)?;
         let machine = Machine {
-            dir: dir.into(),
+            dir: opened.dir,
             limits: Limits::from_number(opened.mapping.header().limits),
             cgroup: AtomicU64::new(0),
             gpus: gpu_facts(&opened.mapping),
@@ -116,7 +116,7 @@ impl Machine {
         self.pid == std::process::id()
     }
 
-    /// The device directory.
+    /// The directory of the device's files.
     pub fn dir(&self) -> &Path {
         &self.dir
     }

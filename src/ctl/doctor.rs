@@ -13,6 +13,7 @@ use crate::out;
 use crate::setup;
 use crate::table::View;
 use anyhow::{Context, Result, bail};
+use gpuslice_wire::ids::GpuUuid;
 use gpuslice_wire::snapshot::{Tier, TimeTier};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -49,7 +50,7 @@ pub struct Options {
     /// Configuration file of the daemon [default: /etc/gpuslice/gpusliced.toml if it exists]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Directory with the libcuda.so.1 and libnvidia-ml.so.1 to look at [default: the system's, else the simulated GPU's]
+    /// Directory with the libcuda.so.1 and libnvidia-ml.so.1 to look at [default: the system's]
     #[arg(long, value_name = "DIR")]
     driver_dir: Option<PathBuf>,
     /// Runtime directory of the daemon to ask [default: /run/gpuslice as root]
@@ -217,14 +218,15 @@ fn driver(facts: &Value) -> Check {
         Some(why) => needed(
             "driver",
             why,
-            "install NVIDIA's driver, or give --driver-dir \"$(gpuslice sim libraries)\" to simulate a GPU",
+            "mend the driver; to simulate a GPU, gpuslice run --sim, or driver_dir in the \
+             configuration (gpuslice sim libraries says which)",
         ),
         None => {
             let dir = driver["dir"].as_str().unwrap_or_default();
             let simulated = driver["simulated"] == true;
             there(
                 "driver",
-                format!("{dir}{}", if simulated { ", a simulated GPU" } else { "" }),
+                format!("{dir}{}", if simulated { " (simulated)" } else { "" }),
             )
         }
     }
@@ -305,7 +307,9 @@ fn tier(facts: &Value, gpu: &Value) -> Check {
         (None, why) => (Tier::Measured, why),
         (why, _) => (Tier::Shim, why),
     };
-    let found = format!("{uuid}: {}", words(tier));
+    let simulated = uuid.parse().is_ok_and(GpuUuid::is_simulated);
+    let mark = if simulated { " (simulated)" } else { "" };
+    let found = format!("{uuid}{mark}: {}", words(tier));
     match next {
         None => there(&name, found),
         Some((why, mend)) => Check {

@@ -36,16 +36,43 @@ pub fn part(name: &str) -> Result<PathBuf> {
     })
 }
 
-/// The directory of the driver to use, and whether it is the simulated GPU's: the one asked for,
-/// else the system's if this machine has a GPU, else the simulated one.
-///
-/// # Errors
-/// The directory asked for has no `libcuda.so.1`.
-pub fn driver_dir(given: Option<&Path>) -> Result<(PathBuf, bool)> {
-    let Some(dir) = given else {
-        let system = layout::system_driver().map(|dir| (dir, false));
-        return system.map_or_else(|| part("sim").map(|dir| (dir, true)), Ok);
-    };
+/// Which driver a command is to use.
+#[derive(clap::Args)]
+pub struct DriverOptions {
+    /// Directory with the libcuda.so.1 and libnvidia-ml.so.1 to use [default: the system's]
+    #[arg(long, value_name = "DIR")]
+    pub driver_dir: Option<PathBuf>,
+    /// Simulate a GPU, as GPUSLICE_SIM says (gpuslice sim --help); nothing is computed on it
+    #[arg(long, conflicts_with = "driver_dir")]
+    pub sim: bool,
+}
+
+impl DriverOptions {
+    /// Whether one is named.
+    pub fn is_some(&self) -> bool {
+        self.sim || self.driver_dir.is_some()
+    }
+
+    /// The directory of the driver to use, and whether it is the simulated GPU's: the one asked for, else
+    /// the system's.
+    ///
+    /// # Errors
+    /// The directory asked for has no `libcuda.so.1`; none is, and the system's driver does not work.
+    pub fn find(&self) -> Result<(PathBuf, bool)> {
+        match &self.driver_dir {
+            Some(dir) => named_driver(dir),
+            None if self.sim => Ok((part("sim")?, true)),
+            None => match layout::system_driver() {
+                Ok(dir) => Ok((dir, false)),
+                Err(why) => bail!(
+                    "{why}; or give --sim for a simulated GPU, or --driver-dir for another driver"
+                ),
+            },
+        }
+    }
+}
+
+fn named_driver(dir: &Path) -> Result<(PathBuf, bool)> {
     let dir = dir
         .canonicalize()
         .with_context(|| format!("--driver-dir {}", dir.display()))?;

@@ -59,8 +59,8 @@ pub fn main(options: &Options) -> Result<ExitCode> {
         bail!("the daemon answered something else")
     };
     for gpu in chosen {
-        let (index, was) = (gpu.index, gpu.policy);
-        out::line(&format!("gpu {index}: {was} -> {policy}"))?;
+        let (what, was) = (before.called(gpu.uuid), gpu.policy);
+        out::line(&format!("{what}: {was} -> {policy}"))?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -89,8 +89,13 @@ fn lines(gpus: &[&Gpu]) -> Vec<String> {
     let head = format!("{:>3} {:<12} {:>6}  UUID", "GPU", "POLICY", "SLICES");
     let row = |gpu: &&Gpu| {
         let policy = format!("{} {}", gpu.policy.number(), gpu.policy);
+        let mark = if gpu.uuid.is_simulated() {
+            "  simulated"
+        } else {
+            ""
+        };
         format!(
-            "{:>3} {policy:<12} {:>6}  {}",
+            "{:>3} {policy:<12} {:>6}  {}{mark}",
             gpu.index, gpu.slices, gpu.uuid
         )
     };

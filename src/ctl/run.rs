@@ -4,12 +4,12 @@ use crate::admin::Admin;
 use crate::child;
 use crate::door::{self, Door, Paths};
 use crate::leaf::Leaf;
-use crate::node::{self, PrivateDaemon};
+use crate::node::{self, DriverOptions, PrivateDaemon};
 use crate::out;
 use crate::slice::SliceOptions;
 use crate::table::View;
 use anyhow::{Context, Result, bail};
-use gpuslice_wire::ids::ContainerId;
+use gpuslice_wire::ids::{ContainerId, GpuUuid};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -19,11 +19,10 @@ use std::process::{Command, ExitCode};
 pub struct Options {
     #[command(flatten)]
     slice: SliceOptions,
-    /// Directory with the libcuda.so.1 and libnvidia-ml.so.1 to use [default: the system's, else the simulated GPU's]
-    #[arg(long, value_name = "DIR", conflicts_with = "runtime_dir")]
-    driver_dir: Option<PathBuf>,
+    #[command(flatten)]
+    driver: DriverOptions,
     /// Runtime directory of the daemon to ask [default: this user's, else a private daemon]
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["driver_dir", "sim"])]
     runtime_dir: Option<PathBuf>,
     /// Way in for the shim
     #[arg(long, value_enum, default_value = "auto")]
@@ -52,23 +51,23 @@ impl Host {
     ///
     /// # Errors
     /// The named daemon does not answer, there is no driver, or the private daemon does not start.
-    pub fn find(runtime_dir: Option<&Path>, driver_dir: Option<&Path>) -> Result<Host> {
+    pub fn find(runtime_dir: Option<&Path>, driver: &DriverOptions) -> Result<Host> {
         let dir = node::runtime_dir(runtime_dir);
         let words = format!("daemon at {}", dir.display());
         match Admin::connect(&dir) {
-            Ok(admin) if runtime_dir.is_some() || driver_dir.is_none() => Ok(Host {
+            Ok(admin) if runtime_dir.is_some() || !driver.is_some() => Ok(Host {
                 admin,
                 words,
                 _daemon: None,
                 _device: None,
             }),
             Err(error) if runtime_dir.is_some() => Err(error),
-            _ => Host::private(driver_dir),
+            _ => Host::private(driver),
         }
     }
 
-    fn private(driver_dir: Option<&Path>) -> Result<Host> {
-        let (driver, simulated) = node::driver_dir(driver_dir)?;
+    fn private(driver: &DriverOptions) -> Result<Host> {
+        let (driver, simulated) = driver.find()?;
         let shared = std::env::var_os("GPUSLICE_SIM_DEVICE").is_some();
         let device = match simulated && !shared {
             true => Some(crate::sim::private_device()?),
@@ -76,8 +75,7 @@ impl Host {
         };
         let daemon = PrivateDaemon::start(&driver, device.as_ref().map(|d| d.path()), None)?;
         let admin = Admin::connect(daemon.dir.path())?;
-        let what = if simulated { "simulated GPU" } else { "driver" };
-        let words = format!("private daemon, {what} of {}", driver.display());
+        let words = format!("private daemon, driver of {}", driver.display());
         Ok(Host {
             admin,
             words,
@@ -110,10 +108,7 @@ pub fn main(options: &Options) -> Result<ExitCode> {
     let id = unique_id()?;
     // Refused before anything is made for it, if it is malformed.
     options.slice.admit(&id, 0)?;
-    let host = Host::find(
-        options.runtime_dir.as_deref(),
-        options.driver_dir.as_deref(),
-    )?;
+    let host = Host::find(options.runtime_dir.as_deref(), &options.driver)?;
     // After a private daemon was started, which stays outside.
     let leaf = Leaf::enter(&id);
     let admit = options.slice.admit(&id, leaf.pid())?;
@@ -133,11 +128,17 @@ pub fn main(options: &Options) -> Result<ExitCode> {
     };
     let mut command = Command::new(program);
     command.args(arguments);
-    command.env("CUDA_VISIBLE_DEVICES", visible(&host.admin, &id)?);
+    let gpus = gpus(&host.admin, &id)?;
+    let visible: Vec<String> = gpus.iter().map(GpuUuid::to_string).collect();
+    command.env("CUDA_VISIBLE_DEVICES", visible.join(","));
     let (door, _kept) = door::open(&mut command, &paths, options.door)?;
     if !options.quiet {
+        let simulated = match gpus.iter().any(|gpu| gpu.is_simulated()) {
+            true => " (simulated GPU)",
+            false => "",
+        };
         out::note(&format!(
-            "{} on {}; door: {door}; {}",
+            "{} on {}{simulated}; door: {door}; {}",
             options.slice.memory, options.slice.gpus, host.words
         ));
     }
@@ -145,13 +146,10 @@ pub fn main(options: &Options) -> Result<ExitCode> {
 }
 
 /// The slice's GPUs, for CUDA to number from 0; the node's others are none of the command's business.
-fn visible(admin: &Admin, container: &str) -> Result<String> {
+fn gpus(admin: &Admin, container: &str) -> Result<Vec<GpuUuid>> {
     let view = View::of(admin.list()?);
     let ours = view.rows.iter().filter(|row| row.container == container);
-    Ok(ours
-        .map(|row| row.gpu.to_string())
-        .collect::<Vec<_>>()
-        .join(","))
+    Ok(ours.map(|row| row.gpu).collect())
 }
 
 /// An id that no other command has, nor had: a killed one's slice may still be there.

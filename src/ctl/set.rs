@@ -71,7 +71,7 @@ fn resize(options: &Options, admin: &Admin, view: &View, id: &str, rows: &[&Row]
     let mut changes = Vec::new();
     if let Some(cap) = options.memory {
         for row in chosen(view, rows.iter().copied(), options.gpu)? {
-            let what = format!("gpu {}", view.index(row.gpu));
+            let what = view.called(row.gpu);
             changes.push((row.lane, cap, what, Some(row.cap)));
         }
     }

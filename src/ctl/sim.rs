@@ -4,6 +4,8 @@ use crate::out;
 use anyhow::{Context, Result};
 use clap::Subcommand;
 use gpuslice_sim_device as device;
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -58,6 +60,7 @@ pub fn private_device() -> Result<tempfile::TempDir> {
     let config = device::Config::parse(&config).context("GPUSLICE_SIM")?;
     let dir = tempfile::Builder::new()
         .prefix(&format!("gpuslice-sim-{}-", std::process::id()))
+        .permissions(Permissions::from_mode(0o700))
         .tempdir_in("/dev/shm")
         .context("a simulated GPU in /dev/shm")?;
     device::create(dir.path(), &config)?;

@@ -5,11 +5,14 @@
 //! now keep having work: better classes first, then by weight, nobody above its own limit, and what
 //! that leaves to the others.
 
+mod json;
+
+pub use json::json;
+
 use gpuslice_wire::ids::{GpuUuid, Lane};
 use gpuslice_wire::policy::{Class, Policy};
 use gpuslice_wire::snapshot::{Snapshot, Tier, TimeTier};
 use gpuslice_wire::units::Bytes;
-use serde_json::{Value, json};
 use std::fmt::Write;
 
 /// One slice of one GPU.
@@ -214,6 +217,16 @@ impl View {
         self.gpu(gpu).map_or(u32::MAX, |found| found.index)
     }
 
+    /// A GPU's name for people.
+    pub fn called(&self, gpu: GpuUuid) -> String {
+        let mark = if gpu.is_simulated() {
+            " (simulated)"
+        } else {
+            ""
+        };
+        format!("gpu {}{mark}", self.index(gpu))
+    }
+
     /// The part of its GPU, 0..=1, that a slice is due among those that have work.
     pub fn due(&self, row: &Row) -> f64 {
         let policy = self
@@ -406,6 +419,9 @@ pub fn lines(before: &View, now: &View, wide: bool) -> Vec<String> {
                 refusal.as_deref().unwrap_or("never")
             );
         }
+        if row.gpu.is_simulated() {
+            line.push_str("  simulated");
+        }
         if row.is_over() {
             line.push_str("  over");
         }
@@ -418,41 +434,6 @@ pub fn lines(before: &View, now: &View, wide: bool) -> Vec<String> {
         all.push(line);
     }
     all
-}
-
-/// A snapshot as one JSON object; sizes in bytes, times in ns.
-pub fn json(view: &View) -> Value {
-    let gpu = |gpu: &Gpu| {
-        json!({
-            "uuid": gpu.uuid.to_string(), "index": gpu.index, "memory_total": gpu.total.0,
-            "memory_promised": gpu.promised.0, "slices": gpu.slices,
-            "policy": gpu.policy.name(), "policy_number": gpu.policy.number(),
-        })
-    };
-    let slice = |row: &Row| {
-        json!({
-            "container": row.container, "name": row.name, "gpu": row.gpu.to_string(),
-            "memory_cap": row.cap.0, "memory_reserved": row.reserved.0, "memory_used": row.used.0,
-            "memory_residual": row.residual.0, "memory_over": row.is_over(),
-            "memory_peak": row.peak.0, "lane": row.lane.0, "tier": tier_name(row.tier),
-            "pinned": row.pinned.0, "pinned_cap": row.pinned_cap.map(|cap| cap.0),
-            "denied": row.denied, "denied_need": row.last_denied.0.0,
-            "denied_left": row.last_denied.1.0, "weight": row.weight,
-            "share": row.share, "class": row.class.name(), "time_cap_ppm": row.cap_ppm,
-            "clients": row.clients, "wanting": row.wanting, "share_due": view.due(row),
-            "gpu_ns": row.gpu_ns, "wait_ns": row.wait_ns, "wanted_ns": row.wanted_ns,
-            "turns": row.turns, "overruns": row.overruns, "preemptions": row.preemptions,
-            "launches": row.launches, "gang": row.gang, "stops": row.kept.stops,
-            "stops_missed": row.kept.stops_missed,
-            "time_tier": time_tier_name(row.kept.tier),
-            "time_slice_us": row.kept.slice_us, "time_slice_changes": row.kept.slice_changes,
-        })
-    };
-    json!({
-        "now_ns": view.now_ns,
-        "gpus": view.gpus.iter().map(gpu).collect::<Vec<_>>(),
-        "slices": view.rows.iter().map(slice).collect::<Vec<_>>(),
-    })
 }
 
 #[cfg(test)]

@@ -121,7 +121,7 @@ impl Daemon {
         poll.add(&signals, Source::Signal)?;
         let truth = Truth::new(places.driver.nvml.as_str(), config.truth_interval_ms.get())?;
         poll.add_bell(&truth.bell, Source::Truth)?;
-        let simulated = !places.driver.device.is_empty();
+        let simulated = places.driver.is_simulated();
         let tier = Tier::new(config.tier, simulated, &state, &poll)?;
         let fds = fds.saturating_sub(tier.descriptors());
         let budget = Budget::told(fds, config.containers_max.get());

@@ -94,7 +94,11 @@ impl Daemon {
             }
             Action::Admitted { token, record } => self.admitted(token, &record),
             Action::Denied { token, why } => {
-                self.deny(key_of(token), why.denial(), &why.to_string());
+                let mut text = why.to_string();
+                if self.places.driver.is_simulated() {
+                    text.push_str(" (this node's GPUs are simulated)");
+                }
+                self.deny(key_of(token), why.denial(), &text);
             }
             Action::Dismissed {
                 token,

@@ -53,7 +53,7 @@ pub fn facts(options: &Options) -> Value {
             Err(why) => json!({ "error": why.to_string() }),
             Ok(places) => json!({
                 "dir": places.driver.dir.display().to_string(),
-                "simulated": !places.driver.device.is_empty(),
+                "simulated": places.driver.is_simulated(),
                 "error": null,
             }),
         },

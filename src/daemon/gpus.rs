@@ -56,16 +56,33 @@ pub enum GpuError {
         /// What went wrong.
         why: String,
     },
+    /// The driver works and has nothing to serve.
+    #[error("the driver in {} shows no GPU; check that nvidia-smi -L lists this node's", .0.display())]
+    None(PathBuf),
+    /// A simulated GPU where a real one was to be expected: nothing could be mounted for containers.
+    #[error("the driver in {} is a copy of the simulated GPU's; name that one's own directory instead (gpuslice sim libraries)", .0.display())]
+    Copied(PathBuf),
     /// More than a node can have.
     #[error("{0} GPUs are more than the {GPUS_MAX} that one daemon serves")]
     TooMany(u32),
 }
 
-/// Asks NVML for all GPUs.
+/// All GPUs of the driver, at least one.
 ///
 /// # Errors
 /// [`GpuError`].
 pub fn find(driver: &Driver) -> Result<Vec<Gpu>, GpuError> {
+    let gpus = ask(driver)?;
+    let simulated = gpus.iter().any(|gpu| gpu.uuid.is_simulated());
+    match () {
+        () if gpus.is_empty() => Err(GpuError::None(driver.dir.clone())),
+        () if simulated && !driver.is_simulated() => Err(GpuError::Copied(driver.dir.clone())),
+        () => Ok(gpus),
+    }
+}
+
+/// Asks NVML for all GPUs.
+fn ask(driver: &Driver) -> Result<Vec<Gpu>, GpuError> {
     if driver.nvml.is_empty() {
         let library = driver.cuda.as_str();
         return crate::probe::ask(library).map_err(|why| GpuError::Probe {

@@ -19,7 +19,7 @@ pub struct Options {
     #[arg(long, value_name = "DIR")]
     pub runtime_dir: Option<PathBuf>,
 
-    /// Directory with the libcuda.so.1 and libnvidia-ml.so.1 to use [default: the system's, else the simulated GPU's]
+    /// Directory with the libcuda.so.1 and libnvidia-ml.so.1 to use [default: the system's]
     #[arg(long, value_name = "DIR")]
     pub driver_dir: Option<PathBuf>,
 

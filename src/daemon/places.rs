@@ -1,11 +1,12 @@
 //! Where things are: the runtime directory, the driver, the shim.
 //!
 //! A driver is a directory with `libcuda.so.1` and mostly `libnvidia-ml.so.1`. The one that was
-//! named is taken or nothing; unnamed, it is the system's where this machine has a GPU, else the simulated
-//! GPU's, which the build puts beside the programs in `sim/`.
+//! named is taken or nothing; unnamed, it is the system's or nothing. A node whose driver is broken must
+//! not hand out GPUs that compute nothing: the simulated GPU's driver, which the build puts beside the programs
+//! in `sim/`, is one that must be named.
 
 use crate::config::Config;
-use crate::layout;
+use crate::layout::{self, NoDriver};
 use crate::options::Options;
 use gpuslice_wire::text::{HostPath, Text};
 use std::env;
@@ -22,6 +23,14 @@ pub enum PlaceError {
         dir: PathBuf,
         /// What the system says.
         why: io::Error,
+    },
+    /// The system's driver is missing, and no other is named.
+    #[error("{why}; or name another driver with driver_dir, for a simulated GPU {}", .simulated.display())]
+    Missing {
+        /// What of it.
+        why: NoDriver,
+        /// The simulated GPU's.
+        simulated: PathBuf,
     },
     /// A path that messages cannot carry.
     #[error("{}: {why}; choose a shorter path of plain characters", .path.display())]
@@ -48,8 +57,15 @@ pub struct Driver {
     pub cuda: HostPath,
     /// The real `libnvidia-ml.so.1`.
     pub nvml: HostPath,
-    /// The simulated GPU's device directory; empty on a real driver.
+    /// The directory of the simulated GPU's files; empty on a real driver.
     pub device: HostPath,
+}
+
+impl Driver {
+    /// Whether its GPUs are simulated.
+    pub fn is_simulated(&self) -> bool {
+        !self.device.is_empty()
+    }
 }
 
 /// The libraries that go between.
@@ -95,7 +111,7 @@ impl Places {
             .or_else(|| configured(&config.driver_dir));
         let driver = match driver {
             Some(dir) => Driver::at(&dir)?,
-            None => Driver::at(&default_driver_dir(beside))?,
+            None => Driver::at(&system_driver(beside)?)?,
         };
         let shim = configured(&config.shim_dir).unwrap_or_else(|| default_shim_dir(beside));
         Ok(Places {
@@ -118,11 +134,9 @@ impl Driver {
         let (cuda, nvml) = (dir.join("libcuda.so.1"), dir.join("libnvidia-ml.so.1"));
         cuda.canonicalize().map_err(no_driver)?;
         let device = match layout::is_simulated(&cuda) {
-            true => {
-                let device = gpuslice_sim_device::default_dir();
-                gpuslice_sim_device::prepare(&device)?;
-                speakable(&device)?
-            }
+            true => speakable(&gpuslice_sim_device::prepare(
+                &gpuslice_sim_device::default_dir(),
+            )?)?,
             false => HostPath::EMPTY,
         };
         Ok(Driver {
@@ -167,11 +181,10 @@ pub fn speakable(path: &Path) -> Result<HostPath, PlaceError> {
     Text::new(text).map_err(|why| wrong(why.to_string()))
 }
 
-fn default_driver_dir(beside: &Path) -> PathBuf {
-    layout::system_driver().unwrap_or_else(|| {
-        let simulated = layout::part(beside, "sim").unwrap_or_else(|| beside.join("sim"));
-        tracing::warn!(dir = %simulated.display(), "no NVIDIA driver here: the GPU is simulated");
-        simulated
+fn system_driver(beside: &Path) -> Result<PathBuf, PlaceError> {
+    layout::system_driver().map_err(|why| PlaceError::Missing {
+        why,
+        simulated: layout::part(beside, "sim").unwrap_or_else(|| beside.join("sim")),
     })
 }
 

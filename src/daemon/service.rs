@@ -94,7 +94,8 @@ pub struct Manager {
     /// Half of what the watchdog waits, if there is one.
     every: Option<Duration>,
     next: Instant,
-    gpus: usize,
+    /// The node's GPUs in words.
+    gpus: String,
 }
 
 impl Manager {
@@ -105,16 +106,16 @@ impl Manager {
         Manager {
             every: watched.then_some(Duration(usec.saturating_mul(500))),
             next: now(),
-            gpus: 0,
+            gpus: String::new(),
         }
     }
 
     /// The daemon serves.
-    pub fn ready(&mut self, gpus: usize, slices: usize) {
+    pub fn ready(&mut self, gpus: String, slices: usize) {
         self.gpus = gpus;
         tell(&[
             NotifyState::Ready,
-            NotifyState::Status(&status(gpus, slices)),
+            NotifyState::Status(&status(&self.gpus, slices)),
         ]);
     }
 
@@ -127,7 +128,7 @@ impl Manager {
     pub fn due(&mut self, now: Instant, slices: usize) {
         if let Some(every) = self.every.filter(|_| self.next <= now) {
             self.next = now.plus(every);
-            let status = status(self.gpus, slices);
+            let status = status(&self.gpus, slices);
             tell(&[NotifyState::Watchdog, NotifyState::Status(&status)]);
         }
     }
@@ -143,9 +144,24 @@ fn tell(states: &[NotifyState<'_>]) {
     let _ = sd_notify::notify(false, states);
 }
 
-fn status(gpus: usize, slices: usize) -> String {
-    let s = |count: usize| if count == 1 { "" } else { "s" };
-    format!("{gpus} GPU{}, {slices} slice{}", s(gpus), s(slices))
+/// The daemon does not start, and why: `systemctl status` shows it.
+pub fn failed(why: &str) {
+    let why: String = why.chars().filter(|c| !c.is_control()).collect();
+    tell(&[NotifyState::Status(&why)]);
+}
+
+/// How many GPUs the node has, and whether they are simulated.
+pub fn gpus(count: usize, simulated: bool) -> String {
+    let kind = if simulated { "simulated " } else { "" };
+    format!("{count} {kind}GPU{}", plural(count))
+}
+
+fn status(gpus: &str, slices: usize) -> String {
+    format!("{gpus}, {slices} slice{}", plural(slices))
+}
+
+fn plural(count: usize) -> &'static str {
+    if count == 1 { "" } else { "s" }
 }
 
 #[cfg(test)]
@@ -157,7 +173,7 @@ mod tests {
         let mut manager = Manager {
             every: Some(Duration(50)),
             next: Instant(100),
-            gpus: 1,
+            gpus: gpus(1, false),
         };
         manager.due(Instant(99), 1);
         assert_eq!(manager.deadline(), Some(Instant(100)), "too early");
@@ -165,6 +181,7 @@ mod tests {
         assert_eq!(manager.deadline(), Some(Instant(170)));
         manager.every = None;
         assert_eq!(manager.deadline(), None, "nobody watches");
-        assert_eq!(status(1, 2), "1 GPU, 2 slices");
+        assert_eq!(status(&gpus(1, false), 2), "1 GPU, 2 slices");
+        assert_eq!(status(&gpus(2, true), 1), "2 simulated GPUs, 1 slice");
     }
 }

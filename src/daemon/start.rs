@@ -18,6 +18,8 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+/// Exit status of a daemon that has no driver to serve: EX_UNAVAILABLE of sysexits.h.
+const NO_DRIVER: u8 = 69;
 /// How long the containers of a demo that was killed may take to end.
 const CONTAINERS_END: Duration = Duration::from_secs(5);
 
@@ -63,7 +65,12 @@ pub fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             complain(&format!("gpusliced: {failure}"));
-            ExitCode::FAILURE
+            crate::service::failed(&failure.to_string());
+            match failure {
+                Failure::Place(PlaceError::NoDriver { .. } | PlaceError::Missing { .. })
+                | Failure::Gpu(_) => ExitCode::from(NO_DRIVER),
+                _ => ExitCode::FAILURE,
+            }
         }
     }
 }
@@ -113,6 +120,7 @@ fn serve(options: &Options) -> Result<(), Failure> {
     let gpus = gpus::find(&places.driver)?;
     let state = State::open(&places.runtime_dir)?;
     let driver = places.driver.dir.clone();
+    let simulated = places.driver.is_simulated();
     let mut daemon = Daemon::new(&config, places, state, signals, service, fds)?;
     for gpu in &gpus {
         daemon.tell(Event::GpuFound {
@@ -142,12 +150,12 @@ fn serve(options: &Options) -> Result<(), Failure> {
     daemon.truth_rests();
     let socket = daemon.state.dir().join(ADMIN_SOCKET);
     let count = gpus.len();
-    let s = if count == 1 { "" } else { "s" };
+    let gpus = crate::service::gpus(count, simulated);
     let (socket, driver) = (socket.display(), driver.display());
     complain(&format!(
-        "gpusliced ready: {socket}, {count} GPU{s} (driver: {driver})"
+        "gpusliced ready: {socket}, {gpus} (driver: {driver})"
     ));
-    daemon.manager.ready(count, daemon.slices.len());
+    daemon.manager.ready(gpus, daemon.slices.len());
     let served = daemon.serve();
     daemon.manager.stopping();
     daemon.close(options.ephemeral);

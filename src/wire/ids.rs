@@ -22,6 +22,25 @@ impl fmt::Display for BadUuid {
 
 impl core::error::Error for BadUuid {}
 
+/// How simulated GPUs' UUIDs begin, in the form of version 8: `GPU-67707573-696d-8…`.
+const SIMULATED: [u8; 6] = *b"gpusim";
+
+impl GpuUuid {
+    /// Whether it is a simulated GPU's. The daemon has it from its driver, which no tenant can change, and a
+    /// real GPU has such a UUID with a probability of 2^-52.
+    #[must_use]
+    pub const fn is_simulated(self) -> bool {
+        let mut at = 0;
+        while at < SIMULATED.len() {
+            if self.0[at] != SIMULATED[at] {
+                return false;
+            }
+            at += 1;
+        }
+        self.0[6] >> 4 == 8
+    }
+}
+
 impl FromStr for GpuUuid {
     type Err = BadUuid;
     fn from_str(text: &str) -> Result<GpuUuid, BadUuid> {
@@ -147,7 +166,10 @@ mod tests {
 
     #[test]
     fn uuids_round_trip() {
+        let simulated: GpuUuid = "GPU-67707573-696d-8d2c-a12f-20bd9faed9f6".parse().unwrap();
+        assert!(simulated.is_simulated());
         let text = "GPU-8932f937-d72c-4106-c12f-20bd9faed9f6";
+        assert!(!text.parse::<GpuUuid>().unwrap().is_simulated());
         assert_eq!(
             text.parse::<GpuUuid>().map(|u| u.to_string()).as_deref(),
             Ok(text)

@@ -95,6 +95,9 @@ fn the_demo_reports_three_tenants_within_their_caps() {
             ["pass", "fail"].contains(&report["verdict"].as_str().unwrap_or("")),
             "{report}"
         );
+        let nodes = ["/dev/nvidiactl", "/dev/dxg"];
+        let real = nodes.iter().any(|node| Path::new(node).exists());
+        assert_eq!(report["simulated"], !real, "{report}");
         let tenants = report["tenants"].as_array().expect("tenants");
         assert_eq!(tenants.len(), 3, "{runtime}: {report}");
         let mut last = 0.0;

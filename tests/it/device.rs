@@ -82,7 +82,9 @@ fn parts(machine: &Machine) -> Vec<f64> {
 fn without_slices_every_context_gets_the_same_time() {
     let node = Node::new();
     let mut tenants = vec![bare(&node), bare(&node)];
-    eventually("the device", || node.root().join("device/state").exists());
+    eventually("the device", || {
+        node.root().join("device/node/state").exists()
+    });
     let machine = Machine::open(&node.root().join("device"), Role::Observer).expect("a device");
     for contexts in [2, 3] {
         eventually("work of all", || {
@@ -208,6 +210,6 @@ fn a_simulated_gpu_that_cannot_be_is_explained() {
                 "{key}: {output:?}"
             );
         }
-        assert!(!node.root().join("device/state").exists(), "{key}");
+        assert!(!node.root().join("device/node/state").exists(), "{key}");
     }
 }

@@ -14,5 +14,6 @@ mod node;
 mod policy;
 mod races;
 mod setup;
+mod simulated;
 mod systemd;
 mod time;

@@ -22,6 +22,14 @@ say booted yes
 say enabled "$(systemctl is-enabled gpusliced.service gpusliced.socket gpuslice-metrics.service | sort -u | tr '\n' ' ')"
 gpuslice ps >/dev/null 2>&1 && say before up || say before down
 
+# Without a driver it does not start, and says why.
+systemctl start gpusliced.service
+until [ "$(systemctl show -p Result --value gpusliced.service)" = start-limit-hit ]; do sleep 0.1; done
+say driverless "$(systemctl show -p ExecMainStatus --value gpusliced.service) $(systemctl show -p StatusText --value gpusliced.service)"
+systemctl stop gpusliced.socket gpusliced-observe.socket
+systemctl reset-failed
+echo 'driver_dir = "/usr/lib/gpuslice/sim"' >>/etc/gpuslice/gpusliced.toml
+
 # Whoever asks first starts the daemon.
 systemctl start gpusliced.socket gpusliced-observe.socket
 say waiting "$(systemctl is-active gpusliced.service)"
@@ -69,7 +77,7 @@ TimeoutStartSec=90
 
 WANT = {
     "booted": "yes", "enabled": "disabled ", "before": "down", "waiting": "inactive", "asked": "active",
-    "status": r"1 GPU, 0 slices", "seccomp": "2", "restarted": "kept", "hung": "kept",
+    "driverless": "69 no NVIDIA driver is loaded: .*", "status": r"1 simulated GPU, 0 slices", "seccomp": "2", "restarted": "kept", "hung": "kept",
     "user": "gpuslice-metrics", "metrics": r"gpuslice_up 1", "admin": "refused", "left": r"boot c lock ",
     "done": "yes",
 }

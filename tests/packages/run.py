@@ -257,17 +257,21 @@ def works(root, build):
     """The programs as installed, and the libraries for old systems in their daily work."""
     for program in PROGRAMS[:2]:
         assert re.search(r"\d+\.\d+\.\d+", root(f"/{program}", "--version").stdout)
+    nowhere = root("gpuslice", "run", "--memory", "1GiB", "--", "true", check=False)
+    if not any(os.path.exists(node) for node in ["/dev/nvidiactl", "/dev/dxg"]):
+        assert nowhere.returncode == 1 and "--sim" in nowhere.stderr, nowhere
     # A device of its own: another build's may lie where root's usually is.
     with tempfile.TemporaryDirectory(prefix="gpuslice-sim-", dir="/dev/shm") as device:
         environment = {"PATH": os.environ["PATH"], "GPUSLICE_SIM_DEVICE": f"{device}/device"}
-        doctor = root("gpuslice", "doctor", env=environment, check=False)
+        words = ["gpuslice", "doctor", "--driver-dir", "/usr/lib/gpuslice/sim"]
+        doctor = root(*words, env=environment, check=False)
     said = doctor.stdout
     assert doctor.returncode == 0, said
     assert "hook and shim are there" in said and re.search("missing +daemon", said), said
     assert root("gpusliced", "--check", "/etc/gpuslice/gpusliced.toml").stdout == "ok\n"
     conformance = root.take(build / "conformance")
     for door in ["preload", "replace"]:
-        words = ["gpuslice", "run", "--memory", "1GiB", "--door", door, "--", conformance]
+        words = ["gpuslice", "run", "--sim", "--memory", "1GiB", "--door", door, "--", conformance]
         environment = {"PATH": os.environ["PATH"], "GPUSLICE_SIM": "mem=16GiB"}
         done = root(*words, env=environment, stdin=subprocess.DEVNULL, check=False)
         last = done.stdout.splitlines()[-1:] or [done.stderr]

@@ -395,9 +395,8 @@ fn injected_faults() {
 
 #[test]
 fn a_foreign_directory_is_refused_and_kept() {
-    let device = Device::absent("foreign");
-    std::fs::create_dir_all(&device.0).unwrap();
-    let state = device.0.join("state");
+    let device = Device::new("foreign", "mem=64MiB");
+    let state = device.0.join("node/state");
     for content in ["", "something else entirely, and long enough to be read"] {
         std::fs::write(&state, content).unwrap();
         let error = Machine::open(&device.0, Role::Driver).err().unwrap();
@@ -411,7 +410,7 @@ fn a_foreign_directory_is_refused_and_kept() {
 #[test]
 fn another_version_is_refused() {
     let device = Device::new("version", "mem=64MiB");
-    let state = device.0.join("state");
+    let state = device.0.join("node/state");
     let file = std::fs::OpenOptions::new().write(true).open(state).unwrap();
     file.write_all_at(&99_u32.to_le_bytes(), 8).unwrap();
     let error = Machine::open(&device.0, Role::Driver)

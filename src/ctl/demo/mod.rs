@@ -13,7 +13,8 @@ mod tenant;
 mod verdict;
 
 use crate::admin::Admin;
-use crate::node::{self, PrivateDaemon};
+use crate::layout;
+use crate::node::{self, DriverOptions, PrivateDaemon};
 use crate::out;
 use crate::table::{self, View};
 use anyhow::{Context, Result, bail};
@@ -51,9 +52,8 @@ pub struct Options {
     /// OCI runtime for the containers; `none` for plain processes [default: runc, as an ordinary user none]
     #[arg(long, env = "RUNTIME", value_name = "NAME")]
     runtime: Option<String>,
-    /// Directory with the driver's libraries [default: the system's, else the simulated GPU's]
-    #[arg(long, value_name = "DIR")]
-    driver_dir: Option<PathBuf>,
+    #[command(flatten)]
+    driver: DriverOptions,
 }
 
 /// The parts of a running demo, in the order in which they are taken away.
@@ -111,22 +111,35 @@ fn runtime(asked: Option<&str>) -> Result<Option<String>> {
     }
 }
 
+/// The driver's directory and what its GPU is, in words. A demo may fall back to a simulated GPU, because it
+/// says so first and nobody's work is done on it.
+fn driver(options: &DriverOptions) -> Result<(PathBuf, String)> {
+    let why = match layout::system_driver() {
+        Err(why) if !options.is_some() => format!(", because {why}"),
+        _ => String::new(),
+    };
+    let simulated = DriverOptions {
+        driver_dir: None,
+        sim: true,
+    };
+    let chosen = if why.is_empty() { options } else { &simulated };
+    let (driver, simulated) = chosen.find()?;
+    let what = if simulated { "simulated" } else { "real" };
+    let words = format!("{what} GPU (driver of {}){why}", driver.display());
+    Ok((driver, words))
+}
+
 fn set_up(options: &Options, runtime: Option<&str>) -> Result<Stage> {
-    let (driver, simulated) = node::driver_dir(options.driver_dir.as_deref())?;
-    let device = match simulated {
+    let (driver, words) = driver(&options.driver)?;
+    let device = match layout::is_simulated(&driver.join("libcuda.so.1")) {
         true => Some(crate::sim::private_device()?),
         false => None,
     };
     if !options.json {
-        let what = if simulated {
-            "no GPU here: using the simulated one"
-        } else {
-            "using the driver"
-        };
         let how = runtime.map_or("plain processes".to_owned(), |name| {
             format!("containers under {name}")
         });
-        out::line(&format!("{what} ({}); tenants are {how}", driver.display()))?;
+        out::line(&format!("{words}; tenants are {how}"))?;
     }
     let work = node::temporary("gpuslice-demo-")?;
     let device_dir = device.as_ref().map(|dir| dir.path());

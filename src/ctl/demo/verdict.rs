@@ -41,6 +41,8 @@ struct Line {
 #[derive(Debug)]
 pub struct Verdict {
     policy: Policy,
+    /// The GPU is a simulated one.
+    simulated: bool,
     lines: Vec<Line>,
     utilisation: f64,
 }
@@ -90,6 +92,7 @@ pub fn judge(accounts: &[Account], policy: Option<Policy>, first: &View, last: &
     }
     Verdict {
         policy,
+        simulated: last.gpus.iter().any(|gpu| gpu.uuid.is_simulated()),
         lines,
         utilisation: all_busy / span as f64,
     }
@@ -216,6 +219,7 @@ impl Verdict {
         };
         json!({
             "verdict": self.word(),
+            "simulated": self.simulated,
             "policy": self.policy.name(),
             "utilisation": self.utilisation,
             "tenants": self.lines.iter().map(tenant).collect::<Vec<_>>(),

@@ -36,7 +36,8 @@ pub fn of_slices(view: &View) -> Vec<Check> {
         };
         let (caps, turns) = (words(row.tier), time_words(row.kept.tier));
         let slices = slice_words(row.kept.slice_us, row.kept.slice_changes);
-        let found = format!("gpu {}: {caps}{over}; {turns}{slices}", view.index(row.gpu));
+        let gpu = view.called(row.gpu);
+        let found = format!("{gpu}: {caps}{over}; {turns}{slices}");
         there(&format!("slice {}", row.name), found)
     };
     view.rows.iter().map(of).collect()

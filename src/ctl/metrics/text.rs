@@ -51,13 +51,13 @@ const FAMILIES: &[Family] = &[
     Family(
         "gpu_info",
         "gauge",
-        "Always 1; the label policy says how the GPU's time is divided.",
+        "Always 1; labels: how the GPU's time is divided (policy), whether it is simulated.",
         |row| matches!(row, Snapshot::Gpu { .. }).then_some(1.0),
     ),
     Family(
         "slice_info",
         "gauge",
-        "Always 1; name, lane, class, and tier: who holds the memory cap.",
+        "Always 1; name, lane, class, tier: who holds the memory cap, and whether the GPU is simulated.",
         |row| matches!(row, Snapshot::Slice { .. }).then_some(1.0),
     ),
     Family(
@@ -239,6 +239,7 @@ fn labels(row: &Snapshot, info: bool) -> String {
             if info {
                 all.push(("index", index.0.to_string()));
                 all.push(("policy", policy.name().to_owned()));
+                all.push(("simulated", uuid.is_simulated().to_string()));
             }
         }
         Snapshot::Slice {
@@ -257,6 +258,7 @@ fn labels(row: &Snapshot, info: bool) -> String {
                 all.push(("lane", lane.0.to_string()));
                 all.push(("tier", tier_name(*tier).to_owned()));
                 all.push(("class", class.name().to_owned()));
+                all.push(("simulated", gpu.is_simulated().to_string()));
             }
         }
         Snapshot::End { .. } => {}

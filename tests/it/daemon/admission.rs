@@ -28,7 +28,7 @@ fn an_admitted_container_has_all_it_needs_mounted() {
         nvml.as_str().ends_with("/driver/libnvidia-ml.so.1"),
         "{nvml}"
     );
-    assert_eq!(Path::new(device.as_str()), node.root().join("device"));
+    assert_eq!(Path::new(device.as_str()), node.root().join("device/node"));
     let mode = |path: &str| {
         let meta = std::fs::metadata(Path::new(dir.as_str()).join(path)).expect(path);
         meta.permissions().mode() & 0o7777

@@ -134,7 +134,7 @@ fn without_a_driver_it_says_what_to_do() {
         .arg(&nothing);
     let said = run(&mut command);
     let error = text(&said.stderr);
-    assert_eq!(said.status.code(), Some(1), "{error}");
+    assert_eq!(said.status.code(), Some(69), "{error}");
     assert!(
         error.contains("driver_dir must hold libcuda.so.1"),
         "{error}"

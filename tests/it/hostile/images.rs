@@ -58,7 +58,7 @@ fn plan(node: &Node, bundle: &Path, rootfs: PathBuf, id: &str) -> Plan {
     ];
     reads.extend(parts.map(|name| crate::harness::target_dir().join(name)));
     reads.extend([
-        node.root().join("device"),
+        node.root().join("device/node"),
         node.container_dir(id),
         node.container_dir(id).join("ld.so.preload"),
         bundle.join("config.json"),

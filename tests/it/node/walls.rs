@@ -67,7 +67,7 @@ fn a_cap_goes_up_at_once_and_down_as_memory_is_freed() {
     case.must_admit("web", CAP / 2, idle.pid());
     let machine = machine(&case);
     let said = case.says(&["set", "web", "--memory", "512MiB"]);
-    assert_eq!(said, "web: gpu 0: 256MiB -> 512MiB\n");
+    assert_eq!(said, "web: gpu 0 (simulated): 256MiB -> 512MiB\n");
     assert_eq!(limits(&machine, &group.dir), Ok((0, CAP)));
 
     let stranger = Stranger::start(&case.node, &group);

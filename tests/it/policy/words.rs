@@ -48,7 +48,7 @@ fn bad_words_are_refused_with_their_reason() {
 fn the_policies_are_shown() {
     let stage = Stage::new();
     let told = stage.must(&["policy", "1", "2"]);
-    assert_eq!(told.trim(), "gpu 1: soft -> weighted");
+    assert_eq!(told.trim(), "gpu 1 (simulated): soft -> weighted");
     let shown = stage.must(&["policy"]);
     let lines: Vec<&str> = shown.lines().collect();
     assert_eq!(lines.len(), 3, "{shown}");

@@ -179,7 +179,7 @@ fn the_manager_hears_ready_and_the_loop_going_round() {
     };
     let first = hear();
     assert!(
-        first.contains("READY=1") && first.contains("STATUS=2 GPUs, 0 slices"),
+        first.contains("READY=1") && first.contains("STATUS=2 simulated GPUs, 0 slices"),
         "{first}"
     );
     // Nobody has a slice and nothing happens: the loop goes round all the same.
@@ -188,7 +188,7 @@ fn the_manager_hears_ready_and_the_loop_going_round() {
     }
     node.must_admit("web", Bytes(GIB));
     eventually("the status tells of the slice", || {
-        hear().contains("STATUS=2 GPUs, 1 slice\n")
+        hear().contains("STATUS=2 simulated GPUs, 1 slice\n")
     });
     assert!(node.end_daemon(Signal::SIGTERM).success());
     eventually("the end is told", || hear().contains("STOPPING=1"));

@@ -89,7 +89,7 @@ impl Scene {
         let pid = self.victim.child.id();
         let fds = std::fs::read_dir(format!("/proc/{pid}/fd")).expect("alive");
         let is_control = |path: &std::path::PathBuf| {
-            std::fs::read_link(path).is_ok_and(|to| to.ends_with("device/control"))
+            std::fs::read_link(path).is_ok_and(|to| to.ends_with("device/node/control"))
         };
         let path = fds.flatten().map(|fd| fd.path()).find(is_control);
         let path = path.expect("the victim's driver has its file open");
