@@ -74,15 +74,21 @@ fn code(number: i32) -> ExitCode {
 /// # Errors
 /// It cannot be started.
 pub fn status(command: &mut Command) -> Result<ExitCode> {
+    let us = nix::unistd::getpid();
     // SAFETY: only asynchronous-signal-safe calls between fork and exec.
     unsafe {
-        command.pre_exec(|| {
+        command.pre_exec(move || {
             for number in OURS {
                 if signal(number, SigHandler::SigDfl)? == SigHandler::SigIgn {
                     signal(number, SigHandler::SigIgn)?;
                 }
             }
-            Ok(nix::sys::prctl::set_pdeathsig(Signal::SIGTERM)?)
+            nix::sys::prctl::set_pdeathsig(Signal::SIGTERM)?;
+            // We were killed before the kernel was told: the slice is gone, the command must not run.
+            if nix::unistd::getppid() != us {
+                libc::_exit(1);
+            }
+            Ok(())
         });
     }
     if let Some(code) = interrupted() {

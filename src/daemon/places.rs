@@ -44,8 +44,18 @@ pub enum PlaceError {
     #[error("cannot tell where this program is: {0}; give shim_dir and driver_dir")]
     NoSelf(io::Error),
     /// The simulated GPU cannot be made as `GPUSLICE_SIM` and its kin say, or not be used.
-    #[error("{0}; `gpuslice sim --help` tells what GPUSLICE_SIM may say")]
+    #[error("{error}{hint}", error = .0, hint = hint(.0))]
     Simulated(#[from] gpuslice_sim_device::Error),
+}
+
+/// Where to read on.
+fn hint(error: &gpuslice_sim_device::Error) -> &'static str {
+    match error {
+        gpuslice_sim_device::Error::Config(_) => {
+            "; `gpuslice sim --help` tells what GPUSLICE_SIM may say"
+        }
+        _ => "",
+    }
 }
 
 /// The driver that containers get.

@@ -3,7 +3,7 @@
 
 use super::{doors, driver, gpuslice, interrupt, ps, slice_named, tenant_of, with_signals};
 use crate::harness::node::{Node, denied};
-use crate::harness::{eventually, target_dir};
+use crate::harness::{eventually, skip, target_dir};
 use gpuslice_wire::admin::Answer;
 use gpuslice_wire::units::{Bytes, GIB};
 use nix::sys::signal::{Signal, kill};
@@ -290,4 +290,58 @@ fn what_is_in_the_way_is_named_with_its_removal() {
         node.admit("web", Bytes(GIB)),
         Answer::Admitted { .. }
     ));
+}
+
+/// The process that another one started, once there is one.
+fn child_of(parent: u32) -> Option<u32> {
+    let is_child = |pid: &u32| {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        let after = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
+        after.split(' ').nth(1) == Some(&parent.to_string())
+    };
+    let mut pids = names(Path::new("/proc"))
+        .into_iter()
+        .filter_map(|name| name.parse().ok());
+    pids.find(is_child)
+}
+
+/// Between the command's fork and the moment at which the kernel knows that it is to end with us.
+#[test]
+fn a_command_whose_gpuslice_is_killed_at_its_start_never_runs() {
+    let test = "a_command_whose_gpuslice_is_killed_at_its_start_never_runs";
+    let node = Node::start();
+    let proof = node.root().join("ran");
+    let strace = |program: &str| {
+        let mut strace = Command::new("strace");
+        strace.args(["-f", "-o", "/dev/null", "-e", "trace=prctl"]);
+        strace.args(["-e", "inject=prctl:delay_enter=5000000", program]);
+        strace.stdin(Stdio::null());
+        strace
+    };
+    if !strace("true")
+        .output()
+        .is_ok_and(|done| done.status.success())
+    {
+        return skip(test, "strace is not installed, or may not trace here");
+    }
+    let mut run = strace(env!("CARGO_BIN_EXE_gpuslice"));
+    run.args(["run", "--memory", "1GiB", "--door", "preload"])
+        .arg("--runtime-dir")
+        .arg(node.runtime_dir())
+        .args(["--", "touch"])
+        .arg(&proof);
+    let mut strace = run.spawn().expect("strace starts");
+    let mut forked = None;
+    eventually("the command's process", || {
+        let gpuslice = child_of(strace.id());
+        forked = gpuslice.filter(|&pid| !node.containers().is_empty() && child_of(pid).is_some());
+        forked.is_some()
+    });
+    let gpuslice = Pid::from_raw(forked.expect("found").cast_signed());
+    kill(gpuslice, Signal::SIGKILL).expect("it lives");
+    let _ = strace.wait().expect("all of them end");
+    assert!(
+        !proof.exists(),
+        "the command ran without its slice's keeper"
+    );
 }
