@@ -7,7 +7,7 @@
 use crate::cgpu;
 use crate::config::Config;
 use crate::error::Error;
-use gpuslice_wire::admin::{Command, MemoryAsk};
+use gpuslice_wire::admin::{Command, MemoryAsk, RequestSource};
 use gpuslice_wire::ids::ContainerId;
 use gpuslice_wire::policy::{BadClass, BadGangs, Class, Gangs};
 use gpuslice_wire::select::GpuSelector;
@@ -49,8 +49,8 @@ pub struct Ask {
     pub name: Name,
     /// Cap on the host memory it pins.
     pub pinned: Option<Bytes>,
-    /// Whether its weight makes a preemptive GPU a weighted one: cGPU's rule for cGPU's variable.
-    pub weighs: bool,
+    /// Where in the container's configuration it was found; `None` for the registration's own.
+    pub source: Option<RequestSource>,
 }
 
 impl Ask {
@@ -63,7 +63,11 @@ impl Ask {
         if ours.is_empty() {
             cgpu::ask(config, allow_cgpu_disable)
         } else {
-            from_annotations(&ours).map(Some)
+            let ask = from_annotations(&ours)?;
+            Ok(Some(Ask {
+                source: Some(RequestSource::Annotations),
+                ..ask
+            }))
         }
     }
 
@@ -90,18 +94,46 @@ impl Ask {
     /// numbers it, for the control group that it is in.
     #[must_use]
     pub fn admit(&self, container: ContainerId, pid: u32) -> Command {
-        Command::Admit {
-            container,
-            name: self.name,
-            gpus: self.gpus,
-            whole: self.whole,
-            memory: self.memory,
-            weight: self.weight,
-            share: self.share,
-            class: self.class,
-            gang: self.gang,
-            pinned: self.pinned,
-            pid,
+        let Ask {
+            memory,
+            weight,
+            share,
+            class,
+            gang,
+            gpus,
+            whole,
+            name,
+            pinned,
+            source,
+        } = *self;
+        match source {
+            None => Command::Admit {
+                container,
+                name,
+                gpus,
+                whole,
+                memory,
+                weight,
+                share,
+                class,
+                gang,
+                pinned,
+                pid,
+            },
+            Some(source) => Command::AdmitFrom {
+                source,
+                container,
+                name,
+                gpus,
+                whole,
+                memory,
+                weight,
+                share,
+                class,
+                gang,
+                pinned,
+                pid,
+            },
         }
     }
 }
@@ -152,7 +184,7 @@ fn from_annotations(ours: &[(&str, &str)]) -> Result<Ask, Error> {
         gpus,
         whole,
         name,
-        weighs: false,
+        source: None,
     })
 }
 
@@ -194,7 +226,8 @@ mod tests {
         assert!(
             matches!(
                 command,
-                Command::Admit {
+                Command::AdmitFrom {
+                    source: RequestSource::Annotations,
                     pid: 77,
                     pinned: Some(_),
                     ..
@@ -209,7 +242,7 @@ mod tests {
         assert_eq!((full.whole.as_str(), full.gang), ("2", Gangs::Never));
         let idle = r#""gpuslice.io/memory":"4GiB","gpuslice.io/priority":"best-effort""#;
         let idle = ask(idle).expect("valid").expect("asks");
-        assert_eq!((idle.class, idle.weighs), (Class::BestEffort, false));
+        assert_eq!(idle.class, Class::BestEffort);
         assert_eq!(idle.gang, Gangs::Auto);
         assert_eq!(ask(r#""other/x":"y""#).expect("valid"), None);
     }
@@ -223,6 +256,7 @@ mod tests {
         let ask = words(&["memory=1/4", "weight=2", "gpus=0,1"]).expect("valid");
         assert_eq!(ask.memory, MemoryAsk::Ratio { part: 1, whole: 4 });
         assert_eq!((ask.weight.get(), ask.gpus.as_str()), (2, "0,1"));
+        assert_eq!(ask.source, None, "the node's own");
         for (bad, why) in [
             (&["weight=2"][..], "needs a memory cap"),
             (&["memory=5/4"], "a part of the GPU's memory"),

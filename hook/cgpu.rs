@@ -1,17 +1,20 @@
-//! cGPU's contract: what its users set in a container's environment, with the same meaning here.
+//! cGPU's contract: what its users set in a container's environment, with the same meaning here, as far as
+//! an image may ask for it.
 //!
 //! `ALIYUN_COM_GPU_MEM_CONTAINER` GiB of `ALIYUN_COM_GPU_MEM_DEV` GiB is a *ratio*: the cap is
 //! `floor(physical MiB * container / device)` MiB, so 4 of 15 on a 16130 MiB card is 4301 MiB
 //! (Alibaba's documentation shows these outputs). Without the first variable nothing is asked for.
-//! Where cGPU's list of GPUs and NVIDIA's are both there, the GPUs that only NVIDIA's names are the
-//! container's as a whole; "all" names none of them, for images have it in their environment.
-//! A weight above 1 makes a GPU of policy 1 (preemptive) one of policy 2 (weighted), and high
-//! priority is a yes or no: there is no best effort in this contract.
+//!
+//! Kubernetes' device plugin puts these variables into a container's environment, and so can the image: nothing
+//! tells one from the other. So they ask for memory, within the node's bounds, which the daemon knows. A
+//! weight above 1, high priority and whole GPUs (those that only NVIDIA's list names, where cGPU's is
+//! there too) cost other containers more than memory: they are refused with what to use instead.
+//! Silently less would be no better than silently more.
 
 use crate::ask::{Ask, selector};
 use crate::config::Config;
 use crate::error::Error;
-use gpuslice_wire::admin::MemoryAsk;
+use gpuslice_wire::admin::{MemoryAsk, RequestSource};
 use gpuslice_wire::policy::{Class, Gangs};
 use gpuslice_wire::text::{Name, Selector};
 use gpuslice_wire::units::Weight;
@@ -51,27 +54,42 @@ pub(crate) fn ask(config: &Config, allow_disable: bool) -> Result<Option<Ask>, E
             "more than the GPU has",
         ));
     }
-    let weight = match config.variable(WEIGHT)? {
-        None => Weight::ONE,
-        Some(text) => text.parse().map_err(|why| Error::ask(WEIGHT, text, why))?,
-    };
-    let memory = MemoryAsk::Ratio { part, whole };
-    let class = match flag(config, HIGH)? {
-        Some(true) => Class::High,
-        _ => Class::Normal,
-    };
+    no_more_than_memory(config)?;
     Ok(Some(Ask {
-        memory,
-        weight,
+        source: Some(RequestSource::Cgpu),
+        memory: MemoryAsk::Ratio { part, whole },
+        weight: Weight::ONE,
         share: None,
-        class,
+        class: Class::Normal,
         gang: Gangs::Auto,
         gpus: gpus(config)?,
-        whole: others(config)?,
+        whole: Selector::EMPTY,
         name: Name::EMPTY,
         pinned: None,
-        weighs: weight > Weight::ONE,
     }))
+}
+
+/// Refuses what an image must not ask for.
+fn no_more_than_memory(config: &Config) -> Result<(), Error> {
+    let not_here = |key, value, instead| {
+        let why = format!(
+            "the image may have set it; ask for it by the annotation {instead} or by a CDI device"
+        );
+        Err(Error::ask(key, value, why))
+    };
+    if let Some(text) = config.variable(WEIGHT)? {
+        let weight: Weight = text.parse().map_err(|why| Error::ask(WEIGHT, text, why))?;
+        if weight > Weight::ONE {
+            return not_here(WEIGHT, text, "gpuslice.io/weight");
+        }
+    }
+    if flag(config, HIGH)? == Some(true) {
+        return not_here(HIGH, "1", "gpuslice.io/priority");
+    }
+    match beside(config)? {
+        Some(text) => not_here(NVIDIA, text, "gpuslice.io/whole-gpus"),
+        None => Ok(()),
+    }
 }
 
 fn disabled(config: &Config, allow: bool) -> Result<bool, Error> {
@@ -105,30 +123,34 @@ fn flag(config: &Config, key: &str) -> Result<Option<bool>, Error> {
     }
 }
 
-/// The GPUs to slice: cGPU's own list, else those NVIDIA's variable makes visible.
+/// The GPUs to slice: cGPU's own list, else those NVIDIA's variable makes visible. Its `all` names none,
+/// for images have it in their environment: any one will do.
 fn gpus(config: &Config) -> Result<Selector, Error> {
-    let named = |key: &'static str| -> Result<_, Error> {
-        let text = config.variable(key)?.filter(|text| !text.is_empty());
-        Ok(text.map(|text| (key, text)))
-    };
-    let (key, text) = match named(GPUS)?.or(named(NVIDIA)?) {
-        None => return Ok(Selector::EMPTY),
-        Some((NVIDIA, "none" | "void")) => return Ok(Selector::EMPTY),
-        Some(found) => found,
+    let (key, text) = match (list(config, GPUS)?, nvidia_list(config)?) {
+        (Some(text), _) => (GPUS, text),
+        (None, Some(text)) => (NVIDIA, text),
+        (None, None) => return Ok(Selector::EMPTY),
     };
     selector(text).map_err(|why| Error::ask(key, text, why))
 }
 
-/// The GPUs that are not to be sliced.
-fn others(config: &Config) -> Result<Selector, Error> {
-    let list = |key| {
-        let text = config.variable(key)?;
-        Ok(text.filter(|text| !matches!(*text, "" | "none" | "void" | "all")))
+/// NVIDIA's list, where it names GPUs that are not in cGPU's.
+fn beside(config: &Config) -> Result<Option<&str>, Error> {
+    let (Some(sliced), Some(visible)) = (list(config, GPUS)?, nvidia_list(config)?) else {
+        return Ok(None);
     };
-    match (list(GPUS)?, list(NVIDIA)?) {
-        (Some(_), Some(text)) => selector(text).map_err(|why| Error::ask(NVIDIA, text, why)),
-        _ => Ok(Selector::EMPTY),
-    }
+    selector(visible).map_err(|why| Error::ask(NVIDIA, visible, why))?;
+    let is_sliced = |gpu: &str| sliced == "all" || sliced.split(',').any(|one| one == gpu);
+    Ok((!visible.split(',').all(is_sliced)).then_some(visible))
+}
+
+fn list<'a>(config: &'a Config, key: &str) -> Result<Option<&'a str>, Error> {
+    Ok(config.variable(key)?.filter(|text| !text.is_empty()))
+}
+
+fn nvidia_list(config: &Config) -> Result<Option<&str>, Error> {
+    let text = list(config, NVIDIA)?;
+    Ok(text.filter(|text| !matches!(*text, "none" | "void" | "all")))
 }
 
 #[cfg(test)]
@@ -144,40 +166,97 @@ mod tests {
         ask(&Config::parse(text.as_bytes())?, allow)
     }
 
+    const MEMORY: &str = "ALIYUN_COM_GPU_MEM_CONTAINER=4 ALIYUN_COM_GPU_MEM_DEV=15";
+
+    fn with(more: &str) -> Result<Ask, Error> {
+        Ok(asked(&format!("{MEMORY} {more}"), false)?.expect("asks"))
+    }
+
     #[test]
     fn the_contract() {
-        let env = "ALIYUN_COM_GPU_MEM_CONTAINER=4 ALIYUN_COM_GPU_MEM_DEV=15 \
-                   ALIYUN_COM_GPU_SCHD_WEIGHT=3 ALIYUN_COM_GPU_HIGH_PRIO=1 \
-                   ALIYUN_COM_GPU_VISIBLE_DEVICES=2 NVIDIA_VISIBLE_DEVICES=0,1,2";
-        let ask = asked(env, false).expect("valid").expect("asks");
+        let plain = "ALIYUN_COM_GPU_SCHD_WEIGHT=1 ALIYUN_COM_GPU_HIGH_PRIO=0 \
+                     ALIYUN_COM_GPU_VISIBLE_DEVICES=2 NVIDIA_VISIBLE_DEVICES=2";
+        let ask = with(plain).expect("valid");
         assert_eq!(ask.memory, MemoryAsk::Ratio { part: 4, whole: 15 });
-        assert_eq!(
-            (ask.weight.get(), ask.class, ask.gpus.as_str()),
-            (3, Class::High, "2")
-        );
-        assert!(ask.weighs);
-        assert_eq!(ask.whole.as_str(), "0,1,2");
-        for visible in ["all", "none", ""] {
-            let env = format!(
-                "ALIYUN_COM_GPU_MEM_CONTAINER=4 ALIYUN_COM_GPU_MEM_DEV=15 \
-                 ALIYUN_COM_GPU_VISIBLE_DEVICES=2 NVIDIA_VISIBLE_DEVICES={visible}"
+        assert_eq!((ask.weight, ask.class), (Weight::ONE, Class::Normal));
+        assert_eq!(ask.source, Some(RequestSource::Cgpu));
+        for (more, gpus) in [
+            ("", ""),
+            ("ALIYUN_COM_GPU_VISIBLE_DEVICES=0,2", "0,2"),
+            (
+                "ALIYUN_COM_GPU_VISIBLE_DEVICES=0,2 NVIDIA_VISIBLE_DEVICES=2",
+                "0,2",
+            ),
+            (
+                "ALIYUN_COM_GPU_VISIBLE_DEVICES=2 NVIDIA_VISIBLE_DEVICES=all",
+                "2",
+            ),
+            (
+                "ALIYUN_COM_GPU_VISIBLE_DEVICES=all NVIDIA_VISIBLE_DEVICES=0",
+                "all",
+            ),
+            (
+                "ALIYUN_COM_GPU_VISIBLE_DEVICES= NVIDIA_VISIBLE_DEVICES=1",
+                "1",
+            ),
+            ("NVIDIA_VISIBLE_DEVICES=0,1", "0,1"),
+            ("NVIDIA_VISIBLE_DEVICES=all", ""),
+            ("NVIDIA_VISIBLE_DEVICES=none", ""),
+            ("NVIDIA_VISIBLE_DEVICES=void", ""),
+        ] {
+            let ask = with(more).expect(more);
+            assert_eq!(
+                (ask.gpus.as_str(), ask.whole),
+                (gpus, Selector::EMPTY),
+                "{more}"
             );
-            let ask = asked(&env, false).expect("valid").expect("asks");
-            assert!(ask.whole.is_empty(), "{visible}");
         }
-        let plain = "ALIYUN_COM_GPU_MEM_CONTAINER=4 ALIYUN_COM_GPU_MEM_DEV=15 \
-                     ALIYUN_COM_GPU_SCHD_WEIGHT=1 ALIYUN_COM_GPU_HIGH_PRIO=0";
-        let plain = asked(plain, false).expect("valid").expect("asks");
-        assert_eq!((plain.class, plain.weighs), (Class::Normal, false));
         assert_eq!(
             asked("NVIDIA_VISIBLE_DEVICES=all", false).expect("valid"),
             None
         );
     }
 
+    /// What costs others more than memory is refused, with what to use instead.
+    #[test]
+    fn no_class_no_weight_no_whole_gpus() {
+        for (more, instead) in [
+            ("ALIYUN_COM_GPU_HIGH_PRIO=1", "gpuslice.io/priority"),
+            ("ALIYUN_COM_GPU_HIGH_PRIO=true", "gpuslice.io/priority"),
+            ("ALIYUN_COM_GPU_SCHD_WEIGHT=2", "gpuslice.io/weight"),
+            ("ALIYUN_COM_GPU_SCHD_WEIGHT=1000", "gpuslice.io/weight"),
+            (
+                "ALIYUN_COM_GPU_VISIBLE_DEVICES=3 NVIDIA_VISIBLE_DEVICES=0,1,2,3",
+                "gpuslice.io/whole-gpus",
+            ),
+            (
+                "ALIYUN_COM_GPU_VISIBLE_DEVICES=3 NVIDIA_VISIBLE_DEVICES=2",
+                "gpuslice.io/whole-gpus",
+            ),
+        ] {
+            let said = with(more).expect_err(more).to_string();
+            assert!(
+                said.contains(instead) && said.contains("CDI"),
+                "{more}: {said}"
+            );
+        }
+    }
+
+    /// The orchestrator's word is all there is then: nothing in the environment makes more of it.
+    #[test]
+    fn annotations_are_not_widened_by_the_environment() {
+        let text = r#"{"annotations":{"gpuslice.io/memory":"1GiB"},"process":{"env":[
+            "ALIYUN_COM_GPU_MEM_CONTAINER=15","ALIYUN_COM_GPU_MEM_DEV=15","CGPU_DISABLE=true",
+            "ALIYUN_COM_GPU_HIGH_PRIO=1","ALIYUN_COM_GPU_SCHD_WEIGHT=1000",
+            "ALIYUN_COM_GPU_VISIBLE_DEVICES=3","NVIDIA_VISIBLE_DEVICES=0,1,2,3"]}}"#;
+        let bare = r#"{"annotations":{"gpuslice.io/memory":"1GiB"}}"#;
+        let of = |text: &str| Ask::of(&Config::parse(text.as_bytes()).expect("JSON"), true);
+        assert_eq!(of(text).expect("valid"), of(bare).expect("valid"));
+    }
+
     #[test]
     fn opting_out_is_the_nodes_choice() {
-        let env = "ALIYUN_COM_GPU_MEM_CONTAINER=4 ALIYUN_COM_GPU_MEM_DEV=15 CGPU_DISABLE=true";
+        let env = &format!("{MEMORY} CGPU_DISABLE=true");
         assert_eq!(asked(env, true).expect("valid"), None);
         assert!(asked(env, false).is_err());
     }

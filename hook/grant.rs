@@ -5,7 +5,7 @@ use crate::ask::Ask;
 use crate::error::Error;
 use crate::sys::socket;
 use gpuslice_wire::admin::{Answer, Command};
-use gpuslice_wire::frame::{Message, RequestId, decode, encode};
+use gpuslice_wire::frame::{RequestId, decode, encode};
 use gpuslice_wire::ids::ContainerId;
 use gpuslice_wire::limits::{FRAME_BYTES_MAX, HOOK_DEADLINE_NS};
 use std::io;
@@ -123,13 +123,8 @@ impl Asked {
         }
     }
 
-    /// The answer to what is answered in one frame.
+    /// The answer.
     pub fn answer(self) -> Result<Answer, Error> {
-        self.next()
-    }
-
-    /// The next frame of an answer.
-    pub fn next<M: Message>(&self) -> Result<M, Error> {
         let mut buffer = [0u8; FRAME_BYTES_MAX];
         let len = socket::receive(&self.daemon, self.by, &mut buffer)
             .map_err(|error| failed("waiting for", &self.path, &error))?;

@@ -31,7 +31,6 @@ mod read;
 pub mod runtime;
 mod state;
 mod sys;
-mod weigh;
 
 pub use args::{Args, Stage};
 pub use ask::Ask;
@@ -98,9 +97,6 @@ fn start(args: &Args, state: &State, config: &Config, ask: &Ask) -> Result<(), E
     let found = apply::find(pid);
     let granted = asked.granted()?;
     let mounted = plan::Plan::of(&granted).and_then(|plan| {
-        if ask.weighs {
-            weigh::weigh(&args.runtime_dir, container, by)?;
-        }
         claim::note(&plan.dir, Path::new(&state.bundle))
             .map_err(Error::mount("noting whose it is"))?;
         apply::apply(

@@ -5,7 +5,9 @@
 //! by another reader (`serde_json::Value`, without regard to case), and the two are compared.
 
 use gpuslice_hook::{Args, Ask, Config, Error, State};
-use gpuslice_wire::admin::MemoryAsk;
+use gpuslice_wire::admin::{MemoryAsk, RequestSource};
+use gpuslice_wire::policy::Class;
+use gpuslice_wire::units::Weight;
 use serde_json::Value;
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -17,7 +19,7 @@ const ANNOTATED: &str = r#"{"ociVersion":"1.0.2","root":{"path":"rootfs","readon
  "gpuslice.io/gpus":"0,1","gpuslice.io/priority":"high","gpuslice.io/name":"web"},
  "linux":{"resources":{"cpu":{"shares":1024}},"seccomp":{"syscalls":[{"names":["a"]}]}}}"#;
 const CGPU: &str = r#"{"process":{"env":["PATH=/bin","ALIYUN_COM_GPU_MEM_CONTAINER=4",
- "ALIYUN_COM_GPU_MEM_DEV=15","ALIYUN_COM_GPU_SCHD_WEIGHT=3","ALIYUN_COM_GPU_HIGH_PRIO=1",
+ "ALIYUN_COM_GPU_MEM_DEV=15","ALIYUN_COM_GPU_SCHD_WEIGHT=1","ALIYUN_COM_GPU_HIGH_PRIO=0",
  "ALIYUN_COM_GPU_VISIBLE_DEVICES=0,2","NVIDIA_VISIBLE_DEVICES=all","CGPU_DISABLE=0"]},
  "annotations":{"io.kubernetes.cri.container-type":"container"},"root":{"path":"/r"}}"#;
 const STATE: &str = r#"{"ociVersion":"1.0.2","id":"web-1","status":"creating","pid":4711,
@@ -233,6 +235,11 @@ fn no_mutant_of_a_wish_asks_for_nothing() {
                     MemoryAsk::Ratio { part, whole } => assert!(0 < part && part <= whole),
                 }
                 assert!((1..=1000).contains(&ask.weight.get()));
+                if ask.source == Some(RequestSource::Cgpu) {
+                    let costly = (ask.weight, ask.class, ask.share, ask.pinned);
+                    assert_eq!(costly, (Weight::ONE, Class::Normal, None, None));
+                    assert!(ask.whole.is_empty());
+                }
             }
         });
     }

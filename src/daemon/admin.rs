@@ -162,44 +162,14 @@ impl Daemon {
     pub fn command(&mut self, key: Key, command: Command) {
         let token = token_of(key);
         match command {
-            Command::Admit {
-                container,
-                name,
-                gpus,
-                whole,
-                memory,
-                weight,
-                share,
-                class,
-                gang,
-                pinned,
-                pid,
-            } => {
+            Command::Admit { container, pid, .. } | Command::AdmitFrom { container, pid, .. } => {
                 if self.earlier_ends(&container) {
                     return self.park(key, command);
                 }
-                if let Err((why, text)) = self.may_admit(key, &container, pid) {
-                    return self.deny(key, why, &text);
-                }
-                let gpus = GpuSelector::parse(gpus.as_str());
-                match gpus.and_then(|gpus| Ok((gpus, beside(&whole)?))) {
-                    Err(why) => self.deny(key, Denial::Invalid, &why.to_string()),
-                    Ok((gpus, whole)) => {
-                        let ask = Ask {
-                            container,
-                            name,
-                            gpus,
-                            whole,
-                            memory,
-                            weight,
-                            share,
-                            class,
-                            gang,
-                            pinned: pinned.or(self.pinned_default),
-                            cgroup: self.cgroup_of(&container, pid),
-                        };
-                        self.tell_later(Event::Admit { token, ask });
-                    }
+                let asked = self.may_admit(key, &container, pid);
+                match asked.and_then(|()| self.ask_of(command)) {
+                    Err((why, text)) => self.deny(key, why, &text),
+                    Ok(ask) => self.tell_later(Event::Admit { token, ask }),
                 }
             }
             Command::Dismiss { container } => {
@@ -237,6 +207,56 @@ impl Daemon {
         self.time_tiers(&mut rows);
         rows.iter().for_each(|row| self.queue(key, row));
         self.flush(key);
+    }
+
+    /// What a container is to have if the engine agrees.
+    fn ask_of(&self, command: Command) -> Result<Ask, Denied> {
+        let bounds = self.requests.bounds(&command)?;
+        let (Command::Admit {
+            container,
+            name,
+            gpus,
+            whole,
+            memory,
+            weight,
+            share,
+            class,
+            gang,
+            pinned,
+            pid,
+        }
+        | Command::AdmitFrom {
+            source: _,
+            container,
+            name,
+            gpus,
+            whole,
+            memory,
+            weight,
+            share,
+            class,
+            gang,
+            pinned,
+            pid,
+        }) = command
+        else {
+            return Err((Denial::Protocol, "no request for a slice".to_owned()));
+        };
+        let invalid = |why: SelectError| (Denial::Invalid, why.to_string());
+        Ok(Ask {
+            container,
+            name,
+            gpus: GpuSelector::parse(gpus.as_str()).map_err(invalid)?,
+            whole: beside(&whole).map_err(invalid)?,
+            memory,
+            weight,
+            share,
+            class,
+            gang,
+            pinned: pinned.or(self.pinned_default),
+            bounds,
+            cgroup: self.cgroup_of(&container, pid),
+        })
     }
 
     /// What the engine cannot know: the disk, the administrator's own limit, whether the container lives.

@@ -2,10 +2,11 @@
 //! error with its line. `packaging/gpusliced.toml` explains each key and holds every default.
 
 use crate::wall::WallMode;
-use gpuslice_wire::limits::CONTAINERS_MAX;
+use gpuslice_wire::admin::{MemoryAsk, RequestSource};
+use gpuslice_wire::limits::{CONTAINERS_MAX, LANES_MAX};
 use gpuslice_wire::page::{FOREIGN_CHARGE, FOREIGN_REFUSE};
 use gpuslice_wire::policy::{BadPolicy, Policy};
-use gpuslice_wire::units::{Bytes, Duration, Percent};
+use gpuslice_wire::units::{Bytes, Duration, Percent, UnitError};
 use serde::Deserialize;
 use std::fs;
 use std::io::Read;
@@ -86,6 +87,37 @@ impl TryFrom<String> for Divided {
     }
 }
 
+/// Where containers' requests for slices are taken from.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(try_from = "String")]
+pub struct Taken(pub RequestSource);
+
+impl TryFrom<String> for Taken {
+    type Error = String;
+    fn try_from(text: String) -> Result<Taken, String> {
+        let found = RequestSource::ALL.into_iter().find(|it| it.name() == text);
+        let names = RequestSource::ALL
+            .map(|it| format!("{:?}", it.name()))
+            .join(" and ");
+        found
+            .map(Taken)
+            .ok_or_else(|| format!("there is no source {text:?}; there are {names}"))
+    }
+}
+
+/// A cap on each GPU: a size, or a part of its memory.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(try_from = "String")]
+pub struct Cap(pub MemoryAsk);
+
+impl TryFrom<String> for Cap {
+    type Error = String;
+    fn try_from(text: String) -> Result<Cap, String> {
+        let cap = text.parse().map(Cap);
+        cap.map_err(|why: UnitError| why.to_string())
+    }
+}
+
 /// What becomes of memory that another container exported and this one opens.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
@@ -152,6 +184,12 @@ pub struct Config {
     pub drain_max_ms: Bounded<1, 600_000>,
     /// Whether work that is late is stopped on the GPU itself.
     pub tier: TierMode,
+    /// Where containers' requests are taken from.
+    pub requests_from: Vec<Taken>,
+    /// Most GPUs that cGPU's variables may ask for.
+    pub cgpu_gpus_max: Bounded<1, { LANES_MAX as u64 }>,
+    /// Largest cap that cGPU's variables may ask for.
+    pub cgpu_memory_max: Option<Cap>,
     /// Whether a container may opt out with `CGPU_DISABLE`; the hook asks.
     pub allow_cgpu_disable: bool,
     /// Whether containers hold still while the daemon is away.
@@ -189,6 +227,9 @@ impl Default for Config {
             stream_gates: true,
             drain_max_ms: Bounded::default_of(2_000),
             tier: TierMode::Off,
+            requests_from: RequestSource::ALL.map(Taken).into(),
+            cgpu_gpus_max: Bounded::default_of(1),
+            cgpu_memory_max: None,
             allow_cgpu_disable: false,
             hard_on_absence: false,
             foreign: Foreign::Charge,
@@ -373,6 +414,21 @@ mod tests {
         assert_eq!((caps.high_cap.get(), caps.normal_cap.get()), (20, 100));
         assert_eq!(error("\nwall = \"maybe\"").0, 2);
         assert!(error("pinned_memory = \"0\"").1.contains("above zero"));
+        let unknown = error("\nrequests_from = [\"labels\"]");
+        assert!(
+            unknown.0 == 2 && unknown.1.contains("no source \"labels\""),
+            "{unknown:?}"
+        );
+        assert!(
+            error("requests_from = \"cgpu\"")
+                .1
+                .contains("requests_from")
+        );
+        assert!(error("cgpu_gpus_max = 0").1.contains("1 to 16"));
+        for bad in ["0", "5/4", "all"] {
+            let what = error(&format!("cgpu_memory_max = {bad:?}")).1;
+            assert!(what.starts_with("cgpu_memory_max: "), "{what}");
+        }
         assert!(
             error("pinned_memory = \"much\"")
                 .1

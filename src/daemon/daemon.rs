@@ -11,6 +11,7 @@ use crate::config::Config;
 use crate::places::Places;
 use crate::policies::Policies;
 use crate::poll::{Poll, Source, now};
+use crate::requests::Requests;
 use crate::service::{Given, Manager};
 use crate::slices::{Life, Slices};
 use crate::slots::{Key, Slots};
@@ -67,6 +68,8 @@ pub struct Daemon {
     pub walls: Walls,
     /// The stopping of work on GPUs.
     pub tier: Tier,
+    /// Which requests this node takes.
+    pub requests: Requests,
     /// Cap on pinned host memory where none is asked for.
     pub pinned_default: Option<gpuslice_wire::units::Bytes>,
     /// Connections of processes.
@@ -141,6 +144,7 @@ impl Daemon {
                 stop: tier.is_on(),
             },
             slices: Slices::new(),
+            requests: Requests::new(config),
             pinned_default: config.pinned_memory.map(|size| size.0),
             truth,
             walls: Walls::new(config.wall, config.wall_soft),

@@ -181,7 +181,7 @@ impl Daemon {
 
     /// Nothing of a container's slice is left: who waited for that goes on.
     pub fn unpark(&mut self, container: &ContainerId) {
-        let waits = |(_, command): &mut (Key, Command)| matches!(command, Command::Admit { container: whose, .. } if whose == container);
+        let waits = |(_, command): &mut (Key, Command)| matches!(command, Command::Admit { container: whose, .. } | Command::AdmitFrom { container: whose, .. } if whose == container);
         let ready: Vec<(Key, Command)> = self.parked.extract_if(.., waits).collect();
         for (key, command) in ready {
             // One who did not wait is not asked for any more.

@@ -25,6 +25,7 @@ mod places;
 mod policies;
 mod poll;
 mod probe;
+mod requests;
 mod service;
 mod slices;
 mod slots;

@@ -14,7 +14,7 @@ use gpuslice_wire::select::{GpuRef, GpuSelector};
 use gpuslice_wire::text::Name;
 use gpuslice_wire::units::{Bytes, MIB, Percent};
 
-use crate::event::Ask;
+use crate::event::{Ask, Bounds};
 use crate::record::{LaneRecord, Record};
 use crate::refusal::Refusal;
 
@@ -116,11 +116,22 @@ impl Room {
         Ok(cap)
     }
 
+    /// Whether the cap is within the bounds of the request's source.
+    fn bound(&self, ask: &Ask) -> Result<(), Refusal> {
+        let (gpu, cap) = (self.index, self.cap(ask.memory)?);
+        let most = ask.bounds.and_then(|bounds| bounds.memory);
+        match most.map(|most| self.cap(most)).transpose()? {
+            Some(most) if cap > most => Err(Refusal::BeyondMemory { gpu, cap, most }),
+            _ => Ok(()),
+        }
+    }
+
     /// A lane on this GPU for `ask`.
     fn lane(&self, ask: &Ask, oversubscribe: bool) -> Result<LaneRecord, Refusal> {
         if self.whole {
             return Err(Refusal::Taken(self.index));
         }
+        self.bound(ask)?;
         let cap = self.promise(ask.memory, oversubscribe)?;
         self.take_share(ask.share)?;
         Ok(LaneRecord {
@@ -157,6 +168,7 @@ pub(crate) fn admit(rooms: &[Room], ask: &Ask, oversubscribe: bool) -> Result<Re
     if ask.pinned == Some(Bytes::ZERO) {
         return Err(Refusal::PinnedZero);
     }
+    count(rooms, ask)?;
     let mut lanes = match ask.gpus {
         GpuSelector::Any => Vec::from([any(rooms, ask, oversubscribe)?]),
         gpus => each(&named(rooms, &gpus)?, ask, oversubscribe)?,
@@ -186,6 +198,21 @@ pub(crate) fn admit(rooms: &[Room], ask: &Ask, oversubscribe: bool) -> Result<Re
         pinned: ask.pinned,
         cgroup: ask.cgroup,
     })
+}
+
+/// Whether the GPUs are as few as the request's source may ask for.
+fn count(rooms: &[Room], ask: &Ask) -> Result<(), Refusal> {
+    let Some(Bounds { gpus: most, .. }) = ask.bounds else {
+        return Ok(());
+    };
+    let asked = match ask.gpus {
+        GpuSelector::Any => 1,
+        gpus => named(rooms, &gpus)?.len(),
+    };
+    match asked <= most {
+        true => Ok(()),
+        false => Err(Refusal::BeyondGpus { asked, most }),
+    }
 }
 
 /// The GPUs that a selector names, in its order.
@@ -300,4 +327,51 @@ pub(crate) fn readmit(rooms: &[Room], record: &Record) -> Result<(), Refusal> {
         room.take_share(record.share)?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Config;
+    use crate::tests::{Rig, ask};
+    use gpuslice_wire::units::GIB;
+
+    /// What an image has a hand in is bounded by the node, on each GPU by that one's memory.
+    #[test]
+    fn a_request_with_bounds_gets_no_more() {
+        let mut rig = Rig::new(Config::default(), &[16, 8]);
+        let bounded = |gpus: &str, memory: MemoryAsk, bounds: Bounds| Ask {
+            memory,
+            bounds: Some(bounds),
+            ..ask("a", gpus, GIB)
+        };
+        let (one, two) = (1, 2);
+        let within = |gpus, memory| Bounds { gpus, memory };
+        let part = |part, whole| MemoryAsk::Ratio { part, whole };
+        let gib = |gib| MemoryAsk::Exactly(Bytes(gib * GIB));
+        for (ask, why) in [
+            (
+                bounded("all", gib(1), within(one, None)),
+                "asks for 2 GPUs, and may for 1",
+            ),
+            (bounded("0,1", gib(1), within(one, None)), "cgpu_gpus_max"),
+            (
+                bounded("1", part(3, 4), within(one, Some(part(1, 2)))),
+                "asks for 6GiB of GPU 1, and may for 4GiB",
+            ),
+            (
+                bounded("any", part(3, 4), within(one, Some(gib(4)))),
+                "cgpu_memory_max",
+            ),
+            (
+                bounded("0,1", part(1, 2), within(two, Some(gib(4)))),
+                "asks for 8GiB of GPU 0",
+            ),
+        ] {
+            let refused = rig.admit(ask).expect_err("beyond");
+            assert!(refused.1.contains(why), "{refused:?}");
+        }
+        let most = bounded("all", part(1, 2), within(two, Some(part(1, 2))));
+        assert_eq!(rig.admit(most).expect("within").lanes.len(), 2);
+    }
 }

@@ -40,9 +40,20 @@ pub struct Ask {
     pub gang: Gangs,
     /// Cap on the host memory it pins, if any.
     pub pinned: Option<Bytes>,
+    /// The most that it may ask for, if the image has a hand in the request.
+    pub bounds: Option<Bounds>,
     /// Directory under the cgroup mount whose processes are the container's; empty if not known.
     /// Kept for the daemon, never looked at here.
     pub cgroup: HostPath,
+}
+
+/// The most that a request may ask for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bounds {
+    /// GPUs.
+    pub gpus: usize,
+    /// Cap on each; of each one's memory if `None`.
+    pub memory: Option<MemoryAsk>,
 }
 
 /// What is to change of a slice's part of time.

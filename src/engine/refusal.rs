@@ -82,6 +82,22 @@ pub enum Refusal {
         /// What is left.
         left: u32,
     },
+    /// More GPUs than the request's source may ask for.
+    BeyondGpus {
+        /// How many are asked for.
+        asked: usize,
+        /// How many there may be.
+        most: usize,
+    },
+    /// A larger cap than the request's source may ask for.
+    BeyondMemory {
+        /// Which GPU.
+        gpu: NvmlIndex,
+        /// The cap asked for.
+        cap: Bytes,
+        /// The largest there may be.
+        most: Bytes,
+    },
     /// The GPU is a container's as a whole.
     Taken(NvmlIndex),
     /// The GPU is asked for as a whole, and there are slices of it.
@@ -114,6 +130,7 @@ impl Refusal {
             Refusal::NoGpu | Refusal::NoSuchGpu { .. } | Refusal::GpuGone(_) => Denial::NoSuchGpu,
             Refusal::CapAboveGpu { .. }
             | Refusal::RatioZero { .. }
+            | Refusal::BeyondMemory { .. }
             | Refusal::Promised { .. }
             | Refusal::PromisedAll { .. } => Denial::Memory,
             Refusal::Shares { .. }
@@ -124,6 +141,7 @@ impl Refusal {
             | Refusal::RatioInvalid { .. }
             | Refusal::GpuTwice(_)
             | Refusal::TooManyGpus
+            | Refusal::BeyondGpus { .. }
             | Refusal::PinnedZero
             | Refusal::RatioOfHost => Denial::Invalid,
             Refusal::NoSlice(_) | Refusal::NoSuchLane { .. } => Denial::NoSuchSlice,
@@ -187,6 +205,11 @@ impl fmt::Display for Refusal {
                     "the slice has no GPU {lane}; it has {gpus} GPU{s}, counted from 0"
                 )
             }
+            Refusal::BeyondGpus { asked, most } => write!(
+                f,
+                "the container's environment asks for {asked} GPUs, and may for {most} on this node \
+                 (cgpu_gpus_max in its configuration); ask by annotations or a CDI device"
+            ),
             Refusal::TooManyGpus => write!(f, "a slice has 1 to {LANES_MAX} GPUs; name as many"),
             _ => self.memory(f),
         }
@@ -222,6 +245,14 @@ impl Refusal {
                     "cap {cap} is above GPU {gpu}'s {total}; ask for at most {total}"
                 )
             }
+            Refusal::BeyondMemory { gpu, cap, most } => write!(
+                f,
+                "the container's environment asks for {} of GPU {}, and may for {} on this node \
+                 (cgpu_memory_max in its configuration); ask by annotations or a CDI device",
+                Exact(cap),
+                gpu.0,
+                Exact(most)
+            ),
             Refusal::Promised {
                 gpu,
                 cap,

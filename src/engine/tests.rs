@@ -119,6 +119,7 @@ pub(crate) fn ask(container: &str, gpus: &str, bytes: u64) -> Ask {
         class: Class::Normal,
         gang: Gangs::Auto,
         pinned: None,
+        bounds: None,
         cgroup: HostPath::EMPTY,
     }
 }

@@ -46,6 +46,34 @@ impl FromStr for MemoryAsk {
     }
 }
 
+/// Where a container's request for a slice was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RequestSource {
+    /// In the annotations of its configuration, which are the orchestrator's to write.
+    Annotations,
+    /// In cGPU's variables of its environment, which are the image's to set as well.
+    Cgpu,
+}
+
+impl RequestSource {
+    /// All.
+    pub const ALL: [RequestSource; 2] = [RequestSource::Annotations, RequestSource::Cgpu];
+
+    /// Its name in the configuration.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            RequestSource::Annotations => "annotations",
+            RequestSource::Cgpu => "cgpu",
+        }
+    }
+}
+
+field_as!(RequestSource as u8, |source| *source as u8 + 1, |raw| {
+    let mut all = RequestSource::ALL.into_iter();
+    all.find(|it| *it as u8 + 1 == raw)
+});
+
 impl Field for MemoryAsk {
     const BYTES: usize = 16;
     fn put(&self, w: &mut Writer<'_>) -> Result<(), FrameError> {
@@ -72,7 +100,8 @@ impl Field for MemoryAsk {
 messages! {
     /// From the hook or the CLI to the daemon.
     Command {
-        /// Gives a container a slice. Refused when the id is known already.
+        /// Gives a container a slice that the node itself asks for: an administrator, or the hook as it was
+        /// registered. Refused when the id is known already.
         301 Admit {
             /// The container as its runtime names it.
             container: ContainerId,
@@ -132,6 +161,34 @@ messages! {
             share: ShareAsk,
             /// The new class; `None` keeps it.
             class: Option<Class>,
+        }
+        /// As `Admit`, for what the container's own configuration asks for: the daemon knows which sources
+        /// the node takes requests from, and within which bounds.
+        307 AdmitFrom {
+            /// Where the request was found.
+            source: RequestSource,
+            /// As in `Admit`, and all that follow.
+            container: ContainerId,
+            /// For people.
+            name: Name,
+            /// Which GPUs.
+            gpus: Selector,
+            /// Which others as a whole.
+            whole: Selector,
+            /// Cap on each of the slice's.
+            memory: MemoryAsk,
+            /// Weight of its share.
+            weight: Weight,
+            /// Hard share, if any.
+            share: Option<Percent>,
+            /// Who goes before it and after it.
+            class: Class,
+            /// Whether its GPUs may take turns together.
+            gang: Gangs,
+            /// Cap on the host memory that it may pin, if any.
+            pinned: Option<Bytes>,
+            /// A process of the container.
+            pid: u32,
         }
     }
 }

@@ -9,9 +9,12 @@ mod stages;
 use crate::harness::bundle::{Bundle, complaint, hook, printed};
 use crate::harness::eventually;
 use crate::harness::node::Node;
+use gpuslice_wire::policy::Class;
+use gpuslice_wire::snapshot::Snapshot;
 use gpuslice_wire::units::{Bytes, GIB};
 use std::fs;
 use std::path::Path;
+use std::process::Output;
 
 const RUNTIMES: [&str; 2] = ["runc", "crun"];
 
@@ -161,7 +164,8 @@ fn cgpus_variables_are_understood() {
         Bundle::new(node.root(), id, "runc", node.runtime_dir())
             .variable("ALIYUN_COM_GPU_MEM_CONTAINER=4")
             .variable("ALIYUN_COM_GPU_MEM_DEV=15")
-            .variable("ALIYUN_COM_GPU_SCHD_WEIGHT=3")
+            .variable("ALIYUN_COM_GPU_SCHD_WEIGHT=1")
+            .variable("NVIDIA_VISIBLE_DEVICES=all")
             .variable(extra)
             .command(&["/bin/sleep", "60"])
     };
@@ -169,6 +173,7 @@ fn cgpus_variables_are_understood() {
     eventually("the slice", || node.slice("cgpu").is_some());
     // floor(16384 MiB * 4 / 15) MiB
     assert_eq!(node.cap("cgpu"), Some(Bytes(4369 << 20)));
+    assert_eq!(lanes(&node, "cgpu"), 1, "all is what images say");
     drop(running);
     let said = complaint(&with("out", "CGPU_DISABLE=true").run(&hook));
     assert!(said.contains("CGPU_DISABLE"), "{said}");
@@ -179,6 +184,168 @@ fn cgpus_variables_are_understood() {
             .run(&hook),
     );
     assert!(!mounts.contains("gpuslice.so"));
+}
+
+/// How many GPUs a container has.
+fn lanes(node: &Node, container: &str) -> usize {
+    let of = |row: &Snapshot| matches!(row, Snapshot::Slice { container: whose, .. } if whose.as_str() == container);
+    node.admin().list().iter().filter(|row| of(row)).count()
+}
+
+/// A node whose daemon has this configuration.
+fn configured(text: &str) -> Node {
+    let mut node = Node::new();
+    let file = node.root().join("gpusliced.toml");
+    fs::write(&file, text).expect("written");
+    node.start_daemon(&["--config", file.to_str().expect("plain")]);
+    node
+}
+
+const MEMORY: [&str; 2] = [
+    "ALIYUN_COM_GPU_MEM_CONTAINER=4",
+    "ALIYUN_COM_GPU_MEM_DEV=16",
+];
+
+/// Runs a container of an image that has these variables in its `ENV`.
+fn of_image(node: &Node, id: &str, hook: &Path, more: &[&str], ours: &[(&str, &str)]) -> Output {
+    let mut bundle = Bundle::new(node.root(), id, "runc", node.runtime_dir());
+    for entry in MEMORY.iter().chain(more) {
+        bundle = bundle.variable(entry);
+    }
+    for (key, value) in ours {
+        bundle = bundle.annotation(key, value);
+    }
+    bundle.run(hook)
+}
+
+/// One image's ENV must not take the node: whole GPUs, high priority, all of the weight.
+#[test]
+fn an_images_environment_asks_for_no_more_than_memory() {
+    let test = "an_images_environment_asks_for_no_more_than_memory";
+    let Some(hook) = hook(test, "runc") else {
+        return;
+    };
+    let node = Node::start();
+    let (weight, high) = (
+        "ALIYUN_COM_GPU_SCHD_WEIGHT=1000",
+        "ALIYUN_COM_GPU_HIGH_PRIO=1",
+    );
+    let sliced = "ALIYUN_COM_GPU_VISIBLE_DEVICES=0";
+    for (at, (more, why)) in [
+        (
+            &[weight, high, sliced, "NVIDIA_VISIBLE_DEVICES=0,1"][..],
+            "ALIYUN_COM_GPU_SCHD_WEIGHT=1000",
+        ),
+        (&[weight], "gpuslice.io/weight"),
+        (&[high], "gpuslice.io/priority"),
+        (
+            &[sliced, "NVIDIA_VISIBLE_DEVICES=0,1"],
+            "gpuslice.io/whole-gpus",
+        ),
+        (
+            &["NVIDIA_VISIBLE_DEVICES=0,1"],
+            "asks for 2 GPUs, and may for 1",
+        ),
+        (&["ALIYUN_COM_GPU_VISIBLE_DEVICES=0,1"], "cgpu_gpus_max"),
+        (&["ALIYUN_COM_GPU_VISIBLE_DEVICES=all"], "cgpu_gpus_max"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let id = format!("image{at}");
+        let said = complaint(&of_image(&node, &id, &hook, more, &[]));
+        assert!(said.contains(why), "{more:?}: {said}");
+        assert_eq!(node.slice(&id), None, "{more:?}");
+    }
+    // What the orchestrator says goes; the image adds nothing to it.
+    let more = [
+        weight,
+        high,
+        sliced,
+        "NVIDIA_VISIBLE_DEVICES=0,1",
+        "CGPU_DISABLE=true",
+    ];
+    let bundle = Bundle::new(node.root(), "both", "runc", node.runtime_dir())
+        .annotation("gpuslice.io/memory", "1GiB")
+        .command(&["/bin/sleep", "60"]);
+    let bundle = MEMORY
+        .iter()
+        .chain(&more)
+        .fold(bundle, |bundle, entry| bundle.variable(entry));
+    let running = bundle.start(&hook);
+    eventually("the slice", || node.slice("both").is_some());
+    let rows = node.admin().list();
+    let plain = rows.iter().find_map(|row| match *row {
+        Snapshot::Slice {
+            cap, weight, class, ..
+        } => Some((cap, weight.get(), class)),
+        _ => None,
+    });
+    assert_eq!(plain, Some((Bytes(GIB), 1, Class::Normal)));
+    assert_eq!(lanes(&node, "both"), 1);
+    drop(running);
+}
+
+/// Which requests are taken, and within which bounds, is the node's to say.
+#[test]
+fn the_node_says_which_requests_it_takes() {
+    let Some(hook) = hook("the_node_says_which_requests_it_takes", "runc") else {
+        return;
+    };
+    let two = "NVIDIA_VISIBLE_DEVICES=0,1";
+    let ours: (&str, &str) = ("gpuslice.io/memory", "1GiB");
+    for (text, more, annotations, why) in [
+        (
+            "requests_from = [\"annotations\"]",
+            &[][..],
+            &[][..],
+            Some("takes no requests from cGPU's variables"),
+        ),
+        ("requests_from = [\"annotations\"]", &[two], &[ours], None),
+        (
+            "requests_from = [\"cgpu\"]",
+            &[],
+            &[ours],
+            Some("takes no requests from annotations"),
+        ),
+        ("requests_from = [\"cgpu\"]", &[], &[], None),
+        (
+            "requests_from = []",
+            &[],
+            &[ours],
+            Some("ask by a CDI device"),
+        ),
+        ("cgpu_gpus_max = 2", &[two], &[], None),
+        ("cgpu_memory_max = \"1/4\"", &[], &[], None),
+        (
+            "cgpu_memory_max = \"4095MiB\"",
+            &[],
+            &[],
+            Some("and may for 4095MiB on this node"),
+        ),
+        (
+            "cgpu_memory_max = \"1/5\"",
+            &[],
+            &[],
+            Some("cgpu_memory_max"),
+        ),
+        ("cgpu_memory_max = \"1MiB\"", &[], &[ours], None),
+    ] {
+        let node = configured(text);
+        let output = of_image(&node, "web", &hook, more, annotations);
+        match why {
+            None => assert!(output.status.success(), "{text}: {output:?}"),
+            Some(why) => {
+                let said = complaint(&output);
+                assert!(said.contains(why), "{text}: {said}");
+            }
+        }
+    }
+    // The node's own file asks for itself, whatever is taken from containers.
+    let node = configured("requests_from = []");
+    let device = Bundle::new(node.root(), "cdi", "runc", node.runtime_dir());
+    let device = device.hook_argument("--ask").hook_argument("memory=1GiB");
+    printed(&device.run(&hook));
 }
 
 #[test]

@@ -64,6 +64,7 @@ pub(crate) fn governed(seed: u64, policy: Policy, kernels: Kernels, tenants: &[T
             class: tenant.class,
             gang: Gangs::Auto,
             pinned: None,
+            bounds: None,
             cgroup: HostPath::EMPTY,
         });
         world.add(Process {

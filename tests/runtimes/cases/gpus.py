@@ -9,7 +9,7 @@ CGPU = ["ALIYUN_COM_GPU_MEM_CONTAINER=1", "ALIYUN_COM_GPU_MEM_DEV=4"]
 class Several(node.Case):
     needs = ("runc",)
     simulated = "devices=3,mem=1GiB"
-    configuration = 'policy = "fair"\n'
+    configuration = 'policy = "fair"\ncgpu_gpus_max = 2\n'
 
     def run_(self, name, annotations, variables=()):
         """Starts a container that tries each GPU: what each said it has, or `None`."""
@@ -40,19 +40,29 @@ class Several(node.Case):
     def test_whole_beside_a_slice(self):
         """GPU 2 sliced, 0 and 1 whole: untouched, all of their time under any policy, and nobody else's, also
         after a restart of the daemon."""
-        cgpu = [*CGPU, "ALIYUN_COM_GPU_VISIBLE_DEVICES=2", "NVIDIA_VISIBLE_DEVICES=0,1,2"]
         ours = {"gpuslice.io/memory": "256MiB", "gpuslice.io/gpus": "2", "gpuslice.io/whole-gpus": "0,1"}
-        for name, ask, variables in [("annotated", ours, []), ("cgpu", {}, cgpu)]:
-            container, totals = self.run_(name, ask, variables)
-            self.assertEqual(totals, [GIB, GIB, node.CAP])
-            rows = sorted((row["memory_cap"], row["time_cap_ppm"]) for row in self.node.slices())
-            self.assertEqual([cap for cap, _ in rows], [node.CAP, GIB, GIB])
-            self.assertEqual([time == 1_000_000 for _, time in rows], [False, True, True], rows)
-            self.node.restart_daemon()
-            bad = {"gpuslice.io/memory": "1MiB", "gpuslice.io/gpus": "0"}
-            other = bundle.Bundle(self, self.node.wrapper, f"{name}-other", ["/bin/true"], bad)
-            status, said = other.ends()
+        container, totals = self.run_("annotated", ours)
+        self.assertEqual(totals, [GIB, GIB, node.CAP])
+        rows = sorted((row["memory_cap"], row["time_cap_ppm"]) for row in self.node.slices())
+        self.assertEqual([cap for cap, _ in rows], [node.CAP, GIB, GIB])
+        self.assertEqual([time == 1_000_000 for _, time in rows], [False, True, True], rows)
+        self.node.restart_daemon()
+        bad = {"gpuslice.io/memory": "1MiB", "gpuslice.io/gpus": "0"}
+        other = bundle.Bundle(self, self.node.wrapper, "other", ["/bin/true"], bad)
+        status, said = other.ends()
+        self.assertEqual(status, 1)
+        self.assertIn("GPU 0 is another container's as a whole", said)
+        container.stop()
+        self.no_slice_is_left()
+
+    def test_no_image_takes_gpus(self):
+        """An image's variables ask for as many GPUs as the node lets them, and never for whole ones."""
+        for name, variables, why in [
+            ("three", ["NVIDIA_VISIBLE_DEVICES=0,1,2"], "cgpu_gpus_max"),
+            ("whole", ["ALIYUN_COM_GPU_VISIBLE_DEVICES=2", "NVIDIA_VISIBLE_DEVICES=0,1,2"], "gpuslice.io/whole-gpus"),
+        ]:
+            taker = bundle.Bundle(self, self.node.wrapper, name, ["/bin/true"], {}, [*CGPU, *variables])
+            status, said = taker.ends()
             self.assertEqual(status, 1)
-            self.assertIn("GPU 0 is another container's as a whole", said)
-            container.stop()
-            self.no_slice_is_left()
+            self.assertIn(why, said)
+        self.no_slice_is_left()

@@ -67,6 +67,7 @@ impl World {
             class: self.rng.pick(&CLASSES),
             gang: Gangs::ALL[usize::from(apart)],
             pinned: pinned.then(|| Bytes(self.rng.range(0, 4 * GIB))),
+            bounds: None,
             cgroup: HostPath::EMPTY,
         }
     }

@@ -1,0 +1,87 @@
+//! Which requests for slices this node takes, by where they were found, and within which bounds.
+//!
+//! A request of the node's own (an administrator's, or the hook as it is registered for a CDI device) is taken
+//! as it is. A container's annotations are the orchestrator's to write. Its environment is a mixture: cGPU's
+//! variables are put there by Kubernetes' device plugin or by who starts the container, and by the image
+//! as well, and nothing tells one from the other. So they ask for memory on a GPU, within the node's
+//! bounds, and for nothing that costs others more: no class, no weight, no whole GPU.
+
+use crate::admin::Denied;
+use crate::config::Config;
+use gpuslice_engine::Bounds;
+use gpuslice_wire::admin::{Command, Denial, RequestSource};
+use gpuslice_wire::policy::{Class, Gangs};
+use gpuslice_wire::units::Weight;
+
+/// The node's rules.
+#[derive(Debug)]
+pub struct Requests {
+    from: Vec<RequestSource>,
+    cgpu: Bounds,
+}
+
+impl Requests {
+    /// As the configuration has them.
+    pub fn new(config: &Config) -> Requests {
+        Requests {
+            from: config.requests_from.iter().map(|taken| taken.0).collect(),
+            cgpu: Bounds {
+                gpus: usize::try_from(config.cgpu_gpus_max.get()).unwrap_or(usize::MAX),
+                memory: config.cgpu_memory_max.map(|cap| cap.0),
+            },
+        }
+    }
+
+    /// The bounds of a request, if it has any.
+    ///
+    /// # Errors
+    /// This node does not take it.
+    pub fn bounds(&self, command: &Command) -> Result<Option<Bounds>, Denied> {
+        let Command::AdmitFrom { source, .. } = *command else {
+            return Ok(None);
+        };
+        if !self.from.contains(&source) {
+            return Err((Denial::Invalid, self.not_from(source)));
+        }
+        match source {
+            RequestSource::Annotations => Ok(None),
+            RequestSource::Cgpu if asks_for_memory_alone(command) => Ok(Some(self.cgpu)),
+            RequestSource::Cgpu => {
+                let text = "cGPU's variables ask for memory alone; gpuslice-hook and gpusliced are \
+                            of different versions";
+                Err((Denial::Protocol, text.to_owned()))
+            }
+        }
+    }
+
+    fn not_from(&self, source: RequestSource) -> String {
+        let what = match source {
+            RequestSource::Annotations => "annotations",
+            RequestSource::Cgpu => "cGPU's variables",
+        };
+        let others = match self.from.first() {
+            Some(RequestSource::Annotations) => "annotations or a CDI device",
+            Some(RequestSource::Cgpu) => "cGPU's variables or a CDI device",
+            None => "a CDI device",
+        };
+        format!(
+            "this node takes no requests from {what} (requests_from in its configuration); ask by {others}"
+        )
+    }
+}
+
+/// Whether there is nothing in it that an image must not ask for.
+fn asks_for_memory_alone(command: &Command) -> bool {
+    matches!(
+        command,
+        Command::AdmitFrom {
+            whole,
+            weight: Weight::ONE,
+            share: None,
+            class: Class::Normal,
+            gang: Gangs::Auto,
+            pinned: None,
+            ..
+        } if whole.is_empty()
+    )
+}
