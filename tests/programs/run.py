@@ -24,7 +24,7 @@ def doors():
     if os.geteuid() == 0:
         yield "replace", ["--door", "replace"], CAP
     else:
-        print("SKIP: the replacement door needs root")
+        print("SKIP the replacement door: it needs root")
 
 
 def run(build, python, program, options, expect, device):

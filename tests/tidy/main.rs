@@ -18,8 +18,15 @@ fn cargo(arguments: &[&str]) -> Option<Output> {
         .args(arguments)
         .env_remove("RUSTFLAGS");
     match command.output() {
-        Err(error) if error.kind() == ErrorKind::PermissionDenied => {
-            let line = format!("SKIP cargo {}: {}: {error}\n", arguments[0], env!("CARGO"));
+        // Permission denied, or not there at all in the view of a user who may not know of it.
+        Err(error)
+            if matches!(
+                error.kind(),
+                ErrorKind::PermissionDenied | ErrorKind::NotFound
+            ) =>
+        {
+            let what = arguments[0];
+            let line = format!("SKIP cargo {what}: this user cannot run the cargo of this build\n");
             let _ = std::io::stderr().write_all(line.as_bytes());
             None
         }

@@ -30,7 +30,7 @@ fn group() -> Option<Group> {
         match std::fs::create_dir(&dir) {
             Ok(()) => return Some(Group(dir)),
             Err(error) => {
-                skip(&format!("cannot make {}: {error}", dir.display()));
+                skip(&format!("no control group can be made: {error}"));
                 return None;
             }
         }

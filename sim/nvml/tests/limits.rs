@@ -183,7 +183,7 @@ impl Group {
         match std::fs::create_dir(&dir) {
             Ok(()) => Some(Self { root, dir }),
             Err(error) => {
-                skip(&format!("cannot make {}: {error}", dir.display()));
+                skip(&format!("no control group can be made: {error}"));
                 None
             }
         }

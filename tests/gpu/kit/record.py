@@ -57,7 +57,7 @@ class Result:
 
     def skipped(self, why):
         self.data["skipped"] = why
-        print(f"   SKIP: {why}")
+        print(f"   SKIP {self.data['stage']}: {why}")
 
     def failed(self, why):
         self.data["failed"] = why

@@ -28,7 +28,7 @@ impl Inside {
         let slice = root.join(format!("gpuslice-sim-cuda-{}", std::process::id()));
         let leaf = slice.join("leaf");
         if let Err(error) = std::fs::create_dir_all(&leaf) {
-            skip(&format!("cannot make {}: {error}", leaf.display()));
+            skip(&format!("no control group can be made: {error}"));
             return None;
         }
         let inside = Self {
