@@ -9,7 +9,7 @@ use crate::peer::Peer;
 use crate::places::speakable;
 use crate::poll::{Source, now};
 use crate::slots::Key;
-use crate::sockets::{Received, accept, id_of, packet, receive, send};
+use crate::sockets::{Received, Socket, id_of, packet, send};
 use gpuslice_engine::{Ask, Event, Terms};
 use gpuslice_wire::admin::{Answer, Command, Denial};
 use gpuslice_wire::frame::{Message, RequestId, decode};
@@ -22,7 +22,7 @@ use nix::errno::Errno;
 use nix::unistd::geteuid;
 use std::collections::VecDeque;
 use std::fs::File;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::AsFd;
 
 /// Observers connected at the same time.
 const OBSERVERS_MAX: usize = 8;
@@ -33,7 +33,7 @@ pub type Denied = (Denial, String);
 /// An admin connection.
 #[derive(Debug)]
 pub struct Admin {
-    fd: OwnedFd,
+    fd: Socket,
     /// Whether it has sent a command.
     pub greeted: bool,
     /// It may look only.
@@ -49,7 +49,7 @@ pub struct Admin {
 }
 
 impl Admin {
-    fn new(fd: OwnedFd, pid: i32, observes: bool) -> Admin {
+    fn new(fd: Socket, pid: i32, observes: bool) -> Admin {
         Admin {
             fd,
             greeted: false,
@@ -64,13 +64,13 @@ impl Admin {
 
 /// The next connection. With the spare descriptor, one for which there is none left is closed: it must
 /// not wait for ever, and not keep the daemon awake.
-fn next(listener: BorrowedFd<'_>, spare: &mut Option<File>) -> Option<OwnedFd> {
-    match accept(listener) {
+fn next(listener: &Socket, spare: &mut Option<File>) -> Option<Socket> {
+    match listener.accept() {
         Ok(fd) => Some(fd),
         Err(Errno::EMFILE | Errno::ENFILE) => {
             tracing::error!("out of descriptors; turned an admin connection away");
             *spare = None;
-            drop(accept(listener));
+            drop(listener.accept());
             *spare = File::open("/dev/null").ok();
             None
         }
@@ -82,7 +82,7 @@ impl Daemon {
     /// Somebody connects to the admin socket: its file is root's or the daemon's own user's alone,
     /// and so must be the peer, in case the file's permissions were changed.
     pub fn accept_admin(&mut self) {
-        let Some(fd) = next(self.admin_listener.as_fd(), &mut self.spare) else {
+        let Some(fd) = next(&self.admin_listener, &mut self.spare) else {
             return;
         };
         let (pid, uid) = Peer::of(fd.as_fd()).map_or((0, u32::MAX), |peer| (peer.pid, peer.uid));
@@ -104,8 +104,11 @@ impl Daemon {
     /// Somebody connects who may look only: the socket file's group says who that is. Administrators
     /// are never kept out by however many of them.
     pub fn accept_observer(&mut self) {
+        if self.pause(Source::ObserveListener) {
+            return;
+        }
         let listener = self.observe_listener.as_ref();
-        let Some(fd) = listener.and_then(|it| next(it.as_fd(), &mut self.spare)) else {
+        let Some(fd) = listener.and_then(|it| next(it, &mut self.spare)) else {
             return;
         };
         let observers = self.admins.iter().filter(|(_, admin)| admin.observes);
@@ -137,7 +140,7 @@ impl Daemon {
             return self.flush(key);
         }
         let mut buffer = [0; FRAME_BYTES_MAX];
-        match receive(admin.fd.as_fd(), &mut buffer) {
+        match admin.fd.receive(&mut buffer) {
             Received::Packet(len) => {
                 (admin.request, admin.greeted) = (id_of(&buffer[..len]), true);
                 let observes = admin.observes;

@@ -7,6 +7,7 @@
 
 use crate::admin::Admin;
 use crate::budget::Budget;
+use crate::closer::{Closer, Owner};
 use crate::config::Config;
 use crate::places::Places;
 use crate::policies::Policies;
@@ -15,6 +16,7 @@ use crate::requests::Requests;
 use crate::service::{Given, Manager};
 use crate::slices::{Life, Slices};
 use crate::slots::{Key, Slots};
+use crate::sockets::{Socket, can_refuse_descriptors};
 use crate::state::State;
 use crate::tenants::Tenant;
 use crate::tier::{LOOK_EVERY, Tier};
@@ -29,7 +31,6 @@ use nix::sys::signalfd::SignalFd;
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io;
-use std::os::fd::OwnedFd;
 
 /// Every so many heartbeats all claims are read, so that observers see processes that never ring.
 const CLAIMS_EVERY: u64 = 10;
@@ -81,9 +82,13 @@ pub struct Daemon {
     /// Commands that wait until an earlier slice of their container has ended altogether.
     pub parked: Vec<(Key, Command)>,
     /// The admin socket.
-    pub admin_listener: OwnedFd,
+    pub admin_listener: Socket,
     /// The socket of those who may look only, if the service manager made one.
-    pub observe_listener: Option<OwnedFd>,
+    pub observe_listener: Option<Socket>,
+    /// Closes connections on kernels where a close could block.
+    pub closer: Closer,
+    /// Listeners that are not accepted from until connections to them are closed.
+    pub paused: Vec<Source>,
     /// What the service manager is told.
     pub manager: Manager,
     /// Who must speak by when, the earliest first.
@@ -116,11 +121,11 @@ impl Daemon {
         fds: u64,
     ) -> io::Result<Daemon> {
         let poll = Poll::new()?;
-        let admin_listener = given.admin.map_or_else(|| state.listen_admin(), Ok)?;
-        poll.add(&admin_listener, Source::AdminListener)?;
-        if let Some(observe) = &given.observe {
-            poll.add(observe, Source::ObserveListener)?;
+        let closer = Closer::new(poll.watch());
+        if !can_refuse_descriptors() {
+            closer.prepare()?;
         }
+        let (admin_listener, observe_listener) = listeners(given, &mut state, &poll, &closer)?;
         poll.add(&signals, Source::Signal)?;
         let truth = Truth::new(places.driver.nvml.as_str(), config.truth_interval_ms.get())?;
         poll.add_bell(&truth.bell, Source::Truth)?;
@@ -156,7 +161,9 @@ impl Daemon {
             budget,
             policies: Policies::default(),
             admin_listener,
-            observe_listener: given.observe,
+            observe_listener,
+            closer,
+            paused: Vec::new(),
             manager,
             greetings: VecDeque::new(),
             leaving: VecDeque::new(),
@@ -203,6 +210,10 @@ impl Daemon {
             Source::Over(key) => self.container_over(key),
             Source::Truth => self.truth_spoke(),
             Source::Tier => self.tier_spoke(),
+            Source::Closer => {
+                self.closer.spoke();
+                self.accept_again();
+            }
         }
         self.settle();
     }
@@ -217,6 +228,7 @@ impl Daemon {
             self.leave_deadline(),
             self.truth_deadline(),
             self.manager.deadline(),
+            self.closer.deadline(),
         ]
         .into_iter()
         .flatten()
@@ -234,6 +246,7 @@ impl Daemon {
             self.missed_greeting(source);
         }
         self.leave_due(now);
+        self.closer.due(now);
         self.truth_due(now);
         self.manager.due(now, self.slices.len());
         if self
@@ -257,6 +270,37 @@ impl Daemon {
         }
         if self.heartbeats.is_multiple_of(LOOK_EVERY) {
             self.look_at_slices();
+        }
+    }
+
+    /// Stops accepting from a listener if too many connections to it wait to be closed; returns whether so.
+    pub fn pause(&mut self, source: Source) -> bool {
+        let (listener, owner) = match source {
+            Source::ObserveListener => (self.observe_listener.as_ref(), Owner::Observers),
+            Source::Listener(key) => match self.slices.get(key) {
+                Some(slice) => (Some(&slice.listener), Owner::Container(slice.container)),
+                None => return false,
+            },
+            _ => return false,
+        };
+        let paused = self.closer.is_behind(owner)
+            && listener.is_some_and(|listener| self.poll.forget(listener).is_ok());
+        if paused {
+            self.paused.push(source);
+        }
+        paused
+    }
+
+    fn accept_again(&mut self) {
+        for source in std::mem::take(&mut self.paused) {
+            let listener = match source {
+                Source::Listener(key) => self.slices.get(key).map(|slice| &slice.listener),
+                _ => self.observe_listener.as_ref(),
+            };
+            // A listener that was replaced meanwhile is watched already.
+            if let Some(listener) = listener {
+                let _ = self.poll.add(listener, source);
+            }
         }
     }
 
@@ -309,5 +353,28 @@ impl Daemon {
         }
         let containers: Vec<_> = self.slices.iter().map(|slice| slice.container).collect();
         self.state.close(containers.into_iter(), ephemeral);
+        let closer = self.closer;
+        drop((self.tenants, self.admins, self.slices));
+        closer.finish();
     }
+}
+
+/// The admin socket, and the observers' if the service manager made one, both watched.
+fn listeners(
+    given: Given,
+    state: &mut State,
+    poll: &Poll,
+    closer: &Closer,
+) -> io::Result<(Socket, Option<Socket>)> {
+    let admin = match given.admin {
+        Some(fd) => Socket::handed_over(fd, Owner::Admins, closer),
+        None => Socket::listening(state.listen_admin()?, Owner::Admins, closer),
+    };
+    poll.add(&admin, Source::AdminListener)?;
+    let observe = given.observe;
+    let observe = observe.map(|fd| Socket::handed_over(fd, Owner::Observers, closer));
+    if let Some(observe) = &observe {
+        poll.add(observe, Source::ObserveListener)?;
+    }
+    Ok((admin, observe))
 }

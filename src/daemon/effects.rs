@@ -146,8 +146,9 @@ impl Daemon {
             self.beat(now()); // the first container: the heart starts beating again
             self.truth_wakes();
         }
+        let with = (&self.poll, &self.closer);
         self.slices
-            .open(&self.state, &self.poll, self.life, now(), record)
+            .open(&self.state, with, self.life, now(), record)
     }
 
     fn admitted(&mut self, token: Token, record: &Record) {

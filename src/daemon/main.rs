@@ -7,6 +7,7 @@
 mod admin;
 mod budget;
 mod cgroup;
+mod closer;
 mod config;
 mod daemon;
 mod effects;

@@ -31,6 +31,10 @@ pub struct Options {
     #[arg(long, value_name = "LIBRARY", exclusive = true, hide = true)]
     pub ask_nvml: Option<PathBuf>,
 
+    /// Close the sockets that are received on standard input; used by the daemon itself
+    #[arg(long, exclusive = true, hide = true)]
+    pub close_sockets: bool,
+
     /// Print what this node has and has not, as JSON, and end; used by gpuslice doctor
     #[arg(long, hide = true)]
     pub examine: bool,

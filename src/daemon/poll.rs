@@ -10,6 +10,7 @@ use nix::sys::time::TimeSpec;
 use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
 use nix::time::{ClockId as Clock, clock_gettime};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::rc::Rc;
 use std::time::Duration;
 
 /// Events fetched at once. After each batch everything is looked at anew, so that a tenant who
@@ -43,6 +44,8 @@ pub enum Source {
     Truth,
     /// Work was stopped, or goes on.
     Tier,
+    /// A helper has closed a socket.
+    Closer,
 }
 
 const NO_KEY: Key = Key {
@@ -65,6 +68,7 @@ impl Source {
             Source::ObserveListener => (9, NO_KEY),
             Source::Tier => (10, NO_KEY),
             Source::Over(key) => (11, key),
+            Source::Closer => (12, NO_KEY),
         };
         kind << 48 | u64::from(key.generation) << 16 | u64::from(key.slot)
     }
@@ -86,15 +90,40 @@ impl Source {
             8 => Source::Truth,
             9 => Source::ObserveListener,
             10 => Source::Tier,
-            _ => Source::Over(key),
+            11 => Source::Over(key),
+            _ => Source::Closer,
         }
+    }
+}
+
+/// The set alone, to be shared.
+#[derive(Clone, Debug)]
+pub struct Watch(Rc<Epoll>);
+
+impl Watch {
+    /// Watches a descriptor for input and for its end. This ends when all processes that have the
+    /// descriptor open have closed it.
+    ///
+    /// # Errors
+    /// No memory.
+    pub fn add<F: AsFd>(&self, fd: F, source: Source) -> nix::Result<()> {
+        self.0
+            .add(fd, EpollEvent::new(EpollFlags::EPOLLIN, source.word()))
+    }
+
+    /// Watches a descriptor no more, though it stays open.
+    ///
+    /// # Errors
+    /// Not in the set.
+    pub fn forget<F: AsFd>(&self, fd: F) -> nix::Result<()> {
+        self.0.delete(fd)
     }
 }
 
 /// The set, and the one timer.
 #[derive(Debug)]
 pub struct Poll {
-    epoll: Epoll,
+    watch: Watch,
     timer: TimerFd,
     armed: Option<Instant>,
 }
@@ -109,7 +138,7 @@ impl Poll {
         let flags = TimerFlags::TFD_CLOEXEC | TimerFlags::TFD_NONBLOCK;
         let timer = TimerFd::new(ClockId::CLOCK_MONOTONIC, flags)?;
         let poll = Poll {
-            epoll,
+            watch: Watch(Rc::new(epoll)),
             timer,
             armed: None,
         };
@@ -117,21 +146,25 @@ impl Poll {
         Ok(poll)
     }
 
-    /// Watches a descriptor for input and for its end. It is watched no more once it is closed.
+    /// The set.
+    pub fn watch(&self) -> Watch {
+        self.watch.clone()
+    }
+
+    /// [`Watch::add`].
     ///
     /// # Errors
     /// No memory.
     pub fn add<F: AsFd>(&self, fd: F, source: Source) -> nix::Result<()> {
-        self.epoll
-            .add(fd, EpollEvent::new(EpollFlags::EPOLLIN, source.word()))
+        self.watch.add(fd, source)
     }
 
-    /// Watches a descriptor no more, though it stays open.
+    /// [`Watch::forget`].
     ///
     /// # Errors
     /// Not in the set.
     pub fn forget<F: AsFd>(&self, fd: F) -> nix::Result<()> {
-        self.epoll.delete(fd)
+        self.watch.forget(fd)
     }
 
     /// Watches for every write to an eventfd that the other side may write and is never read here:
@@ -142,7 +175,7 @@ impl Poll {
     /// No memory.
     pub fn add_bell<F: AsFd>(&self, fd: F, source: Source) -> nix::Result<()> {
         let flags = EpollFlags::EPOLLIN | EpollFlags::EPOLLET;
-        self.epoll.add(fd, EpollEvent::new(flags, source.word()))
+        self.watch.0.add(fd, EpollEvent::new(flags, source.word()))
     }
 
     /// Waits for room to write instead of for input, or the other way round.
@@ -160,7 +193,8 @@ impl Poll {
         } else {
             EpollFlags::EPOLLIN
         };
-        self.epoll
+        self.watch
+            .0
             .modify(fd, &mut EpollEvent::new(flags, source.word()))
     }
 
@@ -197,7 +231,7 @@ impl Poll {
     pub fn wait(&self, sources: &mut Vec<Source>) -> nix::Result<()> {
         let mut events = [EpollEvent::empty(); BATCH];
         sources.clear();
-        match self.epoll.wait(&mut events, EpollTimeout::NONE) {
+        match self.watch.0.wait(&mut events, EpollTimeout::NONE) {
             Ok(n) => sources.extend(events[..n].iter().map(|event| Source::of(event.data()))),
             Err(nix::errno::Errno::EINTR) => {}
             Err(error) => return Err(error),
@@ -241,6 +275,7 @@ mod tests {
             Source::Truth,
             Source::Tier,
             Source::Over(key),
+            Source::Closer,
         ] {
             assert_eq!(Source::of(source.word()), source);
         }

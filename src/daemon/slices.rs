@@ -1,10 +1,12 @@
 //! A container's slice as the daemon holds it: record on disk, socket, page, connections.
 
+use crate::closer::{Closer, Owner};
 use crate::handles::Handles;
 use crate::leave::gone;
 use crate::pages::ContainerWriter;
 use crate::poll::{Poll, Source};
 use crate::slots::{Key, Slots};
+use crate::sockets::Socket;
 use crate::state::State;
 use gpuslice_engine::Record;
 use gpuslice_wire::ids::ContainerId;
@@ -20,7 +22,7 @@ pub struct Slice {
     /// Whose.
     pub container: ContainerId,
     /// The container's own socket.
-    pub listener: OwnedFd,
+    pub listener: Socket,
     /// What its processes read.
     pub page: ContainerWriter,
     /// Connections of its processes, attached or not.
@@ -74,7 +76,7 @@ impl Slices {
     pub fn open(
         &mut self,
         state: &State,
-        poll: &Poll,
+        (poll, closer): (&Poll, &Closer),
         life: Life,
         now: Instant,
         record: &Record,
@@ -82,6 +84,7 @@ impl Slices {
         let container = record.container;
         let page = ContainerWriter::new(life, now, record)?;
         let listener = state.listen_tenants(&container)?;
+        let listener = Socket::listening(listener, Owner::Container(container), closer);
         let slice = Slice {
             container,
             listener,

@@ -1,9 +1,17 @@
 //! SOCK_SEQPACKET sockets: one frame per packet, so a frame is whole or it is not there.
 //!
 //! Nothing here blocks and nothing queues on a tenant's behalf: a peer that does not read its
-//! answers fills its own socket and is disconnected. Descriptors travel from the daemon only; a
-//! packet that carries any is cut by the kernel, seen here as such, and ends the connection.
+//! answers fills its own socket and is disconnected.
+//!
+//! Descriptors travel from the daemon only. A descriptor that is sent to the daemon must not reach it
+//! at all: receiving the packet without room for it, or closing the socket in which it waits, closes
+//! it, and a close can take as long as its sender likes (a TCP connection that lingers, a file of a FUSE
+//! server that does not answer). Since Linux 6.16 a socket can refuse descriptors (`SO_PASSRIGHTS`);
+//! the sender gets an error. On older kernels each packet is looked at before it is taken, which closes
+//! nothing. A packet with descriptors is never taken, and sockets are closed by another process
+//! (`closer.rs`).
 
+use crate::closer::{Closer, Owner};
 use gpuslice_wire::frame::{HEADER_BYTES, Message, RequestId, encode};
 use gpuslice_wire::limits::FRAME_BYTES_MAX;
 use nix::errno::Errno;
@@ -15,12 +23,123 @@ use nix::sys::socket::{
 use nix::sys::stat::Mode;
 use std::fs::{self, Permissions};
 use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 /// Connections waiting to be accepted, per socket.
 const BACKLOG: i32 = 128;
+/// Option of Linux 6.16: whether the socket takes descriptors. Not yet in libc.
+const SO_PASSRIGHTS: libc::c_int = 83;
+
+/// A connection, or a socket that listens for them. Dropping it never blocks.
+#[derive(Debug)]
+pub struct Socket {
+    /// Taken out when it is dropped.
+    fd: ManuallyDrop<OwnedFd>,
+    /// No descriptor can wait in it, or this process does not close it last.
+    plain: bool,
+    owner: Owner,
+    closer: Closer,
+}
+
+impl Socket {
+    /// A listening socket of ours; connections to it come from `owner`.
+    pub fn listening(fd: OwnedFd, owner: Owner, closer: &Closer) -> Socket {
+        Socket {
+            plain: refuses_descriptors(&fd),
+            fd: ManuallyDrop::new(fd),
+            owner,
+            closer: closer.clone(),
+        }
+    }
+
+    /// A listening socket that a service manager holds too. It outlives the daemon.
+    pub fn handed_over(fd: OwnedFd, owner: Owner, closer: &Closer) -> Socket {
+        refuse_descriptors(&fd); // for connections to come
+        let mut socket = Socket::listening(fd, owner, closer);
+        socket.plain = true;
+        socket
+    }
+
+    /// The next connection.
+    ///
+    /// # Errors
+    /// `EAGAIN` when there is none; `EMFILE` when descriptors have run out.
+    pub fn accept(&self) -> nix::Result<Socket> {
+        let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+        let fd = own(accept4(self.as_fd().as_raw_fd(), flags)?);
+        // A connection that was made before a service manager's listener refused descriptors may hold some.
+        let plain = refuses_descriptors(&fd);
+        if !plain {
+            refuse_descriptors(&fd);
+        }
+        Ok(Socket {
+            fd: ManuallyDrop::new(fd),
+            plain,
+            owner: self.owner,
+            closer: self.closer.clone(),
+        })
+    }
+
+    /// Receives one packet.
+    pub fn receive(&self, buffer: &mut [u8; FRAME_BYTES_MAX]) -> Received {
+        if !self.plain {
+            match packet_of(self.as_fd(), buffer, MsgFlags::MSG_PEEK) {
+                Received::Packet(_) => {}
+                other => return other,
+            }
+        }
+        packet_of(self.as_fd(), buffer, MsgFlags::empty())
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl Drop for Socket {
+    #[allow(unsafe_code)]
+    fn drop(&mut self) {
+        // SAFETY: taken once, and not used afterwards.
+        let fd = unsafe { ManuallyDrop::take(&mut self.fd) };
+        match self.plain {
+            true => drop(fd),
+            false => self.closer.close(self.owner, fd),
+        }
+    }
+}
+
+/// Whether sockets of this kernel can refuse descriptors.
+pub fn can_refuse_descriptors() -> bool {
+    let flags = SockFlag::SOCK_CLOEXEC;
+    socket(AddressFamily::Unix, SockType::SeqPacket, flags, None)
+        .is_ok_and(|socket| refuse_descriptors(&socket))
+}
+
+/// Makes a socket refuse descriptors; returns whether the kernel can.
+#[allow(unsafe_code)]
+fn refuse_descriptors(socket: &OwnedFd) -> bool {
+    let takes: libc::c_int = 0;
+    let (value, size) = ((&raw const takes).cast(), size_of_val(&takes) as u32);
+    let (fd, level) = (socket.as_raw_fd(), libc::SOL_SOCKET);
+    // SAFETY: `takes` lives through the call, `size` is its size.
+    unsafe { libc::setsockopt(fd, level, SO_PASSRIGHTS, value, size) == 0 }
+}
+
+/// Whether a socket refuses descriptors.
+#[allow(unsafe_code)]
+fn refuses_descriptors(socket: &OwnedFd) -> bool {
+    let mut takes: libc::c_int = 1;
+    let (value, mut size) = ((&raw mut takes).cast(), size_of_val(&takes) as u32);
+    let (fd, level) = (socket.as_raw_fd(), libc::SOL_SOCKET);
+    // SAFETY: `takes` and `size` live through the call, `size` is that of `takes`.
+    let got = unsafe { libc::getsockopt(fd, level, SO_PASSRIGHTS, value, &raw mut size) };
+    got == 0 && takes == 0
+}
 
 /// Listens at `dir/name` with these permissions, in the place of whatever stale socket is there.
 ///
@@ -44,17 +163,10 @@ pub fn listen_at(dir: &Path, name: &str, mode: u32) -> io::Result<OwnedFd> {
     let short = format!("/proc/self/fd/{}/{name}", dir_fd.as_raw_fd());
     bind(listener.as_raw_fd(), &UnixAddr::new(short.as_str())?)?;
     fs::set_permissions(&path, Permissions::from_mode(mode))?;
+    // Before the first connection, because each one inherits it.
+    refuse_descriptors(&listener);
     listen(&listener, Backlog::new(BACKLOG)?)?;
     Ok(listener)
-}
-
-/// The next connection.
-///
-/// # Errors
-/// `EAGAIN` when there is none; `EMFILE` when descriptors have run out.
-pub fn accept(listener: BorrowedFd<'_>) -> nix::Result<OwnedFd> {
-    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
-    accept4(listener.as_raw_fd(), flags).map(own)
 }
 
 /// What came in on a connection.
@@ -70,10 +182,14 @@ pub enum Received {
     Violation,
 }
 
-/// Receives one packet.
-pub fn receive(connection: BorrowedFd<'_>, buffer: &mut [u8; FRAME_BYTES_MAX]) -> Received {
+/// One packet, taken or (`MSG_PEEK`) only looked at.
+fn packet_of(
+    connection: BorrowedFd<'_>,
+    buffer: &mut [u8; FRAME_BYTES_MAX],
+    how: MsgFlags,
+) -> Received {
     let mut parts = [IoSliceMut::new(buffer)];
-    let flags = MsgFlags::MSG_DONTWAIT;
+    let flags = MsgFlags::MSG_DONTWAIT | how;
     loop {
         return match recvmsg::<()>(connection.as_raw_fd(), &mut parts, None, flags) {
             Ok(packet)

@@ -56,6 +56,10 @@ pub fn main() -> ExitCode {
         let _ = crate::truth::thread::serve_child(library);
         return ExitCode::SUCCESS;
     }
+    if options.close_sockets {
+        crate::closer::serve_child();
+        return ExitCode::SUCCESS;
+    }
     if options.examine {
         // Nobody reading it is nobody to tell about it.
         let _ = writeln!(io::stdout(), "{}", crate::examine::facts(&options));

@@ -12,7 +12,7 @@ use crate::peer::Peer;
 use crate::poll::{Source, now};
 use crate::slices::Slice;
 use crate::slots::Key;
-use crate::sockets::{Received, accept, id_of, packet, receive, send};
+use crate::sockets::{Received, Socket, id_of, packet, send};
 use crate::tier::Named;
 use gpuslice_engine::{Claims, Event, Token};
 use gpuslice_wire::frame::{FrameError, RequestId, decode};
@@ -23,7 +23,7 @@ use gpuslice_wire::units::Duration;
 use nix::errno::Errno;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::fs::File;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 /// Packets read, and connections accepted, before others have their turn.
 const BURST: usize = 16;
@@ -31,7 +31,7 @@ const BURST: usize = 16;
 /// A process's connection.
 #[derive(Debug)]
 pub struct Tenant {
-    fd: OwnedFd,
+    fd: Socket,
     container: ContainerId,
     peer: Peer,
     /// Id of the last request, for what ends the connection.
@@ -98,11 +98,14 @@ impl Daemon {
     /// Processes connect to a container's socket.
     pub fn accept_tenant(&mut self, listener: Key) {
         for _ in 0..BURST {
+            if self.pause(Source::Listener(listener)) {
+                return;
+            }
             let Some(slice) = self.slices.get(listener) else {
                 return;
             };
             let (container, count) = (slice.container, slice.tenants.len());
-            let fd = match accept(slice.listener.as_fd()) {
+            let fd = match slice.listener.accept() {
                 Ok(fd) => fd,
                 Err(Errno::EMFILE | Errno::ENFILE) => return self.turn_away(listener),
                 Err(_) => return,
@@ -159,7 +162,7 @@ impl Daemon {
         self.spare = None;
         if let Some(slice) = self.slices.get(listener) {
             tracing::warn!(container = %slice.container, "out of descriptors; turned a process away");
-            drop(accept(slice.listener.as_fd()));
+            drop(slice.listener.accept());
         }
         self.spare = File::open("/dev/null").ok();
     }
@@ -171,7 +174,7 @@ impl Daemon {
             let Some(tenant) = self.tenants.get_mut(key) else {
                 return;
             };
-            let frame = match receive(tenant.fd.as_fd(), &mut buffer) {
+            let frame = match tenant.fd.receive(&mut buffer) {
                 Received::Packet(len) => {
                     tenant.request = id_of(&buffer[..len]);
                     decode::<Request>(&buffer[..len])

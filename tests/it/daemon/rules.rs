@@ -12,6 +12,7 @@ use gpuslice_wire::limits::{
 };
 use gpuslice_wire::tenant::{Rejection, Reply, Request};
 use gpuslice_wire::units::{Bytes, GIB, MIB};
+use nix::errno::Errno;
 use nix::sys::wait::waitpid;
 use nix::unistd::{ForkResult, fork};
 use std::os::fd::AsRawFd;
@@ -97,11 +98,19 @@ fn too_long_packets_and_descriptors_are_rejected() {
 
     let generous = node.tenant("a");
     let own = std::fs::File::open("/dev/null").expect("null");
-    generous
-        .0
-        .send_raw(&attach(), &[own.as_raw_fd(); 8])
-        .expect("sent");
-    generous.0.expect_rejected(Rejection::Protocol);
+    match generous.0.send_raw(&attach(), &[own.as_raw_fd(); 8]) {
+        // Since Linux 6.16 by the kernel: nothing was sent.
+        Err(Errno::EPERM) => drop(generous.attach(Bytes::ZERO)),
+        // The answer is lost where the packet is still unread when the connection is closed.
+        sent => {
+            sent.expect("sent");
+            assert!(generous.0.message::<Reply>().is_none_or(|(_, reply, _)| {
+                let why = Rejection::Protocol;
+                reply == Reply::Rejected { why }
+            }));
+            generous.0.expect_end();
+        }
+    }
     let null = |fd: &std::fs::DirEntry| {
         std::fs::read_link(fd.path()).is_ok_and(|target| target.ends_with("null"))
     };

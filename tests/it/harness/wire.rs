@@ -12,8 +12,8 @@ use nix::errno::Errno;
 use nix::sys::mman::{MapFlags, ProtFlags, mmap};
 use nix::sys::socket::sockopt::{ReceiveTimeout, SndBuf};
 use nix::sys::socket::{
-    AddressFamily, Backlog, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType,
-    UnixAddr, bind, connect, recvmsg, sendmsg, setsockopt, socket,
+    AddressFamily, Backlog, ControlMessage, ControlMessageOwned, MsgFlags, Shutdown, SockFlag,
+    SockType, UnixAddr, bind, connect, recvmsg, sendmsg, setsockopt, shutdown, socket,
 };
 use nix::sys::time::{TimeVal, TimeValLike};
 use std::io::{IoSlice, IoSliceMut};
@@ -59,6 +59,12 @@ impl Connection {
     /// Lets packets longer than the default socket buffer be sent.
     pub fn allow_long_packets(&self) {
         setsockopt(&self.0, SndBuf, &(1 << 20)).expect("a larger buffer");
+    }
+
+    /// Ends the connection without closing it.
+    pub fn hang_up(&self) {
+        // Fails if the daemon has ended it already.
+        let _ = shutdown(self.0.as_raw_fd(), Shutdown::Both);
     }
 
     pub fn send_raw(&self, packet: &[u8], fds: &[RawFd]) -> nix::Result<()> {

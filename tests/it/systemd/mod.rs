@@ -5,6 +5,7 @@
 
 mod units;
 
+use crate::daemon::descriptors::{as_on_an_old_kernel, meanwhile, send_lingering};
 use crate::harness::node::{Node, admit, denied};
 use crate::harness::wire::{AdminClient, Connection, listen};
 use crate::harness::{PATIENCE, eventually};
@@ -138,6 +139,39 @@ fn an_observer_sees_and_changes_nothing() {
         looking.0.send(8, &AdminCommand::List {}).is_ok()
             && looking.0.message::<Snapshot>().is_some()
     });
+}
+
+/// Descriptors that were sent to the manager's sockets before the daemon started could not be refused.
+#[test]
+fn descriptors_sent_to_the_managers_sockets_hold_up_nobody() {
+    for old in [false, true] {
+        let mut node = Node::new();
+        std::fs::create_dir(node.runtime_dir()).expect("a directory");
+        let admin = listen(&node.runtime_dir().join("admin.sock"));
+        let observe = listen(&node.runtime_dir().join("observe.sock"));
+        let early: Vec<_> = (0..12).map(|_| observer(&node)).collect();
+        let deaf = early.iter().map(|early| send_lingering(&early.0));
+        let deaf: Vec<_> = deaf.collect();
+        let mut command = as_service(&node, &[(&admin, "admin"), (&observe, "observe")]);
+        if old {
+            as_on_an_old_kernel(&mut command);
+        }
+        node.start_command(command);
+        node.must_admit("web", Bytes(GIB));
+        let late: Vec<_> = (0..4).map(|_| observer(&node)).collect();
+        let deaf_too = late
+            .iter()
+            .map(|late| meanwhile(&node, || send_lingering(&late.0)));
+        let deaf_too: Vec<_> = deaf_too.collect();
+        drop((early, late));
+        assert!(node.containers().contains("web"));
+        eventually("an observer is answered", || {
+            let looking = observer(&node);
+            looking.0.send(8, &AdminCommand::List {}).is_ok()
+                && looking.0.message::<Snapshot>().is_some()
+        });
+        drop((deaf, deaf_too));
+    }
 }
 
 #[test]
