@@ -5,6 +5,7 @@
 use crate::daemon::{Daemon, Work};
 use crate::effects::{NOBODY, plain, token_of};
 use crate::ended::First;
+use crate::members::Members;
 use crate::peer::Peer;
 use crate::places::speakable;
 use crate::poll::{Source, now};
@@ -42,21 +43,27 @@ pub struct Admin {
     request: RequestId,
     /// Its process, as it was when it connected.
     pub pid: i32,
+    /// Its user.
+    pub uid: u32,
     /// First process of the container for which a slice is asked.
     pub first: Option<First>,
+    /// What tells that container's processes from others.
+    pub members: Members,
     /// Packets of an answer that the socket has no room for yet; at most one answer.
     out: VecDeque<Box<[u8]>>,
 }
 
 impl Admin {
-    fn new(fd: Socket, pid: i32, observes: bool) -> Admin {
+    fn new(fd: Socket, (pid, uid): (i32, u32), observes: bool) -> Admin {
         Admin {
             fd,
             greeted: false,
             observes,
             request: RequestId(0),
             pid,
+            uid,
             first: None,
+            members: Members::default(),
             out: VecDeque::new(),
         }
     }
@@ -86,7 +93,7 @@ impl Daemon {
             return;
         };
         let (pid, uid) = Peer::of(fd.as_fd()).map_or((0, u32::MAX), |peer| (peer.pid, peer.uid));
-        let Ok(key) = self.admins.insert(Admin::new(fd, pid, false)) else {
+        let Ok(key) = self.admins.insert(Admin::new(fd, (pid, uid), false)) else {
             return;
         };
         if uid != 0 && uid != geteuid().as_raw() {
@@ -115,7 +122,7 @@ impl Daemon {
         if observers.count() >= OBSERVERS_MAX {
             return;
         }
-        if let Ok(key) = self.admins.insert(Admin::new(fd, 0, true)) {
+        if let Ok(key) = self.admins.insert(Admin::new(fd, (0, u32::MAX), true)) {
             self.welcome_admin(key);
         }
     }

@@ -152,9 +152,11 @@ impl Daemon {
     }
 
     fn admitted(&mut self, token: Token, record: &Record) {
+        let admin = self.admins.get_mut(key_of(token));
+        let members = admin.map(|admin| std::mem::take(&mut admin.members));
         let done = self
             .state
-            .keep(record)
+            .keep(record, &members.unwrap_or_default())
             .and_then(|()| self.open_slice(record))
             .and_then(|()| self.watch_first(token, record));
         let container = record.container;

@@ -14,6 +14,7 @@
 use crate::admin::Denied;
 use crate::daemon::Daemon;
 use crate::effects::{NOBODY, key_of};
+use crate::members::Members;
 use crate::peer::process;
 use crate::slots::Key;
 use gpuslice_engine::{Event, Record, Token};
@@ -30,7 +31,8 @@ use std::sync::OnceLock;
 const NOTE: &str = "first";
 /// What somebody should know of whose end we cannot know.
 const UNSEEN: &str = "the end of this container will not be seen: whoever asked for its slice is in another pid namespace than gpusliced; \
-     run gpusliced in the host's, or register the hook for poststop as well";
+     run gpusliced in the host's, or register the hook for poststop as well. Nor can it be told which processes are the container's: \
+     any that reaches its socket may connect";
 
 /// A container's first process.
 #[derive(Debug)]
@@ -77,12 +79,12 @@ impl Noted {
 /// The daemon's own pid namespace.
 fn own_namespace() -> Option<&'static str> {
     static OWN: OnceLock<Option<String>> = OnceLock::new();
-    OWN.get_or_init(|| namespace("self")).as_deref()
+    OWN.get_or_init(|| namespace("self", "pid")).as_deref()
 }
 
-/// The pid namespace of a process, by its number or `self`.
-fn namespace(of: &str) -> Option<String> {
-    let link = fs::read_link(format!("/proc/{of}/ns/pid")).ok()?;
+/// A namespace of a process, by the process's number or `self`.
+pub fn namespace(of: &str, kind: &str) -> Option<String> {
+    let link = fs::read_link(format!("/proc/{of}/ns/{kind}")).ok()?;
     link.to_str().map(str::to_owned)
 }
 
@@ -95,21 +97,34 @@ pub fn born(pid: u32) -> Option<u64> {
 }
 
 impl Daemon {
-    /// Holds the first process of the container for which a slice is asked, as long as that is being made.
+    /// Holds the first process of the container for which a slice is asked, as long as that is being made;
+    /// and notes what tells the container's processes from others.
     ///
     /// # Errors
     /// It has ended, and the container with it.
     pub fn note_first(&mut self, key: Key, pid: u32) -> Result<(), Denied> {
-        let Some(admin) = self.admins.get_mut(key).filter(|_| pid != 0) else {
+        let Some(admin) = self.admins.get_mut(key) else {
             return Ok(());
         };
-        let theirs = namespace(&admin.pid.to_string());
+        if pid == 0 {
+            admin.members = Members::of_command(admin.uid, None);
+            return Ok(());
+        }
+        admin.members = Members::unknown();
+        let theirs = namespace(&admin.pid.to_string(), "pid");
         if theirs.is_none() || theirs.as_deref() != own_namespace() {
             tracing::warn!(pid, "{UNSEEN}");
             return Ok(());
         }
+        let hook = admin.pid.unsigned_abs();
         match process(pid) {
-            Ok(pidfd) => admin.first = Some(First { pid, pidfd }),
+            Ok(pidfd) => {
+                admin.members = match pid == hook {
+                    true => Members::of_command(admin.uid, Some(pid)),
+                    false => Members::of_container(pid, hook),
+                };
+                admin.first = Some(First { pid, pidfd });
+            }
             Err(Errno::ESRCH) => {
                 return Err((Denial::Invalid, format!("its process {pid} has ended")));
             }

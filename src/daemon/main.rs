@@ -18,6 +18,7 @@ mod handles;
 #[path = "../layout.rs"]
 mod layout;
 mod leave;
+mod members;
 mod nvml;
 mod options;
 mod pages;

@@ -11,7 +11,7 @@
 use nix::errno::Errno;
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use std::fs;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 /// Option of Linux 6.5 and later; not yet in libc for every target.
 const SO_PEERPIDFD: libc::c_int = 77;
@@ -50,13 +50,22 @@ impl Peer {
         let unified = text.lines().find_map(|line| line.strip_prefix("0::"));
         let name = unified.or_else(|| text.lines().next())?;
         let end = name.floor_char_boundary(CGROUP_BYTES_MAX.min(name.len()));
-        let info = fs::read_to_string(format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd())).ok()?;
-        let alive = info.lines().any(|line| {
-            line.strip_prefix("Pid:")
-                .is_some_and(|pid| pid.trim() == self.pid.to_string())
-        });
+        let alive = pid_of(pidfd.as_fd()) == Some(self.pid.unsigned_abs());
         alive.then(|| name[..end].to_owned())
     }
+
+    /// Whether its number is still its own, as far as this kernel can tell.
+    pub fn is_alive(&self) -> bool {
+        let its = |pidfd: &OwnedFd| pid_of(pidfd.as_fd()) == Some(self.pid.unsigned_abs());
+        self.pidfd.as_ref().is_none_or(its)
+    }
+}
+
+/// The number of a process by its pidfd, while it lives.
+pub fn pid_of(pidfd: BorrowedFd<'_>) -> Option<u32> {
+    let info = fs::read_to_string(format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd())).ok()?;
+    let pid = info.lines().find_map(|line| line.strip_prefix("Pid:"))?;
+    pid.trim().parse().ok() // -1 once it has ended
 }
 
 /// A process by its number.
@@ -91,7 +100,6 @@ fn peer_pidfd(socket: BorrowedFd<'_>) -> Option<OwnedFd> {
 mod tests {
     use super::*;
     use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
-    use std::os::fd::AsFd;
 
     #[test]
     fn a_peer_is_the_process_that_made_the_pair() {

@@ -3,6 +3,7 @@
 use crate::closer::{Closer, Owner};
 use crate::handles::Handles;
 use crate::leave::gone;
+use crate::members::Members;
 use crate::pages::ContainerWriter;
 use crate::poll::{Poll, Source};
 use crate::slots::{Key, Slots};
@@ -11,10 +12,13 @@ use crate::state::State;
 use gpuslice_engine::Record;
 use gpuslice_wire::ids::ContainerId;
 use gpuslice_wire::limits::CONTAINERS_MAX;
-use gpuslice_wire::units::Instant;
+use gpuslice_wire::units::{Duration, Instant};
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// The log is told of refused processes no more often than this.
+const TELL_EVERY: Duration = Duration(60_000_000_000);
 
 /// One container's.
 #[derive(Debug)]
@@ -25,6 +29,10 @@ pub struct Slice {
     pub listener: Socket,
     /// What its processes read.
     pub page: ContainerWriter,
+    /// Which processes may connect.
+    pub members: Members,
+    /// Processes that may not, and tried.
+    pub refused: Refused,
     /// Connections of its processes, attached or not.
     pub tenants: Vec<Key>,
     /// What they let each other open.
@@ -33,7 +41,30 @@ pub struct Slice {
     first: Option<OwnedFd>,
 }
 
+/// Processes that were refused: the log is told now and then, not of each.
+#[derive(Debug, Default)]
+pub struct Refused {
+    count: u64,
+    next: Instant,
+}
+
+impl Refused {
+    /// One more; how many there were since the log was last told, if it is to be told again.
+    pub fn one_more(&mut self, now: Instant) -> Option<u64> {
+        self.count += 1;
+        (self.next <= now).then(|| {
+            self.next = now.plus(TELL_EVERY);
+            std::mem::take(&mut self.count)
+        })
+    }
+}
+
 impl Slice {
+    /// The container's first process, if it is known.
+    pub fn first(&self) -> Option<BorrowedFd<'_>> {
+        self.first.as_ref().map(AsFd::as_fd)
+    }
+
     /// Whether the container has ended, as far as anybody can tell.
     pub fn is_over(&self) -> bool {
         self.first.as_ref().is_some_and(|first| gone(first.as_fd()))
@@ -85,10 +116,13 @@ impl Slices {
         let page = ContainerWriter::new(life, now, record)?;
         let listener = state.listen_tenants(&container)?;
         let listener = Socket::listening(listener, Owner::Container(container), closer);
+        let members = Members::noted(&state.container_dir(&container), record);
         let slice = Slice {
             container,
             listener,
             page,
+            members,
+            refused: Refused::default(),
             tenants: Vec::new(),
             handles: Handles::default(),
             first: None,

@@ -7,10 +7,12 @@
 //!   admin.sock              0600; the service manager's where it made it
 //!   observe.sock            0660, only where the service manager makes it
 //!   policies                0600, how the time of GPUs is divided, where that was changed
+//!   c/                      0700
 //!   c/<container>/          0711, mounted read-only into that container alone
 //!     record                0600, the promise (written beside, synced, renamed)
 //!     container             the hook's note whose it is (`hook/claim.rs`)
 //!     first                 which process it ends with (`ended.rs`)
+//!     members               which processes may connect (`members.rs`)
 //!     tenant.sock           0666
 //!     driver/               empty files for the real driver to be mounted on
 //! ```
@@ -18,6 +20,7 @@
 //! record that cannot be read is left where it is, said aloud, and its container is refused.
 
 use crate::layout::ADMIN_SOCKET;
+use crate::members::{self, Members};
 use crate::policies::Policies;
 use crate::sockets::listen_at;
 use gpuslice_engine::{RECORD_BYTES, Record};
@@ -111,7 +114,10 @@ impl State {
             _lock: lock,
         };
         state.forget_other_boots().map_err(io(dir))?;
-        make_dir(&dir.join("c")).map_err(io(dir))?;
+        let containers = dir.join("c");
+        make_dir(&containers)
+            .and_then(|()| fs::set_permissions(&containers, Permissions::from_mode(0o700)))
+            .map_err(io(dir))?;
         Ok(state)
     }
 
@@ -195,9 +201,10 @@ impl State {
     ///
     /// # Errors
     /// Disk full, or anything else the system says; what was made is removed.
-    pub fn keep(&self, record: &Record) -> io::Result<()> {
+    pub fn keep(&self, record: &Record, members: &Members) -> io::Result<()> {
         let dir = self.container_dir(&record.container);
         let kept = make_container_dir(&dir)
+            .and_then(|()| fs::write(dir.join(members::NOTE), members.note()))
             .and_then(|()| replace_file(&dir.join("record"), &record.encode()));
         if kept.is_err() {
             let _ = remove_tree(&dir); // the first error is the one to tell
@@ -372,7 +379,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let state = State::open(&dir.path().join("run")).expect("ours");
         for id in ["good", "torn", "moved"] {
-            state.keep(&record(id)).expect("kept");
+            state.keep(&record(id), &Members::default()).expect("kept");
         }
         let c = dir.path().join("run/c");
         let bytes = fs::read(c.join("torn/record")).expect("a record");
@@ -413,7 +420,9 @@ mod tests {
     fn the_records_of_another_boot_are_forgotten() {
         let dir = tempfile::tempdir().expect("a directory");
         let state = State::open(&dir.path().join("run")).expect("ours");
-        state.keep(&record("old")).expect("kept");
+        state
+            .keep(&record("old"), &Members::default())
+            .expect("kept");
         fs::write(dir.path().join("run/boot"), "another").expect("written");
         drop(state);
         let state = State::open(&dir.path().join("run")).expect("ours");
@@ -432,7 +441,7 @@ mod tests {
     fn an_ephemeral_end_leaves_nothing() {
         let dir = tempfile::tempdir().expect("a directory");
         let mut state = State::open(&dir.path().join("run")).expect("ours");
-        state.keep(&record("a")).expect("kept");
+        state.keep(&record("a"), &Members::default()).expect("kept");
         let _admin = state.listen_admin().expect("listening");
         let _tenant = state
             .listen_tenants(&record("a").container)

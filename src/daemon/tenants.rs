@@ -117,6 +117,10 @@ impl Daemon {
             let Ok(peer) = Peer::of(fd.as_fd()) else {
                 continue;
             };
+            if !self.is_member(listener, &peer) {
+                say_rejected(fd.as_fd(), RequestId(0), Rejection::NotYours);
+                continue;
+            }
             let request = RequestId(0);
             let tenant = Tenant {
                 fd,
@@ -134,6 +138,25 @@ impl Daemon {
                 Err(t) => say_rejected(t.fd.as_fd(), request, Rejection::TooManyClients),
             }
         }
+    }
+
+    /// Whether a peer is one of the container's processes; the log is told of those that are not.
+    fn is_member(&mut self, listener: Key, peer: &Peer) -> bool {
+        let Some(slice) = self.slices.get(listener) else {
+            return false;
+        };
+        let container = slice.container;
+        let others = self.slices.iter().filter(|it| it.container != container);
+        let others = others.map(|other| &other.members);
+        if slice.members.has(peer, slice.first(), others) {
+            return true;
+        }
+        let slice = self.slices.of_mut(&container);
+        if let Some(count) = slice.and_then(|slice| slice.refused.one_more(now())) {
+            let (pid, uid) = (peer.pid, peer.uid);
+            tracing::warn!(%container, pid, uid, count, "refused a process that is not one of the container's");
+        }
+        false
     }
 
     fn welcome_tenant(&mut self, key: Key, container: &ContainerId) {

@@ -1,5 +1,6 @@
 //! A node of one's own: directories, a simulated GPU, a daemon; gone when the test ends.
 
+pub mod agent;
 pub mod bundle;
 pub mod node;
 pub mod wire;

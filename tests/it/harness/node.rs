@@ -212,8 +212,12 @@ impl Node {
 
     /// A new connection to a container's socket.
     pub fn tenant(&self, container: &str) -> TenantClient {
-        TenantClient::connect(&self.container_dir(container).join("tenant.sock"))
-            .expect("the daemon listens")
+        TenantClient::connect(&self.socket(container)).expect("the daemon listens")
+    }
+
+    /// A container's socket.
+    pub fn socket(&self, container: &str) -> PathBuf {
+        self.container_dir(container).join("tenant.sock")
     }
 
     /// Gives a container a slice of GPU 0.

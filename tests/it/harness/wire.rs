@@ -47,13 +47,15 @@ impl Connection {
     pub fn connect(path: &Path) -> nix::Result<Connection> {
         let flags = SockFlag::SOCK_CLOEXEC;
         let fd = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None)?;
-        setsockopt(
-            &fd,
-            ReceiveTimeout,
-            &TimeVal::seconds(PATIENCE.as_secs() as i64),
-        )?;
         connect(fd.as_raw_fd(), &UnixAddr::new(path)?)?;
-        Ok(Connection(fd))
+        Ok(Connection::of(fd))
+    }
+
+    /// One that was made elsewhere.
+    pub fn of(fd: OwnedFd) -> Connection {
+        let patience = TimeVal::seconds(PATIENCE.as_secs() as i64);
+        setsockopt(&fd, ReceiveTimeout, &patience).expect("a socket");
+        Connection(fd)
     }
 
     /// Lets packets longer than the default socket buffer be sent.

@@ -1,5 +1,6 @@
 //! A control group of one's own, with processes in it.
 
+use crate::harness::agent::Agent;
 use crate::harness::{is_root, skip};
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -55,6 +56,12 @@ impl Group {
         let procs = self.dir.join("cgroup.procs");
         // SAFETY: a write, after a fork of a test that has no other thread's lock to wait for here.
         unsafe { command.pre_exec(move || fs::write(&procs, "0")) };
+    }
+
+    /// A process in it that connects where it is told to.
+    pub fn agent(&self) -> Agent {
+        let procs = self.dir.join("cgroup.procs");
+        Agent::start_after(move || fs::write(&procs, "0"))
     }
 
     /// A process in it that does nothing, as a container before its first program.

@@ -5,6 +5,7 @@ mod cases;
 mod doctor;
 mod ends;
 mod group;
+mod members;
 mod stranger;
 mod truth;
 mod walls;

@@ -23,7 +23,8 @@ fn a_program_that_bypasses_the_shim_is_seen_and_blocks_growth() {
     let group = Group::new(&mount);
     let idle = group.idle();
     case.must_admit("web", GIB / 2, idle.pid());
-    let client = case.node.tenant("web");
+    let agent = group.agent();
+    let client = agent.tenant(&case.node.socket("web"));
     client.attach(Bytes::ZERO);
     let fits = |reply: Reply| matches!(reply, Reply::Reserved { .. });
     assert!(fits(client.reserve(0, MIB, MIB)));

@@ -1,0 +1,316 @@
+//! Which processes may connect to a container's socket.
+//!
+//! # Problem
+//! The socket is mounted into its container alone, but a process elsewhere can reach it all the same:
+//! by its path on the host, or through an open directory. It could then take the container's memory.
+//!
+//! # Idea
+//! The kernel says of a process in which control groups and in which mount namespace it is, and a process
+//! cannot choose to be in another container's. So a peer is one of the container's processes if one of
+//! these is true:
+//!
+//! * It is in a control group of the container's own, or below it, in any hierarchy (v1, v2 or both). These
+//!   groups are noted when the slice is made, before the container's first program can create others.
+//!   A group that also holds the daemon or the hook is not the container's own.
+//! * It is in the mount namespace of the container's first process. This covers containers without a
+//!   control group of their own, and `nsenter`, which changes namespaces and no groups.
+//! * The slice was asked for by a command for itself (`gpuslice run`), the process has the user who ran it,
+//!   and it is in no other container's group.
+//!
+//! Where the hook is in another pid namespace than the daemon, none of this can be known. Then any
+//! process may connect that is in no other container's group, and the log says so once.
+
+use crate::ended::namespace;
+use crate::peer::{Peer, pid_of};
+use gpuslice_engine::Record;
+use std::fs;
+use std::os::fd::BorrowedFd;
+use std::path::Path;
+
+/// The note's name in a container's directory.
+pub const NOTE: &str = "members";
+/// The hierarchy of control groups v2, as /proc/PID/cgroup begins its line.
+const UNIFIED: &[u8] = b"0::";
+/// The kind of namespace that is compared.
+const MOUNTS: &str = "mnt";
+
+/// What is known about a container's processes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Members {
+    /// Lines of /proc/PID/cgroup that name groups of the container's own.
+    groups: Vec<Vec<u8>>,
+    /// The mount namespace of the hook, which is not the container's.
+    outside: Option<String>,
+    /// The user of a command that asked for itself.
+    user: Option<u32>,
+    /// Nothing is known by which a process could be told from another.
+    any: bool,
+}
+
+impl Members {
+    /// Those of a command, run by `user`, with a process in a group of its own if it has one.
+    pub fn of_command(user: u32, pid: Option<u32>) -> Members {
+        let mut groups = own_groups(pid, None);
+        // In the old hierarchies it is in the group of its caller.
+        groups.retain(|line| line.starts_with(UNIFIED));
+        Members {
+            groups,
+            user: Some(user),
+            ..Members::default()
+        }
+    }
+
+    /// Those of a container with this first process, for which the process `hook` asked.
+    pub fn of_container(pid: u32, hook: u32) -> Members {
+        Members {
+            groups: own_groups(Some(pid), Some(hook)),
+            outside: namespace(&hook.to_string(), MOUNTS),
+            ..Members::default()
+        }
+    }
+
+    /// Those of a container of which nothing is known.
+    pub fn unknown() -> Members {
+        Members {
+            any: true,
+            ..Members::default()
+        }
+    }
+
+    /// Those noted in a container's directory. Of a record without a note, which an older daemon wrote,
+    /// the group that it names counts.
+    pub fn noted(dir: &Path, record: &Record) -> Members {
+        match fs::read(dir.join(NOTE)) {
+            Ok(note) => Members::parse(&note),
+            Err(_) if record.cgroup.is_empty() => Members::unknown(),
+            Err(_) => Members {
+                groups: vec![[UNIFIED, record.cgroup.as_str().as_bytes()].concat()],
+                ..Members::default()
+            },
+        }
+    }
+
+    /// The note.
+    pub fn note(&self) -> Vec<u8> {
+        let mut note = Vec::new();
+        let mut add = |word: &[u8], value: &[u8]| note.extend([word, b" ", value, b"\n"].concat());
+        for line in &self.groups {
+            add(b"group", line);
+        }
+        if let Some(outside) = &self.outside {
+            add(b"outside", outside.as_bytes());
+        }
+        if let Some(user) = self.user {
+            add(b"user", user.to_string().as_bytes());
+        }
+        if self.any {
+            add(b"any", b"process");
+        }
+        note
+    }
+
+    /// A note of this or a later version. What cannot be read admits nobody.
+    fn parse(note: &[u8]) -> Members {
+        let mut members = Members::default();
+        let text = |value: &[u8]| String::from_utf8(value.to_vec()).ok();
+        // No control group has a newline in its name.
+        for line in note.split(|byte| *byte == b'\n') {
+            let end = line.iter().position(|byte| *byte == b' ');
+            let (word, value) = line.split_at(end.map_or(line.len(), |end| end + 1));
+            match word {
+                b"group " if path_of(value).is_some() => members.groups.push(value.to_vec()),
+                b"outside " => members.outside = text(value),
+                b"user " => members.user = text(value).and_then(|user| user.parse().ok()),
+                b"any " => members.any = true,
+                _ => {}
+            }
+        }
+        members
+    }
+
+    /// Whether a peer is one of them. `first` is the container's first process, `others` are the members
+    /// of the other slices.
+    pub fn has<'a>(
+        &self,
+        peer: &Peer,
+        first: Option<BorrowedFd<'_>>,
+        mut others: impl Iterator<Item = &'a Members>,
+    ) -> bool {
+        let groups = groups_of(peer.pid.unsigned_abs());
+        let mut elsewhere = || others.any(|other| other.is_around(&groups));
+        let is_it = self.is_around(&groups)
+            || first.is_some_and(|first| self.share_mounts(first, peer))
+            || ((self.user == Some(peer.uid) || self.any) && !elsewhere());
+        // All of this was read by the peer's number.
+        is_it && peer.is_alive()
+    }
+
+    /// Whether one of these groups is the container's own, or below one.
+    fn is_around(&self, groups: &[u8]) -> bool {
+        let lines = || groups.split(|byte| *byte == b'\n');
+        let around = |own: &Vec<u8>| lines().any(|line| is_within(line, own));
+        self.groups.iter().any(around)
+    }
+
+    /// Whether a peer is in the mount namespace of the container's first process, and neither the daemon
+    /// nor the hook is.
+    fn share_mounts(&self, first: BorrowedFd<'_>, peer: &Peer) -> bool {
+        let (Some(outside), Some(pid)) = (&self.outside, pid_of(first)) else {
+            return false;
+        };
+        let theirs = namespace(&pid.to_string(), MOUNTS);
+        theirs.as_ref().is_some_and(|it| it != outside)
+            && theirs != namespace("self", MOUNTS)
+            && theirs == namespace(&peer.pid.to_string(), MOUNTS)
+            // It was read by its number.
+            && pid_of(first) == Some(pid)
+    }
+}
+
+/// Text of /proc/PID/cgroup; empty if it cannot be read.
+fn groups_of(pid: u32) -> Vec<u8> {
+    fs::read(format!("/proc/{pid}/cgroup")).unwrap_or_default()
+}
+
+fn own_groups(pid: Option<u32>, hook: Option<u32>) -> Vec<Vec<u8>> {
+    let others = [Some(std::process::id()), hook];
+    let others: Vec<Vec<u8>> = others.into_iter().flatten().map(groups_of).collect();
+    own_of(&pid.map(groups_of).unwrap_or_default(), &others)
+}
+
+/// The lines that name a group which holds none of these other processes.
+fn own_of(groups: &[u8], others: &[Vec<u8>]) -> Vec<Vec<u8>> {
+    let lines = groups.split(|byte| *byte == b'\n');
+    let own = lines.filter(|line| {
+        let shared = |other: &Vec<u8>| {
+            let mut theirs = other.split(|byte| *byte == b'\n');
+            theirs.any(|their| is_within(their, line))
+        };
+        path_of(line).is_some_and(is_below_the_root) && !others.iter().any(shared)
+    });
+    own.map(<[u8]>::to_vec).collect()
+}
+
+/// The path in a line `NUMBER:CONTROLLERS:PATH`.
+fn path_of(line: &[u8]) -> Option<&[u8]> {
+    line.splitn(3, |byte| *byte == b':').nth(2)
+}
+
+/// Whether a path names a group at all. Outside the daemon's cgroup namespace it begins with `/..`.
+fn is_below_the_root(path: &[u8]) -> bool {
+    let mut parts = path.split(|byte| *byte == b'/');
+    parts.any(|part| !part.is_empty() && part != b"..")
+}
+
+/// Whether the group of a line is that of another line of the same hierarchy, or below it.
+fn is_within(inner: &[u8], outer: &[u8]) -> bool {
+    inner
+        .strip_prefix(outer)
+        .is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DAEMON: &[u8] = b"4:memory:/system.slice/gpusliced.service\n1:name=systemd:/system.slice/gpusliced.service\n0::/system.slice/gpusliced.service\n";
+
+    fn of(groups: &[u8], hook: &[u8]) -> Members {
+        Members {
+            groups: own_of(groups, &[DAEMON.to_vec(), hook.to_vec()]),
+            ..Members::default()
+        }
+    }
+
+    #[test]
+    fn the_containers_own_groups_are_found_in_every_kind_of_hierarchy() {
+        let v1 = b"4:memory:/docker/web\n1:name=systemd:/docker/web\n";
+        let v2 = b"0::/kubepods.slice/pod1/web\n";
+        let hybrid = b"4:memory:/docker/web\n0::/\n";
+        let engine = b"4:memory:/system.slice/docker.service\n0::/system.slice/docker.service\n";
+        let inside: [(&[u8], &[u8]); 7] = [
+            (v1, v1),
+            (
+                v1,
+                b"4:memory:/docker/web\n1:name=systemd:/docker/web/init.scope\n",
+            ),
+            (
+                v1,
+                b"4:memory:/elsewhere\n1:name=systemd:/docker/web/sshd.service\n",
+            ),
+            (v2, b"0::/kubepods.slice/pod1/web\n"),
+            (
+                v2,
+                b"0::/kubepods.slice/pod1/web/system.slice/cron.service\n",
+            ),
+            (v2, b"0::/kubepods.slice/pod1/web/\xff \n"),
+            (hybrid, b"4:memory:/docker/web\n0::/user.slice\n"),
+        ];
+        for (first, peer) in inside {
+            let members = of(first, engine);
+            assert!(members.is_around(peer), "{}", peer.escape_ascii());
+        }
+        let outside: [(&[u8], &[u8]); 9] = [
+            (v1, b"4:memory:/docker/web2\n1:name=systemd:/docker/other\n"),
+            // The same path in another hierarchy is another group.
+            (v1, b"3:cpu:/docker/web\n"),
+            (v1, b"4:memory:/docker\n"),
+            (v2, b"0::/kubepods.slice/pod1\n"),
+            (v2, b"0::/kubepods.slice/pod1/other\n"),
+            (v2, b"0::/kubepods.slice/pod1/web (deleted)\n"),
+            (v2, b"0::/x\n4:memory:/kubepods.slice/pod1/web\n"),
+            (hybrid, b"0::/\n"),
+            (v2, b""),
+        ];
+        for (first, peer) in outside {
+            let members = of(first, engine);
+            assert!(!members.is_around(peer), "{}", peer.escape_ascii());
+        }
+    }
+
+    #[test]
+    fn a_group_that_holds_others_is_not_the_containers_own() {
+        let session = b"0::/user.slice/session-2.scope\n";
+        assert_eq!(of(session, session).groups, Vec::<Vec<u8>>::new());
+        let below = b"0::/user.slice/session-2.scope/conmon\n";
+        assert!(of(session, below).groups.is_empty(), "the hook is in it");
+        for shared in [
+            &b"0::/\n"[..],
+            b"0::/system.slice\n",
+            b"0::/../..\n",
+            b"",
+            b"x\n0::\n",
+        ] {
+            let members = of(shared, b"0::/elsewhere\n");
+            assert!(members.groups.is_empty(), "{}", shared.escape_ascii());
+        }
+        // Outside the daemon's cgroup namespace.
+        let above = of(b"0::/../../pods/web\n", b"0::/../engine\n");
+        assert!(above.is_around(b"0::/../../pods/web/inner\n"));
+        assert!(!above.is_around(b"0::/../../pods/other\n"));
+    }
+
+    #[test]
+    fn a_note_says_what_was_known() {
+        let all = [
+            Members::unknown(),
+            Members::default(),
+            Members {
+                user: Some(1000),
+                ..Members::default()
+            },
+            Members {
+                groups: vec![b"0::/a b/\xff".to_vec(), b"4:memory:/x".to_vec()],
+                outside: Some("mnt:[4026531841]".to_owned()),
+                ..Members::default()
+            },
+        ];
+        for members in all {
+            assert_eq!(Members::parse(&members.note()), members);
+        }
+        for damaged in [&b"any"[..], b"user x\n", b"group /a\n", b"\0\n", b"group"] {
+            let members = Members::parse(damaged);
+            assert_eq!(members, Members::default(), "{}", damaged.escape_ascii());
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! Which processes may connect to a container's socket: those of the container, whatever path leads there.
+
+use super::cases::Case;
+use super::group::{Group, Idle, mount};
+use crate::harness::agent::Agent;
+use crate::harness::node::Node;
+use crate::harness::wire::{Connection, TenantClient};
+use crate::harness::{is_root, skip};
+use gpuslice_wire::tenant::{Rejection, Reply};
+use gpuslice_wire::units::{Bytes, GIB, MIB};
+use nix::mount::{MsFlags, mount as mount_at};
+use nix::sched::{CloneFlags, setns, unshare};
+use nix::sys::signal::Signal;
+use nix::unistd::{Gid, Uid, chdir, setgroups, setresgid, setresuid};
+use std::fs::File;
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+const SIMULATED: &str = "devices=1,mem=1GiB";
+/// A user who has nothing to do with any slice.
+const NOBODY: u32 = 65534;
+
+/// The process that connected is served.
+fn assert_served(connection: Connection) {
+    let tenant = TenantClient(connection);
+    tenant.attach(Bytes::ZERO);
+    let reply = tenant.reserve(0, MIB, MIB);
+    assert!(matches!(reply, Reply::Reserved { .. }), "{reply:?}");
+}
+
+fn assert_refused(connection: &Connection) {
+    connection.expect_rejected(Rejection::NotYours);
+}
+
+/// How often the log tells of refused processes.
+fn told(node: &Node) -> usize {
+    let log = node.log();
+    log.lines()
+        .filter(|line| line.contains("refused a process"))
+        .count()
+}
+
+#[test]
+fn only_processes_in_the_containers_control_group_are_served() {
+    let Some(mount) = mount("members by control group") else {
+        return;
+    };
+    let mut case = Case::start(SIMULATED, "");
+    let (group, other) = (Group::new(&mount), Group::new(&mount));
+    let (idle, seen) = (group.idle(), other.idle());
+    case.must_admit("web", GIB / 4, idle.pid());
+    case.must_admit("other", GIB / 4, seen.pid());
+    let below = Group::within(&group.dir, "below");
+    for life in 0..2 {
+        let socket = case.node.socket("web");
+        assert_served(group.agent().connect(&socket));
+        assert_served(below.agent().connect(&socket));
+        let (elsewhere, host) = (other.agent(), Agent::start());
+        let lines = told(&case.node);
+        for _ in 0..100 {
+            assert_refused(&elsewhere.connect(&socket));
+            assert_refused(&host.connect(&socket));
+        }
+        assert_eq!(told(&case.node), lines + 1, "life {life}");
+        assert_served(elsewhere.connect(&case.node.socket("other")));
+        // It is noted beside the record.
+        case.node.end_daemon(Signal::SIGKILL);
+        case.start_again();
+    }
+}
+
+/// In a mount namespace of its own, as a container's first process.
+fn unshared() -> io::Result<()> {
+    unshare(CloneFlags::CLONE_NEWNS)?;
+    let (none, private) = (None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE);
+    Ok(mount_at(none, "/", none, private, none)?)
+}
+
+/// As `nsenter --mount` of the host, which leaves control groups as they are; or a container that has none.
+#[test]
+fn processes_in_the_containers_mount_namespace_are_served() {
+    if !is_root() {
+        return skip("members by mount namespace", "needs root");
+    }
+    let case = Case::start(SIMULATED, "");
+    let mut first = Command::new("sleep");
+    first.arg("600").stdin(Stdio::null());
+    // SAFETY: two system calls on constants.
+    let first = Idle::of(unsafe { first.pre_exec(unshared) });
+    case.must_admit("web", GIB / 4, first.pid());
+    let socket = case.node.socket("web");
+    let namespace = File::open(format!("/proc/{}/ns/mnt", first.pid())).expect("it lives");
+    let entered = Agent::start_after(|| Ok(setns(&namespace, CloneFlags::CLONE_NEWNS)?));
+    assert_served(entered.connect(&socket));
+    assert_refused(&Agent::start_after(unshared).connect(&socket));
+    assert_refused(&Agent::start().connect(&socket));
+}
+
+/// Becomes another user, in a directory that this user could not have entered.
+fn as_nobody(dir: &Path) -> io::Result<()> {
+    chdir(dir)?;
+    let (uid, gid) = (Uid::from_raw(NOBODY), Gid::from_raw(NOBODY));
+    setgroups(&[])?;
+    setresgid(gid, gid, gid)?;
+    Ok(setresuid(uid, uid, uid)?)
+}
+
+/// The slice of a command has no control group of its own here, so its user counts.
+#[test]
+fn another_user_cannot_take_the_memory_of_a_command() {
+    if !is_root() {
+        return skip("members by user", "needs root, to be another user");
+    }
+    let node = Node::start();
+    node.must_admit("run", Bytes(GIB));
+    let socket = node.socket("run");
+    let by_path = Agent::start_after(|| as_nobody(Path::new("/")));
+    assert!(by_path.try_connect(&socket).is_none(), "it got there");
+    let dir = node.container_dir("run");
+    let inside = Agent::start_after(|| as_nobody(&dir));
+    assert_refused(&inside.connect(Path::new("tenant.sock")));
+    assert_served(Agent::start().connect(&socket));
+    assert_eq!(
+        node.slice("run")
+            .map(|(reserved, _)| reserved <= Bytes(MIB)),
+        Some(true)
+    );
+}
+
+/// The user who runs a command may be that of a container's processes too.
+#[test]
+fn a_containers_process_cannot_take_the_memory_of_a_command_of_its_user() {
+    let Some(mount) = mount("members by user") else {
+        return;
+    };
+    let case = Case::start(SIMULATED, "");
+    let group = Group::new(&mount);
+    let idle = group.idle();
+    case.must_admit("web", GIB / 4, idle.pid());
+    case.must_admit("run", GIB / 4, 0);
+    assert_refused(&group.agent().connect(&case.node.socket("run")));
+    assert_served(Agent::start().connect(&case.node.socket("run")));
+}
