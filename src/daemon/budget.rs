@@ -3,7 +3,8 @@
 //! the next container still starts.
 
 use crate::closer;
-use gpuslice_wire::limits::{CLIENTS_MAX, CLIENTS_PER_CONTAINER_MAX, CONTAINERS_MAX};
+use gpuslice_engine::Quota;
+use gpuslice_wire::limits::{CLIENTS_MAX, CONTAINERS_MAX};
 
 /// The daemon's own: epoll, timer, signals, admin socket, lock, log, spare, files being written, and the
 /// lines to processes that close sockets.
@@ -42,13 +43,14 @@ impl Budget {
         budget
     }
 
-    /// Shares out `fds` descriptors where the administrator wants up to `containers` containers.
-    pub fn new(fds: u64, containers: u64) -> Budget {
+    /// Shares out `fds` descriptors where the administrator wants up to `wanted` containers.
+    pub fn new(fds: u64, wanted: u64) -> Budget {
         let fds = fds.saturating_sub(OWN);
         let admins = (fds / 8).clamp(1, ADMINS_MAX);
         let fds = fds.saturating_sub(admins);
-        // Half of the rest at most, so that containers always have room for processes.
-        let containers = (fds / 2 / PER_CONTAINER).clamp(1, containers.min(CONTAINERS_MAX as u64));
+        // With room for two processes of each, so that each has one in any case.
+        let containers = fds / (PER_CONTAINER + 2 * PER_CLIENT);
+        let containers = containers.clamp(1, wanted.min(CONTAINERS_MAX as u64));
         let fds = fds.saturating_sub(containers * PER_CONTAINER);
         let clients = (fds / PER_CLIENT).clamp(1, CLIENTS_MAX as u64);
         Budget {
@@ -58,9 +60,10 @@ impl Budget {
         }
     }
 
-    /// Connections one container can have: never all.
-    pub fn clients_per_container(&self) -> usize {
-        usize::from(self.clients / 4).clamp(1, CLIENTS_PER_CONTAINER_MAX)
+    /// How connections are shared among containers, of which there are so many.
+    pub fn quota(&self, containers: usize) -> Quota {
+        // More than can be made are taken up when the limit was higher in an earlier life.
+        Quota::new(self.clients.into(), containers.max(self.containers.into()))
     }
 
     /// Whether the descriptor limit makes it smaller than it could be.
@@ -85,7 +88,9 @@ mod tests {
             }
         );
         assert!(!budget.is_short(256));
-        assert_eq!(budget.clients_per_container(), CLIENTS_PER_CONTAINER_MAX);
+        let quota = budget.quota(4);
+        assert_eq!((quota.guaranteed(), quota.most()), (4, 256));
+        assert_eq!(Budget::new(1 << 20, 32).quota(4).guaranteed(), 32);
     }
 
     #[test]
@@ -99,6 +104,8 @@ mod tests {
                     + u64::from(budget.clients) * PER_CLIENT;
                 assert!(used <= fds, "{fds}: {budget:?}");
                 assert!(u64::from(budget.containers) <= containers && budget.clients >= 1);
+                let (quota, containers) = (budget.quota(0), usize::from(budget.containers));
+                assert!(quota.guaranteed() * containers <= usize::from(budget.clients));
             }
         }
         assert!(Budget::new(1024, 256).is_short(256));

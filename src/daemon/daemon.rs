@@ -137,6 +137,7 @@ impl Daemon {
         Ok(Daemon {
             engine: Engine::new(gpuslice_engine::Config {
                 stop: tier.is_on(),
+                containers: budget.containers.into(),
                 ..config.engine()
             }),
             poll,

@@ -104,13 +104,14 @@ impl Daemon {
             let Some(slice) = self.slices.get(listener) else {
                 return;
             };
-            let (container, count) = (slice.container, slice.tenants.len());
+            let (container, own) = (slice.container, slice.tenants.len());
             let fd = match slice.listener.accept() {
                 Ok(fd) => fd,
                 Err(Errno::EMFILE | Errno::ENFILE) => return self.turn_away(listener),
                 Err(_) => return,
             };
-            if count >= self.budget.clients_per_container() {
+            let counts = self.slices.iter().map(|it| it.tenants.len());
+            if !self.budget.quota(self.slices.len()).admits(own, counts) {
                 say_rejected(fd.as_fd(), RequestId(0), Rejection::TooManyClients);
                 continue;
             }

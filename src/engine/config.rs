@@ -1,6 +1,6 @@
 //! What a node's administrator may choose. Everything has a default that is right mostly.
 
-use gpuslice_wire::limits::HEARTBEAT_STALE_NS;
+use gpuslice_wire::limits::{CONTAINERS_MAX, HEARTBEAT_STALE_NS};
 use gpuslice_wire::policy::Policy;
 use gpuslice_wire::units::{Duration, Percent};
 
@@ -38,6 +38,8 @@ pub struct Config {
     pub open_after: Duration,
     /// A hard share's unused time is kept for this long at most.
     pub burst: Duration,
+    /// Containers among which the places for processes are shared.
+    pub containers: usize,
     /// How a GPU's time is divided unless its own policy says otherwise.
     pub policy: Policy,
     /// How many slices a GPU is meant for: parts of fixed size are of this many.
@@ -78,6 +80,7 @@ impl Default for Config {
             idle_open_us: 20_000,
             open_after: Duration::from_millis(20),
             burst: Duration::from_millis(100),
+            containers: CONTAINERS_MAX,
             policy: Policy::Soft,
             slots: 16,
             high_cap: const { percent(95) },

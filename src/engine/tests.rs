@@ -299,10 +299,14 @@ fn containers_and_processes_are_bounded() {
     }
     let refusal = rig.admit(ask("x", "0", 1)).expect_err("one too many");
     assert_eq!(refusal.0, Denial::Capacity);
-    for _ in 0..CLIENTS_PER_CONTAINER_MAX {
-        rig.attach("c0", 0).expect("fits");
+    for n in 0..4 * CLIENTS_PER_CONTAINER_MAX {
+        rig.attach(&std::format!("c{}", n % 4), 0).expect("fits");
     }
     assert_eq!(rig.attach("c0", 0), Err(Rejection::TooManyClients));
+    for n in 16..4 * CONTAINERS_MAX {
+        rig.attach(&std::format!("c{}", n / 4), 0)
+            .expect("its minimum");
+    }
     assert_eq!(rig.attach("nobody", 0), Err(Rejection::NotYours));
 }
 

@@ -13,9 +13,10 @@ pub const LANES_MAX: usize = 16;
 pub const ACCOUNTS_MAX: usize = LANES_MAX + 1;
 /// Containers of one node that hold a slice.
 pub const CONTAINERS_MAX: usize = 256;
-/// Processes of one node attached to the daemon.
-pub const CLIENTS_MAX: usize = 1024;
-/// Processes of one container attached to the daemon.
+/// Processes of one node attached to the daemon. Half of them are guaranteed to containers in equal
+/// parts, so that each of [`CONTAINERS_MAX`] has some whatever the others do.
+pub const CLIENTS_MAX: usize = 2048;
+/// Processes of one container attached to the daemon, at most.
 pub const CLIENTS_PER_CONTAINER_MAX: usize = 256;
 /// Shared handles that the daemon remembers of one process; the oldest go first.
 pub const HANDLES_PER_CLIENT_MAX: usize = 1024;
@@ -55,7 +56,8 @@ pub const HELLO_DEADLINE_NS: u64 = 1_000_000_000;
 pub const HOOK_DEADLINE_NS: u64 = 500_000_000;
 
 const _: () = assert!(LANES_MAX <= GPUS_MAX);
-const _: () = assert!(CLIENTS_PER_CONTAINER_MAX <= CLIENTS_MAX);
+const _: () = assert!(CLIENTS_PER_CONTAINER_MAX * 4 <= CLIENTS_MAX);
+const _: () = assert!(CONTAINERS_MAX * 4 <= CLIENTS_MAX / 2);
 const _: () = assert!(CLIENTS_PER_CONTAINER_MAX < u16::MAX as usize);
 const _: () = assert!(CLIENTS_MAX <= u16::MAX as usize);
 const _: () = assert!(HEARTBEAT_NS * 3 < HEARTBEAT_STALE_NS);

@@ -20,6 +20,7 @@ use crate::slots::Key;
 use gpuslice_engine::Event;
 use gpuslice_wire::frame::RequestId;
 use gpuslice_wire::ids::{ClientId, GpuUuid, Lane};
+use gpuslice_wire::limits::CLIENTS_MAX;
 use gpuslice_wire::tenant::Reply;
 use gpuslice_wire::units::{Bytes, Duration, Instant};
 use judge::{Attached, Owner, Strays};
@@ -40,7 +41,7 @@ const END_WITHIN: std::time::Duration = std::time::Duration::from_secs(1);
 /// A look that takes longer is worth a line in the log.
 const LATE: Duration = Duration::from_millis(5_000);
 /// Questions that may wait for a driver that hangs; more are not asked.
-const UNANSWERED_MAX: usize = 2048;
+const UNANSWERED_MAX: usize = 2 * CLIENTS_MAX;
 /// How long NVML is kept open when nobody has a slice any more. To open it takes milliseconds of a
 /// processor, which the next container's start would be without.
 const KEPT_OPEN: Duration = Duration(30_000_000_000);

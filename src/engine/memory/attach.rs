@@ -1,7 +1,7 @@
 //! Processes come with what they hold and go with all they had.
 
 use gpuslice_wire::ids::{ClientId, ContainerId, Lane};
-use gpuslice_wire::limits::{ACCOUNTS_MAX, CLIENTS_PER_CONTAINER_MAX, LANES_MAX};
+use gpuslice_wire::limits::{ACCOUNTS_MAX, CLIENTS_MAX, LANES_MAX};
 use gpuslice_wire::tenant::Rejection;
 use gpuslice_wire::units::Bytes;
 
@@ -9,6 +9,7 @@ use crate::action::{Action, Actions};
 use crate::engine::{Engine, NO_CAP};
 use crate::event::Token;
 use crate::lifecycle::{Client, ClientLane, Seat, Slice};
+use crate::quota::Quota;
 
 impl Engine {
     pub(crate) fn attach(
@@ -37,11 +38,11 @@ impl Engine {
         held: &[Bytes; ACCOUNTS_MAX],
     ) -> Result<(ClientId, u8), Rejection> {
         let seat = self.containers.find(id).ok_or(Rejection::NotYours)?;
-        let container = self.containers.get_mut(seat).ok_or(Rejection::NotYours)?;
-        let gpus = container.slices.gpus.len();
-        if container.clients.len() >= CLIENTS_PER_CONTAINER_MAX {
+        if !self.has_place(seat) {
             return Err(Rejection::TooManyClients);
         }
+        let container = self.containers.get_mut(seat).ok_or(Rejection::NotYours)?;
+        let gpus = container.slices.gpus.len();
         if held[gpus..LANES_MAX].iter().any(|&it| it > Bytes::ZERO) {
             return Err(Rejection::NoSuchLane);
         }
@@ -71,6 +72,14 @@ impl Engine {
         }
         self.report_all(seat);
         Ok((client, gpus as u8))
+    }
+
+    /// Whether there is a place for one more process of a container.
+    fn has_place(&self, seat: Seat) -> bool {
+        let counts = || self.containers.iter().map(|(_, it)| it.clients.len());
+        let containers = self.config.containers.max(counts().count());
+        let own = self.containers.get(seat).map_or(0, |it| it.clients.len());
+        Quota::new(CLIENTS_MAX, containers).admits(own, counts())
     }
 
     /// Refunds all that a process had and forgets it.

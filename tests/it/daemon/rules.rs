@@ -13,6 +13,7 @@ use gpuslice_wire::limits::{
 use gpuslice_wire::tenant::{Rejection, Reply, Request};
 use gpuslice_wire::units::{Bytes, GIB, MIB};
 use nix::errno::Errno;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::wait::waitpid;
 use nix::unistd::{ForkResult, fork};
 use std::os::fd::AsRawFd;
@@ -218,6 +219,41 @@ fn a_flood_of_one_container_does_not_touch_another() {
     flood.iter().rev().skip(1).for_each(drop_heard);
     node.tenant("a").attach(Bytes::ZERO);
     assert_eq!(node.slice("b").map(|(_, clients)| clients), Some(2));
+}
+
+/// Four containers that take all they can get leave every other container its minimum, also one that
+/// starts later.
+#[test]
+fn greedy_containers_leave_others_their_minimum() {
+    let greedy = ["a", "b", "c", "d"];
+    let (_, most) = getrlimit(Resource::RLIMIT_NOFILE).expect("a limit");
+    if most < 4096 {
+        return skip(
+            "greedy containers",
+            "this process may open only a few files",
+        );
+    }
+    setrlimit(Resource::RLIMIT_NOFILE, most, most).expect("allowed");
+    let node = node();
+    greedy[1..]
+        .iter()
+        .for_each(|name| node.must_admit(name, Bytes(GIB)));
+    node.must_admit("modest", Bytes(GIB));
+    let attached = |name: &str| {
+        let tenant = node.tenant(name);
+        tenant.try_attach().map(|_| tenant)
+    };
+    let taken = greedy.map(|name| {
+        let most = 0..2 * CLIENTS_PER_CONTAINER_MAX;
+        most.map_while(|_| attached(name)).collect::<Vec<_>>()
+    });
+    let counts = taken.each_ref().map(Vec::len);
+    assert_eq!(counts, [CLIENTS_PER_CONTAINER_MAX; 4]);
+    node.must_admit("late", Bytes(GIB));
+    for name in ["modest", "late"] {
+        let its: Vec<_> = (0..4).map_while(|_| attached(name)).collect();
+        assert_eq!(its.len(), 4, "{name}");
+    }
 }
 
 /// Hears a flooding connection out: it was told, or it timed out; both end it.
