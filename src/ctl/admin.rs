@@ -1,6 +1,7 @@
 //! The admin socket seen from the CLI: one connection, one command at a time.
 
 use crate::layout::ADMIN_SOCKET;
+use crate::trust;
 use anyhow::{Context, Result, anyhow, bail};
 use gpuslice_wire::admin::{Answer, Command};
 use gpuslice_wire::frame::{Message, RequestId, decode, encode};
@@ -8,12 +9,10 @@ use gpuslice_wire::ids::ContainerId;
 use gpuslice_wire::limits::FRAME_BYTES_MAX;
 use gpuslice_wire::snapshot::Snapshot;
 use nix::errno::Errno;
-use nix::fcntl::{OFlag, open};
 use nix::sys::socket::{
     AddressFamily, MsgFlags, SockFlag, SockType, UnixAddr, connect, recv, send, setsockopt, socket,
     sockopt::ReceiveTimeout,
 };
-use nix::sys::stat::Mode;
 use nix::sys::time::{TimeVal, TimeValLike};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -28,16 +27,17 @@ pub struct Admin {
 }
 
 /// Why nobody can be asked, and what to do.
-fn unreachable(path: &Path, errno: Errno) -> String {
+fn explained(path: &Path, why: anyhow::Error) -> anyhow::Error {
     let path = path.display();
-    match errno {
-        Errno::EACCES | Errno::EPERM => {
-            format!("this user may not ask the daemon at {path}; ask its owner, mostly root")
+    match why.downcast_ref::<Errno>() {
+        Some(Errno::EACCES | Errno::EPERM) => {
+            anyhow!("this user may not ask the daemon at {path}; ask its owner, mostly root")
         }
-        _ => format!(
+        Some(errno) => anyhow!(
             "no daemon answers at {path} ({}); start gpusliced or name its --runtime-dir",
             errno.desc()
         ),
+        None => why,
     }
 }
 
@@ -45,7 +45,7 @@ impl Admin {
     /// Connects to the daemon that serves `runtime_dir`.
     ///
     /// # Errors
-    /// Nobody listens there, or this user may not connect.
+    /// Nobody listens there, this user may not connect, or [`trust::Untrusted`].
     pub fn connect(runtime_dir: &Path) -> Result<Admin> {
         Admin::connect_to(runtime_dir, ADMIN_SOCKET)
     }
@@ -59,12 +59,11 @@ impl Admin {
         let flags = SockFlag::SOCK_CLOEXEC;
         let socket = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None)?;
         // A socket's address holds 107 bytes; through a descriptor of its directory it is short.
-        let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-        let dir = open(runtime_dir, flags, Mode::empty());
-        let dir = dir.map_err(|errno| anyhow!(unreachable(&path, errno)))?;
+        let dir = trust::directory(runtime_dir).map_err(|why| explained(&path, why))?;
         let short = format!("/proc/self/fd/{}/{name}", dir.as_raw_fd());
         connect(socket.as_raw_fd(), &UnixAddr::new(short.as_str())?)
-            .map_err(|errno| anyhow!(unreachable(&path, errno)))?;
+            .map_err(|errno| explained(&path, errno.into()))?;
+        trust::listener(&socket, &path)?;
         setsockopt(&socket, ReceiveTimeout, &TimeVal::seconds(ANSWER_SECONDS))?;
         Ok(Admin { socket, path })
     }

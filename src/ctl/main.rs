@@ -25,6 +25,7 @@ mod setup;
 mod sim;
 mod slice;
 mod table;
+mod trust;
 
 use clap::{Parser, Subcommand};
 

@@ -8,6 +8,7 @@ use crate::node::{self, DriverOptions, PrivateDaemon};
 use crate::out;
 use crate::slice::SliceOptions;
 use crate::table::View;
+use crate::trust::Untrusted;
 use anyhow::{Context, Result, bail};
 use gpuslice_wire::ids::{ContainerId, GpuUuid};
 use std::ffi::OsString;
@@ -62,6 +63,10 @@ impl Host {
                 _device: None,
             }),
             Err(error) if runtime_dir.is_some() => Err(error),
+            Err(error) if error.is::<Untrusted>() => {
+                out::note(&format!("no daemon is asked: {error:#}"));
+                Host::private(driver)
+            }
             _ => Host::private(driver),
         }
     }

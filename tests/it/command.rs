@@ -10,6 +10,7 @@ use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
+mod imposters;
 mod misuse;
 
 /// The doors that can be tried here.

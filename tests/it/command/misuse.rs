@@ -13,7 +13,7 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 
-fn said(output: &Output) -> String {
+pub(super) fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
@@ -167,7 +167,7 @@ fn interrupt_command(run: &Child) {
 }
 
 /// A copy of the programs and libraries in `dir`.
-fn install(dir: &Path) {
+pub(super) fn install(dir: &Path) {
     fs::create_dir_all(dir.join("sim")).expect("a directory");
     for name in ["gpuslice", "gpusliced", "tenant"].into_iter().chain([
         "libgpuslice.so",
