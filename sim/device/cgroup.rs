@@ -10,7 +10,7 @@
 #![allow(unsafe_code)]
 
 use crate::limits::CGROUP_DEPTH;
-use std::ffi::CString;
+use std::ffi::{CString, OsStr};
 use std::fs;
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
@@ -51,8 +51,11 @@ pub(crate) fn own_head() -> u64 {
 /// The line of the unified hierarchy in `/proc/self/cgroup`; `None` where it names nothing in the
 /// process's own view.
 fn own_path() -> Option<PathBuf> {
-    let text = fs::read_to_string("/proc/self/cgroup").ok()?;
-    let path = PathBuf::from(text.lines().find_map(|line| line.strip_prefix("0::"))?);
+    let text = fs::read("/proc/self/cgroup").ok()?;
+    // Its name is any bytes but a newline.
+    let mut lines = text.split(|byte| *byte == b'\n');
+    let name = lines.find_map(|line| line.strip_prefix(b"0::"))?;
+    let path = PathBuf::from(OsStr::from_bytes(name));
     let inside = path
         .components()
         .all(|part| matches!(part, Component::RootDir | Component::Normal(_)));

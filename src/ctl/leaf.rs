@@ -6,7 +6,9 @@
 //! the right to write it, there is none, and the command runs as well. The group lies below the one
 //! we were started in, whose limits go on to hold.
 
+use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 /// Where the unified hierarchy is mounted: alone, or beside the old ones.
@@ -92,8 +94,10 @@ fn move_to(group: &Path) -> bool {
 
 /// The directory of the group that this process is in.
 fn own() -> Option<PathBuf> {
-    let text = fs::read_to_string("/proc/self/cgroup").ok()?;
-    let name = text.lines().find_map(|line| line.strip_prefix("0::/"))?;
+    let text = fs::read("/proc/self/cgroup").ok()?;
+    // Its name is any bytes but a newline.
+    let mut lines = text.split(|byte| *byte == b'\n');
+    let name = OsStr::from_bytes(lines.find_map(|line| line.strip_prefix(b"0::/"))?);
     let under = |mount: &&&str| Path::new(mount).join("cgroup.procs").exists();
     MOUNTS
         .iter()

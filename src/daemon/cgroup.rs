@@ -5,17 +5,27 @@
 //! hook was called; a plain command may well run in its user's session, and then has none. The names
 //! used are those of the unified hierarchy (`0::` in /proc/PID/cgroup), which on hybrid systems
 //! lies beside the old ones.
+//!
+//! A name is bytes: a container that may make groups below its own chooses them, and the kernel
+//! refuses only NUL, `/` and a newline. /proc/PID/cgroup shows these bytes as they are (mountinfo
+//! would escape them) and puts ` (deleted)` behind the name of a group that was removed. Only an
+//! ending process is in one; a group that is named so is told apart by its directory.
 
-use gpuslice_wire::text::{HostPath, Text};
+use gpuslice_wire::text::CgroupPath;
 use nix::sys::statfs::{CGROUP2_SUPER_MAGIC, statfs};
-use std::ffi::CString;
+use serde::{Deserialize, Serialize};
+use std::ffi::{CString, OsStr, OsString};
 use std::fs;
+use std::ops::Deref;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 /// Where the unified hierarchy is mounted: alone, or beside the old ones.
 const MOUNTS: [&str; 2] = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"];
 /// Of the groups that `gpuslice run` makes for plain commands.
 pub const OWN_PREFIX: &str = "gpuslice-run-";
+/// Behind the name of a group that was removed.
+const REMOVED: &[u8] = b" (deleted)";
 
 /// Why a container has no cgroup of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -48,26 +58,28 @@ pub fn mount() -> Option<PathBuf> {
 }
 
 /// The cgroup of a process in the unified hierarchy.
-pub fn of(pid: u32) -> Option<String> {
-    let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
-    unified(&text).map(str::to_owned)
+pub fn of(pid: u32) -> Option<Vec<u8>> {
+    let text = fs::read(format!("/proc/{pid}/cgroup")).ok()?;
+    unified(&text).map(<[u8]>::to_vec)
 }
 
 /// The daemon's own.
-pub fn own() -> Option<String> {
+pub fn own() -> Option<Vec<u8>> {
     of(std::process::id())
 }
 
-fn unified(text: &str) -> Option<&str> {
-    let name = text.lines().find_map(|line| line.strip_prefix("0::"))?;
-    name.starts_with('/').then_some(name)
+/// What the line of the unified hierarchy says. No name has a newline, so no line is another's.
+pub fn unified(text: &[u8]) -> Option<&[u8]> {
+    let mut lines = text.split(|byte| *byte == b'\n');
+    let name = lines.find_map(|line| line.strip_prefix(b"0::"))?;
+    name.starts_with(b"/").then_some(name)
 }
 
 /// Whether `inner` is `outer` or below it.
-pub fn within(inner: &str, outer: &str) -> bool {
+pub fn within(inner: &[u8], outer: &[u8]) -> bool {
     inner
         .strip_prefix(outer)
-        .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        .is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/"))
 }
 
 /// The cgroup of `pid` as a container's own. `others` are those of the other slices.
@@ -76,32 +88,36 @@ pub fn within(inner: &str, outer: &str) -> bool {
 /// [`NotItsOwn`].
 pub fn admitted<'a>(
     pid: u32,
-    others: impl IntoIterator<Item = &'a str>,
-) -> Result<HostPath, NotItsOwn> {
+    others: impl IntoIterator<Item = &'a [u8]>,
+) -> Result<CgroupPath, NotItsOwn> {
     if pid == 0 {
         return Err(NotItsOwn::NoProcess);
     }
     let asked = of(pid).ok_or(NotItsOwn::Unknown)?;
+    let is_there = |mount: PathBuf| directory(&mount, &asked).is_dir();
+    if asked.ends_with(REMOVED) && !mount().is_some_and(is_there) {
+        return Err(NotItsOwn::Unknown);
+    }
     judged(&asked, own().as_deref(), others)
 }
 
 fn judged<'a>(
-    asked: &str,
-    daemon: Option<&str>,
-    others: impl IntoIterator<Item = &'a str>,
-) -> Result<HostPath, NotItsOwn> {
-    if asked == "/" {
+    asked: &[u8],
+    daemon: Option<&[u8]>,
+    others: impl IntoIterator<Item = &'a [u8]>,
+) -> Result<CgroupPath, NotItsOwn> {
+    if asked == b"/" {
         return Err(NotItsOwn::Root);
     }
     // A name from outside the daemon's cgroup namespace begins with `/..`.
-    let name: HostPath = Text::new(asked).map_err(|_| NotItsOwn::Unspeakable)?;
-    if asked.split('/').any(|part| part == "..") {
+    let name = CgroupPath::new(asked).map_err(|_| NotItsOwn::Unspeakable)?;
+    if asked.split(|byte| *byte == b'/').any(|part| part == b"..") {
         return Err(NotItsOwn::Unspeakable);
     }
     if daemon.is_some_and(|daemon| within(daemon, asked)) {
         return Err(NotItsOwn::TheDaemons);
     }
-    let shared = |other: &str| within(other, asked) || within(asked, other);
+    let shared = |other: &[u8]| within(other, asked) || within(asked, other);
     match others
         .into_iter()
         .any(|other| !other.is_empty() && shared(other))
@@ -112,23 +128,50 @@ fn judged<'a>(
 }
 
 /// A cgroup's directory.
-pub fn directory(mount: &Path, name: &str) -> PathBuf {
-    mount.join(name.trim_start_matches('/'))
+pub fn directory(mount: &Path, name: &[u8]) -> PathBuf {
+    let below = name.strip_prefix(b"/").unwrap_or(name);
+    mount.join(OsStr::from_bytes(below))
 }
 
 /// The same as NVML wants it.
 pub fn named(directory: &Path) -> CString {
-    use std::os::unix::ffi::OsStrExt;
     CString::new(directory.as_os_str().as_bytes()).unwrap_or_default()
+}
+
+/// A cgroup's directory as it goes to the child that asks NVML, and back: as bytes, because JSON's
+/// texts are UTF-8.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(from = "Vec<u8>", into = "Vec<u8>")]
+pub struct Dir(pub PathBuf);
+
+impl From<Vec<u8>> for Dir {
+    fn from(bytes: Vec<u8>) -> Dir {
+        Dir(OsString::from_vec(bytes).into())
+    }
+}
+
+impl From<Dir> for Vec<u8> {
+    fn from(dir: Dir) -> Vec<u8> {
+        dir.0.into_os_string().into_vec()
+    }
+}
+
+impl Deref for Dir {
+    type Target = Path;
+    fn deref(&self) -> &Path {
+        &self.0
+    }
 }
 
 /// Removes a group that `gpuslice run` made, if nothing runs in it. Others are their makers'. Whether
 /// there is nothing more to remove.
-pub fn remove_own(mount: &Path, name: &str) -> bool {
-    let last = name.rsplit('/').next().unwrap_or_default();
+pub fn remove_own(mount: &Path, name: &[u8]) -> bool {
+    let last = name.rsplit(|byte| *byte == b'/').next();
     let dir = directory(mount, name);
     // Its maker may have been faster, or something may still run in it.
-    !last.starts_with(OWN_PREFIX) || fs::remove_dir(&dir).is_ok() || !dir.exists()
+    !last.is_some_and(|last| last.starts_with(OWN_PREFIX.as_bytes()))
+        || fs::remove_dir(&dir).is_ok()
+        || !dir.exists()
 }
 
 #[cfg(test)]
@@ -137,25 +180,50 @@ mod tests {
 
     #[test]
     fn the_unified_name_is_taken_in_hybrid_systems_too() {
-        let hybrid = "9:memory:/old\n1:name=systemd:/sys\n0::/new/leaf\n";
-        assert_eq!(unified(hybrid), Some("/new/leaf"));
-        assert_eq!(unified("9:memory:/old\n"), None);
-        assert_eq!(unified("0::\n"), None);
-        assert!(of(std::process::id()).is_none_or(|name| name.starts_with('/')));
+        let hybrid = b"9:memory:/old\n1:name=systemd:/sys\n0::/new/leaf\n";
+        assert_eq!(unified(hybrid), Some(&b"/new/leaf"[..]));
+        assert_eq!(unified(b"9:memory:/old\n"), None);
+        assert_eq!(unified(b"0::\n"), None);
+        assert!(of(std::process::id()).is_none_or(|name| name.starts_with(b"/")));
+    }
+
+    #[test]
+    fn a_name_is_any_bytes() {
+        for name in [
+            &b"/pods/web/\xff\xfe"[..],
+            b"/pods/web/a\\012b",
+            b"/pods/web/\x1b[2J 0::/other",
+            b"/pods/web/x (deleted)",
+            b"/pods/web",
+        ] {
+            let text = [b"4:cpu:/old\n0::", name, b"\n"].concat();
+            let found = unified(&text).expect("a name");
+            assert_eq!(found, name);
+            assert!(within(found, b"/pods/web") && !within(found, b"/pods/we"));
+            let path = directory(Path::new("/cg"), name);
+            assert_eq!(path.as_os_str().as_bytes(), [b"/cg", name].concat());
+            let dir = Dir(path);
+            let line = serde_json::to_string(&dir).expect("JSON");
+            assert_eq!(serde_json::from_str::<Dir>(&line).expect("the same"), dir);
+            let own = judged(name, None, [&b"/pods/other"[..]]).expect("its own");
+            assert_eq!(own.as_bytes(), name);
+        }
+        // A sibling of that name, and the group itself once it is removed, are not in it.
+        assert!(!within(b"/pods/web (deleted)", b"/pods/web"));
     }
 
     #[test]
     fn within_is_by_component() {
-        assert!(within("/a/b", "/a") && within("/a", "/a"));
-        assert!(!within("/ab", "/a") && !within("/a", "/a/b"));
+        assert!(within(b"/a/b", b"/a") && within(b"/a", b"/a"));
+        assert!(!within(b"/ab", b"/a") && !within(b"/a", b"/a/b"));
     }
 
     #[test]
     fn a_containers_cgroup_is_its_own_or_none() {
-        let daemon = Some("/system.slice/gpusliced.service");
-        let judge = |asked: &str| judged(asked, daemon, ["/pods/one", ""]);
+        let daemon = Some(&b"/system.slice/gpusliced.service"[..]);
+        let judge = |asked: &str| judged(asked.as_bytes(), daemon, [&b"/pods/one"[..], b""]);
         let name = judge("/pods/two").expect("its own");
-        assert_eq!(name.as_str(), "/pods/two");
+        assert_eq!(name.as_bytes(), b"/pods/two");
         for (asked, why) in [
             ("/", NotItsOwn::Root),
             ("/../elsewhere", NotItsOwn::Unspeakable),

@@ -17,6 +17,7 @@ use crate::wall::WallMode;
 use gpuslice_wire::ids::GpuUuid;
 use serde_json::{Value, json};
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 /// Controllers that a driver's limits can stand on, the better one first.
@@ -125,8 +126,18 @@ fn cgroups(runtime_dir: Option<&Path>) -> Value {
     json!({
         "mount": mount,
         "controller": controller,
-        "gaps": gaps.unwrap_or_default(),
+        "gaps": shown(gaps.unwrap_or_default()),
     })
+}
+
+/// For the person: text as it is, and the bytes of what is none escaped.
+fn shown(paths: Vec<PathBuf>) -> Vec<String> {
+    let plain = |text: &&str| !text.contains(char::is_control);
+    let shown = |path: PathBuf| match path.to_str().filter(plain) {
+        Some(text) => text.to_owned(),
+        None => path.as_os_str().as_bytes().escape_ascii().to_string(),
+    };
+    paths.into_iter().map(shown).collect()
 }
 
 /// The cgroups of the slices that are on record.
@@ -136,7 +147,7 @@ fn leaves(runtime_dir: &Path) -> Vec<PathBuf> {
         .flatten()
         .flatten();
     let records = all.filter_map(|entry| state::read_record(&entry.path().join("record")).ok());
-    let names = records.map(|record| PathBuf::from(record.cgroup.as_str().trim_start_matches('/')));
+    let names = records.map(|record| cgroup::directory(Path::new(""), record.cgroup.as_bytes()));
     names
         .filter(|name| name.components().next().is_some())
         .collect()

@@ -84,7 +84,7 @@ impl Members {
             Ok(note) => Members::parse(&note),
             Err(_) if record.cgroup.is_empty() => Members::unknown(),
             Err(_) => Members {
-                groups: vec![[UNIFIED, record.cgroup.as_str().as_bytes()].concat()],
+                groups: vec![[UNIFIED, record.cgroup.as_bytes()].concat()],
                 ..Members::default()
             },
         }

@@ -278,7 +278,7 @@ mod tests {
     use gpuslice_wire::ids::{ContainerId, GpuUuid};
     use gpuslice_wire::page::FOREIGN_CHARGE;
     use gpuslice_wire::policy::{Class, Gangs};
-    use gpuslice_wire::text::{HostPath, Name};
+    use gpuslice_wire::text::{CgroupPath, Name};
     use gpuslice_wire::units::Weight;
 
     /// Maps a page as a tenant would.
@@ -324,7 +324,7 @@ mod tests {
                 whole: false,
             }],
             pinned: None,
-            cgroup: HostPath::EMPTY,
+            cgroup: CgroupPath::EMPTY,
         };
         ContainerWriter::new(life, Instant(5), &record).expect("a page")
     }

@@ -8,6 +8,7 @@
 
 #![allow(unsafe_code)]
 
+use crate::cgroup;
 use nix::errno::Errno;
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use std::fs;
@@ -43,15 +44,15 @@ impl Peer {
         })
     }
 
-    /// The peer's cgroup, if it can be known for certain.
+    /// The peer's cgroup, if it can be known for certain; what is not plain in it is escaped.
     pub fn cgroup(&self) -> Option<String> {
         let pidfd = self.pidfd.as_ref()?;
-        let text = fs::read_to_string(format!("/proc/{}/cgroup", self.pid)).ok()?;
-        let unified = text.lines().find_map(|line| line.strip_prefix("0::"));
-        let name = unified.or_else(|| text.lines().next())?;
-        let end = name.floor_char_boundary(CGROUP_BYTES_MAX.min(name.len()));
+        let text = fs::read(format!("/proc/{}/cgroup", self.pid)).ok()?;
+        let first = || text.split(|byte| *byte == b'\n').next();
+        let name = cgroup::unified(&text).or_else(first)?;
         let alive = pid_of(pidfd.as_fd()) == Some(self.pid.unsigned_abs());
-        alive.then(|| name[..end].to_owned())
+        let shown = &name[..name.len().min(CGROUP_BYTES_MAX)];
+        alive.then(|| shown.escape_ascii().to_string())
     }
 
     /// Whether its number is still its own, as far as this kernel can tell.

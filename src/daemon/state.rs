@@ -353,7 +353,7 @@ mod tests {
     use gpuslice_engine::LaneRecord;
     use gpuslice_wire::ids::GpuUuid;
     use gpuslice_wire::policy::{Class, Gangs};
-    use gpuslice_wire::text::{HostPath, Name};
+    use gpuslice_wire::text::{CgroupPath, Name};
     use gpuslice_wire::units::{Bytes, Weight};
 
     fn record(id: &str) -> Record {
@@ -370,7 +370,7 @@ mod tests {
                 whole: false,
             }],
             pinned: None,
-            cgroup: HostPath::EMPTY,
+            cgroup: CgroupPath::EMPTY,
         }
     }
 

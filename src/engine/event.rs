@@ -8,7 +8,7 @@ use gpuslice_wire::ids::{ClientId, ContainerId, GpuUuid, Lane, NvmlIndex};
 use gpuslice_wire::limits::ACCOUNTS_MAX;
 use gpuslice_wire::policy::{Class, Gangs, Policy, ShareAsk};
 use gpuslice_wire::select::GpuSelector;
-use gpuslice_wire::text::{HostPath, Name};
+use gpuslice_wire::text::{CgroupPath, Name};
 use gpuslice_wire::units::{Bytes, Instant, Percent, Weight};
 
 use crate::record::Record;
@@ -44,7 +44,7 @@ pub struct Ask {
     pub bounds: Option<Bounds>,
     /// Directory under the cgroup mount whose processes are the container's; empty if not known.
     /// Kept for the daemon, never looked at here.
-    pub cgroup: HostPath,
+    pub cgroup: CgroupPath,
 }
 
 /// The most that a request may ask for.

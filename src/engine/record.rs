@@ -14,7 +14,7 @@ use core::fmt;
 use gpuslice_wire::ids::{ContainerId, GpuUuid};
 use gpuslice_wire::limits::{CONTAINER_ID_BYTES_MAX, LANES_MAX, NAME_BYTES_MAX, PATH_BYTES_MAX};
 use gpuslice_wire::policy::{Class, Gangs};
-use gpuslice_wire::text::{HostPath, Name, Text};
+use gpuslice_wire::text::{CgroupPath, Name, Text};
 use gpuslice_wire::units::{Bytes, Percent, Weight};
 
 use crate::crc::crc32c;
@@ -73,7 +73,7 @@ pub struct Record {
     /// Cap on the host memory it pins, if any; never zero.
     pub pinned: Option<Bytes>,
     /// Directory under the cgroup mount whose processes are the container's; empty if not known.
-    pub cgroup: HostPath,
+    pub cgroup: CgroupPath,
 }
 
 /// Why bytes are not a record.
@@ -155,7 +155,7 @@ impl Record {
         }
         out.at = LANES_END;
         out.put(&self.pinned.map_or(0, |cap| cap.0).to_le_bytes());
-        out.text::<PATH_BYTES_MAX>(self.cgroup.as_str());
+        out.field::<PATH_BYTES_MAX>(self.cgroup.as_bytes());
         let sum = crc32c(&out.bytes[..out.at]);
         out.put(&sum.to_le_bytes());
         out.bytes
@@ -203,9 +203,12 @@ impl Out {
         self.at += part.len();
     }
     fn text<const N: usize>(&mut self, text: &str) {
-        self.put(&(text.len() as u16).to_le_bytes());
+        self.field::<N>(text.as_bytes());
+    }
+    fn field<const N: usize>(&mut self, bytes: &[u8]) {
+        self.put(&(bytes.len() as u16).to_le_bytes());
         let end = self.at + N;
-        self.put(text.as_bytes());
+        self.put(bytes);
         self.at = end;
     }
 }
@@ -221,9 +224,12 @@ impl<'a> In<'a> {
     fn array<const N: usize>(&mut self) -> Result<[u8; N], RecordError> {
         self.take(N)?.try_into().map_err(|_| RecordError::Field)
     }
-    fn text<const N: usize>(&mut self) -> Result<Text<N>, RecordError> {
+    fn field<const N: usize>(&mut self) -> Result<&'a [u8], RecordError> {
         let len = usize::from(u16::from_le_bytes(self.array()?));
-        let field = self.take(N)?.get(..len).ok_or(RecordError::Field)?;
+        self.take(N)?.get(..len).ok_or(RecordError::Field)
+    }
+    fn text<const N: usize>(&mut self) -> Result<Text<N>, RecordError> {
+        let field = self.field::<N>()?;
         let text = core::str::from_utf8(field).map_err(|_| RecordError::Field)?;
         Text::new(text).map_err(|_| RecordError::Field)
     }
@@ -252,7 +258,10 @@ impl<'a> In<'a> {
             0 => None,
             cap => Some(Bytes(cap)),
         };
-        let cgroup = self.text::<PATH_BYTES_MAX>()?;
+        let cgroup = match self.field::<PATH_BYTES_MAX>()? {
+            [] => CgroupPath::EMPTY,
+            path => CgroupPath::new(path).map_err(|_| RecordError::Field)?,
+        };
         if lanes.is_empty() || lanes.len() > LANES_MAX {
             return Err(RecordError::Field);
         }
@@ -296,7 +305,7 @@ mod tests {
                 })
                 .collect(),
             pinned: Some(Bytes(77)),
-            cgroup: HostPath::new("/system.slice/web").expect("a path"),
+            cgroup: CgroupPath::new(b"/system.slice/w\xffb").expect("a path"),
         }
     }
 

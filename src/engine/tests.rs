@@ -12,7 +12,7 @@ use gpuslice_wire::policy::{Class, Gangs};
 use gpuslice_wire::select::GpuSelector;
 use gpuslice_wire::snapshot::Snapshot;
 use gpuslice_wire::tenant::Rejection;
-use gpuslice_wire::text::{HostPath, Name};
+use gpuslice_wire::text::{CgroupPath, Name};
 use gpuslice_wire::units::{Bytes, GIB, Instant, MIB, Percent, Weight};
 
 use crate::{Action, Ask, Claims, Config, Cut, Engine, Event, Mode, Record, Token};
@@ -120,7 +120,7 @@ pub(crate) fn ask(container: &str, gpus: &str, bytes: u64) -> Ask {
         gang: Gangs::Auto,
         pinned: None,
         bounds: None,
-        cgroup: HostPath::EMPTY,
+        cgroup: CgroupPath::EMPTY,
     }
 }
 

@@ -2,6 +2,10 @@
 //!
 //! A `Text<N>` is UTF-8 without NUL or control characters, at most `N` bytes, so that it can be
 //! logged, put in a path check or shown on a terminal without a second look.
+//!
+//! The name of a control group is another thing: the kernel takes any bytes in it but NUL, `/` and
+//! a newline, and a container may make groups below its own. A [`CgroupPath`] keeps those bytes and
+//! shows the plain ones; every comparison is of bytes.
 
 use crate::limits;
 use core::fmt;
@@ -20,13 +24,15 @@ pub type HostPath = Text<{ limits::PATH_BYTES_MAX }>;
 /// A GPU selector as written by a person; [`crate::select`] parses it.
 pub type Selector = Text<{ limits::SELECTOR_BYTES_MAX }>;
 
-/// Why a text was refused.
+/// Why a text or a path was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TextError {
     /// Longer than the bound, given in bytes.
     TooLong(usize),
     /// Not UTF-8, or with a control character in it.
     NotPlain,
+    /// Not the path of a control group: empty, relative, or with a byte that no such path has.
+    NotAPath,
 }
 
 impl fmt::Display for TextError {
@@ -34,6 +40,7 @@ impl fmt::Display for TextError {
         match self {
             TextError::TooLong(max) => write!(f, "longer than {max} bytes"),
             TextError::NotPlain => f.write_str("has a control character or is not UTF-8"),
+            TextError::NotAPath => f.write_str("is not an absolute path of one line"),
         }
     }
 }
@@ -86,5 +93,89 @@ impl<const N: usize> fmt::Display for Text<N> {
 impl<const N: usize> fmt::Debug for Text<N> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(self.as_str(), f)
+    }
+}
+
+/// The path of a control group below the mount of its hierarchy, as `/proc/PID/cgroup` shows it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CgroupPath {
+    len: u16,
+    bytes: [u8; limits::PATH_BYTES_MAX],
+}
+
+impl CgroupPath {
+    /// No group.
+    pub const EMPTY: CgroupPath = CgroupPath {
+        len: 0,
+        bytes: [0; limits::PATH_BYTES_MAX],
+    };
+
+    /// # Errors
+    /// [`TextError`] when too long or not a path.
+    pub fn new(path: &[u8]) -> Result<CgroupPath, TextError> {
+        let mut bytes = [0; limits::PATH_BYTES_MAX];
+        let Some(place) = bytes.get_mut(..path.len()) else {
+            return Err(TextError::TooLong(limits::PATH_BYTES_MAX));
+        };
+        if path.first() != Some(&b'/') || path.iter().any(|byte| matches!(byte, 0 | b'\n')) {
+            return Err(TextError::NotAPath);
+        }
+        place.copy_from_slice(path);
+        let len = path.len() as u16;
+        Ok(CgroupPath { len, bytes })
+    }
+
+    /// The path.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
+        self.bytes.get(..usize::from(self.len)).unwrap_or(&[])
+    }
+
+    /// Whether there is no group.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+}
+
+/// Printable ASCII as it is, every other byte and the backslash escaped.
+impl fmt::Display for CgroupPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.as_bytes().escape_ascii(), f)
+    }
+}
+
+impl fmt::Debug for CgroupPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "\"{self}\"")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::string::ToString;
+
+    #[test]
+    fn the_path_of_a_group_keeps_every_byte_and_shows_the_plain_ones() {
+        for (bytes, shown) in [
+            (&b"/pods/web"[..], "/pods/web"),
+            (b"/pods/\xff\x1b[2J", "/pods/\\xff\\x1b[2J"),
+            (b"/a\\x2db (deleted)", "/a\\\\x2db (deleted)"),
+            ("/\u{202e}".as_bytes(), "/\\xe2\\x80\\xae"),
+        ] {
+            let path = CgroupPath::new(bytes).expect("a path");
+            assert_eq!((path.as_bytes(), path.is_empty()), (bytes, false));
+            assert_eq!(path.to_string(), shown);
+        }
+        for bad in [&b""[..], b"pods", b"/a\n0::/b", b"/a\0b"] {
+            assert_eq!(CgroupPath::new(bad), Err(TextError::NotAPath), "{bad:?}");
+        }
+        let mut long = [b'x'; limits::PATH_BYTES_MAX + 1];
+        long[0] = b'/';
+        let most = TextError::TooLong(limits::PATH_BYTES_MAX);
+        assert_eq!(CgroupPath::new(&long), Err(most));
+        assert!(CgroupPath::new(&long[1..]).is_err() && CgroupPath::EMPTY.is_empty());
+        assert!(CgroupPath::new(&long[..limits::PATH_BYTES_MAX]).is_ok());
     }
 }

@@ -11,7 +11,7 @@ use gpuslice_engine::{
 use gpuslice_wire::ids::{ClientId, Lane};
 use gpuslice_wire::limits::ACCOUNTS_MAX;
 use gpuslice_wire::policy::{Class, Gangs};
-use gpuslice_wire::text::{HostPath, Name};
+use gpuslice_wire::text::{CgroupPath, Name};
 use gpuslice_wire::units::{Bytes, Duration, Instant, Percent, Weight};
 
 use crate::checkers::{Checkers, Objection};
@@ -102,7 +102,7 @@ fn admitted(n: usize, weight: u32, share: u32, class: Class) -> Action {
             whole: false,
         }],
         pinned: None,
-        cgroup: HostPath::EMPTY,
+        cgroup: CgroupPath::EMPTY,
     };
     Action::Admitted {
         token: Token(0),

@@ -5,7 +5,7 @@ use gpuslice_wire::admin::MemoryAsk;
 use gpuslice_wire::policy::{Class, Gangs, Policy};
 use gpuslice_wire::select::GpuSelector;
 use gpuslice_wire::snapshot::Snapshot;
-use gpuslice_wire::text::{HostPath, Name};
+use gpuslice_wire::text::{CgroupPath, Name};
 use gpuslice_wire::units::{Bytes, MIB, Percent, Weight};
 
 use crate::purse::Purse;
@@ -65,7 +65,7 @@ pub(crate) fn governed(seed: u64, policy: Policy, kernels: Kernels, tenants: &[T
             gang: Gangs::Auto,
             pinned: None,
             bounds: None,
-            cgroup: HostPath::EMPTY,
+            cgroup: CgroupPath::EMPTY,
         });
         world.add(Process {
             container,

@@ -8,11 +8,12 @@
 //! judged. So the engine charges what two looks agree on, and is told of every one.
 
 use super::thread::Look;
+use crate::cgroup::Dir;
 use gpuslice_engine::Event;
 use gpuslice_wire::ids::{ClientId, ContainerId, GpuUuid, Lane};
+use gpuslice_wire::text::CgroupPath;
 use gpuslice_wire::units::Bytes;
 use std::collections::BTreeSet;
-use std::path::PathBuf;
 
 /// An attached process.
 #[derive(Clone, Copy, Debug)]
@@ -35,9 +36,9 @@ pub struct Owner {
     /// The same as the node knows it.
     pub gpu: GpuUuid,
     /// Its own cgroup, as /proc names it; empty if it has none.
-    pub cgroup: String,
+    pub cgroup: CgroupPath,
     /// The same as a directory, if the driver counts it.
-    pub walled: Option<PathBuf>,
+    pub walled: Option<Dir>,
 }
 
 /// Who had something stray at the last look, and so is told when it is gone.
@@ -101,15 +102,16 @@ pub fn judge(
                 && seen
                     .cgroup
                     .as_deref()
-                    .is_some_and(|name| crate::cgroup::within(name, &owner.cgroup));
+                    .is_some_and(|name| crate::cgroup::within(name, owner.cgroup.as_bytes()));
             (inside && !known.contains(pid)).then_some(seen.used?)
         };
         let strangers = processes
             .iter()
             .filter_map(stranger)
             .fold(0, u64::saturating_add);
-        let counted = owner.walled.as_ref().and_then(|dir| look.walls.get(dir));
-        let unexplained = counted.map_or(0, |all| all.saturating_sub(explained));
+        let of_it = |(dir, _): &&(Dir, u64)| owner.walled.as_ref() == Some(dir);
+        let counted = look.walls.iter().find(of_it);
+        let unexplained = counted.map_or(0, |(_, all)| all.saturating_sub(explained));
         let now = Bytes(strangers.max(unexplained));
         let (container, lane) = (owner.container, owner.lane);
         let news = strays.is_news((container, lane), now);
@@ -126,7 +128,7 @@ pub fn judge(
 mod tests {
     use super::super::thread::Seen;
     use super::*;
-    use std::collections::BTreeMap;
+    use std::path::PathBuf;
 
     const GPU: GpuUuid = GpuUuid([1; 16]);
     const OTHER: GpuUuid = GpuUuid([2; 16]);
@@ -140,8 +142,8 @@ mod tests {
             container: id(container),
             lane: Lane(0),
             gpu: GPU,
-            cgroup: format!("/pods/{container}"),
-            walled: walled.then(|| PathBuf::from("/cg/pods").join(container)),
+            cgroup: CgroupPath::new(format!("/pods/{container}").as_bytes()).expect("a path"),
+            walled: walled.then(|| Dir(PathBuf::from("/cg/pods").join(container))),
         }
     }
 
@@ -158,10 +160,10 @@ mod tests {
 
     fn look(seen: &[(u32, Option<u64>, &str)], walls: &[(&str, u64)]) -> Look {
         let seen = seen.iter().map(|&(pid, used, cgroup)| {
-            let cgroup = (!cgroup.is_empty()).then(|| cgroup.to_owned());
+            let cgroup = (!cgroup.is_empty()).then(|| cgroup.as_bytes().to_vec());
             (pid, Seen { used, cgroup })
         });
-        let walls = walls.iter().map(|&(dir, used)| (PathBuf::from(dir), used));
+        let walls = walls.iter().map(|&(dir, used)| (Dir(dir.into()), used));
         Look {
             gpu: GPU.0,
             processes: Ok(seen.collect()),
@@ -231,6 +233,29 @@ mod tests {
     }
 
     #[test]
+    fn a_stranger_is_found_whatever_its_group_is_called() {
+        let mut seen = look(
+            &[(20, Some(4), ""), (21, Some(5), ""), (22, Some(6), "")],
+            &[],
+        );
+        let names = [
+            &b"/pods/a/\xff"[..],
+            b"/pods/a/x\\012 (deleted)",
+            b"/pods/a (deleted)",
+        ];
+        let processes = seen.processes.as_mut().expect("some");
+        for (process, name) in processes.values_mut().zip(names) {
+            process.cgroup = Some(name.to_vec());
+        }
+        // As it comes from the child that asked.
+        let line = serde_json::to_string(&seen).expect("JSON");
+        let heard: Look = serde_json::from_str(&line).expect("the same");
+        let (owners, mut strays) = ([owner("a", false)], Strays::default());
+        let events = judge(&heard, &[], &owners, &mut strays);
+        assert_eq!(events, [stray("a", 4 + 5)]);
+    }
+
+    #[test]
     fn a_process_attached_to_another_container_is_nobodys_stray() {
         let attached = [process(0, "b", 20)];
         let seen = look(&[(20, Some(7), "/pods/a")], &[]);
@@ -262,7 +287,7 @@ mod tests {
         let lost = Look {
             gpu: GPU.0,
             processes: Err("lost".into()),
-            walls: BTreeMap::new(),
+            walls: Vec::new(),
         };
         let attached = [process(0, "a", 10)];
         assert!(judge(&lost, &attached, &[owner("a", true)], &mut strays).is_empty());

@@ -7,7 +7,7 @@
 //! that wait together are answered from one look per GPU.
 
 use super::line::Line;
-use crate::cgroup;
+use crate::cgroup::{self, Dir};
 use crate::nvml::{Nvml, NvmlError};
 use gpuslice_nvabi::types::nvmlReturn_t;
 use gpuslice_wire::ids::GpuUuid;
@@ -46,7 +46,7 @@ pub enum Question {
         /// GPUs to look at.
         gpus: Vec<Id>,
         /// Directories of cgroups with a wall on a GPU.
-        walls: Vec<(Id, PathBuf)>,
+        walls: Vec<(Id, Dir)>,
     },
     /// Sets driver limits, one after the other.
     Set {
@@ -70,7 +70,7 @@ pub struct Step {
     /// On which GPU.
     pub gpu: Id,
     /// The cgroup's directory.
-    pub dir: PathBuf,
+    pub dir: Dir,
     /// The guarantee.
     pub soft: u64,
     /// The limit; [`crate::nvml::NO_LIMIT`] clears.
@@ -85,7 +85,7 @@ pub struct Seen {
     /// `None` where the driver does not tell.
     pub used: Option<u64>,
     /// Its cgroup; `None` if it is gone again.
-    pub cgroup: Option<String>,
+    pub cgroup: Option<Vec<u8>>,
 }
 
 /// One GPU in one round.
@@ -96,7 +96,7 @@ pub struct Look {
     /// Its processes by pid.
     pub processes: Result<BTreeMap<u32, Seen>, String>,
     /// What the driver counts for each walled cgroup, by directory.
-    pub walls: BTreeMap<PathBuf, u64>,
+    pub walls: Vec<(Dir, u64)>,
 }
 
 /// What the thread answers.
@@ -247,7 +247,7 @@ fn unanswered(question: Question, why: &str) -> Fact {
             let one = |gpu| Look {
                 gpu,
                 processes: Err(why.to_owned()),
-                walls: BTreeMap::new(),
+                walls: Vec::new(),
             };
             Fact::Round(gpus.into_iter().map(one).collect())
         }
@@ -269,10 +269,10 @@ fn unanswered(question: Question, why: &str) -> Fact {
     }
 }
 
-fn look(nvml: &Nvml, gpu: Id, walls: &[(Id, PathBuf)]) -> Look {
+fn look(nvml: &Nvml, gpu: Id, walls: &[(Id, Dir)]) -> Look {
     // Walls first: what a process takes in between then counts for it, and not as a stranger's.
     let device = nvml.of(GpuUuid(gpu));
-    let counted = |dir: &PathBuf| {
+    let counted = |dir: &Dir| {
         let limits = device.as_ref().ok()?.limits(&cgroup::named(dir)).ok()?;
         Some((dir.clone(), limits.used))
     };

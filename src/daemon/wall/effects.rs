@@ -14,7 +14,7 @@ use gpuslice_nvabi::types::nvmlReturn_t;
 use gpuslice_wire::admin::{Denial, MemoryAsk};
 use gpuslice_wire::ids::{ContainerId, GpuUuid, Lane};
 use gpuslice_wire::snapshot::Snapshot;
-use gpuslice_wire::text::HostPath;
+use gpuslice_wire::text::CgroupPath;
 use gpuslice_wire::units::Instant;
 
 /// How often, and how far apart, the end tries to remove what groups `gpuslice run` left.
@@ -38,7 +38,7 @@ impl Walls {
         match &self.mount {
             Some(mount) => self
                 .leftover
-                .retain(|name| !cgroup::remove_own(mount, name)),
+                .retain(|name| !cgroup::remove_own(mount, name.as_bytes())),
             None => self.leftover.clear(),
         }
     }
@@ -73,10 +73,10 @@ impl Daemon {
     }
 
     /// The cgroup that is a container's own, by one of its processes; empty if it has none.
-    pub fn cgroup_of(&self, container: &ContainerId, pid: u32) -> HostPath {
+    pub fn cgroup_of(&self, container: &ContainerId, pid: u32) -> CgroupPath {
         cgroup::admitted(pid, self.walls.cgroups()).unwrap_or_else(|why| {
             tracing::info!(%container, %why, "no cgroup of its own: processes that bypass the shim are not seen");
-            HostPath::EMPTY
+            CgroupPath::EMPTY
         })
     }
 
@@ -144,7 +144,7 @@ impl Daemon {
         known: bool,
         record: Option<&Record>,
     ) {
-        let left = record.map(|record| record.cgroup.as_str().to_owned());
+        let left = record.map(|record| record.cgroup);
         self.walls.leftover.extend(left);
         self.walls.tidy();
         self.forget_slice(token, container, known);
@@ -289,12 +289,9 @@ impl Daemon {
     pub fn walls_end(&mut self) {
         let all: Vec<ContainerId> = self.walls.known.keys().copied().collect();
         for container in all {
-            self.walls.leftover.extend(
-                self.walls
-                    .known
-                    .get(&container)
-                    .map(|known| known.cgroup.clone()),
-            );
+            self.walls
+                .leftover
+                .extend(self.walls.known.get(&container).map(|known| known.cgroup));
             let steps = self.walls.end(&container, None);
             if !steps.is_empty() {
                 self.set_walls(container, steps, After::Nothing);

@@ -13,7 +13,7 @@
 
 mod effects;
 
-use crate::cgroup;
+use crate::cgroup::{self, Dir};
 use crate::nvml::{NO_LIMIT, NvmlError};
 use crate::truth::judge::Owner;
 use crate::truth::thread::{Step, Ticket, why_no_limits};
@@ -21,6 +21,7 @@ use gpuslice_engine::{Record, Token};
 use gpuslice_wire::admin::MemoryAsk;
 use gpuslice_wire::ids::{ContainerId, GpuUuid, Lane};
 use gpuslice_wire::snapshot::Tier;
+use gpuslice_wire::text::CgroupPath;
 use gpuslice_wire::units::{Bytes, Instant};
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -53,7 +54,7 @@ enum Wall {
 /// A slice as it matters here.
 #[derive(Debug)]
 struct Known {
-    cgroup: String,
+    cgroup: CgroupPath,
     lanes: Vec<(GpuUuid, Bytes, Wall)>,
 }
 
@@ -89,7 +90,7 @@ pub struct Walls {
     known: BTreeMap<ContainerId, Known>,
     pending: VecDeque<Pending>,
     /// Groups of `gpuslice run` in which something still ran when their slice ended.
-    leftover: Vec<String>,
+    leftover: Vec<CgroupPath>,
 }
 
 impl Walls {
@@ -138,17 +139,17 @@ impl Walls {
     }
 
     /// The cgroups of all slices.
-    pub fn cgroups(&self) -> impl Iterator<Item = &str> {
-        self.known.values().map(|known| known.cgroup.as_str())
+    pub fn cgroups(&self) -> impl Iterator<Item = &[u8]> {
+        self.known.values().map(|known| known.cgroup.as_bytes())
     }
 
-    fn dir(&self, cgroup: &str) -> Option<PathBuf> {
+    fn dir(&self, cgroup: &CgroupPath) -> Option<Dir> {
         let mount = self.mount.as_ref()?;
-        (!cgroup.is_empty()).then(|| cgroup::directory(mount, cgroup))
+        (!cgroup.is_empty()).then(|| Dir(cgroup::directory(mount, cgroup.as_bytes())))
     }
 
     /// Directories and GPUs of the walls that stand.
-    pub fn standing(&self) -> Vec<(GpuUuid, PathBuf)> {
+    pub fn standing(&self) -> Vec<(GpuUuid, Dir)> {
         let owners = self.owners().into_iter();
         owners
             .filter_map(|owner| Some((owner.gpu, owner.walled?)))
@@ -165,7 +166,7 @@ impl Walls {
                     container: *container,
                     lane: Lane(at as u8),
                     gpu: *gpu,
-                    cgroup: known.cgroup.clone(),
+                    cgroup: known.cgroup,
                     walled: self.dir(&known.cgroup).filter(|_| stands),
                 });
             }
@@ -200,7 +201,7 @@ impl Walls {
     }
 
     /// Why a GPU of a slice with this cgroup can have no wall.
-    fn hindrance(&self, gpu: GpuUuid, cgroup: &str) -> Option<String> {
+    fn hindrance(&self, gpu: GpuUuid, cgroup: &CgroupPath) -> Option<String> {
         match self.support.get(&gpu) {
             _ if self.mode == WallMode::Off => Some("wall = \"off\" in the configuration".into()),
             Some(Err(why)) => Some(why.clone()),
@@ -212,14 +213,16 @@ impl Walls {
 
     /// A slice, and what is to be set for it.
     fn learn(&mut self, record: &Record, above_used: bool) -> Vec<Step> {
-        let cgroup = record.cgroup.as_str().to_owned();
+        let cgroup = record.cgroup;
         let mut steps = Vec::new();
         let mut lanes = Vec::new();
         for lane in &record.lanes {
-            let dir = self.dir(&cgroup).unwrap_or_default();
-            let wall = match self.hindrance(lane.gpu, &cgroup) {
-                Some(why) => Wall::None(why),
-                None => {
+            let no_mount = || "no cgroup v2 hierarchy is mounted at /sys/fs/cgroup".to_owned();
+            let hindrance = self.hindrance(lane.gpu, &cgroup).map_or(Ok(()), Err);
+            let dir = hindrance.and_then(|()| self.dir(&cgroup).ok_or_else(no_mount));
+            let wall = match dir {
+                Err(why) => Wall::None(why),
+                Ok(dir) => {
                     steps.push(self.step(lane.gpu, dir, lane.cap.0, above_used));
                     Wall::Asked
                 }
@@ -230,7 +233,7 @@ impl Walls {
         steps
     }
 
-    fn step(&self, gpu: GpuUuid, dir: PathBuf, cap: u64, above_used: bool) -> Step {
+    fn step(&self, gpu: GpuUuid, dir: Dir, cap: u64, above_used: bool) -> Step {
         Step {
             gpu: gpu.0,
             dir,
@@ -242,7 +245,7 @@ impl Walls {
 
     /// What clears the walls of a slice that has, or may have, some.
     fn clearing(&self, record: &Record) -> Vec<Step> {
-        let Some(dir) = self.dir(record.cgroup.as_str()) else {
+        let Some(dir) = self.dir(&record.cgroup) else {
             return Vec::new();
         };
         let able = |gpu| matches!(self.support.get(gpu), Some(Ok(())));
@@ -306,10 +309,10 @@ impl Walls {
 }
 
 /// Clears one wall: what it guarantees first.
-fn cleared(gpu: GpuUuid, dir: &std::path::Path, cap: u64) -> [Step; 2] {
+fn cleared(gpu: GpuUuid, dir: &Dir, cap: u64) -> [Step; 2] {
     let clear = Step {
         gpu: gpu.0,
-        dir: dir.to_owned(),
+        dir: dir.clone(),
         soft: 0,
         hard: NO_LIMIT,
         above_used: false,
@@ -328,7 +331,7 @@ mod tests {
     use gpuslice_engine::LaneRecord;
     use gpuslice_nvabi::types::nvmlReturn_t;
     use gpuslice_wire::policy::{Class, Gangs};
-    use gpuslice_wire::text::{HostPath, Name};
+    use gpuslice_wire::text::Name;
     use gpuslice_wire::units::{GIB, Weight};
 
     const A: GpuUuid = GpuUuid([1; 16]);
@@ -349,7 +352,7 @@ mod tests {
             gang: Gangs::Auto,
             lanes: vec![lane(A), lane(B)],
             pinned: None,
-            cgroup: HostPath::new(cgroup).expect("a path"),
+            cgroup: CgroupPath::new(cgroup.as_bytes()).unwrap_or(CgroupPath::EMPTY),
         }
     }
 
@@ -364,7 +367,7 @@ mod tests {
     fn step(soft: u64, hard: u64, above_used: bool) -> Step {
         Step {
             gpu: A.0,
-            dir: "/cg/pods/web".into(),
+            dir: Dir("/cg/pods/web".into()),
             soft,
             hard,
             above_used,
@@ -391,7 +394,7 @@ mod tests {
         assert_eq!(tier(&walls, 1, true), Tier::Measured);
         assert_eq!(tier(&walls, 1, false), Tier::Shim);
         assert_eq!(walls.missing(&it.container), Some(format!("{B}: too old")));
-        assert_eq!(walls.standing(), [(A, PathBuf::from("/cg/pods/web"))]);
+        assert_eq!(walls.standing(), [(A, Dir("/cg/pods/web".into()))]);
     }
 
     #[test]

@@ -40,7 +40,7 @@ impl Group {
     }
 
     /// A group in another.
-    pub fn within(parent: &Path, name: &str) -> Group {
+    pub fn within(parent: &Path, name: impl AsRef<Path>) -> Group {
         let dir = parent.join(name);
         fs::create_dir_all(&dir).expect("a group");
         Group { dir, parent: None }

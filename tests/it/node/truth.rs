@@ -10,7 +10,9 @@ use gpuslice_wire::tenant::{Reply, Request};
 use gpuslice_wire::units::{Bytes, GIB, MIB};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use std::ffi::{OsStr, OsString};
 use std::fs;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -64,6 +66,76 @@ fn a_program_that_bypasses_the_shim_is_seen_and_blocks_growth() {
         fits(client.reserve(0, MIB, MIB))
     });
     assert_eq!(case.row("web")["memory_residual"], 0);
+}
+
+/// Names that the kernel allows and that are not text, or look like something that it adds itself.
+fn strange_names() -> [&'static OsStr; 3] {
+    let names: [&[u8]; 3] = [b"x\xff\xfe", b"\x1b[2J\\012 0::", b"leaf (deleted)"];
+    names.map(OsStr::from_bytes)
+}
+
+fn named(name: &OsStr, end: &[u8]) -> OsString {
+    OsString::from_vec([name.as_bytes(), end].concat())
+}
+
+/// A container makes groups below its own as it likes, and calls them what it likes.
+#[test]
+fn a_program_in_a_group_of_any_name_is_seen() {
+    let Some(mount) = mount("names of groups") else {
+        return;
+    };
+    let case = Case::start("devices=1,mem=1GiB", "truth_interval_ms = 20\n");
+    let group = Group::new(&mount);
+    let idle = group.idle();
+    case.must_admit("web", GIB / 4, idle.pid());
+    for name in strange_names() {
+        let below = Group::within(&group.dir, name);
+        let stranger = Stranger::start(&case.node, &below);
+        eventually(&format!("the stranger of {name:?}"), || {
+            case.row("web")["memory_reserved"].as_u64() > Some(stranger.got)
+        });
+        drop(stranger);
+        eventually("its end", || case.row("web")["memory_reserved"] == 0);
+    }
+}
+
+/// Nor does the name of the container's own group matter; one beside it is another one.
+#[test]
+fn a_container_whose_group_has_any_name_is_seen() {
+    let Some(mount) = mount("names of groups") else {
+        return;
+    };
+    let mut case = Case::start("devices=1,mem=1GiB", "truth_interval_ms = 20\n");
+    let around = Group::new(&mount);
+    for name in strange_names() {
+        let (group, beside) = (
+            Group::within(around.parent(), named(name, b"1")),
+            Group::within(around.parent(), named(name, b"1 (deleted)")),
+        );
+        let idle = group.idle();
+        case.must_admit("web", GIB / 4, idle.pid());
+        // The record has the name too.
+        case.node.end_daemon(Signal::SIGKILL);
+        case.start_again();
+        let stranger = Stranger::start(&case.node, &group);
+        eventually(&format!("the stranger of {name:?}"), || {
+            case.row("web")["memory_reserved"].as_u64() > Some(stranger.got)
+        });
+        drop(stranger);
+        eventually("its end", || case.row("web")["memory_reserved"] == 0);
+        let known = case.node.log().len();
+        let _elsewhere = Stranger::start(&case.node, &beside);
+        let other = beside.idle();
+        case.must_admit("other", GIB / 4, other.pid());
+        eventually("the other one's", || {
+            case.row("other")["memory_over"] == true
+        });
+        assert_eq!(case.row("web")["memory_reserved"], 0);
+        assert!(!case.node.log()[known..].contains("no cgroup of its own"));
+        for container in ["web", "other"] {
+            case.node.dismiss(container);
+        }
+    }
 }
 
 /// The same program elsewhere is none of the container's business.

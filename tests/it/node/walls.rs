@@ -8,6 +8,8 @@ use gpuslice_sim_device::{LimitError, Machine, MemoryLimits, Role};
 use gpuslice_wire::admin::Answer;
 use gpuslice_wire::units::{GIB, MIB};
 use nix::sys::signal::Signal;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -54,6 +56,24 @@ fn the_wall_stands_on_the_leaf_before_the_answer_and_a_stranger_meets_it() {
         Stranger::start(&case.node, &group).got > CAP,
         "nothing is left"
     );
+}
+
+/// The driver is told the directory's bytes, whatever they are.
+#[test]
+fn a_group_whose_name_is_not_text_has_its_wall() {
+    let Some(mount) = mount("walls") else { return };
+    let case = Case::start(LIMITED, QUICK);
+    let around = Group::new(&mount);
+    let group = Group::within(around.parent(), OsStr::from_bytes(b"x\xff\x1b"));
+    let idle = group.idle();
+    case.must_admit("web", CAP, idle.pid());
+    assert_eq!(limits(&machine(&case), &group.dir), Ok((0, CAP)));
+    assert_eq!(case.row("web")["tier"], "M3");
+    let stranger = Stranger::start(&case.node, &group);
+    assert!(stranger.got < CAP, "{}", stranger.got);
+    eventually("what the driver counts in ps", || {
+        case.row("web")["memory_reserved"].as_u64() > Some(stranger.got)
+    });
 }
 
 #[test]

@@ -7,7 +7,7 @@ use gpuslice_wire::admin::MemoryAsk;
 use gpuslice_wire::ids::{ContainerId, Lane, NvmlIndex};
 use gpuslice_wire::policy::{Class, Gangs};
 use gpuslice_wire::select::{GpuRef, GpuSelector};
-use gpuslice_wire::text::{HostPath, Name};
+use gpuslice_wire::text::{CgroupPath, Name};
 use gpuslice_wire::units::{Bytes, GIB, Instant, Percent, Weight};
 
 use super::{Happening, Letter, MS, World, container};
@@ -68,7 +68,7 @@ impl World {
             gang: Gangs::ALL[usize::from(apart)],
             pinned: pinned.then(|| Bytes(self.rng.range(0, 4 * GIB))),
             bounds: None,
-            cgroup: HostPath::EMPTY,
+            cgroup: CgroupPath::EMPTY,
         }
     }
 
