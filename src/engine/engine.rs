@@ -112,6 +112,7 @@ impl Engine {
             | Event::Release { .. }
             | Event::Yield { .. }
             | Event::Measured { .. }
+            | Event::Looked { .. }
             | Event::Stray { .. } => self.memory(event, actions),
             Event::Resize {
                 token,
@@ -186,7 +187,10 @@ impl Engine {
             | Event::Gone { client } => gpus_of(client)
                 .iter()
                 .fold(0, |all, slice| all | bit(slice)),
-            Event::Measured { .. } | Event::Stray { .. } | Event::Resize { .. } => 0,
+            Event::Measured { .. }
+            | Event::Looked { .. }
+            | Event::Stray { .. }
+            | Event::Resize { .. } => 0,
             Event::Tick => 0, // those whose time has come are looked at anyway
             _ => ALL,
         }

@@ -179,6 +179,13 @@ pub enum Event {
         /// What NVML shows for it.
         used: Bytes,
     },
+    /// All attached processes of a container were just measured, each by its `Measured`, in one look.
+    Looked {
+        /// Whose.
+        container: ContainerId,
+        /// GPU of the slice.
+        lane: Lane,
+    },
     /// The driver was asked what processes of a container have that are not attached.
     Stray {
         /// Whose.

@@ -52,10 +52,23 @@ impl Engine {
             let (id, account) = (container.record.container, &slice.account);
             let lanes = self.lanes_of(seat, lane);
             let stray = u128::from(slice.stray.charged().0);
+            let beside = stray + u128::from(slice.hidden.0);
             assert_eq!(
-                lanes.fold(stray, |sum, lane| sum + lane.reserved()),
+                lanes.fold(beside, |sum, lane| sum + lane.reserved()),
                 account.exactly(),
                 "{id} {lane:?}: reserved is not the sum of what was granted and measured"
+            );
+            let residual = self.lanes_of(seat, lane).map(|it| it.residual.charged().0);
+            assert_eq!(
+                residual.map(u128::from).sum::<u128>(),
+                slice.residual,
+                "{id} {lane:?}: the sum of what is beyond grants is not what it was charged"
+            );
+            let granted = self.lanes_of(seat, lane).map(|it| u128::from(it.granted.0));
+            assert_eq!(
+                granted.sum::<u128>(),
+                slice.granted,
+                "{id} {lane:?}: the sum of what was granted is not what it was granted"
             );
             let left = account.left();
             assert!(left == Bytes::ZERO || left.0 + account.reserved().0 == account.cap().0);

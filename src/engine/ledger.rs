@@ -8,8 +8,8 @@
 //! ```
 //! Nothing is *granted* beyond the cap. What is there whether it was granted or not is counted
 //! beyond it too, and the account is then simply full: what a process held when the daemon came
-//! back, what NVML shows of a process beyond its grants (its *residual*) and of strangers
-//! (*stray*), and all of it when the cap was lowered below it.
+//! back, what NVML shows of a process beyond its grants (its *residual*), of all together beyond
+//! theirs (*hidden*) and of strangers (*stray*), and all of it when the cap was lowered below it.
 //!
 //! The sum is kept wider than its parts, so that no lie of any size makes it forget anything.
 
@@ -93,6 +93,11 @@ impl Measured {
     /// What counts.
     pub(crate) const fn charged(&self) -> Bytes {
         self.charged
+    }
+
+    /// Of what counts, so much is known to be gone.
+    pub(crate) fn reduce(&mut self, bytes: Bytes) {
+        self.charged = self.charged.saturating_sub(bytes);
     }
 
     /// A look at `now` shows `seen`.

@@ -73,6 +73,16 @@ pub(crate) struct Slice {
     pub(crate) account: Account,
     /// Of processes of the container that are not attached.
     pub(crate) stray: Measured,
+    /// What NVML shows of all its processes together beyond what they were granted together, and the
+    /// part of that which is charged to none of them alone.
+    pub(crate) beyond: Measured,
+    pub(crate) hidden: Bytes,
+    /// The part that is: the sum of their residuals.
+    pub(crate) residual: u128,
+    /// All that its processes are granted now.
+    pub(crate) granted: u128,
+    /// The most of that since the last look of the driver's, and between the two before.
+    pub(crate) peaks: [u128; 2],
     pub(crate) recall: Recall,
     /// Requests that are not decided yet, the first that came first.
     pub(crate) waiting: VecDeque<Growth>,
@@ -93,6 +103,11 @@ impl Slice {
             gpu,
             account: Account::new(cap),
             stray: Measured::default(),
+            beyond: Measured::default(),
+            hidden: Bytes::ZERO,
+            residual: 0,
+            granted: 0,
+            peaks: [0; 2],
             recall: Recall::default(),
             waiting: VecDeque::new(),
             shown: None,
@@ -101,6 +116,54 @@ impl Slice {
             past_denied: 0,
             last_denied: (Bytes::ZERO, Bytes::ZERO),
         }
+    }
+    /// A process is granted so much more, which the account has reserved. Beyond the cap nothing was
+    /// ever decided here: that much explains what NVML shows as long as it is held, and no longer.
+    pub(crate) fn note_grant(&mut self, bytes: Bytes) {
+        self.granted += u128::from(bytes.0);
+        let most = self.granted.min(u128::from(self.account.cap().0));
+        self.peaks[0] = self.peaks[0].max(most);
+    }
+    /// A process gives so much back.
+    pub(crate) fn give_back(&mut self, bytes: Bytes) {
+        self.granted = self.granted.saturating_sub(u128::from(bytes.0));
+        self.account.release(bytes);
+    }
+    /// The most that all processes together were granted around the time of the last look.
+    pub(crate) fn most(&self) -> u128 {
+        self.granted.max(self.peaks[0]).max(self.peaks[1])
+    }
+    /// All processes were looked at, at `now`: together they have this much beyond their grants.
+    pub(crate) fn looked(&mut self, now: Instant, beyond: Bytes) {
+        let granted = self.granted.min(u128::from(self.account.cap().0));
+        self.peaks = [granted, self.peaks[0]];
+        self.beyond.look(now, beyond);
+        self.settle_hidden();
+    }
+    /// A look makes `residual` another, of one process.
+    pub(crate) fn recount(&mut self, residual: &mut Measured, look: impl FnOnce(&mut Measured)) {
+        self.account.release(residual.charged());
+        self.residual = self
+            .residual
+            .saturating_sub(u128::from(residual.charged().0));
+        look(residual);
+        self.residual += u128::from(residual.charged().0);
+        self.account.hold(residual.charged());
+        self.settle_hidden();
+    }
+    /// A process is gone, and its residual with it; with the last one all that is hidden.
+    pub(crate) fn forget_residual(&mut self, mut residual: Measured, last: bool) {
+        self.beyond.reduce(residual.charged());
+        if last {
+            self.beyond = Measured::default();
+        }
+        self.recount(&mut residual, |it| *it = Measured::default());
+    }
+    fn settle_hidden(&mut self) {
+        let hidden = u128::from(self.beyond.charged().0).saturating_sub(self.residual);
+        self.account.release(self.hidden);
+        self.hidden = Bytes(u64::try_from(hidden).unwrap_or(u64::MAX));
+        self.account.hold(self.hidden);
     }
 }
 
@@ -121,8 +184,10 @@ pub(crate) struct ClientLane {
     pub(crate) peaks: [Bytes; 2],
     /// What NVML shows for it beyond what it was granted.
     pub(crate) residual: Measured,
-    /// The driver was asked about it.
-    pub(crate) measured: bool,
+    /// What NVML showed for it when the driver was last asked; nothing yet if `None`.
+    pub(crate) seen: Option<Bytes>,
+    /// What of that is beyond what it was granted itself.
+    pub(crate) own: Bytes,
     pub(crate) claims: Claims,
     /// The turn word its container had when the page was last read.
     pub(crate) read_at: u32,
@@ -169,12 +234,18 @@ impl ClientLane {
         self.granted = self.granted.saturating_add(bytes);
         self.peaks[0] = self.peaks[0].max(self.granted);
     }
-    /// What NVML shows of it beyond the most that it was granted around the time of the look.
+    /// All that it has, by NVML and by its own word.
+    pub(crate) fn all(&self) -> Bytes {
+        self.seen
+            .unwrap_or_default()
+            .saturating_add(self.claims.unseen)
+    }
+    /// NVML shows `used` of it: what is beyond the most that it was granted around the time of the look.
     pub(crate) fn beyond(&mut self, used: Bytes) -> Bytes {
-        let all = used.saturating_add(self.claims.unseen);
-        let beyond = all.saturating_sub(self.peaks[0].max(self.peaks[1]));
+        self.seen = Some(used);
+        self.own = self.all().saturating_sub(self.peaks[0].max(self.peaks[1]));
         self.peaks = [self.granted, self.peaks[0]];
-        beyond
+        self.own
     }
     /// Refusals, by the larger of two counts: its own, and the engine's.
     pub(crate) fn denied(&self) -> u64 {

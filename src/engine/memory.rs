@@ -66,6 +66,7 @@ impl Engine {
                 bytes,
             } => self.release(client, lane, bytes, Some(recall), actions),
             Event::Measured { client, lane, used } => self.measured(client, lane, used, actions),
+            Event::Looked { container, lane } => self.looked(container, lane, actions),
             Event::Stray {
                 container,
                 lane,
@@ -115,7 +116,7 @@ impl Engine {
             return self.cut(client, Rejection::Overdrawn, actions);
         }
         mine.granted = mine.granted.saturating_sub(bytes);
-        slice.account.release(bytes);
+        slice.give_back(bytes);
         if recall.is_some_and(|number| number == slice.recall.number()) {
             slice.recall.answered(client);
         }

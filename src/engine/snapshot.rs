@@ -76,7 +76,7 @@ impl Engine {
             denied_left: slice.last_denied.1,
             residual: Bytes(sum(
                 |lane| lane.residual.charged().0,
-                slice.stray.charged().0,
+                slice.stray.charged().saturating_add(slice.hidden).0,
             )),
             pinned: self.used(seat, Lane::HOST),
             pinned_cap: container.record.pinned,

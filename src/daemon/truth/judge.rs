@@ -97,6 +97,8 @@ pub fn judge(
         let Some(explained) = explained else {
             continue;
         };
+        let (container, lane) = (owner.container, owner.lane);
+        events.push(Event::Looked { container, lane });
         let stranger = |(pid, seen): (&u32, &super::thread::Seen)| {
             let inside = !owner.cgroup.is_empty()
                 && seen
@@ -113,7 +115,6 @@ pub fn judge(
         let counted = look.walls.iter().find(of_it);
         let unexplained = counted.map_or(0, |(_, all)| all.saturating_sub(explained));
         let now = Bytes(strangers.max(unexplained));
-        let (container, lane) = (owner.container, owner.lane);
         let news = strays.is_news((container, lane), now);
         events.extend(news.then_some(Event::Stray {
             container,
@@ -179,6 +180,13 @@ mod tests {
         }
     }
 
+    fn looked(container: &str) -> Event {
+        Event::Looked {
+            container: id(container),
+            lane: Lane(0),
+        }
+    }
+
     fn stray(container: &str, used: u64) -> Event {
         Event::Stray {
             container: id(container),
@@ -198,7 +206,7 @@ mod tests {
         let owners = [owner("a", false), owner("b", false)];
         let events = judge(&seen, &attached, &owners, &mut Strays::default());
         // The driver does not tell of the third, so nothing is said of it.
-        assert_eq!(events, [measured(0, 5), measured(1, 0)]);
+        assert_eq!(events, [measured(0, 5), measured(1, 0), looked("a")]);
         let elsewhere = Look {
             gpu: OTHER.0,
             ..seen
@@ -223,13 +231,16 @@ mod tests {
         );
         for _ in 0..2 {
             let events = judge(&busy, &attached, &owners, &mut strays);
-            assert_eq!(events, [measured(0, 5), stray("a", 7)]);
+            let all = [measured(0, 5), looked("a"), stray("a", 7), looked("ab")];
+            assert_eq!(events, all);
         }
         let quiet = look(&[(10, Some(5), "/pods/a")], &[]);
         let gone = judge(&quiet, &attached, &owners, &mut strays);
-        assert_eq!(gone, [measured(0, 5), stray("a", 0)]);
+        let all = [measured(0, 5), looked("a"), stray("a", 0), looked("ab")];
+        assert_eq!(gone, all);
         let still = judge(&quiet, &attached, &owners, &mut strays);
-        assert_eq!(still, [measured(0, 5)], "said once");
+        let all = [measured(0, 5), looked("a"), looked("ab")];
+        assert_eq!(still, all, "said once");
     }
 
     #[test]
@@ -252,7 +263,7 @@ mod tests {
         let heard: Look = serde_json::from_str(&line).expect("the same");
         let (owners, mut strays) = ([owner("a", false)], Strays::default());
         let events = judge(&heard, &[], &owners, &mut strays);
-        assert_eq!(events, [stray("a", 4 + 5)]);
+        assert_eq!(events, [looked("a"), stray("a", 4 + 5)]);
     }
 
     #[test]
@@ -262,7 +273,8 @@ mod tests {
         let mut strays = Strays::default();
         let owners = [owner("a", false)];
         for _ in 0..2 {
-            assert!(judge(&seen, &attached, &owners, &mut strays).is_empty());
+            let events = judge(&seen, &attached, &owners, &mut strays);
+            assert_eq!(events, [looked("a")]);
         }
     }
 
@@ -273,7 +285,7 @@ mod tests {
         let mut strays = Strays::default();
         let seen = look(&[(10, Some(5), "/pods/a")], &[("/cg/pods/a", 12)]);
         let events = judge(&seen, &attached, &owners, &mut strays);
-        assert_eq!(events, [measured(0, 5), stray("a", 7)]);
+        assert_eq!(events, [measured(0, 5), looked("a"), stray("a", 7)]);
         // Of one whose memory is not shown, or whose pid is not known, nothing can be concluded.
         let hidden = look(&[(10, None, "/pods/a")], &[("/cg/pods/a", 12)]);
         assert!(judge(&hidden, &attached, &owners, &mut strays).is_empty());
@@ -298,8 +310,10 @@ mod tests {
         let owners = [owner("a", false)];
         let mut strays = Strays::default();
         let seen = look(&[(20, Some(7), "/pods/a")], &[]);
-        assert_eq!(judge(&seen, &[], &owners, &mut strays), [stray("a", 7)]);
+        let events = judge(&seen, &[], &owners, &mut strays);
+        assert_eq!(events, [looked("a"), stray("a", 7)]);
         strays.forget(&id("a"));
-        assert!(judge(&look(&[], &[]), &[], &owners, &mut strays).is_empty());
+        let events = judge(&look(&[], &[]), &[], &owners, &mut strays);
+        assert_eq!(events, [looked("a")]);
     }
 }

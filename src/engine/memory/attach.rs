@@ -68,6 +68,7 @@ impl Engine {
         container.clients.push(client);
         for ((lane, slice), (_, mine)) in container.slices.iter_mut().zip(lanes.iter()) {
             slice.account.hold(mine.granted);
+            slice.note_grant(mine.granted);
             self.changed.push((seat, lane));
         }
         self.report_all(seat);
@@ -94,8 +95,8 @@ impl Engine {
         for ((_, slice), (_, mine)) in container.slices.iter_mut().zip(it.lanes.iter()) {
             slice.waiting.retain(|growth| growth.client != client);
             slice.recall.answered(client);
-            slice.account.release(mine.granted);
-            slice.account.release(mine.residual.charged());
+            slice.give_back(mine.granted);
+            slice.forget_residual(mine.residual, container.clients.is_empty());
             slice.past_launches = slice.past_launches.saturating_add(mine.claims.launches);
             slice.past_denied = slice.past_denied.saturating_add(mine.denied());
         }

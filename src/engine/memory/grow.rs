@@ -90,8 +90,9 @@ impl Engine {
             lane,
             ..
         } = growth;
-        if let Some((mine, _)) = self.share(client, lane) {
+        if let Some((mine, slice)) = self.share(client, lane) {
             mine.grant(bytes);
+            slice.note_grant(bytes);
         }
         actions.push(Action::Reserved {
             client,

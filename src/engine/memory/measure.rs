@@ -8,13 +8,19 @@
 //! back by then what the look still showed. So it is compared with the most that the process was
 //! granted since the look before the last: never is memory that was asked for taken for more. The process's own
 //! word can only add to what counts: to say that NVML does not show something makes the residual larger.
+//!
+//! Each process of a container could be granted all of the cap for a moment, one after the other, and
+//! keep as much without having asked for it. So what NVML shows of all of them together is compared,
+//! too, with the most that all were granted *together* at one instant, which is never beyond the cap.
+//! What that finds and is charged to no single process is *hidden*: it is the container's, and counts
+//! until a look at all of them shows less, or no process is left. A process's own question, whose
+//! moment it chooses, never makes the two together less.
 
 use gpuslice_wire::ids::{ClientId, ContainerId, Lane};
 use gpuslice_wire::units::Bytes;
 
 use crate::action::Actions;
 use crate::engine::Engine;
-use crate::ledger::{Account, Measured};
 
 impl Engine {
     /// NVML shows `used` of a process.
@@ -35,15 +41,31 @@ impl Engine {
         let Some(gpu) = slice.gpu else {
             return; // host memory is not the driver's to show
         };
+        let first = mine.seen.is_none() && mine.claims.held == Bytes::ZERO;
         let beyond = mine.beyond(used);
-        recount(&mut slice.account, &mut mine.residual, |it| {
-            it.look(now, beyond);
-        });
-        let first = !mine.measured && mine.claims.held == Bytes::ZERO;
-        mine.measured = true;
+        slice.recount(&mut mine.residual, |it| it.look(now, beyond));
         if first {
             self.first_context(gpu, used);
         }
+        self.serve(seat, lane, actions);
+    }
+
+    /// All processes of a container were measured in one look.
+    pub(crate) fn looked(&mut self, container: ContainerId, lane: Lane, actions: &mut Actions) {
+        let now = self.now;
+        let Some(seat) = self.containers.find(container) else {
+            return;
+        };
+        let (mut all, mut own) = (0, 0);
+        for mine in self.lanes_of(seat, lane) {
+            all += u128::from(mine.all().0);
+            own += u128::from(mine.own.0);
+        }
+        let Some(slice) = self.account(seat, lane).filter(|it| it.gpu.is_some()) else {
+            return;
+        };
+        let beyond = own.max(all.saturating_sub(slice.most()));
+        slice.looked(now, Bytes(u64::try_from(beyond).unwrap_or(u64::MAX)));
         self.serve(seat, lane, actions);
     }
 
@@ -62,9 +84,9 @@ impl Engine {
         let Some(slice) = self.account(seat, lane).filter(|it| it.gpu.is_some()) else {
             return;
         };
-        recount(&mut slice.account, &mut slice.stray, |it| {
-            it.look(now, used)
-        });
+        slice.account.release(slice.stray.charged());
+        slice.stray.look(now, used);
+        slice.account.hold(slice.stray.charged());
         self.serve(seat, lane, actions);
     }
 
@@ -79,11 +101,4 @@ impl Engine {
         let on_it = self.gpus[gpu].turns.entities.iter();
         self.changed.extend(on_it.map(|it| (it.seat, it.lane)));
     }
-}
-
-/// Counts what a look makes of a measured amount.
-fn recount(account: &mut Account, amount: &mut Measured, look: impl FnOnce(&mut Measured)) {
-    account.release(amount.charged());
-    look(amount);
-    account.hold(amount.charged());
 }

@@ -53,6 +53,9 @@ struct Share {
     /// The most that was granted, since the last look and between the two before.
     most: [u64; 2],
     claims: Claims,
+    /// What NVML showed of it last, and what of that is beyond `most`.
+    seen: u64,
+    own: u64,
     beyond: Seen,
 }
 
@@ -64,6 +67,11 @@ pub struct Account {
     /// The promise.
     pub cap: u64,
     stray: Seen,
+    /// The most that was granted to all together, as in a [`Share`], but never beyond the cap.
+    most: [u128; 2],
+    /// What NVML shows of all together beyond that, and what of it counts for no single one.
+    beyond: Seen,
+    hidden: u128,
     shown: u64,
 }
 
@@ -134,7 +142,13 @@ impl Books {
                 let all = used.0.saturating_add(share.claims.unseen.0);
                 let asked_for = share.most[0].max(share.most[1]);
                 share.most = [share.granted, share.most[0]];
-                share.beyond.look(seen.now, all.saturating_sub(asked_for));
+                share.own = all.saturating_sub(asked_for);
+                share.seen = used.0;
+                share.beyond.look(seen.now, share.own);
+                self.hide_of(client, lane);
+            }
+            Event::Looked { container, lane } if lane != Lane::HOST => {
+                self.looked(seen.now, (container, lane));
             }
             Event::Stray {
                 container,
@@ -185,6 +199,7 @@ impl Books {
                 let share = self.shares.entry((*client, *lane)).or_default();
                 share.granted += bytes.0;
                 share.most[0] = share.most[0].max(share.granted);
+                self.granted_more(*client, *lane);
                 let (cap, reserved) = self.of(*client, *lane);
                 if reserved > u128::from(cap) {
                     return Err(format!("{client:?} was granted beyond the cap {cap}"));
@@ -247,9 +262,54 @@ impl Books {
                 let share = self.shares.entry((client, Lane(lane))).or_default();
                 share.granted = bytes.0;
                 share.most[0] = bytes.0;
+                self.granted_more(client, Lane(lane));
             }
         }
         Ok(())
+    }
+
+    /// A process was granted something: perhaps all together have more than ever.
+    fn granted_more(&mut self, client: ClientId, lane: Lane) {
+        let Some(home) = self.home(client) else {
+            return;
+        };
+        let sum: u128 = self.granted(home, lane).map(|(_, it)| u128::from(it)).sum();
+        if let Some(account) = self.accounts.get_mut(&(home, lane)) {
+            account.most[0] = account.most[0].max(sum.min(u128::from(account.cap)));
+        }
+    }
+
+    /// One look showed all processes of a container.
+    fn looked(&mut self, now: u64, place: Place) {
+        let (mut all, mut own, mut granted) = (0u128, 0u128, 0u128);
+        for (_, share) in self.of_place(place.0, place.1) {
+            all += u128::from(share.seen.saturating_add(share.claims.unseen.0));
+            own += u128::from(share.own);
+            granted += u128::from(share.granted);
+        }
+        let Some(account) = self.accounts.get_mut(&place) else {
+            return;
+        };
+        let most = granted.max(account.most[0]).max(account.most[1]);
+        let beyond = own.max(all.saturating_sub(most));
+        account.most = [granted.min(u128::from(account.cap)), account.most[0]];
+        let beyond = u64::try_from(beyond).unwrap_or(u64::MAX);
+        account.beyond.look(now, beyond);
+        self.hide(place);
+    }
+
+    /// What all have beyond their grants and none of them is charged for.
+    fn hide(&mut self, place: Place) {
+        let shares = self.of_place(place.0, place.1);
+        let theirs: u128 = shares.map(|(_, it)| u128::from(it.beyond.counts)).sum();
+        if let Some(account) = self.accounts.get_mut(&place) {
+            account.hidden = u128::from(account.beyond.counts).saturating_sub(theirs);
+        }
+    }
+
+    fn hide_of(&mut self, client: ClientId, lane: Lane) {
+        let home = self.home(client);
+        home.into_iter().for_each(|home| self.hide((home, lane)));
     }
 
     fn resized(
@@ -333,17 +393,31 @@ impl Books {
     /// What counts on an account.
     #[must_use]
     pub fn reserved(&self, container: ContainerId, lane: Lane) -> u128 {
-        let stray = self.accounts.get(&(container, lane));
-        let stray = stray.map_or(0, |it| u128::from(it.stray.counts));
+        let account = self.accounts.get(&(container, lane));
+        let beside = account.map_or(0, |it| u128::from(it.stray.counts) + it.hidden);
         let shares = self.of_place(container, lane);
-        shares.fold(stray, |sum, (_, share)| {
+        shares.fold(beside, |sum, (_, share)| {
             sum + u128::from(share.granted) + u128::from(share.beyond.counts)
         })
     }
 
     fn part(&mut self, client: ClientId) {
-        self.homes.remove(&client);
+        let Some(home) = self.homes.remove(&client) else {
+            return;
+        };
+        let last = !self.homes.values().any(|other| *other == home);
+        for ((_, lane), account) in self.accounts.iter_mut().filter(|((id, _), _)| *id == home) {
+            let its = self.shares.get(&(client, *lane));
+            let its = its.map_or(0, |share| share.beyond.counts);
+            account.beyond.counts = account.beyond.counts.saturating_sub(its);
+            if last {
+                account.beyond = Seen::default();
+            }
+        }
         self.shares.retain(|(other, _), _| *other != client);
+        let places: Vec<Place> = self.accounts.keys().copied().collect();
+        let of_it = places.into_iter().filter(|place| place.0 == home);
+        of_it.for_each(|place| self.hide(place));
     }
 
     /// At every instant, and also while processes come back to a new daemon.
@@ -361,8 +435,10 @@ impl Books {
         }
         for ((container, lane), account) in &self.accounts {
             let (granted, all) = sums.get(&(*container, *lane)).copied().unwrap_or_default();
-            let (shown, reserved) = (account.shown, all + u128::from(account.stray.counts));
-            if u128::from(shown) != reserved {
+            let beside = u128::from(account.stray.counts) + account.hidden;
+            let (shown, reserved) = (account.shown, all + beside);
+            // what a liar says may be more than a page can
+            if u128::from(shown) != reserved.min(u128::from(u64::MAX)) {
                 return Err(format!(
                     "{container}'s page says {shown} reserved of {lane:?}, not {reserved}"
                 ));

@@ -164,6 +164,7 @@ impl World {
                 lane,
                 used: Bytes(self.driver_shows(who, lane)),
             },
+            Letter::Looked(container, lane) => self.look_at(container, lane),
             Letter::Stray(container, lane, used) => Event::Stray {
                 container,
                 lane,

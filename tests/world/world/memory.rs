@@ -1,7 +1,7 @@
 //! Memory in the world: processes spend, are short, are recalled; the driver is looked at; an
 //! administrator changes caps.
 
-use gpuslice_engine::LaneView;
+use gpuslice_engine::{Event, LaneView};
 use gpuslice_wire::admin::MemoryAsk;
 use gpuslice_wire::ids::{ContainerId, Lane};
 use gpuslice_wire::units::{Bytes, GIB};
@@ -91,7 +91,7 @@ impl World {
         self.post(who, Letter::Release(who, lane, bytes, Some(number)));
     }
 
-    /// The driver is looked at: one process, or a container's strangers.
+    /// The driver is looked at: one process, or a container's strangers, or all of its processes.
     pub(super) fn look_at_driver(&mut self) {
         let living: Vec<usize> = (0..self.processes.len())
             .filter(|&who| self.processes[who].client.is_some())
@@ -112,6 +112,20 @@ impl World {
             _ => 0,
         };
         self.deliver(Letter::Stray(container, lane, used));
+        self.deliver(Letter::Looked(container, lane));
+    }
+
+    /// The daemon has one look at all processes of a container; what is left to be told of it.
+    pub(super) fn look_at(&mut self, container: ContainerId, lane: Lane) -> Event {
+        for who in 0..self.processes.len() {
+            let process = &self.processes[who];
+            let Some(client) = process.client.filter(|_| process.container == container) else {
+                continue;
+            };
+            let used = Bytes(self.driver_shows(who, lane));
+            self.step(Event::Measured { client, lane, used });
+        }
+        Event::Looked { container, lane }
     }
 
     /// What the driver shows of a process.

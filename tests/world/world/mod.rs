@@ -74,6 +74,8 @@ enum Letter {
     /// With the number of a recall, as the answer to it.
     Release(usize, Lane, u64, Option<u32>),
     Measured(usize, Lane),
+    /// All processes of a container, in one look.
+    Looked(ContainerId, Lane),
     Stray(ContainerId, Lane, u64),
     Resize(ContainerId, Lane, memory::Ask),
     Gone(usize, ClientId),
