@@ -25,6 +25,8 @@ pub mod tenant;
 pub mod world;
 
 #[cfg(test)]
+mod debts;
+#[cfg(test)]
 mod objections;
 #[cfg(test)]
 mod policies;

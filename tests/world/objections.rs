@@ -314,6 +314,42 @@ fn to_a_waiter_left_behind() {
     objects(result, "waits while");
 }
 
+/// One always wants; the other one has a turn of so many ms, gives up, and finds the GPU open a moment later.
+fn pulses(ms: u64) -> Result<(), Objection> {
+    let mut story = Story::of(&[(1, 0, Class::Normal), (1, 0, Class::Normal)]);
+    let both = |story: &mut Story, mode, words: [u32; 2], after| {
+        let pages = [0, 1].map(|n| page(n, mode, words[n], 0, 0));
+        story.then(after, &pages)
+    };
+    both(&mut story, Mode::Open, [0, 0], 0)?;
+    for round in 0..10u32 {
+        let word = 4 * round;
+        story.says(0, wants(word, word), &[])?;
+        story.then(10 * MS, &[])?;
+        // the second one begins to want, and turns begin
+        let pages = [turn(0, word + 2, 0), turn(1, word + 2, 0)];
+        story.says(1, wants(word, word), &pages)?;
+        story.says(0, wants(word, word), &[])?;
+        let begins = [turn(1, word + 3, story.now + MS)];
+        story.says(1, wants(word, word), &begins)?;
+        story.then(ms * MS, &[turn(1, word + 4, 0)])?;
+        let gone = Claims {
+            want: false,
+            ..wants(word + 3, word + 3)
+        };
+        story.says(1, gone, &[turn(0, word + 3, 0)])?;
+        story.then(10 * MS, &[])?;
+        both(&mut story, Mode::Open, [word + 4, word + 4], 0)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn to_a_debt_that_is_forgotten() {
+    assert_eq!(pulses(10), Ok(()));
+    objects(pulses(30), "who always wants");
+}
+
 #[test]
 fn to_more_than_a_hard_share() {
     let run = |ms: u64| {

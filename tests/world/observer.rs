@@ -509,10 +509,6 @@ impl Observer {
                 // late already, and it pays until it is quiet
                 seat.closing = seat.closing.or(Some(now));
             }
-            if seat.loose {
-                // runs out of its order in the line: what it is ahead already counts too
-                seat.stretch = seat.stretch.max(seat.last);
-            }
             seat.said.values_mut().for_each(|said| said.fresh = false);
         }
     }
@@ -549,6 +545,10 @@ impl Observer {
                         seat.idle.add(ns.min(self.config.turn_min.0 / 2));
                     }
                     spared.push((*id, *lane));
+                }
+                if seat.loose {
+                    // what its last turn left it to owe is not less for a moment without turns
+                    seat.stretch = seat.stretch.max(seat.last);
                 }
                 (seat.closing, seat.passed, seat.loose) = (None, false, false);
             }

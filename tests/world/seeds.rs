@@ -46,6 +46,7 @@ fn one(seed: u64, steps: u64) {
     let mood = Mood {
         trouble: dice.per_mille(800),
         fate: true,
+        few: dice.per_mille(200),
     };
     let mut world = World::new(seed, config, dice.range(1, 3) as u8, mood);
     let looks = 20;
@@ -93,6 +94,7 @@ fn a_seed_is_a_world() {
         let mood = Mood {
             trouble: true,
             fate: true,
+            few: false,
         };
         let mut world = World::new(42, Config::default(), 2, mood);
         world.run_steps(2_000);

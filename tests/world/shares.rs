@@ -45,6 +45,7 @@ pub(crate) fn governed(seed: u64, policy: Policy, kernels: Kernels, tenants: &[T
     let mood = Mood {
         trouble: false,
         fate: false,
+        few: false,
     };
     let config = Config {
         policy,
@@ -74,6 +75,8 @@ pub(crate) fn governed(seed: u64, policy: Policy, kernels: Kernels, tenants: &[T
             client: None,
             kernels,
             busy: tenant.busy,
+            pause: None,
+            returns: false,
             collective: None,
             sibling: None,
             honesty: Honesty::Honest,

@@ -18,6 +18,8 @@ pub enum Kernels {
     Tailed,
     /// Anything from 2 µs to 5 s.
     Wild,
+    /// All of this length, ns.
+    Exactly(u64),
 }
 
 impl Kernels {
@@ -30,6 +32,7 @@ impl Kernels {
             Kernels::Tailed => rng.range(25_000, 75_000),
             Kernels::Wild if rng.per_mille(20) => rng.magnitude(1_000_000, 5_000_000_000),
             Kernels::Wild => rng.magnitude(2_000, 4_000_000),
+            Kernels::Exactly(length) => length,
         }
     }
 }
@@ -45,6 +48,8 @@ pub enum Honesty {
     FalseDrained,
     /// It always wants and never launches.
     AlwaysWants,
+    /// It claims work as long as its kernels last, and launches none.
+    Hollow,
     /// It says that more of its turns was idle than was.
     Modest,
     /// It says that nothing was.
@@ -110,6 +115,10 @@ pub struct Process {
     pub kernels: Kernels,
     /// It never runs out of work.
     pub busy: bool,
+    /// It wants nothing for so long after each kernel, ns.
+    pub pause: Option<u64>,
+    /// It ends instead of pausing, and another one like it comes after the pause.
+    pub returns: bool,
     /// Its kernels are parts of collectives: one ends when all lanes have launched theirs. This is since
     /// when one is under way.
     pub collective: Option<Option<u64>>,
@@ -145,6 +154,7 @@ impl Process {
             Honesty::NeverDrained,
             Honesty::FalseDrained,
             Honesty::AlwaysWants,
+            Honesty::Hollow,
             Honesty::Modest,
             Honesty::Proud,
             Honesty::Garbage,
@@ -156,6 +166,8 @@ impl Process {
             client: None,
             kernels: rng.pick(&kernels),
             busy: rng.per_mille(500),
+            pause: None,
+            returns: false,
             collective: (lanes > 1 && rng.per_mille(500)).then_some(None),
             sibling: None,
             honesty: if rng.per_mille(80) {
@@ -172,6 +184,32 @@ impl Process {
         }
     }
 
+    /// It wants the GPU for a kernel at a time, and pauses for about as long as turns last without contest:
+    /// 20 ms.
+    pub fn aims_at_the_timer(&mut self, rng: &mut Rng) {
+        self.pause = Some(rng.range(15_000_000, 35_000_000));
+        self.returns = rng.per_mille(200);
+        self.kernels = Kernels::Exactly(rng.magnitude(100_000, 1_900_000_000));
+        (self.busy, self.collective) = (false, None);
+    }
+
+    /// One like this that has not begun.
+    #[must_use]
+    pub fn another(&self) -> Process {
+        Process {
+            alive: true,
+            asked: 0,
+            client: None,
+            broke: false,
+            stalled: 0,
+            sent: 0,
+            ran: 0,
+            work: vec![Work::default(); self.work.len()],
+            purses: vec![Purse::default(); self.purses.len()],
+            ..self.clone()
+        }
+    }
+
     /// What the daemon reads on its page now.
     pub fn says(&self, lane: usize, rng: &mut Rng) -> Claims {
         let purse = &self.purses[lane];
@@ -181,7 +219,7 @@ impl Process {
             ..self.work[lane].claims
         };
         match self.honesty {
-            Honesty::Honest => truth,
+            Honesty::Honest | Honesty::Hollow => truth,
             Honesty::NeverDrained => Claims {
                 drained: 0,
                 ..truth

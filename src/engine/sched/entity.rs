@@ -30,6 +30,13 @@ impl Virtual {
         Virtual(self.0.saturating_sub(scaled.0))
     }
 
+    /// How far this is ahead of `line`, in GPU time at `weight`.
+    pub(crate) fn ahead(self, line: Virtual, weight: Weight) -> Duration {
+        let ahead = self.0.saturating_sub(line.0);
+        let time = ahead.saturating_mul(u128::from(weight.get())) >> 32;
+        Duration(u64::try_from(time).unwrap_or(u64::MAX))
+    }
+
     /// As far ahead of `line` as before in GPU time, at another weight. Who is behind the line was
     /// kept from it by a cap, which earns no credit.
     pub(crate) fn reweighed(self, line: Virtual, was: Weight, is: Weight) -> Virtual {
@@ -177,6 +184,11 @@ impl Entity {
     /// Takes part in the contest for the GPU, with what it wants or with what it left running.
     pub(crate) fn competes(&self) -> bool {
         self.said.wants || self.overrun.is_some() || self.loose.is_some()
+    }
+
+    /// How much GPU time it used ahead of `line`: what it owes those who waited meanwhile.
+    pub(crate) fn debt(&self, line: Virtual) -> Duration {
+        self.start.max(self.finish).ahead(line, self.weight)
     }
 
     /// Gets in line at `now`. What it used is behind it, what it did not use is gone: a sleeper

@@ -32,10 +32,10 @@
 //!    +---------------------------- quiet, or after `drain_max` without waiting -------+
 //! ```
 //! * **Open**: while at most one container wants the GPU and no rule needs turns (no cap, no
-//!   containers of several classes), nobody takes turns, and the time goes to the account of the
+//!   containers of several classes, no debt), nobody takes turns, and the time goes to the account of the
 //!   one that wants. A second one who wants ends this at once, and what was launched before runs out
-//!   first, see [`loose`]; it comes back after `open_after` without contest. Under the policy
-//!   `native` it is always so, once the last turn is quiet.
+//!   first, see [`loose`]; it comes back after `open_after` without contest, see [`mode`]. Under the
+//!   policy `native` it is always so, once the last turn is quiet.
 //! * **Classes**: high goes before normal and normal before best-effort, and a turn is closed when
 //!   somebody of a higher class wants. So that nobody starves, one of a lower class gets a
 //!   shortest turn, a *slot*, whenever that class has waited for so long that the turn leaves the
@@ -55,6 +55,7 @@ pub(crate) mod entity;
 pub(crate) mod gang;
 pub(crate) mod hold;
 pub(crate) mod loose;
+mod mode;
 mod native;
 mod pick;
 pub(crate) mod policy;
@@ -371,44 +372,6 @@ impl Turns {
             Phase::Held { seat, slot, .. } => self.hold(seat, slot, notes),
             Phase::Closing { .. } => self.drain(notes),
         }
-    }
-
-    /// Whether launches must wait for turns.
-    fn needs_turns(&self) -> bool {
-        let mut attached = self.entities.iter().filter(|e| e.said.attached);
-        let capped = attached.clone().any(|e| e.bucket.cap().limits());
-        let first = attached.next().map(|e| e.class);
-        let classes = attached.any(|e| Some(e.class) != first);
-        let compete = self.entities.iter().filter(|e| e.competes()).count() >= 2;
-        self.policy != Policy::Native && (compete || capped || classes)
-    }
-
-    fn choose_mode(&mut self, notes: &mut Vec<Note>) {
-        let needs = self.needs_turns();
-        self.lone = if needs {
-            None
-        } else {
-            self.lone.or(Some(self.now))
-        };
-        let over = self
-            .lone
-            .is_some_and(|since| self.now >= since.plus(self.config.open_after));
-        match self.phase {
-            Phase::Open if needs => self.bind(notes),
-            Phase::Idle | Phase::Held { .. } if over => self.open(),
-            _ => {}
-        }
-    }
-
-    /// No turns from here on. Who has one goes on launching, without it.
-    fn open(&mut self) {
-        if let Phase::Held { seat, .. } = self.phase
-            && let Some(entity) = self.find_mut(seat)
-        {
-            entity.turn = entity.turn.wrapping_add(1);
-        }
-        self.entities.iter_mut().for_each(|it| it.loose = None);
-        self.phase = Phase::Open;
     }
 
     /// Ends the overruns of those who became quiet.

@@ -58,10 +58,15 @@ impl Turns {
         })
     }
 
-    /// `seat`, if it may have a turn now and nobody goes before it.
+    /// `seat`, if it may have a turn now and nobody goes before it. It goes on with what it launched before
+    /// the turns began, unless it owes others too much for that.
     fn first(&self, seat: Seat) -> Option<Choice> {
         let may = |entity: &&Entity| entity.eligible() && entity.gang.is_none();
-        let own = self.find(seat).filter(may)?.class;
+        let entity = self.find(seat).filter(may)?;
+        let own = entity.class;
+        if self.owes(entity) && !self.nobody_before(seat, |_| false) {
+            return None;
+        }
         // a gang that waits for other GPUs too would end such a turn in the step that gives it
         let gang = self.wanted.kept.is_some_and(|(_, class)| class < own);
         let before = gang || self.others_wait(|other| other < own) || self.slot_waits(own);

@@ -1,5 +1,6 @@
 //! One GPU's turns, with the rest of the engine played by the test.
 
+mod debts;
 mod effort;
 mod meaning;
 

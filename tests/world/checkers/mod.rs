@@ -29,6 +29,7 @@ pub struct Checkers {
     seen: Observer,
     turns: turns::Turns,
     pairs: shares::Pairs,
+    debts: shares::Debts,
     caps: shares::Caps,
     memory: memory::Books,
     requests: requests::Requests,
@@ -52,6 +53,7 @@ impl Checkers {
             seen: Observer::new(config, now),
             turns: turns::Turns,
             pairs: shares::Pairs::default(),
+            debts: shares::Debts::default(),
             caps: shares::Caps::default(),
             memory: memory::Books::default(),
             requests: requests::Requests::default(),
@@ -97,6 +99,7 @@ impl Checkers {
         self.pairs.advance(&self.seen)?;
         self.caps.advance(&self.seen)?;
         self.progress.advance(&self.seen)?;
+        self.debts.advance(&self.seen)?;
         self.gangs.advance(&self.seen)?;
         self.requests.advance(&self.seen);
         self.seen.event(event);

@@ -1,6 +1,6 @@
 //! Who waits is served: while i waits, each other of its class gets at most what the line owes
-//! it, `l_i * w_j / w_i + 2 l_j`, and then it is i's turn. Since the GPU does not idle either,
-//! every wait ends.
+//! it, `l_i * w_j / w_i + 2 l_j` (`l_i` with a debt of a shortest turn, which keeps nobody from going on where turns
+//! begin), and then it is i's turn. Since the GPU does not idle either, every wait ends.
 
 use std::collections::BTreeMap;
 
@@ -41,7 +41,7 @@ impl Progress {
                 }
                 had.time += if other.pays() { seen.passed } else { 0 };
                 had.time = had.time.saturating_sub(other.spared);
-                let (bound, had) = (bound(me, other), had.time);
+                let (bound, had) = (bound(seen, me, other), had.time);
                 if had > bound {
                     return Err(format!(
                         "{} waits while {} had {had} ns of at most {bound}",
@@ -61,9 +61,10 @@ fn beside(me: &Seat, other: &Seat) -> bool {
     other.record.class == me.record.class && counts && waited_for
 }
 
-fn bound(me: &Seat, other: &Seat) -> u64 {
+fn bound(seen: &Observer, me: &Seat, other: &Seat) -> u64 {
     let weight = |seat: &Seat| u128::from(seat.weight);
-    let mine = u128::from(me.longest) * weight(other) / weight(me);
+    // what it owed when turns began, and was let go on with, comes on top of its longest turn
+    let mine = u128::from(me.longest + seen.config.turn_min.0) * weight(other) / weight(me);
     // a gang that was called on all its GPUs comes, whoever else does on one of them
     let turns = if other.gang { 3 } else { 2 };
     u64::try_from(mine)

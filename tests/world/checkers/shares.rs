@@ -29,7 +29,8 @@ struct Pair {
 
 /// The bound of start-time fair queueing: over every interval in which i and j both want the
 /// GPU, `|W_i/w_i - W_j/w_j| <= l_i/w_i + l_j/w_j`, where W is without what each hand-over costs
-/// anyway, by the median of what those in line say.
+/// anyway, by the median of what those in line say. Where turns begin, a shortest turn ahead of the line
+/// keeps nobody from going on, so each may be off by that, too.
 #[derive(Debug, Default)]
 pub struct Pairs(BTreeMap<(Place, Place), Pair>);
 
@@ -59,13 +60,69 @@ impl Pairs {
                         };
                     }
                     pair.advance(a, b);
-                    pair.check()
+                    pair.check(tolerance(seen, a, b))
                         .map_err(|why| format!("{} and {}: {why}", i.0, j.0))?;
                 }
             }
         }
         Ok(())
     }
+}
+
+/// One half of that bound holds for any j, whenever and however long that one wants the GPU: while i always wants
+/// it, `W_j/w_j - W_i/w_i <= l_j/w_j + l_i/w_i`. What j has left and comes back to, it still owes. A
+/// debt of a shortest turn keeps nobody from open mode, and is in the bound. One that is capped has its cap
+/// for a bound.
+#[derive(Debug, Default)]
+pub struct Debts(BTreeMap<(Place, Place), Pair>);
+
+impl Debts {
+    /// Time passed.
+    ///
+    /// # Errors
+    /// The objection.
+    pub fn advance(&mut self, seen: &Observer) -> Result<(), Objection> {
+        let waits = |place: &Place| seen.seats.get(place).is_some_and(in_line) && !seen.gap;
+        let counts = |seat: &Seat| !seat.gang && !seat.capped();
+        let other = |place: &Place| seen.seats.get(place).is_some_and(counts);
+        self.0.retain(|(i, j), _| waits(i) && other(j));
+        for (i, me) in seen.seats.iter().filter(|(place, _)| waits(place)) {
+            for (j, other) in seen.on(me.gpu).filter(|(place, _)| *place != i) {
+                if !counts(other) || other.record.class != me.record.class {
+                    continue;
+                }
+                let pair = self.0.entry((*i, *j)).or_default();
+                if pair.tuned != (me.tuned, other.tuned) {
+                    *pair = Pair {
+                        tuned: (me.tuned, other.tuned),
+                        ..Pair::default()
+                    };
+                }
+                pair.advance(me, other);
+                // how far j got ahead since it was furthest behind
+                pair.most = pair.most.max(pair.lead);
+                let ahead = pair.most - pair.lead;
+                let tolerance = tolerance(seen, me, other);
+                let bound = pair.first + pair.second + tolerance + SLACK;
+                if ahead > bound {
+                    return Err(format!(
+                        "{} had {} ns/weight more than {}, who always wants; the bound is {}",
+                        j.0,
+                        ahead >> 20,
+                        i.0,
+                        bound >> 20
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What two may be ahead of the line where turns begin, and go on nevertheless.
+fn tolerance(seen: &Observer, a: &Seat, b: &Seat) -> i128 {
+    let shortest = seen.config.turn_min.0;
+    over_weight(shortest, a) + over_weight(shortest, b)
 }
 
 /// Competes by weight alone, on this GPU alone.
@@ -83,8 +140,9 @@ impl Pair {
         self.second = self.second.max(over_weight(b.stretch.max(b.last), b));
     }
 
-    fn check(&self) -> Result<(), Objection> {
-        let (drift, bound) = (self.most - self.least, self.first + self.second + SLACK);
+    fn check(&self, tolerance: i128) -> Result<(), Objection> {
+        let bound = self.first + self.second + tolerance + SLACK;
+        let drift = self.most - self.least;
         if drift <= bound {
             return Ok(());
         }

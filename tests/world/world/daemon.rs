@@ -211,7 +211,7 @@ impl World {
             Action::Admitted { record, .. } => {
                 self.records.insert(record.container, record.clone());
                 if self.mood.fate {
-                    let many = self.rng.range(1, 3);
+                    let many = self.rng.range(1, if self.mood.few { 1 } else { 3 });
                     (0..many).for_each(|_| self.spawn(record.container));
                 }
             }

@@ -10,7 +10,7 @@ use gpuslice_wire::select::{GpuRef, GpuSelector};
 use gpuslice_wire::text::{CgroupPath, Name};
 use gpuslice_wire::units::{Bytes, GIB, Instant, Percent, Weight};
 
-use super::{Happening, Letter, MS, World, container};
+use super::{Happening, Letter, MS, Mood, World, container};
 
 /// How often a container is of which class.
 pub(super) const CLASSES: [Class; 8] = [
@@ -53,6 +53,8 @@ impl World {
             .rng
             .per_mille(150)
             .then(|| self.rng.range(1, 60) as u32);
+        let share = share.filter(|_| !self.mood.few);
+        let class = self.rng.pick(&CLASSES);
         let pinned = self.rng.per_mille(500);
         let twin = self.rng.per_mille(30);
         let apart = self.rng.per_mille(200);
@@ -64,7 +66,7 @@ impl World {
             memory,
             weight,
             share: share.and_then(|share| Percent::new(share).ok()),
-            class: self.rng.pick(&CLASSES),
+            class: if self.mood.few { Class::Normal } else { class },
             gang: Gangs::ALL[usize::from(apart)],
             pinned: pinned.then(|| Bytes(self.rng.range(0, 4 * GIB))),
             bounds: None,
@@ -99,13 +101,14 @@ impl World {
             .filter(|&who| self.processes[who].alive)
             .collect();
         let known: Vec<ContainerId> = self.records.keys().copied().collect();
-        let trouble = self.mood.trouble;
+        let Mood { trouble, few, .. } = self.mood;
+        let (most, crowd) = if few { (3, 4) } else { (8, 20) };
         match self.rng.below(100) {
-            0..25 if known.len() < 8 => {
+            0..25 if known.len() < most => {
                 self.named += 1;
                 self.deliver(Letter::Admin(self.named));
             }
-            25..50 if living.len() < 20 && !known.is_empty() => {
+            25..50 if living.len() < crowd && !known.is_empty() => {
                 let container = self.rng.pick(&known);
                 self.spawn(container);
             }
@@ -126,8 +129,8 @@ impl World {
                 let container = self.rng.pick(&known);
                 self.change_some_cap(container);
             }
-            92..96 => self.change_policy(),
-            96..100 if !known.is_empty() => {
+            92..96 if !few => self.change_policy(),
+            96..100 if !few && !known.is_empty() => {
                 let container = self.rng.pick(&known);
                 self.retune(container);
             }

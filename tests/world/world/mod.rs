@@ -15,7 +15,7 @@ mod time;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 
-use gpuslice_engine::{Action, Config, Engine, LaneView, Record};
+use gpuslice_engine::{Action, Config, Engine, LaneView, Mode, Record};
 use gpuslice_wire::ids::{ClientId, ContainerId, GpuUuid, Lane};
 use gpuslice_wire::policy::Policy;
 use gpuslice_wire::units::{Bytes, GIB, Instant};
@@ -106,6 +106,8 @@ pub struct Mood {
     pub trouble: bool,
     /// Random admissions and processes.
     pub fate: bool,
+    /// Few containers, of one class and without caps: turns begin and end all the time.
+    pub few: bool,
 }
 
 /// Everything there is.
@@ -258,6 +260,11 @@ impl World {
     /// How long each process's kernels ran so far, ns.
     pub fn ran(&self) -> impl Iterator<Item = u64> {
         self.processes.iter().map(|process| process.ran)
+    }
+
+    /// Whether containers of a GPU take turns now.
+    pub fn takes_turns(&self) -> bool {
+        self.pages.values().any(|view| view.mode == Mode::Turns)
     }
 
     /// What an observer sees now.

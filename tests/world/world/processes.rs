@@ -4,7 +4,7 @@ use gpuslice_engine::Mode;
 use gpuslice_wire::ids::{ContainerId, Lane};
 
 use super::{Happening, Letter, MS, US, World};
-use crate::tenant::{Honesty, Process};
+use crate::tenant::{Honesty, Kernels, Process};
 
 /// A collective that was begun is over after this long, unless its container is capped: longer than any
 /// that was passed and had to wait until the others had as much.
@@ -35,6 +35,14 @@ impl World {
         if record.lanes.len() == 1 && self.rng.per_mille(100) {
             return self.add_knot(process);
         }
+        // where few are, whole containers do
+        let aims = match self.mood.few {
+            true => container.as_str().ends_with(['0', '2', '4', '6', '8']),
+            false => self.rng.per_mille(100),
+        };
+        if self.mood.trouble && aims {
+            process.aims_at_the_timer(&mut self.rng);
+        }
         self.add(process);
     }
 
@@ -56,9 +64,24 @@ impl World {
         self.after(delay, Happening::Connect(self.processes.len() - 1));
     }
 
+    /// A process ends, and one like it begins after `gap`.
+    fn return_after(&mut self, who: usize, gap: u64) {
+        let next = self.processes[who].another();
+        self.crash(who);
+        self.processes.push(next);
+        self.after(gap, Happening::Connect(self.processes.len() - 1));
+    }
+
     /// A process is as honest as this from now on.
     pub fn becomes(&mut self, who: usize, honesty: Honesty) {
         self.processes[who].honesty = honesty;
+    }
+
+    /// A process launches kernels of `kernel` ns from now on, and wants nothing for `pause` ns after each.
+    pub fn pulses(&mut self, who: usize, kernel: u64, pause: u64) {
+        let process = &mut self.processes[who];
+        (process.kernels, process.busy) = (Kernels::Exactly(kernel), false);
+        process.pause = Some(pause);
     }
 
     pub(super) fn connect(&mut self, who: usize) {
@@ -91,7 +114,8 @@ impl World {
         }
     }
 
-    pub(super) fn crash(&mut self, who: usize) {
+    /// A process ends.
+    pub fn crash(&mut self, who: usize) {
         if !self.processes[who].alive {
             return;
         }
@@ -204,8 +228,10 @@ impl World {
         let length = self.processes[who].kernels.draw(&mut self.rng);
         let process = &mut self.processes[who];
         let work = &mut process.work[lane];
-        process.ran += length;
-        work.claims.launches += 1;
+        if process.honesty != Honesty::Hollow {
+            process.ran += length;
+            work.claims.launches += 1;
+        }
         (work.until, work.followed) = (Some(u64::MAX), true);
         if let Some(since) = &mut process.collective {
             since.get_or_insert(self.now);
@@ -311,6 +337,10 @@ impl World {
             work.todo = work.todo.saturating_sub(1);
             if work.todo == 0 {
                 let gap = self.rng.magnitude(10 * US, 200 * MS);
+                let gap = self.processes[who].pause.unwrap_or(gap);
+                if self.processes[who].returns {
+                    return self.return_after(who, gap);
+                }
                 self.after(gap, Happening::Burst(who, lane));
             }
         }
@@ -321,7 +351,10 @@ impl World {
         if !self.processes[who].alive {
             return;
         }
-        let todo = self.rng.magnitude(1, 200);
+        let todo = match self.processes[who].pause {
+            Some(_) => 1,
+            None => self.rng.magnitude(1, 200),
+        };
         let lanes = match self.processes[who].collective {
             None => lane..lane + 1,
             Some(_) if lane > 0 => return,

@@ -102,7 +102,7 @@ impl Turns {
 
     /// Where one would be in line who got in now.
     fn place_now(&self, entity: &Entity) -> (Virtual, Instant, Seat) {
-        if self.on_gpu() == Some(entity.seat) {
+        if self.on_gpu() == Some(entity.seat) || entity.loose.is_some() {
             let line = self.line[entity.class as usize];
             (line.max(entity.finish), self.now, entity.seat)
         } else {
@@ -111,11 +111,11 @@ impl Turns {
     }
 
     /// Whether the place of `seat` has come here: nobody of its class who can go goes before it.
-    pub(super) fn nobody_before(&self, seat: Seat, ready: impl Fn(Seat) -> bool) -> bool {
+    pub(in crate::sched) fn nobody_before(&self, seat: Seat, ready: impl Fn(Seat) -> bool) -> bool {
         let Some(me) = self.find(seat) else {
             return false;
         };
-        if me.loose.is_some() {
+        if me.loose.is_some() && !self.owes(me) {
             return true; // nobody else may go
         }
         let mine = self.place_now(me);

@@ -1,0 +1,80 @@
+//! Whether launches wait for turns, and when turns end.
+//!
+//! # Problem
+//! In open mode a launch waits for nothing: the engine learns of it afterwards. So a container that
+//! pauses for longer than `open_after` would find the GPU open whenever it comes back, with whatever it
+//! has used before. Kernels of 1.9 s with pauses of 30 ms gave 98 % of a GPU to a container of weight 1
+//! beside one of weight 100 that always wanted it, and so did a claim of work without any kernel.
+//!
+//! # Idea
+//! Finish tags remember what each container used; open mode must not set that aside. A *debt* is GPU
+//! time that a container used ahead of its line, that is while another one wanted the GPU. Turns
+//! go on until every attached container has a debt of at most a shortest turn: the others have had as
+//! much by weight, or the debtor is attached no longer. Its next launch then waits at the gate until
+//! its place in line comes.
+//!
+//! What is no debt:
+//! * Time in open mode: the line follows the container that runs alone, see [`Turns::advance`].
+//! * Time in turns while no other container wants the GPU: the line follows each turn's start. So the only
+//!   one that competes owes nothing, however long its turn takes.
+//!
+//! Debts end: whatever runs moves the line on. One of `d` at weight `w` is paid when a
+//! container of weight `v` has had `d * v / w`.
+
+use alloc::vec::Vec;
+use gpuslice_wire::policy::Policy;
+use gpuslice_wire::units::Duration;
+
+use super::entity::Entity;
+use super::{Note, Phase, Turns};
+
+impl Turns {
+    /// A debt that counts for nothing: about what one turn leaves behind.
+    pub(super) fn tolerance(&self) -> Duration {
+        self.config.turn_min
+    }
+
+    /// Whether `entity` used so much ahead of its line that others go first.
+    pub(super) fn owes(&self, entity: &Entity) -> bool {
+        entity.debt(self.line[entity.class as usize]) > self.tolerance()
+    }
+
+    /// Whether launches must wait for turns.
+    fn needs_turns(&self) -> bool {
+        let mut attached = self.entities.iter().filter(|e| e.said.attached);
+        let capped = attached.clone().any(|e| e.bucket.cap().limits());
+        let owing = attached.clone().any(|e| !e.competes() && self.owes(e));
+        let first = attached.next().map(|e| e.class);
+        let classes = attached.any(|e| Some(e.class) != first);
+        let compete = self.entities.iter().filter(|e| e.competes()).count() >= 2;
+        self.policy != Policy::Native && (compete || capped || classes || owing)
+    }
+
+    pub(super) fn choose_mode(&mut self, notes: &mut Vec<Note>) {
+        let needs = self.needs_turns();
+        self.lone = if needs {
+            None
+        } else {
+            self.lone.or(Some(self.now))
+        };
+        let over = self
+            .lone
+            .is_some_and(|since| self.now >= since.plus(self.config.open_after));
+        match self.phase {
+            Phase::Open if needs => self.bind(notes),
+            Phase::Idle | Phase::Held { .. } if over => self.open(),
+            _ => {}
+        }
+    }
+
+    /// No turns from here on. A container that has one goes on launching, without it.
+    pub(super) fn open(&mut self) {
+        if let Phase::Held { seat, .. } = self.phase
+            && let Some(entity) = self.find_mut(seat)
+        {
+            entity.turn = entity.turn.wrapping_add(1);
+        }
+        self.entities.iter_mut().for_each(|it| it.loose = None);
+        self.phase = Phase::Open;
+    }
+}

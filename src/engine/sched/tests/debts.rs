@@ -1,0 +1,140 @@
+//! What a container used while another one wanted the GPU, it owes: also after a pause, also without turns.
+
+use super::*;
+
+/// One of weight 1 whose kernel of a second ran on after its turn, beside one of `weight`, and wants nothing
+/// since.
+fn owing(weight: u32) -> Rig {
+    let mut rig = Rig::new(&[(1, 0, false), (weight, 0, false)]);
+    rig.want(0, 0);
+    rig.want(0, 1);
+    rig.at(20 * MS);
+    assert!(matches!(
+        rig.turns.phase,
+        Phase::Closing { seat: Seat(0), .. }
+    ));
+    rig.run_until_quiet(1_000 * MS);
+    assert_eq!(rig.holder(), Some(1));
+    rig
+}
+
+impl Rig {
+    /// Nothing is said until `end`. A longer step would not be charged.
+    fn run_beside(&mut self, end: u64) {
+        while self.turns.now.0 < end {
+            self.at((self.turns.now.0 + 100 * MS).min(end));
+        }
+    }
+
+    /// The turn of the first one is quiet then, and it wants nothing more.
+    fn run_until_quiet(&mut self, end: u64) {
+        self.run_beside(end);
+        self.say(end, 0, false, true);
+    }
+}
+
+#[test]
+fn turns_go_on_until_a_debt_is_paid() {
+    let mut rig = owing(10);
+    // a second at weight 1 is ten at weight 10
+    rig.run(10_900 * MS);
+    assert_eq!(rig.turns.mode(), Mode::Turns);
+    rig.run(11_100 * MS);
+    assert_eq!(rig.turns.mode(), Mode::Open);
+}
+
+#[test]
+fn whoever_owes_waits_after_a_pause() {
+    let mut rig = owing(10);
+    rig.run(1_030 * MS);
+    rig.want(1_030 * MS, 0);
+    rig.run(10_900 * MS);
+    assert_eq!((rig.holder(), rig.used_ms(0)), (Some(1), 1_000));
+    rig.run(12_000 * MS);
+    assert!(rig.used_ms(0) > 1_000, "and has its turn then");
+}
+
+#[test]
+fn a_debtor_that_is_gone_keeps_no_turns_and_owes_when_it_comes_back() {
+    let mut rig = owing(10);
+    let gone = Report {
+        quiet: true,
+        ..Report::default()
+    };
+    rig.turns.report(Seat(0), gone);
+    rig.run(1_100 * MS);
+    assert_eq!(rig.turns.mode(), Mode::Open);
+    rig.run(2_000 * MS);
+    rig.say(2_000 * MS, 0, false, true);
+    assert_eq!(rig.turns.mode(), Mode::Turns, "before it launches");
+    rig.run(11_100 * MS);
+    assert_eq!(
+        rig.turns.mode(),
+        Mode::Open,
+        "paid, partly while it was away"
+    );
+}
+
+/// Time that a container runs alone is no debt, with turns or without, however far its turns go.
+#[test]
+fn nothing_is_owed_to_those_who_do_not_want() {
+    let mut rig = owing(1);
+    rig.run(2_100 * MS);
+    // alone with turns, because the other one has a cap
+    rig.turns.retune(
+        Seat(1),
+        Terms {
+            share: Percent::new(50).ok(),
+            ..rig.turns.entities[1].terms
+        },
+    );
+    rig.say(2_100 * MS, 1, false, true);
+    rig.say(2_100 * MS, 1, false, true);
+    rig.want(2_100 * MS, 0);
+    for ms in 2_101..4_000 {
+        rig.at(ms * MS);
+    }
+    assert_eq!(rig.turns.mode(), Mode::Turns);
+    let before = rig.used_ms(1);
+    rig.want(4_000 * MS, 1);
+    rig.at(4_020 * MS);
+    rig.say(4_020 * MS, 0, true, true);
+    rig.run(4_060 * MS);
+    let had = rig.used_ms(1) - before;
+    assert!((10..=40).contains(&had), "{had} ms, as two equals");
+}
+
+/// Two who ran when turns begin: the one that owes more for what it left running goes after the other one.
+#[test]
+fn what_ran_before_the_turns_counts_before_the_first_turn() {
+    let mut rig = Rig::new(&[(1, 0, false), (10, 0, false)]);
+    rig.want(0, 0);
+    rig.run(100 * MS);
+    assert_eq!(rig.turns.mode(), Mode::Open);
+    rig.deep = Some(0);
+    rig.turns.report(
+        Seat(1),
+        Report {
+            attached: true,
+            wants: true,
+            quiet: false,
+            stay: None,
+        },
+    );
+    rig.turns.decide(&mut rig.notes);
+    // both have work in flight: of 20 ms, then the second one is quiet
+    rig.pass(120 * MS);
+    rig.turns.report(
+        Seat(1),
+        Report {
+            attached: true,
+            wants: true,
+            quiet: true,
+            stay: None,
+        },
+    );
+    rig.turns.decide(&mut rig.notes);
+    assert_eq!(rig.holder(), None, "the first one owes 10 ms");
+    rig.say(150 * MS, 0, true, true);
+    assert_eq!(rig.holder(), Some(1), "what it ran since counts too");
+}
