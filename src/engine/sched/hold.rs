@@ -130,6 +130,7 @@ impl Engine {
 mod tests {
     use super::*;
     use crate::config::Config;
+    use crate::sched::entity::Report;
     use crate::sched::tests::Rig;
 
     const US: u64 = 1_000;
@@ -229,6 +230,33 @@ mod tests {
         assert_eq!(asked(&rig, Note::Resume(seat(0))), 1);
         answer(&mut rig, closed + 5 * MS, Hold::Free);
         assert_eq!(asked(&rig, Note::Resume(seat(0))), 1);
+    }
+
+    /// Turns begin because of what is stopped; the one that runs pays for what it runs.
+    #[test]
+    fn what_is_stopped_when_turns_begin_is_not_charged() {
+        let mut rig = Rig::with(Config::default(), &[(1, 0, false), (1, 0, false)]);
+        rig.want(0, 1);
+        rig.at(100 * MS);
+        assert_eq!(rig.turns.phase, Phase::Open);
+        rig.turns.held(seat(0), Hold::Stopped);
+        for (who, wants) in [(0, false), (1, true)] {
+            let said = Report {
+                attached: true,
+                wants,
+                quiet: false,
+                stay: None,
+            };
+            rig.turns.report(seat(who), said);
+        }
+        rig.turns.decide(&mut rig.notes);
+        assert_eq!(rig.holder(), Some(1), "nobody else runs");
+        let now = rig.turns.now;
+        let later = Duration(MS);
+        let booked = rig.turns.booked.plus(later);
+        rig.turns.advance(now.plus(later), booked);
+        let paid = [0, 1].map(|who| rig.turns.entities[who].gpu_time.0 / MS);
+        assert_eq!(paid, [0, 101]);
     }
 
     #[test]

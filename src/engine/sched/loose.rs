@@ -54,8 +54,9 @@ impl Turns {
                 since,
                 reported: false,
             };
-            // who was passed before is not waited for again
-            entity.loose = entity.overrun.is_none().then_some(loose);
+            // who was passed before is not waited for again, and what is stopped does not run
+            let runs = entity.overrun.is_none() && !entity.is_off();
+            entity.loose = runs.then_some(loose);
             notes.push(Note::Closed(entity.seat));
         }
         self.phase = Phase::Idle;
