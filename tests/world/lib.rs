@@ -27,6 +27,8 @@ pub mod world;
 #[cfg(test)]
 mod debts;
 #[cfg(test)]
+mod gangs;
+#[cfg(test)]
 mod objections;
 #[cfg(test)]
 mod policies;

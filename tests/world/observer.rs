@@ -84,6 +84,8 @@ pub struct Seat {
     pub last: u64,
     /// The longest `stretch` so far.
     pub longest: u64,
+    /// How long it took to get quiet after a turn, lately: the longest, halved each time, ns.
+    pub tail: u64,
     /// Since when it wants the GPU without being on it.
     pub waits: Option<u64>,
     /// What it may have of the GPU's time at most, as a fraction.
@@ -391,6 +393,7 @@ impl Observer {
             } => {
                 if let Some(seat) = self.seats.get_mut(&(*container, *lane)) {
                     (seat.passed, seat.loose) = (true, false);
+                    seat.tail = seat.tail.max(self.config.drain_max.0);
                 }
             }
             _ => {}
@@ -426,6 +429,7 @@ impl Observer {
                 stretch: 0,
                 last: 0,
                 longest: 0,
+                tail: 0,
                 waits: None,
                 cap: (1, 1),
                 weight: u64::from(record.weight.get()),
@@ -545,6 +549,9 @@ impl Observer {
                         seat.idle.add(ns.min(self.config.turn_min.0 / 2));
                     }
                     spared.push((*id, *lane));
+                }
+                if !seat.passed {
+                    seat.tail = (seat.tail / 2).max(self.now - seat.shut);
                 }
                 if seat.loose {
                     // what its last turn left it to owe is not less for a moment without turns

@@ -15,11 +15,9 @@ const MS: u64 = 1_000_000;
 /// Has a slice and never wants the GPU.
 const fn idles(weight: u32) -> Tenant {
     Tenant {
-        class: Class::Normal,
-        share: 0,
         busy: false,
-        weight,
         attached: false,
+        ..weighs(weight)
     }
 }
 

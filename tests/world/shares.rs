@@ -23,6 +23,10 @@ pub(crate) struct Tenant {
     pub(crate) busy: bool,
     /// It has a process.
     pub(crate) attached: bool,
+    /// All of so many.
+    pub(crate) gpus: usize,
+    /// Whether it takes turns on them together.
+    pub(crate) gang: Gangs,
 }
 
 pub(crate) const fn weighs(weight: u32) -> Tenant {
@@ -32,6 +36,8 @@ pub(crate) const fn weighs(weight: u32) -> Tenant {
         class: Class::Normal,
         busy: true,
         attached: true,
+        gpus: 1,
+        gang: Gangs::Auto,
     }
 }
 
@@ -42,53 +48,67 @@ fn world(seed: u64, kernels: Kernels, tenants: &[Tenant]) -> World {
 
 /// The same under another policy.
 pub(crate) fn governed(seed: u64, policy: Policy, kernels: Kernels, tenants: &[Tenant]) -> World {
+    let config = Config {
+        policy,
+        ..Config::default()
+    };
+    let mut world = calm(seed, config, 1);
+    for (n, tenant) in tenants.iter().enumerate() {
+        joins(&mut world, n as u64, tenant, kernels);
+    }
+    world
+}
+
+/// A world in which nothing happens by itself.
+pub(crate) fn calm(seed: u64, config: Config, gpus: u8) -> World {
     let mood = Mood {
         trouble: false,
         fate: false,
         few: false,
     };
-    let config = Config {
-        policy,
-        ..Config::default()
+    World::new(seed, config, gpus, mood)
+}
+
+/// Container `n` is one of these tenants, with one process, on as many GPUs as it says.
+pub(crate) fn joins(world: &mut World, n: u64, tenant: &Tenant, kernels: Kernels) {
+    let container = container(n);
+    let (gpus, gang) = match tenant.gpus {
+        1 => (GpuSelector::Any, Gangs::Auto),
+        _ => (GpuSelector::All, tenant.gang),
     };
-    let mut world = World::new(seed, config, 1, mood);
-    for (n, tenant) in tenants.iter().enumerate() {
-        let container = container(n as u64);
-        world.admit(Ask {
-            container,
-            name: Name::EMPTY,
-            gpus: GpuSelector::Any,
-            whole: None,
-            memory: MemoryAsk::Exactly(Bytes(64 * MIB)),
-            weight: Weight::new(tenant.weight).expect("a weight"),
-            share: Percent::new(tenant.share).ok(),
-            class: tenant.class,
-            gang: Gangs::Auto,
-            pinned: None,
-            bounds: None,
-            cgroup: CgroupPath::EMPTY,
-        });
-        world.add(Process {
-            container,
-            alive: tenant.attached,
-            asked: 0,
-            client: None,
-            kernels,
-            busy: tenant.busy,
-            pause: None,
-            returns: false,
-            collective: None,
-            sibling: None,
-            honesty: Honesty::Honest,
-            broke: false,
-            stalled: 0,
-            sent: 0,
-            ran: 0,
-            work: vec![Work::default()],
-            purses: vec![Purse::default(); 2],
-        });
-    }
-    world
+    world.admit(Ask {
+        container,
+        name: Name::EMPTY,
+        gpus,
+        whole: None,
+        memory: MemoryAsk::Exactly(Bytes(64 * MIB)),
+        weight: Weight::new(tenant.weight).expect("a weight"),
+        share: Percent::new(tenant.share).ok(),
+        class: tenant.class,
+        gang,
+        pinned: None,
+        bounds: None,
+        cgroup: CgroupPath::EMPTY,
+    });
+    world.add(Process {
+        container,
+        alive: tenant.attached,
+        asked: 0,
+        client: None,
+        kernels,
+        busy: tenant.busy,
+        pause: None,
+        returns: false,
+        collective: None,
+        sibling: None,
+        honesty: Honesty::Honest,
+        broke: false,
+        stalled: 0,
+        sent: 0,
+        ran: 0,
+        work: vec![Work::default(); tenant.gpus],
+        purses: vec![Purse::default(); tenant.gpus + 1],
+    });
 }
 
 /// GPU time of each tenant so far, ns.

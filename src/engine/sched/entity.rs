@@ -147,6 +147,8 @@ pub(crate) struct Entity {
     pub(crate) turns: u64,
     /// What it used since it was last given a turn, or more of one.
     pub(crate) stint: Duration,
+    /// How long it has lately taken to get quiet after a turn: the longest, halved each time.
+    pub(crate) tail: Duration,
     /// Turns after which it was late in getting quiet.
     pub(crate) overruns: u64,
     /// Turns closed before their end for one of a higher class.
@@ -189,6 +191,11 @@ impl Entity {
     /// How much GPU time it used ahead of `line`: what it owes those who waited meanwhile.
     pub(crate) fn debt(&self, line: Virtual) -> Duration {
         self.start.max(self.finish).ahead(line, self.weight)
+    }
+
+    /// Was quiet so long after the close of a turn.
+    pub(crate) fn drained_in(&mut self, waited: Duration) {
+        self.tail = Duration(self.tail.0 / 2).max(waited);
     }
 
     /// Gets in line at `now`. What it used is behind it, what it did not use is gone: a sleeper

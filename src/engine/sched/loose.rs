@@ -72,6 +72,7 @@ impl Turns {
             let entity = &mut self.entities[at];
             let waited = now.since(loose.since);
             if entity.is_off() {
+                entity.drained_in(waited);
                 entity.loose = None;
                 entity.queue(now, line[entity.class as usize]);
                 self.slots.later(entity.class, now);

@@ -179,6 +179,7 @@ impl Turns {
             wanted_time: Duration(0),
             turns: 0,
             stint: Duration(0),
+            tail: Duration(0),
             overruns: 0,
             preemptions: 0,
             stops: 0,
@@ -409,6 +410,7 @@ impl Turns {
         };
         let waited = now.since(closed);
         if entity.is_off() {
+            entity.drained_in(waited);
             let counts = entity.said.wants && entity.gang.is_none();
             if let Some(stay) = entity.said.stay.filter(|_| counts) {
                 let turn = allowance::Turn {
@@ -435,6 +437,7 @@ impl Turns {
             // Its place stays where it was before the turn: what it left running may need the next one to
             // end, and is paid for after that.
             entity.overrun = Some(closed);
+            entity.drained_in(waited);
             self.free(seat, slot);
             notes.push(Note::Late(seat, Late::Passed, waited));
         } else if waited >= config.drain && !reported {

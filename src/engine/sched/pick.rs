@@ -35,7 +35,7 @@ pub(super) enum Verdict {
 impl Turns {
     /// The one to go next, the holder counted as if it got in line now. Gangs that wait are not asked
     /// here: theirs is a decision for several GPUs.
-    fn choose(&self) -> Option<Choice> {
+    pub(super) fn choose(&self) -> Option<Choice> {
         let best = |class: Class| {
             let waiting = self.entities.iter().filter(|e| e.class == class);
             let here = |e: &&Entity| e.gang.is_none() || self.on_gpu() == Some(e.seat);
@@ -47,7 +47,7 @@ impl Turns {
             .into_iter()
             .filter_map(|class| Some((class, best(class)?)));
         let (first, seat) = waiting.next()?;
-        let kept = self.wanted.kept.is_some_and(|(_, class)| class < first);
+        let kept = self.wanted.kept.is_some_and(|kept| kept.class < first);
         if kept && self.slot_free(first) {
             return Some(Choice { seat, slot: true });
         }
@@ -68,7 +68,7 @@ impl Turns {
             return None;
         }
         // a gang that waits for other GPUs too would end such a turn in the step that gives it
-        let gang = self.wanted.kept.is_some_and(|(_, class)| class < own);
+        let gang = self.wanted.kept.is_some_and(|kept| kept.class < own);
         let before = gang || self.others_wait(|other| other < own) || self.slot_waits(own);
         (!before).then_some(Choice { seat, slot: false })
     }
@@ -147,12 +147,10 @@ impl Turns {
             return;
         };
         let mut length = self.length(entity, choice.slot);
-        if let Some((until, _)) = self.wanted.kept {
-            let left = until.since(self.now);
-            if left < self.config.turn_min && !choice.slot {
-                return;
-            }
-            length = length.min(left.max(self.config.turn_min));
+        match self.fits(entity) {
+            Some(fits) => length = length.min(fits),
+            None if choice.slot => length = length.min(self.config.turn_min),
+            None => return,
         }
         self.serve(choice, length);
         let now = self.now;

@@ -95,8 +95,11 @@ impl Gangs {
         let since = self.idle.entry(gpu).or_insert(seen.now);
         let gpus = seen.seats.values().map(|seat| seat.gpu);
         let gpus = gpus.collect::<std::collections::BTreeSet<_>>().len() as u64;
-        // two shortest turns for each other GPU; a step that came later than that is the world's doing
-        let bound = 2 * gpus * seen.config.turn_min.0 + 1_000_000;
+        // two shortest turns for each other GPU, and what those who wait take to drain, once where an end is known
+        // and twice where it is not. A step that came later than that is the world's doing.
+        let singles = seen.on(gpu).filter(|(_, seat)| seat.wants() && !seat.gang);
+        let tail = singles.map(|(_, seat)| seat.tail).max().unwrap_or(0);
+        let bound = gpus * (2 * seen.config.turn_min.0 + 3 * tail) + 1_000_000;
         if seen.gap {
             *since = seen.now;
         } else if seen.passed > bound {

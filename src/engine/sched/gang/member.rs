@@ -28,11 +28,32 @@ impl Member {
     }
 }
 
+/// A GPU is kept for a gang.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::sched) struct Kept {
+    /// When the gang can begin.
+    pub(super) until: Instant,
+    /// ... but that depends on how long something drains, which is not known.
+    pub(super) guessed: bool,
+    /// The gang's class.
+    pub(in crate::sched) class: Class,
+}
+
+/// When a gang could have a GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Free {
+    pub(super) at: Instant,
+    /// That is now, or as soon as the one that has it gives way.
+    pub(super) gives_way: bool,
+    /// It is not known: what drains is taken to last as long again.
+    pub(super) guessed: bool,
+}
+
 /// What the gangs want of one GPU at present.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Wanted {
-    /// A turn that begins now is to be over then, for a gang of this class.
-    pub(in crate::sched) kept: Option<(Instant, Class)>,
+    /// A turn that begins now is to be over for a gang.
+    pub(in crate::sched) kept: Option<Kept>,
     /// A gang of this class could begin if those who must give way to it did.
     pub(in crate::sched) pressed: Option<Class>,
     /// Slots of these classes are a gang's, and wait for its other slots.
@@ -68,6 +89,17 @@ impl Turns {
         Some(extended.map_or(closed, |it| it.0))
     }
 
+    /// Whether the processes of `seat` had time to say that they are quiet since the last close: of a turn that was
+    /// extended that may be much later than the first one.
+    pub(super) fn answered(&self, seat: Seat) -> bool {
+        let due = self.answered_at(seat);
+        due.is_none_or(|due| self.now >= due)
+    }
+
+    fn answered_at(&self, seat: Seat) -> Option<Instant> {
+        Some(self.closing_of(seat)?.plus(self.config.turn_min))
+    }
+
     /// When a turn that is being closed needs a look: never here, if it is quiet here.
     pub(in crate::sched) fn drained_until(&self, seat: Seat, reported: bool) -> Option<Instant> {
         let busy = self.find(seat).is_some_and(|entity| !entity.is_off());
@@ -75,7 +107,10 @@ impl Turns {
         let Config {
             drain, drain_max, ..
         } = self.config;
-        Some(since.plus(if reported { drain_max } else { drain }))
+        match reported {
+            true => Some(since.plus(drain_max).max(self.answered_at(seat)?)),
+            false => Some(since.plus(drain)),
+        }
     }
 
     /// Virtual time of the line, when one who starts at `start` is served: a gang that was called may come
@@ -136,27 +171,73 @@ impl Turns {
         holder || self.others_wait(|other| other < class)
     }
 
-    /// When `seat` could have this GPU, and whether that is now or as soon as who has it gives way.
-    pub(super) fn free_for(&self, seat: Seat, class: Class) -> (Instant, bool) {
+    /// When `seat` could have this GPU.
+    pub(super) fn free_for(&self, seat: Seat, class: Class) -> Free {
+        let free = |at: Instant, gives_way: bool| Free {
+            at,
+            gives_way,
+            guessed: false,
+        };
+        let drains = |since: Instant| Free {
+            at: self.now.plus(self.now.since(since)),
+            gives_way: false,
+            guessed: true,
+        };
         match self.phase {
-            Phase::Idle if !self.lets(seat) => {
-                let bound = self.bound().unwrap_or(self.now);
-                (self.now.plus(self.now.since(bound)), false)
-            }
-            Phase::Open | Phase::Idle => (self.now, true),
+            Phase::Idle if !self.lets(seat) => drains(self.bound().unwrap_or(self.now)),
+            Phase::Open | Phase::Idle => free(self.now, true),
             Phase::Held { seat: on, .. } | Phase::Closing { seat: on, .. } if on == seat => {
-                (self.now, true)
+                free(self.now, true)
             }
             Phase::Held { seat, end, slot } => {
                 let on = self.find(seat).map_or(class, |entity| entity.class);
                 let above = class < on || class > on && self.slot_open(class);
                 match above && slot.is_none() {
-                    true => (self.now, true),
-                    false => (end, false),
+                    true => free(self.now, true),
+                    false => free(end, false),
                 }
             }
-            Phase::Closing { closed, .. } => (self.now.plus(self.now.since(closed)), false),
+            Phase::Closing { closed, .. } => drains(closed),
         }
+    }
+
+    /// Since when something is drained here.
+    pub(super) fn drained_since(&self) -> Option<Instant> {
+        match self.phase {
+            Phase::Closing { closed, .. } => Some(closed),
+            _ => self.bound(),
+        }
+    }
+
+    /// How long before a gang has this GPU a turn of `entity` must be over so that it is quiet by then: as long
+    /// as it has lately taken to drain, and twice as long where the end is a guess. Without that, turns
+    /// that fit in on one GPU and drain for long would keep a gang waiting for ever, each while
+    /// another one of its GPUs drains.
+    fn margin(&self, entity: &Entity, guessed: bool) -> Duration {
+        let tail = match entity.overrun {
+            Some(_) => Duration(0), // nobody waits for that again
+            None => entity.tail,
+        };
+        Duration(tail.0.saturating_mul(if guessed { 2 } else { 1 }))
+    }
+
+    /// How long a turn of `entity` may be so that a gang that this GPU is kept for need not wait; `None` if any
+    /// would be too long.
+    pub(in crate::sched) fn fits(&self, entity: &Entity) -> Option<Duration> {
+        let Some(kept) = self.wanted.kept else {
+            return Some(Duration(u64::MAX));
+        };
+        let margin = self.margin(entity, kept.guessed).0;
+        let left = kept.until.since(self.now).0.checked_sub(margin)?;
+        (left >= self.config.turn_min.0).then_some(Duration(left))
+    }
+
+    /// When a turn of the first in line fits in here, if that depends on how long something has been drained
+    /// that is drained `since` then.
+    pub(super) fn fits_after(&self, since: Instant) -> Instant {
+        let first = self.choose().and_then(|choice| self.find(choice.seat));
+        let margin = first.map_or(Duration(0), |entity| self.margin(entity, true));
+        since.plus(margin).plus(self.config.turn_min)
     }
 
     /// `seat` has the GPU for `length` from now on.
@@ -207,11 +288,14 @@ impl Turns {
 
     /// The GPU is free again.
     pub(super) fn release(&mut self, seat: Seat) {
+        let since = self.closed_first(seat);
         let Phase::Closing { slot, .. } = self.phase else {
             return;
         };
         self.requeue(seat);
+        let drained = since.map_or(Duration(0), |since| self.now.since(since));
         if let Some(entity) = self.find_mut(seat) {
+            entity.drained_in(drained);
             entity.gang = Some(Member::default());
         }
         self.free(seat, slot);

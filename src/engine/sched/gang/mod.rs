@@ -24,8 +24,10 @@
 //! The GPUs of a ready gang are *kept* for it: no turn begins there that would not be over when the gang
 //! can begin, which is known, since turns have ends. A GPU that is still being drained has none:
 //! there, what has lasted so long is taken to last as long again. What fits in before, runs, one shortest
-//! turn at least; so a GPU stands idle for a gang no longer than that, and a gang waits
-//! for one turn of those it meets, and of each gang before it.
+//! turn at least, and with it what its container has lately taken to drain (twice where the end is
+//! a guess). So a GPU stands idle for a gang no longer than that, and a gang waits for one turn of those it meets,
+//! and of each gang before it. A turn that fits in and drains for longer than the last ones keeps the
+//! next one like it out: else two GPUs that drain by turns would keep a gang waiting for ever.
 //!
 //! # Collectives that were cut in two
 //! A turn may end between a collective's two launches. Then one GPU spins, another is quiet, and neither
@@ -39,6 +41,7 @@ mod plan;
 #[cfg(test)]
 mod tests;
 
+use member::Kept;
 pub(crate) use member::{Member, Wanted};
 
 use gpuslice_wire::limits::GPUS_MAX;
@@ -234,7 +237,9 @@ impl Node<'_> {
         let waited = since.min().map_or(Duration(0), |since| now.since(since));
         if closing & !quiet == 0 {
             each(closing).for_each(|at| self.turns_mut(at).release(seat));
-        } else if waited >= config.drain_max {
+        } else if waited >= config.drain_max
+            && each(closing).all(|at| self.turns(at).answered(seat))
+        {
             for at in each(closing) {
                 let Gpu { turns, notes, .. } = &mut self.gpus[at];
                 turns.pass(seat, waited, notes);

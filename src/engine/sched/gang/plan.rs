@@ -8,7 +8,7 @@ use gpuslice_wire::units::{Duration, Instant};
 use super::super::Phase;
 use super::super::entity::Entity;
 use super::super::slots::Slot;
-use super::{Gang, Node, Wanted, each};
+use super::{Gang, Kept, Node, Wanted, each};
 use crate::lifecycle::Seat;
 
 /// Why a gang may have a turn; the first goes first.
@@ -85,8 +85,8 @@ impl Node<'_> {
             }
         }
         order.sort_unstable();
-        // when what was planned before is over
-        let mut taken = [Instant(0); GPUS_MAX];
+        // when what was planned before is over, and whether that is a guess
+        let mut taken = [(Instant(0), false); GPUS_MAX];
         for (rank, class, _, _, gang) in order {
             if !(grant && self.begin(gang, class, rank)) {
                 self.keep(gang, class, &mut taken);
@@ -148,7 +148,8 @@ impl Node<'_> {
             let loose = turns.find(seat).is_some_and(|it| it.loose.is_some());
             let idle = idle && !(loose && kept.is_some());
             let idle = idle && (again || loose || !turns.slot_waits(class));
-            (own || idle) && kept.is_none_or(|(until, _)| until >= now.plus(shortest))
+            let fits = || turns.find(seat).is_some_and(|it| turns.fits(it).is_some());
+            (own || idle) && fits()
         };
         if !each(gated).all(free) {
             return false;
@@ -160,8 +161,8 @@ impl Node<'_> {
                 Rank::Slot => shortest,
                 _ => turns.length_of(seat).unwrap_or(shortest),
             };
-            let left = turns.wanted.kept.map_or(own, |(until, _)| until.since(now));
-            length = length.min(own).min(left);
+            let fits = turns.find(seat).and_then(|entity| turns.fits(entity));
+            length = length.min(own).min(fits.unwrap_or(own));
         }
         // nobody else may go where it left something running: it is not interrupted for them
         let loose = each(gated).filter_map(|at| self.member(gang, at)?.loose);
@@ -173,33 +174,35 @@ impl Node<'_> {
     }
 
     /// Keeps a gang's GPUs for it.
-    fn keep(&mut self, gang: usize, class: Class, taken: &mut [Instant; GPUS_MAX]) {
+    fn keep(&mut self, gang: usize, class: Class, taken: &mut [(Instant, bool); GPUS_MAX]) {
         let seat = self.gangs[gang].seat;
         let gated = self.gated(gang);
-        let (mut start, mut begins) = (Instant(0), true);
+        let mut kept = Kept {
+            until: Instant(0),
+            guessed: false,
+            class,
+        };
+        let mut begins = true;
         for at in each(gated) {
             let turns = self.turns(at);
-            let (free, gives_way) = turns.free_for(seat, class);
-            start = start.max(free).max(taken[at]);
-            begins &= gives_way && turns.wanted.kept.is_none();
+            let free = turns.free_for(seat, class);
+            kept.until = kept.until.max(free.at).max(taken[at].0);
+            kept.guessed |= free.guessed || taken[at].1;
+            begins &= free.gives_way && turns.wanted.kept.is_none();
         }
+        let drained = each(gated).filter_map(|at| self.turns(at).drained_since());
+        let drained = drained.min();
         for at in each(gated) {
             let turns = self.turns_mut(at);
             let shortest = turns.config.turn_min;
-            turns.wanted.kept = turns.wanted.kept.or(Some((start, class)));
+            turns.wanted.kept = turns.wanted.kept.or(Some(kept));
             if begins {
                 turns.wanted.pressed = Some(class);
             }
-            taken[at] = start.plus(shortest);
-            let drained = match turns.phase {
-                Phase::Closing { closed, .. } => Some(closed),
-                _ => turns.bound(),
-            };
-            let Some(drained) = drained.map(|since| since.plus(shortest)) else {
-                continue;
-            };
-            if drained > turns.now {
-                self.look_at(at, drained);
+            taken[at] = (kept.until.plus(shortest), kept.guessed);
+            let due = drained.map(|since| turns.fits_after(since));
+            if let Some(due) = due.filter(|due| *due > turns.now) {
+                self.look_at(at, due);
             }
         }
     }

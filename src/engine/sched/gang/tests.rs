@@ -18,7 +18,7 @@ use gpuslice_wire::units::GIB;
 
 use super::super::Phase;
 use crate::tests::{Rig, ask};
-use crate::{Action, Claims, Config, Event, Mode};
+use crate::{Action, Claims, Config, Event, Late, Mode};
 
 /// So many states are looked at, those with the shortest ways first, unless `GANG_STATES` says otherwise.
 const STATES: usize = 8_000;
@@ -330,4 +330,63 @@ fn two_gangs_within_a_larger_one_always_go_on() {
 #[test]
 fn a_gang_and_two_of_one_gpu_always_go_on() {
     explore(&[&[0, 1, 2], &[0], &[2]]);
+}
+
+/// The turn of one whose collective was cut in two was extended, and the clock jumps over the end of it: it is asked
+/// whether it is quiet before others run beside it.
+#[test]
+fn a_clock_that_jumps_passes_no_gang_unread() {
+    let mut node = Node::new(&[&[0, 1], &[0], &[1]]);
+    (0..3).for_each(|who| node.make(Move::Want(who)));
+    let holds = |node: &Node| node.may_launch(0, 0) && node.may_launch(0, 1);
+    let until = |node: &mut Node, what: &dyn Fn(&Node) -> bool| {
+        for _ in 0..1_000 {
+            if what(node) {
+                return;
+            }
+            (1..3).for_each(|who| node.quiet_all(who));
+            node.make(Move::Time);
+        }
+        panic!("it never comes");
+    };
+    until(&mut node, &holds);
+    node.launch(0, 0);
+    node.quiet_all(0);
+    let extended = |node: &Node| {
+        let turns = &node.rig.engine.gpus[0].turns;
+        let gang = turns.entities.iter().find_map(|entity| entity.gang);
+        gang.is_some_and(|gang| gang.extended.is_some()) && node.may_launch(0, 1)
+    };
+    until(&mut node, &extended);
+    node.launch(0, 1);
+    assert_eq!(node.programs[0].ended, 1);
+    for part in 0..2 {
+        let claims = &mut node.programs[0].parts[part].claims;
+        claims.drained = claims.active; // and the daemon does not know yet
+    }
+    node.rig.now += 3_000_000_000;
+    let passed = |actions: &[Action]| {
+        let passes = |action: &Action| {
+            matches!(
+                action,
+                Action::Overrun {
+                    stage: Late::Passed,
+                    ..
+                }
+            )
+        };
+        actions.iter().any(passes)
+    };
+    let actions = node.rig.step(Event::Tick);
+    assert!(!passed(&actions), "{actions:?}");
+    for part in 0..2u8 {
+        let (client, lane) = (node.programs[0].client, Lane(part));
+        let claims = node.programs[0].parts[usize::from(part)].claims;
+        let actions = node.rig.step(Event::Claims {
+            client,
+            lane,
+            claims,
+        });
+        assert!(!passed(&actions), "{actions:?}");
+    }
 }
