@@ -41,7 +41,7 @@ pub struct Options {
     /// New weight of the share of GPU time, 1 to 1000, on all its GPUs
     #[arg(long, value_name = "N", allow_hyphen_values = true)]
     weight: Option<Weight>,
-    /// New hard share of GPU time in percent, or none
+    /// New share of GPU time in percent, reserved and no more, or none
     #[arg(long, value_name = "PCT", allow_hyphen_values = true)]
     share: Option<ShareAsk>,
     /// New priority class: high, normal or best-effort

@@ -29,7 +29,7 @@ pub struct SliceOptions {
         allow_hyphen_values = true
     )]
     pub weight: Weight,
-    /// Hard share of GPU time in percent, also when alone
+    /// Share of GPU time in percent: reserved, and no more, also when alone
     #[arg(
         long,
         value_name = "PCT",

@@ -32,7 +32,7 @@ pub struct Ask {
     pub memory: MemoryAsk,
     /// Weight among those that want a GPU at the same time.
     pub weight: Weight,
-    /// Hard share of each GPU's time, if any: never more than this, even alone.
+    /// Share of each GPU's time, if any: what it gets whenever it wants it, and never more, even alone.
     pub share: Option<Percent>,
     /// Who goes before it and after it.
     pub class: Class,

@@ -7,9 +7,12 @@
 //! | 0 | fair | 1 / most slices a GPU is meant for, alone too | equal |
 //! | 1 | preemptive | 1 / slices on the GPU now; alone: none | equal |
 //! | 2 | weighted | weight / all weights on the GPU now; alone: none | by weight |
-//! | 3 | fixed | its hard share, else weight / most slices; alone too | by weight |
+//! | 3 | fixed | weight / most slices; alone too | by weight |
 //! | 4 | soft | none: what one does not use, others get at once | by weight |
 //! | 5 | native | none, and no turns: the driver's own time slicing | - |
+//!
+//! A slice with a share has just that under each but native. Of the others' parts, those that are of what is on the
+//! GPU now are parts of what shares leave.
 //!
 //! The numbers are those of cGPU's policies.
 
@@ -27,7 +30,7 @@ pub enum Policy {
     Preemptive,
     /// Parts by weight among those that exist.
     Weighted,
-    /// Each its hard share, whoever else exists.
+    /// Each its weight by a number fixed for the node, whoever else exists.
     Fixed,
     /// By weight among those that want it.
     #[default]

@@ -165,7 +165,7 @@ impl FromStr for Weight {
     }
 }
 
-/// A hard share of a GPU's time in percent, 1..=100.
+/// A share of a GPU's time in percent, 1..=100: reserved, and no more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Percent(u32);
 

@@ -350,6 +350,31 @@ fn to_a_debt_that_is_forgotten() {
     objects(pulses(30), "who always wants");
 }
 
+/// Both always want: the one with a share of a half has `first` ms, then the other one 10 ms, and so on.
+fn beside_a_share(first: u64) -> Result<(), Objection> {
+    let mut story = Story::of(&[(1, 50, Class::Normal), (1, 0, Class::Normal)]);
+    story.says(1, wants(0, 0), &[turn(1, 1, MS)])?;
+    story.says(0, wants(0, 0), &[])?;
+    let mut words = [0, 1];
+    for round in 0..40 {
+        let (out, next) = (1 - round % 2, round % 2);
+        let length = if out == 0 { first } else { 10 } * MS;
+        words[out] += 1;
+        story.then(length, &[turn(out, words[out], 0)])?;
+        words[next] += 1;
+        let word = words[out] - 1;
+        let begins = [turn(next, words[next], story.now + MS)];
+        story.says(out, wants(word, word), &begins)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn to_a_share_that_is_not_given() {
+    assert_eq!(beside_a_share(10), Ok(()));
+    objects(beside_a_share(4), "has a share of 50 and is owed");
+}
+
 #[test]
 fn to_more_than_a_hard_share() {
     let run = |ms: u64| {

@@ -4,6 +4,8 @@
 //! a GPU and must pay for it: whoever wants it while there are no turns, whoever has the turn,
 //! and whoever had it until every process, read after the close, has nothing in flight.
 
+mod parts;
+
 use std::collections::{BTreeMap, VecDeque};
 
 use gpuslice_engine::{Action, Claims, Config, Event, LaneView, Late, Mode, Record};
@@ -92,6 +94,8 @@ pub struct Seat {
     pub cap: (u64, u64),
     /// What it weighs in the line.
     pub weight: u64,
+    /// It has a share, in percent, of which it is sure; 0 if it has none.
+    pub share: u64,
     /// There are no turns on this GPU, whatever happens.
     pub native: bool,
     /// How often weight or class changed.
@@ -433,45 +437,13 @@ impl Observer {
                 waits: None,
                 cap: (1, 1),
                 weight: u64::from(record.weight.get()),
+                share: 0,
                 native: false,
                 tuned: 0,
                 gang: false,
                 drawn: false,
             };
             self.seats.insert((record.container, Lane(at as u8)), seat);
-        }
-    }
-
-    /// What policies and promises give everybody, by a table of its own.
-    fn tune(&mut self) {
-        let gpus: Vec<GpuUuid> = self.seats.values().map(|seat| seat.gpu).collect();
-        for gpu in gpus {
-            let policy = self.policies.get(&gpu).copied();
-            let policy = policy.unwrap_or(self.config.policy);
-            let number = |seat: &Seat| u64::from(seat.record.weight.get());
-            let all: u64 = self.on(gpu).map(|(_, seat)| number(seat)).sum();
-            let (count, slots) = (self.on(gpu).count() as u64, u64::from(self.config.slots));
-            for seat in self.seats.values_mut().filter(|seat| seat.gpu == gpu) {
-                let mine = number(seat);
-                let hard = seat.record.share.map(|share| u64::from(share.get()));
-                let cap = match (policy, hard) {
-                    (Policy::Native, _) | (Policy::Soft, None) => (1, 1),
-                    (Policy::Soft | Policy::Fixed, Some(hard)) => (hard, 100),
-                    (Policy::Fixed, None) => (mine, slots),
-                    (Policy::Fair, _) => (1, slots),
-                    (Policy::Preemptive, _) => (1, count),
-                    (Policy::Weighted, _) => (mine, all),
-                };
-                let least = hard.filter(|hard| hard * cap.1 < cap.0 * 100);
-                let least = least.filter(|_| policy != Policy::Native);
-                let cap = least.map_or(cap, |hard| (hard, 100));
-                seat.cap = if cap.0 < cap.1 { cap } else { (1, 1) };
-                let even = matches!(policy, Policy::Fair | Policy::Preemptive);
-                let weight = if even { 1 } else { mine };
-                seat.tuned += u64::from(seat.weight != weight);
-                seat.weight = weight;
-                seat.native = policy == Policy::Native;
-            }
         }
     }
 

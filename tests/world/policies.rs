@@ -91,6 +91,36 @@ fn soft_gives_all_to_those_who_want() {
     gets(Policy::Soft, &[hard, weighs(1)], &[300, 700]);
 }
 
+/// A share is what its container gets, under each policy that has turns, whatever others weigh; what it leaves is
+/// divided as the policy says.
+#[test]
+fn a_share_is_given_whatever_others_weigh() {
+    let share = |share| Tenant { share, ..weighs(1) };
+    let three = [share(50), weighs(1), weighs(3)];
+    gets(Policy::Fair, &three, &[500, 62, 62]);
+    gets(Policy::Preemptive, &three, &[500, 250, 250]);
+    gets(Policy::Weighted, &three, &[500, 125, 375]);
+    gets(Policy::Fixed, &three, &[500, 62, 187]);
+    gets(Policy::Soft, &three, &[500, 125, 375]);
+    let heavy = [share(50), weighs(1_000), weighs(1_000)];
+    gets(Policy::Soft, &heavy, &[500, 250, 250]);
+    gets(Policy::Weighted, &heavy, &[500, 250, 250]);
+    let many = [share(20), share(30), weighs(1), weighs(4)];
+    gets(Policy::Soft, &many, &[200, 300, 100, 400]);
+    gets(Policy::Weighted, &many, &[200, 300, 100, 400]);
+    // what one does not want the others get, but no share is exceeded
+    let idle = Tenant {
+        busy: false,
+        attached: false,
+        ..share(30)
+    };
+    gets(Policy::Soft, &[share(20), idle, weighs(1)], &[200, 0, 800]);
+    gets(Policy::Soft, &[share(20), share(30)], &[200, 300]);
+    // shares of all there is leave a hundredth
+    let all = [share(60), share(40), weighs(7)];
+    gets(Policy::Soft, &all, &[594, 396, 10]);
+}
+
 #[test]
 fn native_takes_no_turns() {
     let hard = Tenant {
@@ -160,7 +190,7 @@ fn changes_count_at_once() {
     expect(retune(1, 1000, ShareAsk::Keep, None), [1, 998, 1]);
     expect(retune(1, 2, ShareAsk::Keep, None), [250, 500, 250]);
     expect(retune(2, 0, ten, None), [300, 600, 100]);
-    expect(policy(Policy::Weighted), [250, 500, 100]);
+    expect(policy(Policy::Weighted), [300, 600, 100]);
     expect(retune(2, 0, ShareAsk::None, None), [250, 500, 250]);
     expect(policy(Policy::Fair), [62, 62, 62]);
     expect(policy(Policy::Native), [333, 333, 333]);

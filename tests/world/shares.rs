@@ -219,6 +219,57 @@ fn equals_and_many_over_every_second() {
     }
 }
 
+/// Shares and what they leave: each as exact as weights alone are, whatever the round began with.
+#[test]
+fn shares_and_weights_over_every_second() {
+    let share = |share| Tenant { share, ..weighs(1) };
+    let cases: [(&[Tenant], &[u32]); 5] = [
+        (&[share(50), weighs(1), weighs(3)], &[4, 1, 3]),
+        (&[weighs(1), weighs(3), share(20)], &[1, 3, 1]),
+        (&[share(30), share(70)], &[3, 7]),
+        (&[share(50), weighs(1)], &[1, 1]),
+        (
+            &[share(20), share(30), weighs(1), weighs(2), weighs(4)],
+            &[14, 21, 5, 10, 20],
+        ),
+    ];
+    for (tenants, dues) in cases {
+        for seed in 20..24 {
+            let mut world = world(seed, Kernels::Short, tenants);
+            let error = worst_error(&mut world, dues, 6);
+            let work = work_error(&mut world, dues);
+            eprintln!("{dues:?}, seed {seed}: {error} millionths, of the work {work}");
+            assert!(
+                error <= 6_000 && work <= 2_000,
+                "{dues:?}, seed {seed}: {error} and {work} millionths off"
+            );
+        }
+    }
+}
+
+/// A neighbour whose kernels are far longer than turns and than what a bucket holds.
+#[test]
+fn a_share_is_given_beside_kernels_of_a_second() {
+    let half = Tenant {
+        share: 50,
+        ..weighs(1)
+    };
+    for policy in [Policy::Soft, Policy::Weighted] {
+        let mut world = governed(25, policy, Kernels::Short, &[half, weighs(1_000)]);
+        world.launches(1, Kernels::Exactly(1_300 * MS));
+        world.run_until(world.now + 1_000 * MS);
+        let before = used(&world);
+        world.run_until(world.now + 200_000 * MS);
+        let got: Vec<u64> = used(&world)
+            .iter()
+            .zip(before)
+            .map(|(after, before)| after - before)
+            .collect();
+        let part = got[0] * 1_000 / (got[0] + got[1]);
+        assert!(part.abs_diff(500) <= 10, "{policy}: {part} thousandths");
+    }
+}
+
 /// Kernels far longer than a turn: no window of a second can be even, but ten seconds are.
 #[test]
 fn long_kernels_even_out() {

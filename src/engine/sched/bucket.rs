@@ -15,11 +15,26 @@
 //!
 //! An empty bucket pays out again only when some has gathered: else a cap of half would run
 //! in slivers of the shortest turn, and handing over would eat the GPU.
+//!
+//! A share is a cap and a promise ([`super::lines`]). What comes in while its container waits behind others of its class
+//! is owed to it and does not run over: else a neighbour with kernels of seconds would leave a share of half
+//! a tenth. How much that can be is bounded by the lines: its part of a turn of each.
 
 use gpuslice_wire::units::Duration;
 
 use super::policy::Part;
 use crate::config::Config;
+
+/// What a bucket keeps of what comes in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Brim {
+    /// Everything: it is owed.
+    None,
+    /// What is in stays, but no more comes in above its depth.
+    Level,
+    /// No more than its depth.
+    Depth,
+}
 
 /// A capped container's account. Levels are in ns x the cap's whole, so that nothing is rounded while
 /// the cap stays.
@@ -82,8 +97,14 @@ impl Bucket {
     }
 
     /// Time passed.
-    pub(crate) fn fill(&mut self, passed: Duration) {
-        self.pour(i128::from(passed.0) * i128::from(self.cap.part()));
+    pub(crate) fn fill(&mut self, passed: Duration, brim: Brim) {
+        let more = i128::from(passed.0) * i128::from(self.cap.part());
+        let brim = match brim {
+            Brim::None => i128::MAX,
+            Brim::Level => self.depth.max(self.level),
+            Brim::Depth => self.depth,
+        };
+        self.pour(more, brim);
     }
 
     /// GPU time was used.
@@ -97,7 +118,8 @@ impl Bucket {
 
     /// So much of what was spent was not used.
     pub(crate) fn refund(&mut self, unused: Duration) {
-        self.pour(i128::from(unused.0) * i128::from(self.cap.whole()));
+        let brim = self.depth.max(self.level);
+        self.pour(i128::from(unused.0) * i128::from(self.cap.whole()), brim);
     }
 
     /// So much of the time that passed was nobody's to be given a part of.
@@ -112,13 +134,14 @@ impl Bucket {
         let more = i128::from(idle.0) * i128::from(self.cap.part());
         let more = more.min(self.withheld);
         self.withheld -= more;
-        self.pour(more);
+        self.pour(more, self.depth.max(self.level));
     }
 
     /// Takes in so much, up to the brim. What would have run over had it not been withheld is gone, too.
-    fn pour(&mut self, more: i128) {
-        self.level = self.level.saturating_add(more).min(self.depth);
-        self.withheld = self.withheld.min(self.depth - self.level);
+    fn pour(&mut self, more: i128, brim: i128) {
+        self.level = self.level.saturating_add(more).min(brim);
+        let room = brim.saturating_sub(self.level).max(0);
+        self.withheld = self.withheld.min(room);
         if self.level >= self.enough {
             self.emptied = false;
         }
@@ -160,7 +183,7 @@ mod tests {
                 used += span.0;
                 bucket.spend(span);
             }
-            bucket.fill(span);
+            bucket.fill(span, Brim::Depth);
             now += span.0;
             let cap = bucket.cap();
             due += span.0 as f64 * f64::from(cap.part()) / f64::from(cap.whole());
@@ -199,9 +222,21 @@ mod tests {
         assert_eq!(bucket.lasts(), None);
         for _ in 0..1_000 {
             bucket.spend(Duration::from_millis(10));
-            bucket.fill(Duration::from_millis(10));
+            bucket.fill(Duration::from_millis(10), Brim::Depth);
             assert!(bucket.funded());
         }
+    }
+
+    #[test]
+    fn what_is_owed_does_not_run_over() {
+        let mut bucket = Bucket::new(Part::new(1, 2), &Config::default());
+        let second = Duration::from_millis(1_000);
+        bucket.fill(second, Brim::None);
+        bucket.fill(second, Brim::Level);
+        // half a second and the burst of 50 ms
+        assert_eq!(bucket.lasts(), Some(Duration::from_millis(1_100)));
+        bucket.fill(Duration(0), Brim::Depth);
+        assert_eq!(bucket.lasts(), Some(Duration::from_millis(100)));
     }
 
     /// An empty bucket pays out when a round's part has gathered, not in slivers.
@@ -210,9 +245,9 @@ mod tests {
         let mut bucket = Bucket::new(Part::new(1, 4), &Config::default());
         bucket.spend(Duration::from_millis(25));
         assert!(!bucket.funded());
-        bucket.fill(Duration(bucket.pause().0 - 1));
+        bucket.fill(Duration(bucket.pause().0 - 1), Brim::Depth);
         assert!(!bucket.funded(), "a nanosecond is missing");
-        bucket.fill(Duration(1));
+        bucket.fill(Duration(1), Brim::Depth);
         assert!(bucket.funded());
         assert_eq!(bucket.lasts(), Some(Duration(5_333_333)));
     }

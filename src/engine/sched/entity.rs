@@ -37,12 +37,12 @@ impl Virtual {
         Duration(u64::try_from(time).unwrap_or(u64::MAX))
     }
 
-    /// As far ahead of `line` as before in GPU time, at another weight. Who is behind the line was
-    /// kept from it by a cap, which earns no credit.
-    pub(crate) fn reweighed(self, line: Virtual, was: Weight, is: Weight) -> Virtual {
+    /// As far ahead of the line as before in GPU time, at another weight, in line `to` instead of `from`. One that
+    /// is behind its line was kept from it by a cap, which earns no credit.
+    pub(crate) fn reweighed(self, from: Virtual, to: Virtual, was: Weight, is: Weight) -> Virtual {
         let (was, is) = (u128::from(was.get()), u128::from(is.get()));
-        let ahead = self.0.saturating_sub(line.0).saturating_mul(was) / is;
-        Virtual(line.0.saturating_add(ahead))
+        let ahead = self.0.saturating_sub(from.0).saturating_mul(was) / is;
+        Virtual(to.0.saturating_add(ahead))
     }
 
     /// How long a turn that starts here at `weight` lasts, if `nominal` is its due on average and
@@ -105,8 +105,10 @@ pub(crate) struct Entity {
     pub(crate) lane: Lane,
     /// What it was promised.
     pub(crate) terms: Terms,
-    /// What it weighs in the line.
+    /// What it weighs in its line.
     pub(crate) weight: Weight,
+    /// It has a share, which is its weight in the upper line; without one it is of the pool.
+    pub(crate) reserved: bool,
     pub(crate) class: Class,
     pub(crate) bucket: Bucket,
     pub(crate) said: Report,
@@ -232,15 +234,10 @@ impl Entity {
         (self.start, self.finish) = (line, line);
     }
 
-    /// Weighs `weight` from now on. What it is ahead stays the same GPU time.
-    pub(crate) fn reweigh(&mut self, line: Virtual, weight: Weight) {
-        let tag = |tag: Virtual| tag.reweighed(line, self.weight, weight);
+    /// Weighs `weight` from now on, in this line instead of that. What it is ahead stays the same GPU time.
+    pub(crate) fn reweigh(&mut self, from: Virtual, to: Virtual, weight: Weight) {
+        let tag = |tag: Virtual| tag.reweighed(from, to, self.weight, weight);
         (self.start, self.finish) = (tag(self.start), tag(self.finish));
         self.weight = weight;
-    }
-
-    /// Order in line: the smallest goes first.
-    pub(crate) fn place(&self) -> (Virtual, Instant, Seat) {
-        (self.start, self.queued, self.seat)
     }
 }

@@ -64,7 +64,7 @@ impl Turns {
 
     /// Ends the looseness of those who are quiet, and of those who were waited for long enough.
     pub(super) fn run_out(&mut self, notes: &mut Vec<Note>) {
-        let (now, line, config) = (self.now, self.line, self.config);
+        let (now, config) = (self.now, self.config);
         for at in 0..self.entities.len() {
             let entity = &self.entities[at];
             let Some(loose) = entity.loose else { continue };
@@ -74,8 +74,9 @@ impl Turns {
             if entity.is_off() {
                 entity.drained_in(waited);
                 entity.loose = None;
-                entity.queue(now, line[entity.class as usize]);
-                self.slots.later(entity.class, now);
+                let (seat, class) = (entity.seat, entity.class);
+                self.requeue(seat);
+                self.slots.later(class, now);
             } else if waited >= config.drain_max {
                 (entity.loose, entity.overrun) = (None, Some(loose.since));
                 self.slots.later(entity.class, now);

@@ -45,6 +45,7 @@
 //!   launch that another of its processes holds back at the gate. It is charged beside them, too.
 //! * **Stops**: where the driver lets us, work that is late is taken off the GPU: see [`hold`]. What runs
 //!   beside others' turns nevertheless is shared by the hardware, see [`native`].
+//! * **Shares** are reserved: containers with one are in a line above those with weights alone, see [`lines`].
 //! * **Policies** are caps and weights, see [`policy`]; caps limit who is eligible, see [`bucket`].
 //!   A change counts from the next turn on: what anybody is ahead, and every debt, stays the same
 //!   amount of GPU time.
@@ -54,6 +55,7 @@ pub(crate) mod bucket;
 pub(crate) mod entity;
 pub(crate) mod gang;
 pub(crate) mod hold;
+mod lines;
 pub(crate) mod loose;
 mod mode;
 mod native;
@@ -69,9 +71,10 @@ use gpuslice_wire::policy::{Class, Policy};
 use gpuslice_wire::units::{Duration, Instant};
 
 use self::allowance::Costs;
-use self::bucket::Bucket;
+use self::bucket::{Brim, Bucket};
 use self::entity::{Entity, Report, Virtual};
 use self::hold::Hold;
+use self::lines::Lines;
 use self::policy::{Everybody, Part, Terms};
 use self::slots::{Slot, Slots};
 use crate::action::{Late, Mode};
@@ -120,8 +123,8 @@ pub(crate) struct Turns {
     policy: Policy,
     pub(crate) entities: Vec<Entity>,
     pub(crate) phase: Phase,
-    /// Virtual time of the line, per class.
-    line: [Virtual; 3],
+    /// The lines, per class.
+    lines: [Lines; 3],
     /// Since when turns would not be needed.
     lone: Option<Instant>,
     /// When lower classes may next interrupt higher ones.
@@ -141,7 +144,7 @@ impl Turns {
             policy: config.policy,
             entities: Vec::new(),
             phase: Phase::Open,
-            line: [Virtual::default(); 3],
+            lines: [Lines::new(now); 3],
             lone: None,
             slots: Slots::new(&config, now),
             wanted: gang::Wanted::default(),
@@ -156,6 +159,7 @@ impl Turns {
             lane,
             terms,
             weight: terms.weight,
+            reserved: false,
             class: terms.class,
             bucket: Bucket::new(Part::ALL, &self.config),
             said: Report::default(),
@@ -194,9 +198,11 @@ impl Turns {
     pub(crate) fn set_policy(&mut self, policy: Policy) {
         if self.policy == Policy::Native && policy != Policy::Native {
             // time without turns is nobody's merit and nobody's fault
-            let line = self.line;
-            let all = self.entities.iter_mut();
-            all.for_each(|entity| entity.join(line[entity.class as usize]));
+            self.lines.iter_mut().for_each(Lines::even);
+            for entity in &mut self.entities {
+                let lines = &self.lines[entity.class as usize];
+                entity.join(lines.of(entity.reserved));
+            }
         }
         self.policy = policy;
         self.apply();
@@ -204,11 +210,12 @@ impl Turns {
 
     /// What `seat` was promised is this from now on.
     pub(crate) fn retune(&mut self, seat: Seat, terms: Terms) {
-        let line = self.line;
+        self.leave_pool(seat);
+        let lines = self.lines;
         if let Some(entity) = self.find_mut(seat) {
             if entity.class != terms.class {
                 entity.class = terms.class;
-                entity.join(line[terms.class as usize]);
+                entity.join(lines[terms.class as usize].of(entity.reserved));
             }
             entity.terms = terms;
         }
@@ -217,22 +224,22 @@ impl Turns {
 
     /// Gives everybody the weight and the cap that policy and promises say.
     fn apply(&mut self) {
-        let weights = self.entities.iter().map(|e| e.terms.weight.get());
-        let everybody = Everybody {
-            slices: self.entities.len() as u32,
-            weights: weights.sum(),
-            slots: self.config.slots,
-        };
-        let (policy, line, config) = (self.policy, self.line, self.config);
+        let all = self.entities.iter().map(|entity| &entity.terms);
+        let everybody = Everybody::of(all, self.config.slots);
+        let (policy, lines, config) = (self.policy, self.lines, self.config);
         for entity in &mut self.entities {
             let cap = policy::cap(policy, &entity.terms, &everybody);
             entity.bucket.set(cap, &config);
-            let weight = policy::weight(policy, &entity.terms);
-            entity.reweigh(line[entity.class as usize], weight);
+            let (weight, reserved) = policy::weight(policy, &entity.terms);
+            let lines = &lines[entity.class as usize];
+            entity.reweigh(lines.of(entity.reserved), lines.of(reserved), weight);
+            entity.reserved = reserved;
         }
+        self.weigh_pools();
     }
 
     pub(crate) fn leave(&mut self, seat: Seat) {
+        self.leave_pool(seat);
         self.entities.retain(|entity| entity.seat != seat);
         self.apply();
         if self.on_gpu() != Some(seat) {
@@ -287,45 +294,66 @@ impl Turns {
         (self.now, self.booked) = (self.now.max(now), charged);
         let open = self.phase == Phase::Open;
         let idle = self.phase == Phase::Idle;
+        let busy = Class::ALL.map(|class| self.busy(class));
         for at in 0..self.entities.len() {
             let entity = &self.entities[at];
             let bill = self.charged(entity).then(|| self.bill(entity, passed));
             let entity = &mut self.entities[at];
+            let brim = match (entity.reserved, entity.said.wants) {
+                (true, _) if bill.is_some() => Brim::None,
+                (true, true) if busy[entity.class as usize] => Brim::None,
+                (true, true) => Brim::Level,
+                _ => Brim::Depth,
+            };
             let runs = open && entity.said.wants;
             if entity.said.wants {
                 entity.wanted_time = Duration(entity.wanted_time.0.saturating_add(passed.0));
             }
+            let lines = &mut self.lines[entity.class as usize];
             if let Some(bill) = bill {
                 entity.charge(bill);
+                lines.charge(entity, bill);
             } else if entity.said.wants {
                 entity.wait_time = Duration(entity.wait_time.0.saturating_add(passed.0));
             }
             if runs {
                 // alone, every instant is a turn of its own: nobody is owed anything for it
                 entity.start = entity.finish;
-                let line = &mut self.line[entity.class as usize];
-                *line = (*line).max(entity.start);
+                lines.follow(entity);
             }
-            entity.bucket.fill(passed);
+            entity.bucket.fill(passed, brim);
             if idle {
                 entity.bucket.make_up(passed);
             }
         }
     }
 
+    /// Whether one of `class` has the GPU, so that others of it wait for that.
+    fn busy(&self, class: Class) -> bool {
+        let mut all = self.entities.iter().filter(|it| it.class == class);
+        all.any(|it| {
+            let beside = it.overrun.is_some() && self.on_gpu() != Some(it.seat);
+            self.charged(it) && !beside
+        })
+    }
+
     /// Takes in what a container's processes say now.
     pub(crate) fn report(&mut self, seat: Seat, mut said: Report) {
         let waited = Class::ALL.map(|class| self.waits(class));
-        let (now, line) = (self.now, self.line);
+        let now = self.now;
         let Some(entity) = self.find_mut(seat) else {
             return;
         };
         entity.hold = entity.hold.with(said.attached);
         said.wants |= entity.hold.waits();
-        if said.wants && !entity.said.wants {
-            entity.queue(now, line[entity.class as usize]);
+        let before = core::mem::replace(&mut entity.said, said);
+        let (begins, reserved) = (said.wants && !before.wants, entity.reserved);
+        if begins {
+            self.begins(seat);
         }
-        entity.said = said;
+        if reserved && said.wants != before.wants {
+            self.weigh_pools();
+        }
         for (class, waited) in Class::ALL.into_iter().zip(waited) {
             if !waited && self.waits(class) {
                 self.slots.later(class, now);
@@ -377,16 +405,18 @@ impl Turns {
 
     /// Ends the overruns of those who became quiet.
     fn late_ones(&mut self, notes: &mut Vec<Note>) {
-        let (now, line) = (self.now, self.line);
-        for entity in &mut self.entities {
+        let now = self.now;
+        for at in 0..self.entities.len() {
+            let entity = &mut self.entities[at];
             entity.grace = entity.grace_at().is_some_and(|at| now >= at) && !entity.is_off();
             let Some(closed) = entity.overrun else {
                 continue;
             };
             if entity.is_off() {
                 entity.overrun = None;
-                entity.queue(now, line[entity.class as usize]);
-                notes.push(Note::Late(entity.seat, Late::Quiet, now.since(closed)));
+                let seat = entity.seat;
+                self.requeue(seat);
+                notes.push(Note::Late(seat, Late::Quiet, now.since(closed)));
             }
         }
     }
@@ -401,7 +431,7 @@ impl Turns {
         else {
             return;
         };
-        let (now, line, config) = (self.now, self.line, self.config);
+        let (now, config) = (self.now, self.config);
         self.stop_late(seat, closed, notes);
         let mut all = self.entities.iter_mut();
         let Some(entity) = all.find(|entity| entity.seat == seat) else {
@@ -425,13 +455,11 @@ impl Turns {
             if counts {
                 self.spare(seat);
             }
-            if let Some(entity) = self.find_mut(seat) {
-                entity.queue(now, line[entity.class as usize]);
-            }
+            self.requeue(seat);
             self.free(seat, slot);
         } else if entity.overrun.is_some() {
             // of one that was passed nobody waits for quiet again
-            entity.queue(now, line[entity.class as usize]);
+            self.requeue(seat);
             self.free(seat, slot);
         } else if waited >= config.drain_max {
             // Its place stays where it was before the turn: what it left running may need the next one to
@@ -461,7 +489,11 @@ impl Turns {
             return;
         };
         let part = common.min(Duration(entity.stint.0 / 2));
+        let at = entity.class as usize;
         entity.spare(part);
+        if let Some(entity) = self.entities.iter().find(|it| it.seat == seat) {
+            self.lines[at].spare(entity, part);
+        }
         let all = self.entities.iter_mut();
         all.for_each(|entity| entity.bucket.withhold(part));
     }

@@ -36,7 +36,7 @@ impl Turns {
 
     /// Whether `entity` used so much ahead of its line that others go first.
     pub(super) fn owes(&self, entity: &Entity) -> bool {
-        entity.debt(self.line[entity.class as usize]) > self.tolerance()
+        entity.debt(self.line_of(entity)) > self.tolerance()
     }
 
     /// Whether launches must wait for turns.
@@ -44,10 +44,11 @@ impl Turns {
         let mut attached = self.entities.iter().filter(|e| e.said.attached);
         let capped = attached.clone().any(|e| e.bucket.cap().limits());
         let owing = attached.clone().any(|e| !e.competes() && self.owes(e));
-        let first = attached.next().map(|e| e.class);
-        let classes = attached.any(|e| Some(e.class) != first);
+        let line = |e: &Entity| (e.class, e.reserved);
+        let first = attached.next().map(line);
+        let lines = attached.any(|e| Some(line(e)) != first);
         let compete = self.entities.iter().filter(|e| e.competes()).count() >= 2;
-        self.policy != Policy::Native && (compete || capped || classes || owing)
+        self.policy != Policy::Native && (compete || capped || lines || owing)
     }
 
     pub(super) fn choose_mode(&mut self, notes: &mut Vec<Note>) {

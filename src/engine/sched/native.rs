@@ -16,12 +16,14 @@
 //! | normal | 2 ms, about what the driver gives | 10 ms | 0.2 ms |
 //! | best effort | 0.2 ms | 1 ms | 0.2 ms |
 //!
-//! Within a class slices are as weights, as long as these are within a factor of 5, 50 and 5.
+//! Within a class slices are as weights, as long as these are within a factor of 5, 50 and 5. Where some have a
+//! share, weights are parts of what the shares leave.
 
 use gpuslice_wire::ids::{ContainerId, Lane};
 use gpuslice_wire::policy::{Class, Policy};
 
 use super::Turns;
+use super::entity::Entity;
 use crate::engine::Engine;
 use crate::lifecycle::Seat;
 
@@ -35,9 +37,9 @@ const fn range(class: Class) -> (u64, u64, u64) {
 }
 
 /// The slice, µs, of one of `weight` in a class whose weights go from `lightest` to `heaviest`.
-fn slice_us(class: Class, weight: u32, lightest: u32, heaviest: u32) -> u64 {
+fn slice_us(class: Class, weight: u64, lightest: u64, heaviest: u64) -> u64 {
     let (usual, most, least) = range(class);
-    let of = |us: u64, other: u32| us * u64::from(weight) / u64::from(other.max(1));
+    let of = |us: u64, other: u64| us.saturating_mul(weight) / other.max(1);
     of(usual, lightest).min(of(most, heaviest)).max(least)
 }
 
@@ -46,10 +48,20 @@ impl Turns {
     fn native_slice(&self, seat: Seat) -> Option<u64> {
         let entity = self.find(seat)?;
         let class = self.entities.iter().filter(|it| it.class == entity.class);
-        let weights = class.map(|it| it.weight.get());
-        let (lightest, heaviest) = (weights.clone().min()?, weights.max()?);
+        let sum = |reserved: bool| {
+            let line = class.clone().filter(|it| it.reserved == reserved);
+            line.map(|it| u64::from(it.weight.get())).sum::<u64>()
+        };
+        // in the upper line's weight and the lower one's at once, of which the pool has what is left
+        let (shares, weights) = (sum(true), sum(false));
+        let of = |it: &Entity| match it.reserved {
+            true => u64::from(it.weight.get()) * weights.max(1),
+            false => u64::from(it.weight.get()) * 100u64.saturating_sub(shares).max(1),
+        };
+        let all = class.clone().map(of);
+        let (lightest, heaviest) = (all.clone().min()?, all.max()?);
         let own = self.policy != Policy::Native;
-        own.then(|| slice_us(entity.class, entity.weight.get(), lightest, heaviest))
+        own.then(|| slice_us(entity.class, of(entity), lightest, heaviest))
     }
 }
 
@@ -72,7 +84,7 @@ mod tests {
     use alloc::vec::Vec;
 
     /// Of some of one class, by weight.
-    fn slices(class: Class, weights: &[u32]) -> Vec<u64> {
+    fn slices(class: Class, weights: &[u64]) -> Vec<u64> {
         let lightest = weights.iter().copied().min().unwrap_or(0);
         let heaviest = weights.iter().copied().max().unwrap_or(0);
         let all = weights.iter();
@@ -103,6 +115,12 @@ mod tests {
         assert_eq!(of(&rig), [Some(2_000), Some(6_000), Some(10_000)]);
         rig.turns.set_policy(Policy::Preemptive);
         assert_eq!(of(&rig), [Some(2_000), Some(2_000), Some(10_000)]);
+        // half for the share, an eighth and three eighths for the weights beside it
+        let shared = Rig::with(
+            Config::default(),
+            &[(1, 0, false), (3, 0, false), (1, 50, false)],
+        );
+        assert_eq!(of(&shared), [Some(2_000), Some(6_000), Some(8_000)]);
         rig.turns.set_policy(Policy::Native);
         assert_eq!(of(&rig), [None; 3]);
         assert_eq!(rig.turns.native_slice(Seat(7)), None);

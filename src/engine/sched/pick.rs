@@ -40,7 +40,7 @@ impl Turns {
             let waiting = self.entities.iter().filter(|e| e.class == class);
             let here = |e: &&Entity| e.gang.is_none() || self.on_gpu() == Some(e.seat);
             let waiting = waiting.filter(|e| e.eligible()).filter(here);
-            let first = waiting.min_by_key(|e| e.place());
+            let first = waiting.min_by_key(|e| self.place(e));
             first.map(|entity| entity.seat)
         };
         let mut waiting = Class::ALL
@@ -107,10 +107,9 @@ impl Turns {
         if slot {
             return config.turn_min;
         }
-        let (mut weights, mut rank, mut count) = (0u64, 0, 0);
+        let (mut rank, mut count) = (0, 0);
         let line = self.entities.iter().filter(|e| e.class == entity.class);
         for rival in line.filter(|e| e.eligible() || e.seat == entity.seat) {
-            weights += u64::from(rival.weight.get());
             rank += u64::from(rival.seat < entity.seat);
             count += 1;
         }
@@ -118,7 +117,8 @@ impl Turns {
             config.turn_max
         } else {
             let round = config.round.0.saturating_mul(count.max(ROUND_FOR)) / ROUND_FOR;
-            let part = round.saturating_mul(entity.weight.get().into()) / weights;
+            let (own, all) = self.due(entity);
+            let part = round.saturating_mul(own) / all;
             let nominal = Duration(part.max(config.turn_min.0).min(config.turn_max.0));
             let aimed = entity.start.aim(nominal, entity.weight, rank, count);
             aimed.max(config.turn_min).min(config.turn_max)
@@ -170,9 +170,7 @@ impl Turns {
         let now = self.now;
         let end = now.plus(length);
         let class = entity.class;
-        let start = self.line_at(class, entity.start);
-        let line = &mut self.line[class as usize];
-        *line = (*line).max(start);
+        self.move_on(choice.seat);
         if let Some(entity) = self.find_mut(choice.seat) {
             entity.turn_end = end;
             entity.stint = Duration(0);
@@ -209,14 +207,6 @@ impl Turns {
         }
     }
 
-    /// `seat` is in line from now on.
-    pub(super) fn requeue(&mut self, seat: Seat) {
-        let (now, line) = (self.now, self.line);
-        if let Some(entity) = self.find_mut(seat) {
-            entity.queue(now, line[entity.class as usize]);
-        }
-    }
-
     /// Looks whether the holder's turn goes on.
     pub(super) fn verdict(&mut self) -> Verdict {
         let Phase::Held { seat, end, slot } = self.phase else {
@@ -243,8 +233,10 @@ impl Turns {
         }
         // What it used counts from here on, as at the end of any turn.
         let (start, queued) = (entity.start, entity.queued);
+        let pool = self.lines(class).pool;
         self.requeue(seat);
         let choice = self.choose();
+        self.lines[class as usize].pool = pool;
         if let Some(entity) = self.find_mut(seat) {
             (entity.start, entity.queued) = (start, queued);
         }
@@ -288,13 +280,7 @@ impl Turns {
     /// there is nothing to extend. Where several take turns that is so nearly always, and saves one
     /// look of three.
     fn may_renew(&self, holder: &Entity, then: Instant) -> bool {
-        let used = then.since(self.now);
-        let finish = holder.finish.max(holder.start).after(used, holder.weight);
-        let start = self.line[holder.class as usize].max(finish);
-        let rivals = self.entities.iter().filter(|e| e.class == holder.class);
-        let mut rivals = rivals.filter(|e| e.seat != holder.seat && e.gang.is_none());
-        let behind = !rivals.any(|rival| rival.eligible() && rival.start <= start);
-        behind && self.wanted.kept.is_none()
+        self.stays_first(holder, then.since(self.now)) && self.wanted.kept.is_none()
     }
 
     /// Whether somebody is there who goes first.

@@ -4,6 +4,9 @@
 //! line and in the part of the time that a container may have at most; time above that part is
 //! nobody's. What exists counts for a part, not what wants: a part is then known before anybody
 //! runs, and it changes only when a slice comes, goes or is retuned.
+//!
+//! A share is reserved by admission and means the same under each of them: that part of the time, no more
+//! and no less ([`super::lines`]). What shares leave is what the policy divides among those without one.
 
 use gpuslice_wire::policy::{Class, Policy};
 use gpuslice_wire::units::{Percent, Weight};
@@ -42,14 +45,6 @@ impl Part {
         let ppm = u64::from(self.part) * 1_000_000 / u64::from(self.whole);
         ppm.max(1) as u32
     }
-    fn min(self, other: Part) -> Part {
-        let cross = |a: Part, b: Part| u64::from(a.part) * u64::from(b.whole);
-        if cross(self, other) <= cross(other, self) {
-            self
-        } else {
-            other
-        }
-    }
 }
 
 /// What a slice was promised of time.
@@ -65,96 +60,134 @@ pub(crate) struct Terms {
 /// All slices of a GPU together, and how many it is meant for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Everybody {
-    pub(crate) slices: u32,
-    pub(crate) weights: u32,
-    pub(crate) slots: u32,
+    /// Slices without a share, and what they weigh together.
+    slices: u32,
+    weights: u32,
+    /// Percent that the shares leave to them, one at least.
+    rest: u32,
+    slots: u32,
+}
+
+impl Everybody {
+    pub(crate) fn of<'a>(all: impl Iterator<Item = &'a Terms>, slots: u32) -> Everybody {
+        let (mut slices, mut weights, mut shares) = (0, 0, 0);
+        for slice in all {
+            match slice.share {
+                Some(share) => shares += share.get(),
+                None => {
+                    slices += 1;
+                    weights += slice.weight.get();
+                }
+            }
+        }
+        Everybody {
+            slices,
+            weights,
+            rest: 100u32.saturating_sub(shares).max(1),
+            slots,
+        }
+    }
 }
 
 /// What a slice may have of the GPU's time at most.
 pub(crate) fn cap(policy: Policy, slice: &Terms, everybody: &Everybody) -> Part {
-    if slice.whole {
+    if slice.whole || policy == Policy::Native {
         return Part::ALL;
     }
+    if let Some(share) = slice.share {
+        return Part::new(share.get(), 100);
+    }
     let weight = slice.weight.get();
-    let hard = slice.share.map(|share| Part::new(share.get(), 100));
-    let part = match policy {
-        Policy::Native => return Part::ALL,
-        Policy::Soft => Part::ALL,
-        Policy::Fair => Part::new(1, everybody.slots),
-        Policy::Preemptive => Part::new(1, everybody.slices),
-        Policy::Weighted => Part::new(weight, everybody.weights),
-        Policy::Fixed if hard.is_some() => Part::ALL,
-        Policy::Fixed => Part::new(weight, everybody.slots),
-    };
-    hard.map_or(part, |hard| hard.min(part))
+    let Everybody {
+        slices,
+        weights,
+        rest,
+        slots,
+    } = *everybody;
+    match policy {
+        Policy::Native | Policy::Soft => Part::ALL,
+        Policy::Fair => Part::new(1, slots),
+        Policy::Preemptive => Part::new(rest, 100 * slices),
+        Policy::Weighted => Part::new(weight * rest, 100 * weights),
+        Policy::Fixed => Part::new(weight, slots),
+    }
 }
 
-/// What a slice weighs in the line.
-pub(crate) fn weight(policy: Policy, slice: &Terms) -> Weight {
-    match policy {
-        Policy::Fair | Policy::Preemptive => Weight::ONE,
-        Policy::Weighted | Policy::Fixed | Policy::Soft | Policy::Native => slice.weight,
+/// What a slice weighs, and whether that is its share, in the line of those that have one.
+pub(crate) fn weight(policy: Policy, slice: &Terms) -> (Weight, bool) {
+    let share = slice.share.filter(|_| !slice.whole);
+    let share = share.and_then(|share| Weight::new(share.get()).ok());
+    match (policy, share) {
+        (Policy::Native, _) => (slice.weight, false),
+        (_, Some(share)) => (share, true),
+        (Policy::Fair | Policy::Preemptive, None) => (Weight::ONE, false),
+        (Policy::Weighted | Policy::Fixed | Policy::Soft, None) => (slice.weight, false),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::vec;
+    use std::vec::Vec;
 
-    fn ppm(policy: Policy, weight: u32, share: u32, slices: u32, weights: u32) -> u32 {
-        let terms = Terms {
+    fn terms(weight: u32, share: u32) -> Terms {
+        Terms {
             weight: Weight::new(weight).expect("a weight"),
             share: Percent::new(share).ok(),
             class: Class::Normal,
             whole: false,
-        };
-        let everybody = Everybody {
-            slices,
-            weights,
-            slots: 16,
-        };
-        cap(policy, &terms, &everybody).ppm()
+        }
+    }
+
+    /// The cap of the first of these, of (weight, share).
+    fn ppm(policy: Policy, all: &[(u32, u32)]) -> u32 {
+        let all: Vec<Terms> = all.iter().map(|it| terms(it.0, it.1)).collect();
+        cap(policy, &all[0], &Everybody::of(all.iter(), 16)).ppm()
     }
 
     #[test]
     fn the_table() {
         let rows = [
-            // alone; two of weights 1 and 3; with a hard share of 30 %
-            (Policy::Fair, [62_500, 62_500, 62_500]),
-            (Policy::Preemptive, [1_000_000, 500_000, 300_000]),
-            (Policy::Weighted, [1_000_000, 250_000, 250_000]),
-            (Policy::Fixed, [62_500, 62_500, 300_000]),
-            (Policy::Soft, [1_000_000, 1_000_000, 300_000]),
-            (Policy::Native, [1_000_000, 1_000_000, 1_000_000]),
+            // alone; of weights 1 and 3; with a share of 30 %, beside weights; beside that share
+            (Policy::Fair, [62_500, 62_500, 300_000, 62_500]),
+            (Policy::Preemptive, [1_000_000, 500_000, 300_000, 350_000]),
+            (Policy::Weighted, [1_000_000, 250_000, 300_000, 175_000]),
+            (Policy::Fixed, [62_500, 62_500, 300_000, 62_500]),
+            (Policy::Soft, [1_000_000, 1_000_000, 300_000, 1_000_000]),
+            (Policy::Native, [1_000_000, 1_000_000, 1_000_000, 1_000_000]),
         ];
         for (policy, expected) in rows {
             let got = [
-                ppm(policy, 1, 0, 1, 1),
-                ppm(policy, 1, 0, 2, 4),
-                ppm(policy, 1, 30, 2, 4),
+                ppm(policy, &[(1, 0)]),
+                ppm(policy, &[(1, 0), (3, 0)]),
+                ppm(policy, &[(9, 30), (1, 0), (3, 0)]),
+                ppm(policy, &[(1, 0), (3, 0), (9, 30)]),
             ];
             assert_eq!(got, expected, "{policy}");
         }
-        assert_eq!(ppm(Policy::Fixed, 20, 0, 2, 21), 1_000_000);
-        assert_eq!(ppm(Policy::Weighted, 1, 0, 256, 255_001), 3);
-        assert_eq!(ppm(Policy::Fair, 1, 3, 1, 1), 30_000);
+        assert_eq!(ppm(Policy::Fixed, &[(20, 0), (1, 0)]), 1_000_000);
+        let many = vec![(1_000, 0); 255];
+        let least = [&[(1, 0)], many.as_slice()].concat();
+        assert_eq!(ppm(Policy::Weighted, &least), 3);
+        let shares = [(1, 0), (1, 60), (1, 40)];
+        assert_eq!(
+            ppm(Policy::Weighted, &shares),
+            10_000,
+            "one percent at least"
+        );
     }
 
     #[test]
     fn a_whole_gpu_is_capped_by_no_policy_and_no_share() {
         let terms = Terms {
-            weight: Weight::ONE,
-            share: Percent::new(30).ok(),
-            class: Class::Normal,
             whole: true,
+            ..terms(1, 30)
         };
-        let everybody = Everybody {
-            slices: 1,
-            weights: 1,
-            slots: 16,
-        };
+        let everybody = Everybody::of([&terms].into_iter(), 16);
         for policy in [Policy::Fair, Policy::Fixed, Policy::Soft] {
             assert!(!cap(policy, &terms, &everybody).limits(), "{policy}");
+            assert_eq!(weight(policy, &terms), (Weight::ONE, false), "{policy}");
         }
     }
 
@@ -162,13 +195,12 @@ mod tests {
     fn weights_count_in_the_line_but_under_fair_and_preemptive() {
         for (number, expected) in [1, 1, 5, 5, 5, 5].into_iter().enumerate() {
             let policy = Policy::of(number as u8).expect("one of six");
-            let terms = Terms {
-                weight: Weight::new(5).expect("a weight"),
-                share: None,
-                class: Class::Normal,
-                whole: false,
-            };
-            assert_eq!(weight(policy, &terms).get(), expected, "{policy}");
+            let (own, reserved) = weight(policy, &terms(5, 0));
+            assert_eq!((own.get(), reserved), (expected, false), "{policy}");
+            let (own, reserved) = weight(policy, &terms(5, 30));
+            let native = policy == Policy::Native;
+            assert_eq!(own.get(), if native { 5 } else { 30 }, "{policy}");
+            assert_eq!(reserved, !native, "{policy}");
         }
     }
 }

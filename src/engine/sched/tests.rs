@@ -2,6 +2,7 @@
 
 mod debts;
 mod effort;
+mod lines;
 mod meaning;
 
 use super::*;

@@ -3,6 +3,7 @@
 //! A checker says what is wrong as text; [`Checkers`] stops the world with it.
 
 pub mod gangs;
+pub mod guarantee;
 pub mod memory;
 pub mod priority;
 pub mod progress;
@@ -30,6 +31,7 @@ pub struct Checkers {
     turns: turns::Turns,
     pairs: shares::Pairs,
     debts: shares::Debts,
+    guarantee: guarantee::Guarantee,
     caps: shares::Caps,
     memory: memory::Books,
     requests: requests::Requests,
@@ -54,6 +56,7 @@ impl Checkers {
             turns: turns::Turns,
             pairs: shares::Pairs::default(),
             debts: shares::Debts::default(),
+            guarantee: guarantee::Guarantee::default(),
             caps: shares::Caps::default(),
             memory: memory::Books::default(),
             requests: requests::Requests::default(),
@@ -100,6 +103,7 @@ impl Checkers {
         self.caps.advance(&self.seen)?;
         self.progress.advance(&self.seen)?;
         self.debts.advance(&self.seen)?;
+        self.guarantee.advance(&self.seen)?;
         self.gangs.advance(&self.seen)?;
         self.requests.advance(&self.seen);
         self.seen.event(event);

@@ -1,15 +1,37 @@
-//! Who waits is served: while i waits, each other of its class gets at most what the line owes
-//! it, `l_i * w_j / w_i + 2 l_j` (`l_i` with a debt of a shortest turn, which keeps nobody from going on where turns
+//! A container that waits is served: while i waits, each other of its class gets at most what the line owes
+//! it, `l_i * w_j / w_i + 2 l_j` (`l_i` with a debt of a shortest turn, which keeps none from going on where turns
 //! begin), and then it is i's turn. Since the GPU does not idle either, every wait ends.
+//!
+//! A container with a share has it beside those without one, taken together: `(P + l_P) * c / r + 2 l`, where P
+//! is what those without one had while i waits, l_P the longest turn of any of them, c the share, and r what
+//! all shares leave. What it is sure of itself is another checker's.
 
 use std::collections::BTreeMap;
+
+use gpuslice_wire::ids::GpuUuid;
+use gpuslice_wire::policy::Class;
 
 use super::Objection;
 use crate::observer::{Observer, Place, Seat};
 
 /// What others had since each one waits.
 #[derive(Debug, Default)]
-pub struct Progress(BTreeMap<(Place, Place), Had>);
+pub struct Progress {
+    waits: BTreeMap<Place, Wait>,
+    /// The longest stretch of any without a share, also of one that is gone by now: what it was over its turn all of
+    /// them owe to those with one.
+    longest: BTreeMap<(GpuUuid, Class), u64>,
+}
+
+/// Since one waits.
+#[derive(Clone, Debug, Default)]
+struct Wait {
+    had: BTreeMap<Place, Had>,
+    /// Those without a share together.
+    pool: u64,
+    /// The most that all shares were, in percent.
+    shares: u64,
+}
 
 /// How much, and under which weights and classes of the two.
 #[derive(Clone, Copy, Debug, Default)]
@@ -26,31 +48,62 @@ impl Progress {
     pub fn advance(&mut self, seen: &Observer) -> Result<(), Objection> {
         let waits = |place: &Place| {
             seen.seats.get(place).is_some_and(|seat| {
-                let free = !seat.capped() && !seat.passed && !seat.gang;
+                let free = !seat.capped() && seat.share == 0 && !seat.passed && !seat.gang;
                 free && seat.waits.is_some() && !seen.gap
             })
         };
-        self.0
-            .retain(|(i, j), _| waits(i) && seen.seats.contains_key(j));
+        for seat in seen.seats.values().filter(|seat| seat.share == 0) {
+            let pool = self.longest.entry((seat.gpu, seat.record.class));
+            let longest = pool.or_default();
+            *longest = (*longest).max(seat.longest);
+        }
+        self.waits.retain(|i, _| waits(i));
         for (&i, me) in seen.seats.iter().filter(|(place, _)| waits(place)) {
-            for (&j, other) in seen.on(me.gpu).filter(|(_, other)| beside(me, other)) {
-                let had = self.0.entry((i, j)).or_default();
-                let tuned = (me.tuned, other.tuned);
-                if had.tuned != tuned {
-                    *had = Had { time: 0, tuned };
-                }
-                had.time += if other.pays() { seen.passed } else { 0 };
-                had.time = had.time.saturating_sub(other.spared);
-                let (bound, had) = (bound(seen, me, other), had.time);
-                if had > bound {
-                    return Err(format!(
-                        "{} waits while {} had {had} ns of at most {bound}",
-                        i.0, j.0
-                    ));
-                }
+            let wait = self.waits.entry(i).or_default();
+            let longest = self.longest.get(&(me.gpu, me.record.class));
+            wait.advance(seen, me, longest.copied().unwrap_or(0))
+                .map_err(|why| format!("{} waits while {why}", i.0))?;
+        }
+        Ok(())
+    }
+}
+
+impl Wait {
+    /// Time passed; `longest` is the longest stretch of those without a share.
+    fn advance(&mut self, seen: &Observer, me: &Seat, longest: u64) -> Result<(), Objection> {
+        self.had.retain(|j, _| seen.seats.contains_key(j));
+        let class = seen.on(me.gpu).map(|(_, seat)| seat);
+        let class = class.filter(|seat| seat.record.class == me.record.class);
+        self.shares = self.shares.max(class.map(|seat| seat.share).sum());
+        for (&j, other) in seen.on(me.gpu).filter(|(_, other)| beside(me, other)) {
+            let used = if other.pays() { seen.passed } else { 0 };
+            if other.share == 0 {
+                self.pool = (self.pool + used).saturating_sub(other.spared);
+            }
+            let had = self.had.entry(j).or_default();
+            let tuned = (me.tuned, other.tuned);
+            if had.tuned != tuned {
+                *had = Had { time: 0, tuned };
+            }
+            had.time = (had.time + used).saturating_sub(other.spared);
+            let bound = match other.share {
+                0 => beside_me(seen, me, other),
+                _ => self.above_me(other, longest),
+            };
+            let had = self.had[&j].time;
+            let bound = u64::try_from(bound).unwrap_or(u64::MAX);
+            if had > bound {
+                return Err(format!("{} had {had} ns of at most {bound}", j.0));
             }
         }
         Ok(())
+    }
+
+    /// What one with a share may have.
+    fn above_me(&self, other: &Seat, longest: u64) -> u128 {
+        let rest = 100u64.saturating_sub(self.shares).max(1);
+        let pool = u128::from(self.pool + longest);
+        pool * u128::from(other.share) / u128::from(rest) + 2 * u128::from(other.longest) + 1_000
     }
 }
 
@@ -61,13 +114,12 @@ fn beside(me: &Seat, other: &Seat) -> bool {
     other.record.class == me.record.class && counts && waited_for
 }
 
-fn bound(seen: &Observer, me: &Seat, other: &Seat) -> u64 {
+/// What one without a share may have.
+fn beside_me(seen: &Observer, me: &Seat, other: &Seat) -> u128 {
     let weight = |seat: &Seat| u128::from(seat.weight);
     // what it owed when turns began, and was let go on with, comes on top of its longest turn
     let mine = u128::from(me.longest + seen.config.turn_min.0) * weight(other) / weight(me);
     // a gang that was called on all its GPUs comes, whoever else does on one of them
     let turns = if other.gang { 3 } else { 2 };
-    u64::try_from(mine)
-        .unwrap_or(u64::MAX)
-        .saturating_add(turns * other.longest + 1_000)
+    mine + u128::from(turns * other.longest) + 1_000
 }

@@ -83,7 +83,7 @@ impl Debts {
     /// The objection.
     pub fn advance(&mut self, seen: &Observer) -> Result<(), Objection> {
         let waits = |place: &Place| seen.seats.get(place).is_some_and(in_line) && !seen.gap;
-        let counts = |seat: &Seat| !seat.gang && !seat.capped();
+        let counts = |seat: &Seat| !seat.gang && !seat.capped() && seat.share == 0;
         let other = |place: &Place| seen.seats.get(place).is_some_and(counts);
         self.0.retain(|(i, j), _| waits(i) && other(j));
         for (i, me) in seen.seats.iter().filter(|(place, _)| waits(place)) {
@@ -127,7 +127,7 @@ fn tolerance(seen: &Observer, a: &Seat, b: &Seat) -> i128 {
 
 /// Competes by weight alone, on this GPU alone.
 fn in_line(seat: &Seat) -> bool {
-    !seat.gang && seat.wants() && !seat.passed && !seat.capped() && !seat.native
+    seat.share == 0 && !seat.gang && seat.wants() && !seat.passed && !seat.capped() && !seat.native
 }
 
 impl Pair {
@@ -155,9 +155,19 @@ impl Pair {
     }
 }
 
+/// Whether what comes in now is owed to one with a share: it has the GPU, or waits behind one of its class.
+fn owed(seen: &Observer, seat: &Seat) -> bool {
+    let class = |other: &Seat| other.record.class == seat.record.class;
+    let busy = |other: &Seat| other.pays() && (!other.passed || other.holds());
+    let mut others = seen.on(seat.gpu).map(|(_, other)| other);
+    let mut waits = || others.any(|other| class(other) && busy(other));
+    seat.share > 0 && (seat.pays() || seat.wants() && waits())
+}
+
 /// Caps: over every interval t, `used <= c t + c burst + longest turn`, with what is used less what
 /// hand-overs cost, and the integral of c in
-/// the place of `c t` where it changes, from the next turn on. Kept as the level of a bucket, in 2^-20 ns.
+/// the place of `c t` where it changes, from the next turn on. Kept as the level of a bucket, in 2^-20 ns. Of one with a
+/// share, what it waited for behind others of its class is not lost at the bucket's brim.
 #[derive(Debug, Default)]
 pub struct Caps(BTreeMap<Place, i128>);
 
@@ -177,8 +187,16 @@ impl Caps {
             let used = if free { 0 } else { seat.billed };
             let used = (i128::from(used) - i128::from(seat.spared)) << 20;
             let level = self.0.entry(place).or_insert(depth);
-            *level = (*level).min(depth);
-            *level = (*level + of(seen.passed) - used).min(depth);
+            *level += of(seen.passed) - used;
+            if !owed(seen, seat) {
+                // what came in while it had a share and waited may be in it still
+                let kept = if seat.share > 0 && seat.wants() {
+                    *level - of(seen.passed) + used
+                } else {
+                    depth
+                };
+                *level = (*level).min(kept.max(depth));
+            }
             // the turn of a gang is extended, paid for or not, until its work is over
             let turns = if seat.gang { 2 } else { 1 };
             let bound = turns * (i128::from(seat.longest) << 20) + SLACK;

@@ -79,9 +79,14 @@ impl World {
 
     /// A process launches kernels of `kernel` ns from now on, and wants nothing for `pause` ns after each.
     pub fn pulses(&mut self, who: usize, kernel: u64, pause: u64) {
+        self.launches(who, Kernels::Exactly(kernel));
         let process = &mut self.processes[who];
-        (process.kernels, process.busy) = (Kernels::Exactly(kernel), false);
-        process.pause = Some(pause);
+        (process.busy, process.pause) = (false, Some(pause));
+    }
+
+    /// A process launches kernels like these from now on.
+    pub fn launches(&mut self, who: usize, kernels: Kernels) {
+        self.processes[who].kernels = kernels;
     }
 
     pub(super) fn connect(&mut self, who: usize) {

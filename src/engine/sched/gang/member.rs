@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 use gpuslice_wire::policy::Class;
 use gpuslice_wire::units::{Duration, Instant};
 
-use super::super::entity::{Entity, Virtual};
+use super::super::entity::Entity;
 use super::super::pick::Choice;
 use super::super::slots::Slot;
 use super::super::{Note, Phase, Turns};
@@ -113,14 +113,6 @@ impl Turns {
         }
     }
 
-    /// Virtual time of the line, when one who starts at `start` is served: a gang that was called may come
-    /// before others who have waited there for longer, and these are owed no less for it.
-    pub(in crate::sched) fn line_at(&self, class: Class, start: Virtual) -> Virtual {
-        let waiting = self.entities.iter().filter(|e| e.gang.is_none());
-        let waiting = waiting.filter(|e| e.class == class && e.eligible());
-        waiting.fold(start, |least, entity| least.min(entity.start))
-    }
-
     /// `seat` takes turns with others of its container, or alone from now on.
     pub(crate) fn join_gang(&mut self, seat: Seat, joins: bool) {
         if let Some(entity) = self.find_mut(seat) {
@@ -132,16 +124,6 @@ impl Turns {
         let member = self.find_mut(seat).and_then(|entity| entity.gang.as_mut());
         if let Some(member) = member {
             member.called = called;
-        }
-    }
-
-    /// Where one would be in line who got in now.
-    fn place_now(&self, entity: &Entity) -> (Virtual, Instant, Seat) {
-        if self.on_gpu() == Some(entity.seat) || entity.loose.is_some() {
-            let line = self.line[entity.class as usize];
-            (line.max(entity.finish), self.now, entity.seat)
-        } else {
-            entity.place()
         }
     }
 

@@ -250,7 +250,7 @@ impl Node {
                 let before = turns
                     .entities
                     .iter()
-                    .filter(|it| it.place() < entity.place());
+                    .filter(|it| turns.place(it) < turns.place(entity));
                 key.push(before.count() as u8);
             }
         }

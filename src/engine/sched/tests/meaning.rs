@@ -139,7 +139,7 @@ fn who_was_passed_has_turns_and_pays_for_them() {
 /// A cap that does not pay for what goes on all the time keeps nobody from it, ever more rarely.
 #[test]
 fn who_was_passed_has_turns_that_its_cap_does_not_pay_for() {
-    let began = turns_of_the_endless([30, 0], 40_000);
+    let began = turns_of_the_endless([50, 0], 40_000);
     assert_eq!(began.len(), 6, "{began:?}");
     for two in began[1..].windows(2) {
         assert!(two[1] >= 2 * two[0] - 100, "{began:?}");

@@ -1,0 +1,305 @@
+//! The two lines of a class: shares above, weights below.
+//!
+//! # Problem
+//! A share is reserved: admission refuses what would make all shares of a GPU more than 100 %. In one line
+//! with weights it would only be a cap: a share of 50 beside weights 1 and 3 had 20 % of the time.
+//!
+//! # Idea
+//! Hierarchical start-time fair queueing. In the upper line are the containers with a share, each with
+//! its percentage as its weight, and the *pool*, which is all containers without a share together. The
+//! pool weighs what the shares that are wanted leave of 100, 1 at least. In the lower line are the containers
+//! of the pool, with their weights:
+//! ```text
+//!                 upper line                       lower line
+//!   share 50 ─────── 50
+//!   share 20, idle   (20)
+//!   pool ─────────── 50 ──────┬─ weight 1 ─────────── 1 of 4
+//!                             └─ weight 3 ─────────── 3 of 4
+//! ```
+//! Each container has tags in one line; the pool's tags grow with what any of its containers uses. Who is
+//! next is asked in the upper line first. A share is also a cap ([`super::policy`]): so its container gets just that,
+//! and what it does not want is the others'.
+//!
+//! # Bound
+//! That of start-time fair queueing holds in each line, with the longest turn of any of its containers as the
+//! pool's longest turn: the lower line does not ask when it is served. With shares that add up to at most 100,
+//! a share of `c` of which the container always wants has at least `c` of its class's time, less a turn
+//! of each flow of the upper line.
+//!
+//! The pool's weight changes as containers with shares begin and cease to want. What it is ahead stays the
+//! same GPU time then, as with any change of a weight.
+
+use gpuslice_wire::policy::Class;
+use gpuslice_wire::units::{Duration, Instant, Weight};
+
+use super::Turns;
+use super::entity::{Entity, Virtual};
+use crate::lifecycle::Seat;
+
+/// Where a container is in line; the smallest goes first: its place in the upper line, which is the
+/// pool's if it is of that, and its own.
+pub(crate) type Place = (Virtual, Instant, Virtual, Instant, Seat);
+
+/// The containers of a class without a share, as one.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pool {
+    start: Virtual,
+    finish: Virtual,
+    queued: Instant,
+    weight: Weight,
+}
+
+/// The lines of one class.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Lines {
+    /// Virtual time of the upper line.
+    upper: Virtual,
+    /// Virtual time of the lower line.
+    lower: Virtual,
+    pub(super) pool: Pool,
+}
+
+/// What the pool weighs beside shares that add up to `shares`.
+fn rest(shares: u32) -> Weight {
+    let rest = 100u32.saturating_sub(shares).max(1);
+    Weight::new(rest).unwrap_or(Weight::ONE)
+}
+
+impl Lines {
+    pub(crate) fn new(now: Instant) -> Lines {
+        Lines {
+            upper: Virtual::default(),
+            lower: Virtual::default(),
+            pool: Pool {
+                start: Virtual::default(),
+                finish: Virtual::default(),
+                queued: now,
+                weight: rest(0),
+            },
+        }
+    }
+
+    /// Virtual time of the line of containers with a share, or without.
+    pub(super) fn of(&self, reserved: bool) -> Virtual {
+        if reserved { self.upper } else { self.lower }
+    }
+
+    /// `entity` was on the GPU for `used`, which is charged.
+    pub(super) fn charge(&mut self, entity: &Entity, used: Duration) {
+        if !entity.reserved {
+            let pool = &mut self.pool;
+            pool.finish = pool.finish.max(pool.start).after(used, pool.weight);
+        }
+    }
+
+    /// So much of what was charged for `entity` is not.
+    pub(super) fn spare(&mut self, entity: &Entity, part: Duration) {
+        if !entity.reserved {
+            let pool = &mut self.pool;
+            pool.finish = pool.finish.before(part, pool.weight).max(pool.start);
+        }
+    }
+
+    /// `entity` runs without turns: the lines follow it.
+    pub(super) fn follow(&mut self, entity: &Entity) {
+        if entity.reserved {
+            self.upper = self.upper.max(entity.start);
+            return;
+        }
+        self.lower = self.lower.max(entity.start);
+        self.pool.start = self.pool.finish.max(self.pool.start);
+        self.upper = self.upper.max(self.pool.start);
+    }
+
+    /// The pool waits where the line is, owed nothing and owing nothing.
+    pub(super) fn even(&mut self) {
+        (self.pool.start, self.pool.finish) = (self.upper, self.upper);
+    }
+
+    /// The pool gets in line.
+    pub(super) fn queue(&mut self, now: Instant) {
+        self.pool.start = self.upper.max(self.pool.finish);
+        self.pool.queued = now;
+    }
+
+    /// The pool's weight, of all in the upper line.
+    pub(super) fn pool_weight(&self) -> u64 {
+        self.pool.weight.get().into()
+    }
+
+    fn reweigh(&mut self, weight: Weight) {
+        let (upper, was) = (self.upper, self.pool.weight);
+        let tag = |tag: Virtual| tag.reweighed(upper, upper, was, weight);
+        (self.pool.start, self.pool.finish) = (tag(self.pool.start), tag(self.pool.finish));
+        self.pool.weight = weight;
+    }
+}
+
+impl Turns {
+    pub(super) fn lines(&self, class: Class) -> &Lines {
+        &self.lines[class as usize]
+    }
+
+    /// Virtual time of the line that `entity` is in.
+    pub(super) fn line_of(&self, entity: &Entity) -> Virtual {
+        self.lines(entity.class).of(entity.reserved)
+    }
+
+    /// Weighs the pools anew after containers with shares began or ceased to want.
+    pub(super) fn weigh_pools(&mut self) {
+        for class in Class::ALL {
+            let wanted = self.entities.iter().filter(|entity| {
+                let wants = entity.reserved && entity.said.wants;
+                wants && entity.class == class
+            });
+            let shares = wanted.map(|entity| entity.weight.get()).sum();
+            let lines = &mut self.lines[class as usize];
+            if lines.pool.weight != rest(shares) {
+                lines.reweigh(rest(shares));
+            }
+        }
+    }
+
+    /// `seat` is in line from now on, and with it the pool, if it is of that.
+    pub(super) fn requeue(&mut self, seat: Seat) {
+        let now = self.now;
+        let Some(at) = self.entities.iter().position(|it| it.seat == seat) else {
+            return;
+        };
+        let line = self.line_of(&self.entities[at]);
+        let entity = &mut self.entities[at];
+        entity.queue(now, line);
+        if !entity.reserved {
+            self.lines[entity.class as usize].queue(now);
+        }
+    }
+
+    /// `seat` begins to want. The pool keeps its place, if others of it want already.
+    pub(super) fn begins(&mut self, seat: Seat) {
+        let Some(entity) = self.find(seat) else {
+            return;
+        };
+        let class = entity.class;
+        let others = self.entities.iter().filter(|it| it.seat != seat);
+        let waits = others
+            .filter(|it| !it.reserved && it.class == class)
+            .any(|it| it.said.wants);
+        let pool = self.lines(class).pool;
+        self.requeue(seat);
+        if waits {
+            self.lines[class as usize].pool = pool;
+        }
+    }
+
+    /// `seat` may not be of its pool any more. What it uses at present stays with the pool, which is in line
+    /// behind that.
+    pub(super) fn leave_pool(&mut self, seat: Seat) {
+        let entity = self.find(seat).filter(|it| self.charged(it));
+        if let Some(entity) = entity.filter(|it| !it.reserved) {
+            let class = entity.class;
+            self.lines[class as usize].queue(self.now);
+        }
+    }
+
+    /// Where `entity` is in line.
+    pub(crate) fn place(&self, entity: &Entity) -> Place {
+        let pool = &self.lines(entity.class).pool;
+        let above = match entity.reserved {
+            true => (entity.start, entity.queued),
+            false => (pool.start, pool.queued),
+        };
+        let Entity { start, queued, .. } = *entity;
+        (above.0, above.1, start, queued, entity.seat)
+    }
+
+    /// Where it would be if what runs at present got in line now.
+    pub(super) fn place_now(&self, entity: &Entity) -> Place {
+        let runs = |it: &Entity| self.on_gpu() == Some(it.seat) || it.loose.is_some();
+        let class = entity.class;
+        let mut place = self.place(entity);
+        if runs(entity) {
+            (place.2, place.3) = (self.line_of(entity).max(entity.finish), self.now);
+        }
+        if entity.reserved {
+            (place.0, place.1) = (place.2, place.3);
+            return place;
+        }
+        let mut pool = self.entities.iter().filter(|it| !it.reserved);
+        if pool.any(|it| it.class == class && runs(it)) {
+            let lines = self.lines(class);
+            (place.0, place.1) = (lines.upper.max(lines.pool.finish), self.now);
+        }
+        place
+    }
+
+    /// The lines of a class move on to the start of `seat`, which is served. A gang that was called may come
+    /// before others who have waited there for longer, and these are owed no less for it.
+    pub(super) fn move_on(&mut self, seat: Seat) {
+        let Some(entity) = self.find(seat) else {
+            return;
+        };
+        let (class, reserved) = (entity.class, entity.reserved);
+        let (mut upper, _, mut lower, ..) = self.place(entity);
+        let waiting = self.entities.iter().filter(|it| it.gang.is_none());
+        for other in waiting.filter(|it| it.class == class && it.eligible()) {
+            let place = self.place(other);
+            upper = upper.min(place.0);
+            if !other.reserved {
+                lower = lower.min(place.2);
+            }
+        }
+        let lines = &mut self.lines[class as usize];
+        lines.upper = lines.upper.max(upper);
+        if !reserved {
+            lines.lower = lines.lower.max(lower);
+        }
+    }
+
+    /// Whether `holder` will be before all others of its class who may go, `used` from now on.
+    pub(super) fn stays_first(&self, holder: &Entity, used: Duration) -> bool {
+        let finish = |tag: Virtual, weight| tag.after(used, weight);
+        let lines = self.lines(holder.class);
+        let own = finish(holder.finish.max(holder.start), holder.weight);
+        let own = own.max(self.line_of(holder));
+        let above = match holder.reserved {
+            true => own,
+            false => {
+                let pool = lines.pool;
+                finish(pool.finish.max(pool.start), pool.weight).max(lines.upper)
+            }
+        };
+        let rivals = self.entities.iter().filter(|e| e.class == holder.class);
+        let mut rivals = rivals.filter(|e| e.seat != holder.seat && e.gang.is_none());
+        !rivals.any(|rival| {
+            let both = !rival.reserved && !holder.reserved;
+            let before = match both {
+                true => rival.start <= own,
+                false => self.place(rival).0 <= above,
+            };
+            rival.eligible() && before
+        })
+    }
+
+    /// Which part of its class's time is due to `entity`, if all that may go and itself want: a fraction.
+    pub(super) fn due(&self, entity: &Entity) -> (u64, u64) {
+        let class = self.entities.iter().filter(|e| e.class == entity.class);
+        let (mut shares, mut weights) = (0u64, 0u64);
+        for rival in class.filter(|e| e.eligible() || e.seat == entity.seat) {
+            let weight = u64::from(rival.weight.get());
+            *(match rival.reserved {
+                true => &mut shares,
+                false => &mut weights,
+            }) += weight;
+        }
+        let own = u64::from(entity.weight.get());
+        let pool = match weights {
+            0 => 0,
+            _ => self.lines(entity.class).pool_weight(),
+        };
+        match entity.reserved {
+            true => (own, shares + pool),
+            false if shares == 0 => (own, weights),
+            false => (own * pool, weights * (shares + pool)),
+        }
+    }
+}

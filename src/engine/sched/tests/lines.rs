@@ -1,0 +1,152 @@
+//! Shares above, weights below.
+
+use super::*;
+
+/// Per mille that each has of the next `ms`.
+fn parts(rig: &mut Rig, ms: u64) -> Vec<u64> {
+    let used = |rig: &Rig| -> Vec<u64> {
+        let all = rig.turns.entities.iter();
+        all.map(|it| it.gpu_time.0).collect()
+    };
+    let before = used(rig);
+    rig.run(rig.turns.now.0 + ms * MS);
+    let gained = used(rig).into_iter().zip(before);
+    gained
+        .map(|(now, then)| (now - then) / (ms * 1_000))
+        .collect()
+}
+
+fn close(got: &[u64], due: &[u64]) {
+    let fits = got
+        .iter()
+        .zip(due)
+        .all(|(got, due)| got.abs_diff(*due) <= 10);
+    assert!(fits, "{got:?}, not {due:?}");
+}
+
+#[test]
+fn a_share_is_given_whatever_others_weigh() {
+    for weight in [1, 10, 300] {
+        let all = [(1, 50, false), (weight, 0, false), (3 * weight, 0, false)];
+        let mut rig = Rig::new(&all);
+        (0..3).for_each(|who| rig.want(0, who));
+        close(&parts(&mut rig, 2_000), &[500, 125, 375]);
+        // what it does not want is the others', and it has it back at once
+        rig.say(2_000 * MS, 0, false, true);
+        rig.say(2_000 * MS, 0, false, true);
+        close(&parts(&mut rig, 2_000), &[0, 250, 750]);
+        rig.want(4_000 * MS, 0);
+        close(&parts(&mut rig, 2_000), &[500, 125, 375]);
+    }
+}
+
+#[test]
+fn shares_divide_what_they_are_and_no_more() {
+    let mut rig = Rig::new(&[(1, 20, false), (1, 30, false), (9, 0, false)]);
+    rig.want(0, 0);
+    rig.want(0, 1);
+    rig.run(1_000 * MS);
+    close(&parts(&mut rig, 4_000), &[200, 300, 0]);
+    rig.want(5_000 * MS, 2);
+    close(&parts(&mut rig, 2_000), &[200, 300, 500]);
+    // all that there is leaves a hundredth
+    rig.turns.retune(
+        Seat(1),
+        Terms {
+            share: Percent::new(80).ok(),
+            ..rig.turns.entities[1].terms
+        },
+    );
+    close(&parts(&mut rig, 4_000), &[198, 792, 10]);
+}
+
+/// However many come, take a turn each and go: together they are one.
+#[test]
+fn those_who_come_and_go_are_one() {
+    let mut all = std::vec![(1, 50, false)];
+    all.extend([(1000, 0, false); 6]);
+    let mut rig = Rig::new(&all);
+    rig.want(0, 0);
+    rig.want(0, 1);
+    let mut comes = 1;
+    for ms in 1..4_000 {
+        rig.run(ms * MS);
+        // whoever of them has had its turn goes, and the next one comes
+        if rig.turns.entities[comes].stint.0 > 0 && rig.holder() != Some(comes) {
+            rig.say(ms * MS, comes, false, true);
+            comes = comes % 6 + 1;
+            rig.want(ms * MS, comes);
+        }
+    }
+    let had = rig.used_ms(0);
+    assert!(had.abs_diff(2_000) <= 40, "{had} ms of 4000");
+}
+
+/// A turn of one without a share that ran over is owed by all of them, also by those that come later and when it is
+/// gone or is of another line by then.
+#[test]
+fn what_one_overran_all_of_them_owe() {
+    let goes: [fn(&mut Rig); 3] = [
+        |rig| rig.turns.leave(Seat(1)),
+        |rig| {
+            let terms = rig.turns.entities[1].terms;
+            let class = Class::BestEffort;
+            rig.turns.retune(Seat(1), Terms { class, ..terms });
+        },
+        |rig| {
+            let terms = rig.turns.entities[1].terms;
+            let share = Percent::new(1).ok();
+            rig.turns.retune(Seat(1), Terms { share, ..terms });
+        },
+    ];
+    for goes in goes {
+        let mut rig = Rig::new(&[(1, 50, false), (1, 0, false), (1, 0, false)]);
+        rig.want(0, 1);
+        rig.want(0, 0);
+        rig.want(0, 2);
+        while rig.holder() != Some(1) {
+            let due = rig.turns.deadline().expect("it has a turn");
+            rig.run(due.0);
+        }
+        // a kernel of 400 ms
+        let end = rig.turns.now.0 + 400 * MS;
+        while rig.turns.now.0 < end {
+            rig.at(rig.turns.now.0 + MS);
+        }
+        goes(&mut rig);
+        let place = |seat| {
+            let entity = rig.turns.find(seat).expect("there");
+            rig.turns.place(entity).0
+        };
+        assert!(place(Seat(2)) > place(Seat(0)), "at once");
+        rig.say(end, 1, false, true);
+        let before = rig.used_ms(0);
+        rig.run(end + 370 * MS);
+        let had = rig.used_ms(0) - before;
+        assert!(had >= 340, "{had} ms of 370 for the one with a share");
+    }
+}
+
+/// Debts stay the same GPU time when one gets a share or loses it.
+#[test]
+fn a_debt_goes_along_into_the_other_line() {
+    let mut rig = Rig::new(&[(4, 0, false), (4, 0, false)]);
+    (0..2).for_each(|who| rig.want(0, who));
+    rig.run(100 * MS);
+    let debt = |rig: &Rig| {
+        let entity = &rig.turns.entities[0];
+        entity.debt(rig.turns.line_of(entity)).0 / 1_000
+    };
+    rig.turns.entities[0].charge(Duration(50 * MS));
+    let before = debt(&rig);
+    for share in [30, 0, 90, 0] {
+        let terms = rig.turns.entities[0].terms;
+        let share = Percent::new(share).ok();
+        rig.turns.retune(Seat(0), Terms { share, ..terms });
+        assert!(
+            debt(&rig).abs_diff(before) <= 1,
+            "{} µs of {before}",
+            debt(&rig)
+        );
+    }
+}

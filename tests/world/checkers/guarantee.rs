@@ -1,0 +1,101 @@
+//! A share is given: over any interval in which a container with a share of c always wants a GPU, it has at
+//! least c of the time that its class had, whatever weights others have, less what can be told:
+//!
+//! * a turn of its own and the c-th part of one turn of each other in its line, as start-time fair queueing
+//!   has it, where those without a share are one; of three, where gangs come when they can and not in their order;
+//! * the debt it came with, a turn, and what must gather before an empty bucket pays out again.
+//!
+//! Shares that leave nothing leave one in a hundred and one to those without a share.
+
+use std::collections::BTreeMap;
+
+use gpuslice_wire::ids::GpuUuid;
+use gpuslice_wire::policy::Class;
+
+use super::Objection;
+use crate::observer::{Observer, Place, Seat};
+
+/// What is owed to each that has a share and wants the GPU, in 2^-20 ns.
+#[derive(Debug, Default)]
+pub struct Guarantee {
+    owed: BTreeMap<Place, Owed>,
+    /// The longest stretch of those without a share, also of those that are gone.
+    longest: BTreeMap<(GpuUuid, Class), u64>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Owed {
+    time: i128,
+    /// The longest turns of the others with a share in that time.
+    others: u64,
+    /// Gangs were among them.
+    gangs: bool,
+    /// Weights, shares and classes on this GPU.
+    tuned: u64,
+}
+
+impl Guarantee {
+    /// Time passed.
+    ///
+    /// # Errors
+    /// The objection.
+    pub fn advance(&mut self, seen: &Observer) -> Result<(), Objection> {
+        for seat in seen.seats.values().filter(|seat| seat.share == 0) {
+            let pool = self.longest.entry((seat.gpu, seat.record.class));
+            let longest = pool.or_default();
+            *longest = (*longest).max(seat.longest);
+        }
+        self.owed
+            .retain(|place, _| !seen.gap && seen.seats.get(place).is_some_and(counts));
+        let all = seen.seats.iter().filter(|(_, seat)| counts(seat));
+        for (&place, me) in all.filter(|_| !seen.gap) {
+            let class = |seat: &Seat| seat.record.class == me.record.class;
+            let line = || {
+                let others = seen.on(me.gpu).map(|(_, seat)| seat);
+                others.filter(|seat| class(seat))
+            };
+            let shares: u64 = line().map(|seat| seat.share).sum();
+            // somebody of the class has the GPU: of that time a part is due
+            let on = line().any(|seat| seat.pays() && !seat.passed);
+            let spared: u64 = line().map(|seat| seat.spared).sum();
+            let had = if on { seen.passed } else { 0 };
+            let due = (i128::from(had) - i128::from(spared)) << 20;
+            let due = due * i128::from(me.share) / i128::from(shares.max(99) + 1);
+            let got = (i128::from(me.billed) - i128::from(me.spared)) << 20;
+            let owed = self.owed.entry(place).or_default();
+            let tuned = seen.on(me.gpu).map(|(_, seat)| seat.tuned).sum();
+            if owed.tuned != tuned {
+                *owed = Owed {
+                    tuned,
+                    ..Owed::default()
+                };
+            }
+            owed.time = (owed.time + due - got).max(0);
+            owed.gangs |= line().any(|seat| seat.gang);
+            let turns = line().filter(|seat| seat.share > 0);
+            owed.others = owed.others.max(turns.map(|seat| seat.longest).sum());
+            let pool = self.longest.get(&(me.gpu, me.record.class));
+            let lines = owed.others + pool.copied().unwrap_or(0);
+            let lines = if owed.gangs { 3 * lines } else { lines };
+            let (owed, bound) = (owed.time >> 20, bound(seen, me, lines));
+            if owed > bound {
+                return Err(format!(
+                    "{} has a share of {} and is owed {owed} ns; the bound is {bound}",
+                    place.0, me.share
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Is sure of its part now.
+fn counts(seat: &Seat) -> bool {
+    seat.share > 0 && seat.wants() && !seat.gang && !seat.passed
+}
+
+fn bound(seen: &Observer, me: &Seat, lines: u64) -> i128 {
+    let enough = (seen.config.round.0 * me.share / 100).max(seen.config.turn_min.0);
+    let turns = 3 * me.longest + seen.config.turn_min.0;
+    i128::from(lines * me.share / 100 + enough + turns + 1_000_000)
+}
