@@ -21,7 +21,7 @@ use crate::refusal::Refusal;
 use crate::sched::allowance::Stay;
 use crate::sched::entity::Report;
 use crate::sched::gang::{self, Gang, GpuSet};
-use crate::sched::hold::Hold;
+use crate::sched::hold::Done;
 use crate::sched::{Note, Turns};
 use crate::view::ToAll;
 
@@ -140,8 +140,8 @@ impl Engine {
                 container,
                 lane,
                 ok,
-            } => self.held(container, lane, if ok { Hold::Stopped } else { Hold::Free }),
-            Event::Resumed { container, lane } => self.held(container, lane, Hold::Free),
+            } => self.held(container, lane, Done::Stop { ok }),
+            Event::Resumed { container, lane } => self.held(container, lane, Done::Resume),
             Event::Tick => self.end_recalls(actions),
         }
         self.turn_over(touched, actions);

@@ -295,11 +295,15 @@ impl Observer {
                 container,
                 lane,
                 ok,
-            } => self.hold(
-                *container,
-                *lane,
-                if *ok { Hold::Stopped } else { Hold::Free },
-            ),
+            } => {
+                // one that comes after the order to go on is of a stop before that
+                let place = (*container, *lane);
+                let goes_on = |seat: &Seat| seat.hold == Hold::Resuming;
+                if !self.seats.get(&place).is_some_and(goes_on) {
+                    let hold = if *ok { Hold::Stopped } else { Hold::Free };
+                    self.hold(*container, *lane, hold);
+                }
+            }
             Event::Resumed { container, lane } => self.hold(*container, *lane, Hold::Free),
             _ => {}
         }

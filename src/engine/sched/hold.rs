@@ -26,6 +26,7 @@ use gpuslice_wire::policy::Policy;
 use gpuslice_wire::units::{Duration, Instant};
 
 use super::entity::Entity;
+use super::loose::Loose;
 use super::{Note, Phase, Turns};
 use crate::engine::Engine;
 use crate::lifecycle::Seat;
@@ -43,10 +44,29 @@ pub(crate) enum Hold {
     Resuming,
 }
 
+/// What the hardware did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Done {
+    /// It was to stop work, and it stopped all of it or nothing.
+    Stop { ok: bool },
+    /// It was to let it go on.
+    Resume,
+}
+
 impl Hold {
     /// It waits for its turn with work that it cannot call back.
     pub(crate) fn waits(self) -> bool {
         matches!(self, Hold::Stopped | Hold::Resuming)
+    }
+
+    /// What it is after the answer to a stop. One that comes while work is to go on is of a stop from before: requests are
+    /// done in their order, and the one to go on is still to come.
+    fn stopped(self, ok: bool) -> Hold {
+        match (self, ok) {
+            (Hold::Resuming, _) => Hold::Resuming,
+            (_, true) => Hold::Stopped,
+            (_, false) => Hold::Free,
+        }
     }
 
     /// What it is where processes are left, or none is: nobody's work needs no resuming.
@@ -74,8 +94,24 @@ impl Turns {
         Some(closed.plus(Duration(wait.0 << (2 * tries))))
     }
 
+    /// Asks for the work of all to be stopped who are late: when it is decided who has a turn.
+    pub(super) fn stop_all_late(&mut self, notes: &mut Vec<Note>) {
+        if !self.config.stop {
+            return;
+        }
+        if let Phase::Closing { seat, closed, .. } = self.phase {
+            self.stop_late(seat, closed, notes);
+        }
+        for at in 0..self.entities.len() {
+            let entity = &self.entities[at];
+            if let Some(since) = entity.loose.map(Loose::since) {
+                self.stop_late(entity.seat, since, notes);
+            }
+        }
+    }
+
     /// Asks for the work of `seat` to be stopped, if it is due and there is any.
-    pub(super) fn stop_late(&mut self, seat: Seat, closed: Instant, notes: &mut Vec<Note>) {
+    fn stop_late(&mut self, seat: Seat, closed: Instant, notes: &mut Vec<Note>) {
         if self.now.since(closed) >= self.config.drain_max {
             return; // It is passed now, and may be the next to have a turn.
         }
@@ -88,8 +124,9 @@ impl Turns {
         notes.push(Note::Stop(seat));
     }
 
-    /// Resumes who may launch now.
+    /// Resumes who may launch now, and stops who is late.
     pub(super) fn thaw(&mut self, notes: &mut Vec<Note>) {
+        self.stop_all_late(notes);
         let phase = self.phase;
         let may_run = |entity: &Entity| match phase {
             Phase::Open => true,
@@ -104,10 +141,14 @@ impl Turns {
         }
     }
 
-    /// The work of `seat` is `hold` now.
-    pub(crate) fn held(&mut self, seat: Seat, hold: Hold) {
+    /// What became of a request of `seat`.
+    pub(crate) fn held(&mut self, seat: Seat, done: Done) {
         let Some(entity) = self.find_mut(seat) else {
             return;
+        };
+        let hold = match done {
+            Done::Stop { ok } => entity.hold.stopped(ok),
+            Done::Resume => Hold::Free,
         };
         entity.hold = hold.with(entity.said.attached);
         entity.stops += u64::from(entity.hold == Hold::Stopped);
@@ -115,12 +156,12 @@ impl Turns {
 }
 
 impl Engine {
-    /// The answer to a stop or to a resume: the container's work is `hold` now.
-    pub(crate) fn held(&mut self, id: ContainerId, lane: Lane, hold: Hold) {
+    /// The answer to a stop or to a resume.
+    pub(crate) fn held(&mut self, id: ContainerId, lane: Lane, done: Done) {
         let seat = self.containers.find(id);
         let gpu = seat.and_then(|seat| self.containers.get(seat)?.slices.get(lane)?.gpu);
         if let (Some(seat), Some(gpu)) = (seat, gpu) {
-            self.gpus[gpu].turns.held(seat, hold);
+            self.gpus[gpu].turns.held(seat, done);
             self.report_all(seat);
         }
     }
@@ -157,8 +198,8 @@ mod tests {
     }
 
     /// What the engine does with an answer, at `now`.
-    fn answer(rig: &mut Rig, now: u64, hold: Hold) {
-        rig.turns.held(seat(0), hold);
+    fn answer(rig: &mut Rig, now: u64, done: Done) {
+        rig.turns.held(seat(0), done);
         rig.say(now, 0, true, false);
     }
 
@@ -178,7 +219,7 @@ mod tests {
         rig.at(closed + window * US);
         assert_eq!(asked(&rig, Note::Stop(seat(0))), 1);
         let now = closed + (window + 300) * US;
-        answer(&mut rig, now, Hold::Stopped);
+        answer(&mut rig, now, Done::Stop { ok: true });
         assert_eq!(rig.holder(), Some(1));
         let paid = rig.turns.find(seat(0)).map(|it| it.gpu_time.0);
         assert_eq!(paid, Some(now), "until it was stopped, and no longer");
@@ -207,13 +248,32 @@ mod tests {
         for (tries, ms) in [1, 2, 6, 21, 84, 333, 1_332].into_iter().enumerate() {
             rig.at(closed + ms * MS);
             assert_eq!(asked(&rig, Note::Stop(seat(0))), tries + 1, "{ms} ms");
-            answer(&mut rig, closed + ms * MS, Hold::Free);
+            answer(&mut rig, closed + ms * MS, Done::Stop { ok: false });
         }
         rig.at(closed + 1_999 * MS);
         assert_eq!(asked(&rig, Note::Stop(seat(0))), 7);
         assert_eq!(rig.holder(), None);
         rig.at(closed + 2_000 * MS);
         assert_eq!(rig.holder(), Some(1), "after the longest wait");
+    }
+
+    /// Of two stops, because its processes left and others came between: the second one is answered when the work
+    /// is to go on already, and it goes on in the turn that it has.
+    #[test]
+    fn an_answer_that_an_order_to_go_on_has_overtaken_says_nothing() {
+        let mut rig = late(true);
+        let closed = rig.turns.now.0;
+        rig.at(closed + MS);
+        answer(&mut rig, closed + 2 * MS, Done::Stop { ok: true });
+        rig.say(closed + 3 * MS, 1, false, true);
+        rig.say(closed + 3 * MS, 1, false, true); // read after the close
+        assert_eq!(rig.holder(), Some(0));
+        assert_eq!(asked(&rig, Note::Resume(seat(0))), 1);
+        answer(&mut rig, closed + 4 * MS, Done::Stop { ok: true });
+        rig.want(closed + 5 * MS, 1);
+        assert_eq!(rig.holder(), None, "it is not off the GPU");
+        answer(&mut rig, closed + 5 * MS, Done::Resume);
+        assert_eq!(rig.holder(), None, "and drains as any other");
     }
 
     #[test]
@@ -226,9 +286,9 @@ mod tests {
         rig.say(closed + 3 * MS, 1, false, true);
         rig.say(closed + 3 * MS, 1, false, true); // read after the close
         assert_eq!(rig.holder(), Some(0), "and it has its next turn");
-        answer(&mut rig, closed + 4 * MS, Hold::Stopped);
+        answer(&mut rig, closed + 4 * MS, Done::Stop { ok: true });
         assert_eq!(asked(&rig, Note::Resume(seat(0))), 1);
-        answer(&mut rig, closed + 5 * MS, Hold::Free);
+        answer(&mut rig, closed + 5 * MS, Done::Resume);
         assert_eq!(asked(&rig, Note::Resume(seat(0))), 1);
     }
 
@@ -239,7 +299,7 @@ mod tests {
         rig.want(0, 1);
         rig.at(100 * MS);
         assert_eq!(rig.turns.phase, Phase::Open);
-        rig.turns.held(seat(0), Hold::Stopped);
+        rig.turns.held(seat(0), Done::Stop { ok: true });
         for (who, wants) in [(0, false), (1, true)] {
             let said = Report {
                 attached: true,
@@ -264,7 +324,7 @@ mod tests {
         let mut rig = late(true);
         let closed = rig.turns.now.0;
         rig.at(closed + MS);
-        answer(&mut rig, closed + 2 * MS, Hold::Stopped);
+        answer(&mut rig, closed + 2 * MS, Done::Stop { ok: true });
         rig.turns.set_policy(Policy::Native);
         rig.at(closed + 3 * MS);
         rig.say(closed + 4 * MS, 1, true, true);

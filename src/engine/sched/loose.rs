@@ -25,6 +25,9 @@ pub(crate) struct Loose {
 }
 
 impl Loose {
+    pub(super) fn since(self) -> Instant {
+        self.since
+    }
     fn due(self, config: &Config) -> Instant {
         let patience = match self.reported {
             true => config.drain_max,
@@ -68,7 +71,6 @@ impl Turns {
         for at in 0..self.entities.len() {
             let entity = &self.entities[at];
             let Some(loose) = entity.loose else { continue };
-            self.stop_late(entity.seat, loose.since, notes);
             let entity = &mut self.entities[at];
             let waited = now.since(loose.since);
             if entity.is_off() {

@@ -432,7 +432,6 @@ impl Turns {
             return;
         };
         let (now, config) = (self.now, self.config);
-        self.stop_late(seat, closed, notes);
         let mut all = self.entities.iter_mut();
         let Some(entity) = all.find(|entity| entity.seat == seat) else {
             self.phase = Phase::Idle;

@@ -18,6 +18,10 @@ pub(super) struct Hardware {
     refuses: u64,
     /// The longest time it takes, ns.
     slow: u64,
+    /// The last request is done then: they are done in their order.
+    done: u64,
+    /// The last answer is under way until then.
+    sent: u64,
 }
 
 impl Hardware {
@@ -26,6 +30,7 @@ impl Hardware {
         Hardware {
             refuses: rng.pick(&[0, 0, 0, 100, 1000]),
             slow: rng.pick(&[400 * US, 5 * MS, 500 * MS]),
+            ..Hardware::default()
         }
     }
 }
@@ -44,9 +49,10 @@ impl Work {
 
 impl World {
     pub(super) fn hold_later(&mut self, container: ContainerId, lane: Lane, stop: bool) {
-        let delay = self.rng.below(self.hardware.slow);
+        let done = self.now + self.rng.below(self.hardware.slow);
+        self.hardware.done = self.hardware.done.max(done);
         let what = Happening::Hold(self.daemon.life, container, lane, stop);
-        self.after(delay, what);
+        self.after(self.hardware.done - self.now, what);
     }
 
     pub(super) fn hold(&mut self, container: ContainerId, lane: Lane, stop: bool) {
@@ -55,9 +61,11 @@ impl World {
             self.set_held(lane, stop, |of| of == container);
         }
         let held = (!refused).then_some(stop);
-        let delay = self.rng.below(200 * US);
+        let sent = self.now + self.rng.below(200 * US);
+        self.hardware.sent = self.hardware.sent.max(sent);
         let letter = Letter::Held(container, lane, held);
-        self.after(delay, Happening::Letter(self.daemon.life, letter));
+        let letter = Happening::Letter(self.daemon.life, letter);
+        self.after(self.hardware.sent - self.now, letter);
     }
 
     /// The engine is told what the hardware did.
