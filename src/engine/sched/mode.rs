@@ -18,6 +18,9 @@
 //! * Time in turns while no other container wants the GPU: the line follows each turn's start. So the only
 //!   one that competes owes nothing, however long its turn takes.
 //!
+//! While no container wants the GPU, a debt needs no turns: the debtor would have one at once. It is not
+//! forgotten either. The first launch of a container to which time is owed begins turns again.
+//!
 //! Debts end: whatever runs moves the line on. One of `d` at weight `w` is paid when a
 //! container of weight `v` has had `d * v / w`.
 
@@ -47,8 +50,9 @@ impl Turns {
         let line = |e: &Entity| (e.class, e.reserved);
         let first = attached.next().map(line);
         let lines = attached.any(|e| Some(line(e)) != first);
-        let compete = self.entities.iter().filter(|e| e.competes()).count() >= 2;
-        self.policy != Policy::Native && (compete || capped || lines || owing)
+        let compete = self.entities.iter().filter(|e| e.competes()).count();
+        let turns = compete >= 2 || (compete == 1 && owing) || capped || lines;
+        self.policy != Policy::Native && turns
     }
 
     pub(super) fn choose_mode(&mut self, notes: &mut Vec<Note>) {

@@ -75,6 +75,20 @@ fn a_debtor_that_is_gone_keeps_no_turns_and_owes_when_it_comes_back() {
     );
 }
 
+#[test]
+fn a_gpu_that_no_container_wants_has_no_turns() {
+    let mut rig = owing(10);
+    rig.say(1_030 * MS, 1, false, true);
+    rig.say(1_030 * MS, 1, false, true); // read after the close
+    rig.run(1_100 * MS);
+    assert_eq!(rig.turns.mode(), Mode::Open, "with a debt");
+    rig.want(2_000 * MS, 1);
+    assert_eq!(rig.turns.mode(), Mode::Turns, "time is owed to it");
+    rig.want(2_010 * MS, 0);
+    rig.run(10_900 * MS);
+    assert_eq!((rig.holder(), rig.used_ms(0)), (Some(1), 1_000));
+}
+
 /// Time that a container runs alone is no debt, with turns or without, however far its turns go.
 #[test]
 fn nothing_is_owed_to_those_who_do_not_want() {
