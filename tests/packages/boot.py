@@ -24,7 +24,7 @@ gpuslice ps >/dev/null 2>&1 && say before up || say before down
 
 # Without a driver it does not start, and says why.
 systemctl start gpusliced.service
-until [ "$(systemctl show -p Result --value gpusliced.service)" = start-limit-hit ]; do sleep 0.1; done
+until systemctl is-failed --quiet gpusliced.service; do sleep 0.1; done
 say driverless "$(systemctl show -p ExecMainStatus --value gpusliced.service) $(systemctl show -p StatusText --value gpusliced.service)"
 systemctl stop gpusliced.socket gpusliced-observe.socket
 systemctl reset-failed
