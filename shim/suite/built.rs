@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Once;
 
-/// The library of a door. Cargo builds libraries of C symbols for nobody's tests, so it is asked to; in another
-/// user's build directory it cannot build, and the library is what that user built.
+/// The library of a door. Cargo builds libraries of C symbols for no test, so it is asked to; in another user's
+/// build directory it cannot build, and the library is what that user built.
 pub fn built(package: &str, file: &str) -> PathBuf {
     static DONE: Once = Once::new();
     let test = std::env::current_exe().expect("this test");

@@ -49,7 +49,15 @@ pub fn main(options: &Options) -> Result<ExitCode> {
         out::line(&line)?;
     }
     if now.rows.is_empty() {
-        out::line("no slices on this node; try: gpuslice run --memory 1GiB -- COMMAND")?;
+        let simulated = now.gpus.iter().any(|gpu| gpu.uuid.is_simulated());
+        let gpus = if simulated {
+            ", whose GPUs are simulated"
+        } else {
+            ""
+        };
+        out::line(&format!(
+            "no slices on this node{gpus}; try: gpuslice run --memory 1GiB -- COMMAND"
+        ))?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -2,9 +2,9 @@
 //!
 //! A request of the node's own (an administrator's, or the hook as it is registered for a CDI device) is taken
 //! as it is. A container's annotations are the orchestrator's to write. Its environment is a mixture: cGPU's
-//! variables are put there by Kubernetes' device plugin or by who starts the container, and by the image
-//! as well, and nothing tells one from the other. So they ask for memory on a GPU, within the node's
-//! bounds, and for nothing that costs others more: no class, no weight, no whole GPU.
+//! variables are set by Kubernetes' device plugin, by `docker run -e`, and by the image as well, and nothing
+//! tells one from the other. So they ask for memory on a GPU, within the node's bounds, and for nothing
+//! that costs other containers more: no class, no weight, no whole GPU.
 
 use crate::admin::Denied;
 use crate::config::Config;

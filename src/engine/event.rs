@@ -52,7 +52,7 @@ pub struct Ask {
 pub struct Bounds {
     /// GPUs.
     pub gpus: usize,
-    /// Cap on each; of each one's memory if `None`.
+    /// Cap on each; `None` for no other than the GPU's memory.
     pub memory: Option<MemoryAsk>,
 }
 

@@ -181,7 +181,7 @@ messages! {
             weight: Weight,
             /// Hard share, if any.
             share: Option<Percent>,
-            /// Who goes before it and after it.
+            /// Scheduling priority.
             class: Class,
             /// Whether its GPUs may take turns together.
             gang: Gangs,

@@ -156,7 +156,6 @@ fn a_copy_under_another_name_is_no_disguise() {
 #[test]
 fn whatever_shows_a_gpu_says_that_it_is_simulated() {
     let node = Node::start();
-    node.must_admit("web", Bytes(GIB));
     let gpuslice = |words: &[&str]| {
         let mut gpuslice = Command::new(env!("CARGO_BIN_EXE_gpuslice"));
         gpuslice.args(words).arg("--runtime-dir");
@@ -165,6 +164,8 @@ fn whatever_shows_a_gpu_says_that_it_is_simulated() {
         let output = gpuslice.output().expect("it starts");
         String::from_utf8_lossy(&output.stdout).into_owned() + &said(&output)
     };
+    assert!(gpuslice(&["ps"]).contains("whose GPUs are simulated"));
+    node.must_admit("web", Bytes(GIB));
     let driver = node.root().join("driver");
     let driver = driver.to_str().expect("plain");
     for words in [

@@ -18,7 +18,7 @@ fn cargo(arguments: &[&str]) -> Option<Output> {
         .args(arguments)
         .env_remove("RUSTFLAGS");
     match command.output() {
-        // Permission denied, or not there at all in the view of a user who may not know of it.
+        // In another user's home, which may be hidden altogether.
         Err(error)
             if matches!(
                 error.kind(),

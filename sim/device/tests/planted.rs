@@ -12,10 +12,10 @@ use std::process::Command;
 
 /// Everything that the device makes in its directory, in the order of making.
 const NAMES: [&str; 6] = ["vram0", "locks", "exports", "control", "state.new", "state"];
-/// A user who is not us.
+/// Another user.
 const STRANGER: u32 = 4711;
 
-/// A file that nobody but its owner may read or write.
+/// A file that only its owner may read or write.
 struct Secret(PathBuf);
 
 impl Secret {
@@ -79,7 +79,6 @@ impl Drop for Planted {
 }
 
 fn is_root() -> bool {
-    // A file of the kernel's that shows whose this process is.
     let status = fs::read_to_string("/proc/thread-self/status").unwrap();
     status.lines().any(|line| line.starts_with("Uid:\t0\t0"))
 }

@@ -111,8 +111,8 @@ fn runtime(asked: Option<&str>) -> Result<Option<String>> {
     }
 }
 
-/// The driver's directory and what its GPU is, in words. A demo may fall back to a simulated GPU, because it
-/// says so first and nobody's work is done on it.
+/// The driver's directory and what its GPU is, in words. A demo may fall back to a simulated GPU: its first line
+/// says so, and no work of a user's is done on it.
 fn driver(options: &DriverOptions) -> Result<(PathBuf, String)> {
     let why = match layout::system_driver() {
         Err(why) if !options.is_some() => format!(", because {why}"),

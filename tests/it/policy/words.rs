@@ -70,7 +70,7 @@ fn of_cgpu(stage: &Stage, id: &str, variables: &[&str]) -> Bundle {
     all.fold(bundle, |bundle, entry| bundle.variable(entry))
 }
 
-/// How a GPU is divided is the administrator's to say, and what others get of it is nobody's image's.
+/// Only an administrator changes how a GPU's time is divided among containers.
 #[test]
 fn no_variable_of_an_image_changes_how_a_gpu_is_divided() {
     let Some(hook) = hook(
