@@ -284,10 +284,10 @@ impl Account {
                 self.put_common(left.unwrap_or(kept));
                 left.map_or(Verdict::Refused, |_| Verdict::Taken)
             }
-            // A daemon that is gone has forgotten what it was told: all counts as before.
+            // What was given back may have arrived: to say that we have it still could be more than the
+            // daemon knows of.
             Answer::Gone => {
-                self.granted.fetch_add(given, Ordering::Relaxed);
-                self.put_common(have);
+                self.put_common(kept);
                 Verdict::Gone
             }
         }
@@ -374,6 +374,20 @@ mod tests {
         );
         assert!(!reserve(&account, &ledger, 1, 30));
         assert_eq!((account.held(), account.credit()), (100, 0));
+    }
+
+    /// The daemon may have heard the first half of a question.
+    #[test]
+    fn what_was_given_back_is_never_counted_again() {
+        let account = Account::default();
+        let _ = account.take_slowly(10, 5, true, |asked| Answer::Granted(asked.wish));
+        assert_eq!((account.granted(), account.credit()), (15, 5));
+        let gone = account.take_slowly(10, 5, true, |asked| {
+            assert_eq!(asked.given, 5);
+            Answer::Gone
+        });
+        assert_eq!(gone, Verdict::Gone);
+        assert_eq!((account.granted(), account.credit()), (10, 0));
     }
 
     #[test]

@@ -76,12 +76,6 @@ impl Conn {
         }
     }
 
-    /// The descriptor's number, for the child of a fork to close.
-    #[must_use]
-    pub fn number(&self) -> RawFd {
-        self.fd.as_ref().map_or(-1, AsRawFd::as_raw_fd)
-    }
-
     /// Asks for credit.
     ///
     /// # Errors

@@ -1,8 +1,12 @@
 //! What a forked child does with its parent's session: forget it.
 //!
-//! The connection's end is how the daemon learns of the parent's death, so the child closes its
-//! copy of it at once. It runs where only async-signal-safe calls are allowed (other threads of the
-//! parent, and whatever locks they held, exist no more): a few atomics and `fstat`, `fcntl`, `close`. The
+//! The child has its parent's open files of the driver, too, and while it has them the driver keeps the
+//! parent's memory, also when the parent is gone. So it keeps the connection as it keeps those, and loses it
+//! when it loses those: by closing what it inherited, by becoming another program, by its end.
+//! The daemon, which knows of the parent's death from its pidfd, charges the memory until then.
+//!
+//! All else is forgotten. This runs where only async-signal-safe calls are allowed (other threads of the
+//! parent, and whatever locks they held, exist no more): a few atomics and `fstat`, `close`. The
 //! parent's session is left in memory as it is; nobody looks at it again.
 
 use super::{ATTACHING, SESSION, clock, sys};

@@ -6,8 +6,9 @@
 //! more. And credit that did not change for a while is given back unasked, so that in quiet
 //! `reserved` is what is held, and everybody who is asked says the same number.
 //!
-//! Both are the gate thread's work. It never waits for the connection: who has it is asking the
-//! daemon something just then, and an own request for credit answers a recall as well.
+//! Both are the gate thread's work, and so is to look whether there still is a connection. It never waits
+//! for the connection: who has it is asking the daemon something just then, and an own request for
+//! credit answers a recall as well.
 
 use super::Session;
 use super::session::REPLY_WAIT;
@@ -76,6 +77,9 @@ impl Session {
             return;
         }
         self.home.looked.store(now.0, Relaxed);
+        // A connection that the application closed, or the daemon ended, tells nobody: nothing else would find out
+        // while nothing is asked, and nothing be known of this process's turns and credit.
+        self.tend();
         crate::hooks::settle_all(self);
         for lane in self.all_lanes() {
             let credit = self.account(lane).credit();

@@ -44,8 +44,6 @@ pub struct Session {
     socket: PathBuf,
     /// The slow path's lock. `None` while the daemon is away.
     pub(super) conn: Mutex<Option<Conn>>,
-    /// The connection's number, for a forked child, which cannot take the lock.
-    number: sys::Number,
     doorbell: sys::Number,
     /// How often the process has attached.
     generation: AtomicU32,
@@ -156,7 +154,6 @@ impl Session {
         asked.answered(container.heartbeat_ns.load(Ordering::Relaxed));
         Ok(Session {
             socket: socket.to_path_buf(),
-            number: sys::Number::socket(conn.number()),
             conn: Mutex::new(Some(conn)),
             doorbell: sys::Number::eventfd(welcome.doorbell.into_raw_fd()),
             generation: AtomicU32::new(1),
@@ -418,7 +415,6 @@ impl Session {
     }
 
     pub(super) fn hang_up(&self, conn: &mut Option<Conn>) {
-        self.number.clear();
         *conn = None;
     }
 
@@ -459,7 +455,6 @@ impl Session {
             return false;
         }
         self.settle();
-        self.number.set(fresh.number());
         *conn = Some(fresh);
         self.generation.fetch_add(1, Ordering::Release);
         true
@@ -479,11 +474,8 @@ impl Session {
         }
     }
 
-    /// Closes the child's copies of the descriptors; async-signal-safe.
+    /// Closes the child's copy of the doorbell; async-signal-safe.
     pub(super) fn close_in_child(&self) {
-        if let Some(number) = self.number.get() {
-            sys::close(number);
-        }
         if let Some(doorbell) = self.doorbell.get() {
             sys::close(doorbell);
         }

@@ -13,8 +13,9 @@ const OWN: u64 = 32 + closer::DESCRIPTORS;
 const ADMINS_MAX: u64 = 256;
 /// A container has its socket, its page and its first process's pidfd.
 const PER_CONTAINER: u64 = 3;
-/// A process has its connection, its doorbell and its pidfd.
-const PER_CLIENT: u64 = 3;
+/// A process has its connection, its doorbell and its pidfd; and one that lost a connection has one more until
+/// what it holds is taken over.
+const PER_CLIENT: u64 = 4;
 
 /// How many of each there can be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,6 +9,7 @@ use crate::admin::Admin;
 use crate::budget::Budget;
 use crate::closer::{Closer, Owner};
 use crate::config::Config;
+use crate::leave::{Absent, Holder};
 use crate::places::Places;
 use crate::policies::Policies;
 use crate::poll::{Poll, Source, now};
@@ -75,8 +76,10 @@ pub struct Daemon {
     pub pinned_default: Option<gpuslice_wire::units::Bytes>,
     /// Connections of processes.
     pub tenants: Slots<Tenant>,
-    /// Which connection is which client of the engine, by the client's slot.
-    pub clients: Vec<Option<(ClientId, Key)>>,
+    /// Accounts of processes without a connection.
+    pub absent: Slots<Absent>,
+    /// Who has which account of the engine, by the account's slot.
+    pub clients: Vec<Option<(ClientId, Holder)>>,
     /// Connections to the admin socket.
     pub admins: Slots<Admin>,
     /// Commands that wait until an earlier slice of their container has ended altogether.
@@ -93,8 +96,6 @@ pub struct Daemon {
     pub manager: Manager,
     /// Who must speak by when, the earliest first.
     pub greetings: VecDeque<(Instant, Source)>,
-    /// Processes whose connections ended, and until when they are waited for; the earliest first.
-    pub leaving: VecDeque<(Instant, Key)>,
     /// What waits to be done; empty between events.
     pub work: VecDeque<Work>,
     /// Given up when descriptors have run out, to accept and turn away with.
@@ -156,6 +157,7 @@ impl Daemon {
             walls: Walls::new(config.wall, config.wall_soft),
             tier,
             tenants: Slots::new(budget.clients),
+            absent: Slots::new(CLIENTS_MAX as u16),
             clients: vec![None; CLIENTS_MAX],
             admins: Slots::new(budget.admins),
             parked: Vec::new(),
@@ -167,7 +169,6 @@ impl Daemon {
             paused: Vec::new(),
             manager,
             greetings: VecDeque::new(),
-            leaving: VecDeque::new(),
             work: VecDeque::new(),
             spare: File::open("/dev/null").ok(),
             ending: false,
@@ -207,7 +208,8 @@ impl Daemon {
             Source::Listener(key) => self.accept_tenant(key),
             Source::Tenant(key) => self.tenant_ready(key),
             Source::Doorbell(key) => self.read_claims(key),
-            Source::Exit(key) => self.drop_tenant(key),
+            Source::Exit(key) => self.part(key),
+            Source::Absent(key) => self.absent_ready(key),
             Source::Over(key) => self.container_over(key),
             Source::Truth => self.truth_spoke(),
             Source::Tier => self.tier_spoke(),
@@ -226,7 +228,6 @@ impl Daemon {
             self.engine.next_deadline(),
             heartbeat,
             greeting,
-            self.leave_deadline(),
             self.truth_deadline(),
             self.manager.deadline(),
             self.closer.deadline(),
@@ -246,7 +247,6 @@ impl Daemon {
             self.greetings.pop_front();
             self.missed_greeting(source);
         }
-        self.leave_due(now);
         self.closer.due(now);
         self.truth_due(now);
         self.manager.due(now, self.slices.len());
@@ -309,7 +309,7 @@ impl Daemon {
         match source {
             Source::Tenant(key) if self.tenants.get(key).is_some_and(|t| !t.is_attached()) => {
                 tracing::debug!("a process connected and said nothing; disconnected");
-                self.drop_tenant(key);
+                self.remove_tenant(key);
             }
             Source::Admin(key) if self.admins.get(key).is_some_and(|a| !a.greeted) => {
                 self.admins.remove(key);

@@ -1,6 +1,7 @@
 //! The engine's decisions become effects: files, pages, packets.
 
 use crate::daemon::{Daemon, Work};
+use crate::leave::Holder;
 use crate::poll::now;
 use crate::slots::Key;
 use gpuslice_engine::{Action, CapChange, Cut, Event, Late, Record, Token};
@@ -83,15 +84,12 @@ impl Daemon {
                 self.attached(key_of(token), client, &container, lanes);
             }
             Action::Rejected { token, why } => self.reject(key_of(token), why),
-            Action::Disconnect { client, why } => {
-                let Some(key) = self.connection_of(client) else {
-                    return;
-                };
-                match why {
-                    Cut::Broke(rule) => self.reject(key, rule),
-                    Cut::Dismissed => self.drop_tenant(key),
-                }
-            }
+            Action::Disconnect { client, why } => match (self.holder_of(client), why) {
+                (Some(Holder::Tenant(key)), Cut::Broke(rule)) => self.reject(key, rule),
+                (Some(Holder::Tenant(key)), _) => drop(self.remove_tenant(key)),
+                (Some(Holder::Absent(key)), _) => _ = self.forget_absent(key),
+                (None, _) => {}
+            },
             Action::Admitted { token, record } => self.admitted(token, &record),
             Action::Denied { token, why } => {
                 let mut text = why.to_string();
@@ -210,7 +208,7 @@ impl Daemon {
         self.tier.forget(container);
         let slice = self.slices.close(container);
         for key in slice.map(|slice| slice.tenants).unwrap_or_default() {
-            self.drop_tenant(key);
+            self.remove_tenant(key);
         }
         self.walls_dismiss(token, container, known);
     }

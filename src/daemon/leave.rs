@@ -1,25 +1,65 @@
-//! The end of a process, which takes longer than the end of its connection.
+//! The end of a process, which is another thing than the end of its connection.
 //!
 //! # Problem
-//! When a process dies, the kernel closes its descriptors one after the other: first, perhaps, the
-//! connection to us, later the driver's, whose close takes the process's memory from the GPU. Were
-//! the books cleared at the first, a sibling could be given what the device does not have yet.
+//! A connection may end while its process goes on: it closed the descriptor, broke a rule, or stopped
+//! reading. A process that dies closes its descriptors one after the other, the connection perhaps
+//! first and the driver's, whose close takes its memory from the GPU, last. And one that has died may have
+//! forked a child that inherited the driver's descriptors: then the driver keeps its memory for as long
+//! as that child keeps them. Were the books cleared before the memory is, a sibling would be
+//! given what the device does not have.
 //!
 //! # Idea
-//! A connection that ended wants nothing and runs nothing any more, at once. What its process
-//! holds stays charged until the process is gone altogether, which its pidfd tells: the kernel makes that
-//! readable after all descriptors were closed. A process that lives on, because it only closed
-//! our number or became another program, is waited for no longer than [`EXIT_WAIT_NS`]; one that
-//! attaches anew is not waited for at all.
+//! What a process was granted stays charged until its pidfd says that it is gone: the kernel makes that readable
+//! after all descriptors were closed. A forked child has our connection just as it has the driver's
+//! descriptors, and loses both by the same means: it closes what it inherited, becomes another program,
+//! or ends. So where a process is gone and its connection is still open, the end of that is waited for too.
+//! An account that is waited for in either way is *absent*; the next connection of its process takes
+//! it over.
+//!
+//! What this does not see: a child that was forked before its parent connected anew, as after a restart of the daemon,
+//! has a connection that tells nothing any more. On a kernel without pidfds (before 5.3) the end of
+//! the connection is all there is.
 
-use crate::daemon::Daemon;
-use crate::poll::now;
+use crate::daemon::{Daemon, Work};
+use crate::poll::Source;
 use crate::slots::Key;
-use gpuslice_wire::ids::ContainerId;
-use gpuslice_wire::limits::EXIT_WAIT_NS;
-use gpuslice_wire::units::{Duration, Instant};
+use crate::sockets::Socket;
+use crate::tenants::Tenant;
+use gpuslice_engine::{Event, Process};
+use gpuslice_wire::ids::{ClientId, ContainerId};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// What ends an account without a connection.
+#[derive(Debug)]
+pub enum Until {
+    /// The end of its process, which lives.
+    Exit(OwnedFd),
+    /// The end of a connection whose process is gone: something else has it open.
+    Close(Socket),
+}
+
+/// An account of the engine whose process has no connection.
+#[derive(Debug)]
+pub struct Absent {
+    /// Whose.
+    pub container: ContainerId,
+    /// The engine's name for it.
+    pub client: ClientId,
+    /// Which process it is, if that is known.
+    pub process: Option<Process>,
+    /// What it waits for.
+    pub until: Until,
+}
+
+/// Who has an account of the engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Holder {
+    /// A process with a connection.
+    Tenant(Key),
+    /// One without.
+    Absent(Key),
+}
 
 /// Whether the process of a pidfd is gone.
 pub fn gone(pidfd: BorrowedFd<'_>) -> bool {
@@ -28,47 +68,122 @@ pub fn gone(pidfd: BorrowedFd<'_>) -> bool {
     poll(&mut watched, PollTimeout::ZERO).map_or(true, |ready| ready > 0)
 }
 
+/// Whether nobody has the other end of a connection any more.
+pub fn hung_up(connection: BorrowedFd<'_>) -> bool {
+    let mut watched = [PollFd::new(connection, PollFlags::empty())];
+    let over = PollFlags::POLLHUP | PollFlags::POLLERR;
+    // As above.
+    poll(&mut watched, PollTimeout::ZERO).is_err()
+        || watched[0]
+            .revents()
+            .is_none_or(|events| events.intersects(over))
+}
+
+impl Until {
+    /// What is to be waited for at the end of a connection; nothing where nothing holds memory.
+    fn of(tenant: Tenant) -> Option<Until> {
+        let (pidfd, connection) = tenant.into_parts();
+        let pidfd = pidfd?;
+        if !gone(pidfd.as_fd()) {
+            Some(Until::Exit(pidfd))
+        } else {
+            (!hung_up(connection.as_fd())).then_some(Until::Close(connection))
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        match self {
+            Until::Exit(pidfd) => gone(pidfd.as_fd()),
+            Until::Close(connection) => hung_up(connection.as_fd()),
+        }
+    }
+}
+
+impl Absent {
+    /// Its number, while the process lives; 0 if it has none here.
+    pub fn pid(&self) -> Option<u32> {
+        let lives = matches!(self.until, Until::Exit(_));
+        lives.then(|| self.process.map_or(0, |process| process.pid))
+    }
+}
+
 impl Daemon {
-    /// A process's connection ended by itself.
-    pub fn leave(&mut self, key: Key) {
-        let Some(tenant) = self.tenants.get_mut(key) else {
+    /// A process's connection ends, and perhaps the process.
+    pub fn part(&mut self, key: Key) {
+        let Some(tenant) = self.remove_tenant(key) else {
             return;
         };
-        let dying = tenant.is_attached() && tenant.pidfd().is_some_and(|pidfd| !gone(pidfd));
-        if !dying || self.poll.forget(tenant.connection()).is_err() {
-            return self.drop_tenant(key);
+        if let Some(client) = tenant.client() {
+            self.keep_account(client, tenant);
         }
-        tenant.leaving = true;
-        self.leaving
-            .push_back((now().plus(Duration(EXIT_WAIT_NS)), key));
-        self.read_claims(key); // which now say that it wants nothing
     }
 
-    /// A process of a container attaches: an earlier connection of its own need not be waited for.
-    pub fn came_back(&mut self, container: &ContainerId, pid: i32) {
-        let of_it = |key: &Key| {
-            let tenant = self.tenants.get(*key);
-            tenant.is_some_and(|it| it.leaving && it.is_process(container, pid))
+    /// What a process was granted stays charged for as long as it may have it.
+    pub fn keep_account(&mut self, client: ClientId, tenant: Tenant) {
+        let (container, process) = (tenant.container(), tenant.process());
+        let Some(until) = Until::of(tenant) else {
+            return self.work.push_back(Work::Tell(Event::Gone { client }));
         };
-        let old: Vec<Key> = self.leaving.iter().map(|(_, key)| *key).collect();
-        for key in old.into_iter().filter(of_it).collect::<Vec<_>>() {
-            self.drop_tenant(key);
+        let absent = Absent {
+            container,
+            client,
+            process,
+            until,
+        };
+        match self.watch_absent(absent) {
+            Ok(()) => self.work.push_back(Work::Tell(Event::Left { client })),
+            Err(why) => {
+                tracing::error!(%container, why, "the end of a process will not be seen; its memory is not charged any more");
+                self.work.push_back(Work::Tell(Event::Gone { client }));
+            }
         }
     }
 
-    /// When the first one has been waited for long enough.
-    pub fn leave_deadline(&self) -> Option<Instant> {
-        self.leaving.front().map(|(by, _)| *by)
+    /// Waits for what ends an account.
+    fn watch_absent(&mut self, absent: Absent) -> Result<(), &'static str> {
+        let client = absent.client;
+        let key = self.absent.insert(absent);
+        let key = key.map_err(|_| "more accounts than there can be")?;
+        let watched = match self.absent.get(key).map(|it| &it.until) {
+            Some(Until::Exit(pidfd)) => self.poll.watch_on(pidfd, Source::Absent(key), true),
+            Some(Until::Close(fd)) => self.poll.watch_on(fd, Source::Absent(key), false),
+            None => Ok(()),
+        };
+        if watched.is_err() {
+            self.absent.remove(key);
+            return Err("no memory to watch it");
+        }
+        self.clients[usize::from(client.slot)] = Some((client, Holder::Absent(key)));
+        Ok(())
     }
 
-    /// Gives up waiting for those whose time is over.
-    pub fn leave_due(&mut self, now: Instant) {
-        while let Some((by, key)) = self.leaving.front().copied()
-            && by <= now
+    /// Something about an account without a connection.
+    pub fn absent_ready(&mut self, key: Key) {
+        let absent = self.absent.get(key);
+        if absent.is_some_and(|it| it.until.is_over())
+            && let Some(client) = self.forget_absent(key)
         {
-            self.leaving.pop_front();
-            self.drop_tenant(key); // finds nobody, mostly
+            self.work.push_back(Work::Tell(Event::Gone { client }));
         }
+    }
+
+    /// The engine knows the account no more.
+    pub fn forget_absent(&mut self, key: Key) -> Option<ClientId> {
+        let absent = self.absent.remove(key)?;
+        self.free_client(absent.client);
+        Some(absent.client)
+    }
+
+    /// How many accounts without a connection a container has.
+    pub fn absent_of(&self, container: &ContainerId) -> usize {
+        let all = self.absent.iter();
+        all.filter(|(_, it)| it.container == *container).count()
+    }
+
+    /// Whether a process of a container has one.
+    pub fn is_absent(&self, container: &ContainerId, process: Option<Process>) -> bool {
+        let mut all = self.absent.iter();
+        process.is_some() && all.any(|(_, it)| it.container == *container && it.process == process)
     }
 }
 
@@ -76,6 +191,7 @@ impl Daemon {
 mod tests {
     use super::*;
     use nix::sys::signal::{Signal, kill};
+    use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
     use nix::sys::wait::waitpid;
     use nix::unistd::{ForkResult, fork, pause};
     use std::os::fd::{AsFd, FromRawFd, OwnedFd};
@@ -99,5 +215,18 @@ mod tests {
         kill(child, Signal::SIGKILL).expect("it lives");
         waitpid(child, None).expect("it dies");
         assert!(gone(pidfd.as_fd()));
+    }
+
+    #[test]
+    fn a_connection_is_open_while_anybody_has_its_other_end() {
+        let flags = SockFlag::SOCK_CLOEXEC;
+        let pair = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags);
+        let (ours, theirs) = pair.expect("a pair");
+        let inherited = theirs.try_clone().expect("a copy");
+        nix::unistd::write(&theirs, b"unread").expect("sent");
+        drop(theirs);
+        assert!(!hung_up(ours.as_fd()));
+        drop(inherited);
+        assert!(hung_up(ours.as_fd()));
     }
 }

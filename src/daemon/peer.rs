@@ -5,10 +5,19 @@
 //! pidfd still names a living process afterwards is the answer about the right one. The pidfd is
 //! kept for as long as the connection: it tells of the process's end even where a child of it
 //! inherited the socket.
+//!
+//! A kernel before 6.5 gives no pidfd with the socket. There it is opened by the number, and then
+//! the socket must still have its other end: as long as the connector has not closed that, its number
+//! is no other process's. Where a child of it has kept that end open and the number went round
+//! meanwhile, it is a process of the same container that is taken for it; and an account
+//! ends no sooner than the connection (`leave.rs`).
 
 #![allow(unsafe_code)]
 
 use crate::cgroup;
+use crate::ended::born;
+use crate::leave::{gone, hung_up};
+use gpuslice_engine::Process;
 use nix::errno::Errno;
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use std::fs;
@@ -37,11 +46,24 @@ impl Peer {
     /// Not a connected Unix socket.
     pub fn of(socket: BorrowedFd<'_>) -> nix::Result<Peer> {
         let creds = getsockopt(&socket, PeerCredentials)?;
+        let pidfd = peer_pidfd(socket).or_else(|| pidfd_by_number(socket, creds.pid()));
         Ok(Peer {
             pid: creds.pid(),
             uid: creds.uid(),
-            pidfd: peer_pidfd(socket),
+            pidfd,
         })
+    }
+
+    /// Which process it is, if it lives and has a number here.
+    pub fn process(&self) -> Option<Process> {
+        let pid = u32::try_from(self.pid).ok().filter(|&pid| pid > 0)?;
+        let process = Process {
+            pid,
+            born: born(pid)?,
+        };
+        // What was read is of the process of this pidfd only if that still lives.
+        let lives = !gone(self.pidfd.as_ref()?.as_fd());
+        lives.then_some(process)
     }
 
     /// The peer's cgroup, if it can be known for certain; what is not plain in it is escaped.
@@ -78,6 +100,13 @@ pub fn process(pid: u32) -> nix::Result<OwnedFd> {
     let fd = Errno::result(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) })?;
     // SAFETY: on success the kernel made this descriptor for us, and nobody else closes it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+}
+
+/// The connector's, where the kernel does not give it with the socket.
+fn pidfd_by_number(socket: BorrowedFd<'_>, pid: i32) -> Option<OwnedFd> {
+    let pid = u32::try_from(pid).ok().filter(|&pid| pid > 0)?;
+    let pidfd = process(pid).ok()?;
+    (!hung_up(socket) && !gone(pidfd.as_fd())).then_some(pidfd)
 }
 
 fn peer_pidfd(socket: BorrowedFd<'_>) -> Option<OwnedFd> {
@@ -117,5 +146,29 @@ mod tests {
             let own = fs::read_to_string("/proc/self/cgroup").expect("cgroup");
             assert!(own.contains(&peer.cgroup().expect("alive")));
         }
+    }
+
+    #[test]
+    fn without_the_kernels_help_a_peer_is_found_by_its_number_while_it_is_there() {
+        let flags = SockFlag::SOCK_CLOEXEC;
+        let pair = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags);
+        let (ours, theirs) = pair.expect("a pair");
+        let own = std::process::id();
+        let pidfd = pidfd_by_number(ours.as_fd(), own as i32).expect("it is there");
+        assert!(!gone(pidfd.as_fd()));
+        let peer = Peer {
+            pid: own as i32,
+            uid: 0,
+            pidfd: Some(pidfd),
+        };
+        let born = born(own).expect("we live");
+        assert_eq!(peer.process(), Some(Process { pid: own, born }));
+        assert!(pidfd_by_number(ours.as_fd(), 0).is_none());
+        assert!(pidfd_by_number(ours.as_fd(), i32::MAX).is_none());
+        drop(theirs);
+        assert!(
+            pidfd_by_number(ours.as_fd(), own as i32).is_none(),
+            "the number may be another's by now"
+        );
     }
 }

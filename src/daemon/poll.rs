@@ -38,6 +38,8 @@ pub enum Source {
     Doorbell(Key),
     /// A process ended.
     Exit(Key),
+    /// What an account without a connection waits for.
+    Absent(Key),
     /// A container's first process ended.
     Over(Key),
     /// NVML answered.
@@ -69,6 +71,7 @@ impl Source {
             Source::Tier => (10, NO_KEY),
             Source::Over(key) => (11, key),
             Source::Closer => (12, NO_KEY),
+            Source::Absent(key) => (13, key),
         };
         kind << 48 | u64::from(key.generation) << 16 | u64::from(key.slot)
     }
@@ -91,7 +94,8 @@ impl Source {
             9 => Source::ObserveListener,
             10 => Source::Tier,
             11 => Source::Over(key),
-            _ => Source::Closer,
+            12 => Source::Closer,
+            _ => Source::Absent(key),
         }
     }
 }
@@ -165,6 +169,19 @@ impl Poll {
     /// Not in the set.
     pub fn forget<F: AsFd>(&self, fd: F) -> nix::Result<()> {
         self.watch.forget(fd)
+    }
+
+    /// Watches a descriptor on under another name, for input or for its end alone.
+    ///
+    /// # Errors
+    /// Not in the set.
+    pub fn watch_on<F: AsFd>(&self, fd: F, source: Source, input: bool) -> nix::Result<()> {
+        let flags = match input {
+            true => EpollFlags::EPOLLIN,
+            false => EpollFlags::empty(), // the end is always told
+        };
+        let mut event = EpollEvent::new(flags, source.word());
+        self.watch.0.modify(fd, &mut event)
     }
 
     /// Watches for every write to an eventfd that the other side may write and is never read here:
@@ -276,6 +293,7 @@ mod tests {
             Source::Tier,
             Source::Over(key),
             Source::Closer,
+            Source::Absent(key),
         ] {
             assert_eq!(Source::of(source.word()), source);
         }

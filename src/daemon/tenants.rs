@@ -7,6 +7,7 @@
 use crate::daemon::{Daemon, Work};
 use crate::effects::token_of;
 use crate::handles::Shared;
+use crate::leave::Holder;
 use crate::pages::ClaimsReader;
 use crate::peer::Peer;
 use crate::poll::{Source, now};
@@ -14,7 +15,7 @@ use crate::slices::Slice;
 use crate::slots::Key;
 use crate::sockets::{Received, Socket, id_of, packet, send};
 use crate::tier::Named;
-use gpuslice_engine::{Claims, Event, Token};
+use gpuslice_engine::{Claims, Event, Process, Token};
 use gpuslice_wire::frame::{FrameError, RequestId, decode};
 use gpuslice_wire::ids::{ClientId, ContainerId, Lane};
 use gpuslice_wire::limits::{FRAME_BYTES_MAX, HELLO_DEADLINE_NS};
@@ -23,7 +24,7 @@ use gpuslice_wire::units::Duration;
 use nix::errno::Errno;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::fs::File;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 /// Packets read, and connections accepted, before others have their turn.
 const BURST: usize = 16;
@@ -41,10 +42,10 @@ pub struct Tenant {
     shared: Shared,
     /// Where its work runs, as it told.
     pub groups: Vec<Named>,
+    /// Which process it is, once it asked to attach.
+    process: Option<Process>,
     /// An `Attach` is with the engine or was answered; a second one is a violation.
     asked: bool,
-    /// The connection ended, and the process has not yet; see [`crate::leave`].
-    pub leaving: bool,
 }
 
 #[derive(Debug)]
@@ -70,7 +71,7 @@ impl Tenant {
     /// Whether it says that it has nothing in flight on that GPU.
     pub fn is_quiet(&self, lane: Lane) -> bool {
         let claims = self.attached.as_ref().map(|it| it.claims.read(lane));
-        claims.is_none_or(|claims| self.leaving || claims.active == claims.drained)
+        claims.is_none_or(|claims| claims.active == claims.drained)
     }
     /// Whose process it is.
     pub fn container(&self) -> ContainerId {
@@ -80,13 +81,17 @@ impl Tenant {
     pub fn pidfd(&self) -> Option<BorrowedFd<'_>> {
         self.peer.pidfd.as_ref().map(AsFd::as_fd)
     }
-    /// Its connection.
-    pub fn connection(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+    /// Which process it is, if that is known.
+    pub fn process(&self) -> Option<Process> {
+        self.process
     }
-    /// Whether it is this process of this container.
-    pub fn is_process(&self, container: &ContainerId, pid: i32) -> bool {
-        self.container == *container && self.peer.pid == pid
+    /// The engine's name for it, once attached.
+    pub fn client(&self) -> Option<ClientId> {
+        self.attached.as_ref().map(|attached| attached.client)
+    }
+    /// Its process, and its connection.
+    pub fn into_parts(self) -> (Option<OwnedFd>, Socket) {
+        (self.peer.pidfd, self.fd)
     }
     /// Its number in the daemon's pid namespace; 0 if it has none there.
     pub fn pid(&self) -> u32 {
@@ -110,11 +115,6 @@ impl Daemon {
                 Err(Errno::EMFILE | Errno::ENFILE) => return self.turn_away(listener),
                 Err(_) => return,
             };
-            let counts = self.slices.iter().map(|it| it.tenants.len());
-            if !self.budget.quota(self.slices.len()).admits(own, counts) {
-                say_rejected(fd.as_fd(), RequestId(0), Rejection::TooManyClients);
-                continue;
-            }
             let Ok(peer) = Peer::of(fd.as_fd()) else {
                 continue;
             };
@@ -123,6 +123,10 @@ impl Daemon {
                 continue;
             }
             let request = RequestId(0);
+            if self.is_crowded(&container, own, &peer) {
+                say_rejected(fd.as_fd(), request, Rejection::TooManyClients);
+                continue;
+            }
             let tenant = Tenant {
                 fd,
                 container,
@@ -131,8 +135,8 @@ impl Daemon {
                 attached: None,
                 shared: Shared::default(),
                 groups: Vec::new(),
+                process: None,
                 asked: false,
-                leaving: false,
             };
             match self.tenants.insert(tenant) {
                 Ok(key) => self.welcome_tenant(key, &container),
@@ -160,6 +164,22 @@ impl Daemon {
         false
     }
 
+    /// Whether a container with so many connections may have no more. What it has without one counts too, but
+    /// keeps none of these processes from coming back.
+    fn is_crowded(&self, container: &ContainerId, connections: usize, peer: &Peer) -> bool {
+        let quota = self.budget.quota(self.slices.len());
+        let connected = self.slices.iter().map(|it| it.tenants.len());
+        if !quota.admits(connections, connected) {
+            return true;
+        }
+        let absent = |container| self.absent_of(container);
+        let all = self.slices.iter();
+        let all = all.map(|it| it.tenants.len() + absent(&it.container));
+        self.absent.len() > 0
+            && !quota.admits(connections + absent(container), all)
+            && !self.is_absent(container, peer.process())
+    }
+
     fn welcome_tenant(&mut self, key: Key, container: &ContainerId) {
         if let Some(slice) = self.slices.of_mut(container) {
             slice.tenants.push(key);
@@ -176,7 +196,7 @@ impl Daemon {
             .map(|pidfd| self.poll.add(pidfd, Source::Exit(key)));
         let watched = self.poll.add(&tenant.fd, Source::Tenant(key));
         if exit.unwrap_or(Ok(())).and(watched).is_err() {
-            self.drop_tenant(key);
+            self.remove_tenant(key);
         }
     }
 
@@ -204,7 +224,7 @@ impl Daemon {
                     decode::<Request>(&buffer[..len])
                 }
                 Received::Nothing => return,
-                Received::End => return self.leave(key),
+                Received::End => return self.part(key),
                 Received::Violation => return self.reject(key, Rejection::Protocol),
             };
             match frame {
@@ -223,13 +243,16 @@ impl Daemon {
         match (request, &tenant.attached) {
             (Request::Attach { held }, None) if !tenant.asked => {
                 tenant.asked = true;
-                let (container, cgroup) = (tenant.container, tenant.peer.cgroup());
-                let pid = tenant.peer.pid;
-                tracing::debug!(%container, pid, cgroup, "a process attaches");
-                self.came_back(&container, pid);
+                tenant.process = tenant.peer.process();
+                let (container, process) = (tenant.container, tenant.process);
+                if tracing::enabled!(tracing::Level::DEBUG) {
+                    let (pid, cgroup) = (tenant.peer.pid, tenant.peer.cgroup());
+                    tracing::debug!(%container, pid, cgroup, "a process attaches");
+                }
                 self.work.push_back(Work::Tell(Event::Attach {
                     token: token_of(key),
                     container,
+                    process,
                     held,
                 }));
             }
@@ -313,8 +336,11 @@ impl Daemon {
         let sent = self.send_pages(key, client, container, lanes);
         if let Err(why) = sent {
             tracing::warn!(%container, %why, "a process could not be attached");
-            self.work.push_back(Work::Tell(Event::Gone { client }));
-            self.drop_tenant(key);
+            // It may hold what it said that it does.
+            match self.remove_tenant(key) {
+                Some(tenant) => self.keep_account(client, tenant),
+                None => self.work.push_back(Work::Tell(Event::Gone { client })),
+            }
         }
     }
 
@@ -347,7 +373,7 @@ impl Daemon {
             host: Claims::default(),
             _bell: bell,
         });
-        self.clients[usize::from(client.slot)] = Some((client, key));
+        self.clients[usize::from(client.slot)] = Some((client, Holder::Tenant(key)));
         self.show_clients(container);
         Ok(())
     }
@@ -364,15 +390,23 @@ impl Daemon {
         }
     }
 
-    /// The connection of a client of the engine.
-    pub fn connection_of(&self, client: ClientId) -> Option<Key> {
-        let (id, key) = (*self.clients.get(usize::from(client.slot))?)?;
-        (id == client).then_some(key)
+    /// Who has this account of the engine.
+    pub fn holder_of(&self, client: ClientId) -> Option<Holder> {
+        let (id, holder) = (*self.clients.get(usize::from(client.slot))?)?;
+        (id == client).then_some(holder)
+    }
+
+    /// The account is nobody's any more.
+    pub fn free_client(&mut self, client: ClientId) {
+        let place = self.clients.get_mut(usize::from(client.slot));
+        if let Some(place) = place.filter(|it| it.is_some_and(|(id, _)| id == client)) {
+            *place = None;
+        }
     }
 
     /// Answers a process; one that does not read its answers is disconnected.
     pub fn reply_to(&mut self, client: ClientId, id: RequestId, reply: &Reply) {
-        let Some(key) = self.connection_of(client) else {
+        let Some(Holder::Tenant(key)) = self.holder_of(client) else {
             return;
         };
         let Some(tenant) = self.tenants.get(key) else {
@@ -381,7 +415,7 @@ impl Daemon {
         let mut buffer = [0; FRAME_BYTES_MAX];
         let len = packet(id, reply, &mut buffer);
         if send(tenant.fd.as_fd(), &buffer[..len], &[]).is_err() {
-            self.drop_tenant(key);
+            self.part(key);
         }
     }
 
@@ -390,25 +424,23 @@ impl Daemon {
         if let Some(tenant) = self.tenants.get(key) {
             tracing::debug!(container = %tenant.container, pid = tenant.peer.pid, ?why, "rejected");
             say_rejected(tenant.fd.as_fd(), tenant.request, why);
-            self.drop_tenant(key);
+            self.part(key);
         }
     }
 
-    /// Ends a connection; the engine refunds all the process had.
-    pub fn drop_tenant(&mut self, key: Key) {
-        let Some(tenant) = self.tenants.remove(key) else {
-            return;
-        };
+    /// Takes a connection out of all tables. What its process holds is another matter.
+    pub fn remove_tenant(&mut self, key: Key) -> Option<Tenant> {
+        let mut tenant = self.tenants.remove(key)?;
         if let Some(slice) = self.slices.of_mut(&tenant.container) {
             slice.tenants.retain(|other| *other != key);
-            slice.handles.drop_all(tenant.shared);
+            slice.handles.drop_all(std::mem::take(&mut tenant.shared));
         }
         self.show_clients(&tenant.container);
         self.release_work(key);
-        if let Some(Attached { client, .. }) = tenant.attached {
-            self.clients[usize::from(client.slot)] = None;
-            self.work.push_back(Work::Tell(Event::Gone { client }));
+        if let Some(client) = tenant.client() {
+            self.free_client(client);
         }
+        Some(tenant)
     }
 
     /// A process rang: its page is to be read.
@@ -441,12 +473,9 @@ impl Daemon {
     pub fn claims_of(&mut self, key: Key, lane: Lane) -> Option<Event> {
         let tenant = self.tenants.get_mut(key)?;
         let attached = tenant.attached.as_mut()?;
-        let mut claims = attached.claims.read(lane);
+        let claims = attached.claims.read(lane);
         if lane == Lane::HOST && std::mem::replace(&mut attached.host, claims) == claims {
             return None;
-        }
-        if tenant.leaving {
-            (claims.want, claims.parked, claims.drained) = (false, false, claims.active);
         }
         Some(Event::Claims {
             client: attached.client,

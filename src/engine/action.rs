@@ -64,6 +64,8 @@ pub enum Cut {
     Broke(Rejection),
     /// The container's slice ended.
     Dismissed,
+    /// It holds nothing, or its process attached anew and took over what it held.
+    Over,
 }
 
 /// How late a container is in letting go of the GPU after its turn.
@@ -200,7 +202,8 @@ pub enum Action {
         /// What is left under the cap.
         left: Bytes,
     },
-    /// End the connection. The engine has forgotten the process and refunded what it had.
+    /// End the connection, if there is one. The engine has forgotten the process and refunded what it
+    /// had, unless it broke a rule: then what it was granted stays charged, as if it had `Left`.
     Disconnect {
         /// Who.
         client: ClientId,

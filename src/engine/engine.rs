@@ -15,7 +15,7 @@ use crate::admission::{Room, admit, beginning, readmit};
 use crate::config::{Charged, Config};
 use crate::event::{Ask, Claims, Event, Token};
 use crate::lanes::ByLane;
-use crate::lifecycle::{ClientLane, Clients, Container, Containers, Seat, Slice, Stage};
+use crate::lifecycle::{Client, ClientLane, Clients, Container, Containers, Seat, Slice, Stage};
 use crate::record::{LaneRecord, Record};
 use crate::refusal::Refusal;
 use crate::sched::allowance::Stay;
@@ -104,10 +104,12 @@ impl Engine {
             Event::Attach {
                 token,
                 container,
+                process,
                 held,
             } => {
-                self.attach(token, container, &held, actions);
+                self.attach(token, container, process, &held, actions);
             }
+            Event::Left { client } => self.left(client, actions),
             Event::Reserve { .. }
             | Event::Release { .. }
             | Event::Yield { .. }
@@ -184,6 +186,7 @@ impl Engine {
             | Event::Reserve { client, .. }
             | Event::Release { client, .. }
             | Event::Yield { client, .. }
+            | Event::Left { client }
             | Event::Gone { client } => gpus_of(client)
                 .iter()
                 .fold(0, |all, slice| all | bit(slice)),
@@ -259,7 +262,7 @@ impl Engine {
                     token,
                     record: record.clone(),
                 });
-                self.seat(record, Stage::Settled);
+                self.seat(record, Stage::Settled, true);
             }
             Err(why) => actions.push(Action::Denied { token, why }),
         }
@@ -274,7 +277,7 @@ impl Engine {
             Ok(()) => {
                 actions.push(Action::Restored { container, lanes });
                 let until = self.now.plus(self.config.restore_grace);
-                self.seat(record, Stage::Returning { until });
+                self.seat(record, Stage::Returning { until }, false);
             }
             Err(why) => actions.push(Action::NotRestored { container, why }),
         }
@@ -291,7 +294,7 @@ impl Engine {
         }
     }
 
-    fn seat(&mut self, record: Record, stage: Stage) {
+    fn seat(&mut self, record: Record, stage: Stage, complete: bool) {
         let gpu_of = |lane: &LaneRecord| self.gpus.iter().position(|gpu| gpu.uuid == lane.gpu);
         let slices = record.lanes.iter().filter_map(|lane| {
             let gpu = gpu_of(lane)?;
@@ -306,6 +309,7 @@ impl Engine {
         let container = Container {
             record: record.clone(),
             stage,
+            complete,
             clients: Vec::new(),
             slices,
         };
@@ -385,12 +389,22 @@ impl Engine {
 
     /// What every process of a container has and says on one lane.
     pub(crate) fn lanes_of(&self, seat: Seat, lane: Lane) -> impl Iterator<Item = &ClientLane> {
+        let all = self.clients_of(seat);
+        all.filter_map(move |client| client.lanes.get(lane))
+    }
+
+    /// ... every one that is connected. Of another it is not known what it wants or runs.
+    fn talking(&self, seat: Seat, lane: Lane) -> impl Iterator<Item = &ClientLane> {
+        let all = self.clients_of(seat).filter(|client| client.connected);
+        all.filter_map(move |client| client.lanes.get(lane))
+    }
+
+    pub(crate) fn clients_of(&self, seat: Seat) -> impl Iterator<Item = &Client> {
         let clients = self
             .containers
             .get(seat)
             .map_or(&[][..], |c| c.clients.as_slice());
-        let clients = clients.iter().filter_map(|&id| self.clients.get(id));
-        clients.filter_map(move |client| client.lanes.get(lane))
+        clients.iter().filter_map(|&id| self.clients.get(id))
     }
 
     /// Tells the GPUs of a container what its processes say together.
@@ -401,7 +415,7 @@ impl Engine {
         let wants = |it: &ClientLane| it.claims.want;
         let any = lanes
             .clone()
-            .any(|lane| self.lanes_of(seat, lane).any(wants));
+            .any(|lane| self.talking(seat, lane).any(wants));
         lanes.for_each(|lane| self.report(seat, lane, gang, any));
     }
 
@@ -421,7 +435,7 @@ impl Engine {
             quiet: true,
             stay: None,
         };
-        for lane in self.lanes_of(seat, lane) {
+        for lane in self.talking(seat, lane) {
             said.attached = true;
             said.wants |= lane.claims.want;
             said.quiet &= lane.quiet(turn);
@@ -441,7 +455,7 @@ impl Engine {
             return 0;
         }
         let wanted = |lane: usize| {
-            let mut all = self.lanes_of(seat, Lane(lane as u8));
+            let mut all = self.talking(seat, Lane(lane as u8));
             all.any(|lane| lane.wanted)
         };
         let gpus = slices.iter().enumerate().filter(|(lane, _)| wanted(*lane));

@@ -17,6 +17,16 @@ use crate::record::Record;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Token(pub u64);
 
+/// A process, by its number and by when it began, so that the next one of that number is another. Two
+/// connections with the same one come from the same process. Never looked into by the engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Process {
+    /// Its number.
+    pub pid: u32,
+    /// When it began, in the kernel's own count.
+    pub born: u64,
+}
+
 /// What a container asks for when it is to get a slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ask {
@@ -132,7 +142,9 @@ pub enum Event {
         token: Token,
         /// Whose socket it came through.
         container: ContainerId,
-        /// What it holds already, per lane, credit included: zeros unless the daemon was away.
+        /// Which process it is, if that is known.
+        process: Option<Process>,
+        /// What it holds already, per lane, credit included: zeros unless it lost its connection.
         held: [Bytes; ACCOUNTS_MAX],
     },
     /// A process asks for memory credit. Answered by `Reserved`, `Refused` or `Disconnect`; for a
@@ -224,7 +236,14 @@ pub enum Event {
         /// Which part.
         terms: Terms,
     },
-    /// A process's connection ended, which refunds all it had. Unknown ids are ignored.
+    /// A process's connection ended, and the process may live: what it was granted stays charged until
+    /// it is `Gone`, or attaches anew. If there is nothing of that, or the id is not known, this
+    /// is answered by `Disconnect`.
+    Left {
+        /// Who.
+        client: ClientId,
+    },
+    /// A process is gone, which refunds all it had. Unknown ids are ignored.
     Gone {
         /// Who.
         client: ClientId,

@@ -68,6 +68,11 @@ impl Account {
         self.reserved += u128::from(bytes.0);
     }
 
+    /// Counts `now` instead of `was`.
+    pub(crate) fn recount(&mut self, was: u128, now: u128) {
+        self.reserved = self.reserved.saturating_sub(was) + now;
+    }
+
     /// Takes back what was granted or counted.
     pub(crate) fn release(&mut self, bytes: Bytes) {
         self.reserved = self.reserved.saturating_sub(u128::from(bytes.0));

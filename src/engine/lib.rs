@@ -41,7 +41,7 @@ pub use action::{Action, Actions, CapChange, Cut, LaneView, Late, Mode};
 pub use config::Config;
 pub use crc::crc32c;
 pub use engine::Engine;
-pub use event::{Ask, Bounds, Claims, Event, Terms, Token};
+pub use event::{Ask, Bounds, Claims, Event, Process, Terms, Token};
 pub use quota::Quota;
 pub use record::{LaneRecord, RECORD_BYTES, RECORD_MAGIC, RECORD_VERSION, Record, RecordError};
 pub use refusal::Refusal;

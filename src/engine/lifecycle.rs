@@ -7,10 +7,15 @@
 //!   (none) -restore->
 //!   Returning           Returning             Settled      Returning           (none)
 //!
-//! process               attach                gone, cut, or its container dismissed
-//!   (free slot)         Attached              -
-//!   Attached            -                     (free slot, generation + 1)
+//! process               attach                left, or cut         gone, taken over, or dismissed
+//!   (free slot)         Connected             -                    -
+//!   Connected           -                     Apart                (free slot, generation + 1)
+//!   Apart               -                     -                    (free slot, generation + 1)
 //! ```
+//! A process that is `Apart` lives, or may, and has no connection: what it was granted counts, and nothing
+//! else of it does. It ends with the process, or is taken over by the next connection of that
+//! process; one that was granted nothing is not kept.
+//!
 //! `Returning` is the time after a restart of the daemon in which processes that still hold
 //! memory come back; growth waits for them, or it could be given what they already have.
 
@@ -21,7 +26,7 @@ use gpuslice_wire::limits::{CLIENTS_MAX, CONTAINERS_MAX};
 use gpuslice_wire::units::{Bytes, Instant};
 
 use crate::action::LaneView;
-use crate::event::{Claims, Token};
+use crate::event::{Claims, Process, Token};
 use crate::lanes::ByLane;
 use crate::ledger::{Account, Measured};
 use crate::memory::Recall;
@@ -124,6 +129,12 @@ impl Slice {
         let most = self.granted.min(u128::from(self.account.cap().0));
         self.peaks[0] = self.peaks[0].max(most);
     }
+    /// A process that was granted `was` goes on with `held` of it, or with more.
+    pub(crate) fn regrant(&mut self, was: u128, held: Bytes) {
+        self.account.recount(was, u128::from(held.0));
+        self.granted = self.granted.saturating_sub(was);
+        self.note_grant(held);
+    }
     /// A process gives so much back.
     pub(crate) fn give_back(&mut self, bytes: Bytes) {
         self.granted = self.granted.saturating_sub(u128::from(bytes.0));
@@ -132,6 +143,11 @@ impl Slice {
     /// The most that all processes together were granted around the time of the last look.
     pub(crate) fn most(&self) -> u128 {
         self.granted.max(self.peaks[0]).max(self.peaks[1])
+    }
+    /// A process is no more: what it counted counts on for observers.
+    pub(crate) fn count_past(&mut self, mine: &ClientLane) {
+        self.past_launches = self.past_launches.saturating_add(mine.claims.launches);
+        self.past_denied = self.past_denied.saturating_add(mine.denied());
     }
     /// All processes were looked at, at `now`: together they have this much beyond their grants.
     pub(crate) fn looked(&mut self, now: Instant, beyond: Bytes) {
@@ -172,6 +188,8 @@ impl Slice {
 pub(crate) struct Container {
     pub(crate) record: Record,
     pub(crate) stage: Stage,
+    /// Everything that its processes were ever granted is known here.
+    pub(crate) complete: bool,
     pub(crate) clients: Vec<ClientId>,
     pub(crate) slices: ByLane<Slice>,
 }
@@ -229,6 +247,16 @@ impl ClientLane {
     pub(crate) fn reserved(&self) -> u128 {
         u128::from(self.granted.0) + u128::from(self.residual.charged().0)
     }
+    /// What the driver showed of it is so of its next connection too; all else it says anew.
+    pub(crate) fn go_on(&self) -> ClientLane {
+        ClientLane {
+            peaks: self.peaks,
+            residual: self.residual,
+            seen: self.seen,
+            own: self.own,
+            ..ClientLane::default()
+        }
+    }
     /// It comes with so much, or is granted it in addition.
     pub(crate) fn grant(&mut self, bytes: Bytes) {
         self.granted = self.granted.saturating_add(bytes);
@@ -257,6 +285,10 @@ impl ClientLane {
 #[derive(Clone, Debug)]
 pub(crate) struct Client {
     pub(crate) seat: Seat,
+    /// Which one it is, if that is known.
+    pub(crate) process: Option<Process>,
+    /// It has a connection.
+    pub(crate) connected: bool,
     pub(crate) lanes: ByLane<ClientLane>,
 }
 

@@ -7,7 +7,8 @@
 //!
 //! | room | what it decides |
 //! |---|---|
-//! | `attach` | a process comes with what it holds, and goes with all it had |
+//! | `attach` | a process comes, with what it holds if it was here before |
+//! | `part` | it loses its connection, and keeps what it was granted until it is gone |
 //! | `grow` | requests, first come first served; what comes back goes to those who wait |
 //! | `recall` | siblings are asked for what they do not use |
 //! | `measure` | what the driver says counts, granted or not |
@@ -16,6 +17,7 @@
 mod attach;
 mod grow;
 mod measure;
+mod part;
 mod recall;
 mod resize;
 #[cfg(test)]
@@ -35,6 +37,13 @@ use crate::lifecycle::{ClientLane, Growth, Seat, Slice};
 impl Engine {
     /// What happens to the books while processes live.
     pub(crate) fn memory(&mut self, event: Event, actions: &mut Actions) {
+        if let Event::Reserve { client, .. }
+        | Event::Release { client, .. }
+        | Event::Yield { client, .. } = event
+            && !self.clients.get(client).is_some_and(|it| it.connected)
+        {
+            return; // nobody speaks for it
+        }
         match event {
             Event::Reserve {
                 client,
@@ -88,13 +97,13 @@ impl Engine {
         Some((it.lanes.get_mut(lane)?, slice))
     }
 
-    /// Ends the connection of a process that broke a rule.
+    /// Ends the connection of a process that broke a rule. What it holds it has still.
     fn cut(&mut self, client: ClientId, why: Rejection, actions: &mut Actions) {
         actions.push(Action::Disconnect {
             client,
             why: Cut::Broke(why),
         });
-        self.forget(client, actions);
+        self.part(client, actions);
     }
 
     /// Takes back what a process gives back; with the number of a recall, as its answer to it.

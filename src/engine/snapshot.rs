@@ -85,7 +85,7 @@ impl Engine {
             share: container.record.share,
             class: container.record.class,
             cap_ppm: entity.bucket.cap().ppm(),
-            clients: container.clients.len() as u32,
+            clients: self.clients_of(seat).filter(|it| it.connected).count() as u32,
             wanting: u32::from(entity.said.wants),
             gated: u32::from(gpu.turns.mode() == Mode::Turns),
             gang: u32::from(entity.gang.is_some()),

@@ -48,8 +48,6 @@ pub const HEARTBEAT_STALE_NS: u64 = 250_000_000;
 pub const DAEMON_WAIT_NS: u64 = 30_000_000_000;
 /// How long a process that is short waits for its siblings to give back what they do not use, ns.
 pub const RECALL_WAIT_NS: u64 = 300_000_000;
-/// How long memory of a process whose connection ended stays charged while the process still exists, ns.
-pub const EXIT_WAIT_NS: u64 = 1_000_000_000;
 /// A peer that connected must complete its first frame within this, ns.
 pub const HELLO_DEADLINE_NS: u64 = 1_000_000_000;
 /// What the hook waits for the daemon in all, ns.

@@ -1,7 +1,7 @@
 //! What a process in a slice and the daemon say to each other on the container's own socket.
 //!
-//! The process attaches once and keeps the connection for life: its end is the process's end, and
-//! refunds everything. It asks for memory *credit* before the driver is asked for memory, mostly
+//! The process attaches once and keeps the connection for life; if it loses it, it attaches anew with what it
+//! holds, and its end refunds everything. It asks for memory *credit* before the driver is asked for memory, mostly
 //! far more than one allocation's worth, so that most allocations need no round trip.
 //! With `Attached` come three descriptors, in this order: the container's page (read-only, sealed),
 //! the process's own page, and the doorbell (an eventfd the process rings when its claims change).
@@ -31,8 +31,8 @@ messages! {
     Request {
         /// First frame of a connection. Idempotent per connection: a second one is refused.
         1 Attach {
-            /// What the process holds per lane, credit included: zeros at its start, its books
-            /// after the daemon came back. Counted against the cap before anybody's new growth.
+            /// What the process holds per lane, credit included: zeros at its start, its books after it lost
+            /// its connection. Believed as far as it was granted; more must fit below the cap.
             held: [Bytes; ACCOUNTS_MAX],
         }
         /// Asks for credit: at least `need`, gladly up to `wish`. Not idempotent.

@@ -48,6 +48,7 @@ impl Story {
             let attach = Event::Attach {
                 token: Token(0),
                 container: container(n as u64),
+                process: None,
                 held,
             };
             let attached = Action::Attached {

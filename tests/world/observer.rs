@@ -275,7 +275,7 @@ impl Observer {
     /// The engine was told `event`.
     pub fn event(&mut self, event: &Event) {
         match event {
-            Event::Gone { client } => self.part(*client),
+            Event::Left { client } | Event::Gone { client } => self.part(*client),
             Event::Claims {
                 client,
                 lane,

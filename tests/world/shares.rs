@@ -95,6 +95,7 @@ pub(crate) fn joins(world: &mut World, n: u64, tenant: &Tenant, kernels: Kernels
         alive: tenant.attached,
         asked: 0,
         client: None,
+        account: None,
         kernels,
         busy: tenant.busy,
         pause: None,

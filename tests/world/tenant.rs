@@ -111,6 +111,8 @@ pub struct Process {
     pub asked: u32,
     /// Its identity, once attached.
     pub client: Option<ClientId>,
+    /// The last identity it had: what it was granted is charged to that until it is gone.
+    pub account: Option<ClientId>,
     /// What it launches.
     pub kernels: Kernels,
     /// It never runs out of work.
@@ -164,6 +166,7 @@ impl Process {
             alive: true,
             asked: 0,
             client: None,
+            account: None,
             kernels: rng.pick(&kernels),
             busy: rng.per_mille(500),
             pause: None,

@@ -186,6 +186,16 @@ pub fn reused_descriptor_numbers_are_the_programs(door: Door) {
     assert!(lines.contains(&"alloc 0 0 0".into()), "{lines:?}");
 }
 
+/// A process that asks for nothing more finds out too, and is known again with what it holds.
+pub fn a_lost_connection_is_found_out_without_a_question(door: Door) {
+    let slice = slice(door);
+    let mut probe = slice.start(&["init", "ctx:0", "alloc:0x8000000", "closeall", "wait"]);
+    probe.lines();
+    slice.daemon.until("a new connection", |books| {
+        books.attaches == 2 && books.reserved(0) >= CAP / 2
+    });
+}
+
 pub fn no_daemon_is_no_permission(door: Door) {
     let mut slice = slice(door);
     slice.daemon.go_away();

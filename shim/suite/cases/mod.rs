@@ -63,6 +63,7 @@ macro_rules! conformance {
             growth_waits_for_an_absent_daemon a_cancelled_thread_ends_after_its_call
             a_thread_cancelled_at_the_gate_ends_after_its_launch a_forked_child_has_a_slice_of_its_own
             closed_descriptors_are_made_anew reused_descriptor_numbers_are_the_programs no_daemon_is_no_permission
+            a_lost_connection_is_found_out_without_a_question
             // memory.rs
             the_cap_is_exact most_allocations_ask_nobody
             small_requests_cost_what_the_driver_hands_out a_failed_allocation_is_given_back

@@ -15,6 +15,7 @@ mod line;
 pub mod thread;
 
 use crate::daemon::Daemon;
+use crate::leave::Holder;
 use crate::poll::now;
 use crate::slots::Key;
 use gpuslice_engine::Event;
@@ -285,15 +286,25 @@ impl Daemon {
         self.walls_follow_all();
     }
 
-    /// Who is attached, with their pids.
+    /// Whose memory is in the books, with their pids.
     fn attached_processes(&self) -> Vec<Attached> {
         let known = self.clients.iter().flatten();
-        let known = known.filter_map(|(client, key)| {
-            let tenant = self.tenants.get(*key)?;
+        let known = known.filter_map(|(client, holder)| {
+            let (container, pid) = match *holder {
+                Holder::Tenant(key) => {
+                    let tenant = self.tenants.get(key)?;
+                    (tenant.container(), tenant.pid())
+                }
+                // The number of one that is gone may be another's.
+                Holder::Absent(key) => {
+                    let absent = self.absent.get(key)?;
+                    (absent.container, absent.pid()?)
+                }
+            };
             Some(Attached {
                 client: *client,
-                container: tenant.container(),
-                pid: tenant.pid(),
+                container,
+                pid,
             })
         });
         known.collect()

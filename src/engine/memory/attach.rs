@@ -1,32 +1,49 @@
-//! Processes come with what they hold and go with all they had.
+//! Processes come, with what they hold if they were here before.
+//!
+//! A process that lost its connection says in its next one what it holds. It is believed as far as its
+//! account goes, which it takes over: less is what it would have given back, and so it is given
+//! back now. What it says beyond that it was never granted. So that must fit below the cap as any growth
+//! must, or the process is rejected and its account stays as it is. Only where the daemon came back
+//! without knowing all that it had granted is everything counted that is said, even above the cap.
+//!
+//! Which account it is follows from the process that the kernel names, never from a word of its own. One
+//! that says that it holds nothing begins anew, as a program does that replaced another in its
+//! process. One whose old connection still seems to be open, because a child of it has inherited it,
+//! takes over that one's account too if it says more than it has otherwise.
 
+use alloc::vec::Vec;
 use gpuslice_wire::ids::{ClientId, ContainerId, Lane};
 use gpuslice_wire::limits::{ACCOUNTS_MAX, CLIENTS_MAX, LANES_MAX};
 use gpuslice_wire::tenant::Rejection;
 use gpuslice_wire::units::Bytes;
 
-use crate::action::{Action, Actions};
+use crate::action::{Action, Actions, Cut};
 use crate::engine::{Engine, NO_CAP};
-use crate::event::Token;
-use crate::lifecycle::{Client, ClientLane, Seat, Slice};
+use crate::event::{Process, Token};
+use crate::lifecycle::{Client, ClientLane, Seat};
 use crate::quota::Quota;
+
+/// What a process says that it holds.
+type Held = [Bytes; ACCOUNTS_MAX];
 
 impl Engine {
     pub(crate) fn attach(
         &mut self,
         token: Token,
         id: ContainerId,
-        held: &[Bytes; ACCOUNTS_MAX],
+        process: Option<Process>,
+        held: &Held,
         actions: &mut Actions,
     ) {
-        match self.try_attach(id, held) {
-            Ok((client, lanes)) => {
+        match self.try_attach(id, process, held, actions) {
+            Ok((client, seat, lanes)) => {
                 actions.push(Action::Attached {
                     token,
                     client,
                     container: id,
                     lanes,
                 });
+                self.serve_all(seat, actions);
             }
             Err(why) => actions.push(Action::Rejected { token, why }),
         }
@@ -35,44 +52,109 @@ impl Engine {
     fn try_attach(
         &mut self,
         id: ContainerId,
-        held: &[Bytes; ACCOUNTS_MAX],
-    ) -> Result<(ClientId, u8), Rejection> {
+        process: Option<Process>,
+        held: &Held,
+        actions: &mut Actions,
+    ) -> Result<(ClientId, Seat, u8), Rejection> {
         let seat = self.containers.find(id).ok_or(Rejection::NotYours)?;
-        if !self.has_place(seat) {
+        let former = self.former(seat, process, held);
+        if former.is_empty() && !self.has_place(seat) {
             return Err(Rejection::TooManyClients);
         }
-        let container = self.containers.get_mut(seat).ok_or(Rejection::NotYours)?;
+        let container = self.containers.get(seat).ok_or(Rejection::NotYours)?;
         let gpus = container.slices.gpus.len();
         if held[gpus..LANES_MAX].iter().any(|&it| it > Bytes::ZERO) {
             return Err(Rejection::NoSuchLane);
         }
-        let known = |lane: Lane, slice: &Slice| {
-            let gpu = slice.gpu.map(|gpu| &self.gpus[gpu]);
-            let entity = gpu.and_then(|gpu| gpu.turns.find(seat));
-            // Nobody holds more than a GPU has: what a process says beyond that is not even a
-            // lie that could hurt its own container for ever.
-            let most = gpu.map_or(NO_CAP, |gpu| gpu.total);
-            let mut mine = ClientLane {
-                read_at: entity.map_or(0, |entity| entity.turn),
-                ..ClientLane::default()
-            };
-            mine.grant(held[usize::from(lane.0)].min(most));
-            mine
+        let fits = container.slices.iter().all(|(lane, slice)| {
+            let more = held[usize::from(lane.0)].saturating_sub(self.granted(&former, lane));
+            more <= slice.account.left()
+        });
+        let complete = container.complete;
+        if complete && !fits {
+            return Err(Rejection::Overdrawn);
+        }
+        let client = self.enter(seat, process, &former, held, actions);
+        let client = client.ok_or(Rejection::TooManyClients)?;
+        Ok((client, seat, gpus as u8))
+    }
+
+    /// Accounts that a process takes over with what it says that it holds.
+    fn former(&self, seat: Seat, process: Option<Process>, held: &Held) -> Vec<ClientId> {
+        let clients = self.containers.get(seat).map(|it| it.clients.as_slice());
+        let all = clients.into_iter().flatten().copied();
+        let of = |connected| {
+            move |id: &ClientId| {
+                let client = self.clients.get(*id);
+                let client = client.filter(|_| process.is_some());
+                client.is_some_and(|it| it.process == process && it.connected == connected)
+            }
         };
-        let lanes = container.slices.map(known);
+        let mut former: Vec<ClientId> = all.clone().filter(of(false)).collect();
+        let covers = |lane: u8| held[usize::from(lane)] <= self.granted(&former, Lane(lane));
+        if !(0..ACCOUNTS_MAX as u8).all(covers) {
+            former.extend(all.filter(of(true)));
+        }
+        former
+    }
+
+    /// What processes were granted together on one lane.
+    fn granted(&self, clients: &[ClientId], lane: Lane) -> Bytes {
+        let clients = clients.iter().filter_map(|&id| self.clients.get(id));
+        let lanes = clients.filter_map(|client| client.lanes.get(lane));
+        lanes.fold(Bytes::ZERO, |sum, mine| sum.saturating_add(mine.granted))
+    }
+
+    /// A process has an account from now on, in the place of `former` ones.
+    fn enter(
+        &mut self,
+        seat: Seat,
+        process: Option<Process>,
+        former: &[ClientId],
+        held: &Held,
+        actions: &mut Actions,
+    ) -> Option<ClientId> {
+        let former: Vec<Client> = former
+            .iter()
+            .filter_map(|&client| {
+                let why = Cut::Over;
+                actions.push(Action::Disconnect { client, why });
+                let container = self.containers.get_mut(seat)?;
+                container.clients.retain(|&other| other != client);
+                container.end_requests(client);
+                self.clients.detach(client)
+            })
+            .collect();
+        let gpus = &self.gpus;
+        let container = self.containers.get_mut(seat)?;
+        for (lane, slice) in container.slices.iter_mut() {
+            let lanes = former.iter().filter_map(|it| it.lanes.get(lane));
+            let was: u128 = lanes.clone().map(|mine| u128::from(mine.granted.0)).sum();
+            for (n, mine) in lanes.enumerate() {
+                slice.count_past(mine);
+                if n > 0 {
+                    slice.forget_residual(mine.residual, false);
+                }
+            }
+            slice.regrant(was, held_of(held, lane, slice.gpu.map(|gpu| &gpus[gpu])));
+        }
+        let lanes = container.slices.map(|lane, slice| {
+            let gpu = slice.gpu.map(|gpu| &gpus[gpu]);
+            let entity = gpu.and_then(|gpu| gpu.turns.find(seat));
+            let before = former.first().and_then(|it| it.lanes.get(lane));
+            let mut mine = before.map_or(ClientLane::default(), ClientLane::go_on);
+            mine.grant(held_of(held, lane, gpu));
+            mine.read_at = entity.map_or(0, |entity| entity.turn);
+            mine
+        });
         let client = self.clients.attach(Client {
             seat,
-            lanes: lanes.clone(),
-        });
-        let client = client.ok_or(Rejection::TooManyClients)?;
+            process,
+            connected: true,
+            lanes,
+        })?;
         container.clients.push(client);
-        for ((lane, slice), (_, mine)) in container.slices.iter_mut().zip(lanes.iter()) {
-            slice.account.hold(mine.granted);
-            slice.note_grant(mine.granted);
-            self.changed.push((seat, lane));
-        }
-        self.report_all(seat);
-        Ok((client, gpus as u8))
+        Some(client)
     }
 
     /// Whether there is a place for one more process of a container.
@@ -82,39 +164,10 @@ impl Engine {
         let own = self.containers.get(seat).map_or(0, |it| it.clients.len());
         Quota::new(CLIENTS_MAX, containers).admits(own, counts())
     }
+}
 
-    /// Refunds all that a process had and forgets it.
-    pub(crate) fn forget(&mut self, client: ClientId, actions: &mut Actions) {
-        let Some(it) = self.clients.detach(client) else {
-            return;
-        };
-        let Some(container) = self.containers.get_mut(it.seat) else {
-            return;
-        };
-        container.clients.retain(|&other| other != client);
-        for ((_, slice), (_, mine)) in container.slices.iter_mut().zip(it.lanes.iter()) {
-            slice.waiting.retain(|growth| growth.client != client);
-            slice.recall.answered(client);
-            slice.give_back(mine.granted);
-            slice.forget_residual(mine.residual, container.clients.is_empty());
-            slice.past_launches = slice.past_launches.saturating_add(mine.claims.launches);
-            slice.past_denied = slice.past_denied.saturating_add(mine.denied());
-        }
-        self.report_all(it.seat);
-        for lane in it.lanes.lanes() {
-            self.serve(it.seat, lane, actions);
-        }
-    }
-
-    /// The container is about to go: nobody waits for anything any more.
-    pub(crate) fn drop_waiting(&mut self, seat: Seat) {
-        let Some(container) = self.containers.get_mut(seat) else {
-            return;
-        };
-        let lanes = container.slices.lanes();
-        for (_, slice) in container.slices.iter_mut() {
-            slice.waiting.clear();
-        }
-        lanes.for_each(|lane| self.end_recall(seat, lane));
-    }
+/// Nobody holds more than a GPU has: what a process says beyond that is not even a lie that could hurt
+/// its own container for ever.
+fn held_of(held: &Held, lane: Lane, gpu: Option<&crate::engine::Gpu>) -> Bytes {
+    held[usize::from(lane.0)].min(gpu.map_or(NO_CAP, |gpu| gpu.total))
 }

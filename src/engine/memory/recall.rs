@@ -9,7 +9,8 @@
 //! answer: `Yield`, with all that it does not use, or a request of its own, now or waiting, which
 //! says that it uses all it has. When all have answered, or [`RECALL_WAIT_NS`] is over, what is left is what
 //! there is. Nobody can prolong it, by silence or otherwise: an answer counts once, one to
-//! another number does not count, and who comes later owes nothing.
+//! another number does not count, and who comes later owes nothing. A process without a
+//! connection cannot be asked.
 //!
 //! Nobody is asked when it is of no use, because even with all that siblings have, used or not, the
 //! request would not fit.
@@ -63,7 +64,9 @@ impl Engine {
             return false;
         };
         let waits = |id: ClientId| slice.waiting.iter().any(|other| other.client == id);
-        let siblings = container.clients.iter().copied();
+        let clients = &self.clients;
+        let connected = |id: &ClientId| clients.get(*id).is_some_and(|it| it.connected);
+        let siblings = container.clients.iter().copied().filter(connected);
         let owing: Vec<ClientId> = siblings
             .filter(|&id| id != growth.client && granted(id) > Bytes::ZERO && !waits(id))
             .collect();

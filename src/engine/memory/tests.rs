@@ -12,6 +12,9 @@ use gpuslice_wire::units::{Bytes, GIB, Instant};
 use crate::tests::{MS, Rig, ask, id};
 use crate::{Action, CapChange, Claims, Config, Cut, Event, LaneView, Record, Token};
 
+mod apart;
+mod sums;
+
 /// A slice of 100 bytes with processes that were granted these.
 fn slice_of(granted: &[u64]) -> (Rig, Vec<ClientId>) {
     let mut rig = Rig::new(Config::default(), &[16]);
@@ -234,7 +237,9 @@ fn yielding_more_than_granted_breaks_a_rule_and_frees_the_way() {
             why
         }
     );
-    assert_eq!(answers(&cut), [(who[1], Some(50))]);
+    assert_eq!(answers(&cut), [(who[1], None)], "it lives, and may have it");
+    rig.step(Event::Gone { client: who[0] });
+    assert_eq!(answers(&rig.reserve(who[1], 50, 50)), [(who[1], Some(50))]);
 }
 
 #[test]
@@ -295,119 +300,6 @@ fn what_was_asked_for_is_never_taken_for_more() {
         rig.step(measured(who[0], 90));
     }
     assert_eq!(reserved(&rig), 90, "and what stays is found out");
-}
-
-/// One look at all: what each of them has.
-fn look(rig: &mut Rig, who: &[ClientId], used: &[u64]) {
-    for (&client, &used) in who.iter().zip(used) {
-        rig.step(measured(client, used));
-    }
-    rig.step(Event::Looked {
-        container: id("a"),
-        lane: Lane(0),
-    });
-}
-
-/// It is granted so much for a moment, if there is so much.
-fn pulse(rig: &mut Rig, client: ClientId, bytes: u64) {
-    let answer = answers(&rig.reserve(client, bytes, bytes));
-    if answer == [(client, Some(bytes))] {
-        rig.give_back(client, 0, bytes);
-    }
-}
-
-/// Each was granted all of the cap for a moment, and keeps as much that it did not ask for.
-#[test]
-fn processes_that_pulse_one_after_the_other_hide_no_more_than_one_cap() {
-    let (mut rig, who) = slice_of(&[0, 0, 0, 0]);
-    for second in 1..3 {
-        who.iter().for_each(|&client| pulse(&mut rig, client, 100));
-        rig.now = second * 1_000 * MS;
-        look(&mut rig, &who, &[100; 4]);
-    }
-    assert_eq!(
-        reserved(&rig),
-        300,
-        "400 shown, 100 granted at most at once"
-    );
-    assert_eq!(answers(&rig.reserve(who[0], 1, 1)), [(who[0], None)]);
-    // its own question changes nothing of what is everybody's
-    rig.step(measured(who[0], 100));
-    assert_eq!(reserved(&rig), 300);
-    for second in 3..8 {
-        rig.now = second * 1_000 * MS;
-        look(&mut rig, &who, &[100; 4]);
-    }
-    assert_eq!(reserved(&rig), 400, "without pulses all of it");
-    rig.now = 9_000 * MS;
-    look(&mut rig, &who, &[100, 0, 0, 0]);
-    assert_eq!(reserved(&rig), 100, "less is believed at once");
-    for client in who {
-        rig.step(Event::Gone { client });
-    }
-    assert_eq!(reserved(&rig), 0);
-}
-
-/// To pulse before every second look shows now one sum, now the others: what all of them show counts.
-#[test]
-fn pulses_at_every_other_look_hide_nothing_more() {
-    let (mut rig, who) = slice_of(&[0, 0, 0, 0]);
-    for second in 1..12 {
-        if second % 2 == 0 {
-            who.iter().for_each(|&client| pulse(&mut rig, client, 100));
-        }
-        rig.now = second * 1_000 * MS;
-        look(&mut rig, &who, &[100; 4]);
-        rig.step(measured(who[0], 100));
-        assert!(second == 1 || reserved(&rig) >= 300, "second {second}");
-    }
-}
-
-/// What is beyond what all were granted goes with the last of them, if no look tells it before.
-#[test]
-fn what_is_hidden_ends_with_the_last_process() {
-    let (mut rig, who) = slice_of(&[0, 0]);
-    for second in 1..4 {
-        who.iter().for_each(|&client| pulse(&mut rig, client, 60));
-        rig.now = second * 1_000 * MS;
-        look(&mut rig, &who, &[60, 60]);
-    }
-    assert_eq!(reserved(&rig), 60);
-    rig.step(Event::Gone { client: who[0] });
-    assert_eq!(reserved(&rig), 60, "it may be of either");
-    rig.step(Event::Gone { client: who[1] });
-    assert_eq!(reserved(&rig), 0);
-}
-
-/// Honest processes that hand the whole cap to each other all the time are charged for nothing more.
-#[test]
-fn who_takes_and_gives_in_turn_is_charged_for_no_more() {
-    let (mut rig, who) = slice_of(&[0, 0, 0]);
-    for second in 1..20 {
-        let mut used = [0; 3];
-        for (n, client) in who.iter().enumerate() {
-            rig.reserve(*client, 100, 100);
-            if second % 3 == n as u64 {
-                used[n] = 100;
-                rig.now = second * 1_000 * MS;
-                look(&mut rig, &who, &used);
-            }
-            rig.give_back(*client, 0, 100);
-        }
-        assert_eq!(reserved(&rig), 0, "second {second}");
-    }
-}
-
-/// A cap that was lowered below what is held: that is charged once, and not again by NVML.
-#[test]
-fn what_is_held_above_a_lowered_cap_is_not_charged_twice() {
-    let (mut rig, who) = slice_of(&[60, 40]);
-    resize(&mut rig, Lane(0), MemoryAsk::Exactly(Bytes(30))).expect("less is no promise");
-    for second in 1..5 {
-        rig.now = second * 1_000 * MS;
-        look(&mut rig, &who, &[60, 40]);
-    }
-    assert_eq!(reserved(&rig), 100);
 }
 
 #[test]
@@ -612,24 +504,15 @@ fn pinned_memory_has_books_of_its_own() {
 /// Whatever is claimed to be held, the books stay exact.
 #[test]
 fn liars_of_any_size_are_counted_and_forgotten() {
+    let mut first = Rig::new(Config::default(), &[16]);
+    let record = first.admit(ask("a", "0", 100)).expect("fits");
     let mut rig = Rig::new(Config::default(), &[16]);
-    rig.admit(ask("a", "0", 100)).expect("fits");
-    let liar = |rig: &mut Rig| {
-        let attach = Event::Attach {
-            token: Token(2),
-            container: id("a"),
-            held: {
-                let mut held = [Bytes::ZERO; ACCOUNTS_MAX];
-                (held[0], held[ACCOUNTS_MAX - 1]) = (Bytes(u64::MAX), Bytes(u64::MAX));
-                held
-            },
-        };
-        match rig.step(attach)[0] {
-            Action::Attached { client, .. } => client,
-            ref other => panic!("{other:?}"),
-        }
-    };
-    let liars: Vec<ClientId> = (0..3).map(|_| liar(&mut rig)).collect();
+    rig.step(Event::Restore(record));
+    let mut held = [Bytes::ZERO; ACCOUNTS_MAX];
+    (held[0], held[ACCOUNTS_MAX - 1]) = (Bytes(u64::MAX), Bytes(u64::MAX));
+    let liars: Vec<ClientId> = (0..3)
+        .map(|_| apart::attach(&mut rig, None, held).expect("what was granted is not known"))
+        .collect();
     for client in liars {
         rig.step(measured(client, u64::MAX));
         rig.now += 1_000 * MS;

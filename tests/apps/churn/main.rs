@@ -10,12 +10,15 @@
 //! * `fill BYTES`: allocations of that size until one is refused; `filled COUNT RESULT`
 //! * `info`: `info FREE TOTAL`, as cuMemGetInfo says
 //! * `drop`: gives everything back; `dropped`
+//! * `hangup`: closes all sockets there are; `hung COUNT`
+//! * `fork`: a child that keeps all that it inherits and does nothing; `forked PID`
 //!
 //! `churn SEED THREADS UNIT MOST [KINDS]`: sizes are 1 to MOST times UNIT bytes; KINDS are digits as
 //! above, all of them when not given. It ends when its input does. An answer of the driver that is
 //! neither success nor out of memory ends it with a complaint.
 
 mod item;
+mod odd;
 
 use gpuslice_apps::driver::Error;
 use gpuslice_nvabi::types::{CUcontext, CUstream};
@@ -203,6 +206,8 @@ impl Program {
                 .drop_all()
                 .map(|()| String::from("dropped"))
                 .map_err(text),
+            "hangup" => Ok(format!("hung {}", odd::hang_up())),
+            "fork" => Ok(format!("forked {}", odd::fork())),
             _ => Err(format!("{order}: unknown order")),
         }
     }

@@ -18,7 +18,7 @@ const HOST: usize = Lane::HOST.0 as usize;
 
 /// A process of a container that has just attached, and the container's page.
 fn process(node: &Node, container: &str) -> (TenantClient, &'static ContainerPage) {
-    let tenant = node.tenant(container);
+    let tenant = node.process(container);
     let page = container_page(&tenant.attach(Bytes::ZERO));
     (tenant, page)
 }

@@ -1,9 +1,10 @@
 //! A process that breaks a rule of the protocol is told which and loses its connection; nobody
 //! else notices.
 
+use crate::harness::agent::Agent;
 use crate::harness::node::Node;
 use crate::harness::wire::{Connection, TenantClient};
-use crate::harness::{Random, kernel, skip};
+use crate::harness::{Random, eventually, skip};
 use gpuslice_wire::admin::{Answer, Denial};
 use gpuslice_wire::frame::{RequestId, encode};
 use gpuslice_wire::ids::Lane;
@@ -14,8 +15,6 @@ use gpuslice_wire::tenant::{Rejection, Reply, Request};
 use gpuslice_wire::units::{Bytes, GIB, MIB};
 use nix::errno::Errno;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use nix::sys::wait::waitpid;
-use nix::unistd::{ForkResult, fork};
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
@@ -129,20 +128,21 @@ fn an_empty_packet_is_an_end() {
 }
 
 #[test]
-fn attaching_twice_is_rejected_and_refunds() {
+fn attaching_twice_is_rejected_and_the_end_refunds() {
     let node = node();
-    let twice = node.tenant("a");
+    let twice = node.process("a");
     twice.attach(Bytes::ZERO);
     assert!(matches!(twice.reserve(0, MIB, MIB), Reply::Reserved { .. }));
     twice.0.send_raw(&attach(), &[]).expect("sent");
     twice.0.expect_rejected(Rejection::Protocol);
+    drop(twice);
     node.wait_refunded("a");
 }
 
 #[test]
-fn releasing_more_than_granted_is_rejected_and_refunds() {
+fn releasing_more_than_granted_is_rejected_and_the_end_refunds() {
     let node = node();
-    let greedy = node.tenant("a");
+    let greedy = node.process("a");
     greedy.attach(Bytes::ZERO);
     assert_eq!(
         greedy.reserve(0, MIB, 2 * MIB),
@@ -154,6 +154,10 @@ fn releasing_more_than_granted_is_rejected_and_refunds() {
     greedy.release(0, MIB);
     greedy.release(0, MIB + 1);
     greedy.0.expect_rejected(Rejection::Overdrawn);
+    eventually("a process without a connection", || {
+        node.slice("a") == Some((Bytes(MIB), 0))
+    });
+    drop(greedy);
     node.wait_refunded("a");
 }
 
@@ -174,7 +178,7 @@ fn a_lane_the_slice_does_not_have_is_rejected() {
 #[test]
 fn a_death_refunds_everything() {
     let node = node();
-    let first = node.tenant("a");
+    let first = node.process("a");
     first.attach(Bytes::ZERO);
     let all = Reply::Reserved {
         lane: Lane(0),
@@ -193,7 +197,7 @@ fn a_death_refunds_everything() {
     );
     assert_eq!(node.slice("a"), Some((Bytes(GIB), 2)));
     drop(first);
-    crate::harness::eventually("the refund", || node.slice("a") == Some((Bytes::ZERO, 1)));
+    eventually("the refund", || node.slice("a") == Some((Bytes::ZERO, 1)));
     assert_eq!(second.reserve(0, GIB, GIB), all);
 }
 
@@ -274,7 +278,7 @@ fn drop_heard(client: &TenantClient) {
 #[test]
 fn not_reading_answers_ends_the_connection() {
     let node = node();
-    let deaf = node.tenant("a");
+    let deaf = node.process("a");
     deaf.attach(Bytes::ZERO);
     let request = Request::Reserve {
         lane: Lane(0),
@@ -285,6 +289,7 @@ fn not_reading_answers_ends_the_connection() {
         .take_while(|_| deaf.0.send(2, &request).is_ok())
         .count();
     assert!(sent < 1_000_000, "never disconnected");
+    drop(deaf);
     node.wait_refunded("a");
 }
 
@@ -313,40 +318,6 @@ fn few_descriptors_are_shared_out() {
     node.must_admit("another", Bytes(GIB));
 }
 
-/// A process that ends while a child of it keeps its connection open is over all the same.
-#[test]
-fn an_inherited_connection_does_not_outlive_its_process() {
-    let node = node();
-    if kernel() < (6, 5) {
-        return skip(
-            "an_inherited_connection_does_not_outlive_its_process",
-            "this kernel has no SO_PEERPIDFD (Linux 6.5)",
-        );
-    }
-    // SAFETY: the child only makes system calls and uses the C library's allocator, which glibc
-    // keeps usable after a fork.
-    match unsafe { fork() }.expect("forked") {
-        ForkResult::Parent { child } => {
-            waitpid(child, None).expect("it ended");
-        }
-        ForkResult::Child => {
-            let tenant = node.tenant("a");
-            tenant.attach(Bytes::ZERO);
-            tenant.reserve(0, MIB, MIB);
-            // SAFETY: as above; the grandchild holds the connection until its alarm ends it.
-            if matches!(unsafe { fork() }, Ok(ForkResult::Child)) {
-                nix::unistd::alarm::set(30);
-                loop {
-                    nix::unistd::pause();
-                }
-            }
-            // SAFETY: ends this process alone; nothing of the test is to run in it.
-            unsafe { libc::_exit(0) };
-        }
-    }
-    node.wait_refunded("a");
-}
-
 /// Nonsense of every kind, ten thousand times: the daemon lives, keeps its books and its size.
 #[test]
 fn random_packets_harm_nobody() {
@@ -358,8 +329,9 @@ fn random_packets_harm_nobody() {
     let own = || node.status("RssAnon:");
     let before = own();
     let mut random = Random(0x5EED);
+    let agent = Agent::start();
     for round in 0..1_000 {
-        let tenant = node.tenant("a");
+        let tenant = agent.tenant(&node.socket("a"));
         if random.below(2) == 0 {
             tenant.attach(Bytes::ZERO);
         }
@@ -376,6 +348,7 @@ fn random_packets_harm_nobody() {
             );
         }
     }
+    drop(agent);
     node.wait_refunded("a");
     let after = own();
     assert!(after < before + 1024, "grew from {before} to {after} KiB");

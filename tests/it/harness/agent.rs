@@ -14,7 +14,9 @@ use std::io;
 use std::mem::zeroed;
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
+use std::process::Command;
 
 /// Longer than any path of a socket.
 const PATH_BYTES_MAX: usize = 108;
@@ -60,16 +62,16 @@ impl Agent {
         let path = socket.as_os_str().as_bytes();
         assert!(path.len() < PATH_BYTES_MAX, "a short path");
         self.to.send_raw(path, &[]).expect("it listens");
-        match self.to.hear() {
-            Heard::Packet(_, mut fds) => fds.pop().map(Connection::of),
-            Heard::End => panic!("the agent is gone"),
-        }
+        handed(&self.to)
     }
 
     /// The same, as a process in a slice that outlives this connection.
     pub fn tenant(&self, socket: &Path) -> TenantClient {
-        TenantClient(self.connect(socket))
+        TenantClient(self.connect(socket), None)
     }
+
+    /// Kills it and waits until it is gone.
+    pub fn end(self) {}
 }
 
 impl Drop for Agent {
@@ -77,6 +79,64 @@ impl Drop for Agent {
         let _ = kill(self.pid, Signal::SIGKILL);
         let gone = |status| matches!(status, WaitStatus::Signaled(..) | WaitStatus::Exited(..));
         while !waitpid(self.pid, Some(WaitPidFlag::empty())).map_or(true, gone) {}
+    }
+}
+
+/// The connection of a program that connects before it begins.
+pub struct Promised(Connection);
+
+impl Promised {
+    /// The program of this command connects to the socket, and hands the connection over, as its first act.
+    pub fn by(command: &mut Command, socket: &Path) -> Promised {
+        let flags = SockFlag::SOCK_CLOEXEC;
+        let pair = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags);
+        let (ours, theirs) = pair.expect("a pair");
+        let path = socket.as_os_str().as_bytes().to_vec();
+        assert!(path.len() < PATH_BYTES_MAX, "a short path");
+        let connect = move || {
+            let mut address = unnamed();
+            for (to, from) in address.sun_path.iter_mut().zip(&path) {
+                *to = *from as libc::c_char;
+            }
+            connect_for(theirs.as_raw_fd(), &address);
+            Ok(())
+        };
+        // SAFETY: between fork and exec only system calls are made.
+        unsafe { command.pre_exec(connect) };
+        Promised(Connection::of(ours))
+    }
+
+    /// Once the program was started.
+    pub fn tenant(self) -> TenantClient {
+        TenantClient(handed(&self.0).expect("it could connect"), None)
+    }
+}
+
+/// The connection that it hands over, if it could connect.
+fn handed(by: &Connection) -> Option<Connection> {
+    match by.hear() {
+        Heard::Packet(_, mut fds) => fds.pop().map(Connection::of),
+        Heard::End => panic!("it is gone"),
+    }
+}
+
+fn unnamed() -> libc::sockaddr_un {
+    // SAFETY: all-zero bytes are an address.
+    let mut address: libc::sockaddr_un = unsafe { zeroed() };
+    address.sun_family = libc::AF_UNIX as libc::sa_family_t;
+    address
+}
+
+/// Connects, and hands the connection over.
+fn connect_for(to: RawFd, address: &libc::sockaddr_un) {
+    let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
+    let size = size_of::<libc::sockaddr_un>() as libc::socklen_t;
+    // SAFETY: plain numbers; an address that lives; and the number is closed once it was sent.
+    unsafe {
+        let fd = libc::socket(libc::AF_UNIX, kind, 0);
+        let connected = libc::connect(fd, std::ptr::from_ref(address).cast(), size) == 0;
+        hand_over(to, connected.then_some(fd));
+        libc::close(fd);
     }
 }
 
@@ -88,9 +148,7 @@ fn serve(from: RawFd) -> ! {
         libc::syscall(libc::SYS_close_range, from + 1, u32::MAX, 0);
     }
     loop {
-        // SAFETY: all-zero bytes are an address.
-        let mut address: libc::sockaddr_un = unsafe { zeroed() };
-        address.sun_family = libc::AF_UNIX as libc::sa_family_t;
+        let mut address = unnamed();
         let path = (&raw mut address.sun_path).cast();
         // SAFETY: the path's place is writable for its length, and stays closed by a zero.
         let heard = unsafe { libc::recv(from, path, PATH_BYTES_MAX - 1, 0) };
@@ -98,15 +156,7 @@ fn serve(from: RawFd) -> ! {
             // SAFETY: ends this process alone.
             unsafe { libc::_exit(0) };
         }
-        let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
-        // SAFETY: plain numbers; an address that lives; and the number is closed once it was sent.
-        unsafe {
-            let fd = libc::socket(libc::AF_UNIX, kind, 0);
-            let size = size_of::<libc::sockaddr_un>() as libc::socklen_t;
-            let connected = libc::connect(fd, (&raw const address).cast(), size) == 0;
-            hand_over(from, connected.then_some(fd));
-            libc::close(fd);
-        }
+        connect_for(from, &address);
     }
 }
 

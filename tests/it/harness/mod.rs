@@ -76,16 +76,6 @@ pub fn is_root() -> bool {
     nix::unistd::geteuid().is_root()
 }
 
-/// The running kernel's version.
-pub fn kernel() -> (u32, u32) {
-    let name = nix::sys::utsname::uname().expect("a kernel");
-    let release = name.release().to_string_lossy().into_owned();
-    let mut numbers = release
-        .split(['.', '-'])
-        .map_while(|part| part.parse().ok());
-    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
-}
-
 /// Reproducible noise (xorshift64*).
 pub struct Random(pub u64);
 

@@ -1,5 +1,6 @@
 //! A daemon with two simulated GPUs of 16 GiB.
 
+use super::agent::Agent;
 use super::wire::{AdminClient, TenantClient};
 use super::{PATIENCE, eventually, library};
 use gpuslice_wire::admin::{Answer, Command as AdminCommand, Denial, MemoryAsk};
@@ -210,9 +211,16 @@ impl Node {
         self.runtime_dir.join("c").join(container)
     }
 
-    /// A new connection to a container's socket.
+    /// A new connection to a container's socket, of the test's own process.
     pub fn tenant(&self, container: &str) -> TenantClient {
         TenantClient::connect(&self.socket(container)).expect("the daemon listens")
+    }
+
+    /// A process of its own with a connection to a container's socket. Its end refunds what it holds.
+    pub fn process(&self, container: &str) -> TenantClient {
+        let agent = Agent::start();
+        let connection = agent.connect(&self.socket(container));
+        TenantClient(connection, Some(agent))
     }
 
     /// A container's socket.

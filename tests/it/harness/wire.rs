@@ -1,6 +1,7 @@
 //! The two protocols from the other side, good and bad.
 
 use super::PATIENCE;
+use super::agent::Agent;
 use gpuslice_wire::admin::{Answer, Command};
 use gpuslice_wire::frame::{Message, RequestId, decode, encode};
 use gpuslice_wire::ids::Lane;
@@ -185,8 +186,12 @@ impl AdminClient {
     }
 }
 
-/// A process in a slice.
-pub struct TenantClient(pub Connection);
+/// A process in a slice: the test itself, or one of its own, which ends with it.
+pub struct TenantClient(
+    pub Connection,
+    #[allow(dead_code)] // it is there to be dropped
+    pub  Option<Agent>,
+);
 
 /// What a process has once it is attached.
 #[derive(Debug)]
@@ -199,7 +204,7 @@ pub struct Attached {
 
 impl TenantClient {
     pub fn connect(path: &Path) -> nix::Result<TenantClient> {
-        Connection::connect(path).map(TenantClient)
+        Ok(TenantClient(Connection::connect(path)?, None))
     }
 
     /// Attaches, unless the daemon rejects it.
@@ -210,13 +215,18 @@ impl TenantClient {
         matches!(reply, Reply::Attached { .. }).then_some(())
     }
 
-    /// Attaches, holding this much of lane 0.
-    pub fn attach(&self, holds: Bytes) -> Attached {
+    /// Says that it holds this much of lane 0.
+    pub fn ask_to_attach(&self, holds: Bytes) {
         let mut held = [Bytes::ZERO; ACCOUNTS_MAX];
         held[0] = holds;
         self.0
             .send(1, &Request::Attach { held })
             .expect("the daemon reads");
+    }
+
+    /// Attaches, holding this much of lane 0.
+    pub fn attach(&self, holds: Bytes) -> Attached {
+        self.ask_to_attach(holds);
         let (id, reply, fds) = self.0.message().expect("an answer");
         let Reply::Attached { lanes, .. } = reply else {
             panic!("{reply:?}")

@@ -24,7 +24,7 @@ const NOBODY: u32 = 65534;
 
 /// The process that connected is served.
 fn assert_served(connection: Connection) {
-    let tenant = TenantClient(connection);
+    let tenant = TenantClient(connection, None);
     tenant.attach(Bytes::ZERO);
     let reply = tenant.reserve(0, MIB, MIB);
     assert!(matches!(reply, Reply::Reserved { .. }), "{reply:?}");

@@ -1,8 +1,11 @@
 //! A program that uses the driver without the shim: takes all memory it gets, and keeps it.
 
 use super::group::Group;
+use crate::harness::agent::Promised;
 use crate::harness::node::Node;
 use crate::harness::target_dir;
+use crate::harness::wire::TenantClient;
+use gpuslice_wire::units::Bytes;
 use serde_json::Value;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, ChildStdout, Command, Stdio};
@@ -18,16 +21,42 @@ pub struct Stranger {
 impl Stranger {
     /// In this group, on GPU 0 of the node, until dropped.
     pub fn start(node: &Node, group: &Group) -> Stranger {
+        let mut command = Stranger::command(node, &[]);
+        group.holds(&mut command);
+        Stranger::of(command.spawn().expect("the tenant starts"))
+    }
+
+    /// One that takes so much, and is attached to a container as if it had the shim. What it does there
+    /// it begins to do before it takes anything.
+    pub fn attached(
+        node: &Node,
+        container: &str,
+        mib: u64,
+        does: impl FnOnce(TenantClient),
+    ) -> Stranger {
+        let mut command = Stranger::command(node, &["--most-mib", &mib.to_string()]);
+        let connection = Promised::by(&mut command, &node.socket(container));
+        let child = command.spawn().expect("the tenant starts");
+        let tenant = connection.tenant();
+        tenant.attach(Bytes::ZERO);
+        does(tenant);
+        Stranger::of(child)
+    }
+
+    fn command(node: &Node, words: &[&str]) -> Command {
         let mut command = Command::new(target_dir().join("tenant"));
         command
             .args(["--step-mib", "32", "--kernel-us", "20000"])
             .args(["--seconds", "600", "--with-reader"])
+            .args(words)
             .env("LD_LIBRARY_PATH", node.root().join("driver"))
             .env("GPUSLICE_SIM_DEVICE", node.root().join("device"))
             .stdin(Stdio::null())
             .stdout(Stdio::piped());
-        group.holds(&mut command);
-        let mut child = command.spawn().expect("the tenant starts");
+        command
+    }
+
+    fn of(mut child: Child) -> Stranger {
         let mut lines = BufReader::new(child.stdout.take().expect("a pipe"));
         let mut line = String::new();
         lines.read_line(&mut line).expect("a line");

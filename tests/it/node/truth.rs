@@ -5,6 +5,7 @@ use super::group::{Group, mount};
 use super::stranger::Stranger;
 use crate::harness::eventually;
 use crate::harness::node::Node;
+use crate::harness::wire::TenantClient;
 use gpuslice_wire::ids::Lane;
 use gpuslice_wire::tenant::{Reply, Request};
 use gpuslice_wire::units::{Bytes, GIB, MIB};
@@ -15,6 +16,9 @@ use std::fs;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
 
 #[test]
 fn a_program_that_bypasses_the_shim_is_seen_and_blocks_growth() {
@@ -154,6 +158,59 @@ fn what_runs_in_other_groups_is_not_charged() {
         case.row("other")["memory_over"] == true
     });
     assert_eq!(case.row("web")["memory_reserved"], 0);
+}
+
+/// Four processes of a container that go around the shim and hold 160 MiB each under a cap of 256, and
+/// their contexts. Each asks for all of the cap and gives it back, one after the other and again and
+/// again, so that each of them was granted more than it has at some time. All together were not.
+#[test]
+fn processes_that_pulse_in_turn_are_seen_together() {
+    const EACH: u64 = 160;
+    const CAP: u64 = 256 * MIB;
+    let case = Case::start("devices=1,mem=2GiB", "truth_interval_ms = 20\n");
+    case.must_admit("web", CAP, 0);
+    let reserved = || case.node.slice("web").map_or(0, |(Bytes(bytes), _)| bytes);
+    let (over, one) = (AtomicBool::new(false), Mutex::new(()));
+    let pulse = |client: TenantClient| {
+        while !over.load(Relaxed) {
+            let _alone = one.lock().expect("no thread panics");
+            if let Reply::Reserved { bytes, .. } = client.reserve(0, CAP, CAP) {
+                client.release(0, bytes.0);
+            }
+        }
+    };
+    // Whatever of a moment's cap may explain, it explains once.
+    let hidden = 4 * EACH * MIB - CAP;
+    let mut strangers = Vec::new();
+    std::thread::scope(|scope| {
+        let _end = Ended(&over);
+        for _ in 0..4 {
+            strangers.push(Stranger::attached(&case.node, "web", EACH, |client| {
+                scope.spawn(|| pulse(client));
+            }));
+        }
+        assert!(strangers.iter().all(|it| it.got == EACH * MIB));
+        eventually("what all hold together", || reserved() >= hidden);
+        let client = case.node.process("web");
+        client.attach(Bytes::ZERO);
+        for _ in 0..100 {
+            assert!(reserved() >= hidden, "{} of {hidden}", reserved());
+            let refused = client.reserve(0, MIB, MIB);
+            assert!(matches!(refused, Reply::Refused { .. }), "{refused:?}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    });
+    drop(strangers);
+    eventually("the end of them", || reserved() == 0);
+}
+
+/// Also where a test fails.
+struct Ended<'a>(&'a AtomicBool);
+
+impl Drop for Ended<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
 }
 
 #[test]

@@ -6,6 +6,7 @@
 //! second; whenever everything rests, both must say the same. Managed memory is the one difference:
 //! a driver does not show it as a process's, so what the programs say they have of it is added.
 
+mod apart;
 mod births;
 mod cap;
 mod churn;

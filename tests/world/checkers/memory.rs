@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use gpuslice_engine::{Action, CapChange, Claims, Event, Record};
+use gpuslice_engine::{Action, CapChange, Claims, Cut, Event, Process, Record};
 use gpuslice_wire::admin::MemoryAsk;
 use gpuslice_wire::ids::{ClientId, ContainerId, GpuUuid, Lane};
 use gpuslice_wire::units::Bytes;
@@ -18,7 +18,7 @@ use crate::observer::{Observer, Place};
 const APART: u64 = 300_000_000;
 
 /// An amount that is looked at: more counts when it was there at two looks.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Seen {
     counts: u64,
     first: Option<u64>,
@@ -47,7 +47,7 @@ impl Seen {
 }
 
 /// What a process has on one account.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Share {
     granted: u64,
     /// The most that was granted, since the last look and between the two before.
@@ -83,6 +83,14 @@ pub struct Books {
     known: BTreeSet<ClientId>,
     totals: BTreeMap<GpuUuid, u64>,
     shares: BTreeMap<(ClientId, Lane), Share>,
+    /// Which process each is.
+    processes: BTreeMap<ClientId, Option<Process>>,
+    /// Those without a connection: they live, or may, and what they were granted counts.
+    apart: BTreeSet<ClientId>,
+    /// What a process had that attaches anew in this step.
+    taken: Vec<(ClientId, BTreeMap<Lane, Share>)>,
+    /// Containers of which the engine knows everything that was ever granted.
+    complete: BTreeSet<ContainerId>,
     accounts: BTreeMap<Place, Account>,
     /// Caps that were lowered once, so that more than the cap may be granted; also by an earlier
     /// engine.
@@ -108,6 +116,7 @@ impl Books {
     /// The objection.
     pub fn event(&mut self, seen: &Observer, event: &Event, cut: bool) -> Result<(), Objection> {
         self.jumped |= seen.gap;
+        self.taken.clear();
         match *event {
             Event::GpuFound { uuid, total, .. } => drop(self.totals.insert(uuid, total.0)),
             Event::Release {
@@ -160,10 +169,56 @@ impl Books {
                     .into_iter()
                     .for_each(|it| it.stray.look(seen.now, used.0));
             }
-            Event::Gone { client } => self.part(client),
+            Event::Left { client } if self.holds(client) => drop(self.apart.insert(client)),
+            Event::Left { client } | Event::Gone { client } => self.part(client),
             _ => {}
         }
         Ok(())
+    }
+
+    /// Whether anything counts for a process.
+    fn holds(&self, client: ClientId) -> bool {
+        let mut its = self.shares.iter().filter(|((id, _), _)| *id == client);
+        its.any(|(_, share)| share.granted > 0 || share.beyond.counts > 0)
+    }
+
+    /// Whether it has a connection.
+    #[must_use]
+    pub fn is_connected(&self, client: ClientId) -> bool {
+        self.homes.contains_key(&client) && !self.apart.contains(&client)
+    }
+
+    /// The engine ends a process's connection.
+    fn disconnect(&mut self, client: ClientId, why: Cut, by: &Event) -> Result<(), Objection> {
+        match why {
+            Cut::Broke(_) if self.holds(client) => drop(self.apart.insert(client)),
+            Cut::Broke(_) | Cut::Dismissed => self.part(client),
+            Cut::Over => return self.over(client, by),
+        }
+        Ok(())
+    }
+
+    /// An account is over although its process may live.
+    fn over(&mut self, client: ClientId, by: &Event) -> Result<(), Objection> {
+        if let Event::Attach {
+            container, process, ..
+        } = by
+        {
+            let home = self.homes.get(&client) == Some(container);
+            if !home || process.is_none() || self.processes.get(&client) != Some(process) {
+                return Err(format!("{process:?} takes over what {client:?} has"));
+            }
+            let its = self.shares.iter().filter(|((id, _), _)| *id == client);
+            let its = its.map(|((_, lane), share)| (*lane, *share)).collect();
+            self.taken.push((client, its));
+            return Ok(());
+        }
+        match self.holds(client) {
+            true => Err(format!(
+                "{client:?} may live, and what it holds is forgotten"
+            )),
+            false => Ok(()),
+        }
     }
 
     /// The engine wants `action` done.
@@ -177,7 +232,10 @@ impl Books {
         action: &Action,
     ) -> Result<(), Objection> {
         match action {
-            Action::Admitted { record, .. } => self.open(record),
+            Action::Admitted { record, .. } => {
+                self.complete.insert(record.container);
+                self.open(record);
+            }
             Action::Restored { .. } => {
                 if let Event::Restore(record) = event {
                     self.open(record);
@@ -185,11 +243,12 @@ impl Books {
             }
             Action::Dismissed { container, .. } => {
                 self.accounts.retain(|(id, _), _| id != container);
+                self.complete.remove(container);
             }
             Action::Attached {
                 client, container, ..
             } => return self.attached(*client, *container, event),
-            Action::Disconnect { client, .. } => self.part(*client),
+            Action::Disconnect { client, why } => return self.disconnect(*client, *why, event),
             Action::Reserved {
                 client,
                 lane,
@@ -253,17 +312,48 @@ impl Books {
     }
 
     fn attached(&mut self, client: ClientId, id: ContainerId, by: &Event) -> Result<(), Objection> {
-        self.homes.insert(client, id);
         if !self.known.insert(client) {
             return Err(format!("{client:?} was somebody else"));
         }
-        if let Event::Attach { held, .. } = by {
-            for (lane, bytes) in (0u8..).zip(held).filter(|(_, b)| b.0 > 0) {
-                let share = self.shares.entry((client, Lane(lane))).or_default();
-                share.granted = bytes.0;
-                share.most[0] = bytes.0;
-                self.granted_more(client, Lane(lane));
+        let Event::Attach { held, process, .. } = by else {
+            return Err(format!("{client:?} did not ask to attach"));
+        };
+        let taken = std::mem::take(&mut self.taken);
+        for (lane, bytes) in (0u8..).map(Lane).zip(held) {
+            let had = taken.iter().filter_map(|(_, its)| its.get(&lane));
+            let had: u128 = had.map(|share| u128::from(share.granted)).sum();
+            let cap = self.accounts.get(&(id, lane)).map_or(0, |it| it.cap);
+            let left = u128::from(cap).saturating_sub(self.reserved(id, lane));
+            let fits = u128::from(bytes.0) <= had + left;
+            if self.complete.contains(&id) && !fits {
+                return Err(format!(
+                    "{client:?} is believed to hold {bytes:?}, was granted {had}, and {left} are left"
+                ));
             }
+        }
+        // another name of the same process, before the old ones go: it is never nobody
+        self.homes.insert(client, id);
+        self.processes.insert(client, *process);
+        let first = taken.first().map(|(_, its)| its.clone());
+        if let Some((old, _)) = taken.first() {
+            // what it has beyond its grants goes on, and is not taken off its container's
+            self.shares.retain(|(id, _), _| id != old);
+        }
+        taken.iter().for_each(|(old, _)| self.part(*old));
+        for (lane, bytes) in (0u8..).map(Lane).zip(held) {
+            let before = first.as_ref().and_then(|its| its.get(&lane)).copied();
+            if bytes.0 == 0 && before.is_none() {
+                continue;
+            }
+            let mut share = Share {
+                granted: bytes.0,
+                claims: Claims::default(),
+                ..before.unwrap_or_default()
+            };
+            share.most[0] = share.most[0].max(bytes.0);
+            self.shares.insert((client, lane), share);
+            self.granted_more(client, lane);
+            self.hide((id, lane));
         }
         Ok(())
     }
@@ -402,6 +492,8 @@ impl Books {
     }
 
     fn part(&mut self, client: ClientId) {
+        self.apart.remove(&client);
+        self.processes.remove(&client);
         let Some(home) = self.homes.remove(&client) else {
             return;
         };
@@ -443,12 +535,25 @@ impl Books {
                     "{container}'s page says {shown} reserved of {lane:?}, not {reserved}"
                 ));
             }
-            let excused = self.jumped || self.lowered.contains(&(*container, *lane));
+            let excused = self.may_exceed(&(*container, *lane));
             if granted > u128::from(account.cap) && !excused {
                 return Err(format!("{container} has {granted} bytes, beyond its cap"));
             }
         }
         Ok(())
+    }
+
+    /// Whether more than the cap may be held: it was lowered, or processes came back that the engine could
+    /// not know of.
+    #[must_use]
+    pub fn may_exceed(&self, place: &Place) -> bool {
+        self.jumped || self.lowered.contains(place) || !self.complete.contains(&place.0)
+    }
+
+    /// What is promised of an account.
+    #[must_use]
+    pub fn cap(&self, place: &Place) -> Option<u64> {
+        self.accounts.get(place).map(|it| it.cap)
     }
 
     /// All processes are gone.

@@ -167,6 +167,13 @@ impl Checkers {
         its.any(|(_, seat)| seat.capped())
     }
 
+    /// What processes of a container may hold on one account, where nothing allows them more.
+    #[must_use]
+    pub fn strict_cap(&self, place: &Place) -> Option<u64> {
+        let strict = !self.memory.may_exceed(place);
+        self.memory.cap(place).filter(|_| strict)
+    }
+
     /// Whether others may run beside this one, or it is known no more.
     #[must_use]
     pub fn passed(&self, container: ContainerId, lane: Lane) -> bool {

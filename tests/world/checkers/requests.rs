@@ -95,7 +95,7 @@ impl Requests {
                 home.into_iter()
                     .for_each(|home| self.answers(client, (home, lane), Some(recall)));
             }
-            Event::Gone { client } => self.part(client),
+            Event::Left { client } | Event::Gone { client } => self.part(client),
             _ => {}
         }
     }
@@ -232,7 +232,8 @@ impl Requests {
             .collect();
         let granted = books.granted(place.0, place.1);
         granted.filter(move |(client, granted)| {
-            *granted > 0 && *client != but && !waits.contains(client)
+            let asked = *client != but && books.is_connected(*client);
+            *granted > 0 && asked && !waits.contains(client)
         })
     }
 

@@ -57,6 +57,7 @@ fn gang(actions: &[Action]) -> (Story, Result<(), Objection>) {
         let attach = Event::Attach {
             token,
             container,
+            process: None,
             held,
         };
         story

@@ -1,7 +1,7 @@
 //! The stories that are about memory.
 
 use super::*;
-use gpuslice_engine::CapChange;
+use gpuslice_engine::{CapChange, Cut, Process};
 use gpuslice_wire::admin::MemoryAsk;
 use gpuslice_wire::limits::RECALL_WAIT_NS;
 
@@ -97,6 +97,7 @@ fn short(asked: bool) -> Story {
     let attach = Event::Attach {
         token: Token(0),
         container: container(0),
+        process: None,
         held,
     };
     let attached = Action::Attached {
@@ -247,4 +248,96 @@ fn to_a_cap_that_is_not_what_was_asked() {
         short(false).then(0, &[resized(50, 100, 60)]),
         "nobody asked",
     );
+}
+
+fn process(pid: u32) -> Option<Process> {
+    Some(Process { pid, born: 1 })
+}
+
+/// Process `pid` attaches, holding so many bytes, as `client`; these other things happen first.
+fn comes(
+    story: &mut Story,
+    (pid, bytes, as_client): (u32, u64, ClientId),
+    first: &[Action],
+    books: u64,
+) -> Result<(), Objection> {
+    let mut held = [Bytes::ZERO; ACCOUNTS_MAX];
+    held[0] = Bytes(bytes);
+    let attach = Event::Attach {
+        token: Token(0),
+        container: container(0),
+        process: process(pid),
+        held,
+    };
+    let attached = Action::Attached {
+        token: Token(0),
+        client: as_client,
+        container: container(0),
+        lanes: 1,
+    };
+    let actions = [first, &[attached, shown(books, 0)]].concat();
+    story.tell(0, attach, &actions)
+}
+
+fn over(client: ClientId) -> Action {
+    let why = Cut::Over;
+    Action::Disconnect { client, why }
+}
+
+/// Process 7, client 9, was granted 60 of 100 bytes and lost its connection.
+fn apart() -> Story {
+    let mut story = Story::of(&[(1, 0, Class::Normal)]);
+    comes(&mut story, (7, 0, client(9)), &[], 0).expect("fine");
+    let books = [gets(client(9), 8, 60), shown(60, 0)];
+    story
+        .tell(0, asks(client(9), 8, 60, 60), &books)
+        .expect("fine");
+    let left = Event::Left { client: client(9) };
+    story.tell(0, left, &[]).expect("fine");
+    story
+}
+
+#[test]
+fn to_forgetting_a_process_that_lives() {
+    let left = Event::Left { client: client(9) };
+    let gone = Event::Gone { client: client(9) };
+    objects(
+        apart().tell(0, left.clone(), &[over(client(9)), shown(0, 0)]),
+        "may live",
+    );
+    objects(apart().tell(0, left, &[shown(0, 0)]), "not 60");
+    objects(apart().then(3_600_000 * MS, &[shown(0, 0)]), "not 60");
+    assert_eq!(apart().tell(0, gone, &[shown(0, 0)]), Ok(()));
+}
+
+#[test]
+fn to_an_account_that_another_process_takes_over() {
+    let takes = |pid, bytes, books| {
+        comes(
+            &mut apart(),
+            (pid, bytes, client(10)),
+            &[over(client(9))],
+            books,
+        )
+    };
+    assert_eq!(takes(7, 60, 60), Ok(()));
+    assert_eq!(takes(7, 20, 20), Ok(()));
+    objects(takes(8, 60, 60), "takes over what");
+}
+
+#[test]
+fn to_believing_what_was_never_granted() {
+    let says = |bytes, books| comes(&mut apart(), (8, bytes, client(10)), &[], books);
+    assert_eq!(says(40, 100), Ok(()));
+    objects(says(41, 101), "is believed to hold");
+    let more = |bytes, books| {
+        comes(
+            &mut apart(),
+            (7, bytes, client(10)),
+            &[over(client(9))],
+            books,
+        )
+    };
+    assert_eq!(more(100, 100), Ok(()));
+    objects(more(101, 101), "is believed to hold");
 }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use gpuslice_engine::{Action, Engine, Event, LaneView, Record, Token};
+use gpuslice_engine::{Action, Cut, Engine, Event, LaneView, Process as Pid, Record, Token};
 use gpuslice_wire::ids::{ClientId, ContainerId, Lane, NvmlIndex};
 use gpuslice_wire::limits::ACCOUNTS_MAX;
 use gpuslice_wire::units::{Bytes, Instant};
@@ -10,6 +10,14 @@ use gpuslice_wire::units::{Bytes, Instant};
 use crate::tenant::Process;
 
 use super::{Daemon, Happening, Letter, US, World, memory, time};
+
+/// A process as the kernel names it.
+pub(super) fn pid_of(who: usize) -> Pid {
+    Pid {
+        pid: who as u32 + 1,
+        born: 1,
+    }
+}
 
 impl World {
     pub(super) fn start_daemon(&mut self) {
@@ -58,6 +66,7 @@ impl World {
         }
         self.checkers
             .step(self.now, &event, &self.daemon.decided[from..]);
+        self.check_device();
         let next = self.daemon.engine.next_deadline();
         self.checkers.looks(next.map(|at| at.0));
     }
@@ -112,6 +121,7 @@ impl World {
                 Event::Attach {
                     token: self.token(who),
                     container,
+                    process: Some(pid_of(who)),
                     held,
                 }
             }
@@ -123,6 +133,14 @@ impl World {
                     lane: Lane(lane as u8),
                     claims,
                 }
+            }
+            Letter::Left(client) => {
+                if let Some(who) = self.clients.remove(&client)
+                    && self.processes[who].alive
+                {
+                    (0..self.processes[who].work.len()).for_each(|lane| self.go_on(who, lane));
+                }
+                Event::Left { client }
             }
             Letter::Gone(_, client) => {
                 self.clients.remove(&client);
@@ -257,6 +275,7 @@ impl World {
                     }
                 }
             }
+            Action::Disconnect { why: Cut::Over, .. } => {}
             Action::Disconnect { client, .. } => self.disconnect(client),
             Action::SetLane {
                 container,
@@ -287,7 +306,7 @@ impl World {
         };
         self.clients.insert(client, who);
         let process = &mut self.processes[who];
-        process.client = Some(client);
+        (process.client, process.account) = (Some(client), Some(client));
         for work in &mut process.work {
             let denied = work.claims.denied;
             work.claims = gpuslice_engine::Claims {
@@ -299,6 +318,16 @@ impl World {
             self.post(who, Letter::Gone(who, client));
             return;
         }
+        // what nobody knew of nobody could have given turns to
+        for who in [Some(who), self.processes[who].sibling]
+            .into_iter()
+            .flatten()
+        {
+            let since = self.processes[who].collective.flatten();
+            if since.is_some() {
+                self.processes[who].collective = Some(Some(self.now));
+            }
+        }
         for lane in 0..self.processes[who].work.len() {
             self.after(0, Happening::Pump(who, lane));
         }
@@ -306,7 +335,7 @@ impl World {
 
     pub(super) fn disconnect(&mut self, client: ClientId) {
         if let Some(who) = self.clients.remove(&client) {
-            self.kill(who);
+            self.crash(who);
             self.processes[who].client = None;
         }
     }

@@ -120,7 +120,7 @@ impl World {
                 let who = self.rng.pick(&living);
                 self.crash(who);
             }
-            65..75 if trouble && !living.is_empty() => {
+            65..74 if trouble && !living.is_empty() => {
                 let who = self.rng.pick(&living);
                 self.processes[who].stalled = self.now + self.rng.magnitude(MS, 3_000 * MS);
             }
@@ -133,6 +133,10 @@ impl World {
             96..100 if !few && !known.is_empty() => {
                 let container = self.rng.pick(&known);
                 self.retune(container);
+            }
+            74 if trouble && !living.is_empty() => {
+                let who = self.rng.pick(&living);
+                self.lose(who);
             }
             75 if trouble && self.daemon.up => self.stop_daemon(),
             76 if trouble => self.now += self.rng.magnitude(MS, 20_000 * MS),
@@ -150,7 +154,7 @@ impl World {
         self.clients.clear();
         let pause = self.rng.magnitude(MS, 2_000 * MS);
         for who in 0..self.processes.len() {
-            self.processes[who].client = None;
+            (self.processes[who].client, self.processes[who].account) = (None, None);
             for purse in &mut self.processes[who].purses {
                 purse.asks = None;
             }

@@ -5,6 +5,7 @@ use gpuslice_engine::{Event, LaneView};
 use gpuslice_wire::admin::MemoryAsk;
 use gpuslice_wire::ids::{ContainerId, Lane};
 use gpuslice_wire::units::{Bytes, GIB};
+use std::collections::BTreeMap;
 
 use super::{Happening, Letter, MS, US, World};
 use crate::purse::Want;
@@ -135,6 +136,27 @@ impl World {
         }
         let purse = &self.processes[who].purses[usize::from(lane.0)];
         purse.used - purse.unseen + purse.beyond
+    }
+
+    /// The point of it all: by the device's own account, living processes of a container never hold more
+    /// of what they asked for than its cap, whether they have a connection or not.
+    pub(super) fn check_device(&self) {
+        let mut holds: BTreeMap<(ContainerId, Lane), u128> = BTreeMap::new();
+        for process in self.processes.iter().filter(|it| it.alive) {
+            for (at, purse) in process.purses.iter().enumerate() {
+                let place = (process.container, process.lane_of(at));
+                *holds.entry(place).or_default() += u128::from(purse.used);
+            }
+        }
+        for (place, held) in holds {
+            if let Some(cap) = self.checkers.strict_cap(&place)
+                && held > u128::from(cap)
+            {
+                let (container, lane) = place;
+                let what = format!("the device holds {held} for {container} {lane:?} of {cap}");
+                self.checkers.object(&what);
+            }
+        }
     }
 
     /// The administrator changes a cap of a container.

@@ -78,6 +78,7 @@ enum Letter {
     Looked(ContainerId, Lane),
     Stray(ContainerId, Lane, u64),
     Resize(ContainerId, Lane, memory::Ask),
+    Left(ClientId),
     Gone(usize, ClientId),
     Policy(Option<u32>, u8),
     Retune(ContainerId, time::Wish),

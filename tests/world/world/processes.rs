@@ -12,6 +12,8 @@ const COLLECTIVE: u64 = 60_000 * MS;
 /// ... of two processes on one GPU: passed after 2 s, they have a turn as soon as their class does. The
 /// longest jump of the clock is 20 s.
 const KNOT: u64 = 30_000 * MS;
+/// No life of the daemon: one that was attached before and asks anew.
+const NEVER_YET: u32 = u32::MAX;
 
 impl World {
     pub(super) fn post(&mut self, who: usize, letter: Letter) {
@@ -95,8 +97,9 @@ impl World {
         if !process.alive || process.client.is_some() || asked == life {
             return;
         }
-        if !self.daemon.up {
-            let delay = self.rng.range(10 * MS, 500 * MS);
+        if !self.daemon.up || process.stalled > self.now {
+            let stalled = process.stalled.saturating_sub(self.now);
+            let delay = self.rng.range(10 * MS, 500 * MS).max(stalled);
             return self.after(delay, Happening::Connect(who));
         }
         self.processes[who].asked = life;
@@ -125,12 +128,28 @@ impl World {
             return;
         }
         self.kill(who);
-        if let Some(client) = self.processes[who].client {
+        if let Some(client) = self.processes[who].account {
             self.post(who, Letter::Gone(who, client));
         }
         if let Some(sibling) = self.processes[who].sibling {
             self.crash(sibling); // what it launched would never end
         }
+    }
+
+    /// A process loses its connection and lives; it finds out some time later.
+    pub(super) fn lose(&mut self, who: usize) {
+        let process = &mut self.processes[who];
+        let Some(client) = process.client.take() else {
+            return;
+        };
+        process.asked = NEVER_YET;
+        process.purses.iter_mut().for_each(|it| it.asks = None);
+        for work in &mut process.work {
+            (work.entering, work.followed) = (false, false);
+        }
+        self.post(who, Letter::Left(client));
+        let delay = self.rng.range(MS, 300 * MS);
+        self.after(delay, Happening::Connect(who));
     }
 
     /// Whether a process can act; if it is stalled it does so when it wakes.

@@ -97,15 +97,20 @@ impl World {
             let Some(work) = process.work.get_mut(at).filter(|_| its) else {
                 continue;
             };
-            if stop {
-                work.pause(now);
-                continue;
+            match stop {
+                true => work.pause(now),
+                false => self.go_on(who, at),
             }
-            work.stopped = false;
-            if let Some(left) = work.left.take() {
-                work.until = Some(now + left);
-                self.after(left, Happening::Done(who, at));
-            }
+        }
+    }
+
+    /// What was stopped of a process on one lane goes on; also when it loses its connection.
+    pub(super) fn go_on(&mut self, who: usize, lane: usize) {
+        let work = &mut self.processes[who].work[lane];
+        work.stopped = false;
+        if let Some(left) = work.left.take() {
+            work.until = Some(self.now + left);
+            self.after(left, Happening::Done(who, lane));
         }
     }
 

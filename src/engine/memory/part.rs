@@ -1,0 +1,113 @@
+//! Processes lose their connections, and go.
+//!
+//! A connection that ended proves nothing about memory: the process may have closed the descriptor, or
+//! broken a rule, and hold on the device what it was granted. So it is *apart*: its account stays as it
+//! is, what it wanted and ran is forgotten, and it is asked for nothing. Only its end refunds it, or its
+//! next connection, which takes it over.
+
+use alloc::vec::Vec;
+use gpuslice_wire::ids::{ClientId, Lane};
+
+use crate::action::{Action, Actions, Cut};
+use crate::engine::Engine;
+use crate::event::Claims;
+use crate::lifecycle::{Client, Container, Seat};
+
+impl Client {
+    /// Whether anything counts for it.
+    fn holds(&self) -> bool {
+        self.lanes.iter().any(|(_, mine)| mine.reserved() > 0)
+    }
+
+    /// It loses its connection.
+    fn disconnect(&mut self) {
+        self.connected = false;
+        for (_, mine) in self.lanes.iter_mut() {
+            mine.wanted = false;
+            mine.claims = Claims {
+                held: mine.claims.held,
+                unseen: mine.claims.unseen,
+                launches: mine.claims.launches,
+                denied: mine.claims.denied,
+                ..Claims::default()
+            };
+        }
+    }
+}
+
+impl Container {
+    /// A process asks for nothing any more, and owes no answer.
+    pub(crate) fn end_requests(&mut self, client: ClientId) {
+        for (_, slice) in self.slices.iter_mut() {
+            slice.waiting.retain(|growth| growth.client != client);
+            slice.recall.answered(client);
+        }
+    }
+}
+
+impl Engine {
+    /// A process's connection ended.
+    pub(crate) fn left(&mut self, client: ClientId, actions: &mut Actions) {
+        self.part(client, actions);
+        if self.clients.get(client).is_none() {
+            let why = Cut::Over;
+            actions.push(Action::Disconnect { client, why });
+        }
+    }
+
+    /// Keeps what a process without a connection holds, and forgets it if that is nothing.
+    pub(crate) fn part(&mut self, client: ClientId, actions: &mut Actions) {
+        let Some(it) = self.clients.get_mut(client) else {
+            return;
+        };
+        if !it.holds() {
+            return self.forget(client, actions);
+        }
+        it.disconnect();
+        let seat = it.seat;
+        let container = self.containers.get_mut(seat);
+        container.into_iter().for_each(|it| it.end_requests(client));
+        self.serve_all(seat, actions);
+    }
+
+    /// Refunds all that a process had and forgets it.
+    pub(crate) fn forget(&mut self, client: ClientId, actions: &mut Actions) {
+        let Some(it) = self.clients.detach(client) else {
+            return;
+        };
+        let Some(container) = self.containers.get_mut(it.seat) else {
+            return;
+        };
+        container.clients.retain(|&other| other != client);
+        container.end_requests(client);
+        let last = container.clients.is_empty();
+        for ((_, slice), (_, mine)) in container.slices.iter_mut().zip(it.lanes.iter()) {
+            slice.give_back(mine.granted);
+            slice.forget_residual(mine.residual, last);
+            slice.count_past(mine);
+        }
+        self.serve_all(it.seat, actions);
+    }
+
+    /// Others of a container's processes are connected than before, or have other accounts.
+    pub(crate) fn serve_all(&mut self, seat: Seat, actions: &mut Actions) {
+        self.report_all(seat);
+        let lanes = self.containers.get(seat).map(|it| it.slices.lanes());
+        let lanes: Vec<Lane> = lanes.into_iter().flatten().collect();
+        for lane in lanes {
+            self.serve(seat, lane, actions);
+        }
+    }
+
+    /// The container is about to go: nobody waits for anything any more.
+    pub(crate) fn drop_waiting(&mut self, seat: Seat) {
+        let Some(container) = self.containers.get_mut(seat) else {
+            return;
+        };
+        let lanes = container.slices.lanes();
+        for (_, slice) in container.slices.iter_mut() {
+            slice.waiting.clear();
+        }
+        lanes.for_each(|lane| self.end_recall(seat, lane));
+    }
+}

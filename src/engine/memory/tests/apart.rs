@@ -1,0 +1,279 @@
+//! Processes that lost their connections: what they hold counts until they are gone, or come back.
+
+use super::*;
+use crate::{Actions, Process};
+use gpuslice_wire::limits::CLIENTS_PER_CONTAINER_MAX;
+
+type Held = [Bytes; ACCOUNTS_MAX];
+
+/// What is held of lane 0.
+fn held(bytes: u64) -> Held {
+    let mut held = [Bytes::ZERO; ACCOUNTS_MAX];
+    held[0] = Bytes(bytes);
+    held
+}
+
+/// A process attaches.
+pub(super) fn attach(rig: &mut Rig, pid: Option<u32>, held: Held) -> Result<ClientId, Rejection> {
+    attach_to(rig, "a", pid, held)
+}
+
+fn attach_to(
+    rig: &mut Rig,
+    container: &str,
+    pid: Option<u32>,
+    held: Held,
+) -> Result<ClientId, Rejection> {
+    let attach = Event::Attach {
+        token: Token(2),
+        container: id(container),
+        process: pid.map(|pid| Process { pid, born: 7 }),
+        held,
+    };
+    let mut answers = rig
+        .step(attach)
+        .into_iter()
+        .filter_map(|action| match action {
+            Action::Attached { client, .. } => Some(Ok(client)),
+            Action::Rejected { why, .. } => Some(Err(why)),
+            _ => None,
+        });
+    answers.next().expect("an answer")
+}
+
+/// A slice of 100 bytes and a process in it that was granted this much.
+fn one(bytes: u64) -> (Rig, ClientId) {
+    let mut rig = Rig::new(Config::default(), &[16]);
+    rig.admit(ask("a", "0", 100)).expect("fits");
+    let client = attach(&mut rig, Some(1), held(0)).expect("in");
+    rig.reserve(client, bytes, bytes);
+    (rig, client)
+}
+
+fn sibling(rig: &mut Rig) -> ClientId {
+    attach(rig, Some(2), held(0)).expect("in")
+}
+
+fn over(actions: &Actions) -> Vec<ClientId> {
+    let over = |action: &Action| match *action {
+        Action::Disconnect {
+            client,
+            why: Cut::Over,
+        } => Some(client),
+        _ => None,
+    };
+    actions.iter().filter_map(over).collect()
+}
+
+fn clients(rig: &Rig) -> u32 {
+    match rig.slice("a") {
+        Snapshot::Slice { clients, .. } => clients,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn what_a_process_without_a_connection_holds_counts_until_it_is_gone() {
+    let (mut rig, client) = one(60);
+    let other = sibling(&mut rig);
+    assert_eq!(over(&rig.step(Event::Left { client })), []);
+    assert_eq!((reserved(&rig), clients(&rig)), (60, 1));
+    rig.now = 3_600_000 * MS;
+    rig.step(Event::Tick);
+    // It cannot be asked for what it does not use, and nobody waits for it.
+    assert_eq!(answers(&rig.reserve(other, 50, 50)), [(other, None)]);
+    assert_eq!(
+        answers(&rig.reserve(client, 1, 1)),
+        [],
+        "nobody speaks for it"
+    );
+    rig.step(Event::Left { client });
+    assert_eq!(reserved(&rig), 60, "once is as often");
+    rig.step(Event::Gone { client });
+    assert_eq!(answers(&rig.reserve(other, 50, 50)), [(other, Some(50))]);
+}
+
+#[test]
+fn an_account_with_nothing_in_it_is_not_kept() {
+    let (mut rig, client) = one(0);
+    assert_eq!(over(&rig.step(Event::Left { client })), [client]);
+    assert_eq!(
+        over(&rig.step(Event::Left { client })),
+        [client],
+        "nor known"
+    );
+    assert_eq!(clients(&rig), 0);
+}
+
+#[test]
+fn its_next_connection_takes_it_over() {
+    for (says, counts) in [(60, 60), (25, 25), (0, 0)] {
+        let (mut rig, client) = one(60);
+        rig.step(Event::Left { client });
+        let again = attach(&mut rig, Some(1), held(says)).expect("back");
+        assert_eq!(reserved(&rig), counts);
+        rig.step(Event::Gone { client });
+        assert_eq!(reserved(&rig), counts, "the old name is nobody's");
+        rig.step(Event::Gone { client: again });
+        assert_eq!(reserved(&rig), 0);
+    }
+}
+
+#[test]
+fn another_process_takes_over_nothing() {
+    let (mut rig, client) = one(60);
+    rig.step(Event::Left { client });
+    for (pid, says, answer) in [
+        (Some(2), 60, Err(Rejection::Overdrawn)),
+        (None, 60, Err(Rejection::Overdrawn)),
+        (Some(2), 41, Err(Rejection::Overdrawn)),
+        (Some(2), 40, Ok(())),
+        (None, 0, Ok(())),
+    ] {
+        let came = attach(&mut rig, pid, held(says)).map(drop);
+        assert_eq!(came, answer, "{pid:?} says {says}");
+    }
+    assert_eq!(reserved(&rig), 100);
+    rig.step(Event::Gone { client });
+    assert_eq!(reserved(&rig), 40);
+}
+
+/// 12 GiB under a cap of 1: to say so at the beginning does not make it so.
+#[test]
+fn what_was_never_granted_must_fit_like_any_growth() {
+    let (mut rig, client) = one(60);
+    rig.step(Event::Left { client });
+    let liar = attach(&mut rig, Some(1), held(1200));
+    assert_eq!(liar, Err(Rejection::Overdrawn));
+    assert_eq!(reserved(&rig), 60, "nothing is lost by that");
+    let more = attach(&mut rig, Some(1), held(90)).expect("it fits");
+    assert_eq!(reserved(&rig), 90);
+    rig.step(Event::Gone { client: more });
+    assert_eq!(reserved(&rig), 0);
+}
+
+/// A cap that was lowered below what is held is no reason to lose it.
+#[test]
+fn what_was_granted_is_believed_above_a_lowered_cap() {
+    let (mut rig, client) = one(60);
+    resize(&mut rig, Lane(0), MemoryAsk::Exactly(Bytes(30))).expect("less is no promise");
+    rig.step(Event::Left { client });
+    attach(&mut rig, Some(1), held(60)).expect("back");
+    assert_eq!(reserved(&rig), 60);
+    assert_eq!(
+        attach(&mut rig, Some(2), held(1)),
+        Err(Rejection::Overdrawn)
+    );
+}
+
+/// The old connection is still open where a forked child has it.
+#[test]
+fn an_old_connection_that_seems_open_is_taken_over_too() {
+    let (mut rig, client) = one(60);
+    let other = attach(&mut rig, Some(1), held(0)).expect("a second one");
+    assert_eq!((reserved(&rig), clients(&rig)), (60, 2));
+    rig.step(Event::Left { client: other });
+    attach(&mut rig, Some(1), held(55)).expect("back");
+    assert_eq!((reserved(&rig), clients(&rig)), (55, 1));
+    assert_eq!(answers(&rig.reserve(client, 1, 1)), []);
+}
+
+#[test]
+fn whoever_waits_gets_what_a_new_connection_does_not_say_it_has() {
+    let (mut rig, client) = one(60);
+    let other = sibling(&mut rig);
+    rig.reserve(other, 40, 40);
+    let third = attach(&mut rig, Some(3), held(0)).expect("in");
+    rig.step(Event::Left { client });
+    assert_eq!(
+        answers(&rig.reserve(third, 30, 30)),
+        [],
+        "the other is asked"
+    );
+    let attach = Event::Attach {
+        token: Token(2),
+        container: id("a"),
+        process: Some(Process { pid: 1, born: 7 }),
+        held: held(20),
+    };
+    assert_eq!(answers(&rig.step(attach)), [(third, Some(30))]);
+}
+
+/// What the driver showed of a process is not forgotten by connecting anew.
+#[test]
+fn a_new_connection_does_not_wash_off_what_nvml_shows() {
+    let (mut rig, client) = one(10);
+    let mut now = client;
+    for second in 1..6 {
+        rig.now = second * 1_000 * MS;
+        rig.step(measured(now, 50));
+        rig.step(Event::Left { client: now });
+        now = attach(&mut rig, Some(1), held(10)).expect("back");
+        let counts = if second > 1 { 50 } else { 10 };
+        assert_eq!(reserved(&rig), counts, "second {second}");
+    }
+}
+
+#[test]
+fn accounts_without_a_connection_are_bounded_and_harm_their_own_container_only() {
+    let mut rig = Rig::new(Config::default(), &[16]);
+    rig.admit(ask("a", "0", 1_000)).expect("fits");
+    rig.admit(ask("b", "0", 1_000)).expect("fits");
+    for pid in 0..CLIENTS_PER_CONTAINER_MAX as u32 {
+        let client = attach(&mut rig, Some(pid), held(0)).expect("in");
+        rig.reserve(client, 1, 1);
+        rig.step(Event::Left { client });
+    }
+    let many = Err(Rejection::TooManyClients);
+    assert_eq!(attach(&mut rig, Some(9_999), held(0)), many);
+    attach(&mut rig, Some(7), held(1)).expect("its own account");
+    attach_to(&mut rig, "b", Some(1), held(0)).expect("in");
+    rig.step(Event::Dismiss {
+        token: Token(1),
+        container: id("a"),
+    });
+    assert_eq!(rig.engine.next_deadline(), None);
+}
+
+/// Turns do not wait for one that nobody can ask.
+#[test]
+fn a_process_without_a_connection_wants_nothing() {
+    let (mut rig, client) = one(60);
+    rig.step(Event::Claims {
+        client,
+        lane: Lane(0),
+        claims: Claims {
+            want: true,
+            active: 1,
+            held: Bytes(50),
+            ..Claims::default()
+        },
+    });
+    let wanting = |rig: &Rig| match rig.slice("a") {
+        Snapshot::Slice { wanting, used, .. } => (wanting, used.0),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(wanting(&rig), (1, 50));
+    rig.step(Event::Left { client });
+    assert_eq!(wanting(&rig), (0, 50), "and holds what it held");
+}
+
+#[test]
+fn what_comes_back_may_be_above_the_cap_and_fills_it() {
+    let mut first = Rig::new(Config::default(), &[16]);
+    let record = first.admit(ask("a", "0", 100)).expect("fits");
+    let mut rig = Rig::new(Config::default(), &[16]);
+    rig.step(Event::Restore(record));
+    let client = rig.attach("a", 150).expect("back");
+    rig.now = 750 * MS;
+    assert!(matches!(
+        rig.reserve(client, 1, 1)[0],
+        Action::Refused { left: Bytes(0), .. }
+    ));
+    let liar = rig.attach("a", u64::MAX).expect("in");
+    rig.attach("a", u64::MAX).expect("in");
+    rig.step(Event::Gone { client: liar });
+    assert!(
+        matches!(rig.slice("a"), Snapshot::Slice { reserved, .. } if reserved.0 == 16 * GIB + 150)
+    );
+}

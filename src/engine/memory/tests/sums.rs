@@ -1,0 +1,116 @@
+//! What NVML shows of all processes together, against what they were granted together.
+
+use super::*;
+
+/// One look at all: what each of them has.
+fn look(rig: &mut Rig, who: &[ClientId], used: &[u64]) {
+    for (&client, &used) in who.iter().zip(used) {
+        rig.step(measured(client, used));
+    }
+    rig.step(Event::Looked {
+        container: id("a"),
+        lane: Lane(0),
+    });
+}
+
+/// It is granted so much for a moment, if there is so much.
+fn pulse(rig: &mut Rig, client: ClientId, bytes: u64) {
+    let answer = answers(&rig.reserve(client, bytes, bytes));
+    if answer == [(client, Some(bytes))] {
+        rig.give_back(client, 0, bytes);
+    }
+}
+
+/// Each was granted all of the cap for a moment, and keeps as much that it did not ask for.
+#[test]
+fn processes_that_pulse_one_after_the_other_hide_no_more_than_one_cap() {
+    let (mut rig, who) = slice_of(&[0, 0, 0, 0]);
+    for second in 1..3 {
+        who.iter().for_each(|&client| pulse(&mut rig, client, 100));
+        rig.now = second * 1_000 * MS;
+        look(&mut rig, &who, &[100; 4]);
+    }
+    assert_eq!(
+        reserved(&rig),
+        300,
+        "400 shown, 100 granted at most at once"
+    );
+    assert_eq!(answers(&rig.reserve(who[0], 1, 1)), [(who[0], None)]);
+    // its own question changes nothing of what is everybody's
+    rig.step(measured(who[0], 100));
+    assert_eq!(reserved(&rig), 300);
+    for second in 3..8 {
+        rig.now = second * 1_000 * MS;
+        look(&mut rig, &who, &[100; 4]);
+    }
+    assert_eq!(reserved(&rig), 400, "without pulses all of it");
+    rig.now = 9_000 * MS;
+    look(&mut rig, &who, &[100, 0, 0, 0]);
+    assert_eq!(reserved(&rig), 100, "less is believed at once");
+    for client in who {
+        rig.step(Event::Gone { client });
+    }
+    assert_eq!(reserved(&rig), 0);
+}
+
+/// To pulse before every second look shows now one sum, now the others: what all of them show counts.
+#[test]
+fn pulses_at_every_other_look_hide_nothing_more() {
+    let (mut rig, who) = slice_of(&[0, 0, 0, 0]);
+    for second in 1..12 {
+        if second % 2 == 0 {
+            who.iter().for_each(|&client| pulse(&mut rig, client, 100));
+        }
+        rig.now = second * 1_000 * MS;
+        look(&mut rig, &who, &[100; 4]);
+        rig.step(measured(who[0], 100));
+        assert!(second == 1 || reserved(&rig) >= 300, "second {second}");
+    }
+}
+
+/// What is beyond what all were granted goes with the last of them, if no look tells it before.
+#[test]
+fn what_is_hidden_ends_with_the_last_process() {
+    let (mut rig, who) = slice_of(&[0, 0]);
+    for second in 1..4 {
+        who.iter().for_each(|&client| pulse(&mut rig, client, 60));
+        rig.now = second * 1_000 * MS;
+        look(&mut rig, &who, &[60, 60]);
+    }
+    assert_eq!(reserved(&rig), 60);
+    rig.step(Event::Gone { client: who[0] });
+    assert_eq!(reserved(&rig), 60, "it may be of either");
+    rig.step(Event::Gone { client: who[1] });
+    assert_eq!(reserved(&rig), 0);
+}
+
+/// Honest processes that hand the whole cap to each other all the time are charged for nothing more.
+#[test]
+fn who_takes_and_gives_in_turn_is_charged_for_no_more() {
+    let (mut rig, who) = slice_of(&[0, 0, 0]);
+    for second in 1..20 {
+        let mut used = [0; 3];
+        for (n, client) in who.iter().enumerate() {
+            rig.reserve(*client, 100, 100);
+            if second % 3 == n as u64 {
+                used[n] = 100;
+                rig.now = second * 1_000 * MS;
+                look(&mut rig, &who, &used);
+            }
+            rig.give_back(*client, 0, 100);
+        }
+        assert_eq!(reserved(&rig), 0, "second {second}");
+    }
+}
+
+/// A cap that was lowered below what is held: that is charged once, and not again by NVML.
+#[test]
+fn what_is_held_above_a_lowered_cap_is_not_charged_twice() {
+    let (mut rig, who) = slice_of(&[60, 40]);
+    resize(&mut rig, Lane(0), MemoryAsk::Exactly(Bytes(30))).expect("less is no promise");
+    for second in 1..5 {
+        rig.now = second * 1_000 * MS;
+        look(&mut rig, &who, &[60, 40]);
+    }
+    assert_eq!(reserved(&rig), 100);
+}
