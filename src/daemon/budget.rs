@@ -11,8 +11,8 @@ use gpuslice_wire::limits::{CLIENTS_MAX, CONTAINERS_MAX};
 const OWN: u64 = 32 + closer::DESCRIPTORS;
 /// As many containers can start at once as there are admin connections.
 const ADMINS_MAX: u64 = 256;
-/// A container has its socket, its page and its first process's pidfd.
-const PER_CONTAINER: u64 = 3;
+/// A container has its socket, its page, its first process's pidfd and the record of what was granted.
+const PER_CONTAINER: u64 = 4;
 /// A process has its connection, its doorbell and its pidfd; and one that lost a connection has one more until
 /// what it holds is taken over.
 const PER_CLIENT: u64 = 4;

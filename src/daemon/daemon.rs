@@ -100,6 +100,8 @@ pub struct Daemon {
     pub work: VecDeque<Work>,
     /// Given up when descriptors have run out, to accept and turn away with.
     pub spare: Option<File>,
+    /// A process gave something back, or is gone, and that is not written down yet.
+    pub given_back: bool,
     /// The end was asked for.
     pub ending: bool,
     signals: SignalFd,
@@ -171,6 +173,7 @@ impl Daemon {
             greetings: VecDeque::new(),
             work: VecDeque::new(),
             spare: File::open("/dev/null").ok(),
+            given_back: false,
             ending: false,
             signals,
             actions: Vec::new(),
@@ -266,6 +269,7 @@ impl Daemon {
         for slice in self.slices.iter() {
             slice.page.heartbeat(now);
         }
+        self.follow_grants();
         if self.heartbeats.is_multiple_of(CLAIMS_EVERY) {
             self.read_all_claims();
         }
@@ -349,6 +353,7 @@ impl Daemon {
     /// The end: everybody is disconnected, sockets go; with `ephemeral` everything goes.
     pub fn close(mut self, ephemeral: bool) {
         self.tier.close();
+        self.follow_grants();
         if ephemeral {
             self.walls_end();
         }

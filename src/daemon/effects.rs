@@ -55,6 +55,7 @@ impl Daemon {
                 lane,
                 bytes,
             } => {
+                self.note_grant(client);
                 let reply = Reply::Reserved { lane, bytes };
                 self.reply_to(client, RequestId(token.0), &reply);
             }
@@ -127,6 +128,7 @@ impl Daemon {
             | Action::ReadClaims { .. }
             | Action::Stop { .. }
             | Action::Resume { .. }
+            | Action::Accounted { .. }
             | Action::Reserved { .. }
             | Action::Refused { .. } => {}
         }
@@ -156,6 +158,7 @@ impl Daemon {
             .state
             .keep(record, &members.unwrap_or_default())
             .and_then(|()| self.open_slice(record))
+            .and_then(|()| self.begin_grants(record))
             .and_then(|()| self.watch_first(token, record));
         let container = record.container;
         if let Err(why) = done {
@@ -247,6 +250,7 @@ impl Daemon {
             let taken = matches!(action, Action::Restored { .. });
             self.perform(action);
             if taken && self.slices.of(&container).is_some() {
+                self.take_up_grants(record);
                 self.walls_restore(record);
             }
         }

@@ -77,7 +77,7 @@ impl Noted {
 }
 
 /// The daemon's own pid namespace.
-fn own_namespace() -> Option<&'static str> {
+pub fn own_namespace() -> Option<&'static str> {
     static OWN: OnceLock<Option<String>> = OnceLock::new();
     OWN.get_or_init(|| namespace("self", "pid")).as_deref()
 }

@@ -130,7 +130,7 @@ impl Daemon {
             process,
             until,
         };
-        match self.watch_absent(absent) {
+        match self.watch_absent(absent, true) {
             Ok(()) => self.work.push_back(Work::Tell(Event::Left { client })),
             Err(why) => {
                 tracing::error!(%container, why, "the end of a process will not be seen; its memory is not charged any more");
@@ -139,12 +139,33 @@ impl Daemon {
         }
     }
 
-    /// Waits for what ends an account.
-    fn watch_absent(&mut self, absent: Absent) -> Result<(), &'static str> {
+    /// Waits for the end of a process that has no connection yet.
+    ///
+    /// # Errors
+    /// Why that is not possible.
+    pub fn wait_for(
+        &mut self,
+        container: ContainerId,
+        client: ClientId,
+        process: Process,
+        pidfd: OwnedFd,
+    ) -> Result<(), &'static str> {
+        let absent = Absent {
+            container,
+            client,
+            process: Some(process),
+            until: Until::Exit(pidfd),
+        };
+        self.watch_absent(absent, false)
+    }
+
+    /// Waits for what ends an account; `known` is what was watched before.
+    fn watch_absent(&mut self, absent: Absent, known: bool) -> Result<(), &'static str> {
         let client = absent.client;
         let key = self.absent.insert(absent);
         let key = key.map_err(|_| "more accounts than there can be")?;
         let watched = match self.absent.get(key).map(|it| &it.until) {
+            Some(Until::Exit(pidfd)) if !known => self.poll.add(pidfd, Source::Absent(key)),
             Some(Until::Exit(pidfd)) => self.poll.watch_on(pidfd, Source::Absent(key), true),
             Some(Until::Close(fd)) => self.poll.watch_on(fd, Source::Absent(key), false),
             None => Ok(()),

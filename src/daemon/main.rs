@@ -14,6 +14,7 @@ mod effects;
 mod ended;
 mod examine;
 mod gpus;
+mod grants;
 mod handles;
 #[path = "../layout.rs"]
 mod layout;

@@ -1,6 +1,7 @@
 //! A container's slice as the daemon holds it: record on disk, socket, page, connections.
 
 use crate::closer::{Closer, Owner};
+use crate::grants::Grants;
 use crate::handles::Handles;
 use crate::leave::gone;
 use crate::members::Members;
@@ -37,6 +38,8 @@ pub struct Slice {
     pub tenants: Vec<Key>,
     /// What they let each other open.
     pub handles: Handles,
+    /// What they were granted, on disk.
+    pub grants: Grants,
     /// The container's first process: it ends with that one.
     first: Option<OwnedFd>,
 }
@@ -116,7 +119,8 @@ impl Slices {
         let page = ContainerWriter::new(life, now, record)?;
         let listener = state.listen_tenants(&container)?;
         let listener = Socket::listening(listener, Owner::Container(container), closer);
-        let members = Members::noted(&state.container_dir(&container), record);
+        let dir = state.container_dir(&container);
+        let members = Members::noted(&dir, record);
         let slice = Slice {
             container,
             listener,
@@ -125,6 +129,7 @@ impl Slices {
             refused: Refused::default(),
             tenants: Vec::new(),
             handles: Handles::default(),
+            grants: Grants::of(&dir, record.lanes.len()),
             first: None,
         };
         let full = |_| io::Error::other("more slices than there can be");
@@ -184,6 +189,11 @@ impl Slices {
     /// All.
     pub fn iter(&self) -> impl Iterator<Item = &Slice> {
         self.slots.iter().map(|(_, slice)| slice)
+    }
+
+    /// All, to be changed.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Slice> {
+        self.slots.iter_mut()
     }
 
     /// How many.

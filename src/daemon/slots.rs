@@ -81,6 +81,13 @@ impl<T> Slots<T> {
             })
     }
 
+    /// All entries, to be changed.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.entries
+            .iter_mut()
+            .filter_map(|(_, value)| value.as_mut())
+    }
+
     /// Entries in the table.
     pub fn len(&self) -> usize {
         self.entries.len() - self.free.len()

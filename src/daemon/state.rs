@@ -10,6 +10,7 @@
 //!   c/                      0700
 //!   c/<container>/          0711, mounted read-only into that container alone
 //!     record                0600, the promise (written beside, synced, renamed)
+//!     granted               0600, what its processes were granted (`grants.rs`)
 //!     container             the hook's note whose it is (`hook/claim.rs`)
 //!     first                 which process it ends with (`ended.rs`)
 //!     members               which processes may connect (`members.rs`)

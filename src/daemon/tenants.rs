@@ -315,6 +315,7 @@ impl Daemon {
             Request::Measure { lane } => return self.measure(key, client, id, lane),
             Request::Attach { .. } => return self.reject(key, Rejection::Protocol),
         };
+        self.given_back |= !matches!(event, Event::Reserve { .. });
         self.work.push_back(Work::Tell(event));
     }
 
@@ -333,6 +334,8 @@ impl Daemon {
 
     /// The engine knows the process: it gets its page, the container's, and its doorbell.
     pub fn attached(&mut self, key: Key, client: ClientId, container: &ContainerId, lanes: u8) {
+        let process = self.tenants.get(key).and_then(Tenant::process);
+        self.note_granted(container, client, process);
         let sent = self.send_pages(key, client, container, lanes);
         if let Err(why) = sent {
             tracing::warn!(%container, %why, "a process could not be attached");
@@ -398,6 +401,7 @@ impl Daemon {
 
     /// The account is nobody's any more.
     pub fn free_client(&mut self, client: ClientId) {
+        self.given_back = true;
         let place = self.clients.get_mut(usize::from(client.slot));
         if let Some(place) = place.filter(|it| it.is_some_and(|(id, _)| id == client)) {
             *place = None;

@@ -171,6 +171,13 @@ pub enum Action {
         /// GPUs of the slice.
         lanes: u8,
     },
+    /// The process is known, and what it was granted; it has no connection. Wait for its end.
+    Accounted {
+        /// Of the `Account`.
+        token: Token,
+        /// Its identity from now on.
+        client: ClientId,
+    },
     /// The process may not attach: answer and end the connection.
     Rejected {
         /// Of the `Attach`.

@@ -1,19 +1,32 @@
 //! CRC-32C (Castagnoli), the checksum of what outlives a process: RFC 3720, appendix B.4.
 //!
 //! It finds torn and flipped bytes; it is no defence against an author of bad intent, who
-//! would need root to write where records are kept. Bit by bit: a record is 800 bytes, once.
+//! would need root to write where records are kept. By a table: what was granted is
+//! written down at every grant, 64 bytes of it for a slice of one GPU.
 
 /// The reflected polynomial 0x1EDC6F41.
 const POLYNOMIAL: u32 = 0x82F6_3B78;
 
+/// What comes of each byte that is shifted out.
+const TABLE: [u32; 256] = {
+    let mut table = [0; 256];
+    let mut byte = 0;
+    while byte < table.len() {
+        let (mut crc, mut bit) = (byte as u32, 0);
+        while bit < 8 {
+            crc = (crc >> 1) ^ (POLYNOMIAL & (crc & 1).wrapping_neg());
+            bit += 1;
+        }
+        table[byte] = crc;
+        byte += 1;
+    }
+    table
+};
+
 /// The checksum of `bytes`.
 #[must_use]
 pub fn crc32c(bytes: &[u8]) -> u32 {
-    let step = |crc: u32, &byte: &u8| {
-        (0..8).fold(crc ^ u32::from(byte), |crc, _| {
-            (crc >> 1) ^ (POLYNOMIAL & (crc & 1).wrapping_neg())
-        })
-    };
+    let step = |crc: u32, &byte: &u8| (crc >> 8) ^ TABLE[usize::from(crc as u8 ^ byte)];
     !bytes.iter().fold(!0, step)
 }
 

@@ -109,8 +109,11 @@ impl Engine {
             } => {
                 self.attach(token, container, process, &held, actions);
             }
-            Event::Left { client } => self.left(client, actions),
-            Event::Reserve { .. }
+            Event::Account { .. }
+            | Event::Complete { .. }
+            | Event::Left { .. }
+            | Event::Gone { .. }
+            | Event::Reserve { .. }
             | Event::Release { .. }
             | Event::Yield { .. }
             | Event::Measured { .. }
@@ -132,7 +135,6 @@ impl Engine {
                 container,
                 terms,
             } => self.retune(token, container, terms, actions),
-            Event::Gone { client } => self.forget(client, actions),
             Event::Claims {
                 client,
                 lane,

@@ -11,6 +11,7 @@ use gpuslice_wire::select::GpuSelector;
 use gpuslice_wire::text::{CgroupPath, Name};
 use gpuslice_wire::units::{Bytes, Instant, Percent, Weight};
 
+use crate::grants::Granted;
 use crate::record::Record;
 
 /// Matches an answer to its question. Chosen by the caller, never looked at by the engine.
@@ -129,6 +130,23 @@ pub enum Event {
     /// A slice of an earlier life of the daemon. Answered by `Restored` or `NotRestored`. To be
     /// given after all `GpuFound` and before anything of the container's processes.
     Restore(Record),
+    /// A process of a restored container that lives, and what it was granted. Answered by `Accounted`;
+    /// to be given before anything of the container's processes.
+    Account {
+        /// For the answer.
+        token: Token,
+        /// Whose it is.
+        container: ContainerId,
+        /// Which process.
+        process: Process,
+        /// What it was granted, per lane.
+        granted: Granted,
+    },
+    /// Those were all processes of a restored container that were granted anything.
+    Complete {
+        /// Whose.
+        container: ContainerId,
+    },
     /// A container's slice ends. Answered by `Dismissed`, known or not.
     Dismiss {
         /// For the answer.
@@ -148,7 +166,8 @@ pub enum Event {
         held: [Bytes; ACCOUNTS_MAX],
     },
     /// A process asks for memory credit. Answered by `Reserved`, `Refused` or `Disconnect`; for a
-    /// restored container possibly only when [`crate::Config::restore_grace`] is over.
+    /// restored container possibly only when those who were granted something before have come back, or
+    /// [`crate::Config::restore_grace`] is over.
     Reserve {
         /// Who.
         client: ClientId,

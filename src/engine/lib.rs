@@ -22,6 +22,7 @@ mod config;
 mod crc;
 mod engine;
 mod event;
+mod grants;
 mod invariants;
 mod lanes;
 mod ledger;
@@ -42,6 +43,10 @@ pub use config::Config;
 pub use crc::crc32c;
 pub use engine::Engine;
 pub use event::{Ask, Bounds, Claims, Event, Process, Terms, Token};
+pub use grants::{
+    GRANTS_BYTES_MAX, GRANTS_MAGIC, GRANTS_VERSION, Grant, Granted, GrantsError, GrantsHead,
+    copy_at, read_grants,
+};
 pub use quota::Quota;
 pub use record::{LaneRecord, RECORD_BYTES, RECORD_MAGIC, RECORD_VERSION, Record, RecordError};
 pub use refusal::Refusal;

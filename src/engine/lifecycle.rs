@@ -5,7 +5,7 @@
 //!   (none) -admit->
 //!   Settled             Settled               -            Settled             (none)
 //!   (none) -restore->
-//!   Returning           Returning             Settled      Returning           (none)
+//!   Returning           Returning *           Settled      Returning *         (none)
 //!
 //! process               attach                left, or cut         gone, taken over, or dismissed
 //!   (free slot)         Connected             -                    -
@@ -17,7 +17,8 @@
 //! process; one that was granted nothing is not kept.
 //!
 //! `Returning` is the time after a restart of the daemon in which processes that still hold
-//! memory come back; growth waits for them, or it could be given what they already have.
+//! memory come back; growth waits for them, or it could be given what they already have. (*) Where what was
+//! granted is known, it is over as soon as all have come back or are gone.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;

@@ -8,12 +8,14 @@
 //! | room | what it decides |
 //! |---|---|
 //! | `attach` | a process comes, with what it holds if it was here before |
+//! | `again` | what processes were granted by an earlier life of the daemon |
 //! | `part` | it loses its connection, and keeps what it was granted until it is gone |
 //! | `grow` | requests, first come first served; what comes back goes to those who wait |
 //! | `recall` | siblings are asked for what they do not use |
 //! | `measure` | what the driver says counts, granted or not |
 //! | `resize` | a cap becomes another |
 
+mod again;
 mod attach;
 mod grow;
 mod measure;
@@ -35,7 +37,7 @@ use crate::event::Event;
 use crate::lifecycle::{ClientLane, Growth, Seat, Slice};
 
 impl Engine {
-    /// What happens to the books while processes live.
+    /// What happens to the books.
     pub(crate) fn memory(&mut self, event: Event, actions: &mut Actions) {
         if let Event::Reserve { client, .. }
         | Event::Release { client, .. }
@@ -74,6 +76,15 @@ impl Engine {
                 recall,
                 bytes,
             } => self.release(client, lane, bytes, Some(recall), actions),
+            Event::Account {
+                token,
+                container,
+                process,
+                granted,
+            } => self.account_again(token, container, process, &granted, actions),
+            Event::Complete { container } => self.complete(container, actions),
+            Event::Left { client } => self.left(client, actions),
+            Event::Gone { client } => self.forget(client, actions),
             Event::Measured { client, lane, used } => self.measured(client, lane, used, actions),
             Event::Looked { container, lane } => self.looked(container, lane, actions),
             Event::Stray {

@@ -3,8 +3,9 @@
 //!
 //! Requests of one account are decided in the order in which they came; nobody passes one who
 //! waits. A request waits
-//! * after a restart of the daemon, until those who hold memory have come back: they are counted
-//!   before anybody's growth;
+//! * after a restart of the daemon, until those who hold memory have come back: where it is not known what
+//!   they hold, they are counted before anybody's growth; where it is, only what does not fit waits,
+//!   because they may give something back;
 //! * while siblings are asked for what they do not use. It is granted as soon as there is
 //!   enough, and refused only when a recall that began after it came is over.
 //!
@@ -57,9 +58,10 @@ impl Engine {
     /// The books of an account changed: decides what can be decided now.
     pub(crate) fn serve(&mut self, seat: Seat, lane: Lane, actions: &mut Actions) {
         self.changed.push((seat, lane));
-        if self.returns(seat) {
+        if self.must_wait(seat) {
             return;
         }
+        let returning = self.returns(seat);
         while let Some(slice) = self.account(seat, lane)
             && let Some(&growth) = slice.waiting.front()
         {
@@ -71,7 +73,7 @@ impl Engine {
                     slice.waiting.pop_front();
                     self.grant(growth, bytes, actions);
                 }
-                Err(_) if slice.recall.is_on() => return,
+                Err(_) if slice.recall.is_on() || returning => return,
                 Err(_) if fresh && self.recall(seat, lane, &growth) => return,
                 Err(left) => {
                     let slice = self.account(seat, lane);

@@ -91,6 +91,7 @@ impl Engine {
 
     /// Others of a container's processes are connected than before, or have other accounts.
     pub(crate) fn serve_all(&mut self, seat: Seat, actions: &mut Actions) {
+        self.settle_early(seat);
         self.report_all(seat);
         let lanes = self.containers.get(seat).map(|it| it.slices.lanes());
         let lanes: Vec<Lane> = lanes.into_iter().flatten().collect();

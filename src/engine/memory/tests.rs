@@ -12,6 +12,7 @@ use gpuslice_wire::units::{Bytes, GIB, Instant};
 use crate::tests::{MS, Rig, ask, id};
 use crate::{Action, CapChange, Claims, Config, Cut, Event, LaneView, Record, Token};
 
+mod again;
 mod apart;
 mod sums;
 

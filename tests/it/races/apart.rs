@@ -72,6 +72,33 @@ fn who_is_stopped_without_a_connection_keeps_its_memory() {
     eventually("what it had", || wants(&mut other));
 }
 
+/// The daemon is killed while a process is stopped, which so does not come back: it is charged all the same.
+#[test]
+fn who_is_stopped_while_the_daemon_is_restarted_keeps_its_memory() {
+    let mut node = node(CAP);
+    let truth = Truth::of(&node);
+    let (mut one, other) = two(&node);
+    drop(other);
+    let pid = Pid::from_raw(one.child.id().cast_signed());
+    kill(pid, Signal::SIGSTOP).expect("ours");
+    node.end_daemon(Signal::SIGKILL);
+    node.start_daemon(&[]);
+    let mut other = Tenant::start(&node, 3, 1, 1);
+    // Longer than those are waited for who come back.
+    std::thread::sleep(std::time::Duration::from_millis(1_500));
+    assert!(!wants(&mut other), "the device holds {}", truth.held());
+    assert!(truth.held() <= CAP);
+    kill(pid, Signal::SIGCONT).expect("ours");
+    eventually("both", || {
+        node.slice(WHO).map(|(_, clients)| clients) == Some(2)
+    });
+    assert_eq!(one.numbers(&format!("take {}", 4 * MIB))[0], 0);
+    one.end();
+    eventually("what it had", || wants(&mut other));
+    other.end();
+    node.wait_refunded(WHO);
+}
+
 /// A driver keeps a process's memory while a forked child has its open files. (The simulated one does not, so it
 /// is the books that are looked at.)
 #[test]

@@ -12,39 +12,8 @@ use gpuslice_wire::ids::{ClientId, ContainerId, GpuUuid, Lane};
 use gpuslice_wire::units::Bytes;
 
 use super::Objection;
+use super::looks::Seen;
 use crate::observer::{Observer, Place};
-
-/// Looks at NVML confirm each other from this far apart, ns.
-const APART: u64 = 300_000_000;
-
-/// An amount that is looked at: more counts when it was there at two looks.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Seen {
-    counts: u64,
-    first: Option<u64>,
-    least: u64,
-}
-
-impl Seen {
-    fn look(&mut self, now: u64, amount: u64) {
-        if amount <= self.counts {
-            *self = Seen {
-                counts: amount,
-                ..Seen::default()
-            };
-            return;
-        }
-        let Some(first) = self.first else {
-            (self.first, self.least) = (Some(now), amount);
-            return;
-        };
-        self.least = self.least.min(amount);
-        if now >= first + APART {
-            self.counts = self.least;
-            (self.first, self.least) = ((amount > self.counts).then_some(now), amount);
-        }
-    }
-}
 
 /// What a process has on one account.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -89,14 +58,14 @@ pub struct Books {
     apart: BTreeSet<ClientId>,
     /// What a process had that attaches anew in this step.
     taken: Vec<(ClientId, BTreeMap<Lane, Share>)>,
+    /// Accounts of which more was written down than the cap, because less was not written yet: until it fits.
+    overstated: BTreeSet<Place>,
     /// Containers of which the engine knows everything that was ever granted.
     complete: BTreeSet<ContainerId>,
     accounts: BTreeMap<Place, Account>,
     /// Caps that were lowered once, so that more than the cap may be granted; also by an earlier
     /// engine.
     lowered: BTreeSet<Place>,
-    /// The clock jumped once: processes may have come back later than was waited for.
-    jumped: bool,
 }
 
 impl Books {
@@ -104,7 +73,6 @@ impl Books {
     #[must_use]
     pub fn restart(&self) -> Books {
         Books {
-            jumped: self.jumped,
             lowered: self.lowered.clone(),
             ..Books::default()
         }
@@ -115,7 +83,6 @@ impl Books {
     /// # Errors
     /// The objection.
     pub fn event(&mut self, seen: &Observer, event: &Event, cut: bool) -> Result<(), Objection> {
-        self.jumped |= seen.gap;
         self.taken.clear();
         match *event {
             Event::GpuFound { uuid, total, .. } => drop(self.totals.insert(uuid, total.0)),
@@ -169,6 +136,7 @@ impl Books {
                     .into_iter()
                     .for_each(|it| it.stray.look(seen.now, used.0));
             }
+            Event::Complete { container } => drop(self.complete.insert(container)),
             Event::Left { client } if self.holds(client) => drop(self.apart.insert(client)),
             Event::Left { client } | Event::Gone { client } => self.part(client),
             _ => {}
@@ -245,6 +213,7 @@ impl Books {
                 self.accounts.retain(|(id, _), _| id != container);
                 self.complete.remove(container);
             }
+            Action::Accounted { client, .. } => return self.accounted(*client, event),
             Action::Attached {
                 client, container, ..
             } => return self.attached(*client, *container, event),
@@ -354,6 +323,36 @@ impl Books {
             self.shares.insert((client, lane), share);
             self.granted_more(client, lane);
             self.hide((id, lane));
+        }
+        Ok(())
+    }
+
+    /// A process of before counts with all that it was granted.
+    fn accounted(&mut self, client: ClientId, by: &Event) -> Result<(), Objection> {
+        let Event::Account {
+            container,
+            process,
+            granted,
+            ..
+        } = by
+        else {
+            return Err(format!("{client:?} counts, and nobody knew of it"));
+        };
+        if !self.known.insert(client) {
+            return Err(format!("{client:?} was somebody else"));
+        }
+        self.homes.insert(client, *container);
+        self.processes.insert(client, Some(*process));
+        self.apart.insert(client);
+        for (lane, bytes) in (0u8..).map(Lane).zip(granted).filter(|(_, b)| b.0 > 0) {
+            let share = Share {
+                granted: bytes.0,
+                most: [bytes.0, 0],
+                ..Share::default()
+            };
+            self.shares.insert((client, lane), share);
+            self.granted_more(client, lane);
+            self.overstated.insert((*container, lane));
         }
         Ok(())
     }
@@ -516,7 +515,7 @@ impl Books {
     ///
     /// # Errors
     /// The objection.
-    pub fn after_step(&self) -> Result<(), Objection> {
+    pub fn after_step(&mut self) -> Result<(), Objection> {
         let mut sums: BTreeMap<Place, (u128, u128)> = BTreeMap::new();
         for ((client, lane), share) in &self.shares {
             if let Some(home) = self.homes.get(client) {
@@ -535,8 +534,10 @@ impl Books {
                     "{container}'s page says {shown} reserved of {lane:?}, not {reserved}"
                 ));
             }
-            let excused = self.may_exceed(&(*container, *lane));
-            if granted > u128::from(account.cap) && !excused {
+            let place = (*container, *lane);
+            if granted <= u128::from(account.cap) {
+                self.overstated.remove(&place);
+            } else if !self.may_exceed(&place) && !self.overstated.contains(&place) {
                 return Err(format!("{container} has {granted} bytes, beyond its cap"));
             }
         }
@@ -547,7 +548,7 @@ impl Books {
     /// not know of.
     #[must_use]
     pub fn may_exceed(&self, place: &Place) -> bool {
-        self.jumped || self.lowered.contains(place) || !self.complete.contains(&place.0)
+        self.lowered.contains(place) || !self.complete.contains(&place.0)
     }
 
     /// What is promised of an account.

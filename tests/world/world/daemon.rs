@@ -49,9 +49,55 @@ impl World {
         for record in self.records.clone().into_values() {
             // what is on the disk is what comes back
             let record = Record::decode(&record.encode()).expect("a record of our own");
+            let container = record.container;
             self.step(Event::Restore(record));
+            self.count_again(container);
         }
         self.perform();
+    }
+
+    /// What was written down of a container's processes counts for those that live. Rarely that was lost.
+    fn count_again(&mut self, container: ContainerId) {
+        if self.rng.per_mille(100) {
+            self.partly.insert(container);
+        }
+        let lost = self.partly.contains(&container) && self.rng.per_mille(500);
+        let written = std::mem::take(&mut self.granted);
+        for (who, granted) in written {
+            let of_it = self.processes[who].container == container;
+            if of_it && (lost || !self.processes[who].alive) {
+                continue;
+            }
+            self.granted.insert(who, granted);
+            let nothing = granted.iter().all(|&bytes| bytes == Bytes::ZERO);
+            if !of_it || nothing {
+                continue;
+            }
+            self.step(Event::Account {
+                token: Token(0),
+                container,
+                process: pid_of(who),
+                granted,
+            });
+            let known = self.daemon.decided.iter().rev();
+            let mut known = known.filter_map(|action| match action {
+                Action::Accounted { client, .. } => Some(*client),
+                _ => None,
+            });
+            self.processes[who].account = known.next();
+        }
+        if !self.partly.contains(&container) {
+            self.step(Event::Complete { container });
+        }
+    }
+
+    /// Writes down what a process was granted: before it is told of more, and later of less.
+    pub(super) fn write_down(&mut self, client: ClientId) {
+        let granted = self.daemon.engine.granted_to(client);
+        let who = self.clients.get(&client).copied();
+        if let Some((who, granted)) = who.zip(granted) {
+            self.granted.insert(who, granted);
+        }
     }
 
     /// Steps the engine under the checkers' eyes.
@@ -254,6 +300,7 @@ impl World {
                 bytes,
             } => {
                 self.daemon.asked.remove(&token.0);
+                self.write_down(client);
                 if let Some(&who) = self.clients.get(&client) {
                     let at = self.processes[who].account_of(lane);
                     self.processes[who].purses[at].credit(bytes.0, &mut self.rng);
@@ -286,6 +333,7 @@ impl World {
             Action::Stop { container, lane } => self.hold_later(container, lane, true),
             Action::Resume { container, lane } => self.hold_later(container, lane, false),
             Action::Denied { .. }
+            | Action::Accounted { .. }
             | Action::Restored { .. }
             | Action::NotRestored { .. }
             | Action::Overrun { .. } => {}
@@ -294,6 +342,7 @@ impl World {
 
     fn dismissed(&mut self, container: ContainerId) {
         self.records.remove(&container);
+        self.partly.remove(&container);
         self.pages.retain(|(id, _), _| *id != container);
         let its = |process: &&mut Process| process.container == container;
         let dead = self.processes.iter_mut().filter(its);
@@ -305,6 +354,7 @@ impl World {
             return;
         };
         self.clients.insert(client, who);
+        self.write_down(client);
         let process = &mut self.processes[who];
         (process.client, process.account) = (Some(client), Some(client));
         for work in &mut process.work {

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 
 use gpuslice_engine::{Ask, Event, Record, Token};
 use gpuslice_wire::admin::MemoryAsk;
-use gpuslice_wire::ids::{ContainerId, Lane, NvmlIndex};
+use gpuslice_wire::ids::{ClientId, ContainerId, Lane, NvmlIndex};
 use gpuslice_wire::policy::{Class, Gangs};
 use gpuslice_wire::select::{GpuRef, GpuSelector};
 use gpuslice_wire::text::{CgroupPath, Name};
@@ -141,6 +141,10 @@ impl World {
             75 if trouble && self.daemon.up => self.stop_daemon(),
             76 if trouble => self.now += self.rng.magnitude(MS, 20_000 * MS),
             _ => {}
+        }
+        if self.rng.per_mille(300) {
+            let known: Vec<ClientId> = self.clients.keys().copied().collect();
+            known.into_iter().for_each(|client| self.write_down(client));
         }
         let gap = self.rng.magnitude(MS, 100 * MS);
         self.after(gap, Happening::Fate);

@@ -13,9 +13,9 @@ mod stop;
 mod time;
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
 
-use gpuslice_engine::{Action, Config, Engine, LaneView, Mode, Record};
+use gpuslice_engine::{Action, Config, Engine, Granted, LaneView, Mode, Record};
 use gpuslice_wire::ids::{ClientId, ContainerId, GpuUuid, Lane};
 use gpuslice_wire::policy::Policy;
 use gpuslice_wire::units::{Bytes, GIB, Instant};
@@ -127,6 +127,9 @@ pub struct World {
     daemon: Daemon,
     records: BTreeMap<ContainerId, Record>,
     policies: BTreeMap<GpuUuid, Policy>,
+    /// What processes were granted, as on the disk, and of which containers that may not be all.
+    granted: BTreeMap<usize, Granted>,
+    partly: BTreeSet<ContainerId>,
     pages: BTreeMap<(ContainerId, usize), LaneView>,
     processes: Vec<Process>,
     clients: BTreeMap<ClientId, usize>,
@@ -182,6 +185,8 @@ impl World {
             daemon,
             records: BTreeMap::new(),
             policies: BTreeMap::new(),
+            granted: BTreeMap::new(),
+            partly: BTreeSet::new(),
             pages: BTreeMap::new(),
             processes: Vec::new(),
             clients: BTreeMap::new(),

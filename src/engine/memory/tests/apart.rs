@@ -7,7 +7,7 @@ use gpuslice_wire::limits::CLIENTS_PER_CONTAINER_MAX;
 type Held = [Bytes; ACCOUNTS_MAX];
 
 /// What is held of lane 0.
-fn held(bytes: u64) -> Held {
+pub(super) fn held(bytes: u64) -> Held {
     let mut held = [Bytes::ZERO; ACCOUNTS_MAX];
     held[0] = Bytes(bytes);
     held

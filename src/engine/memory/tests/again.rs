@@ -1,0 +1,131 @@
+//! A daemon that came back and knows what its processes were granted.
+
+use super::apart::{attach, held};
+use super::*;
+use crate::{Actions, Process};
+
+fn account(rig: &mut Rig, pid: u32, bytes: u64) -> ClientId {
+    let known = rig.step(Event::Account {
+        token: Token(4),
+        container: id("a"),
+        process: Process { pid, born: 7 },
+        granted: held(bytes),
+    });
+    match known[0] {
+        Action::Accounted {
+            client,
+            token: Token(4),
+        } => client,
+        ref other => panic!("{other:?}"),
+    }
+}
+
+/// A slice of 100 bytes, restored, with processes 1, 2, ... that were granted these, and nothing else.
+fn restored(granted: &[u64]) -> (Rig, Vec<ClientId>) {
+    let mut first = Rig::new(Config::default(), &[16]);
+    let record = first.admit(ask("a", "0", 100)).expect("fits");
+    let mut rig = Rig::new(Config::default(), &[16]);
+    rig.step(Event::Restore(record));
+    let known = (1..).zip(granted);
+    let known = known
+        .map(|(pid, bytes)| account(&mut rig, pid, *bytes))
+        .collect();
+    rig.step(Event::Complete { container: id("a") });
+    (rig, known)
+}
+
+fn stays(actions: &Actions) -> bool {
+    answers(actions).is_empty()
+}
+
+/// The one that is stopped never comes back, and holds what it holds.
+#[test]
+fn who_does_not_come_back_is_charged_until_it_is_gone() {
+    let (mut rig, known) = restored(&[60]);
+    let other = attach(&mut rig, Some(2), held(0)).expect("in");
+    assert_eq!(reserved(&rig), 60);
+    assert_eq!(answers(&rig.reserve(other, 40, 40)), [(other, Some(40))]);
+    assert!(
+        stays(&rig.reserve(other, 1, 1)),
+        "the first may come back with less"
+    );
+    rig.now = 750 * MS;
+    assert_eq!(answers(&rig.step(Event::Tick)), [(other, None)]);
+    rig.now = 3_600_000 * MS;
+    assert_eq!(answers(&rig.reserve(other, 1, 1)), [(other, None)]);
+    rig.step(Event::Gone { client: known[0] });
+    assert_eq!(answers(&rig.reserve(other, 60, 60)), [(other, Some(60))]);
+}
+
+#[test]
+fn who_comes_back_with_less_leaves_the_rest_to_those_who_wait() {
+    let (mut rig, known) = restored(&[60, 30]);
+    let other = attach(&mut rig, Some(3), held(0)).expect("in");
+    assert!(stays(&rig.reserve(other, 50, 50)));
+    let again = attach(&mut rig, Some(1), held(20)).expect("back");
+    assert_eq!(reserved(&rig), 100, "it has been given its 50");
+    assert_ne!(again, known[0]);
+    // What is asked for beyond that waits until the second one is back, and no longer.
+    assert!(stays(&rig.reserve(other, 1, 1)));
+    attach(&mut rig, Some(2), held(29)).expect("back");
+    assert_eq!(reserved(&rig), 100);
+    assert_eq!(rig.engine.granted_to(again), Some(held(20)));
+    assert_eq!(rig.engine.granted_to(known[1]), None);
+}
+
+#[test]
+fn nothing_is_waited_for_where_nobody_was_granted_anything() {
+    let (mut rig, _) = restored(&[]);
+    let one = attach(&mut rig, Some(1), held(0)).expect("in");
+    assert_eq!(answers(&rig.reserve(one, 100, 100)), [(one, Some(100))]);
+    assert_eq!(answers(&rig.reserve(one, 1, 1)), [(one, None)]);
+}
+
+#[test]
+fn no_more_is_believed_than_was_written_down() {
+    let (mut rig, _) = restored(&[60]);
+    let liar = attach(&mut rig, Some(1), held(1200));
+    assert_eq!(liar, Err(Rejection::Overdrawn));
+    let liar = attach(&mut rig, Some(9), held(41));
+    assert_eq!(liar, Err(Rejection::Overdrawn));
+    attach(&mut rig, Some(1), held(60)).expect("what it was granted");
+    assert_eq!(reserved(&rig), 60);
+}
+
+/// More than the cap may have been granted: it was lowered since.
+#[test]
+fn what_was_granted_counts_above_a_lowered_cap() {
+    let (mut rig, _) = restored(&[150]);
+    assert_eq!(reserved(&rig), 150);
+    attach(&mut rig, Some(1), held(150)).expect("what it was granted");
+    assert_eq!(reserved(&rig), 150);
+    for second in 1..4 {
+        rig.now = second * 1_000 * MS;
+        let client = ClientId {
+            slot: 1,
+            generation: 0,
+        };
+        rig.step(measured(client, 150));
+    }
+    assert_eq!(reserved(&rig), 150, "and not twice");
+}
+
+/// What is not known to be complete is what a daemon without that record has: it waits, and believes.
+#[test]
+fn without_all_of_it_growth_waits_and_what_is_said_counts() {
+    let mut first = Rig::new(Config::default(), &[16]);
+    let record = first.admit(ask("a", "0", 100)).expect("fits");
+    let mut rig = Rig::new(Config::default(), &[16]);
+    rig.step(Event::Restore(record));
+    let known = account(&mut rig, 1, 30);
+    let other = attach(&mut rig, Some(2), held(0)).expect("in");
+    assert!(stays(&rig.reserve(other, 10, 10)), "not yet");
+    attach(&mut rig, Some(3), held(80)).expect("nobody knows better");
+    assert_eq!(reserved(&rig), 110);
+    rig.now = 750 * MS;
+    rig.step(Event::Tick);
+    rig.now += RECALL_WAIT_NS;
+    assert_eq!(answers(&rig.step(Event::Tick)), [(other, None)]);
+    rig.step(Event::Gone { client: known });
+    assert_eq!(reserved(&rig), 80);
+}

@@ -1,0 +1,277 @@
+//! A daemon that comes back counts what it granted before anybody says anything.
+
+use crate::harness::agent::Agent;
+use crate::harness::node::Node;
+use crate::harness::wire::{Heard, TenantClient};
+use crate::harness::{Random, eventually};
+use gpuslice_wire::ids::Lane;
+use gpuslice_wire::tenant::{Rejection, Reply, Request};
+use gpuslice_wire::units::{Bytes, MIB};
+use nix::sys::signal::{Signal, kill};
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+const CAP: u64 = 512 * MIB;
+const HELD: u64 = 256 * MIB;
+/// Does not fit beside that.
+const WANTED: u64 = 300 * MIB;
+/// Longer than growth waits for those who come back.
+const GRACE: Duration = Duration::from_millis(1_000);
+
+fn node() -> Node {
+    let node = Node::start();
+    node.must_admit("a", Bytes(CAP));
+    node
+}
+
+fn restart(node: &mut Node) {
+    node.end_daemon(Signal::SIGKILL);
+    node.start_daemon(&[]);
+}
+
+/// What a container's processes were granted, on disk.
+fn record(node: &Node) -> PathBuf {
+    node.container_dir("a").join("granted")
+}
+
+fn attached(node: &Node, agent: &Agent, holds: u64) -> TenantClient {
+    let tenant = agent.tenant(&node.socket("a"));
+    tenant.attach(Bytes(holds));
+    tenant
+}
+
+/// A process that was granted memory, of which the daemon is killed.
+fn holder(node: &mut Node) -> Agent {
+    let agent = Agent::start();
+    let tenant = attached(node, &agent, 0);
+    assert!(granted(&tenant.reserve(0, HELD, HELD)));
+    agent
+}
+
+fn granted(reply: &Reply) -> bool {
+    match reply {
+        Reply::Reserved { .. } => true,
+        Reply::Refused { .. } => false,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// What a process that attaches is told.
+fn answer(tenant: &TenantClient, holds: u64) -> Reply {
+    tenant.ask_to_attach(Bytes(holds));
+    tenant.0.message().expect("an answer").1
+}
+
+/// It may be stopped, and hold what it holds.
+#[test]
+fn who_does_not_come_back_is_charged_until_it_is_gone() {
+    let mut node = node();
+    let agent = holder(&mut node);
+    restart(&mut node);
+    assert_eq!(
+        node.slice("a"),
+        Some((Bytes(HELD), 0)),
+        "before anybody came"
+    );
+    let other = node.process("a");
+    other.attach(Bytes::ZERO);
+    std::thread::sleep(GRACE);
+    let refused = Reply::Refused {
+        lane: Lane(0),
+        need: Bytes(WANTED),
+        left: Bytes(CAP - HELD),
+    };
+    assert_eq!(other.reserve(0, WANTED, WANTED), refused);
+    assert!(granted(&other.reserve(0, CAP - HELD, CAP - HELD)));
+    // Another life later it is the same.
+    drop(other);
+    restart(&mut node);
+    assert_eq!(node.slice("a"), Some((Bytes(HELD), 0)));
+    agent.end();
+    node.wait_refunded("a");
+}
+
+#[test]
+fn who_comes_back_is_believed_as_far_as_it_was_granted() {
+    let mut node = node();
+    let agent = holder(&mut node);
+    restart(&mut node);
+    let rejected = Reply::Rejected {
+        why: Rejection::Overdrawn,
+    };
+    let liar = agent.tenant(&node.socket("a"));
+    assert_eq!(answer(&liar, CAP + 1), rejected);
+    let stranger = node.process("a");
+    assert_eq!(answer(&stranger, CAP - HELD + 1), rejected);
+    let again = attached(&node, &agent, HELD);
+    assert_eq!(node.slice("a"), Some((Bytes(HELD), 1)));
+    assert!(granted(&again.reserve(0, CAP - HELD, CAP - HELD)));
+    drop(again);
+    agent.end();
+    node.wait_refunded("a");
+}
+
+#[test]
+fn who_ended_meanwhile_is_charged_for_nothing() {
+    let mut node = node();
+    let agent = holder(&mut node);
+    node.end_daemon(Signal::SIGKILL);
+    agent.end();
+    node.start_daemon(&[]);
+    assert_eq!(node.slice("a"), Some((Bytes::ZERO, 0)));
+    let other = node.process("a");
+    other.attach(Bytes::ZERO);
+    assert!(granted(&other.reserve(0, CAP, CAP)));
+}
+
+/// What was given back is written down too, if not at once.
+#[test]
+fn what_was_given_back_is_not_charged_again() {
+    let mut node = node();
+    let agent = Agent::start();
+    let tenant = attached(&node, &agent, 0);
+    assert!(granted(&tenant.reserve(0, HELD, HELD)));
+    tenant.release(0, HELD - MIB);
+    eventually("the books", || node.slice("a") == Some((Bytes(MIB), 1)));
+    assert!(node.end_daemon(Signal::SIGTERM).success());
+    node.start_daemon(&[]);
+    assert_eq!(node.slice("a"), Some((Bytes(MIB), 0)));
+    let mode = fs::metadata(record(&node)).expect("there").permissions();
+    assert_eq!(mode.mode() & 0o777, 0o600, "nobody else's to write");
+}
+
+/// As after an upgrade from a version that wrote no such thing, or where the file is damaged: growth waits for
+/// those who come back, what they say counts, and nobody waits for ever.
+#[test]
+fn without_that_record_growth_waits_and_what_is_said_counts() {
+    let flip = |path: &PathBuf| {
+        let mut bytes = fs::read(path).expect("a record");
+        bytes[20] ^= 1;
+        fs::write(path, bytes).expect("damaged");
+    };
+    let none = |path: &PathBuf| fs::remove_file(path).expect("removed");
+    let empty = |path: &PathBuf| fs::write(path, "").expect("emptied");
+    for (n, damage) in [&flip as &dyn Fn(&PathBuf), &none, &empty]
+        .iter()
+        .enumerate()
+    {
+        let mut node = node();
+        let (slow, quick) = (holder(&mut node), Agent::start());
+        node.end_daemon(Signal::SIGKILL);
+        damage(&record(&node));
+        node.start_daemon(&[]);
+        let log = node.log();
+        assert!(
+            log.contains("growth waits until they have come back"),
+            "{n}: {log}"
+        );
+        let other = attached(&node, &quick, 0);
+        let (need, wish) = (Bytes(WANTED), Bytes(WANTED));
+        let lane = Lane(0);
+        let request = Request::Reserve { lane, need, wish };
+        other.0.send(3, &request).expect("the daemon reads");
+        let back = attached(&node, &slow, HELD);
+        let (_, reply, _) = other.0.message::<Reply>().expect("an answer");
+        assert!(!granted(&reply), "{n}: the other one was counted first");
+        assert_eq!(node.slice("a"), Some((Bytes(HELD), 2)));
+        // Of this container it is never known for certain any more: the next life waits, too.
+        drop((back, other));
+        restart(&mut node);
+        let log = node.log();
+        assert_eq!(
+            log.matches("growth waits until they have come back")
+                .count(),
+            2,
+            "{log}"
+        );
+        drop((slow, quick));
+        node.wait_refunded("a");
+    }
+}
+
+/// What a process knows that it was granted.
+struct Known {
+    agent: Agent,
+    tenant: TenantClient,
+    holds: u64,
+}
+
+impl Known {
+    /// Asks or gives back; `false` once the daemon is gone.
+    fn go_on(&mut self, random: &mut Random) -> bool {
+        let bytes = 1 + random.below(64 * MIB);
+        if random.below(2) == 0 {
+            let back = bytes.min(self.holds);
+            // What was sent is given back, whether it is heard or not.
+            self.holds -= back;
+            let (lane, bytes) = (Lane(0), Bytes(back));
+            let request = Request::Release { lane, bytes };
+            return self.tenant.0.send(4, &request).is_ok();
+        }
+        let (lane, need, wish) = (Lane(0), Bytes(bytes), Bytes(bytes));
+        let request = Request::Reserve { lane, need, wish };
+        if self.tenant.0.send(5, &request).is_err() {
+            return false;
+        }
+        match self.tenant.0.hear() {
+            Heard::End => false,
+            Heard::Packet(packet, _) => {
+                let (_, reply) = gpuslice_wire::frame::decode::<Reply>(&packet).expect("a reply");
+                if granted(&reply) {
+                    self.holds += bytes;
+                }
+                true
+            }
+        }
+    }
+}
+
+/// Killed at random moments of a storm of requests: whatever a process was told that it has it can come back with,
+/// and the books never say less than all of them have.
+#[test]
+fn a_kill_at_any_moment_forgets_no_grant() {
+    let mut random = Random(0x6A3);
+    let mut node = node();
+    let mut all: Vec<Known> = (0..3)
+        .map(|_| {
+            let agent = Agent::start();
+            let tenant = attached(&node, &agent, 0);
+            let holds = 0;
+            Known {
+                agent,
+                tenant,
+                holds,
+            }
+        })
+        .collect();
+    for round in 0..25 {
+        let daemon = node.pid();
+        let patience = Duration::from_micros(random.below(20_000));
+        let killer = std::thread::spawn(move || {
+            std::thread::sleep(patience);
+            kill(daemon, Signal::SIGKILL).expect("it lives");
+        });
+        while all.iter_mut().all(|it| it.go_on(&mut random)) {}
+        killer.join().expect("killed");
+        node.end_daemon(Signal::SIGKILL);
+        node.start_daemon(&[]);
+        let held: u64 = all.iter().map(|it| it.holds).sum();
+        let counted = node.slice("a").expect("a slice").0.0;
+        // More may be counted: what was given back last is written down a little later.
+        assert!(
+            held <= CAP && held <= counted,
+            "round {round}: {counted} are counted, {held} are held"
+        );
+        for it in &mut all {
+            it.tenant = it.agent.tenant(&node.socket("a"));
+            let reply = answer(&it.tenant, it.holds);
+            assert!(
+                matches!(reply, Reply::Attached { .. }),
+                "round {round}: {reply:?}"
+            );
+        }
+        assert_eq!(node.slice("a"), Some((Bytes(held), 3)), "round {round}");
+    }
+}
