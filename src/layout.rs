@@ -8,6 +8,11 @@ pub const ADMIN_SOCKET: &str = "admin.sock";
 /// Where it answers lists and nothing else, if a service manager made it.
 pub const OBSERVE_SOCKET: &str = "observe.sock";
 
+/// The runtime directory of the node's daemon, which is root's.
+pub const NODE_DIR: &str = "/run/gpuslice";
+/// What a daemon says that finds another one in its runtime directory.
+pub const TAKEN: &str = "another gpusliced serves it";
+
 /// Where distributions put the driver's libraries.
 const SYSTEM_LIBRARIES: [&str; 6] = [
     "/usr/lib/x86_64-linux-gnu",
@@ -36,7 +41,7 @@ const SIMULATED_CUDA: &str = "libgpuslice_sim_cuda.so";
 pub fn runtime_dir() -> PathBuf {
     let uid = nix::unistd::geteuid();
     match std::env::var_os("XDG_RUNTIME_DIR").filter(|dir| !dir.is_empty()) {
-        _ if uid.is_root() => "/run/gpuslice".into(),
+        _ if uid.is_root() => NODE_DIR.into(),
         Some(dir) => Path::new(&dir).join("gpuslice"),
         None => format!("/tmp/gpuslice-{uid}").into(),
     }

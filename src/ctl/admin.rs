@@ -10,10 +10,11 @@ use gpuslice_wire::limits::FRAME_BYTES_MAX;
 use gpuslice_wire::snapshot::Snapshot;
 use nix::errno::Errno;
 use nix::sys::socket::{
-    AddressFamily, MsgFlags, SockFlag, SockType, UnixAddr, connect, recv, send, setsockopt, socket,
-    sockopt::ReceiveTimeout,
+    AddressFamily, MsgFlags, SockFlag, SockType, UnixAddr, connect, getsockopt, recv, send,
+    setsockopt, socket, sockopt::PeerCredentials, sockopt::ReceiveTimeout,
 };
 use nix::sys::time::{TimeVal, TimeValLike};
+use nix::unistd::Pid;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
@@ -30,9 +31,10 @@ pub struct Admin {
 fn explained(path: &Path, why: anyhow::Error) -> anyhow::Error {
     let path = path.display();
     match why.downcast_ref::<Errno>() {
-        Some(Errno::EACCES | Errno::EPERM) => {
-            anyhow!("this user may not ask the daemon at {path}; ask its owner, mostly root")
-        }
+        Some(Errno::EACCES | Errno::EPERM) => anyhow!(
+            "this user may not ask the daemon at {path}; only root and the daemon's own user may: \
+             run the command as one of these (sudo gpuslice)"
+        ),
         Some(errno) => anyhow!(
             "no daemon answers at {path} ({}); start gpusliced or name its --runtime-dir",
             errno.desc()
@@ -45,7 +47,7 @@ impl Admin {
     /// Connects to the daemon that serves `runtime_dir`.
     ///
     /// # Errors
-    /// Nobody listens there, this user may not connect, or [`trust::Untrusted`].
+    /// No daemon listens there, this user may not connect, or [`trust::Untrusted`].
     pub fn connect(runtime_dir: &Path) -> Result<Admin> {
         Admin::connect_to(runtime_dir, ADMIN_SOCKET)
     }
@@ -66,6 +68,15 @@ impl Admin {
         trust::listener(&socket, &path)?;
         setsockopt(&socket, ReceiveTimeout, &TimeVal::seconds(ANSWER_SECONDS))?;
         Ok(Admin { socket, path })
+    }
+
+    /// The daemon's process.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn daemon(&self) -> Result<Pid> {
+        let listener = getsockopt(&self.socket, PeerCredentials)?;
+        Ok(Pid::from_raw(listener.pid()))
     }
 
     fn send(&self, command: &Command) -> Result<()> {

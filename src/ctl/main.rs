@@ -22,6 +22,7 @@ mod rm;
 mod run;
 mod set;
 mod setup;
+mod shared;
 mod sim;
 mod slice;
 mod table;

@@ -11,8 +11,9 @@ use std::io::{self, ErrorKind};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// Mode of a directory that a command made.
-const TEMPORARY: u32 = 0o711;
+/// Mode of a directory that a command made. All users can open it, to hold it too. The sticky bit tells it
+/// from directories of daemons and packages.
+const TEMPORARY: u32 = 0o1755;
 
 /// A held directory.
 pub struct MountPoint {
@@ -35,6 +36,13 @@ impl MountPoint {
             }
             let dir = match File::open(path) {
                 Err(error) if error.kind() == ErrorKind::NotFound => continue, // just removed
+                // Another user's daemon lives there. It can be mounted on, and it stays.
+                Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+                    return Ok(MountPoint {
+                        path: path.to_owned(),
+                        lock: None,
+                    });
+                }
                 opened => opened?,
             };
             let lock = Flock::lock(dir, FlockArg::LockShared).map_err(|(_, errno)| errno)?;
@@ -49,7 +57,8 @@ impl MountPoint {
     }
 }
 
-fn is_at(dir: &File, path: &Path) -> bool {
+/// Whether an open directory is still the one of that path.
+pub fn is_at(dir: &File, path: &Path) -> bool {
     let identity = |meta: &fs::Metadata| (meta.dev(), meta.ino());
     match (dir.metadata(), fs::metadata(path)) {
         (Ok(ours), Ok(there)) => identity(&ours) == identity(&there),

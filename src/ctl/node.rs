@@ -6,11 +6,12 @@ use anyhow::{Context, Result, bail};
 use nix::errno::Errno;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::signal::Signal;
+use nix::unistd::Pid;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 /// How long a private daemon may take to answer.
@@ -84,13 +85,88 @@ fn named_driver(dir: &Path) -> Result<(PathBuf, bool)> {
     Ok((dir, simulated))
 }
 
-/// A daemon started for one command; ends with it.
-pub struct PrivateDaemon {
+/// A daemon's process that we started.
+pub struct Process {
     child: Child,
-    /// Its runtime directory, removed at the end.
-    pub dir: tempfile::TempDir,
     /// What it says; without a name, so that it is gone with the last of us.
     log: File,
+}
+
+impl Process {
+    /// Starts a daemon that ends with the last command that uses it. `device` is as below.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn while_used(driver: &Path, dir: &Path, device: Option<&Path>) -> Result<Process> {
+        let mut command = daemon(driver, dir, device, None)?;
+        command.arg("--while-used");
+        // It outlives us and our terminal if another command uses it.
+        // SAFETY: one system call between fork and exec.
+        unsafe { command.pre_exec(|| Ok(nix::unistd::setsid().map(drop)?)) };
+        Process::start(command)
+    }
+
+    fn start(mut command: Command) -> Result<Process> {
+        // In memory: a full disk is one of the things it may have to tell of.
+        let log = memfd_create(c"gpusliced's log", MFdFlags::MFD_CLOEXEC)?;
+        let log = File::from(log);
+        command.stderr(log.try_clone()?);
+        let child = command.spawn().context("starting gpusliced")?;
+        Ok(Process { child, log })
+    }
+
+    /// Its number.
+    pub fn id(&self) -> Pid {
+        Pid::from_raw(self.child.id().cast_signed())
+    }
+
+    /// Ends it at once.
+    pub fn kill(&mut self) {
+        // It may have ended already.
+        let _ = self.child.kill().and_then(|()| self.child.wait());
+    }
+
+    /// Its exit status, once it has ended.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn ended(&mut self) -> Result<Option<ExitStatus>> {
+        Ok(self.child.try_wait()?)
+    }
+
+    /// What the daemon wrote to its log.
+    pub fn log(&self) -> String {
+        read_from_start(&self.log)
+    }
+}
+
+/// The command that starts a daemon. `device` is the simulated GPU's directory, if it is the
+/// simulated one; `work` another directory of ours. The daemon removes both at its end.
+fn daemon(
+    driver: &Path,
+    dir: &Path,
+    device: Option<&Path>,
+    work: Option<&Path>,
+) -> Result<Command> {
+    let mut command = Command::new(part("gpusliced")?);
+    command.arg("--runtime-dir").arg(dir);
+    command.arg("--driver-dir").arg(driver);
+    command.arg("--ephemeral");
+    command.stdin(Stdio::null()).stdout(Stdio::null());
+    if let Some(device) = device {
+        command.env("GPUSLICE_SIM_DEVICE", device);
+    }
+    for ours in device.iter().chain(&work) {
+        command.arg("--remove").arg(ours);
+    }
+    Ok(command)
+}
+
+/// A daemon started for one command; ends with it.
+pub struct PrivateDaemon {
+    process: Process,
+    /// Its runtime directory, removed at the end.
+    pub dir: tempfile::TempDir,
 }
 
 impl PrivateDaemon {
@@ -105,36 +181,17 @@ impl PrivateDaemon {
         work: Option<&Path>,
     ) -> Result<PrivateDaemon> {
         let dir = temporary("gpuslice-")?;
-        // In memory: a full disk is one of the things it may have to tell of.
-        let log = memfd_create(c"gpusliced's log", MFdFlags::MFD_CLOEXEC)?;
-        let log = File::from(log);
-        let mut command = Command::new(part("gpusliced")?);
-        command
-            .arg("--runtime-dir")
-            .arg(dir.path())
-            .arg("--driver-dir")
-            .arg(driver);
-        command
-            .arg("--ephemeral")
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(log.try_clone()?);
-        if let Some(device) = device {
-            command.env("GPUSLICE_SIM_DEVICE", device);
-        }
-        for ours in device.iter().chain(&work) {
-            command.arg("--remove").arg(ours);
-        }
+        let mut command = daemon(driver, dir.path(), device, work)?;
         // What a person types at the terminal is for the command, not for its daemon.
         command.process_group(0);
         end_with_us(&mut command);
-        let child = command.spawn().context("starting gpusliced")?;
-        let mut daemon = PrivateDaemon { child, dir, log };
+        let process = Process::start(command)?;
+        let mut daemon = PrivateDaemon { process, dir };
         let until = Instant::now() + START;
         while Admin::connect(daemon.dir.path()).is_err() {
-            let ended = daemon.child.try_wait()?;
+            let ended = daemon.process.ended()?;
             if ended.is_some() || Instant::now() > until {
-                let said = read_from_start(&daemon.log);
+                let said = daemon.log();
                 let ended = ended.map_or("no answer".to_owned(), |status| status.to_string());
                 bail!(
                     "the private gpusliced did not start ({ended}): {}",
@@ -148,7 +205,7 @@ impl PrivateDaemon {
 
     /// What the daemon wrote to its log.
     pub fn log(&self) -> String {
-        read_from_start(&self.log)
+        self.process.log()
     }
 }
 
@@ -188,17 +245,17 @@ pub fn temporary(prefix: &str) -> Result<tempfile::TempDir> {
 
 impl Drop for PrivateDaemon {
     fn drop(&mut self) {
-        let pid = nix::unistd::Pid::from_raw(self.child.id().cast_signed());
+        let pid = self.process.id();
         // SIGTERM lets it remove its sockets; a daemon that does not end is killed.
         let _ = nix::sys::signal::kill(pid, Signal::SIGTERM);
         let until = Instant::now() + Duration::from_secs(2);
         while Instant::now() < until {
-            if matches!(self.child.try_wait(), Ok(Some(_)) | Err(_)) {
+            if matches!(self.process.child.try_wait(), Ok(Some(_)) | Err(_)) {
                 return;
             }
             std::thread::sleep(Duration::from_millis(5));
         }
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        let _ = self.process.child.kill();
+        let _ = self.process.child.wait();
     }
 }

@@ -4,8 +4,9 @@ use crate::admin::Admin;
 use crate::child;
 use crate::door::{self, Door, Paths};
 use crate::leaf::Leaf;
-use crate::node::{self, DriverOptions, PrivateDaemon};
+use crate::node::{self, DriverOptions};
 use crate::out;
+use crate::shared::Shared;
 use crate::slice::SliceOptions;
 use crate::table::View;
 use crate::trust::Untrusted;
@@ -36,14 +37,14 @@ pub struct Options {
     command: Vec<OsString>,
 }
 
-/// A daemon to ask: the node's, or one of our own with, perhaps, a simulated GPU of its own.
+/// A daemon to ask: the node's, or a private one that this user's commands share.
 pub struct Host {
+    /// Given up before the connection is.
+    _shared: Option<Shared>,
     /// The connection.
     pub admin: Admin,
     /// For the person: where decisions are taken.
     pub words: String,
-    _daemon: Option<PrivateDaemon>,
-    _device: Option<tempfile::TempDir>,
 }
 
 impl Host {
@@ -57,10 +58,9 @@ impl Host {
         let words = format!("daemon at {}", dir.display());
         match Admin::connect(&dir) {
             Ok(admin) if runtime_dir.is_some() || !driver.is_some() => Ok(Host {
+                _shared: None,
                 admin,
                 words,
-                _daemon: None,
-                _device: None,
             }),
             Err(error) if runtime_dir.is_some() => Err(error),
             Err(error) if error.is::<Untrusted>() => {
@@ -73,19 +73,13 @@ impl Host {
 
     fn private(driver: &DriverOptions) -> Result<Host> {
         let (driver, simulated) = driver.find()?;
-        let shared = std::env::var_os("GPUSLICE_SIM_DEVICE").is_some();
-        let device = match simulated && !shared {
-            true => Some(crate::sim::private_device()?),
-            false => None,
-        };
-        let daemon = PrivateDaemon::start(&driver, device.as_ref().map(|d| d.path()), None)?;
-        let admin = Admin::connect(daemon.dir.path())?;
-        let words = format!("private daemon, driver of {}", driver.display());
+        let (shared, admin) = Shared::join(&driver, simulated)?;
+        let what = if simulated { "simulated GPU" } else { "driver" };
+        let words = format!("private daemon, {what} of {}", driver.display());
         Ok(Host {
+            _shared: Some(shared),
             admin,
             words,
-            _daemon: Some(daemon),
-            _device: device,
         })
     }
 }

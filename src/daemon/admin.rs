@@ -49,6 +49,8 @@ pub struct Admin {
     pub first: Option<First>,
     /// What tells that container's processes from others.
     pub members: Members,
+    /// Slices that it was given and that end with it.
+    pub slices: Vec<ContainerId>,
     /// Packets of an answer that the socket has no room for yet; at most one answer.
     out: VecDeque<Box<[u8]>>,
 }
@@ -64,8 +66,14 @@ impl Admin {
             uid,
             first: None,
             members: Members::default(),
+            slices: Vec::new(),
             out: VecDeque::new(),
         }
+    }
+
+    /// Whether it may look only.
+    pub fn observes(&self) -> bool {
+        self.observes
     }
 }
 
@@ -102,9 +110,10 @@ impl Daemon {
                 Denial::Protocol,
                 "only root or the daemon's own user may ask this",
             );
-            self.admins.remove(key);
+            self.drop_admin(key);
             return;
         }
+        self.is_used();
         self.welcome_admin(key);
     }
 
@@ -134,7 +143,7 @@ impl Daemon {
             return;
         };
         if self.poll.add(&admin.fd, Source::Admin(key)).is_err() {
-            self.admins.remove(key);
+            self.drop_admin(key);
         }
     }
 
@@ -154,17 +163,17 @@ impl Daemon {
                 match decode::<Command>(&buffer[..len]) {
                     Ok((_, command)) if observes && !matches!(command, Command::List {}) => {
                         self.deny(key, Denial::Protocol, "this socket answers only lists");
-                        self.admins.remove(key);
+                        self.drop_admin(key);
                     }
                     Ok((_, command)) => self.command(key, command),
                     Err(why) => {
                         self.deny(key, Denial::Protocol, &why.to_string());
-                        self.admins.remove(key);
+                        self.drop_admin(key);
                     }
                 }
             }
             Received::Nothing => {}
-            Received::End | Received::Violation => drop(self.admins.remove(key)),
+            Received::End | Received::Violation => self.drop_admin(key),
         }
     }
 
@@ -313,6 +322,7 @@ impl Daemon {
             twin: shim.twin,
             device: driver.device,
         };
+        self.gave(key, *container);
         self.answer(key, &answer);
         if self.admins.get(key).is_none() {
             // Nobody heard: the hook waited too long and its container does not start.
@@ -356,7 +366,7 @@ impl Daemon {
             match send(admin.fd.as_fd(), packet, &[]) {
                 Ok(()) => drop(admin.out.pop_front()),
                 Err(Errno::EAGAIN) => break,
-                Err(_) => return drop(self.admins.remove(key)),
+                Err(_) => return self.drop_admin(key),
             }
         }
         // Not in the set is not an error: a peer that was never watched is being turned away.

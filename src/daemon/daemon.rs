@@ -9,6 +9,7 @@ use crate::admin::Admin;
 use crate::budget::Budget;
 use crate::closer::{Closer, Owner};
 use crate::config::Config;
+use crate::keepers::Keepers;
 use crate::leave::{Absent, Holder};
 use crate::places::Places;
 use crate::policies::Policies;
@@ -102,6 +103,8 @@ pub struct Daemon {
     pub spare: Option<File>,
     /// A process gave something back, or is gone, and that is not written down yet.
     pub given_back: bool,
+    /// What keeps it running.
+    pub keepers: Keepers,
     /// The end was asked for.
     pub ending: bool,
     signals: SignalFd,
@@ -174,6 +177,7 @@ impl Daemon {
             work: VecDeque::new(),
             spare: File::open("/dev/null").ok(),
             given_back: false,
+            keepers: Keepers::default(),
             ending: false,
             signals,
             actions: Vec::new(),
@@ -194,6 +198,7 @@ impl Daemon {
             for source in sources.drain(..) {
                 self.dispatch(source);
             }
+            self.end_if_unused();
         }
         Ok(())
     }
@@ -234,6 +239,7 @@ impl Daemon {
             self.truth_deadline(),
             self.manager.deadline(),
             self.closer.deadline(),
+            self.unused_deadline(),
         ]
         .into_iter()
         .flatten()
@@ -316,7 +322,7 @@ impl Daemon {
                 self.remove_tenant(key);
             }
             Source::Admin(key) if self.admins.get(key).is_some_and(|a| !a.greeted) => {
-                self.admins.remove(key);
+                self.drop_admin(key);
             }
             _ => {}
         }

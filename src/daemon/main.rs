@@ -7,6 +7,7 @@
 mod admin;
 mod budget;
 mod cgroup;
+mod claim;
 mod closer;
 mod config;
 mod daemon;
@@ -16,6 +17,7 @@ mod examine;
 mod gpus;
 mod grants;
 mod handles;
+mod keepers;
 #[path = "../layout.rs"]
 mod layout;
 mod leave;

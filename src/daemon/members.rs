@@ -109,7 +109,7 @@ impl Members {
         note
     }
 
-    /// A note of this or a later version. What cannot be read admits nobody.
+    /// A note of this or a later version. What cannot be read admits no process.
     fn parse(note: &[u8]) -> Members {
         let mut members = Members::default();
         let text = |value: &[u8]| String::from_utf8(value.to_vec()).ok();

@@ -43,6 +43,11 @@ pub struct Options {
     #[arg(long)]
     pub ephemeral: bool,
 
+    /// End with the last client of the admin socket, and each slice with the client that asked for it: a
+    /// daemon that several `gpuslice run` share
+    #[arg(long, requires = "ephemeral", hide = true)]
+    pub while_used: bool,
+
     /// Remove this directory too at the end, with --ephemeral, once no container of an OCI runtime
     /// has its state in its `runtime`: what a private daemon's maker leaves behind when killed
     #[arg(long, value_name = "DIR", requires = "ephemeral", hide = true)]

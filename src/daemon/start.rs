@@ -1,8 +1,9 @@
 //! From the command line to a serving daemon, and to its end.
 
+use crate::claim::{Claim, ClaimError};
 use crate::config::{Config, ConfigError};
 use crate::daemon::Daemon;
-use crate::gpus::{self, GpuError};
+use crate::gpus::{self, Gpu, GpuError};
 use crate::layout::ADMIN_SOCKET;
 use crate::options::Options;
 use crate::places::{PlaceError, Places};
@@ -30,6 +31,8 @@ enum Failure {
     Config(#[from] ConfigError),
     #[error(transparent)]
     Place(#[from] PlaceError),
+    #[error(transparent)]
+    Claim(#[from] ClaimError),
     #[error(transparent)]
     Gpu(#[from] GpuError),
     #[error(transparent)]
@@ -121,8 +124,14 @@ fn serve(options: &Options) -> Result<(), Failure> {
     }
     let places = Places::find(options, &config)?;
     let service = (Given::take(&places.runtime_dir)?, Manager::new());
-    let gpus = gpus::find(&places.driver)?;
     let state = State::open(&places.runtime_dir)?;
+    let (claim, gpus) = match claimed(&places, options) {
+        Ok(claimed) => claimed,
+        Err(failure) => {
+            state.close(std::iter::empty(), options.ephemeral);
+            return Err(failure);
+        }
+    };
     let driver = places.driver.dir.clone();
     let simulated = places.driver.is_simulated();
     let mut daemon = Daemon::new(&config, places, state, signals, service, fds)?;
@@ -140,6 +149,34 @@ fn serve(options: &Options) -> Result<(), Failure> {
     if let Some(why) = crate::truth::blind() {
         tracing::warn!("{why}");
     }
+    take_up(&mut daemon)?;
+    daemon.truth_rests();
+    let socket = daemon.state.dir().join(ADMIN_SOCKET);
+    let gpus = crate::service::gpus(gpus.len(), simulated);
+    let (socket, driver) = (socket.display(), driver.display());
+    complain(&format!(
+        "gpusliced ready: {socket}, {gpus} (driver: {driver})"
+    ));
+    daemon.manager.ready(gpus, daemon.slices.len());
+    if options.while_used {
+        daemon.runs_while_used();
+    }
+    let served = daemon.serve();
+    daemon.manager.stopping();
+    if options.ephemeral || (daemon.slices.len() == 0 && daemon.state.admin_is_ours()) {
+        claim.withdraw();
+    }
+    daemon.close(options.ephemeral);
+    for dir in &options.remove {
+        await_containers(&dir.join("runtime"));
+        // Gone already if whoever gave it is still there to remove it.
+        let _ = std::fs::remove_dir_all(dir);
+    }
+    Ok(served?)
+}
+
+/// Takes up the slices of an earlier life.
+fn take_up(daemon: &mut Daemon) -> io::Result<()> {
     for found in daemon.state.records()? {
         match found {
             Found::Record(record) => {
@@ -151,24 +188,15 @@ fn serve(options: &Options) -> Result<(), Failure> {
             }
         }
     }
-    daemon.truth_rests();
-    let socket = daemon.state.dir().join(ADMIN_SOCKET);
-    let count = gpus.len();
-    let gpus = crate::service::gpus(count, simulated);
-    let (socket, driver) = (socket.display(), driver.display());
-    complain(&format!(
-        "gpusliced ready: {socket}, {gpus} (driver: {driver})"
-    ));
-    daemon.manager.ready(gpus, daemon.slices.len());
-    let served = daemon.serve();
-    daemon.manager.stopping();
-    daemon.close(options.ephemeral);
-    for dir in &options.remove {
-        await_containers(&dir.join("runtime"));
-        // Gone already if whoever gave it is still there to remove it.
-        let _ = std::fs::remove_dir_all(dir);
-    }
-    Ok(served?)
+    Ok(())
+}
+
+/// The right to give out the driver's GPUs, and these.
+fn claimed(places: &Places, options: &Options) -> Result<(Claim, Vec<Gpu>), Failure> {
+    let claim = Claim::take(places, options.ephemeral)?;
+    let gpus = gpus::find(&places.driver)?;
+    claim.publish(&places.driver);
+    Ok((claim, gpus))
 }
 
 /// Waits for the last container of an OCI runtime with its state in `root`. Without that state it

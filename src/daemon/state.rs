@@ -6,6 +6,7 @@
 //!   boot                    the boot in which the records were written: a reboot ends all slices
 //!   admin.sock              0600; the service manager's where it made it
 //!   observe.sock            0660, only where the service manager makes it
+//!   gpus                    0644, the driver whose GPUs the node's daemon gives out (`claim.rs`)
 //!   policies                0600, how the time of GPUs is divided, where that was changed
 //!   c/                      0700
 //!   c/<container>/          0711, mounted read-only into that container alone
@@ -20,7 +21,7 @@
 //! A directory without a record is an admission that never finished: it is removed at the start. A
 //! record that cannot be read is left where it is, said aloud, and its container is refused.
 
-use crate::layout::ADMIN_SOCKET;
+use crate::layout::{ADMIN_SOCKET, TAKEN};
 use crate::members::{self, Members};
 use crate::policies::Policies;
 use crate::sockets::listen_at;
@@ -59,7 +60,7 @@ pub enum StateError {
     )]
     NotOurs(PathBuf),
     /// Another daemon is there.
-    #[error("{}: another gpusliced serves it; stop that one or give another --runtime-dir", .0.display())]
+    #[error("{}: {TAKEN}; stop that one or give another --runtime-dir", .0.display())]
     Taken(PathBuf),
 }
 
@@ -252,6 +253,11 @@ impl State {
         let listener = listen_at(&self.dir, ADMIN_SOCKET, 0o600)?;
         self.admin_is_ours = true;
         Ok(listener)
+    }
+
+    /// Whether the administrators' socket ends with this daemon.
+    pub fn admin_is_ours(&self) -> bool {
+        self.admin_is_ours
     }
 
     /// The end: sockets go; with `ephemeral` everything goes.

@@ -7,11 +7,13 @@ use serde_json::Value;
 use std::io::ErrorKind;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
+mod claims;
 mod imposters;
 mod misuse;
+mod together;
 
 /// The doors that can be tried here.
 fn doors() -> Vec<&'static str> {
@@ -43,9 +45,11 @@ fn run(options: &[&str], command: &[&str]) -> Output {
         .arg(driver())
         .arg("--")
         .args(command);
-    run.env("GPUSLICE_SIM", "mem=4GiB")
-        .output()
-        .expect("gpuslice starts")
+    // Its own daemon, whatever runs beside it.
+    let place = tempfile::tempdir().expect("a directory");
+    run.env("TMPDIR", place.path());
+    let output = run.env("GPUSLICE_SIM", "mem=4GiB").output();
+    output.expect("gpuslice starts")
 }
 
 fn driver() -> PathBuf {
@@ -320,9 +324,13 @@ fn a_user_without_rights_is_told_so() {
 }
 
 fn ps(node: &Node) -> Value {
+    ps_at(node.runtime_dir())
+}
+
+fn ps_at(runtime_dir: &Path) -> Value {
     let output = gpuslice()
         .args(["ps", "--json", "--runtime-dir"])
-        .arg(node.runtime_dir())
+        .arg(runtime_dir)
         .output();
     let output = output.expect("it starts");
     assert!(output.status.success(), "{output:?}");

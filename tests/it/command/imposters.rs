@@ -26,7 +26,7 @@ const EVIL: &str = r#"
 __attribute__((constructor)) static void evil(void) { open(PROOF, O_CREAT | O_WRONLY, 0666); }
 "#;
 
-/// A process of the other user, which gives whoever asks a library of its own. Killed when dropped.
+/// A process of the other user, which answers each request with a library of its own. Killed when dropped.
 struct Imposter(Pid);
 
 impl Imposter {

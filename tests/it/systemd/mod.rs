@@ -143,7 +143,7 @@ fn an_observer_sees_and_changes_nothing() {
 
 /// Descriptors that were sent to the manager's sockets before the daemon started could not be refused.
 #[test]
-fn descriptors_sent_to_the_managers_sockets_hold_up_nobody() {
+fn descriptors_sent_to_the_managers_sockets_delay_no_client() {
     for old in [false, true] {
         let mut node = Node::new();
         std::fs::create_dir(node.runtime_dir()).expect("a directory");

@@ -1,0 +1,237 @@
+//! The private daemon of `gpuslice run`. All commands that a user runs at the same time on the same GPUs
+//! share it: their caps add up, and their weights count.
+//!
+//! # Problem
+//! Commands start and end in any order and can be killed at any moment, the one that started the daemon
+//! included. Two of them must never have a daemon each, and the last one must leave nothing behind.
+//!
+//! # Idea
+//! The name of the daemon's runtime directory follows from the user and the driver. A command holds a
+//! shared lock (`flock`) on the directory while it runs, and connects to the daemon there. If none answers,
+//! it starts one; if two commands do so at once, one daemon finds the directory taken and ends.
+//!
+//! The daemon ends with its last connection, so a killed command leaves nothing behind. A command that
+//! ends by itself tries to get the lock exclusively. If it succeeds, it is the last one: it ends the
+//! daemon and waits until its files are removed. A command that starts meanwhile waits for its shared
+//! lock, finds the directory gone, and begins again.
+
+use crate::admin::Admin;
+use crate::layout::TAKEN;
+use crate::mount_point::is_at;
+use crate::node::Process;
+use crate::trust::{self, Untrusted};
+use anyhow::{Context, Result, bail};
+use nix::fcntl::{Flock, FlockArg};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::{Pid, geteuid};
+use std::env;
+use std::ffi::OsString;
+use std::fs::{self, DirBuilder, File};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io::ErrorKind;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// How long it may take until a daemon answers.
+const START: Duration = Duration::from_secs(10);
+/// How long the daemon may take to end.
+const END: Duration = Duration::from_secs(2);
+/// Between two attempts.
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// A command's share in the daemon, given up when dropped; the connection must be dropped after it.
+pub struct Shared {
+    membership: Flock<File>,
+    dir: PathBuf,
+    daemon: Pid,
+}
+
+impl Shared {
+    /// Connects to the daemon for this driver; starts one if none answers.
+    ///
+    /// # Errors
+    /// The daemon does not start; what it wrote is in the error. Or its directory cannot be used.
+    pub fn join(driver: &Path, simulated: bool) -> Result<(Shared, Admin)> {
+        let dir = place(driver, simulated);
+        let joined = Shared::join_at(&dir, driver, simulated);
+        if joined.is_err() {
+            remove_unused(&dir);
+        }
+        joined
+    }
+
+    fn join_at(dir: &Path, driver: &Path, simulated: bool) -> Result<(Shared, Admin)> {
+        let until = Instant::now() + START;
+        let mut starting: Option<Starting> = None;
+        loop {
+            let membership = hold(dir)?;
+            if let Some(admin) = answering(dir)?.filter(|_| is_at(&membership, dir)) {
+                let daemon = admin.daemon()?;
+                if let Some(started) = starting {
+                    started.answered(daemon);
+                }
+                let shared = Shared {
+                    membership,
+                    dir: dir.to_owned(),
+                    daemon,
+                };
+                return Ok((shared, admin));
+            }
+            if Instant::now() > until {
+                bail!("the private gpusliced at {} does not answer", dir.display());
+            }
+            starting = match starting {
+                None => Some(Starting::begin(driver, simulated, dir)?),
+                Some(begun) => begun.still()?,
+            };
+            std::thread::sleep(PAUSE);
+        }
+    }
+
+    fn daemon_lives(&self) -> bool {
+        // Of a process that has ended and is not reaped yet there is no program.
+        fs::read_link(format!("/proc/{}/exe", self.daemon)).is_ok()
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        // Where others share the daemon, this fails and gives up our lock.
+        let alone = self.membership.relock(FlockArg::LockExclusiveNonblock);
+        if alone.is_err() || !is_at(&self.membership, &self.dir) {
+            return;
+        }
+        // Our connection is open, so the number is still the daemon's.
+        let _ = kill(self.daemon, Signal::SIGTERM);
+        let until = Instant::now() + END;
+        while self.daemon_lives() && Instant::now() < until {
+            std::thread::sleep(PAUSE);
+        }
+    }
+}
+
+/// A daemon that this command has started and that has not answered yet.
+struct Starting {
+    process: Process,
+    /// Its simulated GPU, which it removes at its end if it serves.
+    device: Option<TempDir>,
+    serves: bool,
+}
+
+impl Starting {
+    fn begin(driver: &Path, simulated: bool, dir: &Path) -> Result<Starting> {
+        let own = simulated && env::var_os("GPUSLICE_SIM_DEVICE").is_none();
+        let device = own.then(crate::sim::private_device).transpose()?;
+        let path = device.as_ref().map(TempDir::path);
+        let process = Process::while_used(driver, dir, path)?;
+        Ok(Starting {
+            process,
+            device,
+            serves: false,
+        })
+    }
+
+    /// A daemon answers: this one, or another command's.
+    fn answered(mut self, daemon: Pid) {
+        if self.process.id() == daemon {
+            self.serves = true;
+            self.device.take().map(TempDir::keep);
+        }
+    }
+
+    /// Itself while it may still answer; nothing if another one is to be started.
+    fn still(mut self) -> Result<Option<Starting>> {
+        let Some(status) = self.process.ended()? else {
+            return Ok(Some(self));
+        };
+        let said = self.process.log();
+        // Another command's daemon was first, or ours was not needed any more.
+        if status.success() || said.contains(TAKEN) {
+            return Ok(None);
+        }
+        bail!(
+            "the private gpusliced did not start ({status}): {}",
+            said.trim()
+        )
+    }
+}
+
+impl Drop for Starting {
+    fn drop(&mut self) {
+        if !self.serves {
+            self.process.kill();
+        }
+    }
+}
+
+/// A connection to a daemon that answers.
+fn answering(dir: &Path) -> Result<Option<Admin>> {
+    match Admin::connect(dir) {
+        // One that is about to end still accepts, but answers nothing.
+        Ok(admin) => Ok(admin.list().is_ok().then_some(admin)),
+        Err(why) if why.is::<Untrusted>() => Err(why),
+        Err(_) => Ok(None),
+    }
+}
+
+/// The daemon's runtime directory, with a shared lock.
+fn hold(dir: &Path) -> Result<Flock<File>> {
+    loop {
+        match DirBuilder::new().mode(0o700).create(dir) {
+            Err(why) if why.kind() != ErrorKind::AlreadyExists => {
+                return Err(why).with_context(|| {
+                    let dir = dir.display();
+                    format!("{dir}; set TMPDIR to a directory that can be written")
+                });
+            }
+            _ => {}
+        }
+        let checked = match trust::directory(dir) {
+            Err(why) if why.downcast_ref() == Some(&nix::Error::ENOENT) => continue, // just removed
+            checked => checked.context("set TMPDIR to a directory of this user's own")?,
+        };
+        let opened = File::open(format!("/proc/self/fd/{}", checked.as_raw_fd()));
+        let opened = opened.with_context(|| dir.display().to_string())?;
+        let locked = Flock::lock(opened, FlockArg::LockShared).map_err(|(_, errno)| errno)?;
+        // The last command may have removed it before it was locked.
+        if is_at(&locked, dir) {
+            return Ok(locked);
+        }
+    }
+}
+
+/// Removes a directory that was made for a daemon which did not start, unless another command holds it.
+fn remove_unused(dir: &Path) {
+    let locked = File::open(dir).map(|it| Flock::lock(it, FlockArg::LockExclusiveNonblock));
+    if matches!(locked, Ok(Ok(_))) {
+        // Only if it is empty.
+        let _ = fs::remove_dir(dir);
+    }
+}
+
+/// Where the daemon for a driver is: one place for each user, driver and simulated GPU.
+fn place(driver: &Path, simulated: bool) -> PathBuf {
+    let library = driver.join("libcuda.so.1");
+    let library = library.canonicalize().unwrap_or(library);
+    let simulation = ["GPUSLICE_SIM_DEVICE", "GPUSLICE_SIM"].map(|name| match simulated {
+        true => env::var_os(name).unwrap_or_default(),
+        false => OsString::new(),
+    });
+    let mut hasher = DefaultHasher::new();
+    (library, simulation).hash(&mut hasher);
+    let (user, key) = (geteuid(), hasher.finish() as u32);
+    base().join(format!("gpuslice-run-{user}-{key:08x}"))
+}
+
+/// TMPDIR if it is set, else this user's runtime directory if there is one, else /tmp.
+fn base() -> PathBuf {
+    let set = |name| env::var_os(name).filter(|dir| !dir.is_empty());
+    let own = |dir: &OsString| trust::directory(Path::new(dir)).is_ok();
+    match (set("TMPDIR"), set("XDG_RUNTIME_DIR").filter(own)) {
+        (None, Some(dir)) => dir.into(),
+        _ => env::temp_dir(),
+    }
+}

@@ -1,0 +1,296 @@
+//! One daemon for a GPU: two daemons would each promise all of its memory and time.
+//!
+//! # Problem
+//! An ordinary user's private daemon does not see the node's daemon or another user's: each has a
+//! runtime directory of its own. What they share is the driver, and through it the GPUs.
+//!
+//! # Idea
+//! A daemon gives out all GPUs of one driver, so it holds a lock (`flock`) on a file of the driver that
+//! every process sees and nothing else locks: the library `libcuda.so.1` leads to, or the state of a
+//! simulated GPU. The kernel releases the lock when the daemon ends in any way, nothing is left
+//! behind, and `/proc/locks` says which process holds it. A daemon that cannot have the lock does not start.
+//!
+//! Any user who can read the file can hold the lock, and the node's daemon, which is root's, must not depend on
+//! that: it says so in the log, serves, and takes the lock as soon as it is free. It also leaves a note
+//! of its driver in its directory, so that no other daemon starts while it is being restarted.
+
+use crate::layout::{ADMIN_SOCKET, NODE_DIR};
+use crate::places::{Driver, Places};
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg};
+use nix::unistd::geteuid;
+use std::fmt;
+use std::fs::{self, File, Permissions};
+use std::io;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+/// The note's name in the node's runtime directory.
+const NOTE: &str = "gpus";
+/// The file of a simulated GPU that is locked.
+const STATE: &str = "state";
+
+/// Another daemon gives out these GPUs.
+#[derive(Debug, thiserror::Error)]
+pub enum ClaimError {
+    /// It runs.
+    #[error("the GPUs of {} are given out by {holder}; ask that one for a slice, or end it first", .driver.display())]
+    Held {
+        /// The driver's directory.
+        driver: PathBuf,
+        /// Which daemon.
+        holder: Holder,
+    },
+    /// The node's, which may be restarting.
+    #[error(
+        "the GPUs of {} are given out by root's gpusliced at {NODE_DIR}; ask it for a slice as root \
+         (sudo gpuslice run), or use a simulated GPU (gpuslice sim --help); if it is gone for good, \
+         remove {NODE_DIR}/{NOTE}", .0.display()
+    )]
+    Node(PathBuf),
+}
+
+/// The process that holds a lock, as far as it is known.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Holder {
+    pid: Option<u32>,
+    user: Option<u32>,
+    runtime_dir: Option<String>,
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("another gpusliced")?;
+        if let Some(pid) = self.pid {
+            write!(out, " (process {pid}")?;
+            if let Some(user) = self.user {
+                write!(out, " of user {user}")?;
+            }
+            if let Some(dir) = &self.runtime_dir {
+                write!(out, ", --runtime-dir {dir:?}")?;
+            }
+            out.write_str(")")?;
+        }
+        Ok(())
+    }
+}
+
+impl Holder {
+    fn of(file: &File) -> Holder {
+        let locks = fs::read_to_string("/proc/locks").unwrap_or_default();
+        let Some(pid) = file.metadata().ok().and_then(|it| in_locks(&locks, &it)) else {
+            return Holder::default();
+        };
+        let process = PathBuf::from(format!("/proc/{pid}"));
+        Holder {
+            pid: Some(pid),
+            user: fs::metadata(&process).ok().map(|status| status.uid()),
+            runtime_dir: fs::read(process.join("cmdline"))
+                .ok()
+                .and_then(|line| runtime_dir(&line)),
+        }
+    }
+}
+
+/// The process that has a file locked, in the text of /proc/locks.
+fn in_locks(locks: &str, file: &fs::Metadata) -> Option<u32> {
+    let (major, minor) = (libc::major(file.dev()), libc::minor(file.dev()));
+    let name = format!("{major:02x}:{minor:02x}:{}", file.ino());
+    let mut lines = locks
+        .lines()
+        .map(|line| line.split_whitespace().collect::<Vec<_>>());
+    // NUMBER: FLOCK ADVISORY WRITE PID MAJOR:MINOR:INODE START END; waiting ones have an arrow.
+    let found =
+        lines.find(|words| words.get(1) == Some(&"FLOCK") && words.get(5) == Some(&&*name))?;
+    found[4].parse().ok().filter(|pid| *pid > 0)
+}
+
+/// The directory that a daemon's command line names.
+fn runtime_dir(command_line: &[u8]) -> Option<String> {
+    let mut words = command_line.split(|byte| *byte == 0);
+    words.find(|word| *word == b"--runtime-dir")?;
+    Some(String::from_utf8_lossy(words.next()?).into_owned())
+}
+
+/// The right to give out a driver's GPUs; ends when dropped.
+#[derive(Debug)]
+pub struct Claim {
+    _lock: Option<Flock<File>>,
+    note: Option<PathBuf>,
+}
+
+impl Claim {
+    /// Takes it. A daemon of root's that is not `ephemeral` is the node's.
+    ///
+    /// # Errors
+    /// [`ClaimError`]: another daemon has it.
+    pub fn take(places: &Places, ephemeral: bool) -> Result<Claim, ClaimError> {
+        let (driver, file) = (&places.driver, file_of(&places.driver));
+        let node = Path::new(NODE_DIR);
+        let is_node = places.runtime_dir == node;
+        if !is_node && is_noted(node, &file) {
+            return Err(ClaimError::Node(driver.dir.clone()));
+        }
+        let lock = lock(driver, &file, !ephemeral && geteuid().is_root())?;
+        let note = (is_node && geteuid().is_root()).then(|| node.join(NOTE));
+        Ok(Claim { _lock: lock, note })
+    }
+
+    /// Leaves the note, once the directory is ours.
+    pub fn publish(&self, driver: &Driver) {
+        let Some(note) = &self.note else { return };
+        let written = fs::write(note, file_of(driver).to_string_lossy().as_bytes())
+            .and_then(|()| fs::set_permissions(note, Permissions::from_mode(0o644)));
+        if let Err(why) = written {
+            tracing::warn!(note = %note.display(), %why, "not written: while this daemon is restarted, other users' daemons may start on its GPUs");
+        }
+    }
+
+    /// The daemon ends for good.
+    pub fn withdraw(self) {
+        if let Some(note) = &self.note {
+            // There is none if it could not be written.
+            let _ = fs::remove_file(note);
+        }
+    }
+}
+
+/// The file that is locked: the same for every daemon of these GPUs.
+fn file_of(driver: &Driver) -> PathBuf {
+    match driver.device.is_empty() {
+        false => Path::new(driver.device.as_str()).join(STATE),
+        true => {
+            let cuda = PathBuf::from(driver.cuda.as_str());
+            cuda.canonicalize().unwrap_or(cuda)
+        }
+    }
+}
+
+/// Whether the node's daemon gives out these GPUs, running or not: its socket is there as long as it
+/// was not ended for good.
+fn is_noted(node: &Path, file: &Path) -> bool {
+    let noted =
+        fs::read(node.join(NOTE)).is_ok_and(|note| note == file.to_string_lossy().as_bytes());
+    noted && fs::symlink_metadata(node.join(ADMIN_SOCKET)).is_ok()
+}
+
+/// Locks the file. `goes_on`: beside an ordinary user's daemon.
+fn lock(driver: &Driver, path: &Path, goes_on: bool) -> Result<Option<Flock<File>>, ClaimError> {
+    let unknown = |why: io::Error| {
+        tracing::warn!(file = %path.display(), %why, "cannot be locked: another daemon of these GPUs would not be noticed");
+        Ok(None)
+    };
+    let file = match File::open(path) {
+        Ok(file) => file,
+        Err(why) => return unknown(why),
+    };
+    match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+        Ok(lock) => Ok(Some(lock)),
+        Err((file, Errno::EWOULDBLOCK)) => {
+            let holder = Holder::of(&file);
+            if !goes_on || holder.user == Some(0) {
+                let driver = driver.dir.clone();
+                return Err(ClaimError::Held { driver, holder });
+            }
+            tracing::warn!(driver = %driver.dir.display(), "{holder} gives out these GPUs too, and its slices are not counted here; end it");
+            wait_for(file);
+            Ok(None)
+        }
+        Err((_, why)) => unknown(why.into()),
+    }
+}
+
+/// Has the lock taken as soon as it is free, and held to the end of this process.
+fn wait_for(file: File) {
+    let thread = std::thread::Builder::new().name("claim".to_owned());
+    let waits = thread.spawn(move || {
+        if let Ok(lock) = Flock::lock(file, FlockArg::LockExclusive) {
+            tracing::info!("no other gpusliced gives out these GPUs any more");
+            std::mem::forget(lock);
+        }
+    });
+    if let Err(why) = waits {
+        tracing::warn!(%why, "another daemon of these GPUs would not be noticed");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gpuslice_wire::text::{HostPath, Text};
+
+    fn driver(dir: &Path) -> Driver {
+        Driver {
+            dir: dir.to_owned(),
+            cuda: Text::new(dir.join("libcuda.so.1").to_str().expect("plain")).expect("short"),
+            nvml: HostPath::EMPTY,
+            device: HostPath::EMPTY,
+        }
+    }
+
+    #[test]
+    fn a_driver_is_given_out_once_and_the_holder_is_named() {
+        let root = tempfile::tempdir().expect("a directory");
+        let real = root.path().join("libcuda.so.999.1");
+        fs::write(&real, "").expect("a driver");
+        let names = ["one", "two"].map(|name| root.path().join(name));
+        for dir in &names {
+            fs::create_dir(dir).expect("a directory");
+            std::os::unix::fs::symlink(&real, dir.join("libcuda.so.1")).expect("a link");
+        }
+        let [one, two] = names.map(|dir| driver(&dir));
+        assert_eq!(file_of(&one), file_of(&two), "by whatever name");
+        let first = lock(&one, &file_of(&one), false)
+            .expect("free")
+            .expect("locked");
+        let Err(ClaimError::Held { holder, .. }) = lock(&two, &file_of(&two), false) else {
+            panic!("given out twice")
+        };
+        assert_eq!(holder.pid, Some(std::process::id()));
+        assert_eq!(holder.user, Some(geteuid().as_raw()));
+        drop(first);
+        assert!(matches!(lock(&two, &file_of(&two), false), Ok(Some(_))));
+        assert!(matches!(
+            lock(&two, Path::new("/nonexistent"), false),
+            Ok(None)
+        ));
+    }
+
+    #[test]
+    fn a_holder_is_found_among_others_and_described() {
+        let file = File::open("/proc/self/exe").expect("this program");
+        let file = file.metadata().expect("a status");
+        let (major, minor) = (libc::major(file.dev()), libc::minor(file.dev()));
+        let at = format!("{major:02x}:{minor:02x}:{}", file.ino());
+        let locks = format!(
+            "1: POSIX  ADVISORY  WRITE 11 {at} 0 EOF\n2: FLOCK  ADVISORY  WRITE 12 {at}1 0 EOF\n\
+             3: FLOCK  ADVISORY  WRITE 13 {at} 0 EOF\n3: -> FLOCK  ADVISORY  WRITE 14 {at} 0 EOF\n"
+        );
+        assert_eq!(in_locks(&locks, &file), Some(13));
+        assert_eq!(in_locks(&locks.replace(" 13 ", " 0 "), &file), None);
+        assert_eq!(in_locks("3: FLOCK\n\n", &file), None);
+        let line = b"gpusliced\0--runtime-dir\0/tmp/a b\0--ephemeral\0";
+        assert_eq!(runtime_dir(line).as_deref(), Some("/tmp/a b"));
+        assert_eq!(runtime_dir(b"gpusliced\0--runtime-dir"), None);
+        let holder = Holder {
+            pid: Some(7),
+            user: Some(1000),
+            runtime_dir: Some("/tmp/a".to_owned()),
+        };
+        let said = "another gpusliced (process 7 of user 1000, --runtime-dir \"/tmp/a\")";
+        assert_eq!(holder.to_string(), said);
+        assert_eq!(Holder::default().to_string(), "another gpusliced");
+    }
+
+    #[test]
+    fn the_nodes_note_counts_while_its_socket_is_there() {
+        let node = tempfile::tempdir().expect("a directory");
+        let file = Path::new("/lib/libcuda.so.1");
+        assert!(!is_noted(node.path(), file));
+        fs::write(node.path().join(NOTE), "/lib/libcuda.so.1").expect("written");
+        assert!(!is_noted(node.path(), file), "it was ended for good");
+        fs::write(node.path().join(ADMIN_SOCKET), "").expect("written");
+        assert!(is_noted(node.path(), file));
+        assert!(!is_noted(node.path(), Path::new("/lib/other.so")));
+    }
+}

@@ -1,0 +1,254 @@
+//! Whose GPUs they are: each driver's are given out by one daemon, and beside the node's there is no other.
+
+use super::misuse::{install, names, said};
+use super::together::Running;
+use crate::harness::eventually;
+use crate::harness::node::Node;
+use crate::harness::{is_root, skip};
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, setns, unshare};
+use nix::sys::signal::Signal;
+use nix::unistd::{Gid, Uid, setgroups, setresgid, setresuid};
+use std::fs::{self, File, Permissions};
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+
+const ROOT: u32 = 0;
+const ONE: u32 = 65534;
+const TWO: u32 = 65533;
+
+/// Programs that every user can run, and a driver without a simulated GPU behind it.
+struct Place(tempfile::TempDir);
+
+impl Place {
+    fn new() -> Place {
+        let place = Place(tempfile::tempdir_in("/dev/shm").expect("a directory"));
+        fs::set_permissions(place.0.path(), Permissions::from_mode(0o755)).expect("a mode");
+        install(&place.path("bin"));
+        fs::create_dir(place.path("driver")).expect("made");
+        for open in ["one", "two"] {
+            fs::create_dir(place.path(open)).expect("made");
+            fs::set_permissions(place.path(open), Permissions::from_mode(0o1777)).expect("a mode");
+        }
+        let stub = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/bench/stub.c");
+        let mut cc = Command::new("cc");
+        cc.args(["-shared", "-fPIC", "-O1", "-Wl,-soname,libcuda.so.1", "-o"]);
+        cc.arg(place.path("driver/libcuda.so.1")).arg(stub);
+        assert!(cc.status().expect("cc").success());
+        place
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    /// `gpuslice run` of a user, with this driver and its temporary files in `tmp`.
+    fn run(
+        &self,
+        elsewhere: Option<&Elsewhere>,
+        user: u32,
+        driver: &str,
+        tmp: &str,
+        command: &[&str],
+    ) -> Command {
+        let mut run = Command::new(self.path("bin/gpuslice"));
+        run.args(["run", "--memory", "1GiB", "--driver-dir"])
+            .arg(self.path(driver));
+        run.arg("--")
+            .args(command)
+            .stdin(Stdio::null())
+            .stderr(Stdio::piped());
+        run.env("TMPDIR", self.path(tmp))
+            .env("GPUSLICE_SIM", "mem=4GiB");
+        run.env_remove("XDG_RUNTIME_DIR")
+            .env_remove("GPUSLICE_SIM_DEVICE");
+        if let Some(elsewhere) = elsewhere {
+            elsewhere.holds(&mut run);
+        }
+        // SAFETY: system calls on constants.
+        unsafe { run.pre_exec(move || become_user(user)) };
+        run
+    }
+
+    fn output(&self, user: u32, driver: &str, tmp: &str) -> Output {
+        let mut run = self.run(None, user, driver, tmp, &["true"]);
+        run.output().expect("it starts")
+    }
+
+    /// A user's command on the stub driver that runs until it is ended.
+    fn started(&self, user: u32, tmp: &str) -> Running {
+        let proof = self.path(tmp).join(format!("started-{user}"));
+        let script = format!("touch {}; exec sleep 600", proof.display());
+        let mut run = self.run(None, user, "driver", tmp, &["sh", "-c", &script]);
+        let child = run.spawn().expect("it starts");
+        eventually("the command runs", || proof.exists());
+        fs::remove_file(proof).expect("a file");
+        Running(child)
+    }
+
+    fn assert_refused(&self, user: u32, tmp: &str, why: &str) {
+        let refused = self.output(user, "driver", tmp);
+        let said = said(&refused);
+        assert!(
+            !refused.status.success() && said.contains(why),
+            "{why}: {said}"
+        );
+        assert!(
+            names(&self.path(tmp)).is_empty() || tmp == "one",
+            "nothing is left"
+        );
+    }
+}
+
+fn become_user(user: u32) -> io::Result<()> {
+    let (uid, gid) = (Uid::from_raw(user), Gid::from_raw(user));
+    setgroups(&[])?;
+    setresgid(gid, gid, gid)?;
+    Ok(setresuid(uid, uid, uid)?)
+}
+
+#[test]
+fn a_drivers_gpus_are_given_out_by_one_daemon() {
+    if !is_root() {
+        return skip("claims", "needs root, to be several users");
+    }
+    let place = Place::new();
+    let first = place.started(ONE, "one");
+    let holder = format!("of user {ONE}, --runtime-dir");
+    place.assert_refused(TWO, "two", &holder);
+    place.assert_refused(ROOT, "two", &holder);
+    // Another place for temporary files is no way to another daemon.
+    place.assert_refused(ONE, "two", &holder);
+    assert!(place.output(ONE, "driver", "one").status.success());
+    assert!(place.output(TWO, "bin/sim", "two").status.success());
+    // Only the node's daemon does not depend on other users; it says what it found, and is next.
+    let mut node = Node::new();
+    let mut command = Command::new(place.path("bin/gpusliced"));
+    command.arg("--runtime-dir").arg(node.runtime_dir());
+    command.arg("--driver-dir").arg(place.path("driver"));
+    node.start_command(command);
+    assert!(
+        node.log().contains(&format!("of user {ONE}")),
+        "{}",
+        node.log()
+    );
+    first.end(Signal::SIGTERM);
+    eventually("it is the only one", || {
+        node.log().contains("no other gpusliced gives out")
+    });
+    place.assert_refused(ONE, "two", "of user 0, --runtime-dir");
+    assert!(node.end_daemon(Signal::SIGTERM).success());
+    assert!(place.output(ONE, "driver", "two").status.success());
+}
+
+/// Another user was faster to create the directory that a command's daemon would have.
+#[test]
+fn a_daemons_directory_of_another_user_is_not_used() {
+    if !is_root() {
+        return skip("planted directories", "needs root, to be several users");
+    }
+    let place = Place::new();
+    let first = place.started(ONE, "one");
+    let [name] = &names(&place.path("one"))[..] else {
+        panic!("one daemon, not {:?}", names(&place.path("one")))
+    };
+    first.end(Signal::SIGTERM);
+    let planted = place.path("one").join(name);
+    fs::create_dir(&planted).expect("made");
+    std::os::unix::fs::chown(&planted, Some(TWO), None).expect("given away");
+    place.assert_refused(ONE, "one", "belongs to user 65533");
+    place.assert_refused(ONE, "one", "set TMPDIR");
+    assert!(place.output(ONE, "driver", "two").status.success());
+    fs::remove_dir(&planted).expect("nothing was put there");
+    assert!(place.output(ONE, "driver", "one").status.success());
+}
+
+/// A mount namespace in which /run is empty, so that the node's own place can be used.
+struct Elsewhere(Child);
+
+impl Elsewhere {
+    fn new() -> Elsewhere {
+        let alone = || {
+            unshare(CloneFlags::CLONE_NEWNS)?;
+            let (none, private) = (None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE);
+            mount(none, "/", none, private, none)?;
+            Ok(mount(
+                Some("tmpfs"),
+                "/run",
+                Some("tmpfs"),
+                MsFlags::empty(),
+                none,
+            )?)
+        };
+        let mut sleep = Command::new("sleep");
+        sleep.arg("600").stdin(Stdio::null());
+        // SAFETY: system calls on constants.
+        Elsewhere(unsafe { sleep.pre_exec(alone) }.spawn().expect("it starts"))
+    }
+
+    /// Has the command run there.
+    fn holds(&self, command: &mut Command) {
+        let namespace = File::open(format!("/proc/{}/ns/mnt", self.0.id())).expect("it lives");
+        // SAFETY: one system call.
+        unsafe { command.pre_exec(move || Ok(setns(&namespace, CloneFlags::CLONE_NEWNS)?)) };
+    }
+
+    fn node_path(&self, name: &str) -> PathBuf {
+        Path::new("/proc")
+            .join(self.0.id().to_string())
+            .join("root/run/gpuslice")
+            .join(name)
+    }
+}
+
+impl Drop for Elsewhere {
+    fn drop(&mut self) {
+        let _ = self.0.kill().and_then(|()| self.0.wait());
+    }
+}
+
+#[test]
+fn beside_the_nodes_daemon_a_user_is_told_whose_the_gpu_is() {
+    if !is_root() {
+        return skip(
+            "beside the node's daemon",
+            "needs root, to be the node's daemon",
+        );
+    }
+    let (place, there) = (Place::new(), Elsewhere::new());
+    let user = |driver: &str| {
+        let mut run = place.run(Some(&there), ONE, driver, "one", &["true"]);
+        run.output().expect("it starts")
+    };
+    let mut node = Node::new();
+    let mut daemon = Command::new(place.path("bin/gpusliced"));
+    daemon.arg("--driver-dir").arg(place.path("driver"));
+    there.holds(&mut daemon);
+    node.start_command(daemon);
+    let told = |while_it: &str| {
+        let refused = user("driver");
+        let said = said(&refused);
+        assert!(!refused.status.success(), "{while_it}: {said}");
+        assert!(
+            said.contains("given out by root's gpusliced at /run/gpuslice"),
+            "{while_it}: {said}"
+        );
+        assert!(said.contains("sudo gpuslice run"), "{while_it}: {said}");
+    };
+    told("runs");
+    // A GPU of one's own is none of the node's.
+    let own = user("bin/sim");
+    assert!(own.status.success(), "{}", said(&own));
+    node.end_daemon(Signal::SIGKILL);
+    told("is being restarted");
+    let mut daemon = Command::new(place.path("bin/gpusliced"));
+    daemon.arg("--driver-dir").arg(place.path("driver"));
+    there.holds(&mut daemon);
+    node.start_command(daemon);
+    assert!(node.end_daemon(Signal::SIGTERM).success());
+    assert!(!there.node_path("gpus").exists());
+    assert!(user("driver").status.success(), "it was ended for good");
+}

@@ -1,0 +1,245 @@
+//! Commands that run at the same time without a daemon of the node: one daemon for all of them, which ends
+//! with the last one, whatever ends each of them.
+
+use super::misuse::{names, pid, said};
+use super::{driver, gpuslice, ps_at};
+use crate::harness::{Random, eventually};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+
+/// Where commands have their temporary files, a GPU of 16 GiB, and what they say of themselves.
+struct Place(tempfile::TempDir);
+
+impl Place {
+    fn new() -> Place {
+        let place = Place(tempfile::tempdir().expect("a directory"));
+        for dir in ["tmp", "said"] {
+            fs::create_dir(place.path(dir)).expect("made");
+        }
+        place
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn run(&self, options: &[&str], script: &str) -> Command {
+        let mut run = gpuslice();
+        run.args(["run", "--door", "preload", "--driver-dir"])
+            .arg(driver());
+        run.args(options)
+            .args(["--", "sh", "-c", script])
+            .arg(self.path("said"));
+        run.env("TMPDIR", self.path("tmp"))
+            .env("GPUSLICE_SIM", "mem=16GiB");
+        run.env_remove("GPUSLICE_SIM_DEVICE");
+        run.stdout(Stdio::piped()).stderr(Stdio::piped());
+        run
+    }
+
+    /// A command that runs, until it is ended.
+    fn started(&self, name: &str, options: &[&str]) -> Running {
+        let script = format!("touch $0/{name}; exec sleep 600");
+        let options = [&["--name", name][..], options].concat();
+        let mut child = self.run(&options, &script).spawn().expect("it starts");
+        eventually("the command runs", || {
+            let ended = child.try_wait().expect("wait");
+            assert!(ended.is_none(), "{name} ended: {ended:?}");
+            self.path("said").join(name).exists()
+        });
+        Running(child)
+    }
+
+    fn output(&self, options: &[&str]) -> Output {
+        self.run(options, "true").output().expect("it starts")
+    }
+
+    /// Directories of daemons.
+    fn daemons(&self) -> Vec<PathBuf> {
+        let tmp = self.path("tmp");
+        names(&tmp).iter().map(|name| tmp.join(name)).collect()
+    }
+
+    /// The slices of the one daemon, by name.
+    fn slices(&self) -> Vec<Value> {
+        let [daemon] = &self.daemons()[..] else {
+            panic!("one daemon, not {:?}", self.daemons())
+        };
+        let mut slices = ps_at(daemon)["slices"].as_array().expect("a list").clone();
+        slices.sort_by_key(|slice| slice["name"].to_string());
+        slices
+    }
+
+    fn slice_names(&self) -> Vec<String> {
+        let slices = self.slices();
+        let names = slices.iter().filter_map(|slice| slice["name"].as_str());
+        names.map(str::to_owned).collect()
+    }
+
+    /// No directory of a daemon, and no simulated GPU that one of these commands made.
+    fn assert_nothing_left(&self, of: &[u32]) {
+        eventually("nothing is left", || {
+            let left = names(Path::new("/dev/shm"));
+            let its = |name: &&String| {
+                of.iter()
+                    .any(|pid| name.starts_with(&format!("gpuslice-sim-{pid}-")))
+            };
+            self.daemons().is_empty() && left.iter().find(its).is_none()
+        });
+    }
+}
+
+/// A command, killed when dropped.
+pub(super) struct Running(pub Child);
+
+impl Running {
+    fn id(&self) -> u32 {
+        self.0.id()
+    }
+
+    pub fn end(mut self, signal: Signal) {
+        kill(pid(&self.0), signal).expect("it lives");
+        self.0.wait().expect("it ends");
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Ended mostly.
+        let _ = self.0.kill().and_then(|()| self.0.wait());
+    }
+}
+
+#[test]
+fn caps_add_up_and_weights_count() {
+    let place = Place::new();
+    let one = place.started("one", &["--memory", "10GiB"]);
+    let refused = place.output(&["--memory", "10GiB"]);
+    assert!(!refused.status.success(), "{refused:?}");
+    assert!(
+        said(&refused).contains("6GiB"),
+        "what is left: {}",
+        said(&refused)
+    );
+    let two = place.started("two", &["--memory", "6GiB", "--weight", "3"]);
+    let slices = place.slices();
+    let weights: Vec<_> = slices.iter().map(|slice| &slice["weight"]).collect();
+    assert_eq!(
+        (slices.len(), weights),
+        (2, vec![&Value::from(1), &Value::from(3)])
+    );
+
+    // The one that started the daemon ends first.
+    let pids = [one.id(), two.id()];
+    one.end(Signal::SIGTERM);
+    eventually("its slice is gone", || place.slice_names() == ["two"]);
+    assert!(place.output(&["--memory", "10GiB"]).status.success());
+    assert_eq!(place.slice_names(), ["two"]);
+    two.end(Signal::SIGTERM);
+    assert_eq!(
+        place.daemons(),
+        Vec::<PathBuf>::new(),
+        "the last one waits for that"
+    );
+    place.assert_nothing_left(&pids);
+}
+
+#[test]
+fn a_command_that_is_killed_takes_its_slice_with_it_and_nothing_else() {
+    let place = Place::new();
+    let [one, two, three] =
+        ["one", "two", "three"].map(|name| place.started(name, &["--memory", "5GiB"]));
+    let pids = [one.id(), two.id(), three.id()];
+    one.end(Signal::SIGKILL);
+    eventually("its slice is gone", || {
+        place.slice_names() == ["three", "two"]
+    });
+    assert!(place.output(&["--memory", "6GiB"]).status.success());
+    three.end(Signal::SIGKILL);
+    eventually("its slice is gone", || place.slice_names() == ["two"]);
+    two.end(Signal::SIGKILL);
+    place.assert_nothing_left(&pids);
+}
+
+/// The commands that were there go on, and the next one starts another daemon in the place of the killed one.
+#[test]
+fn a_daemon_that_is_killed_is_replaced() {
+    let place = Place::new();
+    let one = place.started("one", &["--memory", "5GiB"]);
+    let children = format!("/proc/{0}/task/{0}/children", one.id());
+    let children = fs::read_to_string(children).expect("it lives");
+    let daemon = children.split_whitespace().find(|pid| {
+        let name = fs::read_to_string(format!("/proc/{pid}/comm"));
+        name.is_ok_and(|name| name == "gpusliced\n")
+    });
+    let daemon = daemon.expect("its daemon").parse().expect("a number");
+    kill(Pid::from_raw(daemon), Signal::SIGKILL).expect("it lives");
+    let two = place.started("two", &["--memory", "5GiB"]);
+    assert_eq!(place.daemons().len(), 1);
+    let first = one.id();
+    one.end(Signal::SIGTERM);
+    assert!(place.slice_names().contains(&"two".to_owned()));
+    two.end(Signal::SIGTERM);
+    assert_eq!(place.daemons(), Vec::<PathBuf>::new());
+    // The killed daemon could not remove the first one's GPU.
+    for name in names(Path::new("/dev/shm")) {
+        if name.starts_with(&format!("gpuslice-sim-{first}-")) {
+            fs::remove_dir_all(Path::new("/dev/shm").join(name)).expect("removed");
+        }
+    }
+}
+
+/// Twenty commands start, end and are killed in any order. Each runs with the memory that it asked for,
+/// or is told that there is not as much: at no time are there more of them than fit.
+#[test]
+fn in_any_order_there_is_one_daemon_and_in_the_end_none() {
+    let place = Place::new();
+    let mut random = Random(0xDAE_0017);
+    let script = "trap 'rmdir $0/run-$PPID; exit' EXIT TERM; mkdir $0/run-$PPID; \
+                  ls -d $0/run-* | wc -l >>$0/counts; sleep 0.$1 & wait";
+    let mut running: Vec<Child> = Vec::new();
+    let mut pids = Vec::new();
+    let (mut ran, mut refused, mut killed) = (0, 0, 0);
+    for _ in 0..20 {
+        let mut run = place.run(&["--memory", "6GiB"], script);
+        run.arg(random.below(9).to_string());
+        let child = run.spawn().expect("it starts");
+        pids.push(child.id());
+        running.push(child);
+        std::thread::sleep(std::time::Duration::from_millis(random.below(150)));
+        if random.below(4) == 0 {
+            let mut victim = running.swap_remove(random.below(running.len() as u64) as usize);
+            let _ = kill(pid(&victim), Signal::SIGKILL);
+            victim.wait().expect("it ends");
+            let counted = place.path("said").join(format!("run-{}", victim.id()));
+            eventually("its command ends too", || !counted.exists());
+            killed += 1;
+        }
+    }
+    for child in running {
+        let output = child.wait_with_output().expect("it ends");
+        match output.status.success() {
+            true => ran += 1,
+            false => {
+                assert!(said(&output).contains("has left"), "{}", said(&output));
+                refused += 1;
+            }
+        }
+    }
+    place.assert_nothing_left(&pids);
+    let counts = fs::read_to_string(place.path("said/counts")).expect("some ran");
+    assert!(
+        ran > 0 && ran + refused + killed == 20,
+        "{ran} ran, {refused} were refused"
+    );
+    let most = counts
+        .lines()
+        .filter_map(|count| count.trim().parse::<u32>().ok())
+        .max();
+    // A killed one is perhaps still counted when the next one begins.
+    assert!(most <= Some(3), "{most:?} at a time");
+}
