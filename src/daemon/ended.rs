@@ -117,14 +117,12 @@ impl Daemon {
             return Ok(());
         }
         let hook = admin.pid.unsigned_abs();
+        admin.members = match pid == hook {
+            true => Members::of_command(admin.uid, Some(pid)),
+            false => Members::of_container(pid, hook),
+        };
         match process(pid) {
-            Ok(pidfd) => {
-                admin.members = match pid == hook {
-                    true => Members::of_command(admin.uid, Some(pid)),
-                    false => Members::of_container(pid, hook),
-                };
-                admin.first = Some(First { pid, pidfd });
-            }
+            Ok(pidfd) => admin.first = Some(First { pid, pidfd }),
             Err(Errno::ESRCH) => {
                 return Err((Denial::Invalid, format!("its process {pid} has ended")));
             }

@@ -22,6 +22,7 @@ use nix::errno::Errno;
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use std::fs;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::path::Path;
 
 /// Option of Linux 6.5 and later; not yet in libc for every target.
 const SO_PEERPIDFD: libc::c_int = 77;
@@ -81,6 +82,11 @@ impl Peer {
     pub fn is_alive(&self) -> bool {
         let its = |pidfd: &OwnedFd| pid_of(pidfd.as_fd()) == Some(self.pid.unsigned_abs());
         self.pidfd.as_ref().is_none_or(its)
+    }
+
+    /// Whether there is no process of its number any more.
+    pub fn has_ended(&self) -> bool {
+        !Path::new("/proc").join(self.pid.to_string()).exists()
     }
 }
 

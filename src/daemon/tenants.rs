@@ -156,6 +156,9 @@ impl Daemon {
         if slice.members.has(peer, slice.first(), others) {
             return true;
         }
+        if peer.has_ended() {
+            return false; // before it could be looked at
+        }
         let slice = self.slices.of_mut(&container);
         if let Some(count) = slice.and_then(|slice| slice.refused.one_more(now())) {
             let (pid, uid) = (peer.pid, peer.uid);
