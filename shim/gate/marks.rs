@@ -17,7 +17,7 @@
 //!   per-thread stream cannot be asked by another thread, so it is marked at every launch.
 //!
 //! Nothing is put into a stream that is being captured, nor is one asked. Whatever the driver refuses counts as
-//! finished, or as finished once its estimated time is well over: a broken context must not hold anybody's turn.
+//! finished, or as finished once its estimated time is well over: a broken context must not hold a turn.
 #![forbid(unsafe_code)]
 
 use super::estimate::Estimates;
@@ -358,7 +358,7 @@ impl Marks {
     }
 
     /// The streams `gone` names are about to be destroyed: puts their last marks, and never touches
-    /// the streams again. Nobody can wait for such a stream any more, so its mark orders nothing.
+    /// the streams again. Nothing can wait for such a stream any more, so its mark orders nothing.
     pub fn bury(&mut self, world: &dyn World, now: u64, gone: impl Fn(&Line) -> bool) {
         for index in 0..self.slots.len() {
             let Some(line) = self.slots[index].line.filter(&gone) else {

@@ -77,7 +77,7 @@ impl Session {
             return;
         }
         self.home.looked.store(now.0, Relaxed);
-        // A connection that the application closed, or the daemon ended, tells nobody: nothing else would find out
+        // A connection that the application closed, or the daemon ended, tells the daemon nothing: nothing else would find out
         // while nothing is asked, and nothing be known of this process's turns and credit.
         self.tend();
         crate::hooks::settle_all(self);

@@ -1,6 +1,6 @@
 //! A directory by its descriptor, so that what a name leads to cannot change between two steps.
 //!
-//! `/dev/shm` and `/tmp` are everybody's: under the name that a device directory is going to have,
+//! All users write into `/dev/shm` and `/tmp`: under the name that a device directory is going to have,
 //! another user can put a link to root's files first, or a directory with such links in it. So no
 //! link is followed, neither to the directory nor in it, and everything in it is opened relative to
 //! the descriptor whose owner was looked at.

@@ -79,7 +79,7 @@ pub struct Daemon {
     pub tenants: Slots<Tenant>,
     /// Accounts of processes without a connection.
     pub absent: Slots<Absent>,
-    /// Who has which account of the engine, by the account's slot.
+    /// The process of each account of the engine, by the account's slot.
     pub clients: Vec<Option<(ClientId, Holder)>>,
     /// Connections to the admin socket.
     pub admins: Slots<Admin>,

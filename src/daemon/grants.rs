@@ -6,7 +6,7 @@
 //! is written down with the next heartbeat; until then the file says too much, never too little. (How
 //! the file is laid out, and what is made of a damaged one: `gpuslice_engine::Grant`.)
 //!
-//! A file that cannot be written is removed, so that nobody believes it, and begun anew as soon as that
+//! A file that cannot be written is removed, so that no daemon believes it, and begun anew as soon as that
 //! works again. Processes go on meanwhile; only a daemon that is restarted just then waits for them, as one
 //! does that finds no such file.
 
@@ -34,7 +34,7 @@ const NAME: &str = "granted";
 /// One account's place in the file.
 #[derive(Debug)]
 struct Place {
-    /// Whose it is; nobody's is free to be used again.
+    /// Whose it is; one without a client is free to be used again.
     client: Option<ClientId>,
     /// What it says, and as which of its copies.
     grant: Option<Grant>,

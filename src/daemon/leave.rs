@@ -52,7 +52,7 @@ pub struct Absent {
     pub until: Until,
 }
 
-/// Who has an account of the engine.
+/// A process with an account of the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Holder {
     /// A process with a connection.
@@ -68,7 +68,7 @@ pub fn gone(pidfd: BorrowedFd<'_>) -> bool {
     poll(&mut watched, PollTimeout::ZERO).map_or(true, |ready| ready > 0)
 }
 
-/// Whether nobody has the other end of a connection any more.
+/// Whether no process has the other end of a connection any more.
 pub fn hung_up(connection: BorrowedFd<'_>) -> bool {
     let mut watched = [PollFd::new(connection, PollFlags::empty())];
     let over = PollFlags::POLLHUP | PollFlags::POLLERR;

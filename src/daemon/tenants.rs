@@ -396,13 +396,13 @@ impl Daemon {
         }
     }
 
-    /// Who has this account of the engine.
+    /// The process that has this account of the engine.
     pub fn holder_of(&self, client: ClientId) -> Option<Holder> {
         let (id, holder) = (*self.clients.get(usize::from(client.slot))?)?;
         (id == client).then_some(holder)
     }
 
-    /// The account is nobody's any more.
+    /// The account is no process's any more.
     pub fn free_client(&mut self, client: ClientId) {
         self.given_back = true;
         let place = self.clients.get_mut(usize::from(client.slot));

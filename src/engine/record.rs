@@ -5,7 +5,7 @@
 //! 0          8           10             ...                      | RECORD_BYTES - 4
 //! | magic u64 | version u16 | slice, little-endian, zero-padded  | CRC-32C of all before |
 //! ```
-//! Who was granted how much is not in it: that changes all the time and has a file of its own
+//! What each process was granted is not in it: that changes all the time and has a file of its own
 //! (`grants.rs`). The reaction to a record that is not right is to leave it aside,
 //! say so, and let its container's processes run into refusals: better no slice than a wrong one.
 

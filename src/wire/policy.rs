@@ -30,7 +30,7 @@ pub enum Policy {
     Preemptive,
     /// Parts by weight among those that exist.
     Weighted,
-    /// Each its weight by a number fixed for the node, whoever else exists.
+    /// Each its weight by a number fixed for the node, whichever others exist.
     Fixed,
     /// By weight among those that want it.
     #[default]

@@ -166,7 +166,7 @@ impl Engine {
     }
 }
 
-/// Nobody holds more than a GPU has: what a process says beyond that is not even a lie that could hurt
+/// No process holds more than a GPU has: what a process says beyond that is not even a lie that could hurt
 /// its own container for ever.
 fn held_of(held: &Held, lane: Lane, gpu: Option<&crate::engine::Gpu>) -> Bytes {
     held[usize::from(lane.0)].min(gpu.map_or(NO_CAP, |gpu| gpu.total))

@@ -4,7 +4,7 @@
 //! Requests of one account are decided in the order in which they came; nobody passes one who
 //! waits. A request waits
 //! * after a restart of the daemon, until those who hold memory have come back: where it is not known what
-//!   they hold, they are counted before anybody's growth; where it is, only what does not fit waits,
+//!   they hold, they are counted before any growth; where it is, only what does not fit waits,
 //!   because they may give something back;
 //! * while siblings are asked for what they do not use. It is granted as soon as there is
 //!   enough, and refused only when a recall that began after it came is over.

@@ -100,7 +100,7 @@ impl Engine {
         }
     }
 
-    /// The container is about to go: nobody waits for anything any more.
+    /// The container is about to go: none of its processes waits for anything any more.
     pub(crate) fn drop_waiting(&mut self, seat: Seat) {
         let Some(container) = self.containers.get_mut(seat) else {
             return;

@@ -1,6 +1,6 @@
 //! What programs do with descriptors that are not theirs: they close them, and hand them to children.
 
-/// Closes every socket of this process, whoever opened it; how many those were.
+/// Closes every socket of this process, whichever library opened it; returns how many those were.
 pub fn hang_up() -> usize {
     let open = std::fs::read_dir("/proc/self/fd").into_iter().flatten();
     let numbers: Vec<i32> = open

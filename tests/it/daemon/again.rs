@@ -1,4 +1,4 @@
-//! A daemon that comes back counts what it granted before anybody says anything.
+//! A daemon that comes back counts what it granted before any process says anything.
 
 use crate::harness::agent::Agent;
 use crate::harness::node::Node;
@@ -143,7 +143,7 @@ fn what_was_given_back_is_not_charged_again() {
 }
 
 /// As after an upgrade from a version that wrote no such thing, or where the file is damaged: growth waits for
-/// those who come back, what they say counts, and nobody waits for ever.
+/// those who come back, what they say counts, and no process waits for ever.
 #[test]
 fn without_that_record_growth_waits_and_what_is_said_counts() {
     let flip = |path: &PathBuf| {

@@ -148,7 +148,7 @@ fn a_connection_that_outlives_its_process_keeps_what_that_was_granted() {
         node.slice("a") == Some((Bytes(HELD), 1))
     });
     std::thread::sleep(LONG);
-    // Nobody speaks for the dead.
+    // No process speaks for one that is gone.
     let _unheard = inherited.0.send_raw(b"anything", &[]);
     assert!(!granted(&other.reserve(0, WANTED, WANTED)));
     assert_eq!(node.slice("a"), Some((Bytes(HELD), 1)));

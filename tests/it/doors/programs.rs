@@ -133,7 +133,7 @@ fn set_user(program: &Path) {
     fs::set_permissions(program, Permissions::from_mode(0o4755)).expect("root may");
 }
 
-/// Lets everybody read what is in a test's directory, and use its device and scratch.
+/// Lets all users read what is in a test's directory, and use its device and scratch.
 pub fn publish(root: &Path) {
     let open = |path: &Path, mode| fs::set_permissions(path, Permissions::from_mode(mode));
     open(root, 0o755).expect("ours");

@@ -80,7 +80,7 @@ fn what_a_process_without_a_connection_holds_counts_until_it_is_gone() {
     assert_eq!((reserved(&rig), clients(&rig)), (60, 1));
     rig.now = 3_600_000 * MS;
     rig.step(Event::Tick);
-    // It cannot be asked for what it does not use, and nobody waits for it.
+    // It cannot be asked for what it does not use, and no other process waits for it.
     assert_eq!(answers(&rig.reserve(other, 50, 50)), [(other, None)]);
     assert_eq!(
         answers(&rig.reserve(client, 1, 1)),
@@ -235,7 +235,7 @@ fn accounts_without_a_connection_are_bounded_and_harm_their_own_container_only()
     assert_eq!(rig.engine.next_deadline(), None);
 }
 
-/// Turns do not wait for one that nobody can ask.
+/// Turns do not wait for a process that cannot be asked.
 #[test]
 fn a_process_without_a_connection_wants_nothing() {
     let (mut rig, client) = one(60);

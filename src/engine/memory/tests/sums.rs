@@ -36,7 +36,7 @@ fn processes_that_pulse_one_after_the_other_hide_no_more_than_one_cap() {
         "400 shown, 100 granted at most at once"
     );
     assert_eq!(answers(&rig.reserve(who[0], 1, 1)), [(who[0], None)]);
-    // its own question changes nothing of what is everybody's
+    // its own question changes nothing of what all have together
     rig.step(measured(who[0], 100));
     assert_eq!(reserved(&rig), 300);
     for second in 3..8 {
