@@ -58,14 +58,16 @@ fn one(seed: u64, steps: u64) {
     drop(replay);
 }
 
-/// `WORLD_SEEDS` worlds of `WORLD_STEPS` steps, or the one of `SEED`.
+/// `WORLD_SEEDS` worlds of `WORLD_STEPS` steps from seed `WORLD_FIRST` on, or the one of `SEED`.
 #[test]
 fn seeds() {
     let steps = number("WORLD_STEPS").unwrap_or(3_000);
     if let Some(seed) = number("SEED") {
         return one(seed, steps);
     }
-    let (next, seeds) = (AtomicU64::new(0), number("WORLD_SEEDS").unwrap_or(200));
+    let first = number("WORLD_FIRST").unwrap_or(0);
+    let end = first.saturating_add(number("WORLD_SEEDS").unwrap_or(200));
+    let next = AtomicU64::new(first);
     let broken = Mutex::new(Vec::new());
     let workers = thread::available_parallelism().map_or(1, |n| n.get());
     thread::scope(|scope| {
@@ -73,7 +75,7 @@ fn seeds() {
             scope.spawn(|| {
                 loop {
                     let seed = next.fetch_add(1, Ordering::Relaxed);
-                    if seed >= seeds {
+                    if seed >= end {
                         break;
                     }
                     if panic::catch_unwind(|| one(seed, steps)).is_err() {
