@@ -527,7 +527,8 @@ impl Observer {
                     spared.push((*id, *lane));
                 }
                 if !seat.passed {
-                    seat.tail = (seat.tail / 2).max(self.now - seat.shut);
+                    let waited = (self.now - seat.shut).min(self.config.drain_max.0);
+                    seat.tail = (seat.tail / 2).max(waited);
                 }
                 if seat.loose {
                     // what its last turn left it to owe is not less for a moment without turns

@@ -195,9 +195,10 @@ impl Entity {
         self.start.max(self.finish).ahead(line, self.weight)
     }
 
-    /// Was quiet so long after the close of a turn.
-    pub(crate) fn drained_in(&mut self, waited: Duration) {
-        self.tail = Duration(self.tail.0 / 2).max(waited);
+    /// Was quiet so long after the close of a turn. Nothing is waited for longer than `most`: what is more, the
+    /// clock jumped over.
+    pub(crate) fn drained_in(&mut self, waited: Duration, most: Duration) {
+        self.tail = Duration(self.tail.0 / 2).max(waited.min(most));
     }
 
     /// Gets in line at `now`. What it used is behind it, what it did not use is gone: a sleeper

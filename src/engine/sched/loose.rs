@@ -74,7 +74,7 @@ impl Turns {
             let entity = &mut self.entities[at];
             let waited = now.since(loose.since);
             if entity.is_off() {
-                entity.drained_in(waited);
+                entity.drained_in(waited, config.drain_max);
                 entity.loose = None;
                 let (seat, class) = (entity.seat, entity.class);
                 self.requeue(seat);

@@ -439,7 +439,7 @@ impl Turns {
         };
         let waited = now.since(closed);
         if entity.is_off() {
-            entity.drained_in(waited);
+            entity.drained_in(waited, config.drain_max);
             let counts = entity.said.wants && entity.gang.is_none();
             if let Some(stay) = entity.said.stay.filter(|_| counts) {
                 let turn = allowance::Turn {
@@ -464,7 +464,7 @@ impl Turns {
             // Its place stays where it was before the turn: what it left running may need the next one to
             // end, and is paid for after that.
             entity.overrun = Some(closed);
-            entity.drained_in(waited);
+            entity.drained_in(waited, config.drain_max);
             self.free(seat, slot);
             notes.push(Note::Late(seat, Late::Passed, waited));
         } else if waited >= config.drain && !reported {

@@ -276,8 +276,9 @@ impl Turns {
         };
         self.requeue(seat);
         let drained = since.map_or(Duration(0), |since| self.now.since(since));
+        let most = self.config.drain_max;
         if let Some(entity) = self.find_mut(seat) {
-            entity.drained_in(drained);
+            entity.drained_in(drained, most);
             entity.gang = Some(Member::default());
         }
         self.free(seat, slot);

@@ -188,3 +188,20 @@ fn a_turn_that_is_not_extended_is_looked_at_once() {
     assert!(slot > Some(rig.turns.now), "{slot:?}");
     assert_eq!(due(&rig), Some(0));
 }
+
+/// A clock that jumps while a turn is closed makes no drain longer than the longest wait.
+#[test]
+fn a_clock_that_jumps_drains_nothing() {
+    for read in [false, true] {
+        let mut rig = Rig::new(&[(1, 0, false), (1, 0, false)]);
+        (0..2).for_each(|who| rig.want(0, who));
+        rig.at(8 * MS);
+        assert!(matches!(rig.turns.phase, Phase::Closing { .. }));
+        match read {
+            true => rig.say(20_000 * MS, 0, true, true),
+            false => rig.at(20_000 * MS),
+        }
+        let tail = rig.turns.entities[0].tail;
+        assert_eq!(tail, rig.turns.config.drain_max, "read {read}");
+    }
+}
