@@ -67,8 +67,22 @@ impl Turns {
             .is_some_and(|since| self.now >= since.plus(self.config.open_after));
         match self.phase {
             Phase::Open if needs => self.bind(notes),
-            Phase::Idle | Phase::Held { .. } if over => self.open(),
+            Phase::Idle | Phase::Held { .. } if over => {
+                self.ask_late(notes);
+                self.open();
+            }
             _ => {}
+        }
+    }
+
+    /// Turns end, and with them the turn of the holder. If nobody waited for its work to end, it is asked anew: what was
+    /// read before the turn's end says nothing of that turn, and it would be charged until it happens to
+    /// say something.
+    fn ask_late(&self, notes: &mut Vec<Note>) {
+        if let Phase::Held { seat, .. } = self.phase
+            && self.find(seat).is_some_and(|it| it.overrun.is_some())
+        {
+            notes.push(Note::Closed(seat));
         }
     }
 

@@ -205,3 +205,24 @@ fn a_clock_that_jumps_drains_nothing() {
         assert_eq!(tail, rig.turns.config.drain_max, "read {read}");
     }
 }
+
+/// One that was passed has a turn when turns end: its processes are read after that, and it is charged no more
+/// once they are quiet.
+#[test]
+fn who_was_passed_is_read_when_turns_end() {
+    let mut rig = Rig::new(&[(1, 0, false), (1, 0, false)]);
+    (0..2).for_each(|who| rig.want(0, who));
+    rig.at(8 * MS);
+    rig.at(2_008 * MS);
+    assert!(rig.turns.entities[0].overrun.is_some());
+    rig.say(2_009 * MS, 1, false, true);
+    rig.notes.clear();
+    rig.at(2_009 * MS);
+    assert_eq!(rig.holder(), Some(0));
+    while rig.turns.phase != Phase::Open {
+        assert_eq!(rig.notes, []);
+        let due = rig.turns.deadline().expect("turns end");
+        rig.at(due.0);
+    }
+    assert_eq!(rig.notes, [Note::Closed(Seat(0))]);
+}
