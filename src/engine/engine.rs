@@ -427,20 +427,19 @@ impl Engine {
         let Some(gpu) = slice.and_then(|slice| slice.gpu) else {
             return;
         };
-        let turn = self.gpus[gpu]
-            .turns
-            .find(seat)
-            .map_or(0, |entity| entity.turn);
+        let entity = self.gpus[gpu].turns.find(seat);
+        let (turn, orders) = entity.map_or((0, 0), |entity| (entity.turn, entity.orders));
         let mut said = Report {
             attached: false,
             wants: any && gang & 1 << gpu != 0,
             quiet: true,
-            stay: None,
+            ..Report::default()
         };
         for lane in self.talking(seat, lane) {
             said.attached = true;
             said.wants |= lane.claims.want;
             said.quiet &= lane.quiet(turn);
+            said.newer |= lane.orders == orders && !lane.quiet(turn);
             let stays = [said.stay, lane.stay(turn)].into_iter().flatten();
             said.stay = stays.reduce(Stay::with);
         }

@@ -210,6 +210,8 @@ pub(crate) struct ClientLane {
     pub(crate) claims: Claims,
     /// The turn word its container had when the page was last read.
     pub(crate) read_at: u32,
+    /// How often its container's work had been ordered to stop when it came.
+    pub(crate) orders: u32,
     /// It has wanted the GPU.
     pub(crate) wanted: bool,
     /// Its requests that the engine refused.

@@ -21,6 +21,8 @@ pub struct Said {
     pub fresh: bool,
     /// It has wanted the GPU before.
     pub wanted: bool,
+    /// It was there when its container's work was last ordered to stop.
+    pub reached: bool,
 }
 
 /// Whether a container's work is stopped on the GPU. What is stopped, or not known to go on yet,
@@ -181,7 +183,8 @@ impl Seat {
             let answered = !said.claims.parked || said.claims.active.wrapping_add(1) == turn;
             said.fresh && said.claims.drained == said.claims.active && answered
         };
-        self.hold == Hold::Stopped || self.said.values().all(calm)
+        let stopped = |said: &Said| self.hold == Hold::Stopped && said.reached;
+        self.said.values().all(|said| stopped(said) || calm(said))
     }
 }
 
@@ -287,6 +290,7 @@ impl Observer {
                             claims: *claims,
                             fresh: true,
                             wanted: said.wanted || claims.want,
+                            ..*said
                         };
                     }
                 }
@@ -391,7 +395,12 @@ impl Observer {
                 lane,
                 view,
             } => self.set(*container, *lane, *view),
-            Action::Stop { container, lane } => self.hold(*container, *lane, Hold::Stopping),
+            Action::Stop { container, lane } => {
+                self.hold(*container, *lane, Hold::Stopping);
+                let seat = self.seats.get_mut(&(*container, *lane)).into_iter();
+                let said = seat.flat_map(|seat| seat.said.values_mut());
+                said.for_each(|said| said.reached = true);
+            }
             Action::Resume { container, lane } => self.hold(*container, *lane, Hold::Resuming),
             Action::Overrun {
                 container,

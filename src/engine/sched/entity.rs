@@ -94,6 +94,8 @@ pub(crate) struct Report {
     pub(crate) wants: bool,
     /// All of them were read since the last close and have nothing in flight of that turn.
     pub(crate) quiet: bool,
+    /// One that came after the last order to stop, which cannot have reached it, is not quiet.
+    pub(crate) newer: bool,
     /// When they were on the GPU in the turn that was closed last, if in any.
     pub(crate) stay: Option<Stay>,
 }
@@ -137,6 +139,8 @@ pub(crate) struct Entity {
     pub(crate) gang: Option<Member>,
     /// Whether its work is stopped on the GPU itself.
     pub(crate) hold: Hold,
+    /// How often its work was ordered to stop.
+    pub(crate) orders: u32,
     /// How often it was tried to stop its work since its turn was closed.
     pub(crate) stop_tries: u32,
     /// What is on its bill.
@@ -174,9 +178,11 @@ impl Entity {
         Some(closed.plus(Duration(waited.0.saturating_mul(2))))
     }
 
-    /// Has nothing on the GPU.
+    /// Has nothing on the GPU. What is stopped has not, but for processes that came after the order: they may have
+    /// launched in a turn that began before the answer.
     pub(crate) fn is_off(&self) -> bool {
-        self.said.quiet || !self.said.attached || self.hold == Hold::Stopped
+        let stopped = self.hold == Hold::Stopped && !self.said.newer;
+        self.said.quiet || !self.said.attached || stopped
     }
 
     /// While turns are taken, whether the GPU may go past gates in its streams. Nobody is kept behind them for

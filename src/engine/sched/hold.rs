@@ -17,7 +17,8 @@
 //! ```
 //! Stopped counts as quiet: others get their turns. It also counts as wanting, whatever is claimed, so
 //! that its turn comes; what was stopped goes on at the beginning of it, inside it, and is charged
-//! like anything else. Where nobody answers, all is as without it. Where it did not work, it is tried again
+//! like anything else. An order to stop reaches the processes that are there when it is given: where one that came
+//! later has launched before the answer, that one is waited for. Where nobody answers, all is as without it. Where it did not work, it is tried again
 //! after ever longer waits: a launch that was on its way just then arrives later.
 
 use alloc::vec::Vec;
@@ -121,6 +122,7 @@ impl Turns {
         };
         entity.hold = Hold::Stopping;
         entity.stop_tries += 1;
+        entity.orders = entity.orders.wrapping_add(1);
         notes.push(Note::Stop(seat));
     }
 
@@ -173,6 +175,10 @@ mod tests {
     use crate::config::Config;
     use crate::sched::entity::Report;
     use crate::sched::tests::Rig;
+    use crate::tests::{ask, id};
+    use crate::{Action, Ask, Claims, Event};
+    use gpuslice_wire::policy::Class;
+    use gpuslice_wire::units::GIB;
 
     const US: u64 = 1_000;
     const MS: u64 = 1_000_000;
@@ -292,6 +298,70 @@ mod tests {
         assert_eq!(asked(&rig, Note::Resume(seat(0))), 1);
     }
 
+    /// The order to stop is answered when a process has come since, and has launched in a turn that began before.
+    #[test]
+    fn an_answer_says_nothing_of_processes_that_came_after_the_order() {
+        let config = Config {
+            stop: true,
+            ..Config::default()
+        };
+        let mut rig = crate::tests::Rig::new(config, &[16]);
+        for (name, class) in [("a", Class::Normal), ("b", Class::High)] {
+            let it = ask(name, "0", GIB);
+            rig.admit(Ask { class, ..it }).expect("it fits");
+        }
+        let [first, high] = ["a", "b"].map(|name| rig.attach(name, 0).expect("in"));
+        let word = |rig: &crate::tests::Rig, name| {
+            let entities = &rig.engine.gpus[0].turns.entities;
+            let seat = rig.engine.containers.find(id(name)).expect("known");
+            let of = |it: &&Entity| it.seat == seat;
+            entities.iter().find(of).expect("on the GPU").turn
+        };
+        let says = |rig: &mut crate::tests::Rig, client, want, active, drained| {
+            let lane = Lane(0);
+            let claims = Claims {
+                want,
+                active,
+                drained,
+                ..Claims::default()
+            };
+            rig.step(Event::Claims {
+                client,
+                lane,
+                claims,
+            })
+        };
+        says(&mut rig, first, true, 0, 0);
+        says(&mut rig, first, true, 0, 0); // read as turns begin
+        says(&mut rig, high, false, 0, 0);
+        let turn = word(&rig, "a");
+        assert_eq!(turn % 2, 1);
+        says(&mut rig, high, true, 0, 0);
+        says(&mut rig, first, true, turn, 0);
+        rig.now += MS;
+        let stop = rig.step(Event::Tick);
+        assert!(stop.iter().any(|it| matches!(it, Action::Stop { .. })));
+        says(&mut rig, first, true, turn, turn);
+        assert_eq!(word(&rig, "b") % 2, 1, "quiet by itself");
+        says(&mut rig, high, false, 0, 0);
+        says(&mut rig, high, false, 0, 0);
+        let turn = word(&rig, "a");
+        assert_eq!(turn % 2, 1, "its next turn");
+        let second = rig.attach("a", 0).expect("in");
+        says(&mut rig, second, true, turn, 0);
+        says(&mut rig, high, true, 0, 0);
+        says(&mut rig, second, true, turn, 0);
+        let (container, lane, ok) = (id("a"), Lane(0), true);
+        rig.step(Event::Stopped {
+            container,
+            lane,
+            ok,
+        });
+        assert_eq!(word(&rig, "b") % 2, 0, "the second process runs");
+        says(&mut rig, second, true, turn, turn);
+        assert_eq!(word(&rig, "b") % 2, 1, "and now does not");
+    }
+
     /// Turns begin because of what is stopped; the one that runs pays for what it runs.
     #[test]
     fn what_is_stopped_when_turns_begin_is_not_charged() {
@@ -304,8 +374,7 @@ mod tests {
             let said = Report {
                 attached: true,
                 wants,
-                quiet: false,
-                stay: None,
+                ..Report::default()
             };
             rig.turns.report(seat(who), said);
         }

@@ -176,6 +176,7 @@ impl Turns {
             loose: None,
             gang: None,
             hold: Hold::Free,
+            orders: 0,
             stop_tries: 0,
             gpu_time: Duration(0),
             spared: Duration(0),

@@ -60,7 +60,7 @@ impl Rig {
                 attached: true,
                 wants,
                 quiet,
-                stay: None,
+                ..Report::default()
             },
         );
         self.turns.decide(&mut self.notes);

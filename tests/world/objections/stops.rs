@@ -85,3 +85,53 @@ fn to_work_that_goes_on_out_of_turn() {
     objects(stopped().then(MS, &[resume()]), "out of turn");
     objects(late().then(US, &[resume()]), "goes on and was");
 }
+
+/// A process that comes after the order to stop launches in a turn that begins before the answer.
+#[test]
+fn to_a_turn_beside_one_that_the_order_to_stop_did_not_reach() {
+    let newer = ClientId {
+        slot: 7,
+        generation: 0,
+    };
+    let (container, lane, ok) = (container(0), Lane(0), true);
+    let says = |story: &mut Story, claims: Claims, actions: &[Action]| {
+        let client = newer;
+        let event = Event::Claims {
+            client,
+            lane,
+            claims,
+        };
+        story.tell(0, event, actions)
+    };
+    let told = |quiet: bool| -> Result<(), Objection> {
+        let mut story = late();
+        story.then(100 * US, &[stop()])?;
+        story.says(0, wants(1, 1), &[turn(1, 1, 8 * MS)])?;
+        ends(&mut story, &[turn(0, 3, 8 * MS)])?;
+        let (token, process, held) = (Token(0), None, [Bytes::ZERO; ACCOUNTS_MAX]);
+        let attach = Event::Attach {
+            token,
+            container,
+            process,
+            held,
+        };
+        let attached = Action::Attached {
+            token,
+            client: newer,
+            container,
+            lanes: 1,
+        };
+        story.tell(0, attach, &[attached])?;
+        says(&mut story, wants(3, 1), &[])?;
+        story.says(1, wants(1, 1), &[turn(0, 4, 0)])?;
+        says(&mut story, wants(3, if quiet { 3 } else { 1 }), &[])?;
+        let done = Event::Stopped {
+            container,
+            lane,
+            ok,
+        };
+        story.tell(0, done, &[turn(1, 3, 8 * MS)])
+    };
+    assert_eq!(told(true), Ok(()));
+    objects(told(false), "at once");
+}

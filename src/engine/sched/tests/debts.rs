@@ -132,7 +132,7 @@ fn what_ran_before_the_turns_counts_before_the_first_turn() {
             attached: true,
             wants: true,
             quiet: false,
-            stay: None,
+            ..Report::default()
         },
     );
     rig.turns.decide(&mut rig.notes);
@@ -144,7 +144,7 @@ fn what_ran_before_the_turns_counts_before_the_first_turn() {
             attached: true,
             wants: true,
             quiet: true,
-            stay: None,
+            ..Report::default()
         },
     );
     rig.turns.decide(&mut rig.notes);
