@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use gpuslice_engine::Mode;
 use gpuslice_wire::ids::{ContainerId, GpuUuid};
+use gpuslice_wire::policy::Class;
 
 use super::Objection;
 use crate::observer::{Observer, Place, Seat};
@@ -16,13 +17,41 @@ pub struct Gangs {
     idle: BTreeMap<GpuUuid, u64>,
     /// What others had on each GPU since a gang waits, and the weights and classes then.
     waits: BTreeMap<ContainerId, Wait>,
+    /// The longest stretch of any without a share, also of one that is gone by now.
+    longest: Longest,
 }
+
+/// Per GPU and class.
+type Longest = BTreeMap<(GpuUuid, Class), u64>;
 
 /// A gang that waits.
 #[derive(Debug, Default)]
 struct Wait {
     had: BTreeMap<(Place, Place), u64>,
+    /// What those without a share had together where it waits.
+    pools: BTreeMap<Place, u64>,
     tuned: Vec<(Place, u64)>,
+}
+
+/// What all shares of the gang's class leave to those without one, percent.
+fn rest(seen: &Observer, me: &Seat) -> u64 {
+    let class = seen.on(me.gpu).map(|(_, seat)| seat);
+    let class = class.filter(|seat| seat.record.class == me.record.class);
+    let shares: u64 = class.map(|seat| seat.share).sum();
+    100u64.saturating_sub(shares).max(1)
+}
+
+/// What the lines owe `other` while `me` waits, beside turns. In one line that is `l_i * w_j / w_i`. The line of
+/// shares weighs those without one together as `rest`, at most 100 less a share that is wanted: beside `pool`, which
+/// is what they had and the longest turn of any of them, a share of `c` has `pool * c / rest`.
+fn owed(me: &Seat, other: &Seat, pool: u64, rest: u64) -> u64 {
+    let (had, theirs, mine) = match (me.share, other.share) {
+        (0, share) if share > 0 => (pool, share, rest),
+        (share, 0) if share > 0 => (me.longest, 100u64.saturating_sub(share).max(1), share),
+        _ => (me.longest, other.weight, me.weight),
+    };
+    let owed = u128::from(had) * u128::from(theirs) / u128::from(mine);
+    u64::try_from(owed).unwrap_or(u64::MAX)
 }
 
 /// On the GPU, as far as others have to wait for it.
@@ -49,9 +78,15 @@ impl Gangs {
             let any = gang.iter().any(|(_, seat)| gated(seat));
             any && !seen.gap && gang.iter().all(|(_, seat)| free(seat))
         };
+        for seat in seen.seats.values().filter(|seat| seat.share == 0) {
+            let longest = self.longest.entry((seat.gpu, seat.record.class));
+            let longest = longest.or_default();
+            *longest = (*longest).max(seat.longest);
+        }
         self.waits.retain(|id, _| gangs.get(id).is_some_and(waits));
         for (id, gang) in gangs.into_iter().filter(|(_, gang)| waits(gang)) {
-            self.waits.entry(id).or_default().advance(seen, id, &gang)?;
+            let wait = self.waits.entry(id).or_default();
+            wait.advance(seen, id, &gang, &self.longest)?;
         }
         Ok(())
     }
@@ -116,6 +151,15 @@ impl Gangs {
 }
 
 impl Wait {
+    /// What those of the gang's class without a share had on one of its GPUs.
+    fn pool(&mut self, seen: &Observer, mine: Place, me: &Seat) -> u64 {
+        let others = seen.on(me.gpu).map(|(_, seat)| seat);
+        let pays = |it: &&Seat| it.share == 0 && it.record.class == me.record.class && it.pays();
+        let pool = self.pools.entry(mine).or_default();
+        *pool += others.filter(pays).count() as u64 * seen.passed;
+        *pool
+    }
+
     /// While a gang waits, there is always one of its GPUs at least on which each other of its class had no
     /// more than the line owes it, and the turns that it must wait for to have all GPUs at once.
     fn advance(
@@ -123,6 +167,7 @@ impl Wait {
         seen: &Observer,
         id: ContainerId,
         gang: &[(Place, &Seat)],
+        longest: &Longest,
     ) -> Result<(), Objection> {
         let on_gpu = |gpu: GpuUuid| seen.on(gpu).filter(move |(place, _)| place.0 != id);
         let mut tuned = Vec::new();
@@ -141,15 +186,15 @@ impl Wait {
         let mut starves = true;
         for &(mine, me) in gang {
             let mut over = false;
+            let longest = longest.get(&(me.gpu, me.record.class)).copied();
+            let pool = self.pool(seen, mine, me) + longest.unwrap_or(0);
             for (&theirs, other) in on_gpu(me.gpu) {
                 if other.record.class > me.record.class || !other.pays() {
                     continue;
                 }
                 let had = self.had.entry((mine, theirs)).or_default();
                 *had += seen.passed;
-                let owed =
-                    u128::from(me.longest) * u128::from(other.weight) / u128::from(me.weight);
-                let owed = u64::try_from(owed).unwrap_or(u64::MAX);
+                let owed = owed(me, other, pool, rest(seen, me));
                 let above = other.record.class < me.record.class;
                 over |= !above && *had > owed.saturating_add(turns);
             }

@@ -27,11 +27,19 @@ fn claims(n: usize, lane: u8, claims: Claims) -> Event {
 /// Container 0 has a slice of GPUs 0 and 1, container 1 one of GPU 0. The first has a turn on GPU 0 and wants the
 /// other, too; what comes of that is `actions`.
 fn gang(actions: &[Action]) -> (Story, Result<(), Objection>) {
+    let (mut story, first) = beside(1, |_| {});
+    first.expect("fine");
+    let second = story.tell(0, claims(0, 1, wants(0, 0)), actions);
+    (story, second)
+}
+
+/// ... with `others` GPUs for container 1, which is as `such` makes it; before the first one wants the other GPU.
+fn beside(others: u8, such: impl Fn(&mut Record)) -> (Story, Result<(), Objection>) {
     let mut story = Story {
         checkers: Checkers::new(Config::default(), 0),
         now: 0,
     };
-    for (n, gpus) in [(0, 2), (1, 1)] {
+    for (n, gpus) in [(0, 2), (1, others)] {
         let mut record = match admitted(n, 1, 0, Class::Normal) {
             Action::Admitted { record, .. } => record,
             other => panic!("{other:?}"),
@@ -42,6 +50,9 @@ fn gang(actions: &[Action]) -> (Story, Result<(), Objection>) {
                 ..record.lanes[0]
             })
             .collect();
+        if n == 1 {
+            such(&mut record);
+        }
         let token = Token(0);
         let mut all = vec![Action::Admitted { token, record }];
         all.extend((0..gpus).map(|lane| on(n, lane, 0, 0)));
@@ -65,9 +76,7 @@ fn gang(actions: &[Action]) -> (Story, Result<(), Objection>) {
             .expect("a good beginning");
     }
     let first = story.tell(0, claims(0, 0, wants(0, 0)), &[on(0, 0, 1, 8 * MS)]);
-    first.expect("fine");
-    let second = story.tell(0, claims(0, 1, wants(0, 0)), actions);
-    (story, second)
+    (story, first)
 }
 
 #[test]
@@ -106,4 +115,34 @@ fn to_stopping_half_a_collective() {
     closed.expect("fine");
     let stop = Action::Stop { container, lane };
     objects(story.then(200 * MS, &[stop]), "gang true");
+}
+
+/// It waits while container 1, with a share, has 20 turns of 8 ms on both of its GPUs.
+fn beside_a_share(percent: u32) -> Result<(), Objection> {
+    let (mut story, begun) = beside(2, |record| {
+        record.share = Percent::new(percent).ok();
+        record.gang = Gangs::Never;
+    });
+    begun?;
+    let both = |n, word, end| [on(n, 0, word, end), on(n, 1, word, end)];
+    let says = |story: &mut Story, n, word, actions: &[Action]| {
+        story.tell(0, claims(n, 0, wants(word, word)), &[])?;
+        story.tell(0, claims(n, 1, wants(word, word)), actions)
+    };
+    says(&mut story, 0, 0, &[on(0, 1, 1, 8 * MS)])?;
+    says(&mut story, 1, 0, &[])?;
+    story.then(8 * MS, &both(0, 2, 0))?;
+    says(&mut story, 0, 1, &both(1, 1, 16 * MS))?;
+    for word in (1..41).step_by(2) {
+        story.then(8 * MS, &both(1, word + 1, 0))?;
+        let end = story.now + 8 * MS;
+        says(&mut story, 1, word, &both(1, word + 2, end))?;
+    }
+    Ok(())
+}
+
+#[test]
+fn to_a_gang_that_starves_beside_a_share() {
+    assert_eq!(beside_a_share(97), Ok(()), "3 of 100 are left to it");
+    objects(beside_a_share(60), "starves");
 }
