@@ -13,8 +13,9 @@ use crate::observer::{Observer, Place, Seat};
 /// What happened to gangs and because of them.
 #[derive(Debug, Default)]
 pub struct Gangs {
-    /// Since when a GPU stands idle although one who is of no gang waits for it.
-    idle: BTreeMap<GpuUuid, u64>,
+    /// Since when a GPU stands idle although one who is of no gang waits for it, and the longest that any of those
+    /// who waited takes to drain: the first of them may be gone by now.
+    idle: BTreeMap<GpuUuid, (u64, u64)>,
     /// What others had on each GPU since a gang waits, and the weights and classes then.
     waits: BTreeMap<ContainerId, Wait>,
     /// The longest stretch of any without a share, also of one that is gone by now.
@@ -127,14 +128,15 @@ impl Gangs {
             self.idle.remove(&gpu);
             return Ok(());
         }
-        let since = self.idle.entry(gpu).or_insert(seen.now);
+        let (since, longest) = self.idle.entry(gpu).or_insert((seen.now, 0));
         let gpus = seen.seats.values().map(|seat| seat.gpu);
         let gpus = gpus.collect::<std::collections::BTreeSet<_>>().len() as u64;
         // two shortest turns for each other GPU, and what those who wait take to drain, once where an end is known
         // and twice where it is not. A step that came later than that is the world's doing.
         let singles = seen.on(gpu).filter(|(_, seat)| seat.wants() && !seat.gang);
         let tail = singles.map(|(_, seat)| seat.tail).max().unwrap_or(0);
-        let bound = gpus * (2 * seen.config.turn_min.0 + 3 * tail) + 1_000_000;
+        *longest = (*longest).max(tail);
+        let bound = gpus * (2 * seen.config.turn_min.0 + 3 * *longest) + 1_000_000;
         if seen.gap {
             *since = seen.now;
         } else if seen.passed > bound {

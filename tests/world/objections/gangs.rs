@@ -106,6 +106,50 @@ fn to_a_gpu_that_is_kept_for_a_gang_for_too_long() {
     objects(waits(20), "idles for");
 }
 
+/// What a GPU stands idle for takes long to drain and is dismissed then: it was right until that moment.
+#[test]
+fn to_no_gpu_that_was_kept_for_one_that_is_gone() {
+    let run = |drains: u64| -> Result<(), Objection> {
+        let (mut story, begun) = gang(&[on(0, 1, 1, 8 * MS)]);
+        begun?;
+        story.tell(0, claims(1, 0, wants(0, 0)), &[])?;
+        story.then(8 * MS, &[on(0, 0, 2, 0), on(0, 1, 2, 0)])?;
+        story.tell(0, claims(0, 0, wants(1, 1)), &[])?;
+        let end = story.now + 8 * MS;
+        story.tell(0, claims(0, 1, wants(1, 1)), &[on(1, 0, 1, end)])?;
+        story.then(8 * MS, &[on(1, 0, 2, 0)])?;
+        story.tell(drains * MS, claims(1, 0, wants(1, 1)), &[])?;
+        let third = admitted(2, 1, 0, Class::Normal);
+        story.then(0, &[third, on(2, 0, 0, 0)])?;
+        let token = Token(0);
+        let attached = Action::Attached {
+            token,
+            client: client(2),
+            container: container(2),
+            lanes: 1,
+        };
+        let (container, process) = (container(2), None);
+        let held = [Bytes::ZERO; ACCOUNTS_MAX];
+        let attach = Event::Attach {
+            token,
+            container,
+            process,
+            held,
+        };
+        story.tell(0, attach, &[attached])?;
+        story.tell(0, claims(2, 0, wants(0, 0)), &[])?;
+        (0..30).try_for_each(|_| story.then(MS, &[]))?;
+        let gone = Action::Dismissed {
+            token,
+            container: crate::world::container(1),
+            known: true,
+        };
+        story.then(0, &[gone])
+    };
+    assert_eq!(run(20), Ok(()));
+    objects(run(1), "idles for");
+}
+
 #[test]
 fn to_stopping_half_a_collective() {
     let (mut story, begun) = gang(&[on(0, 1, 1, 8 * MS)]);
