@@ -114,7 +114,9 @@ impl Gpu {
             .any(|gpu| seen.on(gpu).any(|(_, s)| goes_first(s)));
         let known = self.turn.filter(|it| (it.0, it.1) == (word, seat.granted));
         let turn = known.unwrap_or((word, seat.granted, slot));
-        if turn.2 && known.is_none() && !tied {
+        // one that began before this GPU was looked at may have been of another class then
+        let begins = known.is_none() && seat.granted == seen.now;
+        if turn.2 && begins && !tied {
             self.began(seen, class)?;
         }
         self.turn = Some(turn);
