@@ -461,11 +461,22 @@ impl Observer {
     }
 
     fn set(&mut self, container: ContainerId, lane: Lane, view: LaneView) {
-        let now = self.now;
-        let Some(seat) = self.seats.get_mut(&(container, lane)) else {
+        let (now, place) = (self.now, (container, lane));
+        let Some(seat) = self.seats.get(&place) else {
             return;
         };
-        let held = seat.holds();
+        // one that is known to be stopped when its turn ends is off the GPU at once, and may be next
+        let anew = seat
+            .view
+            .is_some_and(|it| view.turn == it.turn.wrapping_add(2));
+        let anew = anew && seat.holds() && !seat.gang;
+        if anew && seat.wants() && !seat.passed {
+            self.spare(place);
+        }
+        let Some(seat) = self.seats.get_mut(&place) else {
+            return;
+        };
+        let held = seat.holds() && !anew;
         let before = seat.view.replace(view);
         if seat.holds() {
             let extended = before.is_some_and(|before| before.turn_end != view.turn_end);
@@ -548,12 +559,15 @@ impl Observer {
             // who was passed and has a turn nevertheless, or needs none any more, may get quiet in that
             seat.passed &= !((seat.holds() || seat.open()) && seat.quiet());
         }
-        for place in spared {
-            let common = self.common(self.seats[&place].gpu);
-            if let Some(seat) = self.seats.get_mut(&place) {
-                seat.sparing = common.min(seat.stint / 2);
-                seat.off += seat.sparing;
-            }
+        spared.into_iter().for_each(|place| self.spare(place));
+    }
+
+    /// What the last turn's hand-over cost is nobody's.
+    fn spare(&mut self, place: Place) {
+        let common = self.common(self.seats[&place].gpu);
+        if let Some(seat) = self.seats.get_mut(&place) {
+            seat.sparing = common.min(seat.stint / 2);
+            seat.off += seat.sparing;
         }
     }
 
