@@ -224,6 +224,12 @@ fn to_a_turn_nobody_uses() {
 }
 
 #[test]
+fn to_a_turn_of_no_time() {
+    let mut story = Story::of(&[(1, 0, Class::Normal)]);
+    objects(story.says(0, wants(0, 0), &[turn(0, 2, 0)]), "no time");
+}
+
+#[test]
 fn to_an_identity_given_twice() {
     let mut story = Story::of(&[(1, 0, Class::Normal)]);
     story

@@ -68,7 +68,9 @@ impl Turns {
             return None;
         }
         // a gang that waits for other GPUs too would end such a turn in the step that gives it
-        let gang = self.wanted.kept.is_some_and(|kept| kept.class < own);
+        let slot = |class: Class| class > own && self.slot_open(class);
+        let goes = |class: Class| class < own || slot(class);
+        let gang = self.wanted.kept.is_some_and(|kept| goes(kept.class));
         let before = gang || self.others_wait(|other| other < own) || self.slot_waits(own);
         (!before).then_some(Choice { seat, slot: false })
     }

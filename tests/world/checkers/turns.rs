@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use gpuslice_engine::{Action, Late, Mode};
+use gpuslice_engine::{Action, LaneView, Late, Mode};
 use gpuslice_wire::ids::GpuUuid;
 
 use super::Objection;
@@ -13,12 +13,32 @@ use crate::observer::{Observer, Place};
 #[derive(Debug, Default)]
 pub struct Turns;
 
+/// A turn that is given and over in the same step: its container launches nothing in it, and is drained again.
+fn no_turn_at_all(seen: &Observer, place: Place, view: &LaneView) -> Result<(), Objection> {
+    let before = seen.seats.get(&place).and_then(|seat| seat.view);
+    let closed = |view: &LaneView| view.mode == Mode::Turns && view.turn.is_multiple_of(2);
+    match before {
+        Some(it) if closed(&it) && closed(view) && it.turn != view.turn => {
+            Err(format!("{} has a turn of no time", place.0))
+        }
+        _ => Ok(()),
+    }
+}
+
 impl Turns {
     /// Before an action changes what is seen.
     ///
     /// # Errors
     /// The objection.
     pub fn before(&self, seen: &Observer, action: &Action) -> Result<(), Objection> {
+        if let Action::SetLane {
+            container,
+            lane,
+            view,
+        } = action
+        {
+            return no_turn_at_all(seen, (*container, *lane), view);
+        }
         let Action::Overrun {
             container,
             lane,

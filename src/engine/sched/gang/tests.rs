@@ -14,11 +14,13 @@ use std::format;
 use std::vec::Vec;
 
 use gpuslice_wire::ids::{ClientId, Lane};
+use gpuslice_wire::policy::{Class, Policy};
+use gpuslice_wire::select::GpuSelector;
 use gpuslice_wire::units::GIB;
 
 use super::super::Phase;
 use crate::tests::{Rig, ask};
-use crate::{Action, Claims, Config, Event, Late, Mode};
+use crate::{Action, Ask, Claims, Config, Event, Late, Mode, Token};
 
 /// So many states are looked at, those with the shortest ways first, unless `GANG_STATES` says otherwise.
 const STATES: usize = 8_000;
@@ -389,4 +391,54 @@ fn a_clock_that_jumps_passes_no_gang_unread() {
         });
         assert!(!passed(&actions), "{actions:?}");
     }
+}
+
+/// A high one has work of the time without turns in flight and begins to want. A gang below it waits with a slot that is
+/// due, and would end a turn of it at once: it has none, and runs out.
+#[test]
+fn no_turn_ends_for_a_gangs_slot_in_the_step_that_gives_it() {
+    let mut rig = Rig::new(Config::default(), &[16, 16]);
+    let policy = |rig: &mut Rig, policy| {
+        let (token, gpus) = (Token(9), GpuSelector::All);
+        rig.step(Event::SetPolicy {
+            token,
+            gpus,
+            policy,
+        });
+    };
+    policy(&mut rig, Policy::Native);
+    rig.admit(ask("a", "0,1", GIB)).expect("fits");
+    let high = ask("b", "0", GIB);
+    let class = Class::High;
+    rig.admit(Ask { class, ..high }).expect("fits");
+    let [gang, high] = ["a", "b"].map(|name| rig.attach(name, 0).expect("in"));
+    let says = |rig: &mut Rig, client, lane: u8, want, drained| {
+        let claims = Claims {
+            want,
+            drained,
+            ..Claims::default()
+        };
+        let lane = Lane(lane);
+        rig.step(Event::Claims {
+            client,
+            lane,
+            claims,
+        });
+    };
+    (0..2).for_each(|lane| says(&mut rig, gang, lane, true, 0));
+    policy(&mut rig, Policy::Soft);
+    let busy = u32::MAX;
+    (0..2).for_each(|lane| says(&mut rig, gang, lane, true, 0));
+    says(&mut rig, high, 0, false, busy);
+    let words = |rig: &Rig| {
+        let entities = &rig.engine.gpus[0].turns.entities;
+        [entities[0].turn, entities[1].turn]
+    };
+    let before = words(&rig);
+    assert_eq!(before.map(|word| word % 2), [0, 0]);
+    rig.now += 30_000_000;
+    says(&mut rig, high, 0, true, busy);
+    assert_eq!(words(&rig), before);
+    says(&mut rig, high, 0, true, 0);
+    assert_eq!(words(&rig), [before[0] + 1, before[1]]);
 }
