@@ -341,6 +341,8 @@ impl Observer {
             } else {
                 hold
             };
+            let reached = |said: &mut Said| said.reached |= hold == Hold::Stopping;
+            seat.said.values_mut().for_each(reached);
         }
     }
 
@@ -395,12 +397,7 @@ impl Observer {
                 lane,
                 view,
             } => self.set(*container, *lane, *view),
-            Action::Stop { container, lane } => {
-                self.hold(*container, *lane, Hold::Stopping);
-                let seat = self.seats.get_mut(&(*container, *lane)).into_iter();
-                let said = seat.flat_map(|seat| seat.said.values_mut());
-                said.for_each(|said| said.reached = true);
-            }
+            Action::Stop { container, lane } => self.hold(*container, *lane, Hold::Stopping),
             Action::Resume { container, lane } => self.hold(*container, *lane, Hold::Resuming),
             Action::Overrun {
                 container,
