@@ -9,10 +9,11 @@
 //!                                         checkers: one promise each, own books
 //! ```
 //! The checkers share no code with the engine and never look into it: what they know they know
-//! from events and actions. A promise that is broken stops the world with the seed to replay:
+//! from events and actions. A promise that is broken stops the world with the seed to replay. Without
+//! a word these are 200 short worlds and a dozen long ones:
 //! ```text
-//! SEED=17 cargo test -p gpuslice-world seeds                 # one world
-//! WORLD_SEEDS=100000 WORLD_STEPS=20000 cargo test -p gpuslice-world seeds   # a long soak
+//! SEED=17 WORLD_STEPS=100000 cargo test -p gpuslice-world seeds                       # one world
+//! WORLD_SEEDS=2000 WORLD_STEPS=100000 cargo test --release -p gpuslice-world seeds    # a long soak
 //! ```
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]

@@ -1,9 +1,10 @@
 //! Many worlds, each from its seed.
 
 use std::env;
+use std::io::Write;
 use std::panic;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 use gpuslice_engine::Config;
@@ -58,26 +59,17 @@ fn one(seed: u64, steps: u64) {
     drop(replay);
 }
 
-/// `WORLD_SEEDS` worlds of `WORLD_STEPS` steps from seed `WORLD_FIRST` on, or the one of `SEED`.
-#[test]
-fn seeds() {
-    let steps = number("WORLD_STEPS").unwrap_or(3_000);
-    if let Some(seed) = number("SEED") {
-        return one(seed, steps);
-    }
-    let first = number("WORLD_FIRST").unwrap_or(0);
-    let end = first.saturating_add(number("WORLD_SEEDS").unwrap_or(200));
-    let next = AtomicU64::new(first);
-    let broken = Mutex::new(Vec::new());
+/// All of these, on all cores.
+///
+/// # Panics
+/// With the numbers of those that break.
+fn all(seeds: &[u64], steps: u64) {
+    let (next, broken) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     let workers = thread::available_parallelism().map_or(1, |n| n.get());
     thread::scope(|scope| {
         for _ in 0..workers {
             scope.spawn(|| {
-                loop {
-                    let seed = next.fetch_add(1, Ordering::Relaxed);
-                    if seed >= end {
-                        break;
-                    }
+                while let Some(&seed) = seeds.get(next.fetch_add(1, Ordering::Relaxed)) {
                     if panic::catch_unwind(|| one(seed, steps)).is_err() {
                         broken.lock().expect("nobody panics with it").push(seed);
                     }
@@ -87,6 +79,33 @@ fn seeds() {
     });
     let broken = broken.into_inner().expect("nobody panics with it");
     assert!(broken.is_empty(), "broken worlds: {broken:?}, see above");
+}
+
+/// `WORLD_SEEDS` worlds of `WORLD_STEPS` steps from seed `WORLD_FIRST` on, or the one of `SEED`.
+#[test]
+fn seeds() {
+    let steps = number("WORLD_STEPS").unwrap_or(3_000);
+    if let Some(seed) = number("SEED") {
+        return one(seed, steps);
+    }
+    let first = number("WORLD_FIRST").unwrap_or(0);
+    let end = first.saturating_add(number("WORLD_SEEDS").unwrap_or(200));
+    let seeds: Vec<u64> = (first..end).collect();
+    all(&seeds, steps);
+}
+
+/// Each of these has broken a promise, most of them after more than 30,000 steps.
+const LONG: [u64; 12] = [29, 71, 110, 152, 205, 244, 338, 362, 409, 456, 470, 477];
+
+/// A dozen long worlds: what breaks once in an hour of a node's life does not break in 3,000 steps.
+#[test]
+fn long_seeds() {
+    if ["SEED", "WORLD_SEEDS", "WORLD_STEPS"].map(number) != [None; 3] {
+        let line = b"SKIP long_seeds: SEED, WORLD_SEEDS and WORLD_STEPS say which worlds\n";
+        let _ = std::io::stderr().write_all(line); // not captured
+        return;
+    }
+    all(&LONG, 100_000);
 }
 
 /// The same seed is the same world.
