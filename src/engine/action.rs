@@ -160,7 +160,8 @@ pub enum Action {
         /// Whether there was one.
         known: bool,
     },
-    /// The process is known. Make its page and answer it.
+    /// The process is known. Make its page and answer it. If it is its container's only one, pages that change with
+    /// it come before this.
     Attached {
         /// Of the `Attach`.
         token: Token,

@@ -91,6 +91,7 @@ impl Engine {
     pub fn step(&mut self, now: Instant, event: Event, actions: &mut Actions) {
         self.charged = self.charged.plus(now.since(self.now));
         self.now = self.now.max(now);
+        let (from, comes) = (actions.len(), matches!(event, Event::Attach { .. }));
         let touched = gang::closure(&self.gangs, self.concerned(&event) | self.overdue());
         self.pass_time(touched);
         if matches!(event, Event::Tick | Event::Reserve { .. }) {
@@ -148,10 +149,31 @@ impl Engine {
             Event::Resumed { container, lane } => self.held(container, lane, Done::Resume),
             Event::Tick => self.end_recalls(actions),
         }
+        let told = actions.len() - from;
         self.turn_over(touched, actions);
         self.show_books(actions);
+        self.pages_first(comes, &mut actions[from..], told);
         if cfg!(debug_assertions) {
             self.check();
+        }
+    }
+
+    /// Where turns begin because a container's first process comes, it sees pages that say so, and launches
+    /// nothing before. The first `told` actions answer processes; what follows shows pages.
+    fn pages_first(&self, comes: bool, actions: &mut [Action], told: usize) {
+        if !comes {
+            return;
+        }
+        let talks = |seat| self.clients_of(seat).filter(|it| it.connected).count();
+        let first = |it: &Action| match it {
+            Action::Attached { container, .. } => {
+                let seat = self.containers.find(*container);
+                seat.is_some_and(|seat| talks(seat) == 1)
+            }
+            _ => false,
+        };
+        if let Some(at) = actions[..told].iter().position(first) {
+            actions[at..].rotate_left(told - at);
         }
     }
 

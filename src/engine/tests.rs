@@ -76,11 +76,12 @@ impl Rig {
             process: None,
             held: all,
         };
-        match self.step(attach).into_iter().next() {
-            Some(Action::Attached { client, .. }) => Ok(client),
-            Some(Action::Rejected { why, .. }) => Err(why),
-            other => panic!("no answer but {other:?}"),
-        }
+        let mut answers = self.step(attach).into_iter().filter_map(|it| match it {
+            Action::Attached { client, .. } => Some(Ok(client)),
+            Action::Rejected { why, .. } => Some(Err(why)),
+            _ => None,
+        });
+        answers.next().expect("an answer")
     }
     pub(crate) fn reserve(&mut self, client: ClientId, need: u64, wish: u64) -> Vec<Action> {
         let (need, wish) = (Bytes(need), Bytes(wish));

@@ -10,8 +10,8 @@ use gpuslice_wire::policy::Policy;
 
 use crate::rng::Rng;
 use crate::shares::{Tenant, governed, used, weighs};
-use crate::tenant::{Honesty, Kernels};
-use crate::world::World;
+use crate::tenant::{Honesty, Kernels, Process};
+use crate::world::{World, container};
 
 const MS: u64 = 1_000_000;
 
@@ -78,6 +78,27 @@ fn no_rhythm_buys_anything() {
         eprintln!("weight {weight}: kernels of {kernel} ns, pauses of {pause} ns");
         in_bounds(&mut attack(seed, weight, kernel, pause), weight, kernel, 30);
     }
+}
+
+/// Processes that say at random what they run, each as short as what it is told to run: turns end when one is
+/// gone, and begin with the next one, which has launched nothing yet whatever it says.
+#[test]
+fn coming_back_with_lies_buys_nothing() {
+    let mut world = attack(7, 100, 100 * MS, 30 * MS);
+    world.becomes(0, Honesty::Garbage);
+    let begun = used(&world);
+    for who in 2..200 {
+        world.run_until(world.now + 500 * MS);
+        world.crash(if who == 2 { 0 } else { who - 1 });
+        world.run_until(world.now + 50 * MS);
+        let mut next = Process::new(container(0), 1, &mut Rng::new(who as u64));
+        (next.honesty, next.kernels) = (Honesty::Garbage, Kernels::Exactly(100 * MS));
+        world.add(next);
+    }
+    let after = used(&world);
+    let (had, other) = (after[0] - begun[0], after[1] - begun[1]);
+    let bound = other / 100 + 2_100 * MS; // a turn, and the longest wait for what it says that it runs
+    assert!(had <= bound, "{had} ns, and {other} ns of weight 100");
 }
 
 /// Turns that a debt keeps going end when it is paid, and at once when the debtor is gone.

@@ -53,6 +53,8 @@ pub struct Seat {
     pub said: BTreeMap<ClientId, Said>,
     /// Its turn was closed and it is not quiet yet; since when.
     pub closing: Option<u64>,
+    /// That, or others ran beside it already, before this step.
+    shut_before: bool,
     /// When its page was last closed: later than that, if what closed was a gang's turn that was extended.
     pub shut: u64,
     /// What may be in flight of it was launched without turns.
@@ -250,6 +252,7 @@ impl Observer {
         }
         for seat in self.seats.values_mut() {
             let pays = seat.pays();
+            seat.shut_before = seat.closing.is_some() || seat.passed;
             seat.billed = 0;
             seat.spared = std::mem::take(&mut seat.sparing);
             if pays {
@@ -382,7 +385,7 @@ impl Observer {
                 let lanes = self.seats.iter_mut().filter(|((id, _), _)| id == container);
                 for (_, seat) in lanes {
                     // nothing can be in flight of a process that has not seen its page yet
-                    let fresh = seat.closing.is_some() || seat.passed;
+                    let fresh = seat.shut_before;
                     seat.said.insert(
                         *client,
                         Said {
@@ -425,6 +428,7 @@ impl Observer {
                 view: None,
                 said: BTreeMap::new(),
                 closing: None,
+                shut_before: false,
                 loose: false,
                 freely: false,
                 again: None,
@@ -490,7 +494,9 @@ impl Observer {
             }
             if !held {
                 seat.again = seat.closing.filter(|_| again);
-                seat.was_loose = std::mem::take(&mut seat.loose);
+                // turns may begin and be given in one step, where no other one has anything in flight
+                let opened = before.is_some_and(|it| it.mode == Mode::Open);
+                seat.was_loose = std::mem::take(&mut seat.loose) || opened;
                 (seat.granted, seat.closing) = (now, None);
                 seat.said.values_mut().for_each(|said| said.fresh = false);
             }

@@ -114,6 +114,8 @@ pub(crate) struct Entity {
     pub(crate) class: Class,
     pub(crate) bucket: Bucket,
     pub(crate) said: Report,
+    /// It had no processes before this step: its first one sees the pages as this step leaves them.
+    pub(crate) arrives: bool,
     /// Start tag: the virtual time at which it waits in line.
     pub(crate) start: Virtual,
     /// Finish tag: grows as it is charged.

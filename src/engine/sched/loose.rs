@@ -57,8 +57,9 @@ impl Turns {
                 since,
                 reported: false,
             };
-            // who was passed before is not waited for again, and what is stopped does not run
-            let runs = entity.overrun.is_none() && !entity.is_off();
+            // who was passed before is not waited for again, and what is stopped does not run; who comes in this
+            // step has launched nothing: else a debtor that lies would hold others up each time it comes back
+            let runs = entity.overrun.is_none() && !entity.is_off() && !entity.arrives;
             entity.loose = runs.then_some(loose);
             notes.push(Note::Closed(entity.seat));
         }

@@ -163,6 +163,7 @@ impl Turns {
             class: terms.class,
             bucket: Bucket::new(Part::ALL, &self.config),
             said: Report::default(),
+            arrives: false,
             start: Virtual::default(),
             finish: Virtual::default(),
             queued: self.now,
@@ -300,6 +301,7 @@ impl Turns {
             let entity = &self.entities[at];
             let bill = self.charged(entity).then(|| self.bill(entity, passed));
             let entity = &mut self.entities[at];
+            entity.arrives = false;
             let brim = match (entity.reserved, entity.said.wants) {
                 (true, _) if bill.is_some() => Brim::None,
                 (true, true) if busy[entity.class as usize] => Brim::None,
@@ -348,6 +350,7 @@ impl Turns {
         entity.hold = entity.hold.with(said.attached);
         said.wants |= entity.hold.waits();
         let before = core::mem::replace(&mut entity.said, said);
+        entity.arrives = said.attached && !before.attached;
         let (begins, reserved) = (said.wants && !before.wants, entity.reserved);
         if begins {
             self.begins(seat);
