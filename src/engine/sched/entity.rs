@@ -116,6 +116,8 @@ pub(crate) struct Entity {
     pub(crate) said: Report,
     /// It had no processes before this step: its first one sees the pages as this step leaves them.
     pub(crate) arrives: bool,
+    /// Its present turn was given in another line: what it uses of it is not the use of this one's pool.
+    pub(crate) guest: bool,
     /// Start tag: the virtual time at which it waits in line.
     pub(crate) start: Virtual,
     /// Finish tag: grows as it is charged.

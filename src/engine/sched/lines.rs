@@ -86,7 +86,7 @@ impl Lines {
 
     /// `entity` was on the GPU for `used`, which is charged.
     pub(super) fn charge(&mut self, entity: &Entity, used: Duration) {
-        if !entity.reserved {
+        if !entity.reserved && !entity.guest {
             let pool = &mut self.pool;
             pool.finish = pool.finish.max(pool.start).after(used, pool.weight);
         }
@@ -94,7 +94,7 @@ impl Lines {
 
     /// So much of what was charged for `entity` is not.
     pub(super) fn spare(&mut self, entity: &Entity, part: Duration) {
-        if !entity.reserved {
+        if !entity.reserved && !entity.guest {
             let pool = &mut self.pool;
             pool.finish = pool.finish.before(part, pool.weight).max(pool.start);
         }

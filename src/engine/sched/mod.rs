@@ -164,6 +164,7 @@ impl Turns {
             bucket: Bucket::new(Part::ALL, &self.config),
             said: Report::default(),
             arrives: false,
+            guest: false,
             start: Virtual::default(),
             finish: Virtual::default(),
             queued: self.now,
@@ -214,6 +215,8 @@ impl Turns {
     pub(crate) fn retune(&mut self, seat: Seat, terms: Terms) {
         self.leave_pool(seat);
         let lines = self.lines;
+        let line = |it: &Entity| (it.class, it.reserved);
+        let was = self.find(seat).map(line);
         if let Some(entity) = self.find_mut(seat) {
             if entity.class != terms.class {
                 entity.class = terms.class;
@@ -222,6 +225,10 @@ impl Turns {
             entity.terms = terms;
         }
         self.apply();
+        let open = self.phase == Phase::Open;
+        if let Some(entity) = self.find_mut(seat) {
+            entity.guest |= !open && was != Some(line(entity));
+        }
     }
 
     /// Gives everybody the weight and the cap that policy and promises say.
@@ -319,6 +326,7 @@ impl Turns {
             } else if entity.said.wants {
                 entity.wait_time = Duration(entity.wait_time.0.saturating_add(passed.0));
             }
+            entity.guest &= bill.is_some();
             if runs {
                 // alone, every instant is a turn of its own: nobody is owed anything for it
                 entity.start = entity.finish;

@@ -93,7 +93,9 @@ impl Turns {
         {
             entity.turn = entity.turn.wrapping_add(1);
         }
-        self.entities.iter_mut().for_each(|it| it.loose = None);
+        self.entities
+            .iter_mut()
+            .for_each(|it| (it.loose, it.guest) = (None, false));
         self.phase = Phase::Open;
     }
 }

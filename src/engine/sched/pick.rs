@@ -176,6 +176,7 @@ impl Turns {
         if let Some(entity) = self.find_mut(choice.seat) {
             entity.turn_end = end;
             entity.stint = Duration(0);
+            entity.guest = false;
         }
         let slot = choice.slot.then_some(Slot { class, began: now });
         self.phase = Phase::Held {

@@ -127,6 +127,38 @@ fn what_one_overran_all_of_them_owe() {
     }
 }
 
+/// A turn is of the line in which it was given: whoever loses its share or its class in it is charged for the rest, and
+/// those among whom it comes are not.
+#[test]
+fn what_one_overran_in_another_line_its_new_pool_does_not_owe() {
+    let changes: [(bool, u32); 2] = [(false, 20), (true, 0)];
+    for (high, share) in changes {
+        let mut rig = Rig::new(&[(1, 50, false), (1, share, high), (1, 0, false)]);
+        rig.want(0, 1);
+        rig.want(0, 0);
+        rig.want(0, 2);
+        while rig.holder() != Some(1) {
+            let due = rig.turns.deadline().expect("it has a turn");
+            rig.run(due.0);
+        }
+        let terms = Terms {
+            share: None,
+            class: Class::Normal,
+            ..rig.turns.entities[1].terms
+        };
+        rig.turns.retune(Seat(1), terms);
+        let end = rig.turns.now.0 + 400 * MS;
+        while rig.turns.now.0 < end {
+            rig.at(rig.turns.now.0 + MS);
+        }
+        rig.say(end, 1, false, true);
+        let before = rig.used_ms(2);
+        rig.run(end + 100 * MS);
+        let had = rig.used_ms(2) - before;
+        assert!(had >= 30, "{had} ms of 100 for one of its new pool");
+    }
+}
+
 /// Debts stay the same GPU time when one gets a share or loses it.
 #[test]
 fn a_debt_goes_along_into_the_other_line() {
