@@ -61,7 +61,7 @@ pub struct Seat {
     pub loose: bool,
     /// ... when its present turn began.
     pub was_loose: bool,
-    /// Its present turn began before it had a cap.
+    /// Its present turn began before it had a cap; or others run beside what began so, or without turns.
     pub freely: bool,
     /// ... since when, if its turn was extended after that.
     pub again: Option<u64>,
@@ -410,6 +410,7 @@ impl Observer {
                 ..
             } => {
                 if let Some(seat) = self.seats.get_mut(&(*container, *lane)) {
+                    seat.freely |= seat.loose;
                     (seat.passed, seat.loose) = (true, false);
                     seat.tail = seat.tail.max(self.config.drain_max.0);
                 }
@@ -490,7 +491,8 @@ impl Observer {
                 seat.rest();
             }
             if !held || extended {
-                (seat.freely, seat.stint) = (!seat.capped(), 0);
+                let still = seat.passed && seat.freely;
+                (seat.freely, seat.stint) = (!seat.capped() || still, 0);
             }
             if !held {
                 seat.again = seat.closing.filter(|_| again);

@@ -182,7 +182,8 @@ impl Caps {
             let (part, whole) = (i128::from(seat.cap.0), i128::from(seat.cap.1));
             let of = |ns: u64| (i128::from(ns) << 20) * part / whole;
             let depth = of(seen.config.burst.0);
-            // what was launched without turns, or in a turn that was given without a cap, has none
+            // what was launched without turns, or in a turn that was given without a cap, has none: until it is
+            // quiet, and with the turns that it has because it is not, whether its cap pays for them or not
             let free = seat.native || seat.loose || seat.freely;
             let used = if free { 0 } else { seat.billed };
             let used = (i128::from(used) - i128::from(seat.spared)) << 20;
