@@ -99,7 +99,9 @@ impl Gpu {
             return Ok(());
         };
         let mut gang = seen.gang(place);
-        let bound = seat.gang && gang.any(|(_, part)| part.was_loose) || seat.again.is_some();
+        // extended on one of its GPUs is extended on all, also where others run beside it by now
+        let bound = gang.any(|(_, part)| part.was_loose || part.again.is_some());
+        let bound = seat.gang && bound || seat.again.is_some();
         let (class, word) = (seat.record.class, seat.view.map_or(0, |view| view.turn));
         if bound {
             self.turn = None;
