@@ -3,7 +3,7 @@
 
 use gpuslice_engine::{Event, LaneView};
 use gpuslice_wire::admin::MemoryAsk;
-use gpuslice_wire::ids::{ContainerId, Lane};
+use gpuslice_wire::ids::{ClientId, ContainerId, Lane};
 use gpuslice_wire::units::{Bytes, GIB};
 use std::collections::BTreeMap;
 
@@ -120,9 +120,13 @@ impl World {
     pub(super) fn look_at(&mut self, container: ContainerId, lane: Lane) -> Event {
         for who in 0..self.processes.len() {
             let process = &self.processes[who];
-            let Some(client) = process.client.filter(|_| process.container == container) else {
+            let of_it = |_: &ClientId| process.container == container;
+            let Some(client) = process.client.filter(of_it) else {
                 continue;
             };
+            if !self.clients.contains_key(&client) {
+                continue; // of a container of this name that is no more, perhaps of fewer GPUs
+            }
             let used = Bytes(self.driver_shows(who, lane));
             self.step(Event::Measured { client, lane, used });
         }
