@@ -461,6 +461,7 @@ impl Engine {
             said.attached = true;
             said.wants |= lane.claims.want;
             said.quiet &= lane.quiet(turn);
+            said.came |= lane.orders == orders;
             said.newer |= lane.orders == orders && !lane.quiet(turn);
             let stays = [said.stay, lane.stay(turn)].into_iter().flatten();
             said.stay = stays.reduce(Stay::with);

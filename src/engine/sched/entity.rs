@@ -94,7 +94,9 @@ pub(crate) struct Report {
     pub(crate) wants: bool,
     /// All of them were read since the last close and have nothing in flight of that turn.
     pub(crate) quiet: bool,
-    /// One that came after the last order to stop, which cannot have reached it, is not quiet.
+    /// One came after the last order to stop, which cannot have reached it,
+    pub(crate) came: bool,
+    /// and is not quiet.
     pub(crate) newer: bool,
     /// When they were on the GPU in the turn that was closed last, if in any.
     pub(crate) stay: Option<Stay>,
@@ -187,6 +189,12 @@ impl Entity {
     pub(crate) fn is_off(&self) -> bool {
         let stopped = self.hold == Hold::Stopped && !self.said.newer;
         self.said.quiet || !self.said.attached || stopped
+    }
+
+    /// It may launch no more. Nothing that its processes said before tells what is in flight now.
+    pub(crate) fn shut(&mut self) {
+        (self.said.quiet, self.said.newer) = (false, self.said.came);
+        self.stop_tries = 0;
     }
 
     /// While turns are taken, whether the GPU may go past gates in its streams. Nobody is kept behind them for

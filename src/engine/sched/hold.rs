@@ -362,6 +362,30 @@ mod tests {
         assert_eq!(word(&rig, "b") % 2, 1, "and now does not");
     }
 
+    /// All that the order to stop could reach are gone when it is answered, and one runs without turns that came since.
+    #[test]
+    fn an_answer_begins_no_turn_beside_one_that_came_after_the_order() {
+        for came in [false, true] {
+            let mut rig = Rig::with(Config::default(), &[(1, 0, false), (1, 0, false)]);
+            rig.want(0, 1);
+            assert_eq!(rig.turns.phase, Phase::Open);
+            rig.turns.held(seat(0), Done::Stop { ok: true });
+            for who in 0..2 {
+                let said = Report {
+                    attached: true,
+                    wants: who == 1,
+                    quiet: true,
+                    came: came && who == 0,
+                    ..Report::default()
+                };
+                rig.turns.report(seat(who), said);
+            }
+            rig.turns.decide(&mut rig.notes);
+            let expected = (!came).then_some(1);
+            assert_eq!(rig.holder(), expected, "it may have launched since");
+        }
+    }
+
     /// Turns begin because of what is stopped; the one that runs pays for what it runs.
     #[test]
     fn what_is_stopped_when_turns_begin_is_not_charged() {

@@ -51,8 +51,7 @@ impl Turns {
         let since = self.now;
         for entity in self.entities.iter_mut().filter(|it| it.said.attached) {
             entity.turn = entity.turn.wrapping_add(2);
-            entity.said.quiet = false;
-            entity.stop_tries = 0;
+            entity.shut();
             let loose = Loose {
                 since,
                 reported: false,

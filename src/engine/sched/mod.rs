@@ -524,8 +524,7 @@ impl Turns {
         if let Some(entity) = self.find_mut(seat) {
             entity.turn = entity.turn.wrapping_add(1);
             entity.turn_end = now;
-            entity.said.quiet = false;
-            entity.stop_tries = 0;
+            entity.shut();
         }
         self.phase = Phase::Closing {
             seat,
