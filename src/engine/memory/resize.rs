@@ -69,6 +69,7 @@ impl Engine {
         };
         let was = slice.account.cap();
         slice.account.set_cap(cap);
+        slice.note_grant(Bytes::ZERO); // what was beyond the cap may be within it now
         match container.record.lanes.get_mut(usize::from(lane.0)) {
             Some(promised) => promised.cap = cap,
             None => container.record.pinned = Some(cap).filter(|&cap| cap != NO_CAP),

@@ -413,6 +413,8 @@ impl Books {
             return Err(format!("{} was resized and nobody asked", record.container));
         };
         let reserved = self.reserved(place.0, place.1);
+        let granted = self.granted(place.0, place.1);
+        let granted: u128 = granted.map(|(_, it)| u128::from(it)).sum();
         let Some(account) = self.accounts.get_mut(&place) else {
             return Err(format!("{place:?} was resized and is not there"));
         };
@@ -428,6 +430,7 @@ impl Books {
             return Err(format!("{place:?} was resized wrongly: {change:?}"));
         }
         account.cap = change.cap.0;
+        account.most[0] = account.most[0].max(granted.min(u128::from(account.cap)));
         if change.cap < change.was {
             self.lowered.insert(place);
         }

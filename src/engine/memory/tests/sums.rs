@@ -53,6 +53,26 @@ fn processes_that_pulse_one_after_the_other_hide_no_more_than_one_cap() {
     assert_eq!(reserved(&rig), 0);
 }
 
+/// What was granted beyond a cap that was lowered is within it again when that is raised: a look from before it
+/// was given back shows nothing that was not asked for.
+#[test]
+fn a_cap_that_is_raised_counts_what_it_covers_as_granted() {
+    let (mut rig, who) = slice_of(&[100]);
+    let set = |rig: &mut Rig, cap| resize(rig, Lane(0), MemoryAsk::Exactly(Bytes(cap)));
+    set(&mut rig, 40).expect("lowered");
+    for second in 1..3 {
+        rig.now = second * 1_000 * MS;
+        look(&mut rig, &who, &[100]);
+    }
+    set(&mut rig, 200).expect("raised");
+    rig.give_back(who[0], 0, 90);
+    for second in 3..5 {
+        rig.now = second * 1_000 * MS;
+        look(&mut rig, &who, &[100]);
+    }
+    assert_eq!(reserved(&rig), 10);
+}
+
 /// To pulse before every second look shows now one sum, now the others: what all of them show counts.
 #[test]
 fn pulses_at_every_other_look_hide_nothing_more() {
