@@ -90,9 +90,10 @@ pub fn namespace(of: &str, kind: &str) -> Option<String> {
 
 /// When a process began, in the kernel's own count; `None` if there is none of this number.
 pub fn born(pid: u32) -> Option<u64> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // After the program's name, which may have anything in it, come 19 fields and then the start.
-    let (_, rest) = stat.rsplit_once(')')?;
+    let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
+    // After the process's name, which is any bytes it likes, come 19 fields and then the start.
+    let name_ends = stat.iter().rposition(|byte| *byte == b')')?;
+    let rest = str::from_utf8(&stat[name_ends + 1..]).ok()?;
     rest.split_whitespace().nth(19)?.parse().ok()
 }
 

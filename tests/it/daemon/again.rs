@@ -1,6 +1,6 @@
 //! A daemon that comes back counts what it granted before any process says anything.
 
-use crate::harness::agent::Agent;
+use crate::harness::agent::{Agent, Promised};
 use crate::harness::node::Node;
 use crate::harness::wire::{Heard, TenantClient};
 use crate::harness::{Random, eventually};
@@ -9,8 +9,10 @@ use gpuslice_wire::tenant::{Rejection, Reply, Request};
 use gpuslice_wire::units::{Bytes, MIB};
 use nix::sys::signal::{Signal, kill};
 use std::fs;
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 const CAP: u64 = 512 * MIB;
@@ -124,6 +126,64 @@ fn who_ended_meanwhile_is_charged_for_nothing() {
     let other = node.process("a");
     other.attach(Bytes::ZERO);
     assert!(granted(&other.reserve(0, CAP, CAP)));
+}
+
+/// A process that gives itself a name of any bytes when it is told to. Names are cut at 15 bytes, so one can
+/// also end in the middle of a character.
+struct Renamed(Child);
+
+impl Renamed {
+    fn start(node: &Node) -> (Renamed, TenantClient) {
+        let mut sh = Command::new("sh");
+        sh.args([
+            "-c",
+            r"read x; printf 'a) \377' >/proc/$$/comm; echo; read x",
+        ]);
+        sh.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let promised = Promised::by(&mut sh, &node.socket("a"));
+        let renamed = Renamed(sh.spawn().expect("it starts"));
+        (renamed, promised.tenant())
+    }
+
+    fn rename(&mut self) {
+        let to = self.0.stdin.as_mut().expect("it listens");
+        to.write_all(b"\n").expect("it listens");
+        let from = self.0.stdout.as_mut().expect("it answers");
+        let mut line = String::new();
+        BufReader::new(from).read_line(&mut line).expect("done");
+        let name = fs::read(format!("/proc/{}/comm", self.0.id())).expect("it lives");
+        assert_eq!(name, b"a) \xff\n");
+    }
+}
+
+impl Drop for Renamed {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// It was taken for one that is gone, and its memory was given to others.
+#[test]
+fn a_process_with_a_name_that_is_not_text_is_the_same_one_still() {
+    for before_it_attaches in [true, false] {
+        let mut node = node();
+        let (mut renamed, tenant) = Renamed::start(&node);
+        if before_it_attaches {
+            renamed.rename();
+        }
+        tenant.attach(Bytes::ZERO);
+        assert!(granted(&tenant.reserve(0, HELD, HELD)));
+        if !before_it_attaches {
+            renamed.rename();
+        }
+        restart(&mut node);
+        let log = node.log();
+        assert_eq!(node.slice("a"), Some((Bytes(HELD), 0)), "{log}");
+        assert!(!log.contains("growth waits"), "all is known: {log}");
+        drop(renamed);
+        node.wait_refunded("a");
+    }
 }
 
 /// What was given back is written down too, if not at once.

@@ -8,6 +8,7 @@ use gpuslice_sim_device::{LimitError, Machine, Role};
 use gpuslice_wire::admin::Denial;
 use gpuslice_wire::units::GIB;
 use nix::sys::signal::Signal;
+use std::io::{Read, Write};
 use std::process::{Command, Stdio};
 
 const LIMITED: &str = "devices=1,mem=1GiB,limits=dmem";
@@ -73,6 +74,39 @@ fn the_next_daemon_sees_the_end_too() {
     assert_eq!(case.node.containers().len(), 2);
     drop(first);
     eventually("one slice", || case.node.containers().len() == 1);
+}
+
+/// The name of its first process, which is any bytes, is no part of what a container is known by.
+#[test]
+fn a_container_keeps_its_slice_whatever_its_first_process_is_called() {
+    for before_it_asks in [true, false] {
+        let mut case = Case::start("devices=1,mem=1GiB", "");
+        let mut sh = Command::new("sh");
+        sh.args([
+            "-c",
+            r"read x; printf 'a) \377' >/proc/$$/comm; echo; read x",
+        ]);
+        sh.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut sh = sh.spawn().expect("it starts");
+        let (to, from) = (sh.stdin.take(), sh.stdout.take());
+        let (mut to, mut from) = to.zip(from).expect("pipes");
+        let mut rename = || {
+            to.write_all(b"\n").expect("it listens");
+            from.read_exact(&mut [0]).expect("its name is another");
+        };
+        if before_it_asks {
+            rename();
+        }
+        case.must_admit("web", CAP, sh.id());
+        if !before_it_asks {
+            rename();
+        }
+        case.node.end_daemon(Signal::SIGKILL);
+        case.start_again();
+        assert_eq!(case.node.containers().len(), 1, "{}", case.node.log());
+        sh.kill().and_then(|()| sh.wait()).expect("it ends");
+        eventually("no slice", || case.node.containers().is_empty());
+    }
 }
 
 #[test]
