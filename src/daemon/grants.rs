@@ -94,25 +94,48 @@ impl Grants {
         Ok(())
     }
 
-    /// A process was granted this. To be written down before it is told.
-    pub fn note(&mut self, client: ClientId, process: Option<Process>, granted: Granted) {
+    /// A process was granted this. To be written down before it is told. `is_known`: accounts that there are.
+    pub fn note(
+        &mut self,
+        client: ClientId,
+        process: Option<Process>,
+        granted: Granted,
+        is_known: impl Fn(ClientId) -> bool,
+    ) {
         let of_it = |place: &Place| place.client == Some(client);
-        let free = |place: &Place| place.client.is_none();
-        let known = self.places.iter().position(of_it);
-        if known.is_none() && granted.iter().all(|&bytes| bytes == Bytes::ZERO) {
-            return;
+        if let Some(at) = self.places.iter().position(of_it) {
+            return self.write(at, Some(Grant { process, granted }));
         }
-        let at = known.or_else(|| self.places.iter().position(free));
-        let at = at.unwrap_or(self.places.len());
-        if at == self.places.len() {
-            self.places.push(Place {
-                client: None,
-                grant: None,
-                number: 0,
-            });
+        if granted.iter().any(|&bytes| bytes > Bytes::ZERO) {
+            // Best in the place of an account that it took over: so that is written down once at any moment,
+            // and however often a process attaches, there are no more places than accounts.
+            let is_over = |place: &Place| place.client.is_some_and(|it| !is_known(it));
+            let is_free = |place: &Place| place.client.is_none();
+            let at = self.places.iter().position(is_over);
+            let at = at.or_else(|| self.places.iter().position(is_free));
+            let at = at.unwrap_or(self.places.len());
+            if at == self.places.len() {
+                self.places.push(Place {
+                    client: None,
+                    grant: None,
+                    number: 0,
+                });
+            }
+            self.places[at].client = Some(client);
+            self.write(at, Some(Grant { process, granted }));
         }
-        self.places[at].client = Some(client);
-        self.write(at, Some(Grant { process, granted }));
+        self.forget_unknown(is_known);
+    }
+
+    /// Frees the places of accounts that there are no more.
+    fn forget_unknown(&mut self, is_known: impl Fn(ClientId) -> bool) {
+        for at in 0..self.places.len() {
+            let client = self.places[at].client;
+            if client.is_some_and(|client| !is_known(client)) {
+                self.places[at].client = None;
+                self.write(at, None);
+            }
+        }
     }
 
     /// Brings down what processes have less of by now; `now` is what each was granted, if it is known.
@@ -216,8 +239,10 @@ impl Daemon {
         process: Option<Process>,
     ) {
         let granted = self.engine.granted_to(client);
+        let engine = &self.engine;
         if let Some((slice, granted)) = self.slices.of_mut(container).zip(granted) {
-            slice.grants.note(client, process, granted);
+            let is_known = |client| engine.granted_to(client).is_some();
+            slice.grants.note(client, process, granted, is_known);
         }
     }
 
@@ -251,7 +276,7 @@ impl Daemon {
         let mut begun = Grants::of(&dir, gpus);
         for grant in grants {
             match self.take_up(&container, &grant) {
-                Ok(Some(client)) => begun.note(client, grant.process, grant.granted),
+                Ok(Some(client)) => begun.note(client, grant.process, grant.granted, |_| true),
                 Ok(None) => {}
                 Err(why) => {
                     tracing::warn!(%container, why, "what a process was granted is not known");
@@ -360,10 +385,10 @@ mod tests {
         let mut grants = begun(dir.path());
         assert!(says(dir.path()).is_empty());
         for bytes in [5, 9, 4] {
-            grants.note(client(1), Some(WHO), granted(bytes));
+            grants.note(client(1), Some(WHO), granted(bytes), |_| true);
             assert_eq!(says(dir.path()), [bytes]);
         }
-        grants.note(client(2), Some(WHO), granted(8));
+        grants.note(client(2), Some(WHO), granted(8), |_| true);
         let now = |id: ClientId| (id == client(2)).then(|| granted(3));
         assert_eq!(says(dir.path()), [4, 8]);
         grants.follow(now);
@@ -372,9 +397,29 @@ mod tests {
         let size = || fs::metadata(dir.path().join(NAME)).expect("there").len();
         let before = size();
         for round in 3..50 {
-            grants.note(client(round), Some(WHO), granted(1));
+            grants.note(client(round), Some(WHO), granted(1), |_| true);
             grants.follow(now);
         }
+        assert_eq!((says(dir.path()), size()), (vec![3], before));
+    }
+
+    /// A process that attaches anew takes its accounts over: they are not written down beside the new one, and
+    /// need no room, however often it does so between two heartbeats.
+    #[test]
+    fn what_is_taken_over_is_written_down_once() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let mut grants = begun(dir.path());
+        for id in [1, 2, 3] {
+            grants.note(client(id), Some(WHO), granted(u64::from(id)), |_| true);
+        }
+        let size = || fs::metadata(dir.path().join(NAME)).expect("there").len();
+        let before = size();
+        for id in 4..1_000 {
+            let known = |it| it == client(id) || it == client(3);
+            grants.note(client(id), Some(WHO), granted(3), known);
+            assert_eq!((says(dir.path()), size()), (vec![3, 3], before));
+        }
+        grants.note(client(1_000), Some(WHO), granted(0), |it| it == client(3));
         assert_eq!((says(dir.path()), size()), (vec![3], before));
     }
 
@@ -382,11 +427,11 @@ mod tests {
     fn a_file_that_cannot_be_written_is_not_believed_and_begun_anew() {
         let dir = tempfile::tempdir().expect("a directory");
         let mut grants = begun(dir.path());
-        grants.note(client(1), Some(WHO), granted(5));
+        grants.note(client(1), Some(WHO), granted(5), |_| true);
         grants.file = Some(File::open(dir.path().join(NAME)).expect("for reading alone"));
-        grants.note(client(1), Some(WHO), granted(6));
+        grants.note(client(1), Some(WHO), granted(6), |_| true);
         assert!(read(dir.path(), 1).is_err(), "it would be believed");
-        grants.note(client(2), Some(WHO), granted(7));
+        grants.note(client(2), Some(WHO), granted(7), |_| true);
         grants.follow(|id| Some(granted(u64::from(id.slot))));
         assert_eq!(says(dir.path()), [1, 2]);
     }
@@ -395,7 +440,7 @@ mod tests {
     fn a_process_that_cannot_be_named_leaves_the_file_readable_and_itself_unknown() {
         let dir = tempfile::tempdir().expect("a directory");
         let mut grants = begun(dir.path());
-        grants.note(client(1), None, granted(5));
+        grants.note(client(1), None, granted(5), |_| true);
         let (_, found) = read(dir.path(), 1).expect("readable");
         assert_eq!(
             found.iter().map(|it| it.process).collect::<Vec<_>>(),

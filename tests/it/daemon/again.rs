@@ -5,6 +5,7 @@ use crate::harness::node::Node;
 use crate::harness::wire::{Heard, TenantClient};
 use crate::harness::{Random, eventually};
 use gpuslice_wire::ids::Lane;
+use gpuslice_wire::limits::CLIENTS_PER_CONTAINER_MAX;
 use gpuslice_wire::tenant::{Rejection, Reply, Request};
 use gpuslice_wire::units::{Bytes, MIB};
 use nix::sys::signal::{Signal, kill};
@@ -126,6 +127,56 @@ fn who_ended_meanwhile_is_charged_for_nothing() {
     let other = node.process("a");
     other.attach(Bytes::ZERO);
     assert!(granted(&other.reserve(0, CAP, CAP)));
+}
+
+/// It was counted twice until the next heartbeat, by a daemon that was killed before that; then the process could say
+/// that it holds all of this, beyond the cap, and was believed.
+#[test]
+fn what_a_new_connection_took_over_is_counted_once() {
+    const MOST: u64 = CAP - HELD / 2;
+    for round in 0..3 {
+        let mut node = node();
+        let agent = Agent::start();
+        let lost = attached(&node, &agent, 0);
+        assert!(granted(&lost.reserve(0, MOST, MOST)));
+        let again = attached(&node, &agent, MOST);
+        restart(&mut node);
+        assert_eq!(node.slice("a"), Some((Bytes(MOST), 0)), "round {round}");
+        let liar = agent.tenant(&node.socket("a"));
+        let rejected = Reply::Rejected {
+            why: Rejection::Overdrawn,
+        };
+        assert_eq!(answer(&liar, 2 * MOST), rejected, "round {round}");
+        drop((again, agent));
+        node.wait_refunded("a");
+    }
+}
+
+/// A container may have 256 processes, and one of them may attach anew.
+#[test]
+fn the_record_of_as_many_processes_as_there_can_be_is_read() {
+    let mut node = node();
+    let mut all: Vec<(Agent, TenantClient)> = (0..CLIENTS_PER_CONTAINER_MAX)
+        .map(|_| {
+            let agent = Agent::start();
+            let tenant = attached(&node, &agent, 0);
+            assert!(granted(&tenant.reserve(0, MIB, MIB)));
+            (agent, tenant)
+        })
+        .collect();
+    let (agent, lost) = all.pop().expect("the last one");
+    drop(lost);
+    eventually("there is room for a connection", || {
+        node.slice("a").map(|(_, clients)| clients) == Some(all.len() as u32)
+    });
+    let again = attached(&node, &agent, MIB);
+    restart(&mut node);
+    let log = node.log();
+    assert!(!log.contains("growth waits"), "all is known: {log}");
+    let count = CLIENTS_PER_CONTAINER_MAX as u64;
+    assert_eq!(node.slice("a"), Some((Bytes(count * MIB), 0)));
+    drop((again, agent, all));
+    node.wait_refunded("a");
 }
 
 /// A process that gives itself a name of any bytes when it is told to. Names are cut at 15 bytes, so one can
