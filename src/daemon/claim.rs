@@ -25,6 +25,8 @@ use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+/// This program's name.
+const PROGRAM: &str = "gpusliced";
 /// The note's name in the node's runtime directory.
 const NOTE: &str = "gpus";
 /// The file of a simulated GPU that is locked.
@@ -89,6 +91,18 @@ impl Holder {
                 .ok()
                 .and_then(|line| runtime_dir(&line)),
         }
+    }
+
+    /// Whether it is a daemon of root's. A user can have locked the file and be root's process since, by a
+    /// set-user-id program with a descriptor that it inherited; or have ended, and its number be another's, even
+    /// this process's. But no user can have root run this program.
+    fn is_roots_daemon(&self) -> bool {
+        let Some(pid) = self.pid.filter(|pid| *pid != std::process::id()) else {
+            return false;
+        };
+        let program = fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
+        let name = program.file_name().unwrap_or_default().to_string_lossy();
+        self.user == Some(0) && name.split(' ').next() == Some(PROGRAM) // "(deleted)" after an upgrade
     }
 }
 
@@ -188,7 +202,7 @@ fn lock(driver: &Driver, path: &Path, goes_on: bool) -> Result<Option<Flock<File
         Ok(lock) => Ok(Some(lock)),
         Err((file, Errno::EWOULDBLOCK)) => {
             let holder = Holder::of(&file);
-            if !goes_on || holder.user == Some(0) {
+            if !goes_on || holder.is_roots_daemon() {
                 let driver = driver.dir.clone();
                 return Err(ClaimError::Held { driver, holder });
             }

@@ -11,7 +11,8 @@ use nix::sys::signal::Signal;
 use nix::unistd::{Gid, Uid, setgroups, setresgid, setresuid};
 use std::fs::{self, File, Permissions};
 use std::io;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -142,6 +143,62 @@ fn a_drivers_gpus_are_given_out_by_one_daemon() {
     place.assert_refused(ONE, "two", "of user 0, --runtime-dir");
     assert!(node.end_daemon(Signal::SIGTERM).success());
     assert!(place.output(ONE, "driver", "two").status.success());
+}
+
+/// A user's process that has locked the driver, and has become a program of root's by a set-user-id file: by its
+/// user alone it could be a daemon of root's.
+#[test]
+fn a_users_lock_keeps_the_nodes_daemon_out_in_no_disguise() {
+    if !is_root() {
+        return skip("disguised locks", "needs root, to be several users");
+    }
+    let place = Place::new();
+    let programs = tempfile::tempdir_in("/var/tmp").expect("a directory");
+    let program = programs.path().join("sleep");
+    fs::copy("/bin/sleep", &program).expect("copied");
+    let open = |path: &Path, mode| fs::set_permissions(path, Permissions::from_mode(mode));
+    open(programs.path(), 0o755).expect("a mode");
+    open(&program, 0o4755).expect("a mode");
+    let driver = std::ffi::CString::new(place.path("driver/libcuda.so.1").as_os_str().as_bytes());
+    let driver = driver.expect("a path");
+    let mut disguised = Command::new(&program);
+    disguised.arg("600").stdin(Stdio::null());
+    // SAFETY: system calls on what was made before.
+    let lock = move || unsafe {
+        become_user(ONE)?;
+        let file = libc::open(driver.as_ptr(), libc::O_RDONLY);
+        match file >= 0 && libc::flock(file, libc::LOCK_EX) == 0 {
+            true => Ok(()),
+            false => Err(io::Error::last_os_error()),
+        }
+    };
+    // SAFETY: as above.
+    let disguised = unsafe { disguised.pre_exec(lock) }.spawn();
+    let disguised = Running(disguised.expect("it starts"));
+    let status = fs::metadata(format!("/proc/{}", disguised.0.id())).expect("it runs");
+    if status.uid() != ROOT {
+        return skip("disguised locks", "/var/tmp takes no set-user-id programs");
+    }
+    place.assert_refused(TWO, "two", "are given out by another");
+    let mut node = Node::new();
+    let mut command = Command::new(place.path("bin/gpusliced"));
+    command.arg("--runtime-dir").arg(node.runtime_dir());
+    command.arg("--driver-dir").arg(place.path("driver"));
+    node.start_command(command);
+    disguised.end(Signal::SIGKILL);
+    eventually("it is the only one", || {
+        node.log().contains("no other gpusliced gives out")
+    });
+    let mut second = Command::new(place.path("bin/gpusliced"));
+    second.arg("--runtime-dir").arg(place.path("second"));
+    second.arg("--driver-dir").arg(place.path("driver"));
+    let second = second.output().expect("it starts");
+    let told = said(&second);
+    assert!(
+        !second.status.success() && told.contains("of user 0"),
+        "{told}"
+    );
+    assert!(node.end_daemon(Signal::SIGTERM).success());
 }
 
 /// Another user was faster to create the directory that a command's daemon would have.
