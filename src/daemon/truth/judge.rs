@@ -1,6 +1,8 @@
 //! What a look at the GPUs means: which process is whose, and what nobody reserved.
 //!
-//! Attached processes are known by their pids. What is left over and runs in a container's own cgroup
+//! Attached processes are known by their pids. One can be attached more than once: its CUDA library and its NVML
+//! each have a connection. What NVML shows of it is then divided among its accounts by what each was
+//! granted. What is left over and runs in a container's own cgroup
 //! is *stray*: it bypasses the shim, or started before it. Where the driver counts the cgroup as
 //! a whole, the stray part is what the attached processes do not explain.
 //!
@@ -9,13 +11,14 @@
 
 use super::thread::Look;
 use crate::cgroup::Dir;
-use gpuslice_engine::Event;
+use gpuslice_engine::{Event, Granted};
 use gpuslice_wire::ids::{ClientId, ContainerId, GpuUuid, Lane};
 use gpuslice_wire::text::CgroupPath;
 use gpuslice_wire::units::Bytes;
-use std::collections::BTreeSet;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
 
-/// An attached process.
+/// An account of an attached process.
 #[derive(Clone, Copy, Debug)]
 pub struct Attached {
     /// The engine's name for it.
@@ -24,6 +27,8 @@ pub struct Attached {
     pub container: ContainerId,
     /// In the daemon's pid namespace; 0 if it has none there.
     pub pid: u32,
+    /// What it was granted.
+    pub granted: Granted,
 }
 
 /// A container's slice of a GPU.
@@ -63,6 +68,28 @@ impl Strays {
     }
 }
 
+/// Divides what NVML shows of a process among its accounts: to each what it was granted, and the rest to the one
+/// that was granted most.
+fn divide(used: Bytes, accounts: &[&Attached], lane: Lane) -> Vec<Event> {
+    let granted = |at: usize| accounts[at].granted[usize::from(lane.0)];
+    let most = (0..accounts.len()).max_by_key(|&at| (granted(at), Reverse(at)));
+    let mut rest = used;
+    let mut parts: Vec<Bytes> = (0..accounts.len())
+        .map(|at| {
+            let part = granted(at).min(rest);
+            rest = rest.saturating_sub(part);
+            part
+        })
+        .collect();
+    if let Some(most) = most {
+        parts[most] = parts[most].saturating_add(rest);
+    }
+    let clients = accounts.iter().map(|it| it.client);
+    let all = clients.zip(parts);
+    all.map(|(client, used)| Event::Measured { client, lane, used })
+        .collect()
+}
+
 /// What the engine is to know of one look.
 pub fn judge(
     look: &Look,
@@ -79,20 +106,21 @@ pub fn judge(
         // What the attached processes explain; `None` if it cannot be known of each of them.
         let mut explained = Some(0u64);
         let ours = attached.iter().filter(|a| a.container == owner.container);
-        for process in ours {
-            let used = match processes.get(&process.pid) {
-                _ if process.pid == 0 => None,
+        let mut by_pid: BTreeMap<u32, Vec<&Attached>> = BTreeMap::new();
+        for account in ours {
+            by_pid.entry(account.pid).or_default().push(account);
+        }
+        for (pid, accounts) in by_pid {
+            let used = match processes.get(&pid) {
+                _ if pid == 0 => None,
                 Some(seen) => seen.used.map(Bytes),
                 None => Some(Bytes::ZERO),
             };
             explained = explained
                 .zip(used)
                 .map(|(sum, used)| sum.saturating_add(used.0));
-            events.extend(used.map(|used| Event::Measured {
-                client: process.client,
-                lane: owner.lane,
-                used,
-            }));
+            let parts = used.map(|used| divide(used, &accounts, owner.lane));
+            events.extend(parts.into_iter().flatten());
         }
         let Some(explained) = explained else {
             continue;
@@ -156,6 +184,7 @@ mod tests {
             },
             container: id(container),
             pid,
+            granted: Granted::default(),
         }
     }
 
@@ -212,6 +241,36 @@ mod tests {
             ..seen
         };
         assert!(judge(&elsewhere, &attached, &owners, &mut Strays::default()).is_empty());
+    }
+
+    /// A process that uses CUDA and NVML is attached twice, and has its memory once.
+    #[test]
+    fn what_a_process_has_is_measured_once_however_often_it_is_attached() {
+        let account = |slot: u16, granted: u64| {
+            let mut it = process(slot, "a", 10);
+            it.granted[0] = Bytes(granted);
+            it
+        };
+        let looks: [(u64, &[u64], &[u64]); 7] = [
+            (50, &[50, 0], &[50, 0]),
+            (50, &[0, 50], &[0, 50]),
+            (70, &[0, 50], &[0, 70]),
+            (50, &[0, 0], &[50, 0]),
+            (90, &[30, 50], &[30, 60]),
+            (60, &[30, 50], &[30, 30]),
+            (20, &[30, 50], &[20, 0]),
+        ];
+        for (used, granted, parts) in looks {
+            let both: Vec<Attached> = (0..)
+                .zip(granted)
+                .map(|(at, it)| account(at, *it))
+                .collect();
+            let seen = look(&[(10, Some(used), "/pods/a")], &[("/cg/pods/a", used + 7)]);
+            let events = judge(&seen, &both, &[owner("a", true)], &mut Strays::default());
+            let mut all: Vec<Event> = (0..).zip(parts).map(|(at, it)| measured(at, *it)).collect();
+            all.extend([looked("a"), stray("a", 7)]);
+            assert_eq!(events, all, "{used} of {granted:?}");
+        }
     }
 
     #[test]

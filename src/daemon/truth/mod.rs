@@ -264,9 +264,22 @@ impl Daemon {
         if let Some(used) = used {
             // Its claims as of now: what it charged before it asked explains what is seen.
             self.read_claims(one.key);
+            let used = used.saturating_sub(self.granted_beside(client, lane));
             self.tell(Event::Measured { client, lane, used });
         }
         self.reply_to(client, one.request, &Reply::Measured { lane, used });
+    }
+
+    /// What the same process was granted by its other connections.
+    fn granted_beside(&self, client: ClientId, lane: Lane) -> Bytes {
+        let all = self.attached_processes();
+        let Some(asks) = all.iter().find(|it| it.client == client) else {
+            return Bytes::ZERO;
+        };
+        let same = |it: &&Attached| it.pid == asks.pid && it.container == asks.container;
+        let others = all.iter().filter(same).filter(|it| it.client != client);
+        let granted = others.map(|it| it.granted[usize::from(lane.0)]);
+        granted.fold(Bytes::ZERO, Bytes::saturating_add)
     }
 
     fn looked(&mut self, looks: &[Look]) {
@@ -305,6 +318,7 @@ impl Daemon {
                 client: *client,
                 container,
                 pid,
+                granted: self.engine.granted_to(*client)?,
             })
         });
         known.collect()

@@ -34,12 +34,24 @@ impl Stranger {
         mib: u64,
         does: impl FnOnce(TenantClient),
     ) -> Stranger {
+        Stranger::attached_often(node, container, mib, |[tenant]| does(tenant))
+    }
+
+    /// The same with several connections, as a process has whose CUDA library and NVML have one each.
+    pub fn attached_often<const TIMES: usize>(
+        node: &Node,
+        container: &str,
+        mib: u64,
+        does: impl FnOnce([TenantClient; TIMES]),
+    ) -> Stranger {
         let mut command = Stranger::command(node, &["--most-mib", &mib.to_string()]);
-        let connection = Promised::by(&mut command, &node.socket(container));
+        let promised = [(); TIMES].map(|()| Promised::by(&mut command, &node.socket(container)));
         let child = command.spawn().expect("the tenant starts");
-        let tenant = connection.tenant();
-        tenant.attach(Bytes::ZERO);
-        does(tenant);
+        does(promised.map(|connection| {
+            let tenant = connection.tenant();
+            tenant.attach(Bytes::ZERO);
+            tenant
+        }));
         Stranger::of(child)
     }
 

@@ -72,6 +72,32 @@ fn a_program_that_bypasses_the_shim_is_seen_and_blocks_growth() {
     assert_eq!(case.row("web")["memory_residual"], 0);
 }
 
+/// As one does that uses CUDA and NVML: it was charged with all it has once more for each connection.
+#[test]
+fn a_process_with_several_connections_has_its_memory_once() {
+    const MIB_EACH: u64 = 64;
+    for granted_to in [0, 1] {
+        let case = Case::start("devices=1,mem=1GiB", "truth_interval_ms = 20\n");
+        case.must_admit("web", GIB / 2, 0);
+        let kept = Mutex::new(None);
+        let stranger = Stranger::attached_often(&case.node, "web", MIB_EACH, |both: [_; 2]| {
+            let of_it: &TenantClient = &both[granted_to];
+            let reply = of_it.reserve(0, GIB / 4, GIB / 4);
+            assert!(matches!(reply, Reply::Reserved { .. }), "{reply:?}");
+            *kept.lock().expect("ours") = Some(both);
+        });
+        // Looks that agree with each other are 300 ms apart.
+        std::thread::sleep(Duration::from_millis(1_000));
+        let row = case.row("web");
+        assert!(stranger.got > 0 && stranger.got < GIB / 4);
+        assert_eq!(
+            (&row["memory_reserved"], &row["memory_residual"]),
+            (&(GIB / 4).into(), &0.into()),
+            "{row}"
+        );
+    }
+}
+
 /// Names that the kernel allows and that are not text, or look like something that it adds itself.
 fn strange_names() -> [&'static OsStr; 3] {
     let names: [&[u8]; 3] = [b"x\xff\xfe", b"\x1b[2J\\012 0::", b"leaf (deleted)"];
