@@ -8,7 +8,7 @@ use crate::channels::objects::Group;
 use crate::credit::Answer;
 use gpuslice_wire::frame::{RequestId, decode, encode};
 use gpuslice_wire::ids::Lane;
-use gpuslice_wire::limits::{ACCOUNTS_MAX, FRAME_BYTES_MAX};
+use gpuslice_wire::limits::FRAME_BYTES_MAX;
 use gpuslice_wire::tenant::{HandleKey, ObjectName, Reply, Request};
 use gpuslice_wire::units::{Bytes, Instant};
 use std::io::{ErrorKind, Result};
@@ -38,15 +38,11 @@ pub struct Welcome {
 }
 
 impl Conn {
-    /// Connects and attaches with what the process holds.
+    /// Connects, and attaches by this request: with what the process holds, or only to look.
     ///
     /// # Errors
     /// Whatever stands between us and the daemon; `PermissionDenied` when it rejected us.
-    pub fn attach(
-        path: &Path,
-        held: [Bytes; ACCOUNTS_MAX],
-        deadline: Instant,
-    ) -> Result<(Conn, Welcome)> {
+    pub fn attach(path: &Path, request: &Request, deadline: Instant) -> Result<(Conn, Welcome)> {
         let fd = sys::connect(path)?;
         let stamp = sys::stamp(fd.as_raw_fd());
         let mut conn = Conn {
@@ -54,7 +50,7 @@ impl Conn {
             stamp,
             next: 0,
         };
-        let id = conn.send(&Request::Attach { held }, deadline)?;
+        let id = conn.send(request, deadline)?;
         let (reply, descriptors) = conn.reply(id, deadline)?;
         let descriptors: std::result::Result<[OwnedFd; sys::DESCRIPTORS], _> =
             descriptors.try_into();

@@ -20,7 +20,7 @@ mod session;
 mod shared;
 pub mod sys;
 
-pub use session::{Reservation, Session};
+pub use session::{Purpose, Reservation, Session};
 
 use crate::guard::Uncancelled;
 use crate::real;
@@ -68,7 +68,7 @@ fn begin() -> Result<Option<&'static Session>, CUresult> {
     let mut context = CUcontext::NULL;
     match real!(cuCtxGetCurrent(&raw mut context)) {
         CUresult::ERROR_NOT_INITIALIZED => Err(CUresult::ERROR_NOT_INITIALIZED),
-        _ => attach(ATTACH_WAIT),
+        _ => attach(Purpose::Use, ATTACH_WAIT),
     }
 }
 
@@ -79,7 +79,7 @@ fn begin() -> Result<Option<&'static Session>, CUresult> {
 pub fn at_init() -> Result<Option<&'static Session>, CUresult> {
     match attached() {
         Some(session) => Ok(Some(session)),
-        None => attach(ATTACH_WAIT),
+        None => attach(Purpose::Use, ATTACH_WAIT),
     }
 }
 
@@ -88,7 +88,7 @@ pub fn at_init() -> Result<Option<&'static Session>, CUresult> {
 /// # Errors
 /// As [`session`].
 #[cold]
-pub fn attach(patience: Duration) -> Result<Option<&'static Session>, CUresult> {
+pub fn attach(purpose: Purpose, patience: Duration) -> Result<Option<&'static Session>, CUresult> {
     if OUTSIDE.load(Ordering::Relaxed) {
         return Ok(None);
     }
@@ -106,7 +106,7 @@ pub fn attach(patience: Duration) -> Result<Option<&'static Session>, CUresult> 
             if let Some(session) = attached() {
                 return Ok(Some(session));
             }
-            match Session::open(&socket, deadline) {
+            match Session::open(&socket, purpose, deadline) {
                 Ok(session) => {
                     let session: &'static Session = Box::leak(Box::new(session));
                     SESSION.store(core::ptr::from_ref(session).cast_mut(), Ordering::Release);

@@ -27,6 +27,7 @@ use gpuslice_wire::page::{
     CLIENT_PAGE_MAGIC, CONTAINER_PAGE_MAGIC, ClientLane, ClientPage, ContainerLane, ContainerPage,
     PAGE_VERSION,
 };
+use gpuslice_wire::tenant::Request;
 use gpuslice_wire::units::{Bytes, Duration, Instant};
 use std::io::Error;
 use std::os::fd::{AsRawFd, IntoRawFd};
@@ -38,10 +39,29 @@ pub(super) const REPLY_WAIT: Duration = Duration(2 * HELLO_DEADLINE_NS);
 /// The unit in which drivers hand out memory; smaller requests cost as much.
 const GRAIN: u64 = 512;
 
+/// What a library attaches for. Each has a connection of its own, also in the same process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// CUDA's: memory and time.
+    Use,
+    /// NVML's: to look. It holds nothing, which says nothing about what the process holds.
+    Look,
+}
+
+impl Purpose {
+    fn request(self, held: [Bytes; ACCOUNTS_MAX]) -> Request {
+        match self {
+            Purpose::Use => Request::Attach { held },
+            Purpose::Look => Request::Look {},
+        }
+    }
+}
+
 /// See the module's head.
 #[derive(Debug)]
 pub struct Session {
     socket: PathBuf,
+    purpose: Purpose,
     /// The slow path's lock. `None` while the daemon is away.
     pub(super) conn: Mutex<Option<Conn>>,
     doorbell: sys::Number,
@@ -147,13 +167,15 @@ impl Session {
     ///
     /// # Errors
     /// As [`Conn::attach`]; `InvalidData` for pages of another version.
-    pub fn open(socket: &Path, deadline: Instant) -> Result<Session, Error> {
+    pub fn open(socket: &Path, purpose: Purpose, deadline: Instant) -> Result<Session, Error> {
         let asked = clock::asked();
-        let (conn, welcome) = Conn::attach(socket, [Bytes::ZERO; ACCOUNTS_MAX], deadline)?;
+        let request = purpose.request([Bytes::ZERO; ACCOUNTS_MAX]);
+        let (conn, welcome) = Conn::attach(socket, &request, deadline)?;
         let (container, client) = map_pages(&welcome, None)?;
         asked.answered(container.heartbeat_ns.load(Ordering::Relaxed));
         Ok(Session {
             socket: socket.to_path_buf(),
+            purpose,
             conn: Mutex::new(Some(conn)),
             doorbell: sys::Number::eventfd(welcome.doorbell.into_raw_fd()),
             generation: AtomicU32::new(1),
@@ -443,7 +465,9 @@ impl Session {
         let held = core::array::from_fn(|lane| Bytes(self.accounts[lane].granted()));
         let deadline = sys::now().plus(Duration(HELLO_DEADLINE_NS));
         let asked = clock::asked();
-        let Ok((mut fresh, welcome)) = Conn::attach(&self.socket, held, deadline) else {
+        let Ok((mut fresh, welcome)) =
+            Conn::attach(&self.socket, &self.purpose.request(held), deadline)
+        else {
             return false;
         };
         let again = self.take_over(welcome).and_then(|()| {

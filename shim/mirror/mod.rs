@@ -15,7 +15,7 @@ pub use memory::*;
 pub use processes::*;
 
 use crate::guard::guarded;
-use crate::link::{self, Session};
+use crate::link::{self, Purpose, Session};
 use crate::real;
 use gpuslice_nvabi::types::{c_char, nvmlDevice_t, nvmlReturn_t};
 use gpuslice_wire::ids::Lane;
@@ -44,7 +44,7 @@ fn session() -> Result<Option<&'static Session>, nvmlReturn_t> {
             }
             Ok(Some(session))
         }
-        None => link::attach(PATIENCE).map_err(|_| nvmlReturn_t::ERROR_TIMEOUT),
+        None => link::attach(Purpose::Look, PATIENCE).map_err(|_| nvmlReturn_t::ERROR_TIMEOUT),
     }
 }
 

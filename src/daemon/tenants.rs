@@ -18,9 +18,9 @@ use crate::tier::Named;
 use gpuslice_engine::{Claims, Event, Process, Token};
 use gpuslice_wire::frame::{FrameError, RequestId, decode};
 use gpuslice_wire::ids::{ClientId, ContainerId, Lane};
-use gpuslice_wire::limits::{FRAME_BYTES_MAX, HELLO_DEADLINE_NS};
+use gpuslice_wire::limits::{ACCOUNTS_MAX, FRAME_BYTES_MAX, HELLO_DEADLINE_NS};
 use gpuslice_wire::tenant::{HandleKey, Rejection, Reply, Request};
-use gpuslice_wire::units::Duration;
+use gpuslice_wire::units::{Bytes, Duration};
 use nix::errno::Errno;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::fs::File;
@@ -243,11 +243,18 @@ impl Daemon {
         let Some(tenant) = self.tenants.get_mut(key) else {
             return;
         };
-        match (request, &tenant.attached) {
-            (Request::Attach { held }, None) if !tenant.asked => {
+        let first = match request {
+            Request::Attach { held } => Some((held, true)),
+            Request::Look {} => Some(([Bytes::ZERO; ACCOUNTS_MAX], false)),
+            _ => None,
+        };
+        match (first, &tenant.attached) {
+            (Some((held, takes_over)), None) if !tenant.asked => {
                 tenant.asked = true;
                 tenant.process = tenant.peer.process();
-                let (container, process) = (tenant.container, tenant.process);
+                let container = tenant.container;
+                // Of no known process, it takes over no account, and no other takes over its own.
+                let process = tenant.process.filter(|_| takes_over);
                 if tracing::enabled!(tracing::Level::DEBUG) {
                     let (pid, cgroup) = (tenant.peer.pid, tenant.peer.cgroup());
                     tracing::debug!(%container, pid, cgroup, "a process attaches");
@@ -259,8 +266,8 @@ impl Daemon {
                     held,
                 }));
             }
-            (Request::Attach { .. }, _) | (_, None) => self.reject(key, Rejection::Protocol),
-            (request, Some(attached)) => {
+            (Some(_), _) | (_, None) => self.reject(key, Rejection::Protocol),
+            (None, Some(attached)) => {
                 let client = attached.client;
                 self.asked_by(key, client, id, request);
             }
@@ -316,7 +323,9 @@ impl Daemon {
             }
             Request::GroupGone { client, group } => return self.forget_group(key, client, group),
             Request::Measure { lane } => return self.measure(key, client, id, lane),
-            Request::Attach { .. } => return self.reject(key, Rejection::Protocol),
+            Request::Attach { .. } | Request::Look {} => {
+                return self.reject(key, Rejection::Protocol);
+            }
         };
         self.given_back |= !matches!(event, Event::Reserve { .. });
         self.work.push_back(Work::Tell(event));

@@ -54,7 +54,8 @@ fn every_kind_has_this_length() {
             (6, 8),
             (7, 8),
             (8, 17),
-            (9, 8)
+            (9, 8),
+            (10, 0)
         ]
     );
     assert_eq!(
@@ -127,6 +128,7 @@ fn messages_round_trip() {
         Request::Attach {
             held: [Bytes(9); ACCOUNTS_MAX],
         },
+        Request::Look {},
         Request::Release {
             lane: Lane(0),
             bytes: Bytes(u64::MAX),

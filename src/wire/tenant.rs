@@ -2,7 +2,8 @@
 //!
 //! The process attaches once and keeps the connection for life; if it loses it, it attaches anew with what it
 //! holds, and its end refunds everything. It asks for memory *credit* before the driver is asked for memory, mostly
-//! far more than one allocation's worth, so that most allocations need no round trip.
+//! far more than one allocation's worth, so that most allocations need no round trip. NVML's library has a connection
+//! of its own in the same process, through which it only looks.
 //! With `Attached` come three descriptors, in this order: the container's page (read-only, sealed),
 //! the process's own page, and the doorbell (an eventfd the process rings when its claims change).
 
@@ -35,6 +36,9 @@ messages! {
             /// its connection. Believed as far as it was granted; more must fit below the cap.
             held: [Bytes; ACCOUNTS_MAX],
         }
+        /// First frame of a connection through which a process only looks at its container, answered as `Attach`
+        /// is. Another connection may hold memory for the same process, so it takes over nothing.
+        10 Look {}
         /// Asks for credit: at least `need`, gladly up to `wish`. Not idempotent.
         2 Reserve {
             /// GPU of the slice.

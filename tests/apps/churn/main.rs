@@ -11,6 +11,7 @@
 //! * `info`: `info FREE TOTAL`, as cuMemGetInfo says
 //! * `drop`: gives everything back; `dropped`
 //! * `hangup`: closes all sockets there are; `hung COUNT`
+//! * `look`: asks NVML what there is; `looked 1`, or 0 if it does not answer
 //! * `fork`: a child that keeps all that it inherits and does nothing; `forked PID`
 //!
 //! `churn SEED THREADS UNIT MOST [KINDS]`: sizes are 1 to MOST times UNIT bytes; KINDS are digits as
@@ -207,6 +208,7 @@ impl Program {
                 .map(|()| String::from("dropped"))
                 .map_err(text),
             "hangup" => Ok(format!("hung {}", odd::hang_up())),
+            "look" => Ok(format!("looked {}", u8::from(odd::look()))),
             "fork" => Ok(format!("forked {}", odd::fork())),
             _ => Err(format!("{order}: unknown order")),
         }

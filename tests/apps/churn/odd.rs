@@ -1,5 +1,7 @@
 //! What programs do with descriptors that are not theirs: they close them, and hand them to children.
 
+use std::ptr::null_mut;
+
 /// Closes every socket of this process, whichever library opened it; returns how many those were.
 pub fn hang_up() -> usize {
     let open = std::fs::read_dir("/proc/self/fd").into_iter().flatten();
@@ -11,6 +13,36 @@ pub fn hang_up() -> usize {
     sockets
         .filter(|&fd| unsafe { libc::close(fd) } == 0)
         .count()
+}
+
+/// Asks NVML, for the first time perhaps, what the first GPU has; whether it answers.
+pub fn look() -> bool {
+    type Call = unsafe extern "C" fn(*mut u64, *mut u64) -> i32;
+    // SAFETY: names that end in NUL; no library is closed.
+    let call = |name: &std::ffi::CStr| unsafe {
+        let nvml = libc::dlopen(c"libnvidia-ml.so.1".as_ptr(), libc::RTLD_NOW);
+        let at = libc::dlsym(nvml, name.as_ptr());
+        (!at.is_null()).then(|| std::mem::transmute::<*mut libc::c_void, Call>(at))
+    };
+    let (mut device, mut memory) = (0u64, [0u64; 3]);
+    let done = |code: i32| (code == 0).then_some(());
+    let mut asked = || {
+        // SAFETY: each function takes these or fewer arguments: none; a number and where a handle goes; the
+        // handle and where three numbers go.
+        unsafe {
+            done(call(c"nvmlInit_v2")?(null_mut(), null_mut()))?;
+            done(call(c"nvmlDeviceGetHandleByIndex_v2")?(
+                null_mut(),
+                &raw mut device,
+            ))?;
+            let device = device as *mut u64;
+            done(call(c"nvmlDeviceGetMemoryInfo")?(
+                device,
+                memory.as_mut_ptr(),
+            ))
+        }
+    };
+    asked().is_some()
 }
 
 fn is_socket(fd: i32) -> bool {

@@ -72,6 +72,32 @@ fn who_is_stopped_without_a_connection_keeps_its_memory() {
     eventually("what it had", || wants(&mut other));
 }
 
+/// It begins to use NVML when it has lost its connection: that library's own one, which holds nothing, is not taken
+/// for the process's next.
+#[test]
+fn a_library_that_only_looks_gives_nothing_back() {
+    let node = node(CAP);
+    let truth = Truth::of(&node);
+    let (mut one, mut other) = two(&node);
+    let pid = Pid::from_raw(one.child.id().cast_signed());
+    for _ in 0..2 {
+        assert_eq!(one.numbers("hangup").len(), 1);
+        assert_eq!(one.numbers("look"), [1]);
+        kill(pid, Signal::SIGSTOP).expect("ours");
+        assert!(!wants(&mut other), "the device holds {}", truth.held());
+        assert!(reserved(&node) >= HELD, "{}", reserved(&node));
+        assert!(truth.held() <= CAP);
+        kill(pid, Signal::SIGCONT).expect("ours");
+    }
+    // And both go on.
+    assert_eq!(one.numbers(&format!("take {}", 4 * MIB))[0], 0);
+    assert_eq!(one.numbers("look"), [1]);
+    one.end();
+    eventually("what it had", || wants(&mut other));
+    other.end();
+    node.wait_refunded(WHO);
+}
+
 /// The daemon is killed while a process is stopped, which so does not come back: it is charged all the same.
 #[test]
 fn who_is_stopped_while_the_daemon_is_restarted_keeps_its_memory() {

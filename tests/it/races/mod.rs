@@ -43,14 +43,17 @@ fn program(name: &str) -> PathBuf {
 /// the test starts and kills is the process itself.
 fn in_slice(node: &Node, program: PathBuf) -> Command {
     let driver = node.root().join("driver");
-    let library = target_dir().join("libgpuslice.so");
-    assert!(
-        library.exists(),
-        "the shim is not built; run packaging/stage debug"
-    );
+    let libraries = ["libgpuslice.so", "libgpuslice_nvml.so"].map(|name| {
+        let library = target_dir().join(name);
+        assert!(
+            library.exists(),
+            "the shim is not built; run packaging/stage debug"
+        );
+        library.to_str().expect("plain").to_owned()
+    });
     let mut command = Command::new(program);
     command
-        .env("LD_PRELOAD", library)
+        .env("LD_PRELOAD", libraries.join(":"))
         .env(
             "GPUSLICE_SOCKET",
             node.container_dir(WHO).join("tenant.sock"),
