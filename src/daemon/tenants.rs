@@ -46,6 +46,8 @@ pub struct Tenant {
     process: Option<Process>,
     /// An `Attach` is with the engine or was answered; a second one is a violation.
     asked: bool,
+    /// It only looks.
+    looks: bool,
 }
 
 #[derive(Debug)]
@@ -137,6 +139,7 @@ impl Daemon {
                 groups: Vec::new(),
                 process: None,
                 asked: false,
+                looks: false,
             };
             match self.tenants.insert(tenant) {
                 Ok(key) => self.welcome_tenant(key, &container),
@@ -168,7 +171,7 @@ impl Daemon {
     }
 
     /// Whether a container with so many connections may have no more. What it has without one counts too, but
-    /// keeps none of these processes from coming back.
+    /// keeps none of these processes from coming back, each with one connection.
     fn is_crowded(&self, container: &ContainerId, connections: usize, peer: &Peer) -> bool {
         let quota = self.budget.quota(self.slices.len());
         let connected = self.slices.iter().map(|it| it.tenants.len());
@@ -180,7 +183,16 @@ impl Daemon {
         let all = all.map(|it| it.tenants.len() + absent(&it.container));
         self.absent.len() > 0
             && !quota.admits(connections + absent(container), all)
-            && !self.is_absent(container, peer.process())
+            && !(self.is_absent(container, peer.process()) && !self.is_connected(container, peer))
+    }
+
+    /// Whether a process has a connection through which it can come to hold something: the second one would
+    /// take nothing over.
+    fn is_connected(&self, container: &ContainerId, peer: &Peer) -> bool {
+        let slice = self.slices.of(container);
+        let keys = slice.into_iter().flat_map(|slice| &slice.tenants);
+        let mut all = keys.filter_map(|key| self.tenants.get(*key));
+        all.any(|tenant| tenant.peer.pid == peer.pid && !tenant.looks)
     }
 
     fn welcome_tenant(&mut self, key: Key, container: &ContainerId) {
@@ -251,6 +263,7 @@ impl Daemon {
         match (first, &tenant.attached) {
             (Some((held, takes_over)), None) if !tenant.asked => {
                 tenant.asked = true;
+                tenant.looks = !takes_over;
                 tenant.process = tenant.peer.process();
                 let container = tenant.container;
                 // Of no known process, it takes over no account, and no other takes over its own.
@@ -269,6 +282,9 @@ impl Daemon {
             (Some(_), _) | (_, None) => self.reject(key, Rejection::Protocol),
             (None, Some(attached)) => {
                 let client = attached.client;
+                if tenant.looks && matches!(request, Request::Reserve { .. }) {
+                    return self.reject(key, Rejection::Protocol);
+                }
                 self.asked_by(key, client, id, request);
             }
         }

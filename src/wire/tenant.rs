@@ -37,7 +37,8 @@ messages! {
             held: [Bytes; ACCOUNTS_MAX],
         }
         /// First frame of a connection through which a process only looks at its container, answered as `Attach`
-        /// is. Another connection may hold memory for the same process, so it takes over nothing.
+        /// is. Another connection may hold memory for the same process, so it takes over nothing,
+        /// and is granted nothing.
         10 Look {}
         /// Asks for credit: at least `need`, gladly up to `wish`. Not idempotent.
         2 Reserve {

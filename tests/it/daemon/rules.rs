@@ -318,6 +318,75 @@ fn few_descriptors_are_shared_out() {
     node.must_admit("another", Bytes(GIB));
 }
 
+/// Processes that lost their connections may come back where there is no room for others, and cost a descriptor each
+/// meanwhile: not more of them for each time that they come.
+#[test]
+fn processes_that_come_back_many_times_leave_descriptors_for_others() {
+    let mut node = Node::new();
+    node.start_daemon_limited(512);
+    let greedy = ["a", "b", "c"];
+    let mut agents: Vec<(&str, Agent)> = Vec::new();
+    let holds = |name: &str, agent: &Agent| {
+        let tenant = agent.tenant(&node.socket(name));
+        let attached = tenant.try_attach().is_some();
+        attached && matches!(tenant.reserve(0, 512, 512), Reply::Reserved { .. })
+    };
+    for name in greedy {
+        node.must_admit(name, Bytes(GIB));
+        let mut more = true;
+        while more {
+            let agent = Agent::start();
+            more = holds(name, &agent);
+            agents.push((name, agent));
+        }
+    }
+    for (name, agent) in &agents {
+        let all: Vec<TenantClient> = (0..32).map(|_| agent.tenant(&node.socket(name))).collect();
+        let attached = all.iter().filter(|tenant| tenant.try_attach().is_some());
+        attached.for_each(|tenant| _ = tenant.reserve(0, 512, 512));
+    }
+    let open = std::fs::read_dir(format!("/proc/{}/fd", node.pid()));
+    let open = open.expect("it lives").count();
+    node.must_admit("late", Bytes(GIB));
+    node.tenant("late").attach(Bytes::ZERO);
+    let log = node.log();
+    assert!(!log.contains("out of descriptors"), "{open} open: {log}");
+    assert!(open < 256, "{open} open");
+}
+
+/// Through which nothing is taken over is granted nothing either.
+#[test]
+fn who_only_looks_is_granted_nothing() {
+    let node = node();
+    let looker = node.process("a");
+    looker
+        .0
+        .send(1, &Request::Look {})
+        .expect("the daemon reads");
+    let (_, reply, pages) = looker.0.message::<Reply>().expect("an answer");
+    assert!(matches!(reply, Reply::Attached { .. }), "{reply:?}");
+    assert_eq!(pages.len(), 3);
+    let request = Request::Reserve {
+        lane: Lane(0),
+        need: Bytes(1),
+        wish: Bytes(1),
+    };
+    looker.0.send(2, &request).expect("the daemon reads");
+    looker.0.expect_rejected(Rejection::Protocol);
+    let second = node.process("a");
+    second
+        .0
+        .send(1, &Request::Look {})
+        .expect("the daemon reads");
+    assert!(second.0.message::<Reply>().is_some());
+    second
+        .0
+        .send(1, &Request::Look {})
+        .expect("the daemon reads");
+    second.0.expect_rejected(Rejection::Protocol);
+    node.wait_refunded("a");
+}
+
 /// Nonsense of every kind, ten thousand times: the daemon lives, keeps its books and its size.
 #[test]
 fn random_packets_harm_nobody() {
