@@ -183,7 +183,7 @@ impl Daemon {
         let all = all.map(|it| it.tenants.len() + absent(&it.container));
         self.absent.len() > 0
             && !quota.admits(connections + absent(container), all)
-            && !(self.is_absent(container, peer.process()) && !self.is_connected(container, peer))
+            && (self.is_connected(container, peer) || !self.is_absent(container, peer.process()))
     }
 
     /// Whether a process has a connection through which it can come to hold something: the second one would
