@@ -8,8 +8,12 @@
 //!
 //! Which account it is follows from the process that the kernel names, never from a word of its own. One
 //! that says that it holds nothing begins anew, as a program does that replaced another in its
-//! process. One whose old connection still seems to be open, because a child of it has inherited it,
-//! takes over that one's account too if it says more than it has otherwise.
+//! process. Its old connection may still seem to be open, because a child of it has inherited it.
+//!
+//! A process can have several accounts: a driver that is loaded twice has our library twice, each with a connection
+//! and with books of its own. So it takes over one account only, the smallest that covers what it says. Its own
+//! covers that, so what is left covers what the other copies have, whatever the order in which they come
+//! back. Only where none covers it, it takes over all.
 
 use alloc::vec::Vec;
 use gpuslice_wire::ids::{ClientId, ContainerId, Lane};
@@ -81,21 +85,30 @@ impl Engine {
 
     /// Accounts that a process takes over with what it says that it holds.
     fn former(&self, seat: Seat, process: Option<Process>, held: &Held) -> Vec<ClientId> {
-        let clients = self.containers.get(seat).map(|it| it.clients.as_slice());
-        let all = clients.into_iter().flatten().copied();
-        let of = |connected| {
-            move |id: &ClientId| {
-                let client = self.clients.get(*id);
-                let client = client.filter(|_| process.is_some());
-                client.is_some_and(|it| it.process == process && it.connected == connected)
-            }
+        let Some(container) = self.containers.get(seat) else {
+            return Vec::new();
         };
-        let mut former: Vec<ClientId> = all.clone().filter(of(false)).collect();
-        let covers = |lane: u8| held[usize::from(lane)] <= self.granted(&former, Lane(lane));
-        if !(0..ACCOUNTS_MAX as u8).all(covers) {
-            former.extend(all.filter(of(true)));
+        let of = |connected| {
+            let its = container.clients.iter().copied();
+            its.filter(move |id: &ClientId| {
+                let client = self.clients.get(*id).filter(|_| process.is_some());
+                client.is_some_and(|it| it.process == process && it.connected == connected)
+            })
+        };
+        let mut all: Vec<ClientId> = of(false).collect();
+        if held.iter().all(|&bytes| bytes == Bytes::ZERO) {
+            return all;
         }
-        former
+        // One that is not known to be the whole of what it was granted may be another copy's.
+        all.extend(of(true).filter(|_| container.complete));
+        let lanes = || (0..ACCOUNTS_MAX as u8).map(Lane);
+        let granted = |id: ClientId, lane| self.granted(&[id], lane);
+        let covers =
+            |id: &ClientId| lanes().all(|lane| held[usize::from(lane.0)] <= granted(*id, lane));
+        let sum =
+            |id: &ClientId| -> u128 { lanes().map(|lane| u128::from(granted(*id, lane).0)).sum() };
+        let least = all.iter().copied().filter(covers).min_by_key(sum);
+        least.map_or(all, |one| Vec::from([one]))
     }
 
     /// What processes were granted together on one lane.

@@ -105,6 +105,29 @@ fn an_account_with_nothing_in_it_is_not_kept() {
     assert_eq!(clients(&rig), 0);
 }
 
+/// As one has that has loaded the driver twice. Each of the two comes back with what it has itself.
+#[test]
+fn of_several_accounts_of_a_process_a_connection_takes_over_its_own() {
+    let parts = [50, 30];
+    for lost in [&[0, 1][..], &[1, 0], &[0], &[1]] {
+        for inherited in [false, true] {
+            let (mut rig, first) = one(parts[0]);
+            let second = attach(&mut rig, Some(1), held(0)).expect("in");
+            rig.reserve(second, parts[1], parts[1]);
+            let old = [first, second];
+            if !inherited {
+                lost.iter()
+                    .for_each(|&at| _ = rig.step(Event::Left { client: old[at] }));
+            }
+            for &at in lost {
+                attach(&mut rig, Some(1), held(parts[at])).expect("back");
+                assert_eq!(reserved(&rig), 80, "{lost:?}, {inherited}");
+            }
+            assert_eq!(clients(&rig), 2);
+        }
+    }
+}
+
 #[test]
 fn its_next_connection_takes_it_over() {
     for (says, counts) in [(60, 60), (25, 25), (0, 0)] {
