@@ -137,8 +137,20 @@ impl Admin {
         if self.ask(&command).is_ok() {
             return Ok(());
         }
-        let dir = self.path.parent().unwrap_or(Path::new("/"));
-        Admin::connect(dir)?.ask(&command).map(drop)
+        self.again()?.ask(&command).map(drop)
+    }
+
+    /// A connection to the daemon that is there now.
+    fn again(&self) -> Result<Admin> {
+        Admin::connect(self.path.parent().unwrap_or(Path::new("/")))
+    }
+
+    /// As [`Admin::list`], also of a daemon that was restarted meanwhile.
+    ///
+    /// # Errors
+    /// As [`Admin::ask`].
+    pub fn list_again(&self) -> Result<(u64, Vec<Snapshot>)> {
+        self.list().or_else(|_| self.again()?.list())
     }
 
     /// All rows of the node, and the CLOCK_MONOTONIC ns at which they were true.

@@ -12,7 +12,7 @@ use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use nix::unistd::Pid;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, ExitCode};
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
 const OURS: [Signal; 4] = [
     Signal::SIGINT,
@@ -25,8 +25,11 @@ const OURS: [Signal; 4] = [
 static CHILD: AtomicI32 = AtomicI32::new(0);
 /// The signal that asked for the end before there was a command.
 static EARLY: AtomicI32 = AtomicI32::new(0);
+/// Any signal asked for the end, before, during or after the command.
+static ASKED: AtomicBool = AtomicBool::new(false);
 
 extern "C" fn on_signal(number: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
+    ASKED.store(true, Ordering::SeqCst);
     // SAFETY: the kernel gives a handler of this form a valid siginfo.
     let typed = unsafe { (*info).si_code } == libc::SI_KERNEL;
     let from_terminal = typed && matches!(number, libc::SIGINT | libc::SIGQUIT);
@@ -63,6 +66,11 @@ pub fn interrupted() -> Option<ExitCode> {
         0 => None,
         number => Some(code(128 + number)),
     }
+}
+
+/// Whether a signal has asked for the end.
+pub fn asked_to_end() -> bool {
+    ASKED.load(Ordering::SeqCst)
 }
 
 fn code(number: i32) -> ExitCode {

@@ -12,6 +12,7 @@ mod door;
 #[path = "../layout.rs"]
 mod layout;
 mod leaf;
+mod left;
 mod metrics;
 mod mount_point;
 mod node;

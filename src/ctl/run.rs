@@ -4,6 +4,7 @@ use crate::admin::Admin;
 use crate::child;
 use crate::door::{self, Door, Paths};
 use crate::leaf::Leaf;
+use crate::left;
 use crate::node::{self, DriverOptions};
 use crate::out;
 use crate::shared::Shared;
@@ -141,7 +142,10 @@ pub fn main(options: &Options) -> Result<ExitCode> {
             options.slice.memory, options.slice.gpus, host.words
         ));
     }
-    child::status(&mut command).with_context(|| program.to_string_lossy().into_owned())
+    let code =
+        child::status(&mut command).with_context(|| program.to_string_lossy().into_owned())?;
+    left::wait(&host.admin, &id);
+    Ok(code)
 }
 
 /// The slice's GPUs, for CUDA to number from 0; the node's others are none of the command's business.

@@ -2,7 +2,7 @@
 //! with the last one, whatever ends each of them.
 
 use super::misuse::{names, pid, said};
-use super::{driver, gpuslice, ps_at};
+use super::{driver, gpuslice, ps_at, tenant};
 use crate::harness::{Random, eventually};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -163,6 +163,45 @@ fn a_command_that_is_killed_takes_its_slice_with_it_and_nothing_else() {
     eventually("its slice is gone", || place.slice_names() == ["two"]);
     two.end(Signal::SIGKILL);
     place.assert_nothing_left(&pids);
+}
+
+/// A process that a command left behind, killed when dropped.
+struct Left(Pid);
+
+impl Drop for Left {
+    fn drop(&mut self) {
+        // Ended if the test failed.
+        let _ = kill(self.0, Signal::SIGKILL);
+    }
+}
+
+/// The slice of a command lasts until the processes that it left on the GPU have ended too.
+#[test]
+fn processes_that_a_command_leaves_behind_keep_its_slice() {
+    let place = Place::new();
+    let script = "\"$1\" --seconds 600 >/dev/null 2>&1 & echo $$ $! >$0/left; \
+                  until [ -e $0/end ]; do sleep 0.05; done; exit 7";
+    let mut run = place.run(&["--name", "left", "--memory", "10GiB"], script);
+    let mut run = Running(run.arg(tenant()).spawn().expect("it starts"));
+    let is_attached = |slice: &Value| slice["clients"] == 1;
+    eventually("the tenant is attached", || {
+        place.path("said/left").exists() && place.slices().first().is_some_and(is_attached)
+    });
+    let pids = fs::read_to_string(place.path("said/left")).expect("two numbers");
+    let (shell, left) = pids.trim().split_once(' ').expect("two numbers");
+    let left = Left(Pid::from_raw(left.parse().expect("a number")));
+    fs::write(place.path("said/end"), "").expect("written");
+    let shell = Path::new("/proc").join(shell);
+    eventually("the command ended", || !shell.exists());
+    // What it holds is promised to no other command.
+    let refused = place.output(&["--memory", "10GiB"]);
+    assert!(said(&refused).contains("6GiB"), "{}", said(&refused));
+    assert!(!refused.status.success() && place.slice_names() == ["left"]);
+    assert!(run.0.try_wait().expect("wait").is_none(), "it waits");
+
+    drop(left);
+    assert_eq!(run.0.wait().expect("it ends").code(), Some(7));
+    place.assert_nothing_left(&[run.id()]);
 }
 
 /// The commands that were there go on, and the next one starts another daemon in the place of the killed one.
