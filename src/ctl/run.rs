@@ -76,7 +76,11 @@ impl Host {
         let (driver, simulated) = driver.find()?;
         let (shared, admin) = Shared::join(&driver, simulated)?;
         let what = if simulated { "simulated GPU" } else { "driver" };
-        let words = format!("private daemon, {what} of {}", driver.display());
+        let words = format!(
+            "private daemon at {}, {what} of {}",
+            shared.dir().display(),
+            driver.display()
+        );
         Ok(Host {
             _shared: Some(shared),
             admin,

@@ -91,6 +91,11 @@ impl Shared {
         }
     }
 
+    /// The daemon's runtime directory.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
     fn daemon_lives(&self) -> bool {
         // Of a process that has ended and is not reaped yet there is no program.
         fs::read_link(format!("/proc/{}/exe", self.daemon)).is_ok()

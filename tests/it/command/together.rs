@@ -148,6 +148,18 @@ fn caps_add_up_and_weights_count() {
     place.assert_nothing_left(&pids);
 }
 
+/// `gpuslice ps` needs the directory, which no person can guess.
+#[test]
+fn a_command_says_where_its_daemon_is() {
+    let place = Place::new();
+    let one = place.started("one", &["--memory", "5GiB"]);
+    let two = said(&place.output(&["--memory", "5GiB"]));
+    let daemons = place.daemons();
+    let said = format!("private daemon at {},", daemons[0].display());
+    assert!(daemons.len() == 1 && two.contains(&said), "{two}");
+    one.end(Signal::SIGTERM);
+}
+
 #[test]
 fn a_command_that_is_killed_takes_its_slice_with_it_and_nothing_else() {
     let place = Place::new();
