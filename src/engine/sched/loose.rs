@@ -62,6 +62,13 @@ impl Turns {
             entity.loose = runs.then_some(loose);
             notes.push(Note::Closed(entity.seat));
         }
+        // who wants was in line before; who only left something running pays for it from where the line is, too
+        for at in 0..self.entities.len() {
+            let entity = &self.entities[at];
+            if entity.loose.is_some() && !entity.said.wants {
+                self.begins(entity.seat);
+            }
+        }
         self.phase = Phase::Idle;
     }
 

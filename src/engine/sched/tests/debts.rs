@@ -153,3 +153,24 @@ fn what_ran_before_the_turns_counts_before_the_first_turn() {
     rig.say(150 * MS, 0, true, true);
     assert_eq!(rig.holder(), Some(1), "what it ran since counts too");
 }
+
+/// One that slept, and says when turns begin that something of it runs: it pays for that from where the line is,
+/// as it would in a turn.
+#[test]
+fn what_a_sleeper_left_running_is_paid_from_where_the_line_is() {
+    let mut rig = Rig::new(&[(1, 0, false), (1, 0, false), (1, 0, false)]);
+    rig.want(0, 0);
+    rig.run(10_000 * MS);
+    assert_eq!(rig.turns.mode(), Mode::Open);
+    rig.deep = Some(1);
+    rig.want(10_000 * MS, 2);
+    rig.pass(10_100 * MS);
+    rig.say(10_100 * MS, 1, false, true);
+    let sleeper = &rig.turns.entities[1];
+    let debt = sleeper.debt(rig.turns.line_of(sleeper)).0 / MS;
+    assert_eq!((rig.used_ms(1), debt), (100, 100));
+    assert_ne!(rig.holder(), Some(1));
+    rig.want(10_101 * MS, 1);
+    rig.run(10_130 * MS);
+    assert_eq!(rig.used_ms(1), 100, "others go first");
+}
