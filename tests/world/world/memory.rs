@@ -138,7 +138,12 @@ impl World {
         if self.mood.trouble && self.rng.per_mille(5) {
             return self.rng.draw();
         }
-        let purse = &self.processes[who].purses[usize::from(lane.0)];
+        let process = &self.processes[who];
+        let at = usize::from(lane.0);
+        if at >= process.work.len() {
+            return 0; // it came from before its container was admitted anew with more GPUs, and knows fewer
+        }
+        let purse = &process.purses[at];
         purse.used - purse.unseen + purse.beyond
     }
 
