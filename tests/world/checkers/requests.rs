@@ -51,12 +51,17 @@ pub struct Requests {
 }
 
 impl Requests {
-    /// Time passes.
+    /// Time passes. A recall that is under way is over at a certain time: a step that comes later than that is the
+    /// daemon's doing, which was kept from running, and not a wait that the engine decided on.
     pub fn advance(&mut self, seen: &Observer) {
         let passed = if seen.gap { 0 } else { seen.passed };
-        for ((container, _), questions) in &mut self.asked {
-            let until = self.restored.get(container).copied().unwrap_or(0);
-            let beyond = passed.min(seen.now.saturating_sub(until));
+        let from = seen.now - passed;
+        for (place, questions) in &mut self.asked {
+            let until = self.restored.get(&place.0).copied().unwrap_or(0);
+            let recall = self.recalls.get(place).filter(|it| !it.owing.is_empty());
+            let due = recall.map(|recall| recall.began + RECALL_WAIT_NS);
+            let due = due.filter(|due| *due > from).unwrap_or(seen.now);
+            let beyond = due.min(seen.now).saturating_sub(from.max(until));
             questions.iter_mut().for_each(|q| q.waits += beyond);
         }
     }

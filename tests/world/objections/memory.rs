@@ -174,6 +174,21 @@ fn to_a_wait_for_what_is_there_or_for_ever() {
         result = result.and_then(|()| waits.then(100 * MS, &[]));
     }
     objects(result, "waits since");
+    // a step that comes later than the end of a recall is not the engine's doing; what waits on after that is
+    let mut late = short(true);
+    let second = asks(client(9), 9, 50, 50);
+    assert_eq!(late.tell(0, second, &[]), Ok(()));
+    for (after, actions) in [
+        (200, &[][..]),
+        (99, &[]),
+        (240, &[no(), shown(60, 2)]),
+        (200, &[]),
+        (99, &[]),
+        (100, &[]),
+    ] {
+        assert_eq!(late.then(after * MS, actions), Ok(()));
+    }
+    objects(late.then(100 * MS, &[]), "waits since");
 }
 
 #[test]
