@@ -226,9 +226,9 @@ fn place(driver: &Path, simulated: bool) -> PathBuf {
         false => OsString::new(),
     });
     let mut hasher = DefaultHasher::new();
-    (library, simulation).hash(&mut hasher);
-    let (user, key) = (geteuid(), hasher.finish() as u32);
-    base().join(format!("gpuslice-run-{user}-{key:08x}"))
+    (geteuid().as_raw(), library, simulation).hash(&mut hasher);
+    // Short: the name of a socket has room for 107 bytes.
+    base().join(format!("gpuslice-{:08x}", hasher.finish() as u32))
 }
 
 /// TMPDIR if it is set, else this user's runtime directory if there is one, else /tmp.
