@@ -78,7 +78,7 @@ TimeoutStartSec=90
 WANT = {
     "booted": "yes", "enabled": "disabled ", "before": "down", "waiting": "inactive", "asked": "active",
     "driverless": "69 no NVIDIA driver is loaded: .*", "status": r"1 simulated GPU, 0 slices", "seccomp": "2", "restarted": "kept", "hung": "kept",
-    "user": "gpuslice-metrics", "metrics": r"gpuslice_up 1", "admin": "refused", "left": r"boot c lock ",
+    "user": "gpuslice-metrics", "metrics": r"gpuslice_up 1", "admin": "refused", "left": r"boot c gpus lock ",
     "done": "yes",
 }
 DEVICES = ["null", "zero", "full", "random", "urandom", "tty"]
