@@ -7,7 +7,7 @@
 //! `reserved` is what is held, and everybody who is asked says the same number.
 //!
 //! Both are the gate thread's work, and so is to look whether there still is a connection. It never waits
-//! for the connection: who has it is asking the daemon something just then, and an own request for
+//! for the connection: the thread that has it is asking the daemon something just then, and an own request for
 //! credit answers a recall as well.
 
 use super::Session;

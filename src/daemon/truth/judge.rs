@@ -2,7 +2,7 @@
 //!
 //! Attached processes are known by their pids. One can be attached more than once: its CUDA library and its NVML
 //! each have a connection. What NVML shows of it is then divided among its accounts by what each was
-//! granted. What is left over and runs in a container's own cgroup
+//! granted. The rest that runs in a container's own cgroup
 //! is *stray*: it bypasses the shim, or started before it. Where the driver counts the cgroup as
 //! a whole, the stray part is what the attached processes do not explain.
 //!

@@ -2,7 +2,7 @@
 //!
 //! Those that live are counted at once, each with all that it was granted, before any of them has come back:
 //! one that is stopped may never do so and hold its memory all the same. Then no process need be waited for
-//! before what is left is granted. Only what does not fit waits a little: those who come back may
+//! before what is left is granted. Only what does not fit waits a little: the processes that come back may
 //! have used less than they were granted, and the daemon cannot ask them yet.
 
 use gpuslice_wire::ids::{ClientId, ContainerId};

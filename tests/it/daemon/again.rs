@@ -1,5 +1,6 @@
 //! A daemon that comes back counts what it granted before any process says anything.
 
+use super::{answer, granted};
 use crate::harness::agent::{Agent, Promised};
 use crate::harness::node::Node;
 use crate::harness::wire::{Heard, TenantClient};
@@ -51,20 +52,6 @@ fn holder(node: &mut Node) -> Agent {
     let tenant = attached(node, &agent, 0);
     assert!(granted(&tenant.reserve(0, HELD, HELD)));
     agent
-}
-
-fn granted(reply: &Reply) -> bool {
-    match reply {
-        Reply::Reserved { .. } => true,
-        Reply::Refused { .. } => false,
-        other => panic!("{other:?}"),
-    }
-}
-
-/// What a process that attaches is told.
-fn answer(tenant: &TenantClient, holds: u64) -> Reply {
-    tenant.ask_to_attach(Bytes(holds));
-    tenant.0.message().expect("an answer").1
 }
 
 /// It may be stopped, and hold what it holds.

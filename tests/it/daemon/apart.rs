@@ -1,5 +1,6 @@
 //! Processes that lost their connections: what they were granted stays theirs until they are gone.
 
+use super::{answer, granted};
 use crate::harness::agent::Agent;
 use crate::harness::eventually;
 use crate::harness::node::Node;
@@ -38,20 +39,6 @@ fn sibling(node: &Node) -> TenantClient {
     let tenant = node.process("a");
     tenant.attach(Bytes::ZERO);
     tenant
-}
-
-fn granted(reply: &Reply) -> bool {
-    match reply {
-        Reply::Reserved { .. } => true,
-        Reply::Refused { .. } => false,
-        other => panic!("{other:?}"),
-    }
-}
-
-/// What a process that attaches is told.
-fn answer(tenant: &TenantClient, holds: u64) -> Reply {
-    tenant.ask_to_attach(Bytes(holds));
-    tenant.0.message().expect("an answer").1
 }
 
 #[test]

@@ -110,7 +110,7 @@ fn what_was_granted_counts_above_a_lowered_cap() {
     assert_eq!(reserved(&rig), 150, "and not twice");
 }
 
-/// What is not known to be complete is what a daemon without that record has: it waits, and believes.
+/// With a record that may not be complete, the engine does as without one: it waits, and believes.
 #[test]
 fn without_all_of_it_growth_waits_and_what_is_said_counts() {
     let mut first = Rig::new(Config::default(), &[16]);
