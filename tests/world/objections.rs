@@ -2,6 +2,7 @@
 //! told right, to which it must not.
 
 mod gangs;
+mod lines;
 mod memory;
 mod stops;
 

@@ -65,6 +65,8 @@ pub struct Seat {
     pub freely: bool,
     /// ... since when, if its turn was extended after that.
     pub again: Option<u64>,
+    /// Its present turn was given in another line: its class or share changed since.
+    pub guest: bool,
     /// Whether its work is stopped on the GPU.
     pub hold: Hold,
     /// Others may run beside it.
@@ -273,6 +275,7 @@ impl Observer {
                 }
             } else {
                 seat.rest();
+                seat.guest = false;
             }
             let waits = seat.wants() && !pays;
             seat.waits = waits.then(|| seat.waits.unwrap_or(now));
@@ -366,15 +369,7 @@ impl Observer {
                 self.policies.extend(gpus);
                 self.tune();
             }
-            Action::Retuned { record, .. } => {
-                for ((id, _), seat) in &mut self.seats {
-                    if *id == record.container {
-                        seat.tuned += u64::from(seat.record.class != record.class);
-                        seat.record = record.clone();
-                    }
-                }
-                self.tune();
-            }
+            Action::Retuned { record, .. } => self.retune(record),
             Action::Dismissed { container, .. } => {
                 self.seats.retain(|(id, _), _| id != container);
                 self.tune();
@@ -433,6 +428,7 @@ impl Observer {
                 loose: false,
                 freely: false,
                 again: None,
+                guest: false,
                 shut: 0,
                 was_loose: false,
                 hold: Hold::Free,
@@ -491,6 +487,7 @@ impl Observer {
                 seat.rest();
             }
             if !held || extended {
+                seat.guest = false;
                 let still = seat.passed && seat.freely;
                 (seat.freely, seat.stint) = (!seat.capped() || still, 0);
             }
@@ -503,6 +500,7 @@ impl Observer {
                 seat.said.values_mut().for_each(|said| said.fresh = false);
             }
         } else if seat.open() {
+            seat.guest = false;
             if std::mem::take(&mut seat.loose) {
                 seat.closing = None;
             }
@@ -557,8 +555,9 @@ impl Observer {
                     seat.tail = (seat.tail / 2).max(waited);
                 }
                 if seat.loose {
-                    // what its last turn left it to owe is not less for a moment without turns
-                    seat.stretch = seat.stretch.max(seat.last);
+                    // no line chose it for this: what its last turn left it to owe is still owed
+                    seat.stretch += seat.last;
+                    seat.longest = seat.longest.max(seat.stretch);
                 }
                 (seat.closing, seat.passed, seat.loose) = (None, false, false);
             }

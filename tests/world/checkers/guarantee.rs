@@ -2,25 +2,26 @@
 //! least c of the time that its class had, whatever weights others have, less what can be told:
 //!
 //! * a turn of its own and the c-th part of one turn of each other in its line, as start-time fair queueing
-//!   has it, where those without a share are one; of three, where gangs come when they can and not in their order;
+//!   has it, where those without a share are one ([`super::pools`]); of three, where gangs come when they can and
+//!   not in their order;
 //! * the debt it came with, a turn, and what must gather before an empty bucket pays out again.
+//!
+//! Not of the class's time is the rest of a turn whose container came into the class, or gave its share back, in the
+//! middle of it: another line gave that turn.
 //!
 //! Shares that leave nothing leave one in a hundred and one to those without a share.
 
 use std::collections::BTreeMap;
 
-use gpuslice_wire::ids::GpuUuid;
-use gpuslice_wire::policy::Class;
-
 use super::Objection;
+use super::pools::Pools;
 use crate::observer::{Observer, Place, Seat};
 
 /// What is owed to each that has a share and wants the GPU, in 2^-20 ns.
 #[derive(Debug, Default)]
 pub struct Guarantee {
     owed: BTreeMap<Place, Owed>,
-    /// The longest stretch of those without a share, also of those that are gone.
-    longest: BTreeMap<(GpuUuid, Class), u64>,
+    pools: Pools,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -40,11 +41,7 @@ impl Guarantee {
     /// # Errors
     /// The objection.
     pub fn advance(&mut self, seen: &Observer) -> Result<(), Objection> {
-        for seat in seen.seats.values().filter(|seat| seat.share == 0) {
-            let pool = self.longest.entry((seat.gpu, seat.record.class));
-            let longest = pool.or_default();
-            *longest = (*longest).max(seat.longest);
-        }
+        self.pools.advance(seen);
         self.owed
             .retain(|place, _| !seen.gap && seen.seats.get(place).is_some_and(counts));
         let all = seen.seats.iter().filter(|(_, seat)| counts(seat));
@@ -56,7 +53,7 @@ impl Guarantee {
             };
             let shares: u64 = line().map(|seat| seat.share).sum();
             // somebody of the class has the GPU: of that time a part is due
-            let on = line().any(|seat| seat.pays() && !seat.passed);
+            let on = line().any(|seat| seat.pays() && !seat.passed && !seat.guest);
             let spared: u64 = line().map(|seat| seat.spared).sum();
             let had = if on { seen.passed } else { 0 };
             let due = (i128::from(had) - i128::from(spared)) << 20;
@@ -74,9 +71,9 @@ impl Guarantee {
             owed.gangs |= line().any(|seat| seat.gang);
             let turns = line().filter(|seat| seat.share > 0);
             owed.others = owed.others.max(turns.map(|seat| seat.longest).sum());
-            let pool = self.longest.get(&(me.gpu, me.record.class));
-            let lines = owed.others + pool.copied().unwrap_or(0);
-            let lines = if owed.gangs { 3 * lines } else { lines };
+            let times = if owed.gangs { 3 } else { 1 };
+            let lines =
+                times * owed.others + self.pools.ahead(me).max(times * self.pools.longest(me));
             let (owed, bound) = (owed.time >> 20, bound(seen, me, lines));
             if owed > bound {
                 return Err(format!(

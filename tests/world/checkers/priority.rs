@@ -115,9 +115,9 @@ impl Gpu {
             .into_iter()
             .any(|gpu| seen.on(gpu).any(|(_, s)| goes_first(s)));
         let known = self.turn.filter(|it| (it.0, it.1) == (word, seat.granted));
-        let turn = known.unwrap_or((word, seat.granted, slot));
-        // one that began before this GPU was looked at may have been of another class then
+        // one that began before this GPU was looked at may have been of another class then, or a slot
         let begins = known.is_none() && seat.granted == seen.now;
+        let turn = known.unwrap_or((word, seat.granted, slot || !begins));
         if turn.2 && begins && !tied {
             self.began(seen, class)?;
         }

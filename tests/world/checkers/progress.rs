@@ -3,24 +3,20 @@
 //! begin), and then it is i's turn. Since the GPU does not idle either, every wait ends.
 //!
 //! A container with a share has it beside those without one, taken together: `(P + l_P) * c / r + 2 l`, where P
-//! is what those without one had while i waits, l_P the longest turn of any of them, c the share, and r what
-//! all shares leave. What it is sure of itself is another checker's.
+//! is what those without one had while i waits, l_P what they may have had ahead ([`super::pools`]), c the share,
+//! and r what all shares leave. What it is sure of itself is another checker's.
 
 use std::collections::BTreeMap;
 
-use gpuslice_wire::ids::GpuUuid;
-use gpuslice_wire::policy::Class;
-
 use super::Objection;
+use super::pools::Pools;
 use crate::observer::{Observer, Place, Seat};
 
 /// What others had since each one waits.
 #[derive(Debug, Default)]
 pub struct Progress {
     waits: BTreeMap<Place, Wait>,
-    /// The longest stretch of any without a share, also of one that is gone by now: what it was over its turn all of
-    /// them owe to those with one.
-    longest: BTreeMap<(GpuUuid, Class), u64>,
+    pools: Pools,
 }
 
 /// Since one waits.
@@ -52,16 +48,11 @@ impl Progress {
                 free && seat.waits.is_some() && !seen.gap
             })
         };
-        for seat in seen.seats.values().filter(|seat| seat.share == 0) {
-            let pool = self.longest.entry((seat.gpu, seat.record.class));
-            let longest = pool.or_default();
-            *longest = (*longest).max(seat.longest);
-        }
+        self.pools.advance(seen);
         self.waits.retain(|i, _| waits(i));
         for (&i, me) in seen.seats.iter().filter(|(place, _)| waits(place)) {
             let wait = self.waits.entry(i).or_default();
-            let longest = self.longest.get(&(me.gpu, me.record.class));
-            wait.advance(seen, me, longest.copied().unwrap_or(0))
+            wait.advance(seen, me, self.pools.ahead(me))
                 .map_err(|why| format!("{} waits while {why}", i.0))?;
         }
         Ok(())
@@ -69,15 +60,15 @@ impl Progress {
 }
 
 impl Wait {
-    /// Time passed; `longest` is the longest stretch of those without a share.
-    fn advance(&mut self, seen: &Observer, me: &Seat, longest: u64) -> Result<(), Objection> {
+    /// Time passed; those without a share had `ahead` ns ahead of their line at most.
+    fn advance(&mut self, seen: &Observer, me: &Seat, ahead: u64) -> Result<(), Objection> {
         self.had.retain(|j, _| seen.seats.contains_key(j));
         let class = seen.on(me.gpu).map(|(_, seat)| seat);
         let class = class.filter(|seat| seat.record.class == me.record.class);
         self.shares = self.shares.max(class.map(|seat| seat.share).sum());
         for (&j, other) in seen.on(me.gpu).filter(|(_, other)| beside(me, other)) {
             let used = if other.pays() { seen.passed } else { 0 };
-            if other.share == 0 {
+            if other.share == 0 && !other.guest {
                 self.pool = (self.pool + used).saturating_sub(other.spared);
             }
             let had = self.had.entry(j).or_default();
@@ -88,7 +79,7 @@ impl Wait {
             had.time = (had.time + used).saturating_sub(other.spared);
             let bound = match other.share {
                 0 => beside_me(seen, me, other),
-                _ => self.above_me(other, longest),
+                _ => self.above_me(other, ahead),
             };
             let had = self.had[&j].time;
             let bound = u64::try_from(bound).unwrap_or(u64::MAX);
@@ -100,9 +91,9 @@ impl Wait {
     }
 
     /// What one with a share may have.
-    fn above_me(&self, other: &Seat, longest: u64) -> u128 {
+    fn above_me(&self, other: &Seat, ahead: u64) -> u128 {
         let rest = 100u64.saturating_sub(self.shares).max(1);
-        let pool = u128::from(self.pool + longest);
+        let pool = u128::from(self.pool + ahead);
         pool * u128::from(other.share) / u128::from(rest) + 2 * u128::from(other.longest) + 1_000
     }
 }

@@ -1,11 +1,34 @@
 //! What policies and promises give each container, by a table of its own: cap, weight and share.
 
+use std::collections::BTreeMap;
+
+use gpuslice_engine::Record;
 use gpuslice_wire::ids::GpuUuid;
 use gpuslice_wire::policy::Policy;
 
-use super::{Observer, Seat};
+use super::{Observer, Place, Seat};
 
 impl Observer {
+    /// What was promised to one container is this from now on.
+    pub(super) fn retune(&mut self, record: &Record) {
+        let line = |seat: &Seat| (seat.record.class, seat.share > 0);
+        let its = |(id, _): &Place| *id == record.container;
+        let seats = self.seats.iter().filter(|(place, _)| its(place));
+        let was: BTreeMap<Place, _> = seats.map(|(place, seat)| (*place, line(seat))).collect();
+        for place in was.keys() {
+            if let Some(seat) = self.seats.get_mut(place) {
+                seat.tuned += u64::from(seat.record.class != record.class);
+                seat.record = record.clone();
+            }
+        }
+        self.tune();
+        for (place, was) in was {
+            if let Some(seat) = self.seats.get_mut(&place) {
+                seat.guest |= !seat.open() && seat.pays() && was != line(seat);
+            }
+        }
+    }
+
     /// All of them anew.
     pub(super) fn tune(&mut self) {
         let gpus: Vec<GpuUuid> = self.seats.values().map(|seat| seat.gpu).collect();
