@@ -303,7 +303,8 @@ impl Turns {
         (self.now, self.booked) = (self.now.max(now), charged);
         let open = self.phase == Phase::Open;
         let idle = self.phase == Phase::Idle;
-        let busy = Class::ALL.map(|class| self.busy(class));
+        let promised = self.entities.iter().any(|e| e.reserved && e.said.wants);
+        let busy = Class::ALL.map(|class| promised && self.busy(class));
         for at in 0..self.entities.len() {
             let entity = &self.entities[at];
             let bill = self.charged(entity).then(|| self.bill(entity, passed));

@@ -44,15 +44,25 @@ impl Turns {
 
     /// Whether launches must wait for turns.
     fn needs_turns(&self) -> bool {
+        if self.policy == Policy::Native {
+            return false;
+        }
+        // asked at every step: what is cheap and mostly so comes first
+        let competing = self
+            .entities
+            .iter()
+            .filter(|e| e.competes())
+            .take(2)
+            .count();
         let mut attached = self.entities.iter().filter(|e| e.said.attached);
+        let owes = |e: &Entity| !e.competes() && self.owes(e);
+        if competing >= 2 || competing == 1 && attached.clone().any(owes) {
+            return true;
+        }
         let capped = attached.clone().any(|e| e.bucket.cap().limits());
-        let owing = attached.clone().any(|e| !e.competes() && self.owes(e));
         let line = |e: &Entity| (e.class, e.reserved);
         let first = attached.next().map(line);
-        let lines = attached.any(|e| Some(line(e)) != first);
-        let compete = self.entities.iter().filter(|e| e.competes()).count();
-        let turns = compete >= 2 || (compete == 1 && owing) || capped || lines;
-        self.policy != Policy::Native && turns
+        capped || attached.any(|e| Some(line(e)) != first)
     }
 
     pub(super) fn choose_mode(&mut self, notes: &mut Vec<Note>) {
