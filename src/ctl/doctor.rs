@@ -27,7 +27,7 @@ const PARTS: [&str; 5] = [
     "gpuslice-hook",
     "gpuslice-runtime",
     "libgpuslice.so",
-    "libgpuslice_replace.so",
+    "libgpuslice_mount.so",
     "libgpuslice_nvml.so",
 ];
 

@@ -8,7 +8,7 @@ mod cdi;
 mod child;
 mod demo;
 mod doctor;
-mod door;
+mod inject;
 #[path = "../layout.rs"]
 mod layout;
 mod leaf;

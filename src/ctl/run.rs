@@ -2,7 +2,7 @@
 
 use crate::admin::Admin;
 use crate::child;
-use crate::door::{self, Door, Paths};
+use crate::inject::{Injection, Paths, inject};
 use crate::leaf::Leaf;
 use crate::left;
 use crate::node::{self, DriverOptions};
@@ -27,10 +27,10 @@ pub struct Options {
     /// Runtime directory of the daemon to ask [default: this user's, else a private daemon]
     #[arg(long, value_name = "DIR", conflicts_with_all = ["driver_dir", "sim"])]
     runtime_dir: Option<PathBuf>,
-    /// Way in for the shim
+    /// Injection method of the shim
     #[arg(long, value_enum, default_value = "auto")]
-    door: Door,
-    /// Say nothing about slice, door and driver
+    inject: Injection,
+    /// Print nothing about slice, injection and driver
     #[arg(long, short)]
     quiet: bool,
     /// The command and its arguments
@@ -135,14 +135,14 @@ pub fn main(options: &Options) -> Result<ExitCode> {
     let gpus = gpus(&host.admin, &id)?;
     let visible: Vec<String> = gpus.iter().map(GpuUuid::to_string).collect();
     command.env("CUDA_VISIBLE_DEVICES", visible.join(","));
-    let (door, _kept) = door::open(&mut command, &paths, options.door)?;
+    let (method, _injected) = inject(&mut command, &paths, options.inject)?;
     if !options.quiet {
         let simulated = match gpus.iter().any(|gpu| gpu.is_simulated()) {
             true => " (simulated GPU)",
             false => "",
         };
         out::note(&format!(
-            "{} on {}{simulated}; door: {door}; {}",
+            "{} on {}{simulated}; injection: {method}; {}",
             options.slice.memory, options.slice.gpus, host.words
         ));
     }

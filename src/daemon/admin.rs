@@ -318,8 +318,8 @@ impl Daemon {
             cuda: driver.cuda,
             nvml: driver.nvml,
             preload: shim.preload,
-            replace: shim.replace,
-            twin: shim.twin,
+            mount: shim.mount,
+            nvml_shim: shim.nvml_shim,
             device: driver.device,
         };
         self.gave(key, *container);

@@ -24,7 +24,7 @@ const ALLOWED: [(&str, &[&str], &[&str]); 15] = [
         &["libc"],
     ),
     (
-        "gpuslice-shim-replace",
+        "gpuslice-shim-mount",
         &["gpuslice-shim", "gpuslice-nvabi", "gpuslice-wire"],
         &["libc"],
     ),

@@ -3,7 +3,7 @@
 use super::plan::{Due, Plan};
 use super::{bundle, rootfs};
 use crate::admin::Admin;
-use crate::door::{self, Door, Kept, Paths};
+use crate::inject::{Injected, Injection, Paths, inject};
 use crate::node;
 use crate::out;
 use crate::slice::SliceOptions;
@@ -66,7 +66,7 @@ impl Account {
 /// How a tenant is taken away.
 enum Kind {
     Container { runtime: String, root: PathBuf },
-    Process { _kept: Kept },
+    Process { _kept: Injected },
 }
 
 /// A running tenant.
@@ -125,7 +125,7 @@ impl Tenant {
         };
         let mut command = Command::new(node::part("tenant")?);
         command.args(plan.program());
-        let (_, kept) = door::open(&mut command, &paths, Door::Auto)?;
+        let (_, kept) = inject(&mut command, &paths, Injection::Auto)?;
         Tenant::spawn(plan, command, Kind::Process { _kept: kept })
     }
 
