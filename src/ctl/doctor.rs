@@ -5,7 +5,7 @@
 //! is missing the command or the line that brings it. The exit status is 1 if something is missing
 //! without which there are no slices; what only a higher tier wants is missing too, but not needed.
 
-mod tiers;
+mod enforcement;
 
 use crate::admin::Admin;
 use crate::node;
@@ -13,12 +13,12 @@ use crate::out;
 use crate::setup;
 use crate::table::View;
 use anyhow::{Context, Result, bail};
+use enforcement::{describe_memory, describe_time, of_slices};
 use gpuslice_wire::ids::GpuUuid;
-use gpuslice_wire::snapshot::{Tier, TimeTier};
+use gpuslice_wire::snapshot::{MemoryEnforcement, TimeEnforcement};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
-use tiers::{of_slices, time_words, words};
 
 /// Container engines and runtimes that can call the hook.
 const RUNTIMES: [&str; 6] = ["docker", "podman", "containerd", "crio", "runc", "crun"];
@@ -194,9 +194,9 @@ fn of_facts(facts: &Value) -> Vec<Check> {
         Some(why) => wanted("processes", why, "docker run --pid=host, or hostPID: true"),
     });
     checks.extend(control_groups(facts));
-    checks.push(stops(facts));
+    checks.push(time_enforcement(facts));
     for gpu in nvml["gpus"].as_array().into_iter().flatten() {
-        checks.push(tier(facts, gpu));
+        checks.push(memory_enforcement(facts, gpu));
     }
     checks
 }
@@ -292,8 +292,8 @@ fn control_groups(facts: &Value) -> Vec<Check> {
     checks
 }
 
-/// Who can hold a cap on this GPU, and why not the next.
-fn tier(facts: &Value, gpu: &Value) -> Check {
+/// The memory enforcement level available on this GPU, and what the next level lacks.
+fn memory_enforcement(facts: &Value, gpu: &Value) -> Check {
     let name = format!("gpu {}", gpu["index"]);
     if let Some(why) = text(&gpu["error"]) {
         let mend = "nvidia-smi, and look for Xid errors in the kernel's log (dmesg)";
@@ -302,18 +302,18 @@ fn tier(facts: &Value, gpu: &Value) -> Check {
     let uuid = gpu["uuid"].as_str().unwrap_or_default();
     let measured = not_measured(facts, gpu);
     let walled = no_wall(facts, gpu);
-    let (tier, next) = match (measured, walled) {
-        (_, None) => (Tier::Driver, None),
-        (None, why) => (Tier::Measured, why),
-        (why, _) => (Tier::Shim, why),
+    let (level, next) = match (measured, walled) {
+        (_, None) => (MemoryEnforcement::Driver, None),
+        (None, why) => (MemoryEnforcement::Accounted, why),
+        (why, _) => (MemoryEnforcement::Shim, why),
     };
     let simulated = uuid.parse().is_ok_and(GpuUuid::is_simulated);
     let mark = if simulated { " (simulated)" } else { "" };
-    let found = format!("{uuid}{mark}: {}", words(tier));
+    let found = format!("{uuid}{mark}: {}", describe_memory(level));
     match next {
         None => there(&name, found),
         Some((why, mend)) => Check {
-            // The caps hold; what is missing is the next tier.
+            // Caps are enforced; only the next level is missing.
             name,
             ok: true,
             needed: true,
@@ -323,22 +323,22 @@ fn tier(facts: &Value, gpu: &Value) -> Check {
     }
 }
 
-/// How turns are enforced, and whether more is tried.
-fn stops(facts: &Value) -> Check {
+/// How turns are enforced, and whether preemption is tried.
+fn time_enforcement(facts: &Value) -> Check {
     let unproven = match facts["driver"]["simulated"] == true {
         true => "",
         false => " (not yet shown to work on hardware)",
     };
     let found = match facts["config"]["tier"] == "probe" {
         true => format!(
-            "{}, and {} on each GPU where a stop was seen to work{unproven}; there the hardware \
-             divides by weight what overlaps nevertheless",
-            time_words(TimeTier::Turns),
-            time_words(TimeTier::Stops),
+            "{}, and {} on each GPU where a stop was seen to work{unproven}; there hardware \
+             time slices divide overlapping work by weight",
+            describe_time(TimeEnforcement::Shim),
+            describe_time(TimeEnforcement::Preempt),
         ),
         false => format!(
-            "{}; tier = \"probe\" in the configuration tries to stop it on the GPU{unproven}",
-            time_words(TimeTier::Turns)
+            "{}; tier = \"probe\" in the configuration tries to preempt it on the GPU{unproven}",
+            describe_time(TimeEnforcement::Shim)
         ),
     };
     there("turns", found)
@@ -483,31 +483,36 @@ mod tests {
             checks.iter().all(|check| check.ok && check.mend.is_empty()),
             "{checks:?}"
         );
-        assert_eq!(gpu_of(&node()).found, "GPU-1: M3: the driver holds caps");
+        assert_eq!(
+            gpu_of(&node()).found,
+            "GPU-1: driver: the driver enforces caps"
+        );
     }
 
     #[test]
-    fn the_tier_and_why_not_the_next() {
+    fn the_enforcement_level_and_why_not_the_next() {
         let with = |path: &str, value: Value| {
             let mut facts = node();
             *facts.pointer_mut(path).expect("a fact") = value;
             gpu_of(&facts)
         };
         let old = with("/nvml/gpus/0/limits", json!("too old"));
-        assert!(old.ok && old.found.contains("M1") && old.found.ends_with("because too old"));
+        assert!(
+            old.ok && old.found.contains(": accounted: ") && old.found.ends_with("because too old")
+        );
         let off = with("/config/wall", json!("off"));
         assert!(
-            off.found.contains("M1") && off.mend.contains("wall = \"auto\""),
+            off.found.contains(": accounted: ") && off.mend.contains("wall = \"auto\""),
             "{off:?}"
         );
         let user = with("/root", json!(false));
         assert!(
-            user.found.contains("M1") && user.mend.contains("as root"),
+            user.found.contains(": accounted: ") && user.mend.contains("as root"),
             "{user:?}"
         );
         let bare = with("/cgroup/controller", Value::Null);
         assert!(
-            bare.found.contains("M1") && bare.found.ends_with("neither dmem nor misc"),
+            bare.found.contains(": accounted: ") && bare.found.ends_with("neither dmem nor misc"),
             "{bare:?}"
         );
         let lost = with("/nvml/gpus/0/error", json!("lost"));
@@ -517,7 +522,7 @@ mod tests {
         blind["nvml"]["gpus"][0]["limits"] = json!("too old");
         let blind = gpu_of(&blind);
         assert!(
-            blind.found.contains("M0") && blind.mend.contains("= 1000"),
+            blind.found.contains(": shim: ") && blind.mend.contains("= 1000"),
             "{blind:?}"
         );
     }

@@ -11,7 +11,7 @@ pub use json::json;
 
 use gpuslice_wire::ids::{GpuUuid, Lane};
 use gpuslice_wire::policy::{Class, Policy};
-use gpuslice_wire::snapshot::{Snapshot, Tier, TimeTier};
+use gpuslice_wire::snapshot::{MemoryEnforcement, Snapshot, TimeEnforcement};
 use gpuslice_wire::units::Bytes;
 use std::fmt::Write;
 
@@ -30,8 +30,8 @@ pub struct Row {
     pub cap: Bytes,
     /// Reserved, unused credit included.
     pub reserved: Bytes,
-    /// What NVML shows beyond what was asked for.
-    pub residual: Bytes,
+    /// Memory that NVML shows beyond what its processes reserved.
+    pub untracked: Bytes,
     /// Held by its processes.
     pub used: Bytes,
     /// Highest `used`.
@@ -40,8 +40,8 @@ pub struct Row {
     pub denied: u64,
     /// Size and rest of the last of them.
     pub last_denied: (Bytes, Bytes),
-    /// Who holds the cap.
-    pub tier: Tier,
+    /// How the memory cap is enforced.
+    pub memory_enforcement: MemoryEnforcement,
     /// Pinned host memory, of all the container's GPUs together.
     pub pinned: Bytes,
     /// The cap on that.
@@ -56,55 +56,55 @@ pub struct Row {
     pub cap_ppm: u32,
     /// Attached processes.
     pub clients: u32,
-    /// Has work now.
-    pub wanting: bool,
+    /// It has work for the GPU now.
+    pub runnable: bool,
     /// GPU time so far, ns.
     pub gpu_ns: u64,
-    /// Time spent waiting, ns.
+    /// Time spent runnable without a turn so far, ns.
     pub wait_ns: u64,
-    /// Time in which it wanted the GPU so far, ns.
-    pub wanted_ns: u64,
+    /// Time spent runnable so far, with or without a turn, ns.
+    pub runnable_ns: u64,
     /// Turns so far.
     pub turns: u64,
     /// Of them, those after which it was not quiet in time.
     pub overruns: u64,
     /// Of them, those closed early for a better class.
     pub preemptions: u64,
-    /// How it is kept to its turns.
-    pub kept: Kept,
+    /// How its turns are enforced.
+    pub time: TimeControl,
     /// Launches so far.
     pub launches: u64,
     /// It takes turns together with the container's other GPUs.
     pub gang: bool,
 }
 
-/// How a slice is kept to its turns.
+/// How a slice's turns are enforced.
 #[derive(Clone, Copy, Debug)]
-pub struct Kept {
-    /// By what.
-    pub tier: TimeTier,
-    /// How often its work was stopped on the GPU.
+pub struct TimeControl {
+    /// The level.
+    pub enforcement: TimeEnforcement,
+    /// Preemptions of its work on the GPU.
     pub stops: u64,
-    /// How often that was tried and came to nothing.
+    /// Attempted preemptions without an effect.
     pub stops_missed: u64,
-    /// The hardware's time slice that it was given, µs; 0 for none.
+    /// The hardware time slice set for it, µs; 0 for none.
     pub slice_us: u64,
-    /// How often it was found with another one.
+    /// Times it was found with a different one.
     pub slice_changes: u64,
 }
 
-impl Kept {
-    fn of(row: &Snapshot) -> Option<Kept> {
+impl TimeControl {
+    fn of(row: &Snapshot) -> Option<TimeControl> {
         match *row {
             Snapshot::Slice {
-                time_tier: tier,
+                time_enforcement: enforcement,
                 stops,
                 stops_missed,
                 time_slice_us: slice_us,
                 time_slice_changes: slice_changes,
                 ..
-            } => Some(Kept {
-                tier,
+            } => Some(TimeControl {
+                enforcement,
                 stops,
                 stops_missed,
                 slice_us,
@@ -149,7 +149,7 @@ pub struct View {
 impl Row {
     /// Holds more than its cap, which was lowered, or was passed by what nobody asks for.
     pub fn is_over(&self) -> bool {
-        u128::from(self.used.0) + u128::from(self.residual.0) > u128::from(self.cap.0)
+        u128::from(self.used.0) + u128::from(self.untracked.0) > u128::from(self.cap.0)
     }
 
     /// The last refusal in words, if there was one.
@@ -159,21 +159,21 @@ impl Row {
     }
 }
 
-/// A tier as people and programs read it.
-pub const fn tier_name(tier: Tier) -> &'static str {
-    match tier {
-        Tier::Shim => "M0",
-        Tier::Measured => "M1",
-        Tier::Driver => "M3",
+/// Name of a memory enforcement level, in tables and JSON.
+pub const fn memory_enforcement_name(level: MemoryEnforcement) -> &'static str {
+    match level {
+        MemoryEnforcement::Shim => "shim",
+        MemoryEnforcement::Accounted => "accounted",
+        MemoryEnforcement::Driver => "driver",
     }
 }
 
-/// How turns are enforced, as people and programs read it.
-pub const fn time_tier_name(tier: TimeTier) -> &'static str {
-    match tier {
-        TimeTier::Turns => "T0",
-        TimeTier::Slices => "T2",
-        TimeTier::Stops => "T3",
+/// Name of a time enforcement level, in tables and JSON.
+pub const fn time_enforcement_name(level: TimeEnforcement) -> &'static str {
+    match level {
+        TimeEnforcement::Shim => "shim",
+        TimeEnforcement::Timeslice => "timeslice",
+        TimeEnforcement::Preempt => "preempt",
     }
 }
 
@@ -239,7 +239,7 @@ impl View {
         let cap = |peer: &Row| f64::from(peer.cap_ppm) / f64::from(WHOLE_PPM);
         let same = |peer: &Row| peer.container == row.container;
         let peers = self.rows.iter();
-        let peers = peers.filter(|peer| peer.gpu == row.gpu && (peer.wanting || same(peer)));
+        let peers = peers.filter(|peer| peer.gpu == row.gpu && (peer.runnable || same(peer)));
         let mut left = 1.0;
         for class in Class::ALL {
             let ours = peers.clone().filter(|peer| peer.class == class);
@@ -294,7 +294,7 @@ fn called(container: &str, name: &str) -> String {
 }
 
 fn row(slice: Snapshot) -> Option<Row> {
-    let kept = Kept::of(&slice)?;
+    let time = TimeControl::of(&slice)?;
     match slice {
         Snapshot::Slice {
             container,
@@ -303,13 +303,13 @@ fn row(slice: Snapshot) -> Option<Row> {
             lane,
             cap,
             reserved,
-            residual,
+            untracked,
             used,
             peak,
             denied,
             denied_need,
             denied_left,
-            tier,
+            memory_enforcement,
             pinned,
             pinned_cap,
             weight,
@@ -317,11 +317,11 @@ fn row(slice: Snapshot) -> Option<Row> {
             class,
             cap_ppm,
             clients,
-            wanting,
+            runnable,
             gang,
             gpu_ns,
             wait_ns,
-            wanted_ns,
+            runnable_ns,
             turns,
             overruns,
             preemptions,
@@ -334,12 +334,12 @@ fn row(slice: Snapshot) -> Option<Row> {
             lane,
             cap,
             reserved,
-            residual,
+            untracked,
             used,
             peak,
             denied,
             last_denied: (denied_need, denied_left),
-            tier,
+            memory_enforcement,
             pinned,
             pinned_cap,
             weight: weight.get(),
@@ -347,14 +347,14 @@ fn row(slice: Snapshot) -> Option<Row> {
             class,
             cap_ppm,
             clients,
-            wanting: wanting != 0,
+            runnable: runnable != 0,
             gpu_ns,
             wait_ns,
-            wanted_ns,
+            runnable_ns,
             turns,
             overruns,
             preemptions,
-            kept,
+            time,
             launches,
             gang: gang != 0,
         }),
@@ -376,8 +376,8 @@ fn weight(row: &Row) -> String {
     }
 }
 
-const HEAD: &str = "NAME             GPU       CAP      USED RESIDUAL TIER  DENIED   WEIGHT  WANTED     GOT  WAITED PROCS";
-const HEAD_WIDE: &str = "  LIMIT    TURNS OVERRUNS PREEMPTED TIME STOPS  LAST REFUSED";
+const HEAD: &str = "NAME             GPU       CAP      USED UNTRACKED CAP-BY     DENIED   WEIGHT     DUE     GOT    WAIT PROCS";
+const HEAD_WIDE: &str = "  LIMIT    TURNS OVERRUNS PREEMPTED TIME-BY   STOPS  LAST REFUSED";
 
 /// The table as lines, a header first. Shares are taken between the two views. `wide` tells of the
 /// turns and the last refusal too.
@@ -388,13 +388,13 @@ pub fn lines(before: &View, now: &View, wide: bool) -> Vec<String> {
         // Writing to a String cannot fail.
         let _ = write!(
             line,
-            "{:<16.16} {:>3} {:>9} {:>9} {:>8} {:>4} {:>7} {:>8} {:>6.1}% {:>6.1}% {:>6.1}% {:>5}",
+            "{:<16.16} {:>3} {:>9} {:>9} {:>9} {:<9} {:>7} {:>8} {:>6.1}% {:>6.1}% {:>6.1}% {:>5}",
             row.name,
             now.index(row.gpu),
             row.cap.to_string(),
             row.used.to_string(),
-            row.residual.to_string(),
-            tier_name(row.tier),
+            row.untracked.to_string(),
+            memory_enforcement_name(row.memory_enforcement),
             row.denied,
             weight(row),
             100.0 * now.due(row),
@@ -410,12 +410,12 @@ pub fn lines(before: &View, now: &View, wide: bool) -> Vec<String> {
             let refusal = row.refusal();
             let _ = write!(
                 line,
-                " {limit:>6} {:>8} {:>8} {:>9} {:>4} {:>5}  {}",
+                " {limit:>6} {:>8} {:>8} {:>9} {:<9} {:>5}  {}",
                 row.turns,
                 row.overruns,
                 row.preemptions,
-                time_tier_name(row.kept.tier),
-                row.kept.stops,
+                time_enforcement_name(row.time.enforcement),
+                row.time.stops,
                 refusal.as_deref().unwrap_or("never")
             );
         }
@@ -428,7 +428,7 @@ pub fn lines(before: &View, now: &View, wide: bool) -> Vec<String> {
         if row.gang {
             line.push_str("  gang");
         }
-        if row.kept.slice_changes > 0 {
+        if row.time.slice_changes > 0 {
             line.push_str("  time slice changed");
         }
         all.push(line);
@@ -441,7 +441,7 @@ pub mod tests {
     use super::*;
 
     /// A slice that has been refused three times.
-    pub fn slice(name: &str, weight: u32, share: Option<u32>, wanting: bool, gpu_ns: u64) -> Row {
+    pub fn slice(name: &str, weight: u32, share: Option<u32>, runnable: bool, gpu_ns: u64) -> Row {
         Row {
             container: name.into(),
             name: name.into(),
@@ -449,9 +449,9 @@ pub mod tests {
             lane: Lane(0),
             cap: Bytes(1 << 30),
             reserved: Bytes(0),
-            residual: Bytes(0),
+            untracked: Bytes(0),
             last_denied: (Bytes(3 << 20), Bytes(1 << 20)),
-            tier: Tier::Measured,
+            memory_enforcement: MemoryEnforcement::Accounted,
             pinned: Bytes(0),
             pinned_cap: None,
             used: Bytes(0),
@@ -462,15 +462,15 @@ pub mod tests {
             class: Class::Normal,
             cap_ppm: share.map_or(WHOLE_PPM, |percent| percent * 10_000),
             clients: 1,
-            wanting,
+            runnable,
             gpu_ns,
             wait_ns: 0,
-            wanted_ns: 0,
+            runnable_ns: 0,
             turns: 0,
             overruns: 0,
             preemptions: 0,
-            kept: Kept {
-                tier: TimeTier::Turns,
+            time: TimeControl {
+                enforcement: TimeEnforcement::Shim,
                 stops: 0,
                 stops_missed: 0,
                 slice_us: 0,
@@ -557,7 +557,7 @@ pub mod tests {
     #[test]
     fn a_slice_above_its_cap_and_its_last_refusal_are_told() {
         let mut row = slice("a", 1, None, true, 0);
-        (row.used, row.residual) = (row.cap, Bytes(1));
+        (row.used, row.untracked) = (row.cap, Bytes(1));
         let view = View {
             rows: vec![slice("b", 1, None, true, 0), row],
             ..View::default()
@@ -565,7 +565,7 @@ pub mod tests {
         let told = lines(&view, &view, true);
         assert!(
             told[0].ends_with("LAST REFUSED")
-                && told[1].contains(" M1 ")
+                && told[1].contains(" accounted ")
                 && told[1].contains(" none "),
             "{told:?}"
         );
@@ -574,7 +574,7 @@ pub mod tests {
         assert!(lines(&view, &view, false)[1].ends_with(" 1"));
         let told = json(&view);
         assert_eq!(told["slices"][1]["memory_over"], true);
-        assert_eq!(told["slices"][0]["tier"], "M1");
+        assert_eq!(told["slices"][0]["memory_enforcement"], "accounted");
         assert_eq!(told["slices"][0]["class"], "normal");
         assert_eq!(told["slices"][0]["denied_need"], 3 << 20);
     }
