@@ -80,7 +80,7 @@ impl Asked {
             }
             Answer::Denied { text, .. } => Err(Error::Denied(text.to_string())),
             Answer::Dismissed {} | Answer::Resized { .. } | Answer::Done {} => {
-                Err(Error::Daemon("its daemon answered something else".into()))
+                Err(Error::Daemon("unexpected answer from its daemon".into()))
             }
         }
     }

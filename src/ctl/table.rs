@@ -1,9 +1,8 @@
-//! A node's slices as people and programs read them. Pure: two snapshots in, lines or JSON out.
+//! A node's slices as a table or JSON. Pure: two snapshots in, lines or JSON out.
 //!
-//! A snapshot holds counters; a share is the growth of a slice's GPU time between two of them,
-//! divided by the time between them. What a slice *wants* is what it is due if all that have work
-//! now keep having work: better classes first, then by weight, nobody above its own limit, and what
-//! that leaves to the others.
+//! A snapshot holds counters; a share is the growth of a slice's GPU time between two snapshots, divided
+//! by the time between them. A slice's *due* share assumes that all slices with work now keep having
+//! work: higher classes first, then by weight, no slice above its own limit, and the rest to the others.
 
 mod json;
 
@@ -20,11 +19,11 @@ use std::fmt::Write;
 pub struct Row {
     /// Container id.
     pub container: String,
-    /// Name for people; the id where there is none.
+    /// Display name; the id without one.
     pub name: String,
-    /// Which GPU.
+    /// Its GPU.
     pub gpu: GpuUuid,
-    /// The same within the container.
+    /// The GPU's number within the container.
     pub lane: Lane,
     /// Memory cap.
     pub cap: Bytes,
@@ -32,27 +31,27 @@ pub struct Row {
     pub reserved: Bytes,
     /// Memory that NVML shows beyond what its processes reserved.
     pub untracked: Bytes,
-    /// Held by its processes.
+    /// Held, as reported by its processes.
     pub used: Bytes,
     /// Highest `used`.
     pub peak: Bytes,
     /// Refused allocations.
     pub denied: u64,
-    /// Size and rest of the last of them.
+    /// Size of the last refused allocation, and the bytes left then.
     pub last_denied: (Bytes, Bytes),
     /// How the memory cap is enforced.
     pub memory_enforcement: MemoryEnforcement,
-    /// Pinned host memory, of all the container's GPUs together.
+    /// Pinned host memory, for all the container's GPUs together.
     pub pinned: Bytes,
-    /// The cap on that.
+    /// Pinned host memory cap.
     pub pinned_cap: Option<Bytes>,
     /// Weight.
     pub weight: u32,
     /// Hard share in percent.
     pub share: Option<u32>,
-    /// Who goes before it and after it.
+    /// Priority class.
     pub class: Class,
-    /// What it may have of the GPU's time at most, parts per million.
+    /// Upper limit of its part of the GPU's time, parts per million.
     pub cap_ppm: u32,
     /// Attached processes.
     pub clients: u32,
@@ -66,15 +65,15 @@ pub struct Row {
     pub runnable_ns: u64,
     /// Turns so far.
     pub turns: u64,
-    /// Of them, those after which it was not quiet in time.
+    /// Turns after which it had not drained in time.
     pub overruns: u64,
-    /// Of them, those closed early for a better class.
+    /// Turns closed early for a higher class.
     pub preemptions: u64,
     /// How its turns are enforced.
     pub time: TimeControl,
     /// Launches so far.
     pub launches: u64,
-    /// It takes turns together with the container's other GPUs.
+    /// It takes turns as a gang with the container's other GPUs.
     pub gang: bool,
 }
 
@@ -124,18 +123,18 @@ pub struct Gpu {
     pub index: u32,
     /// Physical memory.
     pub total: Bytes,
-    /// Memory promised of it.
+    /// Sum of the caps promised on it.
     pub promised: Bytes,
     /// Containers with a slice of it.
     pub slices: u32,
-    /// How its time is divided.
+    /// Scheduling policy.
     pub policy: Policy,
 }
 
 /// All of a GPU's time, parts per million.
 const WHOLE_PPM: u32 = 1_000_000;
 
-/// A snapshot in two lists.
+/// A snapshot, split into GPUs and slices.
 #[derive(Clone, Debug, Default)]
 pub struct View {
     /// CLOCK_MONOTONIC ns.
@@ -147,12 +146,12 @@ pub struct View {
 }
 
 impl Row {
-    /// Holds more than its cap, which was lowered, or was passed by what nobody asks for.
+    /// Whether it holds more than its cap: the cap was lowered, or untracked memory exceeds it.
     pub fn is_over(&self) -> bool {
         u128::from(self.used.0) + u128::from(self.untracked.0) > u128::from(self.cap.0)
     }
 
-    /// The last refusal in words, if there was one.
+    /// Describes the last refusal, if any.
     fn refusal(&self) -> Option<String> {
         let (need, left) = self.last_denied;
         (need > Bytes::ZERO).then(|| format!("{need} with {left} left"))
@@ -217,7 +216,7 @@ impl View {
         self.gpu(gpu).map_or(u32::MAX, |found| found.index)
     }
 
-    /// A GPU's name for people.
+    /// A GPU's display name.
     pub fn called(&self, gpu: GpuUuid) -> String {
         let mark = if gpu.is_simulated() {
             " (simulated)"
@@ -227,7 +226,7 @@ impl View {
         format!("gpu {}{mark}", self.index(gpu))
     }
 
-    /// The part of its GPU, 0..=1, that a slice is due among those that have work.
+    /// The part of its GPU, 0..=1, that a slice is due among the slices with work.
     pub fn due(&self, row: &Row) -> f64 {
         let policy = self
             .gpu(row.gpu)
@@ -254,7 +253,7 @@ impl View {
         0.0
     }
 
-    /// The part of its GPU a slice got since `before`.
+    /// The part of its GPU that a slice got since `before`.
     pub fn got(&self, row: &Row, before: &View) -> f64 {
         self.grown(row, before, |row| row.gpu_ns)
     }
@@ -272,11 +271,11 @@ impl View {
     }
 }
 
-/// What each gets per weight, if `left` is divided among those of these weights and caps and what
-/// the capped do not take goes to the others.
+/// The share per unit of weight when `left` is divided by these (weight, cap) pairs and what capped
+/// slices leave goes to the others.
 fn level(asks: &[(f64, f64)], left: f64) -> f64 {
     let mut order: Vec<(f64, f64)> = asks.to_vec();
-    // Those that meet their caps first, first.
+    // In the order in which they reach their caps.
     order.sort_by(|a, b| (a.1 / a.0).total_cmp(&(b.1 / b.0)));
     let (mut left, mut weights) = (left.max(0.0), order.iter().map(|ask| ask.0).sum::<f64>());
     for (weight, cap) in order {
@@ -288,7 +287,7 @@ fn level(asks: &[(f64, f64)], left: f64) -> f64 {
     f64::INFINITY
 }
 
-/// A slice's name for people.
+/// A slice's display name.
 fn called(container: &str, name: &str) -> String {
     if name.is_empty() { container } else { name }.to_owned()
 }
@@ -362,7 +361,7 @@ fn row(slice: Snapshot) -> Option<Row> {
     }
 }
 
-/// What a slice weighs, for people: its hard share if it has one, its class if that is not normal.
+/// The WEIGHT column: the hard share if any, else the weight; and the class unless it is normal.
 fn weight(row: &Row) -> String {
     let own = row
         .share
@@ -379,8 +378,8 @@ fn weight(row: &Row) -> String {
 const HEAD: &str = "NAME             GPU       CAP      USED UNTRACKED CAP-BY     DENIED   WEIGHT     DUE     GOT    WAIT PROCS";
 const HEAD_WIDE: &str = "  LIMIT    TURNS OVERRUNS PREEMPTED TIME-BY   STOPS  LAST REFUSED";
 
-/// The table as lines, a header first. Shares are taken between the two views. `wide` tells of the
-/// turns and the last refusal too.
+/// The table as lines, the header first. Shares are measured between the two views. `wide` adds turns
+/// and the last refusal.
 pub fn lines(before: &View, now: &View, wide: bool) -> Vec<String> {
     let mut all = vec![format!("{HEAD}{}", if wide { HEAD_WIDE } else { "" })];
     for row in &now.rows {
@@ -493,7 +492,7 @@ pub mod tests {
         }
     }
 
-    /// What each is due, in whole percent.
+    /// The due share of each, in whole percent.
     fn due(policy: Policy, rows: Vec<Row>) -> Vec<f64> {
         let gpus = vec![Gpu {
             policy,
@@ -509,20 +508,20 @@ pub mod tests {
     }
 
     #[test]
-    fn what_is_due_goes_by_weight_up_to_everybodys_limit() {
+    fn due_shares_go_by_weight_up_to_each_limit() {
         let rows = vec![
             slice("a", 1, None, true, 0),
             slice("b", 3, None, true, 0),
             slice("c", 4, Some(20), true, 0),
             slice("idle", 6, None, false, 0),
         ];
-        // The last: what it would get if it woke now.
+        // The last one is idle: the share it would get if it had work now.
         assert_eq!(due(Policy::Soft, rows.clone()), [20.0, 60.0, 20.0, 48.0]);
         assert_eq!(due(Policy::Preemptive, rows), [40.0, 40.0, 20.0, 27.0]);
     }
 
     #[test]
-    fn a_better_class_goes_first_and_limits_leave_time_unused() {
+    fn a_higher_class_goes_first_and_limits_leave_time_unused() {
         let high = Row {
             class: Class::High,
             ..slice("high", 1, Some(30), true, 0)
@@ -538,7 +537,7 @@ pub mod tests {
     }
 
     #[test]
-    fn what_was_got_is_growth_over_time() {
+    fn got_is_growth_over_time() {
         let before = View {
             now_ns: 1_000,
             rows: vec![slice("a", 1, None, true, 500)],
@@ -555,7 +554,7 @@ pub mod tests {
     }
 
     #[test]
-    fn a_slice_above_its_cap_and_its_last_refusal_are_told() {
+    fn a_slice_above_its_cap_and_its_last_refusal_are_shown() {
         let mut row = slice("a", 1, None, true, 0);
         (row.used, row.untracked) = (row.cap, Bytes(1));
         let view = View {

@@ -1,5 +1,5 @@
-//! A snapshot as text for Prometheus (exposition format 0.0.4): one table says what each series is
-//! called, what it means and where its number comes from.
+//! A snapshot in Prometheus' text format (0.0.4): one table holds the name, help and source of each
+//! series.
 
 use crate::table::memory_enforcement_name;
 use gpuslice_wire::snapshot::Snapshot;
@@ -10,8 +10,8 @@ const NS: f64 = 1e9;
 /// Parts in a whole.
 const PPM: f64 = 1e6;
 
-/// A family of series: name without prefix, kind, help, and its value in a row. A name's end says its
-/// unit; of a counter it is `_total`.
+/// A family of series: name without prefix, kind, help, and its value in a row. A name ends with its
+/// unit; a counter's with `_total`.
 struct Family(
     &'static str,
     &'static str,
@@ -200,7 +200,7 @@ const FAMILIES: &[Family] = &[
     ),
 ];
 
-/// All series of these rows; of a daemon that does not answer, the one that says so.
+/// All series of these rows; `None`, for a daemon that does not answer, gives `gpuslice_up 0` alone.
 pub fn render(rows: Option<&[Snapshot]>) -> String {
     let mut text = String::new();
     let up = u8::from(rows.is_some());
@@ -225,7 +225,7 @@ fn head(text: &mut String, name: &str, kind: &str, help: &str) {
     let _ = writeln!(text, "# TYPE gpuslice_{name} {kind}");
 }
 
-/// What tells a row's series from others; what only describes it stands in its `_info`.
+/// The labels that identify a row's series; descriptive labels are on its `_info` alone.
 fn labels(row: &Snapshot, info: bool) -> String {
     let mut all: Vec<(&str, String)> = Vec::new();
     match row {
@@ -272,7 +272,7 @@ fn labels(row: &Snapshot, info: bool) -> String {
     all.collect::<Vec<_>>().join(",")
 }
 
-/// A name is a person's or an image's to choose.
+/// Escapes a label value: names come from users and images.
 fn escaped(value: &str) -> String {
     value
         .replace('\\', r"\\")
@@ -343,7 +343,7 @@ mod tests {
 
     /// The format's own rules: each family once, headed, of a valid name; each series once.
     #[test]
-    fn the_text_is_what_a_scraper_wants() {
+    fn the_text_follows_the_exposition_format() {
         let text = render(Some(&rows()));
         let mut families = std::collections::BTreeSet::new();
         let mut series = std::collections::BTreeSet::new();
@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn a_daemon_that_is_away_is_said() {
+    fn an_absent_daemon_is_reported() {
         assert!(render(None).ends_with("gpuslice_up 0\n"));
         assert!(render(Some(&[])).ends_with("gpuslice_up 1\n"));
     }

@@ -1,4 +1,4 @@
-//! A snapshot for programs: `gpuslice ps --json`.
+//! A snapshot as JSON: `gpuslice ps --json`.
 
 use super::{Gpu, Row, View, memory_enforcement_name, time_enforcement_name};
 use serde_json::{Value, json};

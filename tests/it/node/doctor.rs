@@ -43,7 +43,7 @@ fn a_node_tells_its_tier_and_its_slices() {
 }
 
 #[test]
-fn what_is_missing_is_said_with_what_mends_it() {
+fn a_missing_part_is_reported_with_its_fix() {
     let mut case = Case::start("devices=1,mem=1GiB", "");
     case.node.end_daemon(nix::sys::signal::Signal::SIGTERM);
     let output = doctor(&case, &[]);
@@ -58,7 +58,7 @@ fn what_is_missing_is_said_with_what_mends_it() {
         "{text}"
     );
     assert!(
-        text.contains(": accounted: ") && text.contains("not the next, because"),
+        text.contains(": accounted: ") && text.contains("the next level is not available"),
         "{text}"
     );
 
@@ -72,9 +72,9 @@ fn what_is_missing_is_said_with_what_mends_it() {
         (&false.into(), &true.into())
     );
     assert!(
-        driver["mend"]
+        driver["fix"]
             .as_str()
-            .is_some_and(|mend| mend.contains("mend the driver")),
+            .is_some_and(|fix| fix.contains("fix the driver")),
         "{driver}"
     );
 }
