@@ -6,7 +6,7 @@ pub mod gangs;
 pub mod guarantee;
 mod looks;
 pub mod memory;
-mod pools;
+pub mod pools;
 pub mod priority;
 pub mod progress;
 pub mod requests;

@@ -13,7 +13,7 @@ use crate::observer::{Observer, Seat};
 
 /// Of each class of each GPU, also of containers that are gone: what these had is owed by the others.
 #[derive(Debug, Default)]
-pub(super) struct Pools(BTreeMap<(GpuUuid, Class), Pool>);
+pub struct Pools(BTreeMap<(GpuUuid, Class), Pool>);
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Pool {
@@ -25,7 +25,7 @@ struct Pool {
 
 impl Pools {
     /// Time passed.
-    pub(super) fn advance(&mut self, seen: &Observer) {
+    pub fn advance(&mut self, seen: &Observer) {
         let mut gangs: BTreeMap<(GpuUuid, Class), u64> = BTreeMap::new();
         for seat in seen.seats.values().filter(|seat| seat.share == 0) {
             let key = (seat.gpu, seat.record.class);
@@ -40,13 +40,13 @@ impl Pools {
     }
 
     /// The longest stretch of them, ns.
-    pub(super) fn longest(&self, seat: &Seat) -> u64 {
+    pub fn longest(&self, seat: &Seat) -> u64 {
         let pool = self.0.get(&(seat.gpu, seat.record.class));
         pool.map_or(0, |pool| pool.longest)
     }
 
     /// What those without a share, of the class of `seat` on its GPU, had ahead of their line at most, ns.
-    pub(super) fn ahead(&self, seat: &Seat) -> u64 {
+    pub fn ahead(&self, seat: &Seat) -> u64 {
         let pool = self.0.get(&(seat.gpu, seat.record.class));
         pool.map_or(0, |pool| pool.longest * (1 + pool.gangs))
     }
