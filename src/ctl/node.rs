@@ -1,8 +1,8 @@
 //! Where things are on this node, and a daemon of one's own where none runs.
 
 use crate::admin::Admin;
-use crate::layout;
 use anyhow::{Context, Result, bail};
+use gpuslice_host::layout;
 use nix::errno::Errno;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::signal::Signal;

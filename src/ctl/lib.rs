@@ -9,8 +9,6 @@ mod child;
 mod demo;
 mod doctor;
 mod door;
-#[path = "../layout.rs"]
-mod layout;
 mod leaf;
 mod left;
 mod metrics;
@@ -68,7 +66,8 @@ enum Command {
     Sim(sim::Options),
 }
 
-fn main() -> std::process::ExitCode {
+/// Runs the command that the program's arguments name.
+pub fn main() -> std::process::ExitCode {
     let result = match Cli::parse().command {
         Command::Run(options) => run::main(&options),
         Command::Ps(options) => ps::main(&options),
