@@ -69,7 +69,7 @@ pub fn spawn(work: impl FnOnce() + Send + 'static) -> bool {
 
 /// Runs `work` when the process exits in an orderly way, before everything that was arranged so far.
 pub fn at_exit(work: extern "C" fn()) {
-    // SAFETY: `work` stays mapped: the doors are linked with `-z nodelete`.
+    // SAFETY: `work` stays mapped: the shim libraries are linked with `-z nodelete`.
     unsafe { libc::atexit(work) };
 }
 

@@ -1,4 +1,4 @@
-//! A daemon for the doors' tests: one slice, a plain ledger, every rule of the protocol, and no more.
+//! A daemon for the shim libraries' tests: one slice, a plain ledger, every rule of the protocol, and no more.
 //!
 //! It can go away and come back, which is what a real one does at the worst moments. What NVML would
 //! say of a process, the test says. Its books are what the tests look at.
@@ -81,7 +81,7 @@ impl Books {
     }
 
     /// What the only process claims of a lane: held, and the part that NVML does not show.
-    #[allow(dead_code)] // not every door's tests look at it
+    #[allow(dead_code)] // not every library's tests look at it
     pub fn claimed(&self, lane: usize) -> (u64, u64) {
         let page = self.claims.values().next().expect("a process");
         let word = |at: usize| {
@@ -261,7 +261,7 @@ impl Daemon {
     }
 
     /// Writes the books to the page that processes see.
-    #[allow(dead_code)] // not every door's tests write in the books themselves
+    #[allow(dead_code)] // not every library's tests write in the books themselves
     pub fn show(&self) {
         fill(&self.page, &self.books());
     }

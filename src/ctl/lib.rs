@@ -1,14 +1,14 @@
-//! `gpuslice`: run commands in slices, look at slices, show the whole thing at work.
+//! `gpuslice`: the command-line interface.
 //!
-//! One file per command. The CLI decides nothing about memory or time: it asks the daemon over the
-//! admin socket, in the words of `gpuslice-wire`.
+//! One file per subcommand. The CLI decides nothing about memory or time: it asks the daemon over the
+//! admin socket, in the messages of `gpuslice-wire`.
 
 mod admin;
 mod cdi;
 mod child;
 mod demo;
 mod doctor;
-mod door;
+mod inject;
 mod leaf;
 mod left;
 mod metrics;
@@ -33,7 +33,7 @@ use clap::{Parser, Subcommand};
 #[command(
     name = "gpuslice",
     version,
-    about = "Slices of an NVIDIA GPU: hard memory caps, shares of time"
+    about = "Slice NVIDIA GPUs: hard memory caps and shares of GPU time"
 )]
 struct Cli {
     #[command(subcommand)]
@@ -44,23 +44,23 @@ struct Cli {
 enum Command {
     /// Run a command in a slice, without a container runtime
     Run(run::Options),
-    /// Show the slices of this node
+    /// List the slices of this node
     Ps(ps::Options),
-    /// End slices that nobody ended, as of a container that crashed
+    /// Remove leftover slices
     Rm(rm::Options),
-    /// Change a slice's caps, weight, share or priority while its container runs
+    /// Change a running slice's caps, weight, share or priority
     Set(set::Options),
-    /// Show or change how a GPU's time is divided
+    /// Show or change the scheduling policy of a GPU
     Policy(policy::Options),
-    /// Say what this node has for holding caps, what is missing, and what mends it
+    /// Check this node and suggest fixes
     Doctor(doctor::Options),
-    /// Print the slices as metrics for Prometheus, or serve them
+    /// Print or serve Prometheus metrics
     Metrics(metrics::Options),
-    /// Make a container engine know gpuslice, or undo that; shows every change first
+    /// Configure a container engine for gpuslice, or undo it
     Setup(setup::Options),
-    /// Slices as devices of the Container Device Interface: --device gpuslice.io/slice=1of4
+    /// Generate Container Device Interface (CDI) devices for slices
     Cdi(cdi::Options),
-    /// Three tenants on one GPU, with a verdict: weights 1:2:4, or what a policy means
+    /// Run three tenants on one GPU and check their shares and caps
     Demo(demo::Options),
     /// Create, describe or remove a simulated GPU
     Sim(sim::Options),

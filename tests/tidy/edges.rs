@@ -25,7 +25,7 @@ const ALLOWED: [(&str, &[&str], &[&str]); 16] = [
         &["libc"],
     ),
     (
-        "gpuslice-shim-replace",
+        "gpuslice-shim-mount",
         &["gpuslice-shim", "gpuslice-nvabi", "gpuslice-wire"],
         &["libc"],
     ),

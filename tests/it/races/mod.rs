@@ -39,7 +39,7 @@ fn program(name: &str) -> PathBuf {
     path
 }
 
-/// `program` in the container's slice, through the preload door, without anything around it: what
+/// `program` in the container's slice, by preload injection, without anything around it: what
 /// the test starts and kills is the process itself.
 fn in_slice(node: &Node, program: PathBuf) -> Command {
     let driver = node.root().join("driver");

@@ -256,14 +256,14 @@ impl Checkers {
                 container,
                 reserved,
                 clients,
-                wanting,
+                runnable,
                 ..
             } = row
-                && (reserved.0, *clients, *wanting) != (0, 0, 0)
+                && (reserved.0, *clients, *runnable) != (0, 0, 0)
             {
                 self.object(&format!(
                     "all processes are gone, and {container} has {reserved:?} reserved, {clients} \
-                     processes and {wanting} wanting"
+                     processes and {runnable} runnable"
                 ));
             }
         }

@@ -1,4 +1,4 @@
-//! The NVML twin, from outside, over a library of C that knows one device and three processes.
+//! The NVML shim, from outside, over a library of C that knows one device and three processes.
 
 #[path = "../../suite/built.rs"]
 mod built;
@@ -31,7 +31,7 @@ fn cc(args: &[&str]) {
     assert!(status.success(), "{compiler} {args:?}");
 }
 
-/// The program `nvml_probe.c` over `nvml.c`, through the twin, in a slice or not.
+/// The program `nvml_probe.c` over `nvml.c`, through the shim, in a slice or not.
 fn probe(socket: Option<&std::path::Path>) -> Vec<String> {
     let home = TempDir::new().expect("a directory");
     let at = |name: &str| home.path().join(name).to_str().expect("plain").to_owned();

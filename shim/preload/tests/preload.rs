@@ -1,22 +1,22 @@
-//! The preload door, from outside: the common suite, and what is its own.
+//! Preload injection, from outside: the common suite and its own cases.
 
 #[path = "../../suite/mod.rs"]
 mod suite;
 
 use std::path::Path;
-use suite::{Door, Slice};
+use suite::{Injection, Slice};
 
-conformance!(Door::Preload);
+conformance!(Injection::Preload);
 
 #[test]
 fn a_name_the_driver_lacks_is_an_error_and_no_crash() {
-    let slice = Slice::new(Door::Preload, &[1 << 30]);
+    let slice = Slice::new(Injection::Preload, &[1 << 30]);
     assert_eq!(slice.run(&["init", "absent"])[1], "absent 801 0 0");
 }
 
 #[test]
 fn outside_of_a_slice_everything_passes() {
-    let slice = Slice::new(Door::Preload, &[1 << 20]);
+    let slice = Slice::new(Injection::Preload, &[1 << 20]);
     let mut command = slice.probe(&[
         "init",
         "ctx:0",
@@ -45,7 +45,7 @@ fn outside_of_a_slice_everything_passes() {
 
 #[test]
 fn programs_without_cuda_notice_nothing() {
-    let slice = Slice::new(Door::Preload, &[1 << 20]);
+    let slice = Slice::new(Injection::Preload, &[1 << 20]);
     let output = slice
         .command(Path::new("/bin/sh"))
         .args(["-c", "cat /proc/$$/maps; umask"])

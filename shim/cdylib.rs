@@ -1,9 +1,9 @@
-// Shared by the doors' build scripts.
+// Shared by the build scripts of the three shim libraries.
 
-/// Options that every door is linked with; `soname` is the library it stands for.
-fn door(soname: &str) {
+/// Sets the link options of every shim library; `soname` is the library it replaces.
+fn link_cdylib(soname: &str) {
     println!("cargo:rerun-if-changed=build.rs");
-    println!("cargo:rerun-if-changed=../door.rs");
+    println!("cargo:rerun-if-changed=../cdylib.rs");
     let options = [
         // The loader takes us for this library whenever it is wanted.
         format!("-soname,{soname}"),

@@ -1,10 +1,10 @@
-//! How the shim gets into a plain process: the two doors of `gpuslice run`.
+//! Injection of the shim into a plain process: the two methods of `gpuslice run`.
 //!
-//! *Replacement*: in a private mount namespace the shim is bind-mounted over the driver's own
-//! files, so whatever way a program takes to the driver leads to the shim; it is preloaded as well, for
-//! programs that bring a driver of that name in a directory of their own. Needs root, or user
-//! namespaces and an existing `/run/gpuslice` to mount on. *Preload*: environment variables, which a
-//! program can drop; the fallback, and named as such.
+//! *Mount*: in a private mount namespace the shim is bind-mounted over the driver's own files, so
+//! every path to the driver leads to the shim. The shim is preloaded as well, for programs that bring
+//! a driver of that name in a directory of their own. This method needs root, or user namespaces and
+//! an existing `/run/gpuslice` to mount on. *Preload*: environment variables, which a program can
+//! drop; the fallback, and reported as such.
 
 use crate::mount_point::MountPoint;
 use anyhow::{Context, Result, bail};
@@ -23,28 +23,28 @@ const TENANT_DIR: &str = "/run/gpuslice";
 const PRELOADED: &str = "libgpuslice.so";
 /// Longest path of a socket, bytes.
 const SOCKET_BYTES_MAX: usize = 107;
-/// What to do about a directory that the preload door cannot use.
-const ELSEWHERE: &str = "use another TMPDIR for a private daemon, another --runtime-dir of gpusliced, or --door replace";
+/// Advice for a directory that preload injection cannot use.
+const ELSEWHERE: &str = "use another TMPDIR for a private daemon, another --runtime-dir of gpusliced, or --inject mount";
 
-/// A way in.
+/// Injection method.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Door {
-    /// Replacement where a mount namespace can be had, else preload
+pub enum Injection {
+    /// Use mount where a mount namespace is available, preload otherwise
     Auto,
-    /// Mount the shim over the driver's files in a private namespace
-    Replace,
-    /// LD_PRELOAD
+    /// Bind-mount the shim over the driver's files in a private mount namespace
+    Mount,
+    /// Load the shim through LD_PRELOAD
     Preload,
 }
 
-/// Host paths that make a slice, as the daemon gave them.
+/// Host paths of a slice's parts, from the daemon's answer.
 pub struct Paths {
     dir: PathBuf,
     cuda: PathBuf,
     nvml: Option<PathBuf>,
     preload: PathBuf,
-    replace: PathBuf,
-    twin: PathBuf,
+    mount: PathBuf,
+    nvml_shim: PathBuf,
     /// Simulated GPU's device directory.
     pub device: Option<PathBuf>,
 }
@@ -57,8 +57,8 @@ impl Paths {
             cuda,
             nvml,
             preload,
-            replace,
-            twin,
+            mount,
+            nvml_shim,
             device,
         } = answer
         else {
@@ -70,8 +70,8 @@ impl Paths {
             cuda: cuda.as_str().into(),
             nvml: some(nvml.as_str()),
             preload: preload.as_str().into(),
-            replace: replace.as_str().into(),
-            twin: twin.as_str().into(),
+            mount: mount.as_str().into(),
+            nvml_shim: nvml_shim.as_str().into(),
             device: some(device.as_str()),
         })
     }
@@ -82,8 +82,8 @@ impl Paths {
     }
 }
 
-/// Whether the replacement door can be had here: asked of the kernel, in a child that ends at once.
-pub fn can_replace() -> bool {
+/// Whether mount injection works here: a child tries to enter the namespaces and exits at once.
+pub fn can_mount() -> bool {
     if !nix::unistd::getuid().is_root() && !Path::new(TENANT_DIR).is_dir() {
         return false;
     }
@@ -97,54 +97,58 @@ pub fn can_replace() -> bool {
     probe.status().is_ok_and(|status| status.success())
 }
 
-/// Adds to `command` what makes it run in the slice through `door`; gives the door's name and an
-/// object to keep alive as long as the command.
+/// Prepares `command` to run in the slice by the injection method. Returns the method's name and a
+/// guard to keep alive as long as the command.
 ///
 /// # Errors
-/// A directory for the door could not be made.
-pub fn open(command: &mut Command, paths: &Paths, door: Door) -> Result<(&'static str, Kept)> {
+/// The method's directory or mount point could not be made.
+pub fn inject(
+    command: &mut Command,
+    paths: &Paths,
+    method: Injection,
+) -> Result<(&'static str, Injected)> {
     if let Some(device) = &paths.device {
         command.env("GPUSLICE_SIM_DEVICE", device);
     }
-    let replace = match door {
-        Door::Auto => can_replace(),
-        Door::Replace => true,
-        Door::Preload => false,
+    let by_mount = match method {
+        Injection::Auto => can_mount(),
+        Injection::Mount => true,
+        Injection::Preload => false,
     };
-    if replace {
-        replacement(command, paths)
+    if by_mount {
+        inject_by_mount(command, paths)
     } else {
-        preload(command, paths)
+        inject_by_preload(command, paths)
     }
 }
 
-/// What a door made and takes away again when dropped.
-pub struct Kept {
+/// Holds the mount point that injection needs; releases it when dropped.
+pub struct Injected {
     _mount_point: Option<MountPoint>,
 }
 
-fn replacement(command: &mut Command, paths: &Paths) -> Result<(&'static str, Kept)> {
+fn inject_by_mount(command: &mut Command, paths: &Paths) -> Result<(&'static str, Injected)> {
     let mount_point = MountPoint::hold(Path::new(TENANT_DIR)).context(TENANT_DIR)?;
     let real = |path: &Path| {
         path.canonicalize()
             .with_context(|| path.display().to_string())
     };
     let tenant = Path::new(TENANT_DIR);
-    // The real driver to its private place first, then the shim over the driver's own name.
+    // First the real driver at its private path, then the shim over the driver's own name.
     let mut binds = vec![(paths.dir.clone(), tenant.to_owned())];
     let cuda = real(&paths.cuda)?;
     binds.push((cuda.clone(), tenant.join("driver/libcuda.so.1")));
-    binds.push((paths.replace.clone(), cuda));
+    binds.push((paths.mount.clone(), cuda));
     if let Some(nvml) = &paths.nvml {
         let nvml = real(nvml)?;
         binds.push((nvml.clone(), tenant.join("driver/libnvidia-ml.so.1")));
-        binds.push((paths.twin.clone(), nvml));
+        binds.push((paths.nvml_shim.clone(), nvml));
     }
     library_path(command, paths.driver_dir())?;
     if !holds(&paths.preload, b" :") {
         preload_first(command, paths.preload.as_os_str());
     }
-    // Those of a slice that we were started in.
+    // Variables of an enclosing slice.
     command.env_remove("GPUSLICE_SOCKET");
     command.env_remove("GPUSLICE_DRIVER_DIR");
     // SAFETY: the closure only makes system calls on data prepared before the fork.
@@ -155,15 +159,15 @@ fn replacement(command: &mut Command, paths: &Paths) -> Result<(&'static str, Ke
         });
     }
     Ok((
-        "replacement (private mount namespace)",
-        Kept {
+        "mount (private mount namespace)",
+        Injected {
             _mount_point: Some(mount_point),
         },
     ))
 }
 
-/// A private mount namespace; for an ordinary user inside a user namespace in which the user stays
-/// who they are.
+/// Enters a private mount namespace; for an ordinary user, inside a user namespace that maps the
+/// user's own ids.
 fn enter_namespace() -> io::Result<()> {
     let (uid, gid) = (nix::unistd::getuid(), nix::unistd::getgid());
     if uid.is_root() {
@@ -185,8 +189,8 @@ fn bind(from: &Path, to: &Path) -> io::Result<()> {
     Ok(())
 }
 
-fn preload(command: &mut Command, paths: &Paths) -> Result<(&'static str, Kept)> {
-    // Names the loader is asked for, leading to the shim also for those who ignore SONAMEs. They
+fn inject_by_preload(command: &mut Command, paths: &Paths) -> Result<(&'static str, Injected)> {
+    // Links under the names that programs load: they lead to the shim where SONAMEs are ignored, and
     // are removed with the slice.
     let links = paths.dir.join("lib");
     std::fs::create_dir(&links).with_context(|| links.display().to_string())?;
@@ -196,7 +200,7 @@ fn preload(command: &mut Command, paths: &Paths) -> Result<(&'static str, Kept)>
         ("libcuda.so.1", &paths.preload),
     ];
     if paths.nvml.is_some() {
-        names.push(("libnvidia-ml.so.1", &paths.twin));
+        names.push(("libnvidia-ml.so.1", &paths.nvml_shim));
     }
     for (name, target) in names {
         std::os::unix::fs::symlink(target, links.join(name))?;
@@ -223,11 +227,11 @@ fn preload(command: &mut Command, paths: &Paths) -> Result<(&'static str, Kept)>
     command.env("GPUSLICE_DRIVER_DIR", paths.driver_dir());
     Ok((
         "preload (a program that drops LD_PRELOAD escapes it)",
-        Kept { _mount_point: None },
+        Injected { _mount_point: None },
     ))
 }
 
-/// Puts `library` in front of what is preloaded already.
+/// Puts `library` first in the command's LD_PRELOAD.
 fn preload_first(command: &mut Command, library: &OsStr) {
     let mut list = library.to_owned();
     if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|text| !text.is_empty()) {
@@ -237,7 +241,7 @@ fn preload_first(command: &mut Command, library: &OsStr) {
     command.env("LD_PRELOAD", list);
 }
 
-/// Whether a path has one of these characters, at which a list of paths is split.
+/// Whether a path contains a separator of path lists.
 fn holds(path: &Path, separators: &[u8]) -> bool {
     let bytes = path.as_os_str().as_encoded_bytes();
     bytes.iter().any(|byte| separators.contains(byte))
@@ -246,7 +250,7 @@ fn holds(path: &Path, separators: &[u8]) -> bool {
 /// Puts `dir` in front of the command's LD_LIBRARY_PATH.
 ///
 /// # Errors
-/// The loader would split it: what it then finds instead might be a driver without the shim.
+/// The path contains a separator: the loader would split it and could find a driver without the shim.
 fn library_path(command: &mut Command, dir: &Path) -> Result<()> {
     if holds(dir, b":;") {
         bail!(

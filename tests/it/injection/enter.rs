@@ -1,7 +1,8 @@
 //! `gpuslice run` as an ordinary user: a private daemon, a user namespace, a mount point.
 //!
-//! The mount point `/run/gpuslice` is the machine's, and commands of other tests may hold it at the
-//! same time: it is held as they do, opened up for everybody, and taken away only by the last.
+//! The mount point `/run/gpuslice` is the machine's, and commands of other tests may hold it at
+//! the same time. The test holds the same lock, makes the directory world-readable, and the last
+//! holder removes it.
 
 use super::programs::Home;
 use nix::fcntl::{Flock, FlockArg};
@@ -12,10 +13,10 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 const POINT: &str = "/run/gpuslice";
-/// Nobody.
-const ANYBODY: u32 = 65534;
+/// The user `nobody`.
+const NOBODY: u32 = 65534;
 
-/// The mount point, readable for everybody while this lives.
+/// The mount point, world-readable while this lives.
 struct Point {
     dir: Option<Flock<File>>,
     mode: u32,
@@ -52,27 +53,27 @@ impl Drop for Point {
     }
 }
 
-fn anybody(program: &Path, root: &Path) -> Command {
+fn as_nobody(program: &Path, root: &Path) -> Command {
     let mut command = Command::new(program);
-    command.uid(ANYBODY).gid(ANYBODY).env_clear();
+    command.uid(NOBODY).gid(NOBODY).env_clear();
     command.env("PATH", "/usr/bin:/bin");
     command.env("TMPDIR", root.join("scratch"));
     command.env("GPUSLICE_SIM", "mem=16GiB").current_dir("/");
     command
 }
 
-/// Runs `script` in a slice of 1 GiB as somebody without rights; `None` where the kernel gives such
-/// a one no user namespace.
-pub fn as_anybody(root: &Path, home: &Home, script: &str) -> Option<Output> {
-    let unshare = anybody(Path::new("/usr/bin/unshare"), root)
+/// Runs `script` in a slice of 1 GiB as an unprivileged user; `None` where the kernel gives such a
+/// user no user namespace.
+pub fn as_ordinary_user(root: &Path, home: &Home, script: &str) -> Option<Output> {
+    let unshare = as_nobody(Path::new("/usr/bin/unshare"), root)
         .args(["--user", "--mount", "true"])
         .output();
     if !unshare.is_ok_and(|output| output.status.success()) {
         return None;
     }
     let _point = Point::hold();
-    let mut run = anybody(&root.join("bin/gpuslice"), root);
-    run.args(["run", "--quiet", "--memory", "1GiB", "--door", "replace"])
+    let mut run = as_nobody(&root.join("bin/gpuslice"), root);
+    run.args(["run", "--quiet", "--memory", "1GiB", "--inject", "mount"])
         .args(["--driver-dir", &home.driver, "--", "sh", "-c", script]);
     Some(run.output().expect("gpuslice starts"))
 }

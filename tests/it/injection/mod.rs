@@ -1,14 +1,13 @@
-//! Every way a program may go to its driver, through every door, and where it ends.
+//! Every way for a program to reach its driver, and its outcome under every injection method.
 //!
-//! A shim is worth what the ways around it leave. So there is one table of ways ([`WAYS`]) and, for
-//! each door, where each of them ends today: *caught* (an allocation of more than the slice has was
-//! refused), *open* (it was had) or *nothing* (no driver that way). Nobody edits the real dynamic
-//! linker's answers: the programs are `tests/apps/doors`, run by a shell as a person would run
-//! them. A cell that changes fails the test, whether it got worse or better: what is promised has
-//! changed.
+//! A shim is as strong as the ways around it. One table ([`WAYS`]) lists the ways and, for each
+//! injection method, today's outcome: *caught* (an allocation beyond the slice's cap was refused),
+//! *open* (it succeeded) or *nothing* (this way leads to no driver). The dynamic linker is the real
+//! one; the programs are `tests/apps/injection`, run by a shell. A cell that changes fails the test,
+//! whether it got worse or better, because the promise has changed.
 //!
-//! The driver's directory stands for the system's: a clean environment keeps `LD_LIBRARY_PATH`, as
-//! a real one would keep the loader's cache, and the simulated GPU's own variable.
+//! The driver's directory stands for the system's library directory: a clean environment keeps
+//! `LD_LIBRARY_PATH`, as a real one would keep the loader's cache, and the simulated GPU's variable.
 
 mod enter;
 mod programs;
@@ -23,7 +22,7 @@ use std::process::{Command, Output};
 
 use Got::{Caught, Nothing, Open};
 
-/// Where a way ended.
+/// Outcome of a way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Got {
     Caught,
@@ -31,28 +30,28 @@ enum Got {
     Nothing,
 }
 
-/// What a program stands behind; also the column of [`WAYS`].
+/// How the program was injected; also the column of [`WAYS`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Door {
-    /// No slice: shows that each way is one.
+enum Injection {
+    /// No slice: shows that each way reaches the driver.
     Bare,
     Preload,
     /// `gpuslice run` as root.
-    Replace,
-    /// `gpuslice run` as anybody, in a user namespace.
+    Mount,
+    /// `gpuslice run` as an ordinary user, in a user namespace.
     User,
-    /// Both doors, as the hook opens them.
+    /// Both methods, as the hook applies them.
     Container,
 }
 
-/// A way to the driver: its name, the shell's command, where it ends behind each [`Door`].
+/// A way to the driver: its name, its shell command, its outcome for each [`Injection`].
 struct Way(&'static str, &'static str, [Got; 5]);
 
-/// `$W` has the programs, `$D` the driver, `$F` its file's name, `$N` is more than the slice,
-/// `$KEEP` what a system would give a clean environment.
+/// `$W` is the programs' directory, `$D` the driver's, `$F` its file's name, `$N` a size beyond the
+/// cap, `$KEEP` the variables that a system would put into a clean environment.
 #[rustfmt::skip]
 const WAYS: [Way; 21] = [
-    //                                                                              bare     preload  replace  user     container
+    //                                                                              bare     preload  mount    user     container
     Way("linked to the driver",    "$W/linked needed $N",                          [Open,    Caught,  Caught,  Caught,  Caught]),
     Way("dlopen by SONAME",        "$W/way soname $N",                             [Open,    Caught,  Caught,  Caught,  Caught]),
     Way("RTLD_DEEPBIND",           "$W/way deep $N",                               [Open,    Caught,  Caught,  Caught,  Caught]),
@@ -78,7 +77,7 @@ const WAYS: [Way; 21] = [
 
 const CAP: u64 = GIB;
 
-/// A script that goes every way and prints a line for each.
+/// A script that tries every way and prints one line for each.
 fn script(home: &Home, keep: &str) -> String {
     let mut text = format!(
         "W={} D={} F={} T={} N={}\nKEEP='{keep}'\n",
@@ -102,23 +101,23 @@ fn got(words: &str) -> Got {
     }
 }
 
-/// Compares what a script printed with the door's column of the table.
-fn judge(door: Door, output: &str) {
+/// Compares a script's output with the injection method's column of the table.
+fn judge(injection: Injection, output: &str) {
     let lines = output.lines().filter_map(|line| line.split_once('|'));
     let found: BTreeMap<&str, &str> = lines.collect();
     let mut wrong = Vec::new();
     for Way(name, _, expected) in WAYS {
         let said = found.get(name).copied().unwrap_or("no answer");
-        let expected = expected[door as usize];
+        let expected = expected[injection as usize];
         if got(said) != expected {
             wrong.push(format!("{name}: {said}, expected {expected:?}"));
-        } else if expected == Open && door != Door::Bare {
-            eprintln!("open: {name}, {door:?}");
+        } else if expected == Open && injection != Injection::Bare {
+            eprintln!("open: {name}, {injection:?}");
         }
     }
     assert!(
         wrong.is_empty(),
-        "{door:?}: the table has changed:\n{}\nof\n{output}",
+        "{injection:?}: the table has changed:\n{}\nof\n{output}",
         wrong.join("\n")
     );
 }
@@ -128,7 +127,7 @@ fn text(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// A node whose driver is a directory of files, as a system's is, that everybody may read.
+/// A node whose driver is a world-readable directory of files, as a system's is.
 fn node() -> (Node, Home) {
     let mut node = Node::new();
     let home = Home::make(node.root());
@@ -137,7 +136,7 @@ fn node() -> (Node, Home) {
     (node, home)
 }
 
-/// The system's environment: its driver, and which GPU is simulated.
+/// The system's environment: its driver and the simulated GPU's device directory.
 fn keep(node: &Node, home: &Home) -> String {
     let device = node.root().join("device");
     format!(
@@ -147,51 +146,51 @@ fn keep(node: &Node, home: &Home) -> String {
     )
 }
 
-fn through_run(test: &str, door: Door, word: &str) {
+fn check_run(test: &str, injection: Injection, word: &str) {
     if !is_root() {
-        return skip(test, "a set-user-id program of somebody else needs root");
+        return skip(test, "a set-user-id program of another user needs root");
     }
     let (node, home) = node();
     let mut run = Command::new(env!("CARGO_BIN_EXE_gpuslice"));
-    run.args(["run", "--quiet", "--memory", "1GiB", "--door", word])
+    run.args(["run", "--quiet", "--memory", "1GiB", "--inject", word])
         .arg("--runtime-dir")
         .arg(node.runtime_dir())
         .args(["--", "sh", "-c", &script(&home, &keep(&node, &home))]);
-    judge(door, &text(&run.output().expect("gpuslice starts")));
+    judge(injection, &text(&run.output().expect("gpuslice starts")));
 }
 
 #[test]
-fn every_way_leads_to_the_driver_when_there_is_no_door() {
+fn without_injection_every_way_leads_to_the_driver() {
     if !is_root() {
-        return skip("bare", "a set-user-id program of somebody else needs root");
+        return skip("bare", "a set-user-id program of another user needs root");
     }
     let (node, home) = node();
     let keep = keep(&node, &home);
     let mut sh = Command::new("env");
     sh.arg("-i").args(keep.split(' '));
     let output = sh.args(["sh", "-c", &script(&home, &keep)]).output();
-    judge(Door::Bare, &text(&output.expect("sh")));
+    judge(Injection::Bare, &text(&output.expect("sh")));
 }
 
 #[test]
-fn ways_through_the_preload_door() {
-    through_run("ways_through_the_preload_door", Door::Preload, "preload");
-}
-
-#[test]
-fn ways_through_the_replacement_door() {
-    through_run(
-        "ways_through_the_replacement_door",
-        Door::Replace,
-        "replace",
+fn ways_under_preload_injection() {
+    check_run(
+        "ways_under_preload_injection",
+        Injection::Preload,
+        "preload",
     );
+}
+
+#[test]
+fn ways_under_mount_injection() {
+    check_run("ways_under_mount_injection", Injection::Mount, "mount");
 }
 
 #[test]
 fn ways_of_an_ordinary_user() {
     let test = "ways_of_an_ordinary_user";
     if !is_root() {
-        return skip(test, "becoming somebody else needs root");
+        return skip(test, "switching to another user needs root");
     }
     let root = tempfile::tempdir_in("/dev/shm").expect("a directory");
     let home = Home::make(root.path());
@@ -203,14 +202,14 @@ fn ways_of_an_ordinary_user() {
     );
     let script = script(&home, &keep).replacen("KEEP='", "KEEP=\"", 1);
     let script = script.replacen("'\n", "\"\n", 1);
-    match enter::as_anybody(root.path(), &home, &script) {
-        Some(output) => judge(Door::User, &text(&output)),
+    match enter::as_ordinary_user(root.path(), &home, &script) {
+        Some(output) => judge(Injection::User, &text(&output)),
         None => skip(test, "this kernel gives ordinary users no namespaces"),
     }
 }
 
-/// A container: every way from its first process, and again from a new login, which inherits
-/// nothing.
+/// A container: every way from its first process, and again from a new login with a clean
+/// environment.
 #[test]
 fn ways_in_a_container() {
     let Some(hook) = hook("ways_in_a_container", "runc") else {
@@ -225,7 +224,7 @@ fn ways_in_a_container() {
     let script = script(&home, "PATH=/bin");
     let mut running = bundle.start(&hook);
     let login = running.exec(&["/bin/sh", "-c", &script]);
-    judge(Door::Container, &printed(&login));
+    judge(Injection::Container, &printed(&login));
     drop(running);
 
     let bundle = Bundle::new(node.root(), "first", "runc", node.runtime_dir())
@@ -233,5 +232,5 @@ fn ways_in_a_container() {
         .command(&["/bin/sh", "-c", &script])
         .edit(|config| config["process"]["noNewPrivileges"] = false.into());
     outside.inside(&bundle);
-    judge(Door::Container, &printed(&bundle.run(&hook)));
+    judge(Injection::Container, &printed(&bundle.run(&hook)));
 }

@@ -1,4 +1,4 @@
-//! The programs that go the ways, and a driver as a system has one: a file and its names.
+//! The programs that try the ways, and a driver as a system installs one: a file and its names.
 
 use crate::harness::bundle::Bundle;
 use crate::harness::{library, target_dir};
@@ -7,16 +7,16 @@ use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-const SOURCES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/apps/doors");
+const SOURCES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/apps/injection");
 /// The file behind the driver's names; daemon and CLI know the simulated GPU by it.
 const FILE: &str = "libgpuslice_sim_cuda.so";
 /// What a driver's files are called where one is installed.
 const INSTALLED: (&str, &str) = ("libcuda.so.575.57.08", "libnvidia-ml.so.575.57.08");
 const LIBRARIES: &str = "lib/x86_64-linux-gnu";
-/// Whose the set-user-id program is.
-const SOMEBODY: u32 = 65533;
+/// The owner of the set-user-id program.
+const OWNER: u32 = 65533;
 
-/// Where things are, as the script sees them.
+/// Paths as the script sees them.
 pub struct Home {
     pub programs: String,
     pub driver: String,
@@ -129,7 +129,7 @@ impl Home {
 }
 
 fn set_user(program: &Path) {
-    chown(program, Some(SOMEBODY), None).expect("root may");
+    chown(program, Some(OWNER), None).expect("root may");
     fs::set_permissions(program, Permissions::from_mode(0o4755)).expect("root may");
 }
 
@@ -143,13 +143,13 @@ pub fn publish(root: &Path) {
     }
 }
 
-/// Copies gpuslice to `root/bin`, for those who may not read this build.
+/// Copies gpuslice to `root/bin`, for users without read access to this build.
 pub fn install(root: &Path) {
     let bin = root.join("bin");
     fs::create_dir(&bin).expect("a directory");
     let libraries = [
         "libgpuslice.so",
-        "libgpuslice_replace.so",
+        "libgpuslice_mount.so",
         "libgpuslice_nvml.so",
     ];
     for name in ["gpuslice", "gpusliced"].iter().chain(&libraries) {

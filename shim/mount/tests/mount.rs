@@ -1,16 +1,16 @@
-//! The replacement door, from outside: the common suite, and what is its own.
+//! Mount injection, from outside: the common suite and its own cases.
 
 #[path = "../../suite/mod.rs"]
 mod suite;
 
-use suite::{Door, Slice};
+use suite::{Injection, Slice};
 
-conformance!(Door::Replace);
+conformance!(Injection::Mount);
 
 /// Files of equal name: the hooks' code is in `lib`, the driver's in `d`.
 #[test]
 fn functions_nobody_knows_are_the_drivers_own() {
-    let slice = Slice::new(Door::Replace, &[1 << 30]);
+    let slice = Slice::new(Injection::Mount, &[1 << 30]);
     let lines = slice.run(&[
         "init",
         "which:cuFromTheFuture",
@@ -24,8 +24,8 @@ fn functions_nobody_knows_are_the_drivers_own() {
 }
 
 #[test]
-fn other_namespaces_and_other_names_meet_the_door_too() {
-    let slice = Slice::new(Door::Replace, &[1 << 30]);
+fn other_namespaces_and_other_names_reach_the_shim_too() {
+    let slice = Slice::new(Injection::Mount, &[1 << 30]);
     let lines = slice.run(&["init", "newplugin", "unversioned"]);
     assert_eq!(
         lines[1..],

@@ -1,12 +1,12 @@
-//! Link options of the replacement door; what each is for stands in `shim/door.rs`.
+//! Link options of the mount-injected shim; `shim/cdylib.rs` explains each.
 
-include!("../door.rs");
+include!("../cdylib.rs");
 
 /// Where the real driver is mounted in a container.
 const REAL: &str = "/run/gpuslice/driver/libcuda.so.1";
 
 fn main() {
-    door("libcuda.so.1");
+    link_cdylib("libcuda.so.1");
     need(REAL);
 }
 

@@ -1,4 +1,4 @@
-//! What the replacement door shows to the loader.
+//! Exports of the mount-injected shim.
 
 #[path = "../../suite/built.rs"]
 mod built;
@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 
 #[test]
 fn exports_the_hooks_and_needs_the_real_driver() {
-    let library = built::built("gpuslice-shim-replace", "libgpuslice_replace.so");
+    let library = built::built("gpuslice-shim-mount", "libgpuslice_mount.so");
     let table = DRIVER.iter().flat_map(|family| family.iter());
     let hooks = table.filter(|row| row.shim == Shim::Hook);
     let expect: BTreeSet<String> = hooks.map(|row| row.name.to_owned()).collect();

@@ -1,7 +1,7 @@
-//! The three ways the measured program can find its driver.
+//! How the measured program finds its driver: bare, or by one of the two injection methods.
 //!
-//! The replacement names the real driver by an absolute path below `/run/gpuslice`, so its child
-//! runs in a mount namespace of its own where that path exists.
+//! The mount-injected shim names the real driver by an absolute path below `/run/gpuslice`, so its
+//! child runs in a private mount namespace where that path exists.
 
 use crate::child::ROWS;
 use std::ffi::CString;
@@ -11,40 +11,40 @@ use std::process::{Command, ExitCode};
 
 /// How the measured program reaches the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Door {
-    /// Without us.
+pub enum Injection {
+    /// Without the shim.
     Bare,
     /// `LD_PRELOAD`.
     Preload,
-    /// In the driver's place.
-    Replacement,
+    /// The shim in place of the driver's library.
+    Mount,
 }
 
-impl Door {
+impl Injection {
     /// For the report.
     pub fn name(self) -> &'static str {
         match self {
-            Door::Bare => "bare",
-            Door::Preload => "preload",
-            Door::Replacement => "replacement",
+            Injection::Bare => "bare",
+            Injection::Preload => "preload",
+            Injection::Mount => "mount",
         }
     }
 
     /// One child; ns per call in the order of [`ROWS`].
     ///
     /// # Errors
-    /// What the child said when it failed.
+    /// The child's standard error if it failed.
     pub fn measure(self, directory: &Path, threads: usize) -> Result<Vec<f64>, String> {
         let myself = std::env::current_exe().map_err(|error| error.to_string())?;
         let home = myself.parent().ok_or("no directory of my own")?;
         let (library, capped) = match self {
-            Door::Bare => ("libcuda.so.1", "free"),
-            Door::Preload => ("libgpuslice.so", "capped"),
-            Door::Replacement => ("libgpuslice_replace.so", "capped"),
+            Injection::Bare => ("libcuda.so.1", "free"),
+            Injection::Preload => ("libgpuslice.so", "capped"),
+            Injection::Mount => ("libgpuslice_mount.so", "capped"),
         };
         let threads = threads.to_string();
         let mut command = Command::new(&myself);
-        if self == Door::Replacement {
+        if self == Injection::Mount {
             command.arg("inside").arg(directory).arg(&myself);
         }
         command.args(["child", library, capped, &threads]);
@@ -53,14 +53,14 @@ impl Door {
             .env("LD_LIBRARY_PATH", directory)
             .env("LD_BIND_NOW", "1");
         match self {
-            Door::Bare => {}
-            Door::Preload => {
+            Injection::Bare => {}
+            Injection::Preload => {
                 command.env("LD_PRELOAD", home.join(library));
                 command.env("GPUSLICE_DRIVER_DIR", directory);
                 command.env("GPUSLICE_SOCKET", directory.join("tenant.sock"));
             }
-            Door::Replacement => {
-                let place = directory.join("replacement");
+            Injection::Mount => {
+                let place = directory.join("mount");
                 std::fs::create_dir_all(&place).map_err(|error| error.to_string())?;
                 let link = place.join("libcuda.so.1");
                 let _ = std::fs::remove_file(&link);
@@ -97,7 +97,7 @@ pub fn inside(directory: &Path, command: &[&str]) -> ExitCode {
 
 fn enter(directory: &Path) -> Result<(), String> {
     let path = |path: &Path| CString::new(path.as_os_str().as_encoded_bytes().to_vec());
-    // SAFETY: asks who we are.
+    // SAFETY: takes no arguments and cannot fail.
     let root = unsafe { libc::geteuid() } == 0;
     let spaces = libc::CLONE_NEWNS | if root { 0 } else { libc::CLONE_NEWUSER };
     let check = |result: i32, what: &str| match result {

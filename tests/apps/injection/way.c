@@ -1,7 +1,7 @@
-/* Goes to the driver by one way and takes more than its slice has: `way HOW BYTES [PATH]`.
+/* Reaches the driver by one way and allocates beyond its slice's cap: `way HOW BYTES [PATH]`.
  *
- * Prints one line: `caught` if that was refused as out of memory, `open` if it was had, `nothing:` and
- * the reason if this way leads to no driver. Built with -DLINKED it is itself linked to the driver. */
+ * Prints one line: `caught` if the driver refused that as out of memory, `open` if it succeeded, `nothing:`
+ * and the reason if this way leads to no driver. Built with -DLINKED it is itself linked to the driver. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <elf.h>
