@@ -11,7 +11,7 @@
 //! * [`pools`] and [`graphs`] follow memory of which only the driver knows how much there is;
 //! * [`lane`] says which GPU of the slice a device, context or stream belongs to;
 //! * [`gate`] holds launches until it is the container's turn;
-//! * [`hooks`] are the intercepted driver functions, [`mirror`] those of NVML.
+//! * [`hooks`] are the intercepted driver functions, [`nvml_hooks`] those of NVML.
 //!
 //! The doors (`preload`, `replace`, `nvml`) are libraries of their own that export C symbols and
 //! hold no logic. Nothing here may end, signal, print into or block for ever the process: every
@@ -28,7 +28,7 @@ pub mod guard;
 pub mod hooks;
 pub mod lane;
 pub mod link;
-pub mod mirror;
+pub mod nvml_hooks;
 pub mod pools;
 pub mod resolve;
 mod sync;

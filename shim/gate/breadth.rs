@@ -70,8 +70,8 @@ impl Breadth {
 
 #[cfg(test)]
 mod tests {
+    use super::super::backend::{Event, Progress};
     use super::super::estimate::{Key, Task};
-    use super::super::port::{Event, Progress};
     use super::super::window::{Admission, Flight};
     use super::*;
 

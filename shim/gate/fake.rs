@@ -1,8 +1,8 @@
 //! A driver and a daemon's pages for tests: streams run their launches one after the other in real
 //! time, on one GPU shared by all, and everything that may not happen is counted.
 
-use super::port::{Context, Event, Pages, Pinned, Progress, Stream, World};
-use crate::link::sys::Twin;
+use super::backend::{Context, DriverBackend, Event, Pages, Pinned, Progress, Stream};
+use crate::link::sys::SecondMapping;
 use gpuslice_wire::limits::PAGE_BYTES;
 use gpuslice_wire::page::{ClientLane, ClientPage, ContainerPage, GATE_OPEN};
 use std::collections::HashMap;
@@ -143,7 +143,7 @@ impl Gpu {
     }
 }
 
-impl World for Fake {
+impl DriverBackend for Fake {
     fn pages(&self) -> Option<Pages> {
         Some(*self.pages.lock().expect("unpoisoned"))
     }
@@ -240,7 +240,7 @@ impl World for Fake {
         1
     }
     fn pin(&self) -> Option<Pinned> {
-        let page = Twin::of(self.pages().expect("pages").client).ok()?;
+        let page = SecondMapping::of(self.pages().expect("pages").client).ok()?;
         Some(Pinned { page, address: 0 })
     }
     fn hold(&self, stream: Stream, _: u64) -> bool {

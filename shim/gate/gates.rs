@@ -24,7 +24,7 @@
 //! [`Flight::standing`]: super::window::Flight::standing
 #![forbid(unsafe_code)]
 
-use super::port::{Context, Pinned, World};
+use super::backend::{Context, DriverBackend, Pinned};
 use gpuslice_wire::limits::LANES_MAX;
 use gpuslice_wire::page::{ClientPage, GATE_CLOSED, GATE_OPEN};
 use std::mem::offset_of;
@@ -60,8 +60,8 @@ impl Gates {
     }
 
     /// The GPU's address of a lane's word in the current context; `None` where there are no gates.
-    pub fn word(&self, world: &dyn World, context: Context, lane: usize) -> Option<u64> {
-        let generation = world.generation();
+    pub fn word(&self, backend: &dyn DriverBackend, context: Context, lane: usize) -> Option<u64> {
+        let generation = backend.generation();
         let address = |pins: &[Pin]| {
             let known = |pin: &&Pin| pin.context == context && pin.generation == generation;
             let pin = pins.iter().find(known)?;
@@ -72,9 +72,9 @@ impl Gates {
             Some(known) => known?,
             None => {
                 // Not while others wait to open gates.
-                let pinned = world.pin();
+                let pinned = backend.pin();
                 let mut pins = self.pins();
-                let stale = world.generation() != generation; // it may be the page of either
+                let stale = backend.generation() != generation; // it may be the page of either
                 if stale || pins.len() >= PINS_MAX || address(&pins).is_some() {
                     std::mem::forget(pinned); // the GPU may read it until the context ends
                     return None;
@@ -104,8 +104,8 @@ impl Gates {
     }
 
     /// Lets everything through that waits for pages of earlier connections, or, if `all`, for any.
-    pub fn open(&self, world: &dyn World, all: bool) {
-        let generation = world.generation();
+    pub fn open(&self, backend: &dyn DriverBackend, all: bool) {
+        let generation = backend.generation();
         for pin in self.pins().iter() {
             if let Some(pinned) = &pin.pinned
                 && (all || pin.generation != generation)

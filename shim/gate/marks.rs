@@ -20,8 +20,8 @@
 //! finished, or as finished once its estimated time is well over: a broken context must not hold a turn.
 #![forbid(unsafe_code)]
 
+use super::backend::{Context, DriverBackend, Event, Progress, Stream};
 use super::estimate::Estimates;
-use super::port::{Context, Event, Progress, Stream, World};
 use super::window::{Flight, Group, TAILS_MAX, Tail};
 
 /// A stream of a context, and of a thread where it is a per-thread one.
@@ -42,15 +42,15 @@ impl Line {
     }
 
     /// Whether everything in the stream has finished; `None` where that cannot be asked.
-    fn finished(&self, world: &dyn World) -> Option<Progress> {
+    fn finished(&self, backend: &dyn DriverBackend) -> Option<Progress> {
         if !self.can_be_asked() {
             return None;
         }
-        if world.context() == Some(self.context) {
-            return world.finished(self.stream);
+        if backend.context() == Some(self.context) {
+            return backend.finished(self.stream);
         }
         let mut answer = None;
-        let there = world.within(self.context, &mut || answer = world.finished(self.stream));
+        let there = backend.within(self.context, &mut || answer = backend.finished(self.stream));
         if there { answer } else { Some(Progress::Done) }
     }
 }
@@ -59,11 +59,13 @@ impl Line {
 ///
 /// `previous` is the event behind what was in flight before. From there to the group's own mark is known by the
 /// GPU's clock, and consists of what nothing was in flight, known by ours, of this, and of the group's run time.
-fn stall(world: &dyn World, group: &Group, previous: Option<Event>) -> Option<u64> {
+fn stall(backend: &dyn DriverBackend, group: &Group, previous: Option<Event>) -> Option<u64> {
     let (last, ended) = group.after?;
     let (from, to) = (previous.filter(|_| last == group.tail)?, group.mark?);
     let idle = group.span.0.saturating_sub(ended);
-    world.elapsed(from, to)?.checked_sub(idle + group.expected)
+    backend
+        .elapsed(from, to)?
+        .checked_sub(idle + group.expected)
 }
 
 #[derive(Debug)]
@@ -97,24 +99,24 @@ pub struct Marks {
 
 impl Marks {
     /// The tail of `line`; `None` when too many streams are busy at once.
-    pub fn tail(&mut self, world: &dyn World, line: Line) -> Option<Tail> {
+    pub fn tail(&mut self, backend: &dyn DriverBackend, line: Line) -> Option<Tail> {
         let known = self.slots.iter().position(|slot| slot.line == Some(line));
         let index = match known {
             Some(index) => index,
-            None => self.fresh(world, line)?,
+            None => self.fresh(backend, line)?,
         };
         Tail::try_from(index).ok()
     }
 
     /// A stream was made. What goes into it past the gate is found too, as long as there is room for it.
-    pub fn made(&mut self, world: &dyn World, line: Line) {
+    pub fn made(&mut self, backend: &dyn DriverBackend, line: Line) {
         let known = self.slots.iter().any(|slot| slot.line == Some(line));
         if !known && self.slots.len() < TAILS_MAX {
-            self.fresh(world, line);
+            self.fresh(backend, line);
         }
     }
 
-    fn fresh(&mut self, world: &dyn World, line: Line) -> Option<usize> {
+    fn fresh(&mut self, backend: &dyn DriverBackend, line: Line) -> Option<usize> {
         let slot = Slot {
             line: Some(line),
             last: None,
@@ -130,7 +132,7 @@ impl Marks {
         let index = self.slots.iter().enumerate().find(idle)?.0;
         let old = std::mem::replace(&mut self.slots[index], slot);
         if let (Some(line), Some(event)) = (old.line, old.last) {
-            self.recycle(world, line.context, event);
+            self.recycle(backend, line.context, event);
         }
         Some(index)
     }
@@ -153,30 +155,30 @@ impl Marks {
     }
 
     /// An event put into the stream of `tail` now; its context is current.
-    fn put(&mut self, world: &dyn World, line: Line) -> Option<Event> {
+    fn put(&mut self, backend: &dyn DriverBackend, line: Line) -> Option<Event> {
         let kept = self
             .spare
             .iter()
             .rposition(|(context, _)| *context == line.context);
         let event = match kept {
             Some(index) => self.spare.swap_remove(index).1,
-            None => world.event()?,
+            None => backend.event()?,
         };
-        if world.record(event, line.stream) {
+        if backend.record(event, line.stream) {
             return Some(event);
         }
-        world.discard(event);
+        backend.discard(event);
         None
     }
 
     /// The base for a launch into `tail`, if its stream is idle and therefore needs one. For a launch whose like
     /// has succeeded.
-    pub fn base(&mut self, world: &dyn World, tail: Tail) -> Option<Event> {
+    pub fn base(&mut self, backend: &dyn DriverBackend, tail: Tail) -> Option<Event> {
         let line = self.line(tail)?;
         if self.flight.busy(tail) {
             None
         } else {
-            self.put(world, line)
+            self.put(backend, line)
         }
     }
 
@@ -184,7 +186,7 @@ impl Marks {
     /// `distance` apart, and answers whether it is there; `None` where the driver puts none.
     pub fn gate(
         &mut self,
-        world: &dyn World,
+        backend: &dyn DriverBackend,
         now: u64,
         (tail, ns): (Tail, u64),
         (word, distance): (u64, u64),
@@ -200,34 +202,34 @@ impl Marks {
         if self.slots[usize::from(tail)].round == self.round.0 {
             return Some(false);
         }
-        self.close(world, now, tail);
-        if !world.hold(line.stream, word) {
+        self.close(backend, now, tail);
+        if !backend.hold(line.stream, word) {
             return None;
         }
         self.slots[usize::from(tail)].round = self.round.0;
-        let base = self.put(world, line);
+        let base = self.put(backend, line);
         self.flight.gate(now, tail, base);
         Some(true)
     }
 
     /// Puts a mark behind the open group of `tail`, from a thread that has its context current.
-    pub fn mark(&mut self, world: &dyn World, now: u64, tail: Tail) {
+    pub fn mark(&mut self, backend: &dyn DriverBackend, now: u64, tail: Tail) {
         let Some(line) = self.line(tail) else { return };
-        match self.put(world, line) {
+        match self.put(backend, line) {
             Some(event) => {
                 if let Some(unused) = self.flight.mark(tail, event) {
-                    self.recycle(world, line.context, unused);
+                    self.recycle(backend, line.context, unused);
                 }
             }
-            None => self.forget_tail(world, now, tail),
+            None => self.forget_tail(backend, now, tail),
         }
     }
 
     /// Marks the open group of `tail`, if there is one, from a thread that has its context current and launches
     /// there next what has succeeded before.
-    pub fn close(&mut self, world: &dyn World, now: u64, tail: Tail) {
+    pub fn close(&mut self, backend: &dyn DriverBackend, now: u64, tail: Tail) {
         if self.flight.is_open(tail) {
-            self.mark(world, now, tail);
+            self.mark(backend, now, tail);
         }
     }
 
@@ -241,17 +243,17 @@ impl Marks {
     }
 
     /// Takes out what has finished, and learns from it. Streams are asked only if `ask` says so.
-    pub fn collect(&mut self, world: &dyn World, now: u64, ask: bool) {
+    pub fn collect(&mut self, backend: &dyn DriverBackend, now: u64, ask: bool) {
         // Each stream is asked once.
         let mut unfinished = [false; TAILS_MAX];
         loop {
             let slots = &self.slots;
             let look = |group: &Group| match group.mark {
-                Some(mark) => Some(world.progress(mark)),
+                Some(mark) => Some(backend.progress(mark)),
                 None if !ask || unfinished[usize::from(group.tail) % TAILS_MAX] => None,
                 None => {
                     let line = slots[usize::from(group.tail)].line;
-                    let finished = line.map_or(Some(Progress::Done), |line| line.finished(world));
+                    let finished = line.map_or(Some(Progress::Done), |line| line.finished(backend));
                     let late = finished.is_none() && now > group.given_up();
                     let finished = if late { Some(Progress::Done) } else { finished };
                     unfinished[usize::from(group.tail) % TAILS_MAX] =
@@ -262,34 +264,34 @@ impl Marks {
             let Some(group) = self.flight.retire(now, look) else {
                 return;
             };
-            self.learn(world, group);
+            self.learn(backend, group);
         }
     }
 
     /// [`Marks::collect`] from a thread without a context of its own.
-    pub fn collect_elsewhere(&mut self, world: &dyn World, now: u64, ask: bool) {
+    pub fn collect_elsewhere(&mut self, backend: &dyn DriverBackend, now: u64, ask: bool) {
         let Some(context) = self.flight.oldest().and_then(|tail| self.line(tail)) else {
             return;
         };
-        if !world.within(context.context, &mut || self.collect(world, now, ask)) {
-            self.forget(world, now, |line| line.context == context.context);
+        if !backend.within(context.context, &mut || self.collect(backend, now, ask)) {
+            self.forget(backend, now, |line| line.context == context.context);
         }
     }
 
     /// The measured time of a group updates its kernels' estimates. A group whose launches came
     /// apart holds idle time between them, so it only bounds them from above.
-    fn learn(&mut self, world: &dyn World, group: Group) {
+    fn learn(&mut self, backend: &dyn DriverBackend, group: Group) {
         let Some(line) = self.line(group.tail) else {
             return;
         };
         let slot = &mut self.slots[usize::from(group.tail)];
         let previous = std::mem::replace(&mut slot.last, group.mark);
         if std::mem::take(&mut self.opening) {
-            self.stall = stall(world, &group, previous).unwrap_or(0);
+            self.stall = stall(backend, &group, previous).unwrap_or(0);
         }
         let base = group.base.or(previous.filter(|_| group.follows));
         if let (Some(from), Some(to)) = (base, group.mark)
-            && let Some(ns) = world.elapsed(from, to)
+            && let Some(ns) = backend.elapsed(from, to)
         {
             let dense = (group.span.1 - group.span.0).saturating_mul(2) <= ns;
             match group.keys[..] {
@@ -304,7 +306,7 @@ impl Marks {
             }
         }
         for event in [group.base, previous].into_iter().flatten() {
-            self.recycle(world, line.context, event);
+            self.recycle(backend, line.context, event);
         }
     }
 
@@ -319,59 +321,59 @@ impl Marks {
     }
 
     /// Keeps an event for later use.
-    pub fn recycle(&mut self, world: &dyn World, context: Context, event: Event) {
+    pub fn recycle(&mut self, backend: &dyn DriverBackend, context: Context, event: Event) {
         if self.spare.len() < SPARE_MAX {
             self.spare.push((context, event));
         } else {
-            world.discard(event);
+            backend.discard(event);
         }
     }
 
     /// Hands back a base whose launch failed.
-    pub fn unused(&mut self, world: &dyn World, tail: Tail, base: Option<Event>) {
+    pub fn unused(&mut self, backend: &dyn DriverBackend, tail: Tail, base: Option<Event>) {
         if let (Some(line), Some(event)) = (self.line(tail), base) {
-            self.recycle(world, line.context, event);
+            self.recycle(backend, line.context, event);
         }
     }
 
-    fn forget_tail(&mut self, world: &dyn World, now: u64, tail: Tail) {
+    fn forget_tail(&mut self, backend: &dyn DriverBackend, now: u64, tail: Tail) {
         while let Some(group) = self.flight.forget(now, tail) {
             for event in [group.base, group.mark].into_iter().flatten() {
-                world.discard(event);
+                backend.discard(event);
             }
         }
     }
 
     /// Forgets every stream `gone` names, and what is in flight there. Events are left behind only
     /// in a context that dies with them.
-    pub fn forget(&mut self, world: &dyn World, now: u64, gone: impl Fn(&Line) -> bool) {
+    pub fn forget(&mut self, backend: &dyn DriverBackend, now: u64, gone: impl Fn(&Line) -> bool) {
         for index in 0..self.slots.len() {
             let Some(line) = self.slots[index].line.filter(&gone) else {
                 continue;
             };
-            self.forget_tail(world, now, index as Tail);
+            self.forget_tail(backend, now, index as Tail);
             self.slots[index].line = None;
             if let Some(event) = self.slots[index].last.take() {
-                self.recycle(world, line.context, event);
+                self.recycle(backend, line.context, event);
             }
         }
     }
 
     /// The streams `gone` names are about to be destroyed: puts their last marks, and never touches
     /// the streams again. Nothing can wait for such a stream any more, so its mark orders nothing.
-    pub fn bury(&mut self, world: &dyn World, now: u64, gone: impl Fn(&Line) -> bool) {
+    pub fn bury(&mut self, backend: &dyn DriverBackend, now: u64, gone: impl Fn(&Line) -> bool) {
         for index in 0..self.slots.len() {
             let Some(line) = self.slots[index].line.filter(&gone) else {
                 continue;
             };
             let tail = index as Tail;
             let close = &mut || {
-                if !world.capturing(line.stream) {
-                    self.close(world, now, tail);
+                if !backend.capturing(line.stream) {
+                    self.close(backend, now, tail);
                 }
             };
-            if !world.within(line.context, close) {
-                self.forget_tail(world, now, tail);
+            if !backend.within(line.context, close) {
+                self.forget_tail(backend, now, tail);
             }
             self.slots[index].line = Some(Line {
                 stream: Stream::GONE,
@@ -381,11 +383,11 @@ impl Marks {
     }
 
     /// Drops the pool of a context about to be destroyed.
-    pub fn drop_context(&mut self, world: &dyn World, now: u64, context: Context) {
-        self.forget(world, now, |line| line.context == context);
+    pub fn drop_context(&mut self, backend: &dyn DriverBackend, now: u64, context: Context) {
+        self.forget(backend, now, |line| line.context == context);
         self.spare.retain(|(owner, event)| {
             if *owner == context {
-                world.discard(*event);
+                backend.discard(*event);
             }
             *owner != context
         });
@@ -395,9 +397,9 @@ impl Marks {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::gate::backend::Progress;
     use crate::gate::estimate::{Key, Task};
     use crate::gate::fake::Fake;
-    use crate::gate::port::Progress;
 
     const US: u64 = 1_000;
 

@@ -10,7 +10,7 @@
 //!   go, does the claim hold, is there room and how much, how long will it run;
 //! * [`gates`] are for turns that end at any moment: the GPU itself stops at them;
 //! * [`marks`] puts events behind launches to learn what has finished; `captures` keeps what the gate asks apart
-//!   from stream captures; [`pass`] takes one launch through; `thread` looks after the rest; [`port`] is what they
+//!   from stream captures; [`pass`] takes one launch through; `thread` looks after the rest; [`backend`] is what they
 //!   need of driver and daemon.
 //!
 //! A *launch* is whatever puts work on the GPU: kernels, graphs, fills, copies. Not gated are launches
@@ -28,6 +28,7 @@
 //! which comes; nothing is let go for it.
 #![deny(missing_docs)]
 
+pub mod backend;
 pub mod breadth;
 mod captures;
 pub mod claim;
@@ -38,7 +39,6 @@ pub mod gates;
 pub mod marks;
 mod os;
 pub mod pass;
-pub mod port;
 mod real;
 #[cfg(test)]
 mod tests;
@@ -62,7 +62,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU32};
 static WORD: AtomicU32 = AtomicU32::new(CLOSED);
 /// The gate; made by the first launch in a slice, never freed, forgotten in a forked child.
 static GATE: AtomicPtr<Gate> = AtomicPtr::new(std::ptr::null_mut());
-static WORLD: real::Real = real::Real;
+static BACKEND: real::CudaBackend = real::CudaBackend;
 
 /// Whether a launch may go straight to the driver. Otherwise it goes through [`launch`].
 #[inline(always)]
@@ -154,10 +154,10 @@ impl Work {
     }
 }
 
-fn named(stream: CUstream, flavour: Flavour) -> port::Stream {
+fn named(stream: CUstream, flavour: Flavour) -> backend::Stream {
     match flavour {
         Flavour::PerThread if stream.is_null() => CU_STREAM_PER_THREAD.into(),
-        _ if stream == CU_STREAM_LEGACY => port::Stream::LEGACY,
+        _ if stream == CU_STREAM_LEGACY => backend::Stream::LEGACY,
         _ => stream.into(),
     }
 }
@@ -234,7 +234,7 @@ fn present() -> Option<&'static Gate> {
         return Some(gate);
     }
     crate::link::attached()?;
-    let fresh = Box::into_raw(Box::new(Gate::new(&WORLD, &WORD)));
+    let fresh = Box::into_raw(Box::new(Gate::new(&BACKEND, &WORD)));
     if GATE
         .compare_exchange(std::ptr::null_mut(), fresh, AcqRel, Acquire)
         .is_ok()

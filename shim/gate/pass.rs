@@ -12,6 +12,7 @@
 //! launch itself, nor while waiting for a turn or for room in the window, so the gate thread can
 //! always get it and report that all is quiet.
 
+use super::backend::{Context, DriverBackend, Event, Pages, Stream};
 use super::breadth::Breadth;
 use super::captures;
 use super::claim;
@@ -19,7 +20,6 @@ use super::estimate::{Estimate, Task};
 use super::gates::Gates;
 use super::marks::{Line, Marks};
 use super::os;
-use super::port::{Context, Event, Pages, Stream, World};
 use super::turn::{Verdict, Words};
 use super::window::{Admission, HELD_MAX_NS, Tail};
 use gpuslice_wire::limits::LANES_MAX;
@@ -105,7 +105,7 @@ impl Lane {
 /// The gate of one process.
 pub struct Gate {
     /// Driver and link.
-    pub world: &'static dyn World,
+    pub backend: &'static dyn DriverBackend,
     /// What the fast path looks at.
     pub word: &'static AtomicU32,
     lanes: [Mutex<Lane>; LANES_MAX],
@@ -192,9 +192,9 @@ fn count(visit: &Visit<'_>) {
 
 impl Gate {
     /// A closed gate.
-    pub fn new(world: &'static dyn World, word: &'static AtomicU32) -> Gate {
+    pub fn new(backend: &'static dyn DriverBackend, word: &'static AtomicU32) -> Gate {
         Gate {
-            world,
+            backend,
             word,
             lanes: Default::default(),
             gates: Gates::default(),
@@ -214,12 +214,12 @@ impl Gate {
 
     /// What is known of a launch on its way; `None` if it needs no gate.
     fn visit<'a>(&self, work: &'a Work) -> Option<Visit<'a>> {
-        let pages = self.world.pages()?;
-        if self.world.capturing(work.stream) {
+        let pages = self.backend.pages()?;
+        if self.backend.capturing(work.stream) {
             return None; // Becomes a node of a graph; the graph's launch is work.
         }
-        let index = self.world.lane().filter(|index| *index < LANES_MAX)?;
-        let context = self.world.context()?;
+        let index = self.backend.lane().filter(|index| *index < LANES_MAX)?;
+        let context = self.backend.context()?;
         let thread = if work.stream == Stream::PER_THREAD {
             os::thread_mark()
         } else {
@@ -242,7 +242,10 @@ impl Gate {
     /// The gates that are to be put into streams now.
     fn gates(&self, visit: &Visit<'_>) -> Option<(u64, u64)> {
         let distance = Words::read(visit.pages.container, visit.index).gates();
-        let word = |_| self.gates.word(self.world, visit.line.context, visit.index);
+        let word = |_| {
+            self.gates
+                .word(self.backend, visit.line.context, visit.index)
+        };
         let word = Some(distance).filter(|ns| *ns > 0).and_then(word)?;
         Some((word, distance))
     }
@@ -257,7 +260,7 @@ impl Gate {
         loop {
             let now = os::now();
             // The daemon may have come back with other pages while this launch waited.
-            let pages = self.world.pages()?;
+            let pages = self.backend.pages()?;
             let visit = Visit {
                 gates: self.gates(&visit),
                 pages,
@@ -341,7 +344,7 @@ impl Gate {
         if !helps(&lane.marks) {
             return false;
         }
-        lane.marks.collect(self.world, now, true);
+        lane.marks.collect(self.backend, now, true);
         helps(&lane.marks)
     }
 
@@ -352,7 +355,7 @@ impl Gate {
         let marks = &mut lane.marks;
         marks.flight.leave(ticket.ns);
         if !done {
-            return marks.unused(self.world, ticket.tail, ticket.base);
+            return marks.unused(self.backend, ticket.tail, ticket.base);
         }
         let Ticket {
             tail,
@@ -365,7 +368,7 @@ impl Gate {
         marks.estimates.accepted(task.key);
         let due = marks.flight.launched(now, tail, task, ns, base) || ticket.mark;
         if due && !marks.stream(tail).is_some_and(|it| self.captured(it)) {
-            marks.mark(self.world, now, tail);
+            marks.mark(self.backend, now, tail);
         }
     }
 
@@ -373,7 +376,7 @@ impl Gate {
     fn want(&self, visit: &Visit<'_>) {
         if visit.claims().want.load(Relaxed) == 0 {
             visit.claims().want.store(1, SeqCst);
-            self.world.ring();
+            self.backend.ring();
             os::wake(&visit.pages.container.bell); // The gate thread must look after us again.
         }
     }
@@ -425,7 +428,7 @@ impl Gate {
         if marks.flight.admit(now, ns, window, left) == Admission::Go {
             return Admission::Go;
         }
-        marks.collect(self.world, now, true);
+        marks.collect(self.backend, now, true);
         marks.flight.admit(now, ns, window, left)
     }
 
@@ -440,9 +443,9 @@ impl Gate {
     ) -> Option<Ticket> {
         let marks = &mut lane.marks;
         if marks.flight.due(now) {
-            marks.collect(self.world, now, false);
+            marks.collect(self.backend, now, false);
         }
-        let tail = marks.tail(self.world, visit.line)?;
+        let tail = marks.tail(self.backend, visit.line)?;
         let expected = marks.estimates.expect(visit.work.task);
         let base = match expected.tried && !self.captured(visit.line.stream) {
             true => self.before(visit, marks, now, (tail, expected)),
@@ -466,7 +469,7 @@ impl Gate {
 
     /// Whether a stream has come to be captured while a launch into it was held here, by another thread.
     fn captured(&self, stream: Stream) -> bool {
-        captures::ever() && self.world.capturing(stream)
+        captures::ever() && self.backend.capturing(stream)
     }
 
     /// Puts into the stream what comes before a launch: the end of another group, a gate, the base. Answers for
@@ -479,32 +482,32 @@ impl Gate {
         (tail, expected): (Tail, Estimate),
     ) -> Option<Event> {
         if !expected.known {
-            marks.close(self.world, now, tail);
+            marks.close(self.backend, now, tail);
         }
         let put = visit.gates.map(|gates| {
             let next = (tail, expected.ns);
-            marks.gate(self.world, now, next, gates)
+            marks.gate(self.backend, now, next, gates)
         });
         match put {
             Some(Some(true)) => return None,
             Some(None) => self.gates.refused(visit.line.context),
             _ => {}
         }
-        marks.base(self.world, tail)
+        marks.base(self.backend, tail)
     }
 
     /// A stream was made in the current context. Perhaps nothing that goes into it is ever seen here: one
     /// launch opens the word, and the next, into this stream, runs for hours.
     pub fn stream_made(&self, stream: Stream) {
-        let index = self.world.pages().and_then(|_| self.world.lane());
+        let index = self.backend.pages().and_then(|_| self.backend.lane());
         let index = index.filter(|index| *index < LANES_MAX);
-        if let (Some(index), Some(context)) = (index, self.world.context()) {
+        if let (Some(index), Some(context)) = (index, self.backend.context()) {
             let line = Line {
                 context,
                 stream,
                 thread: 0,
             };
-            self.lane(index).marks.made(self.world, line);
+            self.lane(index).marks.made(self.backend, line);
         }
     }
 
@@ -514,7 +517,7 @@ impl Gate {
         for index in self.used() {
             self.lane(index)
                 .marks
-                .bury(self.world, now, |line| line.stream == stream);
+                .bury(self.backend, now, |line| line.stream == stream);
         }
     }
 
@@ -522,10 +525,10 @@ impl Gate {
     /// process is not quiet, and after it nothing of the context is left.
     pub fn context_closing<R>(&self, context: Context, call: impl FnOnce() -> R) -> R {
         let now = os::now();
-        self.gates.open(self.world, true);
+        self.gates.open(self.backend, true);
         for index in self.used() {
             let mut lane = self.lane(index);
-            lane.marks.drop_context(self.world, now, context);
+            lane.marks.drop_context(self.backend, now, context);
             lane.marks.flight.enter(0);
         }
         let result = call();
@@ -539,7 +542,7 @@ impl Gate {
     /// The lanes this process may have used.
     fn used(&self) -> std::ops::Range<usize> {
         let lanes = self
-            .world
+            .backend
             .pages()
             .map_or(0, |pages| pages.container.lanes.load(Relaxed));
         0..(lanes as usize).min(LANES_MAX)

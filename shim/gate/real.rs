@@ -4,9 +4,9 @@
 //! everywhere, event queries among them; so each of ours is wrapped in the relaxed mode for this
 //! thread, which is what that mode is for.
 
+use super::backend::{Context, DriverBackend, Event, Pages, Pinned, Progress, Stream};
 use super::captures;
-use super::port::{Context, Event, Pages, Pinned, Progress, Stream, World};
-use crate::link::sys::Twin;
+use crate::link::sys::SecondMapping;
 use crate::{lane, link, real};
 use gpuslice_nvabi::types::{
     CU_MEMHOSTREGISTER_DEVICEMAP, CU_STREAM_CAPTURE_MODE_RELAXED, CU_STREAM_CAPTURE_STATUS_NONE,
@@ -18,7 +18,7 @@ use std::ptr::with_exposed_provenance_mut as pointer;
 
 /// See the module's head.
 #[derive(Debug)]
-pub struct Real;
+pub struct CudaBackend;
 
 impl From<CUstream> for Stream {
     fn from(stream: CUstream) -> Stream {
@@ -55,7 +55,7 @@ fn succeeded(result: CUresult) -> bool {
     result == CUresult::SUCCESS
 }
 
-impl World for Real {
+impl DriverBackend for CudaBackend {
     fn pages(&self) -> Option<Pages> {
         let session = link::attached()?;
         Some(Pages {
@@ -165,7 +165,7 @@ impl World for Real {
     /// Each context has a mapping and a registration of its own: they are gone with it, and no other
     /// context's streams wait for memory that is not pinned any more.
     fn pin(&self) -> Option<Pinned> {
-        let page = Twin::of(link::attached()?.client()).ok()?;
+        let page = SecondMapping::of(link::attached()?.client()).ok()?;
         let (at, flags) = (page.address(), CU_MEMHOSTREGISTER_DEVICEMAP);
         let mut address: CUdeviceptr = 0;
         let pinned = relaxed(|| real!(cuMemHostRegister_v2(at, PAGE_BYTES, flags)));

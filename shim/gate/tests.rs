@@ -1,10 +1,10 @@
 //! The gate against a fake driver and a hand-driven daemon, with real threads and real waiting.
 
+use super::backend::Stream;
 use super::estimate::{Key, Task};
 use super::fake::Fake;
 use super::os;
 use super::pass::{CLOSED, Gate, OPEN, Work};
-use super::port::Stream;
 use gpuslice_wire::page::{ClientLane, ContainerPage, MODE_OPEN, MODE_TURNS};
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::SeqCst;

@@ -8,10 +8,10 @@
 //! it about events just then can bring the process down. So ours is the first of these handlers, and
 //! the thread goes no further. In a forked child it does not exist; the child's gate starts anew.
 
+use super::backend::{DriverBackend, Pages};
 use super::claim;
 use super::os;
 use super::pass::{Gate, Lane, OPEN};
-use super::port::{Pages, World};
 use super::turn::Words;
 use gpuslice_wire::limits::LANES_MAX;
 use gpuslice_wire::page::{ClientLane, GATE_CLOSED, MODE_OPEN, WANT_PARKED, may_launch};
@@ -73,9 +73,9 @@ impl Lane {
     }
 
     /// Whether what is in flight stands at gates that are closed, and so is as good as quiet.
-    fn stands(&mut self, world: &dyn World, claims: &ClientLane, now: u64) -> bool {
+    fn stands(&mut self, backend: &dyn DriverBackend, claims: &ClientLane, now: u64) -> bool {
         let closed = claims.gate.load(SeqCst) == GATE_CLOSED;
-        let standing = closed.then(|| self.marks.flight.standing(|event| world.progress(event)));
+        let standing = closed.then(|| self.marks.flight.standing(|event| backend.progress(event)));
         let late = |ns: u64| {
             let since = now.saturating_sub(self.watched);
             self.watched > 0 && since > ns.saturating_mul(2).saturating_add(TIED_NS)
@@ -105,7 +105,7 @@ impl Gate {
     /// The process is ending: the gate thread must leave the driver, and will not come back. Nothing waits for
     /// a turn any more.
     pub fn stop(&self) {
-        self.gates.open(self.world, true);
+        self.gates.open(self.backend, true);
         for _ in 0..STOP_LOOKS {
             match self.driving.try_lock() {
                 Ok(mut over) => return *over = true,
@@ -119,7 +119,7 @@ impl Gate {
     pub fn tend_for_ever(&self) {
         let (mut gated_before, mut greeted) = (0, [0; LANES_MAX]);
         loop {
-            let Some(pages) = self.world.pages() else {
+            let Some(pages) = self.backend.pages() else {
                 std::thread::sleep(std::time::Duration::from_nanos(REST_NS));
                 continue;
             };
@@ -128,7 +128,7 @@ impl Gate {
                 return;
             }
             let bell = pages.container.bell.load(SeqCst);
-            let recalls = if self.world.answer_recalls() {
+            let recalls = if self.backend.answer_recalls() {
                 REST_NS
             } else {
                 RECALL_NS
@@ -154,12 +154,12 @@ impl Gate {
             }
             let words = Words::read(pages.container, 0);
             if words.stale(now) {
-                self.world.reconnect();
+                self.backend.reconnect();
             }
-            self.gates.open(self.world, words.free(now));
+            self.gates.open(self.backend, words.free(now));
             let rest = rest.unwrap_or(REST_NS).min(recalls);
             if rest >= SETTLE_NS {
-                self.world.settle();
+                self.backend.settle();
             }
             drop(over);
             match rest {
@@ -201,7 +201,7 @@ impl Gate {
         // A thread in the middle of a launch may hold what a question would wait for.
         let asleep = owes || now.saturating_sub(lane.seen) >= words.idle_ns / 2;
         let ask = asleep && lane.marks.flight.inside() == 0;
-        lane.marks.collect_elsewhere(self.world, now, ask);
+        lane.marks.collect_elsewhere(self.backend, now, ask);
         let quiet = lane.marks.flight.empty();
         if owes && !self.answered(&mut lane, &race, &words, now) {
             return lane.drain_pause(now, words.gates() > 0);
@@ -217,7 +217,7 @@ impl Gate {
         if idle >= words.idle_ns {
             race.report_quiet(lane.marks.flight.ended());
             claims.want.store(0, SeqCst);
-            self.world.ring();
+            self.backend.ring();
             return REST_NS;
         }
         if !may_launch(words.turn) && !quiet {
@@ -244,7 +244,7 @@ impl Gate {
                 lane.breadth.drained(took, words.window_ns);
             }
             lane.unpark(claims, now);
-        } else if lane.stands(self.world, claims, now) {
+        } else if lane.stands(self.backend, claims, now) {
             lane.parked = true;
             claims.want.fetch_or(WANT_PARKED, SeqCst);
         } else {
@@ -254,7 +254,7 @@ impl Gate {
         claims.began_ns.fetch_add(stalled, Relaxed);
         let parked = lane.parked.then_some(now);
         race.report_quiet(parked.unwrap_or(lane.marks.flight.ended()));
-        self.world.ring();
+        self.backend.ring();
         true
     }
 
@@ -276,7 +276,7 @@ impl Gate {
             let unseen = now.saturating_sub(lane.seen) >= 4 * words.idle_ns;
             if several && unseen && lane.waiting == 0 && lane.marks.flight.empty() {
                 claims.want.store(0, SeqCst);
-                self.world.ring();
+                self.backend.ring();
                 return REST_NS;
             }
             if open < words.idle_ns {
@@ -296,7 +296,7 @@ impl Gate {
             let turn = &pages.container.lane[index].turn;
             claim::Words { turn, claims }.report_quiet(lane.marks.flight.ended());
             claims.want.store(0, SeqCst);
-            self.world.ring();
+            self.backend.ring();
             return REST_NS;
         }
         words.idle_ns.saturating_sub(idle).clamp(1_000_000, LOOK_NS)

@@ -11,8 +11,8 @@
 //! once it is overdue: a GPU slower than expected is noticed, not ignored.
 #![forbid(unsafe_code)]
 
+use super::backend::{Event, Progress};
 use super::estimate::{Key, Task};
-use super::port::{Event, Progress};
 use std::collections::VecDeque;
 
 /// Estimated work after which a mark is put into the stream.

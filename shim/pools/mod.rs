@@ -26,7 +26,7 @@ use core::ffi::c_void;
 use gpuslice_nvabi::types::*;
 use gpuslice_wire::ids::Lane;
 use gpuslice_wire::limits::ACCOUNTS_MAX;
-use pot::{Charge, Step, World};
+use pot::{Charge, PoolBackend, Step};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, TryLockError};
 
@@ -59,9 +59,9 @@ pub struct Pool {
 }
 
 /// A pool within its session.
-struct Within<'a>(&'a Session, &'a Pool);
+struct SessionBackend<'a>(&'a Session, &'a Pool);
 
-impl World for Within<'_> {
+impl PoolBackend for SessionBackend<'_> {
     fn reserve(&self, bytes: u64) -> Result<u64, CUresult> {
         let reservation = self.0.reserve(self.1.lane, bytes)?;
         let bytes = reservation.bytes;
@@ -136,7 +136,7 @@ impl Pool {
     /// # Errors
     /// As there.
     pub fn begin(&self, session: &Session, bytes: u64) -> Result<pot::Call, CUresult> {
-        self.charge.begin(&Within(session, self), bytes)
+        self.charge.begin(&SessionBackend(session, self), bytes)
     }
 
     /// See [`Charge::begin_growth`].
@@ -144,7 +144,8 @@ impl Pool {
     /// # Errors
     /// As there.
     pub fn begin_growth(&self, session: &Session, bytes: u64) -> Result<pot::Call, CUresult> {
-        self.charge.begin_growth(&Within(session, self), bytes)
+        self.charge
+            .begin_growth(&SessionBackend(session, self), bytes)
     }
 
     /// See [`Charge::end`].
@@ -152,17 +153,17 @@ impl Pool {
     /// # Errors
     /// As there.
     pub fn end(&self, session: &Session, call: &pot::Call) -> Result<(), CUresult> {
-        self.charge.end(&Within(session, self), call)
+        self.charge.end(&SessionBackend(session, self), call)
     }
 
     /// See [`Charge::cancel`].
     pub fn cancel(&self, session: &Session, call: &pot::Call) {
-        self.charge.cancel(&Within(session, self), call);
+        self.charge.cancel(&SessionBackend(session, self), call);
     }
 
     /// See [`Charge::settle`].
     pub fn settle(&self, session: &Session) {
-        self.charge.settle(&Within(session, self));
+        self.charge.settle(&SessionBackend(session, self));
     }
 
     /// Has the driver give back what nothing uses, and settles. Never waits for streams, nor for
@@ -293,7 +294,7 @@ pub fn parted(session: &Session, id: PoolId, bytes: u64) {
 }
 
 fn bury(session: &Session, pool: &Pool) {
-    if pool.charge.bury(&Within(session, pool)) {
+    if pool.charge.bury(&SessionBackend(session, pool)) {
         session.pools.forget(pool.id);
     }
 }

@@ -84,7 +84,7 @@ impl Step {
 }
 
 /// What a pool needs of the session and of the driver.
-pub trait World {
+pub trait PoolBackend {
     /// Takes bytes from the account, perhaps after asking the daemon: how many were taken.
     ///
     /// # Errors
@@ -292,26 +292,26 @@ impl Charge {
     /// An allocation is about to be asked for.
     ///
     /// # Errors
-    /// As [`World::reserve`], when there is neither a step left nor surely a gap in the pool.
-    pub fn begin(&self, world: &impl World, bytes: u64) -> Result<Call, CUresult> {
+    /// As [`PoolBackend::reserve`], when there is neither a step left nor surely a gap in the pool.
+    pub fn begin(&self, backend: &impl PoolBackend, bytes: u64) -> Result<Call, CUresult> {
         let bytes = bytes.checked_next_multiple_of(GRAIN).unwrap_or(u64::MAX);
-        let step = world.step().bytes();
+        let step = backend.step().bytes();
         let mut pot = self.shared(ALONE_WAIT);
-        let need = world.step().round(bytes);
+        let need = backend.step().round(bytes);
         if pot.spare() < need && pot.has_a_gap(bytes, step) {
             // The driver may have taken back what was free.
             drop(pot);
-            self.look(world);
+            self.look(backend);
             pot = self.shared(ALONE_WAIT);
             if pot.has_a_gap(bytes, step) {
                 return Ok(pot.enter_alone(bytes));
             }
         }
         drop(pot);
-        match self.set_aside(world, need) {
+        match self.set_aside(backend, need) {
             Ok(asked) => Ok(alone(&self.pot).enter(bytes, asked)),
             Err(refused) => {
-                self.look(world);
+                self.look(backend);
                 let mut pot = self.shared(TURN_WAIT);
                 if pot.has_a_gap(bytes, step) {
                     Ok(pot.enter_alone(bytes))
@@ -326,20 +326,20 @@ impl Charge {
     /// are not allocations of ours.
     ///
     /// # Errors
-    /// As [`World::reserve`].
-    pub fn begin_growth(&self, world: &impl World, bytes: u64) -> Result<Call, CUresult> {
+    /// As [`PoolBackend::reserve`].
+    pub fn begin_growth(&self, backend: &impl PoolBackend, bytes: u64) -> Result<Call, CUresult> {
         if alone(&self.pot).owed > 0 {
-            self.pay(world)?;
+            self.pay(backend)?;
         }
         let asked = match bytes {
             0 => 0,
-            _ => self.set_aside(world, world.step().round(bytes))?,
+            _ => self.set_aside(backend, backend.step().round(bytes))?,
         };
         Ok(alone(&self.pot).enter(0, asked))
     }
 
     /// Sets `need` aside in the pot, what is spare in it first. How much it was.
-    fn set_aside(&self, world: &impl World, need: u64) -> Result<u64, CUresult> {
+    fn set_aside(&self, backend: &impl PoolBackend, need: u64) -> Result<u64, CUresult> {
         let spare = {
             let mut pot = alone(&self.pot);
             let spare = pot.spare().min(need);
@@ -349,7 +349,7 @@ impl Charge {
         if spare == need {
             return Ok(need);
         }
-        let taken = world.reserve(need - spare);
+        let taken = backend.reserve(need - spare);
         let mut pot = alone(&self.pot);
         match taken {
             Ok(taken) => {
@@ -368,31 +368,31 @@ impl Charge {
     /// [`Charge::parted`] from.
     ///
     /// # Errors
-    /// As [`World::reserve`], for growth beyond what was set aside.
-    pub fn end(&self, world: &impl World, call: &Call) -> Result<(), CUresult> {
+    /// As [`PoolBackend::reserve`], for growth beyond what was set aside.
+    pub fn end(&self, backend: &impl PoolBackend, call: &Call) -> Result<(), CUresult> {
         let (settled, waiting) = {
             let mut pot = alone(&self.pot);
             let last = pot.charged + pot.owed;
             pot.leave(call);
-            pot.keep = call.asked.min(world.step().bytes());
-            let settled = pot.look(world);
+            pot.keep = call.asked.min(backend.step().bytes());
+            let settled = pot.look(backend);
             let reserved = pot.charged + pot.owed;
             if reserved > last {
-                pot.learn(world.step(), call, last);
+                pot.learn(backend.step(), call, last);
             }
             (settled, pot.waiting)
         };
         if call.alone && waiting > 0 {
             self.done.notify_all();
         }
-        match settled.apply(world) {
+        match settled.apply(backend) {
             0 => Ok(()),
-            _ => self.pay(world),
+            _ => self.pay(backend),
         }
     }
 
     /// The driver refused.
-    pub fn cancel(&self, world: &impl World, call: &Call) {
+    pub fn cancel(&self, backend: &impl PoolBackend, call: &Call) {
         {
             let mut pot = alone(&self.pot);
             pot.leave(call);
@@ -401,7 +401,7 @@ impl Charge {
             }
         }
         self.done.notify_all();
-        self.settle(world);
+        self.settle(backend);
     }
 
     /// An allocation is no more. Whether its pool is destroyed.
@@ -413,30 +413,30 @@ impl Charge {
 
     /// Brings the charge up to date as far as the pot goes, and asks nobody but the driver. Nothing is
     /// kept for calls to come. Gives what is owed then, bytes.
-    pub fn settle(&self, world: &impl World) -> u64 {
+    pub fn settle(&self, backend: &impl PoolBackend) -> u64 {
         alone(&self.pot).keep = 0;
-        self.look(world)
+        self.look(backend)
     }
 
-    fn look(&self, world: &impl World) -> u64 {
-        let settled = alone(&self.pot).look(world);
-        settled.apply(world)
+    fn look(&self, backend: &impl PoolBackend) -> u64 {
+        let settled = alone(&self.pot).look(backend);
+        settled.apply(backend)
     }
 
-    fn pay(&self, world: &impl World) -> Result<(), CUresult> {
-        if self.settle(world) == 0 {
+    fn pay(&self, backend: &impl PoolBackend) -> Result<(), CUresult> {
+        if self.settle(backend) == 0 {
             return Ok(());
         }
         let _alone = alone(&self.paying);
         loop {
             // Also after a refusal: something may have been given back meanwhile.
-            let owed = self.settle(world);
+            let owed = self.settle(backend);
             if owed == 0 {
                 return Ok(());
             }
-            match world.reserve(owed) {
+            match backend.reserve(owed) {
                 Ok(taken) => alone(&self.pot).pot += taken,
-                Err(_) if self.settle(world) == 0 => return Ok(()),
+                Err(_) if self.settle(backend) == 0 => return Ok(()),
                 Err(refused) => return Err(refused),
             }
         }
@@ -453,7 +453,7 @@ impl Charge {
     }
 
     /// Gives back the charge of a destroyed pool if its last allocation is gone; whether it is.
-    pub fn bury(&self, world: &impl World) -> bool {
+    pub fn bury(&self, backend: &impl PoolBackend) -> bool {
         let (charged, pot) = {
             let mut pot = alone(&self.pot);
             if !pot.over || pot.live > 0 {
@@ -463,8 +463,8 @@ impl Charge {
             (pot.charged, pot.pot) = (0, 0);
             (charged, left)
         };
-        world.changed(-(charged as i64));
-        world.release(charged + pot);
+        backend.changed(-(charged as i64));
+        backend.release(charged + pot);
         true
     }
 
@@ -490,23 +490,23 @@ impl Charge {
 }
 
 impl Pot {
-    fn look(&mut self, world: &impl World) -> Settled {
+    fn look(&mut self, backend: &impl PoolBackend) -> Settled {
         if self.over {
             return Settled::default();
         }
-        let reserved = world.reserved().unwrap_or(self.used);
+        let reserved = backend.reserved().unwrap_or(self.used);
         self.settle(reserved)
     }
 }
 
 impl Settled {
     /// Gives what is owed.
-    fn apply(self, world: &impl World) -> u64 {
+    fn apply(self, backend: &impl PoolBackend) -> u64 {
         if self.change != 0 {
-            world.changed(self.change);
+            backend.changed(self.change);
         }
         if self.back > 0 {
-            world.release(self.back);
+            backend.release(self.back);
         }
         self.owed
     }

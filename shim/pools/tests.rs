@@ -1,6 +1,6 @@
 //! The pot against a driver that grows pools by too much, and shrinks them when it likes.
 
-use super::pot::{Charge, Step, World};
+use super::pot::{Charge, PoolBackend, Step};
 use gpuslice_nvabi::types::CUresult;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Mutex, MutexGuard};
@@ -74,7 +74,7 @@ impl Fake {
     }
 }
 
-impl World for Fake {
+impl PoolBackend for Fake {
     fn reserve(&self, bytes: u64) -> Result<u64, CUresult> {
         let mut state = self.state();
         let Some(left) = state.left.checked_sub(bytes) else {

@@ -151,7 +151,7 @@ fn a_context_goes_without_its_turn() {
     rig.gate(GATE_CLOSED);
     (0..6).for_each(|_| rig.launch(1, 5, 500 * US));
     rig.close(2);
-    let context = super::super::port::Context(1);
+    let context = super::super::backend::Context(1);
     rig.gate.context_closing(context, || {
         assert_eq!(rig.claims().gate.load(SeqCst), GATE_OPEN);
     });

@@ -86,7 +86,7 @@ fn destroyed_streams_and_contexts_are_never_touched_again() {
     rig.turn(3, 60_000_000 * US);
     rig.launch(1, 8, 60_000_000 * US);
     rig.gate
-        .context_closing(super::super::port::Context(1), || {
+        .context_closing(super::super::backend::Context(1), || {
             rig.fake.gpu().lost = true
         });
     rig.turn(4, 0);

@@ -1,10 +1,10 @@
 //! What the gate needs of its surroundings: the driver behind it and the pages beside it.
 //!
 //! The gate's decisions must be tried without a GPU, a daemon or luck, so everything it asks of the
-//! outside goes through [`World`]. The real one is `real.rs`; tests bring their own. Handles are
+//! outside goes through [`DriverBackend`]. The real one is `real.rs`; tests bring their own. Handles are
 //! plain numbers here: the gate never follows them, it only hands them back.
 
-use crate::link::sys::Twin;
+use crate::link::sys::SecondMapping;
 use gpuslice_wire::page::{ClientPage, ContainerPage};
 
 /// A driver context (`CUcontext`).
@@ -52,14 +52,14 @@ pub struct Pages {
 #[derive(Debug)]
 pub struct Pinned {
     /// The page, at an address of its own.
-    pub page: Twin<ClientPage>,
+    pub page: SecondMapping<ClientPage>,
     /// Its address on the GPU, in the context for which it was pinned.
     pub address: u64,
 }
 
 /// The driver and the link to the daemon, as far as the gate uses them. None of these may fail
 /// loudly: what cannot be done answers `None`, `false` or [`Progress::Done`].
-pub trait World: Send + Sync {
+pub trait DriverBackend: Send + Sync {
     /// The pages of the present connection; `None` where no daemon governs this process.
     fn pages(&self) -> Option<Pages>;
     /// Lane of the calling thread's current context.
