@@ -5,7 +5,7 @@
 //!
 //! * [`resolve`] finds the real driver and gives every function of the table its real address;
 //! * [`link`] is the connection to the daemon: attach, shared pages, credit, reconnect, fork;
-//! * [`credit`], [`book`], [`vmm`] are the process's own accounts (over `table` and `sync`);
+//! * [`credit`], [`allocations`], [`vmm`] are the process's own accounts (over `table` and `sync`);
 //! * [`channels`] are the kernel's names for where this process's work runs;
 //! * [`contexts`] are this process's contexts and what they cost;
 //! * [`pools`] and [`graphs`] follow memory of which only the driver knows how much there is;
@@ -18,7 +18,7 @@
 //! hook runs in [`guard`], which turns a panic into a CUDA error.
 #![deny(missing_docs)]
 
-pub mod book;
+pub mod allocations;
 pub mod channels;
 pub mod contexts;
 pub mod credit;

@@ -117,7 +117,7 @@ mod tests {
             concat!("done", ".wait("),
             concat!(".wait_", "while("),
         ];
-        for (word, files) in [(concat!("Cond", "var"), &["pools/pot.rs"][..])]
+        for (word, files) in [(concat!("Cond", "var"), &["pools/reservation.rs"][..])]
             .into_iter()
             .chain(endless.map(|word| (word, &[][..])))
         {

@@ -48,7 +48,7 @@ impl Session {
         if self.conn.try_lock().is_err() {
             return false;
         }
-        crate::hooks::squeeze(self);
+        crate::hooks::reclaim(self);
         self.all_lanes().all(|lane| match self.recall(lane) {
             Some(recall) => self.yield_all(lane, recall),
             None => true,

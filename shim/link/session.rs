@@ -8,14 +8,14 @@ use super::groups::Told;
 use super::home::Home;
 use super::shared::Shared;
 use super::{Backoff, clock, sys};
-use crate::book::Book;
+use crate::allocations::AllocationTable;
 use crate::contexts::Contexts;
 use crate::credit::{Account, Answer, BYTES_MAX, Question, Reach, Verdict, chunk};
 use crate::graphs::Graphs;
 use crate::guard::Uncancelled;
 use crate::lane::Devices;
 use crate::pools::Pools;
-use crate::vmm::Pieces;
+use crate::vmm::PhysicalTable;
 use core::cell::Cell;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use gpuslice_nvabi::types::CUresult;
@@ -80,9 +80,9 @@ pub struct Session {
     /// Channel groups the daemon knows of.
     pub(super) told: Told,
     /// Charged pointers.
-    pub book: Book,
+    pub allocations: AllocationTable,
     /// Charged physical memory of the virtual-memory API.
-    pub pieces: Mutex<Pieces>,
+    pub physical: Mutex<PhysicalTable>,
     /// Lanes by device ordinal.
     pub devices: Devices,
     /// Devices by context, and what contexts cost.
@@ -134,15 +134,15 @@ impl Drop for Reservation<'_> {
     }
 }
 
-/// Runs `squeeze`, unless it is what brought us here: pools that are trimmed settle their charges,
+/// Runs `reclaim`, unless it is what brought us here: pools that are trimmed settle their charges,
 /// and may want to grow for it. Whether it ran.
-fn thinner(squeeze: impl FnOnce()) -> bool {
-    thread_local!(static SQUEEZING: Cell<bool> = const { Cell::new(false) });
-    let set = |to| SQUEEZING.try_with(|flag| flag.replace(to));
+fn reclaim_once(reclaim: impl FnOnce()) -> bool {
+    thread_local!(static RECLAIMING: Cell<bool> = const { Cell::new(false) });
+    let set = |to| RECLAIMING.try_with(|flag| flag.replace(to));
     if set(true) != Ok(false) {
         return false;
     }
-    squeeze();
+    reclaim();
     let _ = set(false);
     true
 }
@@ -187,8 +187,8 @@ impl Session {
             home: Home::default(),
             shared: Shared::default(),
             told: Told::default(),
-            book: Book::default(),
-            pieces: Mutex::default(),
+            allocations: AllocationTable::default(),
+            physical: Mutex::default(),
             devices: Devices::default(),
             contexts: Contexts::default(),
             pools: Pools::default(),
@@ -346,7 +346,7 @@ impl Session {
             return Ok(());
         }
         // Before giving up: what the process's own pools keep and do not use.
-        if thinner(|| crate::hooks::squeeze(self)) && self.grow(lane, bytes)? {
+        if reclaim_once(|| crate::hooks::reclaim(self)) && self.grow(lane, bytes)? {
             return Ok(());
         }
         self.claims(lane).denied.fetch_add(1, Ordering::Relaxed);
