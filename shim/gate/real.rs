@@ -88,7 +88,7 @@ impl DriverBackend for CudaBackend {
 
     fn settle(&self) {
         if let Some(session) = link::attached() {
-            session.give_idle_back();
+            session.return_idle_credit();
             session.settle();
         }
     }

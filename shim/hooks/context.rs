@@ -47,11 +47,11 @@ fn priced(
     let guess = u64::from(session.facts(lane).context_kib.load(Relaxed)) * KIB;
     let mut reservation = session.reserve(lane, if first { guess } else { 0 })?;
     let result = channels::on(lane, call);
-    session.tell_groups();
+    session.report_groups();
     if refused(result) {
         return Ok((result, Charge::default()));
     }
-    if let Some(bytes) = session.unnamed(lane, reservation.bytes)
+    if let Some(bytes) = session.unaccounted(lane, reservation.bytes)
         && let Err(refused) = reservation.adjust(bytes)
     {
         let _ = undo();
@@ -177,7 +177,7 @@ fn ending(
     let others = closing.keys().filter(|&other| other != key(context));
     let taken = take(session, others.chain([key(context)]));
     let result = gate::context_closing(context, call);
-    session.tell_groups();
+    session.report_groups();
     if alive(result) {
         taken.put_back(session);
         session.contexts.restore(closing);
