@@ -19,7 +19,7 @@ impl Stream {
     /// The legacy default stream, under either of its handles: a barrier among all blocking streams of its
     /// context.
     pub const LEGACY: Stream = Stream(0);
-    /// `CU_STREAM_PER_THREAD`: another stream in every thread, so no thread can mark it for
+    /// `CU_STREAM_PER_THREAD`: another stream in every thread, so no thread can fence it for
     /// another.
     pub const PER_THREAD: Stream = Stream(2);
     /// A stream that was destroyed while work of it was in flight; no handle has this value.

@@ -24,14 +24,14 @@ use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 /// The three words of the race.
 #[derive(Debug)]
-pub struct Words<'a> {
+pub struct ClaimWords<'a> {
     /// The container's turn word.
     pub turn: &'a AtomicU32,
     /// This process's claims.
     pub claims: &'a ClientLane,
 }
 
-/// Progress of [`Words::take`].
+/// Progress of [`ClaimWords::take`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Take {
     /// Is `drained` to be taken back?
@@ -42,7 +42,7 @@ pub enum Take {
     Confirm,
 }
 
-impl Words<'_> {
+impl ClaimWords<'_> {
     /// Claims part in `turn`, odd, or even while no turns are taken. Only after `true` may this process
     /// launch in it.
     #[must_use]
@@ -60,7 +60,7 @@ impl Words<'_> {
         }
     }
 
-    /// One step of [`Words::take`], at most one write or the one read; `Err` is the outcome.
+    /// One step of [`ClaimWords::take`], at most one write or the one read; `Err` is the outcome.
     ///
     /// # Errors
     /// The outcome: whether the claim holds.
@@ -84,7 +84,7 @@ impl Words<'_> {
     /// Whether a turn this process took part in, or the freedom before the turns, is over and not yet
     /// reported quiet; `free` says whether no turns are taken.
     #[must_use]
-    pub fn owes(&self, free: bool) -> bool {
+    pub fn owes_report(&self, free: bool) -> bool {
         let active = self.claims.active.load(SeqCst);
         let turn = self.turn.load(SeqCst);
         let over = turn != active || !free && !may_launch(turn);
@@ -92,9 +92,9 @@ impl Words<'_> {
     }
 
     /// Reports that nothing is in flight since `ended`, ns; the caller knows so, under the lane's lock.
-    pub fn report_quiet(&self, ended: u64) {
+    pub fn report_drained(&self, ended: u64) {
         let active = self.claims.active.load(SeqCst);
-        self.claims.quiet_ns.store(ended, Relaxed);
+        self.claims.drained_ns.store(ended, Relaxed);
         self.claims.drained.store(active, SeqCst);
     }
 }

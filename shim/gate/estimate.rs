@@ -1,7 +1,7 @@
 //! How long will this launch run? Learned per kernel and shape, for as many as fit a small table.
 //!
 //! Kernels last from 2 µs to many ms, so bounding what is in flight needs time, not a count. A key
-//! is a function with its grid and block (or a graph); its estimate is a moving mean of what marks
+//! is a function with its grid and block (or a graph); its estimate is a moving mean of what fences
 //! in the stream measured. An unknown key gets a high guess, which follows what was seen
 //! asymmetrically: quickly up, slowly down. A wrong estimate costs a little idle time or a little
 //! overrun, never a wrong bill: the daemon charges by its own clock.
@@ -16,7 +16,7 @@
 pub struct Key(pub u64);
 
 impl Key {
-    /// Folds numbers into a key; never zero, which marks an empty entry.
+    /// Folds numbers into a key; never zero, which fences an empty entry.
     #[must_use]
     pub fn of(parts: &[u64]) -> Key {
         let mix = |hash: u64, part: &u64| {

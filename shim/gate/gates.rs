@@ -1,6 +1,6 @@
 //! Gates in streams: waits that the GPU itself looks at, so that it stops without anybody being scheduled.
 //!
-//! A window keeps little in flight so that quiet comes soon; but then the GPU runs dry whenever the
+//! A window keeps little in flight so that quiet comes soon; but then the GPU runs underrun whenever the
 //! process is late. With a *gate* before every ~100 µs of work the queue may be deep: the daemon closes
 //! the gates by one store, what is between two gates ends, and the rest stays where it is until the next
 //! turn. `gpuslice_wire::page` says where the word lies, and why there.
@@ -18,10 +18,10 @@
 //! * A context is about to be destroyed, or the process ends: all gates of the process are opened, until the
 //!   daemon closes them again.
 //! * A stream waits for another one that is behind its gate: it is taken for quiet when it is far later than
-//!   expected ([`Flight::standing`]), so that the next turn comes, which frees both.
-//! * Nothing is put into a stream under capture, as with marks.
+//!   expected ([`InFlight::blocked`]), so that the next turn comes, which frees both.
+//! * Nothing is put into a stream under capture, as with fences.
 //!
-//! [`Flight::standing`]: super::window::Flight::standing
+//! [`InFlight::blocked`]: super::window::InFlight::blocked
 #![forbid(unsafe_code)]
 
 use super::backend::{Context, DriverBackend, Pinned};

@@ -6,11 +6,11 @@
 //! flight towards a turn's end that quiet comes soon; say when it has come. While nobody else wants
 //! the GPU there are no turns, and a launch costs one load and one branch ([`open`]).
 //!
-//! * [`turn`], [`claim`], [`window`], [`breadth`], [`estimate`] decide, without any effect: may a launch
+//! * [`turn`], [`claim`], [`window`], [`in_flight_limit`], [`estimate`] decide, without any effect: may a launch
 //!   go, does the claim hold, is there room and how much, how long will it run;
 //! * [`gates`] are for turns that end at any moment: the GPU itself stops at them;
-//! * [`marks`] puts events behind launches to learn what has finished; `captures` keeps what the gate asks apart
-//!   from stream captures; [`pass`] takes one launch through; `thread` looks after the rest; [`backend`] is what they
+//! * [`fences`] puts events behind launches to learn what has finished; `captures` keeps what the gate asks apart
+//!   from stream captures; [`slow_path`] takes one launch through; `thread` looks after the rest; [`backend`] is what they
 //!   need of driver and daemon.
 //!
 //! A *launch* is whatever puts work on the GPU: kernels, graphs, fills, copies. Not gated are launches
@@ -29,17 +29,17 @@
 #![deny(missing_docs)]
 
 pub mod backend;
-pub mod breadth;
 mod captures;
 pub mod claim;
 pub mod estimate;
 #[cfg(test)]
 mod fake;
+pub mod fences;
 pub mod gates;
-pub mod marks;
+pub mod in_flight_limit;
 mod os;
-pub mod pass;
 mod real;
+pub mod slow_path;
 #[cfg(test)]
 mod tests;
 mod thread;
@@ -47,14 +47,14 @@ pub mod turn;
 pub mod window;
 
 pub use captures::{begin as capture_begins, join as stream_joins};
-pub use pass::Work;
 pub(crate) use real::relaxed;
+pub use slow_path::Work;
 
 use estimate::{Key, Task};
 use gpuslice_nvabi::types::{
     CU_STREAM_LEGACY, CU_STREAM_PER_THREAD, CUcontext, CUfunction, CUgraphExec, CUresult, CUstream,
 };
-use pass::{CLOSED, Gate, METERED, OPEN};
+use slow_path::{CLOSED, Gate, METERED, OPEN};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
 use std::sync::atomic::{AtomicPtr, AtomicU32};
 
@@ -78,7 +78,7 @@ pub fn open_to_graphs() -> bool {
     WORD.load(Relaxed) == OPEN
 }
 
-/// From now on launches of graphs go the longer way.
+/// From now on launches of graphs go the longer kind.
 pub fn meter_graphs() {
     WORD.fetch_or(METERED, SeqCst);
 }
@@ -86,16 +86,16 @@ pub fn meter_graphs() {
 /// Which default stream a null stream handle means: that of all threads, or (in the `_ptsz` forms
 /// of the functions) the calling thread's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Flavour {
+pub enum DefaultStream {
     /// One default stream per context.
     Legacy,
     /// One default stream per thread.
     PerThread,
 }
 
-/// What bytes are moved through: each way has a speed of its own.
+/// What bytes are moved through: each kind has a speed of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum TransferKind {
     /// Written in the device's own memory.
     Fill = 1,
     /// Within the device, to another one, or who knows where.
@@ -116,7 +116,7 @@ impl Work {
         grid: [u32; 3],
         block: [u32; 3],
         shared: u32,
-        (stream, flavour): (CUstream, Flavour),
+        (stream, default_stream): (CUstream, DefaultStream),
     ) -> Work {
         let pair = |a: u32, b: u32| u64::from(a) << 32 | u64::from(b);
         let key = Key::of(&[
@@ -128,35 +128,40 @@ impl Work {
         ]);
         Work {
             task: Task::launch(key),
-            stream: named(stream, flavour),
+            stream: named(stream, default_stream),
             over_bus: false,
         }
     }
 
     /// A whole graph.
     #[must_use]
-    pub fn graph(graph: CUgraphExec, stream: CUstream, flavour: Flavour) -> Work {
+    pub fn graph(graph: CUgraphExec, stream: CUstream, default_stream: DefaultStream) -> Work {
         Work {
             task: Task::launch(Key::of(&[graph.0 as u64])),
-            stream: named(stream, flavour),
+            stream: named(stream, default_stream),
             over_bus: false,
         }
     }
 
     /// A copy or a fill.
     #[must_use]
-    pub fn bytes(way: Way, bytes: u64, stream: CUstream, flavour: Flavour) -> Work {
+    pub fn bytes(
+        kind: TransferKind,
+        bytes: u64,
+        stream: CUstream,
+        default_stream: DefaultStream,
+    ) -> Work {
         Work {
-            task: Task::of_bytes(way as u64, bytes),
-            stream: named(stream, flavour),
-            over_bus: way == Way::Bus,
+            task: Task::of_bytes(kind as u64, bytes),
+            stream: named(stream, default_stream),
+            over_bus: kind == TransferKind::Bus,
         }
     }
 }
 
-fn named(stream: CUstream, flavour: Flavour) -> backend::Stream {
-    match flavour {
-        Flavour::PerThread if stream.is_null() => CU_STREAM_PER_THREAD.into(),
+fn named(stream: CUstream, default_stream: DefaultStream) -> backend::Stream {
+    match default_stream {
+        DefaultStream::PerThread if stream.is_null() => CU_STREAM_PER_THREAD.into(),
         _ if stream == CU_STREAM_LEGACY => backend::Stream::LEGACY,
         _ => stream.into(),
     }

@@ -75,9 +75,9 @@ pub fn at_exit(work: extern "C" fn()) {
 
 /// A number that differs between living threads.
 #[must_use]
-pub fn thread_mark() -> u64 {
+pub fn thread_id() -> u64 {
     thread_local!(static MARK: u8 = const { 0 });
-    MARK.try_with(|mark| std::ptr::from_ref(mark) as u64)
+    MARK.try_with(|fence| std::ptr::from_ref(fence) as u64)
         .unwrap_or(1)
 }
 

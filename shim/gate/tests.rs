@@ -4,7 +4,7 @@ use super::backend::Stream;
 use super::estimate::{Key, Task};
 use super::fake::Fake;
 use super::os;
-use super::pass::{CLOSED, Gate, OPEN, Work};
+use super::slow_path::{CLOSED, Gate, OPEN, Work};
 use gpuslice_wire::page::{ClientLane, ContainerPage, MODE_OPEN, MODE_TURNS};
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::SeqCst;
@@ -45,9 +45,9 @@ impl Rig {
         let lane = &self.page().lane[0];
         lane.turn_end_ns.store(os::now() + ns, SeqCst);
         lane.turn.store(turn, SeqCst);
-        self.page().bell.fetch_add(1, SeqCst);
+        self.page().futex.fetch_add(1, SeqCst);
         os::wake(&lane.turn);
-        os::wake(&self.page().bell);
+        os::wake(&self.page().futex);
     }
     fn launch(&self, key: u64, stream: usize, ns: u64) {
         self.start(key, stream, ns, false);
@@ -92,15 +92,23 @@ fn alone_the_word_opens_and_an_idle_process_stops_wanting() {
     rig.page().lane[0].idle_us.store(300_000, SeqCst);
     rig.launch(1, 0, US);
     assert_eq!(
-        (rig.gate.word.load(SeqCst), rig.claims().want.load(SeqCst)),
+        (
+            rig.gate.word.load(SeqCst),
+            rig.claims().runnable.load(SeqCst)
+        ),
         (OPEN, 1)
     );
-    eventually("want is taken back", || rig.claims().want.load(SeqCst) == 0);
+    eventually("want is taken back", || {
+        rig.claims().runnable.load(SeqCst) == 0
+    });
     assert_eq!(rig.gate.word.load(SeqCst), CLOSED);
     assert!(rig.fake.rings.load(SeqCst) >= 2);
     rig.launch(1, 0, US);
     assert_eq!(
-        (rig.gate.word.load(SeqCst), rig.claims().want.load(SeqCst)),
+        (
+            rig.gate.word.load(SeqCst),
+            rig.claims().runnable.load(SeqCst)
+        ),
         (OPEN, 1)
     );
 }
@@ -112,7 +120,7 @@ fn a_busy_process_keeps_wanting() {
     let end = Instant::now() + Duration::from_millis(1_000);
     while Instant::now() < end {
         rig.launch(1, 0, US);
-        let silent = rig.claims().want.load(SeqCst) == 0;
+        let silent = rig.claims().runnable.load(SeqCst) == 0;
         assert!(!silent, "want was taken back between two launches");
         std::thread::sleep(Duration::from_micros(100));
     }
@@ -128,8 +136,10 @@ fn work_that_passed_the_open_word_keeps_the_process_wanting() {
     rig.launch(1, 0, US);
     rig.launch(1, 7, 500_000 * US);
     let end = rig.fake.gpu().busy_until;
-    eventually("want is taken back", || rig.claims().want.load(SeqCst) == 0);
-    assert!(os::now() >= end, "with work in flight");
+    eventually("want is taken back", || {
+        rig.claims().runnable.load(SeqCst) == 0
+    });
+    assert!(os::now() >= end, "with work in in_flight");
 }
 
 #[test]
@@ -169,7 +179,7 @@ fn quiet_is_reported_only_after_the_work_is_done() {
     });
     assert!(
         os::now() >= rig.fake.gpu().busy_until,
-        "reported while work was in flight"
+        "reported while work was in in_flight"
     );
 }
 
@@ -178,11 +188,13 @@ fn idle_in_a_turn_gives_it_back_and_a_new_launch_takes_part_again() {
     let rig = Rig::new(MODE_TURNS);
     rig.turn(1, 60_000_000 * US);
     rig.launch(1, 0, US);
-    eventually("want is taken back", || rig.claims().want.load(SeqCst) == 0);
+    eventually("want is taken back", || {
+        rig.claims().runnable.load(SeqCst) == 0
+    });
     assert_eq!(rig.claims().drained.load(SeqCst), 1);
     rig.page().lane[0].idle_us.store(60_000_000, SeqCst);
     rig.launch(1, 0, US);
-    assert_eq!(rig.claims().want.load(SeqCst), 1);
+    assert_eq!(rig.claims().runnable.load(SeqCst), 1);
     assert_ne!(
         rig.claims().drained.load(SeqCst),
         1,
@@ -201,7 +213,9 @@ fn a_process_idles_from_the_end_of_its_work_on() {
         for _ in 0..3 {
             rig.launch(1, 5, 300_000 * US);
             let end = rig.fake.gpu().busy_until;
-            eventually("want is taken back", || rig.claims().want.load(SeqCst) == 0);
+            eventually("want is taken back", || {
+                rig.claims().runnable.load(SeqCst) == 0
+            });
             // The end is known from the last look before it, which may be a little earlier.
             assert!(os::now() >= end + 50_000 * US, "too early, in mode {mode}");
         }
@@ -225,7 +239,7 @@ fn the_pipe_shrinks_towards_the_end() {
         let queued = rig.fake.gpu().busy_until.saturating_sub(os::now());
         assert!(
             queued < 6_000 * US,
-            "{queued} ns in flight with a window of 2 ms"
+            "{queued} ns in in_flight with a window of 2 ms"
         );
     }
 }
@@ -325,7 +339,7 @@ fn each_lane_has_its_own_want() {
     }
     let wants = |lane: usize| {
         let client = rig.fake.pages.lock().expect("unpoisoned").client;
-        client.lane[lane].want.load(SeqCst)
+        client.lane[lane].runnable.load(SeqCst)
     };
     rig.fake.lane.store(1, SeqCst);
     // The word is open already where lane 0 was seen first; sooner or later lane 1 is seen too.
@@ -401,7 +415,9 @@ fn who_ran_freely_wants_until_it_is_quiet() {
     rig.launch(1, 5, 50 * US);
     rig.fake.launch(Stream(5), 300_000 * US);
     let free_until = os::now() + 250_000 * US;
-    eventually("want is taken back", || rig.claims().want.load(SeqCst) == 0);
+    eventually("want is taken back", || {
+        rig.claims().runnable.load(SeqCst) == 0
+    });
     assert!(os::now() >= free_until, "want was taken back too early");
     let claims = rig.claims();
     assert_eq!(claims.active.load(SeqCst), claims.drained.load(SeqCst));

@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 
 /// What is read of a page for one decision; times in ns of CLOCK_MONOTONIC.
 #[derive(Clone, Copy, Debug)]
-pub struct Words {
+pub struct LaneFacts {
     /// `MODE_*`.
     pub mode: u32,
     /// Turn word of the lane.
@@ -42,7 +42,7 @@ const CLOSING_NS: (u64, u64, u64) = (20_000, 50_000, 500_000);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// Nobody counts: launch.
-    Free,
+    Open,
     /// This turn is ours until about `end_ns`.
     Turn {
         /// The odd turn word.
@@ -57,11 +57,11 @@ pub enum Verdict {
     },
 }
 
-impl Words {
+impl LaneFacts {
     /// Reads lane `lane` of `page`. The turn is read with sequential consistency: the close of a
     /// turn and the claim of one are a store and a load on either side.
     #[must_use]
-    pub fn read(page: &ContainerPage, lane: usize) -> Words {
+    pub fn read(page: &ContainerPage, lane: usize) -> LaneFacts {
         let words = &page.lane[lane];
         let or = |us: u32, default: u64| {
             if us == 0 {
@@ -76,7 +76,7 @@ impl Words {
         } else {
             IDLE_TURNS_NS
         };
-        Words {
+        LaneFacts {
             mode,
             turn: words.turn.load(SeqCst),
             turn_end_ns: words.turn_end_ns.load(Relaxed),
@@ -125,7 +125,7 @@ impl Words {
 
     /// Whether launches go uncounted: no turns are taken, or nobody is there to take them.
     #[must_use]
-    pub const fn free(&self, now: u64) -> bool {
+    pub const fn is_open(&self, now: u64) -> bool {
         let away = now.saturating_sub(self.heartbeat_ns);
         let patience = if self.hard {
             DAEMON_WAIT_NS
@@ -138,8 +138,8 @@ impl Words {
     /// The decision.
     #[must_use]
     pub const fn judge(&self, now: u64) -> Verdict {
-        if self.free(now) {
-            return Verdict::Free;
+        if self.is_open(now) {
+            return Verdict::Open;
         }
         // Nobody closes the turn a dead daemon left open: hard tenants end it themselves.
         let left_open = self.stale(now) && now >= self.turn_end_ns;
@@ -161,8 +161,8 @@ mod tests {
 
     const SECOND: u64 = 1_000_000_000;
 
-    fn words(turn: u32) -> Words {
-        Words {
+    fn words(turn: u32) -> LaneFacts {
+        LaneFacts {
             mode: MODE_TURNS,
             turn,
             turn_end_ns: 10 * SECOND + 5_000_000,
@@ -185,12 +185,12 @@ mod tests {
         );
         assert_eq!(words(8).judge(now), Verdict::Wait { turn: 8 });
         assert_eq!(
-            Words {
+            LaneFacts {
                 mode: MODE_OPEN,
                 ..words(8)
             }
             .judge(now),
-            Verdict::Free
+            Verdict::Open
         );
     }
 
@@ -206,7 +206,7 @@ mod tests {
 
     #[test]
     fn a_mode_from_the_future_is_treated_as_turns() {
-        let future = Words {
+        let future = LaneFacts {
             mode: 77,
             ..words(8)
         };
@@ -220,15 +220,15 @@ mod tests {
             words(8).judge(later(HEARTBEAT_STALE_NS)),
             Verdict::Wait { turn: 8 }
         );
-        assert_eq!(words(8).judge(later(HEARTBEAT_STALE_NS + 1)), Verdict::Free);
-        let hard = Words {
+        assert_eq!(words(8).judge(later(HEARTBEAT_STALE_NS + 1)), Verdict::Open);
+        let hard = LaneFacts {
             hard: true,
             ..words(8)
         };
         assert_eq!(hard.judge(later(SECOND)), Verdict::Wait { turn: 8 });
         assert_eq!(hard.judge(later(DAEMON_WAIT_NS)), Verdict::Wait { turn: 8 });
-        assert_eq!(hard.judge(later(DAEMON_WAIT_NS + 1)), Verdict::Free);
-        let hard_in_turn = Words {
+        assert_eq!(hard.judge(later(DAEMON_WAIT_NS + 1)), Verdict::Open);
+        let hard_in_turn = LaneFacts {
             hard: true,
             ..words(7)
         };

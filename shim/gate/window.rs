@@ -1,10 +1,10 @@
 //! How much may be in flight: a bound in time, not in launches.
 //!
-//! At the end of a turn the GPU must fall quiet soon, and in its middle it must never run dry. So a
+//! At the end of a turn the GPU must fall quiet soon, and in its middle it must never run underrun. So a
 //! launch is admitted while what is in flight fits into the rest of the turn, or into a small
-//! window when the rest is shorter. What is in flight is an estimate, kept honest by *marks*:
+//! window when the rest is shorter. What is in flight is an estimate, kept honest by *fences*:
 //! events put into the stream behind every ~100 µs of estimated work. A [`Group`] is the launches
-//! between two marks of one stream; once its mark has passed, the group is retired.
+//! between two fences of one stream; once its fence has passed, the group is retired.
 //!
 //! The estimate assumes groups run one after the other in the order of their launch, as on a busy
 //! GPU they do in sum. Time alone shortens only the oldest group, and never below an eighth of it
@@ -15,13 +15,13 @@ use super::backend::{Event, Progress};
 use super::estimate::{Key, Task};
 use std::collections::VecDeque;
 
-/// Estimated work after which a mark is put into the stream.
-const MARK_NS: u64 = 100_000;
-/// Launches after which a mark is put, however short they are.
-const MARK_LAUNCHES: u32 = 256;
+/// Estimated work after which a fence is put into the stream.
+const FENCE_NS: u64 = 100_000;
+/// Launches after which a fence is put, however short they are.
+const FENCE_LAUNCHES: u32 = 256;
 /// Different kernels in one group.
 const GROUP_KEYS: usize = 8;
-/// Groups followed at once; with more, launches wait for the oldest.
+/// Groups tracked at once; with more, launches wait for the oldest.
 pub const GROUPS_MAX: usize = 512;
 /// How long one launch is held back by a full window before it goes anyway: it may be the
 /// launch that those in flight are waiting for.
@@ -39,16 +39,16 @@ const RETRY_NS: (u64, u64) = (20_000, 500_000);
 /// before that, or the GPU idles for as long as a thread takes to wake.
 const LEAD_NS: u64 = 100_000;
 
-/// Index of a stream in the gate's list, at most [`TAILS_MAX`].
-pub type Tail = u16;
-/// Streams of a lane followed at once.
-pub const TAILS_MAX: usize = 128;
+/// Index of a stream in the gate's list, at most [`STREAMS_MAX`].
+pub type StreamIndex = u16;
+/// Streams of a lane tracked at once.
+pub const STREAMS_MAX: usize = 128;
 
-/// Launches of one stream between two marks.
+/// Launches of one stream between two fences.
 #[derive(Debug)]
 pub struct Group {
     /// Its stream.
-    pub tail: Tail,
+    pub stream_index: StreamIndex,
     /// Estimated run time, ns.
     pub expected: u64,
     /// How many launches.
@@ -64,16 +64,16 @@ pub struct Group {
     /// It came directly behind the group before it in its stream.
     pub follows: bool,
     /// The event behind the last; `None` while the group is open.
-    pub mark: Option<Event>,
+    pub fence: Option<Event>,
     /// There is a gate before it, and `base` is behind that.
     pub gated: bool,
     /// Nothing was in flight when it came: whose work was the last, and when that had ended.
-    pub after: Option<(Tail, u64)>,
+    pub after: Option<(StreamIndex, u64)>,
 }
 
 /// What is in flight, while gates are closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Standing {
+pub struct Blocked {
     /// A stream stands at a gate.
     pub parked: bool,
     /// Streams are on their way, with so much to do before their next gates, ns.
@@ -91,9 +91,9 @@ impl Group {
     }
 
     /// One without launches yet.
-    fn new(tail: Tail, now: u64, base: Option<Event>) -> Group {
+    fn new(stream_index: StreamIndex, now: u64, base: Option<Event>) -> Group {
         Group {
-            tail,
+            stream_index,
             expected: 0,
             launches: 0,
             parts: 0,
@@ -101,7 +101,7 @@ impl Group {
             span: (now, now),
             base,
             follows: false,
-            mark: None,
+            fence: None,
             gated: false,
             after: None,
         }
@@ -119,7 +119,7 @@ pub enum Admission {
 
 /// What is in flight on one lane.
 #[derive(Debug, Default)]
-pub struct Flight {
+pub struct InFlight {
     groups: VecDeque<Group>,
     /// Estimate of all groups.
     expected: u64,
@@ -128,13 +128,13 @@ pub struct Flight {
     /// When the oldest group was last seen unfinished.
     head_pending: u64,
     /// Whose group was the last to be taken out.
-    last: Option<Tail>,
+    last: Option<StreamIndex>,
     /// Launches inside the driver at this moment, and their estimate.
     inside: u32,
     inside_ns: u64,
 }
 
-impl Flight {
+impl InFlight {
     /// Whether nothing is in flight, as far as is known.
     #[must_use]
     pub fn empty(&self) -> bool {
@@ -158,7 +158,7 @@ impl Flight {
     pub fn outstanding(&self, now: u64) -> u64 {
         let credit = self.groups.front().map_or(0, |head| {
             let elapsed = now.saturating_sub(self.head_since);
-            let overdue = elapsed >= head.expected && head.mark.is_some();
+            let overdue = elapsed >= head.expected && head.fence.is_some();
             let rest = if overdue { head.expected / 8 } else { 0 };
             elapsed.min(head.expected - rest)
         });
@@ -200,7 +200,7 @@ impl Flight {
         let since = now.saturating_sub(self.head_since);
         self.groups
             .front()
-            .is_some_and(|head| head.mark.is_some() && since >= head.expected)
+            .is_some_and(|head| head.fence.is_some() && since >= head.expected)
     }
 
     /// Whether what is in flight is so late that it may be waiting for something that is not.
@@ -213,17 +213,19 @@ impl Flight {
         })
     }
 
-    /// Whether any group of `tail` is in flight, so that the next one needs no base of its own.
+    /// Whether any group of `stream_index` is in flight, so that the next one needs no base of its own.
     #[must_use]
-    pub fn busy(&self, tail: Tail) -> bool {
-        self.groups.iter().any(|group| group.tail == tail)
+    pub fn busy(&self, stream_index: StreamIndex) -> bool {
+        self.groups
+            .iter()
+            .any(|group| group.stream_index == stream_index)
     }
 
-    /// `task` was launched into `tail`. Answers whether a mark should follow now.
+    /// `task` was launched into `stream_index`. Answers whether a fence should follow now.
     pub fn launched(
         &mut self,
         now: u64,
-        tail: Tail,
+        stream_index: StreamIndex,
         task: Task,
         ns: u64,
         base: Option<Event>,
@@ -238,15 +240,15 @@ impl Flight {
             .groups
             .iter_mut()
             .rev()
-            .find(|g| g.tail == tail && g.mark.is_none());
+            .find(|g| g.stream_index == stream_index && g.fence.is_none());
         let group = match open {
             Some(group) => group,
             None => {
-                let follows = self.busy(tail);
+                let follows = self.busy(stream_index);
                 self.groups.push_back(Group {
                     after,
                     follows,
-                    ..Group::new(tail, now, base)
+                    ..Group::new(stream_index, now, base)
                 });
                 self.groups.back_mut().expect("just pushed")
             }
@@ -259,23 +261,23 @@ impl Flight {
         if !group.keys.contains(&task.key) {
             group.keys.push(task.key);
         }
-        let full = group.keys.len() >= GROUP_KEYS || group.launches >= MARK_LAUNCHES;
-        group.expected >= MARK_NS || full
+        let full = group.keys.len() >= GROUP_KEYS || group.launches >= FENCE_LAUNCHES;
+        group.expected >= FENCE_NS || full
     }
 
-    /// The stream of `tail` may hold work that was not followed: it has finished when the stream has.
-    pub fn unfollowed(&mut self, now: u64, tail: Tail) {
-        if self.is_open(tail) {
+    /// The stream of `stream_index` may hold work that was not tracked: it has finished when the stream has.
+    pub fn untracked(&mut self, now: u64, stream_index: StreamIndex) {
+        if self.is_open(stream_index) {
             return;
         }
         if self.groups.is_empty() {
             self.head_since = now;
         }
-        self.groups.push_back(Group::new(tail, now, None));
+        self.groups.push_back(Group::new(stream_index, now, None));
     }
 
-    /// A gate was put into `tail` and `base` behind it, for launches to come.
-    pub fn gate(&mut self, now: u64, tail: Tail, base: Option<Event>) {
+    /// A gate was put into `stream_index` and `base` behind it, for launches to come.
+    pub fn gate(&mut self, now: u64, stream_index: StreamIndex, base: Option<Event>) {
         if self.groups.is_empty() {
             self.head_since = now;
         }
@@ -283,7 +285,7 @@ impl Flight {
         let gated = base.is_some();
         self.groups.push_back(Group {
             gated,
-            ..Group::new(tail, now, base)
+            ..Group::new(stream_index, now, base)
         });
     }
 
@@ -294,46 +296,49 @@ impl Flight {
 
     /// Whether streams stand at gates, of those that have something in flight. What has finished was
     /// taken out before.
-    pub fn standing(&self, mut progress: impl FnMut(Event) -> Progress) -> Standing {
-        let mut seen = [false; TAILS_MAX];
-        let mut standing = Standing {
+    pub fn blocked(&self, mut progress: impl FnMut(Event) -> Progress) -> Blocked {
+        let mut seen = [false; STREAMS_MAX];
+        let mut blocked = Blocked {
             parked: false,
             running: (self.inside > 0).then_some(self.inside_ns),
         };
         for group in &self.groups {
-            if std::mem::replace(&mut seen[usize::from(group.tail) % TAILS_MAX], true) {
+            if std::mem::replace(
+                &mut seen[usize::from(group.stream_index) % STREAMS_MAX],
+                true,
+            ) {
                 continue;
             }
             let base = group.base.filter(|_| group.gated);
             if base.is_some_and(|base| progress(base) == Progress::Pending) {
-                standing.parked = true;
+                blocked.parked = true;
             } else {
-                let before = standing.running.unwrap_or(0);
-                standing.running = Some(before.saturating_add(group.expected));
+                let before = blocked.running.unwrap_or(0);
+                blocked.running = Some(before.saturating_add(group.expected));
             }
         }
-        standing
+        blocked
     }
 
-    /// Whether there are launches of `tail` behind which there is no mark yet.
+    /// Whether there are launches of `stream_index` behind which there is no fence yet.
     #[must_use]
-    pub fn is_open(&self, tail: Tail) -> bool {
-        let open = |group: &Group| group.tail == tail && group.mark.is_none();
+    pub fn is_open(&self, stream_index: StreamIndex) -> bool {
+        let open = |group: &Group| group.stream_index == stream_index && group.fence.is_none();
         self.groups.iter().any(open)
     }
 
     /// The stream of the oldest group.
     #[must_use]
-    pub fn oldest(&self) -> Option<Tail> {
-        self.groups.front().map(|group| group.tail)
+    pub fn oldest(&self) -> Option<StreamIndex> {
+        self.groups.front().map(|group| group.stream_index)
     }
 
-    /// `event` was put behind the open group of `tail`; hands it back where there is none.
-    pub fn mark(&mut self, tail: Tail, event: Event) -> Option<Event> {
-        let open = |group: &&mut Group| group.tail == tail && group.mark.is_none();
+    /// `event` was put behind the open group of `stream_index`; hands it back where there is none.
+    pub fn fence(&mut self, stream_index: StreamIndex, event: Event) -> Option<Event> {
+        let open = |group: &&mut Group| group.stream_index == stream_index && group.fence.is_none();
         match self.groups.iter_mut().rev().find(open) {
             Some(group) => {
-                group.mark = Some(event);
+                group.fence = Some(event);
                 None
             }
             None => Some(event),
@@ -347,10 +352,10 @@ impl Flight {
         now: u64,
         mut ask: impl FnMut(&Group) -> Option<Progress>,
     ) -> Option<Group> {
-        let mut pending = [false; TAILS_MAX];
+        let mut pending = [false; STREAMS_MAX];
         for index in 0..self.groups.len() {
             let group = &self.groups[index];
-            let held = &mut pending[usize::from(group.tail) % TAILS_MAX];
+            let held = &mut pending[usize::from(group.stream_index) % STREAMS_MAX];
             if *held {
                 continue;
             }
@@ -364,15 +369,18 @@ impl Flight {
         None
     }
 
-    /// Takes out any group of `tail`, finished or not: its stream is gone.
-    pub fn forget(&mut self, now: u64, tail: Tail) -> Option<Group> {
-        let index = self.groups.iter().position(|group| group.tail == tail)?;
+    /// Takes out any group of `stream_index`, finished or not: its stream is gone.
+    pub fn forget(&mut self, now: u64, stream_index: StreamIndex) -> Option<Group> {
+        let index = self
+            .groups
+            .iter()
+            .position(|group| group.stream_index == stream_index)?;
         self.remove(now, index)
     }
 
     fn remove(&mut self, now: u64, index: usize) -> Option<Group> {
         let group = self.groups.remove(index)?;
-        self.last = Some(group.tail);
+        self.last = Some(group.stream_index);
         self.expected -= group.expected;
         if index == 0 {
             // It ended between the last look and this one, most likely when it was expected to.

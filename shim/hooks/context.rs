@@ -80,7 +80,7 @@ unsafe fn created(
     let undo = || real!(cuCtxDestroy_v2(made()));
     let (result, charge) = priced((session, lane), device, call, undo)?;
     if !refused(result) {
-        // A context that had this handle is gone, in a way that passed us by.
+        // A context that had this handle is gone, in a kind that passed us by.
         let gone = session.contexts.insert(made(), device, charge);
         take(session, gone.keys()).release_charges(session, &gone);
     }

@@ -6,8 +6,8 @@
 //! as well, from the first opening to the last closing.
 //!
 //! A handle that may not be opened answers `CUDA_ERROR_INVALID_HANDLE`, one of the errors that the call is
-//! documented to give: libraries that try this way first (for buffers of processes of whatever
-//! origin) take it for "not reachable like this" and go another way.
+//! documented to give: libraries that try this kind first (for buffers of processes of whatever
+//! origin) take it for "not reachable like this" and go another kind.
 
 use super::Charging;
 use super::physical::{drop_references, physical_table, released};

@@ -6,7 +6,7 @@
 //!
 //! A fabric handle is 64 bytes that any process of any node may be given; nothing tells when the last of
 //! them is forgotten, and NVIDIA's documents do not say what becomes of the memory then. So memory
-//! that was exported in this way stays charged until the process ends.
+//! that was exported in this kind stays charged until the process ends.
 
 use super::physical::{drop_references, handed, physical_table};
 use crate::guard::guard;

@@ -9,7 +9,7 @@
 //! pointer: no reference to memory that another process writes ever exists.
 //!
 //! Order of writes of a lane: numbers, then `turn_end_ns`, then `turn`, then `mode` and `gated`,
-//! then `bell`, each release or stronger, then the wake-ups ([`Rouse`]). A reader that sees a turn sees its
+//! then `futex`, each release or stronger, then the wake-ups ([`Rouse`]). A reader that sees a turn sees its
 //! end. `turn` and `active` are sequentially consistent (see `gpuslice_wire::page`).
 
 #![allow(unsafe_code)]
@@ -20,7 +20,7 @@ use gpuslice_wire::ids::Lane;
 use gpuslice_wire::limits::{ACCOUNTS_MAX, LANES_MAX, PAGE_BYTES};
 use gpuslice_wire::page::{
     CLIENT_PAGE_MAGIC, CONTAINER_PAGE_MAGIC, ClientPage, ContainerPage, GATE_CLOSED, GATE_OPEN,
-    MODE_GATES, MODE_OPEN, MODE_TURNS, PAGE_VERSION, WANT_PARKED, may_launch,
+    MODE_GATES, MODE_OPEN, MODE_TURNS, PAGE_VERSION, RUNNABLE_PARKED, may_launch,
 };
 use gpuslice_wire::units::{Bytes, Instant, KIB};
 use nix::errno::Errno;
@@ -101,7 +101,7 @@ enum Rouse {
 }
 
 impl Rouse {
-    /// For a change of (mode, turn, its end); `rung` if the bell is to be heard for another reason.
+    /// For a change of (mode, turn, its end); `rung` if the futex is to be heard for another reason.
     fn of(old: (u32, u32, u64), new: (u32, u32, u64), rung: bool) -> Rouse {
         let ((old_mode, old_turn, end), (mode, turn, closed)) = (old, new);
         if (old_mode, old_turn) == (mode, turn) {
@@ -194,7 +194,7 @@ impl ContainerWriter {
         }
         let old_turn = field!(page, lane[at].turn).swap(view.turn, SeqCst);
         if old_turn != view.turn || old_mode != mode || recalled {
-            field!(page, bell).fetch_add(1, SeqCst);
+            field!(page, futex).fetch_add(1, SeqCst);
         }
         let (old, new) = (
             (old_mode, old_turn, old_end),
@@ -204,14 +204,14 @@ impl ContainerWriter {
     }
 
     fn rouse(&self, who: Rouse, lane: usize) {
-        let (bell, turn) = (field!(self.page, bell), field!(self.page, lane[lane].turn));
+        let (futex, turn) = (field!(self.page, futex), field!(self.page, lane[lane].turn));
         let woken = match who {
             Rouse::Nobody => return,
             Rouse::Keepers => 0,
             Rouse::Launches | Rouse::Everybody => wake(turn),
         };
         if woken <= 0 || who == Rouse::Everybody {
-            wake(bell);
+            wake(futex);
         }
     }
 }
@@ -248,14 +248,14 @@ impl ClaimsReader {
     /// What the process claims now; each field is read once.
     pub fn read(&self, lane: Lane) -> Claims {
         let (page, at) = (&self.0, usize::from(lane.0).min(ACCOUNTS_MAX - 1));
-        let want = field!(page, lane[at].want).load(Acquire);
+        let want = field!(page, lane[at].runnable).load(Acquire);
         Claims {
             active: field!(page, lane[at].active).load(SeqCst),
             drained: field!(page, lane[at].drained).load(SeqCst),
             began: Instant(field!(page, lane[at].began_ns).load(Relaxed)),
-            calm: Instant(field!(page, lane[at].quiet_ns).load(Relaxed)),
+            calm: Instant(field!(page, lane[at].drained_ns).load(Relaxed)),
             want: want != 0,
-            parked: want & WANT_PARKED != 0,
+            parked: want & RUNNABLE_PARKED != 0,
             held: Bytes(field!(page, lane[at].held).load(Relaxed)),
             unseen: Bytes(field!(page, lane[at].unseen).load(Relaxed)),
             launches: field!(page, lane[at].launches).load(Relaxed),
@@ -355,14 +355,14 @@ mod tests {
         writer.set_lane(Lane(0), &view(1, Mode::Turns));
         assert_eq!(field!(reader, gated).load(Relaxed), 1);
         assert_eq!(
-            field!(reader, bell).load(Relaxed),
+            field!(reader, futex).load(Relaxed),
             1,
             "the second changed nothing"
         );
         writer.set_lane(Lane(0), &view(2, Mode::Open));
         let seen = [
             &field!(reader, gated),
-            &field!(reader, bell),
+            &field!(reader, futex),
             &field!(reader, lane[0].turn),
         ];
         assert_eq!(seen.map(|word| word.load(Relaxed)), [0, 2, 2]);
@@ -420,7 +420,7 @@ mod tests {
         let lane = [
             field!(reader, lane[host].recall),
             field!(reader, lane[host].context_kib),
-            field!(reader, bell),
+            field!(reader, futex),
             field!(reader, gated),
         ];
         assert_eq!(lane.map(|word| word.load(Relaxed)), [3, 2, 1, 0]);
@@ -434,7 +434,7 @@ mod tests {
         let tenant = Shared::<ClientPage> {
             at: tenant_map(&fd, both).expect("mapped").cast(),
         };
-        field!(tenant, lane[3].want).store(1, Relaxed);
+        field!(tenant, lane[3].runnable).store(1, Relaxed);
         field!(tenant, lane[3].active).store(7, Relaxed);
         field!(tenant, lane[3].held).store(u64::MAX, Relaxed);
         let claims = reader.read(Lane(3));
@@ -444,7 +444,7 @@ mod tests {
         );
         assert_eq!(reader.read(Lane(0)), Claims::default());
         assert_eq!(ftruncate(&fd, 0), Err(Errno::EPERM));
-        field!(tenant, lane[3].want).store(WANT_PARKED, Relaxed);
+        field!(tenant, lane[3].runnable).store(RUNNABLE_PARKED, Relaxed);
         assert!(reader.read(Lane(3)).want && reader.read(Lane(3)).parked);
     }
 

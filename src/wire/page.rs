@@ -19,8 +19,8 @@
 //!
 //! # Who is woken
 //! A turn begins hundreds of times a second, and to wake a thread is the dearest part of it. So in [`MODE_TURNS`]
-//! the beginning of a turn wakes the launches that sleep on `turn`, and the bell only if there are none; the first
-//! launch of a process in a turn wakes those of its own that sleep on the bell. A turn that is closed when
+//! the beginning of a turn wakes the launches that sleep on `turn`, and the futex only if there are none; the first
+//! launch of a process in a turn wakes those of its own that sleep on the futex. A turn that is closed when
 //! the page has told, `turn_end_ns`, wakes nobody: its processes look then. One that is closed before, or much
 //! later, wakes who sleeps on either word, and so does everything else.
 //!
@@ -31,7 +31,7 @@
 //! driver pins what the GPU reads, perhaps only for writing too, and because somebody has to open it when
 //! the daemon is gone. A process that opens it early does no more than one that never put it into its
 //! streams. Only the daemon closes it. Work that is left behind a closed gate is *parked*: the process says
-//! that it is quiet, with [`WANT_PARKED`], and takes part in the container's next turn whether any thread
+//! that it is quiet, with [`RUNNABLE_PARKED`], and takes part in the container's next turn whether any thread
 //! of it runs or not; so it counts as quiet after that turn only once it has said so again.
 
 use crate::limits::{ACCOUNTS_MAX, PAGE_BYTES, WIRE_VERSION};
@@ -53,7 +53,7 @@ pub const MODE_TURNS: u32 = 1;
 pub const MODE_GATES: u32 = 2;
 
 /// The bit of `want` that says that the process has, or may have, work behind closed gates.
-pub const WANT_PARKED: u32 = 2;
+pub const RUNNABLE_PARKED: u32 = 2;
 
 /// The GPU goes past the waits for this word.
 pub const GATE_OPEN: u32 = 1;
@@ -84,7 +84,7 @@ pub struct ContainerPage {
     pub gated: AtomicU32,
     /// Changes with any lane's `mode`, `turn` or `recall`. Futex word; see the module's head for when it is
     /// woken.
-    pub bell: AtomicU32,
+    pub futex: AtomicU32,
     /// 1 if growth and launches must hold, not run freely, while the daemon is away.
     pub hard: AtomicU32,
     /// [`FOREIGN_REFUSE`] or [`FOREIGN_CHARGE`].
@@ -155,8 +155,8 @@ pub struct ClientLane {
     pub began_ns: AtomicU64,
     /// The part of `held` that NVML does not show for a process, bytes: managed memory.
     pub unseen: AtomicU64,
-    /// Not 0 while the process has work it wants to launch or has in flight; see [`WANT_PARKED`].
-    pub want: AtomicU32,
+    /// Not 0 while the process has work it wants to launch or has in flight; see [`RUNNABLE_PARKED`].
+    pub runnable: AtomicU32,
     /// Last turn word in which the process launched.
     pub active: AtomicU32,
     /// Last turn word after whose close the process had nothing in flight any more.
@@ -165,7 +165,7 @@ pub struct ClientLane {
     /// process when the daemon is gone.
     pub gate: AtomicU32,
     /// When the last of turn `drained` ended, as far as the process can tell, CLOCK_MONOTONIC ns.
-    pub quiet_ns: AtomicU64,
+    pub drained_ns: AtomicU64,
 }
 
 const _: () = {
@@ -175,7 +175,7 @@ const _: () = {
     assert!(offset_of!(ClientPage, lane) == 64);
     assert!(size_of::<ContainerLane>() == 64 && size_of::<ClientLane>() == 64);
     assert!(offset_of!(ContainerLane, turn) == 40 && offset_of!(ContainerLane, idle_us) == 52);
-    assert!(offset_of!(ClientLane, want) == 40 && offset_of!(ClientLane, quiet_ns) == 56);
+    assert!(offset_of!(ClientLane, runnable) == 40 && offset_of!(ClientLane, drained_ns) == 56);
 };
 
 /// Whether a turn word lets its container launch.

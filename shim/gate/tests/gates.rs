@@ -1,7 +1,7 @@
 //! Gates in streams: put where they are wanted, and all is quiet when everything stands at them.
 
 use super::*;
-use gpuslice_wire::page::{GATE_CLOSED, GATE_OPEN, MODE_GATES, WANT_PARKED};
+use gpuslice_wire::page::{GATE_CLOSED, GATE_OPEN, MODE_GATES, RUNNABLE_PARKED};
 
 /// In a turn that may end at any moment, with gates `2 / 3` of 1500 µs apart and kernels known to take 500.
 fn gated() -> Rig {
@@ -31,7 +31,7 @@ impl Rig {
     }
     fn said(&self) -> (bool, u32, u32) {
         let claims = self.claims();
-        let parked = claims.want.load(SeqCst) & WANT_PARKED != 0;
+        let parked = claims.runnable.load(SeqCst) & RUNNABLE_PARKED != 0;
         let (active, drained) = (claims.active.load(SeqCst), claims.drained.load(SeqCst));
         (parked, active, drained)
     }
@@ -135,8 +135,8 @@ fn gates_open_when_the_daemon_is_gone_and_at_the_end() {
     rig.close(2);
     eventually("quiet", || rig.said() == (true, 1, 1));
     rig.page().heartbeat_ns.store(1, SeqCst);
-    rig.page().bell.fetch_add(1, SeqCst);
-    os::wake(&rig.page().bell);
+    rig.page().futex.fetch_add(1, SeqCst);
+    os::wake(&rig.page().futex);
     let gate = &rig.claims().gate;
     eventually("they are open", || gate.load(SeqCst) == GATE_OPEN);
     gate.store(GATE_CLOSED, SeqCst);

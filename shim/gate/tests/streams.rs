@@ -14,13 +14,13 @@ fn a_refused_launch_leaves_nothing_in_its_stream() {
         over_bus: false,
     };
     for _ in 0..3 {
-        let ticket = rig.gate.enter(&work).expect("followed");
+        let ticket = rig.gate.enter(&work).expect("tracked");
         rig.gate.leave(ticket, false);
     }
     assert_eq!(rig.fake.gpu().recorded, 0);
     rig.launch(1, 0, 50 * US);
-    assert_eq!(rig.fake.gpu().recorded, 1, "a mark behind it");
-    // Far longer than was expected of it, so that its mark is looked at.
+    assert_eq!(rig.fake.gpu().recorded, 1, "a fence behind it");
+    // Far longer than was expected of it, so that its fence is looked at.
     std::thread::sleep(Duration::from_millis(20));
     rig.launch(1, 0, 50 * US);
     assert_eq!(rig.fake.gpu().recorded, 3, "and a base");
@@ -32,7 +32,7 @@ fn launches_under_capture_are_not_work() {
     rig.turn(2, 0);
     rig.fake.gpu().capturing.push(Stream(7));
     rig.launch(1, 7, US);
-    assert_eq!(rig.claims().want.load(SeqCst), 0);
+    assert_eq!(rig.claims().runnable.load(SeqCst), 0);
 }
 
 #[test]
@@ -41,9 +41,9 @@ fn a_stream_that_is_captured_after_a_launch_is_left_alone() {
     rig.turn(1, 60_000_000 * US);
     for _ in 0..2 {
         rig.launch(1, 7, US);
-        eventually("known", || rig.claims().want.load(SeqCst) == 0);
+        eventually("known", || rig.claims().runnable.load(SeqCst) == 0);
     }
-    rig.launch(1, 7, US); // Known and short: no mark follows.
+    rig.launch(1, 7, US); // Known and short: no fence follows.
     rig.fake.gpu().capturing.push(Stream(7));
     rig.turn(2, 0);
     eventually("given up as finished", || {
@@ -76,7 +76,7 @@ fn destroyed_streams_and_contexts_are_never_touched_again() {
     let rig = Rig::new(MODE_TURNS);
     rig.turn(1, 60_000_000 * US);
     rig.launch(1, 7, US);
-    eventually("known", || rig.claims().want.load(SeqCst) == 0);
+    eventually("known", || rig.claims().runnable.load(SeqCst) == 0);
     rig.launch(1, 7, 3_000 * US);
     rig.gate.stream_closing(Stream(7));
     rig.fake.gpu().dead.push(Stream(7));
@@ -95,7 +95,7 @@ fn destroyed_streams_and_contexts_are_never_touched_again() {
     });
 }
 
-/// Every thread has a stream of its own behind the same handle, and only it can mark it.
+/// Every thread has a stream of its own behind the same handle, and only it can fence it.
 #[test]
 fn per_thread_streams_of_many_threads_get_quiet() {
     let rig = Rig::new(MODE_TURNS);

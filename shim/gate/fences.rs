@@ -1,8 +1,8 @@
 //! One lane's streams and the events in them: how the gate learns what the GPU has finished.
 //!
-//! A *tail* is a stream of a context the process launches into. Behind its launches go marks
+//! A *stream_index* is a stream of a context the process launches into. Behind its launches go fences
 //! (see `window.rs`); in front of the first launch into an idle stream goes a base, so that base to
-//! mark, or mark to mark, is the time the launches between them ran. Events are pooled per context.
+//! fence, or fence to fence, is the time the launches between them ran. Events are pooled per context.
 //!
 //! # Nothing is put into a stream later
 //! An event in a stream can order the program's work. One in the legacy default stream is a barrier among all
@@ -13,8 +13,8 @@
 //!   at any moment of that call, so an event there orders nothing that the launch could not have ordered.
 //!   Before a launch they are recorded only if its like has succeeded before: a launch that the driver refuses
 //!   orders nothing, and nor may we.
-//! * Whether work behind the last mark has finished is asked: `cuStreamQuery` puts nothing into a stream. A
-//!   per-thread stream cannot be asked by another thread, so it is marked at every launch.
+//! * Whether work behind the last fence has finished is asked: `cuStreamQuery` puts nothing into a stream. A
+//!   per-thread stream cannot be asked by another thread, so it is fenced at every launch.
 //!
 //! Nothing is put into a stream that is being captured, nor is one asked. Whatever the driver refuses counts as
 //! finished, or as finished once its estimated time is well over: a broken context must not hold a turn.
@@ -22,11 +22,11 @@
 
 use super::backend::{Context, DriverBackend, Event, Progress, Stream};
 use super::estimate::Estimates;
-use super::window::{Flight, Group, TAILS_MAX, Tail};
+use super::window::{Group, InFlight, STREAMS_MAX, StreamIndex};
 
 /// A stream of a context, and of a thread where it is a per-thread one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Line {
+pub struct StreamId {
     /// The context.
     pub context: Context,
     /// The stream in it.
@@ -35,8 +35,8 @@ pub struct Line {
     pub thread: u64,
 }
 
-impl Line {
-    /// Whether any thread may ask how far the stream is. One that was destroyed has its last mark.
+impl StreamId {
+    /// Whether any thread may ask how far the stream is. One that was destroyed has its last fence.
     fn can_be_asked(&self) -> bool {
         self.thread == 0 && self.stream != Stream::GONE
     }
@@ -57,11 +57,14 @@ impl Line {
 
 /// How long the GPU took from the launch of `group` to its beginning: it had others' work, and another context.
 ///
-/// `previous` is the event behind what was in flight before. From there to the group's own mark is known by the
+/// `previous` is the event behind what was in flight before. From there to the group's own fence is known by the
 /// GPU's clock, and consists of what nothing was in flight, known by ours, of this, and of the group's run time.
 fn stall(backend: &dyn DriverBackend, group: &Group, previous: Option<Event>) -> Option<u64> {
     let (last, ended) = group.after?;
-    let (from, to) = (previous.filter(|_| last == group.tail)?, group.mark?);
+    let (from, to) = (
+        previous.filter(|_| last == group.stream_index)?,
+        group.fence?,
+    );
     let idle = group.span.0.saturating_sub(ended);
     backend
         .elapsed(from, to)?
@@ -70,8 +73,8 @@ fn stall(backend: &dyn DriverBackend, group: &Group, previous: Option<Event>) ->
 
 #[derive(Debug)]
 struct Slot {
-    line: Option<Line>,
-    /// The mark of the group retired last: the base of the next.
+    stream_id: Option<StreamId>,
+    /// The fence of the group retired last: the base of the next.
     last: Option<Event>,
     /// The round of the last gate; see `gates.rs`.
     round: u32,
@@ -82,9 +85,9 @@ const SPARE_MAX: usize = 256;
 
 /// What one lane knows of its work. Lives behind the lane's lock.
 #[derive(Debug, Default)]
-pub struct Marks {
+pub struct Fences {
     /// What is in flight.
-    pub flight: Flight,
+    pub in_flight: InFlight,
     /// How long things take.
     pub estimates: Estimates,
     /// Launches of one distance between gates, over all streams, and what is expected of them, ns.
@@ -97,98 +100,115 @@ pub struct Marks {
     stall: u64,
 }
 
-impl Marks {
-    /// The tail of `line`; `None` when too many streams are busy at once.
-    pub fn tail(&mut self, backend: &dyn DriverBackend, line: Line) -> Option<Tail> {
-        let known = self.slots.iter().position(|slot| slot.line == Some(line));
+impl Fences {
+    /// The stream_index of `line`; `None` when too many streams are busy at once.
+    pub fn stream_index(
+        &mut self,
+        backend: &dyn DriverBackend,
+        stream_id: StreamId,
+    ) -> Option<StreamIndex> {
+        let known = self
+            .slots
+            .iter()
+            .position(|slot| slot.stream_id == Some(stream_id));
         let index = match known {
             Some(index) => index,
-            None => self.fresh(backend, line)?,
+            None => self.fresh(backend, stream_id)?,
         };
-        Tail::try_from(index).ok()
+        StreamIndex::try_from(index).ok()
     }
 
     /// A stream was made. What goes into it past the gate is found too, as long as there is room for it.
-    pub fn made(&mut self, backend: &dyn DriverBackend, line: Line) {
-        let known = self.slots.iter().any(|slot| slot.line == Some(line));
-        if !known && self.slots.len() < TAILS_MAX {
-            self.fresh(backend, line);
+    pub fn made(&mut self, backend: &dyn DriverBackend, stream_id: StreamId) {
+        let known = self
+            .slots
+            .iter()
+            .any(|slot| slot.stream_id == Some(stream_id));
+        if !known && self.slots.len() < STREAMS_MAX {
+            self.fresh(backend, stream_id);
         }
     }
 
-    fn fresh(&mut self, backend: &dyn DriverBackend, line: Line) -> Option<usize> {
+    fn fresh(&mut self, backend: &dyn DriverBackend, stream_id: StreamId) -> Option<usize> {
         let slot = Slot {
-            line: Some(line),
+            stream_id: Some(stream_id),
             last: None,
             round: self.round.0.wrapping_sub(1), // its first launch gets a gate
         };
-        if self.slots.len() < TAILS_MAX {
+        if self.slots.len() < STREAMS_MAX {
             self.slots.push(slot);
             return Some(self.slots.len() - 1);
         }
         let idle = |(index, slot): &(usize, &Slot)| {
-            slot.line.is_none() || !self.flight.busy(*index as Tail)
+            slot.stream_id.is_none() || !self.in_flight.busy(*index as StreamIndex)
         };
         let index = self.slots.iter().enumerate().find(idle)?.0;
         let old = std::mem::replace(&mut self.slots[index], slot);
-        if let (Some(line), Some(event)) = (old.line, old.last) {
-            self.recycle(backend, line.context, event);
+        if let (Some(stream_id), Some(event)) = (old.stream_id, old.last) {
+            self.recycle(backend, stream_id.context, event);
         }
         Some(index)
     }
 
     /// Whether anything of `line` is in flight.
     #[must_use]
-    pub fn busy(&self, line: Line) -> bool {
-        let known = self.slots.iter().position(|slot| slot.line == Some(line));
-        known.is_some_and(|index| self.flight.busy(index as Tail))
+    pub fn busy(&self, stream_id: StreamId) -> bool {
+        let known = self
+            .slots
+            .iter()
+            .position(|slot| slot.stream_id == Some(stream_id));
+        known.is_some_and(|index| self.in_flight.busy(index as StreamIndex))
     }
 
-    fn line(&self, tail: Tail) -> Option<Line> {
-        self.slots.get(usize::from(tail))?.line
+    fn stream_id(&self, stream_index: StreamIndex) -> Option<StreamId> {
+        self.slots.get(usize::from(stream_index))?.stream_id
     }
 
-    /// The stream of `tail`.
+    /// The stream of `stream_index`.
     #[must_use]
-    pub fn stream(&self, tail: Tail) -> Option<Stream> {
-        Some(self.line(tail)?.stream)
+    pub fn stream(&self, stream_index: StreamIndex) -> Option<Stream> {
+        Some(self.stream_id(stream_index)?.stream)
     }
 
-    /// An event put into the stream of `tail` now; its context is current.
-    fn put(&mut self, backend: &dyn DriverBackend, line: Line) -> Option<Event> {
+    /// An event put into the stream of `stream_index` now; its context is current.
+    fn put(&mut self, backend: &dyn DriverBackend, stream_id: StreamId) -> Option<Event> {
         let kept = self
             .spare
             .iter()
-            .rposition(|(context, _)| *context == line.context);
+            .rposition(|(context, _)| *context == stream_id.context);
         let event = match kept {
             Some(index) => self.spare.swap_remove(index).1,
             None => backend.event()?,
         };
-        if backend.record(event, line.stream) {
+        if backend.record(event, stream_id.stream) {
             return Some(event);
         }
         backend.discard(event);
         None
     }
 
-    /// The base for a launch into `tail`, if its stream is idle and therefore needs one. For a launch whose like
+    /// The base for a launch into `stream_index`, if its stream is idle and therefore needs one. For a launch whose like
     /// has succeeded.
-    pub fn base(&mut self, backend: &dyn DriverBackend, tail: Tail) -> Option<Event> {
-        let line = self.line(tail)?;
-        if self.flight.busy(tail) {
+    pub fn base(
+        &mut self,
+        backend: &dyn DriverBackend,
+        stream_index: StreamIndex,
+    ) -> Option<Event> {
+        let stream_id = self.stream_id(stream_index)?;
+        if self.in_flight.busy(stream_index) {
             None
         } else {
-            self.put(backend, line)
+            self.put(backend, stream_id)
         }
     }
 
-    /// A launch of `ns` goes into `tail` next: puts the gate before it that is due where gates are to be
+    /// A launch of `ns` goes into `stream_index` next: puts the gate before it that is due where gates are to be
     /// `distance` apart, and answers whether it is there; `None` where the driver puts none.
     pub fn gate(
         &mut self,
         backend: &dyn DriverBackend,
         now: u64,
-        (tail, ns): (Tail, u64),
+        (stream_index, ns): (StreamIndex, u64),
         (word, distance): (u64, u64),
     ) -> Option<bool> {
         let (round, launched) = self.round;
@@ -196,48 +216,50 @@ impl Marks {
             sum if launched == 0 || sum <= distance => (round, sum),
             _ => (round.wrapping_add(1), ns),
         };
-        let Some(line) = self.line(tail) else {
+        let Some(stream_id) = self.stream_id(stream_index) else {
             return Some(false);
         };
-        if self.slots[usize::from(tail)].round == self.round.0 {
+        if self.slots[usize::from(stream_index)].round == self.round.0 {
             return Some(false);
         }
-        self.close(backend, now, tail);
-        if !backend.hold(line.stream, word) {
+        self.close(backend, now, stream_index);
+        if !backend.hold(stream_id.stream, word) {
             return None;
         }
-        self.slots[usize::from(tail)].round = self.round.0;
-        let base = self.put(backend, line);
-        self.flight.gate(now, tail, base);
+        self.slots[usize::from(stream_index)].round = self.round.0;
+        let base = self.put(backend, stream_id);
+        self.in_flight.gate(now, stream_index, base);
         Some(true)
     }
 
-    /// Puts a mark behind the open group of `tail`, from a thread that has its context current.
-    pub fn mark(&mut self, backend: &dyn DriverBackend, now: u64, tail: Tail) {
-        let Some(line) = self.line(tail) else { return };
-        match self.put(backend, line) {
+    /// Puts a fence behind the open group of `stream_index`, from a thread that has its context current.
+    pub fn fence(&mut self, backend: &dyn DriverBackend, now: u64, stream_index: StreamIndex) {
+        let Some(stream_id) = self.stream_id(stream_index) else {
+            return;
+        };
+        match self.put(backend, stream_id) {
             Some(event) => {
-                if let Some(unused) = self.flight.mark(tail, event) {
-                    self.recycle(backend, line.context, unused);
+                if let Some(unused) = self.in_flight.fence(stream_index, event) {
+                    self.recycle(backend, stream_id.context, unused);
                 }
             }
-            None => self.forget_tail(backend, now, tail),
+            None => self.forget_tail(backend, now, stream_index),
         }
     }
 
-    /// Marks the open group of `tail`, if there is one, from a thread that has its context current and launches
+    /// Fences the open group of `stream_index`, if there is one, from a thread that has its context current and launches
     /// there next what has succeeded before.
-    pub fn close(&mut self, backend: &dyn DriverBackend, now: u64, tail: Tail) {
-        if self.flight.is_open(tail) {
-            self.mark(backend, now, tail);
+    pub fn close(&mut self, backend: &dyn DriverBackend, now: u64, stream_index: StreamIndex) {
+        if self.in_flight.is_open(stream_index) {
+            self.fence(backend, now, stream_index);
         }
     }
 
-    /// Turns begin: launches of before were not followed, so every known stream may have work in it.
-    pub fn unfollowed(&mut self, now: u64) {
+    /// Turns begin: launches of before were not tracked, so every known stream may have work in it.
+    pub fn untracked(&mut self, now: u64) {
         for (index, slot) in self.slots.iter().enumerate() {
-            if slot.line.as_ref().is_some_and(Line::can_be_asked) {
-                self.flight.unfollowed(now, index as Tail);
+            if slot.stream_id.as_ref().is_some_and(StreamId::can_be_asked) {
+                self.in_flight.untracked(now, index as StreamIndex);
             }
         }
     }
@@ -245,52 +267,60 @@ impl Marks {
     /// Takes out what has finished, and learns from it. Streams are asked only if `ask` says so.
     pub fn collect(&mut self, backend: &dyn DriverBackend, now: u64, ask: bool) {
         // Each stream is asked once.
-        let mut unfinished = [false; TAILS_MAX];
+        let mut unfinished = [false; STREAMS_MAX];
         loop {
             let slots = &self.slots;
-            let look = |group: &Group| match group.mark {
-                Some(mark) => Some(backend.progress(mark)),
-                None if !ask || unfinished[usize::from(group.tail) % TAILS_MAX] => None,
+            let look = |group: &Group| match group.fence {
+                Some(fence) => Some(backend.progress(fence)),
+                None if !ask || unfinished[usize::from(group.stream_index) % STREAMS_MAX] => None,
                 None => {
-                    let line = slots[usize::from(group.tail)].line;
-                    let finished = line.map_or(Some(Progress::Done), |line| line.finished(backend));
+                    let stream_id = slots[usize::from(group.stream_index)].stream_id;
+                    let finished = stream_id.map_or(Some(Progress::Done), |stream_id| {
+                        stream_id.finished(backend)
+                    });
                     let late = finished.is_none() && now > group.given_up();
                     let finished = if late { Some(Progress::Done) } else { finished };
-                    unfinished[usize::from(group.tail) % TAILS_MAX] =
+                    unfinished[usize::from(group.stream_index) % STREAMS_MAX] =
                         finished != Some(Progress::Done);
                     finished
                 }
             };
-            let Some(group) = self.flight.retire(now, look) else {
+            let Some(group) = self.in_flight.retire(now, look) else {
                 return;
             };
             self.learn(backend, group);
         }
     }
 
-    /// [`Marks::collect`] from a thread without a context of its own.
+    /// [`Fences::collect`] from a thread without a context of its own.
     pub fn collect_elsewhere(&mut self, backend: &dyn DriverBackend, now: u64, ask: bool) {
-        let Some(context) = self.flight.oldest().and_then(|tail| self.line(tail)) else {
+        let Some(context) = self
+            .in_flight
+            .oldest()
+            .and_then(|stream_index| self.stream_id(stream_index))
+        else {
             return;
         };
         if !backend.within(context.context, &mut || self.collect(backend, now, ask)) {
-            self.forget(backend, now, |line| line.context == context.context);
+            self.forget(backend, now, |stream_id| {
+                stream_id.context == context.context
+            });
         }
     }
 
     /// The measured time of a group updates its kernels' estimates. A group whose launches came
     /// apart holds idle time between them, so it only bounds them from above.
     fn learn(&mut self, backend: &dyn DriverBackend, group: Group) {
-        let Some(line) = self.line(group.tail) else {
+        let Some(stream_id) = self.stream_id(group.stream_index) else {
             return;
         };
-        let slot = &mut self.slots[usize::from(group.tail)];
-        let previous = std::mem::replace(&mut slot.last, group.mark);
+        let slot = &mut self.slots[usize::from(group.stream_index)];
+        let previous = std::mem::replace(&mut slot.last, group.fence);
         if std::mem::take(&mut self.opening) {
             self.stall = stall(backend, &group, previous).unwrap_or(0);
         }
         let base = group.base.or(previous.filter(|_| group.follows));
-        if let (Some(from), Some(to)) = (base, group.mark)
+        if let (Some(from), Some(to)) = (base, group.fence)
             && let Some(ns) = backend.elapsed(from, to)
         {
             let dense = (group.span.1 - group.span.0).saturating_mul(2) <= ns;
@@ -306,7 +336,7 @@ impl Marks {
             }
         }
         for event in [group.base, previous].into_iter().flatten() {
-            self.recycle(backend, line.context, event);
+            self.recycle(backend, stream_id.context, event);
         }
     }
 
@@ -330,15 +360,20 @@ impl Marks {
     }
 
     /// Hands back a base whose launch failed.
-    pub fn unused(&mut self, backend: &dyn DriverBackend, tail: Tail, base: Option<Event>) {
-        if let (Some(line), Some(event)) = (self.line(tail), base) {
-            self.recycle(backend, line.context, event);
+    pub fn unused(
+        &mut self,
+        backend: &dyn DriverBackend,
+        stream_index: StreamIndex,
+        base: Option<Event>,
+    ) {
+        if let (Some(stream_id), Some(event)) = (self.stream_id(stream_index), base) {
+            self.recycle(backend, stream_id.context, event);
         }
     }
 
-    fn forget_tail(&mut self, backend: &dyn DriverBackend, now: u64, tail: Tail) {
-        while let Some(group) = self.flight.forget(now, tail) {
-            for event in [group.base, group.mark].into_iter().flatten() {
+    fn forget_tail(&mut self, backend: &dyn DriverBackend, now: u64, stream_index: StreamIndex) {
+        while let Some(group) = self.in_flight.forget(now, stream_index) {
+            for event in [group.base, group.fence].into_iter().flatten() {
                 backend.discard(event);
             }
         }
@@ -346,45 +381,55 @@ impl Marks {
 
     /// Forgets every stream `gone` names, and what is in flight there. Events are left behind only
     /// in a context that dies with them.
-    pub fn forget(&mut self, backend: &dyn DriverBackend, now: u64, gone: impl Fn(&Line) -> bool) {
+    pub fn forget(
+        &mut self,
+        backend: &dyn DriverBackend,
+        now: u64,
+        gone: impl Fn(&StreamId) -> bool,
+    ) {
         for index in 0..self.slots.len() {
-            let Some(line) = self.slots[index].line.filter(&gone) else {
+            let Some(stream_id) = self.slots[index].stream_id.filter(&gone) else {
                 continue;
             };
-            self.forget_tail(backend, now, index as Tail);
-            self.slots[index].line = None;
+            self.forget_tail(backend, now, index as StreamIndex);
+            self.slots[index].stream_id = None;
             if let Some(event) = self.slots[index].last.take() {
-                self.recycle(backend, line.context, event);
+                self.recycle(backend, stream_id.context, event);
             }
         }
     }
 
-    /// The streams `gone` names are about to be destroyed: puts their last marks, and never touches
-    /// the streams again. Nothing can wait for such a stream any more, so its mark orders nothing.
-    pub fn bury(&mut self, backend: &dyn DriverBackend, now: u64, gone: impl Fn(&Line) -> bool) {
+    /// The streams `gone` names are about to be destroyed: puts their last fences, and never touches
+    /// the streams again. Nothing can wait for such a stream any more, so its fence orders nothing.
+    pub fn close_streams(
+        &mut self,
+        backend: &dyn DriverBackend,
+        now: u64,
+        gone: impl Fn(&StreamId) -> bool,
+    ) {
         for index in 0..self.slots.len() {
-            let Some(line) = self.slots[index].line.filter(&gone) else {
+            let Some(stream_id) = self.slots[index].stream_id.filter(&gone) else {
                 continue;
             };
-            let tail = index as Tail;
+            let stream_index = index as StreamIndex;
             let close = &mut || {
-                if !backend.capturing(line.stream) {
-                    self.close(backend, now, tail);
+                if !backend.capturing(stream_id.stream) {
+                    self.close(backend, now, stream_index);
                 }
             };
-            if !backend.within(line.context, close) {
-                self.forget_tail(backend, now, tail);
+            if !backend.within(stream_id.context, close) {
+                self.forget_tail(backend, now, stream_index);
             }
-            self.slots[index].line = Some(Line {
+            self.slots[index].stream_id = Some(StreamId {
                 stream: Stream::GONE,
-                ..line
+                ..stream_id
             });
         }
     }
 
     /// Drops the pool of a context about to be destroyed.
     pub fn drop_context(&mut self, backend: &dyn DriverBackend, now: u64, context: Context) {
-        self.forget(backend, now, |line| line.context == context);
+        self.forget(backend, now, |stream_id| stream_id.context == context);
         self.spare.retain(|(owner, event)| {
             if *owner == context {
                 backend.discard(*event);
@@ -405,19 +450,19 @@ mod tests {
 
     /// Work of 50 µs ended at 100 by both clocks, the GPU's 7 ms ahead; more of it is launched at 900 µs and ends at
     /// `end`.
-    fn stalled(end: u64, last: Tail) -> Option<u64> {
-        let (fake, mut flight) = (Fake::new(), Flight::default());
+    fn stalled(end: u64, last: StreamIndex) -> Option<u64> {
+        let (fake, mut in_flight) = (Fake::new(), InFlight::default());
         for (event, at) in [(1, 100), (2, end)] {
             fake.gpu().events.insert(event, (7_000 + at) * US);
         }
-        for (tail, at, event) in [(last, 50, 1), (3, 900, 2)] {
-            flight.launched(at * US, tail, Task::launch(Key(1)), 50 * US, None);
-            flight.mark(tail, Event(event));
+        for (stream_index, at, event) in [(last, 50, 1), (3, 900, 2)] {
+            in_flight.launched(at * US, stream_index, Task::launch(Key(1)), 50 * US, None);
+            in_flight.fence(stream_index, Event(event));
             if event == 1 {
-                flight.retire(200 * US, |_| Some(Progress::Done));
+                in_flight.retire(200 * US, |_| Some(Progress::Done));
             }
         }
-        let group = flight.retire(2_000 * US, |_| Some(Progress::Done));
+        let group = in_flight.retire(2_000 * US, |_| Some(Progress::Done));
         stall(fake, &group.expect("done"), Some(Event(1)))
     }
 

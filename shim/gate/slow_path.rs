@@ -13,17 +13,17 @@
 //! always get it and report that all is quiet.
 
 use super::backend::{Context, DriverBackend, Event, Pages, Stream};
-use super::breadth::Breadth;
 use super::captures;
 use super::claim;
 use super::estimate::{Estimate, Task};
+use super::fences::{Fences, StreamId};
 use super::gates::Gates;
-use super::marks::{Line, Marks};
+use super::in_flight_limit::InFlightLimit;
 use super::os;
-use super::turn::{Verdict, Words};
-use super::window::{Admission, HELD_MAX_NS, Tail};
+use super::turn::{LaneFacts, Verdict};
+use super::window::{Admission, HELD_MAX_NS, StreamIndex};
 use gpuslice_wire::limits::LANES_MAX;
-use gpuslice_wire::page::{ClientLane, MODE_OPEN, WANT_PARKED};
+use gpuslice_wire::page::{ClientLane, MODE_OPEN, RUNNABLE_PARKED};
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -41,7 +41,7 @@ const LOOK_NS: u64 = 50_000_000;
 /// How long a launch is held whose stream is busy while what is in flight is stuck, and how long a copy over
 /// the bus while nothing is in flight here: a sibling's work may wait for it.
 const BEHIND_MAX_NS: u64 = 5_000_000_000;
-/// Without turns, launches are marked at most this often.
+/// Without turns, launches are fenced at most this often.
 const SAMPLE_NS: u64 = 5_000_000;
 /// With gates in the streams so much may be queued whatever is left of the turn: it stops when it must.
 const DEPTH_NS: u64 = 2_000_000;
@@ -62,43 +62,43 @@ pub struct Work {
 /// What the gate knows of one GPU.
 #[derive(Debug, Default)]
 pub struct Lane {
-    /// Streams, marks, estimates.
-    pub marks: Marks,
+    /// Streams, fences, estimates.
+    pub fences: Fences,
     /// When a launch was last seen, ns.
     pub seen: u64,
     /// Launches held at the gate now.
     pub waiting: u32,
     /// Since when the end of a drain is being watched, ns; 0 while none is.
-    pub watched: u64,
+    pub watched_since: u64,
     /// Since when all streams are seen to stand at gates, ns; 0 while they do not.
-    pub standing: u64,
+    pub blocked: u64,
     /// It was said that all is quiet, with work behind closed gates.
     pub parked: bool,
     /// How much may be in flight near a turn's end.
-    pub breadth: Breadth,
+    pub limit: InFlightLimit,
     /// The last turn for which the gate thread was woken.
-    roused: u32,
-    /// When a launch without turns was last marked, ns.
+    woken_turn: u32,
+    /// When a launch without turns was last fenced, ns.
     sampled: u64,
-    /// Launches have gone without turns, and were not followed.
-    unfollowed: bool,
+    /// Launches have gone without turns, and were not tracked.
+    untracked: bool,
 }
 
 impl Lane {
     /// Follows from now on what went without turns, if anything did.
-    pub(super) fn follow(&mut self, now: u64) {
-        if std::mem::take(&mut self.unfollowed) {
-            self.marks.unfollowed(now);
+    pub(super) fn track(&mut self, now: u64) {
+        if std::mem::take(&mut self.untracked) {
+            self.fences.untracked(now);
         }
     }
 
     /// A turn has begun, or there are none any more: what stood at gates goes on.
     pub fn unpark(&mut self, claims: &ClientLane, now: u64) {
         if std::mem::take(&mut self.parked) {
-            self.marks.flight.resumed(now);
-            claims.want.fetch_and(!WANT_PARKED, SeqCst);
+            self.fences.in_flight.resumed(now);
+            claims.runnable.fetch_and(!RUNNABLE_PARKED, SeqCst);
         }
-        self.standing = 0;
+        self.blocked = 0;
     }
 }
 
@@ -124,61 +124,61 @@ pub struct Gate {
 #[derive(Debug)]
 pub struct Ticket {
     lane: usize,
-    tail: Tail,
+    stream_index: StreamIndex,
     task: Task,
     ns: u64,
     base: Option<Event>,
-    mark: bool,
+    fence: bool,
     now: u64,
     /// The first launch in a turn wakes the gate thread, which has time until it is made.
-    rouse: Rouse,
+    wake: WakeOnDrop,
 }
 
-/// Wakes who sleeps on the bell when dropped: whoever looks after what was launched.
+/// Wakes who sleeps on the futex when dropped: whoever looks after what was launched.
 #[derive(Debug, Default)]
-struct Rouse(Option<&'static AtomicU32>);
+struct WakeOnDrop(Option<&'static AtomicU32>);
 
-impl Drop for Rouse {
+impl Drop for WakeOnDrop {
     fn drop(&mut self) {
         self.0.take().into_iter().for_each(os::wake);
     }
 }
 
 /// One launch on its way.
-struct Visit<'a> {
+struct PendingLaunch<'a> {
     pages: Pages,
     index: usize,
     work: &'a Work,
-    line: Line,
+    stream_id: StreamId,
     /// The gate word's address on the GPU, and how far apart gates are to be, ns.
     gates: Option<(u64, u64)>,
 }
 
-impl Visit<'_> {
+impl PendingLaunch<'_> {
     fn claims(&self) -> &'static ClientLane {
         &self.pages.client.lane[self.index]
     }
 
-    fn words(&self) -> claim::Words<'static> {
-        claim::Words {
+    fn words(&self) -> claim::ClaimWords<'static> {
+        claim::ClaimWords {
             turn: &self.pages.container.lane[self.index].turn,
             claims: self.claims(),
         }
     }
 }
 
-impl Visit<'_> {
+impl PendingLaunch<'_> {
     /// The first launch of a turn is made, if it is made now.
     fn begins(&self, lane: &mut Lane, now: Option<u64>) {
         if let Some(now) = now {
             self.claims().began_ns.store(now, Relaxed);
-            lane.marks.turn_begins();
+            lane.fences.turn_begins();
         }
     }
 
     /// Claims part in the freedom that `words` say; whether it still holds then. A daemon that is away
     /// ends none.
-    fn freed(&self, words: &Words, now: u64) -> bool {
+    fn claim_open(&self, words: &LaneFacts, now: u64) -> bool {
         let taken = self.words().take(words.turn);
         let mode = &self.pages.container.lane[self.index].mode;
         words.stale(now) || (taken && mode.load(SeqCst) == MODE_OPEN)
@@ -186,8 +186,8 @@ impl Visit<'_> {
 }
 
 /// A launch goes.
-fn count(visit: &Visit<'_>) {
-    visit.claims().launches.fetch_add(1, Relaxed);
+fn count(pending: &PendingLaunch<'_>) {
+    pending.claims().launches.fetch_add(1, Relaxed);
 }
 
 impl Gate {
@@ -213,7 +213,7 @@ impl Gate {
     }
 
     /// What is known of a launch on its way; `None` if it needs no gate.
-    fn visit<'a>(&self, work: &'a Work) -> Option<Visit<'a>> {
+    fn describe<'a>(&self, work: &'a Work) -> Option<PendingLaunch<'a>> {
         let pages = self.backend.pages()?;
         if self.backend.capturing(work.stream) {
             return None; // Becomes a node of a graph; the graph's launch is work.
@@ -221,30 +221,30 @@ impl Gate {
         let index = self.backend.lane().filter(|index| *index < LANES_MAX)?;
         let context = self.backend.context()?;
         let thread = if work.stream == Stream::PER_THREAD {
-            os::thread_mark()
+            os::thread_id()
         } else {
             0
         };
-        let line = Line {
+        let stream_id = StreamId {
             context,
             stream: work.stream,
             thread,
         };
-        Some(Visit {
+        Some(PendingLaunch {
             pages,
             index,
             work,
-            line,
+            stream_id,
             gates: None,
         })
     }
 
     /// The gates that are to be put into streams now.
-    fn gates(&self, visit: &Visit<'_>) -> Option<(u64, u64)> {
-        let distance = Words::read(visit.pages.container, visit.index).gates();
+    fn gates(&self, pending: &PendingLaunch<'_>) -> Option<(u64, u64)> {
+        let distance = LaneFacts::read(pending.pages.container, pending.index).gates();
         let word = |_| {
             self.gates
-                .word(self.backend, visit.line.context, visit.index)
+                .word(self.backend, pending.stream_id.context, pending.index)
         };
         let word = Some(distance).filter(|ns| *ns > 0).and_then(word)?;
         Some((word, distance))
@@ -252,8 +252,8 @@ impl Gate {
 
     /// Waits until the launch may go. With a ticket, [`Gate::leave`] must follow it.
     pub fn enter(&'static self, work: &Work) -> Option<Ticket> {
-        let visit = self.visit(work)?;
-        let index = visit.index;
+        let pending = self.describe(work)?;
+        let index = pending.index;
         self.start_thread();
         // Time spent waiting for turns, and held back by a full window, ns.
         let (mut waited, mut held) = (0, 0);
@@ -261,61 +261,61 @@ impl Gate {
             let now = os::now();
             // The daemon may have come back with other pages while this launch waited.
             let pages = self.backend.pages()?;
-            let visit = Visit {
-                gates: self.gates(&visit),
+            let pending = PendingLaunch {
+                gates: self.gates(&pending),
                 pages,
-                ..visit
+                ..pending
             };
             let mut lane = self.lane(index);
-            self.want(&visit);
+            self.set_runnable(&pending);
             lane.seen = now;
-            let words = Words::read(visit.pages.container, index);
+            let words = LaneFacts::read(pending.pages.container, index);
             let (turn, pause, clock) = match words.judge(now) {
-                Verdict::Free if !visit.freed(&words, now) => continue,
-                Verdict::Free => {
-                    lane.unpark(visit.claims(), now);
-                    count(&visit);
-                    return self.pass_free(&visit, lane, now);
+                Verdict::Open if !pending.claim_open(&words, now) => continue,
+                Verdict::Open => {
+                    lane.unpark(pending.claims(), now);
+                    count(&pending);
+                    return self.enter_open(&pending, lane, now);
                 }
-                Verdict::Wait { .. } if self.cannot_wait(&mut lane, &visit, now, waited) => {
-                    count(&visit);
-                    return self.ticket(&visit, lane, now, false);
+                Verdict::Wait { .. } if self.cannot_wait(&mut lane, &pending, now, waited) => {
+                    count(&pending);
+                    return self.ticket(&pending, lane, now, false);
                 }
                 Verdict::Wait { turn } => (turn, words.patience(now).min(LOOK_NS), &mut waited),
-                Verdict::Turn { turn, .. } if !visit.words().take(turn) => {
+                Verdict::Turn { turn, .. } if !pending.words().take(turn) => {
                     // It has just ended, we have claimed part in it, and owe an answer.
-                    os::wake(&visit.pages.container.bell);
+                    os::wake(&pending.pages.container.futex);
                     continue;
                 }
                 Verdict::Turn { turn, end_ns } => {
-                    lane.unpark(visit.claims(), now);
-                    lane.follow(now);
+                    lane.unpark(pending.claims(), now);
+                    lane.track(now);
                     let left = end_ns.saturating_sub(now);
-                    let first = std::mem::replace(&mut lane.roused, turn) != turn;
-                    let bell = first.then_some(&visit.pages.container.bell);
-                    match self.admit(&visit, &mut lane, now, left, words.window_ns) {
+                    let first = std::mem::replace(&mut lane.woken_turn, turn) != turn;
+                    let futex = first.then_some(&pending.pages.container.futex);
+                    match self.admit(&pending, &mut lane, now, left, words.window_ns) {
                         Admission::Full(ns) if held < HELD_MAX_NS => {
-                            bell.into_iter().for_each(os::wake);
+                            futex.into_iter().for_each(os::wake);
                             (turn, ns, &mut held)
                         }
                         _ => {
-                            if held > 0 && lane.marks.flight.empty() {
-                                lane.breadth.ran_dry();
+                            if held > 0 && lane.fences.in_flight.empty() {
+                                lane.limit.underran();
                             }
-                            count(&visit);
-                            visit.begins(&mut lane, first.then_some(now));
-                            let rouse = Rouse(bell);
+                            count(&pending);
+                            pending.begins(&mut lane, first.then_some(now));
+                            let wake = WakeOnDrop(futex);
                             // What a turn ends with is told exactly, and so is what the next one waits for.
                             let last = left <= words.window_ns;
-                            let ticket = self.ticket(&visit, lane, now, last)?;
-                            return Some(Ticket { rouse, ..ticket });
+                            let ticket = self.ticket(&pending, lane, now, last)?;
+                            return Some(Ticket { wake, ..ticket });
                         }
                     }
                 }
             };
             lane.waiting += 1;
             drop(lane);
-            os::wait(&visit.pages.container.lane[index].turn, turn, pause);
+            os::wait(&pending.pages.container.lane[index].turn, turn, pause);
             *clock += os::now().saturating_sub(now);
             self.lane(index).waiting -= 1;
         }
@@ -327,69 +327,80 @@ impl Gate {
     /// What is behind others in its stream cannot be what they wait for, unless the stream itself has
     /// called back: that is rare enough to be waited for much longer. A copy over the bus takes no
     /// multiprocessor from anybody and goes sooner.
-    fn cannot_wait(&self, lane: &mut Lane, visit: &Visit<'_>, now: u64, waited: u64) -> bool {
+    fn cannot_wait(
+        &self,
+        lane: &mut Lane,
+        pending: &PendingLaunch<'_>,
+        now: u64,
+        waited: u64,
+    ) -> bool {
         if waited < HELD_MAX_NS {
             return false;
         }
-        if visit.work.over_bus {
-            let may_help = !lane.parked && !lane.marks.flight.empty();
+        if pending.work.over_bus {
+            let may_help = !lane.parked && !lane.fences.in_flight.empty();
             return waited >= BEHIND_MAX_NS || may_help;
         }
         if lane.parked {
-            return false; // What is in flight waits for its turn, as this does.
+            return false; // What is in in_flight waits for its turn, as this does.
         }
-        let helps = |marks: &Marks| {
-            marks.flight.stuck(now) && (waited >= BEHIND_MAX_NS || !marks.busy(visit.line))
+        let helps = |fences: &Fences| {
+            fences.in_flight.stuck(now)
+                && (waited >= BEHIND_MAX_NS || !fences.busy(pending.stream_id))
         };
-        if !helps(&lane.marks) {
+        if !helps(&lane.fences) {
             return false;
         }
-        lane.marks.collect(self.backend, now, true);
-        helps(&lane.marks)
+        lane.fences.collect(self.backend, now, true);
+        helps(&lane.fences)
     }
 
     /// The launch came back from the driver; `done` says whether it was made.
     pub fn leave(&self, ticket: Ticket, done: bool) {
-        drop(ticket.rouse);
+        drop(ticket.wake);
         let mut lane = self.lane(ticket.lane);
-        let marks = &mut lane.marks;
-        marks.flight.leave(ticket.ns);
+        let fences = &mut lane.fences;
+        fences.in_flight.leave(ticket.ns);
         if !done {
-            return marks.unused(self.backend, ticket.tail, ticket.base);
+            return fences.unused(self.backend, ticket.stream_index, ticket.base);
         }
         let Ticket {
-            tail,
+            stream_index,
             task,
             ns,
             base,
             now,
             ..
         } = ticket;
-        marks.estimates.accepted(task.key);
-        let due = marks.flight.launched(now, tail, task, ns, base) || ticket.mark;
-        if due && !marks.stream(tail).is_some_and(|it| self.captured(it)) {
-            marks.mark(self.backend, now, tail);
+        fences.estimates.accepted(task.key);
+        let due = fences.in_flight.launched(now, stream_index, task, ns, base) || ticket.fence;
+        if due
+            && !fences
+                .stream(stream_index)
+                .is_some_and(|it| self.captured(it))
+        {
+            fences.fence(self.backend, now, stream_index);
         }
     }
 
     /// Tells the daemon that this process wants the GPU, if it does not know yet.
-    fn want(&self, visit: &Visit<'_>) {
-        if visit.claims().want.load(Relaxed) == 0 {
-            visit.claims().want.store(1, SeqCst);
+    fn set_runnable(&self, pending: &PendingLaunch<'_>) {
+        if pending.claims().runnable.load(Relaxed) == 0 {
+            pending.claims().runnable.store(1, SeqCst);
             self.backend.ring();
-            os::wake(&visit.pages.container.bell); // The gate thread must look after us again.
+            os::wake(&pending.pages.container.futex); // The gate thread must look after us again.
         }
     }
 
-    /// Nobody takes turns: opens the word, and marks a launch now and then to see when it is done.
-    fn pass_free(
+    /// Nobody takes turns: opens the word, and fences a launch now and then to see when it is done.
+    fn enter_open(
         &self,
-        visit: &Visit<'_>,
+        pending: &PendingLaunch<'_>,
         mut lane: MutexGuard<'_, Lane>,
         now: u64,
     ) -> Option<Ticket> {
-        let container = visit.pages.container;
-        lane.unfollowed = true;
+        let container = pending.pages.container;
+        lane.untracked = true;
         let seen = now.saturating_sub(self.closed.load(Relaxed)) >= SEEN_NS;
         if container.gated.load(SeqCst) == 0 && (seen || container.lanes.load(Relaxed) <= 1) {
             self.opened.store(now, Relaxed);
@@ -403,67 +414,67 @@ impl Gate {
             return None;
         }
         lane.sampled = now;
-        self.ticket(visit, lane, now, true)
+        self.ticket(pending, lane, now, true)
     }
 
     /// Is there room in the window, with `left` ns of the turn left and `bound` where that is less? Looks
     /// at what has finished only if the estimate says no.
     fn admit(
         &self,
-        visit: &Visit<'_>,
+        pending: &PendingLaunch<'_>,
         lane: &mut Lane,
         now: u64,
         left: u64,
         bound: u64,
     ) -> Admission {
-        let (window, left) = match visit.gates {
+        let (window, left) = match pending.gates {
             Some(_) => (DEPTH_NS, left),
             None => (
-                lane.breadth.within(bound),
-                lane.breadth.of_rest(left, bound),
+                lane.limit.current(bound),
+                lane.limit.share_of_rest(left, bound),
             ),
         };
-        let marks = &mut lane.marks;
-        let ns = marks.estimates.expect(visit.work.task).ns;
-        if marks.flight.admit(now, ns, window, left) == Admission::Go {
+        let fences = &mut lane.fences;
+        let ns = fences.estimates.expect(pending.work.task).ns;
+        if fences.in_flight.admit(now, ns, window, left) == Admission::Go {
             return Admission::Go;
         }
-        marks.collect(self.backend, now, true);
-        marks.flight.admit(now, ns, window, left)
+        fences.collect(self.backend, now, true);
+        fences.in_flight.admit(now, ns, window, left)
     }
 
-    /// Lets the launch in; with `mark`, a mark follows it in any case. An unknown kernel gets a group of its own,
+    /// Lets the launch in; with `fence`, a fence follows it in any case. An unknown kernel gets a group of its own,
     /// to be measured exactly, once its like has succeeded.
     fn ticket(
         &self,
-        visit: &Visit<'_>,
+        pending: &PendingLaunch<'_>,
         mut lane: MutexGuard<'_, Lane>,
         now: u64,
-        mark: bool,
+        fence: bool,
     ) -> Option<Ticket> {
-        let marks = &mut lane.marks;
-        if marks.flight.due(now) {
-            marks.collect(self.backend, now, false);
+        let fences = &mut lane.fences;
+        if fences.in_flight.due(now) {
+            fences.collect(self.backend, now, false);
         }
-        let tail = marks.tail(self.backend, visit.line)?;
-        let expected = marks.estimates.expect(visit.work.task);
-        let base = match expected.tried && !self.captured(visit.line.stream) {
-            true => self.before(visit, marks, now, (tail, expected)),
+        let stream_index = fences.stream_index(self.backend, pending.stream_id)?;
+        let expected = fences.estimates.expect(pending.work.task);
+        let base = match expected.tried && !self.captured(pending.stream_id.stream) {
+            true => self.before(pending, fences, now, (stream_index, expected)),
             false => None,
         };
-        marks.flight.enter(expected.ns);
-        lane.breadth.let_in(expected.ns);
-        let mark = mark || !expected.known || visit.line.stream == Stream::PER_THREAD;
-        let (task, ns, lane) = (visit.work.task, expected.ns, visit.index);
+        fences.in_flight.enter(expected.ns);
+        lane.limit.admitted(expected.ns);
+        let fence = fence || !expected.known || pending.stream_id.stream == Stream::PER_THREAD;
+        let (task, ns, lane) = (pending.work.task, expected.ns, pending.index);
         Some(Ticket {
             lane,
-            tail,
+            stream_index,
             task,
             ns,
             base,
-            mark,
+            fence,
             now,
-            rouse: Rouse::default(),
+            wake: WakeOnDrop::default(),
         })
     }
 
@@ -476,24 +487,24 @@ impl Gate {
     /// the base, if that is not behind a gate.
     fn before(
         &self,
-        visit: &Visit<'_>,
-        marks: &mut Marks,
+        pending: &PendingLaunch<'_>,
+        fences: &mut Fences,
         now: u64,
-        (tail, expected): (Tail, Estimate),
+        (stream_index, expected): (StreamIndex, Estimate),
     ) -> Option<Event> {
         if !expected.known {
-            marks.close(self.backend, now, tail);
+            fences.close(self.backend, now, stream_index);
         }
-        let put = visit.gates.map(|gates| {
-            let next = (tail, expected.ns);
-            marks.gate(self.backend, now, next, gates)
+        let put = pending.gates.map(|gates| {
+            let next = (stream_index, expected.ns);
+            fences.gate(self.backend, now, next, gates)
         });
         match put {
             Some(Some(true)) => return None,
-            Some(None) => self.gates.refused(visit.line.context),
+            Some(None) => self.gates.refused(pending.stream_id.context),
             _ => {}
         }
-        marks.base(self.backend, tail)
+        fences.base(self.backend, stream_index)
     }
 
     /// A stream was made in the current context. Perhaps nothing that goes into it is ever seen here: one
@@ -502,22 +513,22 @@ impl Gate {
         let index = self.backend.pages().and_then(|_| self.backend.lane());
         let index = index.filter(|index| *index < LANES_MAX);
         if let (Some(index), Some(context)) = (index, self.backend.context()) {
-            let line = Line {
+            let stream_id = StreamId {
                 context,
                 stream,
                 thread: 0,
             };
-            self.lane(index).marks.made(self.backend, line);
+            self.lane(index).fences.made(self.backend, stream_id);
         }
     }
 
-    /// The stream is about to be destroyed: its last launches get their mark while it can be put.
+    /// The stream is about to be destroyed: its last launches get their fence while it can be put.
     pub fn stream_closing(&self, stream: Stream) {
         let now = os::now();
         for index in self.used() {
             self.lane(index)
-                .marks
-                .bury(self.backend, now, |line| line.stream == stream);
+                .fences
+                .close_streams(self.backend, now, |stream_id| stream_id.stream == stream);
         }
     }
 
@@ -528,12 +539,12 @@ impl Gate {
         self.gates.open(self.backend, true);
         for index in self.used() {
             let mut lane = self.lane(index);
-            lane.marks.drop_context(self.backend, now, context);
-            lane.marks.flight.enter(0);
+            lane.fences.drop_context(self.backend, now, context);
+            lane.fences.in_flight.enter(0);
         }
         let result = call();
         for index in self.used() {
-            self.lane(index).marks.flight.leave(0);
+            self.lane(index).fences.in_flight.leave(0);
         }
         self.gates.forget(context);
         result
@@ -552,7 +563,7 @@ impl Gate {
     /// but the daemon has to wait for its own deadlines to believe that all is quiet.
     pub(super) fn start_thread(&'static self) {
         if !self.thread.load(Relaxed) && !self.thread.swap(true, SeqCst) {
-            os::spawn(|| self.tend_for_ever());
+            os::spawn(|| self.run());
         }
     }
 }

@@ -1,7 +1,7 @@
 //! How broad the window is: it follows what draining really takes.
 //!
 //! The page says how much work may be in flight near a turn's end, and so how soon after it all should be
-//! quiet. What is in flight is an estimate, and where estimates are too low a window of that breadth
+//! quiet. What is in flight is an estimate, and where estimates are too low a window of that limit
 //! drains for longer; worse, what is let in for the rest of the turn does not fit there. So the window is measured by its purpose: a turn whose work was over far later than
 //! the page allows makes it narrower, by a good part; one in which launches were held although nothing
 //! was in flight any more, so that the GPU stood idle, makes it broader again, by a bit. The same control
@@ -16,20 +16,20 @@ const MIN_NS: u64 = 60_000;
 
 /// The window of one lane.
 #[derive(Debug, Default)]
-pub struct Breadth {
+pub struct InFlightLimit {
     /// How broad; 0 before anything was measured.
     ns: u64,
     /// Launches were held in this turn although nothing was in flight.
-    dry: bool,
+    underrun: bool,
     /// The longest launch of this turn, as far as was expected, ns: however narrow the window, so much
     /// may be left of it.
     longest: u64,
 }
 
-impl Breadth {
+impl InFlightLimit {
     /// How much may be in flight, where the page allows `bound`.
     #[must_use]
-    pub fn within(&self, bound: u64) -> u64 {
+    pub fn current(&self, bound: u64) -> u64 {
         if self.ns == 0 {
             bound
         } else {
@@ -39,30 +39,30 @@ impl Breadth {
 
     /// How much of the `left` ns of a turn may be filled.
     #[must_use]
-    pub fn of_rest(&self, left: u64, bound: u64) -> u64 {
-        let breadth = self.within(bound).max(bound / 4);
-        let part = u128::from(left) * u128::from(breadth) / u128::from(bound.max(1));
+    pub fn share_of_rest(&self, left: u64, bound: u64) -> u64 {
+        let limit = self.current(bound).max(bound / 4);
+        let part = u128::from(left) * u128::from(limit) / u128::from(bound.max(1));
         u64::try_from(part).unwrap_or(left)
     }
 
     /// A launch of `ns` was let in.
-    pub fn let_in(&mut self, ns: u64) {
+    pub fn admitted(&mut self, ns: u64) {
         self.longest = self.longest.max(ns);
     }
 
     /// A launch was held by the window, and nothing was in flight when it went.
-    pub fn ran_dry(&mut self) {
-        self.dry = true;
+    pub fn underran(&mut self) {
+        self.underrun = true;
     }
 
     /// The work of a turn was over `took` ns after the turn's end.
     pub fn drained(&mut self, took: u64, bound: u64) {
-        let dry = std::mem::take(&mut self.dry);
+        let underrun = std::mem::take(&mut self.underrun);
         let longest = std::mem::take(&mut self.longest);
-        let now = self.within(bound);
+        let now = self.current(bound);
         if took > bound.saturating_add(bound / 4).saturating_add(longest) {
             self.ns = (now - now * 3 / 10).max(MIN_NS);
-        } else if dry {
+        } else if underrun {
             self.ns = (now + now / 5).min(bound);
         }
     }
@@ -72,7 +72,7 @@ impl Breadth {
 mod tests {
     use super::super::backend::{Event, Progress};
     use super::super::estimate::{Key, Task};
-    use super::super::window::{Admission, Flight};
+    use super::super::window::{Admission, InFlight};
     use super::*;
 
     const US: u64 = 1_000;
@@ -106,30 +106,32 @@ mod tests {
     }
 
     /// One turn of kernels that are expected to take `expected` ns each. Answers how long it drained.
-    fn turn(gpu: &mut Gpu, breadth: &mut Breadth, expected: u64, truth: u64) -> u64 {
-        let mut flight = Flight::default();
+    fn turn(gpu: &mut Gpu, limit: &mut InFlightLimit, expected: u64, truth: u64) -> u64 {
+        let mut in_flight = InFlight::default();
         gpu.now = gpu.now.max(gpu.busy_until);
         gpu.busy_until = gpu.now;
         let end = gpu.now + TURN;
         let mut held = false;
         while gpu.now < end {
-            let look = |flight: &mut Flight| {
-                while flight
-                    .retire(gpu.now, |group| group.mark.map(|mark| gpu.progress(mark)))
+            let look = |in_flight: &mut InFlight| {
+                while in_flight
+                    .retire(gpu.now, |group| {
+                        group.fence.map(|fence| gpu.progress(fence))
+                    })
                     .is_some()
                 {}
-                let left = breadth.of_rest(end - gpu.now, BOUND);
-                flight.admit(gpu.now, expected, breadth.within(BOUND), left)
+                let left = limit.share_of_rest(end - gpu.now, BOUND);
+                in_flight.admit(gpu.now, expected, limit.current(BOUND), left)
             };
-            match look(&mut flight) {
+            match look(&mut in_flight) {
                 Admission::Go => {
-                    if std::mem::take(&mut held) && flight.empty() {
-                        breadth.ran_dry();
+                    if std::mem::take(&mut held) && in_flight.empty() {
+                        limit.underran();
                     }
-                    breadth.let_in(expected);
-                    flight.launched(gpu.now, 0, Task::launch(Key(1)), expected, None);
+                    limit.admitted(expected);
+                    in_flight.launched(gpu.now, 0, Task::launch(Key(1)), expected, None);
                     let event = gpu.launch(expected * truth);
-                    assert_eq!(flight.mark(0, event), None);
+                    assert_eq!(in_flight.fence(0, event), None);
                     gpu.now += 4 * US;
                 }
                 Admission::Full(ns) => {
@@ -139,7 +141,7 @@ mod tests {
             }
         }
         let took = gpu.busy_until.saturating_sub(end);
-        breadth.drained(took, BOUND);
+        limit.drained(took, BOUND);
         took
     }
 
@@ -151,16 +153,16 @@ mod tests {
             events: Vec::new(),
             idle: 0,
         };
-        let mut breadth = Breadth::default();
+        let mut limit = InFlightLimit::default();
         for _ in 0..60 {
-            turn(&mut gpu, &mut breadth, expected, truth);
+            turn(&mut gpu, &mut limit, expected, truth);
         }
         gpu.idle = 0;
         let sum: u64 = (0..100)
-            .map(|_| turn(&mut gpu, &mut breadth, expected, truth))
+            .map(|_| turn(&mut gpu, &mut limit, expected, truth))
             .sum();
         let idle = gpu.idle as f64 / (100 * TURN) as f64;
-        (sum / 100, idle, breadth.within(BOUND))
+        (sum / 100, idle, limit.current(BOUND))
     }
 
     #[test]
@@ -191,21 +193,21 @@ mod tests {
     /// However long a kernel is, and whatever is measured: it stays within its bounds.
     #[test]
     fn it_has_bounds() {
-        let mut breadth = Breadth::default();
-        assert_eq!(breadth.within(150 * US), 150 * US);
+        let mut limit = InFlightLimit::default();
+        assert_eq!(limit.current(150 * US), 150 * US);
         for _ in 0..100 {
-            breadth.drained(u64::MAX, BOUND);
+            limit.drained(u64::MAX, BOUND);
         }
-        assert_eq!(breadth.within(BOUND), MIN_NS);
-        assert_eq!(breadth.within(10 * US), 10 * US, "the page's word is last");
+        assert_eq!(limit.current(BOUND), MIN_NS);
+        assert_eq!(limit.current(10 * US), 10 * US, "the page's word is last");
         for _ in 0..100 {
-            breadth.ran_dry();
-            breadth.drained(0, BOUND);
+            limit.underran();
+            limit.drained(0, BOUND);
         }
-        assert_eq!(breadth.within(BOUND), BOUND);
-        breadth.drained(0, u64::MAX);
-        breadth.ran_dry();
-        breadth.drained(0, 0);
-        assert_eq!((breadth.within(0), breadth.of_rest(TURN, 0)), (0, 0));
+        assert_eq!(limit.current(BOUND), BOUND);
+        limit.drained(0, u64::MAX);
+        limit.underran();
+        limit.drained(0, 0);
+        assert_eq!((limit.current(0), limit.share_of_rest(TURN, 0)), (0, 0));
     }
 }
