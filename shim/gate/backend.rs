@@ -1,8 +1,8 @@
-//! What the gate needs of its surroundings: the driver behind it and the pages beside it.
+//! The gate's interface to its surroundings: the driver, and the pages shared with the daemon.
 //!
-//! The gate's decisions must be tried without a GPU, a daemon or luck, so everything it asks of the
-//! outside goes through [`DriverBackend`]. The real one is `real.rs`; tests bring their own. Handles are
-//! plain numbers here: the gate never follows them, it only hands them back.
+//! The gate's decisions must be testable without a GPU or a daemon, so all its calls to the outside go
+//! through [`DriverBackend`]. The production one is in `cuda.rs`; tests provide their own. Handles are
+//! plain numbers here: the gate never dereferences them.
 
 use crate::link::sys::SecondMapping;
 use gpuslice_wire::page::{ClientPage, ContainerPage};
@@ -11,7 +11,7 @@ use gpuslice_wire::page::{ClientPage, ContainerPage};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Context(pub usize);
 
-/// A driver stream (`CUstream`), the special handles 0, 1 (legacy) and 2 (per thread) included.
+/// A driver stream (`CUstream`), including the special handles 0, 1 (legacy) and 2 (per thread).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stream(pub usize);
 
@@ -19,10 +19,9 @@ impl Stream {
     /// The legacy default stream, under either of its handles: a barrier among all blocking streams of its
     /// context.
     pub const LEGACY: Stream = Stream(0);
-    /// `CU_STREAM_PER_THREAD`: another stream in every thread, so no thread can fence it for
-    /// another.
+    /// `CU_STREAM_PER_THREAD`: a separate stream in every thread, so no thread can fence it for another.
     pub const PER_THREAD: Stream = Stream(2);
-    /// A stream that was destroyed while work of it was in flight; no handle has this value.
+    /// A stream that was destroyed while it had work in flight; no handle has this value.
     pub const GONE: Stream = Stream(usize::MAX);
 }
 
@@ -30,16 +29,16 @@ impl Stream {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event(pub usize);
 
-/// How far the work before an event is.
+/// The state of the work in front of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
     /// Not finished.
     Pending,
-    /// Finished, or its context is gone, which ends work just as well.
+    /// Finished, or ended with its context.
     Done,
 }
 
-/// The two shared pages of the process; a mapping, once made, is never taken away.
+/// The two shared pages of the process; once mapped, they stay mapped.
 #[derive(Clone, Copy, Debug)]
 pub struct Pages {
     /// Facts, written by the daemon.
@@ -48,53 +47,53 @@ pub struct Pages {
     pub client: &'static ClientPage,
 }
 
-/// The process's page, where the GPU reads it.
+/// The process's page as the GPU reads it.
 #[derive(Debug)]
 pub struct Pinned {
-    /// The page, at an address of its own.
+    /// The page, mapped at an address of its own.
     pub page: SecondMapping<ClientPage>,
     /// Its address on the GPU, in the context for which it was pinned.
     pub address: u64,
 }
 
-/// The driver and the link to the daemon, as far as the gate uses them. None of these may fail
-/// loudly: what cannot be done answers `None`, `false` or [`Progress::Done`].
+/// The driver and the link to the daemon, as far as the gate uses them. Failures are silent: a method that
+/// fails returns `None`, `false` or [`Progress::Done`].
 pub trait DriverBackend: Send + Sync {
-    /// The pages of the present connection; `None` where no daemon governs this process.
+    /// The pages of the present connection; `None` outside a slice.
     fn pages(&self) -> Option<Pages>;
     /// Lane of the calling thread's current context.
     fn lane(&self) -> Option<usize>;
-    /// Tells the daemon that the claims changed.
+    /// Notifies the daemon that the claims changed.
     fn ring(&self);
-    /// The daemon's heartbeat is stale: connects anew if it came back. Called again and again.
+    /// Reconnects if the daemon is back, after its heartbeat was stale. Called repeatedly.
     fn reconnect(&self);
-    /// Gives up credit that siblings are short of; `false` if that must be tried again soon.
+    /// Returns credit that the daemon recalls; `false` if the caller must retry soon.
     fn answer_recalls(&self) -> bool;
-    /// Brings what launches do not depend on up to date: claims, and credit that lies idle.
+    /// Updates what launches do not depend on: claims, and idle credit.
     fn settle(&self);
 
     /// The calling thread's current context.
     fn context(&self) -> Option<Context>;
-    /// Runs `work` with `context` current, and puts the thread's own back; `false` if it is gone.
+    /// Runs `work` with `context` current and restores the thread's own; `false` if the context is gone.
     fn within(&self, context: Context, work: &mut dyn FnMut()) -> bool;
-    /// Whether a launch into `stream` would be captured into a graph instead of run.
+    /// Whether a launch into `stream` would be captured into a graph instead of executed.
     fn capturing(&self, stream: Stream) -> bool;
     /// A new event with timing, in the current context.
     fn event(&self) -> Option<Event>;
-    /// Puts `event` behind everything launched into `stream` so far.
+    /// Records `event` into `stream`.
     fn record(&self, event: Event, stream: Stream) -> bool;
-    /// Whether everything before `event` has finished.
+    /// Whether the work in front of `event` has finished.
     fn progress(&self, event: Event) -> Progress;
-    /// Whether everything in `stream` of the current context has finished; `None` where that cannot be asked,
-    /// because a capture would end by it. Orders nothing.
+    /// Whether all work in `stream` of the current context has finished; `None` if the query would invalidate
+    /// a capture. Orders nothing.
     fn finished(&self, stream: Stream) -> Option<Progress>;
     /// Time between two finished events, ns.
     fn elapsed(&self, from: Event, to: Event) -> Option<u64>;
-    /// How often the process has attached: with another number its page is another one.
+    /// Number of attaches of the process: each comes with a new page.
     fn generation(&self) -> u32;
-    /// Lets the GPU read the process's page in the current context.
+    /// Makes the process's page readable by the GPU in the current context.
     fn pin(&self) -> Option<Pinned>;
-    /// Puts into `stream` a wait for the word at `address` of the GPU to be [`GATE_OPEN`].
+    /// Puts into `stream` a wait for the word at the GPU's `address` to be [`GATE_OPEN`].
     ///
     /// [`GATE_OPEN`]: gpuslice_wire::page::GATE_OPEN
     fn hold(&self, stream: Stream, address: u64) -> bool;

@@ -1,47 +1,47 @@
-//! One lane's streams and the events in them: how the gate learns what the GPU has finished.
+//! One lane's streams and the fences in them: how the gate learns which work the GPU has finished.
 //!
-//! A *stream_index* is a stream of a context the process launches into. Behind its launches go fences
-//! (see `window.rs`); in front of the first launch into an idle stream goes a base, so that base to
-//! fence, or fence to fence, is the time the launches between them ran. Events are pooled per context.
+//! A *fence* is an event behind launches (see `window.rs`). In front of the first launch into an idle stream
+//! goes a *base*. The time from base to fence, or from fence to fence, is the run time of the launches
+//! between them. Events are pooled per context. Streams are known by an index.
 //!
 //! # Nothing is put into a stream later
 //! An event in a stream can order the program's work. One in the legacy default stream is a barrier among all
-//! blocking streams of its context: a stream that waits for a word, and another one that writes it, are a
-//! deadlock if the event comes between them. One in a blocking stream waits for the legacy stream, and the host
-//! that waits for that blocking stream then does too. Hence two rules:
-//! * Events are recorded in the calls that launch, by the launching thread. A correct program may meet its launch
-//!   at any moment of that call, so an event there orders nothing that the launch could not have ordered.
-//!   Before a launch they are recorded only if its like has succeeded before: a launch that the driver refuses
-//!   orders nothing, and nor may we.
-//! * Whether work behind the last fence has finished is asked: `cuStreamQuery` puts nothing into a stream. A
-//!   per-thread stream cannot be asked by another thread, so it is fenced at every launch.
+//! blocking streams of its context: if it comes between a stream that waits for a word and another one that
+//! writes it, they deadlock. One in a blocking stream waits for the legacy stream, and so does the host when
+//! it waits for that blocking stream. Hence two rules:
+//! * Events are recorded in the calls that launch, by the launching thread. A correct program must expect its
+//!   launch at any moment of that call, so an event there orders nothing that the launch could not have
+//!   ordered. In front of a launch they are recorded only if one like it has succeeded before: a launch that
+//!   the driver refuses orders nothing, and neither may the gate.
+//! * Whether work behind the last fence has finished is queried: `cuStreamQuery` puts nothing into a stream. A
+//!   per-thread stream cannot be queried by another thread, so it is fenced at every launch.
 //!
-//! Nothing is put into a stream that is being captured, nor is one asked. Whatever the driver refuses counts as
-//! finished, or as finished once its estimated time is well over: a broken context must not hold a turn.
+//! Nothing is put into a stream under capture, nor is one queried. Work for which the driver refuses a call
+//! counts as finished, or as finished well after its estimated time: a broken context must not hold a turn.
 #![forbid(unsafe_code)]
 
 use super::backend::{Context, DriverBackend, Event, Progress, Stream};
 use super::estimate::Estimates;
 use super::window::{Group, InFlight, STREAMS_MAX, StreamIndex};
 
-/// A stream of a context, and of a thread where it is a per-thread one.
+/// A stream of a context, and for a per-thread stream also its thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamId {
     /// The context.
     pub context: Context,
     /// The stream in it.
     pub stream: Stream,
-    /// Which thread's, for [`Stream::PER_THREAD`]; else 0.
+    /// The thread, for [`Stream::PER_THREAD`]; else 0.
     pub thread: u64,
 }
 
 impl StreamId {
-    /// Whether any thread may ask how far the stream is. One that was destroyed has its last fence.
+    /// Whether any thread may query the stream. A destroyed stream has its last fence.
     fn can_be_asked(&self) -> bool {
         self.thread == 0 && self.stream != Stream::GONE
     }
 
-    /// Whether everything in the stream has finished; `None` where that cannot be asked.
+    /// Whether all work in the stream has finished; `None` if it cannot be queried.
     fn finished(&self, backend: &dyn DriverBackend) -> Option<Progress> {
         if !self.can_be_asked() {
             return None;
@@ -55,10 +55,10 @@ impl StreamId {
     }
 }
 
-/// How long the GPU took from the launch of `group` to its beginning: it had others' work, and another context.
-///
-/// `previous` is the event behind what was in flight before. From there to the group's own fence is known by the
-/// GPU's clock, and consists of what nothing was in flight, known by ours, of this, and of the group's run time.
+/// Time from the launch of `group` to its start on the GPU: other containers' work and the context switch.
+/// `previous` is the event behind the work in flight before. The GPU's clock gives the time from there to the
+/// group's own fence. It consists of the time with nothing in flight (known by the host's clock), of this
+/// stall, and of the group's run time.
 fn stall(backend: &dyn DriverBackend, group: &Group, previous: Option<Event>) -> Option<u64> {
     let (last, ended) = group.after?;
     let (from, to) = (
@@ -83,25 +83,25 @@ struct Slot {
 /// Unused events kept per lane.
 const SPARE_MAX: usize = 256;
 
-/// What one lane knows of its work. Lives behind the lane's lock.
+/// The tracked work of one lane, protected by the lane's lock.
 #[derive(Debug, Default)]
 pub struct Fences {
-    /// What is in flight.
+    /// The work in flight.
     pub in_flight: InFlight,
-    /// How long things take.
+    /// Estimated durations.
     pub estimates: Estimates,
-    /// Launches of one distance between gates, over all streams, and what is expected of them, ns.
+    /// The current round of gates, and the expected time of its launches over all streams, ns.
     round: (u32, u64),
     slots: Vec<Slot>,
     spare: Vec<(Context, Event)>,
-    /// A turn began, and the first group launched in it has not been learned from.
+    /// A turn began, and its first group has not been evaluated yet.
     opening: bool,
-    /// How long the GPU took to come to that group, ns.
+    /// Time until the GPU started that group, ns.
     stall: u64,
 }
 
 impl Fences {
-    /// The stream_index of `line`; `None` when too many streams are busy at once.
+    /// The index of `stream_id`; `None` when too many streams are busy at once.
     pub fn stream_index(
         &mut self,
         backend: &dyn DriverBackend,
@@ -118,7 +118,7 @@ impl Fences {
         StreamIndex::try_from(index).ok()
     }
 
-    /// A stream was made. What goes into it past the gate is found too, as long as there is room for it.
+    /// Notes a new stream, as long as there is room: work that bypasses the gate is then found too.
     pub fn made(&mut self, backend: &dyn DriverBackend, stream_id: StreamId) {
         let known = self
             .slots
@@ -150,7 +150,7 @@ impl Fences {
         Some(index)
     }
 
-    /// Whether anything of `line` is in flight.
+    /// Whether any work of `stream_id` is in flight.
     #[must_use]
     pub fn busy(&self, stream_id: StreamId) -> bool {
         let known = self
@@ -164,13 +164,13 @@ impl Fences {
         self.slots.get(usize::from(stream_index))?.stream_id
     }
 
-    /// The stream of `stream_index`.
+    /// The stream with this index.
     #[must_use]
     pub fn stream(&self, stream_index: StreamIndex) -> Option<Stream> {
         Some(self.stream_id(stream_index)?.stream)
     }
 
-    /// An event put into the stream of `stream_index` now; its context is current.
+    /// Records an event into the stream now; its context is current.
     fn put(&mut self, backend: &dyn DriverBackend, stream_id: StreamId) -> Option<Event> {
         let kept = self
             .spare
@@ -187,7 +187,7 @@ impl Fences {
         None
     }
 
-    /// The base for a launch into `stream_index`, if its stream is idle and therefore needs one. For a launch whose like
+    /// The base for a launch into an idle stream; `None` for a busy stream. Only for a launch like one that
     /// has succeeded.
     pub fn base(
         &mut self,
@@ -202,8 +202,8 @@ impl Fences {
         }
     }
 
-    /// A launch of `ns` goes into `stream_index` next: puts the gate before it that is due where gates are to be
-    /// `distance` apart, and answers whether it is there; `None` where the driver puts none.
+    /// Puts a gate in front of a launch of `ns` if one is due, where gates are `distance` apart. Returns
+    /// whether it did; `None` if the driver refused.
     pub fn gate(
         &mut self,
         backend: &dyn DriverBackend,
@@ -232,7 +232,7 @@ impl Fences {
         Some(true)
     }
 
-    /// Puts a fence behind the open group of `stream_index`, from a thread that has its context current.
+    /// Puts a fence behind the stream's open group. The stream's context is current.
     pub fn fence(&mut self, backend: &dyn DriverBackend, now: u64, stream_index: StreamIndex) {
         let Some(stream_id) = self.stream_id(stream_index) else {
             return;
@@ -247,15 +247,15 @@ impl Fences {
         }
     }
 
-    /// Fences the open group of `stream_index`, if there is one, from a thread that has its context current and launches
-    /// there next what has succeeded before.
+    /// Fences the stream's open group, if there is one. The stream's context is current, and the caller
+    /// launches next into it work like one that has succeeded.
     pub fn close(&mut self, backend: &dyn DriverBackend, now: u64, stream_index: StreamIndex) {
         if self.in_flight.is_open(stream_index) {
             self.fence(backend, now, stream_index);
         }
     }
 
-    /// Turns begin: launches of before were not tracked, so every known stream may have work in it.
+    /// Notes that turns begin: earlier launches were not tracked, so every known stream may have work in it.
     pub fn untracked(&mut self, now: u64) {
         for (index, slot) in self.slots.iter().enumerate() {
             if slot.stream_id.as_ref().is_some_and(StreamId::can_be_asked) {
@@ -264,9 +264,9 @@ impl Fences {
         }
     }
 
-    /// Takes out what has finished, and learns from it. Streams are asked only if `ask` says so.
+    /// Retires finished groups and learns from them. Streams are queried only if `ask` is true.
     pub fn collect(&mut self, backend: &dyn DriverBackend, now: u64, ask: bool) {
-        // Each stream is asked once.
+        // Each stream is queried once.
         let mut unfinished = [false; STREAMS_MAX];
         loop {
             let slots = &self.slots;
@@ -308,8 +308,8 @@ impl Fences {
         }
     }
 
-    /// The measured time of a group updates its kernels' estimates. A group whose launches came
-    /// apart holds idle time between them, so it only bounds them from above.
+    /// Updates the estimates of a group's kernels by its measured time. A group whose launches were spread
+    /// out contains idle time, so it gives only an upper bound.
     fn learn(&mut self, backend: &dyn DriverBackend, group: Group) {
         let Some(stream_id) = self.stream_id(group.stream_index) else {
             return;
@@ -340,12 +340,12 @@ impl Fences {
         }
     }
 
-    /// The next launch is the first of a turn.
+    /// Notes that the next launch is the first of a turn.
     pub fn turn_begins(&mut self) {
         (self.opening, self.stall) = (true, 0);
     }
 
-    /// How long the GPU took to come to the first launch of the turn, ns, where that could be told; told once.
+    /// Time until the GPU started the first launch of the turn, ns, if it could be measured; returned once.
     pub fn stalled(&mut self) -> u64 {
         std::mem::take(&mut self.stall)
     }
@@ -359,7 +359,7 @@ impl Fences {
         }
     }
 
-    /// Hands back a base whose launch failed.
+    /// Returns the base of a failed launch.
     pub fn unused(
         &mut self,
         backend: &dyn DriverBackend,
@@ -379,8 +379,8 @@ impl Fences {
         }
     }
 
-    /// Forgets every stream `gone` names, and what is in flight there. Events are left behind only
-    /// in a context that dies with them.
+    /// Drops every stream for which `gone` is true, and its work in flight. Its events are leaked only in a
+    /// context that ends too.
     pub fn forget(
         &mut self,
         backend: &dyn DriverBackend,
@@ -399,8 +399,9 @@ impl Fences {
         }
     }
 
-    /// The streams `gone` names are about to be destroyed: puts their last fences, and never touches
-    /// the streams again. Nothing can wait for such a stream any more, so its fence orders nothing.
+    /// Puts the last fences into streams that are about to be destroyed, those for which `gone` is true, and
+    /// never uses the streams again. No work can wait for such a stream any more, so its fence orders
+    /// nothing.
     pub fn close_streams(
         &mut self,
         backend: &dyn DriverBackend,
@@ -427,7 +428,7 @@ impl Fences {
         }
     }
 
-    /// Drops the pool of a context about to be destroyed.
+    /// Drops the streams and events of a context that is about to be destroyed.
     pub fn drop_context(&mut self, backend: &dyn DriverBackend, now: u64, context: Context) {
         self.forget(backend, now, |stream_id| stream_id.context == context);
         self.spare.retain(|(owner, event)| {
@@ -448,8 +449,8 @@ mod tests {
 
     const US: u64 = 1_000;
 
-    /// Work of 50 µs ended at 100 by both clocks, the GPU's 7 ms ahead; more of it is launched at 900 µs and ends at
-    /// `end`.
+    /// Work of 50 µs ended at 100 µs by both clocks, the GPU's 7 ms ahead; the next is launched at 900 µs and
+    /// ends at `end`.
     fn stalled(end: u64, last: StreamIndex) -> Option<u64> {
         let (fake, mut in_flight) = (Fake::new(), InFlight::default());
         for (event, at) in [(1, 100), (2, end)] {
@@ -467,7 +468,7 @@ mod tests {
     }
 
     #[test]
-    fn how_long_the_gpu_took_to_come_is_told_by_both_clocks() {
+    fn the_stall_is_measured_by_both_clocks() {
         assert_eq!(stalled(950, 3), Some(0));
         assert_eq!(stalled(1_000, 3), Some(50 * US), "another context's");
         assert_eq!(stalled(949, 3), None, "faster than expected");

@@ -1,33 +1,31 @@
-//! How broad the window is: it follows what draining really takes.
+//! The in-flight limit: adapts the window to the measured time of a drain.
 //!
-//! The page says how much work may be in flight near a turn's end, and so how soon after it all should be
-//! quiet. What is in flight is an estimate, and where estimates are too low a window of that limit
-//! drains for longer; worse, what is let in for the rest of the turn does not fit there. So the window is measured by its purpose: a turn whose work was over far later than
-//! the page allows makes it narrower, by a good part; one in which launches were held although nothing
-//! was in flight any more, so that the GPU stood idle, makes it broader again, by a bit. The same control
-//! keeps a network's queues short (additive increase would be too slow for turns that come 60 times a
-//! second and last some ms, so the increase is a factor too, but a smaller one). It is never broader than
-//! the page says. The rest of the turn shrinks along with it, but not below a quarter: work that others
-//! disturb needs a queue to get on with.
+//! The page limits the work in flight near a turn's end, and thereby the expected time of a drain. Work in
+//! flight is an estimate. If estimates are too low, a window of that size drains for longer, and work
+//! admitted for the rest of the turn does not fit there. So the limit follows the drains: a turn that drains
+//! much later than the page allows lowers it by 30 %. A turn that held launches although nothing was in
+//! flight, so that the GPU was idle, raises it by 20 %. This is the control that keeps a network's queues
+//! short; an additive increase would be too slow for turns that come 60 times a second and last some ms.
+//! The limit never exceeds the page's. The part of the rest of the turn that is filled shrinks with it, but
+//! not below a quarter: work that is delayed by other containers needs a queue to progress.
 #![forbid(unsafe_code)]
 
-/// No narrower: below this a GPU is fed too slowly to be worth having.
+/// Smallest limit: below it a GPU is fed too slowly to be useful.
 const MIN_NS: u64 = 60_000;
 
-/// The window of one lane.
+/// The in-flight limit of one lane.
 #[derive(Debug, Default)]
 pub struct InFlightLimit {
-    /// How broad; 0 before anything was measured.
+    /// The limit; 0 before the first measurement.
     ns: u64,
     /// Launches were held in this turn although nothing was in flight.
     underrun: bool,
-    /// The longest launch of this turn, as far as was expected, ns: however narrow the window, so much
-    /// may be left of it.
+    /// The longest expected launch of this turn, ns: that much may be left at any limit.
     longest: u64,
 }
 
 impl InFlightLimit {
-    /// How much may be in flight, where the page allows `bound`.
+    /// The present limit, where the page allows `bound`.
     #[must_use]
     pub fn current(&self, bound: u64) -> u64 {
         if self.ns == 0 {
@@ -45,17 +43,17 @@ impl InFlightLimit {
         u64::try_from(part).unwrap_or(left)
     }
 
-    /// A launch of `ns` was let in.
+    /// Notes an admitted launch of `ns`.
     pub fn admitted(&mut self, ns: u64) {
         self.longest = self.longest.max(ns);
     }
 
-    /// A launch was held by the window, and nothing was in flight when it went.
+    /// Notes that a launch was held by the window and nothing was in flight when it went.
     pub fn underran(&mut self) {
         self.underrun = true;
     }
 
-    /// The work of a turn was over `took` ns after the turn's end.
+    /// Notes that the work of a turn drained `took` ns after the turn's end.
     pub fn drained(&mut self, took: u64, bound: u64) {
         let underrun = std::mem::take(&mut self.underrun);
         let longest = std::mem::take(&mut self.longest);
@@ -79,11 +77,11 @@ mod tests {
     const BOUND: u64 = 500 * US;
     const TURN: u64 = 8_000 * US;
 
-    /// A GPU in virtual time, on which every kernel takes `truth` times what is expected of it.
+    /// A GPU in virtual time, on which every kernel takes `truth` times its expected time.
     struct Gpu {
         now: u64,
         busy_until: u64,
-        /// When each event is reached, by its number.
+        /// Completion time of each event, by its number.
         events: Vec<u64>,
         idle: u64,
     }
@@ -105,7 +103,7 @@ mod tests {
         }
     }
 
-    /// One turn of kernels that are expected to take `expected` ns each. Answers how long it drained.
+    /// One turn of kernels with an expected time of `expected` ns each. Returns the time it took to drain.
     fn turn(gpu: &mut Gpu, limit: &mut InFlightLimit, expected: u64, truth: u64) -> u64 {
         let mut in_flight = InFlight::default();
         gpu.now = gpu.now.max(gpu.busy_until);
@@ -145,7 +143,7 @@ mod tests {
         took
     }
 
-    /// Turns until it has settled, and after: mean drain and how much of a turn the GPU stood idle.
+    /// Runs turns until the limit has settled, and 100 more: mean drain and idle fraction of the GPU.
     fn settled(expected: u64, truth: u64) -> (u64, f64, u64) {
         let mut gpu = Gpu {
             now: 1,
@@ -166,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn right_estimates_keep_the_whole_window() {
+    fn right_estimates_keep_the_page_s_limit() {
         let (drain, idle, ns) = settled(40 * US, 1);
         assert!(drain <= BOUND + 40 * US, "{drain}");
         assert!(idle < 0.01, "{idle}");
@@ -174,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn low_estimates_make_it_narrower_until_draining_is_short() {
+    fn low_estimates_lower_the_limit_until_drains_are_short() {
         for truth in [2, 3, 4] {
             let (drain, idle, ns) = settled(40 * US, truth);
             assert!(drain <= BOUND * 5 / 4 + 40 * US, "{truth} times: {drain}");
@@ -184,22 +182,22 @@ mod tests {
     }
 
     #[test]
-    fn long_kernels_do_not_make_it_narrower() {
+    fn long_kernels_do_not_lower_the_limit() {
         let (_, idle, ns) = settled(2_000 * US, 1);
         assert_eq!(ns, BOUND);
         assert!(idle < 0.01, "{idle}");
     }
 
-    /// However long a kernel is, and whatever is measured: it stays within its bounds.
+    /// For any kernel length and any measurement, the limit stays within its bounds.
     #[test]
-    fn it_has_bounds() {
+    fn the_limit_has_bounds() {
         let mut limit = InFlightLimit::default();
         assert_eq!(limit.current(150 * US), 150 * US);
         for _ in 0..100 {
             limit.drained(u64::MAX, BOUND);
         }
         assert_eq!(limit.current(BOUND), MIN_NS);
-        assert_eq!(limit.current(10 * US), 10 * US, "the page's word is last");
+        assert_eq!(limit.current(10 * US), 10 * US, "the page limits it");
         for _ in 0..100 {
             limit.underran();
             limit.drained(0, BOUND);

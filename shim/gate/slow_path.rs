@@ -1,16 +1,15 @@
-//! The way of one launch through the gate when the fast path is closed.
+//! The gate's slow path: a launch while the fast path is closed.
 //!
 //! # The word
-//! Launches look at one word and go if it is [`OPEN`]. It is open only while nobody takes turns and
-//! this process has said that it wants the GPU. The gate thread closes it every now and then; the
-//! next launch comes through here, is seen, and opens it again. A process nobody saw between two
-//! closings is idle: the second-chance bit of page replacement, at the cost of one slow launch in
-//! 20 ms.
+//! Launches read one word and go if it is [`OPEN`]. It is open only while no turns are taken and this process
+//! has reported itself runnable. The gate thread closes it periodically; the next launch takes the slow path,
+//! is observed there, and opens it again. A process without a launch between two closings is idle. This is
+//! the second-chance bit of page replacement, at the cost of one slow launch in 20 ms.
 //!
 //! # Locks
-//! Each lane has one lock. It is held for events put into streams and asked about, never for the
-//! launch itself, nor while waiting for a turn or for room in the window, so the gate thread can
-//! always get it and report that all is quiet.
+//! Each lane has one lock. It is held while events are recorded and queried, never during the launch itself
+//! and never while waiting for a turn or for room in the window. So the gate thread can always take it and
+//! report that the process has drained.
 
 use super::backend::{Context, DriverBackend, Event, Pages, Stream};
 use super::captures;
@@ -28,71 +27,71 @@ use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The word's bit that is set while launches need not stop.
+/// The bit of the word that is set while launches may go straight to the driver.
 pub const OPEN: u32 = 1;
-/// The word's value while they must.
+/// The word's value while they must take the slow path.
 pub const CLOSED: u32 = 0;
-/// The word's bit that is set once graphs of this process allocate: their launches go a longer way, which
-/// sees to the memory. The gate leaves it alone.
+/// The bit of the word that is set once graphs of this process allocate memory: their launches take a longer
+/// path, which reserves it. The gate does not change this bit.
 pub const METERED: u32 = 2;
 
-/// Longest sleep at the gate between two looks at the heartbeat.
+/// Longest sleep at the gate between two checks of the heartbeat.
 const LOOK_NS: u64 = 50_000_000;
-/// How long a launch is held whose stream is busy while what is in flight is stuck, and how long a copy over
-/// the bus while nothing is in flight here: a sibling's work may wait for it.
+/// How long a launch is held whose stream is busy while the work in flight is stuck, and a copy over the bus
+/// while nothing is in flight here: a sibling's work may wait for it.
 const BEHIND_MAX_NS: u64 = 5_000_000_000;
 /// Without turns, launches are fenced at most this often.
 const SAMPLE_NS: u64 = 5_000_000;
-/// With gates in the streams so much may be queued whatever is left of the turn: it stops when it must.
+/// Queue depth with gates in the streams, whatever is left of the turn: the gates stop the queue.
 const DEPTH_NS: u64 = 2_000_000;
-/// With several GPUs the word stays closed this long, so that launches on each are seen.
+/// With several GPUs the word stays closed this long, so that launches on each GPU are observed.
 const SEEN_NS: u64 = 1_000_000;
 
-/// What is about to be launched.
+/// A launch.
 #[derive(Clone, Copy, Debug)]
 pub struct Work {
-    /// What is expected of it.
+    /// Its expected cost.
     pub task: Task,
-    /// Where it is launched into.
+    /// Its stream.
     pub stream: Stream,
     /// A copy between host and device.
     pub over_bus: bool,
 }
 
-/// What the gate knows of one GPU.
+/// The state of one GPU in the gate.
 #[derive(Debug, Default)]
 pub struct Lane {
     /// Streams, fences, estimates.
     pub fences: Fences,
-    /// When a launch was last seen, ns.
+    /// Time of the last observed launch, ns.
     pub seen: u64,
     /// Launches held at the gate now.
     pub waiting: u32,
-    /// Since when the end of a drain is being watched, ns; 0 while none is.
+    /// Start of watching the end of a drain, ns; 0 while none is watched.
     pub watched_since: u64,
-    /// Since when all streams are seen to stand at gates, ns; 0 while they do not.
+    /// Since when all streams have been blocked at gates, ns; 0 while they are not.
     pub blocked: u64,
-    /// It was said that all is quiet, with work behind closed gates.
+    /// The process has reported itself drained, with work behind closed gates.
     pub parked: bool,
-    /// How much may be in flight near a turn's end.
+    /// Limit of work in flight near a turn's end.
     pub limit: InFlightLimit,
     /// The last turn for which the gate thread was woken.
     woken_turn: u32,
-    /// When a launch without turns was last fenced, ns.
+    /// Time of the last fenced launch without turns, ns.
     sampled: u64,
-    /// Launches have gone without turns, and were not tracked.
+    /// Launches have gone without turns and were not tracked.
     untracked: bool,
 }
 
 impl Lane {
-    /// Follows from now on what went without turns, if anything did.
+    /// Tracks from now on the work launched without turns, if there is any.
     pub(super) fn track(&mut self, now: u64) {
         if std::mem::take(&mut self.untracked) {
             self.fences.untracked(now);
         }
     }
 
-    /// A turn has begun, or there are none any more: what stood at gates goes on.
+    /// Resumes parked work: a turn has begun, or no turns are taken any more.
     pub fn unpark(&mut self, claims: &ClientLane, now: u64) {
         if std::mem::take(&mut self.parked) {
             self.fences.in_flight.resumed(now);
@@ -106,21 +105,21 @@ impl Lane {
 pub struct Gate {
     /// Driver and link.
     pub backend: &'static dyn DriverBackend,
-    /// What the fast path looks at.
+    /// The word that the fast path reads.
     pub word: &'static AtomicU32,
     lanes: [Mutex<Lane>; LANES_MAX],
-    /// What the GPU looks at.
+    /// The words that the GPU reads.
     pub gates: Gates,
     thread: AtomicBool,
-    /// Held by the gate thread while it may be inside the driver; true when it may not be any more.
+    /// Held by the gate thread while it may be inside the driver; true once it must stay outside.
     pub(super) driving: Mutex<bool>,
-    /// When the word was last opened and closed, ns.
+    /// Times at which the word was last opened and closed, ns.
     pub opened: AtomicU64,
     /// See `opened`.
     pub closed: AtomicU64,
 }
 
-/// A launch that was let in and must be told to [`Gate::leave`].
+/// An admitted launch, which must be passed to [`Gate::leave`].
 #[derive(Debug)]
 pub struct Ticket {
     lane: usize,
@@ -130,11 +129,11 @@ pub struct Ticket {
     base: Option<Event>,
     fence: bool,
     now: u64,
-    /// The first launch in a turn wakes the gate thread, which has time until it is made.
+    /// The first launch in a turn wakes the gate thread, after the driver's call.
     wake: WakeOnDrop,
 }
 
-/// Wakes who sleeps on the futex when dropped: whoever looks after what was launched.
+/// Wakes the gate thread, which waits on the futex, when dropped.
 #[derive(Debug, Default)]
 struct WakeOnDrop(Option<&'static AtomicU32>);
 
@@ -144,13 +143,13 @@ impl Drop for WakeOnDrop {
     }
 }
 
-/// One launch on its way.
+/// A launch on the slow path.
 struct PendingLaunch<'a> {
     pages: Pages,
     index: usize,
     work: &'a Work,
     stream_id: StreamId,
-    /// The gate word's address on the GPU, and how far apart gates are to be, ns.
+    /// The gate word's address on the GPU, and the distance between gates, ns.
     gates: Option<(u64, u64)>,
 }
 
@@ -168,7 +167,7 @@ impl PendingLaunch<'_> {
 }
 
 impl PendingLaunch<'_> {
-    /// The first launch of a turn is made, if it is made now.
+    /// Notes the start of the turn's work, if this is the first launch of a turn.
     fn begins(&self, lane: &mut Lane, now: Option<u64>) {
         if let Some(now) = now {
             self.claims().began_ns.store(now, Relaxed);
@@ -176,8 +175,8 @@ impl PendingLaunch<'_> {
         }
     }
 
-    /// Claims part in the freedom that `words` say; whether it still holds then. A daemon that is away
-    /// ends none.
+    /// Claims part in the open mode that `words` show. Returns whether that mode still holds; a daemon that
+    /// is away does not end it.
     fn claim_open(&self, words: &LaneFacts, now: u64) -> bool {
         let taken = self.words().take(words.turn);
         let mode = &self.pages.container.lane[self.index].mode;
@@ -185,7 +184,7 @@ impl PendingLaunch<'_> {
     }
 }
 
-/// A launch goes.
+/// Counts a launch that goes.
 fn count(pending: &PendingLaunch<'_>) {
     pending.claims().launches.fetch_add(1, Relaxed);
 }
@@ -205,18 +204,18 @@ impl Gate {
         }
     }
 
-    /// The state of a lane, alone.
+    /// The state of a lane, locked.
     pub fn lane(&self, index: usize) -> MutexGuard<'_, Lane> {
         self.lanes[index]
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What is known of a launch on its way; `None` if it needs no gate.
+    /// Describes a launch; `None` if it needs no gate.
     fn describe<'a>(&self, work: &'a Work) -> Option<PendingLaunch<'a>> {
         let pages = self.backend.pages()?;
         if self.backend.capturing(work.stream) {
-            return None; // Becomes a node of a graph; the graph's launch is work.
+            return None; // Becomes a node of a graph; the launch of that graph is gated.
         }
         let index = self.backend.lane().filter(|index| *index < LANES_MAX)?;
         let context = self.backend.context()?;
@@ -239,7 +238,7 @@ impl Gate {
         })
     }
 
-    /// The gates that are to be put into streams now.
+    /// The gate word and distance, if gates are to be put into streams now.
     fn gates(&self, pending: &PendingLaunch<'_>) -> Option<(u64, u64)> {
         let distance = LaneFacts::read(pending.pages.container, pending.index).gates();
         let word = |_| {
@@ -250,7 +249,7 @@ impl Gate {
         Some((word, distance))
     }
 
-    /// Waits until the launch may go. With a ticket, [`Gate::leave`] must follow it.
+    /// Waits until the launch may go. A ticket must be passed to [`Gate::leave`].
     pub fn enter(&'static self, work: &Work) -> Option<Ticket> {
         let pending = self.describe(work)?;
         let index = pending.index;
@@ -259,7 +258,7 @@ impl Gate {
         let (mut waited, mut held) = (0, 0);
         loop {
             let now = os::now();
-            // The daemon may have come back with other pages while this launch waited.
+            // The daemon may have returned with other pages while this launch waited.
             let pages = self.backend.pages()?;
             let pending = PendingLaunch {
                 gates: self.gates(&pending),
@@ -283,7 +282,7 @@ impl Gate {
                 }
                 Verdict::Wait { turn } => (turn, words.patience(now).min(LOOK_NS), &mut waited),
                 Verdict::Turn { turn, .. } if !pending.words().take(turn) => {
-                    // It has just ended, we have claimed part in it, and owe an answer.
+                    // The turn has just ended. This process claimed part in it and owes a report.
                     os::wake(&pending.pages.container.futex);
                     continue;
                 }
@@ -305,7 +304,7 @@ impl Gate {
                             count(&pending);
                             pending.begins(&mut lane, first.then_some(now));
                             let wake = WakeOnDrop(futex);
-                            // What a turn ends with is told exactly, and so is what the next one waits for.
+                            // The end of a turn is reported exactly, since the next turn waits for it.
                             let last = left <= words.window_ns;
                             let ticket = self.ticket(&pending, lane, now, last)?;
                             return Some(Ticket { wake, ..ticket });
@@ -321,12 +320,10 @@ impl Gate {
         }
     }
 
-    /// Whether a launch that was held for its turn so long must go without one: because it cannot be
-    /// ruled out that what is in flight waits for it.
-    ///
-    /// What is behind others in its stream cannot be what they wait for, unless the stream itself has
-    /// called back: that is rare enough to be waited for much longer. A copy over the bus takes no
-    /// multiprocessor from anybody and goes sooner.
+    /// Whether a launch held for its turn for `waited` ns must go without one, because the work in flight may
+    /// wait for it. Work in flight cannot wait for a launch behind it in the same stream, unless that stream
+    /// runs a host callback; this is rare enough for a much longer wait. A copy over the bus occupies no
+    /// multiprocessor and goes sooner.
     fn cannot_wait(
         &self,
         lane: &mut Lane,
@@ -342,7 +339,7 @@ impl Gate {
             return waited >= BEHIND_MAX_NS || may_help;
         }
         if lane.parked {
-            return false; // What is in in_flight waits for its turn, as this does.
+            return false; // The work in flight waits for its turn, as this launch does.
         }
         let helps = |fences: &Fences| {
             fences.in_flight.stuck(now)
@@ -355,7 +352,7 @@ impl Gate {
         helps(&lane.fences)
     }
 
-    /// The launch came back from the driver; `done` says whether it was made.
+    /// Ends a launch after the driver's call; `done` is true if the driver accepted it.
     pub fn leave(&self, ticket: Ticket, done: bool) {
         drop(ticket.wake);
         let mut lane = self.lane(ticket.lane);
@@ -383,16 +380,16 @@ impl Gate {
         }
     }
 
-    /// Tells the daemon that this process wants the GPU, if it does not know yet.
+    /// Reports this process as runnable, unless it is already.
     fn set_runnable(&self, pending: &PendingLaunch<'_>) {
         if pending.claims().runnable.load(Relaxed) == 0 {
             pending.claims().runnable.store(1, SeqCst);
             self.backend.ring();
-            os::wake(&pending.pages.container.futex); // The gate thread must look after us again.
+            os::wake(&pending.pages.container.futex); // The gate thread must service the lanes again.
         }
     }
 
-    /// Nobody takes turns: opens the word, and fences a launch now and then to see when it is done.
+    /// Without turns: opens the word, and fences a launch now and then to observe its end.
     fn enter_open(
         &self,
         pending: &PendingLaunch<'_>,
@@ -405,7 +402,7 @@ impl Gate {
         if container.gated.load(SeqCst) == 0 && (seen || container.lanes.load(Relaxed) <= 1) {
             self.opened.store(now, Relaxed);
             self.word.fetch_or(OPEN, SeqCst);
-            // The gate thread may have closed it for turns just before: look again after opening.
+            // The gate thread may have closed it for turns just before: check again after opening.
             if container.gated.load(SeqCst) != 0 {
                 self.word.fetch_and(!OPEN, SeqCst);
             }
@@ -417,8 +414,8 @@ impl Gate {
         self.ticket(pending, lane, now, true)
     }
 
-    /// Is there room in the window, with `left` ns of the turn left and `bound` where that is less? Looks
-    /// at what has finished only if the estimate says no.
+    /// Whether the window has room, with `left` ns of the turn left and `bound` as the lower limit. Collects
+    /// finished work only if the estimate denies it.
     fn admit(
         &self,
         pending: &PendingLaunch<'_>,
@@ -443,8 +440,8 @@ impl Gate {
         fences.in_flight.admit(now, ns, window, left)
     }
 
-    /// Lets the launch in; with `fence`, a fence follows it in any case. An unknown kernel gets a group of its own,
-    /// to be measured exactly, once its like has succeeded.
+    /// Admits the launch; with `fence`, a fence follows it in any case. An unknown kernel gets a group of its
+    /// own, to be measured exactly, once the driver has accepted one like it.
     fn ticket(
         &self,
         pending: &PendingLaunch<'_>,
@@ -478,13 +475,13 @@ impl Gate {
         })
     }
 
-    /// Whether a stream has come to be captured while a launch into it was held here, by another thread.
+    /// Whether another thread began to capture the stream while a launch into it was held here.
     fn captured(&self, stream: Stream) -> bool {
         captures::ever() && self.backend.capturing(stream)
     }
 
-    /// Puts into the stream what comes before a launch: the end of another group, a gate, the base. Answers for
-    /// the base, if that is not behind a gate.
+    /// Puts the fence of another group, a gate and the base into the stream, in front of a launch. Returns
+    /// the base, unless it is behind a gate.
     fn before(
         &self,
         pending: &PendingLaunch<'_>,
@@ -507,8 +504,8 @@ impl Gate {
         fences.base(self.backend, stream_index)
     }
 
-    /// A stream was made in the current context. Perhaps nothing that goes into it is ever seen here: one
-    /// launch opens the word, and the next, into this stream, runs for hours.
+    /// Notes a stream created in the current context. The gate may never see a launch into it: one launch
+    /// opens the word, and the next, into this stream, may run for hours.
     pub fn stream_made(&self, stream: Stream) {
         let index = self.backend.pages().and_then(|_| self.backend.lane());
         let index = index.filter(|index| *index < LANES_MAX);
@@ -522,7 +519,7 @@ impl Gate {
         }
     }
 
-    /// The stream is about to be destroyed: its last launches get their fence while it can be put.
+    /// Fences the last launches of a stream that is about to be destroyed.
     pub fn stream_closing(&self, stream: Stream) {
         let now = os::now();
         for index in self.used() {
@@ -532,8 +529,8 @@ impl Gate {
         }
     }
 
-    /// The context is about to be destroyed by `call`, which waits for its work. Meanwhile the
-    /// process is not quiet, and after it nothing of the context is left.
+    /// Destroys a context by `call`, which waits for its work. The process does not count as drained
+    /// meanwhile; afterwards no state of the context is left.
     pub fn context_closing<R>(&self, context: Context, call: impl FnOnce() -> R) -> R {
         let now = os::now();
         self.gates.open(self.backend, true);
@@ -550,7 +547,7 @@ impl Gate {
         result
     }
 
-    /// The lanes this process may have used.
+    /// The lanes that this process may have used.
     fn used(&self) -> std::ops::Range<usize> {
         let lanes = self
             .backend
@@ -559,8 +556,8 @@ impl Gate {
         0..(lanes as usize).min(LANES_MAX)
     }
 
-    /// Starts the gate thread with the first launch. Where that fails, launches still take turns,
-    /// but the daemon has to wait for its own deadlines to believe that all is quiet.
+    /// Starts the gate thread with the first launch. If that fails, launches still take turns, but the daemon
+    /// learns of each drain only from its own deadlines.
     pub(super) fn start_thread(&'static self) {
         if !self.thread.load(Relaxed) && !self.thread.swap(true, SeqCst) {
             os::spawn(|| self.run());

@@ -6,8 +6,8 @@
 //! is idle. It never closes a descriptor and never duplicates one, since a copy would keep the memory.
 //!
 //! Two descriptors of different memory may have the same stamp (on NVIDIA's driver all are openings of one
-//! device file). A number that was closed and now is another such descriptor thus counts as still open,
-//! until an export yields that number again, which proves that the old descriptor is closed. The error is
+//! device file). A closed number that now is another such descriptor thus counts as still open. An export
+//! that yields that number again proves that the old descriptor is closed. The error is
 //! on the safe side: the charge stays too long, never too short.
 //!
 //! Copies in other processes cannot be seen. Memory that only they hold is no longer charged here; the

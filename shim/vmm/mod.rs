@@ -1,7 +1,7 @@
 //! Physical memory, counted by references.
 //!
 //! `cuMemCreate` gives physical memory a handle, `cuMemMap` puts it at an address, and the memory lives
-//! until the last handle is released *and* the last mapping is gone, in either order: after create, map,
+//! until the last handle is released *and* the last mapping is gone, in either order. After create, map,
 //! release, the memory still exists. Other references are an exported descriptor ([`exports`]), a tile of
 //! a sparse array ([`tiles`]), and a multicast object or endpoint to which it is bound ([`bound`]). So a
 //! physical allocation is charged once, when it is created, and the charge ends with its last reference.
@@ -11,8 +11,8 @@
 //! multicast object is no memory, but its end releases the memory bound to it. Memory of other APIs and
 //! of other containers' processes is counted here as well, under the [`Name`]s that the application uses.
 //!
-//! As in [`crate::allocations`], a reference is counted before the driver adds one and removed before the
-//! driver drops one (and restored if it refuses), because handles and addresses are reused immediately.
+//! As in [`crate::allocations`], a reference is counted before the driver adds one, and removed before the
+//! driver drops one. If the driver refuses, it is restored. Handles and addresses are reused immediately.
 //!
 //! A checkpointed process (`cuCheckpointProcess…`) has its memory moved to the host, and back when it is
 //! restored. The memory stays charged meanwhile, so that there is room for it after the restore.

@@ -1,8 +1,8 @@
 //! Every interleaving of two launching threads, the gate thread, the GPU and the daemon, over three
-//! turns: is the GPU ever given to somebody else while this process may still use it?
+//! turns: is the GPU ever granted to another container while this process may still use it?
 //!
-//! The process's side runs the very steps of [`ClaimWords`]; the state is small enough to pending all
-//! of it. The daemon is the one described in `gpuslice_wire::page`.
+//! The process's side runs the very steps of [`ClaimWords`]; the state is small enough for an exhaustive
+//! search. The daemon follows `gpuslice_wire::page`.
 
 use super::{ClaimWords, Take};
 use gpuslice_wire::page::{ClientLane, ContainerPage, may_launch};
@@ -179,7 +179,7 @@ enum Bug {
     NoUndrain,
 }
 
-/// Visits every reachable state; answers how many, and one that broke exclusion.
+/// Visits every reachable state. Returns their number, and one that violates exclusion.
 fn explore(bug: Bug) -> (usize, Option<State>) {
     let start = State {
         turn: 0,
@@ -220,7 +220,7 @@ fn explore(bug: Bug) -> (usize, Option<State>) {
 }
 
 #[test]
-fn nobody_else_is_granted_the_gpu_while_this_process_may_use_it() {
+fn no_other_container_is_granted_the_gpu_while_this_process_may_use_it() {
     let (states, broken) = explore(Bug::None);
     assert_eq!(broken, None);
     assert!(
@@ -229,20 +229,20 @@ fn nobody_else_is_granted_the_gpu_while_this_process_may_use_it() {
     );
 }
 
-/// The model finds the two mistakes one would make, so it is no rubber stamp.
+/// The model finds the two likely mistakes, so it can fail.
 #[test]
 fn the_model_finds_known_mistakes() {
     assert!(
         explore(Bug::NoConfirm).1.is_some(),
-        "launching without a second look at the turn"
+        "launching without a second check of the turn"
     );
     assert!(
         explore(Bug::NoUndrain).1.is_some(),
-        "launching after an early report of quiet"
+        "launching after an early report of a drain"
     );
 }
 
-/// `take` is its steps.
+/// `take` consists of its steps.
 #[test]
 fn take_confirms_or_refuses() {
     let page: &'static ContainerPage = crate::gate::fake::blank_container();

@@ -1,4 +1,4 @@
-//! The window at its edges, and its books under random use.
+//! The window at its edges, and its counters under random use.
 
 use super::*;
 
@@ -45,7 +45,7 @@ fn a_kernel_longer_than_a_turn_goes_alone() {
 }
 
 #[test]
-fn next_to_nothing_in_flight_is_as_good_as_nothing() {
+fn next_to_nothing_in_flight_counts_as_nothing() {
     let (mut in_flight, long) = (InFlight::default(), 500 * US);
     launch(&mut in_flight, 0, 0, long);
     in_flight.fence(0, Event(1));
@@ -66,7 +66,7 @@ fn next_to_nothing_in_flight_is_as_good_as_nothing() {
 }
 
 #[test]
-fn what_comes_after_nothing_knows_when_that_began() {
+fn a_group_launched_after_idling_knows_when_the_idling_began() {
     let mut in_flight = InFlight::default();
     launch(&mut in_flight, 0, 7, 50 * US);
     in_flight.fence(7, Event(1));
@@ -84,11 +84,11 @@ fn what_comes_after_nothing_knows_when_that_began() {
             .expect("done")
     };
     assert_eq!(next().after, Some((7, 50 * US)));
-    assert_eq!(next().after, None, "others were in in_flight");
+    assert_eq!(next().after, None, "others were in flight");
 }
 
 #[test]
-fn marks_follow_work_not_launches() {
+fn fences_follow_work_not_launches() {
     let mut in_flight = InFlight::default();
     let fences = (0..100).filter(|_| {
         let due = launch(&mut in_flight, 0, 3, 10 * US);
@@ -132,10 +132,10 @@ fn retires_in_order_within_a_stream_and_freely_between() {
     assert_eq!(in_flight.outstanding(0), 400 * US);
 }
 
-/// Whatever happens in whatever order: the sum of the groups is what is counted, `admit` never
-/// holds an empty lane, and everything retires in the end.
+/// For random operations in random order, the counter equals the sum of the groups, `admit` never holds an
+/// empty lane, and all groups retire in the end.
 #[test]
-fn books_balance_under_random_use() {
+fn counters_agree_under_random_use() {
     let mut seed = 0x9e37_79b9_u64;
     let mut random = |n: u64| {
         seed ^= seed << 13;
