@@ -7,27 +7,30 @@ use gpuslice_nvabi::types::*;
 
 /// Total, free and used of one device, bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Told {
+struct MemoryInfo {
     total: u64,
     free: u64,
     used: u64,
 }
 
 /// Used and free add up to the total, and free is never more than the GPU has.
-fn tell(cap: u64, reserved: u64, physical: Told) -> Told {
+fn capped(cap: u64, reserved: u64, physical: MemoryInfo) -> MemoryInfo {
     let total = cap.min(physical.total);
     let free = total.saturating_sub(reserved).min(physical.free);
-    Told {
+    MemoryInfo {
         total,
         free,
         used: total - free,
     }
 }
 
-fn told(device: nvmlDevice_t, physical: Told) -> Result<Option<Told>, nvmlReturn_t> {
+fn slice_memory(
+    device: nvmlDevice_t,
+    physical: MemoryInfo,
+) -> Result<Option<MemoryInfo>, nvmlReturn_t> {
     Ok(lane(device)?.map(|(session, lane)| {
         let facts = session.facts(lane);
-        tell(
+        capped(
             facts.cap.load(Relaxed),
             facts.reserved.load(Relaxed),
             physical,
@@ -46,13 +49,13 @@ pub unsafe extern "C" fn nvmlDeviceGetMemoryInfo(
         }
         // SAFETY: NVML has just written there and answered success.
         let memory = unsafe { &mut *memory };
-        let physical = Told {
+        let physical = MemoryInfo {
             total: memory.total,
             free: memory.free,
             used: memory.used,
         };
-        if let Some(told) = told(device, physical)? {
-            (memory.total, memory.free, memory.used) = (told.total, told.free, told.used);
+        if let Some(capped) = slice_memory(device, physical)? {
+            (memory.total, memory.free, memory.used) = (capped.total, capped.free, capped.used);
         }
         Ok(result)
     })
@@ -69,13 +72,13 @@ pub unsafe extern "C" fn nvmlDeviceGetMemoryInfo_v2(
         }
         // SAFETY: NVML has just written there and answered success.
         let memory = unsafe { &mut *memory };
-        let physical = Told {
+        let physical = MemoryInfo {
             total: memory.total,
             free: memory.free,
             used: memory.used,
         };
-        if let Some(told) = told(device, physical)? {
-            (memory.total, memory.free, memory.used) = (told.total, told.free, told.used);
+        if let Some(capped) = slice_memory(device, physical)? {
+            (memory.total, memory.free, memory.used) = (capped.total, capped.free, capped.used);
             memory.reserved = 0; // the driver's own share is outside of the slice
         }
         Ok(result)
@@ -88,43 +91,43 @@ mod tests {
 
     #[test]
     fn told_numbers_add_up() {
-        let gpu = Told {
+        let gpu = MemoryInfo {
             total: 1000,
             free: 900,
             used: 100,
         };
         assert_eq!(
-            tell(500, 200, gpu),
-            Told {
+            capped(500, 200, gpu),
+            MemoryInfo {
                 total: 500,
                 free: 300,
                 used: 200
             }
         );
         assert_eq!(
-            tell(500, 700, gpu),
-            Told {
+            capped(500, 700, gpu),
+            MemoryInfo {
                 total: 500,
                 free: 0,
                 used: 500
             }
         );
         assert_eq!(
-            tell(5000, 0, gpu),
-            Told {
+            capped(5000, 0, gpu),
+            MemoryInfo {
                 total: 1000,
                 free: 900,
                 used: 100
             }
         );
-        let full = Told {
+        let full = MemoryInfo {
             total: 1000,
             free: 10,
             used: 990,
         };
         assert_eq!(
-            tell(500, 0, full),
-            Told {
+            capped(500, 0, full),
+            MemoryInfo {
                 total: 500,
                 free: 10,
                 used: 490

@@ -6,7 +6,7 @@ use gpuslice_apps::api::{has_nvml, nvml_calls::*};
 use gpuslice_nvabi::types::*;
 use std::ffi::CString;
 
-family!("mirror":
+family!("nvml":
     totals_agree, total_needs_no_context, total_is_stable, nvml_totals_agree, nvml_adds_up,
     nvml_v2_adds_up, nvml_follows_an_allocation, nvml_agrees_when_quiet, nvml_when_full,
     free_when_full, free_is_never_above_total, nvml_knows_this_process,

@@ -1,12 +1,11 @@
-//! The real surroundings of the gate: the driver through its table, the daemon through the link.
+//! The gate's backend in production: the driver through its table, the daemon through the link.
 //!
-//! Another thread of the application may be capturing a graph in a mode that forbids "unsafe" calls
-//! everywhere, event queries among them; so each of ours is wrapped in the relaxed mode for this
-//! thread, which is what that mode is for.
+//! Another thread of the application may be capturing a graph in a mode that forbids "unsafe" calls in all
+//! threads, event queries among them. So each such call is made in the relaxed capture mode of this thread.
 
+use super::backend::{Context, DriverBackend, Event, Pages, Pinned, Progress, Stream};
 use super::captures;
-use super::port::{Context, Event, Pages, Pinned, Progress, Stream, World};
-use crate::link::sys::Twin;
+use crate::link::sys::SecondMapping;
 use crate::{lane, link, real};
 use gpuslice_nvabi::types::{
     CU_MEMHOSTREGISTER_DEVICEMAP, CU_STREAM_CAPTURE_MODE_RELAXED, CU_STREAM_CAPTURE_STATUS_NONE,
@@ -18,7 +17,7 @@ use std::ptr::with_exposed_provenance_mut as pointer;
 
 /// See the module's head.
 #[derive(Debug)]
-pub struct Real;
+pub struct CudaBackend;
 
 impl From<CUstream> for Stream {
     fn from(stream: CUstream) -> Stream {
@@ -40,7 +39,7 @@ fn stream_of(stream: Stream) -> CUstream {
     CUstream(pointer(stream.0))
 }
 
-/// Makes a call that a stream capture elsewhere may forbid.
+/// Makes a call that a stream capture in another thread may forbid.
 pub(crate) fn relaxed<R>(call: impl FnOnce() -> R) -> R {
     let mut mode = CU_STREAM_CAPTURE_MODE_RELAXED;
     let exchanged = real!(cuThreadExchangeStreamCaptureMode(&raw mut mode));
@@ -55,7 +54,7 @@ fn succeeded(result: CUresult) -> bool {
     result == CUresult::SUCCESS
 }
 
-impl World for Real {
+impl DriverBackend for CudaBackend {
     fn pages(&self) -> Option<Pages> {
         let session = link::attached()?;
         Some(Pages {
@@ -88,7 +87,7 @@ impl World for Real {
 
     fn settle(&self) {
         if let Some(session) = link::attached() {
-            session.give_idle_back();
+            session.return_idle_credit();
             session.settle();
         }
     }
@@ -114,9 +113,9 @@ impl World for Real {
         let mut status = CU_STREAM_CAPTURE_STATUS_NONE;
         match real!(cuStreamIsCapturing(stream_of(stream), &raw mut status)) {
             CUresult::SUCCESS => status != CU_STREAM_CAPTURE_STATUS_NONE,
-            // A driver from before capture.
+            // A driver older than stream capture.
             CUresult::ERROR_NOT_SUPPORTED => false,
-            // The legacy stream while another is captured, or a bad handle: the launch will tell.
+            // The legacy stream while another is captured, or an invalid handle: the launch reports it.
             _ => true,
         }
     }
@@ -162,10 +161,10 @@ impl World for Real {
         link::attached().map_or(0, link::Session::generation)
     }
 
-    /// Each context has a mapping and a registration of its own: they are gone with it, and no other
-    /// context's streams wait for memory that is not pinned any more.
+    /// Each context has a mapping and a registration of its own: they end with it, and no other context's
+    /// streams wait for memory that is no longer pinned.
     fn pin(&self) -> Option<Pinned> {
-        let page = Twin::of(link::attached()?.client()).ok()?;
+        let page = SecondMapping::of(link::attached()?.client()).ok()?;
         let (at, flags) = (page.address(), CU_MEMHOSTREGISTER_DEVICEMAP);
         let mut address: CUdeviceptr = 0;
         let pinned = relaxed(|| real!(cuMemHostRegister_v2(at, PAGE_BYTES, flags)));
