@@ -1,4 +1,4 @@
-//! What a probe says: one line of JSON for each thing found.
+//! The output of a probe: one line of JSON for each finding.
 
 use std::fmt::Write;
 use std::time::Instant;
@@ -7,24 +7,24 @@ use std::time::Instant;
 pub struct Row(String);
 
 impl Row {
-    /// Of a probe.
+    /// Begins a row of a probe.
     pub fn of(probe: &str) -> Row {
         Row(format!(r#"{{"probe":"{probe}""#))
     }
 
-    /// A word; it needs no escapes.
+    /// Adds a string, which must need no escapes.
     pub fn word(mut self, key: &str, value: &str) -> Row {
         let _ = write!(self.0, r#","{key}":"{value}""#);
         self
     }
 
-    /// A number, a truth, or a list that is written as one.
+    /// Adds a number, a boolean or a list in JSON's notation.
     pub fn plain(mut self, key: &str, value: impl std::fmt::Display) -> Row {
         let _ = write!(self.0, r#","{key}":{value}"#);
         self
     }
 
-    /// Microseconds, or nothing.
+    /// Adds microseconds, or null.
     pub fn us(mut self, key: &str, value: Option<f64>) -> Row {
         let _ = match value {
             Some(us) => write!(self.0, r#","{key}":{us:.1}"#),
@@ -44,7 +44,7 @@ pub fn us_since(start: Instant) -> f64 {
     start.elapsed().as_secs_f64() * 1e6
 }
 
-/// The value below which this part of them is.
+/// The value at this part of the sorted list.
 pub fn percentile(sorted: &[f64], part: f64) -> Option<f64> {
     let last = sorted.len().checked_sub(1)?;
     let at = (sorted.len() as f64 * part) as usize;

@@ -1,4 +1,4 @@
-//! How an image of the table is made.
+//! Builds the images of the table.
 
 use crate::harness::bundle::Bundle;
 use nix::sys::stat::{Mode, SFlag, makedev, mknod};
@@ -10,28 +10,28 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
-/// Where a link leads.
+/// The target of a link.
 #[derive(Clone, Copy, Debug)]
-pub enum To {
-    /// To the canary, from `/` on.
+pub enum LinkTarget {
+    /// The canary, by an absolute path.
     Canary(&'static str),
-    /// To the canary by more `..` than there are directories.
+    /// The canary, by more `..` than there are directories.
     Up(&'static str),
-    /// To the canary through a link of the kernel's: `/proc/1/root`.
+    /// The canary, through a magic link of the kernel such as `/proc/1/root`.
     Magic(&'static str, &'static str),
-    /// Where the text says.
+    /// This text.
     Text(&'static str),
 }
 
-/// What is at a path of the image.
+/// The content of a path of the image.
 #[derive(Clone, Copy, Debug)]
-pub enum Thing {
-    Link(To),
-    /// Another name of a file of the canary's.
+pub enum Content {
+    Link(LinkTarget),
+    /// A hard link to a file of the canary.
     Hard(&'static str),
     Dir,
     File(&'static str),
-    /// A file of this many blank lines of 64 bytes, which loaders take without a word.
+    /// A file of this many blank lines of 64 bytes, which loaders accept silently.
     Long(usize),
     Pipe,
     Socket,
@@ -39,26 +39,26 @@ pub enum Thing {
     Device,
     Nothing,
     Mode(u32),
-    /// It cannot be changed, not even by root.
+    /// Sets the immutable attribute: not even root can change the file.
     Immutable,
 }
 
-/// One step.
+/// One step of a build.
 #[derive(Clone, Copy, Debug)]
-pub enum Lay {
-    /// A thing at a path; what was there goes.
-    At(&'static str, Thing),
-    /// The canary's path over the container's.
+pub enum Step {
+    /// Replaces a path by this content.
+    At(&'static str, Content),
+    /// Mounts the canary's path over the container's.
     Over(&'static str, &'static str),
-    /// A file system of a kind over the container's path.
+    /// Mounts a new file system of a type over the container's path.
     Fresh(&'static str, &'static str, &'static [&'static str]),
-    /// A change of the configuration.
+    /// Changes the configuration.
     Config(fn(&mut Value)),
-    /// Anything else.
+    /// Runs a function on the root file system and the canary.
     With(fn(&Path, &Path)),
 }
 
-/// What the canary has: all that the hook looks for, where an image's links may lead.
+/// Makes the canary: everything the hook looks for, at places where an image's links may lead.
 pub fn canary(root: &Path) -> PathBuf {
     let dir = root.join("canary");
     for sub in ["etc", "run", "dev", "lib", "listed", "driver", "empty"] {
@@ -70,17 +70,17 @@ pub fn canary(root: &Path) -> PathBuf {
     dir
 }
 
-impl To {
+impl LinkTarget {
     fn path(self, canary: &Path) -> PathBuf {
         let below = |to: &str| {
             let path = canary.join(to);
             path.strip_prefix("/").expect("absolute").to_owned()
         };
         match self {
-            To::Canary(to) => canary.join(to),
-            To::Up(to) => Path::new(&"../".repeat(24)).join(below(to)),
-            To::Magic(by, to) => Path::new(by).join(below(to)),
-            To::Text(text) => text.into(),
+            LinkTarget::Canary(to) => canary.join(to),
+            LinkTarget::Up(to) => Path::new(&"../".repeat(24)).join(below(to)),
+            LinkTarget::Magic(by, to) => Path::new(by).join(below(to)),
+            LinkTarget::Text(text) => text.into(),
         }
     }
 }
@@ -94,35 +94,35 @@ fn clear(path: &Path) {
     fs::create_dir_all(path.parent().expect("a parent")).expect("a directory");
 }
 
-fn put(thing: Thing, at: &Path, canary: &Path) {
-    if !matches!(thing, Thing::Mode(_) | Thing::Immutable) {
+fn put(content: Content, at: &Path, canary: &Path) {
+    if !matches!(content, Content::Mode(_) | Content::Immutable) {
         clear(at);
     }
-    match thing {
-        Thing::Link(to) => symlink(to.path(canary), at).expect("a link"),
-        Thing::Hard(of) => fs::hard_link(canary.join(of), at).expect("a second name"),
-        Thing::Dir => fs::create_dir(at).expect("a directory"),
-        Thing::File(text) => fs::write(at, text).expect("a file"),
-        Thing::Long(lines) => {
+    match content {
+        Content::Link(to) => symlink(to.path(canary), at).expect("a link"),
+        Content::Hard(of) => fs::hard_link(canary.join(of), at).expect("a second name"),
+        Content::Dir => fs::create_dir(at).expect("a directory"),
+        Content::File(text) => fs::write(at, text).expect("a file"),
+        Content::Long(lines) => {
             let mut file = fs::File::create(at).expect("a file");
             for _ in 0..lines {
                 writeln!(file, "{:63}", "").expect("written");
             }
         }
-        Thing::Pipe => mkfifo(at, Mode::S_IRWXU).expect("a pipe"),
-        Thing::Socket => drop(UnixListener::bind(at).expect("a socket")),
-        Thing::Device => {
+        Content::Pipe => mkfifo(at, Mode::S_IRWXU).expect("a pipe"),
+        Content::Socket => drop(UnixListener::bind(at).expect("a socket")),
+        Content::Device => {
             mknod(at, SFlag::S_IFCHR, Mode::S_IRUSR, makedev(1, 3)).expect("a device");
         }
-        Thing::Nothing => {}
-        Thing::Mode(mode) => {
+        Content::Nothing => {}
+        Content::Mode(mode) => {
             fs::set_permissions(at, fs::Permissions::from_mode(mode)).expect("ours");
         }
-        Thing::Immutable => drop(chattr("+i", at)),
+        Content::Immutable => drop(chattr("+i", at)),
     }
 }
 
-/// Sets or clears an attribute of the file system's; whether it could.
+/// Sets or clears a file attribute; whether that succeeded.
 pub fn chattr(change: &str, at: &Path) -> bool {
     let mut command = std::process::Command::new("chattr");
     command
@@ -132,25 +132,25 @@ pub fn chattr(change: &str, at: &Path) -> bool {
     command.status().is_ok_and(|status| status.success())
 }
 
-impl Lay {
-    /// Makes it part of a container to be.
+impl Step {
+    /// Applies the step to a container's bundle.
     pub fn onto(self, bundle: Bundle, canary: &Path) -> Bundle {
         match self {
-            Lay::At(path, thing) => put(thing, &bundle.rootfs().join(path), canary),
-            Lay::With(act) => act(&bundle.rootfs(), canary),
-            Lay::Over(to, from) => {
+            Step::At(path, content) => put(content, &bundle.rootfs().join(path), canary),
+            Step::With(act) => act(&bundle.rootfs(), canary),
+            Step::Over(to, from) => {
                 return bundle.mount(to, "bind", &canary.join(from), &["rbind"]);
             }
-            Lay::Fresh(to, kind, options) => {
+            Step::Fresh(to, kind, options) => {
                 return bundle.mount(to, kind, Path::new(kind), options);
             }
-            Lay::Config(edit) => return bundle.edit(edit),
+            Step::Config(edit) => return bundle.edit(edit),
         }
         bundle
     }
 }
 
-/// Users of the container are 100000 and up on the host.
+/// Maps the container's users to 100000 and up on the host.
 pub fn user_namespace(config: &mut Value) {
     let mapped = json!([{ "containerID": 0, "hostID": 100_000, "size": 65_536 }]);
     let linux = &mut config["linux"];
@@ -159,7 +159,7 @@ pub fn user_namespace(config: &mut Value) {
     (linux["uidMappings"], linux["gidMappings"]) = (mapped.clone(), mapped);
 }
 
-/// As a container of a pod that sees the host's processes.
+/// Shares the host's pid namespace, as in a pod with `hostPID`.
 pub fn hosts_processes(config: &mut Value) {
     let namespaces = config["linux"]["namespaces"].as_array_mut();
     namespaces
@@ -167,7 +167,7 @@ pub fn hosts_processes(config: &mut Value) {
         .retain(|entry| entry["type"] != "pid");
 }
 
-/// Everything in `/usr`, as today's distributions have it.
+/// Moves everything to `/usr`, as in today's distributions.
 pub fn merge_usr(rootfs: &Path, _: &Path) {
     fs::create_dir_all(rootfs.join("usr")).expect("a directory");
     for name in ["lib", "lib64", "bin"] {

@@ -1,11 +1,11 @@
-//! P8: waits in a stream on a word that the host changes: what they cost, how soon they hold, and whether a process
-//! that waits so leaves the GPU to others.
+//! P8: waits in a stream on a word that the host changes: what they cost, how soon they take effect, and whether a
+//! waiting process leaves the GPU to others.
 
 use crate::Options;
 use crate::page::Page;
 use crate::row::{Row, percentile, us_since};
 use crate::spin::{Spinning, rates};
-use crate::watch::{Job, PATIENCE, moves, quiet};
+use crate::watch::{Job, PATIENCE, moves, stopped_after};
 use crate::worker::Worker;
 use gpuslice_apps::driver::Error;
 use std::sync::atomic::Ordering;
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 /// Kernels between two gates, µs.
 const SPACINGS_US: [u64; 3] = [10, 50, 100];
-/// Kernels that are queued at once: with their gates less than a driver's queue has room for.
+/// Kernels queued at once: together with their gates they fit into a driver's queue.
 const QUEUED: usize = 400;
 
 /// See the file's head.
@@ -23,7 +23,7 @@ pub fn gates(options: &Options) -> Result<bool, String> {
     worker.page().gate().store(1, Ordering::Release);
     let done = cost(options, &mut worker).and_then(|()| holds(options, &mut worker));
     let done = done.and_then(|()| gives_away(options, &mut worker));
-    // Whatever came of it: nobody waits for ever.
+    // After any result: no stream is left waiting for ever.
     worker.page().gate().store(1, Ordering::Release);
     done?;
     let (ended, right) = Job::settle(&mut worker, PATIENCE)?;
@@ -44,7 +44,7 @@ fn queue(worker: &mut Worker, us: u64, gated: bool) -> Result<(), Error> {
     Ok(())
 }
 
-/// What an open gate costs where there is one before every kernel.
+/// The cost of an open gate before every kernel.
 fn cost(options: &Options, worker: &mut Worker) -> Result<(), String> {
     for us in SPACINGS_US {
         let (mut without, mut with) = (Vec::new(), Vec::new());
@@ -57,7 +57,7 @@ fn cost(options: &Options, worker: &mut Worker) -> Result<(), String> {
         }
         without.sort_by(f64::total_cmp);
         with.sort_by(f64::total_cmp);
-        // The least: a late processor only ever adds.
+        // The minimum: a delayed processor only adds time.
         let (plain, gated) = (percentile(&without, 0.0), percentile(&with, 0.0));
         let more = plain.zip(gated).map(|(plain, gated)| gated - plain);
         Row::of("gates")
@@ -70,7 +70,7 @@ fn cost(options: &Options, worker: &mut Worker) -> Result<(), String> {
     Ok(())
 }
 
-/// How soon a queue is quiet when the word changes, and moves when it changes back.
+/// How soon a queue stops when the gate closes, and makes progress when it opens again.
 fn holds(options: &Options, worker: &mut Worker) -> Result<(), String> {
     let (mut closing, mut opening) = (Vec::new(), Vec::new());
     for _ in 0..5 * options.rounds {
@@ -78,7 +78,7 @@ fn holds(options: &Options, worker: &mut Worker) -> Result<(), String> {
         let meter = worker.meter();
         let start = Instant::now();
         worker.page().gate().store(0, Ordering::Release);
-        closing.extend(quiet(&meter, start));
+        closing.extend(stopped_after(&meter, start));
         worker.page().gate().store(1, Ordering::Release);
         opening.extend(moves(&meter, Duration::from_secs(2)));
         Job::settle(worker, PATIENCE)?;
@@ -87,14 +87,14 @@ fn holds(options: &Options, worker: &mut Worker) -> Result<(), String> {
     opening.sort_by(f64::total_cmp);
     Row::of("gates")
         .plain("closed", closing.len())
-        .us("close_to_quiet_p50_us", percentile(&closing, 0.5))
-        .us("close_to_quiet_max_us", percentile(&closing, 1.0))
+        .us("close_to_stopped_p50_us", percentile(&closing, 0.5))
+        .us("close_to_stopped_max_us", percentile(&closing, 1.0))
         .us("open_to_moves_p50_us", percentile(&opening, 0.5))
         .say();
     Ok(())
 }
 
-/// What another process gets while this one waits at a closed gate, of what it gets while this one has no work.
+/// Another process's rate while this one waits at a closed gate, relative to its rate while this one has no work.
 fn gives_away(options: &Options, worker: &mut Worker) -> Result<(), String> {
     let mut options = options.clone();
     options.rounds_per_us = worker.rounds_per_us();

@@ -1,6 +1,6 @@
-//! A page of the host that the GPU writes and that several processes read: how far a kernel is.
+//! A page of host memory with the progress of a kernel: the GPU writes it, several processes read it.
 //!
-//! A simulated GPU runs no kernels, so nothing is written there; its own account of a process's time says the same.
+//! A simulated GPU runs no kernels, so it writes nothing there; its own account of a process's time is used instead.
 
 use gpuslice_sim_device::Machine;
 use std::fs::File;
@@ -14,10 +14,10 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 pub const BYTES: usize = 4096;
 const PROGRESS: usize = 0;
 const COMPUTED: usize = 8;
-/// Where the last word is that a gate looks at; away from what the kernel writes.
+/// Offset of the word that a gate waits for; away from the words that the kernel writes.
 const GATE: usize = 2048;
 
-/// The page, mapped here; for as long as the process lives.
+/// The page, mapped for as long as the process lives.
 pub struct Page {
     at: *mut u8,
     file: OwnedFd,
@@ -29,7 +29,7 @@ unsafe impl Send for Page {}
 unsafe impl Sync for Page {}
 
 impl Page {
-    /// A new one.
+    /// Makes and maps a new page.
     ///
     /// # Errors
     /// The system's.
@@ -39,13 +39,13 @@ impl Page {
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: fresh from the kernel, nobody else's.
+        // SAFETY: fresh from the kernel, not owned elsewhere.
         let file = unsafe { OwnedFd::from_raw_fd(fd) };
         File::from(file.try_clone()?).set_len(BYTES as u64)?;
         Page::map(file)
     }
 
-    /// One that was inherited.
+    /// Maps an inherited page.
     ///
     /// # Errors
     /// The system's.
@@ -68,22 +68,22 @@ impl Page {
         }
     }
 
-    /// Its number, for a child.
+    /// Its file descriptor, for a child.
     pub fn number(&self) -> i32 {
         self.file.as_raw_fd()
     }
 
-    /// Where it begins.
+    /// Its first byte.
     pub fn address(&self) -> *mut u8 {
         self.at
     }
 
-    /// Where the gate is, from the beginning.
+    /// Offset of the gate's word in bytes.
     pub fn gate_offset() -> u64 {
         GATE as u64
     }
 
-    /// The last word a kernel told of its progress.
+    /// The last progress that a kernel wrote.
     pub fn progress(&self) -> u64 {
         // SAFETY: aligned, inside the mapping.
         unsafe { AtomicU64::from_ptr(self.at.add(PROGRESS).cast()) }.load(Ordering::Acquire)
@@ -102,17 +102,17 @@ impl Page {
     }
 }
 
-/// How much a process's work has had of the GPU, in what is its measure there.
+/// The progress of a process's work on the GPU, in rounds or nanoseconds.
 #[derive(Clone)]
 pub enum Meter {
-    /// Rounds that its kernels told of.
+    /// Rounds that its kernels wrote to the page.
     Told(Arc<Page>),
     /// The simulated GPU's account of the process, ns.
     Account(&'static Machine, u32),
 }
 
 impl Meter {
-    /// What it shows now.
+    /// The progress now.
     pub fn read(&self) -> u64 {
         match self {
             Meter::Told(page) => page.progress(),

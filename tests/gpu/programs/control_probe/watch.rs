@@ -1,16 +1,16 @@
-//! Work that is stopped and goes on: how soon it is quiet, whether it stays so, and that it comes out right.
+//! Work that is stopped and resumed: how soon it makes no more progress, whether it stays stopped, and that its results are right.
 
-use crate::lever::{Lever, Way, saves};
+use crate::control::{StopMethod, Way, saves};
 use crate::page::Meter;
 use crate::row::{Row, us_since};
 use crate::worker::{Names, Worker};
 use std::time::{Duration, Instant};
 
-/// Work that has not moved for so long is stopped; with longer pauses a simulated GPU on a busy machine is told from one that stopped.
+/// Work without progress for so long counts as stopped. A simulated GPU on a busy machine makes shorter pauses than this.
 const STILL: Duration = Duration::from_millis(50);
-/// Work that still moves after so long was not stopped.
+/// Work that still makes progress after so long was not stopped.
 const TOO_LATE: Duration = Duration::from_millis(250);
-/// How long it is watched whether it stays stopped.
+/// How long stopped work is watched for progress.
 const HOLD: Duration = Duration::from_millis(150);
 /// How long the end of work may take beyond its length.
 pub const PATIENCE: Duration = Duration::from_secs(20);
@@ -21,7 +21,7 @@ pub trait Job {
     fn launch(&mut self, length: Duration) -> Result<(), String>;
     /// Waits for its end: whether it came, and whether the results are right.
     fn settle(&mut self, within: Duration) -> Result<(bool, bool), String>;
-    /// How much of the GPU it has had.
+    /// The meter of its progress.
     fn meter(&self) -> Meter;
 }
 
@@ -44,12 +44,12 @@ impl Job for Worker {
 fn pause(meter: &Meter) {
     match meter {
         Meter::Told(_) => std::hint::spin_loop(),
-        // Asking the simulated GPU takes its lock.
+        // Reading the simulated GPU's account takes its lock.
         Meter::Account(..) => std::thread::sleep(Duration::from_micros(20)),
     }
 }
 
-/// Microseconds until the work moves; `None` if it does not within that time.
+/// Microseconds until the work makes progress; `None` if it makes none within that time.
 pub fn moves(meter: &Meter, within: Duration) -> Option<f64> {
     let (start, before) = (Instant::now(), meter.read());
     while start.elapsed() < within {
@@ -61,57 +61,57 @@ pub fn moves(meter: &Meter, within: Duration) -> Option<f64> {
     None
 }
 
-/// Microseconds from `since` to when the work moved last; `None` if it goes on moving.
-pub fn quiet(meter: &Meter, since: Instant) -> Option<f64> {
+/// Microseconds from `since` to the work's last progress; `None` if it is not stopped after `TOO_LATE`.
+pub fn stopped_after(meter: &Meter, since: Instant) -> Option<f64> {
     let (mut value, mut last) = (meter.read(), Instant::now());
-    let mut quiet_us = us_since(since);
+    let mut stopped_us = us_since(since);
     while since.elapsed() < TOO_LATE {
         let now = meter.read();
         if now != value {
-            (value, last, quiet_us) = (now, Instant::now(), us_since(since));
+            (value, last, stopped_us) = (now, Instant::now(), us_since(since));
         }
         if last.elapsed() > STILL {
-            return Some(quiet_us);
+            return Some(stopped_us);
         }
         pause(meter);
     }
     None
 }
 
-/// Stops work in its middle, watches, lets it go on, waits for its end. Whether the results are right.
+/// Stops work in its middle, watches, resumes it, waits for its end. Whether the results are right.
 ///
 /// # Errors
-/// It could not be asked, or never ended.
+/// The process could not be reached, or the work never ended.
 pub fn stop_one(
     probe: &str,
-    (lever, name): (Lever, &str),
+    (method, name): (StopMethod, &str),
     (way, names): (&Way, &Names),
     job: &mut dyn Job,
     length: Duration,
 ) -> Result<bool, String> {
     job.launch(length)?;
-    let mut row = Row::of(probe).word("lever", name);
+    let mut row = Row::of(probe).word("method", name);
     {
         let meter = &job.meter();
         let begun = moves(meter, Duration::from_secs(5)).is_some();
         let before = saves(way, names);
         let start = Instant::now();
-        let stop = lever.stop(way, names);
-        let quiet_us = quiet(meter, start);
+        let stop = method.stop(way, names);
+        let stopped_us = stopped_after(meter, start);
         let at = meter.read();
-        if quiet_us.is_some() {
+        if stopped_us.is_some() {
             std::thread::sleep(HOLD);
         }
-        let stayed = quiet_us.is_some() && meter.read() == at;
+        let stayed = stopped_us.is_some() && meter.read() == at;
         let after = saves(way, names);
-        let resumed = lever.resume(way, names);
+        let resumed = method.resume(way, names);
         let again = moves(meter, Duration::from_secs(2));
         row = row
             .plain("begun", begun)
             .word("stop", &stop.status)
             .us("stop_us", Some(stop.us))
-            .us("quiet_us", quiet_us)
-            .plain("stayed_quiet", stayed);
+            .us("stopped_us", stopped_us)
+            .plain("stayed_stopped", stayed);
         if let Some(go) = resumed {
             row = row.word("go", &go.status).us("go_us", Some(go.us));
         }

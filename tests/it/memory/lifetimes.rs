@@ -1,6 +1,6 @@
-//! Processes in numbers: short lives, crowds, and a pid that comes again.
+//! Short-lived processes, 64 processes that start at once, and a reused pid.
 
-use super::{MIB, PAGE, Tenant, Truth, WHO, in_slice, node, program, setting};
+use super::{CONTAINER, DeviceView, MIB, PAGE, Tenant, in_slice, node, program, setting};
 use crate::harness::{eventually, is_root, skip};
 use nix::sched::{CloneFlags, unshare};
 use std::process::{Child, Stdio};
@@ -26,43 +26,43 @@ fn short_lives_leave_nothing() {
     for mut child in living {
         assert!(child.wait().expect("ours").success());
     }
-    node.wait_refunded(WHO);
-    let truth = Truth::of(&node);
-    eventually("nothing is used", || truth.used() == 0);
+    node.wait_refunded(CONTAINER);
+    let device = DeviceView::of(&node);
+    eventually("nothing is used", || device.used() == 0);
 }
 
 /// `count` processes initialise CUDA at once, and all of them get their context and a page.
-fn crowd(count: u64) {
+fn start_at_once(count: u64) {
     let node = node(count * 80 * MIB);
-    let mut crowd: Vec<Tenant> = (0..count)
+    let mut tenants: Vec<Tenant> = (0..count)
         .map(|seed| Tenant::spawn(&node, seed, 1, 1))
         .collect();
-    for tenant in &mut crowd {
+    for tenant in &mut tenants {
         assert_eq!(tenant.answer().as_deref(), Some("ready"));
         assert_eq!(tenant.numbers(&format!("take {PAGE}"))[0], 0);
     }
     assert_eq!(
-        node.slice(WHO).map(|(_, clients)| clients),
+        node.slice(CONTAINER).map(|(_, clients)| clients),
         Some(count as u32)
     );
-    drop(crowd);
-    node.wait_refunded(WHO);
+    drop(tenants);
+    node.wait_refunded(CONTAINER);
 }
 
 #[test]
-fn a_crowd_starts_at_once() {
-    crowd(64);
+fn sixty_four_processes_start_at_once() {
+    start_at_once(64);
 }
 
-/// The dead one's memory is not the new one's: a pid is no identity.
+/// A new process does not take over a dead one's memory with its pid: a pid is no identity.
 #[test]
-fn a_pid_that_comes_again_is_somebody_else() {
-    let test = "a_pid_that_comes_again_is_somebody_else";
+fn a_reused_pid_is_another_process() {
+    let test = "a_reused_pid_is_another_process";
     if !is_root() {
         return skip(test, "a pid namespace needs root");
     }
     let node = node(512 * MIB);
-    // Each is the first process of a namespace of its own: all are pid 1 to themselves.
+    // Each is the first process of its own pid namespace, where its pid is 1.
     let start = || {
         let mut command = in_slice(&node, program("churn"));
         command.args(["1", "1", &PAGE.to_string(), "1"]);
@@ -86,14 +86,14 @@ fn a_pid_that_comes_again_is_somebody_else() {
         assert_eq!(tenant.answer().as_deref(), Some("ready"));
         assert_eq!(tenant.numbers(&format!("take {}", 8 * PAGE))[0], 0);
     }
-    let both = node.slice(WHO).expect("a slice");
+    let both = node.slice(CONTAINER).expect("a slice");
     assert_eq!(both.1, 2);
     first.kill();
     eventually("one of the two is gone", || {
-        node.slice(WHO).is_some_and(|(reserved, clients)| {
+        node.slice(CONTAINER).is_some_and(|(reserved, clients)| {
             clients == 1 && reserved.0 < both.0.0 && reserved.0 >= 8 * PAGE
         })
     });
     second.kill();
-    node.wait_refunded(WHO);
+    node.wait_refunded(CONTAINER);
 }

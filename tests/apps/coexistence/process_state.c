@@ -1,4 +1,4 @@
-/* What a process is made of before its first CUDA call and after it: two lines of
+/* The state of a process before its first CUDA call and after it: two lines of
  * `when threads=N caught=SIGNALS umask=M inherited=FDS own=FDS`.
  *
  * A descriptor is `inherited` by programs that are executed, or the process's `own`. */

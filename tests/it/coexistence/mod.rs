@@ -1,10 +1,10 @@
-//! How the shim behaves as a guest in somebody else's process.
+//! Coexistence of the shim with the program and other libraries of a process.
 //!
-//! It comes into every `sh` and `ls` of a slice, beside profilers, other allocators and sanitizers.
-//! What it changes there is compared with the same program outside of a slice: signals, threads,
-//! descriptors, the mask of file modes, what is printed and the exit status.
+//! The shim is loaded into every `sh` and `ls` of a slice, beside profilers, other allocators and
+//! sanitizers. Each program is compared with the same program outside a slice: signals, threads,
+//! descriptors, umask, output and exit status.
 
-mod company;
+mod interposers;
 
 use crate::harness::node::Node;
 use crate::harness::{is_root, skip, target_dir};
@@ -13,7 +13,7 @@ use std::process::{Command, Output};
 
 const SOURCES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/apps");
 
-/// Where a program runs.
+/// The place where a program runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
     /// Outside of any slice.
@@ -26,7 +26,7 @@ fn injection_methods() -> Vec<Place> {
     if is_root() {
         return vec![Place::Preload, Place::Mount];
     }
-    skip("manners", "mount injection needs root");
+    skip("coexistence", "mount injection needs root");
     vec![Place::Preload]
 }
 
@@ -45,12 +45,12 @@ fn cc(node: &Node, name: &str, arguments: &[&str], sources: &[&str]) -> PathBuf 
     out
 }
 
-/// The shim's library, as it is preloaded.
+/// The shim's library for preloading.
 fn shim() -> PathBuf {
     target_dir().join("libgpuslice.so")
 }
 
-/// A command there, in a slice of 1 GiB.
+/// A command at that place, in a slice of 1 GiB.
 fn at(node: &Node, place: Place, words: &[&str]) -> Command {
     let driver = node.root().join("driver");
     let mut command = match place {
@@ -85,9 +85,9 @@ fn word(path: &Path) -> &str {
     path.to_str().expect("plain")
 }
 
-/// Programs that never use CUDA are as they are without us.
+/// Programs that never use CUDA behave as without the shim.
 #[test]
-fn programs_without_cuda_notice_nothing() {
+fn programs_without_cuda_are_unchanged() {
     let node = Node::start();
     let look = "grep -E '^(Threads|Umask|Sig(Blk|Ign|Cgt)):' /proc/self/status; ls /proc/self/fd; umask; \
                 echo words >&2; trap; exit 3";
@@ -100,7 +100,7 @@ fn programs_without_cuda_notice_nothing() {
     ] {
         let fields = |output: &Output| {
             let lines = text(&output.stdout);
-            // Names of tasks are pids.
+            // The names of tasks are pids, so only their number counts.
             let shape = if words[1] == "/proc/self/task" {
                 lines.lines().count().to_string()
             } else {
@@ -118,12 +118,17 @@ fn programs_without_cuda_notice_nothing() {
     }
 }
 
-/// A CUDA program gets nothing before its first call; after it no signal handler, and no descriptor
-/// that another program would inherit.
+/// Before its first CUDA call a program is unchanged. After it, the program has no new signal handler
+/// and no descriptor that another program would inherit.
 #[test]
 fn nothing_happens_before_the_first_call() {
     let node = Node::start();
-    let program = cc(&node, "quiet", &[], &["manners/quiet.c"]);
+    let program = cc(
+        &node,
+        "process_state",
+        &[],
+        &["coexistence/process_state.c"],
+    );
     let lines = |place| {
         let output = run(&node, place, &[word(&program)]);
         assert!(

@@ -1,16 +1,16 @@
-//! Many real processes at once: whatever they do and however they die, the cap holds and the books
-//! agree with the device.
+//! Memory of many real processes at once: whatever they do and however they die, the cap holds and
+//! the daemon's ledger agrees with the device.
 //!
-//! The *truth* is the simulated device's own: what it says is used, and by which process. The books
-//! are the daemon's. While everything runs a watcher looks at the device a thousand times a
-//! second; whenever everything rests, both must say the same. Managed memory is the one difference:
-//! a driver does not show it as a process's, so what the programs say they have of it is added.
+//! [`DeviceView`] is the simulated device's own account: how much is used, and by which process.
+//! While processes run, a watcher reads it a thousand times a second; whenever all are idle, ledger
+//! and device must agree. Managed memory is the one difference: a driver does not show it as a
+//! process's, so the managed bytes that the programs report are added.
 
-mod apart;
-mod births;
-mod cap;
 mod churn;
+mod contention;
 mod kills;
+mod lifetimes;
+mod reattach;
 
 use crate::harness::node::Node;
 use crate::harness::target_dir;
@@ -24,10 +24,10 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 const MIB: u64 = 1 << 20;
-/// The device's memory comes in pages of this; sizes that are whole pages make the books exact.
+/// The device's page size; with sizes of whole pages the ledger is exact.
 const PAGE: u64 = 2 * MIB;
 /// The container of a test.
-const WHO: &str = "racers";
+const CONTAINER: &str = "memory";
 
 /// A program of this build.
 fn program(name: &str) -> PathBuf {
@@ -39,8 +39,8 @@ fn program(name: &str) -> PathBuf {
     path
 }
 
-/// `program` in the container's slice, by preload injection, without anything around it: what
-/// the test starts and kills is the process itself.
+/// `program` in the container's slice, by preload injection and without a wrapper: the process
+/// that the test starts and kills is the program itself.
 fn in_slice(node: &Node, program: PathBuf) -> Command {
     let driver = node.root().join("driver");
     let libraries = ["libgpuslice.so", "libgpuslice_nvml.so"].map(|name| {
@@ -56,7 +56,7 @@ fn in_slice(node: &Node, program: PathBuf) -> Command {
         .env("LD_PRELOAD", libraries.join(":"))
         .env(
             "GPUSLICE_SOCKET",
-            node.container_dir(WHO).join("tenant.sock"),
+            node.container_dir(CONTAINER).join("tenant.sock"),
         )
         .env("GPUSLICE_DRIVER_DIR", &driver)
         .env("LD_LIBRARY_PATH", &driver)
@@ -64,17 +64,17 @@ fn in_slice(node: &Node, program: PathBuf) -> Command {
     command
 }
 
-/// The program `churn`, which does what it is told.
+/// The program `churn`, which obeys commands on its standard input.
 struct Tenant {
     child: Child,
     input: Option<ChildStdin>,
     output: BufReader<ChildStdout>,
-    /// Whether it may have memory beside its context.
+    /// Whether it may hold memory besides its context.
     holding: bool,
 }
 
 impl Tenant {
-    /// One with this many threads, and sizes of up to `most` pages.
+    /// Starts one with this many threads and sizes of up to `most` pages, and waits until it is ready.
     fn start(node: &Node, seed: u64, threads: u64, most: u64) -> Tenant {
         let mut tenant = Tenant::spawn(node, seed, threads, most);
         assert_eq!(tenant.answer().as_deref(), Some("ready"));
@@ -105,13 +105,13 @@ impl Tenant {
         }
     }
 
-    /// Gives an order; one to the dead is lost.
+    /// Sends a command; one to a dead process is lost.
     fn order(&mut self, order: &str) {
         let mut input = self.input.as_ref().expect("not ended");
         let _ = input.write_all(format!("{order}\n").as_bytes());
     }
 
-    /// What it answers, or `None` when it is dead.
+    /// The next answer, or `None` if the process is dead.
     fn answer(&mut self) -> Option<String> {
         let mut line = String::new();
         let read = self.output.read_line(&mut line).expect("text");
@@ -134,7 +134,7 @@ impl Tenant {
         self.child.wait().expect("ours");
     }
 
-    /// Lets it end by itself.
+    /// Closes its input, which ends it, and checks its exit status.
     fn end(mut self) {
         self.input = None;
         let status = self.child.wait().expect("ours");
@@ -154,32 +154,32 @@ fn numbers(answer: &str) -> Vec<u64> {
     words.map(|word| word.parse().expect("a number")).collect()
 }
 
-/// The device as it is.
-struct Truth(Machine);
+/// The simulated device, seen by an observer.
+struct DeviceView(Machine);
 
-impl Truth {
-    fn of(node: &Node) -> Truth {
+impl DeviceView {
+    fn of(node: &Node) -> DeviceView {
         let device = node.root().join("device");
-        Truth(Machine::open(&device, Role::Observer).expect("the node's device"))
+        DeviceView(Machine::open(&device, Role::Observer).expect("the node's device"))
     }
 
-    /// All that is used of GPU 0.
+    /// Used bytes of GPU 0.
     fn used(&self) -> u64 {
         self.0.mem_info(0).expect("a GPU").used
     }
 
-    /// The same without what is only being wiped.
+    /// The same without memory that is only being wiped.
     fn held(&self) -> u64 {
         self.0.mem_held(0).expect("a GPU")
     }
 
-    /// What its processes are shown to use.
+    /// Bytes that the device shows for its processes.
     fn shown(&self) -> u64 {
         let processes = self.0.processes(0).expect("a GPU");
         processes.iter().map(|process| process.used_bytes).sum()
     }
 
-    /// The same without those that are just dying.
+    /// The same without dying processes.
     fn shown_of_living(&self) -> u64 {
         let processes = self.0.processes(0).expect("a GPU");
         let living = processes.iter().filter(|process| lives(process.pid));
@@ -187,14 +187,14 @@ impl Truth {
     }
 }
 
-/// Whether a process still has memory of its own: the first thing that one who dies gives up,
-/// before its files and sockets.
+/// Whether a process still has an address space. A dying process gives that up first, before its
+/// files and sockets.
 fn lives(pid: u32) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"));
     status.is_ok_and(|status| status.contains("VmSize:"))
 }
 
-/// Looks at the device all the time.
+/// A thread that reads the device every millisecond.
 struct Watcher {
     stop: Arc<AtomicBool>,
     most: Arc<[AtomicU64; 2]>,
@@ -207,11 +207,11 @@ impl Watcher {
             Arc::<AtomicBool>::default(),
             Arc::<[AtomicU64; 2]>::default(),
         );
-        let (truth, ended, seen) = (Truth::of(node), stop.clone(), most.clone());
+        let (device, ended, seen) = (DeviceView::of(node), stop.clone(), most.clone());
         let thread = std::thread::spawn(move || {
             while !ended.load(Relaxed) {
-                seen[0].fetch_max(truth.held(), Relaxed);
-                seen[1].fetch_max(truth.shown_of_living(), Relaxed);
+                seen[0].fetch_max(device.held(), Relaxed);
+                seen[1].fetch_max(device.shown_of_living(), Relaxed);
                 std::thread::sleep(Duration::from_millis(1));
             }
         });
@@ -222,7 +222,7 @@ impl Watcher {
         }
     }
 
-    /// The most that was ever used, of the whole device and by living processes.
+    /// The largest use seen, of the whole device and by living processes.
     fn most(&self) -> (u64, u64) {
         (self.most[0].load(Relaxed), self.most[1].load(Relaxed))
     }
@@ -237,18 +237,18 @@ impl Drop for Watcher {
     }
 }
 
-/// A number from the environment: more of it makes a soak.
+/// A number from the environment; larger ones make a soak test.
 fn setting(name: &str, otherwise: u64) -> u64 {
     let text = std::env::var(name).ok();
     text.map_or(otherwise, |text| text.parse().expect("a number"))
 }
 
-/// A node whose container may have `cap`, and in which one process has run before, so that what a
-/// context costs has been seen.
+/// A node whose container has the cap `cap`. One process has run in it before, so that the cost of
+/// a context is known.
 fn node(cap: u64) -> Node {
     let node = Node::start();
-    node.must_admit(WHO, gpuslice_wire::units::Bytes(cap));
+    node.must_admit(CONTAINER, gpuslice_wire::units::Bytes(cap));
     Tenant::start(&node, 1, 1, 1).end();
-    node.wait_refunded(WHO);
+    node.wait_refunded(CONTAINER);
     node
 }

@@ -1,5 +1,5 @@
-//! Many containers at once: each gets its whole slice or is refused with a reason; none is lost
-//! between hook and daemon, none is half made.
+//! Many containers start at once: each gets its whole slice or is refused with a reason. No request
+//! is lost between hook and daemon, and no slice is half made.
 
 use super::callers::{Created, refusal};
 use crate::harness::bundle::{Bundle, Running, hook};
@@ -10,12 +10,12 @@ use std::collections::BTreeSet;
 use std::process::Child;
 use tempfile::TempDir;
 
-const CROWD: usize = 200;
+const CONTAINERS: usize = 200;
 const RUNTIMES_AT_ONCE: usize = 20;
 /// Tenant directory, driver, NVML, shim, device, two covers, preload list.
 const MOUNTS: usize = 8;
 
-/// A node whose daemon keeps its books in memory, as `/run` is.
+/// A node whose daemon has its runtime directory in memory, as `/run` is.
 fn node() -> (Node, TempDir) {
     let run = tempfile::tempdir_in("/dev/shm").expect("a directory");
     let mut node = Node::new();
@@ -27,12 +27,12 @@ fn node() -> (Node, TempDir) {
 #[test]
 fn two_hundred_hooks_at_once() {
     let (node, _run) = node();
-    let mut crowd = Vec::new();
-    for number in 0..CROWD {
-        // Every tenth wants more than there is.
+    let mut containers = Vec::new();
+    for number in 0..CONTAINERS {
+        // Every tenth asks for more than the GPU has.
         let memory = if number % 10 == 9 { "20GiB" } else { "64MiB" };
         let wish = json!({ "gpuslice.io/memory": memory, "gpuslice.io/gpus": "0" });
-        let (id, dir) = (format!("crowd{number}"), node.root().join("crowd"));
+        let (id, dir) = (format!("hook{number}"), node.root().join("bundles"));
         let created = Created::new(
             "two_hundred_hooks_at_once",
             &dir,
@@ -41,21 +41,24 @@ fn two_hundred_hooks_at_once() {
             &wish,
         );
         let Some(created) = created else { return };
-        crowd.push(created);
+        containers.push(created);
     }
-    let calls: Vec<Child> = crowd.iter().map(|one| one.call("createRuntime")).collect();
+    let calls: Vec<Child> = containers
+        .iter()
+        .map(|one| one.call("createRuntime"))
+        .collect();
     let mut given = BTreeSet::new();
     let mut late = 0;
-    for ((number, call), one) in calls.into_iter().enumerate().zip(&crowd) {
+    for ((number, call), one) in calls.into_iter().enumerate().zip(&containers) {
         let output = call.wait_with_output().expect("it ends");
         if output.status.success() {
-            assert_ne!(number % 10, 9, "more than there is");
+            assert_ne!(number % 10, 9, "more than the GPU has");
             assert_eq!(one.mounts().len(), MOUNTS, "{}: {:?}", one.id, one.mounts());
             given.insert(one.id.clone());
             continue;
         }
         let said = refusal(&output);
-        // On a machine with little time for this one, waiting may take too long.
+        // On a busy machine a hook may exceed its deadline.
         late += usize::from(number % 10 != 9);
         let why = said.contains("in time") || number % 10 == 9 && said.contains("16GiB");
         assert!(why, "{said}");
@@ -63,10 +66,10 @@ fn two_hundred_hooks_at_once() {
         one.gone(); // as the runtime does
     }
     eprintln!("{} given, {late} of the others too late", given.len());
-    assert_eq!(given.len() + late, CROWD - CROWD / 10);
+    assert_eq!(given.len() + late, CONTAINERS - CONTAINERS / 10);
     eventually("exactly those have a slice", || node.containers() == given);
-    let ends: Vec<Child> = crowd.iter().map(|one| one.call("poststop")).collect();
-    for (end, one) in ends.into_iter().zip(&crowd) {
+    let ends: Vec<Child> = containers.iter().map(|one| one.call("poststop")).collect();
+    for (end, one) in ends.into_iter().zip(&containers) {
         match end.wait_with_output().expect("it ends").status.success() {
             true => {}
             false => one.gone(),

@@ -1,4 +1,4 @@
-//! The levers: what each asks of the driver, through whom, and how everything is put back.
+//! The controls: what each asks of the driver, through which file, and how the earlier state is restored.
 
 use crate::row::us_since;
 use crate::worker::Names;
@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Mutex;
 use std::time::Instant;
 
-/// Whose open file a control goes through.
+/// The open file that a control goes through.
 pub enum Way {
     /// This process's own.
     Own(Group),
@@ -20,7 +20,7 @@ pub enum Way {
     Other(OwnedFd, Option<&'static Machine>),
 }
 
-/// What was answered, and after how long.
+/// The status of a control, and how long the call took.
 #[derive(Clone, Debug)]
 pub struct Answer {
     pub status: String,
@@ -44,7 +44,7 @@ fn describe(done: &io::Result<u32>) -> String {
 }
 
 impl Way {
-    /// Controls an object of the tree that `names` are of.
+    /// Controls an object of the tree that `names` belong to.
     ///
     /// # Safety
     /// `T` is the structure of the command's parameters.
@@ -82,9 +82,9 @@ impl Way {
     }
 }
 
-/// What takes work off the GPU, and lets it go on.
+/// A way to take work off the GPU and to resume it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Lever {
+pub enum StopMethod {
     /// The group off the run list.
     Group,
     /// The same, then off the GPU: what the daemon does.
@@ -95,24 +95,27 @@ pub enum Lever {
     Disable,
     /// The same, without taking off what runs.
     DisableLater,
-    /// Off the GPU, to come back when it is its turn.
+    /// Off the GPU, until its next time slice.
     Preempt,
 }
 
-impl Lever {
-    pub const ALL: [(Lever, &str); 6] = [
-        (Lever::Group, "group off the run list"),
-        (Lever::GroupNow, "group off the run list, preempted"),
-        (Lever::Channels, "channels off the run list"),
-        (Lever::Disable, "channels disabled"),
-        (Lever::DisableLater, "channels disabled, scheduling only"),
-        (Lever::Preempt, "preempted"),
+impl StopMethod {
+    pub const ALL: [(StopMethod, &str); 6] = [
+        (StopMethod::Group, "group off the run list"),
+        (StopMethod::GroupNow, "group off the run list, preempted"),
+        (StopMethod::Channels, "channels off the run list"),
+        (StopMethod::Disable, "channels disabled"),
+        (
+            StopMethod::DisableLater,
+            "channels disabled, scheduling only",
+        ),
+        (StopMethod::Preempt, "preempted"),
     ];
 
     /// Takes the work off.
     pub fn stop(self, way: &Way, names: &Names) -> Answer {
         match self {
-            Lever::GroupNow => {
+            StopMethod::GroupNow => {
                 let off = schedule(way, names, false);
                 match off.is_ok() {
                     true => {
@@ -125,20 +128,22 @@ impl Lever {
                     false => off,
                 }
             }
-            Lever::Preempt => preempt(way, names),
+            StopMethod::Preempt => preempt(way, names),
             other => other.switch(way, names, false),
         }
     }
 
-    /// Lets it go on; what comes back by itself needs nothing.
+    /// Resumes the work; preempted work comes back by itself.
     pub fn resume(self, way: &Way, names: &Names) -> Option<Answer> {
-        (self != Lever::Preempt).then(|| self.switch(way, names, true))
+        (self != StopMethod::Preempt).then(|| self.switch(way, names, true))
     }
 
     fn switch(self, way: &Way, names: &Names, on: bool) -> Answer {
         match self {
-            Lever::Group | Lever::GroupNow | Lever::Preempt => schedule(way, names, on),
-            Lever::Channels => {
+            StopMethod::Group | StopMethod::GroupNow | StopMethod::Preempt => {
+                schedule(way, names, on)
+            }
+            StopMethod::Channels => {
                 let mut whole = Answer {
                     status: "no channel was seen".into(),
                     us: 0.0,
@@ -156,11 +161,11 @@ impl Lever {
                 }
                 whole
             }
-            Lever::Disable | Lever::DisableLater => {
+            StopMethod::Disable | StopMethod::DisableLater => {
                 let mut it = DisableChannels {
                     disable: u8::from(!on),
                     count: names.channels.len().min(64) as u32,
-                    only_scheduling: u8::from(self == Lever::DisableLater),
+                    only_scheduling: u8::from(self == StopMethod::DisableLater),
                     rewind: 0,
                     event: 0,
                     clients: [0; 64],
@@ -189,7 +194,7 @@ fn schedule(way: &Way, names: &Names, on: bool) -> Answer {
     unsafe { way.control(names, names.group, command::SCHEDULE, &mut scheduled(on)) }
 }
 
-/// Off the GPU, waiting for that for at most 0.1 s.
+/// Takes the group off the GPU and waits for that for at most 0.1 s.
 pub fn preempt(way: &Way, names: &Names) -> Answer {
     let mut it = Preempt {
         wait: 1,
@@ -208,7 +213,7 @@ pub fn set_slice(way: &Way, names: &Names, us: u64) -> Answer {
     unsafe { way.control(names, names.group, command::SET_TIME_SLICE, &mut it) }
 }
 
-/// What was set.
+/// The group's time slice, µs.
 pub fn slice(way: &Way, names: &Names) -> (Answer, u64) {
     let mut it = TimeSlice { us: 0 };
     // SAFETY: the structure of this command.
@@ -230,10 +235,10 @@ pub fn saves(way: &Way, names: &Names) -> Option<[u32; 4]> {
         .then_some([it.saves, it.kinds[0], it.kinds[1], it.kinds[2]])
 }
 
-/// What is to be put back, however this process ends.
+/// The state to restore, however this process ends.
 static UNDO: Mutex<Option<(Group, Names, Option<u64>)>> = Mutex::new(None);
 
-/// Notes how things are now.
+/// Notes the state as it is now.
 pub fn remember(group: Group, names: &Names) {
     let (answer, us) = slice(&Way::Own(group), names);
     let us = (answer.is_ok() && us != 0).then_some(us);
@@ -242,21 +247,21 @@ pub fn remember(group: Group, names: &Names) {
     }
 }
 
-/// Puts it back: what does not stand otherwise does not mind. The objects end with this process in any case.
+/// Restores that state; on an object that is already in it this has no effect. The objects end with this process in any case.
 pub fn undo() {
     let Some((group, names, us)) = UNDO.lock().ok().and_then(|mut undo| undo.take()) else {
         return;
     };
     let way = Way::Own(group);
-    for lever in [Lever::Group, Lever::Channels, Lever::Disable] {
-        lever.switch(&way, &names, true);
+    for method in [StopMethod::Group, StopMethod::Channels, StopMethod::Disable] {
+        method.switch(&way, &names, true);
     }
     if let Some(us) = us {
         set_slice(&way, &names, us);
     }
 }
 
-/// Puts everything back when a signal would end this process. Before any other thread is there.
+/// Restores the state when a signal would end this process. To be called before any other thread exists.
 pub fn undo_on_signals() {
     let mut set = nix::sys::signal::SigSet::empty();
     for signal in [

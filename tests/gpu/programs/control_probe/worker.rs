@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 gpuslice_apps::driver_functions! {
-    /// What a probe needs of the driver.
+    /// The driver's functions that a probe needs.
     Driver {
         cuInit,
         cuDeviceGet,
@@ -42,9 +42,9 @@ gpuslice_apps::driver_functions! {
     }
 }
 
-/// A GPU that was idle takes a while to run at full speed.
+/// An idle GPU takes so long to reach full speed.
 const WARM_UP: Duration = Duration::from_millis(500);
-/// Memory that must be after every stop what it was before, words.
+/// Length of the memory that must be unchanged after every stop, words.
 const PATTERN_WORDS: usize = 1 << 20;
 const PATTERN: u32 = 0x600d_600d;
 
@@ -94,7 +94,7 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// A context, its kernel and its memory; what the driver makes for it is watched.
+    /// Makes a context, its kernel and its memory, and watches which objects the driver makes for them.
     ///
     /// # Errors
     /// The driver's.
@@ -144,7 +144,7 @@ impl Worker {
         Ok(worker)
     }
 
-    /// All of a GPU: a block on every multiprocessor, with all the threads and the shared memory it can have.
+    /// The shape that fills a GPU: a block on every multiprocessor, with all the threads and shared memory it can have.
     fn whole(&self, device: i32) -> Result<Shape, Error> {
         let attribute = |which| {
             let mut value = 0;
@@ -185,8 +185,8 @@ impl Worker {
         }
     }
 
-    /// Rounds a microsecond, of a GPU that nobody else uses: by the difference of two lengths, so that what a
-    /// launch costs is not counted.
+    /// Rounds per microsecond of a GPU that no other process uses, from the difference of two lengths, which leaves out
+    /// the cost of a launch.
     fn calibrate(&mut self) -> Result<f64, Error> {
         const FEW: u64 = 100_000;
         self.rounds_per_us = 1.0;
@@ -207,7 +207,7 @@ impl Worker {
         Ok(4.0 * FEW as f64 / took.max(1.0))
     }
 
-    /// Rounds a microsecond.
+    /// Rounds per microsecond.
     pub fn rounds_per_us(&self) -> f64 {
         self.rounds_per_us
     }
@@ -248,7 +248,7 @@ impl Worker {
         Ok(())
     }
 
-    /// A mark that can be put into the stream again and again.
+    /// An event that can be recorded again and again.
     ///
     /// # Errors
     /// The driver's.
@@ -260,7 +260,7 @@ impl Worker {
         check("cuEventCreate", made).map(|()| event)
     }
 
-    /// Puts a mark behind what is queued.
+    /// Records an event behind the queued work.
     ///
     /// # Errors
     /// The driver's.
@@ -271,7 +271,7 @@ impl Worker {
         })
     }
 
-    /// Waits until the GPU has passed a mark.
+    /// Waits until the GPU has reached an event.
     ///
     /// # Errors
     /// The driver's.

@@ -1,6 +1,6 @@
-/* A tool that is preloaded, as profilers are: counts allocations and hands them on to the next library.
+/* A preloaded tool, like a profiler: counts allocations and passes them on to the next library.
  *
- * Says at the end, on standard error, how many it saw: `tracer: N`. */
+ * Prints the count to standard error at the end: `tracer: N`. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdio.h>

@@ -1,4 +1,4 @@
-//! In one process with others that change programs: interposers, allocators, sanitizers.
+//! The shim in one process with interposers, allocators and sanitizers.
 
 use super::{Place, at, cc, injection_methods, run, shim, text, word};
 use crate::harness::node::Node;
@@ -12,10 +12,10 @@ fn much() -> String {
     (2 * GIB).to_string()
 }
 
-/// A profiler's interposer between the program and us sees the calls, and the cap holds; also with
-/// us before it in the list.
+/// A profiler's interposer between the program and the shim sees the calls, and the cap holds; so it does
+/// with the shim first in the list.
 #[test]
-fn an_interposer_before_or_after_us() {
+fn an_interposer_before_or_after_the_shim() {
     let node = Node::start();
     let sources = ["injection/way.c", "injection/plugin.c"];
     let program = cc(&node, "linked", &["-DLINKED"], &sources);
@@ -23,10 +23,10 @@ fn an_interposer_before_or_after_us() {
         &node,
         "tracer.so",
         &["-shared", "-fPIC"],
-        &["manners/tracer.c"],
+        &["coexistence/tracer.c"],
     );
     let words = [word(&program), "needed", &much()];
-    // `gpuslice run` puts us before what is already in the list; env(1) puts the tool before us.
+    // `gpuslice run` puts the shim first in the list; env(1) puts the tool before it.
     let first = format!("LD_PRELOAD={}:{}", tracer.display(), shim().display());
     let alone = format!("LD_PRELOAD={}", tracer.display());
     let [before, beside] = [&first, &alone].map(|list| [&["env", list], &words[..]].concat());
@@ -53,7 +53,7 @@ fn an_interposer_before_or_after_us() {
     assert_eq!(text(&output.stdout), "caught\n", "{output:?}");
 }
 
-/// A small run of every kind of memory in four threads, in this environment.
+/// Allocates and frees every kind of memory in four threads, in this environment.
 fn churns(node: &Node, place: Place, settings: &[&str]) {
     use std::io::Write;
     let churn = target_dir().join("churn");
@@ -118,7 +118,7 @@ fn another_allocator() {
     }
 }
 
-/// A program with AddressSanitizer, which insists on being first where it is a library of its own.
+/// A program with AddressSanitizer, which insists on being loaded first where it is a shared library.
 #[test]
 fn a_program_with_a_sanitizer() {
     let node = Node::start();
@@ -129,7 +129,7 @@ fn a_program_with_a_sanitizer() {
         .arg(node.root().join("empty"))
         .stdin(Stdio::null())
         .output();
-    // An empty program has no main: what counts is whether the runtime is there.
+    // An empty program has no main: the test is whether the runtime exists.
     let missing = |said: String| said.contains("asan") || said.contains("sanitize");
     if probe.is_ok_and(|output| missing(text(&output.stderr))) {
         return skip(

@@ -1,16 +1,16 @@
 //! SIGKILL at any instant gives everything back.
 
-use super::{MIB, PAGE, Tenant, Truth, WHO, node, setting};
+use super::{CONTAINER, DeviceView, MIB, PAGE, Tenant, node, setting};
 use crate::harness::{PATIENCE, Random};
 use gpuslice_wire::units::Bytes;
 use std::time::{Duration, Instant};
 
-/// How long until the daemon and the device have forgotten the dead; the promise is 100 ms on a
-/// machine that is not busy, and judged by the bench, not here.
-fn forgotten(node: &crate::harness::node::Node, truth: &Truth) -> Duration {
+/// How long the daemon and the device take to release a dead process's memory. The promise is
+/// 100 ms on an idle machine, which the bench judges, not this test.
+fn forgotten(node: &crate::harness::node::Node, device: &DeviceView) -> Duration {
     let start = Instant::now();
-    while node.slice(WHO) != Some((Bytes::ZERO, 0)) || truth.used() != 0 {
-        assert!(start.elapsed() < PATIENCE, "{:?}", node.slice(WHO));
+    while node.slice(CONTAINER) != Some((Bytes::ZERO, 0)) || device.used() != 0 {
+        assert!(start.elapsed() < PATIENCE, "{:?}", node.slice(CONTAINER));
         std::thread::sleep(Duration::from_millis(1));
     }
     start.elapsed()
@@ -22,7 +22,7 @@ fn a_kill_at_any_instant_returns_everything() {
     eprintln!("SEED={seed}");
     let mut random = Random(seed | 1 << 32);
     let node = node(512 * MIB);
-    let truth = Truth::of(&node);
+    let device = DeviceView::of(&node);
     let mut times = Vec::new();
     for round in 0..setting("KILLS", 40) {
         // Also while it starts and attaches, which takes a few milliseconds.
@@ -30,7 +30,7 @@ fn a_kill_at_any_instant_returns_everything() {
         tenant.order("go 100000");
         std::thread::sleep(Duration::from_micros(random.below(60_000)));
         tenant.kill();
-        times.push(forgotten(&node, &truth));
+        times.push(forgotten(&node, &device));
     }
     times.sort();
     eprintln!(
@@ -41,10 +41,10 @@ fn a_kill_at_any_instant_returns_everything() {
     );
 }
 
-/// A process that is stopped holds what it has, and what it only keeps in reserve is no loss to the
-/// others for longer than a recall lasts.
+/// A stopped process keeps the memory it uses. The credit it holds in reserve is missing to the
+/// others for no longer than a recall lasts.
 #[test]
-fn the_stopped_are_not_waited_for_for_ever() {
+fn a_recall_does_not_wait_for_a_stopped_process() {
     use nix::sys::signal::{Signal, kill};
     use nix::unistd::Pid;
     let cap = 512 * MIB;
@@ -53,7 +53,7 @@ fn the_stopped_are_not_waited_for_for_ever() {
     assert_eq!(idle.numbers(&format!("take {PAGE}"))[0], 0);
     let pid = Pid::from_raw(idle.child.id().cast_signed());
     kill(pid, Signal::SIGSTOP).expect("ours");
-    // Every answer comes: most of the memory is there, all of it is not.
+    // Each request is answered: 128 MiB are available, the whole cap is not.
     assert_eq!(busy.numbers(&format!("take {}", 128 * MIB))[0], 0);
     assert_eq!(busy.numbers(&format!("take {cap}"))[0], 2);
     kill(pid, Signal::SIGCONT).expect("ours");

@@ -1,13 +1,13 @@
-//! Levers on an unmodified driver, asked whether they are there and what they do: `levers PROBE [OPTION…]`.
+//! Probes of an unmodified driver's controls of channel groups: `control-probe PROBE [OPTION…]`.
 //!
-//! Each probe is one function that says what it found as lines of JSON. What it finds is never wrong: a control that is
-//! refused is a finding as good as one that works. What must hold is that the probe ends, that what it stopped goes on,
-//! and that everything computed meanwhile is right; else it exits with 1. Only channel groups of this program's own
-//! processes are touched, by no control that cannot be undone, and everything is put back however it ends: by
-//! itself (`lever::undo`), and by the driver, which frees a dead process's objects.
+//! Each probe is one function that prints its findings as lines of JSON. A finding is never wrong: a refused control is
+//! as good a finding as one that works. What must hold is that the probe ends, that the work it stopped resumes, and that
+//! every result computed meanwhile is right; otherwise it exits with 1. The probes touch only channel groups of this
+//! program's own processes, and use only controls that can be undone. However the program ends, the state is restored:
+//! by itself (`control::undo`), and by the driver, which frees a dead process's objects.
 
+mod control;
 mod gates;
-mod lever;
 mod own;
 mod page;
 mod row;
@@ -28,27 +28,27 @@ pub struct Options {
     wide: bool,
     /// Length of the kernel that is stopped.
     length: Duration,
-    /// How long is looked at what processes get.
+    /// How long each process's progress is measured.
     window: Duration,
-    /// Calls of a control whose time is taken.
+    /// Timed calls of a control.
     count: usize,
-    /// Repetitions of what is cheap.
+    /// Repetitions of cheap measurements.
     rounds: usize,
-    /// Of a list of lengths, one in so many.
+    /// Only every so many-th of a list of lengths is measured.
     every: usize,
     /// Rounds of the kernel in a microsecond; 0 to measure it.
     rounds_per_us: f64,
     /// Of a child: its time slice, or 0.
     slice_us: u64,
-    /// Of a child: the page it tells its progress in.
+    /// Of a child: the page it writes its progress to.
     page_fd: i32,
-    /// Of a child: where it sends its file.
+    /// Of a child: the socket it sends its file through.
     socket_fd: i32,
 }
 
 type Probe = fn(&Options) -> Result<bool, String>;
 
-/// Every probe, and what children of some do.
+/// Every probe, and the functions of the child processes of some.
 const PROBES: [(&str, Probe); 13] = [
     ("begins", own::begins),
     ("objects", own::objects),
@@ -121,12 +121,12 @@ fn run() -> Result<bool, String> {
         return Err(format!("no probe {name:?}; there are {}", all.join(", ")));
     };
     let options = options(&mut words)?;
-    // A parent that is gone takes its children with it.
+    // When the parent ends, its children end too.
     // SAFETY: takes a plain number.
     unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
-    lever::undo_on_signals();
+    control::undo_on_signals();
     let done = probe(&options);
-    lever::undo();
+    control::undo();
     done
 }
 
@@ -134,11 +134,11 @@ fn main() -> ExitCode {
     match run() {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => {
-            eprintln!("levers: a result is wrong, or a process did not end");
+            eprintln!("control-probe: a result is wrong, or a process did not end");
             ExitCode::FAILURE
         }
         Err(why) => {
-            eprintln!("levers: {why}");
+            eprintln!("control-probe: {why}");
             ExitCode::FAILURE
         }
     }

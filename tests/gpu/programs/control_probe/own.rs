@@ -1,7 +1,7 @@
-//! What a process can do with its own work.
+//! Probes of a process's controls over its own work.
 
 use crate::Options;
-use crate::lever::{self, Lever, Way};
+use crate::control::{self, StopMethod, Way};
 use crate::page::Page;
 use crate::row::{Row, percentile};
 use crate::watch::{Job, PATIENCE, stop_one};
@@ -15,19 +15,19 @@ const SLICES_US: [u64; 6] = [200, 1000, 2048, 10_000, 0, 1_000_000];
 /// How long the calls of [`preempts`] may take in all, each kind.
 const BUDGET: Duration = Duration::from_secs(12);
 
-/// A worker, and how to control it, if the driver let us see that; what is done to it is put back.
+/// A worker, and its channel group where one was seen; what is done to that is undone at the end.
 pub fn worker(options: &Options) -> Result<(Worker, Option<(Way, Names)>), String> {
     let page = Page::new().map_err(|why| why.to_string())?;
     let worker = Worker::new(options, page).map_err(|why| why.to_string())?;
     let control = worker.group().zip(worker.names());
     if let Some((group, names)) = &control {
-        lever::remember(*group, names);
+        control::remember(*group, names);
     }
     let control = control.map(|(group, names)| (Way::Own(group), names));
     Ok((worker, control))
 }
 
-/// That no channel group was seen is a finding too; [`objects`] says what was.
+/// Reports that no channel group was seen, which is a finding too; [`objects`] lists the objects that were.
 pub fn unseen(probe: &str, options: &Options) -> Result<bool, String> {
     Row::of(probe)
         .word("missing", "no channel group was seen")
@@ -35,8 +35,8 @@ pub fn unseen(probe: &str, options: &Options) -> Result<bool, String> {
     begins(options)
 }
 
-/// For children that must not measure it at the same time: options with the rounds of a microsecond known; and
-/// whether a channel group was seen.
+/// Options with the rounds per microsecond measured, so that children need not measure at the same time; and whether a
+/// channel group was seen.
 pub fn calibrated(options: &Options) -> Result<(Options, bool), String> {
     let (worker, control) = self::worker(options)?;
     let rounds_per_us = worker.rounds_per_us();
@@ -47,7 +47,7 @@ pub fn calibrated(options: &Options) -> Result<(Options, bool), String> {
     Ok((options, control.is_some()))
 }
 
-/// P1: which objects the driver made that lead to its work, and through which files.
+/// P1: which objects leading to its work the driver made, and through which files.
 pub fn objects(options: &Options) -> Result<bool, String> {
     let page = Page::new().map_err(|why| why.to_string())?;
     let mut worker = Worker::new(options, page).map_err(|why| why.to_string())?;
@@ -87,7 +87,7 @@ fn meaning(class: u32) -> &'static str {
     }
 }
 
-/// Whether a process that begins now is served.
+/// Whether a process that begins now can work.
 pub fn begins(options: &Options) -> Result<bool, String> {
     let page = Page::new().map_err(|why| why.to_string())?;
     let mut worker = Worker::new(options, page).map_err(|why| why.to_string())?;
@@ -111,7 +111,7 @@ pub fn slices(options: &Options) -> Result<bool, String> {
     let Some((way, names)) = control else {
         return unseen("slices", options);
     };
-    let (first, us) = lever::slice(&way, &names);
+    let (first, us) = control::slice(&way, &names);
     Row::of("slices")
         .word("set_us", "as it was")
         .word("get", &first.status)
@@ -119,8 +119,8 @@ pub fn slices(options: &Options) -> Result<bool, String> {
         .us("get_took_us", Some(first.us))
         .say();
     for wanted in SLICES_US {
-        let set = lever::set_slice(&way, &names, wanted);
-        let (get, us) = lever::slice(&way, &names);
+        let set = control::set_slice(&way, &names, wanted);
+        let (get, us) = control::slice(&way, &names);
         Row::of("slices")
             .plain("set_us", wanted)
             .word("set", &set.status)
@@ -133,15 +133,15 @@ pub fn slices(options: &Options) -> Result<bool, String> {
     works(&mut worker)
 }
 
-/// P4 and P5: every lever against one long kernel.
+/// P4 and P5: every method against one long kernel.
 pub fn stops(options: &Options) -> Result<bool, String> {
     let (mut worker, control) = self::worker(options)?;
     let Some((way, names)) = control else {
         return unseen("stops", options);
     };
     let mut right = true;
-    for lever in Lever::ALL {
-        right &= stop_one("stops", lever, (&way, &names), &mut worker, options.length)?;
+    for method in StopMethod::ALL {
+        right &= stop_one("stops", method, (&way, &names), &mut worker, options.length)?;
     }
     Ok(right)
 }
@@ -159,10 +159,10 @@ pub fn preempts(options: &Options) -> Result<bool, String> {
         let (mut took, mut status, start) = (Vec::new(), String::new(), Instant::now());
         let end = if busy { options.length } else { BUDGET };
         while took.len() < options.count && start.elapsed() < end {
-            let answer = lever::preempt(&way, &names);
+            let answer = control::preempt(&way, &names);
             took.push(answer.us);
             status = answer.status;
-            // A process that is taken off all the time gets nowhere.
+            // Without a pause, a process that is preempted all the time makes no progress.
             std::thread::sleep(Duration::from_micros(200));
         }
         took.sort_by(f64::total_cmp);

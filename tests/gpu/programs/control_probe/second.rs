@@ -1,11 +1,11 @@
 //! P6: another process's work, through a duplicate of its open file; and its end while it is stopped.
 
 use crate::Options;
-use crate::lever::{self, Answer, Lever, Way, kernel};
+use crate::control::{self, Answer, StopMethod, Way, kernel};
 use crate::own;
 use crate::page::{Meter, Page};
 use crate::row::{Row, us_since};
-use crate::watch::{Job, PATIENCE, moves, quiet, stop_one};
+use crate::watch::{Job, PATIENCE, moves, stop_one, stopped_after};
 use crate::worker::{Names, Worker};
 use gpuslice_nvabi::control::{Interleave, Realtime, Restart, command};
 use gpuslice_sim_device::Machine;
@@ -19,13 +19,13 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// What is asked of another process's work: what the daemon does, and its one alternative.
-const LEVERS: [(Lever, &str); 2] = [
-    (Lever::GroupNow, "group off the run list, preempted"),
-    (Lever::Disable, "channels disabled"),
+/// The methods tried on another process's work: the daemon's, and its one alternative.
+const METHODS: [(StopMethod, &str); 2] = [
+    (StopMethod::GroupNow, "group off the run list, preempted"),
+    (StopMethod::Disable, "channels disabled"),
 ];
 
-/// What the child does: tells its names, sends its file, then as each line says.
+/// The child: prints its names, sends its file, then obeys each line of standard input.
 pub fn child(options: &Options) -> Result<bool, String> {
     let text = |why: &dyn std::fmt::Display| why.to_string();
     let page = Page::inherited(options.page_fd).map_err(|why| text(&why))?;
@@ -33,7 +33,7 @@ pub fn child(options: &Options) -> Result<bool, String> {
     let (Some(group), Some(names)) = (worker.group(), worker.names()) else {
         return Err("no channel group was seen".into());
     };
-    lever::remember(group, &names);
+    control::remember(group, &names);
     let iov = [IoSlice::new(b"file")];
     let files = [group.fd];
     let rights = [ControlMessage::ScmRights(&files)];
@@ -58,8 +58,8 @@ pub fn child(options: &Options) -> Result<bool, String> {
                 let (ended, right) = Job::settle(&mut worker, length)?;
                 println!("settled {ended} {right}");
             }
-            "disable" => println!("disabled {}", Lever::Disable.stop(&way, &names).status),
-            // As it is: the driver must cope with what was stopped.
+            "disable" => println!("disabled {}", StopMethod::Disable.stop(&way, &names).status),
+            // Nothing is resumed first: the driver must cope with disabled channels.
             "leave" => std::process::exit(0),
             other => return Err(format!("cannot {other}")),
         }
@@ -67,7 +67,7 @@ pub fn child(options: &Options) -> Result<bool, String> {
     Ok(true)
 }
 
-/// The child, seen from here.
+/// The parent's view of the child.
 struct Other {
     child: Child,
     ask: Option<ChildStdin>,
@@ -140,7 +140,7 @@ impl Other {
         rest.ok_or_else(|| format!("the child said {line:?} where {begins:?} was due"))
     }
 
-    /// Microseconds until it is gone; killed after a while, and given up after another.
+    /// Microseconds until the child is gone. After `PATIENCE` it is killed; after twice that the result is `None`.
     fn gone(&mut self) -> Option<f64> {
         let start = Instant::now();
         while start.elapsed() < 2 * PATIENCE {
@@ -158,7 +158,7 @@ impl Other {
 
 impl Drop for Other {
     fn drop(&mut self) {
-        // One that has ended already does not mind; one that the driver keeps is not waited for.
+        // Without effect on a child that has ended; one that the driver keeps alive is not waited for.
         let _ = self.child.kill();
         let _ = self.child.try_wait();
     }
@@ -203,7 +203,7 @@ fn machine(options: &Options) -> Result<Option<&'static Machine>, String> {
     machine.map_err(|why| why.to_string())
 }
 
-/// The levers on another process's work, by both ways to its file; then those for root alone.
+/// The methods on another process's work, by both ways to its file; then the controls for root alone.
 pub fn second(options: &Options) -> Result<bool, String> {
     let (options, seen) = &own::calibrated(options)?;
     if !seen {
@@ -234,8 +234,8 @@ pub fn second(options: &Options) -> Result<bool, String> {
     let mut right = true;
     for (how, way) in &ways {
         let probe = format!("second, file {how}");
-        for lever in LEVERS {
-            right &= stop_one(&probe, lever, (way, &names), &mut other, options.length)?;
+        for method in METHODS {
+            right &= stop_one(&probe, method, (way, &names), &mut other, options.length)?;
         }
     }
     if let Some((_, way)) = ways.last() {
@@ -248,7 +248,7 @@ pub fn second(options: &Options) -> Result<bool, String> {
     Ok(right)
 }
 
-/// What the driver lets only root do with a group; put back at once.
+/// The controls that the driver allows only root, each undone at once.
 fn privileged(way: &Way, names: &Names) {
     let say = |what: &str, answer: Answer| {
         Row::of("privileged")
@@ -290,16 +290,16 @@ pub fn teardown(options: &Options) -> Result<bool, String> {
     let start = Instant::now();
     other.tell("disable")?;
     let status = other.word("disabled ")?;
-    let quiet_us = quiet(&meter, start);
+    let stopped_us = stopped_after(&meter, start);
     other.tell("leave")?;
     let gone_us = other.gone();
     Row::of("teardown")
         .plain("begun", begun)
         .word("stop", &status)
-        .us("quiet_us", quiet_us)
+        .us("stopped_us", stopped_us)
         .us("gone_us", gone_us)
         .say();
     drop(other);
-    // What is left must serve the next one.
+    // The driver must still serve the next process.
     Ok(own::begins(options)? && gone_us.is_some())
 }

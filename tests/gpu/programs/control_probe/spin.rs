@@ -1,7 +1,7 @@
-//! Processes that are always busy, each with a time slice of its own, and what each gets of the GPU.
+//! Processes that are always busy, each with its own time slice, and each one's part of the GPU.
 
 use crate::Options;
-use crate::lever;
+use crate::control;
 use crate::own;
 use crate::row::Row;
 use crate::watch::{Job, PATIENCE};
@@ -12,7 +12,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Length of a kernel of theirs.
+/// Length of their kernels.
 const KERNEL: Duration = Duration::from_millis(5);
 /// How many are queued.
 const QUEUED: usize = 8;
@@ -25,14 +25,13 @@ const WEIGHTS: [(&str, [u64; 2]); 3] = [
 /// Equal slices of two processes, µs, 0 for the driver's own: what is lost is what changing from one to the other costs.
 const SWEEP_US: [u64; 8] = [0, 100, 200, 500, 1000, 2048, 5000, 10_000];
 
-/// What the child does: works until nobody asks any more. Each line that it reads it answers with the time
-/// and what it has had.
+/// The child: works until its standard input ends. It answers each line with the time and its progress so far.
 pub fn child(options: &Options) -> Result<bool, String> {
     let (mut worker, control) = own::worker(options)?;
     let status = match (options.slice_us, control) {
         (0, _) => "as it was".into(),
         (_, None) => "no channel group was seen".into(),
-        (us, Some((way, names))) => lever::set_slice(&way, &names, us).status,
+        (us, Some((way, names))) => control::set_slice(&way, &names, us).status,
     };
     let done = AtomicBool::new(false);
     let meter = worker.meter();
@@ -78,12 +77,12 @@ pub struct Spinning {
     child: Child,
     ask: Option<ChildStdin>,
     answers: Lines<BufReader<ChildStdout>>,
-    /// What came of setting its slice.
+    /// The status of setting its slice.
     pub status: String,
 }
 
 impl Spinning {
-    /// Starts one, which is not at work yet; a slice of 0 is left as it is.
+    /// Starts a child, which does not work yet; with a `slice_us` of 0 its time slice stays as it is.
     ///
     /// # Errors
     /// It did not start.
@@ -121,7 +120,7 @@ impl Spinning {
         rest.ok_or_else(|| format!("a child said {line:?} where {begins:?} was due"))
     }
 
-    /// Its time, ns, and what it has had by then.
+    /// The child's time, ns, and its progress by then.
     ///
     /// # Errors
     /// It ended.
@@ -139,7 +138,7 @@ impl Spinning {
         }
     }
 
-    /// Lets it end; whether its results are right.
+    /// Ends the child; whether its results are right.
     ///
     /// # Errors
     /// It said nothing.
@@ -153,13 +152,13 @@ impl Spinning {
 
 impl Drop for Spinning {
     fn drop(&mut self) {
-        // One that has ended already does not mind.
+        // Without effect on a child that has ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// What each got a second, between two looks that are so far apart.
+/// Each process's progress per second, from two looks that are so far apart.
 pub fn rates(all: &mut [Spinning], apart: Duration) -> Result<Vec<f64>, String> {
     let before: Vec<_> = all
         .iter_mut()
@@ -222,12 +221,12 @@ pub fn weights(options: &Options) -> Result<bool, String> {
     Ok(right)
 }
 
-/// P11: what is lost to changing from one process to the other, by the length of their slices, with one thread each.
+/// P11: the time lost to switches between two processes, by the length of their slices, with one thread each.
 pub fn sweep(options: &Options) -> Result<bool, String> {
     sweep_as("sweep", options)
 }
 
-/// The same where every multiprocessor has as many threads and as much shared memory as it can, which must all be put away.
+/// The same where each multiprocessor has as many threads and as much shared memory as it can, all of which a switch must save.
 pub fn sweep_wide(options: &Options) -> Result<bool, String> {
     let wide = Options {
         wide: true,

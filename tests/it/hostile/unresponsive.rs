@@ -1,5 +1,5 @@
-//! Daemons that are not there, hang, or talk nonsense: who asks for a slice is told so and does not
-//! start, before the hook's own alarm; who asks for nothing does not notice.
+//! Daemons that are absent, hang, or answer nonsense. A container that asks for a slice is refused with
+//! the reason before the hook's own alarm; a container that asks for nothing starts as usual.
 
 use super::callers::{Created, refusal};
 use super::snapshot::{snapshot, touched};
@@ -35,16 +35,16 @@ fn frame(answer: &Answer) -> Vec<u8> {
     buffer[..len].to_vec()
 }
 
-/// A daemon that hears one question and answers with these packets, then closes.
+/// A daemon that receives one question, answers with these packets, then closes.
 fn answers(listener: OwnedFd, packets: Vec<Vec<u8>>) -> std::thread::JoinHandle<()> {
     std::thread::spawn(move || {
-        let peer = accept(listener.as_raw_fd()).expect("somebody asks");
+        let peer = accept(listener.as_raw_fd()).expect("a hook connects");
         // SAFETY: accept made this descriptor for us.
         let peer = unsafe { OwnedFd::from_raw_fd(peer) };
         let mut question = [0; FRAME_BYTES_MAX];
         recv(peer.as_raw_fd(), &mut question, MsgFlags::empty()).expect("a question");
         for packet in packets {
-            // Who asked may have gone already.
+            // The hook may have ended already.
             let _ = send(peer.as_raw_fd(), &packet, MsgFlags::MSG_NOSIGNAL);
         }
     })
@@ -95,7 +95,7 @@ fn silence_ends_within_the_budget() {
         said.contains("waiting for") && said.contains("no answer in time"),
         "{said}"
     );
-    // So many have asked that not even the question can be put.
+    // With a full backlog not even the connection succeeds.
     let mut waiting = Vec::new();
     loop {
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
@@ -146,8 +146,7 @@ fn timeouts(trace: &str) -> Vec<(&str, u64)> {
     trace.lines().filter_map(set).collect()
 }
 
-/// What may be waited in all, by the hook's own account: where one step takes long, there is as much
-/// less for the next.
+/// The hook's waits share one deadline: the time that one step takes is missing to the next.
 #[test]
 fn all_waits_share_one_deadline() {
     let root = tempfile::tempdir().expect("a directory");
@@ -174,7 +173,7 @@ fn all_waits_share_one_deadline() {
         let all = timeouts(&trace);
         assert_eq!(all.first().map(|one| one.0), Some("SO_SNDTIMEO"), "{trace}");
         assert!(all[0].1 > 0 && all[0].1 <= budget, "{trace}");
-        // On a machine that had no time for it, none may be left.
+        // On a busy machine no time may be left.
         for (kind, time) in &all[1..] {
             assert_eq!(*kind, "SO_RCVTIMEO", "{trace}");
             assert!(*time > 0 && time + expected <= budget, "{trace}");
@@ -183,7 +182,7 @@ fn all_waits_share_one_deadline() {
     }
 }
 
-/// Engines that do not show what a hook says leave people the system's log.
+/// The hook also writes its refusal to the system's log, for engines that do not show a hook's output.
 #[test]
 fn the_log_has_it_too() {
     let root = tempfile::tempdir().expect("a directory");
@@ -216,12 +215,12 @@ fn the_log_has_it_too() {
     );
 }
 
-/// What a hung daemon finds when it goes on: questions of hooks that gave up. It must not give
-/// slices to containers that did not start.
+/// A daemon that hung finds questions of hooks that gave up. It must not give slices to containers
+/// that did not start.
 #[test]
-fn a_daemon_that_hung_gives_nothing_to_the_dead() {
+fn a_daemon_that_hung_gives_no_slice_to_containers_that_did_not_start() {
     let node = Node::start();
-    let test = "a_daemon_that_hung_gives_nothing_to_the_dead";
+    let test = "a_daemon_that_hung_gives_no_slice_to_containers_that_did_not_start";
     let Some(container) = asking(test, &node.root().join("b"), node.runtime_dir()) else {
         return;
     };
@@ -238,11 +237,11 @@ fn a_daemon_that_hung_gives_nothing_to_the_dead() {
     assert!(node.slice("asks").is_some());
 }
 
-/// The hook of the last stage has nobody to tell; the next daemon sees it by itself.
+/// The `poststop` hook finds no daemon; the next daemon notices the container's end by itself.
 #[test]
-fn a_container_that_ends_unseen_keeps_nothing() {
+fn a_container_that_ends_without_a_daemon_keeps_nothing() {
     let mut node = Node::start();
-    let test = "a_container_that_ends_unseen_keeps_nothing";
+    let test = "a_container_that_ends_without_a_daemon_keeps_nothing";
     let wish = json!({ "gpuslice.io/memory": "64MiB" });
     let dir = node.root().join("b");
     let new = |id: &str| Created::new(test, &dir, id, node.runtime_dir(), &wish);
@@ -259,11 +258,13 @@ fn a_container_that_ends_unseen_keeps_nothing() {
     drop(ends);
     node.start_daemon(&[]);
     let left = BTreeSet::from(["command".to_owned(), "lives".to_owned()]);
-    eventually("only the living have a slice", || node.containers() == left);
+    eventually("only living containers have a slice", || {
+        node.containers() == left
+    });
     assert!(!node.container_dir("ends").exists() && node.container_dir("lives").exists());
 }
 
-/// What a container sees of itself, without the numbers that the kernel counts up.
+/// A container's mounts, environment and files, without the mount ids that the kernel counts up.
 fn sights(output: &str) -> Vec<String> {
     let mut lines: Vec<String> = output.lines().map(str::to_owned).collect();
     for line in lines.iter_mut().filter(|line| line.contains(" - ")) {
@@ -274,9 +275,9 @@ fn sights(output: &str) -> Vec<String> {
 }
 
 #[test]
-fn who_asks_for_nothing_notices_nothing() {
+fn a_container_without_a_request_is_unchanged() {
     for runtime in ["runc", "crun"] {
-        let Some(hook) = hook("who_asks_for_nothing_notices_nothing", runtime) else {
+        let Some(hook) = hook("a_container_without_a_request_is_unchanged", runtime) else {
             continue;
         };
         let root = tempfile::tempdir().expect("a directory");

@@ -1,10 +1,10 @@
-//! Random allocations of every kind in four processes of eight threads, with deaths in between and
-//! a cap that moves.
+//! Random allocations of every kind in four processes of eight threads, with kills in between and
+//! a changing cap.
 //!
-//! Pools are the hard kind: they take memory in pieces of their own size, and say so afterwards. They get
-//! no allowance for it.
+//! Pools are the hard kind: they take memory in pieces of their own size, which is known only
+//! afterwards. The test makes no allowance for that.
 
-use super::{MIB, Tenant, Truth, WHO, Watcher, node, numbers, setting};
+use super::{CONTAINER, DeviceView, MIB, Tenant, Watcher, node, numbers, setting};
 use crate::harness::node::{Node, id};
 use crate::harness::{Random, eventually};
 use gpuslice_wire::admin::{Answer, Command, MemoryAsk};
@@ -15,10 +15,10 @@ use std::time::Duration;
 const CAP: u64 = 1024 * MIB;
 const PROCESSES: usize = 4;
 const THREADS: u64 = 8;
-/// Steps of a thread between two looks at the books.
+/// Steps of a thread between two comparisons of ledger and device.
 const STEPS: u64 = 100;
 
-/// What the processes said they hold.
+/// The sums of what the processes reported.
 #[derive(Default)]
 struct Said {
     held: u64,
@@ -26,8 +26,8 @@ struct Said {
     refused: u64,
 }
 
-/// Starts the dead again. There may be no room for a context: then the others give theirs back, one
-/// after the other, until there is.
+/// Replaces dead processes. If a context does not fit, the others free their memory one after the
+/// other until it does.
 fn replace(node: &Node, tenants: &mut [Option<Tenant>], kinds: &str, random: &mut Random) {
     while let Some(dead) = tenants.iter().position(Option::is_none) {
         let mut tenant = Tenant::spawn_of(node, random.next() >> 16, THREADS, 8, kinds);
@@ -42,7 +42,7 @@ fn replace(node: &Node, tenants: &mut [Option<Tenant>], kinds: &str, random: &mu
     }
 }
 
-/// One stretch of work, in which one process may be killed; what the others said at its end.
+/// One stretch of work, in which one process may be killed; returns what the others reported.
 fn stretch(
     node: &Node,
     tenants: &mut [Option<Tenant>],
@@ -74,12 +74,12 @@ fn stretch(
     said
 }
 
-/// Waits until the books and the device say the same.
-fn agree(node: &Node, truth: &Truth, said: &Said) {
+/// Waits until ledger and device agree.
+fn agree(node: &Node, device: &DeviceView, said: &Said) {
     let look = || {
         (
-            node.slice(WHO).expect("a slice").0.0,
-            truth.shown() + said.managed,
+            node.slice(CONTAINER).expect("a slice").0.0,
+            device.shown() + said.managed,
         )
     };
     let start = std::time::Instant::now();
@@ -98,7 +98,7 @@ fn agree(node: &Node, truth: &Truth, said: &Said) {
     }
 }
 
-/// What a run may do beside allocating.
+/// Disturbances of a run.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Trouble {
     None,
@@ -108,7 +108,7 @@ enum Trouble {
 
 fn resize(node: &Node, random: &mut Random) {
     let memory = Bytes(CAP - random.below(3) * CAP / 8);
-    let (container, lane, memory) = (id(WHO), Lane(0), MemoryAsk::Exactly(memory));
+    let (container, lane, memory) = (id(CONTAINER), Lane(0), MemoryAsk::Exactly(memory));
     let answer = node.admin().ask(&Command::Resize {
         container,
         lane,
@@ -117,15 +117,15 @@ fn resize(node: &Node, random: &mut Random) {
     assert!(matches!(answer, Answer::Resized { .. }), "{answer:?}");
 }
 
-/// Churns until the number of operations is reached; the most that was used at any time, of the
-/// whole device and by the living.
+/// Allocates and frees until the number of operations is reached; returns the largest use seen, of
+/// the whole device and by living processes.
 fn run(kinds: &str, trouble: Trouble) -> (u64, u64) {
     let seed = setting("SEED", 7);
     let operations = setting("CHURN_OPERATIONS", 25_000);
     eprintln!("SEED={seed} CHURN_OPERATIONS={operations} kinds {kinds}");
     let mut random = Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
     let node = node(CAP);
-    let (truth, watcher) = (Truth::of(&node), Watcher::start(&node));
+    let (device, watcher) = (DeviceView::of(&node), Watcher::start(&node));
     let mut tenants: Vec<Option<Tenant>> = (0..PROCESSES).map(|_| None).collect();
     let mut refused = 0;
     for _ in 0..operations.div_ceil(STEPS * THREADS * PROCESSES as u64) {
@@ -133,16 +133,19 @@ fn run(kinds: &str, trouble: Trouble) -> (u64, u64) {
             resize(&node, &mut random);
         }
         let said = stretch(&node, &mut tenants, kinds, trouble, &mut random);
-        agree(&node, &truth, &said);
+        agree(&node, &device, &said);
         refused += said.refused;
     }
-    assert!(refused > 0, "nothing was ever refused: the cap was not met");
+    assert!(
+        refused > 0,
+        "no allocation was refused: the cap was not reached"
+    );
     for mut tenant in tenants.into_iter().flatten() {
         assert_eq!(tenant.ask("drop"), "dropped");
         tenant.end();
     }
-    node.wait_refunded(WHO);
-    eventually("nothing is used", || truth.used() == 0);
+    node.wait_refunded(CONTAINER);
+    eventually("nothing is used", || device.used() == 0);
     watcher.most()
 }
 
@@ -165,7 +168,7 @@ fn no_instant_of_all_kinds_is_above_the_cap() {
 }
 
 #[test]
-fn the_books_agree_with_the_device_whoever_dies() {
+fn the_ledger_agrees_with_the_device_after_kills() {
     let (used, _) = run("01245", Trouble::KillsAndResizes);
     assert!((CAP / 2..=CAP).contains(&used), "{used} of {CAP} bytes");
 }
