@@ -68,15 +68,15 @@ pub enum Cut {
     Over,
 }
 
-/// How late a container is in letting go of the GPU after its turn.
+/// How late a container is in draining after its turn was closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Late {
-    /// Past the drain deadline: reported, and everybody goes on waiting for it.
+    /// Not drained after `drain`: reported, and the other containers still wait for it.
     Waiting,
-    /// Past the longest wait: others get turns beside it; it is charged until it is quiet.
-    Passed,
-    /// Quiet at last, after `Passed`.
-    Quiet,
+    /// Not drained after `drain_max`: others get turns beside it, and it is charged until it drains.
+    Overrun,
+    /// Drained after an overrun.
+    Drained,
 }
 
 /// A cap that is another now.
@@ -249,8 +249,8 @@ pub enum Action {
         /// Which lane.
         lane: Lane,
     },
-    /// For the log: a container does not let go of the GPU.
-    Overrun {
+    /// For the log: a container drains late.
+    Late {
         /// Whose.
         container: ContainerId,
         /// Which lane.

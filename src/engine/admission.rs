@@ -117,7 +117,7 @@ impl Room {
     }
 
     /// Whether the cap is within the bounds of the request's source.
-    fn bound(&self, ask: &Ask) -> Result<(), Refusal> {
+    fn within_bounds(&self, ask: &Ask) -> Result<(), Refusal> {
         let (gpu, cap) = (self.index, self.cap(ask.memory)?);
         let most = ask.bounds.and_then(|bounds| bounds.memory);
         match most.map(|most| self.cap(most)).transpose()? {
@@ -131,7 +131,7 @@ impl Room {
         if self.whole {
             return Err(Refusal::Taken(self.index));
         }
-        self.bound(ask)?;
+        self.within_bounds(ask)?;
         let cap = self.promise(ask.memory, oversubscribe)?;
         self.take_share(ask.share)?;
         Ok(LaneRecord {

@@ -541,7 +541,7 @@ impl Engine {
             Note::Closed(_) => Action::ReadClaims { container, lane },
             Note::Stop(_) => Action::Stop { container, lane },
             Note::Resume(_) => Action::Resume { container, lane },
-            Note::Late(_, stage, after) => Action::Overrun {
+            Note::Late(_, stage, after) => Action::Late {
                 container,
                 lane,
                 stage,

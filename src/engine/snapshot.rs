@@ -50,13 +50,13 @@ impl Engine {
     ) -> Option<Snapshot> {
         let gpu = &self.gpus[slice.gpu?];
         let entity = gpu.turns.find(seat)?;
-        let passed = self
+        let elapsed = self
             .charged
             .plus(now.since(self.now))
             .since(gpu.turns.booked)
             .0;
         let charged = gpu.turns.charged(entity);
-        let bill = gpu.turns.bill(entity, Duration(passed)).0;
+        let bill = gpu.turns.bill(entity, Duration(elapsed)).0;
         let sum = |f: fn(&ClientLane) -> u64, past: u64| {
             self.lanes_of(seat, lane)
                 .fold(past, |sum, lane| sum.saturating_add(f(lane)))
@@ -95,10 +95,10 @@ impl Engine {
                 } else {
                     0
                 },
-            wait_ns: entity.wait_time.0 + if waits { passed } else { 0 },
-            wanted_ns: entity.wanted_time.0 + if entity.said.wants { passed } else { 0 },
+            wait_ns: entity.wait_time.0 + if waits { elapsed } else { 0 },
+            wanted_ns: entity.wanted_time.0 + if entity.said.wants { elapsed } else { 0 },
             turns: entity.turns,
-            overruns: entity.overruns,
+            overruns: entity.late_turns,
             preemptions: entity.preemptions,
             time_tier: TimeTier::Turns,
             stops: entity.stops,

@@ -189,10 +189,10 @@ fn to_a_grant_before_the_last_one_is_quiet() {
 
 #[test]
 fn to_passing_somebody_too_early() {
-    let passed = Action::Overrun {
+    let overrun = Action::Late {
         container: container(0),
         lane: Lane(0),
-        stage: Late::Passed,
+        stage: Late::Overrun,
         after: Duration(0),
     };
     let story = || {
@@ -204,8 +204,11 @@ fn to_passing_somebody_too_early() {
         story.then(8 * MS, &[turn(0, 2, 8 * MS)]).expect("fine");
         story
     };
-    let actions = [passed, turn(1, 1, 3_000 * MS)];
-    objects(story().then(1_999 * MS, &actions), "is passed after");
+    let actions = [overrun, turn(1, 1, 3_000 * MS)];
+    objects(
+        story().then(1_999 * MS, &actions),
+        "is treated as overrun after",
+    );
     assert_eq!(story().then(2_000 * MS, &actions), Ok(()));
 }
 

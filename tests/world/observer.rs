@@ -58,9 +58,9 @@ pub struct Seat {
     /// When its page was last closed: later than that, if what closed was a gang's turn that was extended.
     pub shut: u64,
     /// What may be in flight of it was launched without turns.
-    pub loose: bool,
+    pub untracked: bool,
     /// ... when its present turn began.
-    pub was_loose: bool,
+    pub was_untracked: bool,
     /// Its present turn began before it had a cap; or others run beside what began so, or without turns.
     pub freely: bool,
     /// ... since when, if its turn was extended after that.
@@ -70,7 +70,7 @@ pub struct Seat {
     /// Whether its work is stopped on the GPU.
     pub hold: Hold,
     /// Others may run beside it.
-    pub passed: bool,
+    pub overrun: bool,
     /// When it was given its turn.
     pub granted: u64,
     /// GPU time to its account, ns.
@@ -138,7 +138,7 @@ impl Seat {
     /// It wants a turn and could have one: nobody waits for what it left running.
     #[must_use]
     pub fn may_wait(&self) -> bool {
-        self.wants() && (self.closing.is_none() || self.passed)
+        self.wants() && (self.closing.is_none() || self.overrun)
     }
     /// There are no turns.
     #[must_use]
@@ -148,11 +148,11 @@ impl Seat {
     /// Time goes to its account.
     #[must_use]
     pub fn pays(&self) -> bool {
-        self.holds() || self.closing.is_some() || self.passed || (self.open() && self.wants())
+        self.holds() || self.closing.is_some() || self.overrun || (self.open() && self.wants())
     }
     /// ... and is divided among all who run in this way.
     fn shares(&self) -> bool {
-        self.loose || (self.open() && self.wants())
+        self.untracked || (self.open() && self.wants())
     }
     /// The present stretch ends.
     fn rest(&mut self) {
@@ -225,7 +225,7 @@ pub struct Observer {
     /// When the last step was.
     pub now: u64,
     /// Time that passed before the present step and was booked, ns.
-    pub passed: u64,
+    pub elapsed: u64,
     /// The last gap was so long that it does not count.
     pub gap: bool,
 }
@@ -246,7 +246,7 @@ impl Observer {
     /// Time passes up to `now`, in the state that the last step left.
     pub fn advance(&mut self, now: u64) {
         let gap = now.saturating_sub(self.now);
-        (self.now, self.passed, self.gap) = (self.now.max(now), gap.min(GAP_MAX), gap > GAP_MAX);
+        (self.now, self.elapsed, self.gap) = (self.now.max(now), gap.min(GAP_MAX), gap > GAP_MAX);
         let now = self.now;
         let mut free: BTreeMap<GpuUuid, u64> = BTreeMap::new();
         for seat in self.seats.values().filter(|seat| seat.shares()) {
@@ -254,20 +254,20 @@ impl Observer {
         }
         for seat in self.seats.values_mut() {
             let pays = seat.pays();
-            seat.shut_before = seat.closing.is_some() || seat.passed;
+            seat.shut_before = seat.closing.is_some() || seat.overrun;
             seat.billed = 0;
             seat.spared = std::mem::take(&mut seat.sparing);
             if pays {
                 // nobody knows who had it of those who run without turns
                 let among = free.get(&seat.gpu).filter(|_| seat.shares());
                 let among = among.copied().unwrap_or(1).max(1);
-                seat.billed = self.passed / among;
+                seat.billed = self.elapsed / among;
                 let off = seat.off.min(seat.billed);
                 seat.off -= off;
                 seat.used += seat.billed - off;
                 seat.rounded += u64::from(among > 1);
-                seat.stretch += self.passed;
-                seat.stint += self.passed;
+                seat.stretch += self.elapsed;
+                seat.stint += self.elapsed;
                 seat.longest = seat.longest.max(seat.stretch);
                 if seat.open() && seat.closing.is_none() {
                     // alone, every instant is a turn of its own: nobody is owed anything for it
@@ -398,15 +398,15 @@ impl Observer {
             } => self.set(*container, *lane, *view),
             Action::Stop { container, lane } => self.hold(*container, *lane, Hold::Stopping),
             Action::Resume { container, lane } => self.hold(*container, *lane, Hold::Resuming),
-            Action::Overrun {
+            Action::Late {
                 container,
                 lane,
-                stage: Late::Passed,
+                stage: Late::Overrun,
                 ..
             } => {
                 if let Some(seat) = self.seats.get_mut(&(*container, *lane)) {
-                    seat.freely |= seat.loose;
-                    (seat.passed, seat.loose) = (true, false);
+                    seat.freely |= seat.untracked;
+                    (seat.overrun, seat.untracked) = (true, false);
                     seat.tail = seat.tail.max(self.config.drain_max.0);
                 }
             }
@@ -425,14 +425,14 @@ impl Observer {
                 said: BTreeMap::new(),
                 closing: None,
                 shut_before: false,
-                loose: false,
+                untracked: false,
                 freely: false,
                 again: None,
                 guest: false,
                 shut: 0,
-                was_loose: false,
+                was_untracked: false,
                 hold: Hold::Free,
-                passed: false,
+                overrun: false,
                 granted: self.now,
                 used: 0,
                 off: 0,
@@ -469,7 +469,7 @@ impl Observer {
             .view
             .is_some_and(|it| view.turn == it.turn.wrapping_add(2));
         let anew = anew && seat.holds() && !seat.gang;
-        if anew && seat.wants() && !seat.passed {
+        if anew && seat.wants() && !seat.overrun {
             self.spare(place);
         }
         let Some(seat) = self.seats.get_mut(&place) else {
@@ -479,35 +479,35 @@ impl Observer {
         let before = seat.view.replace(view);
         if seat.holds() {
             let extended = before.is_some_and(|before| before.turn_end != view.turn_end);
-            let again = seat.gang && seat.closing.is_some() && !seat.passed && !seat.loose;
+            let again = seat.gang && seat.closing.is_some() && !seat.overrun && !seat.untracked;
             // a gang's turn that is extended because it does not get quiet is the same one, and so are those
             // that one has while it is late
-            let late = again || seat.passed;
-            if (if held { extended } else { !seat.loose }) && !late {
+            let late = again || seat.overrun;
+            if (if held { extended } else { !seat.untracked }) && !late {
                 seat.rest();
             }
             if !held || extended {
                 seat.guest = false;
-                let still = seat.passed && seat.freely;
+                let still = seat.overrun && seat.freely;
                 (seat.freely, seat.stint) = (!seat.capped() || still, 0);
             }
             if !held {
                 seat.again = seat.closing.filter(|_| again);
                 // turns may begin and be given in one step, where no other one has anything in flight
                 let opened = before.is_some_and(|it| it.mode == Mode::Open);
-                seat.was_loose = std::mem::take(&mut seat.loose) || opened;
+                seat.was_untracked = std::mem::take(&mut seat.untracked) || opened;
                 (seat.granted, seat.closing) = (now, None);
                 seat.said.values_mut().for_each(|said| said.fresh = false);
             }
         } else if seat.open() {
             seat.guest = false;
-            if std::mem::take(&mut seat.loose) {
+            if std::mem::take(&mut seat.untracked) {
                 seat.closing = None;
             }
         } else if held || before.is_some_and(|it| it.mode == Mode::Open) {
-            if held || !seat.passed {
+            if held || !seat.overrun {
                 let since = seat.again.filter(|_| held).unwrap_or(now);
-                (seat.closing, seat.loose) = (Some(since), !held);
+                (seat.closing, seat.untracked) = (Some(since), !held);
                 seat.shut = now;
             } else {
                 // late already, and it pays until it is quiet
@@ -529,8 +529,8 @@ impl Observer {
     /// Ends the closing of those who are quiet; of a gang, when all are that others wait for.
     fn settle(&mut self) {
         // in the middle of a step one of them may have its turn again before the others
-        let closing = |seat: &Seat| seat.closing.is_some() && !seat.loose;
-        let waited = |seat: &Seat| seat.holds() || closing(seat) && !seat.passed;
+        let closing = |seat: &Seat| seat.closing.is_some() && !seat.untracked;
+        let waited = |seat: &Seat| seat.holds() || closing(seat) && !seat.overrun;
         let busy: Vec<ContainerId> = self
             .seats
             .iter()
@@ -541,28 +541,28 @@ impl Observer {
             .collect();
         let mut spared: Vec<Place> = Vec::new();
         for ((id, lane), seat) in &mut self.seats {
-            let together = seat.gang && !seat.passed && !seat.loose && busy.contains(id);
+            let together = seat.gang && !seat.overrun && !seat.untracked && busy.contains(id);
             let closed = seat.closing.filter(|_| seat.quiet() && !together);
             if let Some(closed) = closed {
-                if seat.wants() && !seat.gang && !seat.passed && !seat.loose {
+                if seat.wants() && !seat.gang && !seat.overrun && !seat.untracked {
                     if let Some(ns) = seat.idled(closed, self.now) {
                         seat.idle.add(ns.min(self.config.turn_min.0 / 2));
                     }
                     spared.push((*id, *lane));
                 }
-                if !seat.passed {
+                if !seat.overrun {
                     let waited = (self.now - seat.shut).min(self.config.drain_max.0);
                     seat.tail = (seat.tail / 2).max(waited);
                 }
-                if seat.loose {
+                if seat.untracked {
                     // no line chose it for this: what its last turn left it to owe is still owed
                     seat.stretch += seat.last;
                     seat.longest = seat.longest.max(seat.stretch);
                 }
-                (seat.closing, seat.passed, seat.loose) = (None, false, false);
+                (seat.closing, seat.overrun, seat.untracked) = (None, false, false);
             }
             // who was passed and has a turn nevertheless, or needs none any more, may get quiet in that
-            seat.passed &= !((seat.holds() || seat.open()) && seat.quiet());
+            seat.overrun &= !((seat.holds() || seat.open()) && seat.quiet());
         }
         spared.into_iter().for_each(|place| self.spare(place));
     }

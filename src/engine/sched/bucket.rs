@@ -97,8 +97,8 @@ impl Bucket {
     }
 
     /// Time passed.
-    pub(crate) fn fill(&mut self, passed: Duration, brim: Brim) {
-        let more = i128::from(passed.0) * i128::from(self.cap.part());
+    pub(crate) fn fill(&mut self, elapsed: Duration, brim: Brim) {
+        let more = i128::from(elapsed.0) * i128::from(self.cap.part());
         let brim = match brim {
             Brim::None => i128::MAX,
             Brim::Level => self.depth.max(self.level),

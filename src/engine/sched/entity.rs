@@ -8,8 +8,8 @@ use super::allowance::{Costs, Stay};
 use super::bucket::Bucket;
 use super::gang::Member;
 use super::hold::Hold;
-use super::loose::Loose;
 use super::policy::Terms;
+use super::untracked::Untracked;
 use crate::lifecycle::Seat;
 use crate::view::ToOne;
 
@@ -140,7 +140,7 @@ pub(crate) struct Entity {
     /// ... for so long that it may have a turn whether its cap pays for it or not.
     pub(crate) grace: bool,
     /// It may have work in flight from before the turns.
-    pub(crate) loose: Option<Loose>,
+    pub(crate) untracked: Option<Untracked>,
     /// It takes its turns together with the container's other GPUs.
     pub(crate) gang: Option<Member>,
     /// Whether its work is stopped on the GPU itself.
@@ -162,7 +162,7 @@ pub(crate) struct Entity {
     /// How long it has lately taken to get quiet after a turn: the longest, halved each time.
     pub(crate) tail: Duration,
     /// Turns after which it was late in getting quiet.
-    pub(crate) overruns: u64,
+    pub(crate) late_turns: u64,
     /// Turns closed before their end for one of a higher class.
     pub(crate) preemptions: u64,
     /// Times its work was stopped on the GPU.
@@ -205,7 +205,7 @@ impl Entity {
 
     /// Takes part in the contest for the GPU, with what it wants or with what it left running.
     pub(crate) fn competes(&self) -> bool {
-        self.said.wants || self.overrun.is_some() || self.loose.is_some()
+        self.said.wants || self.overrun.is_some() || self.untracked.is_some()
     }
 
     /// How much GPU time it used ahead of `line`: what it owes those who waited meanwhile.

@@ -27,7 +27,7 @@ use gpuslice_wire::policy::Policy;
 use gpuslice_wire::units::{Duration, Instant};
 
 use super::entity::Entity;
-use super::loose::Loose;
+use super::untracked::Untracked;
 use super::{Note, Phase, Turns};
 use crate::engine::Engine;
 use crate::lifecycle::Seat;
@@ -105,7 +105,7 @@ impl Turns {
         }
         for at in 0..self.entities.len() {
             let entity = &self.entities[at];
-            if let Some(since) = entity.loose.map(Loose::since) {
+            if let Some(since) = entity.untracked.map(Untracked::since) {
                 self.stop_late(entity.seat, since, notes);
             }
         }

@@ -214,7 +214,7 @@ impl Turns {
 
     /// Where it would be if what runs at present got in line now.
     pub(super) fn place_now(&self, entity: &Entity) -> Place {
-        let runs = |it: &Entity| self.on_gpu() == Some(it.seat) || it.loose.is_some();
+        let runs = |it: &Entity| self.on_gpu() == Some(it.seat) || it.untracked.is_some();
         let class = entity.class;
         let mut place = self.place(entity);
         if runs(entity) {

@@ -34,7 +34,7 @@
 //! * **Open**: while at most one container wants the GPU and no rule needs turns (no cap, no
 //!   containers of several classes, no debt), nobody takes turns, and the time goes to the account of the
 //!   one that wants. A second one who wants ends this at once, and what was launched before runs out
-//!   first, see [`loose`]; it comes back after `open_after` without contest, see [`mode`]. Under the
+//!   first, see [`untracked`]; it comes back after `open_after` without contest, see [`mode`]. Under the
 //!   policy `native` it is always so, once the last turn is quiet.
 //! * **Classes**: high goes before normal and normal before best-effort, and a turn is closed when
 //!   somebody of a higher class wants. So that nobody starves, one of a lower class gets a
@@ -56,7 +56,6 @@ pub(crate) mod entity;
 pub(crate) mod gang;
 pub(crate) mod hold;
 mod lines;
-pub(crate) mod loose;
 mod mode;
 mod native;
 mod pick;
@@ -64,6 +63,7 @@ pub(crate) mod policy;
 mod slots;
 #[cfg(test)]
 mod tests;
+pub(crate) mod untracked;
 
 use alloc::vec::Vec;
 use gpuslice_wire::ids::Lane;
@@ -175,7 +175,7 @@ impl Turns {
             costs: Costs::default(),
             overrun: None,
             grace: false,
-            loose: None,
+            untracked: None,
             gang: None,
             hold: Hold::Free,
             orders: 0,
@@ -187,7 +187,7 @@ impl Turns {
             turns: 0,
             stint: Duration(0),
             tail: Duration(0),
-            overruns: 0,
+            late_turns: 0,
             preemptions: 0,
             stops: 0,
         });
@@ -293,13 +293,13 @@ impl Turns {
     /// Whether time goes to this one's account.
     pub(crate) fn charged(&self, entity: &Entity) -> bool {
         let open = self.phase == Phase::Open && entity.said.wants;
-        let late = entity.overrun.is_some() || entity.loose.is_some();
+        let late = entity.overrun.is_some() || entity.untracked.is_some();
         open || late || self.on_gpu() == Some(entity.seat)
     }
 
     /// Books the time up to `now`, of which what `charged` says counts.
     pub(crate) fn advance(&mut self, now: Instant, charged: Charged) {
-        let passed = charged.since(self.booked);
+        let elapsed = charged.since(self.booked);
         (self.now, self.booked) = (self.now.max(now), charged);
         let open = self.phase == Phase::Open;
         let idle = self.phase == Phase::Idle;
@@ -307,7 +307,7 @@ impl Turns {
         let busy = Class::ALL.map(|class| promised && self.busy(class));
         for at in 0..self.entities.len() {
             let entity = &self.entities[at];
-            let bill = self.charged(entity).then(|| self.bill(entity, passed));
+            let bill = self.charged(entity).then(|| self.bill(entity, elapsed));
             let entity = &mut self.entities[at];
             entity.arrives = false;
             let brim = match (entity.reserved, entity.said.wants) {
@@ -318,14 +318,14 @@ impl Turns {
             };
             let runs = open && entity.said.wants;
             if entity.said.wants {
-                entity.wanted_time = Duration(entity.wanted_time.0.saturating_add(passed.0));
+                entity.wanted_time = Duration(entity.wanted_time.0.saturating_add(elapsed.0));
             }
             let lines = &mut self.lines[entity.class as usize];
             if let Some(bill) = bill {
                 entity.charge(bill);
                 lines.charge(entity, bill);
             } else if entity.said.wants {
-                entity.wait_time = Duration(entity.wait_time.0.saturating_add(passed.0));
+                entity.wait_time = Duration(entity.wait_time.0.saturating_add(elapsed.0));
             }
             entity.guest &= bill.is_some();
             if runs {
@@ -333,9 +333,9 @@ impl Turns {
                 entity.start = entity.finish;
                 lines.follow(entity);
             }
-            entity.bucket.fill(passed, brim);
+            entity.bucket.fill(elapsed, brim);
             if idle {
-                entity.bucket.make_up(passed);
+                entity.bucket.make_up(elapsed);
             }
         }
     }
@@ -399,7 +399,7 @@ impl Turns {
     /// Sees who became quiet, and whether turns are needed.
     fn look(&mut self, notes: &mut Vec<Note>) {
         self.late_ones(notes);
-        self.run_out(notes);
+        self.drain_untracked(notes);
         self.choose_mode(notes);
     }
 
@@ -429,7 +429,7 @@ impl Turns {
                 entity.overrun = None;
                 let seat = entity.seat;
                 self.requeue(seat);
-                notes.push(Note::Late(seat, Late::Quiet, now.since(closed)));
+                notes.push(Note::Late(seat, Late::Drained, now.since(closed)));
             }
         }
     }
@@ -479,9 +479,9 @@ impl Turns {
             entity.overrun = Some(closed);
             entity.drained_in(waited, config.drain_max);
             self.free(seat, slot);
-            notes.push(Note::Late(seat, Late::Passed, waited));
+            notes.push(Note::Late(seat, Late::Overrun, waited));
         } else if waited >= config.drain && !reported {
-            entity.overruns += 1;
+            entity.late_turns += 1;
             self.phase = Phase::Closing {
                 seat,
                 closed,
@@ -573,7 +573,7 @@ impl Turns {
             let paid = || self.now.plus(entity.bucket.pause());
             (dry && waits).then(|| entity.grace_at().unwrap_or_else(paid))
         });
-        let due = [own, open, account, self.loose_until(), self.wanted.look]
+        let due = [own, open, account, self.untracked_until(), self.wanted.look]
             .into_iter()
             .flatten()
             .chain(funds)

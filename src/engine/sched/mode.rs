@@ -76,7 +76,7 @@ impl Turns {
             .lone
             .is_some_and(|since| self.now >= since.plus(self.config.open_after));
         match self.phase {
-            Phase::Open if needs => self.bind(notes),
+            Phase::Open if needs => self.revoke(notes),
             Phase::Idle | Phase::Held { .. } if over => {
                 self.ask_late(notes);
                 self.open();
@@ -105,7 +105,7 @@ impl Turns {
         }
         self.entities
             .iter_mut()
-            .for_each(|it| (it.loose, it.guest) = (None, false));
+            .for_each(|it| (it.untracked, it.guest) = (None, false));
         self.phase = Phase::Open;
     }
 }

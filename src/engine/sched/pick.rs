@@ -5,8 +5,8 @@ use gpuslice_wire::policy::{Class, Policy};
 use gpuslice_wire::units::{Duration, Instant};
 
 use super::entity::Entity;
-use super::loose::May;
 use super::slots::Slot;
+use super::untracked::Allowed;
 use super::{Note, Phase, Turns};
 use crate::config::ROUND_FOR;
 use crate::lifecycle::Seat;
@@ -139,10 +139,10 @@ impl Turns {
         if self.policy == Policy::Native {
             return self.open();
         }
-        let choice = match self.may_go() {
-            May::Anybody => self.choose(),
-            May::Only(seat) => self.first(seat),
-            May::Nobody => None,
+        let choice = match self.allowed() {
+            Allowed::Any => self.choose(),
+            Allowed::Only(seat) => self.first(seat),
+            Allowed::None => None,
         };
         let Some(choice) = choice else { return };
         let Some(entity) = self.find(choice.seat) else {
@@ -157,7 +157,7 @@ impl Turns {
         self.serve(choice, length);
         let now = self.now;
         if let Some(entity) = self.find_mut(choice.seat) {
-            entity.loose = None;
+            entity.untracked = None;
             entity.turn = entity.turn.wrapping_add(1);
             entity.granted = now;
             entity.turns += 1;

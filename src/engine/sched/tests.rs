@@ -50,7 +50,7 @@ impl Rig {
     pub(super) fn at(&mut self, now: u64) {
         self.pass(now);
         self.turns.decide(&mut self.notes);
-        self.run_out();
+        self.drain_untracked();
     }
     pub(super) fn say(&mut self, now: u64, who: usize, wants: bool, quiet: bool) {
         self.pass(now);
@@ -64,14 +64,15 @@ impl Rig {
             },
         );
         self.turns.decide(&mut self.notes);
-        self.run_out();
+        self.drain_untracked();
     }
-    /// Whoever is loose and not deep in work is read, and quiet.
-    fn run_out(&mut self) {
+    /// Whoever is untracked and not deep in work is read, and quiet.
+    fn drain_untracked(&mut self) {
         let deep = self.deep.map(|who| Seat(who as u16));
-        let loose = self.turns.loose().map(|e| (e.seat, e.said));
-        let loose: Vec<(Seat, Report)> = loose.filter(|(seat, _)| Some(*seat) != deep).collect();
-        for (seat, said) in loose {
+        let untracked = self.turns.untracked().map(|e| (e.seat, e.said));
+        let untracked: Vec<(Seat, Report)> =
+            untracked.filter(|(seat, _)| Some(*seat) != deep).collect();
+        for (seat, said) in untracked {
             self.turns.report(
                 seat,
                 Report {
@@ -187,7 +188,7 @@ fn high_goes_first_at_once_and_leaves_a_twentieth() {
 }
 
 #[test]
-fn an_overrun_is_reported_then_passed_and_charged_until_quiet() {
+fn a_late_container_is_reported_then_overruns_and_is_charged_until_drained() {
     let mut rig = Rig::new(&[(1, 0, false), (1, 0, false)]);
     rig.want(0, 0);
     rig.want(0, 1);
@@ -200,7 +201,7 @@ fn an_overrun_is_reported_then_passed_and_charged_until_quiet() {
     for step in 109..=2_008 {
         rig.at(step * MS);
     }
-    assert_eq!(rig.notes.last(), Some(&late(Late::Passed, 2_000)));
+    assert_eq!(rig.notes.last(), Some(&late(Late::Overrun, 2_000)));
     assert_eq!(rig.holder(), Some(0), "a turn for what it may wait for");
     rig.at(2_024 * MS);
     assert_eq!(rig.holder(), Some(1), "and no second wait");
@@ -273,7 +274,7 @@ fn work_from_before_the_turns_runs_out_first() {
 }
 
 #[test]
-fn who_does_not_run_out_is_passed_and_charged() {
+fn untracked_work_that_does_not_drain_overruns_and_is_charged() {
     let mut rig = freedom_ends();
     rig.want(1_000 * MS, 1);
     rig.notes.clear();
@@ -282,11 +283,11 @@ fn who_does_not_run_out_is_passed_and_charged() {
     assert_eq!(rig.notes, [late(Late::Waiting, 100)]);
     assert_eq!(rig.holder(), None);
     rig.run(3_000 * MS);
-    assert_eq!(rig.notes.last(), Some(&late(Late::Passed, 2_000)));
+    assert_eq!(rig.notes.last(), Some(&late(Late::Overrun, 2_000)));
     assert_eq!(rig.holder(), Some(1));
     rig.run(3_500 * MS);
     // a twentieth is in slots
     assert_eq!(rig.used_ms(0), 3_500);
     assert!((474..=500).contains(&rig.used_ms(1)));
-    assert_eq!(rig.turns.entities[0].overruns, 1);
+    assert_eq!(rig.turns.entities[0].late_turns, 1);
 }

@@ -57,7 +57,7 @@ fn owed(me: &Seat, other: &Seat, pool: u64, rest: u64) -> u64 {
 
 /// On the GPU, as far as others have to wait for it.
 fn on(seat: &Seat) -> bool {
-    seat.holds() || (seat.closing.is_some() && !seat.passed)
+    seat.holds() || (seat.closing.is_some() && !seat.overrun)
 }
 
 fn gated(seat: &Seat) -> bool {
@@ -75,7 +75,7 @@ impl Gangs {
             gangs.entry(place.0).or_default().push((place, seat));
         }
         let waits = |gang: &Vec<(Place, &Seat)>| {
-            let free = |seat: &Seat| seat.wants() && !on(seat) && !seat.passed && !seat.capped();
+            let free = |seat: &Seat| seat.wants() && !on(seat) && !seat.overrun && !seat.capped();
             let any = gang.iter().any(|(_, seat)| gated(seat));
             any && !seen.gap && gang.iter().all(|(_, seat)| free(seat))
         };
@@ -139,13 +139,13 @@ impl Gangs {
         let bound = gpus * (2 * seen.config.turn_min.0 + 3 * *longest) + 1_000_000;
         if seen.gap {
             *since = seen.now;
-        } else if seen.passed > bound {
-            *since = (*since + seen.passed).min(seen.now);
+        } else if seen.elapsed > bound {
+            *since = (*since + seen.elapsed).min(seen.now);
         }
-        let passed = seen.now - *since;
-        if passed.saturating_sub(seen.passed) > bound {
+        let idle = seen.now - *since;
+        if idle.saturating_sub(seen.elapsed) > bound {
             return Err(format!(
-                "{gpu} idles for {passed} ns while one of no gang waits"
+                "{gpu} idles for {idle} ns while one of no gang waits"
             ));
         }
         Ok(())
@@ -158,7 +158,7 @@ impl Wait {
         let others = seen.on(me.gpu).map(|(_, seat)| seat);
         let pays = |it: &&Seat| it.share == 0 && it.record.class == me.record.class && it.pays();
         let pool = self.pools.entry(mine).or_default();
-        *pool += others.filter(pays).count() as u64 * seen.passed;
+        *pool += others.filter(pays).count() as u64 * seen.elapsed;
         *pool
     }
 
@@ -195,7 +195,7 @@ impl Wait {
                     continue;
                 }
                 let had = self.had.entry((mine, theirs)).or_default();
-                *had += seen.passed;
+                *had += seen.elapsed;
                 let owed = owed(me, other, pool, rest(seen, me));
                 let above = other.record.class < me.record.class;
                 over |= !above && *had > owed.saturating_add(turns);

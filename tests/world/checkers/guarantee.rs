@@ -53,9 +53,9 @@ impl Guarantee {
             };
             let shares: u64 = line().map(|seat| seat.share).sum();
             // somebody of the class has the GPU: of that time a part is due
-            let on = line().any(|seat| seat.pays() && !seat.passed && !seat.guest);
+            let on = line().any(|seat| seat.pays() && !seat.overrun && !seat.guest);
             let spared: u64 = line().map(|seat| seat.spared).sum();
-            let had = if on { seen.passed } else { 0 };
+            let had = if on { seen.elapsed } else { 0 };
             let due = (i128::from(had) - i128::from(spared)) << 20;
             let due = due * i128::from(me.share) / i128::from(shares.max(99) + 1);
             let got = (i128::from(me.billed) - i128::from(me.spared)) << 20;
@@ -88,7 +88,7 @@ impl Guarantee {
 
 /// Is sure of its part now.
 fn counts(seat: &Seat) -> bool {
-    seat.share > 0 && seat.wants() && !seat.gang && !seat.passed
+    seat.share > 0 && seat.wants() && !seat.gang && !seat.overrun
 }
 
 fn bound(seen: &Observer, me: &Seat, lines: u64) -> i128 {

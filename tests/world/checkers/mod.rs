@@ -178,11 +178,11 @@ impl Checkers {
 
     /// Whether others may run beside this one, or it is known no more.
     #[must_use]
-    pub fn passed(&self, container: ContainerId, lane: Lane) -> bool {
+    pub fn overran(&self, container: ContainerId, lane: Lane) -> bool {
         self.seen
             .seats
             .get(&(container, lane))
-            .is_none_or(|seat| seat.passed)
+            .is_none_or(|seat| seat.overrun)
     }
 
     /// Whether the engine knows that this one may be stopped, or it is known no more.
@@ -337,14 +337,14 @@ fn state((place, seat): (&Place, &Seat)) -> String {
     let (share, weight) = (share.map_or(0, |share| share.get()), weight.get());
     format!(
         "{} {:?} on {}: weight {weight} share {share} {class}, wants {} holds {} closing {:?} \
-         passed {}, gang {} used {} stretch {} longest {} waits {:?}",
+         overrun {}, gang {} used {} stretch {} longest {} waits {:?}",
         place.0,
         place.1,
         seat.gpu,
         seat.wants(),
         seat.holds(),
         seat.closing,
-        seat.passed,
+        seat.overrun,
         seat.gang,
         seat.used,
         seat.stretch,

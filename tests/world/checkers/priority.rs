@@ -100,7 +100,7 @@ impl Gpu {
         };
         let mut gang = seen.gang(place);
         // extended on one of its GPUs is extended on all, also where others run beside it by now
-        let bound = gang.any(|(_, part)| part.was_loose || part.again.is_some());
+        let bound = gang.any(|(_, part)| part.was_untracked || part.again.is_some());
         let bound = seat.gang && bound || seat.again.is_some();
         let (class, word) = (seat.record.class, seat.view.map_or(0, |view| view.turn));
         if bound {
@@ -156,7 +156,7 @@ impl Gpu {
         let (above, most) = rule(&seen.config, class);
         let stretch = all.iter().map(|s| s.stretch.max(s.last)).max().unwrap_or(0);
         self.longest[at] = self.longest[at].max(stretch);
-        let patience = most + 2 * self.longest[at] + seen.passed + 2 * seen.config.turn_min.0;
+        let patience = most + 2 * self.longest[at] + seen.elapsed + 2 * seen.config.turn_min.0;
         if above < 100 && seen.now > self.served[at] + patience {
             return Err(format!(
                 "{class} ones starve on {gpu} since {} ns",

@@ -44,7 +44,7 @@ impl Progress {
     pub fn advance(&mut self, seen: &Observer) -> Result<(), Objection> {
         let waits = |place: &Place| {
             seen.seats.get(place).is_some_and(|seat| {
-                let free = !seat.capped() && seat.share == 0 && !seat.passed && !seat.gang;
+                let free = !seat.capped() && seat.share == 0 && !seat.overrun && !seat.gang;
                 free && seat.waits.is_some() && !seen.gap
             })
         };
@@ -67,7 +67,7 @@ impl Wait {
         let class = class.filter(|seat| seat.record.class == me.record.class);
         self.shares = self.shares.max(class.map(|seat| seat.share).sum());
         for (&j, other) in seen.on(me.gpu).filter(|(_, other)| beside(me, other)) {
-            let used = if other.pays() { seen.passed } else { 0 };
+            let used = if other.pays() { seen.elapsed } else { 0 };
             if other.share == 0 && !other.guest {
                 self.pool = (self.pool + used).saturating_sub(other.spared);
             }
@@ -101,7 +101,7 @@ impl Wait {
 fn beside(me: &Seat, other: &Seat) -> bool {
     let counts = other.pays() || other.spared > 0;
     // who was passed runs beside others, and has turns of its own beside that
-    let waited_for = !other.passed || other.holds();
+    let waited_for = !other.overrun || other.holds();
     other.record.class == me.record.class && counts && waited_for
 }
 

@@ -54,8 +54,8 @@ impl Requests {
     /// Time passes. A recall that is under way is over at a certain time: a step that comes later than that is the
     /// daemon's doing, which was kept from running, and not a wait that the engine decided on.
     pub fn advance(&mut self, seen: &Observer) {
-        let passed = if seen.gap { 0 } else { seen.passed };
-        let from = seen.now - passed;
+        let elapsed = if seen.gap { 0 } else { seen.elapsed };
+        let from = seen.now - elapsed;
         for (place, questions) in &mut self.asked {
             let until = self.restored.get(&place.0).copied().unwrap_or(0);
             let recall = self.recalls.get(place).filter(|it| !it.owing.is_empty());
@@ -186,7 +186,9 @@ impl Requests {
                 self.returning.remove(&place.0);
                 Ok((place, questions.remove(0)))
             }
-            Some(_) => Err(format!("{token:?} of {client:?} passed one who waits")),
+            Some(_) => Err(format!(
+                "{token:?} of {client:?} overtook a waiting request"
+            )),
         }
     }
 

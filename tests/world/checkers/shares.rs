@@ -127,7 +127,7 @@ fn tolerance(seen: &Observer, a: &Seat, b: &Seat) -> i128 {
 
 /// Competes by weight alone, on this GPU alone.
 fn in_line(seat: &Seat) -> bool {
-    seat.share == 0 && !seat.gang && seat.wants() && !seat.passed && !seat.capped() && !seat.native
+    seat.share == 0 && !seat.gang && seat.wants() && !seat.overrun && !seat.capped() && !seat.native
 }
 
 impl Pair {
@@ -158,7 +158,7 @@ impl Pair {
 /// Whether what comes in now is owed to one with a share: it has the GPU, or waits behind one of its class.
 fn owed(seen: &Observer, seat: &Seat) -> bool {
     let class = |other: &Seat| other.record.class == seat.record.class;
-    let busy = |other: &Seat| other.pays() && (!other.passed || other.holds());
+    let busy = |other: &Seat| other.pays() && (!other.overrun || other.holds());
     let mut others = seen.on(seat.gpu).map(|(_, other)| other);
     let mut waits = || others.any(|other| class(other) && busy(other));
     seat.share > 0 && (seat.pays() || seat.wants() && waits())
@@ -184,15 +184,15 @@ impl Caps {
             let depth = of(seen.config.burst.0);
             // what was launched without turns, or in a turn that was given without a cap, has none: until it is
             // quiet, and with the turns that it has because it is not, whether its cap pays for them or not
-            let free = seat.native || seat.loose || seat.freely;
+            let free = seat.native || seat.untracked || seat.freely;
             let used = if free { 0 } else { seat.billed };
             let used = (i128::from(used) - i128::from(seat.spared)) << 20;
             let level = self.0.entry(place).or_insert(depth);
-            *level += of(seen.passed) - used;
+            *level += of(seen.elapsed) - used;
             if !owed(seen, seat) {
                 // what came in while it had a share and waited may be in it still
                 let kept = if seat.share > 0 && seat.wants() {
-                    *level - of(seen.passed) + used
+                    *level - of(seen.elapsed) + used
                 } else {
                     depth
                 };

@@ -105,7 +105,7 @@ impl Stops {
         let late = seen.seats.iter().filter(|(place, seat)| {
             let closed = seat.closing.map(|since| since.max(seat.shut));
             let tried = self.asked.get(place) == closed.as_ref();
-            let none = seat.gang || seat.passed || seat.native || seat.said.is_empty();
+            let none = seat.gang || seat.overrun || seat.native || seat.said.is_empty();
             let busy = seat.hold == Hold::Free && !seat.quiet();
             seen.config.stop && !tried && !none && busy
         });

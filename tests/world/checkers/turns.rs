@@ -39,10 +39,10 @@ impl Turns {
         {
             return no_turn_at_all(seen, (*container, *lane), view);
         }
-        let Action::Overrun {
+        let Action::Late {
             container,
             lane,
-            stage: Late::Passed,
+            stage: Late::Overrun,
             ..
         } = action
         else {
@@ -57,7 +57,9 @@ impl Turns {
         let waited = first.map(|closed| seen.now - closed);
         match waited {
             Some(waited) if waited >= seen.config.drain_max.0 => Ok(()),
-            _ => Err(format!("{container} is passed after {waited:?} ns")),
+            _ => Err(format!(
+                "{container} is treated as overrun after {waited:?} ns"
+            )),
         }
     }
 
@@ -68,9 +70,9 @@ impl Turns {
     pub fn after_action(&self, seen: &Observer) -> Result<(), Objection> {
         let mut busy: BTreeMap<GpuUuid, (Place, bool)> = BTreeMap::new();
         for (&place, seat) in &seen.seats {
-            let on = seat.holds() || (seat.closing.is_some() && !seat.passed);
-            if on && let Some((other, loose)) = busy.insert(seat.gpu, (place, seat.loose)) {
-                if loose && seat.loose {
+            let on = seat.holds() || (seat.closing.is_some() && !seat.overrun);
+            if on && let Some((other, untracked)) = busy.insert(seat.gpu, (place, seat.untracked)) {
+                if untracked && seat.untracked {
                     continue; // what they launched without turns runs out together
                 }
                 return Err(format!(
@@ -100,7 +102,7 @@ impl Turns {
                     place.0, seat.gpu
                 ));
             }
-            let on = seat.holds() || (seat.closing.is_some() && !seat.passed);
+            let on = seat.holds() || (seat.closing.is_some() && !seat.overrun);
             *busy.entry(seat.gpu).or_default() |= on;
         }
         for (place, seat) in &seen.seats {

@@ -194,8 +194,11 @@ fn to_a_wait_for_what_is_there_or_for_ever() {
 #[test]
 fn to_passing_who_waits() {
     let third = || asks(client(0), 9, 20, 20);
-    let passed = [gets(client(0), 9, 20), shown(80, 1)];
-    objects(short(true).tell(0, third(), &passed), "passed one");
+    let overtakes = [gets(client(0), 9, 20), shown(80, 1)];
+    objects(
+        short(true).tell(0, third(), &overtakes),
+        "overtook a waiting request",
+    );
     let both = [no(), gets(client(0), 9, 20), shown(80, 1)];
     assert_eq!(short(true).tell(0, third(), &both), Ok(()));
 }

@@ -18,7 +18,7 @@ impl Observer {
     /// lower one of two; of one alone nothing.
     fn common(&self, gpu: GpuUuid) -> u64 {
         let rivals = self.on(gpu).map(|(_, seat)| seat);
-        let rivals = rivals.filter(|seat| seat.wants() || seat.passed || seat.loose);
+        let rivals = rivals.filter(|seat| seat.wants() || seat.overrun || seat.untracked);
         let mut means: Vec<u64> = rivals.filter_map(|seat| seat.idle.mean()).collect();
         means.sort_unstable();
         match means.len() {

@@ -336,7 +336,7 @@ impl World {
             | Action::Accounted { .. }
             | Action::Restored { .. }
             | Action::NotRestored { .. }
-            | Action::Overrun { .. } => {}
+            | Action::Late { .. } => {}
         }
     }
 

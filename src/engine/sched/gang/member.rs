@@ -132,7 +132,7 @@ impl Turns {
         let Some(me) = self.find(seat) else {
             return false;
         };
-        if me.loose.is_some() && !self.owes(me) {
+        if me.untracked.is_some() && !self.owes(me) {
             return true; // nobody else may go
         }
         let mine = self.place_now(me);
@@ -166,7 +166,7 @@ impl Turns {
             guessed: true,
         };
         match self.phase {
-            Phase::Idle if !self.lets(seat) => drains(self.bound().unwrap_or(self.now)),
+            Phase::Idle if !self.allows(seat) => drains(self.revoked_at().unwrap_or(self.now)),
             Phase::Open | Phase::Idle => free(self.now, true),
             Phase::Held { seat: on, .. } | Phase::Closing { seat: on, .. } if on == seat => {
                 free(self.now, true)
@@ -187,7 +187,7 @@ impl Turns {
     pub(super) fn drained_since(&self) -> Option<Instant> {
         match self.phase {
             Phase::Closing { closed, .. } => Some(closed),
-            _ => self.bound(),
+            _ => self.revoked_at(),
         }
     }
 
@@ -238,7 +238,7 @@ impl Turns {
             *which = slot;
         }
         if let Some(entity) = self.find_mut(seat) {
-            entity.loose = None;
+            entity.untracked = None;
             entity.turn = entity.turn.wrapping_add(1);
             entity.turns += u64::from(again.is_none());
             let member = entity.gang.unwrap_or_default();
@@ -294,7 +294,7 @@ impl Turns {
         if let Some(entity) = self.find_mut(seat).filter(|entity| !entity.is_off()) {
             entity.overrun = closed;
             entity.gang = Some(Member::default());
-            notes.push(Note::Late(seat, Late::Passed, waited));
+            notes.push(Note::Late(seat, Late::Overrun, waited));
             self.free(seat, slot);
         } else {
             self.release(seat);
@@ -307,7 +307,7 @@ impl Turns {
         };
         if !core::mem::replace(reported, true) {
             if let Some(entity) = self.find_mut(seat) {
-                entity.overruns += 1;
+                entity.late_turns += 1;
             }
             notes.push(Note::Late(seat, Late::Waiting, waited));
         }

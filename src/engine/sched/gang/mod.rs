@@ -198,7 +198,7 @@ impl Node<'_> {
             let turns = self.turns(at);
             let others = turns.above(class) || turns.slot_waits(class);
             let may = turns.find(seat).is_some_and(Entity::eligible);
-            turns.phase == Phase::Idle && turns.lets(seat) && may && !others
+            turns.phase == Phase::Idle && turns.allows(seat) && may && !others
         };
         let end = each(held).find_map(|at| self.turns(at).held_by(seat));
         let Some(end) = end.filter(|_| each(missing).all(free)) else {

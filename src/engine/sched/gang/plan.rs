@@ -143,11 +143,11 @@ impl Node<'_> {
             let own = again && turns.closing_of(seat).is_some();
             let kept = turns.wanted.kept;
             // a slot that is due there goes first
-            let idle = turns.phase == Phase::Idle && turns.lets(seat);
+            let idle = turns.phase == Phase::Idle && turns.allows(seat);
             // what it left running there is in the way of one that goes before it
-            let loose = turns.find(seat).is_some_and(|it| it.loose.is_some());
-            let idle = idle && !(loose && kept.is_some());
-            let idle = idle && (again || loose || !turns.slot_waits(class));
+            let untracked = turns.find(seat).is_some_and(|it| it.untracked.is_some());
+            let idle = idle && !(untracked && kept.is_some());
+            let idle = idle && (again || untracked || !turns.slot_waits(class));
             let fits = || turns.find(seat).is_some_and(|it| turns.fits(it).is_some());
             (own || idle) && fits()
         };
@@ -165,8 +165,8 @@ impl Node<'_> {
             length = length.min(own).min(fits.unwrap_or(own));
         }
         // nobody else may go where it left something running: it is not interrupted for them
-        let loose = each(gated).filter_map(|at| self.member(gang, at)?.loose);
-        let slot = rank != Rank::Line || loose.count() > 0;
+        let untracked = each(gated).filter_map(|at| self.member(gang, at)?.untracked);
+        let slot = rank != Rank::Line || untracked.count() > 0;
         let slot = slot.then_some(Slot { class, began: now });
         each(gated).for_each(|at| self.turns_mut(at).give(seat, length, slot));
         self.gangs[gang].ready = None;

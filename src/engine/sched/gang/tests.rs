@@ -244,7 +244,7 @@ impl Node {
                     said.wants,
                     said.quiet,
                     entity.overrun.is_some(),
-                    entity.loose.is_some(),
+                    entity.untracked.is_some(),
                     entity.gang.is_some_and(|it| it.called),
                     entity.gang.is_some_and(|it| it.extended.is_some()),
                 ];
@@ -367,20 +367,20 @@ fn a_clock_that_jumps_passes_no_gang_unread() {
         claims.drained = claims.active; // and the daemon does not know yet
     }
     node.rig.now += 3_000_000_000;
-    let passed = |actions: &[Action]| {
-        let passes = |action: &Action| {
+    let overran = |actions: &[Action]| {
+        let overran_now = |action: &Action| {
             matches!(
                 action,
-                Action::Overrun {
-                    stage: Late::Passed,
+                Action::Late {
+                    stage: Late::Overrun,
                     ..
                 }
             )
         };
-        actions.iter().any(passes)
+        actions.iter().any(overran_now)
     };
     let actions = node.rig.step(Event::Tick);
-    assert!(!passed(&actions), "{actions:?}");
+    assert!(!overran(&actions), "{actions:?}");
     for part in 0..2u8 {
         let (client, lane) = (node.programs[0].client, Lane(part));
         let claims = node.programs[0].parts[usize::from(part)].claims;
@@ -389,7 +389,7 @@ fn a_clock_that_jumps_passes_no_gang_unread() {
             lane,
             claims,
         });
-        assert!(!passed(&actions), "{actions:?}");
+        assert!(!overran(&actions), "{actions:?}");
     }
 }
 

@@ -67,7 +67,7 @@ fn a_debtor_that_is_gone_keeps_no_turns_and_owes_when_it_comes_back() {
     rig.run(2_000 * MS);
     rig.say(2_000 * MS, 0, false, true);
     assert_eq!(rig.turns.mode(), Mode::Turns, "before it launches");
-    assert_eq!(rig.turns.loose().count(), 0, "it is not waited for");
+    assert_eq!(rig.turns.untracked().count(), 0, "it is not waited for");
     rig.run(11_100 * MS);
     assert_eq!(
         rig.turns.mode(),

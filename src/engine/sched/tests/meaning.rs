@@ -101,7 +101,11 @@ fn whoever_is_late_is_counted_once_a_turn() {
         rig.at(ms * MS);
         let late = u64::from(ms >= 108);
         let it = &rig.turns.entities;
-        assert_eq!((it[0].overruns, it[1].overruns), (late, 0), "after {ms} ms");
+        assert_eq!(
+            (it[0].late_turns, it[1].late_turns),
+            (late, 0),
+            "after {ms} ms"
+        );
     }
 }
 
@@ -127,7 +131,7 @@ fn turns_of_the_endless(shares: [u32; 2], end: u64) -> Vec<u64> {
 /// Its kernel may wait for a launch of another of its processes: it comes to have turns, however much it is
 /// charged meanwhile, and is waited for only once.
 #[test]
-fn who_was_passed_has_turns_and_pays_for_them() {
+fn an_overrun_container_has_turns_and_pays_for_them() {
     let began = turns_of_the_endless([0, 0], 30_000);
     assert_eq!(began[0], 0);
     assert!((2_008..=2_020).contains(&began[1]), "{began:?}");
@@ -138,7 +142,7 @@ fn who_was_passed_has_turns_and_pays_for_them() {
 
 /// A cap that does not pay for what goes on all the time keeps nobody from it, ever more rarely.
 #[test]
-fn who_was_passed_has_turns_that_its_cap_does_not_pay_for() {
+fn an_overrun_container_has_turns_that_its_cap_does_not_pay_for() {
     let began = turns_of_the_endless([50, 0], 40_000);
     assert_eq!(began.len(), 6, "{began:?}");
     for two in began[1..].windows(2) {
@@ -209,7 +213,7 @@ fn a_clock_that_jumps_drains_nothing() {
 /// One that was passed has a turn when turns end: its processes are read after that, and it is charged no more
 /// once they are quiet.
 #[test]
-fn who_was_passed_is_read_when_turns_end() {
+fn an_overrun_container_is_read_when_turns_end() {
     let mut rig = Rig::new(&[(1, 0, false), (1, 0, false)]);
     (0..2).for_each(|who| rig.want(0, who));
     rig.at(8 * MS);

@@ -2,10 +2,10 @@
 //!
 //! While a GPU is open, whoever wants it launches, and nobody counts. When turns begin, that work is
 //! still queued, and a turn given at once would run beside it. So with the close of freedom every
-//! container's turn word moves on, as at the close of a turn; all are *loose* until their processes, read
-//! after it, have nothing in flight. Mostly all but one are in that same instant. While one is loose only
+//! container's turn word moves on, as at the close of a turn; all are *untracked* until their processes, read
+//! after it, have nothing in flight. Mostly all but one are in that same instant. While one is untracked only
 //! that one may have a turn: it then goes on with its own queue, in a turn that is billed and ends as any
-//! other; while several are, nobody may. A loose one pays, and is not waited for longer than the
+//! other; while several are, nobody may. An untracked one pays, and is not waited for longer than the
 //! holder of a closed turn: see [`super::Turns::drain`].
 
 use alloc::vec::Vec;
@@ -19,12 +19,12 @@ use crate::lifecycle::Seat;
 
 /// May have work in flight that was launched without turns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Loose {
+pub(crate) struct Untracked {
     since: Instant,
     reported: bool,
 }
 
-impl Loose {
+impl Untracked {
     pub(super) fn since(self) -> Instant {
         self.since
     }
@@ -39,33 +39,33 @@ impl Loose {
 
 /// Who may have the next turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum May {
-    Anybody,
+pub(super) enum Allowed {
+    Any,
     Only(Seat),
-    Nobody,
+    None,
 }
 
 impl Turns {
     /// Freedom ends.
-    pub(super) fn bind(&mut self, notes: &mut Vec<Note>) {
+    pub(super) fn revoke(&mut self, notes: &mut Vec<Note>) {
         let since = self.now;
         for entity in self.entities.iter_mut().filter(|it| it.said.attached) {
             entity.turn = entity.turn.wrapping_add(2);
             entity.shut();
-            let loose = Loose {
+            let untracked = Untracked {
                 since,
                 reported: false,
             };
             // who was passed before is not waited for again, and what is stopped does not run; who comes in this
             // step has launched nothing: else a debtor that lies would hold others up each time it comes back
             let runs = entity.overrun.is_none() && !entity.is_off() && !entity.arrives;
-            entity.loose = runs.then_some(loose);
+            entity.untracked = runs.then_some(untracked);
             notes.push(Note::Closed(entity.seat));
         }
         // who wants was in line before; who only left something running pays for it from where the line is, too
         for at in 0..self.entities.len() {
             let entity = &self.entities[at];
-            if entity.loose.is_some() && !entity.said.wants {
+            if entity.untracked.is_some() && !entity.said.wants {
                 self.begins(entity.seat);
             }
         }
@@ -73,84 +73,89 @@ impl Turns {
     }
 
     /// Ends the looseness of those who are quiet, and of those who were waited for long enough.
-    pub(super) fn run_out(&mut self, notes: &mut Vec<Note>) {
+    pub(super) fn drain_untracked(&mut self, notes: &mut Vec<Note>) {
         let (now, config) = (self.now, self.config);
         for at in 0..self.entities.len() {
             let entity = &self.entities[at];
-            let Some(loose) = entity.loose else { continue };
+            let Some(untracked) = entity.untracked else {
+                continue;
+            };
             let entity = &mut self.entities[at];
-            let waited = now.since(loose.since);
+            let waited = now.since(untracked.since);
             if entity.is_off() {
                 entity.drained_in(waited, config.drain_max);
-                entity.loose = None;
+                entity.untracked = None;
                 let (seat, class) = (entity.seat, entity.class);
                 self.requeue(seat);
                 self.slots.later(class, now);
             } else if waited >= config.drain_max {
-                (entity.loose, entity.overrun) = (None, Some(loose.since));
+                (entity.untracked, entity.overrun) = (None, Some(untracked.since));
                 self.slots.later(entity.class, now);
-                notes.push(Note::Late(entity.seat, Late::Passed, waited));
-            } else if waited >= config.drain && !loose.reported {
-                entity.overruns += 1;
-                entity.loose = Some(Loose {
+                notes.push(Note::Late(entity.seat, Late::Overrun, waited));
+            } else if waited >= config.drain && !untracked.reported {
+                entity.late_turns += 1;
+                entity.untracked = Some(Untracked {
                     reported: true,
-                    ..loose
+                    ..untracked
                 });
                 notes.push(Note::Late(entity.seat, Late::Waiting, waited));
             }
         }
     }
 
-    pub(super) fn may_go(&self) -> May {
-        let mut loose = self.loose().map(|entity| entity.seat);
-        match (loose.next(), loose.next()) {
-            (None, _) => May::Anybody,
-            (Some(seat), None) => May::Only(seat),
-            (Some(_), Some(_)) => May::Nobody,
+    pub(super) fn allowed(&self) -> Allowed {
+        let mut untracked = self.untracked().map(|entity| entity.seat);
+        match (untracked.next(), untracked.next()) {
+            (None, _) => Allowed::Any,
+            (Some(seat), None) => Allowed::Only(seat),
+            (Some(_), Some(_)) => Allowed::None,
         }
     }
 
-    pub(super) fn loose(&self) -> impl Iterator<Item = &Entity> {
-        self.entities.iter().filter(|e| e.loose.is_some())
+    pub(super) fn untracked(&self) -> impl Iterator<Item = &Entity> {
+        self.entities.iter().filter(|e| e.untracked.is_some())
     }
 
     /// Whether `seat` may go, if it is its turn.
-    pub(super) fn lets(&self, seat: Seat) -> bool {
-        match self.may_go() {
-            May::Anybody => true,
-            May::Only(loose) => loose == seat,
-            May::Nobody => false,
+    pub(super) fn allows(&self, seat: Seat) -> bool {
+        match self.allowed() {
+            Allowed::Any => true,
+            Allowed::Only(untracked) => untracked == seat,
+            Allowed::None => false,
         }
     }
 
-    /// Since when somebody is loose.
-    pub(super) fn bound(&self) -> Option<Instant> {
-        self.loose()
-            .filter_map(|entity| entity.loose)
-            .map(|loose| loose.since)
+    /// Since when somebody is untracked.
+    pub(super) fn revoked_at(&self) -> Option<Instant> {
+        self.untracked()
+            .filter_map(|entity| entity.untracked)
+            .map(|untracked| untracked.since)
             .min()
     }
 
-    /// When somebody loose is waited for no longer.
-    pub(super) fn loose_until(&self) -> Option<Instant> {
+    /// When somebody untracked is waited for no longer.
+    pub(super) fn untracked_until(&self) -> Option<Instant> {
         let due = |entity: &Entity| {
-            let loose = entity.loose?;
-            let stop = self.stop_at(entity.seat, loose.since);
-            Some(stop.into_iter().fold(loose.due(&self.config), Instant::min))
+            let untracked = entity.untracked?;
+            let stop = self.stop_at(entity.seat, untracked.since);
+            Some(
+                stop.into_iter()
+                    .fold(untracked.due(&self.config), Instant::min),
+            )
         };
         self.entities.iter().filter_map(due).min()
     }
 
     /// What goes to the account of `entity`, which is charged, of the time that passed: where several
     /// run without turns nobody knows who had it, and it is divided evenly.
-    pub(crate) fn bill(&self, entity: &Entity, passed: Duration) -> Duration {
+    pub(crate) fn bill(&self, entity: &Entity, elapsed: Duration) -> Duration {
         let among = match self.phase {
             Phase::Open if entity.said.wants => {
                 self.entities.iter().filter(|e| e.said.wants).count()
             }
-            _ if entity.loose.is_some() => self.loose().count(),
+            _ if entity.untracked.is_some() => self.untracked().count(),
             _ => 1,
         };
-        Duration(passed.0 / (among as u64).max(1))
+        Duration(elapsed.0 / (among as u64).max(1))
     }
 }
