@@ -18,10 +18,10 @@ use crate::lanes::ByLane;
 use crate::lifecycle::{Client, ClientLane, Clients, Container, Containers, Seat, Slice, Stage};
 use crate::record::{LaneRecord, Record};
 use crate::refusal::Refusal;
-use crate::sched::allowance::Stay;
 use crate::sched::entity::Report;
 use crate::sched::gang::{self, Gang, GpuSet};
-use crate::sched::hold::Done;
+use crate::sched::overhead::WorkSpan;
+use crate::sched::preempt::Answer;
 use crate::sched::{Note, Turns};
 use crate::view::ToAll;
 
@@ -145,8 +145,10 @@ impl Engine {
                 container,
                 lane,
                 ok,
-            } => self.held(container, lane, Done::Stop { ok }),
-            Event::Resumed { container, lane } => self.held(container, lane, Done::Resume),
+            } => self.preemption_answered(container, lane, Answer::Stop { ok }),
+            Event::Resumed { container, lane } => {
+                self.preemption_answered(container, lane, Answer::Resume)
+            }
             Event::Tick => self.end_recalls(actions),
         }
         let told = actions.len() - from;
@@ -463,8 +465,8 @@ impl Engine {
             said.quiet &= lane.quiet(turn);
             said.came |= lane.orders == orders;
             said.newer |= lane.orders == orders && !lane.quiet(turn);
-            let stays = [said.stay, lane.stay(turn)].into_iter().flatten();
-            said.stay = stays.reduce(Stay::with);
+            let work_spans = [said.work_span, lane.work_span(turn)].into_iter().flatten();
+            said.work_span = work_spans.reduce(WorkSpan::with);
         }
         self.gpus[gpu].turns.report(seat, said);
     }

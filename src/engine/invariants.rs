@@ -6,7 +6,7 @@ use gpuslice_wire::units::Bytes;
 
 use crate::engine::Engine;
 use crate::lifecycle::{Container, Seat, Stage};
-use crate::sched::hold::Hold;
+use crate::sched::preempt::Preemption;
 use crate::sched::{Phase, Turns};
 
 impl Engine {
@@ -126,7 +126,7 @@ fn check_turns(turns: &Turns) {
             Phase::Idle | Phase::Closing { .. } => false,
         };
         assert!(
-            !on || entity.hold != Hold::Stopped,
+            !on || entity.preemption != Preemption::Stopped,
             "the one that may launch is stopped, and nobody resumes it"
         );
         let others = turns

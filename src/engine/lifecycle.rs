@@ -32,7 +32,7 @@ use crate::lanes::ByLane;
 use crate::ledger::{Account, Measured};
 use crate::memory::Recall;
 use crate::record::Record;
-use crate::sched::allowance::Stay;
+use crate::sched::overhead::WorkSpan;
 
 /// A container's place in the engine's table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -233,14 +233,14 @@ impl ClientLane {
         self.read_at == closed && drained == active && answered
     }
     /// When it was on the GPU in the turn that `closed` ended, by its own word.
-    pub(crate) fn stay(&self, closed: u32) -> Option<Stay> {
+    pub(crate) fn work_span(&self, closed: u32) -> Option<WorkSpan> {
         let Claims {
             active,
             began,
             calm,
             ..
         } = self.claims;
-        (active.wrapping_add(1) == closed).then_some(Stay { began, calm })
+        (active.wrapping_add(1) == closed).then_some(WorkSpan { began, calm })
     }
     /// What it holds, which it cannot say to be more than it was given.
     pub(crate) fn held(&self) -> Bytes {

@@ -99,7 +99,7 @@ impl Engine {
             wanted_ns: entity.wanted_time.0 + if entity.said.wants { elapsed } else { 0 },
             turns: entity.turns,
             overruns: entity.late_turns,
-            preemptions: entity.preemptions,
+            preemptions: entity.closed_early,
             time_tier: TimeTier::Turns,
             stops: entity.stops,
             stops_missed: 0,

@@ -2,8 +2,8 @@
 //! told right, to which it must not.
 
 mod gangs;
-mod lines;
 mod memory;
+mod queues;
 mod stops;
 
 use gpuslice_engine::{

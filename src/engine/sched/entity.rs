@@ -4,11 +4,11 @@ use gpuslice_wire::ids::Lane;
 use gpuslice_wire::policy::Class;
 use gpuslice_wire::units::{Duration, Instant, Weight};
 
-use super::allowance::{Costs, Stay};
 use super::bucket::Bucket;
 use super::gang::Member;
-use super::hold::Hold;
+use super::overhead::{SwitchCosts, WorkSpan};
 use super::policy::Terms;
+use super::preempt::Preemption;
 use super::untracked::Untracked;
 use crate::lifecycle::Seat;
 use crate::view::ToOne;
@@ -25,14 +25,14 @@ impl Virtual {
     }
 
     /// This much earlier.
-    pub(crate) fn before(self, spared: Duration, weight: Weight) -> Virtual {
-        let scaled = Virtual::default().after(spared, weight);
+    pub(crate) fn before(self, compensated: Duration, weight: Weight) -> Virtual {
+        let scaled = Virtual::default().after(compensated, weight);
         Virtual(self.0.saturating_sub(scaled.0))
     }
 
     /// How far this is ahead of `line`, in GPU time at `weight`.
-    pub(crate) fn ahead(self, line: Virtual, weight: Weight) -> Duration {
-        let ahead = self.0.saturating_sub(line.0);
+    pub(crate) fn ahead(self, queue_time: Virtual, weight: Weight) -> Duration {
+        let ahead = self.0.saturating_sub(queue_time.0);
         let time = ahead.saturating_mul(u128::from(weight.get())) >> 32;
         Duration(u64::try_from(time).unwrap_or(u64::MAX))
     }
@@ -99,7 +99,7 @@ pub(crate) struct Report {
     /// and is not quiet.
     pub(crate) newer: bool,
     /// When they were on the GPU in the turn that was closed last, if in any.
-    pub(crate) stay: Option<Stay>,
+    pub(crate) work_span: Option<WorkSpan>,
 }
 
 /// A container on a GPU.
@@ -134,7 +134,7 @@ pub(crate) struct Entity {
     /// When its turn began.
     pub(crate) granted: Instant,
     /// What hand-overs cost it.
-    pub(crate) costs: Costs,
+    pub(crate) switch_costs: SwitchCosts,
     /// Its turn was closed then, others run by now, and it is still not quiet.
     pub(crate) overrun: Option<Instant>,
     /// ... for so long that it may have a turn whether its cap pays for it or not.
@@ -144,7 +144,7 @@ pub(crate) struct Entity {
     /// It takes its turns together with the container's other GPUs.
     pub(crate) gang: Option<Member>,
     /// Whether its work is stopped on the GPU itself.
-    pub(crate) hold: Hold,
+    pub(crate) preemption: Preemption,
     /// How often its work was ordered to stop.
     pub(crate) orders: u32,
     /// How often it was tried to stop its work since its turn was closed.
@@ -152,19 +152,19 @@ pub(crate) struct Entity {
     /// What is on its bill.
     pub(crate) gpu_time: Duration,
     /// ... and should not be: it goes off what comes next.
-    pub(crate) spared: Duration,
+    pub(crate) compensated: Duration,
     pub(crate) wait_time: Duration,
     /// Time in which it wanted the GPU, on it or not.
     pub(crate) wanted_time: Duration,
     pub(crate) turns: u64,
     /// What it used since it was last given a turn, or more of one.
-    pub(crate) stint: Duration,
+    pub(crate) run: Duration,
     /// How long it has lately taken to get quiet after a turn: the longest, halved each time.
     pub(crate) tail: Duration,
     /// Turns after which it was late in getting quiet.
     pub(crate) late_turns: u64,
     /// Turns closed before their end for one of a higher class.
-    pub(crate) preemptions: u64,
+    pub(crate) closed_early: u64,
     /// Times its work was stopped on the GPU.
     pub(crate) stops: u64,
 }
@@ -187,7 +187,7 @@ impl Entity {
     /// Has nothing on the GPU. What is stopped has not, but for processes that came after the order: they may have
     /// launched in a turn that began before the answer.
     pub(crate) fn is_off(&self) -> bool {
-        let stopped = self.hold == Hold::Stopped && !self.said.newer;
+        let stopped = self.preemption == Preemption::Stopped && !self.said.newer;
         self.said.quiet || !self.said.attached || stopped
     }
 
@@ -209,8 +209,8 @@ impl Entity {
     }
 
     /// How much GPU time it used ahead of `line`: what it owes those who waited meanwhile.
-    pub(crate) fn debt(&self, line: Virtual) -> Duration {
-        self.start.max(self.finish).ahead(line, self.weight)
+    pub(crate) fn debt(&self, queue_time: Virtual) -> Duration {
+        self.start.max(self.finish).ahead(queue_time, self.weight)
     }
 
     /// Was quiet so long after the close of a turn. Nothing is waited for longer than `most`: what is more, the
@@ -221,36 +221,36 @@ impl Entity {
 
     /// Gets in line at `now`. What it used is behind it, what it did not use is gone: a sleeper
     /// starts where the line is, without credit for having slept.
-    pub(crate) fn queue(&mut self, now: Instant, line: Virtual) {
-        self.start = line.max(self.finish);
+    pub(crate) fn enqueue(&mut self, now: Instant, queue_time: Virtual) {
+        self.start = queue_time.max(self.finish);
         self.queued = now;
     }
 
     /// Was on the GPU for `used`.
     pub(crate) fn charge(&mut self, used: Duration) {
         let billed = self.billed(used);
-        self.spared = Duration(self.spared.0 - (used.0 - billed.0));
+        self.compensated = Duration(self.compensated.0 - (used.0 - billed.0));
         self.gpu_time = Duration(self.gpu_time.0.saturating_add(billed.0));
         self.finish = self.finish.max(self.start).after(used, self.weight);
-        self.stint = Duration(self.stint.0.saturating_add(used.0));
+        self.run = Duration(self.run.0.saturating_add(used.0));
         self.bucket.spend(used);
     }
 
     /// What of `used` goes on its bill.
     pub(crate) fn billed(&self, used: Duration) -> Duration {
-        Duration(used.0.saturating_sub(self.spared.0))
+        Duration(used.0.saturating_sub(self.compensated.0))
     }
 
     /// So much of its last stint is not charged to it. The bill, which only grows, makes up for it later.
-    pub(crate) fn spare(&mut self, part: Duration) {
+    pub(crate) fn compensate(&mut self, part: Duration) {
         self.finish = self.finish.before(part, self.weight).max(self.start);
-        self.spared = Duration(self.spared.0.saturating_add(part.0));
+        self.compensated = Duration(self.compensated.0.saturating_add(part.0));
         self.bucket.refund(part);
     }
 
     /// Waits where the line is, owed nothing and owing nothing.
-    pub(crate) fn join(&mut self, line: Virtual) {
-        (self.start, self.finish) = (line, line);
+    pub(crate) fn join(&mut self, queue_time: Virtual) {
+        (self.start, self.finish) = (queue_time, queue_time);
     }
 
     /// Weighs `weight` from now on, in this line instead of that. What it is ahead stays the same GPU time.

@@ -50,17 +50,17 @@
 //!   A change counts from the next turn on: what anybody is ahead, and every debt, stays the same
 //!   amount of GPU time.
 
-pub(crate) mod allowance;
 pub(crate) mod bucket;
 pub(crate) mod entity;
 pub(crate) mod gang;
-pub(crate) mod hold;
-mod lines;
 mod mode;
 mod native;
+pub(crate) mod overhead;
 mod pick;
 pub(crate) mod policy;
-mod slots;
+pub(crate) mod preempt;
+mod queues;
+mod starvation;
 #[cfg(test)]
 mod tests;
 pub(crate) mod untracked;
@@ -70,13 +70,13 @@ use gpuslice_wire::ids::Lane;
 use gpuslice_wire::policy::{Class, Policy};
 use gpuslice_wire::units::{Duration, Instant};
 
-use self::allowance::Costs;
 use self::bucket::{Brim, Bucket};
 use self::entity::{Entity, Report, Virtual};
-use self::hold::Hold;
-use self::lines::Lines;
+use self::overhead::SwitchCosts;
 use self::policy::{Everybody, Part, Terms};
-use self::slots::{Slot, Slots};
+use self::preempt::Preemption;
+use self::queues::RunQueues;
+use self::starvation::{GuardTurn, StarvationGuards};
 use crate::action::{Late, Mode};
 use crate::config::{ACCOUNT_EVERY, Charged, Config};
 use crate::lifecycle::Seat;
@@ -92,13 +92,13 @@ pub(crate) enum Phase {
     Held {
         seat: Seat,
         end: Instant,
-        slot: Option<Slot>,
+        guard: Option<GuardTurn>,
     },
     /// `seat` may not launch any more, and may have work in flight.
     Closing {
         seat: Seat,
         closed: Instant,
-        slot: Option<Slot>,
+        guard: Option<GuardTurn>,
         reported: bool,
     },
 }
@@ -124,11 +124,11 @@ pub(crate) struct Turns {
     pub(crate) entities: Vec<Entity>,
     pub(crate) phase: Phase,
     /// The lines, per class.
-    lines: [Lines; 3],
+    queues: [RunQueues; 3],
     /// Since when turns would not be needed.
     lone: Option<Instant>,
     /// When lower classes may next interrupt higher ones.
-    slots: Slots,
+    guards: StarvationGuards,
     /// What gangs that wait want of this GPU.
     wanted: gang::Wanted,
     /// The last look.
@@ -144,9 +144,9 @@ impl Turns {
             policy: config.policy,
             entities: Vec::new(),
             phase: Phase::Open,
-            lines: [Lines::new(now); 3],
+            queues: [RunQueues::new(now); 3],
             lone: None,
-            slots: Slots::new(&config, now),
+            guards: StarvationGuards::new(&config, now),
             wanted: gang::Wanted::default(),
             now,
             booked,
@@ -172,23 +172,23 @@ impl Turns {
             turn_end: Instant(0),
             shown: None,
             granted: Instant(0),
-            costs: Costs::default(),
+            switch_costs: SwitchCosts::default(),
             overrun: None,
             grace: false,
             untracked: None,
             gang: None,
-            hold: Hold::Free,
+            preemption: Preemption::None,
             orders: 0,
             stop_tries: 0,
             gpu_time: Duration(0),
-            spared: Duration(0),
+            compensated: Duration(0),
             wait_time: Duration(0),
             wanted_time: Duration(0),
             turns: 0,
-            stint: Duration(0),
+            run: Duration(0),
             tail: Duration(0),
             late_turns: 0,
-            preemptions: 0,
+            closed_early: 0,
             stops: 0,
         });
         self.apply();
@@ -201,10 +201,10 @@ impl Turns {
     pub(crate) fn set_policy(&mut self, policy: Policy) {
         if self.policy == Policy::Native && policy != Policy::Native {
             // time without turns is nobody's merit and nobody's fault
-            self.lines.iter_mut().for_each(Lines::even);
+            self.queues.iter_mut().for_each(RunQueues::reset_pools);
             for entity in &mut self.entities {
-                let lines = &self.lines[entity.class as usize];
-                entity.join(lines.of(entity.reserved));
+                let queues = &self.queues[entity.class as usize];
+                entity.join(queues.time_of(entity.reserved));
             }
         }
         self.policy = policy;
@@ -214,20 +214,20 @@ impl Turns {
     /// What `seat` was promised is this from now on.
     pub(crate) fn retune(&mut self, seat: Seat, terms: Terms) {
         self.leave_pool(seat);
-        let lines = self.lines;
-        let line = |it: &Entity| (it.class, it.reserved);
-        let was = self.find(seat).map(line);
+        let queues = self.queues;
+        let queue = |it: &Entity| (it.class, it.reserved);
+        let was = self.find(seat).map(queue);
         if let Some(entity) = self.find_mut(seat) {
             if entity.class != terms.class {
                 entity.class = terms.class;
-                entity.join(lines[terms.class as usize].of(entity.reserved));
+                entity.join(queues[terms.class as usize].time_of(entity.reserved));
             }
             entity.terms = terms;
         }
         self.apply();
         let open = self.phase == Phase::Open;
         if let Some(entity) = self.find_mut(seat) {
-            entity.guest |= !open && was != Some(line(entity));
+            entity.guest |= !open && was != Some(queue(entity));
         }
     }
 
@@ -235,13 +235,17 @@ impl Turns {
     fn apply(&mut self) {
         let all = self.entities.iter().map(|entity| &entity.terms);
         let everybody = Everybody::of(all, self.config.slots);
-        let (policy, lines, config) = (self.policy, self.lines, self.config);
+        let (policy, queues, config) = (self.policy, self.queues, self.config);
         for entity in &mut self.entities {
             let cap = policy::cap(policy, &entity.terms, &everybody);
             entity.bucket.set(cap, &config);
             let (weight, reserved) = policy::weight(policy, &entity.terms);
-            let lines = &lines[entity.class as usize];
-            entity.reweigh(lines.of(entity.reserved), lines.of(reserved), weight);
+            let queues = &queues[entity.class as usize];
+            entity.reweigh(
+                queues.time_of(entity.reserved),
+                queues.time_of(reserved),
+                weight,
+            );
             entity.reserved = reserved;
         }
         self.weigh_pools();
@@ -255,13 +259,13 @@ impl Turns {
             return;
         }
         if let Phase::Held {
-            slot: Some(began), ..
+            guard: Some(began), ..
         }
         | Phase::Closing {
-            slot: Some(began), ..
+            guard: Some(began), ..
         } = self.phase
         {
-            self.slots.over(began, self.now);
+            self.guards.over(began, self.now);
         }
         self.phase = Phase::Idle;
     }
@@ -320,10 +324,10 @@ impl Turns {
             if entity.said.wants {
                 entity.wanted_time = Duration(entity.wanted_time.0.saturating_add(elapsed.0));
             }
-            let lines = &mut self.lines[entity.class as usize];
+            let queues = &mut self.queues[entity.class as usize];
             if let Some(bill) = bill {
                 entity.charge(bill);
-                lines.charge(entity, bill);
+                queues.charge(entity, bill);
             } else if entity.said.wants {
                 entity.wait_time = Duration(entity.wait_time.0.saturating_add(elapsed.0));
             }
@@ -331,7 +335,7 @@ impl Turns {
             if runs {
                 // alone, every instant is a turn of its own: nobody is owed anything for it
                 entity.start = entity.finish;
-                lines.follow(entity);
+                queues.follow(entity);
             }
             entity.bucket.fill(elapsed, brim);
             if idle {
@@ -356,20 +360,20 @@ impl Turns {
         let Some(entity) = self.find_mut(seat) else {
             return;
         };
-        entity.hold = entity.hold.with(said.attached);
-        said.wants |= entity.hold.waits();
+        entity.preemption = entity.preemption.with(said.attached);
+        said.wants |= entity.preemption.waits();
         let before = core::mem::replace(&mut entity.said, said);
         entity.arrives = said.attached && !before.attached;
         let (begins, reserved) = (said.wants && !before.wants, entity.reserved);
         if begins {
-            self.begins(seat);
+            self.becomes_runnable(seat);
         }
         if reserved && said.wants != before.wants {
             self.weigh_pools();
         }
         for (class, waited) in Class::ALL.into_iter().zip(waited) {
             if !waited && self.waits(class) {
-                self.slots.later(class, now);
+                self.guards.later(class, now);
             }
         }
     }
@@ -393,7 +397,7 @@ impl Turns {
                 break;
             }
         }
-        self.thaw(notes);
+        self.stop_and_resume(notes);
     }
 
     /// Sees who became quiet, and whether turns are needed.
@@ -411,7 +415,7 @@ impl Turns {
         }
         match self.phase {
             Phase::Open | Phase::Idle => {}
-            Phase::Held { seat, slot, .. } => self.hold(seat, slot, notes),
+            Phase::Held { seat, guard, .. } => self.continue_or_close(seat, guard, notes),
             Phase::Closing { .. } => self.drain(notes),
         }
     }
@@ -438,7 +442,7 @@ impl Turns {
         let Phase::Closing {
             seat,
             closed,
-            slot,
+            guard,
             reported,
         } = self.phase
         else {
@@ -454,38 +458,38 @@ impl Turns {
         if entity.is_off() {
             entity.drained_in(waited, config.drain_max);
             let counts = entity.said.wants && entity.gang.is_none();
-            if let Some(stay) = entity.said.stay.filter(|_| counts) {
-                let turn = allowance::Turn {
+            if let Some(work_span) = entity.said.work_span.filter(|_| counts) {
+                let turn = overhead::Turn {
                     granted: entity.granted,
                     closed,
                     quiet: now,
                 };
                 entity
-                    .costs
-                    .saw(turn, stay, Duration(config.turn_min.0 / 2));
+                    .switch_costs
+                    .saw(turn, work_span, Duration(config.turn_min.0 / 2));
             }
             if counts {
-                self.spare(seat);
+                self.compensate(seat);
             }
             self.requeue(seat);
-            self.free(seat, slot);
+            self.free(seat, guard);
         } else if entity.overrun.is_some() {
             // of one that was passed nobody waits for quiet again
             self.requeue(seat);
-            self.free(seat, slot);
+            self.free(seat, guard);
         } else if waited >= config.drain_max {
             // Its place stays where it was before the turn: what it left running may need the next one to
             // end, and is paid for after that.
             entity.overrun = Some(closed);
             entity.drained_in(waited, config.drain_max);
-            self.free(seat, slot);
+            self.free(seat, guard);
             notes.push(Note::Late(seat, Late::Overrun, waited));
         } else if waited >= config.drain && !reported {
             entity.late_turns += 1;
             self.phase = Phase::Closing {
                 seat,
                 closed,
-                slot,
+                guard,
                 reported: true,
             };
             notes.push(Note::Late(seat, Late::Waiting, waited));
@@ -494,33 +498,33 @@ impl Turns {
 
     /// Does not charge `seat` for what every hand-over costs. That time was nobody's: caps are parts of the rest,
     /// until idle time makes up for it.
-    fn spare(&mut self, seat: Seat) {
+    fn compensate(&mut self, seat: Seat) {
         let rivals = self.entities.iter().filter(|e| e.competes());
-        let common = allowance::common(rivals.map(|e| &e.costs));
+        let compensation = overhead::compensation(rivals.map(|e| &e.switch_costs));
         let Some(entity) = self.find_mut(seat) else {
             return;
         };
-        let part = common.min(Duration(entity.stint.0 / 2));
+        let part = compensation.min(Duration(entity.run.0 / 2));
         let at = entity.class as usize;
-        entity.spare(part);
+        entity.compensate(part);
         if let Some(entity) = self.entities.iter().find(|it| it.seat == seat) {
-            self.lines[at].spare(entity, part);
+            self.queues[at].compensate(entity, part);
         }
         let all = self.entities.iter_mut();
         all.for_each(|entity| entity.bucket.withhold(part));
     }
 
     /// Nobody has the GPU any more; `seat` had it last.
-    fn free(&mut self, seat: Seat, slot: Option<Slot>) {
+    fn free(&mut self, seat: Seat, guard: Option<GuardTurn>) {
         self.phase = Phase::Idle;
-        match (slot, self.find(seat)) {
-            (Some(began), _) => self.slots.over(began, self.now),
-            (None, Some(entity)) => self.slots.later(entity.class, self.now),
+        match (guard, self.find(seat)) {
+            (Some(began), _) => self.guards.over(began, self.now),
+            (None, Some(entity)) => self.guards.later(entity.class, self.now),
             (None, None) => {}
         }
     }
 
-    fn close(&mut self, seat: Seat, slot: Option<Slot>, notes: &mut Vec<Note>) {
+    fn close(&mut self, seat: Seat, guard: Option<GuardTurn>, notes: &mut Vec<Note>) {
         let now = self.now;
         if let Some(entity) = self.find_mut(seat) {
             entity.turn = entity.turn.wrapping_add(1);
@@ -530,7 +534,7 @@ impl Turns {
         self.phase = Phase::Closing {
             seat,
             closed: now,
-            slot,
+            guard,
             reported: false,
         };
         notes.push(Note::Closed(seat));
@@ -541,9 +545,9 @@ impl Turns {
         let config = &self.config;
         let own = match self.phase {
             Phase::Open | Phase::Idle => None,
-            Phase::Held { seat, end, slot } => {
+            Phase::Held { seat, end, guard } => {
                 let holder = self.find(seat);
-                Some(holder.map_or(end, |holder| self.held_until(holder, end, slot)))
+                Some(holder.map_or(end, |holder| self.held_until(holder, end, guard)))
             }
             Phase::Closing {
                 seat,

@@ -39,7 +39,7 @@ impl Turns {
 
     /// Whether `entity` used so much ahead of its line that others go first.
     pub(super) fn owes(&self, entity: &Entity) -> bool {
-        entity.debt(self.line_of(entity)) > self.tolerance()
+        entity.debt(self.queue_time(entity)) > self.tolerance()
     }
 
     /// Whether launches must wait for turns.
@@ -60,9 +60,9 @@ impl Turns {
             return true;
         }
         let capped = attached.clone().any(|e| e.bucket.cap().limits());
-        let line = |e: &Entity| (e.class, e.reserved);
-        let first = attached.next().map(line);
-        capped || attached.any(|e| Some(line(e)) != first)
+        let queue = |e: &Entity| (e.class, e.reserved);
+        let first = attached.next().map(queue);
+        capped || attached.any(|e| Some(queue(e)) != first)
     }
 
     pub(super) fn choose_mode(&mut self, notes: &mut Vec<Note>) {

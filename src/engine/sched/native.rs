@@ -49,8 +49,8 @@ impl Turns {
         let entity = self.find(seat)?;
         let class = self.entities.iter().filter(|it| it.class == entity.class);
         let sum = |reserved: bool| {
-            let line = class.clone().filter(|it| it.reserved == reserved);
-            line.map(|it| u64::from(it.weight.get())).sum::<u64>()
+            let queue = class.clone().filter(|it| it.reserved == reserved);
+            queue.map(|it| u64::from(it.weight.get())).sum::<u64>()
         };
         // in the upper line's weight and the lower one's at once, of which the pool has what is left
         let (shares, weights) = (sum(true), sum(false));

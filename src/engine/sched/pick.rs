@@ -5,7 +5,7 @@ use gpuslice_wire::policy::{Class, Policy};
 use gpuslice_wire::units::{Duration, Instant};
 
 use super::entity::Entity;
-use super::slots::Slot;
+use super::starvation::GuardTurn;
 use super::untracked::Allowed;
 use super::{Note, Phase, Turns};
 use crate::config::ROUND_FOR;
@@ -16,7 +16,7 @@ use crate::lifecycle::Seat;
 pub(super) struct Choice {
     pub(super) seat: Seat,
     /// A slot that interrupts those who go first.
-    pub(super) slot: bool,
+    pub(super) guard: bool,
 }
 
 /// What becomes of a turn; of several, the largest holds.
@@ -29,7 +29,7 @@ pub(super) enum Verdict {
     /// It is over.
     Close,
     /// It is over, for one of a higher class.
-    Preempt,
+    CloseEarly,
 }
 
 impl Turns {
@@ -40,7 +40,7 @@ impl Turns {
             let waiting = self.entities.iter().filter(|e| e.class == class);
             let here = |e: &&Entity| e.gang.is_none() || self.on_gpu() == Some(e.seat);
             let waiting = waiting.filter(|e| e.eligible()).filter(here);
-            let first = waiting.min_by_key(|e| self.place(e));
+            let first = waiting.min_by_key(|e| self.position(e));
             first.map(|entity| entity.seat)
         };
         let mut waiting = Class::ALL
@@ -48,13 +48,13 @@ impl Turns {
             .filter_map(|class| Some((class, best(class)?)));
         let (first, seat) = waiting.next()?;
         let kept = self.wanted.kept.is_some_and(|kept| kept.class < first);
-        if kept && self.slot_free(first) {
-            return Some(Choice { seat, slot: true });
+        if kept && self.guard_free(first) {
+            return Some(Choice { seat, guard: true });
         }
-        let slot = waiting.find(|(class, _)| self.slot_free(*class));
-        Some(match slot {
-            Some((_, seat)) => Choice { seat, slot: true },
-            None => Choice { seat, slot: false },
+        let guard = waiting.find(|(class, _)| self.guard_free(*class));
+        Some(match guard {
+            Some((_, seat)) => Choice { seat, guard: true },
+            None => Choice { seat, guard: false },
         })
     }
 
@@ -68,33 +68,33 @@ impl Turns {
             return None;
         }
         // a gang that waits for other GPUs too would end such a turn in the step that gives it
-        let slot = |class: Class| class > own && self.slot_open(class);
-        let goes = |class: Class| class < own || slot(class);
+        let guard = |class: Class| class > own && self.guard_open(class);
+        let goes = |class: Class| class < own || guard(class);
         let gang = self.wanted.kept.is_some_and(|kept| goes(kept.class));
-        let before = gang || self.others_wait(|other| other < own) || self.slot_waits(own);
-        (!before).then_some(Choice { seat, slot: false })
+        let before = gang || self.others_wait(|other| other < own) || self.guard_waits(own);
+        (!before).then_some(Choice { seat, guard: false })
     }
 
-    pub(super) fn slot_open(&self, class: Class) -> bool {
-        self.slot_due(class).is_some_and(|due| self.now >= due)
+    pub(super) fn guard_open(&self, class: Class) -> bool {
+        self.guard_due(class).is_some_and(|due| self.now >= due)
     }
 
     /// The same, for those of no gang.
-    fn slot_free(&self, class: Class) -> bool {
-        self.slot_open(class) && !self.wanted.slots[class as usize]
+    fn guard_free(&self, class: Class) -> bool {
+        self.guard_open(class) && !self.wanted.guards[class as usize]
     }
 
     /// Whether a slot is due that interrupts `class`.
-    pub(super) fn slot_waits(&self, class: Class) -> bool {
+    pub(super) fn guard_waits(&self, class: Class) -> bool {
         let mut single = self.entities.iter().filter(|entity| entity.gang.is_none());
-        let may = |other: &Entity| other.class > class && self.slot_free(other.class);
+        let may = |other: &Entity| other.class > class && self.guard_free(other.class);
         let gang = self.wanted.pressed.filter(|other| *other > class);
         single.any(|other| may(other) && other.eligible())
-            || gang.is_some_and(|other| self.slot_open(other))
+            || gang.is_some_and(|other| self.guard_open(other))
     }
 
-    pub(super) fn slot_due(&self, class: Class) -> Option<Instant> {
-        self.slots.due(class)
+    pub(super) fn guard_due(&self, class: Class) -> Option<Instant> {
+        self.guards.due(class)
     }
 
     /// How long a turn of `seat` would be.
@@ -104,14 +104,14 @@ impl Turns {
 
     /// How long a turn of `entity` may last: a round's part by weight, corrected by what it is
     /// ahead or behind, as far as it is paid for.
-    fn length(&self, entity: &Entity, slot: bool) -> Duration {
+    fn length(&self, entity: &Entity, guard: bool) -> Duration {
         let config = &self.config;
-        if slot {
+        if guard {
             return config.turn_min;
         }
         let (mut rank, mut count) = (0, 0);
-        let line = self.entities.iter().filter(|e| e.class == entity.class);
-        for rival in line.filter(|e| e.eligible() || e.seat == entity.seat) {
+        let rivals = self.entities.iter().filter(|e| e.class == entity.class);
+        for rival in rivals.filter(|e| e.eligible() || e.seat == entity.seat) {
             rank += u64::from(rival.seat < entity.seat);
             count += 1;
         }
@@ -148,10 +148,10 @@ impl Turns {
         let Some(entity) = self.find(choice.seat) else {
             return;
         };
-        let mut length = self.length(entity, choice.slot);
+        let mut length = self.length(entity, choice.guard);
         match self.fits(entity) {
             Some(fits) => length = length.min(fits),
-            None if choice.slot => length = length.min(self.config.turn_min),
+            None if choice.guard => length = length.min(self.config.turn_min),
             None => return,
         }
         self.serve(choice, length);
@@ -172,47 +172,52 @@ impl Turns {
         let now = self.now;
         let end = now.plus(length);
         let class = entity.class;
-        self.move_on(choice.seat);
+        self.advance_queues(choice.seat);
         if let Some(entity) = self.find_mut(choice.seat) {
             entity.turn_end = end;
-            entity.stint = Duration(0);
+            entity.run = Duration(0);
             entity.guest = false;
         }
-        let slot = choice.slot.then_some(Slot { class, began: now });
+        let guard = choice.guard.then_some(GuardTurn { class, began: now });
         self.phase = Phase::Held {
             seat: choice.seat,
             end,
-            slot,
+            guard,
         };
     }
 
     /// Lets the holder's turn go on, or not.
-    pub(super) fn hold(&mut self, seat: Seat, slot: Option<Slot>, notes: &mut Vec<Note>) {
+    pub(super) fn continue_or_close(
+        &mut self,
+        seat: Seat,
+        guard: Option<GuardTurn>,
+        notes: &mut Vec<Note>,
+    ) {
         match self.verdict() {
             Verdict::Keep => {}
             Verdict::Renew => {
                 self.requeue(seat);
                 if let Some(length) = self.length_of(seat) {
-                    self.serve(Choice { seat, slot: false }, length);
+                    self.serve(Choice { seat, guard: false }, length);
                 }
             }
-            Verdict::Preempt => {
-                self.preempted(seat);
-                self.close(seat, slot, notes);
+            Verdict::CloseEarly => {
+                self.count_early_close(seat);
+                self.close(seat, guard, notes);
             }
-            Verdict::Close => self.close(seat, slot, notes),
+            Verdict::Close => self.close(seat, guard, notes),
         }
     }
 
-    pub(super) fn preempted(&mut self, seat: Seat) {
+    pub(super) fn count_early_close(&mut self, seat: Seat) {
         if let Some(entity) = self.find_mut(seat) {
-            entity.preemptions += 1;
+            entity.closed_early += 1;
         }
     }
 
     /// Looks whether the holder's turn goes on.
     pub(super) fn verdict(&mut self) -> Verdict {
-        let Phase::Held { seat, end, slot } = self.phase else {
+        let Phase::Held { seat, end, guard } = self.phase else {
             return Verdict::Keep;
         };
         let Some(entity) = self.find(seat) else {
@@ -225,10 +230,10 @@ impl Turns {
         if self.policy == Policy::Native {
             return Verdict::Close;
         }
-        if wants && slot.is_none() && self.others_wait(|other| other < class) {
-            return Verdict::Preempt;
+        if wants && guard.is_none() && self.others_wait(|other| other < class) {
+            return Verdict::CloseEarly;
         }
-        if !wants || spent || slot.is_none() && self.slot_waits(class) {
+        if !wants || spent || guard.is_none() && self.guard_waits(class) {
             return Verdict::Close;
         }
         if now < self.renewal(end) {
@@ -236,15 +241,15 @@ impl Turns {
         }
         // What it used counts from here on, as at the end of any turn.
         let (start, queued) = (entity.start, entity.queued);
-        let pool = self.lines(class).pool;
+        let pool = self.queues(class).pool;
         self.requeue(seat);
         let choice = self.choose();
-        self.lines[class as usize].pool = pool;
+        self.queues[class as usize].pool = pool;
         if let Some(entity) = self.find_mut(seat) {
             (entity.start, entity.queued) = (start, queued);
         }
-        let again = Some(Choice { seat, slot: false });
-        if choice == again && slot.is_none() && self.wanted.kept.is_none() {
+        let again = Some(Choice { seat, guard: false });
+        if choice == again && guard.is_none() && self.wanted.kept.is_none() {
             Verdict::Renew
         } else if now >= end {
             Verdict::Close
@@ -268,15 +273,20 @@ impl Turns {
     }
 
     /// When to look at `holder` again, whose turn lasts until `end`.
-    pub(super) fn held_until(&self, holder: &Entity, end: Instant, slot: Option<Slot>) -> Instant {
+    pub(super) fn held_until(
+        &self,
+        holder: &Entity,
+        end: Instant,
+        guard: Option<GuardTurn>,
+    ) -> Instant {
         let renewal = self.renewal(end);
-        let early = self.now < renewal && slot.is_none() && self.may_renew(holder, renewal);
+        let early = self.now < renewal && guard.is_none() && self.may_renew(holder, renewal);
         let look = if early { renewal } else { end };
         let lower = Class::ALL.into_iter().filter(|class| *class > holder.class);
-        let slots = lower
+        let guards = lower
             .filter(|class| self.others_wait(|other| other == *class))
-            .filter_map(|class| self.slots.due(class).filter(|due| *due > self.now));
-        slots.fold(look, core::cmp::min)
+            .filter_map(|class| self.guards.due(class).filter(|due| *due > self.now));
+        guards.fold(look, core::cmp::min)
     }
 
     /// Whether `holder` will be the first in line `then`, if nothing happens before: if it will not,

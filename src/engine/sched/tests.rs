@@ -2,8 +2,8 @@
 
 mod debts;
 mod effort;
-mod lines;
 mod meaning;
+mod queues;
 
 use super::*;
 use gpuslice_wire::units::{Percent, Weight};
@@ -207,7 +207,7 @@ fn a_late_container_is_reported_then_overruns_and_is_charged_until_drained() {
     assert_eq!(rig.holder(), Some(1), "and no second wait");
     for step in 2_025..=3_024 {
         rig.at(step * MS);
-        assert_ne!(rig.holder(), Some(0), "its place moved back");
+        assert_ne!(rig.holder(), Some(0), "its position moved back");
         if let Phase::Closing { .. } = rig.turns.phase {
             rig.say(step * MS, 1, true, true);
         }

@@ -66,7 +66,7 @@ impl Turns {
         for at in 0..self.entities.len() {
             let entity = &self.entities[at];
             if entity.untracked.is_some() && !entity.said.wants {
-                self.begins(entity.seat);
+                self.becomes_runnable(entity.seat);
             }
         }
         self.phase = Phase::Idle;
@@ -87,10 +87,10 @@ impl Turns {
                 entity.untracked = None;
                 let (seat, class) = (entity.seat, entity.class);
                 self.requeue(seat);
-                self.slots.later(class, now);
+                self.guards.later(class, now);
             } else if waited >= config.drain_max {
                 (entity.untracked, entity.overrun) = (None, Some(untracked.since));
-                self.slots.later(entity.class, now);
+                self.guards.later(entity.class, now);
                 notes.push(Note::Late(entity.seat, Late::Overrun, waited));
             } else if waited >= config.drain && !untracked.reported {
                 entity.late_turns += 1;

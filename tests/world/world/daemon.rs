@@ -192,7 +192,7 @@ impl World {
                 self.clients.remove(&client);
                 Event::Gone { client }
             }
-            Letter::Held(container, lane, held) => self.answer(container, lane, held),
+            Letter::StopAnswer(container, lane, held) => self.answer(container, lane, held),
             letter => return self.open_memory(letter),
         })
     }

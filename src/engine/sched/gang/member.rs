@@ -6,7 +6,7 @@ use gpuslice_wire::units::{Duration, Instant};
 
 use super::super::entity::Entity;
 use super::super::pick::Choice;
-use super::super::slots::Slot;
+use super::super::starvation::GuardTurn;
 use super::super::{Note, Phase, Turns};
 use crate::action::Late;
 use crate::config::Config;
@@ -57,7 +57,7 @@ pub(crate) struct Wanted {
     /// A gang of this class could begin if those who must give way to it did.
     pub(in crate::sched) pressed: Option<Class>,
     /// Slots of these classes are a gang's, and wait for its other slots.
-    pub(in crate::sched) slots: [bool; 3],
+    pub(in crate::sched) guards: [bool; 3],
     /// Something may be due then.
     pub(in crate::sched) look: Option<Instant>,
 }
@@ -135,13 +135,13 @@ impl Turns {
         if me.untracked.is_some() && !self.owes(me) {
             return true; // nobody else may go
         }
-        let mine = self.place_now(me);
+        let mine = self.position_now(me);
         let mut others = self.entities.iter().filter(|other| {
             let can = other.gang.is_none() || ready(other.seat);
             let can = can || self.on_gpu() == Some(other.seat);
             can && other.seat != seat && other.class == me.class && other.eligible()
         });
-        others.all(|other| self.place_now(other) > mine)
+        others.all(|other| self.position_now(other) > mine)
     }
 
     /// Whether a class above waits for this GPU or has it.
@@ -171,10 +171,10 @@ impl Turns {
             Phase::Held { seat: on, .. } | Phase::Closing { seat: on, .. } if on == seat => {
                 free(self.now, true)
             }
-            Phase::Held { seat, end, slot } => {
+            Phase::Held { seat, end, guard } => {
                 let on = self.find(seat).map_or(class, |entity| entity.class);
-                let above = class < on || class > on && self.slot_open(class);
-                match above && slot.is_none() {
+                let above = class < on || class > on && self.guard_open(class);
+                match above && guard.is_none() {
                     true => free(self.now, true),
                     false => free(end, false),
                 }
@@ -223,7 +223,7 @@ impl Turns {
     }
 
     /// `seat` has the GPU for `length` from now on.
-    pub(super) fn give(&mut self, seat: Seat, length: Duration, slot: Option<Slot>) {
+    pub(super) fn give(&mut self, seat: Seat, length: Duration, guard: Option<GuardTurn>) {
         let again = match self.phase {
             Phase::Closing {
                 seat: on,
@@ -233,9 +233,9 @@ impl Turns {
             } if on == seat => Some((closed, reported)),
             _ => None,
         };
-        self.serve(Choice { seat, slot: false }, length);
-        if let Phase::Held { slot: which, .. } = &mut self.phase {
-            *which = slot;
+        self.serve(Choice { seat, guard: false }, length);
+        if let Phase::Held { guard: which, .. } = &mut self.phase {
+            *which = guard;
         }
         if let Some(entity) = self.find_mut(seat) {
             entity.untracked = None;
@@ -255,10 +255,10 @@ impl Turns {
 
     /// The turn of `seat` is over. Of one that was passed nobody waits for quiet again.
     pub(super) fn close_held(&mut self, seat: Seat, notes: &mut Vec<Note>) {
-        let Phase::Held { slot, .. } = self.phase else {
+        let Phase::Held { guard, .. } = self.phase else {
             return;
         };
-        self.close(seat, slot, notes);
+        self.close(seat, guard, notes);
         let extended = self.find(seat).and_then(|it| it.gang?.extended);
         if let (Some((_, was, _)), Phase::Closing { reported, .. }) = (extended, &mut self.phase) {
             *reported = was;
@@ -271,7 +271,7 @@ impl Turns {
     /// The GPU is free again.
     pub(super) fn release(&mut self, seat: Seat) {
         let since = self.closed_first(seat);
-        let Phase::Closing { slot, .. } = self.phase else {
+        let Phase::Closing { guard, .. } = self.phase else {
             return;
         };
         self.requeue(seat);
@@ -281,21 +281,21 @@ impl Turns {
             entity.drained_in(drained, most);
             entity.gang = Some(Member::default());
         }
-        self.free(seat, slot);
+        self.free(seat, guard);
     }
 
     /// Nobody waits for `seat` any more, if it is not quiet. Its place stays where it was before the
     /// turn: what it left running may need the next one to end, and is paid for after that.
     pub(super) fn pass(&mut self, seat: Seat, waited: Duration, notes: &mut Vec<Note>) {
         let closed = self.closed_first(seat);
-        let Phase::Closing { slot, .. } = self.phase else {
+        let Phase::Closing { guard, .. } = self.phase else {
             return;
         };
         if let Some(entity) = self.find_mut(seat).filter(|entity| !entity.is_off()) {
             entity.overrun = closed;
             entity.gang = Some(Member::default());
             notes.push(Note::Late(seat, Late::Overrun, waited));
-            self.free(seat, slot);
+            self.free(seat, guard);
         } else {
             self.release(seat);
         }

@@ -108,7 +108,7 @@ pub(crate) fn decide(gpus: &mut [Gpu], gangs: &mut [Gang], tied: GpuSet) {
     }
     for at in each(tied) {
         let Gpu { turns, notes, .. } = &mut node.gpus[at];
-        turns.thaw(notes);
+        turns.stop_and_resume(notes);
     }
 }
 
@@ -161,7 +161,7 @@ impl Node<'_> {
         }
         let missing = self.gated(gang) & !held;
         match self.verdict(seat, held) {
-            Verdict::Close | Verdict::Preempt => self.close(seat, held),
+            Verdict::Close | Verdict::CloseEarly => self.close(seat, held),
             _ if missing != 0 => self.complete(gang, held, missing),
             Verdict::Keep => {}
             Verdict::Renew => self.renew(seat, held),
@@ -173,8 +173,8 @@ impl Node<'_> {
         let mut all = Verdict::Renew;
         for at in each(held) {
             let verdict = self.turns_mut(at).verdict();
-            if verdict == Verdict::Preempt {
-                self.turns_mut(at).preempted(seat);
+            if verdict == Verdict::CloseEarly {
+                self.turns_mut(at).count_early_close(seat);
             }
             all = all.max(verdict);
         }
@@ -185,7 +185,7 @@ impl Node<'_> {
         each(held).for_each(|at| self.turns_mut(at).requeue(seat));
         let lengths = each(held).filter_map(|at| self.turns(at).length_of(seat));
         if let Some(length) = lengths.min() {
-            let choice = Choice { seat, slot: false };
+            let choice = Choice { seat, guard: false };
             each(held).for_each(|at| self.turns_mut(at).serve(choice, length));
         }
     }
@@ -196,7 +196,7 @@ impl Node<'_> {
         let (seat, class) = (self.gangs[gang].seat, self.class(gang));
         let free = |at: usize| {
             let turns = self.turns(at);
-            let others = turns.above(class) || turns.slot_waits(class);
+            let others = turns.above(class) || turns.guard_waits(class);
             let may = turns.find(seat).is_some_and(Entity::eligible);
             turns.phase == Phase::Idle && turns.allows(seat) && may && !others
         };

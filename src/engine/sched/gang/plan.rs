@@ -7,7 +7,7 @@ use gpuslice_wire::units::{Duration, Instant};
 
 use super::super::Phase;
 use super::super::entity::Entity;
-use super::super::slots::Slot;
+use super::super::starvation::GuardTurn;
 use super::{Gang, Kept, Node, Wanted, each};
 use crate::lifecycle::Seat;
 
@@ -17,9 +17,9 @@ enum Rank {
     /// The last one cut its work in two.
     Again,
     /// It has a slot where higher classes want its GPUs.
-    Slot,
+    Guard,
     /// It is its turn.
-    Line,
+    Queue,
 }
 
 impl Node<'_> {
@@ -114,17 +114,17 @@ impl Node<'_> {
         let mut open = true;
         for at in each(singles | gangs) {
             let turns = self.turns_mut(at);
-            turns.wanted.slots[class as usize] = true;
-            if !turns.slot_open(class) {
+            turns.wanted.guards[class as usize] = true;
+            if !turns.guard_open(class) {
                 open = false;
-                let due = turns.slot_due(class).filter(|due| *due > turns.now);
+                let due = turns.guard_due(class).filter(|due| *due > turns.now);
                 due.into_iter().for_each(|due| self.look_at(at, due));
             }
         }
         match (singles, gangs) {
-            (0, 0) => Some(Rank::Line),
-            _ if open => Some(Rank::Slot),
-            (0, _) => Some(Rank::Line),
+            (0, 0) => Some(Rank::Queue),
+            _ if open => Some(Rank::Guard),
+            (0, _) => Some(Rank::Queue),
             _ => None,
         }
     }
@@ -147,7 +147,7 @@ impl Node<'_> {
             // what it left running there is in the way of one that goes before it
             let untracked = turns.find(seat).is_some_and(|it| it.untracked.is_some());
             let idle = idle && !(untracked && kept.is_some());
-            let idle = idle && (again || untracked || !turns.slot_waits(class));
+            let idle = idle && (again || untracked || !turns.guard_waits(class));
             let fits = || turns.find(seat).is_some_and(|it| turns.fits(it).is_some());
             (own || idle) && fits()
         };
@@ -158,7 +158,7 @@ impl Node<'_> {
         for at in each(gated) {
             let turns = self.turns(at);
             let own = match rank {
-                Rank::Slot => shortest,
+                Rank::Guard => shortest,
                 _ => turns.length_of(seat).unwrap_or(shortest),
             };
             let fits = turns.find(seat).and_then(|entity| turns.fits(entity));
@@ -166,9 +166,9 @@ impl Node<'_> {
         }
         // nobody else may go where it left something running: it is not interrupted for them
         let untracked = each(gated).filter_map(|at| self.member(gang, at)?.untracked);
-        let slot = rank != Rank::Line || untracked.count() > 0;
-        let slot = slot.then_some(Slot { class, began: now });
-        each(gated).for_each(|at| self.turns_mut(at).give(seat, length, slot));
+        let guard = rank != Rank::Queue || untracked.count() > 0;
+        let guard = guard.then_some(GuardTurn { class, began: now });
+        each(gated).for_each(|at| self.turns_mut(at).give(seat, length, guard));
         self.gangs[gang].ready = None;
         true
     }

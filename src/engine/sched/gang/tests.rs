@@ -234,7 +234,7 @@ impl Node {
             let (phase, on) = match turns.phase {
                 Phase::Open => (0, 9),
                 Phase::Idle => (1, 9),
-                Phase::Held { seat, slot, .. } => (2 + u8::from(slot.is_some()), seat.0 as u8),
+                Phase::Held { seat, guard, .. } => (2 + u8::from(guard.is_some()), seat.0 as u8),
                 Phase::Closing { seat, reported, .. } => (4 + u8::from(reported), seat.0 as u8),
             };
             key.extend([phase, on]);
@@ -252,7 +252,7 @@ impl Node {
                 let before = turns
                     .entities
                     .iter()
-                    .filter(|it| turns.place(it) < turns.place(entity));
+                    .filter(|it| turns.position(it) < turns.position(entity));
                 key.push(before.count() as u8);
             }
         }

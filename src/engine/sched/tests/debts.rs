@@ -167,7 +167,7 @@ fn what_a_sleeper_left_running_is_paid_from_where_the_line_is() {
     rig.pass(10_100 * MS);
     rig.say(10_100 * MS, 1, false, true);
     let sleeper = &rig.turns.entities[1];
-    let debt = sleeper.debt(rig.turns.line_of(sleeper)).0 / MS;
+    let debt = sleeper.debt(rig.turns.queue_time(sleeper)).0 / MS;
     assert_eq!((rig.used_ms(1), debt), (100, 100));
     assert_ne!(rig.holder(), Some(1));
     rig.want(10_101 * MS, 1);

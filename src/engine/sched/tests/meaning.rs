@@ -77,7 +77,7 @@ fn a_cap_that_is_spent_ends_the_turn() {
 fn turns_that_end_for_a_higher_class_are_counted_and_no_others() {
     let counted = |rig: &Rig| {
         let it = &rig.turns.entities;
-        [it[0].preemptions, it[1].preemptions, it[2].preemptions]
+        [it[0].closed_early, it[1].closed_early, it[2].closed_early]
     };
     let mut rig = Rig::new(&[(1, 0, false), (1, 0, false), (1, 0, true)]);
     rig.want(0, 0);
@@ -188,8 +188,8 @@ fn a_turn_that_is_not_extended_is_looked_at_once() {
     assert_eq!(due(&rig), Some(500), "and is not there any more");
     // a lower class's slot may end it, one of its own may not
     rig.want(2 * MS, 0);
-    let slot = rig.turns.slots.due(Class::Normal);
-    assert!(slot > Some(rig.turns.now), "{slot:?}");
+    let guard = rig.turns.guards.due(Class::Normal);
+    assert!(guard > Some(rig.turns.now), "{guard:?}");
     assert_eq!(due(&rig), Some(0));
 }
 

@@ -38,7 +38,7 @@ use crate::lifecycle::Seat;
 
 /// Where a container is in line; the smallest goes first: its place in the upper line, which is the
 /// pool's if it is of that, and its own.
-pub(crate) type Place = (Virtual, Instant, Virtual, Instant, Seat);
+pub(crate) type Position = (Virtual, Instant, Virtual, Instant, Seat);
 
 /// The containers of a class without a share, as one.
 #[derive(Clone, Copy, Debug)]
@@ -51,7 +51,7 @@ pub(crate) struct Pool {
 
 /// The lines of one class.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Lines {
+pub(crate) struct RunQueues {
     /// Virtual time of the upper line.
     upper: Virtual,
     /// Virtual time of the lower line.
@@ -65,9 +65,9 @@ fn rest(shares: u32) -> Weight {
     Weight::new(rest).unwrap_or(Weight::ONE)
 }
 
-impl Lines {
-    pub(crate) fn new(now: Instant) -> Lines {
-        Lines {
+impl RunQueues {
+    pub(crate) fn new(now: Instant) -> RunQueues {
+        RunQueues {
             upper: Virtual::default(),
             lower: Virtual::default(),
             pool: Pool {
@@ -80,7 +80,7 @@ impl Lines {
     }
 
     /// Virtual time of the line of containers with a share, or without.
-    pub(super) fn of(&self, reserved: bool) -> Virtual {
+    pub(super) fn time_of(&self, reserved: bool) -> Virtual {
         if reserved { self.upper } else { self.lower }
     }
 
@@ -93,7 +93,7 @@ impl Lines {
     }
 
     /// So much of what was charged for `entity` is not.
-    pub(super) fn spare(&mut self, entity: &Entity, part: Duration) {
+    pub(super) fn compensate(&mut self, entity: &Entity, part: Duration) {
         if !entity.reserved && !entity.guest {
             let pool = &mut self.pool;
             pool.finish = pool.finish.before(part, pool.weight).max(pool.start);
@@ -112,12 +112,12 @@ impl Lines {
     }
 
     /// The pool waits where the line is, owed nothing and owing nothing.
-    pub(super) fn even(&mut self) {
+    pub(super) fn reset_pools(&mut self) {
         (self.pool.start, self.pool.finish) = (self.upper, self.upper);
     }
 
     /// The pool gets in line.
-    pub(super) fn queue(&mut self, now: Instant) {
+    pub(super) fn enqueue_pool(&mut self, now: Instant) {
         self.pool.start = self.upper.max(self.pool.finish);
         self.pool.queued = now;
     }
@@ -136,13 +136,13 @@ impl Lines {
 }
 
 impl Turns {
-    pub(super) fn lines(&self, class: Class) -> &Lines {
-        &self.lines[class as usize]
+    pub(super) fn queues(&self, class: Class) -> &RunQueues {
+        &self.queues[class as usize]
     }
 
     /// Virtual time of the line that `entity` is in.
-    pub(super) fn line_of(&self, entity: &Entity) -> Virtual {
-        self.lines(entity.class).of(entity.reserved)
+    pub(super) fn queue_time(&self, entity: &Entity) -> Virtual {
+        self.queues(entity.class).time_of(entity.reserved)
     }
 
     /// Weighs the pools anew after containers with shares began or ceased to want.
@@ -153,9 +153,9 @@ impl Turns {
                 wants && entity.class == class
             });
             let shares = wanted.map(|entity| entity.weight.get()).sum();
-            let lines = &mut self.lines[class as usize];
-            if lines.pool.weight != rest(shares) {
-                lines.reweigh(rest(shares));
+            let queues = &mut self.queues[class as usize];
+            if queues.pool.weight != rest(shares) {
+                queues.reweigh(rest(shares));
             }
         }
     }
@@ -166,16 +166,16 @@ impl Turns {
         let Some(at) = self.entities.iter().position(|it| it.seat == seat) else {
             return;
         };
-        let line = self.line_of(&self.entities[at]);
+        let queue_time = self.queue_time(&self.entities[at]);
         let entity = &mut self.entities[at];
-        entity.queue(now, line);
+        entity.enqueue(now, queue_time);
         if !entity.reserved {
-            self.lines[entity.class as usize].queue(now);
+            self.queues[entity.class as usize].enqueue_pool(now);
         }
     }
 
     /// `seat` begins to want. The pool keeps its place, if others of it want already.
-    pub(super) fn begins(&mut self, seat: Seat) {
+    pub(super) fn becomes_runnable(&mut self, seat: Seat) {
         let Some(entity) = self.find(seat) else {
             return;
         };
@@ -184,10 +184,10 @@ impl Turns {
         let waits = others
             .filter(|it| !it.reserved && it.class == class)
             .any(|it| it.said.wants);
-        let pool = self.lines(class).pool;
+        let pool = self.queues(class).pool;
         self.requeue(seat);
         if waits {
-            self.lines[class as usize].pool = pool;
+            self.queues[class as usize].pool = pool;
         }
     }
 
@@ -197,13 +197,13 @@ impl Turns {
         let entity = self.find(seat).filter(|it| self.charged(it));
         if let Some(entity) = entity.filter(|it| !it.reserved) {
             let class = entity.class;
-            self.lines[class as usize].queue(self.now);
+            self.queues[class as usize].enqueue_pool(self.now);
         }
     }
 
     /// Where `entity` is in line.
-    pub(crate) fn place(&self, entity: &Entity) -> Place {
-        let pool = &self.lines(entity.class).pool;
+    pub(crate) fn position(&self, entity: &Entity) -> Position {
+        let pool = &self.queues(entity.class).pool;
         let above = match entity.reserved {
             true => (entity.start, entity.queued),
             false => (pool.start, pool.queued),
@@ -213,59 +213,59 @@ impl Turns {
     }
 
     /// Where it would be if what runs at present got in line now.
-    pub(super) fn place_now(&self, entity: &Entity) -> Place {
+    pub(super) fn position_now(&self, entity: &Entity) -> Position {
         let runs = |it: &Entity| self.on_gpu() == Some(it.seat) || it.untracked.is_some();
         let class = entity.class;
-        let mut place = self.place(entity);
+        let mut position = self.position(entity);
         if runs(entity) {
-            (place.2, place.3) = (self.line_of(entity).max(entity.finish), self.now);
+            (position.2, position.3) = (self.queue_time(entity).max(entity.finish), self.now);
         }
         if entity.reserved {
-            (place.0, place.1) = (place.2, place.3);
-            return place;
+            (position.0, position.1) = (position.2, position.3);
+            return position;
         }
         let mut pool = self.entities.iter().filter(|it| !it.reserved);
         if pool.any(|it| it.class == class && runs(it)) {
-            let lines = self.lines(class);
-            (place.0, place.1) = (lines.upper.max(lines.pool.finish), self.now);
+            let queues = self.queues(class);
+            (position.0, position.1) = (queues.upper.max(queues.pool.finish), self.now);
         }
-        place
+        position
     }
 
     /// The lines of a class move on to the start of `seat`, which is served. A gang that was called may come
     /// before others who have waited there for longer, and these are owed no less for it.
-    pub(super) fn move_on(&mut self, seat: Seat) {
+    pub(super) fn advance_queues(&mut self, seat: Seat) {
         let Some(entity) = self.find(seat) else {
             return;
         };
         let (class, reserved) = (entity.class, entity.reserved);
-        let (mut upper, _, mut lower, ..) = self.place(entity);
+        let (mut upper, _, mut lower, ..) = self.position(entity);
         let waiting = self.entities.iter().filter(|it| it.gang.is_none());
         for other in waiting.filter(|it| it.class == class && it.eligible()) {
-            let place = self.place(other);
-            upper = upper.min(place.0);
+            let position = self.position(other);
+            upper = upper.min(position.0);
             if !other.reserved {
-                lower = lower.min(place.2);
+                lower = lower.min(position.2);
             }
         }
-        let lines = &mut self.lines[class as usize];
-        lines.upper = lines.upper.max(upper);
+        let queues = &mut self.queues[class as usize];
+        queues.upper = queues.upper.max(upper);
         if !reserved {
-            lines.lower = lines.lower.max(lower);
+            queues.lower = queues.lower.max(lower);
         }
     }
 
     /// Whether `holder` will be before all others of its class who may go, `used` from now on.
     pub(super) fn stays_first(&self, holder: &Entity, used: Duration) -> bool {
         let finish = |tag: Virtual, weight| tag.after(used, weight);
-        let lines = self.lines(holder.class);
+        let queues = self.queues(holder.class);
         let own = finish(holder.finish.max(holder.start), holder.weight);
-        let own = own.max(self.line_of(holder));
+        let own = own.max(self.queue_time(holder));
         let above = match holder.reserved {
             true => own,
             false => {
-                let pool = lines.pool;
-                finish(pool.finish.max(pool.start), pool.weight).max(lines.upper)
+                let pool = queues.pool;
+                finish(pool.finish.max(pool.start), pool.weight).max(queues.upper)
             }
         };
         let rivals = self.entities.iter().filter(|e| e.class == holder.class);
@@ -274,7 +274,7 @@ impl Turns {
             let both = !rival.reserved && !holder.reserved;
             let before = match both {
                 true => rival.start <= own,
-                false => self.place(rival).0 <= above,
+                false => self.position(rival).0 <= above,
             };
             rival.eligible() && before
         })
@@ -294,7 +294,7 @@ impl Turns {
         let own = u64::from(entity.weight.get());
         let pool = match weights {
             0 => 0,
-            _ => self.lines(entity.class).pool_weight(),
+            _ => self.queues(entity.class).pool_weight(),
         };
         match entity.reserved {
             true => (own, shares + pool),

@@ -34,9 +34,9 @@ use crate::lifecycle::Seat;
 
 /// Whether a container's work is stopped on the GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Hold {
+pub(crate) enum Preemption {
     /// It runs when it can.
-    Free,
+    None,
     /// To be stopped; not known yet whether it is.
     Stopping,
     /// It does not run.
@@ -47,32 +47,32 @@ pub(crate) enum Hold {
 
 /// What the hardware did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Done {
+pub(crate) enum Answer {
     /// It was to stop work, and it stopped all of it or nothing.
     Stop { ok: bool },
     /// It was to let it go on.
     Resume,
 }
 
-impl Hold {
+impl Preemption {
     /// It waits for its turn with work that it cannot call back.
     pub(crate) fn waits(self) -> bool {
-        matches!(self, Hold::Stopped | Hold::Resuming)
+        matches!(self, Preemption::Stopped | Preemption::Resuming)
     }
 
     /// What it is after the answer to a stop. One that comes while work is to go on is of a stop from before: requests are
     /// done in their order, and the one to go on is still to come.
-    fn stopped(self, ok: bool) -> Hold {
+    fn stopped(self, ok: bool) -> Preemption {
         match (self, ok) {
-            (Hold::Resuming, _) => Hold::Resuming,
-            (_, true) => Hold::Stopped,
-            (_, false) => Hold::Free,
+            (Preemption::Resuming, _) => Preemption::Resuming,
+            (_, true) => Preemption::Stopped,
+            (_, false) => Preemption::None,
         }
     }
 
     /// What it is where processes are left, or none is: nobody's work needs no resuming.
-    pub(crate) fn with(self, attached: bool) -> Hold {
-        if attached { self } else { Hold::Free }
+    pub(crate) fn with(self, attached: bool) -> Preemption {
+        if attached { self } else { Preemption::None }
     }
 }
 
@@ -81,7 +81,7 @@ impl Turns {
     pub(super) fn stop_at(&self, seat: Seat, closed: Instant) -> Option<Instant> {
         let entity = self.find(seat)?;
         // half a collective that is stopped would keep its other half spinning in turns of others
-        let asked = entity.hold != Hold::Free || entity.gang.is_some();
+        let asked = entity.preemption != Preemption::None || entity.gang.is_some();
         if !self.config.stop || asked || self.policy == Policy::Native {
             return None;
         }
@@ -120,14 +120,14 @@ impl Turns {
         let Some(entity) = self.find_mut(seat).filter(|it| due && !it.is_off()) else {
             return;
         };
-        entity.hold = Hold::Stopping;
+        entity.preemption = Preemption::Stopping;
         entity.stop_tries += 1;
         entity.orders = entity.orders.wrapping_add(1);
         notes.push(Note::Stop(seat));
     }
 
     /// Resumes who may launch now, and stops who is late.
-    pub(super) fn thaw(&mut self, notes: &mut Vec<Note>) {
+    pub(super) fn stop_and_resume(&mut self, notes: &mut Vec<Note>) {
         self.stop_all_late(notes);
         let phase = self.phase;
         let may_run = |entity: &Entity| match phase {
@@ -136,34 +136,34 @@ impl Turns {
             Phase::Idle | Phase::Closing { .. } => false,
         };
         for entity in &mut self.entities {
-            if entity.hold == Hold::Stopped && may_run(entity) {
-                entity.hold = Hold::Resuming;
+            if entity.preemption == Preemption::Stopped && may_run(entity) {
+                entity.preemption = Preemption::Resuming;
                 notes.push(Note::Resume(entity.seat));
             }
         }
     }
 
     /// What became of a request of `seat`.
-    pub(crate) fn held(&mut self, seat: Seat, done: Done) {
+    pub(crate) fn preemption_answered(&mut self, seat: Seat, done: Answer) {
         let Some(entity) = self.find_mut(seat) else {
             return;
         };
-        let hold = match done {
-            Done::Stop { ok } => entity.hold.stopped(ok),
-            Done::Resume => Hold::Free,
+        let preemption = match done {
+            Answer::Stop { ok } => entity.preemption.stopped(ok),
+            Answer::Resume => Preemption::None,
         };
-        entity.hold = hold.with(entity.said.attached);
-        entity.stops += u64::from(entity.hold == Hold::Stopped);
+        entity.preemption = preemption.with(entity.said.attached);
+        entity.stops += u64::from(entity.preemption == Preemption::Stopped);
     }
 }
 
 impl Engine {
     /// The answer to a stop or to a resume.
-    pub(crate) fn held(&mut self, id: ContainerId, lane: Lane, done: Done) {
+    pub(crate) fn preemption_answered(&mut self, id: ContainerId, lane: Lane, done: Answer) {
         let seat = self.containers.find(id);
         let gpu = seat.and_then(|seat| self.containers.get(seat)?.slices.get(lane)?.gpu);
         if let (Some(seat), Some(gpu)) = (seat, gpu) {
-            self.gpus[gpu].turns.held(seat, done);
+            self.gpus[gpu].turns.preemption_answered(seat, done);
             self.report_all(seat);
         }
     }
@@ -204,8 +204,8 @@ mod tests {
     }
 
     /// What the engine does with an answer, at `now`.
-    fn answer(rig: &mut Rig, now: u64, done: Done) {
-        rig.turns.held(seat(0), done);
+    fn answer(rig: &mut Rig, now: u64, done: Answer) {
+        rig.turns.preemption_answered(seat(0), done);
         rig.say(now, 0, true, false);
     }
 
@@ -225,7 +225,7 @@ mod tests {
         rig.at(closed + window * US);
         assert_eq!(asked(&rig, Note::Stop(seat(0))), 1);
         let now = closed + (window + 300) * US;
-        answer(&mut rig, now, Done::Stop { ok: true });
+        answer(&mut rig, now, Answer::Stop { ok: true });
         assert_eq!(rig.holder(), Some(1));
         let paid = rig.turns.find(seat(0)).map(|it| it.gpu_time.0);
         assert_eq!(paid, Some(now), "until it was stopped, and no longer");
@@ -254,7 +254,7 @@ mod tests {
         for (tries, ms) in [1, 2, 6, 21, 84, 333, 1_332].into_iter().enumerate() {
             rig.at(closed + ms * MS);
             assert_eq!(asked(&rig, Note::Stop(seat(0))), tries + 1, "{ms} ms");
-            answer(&mut rig, closed + ms * MS, Done::Stop { ok: false });
+            answer(&mut rig, closed + ms * MS, Answer::Stop { ok: false });
         }
         rig.at(closed + 1_999 * MS);
         assert_eq!(asked(&rig, Note::Stop(seat(0))), 7);
@@ -270,15 +270,15 @@ mod tests {
         let mut rig = late(true);
         let closed = rig.turns.now.0;
         rig.at(closed + MS);
-        answer(&mut rig, closed + 2 * MS, Done::Stop { ok: true });
+        answer(&mut rig, closed + 2 * MS, Answer::Stop { ok: true });
         rig.say(closed + 3 * MS, 1, false, true);
         rig.say(closed + 3 * MS, 1, false, true); // read after the close
         assert_eq!(rig.holder(), Some(0));
         assert_eq!(asked(&rig, Note::Resume(seat(0))), 1);
-        answer(&mut rig, closed + 4 * MS, Done::Stop { ok: true });
+        answer(&mut rig, closed + 4 * MS, Answer::Stop { ok: true });
         rig.want(closed + 5 * MS, 1);
         assert_eq!(rig.holder(), None, "it is not off the GPU");
-        answer(&mut rig, closed + 5 * MS, Done::Resume);
+        answer(&mut rig, closed + 5 * MS, Answer::Resume);
         assert_eq!(rig.holder(), None, "and drains as any other");
     }
 
@@ -292,9 +292,9 @@ mod tests {
         rig.say(closed + 3 * MS, 1, false, true);
         rig.say(closed + 3 * MS, 1, false, true); // read after the close
         assert_eq!(rig.holder(), Some(0), "and it has its next turn");
-        answer(&mut rig, closed + 4 * MS, Done::Stop { ok: true });
+        answer(&mut rig, closed + 4 * MS, Answer::Stop { ok: true });
         assert_eq!(asked(&rig, Note::Resume(seat(0))), 1);
-        answer(&mut rig, closed + 5 * MS, Done::Resume);
+        answer(&mut rig, closed + 5 * MS, Answer::Resume);
         assert_eq!(asked(&rig, Note::Resume(seat(0))), 1);
     }
 
@@ -369,7 +369,8 @@ mod tests {
             let mut rig = Rig::with(Config::default(), &[(1, 0, false), (1, 0, false)]);
             rig.want(0, 1);
             assert_eq!(rig.turns.phase, Phase::Open);
-            rig.turns.held(seat(0), Done::Stop { ok: true });
+            rig.turns
+                .preemption_answered(seat(0), Answer::Stop { ok: true });
             for who in 0..2 {
                 let said = Report {
                     attached: true,
@@ -393,7 +394,8 @@ mod tests {
         rig.want(0, 1);
         rig.at(100 * MS);
         assert_eq!(rig.turns.phase, Phase::Open);
-        rig.turns.held(seat(0), Done::Stop { ok: true });
+        rig.turns
+            .preemption_answered(seat(0), Answer::Stop { ok: true });
         for (who, wants) in [(0, false), (1, true)] {
             let said = Report {
                 attached: true,
@@ -417,7 +419,7 @@ mod tests {
         let mut rig = late(true);
         let closed = rig.turns.now.0;
         rig.at(closed + MS);
-        answer(&mut rig, closed + 2 * MS, Done::Stop { ok: true });
+        answer(&mut rig, closed + 2 * MS, Answer::Stop { ok: true });
         rig.turns.set_policy(Policy::Native);
         rig.at(closed + 3 * MS);
         rig.say(closed + 4 * MS, 1, true, true);

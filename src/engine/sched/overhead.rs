@@ -39,17 +39,17 @@ const KEPT: usize = 16;
 
 /// When a container says it was on the GPU in its last turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Stay {
+pub(crate) struct WorkSpan {
     /// First launch of any of its processes.
     pub(crate) began: Instant,
     /// End of the last work of any of them.
     pub(crate) calm: Instant,
 }
 
-impl Stay {
+impl WorkSpan {
     /// Both together were there.
-    pub(crate) fn with(self, other: Stay) -> Stay {
-        Stay {
+    pub(crate) fn with(self, other: WorkSpan) -> WorkSpan {
+        WorkSpan {
             began: self.began.min(other.began),
             calm: self.calm.max(other.calm),
         }
@@ -80,15 +80,15 @@ pub(crate) struct Turn {
 
 /// What the last hand-overs cost one container on one GPU.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Costs {
+pub(crate) struct SwitchCosts {
     took: [Duration; KEPT],
     seen: usize,
 }
 
-impl Costs {
+impl SwitchCosts {
     /// A turn in which the container says to have been there for `stay`; nothing beyond `most` is believed.
-    pub(crate) fn saw(&mut self, turn: Turn, stay: Stay, most: Duration) {
-        self.took[self.seen % KEPT] = stay.idle(turn).min(most);
+    pub(crate) fn saw(&mut self, turn: Turn, work_span: WorkSpan, most: Duration) {
+        self.took[self.seen % KEPT] = work_span.idle(turn).min(most);
         self.seen += 1;
     }
 
@@ -100,8 +100,8 @@ impl Costs {
 }
 
 /// What is spared everybody whose costs these are: the median, the lower of two.
-pub(crate) fn common<'a>(all: impl Iterator<Item = &'a Costs>) -> Duration {
-    let mut means: Vec<Duration> = all.filter_map(Costs::mean).collect();
+pub(crate) fn compensation<'a>(all: impl Iterator<Item = &'a SwitchCosts>) -> Duration {
+    let mut means: Vec<Duration> = all.filter_map(SwitchCosts::mean).collect();
     means.sort_unstable();
     match means.len() {
         0 | 1 => Duration(0),
@@ -117,9 +117,9 @@ mod tests {
     const MOST: Duration = Duration(500 * US);
 
     /// A turn of 5 ms from `n` on that is idle for 60 µs first and for `end` in the end.
-    fn turn(costs: &mut Costs, n: u64, end: u64) {
+    fn turn(costs: &mut SwitchCosts, n: u64, end: u64) {
         let at = |us: u64| Instant(n * 200_000 * US + us * US);
-        let stay = Stay {
+        let work_span = WorkSpan {
             began: at(60),
             calm: at(5_040),
         };
@@ -128,11 +128,11 @@ mod tests {
             closed: at(5_000),
             quiet: at(5_040 + end),
         };
-        costs.saw(turn, stay, MOST);
+        costs.saw(turn, work_span, MOST);
     }
 
-    fn costs(end: u64) -> Costs {
-        let mut costs = Costs::default();
+    fn costs(end: u64) -> SwitchCosts {
+        let mut costs = SwitchCosts::default();
         (0..KEPT as u64).for_each(|n| turn(&mut costs, n, end));
         costs
     }
@@ -140,7 +140,7 @@ mod tests {
     #[test]
     fn it_is_the_median_of_the_means_and_nobody_moves_it_alone() {
         let (honest, much, none) = (costs(40), costs(100_000), costs(0));
-        let of = |all: &[&Costs]| common(all.iter().copied()).0 / US;
+        let of = |all: &[&SwitchCosts]| compensation(all.iter().copied()).0 / US;
         assert_eq!(honest.mean(), Some(Duration(100 * US)));
         assert_eq!(much.mean(), Some(MOST));
         assert_eq!(of(&[&honest, &much]), 100, "of two the lower");
@@ -149,7 +149,7 @@ mod tests {
         assert_eq!(of(&[&none, &honest, &honest]), 100);
         assert_eq!(of(&[&none, &honest, &much, &honest, &much]), 100);
         assert_eq!((of(&[&much]), of(&[])), (0, 0), "nobody to compare with");
-        let mut new = Costs::default();
+        let mut new = SwitchCosts::default();
         (1..KEPT as u64).for_each(|n| turn(&mut new, n, 100_000));
         assert_eq!(of(&[&much, &new]), 0, "too few");
         turn(&mut new, 99, 100_000);
@@ -174,7 +174,7 @@ mod tests {
         };
         let idle = |began: u64, calm: u64| {
             let (began, calm) = (Instant(began), Instant(calm));
-            Stay { began, calm }.idle(turn).0
+            WorkSpan { began, calm }.idle(turn).0
         };
         assert_eq!(idle(1_300, 2_050), 350);
         assert_eq!(idle(1_000, 2_100), 0);

@@ -18,7 +18,7 @@ use crate::config::Config;
 
 /// A slot under way: whose class it is of and when it began.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Slot {
+pub(crate) struct GuardTurn {
     pub(crate) class: Class,
     pub(crate) began: Instant,
 }
@@ -36,7 +36,7 @@ struct Rule {
 
 /// The slots of one GPU.
 #[derive(Clone, Debug)]
-pub(crate) struct Slots {
+pub(crate) struct StarvationGuards {
     normal: Rule,
     best_effort: Rule,
     shortest: Duration,
@@ -50,14 +50,14 @@ impl Rule {
     }
 }
 
-impl Slots {
-    pub(crate) fn new(config: &Config, now: Instant) -> Slots {
+impl StarvationGuards {
+    pub(crate) fn new(config: &Config, now: Instant) -> StarvationGuards {
         let rule = |above, longest| Rule {
             above,
             longest,
             due: now,
         };
-        Slots {
+        StarvationGuards {
             normal: rule(config.high_cap, Duration::from_millis(1_000)),
             best_effort: rule(config.normal_cap, Duration::from_millis(60_000)),
             shortest: config.turn_min,
@@ -97,12 +97,12 @@ impl Slots {
 
     /// A slot is over: the next one may come when the classes above have had their part of the
     /// time since it began.
-    pub(crate) fn over(&mut self, slot: Slot, now: Instant) {
+    pub(crate) fn over(&mut self, guard: GuardTurn, now: Instant) {
         let shortest = self.shortest;
-        if let Some(rule) = self.rule_mut(slot.class) {
-            let used = now.since(slot.began).max(shortest);
+        if let Some(rule) = self.rule_mut(guard.class) {
+            let used = now.since(guard.began).max(shortest);
             let every = rule.pays(used).min(rule.longest).max(rule.pays(shortest));
-            rule.due = slot.began.plus(every).max(now);
+            rule.due = guard.began.plus(every).max(now);
         }
     }
 }
@@ -119,24 +119,24 @@ mod tests {
             high_cap: Percent::new(100).expect("a percentage"),
             ..Config::default()
         };
-        let slots = Slots::new(&config, Instant(0));
-        assert_eq!(slots.due(Class::Normal), None);
-        assert_eq!(slots.due(Class::BestEffort), Some(Instant(0)));
-        assert_eq!(slots.due(Class::High), None);
+        let guards = StarvationGuards::new(&config, Instant(0));
+        assert_eq!(guards.due(Class::Normal), None);
+        assert_eq!(guards.due(Class::BestEffort), Some(Instant(0)));
+        assert_eq!(guards.due(Class::High), None);
     }
 
     /// A kernel of 10 s in a slot is paid for, up to the longest wait.
     #[test]
     fn a_slot_that_ran_over_is_paid_for_within_bounds() {
-        let mut slots = Slots::new(&Config::default(), Instant(0));
+        let mut guards = StarvationGuards::new(&Config::default(), Instant(0));
         for (class, due) in [(Class::Normal, 10), (Class::BestEffort, 60)] {
             let began = Instant(0);
-            slots.over(Slot { class, began }, Instant(10 * SECOND));
-            assert_eq!(slots.due(class), Some(Instant(due * SECOND)), "{class}");
+            guards.over(GuardTurn { class, began }, Instant(10 * SECOND));
+            assert_eq!(guards.due(class), Some(Instant(due * SECOND)), "{class}");
         }
         let began = Instant(100 * SECOND);
         let class = Class::Normal;
-        slots.over(Slot { class, began }, Instant(began.0 + 10_000_000));
-        assert_eq!(slots.due(class), Some(Instant(began.0 + 200_000_000)));
+        guards.over(GuardTurn { class, began }, Instant(began.0 + 10_000_000));
+        assert_eq!(guards.due(class), Some(Instant(began.0 + 200_000_000)));
     }
 }

@@ -72,7 +72,7 @@ fn those_who_come_and_go_are_one() {
     for ms in 1..4_000 {
         rig.run(ms * MS);
         // whoever of them has had its turn goes, and the next one comes
-        if rig.turns.entities[comes].stint.0 > 0 && rig.holder() != Some(comes) {
+        if rig.turns.entities[comes].run.0 > 0 && rig.holder() != Some(comes) {
             rig.say(ms * MS, comes, false, true);
             comes = comes % 6 + 1;
             rig.want(ms * MS, comes);
@@ -114,11 +114,11 @@ fn what_one_overran_all_of_them_owe() {
             rig.at(rig.turns.now.0 + MS);
         }
         goes(&mut rig);
-        let place = |seat| {
+        let position = |seat| {
             let entity = rig.turns.find(seat).expect("there");
-            rig.turns.place(entity).0
+            rig.turns.position(entity).0
         };
-        assert!(place(Seat(2)) > place(Seat(0)), "at once");
+        assert!(position(Seat(2)) > position(Seat(0)), "at once");
         rig.say(end, 1, false, true);
         let before = rig.used_ms(0);
         rig.run(end + 370 * MS);
@@ -167,7 +167,7 @@ fn a_debt_goes_along_into_the_other_line() {
     rig.run(100 * MS);
     let debt = |rig: &Rig| {
         let entity = &rig.turns.entities[0];
-        entity.debt(rig.turns.line_of(entity)).0 / 1_000
+        entity.debt(rig.turns.queue_time(entity)).0 / 1_000
     };
     rig.turns.entities[0].charge(Duration(50 * MS));
     let before = debt(&rig);
