@@ -389,7 +389,7 @@ impl Engine {
         let gpu = slice.gpu.map(|gpu| &self.gpus[gpu]);
         let entity = gpu.and_then(|gpu| gpu.turns.find(seat));
         mine.read_at = entity.map_or(0, |entity| entity.turn);
-        mine.wanted |= claims.want;
+        mine.was_runnable |= claims.runnable;
         // counters only grow, whatever a page says
         mine.claims = Claims {
             launches: claims.launches.max(mine.claims.launches),
@@ -438,10 +438,10 @@ impl Engine {
         let gang = self.regroup(seat);
         let lanes = self.containers.get(seat).map_or(0, |c| c.slices.gpus.len());
         let lanes = (0..lanes as u8).map(Lane);
-        let wants = |it: &ClientLane| it.claims.want;
+        let runnable = |it: &ClientLane| it.claims.runnable;
         let any = lanes
             .clone()
-            .any(|lane| self.talking(seat, lane).any(wants));
+            .any(|lane| self.talking(seat, lane).any(runnable));
         lanes.for_each(|lane| self.report(seat, lane, gang, any));
     }
 
@@ -453,22 +453,24 @@ impl Engine {
         };
         let entity = self.gpus[gpu].turns.find(seat);
         let (turn, orders) = entity.map_or((0, 0), |entity| (entity.turn, entity.orders));
-        let mut said = Report {
+        let mut reported = Report {
             attached: false,
-            wants: any && gang & 1 << gpu != 0,
-            quiet: true,
+            runnable: any && gang & 1 << gpu != 0,
+            drained: true,
             ..Report::default()
         };
         for lane in self.talking(seat, lane) {
-            said.attached = true;
-            said.wants |= lane.claims.want;
-            said.quiet &= lane.quiet(turn);
-            said.came |= lane.orders == orders;
-            said.newer |= lane.orders == orders && !lane.quiet(turn);
-            let work_spans = [said.work_span, lane.work_span(turn)].into_iter().flatten();
-            said.work_span = work_spans.reduce(WorkSpan::with);
+            reported.attached = true;
+            reported.runnable |= lane.claims.runnable;
+            reported.drained &= lane.drained(turn);
+            reported.newcomer |= lane.orders == orders;
+            reported.busy_newcomer |= lane.orders == orders && !lane.drained(turn);
+            let work_spans = [reported.work_span, lane.work_span(turn)]
+                .into_iter()
+                .flatten();
+            reported.work_span = work_spans.reduce(WorkSpan::with);
         }
-        self.gpus[gpu].turns.report(seat, said);
+        self.gpus[gpu].turns.report(seat, reported);
     }
 
     /// Finds out which GPUs of a container take turns together: those on which a process that lives has
@@ -480,11 +482,14 @@ impl Engine {
         if slices.len() < 2 {
             return 0;
         }
-        let wanted = |lane: usize| {
+        let was_runnable = |lane: usize| {
             let mut all = self.talking(seat, Lane(lane as u8));
-            all.any(|lane| lane.wanted)
+            all.any(|lane| lane.was_runnable)
         };
-        let gpus = slices.iter().enumerate().filter(|(lane, _)| wanted(*lane));
+        let gpus = slices
+            .iter()
+            .enumerate()
+            .filter(|(lane, _)| was_runnable(*lane));
         let gpus = gpus.filter_map(|(_, slice)| slice.gpu);
         let gpus: GpuSet = gpus.fold(0, |set, gpu| set | 1 << gpu);
         let gpus = if gpus.count_ones() > 1 { gpus } else { 0 };

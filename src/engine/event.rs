@@ -86,7 +86,7 @@ pub struct Terms {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Claims {
     /// It has work to launch or in flight.
-    pub want: bool,
+    pub runnable: bool,
     /// It may have work behind closed gates, which runs in the container's next turn.
     pub parked: bool,
     /// Last turn word in which it launched.

@@ -213,7 +213,7 @@ pub(crate) struct ClientLane {
     /// How often its container's work had been ordered to stop when it came.
     pub(crate) orders: u32,
     /// It has wanted the GPU.
-    pub(crate) wanted: bool,
+    pub(crate) was_runnable: bool,
     /// Its requests that the engine refused.
     pub(crate) refused: u64,
 }
@@ -222,7 +222,7 @@ impl ClientLane {
     /// Read since its container's turn word is `closed`, it has nothing in flight of any turn.
     /// Of an earlier one there may be: that one ended in freedom, and nobody waited for it. Where work
     /// was parked, it ran in the turn that `closed` ended, and must have been said to be over since.
-    pub(crate) fn quiet(&self, closed: u32) -> bool {
+    pub(crate) fn drained(&self, closed: u32) -> bool {
         let Claims {
             parked,
             active,

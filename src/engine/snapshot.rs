@@ -61,7 +61,7 @@ impl Engine {
             self.lanes_of(seat, lane)
                 .fold(past, |sum, lane| sum.saturating_add(f(lane)))
         };
-        let waits = entity.said.wants && !charged;
+        let waits = entity.reported.runnable && !charged;
         Some(Snapshot::Slice {
             container: container.record.container,
             name: container.record.name,
@@ -86,7 +86,7 @@ impl Engine {
             class: container.record.class,
             cap_ppm: entity.bucket.cap().ppm(),
             clients: self.clients_of(seat).filter(|it| it.connected).count() as u32,
-            wanting: u32::from(entity.said.wants),
+            wanting: u32::from(entity.reported.runnable),
             gated: u32::from(gpu.turns.mode() == Mode::Turns),
             gang: u32::from(entity.gang.is_some()),
             gpu_ns: entity.gpu_time.0
@@ -96,7 +96,7 @@ impl Engine {
                     0
                 },
             wait_ns: entity.wait_time.0 + if waits { elapsed } else { 0 },
-            wanted_ns: entity.wanted_time.0 + if entity.said.wants { elapsed } else { 0 },
+            wanted_ns: entity.runnable_time.0 + if entity.reported.runnable { elapsed } else { 0 },
             turns: entity.turns,
             overruns: entity.late_turns,
             preemptions: entity.closed_early,

@@ -15,13 +15,13 @@ use gpuslice_wire::policy::{Gangs, Policy};
 
 /// What one process said on one lane.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Said {
+pub struct Reported {
     /// Its claims, as last read.
     pub claims: Claims,
     /// Read since the container's turn was closed.
     pub fresh: bool,
     /// It has wanted the GPU before.
-    pub wanted: bool,
+    pub was_runnable: bool,
     /// It was there when its container's work was last ordered to stop.
     pub reached: bool,
 }
@@ -50,7 +50,7 @@ pub struct LaneState {
     /// What its page says.
     pub view: Option<LaneView>,
     /// Its processes.
-    pub said: BTreeMap<ClientId, Said>,
+    pub processes: BTreeMap<ClientId, Reported>,
     /// Its turn was closed and it is not quiet yet; since when.
     pub closing: Option<u64>,
     /// That, or others ran beside it already, before this step.
@@ -121,13 +121,15 @@ impl LaneState {
     }
     /// A process of it wants the GPU.
     #[must_use]
-    pub fn wants(&self) -> bool {
+    pub fn runnable(&self) -> bool {
         let stopped = matches!(self.preemption, Preemption::Stopped | Preemption::Resuming);
         stopped || self.drawn || self.asks()
     }
     /// ... this GPU, not only another one of its gang.
     fn asks(&self) -> bool {
-        self.said.values().any(|said| said.claims.want)
+        self.processes
+            .values()
+            .any(|reported| reported.claims.runnable)
     }
     /// It may launch, by turn.
     #[must_use]
@@ -138,7 +140,7 @@ impl LaneState {
     /// It wants a turn and could have one: nobody waits for what it left running.
     #[must_use]
     pub fn may_wait(&self) -> bool {
-        self.wants() && (self.closing.is_none() || self.overrun)
+        self.runnable() && (self.closing.is_none() || self.overrun)
     }
     /// There are no turns.
     #[must_use]
@@ -148,11 +150,11 @@ impl LaneState {
     /// Time goes to its account.
     #[must_use]
     pub fn pays(&self) -> bool {
-        self.holds() || self.closing.is_some() || self.overrun || (self.open() && self.wants())
+        self.holds() || self.closing.is_some() || self.overrun || (self.open() && self.runnable())
     }
     /// ... and is divided among all who run in this way.
     fn shares(&self) -> bool {
-        self.untracked || (self.open() && self.wants())
+        self.untracked || (self.open() && self.runnable())
     }
     /// The present stretch ends.
     fn rest(&mut self) {
@@ -164,8 +166,8 @@ impl LaneState {
     /// first launched, and since the last was quiet.
     fn idled(&self, closed: u64, now: u64) -> Option<u64> {
         let turn = self.view?.turn;
-        let said = self.said.values().map(|said| said.claims);
-        let there: Vec<Claims> = said
+        let reported = self.processes.values().map(|reported| reported.claims);
+        let there: Vec<Claims> = reported
             .filter(|it| it.active.wrapping_add(1) == turn)
             .collect();
         let began = there.iter().map(|it| it.began.0).min()?;
@@ -181,15 +183,19 @@ impl LaneState {
     }
     /// Nothing of its last turn is in flight, by what its processes say.
     #[must_use]
-    pub fn quiet(&self) -> bool {
+    pub fn drained(&self) -> bool {
         let turn = self.view.map_or(0, |view| view.turn);
-        let calm = |said: &Said| {
+        let calm = |reported: &Reported| {
             // Work behind closed gates ran in the turn that is over, whether its process knows or not.
-            let answered = !said.claims.parked || said.claims.active.wrapping_add(1) == turn;
-            said.fresh && said.claims.drained == said.claims.active && answered
+            let answered =
+                !reported.claims.parked || reported.claims.active.wrapping_add(1) == turn;
+            reported.fresh && reported.claims.drained == reported.claims.active && answered
         };
-        let stopped = |said: &Said| self.preemption == Preemption::Stopped && said.reached;
-        self.said.values().all(|said| stopped(said) || calm(said))
+        let stopped =
+            |reported: &Reported| self.preemption == Preemption::Stopped && reported.reached;
+        self.processes
+            .values()
+            .all(|reported| stopped(reported) || calm(reported))
     }
 }
 
@@ -277,7 +283,7 @@ impl Observer {
                 state.rest();
                 state.guest = false;
             }
-            let waits = state.wants() && !pays;
+            let waits = state.runnable() && !pays;
             state.waits = waits.then(|| state.waits.unwrap_or(now));
         }
     }
@@ -292,12 +298,12 @@ impl Observer {
                 claims,
             } => {
                 for ((_, at), state) in &mut self.lanes {
-                    if let Some(said) = state.said.get_mut(client).filter(|_| at == lane) {
-                        *said = Said {
+                    if let Some(reported) = state.processes.get_mut(client).filter(|_| at == lane) {
+                        *reported = Reported {
                             claims: *claims,
                             fresh: true,
-                            wanted: said.wanted || claims.want,
-                            ..*said
+                            was_runnable: reported.was_runnable || claims.runnable,
+                            ..*reported
                         };
                     }
                 }
@@ -334,14 +340,24 @@ impl Observer {
         let mut gangs: BTreeMap<ContainerId, (u32, bool)> = BTreeMap::new();
         for ((id, _), state) in &self.lanes {
             let may = state.record.gang == Gangs::Auto;
-            if may && state.said.values().any(|said| said.wanted) {
+            if may
+                && state
+                    .processes
+                    .values()
+                    .any(|reported| reported.was_runnable)
+            {
                 let gang = gangs.entry(*id).or_default();
                 *gang = (gang.0 + 1, gang.1 || state.asks());
             }
         }
         for ((id, _), state) in &mut self.lanes {
             let gang = gangs.get(id).filter(|gang| gang.0 > 1);
-            let part = gang.filter(|_| state.said.values().any(|said| said.wanted));
+            let part = gang.filter(|_| {
+                state
+                    .processes
+                    .values()
+                    .any(|reported| reported.was_runnable)
+            });
             state.gang = part.is_some();
             state.drawn = part.is_some_and(|gang| gang.1);
         }
@@ -349,13 +365,14 @@ impl Observer {
 
     fn set_preemption(&mut self, container: ContainerId, lane: Lane, preemption: Preemption) {
         if let Some(state) = self.lanes.get_mut(&(container, lane)) {
-            state.preemption = if state.said.is_empty() {
+            state.preemption = if state.processes.is_empty() {
                 Preemption::None
             } else {
                 preemption
             };
-            let reached = |said: &mut Said| said.reached |= preemption == Preemption::Stopping;
-            state.said.values_mut().for_each(reached);
+            let reached =
+                |reported: &mut Reported| reported.reached |= preemption == Preemption::Stopping;
+            state.processes.values_mut().for_each(reached);
         }
     }
 
@@ -387,11 +404,11 @@ impl Observer {
                 for (_, state) in lanes {
                     // nothing can be in flight of a process that has not seen its page yet
                     let fresh = state.shut_before;
-                    state.said.insert(
+                    state.processes.insert(
                         *client,
-                        Said {
+                        Reported {
                             fresh,
-                            ..Said::default()
+                            ..Reported::default()
                         },
                     );
                 }
@@ -432,7 +449,7 @@ impl Observer {
                 gpu: lane.gpu,
                 record: record.clone(),
                 view: None,
-                said: BTreeMap::new(),
+                processes: BTreeMap::new(),
                 closing: None,
                 shut_before: false,
                 untracked: false,
@@ -479,7 +496,7 @@ impl Observer {
             .view
             .is_some_and(|it| view.turn == it.turn.wrapping_add(2));
         let anew = anew && state.holds() && !state.gang;
-        if anew && state.wants() && !state.overrun {
+        if anew && state.runnable() && !state.overrun {
             self.compensate(key);
         }
         let Some(state) = self.lanes.get_mut(&key) else {
@@ -507,7 +524,10 @@ impl Observer {
                 let opened = before.is_some_and(|it| it.mode == Mode::Open);
                 state.was_untracked = std::mem::take(&mut state.untracked) || opened;
                 (state.granted, state.closing) = (now, None);
-                state.said.values_mut().for_each(|said| said.fresh = false);
+                state
+                    .processes
+                    .values_mut()
+                    .for_each(|reported| reported.fresh = false);
             }
         } else if state.open() {
             state.guest = false;
@@ -523,14 +543,17 @@ impl Observer {
                 // late already, and it pays until it is quiet
                 state.closing = state.closing.or(Some(now));
             }
-            state.said.values_mut().for_each(|said| said.fresh = false);
+            state
+                .processes
+                .values_mut()
+                .for_each(|reported| reported.fresh = false);
         }
     }
 
     fn part(&mut self, client: ClientId) {
         self.lanes.values_mut().for_each(|state| {
-            state.said.remove(&client);
-            if state.said.is_empty() {
+            state.processes.remove(&client);
+            if state.processes.is_empty() {
                 state.preemption = Preemption::None;
             }
         });
@@ -545,16 +568,16 @@ impl Observer {
             .lanes
             .iter()
             .filter(|(_, state)| {
-                state.gang && waited(state) && !(state.quiet() && state.closing.is_some())
+                state.gang && waited(state) && !(state.drained() && state.closing.is_some())
             })
             .map(|(key, _)| key.0)
             .collect();
         let mut compensated: Vec<LaneKey> = Vec::new();
         for ((id, lane), state) in &mut self.lanes {
             let together = state.gang && !state.overrun && !state.untracked && busy.contains(id);
-            let closed = state.closing.filter(|_| state.quiet() && !together);
+            let closed = state.closing.filter(|_| state.drained() && !together);
             if let Some(closed) = closed {
-                if state.wants() && !state.gang && !state.overrun && !state.untracked {
+                if state.runnable() && !state.gang && !state.overrun && !state.untracked {
                     if let Some(ns) = state.idled(closed, self.now) {
                         state.idle.add(ns.min(self.config.turn_min.0 / 2));
                     }
@@ -572,7 +595,7 @@ impl Observer {
                 (state.closing, state.overrun, state.untracked) = (None, false, false);
             }
             // who was passed and has a turn nevertheless, or needs none any more, may get quiet in that
-            state.overrun &= !((state.holds() || state.open()) && state.quiet());
+            state.overrun &= !((state.holds() || state.open()) && state.drained());
         }
         compensated.into_iter().for_each(|key| self.compensate(key));
     }

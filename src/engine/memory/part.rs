@@ -23,7 +23,7 @@ impl Client {
     fn disconnect(&mut self) {
         self.connected = false;
         for (_, mine) in self.lanes.iter_mut() {
-            mine.wanted = false;
+            mine.was_runnable = false;
             mine.claims = Claims {
                 held: mine.claims.held,
                 unseen: mine.claims.unseen,

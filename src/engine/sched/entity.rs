@@ -91,13 +91,13 @@ pub(crate) struct Report {
     /// It has processes.
     pub(crate) attached: bool,
     /// One of them wants the GPU.
-    pub(crate) wants: bool,
+    pub(crate) runnable: bool,
     /// All of them were read since the last close and have nothing in flight of that turn.
-    pub(crate) quiet: bool,
+    pub(crate) drained: bool,
     /// One came after the last order to stop, which cannot have reached it,
-    pub(crate) came: bool,
+    pub(crate) newcomer: bool,
     /// and is not quiet.
-    pub(crate) newer: bool,
+    pub(crate) busy_newcomer: bool,
     /// When they were on the GPU in the turn that was closed last, if in any.
     pub(crate) work_span: Option<WorkSpan>,
 }
@@ -115,7 +115,7 @@ pub(crate) struct Entity {
     pub(crate) reserved: bool,
     pub(crate) class: Class,
     pub(crate) bucket: Bucket,
-    pub(crate) said: Report,
+    pub(crate) reported: Report,
     /// It had no processes before this step: its first one sees the pages as this step leaves them.
     pub(crate) arrives: bool,
     /// Its present turn was given in another line: what it uses of it is not the use of this one's pool.
@@ -155,7 +155,7 @@ pub(crate) struct Entity {
     pub(crate) compensated: Duration,
     pub(crate) wait_time: Duration,
     /// Time in which it wanted the GPU, on it or not.
-    pub(crate) wanted_time: Duration,
+    pub(crate) runnable_time: Duration,
     pub(crate) turns: u64,
     /// What it used since it was last given a turn, or more of one.
     pub(crate) run: Duration,
@@ -173,7 +173,7 @@ impl Entity {
     /// May be given the next turn, also when it was passed and is still not quiet: what it left running
     /// may be waiting for a launch that only a turn lets go.
     pub(crate) fn eligible(&self) -> bool {
-        self.said.wants && (self.bucket.funded() || self.grace)
+        self.reported.runnable && (self.bucket.funded() || self.grace)
     }
 
     /// When one that was passed may have a turn that its cap does not pay for: it is charged for as long as
@@ -187,13 +187,13 @@ impl Entity {
     /// Has nothing on the GPU. What is stopped has not, but for processes that came after the order: they may have
     /// launched in a turn that began before the answer.
     pub(crate) fn is_off(&self) -> bool {
-        let stopped = self.preemption == Preemption::Stopped && !self.said.newer;
-        self.said.quiet || !self.said.attached || stopped
+        let stopped = self.preemption == Preemption::Stopped && !self.reported.busy_newcomer;
+        self.reported.drained || !self.reported.attached || stopped
     }
 
     /// It may launch no more. Nothing that its processes said before tells what is in flight now.
     pub(crate) fn shut(&mut self) {
-        (self.said.quiet, self.said.newer) = (false, self.said.came);
+        (self.reported.drained, self.reported.busy_newcomer) = (false, self.reported.newcomer);
         self.stop_tries = 0;
     }
 
@@ -205,7 +205,7 @@ impl Entity {
 
     /// Takes part in the contest for the GPU, with what it wants or with what it left running.
     pub(crate) fn competes(&self) -> bool {
-        self.said.wants || self.overrun.is_some() || self.untracked.is_some()
+        self.reported.runnable || self.overrun.is_some() || self.untracked.is_some()
     }
 
     /// How much GPU time it used ahead of `line`: what it owes those who waited meanwhile.

@@ -130,7 +130,7 @@ pub(crate) struct Turns {
     /// When lower classes may next interrupt higher ones.
     guards: StarvationGuards,
     /// What gangs that wait want of this GPU.
-    wanted: gang::Wanted,
+    demand: gang::Demand,
     /// The last look.
     now: Instant,
     /// Booked up to then.
@@ -147,7 +147,7 @@ impl Turns {
             queues: [RunQueues::new(now); 3],
             lone: None,
             guards: StarvationGuards::new(&config, now),
-            wanted: gang::Wanted::default(),
+            demand: gang::Demand::default(),
             now,
             booked,
         }
@@ -162,7 +162,7 @@ impl Turns {
             reserved: false,
             class: terms.class,
             bucket: Bucket::new(Part::ALL, &self.config),
-            said: Report::default(),
+            reported: Report::default(),
             arrives: false,
             guest: false,
             start: Virtual::default(),
@@ -183,7 +183,7 @@ impl Turns {
             gpu_time: Duration(0),
             compensated: Duration(0),
             wait_time: Duration(0),
-            wanted_time: Duration(0),
+            runnable_time: Duration(0),
             turns: 0,
             run: Duration(0),
             tail: Duration(0),
@@ -296,7 +296,7 @@ impl Turns {
 
     /// Whether time goes to this one's account.
     pub(crate) fn charged(&self, entity: &Entity) -> bool {
-        let open = self.phase == Phase::Open && entity.said.wants;
+        let open = self.phase == Phase::Open && entity.reported.runnable;
         let late = entity.overrun.is_some() || entity.untracked.is_some();
         open || late || self.on_gpu() == Some(entity.seat)
     }
@@ -307,28 +307,31 @@ impl Turns {
         (self.now, self.booked) = (self.now.max(now), charged);
         let open = self.phase == Phase::Open;
         let idle = self.phase == Phase::Idle;
-        let promised = self.entities.iter().any(|e| e.reserved && e.said.wants);
+        let promised = self
+            .entities
+            .iter()
+            .any(|e| e.reserved && e.reported.runnable);
         let busy = Class::ALL.map(|class| promised && self.busy(class));
         for at in 0..self.entities.len() {
             let entity = &self.entities[at];
             let bill = self.charged(entity).then(|| self.bill(entity, elapsed));
             let entity = &mut self.entities[at];
             entity.arrives = false;
-            let brim = match (entity.reserved, entity.said.wants) {
+            let brim = match (entity.reserved, entity.reported.runnable) {
                 (true, _) if bill.is_some() => Brim::None,
                 (true, true) if busy[entity.class as usize] => Brim::None,
                 (true, true) => Brim::Level,
                 _ => Brim::Depth,
             };
-            let runs = open && entity.said.wants;
-            if entity.said.wants {
-                entity.wanted_time = Duration(entity.wanted_time.0.saturating_add(elapsed.0));
+            let runs = open && entity.reported.runnable;
+            if entity.reported.runnable {
+                entity.runnable_time = Duration(entity.runnable_time.0.saturating_add(elapsed.0));
             }
             let queues = &mut self.queues[entity.class as usize];
             if let Some(bill) = bill {
                 entity.charge(bill);
                 queues.charge(entity, bill);
-            } else if entity.said.wants {
+            } else if entity.reported.runnable {
                 entity.wait_time = Duration(entity.wait_time.0.saturating_add(elapsed.0));
             }
             entity.guest &= bill.is_some();
@@ -354,21 +357,21 @@ impl Turns {
     }
 
     /// Takes in what a container's processes say now.
-    pub(crate) fn report(&mut self, seat: Seat, mut said: Report) {
+    pub(crate) fn report(&mut self, seat: Seat, mut reported: Report) {
         let waited = Class::ALL.map(|class| self.waits(class));
         let now = self.now;
         let Some(entity) = self.find_mut(seat) else {
             return;
         };
-        entity.preemption = entity.preemption.with(said.attached);
-        said.wants |= entity.preemption.waits();
-        let before = core::mem::replace(&mut entity.said, said);
-        entity.arrives = said.attached && !before.attached;
-        let (begins, reserved) = (said.wants && !before.wants, entity.reserved);
+        entity.preemption = entity.preemption.with(reported.attached);
+        reported.runnable |= entity.preemption.waits();
+        let before = core::mem::replace(&mut entity.reported, reported);
+        entity.arrives = reported.attached && !before.attached;
+        let (begins, reserved) = (reported.runnable && !before.runnable, entity.reserved);
         if begins {
             self.becomes_runnable(seat);
         }
-        if reserved && said.wants != before.wants {
+        if reserved && reported.runnable != before.runnable {
             self.weigh_pools();
         }
         for (class, waited) in Class::ALL.into_iter().zip(waited) {
@@ -381,12 +384,12 @@ impl Turns {
     fn waits(&self, class: Class) -> bool {
         self.entities
             .iter()
-            .any(|entity| entity.class == class && entity.said.wants)
+            .any(|entity| entity.class == class && entity.reported.runnable)
     }
 
     /// Makes all transitions that are due, on a GPU that is of no gang.
     pub(crate) fn decide(&mut self, notes: &mut Vec<Note>) {
-        self.wanted = gang::Wanted::default();
+        self.demand = gang::Demand::default();
         self.look(notes);
         // Closing -> Idle -> Held is the longest way that one step can go twice
         for _ in 0..8 {
@@ -457,12 +460,12 @@ impl Turns {
         let waited = now.since(closed);
         if entity.is_off() {
             entity.drained_in(waited, config.drain_max);
-            let counts = entity.said.wants && entity.gang.is_none();
-            if let Some(work_span) = entity.said.work_span.filter(|_| counts) {
+            let counts = entity.reported.runnable && entity.gang.is_none();
+            if let Some(work_span) = entity.reported.work_span.filter(|_| counts) {
                 let turn = overhead::Turn {
                     granted: entity.granted,
                     closed,
-                    quiet: now,
+                    drained: now,
                 };
                 entity
                     .switch_costs
@@ -573,11 +576,11 @@ impl Turns {
         let account = account.then(|| self.now.plus(ACCOUNT_EVERY));
         let funds = self.entities.iter().filter_map(|entity| {
             let dry = !entity.bucket.funded();
-            let waits = entity.said.wants && gated;
+            let waits = entity.reported.runnable && gated;
             let paid = || self.now.plus(entity.bucket.pause());
             (dry && waits).then(|| entity.grace_at().unwrap_or_else(paid))
         });
-        let due = [own, open, account, self.untracked_until(), self.wanted.look]
+        let due = [own, open, account, self.untracked_until(), self.demand.look]
             .into_iter()
             .flatten()
             .chain(funds)

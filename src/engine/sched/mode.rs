@@ -54,7 +54,7 @@ impl Turns {
             .filter(|e| e.competes())
             .take(2)
             .count();
-        let mut attached = self.entities.iter().filter(|e| e.said.attached);
+        let mut attached = self.entities.iter().filter(|e| e.reported.attached);
         let owes = |e: &Entity| !e.competes() && self.owes(e);
         if competing >= 2 || competing == 1 && attached.clone().any(owes) {
             return true;

@@ -61,8 +61,8 @@ impl WorkSpan {
             true => self.began.since(turn.granted),
             false => Duration(0),
         };
-        let after = match turn.granted <= self.calm && self.calm <= turn.quiet {
-            true => turn.quiet.since(self.calm),
+        let after = match turn.granted <= self.calm && self.calm <= turn.drained {
+            true => turn.drained.since(self.calm),
             false => Duration(0),
         };
         Duration(before.0.saturating_add(after.0))
@@ -75,7 +75,7 @@ pub(crate) struct Turn {
     pub(crate) granted: Instant,
     pub(crate) closed: Instant,
     /// All of it was read as quiet.
-    pub(crate) quiet: Instant,
+    pub(crate) drained: Instant,
 }
 
 /// What the last hand-overs cost one container on one GPU.
@@ -126,7 +126,7 @@ mod tests {
         let turn = Turn {
             granted: at(0),
             closed: at(5_000),
-            quiet: at(5_040 + end),
+            drained: at(5_040 + end),
         };
         costs.saw(turn, work_span, MOST);
     }
@@ -170,7 +170,7 @@ mod tests {
         let turn = Turn {
             granted: Instant(1_000),
             closed: Instant(2_000),
-            quiet: Instant(2_100),
+            drained: Instant(2_100),
         };
         let idle = |began: u64, calm: u64| {
             let (began, calm) = (Instant(began), Instant(calm));

@@ -47,7 +47,7 @@ impl Turns {
             .into_iter()
             .filter_map(|class| Some((class, best(class)?)));
         let (first, seat) = waiting.next()?;
-        let kept = self.wanted.kept.is_some_and(|kept| kept.class < first);
+        let kept = self.demand.kept.is_some_and(|kept| kept.class < first);
         if kept && self.guard_free(first) {
             return Some(Choice { seat, guard: true });
         }
@@ -70,7 +70,7 @@ impl Turns {
         // a gang that waits for other GPUs too would end such a turn in the step that gives it
         let guard = |class: Class| class > own && self.guard_open(class);
         let goes = |class: Class| class < own || guard(class);
-        let gang = self.wanted.kept.is_some_and(|kept| goes(kept.class));
+        let gang = self.demand.kept.is_some_and(|kept| goes(kept.class));
         let before = gang || self.others_wait(|other| other < own) || self.guard_waits(own);
         (!before).then_some(Choice { seat, guard: false })
     }
@@ -81,14 +81,14 @@ impl Turns {
 
     /// The same, for those of no gang.
     fn guard_free(&self, class: Class) -> bool {
-        self.guard_open(class) && !self.wanted.guards[class as usize]
+        self.guard_open(class) && !self.demand.guards[class as usize]
     }
 
     /// Whether a slot is due that interrupts `class`.
     pub(super) fn guard_waits(&self, class: Class) -> bool {
         let mut single = self.entities.iter().filter(|entity| entity.gang.is_none());
         let may = |other: &Entity| other.class > class && self.guard_free(other.class);
-        let gang = self.wanted.pressed.filter(|other| *other > class);
+        let gang = self.demand.pressed.filter(|other| *other > class);
         single.any(|other| may(other) && other.eligible())
             || gang.is_some_and(|other| self.guard_open(other))
     }
@@ -226,14 +226,14 @@ impl Turns {
         let (now, class) = (self.now, entity.class);
         let late = entity.overrun.is_some() || entity.gang.is_some_and(|member| member.again());
         let spent = !entity.bucket.funded() && !late;
-        let wants = entity.said.wants;
+        let runnable = entity.reported.runnable;
         if self.policy == Policy::Native {
             return Verdict::Close;
         }
-        if wants && guard.is_none() && self.others_wait(|other| other < class) {
+        if runnable && guard.is_none() && self.others_wait(|other| other < class) {
             return Verdict::CloseEarly;
         }
-        if !wants || spent || guard.is_none() && self.guard_waits(class) {
+        if !runnable || spent || guard.is_none() && self.guard_waits(class) {
             return Verdict::Close;
         }
         if now < self.renewal(end) {
@@ -249,7 +249,7 @@ impl Turns {
             (entity.start, entity.queued) = (start, queued);
         }
         let again = Some(Choice { seat, guard: false });
-        if choice == again && guard.is_none() && self.wanted.kept.is_none() {
+        if choice == again && guard.is_none() && self.demand.kept.is_none() {
             Verdict::Renew
         } else if now >= end {
             Verdict::Close
@@ -262,7 +262,7 @@ impl Turns {
     pub(super) fn others_wait(&self, such: impl Fn(Class) -> bool) -> bool {
         let mut single = self.entities.iter().filter(|entity| entity.gang.is_none());
         single.any(|entity| such(entity.class) && entity.eligible())
-            || self.wanted.pressed.is_some_and(such)
+            || self.demand.pressed.is_some_and(such)
     }
 
     /// A turn is extended a window's length before its end, so that a container that goes on
@@ -293,13 +293,13 @@ impl Turns {
     /// there is nothing to extend. Where several take turns that is so nearly always, and saves one
     /// look of three.
     fn may_renew(&self, holder: &Entity, then: Instant) -> bool {
-        self.stays_first(holder, then.since(self.now)) && self.wanted.kept.is_none()
+        self.stays_first(holder, then.since(self.now)) && self.demand.kept.is_none()
     }
 
     /// Whether somebody is there who goes first.
     fn high_attached(&self) -> bool {
         let mut all = self.entities.iter();
-        all.any(|e| e.class == Class::High && e.said.attached)
+        all.any(|e| e.class == Class::High && e.reported.attached)
     }
 
     /// Work that may be in flight near a turn's end, µs.

@@ -152,7 +152,7 @@ impl Turns {
             Answer::Stop { ok } => entity.preemption.stopped(ok),
             Answer::Resume => Preemption::None,
         };
-        entity.preemption = preemption.with(entity.said.attached);
+        entity.preemption = preemption.with(entity.reported.attached);
         entity.stops += u64::from(entity.preemption == Preemption::Stopped);
     }
 }
@@ -190,8 +190,8 @@ mod tests {
             ..Config::default()
         };
         let mut rig = Rig::with(config, &[(1, 0, false), (1, 0, high)]);
-        rig.want(0, 0);
-        rig.say(MS, 1, true, true);
+        rig.wake(0, 0);
+        rig.report(MS, 1, true, true);
         while rig.holder() == Some(0) {
             let due = rig.turns.deadline().expect("a turn ends");
             rig.at(due.0);
@@ -206,7 +206,7 @@ mod tests {
     /// What the engine does with an answer, at `now`.
     fn answer(rig: &mut Rig, now: u64, done: Answer) {
         rig.turns.preemption_answered(seat(0), done);
-        rig.say(now, 0, true, false);
+        rig.report(now, 0, true, false);
     }
 
     fn asked(rig: &Rig, note: Note) -> usize {
@@ -230,9 +230,9 @@ mod tests {
         let paid = rig.turns.find(seat(0)).map(|it| it.gpu_time.0);
         assert_eq!(paid, Some(now), "until it was stopped, and no longer");
         // it says that it wants nothing, and gets its turn all the same
-        rig.say(now + MS, 0, false, false);
-        rig.say(now + 2 * MS, 1, false, true);
-        rig.say(now + 2 * MS, 1, false, true); // read after the close
+        rig.report(now + MS, 0, false, false);
+        rig.report(now + 2 * MS, 1, false, true);
+        rig.report(now + 2 * MS, 1, false, true); // read after the close
         assert_eq!(rig.holder(), Some(0));
         assert_eq!(asked(&rig, Note::Resume(seat(0))), 1);
     }
@@ -271,12 +271,12 @@ mod tests {
         let closed = rig.turns.now.0;
         rig.at(closed + MS);
         answer(&mut rig, closed + 2 * MS, Answer::Stop { ok: true });
-        rig.say(closed + 3 * MS, 1, false, true);
-        rig.say(closed + 3 * MS, 1, false, true); // read after the close
+        rig.report(closed + 3 * MS, 1, false, true);
+        rig.report(closed + 3 * MS, 1, false, true); // read after the close
         assert_eq!(rig.holder(), Some(0));
         assert_eq!(asked(&rig, Note::Resume(seat(0))), 1);
         answer(&mut rig, closed + 4 * MS, Answer::Stop { ok: true });
-        rig.want(closed + 5 * MS, 1);
+        rig.wake(closed + 5 * MS, 1);
         assert_eq!(rig.holder(), None, "it is not off the GPU");
         answer(&mut rig, closed + 5 * MS, Answer::Resume);
         assert_eq!(rig.holder(), None, "and drains as any other");
@@ -287,10 +287,10 @@ mod tests {
         let mut rig = late(true);
         let closed = rig.turns.now.0;
         rig.at(closed + MS);
-        rig.say(closed + 2 * MS, 0, true, true);
-        assert_eq!(rig.holder(), Some(1), "quiet by itself");
-        rig.say(closed + 3 * MS, 1, false, true);
-        rig.say(closed + 3 * MS, 1, false, true); // read after the close
+        rig.report(closed + 2 * MS, 0, true, true);
+        assert_eq!(rig.holder(), Some(1), "drained by itself");
+        rig.report(closed + 3 * MS, 1, false, true);
+        rig.report(closed + 3 * MS, 1, false, true); // read after the close
         assert_eq!(rig.holder(), Some(0), "and it has its next turn");
         answer(&mut rig, closed + 4 * MS, Answer::Stop { ok: true });
         assert_eq!(asked(&rig, Note::Resume(seat(0))), 1);
@@ -317,10 +317,10 @@ mod tests {
             let of = |it: &&Entity| it.seat == seat;
             entities.iter().find(of).expect("on the GPU").turn
         };
-        let says = |rig: &mut crate::tests::Rig, client, want, active, drained| {
+        let says = |rig: &mut crate::tests::Rig, client, runnable, active, drained| {
             let lane = Lane(0);
             let claims = Claims {
-                want,
+                runnable,
                 active,
                 drained,
                 ..Claims::default()
@@ -342,7 +342,7 @@ mod tests {
         let stop = rig.step(Event::Tick);
         assert!(stop.iter().any(|it| matches!(it, Action::Stop { .. })));
         says(&mut rig, first, true, turn, turn);
-        assert_eq!(word(&rig, "b") % 2, 1, "quiet by itself");
+        assert_eq!(word(&rig, "b") % 2, 1, "drained by itself");
         says(&mut rig, high, false, 0, 0);
         says(&mut rig, high, false, 0, 0);
         let turn = word(&rig, "a");
@@ -365,24 +365,24 @@ mod tests {
     /// All that the order to stop could reach are gone when it is answered, and one runs without turns that came since.
     #[test]
     fn an_answer_begins_no_turn_beside_one_that_came_after_the_order() {
-        for came in [false, true] {
+        for newcomer in [false, true] {
             let mut rig = Rig::with(Config::default(), &[(1, 0, false), (1, 0, false)]);
-            rig.want(0, 1);
+            rig.wake(0, 1);
             assert_eq!(rig.turns.phase, Phase::Open);
             rig.turns
                 .preemption_answered(seat(0), Answer::Stop { ok: true });
             for who in 0..2 {
-                let said = Report {
+                let reported = Report {
                     attached: true,
-                    wants: who == 1,
-                    quiet: true,
-                    came: came && who == 0,
+                    runnable: who == 1,
+                    drained: true,
+                    newcomer: newcomer && who == 0,
                     ..Report::default()
                 };
-                rig.turns.report(seat(who), said);
+                rig.turns.report(seat(who), reported);
             }
             rig.turns.decide(&mut rig.notes);
-            let expected = (!came).then_some(1);
+            let expected = (!newcomer).then_some(1);
             assert_eq!(rig.holder(), expected, "it may have launched since");
         }
     }
@@ -391,18 +391,18 @@ mod tests {
     #[test]
     fn what_is_stopped_when_turns_begin_is_not_charged() {
         let mut rig = Rig::with(Config::default(), &[(1, 0, false), (1, 0, false)]);
-        rig.want(0, 1);
+        rig.wake(0, 1);
         rig.at(100 * MS);
         assert_eq!(rig.turns.phase, Phase::Open);
         rig.turns
             .preemption_answered(seat(0), Answer::Stop { ok: true });
-        for (who, wants) in [(0, false), (1, true)] {
-            let said = Report {
+        for (who, runnable) in [(0, false), (1, true)] {
+            let reported = Report {
                 attached: true,
-                wants,
+                runnable,
                 ..Report::default()
             };
-            rig.turns.report(seat(who), said);
+            rig.turns.report(seat(who), reported);
         }
         rig.turns.decide(&mut rig.notes);
         assert_eq!(rig.holder(), Some(1), "nobody else runs");
@@ -422,7 +422,7 @@ mod tests {
         answer(&mut rig, closed + 2 * MS, Answer::Stop { ok: true });
         rig.turns.set_policy(Policy::Native);
         rig.at(closed + 3 * MS);
-        rig.say(closed + 4 * MS, 1, true, true);
+        rig.report(closed + 4 * MS, 1, true, true);
         rig.at(closed + 5 * MS);
         assert_eq!(rig.turns.phase, Phase::Open);
         assert_eq!(asked(&rig, Note::Resume(seat(0))), 1);

@@ -148,11 +148,11 @@ impl Turns {
     /// Weighs the pools anew after containers with shares began or ceased to want.
     pub(super) fn weigh_pools(&mut self) {
         for class in Class::ALL {
-            let wanted = self.entities.iter().filter(|entity| {
-                let wants = entity.reserved && entity.said.wants;
-                wants && entity.class == class
+            let runnable_shares = self.entities.iter().filter(|entity| {
+                let runnable = entity.reserved && entity.reported.runnable;
+                runnable && entity.class == class
             });
-            let shares = wanted.map(|entity| entity.weight.get()).sum();
+            let shares = runnable_shares.map(|entity| entity.weight.get()).sum();
             let queues = &mut self.queues[class as usize];
             if queues.pool.weight != rest(shares) {
                 queues.reweigh(rest(shares));
@@ -183,7 +183,7 @@ impl Turns {
         let others = self.entities.iter().filter(|it| it.seat != seat);
         let waits = others
             .filter(|it| !it.reserved && it.class == class)
-            .any(|it| it.said.wants);
+            .any(|it| it.reported.runnable);
         let pool = self.queues(class).pool;
         self.requeue(seat);
         if waits {

@@ -39,7 +39,7 @@ impl Rig {
             notes: Vec::new(),
             deep: None,
         };
-        (0..who.len()).for_each(|at| rig.say(0, at, false, true));
+        (0..who.len()).for_each(|at| rig.report(0, at, false, true));
         rig
     }
     fn pass(&mut self, now: u64) {
@@ -52,14 +52,14 @@ impl Rig {
         self.turns.decide(&mut self.notes);
         self.drain_untracked();
     }
-    pub(super) fn say(&mut self, now: u64, who: usize, wants: bool, quiet: bool) {
+    pub(super) fn report(&mut self, now: u64, who: usize, runnable: bool, drained: bool) {
         self.pass(now);
         self.turns.report(
             Seat(who as u16),
             Report {
                 attached: true,
-                wants,
-                quiet,
+                runnable,
+                drained,
                 ..Report::default()
             },
         );
@@ -69,22 +69,22 @@ impl Rig {
     /// Whoever is untracked and not deep in work is read, and quiet.
     fn drain_untracked(&mut self) {
         let deep = self.deep.map(|who| Seat(who as u16));
-        let untracked = self.turns.untracked().map(|e| (e.seat, e.said));
+        let untracked = self.turns.untracked().map(|e| (e.seat, e.reported));
         let untracked: Vec<(Seat, Report)> =
             untracked.filter(|(seat, _)| Some(*seat) != deep).collect();
-        for (seat, said) in untracked {
+        for (seat, reported) in untracked {
             self.turns.report(
                 seat,
                 Report {
-                    quiet: true,
-                    ..said
+                    drained: true,
+                    ..reported
                 },
             );
         }
         self.turns.decide(&mut self.notes);
     }
-    pub(super) fn want(&mut self, now: u64, who: usize) {
-        self.say(now, who, true, true);
+    pub(super) fn wake(&mut self, now: u64, who: usize) {
+        self.report(now, who, true, true);
     }
     pub(super) fn holder(&self) -> Option<usize> {
         match self.turns.phase {
@@ -97,8 +97,8 @@ impl Rig {
         while let Some(due) = self.turns.deadline().filter(|due| due.0 <= end) {
             self.at(due.0);
             if let Phase::Closing { seat, .. } = self.turns.phase {
-                let wants = self.turns.find(seat).is_some_and(|e| e.said.wants);
-                self.say(due.0, usize::from(seat.0), wants, true);
+                let runnable = self.turns.find(seat).is_some_and(|e| e.reported.runnable);
+                self.report(due.0, usize::from(seat.0), runnable, true);
             }
         }
         self.at(end);
@@ -111,7 +111,7 @@ impl Rig {
 #[test]
 fn alone_runs_freely_and_is_charged() {
     let mut rig = Rig::new(&[(1, 0, false), (1, 0, false)]);
-    rig.want(0, 0);
+    rig.wake(0, 0);
     rig.run(1_000 * MS);
     assert_eq!(rig.turns.mode(), Mode::Open);
     assert_eq!((rig.used_ms(0), rig.used_ms(1)), (1_000, 0));
@@ -120,15 +120,15 @@ fn alone_runs_freely_and_is_charged() {
 #[test]
 fn the_second_ends_freedom_and_owes_nothing_for_the_past() {
     let mut rig = Rig::new(&[(1, 0, false), (1, 0, false)]);
-    rig.want(0, 0);
+    rig.wake(0, 0);
     rig.run(10_000 * MS);
-    rig.want(10_000 * MS, 1);
+    rig.wake(10_000 * MS, 1);
     assert_eq!((rig.turns.mode(), rig.holder()), (Mode::Turns, Some(0)));
     rig.run(11_000 * MS);
     let (first, second) = (rig.used_ms(0) - 10_000, rig.used_ms(1));
     assert!(first.abs_diff(second) <= 16, "{first} and {second} ms");
     // and freedom comes back when the contest is over
-    rig.say(11_000 * MS, 1, false, true);
+    rig.report(11_000 * MS, 1, false, true);
     rig.run(11_100 * MS);
     assert_eq!(rig.turns.mode(), Mode::Open);
 }
@@ -136,7 +136,7 @@ fn the_second_ends_freedom_and_owes_nothing_for_the_past() {
 #[test]
 fn weights_divide() {
     let mut rig = Rig::new(&[(1, 0, false), (2, 0, false), (4, 0, false)]);
-    (0..3).for_each(|who| rig.want(0, who));
+    (0..3).for_each(|who| rig.wake(0, who));
     rig.run(7_000 * MS);
     for (who, expected) in [(0, 1_000u64), (1, 2_000), (2, 4_000)] {
         assert!(
@@ -150,10 +150,10 @@ fn weights_divide() {
 #[test]
 fn a_sleeper_gets_no_credit() {
     let mut rig = Rig::new(&[(1, 0, false), (1, 0, false), (1, 0, false)]);
-    rig.want(0, 0);
-    rig.want(0, 1);
+    rig.wake(0, 0);
+    rig.wake(0, 1);
     rig.run(5_000 * MS);
-    rig.want(5_000 * MS, 2);
+    rig.wake(5_000 * MS, 2);
     rig.run(5_300 * MS);
     assert!(rig.used_ms(2).abs_diff(100) <= 16, "{} ms", rig.used_ms(2));
 }
@@ -161,7 +161,7 @@ fn a_sleeper_gets_no_credit() {
 #[test]
 fn a_hard_share_holds_alone() {
     let mut rig = Rig::new(&[(1, 30, false)]);
-    rig.want(0, 0);
+    rig.wake(0, 0);
     assert_eq!(rig.turns.mode(), Mode::Turns);
     rig.run(10_000 * MS);
     assert!(
@@ -174,24 +174,24 @@ fn a_hard_share_holds_alone() {
 #[test]
 fn high_goes_first_at_once_and_leaves_a_twentieth() {
     let mut rig = Rig::new(&[(1, 0, false), (1, 0, true)]);
-    rig.want(0, 0);
+    rig.wake(0, 0);
     assert_eq!(rig.holder(), Some(0));
-    rig.want(2 * MS, 1);
+    rig.wake(2 * MS, 1);
     assert_eq!(rig.holder(), None, "revoked");
-    rig.say(2 * MS + 100_000, 0, true, true);
+    rig.report(2 * MS + 100_000, 0, true, true);
     assert_eq!(rig.holder(), Some(1));
     rig.run(2_000 * MS);
     assert!(rig.used_ms(0).abs_diff(100) <= 5, "{} ms", rig.used_ms(0));
-    rig.say(2_000 * MS, 1, false, true);
-    rig.say(2_000 * MS, 1, false, true);
+    rig.report(2_000 * MS, 1, false, true);
+    rig.report(2_000 * MS, 1, false, true);
     assert_eq!(rig.holder(), Some(0));
 }
 
 #[test]
 fn a_late_container_is_reported_then_overruns_and_is_charged_until_drained() {
     let mut rig = Rig::new(&[(1, 0, false), (1, 0, false)]);
-    rig.want(0, 0);
-    rig.want(0, 1);
+    rig.wake(0, 0);
+    rig.wake(0, 1);
     rig.at(8 * MS);
     assert!(matches!(rig.turns.phase, Phase::Closing { .. }));
     rig.notes.clear();
@@ -209,12 +209,12 @@ fn a_late_container_is_reported_then_overruns_and_is_charged_until_drained() {
         rig.at(step * MS);
         assert_ne!(rig.holder(), Some(0), "its position moved back");
         if let Phase::Closing { .. } = rig.turns.phase {
-            rig.say(step * MS, 1, true, true);
+            rig.report(step * MS, 1, true, true);
         }
     }
     let paid = rig.used_ms(0);
     assert_eq!((paid, rig.used_ms(1)), (3_024, 1_000));
-    rig.say(3_024 * MS, 0, true, true);
+    rig.report(3_024 * MS, 0, true, true);
     rig.run(4_024 * MS);
     assert_eq!(rig.used_ms(0), paid, "its debt keeps it waiting");
 }
@@ -222,18 +222,18 @@ fn a_late_container_is_reported_then_overruns_and_is_charged_until_drained() {
 #[test]
 fn an_idle_holder_gives_way() {
     let mut rig = Rig::new(&[(1, 0, false), (1, 0, false)]);
-    rig.want(0, 0);
-    rig.want(0, 1);
-    rig.say(MS, 0, false, true);
-    rig.say(MS, 0, false, true);
+    rig.wake(0, 0);
+    rig.wake(0, 1);
+    rig.report(MS, 0, false, true);
+    rig.report(MS, 0, false, true);
     assert_eq!(rig.holder(), Some(1));
 }
 
 #[test]
 fn a_leaving_holder_frees_the_gpu() {
     let mut rig = Rig::new(&[(1, 0, false), (1, 0, false)]);
-    rig.want(0, 0);
-    rig.want(0, 1);
+    rig.wake(0, 0);
+    rig.wake(0, 1);
     rig.turns.leave(Seat(0));
     rig.at(MS);
     assert_eq!(rig.holder(), Some(1));
@@ -244,7 +244,7 @@ fn a_leaving_holder_frees_the_gpu() {
 /// One that ran freely for a second, with work in flight, and one that becomes a high one then.
 fn freedom_ends() -> Rig {
     let mut rig = Rig::new(&[(1, 0, false), (1, 0, false)]);
-    rig.want(0, 0);
+    rig.wake(0, 0);
     rig.run(1_000 * MS);
     assert_eq!(rig.turns.mode(), Mode::Open);
     rig.deep = Some(0);
@@ -265,18 +265,18 @@ fn work_from_before_the_turns_runs_out_first() {
     assert_eq!((rig.turns.mode(), rig.holder()), (Mode::Turns, Some(0)));
     let mut rig = freedom_ends();
     // but not before one who goes first, and that one not before it is quiet
-    rig.want(1_000 * MS, 1);
+    rig.wake(1_000 * MS, 1);
     assert_eq!((rig.turns.mode(), rig.holder()), (Mode::Turns, None));
     rig.run(1_050 * MS);
     assert_eq!((rig.holder(), rig.used_ms(0)), (None, 1_050));
-    rig.say(1_050 * MS, 0, true, true);
+    rig.report(1_050 * MS, 0, true, true);
     assert_eq!(rig.holder(), Some(1));
 }
 
 #[test]
 fn untracked_work_that_does_not_drain_overruns_and_is_charged() {
     let mut rig = freedom_ends();
-    rig.want(1_000 * MS, 1);
+    rig.wake(1_000 * MS, 1);
     rig.notes.clear();
     rig.run(2_999 * MS);
     let late = |stage, ms| Note::Late(Seat(0), stage, Duration(ms * MS));

@@ -49,7 +49,7 @@ impl Turns {
     /// Freedom ends.
     pub(super) fn revoke(&mut self, notes: &mut Vec<Note>) {
         let since = self.now;
-        for entity in self.entities.iter_mut().filter(|it| it.said.attached) {
+        for entity in self.entities.iter_mut().filter(|it| it.reported.attached) {
             entity.turn = entity.turn.wrapping_add(2);
             entity.shut();
             let untracked = Untracked {
@@ -65,7 +65,7 @@ impl Turns {
         // who wants was in line before; who only left something running pays for it from where the line is, too
         for at in 0..self.entities.len() {
             let entity = &self.entities[at];
-            if entity.untracked.is_some() && !entity.said.wants {
+            if entity.untracked.is_some() && !entity.reported.runnable {
                 self.becomes_runnable(entity.seat);
             }
         }
@@ -150,8 +150,8 @@ impl Turns {
     /// run without turns nobody knows who had it, and it is divided evenly.
     pub(crate) fn bill(&self, entity: &Entity, elapsed: Duration) -> Duration {
         let among = match self.phase {
-            Phase::Open if entity.said.wants => {
-                self.entities.iter().filter(|e| e.said.wants).count()
+            Phase::Open if entity.reported.runnable => {
+                self.entities.iter().filter(|e| e.reported.runnable).count()
             }
             _ if entity.untracked.is_some() => self.untracked().count(),
             _ => 1,

@@ -76,7 +76,7 @@ impl Gangs {
         }
         let waits = |gang: &Vec<(LaneKey, &LaneState)>| {
             let free = |state: &LaneState| {
-                state.wants() && !on(state) && !state.overrun && !state.capped()
+                state.runnable() && !on(state) && !state.overrun && !state.capped()
             };
             let any = gang.iter().any(|(_, state)| gated(state));
             any && !seen.gap && gang.iter().all(|(_, state)| free(state))
@@ -123,7 +123,8 @@ impl Gangs {
     fn idles(&mut self, seen: &Observer, gpu: GpuUuid) -> Result<(), Objection> {
         let mut all = seen.on(gpu);
         let free = !all.any(|(_, state)| on(state) || !gated(state));
-        let may = |state: &LaneState| state.wants() && !state.capped() && state.closing.is_none();
+        let may =
+            |state: &LaneState| state.runnable() && !state.capped() && state.closing.is_none();
         let waits = seen.on(gpu).any(|(_, state)| may(state) && !state.gang);
         let tied = seen.on(gpu).any(|(_, state)| state.gang);
         if !free || !waits || !tied {
@@ -137,7 +138,7 @@ impl Gangs {
         // and twice where it is not. A step that came later than that is the world's doing.
         let singles = seen
             .on(gpu)
-            .filter(|(_, state)| state.wants() && !state.gang);
+            .filter(|(_, state)| state.runnable() && !state.gang);
         let tail = singles.map(|(_, state)| state.tail).max().unwrap_or(0);
         *longest = (*longest).max(tail);
         let bound = gpus * (2 * seen.config.turn_min.0 + 3 * *longest) + 1_000_000;

@@ -88,7 +88,7 @@ impl Guarantee {
 
 /// Is sure of its part now.
 fn counts(state: &LaneState) -> bool {
-    state.share > 0 && state.wants() && !state.gang && !state.overrun
+    state.share > 0 && state.runnable() && !state.gang && !state.overrun
 }
 
 fn bound(seen: &Observer, me: &LaneState, queues: u64) -> i128 {

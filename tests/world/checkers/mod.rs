@@ -297,12 +297,14 @@ fn brief((now, event, actions): &(u64, Event, Vec<Action>)) -> String {
             claims,
         } => {
             let Claims {
-                want,
+                runnable,
                 active,
                 drained,
                 ..
             } = claims;
-            format!("{now} {client:?} {lane:?} wants {want} active {active} drained {drained}")
+            format!(
+                "{now} {client:?} {lane:?} runnable {runnable} active {active} drained {drained}"
+            )
         }
         other => format!("{now} {other:?}"),
     };
@@ -332,12 +334,12 @@ fn describe((key, state): (&LaneKey, &LaneState)) -> String {
     } = &state.record;
     let (share, weight) = (share.map_or(0, |share| share.get()), weight.get());
     format!(
-        "{} {:?} on {}: weight {weight} share {share} {class}, wants {} holds {} closing {:?} \
+        "{} {:?} on {}: weight {weight} share {share} {class}, runnable {} holds {} closing {:?} \
          overrun {}, gang {} used {} stretch {} longest {} waits {:?}",
         key.0,
         key.1,
         state.gpu,
-        state.wants(),
+        state.runnable(),
         state.holds(),
         state.closing,
         state.overrun,

@@ -106,7 +106,7 @@ impl Debts {
                 let bound = pair.first + pair.second + tolerance + SLACK;
                 if ahead > bound {
                     return Err(format!(
-                        "{} had {} ns/weight more than {}, who always wants; the bound is {}",
+                        "{} had {} ns/weight more than {}, which is always runnable; the bound is {}",
                         j.0,
                         ahead >> 20,
                         i.0,
@@ -129,7 +129,7 @@ fn tolerance(seen: &Observer, a: &LaneState, b: &LaneState) -> i128 {
 fn in_line(state: &LaneState) -> bool {
     state.share == 0
         && !state.gang
-        && state.wants()
+        && state.runnable()
         && !state.overrun
         && !state.capped()
         && !state.native
@@ -168,7 +168,7 @@ fn owed(seen: &Observer, state: &LaneState) -> bool {
     let busy = |other: &LaneState| other.pays() && (!other.overrun || other.holds());
     let mut others = seen.on(state.gpu).map(|(_, other)| other);
     let mut waits = || others.any(|other| class(other) && busy(other));
-    state.share > 0 && (state.pays() || state.wants() && waits())
+    state.share > 0 && (state.pays() || state.runnable() && waits())
 }
 
 /// Caps: over every interval t, `used <= c t + c burst + longest turn`, with what is used less what
@@ -198,7 +198,7 @@ impl Caps {
             *level += of(seen.elapsed) - used;
             if !owed(seen, state) {
                 // what came in while it had a share and waited may be in it still
-                let kept = if state.share > 0 && state.wants() {
+                let kept = if state.share > 0 && state.runnable() {
                     *level - of(seen.elapsed) + used
                 } else {
                     depth

@@ -46,7 +46,7 @@ impl Stops {
         let Some(state) = seen.lanes.get(&key) else {
             return Err(format!("{who} is stopped and not known"));
         };
-        let Some(closed) = state.closing.filter(|_| !state.quiet()) else {
+        let Some(closed) = state.closing.filter(|_| !state.drained()) else {
             return Err(format!("{who} is stopped and has nothing to drain"));
         };
         if state.gang || state.preemption != Preemption::None {
@@ -55,7 +55,10 @@ impl Stops {
                 state.preemption, state.gang
             ));
         }
-        let (waited, least) = (seen.now - closed, patience(seen, state, LaneState::wants));
+        let (waited, least) = (
+            seen.now - closed,
+            patience(seen, state, LaneState::runnable),
+        );
         if waited < least {
             return Err(format!("{who} is stopped after {waited} ns, not {least}"));
         }
@@ -105,8 +108,8 @@ impl Stops {
         let late = seen.lanes.iter().filter(|(key, state)| {
             let closed = state.closing.map(|since| since.max(state.shut));
             let tried = self.asked.get(key) == closed.as_ref();
-            let none = state.gang || state.overrun || state.native || state.said.is_empty();
-            let busy = state.preemption == Preemption::None && !state.quiet();
+            let none = state.gang || state.overrun || state.native || state.processes.is_empty();
+            let busy = state.preemption == Preemption::None && !state.drained();
             seen.config.stop && !tried && !none && busy
         });
         let due = late.filter_map(|(key, state)| {

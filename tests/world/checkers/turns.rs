@@ -106,8 +106,8 @@ impl Turns {
             *busy.entry(state.gpu).or_default() |= on;
         }
         for (key, state) in &seen.lanes {
-            if state.holds() && !state.wants() {
-                return Err(format!("{} holds {} and wants nothing", key.0, state.gpu));
+            if state.holds() && !state.runnable() {
+                return Err(format!("{} holds {} and is not runnable", key.0, state.gpu));
             }
             let gated = modes.get(&state.gpu) == Some(&Mode::Turns);
             // gangs, and who may stand back for one, are another checker's
@@ -118,15 +118,18 @@ impl Turns {
             }
             let alone = seen
                 .on(state.gpu)
-                .filter(|(_, other)| other.wants())
+                .filter(|(_, other)| other.runnable())
                 .count()
                 < 2;
             let closes = seen.on(state.gpu).any(|(_, other)| other.closing.is_some());
             if state.native && gated && !closes {
                 return Err(format!("{} takes turns under native", state.gpu));
             }
-            if !gated && state.wants() && !alone && !state.native {
-                return Err(format!("{} takes no turns and several want it", state.gpu));
+            if !gated && state.runnable() && !alone && !state.native {
+                return Err(format!(
+                    "{} takes no turns and several containers are runnable",
+                    state.gpu
+                ));
             }
         }
         Ok(())

@@ -18,7 +18,7 @@ impl Observer {
     /// lower one of two; of one alone nothing.
     fn compensation(&self, gpu: GpuUuid) -> u64 {
         let rivals = self.on(gpu).map(|(_, state)| state);
-        let rivals = rivals.filter(|state| state.wants() || state.overrun || state.untracked);
+        let rivals = rivals.filter(|state| state.runnable() || state.overrun || state.untracked);
         let mut means: Vec<u64> = rivals.filter_map(|state| state.idle.mean()).collect();
         means.sort_unstable();
         match means.len() {

@@ -197,13 +197,13 @@ impl World {
         if work.todo == 0 {
             let idle = u64::from(view.idle_us) * US;
             let launches = work.claims.launches;
-            if work.claims.want {
+            if work.claims.runnable {
                 self.after(idle, Happening::Rest(who, lane, launches));
             }
             return;
         }
-        if !work.claims.want {
-            work.claims.want = true;
+        if !work.claims.runnable {
+            work.claims.runnable = true;
             self.ring(who, lane);
         }
         let process = &mut self.processes[who];
@@ -396,8 +396,8 @@ impl World {
         }
         let work = &mut self.processes[who].work[lane];
         let idle = work.todo == 0 && work.until.is_none() && !work.entering;
-        if idle && work.claims.want && work.claims.launches == launches {
-            work.claims.want = false;
+        if idle && work.claims.runnable && work.claims.launches == launches {
+            work.claims.runnable = false;
             work.calm();
             self.ring(who, lane);
         }

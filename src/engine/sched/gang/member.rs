@@ -51,7 +51,7 @@ pub(super) struct Free {
 
 /// What the gangs want of one GPU at present.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Wanted {
+pub(crate) struct Demand {
     /// A turn that begins now is to be over for a gang.
     pub(in crate::sched) kept: Option<Kept>,
     /// A gang of this class could begin if those who must give way to it did.
@@ -206,7 +206,7 @@ impl Turns {
     /// How long a turn of `entity` may be so that a gang that this GPU is kept for need not wait; `None` if any
     /// would be too long.
     pub(in crate::sched) fn fits(&self, entity: &Entity) -> Option<Duration> {
-        let Some(kept) = self.wanted.kept else {
+        let Some(kept) = self.demand.kept else {
             return Some(Duration(u64::MAX));
         };
         let margin = self.margin(entity, kept.guessed).0;

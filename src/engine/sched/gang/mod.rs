@@ -42,7 +42,7 @@ mod plan;
 mod tests;
 
 use member::Kept;
-pub(crate) use member::{Member, Wanted};
+pub(crate) use member::{Demand, Member};
 
 use gpuslice_wire::limits::GPUS_MAX;
 use gpuslice_wire::policy::{Class, Policy};
@@ -232,10 +232,10 @@ impl Node<'_> {
         };
         let now = self.turns(first).now;
         let config = self.turns(first).config;
-        let quiet = self.of(gang, |turns| turns.find(seat).is_some_and(Entity::is_off));
-        let since = each(closing & !quiet).filter_map(|at| self.turns(at).closed_first(seat));
+        let drained = self.of(gang, |turns| turns.find(seat).is_some_and(Entity::is_off));
+        let since = each(closing & !drained).filter_map(|at| self.turns(at).closed_first(seat));
         let waited = since.min().map_or(Duration(0), |since| now.since(since));
-        if closing & !quiet == 0 {
+        if closing & !drained == 0 {
             each(closing).for_each(|at| self.turns_mut(at).release(seat));
         } else if waited >= config.drain_max
             && each(closing).all(|at| self.turns(at).answered(seat))
@@ -245,7 +245,7 @@ impl Node<'_> {
                 turns.pass(seat, waited, notes);
             }
         } else if waited >= config.drain {
-            for at in each(closing & !quiet) {
+            for at in each(closing & !drained) {
                 let Gpu { turns, notes, .. } = &mut self.gpus[at];
                 turns.report_late(seat, waited, notes);
             }
@@ -261,7 +261,7 @@ impl Node<'_> {
             let entity = turns
                 .find(seat)
                 .filter(|_| turns.closing_of(seat).is_some());
-            entity.is_some_and(|entity| !entity.is_off() && entity.said.wants)
+            entity.is_some_and(|entity| !entity.is_off() && entity.reported.runnable)
         });
         // where turns end for good, or nobody pays for one, one more would be over in the same instant
         let native = self.of(gang, |turns| turns.policy == Policy::Native);

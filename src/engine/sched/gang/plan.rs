@@ -8,7 +8,7 @@ use gpuslice_wire::units::{Duration, Instant};
 use super::super::Phase;
 use super::super::entity::Entity;
 use super::super::starvation::GuardTurn;
-use super::{Gang, Kept, Node, Wanted, each};
+use super::{Demand, Gang, Kept, Node, each};
 use crate::lifecycle::Seat;
 
 /// Why a gang may have a turn; the first goes first.
@@ -62,7 +62,7 @@ impl Node<'_> {
     /// Goes through the gangs that may have a turn in their order: gives turns to those that can begin,
     /// if `grant`, and keeps GPUs for those that cannot.
     pub(super) fn plan(&mut self, grant: bool) {
-        each(self.tied).for_each(|at| self.turns_mut(at).wanted = Wanted::default());
+        each(self.tied).for_each(|at| self.turns_mut(at).demand = Demand::default());
         (0..self.gangs.len()).for_each(|gang| self.call(gang));
         let mut order: Vec<(Rank, Class, Instant, Seat, usize)> = Vec::new();
         for at in 0..self.gangs.len() {
@@ -95,7 +95,7 @@ impl Node<'_> {
     }
 
     fn look_at(&mut self, at: usize, due: Instant) {
-        let look = &mut self.turns_mut(at).wanted.look;
+        let look = &mut self.turns_mut(at).demand.look;
         *look = Some(look.map_or(due, |look| look.min(due)));
     }
 
@@ -114,7 +114,7 @@ impl Node<'_> {
         let mut open = true;
         for at in each(singles | gangs) {
             let turns = self.turns_mut(at);
-            turns.wanted.guards[class as usize] = true;
+            turns.demand.guards[class as usize] = true;
             if !turns.guard_open(class) {
                 open = false;
                 let due = turns.guard_due(class).filter(|due| *due > turns.now);
@@ -141,7 +141,7 @@ impl Node<'_> {
         let free = |at: usize| {
             let turns = self.turns(at);
             let own = again && turns.closing_of(seat).is_some();
-            let kept = turns.wanted.kept;
+            let kept = turns.demand.kept;
             // a slot that is due there goes first
             let idle = turns.phase == Phase::Idle && turns.allows(seat);
             // what it left running there is in the way of one that goes before it
@@ -188,16 +188,16 @@ impl Node<'_> {
             let free = turns.free_for(seat, class);
             kept.until = kept.until.max(free.at).max(taken[at].0);
             kept.guessed |= free.guessed || taken[at].1;
-            begins &= free.gives_way && turns.wanted.kept.is_none();
+            begins &= free.gives_way && turns.demand.kept.is_none();
         }
         let drained = each(gated).filter_map(|at| self.turns(at).drained_since());
         let drained = drained.min();
         for at in each(gated) {
             let turns = self.turns_mut(at);
             let shortest = turns.config.turn_min;
-            turns.wanted.kept = turns.wanted.kept.or(Some(kept));
+            turns.demand.kept = turns.demand.kept.or(Some(kept));
             if begins {
-                turns.wanted.pressed = Some(class);
+                turns.demand.pressed = Some(class);
             }
             taken[at] = (kept.until.plus(shortest), kept.guessed);
             let due = drained.map(|since| turns.fits_after(since));

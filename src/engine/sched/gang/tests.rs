@@ -80,7 +80,7 @@ impl Node {
         for want in [true, false] {
             for (who, gpus) in sets.iter().enumerate() {
                 for part in 0..gpus.len() {
-                    node.programs[who].parts[part].claims.want = want;
+                    node.programs[who].parts[part].claims.runnable = want;
                     node.read(who, part);
                 }
             }
@@ -167,9 +167,9 @@ impl Node {
     }
 
     fn may_launch(&self, who: usize, part: usize) -> bool {
-        let wants = self.programs[who].parts[0].claims.want;
+        let runnable = self.programs[who].parts[0].claims.runnable;
         let part = &self.programs[who].parts[part];
-        wants && !part.runs && (part.open || part.turn % 2 == 1)
+        runnable && !part.runs && (part.open || part.turn % 2 == 1)
     }
 
     /// Not said to be quiet, although it is, and its turn is over.
@@ -187,7 +187,7 @@ impl Node {
                 self.step(Event::Tick);
             }
             Move::Want(who) => {
-                let want = &mut self.programs[who].parts[0].claims.want;
+                let want = &mut self.programs[who].parts[0].claims.runnable;
                 *want = !*want;
                 self.read(who, 0);
             }
@@ -239,10 +239,10 @@ impl Node {
             };
             key.extend([phase, on]);
             for entity in &turns.entities {
-                let said = entity.said;
+                let reported = entity.reported;
                 let flags = [
-                    said.wants,
-                    said.quiet,
+                    reported.runnable,
+                    reported.drained,
                     entity.overrun.is_some(),
                     entity.untracked.is_some(),
                     entity.gang.is_some_and(|it| it.called),
@@ -271,7 +271,7 @@ impl Node {
         let end = self.rig.now + PATIENCE;
         for who in 0..self.programs.len() {
             self.programs[who].ended = 0;
-            if !self.programs[who].parts[0].claims.want {
+            if !self.programs[who].parts[0].claims.runnable {
                 self.make(Move::Want(who));
             }
         }
@@ -412,9 +412,9 @@ fn no_turn_ends_for_a_gangs_slot_in_the_step_that_gives_it() {
     let class = Class::High;
     rig.admit(Ask { class, ..high }).expect("fits");
     let [gang, high] = ["a", "b"].map(|name| rig.attach(name, 0).expect("in"));
-    let says = |rig: &mut Rig, client, lane: u8, want, drained| {
+    let says = |rig: &mut Rig, client, lane: u8, runnable, drained| {
         let claims = Claims {
-            want,
+            runnable,
             drained,
             ..Claims::default()
         };

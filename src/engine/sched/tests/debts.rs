@@ -6,8 +6,8 @@ use super::*;
 /// since.
 fn owing(weight: u32) -> Rig {
     let mut rig = Rig::new(&[(1, 0, false), (weight, 0, false)]);
-    rig.want(0, 0);
-    rig.want(0, 1);
+    rig.wake(0, 0);
+    rig.wake(0, 1);
     rig.at(20 * MS);
     assert!(matches!(
         rig.turns.phase,
@@ -29,7 +29,7 @@ impl Rig {
     /// The turn of the first one is quiet then, and it wants nothing more.
     fn run_until_quiet(&mut self, end: u64) {
         self.run_beside(end);
-        self.say(end, 0, false, true);
+        self.report(end, 0, false, true);
     }
 }
 
@@ -47,7 +47,7 @@ fn turns_go_on_until_a_debt_is_paid() {
 fn whoever_owes_waits_after_a_pause() {
     let mut rig = owing(10);
     rig.run(1_030 * MS);
-    rig.want(1_030 * MS, 0);
+    rig.wake(1_030 * MS, 0);
     rig.run(10_900 * MS);
     assert_eq!((rig.holder(), rig.used_ms(0)), (Some(1), 1_000));
     rig.run(12_000 * MS);
@@ -58,14 +58,14 @@ fn whoever_owes_waits_after_a_pause() {
 fn a_debtor_that_is_gone_keeps_no_turns_and_owes_when_it_comes_back() {
     let mut rig = owing(10);
     let gone = Report {
-        quiet: true,
+        drained: true,
         ..Report::default()
     };
     rig.turns.report(Seat(0), gone);
     rig.run(1_100 * MS);
     assert_eq!(rig.turns.mode(), Mode::Open);
     rig.run(2_000 * MS);
-    rig.say(2_000 * MS, 0, false, true);
+    rig.report(2_000 * MS, 0, false, true);
     assert_eq!(rig.turns.mode(), Mode::Turns, "before it launches");
     assert_eq!(rig.turns.untracked().count(), 0, "it is not waited for");
     rig.run(11_100 * MS);
@@ -79,13 +79,13 @@ fn a_debtor_that_is_gone_keeps_no_turns_and_owes_when_it_comes_back() {
 #[test]
 fn a_gpu_that_no_container_wants_has_no_turns() {
     let mut rig = owing(10);
-    rig.say(1_030 * MS, 1, false, true);
-    rig.say(1_030 * MS, 1, false, true); // read after the close
+    rig.report(1_030 * MS, 1, false, true);
+    rig.report(1_030 * MS, 1, false, true); // read after the close
     rig.run(1_100 * MS);
     assert_eq!(rig.turns.mode(), Mode::Open, "with a debt");
-    rig.want(2_000 * MS, 1);
+    rig.wake(2_000 * MS, 1);
     assert_eq!(rig.turns.mode(), Mode::Turns, "time is owed to it");
-    rig.want(2_010 * MS, 0);
+    rig.wake(2_010 * MS, 0);
     rig.run(10_900 * MS);
     assert_eq!((rig.holder(), rig.used_ms(0)), (Some(1), 1_000));
 }
@@ -103,17 +103,17 @@ fn nothing_is_owed_to_those_who_do_not_want() {
             ..rig.turns.entities[1].terms
         },
     );
-    rig.say(2_100 * MS, 1, false, true);
-    rig.say(2_100 * MS, 1, false, true);
-    rig.want(2_100 * MS, 0);
+    rig.report(2_100 * MS, 1, false, true);
+    rig.report(2_100 * MS, 1, false, true);
+    rig.wake(2_100 * MS, 0);
     for ms in 2_101..4_000 {
         rig.at(ms * MS);
     }
     assert_eq!(rig.turns.mode(), Mode::Turns);
     let before = rig.used_ms(1);
-    rig.want(4_000 * MS, 1);
+    rig.wake(4_000 * MS, 1);
     rig.at(4_020 * MS);
-    rig.say(4_020 * MS, 0, true, true);
+    rig.report(4_020 * MS, 0, true, true);
     rig.run(4_060 * MS);
     let had = rig.used_ms(1) - before;
     assert!((10..=40).contains(&had), "{had} ms, as two equals");
@@ -123,7 +123,7 @@ fn nothing_is_owed_to_those_who_do_not_want() {
 #[test]
 fn what_ran_before_the_turns_counts_before_the_first_turn() {
     let mut rig = Rig::new(&[(1, 0, false), (10, 0, false)]);
-    rig.want(0, 0);
+    rig.wake(0, 0);
     rig.run(100 * MS);
     assert_eq!(rig.turns.mode(), Mode::Open);
     rig.deep = Some(0);
@@ -131,8 +131,8 @@ fn what_ran_before_the_turns_counts_before_the_first_turn() {
         Seat(1),
         Report {
             attached: true,
-            wants: true,
-            quiet: false,
+            runnable: true,
+            drained: false,
             ..Report::default()
         },
     );
@@ -143,14 +143,14 @@ fn what_ran_before_the_turns_counts_before_the_first_turn() {
         Seat(1),
         Report {
             attached: true,
-            wants: true,
-            quiet: true,
+            runnable: true,
+            drained: true,
             ..Report::default()
         },
     );
     rig.turns.decide(&mut rig.notes);
     assert_eq!(rig.holder(), None, "the first one owes 10 ms");
-    rig.say(150 * MS, 0, true, true);
+    rig.report(150 * MS, 0, true, true);
     assert_eq!(rig.holder(), Some(1), "what it ran since counts too");
 }
 
@@ -159,18 +159,18 @@ fn what_ran_before_the_turns_counts_before_the_first_turn() {
 #[test]
 fn what_a_sleeper_left_running_is_paid_from_where_the_line_is() {
     let mut rig = Rig::new(&[(1, 0, false), (1, 0, false), (1, 0, false)]);
-    rig.want(0, 0);
+    rig.wake(0, 0);
     rig.run(10_000 * MS);
     assert_eq!(rig.turns.mode(), Mode::Open);
     rig.deep = Some(1);
-    rig.want(10_000 * MS, 2);
+    rig.wake(10_000 * MS, 2);
     rig.pass(10_100 * MS);
-    rig.say(10_100 * MS, 1, false, true);
+    rig.report(10_100 * MS, 1, false, true);
     let sleeper = &rig.turns.entities[1];
     let debt = sleeper.debt(rig.turns.queue_time(sleeper)).0 / MS;
     assert_eq!((rig.used_ms(1), debt), (100, 100));
     assert_ne!(rig.holder(), Some(1));
-    rig.want(10_101 * MS, 1);
+    rig.wake(10_101 * MS, 1);
     rig.run(10_130 * MS);
     assert_eq!(rig.used_ms(1), 100, "others go first");
 }

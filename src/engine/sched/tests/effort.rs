@@ -52,7 +52,7 @@ impl Busy {
         for who in 0..gpus * each {
             // GPUs that begin at different times stay apart
             busy.run(137_000);
-            busy.claims[who].want = true;
+            busy.claims[who].runnable = true;
             busy.to_read.push_back(who);
             busy.read();
         }

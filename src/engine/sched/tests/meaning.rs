@@ -23,7 +23,7 @@ impl Rig {
 #[test]
 fn a_turn_is_as_long_as_its_weight_says() {
     let mut rig = Rig::new(&[(1, 0, false), (3, 0, false)]);
-    (0..2).for_each(|who| rig.want(0, who));
+    (0..2).for_each(|who| rig.wake(0, who));
     let mut seen = [0, 0];
     for ms in 1..400 {
         let before = rig.holder();
@@ -45,7 +45,7 @@ fn a_turn_is_as_long_as_its_weight_says() {
 fn turns_do_not_become_slivers_where_many_take_them() {
     for (many, due) in [(2, 8_000), (4, 4_000), (16, 4_000)] {
         let mut rig = Rig::new(&std::vec![(1, 0, false); many]);
-        (0..many).for_each(|who| rig.want(0, who));
+        (0..many).for_each(|who| rig.wake(0, who));
         rig.run(1_000 * MS);
         let turns: u64 = rig.turns.entities.iter().map(|it| it.turns).sum();
         let mean = 1_000_000 / turns;
@@ -56,7 +56,7 @@ fn turns_do_not_become_slivers_where_many_take_them() {
 #[test]
 fn a_turn_is_no_longer_than_is_paid_for() {
     let mut rig = Rig::new(&[(1, 10, false)]);
-    rig.want(0, 0);
+    rig.wake(0, 0);
     // a tenth of 100 ms is in the bucket, and a tenth of the turn comes in on the way
     assert_eq!(rig.length_us(), 11_111);
 }
@@ -64,7 +64,7 @@ fn a_turn_is_no_longer_than_is_paid_for() {
 #[test]
 fn a_cap_that_is_spent_ends_the_turn() {
     let mut rig = Rig::new(&[(1, 50, false)]);
-    rig.want(0, 0);
+    rig.wake(0, 0);
     rig.at(5 * MS);
     rig.retune(0, |terms| terms.share = Percent::new(1).ok());
     rig.at(5 * MS);
@@ -80,12 +80,12 @@ fn turns_that_end_for_a_higher_class_are_counted_and_no_others() {
         [it[0].closed_early, it[1].closed_early, it[2].closed_early]
     };
     let mut rig = Rig::new(&[(1, 0, false), (1, 0, false), (1, 0, true)]);
-    rig.want(0, 0);
-    rig.want(0, 1);
+    rig.wake(0, 0);
+    rig.wake(0, 1);
     rig.run(100 * MS);
     assert_eq!(counted(&rig), [0, 0, 0]);
     let holder = rig.holder().expect("somebody's turn");
-    rig.want(101 * MS, 2);
+    rig.wake(101 * MS, 2);
     let mut expected = [0; 3];
     expected[holder] = 1;
     assert_eq!(counted(&rig), expected);
@@ -94,8 +94,8 @@ fn turns_that_end_for_a_higher_class_are_counted_and_no_others() {
 #[test]
 fn whoever_is_late_is_counted_once_a_turn() {
     let mut rig = Rig::new(&[(1, 0, false), (1, 0, false)]);
-    rig.want(0, 0);
-    rig.want(0, 1);
+    rig.wake(0, 0);
+    rig.wake(0, 1);
     rig.at(8 * MS);
     for ms in [100, 108, 109, 500, 1_000] {
         rig.at(ms * MS);
@@ -112,12 +112,12 @@ fn whoever_is_late_is_counted_once_a_turn() {
 /// Turns of one whose kernel never ends, beside another one, within `end` ms: when they began.
 fn turns_of_the_endless(shares: [u32; 2], end: u64) -> Vec<u64> {
     let mut rig = Rig::new(&[(1, shares[0], false), (1, shares[1], false)]);
-    (0..2).for_each(|who| rig.want(0, who));
+    (0..2).for_each(|who| rig.wake(0, who));
     let (mut began, mut before) = (Vec::new(), None);
     for ms in 0..end {
         rig.at(ms * MS);
         if let Phase::Closing { seat: Seat(1), .. } = rig.turns.phase {
-            rig.say(ms * MS, 1, true, true);
+            rig.report(ms * MS, 1, true, true);
         }
         let holder = rig.holder();
         if holder == Some(0) && before != holder {
@@ -154,18 +154,18 @@ fn an_overrun_container_has_turns_that_its_cap_does_not_pay_for() {
 #[test]
 fn after_native_everybody_is_even() {
     let mut rig = Rig::new(&[(1, 0, false), (1, 0, false)]);
-    (0..2).for_each(|who| rig.want(0, who));
+    (0..2).for_each(|who| rig.wake(0, who));
     rig.at(8 * MS);
     // half a second late, and gone
-    rig.say(508 * MS, 0, false, true);
+    rig.report(508 * MS, 0, false, true);
     assert_eq!(rig.holder(), Some(1));
     rig.turns.set_policy(Policy::Native);
     rig.at(509 * MS);
-    rig.say(509 * MS, 1, true, true);
+    rig.report(509 * MS, 1, true, true);
     rig.run(600 * MS);
     assert_eq!(rig.turns.mode(), Mode::Open);
     rig.turns.set_policy(Policy::Soft);
-    rig.want(600 * MS, 0);
+    rig.wake(600 * MS, 0);
     let before = [rig.used_ms(0), rig.used_ms(1)];
     rig.run(800 * MS);
     let had = [rig.used_ms(0) - before[0], rig.used_ms(1) - before[1]];
@@ -180,14 +180,14 @@ fn a_turn_that_is_not_extended_is_looked_at_once() {
         phase => panic!("nobody's turn but {phase:?}"),
     };
     let mut rig = Rig::new(&[(1, 0, false), (1, 0, false), (1, 50, false)]);
-    rig.want(0, 2); // its cap makes turns needed
+    rig.wake(0, 2); // its cap makes turns needed
     assert_eq!(due(&rig), Some(500), "alone it goes on");
-    rig.want(MS, 0);
+    rig.wake(MS, 0);
     assert_eq!(due(&rig), Some(0), "the other one will be first");
-    rig.say(2 * MS, 0, false, true);
+    rig.report(2 * MS, 0, false, true);
     assert_eq!(due(&rig), Some(500), "and is not there any more");
     // a lower class's slot may end it, one of its own may not
-    rig.want(2 * MS, 0);
+    rig.wake(2 * MS, 0);
     let guard = rig.turns.guards.due(Class::Normal);
     assert!(guard > Some(rig.turns.now), "{guard:?}");
     assert_eq!(due(&rig), Some(0));
@@ -198,11 +198,11 @@ fn a_turn_that_is_not_extended_is_looked_at_once() {
 fn a_clock_that_jumps_drains_nothing() {
     for read in [false, true] {
         let mut rig = Rig::new(&[(1, 0, false), (1, 0, false)]);
-        (0..2).for_each(|who| rig.want(0, who));
+        (0..2).for_each(|who| rig.wake(0, who));
         rig.at(8 * MS);
         assert!(matches!(rig.turns.phase, Phase::Closing { .. }));
         match read {
-            true => rig.say(20_000 * MS, 0, true, true),
+            true => rig.report(20_000 * MS, 0, true, true),
             false => rig.at(20_000 * MS),
         }
         let tail = rig.turns.entities[0].tail;
@@ -215,11 +215,11 @@ fn a_clock_that_jumps_drains_nothing() {
 #[test]
 fn an_overrun_container_is_read_when_turns_end() {
     let mut rig = Rig::new(&[(1, 0, false), (1, 0, false)]);
-    (0..2).for_each(|who| rig.want(0, who));
+    (0..2).for_each(|who| rig.wake(0, who));
     rig.at(8 * MS);
     rig.at(2_008 * MS);
     assert!(rig.turns.entities[0].overrun.is_some());
-    rig.say(2_009 * MS, 1, false, true);
+    rig.report(2_009 * MS, 1, false, true);
     rig.notes.clear();
     rig.at(2_009 * MS);
     assert_eq!(rig.holder(), Some(0));

@@ -29,13 +29,13 @@ fn a_share_is_given_whatever_others_weigh() {
     for weight in [1, 10, 300] {
         let all = [(1, 50, false), (weight, 0, false), (3 * weight, 0, false)];
         let mut rig = Rig::new(&all);
-        (0..3).for_each(|who| rig.want(0, who));
+        (0..3).for_each(|who| rig.wake(0, who));
         close(&parts(&mut rig, 2_000), &[500, 125, 375]);
         // what it does not want is the others', and it has it back at once
-        rig.say(2_000 * MS, 0, false, true);
-        rig.say(2_000 * MS, 0, false, true);
+        rig.report(2_000 * MS, 0, false, true);
+        rig.report(2_000 * MS, 0, false, true);
         close(&parts(&mut rig, 2_000), &[0, 250, 750]);
-        rig.want(4_000 * MS, 0);
+        rig.wake(4_000 * MS, 0);
         close(&parts(&mut rig, 2_000), &[500, 125, 375]);
     }
 }
@@ -43,11 +43,11 @@ fn a_share_is_given_whatever_others_weigh() {
 #[test]
 fn shares_divide_what_they_are_and_no_more() {
     let mut rig = Rig::new(&[(1, 20, false), (1, 30, false), (9, 0, false)]);
-    rig.want(0, 0);
-    rig.want(0, 1);
+    rig.wake(0, 0);
+    rig.wake(0, 1);
     rig.run(1_000 * MS);
     close(&parts(&mut rig, 4_000), &[200, 300, 0]);
-    rig.want(5_000 * MS, 2);
+    rig.wake(5_000 * MS, 2);
     close(&parts(&mut rig, 2_000), &[200, 300, 500]);
     // all that there is leaves a hundredth
     rig.turns.retune(
@@ -66,16 +66,16 @@ fn those_who_come_and_go_are_one() {
     let mut all = std::vec![(1, 50, false)];
     all.extend([(1000, 0, false); 6]);
     let mut rig = Rig::new(&all);
-    rig.want(0, 0);
-    rig.want(0, 1);
+    rig.wake(0, 0);
+    rig.wake(0, 1);
     let mut comes = 1;
     for ms in 1..4_000 {
         rig.run(ms * MS);
         // whoever of them has had its turn goes, and the next one comes
         if rig.turns.entities[comes].run.0 > 0 && rig.holder() != Some(comes) {
-            rig.say(ms * MS, comes, false, true);
+            rig.report(ms * MS, comes, false, true);
             comes = comes % 6 + 1;
-            rig.want(ms * MS, comes);
+            rig.wake(ms * MS, comes);
         }
     }
     let had = rig.used_ms(0);
@@ -101,9 +101,9 @@ fn what_one_overran_all_of_them_owe() {
     ];
     for goes in goes {
         let mut rig = Rig::new(&[(1, 50, false), (1, 0, false), (1, 0, false)]);
-        rig.want(0, 1);
-        rig.want(0, 0);
-        rig.want(0, 2);
+        rig.wake(0, 1);
+        rig.wake(0, 0);
+        rig.wake(0, 2);
         while rig.holder() != Some(1) {
             let due = rig.turns.deadline().expect("it has a turn");
             rig.run(due.0);
@@ -119,7 +119,7 @@ fn what_one_overran_all_of_them_owe() {
             rig.turns.position(entity).0
         };
         assert!(position(Seat(2)) > position(Seat(0)), "at once");
-        rig.say(end, 1, false, true);
+        rig.report(end, 1, false, true);
         let before = rig.used_ms(0);
         rig.run(end + 370 * MS);
         let had = rig.used_ms(0) - before;
@@ -134,9 +134,9 @@ fn what_one_overran_in_another_line_its_new_pool_does_not_owe() {
     let changes: [(bool, u32); 2] = [(false, 20), (true, 0)];
     for (high, share) in changes {
         let mut rig = Rig::new(&[(1, 50, false), (1, share, high), (1, 0, false)]);
-        rig.want(0, 1);
-        rig.want(0, 0);
-        rig.want(0, 2);
+        rig.wake(0, 1);
+        rig.wake(0, 0);
+        rig.wake(0, 2);
         while rig.holder() != Some(1) {
             let due = rig.turns.deadline().expect("it has a turn");
             rig.run(due.0);
@@ -151,7 +151,7 @@ fn what_one_overran_in_another_line_its_new_pool_does_not_owe() {
         while rig.turns.now.0 < end {
             rig.at(rig.turns.now.0 + MS);
         }
-        rig.say(end, 1, false, true);
+        rig.report(end, 1, false, true);
         let before = rig.used_ms(2);
         rig.run(end + 100 * MS);
         let had = rig.used_ms(2) - before;
@@ -163,7 +163,7 @@ fn what_one_overran_in_another_line_its_new_pool_does_not_owe() {
 #[test]
 fn a_debt_goes_along_into_the_other_line() {
     let mut rig = Rig::new(&[(4, 0, false), (4, 0, false)]);
-    (0..2).for_each(|who| rig.want(0, who));
+    (0..2).for_each(|who| rig.wake(0, who));
     rig.run(100 * MS);
     let debt = |rig: &Rig| {
         let entity = &rig.turns.entities[0];
