@@ -128,7 +128,7 @@ impl Daemon {
             | Action::ReadClaims { .. }
             | Action::Stop { .. }
             | Action::Resume { .. }
-            | Action::Accounted { .. }
+            | Action::ProcessRestored { .. }
             | Action::Reserved { .. }
             | Action::Refused { .. } => {}
         }

@@ -6,7 +6,7 @@ use gpuslice_wire::policy::Policy;
 use gpuslice_wire::tenant::Rejection;
 use gpuslice_wire::units::{Bytes, Duration, Instant};
 
-use crate::event::{Terms, Token};
+use crate::event::{TimeChange, Token};
 use crate::record::Record;
 use crate::refusal::Refusal;
 
@@ -149,7 +149,7 @@ pub enum Action {
         /// What is promised now.
         record: Record,
         /// What was before, as a wish for just that.
-        was: Terms,
+        was: TimeChange,
     },
     /// The slice is gone: delete record, socket and pages.
     Dismissed {
@@ -173,7 +173,7 @@ pub enum Action {
         lanes: u8,
     },
     /// The process is known, and what it was granted; it has no connection. Wait for its end.
-    Accounted {
+    ProcessRestored {
         /// Of the `Account`.
         token: Token,
         /// Its identity from now on.

@@ -69,7 +69,7 @@ pub struct Bounds {
 
 /// What is to change of a slice's part of time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Terms {
+pub struct TimeChange {
     /// The new weight; `None` keeps it.
     pub weight: Option<Weight>,
     /// What becomes of the hard share.
@@ -132,7 +132,7 @@ pub enum Event {
     Restore(Record),
     /// A process of a restored container that lives, and what it was granted. Answered by `Accounted`;
     /// to be given before anything of the container's processes.
-    Account {
+    RestoreProcess {
         /// For the answer.
         token: Token,
         /// Whose it is.
@@ -253,7 +253,7 @@ pub enum Event {
         /// Whose slice.
         container: ContainerId,
         /// Which part.
-        terms: Terms,
+        change: TimeChange,
     },
     /// A process's connection ended, and the process may live: what it was granted stays charged until
     /// it is `Gone`, or attaches anew. If there is nothing of that, or the id is not known, this

@@ -22,12 +22,12 @@
 
 use gpuslice_wire::units::Duration;
 
-use super::policy::Part;
+use super::policy::Fraction;
 use crate::config::Config;
 
 /// What a bucket keeps of what comes in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Brim {
+pub(crate) enum FillLimit {
     /// Everything: it is owed.
     None,
     /// What is in stays, but no more comes in above its depth.
@@ -40,7 +40,7 @@ pub(crate) enum Brim {
 /// the cap stays.
 #[derive(Clone, Debug)]
 pub(crate) struct Bucket {
-    cap: Part,
+    cap: Fraction,
     level: i128,
     depth: i128,
     /// Level at which an emptied bucket pays out again.
@@ -52,7 +52,7 @@ pub(crate) struct Bucket {
 
 impl Bucket {
     /// A full bucket.
-    pub(crate) fn new(cap: Part, config: &Config) -> Bucket {
+    pub(crate) fn new(cap: Fraction, config: &Config) -> Bucket {
         let mut bucket = Bucket {
             cap,
             level: i128::MAX,
@@ -75,7 +75,7 @@ impl Bucket {
     }
 
     /// Another cap from now on.
-    pub(crate) fn set(&mut self, cap: Part, config: &Config) {
+    pub(crate) fn set(&mut self, cap: Fraction, config: &Config) {
         if cap == self.cap {
             return;
         }
@@ -87,7 +87,7 @@ impl Bucket {
     }
 
     /// The cap.
-    pub(crate) fn cap(&self) -> Part {
+    pub(crate) fn cap(&self) -> Fraction {
         self.cap
     }
 
@@ -97,14 +97,14 @@ impl Bucket {
     }
 
     /// Time passed.
-    pub(crate) fn fill(&mut self, elapsed: Duration, brim: Brim) {
+    pub(crate) fn fill(&mut self, elapsed: Duration, limit: FillLimit) {
         let more = i128::from(elapsed.0) * i128::from(self.cap.part());
-        let brim = match brim {
-            Brim::None => i128::MAX,
-            Brim::Level => self.depth.max(self.level),
-            Brim::Depth => self.depth,
+        let limit = match limit {
+            FillLimit::None => i128::MAX,
+            FillLimit::Level => self.depth.max(self.level),
+            FillLimit::Depth => self.depth,
         };
-        self.pour(more, brim);
+        self.pour(more, limit);
     }
 
     /// GPU time was used.
@@ -118,8 +118,8 @@ impl Bucket {
 
     /// So much of what was spent was not used.
     pub(crate) fn refund(&mut self, unused: Duration) {
-        let brim = self.depth.max(self.level);
-        self.pour(i128::from(unused.0) * i128::from(self.cap.whole()), brim);
+        let limit = self.depth.max(self.level);
+        self.pour(i128::from(unused.0) * i128::from(self.cap.whole()), limit);
     }
 
     /// So much of the time that passed was nobody's to be given a part of.
@@ -138,9 +138,9 @@ impl Bucket {
     }
 
     /// Takes in so much, up to the brim. What would have run over had it not been withheld is gone, too.
-    fn pour(&mut self, more: i128, brim: i128) {
-        self.level = self.level.saturating_add(more).min(brim);
-        let room = brim.saturating_sub(self.level).max(0);
+    fn pour(&mut self, more: i128, limit: i128) {
+        self.level = self.level.saturating_add(more).min(limit);
+        let room = limit.saturating_sub(self.level).max(0);
         self.withheld = self.withheld.min(room);
         if self.level >= self.enough {
             self.emptied = false;
@@ -168,7 +168,7 @@ mod tests {
     /// Uses all it may for 100 s, in turns of all lengths.
     fn run(parts: &[(u32, u32)]) -> (u64, u64) {
         let config = Config::default();
-        let cap = |n: usize| Part::new(parts[n % parts.len()].0, parts[n % parts.len()].1);
+        let cap = |n: usize| Fraction::new(parts[n % parts.len()].0, parts[n % parts.len()].1);
         let mut bucket = Bucket::new(cap(0), &config);
         let (mut used, mut due, mut now) = (0u64, 0f64, 0u64);
         for n in 1u64.. {
@@ -183,7 +183,7 @@ mod tests {
                 used += span.0;
                 bucket.spend(span);
             }
-            bucket.fill(span, Brim::Depth);
+            bucket.fill(span, FillLimit::Depth);
             now += span.0;
             let cap = bucket.cap();
             due += span.0 as f64 * f64::from(cap.part()) / f64::from(cap.whole());
@@ -207,10 +207,10 @@ mod tests {
         let (used, due) = run(&[(1, 3), (2, 7), (1, 1), (1, 16)]);
         assert!(used <= due + 150_000_000, "{used} of {due}");
         let config = Config::default();
-        let mut bucket = Bucket::new(Part::new(1, 4), &config);
+        let mut bucket = Bucket::new(Fraction::new(1, 4), &config);
         bucket.spend(Duration::from_millis(525));
         for cap in [(1, 7), (1, 1), (1, 256), (1, 4)] {
-            bucket.set(Part::new(cap.0, cap.1), &config);
+            bucket.set(Fraction::new(cap.0, cap.1), &config);
         }
         // half a second of debt and 4 ms that are enough again, at a quarter
         assert_eq!(bucket.pause(), Duration(2_016_000_000));
@@ -218,36 +218,36 @@ mod tests {
 
     #[test]
     fn the_whole_is_never_empty() {
-        let mut bucket = Bucket::new(Part::ALL, &Config::default());
+        let mut bucket = Bucket::new(Fraction::ALL, &Config::default());
         assert_eq!(bucket.lasts(), None);
         for _ in 0..1_000 {
             bucket.spend(Duration::from_millis(10));
-            bucket.fill(Duration::from_millis(10), Brim::Depth);
+            bucket.fill(Duration::from_millis(10), FillLimit::Depth);
             assert!(bucket.funded());
         }
     }
 
     #[test]
     fn what_is_owed_does_not_run_over() {
-        let mut bucket = Bucket::new(Part::new(1, 2), &Config::default());
+        let mut bucket = Bucket::new(Fraction::new(1, 2), &Config::default());
         let second = Duration::from_millis(1_000);
-        bucket.fill(second, Brim::None);
-        bucket.fill(second, Brim::Level);
+        bucket.fill(second, FillLimit::None);
+        bucket.fill(second, FillLimit::Level);
         // half a second and the burst of 50 ms
         assert_eq!(bucket.lasts(), Some(Duration::from_millis(1_100)));
-        bucket.fill(Duration(0), Brim::Depth);
+        bucket.fill(Duration(0), FillLimit::Depth);
         assert_eq!(bucket.lasts(), Some(Duration::from_millis(100)));
     }
 
     /// An empty bucket pays out when a round's part has gathered, not in slivers.
     #[test]
     fn what_trickles_in_is_gathered() {
-        let mut bucket = Bucket::new(Part::new(1, 4), &Config::default());
+        let mut bucket = Bucket::new(Fraction::new(1, 4), &Config::default());
         bucket.spend(Duration::from_millis(25));
         assert!(!bucket.funded());
-        bucket.fill(Duration(bucket.pause().0 - 1), Brim::Depth);
+        bucket.fill(Duration(bucket.pause().0 - 1), FillLimit::Depth);
         assert!(!bucket.funded(), "a nanosecond is missing");
-        bucket.fill(Duration(1), Brim::Depth);
+        bucket.fill(Duration(1), FillLimit::Depth);
         assert!(bucket.funded());
         assert_eq!(bucket.lasts(), Some(Duration(5_333_333)));
     }

@@ -7,10 +7,10 @@ use gpuslice_wire::units::{Duration, Instant, Weight};
 use super::bucket::Bucket;
 use super::gang::Member;
 use super::overhead::{SwitchCosts, WorkSpan};
-use super::policy::Terms;
+use super::policy::Entitlement;
 use super::preempt::Preemption;
 use super::untracked::Untracked;
-use crate::lifecycle::Seat;
+use crate::lifecycle::ContainerIndex;
 use crate::view::ToOne;
 
 /// Virtual time: GPU time divided by weight, in 2^-32 ns. 2^64 ns of any weight fit.
@@ -105,10 +105,10 @@ pub(crate) struct Report {
 /// A container on a GPU.
 #[derive(Clone, Debug)]
 pub(crate) struct Entity {
-    pub(crate) seat: Seat,
+    pub(crate) index: ContainerIndex,
     pub(crate) lane: Lane,
     /// What it was promised.
-    pub(crate) terms: Terms,
+    pub(crate) entitlement: Entitlement,
     /// What it weighs in its line.
     pub(crate) weight: Weight,
     /// It has a share, which is its weight in the upper line; without one it is of the pool.

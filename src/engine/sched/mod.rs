@@ -70,16 +70,16 @@ use gpuslice_wire::ids::Lane;
 use gpuslice_wire::policy::{Class, Policy};
 use gpuslice_wire::units::{Duration, Instant};
 
-use self::bucket::{Brim, Bucket};
+use self::bucket::{Bucket, FillLimit};
 use self::entity::{Entity, Report, Virtual};
 use self::overhead::SwitchCosts;
-use self::policy::{Everybody, Part, Terms};
+use self::policy::{AllSlices, Entitlement, Fraction};
 use self::preempt::Preemption;
 use self::queues::RunQueues;
 use self::starvation::{GuardTurn, StarvationGuards};
 use crate::action::{Late, Mode};
 use crate::config::{ACCOUNT_EVERY, Charged, Config};
-use crate::lifecycle::Seat;
+use crate::lifecycle::ContainerIndex;
 
 /// What the GPU is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,13 +90,13 @@ pub(crate) enum Phase {
     Idle,
     /// `seat` may launch until `end`; `slot` if that much is sure even when a higher class wants.
     Held {
-        seat: Seat,
+        index: ContainerIndex,
         end: Instant,
         guard: Option<GuardTurn>,
     },
     /// `seat` may not launch any more, and may have work in flight.
     Closing {
-        seat: Seat,
+        index: ContainerIndex,
         closed: Instant,
         guard: Option<GuardTurn>,
         reported: bool,
@@ -107,13 +107,13 @@ pub(crate) enum Phase {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Note {
     /// This one's turn was closed: its processes must be read.
-    Closed(Seat),
+    Closed(ContainerIndex),
     /// This one is late in getting quiet.
-    Late(Seat, Late, Duration),
+    Late(ContainerIndex, Late, Duration),
     /// Its work is to be stopped on the GPU.
-    Stop(Seat),
+    Stop(ContainerIndex),
     /// Its work is to go on.
-    Resume(Seat),
+    Resume(ContainerIndex),
 }
 
 /// The turns of one GPU.
@@ -153,15 +153,15 @@ impl Turns {
         }
     }
 
-    pub(crate) fn enter(&mut self, seat: Seat, lane: Lane, terms: Terms) {
+    pub(crate) fn enter(&mut self, index: ContainerIndex, lane: Lane, entitlement: Entitlement) {
         self.entities.push(Entity {
-            seat,
+            index,
             lane,
-            terms,
-            weight: terms.weight,
+            entitlement,
+            weight: entitlement.weight,
             reserved: false,
-            class: terms.class,
-            bucket: Bucket::new(Part::ALL, &self.config),
+            class: entitlement.class,
+            bucket: Bucket::new(Fraction::ALL, &self.config),
             reported: Report::default(),
             arrives: false,
             guest: false,
@@ -212,34 +212,34 @@ impl Turns {
     }
 
     /// What `seat` was promised is this from now on.
-    pub(crate) fn retune(&mut self, seat: Seat, terms: Terms) {
-        self.leave_pool(seat);
+    pub(crate) fn retune(&mut self, index: ContainerIndex, entitlement: Entitlement) {
+        self.leave_pool(index);
         let queues = self.queues;
         let queue = |it: &Entity| (it.class, it.reserved);
-        let was = self.find(seat).map(queue);
-        if let Some(entity) = self.find_mut(seat) {
-            if entity.class != terms.class {
-                entity.class = terms.class;
-                entity.join(queues[terms.class as usize].time_of(entity.reserved));
+        let was = self.find(index).map(queue);
+        if let Some(entity) = self.find_mut(index) {
+            if entity.class != entitlement.class {
+                entity.class = entitlement.class;
+                entity.join(queues[entitlement.class as usize].time_of(entity.reserved));
             }
-            entity.terms = terms;
+            entity.entitlement = entitlement;
         }
         self.apply();
         let open = self.phase == Phase::Open;
-        if let Some(entity) = self.find_mut(seat) {
+        if let Some(entity) = self.find_mut(index) {
             entity.guest |= !open && was != Some(queue(entity));
         }
     }
 
     /// Gives everybody the weight and the cap that policy and promises say.
     fn apply(&mut self) {
-        let all = self.entities.iter().map(|entity| &entity.terms);
-        let everybody = Everybody::of(all, self.config.slots);
+        let all = self.entities.iter().map(|entity| &entity.entitlement);
+        let all_slices = AllSlices::of(all, self.config.slots);
         let (policy, queues, config) = (self.policy, self.queues, self.config);
         for entity in &mut self.entities {
-            let cap = policy::cap(policy, &entity.terms, &everybody);
+            let cap = policy::cap(policy, &entity.entitlement, &all_slices);
             entity.bucket.set(cap, &config);
-            let (weight, reserved) = policy::weight(policy, &entity.terms);
+            let (weight, reserved) = policy::weight(policy, &entity.entitlement);
             let queues = &queues[entity.class as usize];
             entity.reweigh(
                 queues.time_of(entity.reserved),
@@ -251,11 +251,11 @@ impl Turns {
         self.weigh_pools();
     }
 
-    pub(crate) fn leave(&mut self, seat: Seat) {
-        self.leave_pool(seat);
-        self.entities.retain(|entity| entity.seat != seat);
+    pub(crate) fn leave(&mut self, index: ContainerIndex) {
+        self.leave_pool(index);
+        self.entities.retain(|entity| entity.index != index);
         self.apply();
-        if self.on_gpu() != Some(seat) {
+        if self.on_gpu() != Some(index) {
             return;
         }
         if let Phase::Held {
@@ -270,12 +270,14 @@ impl Turns {
         self.phase = Phase::Idle;
     }
 
-    pub(crate) fn find(&self, seat: Seat) -> Option<&Entity> {
-        self.entities.iter().find(|entity| entity.seat == seat)
+    pub(crate) fn find(&self, index: ContainerIndex) -> Option<&Entity> {
+        self.entities.iter().find(|entity| entity.index == index)
     }
 
-    fn find_mut(&mut self, seat: Seat) -> Option<&mut Entity> {
-        self.entities.iter_mut().find(|entity| entity.seat == seat)
+    fn find_mut(&mut self, index: ContainerIndex) -> Option<&mut Entity> {
+        self.entities
+            .iter_mut()
+            .find(|entity| entity.index == index)
     }
 
     pub(crate) fn mode(&self) -> Mode {
@@ -287,10 +289,10 @@ impl Turns {
     }
 
     /// Whose turn it is or was last, as long as it may have work in flight.
-    fn on_gpu(&self) -> Option<Seat> {
+    fn on_gpu(&self) -> Option<ContainerIndex> {
         match self.phase {
             Phase::Open | Phase::Idle => None,
-            Phase::Held { seat, .. } | Phase::Closing { seat, .. } => Some(seat),
+            Phase::Held { index, .. } | Phase::Closing { index, .. } => Some(index),
         }
     }
 
@@ -298,7 +300,7 @@ impl Turns {
     pub(crate) fn charged(&self, entity: &Entity) -> bool {
         let open = self.phase == Phase::Open && entity.reported.runnable;
         let late = entity.overrun.is_some() || entity.untracked.is_some();
-        open || late || self.on_gpu() == Some(entity.seat)
+        open || late || self.on_gpu() == Some(entity.index)
     }
 
     /// Books the time up to `now`, of which what `charged` says counts.
@@ -317,11 +319,11 @@ impl Turns {
             let bill = self.charged(entity).then(|| self.bill(entity, elapsed));
             let entity = &mut self.entities[at];
             entity.arrives = false;
-            let brim = match (entity.reserved, entity.reported.runnable) {
-                (true, _) if bill.is_some() => Brim::None,
-                (true, true) if busy[entity.class as usize] => Brim::None,
-                (true, true) => Brim::Level,
-                _ => Brim::Depth,
+            let limit = match (entity.reserved, entity.reported.runnable) {
+                (true, _) if bill.is_some() => FillLimit::None,
+                (true, true) if busy[entity.class as usize] => FillLimit::None,
+                (true, true) => FillLimit::Level,
+                _ => FillLimit::Depth,
             };
             let runs = open && entity.reported.runnable;
             if entity.reported.runnable {
@@ -340,7 +342,7 @@ impl Turns {
                 entity.start = entity.finish;
                 queues.follow(entity);
             }
-            entity.bucket.fill(elapsed, brim);
+            entity.bucket.fill(elapsed, limit);
             if idle {
                 entity.bucket.make_up(elapsed);
             }
@@ -351,16 +353,16 @@ impl Turns {
     fn busy(&self, class: Class) -> bool {
         let mut all = self.entities.iter().filter(|it| it.class == class);
         all.any(|it| {
-            let beside = it.overrun.is_some() && self.on_gpu() != Some(it.seat);
+            let beside = it.overrun.is_some() && self.on_gpu() != Some(it.index);
             self.charged(it) && !beside
         })
     }
 
     /// Takes in what a container's processes say now.
-    pub(crate) fn report(&mut self, seat: Seat, mut reported: Report) {
+    pub(crate) fn report(&mut self, index: ContainerIndex, mut reported: Report) {
         let waited = Class::ALL.map(|class| self.waits(class));
         let now = self.now;
-        let Some(entity) = self.find_mut(seat) else {
+        let Some(entity) = self.find_mut(index) else {
             return;
         };
         entity.preemption = entity.preemption.with(reported.attached);
@@ -369,7 +371,7 @@ impl Turns {
         entity.arrives = reported.attached && !before.attached;
         let (begins, reserved) = (reported.runnable && !before.runnable, entity.reserved);
         if begins {
-            self.becomes_runnable(seat);
+            self.becomes_runnable(index);
         }
         if reserved && reported.runnable != before.runnable {
             self.weigh_pools();
@@ -412,13 +414,13 @@ impl Turns {
 
     /// Ends the turn of one that is of no gang.
     fn settle(&mut self, notes: &mut Vec<Note>) {
-        let on = self.on_gpu().and_then(|seat| self.find(seat));
+        let on = self.on_gpu().and_then(|index| self.find(index));
         if on.is_some_and(|entity| entity.gang.is_some()) {
             return;
         }
         match self.phase {
             Phase::Open | Phase::Idle => {}
-            Phase::Held { seat, guard, .. } => self.continue_or_close(seat, guard, notes),
+            Phase::Held { index, guard, .. } => self.continue_or_close(index, guard, notes),
             Phase::Closing { .. } => self.drain(notes),
         }
     }
@@ -434,16 +436,16 @@ impl Turns {
             };
             if entity.is_off() {
                 entity.overrun = None;
-                let seat = entity.seat;
-                self.requeue(seat);
-                notes.push(Note::Late(seat, Late::Drained, now.since(closed)));
+                let index = entity.index;
+                self.requeue(index);
+                notes.push(Note::Late(index, Late::Drained, now.since(closed)));
             }
         }
     }
 
     fn drain(&mut self, notes: &mut Vec<Note>) {
         let Phase::Closing {
-            seat,
+            index,
             closed,
             guard,
             reported,
@@ -453,7 +455,7 @@ impl Turns {
         };
         let (now, config) = (self.now, self.config);
         let mut all = self.entities.iter_mut();
-        let Some(entity) = all.find(|entity| entity.seat == seat) else {
+        let Some(entity) = all.find(|entity| entity.index == index) else {
             self.phase = Phase::Idle;
             return;
         };
@@ -472,45 +474,45 @@ impl Turns {
                     .saw(turn, work_span, Duration(config.turn_min.0 / 2));
             }
             if counts {
-                self.compensate(seat);
+                self.compensate(index);
             }
-            self.requeue(seat);
-            self.free(seat, guard);
+            self.requeue(index);
+            self.free(index, guard);
         } else if entity.overrun.is_some() {
             // of one that was passed nobody waits for quiet again
-            self.requeue(seat);
-            self.free(seat, guard);
+            self.requeue(index);
+            self.free(index, guard);
         } else if waited >= config.drain_max {
             // Its place stays where it was before the turn: what it left running may need the next one to
             // end, and is paid for after that.
             entity.overrun = Some(closed);
             entity.drained_in(waited, config.drain_max);
-            self.free(seat, guard);
-            notes.push(Note::Late(seat, Late::Overrun, waited));
+            self.free(index, guard);
+            notes.push(Note::Late(index, Late::Overrun, waited));
         } else if waited >= config.drain && !reported {
             entity.late_turns += 1;
             self.phase = Phase::Closing {
-                seat,
+                index,
                 closed,
                 guard,
                 reported: true,
             };
-            notes.push(Note::Late(seat, Late::Waiting, waited));
+            notes.push(Note::Late(index, Late::Waiting, waited));
         }
     }
 
     /// Does not charge `seat` for what every hand-over costs. That time was nobody's: caps are parts of the rest,
     /// until idle time makes up for it.
-    fn compensate(&mut self, seat: Seat) {
+    fn compensate(&mut self, index: ContainerIndex) {
         let rivals = self.entities.iter().filter(|e| e.competes());
         let compensation = overhead::compensation(rivals.map(|e| &e.switch_costs));
-        let Some(entity) = self.find_mut(seat) else {
+        let Some(entity) = self.find_mut(index) else {
             return;
         };
         let part = compensation.min(Duration(entity.run.0 / 2));
         let at = entity.class as usize;
         entity.compensate(part);
-        if let Some(entity) = self.entities.iter().find(|it| it.seat == seat) {
+        if let Some(entity) = self.entities.iter().find(|it| it.index == index) {
             self.queues[at].compensate(entity, part);
         }
         let all = self.entities.iter_mut();
@@ -518,29 +520,29 @@ impl Turns {
     }
 
     /// Nobody has the GPU any more; `seat` had it last.
-    fn free(&mut self, seat: Seat, guard: Option<GuardTurn>) {
+    fn free(&mut self, index: ContainerIndex, guard: Option<GuardTurn>) {
         self.phase = Phase::Idle;
-        match (guard, self.find(seat)) {
+        match (guard, self.find(index)) {
             (Some(began), _) => self.guards.over(began, self.now),
             (None, Some(entity)) => self.guards.later(entity.class, self.now),
             (None, None) => {}
         }
     }
 
-    fn close(&mut self, seat: Seat, guard: Option<GuardTurn>, notes: &mut Vec<Note>) {
+    fn close(&mut self, index: ContainerIndex, guard: Option<GuardTurn>, notes: &mut Vec<Note>) {
         let now = self.now;
-        if let Some(entity) = self.find_mut(seat) {
+        if let Some(entity) = self.find_mut(index) {
             entity.turn = entity.turn.wrapping_add(1);
             entity.turn_end = now;
             entity.shut();
         }
         self.phase = Phase::Closing {
-            seat,
+            index,
             closed: now,
             guard,
             reported: false,
         };
-        notes.push(Note::Closed(seat));
+        notes.push(Note::Closed(index));
     }
 
     /// When something is due although nothing happens.
@@ -548,18 +550,18 @@ impl Turns {
         let config = &self.config;
         let own = match self.phase {
             Phase::Open | Phase::Idle => None,
-            Phase::Held { seat, end, guard } => {
-                let holder = self.find(seat);
+            Phase::Held { index, end, guard } => {
+                let holder = self.find(index);
                 Some(holder.map_or(end, |holder| self.held_until(holder, end, guard)))
             }
             Phase::Closing {
-                seat,
+                index,
                 closed,
                 reported,
                 ..
             } => {
-                let stop = self.stop_at(seat, closed);
-                self.drained_until(seat, reported)
+                let stop = self.stop_at(index, closed);
+                self.drained_until(index, reported)
                     .into_iter()
                     .chain(stop)
                     .min()

@@ -89,17 +89,17 @@ impl Turns {
     /// read before the turn's end says nothing of that turn, and it would be charged until it happens to
     /// say something.
     fn ask_late(&self, notes: &mut Vec<Note>) {
-        if let Phase::Held { seat, .. } = self.phase
-            && self.find(seat).is_some_and(|it| it.overrun.is_some())
+        if let Phase::Held { index, .. } = self.phase
+            && self.find(index).is_some_and(|it| it.overrun.is_some())
         {
-            notes.push(Note::Closed(seat));
+            notes.push(Note::Closed(index));
         }
     }
 
     /// No turns from here on. A container that has one goes on launching, without it.
     pub(super) fn open(&mut self) {
-        if let Phase::Held { seat, .. } = self.phase
-            && let Some(entity) = self.find_mut(seat)
+        if let Phase::Held { index, .. } = self.phase
+            && let Some(entity) = self.find_mut(index)
         {
             entity.turn = entity.turn.wrapping_add(1);
         }

@@ -25,7 +25,7 @@ use gpuslice_wire::policy::{Class, Policy};
 use super::Turns;
 use super::entity::Entity;
 use crate::engine::Engine;
-use crate::lifecycle::Seat;
+use crate::lifecycle::ContainerIndex;
 
 /// Of a class: the slice of its lightest if the heaviest allows it, the most, and the least, µs.
 const fn range(class: Class) -> (u64, u64, u64) {
@@ -45,8 +45,8 @@ fn slice_us(class: Class, weight: u64, lightest: u64, heaviest: u64) -> u64 {
 
 impl Turns {
     /// The hardware's slice of `seat`, µs; `None` if it is the driver's affair.
-    fn native_slice(&self, seat: Seat) -> Option<u64> {
-        let entity = self.find(seat)?;
+    fn native_slice(&self, index: ContainerIndex) -> Option<u64> {
+        let entity = self.find(index)?;
         let class = self.entities.iter().filter(|it| it.class == entity.class);
         let sum = |reserved: bool| {
             let queue = class.clone().filter(|it| it.reserved == reserved);
@@ -70,9 +70,9 @@ impl Engine {
     /// that is the driver's affair.
     #[must_use]
     pub fn time_slice(&self, id: ContainerId, lane: Lane) -> Option<u64> {
-        let seat = self.containers.find(id)?;
-        let gpu = self.containers.get(seat)?.slices.get(lane)?.gpu?;
-        self.gpus[gpu].turns.native_slice(seat)
+        let index = self.containers.find(id)?;
+        let gpu = self.containers.get(index)?.slices.get(lane)?.gpu?;
+        self.gpus[gpu].turns.native_slice(index)
     }
 }
 
@@ -111,7 +111,7 @@ mod tests {
     fn they_are_those_of_the_line() {
         let all = [(1, 0, false), (3, 0, false), (5, 0, true)];
         let mut rig = Rig::with(Config::default(), &all);
-        let of = |rig: &Rig| [0, 1, 2].map(|who| rig.turns.native_slice(Seat(who)));
+        let of = |rig: &Rig| [0, 1, 2].map(|who| rig.turns.native_slice(ContainerIndex(who)));
         assert_eq!(of(&rig), [Some(2_000), Some(6_000), Some(10_000)]);
         rig.turns.set_policy(Policy::Preemptive);
         assert_eq!(of(&rig), [Some(2_000), Some(2_000), Some(10_000)]);
@@ -123,6 +123,6 @@ mod tests {
         assert_eq!(of(&shared), [Some(2_000), Some(6_000), Some(8_000)]);
         rig.turns.set_policy(Policy::Native);
         assert_eq!(of(&rig), [None; 3]);
-        assert_eq!(rig.turns.native_slice(Seat(7)), None);
+        assert_eq!(rig.turns.native_slice(ContainerIndex(7)), None);
     }
 }

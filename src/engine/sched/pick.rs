@@ -9,12 +9,12 @@ use super::starvation::GuardTurn;
 use super::untracked::Allowed;
 use super::{Note, Phase, Turns};
 use crate::config::ROUND_FOR;
-use crate::lifecycle::Seat;
+use crate::lifecycle::ContainerIndex;
 
 /// Who is next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Choice {
-    pub(super) seat: Seat,
+    pub(super) index: ContainerIndex,
     /// A slot that interrupts those who go first.
     pub(super) guard: bool,
 }
@@ -38,33 +38,36 @@ impl Turns {
     pub(super) fn choose(&self) -> Option<Choice> {
         let best = |class: Class| {
             let waiting = self.entities.iter().filter(|e| e.class == class);
-            let here = |e: &&Entity| e.gang.is_none() || self.on_gpu() == Some(e.seat);
+            let here = |e: &&Entity| e.gang.is_none() || self.on_gpu() == Some(e.index);
             let waiting = waiting.filter(|e| e.eligible()).filter(here);
             let first = waiting.min_by_key(|e| self.position(e));
-            first.map(|entity| entity.seat)
+            first.map(|entity| entity.index)
         };
         let mut waiting = Class::ALL
             .into_iter()
             .filter_map(|class| Some((class, best(class)?)));
-        let (first, seat) = waiting.next()?;
+        let (first, index) = waiting.next()?;
         let kept = self.demand.kept.is_some_and(|kept| kept.class < first);
         if kept && self.guard_free(first) {
-            return Some(Choice { seat, guard: true });
+            return Some(Choice { index, guard: true });
         }
         let guard = waiting.find(|(class, _)| self.guard_free(*class));
         Some(match guard {
-            Some((_, seat)) => Choice { seat, guard: true },
-            None => Choice { seat, guard: false },
+            Some((_, index)) => Choice { index, guard: true },
+            None => Choice {
+                index,
+                guard: false,
+            },
         })
     }
 
     /// `seat`, if it may have a turn now and nobody goes before it. It goes on with what it launched before
     /// the turns began, unless it owes others too much for that.
-    fn first(&self, seat: Seat) -> Option<Choice> {
+    fn first(&self, index: ContainerIndex) -> Option<Choice> {
         let may = |entity: &&Entity| entity.eligible() && entity.gang.is_none();
-        let entity = self.find(seat).filter(may)?;
+        let entity = self.find(index).filter(may)?;
         let own = entity.class;
-        if self.owes(entity) && !self.nobody_before(seat, |_| false) {
+        if self.owes(entity) && !self.nobody_before(index, |_| false) {
             return None;
         }
         // a gang that waits for other GPUs too would end such a turn in the step that gives it
@@ -72,7 +75,10 @@ impl Turns {
         let goes = |class: Class| class < own || guard(class);
         let gang = self.demand.kept.is_some_and(|kept| goes(kept.class));
         let before = gang || self.others_wait(|other| other < own) || self.guard_waits(own);
-        (!before).then_some(Choice { seat, guard: false })
+        (!before).then_some(Choice {
+            index,
+            guard: false,
+        })
     }
 
     pub(super) fn guard_open(&self, class: Class) -> bool {
@@ -98,8 +104,8 @@ impl Turns {
     }
 
     /// How long a turn of `seat` would be.
-    pub(super) fn length_of(&self, seat: Seat) -> Option<Duration> {
-        self.find(seat).map(|entity| self.length(entity, false))
+    pub(super) fn length_of(&self, index: ContainerIndex) -> Option<Duration> {
+        self.find(index).map(|entity| self.length(entity, false))
     }
 
     /// How long a turn of `entity` may last: a round's part by weight, corrected by what it is
@@ -111,8 +117,8 @@ impl Turns {
         }
         let (mut rank, mut count) = (0, 0);
         let rivals = self.entities.iter().filter(|e| e.class == entity.class);
-        for rival in rivals.filter(|e| e.eligible() || e.seat == entity.seat) {
-            rank += u64::from(rival.seat < entity.seat);
+        for rival in rivals.filter(|e| e.eligible() || e.index == entity.index) {
+            rank += u64::from(rival.index < entity.index);
             count += 1;
         }
         let length = if count <= 1 {
@@ -141,11 +147,11 @@ impl Turns {
         }
         let choice = match self.allowed() {
             Allowed::Any => self.choose(),
-            Allowed::Only(seat) => self.first(seat),
+            Allowed::Only(index) => self.first(index),
             Allowed::None => None,
         };
         let Some(choice) = choice else { return };
-        let Some(entity) = self.find(choice.seat) else {
+        let Some(entity) = self.find(choice.index) else {
             return;
         };
         let mut length = self.length(entity, choice.guard);
@@ -156,7 +162,7 @@ impl Turns {
         }
         self.serve(choice, length);
         let now = self.now;
-        if let Some(entity) = self.find_mut(choice.seat) {
+        if let Some(entity) = self.find_mut(choice.index) {
             entity.untracked = None;
             entity.turn = entity.turn.wrapping_add(1);
             entity.granted = now;
@@ -166,21 +172,21 @@ impl Turns {
 
     /// `choice` has the GPU for `length` from now on.
     pub(super) fn serve(&mut self, choice: Choice, length: Duration) {
-        let Some(entity) = self.find(choice.seat) else {
+        let Some(entity) = self.find(choice.index) else {
             return;
         };
         let now = self.now;
         let end = now.plus(length);
         let class = entity.class;
-        self.advance_queues(choice.seat);
-        if let Some(entity) = self.find_mut(choice.seat) {
+        self.advance_queues(choice.index);
+        if let Some(entity) = self.find_mut(choice.index) {
             entity.turn_end = end;
             entity.run = Duration(0);
             entity.guest = false;
         }
         let guard = choice.guard.then_some(GuardTurn { class, began: now });
         self.phase = Phase::Held {
-            seat: choice.seat,
+            index: choice.index,
             end,
             guard,
         };
@@ -189,38 +195,44 @@ impl Turns {
     /// Lets the holder's turn go on, or not.
     pub(super) fn continue_or_close(
         &mut self,
-        seat: Seat,
+        index: ContainerIndex,
         guard: Option<GuardTurn>,
         notes: &mut Vec<Note>,
     ) {
         match self.verdict() {
             Verdict::Keep => {}
             Verdict::Renew => {
-                self.requeue(seat);
-                if let Some(length) = self.length_of(seat) {
-                    self.serve(Choice { seat, guard: false }, length);
+                self.requeue(index);
+                if let Some(length) = self.length_of(index) {
+                    self.serve(
+                        Choice {
+                            index,
+                            guard: false,
+                        },
+                        length,
+                    );
                 }
             }
             Verdict::CloseEarly => {
-                self.count_early_close(seat);
-                self.close(seat, guard, notes);
+                self.count_early_close(index);
+                self.close(index, guard, notes);
             }
-            Verdict::Close => self.close(seat, guard, notes),
+            Verdict::Close => self.close(index, guard, notes),
         }
     }
 
-    pub(super) fn count_early_close(&mut self, seat: Seat) {
-        if let Some(entity) = self.find_mut(seat) {
+    pub(super) fn count_early_close(&mut self, index: ContainerIndex) {
+        if let Some(entity) = self.find_mut(index) {
             entity.closed_early += 1;
         }
     }
 
     /// Looks whether the holder's turn goes on.
     pub(super) fn verdict(&mut self) -> Verdict {
-        let Phase::Held { seat, end, guard } = self.phase else {
+        let Phase::Held { index, end, guard } = self.phase else {
             return Verdict::Keep;
         };
-        let Some(entity) = self.find(seat) else {
+        let Some(entity) = self.find(index) else {
             return Verdict::Close;
         };
         let (now, class) = (self.now, entity.class);
@@ -242,13 +254,16 @@ impl Turns {
         // What it used counts from here on, as at the end of any turn.
         let (start, queued) = (entity.start, entity.queued);
         let pool = self.queues(class).pool;
-        self.requeue(seat);
+        self.requeue(index);
         let choice = self.choose();
         self.queues[class as usize].pool = pool;
-        if let Some(entity) = self.find_mut(seat) {
+        if let Some(entity) = self.find_mut(index) {
             (entity.start, entity.queued) = (start, queued);
         }
-        let again = Some(Choice { seat, guard: false });
+        let again = Some(Choice {
+            index,
+            guard: false,
+        });
         if choice == again && guard.is_none() && self.demand.kept.is_none() {
             Verdict::Renew
         } else if now >= end {

@@ -13,22 +13,22 @@ use gpuslice_wire::units::{Percent, Weight};
 
 /// A part of a GPU's time, exact: `part / whole`, above nothing and at most all of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Part {
+pub(crate) struct Fraction {
     part: u32,
     whole: u32,
 }
 
-impl Part {
+impl Fraction {
     /// All of it.
-    pub(crate) const ALL: Part = Part { part: 1, whole: 1 };
+    pub(crate) const ALL: Fraction = Fraction { part: 1, whole: 1 };
 
     /// `part / whole`, all of it if that is one or more.
-    pub(crate) fn new(part: u32, whole: u32) -> Part {
+    pub(crate) fn new(part: u32, whole: u32) -> Fraction {
         if part >= whole {
-            return Part::ALL;
+            return Fraction::ALL;
         }
         let part = part.max(1);
-        Part { part, whole }
+        Fraction { part, whole }
     }
     pub(crate) fn part(self) -> u32 {
         self.part
@@ -49,7 +49,7 @@ impl Part {
 
 /// What a slice was promised of time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Terms {
+pub(crate) struct Entitlement {
     pub(crate) weight: Weight,
     pub(crate) share: Option<Percent>,
     pub(crate) class: Class,
@@ -59,7 +59,7 @@ pub(crate) struct Terms {
 
 /// All slices of a GPU together, and how many it is meant for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Everybody {
+pub(crate) struct AllSlices {
     /// Slices without a share, and what they weigh together.
     slices: u32,
     weights: u32,
@@ -68,8 +68,8 @@ pub(crate) struct Everybody {
     slots: u32,
 }
 
-impl Everybody {
-    pub(crate) fn of<'a>(all: impl Iterator<Item = &'a Terms>, slots: u32) -> Everybody {
+impl AllSlices {
+    pub(crate) fn of<'a>(all: impl Iterator<Item = &'a Entitlement>, slots: u32) -> AllSlices {
         let (mut slices, mut weights, mut shares) = (0, 0, 0);
         for slice in all {
             match slice.share {
@@ -80,7 +80,7 @@ impl Everybody {
                 }
             }
         }
-        Everybody {
+        AllSlices {
             slices,
             weights,
             rest: 100u32.saturating_sub(shares).max(1),
@@ -90,31 +90,31 @@ impl Everybody {
 }
 
 /// What a slice may have of the GPU's time at most.
-pub(crate) fn cap(policy: Policy, slice: &Terms, everybody: &Everybody) -> Part {
+pub(crate) fn cap(policy: Policy, slice: &Entitlement, all_slices: &AllSlices) -> Fraction {
     if slice.whole || policy == Policy::Native {
-        return Part::ALL;
+        return Fraction::ALL;
     }
     if let Some(share) = slice.share {
-        return Part::new(share.get(), 100);
+        return Fraction::new(share.get(), 100);
     }
     let weight = slice.weight.get();
-    let Everybody {
+    let AllSlices {
         slices,
         weights,
         rest,
         slots,
-    } = *everybody;
+    } = *all_slices;
     match policy {
-        Policy::Native | Policy::Soft => Part::ALL,
-        Policy::Fair => Part::new(1, slots),
-        Policy::Preemptive => Part::new(rest, 100 * slices),
-        Policy::Weighted => Part::new(weight * rest, 100 * weights),
-        Policy::Fixed => Part::new(weight, slots),
+        Policy::Native | Policy::Soft => Fraction::ALL,
+        Policy::Fair => Fraction::new(1, slots),
+        Policy::Preemptive => Fraction::new(rest, 100 * slices),
+        Policy::Weighted => Fraction::new(weight * rest, 100 * weights),
+        Policy::Fixed => Fraction::new(weight, slots),
     }
 }
 
 /// What a slice weighs, and whether that is its share, in the line of those that have one.
-pub(crate) fn weight(policy: Policy, slice: &Terms) -> (Weight, bool) {
+pub(crate) fn weight(policy: Policy, slice: &Entitlement) -> (Weight, bool) {
     let share = slice.share.filter(|_| !slice.whole);
     let share = share.and_then(|share| Weight::new(share.get()).ok());
     match (policy, share) {
@@ -131,8 +131,8 @@ mod tests {
     use std::vec;
     use std::vec::Vec;
 
-    fn terms(weight: u32, share: u32) -> Terms {
-        Terms {
+    fn entitlement(weight: u32, share: u32) -> Entitlement {
+        Entitlement {
             weight: Weight::new(weight).expect("a weight"),
             share: Percent::new(share).ok(),
             class: Class::Normal,
@@ -142,8 +142,8 @@ mod tests {
 
     /// The cap of the first of these, of (weight, share).
     fn ppm(policy: Policy, all: &[(u32, u32)]) -> u32 {
-        let all: Vec<Terms> = all.iter().map(|it| terms(it.0, it.1)).collect();
-        cap(policy, &all[0], &Everybody::of(all.iter(), 16)).ppm()
+        let all: Vec<Entitlement> = all.iter().map(|it| entitlement(it.0, it.1)).collect();
+        cap(policy, &all[0], &AllSlices::of(all.iter(), 16)).ppm()
     }
 
     #[test]
@@ -180,14 +180,18 @@ mod tests {
 
     #[test]
     fn a_whole_gpu_is_capped_by_no_policy_and_no_share() {
-        let terms = Terms {
+        let entitlement = Entitlement {
             whole: true,
-            ..terms(1, 30)
+            ..entitlement(1, 30)
         };
-        let everybody = Everybody::of([&terms].into_iter(), 16);
+        let all_slices = AllSlices::of([&entitlement].into_iter(), 16);
         for policy in [Policy::Fair, Policy::Fixed, Policy::Soft] {
-            assert!(!cap(policy, &terms, &everybody).limits(), "{policy}");
-            assert_eq!(weight(policy, &terms), (Weight::ONE, false), "{policy}");
+            assert!(!cap(policy, &entitlement, &all_slices).limits(), "{policy}");
+            assert_eq!(
+                weight(policy, &entitlement),
+                (Weight::ONE, false),
+                "{policy}"
+            );
         }
     }
 
@@ -195,9 +199,9 @@ mod tests {
     fn weights_count_in_the_line_but_under_fair_and_preemptive() {
         for (number, expected) in [1, 1, 5, 5, 5, 5].into_iter().enumerate() {
             let policy = Policy::of(number as u8).expect("one of six");
-            let (own, reserved) = weight(policy, &terms(5, 0));
+            let (own, reserved) = weight(policy, &entitlement(5, 0));
             assert_eq!((own.get(), reserved), (expected, false), "{policy}");
-            let (own, reserved) = weight(policy, &terms(5, 30));
+            let (own, reserved) = weight(policy, &entitlement(5, 30));
             let native = policy == Policy::Native;
             assert_eq!(own.get(), if native { 5 } else { 30 }, "{policy}");
             assert_eq!(reserved, !native, "{policy}");

@@ -30,7 +30,7 @@ use super::entity::Entity;
 use super::untracked::Untracked;
 use super::{Note, Phase, Turns};
 use crate::engine::Engine;
-use crate::lifecycle::Seat;
+use crate::lifecycle::ContainerIndex;
 
 /// Whether a container's work is stopped on the GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,8 +78,8 @@ impl Preemption {
 
 impl Turns {
     /// When the work of `seat`, whose turn was closed, is to be stopped.
-    pub(super) fn stop_at(&self, seat: Seat, closed: Instant) -> Option<Instant> {
-        let entity = self.find(seat)?;
+    pub(super) fn stop_at(&self, index: ContainerIndex, closed: Instant) -> Option<Instant> {
+        let entity = self.find(index)?;
         // half a collective that is stopped would keep its other half spinning in turns of others
         let asked = entity.preemption != Preemption::None || entity.gang.is_some();
         if !self.config.stop || asked || self.policy == Policy::Native {
@@ -100,30 +100,30 @@ impl Turns {
         if !self.config.stop {
             return;
         }
-        if let Phase::Closing { seat, closed, .. } = self.phase {
-            self.stop_late(seat, closed, notes);
+        if let Phase::Closing { index, closed, .. } = self.phase {
+            self.stop_late(index, closed, notes);
         }
         for at in 0..self.entities.len() {
             let entity = &self.entities[at];
             if let Some(since) = entity.untracked.map(Untracked::since) {
-                self.stop_late(entity.seat, since, notes);
+                self.stop_late(entity.index, since, notes);
             }
         }
     }
 
     /// Asks for the work of `seat` to be stopped, if it is due and there is any.
-    fn stop_late(&mut self, seat: Seat, closed: Instant, notes: &mut Vec<Note>) {
+    fn stop_late(&mut self, index: ContainerIndex, closed: Instant, notes: &mut Vec<Note>) {
         if self.now.since(closed) >= self.config.drain_max {
             return; // It is passed now, and may be the next to have a turn.
         }
-        let due = self.stop_at(seat, closed).is_some_and(|at| self.now >= at);
-        let Some(entity) = self.find_mut(seat).filter(|it| due && !it.is_off()) else {
+        let due = self.stop_at(index, closed).is_some_and(|at| self.now >= at);
+        let Some(entity) = self.find_mut(index).filter(|it| due && !it.is_off()) else {
             return;
         };
         entity.preemption = Preemption::Stopping;
         entity.stop_tries += 1;
         entity.orders = entity.orders.wrapping_add(1);
-        notes.push(Note::Stop(seat));
+        notes.push(Note::Stop(index));
     }
 
     /// Resumes who may launch now, and stops who is late.
@@ -132,20 +132,20 @@ impl Turns {
         let phase = self.phase;
         let may_run = |entity: &Entity| match phase {
             Phase::Open => true,
-            Phase::Held { seat, .. } => seat == entity.seat,
+            Phase::Held { index, .. } => index == entity.index,
             Phase::Idle | Phase::Closing { .. } => false,
         };
         for entity in &mut self.entities {
             if entity.preemption == Preemption::Stopped && may_run(entity) {
                 entity.preemption = Preemption::Resuming;
-                notes.push(Note::Resume(entity.seat));
+                notes.push(Note::Resume(entity.index));
             }
         }
     }
 
     /// What became of a request of `seat`.
-    pub(crate) fn preemption_answered(&mut self, seat: Seat, done: Answer) {
-        let Some(entity) = self.find_mut(seat) else {
+    pub(crate) fn preemption_answered(&mut self, index: ContainerIndex, done: Answer) {
+        let Some(entity) = self.find_mut(index) else {
             return;
         };
         let preemption = match done {
@@ -160,11 +160,11 @@ impl Turns {
 impl Engine {
     /// The answer to a stop or to a resume.
     pub(crate) fn preemption_answered(&mut self, id: ContainerId, lane: Lane, done: Answer) {
-        let seat = self.containers.find(id);
-        let gpu = seat.and_then(|seat| self.containers.get(seat)?.slices.get(lane)?.gpu);
-        if let (Some(seat), Some(gpu)) = (seat, gpu) {
-            self.gpus[gpu].turns.preemption_answered(seat, done);
-            self.report_all(seat);
+        let index = self.containers.find(id);
+        let gpu = index.and_then(|index| self.containers.get(index)?.slices.get(lane)?.gpu);
+        if let (Some(index), Some(gpu)) = (index, gpu) {
+            self.gpus[gpu].turns.preemption_answered(index, done);
+            self.report_all(index);
         }
     }
 }
@@ -199,13 +199,13 @@ mod tests {
         rig
     }
 
-    fn seat(who: u16) -> Seat {
-        Seat(who)
+    fn index(who: u16) -> ContainerIndex {
+        ContainerIndex(who)
     }
 
     /// What the engine does with an answer, at `now`.
     fn answer(rig: &mut Rig, now: u64, done: Answer) {
-        rig.turns.preemption_answered(seat(0), done);
+        rig.turns.preemption_answered(index(0), done);
         rig.report(now, 0, true, false);
     }
 
@@ -219,22 +219,22 @@ mod tests {
         let window = u64::from(rig.turns.window_us()) * 3 / 2 + 100;
         let closed = rig.turns.now.0;
         rig.at(closed + (window - 1) * US);
-        assert_eq!(asked(&rig, Note::Stop(seat(0))), 0);
+        assert_eq!(asked(&rig, Note::Stop(index(0))), 0);
         let due = rig.turns.deadline().map(|at| at.0);
         assert_eq!(due, Some(closed + window * US), "it is looked at then");
         rig.at(closed + window * US);
-        assert_eq!(asked(&rig, Note::Stop(seat(0))), 1);
+        assert_eq!(asked(&rig, Note::Stop(index(0))), 1);
         let now = closed + (window + 300) * US;
         answer(&mut rig, now, Answer::Stop { ok: true });
         assert_eq!(rig.holder(), Some(1));
-        let paid = rig.turns.find(seat(0)).map(|it| it.gpu_time.0);
+        let paid = rig.turns.find(index(0)).map(|it| it.gpu_time.0);
         assert_eq!(paid, Some(now), "until it was stopped, and no longer");
         // it says that it wants nothing, and gets its turn all the same
         rig.report(now + MS, 0, false, false);
         rig.report(now + 2 * MS, 1, false, true);
         rig.report(now + 2 * MS, 1, false, true); // read after the close
         assert_eq!(rig.holder(), Some(0));
-        assert_eq!(asked(&rig, Note::Resume(seat(0))), 1);
+        assert_eq!(asked(&rig, Note::Resume(index(0))), 1);
     }
 
     #[test]
@@ -242,9 +242,9 @@ mod tests {
         let mut rig = late(false);
         let closed = rig.turns.now.0;
         rig.at(closed + 99 * MS);
-        assert_eq!(asked(&rig, Note::Stop(seat(0))), 0);
+        assert_eq!(asked(&rig, Note::Stop(index(0))), 0);
         rig.at(closed + 100 * MS);
-        assert_eq!(asked(&rig, Note::Stop(seat(0))), 1);
+        assert_eq!(asked(&rig, Note::Stop(index(0))), 1);
     }
 
     #[test]
@@ -253,11 +253,11 @@ mod tests {
         let closed = rig.turns.now.0;
         for (tries, ms) in [1, 2, 6, 21, 84, 333, 1_332].into_iter().enumerate() {
             rig.at(closed + ms * MS);
-            assert_eq!(asked(&rig, Note::Stop(seat(0))), tries + 1, "{ms} ms");
+            assert_eq!(asked(&rig, Note::Stop(index(0))), tries + 1, "{ms} ms");
             answer(&mut rig, closed + ms * MS, Answer::Stop { ok: false });
         }
         rig.at(closed + 1_999 * MS);
-        assert_eq!(asked(&rig, Note::Stop(seat(0))), 7);
+        assert_eq!(asked(&rig, Note::Stop(index(0))), 7);
         assert_eq!(rig.holder(), None);
         rig.at(closed + 2_000 * MS);
         assert_eq!(rig.holder(), Some(1), "after the longest wait");
@@ -274,7 +274,7 @@ mod tests {
         rig.report(closed + 3 * MS, 1, false, true);
         rig.report(closed + 3 * MS, 1, false, true); // read after the close
         assert_eq!(rig.holder(), Some(0));
-        assert_eq!(asked(&rig, Note::Resume(seat(0))), 1);
+        assert_eq!(asked(&rig, Note::Resume(index(0))), 1);
         answer(&mut rig, closed + 4 * MS, Answer::Stop { ok: true });
         rig.wake(closed + 5 * MS, 1);
         assert_eq!(rig.holder(), None, "it is not off the GPU");
@@ -293,9 +293,9 @@ mod tests {
         rig.report(closed + 3 * MS, 1, false, true); // read after the close
         assert_eq!(rig.holder(), Some(0), "and it has its next turn");
         answer(&mut rig, closed + 4 * MS, Answer::Stop { ok: true });
-        assert_eq!(asked(&rig, Note::Resume(seat(0))), 1);
+        assert_eq!(asked(&rig, Note::Resume(index(0))), 1);
         answer(&mut rig, closed + 5 * MS, Answer::Resume);
-        assert_eq!(asked(&rig, Note::Resume(seat(0))), 1);
+        assert_eq!(asked(&rig, Note::Resume(index(0))), 1);
     }
 
     /// The order to stop is answered when a process has come since, and has launched in a turn that began before.
@@ -313,8 +313,8 @@ mod tests {
         let [first, high] = ["a", "b"].map(|name| rig.attach(name, 0).expect("in"));
         let word = |rig: &crate::tests::Rig, name| {
             let entities = &rig.engine.gpus[0].turns.entities;
-            let seat = rig.engine.containers.find(id(name)).expect("known");
-            let of = |it: &&Entity| it.seat == seat;
+            let index = rig.engine.containers.find(id(name)).expect("known");
+            let of = |it: &&Entity| it.index == index;
             entities.iter().find(of).expect("on the GPU").turn
         };
         let says = |rig: &mut crate::tests::Rig, client, runnable, active, drained| {
@@ -370,7 +370,7 @@ mod tests {
             rig.wake(0, 1);
             assert_eq!(rig.turns.phase, Phase::Open);
             rig.turns
-                .preemption_answered(seat(0), Answer::Stop { ok: true });
+                .preemption_answered(index(0), Answer::Stop { ok: true });
             for who in 0..2 {
                 let reported = Report {
                     attached: true,
@@ -379,7 +379,7 @@ mod tests {
                     newcomer: newcomer && who == 0,
                     ..Report::default()
                 };
-                rig.turns.report(seat(who), reported);
+                rig.turns.report(index(who), reported);
             }
             rig.turns.decide(&mut rig.notes);
             let expected = (!newcomer).then_some(1);
@@ -395,14 +395,14 @@ mod tests {
         rig.at(100 * MS);
         assert_eq!(rig.turns.phase, Phase::Open);
         rig.turns
-            .preemption_answered(seat(0), Answer::Stop { ok: true });
+            .preemption_answered(index(0), Answer::Stop { ok: true });
         for (who, runnable) in [(0, false), (1, true)] {
             let reported = Report {
                 attached: true,
                 runnable,
                 ..Report::default()
             };
-            rig.turns.report(seat(who), reported);
+            rig.turns.report(index(who), reported);
         }
         rig.turns.decide(&mut rig.notes);
         assert_eq!(rig.holder(), Some(1), "nobody else runs");
@@ -425,6 +425,6 @@ mod tests {
         rig.report(closed + 4 * MS, 1, true, true);
         rig.at(closed + 5 * MS);
         assert_eq!(rig.turns.phase, Phase::Open);
-        assert_eq!(asked(&rig, Note::Resume(seat(0))), 1);
+        assert_eq!(asked(&rig, Note::Resume(index(0))), 1);
     }
 }

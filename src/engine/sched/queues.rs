@@ -34,11 +34,11 @@ use gpuslice_wire::units::{Duration, Instant, Weight};
 
 use super::Turns;
 use super::entity::{Entity, Virtual};
-use crate::lifecycle::Seat;
+use crate::lifecycle::ContainerIndex;
 
 /// Where a container is in line; the smallest goes first: its place in the upper line, which is the
 /// pool's if it is of that, and its own.
-pub(crate) type Position = (Virtual, Instant, Virtual, Instant, Seat);
+pub(crate) type Position = (Virtual, Instant, Virtual, Instant, ContainerIndex);
 
 /// The containers of a class without a share, as one.
 #[derive(Clone, Copy, Debug)]
@@ -161,9 +161,9 @@ impl Turns {
     }
 
     /// `seat` is in line from now on, and with it the pool, if it is of that.
-    pub(super) fn requeue(&mut self, seat: Seat) {
+    pub(super) fn requeue(&mut self, index: ContainerIndex) {
         let now = self.now;
-        let Some(at) = self.entities.iter().position(|it| it.seat == seat) else {
+        let Some(at) = self.entities.iter().position(|it| it.index == index) else {
             return;
         };
         let queue_time = self.queue_time(&self.entities[at]);
@@ -175,17 +175,17 @@ impl Turns {
     }
 
     /// `seat` begins to want. The pool keeps its place, if others of it want already.
-    pub(super) fn becomes_runnable(&mut self, seat: Seat) {
-        let Some(entity) = self.find(seat) else {
+    pub(super) fn becomes_runnable(&mut self, index: ContainerIndex) {
+        let Some(entity) = self.find(index) else {
             return;
         };
         let class = entity.class;
-        let others = self.entities.iter().filter(|it| it.seat != seat);
+        let others = self.entities.iter().filter(|it| it.index != index);
         let waits = others
             .filter(|it| !it.reserved && it.class == class)
             .any(|it| it.reported.runnable);
         let pool = self.queues(class).pool;
-        self.requeue(seat);
+        self.requeue(index);
         if waits {
             self.queues[class as usize].pool = pool;
         }
@@ -193,8 +193,8 @@ impl Turns {
 
     /// `seat` may not be of its pool any more. What it uses at present stays with the pool, which is in line
     /// behind that.
-    pub(super) fn leave_pool(&mut self, seat: Seat) {
-        let entity = self.find(seat).filter(|it| self.charged(it));
+    pub(super) fn leave_pool(&mut self, index: ContainerIndex) {
+        let entity = self.find(index).filter(|it| self.charged(it));
         if let Some(entity) = entity.filter(|it| !it.reserved) {
             let class = entity.class;
             self.queues[class as usize].enqueue_pool(self.now);
@@ -209,12 +209,12 @@ impl Turns {
             false => (pool.start, pool.queued),
         };
         let Entity { start, queued, .. } = *entity;
-        (above.0, above.1, start, queued, entity.seat)
+        (above.0, above.1, start, queued, entity.index)
     }
 
     /// Where it would be if what runs at present got in line now.
     pub(super) fn position_now(&self, entity: &Entity) -> Position {
-        let runs = |it: &Entity| self.on_gpu() == Some(it.seat) || it.untracked.is_some();
+        let runs = |it: &Entity| self.on_gpu() == Some(it.index) || it.untracked.is_some();
         let class = entity.class;
         let mut position = self.position(entity);
         if runs(entity) {
@@ -234,8 +234,8 @@ impl Turns {
 
     /// The lines of a class move on to the start of `seat`, which is served. A gang that was called may come
     /// before others who have waited there for longer, and these are owed no less for it.
-    pub(super) fn advance_queues(&mut self, seat: Seat) {
-        let Some(entity) = self.find(seat) else {
+    pub(super) fn advance_queues(&mut self, index: ContainerIndex) {
+        let Some(entity) = self.find(index) else {
             return;
         };
         let (class, reserved) = (entity.class, entity.reserved);
@@ -269,7 +269,7 @@ impl Turns {
             }
         };
         let rivals = self.entities.iter().filter(|e| e.class == holder.class);
-        let mut rivals = rivals.filter(|e| e.seat != holder.seat && e.gang.is_none());
+        let mut rivals = rivals.filter(|e| e.index != holder.index && e.gang.is_none());
         !rivals.any(|rival| {
             let both = !rival.reserved && !holder.reserved;
             let before = match both {
@@ -284,7 +284,7 @@ impl Turns {
     pub(super) fn due(&self, entity: &Entity) -> (u64, u64) {
         let class = self.entities.iter().filter(|e| e.class == entity.class);
         let (mut shares, mut weights) = (0u64, 0u64);
-        for rival in class.filter(|e| e.eligible() || e.seat == entity.seat) {
+        for rival in class.filter(|e| e.eligible() || e.index == entity.index) {
             let weight = u64::from(rival.weight.get());
             *(match rival.reserved {
                 true => &mut shares,

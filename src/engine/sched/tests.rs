@@ -26,13 +26,13 @@ impl Rig {
     pub(super) fn with(config: Config, who: &[(u32, u32, bool)]) -> Rig {
         let mut turns = Turns::new(config, Instant(0), Charged::default());
         for (at, &(weight, share, high)) in who.iter().enumerate() {
-            let terms = Terms {
+            let entitlement = Entitlement {
                 weight: Weight::new(weight).expect("a weight"),
                 share: Percent::new(share).ok(),
                 class: if high { Class::High } else { Class::Normal },
                 whole: false,
             };
-            turns.enter(Seat(at as u16), Lane(0), terms);
+            turns.enter(ContainerIndex(at as u16), Lane(0), entitlement);
         }
         let mut rig = Rig {
             turns,
@@ -55,7 +55,7 @@ impl Rig {
     pub(super) fn report(&mut self, now: u64, who: usize, runnable: bool, drained: bool) {
         self.pass(now);
         self.turns.report(
-            Seat(who as u16),
+            ContainerIndex(who as u16),
             Report {
                 attached: true,
                 runnable,
@@ -68,13 +68,14 @@ impl Rig {
     }
     /// Whoever is untracked and not deep in work is read, and quiet.
     fn drain_untracked(&mut self) {
-        let deep = self.deep.map(|who| Seat(who as u16));
-        let untracked = self.turns.untracked().map(|e| (e.seat, e.reported));
-        let untracked: Vec<(Seat, Report)> =
-            untracked.filter(|(seat, _)| Some(*seat) != deep).collect();
-        for (seat, reported) in untracked {
+        let deep = self.deep.map(|who| ContainerIndex(who as u16));
+        let untracked = self.turns.untracked().map(|e| (e.index, e.reported));
+        let untracked: Vec<(ContainerIndex, Report)> = untracked
+            .filter(|(index, _)| Some(*index) != deep)
+            .collect();
+        for (index, reported) in untracked {
             self.turns.report(
-                seat,
+                index,
                 Report {
                     drained: true,
                     ..reported
@@ -88,7 +89,7 @@ impl Rig {
     }
     pub(super) fn holder(&self) -> Option<usize> {
         match self.turns.phase {
-            Phase::Held { seat, .. } => Some(usize::from(seat.0)),
+            Phase::Held { index, .. } => Some(usize::from(index.0)),
             _ => None,
         }
     }
@@ -96,9 +97,9 @@ impl Rig {
     fn run(&mut self, end: u64) {
         while let Some(due) = self.turns.deadline().filter(|due| due.0 <= end) {
             self.at(due.0);
-            if let Phase::Closing { seat, .. } = self.turns.phase {
-                let runnable = self.turns.find(seat).is_some_and(|e| e.reported.runnable);
-                self.report(due.0, usize::from(seat.0), runnable, true);
+            if let Phase::Closing { index, .. } = self.turns.phase {
+                let runnable = self.turns.find(index).is_some_and(|e| e.reported.runnable);
+                self.report(due.0, usize::from(index.0), runnable, true);
             }
         }
         self.at(end);
@@ -196,7 +197,7 @@ fn a_late_container_is_reported_then_overruns_and_is_charged_until_drained() {
     assert!(matches!(rig.turns.phase, Phase::Closing { .. }));
     rig.notes.clear();
     rig.at(108 * MS);
-    let late = |stage, ms| Note::Late(Seat(0), stage, Duration(ms * MS));
+    let late = |stage, ms| Note::Late(ContainerIndex(0), stage, Duration(ms * MS));
     assert_eq!(rig.notes, [late(Late::Waiting, 100)]);
     for step in 109..=2_008 {
         rig.at(step * MS);
@@ -234,7 +235,7 @@ fn a_leaving_holder_frees_the_gpu() {
     let mut rig = Rig::new(&[(1, 0, false), (1, 0, false)]);
     rig.wake(0, 0);
     rig.wake(0, 1);
-    rig.turns.leave(Seat(0));
+    rig.turns.leave(ContainerIndex(0));
     rig.at(MS);
     assert_eq!(rig.holder(), Some(1));
     rig.run(21 * MS);
@@ -249,11 +250,11 @@ fn freedom_ends() -> Rig {
     assert_eq!(rig.turns.mode(), Mode::Open);
     rig.deep = Some(0);
     rig.notes.clear();
-    let terms = Terms {
+    let entitlement = Entitlement {
         class: Class::High,
-        ..rig.turns.entities[1].terms
+        ..rig.turns.entities[1].entitlement
     };
-    rig.turns.retune(Seat(1), terms);
+    rig.turns.retune(ContainerIndex(1), entitlement);
     rig
 }
 
@@ -279,7 +280,7 @@ fn untracked_work_that_does_not_drain_overruns_and_is_charged() {
     rig.wake(1_000 * MS, 1);
     rig.notes.clear();
     rig.run(2_999 * MS);
-    let late = |stage, ms| Note::Late(Seat(0), stage, Duration(ms * MS));
+    let late = |stage, ms| Note::Late(ContainerIndex(0), stage, Duration(ms * MS));
     assert_eq!(rig.notes, [late(Late::Waiting, 100)]);
     assert_eq!(rig.holder(), None);
     rig.run(3_000 * MS);

@@ -15,7 +15,7 @@ use super::entity::Entity;
 use super::{Note, Phase, Turns};
 use crate::action::Late;
 use crate::config::Config;
-use crate::lifecycle::Seat;
+use crate::lifecycle::ContainerIndex;
 
 /// May have work in flight that was launched without turns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,7 +41,7 @@ impl Untracked {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Allowed {
     Any,
-    Only(Seat),
+    Only(ContainerIndex),
     None,
 }
 
@@ -60,13 +60,13 @@ impl Turns {
             // step has launched nothing: else a debtor that lies would hold others up each time it comes back
             let runs = entity.overrun.is_none() && !entity.is_off() && !entity.arrives;
             entity.untracked = runs.then_some(untracked);
-            notes.push(Note::Closed(entity.seat));
+            notes.push(Note::Closed(entity.index));
         }
         // who wants was in line before; who only left something running pays for it from where the line is, too
         for at in 0..self.entities.len() {
             let entity = &self.entities[at];
             if entity.untracked.is_some() && !entity.reported.runnable {
-                self.becomes_runnable(entity.seat);
+                self.becomes_runnable(entity.index);
             }
         }
         self.phase = Phase::Idle;
@@ -85,29 +85,29 @@ impl Turns {
             if entity.is_off() {
                 entity.drained_in(waited, config.drain_max);
                 entity.untracked = None;
-                let (seat, class) = (entity.seat, entity.class);
-                self.requeue(seat);
+                let (index, class) = (entity.index, entity.class);
+                self.requeue(index);
                 self.guards.later(class, now);
             } else if waited >= config.drain_max {
                 (entity.untracked, entity.overrun) = (None, Some(untracked.since));
                 self.guards.later(entity.class, now);
-                notes.push(Note::Late(entity.seat, Late::Overrun, waited));
+                notes.push(Note::Late(entity.index, Late::Overrun, waited));
             } else if waited >= config.drain && !untracked.reported {
                 entity.late_turns += 1;
                 entity.untracked = Some(Untracked {
                     reported: true,
                     ..untracked
                 });
-                notes.push(Note::Late(entity.seat, Late::Waiting, waited));
+                notes.push(Note::Late(entity.index, Late::Waiting, waited));
             }
         }
     }
 
     pub(super) fn allowed(&self) -> Allowed {
-        let mut untracked = self.untracked().map(|entity| entity.seat);
+        let mut untracked = self.untracked().map(|entity| entity.index);
         match (untracked.next(), untracked.next()) {
             (None, _) => Allowed::Any,
-            (Some(seat), None) => Allowed::Only(seat),
+            (Some(index), None) => Allowed::Only(index),
             (Some(_), Some(_)) => Allowed::None,
         }
     }
@@ -117,10 +117,10 @@ impl Turns {
     }
 
     /// Whether `seat` may go, if it is its turn.
-    pub(super) fn allows(&self, seat: Seat) -> bool {
+    pub(super) fn allows(&self, index: ContainerIndex) -> bool {
         match self.allowed() {
             Allowed::Any => true,
-            Allowed::Only(untracked) => untracked == seat,
+            Allowed::Only(untracked) => untracked == index,
             Allowed::None => false,
         }
     }
@@ -137,7 +137,7 @@ impl Turns {
     pub(super) fn untracked_until(&self) -> Option<Instant> {
         let due = |entity: &Entity| {
             let untracked = entity.untracked?;
-            let stop = self.stop_at(entity.seat, untracked.since);
+            let stop = self.stop_at(entity.index, untracked.since);
             Some(
                 stop.into_iter()
                     .fold(untracked.due(&self.config), Instant::min),

@@ -46,7 +46,7 @@ pub struct Account {
 
 /// The checker's own ledger.
 #[derive(Debug, Default)]
-pub struct Books {
+pub struct Ledger {
     homes: BTreeMap<ClientId, ContainerId>,
     /// Every identity ever given: none is given twice.
     known: BTreeSet<ClientId>,
@@ -68,13 +68,13 @@ pub struct Books {
     lowered: BTreeSet<LaneKey>,
 }
 
-impl Books {
+impl Ledger {
     /// The books of a new engine in the same world.
     #[must_use]
-    pub fn restart(&self) -> Books {
-        Books {
+    pub fn restart(&self) -> Ledger {
+        Ledger {
             lowered: self.lowered.clone(),
-            ..Books::default()
+            ..Ledger::default()
         }
     }
 
@@ -213,7 +213,7 @@ impl Books {
                 self.accounts.retain(|(id, _), _| id != container);
                 self.complete.remove(container);
             }
-            Action::Accounted { client, .. } => return self.accounted(*client, event),
+            Action::ProcessRestored { client, .. } => return self.accounted(*client, event),
             Action::Attached {
                 client, container, ..
             } => return self.attached(*client, *container, event),
@@ -329,7 +329,7 @@ impl Books {
 
     /// A process of before counts with all that it was granted.
     fn accounted(&mut self, client: ClientId, by: &Event) -> Result<(), Objection> {
-        let Event::Account {
+        let Event::RestoreProcess {
             container,
             process,
             granted,

@@ -9,7 +9,7 @@ use gpuslice_wire::limits::RECALL_WAIT_NS;
 use gpuslice_wire::units::Bytes;
 
 use super::Objection;
-use super::memory::Books;
+use super::memory::Ledger;
 use crate::observer::{LaneKey, Observer};
 
 /// Late ticks and slow daemons, ns.
@@ -67,7 +67,7 @@ impl Requests {
     }
 
     /// The engine is told `event`.
-    pub fn event(&mut self, books: &Books, event: &Event) {
+    pub fn event(&mut self, ledger: &Ledger, event: &Event) {
         match *event {
             Event::Reserve {
                 client,
@@ -76,7 +76,7 @@ impl Requests {
                 need,
                 wish,
             } => {
-                let Some(home) = books.home(client) else {
+                let Some(home) = ledger.home(client) else {
                     return;
                 };
                 self.answers(client, (home, lane), None);
@@ -96,7 +96,7 @@ impl Requests {
                 recall,
                 ..
             } => {
-                let home = books.home(client);
+                let home = ledger.home(client);
                 home.into_iter()
                     .for_each(|home| self.answers(client, (home, lane), Some(recall)));
             }
@@ -120,7 +120,7 @@ impl Requests {
     pub fn action(
         &mut self,
         seen: &Observer,
-        books: &Books,
+        ledger: &Ledger,
         action: &Action,
     ) -> Result<(), Objection> {
         match *action {
@@ -142,7 +142,7 @@ impl Requests {
                 lane,
                 bytes,
             } => {
-                let (_, q) = self.answered(books, client, token, lane)?;
+                let (_, q) = self.answered(ledger, client, token, lane)?;
                 if bytes < q.need || bytes > q.wish.max(q.need) {
                     return Err(format!(
                         "{bytes:?} granted for {:?} to {:?}",
@@ -156,14 +156,14 @@ impl Requests {
                 lane,
                 ..
             } => {
-                let (key, q) = self.answered(books, client, token, lane)?;
-                self.justified(seen, books, key, &q)?;
+                let (key, q) = self.answered(ledger, client, token, lane)?;
+                self.justified(seen, ledger, key, &q)?;
             }
             Action::SetLane {
                 container,
                 lane,
                 view,
-            } => self.shown(seen, books, (container, lane), view.recall),
+            } => self.shown(seen, ledger, (container, lane), view.recall),
             _ => {}
         }
         Ok(())
@@ -171,13 +171,13 @@ impl Requests {
 
     fn answered(
         &mut self,
-        books: &Books,
+        ledger: &Ledger,
         client: ClientId,
         token: Token,
         lane: Lane,
     ) -> Result<(LaneKey, Question), Objection> {
         let not_asked = || format!("{token:?} of {client:?} was answered and not asked");
-        let key = (books.home(client).ok_or_else(not_asked)?, lane);
+        let key = (ledger.home(client).ok_or_else(not_asked)?, lane);
         let questions = self.asked.get_mut(&key).ok_or_else(not_asked)?;
         let of = |q: &Question| (q.token, q.client) == (token.0, client);
         match questions.iter().position(of) {
@@ -197,12 +197,12 @@ impl Requests {
     fn justified(
         &self,
         seen: &Observer,
-        books: &Books,
+        ledger: &Ledger,
         key: LaneKey,
         q: &Question,
     ) -> Result<(), Objection> {
-        let (cap, reserved) = books.of(q.client, key.1);
-        let theirs = self.siblings(books, key, q.client);
+        let (cap, reserved) = ledger.of(q.client, key.1);
+        let theirs = self.siblings(ledger, key, q.client);
         let theirs: u128 = theirs.map(|(_, granted)| u128::from(granted)).sum();
         if reserved.saturating_sub(theirs) + u128::from(q.need.0) > u128::from(cap) {
             return Ok(());
@@ -226,7 +226,7 @@ impl Requests {
     /// Who else has something, and does not wait for more itself.
     fn siblings(
         &self,
-        books: &Books,
+        ledger: &Ledger,
         key: LaneKey,
         but: ClientId,
     ) -> impl Iterator<Item = (ClientId, u64)> {
@@ -237,20 +237,20 @@ impl Requests {
             .flatten()
             .map(|question| question.client)
             .collect();
-        let granted = books.granted(key.0, key.1);
+        let granted = ledger.granted(key.0, key.1);
         granted.filter(move |(client, granted)| {
-            let asked = *client != but && books.is_connected(*client);
+            let asked = *client != but && ledger.is_connected(*client);
             *granted > 0 && asked && !waits.contains(client)
         })
     }
 
-    fn shown(&mut self, seen: &Observer, books: &Books, key: LaneKey, number: u32) {
+    fn shown(&mut self, seen: &Observer, ledger: &Ledger, key: LaneKey, number: u32) {
         if self.recalls.entry(key).or_default().number == number {
             return;
         }
         let first = self.asked.get(&key).and_then(|all| all.first());
         let owing = first.map_or(BTreeSet::new(), |first| {
-            let siblings = self.siblings(books, key, first.client);
+            let siblings = self.siblings(ledger, key, first.client);
             siblings.map(|(client, _)| client).collect()
         });
         let recall = Recall {
@@ -275,13 +275,13 @@ impl Requests {
     ///
     /// # Errors
     /// The objection.
-    pub fn after_step(&self, books: &Books, event: &Event) -> Result<(), Objection> {
+    pub fn after_step(&self, ledger: &Ledger, event: &Event) -> Result<(), Objection> {
         let ticked = matches!(event, Event::Tick);
         for (key, questions) in &self.asked {
             let Some(first) = questions.first() else {
                 continue;
             };
-            let (cap, reserved) = books.of(first.client, key.1);
+            let (cap, reserved) = ledger.of(first.client, key.1);
             let fits = reserved + u128::from(first.need.0) <= u128::from(cap);
             if fits && !self.returning.contains(&key.0) {
                 return Err(format!(

@@ -1,6 +1,6 @@
 //! The stories that are about shares beside containers without one.
 
-use gpuslice_engine::Terms;
+use gpuslice_engine::TimeChange;
 use gpuslice_wire::policy::ShareAsk;
 
 use super::*;
@@ -32,7 +32,7 @@ fn comes_into_the_class(class: Class) -> Result<(), Objection> {
     let Action::Admitted { token, record } = admitted(0, 1, 0, Class::Normal) else {
         unreachable!("it is what it makes");
     };
-    let was = Terms {
+    let was = TimeChange {
         weight: None,
         share: ShareAsk::Keep,
         class: Some(class),

@@ -10,7 +10,7 @@ use super::super::starvation::GuardTurn;
 use super::super::{Note, Phase, Turns};
 use crate::action::Late;
 use crate::config::Config;
-use crate::lifecycle::Seat;
+use crate::lifecycle::ContainerIndex;
 
 /// What a member keeps of its gang.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -65,71 +65,79 @@ pub(crate) struct Demand {
 /// What a GPU does for gangs.
 impl Turns {
     /// Until when `seat` has its turn.
-    pub(super) fn held_by(&self, seat: Seat) -> Option<Instant> {
+    pub(super) fn held_by(&self, index: ContainerIndex) -> Option<Instant> {
         match self.phase {
-            Phase::Held { seat: on, end, .. } if on == seat => Some(end),
+            Phase::Held { index: on, end, .. } if on == index => Some(end),
             _ => None,
         }
     }
 
     /// Since when the turn of `seat` is being closed.
-    pub(super) fn closing_of(&self, seat: Seat) -> Option<Instant> {
+    pub(super) fn closing_of(&self, index: ContainerIndex) -> Option<Instant> {
         match self.phase {
             Phase::Closing {
-                seat: on, closed, ..
-            } if on == seat => Some(closed),
+                index: on, closed, ..
+            } if on == index => Some(closed),
             _ => None,
         }
     }
 
     /// The same, not counting extensions.
-    pub(super) fn closed_first(&self, seat: Seat) -> Option<Instant> {
-        let closed = self.closing_of(seat)?;
-        let extended = self.find(seat)?.gang.and_then(|gang| gang.extended);
+    pub(super) fn closed_first(&self, index: ContainerIndex) -> Option<Instant> {
+        let closed = self.closing_of(index)?;
+        let extended = self.find(index)?.gang.and_then(|gang| gang.extended);
         Some(extended.map_or(closed, |it| it.0))
     }
 
     /// Whether the processes of `seat` had time to say that they are quiet since the last close: of a turn that was
     /// extended that may be much later than the first one.
-    pub(super) fn answered(&self, seat: Seat) -> bool {
-        let due = self.answered_at(seat);
+    pub(super) fn answered(&self, index: ContainerIndex) -> bool {
+        let due = self.answered_at(index);
         due.is_none_or(|due| self.now >= due)
     }
 
-    fn answered_at(&self, seat: Seat) -> Option<Instant> {
-        Some(self.closing_of(seat)?.plus(self.config.turn_min))
+    fn answered_at(&self, index: ContainerIndex) -> Option<Instant> {
+        Some(self.closing_of(index)?.plus(self.config.turn_min))
     }
 
     /// When a turn that is being closed needs a look: never here, if it is quiet here.
-    pub(in crate::sched) fn drained_until(&self, seat: Seat, reported: bool) -> Option<Instant> {
-        let busy = self.find(seat).is_some_and(|entity| !entity.is_off());
-        let since = self.closed_first(seat).filter(|_| busy)?;
+    pub(in crate::sched) fn drained_until(
+        &self,
+        index: ContainerIndex,
+        reported: bool,
+    ) -> Option<Instant> {
+        let busy = self.find(index).is_some_and(|entity| !entity.is_off());
+        let since = self.closed_first(index).filter(|_| busy)?;
         let Config {
             drain, drain_max, ..
         } = self.config;
         match reported {
-            true => Some(since.plus(drain_max).max(self.answered_at(seat)?)),
+            true => Some(since.plus(drain_max).max(self.answered_at(index)?)),
             false => Some(since.plus(drain)),
         }
     }
 
     /// `seat` takes turns with others of its container, or alone from now on.
-    pub(crate) fn join_gang(&mut self, seat: Seat, joins: bool) {
-        if let Some(entity) = self.find_mut(seat) {
+    pub(crate) fn join_gang(&mut self, index: ContainerIndex, joins: bool) {
+        if let Some(entity) = self.find_mut(index) {
             entity.gang = joins.then(|| entity.gang.unwrap_or_default());
         }
     }
 
-    pub(super) fn called(&mut self, seat: Seat, called: bool) {
-        let member = self.find_mut(seat).and_then(|entity| entity.gang.as_mut());
+    pub(super) fn called(&mut self, index: ContainerIndex, called: bool) {
+        let member = self.find_mut(index).and_then(|entity| entity.gang.as_mut());
         if let Some(member) = member {
             member.called = called;
         }
     }
 
     /// Whether the place of `seat` has come here: nobody of its class who can go goes before it.
-    pub(in crate::sched) fn nobody_before(&self, seat: Seat, ready: impl Fn(Seat) -> bool) -> bool {
-        let Some(me) = self.find(seat) else {
+    pub(in crate::sched) fn nobody_before(
+        &self,
+        index: ContainerIndex,
+        ready: impl Fn(ContainerIndex) -> bool,
+    ) -> bool {
+        let Some(me) = self.find(index) else {
             return false;
         };
         if me.untracked.is_some() && !self.owes(me) {
@@ -137,9 +145,9 @@ impl Turns {
         }
         let mine = self.position_now(me);
         let mut others = self.entities.iter().filter(|other| {
-            let can = other.gang.is_none() || ready(other.seat);
-            let can = can || self.on_gpu() == Some(other.seat);
-            can && other.seat != seat && other.class == me.class && other.eligible()
+            let can = other.gang.is_none() || ready(other.index);
+            let can = can || self.on_gpu() == Some(other.index);
+            can && other.index != index && other.class == me.class && other.eligible()
         });
         others.all(|other| self.position_now(other) > mine)
     }
@@ -147,14 +155,14 @@ impl Turns {
     /// Whether a class above waits for this GPU or has it.
     pub(super) fn above(&self, class: Class) -> bool {
         let holder = match self.phase {
-            Phase::Held { seat, .. } => self.find(seat).is_some_and(|on| on.class < class),
+            Phase::Held { index, .. } => self.find(index).is_some_and(|on| on.class < class),
             _ => false,
         };
         holder || self.others_wait(|other| other < class)
     }
 
     /// When `seat` could have this GPU.
-    pub(super) fn free_for(&self, seat: Seat, class: Class) -> Free {
+    pub(super) fn free_for(&self, index: ContainerIndex, class: Class) -> Free {
         let free = |at: Instant, gives_way: bool| Free {
             at,
             gives_way,
@@ -166,13 +174,13 @@ impl Turns {
             guessed: true,
         };
         match self.phase {
-            Phase::Idle if !self.allows(seat) => drains(self.revoked_at().unwrap_or(self.now)),
+            Phase::Idle if !self.allows(index) => drains(self.revoked_at().unwrap_or(self.now)),
             Phase::Open | Phase::Idle => free(self.now, true),
-            Phase::Held { seat: on, .. } | Phase::Closing { seat: on, .. } if on == seat => {
+            Phase::Held { index: on, .. } | Phase::Closing { index: on, .. } if on == index => {
                 free(self.now, true)
             }
-            Phase::Held { seat, end, guard } => {
-                let on = self.find(seat).map_or(class, |entity| entity.class);
+            Phase::Held { index, end, guard } => {
+                let on = self.find(index).map_or(class, |entity| entity.class);
                 let above = class < on || class > on && self.guard_open(class);
                 match above && guard.is_none() {
                     true => free(self.now, true),
@@ -217,27 +225,38 @@ impl Turns {
     /// When a turn of the first in line fits in here, if that depends on how long something has been drained
     /// that is drained `since` then.
     pub(super) fn fits_after(&self, since: Instant) -> Instant {
-        let first = self.choose().and_then(|choice| self.find(choice.seat));
+        let first = self.choose().and_then(|choice| self.find(choice.index));
         let margin = first.map_or(Duration(0), |entity| self.margin(entity, true));
         since.plus(margin).plus(self.config.turn_min)
     }
 
     /// `seat` has the GPU for `length` from now on.
-    pub(super) fn give(&mut self, seat: Seat, length: Duration, guard: Option<GuardTurn>) {
+    pub(super) fn give(
+        &mut self,
+        index: ContainerIndex,
+        length: Duration,
+        guard: Option<GuardTurn>,
+    ) {
         let again = match self.phase {
             Phase::Closing {
-                seat: on,
+                index: on,
                 closed,
                 reported,
                 ..
-            } if on == seat => Some((closed, reported)),
+            } if on == index => Some((closed, reported)),
             _ => None,
         };
-        self.serve(Choice { seat, guard: false }, length);
+        self.serve(
+            Choice {
+                index,
+                guard: false,
+            },
+            length,
+        );
         if let Phase::Held { guard: which, .. } = &mut self.phase {
             *which = guard;
         }
-        if let Some(entity) = self.find_mut(seat) {
+        if let Some(entity) = self.find_mut(index) {
             entity.untracked = None;
             entity.turn = entity.turn.wrapping_add(1);
             entity.turns += u64::from(again.is_none());
@@ -254,62 +273,67 @@ impl Turns {
     }
 
     /// The turn of `seat` is over. Of one that was passed nobody waits for quiet again.
-    pub(super) fn close_held(&mut self, seat: Seat, notes: &mut Vec<Note>) {
+    pub(super) fn close_held(&mut self, index: ContainerIndex, notes: &mut Vec<Note>) {
         let Phase::Held { guard, .. } = self.phase else {
             return;
         };
-        self.close(seat, guard, notes);
-        let extended = self.find(seat).and_then(|it| it.gang?.extended);
+        self.close(index, guard, notes);
+        let extended = self.find(index).and_then(|it| it.gang?.extended);
         if let (Some((_, was, _)), Phase::Closing { reported, .. }) = (extended, &mut self.phase) {
             *reported = was;
         }
-        if self.find(seat).is_some_and(|it| it.overrun.is_some()) {
-            self.release(seat);
+        if self.find(index).is_some_and(|it| it.overrun.is_some()) {
+            self.release(index);
         }
     }
 
     /// The GPU is free again.
-    pub(super) fn release(&mut self, seat: Seat) {
-        let since = self.closed_first(seat);
+    pub(super) fn release(&mut self, index: ContainerIndex) {
+        let since = self.closed_first(index);
         let Phase::Closing { guard, .. } = self.phase else {
             return;
         };
-        self.requeue(seat);
+        self.requeue(index);
         let drained = since.map_or(Duration(0), |since| self.now.since(since));
         let most = self.config.drain_max;
-        if let Some(entity) = self.find_mut(seat) {
+        if let Some(entity) = self.find_mut(index) {
             entity.drained_in(drained, most);
             entity.gang = Some(Member::default());
         }
-        self.free(seat, guard);
+        self.free(index, guard);
     }
 
     /// Nobody waits for `seat` any more, if it is not quiet. Its place stays where it was before the
     /// turn: what it left running may need the next one to end, and is paid for after that.
-    pub(super) fn pass(&mut self, seat: Seat, waited: Duration, notes: &mut Vec<Note>) {
-        let closed = self.closed_first(seat);
+    pub(super) fn pass(&mut self, index: ContainerIndex, waited: Duration, notes: &mut Vec<Note>) {
+        let closed = self.closed_first(index);
         let Phase::Closing { guard, .. } = self.phase else {
             return;
         };
-        if let Some(entity) = self.find_mut(seat).filter(|entity| !entity.is_off()) {
+        if let Some(entity) = self.find_mut(index).filter(|entity| !entity.is_off()) {
             entity.overrun = closed;
             entity.gang = Some(Member::default());
-            notes.push(Note::Late(seat, Late::Overrun, waited));
-            self.free(seat, guard);
+            notes.push(Note::Late(index, Late::Overrun, waited));
+            self.free(index, guard);
         } else {
-            self.release(seat);
+            self.release(index);
         }
     }
 
-    pub(super) fn report_late(&mut self, seat: Seat, waited: Duration, notes: &mut Vec<Note>) {
+    pub(super) fn report_late(
+        &mut self,
+        index: ContainerIndex,
+        waited: Duration,
+        notes: &mut Vec<Note>,
+    ) {
         let Phase::Closing { reported, .. } = &mut self.phase else {
             return;
         };
         if !core::mem::replace(reported, true) {
-            if let Some(entity) = self.find_mut(seat) {
+            if let Some(entity) = self.find_mut(index) {
                 entity.late_turns += 1;
             }
-            notes.push(Note::Late(seat, Late::Waiting, waited));
+            notes.push(Note::Late(index, Late::Waiting, waited));
         }
     }
 }

@@ -52,7 +52,7 @@ use super::entity::Entity;
 use super::pick::{Choice, Verdict};
 use super::{Phase, Turns};
 use crate::engine::Gpu;
-use crate::lifecycle::Seat;
+use crate::lifecycle::ContainerIndex;
 
 /// A turn whose end may have cut a collective in two is extended after this long.
 const EXTEND: Duration = Duration::from_millis(20);
@@ -63,7 +63,7 @@ pub(crate) type GpuSet = u32;
 /// A container whose GPUs take turns together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Gang {
-    pub(crate) seat: Seat,
+    pub(crate) index: ContainerIndex,
     pub(crate) gpus: GpuSet,
     /// Since when its place has come in all lines.
     pub(crate) ready: Option<Instant>,
@@ -149,43 +149,46 @@ impl Node<'_> {
 
     /// Its account on one of its GPUs.
     fn member(&self, gang: usize, at: usize) -> Option<&Entity> {
-        self.turns(at).find(self.gangs[gang].seat)
+        self.turns(at).find(self.gangs[gang].index)
     }
 
     /// Ends, extends or drains the turn a gang has.
     fn settle(&mut self, gang: usize) {
-        let seat = self.gangs[gang].seat;
-        let held = self.of(gang, |turns| turns.held_by(seat).is_some());
+        let index = self.gangs[gang].index;
+        let held = self.of(gang, |turns| turns.held_by(index).is_some());
         if held == 0 {
             return self.drain(gang);
         }
         let missing = self.gated(gang) & !held;
-        match self.verdict(seat, held) {
-            Verdict::Close | Verdict::CloseEarly => self.close(seat, held),
+        match self.verdict(index, held) {
+            Verdict::Close | Verdict::CloseEarly => self.close(index, held),
             _ if missing != 0 => self.complete(gang, held, missing),
             Verdict::Keep => {}
-            Verdict::Renew => self.renew(seat, held),
+            Verdict::Renew => self.renew(index, held),
         }
     }
 
     /// What becomes of a gang's turn: the same on all its GPUs.
-    fn verdict(&mut self, seat: Seat, held: GpuSet) -> Verdict {
+    fn verdict(&mut self, index: ContainerIndex, held: GpuSet) -> Verdict {
         let mut all = Verdict::Renew;
         for at in each(held) {
             let verdict = self.turns_mut(at).verdict();
             if verdict == Verdict::CloseEarly {
-                self.turns_mut(at).count_early_close(seat);
+                self.turns_mut(at).count_early_close(index);
             }
             all = all.max(verdict);
         }
         all
     }
 
-    fn renew(&mut self, seat: Seat, held: GpuSet) {
-        each(held).for_each(|at| self.turns_mut(at).requeue(seat));
-        let lengths = each(held).filter_map(|at| self.turns(at).length_of(seat));
+    fn renew(&mut self, index: ContainerIndex, held: GpuSet) {
+        each(held).for_each(|at| self.turns_mut(at).requeue(index));
+        let lengths = each(held).filter_map(|at| self.turns(at).length_of(index));
         if let Some(length) = lengths.min() {
-            let choice = Choice { seat, guard: false };
+            let choice = Choice {
+                index,
+                guard: false,
+            };
             each(held).for_each(|at| self.turns_mut(at).serve(choice, length));
         }
     }
@@ -193,20 +196,20 @@ impl Node<'_> {
     /// A gang has its turn, but not on all its GPUs: one took no turns so far, or was not part of the
     /// gang. It is given that one, too, or its turn is over.
     fn complete(&mut self, gang: usize, held: GpuSet, missing: GpuSet) {
-        let (seat, class) = (self.gangs[gang].seat, self.class(gang));
+        let (index, class) = (self.gangs[gang].index, self.class(gang));
         let free = |at: usize| {
             let turns = self.turns(at);
             let others = turns.above(class) || turns.guard_waits(class);
-            let may = turns.find(seat).is_some_and(Entity::eligible);
-            turns.phase == Phase::Idle && turns.allows(seat) && may && !others
+            let may = turns.find(index).is_some_and(Entity::eligible);
+            turns.phase == Phase::Idle && turns.allows(index) && may && !others
         };
-        let end = each(held).find_map(|at| self.turns(at).held_by(seat));
+        let end = each(held).find_map(|at| self.turns(at).held_by(index));
         let Some(end) = end.filter(|_| each(missing).all(free)) else {
-            return self.close(seat, held);
+            return self.close(index, held);
         };
         for at in each(missing) {
             let turns = self.turns_mut(at);
-            turns.give(seat, end.since(turns.now), None);
+            turns.give(index, end.since(turns.now), None);
         }
     }
 
@@ -216,38 +219,38 @@ impl Node<'_> {
         entity.map_or(Class::Normal, |entity| entity.class)
     }
 
-    fn close(&mut self, seat: Seat, held: GpuSet) {
+    fn close(&mut self, index: ContainerIndex, held: GpuSet) {
         for at in each(held) {
             let Gpu { turns, notes, .. } = &mut self.gpus[at];
-            turns.close_held(seat, notes);
+            turns.close_held(index, notes);
         }
     }
 
     /// Lets go of a gang's GPUs when all are quiet, or none has been for too long.
     fn drain(&mut self, gang: usize) {
-        let seat = self.gangs[gang].seat;
-        let closing = self.of(gang, |turns| turns.closing_of(seat).is_some());
+        let index = self.gangs[gang].index;
+        let closing = self.of(gang, |turns| turns.closing_of(index).is_some());
         let Some(first) = each(closing).next() else {
             return;
         };
         let now = self.turns(first).now;
         let config = self.turns(first).config;
-        let drained = self.of(gang, |turns| turns.find(seat).is_some_and(Entity::is_off));
-        let since = each(closing & !drained).filter_map(|at| self.turns(at).closed_first(seat));
+        let drained = self.of(gang, |turns| turns.find(index).is_some_and(Entity::is_off));
+        let since = each(closing & !drained).filter_map(|at| self.turns(at).closed_first(index));
         let waited = since.min().map_or(Duration(0), |since| now.since(since));
         if closing & !drained == 0 {
-            each(closing).for_each(|at| self.turns_mut(at).release(seat));
+            each(closing).for_each(|at| self.turns_mut(at).release(index));
         } else if waited >= config.drain_max
-            && each(closing).all(|at| self.turns(at).answered(seat))
+            && each(closing).all(|at| self.turns(at).answered(index))
         {
             for at in each(closing) {
                 let Gpu { turns, notes, .. } = &mut self.gpus[at];
-                turns.pass(seat, waited, notes);
+                turns.pass(index, waited, notes);
             }
         } else if waited >= config.drain {
             for at in each(closing & !drained) {
                 let Gpu { turns, notes, .. } = &mut self.gpus[at];
-                turns.report_late(seat, waited, notes);
+                turns.report_late(index, waited, notes);
             }
         }
     }
@@ -255,27 +258,29 @@ impl Node<'_> {
     /// When a gang's turn is to be extended: it is not quiet on one of its GPUs, and on another it has
     /// nothing to do or no turn.
     fn extend_at(&self, gang: usize) -> Option<Instant> {
-        let seat = self.gangs[gang].seat;
-        let closing = self.of(gang, |turns| turns.closing_of(seat).is_some());
+        let index = self.gangs[gang].index;
+        let closing = self.of(gang, |turns| turns.closing_of(index).is_some());
         let busy = self.of(gang, |turns| {
             let entity = turns
-                .find(seat)
-                .filter(|_| turns.closing_of(seat).is_some());
+                .find(index)
+                .filter(|_| turns.closing_of(index).is_some());
             entity.is_some_and(|entity| !entity.is_off() && entity.reported.runnable)
         });
         // where turns end for good, or nobody pays for one, one more would be over in the same instant
         let native = self.of(gang, |turns| turns.policy == Policy::Native);
-        let may = self.of(gang, |turns| turns.find(seat).is_some_and(Entity::eligible));
+        let may = self.of(gang, |turns| {
+            turns.find(index).is_some_and(Entity::eligible)
+        });
         let vain = closing & native | self.gated(gang) & !closing & !may;
         if busy == 0 || self.gated(gang) & !busy == 0 || vain != 0 {
             return None;
         }
         let due = each(closing).filter_map(|at| {
             let turns = self.turns(at);
-            let times = turns.find(seat)?.gang?.extended.map_or(0, |it| it.2);
+            let times = turns.find(index)?.gang?.extended.map_or(0, |it| it.2);
             Some(
                 turns
-                    .closing_of(seat)?
+                    .closing_of(index)?
                     .plus(Duration(EXTEND.0 << times.min(16))),
             )
         });

@@ -9,7 +9,7 @@ use super::super::Phase;
 use super::super::entity::Entity;
 use super::super::starvation::GuardTurn;
 use super::{Demand, Gang, Kept, Node, each};
-use crate::lifecycle::Seat;
+use crate::lifecycle::ContainerIndex;
 
 /// Why a gang may have a turn; the first goes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -25,28 +25,28 @@ enum Rank {
 impl Node<'_> {
     /// Finds out whose place has come.
     pub(super) fn call(&mut self, gang: usize) {
-        let Gang { seat, gpus, .. } = self.gangs[gang];
+        let Gang { index, gpus, .. } = self.gangs[gang];
         if gpus & self.tied == 0 {
             return;
         }
         let gated = self.gated(gang);
         let may = each(gated).all(|at| {
             let turns = self.turns(at);
-            let free = turns.on_gpu() != Some(seat);
-            free && turns.find(seat).is_some_and(Entity::eligible)
+            let free = turns.on_gpu() != Some(index);
+            free && turns.find(index).is_some_and(Entity::eligible)
         });
         if !may || gated == 0 {
             self.gangs[gang].ready = None;
-            each(gpus & self.tied).for_each(|at| self.turns_mut(at).called(seat, false));
+            each(gpus & self.tied).for_each(|at| self.turns_mut(at).called(index, false));
             return;
         }
         for at in each(gated) {
-            let ready = |other: Seat| {
-                let other = self.gangs.iter().find(|gang| gang.seat == other);
+            let ready = |other: ContainerIndex| {
+                let other = self.gangs.iter().find(|gang| gang.index == other);
                 other.is_some_and(|gang| gang.ready.is_some())
             };
-            if self.turns(at).nobody_before(seat, ready) {
-                self.turns_mut(at).called(seat, true);
+            if self.turns(at).nobody_before(index, ready) {
+                self.turns_mut(at).called(index, true);
             }
         }
         let now = each(gated).next().map(|at| self.turns(at).now);
@@ -64,9 +64,9 @@ impl Node<'_> {
     pub(super) fn plan(&mut self, grant: bool) {
         each(self.tied).for_each(|at| self.turns_mut(at).demand = Demand::default());
         (0..self.gangs.len()).for_each(|gang| self.call(gang));
-        let mut order: Vec<(Rank, Class, Instant, Seat, usize)> = Vec::new();
+        let mut order: Vec<(Rank, Class, Instant, ContainerIndex, usize)> = Vec::new();
         for at in 0..self.gangs.len() {
-            let Gang { seat, gpus, ready } = self.gangs[at];
+            let Gang { index, gpus, ready } = self.gangs[at];
             let Some(first) = each(gpus & self.tied).next() else {
                 continue;
             };
@@ -74,12 +74,12 @@ impl Node<'_> {
             let extend = self.extend_at(at);
             match (extend, ready) {
                 (Some(due), _) if due <= self.turns(first).now => {
-                    order.push((Rank::Again, class, due, seat, at));
+                    order.push((Rank::Again, class, due, index, at));
                 }
                 (Some(due), _) => self.look_at(first, due),
                 (None, Some(since)) => {
                     let rank = self.rank(at, class);
-                    order.extend(rank.map(|rank| (rank, class, since, seat, at)));
+                    order.extend(rank.map(|rank| (rank, class, since, index, at)));
                 }
                 (None, None) => {}
             }
@@ -106,7 +106,7 @@ impl Node<'_> {
         let ready = self.gangs.iter().filter(|gang| gang.ready.is_some());
         let above = ready.filter(|other| {
             let first = each(other.gpus & gated).next();
-            let entity = first.and_then(|at| self.turns(at).find(other.seat));
+            let entity = first.and_then(|at| self.turns(at).find(other.index));
             entity.is_some_and(|entity| entity.class < class)
         });
         let gangs = above.fold(0, |all, other| all | other.gpus & gated);
@@ -132,7 +132,7 @@ impl Node<'_> {
     /// Gives a gang its turn, if all its GPUs are free for long enough.
     fn begin(&mut self, gang: usize, class: Class, rank: Rank) -> bool {
         let again = rank == Rank::Again;
-        let seat = self.gangs[gang].seat;
+        let index = self.gangs[gang].index;
         let gated = self.gated(gang);
         let Some(first) = each(gated).next() else {
             return false;
@@ -140,15 +140,15 @@ impl Node<'_> {
         let (now, shortest) = (self.turns(first).now, self.turns(first).config.turn_min);
         let free = |at: usize| {
             let turns = self.turns(at);
-            let own = again && turns.closing_of(seat).is_some();
+            let own = again && turns.closing_of(index).is_some();
             let kept = turns.demand.kept;
             // a slot that is due there goes first
-            let idle = turns.phase == Phase::Idle && turns.allows(seat);
+            let idle = turns.phase == Phase::Idle && turns.allows(index);
             // what it left running there is in the way of one that goes before it
-            let untracked = turns.find(seat).is_some_and(|it| it.untracked.is_some());
+            let untracked = turns.find(index).is_some_and(|it| it.untracked.is_some());
             let idle = idle && !(untracked && kept.is_some());
             let idle = idle && (again || untracked || !turns.guard_waits(class));
-            let fits = || turns.find(seat).is_some_and(|it| turns.fits(it).is_some());
+            let fits = || turns.find(index).is_some_and(|it| turns.fits(it).is_some());
             (own || idle) && fits()
         };
         if !each(gated).all(free) {
@@ -159,23 +159,23 @@ impl Node<'_> {
             let turns = self.turns(at);
             let own = match rank {
                 Rank::Guard => shortest,
-                _ => turns.length_of(seat).unwrap_or(shortest),
+                _ => turns.length_of(index).unwrap_or(shortest),
             };
-            let fits = turns.find(seat).and_then(|entity| turns.fits(entity));
+            let fits = turns.find(index).and_then(|entity| turns.fits(entity));
             length = length.min(own).min(fits.unwrap_or(own));
         }
         // nobody else may go where it left something running: it is not interrupted for them
         let untracked = each(gated).filter_map(|at| self.member(gang, at)?.untracked);
         let guard = rank != Rank::Queue || untracked.count() > 0;
         let guard = guard.then_some(GuardTurn { class, began: now });
-        each(gated).for_each(|at| self.turns_mut(at).give(seat, length, guard));
+        each(gated).for_each(|at| self.turns_mut(at).give(index, length, guard));
         self.gangs[gang].ready = None;
         true
     }
 
     /// Keeps a gang's GPUs for it.
     fn keep(&mut self, gang: usize, class: Class, taken: &mut [(Instant, bool); GPUS_MAX]) {
-        let seat = self.gangs[gang].seat;
+        let index = self.gangs[gang].index;
         let gated = self.gated(gang);
         let mut kept = Kept {
             until: Instant(0),
@@ -185,7 +185,7 @@ impl Node<'_> {
         let mut begins = true;
         for at in each(gated) {
             let turns = self.turns(at);
-            let free = turns.free_for(seat, class);
+            let free = turns.free_for(index, class);
             kept.until = kept.until.max(free.at).max(taken[at].0);
             kept.guessed |= free.guessed || taken[at].1;
             begins &= free.gives_way && turns.demand.kept.is_none();

@@ -38,7 +38,7 @@ enum Move {
 
 /// A program's part on one GPU.
 #[derive(Clone, Copy, Debug, Default)]
-struct Part {
+struct Fraction {
     open: bool,
     turn: u32,
     runs: bool,
@@ -50,7 +50,7 @@ struct Part {
 struct Program {
     client: ClientId,
     gpus: Vec<usize>,
-    parts: Vec<Part>,
+    parts: Vec<Fraction>,
     ended: u32,
 }
 
@@ -71,7 +71,7 @@ impl Node {
             programs.push(Program {
                 client: rig.attach(&name, 0).expect("in"),
                 gpus: gpus.to_vec(),
-                parts: std::vec![Part { open: true, ..Part::default() }; gpus.len()],
+                parts: std::vec![Fraction { open: true, ..Fraction::default() }; gpus.len()],
                 ended: 0,
             });
         }
@@ -234,8 +234,10 @@ impl Node {
             let (phase, on) = match turns.phase {
                 Phase::Open => (0, 9),
                 Phase::Idle => (1, 9),
-                Phase::Held { seat, guard, .. } => (2 + u8::from(guard.is_some()), seat.0 as u8),
-                Phase::Closing { seat, reported, .. } => (4 + u8::from(reported), seat.0 as u8),
+                Phase::Held { index, guard, .. } => (2 + u8::from(guard.is_some()), index.0 as u8),
+                Phase::Closing {
+                    index, reported, ..
+                } => (4 + u8::from(reported), index.0 as u8),
             };
             key.extend([phase, on]);
             for entity in &turns.entities {

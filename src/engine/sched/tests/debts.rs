@@ -11,7 +11,10 @@ fn owing(weight: u32) -> Rig {
     rig.at(20 * MS);
     assert!(matches!(
         rig.turns.phase,
-        Phase::Closing { seat: Seat(0), .. }
+        Phase::Closing {
+            index: ContainerIndex(0),
+            ..
+        }
     ));
     rig.run_until_quiet(1_000 * MS);
     assert_eq!(rig.holder(), Some(1));
@@ -61,7 +64,7 @@ fn a_debtor_that_is_gone_keeps_no_turns_and_owes_when_it_comes_back() {
         drained: true,
         ..Report::default()
     };
-    rig.turns.report(Seat(0), gone);
+    rig.turns.report(ContainerIndex(0), gone);
     rig.run(1_100 * MS);
     assert_eq!(rig.turns.mode(), Mode::Open);
     rig.run(2_000 * MS);
@@ -97,10 +100,10 @@ fn nothing_is_owed_to_those_who_do_not_want() {
     rig.run(2_100 * MS);
     // alone with turns, because the other one has a cap
     rig.turns.retune(
-        Seat(1),
-        Terms {
+        ContainerIndex(1),
+        Entitlement {
             share: Percent::new(50).ok(),
-            ..rig.turns.entities[1].terms
+            ..rig.turns.entities[1].entitlement
         },
     );
     rig.report(2_100 * MS, 1, false, true);
@@ -128,7 +131,7 @@ fn what_ran_before_the_turns_counts_before_the_first_turn() {
     assert_eq!(rig.turns.mode(), Mode::Open);
     rig.deep = Some(0);
     rig.turns.report(
-        Seat(1),
+        ContainerIndex(1),
         Report {
             attached: true,
             runnable: true,
@@ -140,7 +143,7 @@ fn what_ran_before_the_turns_counts_before_the_first_turn() {
     // both have work in flight: of 20 ms, then the second one is quiet
     rig.pass(120 * MS);
     rig.turns.report(
-        Seat(1),
+        ContainerIndex(1),
         Report {
             attached: true,
             runnable: true,

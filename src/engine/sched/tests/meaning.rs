@@ -12,10 +12,10 @@ impl Rig {
         }
     }
 
-    fn retune(&mut self, who: usize, change: impl FnOnce(&mut Terms)) {
-        let mut terms = self.turns.entities[who].terms;
-        change(&mut terms);
-        self.turns.retune(Seat(who as u16), terms);
+    fn retune(&mut self, who: usize, change: impl FnOnce(&mut Entitlement)) {
+        let mut entitlement = self.turns.entities[who].entitlement;
+        change(&mut entitlement);
+        self.turns.retune(ContainerIndex(who as u16), entitlement);
     }
 }
 
@@ -66,7 +66,7 @@ fn a_cap_that_is_spent_ends_the_turn() {
     let mut rig = Rig::new(&[(1, 50, false)]);
     rig.wake(0, 0);
     rig.at(5 * MS);
-    rig.retune(0, |terms| terms.share = Percent::new(1).ok());
+    rig.retune(0, |entitlement| entitlement.share = Percent::new(1).ok());
     rig.at(5 * MS);
     assert_eq!(rig.holder(), Some(0), "something is left");
     rig.at(7 * MS);
@@ -116,7 +116,11 @@ fn turns_of_the_endless(shares: [u32; 2], end: u64) -> Vec<u64> {
     let (mut began, mut before) = (Vec::new(), None);
     for ms in 0..end {
         rig.at(ms * MS);
-        if let Phase::Closing { seat: Seat(1), .. } = rig.turns.phase {
+        if let Phase::Closing {
+            index: ContainerIndex(1),
+            ..
+        } = rig.turns.phase
+        {
             rig.report(ms * MS, 1, true, true);
         }
         let holder = rig.holder();
@@ -228,5 +232,5 @@ fn an_overrun_container_is_read_when_turns_end() {
         let due = rig.turns.deadline().expect("turns end");
         rig.at(due.0);
     }
-    assert_eq!(rig.notes, [Note::Closed(Seat(0))]);
+    assert_eq!(rig.notes, [Note::Closed(ContainerIndex(0))]);
 }

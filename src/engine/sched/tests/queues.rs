@@ -51,10 +51,10 @@ fn shares_divide_what_they_are_and_no_more() {
     close(&parts(&mut rig, 2_000), &[200, 300, 500]);
     // all that there is leaves a hundredth
     rig.turns.retune(
-        Seat(1),
-        Terms {
+        ContainerIndex(1),
+        Entitlement {
             share: Percent::new(80).ok(),
-            ..rig.turns.entities[1].terms
+            ..rig.turns.entities[1].entitlement
         },
     );
     close(&parts(&mut rig, 4_000), &[198, 792, 10]);
@@ -87,16 +87,28 @@ fn those_who_come_and_go_are_one() {
 #[test]
 fn what_one_overran_all_of_them_owe() {
     let goes: [fn(&mut Rig); 3] = [
-        |rig| rig.turns.leave(Seat(1)),
+        |rig| rig.turns.leave(ContainerIndex(1)),
         |rig| {
-            let terms = rig.turns.entities[1].terms;
+            let entitlement = rig.turns.entities[1].entitlement;
             let class = Class::BestEffort;
-            rig.turns.retune(Seat(1), Terms { class, ..terms });
+            rig.turns.retune(
+                ContainerIndex(1),
+                Entitlement {
+                    class,
+                    ..entitlement
+                },
+            );
         },
         |rig| {
-            let terms = rig.turns.entities[1].terms;
+            let entitlement = rig.turns.entities[1].entitlement;
             let share = Percent::new(1).ok();
-            rig.turns.retune(Seat(1), Terms { share, ..terms });
+            rig.turns.retune(
+                ContainerIndex(1),
+                Entitlement {
+                    share,
+                    ..entitlement
+                },
+            );
         },
     ];
     for goes in goes {
@@ -114,11 +126,14 @@ fn what_one_overran_all_of_them_owe() {
             rig.at(rig.turns.now.0 + MS);
         }
         goes(&mut rig);
-        let position = |seat| {
-            let entity = rig.turns.find(seat).expect("there");
+        let position = |index| {
+            let entity = rig.turns.find(index).expect("there");
             rig.turns.position(entity).0
         };
-        assert!(position(Seat(2)) > position(Seat(0)), "at once");
+        assert!(
+            position(ContainerIndex(2)) > position(ContainerIndex(0)),
+            "at once"
+        );
         rig.report(end, 1, false, true);
         let before = rig.used_ms(0);
         rig.run(end + 370 * MS);
@@ -141,12 +156,12 @@ fn what_one_overran_in_another_line_its_new_pool_does_not_owe() {
             let due = rig.turns.deadline().expect("it has a turn");
             rig.run(due.0);
         }
-        let terms = Terms {
+        let entitlement = Entitlement {
             share: None,
             class: Class::Normal,
-            ..rig.turns.entities[1].terms
+            ..rig.turns.entities[1].entitlement
         };
-        rig.turns.retune(Seat(1), terms);
+        rig.turns.retune(ContainerIndex(1), entitlement);
         let end = rig.turns.now.0 + 400 * MS;
         while rig.turns.now.0 < end {
             rig.at(rig.turns.now.0 + MS);
@@ -172,9 +187,15 @@ fn a_debt_goes_along_into_the_other_line() {
     rig.turns.entities[0].charge(Duration(50 * MS));
     let before = debt(&rig);
     for share in [30, 0, 90, 0] {
-        let terms = rig.turns.entities[0].terms;
+        let entitlement = rig.turns.entities[0].entitlement;
         let share = Percent::new(share).ok();
-        rig.turns.retune(Seat(0), Terms { share, ..terms });
+        rig.turns.retune(
+            ContainerIndex(0),
+            Entitlement {
+                share,
+                ..entitlement
+            },
+        );
         assert!(
             debt(&rig).abs_diff(before) <= 1,
             "{} µs of {before}",
