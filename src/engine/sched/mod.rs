@@ -1,54 +1,56 @@
-//! Whose turn it is: start-time fair queueing over exclusive turns, for one GPU.
+//! Exclusive turns of one GPU, ordered by start-time fair queueing.
 //!
 //! # Problem
-//! A GPU cannot be taken away from a kernel, kernels last from 2 µs to seconds, and nobody knows
-//! how long one will last before it ran. So a scheduler that hands out time cannot keep to what
-//! it handed out. Yet over any stretch of time containers are to get GPU time by their weights.
+//! A kernel cannot be taken off a GPU, it lasts from 2 µs to seconds, and its length is unknown until it
+//! has run. So a scheduler that hands out time in advance cannot keep to it. Over any interval, containers
+//! must still get GPU time in proportion to their weights.
 //!
 //! # Idea
-//! Charge afterwards. Every container has a clock of *virtual time* that advances by
-//! `used / weight` when it used the GPU. Whoever is furthest behind goes next:
+//! Charge afterwards. Every container has a *virtual time* that advances by `used / weight` when it uses
+//! the GPU. The container furthest behind goes next:
 //! ```text
-//! gets in line:   S = max(V, F)         S start tag, F finish tag, V virtual time of the line
+//! enqueue:        S = max(V, F)         S start tag, F finish tag, V virtual time of the run queue
 //! next:           the smallest S        V = its S
-//! afterwards:     F = S + used / weight, used measured from the grant until all is quiet again
+//! afterwards:     F = S + used / weight, used measured from the grant until the container has drained
 //! ```
-//! `used` is less what every hand-over costs whoever has it, see [`allowance`].
-//! A turn that ran over needs no special treatment: its F is further ahead, so it waits longer.
-//! A sleeper's F fell behind V, so it starts at V: sleeping earns no credit.
+//! `used` excludes the overhead of a switch between containers, see [`overhead`]. A turn that ran over
+//! needs no special treatment: its F is further ahead, so its container waits longer. The F of an idle
+//! container falls behind V, so it starts at V: idling earns no credit.
 //!
 //! # Bound
-//! For two containers i, j of one class that both want the GPU during an interval, of whatever
-//! length, `|W_i/w_i - W_j/w_j| <= l_i/w_i + l_j/w_j`, with W the GPU time used in it and l the
-//! longest turn including its overrun (Goyal, Vin, Cheng: Start-time Fair Queuing, 1996). No
-//! prediction of a kernel's length is in it.
+//! Two containers i, j of one class are both runnable during an interval of any length. Then `|W_i/w_i -
+//! W_j/w_j| <= l_i/w_i + l_j/w_j`, with W the GPU time used in it and l the longest turn including its
+//! overrun (Goyal, Vin, Cheng: Start-time Fair Queuing, 1996). The bound needs no prediction of a kernel's
+//! length.
 //!
 //! # A turn
 //! ```text
-//!          pick                      time is up, nothing wanted, higher class wants
+//!          pick                      time is up, not runnable, higher class runnable
 //!   Idle ---------> Held (odd turn) ------------------------------------------------> Closing
 //!    ^                 |  ^                                                      (even turn)
-//!    |                 +--+ still the best in line: goes on with the next turn        |
-//!    +---------------------------- quiet, or after `drain_max` without waiting -------+
+//!    |                 +--+ still first in its queue: continues with its next turn      |
+//!    +------------------------- drained, or after `drain_max` without waiting ----------+
 //! ```
-//! * **Open**: while at most one container wants the GPU and no rule needs turns (no cap, no
-//!   containers of several classes, no debt), nobody takes turns, and the time goes to the account of the
-//!   one that wants. A second one who wants ends this at once, and what was launched before runs out
-//!   first, see [`untracked`]; it comes back after `open_after` without contest, see [`mode`]. Under the
-//!   policy `native` it is always so, once the last turn is quiet.
-//! * **Classes**: high goes before normal and normal before best-effort, and a turn is closed when
-//!   somebody of a higher class wants. So that nobody starves, one of a lower class gets a
-//!   shortest turn, a *slot*, whenever that class has waited for so long that the turn leaves the
-//!   classes above it their part of the time: see [`slots`].
-//! * **Gangs**: who has several GPUs takes turns on all of them at once, see [`gang`].
-//! * **Knots**: who was passed stays in line and has its turns, since its kernel may be waiting for a
-//!   launch that another of its processes holds back at the gate. It is charged beside them, too.
-//! * **Stops**: where the driver lets us, work that is late is taken off the GPU: see [`hold`]. What runs
-//!   beside others' turns nevertheless is shared by the hardware, see [`native`].
-//! * **Shares** are reserved: containers with one are in a line above those with weights alone, see [`lines`].
-//! * **Policies** are caps and weights, see [`policy`]; caps limit who is eligible, see [`bucket`].
-//!   A change counts from the next turn on: what anybody is ahead, and every debt, stays the same
-//!   amount of GPU time.
+//! * **Open**: the mode without turns. It holds while at most one container is runnable and no rule needs
+//!   turns (no cap, no containers of several classes, no debt); the runnable container is charged. A second
+//!   runnable container ends open mode at once; work launched before drains first, see [`untracked`]. Open
+//!   mode returns after `open_after` without contention, see [`mode`]. Under the policy `native` the GPU is
+//!   always open, once the last turn has drained.
+//! * **Classes**: high goes before normal, and normal before best-effort. A turn is closed when a container
+//!   of a higher class becomes runnable. The *starvation guard* gives a lower class a shortest turn, a
+//!   *guard turn*, when the class has waited for so long that the classes above keep their part of the
+//!   time: see [`starvation`].
+//! * **Gangs**: a container with several GPUs takes turns on all of them at once, see [`gang`].
+//! * **Overruns**: a container that has not drained after `drain_max` has overrun: others go on, it stays
+//!   queued and is charged. It still gets turns, because of launch-dependency deadlocks: its kernel may
+//!   wait for a launch that another of its processes holds back at the gate.
+//! * **Preemption**: where the driver allows it, late work is stopped on the GPU: see [`preempt`]. Work
+//!   that runs beside others' turns nevertheless is time-sliced by the hardware, see [`native`].
+//! * **Shares** are reserved: containers with a share queue above those with a weight alone, see
+//!   [`queues`].
+//! * **Policies** are caps and weights, see [`policy`]; caps limit which containers are eligible, see
+//!   [`bucket`]. A change counts from the next turn on: every lead and every debt stays the same amount of
+//!   GPU time.
 
 pub(crate) mod bucket;
 pub(crate) mod entity;
@@ -81,20 +83,20 @@ use crate::action::{Late, Mode};
 use crate::config::{ACCOUNT_EVERY, Charged, Config};
 use crate::lifecycle::ContainerIndex;
 
-/// What the GPU is doing.
+/// The state of the GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
     /// No turns.
     Open,
-    /// Turns, and nobody has one.
+    /// Turns, and no container has one.
     Idle,
-    /// `seat` may launch until `end`; `slot` if that much is sure even when a higher class wants.
+    /// `index` may launch until `end`. With `guard` it is a guard turn: a higher class does not end it.
     Held {
         index: ContainerIndex,
         end: Instant,
         guard: Option<GuardTurn>,
     },
-    /// `seat` may not launch any more, and may have work in flight.
+    /// `index` may not launch any more, and may have work in flight.
     Closing {
         index: ContainerIndex,
         closed: Instant,
@@ -103,16 +105,16 @@ pub(crate) enum Phase {
     },
 }
 
-/// Something the rest of the engine has to know or do.
+/// A notice or an order of one GPU's turns to the rest of the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Note {
-    /// This one's turn was closed: its processes must be read.
+    /// The container's turn was closed: read its processes.
     Closed(ContainerIndex),
-    /// This one is late in getting quiet.
+    /// The container drains late.
     Late(ContainerIndex, Late, Duration),
-    /// Its work is to be stopped on the GPU.
+    /// Stop the container's work on the GPU.
     Stop(ContainerIndex),
-    /// Its work is to go on.
+    /// Let the container's work go on.
     Resume(ContainerIndex),
 }
 
@@ -123,17 +125,17 @@ pub(crate) struct Turns {
     policy: Policy,
     pub(crate) entities: Vec<Entity>,
     pub(crate) phase: Phase,
-    /// The lines, per class.
+    /// The run queues, per class.
     queues: [RunQueues; 3],
-    /// Since when turns would not be needed.
+    /// Since when turns are not needed.
     lone: Option<Instant>,
     /// When lower classes may next interrupt higher ones.
     guards: StarvationGuards,
-    /// What gangs that wait want of this GPU.
+    /// Requests of waiting gangs for this GPU.
     demand: gang::Demand,
-    /// The last look.
+    /// Time of the last step.
     now: Instant,
-    /// Booked up to then.
+    /// GPU time is charged up to this instant.
     pub(crate) booked: Charged,
 }
 
@@ -200,7 +202,7 @@ impl Turns {
 
     pub(crate) fn set_policy(&mut self, policy: Policy) {
         if self.policy == Policy::Native && policy != Policy::Native {
-            // time without turns is nobody's merit and nobody's fault
+            // time without turns neither earns nor owes
             self.queues.iter_mut().for_each(RunQueues::reset_pools);
             for entity in &mut self.entities {
                 let queues = &self.queues[entity.class as usize];
@@ -211,7 +213,7 @@ impl Turns {
         self.apply();
     }
 
-    /// What `seat` was promised is this from now on.
+    /// Replaces the entitlement of `index`.
     pub(crate) fn retune(&mut self, index: ContainerIndex, entitlement: Entitlement) {
         self.leave_pool(index);
         let queues = self.queues;
@@ -231,7 +233,7 @@ impl Turns {
         }
     }
 
-    /// Gives everybody the weight and the cap that policy and promises say.
+    /// Sets every container's weight and cap from the policy and the entitlements.
     fn apply(&mut self) {
         let all = self.entities.iter().map(|entity| &entity.entitlement);
         let all_slices = AllSlices::of(all, self.config.slots);
@@ -288,7 +290,7 @@ impl Turns {
         }
     }
 
-    /// Whose turn it is or was last, as long as it may have work in flight.
+    /// The container that has the turn, or had it last and may have work in flight.
     fn on_gpu(&self) -> Option<ContainerIndex> {
         match self.phase {
             Phase::Open | Phase::Idle => None,
@@ -296,14 +298,14 @@ impl Turns {
         }
     }
 
-    /// Whether time goes to this one's account.
+    /// Whether time is charged to this container.
     pub(crate) fn charged(&self, entity: &Entity) -> bool {
         let open = self.phase == Phase::Open && entity.reported.runnable;
         let late = entity.overrun.is_some() || entity.untracked.is_some();
         open || late || self.on_gpu() == Some(entity.index)
     }
 
-    /// Books the time up to `now`, of which what `charged` says counts.
+    /// Charges the time up to `now`, as far as `charged` has advanced.
     pub(crate) fn advance(&mut self, now: Instant, charged: Charged) {
         let elapsed = charged.since(self.booked);
         (self.now, self.booked) = (self.now.max(now), charged);
@@ -338,7 +340,7 @@ impl Turns {
             }
             entity.guest &= bill.is_some();
             if runs {
-                // alone, every instant is a turn of its own: nobody is owed anything for it
+                // a container that runs alone owes nothing: its start follows its finish
                 entity.start = entity.finish;
                 queues.follow(entity);
             }
@@ -349,7 +351,7 @@ impl Turns {
         }
     }
 
-    /// Whether one of `class` has the GPU, so that others of it wait for that.
+    /// Whether a container of `class` has the GPU, so that others of the class wait for it.
     fn busy(&self, class: Class) -> bool {
         let mut all = self.entities.iter().filter(|it| it.class == class);
         all.any(|it| {
@@ -358,7 +360,7 @@ impl Turns {
         })
     }
 
-    /// Takes in what a container's processes say now.
+    /// Takes in the combined report of a container's processes.
     pub(crate) fn report(&mut self, index: ContainerIndex, mut reported: Report) {
         let waited = Class::ALL.map(|class| self.waits(class));
         let now = self.now;
@@ -389,11 +391,11 @@ impl Turns {
             .any(|entity| entity.class == class && entity.reported.runnable)
     }
 
-    /// Makes all transitions that are due, on a GPU that is of no gang.
+    /// Makes all transitions that are due, on a GPU that belongs to no gang.
     pub(crate) fn decide(&mut self, notes: &mut Vec<Note>) {
         self.demand = gang::Demand::default();
         self.look(notes);
-        // Closing -> Idle -> Held is the longest way that one step can go twice
+        // Closing -> Idle -> Held is the longest path, and one step can take it twice
         for _ in 0..8 {
             let before = self.phase;
             self.settle(notes);
@@ -405,14 +407,14 @@ impl Turns {
         self.stop_and_resume(notes);
     }
 
-    /// Sees who became quiet, and whether turns are needed.
+    /// Notes which containers have drained, and whether turns are needed.
     fn look(&mut self, notes: &mut Vec<Note>) {
         self.late_ones(notes);
         self.drain_untracked(notes);
         self.choose_mode(notes);
     }
 
-    /// Ends the turn of one that is of no gang.
+    /// Ends the turn of a container that is in no gang.
     fn settle(&mut self, notes: &mut Vec<Note>) {
         let on = self.on_gpu().and_then(|index| self.find(index));
         if on.is_some_and(|entity| entity.gang.is_some()) {
@@ -425,7 +427,7 @@ impl Turns {
         }
     }
 
-    /// Ends the overruns of those who became quiet.
+    /// Ends the overruns of containers that have drained.
     fn late_ones(&mut self, notes: &mut Vec<Note>) {
         let now = self.now;
         for at in 0..self.entities.len() {
@@ -479,12 +481,12 @@ impl Turns {
             self.requeue(index);
             self.free(index, guard);
         } else if entity.overrun.is_some() {
-            // of one that was passed nobody waits for quiet again
+            // an overrun container is not waited for again
             self.requeue(index);
             self.free(index, guard);
         } else if waited >= config.drain_max {
-            // Its place stays where it was before the turn: what it left running may need the next one to
-            // end, and is paid for after that.
+            // Its queue position stays where it was before the turn: work it left running may need the next
+            // turn to end, and is paid for after that.
             entity.overrun = Some(closed);
             entity.drained_in(waited, config.drain_max);
             self.free(index, guard);
@@ -501,8 +503,8 @@ impl Turns {
         }
     }
 
-    /// Does not charge `seat` for what every hand-over costs. That time was nobody's: caps are parts of the rest,
-    /// until idle time makes up for it.
+    /// Does not charge `index` for the overhead of a switch. No container used that time: caps are
+    /// fractions of the rest, until idle time makes up for it.
     fn compensate(&mut self, index: ContainerIndex) {
         let rivals = self.entities.iter().filter(|e| e.competes());
         let compensation = overhead::compensation(rivals.map(|e| &e.switch_costs));
@@ -519,7 +521,7 @@ impl Turns {
         all.for_each(|entity| entity.bucket.withhold(part));
     }
 
-    /// Nobody has the GPU any more; `seat` had it last.
+    /// The GPU is free; `index` had it last.
     fn free(&mut self, index: ContainerIndex, guard: Option<GuardTurn>) {
         self.phase = Phase::Idle;
         match (guard, self.find(index)) {
@@ -545,7 +547,7 @@ impl Turns {
         notes.push(Note::Closed(index));
     }
 
-    /// When something is due although nothing happens.
+    /// The next instant at which a step is due although no event arrives.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let config = &self.config;
         let own = match self.phase {
@@ -568,7 +570,7 @@ impl Turns {
             }
         };
         let gated = self.phase != Phase::Open;
-        // while a turn is being closed there is nothing to open yet
+        // while a turn is being closed, open mode cannot begin
         let closing = matches!(self.phase, Phase::Closing { .. });
         let open = self
             .lone
@@ -587,7 +589,7 @@ impl Turns {
             .flatten()
             .chain(funds)
             .min()?;
-        // never at once: an instant that has passed was seen by the step that made it pass
+        // never the present instant: the step at that instant has already seen it
         Some(due.max(Instant(self.now.0.saturating_add(1))))
     }
 }

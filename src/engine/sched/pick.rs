@@ -1,4 +1,4 @@
-//! Who is next, for how long, and whether the one who has the turn keeps it.
+//! The choice of the next container, the length of its turn, and whether a turn is renewed.
 
 use alloc::vec::Vec;
 use gpuslice_wire::policy::{Class, Policy};
@@ -11,30 +11,30 @@ use super::{Note, Phase, Turns};
 use crate::config::ROUND_FOR;
 use crate::lifecycle::ContainerIndex;
 
-/// Who is next.
+/// The container to go next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Choice {
     pub(super) index: ContainerIndex,
-    /// A slot that interrupts those who go first.
+    /// It is a guard turn, which interrupts the classes above.
     pub(super) guard: bool,
 }
 
-/// What becomes of a turn; of several, the largest holds.
+/// The decision on a turn; of several, the largest holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Verdict {
-    /// It goes on with the next one.
+    /// It is extended by the next one.
     Renew,
     /// It goes on.
     Keep,
     /// It is over.
     Close,
-    /// It is over, for one of a higher class.
+    /// It is over, for a container of a higher class.
     CloseEarly,
 }
 
 impl Turns {
-    /// The one to go next, the holder counted as if it got in line now. Gangs that wait are not asked
-    /// here: theirs is a decision for several GPUs.
+    /// The container to go next, the holder counted as if it were enqueued now. Waiting gangs are not
+    /// considered here: theirs is a decision for several GPUs.
     pub(super) fn choose(&self) -> Option<Choice> {
         let best = |class: Class| {
             let waiting = self.entities.iter().filter(|e| e.class == class);
@@ -61,16 +61,16 @@ impl Turns {
         })
     }
 
-    /// `seat`, if it may have a turn now and nobody goes before it. It goes on with what it launched before
-    /// the turns began, unless it owes others too much for that.
+    /// `index`, if it may have a turn now and none goes before it. It goes on with the work it launched
+    /// before turns began, unless it owes other containers too much for that.
     fn first(&self, index: ContainerIndex) -> Option<Choice> {
         let may = |entity: &&Entity| entity.eligible() && entity.gang.is_none();
         let entity = self.find(index).filter(may)?;
         let own = entity.class;
-        if self.owes(entity) && !self.nobody_before(index, |_| false) {
+        if self.owes(entity) && !self.none_before(index, |_| false) {
             return None;
         }
-        // a gang that waits for other GPUs too would end such a turn in the step that gives it
+        // a gang that waits for other GPUs too would end such a turn in the step that grants it
         let guard = |class: Class| class > own && self.guard_open(class);
         let goes = |class: Class| class < own || guard(class);
         let gang = self.demand.kept.is_some_and(|kept| goes(kept.class));
@@ -85,12 +85,12 @@ impl Turns {
         self.guard_due(class).is_some_and(|due| self.now >= due)
     }
 
-    /// The same, for those of no gang.
+    /// The same, for containers in no gang.
     fn guard_free(&self, class: Class) -> bool {
         self.guard_open(class) && !self.demand.guards[class as usize]
     }
 
-    /// Whether a slot is due that interrupts `class`.
+    /// Whether a guard turn is due that interrupts `class`.
     pub(super) fn guard_waits(&self, class: Class) -> bool {
         let mut single = self.entities.iter().filter(|entity| entity.gang.is_none());
         let may = |other: &Entity| other.class > class && self.guard_free(other.class);
@@ -103,13 +103,13 @@ impl Turns {
         self.guards.due(class)
     }
 
-    /// How long a turn of `seat` would be.
+    /// The length of a turn of `index`.
     pub(super) fn length_of(&self, index: ContainerIndex) -> Option<Duration> {
         self.find(index).map(|entity| self.length(entity, false))
     }
 
-    /// How long a turn of `entity` may last: a round's part by weight, corrected by what it is
-    /// ahead or behind, as far as it is paid for.
+    /// The length of a turn of `entity`: its part of a round by weight, corrected by its lead or lag, as
+    /// far as its cap pays for it.
     fn length(&self, entity: &Entity, guard: bool) -> Duration {
         let config = &self.config;
         if guard {
@@ -137,7 +137,7 @@ impl Turns {
         }
     }
 
-    /// Gives the next turn, if anybody may have it.
+    /// Grants the next turn, if a container may have it.
     pub(super) fn grant(&mut self) {
         if self.phase != Phase::Idle {
             return;
@@ -170,7 +170,7 @@ impl Turns {
         }
     }
 
-    /// `choice` has the GPU for `length` from now on.
+    /// Gives `choice` the GPU for `length` from now on.
     pub(super) fn serve(&mut self, choice: Choice, length: Duration) {
         let Some(entity) = self.find(choice.index) else {
             return;
@@ -192,7 +192,7 @@ impl Turns {
         };
     }
 
-    /// Lets the holder's turn go on, or not.
+    /// Continues, renews or closes the holder's turn.
     pub(super) fn continue_or_close(
         &mut self,
         index: ContainerIndex,
@@ -227,7 +227,7 @@ impl Turns {
         }
     }
 
-    /// Looks whether the holder's turn goes on.
+    /// Decides whether the holder's turn goes on.
     pub(super) fn verdict(&mut self) -> Verdict {
         let Phase::Held { index, end, guard } = self.phase else {
             return Verdict::Keep;
@@ -251,7 +251,7 @@ impl Turns {
         if now < self.renewal(end) {
             return Verdict::Keep;
         }
-        // What it used counts from here on, as at the end of any turn.
+        // Its use counts from here on, as at the end of any turn.
         let (start, queued) = (entity.start, entity.queued);
         let pool = self.queues(class).pool;
         self.requeue(index);
@@ -273,15 +273,15 @@ impl Turns {
         }
     }
 
-    /// Whether anybody of such a class could have the GPU.
+    /// Whether a container of a class that `such` accepts could have the GPU.
     pub(super) fn others_wait(&self, such: impl Fn(Class) -> bool) -> bool {
         let mut single = self.entities.iter().filter(|entity| entity.gang.is_none());
         single.any(|entity| such(entity.class) && entity.eligible())
             || self.demand.pressed.is_some_and(such)
     }
 
-    /// A turn is extended a window's length before its end, so that a container that goes on
-    /// does not thin out its work for an end that does not come.
+    /// A turn is extended one window before its end, so that a container that goes on does not thin out its
+    /// work for an end that does not come.
     fn renewal(&self, end: Instant) -> Instant {
         let lead = Duration::from_micros(u64::from(self.window_us()));
         Instant(end.0.saturating_sub(lead.min(self.config.turn_min).0))
@@ -304,14 +304,14 @@ impl Turns {
         guards.fold(look, core::cmp::min)
     }
 
-    /// Whether `holder` will be the first in line `then`, if nothing happens before: if it will not,
-    /// there is nothing to extend. Where several take turns that is so nearly always, and saves one
-    /// look of three.
+    /// Whether `holder` will be the first in its queue at `then`, if no event arrives before: if not, there
+    /// is no extension to look for. Where several containers take turns it rarely is, which saves one look
+    /// of three.
     fn may_renew(&self, holder: &Entity, then: Instant) -> bool {
         self.stays_first(holder, then.since(self.now)) && self.demand.kept.is_none()
     }
 
-    /// Whether somebody is there who goes first.
+    /// Whether a container of the high class is attached.
     fn high_attached(&self) -> bool {
         let mut all = self.entities.iter();
         all.any(|e| e.class == Class::High && e.reported.attached)
@@ -326,8 +326,8 @@ impl Turns {
         }
     }
 
-    /// Whether streams of best-effort containers are to have gates in them: they have their price, and so
-    /// are for those whose turns are ended at any moment.
+    /// Whether streams of best-effort containers have gates. Gates cost time, so only a class whose turns
+    /// may be ended at any moment has them.
     pub(crate) fn gates(&self) -> bool {
         self.config.stream_gates && self.phase != Phase::Open && self.high_attached()
     }

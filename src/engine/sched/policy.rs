@@ -1,17 +1,18 @@
-//! Policies: who may have how much of a GPU's time, as one function.
+//! Policies: each slice's cap on a GPU's time, as one function.
 //!
-//! Every policy but `native` is the same line of turns. They differ in the weights that count in the
-//! line and in the part of the time that a container may have at most; time above that part is
-//! nobody's. What exists counts for a part, not what wants: a part is then known before anybody
-//! runs, and it changes only when a slice comes, goes or is retuned.
+//! Every policy but `native` uses the same queue of turns. Policies differ in the weights that count in the
+//! queue and in each container's cap; time above the caps stays unused. A cap depends on the slices that
+//! exist, not on those that are runnable: so it is known before any container runs, and changes only when a
+//! slice comes, goes or is retuned.
 //!
-//! A share is reserved by admission and means the same under each of them: that part of the time, no more
-//! and no less ([`super::lines`]). What shares leave is what the policy divides among those without one.
+//! Admission reserves a share, and it means the same under each policy: that part of the time, no more and
+//! no less ([`super::queues`]). The policy divides the time that shares leave among the containers without
+//! one.
 
 use gpuslice_wire::policy::{Class, Policy};
 use gpuslice_wire::units::{Percent, Weight};
 
-/// A part of a GPU's time, exact: `part / whole`, above nothing and at most all of it.
+/// An exact fraction of a GPU's time: `part / whole`, above zero and at most one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Fraction {
     part: u32,
@@ -47,23 +48,23 @@ impl Fraction {
     }
 }
 
-/// What a slice was promised of time.
+/// A slice's entitlement to GPU time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Entitlement {
     pub(crate) weight: Weight,
     pub(crate) share: Option<Percent>,
     pub(crate) class: Class,
-    /// The GPU is its container's as a whole, whatever the policy.
+    /// The container has the whole GPU, whatever the policy.
     pub(crate) whole: bool,
 }
 
-/// All slices of a GPU together, and how many it is meant for.
+/// All slices of a GPU together, and the number of slices the GPU is meant for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AllSlices {
-    /// Slices without a share, and what they weigh together.
+    /// Slices without a share, and the sum of their weights.
     slices: u32,
     weights: u32,
-    /// Percent that the shares leave to them, one at least.
+    /// Percent that the shares leave for these, at least one.
     rest: u32,
     slots: u32,
 }
@@ -89,7 +90,7 @@ impl AllSlices {
     }
 }
 
-/// What a slice may have of the GPU's time at most.
+/// A slice's cap on the GPU's time.
 pub(crate) fn cap(policy: Policy, slice: &Entitlement, all_slices: &AllSlices) -> Fraction {
     if slice.whole || policy == Policy::Native {
         return Fraction::ALL;
@@ -113,7 +114,7 @@ pub(crate) fn cap(policy: Policy, slice: &Entitlement, all_slices: &AllSlices) -
     }
 }
 
-/// What a slice weighs, and whether that is its share, in the line of those that have one.
+/// A slice's weight, and whether it is a share, which counts in the upper queue.
 pub(crate) fn weight(policy: Policy, slice: &Entitlement) -> (Weight, bool) {
     let share = slice.share.filter(|_| !slice.whole);
     let share = share.and_then(|share| Weight::new(share.get()).ok());
@@ -140,7 +141,7 @@ mod tests {
         }
     }
 
-    /// The cap of the first of these, of (weight, share).
+    /// The cap of the first of these slices, each given as (weight, share).
     fn ppm(policy: Policy, all: &[(u32, u32)]) -> u32 {
         let all: Vec<Entitlement> = all.iter().map(|it| entitlement(it.0, it.1)).collect();
         cap(policy, &all[0], &AllSlices::of(all.iter(), 16)).ppm()

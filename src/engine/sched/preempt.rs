@@ -1,25 +1,26 @@
-//! Work that is late is stopped on the GPU itself.
+//! Preemption: late work is stopped on the GPU itself.
 //!
 //! # Problem
-//! Who lost its turn launches nothing any more, but a kernel that runs cannot be called back by the
-//! process that launched it: a high-priority container waits for seconds beside one of 5 s.
+//! A container that lost its turn stops launching, but its process cannot call back a kernel that runs:
+//! beside a kernel of 5 s, a high-priority container waits for seconds.
 //!
 //! # Idea
-//! Some drivers take a container's channel groups off the GPU when they are asked to, wherever
-//! their work is, and let them go on later. So when somebody who goes first has waited as long as an
-//! honest drain takes (or anybody as long as is called late), this is asked for:
+//! Some drivers can take a container's channel groups off the GPU and resume them later, whatever their
+//! work is doing. So the engine orders a stop when a container of a higher class has waited as long as an
+//! honest drain takes, or any container as long as `drain`:
 //! ```text
-//!            late                  it worked
-//!   Free ----------> Stopping -----------------> Stopped
-//!    ^ ^                 | it did not               | its next turn begins, or turns end
+//!            late                  stopped
+//!   None ----------> Stopping -----------------> Stopped
+//!    ^ ^                 | not stopped              | its next turn begins, or turns end
 //!    | +-----------------+                          v
 //!    +------------------------------------------ Resuming
 //! ```
-//! Stopped counts as quiet: others get their turns. It also counts as wanting, whatever is claimed, so
-//! that its turn comes; what was stopped goes on at the beginning of it, inside it, and is charged
-//! like anything else. An order to stop reaches the processes that are there when it is given: where one that came
-//! later has launched before the answer, that one is waited for. Where nobody answers, all is as without it. Where it did not work, it is tried again
-//! after ever longer waits: a launch that was on its way just then arrives later.
+//! Stopped counts as drained: others get their turns. It also counts as runnable, whatever the processes
+//! claim, so that its turn comes; stopped work goes on at the beginning of that turn, inside it, and is
+//! charged as usual. An order to stop reaches the processes attached when it is given; a process that
+//! attached later and launched before the answer is waited for. Without an answer, turns go on as without
+//! preemption. A failed stop is tried again after ever longer waits: a launch that was on its way at that
+//! moment arrives later.
 
 use alloc::vec::Vec;
 use gpuslice_wire::ids::{ContainerId, Lane};
@@ -37,31 +38,31 @@ use crate::lifecycle::ContainerIndex;
 pub(crate) enum Preemption {
     /// It runs when it can.
     None,
-    /// To be stopped; not known yet whether it is.
+    /// A stop is ordered and not yet answered.
     Stopping,
     /// It does not run.
     Stopped,
-    /// To go on; it may run already.
+    /// A resume is ordered; it may run already.
     Resuming,
 }
 
-/// What the hardware did.
+/// The hardware's answer to an order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
-    /// It was to stop work, and it stopped all of it or nothing.
+    /// To a stop: it stopped all of the work, or none.
     Stop { ok: bool },
-    /// It was to let it go on.
+    /// To a resume.
     Resume,
 }
 
 impl Preemption {
-    /// It waits for its turn with work that it cannot call back.
+    /// The container waits for its turn with work that it cannot call back.
     pub(crate) fn waits(self) -> bool {
         matches!(self, Preemption::Stopped | Preemption::Resuming)
     }
 
-    /// What it is after the answer to a stop. One that comes while work is to go on is of a stop from before: requests are
-    /// done in their order, and the one to go on is still to come.
+    /// The state after the answer to a stop. An answer that arrives while resuming belongs to an earlier
+    /// stop: orders are executed in sequence, and the resume is still to come.
     fn stopped(self, ok: bool) -> Preemption {
         match (self, ok) {
             (Preemption::Resuming, _) => Preemption::Resuming,
@@ -70,14 +71,14 @@ impl Preemption {
         }
     }
 
-    /// What it is where processes are left, or none is: nobody's work needs no resuming.
+    /// The state with processes attached, or without: work of no process needs no resume.
     pub(crate) fn with(self, attached: bool) -> Preemption {
         if attached { self } else { Preemption::None }
     }
 }
 
 impl Turns {
-    /// When the work of `seat`, whose turn was closed, is to be stopped.
+    /// When to stop the work of `index`, whose turn was closed.
     pub(super) fn stop_at(&self, index: ContainerIndex, closed: Instant) -> Option<Instant> {
         let entity = self.find(index)?;
         // half a collective that is stopped would keep its other half spinning in turns of others
@@ -87,7 +88,7 @@ impl Turns {
         }
         let (class, tries) = (entity.class, entity.stop_tries.min(16));
         let wait = if self.others_wait(|other| other < class) {
-            // what is in flight by the rules, half of it again, and the way there and back
+            // the work allowed in flight, half of it again, and the round trip
             Duration::from_micros(u64::from(self.window_us()) * 3 / 2 + 100)
         } else {
             self.config.drain
@@ -95,7 +96,7 @@ impl Turns {
         Some(closed.plus(Duration(wait.0 << (2 * tries))))
     }
 
-    /// Asks for the work of all to be stopped who are late: when it is decided who has a turn.
+    /// Orders a stop for all late work, before the next turn is decided.
     pub(super) fn stop_all_late(&mut self, notes: &mut Vec<Note>) {
         if !self.config.stop {
             return;
@@ -111,10 +112,10 @@ impl Turns {
         }
     }
 
-    /// Asks for the work of `seat` to be stopped, if it is due and there is any.
+    /// Orders a stop for the work of `index`, if it is due and work is running.
     fn stop_late(&mut self, index: ContainerIndex, closed: Instant, notes: &mut Vec<Note>) {
         if self.now.since(closed) >= self.config.drain_max {
-            return; // It is passed now, and may be the next to have a turn.
+            return; // It overruns now, and may be the next to have a turn.
         }
         let due = self.stop_at(index, closed).is_some_and(|at| self.now >= at);
         let Some(entity) = self.find_mut(index).filter(|it| due && !it.is_off()) else {
@@ -126,7 +127,7 @@ impl Turns {
         notes.push(Note::Stop(index));
     }
 
-    /// Resumes who may launch now, and stops who is late.
+    /// Resumes containers that may launch now, and stops late ones.
     pub(super) fn stop_and_resume(&mut self, notes: &mut Vec<Note>) {
         self.stop_all_late(notes);
         let phase = self.phase;
@@ -143,7 +144,7 @@ impl Turns {
         }
     }
 
-    /// What became of a request of `seat`.
+    /// Takes in the answer to an order for `index`.
     pub(crate) fn preemption_answered(&mut self, index: ContainerIndex, done: Answer) {
         let Some(entity) = self.find_mut(index) else {
             return;
@@ -158,7 +159,7 @@ impl Turns {
 }
 
 impl Engine {
-    /// The answer to a stop or to a resume.
+    /// Takes in the answer to a stop or a resume.
     pub(crate) fn preemption_answered(&mut self, id: ContainerId, lane: Lane, done: Answer) {
         let index = self.containers.find(id);
         let gpu = index.and_then(|index| self.containers.get(index)?.slices.get(lane)?.gpu);
@@ -183,7 +184,8 @@ mod tests {
     const US: u64 = 1_000;
     const MS: u64 = 1_000_000;
 
-    /// One of weight 1 has a turn with a kernel in it when a second one, high or not, begins to want.
+    /// A container of weight 1 has a turn with a kernel in it when a second one, of the high class or not,
+    /// becomes runnable.
     fn late(high: bool) -> Rig {
         let config = Config {
             stop: true,
@@ -203,7 +205,7 @@ mod tests {
         ContainerIndex(who)
     }
 
-    /// What the engine does with an answer, at `now`.
+    /// Takes in an answer, at `now`.
     fn answer(rig: &mut Rig, now: u64, done: Answer) {
         rig.turns.preemption_answered(index(0), done);
         rig.report(now, 0, true, false);
@@ -229,7 +231,7 @@ mod tests {
         assert_eq!(rig.holder(), Some(1));
         let paid = rig.turns.find(index(0)).map(|it| it.gpu_time.0);
         assert_eq!(paid, Some(now), "until it was stopped, and no longer");
-        // it says that it wants nothing, and gets its turn all the same
+        // it claims to have no work, and gets its turn all the same
         rig.report(now + MS, 0, false, false);
         rig.report(now + 2 * MS, 1, false, true);
         rig.report(now + 2 * MS, 1, false, true); // read after the close
@@ -263,8 +265,8 @@ mod tests {
         assert_eq!(rig.holder(), Some(1), "after the longest wait");
     }
 
-    /// Of two stops, because its processes left and others came between: the second one is answered when the work
-    /// is to go on already, and it goes on in the turn that it has.
+    /// Two stops are ordered, because the processes left and others came between. The second is answered
+    /// when the work is already resuming, and the work goes on in the turn that it has.
     #[test]
     fn an_answer_that_an_order_to_go_on_has_overtaken_says_nothing() {
         let mut rig = late(true);
@@ -298,7 +300,7 @@ mod tests {
         assert_eq!(asked(&rig, Note::Resume(index(0))), 1);
     }
 
-    /// The order to stop is answered when a process has come since, and has launched in a turn that began before.
+    /// A stop is answered after a process has attached, which launched in a turn that began before.
     #[test]
     fn an_answer_says_nothing_of_processes_that_came_after_the_order() {
         let config = Config {
@@ -362,7 +364,8 @@ mod tests {
         assert_eq!(word(&rig, "b") % 2, 1, "and now does not");
     }
 
-    /// All that the order to stop could reach are gone when it is answered, and one runs without turns that came since.
+    /// All processes that the stop could reach have ended when it is answered; a later one runs without
+    /// turns.
     #[test]
     fn an_answer_begins_no_turn_beside_one_that_came_after_the_order() {
         for newcomer in [false, true] {
@@ -387,7 +390,7 @@ mod tests {
         }
     }
 
-    /// Turns begin because of what is stopped; the one that runs pays for what it runs.
+    /// Turns begin because of stopped work; the container that runs is charged for its own use.
     #[test]
     fn what_is_stopped_when_turns_begin_is_not_charged() {
         let mut rig = Rig::with(Config::default(), &[(1, 0, false), (1, 0, false)]);

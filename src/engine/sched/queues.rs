@@ -1,33 +1,33 @@
-//! The two lines of a class: shares above, weights below.
+//! The two run queues of a class: shares in the upper one, weights in the lower one.
 //!
 //! # Problem
-//! A share is reserved: admission refuses what would make all shares of a GPU more than 100 %. In one line
-//! with weights it would only be a cap: a share of 50 beside weights 1 and 3 had 20 % of the time.
+//! A share is reserved: admission refuses a share that would raise the sum on a GPU above 100 %. In one
+//! queue with weights it would only be a cap: a share of 50 beside weights 1 and 3 had 20 % of the time.
 //!
 //! # Idea
-//! Hierarchical start-time fair queueing. In the upper line are the containers with a share, each with
-//! its percentage as its weight, and the *pool*, which is all containers without a share together. The
-//! pool weighs what the shares that are wanted leave of 100, 1 at least. In the lower line are the containers
-//! of the pool, with their weights:
+//! Hierarchical start-time fair queueing. The upper queue has the containers with a share, each with its
+//! percentage as its weight, and the *pool*: all containers without a share, as one entry. The pool weighs
+//! what the runnable shares leave of 100, 1 at least. The lower queue has the containers of the pool, with
+//! their weights:
 //! ```text
-//!                 upper line                       lower line
+//!                 upper queue                      lower queue
 //!   share 50 ─────── 50
 //!   share 20, idle   (20)
 //!   pool ─────────── 50 ──────┬─ weight 1 ─────────── 1 of 4
 //!                             └─ weight 3 ─────────── 3 of 4
 //! ```
-//! Each container has tags in one line; the pool's tags grow with what any of its containers uses. Who is
-//! next is asked in the upper line first. A share is also a cap ([`super::policy`]): so its container gets just that,
-//! and what it does not want is the others'.
+//! Each container has tags in one queue; the pool's tags grow with the use of any of its containers. The
+//! upper queue is asked first. A share is also a cap ([`super::policy`]): its container gets exactly that,
+//! and the part it does not use goes to the others.
 //!
 //! # Bound
-//! That of start-time fair queueing holds in each line, with the longest turn of any of its containers as the
-//! pool's longest turn: the lower line does not ask when it is served. With shares that add up to at most 100,
-//! a share of `c` of which the container always wants has at least `c` of its class's time, less a turn
-//! of each flow of the upper line.
+//! That of start-time fair queueing holds in each queue. The pool's longest turn is the longest turn of any
+//! of its containers: the lower queue does not decide when it is served. With shares that add up to at most
+//! 100, a container with share `c` that is always runnable has at least `c` of its class's time, less a
+//! turn of each flow of the upper queue.
 //!
-//! The pool's weight changes as containers with shares begin and cease to want. What it is ahead stays the
-//! same GPU time then, as with any change of a weight.
+//! The pool's weight changes as containers with shares begin and cease to be runnable. Its lead stays the
+//! same GPU time, as with any change of a weight.
 
 use gpuslice_wire::policy::Class;
 use gpuslice_wire::units::{Duration, Instant, Weight};
@@ -36,11 +36,11 @@ use super::Turns;
 use super::entity::{Entity, Virtual};
 use crate::lifecycle::ContainerIndex;
 
-/// Where a container is in line; the smallest goes first: its place in the upper line, which is the
-/// pool's if it is of that, and its own.
+/// A container's queue position; the smallest goes first. First its position in the upper queue, which is
+/// the pool's for a container of the pool, then its own.
 pub(crate) type Position = (Virtual, Instant, Virtual, Instant, ContainerIndex);
 
-/// The containers of a class without a share, as one.
+/// The containers of a class without a share, as one entry of the upper queue.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pool {
     start: Virtual,
@@ -49,17 +49,17 @@ pub(crate) struct Pool {
     weight: Weight,
 }
 
-/// The lines of one class.
+/// The run queues of one class.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RunQueues {
-    /// Virtual time of the upper line.
+    /// Virtual time of the upper queue.
     upper: Virtual,
-    /// Virtual time of the lower line.
+    /// Virtual time of the lower queue.
     lower: Virtual,
     pub(super) pool: Pool,
 }
 
-/// What the pool weighs beside shares that add up to `shares`.
+/// The pool's weight beside shares that add up to `shares`.
 fn rest(shares: u32) -> Weight {
     let rest = 100u32.saturating_sub(shares).max(1);
     Weight::new(rest).unwrap_or(Weight::ONE)
@@ -79,12 +79,12 @@ impl RunQueues {
         }
     }
 
-    /// Virtual time of the line of containers with a share, or without.
+    /// Virtual time of the queue of containers with a share, or without.
     pub(super) fn time_of(&self, reserved: bool) -> Virtual {
         if reserved { self.upper } else { self.lower }
     }
 
-    /// `entity` was on the GPU for `used`, which is charged.
+    /// Charges the pool for `used` GPU time of `entity`.
     pub(super) fn charge(&mut self, entity: &Entity, used: Duration) {
         if !entity.reserved && !entity.guest {
             let pool = &mut self.pool;
@@ -92,7 +92,7 @@ impl RunQueues {
         }
     }
 
-    /// So much of what was charged for `entity` is not.
+    /// Undoes the charge for `part` of that time.
     pub(super) fn compensate(&mut self, entity: &Entity, part: Duration) {
         if !entity.reserved && !entity.guest {
             let pool = &mut self.pool;
@@ -100,7 +100,7 @@ impl RunQueues {
         }
     }
 
-    /// `entity` runs without turns: the lines follow it.
+    /// `entity` runs without turns: the virtual times follow it.
     pub(super) fn follow(&mut self, entity: &Entity) {
         if entity.reserved {
             self.upper = self.upper.max(entity.start);
@@ -111,18 +111,18 @@ impl RunQueues {
         self.upper = self.upper.max(self.pool.start);
     }
 
-    /// The pool waits where the line is, owed nothing and owing nothing.
+    /// Sets the pool to the queue's virtual time, with neither debt nor credit.
     pub(super) fn reset_pools(&mut self) {
         (self.pool.start, self.pool.finish) = (self.upper, self.upper);
     }
 
-    /// The pool gets in line.
+    /// Enqueues the pool.
     pub(super) fn enqueue_pool(&mut self, now: Instant) {
         self.pool.start = self.upper.max(self.pool.finish);
         self.pool.queued = now;
     }
 
-    /// The pool's weight, of all in the upper line.
+    /// The pool's weight in the upper queue.
     pub(super) fn pool_weight(&self) -> u64 {
         self.pool.weight.get().into()
     }
@@ -140,12 +140,12 @@ impl Turns {
         &self.queues[class as usize]
     }
 
-    /// Virtual time of the line that `entity` is in.
+    /// Virtual time of the queue of `entity`.
     pub(super) fn queue_time(&self, entity: &Entity) -> Virtual {
         self.queues(entity.class).time_of(entity.reserved)
     }
 
-    /// Weighs the pools anew after containers with shares began or ceased to want.
+    /// Updates the pools' weights after containers with shares began or ceased to be runnable.
     pub(super) fn weigh_pools(&mut self) {
         for class in Class::ALL {
             let runnable_shares = self.entities.iter().filter(|entity| {
@@ -160,7 +160,7 @@ impl Turns {
         }
     }
 
-    /// `seat` is in line from now on, and with it the pool, if it is of that.
+    /// Enqueues `index`, and with it the pool, if it belongs to the pool.
     pub(super) fn requeue(&mut self, index: ContainerIndex) {
         let now = self.now;
         let Some(at) = self.entities.iter().position(|it| it.index == index) else {
@@ -174,7 +174,8 @@ impl Turns {
         }
     }
 
-    /// `seat` begins to want. The pool keeps its place, if others of it want already.
+    /// `index` begins to be runnable. The pool keeps its position if another of its containers is already
+    /// runnable.
     pub(super) fn becomes_runnable(&mut self, index: ContainerIndex) {
         let Some(entity) = self.find(index) else {
             return;
@@ -191,8 +192,7 @@ impl Turns {
         }
     }
 
-    /// `seat` may not be of its pool any more. What it uses at present stays with the pool, which is in line
-    /// behind that.
+    /// `index` may leave its pool. The pool stays charged for the present use, and is enqueued behind that.
     pub(super) fn leave_pool(&mut self, index: ContainerIndex) {
         let entity = self.find(index).filter(|it| self.charged(it));
         if let Some(entity) = entity.filter(|it| !it.reserved) {
@@ -201,7 +201,7 @@ impl Turns {
         }
     }
 
-    /// Where `entity` is in line.
+    /// The queue position of `entity`.
     pub(crate) fn position(&self, entity: &Entity) -> Position {
         let pool = &self.queues(entity.class).pool;
         let above = match entity.reserved {
@@ -212,7 +212,7 @@ impl Turns {
         (above.0, above.1, start, queued, entity.index)
     }
 
-    /// Where it would be if what runs at present got in line now.
+    /// The position it would have if the running container were enqueued now.
     pub(super) fn position_now(&self, entity: &Entity) -> Position {
         let runs = |it: &Entity| self.on_gpu() == Some(it.index) || it.untracked.is_some();
         let class = entity.class;
@@ -232,8 +232,9 @@ impl Turns {
         position
     }
 
-    /// The lines of a class move on to the start of `seat`, which is served. A gang that was called may come
-    /// before others who have waited there for longer, and these are owed no less for it.
+    /// Advances the class's virtual times to the start tag of `index`, which is served. A called gang may
+    /// go before containers that have waited longer; the virtual times stay behind these, so that they are
+    /// owed no less.
     pub(super) fn advance_queues(&mut self, index: ContainerIndex) {
         let Some(entity) = self.find(index) else {
             return;
@@ -255,7 +256,7 @@ impl Turns {
         }
     }
 
-    /// Whether `holder` will be before all others of its class who may go, `used` from now on.
+    /// Whether `holder` will be before all other eligible containers of its class after another `used`.
     pub(super) fn stays_first(&self, holder: &Entity, used: Duration) -> bool {
         let finish = |tag: Virtual, weight| tag.after(used, weight);
         let queues = self.queues(holder.class);
@@ -280,7 +281,7 @@ impl Turns {
         })
     }
 
-    /// Which part of its class's time is due to `entity`, if all that may go and itself want: a fraction.
+    /// The fraction of its class's time due to `entity`, with itself and all eligible containers runnable.
     pub(super) fn due(&self, entity: &Entity) -> (u64, u64) {
         let class = self.entities.iter().filter(|e| e.class == entity.class);
         let (mut shares, mut weights) = (0u64, 0u64);

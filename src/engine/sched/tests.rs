@@ -1,4 +1,4 @@
-//! One GPU's turns, with the rest of the engine played by the test.
+//! One GPU's turns; the test plays the rest of the engine.
 
 mod debts;
 mod effort;
@@ -10,11 +10,11 @@ use gpuslice_wire::units::{Percent, Weight};
 
 const MS: u64 = 1_000_000;
 
-/// Turns of one GPU whose tenants are quiet at once when their turn closes.
+/// Turns of one GPU whose tenants drain at once when their turn closes.
 pub(super) struct Rig {
     pub(super) turns: Turns,
     pub(super) notes: Vec<Note>,
-    /// Has work of the time without turns in flight.
+    /// The container with untracked work in flight.
     deep: Option<usize>,
 }
 
@@ -66,7 +66,7 @@ impl Rig {
         self.turns.decide(&mut self.notes);
         self.drain_untracked();
     }
-    /// Whoever is untracked and not deep in work is read, and quiet.
+    /// Reads each untracked container, except `deep`, as drained.
     fn drain_untracked(&mut self) {
         let deep = self.deep.map(|who| ContainerIndex(who as u16));
         let untracked = self.turns.untracked().map(|e| (e.index, e.reported));
@@ -93,7 +93,7 @@ impl Rig {
             _ => None,
         }
     }
-    /// Runs until `end`, everybody who is closed being quiet at once.
+    /// Runs until `end`; a closed container drains at once.
     fn run(&mut self, end: u64) {
         while let Some(due) = self.turns.deadline().filter(|due| due.0 <= end) {
             self.at(due.0);
@@ -128,7 +128,7 @@ fn the_second_ends_freedom_and_owes_nothing_for_the_past() {
     rig.run(11_000 * MS);
     let (first, second) = (rig.used_ms(0) - 10_000, rig.used_ms(1));
     assert!(first.abs_diff(second) <= 16, "{first} and {second} ms");
-    // and freedom comes back when the contest is over
+    // and open mode returns when the contention is over
     rig.report(11_000 * MS, 1, false, true);
     rig.run(11_100 * MS);
     assert_eq!(rig.turns.mode(), Mode::Open);
@@ -242,7 +242,8 @@ fn a_leaving_holder_frees_the_gpu() {
     assert_eq!(rig.turns.mode(), Mode::Open);
 }
 
-/// One that ran freely for a second, with work in flight, and one that becomes a high one then.
+/// One container ran in open mode for a second, with work in flight, beside one that becomes runnable then
+/// and may be of the high class.
 fn freedom_ends() -> Rig {
     let mut rig = Rig::new(&[(1, 0, false), (1, 0, false)]);
     rig.wake(0, 0);
@@ -261,11 +262,11 @@ fn freedom_ends() -> Rig {
 #[test]
 fn work_from_before_the_turns_runs_out_first() {
     let mut rig = freedom_ends();
-    // alone in having such work, it goes on, in a turn of its own
+    // as the only one with untracked work, it goes on in a turn of its own
     rig.at(1_000 * MS);
     assert_eq!((rig.turns.mode(), rig.holder()), (Mode::Turns, Some(0)));
     let mut rig = freedom_ends();
-    // but not before one who goes first, and that one not before it is quiet
+    // but not before a container of a higher class, which waits until it has drained
     rig.wake(1_000 * MS, 1);
     assert_eq!((rig.turns.mode(), rig.holder()), (Mode::Turns, None));
     rig.run(1_050 * MS);
@@ -287,7 +288,7 @@ fn untracked_work_that_does_not_drain_overruns_and_is_charged() {
     assert_eq!(rig.notes.last(), Some(&late(Late::Overrun, 2_000)));
     assert_eq!(rig.holder(), Some(1));
     rig.run(3_500 * MS);
-    // a twentieth is in slots
+    // a twentieth is in guard turns
     assert_eq!(rig.used_ms(0), 3_500);
     assert!((474..=500).contains(&rig.used_ms(1)));
     assert_eq!(rig.turns.entities[0].late_turns, 1);

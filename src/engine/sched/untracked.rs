@@ -1,12 +1,13 @@
-//! The end of freedom: what was launched without turns runs out before anybody else has one.
+//! Untracked work: work launched in open mode drains before another container gets a turn.
 //!
-//! While a GPU is open, whoever wants it launches, and nobody counts. When turns begin, that work is
-//! still queued, and a turn given at once would run beside it. So with the close of freedom every
-//! container's turn word moves on, as at the close of a turn; all are *untracked* until their processes, read
-//! after it, have nothing in flight. Mostly all but one are in that same instant. While one is untracked only
-//! that one may have a turn: it then goes on with its own queue, in a turn that is billed and ends as any
-//! other; while several are, nobody may. An untracked one pays, and is not waited for longer than the
-//! holder of a closed turn: see [`super::Turns::drain`].
+//! While a GPU is open, every container launches freely and the engine does not track its launches. When
+//! turns begin, that work is still queued, and a turn granted at once would run beside it. So the end of
+//! open mode advances every container's turn word, as the close of a turn does. All containers are
+//! *untracked* until their processes, read after it, have nothing in flight; mostly all but one are drained
+//! in that same instant. While one container is untracked, only that one may have a turn: it goes on with
+//! its own queue, in a turn that is charged and ends like any other. While several are untracked, none may.
+//! An untracked container is charged, and is not waited for longer than the holder of a closed turn: see
+//! [`super::Turns::drain`].
 
 use alloc::vec::Vec;
 use gpuslice_wire::units::{Duration, Instant};
@@ -17,7 +18,7 @@ use crate::action::Late;
 use crate::config::Config;
 use crate::lifecycle::ContainerIndex;
 
-/// May have work in flight that was launched without turns.
+/// Work may be in flight that was launched in open mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Untracked {
     since: Instant,
@@ -37,7 +38,7 @@ impl Untracked {
     }
 }
 
-/// Who may have the next turn.
+/// Which containers may have the next turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Allowed {
     Any,
@@ -46,7 +47,7 @@ pub(super) enum Allowed {
 }
 
 impl Turns {
-    /// Freedom ends.
+    /// Ends open mode: revokes the permission to launch without a turn.
     pub(super) fn revoke(&mut self, notes: &mut Vec<Note>) {
         let since = self.now;
         for entity in self.entities.iter_mut().filter(|it| it.reported.attached) {
@@ -56,13 +57,15 @@ impl Turns {
                 since,
                 reported: false,
             };
-            // who was passed before is not waited for again, and what is stopped does not run; who comes in this
-            // step has launched nothing: else a debtor that lies would hold others up each time it comes back
+            // An overrun container is not waited for again, stopped work does not run, and a container that
+            // attached in this step has launched nothing. Otherwise a debtor that lies would delay others
+            // each time it comes back.
             let runs = entity.overrun.is_none() && !entity.is_off() && !entity.arrives;
             entity.untracked = runs.then_some(untracked);
             notes.push(Note::Closed(entity.index));
         }
-        // who wants was in line before; who only left something running pays for it from where the line is, too
+        // a runnable container was enqueued before; one that only left work running is charged from the
+        // queue's time, too
         for at in 0..self.entities.len() {
             let entity = &self.entities[at];
             if entity.untracked.is_some() && !entity.reported.runnable {
@@ -72,7 +75,7 @@ impl Turns {
         self.phase = Phase::Idle;
     }
 
-    /// Ends the looseness of those who are quiet, and of those who were waited for long enough.
+    /// Ends the untracked state of containers that have drained, or were waited for long enough.
     pub(super) fn drain_untracked(&mut self, notes: &mut Vec<Note>) {
         let (now, config) = (self.now, self.config);
         for at in 0..self.entities.len() {
@@ -116,7 +119,7 @@ impl Turns {
         self.entities.iter().filter(|e| e.untracked.is_some())
     }
 
-    /// Whether `seat` may go, if it is its turn.
+    /// Whether `index` may go, if it is first in its queue.
     pub(super) fn allows(&self, index: ContainerIndex) -> bool {
         match self.allowed() {
             Allowed::Any => true,
@@ -125,7 +128,7 @@ impl Turns {
         }
     }
 
-    /// Since when somebody is untracked.
+    /// Since when a container is untracked.
     pub(super) fn revoked_at(&self) -> Option<Instant> {
         self.untracked()
             .filter_map(|entity| entity.untracked)
@@ -133,7 +136,7 @@ impl Turns {
             .min()
     }
 
-    /// When somebody untracked is waited for no longer.
+    /// When the wait for an untracked container ends.
     pub(super) fn untracked_until(&self) -> Option<Instant> {
         let due = |entity: &Entity| {
             let untracked = entity.untracked?;
@@ -146,8 +149,8 @@ impl Turns {
         self.entities.iter().filter_map(due).min()
     }
 
-    /// What goes to the account of `entity`, which is charged, of the time that passed: where several
-    /// run without turns nobody knows who had it, and it is divided evenly.
+    /// The part of the elapsed time that is charged to `entity`. The engine cannot tell which of several
+    /// containers without turns used it, so it is divided evenly.
     pub(crate) fn bill(&self, entity: &Entity, elapsed: Duration) -> Duration {
         let among = match self.phase {
             Phase::Open if entity.reported.runnable => {

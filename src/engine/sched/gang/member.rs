@@ -1,4 +1,4 @@
-//! One GPU's part in it: what its turns do for gangs.
+//! One GPU's part in a gang: what its turns do for gangs.
 
 use alloc::vec::Vec;
 use gpuslice_wire::policy::Class;
@@ -12,28 +12,28 @@ use crate::action::Late;
 use crate::config::Config;
 use crate::lifecycle::ContainerIndex;
 
-/// What a member keeps of its gang.
+/// A gang's state on one of its GPUs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Member {
-    /// Its place has come in this line.
+    /// It is first in this GPU's queue.
     pub(super) called: bool,
     /// Its turn was extended: when it was first closed, whether it was reported, and how often.
     pub(super) extended: Option<(Instant, bool, u32)>,
 }
 
 impl Member {
-    /// This turn is one more because the last one cut work in two.
+    /// Whether this turn extends the last one, which cut a collective in two.
     pub(in crate::sched) fn again(&self) -> bool {
         self.extended.is_some()
     }
 }
 
-/// A GPU is kept for a gang.
+/// A reservation of a GPU for a gang.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::sched) struct Kept {
     /// When the gang can begin.
     pub(super) until: Instant,
-    /// ... but that depends on how long something drains, which is not known.
+    /// `until` is a guess: it depends on how long a drain takes.
     pub(super) guessed: bool,
     /// The gang's class.
     pub(in crate::sched) class: Class,
@@ -43,28 +43,28 @@ pub(in crate::sched) struct Kept {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Free {
     pub(super) at: Instant,
-    /// That is now, or as soon as the one that has it gives way.
+    /// `at` is now, or as soon as the holder gives way.
     pub(super) gives_way: bool,
-    /// It is not known: what drains is taken to last as long again.
+    /// `at` is a guess: a drain is taken to last as long again.
     pub(super) guessed: bool,
 }
 
-/// What the gangs want of one GPU at present.
+/// Requests of gangs for one GPU at present.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Demand {
-    /// A turn that begins now is to be over for a gang.
+    /// A turn that begins now must be over for a gang.
     pub(in crate::sched) kept: Option<Kept>,
-    /// A gang of this class could begin if those who must give way to it did.
+    /// A gang of this class could begin if the containers that must give way to it did.
     pub(in crate::sched) pressed: Option<Class>,
-    /// Slots of these classes are a gang's, and wait for its other slots.
+    /// Guard turns of these classes belong to a gang, and wait for its other GPUs.
     pub(in crate::sched) guards: [bool; 3],
-    /// Something may be due then.
+    /// The next instant at which something may be due.
     pub(in crate::sched) look: Option<Instant>,
 }
 
-/// What a GPU does for gangs.
+/// The part of a GPU's turns that serves gangs.
 impl Turns {
-    /// Until when `seat` has its turn.
+    /// The end of the turn that `index` holds.
     pub(super) fn held_by(&self, index: ContainerIndex) -> Option<Instant> {
         match self.phase {
             Phase::Held { index: on, end, .. } if on == index => Some(end),
@@ -72,7 +72,7 @@ impl Turns {
         }
     }
 
-    /// Since when the turn of `seat` is being closed.
+    /// Since when the turn of `index` is being closed.
     pub(super) fn closing_of(&self, index: ContainerIndex) -> Option<Instant> {
         match self.phase {
             Phase::Closing {
@@ -89,8 +89,8 @@ impl Turns {
         Some(extended.map_or(closed, |it| it.0))
     }
 
-    /// Whether the processes of `seat` had time to say that they are quiet since the last close: of a turn that was
-    /// extended that may be much later than the first one.
+    /// Whether the processes of `index` had time to report that they have drained since the last close:
+    /// after an extension, that may be much later than the first close.
     pub(super) fn answered(&self, index: ContainerIndex) -> bool {
         let due = self.answered_at(index);
         due.is_none_or(|due| self.now >= due)
@@ -100,7 +100,7 @@ impl Turns {
         Some(self.closing_of(index)?.plus(self.config.turn_min))
     }
 
-    /// When a turn that is being closed needs a look: never here, if it is quiet here.
+    /// When a turn that is being closed needs a look; `None` if it has drained here.
     pub(in crate::sched) fn drained_until(
         &self,
         index: ContainerIndex,
@@ -117,7 +117,7 @@ impl Turns {
         }
     }
 
-    /// `seat` takes turns with others of its container, or alone from now on.
+    /// `index` takes turns together with its container's other GPUs from now on, or alone.
     pub(crate) fn join_gang(&mut self, index: ContainerIndex, joins: bool) {
         if let Some(entity) = self.find_mut(index) {
             entity.gang = joins.then(|| entity.gang.unwrap_or_default());
@@ -131,8 +131,8 @@ impl Turns {
         }
     }
 
-    /// Whether the place of `seat` has come here: nobody of its class who can go goes before it.
-    pub(in crate::sched) fn nobody_before(
+    /// Whether `index` is first in this GPU's queue: no eligible container of its class goes before it.
+    pub(in crate::sched) fn none_before(
         &self,
         index: ContainerIndex,
         ready: impl Fn(ContainerIndex) -> bool,
@@ -141,7 +141,7 @@ impl Turns {
             return false;
         };
         if me.untracked.is_some() && !self.owes(me) {
-            return true; // nobody else may go
+            return true; // no other container may go
         }
         let mine = self.position_now(me);
         let mut others = self.entities.iter().filter(|other| {
@@ -152,7 +152,7 @@ impl Turns {
         others.all(|other| self.position_now(other) > mine)
     }
 
-    /// Whether a class above waits for this GPU or has it.
+    /// Whether a container of a higher class is runnable on this GPU or has it.
     pub(super) fn above(&self, class: Class) -> bool {
         let holder = match self.phase {
             Phase::Held { index, .. } => self.find(index).is_some_and(|on| on.class < class),
@@ -161,7 +161,7 @@ impl Turns {
         holder || self.others_wait(|other| other < class)
     }
 
-    /// When `seat` could have this GPU.
+    /// When `index` could have this GPU.
     pub(super) fn free_for(&self, index: ContainerIndex, class: Class) -> Free {
         let free = |at: Instant, gives_way: bool| Free {
             at,
@@ -191,7 +191,7 @@ impl Turns {
         }
     }
 
-    /// Since when something is drained here.
+    /// Since when this GPU is draining.
     pub(super) fn drained_since(&self) -> Option<Instant> {
         match self.phase {
             Phase::Closing { closed, .. } => Some(closed),
@@ -199,20 +199,20 @@ impl Turns {
         }
     }
 
-    /// How long before a gang has this GPU a turn of `entity` must be over so that it is quiet by then: as long
-    /// as it has lately taken to drain, and twice as long where the end is a guess. Without that, turns
-    /// that fit in on one GPU and drain for long would keep a gang waiting for ever, each while
-    /// another one of its GPUs drains.
+    /// How long before a gang has this GPU a turn of `entity` must be over, so that it has drained by then:
+    /// as long as its last drains took, and twice as long where the end is a guess. Otherwise turns that
+    /// fit in on one GPU and drain for long would keep a gang waiting for ever, each while another of its
+    /// GPUs drains.
     fn margin(&self, entity: &Entity, guessed: bool) -> Duration {
         let tail = match entity.overrun {
-            Some(_) => Duration(0), // nobody waits for that again
+            Some(_) => Duration(0), // it is not waited for again
             None => entity.tail,
         };
         Duration(tail.0.saturating_mul(if guessed { 2 } else { 1 }))
     }
 
-    /// How long a turn of `entity` may be so that a gang that this GPU is kept for need not wait; `None` if any
-    /// would be too long.
+    /// How long a turn of `entity` may be without delaying the gang that this GPU is reserved for; `None`
+    /// if every length is too long.
     pub(in crate::sched) fn fits(&self, entity: &Entity) -> Option<Duration> {
         let Some(kept) = self.demand.kept else {
             return Some(Duration(u64::MAX));
@@ -222,15 +222,15 @@ impl Turns {
         (left >= self.config.turn_min.0).then_some(Duration(left))
     }
 
-    /// When a turn of the first in line fits in here, if that depends on how long something has been drained
-    /// that is drained `since` then.
+    /// When a turn of the first container in the queue fits in here, if that depends on the length of a
+    /// drain that has lasted since `since`.
     pub(super) fn fits_after(&self, since: Instant) -> Instant {
         let first = self.choose().and_then(|choice| self.find(choice.index));
         let margin = first.map_or(Duration(0), |entity| self.margin(entity, true));
         since.plus(margin).plus(self.config.turn_min)
     }
 
-    /// `seat` has the GPU for `length` from now on.
+    /// Gives `index` the GPU for `length` from now on.
     pub(super) fn give(
         &mut self,
         index: ContainerIndex,
@@ -272,7 +272,7 @@ impl Turns {
         }
     }
 
-    /// The turn of `seat` is over. Of one that was passed nobody waits for quiet again.
+    /// Ends the turn of `index`. An overrun container is not waited for again.
     pub(super) fn close_held(&mut self, index: ContainerIndex, notes: &mut Vec<Note>) {
         let Phase::Held { guard, .. } = self.phase else {
             return;
@@ -287,7 +287,7 @@ impl Turns {
         }
     }
 
-    /// The GPU is free again.
+    /// Frees the GPU.
     pub(super) fn release(&mut self, index: ContainerIndex) {
         let since = self.closed_first(index);
         let Phase::Closing { guard, .. } = self.phase else {
@@ -303,8 +303,8 @@ impl Turns {
         self.free(index, guard);
     }
 
-    /// Nobody waits for `seat` any more, if it is not quiet. Its place stays where it was before the
-    /// turn: what it left running may need the next one to end, and is paid for after that.
+    /// Ends the wait for `index`, if it has not drained. Its queue position stays where it was before the
+    /// turn: work it left running may need the next turn to end, and is paid for after that.
     pub(super) fn pass(&mut self, index: ContainerIndex, waited: Duration, notes: &mut Vec<Note>) {
         let closed = self.closed_first(index);
         let Phase::Closing { guard, .. } = self.phase else {

@@ -1,4 +1,4 @@
-//! Whose turn is next among gangs, and which GPUs wait for them.
+//! The order of turns among gangs, and the GPUs reserved for them.
 
 use alloc::vec::Vec;
 use gpuslice_wire::limits::GPUS_MAX;
@@ -14,16 +14,16 @@ use crate::lifecycle::ContainerIndex;
 /// Why a gang may have a turn; the first goes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Rank {
-    /// The last one cut its work in two.
+    /// Its last turn cut a collective in two.
     Again,
-    /// It has a slot where higher classes want its GPUs.
+    /// It has a guard turn where higher classes are runnable on its GPUs.
     Guard,
-    /// It is its turn.
+    /// It is first in its queues.
     Queue,
 }
 
 impl Node<'_> {
-    /// Finds out whose place has come.
+    /// Marks the queues in which the gang is first.
     pub(super) fn call(&mut self, gang: usize) {
         let Gang { index, gpus, .. } = self.gangs[gang];
         if gpus & self.tied == 0 {
@@ -45,7 +45,7 @@ impl Node<'_> {
                 let other = self.gangs.iter().find(|gang| gang.index == other);
                 other.is_some_and(|gang| gang.ready.is_some())
             };
-            if self.turns(at).nobody_before(index, ready) {
+            if self.turns(at).none_before(index, ready) {
                 self.turns_mut(at).called(index, true);
             }
         }
@@ -59,8 +59,8 @@ impl Node<'_> {
         *since = since.or(now).filter(|_| ready);
     }
 
-    /// Goes through the gangs that may have a turn in their order: gives turns to those that can begin,
-    /// if `grant`, and keeps GPUs for those that cannot.
+    /// Goes through the gangs that may have a turn, in their order. Grants turns to those that can begin,
+    /// if `grant`, and reserves GPUs for those that cannot.
     pub(super) fn plan(&mut self, grant: bool) {
         each(self.tied).for_each(|at| self.turns_mut(at).demand = Demand::default());
         (0..self.gangs.len()).for_each(|gang| self.call(gang));
@@ -85,7 +85,7 @@ impl Node<'_> {
             }
         }
         order.sort_unstable();
-        // when what was planned before is over, and whether that is a guess
+        // when the turns planned before are over, and whether that is a guess
         let mut taken = [(Instant(0), false); GPUS_MAX];
         for (rank, class, _, _, gang) in order {
             if !(grant && self.begin(gang, class, rank)) {
@@ -99,8 +99,9 @@ impl Node<'_> {
         *look = Some(look.map_or(due, |look| look.min(due)));
     }
 
-    /// Whether classes above a ready gang's own leave it a turn. Where they want one of its GPUs, it needs
-    /// a slot there; and slots of its class are kept until it has all that it needs.
+    /// Whether the classes above a ready gang's own leave it a turn. Where they are runnable on one of its
+    /// GPUs, it needs a guard turn there; guard turns of its class are reserved until it has all that it
+    /// needs.
     fn rank(&mut self, gang: usize, class: Class) -> Option<Rank> {
         let gated = self.gated(gang);
         let ready = self.gangs.iter().filter(|gang| gang.ready.is_some());
@@ -129,7 +130,7 @@ impl Node<'_> {
         }
     }
 
-    /// Gives a gang its turn, if all its GPUs are free for long enough.
+    /// Grants a gang its turn, if all its GPUs are free for long enough.
     fn begin(&mut self, gang: usize, class: Class, rank: Rank) -> bool {
         let again = rank == Rank::Again;
         let index = self.gangs[gang].index;
@@ -142,9 +143,9 @@ impl Node<'_> {
             let turns = self.turns(at);
             let own = again && turns.closing_of(index).is_some();
             let kept = turns.demand.kept;
-            // a slot that is due there goes first
+            // a guard turn that is due there goes first
             let idle = turns.phase == Phase::Idle && turns.allows(index);
-            // what it left running there is in the way of one that goes before it
+            // untracked work of the gang delays a gang that goes before it
             let untracked = turns.find(index).is_some_and(|it| it.untracked.is_some());
             let idle = idle && !(untracked && kept.is_some());
             let idle = idle && (again || untracked || !turns.guard_waits(class));
@@ -164,7 +165,7 @@ impl Node<'_> {
             let fits = turns.find(index).and_then(|entity| turns.fits(entity));
             length = length.min(own).min(fits.unwrap_or(own));
         }
-        // nobody else may go where it left something running: it is not interrupted for them
+        // no other container may go where the gang has untracked work: its turn is not interrupted for them
         let untracked = each(gated).filter_map(|at| self.member(gang, at)?.untracked);
         let guard = rank != Rank::Queue || untracked.count() > 0;
         let guard = guard.then_some(GuardTurn { class, began: now });
@@ -173,7 +174,7 @@ impl Node<'_> {
         true
     }
 
-    /// Keeps a gang's GPUs for it.
+    /// Reserves a gang's GPUs for it.
     fn keep(&mut self, gang: usize, class: Class, taken: &mut [(Instant, bool); GPUS_MAX]) {
         let index = self.gangs[gang].index;
         let gated = self.gated(gang);

@@ -1,13 +1,14 @@
-//! All orders of what can happen to three gangs on three GPUs.
+//! All orders of events for three gangs on three GPUs.
 //!
 //! The model is of the programs: each gang runs one collective after the other, which ends when all its
-//! GPUs have launched their part. What may come next is any of: a gang begins or ceases to want, one of its
-//! GPUs launches, one of its GPUs says that it is quiet, the engine's next deadline passes. Breadth first,
-//! each state once. Two states are the same if all that is discrete in them is: phases, who wants, runs
-//! and is quiet, whose place has come, and who goes before whom; virtual times and clocks are not.
+//! GPUs have launched their part. The next event is any of: a gang begins or ceases to be runnable, one of
+//! its GPUs launches, one of its GPUs reports that it has drained, the engine's next deadline is reached.
+//! The search is breadth first and visits each state once. Two states are equal if all their discrete parts
+//! are: phases, which gangs are runnable, running, drained and called, and their order. Virtual times and
+//! clocks are not compared.
 //!
-//! In every state one holder per GPU is the engine's own invariant, all or none is looked at, and
-//! from every state a run in which programs do what they can must end a collective of every gang.
+//! In every state the engine's own invariant allows one holder per GPU, and the test checks all or none.
+//! From every state, a run in which programs do what they can must end a collective of every gang.
 
 use std::collections::{HashSet, VecDeque};
 use std::format;
@@ -22,10 +23,10 @@ use super::super::Phase;
 use crate::tests::{Rig, ask};
 use crate::{Action, Ask, Claims, Config, Event, Late, Mode, Token};
 
-/// So many states are looked at, those with the shortest ways first, unless `GANG_STATES` says otherwise.
+/// Number of states visited, those with the shortest paths first, unless `GANG_STATES` is set.
 const STATES: usize = 8_000;
-/// From any state every gang has ended a collective this much later: two may have to be passed, and then
-/// wait until the others had as much.
+/// From any state every gang has ended a collective this much later: two may have to overrun, and then wait
+/// until the others had as much.
 const PATIENCE: u64 = 4 * 2_000_000_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,7 +77,7 @@ impl Node {
             });
         }
         let mut node = Node { rig, programs };
-        // all have wanted all their GPUs before
+        // all have been runnable on all their GPUs before
         for want in [true, false] {
             for (who, gpus) in sets.iter().enumerate() {
                 for part in 0..gpus.len() {
@@ -89,7 +90,7 @@ impl Node {
         node
     }
 
-    /// The engine is told what is on a page, and what it wants done is done.
+    /// Gives the engine the content of a page, and performs its actions.
     fn read(&mut self, who: usize, part: usize) {
         let claims = self.programs[who].parts[part].claims;
         let client = self.programs[who].client;
@@ -172,7 +173,7 @@ impl Node {
         runnable && !part.runs && (part.open || part.turn % 2 == 1)
     }
 
-    /// Not said to be quiet, although it is, and its turn is over.
+    /// Not reported to have drained, although it has, and its turn is over.
     fn owes(&self, who: usize, part: usize) -> bool {
         let part = &self.programs[who].parts[part];
         let over = part.claims.active != part.turn;
@@ -208,7 +209,7 @@ impl Node {
             part.claims.active = part.turn;
             part.claims.drained = part.claims.drained.min(part.turn.wrapping_sub(1));
         } else {
-            // launched without turns: in flight as far as anybody asks
+            // launched without turns: counts as in flight
             part.claims.drained = part.claims.active.wrapping_sub(1);
         }
         if program.parts.iter().all(|part| part.runs) {
@@ -225,7 +226,7 @@ impl Node {
         }
     }
 
-    /// All that is discrete in a state.
+    /// The discrete part of a state.
     fn key(&self) -> Vec<u8> {
         let mut key = Vec::new();
         let engine = &self.rig.engine;
@@ -268,7 +269,7 @@ impl Node {
         key
     }
 
-    /// Everybody wants and does what it can: every gang ends a collective.
+    /// All programs are runnable and do what they can: every gang ends a collective.
     fn goes_on(mut self, trail: &[Move]) {
         let end = self.rig.now + PATIENCE;
         for who in 0..self.programs.len() {
@@ -278,7 +279,7 @@ impl Node {
             }
         }
         while self.programs.iter().any(|program| program.ended == 0) {
-            // twice: the quiet of one may be the turn of one before it
+            // twice: the drain of one may begin the turn of one before it
             for who in (0..self.programs.len()).chain(0..self.programs.len()) {
                 for part in 0..self.programs[who].parts.len() {
                     if self.may_launch(who, part) {
@@ -336,8 +337,8 @@ fn a_gang_and_two_of_one_gpu_always_go_on() {
     explore(&[&[0, 1, 2], &[0], &[2]]);
 }
 
-/// The turn of one whose collective was cut in two was extended, and the clock jumps over the end of it: it is asked
-/// whether it is quiet before others run beside it.
+/// The turn of a gang whose collective was cut in two was extended, and the clock jumps over its end: its
+/// processes are read before others run beside it.
 #[test]
 fn a_clock_that_jumps_passes_no_gang_unread() {
     let mut node = Node::new(&[&[0, 1], &[0], &[1]]);
@@ -395,8 +396,9 @@ fn a_clock_that_jumps_passes_no_gang_unread() {
     }
 }
 
-/// A high one has work of the time without turns in flight and begins to want. A gang below it waits with a slot that is
-/// due, and would end a turn of it at once: it has none, and runs out.
+/// A high-priority container has untracked work and becomes runnable. A gang below it waits with a guard
+/// turn that is due, which would end a turn of the container at once: the container gets no turn, and
+/// drains.
 #[test]
 fn no_turn_ends_for_a_gangs_slot_in_the_step_that_gives_it() {
     let mut rig = Rig::new(Config::default(), &[16, 16]);

@@ -1,9 +1,10 @@
-//! What a container used while another one wanted the GPU, it owes: also after a pause, also without turns.
+//! Debts: a container owes the time it used while another was runnable, also after a pause and without
+//! turns.
 
 use super::*;
 
-/// One of weight 1 whose kernel of a second ran on after its turn, beside one of `weight`, and wants nothing
-/// since.
+/// A container of weight 1 whose kernel of a second ran on after its turn, beside one of `weight`, and
+/// which is not runnable since.
 fn owing(weight: u32) -> Rig {
     let mut rig = Rig::new(&[(1, 0, false), (weight, 0, false)]);
     rig.wake(0, 0);
@@ -22,14 +23,14 @@ fn owing(weight: u32) -> Rig {
 }
 
 impl Rig {
-    /// Nothing is said until `end`. A longer step would not be charged.
+    /// No report arrives until `end`. A longer step would not be charged.
     fn run_beside(&mut self, end: u64) {
         while self.turns.now.0 < end {
             self.at((self.turns.now.0 + 100 * MS).min(end));
         }
     }
 
-    /// The turn of the first one is quiet then, and it wants nothing more.
+    /// Then the first container has drained, and is not runnable.
     fn run_until_quiet(&mut self, end: u64) {
         self.run_beside(end);
         self.report(end, 0, false, true);
@@ -93,7 +94,7 @@ fn a_gpu_that_no_container_wants_has_no_turns() {
     assert_eq!((rig.holder(), rig.used_ms(0)), (Some(1), 1_000));
 }
 
-/// Time that a container runs alone is no debt, with turns or without, however far its turns go.
+/// Time that a container runs alone is no debt, with turns or without, however long its turns are.
 #[test]
 fn nothing_is_owed_to_those_who_do_not_want() {
     let mut rig = owing(1);
@@ -122,7 +123,7 @@ fn nothing_is_owed_to_those_who_do_not_want() {
     assert!((10..=40).contains(&had), "{had} ms, as two equals");
 }
 
-/// Two who ran when turns begin: the one that owes more for what it left running goes after the other one.
+/// Two containers run when turns begin: the one that owes more for untracked work goes after the other one.
 #[test]
 fn what_ran_before_the_turns_counts_before_the_first_turn() {
     let mut rig = Rig::new(&[(1, 0, false), (10, 0, false)]);
@@ -140,7 +141,7 @@ fn what_ran_before_the_turns_counts_before_the_first_turn() {
         },
     );
     rig.turns.decide(&mut rig.notes);
-    // both have work in flight: of 20 ms, then the second one is quiet
+    // both have work in flight for 20 ms, then the second one has drained
     rig.pass(120 * MS);
     rig.turns.report(
         ContainerIndex(1),
@@ -157,8 +158,8 @@ fn what_ran_before_the_turns_counts_before_the_first_turn() {
     assert_eq!(rig.holder(), Some(1), "what it ran since counts too");
 }
 
-/// One that slept, and says when turns begin that something of it runs: it pays for that from where the line is,
-/// as it would in a turn.
+/// A container was idle, and reports running work when turns begin: it is charged from the queue's virtual
+/// time, as it would be in a turn.
 #[test]
 fn what_a_sleeper_left_running_is_paid_from_where_the_line_is() {
     let mut rig = Rig::new(&[(1, 0, false), (1, 0, false), (1, 0, false)]);

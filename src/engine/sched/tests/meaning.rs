@@ -1,10 +1,10 @@
-//! What a rule means, where figures of whole seconds would not show it: the length of one turn, who is
+//! Rules whose effect figures of whole seconds do not show: the length of one turn, which turns are
 //! interrupted, what is counted.
 
 use super::*;
 
 impl Rig {
-    /// How long the present turn is to last, µs.
+    /// The length of the present turn, µs.
     fn length_us(&self) -> u64 {
         match self.turns.phase {
             Phase::Held { end, .. } => end.since(self.turns.now).0 / 1_000,
@@ -19,7 +19,7 @@ impl Rig {
     }
 }
 
-/// Weights show in the length of every turn, and not only in how many follow each other.
+/// Weights show in the length of every turn, and not only in the number of turns.
 #[test]
 fn a_turn_is_as_long_as_its_weight_says() {
     let mut rig = Rig::new(&[(1, 0, false), (3, 0, false)]);
@@ -40,7 +40,7 @@ fn a_turn_is_as_long_as_its_weight_says() {
     assert!(seen.iter().all(|turns| *turns >= 10), "{seen:?}");
 }
 
-/// Few share a round; many make it longer, and have turns of 4 ms.
+/// Few containers share a round; many make it longer, and have turns of 4 ms.
 #[test]
 fn turns_do_not_become_slivers_where_many_take_them() {
     for (many, due) in [(2, 8_000), (4, 4_000), (16, 4_000)] {
@@ -109,7 +109,7 @@ fn whoever_is_late_is_counted_once_a_turn() {
     }
 }
 
-/// Turns of one whose kernel never ends, beside another one, within `end` ms: when they began.
+/// Turns of a container whose kernel never ends, beside another one, within `end` ms: when they began.
 fn turns_of_the_endless(shares: [u32; 2], end: u64) -> Vec<u64> {
     let mut rig = Rig::new(&[(1, shares[0], false), (1, shares[1], false)]);
     (0..2).for_each(|who| rig.wake(0, who));
@@ -132,8 +132,8 @@ fn turns_of_the_endless(shares: [u32; 2], end: u64) -> Vec<u64> {
     began
 }
 
-/// Its kernel may wait for a launch of another of its processes: it comes to have turns, however much it is
-/// charged meanwhile, and is waited for only once.
+/// Its kernel may wait for a launch of another of its processes: it gets turns, however much it is charged
+/// meanwhile, and is waited for only once.
 #[test]
 fn an_overrun_container_has_turns_and_pays_for_them() {
     let began = turns_of_the_endless([0, 0], 30_000);
@@ -144,7 +144,8 @@ fn an_overrun_container_has_turns_and_pays_for_them() {
     assert!(gaps.all(|gap| gap >= 2_000), "{began:?}");
 }
 
-/// A cap that does not pay for what goes on all the time keeps nobody from it, ever more rarely.
+/// A cap that does not pay for endless work does not keep the container from turns; they come ever more
+/// rarely.
 #[test]
 fn an_overrun_container_has_turns_that_its_cap_does_not_pay_for() {
     let began = turns_of_the_endless([50, 0], 40_000);
@@ -154,7 +155,8 @@ fn an_overrun_container_has_turns_that_its_cap_does_not_pay_for() {
     }
 }
 
-/// What was owed before a time without turns is forgotten with it, also by who was not there meanwhile.
+/// A debt from before a time without turns is forgotten with it, also for a container that was detached
+/// meanwhile.
 #[test]
 fn after_native_everybody_is_even() {
     let mut rig = Rig::new(&[(1, 0, false), (1, 0, false)]);
@@ -176,7 +178,7 @@ fn after_native_everybody_is_even() {
     assert!(had[0].abs_diff(had[1]) <= 16, "{had:?}");
 }
 
-/// A turn is extended before its end, so that is looked at; but not where nobody is going to extend it.
+/// A turn is extended before its end, so that instant is looked at; but not where no extension is possible.
 #[test]
 fn a_turn_that_is_not_extended_is_looked_at_once() {
     let due = |rig: &Rig| match rig.turns.phase {
@@ -190,7 +192,7 @@ fn a_turn_that_is_not_extended_is_looked_at_once() {
     assert_eq!(due(&rig), Some(0), "the other one will be first");
     rig.report(2 * MS, 0, false, true);
     assert_eq!(due(&rig), Some(500), "and is not there any more");
-    // a lower class's slot may end it, one of its own may not
+    // a guard turn of a lower class may end it, one of its own class may not
     rig.wake(2 * MS, 0);
     let guard = rig.turns.guards.due(Class::Normal);
     assert!(guard > Some(rig.turns.now), "{guard:?}");
@@ -214,8 +216,8 @@ fn a_clock_that_jumps_drains_nothing() {
     }
 }
 
-/// One that was passed has a turn when turns end: its processes are read after that, and it is charged no more
-/// once they are quiet.
+/// An overrun container has a turn when turns end: its processes are read after that, and it is not charged
+/// once they have drained.
 #[test]
 fn an_overrun_container_is_read_when_turns_end() {
     let mut rig = Rig::new(&[(1, 0, false), (1, 0, false)]);

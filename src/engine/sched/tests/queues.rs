@@ -1,8 +1,8 @@
-//! Shares above, weights below.
+//! Shares in the upper queue, weights in the lower one.
 
 use super::*;
 
-/// Per mille that each has of the next `ms`.
+/// Per mille of the next `ms` that each container gets.
 fn parts(rig: &mut Rig, ms: u64) -> Vec<u64> {
     let used = |rig: &Rig| -> Vec<u64> {
         let all = rig.turns.entities.iter();
@@ -31,7 +31,7 @@ fn a_share_is_given_whatever_others_weigh() {
         let mut rig = Rig::new(&all);
         (0..3).for_each(|who| rig.wake(0, who));
         close(&parts(&mut rig, 2_000), &[500, 125, 375]);
-        // what it does not want is the others', and it has it back at once
+        // the time it does not use goes to the others, and it has it back at once
         rig.report(2_000 * MS, 0, false, true);
         rig.report(2_000 * MS, 0, false, true);
         close(&parts(&mut rig, 2_000), &[0, 250, 750]);
@@ -49,7 +49,7 @@ fn shares_divide_what_they_are_and_no_more() {
     close(&parts(&mut rig, 4_000), &[200, 300, 0]);
     rig.wake(5_000 * MS, 2);
     close(&parts(&mut rig, 2_000), &[200, 300, 500]);
-    // all that there is leaves a hundredth
+    // shares of 99 % leave a hundredth
     rig.turns.retune(
         ContainerIndex(1),
         Entitlement {
@@ -60,7 +60,7 @@ fn shares_divide_what_they_are_and_no_more() {
     close(&parts(&mut rig, 4_000), &[198, 792, 10]);
 }
 
-/// However many come, take a turn each and go: together they are one.
+/// Containers that come, take one turn each and go, count as one, whatever their number.
 #[test]
 fn those_who_come_and_go_are_one() {
     let mut all = std::vec![(1, 50, false)];
@@ -71,7 +71,7 @@ fn those_who_come_and_go_are_one() {
     let mut comes = 1;
     for ms in 1..4_000 {
         rig.run(ms * MS);
-        // whoever of them has had its turn goes, and the next one comes
+        // the container that has had its turn goes, and the next one comes
         if rig.turns.entities[comes].run.0 > 0 && rig.holder() != Some(comes) {
             rig.report(ms * MS, comes, false, true);
             comes = comes % 6 + 1;
@@ -82,8 +82,8 @@ fn those_who_come_and_go_are_one() {
     assert!(had.abs_diff(2_000) <= 40, "{had} ms of 4000");
 }
 
-/// A turn of one without a share that ran over is owed by all of them, also by those that come later and when it is
-/// gone or is of another line by then.
+/// A turn of a container of the pool that ran over is owed by the whole pool, also by later containers, and
+/// when the container is gone or in another queue by then.
 #[test]
 fn what_one_overran_all_of_them_owe() {
     let goes: [fn(&mut Rig); 3] = [
@@ -142,8 +142,8 @@ fn what_one_overran_all_of_them_owe() {
     }
 }
 
-/// A turn is of the line in which it was given: whoever loses its share or its class in it is charged for the rest, and
-/// those among whom it comes are not.
+/// A turn belongs to the queue in which it was granted: a container that loses its share or class during it
+/// is charged for the rest, and the containers of its new queue are not.
 #[test]
 fn what_one_overran_in_another_line_its_new_pool_does_not_owe() {
     let changes: [(bool, u32); 2] = [(false, 20), (true, 0)];
@@ -174,7 +174,7 @@ fn what_one_overran_in_another_line_its_new_pool_does_not_owe() {
     }
 }
 
-/// Debts stay the same GPU time when one gets a share or loses it.
+/// Debts stay the same GPU time when a container gets or loses a share.
 #[test]
 fn a_debt_goes_along_into_the_other_line() {
     let mut rig = Rig::new(&[(4, 0, false), (4, 0, false)]);
