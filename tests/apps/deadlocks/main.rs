@@ -1,9 +1,9 @@
-//! Programs whose work waits for their own work, in every legal and some illegal ways: whoever holds
-//! launches back can stop them for ever.
+//! Launch dependencies: work that waits for other work of the same program, in every legal and some illegal
+//! ways. A shim that holds launches back can deadlock such a program.
 //!
-//! `knots CASE ROUNDS` ties and unties one knot so often, prints `ready` before the first, and ends with 0
-//! when all of them came loose. It is to be run while somebody else wants the GPU, so that turns end in
-//! the middle of knots. On a driver alone it says whether a knot is one at all.
+//! `deadlocks CASE ROUNDS` prints `ready`, runs the case ROUNDS times, and exits with 0 when every round has
+//! ended. Run it while another container uses the GPU, so that turns end in the middle of a round. On the
+//! driver alone it tells whether the case deadlocks by itself.
 
 use gpuslice_apps::api::{calls::*, check};
 use gpuslice_apps::ok;
@@ -255,7 +255,7 @@ fn context(gpu: Gpu, _: u32) -> Outcome {
     ok!(cuStreamSynchronize(stream))
 }
 
-/// Ties a knot, the so-manieth, and waits until it has come loose.
+/// Queues the dependent work of one round, given its number, and waits until it ends.
 type Case = fn(Gpu, u32) -> Outcome;
 
 const CASES: &[(&str, Case)] = &[
@@ -272,7 +272,7 @@ const CASES: &[(&str, Case)] = &[
 fn run() -> Outcome {
     let mut words = std::env::args().skip(1);
     let (name, rounds) = (words.next(), words.next());
-    let name = name.ok_or("usage: knots CASE ROUNDS")?;
+    let name = name.ok_or("usage: deadlocks CASE ROUNDS")?;
     let case = CASES.iter().find(|(case, _)| *case == name);
     let (_, case) = case.ok_or_else(|| format!("no case {name}"))?;
     let rounds: u32 = rounds.and_then(|word| word.parse().ok()).unwrap_or(1);
@@ -286,7 +286,7 @@ fn main() -> ExitCode {
     match run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(why) => {
-            eprintln!("knots: {why}");
+            eprintln!("deadlocks: {why}");
             ExitCode::FAILURE
         }
     }

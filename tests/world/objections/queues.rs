@@ -1,6 +1,6 @@
 //! The stories that are about shares beside containers without one.
 
-use gpuslice_engine::Terms;
+use gpuslice_engine::TimeChange;
 use gpuslice_wire::policy::ShareAsk;
 
 use super::*;
@@ -8,8 +8,8 @@ use super::*;
 /// Container 0 has a share of a half and keeps its turn, which is extended every `ms`; container 1 waits.
 fn keeps(ms: u64) -> Result<(), Objection> {
     let mut story = Story::of(&[(1, 50, Class::Normal), (1, 0, Class::Normal)]);
-    story.says(0, wants(0, 0), &[turn(0, 1, ms * MS)])?;
-    story.says(1, wants(0, 0), &[])?;
+    story.says(0, runnable(0, 0), &[turn(0, 1, ms * MS)])?;
+    story.says(1, runnable(0, 0), &[])?;
     for _ in 0..3 {
         let end = story.now + 2 * ms * MS;
         story.then(ms * MS, &[turn(0, 1, end)])?;
@@ -27,12 +27,12 @@ fn to_a_waiter_left_behind_by_a_share() {
 fn comes_into_the_class(class: Class) -> Result<(), Objection> {
     let others = [(1, 43, Class::Normal), (1, 0, Class::Normal)];
     let mut story = Story::of(&[&[(1, 0, class)], &others[..]].concat());
-    story.says(0, wants(0, 0), &[turn(0, 1, 0)])?;
-    story.says(1, wants(0, 0), &[])?;
+    story.says(0, runnable(0, 0), &[turn(0, 1, 0)])?;
+    story.says(1, runnable(0, 0), &[])?;
     let Action::Admitted { token, record } = admitted(0, 1, 0, Class::Normal) else {
         unreachable!("it is what it makes");
     };
-    let was = Terms {
+    let was = TimeChange {
         weight: None,
         share: ShareAsk::Keep,
         class: Some(class),
@@ -40,8 +40,8 @@ fn comes_into_the_class(class: Class) -> Result<(), Objection> {
     story.then(20 * MS, &[Action::Retuned { token, record, was }])?;
     story.long()?;
     story.then(0, &[turn(0, 2, 0)])?;
-    story.says(2, wants(0, 0), &[])?;
-    story.says(0, wants(1, 1), &[turn(2, 1, 0)])?;
+    story.says(2, runnable(0, 0), &[])?;
+    story.says(0, runnable(1, 1), &[turn(2, 1, 0)])?;
     story.long()
 }
 

@@ -1,7 +1,7 @@
-//! Programs whose work waits for their own work come loose, although turns end in the middle.
+//! A program whose work waits for its own work ends, although turns end in the middle.
 //!
-//! The program is `tests/apps/knots`. Each case runs bare first: what the driver alone cannot untie is
-//! no knot of ours.
+//! The program is `tests/apps/deadlocks`. Each case first runs without the shim: a case that deadlocks on the
+//! driver alone tests nothing here.
 
 use super::{Tenant, node};
 use crate::harness::node::Node;
@@ -34,14 +34,14 @@ pub fn program(node: &Node, words: &[&str], slice: bool) -> Command {
 
 /// The program with `case`, in the slice `a` or outside of it.
 pub fn start(node: &Node, case: &str, rounds: u32, slice: bool) -> Child {
-    let mut command = program(node, &["knots", case, &rounds.to_string()], slice);
+    let mut command = program(node, &["deadlocks", case, &rounds.to_string()], slice);
     command
         .stdout(Stdio::null())
         .spawn()
-        .expect("knots are staged")
+        .expect("deadlocks is staged")
 }
 
-pub fn comes_loose(case: &str, mut program: Child) {
+pub fn expect_no_deadlock(case: &str, mut program: Child) {
     let start = Instant::now();
     loop {
         match program.try_wait().expect("ours") {
@@ -50,7 +50,7 @@ pub fn comes_loose(case: &str, mut program: Child) {
             None => {
                 let _ = program.kill();
                 let _ = program.wait();
-                panic!("{case} is tied up for ever");
+                panic!("{case} does not end");
             }
         }
     }
@@ -58,9 +58,9 @@ pub fn comes_loose(case: &str, mut program: Child) {
 
 fn try_case(case: &str, rounds: u32) {
     let (node, truth) = node();
-    comes_loose(&format!("bare {case}"), start(&node, case, 1, false));
+    expect_no_deadlock(&format!("bare {case}"), start(&node, case, 1, false));
     let other = Tenant::start(&node, &truth, "b", 500);
-    comes_loose(case, start(&node, case, rounds, true));
+    expect_no_deadlock(case, start(&node, case, rounds, true));
     other.gets(&truth, Duration::from_millis(100));
 }
 
