@@ -24,7 +24,7 @@ macro_rules! export_driver {
 #[macro_export]
 macro_rules! export_nvml {
     ($([$shim:ident, $sim:ident, $v:literal] $name:ident($($args:tt)*) -> $ret:ty;)*) => {
-        $( $crate::export_row! { $shim resolve_nvml mirror NVML $name } )*
+        $( $crate::export_row! { $shim resolve_nvml nvml_hooks NVML $name } )*
     };
 }
 

@@ -1,8 +1,8 @@
 //! Client of the admin socket: one connection, one command at a time.
 
-use crate::layout::ADMIN_SOCKET;
 use crate::trust;
 use anyhow::{Context, Result, anyhow, bail};
+use gpuslice_host::layout::ADMIN_SOCKET;
 use gpuslice_wire::admin::{Answer, Command};
 use gpuslice_wire::frame::{Message, RequestId, decode, encode};
 use gpuslice_wire::ids::ContainerId;

@@ -1,8 +1,8 @@
 //! Paths of this node's parts, and a private daemon where none runs.
 
 use crate::admin::Admin;
-use crate::layout;
 use anyhow::{Context, Result, bail};
+use gpuslice_host::layout;
 use nix::errno::Errno;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::signal::Signal;

@@ -16,11 +16,11 @@
 //! lock, finds the directory gone, and begins again.
 
 use crate::admin::Admin;
-use crate::layout::TAKEN;
 use crate::mount_point::is_at;
 use crate::node::Process;
 use crate::trust::{self, Untrusted};
 use anyhow::{Context, Result, bail};
+use gpuslice_host::layout::TAKEN;
 use nix::fcntl::{Flock, FlockArg};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, geteuid};

@@ -11,7 +11,7 @@ use crate::places::speakable;
 use crate::poll::{Source, now};
 use crate::slots::Key;
 use crate::sockets::{Received, Socket, id_of, packet, send};
-use gpuslice_engine::{Ask, Event, Terms};
+use gpuslice_engine::{Ask, Event, TimeChange};
 use gpuslice_wire::admin::{Answer, Command, Denial};
 use gpuslice_wire::frame::{Message, RequestId, decode};
 use gpuslice_wire::ids::ContainerId;
@@ -208,7 +208,7 @@ impl Daemon {
             } => self.work.push_back(Work::Tell(Event::Retune {
                 token,
                 container,
-                terms: Terms {
+                change: TimeChange {
                     weight,
                     share,
                     class,

@@ -6,8 +6,8 @@
 //! in `sim/`, is one that must be named.
 
 use crate::config::Config;
-use crate::layout::{self, NoDriver};
 use crate::options::Options;
+use gpuslice_host::layout::{self, NoDriver};
 use gpuslice_wire::text::{HostPath, Text};
 use std::env;
 use std::io;

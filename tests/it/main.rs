@@ -1,5 +1,6 @@
 //! Real processes on a simulated GPU: every test starts its own daemon in its own directories.
 
+mod coexistence;
 mod command;
 mod conformance;
 mod containers;
@@ -9,10 +10,9 @@ mod device;
 mod harness;
 mod hostile;
 mod injection;
-mod manners;
+mod memory;
 mod node;
 mod policy;
-mod races;
 mod setup;
 mod simulated;
 mod systemd;

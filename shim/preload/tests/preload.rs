@@ -44,7 +44,7 @@ fn outside_of_a_slice_everything_passes() {
 }
 
 #[test]
-fn programs_without_cuda_notice_nothing() {
+fn programs_without_cuda_are_unchanged() {
     let slice = Slice::new(Injection::Preload, &[1 << 20]);
     let output = slice
         .command(Path::new("/bin/sh"))

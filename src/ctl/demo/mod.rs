@@ -13,11 +13,11 @@ mod tenant;
 mod verdict;
 
 use crate::admin::Admin;
-use crate::layout;
 use crate::node::{self, DriverOptions, PrivateDaemon};
 use crate::out;
 use crate::table::{self, View};
 use anyhow::{Context, Result, bail};
+use gpuslice_host::layout;
 use gpuslice_wire::admin::Command;
 use gpuslice_wire::policy::Policy;
 use gpuslice_wire::text::Selector;

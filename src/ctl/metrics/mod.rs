@@ -8,9 +8,9 @@
 mod text;
 
 use crate::admin::Admin;
-use crate::layout::{ADMIN_SOCKET, OBSERVE_SOCKET};
 use crate::out;
 use anyhow::{Context, Result};
+use gpuslice_host::layout::{ADMIN_SOCKET, OBSERVE_SOCKET};
 use gpuslice_wire::snapshot::Snapshot;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};

@@ -27,7 +27,7 @@ mod host;
 mod ipc;
 mod lookup;
 mod managed;
-mod mirror;
+mod nvml;
 mod pitch;
 mod pool;
 mod pool_limits;
@@ -59,7 +59,7 @@ const FAMILIES: &[&[Case]] = &[
     external::CASES,
     host::CASES,
     context::CASES,
-    mirror::CASES,
+    nvml::CASES,
     query::CASES,
     lookup::CASES,
     processes::CASES,

@@ -109,7 +109,7 @@ fn one_that_asks_to_be_no_gang() {
             let tenant = node.tenant(who);
             let attached = tenant.attach(Bytes::ZERO);
             let claims = client_page(&attached);
-            (0..2).for_each(|lane| claims.lane[lane].want.store(1, SeqCst));
+            (0..2).for_each(|lane| claims.lane[lane].runnable.store(1, SeqCst));
             nix::unistd::write(&attached.bell, &1_u64.to_ne_bytes()).expect("a bell");
             (tenant, attached)
         });

@@ -266,7 +266,7 @@ fn a_process_without_a_connection_wants_nothing() {
         client,
         lane: Lane(0),
         claims: Claims {
-            want: true,
+            runnable: true,
             active: 1,
             held: Bytes(50),
             ..Claims::default()
