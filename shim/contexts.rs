@@ -20,21 +20,21 @@ pub const LIMITS: usize = 5;
 
 /// What a context costs, bytes of one lane.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Charge {
+pub struct ContextCharge {
     /// The context itself.
     pub own: u64,
     /// What each raised limit added.
     pub limits: [u64; LIMITS],
 }
 
-impl Charge {
+impl ContextCharge {
     /// All of it.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.limits.iter().sum::<u64>() + self.own
     }
 
-    fn add(&mut self, more: Charge) {
+    fn add(&mut self, more: ContextCharge) {
         self.own += more.own;
         for (mine, theirs) in self.limits.iter_mut().zip(more.limits) {
             *mine += theirs;
@@ -65,13 +65,13 @@ struct Known {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Noted {
     device: CUdevice,
-    charge: Charge,
+    charge: ContextCharge,
     /// Attached so often and not detached; 1 from its creation.
     uses: u64,
 }
 
 impl Noted {
-    fn new(device: CUdevice, charge: Charge) -> Noted {
+    fn new(device: CUdevice, charge: ContextCharge) -> Noted {
         Noted {
             device,
             charge,
@@ -137,7 +137,7 @@ impl Contexts {
     }
 
     /// A context was made. Gives what is noted of one that had the same handle, and must be gone.
-    pub fn insert(&self, context: CUcontext, device: CUdevice, charge: Charge) -> Closing {
+    pub fn insert(&self, context: CUcontext, device: CUdevice, charge: ContextCharge) -> Closing {
         let gone = self.remove(context);
         let mut known = self.open();
         for stand_ins in known.stand_ins.values_mut() {
@@ -152,7 +152,7 @@ impl Contexts {
     pub fn retain_primary(&self, context: CUcontext, device: CUdevice) {
         self.last.store(0, Ordering::Relaxed);
         let mut known = self.open();
-        let fresh = Noted::new(device, Charge::default());
+        let fresh = Noted::new(device, ContextCharge::default());
         known.contexts.entry(key(context)).or_insert(fresh);
         known.add_primary(
             device,
@@ -165,9 +165,9 @@ impl Contexts {
 
     /// A context costs this much more; nothing was noted of it so far if it was made in a way
     /// that passed us by.
-    pub fn charge(&self, context: CUcontext, device: CUdevice, more: Charge) {
+    pub fn charge(&self, context: CUcontext, device: CUdevice, more: ContextCharge) {
         let mut known = self.open();
-        let fresh = Noted::new(device, Charge::default());
+        let fresh = Noted::new(device, ContextCharge::default());
         let noted = known.contexts.entry(key(context)).or_insert(fresh);
         noted.charge.add(more);
     }
@@ -255,7 +255,7 @@ impl Contexts {
         let keys: Vec<u64> = closing.keys().collect();
         let mut known = self.open();
         for (key, noted) in closing.gone {
-            let fresh = Noted::new(noted.device, Charge::default());
+            let fresh = Noted::new(noted.device, ContextCharge::default());
             let there = known.contexts.entry(key).or_insert(fresh);
             there.charge.add(noted.charge);
             there.uses = there.uses.max(noted.uses);
@@ -297,7 +297,7 @@ impl Known {
     }
 
     fn add_stand_in(&mut self, device: CUdevice, key: u64) {
-        let fresh = Noted::new(device, Charge::default());
+        let fresh = Noted::new(device, ContextCharge::default());
         self.contexts.entry(key).or_insert(fresh);
         let stand_ins = self.stand_ins.entry(device).or_default();
         if !stand_ins.contains(&key) {
@@ -320,10 +320,10 @@ mod tests {
         CUcontext(std::ptr::without_provenance_mut(number << 12))
     }
 
-    fn own(bytes: u64) -> Charge {
-        Charge {
+    fn own(bytes: u64) -> ContextCharge {
+        ContextCharge {
             own: bytes,
-            ..Charge::default()
+            ..ContextCharge::default()
         }
     }
 
@@ -407,7 +407,7 @@ mod tests {
     #[test]
     fn a_lowered_limit_gives_back_no_more_than_it_cost() {
         let (contexts, created) = (Contexts::default(), context(1));
-        let mut raised = Charge::default();
+        let mut raised = ContextCharge::default();
         raised.limits[2] = 100;
         contexts.charge(created, 0, raised);
         assert_eq!(contexts.lower(created, 2, 30), 30);

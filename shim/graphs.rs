@@ -125,7 +125,7 @@ fn by_device(needs: &Needs) -> HashMap<CUdevice, u64> {
     sums
 }
 
-type Growing = Vec<(Arc<Pool>, reservation::Call)>;
+type Growing = Vec<(Arc<Pool>, reservation::PoolCall)>;
 
 impl Graphs {
     fn open(&self) -> MutexGuard<'_, Known> {

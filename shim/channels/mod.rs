@@ -8,15 +8,15 @@
 //! # Idea
 //! It tells the kernel: objects are made and ended by `ioctl`, and the library reaches that function like
 //! any other of libc, through a pointer that the loader filled in. Where the daemon wants to know, that
-//! pointer is turned to us (`slot.rs`) before the driver is initialised. We call what was there, and
+//! pointer is turned to us (`got.rs`) before the driver is initialised. We call what was there, and
 //! write down what was made and ended ([`objects`]). The name `ioctl` stays libc's for everybody else.
 //!
 //! What is not understood (a structure of another size, more objects than there is room for, a GPU that
 //! cannot be told) makes the process one whose work nobody can stop, and nothing else. Nothing is said to
 //! the daemon in here, where the driver may hold its locks, but when a context was made or ended.
 
+mod got;
 pub mod objects;
-mod slot;
 
 use crate::guard::guarded;
 use crate::link::Session;
@@ -29,7 +29,7 @@ use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use core::sync::atomic::{AtomicBool, AtomicPtr};
 use gpuslice_nvabi::control::{self, Alloc, AllocShort, Control, Free, Schedule, command, request};
 use gpuslice_wire::ids::Lane;
-use objects::{Group, Made, Objects};
+use objects::{ChannelGroup, DriverObject, Objects};
 use std::sync::{Mutex, MutexGuard, TryLockError};
 
 type Ioctl = unsafe extern "C" fn(c_int, c_ulong, *mut c_void) -> c_int;
@@ -63,12 +63,12 @@ pub fn look(driver: *const c_void) {
         return;
     }
     let observers: [Ioctl; DOORS] = [observed::<0>, observed::<1>, observed::<2>, observed::<3>];
-    let slots = slot::find(driver, c"ioctl");
-    if slots.len() > DOORS {
+    let entries = got::find(driver, c"ioctl");
+    if entries.len() > DOORS {
         return;
     }
-    for ((slot, previous), observer) in slots.iter().zip(&PREVIOUS).zip(observers) {
-        slot.turn(observer as *mut c_void, previous);
+    for ((entry, previous), observer) in entries.iter().zip(&PREVIOUS).zip(observers) {
+        entry.turn(observer as *mut c_void, previous);
     }
 }
 
@@ -82,7 +82,7 @@ pub fn on<T>(lane: Lane, call: impl FnOnce() -> T) -> T {
 
 /// The groups there are; none when there are some that are not known. `lanes` is how many GPUs the slice
 /// has: a group that was made in passing is of the only one.
-pub fn groups(lanes: u8) -> Vec<Group> {
+pub fn groups(lanes: u8) -> Vec<ChannelGroup> {
     if LOST.load(Relaxed) {
         return Vec::new();
     }
@@ -91,7 +91,7 @@ pub fn groups(lanes: u8) -> Vec<Group> {
 }
 
 /// The objects there are, of those that lead to a group.
-pub fn seen() -> Vec<Made> {
+pub fn seen() -> Vec<DriverObject> {
     objects().map_or_else(Vec::new, |objects| objects.all().to_vec())
 }
 
@@ -103,7 +103,7 @@ pub fn seen() -> Vec<Made> {
 /// # Errors
 /// What the kernel says.
 pub unsafe fn control<T>(
-    group: &Group,
+    group: &ChannelGroup,
     object: u32,
     command: u32,
     params: &mut T,
@@ -219,7 +219,7 @@ unsafe fn note(door: u8, fd: c_int, asked: u64, argument: *mut c_void) -> bool {
         return true;
     };
     let lane = MAKING.try_with(Cell::get).ok().flatten();
-    let made = Made {
+    let made = DriverObject {
         client,
         parent,
         handle,

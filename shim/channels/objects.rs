@@ -19,7 +19,7 @@ const OBJECTS_MAX: usize = 1024;
 
 /// An object that was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Made {
+pub struct DriverObject {
     /// The root of its tree.
     pub client: u32,
     /// What it is below.
@@ -38,7 +38,7 @@ pub struct Made {
 
 /// A group in which kernels run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Group {
+pub struct ChannelGroup {
     /// On which GPU.
     pub lane: Lane,
     /// The open file.
@@ -56,7 +56,7 @@ pub struct Group {
 /// All there are, of one process.
 #[derive(Debug, Default)]
 pub struct Objects {
-    all: Vec<Made>,
+    all: Vec<DriverObject>,
     process: u32,
 }
 
@@ -80,7 +80,7 @@ impl Objects {
     }
 
     /// An object was made; `false` if there is no room to remember it.
-    pub fn made(&mut self, it: Made) -> bool {
+    pub fn made(&mut self, it: DriverObject) -> bool {
         let process = std::process::id();
         if std::mem::replace(&mut self.process, process) != process {
             self.all.clear(); // a parent's, which this process cannot use
@@ -116,11 +116,11 @@ impl Objects {
 
     /// All that are known.
     #[must_use]
-    pub fn all(&self) -> &[Made] {
+    pub fn all(&self) -> &[DriverObject] {
         &self.all
     }
 
-    fn find(&self, client: u32, handle: u32) -> Option<&Made> {
+    fn find(&self, client: u32, handle: u32) -> Option<&DriverObject> {
         self.all
             .iter()
             .find(|it| (it.client, it.handle) == (client, handle))
@@ -129,8 +129,8 @@ impl Objects {
     /// The groups with kernels in them. None if there are too many, or the GPU of one is not known,
     /// which is `only` where there is but one.
     #[must_use]
-    pub fn groups(&self, only: Option<Lane>) -> Vec<Group> {
-        let mut all: Vec<Group> = Vec::new();
+    pub fn groups(&self, only: Option<Lane>) -> Vec<ChannelGroup> {
+        let mut all: Vec<ChannelGroup> = Vec::new();
         if self.process != std::process::id() {
             return all;
         }
@@ -148,16 +148,16 @@ impl Objects {
         all
     }
 
-    fn group_of(&self, compute: &Made, only: Option<Lane>) -> Option<Group> {
+    fn group_of(&self, compute: &DriverObject, only: Option<Lane>) -> Option<ChannelGroup> {
         let client = compute.client;
         let channel = self.find(client, compute.parent)?;
         let group = self.find(client, channel.parent)?;
-        let is_subdevice = |it: &&Made| {
+        let is_subdevice = |it: &&DriverObject| {
             (it.client, it.parent, it.class) == (client, group.parent, class::SUBDEVICE)
         };
         let subdevice = self.all.iter().find(is_subdevice)?;
         let known = is_channel(channel.class) && group.class == class::GROUP;
-        known.then_some(Group {
+        known.then_some(ChannelGroup {
             lane: only.or(group.lane)?,
             fd: group.fd,
             client,
@@ -174,8 +174,8 @@ mod tests {
 
     const CLIENT: u32 = 0xc1d0_0007;
 
-    fn made(parent: u32, handle: u32, class: u32) -> Made {
-        Made {
+    fn made(parent: u32, handle: u32, class: u32) -> DriverObject {
+        DriverObject {
             client: CLIENT,
             parent,
             handle,
@@ -187,7 +187,7 @@ mod tests {
     }
 
     /// A device with a subdevice, a group for kernels and one for copies alone.
-    fn context(first: u32) -> [Made; 7] {
+    fn context(first: u32) -> [DriverObject; 7] {
         [
             made(CLIENT, first, class::DEVICE),
             made(first, first + 1, class::SUBDEVICE),
@@ -213,7 +213,7 @@ mod tests {
 
     #[test]
     fn the_group_with_kernels_is_the_one() {
-        let group = Group {
+        let group = ChannelGroup {
             lane: Lane(0),
             fd: 9,
             client: CLIENT,

@@ -8,7 +8,7 @@
 use super::physical;
 use crate::allocations::Removed;
 use crate::channels;
-use crate::contexts::{Charge, Closing, Green};
+use crate::contexts::{Closing, ContextCharge, Green};
 use crate::gate;
 use crate::guard::{Outcome, guard};
 use crate::lane::{self, key, limited};
@@ -42,14 +42,14 @@ fn priced(
     device: CUdevice,
     call: impl FnOnce() -> CUresult,
     undo: impl FnOnce() -> CUresult,
-) -> Result<(CUresult, Charge), CUresult> {
+) -> Result<(CUresult, ContextCharge), CUresult> {
     let first = !session.contexts.any(device);
     let guess = u64::from(session.facts(lane).context_kib.load(Relaxed)) * KIB;
     let mut reservation = session.reserve(lane, if first { guess } else { 0 })?;
     let result = channels::on(lane, call);
     session.report_groups();
     if refused(result) {
-        return Ok((result, Charge::default()));
+        return Ok((result, ContextCharge::default()));
     }
     if let Some(bytes) = session.unaccounted(lane, reservation.bytes)
         && let Err(refused) = reservation.adjust(bytes)
@@ -59,7 +59,7 @@ fn priced(
     }
     let (own, limits) = (reservation.bytes, Default::default());
     reservation.commit();
-    Ok((result, Charge { own, limits }))
+    Ok((result, ContextCharge { own, limits }))
 }
 
 /// Creates a context on `device` by `call`.
@@ -235,7 +235,7 @@ pub unsafe extern "C" fn cuDevicePrimaryCtxRetain(pctx: *mut CUcontext, dev: CUd
         };
         let _alone = session.contexts.alone(lane);
         let (result, charge) = match session.contexts.primary(dev) {
-            Some(_) => (call(), Charge::default()),
+            Some(_) => (call(), ContextCharge::default()),
             None => {
                 let undo = || real!(cuDevicePrimaryCtxRelease_v2(dev));
                 priced((session, lane), dev, call, undo)?

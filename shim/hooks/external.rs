@@ -23,21 +23,21 @@ const OPAQUE_FD: u32 = 1;
 
 /// What is to be imported: memory that this process exported itself, of which a reference is counted, or
 /// something to be charged.
-enum Source {
+enum ImportSource {
     Own(PhysicalAllocation),
     Other(Charging<'static>),
 }
 
-fn source(
+fn import_source(
     session: &Session,
     desc: &CUDA_EXTERNAL_MEMORY_HANDLE_DESC,
-) -> Result<Option<Source>, CUresult> {
+) -> Result<Option<ImportSource>, CUresult> {
     if desc.kind == OPAQUE_FD
         && let Some(allocation) = physical_table(session).refer_exported(desc.handle[0] as RawFd)
     {
-        return Ok(Some(Source::Own(allocation)));
+        return Ok(Some(ImportSource::Own(allocation)));
     }
-    Ok(Charging::here(desc.size as usize)?.map(Source::Other))
+    Ok(Charging::here(desc.size as usize)?.map(ImportSource::Other))
 }
 
 pub unsafe extern "C" fn cuImportExternalMemory(
@@ -51,21 +51,21 @@ pub unsafe extern "C" fn cuImportExternalMemory(
         else {
             return Ok(call());
         };
-        let Some(source) = source(session, desc)? else {
+        let Some(import_source) = import_source(session, desc)? else {
             return Ok(call());
         };
         let result = call();
-        let gone = match source {
-            Source::Own(allocation) if result != CUresult::SUCCESS => vec![allocation],
-            Source::Other(_) if result != CUresult::SUCCESS => Vec::new(),
-            source => {
+        let gone = match import_source {
+            ImportSource::Own(allocation) if result != CUresult::SUCCESS => vec![allocation],
+            ImportSource::Other(_) if result != CUresult::SUCCESS => Vec::new(),
+            import_source => {
                 // SAFETY: the driver has just written there and answered success.
                 let name = Name::External(unsafe { (*ext_mem_out).0 } as u64);
                 let context = lane::current(session).map_or(0, |here| lane::key(here.context));
                 let mut table = physical_table(session);
-                let allocation = match source {
-                    Source::Own(allocation) => allocation,
-                    Source::Other(charging) => table.begin(Some(charging.into_charge())),
+                let allocation = match import_source {
+                    ImportSource::Own(allocation) => allocation,
+                    ImportSource::Other(charging) => table.begin(Some(charging.into_charge())),
                 };
                 table.create(name, context, allocation)
             }

@@ -7,7 +7,7 @@
 //! fit is put back.
 
 use super::link;
-use crate::contexts::{Charge, LIMITS};
+use crate::contexts::{ContextCharge, LIMITS};
 use crate::guard::{Outcome, guard};
 use crate::lane::{self, limited};
 use crate::link::Session;
@@ -79,7 +79,7 @@ fn set(
         let _ = real!(cuCtxSetLimit(limit, before as usize));
         return Err(refused);
     }
-    let mut charge = Charge::default();
+    let mut charge = ContextCharge::default();
     charge.limits[limit as usize] = reservation.bytes;
     reservation.commit();
     session.contexts.charge(here.context, device, charge);

@@ -216,7 +216,7 @@ pub fn send(fd: RawFd, frame: &[u8], deadline: Instant) -> Result<()> {
 
 /// Room for the control message that carries [`DESCRIPTORS`] descriptors, aligned as cmsghdr.
 #[repr(C, align(8))]
-struct Control([u8; 64]);
+struct ControlBuffer([u8; 64]);
 
 /// Receives one frame and the descriptors that came with it; the frame's length in bytes.
 ///
@@ -225,7 +225,7 @@ struct Control([u8; 64]);
 /// `recvmsg` and [`wait`].
 pub fn receive(fd: RawFd, frame: &mut [u8], deadline: Instant) -> Result<(usize, Vec<OwnedFd>)> {
     loop {
-        let mut control = Control([0; 64]);
+        let mut control = ControlBuffer([0; 64]);
         let mut part = libc::iovec {
             iov_base: frame.as_mut_ptr().cast(),
             iov_len: frame.len(),

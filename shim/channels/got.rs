@@ -26,12 +26,12 @@ const DT_JMPREL: i64 = 23;
 
 /// One pointer of a library.
 #[derive(Debug)]
-pub struct Slot {
+pub struct GotEntry {
     at: usize,
     sealed: bool,
 }
 
-impl Slot {
+impl GotEntry {
     /// Turns the pointer to `target`; what it led to is kept in `previous` first.
     pub fn turn(&self, target: *mut c_void, previous: &AtomicPtr<c_void>) {
         let page = (self.at & !(PAGE - 1)) as *mut c_void;
@@ -44,17 +44,17 @@ impl Slot {
         }
         // SAFETY: the loader's place for one address, aligned, mapped while the library is loaded,
         // which it is for ever; others only read it.
-        let slot = unsafe { AtomicPtr::from_ptr(self.at as *mut *mut c_void) };
+        let entry = unsafe { AtomicPtr::from_ptr(self.at as *mut *mut c_void) };
         // What it led to is known before anybody is led to us.
-        previous.store(slot.load(Acquire), Release);
-        slot.store(target, Release);
+        previous.store(entry.load(Acquire), Release);
+        entry.store(target, Release);
         let _ = protect(libc::PROT_READ);
     }
 }
 
 /// The pointers to `symbol` of the library that has `address`; none if it is built in another way than
 /// is known here.
-pub fn find(address: *const c_void, symbol: &CStr) -> Vec<Slot> {
+pub fn find(address: *const c_void, symbol: &CStr) -> Vec<GotEntry> {
     let mut search = Search {
         address: address as usize,
         symbol,
@@ -68,7 +68,7 @@ pub fn find(address: *const c_void, symbol: &CStr) -> Vec<Slot> {
 struct Search<'a> {
     address: usize,
     symbol: &'a CStr,
-    found: Vec<Slot>,
+    found: Vec<GotEntry>,
 }
 
 /// Looks at one loaded object; 1 ends the walk.
@@ -104,11 +104,11 @@ unsafe extern "C" fn visit(
         let places = unsafe { Lists::read(base, dynamic.start, dynamic.end) }.places(search.symbol);
         let sealed = of(libc::PT_GNU_RELRO).unwrap_or_default();
         let writable = |at: &usize| loaded.clone().any(|part| range(part).contains(at));
-        let slots = places.into_iter().filter(writable).map(|at| Slot {
+        let entries = places.into_iter().filter(writable).map(|at| GotEntry {
             at,
             sealed: sealed.contains(&at),
         });
-        search.found.extend(slots);
+        search.found.extend(entries);
     }
     1
 }
@@ -193,12 +193,12 @@ mod tests {
     /// This test program reaches libc's `mprotect` in the same way, from this very file.
     #[test]
     fn the_pointer_of_a_library_is_found_turned_and_turned_back() {
-        let slots = find(visit as *const c_void, c"mprotect");
-        assert!(!slots.is_empty(), "this program calls mprotect");
+        let entries = find(visit as *const c_void, c"mprotect");
+        assert!(!entries.is_empty(), "this program calls mprotect");
         assert!(find(visit as *const c_void, c"no_such_function").is_empty());
-        let here = slots.iter().map(|slot| {
+        let here = entries.iter().map(|entry| {
             // SAFETY: as in `turn`.
-            unsafe { AtomicPtr::from_ptr(slot.at as *mut *mut c_void) }.load(Acquire)
+            unsafe { AtomicPtr::from_ptr(entry.at as *mut *mut c_void) }.load(Acquire)
         });
         let all: Vec<_> = here.collect();
         assert!(all.iter().all(|it| *it == libc::mprotect as *mut c_void));
