@@ -1,12 +1,12 @@
-//! Memory of another API (Vulkan, NvSci, …), taken in by `cuImportExternalMemory`.
+//! Memory of another API (Vulkan, NvSci, …), imported by `cuImportExternalMemory`.
 //!
-//! It is charged with its size to the GPU of the current context: nobody else's hook has seen it, and the
-//! driver lists it for this process too. What this process exported itself is charged already, and an import
+//! Its size is charged to the GPU of the current context: no other hook has seen it, and the driver lists
+//! it for this process too. Memory that this process exported itself is charged already, and an import
 //! is one more reference to it. Buffers and mipmapped arrays mapped in it are not charged again,
 //! but they hold it: the charge ends when the import is destroyed and all of them are freed.
 //!
-//! Registering a buffer, image or surface of OpenGL, EGL or VDPAU takes no memory of ours. What
-//! those APIs allocate themselves is theirs, and outside of what a CUDA library can follow.
+//! Registering a buffer, image or surface of OpenGL, EGL or VDPAU takes no memory of this process. A CUDA
+//! library cannot follow the allocations of those APIs.
 
 use super::Charging;
 use super::physical::{drop_references, physical_table, released};
@@ -21,8 +21,8 @@ use std::os::fd::RawFd;
 /// `CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD`: a descriptor's number is in the first bytes.
 const OPAQUE_FD: u32 = 1;
 
-/// What is to be imported: memory that this process exported itself, of which a reference is counted, or
-/// something to be charged.
+/// The memory to import: memory that this process exported itself, with a counted reference, or memory to be
+/// charged.
 enum ImportSource {
     Own(PhysicalAllocation),
     Other(Charging<'static>),
@@ -75,7 +75,7 @@ pub unsafe extern "C" fn cuImportExternalMemory(
     })
 }
 
-/// Maps something in external memory by `call`; `within` is asked what, when that answered success.
+/// Maps an object in external memory by `call`; `within` returns its name after success.
 fn mapped(
     memory: CUexternalMemory,
     within: impl FnOnce() -> u64,
