@@ -1,12 +1,12 @@
-//! What the driver has made of the objects that lead to a channel group, and what is left of it.
+//! The driver's objects that lead to a channel group.
 //!
 //! ```text
 //! client (of an open file)
 //!   device
 //!     subdevice                 the GPU itself
-//!     channel group             what the GPU runs in turns
+//!     channel group             the GPU's unit of scheduling
 //!       channel
-//!         compute object        only a group of kernels has one
+//!         compute object        only in groups that run kernels
 //! ```
 
 use gpuslice_nvabi::control::class;
@@ -14,46 +14,46 @@ use gpuslice_wire::ids::Lane;
 use gpuslice_wire::limits::GROUPS_PER_CLIENT_MAX;
 use std::os::fd::RawFd;
 
-/// More than the driver makes for as many groups as are told of.
+/// More than the driver creates for the largest number of reported groups.
 const OBJECTS_MAX: usize = 1024;
 
-/// An object that was made.
+/// An object that the driver created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DriverObject {
     /// The root of its tree.
     pub client: u32,
-    /// What it is below.
+    /// The parent object.
     pub parent: u32,
-    /// Its own name.
+    /// Its handle.
     pub handle: u32,
-    /// What it is.
+    /// Its class.
     pub class: u32,
-    /// The GPU a context was made on just then.
+    /// The GPU on which a context was being created.
     pub lane: Option<Lane>,
     /// The open file.
     pub fd: RawFd,
-    /// Through which of the driver's pointers it was made.
+    /// Index of the driver's pointer through which it was created.
     pub door: u8,
 }
 
 /// A group in which kernels run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChannelGroup {
-    /// On which GPU.
+    /// Its GPU.
     pub lane: Lane,
     /// The open file.
     pub fd: RawFd,
     /// The root of its tree.
     pub client: u32,
-    /// Its own name.
+    /// Its handle.
     pub group: u32,
-    /// The name of its GPU in that tree.
+    /// The handle of its GPU's subdevice in that tree.
     pub subdevice: u32,
-    /// Through which of the driver's pointers it was made.
+    /// Index of the driver's pointer through which it was created.
     pub door: u8,
 }
 
-/// All there are, of one process.
+/// All known objects of one process.
 #[derive(Debug, Default)]
 pub struct Objects {
     all: Vec<DriverObject>,
@@ -70,7 +70,7 @@ fn is_channel(class: u32) -> bool {
 }
 
 impl Objects {
-    /// None yet.
+    /// An empty list.
     #[must_use]
     pub const fn new() -> Objects {
         Objects {
@@ -79,16 +79,16 @@ impl Objects {
         }
     }
 
-    /// An object was made; `false` if there is no room to remember it.
+    /// Records a new object; `false` if there is no room.
     pub fn made(&mut self, it: DriverObject) -> bool {
         let process = std::process::id();
         if std::mem::replace(&mut self.process, process) != process {
-            self.all.clear(); // a parent's, which this process cannot use
+            self.all.clear(); // the parent's objects, which this process cannot use
         }
         if !is_kept(it.class) {
             return true;
         }
-        // whatever had this name is gone, in a way that passed us by
+        // an object with the same handle ended unseen
         self.freed(it.client, it.handle);
         if self.all.len() >= OBJECTS_MAX {
             return false;
@@ -97,7 +97,7 @@ impl Objects {
         true
     }
 
-    /// An object was ended, and all below it; with a client's own name all of the client's.
+    /// Removes an object and all below it; the handle of a client removes all its objects.
     pub fn freed(&mut self, client: u32, handle: u32) {
         if client == handle {
             return self.all.retain(|it| it.client != client);
@@ -114,7 +114,7 @@ impl Objects {
         }
     }
 
-    /// All that are known.
+    /// All known objects.
     #[must_use]
     pub fn all(&self) -> &[DriverObject] {
         &self.all
@@ -126,8 +126,8 @@ impl Objects {
             .find(|it| (it.client, it.handle) == (client, handle))
     }
 
-    /// The groups with kernels in them. None if there are too many, or the GPU of one is not known,
-    /// which is `only` where there is but one.
+    /// The groups with kernels in them. None if there are too many, or the GPU of one is unknown; with a
+    /// single GPU, `only` is that GPU.
     #[must_use]
     pub fn groups(&self, only: Option<Lane>) -> Vec<ChannelGroup> {
         let mut all: Vec<ChannelGroup> = Vec::new();

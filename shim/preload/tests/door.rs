@@ -40,7 +40,7 @@ fn outside_of_a_slice_everything_passes() {
             "free 0 0 0"
         ]
     );
-    assert_eq!(slice.daemon.books().attaches, 0);
+    assert_eq!(slice.daemon.ledger().attaches, 0);
 }
 
 #[test]
@@ -57,5 +57,5 @@ fn programs_without_cuda_notice_nothing() {
         text.contains("libgpuslice.so") && !text.contains("libcuda"),
         "{text}"
     );
-    assert_eq!(slice.daemon.books().attaches, 0);
+    assert_eq!(slice.daemon.ledger().attaches, 0);
 }

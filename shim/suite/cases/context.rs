@@ -1,4 +1,4 @@
-//! Contexts, what ends with them, and which GPU is whose.
+//! Contexts, the memory that ends with them, and lanes of GPUs.
 
 use super::{CAP, MIB, slice, steps};
 use crate::suite::{Door, Slice};

@@ -1,4 +1,4 @@
-//! What the driver takes beside what it is asked for: contexts and their limits; and pinned host memory.
+//! Memory that the driver takes for itself: contexts and their limits; and pinned host memory.
 
 use super::{CAP, MIB, slice};
 use crate::suite::{Door, Slice};
@@ -6,10 +6,10 @@ use gpuslice_wire::ids::Lane;
 
 const HOST: usize = Lane::HOST.0 as usize;
 
-/// A slice whose daemon answers the next questions for what the process has with these MiB.
+/// A slice whose daemon answers the next measurements with these MiB.
 fn measuring(door: Door, mib: &[u64]) -> Slice {
     let slice = slice(door);
-    slice.daemon.books().measured = mib.iter().map(|mib| mib * MIB).collect();
+    slice.daemon.ledger().measured = mib.iter().map(|mib| mib * MIB).collect();
     slice
 }
 
@@ -18,7 +18,7 @@ fn free(mib: u64) -> String {
 }
 
 pub fn a_context_is_charged_what_it_took(door: Door) {
-    // The second context is measured while 16 MiB and the first one's 40 are in the books.
+    // The second context is measured while 16 MiB and the first one's 40 are accounted.
     let slice = measuring(door, &[40, 86]);
     let lines = slice.run(&[
         "init",
@@ -34,7 +34,7 @@ pub fn a_context_is_charged_what_it_took(door: Door) {
     assert_eq!(lines[1..3], ["ctx 0 0 0".to_owned(), free(40)]);
     assert_eq!(lines[4..6], ["ctx 0 0 0".to_owned(), free(86)]);
     assert_eq!(lines[8], free(56), "unknown prices cost nothing");
-    assert_eq!(slice.daemon.books().measures, 3);
+    assert_eq!(slice.daemon.ledger().measures, 3);
 }
 
 pub fn a_primary_context_is_charged_once(door: Door) {
@@ -45,7 +45,7 @@ pub fn a_primary_context_is_charged_once(door: Door) {
     ]);
     assert_eq!((&lines[3], &lines[5]), (&free(40), &free(40)));
     assert_eq!((&lines[8], &lines[10]), (&free(40), &free(0)));
-    assert_eq!(slice.daemon.books().measures, 2);
+    assert_eq!(slice.daemon.ledger().measures, 2);
     assert_eq!(lines[12], "drop 201 0 0");
 }
 
@@ -63,7 +63,7 @@ pub fn a_context_that_does_not_fit_is_not_made(door: Door) {
 
 pub fn a_first_context_is_refused_beforehand_where_its_price_is_known(door: Door) {
     let slice = slice(door);
-    slice.daemon.books().context_kib = 100 << 10;
+    slice.daemon.ledger().context_kib = 100 << 10;
     slice.daemon.show();
     let lines = slice.run(&["init", "ctx:0", "info", "alloc:0xa000000", "ctx:0", "info"]);
     assert_eq!(lines[2], free(100), "nobody measures: the estimate stays");
@@ -72,12 +72,16 @@ pub fn a_first_context_is_refused_beforehand_where_its_price_is_known(door: Door
         ["alloc 2 0 0", "ctx 0 0 0"],
         "not for a second one"
     );
-    slice.daemon.books().context_kib = 257 << 10;
-    slice.daemon.books().measures = 0;
+    slice.daemon.ledger().context_kib = 257 << 10;
+    slice.daemon.ledger().measures = 0;
     slice.daemon.show();
     let lines = slice.run(&["init", "ctx:0", "green:0", "alloc:1"]);
     assert_eq!(lines[1..], ["ctx 2 0 0", "green 2 0 0", "alloc 201 0 0"]);
-    assert_eq!(slice.daemon.books().measures, 0, "the driver was not asked");
+    assert_eq!(
+        slice.daemon.ledger().measures,
+        0,
+        "the driver was not asked"
+    );
 }
 
 pub fn a_raised_limit_is_charged(door: Door) {
@@ -151,7 +155,7 @@ pub fn pinned_memory_has_an_account_of_its_own(door: Door) {
     assert_eq!(lines[10], free(0));
     slice
         .daemon
-        .until("five pages", |books| books.reserved(HOST) == 5 << 12);
+        .until("five pages", |ledger| ledger.reserved(HOST) == 5 << 12);
     probe.go_on();
     let lines = probe.lines();
     assert_eq!(
@@ -165,17 +169,17 @@ pub fn pinned_memory_has_an_account_of_its_own(door: Door) {
     );
     slice
         .daemon
-        .until("two pages", |books| books.reserved(HOST) == 2 << 12);
+        .until("two pages", |ledger| ledger.reserved(HOST) == 2 << 12);
     probe.go_on();
     probe.lines();
-    slice.daemon.until("none, as the context ended", |books| {
-        books.reserved(HOST) == 0
+    slice.daemon.until("none, as the context ended", |ledger| {
+        ledger.reserved(HOST) == 0
     });
 }
 
 pub fn pinned_memory_is_refused_over_its_cap_only(door: Door) {
     let slice = slice(door);
-    slice.daemon.books().host = 8192;
+    slice.daemon.ledger().host = 8192;
     slice.daemon.show();
     let lines = slice.run(&[
         "init",
@@ -208,10 +212,10 @@ pub fn managed_memory_is_claimed_as_unseen(door: Door) {
     let held = 16 * MIB + 4096;
     slice
         .daemon
-        .until("the claims", |books| books.claimed(0) == (held, 16 * MIB));
+        .until("the claims", |ledger| ledger.claimed(0) == (held, 16 * MIB));
     probe.go_on();
     probe.lines();
     slice
         .daemon
-        .until("the end of it", |books| books.claimed(0) == (4096, 0));
+        .until("the end of it", |ledger| ledger.claimed(0) == (4096, 0));
 }

@@ -23,7 +23,7 @@ pub fn external_memory_is_charged_until_nothing_in_it_is_left(door: Door) {
             "unexternal:1",
             "external:0x8000000",
             "within:4",
-            "destroy", // takes both with it
+            "destroy", // ends both
             "ctx:0",
             "info",
         ],
@@ -51,7 +51,7 @@ pub fn what_was_exported_here_is_charged_once(door: Door) {
             "create:0x8000000:1",
             "export:0",
             "external:0x8000000:1",
-            "close:1", // the driver's in truth, and closed by it
+            "close:1", // consumed and closed by the driver
             "info",
             "release:0",
             "within:2",

@@ -12,11 +12,11 @@ pub fn memory_of_graphs_is_charged_when_they_run(door: Door) {
         &slice(door),
         &[
             "graph:0x4000000",
-            "info", // executable, and nothing taken yet
+            "info", // instantiated, and no memory taken yet
             "rungraph:0",
             "info",
             "rungraph:0",
-            "info", // what it has it has
+            "info", // its memory is backed
             "graph:0x2000000",
             "upload:1",
             "info",

@@ -25,9 +25,9 @@ pub fn a_daemon_that_comes_back_finds_its_books(door: Door) {
     assert_eq!(lines[..2], ["alloc 0 0 0", "alloc 2 0 0"]);
     assert_eq!(lines[2], format!("info 0 {} {CAP}", CAP / 4));
     assert_eq!(lines[4], format!("info 0 {} {CAP}", CAP / 4 * 3));
-    let books = slice.daemon.books();
-    assert_eq!((books.attaches, books.returned), (2, 1));
-    assert!(books.peak <= CAP);
+    let ledger = slice.daemon.ledger();
+    assert_eq!((ledger.attaches, ledger.returned), (2, 1));
+    assert!(ledger.peak <= CAP);
 }
 
 pub fn a_process_that_only_holds_memory_comes_back_too(door: Door) {
@@ -38,7 +38,7 @@ pub fn a_process_that_only_holds_memory_comes_back_too(door: Door) {
     slice.daemon.come_back();
     slice
         .daemon
-        .until("the held memory", |books| books.reserved(0) >= CAP / 2);
+        .until("the held memory", |ledger| ledger.reserved(0) >= CAP / 2);
 }
 
 pub fn growth_waits_for_an_absent_daemon(door: Door) {
@@ -52,7 +52,7 @@ pub fn growth_waits_for_an_absent_daemon(door: Door) {
     assert_eq!(probe.lines(), ["alloc 0 0 0"]);
 }
 
-/// A thread that is cancelled while it waits for the daemon has its memory, and ends after the call.
+/// A thread cancelled while it waits for the daemon gets its memory, and ends after the call.
 pub fn a_cancelled_thread_ends_after_its_call(door: Door) {
     let mut slice = slice(door);
     let steps = [
@@ -75,7 +75,7 @@ pub fn a_cancelled_thread_ends_after_its_call(door: Door) {
     assert_eq!(lines[3], format!("info 0 {} {CAP}", CAP / 2));
 }
 
-/// The same of one that waits for its turn to launch.
+/// The same for a thread that waits for its turn to launch.
 pub fn a_thread_cancelled_at_the_gate_ends_after_its_launch(door: Door) {
     let slice = slice(door);
     slice.daemon.turn(6);
@@ -113,10 +113,10 @@ pub fn a_forked_child_has_a_slice_of_its_own(door: Door) {
         "alloc 2 0 0",
     ];
     assert_eq!(lines[..7], expect);
-    assert_eq!(slice.daemon.books().attaches, 2);
+    assert_eq!(slice.daemon.ledger().attaches, 2);
     slice
         .daemon
-        .until("the end of both", |books| books.granted.is_empty());
+        .until("the end of both", |ledger| ledger.granted.is_empty());
 }
 
 pub fn closed_descriptors_are_made_anew(door: Door) {
@@ -139,11 +139,11 @@ pub fn closed_descriptors_are_made_anew(door: Door) {
             "alloc 2 0 0"
         ]
     );
-    assert_eq!(slice.daemon.books().attaches, 2);
+    assert_eq!(slice.daemon.ledger().attaches, 2);
 }
 
-/// A program closes descriptors that it does not know, and gets their numbers for eventfds of its own: nothing is
-/// written into them, and none is replaced or closed, by a launch, by a daemon that comes back, or in a child.
+/// A program closes unknown descriptors, and reuses their numbers for eventfds of its own. No launch,
+/// restarted daemon or child writes to, replaces or closes them.
 pub fn reused_descriptor_numbers_are_the_programs(door: Door) {
     let mut slice = slice(door);
     slice.daemon.turn(7);
@@ -167,15 +167,15 @@ pub fn reused_descriptor_numbers_are_the_programs(door: Door) {
     assert_eq!(probe.lines().len(), 4);
     probe.go_on();
     assert_eq!(probe.lines()[0], "reuse 0 0 0");
-    // The end of the turn is something to ring for.
+    // The end of the turn is reported to the daemon.
     slice.daemon.turn(8);
     std::thread::sleep(std::time::Duration::from_millis(200));
     slice.daemon.go_away();
     slice.daemon.come_back();
-    let again = slice.daemon.books().attaches + 1;
+    let again = slice.daemon.ledger().attaches + 1;
     slice
         .daemon
-        .until("the process", |books| books.attaches >= again);
+        .until("the process", |ledger| ledger.attaches >= again);
     probe.go_on();
     let lines = probe.lines();
     let mine: Vec<&String> = lines
@@ -186,13 +186,14 @@ pub fn reused_descriptor_numbers_are_the_programs(door: Door) {
     assert!(lines.contains(&"alloc 0 0 0".into()), "{lines:?}");
 }
 
-/// A process that asks for nothing more finds out too, and is known again with what it holds.
+/// A process without further requests also notices a restarted daemon, and reattaches with the memory it
+/// holds.
 pub fn a_lost_connection_is_found_out_without_a_question(door: Door) {
     let slice = slice(door);
     let mut probe = slice.start(&["init", "ctx:0", "alloc:0x8000000", "closeall", "wait"]);
     probe.lines();
-    slice.daemon.until("a new connection", |books| {
-        books.attaches == 2 && books.reserved(0) >= CAP / 2
+    slice.daemon.until("a new connection", |ledger| {
+        ledger.attaches == 2 && ledger.reserved(0) >= CAP / 2
     });
 }
 
@@ -200,7 +201,7 @@ pub fn no_daemon_is_no_permission(door: Door) {
     let mut slice = slice(door);
     slice.daemon.go_away();
     if door == Door::Replace {
-        // The socket's absence alone would mean "no slice"; the driver's mount says otherwise.
+        // The socket's absence alone would mean "no slice"; the driver's mount shows the slice.
         assert!(!slice.daemon.socket.exists());
     }
     assert_eq!(slice.run(&["init"]), ["init 802 0 0"]);

@@ -1,4 +1,4 @@
-//! Plain allocations: the cap, what is told of it, every way to memory, strange arguments.
+//! Plain allocations: the cap, memory queries, every allocation function, unusual arguments.
 
 use super::{CAP, MIB, slice, steps};
 use crate::suite::{Door, Slice, Started};
@@ -21,16 +21,16 @@ pub fn the_cap_is_exact(door: Door) {
     for (line, result) in lines.iter().zip(results) {
         assert_eq!(line.split(' ').nth(1), Some(result), "{lines:?}");
     }
-    assert_eq!(slice.daemon.books().peak, CAP);
+    assert_eq!(slice.daemon.ledger().peak, CAP);
     slice
         .daemon
-        .until("the end of the process", |books| books.granted.is_empty());
+        .until("the end of the process", |ledger| ledger.granted.is_empty());
 }
 
 pub fn most_allocations_ask_nobody(door: Door) {
     let slice = slice(door);
     assert_eq!(steps(&slice, &["churn:10000:0x10000"]), ["churn 0 10000 0"]);
-    let asked = slice.daemon.books().reserves;
+    let asked = slice.daemon.ledger().reserves;
     assert!(asked <= 2, "asked {asked} times");
 }
 
@@ -215,18 +215,21 @@ pub fn processes_that_race_never_pass_the_cap(door: Door) {
                 * 0x90000
         })
         .sum();
-    let books = slice.daemon.books();
-    assert!(books.peak <= CAP && books.reserved(0) <= CAP, "{books:?}");
+    let ledger = slice.daemon.ledger();
+    assert!(
+        ledger.peak <= CAP && ledger.reserved(0) <= CAP,
+        "{ledger:?}"
+    );
     assert!(
         (CAP - 4 * 4 * MIB..=CAP).contains(&taken),
         "{taken} of {CAP} taken"
     );
-    drop(books);
+    drop(ledger);
     for mut racer in racers {
         racer.child.kill().expect("running");
     }
-    slice
-        .daemon
-        .until("the refund of the killed", |books| books.granted.is_empty());
+    slice.daemon.until("the refund of the killed", |ledger| {
+        ledger.granted.is_empty()
+    });
     assert_eq!(steps(&slice, &["alloc:0x10000000"]), ["alloc 0 0 0"]);
 }

@@ -1,4 +1,4 @@
-//! Credit that is not used: had by siblings at once, and given back in quiet.
+//! Unused credit: available to siblings immediately, and returned when idle.
 
 use super::{CAP, slice};
 use crate::suite::Door;
@@ -26,12 +26,12 @@ pub fn what_a_sibling_does_not_use_can_be_had(door: Door) {
         ["alloc 0 0 0", "alloc 2 0 0"],
         "to the last byte"
     );
-    assert_eq!(slice.daemon.books().reserved(0), CAP);
+    assert_eq!(slice.daemon.ledger().reserved(0), CAP);
     holder.go_on();
     assert_eq!(holder.lines(), ["free 0 0 0"]);
 }
 
-/// Many small ones of both, so that pockets and common credit of each are full again and again.
+/// Many small allocations of both, so that thread caches and common credit of each fill repeatedly.
 pub fn two_that_churn_leave_each_other_room(door: Door) {
     let slice = slice(door);
     let half = "alloc:0x7f00000";
@@ -45,7 +45,7 @@ pub fn two_that_churn_leave_each_other_room(door: Door) {
     for one in &mut both {
         assert_eq!(one.lines(), ["churn 0 2000 0"; 8]);
     }
-    assert!(slice.daemon.books().peak <= CAP);
+    assert!(slice.daemon.ledger().peak <= CAP);
 }
 
 pub fn idle_credit_goes_home(door: Door) {
@@ -60,8 +60,8 @@ pub fn idle_credit_goes_home(door: Door) {
         "wait",
     ]);
     probe.lines();
-    slice.daemon.until("no unused credit", |books| {
-        books.reserved(0) == 4096 && books.reserved(16) == 4096
+    slice.daemon.until("no unused credit", |ledger| {
+        ledger.reserved(0) == 4096 && ledger.reserved(16) == 4096
     });
     slice.daemon.show();
     probe.go_on();
@@ -83,5 +83,5 @@ pub fn before_the_beginning_the_driver_answers(door: Door) {
         .filter_map(|line| line.split(' ').nth(1))
         .collect();
     assert_eq!(codes, ["3", "3", "3", "3", "201", "3"]);
-    assert_eq!(slice.daemon.books().attaches, 0);
+    assert_eq!(slice.daemon.ledger().attaches, 0);
 }
