@@ -72,13 +72,13 @@ fn asked(kind: &Kind, shape: &CUDA_ARRAY3D_DESCRIPTOR, levels: u32) -> Option<us
         alignment: 0,
         reserved: [0; 4],
     };
-    let twin = CUDA_ARRAY3D_DESCRIPTOR {
+    let probe = CUDA_ARRAY3D_DESCRIPTOR {
         flags: shape.flags | CUDA_ARRAY3D_DEFERRED_MAPPING,
         ..*shape
     };
     let (mut array, mut device) = (std::ptr::null_mut(), 0);
     if real!(cuCtxGetDevice(&raw mut device)) != CUresult::SUCCESS
-        || (kind.create)(&mut array, &twin, levels) != CUresult::SUCCESS
+        || (kind.create)(&mut array, &probe, levels) != CUresult::SUCCESS
     {
         return None;
     }
