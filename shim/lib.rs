@@ -1,4 +1,4 @@
-//! gpuslice-shim: what runs inside a tenant's process, as a library that the doors wrap.
+//! gpuslice-shim: what runs inside a tenant's process, as the library behind the three shim libraries.
 //!
 //! The process believes it talks to NVIDIA's driver. It does, except that a few dozen functions
 //! (the rows marked `hook` in [`gpuslice_nvabi`]) first ask for memory credit or wait for a turn.
@@ -13,7 +13,7 @@
 //! * [`gate`] holds launches until it is the container's turn;
 //! * [`hooks`] are the intercepted driver functions, [`nvml_hooks`] those of NVML.
 //!
-//! The doors (`preload`, `replace`, `nvml`) are libraries of their own that export C symbols and
+//! The shim libraries (`preload`, `mount`, `nvml`) are crates of their own that export C symbols and
 //! hold no logic. Nothing here may end, signal, print into or block for ever the process: every
 //! hook runs in [`guard`], which turns a panic into a CUDA error.
 #![deny(missing_docs)]

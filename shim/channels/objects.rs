@@ -33,7 +33,7 @@ pub struct DriverObject {
     /// The open file.
     pub fd: RawFd,
     /// Index of the driver's pointer through which it was created.
-    pub door: u8,
+    pub got_slot: u8,
 }
 
 /// A group in which kernels run.
@@ -50,7 +50,7 @@ pub struct ChannelGroup {
     /// The handle of its GPU's subdevice in that tree.
     pub subdevice: u32,
     /// Index of the driver's pointer through which it was created.
-    pub door: u8,
+    pub got_slot: u8,
 }
 
 /// All known objects of one process.
@@ -163,7 +163,7 @@ impl Objects {
             client,
             group: group.handle,
             subdevice: subdevice.handle,
-            door: group.door,
+            got_slot: group.got_slot,
         })
     }
 }
@@ -182,7 +182,7 @@ mod tests {
             class,
             lane: None,
             fd: 9,
-            door: 0,
+            got_slot: 0,
         }
     }
 
@@ -219,7 +219,7 @@ mod tests {
             client: CLIENT,
             group: 102,
             subdevice: 101,
-            door: 0,
+            got_slot: 0,
         };
         assert_eq!(with(1).groups(Some(Lane(0))), [group]);
         assert!(with(1).groups(None).is_empty(), "of a GPU nobody knows");

@@ -68,7 +68,7 @@ pub fn spawn(work: impl FnOnce() + Send + 'static) -> bool {
 
 /// Runs `work` at an orderly exit of the process, before all handlers registered so far.
 pub fn at_exit(work: extern "C" fn()) {
-    // SAFETY: `work` stays mapped: the doors are linked with `-z nodelete`.
+    // SAFETY: `work` stays mapped: the shim libraries are linked with `-z nodelete`.
     unsafe { libc::atexit(work) };
 }
 

@@ -427,6 +427,6 @@ pub fn close(fd: RawFd) {
 
 /// Registers `child` to run in every child that this process forks from now on.
 pub fn at_fork(child: unsafe extern "C" fn()) {
-    // SAFETY: `child` stays mapped: the doors are linked with `-z nodelete`.
+    // SAFETY: `child` stays mapped: the shim libraries are linked with `-z nodelete`.
     unsafe { libc::pthread_atfork(None, None, Some(child)) };
 }

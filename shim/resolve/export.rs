@@ -1,8 +1,8 @@
-//! C symbols that a door exports, generated from the rows of the tables.
+//! C symbols that a shim library exports, generated from the rows of the tables.
 //!
 //! A hook's export goes on to the hook of that name in this library (a hook that is missing, or has
 //! another signature than its row, does not compile). A row that passes is a jump to the real function
-//! in a door that must export everything, and nothing in one that need not.
+//! in a library that must export everything, and nothing in one that need not.
 
 /// Exports the hooked rows of the driver's table, and leaves the others to the real library.
 #[macro_export]

@@ -1,7 +1,7 @@
-//! A daemon for the doors' tests: one slice, a plain ledger, every rule of the protocol, and no more.
+//! A daemon for the shim libraries' tests: one slice, a plain ledger, every rule of the protocol, and no more.
 //!
-//! It can go away and come back, which is what a real one does at the worst moments. What NVML would
-//! say of a process, the test says. Its ledger are what the tests look at.
+//! It can go away and come back, which is what a real one does at the worst moments. The test supplies what NVML would
+//! report of a process. The tests check its ledger.
 
 use gpuslice_wire::frame::{Message, RequestId, decode, encode};
 use gpuslice_wire::ids::{ClientId, Lane};
@@ -81,7 +81,7 @@ impl Ledger {
     }
 
     /// Claims of the only process for a lane: held bytes, and the part that NVML does not show.
-    #[allow(dead_code)] // not every door's tests look at it
+    #[allow(dead_code)] // not every library's tests look at it
     pub fn claimed(&self, lane: usize) -> (u64, u64) {
         let page = self.claims.values().next().expect("a process");
         let word = |at: usize| {
@@ -261,7 +261,7 @@ impl Daemon {
     }
 
     /// Writes the ledger to the page that processes see.
-    #[allow(dead_code)] // not every door's tests write in the ledger themselves
+    #[allow(dead_code)] // not every library's tests write in the ledger themselves
     pub fn show(&self) {
         fill(&self.page, &self.ledger());
     }

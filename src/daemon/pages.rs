@@ -258,7 +258,7 @@ impl ClaimsReader {
             drained: field!(page, lane[at].drained).load(SeqCst),
             began: Instant(field!(page, lane[at].began_ns).load(Relaxed)),
             calm: Instant(field!(page, lane[at].drained_ns).load(Relaxed)),
-            want: runnable != 0,
+            runnable: runnable != 0,
             parked: runnable & RUNNABLE_PARKED != 0,
             held: Bytes(field!(page, lane[at].held).load(Relaxed)),
             unseen: Bytes(field!(page, lane[at].unseen).load(Relaxed)),
@@ -443,13 +443,13 @@ mod tests {
         field!(tenant, lane[3].held).store(u64::MAX, Relaxed);
         let claims = reader.read(Lane(3));
         assert_eq!(
-            (claims.want, claims.active, claims.held),
+            (claims.runnable, claims.active, claims.held),
             (true, 7, Bytes(u64::MAX))
         );
         assert_eq!(reader.read(Lane(0)), Claims::default());
         assert_eq!(ftruncate(&fd, 0), Err(Errno::EPERM));
         field!(tenant, lane[3].runnable).store(RUNNABLE_PARKED, Relaxed);
-        assert!(reader.read(Lane(3)).want && reader.read(Lane(3)).parked);
+        assert!(reader.read(Lane(3)).runnable && reader.read(Lane(3)).parked);
     }
 
     #[test]

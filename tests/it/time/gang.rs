@@ -114,7 +114,7 @@ fn one_that_asks_to_be_no_gang() {
             (tenant, attached)
         });
         for (who, gang) in [("c", true), ("d", false)] {
-            eventually("it wants", || shown(&node, who)["wanting"] == true);
+            eventually("it is runnable", || shown(&node, who)["runnable"] == true);
             assert_eq!(shown(&node, who)["gang"], gang, "{who}");
         }
         drop(both);

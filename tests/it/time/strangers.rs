@@ -353,7 +353,7 @@ fn one_that_becomes_another_program() {
     let mut child = command.spawn().expect("sleep starts");
     scene.node.wait_refunded("a");
     assert!(child.try_wait().expect("ours").is_none(), "it lives");
-    assert_eq!(shown(&scene.node, "a")["wanting"], false);
+    assert_eq!(shown(&scene.node, "a")["runnable"], false);
     scene.unharmed();
     child.kill().expect("ours");
     child.wait().expect("ours");
