@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lowered_limit_gives_back_no_more_than_it_cost() {
+    fn a_lowered_limit_releases_at_most_its_charge() {
         let (contexts, created) = (Contexts::default(), context(1));
         let mut raised = ContextCharge::default();
         raised.limits[2] = 100;

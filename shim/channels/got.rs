@@ -192,7 +192,7 @@ mod tests {
 
     /// This test program reaches libc's `mprotect` by the same mechanism, from this very file.
     #[test]
-    fn the_pointer_of_a_library_is_found_turned_and_turned_back() {
+    fn a_library_s_pointer_is_found_redirected_and_restored() {
         let entries = find(visit as *const c_void, c"mprotect");
         assert!(!entries.is_empty(), "this program calls mprotect");
         assert!(find(visit as *const c_void, c"no_such_function").is_empty());

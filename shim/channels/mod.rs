@@ -1,8 +1,8 @@
 //! The channel groups in which this process's work runs.
 //!
 //! # Problem
-//! A daemon with access to the driver's open file can stop a process's work on the GPU, in the middle of
-//! a kernel, if it knows the handle of the work's *channel group* ([`gpuslice_nvabi::control`]). The
+//! A daemon with access to the driver's open file can stop a process's work on the GPU, even within a
+//! kernel. For that it needs the handle of the work's *channel group* ([`gpuslice_nvabi::control`]). The
 //! driver library chooses those handles and does not publish them.
 //!
 //! # Idea

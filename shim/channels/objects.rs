@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn the_group_with_kernels_is_the_one() {
+    fn only_a_group_with_kernels_is_returned() {
         let group = ChannelGroup {
             lane: Lane(0),
             fd: 9,
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_freed_takes_all_below_with_it() {
+    fn freeing_an_object_removes_all_below_it() {
         let mut objects = with(2);
         objects.freed(CLIENT, 103);
         assert_eq!(names(&objects), [112]);
@@ -240,14 +240,14 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_is_used_again_is_another_object() {
+    fn a_reused_handle_is_another_object() {
         let mut objects = with(1);
         assert!(objects.made(made(100, 102, class::GROUP)));
         assert!(names(&objects).is_empty(), "the channels went with the old");
     }
 
     #[test]
-    fn too_much_is_as_good_as_nothing() {
+    fn too_many_groups_yield_none() {
         let most = GROUPS_PER_CLIENT_MAX as u32;
         assert_eq!(names(&with(most)).len(), GROUPS_PER_CLIENT_MAX);
         assert!(names(&with(most + 1)).is_empty());

@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn names_tell_way_and_flavour() {
+    fn names_determine_kind_and_stream_variant() {
         for (name, kind) in [
             ("cuMemcpyHtoDAsync_v2", Some(TransferKind::Bus)),
             ("cuMemcpyAtoH_v2_ptds", Some(TransferKind::Bus)),
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn arguments_tell_bytes() {
+    fn arguments_determine_bytes() {
         let fill = sketch("cuMemsetD2D16Async");
         let fill = fill
             .with("dst_device", 4096_u64)
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn structures_tell_both() {
+    fn structures_determine_bytes_and_kind() {
         // SAFETY: numbers and pointers; all bits zero is a value of each.
         let mut copy: CUDA_MEMCPY2D = unsafe { core::mem::zeroed() };
         (copy.width_in_bytes, copy.height) = (10, 20);

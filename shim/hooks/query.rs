@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn told_numbers_stay_inside_both_bounds() {
+    fn reported_numbers_stay_within_both_bounds() {
         let gpu = MemoryInfo {
             free: 900,
             total: 1000,

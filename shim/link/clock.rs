@@ -104,14 +104,14 @@ mod tests {
     }
 
     #[test]
-    fn one_clock_is_one_clock() {
+    fn without_a_namespace_the_offset_is_zero() {
         for heartbeat in [100 * S, 100 * S + S / 5, 100 * S - S / 20, 0, u64::MAX] {
             assert_eq!(attached(heartbeat, Some(HOUR)), 0, "{heartbeat}");
         }
     }
 
     #[test]
-    fn another_namespace_s_clock_is_told_exactly_where_it_can_be() {
+    fn the_offset_of_another_time_namespace_is_exact_if_the_kernel_shows_it() {
         assert_eq!(attached(50 * S, Some(50 * S as i64 + 7)), 50 * S as i64 + 7);
         let behind = 3_700 * S;
         assert_eq!(attached(behind, Some(-HOUR)), -HOUR);
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn offsets_are_read_whatever_is_in_them() {
+    fn any_text_of_offsets_is_parsed() {
         let text = "monotonic        5000         7\nboottime            1         0\n";
         assert_eq!(monotonic(text), Some(5_000 * S as i64 + 7));
         assert_eq!(monotonic("monotonic -300 0\n"), Some(-300 * S as i64));
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn no_number_makes_it_fall_over() {
+    fn no_value_overflows() {
         for heartbeat in [1, S, u64::MAX - 1, 1 << 63] {
             for between in [(0, 0), (u64::MAX, u64::MAX), (0, u64::MAX)] {
                 ahead(between, heartbeat, || Some(i64::MIN));

@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn told_numbers_add_up() {
+    fn reported_numbers_add_up() {
         let gpu = MemoryInfo {
             total: 1000,
             free: 900,

@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn we_are_our_own_peer_and_the_dead_are_not() {
+    fn the_own_process_is_a_peer_and_a_dead_one_is_not() {
         let peers = Peers::look();
         assert!(peers.include(std::process::id()));
         assert!(!peers.include(u32::MAX));

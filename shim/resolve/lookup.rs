@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_that_collide_or_are_shared_are_all_found() {
+    fn colliding_and_shared_addresses_are_all_found() {
         let map = Map::new();
         for real in 1..=250usize {
             map.insert(real << 4, c"cuMemFree_v2", real as *mut c_void);

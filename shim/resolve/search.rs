@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn relative_and_empty_directories_are_passed_over() {
+    fn relative_and_empty_directories_are_skipped() {
         let list = OsStr::new("/a::relative:/b/c:");
         assert_eq!(absolute(list), [PathBuf::from("/a"), PathBuf::from("/b/c")]);
     }

@@ -15,7 +15,7 @@ fn a_name_the_driver_lacks_is_an_error_and_no_crash() {
 }
 
 #[test]
-fn outside_of_a_slice_everything_passes() {
+fn outside_a_slice_every_call_passes_through() {
     let slice = Slice::new(Injection::Preload, &[1 << 20]);
     let mut command = slice.probe(&[
         "init",

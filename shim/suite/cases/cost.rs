@@ -17,7 +17,7 @@ fn free(mib: u64) -> String {
     format!("info 0 {} {CAP}", CAP - mib * MIB)
 }
 
-pub fn a_context_is_charged_what_it_took(injection: Injection) {
+pub fn a_context_is_charged_its_measured_cost(injection: Injection) {
     // The second context is measured while 16 MiB and the first one's 40 are accounted.
     let slice = measuring(injection, &[40, 86]);
     let lines = slice.run(&[
@@ -49,7 +49,7 @@ pub fn a_primary_context_is_charged_once(injection: Injection) {
     assert_eq!(lines[12], "drop 201 0 0");
 }
 
-pub fn a_context_that_does_not_fit_is_not_made(injection: Injection) {
+pub fn a_context_that_does_not_fit_is_not_created(injection: Injection) {
     let slice = measuring(injection, &[257, 300]);
     let lines = slice.run(&[
         "init", "ctx:0", "alloc:1", "retain:0", "drop:0", "ctx:0", "info",
@@ -61,12 +61,16 @@ pub fn a_context_that_does_not_fit_is_not_made(injection: Injection) {
     assert_eq!(lines[5..], ["ctx 0 0 0".to_owned(), free(0)]);
 }
 
-pub fn a_first_context_is_refused_beforehand_where_its_price_is_known(injection: Injection) {
+pub fn a_first_context_of_known_cost_is_refused_in_advance(injection: Injection) {
     let slice = slice(injection);
     slice.daemon.ledger().context_kib = 100 << 10;
     slice.daemon.show();
     let lines = slice.run(&["init", "ctx:0", "info", "alloc:0xa000000", "ctx:0", "info"]);
-    assert_eq!(lines[2], free(100), "nobody measures: the estimate stays");
+    assert_eq!(
+        lines[2],
+        free(100),
+        "without a measurement the estimate stays"
+    );
     assert_eq!(
         lines[3..5],
         ["alloc 2 0 0", "ctx 0 0 0"],
@@ -112,7 +116,7 @@ pub fn a_raised_limit_is_charged(injection: Injection) {
     );
 }
 
-pub fn a_limit_that_took_more_than_fits_is_put_back(injection: Injection) {
+pub fn a_limit_that_does_not_fit_is_reset(injection: Injection) {
     let slice = measuring(injection, &[8, 300]);
     let lines = slice.run(&["init", "ctx:0", "limit:2:0x4800000", "limited:2", "info"]);
     assert_eq!(lines[2..4], ["limit 2 0 0", "limited 0 8388608 0"]);
@@ -177,7 +181,7 @@ pub fn pinned_memory_has_an_account_of_its_own(injection: Injection) {
     });
 }
 
-pub fn pinned_memory_is_refused_over_its_cap_only(injection: Injection) {
+pub fn pinned_memory_is_refused_above_its_cap_alone(injection: Injection) {
     let slice = slice(injection);
     slice.daemon.ledger().host = 8192;
     slice.daemon.show();

@@ -3,7 +3,7 @@
 use super::{CAP, slice, steps};
 use crate::suite::Injection;
 
-pub fn external_memory_is_charged_until_nothing_in_it_is_left(injection: Injection) {
+pub fn external_memory_is_charged_until_its_last_mapping_is_freed(injection: Injection) {
     let slice = slice(injection);
     let lines = steps(
         &slice,
@@ -43,7 +43,7 @@ pub fn external_memory_is_charged_until_nothing_in_it_is_left(injection: Injecti
     assert_eq!((&lines[11], &lines[17]), (&all, &all));
 }
 
-pub fn what_was_exported_here_is_charged_once(injection: Injection) {
+pub fn an_import_of_own_memory_is_charged_once(injection: Injection) {
     let slice = slice(injection);
     let lines = steps(
         &slice,

@@ -29,7 +29,7 @@ fn begin(starts: &[&str]) -> Vec<&'static str> {
         .collect()
 }
 
-pub fn whatever_puts_work_on_the_gpu_is_gated(injection: Injection) {
+pub fn every_call_that_puts_work_on_the_gpu_is_gated(injection: Injection) {
     let work = begin(&[
         "cuMemset",
         "cuMemcpy",
@@ -45,7 +45,7 @@ pub fn whatever_puts_work_on_the_gpu_is_gated(injection: Injection) {
     assert_eq!(counted(&slice, &work), work.len() as u64);
 }
 
-pub fn what_only_orders_or_waits_is_not_gated(injection: Injection) {
+pub fn calls_that_only_order_or_wait_are_not_gated(injection: Injection) {
     let mut rest = begin(&[
         "cuStreamWait",
         "cuStreamWrite",

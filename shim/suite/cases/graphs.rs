@@ -7,7 +7,7 @@ fn left(mib: u64) -> String {
     format!("info 0 {} {CAP}", CAP - mib * MIB)
 }
 
-pub fn memory_of_graphs_is_charged_when_they_run(injection: Injection) {
+pub fn graph_memory_is_charged_at_launch(injection: Injection) {
     let lines = steps(
         &slice(injection),
         &[

@@ -43,7 +43,7 @@ pub fn memory_of_the_own_container_is_charged_once(injection: Injection) {
     assert_eq!(lines[1], lines[4]);
 }
 
-pub fn memory_of_another_container_is_out_of_reach(injection: Injection) {
+pub fn memory_of_another_container_is_refused(injection: Injection) {
     let slice = slice(injection);
     let lines = steps(&slice, &["ipcopen:0x77:0x8000000", "info", "ipcclose:0"]);
     assert_eq!(
@@ -79,7 +79,7 @@ pub fn memory_of_another_container_may_be_charged(injection: Injection) {
     assert_eq!((&lines[8], &lines[12]), (&left(0), &left(0)), "{lines:?}");
 }
 
-pub fn a_daemon_that_comes_back_is_told_of_shared_memory(injection: Injection) {
+pub fn shared_handles_are_reported_to_a_restarted_daemon(injection: Injection) {
     let mut slice = slice(injection);
     let mut owner = slice.start(&[
         "init",

@@ -3,7 +3,7 @@
 use super::{CAP, slice, steps};
 use crate::suite::Injection;
 
-pub fn a_daemon_that_comes_back_finds_its_books(injection: Injection) {
+pub fn a_restarted_daemon_recovers_its_ledger(injection: Injection) {
     let mut slice = slice(injection);
     let mut probe = slice.start(&[
         "init",
@@ -30,7 +30,7 @@ pub fn a_daemon_that_comes_back_finds_its_books(injection: Injection) {
     assert!(ledger.peak <= CAP);
 }
 
-pub fn a_process_that_only_holds_memory_comes_back_too(injection: Injection) {
+pub fn a_process_that_only_holds_memory_reattaches_too(injection: Injection) {
     let mut slice = slice(injection);
     let mut probe = slice.start(&["init", "ctx:0", "alloc:0x8000000", "wait", "wait"]);
     probe.lines();
@@ -119,7 +119,7 @@ pub fn a_forked_child_has_a_slice_of_its_own(injection: Injection) {
         .until("the end of both", |ledger| ledger.granted.is_empty());
 }
 
-pub fn closed_descriptors_are_made_anew(injection: Injection) {
+pub fn closed_descriptors_are_recreated(injection: Injection) {
     let slice = slice(injection);
     let lines = steps(
         &slice,
@@ -144,7 +144,7 @@ pub fn closed_descriptors_are_made_anew(injection: Injection) {
 
 /// A program closes unknown descriptors, and reuses their numbers for eventfds of its own. No launch,
 /// restarted daemon or child writes to, replaces or closes them.
-pub fn reused_descriptor_numbers_are_the_programs(injection: Injection) {
+pub fn reused_descriptor_numbers_belong_to_the_program(injection: Injection) {
     let mut slice = slice(injection);
     slice.daemon.turn(7);
     let steps = [
@@ -188,7 +188,7 @@ pub fn reused_descriptor_numbers_are_the_programs(injection: Injection) {
 
 /// A process without further requests also notices a restarted daemon, and reattaches with the memory it
 /// holds.
-pub fn a_lost_connection_is_found_out_without_a_question(injection: Injection) {
+pub fn a_lost_connection_is_noticed_without_a_request(injection: Injection) {
     let slice = slice(injection);
     let mut probe = slice.start(&["init", "ctx:0", "alloc:0x8000000", "closeall", "wait"]);
     probe.lines();
@@ -197,7 +197,7 @@ pub fn a_lost_connection_is_found_out_without_a_question(injection: Injection) {
     });
 }
 
-pub fn no_daemon_is_no_permission(injection: Injection) {
+pub fn without_a_daemon_initialisation_fails(injection: Injection) {
     let mut slice = slice(injection);
     slice.daemon.go_away();
     if injection == Injection::Mount {

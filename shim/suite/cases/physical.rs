@@ -39,7 +39,7 @@ pub fn physical_memory_is_charged_while_referenced(injection: Injection) {
     assert_eq!(lines[9], "create 2 0 0");
 }
 
-pub fn strange_releases_leave_the_books_alone(injection: Injection) {
+pub fn unmatched_releases_change_no_charge(injection: Injection) {
     let slice = slice(injection);
     let lines = steps(
         &slice,
@@ -152,7 +152,7 @@ pub fn an_open_descriptor_holds_memory(injection: Injection) {
     assert_eq!((results(&lines)[2], &lines[4]), ("0", &left(128)));
 }
 
-pub fn imports_cost_nothing_and_disturb_nothing(injection: Injection) {
+pub fn imports_are_not_charged(injection: Injection) {
     let slice = slice(injection);
     let lines = steps(
         &slice,
@@ -190,7 +190,7 @@ pub fn imports_cost_nothing_and_disturb_nothing(injection: Injection) {
     assert_eq!(lines[6], left(0));
 }
 
-pub fn a_tile_of_an_array_holds_memory(injection: Injection) {
+pub fn a_tile_of_a_sparse_array_holds_memory(injection: Injection) {
     let slice = slice(injection);
     let lines = steps(
         &slice,
@@ -225,7 +225,7 @@ pub fn a_tile_of_an_array_holds_memory(injection: Injection) {
     }
 }
 
-pub fn a_multicast_object_holds_what_is_bound(injection: Injection) {
+pub fn a_multicast_object_holds_bound_memory(injection: Injection) {
     let slice = slice(injection);
     let lines = steps(
         &slice,
@@ -250,7 +250,7 @@ pub fn a_multicast_object_holds_what_is_bound(injection: Injection) {
     assert_eq!(lines[11], left(0));
 }
 
-pub fn arrays_cost_what_the_driver_says(injection: Injection) {
+pub fn arrays_are_charged_the_driver_s_size(injection: Injection) {
     let mut slice = slice(injection);
     let array = [
         "array3:0x1000000:0", // 64 MiB of elements, 80 in this driver

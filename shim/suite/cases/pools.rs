@@ -16,7 +16,7 @@ fn left(mib: u64) -> String {
     format!("info 0 {} {CAP}", CAP - mib * MIB)
 }
 
-pub fn a_pool_is_charged_by_what_it_has(injection: Injection) {
+pub fn a_pool_is_charged_its_reserved_memory(injection: Injection) {
     let lines = steps(
         &coarse(injection),
         &[
@@ -52,7 +52,7 @@ pub fn a_pool_is_charged_by_what_it_has(injection: Injection) {
     }
 }
 
-pub fn growth_that_does_not_fit_is_undone(injection: Injection) {
+pub fn growth_that_does_not_fit_is_rolled_back(injection: Injection) {
     let lines = steps(
         &coarse(injection),
         &[
@@ -99,7 +99,7 @@ pub fn a_destroyed_pool_is_charged_until_its_last_allocation(injection: Injectio
     }
 }
 
-pub fn slack_of_pools_is_given_up_when_short(injection: Injection) {
+pub fn unused_pool_memory_is_reclaimed_when_short(injection: Injection) {
     let lines = steps(
         &coarse(injection),
         &[

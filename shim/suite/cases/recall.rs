@@ -3,7 +3,7 @@
 use super::{CAP, slice};
 use crate::suite::Injection;
 
-pub fn what_a_sibling_does_not_use_can_be_had(injection: Injection) {
+pub fn unused_credit_of_a_sibling_is_available(injection: Injection) {
     let slice = slice(injection);
     let mut holder = slice.start(&[
         "init", "ctx:0", "wait", "alloc:1", "pin:1", "wait", "free:0",
@@ -32,7 +32,7 @@ pub fn what_a_sibling_does_not_use_can_be_had(injection: Injection) {
 }
 
 /// Many small allocations of both, so that thread caches and common credit of each fill repeatedly.
-pub fn two_that_churn_leave_each_other_room(injection: Injection) {
+pub fn two_churning_processes_share_the_cap(injection: Injection) {
     let slice = slice(injection);
     let half = "alloc:0x7f00000";
     let churn = ["churn:2000:0x2000"; 8];
@@ -48,7 +48,7 @@ pub fn two_that_churn_leave_each_other_room(injection: Injection) {
     assert!(slice.daemon.ledger().peak <= CAP);
 }
 
-pub fn idle_credit_goes_home(injection: Injection) {
+pub fn idle_credit_is_returned(injection: Injection) {
     let slice = slice(injection);
     let mut probe = slice.start(&[
         "init",
@@ -68,7 +68,7 @@ pub fn idle_credit_goes_home(injection: Injection) {
     assert_eq!(probe.lines(), [format!("info 0 {} {CAP}", CAP - 4096)]);
 }
 
-pub fn before_the_beginning_the_driver_answers(injection: Injection) {
+pub fn before_initialisation_the_driver_answers(injection: Injection) {
     let slice = slice(injection);
     let lines = slice.run(&[
         "alloc:1",

@@ -185,7 +185,7 @@ fn a_per_thread_variant_is_treated_like_its_legacy_form() {
 }
 
 #[test]
-fn what_takes_memory_or_starts_work_is_hooked() {
+fn functions_that_take_memory_or_start_work_are_hooked() {
     for name in [
         "cuMemAlloc_v2",
         "cuMemFree_v2",
