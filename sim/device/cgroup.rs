@@ -1,4 +1,4 @@
-//! Which control group a process is in, whatever it can see of them.
+//! The control group of a process, independent of its view of the hierarchy.
 //!
 //! Groups of the unified hierarchy are known by their id, the inode number of their directory,
 //! which the kernel gives once and never again. The device number is no part of it: each cgroup

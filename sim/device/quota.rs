@@ -1,13 +1,13 @@
 //! The driver's own memory limits, per control group and GPU.
 //!
-//! A *hard* limit is a wall for everything the group's processes have on the GPU, in that group
-//! and those below it: contexts, modules, pools, whatever any library asked for. Managed memory
-//! alone is not behind it. A *soft* limit is a guarantee; nobody is refused for its sake, but what is
-//! guaranteed to a group is reserved in every group above it, and cannot be guaranteed twice.
+//! A *hard* limit bounds all memory of the group's processes on the GPU, in that group and those
+//! below it: contexts, modules, pools, allocations of any library. Only managed memory is exempt.
+//! A *soft* limit is a guarantee. It refuses no other group's allocation, but it is reserved in
+//! every group above, and cannot be guaranteed twice.
 //!
-//! What a group uses is not counted apart: it is the sum over its processes, so that a death or
-//! a crash leaves nothing to repair. Nor is what is reserved, which has a trap that real drivers
-//! have as well: a group that is deleted with its soft limit set leaves it behind, reserved above.
+//! A group's use has no counter of its own: it is the sum over its processes, so that a death or a
+//! crash leaves nothing to repair. Nor have reservations, with a trap that real drivers share: a
+//! group deleted with its soft limit set leaves the reservation in the groups above.
 
 use crate::cgroup::{self, Chain};
 use crate::config::Limits;
@@ -54,7 +54,7 @@ fn is_within(slot: &Slot, group: u64, own: Option<&Quota>) -> bool {
     slot.cgroups.contains(&group) || own.is_some_and(|own| own.parents.contains(&group))
 }
 
-/// Pages the processes of a group have on a GPU.
+/// Pages that the processes of a group have on a GPU.
 fn used_pages(state: &State, gpu: usize, group: u64) -> u64 {
     let slots = state.slots.iter().take(state.slots_used as usize);
     slots
@@ -91,8 +91,7 @@ pub(crate) fn own_wall(state: &State, gpu: usize, slot: usize) -> Option<(u64, u
     (hard != UNLIMITED).then(|| (hard, used_bytes(state, gpu, quota.cgroup)))
 }
 
-/// What is reserved for a group: its own guarantee, or those of the groups below it if they are
-/// more together.
+/// The pages reserved for a group: its own guarantee, or the sum of those below it if that is more.
 pub(crate) fn reserved(state: &State, gpu: usize, group: u64) -> u64 {
     let own = find(state, group).map_or(0, |quota| quota.limits[gpu].soft);
     let is_next = |quota: &&Quota| {

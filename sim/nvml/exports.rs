@@ -1,7 +1,7 @@
 //! The C functions, made from the table: one export per row.
 //!
-//! A call passes three gates: its pointers become [`crate::abi`] values, a panic becomes
-//! NVML_ERROR_UNKNOWN, and what is not implemented still says whether the library was initialised.
+//! Each export converts pointers to [`crate::abi`] values and a panic to NVML_ERROR_UNKNOWN. A
+//! function without an implementation still reports whether the library was initialised.
 
 #![allow(unsafe_code)]
 

@@ -2,7 +2,7 @@
 //!
 //! A program asks for a base name, the CUDA version it was written for and the default stream it
 //! means; it gets the newest form of the function that version knew. Names of exact symbols are
-//! not found, nor is what came after the driver's own version.
+//! not found, nor are functions newer than the driver's own version.
 
 use super::device::text;
 use super::process::process;

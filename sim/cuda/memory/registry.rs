@@ -1,7 +1,7 @@
-//! Which allocations there are: every pointer a program may use, by address.
+//! The registry of allocations: every pointer that a program may use, by address.
 //!
-//! A pointer that is not in here is refused before anything is done with it; that is what stands
-//! between a wrong pointer and a crash of the program.
+//! A pointer that is not registered is refused before any use, so that a wrong pointer does not
+//! crash the program.
 
 use super::space;
 use crate::context::Context;

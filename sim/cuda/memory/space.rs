@@ -1,6 +1,6 @@
-//! The addresses device pointers come from: one large range, reserved without memory behind it.
+//! The range of device pointers: one large range of addresses, reserved without memory behind it.
 //!
-//! That a pointer lies in it says that it is meant for a device, so a wrong one can be refused.
+//! A pointer in this range is meant for a device, so a wrong one can be refused.
 //! Ranges are handed out in steps of 2 MiB, the lowest that fits.
 
 use super::map;

@@ -1,4 +1,4 @@
-//! What NVML and tools see.
+//! The view of NVML and tools.
 
 use super::Machine;
 use crate::alive::Holder;
@@ -13,7 +13,7 @@ use crate::types::{ContextId, ProcessInfo};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
-/// Utilisation is told of this many whole buckets.
+/// Utilisation covers this many whole buckets.
 const WINDOW: u64 = 10;
 
 impl Machine {

@@ -211,7 +211,7 @@ fn memory_is_charged_to_one_who_holds_it() {
     };
     assert!(!drop(&mut state, 0));
     assert_eq!(used(&state), [0, 5, 0]);
-    // Killed just after it let go: the books are made from what is left.
+    // Killed just after its release: the repair counts from the remaining facts.
     state.gpus[0].blocks[first as usize].set_holder(1, false);
     repair::repair(&mut state, 2);
     assert_eq!(used(&state), [0, 0, 5]);

@@ -376,8 +376,8 @@ fn groups_come_and_go() {
     assert_eq!(full, Err(LimitError::TooMany));
 }
 
-/// Killed in the middle of anything, with a limit that is set and taken away all the time: what is
-/// counted in the end is what is there.
+/// Processes are killed at any moment while a limit is set and removed all the time: in the end the
+/// counts equal the existing memory.
 #[test]
 fn killed_at_any_moment() {
     let Some(group) = group() else { return };

@@ -199,10 +199,10 @@ fn completions_are_remembered_for_a_while() {
     assert_eq!(start_ns, end_ns);
 }
 
-/// The same work, queued at the same moments, ends at the same moments however often somebody
-/// looks in between, and the whole device time is accounted for.
+/// The same work, queued at the same moments, ends at the same moments for any number of accesses
+/// in between, and the whole device time is accounted for.
 #[test]
-fn looking_changes_nothing() {
+fn accesses_do_not_change_results() {
     let mut seed = 0x9e37_79b9_7f4a_7c15_u64;
     let mut random = move |below: u64| {
         seed ^= seed << 13;

@@ -1,7 +1,7 @@
 //! Other processes of this program: one for each case, and more for cases about several.
 //!
-//! A case starts a helper in a *role*: the helper does its part, says a word, and waits until the
-//! case closes its standard input. So nobody sleeps and hopes.
+//! A case starts a helper in a *role*: the helper does its part, prints a word, and waits until the
+//! case closes its standard input. So no case depends on a sleep.
 
 use crate::words::{Outcome, Stop, fail};
 use crate::{ipc, pool_limits, processes, vmm_share};

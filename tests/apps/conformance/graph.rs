@@ -1,5 +1,5 @@
-//! Graphs that allocate. Their memory comes from a place of its own, which grows when a graph is
-//! first launched and shrinks only when it is trimmed; all the while it is charged.
+//! Graphs that allocate. Their memory comes from a pool of its own, which grows when a graph is first
+//! launched and shrinks only when it is trimmed; until then it is charged.
 
 use crate::words::*;
 use gpuslice_apps::api::calls;

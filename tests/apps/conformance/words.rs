@@ -1,8 +1,8 @@
-//! The words cases are written in.
+//! The vocabulary of cases.
 //!
-//! A case says what a device of a certain size does: so much is free, this takes so much, that
-//! is refused, afterwards all is as before. The size is whatever `cuMemGetInfo` says, so the same
-//! sentences hold on a bare device and in a slice of a larger one.
+//! A case states the behaviour of a device of a certain size: so much is free, this takes so much,
+//! that is refused, afterwards the state is as before. The size is that of `cuMemGetInfo`, so the same
+//! statements hold on a bare device and in a slice of a larger one.
 
 use gpuslice_apps::api::{ABSENT, calls};
 use gpuslice_nvabi::types::*;

@@ -1,6 +1,6 @@
 //! Runs every image of the table with a traced hook.
 
-use super::cases::{Case, Expected, LINKS, MOUNTS, FILES};
+use super::cases::{Case, Expected, FILES, LINKS, MOUNTS};
 use super::image_builder::{Step, canary, chattr};
 use super::snapshot::{snapshot, touched};
 use super::trace::{Plan, findings, unsettled};

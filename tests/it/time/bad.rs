@@ -11,7 +11,7 @@ use nix::sys::signal::Signal;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
-/// What a container's processes see of its lane 0.
+/// The words of lane 0 that a container's processes see.
 fn lane(node: &Node, who: &str) -> (&'static ContainerLane, TenantClient) {
     let observer = node.tenant(who);
     let page = container_page(&observer.attach(Bytes::ZERO));
@@ -28,8 +28,8 @@ fn watch(ends: &mut Ends, truth: &Machine, long: Duration) -> Duration {
     ends.longest_gap(truth)
 }
 
-/// It is stopped in the middle of its turn: the others wait for it, but not for ever; all that time is on
-/// its bill; when it goes on, so does everything.
+/// A process is stopped in the middle of its turn: the others wait for it, but not for ever, and it is charged
+/// for all that time. When it continues, so do its turns.
 #[test]
 fn stopped_in_its_turn() {
     let (node, truth) = node();
@@ -52,7 +52,7 @@ fn stopped_in_its_turn() {
             "held up for {gap:?}, billed {billed:?}"
         );
         held_up = held_up.max(gap);
-        // The good one first: it is owed something.
+        // The good tenant first: it has less than its part.
         good.gets(&truth, Duration::from_millis(50));
         bad.gets(&truth, Duration::from_millis(20));
     }
@@ -63,7 +63,7 @@ fn stopped_in_its_turn() {
     assert!(overruns(&node, "a") > 0);
 }
 
-/// It is killed in the middle of its turn: the others go on at once, and it is charged no more.
+/// A process is killed in the middle of its turn: the others go on at once, and its charge ends.
 #[test]
 fn killed_in_its_turn() {
     let (node, truth) = node();
@@ -87,7 +87,7 @@ fn killed_in_its_turn() {
     }
 }
 
-/// Its kernels last for seconds: each holds the others up for two at most, and it pays for all of it.
+/// Kernels of several seconds: each delays the others for 2 s at most, and is charged in full.
 #[test]
 fn kernels_that_last_for_seconds() {
     let (node, truth) = node();
@@ -110,7 +110,7 @@ fn kernels_that_last_for_seconds() {
     assert!(billed + TURNS >= got / 2, "got {got:?}, billed {billed:?}");
 }
 
-/// A process that claims part in every turn and never says that it is quiet; there is no work of it.
+/// A process that claims work in every turn and never reports that it has drained; it has no work.
 fn mute(lane: &ClientLane, turn: u32) {
     lane.want.store(1, SeqCst);
     if may_launch(turn) {
@@ -119,7 +119,7 @@ fn mute(lane: &ClientLane, turn: u32) {
 }
 
 #[test]
-fn one_that_never_answers() {
+fn a_process_that_never_drains() {
     let (node, truth) = node();
     let good = Tenant::start(&node, &truth, "b", 500);
     let bad = node.tenant("a");
@@ -144,10 +144,10 @@ fn one_that_never_answers() {
     good.gets(&truth, Duration::from_millis(200));
 }
 
-/// One that says it is quiet whenever it is asked, and is not: the GPU's own time slices are the bound then.
-/// What it takes in the others' turns is not on its bill, for nobody told; its own turns are.
+/// A process that always reports that it has drained and has not: the GPU's own time slices are the bound then.
+/// Its GPU time in the others' turns is unreported and not charged; its own turns are.
 #[test]
-fn one_that_says_quiet_and_is_not() {
+fn a_process_that_reports_drained_and_is_not() {
     let (node, truth) = node();
     let good = Tenant::start(&node, &truth, "b", 500);
     let bad = node.tenant("a");
@@ -181,7 +181,7 @@ fn one_that_says_quiet_and_is_not() {
     let gap = ends.longest_gap(&truth);
     assert!(gap <= 3 * TURNS + hiccups.allowance(), "{gap:?}");
     let billed = [("a", billed), ("b", billed_good)].map(|(who, before)| bill(&node, who) - before);
-    // Half of the turns, and in them every second slice, less what waits for a slice at their ends.
+    // Half of the turns, and in them every second slice, less the waits for a slice at their ends.
     assert!(got > took / 20, "the good one got {got:?} of {took:?}");
     assert!(
         billed[0] > took / 4,
@@ -190,9 +190,9 @@ fn one_that_says_quiet_and_is_not() {
     eprintln!("got {got:?} of {took:?}, longest gap {gap:?}, bills {billed:?}");
 }
 
-/// Any numbers in all its claims, changing all the time.
+/// A process that writes random numbers to all its claims all the time.
 #[test]
-fn one_that_claims_anything() {
+fn a_process_with_random_claims() {
     let seed = super::setting("SEED", 9);
     eprintln!("SEED={seed}");
     let mut random = Random(seed | 1 << 32);
@@ -229,7 +229,7 @@ fn one_that_claims_anything() {
     let (took, got) = (start.elapsed(), good.busy(&truth) - before);
     let gap = ends.longest_gap(&truth);
     assert!(gap <= DRAIN_MAX + TURNS + hiccups.allowance(), "{gap:?}");
-    // It cannot take more than a turn of its own and the wait for its end, again and again.
+    // At most, it takes a turn of its own and the wait for its end, again and again.
     assert!(got > took / 20, "the good one got {got:?} of {took:?}");
     eprintln!("got {got:?} of {took:?}, longest gap {gap:?}");
 }

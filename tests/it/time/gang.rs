@@ -1,8 +1,8 @@
 //! Containers of two GPUs whose work on one waits for their work on the other, beside each other and beside
-//! one that has a single GPU: all get on, and get what their weights say.
+//! one with a single GPU: all make progress, with the GPU time of their weights.
 //!
-//! The program is `tests/apps/collectives`; it runs bare first. Shares are judged by the daemon's bills, over
-//! the whole of the run; a machine that stands still charges whoever has the turn, so the bounds are wide.
+//! The program is `tests/apps/collectives`; it runs bare first. Shares are judged by the daemon's charges over
+//! the whole run. A pause of the machine is charged to the holder of the turn, so the bounds are wide.
 
 use super::{Tenant, bill, node, shown};
 use crate::harness::node::{Node, admit};
@@ -37,7 +37,7 @@ fn start(node: &Node, seconds: u64, who: Option<&str>) -> Child {
     command.spawn().expect("collectives are staged")
 }
 
-/// How many rounds it ended.
+/// The number of rounds it finished.
 fn ends(what: &str, mut program: Child, within: Duration) -> u64 {
     let start = Instant::now();
     while program.try_wait().expect("ours").is_none() {
@@ -91,10 +91,10 @@ fn collectives_beside_each_other() {
     assert!(least > seconds * 50, "only {rounds:?} rounds");
 }
 
-/// A container that says that none of its GPUs waits for another takes turns on each by itself, also under the
-/// next daemon; one that says nothing takes them together.
+/// A container that declares its GPUs independent takes turns on each separately, also under the next daemon; one
+/// without that declaration takes them together.
 #[test]
-fn one_that_asks_to_be_no_gang() {
+fn a_container_that_opts_out_of_gangs() {
     let (mut node, _truth) = node();
     for (who, gangs) in [("c", Gangs::Auto), ("d", Gangs::Never)] {
         let mut ask = admit(who, "0,1", MemoryAsk::Exactly(Bytes(GIB)));

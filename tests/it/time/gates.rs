@@ -1,7 +1,7 @@
-//! Gates in the streams of best-effort containers: there while somebody goes first, gone with the daemon,
-//! and never in anybody's way.
+//! Gates in the streams of best-effort containers: present while a container of a higher class exists, gone
+//! with the daemon, and never in the way of the program's own work.
 //!
-//! Whether a process has gates is seen from outside: the page that the GPU reads is mapped once more.
+//! Whether a process has gates is visible from outside: the page that the GPU reads is mapped once more.
 
 use super::knots::{comes_loose, start};
 use super::{Tenant, must, node};
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 const A_WHILE: Duration = Duration::from_millis(30);
 
-/// `a` is best effort, `b` goes first.
+/// `a` is best effort, `b` has high priority.
 fn ranked() -> (Node, Machine) {
     let (node, truth) = node();
     must(&node, &["set", "a", "--priority", "best-effort"]);
@@ -21,13 +21,13 @@ fn ranked() -> (Node, Machine) {
     (node, truth)
 }
 
-/// A tenant that now and then has a kernel.
+/// A tenant that launches a kernel now and then.
 fn pulse(node: &Node, truth: &Machine) -> Tenant {
     Tenant::with(node, truth, "b", 300, &["--pause-us", "3000"])
 }
 
 #[test]
-fn gates_are_there_while_somebody_goes_first() {
+fn gates_exist_while_a_higher_class_does() {
     let (node, truth) = ranked();
     let low = Tenant::start(&node, &truth, "a", 50);
     low.gets(&truth, A_WHILE);
@@ -59,8 +59,8 @@ fn an_administrator_can_do_without() {
     assert_eq!(low.claims(), 1);
 }
 
-/// The daemon dies with gates closed: what is behind them goes on, and after a daemon that comes back it
-/// stops and goes on as before.
+/// The daemon dies with gates closed: the work behind them goes on. Under the next daemon it stops and goes on
+/// as before.
 #[test]
 fn closed_gates_outlive_no_daemon() {
     let (mut node, truth) = ranked();
@@ -81,7 +81,7 @@ fn closed_gates_outlive_no_daemon() {
         }
         high.gets(&truth, A_WHILE);
     }
-    // Nobody goes first any more: what is behind gates has its turn.
+    // Without the higher class, the work behind gates has its turn.
     drop(high);
     low.gets(&truth, 10 * A_WHILE);
 }
@@ -117,7 +117,7 @@ fn a_gated_stream_that_waits_for_a_word_of_another() {
 }
 
 #[test]
-fn a_gated_stream_that_waits_for_what_a_copy_brings() {
+fn a_gated_stream_that_waits_for_data_of_a_copy() {
     try_knot("copy", 10);
 }
 

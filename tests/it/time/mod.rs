@@ -1,10 +1,9 @@
-//! GPU time among those who do not play fair: who stops, dies, lies, never answers or never ends in its
-//! turn costs the others no more than the documented bound, and pays itself.
+//! GPU time with misbehaving tenants: a process that stops, dies, lies, never answers or never ends in its turn
+//! costs the others no more than the documented bound, and is charged itself.
 //!
-//! What a tenant got is read from the simulated device's own books: when each piece of its work ended, by
-//! the device's clock. A *gap* is the time from one end to the next: what a program would notice as
-//! standing still. On a machine that stands still itself, gaps grow; how long it did is measured beside
-//! ([`Hiccups`]) and allowed for.
+//! A tenant's GPU time is read from the simulated device's own account: the end of each piece of its work by
+//! the device's clock. A *gap* is the time from one end to the next, which a program would notice as a stall.
+//! A pause of the machine makes gaps longer; [`Hiccups`] measures such pauses, and the tests allow for them.
 
 mod absence;
 mod bad;
@@ -32,13 +31,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// A container whose turn is over and whose work is not holds the others up for so long: the daemon's own
-/// bound (`drain_max`).
+/// How long a container that has not drained after its turn delays the others: the daemon's `drain_max`.
 const DRAIN_MAX: Duration = Duration::from_secs(2);
 /// The longest turns of the others come on top of any bound.
 const TURNS: Duration = Duration::from_millis(60);
 
-/// A number from the environment: more of it makes a soak.
+/// A number from the environment; larger ones make a soak test.
 fn setting(name: &str, otherwise: u64) -> u64 {
     let text = std::env::var(name).ok();
     text.map_or(otherwise, |text| text.parse().expect("a number"))
@@ -63,12 +61,12 @@ struct Tenant {
 }
 
 impl Tenant {
-    /// One that launches kernels of so many microseconds, and has begun to.
+    /// Starts one that launches kernels of so many microseconds, and waits until it does.
     fn start(node: &Node, truth: &Machine, who: &'static str, kernel_us: u64) -> Tenant {
         Tenant::with(node, truth, who, kernel_us, &[])
     }
 
-    /// The same with more words for its program.
+    /// The same with more arguments for its program.
     fn with(
         node: &Node,
         truth: &Machine,
@@ -122,13 +120,13 @@ impl Tenant {
         tenant
     }
 
-    /// How long it has had the GPU.
+    /// Its GPU time so far.
     fn busy(&self, truth: &Machine) -> Duration {
         let info = truth.context_info(self.context);
         Duration::from_nanos(info.map_or(0, |info| info.busy_ns))
     }
 
-    /// How often its claims are mapped: once more where the GPU reads them.
+    /// The number of mappings of its claims: one more where the GPU reads them.
     fn claims(&self) -> usize {
         let maps = std::fs::read_to_string(format!("/proc/{}/maps", self.child.id()));
         maps.expect("alive").matches("gpuslice-client").count()
@@ -138,7 +136,7 @@ impl Tenant {
         truth.context_info(self.context).expect("alive").completed
     }
 
-    /// Waits until it has got so much more of the GPU.
+    /// Waits until it has had so much more GPU time.
     fn gets(&self, truth: &Machine, more: Duration) {
         let before = self.busy(truth);
         let start = Instant::now();
@@ -157,7 +155,7 @@ impl Tenant {
         Pid::from_raw(self.child.id().cast_signed())
     }
 
-    /// Stops it, outside the simulated driver: there it would stop the device for all.
+    /// Stops it outside the simulated driver; inside, it would block the device for all.
     fn stop(&self, truth: &Machine) {
         for _ in 0..1_000 {
             self.signal(Signal::SIGSTOP);
@@ -198,10 +196,10 @@ impl Ends {
         }
     }
 
-    /// The longest gap so far, that between the last end and now not counted.
+    /// The longest gap so far, without the one between the last end and now.
     fn longest_gap(&mut self, truth: &Machine) -> Duration {
         let completed = truth.context_info(self.context).expect("alive").completed;
-        // Of older ones the times are not kept.
+        // The device does not keep older times.
         assert!(completed - self.next < 4096, "looked too seldom");
         for seq in self.next..completed {
             let Ok(Status::Done { end_ns, .. }) = truth.poll(self.context, Seq(seq)) else {
@@ -217,7 +215,7 @@ impl Ends {
     }
 }
 
-/// How long this machine stood still: the longest a thread overslept that wanted to sleep a millisecond.
+/// Pauses of this machine: the longest delay of a thread that sleeps for a millisecond.
 struct Hiccups {
     stop: Arc<AtomicBool>,
     worst: Arc<AtomicU64>,
@@ -277,7 +275,7 @@ fn shown(node: &Node, who: &str) -> Value {
     found.expect("a slice").clone()
 }
 
-/// GPU time that a container was charged so far.
+/// GPU time charged to a container so far.
 fn bill(node: &Node, who: &str) -> Duration {
     Duration::from_nanos(shown(node, who)["gpu_ns"].as_u64().expect("a number"))
 }

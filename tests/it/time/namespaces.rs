@@ -1,5 +1,5 @@
-//! A process in a time namespace, whose clock is hours ahead of the daemon's or behind it, takes turns as any other,
-//! and notices as soon that the daemon is gone.
+//! A process in a time namespace, whose clock is hours ahead of the daemon's or behind it, takes turns like any other.
+//! It notices a dead daemon as soon.
 
 use super::{Ends, Hiccups, TURNS, Tenant, must, node};
 use crate::harness::{is_root, skip, target_dir};
@@ -11,7 +11,7 @@ use std::time::Duration;
 /// As in `absence.rs`.
 const STALL_MAX: Duration = Duration::from_millis(300);
 
-/// What runs a program with its clocks so many seconds ahead; `None` where that cannot be done.
+/// A command that runs a program with its clocks so many seconds ahead; `None` where that is impossible.
 fn shifted(test: &str, seconds: i64) -> Option<Command> {
     if !is_root() {
         skip(test, "only root makes time namespaces");
@@ -33,7 +33,7 @@ fn shifted(test: &str, seconds: i64) -> Option<Command> {
     Some(command)
 }
 
-/// How long since the machine started, s: a clock cannot be set back further.
+/// The machine's uptime, s: a clock cannot be set back further.
 fn uptime() -> i64 {
     let text = std::fs::read_to_string("/proc/uptime").expect("a kernel");
     let seconds = text.split('.').next().and_then(|word| word.parse().ok());

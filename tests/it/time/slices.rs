@@ -1,6 +1,6 @@
 //! Time slices of the hardware: where turns do not hold, the simulated GPU itself divides by weight.
 //!
-//! Who gets what is judged by the device's own account.
+//! The division is judged by the device's own account.
 
 use super::tier::{configure, node_of, number, start};
 use super::{Tenant, must};
@@ -17,9 +17,9 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
 const PROBE: &str = "tier = \"probe\"\n";
-/// What the device says of those that nobody gave one.
+/// The device's value for a context without a slice of its own.
 const OWN_US: u64 = 0;
-/// Long enough to be late, and stopped, after every turn.
+/// Kernels so long that they overrun, and are stopped, after every turn.
 const LONG_US: u64 = 300_000;
 
 /// Weights 1 and 3, each always busy, and the first stop was seen.
@@ -41,7 +41,7 @@ fn wait_for(truth: &Machine, both: &[Tenant; 2], what: [u64; 2]) {
     eventually(&format!("time slices of {what:?}"), is);
 }
 
-/// The first one's part of what both had, while `overlap` says that they have work beside each other.
+/// The first one's part of both tenants' GPU time, while `overlap` finds that both have work.
 fn part(truth: &Machine, both: &[Tenant; 2], overlap: impl Fn() -> bool) -> f64 {
     let (mut had, mut all) = (Duration::ZERO, Duration::ZERO);
     let look = || (overlap(), [0, 1].map(|at| both[at].busy(truth)));
@@ -59,7 +59,7 @@ fn part(truth: &Machine, both: &[Tenant; 2], overlap: impl Fn() -> bool) -> f64 
     had.as_secs_f64() / all.as_secs_f64()
 }
 
-/// Both have work, the same as when they were last looked at, and neither is stopped.
+/// Both have work, the same as at the last check, and neither is stopped.
 fn busy(truth: &Machine, both: &[Tenant; 2]) -> bool {
     both.iter().all(|tenant| {
         let info = truth.context_info(tenant.context).expect("alive");
@@ -67,8 +67,8 @@ fn busy(truth: &Machine, both: &[Tenant; 2]) -> bool {
     })
 }
 
-/// The daemon is dead and everybody runs freely: the hardware divides 1:3. The next daemon undoes what the
-/// dead one left, also where the tier is off by now.
+/// The daemon is dead and all tenants run freely: the hardware divides 1:3. The next daemon removes the dead one's
+/// slices, also where the tier is off by now.
 #[test]
 fn a_dead_daemons_weights_stay() {
     let (mut node, truth, both) = two("on", LONG_US);
@@ -92,7 +92,7 @@ fn a_dead_daemons_weights_stay() {
 /// A holder that never lets go, and cannot be stopped because one of its processes did not say where it runs:
 /// beside the others' turns it has a quarter of the GPU, as its weight says.
 #[test]
-fn one_that_never_drains_has_its_part() {
+fn a_container_that_never_drains_has_its_part() {
     let (node, truth, both) = two("on", 600_000_000);
     wait_for(&truth, &both, [2_000, 6_000]);
     let secretive = node.tenant("a");
@@ -111,10 +111,10 @@ fn one_that_never_drains_has_its_part() {
     assert!((0.2..=0.3).contains(&part), "{part} is not a quarter");
 }
 
-/// One that sets a slice of its own has it until the next look, and that is told. What is promised later counts
-/// from the next look on; who leaves, and all when turns end or the daemon does, have what they had.
+/// A process that sets its own slice has it until the daemon's next check, which logs it. Later changes of weight take
+/// effect with the next check. A process that leaves gets its earlier slice back, and so do all when turns or the daemon end.
 #[test]
-fn slices_follow_the_promises_and_nobody_else() {
+fn slices_follow_weights_and_not_tenants() {
     for controls in ["on", "slow"] {
         let (mut node, truth, both) = two(controls, LONG_US);
         wait_for(&truth, &both, [2_000, 6_000]);

@@ -1,8 +1,7 @@
-//! Processes that tell lies about where their work runs, to have others stopped or the daemon harmed.
+//! Processes that give false information about their channel groups, to have others stopped or the daemon harmed.
 //!
-//! Each liar is this test's own process, so that the daemon finds its descriptors here. It never gets quiet, so the
-//! engine wants its work stopped, again and again; beside it a high-priority container works, whose work nothing
-//! here may stop.
+//! Each liar is this test's own process, so that the daemon finds its descriptors here. It never drains, so the engine
+//! asks for its work to be stopped again and again. Beside it a high-priority container works, which no liar may stop.
 
 use super::tier::{node_of, number};
 use super::{Tenant, shown};
@@ -27,7 +26,7 @@ use std::process::Command;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
-/// Best effort has its part soon, and is not waited for for long.
+/// Best effort soon has its part, and the others do not wait for it long.
 const CONFIG: &str = "tier = \"probe\"\nhigh_cap = 50\nnormal_cap = 50\ndrain_max_ms = 200\n";
 /// The name under which a group of this process's is made.
 const GROUP: u32 = 0x77;
@@ -84,7 +83,7 @@ impl Scene {
         (file, Named { fd, client, group })
     }
 
-    /// What the victim's driver calls its client and its group: read through the victim's own file, as only root can.
+    /// The names of the victim's client and group in its driver: read through the victim's own file, as only root can.
     fn victims(&self) -> Named {
         let pid = self.victim.child.id();
         let fds = std::fs::read_dir(format!("/proc/{pid}/fd")).expect("alive");
@@ -149,7 +148,7 @@ impl Scene {
         });
     }
 
-    /// Nobody but the liar notices.
+    /// Only the liar is affected.
     fn unharmed(&self) {
         assert!(!self.truth.is_disabled(self.victim.context).expect("alive"));
         for what in ["stops", "stops_missed", "time_slice_changes"] {
@@ -170,7 +169,7 @@ fn tell(liar: &TenantClient, lane: u8, lie: Named) {
         group: ObjectName(lie.group),
         subdevice: ObjectName(lie.group),
     };
-    // One that was rejected has nobody to speak to.
+    // A rejected liar has no connection any more.
     let _ = liar.0.send(9, &request);
 }
 
@@ -204,10 +203,10 @@ fn duplicate(pid: u32, fd: u32) -> OwnedFd {
     }
 }
 
-/// A descriptor that is not there or not the driver's, a group of somebody else's or none at all, and any
-/// number: each is refused, counted, and stops nobody.
+/// A descriptor that does not exist or is not the driver's, another process's group or none at all, and any number:
+/// each is refused and counted, and stops no work.
 #[test]
-fn names_of_what_is_not_ones_own_stop_nobody() {
+fn names_of_foreign_groups_stop_no_work() {
     let scene = Scene::new();
     let file = File::open("/proc/self/exe").expect("a file");
     let plain = file.as_raw_fd().cast_unsigned();
@@ -270,7 +269,7 @@ fn names_of_what_is_not_ones_own_stop_nobody() {
     }
 }
 
-/// The descriptor becomes another file's after it was told of, or is closed.
+/// The descriptor becomes another file's after it was reported, or is closed.
 #[test]
 fn a_descriptor_that_changes_meanwhile() {
     let scene = Scene::new();
@@ -289,8 +288,8 @@ fn a_descriptor_that_changes_meanwhile() {
     scene.unharmed();
 }
 
-/// Thousands of groups, lanes that are not there, a group told of again and again: a short list, and then the
-/// connection's end.
+/// Thousands of groups, lanes that do not exist, a group reported again and again: the list stays short, and then the
+/// connection ends.
 #[test]
 fn more_than_there_is_room_for() {
     let scene = Scene::new();
@@ -324,10 +323,9 @@ fn more_than_there_is_room_for() {
     scene.unharmed();
 }
 
-/// A process tells of a group and becomes another program: it is in no slice any more, and nothing of what it told
-/// is used.
+/// A process reports a group and executes another program: it is in no slice any more, and its report is not used.
 #[test]
-fn one_that_becomes_another_program() {
+fn a_process_that_executes_another_program() {
     let scene = Scene::new();
     let socket = scene.node.container_dir("a").join("tenant.sock");
     let mut command = Command::new("sleep");

@@ -112,9 +112,9 @@ fn a_long_kernel_is_stopped_and_goes_on() {
     assert!(!truth.is_disabled(low.context).expect("alive"));
 }
 
-/// A driver that refuses, cannot, or only says that it did: everything is as without it, and nobody stays
-/// stopped. (What best effort takes with one kernel it is given no more of for as long as the classes
-/// above keep their part: half, here.)
+/// A driver that refuses, cannot, or only reports success: everything is as without it, and no process stays
+/// stopped. (After one long kernel, best effort gets no more GPU time until the classes above have had their
+/// part: half, here.)
 #[test]
 fn without_an_effect_it_is_as_without_the_tier() {
     let config = "tier = \"probe\"\nhigh_cap = 50\nnormal_cap = 50\n";
@@ -136,7 +136,7 @@ fn without_an_effect_it_is_as_without_the_tier() {
 
 /// Slow controls, and a slice that ends while its work is stopped.
 #[test]
-fn what_is_stopped_when_its_slice_ends_goes_on() {
+fn stopped_work_resumes_when_its_slice_ends() {
     let (node, truth) = node("slow");
     let (high, low) = both(&node, &truth, LONG_US);
     let stopped = || truth.is_disabled(low.context).expect("alive");
@@ -151,7 +151,7 @@ fn what_is_stopped_when_its_slice_ends_goes_on() {
 /// itself does. (Kernels are shorter here: those that are launched while there is no daemon are of no turn,
 /// and run on beside the others' until they are over.)
 #[test]
-fn a_daemon_that_dies_leaves_nobody_stopped() {
+fn a_daemon_that_dies_leaves_no_process_stopped() {
     let (mut node, truth) = node("on");
     let (high, low) = both(&node, &truth, 300_000);
     let stopped = || truth.is_disabled(low.context).expect("alive");

@@ -1,7 +1,7 @@
 //! Streams that wait for each other end as they do without a slice: alone on the GPU, beside a busy tenant, and
 //! beside one of a higher class, which closes gates in their streams.
 //!
-//! The program is `tests/apps/waits`. It ends by itself when a case does not, and says which.
+//! The program is `tests/apps/waits`. If a case does not end, it ends by itself and names the case.
 
 use super::knots::program;
 use super::{Tenant, node};

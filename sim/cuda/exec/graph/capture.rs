@@ -1,10 +1,10 @@
-//! Capture: a stream that turns calls into nodes of a graph instead of doing them.
+//! Capture: a stream turns calls into nodes of a graph instead of executing them.
 //!
 //! A capture begins with one stream. Every stream that waits for an event recorded in it joins,
 //! and must be joined back before the first stream ends the capture. For each stream the capture
-//! knows its tips: the nodes the stream's next one will depend on. What cannot be part of a graph
-//! (waiting, the legacy default stream) spoils the capture: from then on every call in it
-//! fails, until its end says so.
+//! knows its tips: the nodes that the stream's next one depends on. Calls that cannot be part of a
+//! graph (waiting, the legacy default stream) invalidate the capture: from then on every call in it
+//! fails, the call that ends it included.
 
 use super::super::stream::{EventKey, Manner, StreamKey, shared};
 use super::super::task::Task;

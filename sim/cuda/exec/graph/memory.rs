@@ -2,8 +2,8 @@
 //!
 //! The address of a graph's allocation is fixed when its node is made, so that other nodes can use
 //! it; the memory behind it is taken from the device at the first launch and kept for the next
-//! one until the program trims it. In between the addresses lead to memory of the host: a
-//! program that uses them too early reads zeros and crashes nobody.
+//! one until the program trims it. In between the addresses map to host memory: a program that uses
+//! them too early reads zeros and does not crash.
 
 use crate::context::Context;
 use crate::driver::process;

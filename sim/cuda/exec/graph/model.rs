@@ -1,4 +1,4 @@
-//! Graphs as data: nodes, what each does, and which come before which.
+//! Graphs as data: nodes, their tasks and their dependencies.
 
 #![forbid(unsafe_code)]
 

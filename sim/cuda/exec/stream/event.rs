@@ -65,7 +65,7 @@ impl Model {
         self.events.get(key)
     }
 
-    /// Records the event behind what is queued in the stream; false where one does not exist.
+    /// Records the event behind the work queued in the stream; false if event or stream does not exist.
     pub fn record(
         &mut self,
         ring: &impl Ring,

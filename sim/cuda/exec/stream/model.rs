@@ -1,4 +1,4 @@
-//! The decisions about streams: what may be placed on the device, what is due, what waits.
+//! The decisions about streams: which operations may be placed on the device, are due, or wait.
 
 #![forbid(unsafe_code)]
 
@@ -33,7 +33,7 @@ pub struct Stream {
     pub(super) first: u64,
     /// How many of `ops` are placed.
     pub(super) placed: usize,
-    /// How many of `ops` need somebody of this process to act.
+    /// How many of `ops` need a thread of this process.
     pub(super) attention: usize,
     /// Waits that were placed because their words were right, by number; see `retract.rs`.
     pub(super) passing: VecDeque<u64>,
@@ -123,7 +123,7 @@ impl Model {
         self.streams.get(key).filter(|stream| !stream.dying)
     }
 
-    /// Takes the handle away; what is queued still happens. False where there is no such stream.
+    /// Takes the handle away; queued operations still run. False where there is no such stream.
     pub fn destroy(&mut self, key: StreamKey) -> bool {
         let Some(stream) = self.streams.get_mut(key).filter(|stream| !stream.dying) else {
             return false;
@@ -135,7 +135,7 @@ impl Model {
         true
     }
 
-    /// Forgets a context with all its streams; what was queued does not happen.
+    /// Forgets a context with all its streams; their queued operations are dropped.
     pub fn drop_context(&mut self, context: ContextId) {
         self.drop_ops(context);
         let gone: Vec<_> = self.of_context(context).collect();

@@ -191,7 +191,7 @@ fn a_held_stream_holds_nobody_else() {
     assert_eq!(world.at(1_000), [2]);
     assert_eq!(world.model.next_effect(&world.ring), Look::Poll);
     open.store(true, Ordering::Relaxed);
-    // What was held begins now, not when it was queued.
+    // The held operation begins now, not when it was queued.
     assert!(world.at(1_000).is_empty());
     assert_eq!(world.at(1_100), [1]);
 }

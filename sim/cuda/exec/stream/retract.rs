@@ -1,9 +1,9 @@
-//! Waits whose words are right let what follows be placed; here it is taken back when they are not.
+//! Takes placed operations back when the word of a wait before them changes.
 //!
-//! A front end looks at a word when its stream gets there, and the device takes no time to go past
-//! one that is right. To have that without a thread at every wait, what follows is placed as if the word
-//! stayed as it is, and whoever looks at the streams looks at those words too. A look is late by some
-//! microseconds: work that had begun by then goes on, as if the word had changed a moment later.
+//! A device's front end reads a word when its stream gets there, and passes one that is right in no
+//! time. To have that without a thread at every wait, the operations behind it are placed as if the
+//! word stayed right, and each `advance` checks those words too. A check is late by some
+//! microseconds: work that has begun by then goes on, as if the word had changed a moment later.
 
 #![forbid(unsafe_code)]
 

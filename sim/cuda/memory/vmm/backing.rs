@@ -1,4 +1,4 @@
-//! What a handle stands for: memory of a GPU, or pinned memory of the host.
+//! The memory behind a handle: memory of a GPU, or pinned memory of the host.
 
 use super::{INVALID, map, pages};
 use crate::memory::chunk::Chunk;

@@ -1,8 +1,8 @@
-//! Virtual memory management: addresses and memory taken apart.
+//! Virtual memory management: separate addresses and memory.
 //!
-//! A program reserves addresses, creates memory, maps the one at the other and says who may access
-//! it. Memory lives as long as any handle or any mapping of it: releasing the handle of mapped
-//! memory frees nothing yet. All of this is in steps of 2 MiB.
+//! A program reserves addresses, creates memory, maps the memory at the addresses and sets the
+//! devices that may access it. Memory lives as long as any handle or mapping of it: releasing the
+//! handle of mapped memory frees nothing yet. All of this is in steps of 2 MiB.
 
 mod backing;
 mod handle;
