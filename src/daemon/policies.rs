@@ -9,7 +9,7 @@
 
 use crate::daemon::{Daemon, Work};
 use crate::effects::{NOBODY, key_of};
-use gpuslice_engine::{Event, Record, Terms, Token};
+use gpuslice_engine::{Event, Record, TimeChange, Token};
 use gpuslice_wire::admin::{Answer, Denial};
 use gpuslice_wire::ids::GpuUuid;
 use gpuslice_wire::policy::Policy;
@@ -106,7 +106,7 @@ impl Daemon {
 
     /// A slice's part of time is another; where that cannot be written down it becomes again what
     /// it was.
-    pub fn retuned(&mut self, token: Token, record: &Record, was: &Terms) {
+    pub fn retuned(&mut self, token: Token, record: &Record, was: &TimeChange) {
         let container = record.container;
         if token == NOBODY {
             return;
@@ -121,7 +121,7 @@ impl Daemon {
             self.work.push_front(Work::Tell(Event::Retune {
                 token: NOBODY,
                 container,
-                terms: *was,
+                change: *was,
             }));
             return self.deny(key_of(token), Denial::Host, &text);
         }

@@ -2,7 +2,7 @@
 //! does nothing.
 //!
 //! `gpuslice-bench-init DIR SOCKET...` expects in DIR the simulated driver (`libcuda.so.1`), next
-//! to its own file the preload door, and a container's socket of a running daemon per group. The
+//! to its own file the preloaded shim, and a container's socket of a running daemon per group. The
 //! processes wait for one starting gun, a FIFO that nobody has opened for writing yet, and time
 //! `dlopen`, `cuInit` and the first context. Bare and in slices alternate (ABBA), so that a machine
 //! that slows down slows both. Exit status 1 when a target is missed.

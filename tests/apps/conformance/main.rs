@@ -3,7 +3,8 @@
 //! A slice must behave as a card of its size: the same refusals, the same numbers, the same codes for
 //! bad input. So the program does not depend on slices: it reads the device's size from
 //! `cuMemGetInfo` and tries every way to take memory, to give it back, and to be refused. It runs
-//! unchanged on a bare device, behind either door, on the simulated GPU and on a real one.
+//! unchanged on a bare device, behind either injection method, on the
+//! simulated GPU and on a real one.
 //!
 //! A case is a short function in the file of its family; a table there names it. It runs in a child
 //! process, so that a crash, a hang or a leak is one failed case and nothing more. Each case also
@@ -26,7 +27,7 @@ mod host;
 mod ipc;
 mod lookup;
 mod managed;
-mod mirror;
+mod nvml;
 mod pitch;
 mod pool;
 mod pool_limits;
@@ -58,7 +59,7 @@ const FAMILIES: &[&[Case]] = &[
     external::CASES,
     host::CASES,
     context::CASES,
-    mirror::CASES,
+    nvml::CASES,
     query::CASES,
     lookup::CASES,
     processes::CASES,

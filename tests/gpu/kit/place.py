@@ -12,7 +12,7 @@ GIB = 1 << 30
 DRIVER_DIRS = [
     "/usr/local/nvidia/lib64", "/usr/local/nvidia/lib", "/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib/wsl/lib",
 ]
-DOORS = ["preload", "replace"]
+METHODS = ["preload", "mount"]
 
 
 class Missing(Exception):
@@ -26,7 +26,7 @@ class Skip(Exception):
 class Place:
     def __init__(self, options):
         self.bundle, self.sim, self.quick, self.peers = options.bundle.resolve(), options.sim, options.quick, options.peer
-        for name in ["gpuslice", "gpusliced", "libgpuslice.so", "libgpuslice_replace.so", "tenant", "meter", "pulse", "control-probe"]:
+        for name in ["gpuslice", "gpusliced", "libgpuslice.so", "libgpuslice_mount.so", "tenant", "meter", "pulse", "control-probe"]:
             if not (self.bundle / name).exists():
                 raise Missing(f"no {name} in {self.bundle}; make it with tests/gpu/bundle and carry it here")
         self.driver = self.bundle / "sim" if self.sim else real_driver()
@@ -101,21 +101,21 @@ class Place:
         """Runs a command outside any slice and returns the finished process. `first` runs in the child before exec."""
         return subprocess.run(command, env=self.environment(**environment), capture_output=True, text=True, timeout=timeout, preexec_fn=first)
 
-    def wrap(self, door, options, command, runtime_dir=None):
+    def wrap(self, method, options, command, runtime_dir=None):
         """The command line that runs `command` in a slice."""
-        line = [self.program("gpuslice"), "run", "--quiet", "--door", door]
+        line = [self.program("gpuslice"), "run", "--quiet", "--inject", method]
         line += ["--runtime-dir", str(runtime_dir)] if runtime_dir else ["--driver-dir", str(self.driver)]
         return line + options + ["--"] + command
 
-    def sliced(self, door, options, command, timeout=300, **environment):
+    def sliced(self, method, options, command, timeout=300, **environment):
         """Runs a command in a slice of its own."""
-        return self.run(self.wrap(door, options, command), timeout, **environment)
+        return self.run(self.wrap(method, options, command), timeout, **environment)
 
-    def doors(self):
-        """The doors that can be opened here, each tried once: (door, why not)."""
-        for door in DOORS:
-            done = self.sliced(door, ["--memory", "1GiB"], ["true"], timeout=60)
-            yield door, None if done.returncode == 0 else done.stderr.strip()[-300:]
+    def injection_methods(self):
+        """The injection methods that work here, each tried once: (method, reason if it fails)."""
+        for method in METHODS:
+            done = self.sliced(method, ["--memory", "1GiB"], ["true"], timeout=60)
+            yield method, None if done.returncode == 0 else done.stderr.strip()[-300:]
 
 
 class Node:
@@ -141,9 +141,9 @@ class Node:
         self.log.seek(0)
         raise Missing(f"gpusliced did not start: {self.log.read()[-500:]}")
 
-    def start(self, name, options, command, door="preload", **environment):
+    def start(self, name, options, command, method="preload", **environment):
         """Starts a command in a slice of this node; the caller reads its output as JSON lines."""
-        return self.place.start(self.place.wrap(door, ["--name", name] + options, command, self.dir), **environment)
+        return self.place.start(self.place.wrap(method, ["--name", name] + options, command, self.dir), **environment)
 
     def ps(self):
         line = [self.place.program("gpuslice"), "ps", "--json", "--runtime-dir", str(self.dir)]

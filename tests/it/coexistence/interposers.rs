@@ -1,6 +1,6 @@
 //! The shim in one process with interposers, allocators and sanitizers.
 
-use super::{Place, at, cc, doors, run, shim, text, word};
+use super::{Place, at, cc, injection_methods, run, shim, text, word};
 use crate::harness::node::Node;
 use crate::harness::{skip, target_dir};
 use gpuslice_wire::units::GIB;
@@ -17,7 +17,7 @@ fn much() -> String {
 #[test]
 fn an_interposer_before_or_after_the_shim() {
     let node = Node::start();
-    let sources = ["doors/way.c", "doors/plugin.c"];
+    let sources = ["injection/way.c", "injection/plugin.c"];
     let program = cc(&node, "linked", &["-DLINKED"], &sources);
     let tracer = cc(
         &node,
@@ -32,9 +32,9 @@ fn an_interposer_before_or_after_the_shim() {
     let [before, beside] = [&first, &alone].map(|list| [&["env", list], &words[..]].concat());
     for (place, words, sees) in [
         (Place::Preload, &before, true),
-        (Place::Replace, &beside, true),
+        (Place::Mount, &beside, true),
     ] {
-        if !doors().contains(&place) {
+        if !injection_methods().contains(&place) {
             continue;
         }
         let output = run(&node, place, words);
@@ -109,10 +109,10 @@ fn another_allocator() {
     for list in &lists {
         churns(&node, Place::Preload, &[list]);
     }
-    if doors().contains(&Place::Replace) {
+    if injection_methods().contains(&Place::Mount) {
         churns(
             &node,
-            Place::Replace,
+            Place::Mount,
             &[&format!("LD_PRELOAD={}", allocator.display())],
         );
     }
@@ -137,7 +137,7 @@ fn a_program_with_a_sanitizer() {
             "this compiler has no AddressSanitizer",
         );
     }
-    let sources = ["doors/way.c", "doors/plugin.c"];
+    let sources = ["injection/way.c", "injection/plugin.c"];
     let within = cc(
         &node,
         "within",
@@ -151,12 +151,12 @@ fn a_program_with_a_sanitizer() {
         &sources,
     );
     let options = "ASAN_OPTIONS=verify_asan_link_order=0:detect_leaks=0";
-    for door in doors() {
+    for method in injection_methods() {
         for program in [&within, &beside] {
             let words = ["env", options, word(program), "needed", &much()];
-            let output = run(&node, door, &words);
-            assert_eq!(text(&output.stdout), "caught\n", "{door:?}: {output:?}");
-            assert!(output.stderr.is_empty(), "{door:?}: {output:?}");
+            let output = run(&node, method, &words);
+            assert_eq!(text(&output.stdout), "caught\n", "{method:?}: {output:?}");
+            assert!(output.stderr.is_empty(), "{method:?}: {output:?}");
         }
     }
 }

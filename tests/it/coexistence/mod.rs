@@ -19,14 +19,14 @@ enum Place {
     /// Outside of any slice.
     Bare,
     Preload,
-    Replace,
+    Mount,
 }
 
-fn doors() -> Vec<Place> {
+fn injection_methods() -> Vec<Place> {
     if is_root() {
-        return vec![Place::Preload, Place::Replace];
+        return vec![Place::Preload, Place::Mount];
     }
-    skip("coexistence", "the replacement door needs root");
+    skip("coexistence", "mount injection needs root");
     vec![Place::Preload]
 }
 
@@ -55,17 +55,17 @@ fn at(node: &Node, place: Place, words: &[&str]) -> Command {
     let driver = node.root().join("driver");
     let mut command = match place {
         Place::Bare => Command::new(words[0]),
-        Place::Preload | Place::Replace => Command::new(env!("CARGO_BIN_EXE_gpuslice")),
+        Place::Preload | Place::Mount => Command::new(env!("CARGO_BIN_EXE_gpuslice")),
     };
     if place == Place::Bare {
         command.args(&words[1..]).env("LD_LIBRARY_PATH", &driver);
     } else {
-        let door = if place == Place::Preload {
+        let method = if place == Place::Preload {
             "preload"
         } else {
-            "replace"
+            "mount"
         };
-        command.args(["run", "--quiet", "--memory", "1GiB", "--door", door]);
+        command.args(["run", "--quiet", "--memory", "1GiB", "--inject", method]);
         command.arg("--runtime-dir").arg(node.runtime_dir());
         command.arg("--").args(words);
     }
@@ -109,11 +109,11 @@ fn programs_without_cuda_are_unchanged() {
             (shape, text(&output.stderr))
         };
         let bare = run(&node, Place::Bare, words);
-        for door in doors() {
-            let slice = run(&node, door, words);
-            assert_eq!(fields(&slice), fields(&bare), "{door:?}: {words:?}");
+        for method in injection_methods() {
+            let slice = run(&node, method, words);
+            assert_eq!(fields(&slice), fields(&bare), "{method:?}: {words:?}");
             let code = bare.status.code().unwrap_or(128 + 15);
-            assert_eq!(slice.status.code(), Some(code), "{door:?}: {words:?}");
+            assert_eq!(slice.status.code(), Some(code), "{method:?}: {words:?}");
         }
     }
 }
@@ -146,19 +146,19 @@ fn nothing_happens_before_the_first_call() {
         found.expect("a field").to_owned()
     };
     let bare = lines(Place::Bare);
-    for door in doors() {
-        let slice = lines(door);
-        assert_eq!(slice.0, bare.0, "{door:?}");
+    for method in injection_methods() {
+        let slice = lines(method);
+        assert_eq!(slice.0, bare.0, "{method:?}");
         for name in ["umask=", "inherited="] {
             assert_eq!(
                 field(&slice.1, name),
                 field(&bare.1, name),
-                "{door:?}: {name}"
+                "{method:?}: {name}"
             );
         }
         // Signals 32 and 33 are the C library's own, from the first thread on.
         let caught =
             |line| u64::from_str_radix(&field(line, "caught="), 16).expect("hex") & !(3 << 31);
-        assert_eq!(caught(&slice.1), caught(&bare.1), "{door:?}");
+        assert_eq!(caught(&slice.1), caught(&bare.1), "{method:?}");
     }
 }

@@ -53,7 +53,7 @@ fn plan(node: &Node, bundle: &Path, rootfs: PathBuf, id: &str) -> Plan {
         .into();
     let parts = [
         "libgpuslice.so",
-        "libgpuslice_replace.so",
+        "libgpuslice_mount.so",
         "libgpuslice_nvml.so",
     ];
     reads.extend(parts.map(|name| crate::harness::target_dir().join(name)));

@@ -39,7 +39,7 @@ fn program(name: &str) -> PathBuf {
     path
 }
 
-/// `program` in the container's slice, through the preload door and without a wrapper: the process
+/// `program` in the container's slice, by preload injection and without a wrapper: the process
 /// that the test starts and kills is the program itself.
 fn in_slice(node: &Node, program: PathBuf) -> Command {
     let driver = node.root().join("driver");

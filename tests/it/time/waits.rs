@@ -3,7 +3,7 @@
 //!
 //! The program is `tests/apps/waits`. If a case does not end, it ends by itself and names the case.
 
-use super::knots::program;
+use super::deadlocks::program;
 use super::{Tenant, node};
 use crate::harness::node::Node;
 use gpuslice_sim_device::Machine;
