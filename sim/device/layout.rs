@@ -93,7 +93,7 @@ pub(crate) struct Quota {
     pub cgroup: u64,
     /// The groups above, nearest first.
     pub parents: [u64; CGROUP_DEPTH],
-    pub limits: [Wall; MAX_GPUS],
+    pub limits: [MemoryLimit; MAX_GPUS],
     /// Path of the group when the limit was set, to check whether the group still exists.
     pub path_len: u64,
     pub path: [u8; CGROUP_PATH],
@@ -102,7 +102,7 @@ pub(crate) struct Quota {
 /// The limits of one control group on one GPU, in bytes.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub(crate) struct Wall {
+pub(crate) struct MemoryLimit {
     pub soft: u64,
     /// `u64::MAX`: none.
     pub hard: u64,

@@ -12,7 +12,7 @@
 use crate::cgroup::{self, Chain};
 use crate::config::Limits;
 use crate::error::{DeviceError, LimitError};
-use crate::layout::{Quota, Slot, State, Wall};
+use crate::layout::{MemoryLimit, Quota, Slot, State};
 use crate::limits::{CGROUP_PATH, MAX_GPUS, PAGE_BYTES};
 use crate::process::DRIVER;
 use std::ffi::OsStr;
@@ -22,7 +22,7 @@ use std::path::Path;
 /// "No limit" as a hard limit.
 pub const UNLIMITED: u64 = u64::MAX;
 
-const OPEN: Wall = Wall {
+const OPEN: MemoryLimit = MemoryLimit {
     soft: 0,
     hard: UNLIMITED,
 };
@@ -31,7 +31,7 @@ impl Quota {
     fn is_open(&self) -> bool {
         self.limits
             .iter()
-            .all(|wall| wall.soft == 0 && wall.hard == UNLIMITED)
+            .all(|limit| limit.soft == 0 && limit.hard == UNLIMITED)
     }
 
     fn is_gone(&self) -> bool {
@@ -85,7 +85,7 @@ pub(crate) fn admit(state: &State, gpu: usize, slot: usize, pages: u32) -> Resul
 }
 
 /// Limit and use of the group a process is directly in, if it has a hard limit there.
-pub(crate) fn own_wall(state: &State, gpu: usize, slot: usize) -> Option<(u64, u64)> {
+pub(crate) fn own_limit(state: &State, gpu: usize, slot: usize) -> Option<(u64, u64)> {
     let quota = find(state, state.slots[slot].cgroups[0])?;
     let hard = quota.limits[gpu].hard;
     (hard != UNLIMITED).then(|| (hard, used_bytes(state, gpu, quota.cgroup)))
@@ -104,17 +104,17 @@ pub(crate) fn reserved(state: &State, gpu: usize, group: u64) -> u64 {
 }
 
 /// The limits of a group in force, if it has any.
-pub(crate) fn get(state: &State, gpu: usize, group: u64, limits: Limits) -> Option<Wall> {
+pub(crate) fn get(state: &State, gpu: usize, group: u64, limits: Limits) -> Option<MemoryLimit> {
     let own = find(state, group).map_or(OPEN, |quota| quota.limits[gpu]);
     let soft = match limits {
         Limits::Dmem => reserved(state, gpu, group),
         Limits::Misc | Limits::Off => own.soft,
     };
-    let wall = Wall {
+    let limit = MemoryLimit {
         soft,
         hard: own.hard,
     };
-    (wall.soft != 0 || wall.hard != UNLIMITED).then_some(wall)
+    (limit.soft != 0 || limit.hard != UNLIMITED).then_some(limit)
 }
 
 /// Sets the limits of the group at the head of a chain; the path is where it was found.
@@ -123,19 +123,19 @@ pub(crate) fn set(
     gpu: usize,
     chain: &Chain,
     path: &Path,
-    wall: Wall,
+    limit: MemoryLimit,
     limits: Limits,
 ) -> Result<(), LimitError> {
     let index = match place(state, chain[0]) {
         Some(index) => index,
-        None if wall.soft == 0 && wall.hard == UNLIMITED => return Ok(()),
+        None if limit.soft == 0 && limit.hard == UNLIMITED => return Ok(()),
         None => enter(state, chain, path)?,
     };
-    let before = std::mem::replace(&mut state.quotas[index].limits[gpu], wall);
-    if limits == Limits::Dmem && wall.soft > before.soft && is_too_much(state, gpu, index) {
+    let before = std::mem::replace(&mut state.quotas[index].limits[gpu], limit);
+    if limits == Limits::Dmem && limit.soft > before.soft && is_too_much(state, gpu, index) {
         state.quotas[index].limits[gpu] = before;
     }
-    let refused = state.quotas[index].limits[gpu].soft != wall.soft;
+    let refused = state.quotas[index].limits[gpu].soft != limit.soft;
     if state.quotas[index].is_open() {
         state.quotas[index].cgroup = 0;
     }
@@ -171,7 +171,7 @@ fn enter(state: &mut State, chain: &Chain, path: &Path) -> Result<usize, LimitEr
         return Err(LimitError::Invalid);
     }
     let is_spent = |quota: &Quota| {
-        let reserves = quota.limits.iter().any(|wall| wall.soft != 0);
+        let reserves = quota.limits.iter().any(|limit| limit.soft != 0);
         let lives = |slot: &Slot| slot.kind != 0 && slot.cgroups.contains(&quota.cgroup);
         !reserves && !state.slots.iter().any(lives) && quota.is_gone()
     };

@@ -199,16 +199,16 @@ impl Machine {
     pub fn mem_info(&self, gpu: usize) -> Result<MemoryInfo, DeviceError> {
         let gpu = self.gpu(gpu)?;
         self.note_cgroup();
-        let (total, free, wall) = self.with(Some(gpu), |state, _| {
-            let wall = quota::own_wall(state, gpu, self.slot);
+        let (total, free, limit) = self.with(Some(gpu), |state, _| {
+            let limit = quota::own_limit(state, gpu, self.slot);
             (
                 state.gpus[gpu].total_pages,
                 state.gpus[gpu].free_pages,
-                wall,
+                limit,
             )
         });
         let (mut total, mut free) = (u64::from(total) * PAGE_BYTES, u64::from(free) * PAGE_BYTES);
-        if let Some((hard, used)) = wall {
+        if let Some((hard, used)) = limit {
             (total, free) = (total.min(hard), free.min(hard.saturating_sub(used)));
         }
         Ok(MemoryInfo {

@@ -5,7 +5,7 @@ use super::Machine;
 use crate::cgroup::{self, Chain, ROOT};
 use crate::config::Limits;
 use crate::error::LimitError;
-use crate::layout::Wall;
+use crate::layout::MemoryLimit;
 use crate::limits::MAX_PROCESSES;
 use crate::quota::{self, UNLIMITED};
 use crate::types::MemoryLimits;
@@ -37,9 +37,9 @@ impl Machine {
             return Err(LimitError::Invalid);
         }
         let (chain, group) = group_at(group)?;
-        let wall = Wall { soft, hard };
+        let limit = MemoryLimit { soft, hard };
         self.with(Some(gpu), |state, _| {
-            quota::set(state, gpu, &chain, &group, wall, self.limits)
+            quota::set(state, gpu, &chain, &group, limit, self.limits)
         })
     }
 
@@ -52,9 +52,9 @@ impl Machine {
         let group = group_at(group)?.0[0];
         let (found, left) = self.with(Some(gpu), |state, now| {
             let left = self.reap(state, now);
-            let found = quota::get(state, gpu, group, self.limits).map(|wall| MemoryLimits {
-                soft: wall.soft,
-                hard: wall.hard,
+            let found = quota::get(state, gpu, group, self.limits).map(|limit| MemoryLimits {
+                soft: limit.soft,
+                hard: limit.hard,
                 used: quota::used_bytes(state, gpu, group),
             });
             (found, left)

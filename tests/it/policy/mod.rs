@@ -23,7 +23,7 @@ const LATE: f64 = 0.5;
 /// A node, and its device as an observer sees it.
 struct Stage {
     node: Node,
-    truth: Machine,
+    machine: Machine,
 }
 
 /// A tenant under `gpuslice run`; ended when dropped.
@@ -44,8 +44,8 @@ impl Stage {
     fn new() -> Stage {
         let node = Node::start();
         let device = node.root().join("device");
-        let truth = Machine::open(&device, Role::Observer).expect("the node's device");
-        Stage { node, truth }
+        let machine = Machine::open(&device, Role::Observer).expect("the node's device");
+        Stage { node, machine }
     }
 
     /// `gpuslice WORDS` on this node, to its end.
@@ -77,7 +77,7 @@ impl Stage {
 
     /// Starts a tenant on GPU 0 that launches kernels of 2 ms, or none with `--idle`.
     fn tenant(&self, name: &str, slice: &[&str], work: &[&str]) -> Tenant {
-        let contexts = || self.truth.contexts(0).expect("GPU 0");
+        let contexts = || self.machine.contexts(0).expect("GPU 0");
         let before = contexts();
         let mut command = Command::new(env!("CARGO_BIN_EXE_gpuslice"));
         command.args(["run", "--quiet", "--memory", "1GiB", "--gpus", "0"]);
@@ -104,7 +104,7 @@ impl Stage {
 
     fn busy(&self, tenants: &[&Tenant]) -> Vec<u64> {
         let busy = |tenant: &&Tenant| {
-            let info = self.truth.context_info(tenant.context);
+            let info = self.machine.context_info(tenant.context);
             info.expect("a living tenant").busy_ns
         };
         tenants.iter().map(busy).collect()

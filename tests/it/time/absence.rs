@@ -16,9 +16,9 @@ fn a_daemon_killed_in_a_turn_stalls_no_tenant() {
     let seed = setting("SEED", 5);
     eprintln!("SEED={seed}");
     let mut random = Random(seed | 1 << 32);
-    let (mut node, truth) = node();
-    let tenants = [("a", 300), ("b", 700)].map(|(who, us)| Tenant::start(&node, &truth, who, us));
-    let mut ends = [0, 1].map(|at: usize| Ends::of(&tenants[at], &truth));
+    let (mut node, machine) = node();
+    let tenants = [("a", 300), ("b", 700)].map(|(who, us)| Tenant::start(&node, &machine, who, us));
+    let mut ends = [0, 1].map(|at: usize| Ends::of(&tenants[at], &machine));
     // The longest gaps, and the hiccups allowed for.
     let mut gaps = Vec::new();
     for round in 0..setting("KILLS", 20) {
@@ -30,20 +30,20 @@ fn a_daemon_killed_in_a_turn_stalls_no_tenant() {
         while Instant::now() < away {
             std::thread::sleep(Duration::from_millis(20));
             ends.iter_mut()
-                .for_each(|ends| _ = ends.longest_gap(&truth));
+                .for_each(|ends| _ = ends.longest_gap(&machine));
         }
         node.start_daemon(&[]);
         for tenant in &tenants {
-            tenant.gets(&truth, Duration::from_millis(20));
+            tenant.gets(&machine, Duration::from_millis(20));
             let back = || {
                 node.slice(tenant.who)
                     .is_some_and(|(_, clients)| clients == 1)
             };
             eventually("a process that came back", back);
-            tenant.gets(&truth, Duration::from_millis(20));
+            tenant.gets(&machine, Duration::from_millis(20));
         }
         for (ends, tenant) in ends.iter_mut().zip(&tenants) {
-            let gap = ends.longest_gap(&truth);
+            let gap = ends.longest_gap(&machine);
             ends.longest = 0;
             let allowed = BOUND + TURNS + hiccups.allowance();
             gaps.push((gap, hiccups.allowance()));

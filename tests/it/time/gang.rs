@@ -56,14 +56,14 @@ fn ends(what: &str, mut program: Child, within: Duration) -> u64 {
 
 #[test]
 fn collectives_beside_each_other() {
-    let (node, truth) = node();
+    let (node, machine) = node();
     for who in ["c", "d"] {
         let ask = admit(who, "0,1", MemoryAsk::Exactly(Bytes(GIB)));
         let answer = node.admin().ask(&ask);
         assert!(matches!(answer, Answer::Admitted { .. }), "{answer:?}");
     }
     assert!(ends("bare", start(&node, 1, None), PATIENCE) > 0);
-    let single = Tenant::start(&node, &truth, "b", 500);
+    let single = Tenant::start(&node, &machine, "b", 500);
     let before = bill(&node, "b");
     // Until both are known to use both GPUs, each may hold one with half of its first collective. Both are then
     // passed after 2 s, and the others have as much before they are served again.

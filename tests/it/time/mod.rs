@@ -49,8 +49,8 @@ fn node() -> (Node, Machine) {
         node.must_admit(who, Bytes(GIB));
     }
     let device = node.root().join("device");
-    let truth = Machine::open(&device, Role::Observer).expect("the node's device");
-    (node, truth)
+    let machine = Machine::open(&device, Role::Observer).expect("the node's device");
+    (node, machine)
 }
 
 /// A tenant that always wants the GPU.
@@ -62,33 +62,33 @@ struct Tenant {
 
 impl Tenant {
     /// Starts one that launches kernels of so many microseconds, and waits until it does.
-    fn start(node: &Node, truth: &Machine, who: &'static str, kernel_us: u64) -> Tenant {
-        Tenant::with(node, truth, who, kernel_us, &[])
+    fn start(node: &Node, machine: &Machine, who: &'static str, kernel_us: u64) -> Tenant {
+        Tenant::with(node, machine, who, kernel_us, &[])
     }
 
     /// The same with more arguments for its program.
     fn with(
         node: &Node,
-        truth: &Machine,
+        machine: &Machine,
         who: &'static str,
         kernel_us: u64,
         words: &[&str],
     ) -> Tenant {
         let program = Command::new(target_dir().join("tenant"));
-        Tenant::by(program, node, truth, who, kernel_us, words)
+        Tenant::by(program, node, machine, who, kernel_us, words)
     }
 
     /// The same, started by `command`, which ends with the tenant's program.
     fn by(
         mut command: Command,
         node: &Node,
-        truth: &Machine,
+        machine: &Machine,
         who: &'static str,
         kernel_us: u64,
         words: &[&str],
     ) -> Tenant {
         let driver = node.root().join("driver");
-        let before = truth.contexts(0).expect("a GPU");
+        let before = machine.contexts(0).expect("a GPU");
         command
             .args(["--seconds", "100000", "--step-mib", "512", "--kernel-us"])
             .arg(kernel_us.to_string())
@@ -104,7 +104,7 @@ impl Tenant {
             .stdout(Stdio::null());
         let child = command.spawn().expect("the tenant starts");
         let fresh = || {
-            let now = truth.contexts(0).expect("a GPU");
+            let now = machine.contexts(0).expect("a GPU");
             now.into_iter().find(|context| !before.contains(context))
         };
         eventually("a context", || fresh().is_some());
@@ -115,14 +115,14 @@ impl Tenant {
             context,
         };
         eventually("work", || {
-            tenant.busy(truth) > Duration::from_micros(kernel_us.min(20_000))
+            tenant.busy(machine) > Duration::from_micros(kernel_us.min(20_000))
         });
         tenant
     }
 
     /// Its GPU time so far.
-    fn busy(&self, truth: &Machine) -> Duration {
-        let info = truth.context_info(self.context);
+    fn busy(&self, machine: &Machine) -> Duration {
+        let info = machine.context_info(self.context);
         Duration::from_nanos(info.map_or(0, |info| info.busy_ns))
     }
 
@@ -132,15 +132,15 @@ impl Tenant {
         maps.expect("alive").matches("gpuslice-client").count()
     }
 
-    fn completed(&self, truth: &Machine) -> u64 {
-        truth.context_info(self.context).expect("alive").completed
+    fn completed(&self, machine: &Machine) -> u64 {
+        machine.context_info(self.context).expect("alive").completed
     }
 
     /// Waits until it has had so much more GPU time.
-    fn gets(&self, truth: &Machine, more: Duration) {
-        let before = self.busy(truth);
+    fn gets(&self, machine: &Machine, more: Duration) {
+        let before = self.busy(machine);
         let start = Instant::now();
-        while self.busy(truth) < before + more {
+        while self.busy(machine) < before + more {
             let waited = start.elapsed();
             assert!(waited < 2 * PATIENCE, "{} stands still", self.who);
             std::thread::sleep(Duration::from_millis(2));
@@ -156,11 +156,11 @@ impl Tenant {
     }
 
     /// Stops it outside the simulated driver; inside, it would block the device for all.
-    fn stop(&self, truth: &Machine) {
+    fn stop(&self, machine: &Machine) {
         for _ in 0..1_000 {
             self.signal(Signal::SIGSTOP);
             waitid(Id::Pid(self.pid()), WaitPidFlag::WSTOPPED).expect("it stops");
-            if !truth.is_inside(self.pid().as_raw()) {
+            if !machine.is_inside(self.pid().as_raw()) {
                 return;
             }
             self.signal(Signal::SIGCONT);
@@ -187,22 +187,22 @@ struct Ends {
 
 impl Ends {
     /// From now on.
-    fn of(tenant: &Tenant, truth: &Machine) -> Ends {
+    fn of(tenant: &Tenant, machine: &Machine) -> Ends {
         Ends {
             context: tenant.context,
-            next: tenant.completed(truth),
+            next: tenant.completed(machine),
             last: 0,
             longest: 0,
         }
     }
 
     /// The longest gap so far, without the one between the last end and now.
-    fn longest_gap(&mut self, truth: &Machine) -> Duration {
-        let completed = truth.context_info(self.context).expect("alive").completed;
+    fn longest_gap(&mut self, machine: &Machine) -> Duration {
+        let completed = machine.context_info(self.context).expect("alive").completed;
         // The device does not keep older times.
         assert!(completed - self.next < 4096, "looked too seldom");
         for seq in self.next..completed {
-            let Ok(Status::Done { end_ns, .. }) = truth.poll(self.context, Seq(seq)) else {
+            let Ok(Status::Done { end_ns, .. }) = machine.poll(self.context, Seq(seq)) else {
                 panic!("{seq} is completed");
             };
             if self.last > 0 {

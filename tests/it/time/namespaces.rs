@@ -46,34 +46,34 @@ fn takes_turns(test: &str, seconds: i64) {
     let Some(command) = shifted(test, seconds) else {
         return;
     };
-    let (mut node, truth) = node();
+    let (mut node, machine) = node();
     must(&node, &["set", "b", "--weight", "3"]);
-    let light = Tenant::by(command, &node, &truth, "a", 500, &[]);
-    let heavy = Tenant::start(&node, &truth, "b", 500);
-    share(&light, &heavy, &truth);
-    let mut ends = [&light, &heavy].map(|tenant| Ends::of(tenant, &truth));
+    let light = Tenant::by(command, &node, &machine, "a", 500, &[]);
+    let heavy = Tenant::start(&node, &machine, "b", 500);
+    share(&light, &heavy, &machine);
+    let mut ends = [&light, &heavy].map(|tenant| Ends::of(tenant, &machine));
     let hiccups = Hiccups::watch();
     node.end_daemon(Signal::SIGKILL);
     for tenant in [&light, &heavy] {
-        tenant.gets(&truth, Duration::from_millis(300));
+        tenant.gets(&machine, Duration::from_millis(300));
     }
     for (ends, tenant) in ends.iter_mut().zip([&light, &heavy]) {
         let (gap, allowed) = (
-            ends.longest_gap(&truth),
+            ends.longest_gap(&machine),
             STALL_MAX + TURNS + hiccups.allowance(),
         );
         assert!(gap <= allowed, "{} stood still for {gap:?}", tenant.who);
     }
     node.start_daemon(&[]);
-    light.gets(&truth, Duration::from_millis(300));
-    share(&light, &heavy, &truth);
+    light.gets(&machine, Duration::from_millis(300));
+    share(&light, &heavy, &machine);
 }
 
-fn share(light: &Tenant, heavy: &Tenant, truth: &Machine) {
-    light.gets(truth, Duration::from_millis(100));
-    let before = [light, heavy].map(|tenant| tenant.busy(truth));
-    light.gets(truth, Duration::from_secs(1));
-    let after = [light, heavy].map(|tenant| tenant.busy(truth));
+fn share(light: &Tenant, heavy: &Tenant, machine: &Machine) {
+    light.gets(machine, Duration::from_millis(100));
+    let before = [light, heavy].map(|tenant| tenant.busy(machine));
+    light.gets(machine, Duration::from_secs(1));
+    let after = [light, heavy].map(|tenant| tenant.busy(machine));
     let [light, heavy] = [0, 1].map(|at| (after[at] - before[at]).as_secs_f64());
     let ratio = heavy / light;
     assert!(

@@ -33,7 +33,7 @@ const GROUP: u32 = 0x77;
 
 struct Scene {
     node: Node,
-    truth: Machine,
+    machine: Machine,
     victim: Tenant,
     /// This process's part of the device.
     device: Machine,
@@ -51,13 +51,13 @@ struct Named {
 impl Scene {
     fn new() -> Scene {
         let who = [("a", 1, Class::BestEffort), ("b", 1, Class::High)];
-        let (node, truth) = node_of(CONFIG, "on", &who);
-        let victim = Tenant::start(&node, &truth, "b", 500);
+        let (node, machine) = node_of(CONFIG, "on", &who);
+        let victim = Tenant::start(&node, &machine, "b", 500);
         let device = Machine::open(&node.root().join("device"), Role::Driver).expect("the device");
         let context = device.context_create(0).expect("a context");
         Scene {
             node,
-            truth,
+            machine,
             victim,
             device,
             context,
@@ -114,7 +114,7 @@ impl Scene {
             };
             // SAFETY: the structure of this request and of this command.
             let done = unsafe {
-                self.truth
+                self.machine
                     .ioctl(file.as_fd(), CONTROL, std::ptr::from_mut(&mut it).cast())
             };
             done.is_ok() && it.status == status::OK
@@ -150,12 +150,17 @@ impl Scene {
 
     /// Only the liar is affected.
     fn unharmed(&self) {
-        assert!(!self.truth.is_disabled(self.victim.context).expect("alive"));
+        assert!(
+            !self
+                .machine
+                .is_disabled(self.victim.context)
+                .expect("alive")
+        );
         for what in ["stops", "stops_missed", "time_slice_changes"] {
             assert_eq!(number(&self.node, "b", what), 0, "{what}");
         }
         assert_eq!(number(&self.node, "a", "stops"), 0);
-        self.victim.gets(&self.truth, Duration::from_millis(20));
+        self.victim.gets(&self.machine, Duration::from_millis(20));
         let log = self.node.log();
         assert!(!log.contains("ERROR") && !log.contains("panicked"), "{log}");
     }

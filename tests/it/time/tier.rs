@@ -37,8 +37,8 @@ pub fn node_of(config: &str, controls: &str, who: &[(&str, u32, Class)]) -> (Nod
         assert!(matches!(answer, Answer::Admitted { .. }), "{answer:?}");
     }
     let device = node.root().join("device");
-    let truth = Machine::open(&device, Role::Observer).expect("the node's device");
-    (node, truth)
+    let machine = Machine::open(&device, Role::Observer).expect("the node's device");
+    (node, machine)
 }
 
 fn config(node: &Node) -> PathBuf {
@@ -64,15 +64,15 @@ pub fn number(node: &Node, who: &str, what: &str) -> u64 {
 }
 
 /// The high one, and then the other: all that this one launches is of its own turns.
-fn both(node: &Node, truth: &Machine, long_us: u64) -> (Tenant, Tenant) {
-    let high = Tenant::start(node, truth, "b", 500);
-    let low = Tenant::start(node, truth, "a", long_us);
+fn both(node: &Node, machine: &Machine, long_us: u64) -> (Tenant, Tenant) {
+    let high = Tenant::start(node, machine, "b", 500);
+    let low = Tenant::start(node, machine, "a", long_us);
     (high, low)
 }
 
 /// When a piece of a tenant's work ended, by the device's clock, and how long it took.
-fn end_of(tenant: &Tenant, truth: &Machine, seq: u64) -> Option<(u64, u64)> {
-    match truth.poll(tenant.context, Seq(seq)).expect("alive") {
+fn end_of(tenant: &Tenant, machine: &Machine, seq: u64) -> Option<(u64, u64)> {
+    match machine.poll(tenant.context, Seq(seq)).expect("alive") {
         Status::Done { start_ns, end_ns } => Some((start_ns, end_ns)),
         _ => None,
     }
@@ -82,12 +82,12 @@ fn end_of(tenant: &Tenant, truth: &Machine, seq: u64) -> Option<(u64, u64)> {
 /// ends later than it would have alone, and is paid for in full.
 #[test]
 fn a_long_kernel_is_stopped_and_goes_on() {
-    let (node, truth) = node("on");
-    let (high, low) = both(&node, &truth, LONG_US);
-    let first = low.completed(&truth);
-    high.gets(&truth, Duration::from_millis(100));
+    let (node, machine) = node("on");
+    let (high, low) = both(&node, &machine, LONG_US);
+    let first = low.completed(&machine);
+    high.gets(&machine, Duration::from_millis(100));
     assert_eq!(
-        low.completed(&truth),
+        low.completed(&machine),
         first,
         "the high one waited for its end"
     );
@@ -98,18 +98,18 @@ fn a_long_kernel_is_stopped_and_goes_on() {
     }
     drop(high);
     // Now it has the GPU to itself again, as far as it needs it.
-    low.gets(&truth, Duration::from_micros(LONG_US));
+    low.gets(&machine, Duration::from_micros(LONG_US));
     eventually("the end of a long kernel", || {
-        end_of(&low, &truth, first).is_some()
+        end_of(&low, &machine, first).is_some()
     });
-    let (began, ended) = end_of(&low, &truth, first).expect("just seen");
+    let (began, ended) = end_of(&low, &machine, first).expect("just seen");
     assert!(ended - began > LONG_US * 1000, "it was interrupted");
-    let (had, billed) = (low.busy(&truth), bill(&node, "a"));
+    let (had, billed) = (low.busy(&machine), bill(&node, "a"));
     assert!(
         billed + Duration::from_millis(200) >= had,
         "had {had:?}, billed {billed:?}"
     );
-    assert!(!truth.is_disabled(low.context).expect("alive"));
+    assert!(!machine.is_disabled(low.context).expect("alive"));
 }
 
 /// A driver that refuses, cannot, or only reports success: everything is as without it, and no process stays
@@ -120,30 +120,30 @@ fn without_an_effect_it_is_as_without_the_tier() {
     let config = "tier = \"probe\"\nhigh_cap = 50\nnormal_cap = 50\n";
     let who = [("a", 1, Class::BestEffort), ("b", 1, Class::High)];
     for controls in ["denied", "unsupported", "void"] {
-        let (node, truth) = node_of(config, controls, &who);
-        let (high, low) = both(&node, &truth, 300_000);
-        high.gets(&truth, Duration::from_millis(50));
+        let (node, machine) = node_of(config, controls, &who);
+        let (high, low) = both(&node, &machine, 300_000);
+        high.gets(&machine, Duration::from_millis(50));
         let tried = || node.log().contains("not stopped on the GPU");
         eventually("a try", tried);
-        high.gets(&truth, Duration::from_millis(50));
-        low.gets(&truth, Duration::from_millis(20));
+        high.gets(&machine, Duration::from_millis(50));
+        low.gets(&machine, Duration::from_millis(20));
         assert_eq!(number(&node, "a", "stops"), 0, "{controls}");
         assert_eq!(shown(&node, "a")["time_enforcement"], "shim", "{controls}");
         assert_eq!(number(&node, "a", "time_slice_us"), 0, "{controls}");
-        assert!(!truth.is_disabled(low.context).expect("alive"));
+        assert!(!machine.is_disabled(low.context).expect("alive"));
     }
 }
 
 /// Slow controls, and a slice that ends while its work is stopped.
 #[test]
 fn stopped_work_resumes_when_its_slice_ends() {
-    let (node, truth) = node("slow");
-    let (high, low) = both(&node, &truth, LONG_US);
-    let stopped = || truth.is_disabled(low.context).expect("alive");
+    let (node, machine) = node("slow");
+    let (high, low) = both(&node, &machine, LONG_US);
+    let stopped = || machine.is_disabled(low.context).expect("alive");
     eventually("a stop", stopped);
     node.dismiss("a");
     eventually("it goes on", || !stopped());
-    high.gets(&truth, Duration::from_millis(20));
+    high.gets(&machine, Duration::from_millis(20));
     drop(low);
 }
 
@@ -152,9 +152,9 @@ fn stopped_work_resumes_when_its_slice_ends() {
 /// and run on beside the others' until they are over.)
 #[test]
 fn a_daemon_that_dies_leaves_no_process_stopped() {
-    let (mut node, truth) = node("on");
-    let (high, low) = both(&node, &truth, 300_000);
-    let stopped = || truth.is_disabled(low.context).expect("alive");
+    let (mut node, machine) = node("on");
+    let (high, low) = both(&node, &machine, 300_000);
+    let stopped = || machine.is_disabled(low.context).expect("alive");
     for round in 0..4 {
         eventually("a stop", stopped);
         node.end_daemon(Signal::SIGKILL);
@@ -172,8 +172,8 @@ fn a_daemon_that_dies_leaves_no_process_stopped() {
                 .all(|who| number(&node, who, "clients") == 1)
         };
         eventually("both came back", back);
-        high.gets(&truth, Duration::from_millis(20));
-        low.gets(&truth, Duration::from_millis(1));
+        high.gets(&machine, Duration::from_millis(20));
+        low.gets(&machine, Duration::from_millis(1));
     }
     // An orderly end leaves nothing stopped either.
     eventually("a stop", stopped);
@@ -185,12 +185,12 @@ fn a_daemon_that_dies_leaves_no_process_stopped() {
 /// Killed while it is stopped, a process is gone like any other.
 #[test]
 fn killed_while_stopped() {
-    let (node, truth) = node("on");
-    let high = Tenant::start(&node, &truth, "b", 500);
+    let (node, machine) = node("on");
+    let high = Tenant::start(&node, &machine, "b", 500);
     for _ in 0..3 {
-        let mut low = Tenant::start(&node, &truth, "a", LONG_US);
+        let mut low = Tenant::start(&node, &machine, "a", LONG_US);
         let start = Instant::now();
-        while !truth.is_disabled(low.context).expect("alive") {
+        while !machine.is_disabled(low.context).expect("alive") {
             assert!(start.elapsed() < PATIENCE, "never stopped: {}", node.log());
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -199,6 +199,6 @@ fn killed_while_stopped() {
         node.wait_refunded("a");
         let written = node.container_dir("a").join("stopped");
         eventually("its file is closed", || !written.exists());
-        high.gets(&truth, Duration::from_millis(20));
+        high.gets(&machine, Duration::from_millis(20));
     }
 }
