@@ -72,7 +72,12 @@ pub(crate) struct State {
     pub gpus: [Gpu; MAX_GPUS],
 }
 
-/// A process. `kind` zero means the place is free.
+/// A [`Slot::kind`]: a process that only reads.
+pub(crate) const OBSERVER: u32 = 1;
+/// A [`Slot::kind`]: a process with the driver.
+pub(crate) const DRIVER: u32 = 2;
+
+/// A process. `kind` zero means that the slot is free.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct Slot {

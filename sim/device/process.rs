@@ -6,9 +6,6 @@ use crate::limits::{CGROUP_DEPTH, MAX_CONTEXTS, MAX_GPUS};
 use crate::types::ContextId;
 use crate::{events, memory, quota, time};
 
-pub(crate) const OBSERVER: u32 = 1;
-pub(crate) const DRIVER: u32 = 2;
-
 /// Enters a process into a slot whose byte it has just locked. The remains of a dead process in
 /// that slot must have been dropped before.
 pub(crate) fn enter(state: &mut State, slot: usize, kind: u32) {

@@ -12,9 +12,8 @@
 use crate::cgroup::{self, Chain};
 use crate::config::Limits;
 use crate::error::{DeviceError, LimitError};
-use crate::layout::{MemoryLimit, Quota, Slot, State};
+use crate::layout::{DRIVER, MemoryLimit, Quota, Slot, State};
 use crate::limits::{CGROUP_PATH, MAX_GPUS, PAGE_BYTES};
-use crate::process::DRIVER;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;

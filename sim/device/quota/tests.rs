@@ -3,7 +3,7 @@
 use crate::cgroup::Chain;
 use crate::config::{Config, Limits};
 use crate::error::{DeviceError, LimitError};
-use crate::layout::{MemoryLimit, State};
+use crate::layout::{DRIVER, MemoryLimit, State};
 use crate::limits::{CGROUP_PATH, MAX_QUOTAS, PAGE_BYTES};
 use crate::mapping::state_for_test;
 use crate::quota::{self, UNLIMITED};
@@ -17,7 +17,7 @@ fn machine(groups: &[&[u64]]) -> Box<State> {
     let mut state = state_for_test();
     state.initialise(&Config::parse("mem=128MiB").unwrap());
     for (slot, groups) in groups.iter().enumerate() {
-        process::enter(&mut state, slot, process::DRIVER);
+        process::enter(&mut state, slot, DRIVER);
         state.slots[slot].cgroups = chain(groups);
     }
     state

@@ -1,7 +1,7 @@
 //! The clockwork under a clock of the tests' own.
 
 use crate::config::Config;
-use crate::layout::State;
+use crate::layout::{DRIVER, State};
 use crate::limits::{MAX_DURATION_NS, MAX_PENDING, RING};
 use crate::mapping::state_for_test;
 use crate::types::{ContextId, Status};
@@ -18,7 +18,7 @@ fn machine(contexts: usize) -> (Box<State>, Vec<ContextId>) {
     state.initialise(&Config::default());
     let ids = (0..contexts)
         .map(|slot| {
-            process::enter(&mut state, slot, process::DRIVER);
+            process::enter(&mut state, slot, DRIVER);
             process::create_context(&mut state, 0, slot, (0, 0)).unwrap()
         })
         .collect();

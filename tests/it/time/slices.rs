@@ -112,7 +112,7 @@ fn a_container_that_never_drains_has_its_part() {
 }
 
 /// A process that sets its own slice has it until the daemon's next check, which logs it. Later changes of weight take
-/// effect with the next check. A process that leaves gets its earlier slice back, and so do all when turns or the daemon end.
+/// effect with the next check. Contexts get their own slices back when their container, the turns or the daemon end.
 #[test]
 fn slices_follow_weights_and_not_tenants() {
     for controls in ["on", "slow"] {

@@ -226,7 +226,7 @@ pub fn sweep(options: &Options) -> Result<bool, String> {
     sweep_as("sweep", options)
 }
 
-/// The same where each multiprocessor has as many threads and as much shared memory as it can, all of which a switch must save.
+/// The same where each multiprocessor has all the threads and shared memory that it can; a switch must save all of it.
 pub fn sweep_wide(options: &Options) -> Result<bool, String> {
     let wide = Options {
         wide: true,
