@@ -21,7 +21,7 @@ use std::os::fd::{IntoRawFd, RawFd};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Holder {
     /// No process, or the calling process itself.
-    Nobody,
+    None,
     /// A living process; its pid in the caller's pid namespace, 0 if it has none there.
     Process(i32),
 }
@@ -62,7 +62,7 @@ impl Locks {
             return Holder::Process(0);
         }
         if lock.l_type == libc::F_UNLCK as libc::c_short {
-            return Holder::Nobody;
+            return Holder::None;
         }
         Holder::Process(lock.l_pid)
     }

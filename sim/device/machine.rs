@@ -229,7 +229,7 @@ impl Machine {
     }
 
     fn is_alive(&self, slot: usize) -> bool {
-        self.is_own(slot) || self.locks.holder(slot) != Holder::Nobody
+        self.is_own(slot) || self.locks.holder(slot) != Holder::None
     }
 
     /// Whether a slot belongs to this process, through this library or another.

@@ -71,10 +71,10 @@ pub(crate) fn used_bytes(state: &State, gpu: usize, group: u64) -> u64 {
 pub(crate) fn admit(state: &State, gpu: usize, slot: usize, pages: u32) -> Result<(), DeviceError> {
     let process = &state.slots[slot];
     let own = find(state, process.cgroups[0]);
-    let walls = quotas(state).filter(|quota| {
+    let bounds = quotas(state).filter(|quota| {
         quota.limits[gpu].hard != UNLIMITED && is_within(process, quota.cgroup, own)
     });
-    for quota in walls {
+    for quota in bounds {
         let room = quota.limits[gpu].hard / PAGE_BYTES;
         if used_pages(state, gpu, quota.cgroup) + u64::from(pages) > room {
             return Err(DeviceError::OutOfMemory);

@@ -89,7 +89,7 @@ fn a_process_that_sees_only_its_own_group_is_held_by_those_above() {
     let mut state = machine(&[&[7]]);
     set(&mut state, &[5, 1], 0, Some(4)).unwrap();
     take(&mut state, 0, 4).unwrap();
-    assert_eq!(quota::used_bytes(&state, 0, 5), 0, "nobody knows yet");
+    assert_eq!(quota::used_bytes(&state, 0, 5), 0, "not noticed yet");
     set(&mut state, &[7, 5, 1], 0, Some(64)).unwrap();
     assert_eq!(quota::used_bytes(&state, 0, 5), 4 * PAGE_BYTES);
     assert_eq!(take(&mut state, 0, 1), Err(DeviceError::OutOfMemory));

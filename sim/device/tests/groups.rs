@@ -167,7 +167,7 @@ fn used(machine: &Machine, group: &Group) -> u64 {
 fn every_group_has_its_wall_and_so_have_those_above() {
     let Some(slice) = group() else { return };
     let (left, right) = (slice.below("left"), slice.below("right"));
-    let device = Device::new("walls", "mem=256MiB,context=2MiB,limits=dmem");
+    let device = Device::new("limits", "mem=256MiB,context=2MiB,limits=dmem");
     let machine = device.observe();
     machine.set_limits(0, &slice.0, 0, 100 * MIB).unwrap();
     let detour = slice.0.join("right/../left");

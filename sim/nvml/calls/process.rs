@@ -63,7 +63,7 @@ pub(crate) fn nvmlDeviceGetComputeRunningProcesses_v3(
     count.counted(infos, &list)
 }
 
-fn nobody<T: Copy>(device: nvmlDevice_t, count: Out<u32>, infos: Out<T>) -> Outcome {
+fn no_processes<T: Copy>(device: nvmlDevice_t, count: Out<u32>, infos: Out<T>) -> Outcome {
     gpu(device)?;
     count.counted(infos, &[])
 }
@@ -73,7 +73,7 @@ pub(crate) fn nvmlDeviceGetGraphicsRunningProcesses(
     count: Out<u32>,
     infos: Out<nvmlProcessInfo_v1_t>,
 ) -> Outcome {
-    nobody(device, count, infos)
+    no_processes(device, count, infos)
 }
 
 pub(crate) fn nvmlDeviceGetGraphicsRunningProcesses_v2(
@@ -81,7 +81,7 @@ pub(crate) fn nvmlDeviceGetGraphicsRunningProcesses_v2(
     count: Out<u32>,
     infos: Out<c_void>,
 ) -> Outcome {
-    nobody::<nvmlProcessInfo_t>(device, count, infos.of())
+    no_processes::<nvmlProcessInfo_t>(device, count, infos.of())
 }
 
 pub(crate) fn nvmlDeviceGetGraphicsRunningProcesses_v3(
@@ -89,7 +89,7 @@ pub(crate) fn nvmlDeviceGetGraphicsRunningProcesses_v3(
     count: Out<u32>,
     infos: Out<nvmlProcessInfo_t>,
 ) -> Outcome {
-    nobody(device, count, infos)
+    no_processes(device, count, infos)
 }
 
 pub(crate) fn nvmlDeviceGetMPSComputeRunningProcesses(
@@ -97,7 +97,7 @@ pub(crate) fn nvmlDeviceGetMPSComputeRunningProcesses(
     count: Out<u32>,
     infos: Out<nvmlProcessInfo_v1_t>,
 ) -> Outcome {
-    nobody(device, count, infos)
+    no_processes(device, count, infos)
 }
 
 pub(crate) fn nvmlDeviceGetMPSComputeRunningProcesses_v2(
@@ -105,7 +105,7 @@ pub(crate) fn nvmlDeviceGetMPSComputeRunningProcesses_v2(
     count: Out<u32>,
     infos: Out<c_void>,
 ) -> Outcome {
-    nobody::<nvmlProcessInfo_t>(device, count, infos.of())
+    no_processes::<nvmlProcessInfo_t>(device, count, infos.of())
 }
 
 pub(crate) fn nvmlDeviceGetMPSComputeRunningProcesses_v3(
@@ -113,7 +113,7 @@ pub(crate) fn nvmlDeviceGetMPSComputeRunningProcesses_v3(
     count: Out<u32>,
     infos: Out<nvmlProcessInfo_t>,
 ) -> Outcome {
-    nobody(device, count, infos)
+    no_processes(device, count, infos)
 }
 
 pub(crate) fn nvmlDeviceGetRunningProcessDetailList(

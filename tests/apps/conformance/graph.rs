@@ -484,7 +484,7 @@ fn other_memory_under_pressure() -> Outcome {
     let mut at = 0;
     let code = says!([SUCCESS, OOM], cuMemAlloc_v2(&mut at, before / 4 * 3));
     if code == OOM {
-        // The reference promises it only to who trims first.
+        // The reference guarantees it only after a trim.
         trim(gpu)?;
         at = gpu.alloc(before / 4 * 3)?;
     }

@@ -29,7 +29,7 @@ fn invalid_options_are_refused_with_the_reason() {
             &["set", "web", "--priority", "urgent"],
             "high, normal or best-effort",
         ),
-        (&["set", "nobody", "--weight", "2"], "nobody"),
+        (&["set", "missing", "--weight", "2"], "missing"),
     ];
     for (words, expected) in cases {
         let output = stage.gpuslice(words);

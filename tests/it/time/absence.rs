@@ -17,7 +17,8 @@ fn a_daemon_killed_in_a_turn_stalls_no_tenant() {
     eprintln!("SEED={seed}");
     let mut random = Random(seed | 1 << 32);
     let (mut node, machine) = node();
-    let tenants = [("a", 300), ("b", 700)].map(|(who, us)| Tenant::start(&node, &machine, who, us));
+    let tenants = [("a", 300), ("b", 700)]
+        .map(|(container, us)| Tenant::start(&node, &machine, container, us));
     let mut ends = [0, 1].map(|at: usize| Ends::of(&tenants[at], &machine));
     // The longest gaps, and the hiccups allowed for.
     let mut gaps = Vec::new();
@@ -36,7 +37,7 @@ fn a_daemon_killed_in_a_turn_stalls_no_tenant() {
         for tenant in &tenants {
             tenant.gets(&machine, Duration::from_millis(20));
             let back = || {
-                node.slice(tenant.who)
+                node.slice(tenant.container)
                     .is_some_and(|(_, clients)| clients == 1)
             };
             eventually("a process that came back", back);
@@ -50,7 +51,7 @@ fn a_daemon_killed_in_a_turn_stalls_no_tenant() {
             assert!(
                 gap <= allowed,
                 "round {round}: {} stood still for {gap:?}, allowed {allowed:?}",
-                tenant.who
+                tenant.container
             );
         }
     }

@@ -12,8 +12,8 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
 /// The words of lane 0 that a container's processes see.
-fn lane(node: &Node, who: &str) -> (&'static ContainerLane, TenantClient) {
-    let observer = node.tenant(who);
+fn lane(node: &Node, container: &str) -> (&'static ContainerLane, TenantClient) {
+    let observer = node.tenant(container);
     let page = container_page(&observer.attach(Bytes::ZERO));
     (&page.lane[0], observer)
 }
@@ -180,7 +180,8 @@ fn a_process_that_reports_drained_and_is_not() {
     device.context_destroy(context).expect("ours");
     let gap = ends.longest_gap(&machine);
     assert!(gap <= 3 * TURNS + hiccups.allowance(), "{gap:?}");
-    let billed = [("a", billed), ("b", billed_good)].map(|(who, before)| bill(&node, who) - before);
+    let billed = [("a", billed), ("b", billed_good)]
+        .map(|(container, before)| bill(&node, container) - before);
     // Half of the turns, and in them every second slice, less the waits for a slice at their ends.
     assert!(got > took / 20, "the good one got {got:?} of {took:?}");
     assert!(

@@ -38,7 +38,7 @@ fn gates_exist_while_a_higher_class_does() {
         high.gets(&machine, Duration::from_micros(900));
         low.gets(&machine, A_WHILE / 3);
     }
-    assert_eq!(high.claims(), 1, "who goes first is not stopped");
+    assert_eq!(high.claims(), 1, "high priority is not stopped");
     drop(high);
     low.gets(&machine, 10 * A_WHILE);
 }
@@ -74,7 +74,7 @@ fn closed_gates_outlive_no_daemon() {
         node.start_daemon(&[]);
         for tenant in [&low, &high] {
             let back = || {
-                node.slice(tenant.who)
+                node.slice(tenant.container)
                     .is_some_and(|(_, clients)| clients == 1)
             };
             eventually("a process that came back", back);

@@ -45,8 +45,8 @@ fn setting(name: &str, otherwise: u64) -> u64 {
 /// A node with two slices, `a` and `b`, and its device.
 fn node() -> (Node, Machine) {
     let node = Node::start();
-    for who in ["a", "b"] {
-        node.must_admit(who, Bytes(GIB));
+    for container in ["a", "b"] {
+        node.must_admit(container, Bytes(GIB));
     }
     let device = node.root().join("device");
     let machine = Machine::open(&device, Role::Observer).expect("the node's device");
@@ -55,27 +55,27 @@ fn node() -> (Node, Machine) {
 
 /// A tenant that always wants the GPU.
 struct Tenant {
-    who: &'static str,
+    container: &'static str,
     child: Child,
     context: ContextId,
 }
 
 impl Tenant {
     /// Starts one that launches kernels of so many microseconds, and waits until it does.
-    fn start(node: &Node, machine: &Machine, who: &'static str, kernel_us: u64) -> Tenant {
-        Tenant::with(node, machine, who, kernel_us, &[])
+    fn start(node: &Node, machine: &Machine, container: &'static str, kernel_us: u64) -> Tenant {
+        Tenant::with(node, machine, container, kernel_us, &[])
     }
 
     /// The same with more arguments for its program.
     fn with(
         node: &Node,
         machine: &Machine,
-        who: &'static str,
+        container: &'static str,
         kernel_us: u64,
         words: &[&str],
     ) -> Tenant {
         let program = Command::new(target_dir().join("tenant"));
-        Tenant::by(program, node, machine, who, kernel_us, words)
+        Tenant::by(program, node, machine, container, kernel_us, words)
     }
 
     /// The same, started by `command`, which ends with the tenant's program.
@@ -83,7 +83,7 @@ impl Tenant {
         mut command: Command,
         node: &Node,
         machine: &Machine,
-        who: &'static str,
+        container: &'static str,
         kernel_us: u64,
         words: &[&str],
     ) -> Tenant {
@@ -96,7 +96,7 @@ impl Tenant {
             .env("LD_PRELOAD", target_dir().join("libgpuslice.so"))
             .env(
                 "GPUSLICE_SOCKET",
-                node.container_dir(who).join("tenant.sock"),
+                node.container_dir(container).join("tenant.sock"),
             )
             .env("GPUSLICE_DRIVER_DIR", &driver)
             .env("LD_LIBRARY_PATH", &driver)
@@ -110,7 +110,7 @@ impl Tenant {
         eventually("a context", || fresh().is_some());
         let context = fresh().expect("just seen");
         let tenant = Tenant {
-            who,
+            container,
             child,
             context,
         };
@@ -142,7 +142,7 @@ impl Tenant {
         let start = Instant::now();
         while self.busy(machine) < before + more {
             let waited = start.elapsed();
-            assert!(waited < 2 * PATIENCE, "{} stands still", self.who);
+            assert!(waited < 2 * PATIENCE, "{} stands still", self.container);
             std::thread::sleep(Duration::from_millis(2));
         }
     }
@@ -166,7 +166,7 @@ impl Tenant {
             self.signal(Signal::SIGCONT);
             std::thread::sleep(Duration::from_millis(1));
         }
-        panic!("{} never leaves the driver", self.who);
+        panic!("{} never leaves the driver", self.container);
     }
 }
 
@@ -265,22 +265,24 @@ fn must(node: &Node, words: &[&str]) {
 }
 
 /// What `gpuslice ps --json` shows of a container.
-fn shown(node: &Node, who: &str) -> Value {
+fn shown(node: &Node, container: &str) -> Value {
     let mut ps = Command::new(env!("CARGO_BIN_EXE_gpuslice"));
     ps.args(["ps", "--json", "--runtime-dir"]);
     let output = ps.arg(node.runtime_dir()).output().expect("it starts");
     let all: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     let slices = all["slices"].as_array().expect("a list");
-    let found = slices.iter().find(|slice| slice["container"] == who);
+    let found = slices.iter().find(|slice| slice["container"] == container);
     found.expect("a slice").clone()
 }
 
 /// GPU time charged to a container so far.
-fn bill(node: &Node, who: &str) -> Duration {
-    Duration::from_nanos(shown(node, who)["gpu_ns"].as_u64().expect("a number"))
+fn bill(node: &Node, container: &str) -> Duration {
+    Duration::from_nanos(shown(node, container)["gpu_ns"].as_u64().expect("a number"))
 }
 
 /// How often a container was not quiet in time after a turn of its own.
-fn overruns(node: &Node, who: &str) -> u64 {
-    shown(node, who)["overruns"].as_u64().expect("a number")
+fn overruns(node: &Node, container: &str) -> u64 {
+    shown(node, container)["overruns"]
+        .as_u64()
+        .expect("a number")
 }

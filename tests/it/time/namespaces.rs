@@ -62,7 +62,11 @@ fn takes_turns(test: &str, seconds: i64) {
             ends.longest_gap(&machine),
             STALL_MAX + TURNS + hiccups.allowance(),
         );
-        assert!(gap <= allowed, "{} stood still for {gap:?}", tenant.who);
+        assert!(
+            gap <= allowed,
+            "{} stood still for {gap:?}",
+            tenant.container
+        );
     }
     node.start_daemon(&[]);
     light.gets(&machine, Duration::from_millis(300));

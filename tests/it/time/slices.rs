@@ -24,8 +24,8 @@ const LONG_US: u64 = 300_000;
 
 /// Weights 1 and 3, each always busy, and the first stop was seen.
 fn two(controls: &str, a_us: u64) -> (Node, Machine, [Tenant; 2]) {
-    let who = [("a", 1, Class::Normal), ("b", 3, Class::Normal)];
-    let (node, machine) = node_of(PROBE, controls, &who);
+    let containers = [("a", 1, Class::Normal), ("b", 3, Class::Normal)];
+    let (node, machine) = node_of(PROBE, controls, &containers);
     let a = Tenant::start(&node, &machine, "a", a_us);
     let b = Tenant::start(&node, &machine, "b", LONG_US);
     eventually("a stop", || number(&node, "a", "stops") > 0);
@@ -149,11 +149,11 @@ fn where_they_cannot_be_set() {
     let (node, machine, both) = two("stops", LONG_US);
     let said = "has no time slices by weight on the GPU";
     eventually("it is said", || node.log().matches(said).count() == 2);
-    for who in ["a", "b"] {
-        let stops = number(&node, who, "stops");
-        eventually("another stop", || number(&node, who, "stops") > stops);
-        assert_eq!(number(&node, who, "time_slice_us"), 0);
-        assert!(!node.container_dir(who).join("sliced").exists());
+    for container in ["a", "b"] {
+        let stops = number(&node, container, "stops");
+        eventually("another stop", || number(&node, container, "stops") > stops);
+        assert_eq!(number(&node, container, "time_slice_us"), 0);
+        assert!(!node.container_dir(container).join("sliced").exists());
     }
     assert_eq!(slices(&machine, &both), [OWN_US; 2]);
     assert_eq!(node.log().matches(said).count(), 2, "and not again");

@@ -50,8 +50,8 @@ struct Named {
 
 impl Scene {
     fn new() -> Scene {
-        let who = [("a", 1, Class::BestEffort), ("b", 1, Class::High)];
-        let (node, machine) = node_of(CONFIG, "on", &who);
+        let containers = [("a", 1, Class::BestEffort), ("b", 1, Class::High)];
+        let (node, machine) = node_of(CONFIG, "on", &containers);
         let victim = Tenant::start(&node, &machine, "b", 500);
         let device = Machine::open(&node.root().join("device"), Role::Driver).expect("the device");
         let context = device.context_create(0).expect("a context");

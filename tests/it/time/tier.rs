@@ -16,17 +16,17 @@ const LONG_US: u64 = 2_000_000;
 
 /// A node whose driver answers controls in this way, with a best-effort slice `a` and a high one `b`.
 fn node(controls: &str) -> (Node, Machine) {
-    let who = [("a", 1, Class::BestEffort), ("b", 1, Class::High)];
-    node_of("tier = \"probe\"\n", controls, &who)
+    let containers = [("a", 1, Class::BestEffort), ("b", 1, Class::High)];
+    node_of("tier = \"probe\"\n", controls, &containers)
 }
 
 /// A node of this configuration and driver, with these slices: weight and class.
-pub fn node_of(config: &str, controls: &str, who: &[(&str, u32, Class)]) -> (Node, Machine) {
+pub fn node_of(config: &str, controls: &str, containers: &[(&str, u32, Class)]) -> (Node, Machine) {
     let mut node = Node::new();
     configure(&node, config);
     start(&mut node, controls);
-    for (who, weighs, class) in who {
-        let mut asked = admit(who, "0", MemoryAsk::Exactly(Bytes(GIB)));
+    for (container, weighs, class) in containers {
+        let mut asked = admit(container, "0", MemoryAsk::Exactly(Bytes(GIB)));
         if let AdminCommand::Admit {
             class: of, weight, ..
         } = &mut asked
@@ -59,8 +59,8 @@ pub fn start(node: &mut Node, controls: &str) {
 }
 
 /// A number that `gpuslice ps --json` shows of a container.
-pub fn number(node: &Node, who: &str, what: &str) -> u64 {
-    shown(node, who)[what].as_u64().expect("a number")
+pub fn number(node: &Node, container: &str, what: &str) -> u64 {
+    shown(node, container)[what].as_u64().expect("a number")
 }
 
 /// The high one, and then the other: all that this one launches is of its own turns.
@@ -93,8 +93,8 @@ fn a_long_kernel_is_stopped_and_goes_on() {
     );
     assert!(number(&node, "a", "stops") > 0);
     assert_eq!(number(&node, "b", "stops"), 0);
-    for who in ["a", "b"] {
-        assert_eq!(shown(&node, who)["time_enforcement"], "preempt");
+    for container in ["a", "b"] {
+        assert_eq!(shown(&node, container)["time_enforcement"], "preempt");
     }
     drop(high);
     // Now it has the GPU to itself again, as far as it needs it.
@@ -118,9 +118,9 @@ fn a_long_kernel_is_stopped_and_goes_on() {
 #[test]
 fn without_an_effect_it_is_as_without_the_tier() {
     let config = "tier = \"probe\"\nhigh_cap = 50\nnormal_cap = 50\n";
-    let who = [("a", 1, Class::BestEffort), ("b", 1, Class::High)];
+    let containers = [("a", 1, Class::BestEffort), ("b", 1, Class::High)];
     for controls in ["denied", "unsupported", "void"] {
-        let (node, machine) = node_of(config, controls, &who);
+        let (node, machine) = node_of(config, controls, &containers);
         let (high, low) = both(&node, &machine, 300_000);
         high.gets(&machine, Duration::from_millis(50));
         let tried = || node.log().contains("not stopped on the GPU");
@@ -169,7 +169,7 @@ fn a_daemon_that_dies_leaves_no_process_stopped() {
         let back = || {
             ["a", "b"]
                 .iter()
-                .all(|who| number(&node, who, "clients") == 1)
+                .all(|container| number(&node, container, "clients") == 1)
         };
         eventually("both came back", back);
         high.gets(&machine, Duration::from_millis(20));

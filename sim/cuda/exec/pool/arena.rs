@@ -60,7 +60,7 @@ struct Limbo {
     ticket: u64,
 }
 
-/// The books of one pool.
+/// The accounting of one pool: its pieces, their used parts and their gaps.
 pub struct Arena<P> {
     areas: Vec<Area<P>>,
     /// Length of each part that is in use or in limbo.

@@ -60,7 +60,7 @@ fn file_of(origin: Origin, gpu: usize) -> std::io::Result<File> {
     if fd < 0 {
         return Err(std::io::Error::last_os_error());
     }
-    // SAFETY: just made, and nobody else's.
+    // SAFETY: just made, not owned elsewhere.
     let file = unsafe { File::from_raw_fd(fd) };
     let words = [origin.maker, origin.pool, gpu as u64].map(u64::to_le_bytes);
     file.write_all_at(&[POOL_MAGIC, words[0], words[1], words[2]].concat(), 0)?;

@@ -60,7 +60,7 @@ pub trait Ring {
     fn status(&self, context: ContextId, seq: Seq) -> Status;
 }
 
-/// What an operation does to the world once its time has passed; an error kills the context.
+/// The effect of an operation, run once its time has passed; an error kills the context.
 pub type Effect = Box<dyn FnOnce() -> Result<(), Fault> + Send>;
 
 /// A function of the program's.

@@ -84,7 +84,7 @@ pub struct Model {
     pub(super) active: Vec<StreamKey>,
     /// Operations that have ended: shows whether anything has moved.
     pub ended: u64,
-    /// Whether any context has ever been killed, for those who do not hold the model's lock.
+    /// Whether any context has ever been killed, for threads without the model's lock.
     pub any_fault: Arc<AtomicBool>,
 }
 

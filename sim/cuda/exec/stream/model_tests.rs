@@ -219,7 +219,7 @@ fn a_word_that_is_right_costs_no_time_and_holds_as_soon_as_it_is_not() {
         .model
         .push(&world.ring, other, vec![mark], Body::nothing());
     world.note(other, 10, 9);
-    assert_eq!(world.at(100), [0], "nobody looked in between");
+    assert_eq!(world.at(100), [0], "no advance in between");
     // In the middle of the second: that one ends, the others were never there.
     world.ring.now.set(150);
     open.store(false, Ordering::Relaxed);

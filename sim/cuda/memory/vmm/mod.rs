@@ -32,7 +32,7 @@ unsafe impl Send for Physical {}
 // SAFETY: as above.
 unsafe impl Sync for Physical {}
 
-/// The memory of a handle, for who puts it elsewhere than at an address.
+/// The memory of a handle, for callers that map it elsewhere than at an address.
 pub fn chunk_of(handle: CUmemGenericAllocationHandle) -> Result<Arc<Chunk>, CUresult> {
     handle::physical(handle)?.backing.chunk().cloned()
 }

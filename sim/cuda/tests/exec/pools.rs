@@ -62,7 +62,7 @@ scenarios! {
         assert_eq!(get(b, MIB), bytes);
         ok!(cuMemFreeAsync(b, stream));
         assert_eq!(attribute(pool, USED), 10 * MIB);
-        assert!(attribute(pool, RESERVED) >= 110 * MIB, "kept until somebody synchronises");
+        assert!(attribute(pool, RESERVED) >= 110 * MIB, "kept until a thread synchronises");
         ok!(cuStreamSynchronize(stream));
         assert!(attribute(pool, RESERVED) < 100 * MIB);
         assert!(attribute(pool, RESERVED_HIGH) >= 110 * MIB);
