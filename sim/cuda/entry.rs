@@ -156,7 +156,7 @@ pub fn guard<R: Reply>(call: Call, body: impl FnOnce() -> R) -> CUresult {
     result.map_or(CUresult::ERROR_UNKNOWN, Reply::reply)
 }
 
-/// What can be turned into a `CUresult`.
+/// Results that convert to a `CUresult`.
 pub trait Reply {
     fn reply(self) -> CUresult;
 }

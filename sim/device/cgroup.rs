@@ -86,7 +86,7 @@ pub(crate) fn id_of(dir: &Path) -> Option<u64> {
     unified.then_some(found.ino())
 }
 
-/// `struct pidfd_info` of linux/pidfd.h in its first form; `mask` says what is wanted and given.
+/// `struct pidfd_info` of linux/pidfd.h in its first form; `mask` has the requested and returned fields.
 #[repr(C)]
 struct PidfdInfo {
     mask: u64,

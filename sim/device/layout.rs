@@ -127,7 +127,7 @@ pub(crate) struct Context {
     /// Handles of its channel group and of that one's channel, 0 for none yet.
     pub group: u32,
     pub channel: u32,
-    /// Not 0 while its group is off the run list: what it has queued does not run.
+    /// Not 0 while its group is off the run list: its queued work does not run.
     pub disabled: u32,
     /// How often it was taken off the GPU with work left.
     pub saves: u32,

@@ -43,7 +43,7 @@ fn address(name: &str, version: u32, flags: u64) -> Result<usize, CUdriverProcAd
             .get(found.index)
             .copied()
             .ok_or(CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND),
-        // What came after this driver is unknown to it.
+        // Functions newer than this driver are unknown to it.
         Err(Missing::VersionNotSufficient) if asked == version => {
             Err(CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT)
         }

@@ -234,7 +234,7 @@ impl Task {
         }
     }
 
-    /// What it does to the world.
+    /// Its effect.
     fn effect(&self) -> Option<Effect> {
         Some(match self {
             Self::Kernel(launch) => {

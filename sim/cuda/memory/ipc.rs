@@ -62,7 +62,7 @@ fn identity() -> u64 {
     *IDENTITY
 }
 
-/// What is open: opened again by the same context, it is the same memory counted twice.
+/// The open handles: one opened again by the same context is the same memory, counted twice.
 struct Opened {
     ticket: Ticket,
     context: &'static Context,

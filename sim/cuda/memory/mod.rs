@@ -40,7 +40,7 @@ pub use space::{STEP, give as give_addresses, take as take_addresses};
 use crate::context::{self, Context};
 use crate::exec;
 
-/// Gives up what is kept for later on a GPU (the machine's index); returns whether there was any.
+/// Releases the memory kept for later on a GPU (the machine's index); returns whether there was any.
 pub fn give_spare_back(gpu: usize) -> bool {
     let on = context::living()
         .into_iter()

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-/// What made an allocation, and so what may free it.
+/// The function family that made an allocation, and so the one that may free it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// `cuMemAlloc`, `cuMemAllocPitch`.
@@ -85,7 +85,7 @@ impl Allocation {
     }
 }
 
-/// What is known of an allocation found.
+/// The properties of an allocation found.
 #[derive(Clone, Copy)]
 pub struct Found {
     pub base: u64,

@@ -9,7 +9,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 /// Granularity of addresses, and of the memory behind them.
 pub const STEP: u64 = gpuslice_sim_device::limits::PAGE_BYTES;
-/// What is asked of the system; less where it is not to be had (limits on address space).
+/// Size of the range requested from the system; smaller where that fails (limits on address space).
 const MOST: u64 = 16 << 40;
 const LEAST: u64 = 1 << 30;
 

@@ -43,7 +43,7 @@ impl Machine {
         })
     }
 
-    /// The limits of the control group with this directory on a GPU, and what it uses.
+    /// The limits of the control group with this directory on a GPU, and its use.
     ///
     /// # Errors
     /// See [`LimitError`].

@@ -22,7 +22,7 @@ impl Machine {
         })
     }
 
-    /// Ends a context; what it has queued never completes. Its process's allocations stay.
+    /// Ends a context; its queued work never completes. Its process's allocations stay.
     pub fn context_destroy(&self, id: ContextId) -> Result<(), DeviceError> {
         let left = self.with(None, |state, _| {
             let slot = process::context(state, id)?.slot;

@@ -117,7 +117,7 @@ fn actor() {
     }
 }
 
-/// Does what it is told until its test ends.
+/// Obeys its test's commands until the test ends.
 fn tenant(machine: &Machine) {
     say("ready");
     while let Some(line) = heard() {

@@ -17,7 +17,7 @@ pub const ROLE: &str = "--role";
 /// No case takes so long where anything works.
 const LONGEST: Duration = Duration::from_secs(120);
 
-/// Names the file in which cases keep what is free when they begin.
+/// Names the file in which cases note the free memory at their beginning.
 pub const USUAL: &str = "CONFORMANCE_USUAL";
 
 /// That file, of this run.
@@ -116,7 +116,7 @@ impl Helper {
         self.child.id() as i32
     }
 
-    /// What it says next.
+    /// Its next line.
     pub fn hears(&mut self) -> Outcome<String> {
         let mut line = String::new();
         match self.from.read_line(&mut line) {

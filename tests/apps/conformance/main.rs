@@ -3,8 +3,7 @@
 //! A slice must behave as a card of its size: the same refusals, the same numbers, the same codes for
 //! bad input. So the program does not depend on slices: it reads the device's size from
 //! `cuMemGetInfo` and tries every way to take memory, to give it back, and to be refused. It runs
-//! unchanged on a bare device, behind either injection method, on the
-//! simulated GPU and on a real one.
+//! unchanged on a bare device, behind either injection method, on the simulated GPU and on a real one.
 //!
 //! A case is a short function in the file of its family; a table there names it. It runs in a child
 //! process, so that a crash, a hang or a leak is one failed case and nothing more. Each case also
@@ -66,7 +65,7 @@ const FAMILIES: &[&[Case]] = &[
     threads::CASES,
 ];
 
-/// What was asked for.
+/// The command line's options.
 #[derive(Default)]
 struct Options {
     list: bool,

@@ -47,7 +47,7 @@ fn see_each_other() -> Outcome {
     gpu.back_to(before)
 }
 
-/// A helper that says what is free whenever it is asked.
+/// A helper that prints the free memory on request.
 pub fn look(words: &[String]) -> Outcome {
     let gpu = gpu()?;
     let [bytes] = words else {

@@ -171,12 +171,12 @@ impl Gpu {
         Ok((self.total()? / n / GRAIN * GRAIN).max(GRAIN))
     }
 
-    /// What is free settles at `before`.
+    /// Waits until free memory settles at `before`.
     pub fn back_to(self, before: usize) -> Outcome {
         self.settles(before, 0, GRAIN)
     }
 
-    /// What is free settles `bytes` below `before`, and up to `extra` further.
+    /// Waits until free memory settles `bytes` below `before`, or up to `extra` further.
     pub fn took(self, before: usize, bytes: usize, extra: usize) -> Outcome {
         self.settles(before, bytes, bytes / 64 + extra)
     }

@@ -122,7 +122,7 @@ impl Gpu {
         ))
     }
 
-    /// What comes into `stream` from now on waits until the word is `round`.
+    /// Later work of `stream` waits until the word is `round`.
     fn wait(self, stream: CUstream, round: u32) -> Outcome {
         let equal = CU_STREAM_WAIT_VALUE_EQ;
         ok!(cuStreamWaitValue32_v2(

@@ -399,7 +399,7 @@ fn unjoined(graphs: &super::Graphs<Task>, capture: &Capture) -> bool {
         .any(|tip| !seen.contains(tip))
 }
 
-/// What is known of a stream's capture.
+/// The state of a stream's capture.
 pub struct Info {
     pub status: CUstreamCaptureStatus,
     pub id: u64,
@@ -409,7 +409,7 @@ pub struct Info {
     pub count: usize,
 }
 
-/// What is known of a stream's capture at present; the lists live until it is asked again.
+/// The present state of a stream's capture; the lists live until the next query.
 pub fn info(stream: StreamKey) -> Info {
     let captures = &mut state().captures;
     let Some((id, capture)) = captures.of(stream) else {

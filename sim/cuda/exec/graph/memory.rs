@@ -25,7 +25,7 @@ pub struct Memory {
     gpu: usize,
 }
 
-/// What is behind an allocation's address at present.
+/// The present memory behind an allocation's address.
 struct Behind {
     device: CUdevice,
     len: u64,

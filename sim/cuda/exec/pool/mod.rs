@@ -295,7 +295,7 @@ pub fn give_spare_back(gpu: usize) -> bool {
     any
 }
 
-/// A context ends, and with it what was allocated in its streams.
+/// Ends the allocations of a context's streams together with the context.
 pub fn context_ends(context: &'static Context) {
     let owned: Vec<u64> = {
         let mut pools = pools();

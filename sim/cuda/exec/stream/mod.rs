@@ -82,7 +82,7 @@ pub enum Body {
     Host(Call),
 }
 
-/// What is asked of a stream.
+/// A request to a stream.
 pub enum Request {
     Body(Body),
     Record(EventKey),

@@ -67,7 +67,7 @@ pub enum Due {
     Host(StreamKey, Call),
 }
 
-/// What is known of a context's queue on the device.
+/// The model's view of a context's queue on the device.
 #[derive(Default)]
 struct Lane {
     /// All work up to this one has ended.

@@ -112,7 +112,7 @@ impl World {
             },
         )
     }
-    /// Moves the clock to `now` and does what is due.
+    /// Moves the clock to `now` and runs the due effects.
     fn at(&mut self, now: Nanos) -> Vec<u32> {
         self.ring.now.set(now);
         while let Some(due) = self.model.advance(&self.ring) {
@@ -323,7 +323,7 @@ fn events_order_streams_of_one_and_of_two_contexts() {
             .push(&world.ring, second, vec![mark], Body::nothing());
         world.note(second, 50, 2);
         assert!(world.record(end, second));
-        // Recorded again elsewhere: the wait stays with what it was made for.
+        // Recorded again elsewhere: the wait keeps its first recording.
         assert!(world.record(event, second));
         assert!(world.at(99).is_empty());
         assert_eq!(world.at(100), [1]);

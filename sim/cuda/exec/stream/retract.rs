@@ -12,7 +12,7 @@ use gpuslice_sim_device::{ContextId, Seq};
 use super::{Body, Model, Ring, StreamKey};
 
 impl Model {
-    /// Takes back what was placed behind waits whose words are wrong by now.
+    /// Takes back the operations placed behind waits whose words are wrong by now.
     pub(super) fn retract(&mut self, ring: &impl Ring) {
         let wrong = |key: &StreamKey| {
             let stream = self.streams.get(*key)?;

@@ -222,7 +222,7 @@ impl Run {
         self.lock().model.fault(context).map_or(Ok(()), Err)
     }
 
-    /// Queues what is asked, one behind the other, the first after the given marks; returns the
+    /// Queues the requests, one behind the other, the first after the given marks; returns the
     /// last one's mark. Blocks while the stream holds too many operations.
     pub fn push(
         &'static self,
@@ -359,7 +359,7 @@ impl Run {
         Ok(inner)
     }
 
-    /// Looks after what was just queued: at once where it can be due already, by the worker later.
+    /// Advances the operations just queued: at once where one can be due already, later by the worker.
     fn pushed(&'static self, mut inner: Guard, stream: StreamKey) -> Answer<()> {
         let Some(known) = inner.model.stream(stream) else {
             return Ok(());

@@ -23,7 +23,7 @@ use gpuslice_nvabi::types::{CUDA_MEMCPY3D, CUresult, CUstream};
 use plan::Plan;
 use std::sync::Arc;
 
-/// Up to here what is read from pageable memory is set aside, as the real driver does.
+/// Largest read from pageable memory that is buffered at once, as in the real driver.
 const SET_ASIDE_MOST: u64 = 64 << 10;
 
 /// Does a copy at once; `Err` is what the context is to be told.
