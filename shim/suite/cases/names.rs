@@ -37,7 +37,7 @@ pub fn names_resolve_to_hooks_by_version_and_stream_variant(injection: Injection
     );
     assert_eq!(
         lines,
-        [real, real, "whichby 5002 nobody", "whichby 5001 nobody"]
+        [real, real, "whichby 5002 none", "whichby 5001 none"]
     );
 }
 

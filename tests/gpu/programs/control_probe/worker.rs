@@ -295,7 +295,7 @@ impl Worker {
         })
     }
 
-    /// Waits for the end of what is queued; whether it came.
+    /// Waits for the end of the queued work; whether it came.
     ///
     /// # Errors
     /// The driver's: the work itself failed.
