@@ -34,7 +34,7 @@ pub(crate) struct Rig {
 }
 
 impl Rig {
-    /// GPUs of these GiB.
+    /// GPUs of these sizes, in GiB.
     pub(crate) fn new(config: Config, gpus: &[u64]) -> Rig {
         let mut rig = Rig {
             engine: Engine::new(config),
@@ -525,8 +525,8 @@ fn a_snapshot_counts_what_is_claimed_within_what_was_granted() {
     );
 }
 
-/// A gap that no step interrupts is longer than the heartbeat may be: tenants ran freely, and
-/// nobody pays for all of it.
+/// A gap between steps longer than the heartbeat limit: tenants ran freely, and no container is charged for
+/// all of it.
 #[test]
 fn a_clock_that_jumps_charges_nobody_for_the_jump() {
     let mut rig = Rig::new(Config::default(), &[16]);
@@ -549,7 +549,7 @@ fn a_clock_that_jumps_charges_nobody_for_the_jump() {
     assert!(matches!(rig.slice("a"), Snapshot::Slice { gpu_ns, .. } if gpu_ns == 250 * MS));
 }
 
-/// A GPU that is one container's as a whole is nobody else's, whatever else may be promised twice.
+/// A GPU that one container has as a whole goes to no other, whatever else may be promised twice.
 #[test]
 fn whole_gpus_beside_a_slice() {
     let config = Config {

@@ -16,7 +16,7 @@ mod again;
 mod apart;
 mod sums;
 
-/// A slice of 100 bytes with processes that were granted these.
+/// A slice of 100 bytes with processes that hold these grants.
 fn slice_of(granted: &[u64]) -> (Rig, Vec<ClientId>) {
     let mut rig = Rig::new(Config::default(), &[16]);
     rig.admit(ask("a", "0", 100)).expect("fits");
@@ -29,7 +29,7 @@ fn slice_of(granted: &[u64]) -> (Rig, Vec<ClientId>) {
     (rig, clients)
 }
 
-/// Who was granted how much, or refused (`None`), in order.
+/// Grants and refusals (`None`) by process, in order.
 fn answers(actions: &[Action]) -> Vec<(ClientId, Option<u64>)> {
     let answer = |action: &Action| match *action {
         Action::Reserved { client, bytes, .. } => Some((client, Some(bytes.0))),
@@ -175,8 +175,8 @@ fn an_end_or_a_request_is_an_answer() {
     let (mut rig, who) = slice_of(&[30, 30, 40]);
     assert_eq!(answers(&rig.reserve(who[0], 35, 35)), []);
     assert_eq!(answers(&rig.step(Event::Gone { client: who[1] })), []);
-    // the last sibling is short itself: it has nothing to give, so the first one is refused;
-    // then the first one is asked what it has
+    // the last sibling is short itself: it has nothing to give, so the first one is refused; then the first
+    // one is asked
     let both = rig.reserve(who[2], 35, 35);
     assert_eq!(answers(&both), [(who[0], None)]);
     assert_eq!(view(&both).map(|view| view.recall), Some(2));
@@ -279,13 +279,13 @@ fn what_nvml_shows_beyond_the_books_counts_even_above_the_cap() {
         ),
         "{row:?}"
     );
-    // 60 are granted to the asker itself, 50 are nobody's to give: of 100 nothing can come
+    // 60 are granted to the requester itself, 50 are not attributed: of 100 nothing can come
     assert_eq!(answers(&rig.reserve(who[0], 1, 1)), [(who[0], None)]);
     rig.step(Event::Gone { client: who[0] });
     assert_eq!(reserved(&rig), 40);
 }
 
-/// A look shows what was given back before the answer came.
+/// A measurement shows memory that was given back before the answer came.
 #[test]
 fn what_was_asked_for_is_never_taken_for_more() {
     let (mut rig, who) = slice_of(&[0]);
@@ -502,7 +502,7 @@ fn pinned_memory_has_books_of_its_own() {
     assert!(matches!(cut[0], Action::Disconnect { .. }));
 }
 
-/// Whatever is claimed to be held, the books stay exact.
+/// The ledger stays exact, whatever a process claims to hold.
 #[test]
 fn liars_of_any_size_are_counted_and_forgotten() {
     let mut first = Rig::new(Config::default(), &[16]);

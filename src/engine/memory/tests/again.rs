@@ -1,4 +1,4 @@
-//! A daemon that came back and knows what its processes were granted.
+//! A restarted daemon that knows its processes' grants.
 
 use super::apart::{attach, held};
 use super::*;
@@ -20,7 +20,7 @@ fn account(rig: &mut Rig, pid: u32, bytes: u64) -> ClientId {
     }
 }
 
-/// A slice of 100 bytes, restored, with processes 1, 2, ... that were granted these, and nothing else.
+/// A restored slice of 100 bytes with processes 1, 2, ... that hold these grants, and no others.
 fn restored(granted: &[u64]) -> (Rig, Vec<ClientId>) {
     let mut first = Rig::new(Config::default(), &[16]);
     let record = first.admit(ask("a", "0", 100)).expect("fits");
@@ -38,7 +38,7 @@ fn stays(actions: &Actions) -> bool {
     answers(actions).is_empty()
 }
 
-/// The one that is stopped never comes back, and holds what it holds.
+/// A stopped process never attaches again, and keeps its memory.
 #[test]
 fn who_does_not_come_back_is_charged_until_it_is_gone() {
     let (mut rig, known) = restored(&[60]);
@@ -65,7 +65,7 @@ fn who_comes_back_with_less_leaves_the_rest_to_those_who_wait() {
     let again = attach(&mut rig, Some(1), held(20)).expect("back");
     assert_eq!(reserved(&rig), 100, "it has been given its 50");
     assert_ne!(again, known[0]);
-    // What is asked for beyond that waits until the second one is back, and no longer.
+    // A request beyond that waits until the second one is back, and no longer.
     assert!(stays(&rig.reserve(other, 1, 1)));
     attach(&mut rig, Some(2), held(29)).expect("back");
     assert_eq!(reserved(&rig), 100);
@@ -110,7 +110,7 @@ fn what_was_granted_counts_above_a_lowered_cap() {
     assert_eq!(reserved(&rig), 150, "and not twice");
 }
 
-/// With a record that may not be complete, the engine does as without one: it waits, and believes.
+/// With a record that may be incomplete, the engine does as without one: it waits, and believes claims.
 #[test]
 fn without_all_of_it_growth_waits_and_what_is_said_counts() {
     let mut first = Rig::new(Config::default(), &[16]);
