@@ -1,5 +1,5 @@
-//! Each checker is shown a story that must not happen and must object to it, and the same story
-//! told right, to which it must not.
+//! Tests of the checkers: each must object to a story that breaks its promise, and must not object to the
+//! correct version of it.
 
 mod gangs;
 mod memory;
@@ -27,7 +27,7 @@ struct Story {
 }
 
 impl Story {
-    /// Containers of (weight, share, class) on one GPU, under turns, nobody wanting.
+    /// Containers of (weight, share, class) on one GPU, under turns, none runnable.
     fn of(who: &[(u32, u32, Class)]) -> Story {
         Story::under(Config::default(), who)
     }
@@ -70,12 +70,12 @@ impl Story {
         self.checkers.look(self.now, &event, actions)
     }
 
-    /// Nothing but `actions`, `after` ns later.
+    /// Only `actions`, `after` ns later.
     fn then(&mut self, after: u64, actions: &[Action]) -> Result<(), Objection> {
         self.tell(after, Event::Tick, actions)
     }
 
-    /// Container `n` says this; the engine does that.
+    /// Container `n` claims this; the engine answers with `actions`.
     fn says(&mut self, n: usize, claims: Claims, actions: &[Action]) -> Result<(), Objection> {
         self.tell(
             0,
@@ -275,8 +275,8 @@ fn to_different_modes_on_one_gpu() {
     );
 }
 
-/// Two who both want: the first has the GPU for `first` ms, then the second for a moment, then
-/// the first again.
+/// Two runnable containers: the first has the GPU for `first` ms, then the second for a moment, then the
+/// first again.
 fn back_and_forth(first: u64, weight: u32) -> Result<(), Objection> {
     let mut story = Story::of(&[(weight, 0, Class::Normal), (1, 0, Class::Normal)]);
     story.says(1, runnable(0, 0), &[turn(1, 1, MS)])?;
@@ -336,7 +336,8 @@ fn to_a_waiter_left_behind() {
     objects(result, "waits while");
 }
 
-/// One always wants; the other one has a turn of so many ms, gives up, and finds the GPU open a moment later.
+/// One container is always runnable; the other one has a turn of `ms`, gives up, and finds the GPU open a
+/// moment later.
 fn pulses(ms: u64) -> Result<(), Objection> {
     let mut story = Story::of(&[(1, 0, Class::Normal), (1, 0, Class::Normal)]);
     let both = |story: &mut Story, mode, words: [u32; 2], after| {
@@ -348,7 +349,7 @@ fn pulses(ms: u64) -> Result<(), Objection> {
         let word = 4 * round;
         story.says(0, runnable(word, word), &[])?;
         story.then(10 * MS, &[])?;
-        // the second one begins to want, and turns begin
+        // the second one becomes runnable, and turns begin
         let pages = [turn(0, word + 2, 0), turn(1, word + 2, 0)];
         story.says(1, runnable(word, word), &pages)?;
         story.says(0, runnable(word, word), &[])?;
@@ -372,7 +373,8 @@ fn to_a_debt_that_is_forgotten() {
     objects(pulses(30), "which is always runnable");
 }
 
-/// Both always want: the one with a share of a half has `first` ms, then the other one 10 ms, and so on.
+/// Both are always runnable: the one with a share of a half has `first` ms, then the other one 10 ms, and
+/// so on.
 fn beside_a_share(first: u64) -> Result<(), Objection> {
     let mut story = Story::of(&[(1, 50, Class::Normal), (1, 0, Class::Normal)]);
     story.says(1, runnable(0, 0), &[turn(1, 1, MS)])?;
@@ -423,8 +425,8 @@ fn to_a_fair_turn_while_a_high_one_waits() {
     objects(story.says(1, runnable(0, 0), &[]), "goes on");
 }
 
-/// High waits; slots of `length` for the fair one, one after `pause`.
-fn slots(length: u64, pause: u64) -> Result<(), Objection> {
+/// A high-priority container waits; guard turns of `length` for the fair one, one after `pause`.
+fn guard_turns(length: u64, pause: u64) -> Result<(), Objection> {
     let mut story = Story::of(&[(1, 0, Class::Normal), (1, 0, Class::High)]);
     story.says(1, runnable(0, 0), &[turn(1, 1, 0)])?;
     story.says(0, runnable(0, 0), &[])?;
@@ -441,9 +443,9 @@ fn slots(length: u64, pause: u64) -> Result<(), Objection> {
 
 #[test]
 fn to_long_or_frequent_slots() {
-    assert_eq!(slots(MS, 20 * MS), Ok(()));
-    objects(slots(3 * MS, 20 * MS), "a slot on");
-    objects(slots(MS, 10 * MS), "slots follow");
+    assert_eq!(guard_turns(MS, 20 * MS), Ok(()));
+    objects(guard_turns(3 * MS, 20 * MS), "a slot on");
+    objects(guard_turns(MS, 10 * MS), "slots follow");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! The stories that are about memory.
+//! Stories about memory.
 
 use super::*;
 use gpuslice_engine::{CapChange, Cut, Process};
@@ -87,8 +87,8 @@ fn to_what_is_left_behind() {
     objects(stale, "page says 20 reserved of Lane(0), not 0");
 }
 
-/// A container of 100 bytes: its first process holds 60 of them, its second asks for 50, which
-/// raises the first recall if `asked`.
+/// A container of 100 bytes: its first process holds 60 of them, its second asks for 50, which starts the
+/// first recall if `asked`.
 fn short(asked: bool) -> Story {
     let mut story = Story::of(&[(1, 0, Class::Normal)]);
     let ledger = [reserved(60), shown(60, 0)];
@@ -174,7 +174,7 @@ fn to_a_wait_for_what_is_there_or_for_ever() {
         result = result.and_then(|()| waits.then(100 * MS, &[]));
     }
     objects(result, "waits since");
-    // a step that comes later than the end of a recall is not the engine's doing; what waits on after that is
+    // a step later than the end of a recall is not the engine's doing; a further wait after that is
     let mut late = short(true);
     let second = asks(client(9), 9, 50, 50);
     assert_eq!(late.tell(0, second, &[]), Ok(()));
@@ -272,7 +272,7 @@ fn process(pid: u32) -> Option<Process> {
     Some(Process { pid, born: 1 })
 }
 
-/// Process `pid` attaches, holding so many bytes, as `client`; these other things happen first.
+/// Process `pid` attaches as `client` with this memory; these other actions happen first.
 fn comes(
     story: &mut Story,
     (pid, bytes, as_client): (u32, u64, ClientId),

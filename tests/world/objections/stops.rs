@@ -1,4 +1,4 @@
-//! The stories that are about work which is stopped on the GPU.
+//! Stories about work that is stopped on the GPU.
 
 use super::*;
 
@@ -14,7 +14,7 @@ fn resume() -> Action {
     Action::Resume { container, lane }
 }
 
-/// One of best effort has lost its turn to a high one, and is not quiet.
+/// A best-effort container has lost its turn to a high-priority one, and has not drained.
 fn late() -> Story {
     let config = Config {
         stop: true,
@@ -27,7 +27,7 @@ fn late() -> Story {
     story
 }
 
-/// ... and is stopped, and the high one has its turn.
+/// The same, but it is stopped, and the high-priority one has its turn.
 fn stopped() -> Story {
     let mut story = late();
     story.then(100 * US, &[stop()]).expect("fine");
@@ -41,7 +41,7 @@ fn stopped() -> Story {
     story
 }
 
-/// The high one wants nothing more.
+/// The high-priority container has no more work.
 fn ends(story: &mut Story, actions: &[Action]) -> Result<(), Objection> {
     let nothing = Claims {
         runnable: false,
@@ -86,7 +86,7 @@ fn to_work_that_goes_on_out_of_turn() {
     objects(late().then(US, &[resume()]), "goes on and was");
 }
 
-/// A process that comes after the order to stop launches in a turn that begins before the answer.
+/// A process that attaches after the order to stop launches in a turn that begins before the answer.
 #[test]
 fn to_a_turn_beside_one_that_the_order_to_stop_did_not_reach() {
     let newer = ClientId {
