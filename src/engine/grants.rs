@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_last_is_read() {
+    fn the_last_write_is_read() {
         let all = |gpus: usize| {
             let lanes: Vec<(Lane, u64)> = lanes(gpus).map(|lane| (lane, 5)).collect();
             grant(9, &lanes)

@@ -118,7 +118,7 @@ fn check_turns(turns: &Turns) {
     if let Phase::Closing { index, .. } = turns.phase {
         assert!(
             turns.find(index).is_some(),
-            "a turn of nobody is being closed"
+            "a turn without a holder is being closed"
         );
     }
     for entity in &turns.entities {
@@ -129,7 +129,7 @@ fn check_turns(turns: &Turns) {
         };
         assert!(
             !on || entity.preemption != Preemption::Stopped,
-            "the one that may launch is stopped, and nobody resumes it"
+            "a container that may launch is stopped and not resumed"
         );
         let others = turns
             .entities

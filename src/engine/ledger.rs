@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_there_is_counted_even_above_the_cap_and_forgotten_exactly() {
+    fn existing_memory_counts_even_above_the_cap_and_is_released_exactly() {
         let mut ledger = MemoryAccount::new(Bytes(100));
         ledger.hold(Bytes(150));
         assert_eq!((ledger.left(), ledger.reserved()), (Bytes(0), Bytes(150)));

@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn shares_stay_promises_and_what_was_undoes_it() {
+    fn shares_stay_promises_and_the_former_values_undo_a_change() {
         let mut rig = Rig::new(Config::default(), &[16]);
         for (name, share) in [("a", 60), ("b", 30)] {
             let share = Percent::new(share).ok();

@@ -109,7 +109,7 @@ fn a_debt_does_not_keep_turns_for_ever() {
     world.run_until(world.now + 700 * MS);
     let debt = used(&world)[0];
     assert!((450 * MS..600 * MS).contains(&debt), "{debt} ns");
-    assert!(world.takes_turns(), "half a second is owed");
+    assert!(world.takes_turns(), "a debt of half a second");
     world.crash(0);
     world.run_until(world.now + 30 * MS);
     assert!(!world.takes_turns(), "the debtor is gone");

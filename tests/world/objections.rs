@@ -157,7 +157,7 @@ fn runnable(active: u32, drained: u32) -> Claims {
 fn objects(result: Result<(), Objection>, about: &str) {
     match result {
         Err(objection) => assert!(objection.contains(about), "{objection}"),
-        Ok(()) => panic!("nobody objects about {about}"),
+        Ok(()) => panic!("no checker objects: {about}"),
     }
 }
 
@@ -172,7 +172,7 @@ fn to_two_grants() {
 }
 
 #[test]
-fn to_a_grant_before_the_last_one_is_quiet() {
+fn to_a_grant_before_the_last_holder_has_drained() {
     let story = || {
         let mut story = Story::of(&[(1, 0, Class::Normal), (1, 0, Class::Normal)]);
         story
@@ -194,7 +194,7 @@ fn to_a_grant_before_the_last_one_is_quiet() {
 }
 
 #[test]
-fn to_passing_somebody_too_early() {
+fn to_an_overrun_too_early() {
     let overrun = Action::Late {
         container: container(0),
         lane: Lane(0),
@@ -225,7 +225,7 @@ fn to_an_idle_gpu() {
 }
 
 #[test]
-fn to_a_turn_nobody_uses() {
+fn to_an_unused_turn() {
     let mut story = Story::of(&[(1, 0, Class::Normal)]);
     story
         .says(0, runnable(0, 0), &[turn(0, 1, 8 * MS)])
@@ -251,11 +251,14 @@ fn to_an_identity_given_twice() {
         container: container(0),
         lanes: 1,
     };
-    objects(story.then(0, &[attached]), "somebody else");
+    objects(
+        story.then(0, &[attached]),
+        "the identity of another process",
+    );
 }
 
 #[test]
-fn to_freedom_for_two() {
+fn to_open_mode_for_two() {
     let mut story = Story::of(&[(1, 0, Class::Normal), (1, 0, Class::Normal)]);
     let open = |n| page(n, Mode::Open, 0, 0, 0);
     story.then(0, &[open(0), open(1)]).expect("fine");
@@ -318,7 +321,7 @@ fn to_a_waiter_left_behind() {
         .expect("fine");
     story.says(2, runnable(0, 0), &[]).expect("fine");
     story.says(1, runnable(0, 0), &[]).expect("fine");
-    // the first leaves and comes back before each of its turns, so that it is never "in line"
+    // the first leaves and comes back before each of its turns, so that it never queues
     let mut result = Ok(());
     for round in 0..20u32 {
         let word = 2 * round + 1;
@@ -442,10 +445,10 @@ fn guard_turns(length: u64, pause: u64) -> Result<(), Objection> {
 }
 
 #[test]
-fn to_long_or_frequent_slots() {
+fn to_long_or_frequent_guard_turns() {
     assert_eq!(guard_turns(MS, 20 * MS), Ok(()));
-    objects(guard_turns(3 * MS, 20 * MS), "a slot on");
-    objects(guard_turns(MS, 10 * MS), "slots follow");
+    objects(guard_turns(3 * MS, 20 * MS), "a guard turn on");
+    objects(guard_turns(MS, 10 * MS), "guard turns follow");
 }
 
 #[test]

@@ -46,7 +46,7 @@ fn gets(policy: Policy, tenants: &[Tenant], expected: &[u64]) {
 }
 
 #[test]
-fn fair_gives_a_slot_even_alone() {
+fn fair_gives_a_fixed_part_even_alone() {
     gets(Policy::Fair, &[weighs(1)], &[62]);
     gets(
         Policy::Fair,
@@ -70,7 +70,7 @@ fn weighted_gives_parts_by_weight_and_leaves_the_rest_idle() {
 }
 
 #[test]
-fn fixed_gives_what_was_asked_for_whoever_else_is_there() {
+fn fixed_gives_the_requested_part_beside_any_others() {
     let hard = Tenant {
         share: 30,
         ..weighs(1)
@@ -80,7 +80,7 @@ fn fixed_gives_what_was_asked_for_whoever_else_is_there() {
 }
 
 #[test]
-fn soft_gives_all_to_those_who_want() {
+fn soft_gives_all_to_the_runnable_containers() {
     let three = [weighs(1), weighs(1), idles(1)];
     gets(Policy::Soft, &three, &[500, 500, 0]);
     gets(Policy::Soft, &[weighs(1), weighs(3)], &[250, 750]);
@@ -94,7 +94,7 @@ fn soft_gives_all_to_those_who_want() {
 /// A container gets its share under each policy that has turns, whatever others weigh; the policy divides
 /// the rest.
 #[test]
-fn a_share_is_given_whatever_others_weigh() {
+fn a_share_is_exact_beside_any_weights() {
     let share = |share| Tenant { share, ..weighs(1) };
     let three = [share(50), weighs(1), weighs(3)];
     gets(Policy::Fair, &three, &[500, 62, 62]);
@@ -141,7 +141,7 @@ fn native_takes_no_turns() {
 }
 
 #[test]
-fn best_effort_gets_a_hundredth_of_what_others_want_and_all_of_what_they_do_not() {
+fn best_effort_gets_a_hundredth_of_busy_time_and_all_idle_time() {
     let least = Tenant {
         class: Class::BestEffort,
         ..weighs(1_000)

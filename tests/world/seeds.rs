@@ -71,13 +71,13 @@ fn all(seeds: &[u64], steps: u64) {
             scope.spawn(|| {
                 while let Some(&seed) = seeds.get(next.fetch_add(1, Ordering::Relaxed)) {
                     if panic::catch_unwind(|| one(seed, steps)).is_err() {
-                        broken.lock().expect("nobody panics with it").push(seed);
+                        broken.lock().expect("not poisoned").push(seed);
                     }
                 }
             });
         }
     });
-    let broken = broken.into_inner().expect("nobody panics with it");
+    let broken = broken.into_inner().expect("not poisoned");
     assert!(broken.is_empty(), "broken worlds: {broken:?}, see above");
 }
 
@@ -101,7 +101,7 @@ const LONG: [u64; 12] = [29, 71, 110, 152, 195, 205, 244, 338, 362, 409, 470, 47
 #[test]
 fn long_seeds() {
     if ["SEED", "WORLD_SEEDS", "WORLD_STEPS"].map(number) != [None; 3] {
-        let line = b"SKIP long_seeds: SEED, WORLD_SEEDS and WORLD_STEPS say which worlds\n";
+        let line = b"SKIP long_seeds: SEED, WORLD_SEEDS and WORLD_STEPS select the worlds\n";
         let _ = std::io::stderr().write_all(line); // not captured
         return;
     }

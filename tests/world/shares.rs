@@ -196,7 +196,7 @@ fn work_goes_by_weight() {
 /// A false report of idle time by one of three tenants changes nothing, and by one of two no more than
 /// without any report.
 #[test]
-fn work_goes_by_weight_whatever_one_says() {
+fn work_goes_by_weight_despite_false_reports() {
     for honesty in [Honesty::Modest, Honesty::Proud] {
         for liar in 0..3 {
             let weights = [1, 1, 2];

@@ -150,7 +150,7 @@ impl Gangs {
         let idle = seen.now - *since;
         if idle.saturating_sub(seen.elapsed) > bound {
             return Err(format!(
-                "{gpu} idles for {idle} ns while one of no gang waits"
+                "{gpu} idles for {idle} ns while a container in no gang waits"
             ));
         }
         Ok(())

@@ -173,7 +173,7 @@ impl Ledger {
         {
             let home = self.homes.get(&client) == Some(container);
             if !home || process.is_none() || self.processes.get(&client) != Some(process) {
-                return Err(format!("{process:?} takes over what {client:?} has"));
+                return Err(format!("{process:?} takes over the memory of {client:?}"));
             }
             let its = self.shares.iter().filter(|((id, _), _)| *id == client);
             let its = its.map(|((_, lane), share)| (*lane, *share)).collect();
@@ -181,9 +181,7 @@ impl Ledger {
             return Ok(());
         }
         match self.holds(client) {
-            true => Err(format!(
-                "{client:?} may live, and what it holds is forgotten"
-            )),
+            true => Err(format!("{client:?} may live, and its memory is forgotten")),
             false => Ok(()),
         }
     }
@@ -281,7 +279,7 @@ impl Ledger {
 
     fn attached(&mut self, client: ClientId, id: ContainerId, by: &Event) -> Result<(), Objection> {
         if !self.known.insert(client) {
-            return Err(format!("{client:?} was somebody else"));
+            return Err(format!("{client:?} is the identity of another process"));
         }
         let Event::Attach { held, process, .. } = by else {
             return Err(format!("{client:?} did not ask to attach"));
@@ -335,10 +333,10 @@ impl Ledger {
             ..
         } = by
         else {
-            return Err(format!("{client:?} counts, and nobody knew of it"));
+            return Err(format!("{client:?} counts and was not restored"));
         };
         if !self.known.insert(client) {
-            return Err(format!("{client:?} was somebody else"));
+            return Err(format!("{client:?} is the identity of another process"));
         }
         self.homes.insert(client, *container);
         self.processes.insert(client, Some(*process));
@@ -370,7 +368,7 @@ impl Ledger {
     /// One query measured all processes of a container.
     fn looked(&mut self, now: u64, key: LaneKey) {
         let (mut all, mut own, mut granted) = (0u128, 0u128, 0u128);
-        for (_, share) in self.of_place(key.0, key.1) {
+        for (_, share) in self.of_key(key.0, key.1) {
             all += u128::from(share.seen.saturating_add(share.claims.unseen.0));
             own += u128::from(share.own);
             granted += u128::from(share.granted);
@@ -388,7 +386,7 @@ impl Ledger {
 
     /// Memory of all processes beyond their grants that none of them is charged for.
     fn hide(&mut self, key: LaneKey) {
-        let shares = self.of_place(key.0, key.1);
+        let shares = self.of_key(key.0, key.1);
         let theirs: u128 = shares.map(|(_, it)| u128::from(it.beyond.counts)).sum();
         if let Some(account) = self.accounts.get_mut(&key) {
             account.hidden = u128::from(account.beyond.counts).saturating_sub(theirs);
@@ -409,7 +407,10 @@ impl Ledger {
     ) -> Result<(), Objection> {
         let key = (record.container, change.lane);
         let Event::Resize { memory, .. } = event else {
-            return Err(format!("{} was resized and nobody asked", record.container));
+            return Err(format!(
+                "{} was resized without a request",
+                record.container
+            ));
         };
         let reserved = self.reserved(key.0, key.1);
         let granted = self.granted(key.0, key.1);
@@ -470,11 +471,11 @@ impl Ledger {
         container: ContainerId,
         lane: Lane,
     ) -> impl Iterator<Item = (ClientId, u64)> {
-        self.of_place(container, lane)
+        self.of_key(container, lane)
             .map(|(client, share)| (client, share.granted))
     }
 
-    fn of_place(&self, id: ContainerId, lane: Lane) -> impl Iterator<Item = (ClientId, &Share)> {
+    fn of_key(&self, id: ContainerId, lane: Lane) -> impl Iterator<Item = (ClientId, &Share)> {
         let all = self.shares.iter();
         let mine =
             all.filter(move |((client, at), _)| *at == lane && self.homes.get(client) == Some(&id));
@@ -486,7 +487,7 @@ impl Ledger {
     pub fn reserved(&self, container: ContainerId, lane: Lane) -> u128 {
         let account = self.accounts.get(&(container, lane));
         let beside = account.map_or(0, |it| u128::from(it.stray.counts) + it.hidden);
-        let shares = self.of_place(container, lane);
+        let shares = self.of_key(container, lane);
         shares.fold(beside, |sum, (_, share)| {
             sum + u128::from(share.granted) + u128::from(share.beyond.counts)
         })
@@ -533,7 +534,7 @@ impl Ledger {
             // a false claim may be larger than a page can show
             if u128::from(shown) != reserved.min(u128::from(u64::MAX)) {
                 return Err(format!(
-                    "{container}'s page says {shown} reserved of {lane:?}, not {reserved}"
+                    "{container}'s page shows {shown} reserved of {lane:?}, not {reserved}"
                 ));
             }
             let key = (*container, *lane);

@@ -147,7 +147,7 @@ impl Checkers {
             && at.is_none_or(|at| at > due)
         {
             self.object(&format!(
-                "{who} is to be stopped at {due}, and nobody looks before {at:?}"
+                "{who} is to be stopped at {due}, and the deadline is {at:?}"
             ));
         }
     }

@@ -132,7 +132,7 @@ impl Gpu {
         }
         if above && !tied && now >= state.granted + seen.config.turn_min.0 {
             return Err(format!(
-                "a guard on {gpu} goes on after {} ns",
+                "a guard turn on {gpu} goes on after {} ns",
                 now - state.granted
             ));
         }
@@ -161,7 +161,7 @@ impl Gpu {
         let patience = most + 2 * self.longest[at] + seen.elapsed + 2 * seen.config.turn_min.0;
         if above < 100 && seen.now > self.served[at] + patience {
             return Err(format!(
-                "{class} ones starve on {gpu} since {} ns",
+                "{class} containers starve on {gpu} since {} ns",
                 seen.now - self.served[at]
             ));
         }
@@ -179,7 +179,7 @@ impl Gpu {
             && seen.now < last + every
         {
             return Err(format!(
-                "slots follow each other after {} ns",
+                "guard turns follow each other after {} ns",
                 seen.now - last
             ));
         }

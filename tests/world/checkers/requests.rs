@@ -209,10 +209,7 @@ impl Requests {
         }
         let recall = self.recalls.get(&key);
         let Some(recall) = recall.filter(|recall| recall.number != q.recall) else {
-            return Err(format!(
-                "{:?} was refused and nobody was asked for what it does not use",
-                q.client
-            ));
+            return Err(format!("{:?} was refused without a recall", q.client));
         };
         if recall.owing.is_empty() || seen.now >= recall.began + RECALL_WAIT_NS {
             return Ok(());
@@ -285,7 +282,7 @@ impl Requests {
             let fits = reserved + u128::from(first.need.0) <= u128::from(cap);
             if fits && !self.returning.contains(&key.0) {
                 return Err(format!(
-                    "{:?} waits for {:?}, which is there",
+                    "{:?} waits for {:?}, which is available",
                     first.client, first.need
                 ));
             }

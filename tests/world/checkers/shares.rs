@@ -43,10 +43,10 @@ impl Pairs {
         let queues: Vec<(&LaneKey, &LaneState)> = seen
             .lanes
             .iter()
-            .filter(|(_, state)| in_line(state) && !seen.gap)
+            .filter(|(_, state)| queued(state) && !seen.gap)
             .collect();
         self.0.retain(|(a, b), _| {
-            let still = |key: &LaneKey| seen.lanes.get(key).is_some_and(in_line);
+            let still = |key: &LaneKey| seen.lanes.get(key).is_some_and(queued);
             !seen.gap && still(a) && still(b)
         });
         for (n, &(i, a)) in queues.iter().enumerate() {
@@ -82,7 +82,7 @@ impl Debts {
     /// # Errors
     /// The objection.
     pub fn advance(&mut self, seen: &Observer) -> Result<(), Objection> {
-        let waits = |key: &LaneKey| seen.lanes.get(key).is_some_and(in_line) && !seen.gap;
+        let waits = |key: &LaneKey| seen.lanes.get(key).is_some_and(queued) && !seen.gap;
         let counts = |state: &LaneState| !state.gang && !state.capped() && state.share == 0;
         let other = |key: &LaneKey| seen.lanes.get(key).is_some_and(counts);
         self.0.retain(|(i, j), _| waits(i) && other(j));
@@ -126,7 +126,7 @@ fn tolerance(seen: &Observer, a: &LaneState, b: &LaneState) -> i128 {
 }
 
 /// Competes by weight alone, on this GPU alone.
-fn in_line(state: &LaneState) -> bool {
+fn queued(state: &LaneState) -> bool {
     state.share == 0
         && !state.gang
         && state.runnable()

@@ -45,7 +45,7 @@ impl Stops {
     fn stop(&mut self, seen: &Observer, key: (ContainerId, Lane)) -> Result<(), Objection> {
         let who = key.0;
         let Some(state) = seen.lanes.get(&key) else {
-            return Err(format!("{who} is stopped and not known"));
+            return Err(format!("{who} is stopped and unknown"));
         };
         let Some(closed) = state.closing.filter(|_| !state.drained()) else {
             return Err(format!("{who} is stopped and has nothing to drain"));

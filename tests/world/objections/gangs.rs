@@ -110,7 +110,7 @@ fn to_a_gpu_that_is_kept_for_a_gang_for_too_long() {
 /// A GPU idles for a container that takes long to drain and is dismissed then: idling was right until that
 /// moment.
 #[test]
-fn to_no_gpu_that_was_kept_for_one_that_is_gone() {
+fn to_no_gpu_that_was_reserved_for_a_dismissed_container() {
     let run = |drains: u64| -> Result<(), Objection> {
         let (mut story, begun) = gang(&[on(0, 1, 1, 8 * MS)]);
         begun?;

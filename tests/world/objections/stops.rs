@@ -58,13 +58,13 @@ fn to_a_stop_before_an_honest_drain() {
 }
 
 #[test]
-fn to_a_stop_that_nobody_asks_for() {
+fn to_a_stop_without_a_reason() {
     assert_eq!(late().then(99 * US, &[]), Ok(()));
     objects(late().then(100 * US, &[]), "is to be stopped since");
 }
 
 #[test]
-fn to_a_stop_of_one_who_is_quiet() {
+fn to_a_stop_of_a_drained_container() {
     let mut story = late();
     let given = story.says(0, runnable(1, 1), &[turn(1, 1, 8 * MS)]);
     given.expect("drained by itself");
@@ -72,7 +72,7 @@ fn to_a_stop_of_one_who_is_quiet() {
 }
 
 #[test]
-fn to_one_who_has_its_turn_and_stays_stopped() {
+fn to_a_holder_that_stays_stopped() {
     assert_eq!(
         ends(&mut stopped(), &[turn(0, 3, 8 * MS), resume()]),
         Ok(())

@@ -330,8 +330,8 @@ impl World {
                 view,
             } => self.set_page(container, lane, view),
             Action::ReadClaims { container, lane } => self.reread(container, lane),
-            Action::Stop { container, lane } => self.hold_later(container, lane, true),
-            Action::Resume { container, lane } => self.hold_later(container, lane, false),
+            Action::Stop { container, lane } => self.order_later(container, lane, true),
+            Action::Resume { container, lane } => self.order_later(container, lane, false),
             Action::Denied { .. }
             | Action::ProcessRestored { .. }
             | Action::Restored { .. }

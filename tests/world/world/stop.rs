@@ -47,7 +47,7 @@ impl Work {
 }
 
 impl World {
-    pub(super) fn hold_later(&mut self, container: ContainerId, lane: Lane, stop: bool) {
+    pub(super) fn order_later(&mut self, container: ContainerId, lane: Lane, stop: bool) {
         let done = self.now + self.rng.below(self.hardware.slow);
         self.hardware.done = self.hardware.done.max(done);
         let what = Happening::StopOrResume(self.daemon.life, container, lane, stop);
@@ -57,7 +57,7 @@ impl World {
     pub(super) fn stop_or_resume(&mut self, container: ContainerId, lane: Lane, stop: bool) {
         let refused = stop && self.rng.per_mille(self.hardware.refuses);
         if !refused {
-            self.set_held(lane, stop, |of| of == container);
+            self.set_stopped(lane, stop, |of| of == container);
         }
         let held = (!refused).then_some(stop);
         let sent = self.now + self.rng.below(200 * US);
@@ -82,11 +82,11 @@ impl World {
     /// A daemon that starts resumes all work.
     pub(super) fn resume_all(&mut self) {
         for lane in 0..16 {
-            self.set_held(Lane(lane), false, |_| true);
+            self.set_stopped(Lane(lane), false, |_| true);
         }
     }
 
-    fn set_held(&mut self, lane: Lane, stop: bool, whose: impl Fn(ContainerId) -> bool) {
+    fn set_stopped(&mut self, lane: Lane, stop: bool, whose: impl Fn(ContainerId) -> bool) {
         let (now, at) = (self.now, usize::from(lane.0));
         for who in 0..self.processes.len() {
             let process = &mut self.processes[who];

@@ -91,7 +91,7 @@ fn pulses_at_every_other_look_hide_nothing_more() {
 /// Memory beyond the sum of grants is released with the last process, if no measurement shows it gone
 /// before.
 #[test]
-fn what_is_hidden_ends_with_the_last_process() {
+fn hidden_memory_ends_with_the_last_process() {
     let (mut rig, who) = slice_of(&[0, 0]);
     for second in 1..4 {
         who.iter().for_each(|&client| pulse(&mut rig, client, 60));
@@ -107,7 +107,7 @@ fn what_is_hidden_ends_with_the_last_process() {
 
 /// Honest processes that hand the whole cap to each other all the time are charged nothing more.
 #[test]
-fn who_takes_and_gives_in_turn_is_charged_for_no_more() {
+fn alternating_grants_and_returns_are_charged_once() {
     let (mut rig, who) = slice_of(&[0, 0, 0]);
     for second in 1..20 {
         let mut used = [0; 3];
@@ -126,7 +126,7 @@ fn who_takes_and_gives_in_turn_is_charged_for_no_more() {
 
 /// Memory beyond a lowered cap is charged once, and not again by NVML.
 #[test]
-fn what_is_held_above_a_lowered_cap_is_not_charged_twice() {
+fn memory_above_a_lowered_cap_is_not_charged_twice() {
     let (mut rig, who) = slice_of(&[60, 40]);
     resize(&mut rig, Lane(0), MemoryAsk::Exactly(Bytes(30))).expect("less is no promise");
     for second in 1..5 {
