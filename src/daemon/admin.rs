@@ -222,8 +222,8 @@ impl Daemon {
         self.read_all_claims();
         self.settle();
         let mut rows = self.engine.snapshot(now());
-        self.tiers(&mut rows);
-        self.time_tiers(&mut rows);
+        self.set_memory_enforcement(&mut rows);
+        self.set_time_enforcement(&mut rows);
         rows.iter().for_each(|row| self.queue(key, row));
         self.flush(key);
     }
@@ -318,8 +318,8 @@ impl Daemon {
             cuda: driver.cuda,
             nvml: driver.nvml,
             preload: shim.preload,
-            replace: shim.replace,
-            twin: shim.twin,
+            mount: shim.mount,
+            nvml_shim: shim.nvml_shim,
             device: driver.device,
         };
         self.gave(key, *container);

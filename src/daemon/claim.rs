@@ -14,8 +14,8 @@
 //! that: it says so in the log, serves, and takes the lock as soon as it is free. It also leaves a note
 //! of its driver in its directory, so that no other daemon starts while it is being restarted.
 
-use crate::layout::{ADMIN_SOCKET, NODE_DIR};
 use crate::places::{Driver, Places};
+use gpuslice_host::layout::{ADMIN_SOCKET, NODE_DIR};
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use nix::unistd::geteuid;

@@ -18,8 +18,6 @@ mod gpus;
 mod grants;
 mod handles;
 mod keepers;
-#[path = "../layout.rs"]
-mod layout;
 mod leave;
 mod members;
 mod nvml;

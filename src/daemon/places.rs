@@ -6,8 +6,8 @@
 //! in `sim/`, is one that must be named.
 
 use crate::config::Config;
-use crate::layout::{self, NoDriver};
 use crate::options::Options;
+use gpuslice_host::layout::{self, NoDriver};
 use gpuslice_wire::text::{HostPath, Text};
 use std::env;
 use std::io;
@@ -81,12 +81,12 @@ impl Driver {
 /// The libraries that go between.
 #[derive(Debug)]
 pub struct Shim {
-    /// For the preload door.
+    /// For preload injection.
     pub preload: HostPath,
-    /// For the replacement door.
-    pub replace: HostPath,
+    /// For mount injection.
+    pub mount: HostPath,
     /// In the place of NVML.
-    pub twin: HostPath,
+    pub nvml_shim: HostPath,
 }
 
 /// All of it.
@@ -172,8 +172,8 @@ impl Shim {
         };
         Ok(Shim {
             preload: part("libgpuslice.so")?,
-            replace: part("libgpuslice_replace.so")?,
-            twin: part("libgpuslice_nvml.so")?,
+            mount: part("libgpuslice_mount.so")?,
+            nvml_shim: part("libgpuslice_nvml.so")?,
         })
     }
 }

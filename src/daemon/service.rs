@@ -10,9 +10,9 @@
 //! sockets in their directory, and a page is of one life of the daemon. Descriptors kept on the way would be
 //! a second truth beside these. Without a manager all of this is nothing.
 
-use crate::layout::{ADMIN_SOCKET, OBSERVE_SOCKET};
 use crate::poll::now;
 use crate::sockets::{address_of, own, stops_blocking};
+use gpuslice_host::layout::{ADMIN_SOCKET, OBSERVE_SOCKET};
 use gpuslice_wire::units::{Duration, Instant};
 use nix::sys::socket::{SockType, getsockopt, sockopt};
 use sd_notify::NotifyState;

@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 use gpuslice_wire::ids::Lane;
-use gpuslice_wire::snapshot::{Snapshot, Tier, TimeTier};
+use gpuslice_wire::snapshot::{MemoryEnforcement, Snapshot, TimeEnforcement};
 use gpuslice_wire::units::{Bytes, Duration, Instant};
 
 use crate::action::Mode;
@@ -74,19 +74,19 @@ impl Engine {
             denied: sum(ClientLane::denied, slice.past_denied),
             denied_need: slice.last_denied.0,
             denied_left: slice.last_denied.1,
-            residual: Bytes(sum(
+            untracked: Bytes(sum(
                 |lane| lane.residual.charged().0,
                 slice.stray.charged().saturating_add(slice.hidden).0,
             )),
             pinned: self.used(index, Lane::HOST),
             pinned_cap: container.record.pinned,
-            tier: Tier::Shim,
+            memory_enforcement: MemoryEnforcement::Shim,
             weight: container.record.weight,
             share: container.record.share,
             class: container.record.class,
             cap_ppm: entity.bucket.cap().ppm(),
             clients: self.clients_of(index).filter(|it| it.connected).count() as u32,
-            wanting: u32::from(entity.reported.runnable),
+            runnable: u32::from(entity.reported.runnable),
             gated: u32::from(gpu.turns.mode() == Mode::Turns),
             gang: u32::from(entity.gang.is_some()),
             gpu_ns: entity.gpu_time.0
@@ -96,11 +96,12 @@ impl Engine {
                     0
                 },
             wait_ns: entity.wait_time.0 + if waits { elapsed } else { 0 },
-            wanted_ns: entity.runnable_time.0 + if entity.reported.runnable { elapsed } else { 0 },
+            runnable_ns: entity.runnable_time.0
+                + if entity.reported.runnable { elapsed } else { 0 },
             turns: entity.turns,
             overruns: entity.late_turns,
             preemptions: entity.closed_early,
-            time_tier: TimeTier::Turns,
+            time_enforcement: TimeEnforcement::Shim,
             stops: entity.stops,
             stops_missed: 0,
             time_slice_us: 0,

@@ -269,18 +269,19 @@ impl Daemon {
         }
     }
 
-    /// Rows as the engine gives them, with who holds each cap.
-    pub fn tiers(&self, rows: &mut [Snapshot]) {
+    /// Adds each cap's enforcement level to the engine's rows.
+    pub fn set_memory_enforcement(&self, rows: &mut [Snapshot]) {
         for row in rows {
             if let Snapshot::Slice {
                 container,
                 lane,
                 gpu,
-                tier,
+                memory_enforcement,
                 ..
             } = row
             {
-                *tier = self.walls.tier(container, *lane, self.truth.measures(*gpu));
+                let measured = self.truth.measures(*gpu);
+                *memory_enforcement = self.walls.memory_enforcement(container, *lane, measured);
             }
         }
     }

@@ -20,7 +20,7 @@ use crate::truth::thread::{Step, Ticket, why_no_limits};
 use gpuslice_engine::{Record, Token};
 use gpuslice_wire::admin::MemoryAsk;
 use gpuslice_wire::ids::{ContainerId, GpuUuid, Lane};
-use gpuslice_wire::snapshot::Tier;
+use gpuslice_wire::snapshot::MemoryEnforcement;
 use gpuslice_wire::text::CgroupPath;
 use gpuslice_wire::units::{Bytes, Instant};
 use serde::Deserialize;
@@ -175,12 +175,17 @@ impl Walls {
     }
 
     /// Who holds the cap of a slice of one GPU. `measured`: NVML tells what its processes have.
-    fn tier(&self, container: &ContainerId, lane: Lane, measured: bool) -> Tier {
+    fn memory_enforcement(
+        &self,
+        container: &ContainerId,
+        lane: Lane,
+        measured: bool,
+    ) -> MemoryEnforcement {
         let lanes = self.known.get(container).map(|known| &known.lanes);
         match lanes.and_then(|lanes| lanes.get(usize::from(lane.0))) {
-            Some((_, _, Wall::Stands(_))) => Tier::Driver,
-            _ if measured => Tier::Measured,
-            _ => Tier::Shim,
+            Some((_, _, Wall::Stands(_))) => MemoryEnforcement::Driver,
+            _ if measured => MemoryEnforcement::Accounted,
+            _ => MemoryEnforcement::Shim,
         }
     }
 
@@ -387,12 +392,18 @@ mod tests {
         let it = record("/pods/web", GIB);
         assert_eq!(walls.learn(&it, false), [step(0, GIB, false)]);
         assert_eq!(walls.gpus(), [A, B]);
-        let tier = |walls: &Walls, lane, measured| walls.tier(&it.container, Lane(lane), measured);
-        assert_eq!(tier(&walls, 0, true), Tier::Measured, "only asked for yet");
+        let level = |walls: &Walls, lane, measured| {
+            walls.memory_enforcement(&it.container, Lane(lane), measured)
+        };
+        assert_eq!(
+            level(&walls, 0, true),
+            MemoryEnforcement::Accounted,
+            "only asked for yet"
+        );
         walls.set(&it.container, A, Ok(GIB));
-        assert_eq!(tier(&walls, 0, false), Tier::Driver);
-        assert_eq!(tier(&walls, 1, true), Tier::Measured);
-        assert_eq!(tier(&walls, 1, false), Tier::Shim);
+        assert_eq!(level(&walls, 0, false), MemoryEnforcement::Driver);
+        assert_eq!(level(&walls, 1, true), MemoryEnforcement::Accounted);
+        assert_eq!(level(&walls, 1, false), MemoryEnforcement::Shim);
         assert_eq!(walls.missing(&it.container), Some(format!("{B}: too old")));
         assert_eq!(walls.standing(), [(A, Dir("/cg/pods/web".into()))]);
     }
@@ -468,6 +479,9 @@ mod tests {
             A,
             Err(error(nvmlReturn_t::ERROR_INVALID_ARGUMENT)),
         );
-        assert_eq!(walls.tier(&it.container, Lane(0), true), Tier::Driver);
+        assert_eq!(
+            walls.memory_enforcement(&it.container, Lane(0), true),
+            MemoryEnforcement::Driver
+        );
     }
 }

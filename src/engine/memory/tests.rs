@@ -273,7 +273,7 @@ fn memory_beyond_the_ledger_counts_even_above_the_cap() {
         matches!(
             row,
             Snapshot::Slice {
-                residual: Bytes(50),
+                untracked: Bytes(50),
                 ..
             }
         ),

@@ -39,7 +39,7 @@ fn the_wall_stands_on_the_leaf_before_the_answer_and_a_stranger_meets_it() {
     assert_eq!(limits(&machine, &group.dir), Ok((0, CAP)));
     let above = limits(&machine, group.parent());
     assert_eq!(above, Err(LimitError::NotFound), "on the leaf alone");
-    assert_eq!(case.row("web")["tier"], "M3");
+    assert_eq!(case.row("web")["memory_enforcement"], "driver");
     let stranger = Stranger::start(&case.node, &group);
     assert!(
         stranger.got < CAP && stranger.total == CAP,
@@ -68,7 +68,7 @@ fn a_group_whose_name_is_not_text_has_its_wall() {
     let idle = group.idle();
     case.must_admit("web", CAP, idle.pid());
     assert_eq!(limits(&machine(&case), &group.dir), Ok((0, CAP)));
-    assert_eq!(case.row("web")["tier"], "M3");
+    assert_eq!(case.row("web")["memory_enforcement"], "driver");
     let stranger = Stranger::start(&case.node, &group);
     assert!(stranger.got < CAP, "{}", stranger.got);
     eventually("what the driver counts in ps", || {
@@ -148,11 +148,11 @@ fn a_guarantee_that_cannot_be_given_is_said_and_the_slice_goes_on_without() {
     let (one, two) = (group.idle(), other.idle());
     case.must_admit("one", GIB, one.pid());
     case.must_admit("two", GIB, two.pid());
-    assert_eq!(case.row("one")["tier"], "M3");
+    assert_eq!(case.row("one")["memory_enforcement"], "driver");
     let log = case.node.log();
     assert!(log.contains("NVML_ERROR_INVALID_ARGUMENT"), "{log}");
-    eventually("its tier, when NVML was asked", || {
-        case.row("two")["tier"] == "M1"
+    eventually("its enforcement level, once NVML has answered", || {
+        case.row("two")["memory_enforcement"] == "accounted"
     });
 }
 
@@ -179,7 +179,9 @@ fn a_restart_finds_the_walls_and_ends_them_later() {
     eventually("the wall again", || {
         limits(&machine, &group.dir) == Ok((0, CAP))
     });
-    eventually("its tier", || case.row("web")["tier"] == "M3");
+    eventually("its enforcement level", || {
+        case.row("web")["memory_enforcement"] == "driver"
+    });
     case.says(&["rm", "web"]);
     eventually("no wall", || {
         limits(&machine, &group.dir) == Err(LimitError::NotFound)
@@ -250,12 +252,16 @@ fn without_a_leaf_or_when_off_a_slice_is_measured() {
         limits(&machine(&case), &group.dir),
         Err(LimitError::NotFound)
     );
-    eventually("its tier", || case.row("web")["tier"] == "M1");
+    eventually("its enforcement level", || {
+        case.row("web")["memory_enforcement"] == "accounted"
+    });
     drop(case);
     let case = Case::start(LIMITED, "");
     // In the daemon's own cgroup, as a plain process mostly is.
     case.must_admit("web", CAP, std::process::id());
-    eventually("its tier", || case.row("web")["tier"] == "M1");
+    eventually("its enforcement level", || {
+        case.row("web")["memory_enforcement"] == "accounted"
+    });
 }
 
 #[test]
@@ -284,7 +290,7 @@ fn a_plain_command_gets_a_leaf_of_its_own_that_goes_with_it() {
         all["slices"].as_array().expect("slices").first().cloned()
     };
     eventually("a slice with a wall", || {
-        row().is_some_and(|row| row["tier"] == "M3")
+        row().is_some_and(|row| row["memory_enforcement"] == "driver")
     });
     assert_eq!(row().expect("a slice")["pinned_cap"], 64 * MIB);
     let id = row().expect("a slice")["container"]

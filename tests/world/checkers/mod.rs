@@ -6,7 +6,7 @@ pub mod gangs;
 pub mod guarantee;
 mod looks;
 pub mod memory;
-mod pools;
+pub mod pools;
 pub mod priority;
 pub mod progress;
 pub mod requests;
@@ -252,14 +252,14 @@ impl Checkers {
                 container,
                 reserved,
                 clients,
-                wanting,
+                runnable,
                 ..
             } = row
-                && (reserved.0, *clients, *wanting) != (0, 0, 0)
+                && (reserved.0, *clients, *runnable) != (0, 0, 0)
             {
                 self.object(&format!(
                     "all processes are gone, and {container} has {reserved:?} reserved, {clients} \
-                     processes and {wanting} wanting"
+                     processes and {runnable} runnable"
                 ));
             }
         }

@@ -14,7 +14,7 @@ use crate::observer::{LaneState, Observer};
 
 /// For each class of each GPU, also for containers that are gone: the others owe their time.
 #[derive(Debug, Default)]
-pub(super) struct Pools(BTreeMap<(GpuUuid, Class), Pool>);
+pub struct Pools(BTreeMap<(GpuUuid, Class), Pool>);
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Pool {
@@ -26,7 +26,7 @@ struct Pool {
 
 impl Pools {
     /// Advances the clock.
-    pub(super) fn advance(&mut self, seen: &Observer) {
+    pub fn advance(&mut self, seen: &Observer) {
         let mut gangs: BTreeMap<(GpuUuid, Class), u64> = BTreeMap::new();
         for state in seen.lanes.values().filter(|state| state.share == 0) {
             let key = (state.gpu, state.record.class);
@@ -41,14 +41,14 @@ impl Pools {
     }
 
     /// The longest stretch of them, ns.
-    pub(super) fn longest(&self, state: &LaneState) -> u64 {
+    pub fn longest(&self, state: &LaneState) -> u64 {
         let pool = self.0.get(&(state.gpu, state.record.class));
         pool.map_or(0, |pool| pool.longest)
     }
 
     /// The largest lead of the containers without a share, of the class of `state` on its GPU, over their
     /// queue, ns.
-    pub(super) fn ahead(&self, state: &LaneState) -> u64 {
+    pub fn ahead(&self, state: &LaneState) -> u64 {
         let pool = self.0.get(&(state.gpu, state.record.class));
         pool.map_or(0, |pool| pool.longest * (1 + pool.gangs))
     }

@@ -27,10 +27,10 @@ struct Pair {
     tuned: (u64, u64),
 }
 
-/// The bound of start-time fair queueing: over every interval in which i and j are both runnable, `|W_i/w_i
-/// - W_j/w_j| <= l_i/w_i + l_j/w_j`. W excludes the overhead of switches, by the median of the queued
-/// containers' reports. Where turns begin, a lead of a shortest turn keeps no container from going on, so
-/// each may be off by that, too.
+/// The bound of start-time fair queueing: over every interval in which i and j are both runnable,
+/// `|W_i/w_i - W_j/w_j| <= l_i/w_i + l_j/w_j`. W excludes the overhead of switches, by the median of the
+/// queued containers' reports. Where turns begin, a lead of a shortest turn keeps no container from going
+/// on, so each may be off by that, too.
 #[derive(Debug, Default)]
 pub struct Pairs(BTreeMap<(LaneKey, LaneKey), Pair>);
 
