@@ -18,8 +18,8 @@
 //! container falls behind V, so it starts at V: idling earns no credit.
 //!
 //! # Bound
-//! Two containers i, j of one class are both runnable during an interval of any length. Then `|W_i/w_i -
-//! W_j/w_j| <= l_i/w_i + l_j/w_j`, with W the GPU time used in it and l the longest turn including its
+//! Two containers i, j of one class are both runnable during an interval of any length. Then
+//! `|W_i/w_i - W_j/w_j| <= l_i/w_i + l_j/w_j`, with W the GPU time used in it and l the longest turn including its
 //! overrun (Goyal, Vin, Cheng: Start-time Fair Queuing, 1996). The bound needs no prediction of a kernel's
 //! length.
 //!

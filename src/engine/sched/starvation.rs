@@ -2,8 +2,8 @@
 //!
 //! Higher classes always go first. If they are always runnable, a lower class would never run. So it gets a
 //! *guard turn*, one shortest turn that is not interrupted, once it has waited long enough that the classes
-//! above keep their part: a guard turn of `used` is followed by the next one no earlier than `used / (1 -
-//! part)` later. The time of a kernel that ran over is paid for in the same way, up to a longest wait.
+//! above keep their part: a guard turn of `used` is followed by the next one no earlier than
+//! `used / (1 - part)` later. The time of a kernel that ran over is paid for in the same way, up to a longest wait.
 //!
 //! | class | may interrupt | which keep | at most every |
 //! |---|---|---|---|

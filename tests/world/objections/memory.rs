@@ -50,7 +50,7 @@ fn to_a_wrong_ledger() {
         Story::of(&[(1, 0, Class::Normal)]).tell(0, event, actions)
     };
     assert_eq!(tell(reserve(10, 20), &[reserved(20), shown(20)]), Ok(()));
-    objects(tell(reserve(10, 20), &[reserved(20)]), "page says");
+    objects(tell(reserve(10, 20), &[reserved(20)]), "page shows");
     objects(
         tell(reserve(10, 20), &[reserved(9), shown(9)]),
         "granted for",
@@ -84,7 +84,7 @@ fn to_leftovers() {
     let ledger = [reserved(20), page(0, Mode::Turns, 0, 0, 20)];
     story.tell(0, reserve(10, 20), &ledger).expect("fine");
     let stale = story.tell(0, Event::Gone { client: client(0) }, &[]);
-    objects(stale, "page says 20 reserved of Lane(0), not 0");
+    objects(stale, "page shows 20 reserved of Lane(0), not 0");
 }
 
 /// A container of 100 bytes: its first process holds 60 of them, its second asks for 50, which starts the
@@ -162,7 +162,7 @@ fn to_a_refusal_while_siblings_may_have_it() {
 fn to_a_wait_for_available_memory_or_for_ever() {
     objects(
         short(true).tell(0, gives(1, 60), &[shown(0, 1)]),
-        "is there",
+        "is available",
     );
     objects(
         short(true).tell(0, gives(1, 5), &[shown(55, 1)]),
@@ -340,7 +340,7 @@ fn to_an_account_that_another_process_takes_over() {
     };
     assert_eq!(takes(7, 60, 60), Ok(()));
     assert_eq!(takes(7, 20, 20), Ok(()));
-    objects(takes(8, 60, 60), "takes over what");
+    objects(takes(8, 60, 60), "takes over the memory");
 }
 
 #[test]
