@@ -301,8 +301,8 @@ fn tier(facts: &Value, gpu: &Value) -> Check {
     }
     let uuid = gpu["uuid"].as_str().unwrap_or_default();
     let measured = not_measured(facts, gpu);
-    let walled = no_wall(facts, gpu);
-    let (tier, next) = match (measured, walled) {
+    let unlimited = no_cgroup_limit(facts, gpu);
+    let (tier, next) = match (measured, unlimited) {
         (_, None) => (Tier::Driver, None),
         (None, why) => (Tier::Measured, why),
         (why, _) => (Tier::Shim, why),
@@ -329,7 +329,7 @@ fn stops(facts: &Value) -> Check {
         true => "",
         false => " (not yet shown to work on hardware)",
     };
-    let found = match facts["config"]["tier"] == "probe" {
+    let found = match facts["config"]["preemption"] == "probe" {
         true => format!(
             "{}, and {} on each GPU where a stop was seen to work{unproven}; there the hardware \
              divides by weight what overlaps nevertheless",
@@ -337,7 +337,7 @@ fn stops(facts: &Value) -> Check {
             time_words(TimeTier::Stops),
         ),
         false => format!(
-            "{}; tier = \"probe\" in the configuration tries to stop it on the GPU{unproven}",
+            "{}; preemption = \"probe\" in the configuration tries to stop it on the GPU{unproven}",
             time_words(TimeTier::Turns)
         ),
     };
@@ -348,9 +348,12 @@ type Missing = Option<(String, String)>;
 
 fn not_measured(facts: &Value, gpu: &Value) -> Missing {
     let why = |why: String, mend: &str| Some((why, mend.to_owned()));
-    if facts["config"]["truth_interval_ms"] == 0 {
-        let found = "truth_interval_ms is 0 in the configuration".to_owned();
-        return why(found, "set truth_interval_ms = 1000 and restart gpusliced");
+    if facts["config"]["accounting_interval_ms"] == 0 {
+        let found = "accounting_interval_ms is 0 in the configuration".to_owned();
+        return why(
+            found,
+            "set accounting_interval_ms = 1000 and restart gpusliced",
+        );
     }
     if let Some(answer) = text(&gpu["processes"]) {
         return why(answer, "nvidia-smi, and mend what it says");
@@ -359,7 +362,7 @@ fn not_measured(facts: &Value, gpu: &Value) -> Missing {
     blind.and_then(|found| why(found, "docker run --pid=host, or hostPID: true"))
 }
 
-fn no_wall(facts: &Value, gpu: &Value) -> Missing {
+fn no_cgroup_limit(facts: &Value, gpu: &Value) -> Missing {
     let why = |why: &str, mend: &str| Some((why.to_owned(), mend.to_owned()));
     if let Some(answer) = text(&gpu["limits"]) {
         return why(
@@ -372,9 +375,9 @@ fn no_wall(facts: &Value, gpu: &Value) -> Missing {
     if facts["driver"]["simulated"] != true && !facts["cgroup"]["controller"].is_string() {
         return why(NO_CONTROLLER, NEWER_KERNEL);
     }
-    if facts["config"]["wall"] == "off" {
-        let mend = "set wall = \"auto\" and restart gpusliced";
-        return why("wall is \"off\" in the configuration", mend);
+    if facts["config"]["cgroup_limits"] == "off" {
+        let mend = "set cgroup_limits = \"auto\" and restart gpusliced";
+        return why("cgroup_limits is \"off\" in the configuration", mend);
     }
     if facts["root"] != true {
         return why(
@@ -455,7 +458,7 @@ mod tests {
         json!({
             "root": true, "pid_namespace": null,
             "kernel": { "release": "6.14.0", "absent": [] },
-            "config": { "error": null, "truth_interval_ms": 1000, "wall": "auto" },
+            "config": { "error": null, "accounting_interval_ms": 1000, "cgroup_limits": "auto" },
             "driver": { "dir": "/lib", "simulated": false, "error": null },
             "nvml": {
                 "library": "/lib/nvml", "error": null, "version": "13.615", "driver_version": "615",
@@ -495,9 +498,9 @@ mod tests {
         };
         let old = with("/nvml/gpus/0/limits", json!("too old"));
         assert!(old.ok && old.found.contains("M1") && old.found.ends_with("because too old"));
-        let off = with("/config/wall", json!("off"));
+        let off = with("/config/cgroup_limits", json!("off"));
         assert!(
-            off.found.contains("M1") && off.mend.contains("wall = \"auto\""),
+            off.found.contains("M1") && off.mend.contains("cgroup_limits = \"auto\""),
             "{off:?}"
         );
         let user = with("/root", json!(false));
@@ -513,7 +516,7 @@ mod tests {
         let lost = with("/nvml/gpus/0/error", json!("lost"));
         assert!(!lost.ok && lost.needed, "{lost:?}");
         let mut blind = node();
-        blind["config"]["truth_interval_ms"] = json!(0);
+        blind["config"]["accounting_interval_ms"] = json!(0);
         blind["nvml"]["gpus"][0]["limits"] = json!("too old");
         let blind = gpu_of(&blind);
         assert!(

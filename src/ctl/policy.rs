@@ -31,10 +31,10 @@ pub struct Options {
 
 const POLICIES: &str = "\
 Policies:
-  0 fair        each container 1/slots of the GPU, alone too (slots: the node's configuration)
+  0 fair        each container 1/slices_per_gpu of the GPU, alone too (slices_per_gpu: the configuration)
   1 preemptive  each container 1/n of it, n containers with a slice; alone all of it
   2 weighted    each container its weight's part of all that have a slice; alone all of it
-  3 fixed       each container its weight/slots, alone too
+  3 fixed       each container its weight/slices_per_gpu, alone too
   4 soft        by weight among those that have work; what one does not use, others get at once
   5 native      the driver's own time slicing; memory caps only
 A container with a --share has that under each but native, and the others divide the rest.";

@@ -223,7 +223,7 @@ impl Daemon {
         self.settle();
         let mut rows = self.engine.snapshot(now());
         self.tiers(&mut rows);
-        self.time_tiers(&mut rows);
+        self.fill_time_enforcement(&mut rows);
         rows.iter().for_each(|row| self.queue(key, row));
         self.flush(key);
     }

@@ -60,7 +60,7 @@ pub const DESCRIPTORS: u64 = HELPERS_MAX as u64;
 
 /// On whose behalf a socket is open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Owner {
+pub enum SocketOwner {
     /// Clients of the admin socket.
     Admins,
     /// Clients of the observers' socket.
@@ -80,7 +80,7 @@ struct Closings {
     /// Helpers that have closed their line, until they can be reaped.
     gone: Vec<Child>,
     /// Sockets to be closed, oldest first.
-    waiting: VecDeque<(Owner, OwnedFd)>,
+    waiting: VecDeque<(SocketOwner, OwnedFd)>,
     /// When the next hand-over is tried, after one failed.
     again: Option<Instant>,
     /// When the last log line about a stuck helper was written.
@@ -93,7 +93,7 @@ struct Helper {
     process: Child,
     line: OwnedFd,
     /// For which owner it closes a socket, and since when.
-    busy: Option<(Owner, Instant)>,
+    busy: Option<(SocketOwner, Instant)>,
     killed: bool,
 }
 
@@ -119,7 +119,7 @@ impl Closer {
     }
 
     /// Ends a connection or stops listening at once, and closes the socket later.
-    pub fn close(&self, owner: Owner, fd: OwnedFd) {
+    pub fn close(&self, owner: SocketOwner, fd: OwnedFd) {
         let mut closings = self.0.borrow_mut();
         // Otherwise it is watched as long as any process has it open. It may not be watched at all.
         let _ = closings.watch.forget(&fd);
@@ -130,7 +130,7 @@ impl Closer {
     }
 
     /// Whether too many sockets of an owner wait to be closed.
-    pub fn is_behind(&self, owner: Owner) -> bool {
+    pub fn is_behind(&self, owner: SocketOwner) -> bool {
         let closings = self.0.borrow();
         let its = closings.waiting.iter().filter(|(whose, _)| *whose == owner);
         its.count() >= BEHIND
@@ -274,7 +274,7 @@ impl Helper {
     }
 
     /// Gives the helper a socket to close, or returns the socket.
-    fn take_on(&mut self, owner: Owner, fd: OwnedFd) -> Result<(), OwnedFd> {
+    fn take_on(&mut self, owner: SocketOwner, fd: OwnedFd) -> Result<(), OwnedFd> {
         let together = [fd];
         if self.give(&together).is_err() {
             let [fd] = together;

@@ -1,7 +1,7 @@
 //! The configuration file: TOML, every key optional, an unknown key or an impossible value is an
 //! error with its line. `packaging/gpusliced.toml` explains each key and holds every default.
 
-use crate::wall::WallMode;
+use crate::cgroup_limits::CgroupLimitMode;
 use gpuslice_wire::admin::{MemoryAsk, RequestSource};
 use gpuslice_wire::limits::{CONTAINERS_MAX, LANES_MAX};
 use gpuslice_wire::page::{FOREIGN_CHARGE, FOREIGN_REFUSE};
@@ -121,19 +121,19 @@ impl TryFrom<String> for Cap {
 /// What becomes of memory that another container exported and this one opens.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
-pub enum Foreign {
+pub enum ForeignMemory {
     /// It cannot be opened.
     Refuse,
     /// Both pay for it.
     Charge,
 }
 
-impl Foreign {
+impl ForeignMemory {
     /// The page's word for it.
     pub const fn word(self) -> u32 {
         match self {
-            Foreign::Refuse => FOREIGN_REFUSE,
-            Foreign::Charge => FOREIGN_CHARGE,
+            ForeignMemory::Refuse => FOREIGN_REFUSE,
+            ForeignMemory::Charge => FOREIGN_CHARGE,
         }
     }
 }
@@ -141,7 +141,7 @@ impl Foreign {
 /// Whether work that is late is stopped on the GPU itself.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
-pub enum TierMode {
+pub enum PreemptionMode {
     /// Never.
     Off,
     /// Where a stop is seen to work.
@@ -163,7 +163,7 @@ pub struct Config {
     /// How time is divided on GPUs whose policy was not changed since.
     pub policy: Divided,
     /// How many slices a GPU is meant for.
-    pub slots: Bounded<1, { CONTAINERS_MAX as u64 }>,
+    pub slices_per_gpu: Bounded<1, { CONTAINERS_MAX as u64 }>,
     /// What high-priority containers may take of a GPU while others wait, %; 100 for all.
     pub high_cap: Bounded<20, 100>,
     /// What they and normal ones may take while best-effort ones wait, %; 100 for all.
@@ -183,7 +183,7 @@ pub struct Config {
     /// Longest wait for a container to finish after its turn, ms.
     pub drain_max_ms: Bounded<1, 600_000>,
     /// Whether work that is late is stopped on the GPU itself.
-    pub tier: TierMode,
+    pub preemption: PreemptionMode,
     /// Where containers' requests are taken from.
     pub requests_from: Vec<Taken>,
     /// Most GPUs that cGPU's variables may ask for.
@@ -193,15 +193,15 @@ pub struct Config {
     /// Whether a container may opt out with `CGPU_DISABLE`; the hook asks.
     pub allow_cgpu_disable: bool,
     /// Whether containers hold still while the daemon is away.
-    pub hard_on_absence: bool,
+    pub block_without_daemon: bool,
     /// What becomes of GPU memory that another container exported.
-    pub foreign: Foreign,
+    pub foreign_memory: ForeignMemory,
     /// Time between two looks at what NVML shows, ms; 0 for none.
-    pub truth_interval_ms: Bounded<0, 3_600_000>,
+    pub accounting_interval_ms: Bounded<0, 3_600_000>,
     /// Whether caps are also the driver's own limits.
-    pub wall: WallMode,
+    pub cgroup_limits: CgroupLimitMode,
     /// Whether such a limit is a guarantee too.
-    pub wall_soft: bool,
+    pub cgroup_guarantees: bool,
     /// Cap on pinned host memory of containers that do not ask for one.
     pub pinned_memory: Option<Size>,
     /// Containers with a slice.
@@ -216,7 +216,7 @@ impl Default for Config {
             shim_dir: None,
             oversubscribe: false,
             policy: Divided(Policy::Soft),
-            slots: Bounded::default_of(16),
+            slices_per_gpu: Bounded::default_of(16),
             high_cap: Bounded::default_of(95),
             normal_cap: Bounded::default_of(99),
             period_ms: Bounded::default_of(16),
@@ -226,16 +226,16 @@ impl Default for Config {
             window_us: Bounded::default_of(500),
             stream_gates: true,
             drain_max_ms: Bounded::default_of(2_000),
-            tier: TierMode::Off,
+            preemption: PreemptionMode::Off,
             requests_from: RequestSource::ALL.map(Taken).into(),
             cgpu_gpus_max: Bounded::default_of(1),
             cgpu_memory_max: None,
             allow_cgpu_disable: false,
-            hard_on_absence: false,
-            foreign: Foreign::Charge,
-            truth_interval_ms: Bounded::default_of(1_000),
-            wall: WallMode::Auto,
-            wall_soft: false,
+            block_without_daemon: false,
+            foreign_memory: ForeignMemory::Charge,
+            accounting_interval_ms: Bounded::default_of(1_000),
+            cgroup_limits: CgroupLimitMode::Auto,
+            cgroup_guarantees: false,
             pinned_memory: None,
             containers_max: Bounded::default_of(CONTAINERS_MAX as u64),
         }
@@ -314,7 +314,7 @@ impl Config {
         gpuslice_engine::Config {
             oversubscribe: self.oversubscribe,
             policy: self.policy.0,
-            slots: us(self.slots.get()),
+            slots: us(self.slices_per_gpu.get()),
             high_cap: percent(self.high_cap.get(), default.high_cap),
             normal_cap: percent(self.normal_cap.get(), default.normal_cap),
             round: Duration::from_millis(self.period_ms.get()),
@@ -402,7 +402,10 @@ mod tests {
         assert_eq!(error("period_ms = 30\nperiod_ms = 30").0, 2);
         assert_eq!(error("oversubscribe = 1").0, 1);
         assert!(error("policy = \"hard\"").1.contains("preemptive"));
-        assert_eq!(error("slots = 0").1, "slots: 0 is outside 1 to 256");
+        assert_eq!(
+            error("slices_per_gpu = 0").1,
+            "slices_per_gpu: 0 is outside 1 to 256"
+        );
         for key in ["high_cap", "normal_cap"] {
             for value in [19, 101] {
                 let what = format!("{key}: {value} is outside 20 to 100");
@@ -412,7 +415,7 @@ mod tests {
         let caps = Config::parse("high_cap = 20\nnormal_cap = 100").expect("both bounds");
         let caps = caps.engine();
         assert_eq!((caps.high_cap.get(), caps.normal_cap.get()), (20, 100));
-        assert_eq!(error("\nwall = \"maybe\"").0, 2);
+        assert_eq!(error("\ncgroup_limits = \"maybe\"").0, 2);
         assert!(error("pinned_memory = \"0\"").1.contains("above zero"));
         let unknown = error("\nrequests_from = [\"labels\"]");
         assert!(
@@ -434,7 +437,11 @@ mod tests {
                 .1
                 .starts_with("pinned_memory: ")
         );
-        assert!(error("truth_interval_ms = -1").1.contains("0 to 3600000"));
+        assert!(
+            error("accounting_interval_ms = -1")
+                .1
+                .contains("0 to 3600000")
+        );
         assert_eq!(error("[x").0, 1);
     }
 

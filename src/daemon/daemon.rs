@@ -5,15 +5,18 @@
 //! `gpuslice_engine::Event::Claims`): so what waits in `work` is not the claim but the intent to
 //! read it, and it is read when its turn comes.
 
+use crate::accounting::Accounting;
 use crate::admin::Admin;
 use crate::budget::Budget;
-use crate::closer::{Closer, Owner};
+use crate::cgroup_limits::CgroupLimits;
+use crate::closer::{Closer, SocketOwner};
 use crate::config::Config;
 use crate::keepers::Keepers;
 use crate::leave::{Absent, Holder};
 use crate::places::Places;
 use crate::policies::Policies;
 use crate::poll::{Poll, Source, now};
+use crate::preempt::{LOOK_EVERY, Preemption};
 use crate::requests::Requests;
 use crate::service::{Given, Manager};
 use crate::slices::{Life, Slices};
@@ -21,9 +24,6 @@ use crate::slots::{Key, Slots};
 use crate::sockets::{Socket, can_refuse_descriptors};
 use crate::state::State;
 use crate::tenants::Tenant;
-use crate::tier::{LOOK_EVERY, Tier};
-use crate::truth::Truth;
-use crate::wall::Walls;
 use gpuslice_engine::{Action, Engine, Event};
 use gpuslice_wire::admin::Command;
 use gpuslice_wire::ids::{ClientId, Lane};
@@ -66,11 +66,11 @@ pub struct Daemon {
     /// Containers.
     pub slices: Slices,
     /// What NVML says.
-    pub truth: Truth,
+    pub accounting: Accounting,
     /// The driver's own limits.
-    pub walls: Walls,
+    pub cgroup_limits: CgroupLimits,
     /// The stopping of work on GPUs.
-    pub tier: Tier,
+    pub preemption: Preemption,
     /// Which requests this node takes.
     pub requests: Requests,
     /// Cap on pinned host memory where none is asked for.
@@ -133,16 +133,17 @@ impl Daemon {
         }
         let (admin_listener, observe_listener) = listeners(given, &mut state, &poll, &closer)?;
         poll.add(&signals, Source::Signal)?;
-        let truth = Truth::new(places.driver.nvml.as_str(), config.truth_interval_ms.get())?;
-        poll.add_bell(&truth.bell, Source::Truth)?;
+        let interval_ms = config.accounting_interval_ms.get();
+        let accounting = Accounting::new(places.driver.nvml.as_str(), interval_ms)?;
+        poll.add_edge_triggered(&accounting.notify, Source::Accounting)?;
         let simulated = places.driver.is_simulated();
-        let tier = Tier::new(config.tier, simulated, &state, &poll)?;
-        let fds = fds.saturating_sub(tier.descriptors());
+        let preemption = Preemption::new(config.preemption, simulated, &state, &poll)?;
+        let fds = fds.saturating_sub(preemption.descriptors());
         let budget = Budget::told(fds, config.containers_max.get());
         let start = now();
         Ok(Daemon {
             engine: Engine::new(gpuslice_engine::Config {
-                stop: tier.is_on(),
+                stop: preemption.is_on(),
                 containers: budget.containers.into(),
                 ..config.engine()
             }),
@@ -151,16 +152,16 @@ impl Daemon {
             places,
             life: Life {
                 epoch: start.0,
-                hard: config.hard_on_absence,
-                foreign: config.foreign.word(),
-                stop: tier.is_on(),
+                hard: config.block_without_daemon,
+                foreign: config.foreign_memory.word(),
+                stop: preemption.is_on(),
             },
             slices: Slices::new(),
             requests: Requests::new(config),
             pinned_default: config.pinned_memory.map(|size| size.0),
-            truth,
-            walls: Walls::new(config.wall, config.wall_soft),
-            tier,
+            accounting,
+            cgroup_limits: CgroupLimits::new(config.cgroup_limits, config.cgroup_guarantees),
+            preemption,
             tenants: Slots::new(budget.clients),
             absent: Slots::new(CLIENTS_MAX as u16),
             clients: vec![None; CLIENTS_MAX],
@@ -219,8 +220,8 @@ impl Daemon {
             Source::Exit(key) => self.part(key),
             Source::Absent(key) => self.absent_ready(key),
             Source::Over(key) => self.container_over(key),
-            Source::Truth => self.truth_spoke(),
-            Source::Tier => self.tier_spoke(),
+            Source::Accounting => self.read_nvml_answers(),
+            Source::Preemption => self.read_preemption_answers(),
             Source::Closer => {
                 self.closer.spoke();
                 self.accept_again();
@@ -236,7 +237,7 @@ impl Daemon {
             self.engine.next_deadline(),
             heartbeat,
             greeting,
-            self.truth_deadline(),
+            self.accounting_deadline(),
             self.manager.deadline(),
             self.closer.deadline(),
             self.unused_deadline(),
@@ -257,7 +258,7 @@ impl Daemon {
             self.missed_greeting(source);
         }
         self.closer.due(now);
-        self.truth_due(now);
+        self.run_due_accounting(now);
         self.manager.due(now, self.slices.len());
         if self
             .engine
@@ -287,9 +288,12 @@ impl Daemon {
     /// Stops accepting from a listener if too many connections to it wait to be closed; returns whether so.
     pub fn pause(&mut self, source: Source) -> bool {
         let (listener, owner) = match source {
-            Source::ObserveListener => (self.observe_listener.as_ref(), Owner::Observers),
+            Source::ObserveListener => (self.observe_listener.as_ref(), SocketOwner::Observers),
             Source::Listener(key) => match self.slices.get(key) {
-                Some(slice) => (Some(&slice.listener), Owner::Container(slice.container)),
+                Some(slice) => (
+                    Some(&slice.listener),
+                    SocketOwner::Container(slice.container),
+                ),
                 None => return false,
             },
             _ => return false,
@@ -358,10 +362,10 @@ impl Daemon {
 
     /// The end: everybody is disconnected, sockets go; with `ephemeral` everything goes.
     pub fn close(mut self, ephemeral: bool) {
-        self.tier.close();
+        self.preemption.close();
         self.follow_grants();
         if ephemeral {
-            self.walls_end();
+            self.clear_all_limits();
         }
         let containers: Vec<_> = self.slices.iter().map(|slice| slice.container).collect();
         self.state.close(containers.into_iter(), ephemeral);
@@ -379,12 +383,12 @@ fn listeners(
     closer: &Closer,
 ) -> io::Result<(Socket, Option<Socket>)> {
     let admin = match given.admin {
-        Some(fd) => Socket::handed_over(fd, Owner::Admins, closer),
-        None => Socket::listening(state.listen_admin()?, Owner::Admins, closer),
+        Some(fd) => Socket::handed_over(fd, SocketOwner::Admins, closer),
+        None => Socket::listening(state.listen_admin()?, SocketOwner::Admins, closer),
     };
     poll.add(&admin, Source::AdminListener)?;
     let observe = given.observe;
-    let observe = observe.map(|fd| Socket::handed_over(fd, Owner::Observers, closer));
+    let observe = observe.map(|fd| Socket::handed_over(fd, SocketOwner::Observers, closer));
     if let Some(observe) = &observe {
         poll.add(observe, Source::ObserveListener)?;
     }

@@ -144,7 +144,7 @@ impl Daemon {
     fn open_slice(&mut self, record: &Record) -> io::Result<()> {
         if self.slices.len() == 0 {
             self.beat(now()); // the first container: the heart starts beating again
-            self.truth_wakes();
+            self.schedule_first_sample();
         }
         let with = (&self.poll, &self.closer);
         self.slices
@@ -176,7 +176,7 @@ impl Daemon {
             return;
         }
         tracing::info!(%container, name = %record.name, gpus = record.lanes.len(), "slice given");
-        self.walls_admit(token, record);
+        self.limit_new_slice(token, record);
     }
 
     /// The record is written down again before the answer. Where that fails, the books go back to
@@ -199,7 +199,7 @@ impl Daemon {
             }));
             return self.deny(key_of(token), Denial::Host, &text);
         }
-        self.walls_resized(record);
+        self.note_caps(record);
         let CapChange { cap, reserved, .. } = *change;
         if token != NOBODY {
             tracing::info!(%container, name = %record.name, was = %change.was, %cap, %reserved, "cap changed");
@@ -208,12 +208,12 @@ impl Daemon {
     }
 
     fn dismissed(&mut self, token: Token, container: &ContainerId, known: bool) {
-        self.tier.forget(container);
+        self.preemption.forget(container);
         let slice = self.slices.close(container);
         for key in slice.map(|slice| slice.tenants).unwrap_or_default() {
             self.remove_tenant(key);
         }
-        self.walls_dismiss(token, container, known);
+        self.clear_limits_and_dismiss(token, container, known);
     }
 
     /// Deletes what is on disk of a slice that ended, and answers.
@@ -251,7 +251,7 @@ impl Daemon {
             self.perform(action);
             if taken && self.slices.of(&container).is_some() {
                 self.take_up_grants(record);
-                self.walls_restore(record);
+                self.limit_restored_slice(record);
             }
         }
         self.settle();

@@ -182,7 +182,7 @@ impl Daemon {
             tracing::info!(%container, "its container ended; slice ended");
             self.dismiss(*container);
         }
-        self.walls.ends(container)
+        self.cgroup_limits.is_clearing(container)
     }
 
     /// Lets a command wait for that.

@@ -5,15 +5,15 @@
 
 mod kernel;
 
+use crate::accounting::pid_namespace_warning;
+use crate::accounting::thread::supports;
 use crate::cgroup;
-use crate::config::{Config, TierMode};
+use crate::cgroup_limits::CgroupLimitMode;
+use crate::config::{Config, PreemptionMode};
 use crate::nvml::Nvml;
 use crate::options::Options;
 use crate::places::Places;
 use crate::state;
-use crate::truth::blind;
-use crate::truth::thread::supports;
-use crate::wall::WallMode;
 use gpuslice_wire::ids::GpuUuid;
 use serde_json::{Value, json};
 use std::fs;
@@ -35,19 +35,19 @@ pub fn facts(options: &Options) -> Value {
         .map(|places| places.driver.nvml.as_str().to_owned());
     json!({
         "root": nix::unistd::geteuid().is_root(),
-        "pid_namespace": blind(),
+        "pid_namespace": pid_namespace_warning(),
         "kernel": kernel::facts(),
         "config": {
             "error": wrong,
-            "truth_interval_ms": config.truth_interval_ms.get(),
-            "tier": match config.tier {
-                TierMode::Off => "off",
-                TierMode::Probe => "probe",
+            "accounting_interval_ms": config.accounting_interval_ms.get(),
+            "preemption": match config.preemption {
+                PreemptionMode::Off => "off",
+                PreemptionMode::Probe => "probe",
             },
-            "wall": match config.wall {
-                WallMode::Off => "off",
-                WallMode::Auto => "auto",
-                WallMode::Require => "require",
+            "cgroup_limits": match config.cgroup_limits {
+                CgroupLimitMode::Off => "off",
+                CgroupLimitMode::Auto => "auto",
+                CgroupLimitMode::Require => "require",
             },
         },
         "driver": match &places {

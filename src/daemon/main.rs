@@ -4,9 +4,11 @@
 #![deny(unsafe_code)]
 #![deny(missing_docs)]
 
+mod accounting;
 mod admin;
 mod budget;
 mod cgroup;
+mod cgroup_limits;
 mod claim;
 mod closer;
 mod config;
@@ -29,6 +31,7 @@ mod peer;
 mod places;
 mod policies;
 mod poll;
+mod preempt;
 mod probe;
 mod requests;
 mod service;
@@ -38,9 +41,6 @@ mod sockets;
 mod start;
 mod state;
 mod tenants;
-mod tier;
-mod truth;
-mod wall;
 
 fn main() -> std::process::ExitCode {
     start::main()

@@ -4,7 +4,7 @@
 //! The library is opened from the driver directory at run time, each function under the type that the
 //! table gives its name. What an older library lacks is missing alone: without the limits of
 //! driver r615 everything else still works. Every call may be slow, and on a GPU that fell off the
-//! bus may never return; so only the child of [`crate::truth`], and the start, make any.
+//! bus may never return; so only the child of [`crate::accounting`], and the start, make any.
 
 // Calls into the driver's library.
 #![allow(unsafe_code)]

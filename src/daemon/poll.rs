@@ -43,9 +43,9 @@ pub enum Source {
     /// A container's first process ended.
     Over(Key),
     /// NVML answered.
-    Truth,
+    Accounting,
     /// Work was stopped, or goes on.
-    Tier,
+    Preemption,
     /// A helper has closed a socket.
     Closer,
 }
@@ -66,9 +66,9 @@ impl Source {
             Source::Tenant(key) => (5, key),
             Source::Doorbell(key) => (6, key),
             Source::Exit(key) => (7, key),
-            Source::Truth => (8, NO_KEY),
+            Source::Accounting => (8, NO_KEY),
             Source::ObserveListener => (9, NO_KEY),
-            Source::Tier => (10, NO_KEY),
+            Source::Preemption => (10, NO_KEY),
             Source::Over(key) => (11, key),
             Source::Closer => (12, NO_KEY),
             Source::Absent(key) => (13, key),
@@ -90,9 +90,9 @@ impl Source {
             5 => Source::Tenant(key),
             6 => Source::Doorbell(key),
             7 => Source::Exit(key),
-            8 => Source::Truth,
+            8 => Source::Accounting,
             9 => Source::ObserveListener,
-            10 => Source::Tier,
+            10 => Source::Preemption,
             11 => Source::Over(key),
             12 => Source::Closer,
             _ => Source::Absent(key),
@@ -146,7 +146,7 @@ impl Poll {
             timer,
             armed: None,
         };
-        poll.add_bell(&poll.timer, Source::Timer)?;
+        poll.add_edge_triggered(&poll.timer, Source::Timer)?;
         Ok(poll)
     }
 
@@ -190,7 +190,7 @@ impl Poll {
     ///
     /// # Errors
     /// No memory.
-    pub fn add_bell<F: AsFd>(&self, fd: F, source: Source) -> nix::Result<()> {
+    pub fn add_edge_triggered<F: AsFd>(&self, fd: F, source: Source) -> nix::Result<()> {
         let flags = EpollFlags::EPOLLIN | EpollFlags::EPOLLET;
         self.watch.0.add(fd, EpollEvent::new(flags, source.word()))
     }
@@ -289,8 +289,8 @@ mod tests {
             }),
             Source::Doorbell(key),
             Source::Exit(key),
-            Source::Truth,
-            Source::Tier,
+            Source::Accounting,
+            Source::Preemption,
             Source::Over(key),
             Source::Closer,
             Source::Absent(key),
@@ -308,7 +308,7 @@ mod tests {
             slot: 3,
             generation: 1,
         });
-        poll.add_bell(&bell, ring).expect("added");
+        poll.add_edge_triggered(&bell, ring).expect("added");
         let mut seen = Vec::new();
         for _ in 0..3 {
             bell.write(1).expect("rung");

@@ -1,6 +1,6 @@
 //! A container's slice as the daemon holds it: record on disk, socket, page, connections.
 
-use crate::closer::{Closer, Owner};
+use crate::closer::{Closer, SocketOwner};
 use crate::grants::Grants;
 use crate::handles::Handles;
 use crate::leave::gone;
@@ -118,7 +118,7 @@ impl Slices {
         let container = record.container;
         let page = ContainerWriter::new(life, now, record)?;
         let listener = state.listen_tenants(&container)?;
-        let listener = Socket::listening(listener, Owner::Container(container), closer);
+        let listener = Socket::listening(listener, SocketOwner::Container(container), closer);
         let dir = state.container_dir(&container);
         let members = Members::noted(&dir, record);
         let slice = Slice {

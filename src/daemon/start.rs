@@ -56,7 +56,7 @@ pub fn main() -> ExitCode {
     }
     if let Some(library) = &options.ask_nvml {
         // Its parent's end is its own, and nobody is left to be told.
-        let _ = crate::truth::thread::serve_child(library);
+        let _ = crate::accounting::thread::serve_child(library);
         return ExitCode::SUCCESS;
     }
     if options.close_sockets {
@@ -144,13 +144,13 @@ fn serve(options: &Options) -> Result<(), Failure> {
     }
     let uuids: Vec<_> = gpus.iter().map(|gpu| gpu.uuid).collect();
     daemon.restore_policies(&uuids);
-    let support = daemon.truth.support(&uuids);
-    daemon.walls.supported(support);
-    if let Some(why) = crate::truth::blind() {
+    let support = daemon.accounting.support(&uuids);
+    daemon.cgroup_limits.supported(support);
+    if let Some(why) = crate::accounting::pid_namespace_warning() {
         tracing::warn!("{why}");
     }
     take_up(&mut daemon)?;
-    daemon.truth_rests();
+    daemon.close_nvml_when_idle();
     let socket = daemon.state.dir().join(ADMIN_SOCKET);
     let gpus = crate::service::gpus(gpus.len(), simulated);
     let (socket, driver) = (socket.display(), driver.display());

@@ -11,10 +11,10 @@ use crate::leave::Holder;
 use crate::pages::ClaimsReader;
 use crate::peer::Peer;
 use crate::poll::{Source, now};
+use crate::preempt::ChannelGroup;
 use crate::slices::Slice;
 use crate::slots::Key;
 use crate::sockets::{Received, Socket, id_of, packet, send};
-use crate::tier::Named;
 use gpuslice_engine::{Claims, Event, Process, Token};
 use gpuslice_wire::frame::{FrameError, RequestId, decode};
 use gpuslice_wire::ids::{ClientId, ContainerId, Lane};
@@ -41,7 +41,7 @@ pub struct Tenant {
     /// What it lets its siblings open.
     shared: Shared,
     /// Where its work runs, as it told.
-    pub groups: Vec<Named>,
+    pub groups: Vec<ChannelGroup>,
     /// Which process it is, once it asked to attach.
     process: Option<Process>,
     /// An `Attach` is with the engine or was answered; a second one is a violation.
@@ -57,8 +57,8 @@ struct Attached {
     claims: ClaimsReader,
     /// What the engine knows of its host memory, which has no turns: not told twice.
     host: Claims,
-    /// Kept open to be watched; see `Poll::add_bell`.
-    _bell: EventFd,
+    /// Kept open to be watched; see `Poll::add_edge_triggered`.
+    _doorbell: EventFd,
 }
 
 impl Tenant {
@@ -328,7 +328,7 @@ impl Daemon {
                 group,
                 subdevice,
             } => {
-                let named = Named {
+                let named = ChannelGroup {
                     lane,
                     fd,
                     client,
@@ -386,7 +386,7 @@ impl Daemon {
         let tenant = self.tenants.get_mut(key).ok_or(Errno::ENOENT)?;
         let (claims, claims_fd) = ClaimsReader::new()?;
         let bell = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
-        self.poll.add_bell(&bell, Source::Doorbell(key))?;
+        self.poll.add_edge_triggered(&bell, Source::Doorbell(key))?;
         let mut buffer = [0; FRAME_BYTES_MAX];
         let len = packet(
             tenant.request,
@@ -402,7 +402,7 @@ impl Daemon {
             lanes,
             claims,
             host: Claims::default(),
-            _bell: bell,
+            _doorbell: bell,
         });
         self.clients[usize::from(client.slot)] = Some((client, Holder::Tenant(key)));
         self.show_clients(container);

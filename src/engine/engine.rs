@@ -119,7 +119,7 @@ impl Engine {
             | Event::Yield { .. }
             | Event::Measured { .. }
             | Event::Looked { .. }
-            | Event::Stray { .. } => self.memory(event, actions),
+            | Event::Unattributed { .. } => self.memory(event, actions),
             Event::Resize {
                 token,
                 container,
@@ -216,7 +216,7 @@ impl Engine {
                 .fold(0, |all, slice| all | bit(slice)),
             Event::Measured { .. }
             | Event::Looked { .. }
-            | Event::Stray { .. }
+            | Event::Unattributed { .. }
             | Event::Resize { .. } => 0,
             Event::Tick => 0, // those whose time has come are looked at anyway
             _ => ALL,

@@ -218,7 +218,7 @@ pub enum Event {
         lane: Lane,
     },
     /// The driver was asked what processes of a container have that are not attached.
-    Stray {
+    Unattributed {
         /// Whose.
         container: ContainerId,
         /// GPU of the slice.

@@ -51,7 +51,7 @@ struct Waits {
 }
 
 fn measure(parts: &Path, long: Duration, tier: bool) -> Result<Waits, Error> {
-    let config = format!("tier = \"{}\"\n", if tier { "probe" } else { "off" });
+    let config = format!("preemption = \"{}\"\n", if tier { "probe" } else { "off" });
     let mut node = Node::configured(parts, 1, &config)?;
     let work = "--seconds 600 --kernel-us 5000000";
     let low = node.tenant(0, ("--priority best-effort", work))?;

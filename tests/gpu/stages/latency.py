@@ -12,7 +12,7 @@ SERVICES = [
     ("20 kernels of 50 µs, 100 a second", ["--kernel-us", "50", "--kernels", "20", "--rate", "100"], [50, 1000, 20000]),
     ("1 kernel of 20 µs, 100 a second", ["--kernel-us", "20", "--kernels", "1", "--rate", "100"], [50, 20000, LONG_US]),
 ]
-TIER = 'tier = "probe"\n'
+TIER = 'preemption = "probe"\n'
 PROMISED_P99 = {"": 0.07, TIER: 0.03}
 PROMISED_PREEMPTION_US = 150
 PROMISED_STOP_US = 600

@@ -27,7 +27,7 @@ POLICIES = [
 ]
 PROMISED_SECOND = 0.01
 PROMISED_TEN = 0.002
-TIER = 'tier = "probe"\n'
+TIER = 'preemption = "probe"\n'
 
 
 def run(here, result):
@@ -43,7 +43,7 @@ def run(here, result):
 
 
 def case(here, result, name, options, kernels, due, seconds, config):
-    with place.Node(here, "slots = 4\n" + config) as node:
+    with place.Node(here, "slices_per_gpu = 4\n" + config) as node:
         tenants = []
         for at, (wish, kernel) in enumerate(zip(options, kernels)):
             tenants.append(Watched(node.start(f"t{at}", ["--memory", "1GiB"] + wish, here.tenant(kernel, seconds))))

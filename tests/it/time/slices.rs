@@ -16,7 +16,7 @@ use std::process::Command;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
-const PROBE: &str = "tier = \"probe\"\n";
+const PROBE: &str = "preemption = \"probe\"\n";
 /// What the device says of those that nobody gave one.
 const OWN_US: u64 = 0;
 /// Long enough to be late, and stopped, after every turn.
@@ -83,7 +83,7 @@ fn a_dead_daemons_weights_stay() {
     eventually("freedom", || busy(&truth, &both));
     let part = part(&truth, &both, || busy(&truth, &both));
     assert!((0.2..=0.3).contains(&part), "{part} is not a quarter");
-    configure(&node, "tier = \"off\"\n");
+    configure(&node, "preemption = \"off\"\n");
     start(&mut node, "on");
     assert_eq!(slices(&truth, &both), [OWN_US; 2]);
     assert!(!written.exists());

@@ -28,7 +28,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
 /// Best effort has its part soon, and is not waited for for long.
-const CONFIG: &str = "tier = \"probe\"\nhigh_cap = 50\nnormal_cap = 50\ndrain_max_ms = 200\n";
+const CONFIG: &str = "preemption = \"probe\"\nhigh_cap = 50\nnormal_cap = 50\ndrain_max_ms = 200\n";
 /// The name under which a group of this process's is made.
 const GROUP: u32 = 0x77;
 

@@ -17,7 +17,7 @@ const LONG_US: u64 = 2_000_000;
 /// A node whose driver answers controls in this way, with a best-effort slice `a` and a high one `b`.
 fn node(controls: &str) -> (Node, Machine) {
     let who = [("a", 1, Class::BestEffort), ("b", 1, Class::High)];
-    node_of("tier = \"probe\"\n", controls, &who)
+    node_of("preemption = \"probe\"\n", controls, &who)
 }
 
 /// A node of this configuration and driver, with these slices: weight and class.
@@ -117,7 +117,7 @@ fn a_long_kernel_is_stopped_and_goes_on() {
 /// above keep their part: half, here.)
 #[test]
 fn without_an_effect_it_is_as_without_the_tier() {
-    let config = "tier = \"probe\"\nhigh_cap = 50\nnormal_cap = 50\n";
+    let config = "preemption = \"probe\"\nhigh_cap = 50\nnormal_cap = 50\n";
     let who = [("a", 1, Class::BestEffort), ("b", 1, Class::High)];
     for controls in ["denied", "unsupported", "void"] {
         let (node, truth) = node_of(config, controls, &who);

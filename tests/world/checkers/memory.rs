@@ -126,7 +126,7 @@ impl Books {
             Event::Looked { container, lane } if lane != Lane::HOST => {
                 self.looked(seen.now, (container, lane));
             }
-            Event::Stray {
+            Event::Unattributed {
                 container,
                 lane,
                 used,

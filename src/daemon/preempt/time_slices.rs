@@ -4,8 +4,8 @@
 //! there the driver is known to do what it says. That is often enough for new processes and new
 //! weights, and for those who set a slice of their own: it pays only in what overlaps.
 
-use super::Place;
-use super::slicer::{Found, Wish};
+use super::SliceLane;
+use super::time_slicer::{Observed, WantedSlice};
 use super::worker::Job;
 use crate::daemon::Daemon;
 use gpuslice_wire::ids::ContainerId;
@@ -26,29 +26,30 @@ struct Known {
 
 /// What is known of all.
 #[derive(Debug, Default)]
-pub struct Slices {
-    known: BTreeMap<Place, Known>,
+pub struct TimeSlices {
+    known: BTreeMap<SliceLane, Known>,
     /// The worker looks at them.
     looking: bool,
 }
 
-impl Slices {
+impl TimeSlices {
     /// The slice that a container has on a GPU, µs, and how often it was changed by somebody else.
-    pub fn of(&self, place: Place) -> (u64, u64) {
-        let known = self.known.get(&place);
+    pub fn of(&self, slice_lane: SliceLane) -> (u64, u64) {
+        let known = self.known.get(&slice_lane);
         known.map_or((0, 0), |known| (known.us, known.changes))
     }
 
     /// A container's slice of the node ended.
     pub fn forget(&mut self, container: &ContainerId) {
-        self.known.retain(|place, _| place.0 != *container);
+        self.known
+            .retain(|slice_lane, _| slice_lane.0 != *container);
     }
 
     /// What a look found. Who has no group any more is not in it.
-    pub fn found(&mut self, found: BTreeMap<Place, Found>) {
+    pub fn found(&mut self, found: BTreeMap<SliceLane, Observed>) {
         self.looking = false;
-        for (place, known) in &mut self.known {
-            if !found.contains_key(place) {
+        for (slice_lane, known) in &mut self.known {
+            if !found.contains_key(slice_lane) {
                 known.us = 0;
             }
         }
@@ -71,24 +72,24 @@ impl Slices {
 impl Daemon {
     /// Has the time slices of all groups looked at, unless that is being done.
     pub fn look_at_slices(&mut self) {
-        if !self.tier.shown.is_empty() && !self.tier.slices.looking {
+        if !self.preemption.shown.is_empty() && !self.preemption.slices.looking {
             let wishes = self.wishes();
-            self.tier.slices.looking = self.tier.ask(Job::Slices(wishes));
+            self.preemption.slices.looking = self.preemption.ask(Job::Slices(wishes));
         }
     }
 
-    fn wishes(&self) -> Vec<Wish> {
+    fn wishes(&self) -> Vec<WantedSlice> {
         let mut all = Vec::new();
         for (key, tenant) in self.tenants.iter().filter(|(_, it)| it.is_attached()) {
             let (container, pid) = (tenant.container(), tenant.pid());
             all.extend(tenant.groups.iter().filter_map(|named| {
-                let gpu = self.walls.gpu_of(&container, named.lane)?;
-                let shown = self.tier.shown.contains(&gpu);
+                let gpu = self.cgroup_limits.gpu_of(&container, named.lane)?;
+                let shown = self.preemption.shown.contains(&gpu);
                 let us = self.engine.time_slice(container, named.lane);
-                Some(Wish {
+                Some(WantedSlice {
                     key,
                     pid,
-                    place: (container, named.lane),
+                    slice_lane: (container, named.lane),
                     named: *named,
                     us: us.filter(|_| shown)?,
                 })
@@ -105,10 +106,10 @@ mod tests {
 
     #[test]
     fn changes_add_up_and_slices_are_those_of_the_last_look() {
-        let place = |id| (ContainerId::new(id).expect("an id"), Lane(0));
-        let (web, batch) = (place("web"), place("batch"));
-        let mut slices = Slices::default();
-        let look = |us, changed| Found {
+        let slice_lane = |id| (ContainerId::new(id).expect("an id"), Lane(0));
+        let (web, batch) = (slice_lane("web"), slice_lane("batch"));
+        let mut slices = TimeSlices::default();
+        let look = |us, changed| Observed {
             us,
             changed,
             refused: None,

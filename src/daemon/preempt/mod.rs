@@ -17,7 +17,7 @@
 //! nothing eight times in a row is not tried again: its turns are waited for, as ever.
 //!
 //! Where a stop was seen to work, groups also get time slices of the hardware by weight, for what overlaps
-//! nevertheless: [`slices`] says when, [`slicer`] gives them.
+//! nevertheless: [`time_slices`] says when, [`time_slicer`] gives them.
 //!
 //! * [`worker`] does it, on a thread of its own: these calls may take milliseconds;
 //! * [`controls`] are the calls; `kernel` is their raw part;
@@ -26,11 +26,11 @@
 pub mod controls;
 pub mod journal;
 mod kernel;
-mod slicer;
-mod slices;
+mod time_slicer;
+mod time_slices;
 mod worker;
 
-use crate::config::TierMode;
+use crate::config::PreemptionMode;
 use crate::daemon::{Daemon, Work};
 use crate::poll::{Poll, Source};
 use crate::slots::Key;
@@ -42,12 +42,12 @@ use gpuslice_wire::limits::GROUPS_PER_CLIENT_MAX;
 use gpuslice_wire::snapshot::{Snapshot, TimeTier};
 use gpuslice_wire::tenant::{ObjectName, Rejection};
 use nix::sys::eventfd::{EfdFlags, EventFd};
-pub use slices::LOOK_EVERY;
-use slices::Slices;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::Duration;
+pub use time_slices::LOOK_EVERY;
+use time_slices::TimeSlices;
 use worker::{Answer, Job, Target};
 
 /// A container with so many stops in a row that came to nothing is not tried again.
@@ -59,11 +59,11 @@ const GROUPS_MAX: usize = 128;
 const END_WITHIN: Duration = Duration::from_secs(2);
 
 /// A container, and one of its GPUs.
-pub type Place = (ContainerId, Lane);
+pub type SliceLane = (ContainerId, Lane);
 
 /// A channel group, as its process told of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Named {
+pub struct ChannelGroup {
     /// GPU of the slice.
     pub lane: Lane,
     /// The process's number for the open file.
@@ -87,29 +87,34 @@ struct Misses {
 
 /// What the daemon knows of the tier.
 #[derive(Debug)]
-pub struct Tier {
+pub struct Preemption {
     jobs: Option<Sender<Job>>,
     answers: Receiver<Answer>,
-    bell: Arc<EventFd>,
+    notify: Arc<EventFd>,
     misses: BTreeMap<ContainerId, Misses>,
     /// GPUs on which a stop was seen to work.
     shown: BTreeSet<GpuUuid>,
-    slices: Slices,
+    slices: TimeSlices,
 }
 
-impl Tier {
+impl Preemption {
     /// The tier, as configured. What an earlier life did to groups is undone first, whatever is configured
     /// now.
     ///
     /// # Errors
     /// No descriptor left.
-    pub fn new(mode: TierMode, simulated: bool, state: &State, poll: &Poll) -> nix::Result<Tier> {
+    pub fn new(
+        mode: PreemptionMode,
+        simulated: bool,
+        state: &State,
+        poll: &Poll,
+    ) -> nix::Result<Preemption> {
         let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
-        let bell = Arc::new(EventFd::from_flags(flags)?);
-        poll.add_bell(&*bell, Source::Tier)?;
+        let notify = Arc::new(EventFd::from_flags(flags)?);
+        poll.add_edge_triggered(&*notify, Source::Preemption)?;
         let left = journal::left_behind(state.dir());
         let controls =
-            (mode == TierMode::Probe || !left.is_empty()).then(|| Controls::of(simulated));
+            (mode == PreemptionMode::Probe || !left.is_empty()).then(|| Controls::of(simulated));
         let controls = match controls.transpose() {
             Ok(controls) => controls,
             Err(why) => {
@@ -125,21 +130,21 @@ impl Tier {
         }
         let (answer, answers) = mpsc::channel();
         let jobs = controls
-            .filter(|_| mode == TierMode::Probe)
+            .filter(|_| mode == PreemptionMode::Probe)
             .map(|controls| {
                 let (jobs, todo) = mpsc::channel();
                 let dir = state.dir().to_owned();
-                let worker = worker::Worker::new(controls, dir, answer, Arc::clone(&bell));
+                let worker = worker::Worker::new(controls, dir, answer, Arc::clone(&notify));
                 std::thread::spawn(move || worker.serve(&todo));
                 jobs
             });
-        Ok(Tier {
+        Ok(Preemption {
             jobs,
             answers,
-            bell,
+            notify,
             misses: BTreeMap::new(),
             shown: BTreeSet::new(),
-            slices: Slices::default(),
+            slices: TimeSlices::default(),
         })
     }
 
@@ -188,8 +193,8 @@ impl Tier {
 }
 
 impl Daemon {
-    /// A process tells of a group. It costs a place in a short list, and is looked at when it is used.
-    pub fn name_group(&mut self, key: Key, named: Named) {
+    /// A process tells of a group. It costs a slice_lane in a short list, and is looked at when it is used.
+    pub fn name_group(&mut self, key: Key, named: ChannelGroup) {
         let Some(tenant) = self.tenants.get_mut(key) else {
             return;
         };
@@ -215,9 +220,9 @@ impl Daemon {
 
     /// The engine wants a container's work stopped.
     pub fn stop_work(&mut self, container: ContainerId, lane: Lane) {
-        let asked = self.tier.misses(&container).row < MISSES_MAX
+        let asked = self.preemption.misses(&container).row < MISSES_MAX
             && match self.targets(&container, lane) {
-                Some(targets) => self.tier.ask(Job::Stop((container, lane), targets)),
+                Some(targets) => self.preemption.ask(Job::Stop((container, lane), targets)),
                 None => false,
             };
         if !asked {
@@ -259,7 +264,7 @@ impl Daemon {
 
     /// The engine wants it to go on.
     pub fn resume_work(&mut self, container: ContainerId, lane: Lane) {
-        if !self.tier.ask(Job::Resume((container, lane))) {
+        if !self.preemption.ask(Job::Resume((container, lane))) {
             let resumed = Event::Resumed { container, lane };
             self.work.push_back(Work::Tell(resumed));
         }
@@ -267,14 +272,14 @@ impl Daemon {
 
     /// A process's connection ended: nothing of it stays stopped, and no file of it stays open.
     pub fn release_work(&self, key: Key) {
-        self.tier.ask(Job::Release(key));
+        self.preemption.ask(Job::Release(key));
     }
 
     /// The worker answered.
-    pub fn tier_spoke(&mut self) {
+    pub fn read_preemption_answers(&mut self) {
         // Only who rings it reads it elsewhere; an empty one is as good.
-        let _ = self.tier.bell.read();
-        while let Ok(answer) = self.tier.answers.try_recv() {
+        let _ = self.preemption.notify.read();
+        while let Ok(answer) = self.preemption.answers.try_recv() {
             let event = match answer {
                 Answer::Stopped((container, lane), done) => {
                     self.tried(&container, lane, &done);
@@ -286,7 +291,7 @@ impl Daemon {
                 }
                 Answer::Resumed((container, lane)) => Event::Resumed { container, lane },
                 Answer::Sliced(found) => {
-                    self.tier.slices.found(found);
+                    self.preemption.slices.found(found);
                     continue;
                 }
                 Answer::Ended => continue,
@@ -298,16 +303,16 @@ impl Daemon {
     fn tried(&mut self, container: &ContainerId, lane: Lane, done: &Result<Duration, String>) {
         match done {
             Ok(took) => {
-                if let Some(misses) = self.tier.misses.get_mut(container) {
+                if let Some(misses) = self.preemption.misses.get_mut(container) {
                     misses.row = 0;
                 }
-                let gpu = self.walls.gpu_of(container, lane);
+                let gpu = self.cgroup_limits.gpu_of(container, lane);
                 let took_us = took.as_micros() as u64;
                 tracing::debug!(%container, gpu = lane.0, took_us, "stopped on the GPU");
-                self.tier.shown.extend(gpu);
+                self.preemption.shown.extend(gpu);
             }
             Err(why) => {
-                let misses = self.tier.misses.entry(*container).or_default();
+                let misses = self.preemption.misses.entry(*container).or_default();
                 (misses.row, misses.all) = (misses.row + 1, misses.all + 1);
                 if misses.row == MISSES_MAX {
                     tracing::warn!(%container, gpu = lane.0, why, "cannot be stopped on the GPU; not tried again");
@@ -319,7 +324,7 @@ impl Daemon {
     }
 
     /// Rows as the engine gives them, with how each container's turns are enforced.
-    pub fn time_tiers(&self, rows: &mut [Snapshot]) {
+    pub fn fill_time_enforcement(&self, rows: &mut [Snapshot]) {
         for row in rows {
             if let Snapshot::Slice {
                 container,
@@ -332,10 +337,11 @@ impl Daemon {
                 ..
             } = row
             {
-                (*time_slice_us, *time_slice_changes) = self.tier.slices.of((*container, *lane));
-                let misses = self.tier.misses(container);
+                (*time_slice_us, *time_slice_changes) =
+                    self.preemption.slices.of((*container, *lane));
+                let misses = self.preemption.misses(container);
                 *stops_missed = misses.all;
-                let stops = self.tier.shown.contains(gpu) && misses.row < MISSES_MAX;
+                let stops = self.preemption.shown.contains(gpu) && misses.row < MISSES_MAX;
                 *time_tier = match (stops, *time_slice_us) {
                     (true, _) => TimeTier::Stops,
                     (false, 0) => TimeTier::Turns,

@@ -3,7 +3,7 @@
 //! They go to the machine's kernel, or, where the driver is the simulated one, to the simulated
 //! kernel side: nothing else in the daemon knows the difference.
 
-use super::{Named, kernel};
+use super::{ChannelGroup, kernel};
 use gpuslice_nvabi::control::{
     CONTROL, Control, Preempt, Schedule, SwitchStats, TimeSlice, command, status,
 };
@@ -26,7 +26,7 @@ pub enum Controls {
 
 /// Why a control did nothing.
 #[derive(Debug)]
-pub enum Refused {
+pub enum ControlError {
     /// The kernel's answer.
     System(io::Error),
     /// The driver's.
@@ -41,34 +41,38 @@ pub enum Refused {
     NotKept,
 }
 
-impl fmt::Display for Refused {
+impl fmt::Display for ControlError {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Refused::System(why) => write!(out, "the kernel says: {why}"),
-            Refused::Driver(status::INSUFFICIENT_PERMISSIONS) => {
+            ControlError::System(why) => write!(out, "the kernel says: {why}"),
+            ControlError::Driver(status::INSUFFICIENT_PERMISSIONS) => {
                 out.write_str("the driver does not permit it")
             }
-            Refused::Driver(status::NOT_SUPPORTED) => out.write_str("the driver cannot do it"),
-            Refused::Driver(status::INVALID_CLIENT) => {
+            ControlError::Driver(status::NOT_SUPPORTED) => out.write_str("the driver cannot do it"),
+            ControlError::Driver(status::INVALID_CLIENT) => {
                 out.write_str("the process named what is not its own")
             }
-            Refused::Driver(status::OBJECT_NOT_FOUND) => {
+            ControlError::Driver(status::OBJECT_NOT_FOUND) => {
                 out.write_str("the process named what is not there")
             }
-            Refused::Driver(code) => write!(out, "the driver says status {code:#x}"),
-            Refused::Stranger => out.write_str("the process named a file that is not the driver's"),
-            Refused::TooMany => out.write_str("too much is stopped already"),
-            Refused::NoEffect => out.write_str("the driver did it, and nothing left the GPU"),
-            Refused::NotKept => out.write_str("the driver did it, and says something else now"),
+            ControlError::Driver(code) => write!(out, "the driver says status {code:#x}"),
+            ControlError::Stranger => {
+                out.write_str("the process named a file that is not the driver's")
+            }
+            ControlError::TooMany => out.write_str("too much is stopped already"),
+            ControlError::NoEffect => out.write_str("the driver did it, and nothing left the GPU"),
+            ControlError::NotKept => {
+                out.write_str("the driver did it, and says something else now")
+            }
         }
     }
 }
 
-impl Refused {
+impl ControlError {
     /// There is no such group any more, hence nothing of it that could be stopped.
     pub fn is_gone(&self) -> bool {
         let gone = [status::INVALID_CLIENT, status::OBJECT_NOT_FOUND];
-        matches!(self, Refused::Driver(code) if gone.contains(code))
+        matches!(self, ControlError::Driver(code) if gone.contains(code))
     }
 }
 
@@ -90,14 +94,14 @@ impl Controls {
     ///
     /// # Errors
     /// The process has no such file, may not be asked, or the file is another.
-    pub fn open(&self, pidfd: impl AsFd, number: u32) -> Result<OwnedFd, Refused> {
-        let file = kernel::duplicate(pidfd.as_fd(), number).map_err(Refused::System)?;
+    pub fn open(&self, pidfd: impl AsFd, number: u32) -> Result<OwnedFd, ControlError> {
+        let file = kernel::duplicate(pidfd.as_fd(), number).map_err(ControlError::System)?;
         let its = match self {
-            Controls::Kernel => kernel::is_control_node(&file).map_err(Refused::System)?,
+            Controls::Kernel => kernel::is_control_node(&file).map_err(ControlError::System)?,
             // Whose file it is, is looked at with each control.
             Controls::Simulated(_) => true,
         };
-        its.then_some(file).ok_or(Refused::Stranger)
+        its.then_some(file).ok_or(ControlError::Stranger)
     }
 
     fn control<T>(
@@ -106,7 +110,7 @@ impl Controls {
         (client, object): (u32, u32),
         command: u32,
         params: &mut T,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), ControlError> {
         let mut it = Control {
             client,
             object,
@@ -122,14 +126,14 @@ impl Controls {
             }
         };
         match done {
-            Err(why) if why.raw_os_error() == Some(libc::ENOTTY) => Err(Refused::Stranger),
-            Err(why) => Err(Refused::System(why)),
+            Err(why) if why.raw_os_error() == Some(libc::ENOTTY) => Err(ControlError::Stranger),
+            Err(why) => Err(ControlError::System(why)),
             Ok(()) if it.status == status::OK => Ok(()),
-            Ok(()) => Err(Refused::Driver(it.status)),
+            Ok(()) => Err(ControlError::Driver(it.status)),
         }
     }
 
-    fn schedule(&self, file: &OwnedFd, of: &Named, on: bool) -> Result<(), Refused> {
+    fn schedule(&self, file: &OwnedFd, of: &ChannelGroup, on: bool) -> Result<(), ControlError> {
         let mut schedule = Schedule {
             enable: u8::from(on),
             ..Schedule::default()
@@ -141,16 +145,16 @@ impl Controls {
     /// Takes a group off the run list.
     ///
     /// # Errors
-    /// [`Refused`].
-    pub fn take_off(&self, file: &OwnedFd, of: &Named) -> Result<(), Refused> {
+    /// [`ControlError`].
+    pub fn take_off(&self, file: &OwnedFd, of: &ChannelGroup) -> Result<(), ControlError> {
         self.schedule(file, of, false)
     }
 
     /// Takes a group off the GPU.
     ///
     /// # Errors
-    /// [`Refused`].
-    pub fn preempt(&self, file: &OwnedFd, of: &Named) -> Result<(), Refused> {
+    /// [`ControlError`].
+    pub fn preempt(&self, file: &OwnedFd, of: &ChannelGroup) -> Result<(), ControlError> {
         let mut preempt = Preempt {
             wait: 1,
             manual_timeout: 1,
@@ -164,16 +168,16 @@ impl Controls {
     /// Puts a group back on the run list.
     ///
     /// # Errors
-    /// [`Refused`].
-    pub fn resume(&self, file: &OwnedFd, of: &Named) -> Result<(), Refused> {
+    /// [`ControlError`].
+    pub fn resume(&self, file: &OwnedFd, of: &ChannelGroup) -> Result<(), ControlError> {
         self.schedule(file, of, true)
     }
 
     /// How long a group runs while others have work, µs.
     ///
     /// # Errors
-    /// [`Refused`].
-    pub fn time_slice(&self, file: &OwnedFd, of: &Named) -> Result<u64, Refused> {
+    /// [`ControlError`].
+    pub fn time_slice(&self, file: &OwnedFd, of: &ChannelGroup) -> Result<u64, ControlError> {
         let mut slice = TimeSlice::default();
         let names = (of.client.0, of.group.0);
         self.control(file, names, command::GET_TIME_SLICE, &mut slice)?;
@@ -183,22 +187,27 @@ impl Controls {
     /// Sets that, and looks whether it is so.
     ///
     /// # Errors
-    /// [`Refused`].
-    pub fn set_time_slice(&self, file: &OwnedFd, of: &Named, us: u64) -> Result<(), Refused> {
+    /// [`ControlError`].
+    pub fn set_time_slice(
+        &self,
+        file: &OwnedFd,
+        of: &ChannelGroup,
+        us: u64,
+    ) -> Result<(), ControlError> {
         let names = (of.client.0, of.group.0);
         let mut slice = TimeSlice { us };
         self.control(file, names, command::SET_TIME_SLICE, &mut slice)?;
         match self.time_slice(file, of)? == us {
             true => Ok(()),
-            false => Err(Refused::NotKept),
+            false => Err(ControlError::NotKept),
         }
     }
 
     /// How often a group was taken off the GPU with work left.
     ///
     /// # Errors
-    /// [`Refused`].
-    pub fn saves(&self, file: &OwnedFd, of: &Named) -> Result<u32, Refused> {
+    /// [`ControlError`].
+    pub fn saves(&self, file: &OwnedFd, of: &ChannelGroup) -> Result<u32, ControlError> {
         let mut stats = SwitchStats {
             channel: of.group.0,
             ..SwitchStats::default()

@@ -1,4 +1,4 @@
-//! What NVML shows is charged, and a driver that hangs costs knowledge and nothing else.
+//! Memory that NVML reports is charged; a driver that hangs delays the accounting and nothing else.
 
 use super::cases::{Case, reply_within_patience};
 use super::group::{Group, mount};
@@ -21,11 +21,11 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 #[test]
-fn a_program_that_bypasses_the_shim_is_seen_and_blocks_growth() {
+fn a_program_that_bypasses_the_shim_is_charged_and_blocks_growth() {
     let Some(mount) = mount("strangers") else {
         return;
     };
-    let case = Case::start("devices=1,mem=1GiB", "truth_interval_ms = 20\n");
+    let case = Case::start("devices=1,mem=1GiB", "accounting_interval_ms = 20\n");
     let group = Group::new(&mount);
     let idle = group.idle();
     case.must_admit("web", GIB / 2, idle.pid());
@@ -38,7 +38,7 @@ fn a_program_that_bypasses_the_shim_is_seen_and_blocks_growth() {
     let stranger = Stranger::start(&case.node, &group);
     assert!(
         stranger.got > GIB / 2,
-        "nobody held it back: {}",
+        "nothing limited it: {}",
         stranger.got
     );
     eventually("the stranger's memory in ps", || {
@@ -72,12 +72,12 @@ fn a_program_that_bypasses_the_shim_is_seen_and_blocks_growth() {
     assert_eq!(case.row("web")["memory_residual"], 0);
 }
 
-/// As one does that uses CUDA and NVML: it was charged with all it has once more for each connection.
+/// A process that uses CUDA and NVML has two connections. Its memory was once charged for each of them.
 #[test]
-fn a_process_with_several_connections_has_its_memory_once() {
+fn the_memory_of_a_process_with_several_connections_is_charged_once() {
     const MIB_EACH: u64 = 64;
     for granted_to in [0, 1] {
-        let case = Case::start("devices=1,mem=1GiB", "truth_interval_ms = 20\n");
+        let case = Case::start("devices=1,mem=1GiB", "accounting_interval_ms = 20\n");
         case.must_admit("web", GIB / 2, 0);
         let kept = Mutex::new(None);
         let stranger = Stranger::attached_often(&case.node, "web", MIB_EACH, |both: [_; 2]| {
@@ -86,7 +86,7 @@ fn a_process_with_several_connections_has_its_memory_once() {
             assert!(matches!(reply, Reply::Reserved { .. }), "{reply:?}");
             *kept.lock().expect("ours") = Some(both);
         });
-        // Looks that agree with each other are 300 ms apart.
+        // Two samples that must agree are 300 ms apart.
         std::thread::sleep(Duration::from_millis(1_000));
         let row = case.row("web");
         assert!(stranger.got > 0 && stranger.got < GIB / 4);
@@ -98,7 +98,7 @@ fn a_process_with_several_connections_has_its_memory_once() {
     }
 }
 
-/// Names that the kernel allows and that are not text, or look like something that it adds itself.
+/// Names that the kernel allows but that are not text, or resemble a suffix that the kernel adds.
 fn strange_names() -> [&'static OsStr; 3] {
     let names: [&[u8]; 3] = [b"x\xff\xfe", b"\x1b[2J\\012 0::", b"leaf (deleted)"];
     names.map(OsStr::from_bytes)
@@ -108,13 +108,13 @@ fn named(name: &OsStr, end: &[u8]) -> OsString {
     OsString::from_vec([name.as_bytes(), end].concat())
 }
 
-/// A container makes groups below its own as it likes, and calls them what it likes.
+/// A container may make groups below its own, with any names.
 #[test]
-fn a_program_in_a_group_of_any_name_is_seen() {
+fn a_program_in_a_group_of_any_name_is_attributed() {
     let Some(mount) = mount("names of groups") else {
         return;
     };
-    let case = Case::start("devices=1,mem=1GiB", "truth_interval_ms = 20\n");
+    let case = Case::start("devices=1,mem=1GiB", "accounting_interval_ms = 20\n");
     let group = Group::new(&mount);
     let idle = group.idle();
     case.must_admit("web", GIB / 4, idle.pid());
@@ -129,13 +129,13 @@ fn a_program_in_a_group_of_any_name_is_seen() {
     }
 }
 
-/// Nor does the name of the container's own group matter; one beside it is another one.
+/// The container's own group may have any name; a group beside it is not the container's.
 #[test]
-fn a_container_whose_group_has_any_name_is_seen() {
+fn a_container_whose_group_has_any_name_is_charged() {
     let Some(mount) = mount("names of groups") else {
         return;
     };
-    let mut case = Case::start("devices=1,mem=1GiB", "truth_interval_ms = 20\n");
+    let mut case = Case::start("devices=1,mem=1GiB", "accounting_interval_ms = 20\n");
     let around = Group::new(&mount);
     for name in strange_names() {
         let (group, beside) = (
@@ -144,7 +144,7 @@ fn a_container_whose_group_has_any_name_is_seen() {
         );
         let idle = group.idle();
         case.must_admit("web", GIB / 4, idle.pid());
-        // The record has the name too.
+        // The record holds the name as well.
         case.node.end_daemon(Signal::SIGKILL);
         case.start_again();
         let stranger = Stranger::start(&case.node, &group);
@@ -168,13 +168,13 @@ fn a_container_whose_group_has_any_name_is_seen() {
     }
 }
 
-/// The same program elsewhere is none of the container's business.
+/// The same program in another group is not charged to the container.
 #[test]
-fn what_runs_in_other_groups_is_not_charged() {
+fn programs_in_other_groups_are_not_charged() {
     let Some(mount) = mount("other groups") else {
         return;
     };
-    let case = Case::start("devices=1,mem=1GiB", "truth_interval_ms = 20\n");
+    let case = Case::start("devices=1,mem=1GiB", "accounting_interval_ms = 20\n");
     let (group, other) = (Group::new(&mount), Group::new(&mount));
     let (idle, seen) = (group.idle(), other.idle());
     case.must_admit("web", GIB / 4, idle.pid());
@@ -186,14 +186,14 @@ fn what_runs_in_other_groups_is_not_charged() {
     assert_eq!(case.row("web")["memory_reserved"], 0);
 }
 
-/// Four processes of a container that go around the shim and hold 160 MiB each under a cap of 256, and
-/// their contexts. Each asks for all of the cap and gives it back, one after the other and again and
-/// again, so that each of them was granted more than it has at some time. All together were not.
+/// Four processes of a container bypass the shim; each holds 160 MiB and a context, under a cap of 256 MiB.
+/// One after the other, again and again, each reserves the whole cap and releases it. So each was granted
+/// more than it holds at some time; together they were not.
 #[test]
-fn processes_that_pulse_in_turn_are_seen_together() {
+fn processes_that_reserve_the_cap_in_turn_are_charged_together() {
     const EACH: u64 = 160;
     const CAP: u64 = 256 * MIB;
-    let case = Case::start("devices=1,mem=2GiB", "truth_interval_ms = 20\n");
+    let case = Case::start("devices=1,mem=2GiB", "accounting_interval_ms = 20\n");
     case.must_admit("web", CAP, 0);
     let reserved = || case.node.slice("web").map_or(0, |(Bytes(bytes), _)| bytes);
     let (over, one) = (AtomicBool::new(false), Mutex::new(()));
@@ -205,7 +205,7 @@ fn processes_that_pulse_in_turn_are_seen_together() {
             }
         }
     };
-    // Whatever of a moment's cap may explain, it explains once.
+    // A grant of the whole cap explains at most one cap of the memory held.
     let hidden = 4 * EACH * MIB - CAP;
     let mut strangers = Vec::new();
     std::thread::scope(|scope| {
@@ -230,7 +230,7 @@ fn processes_that_pulse_in_turn_are_seen_together() {
     eventually("the end of them", || reserved() == 0);
 }
 
-/// Also where a test fails.
+/// Sets the flag also when the test fails.
 struct Ended<'a>(&'a AtomicBool);
 
 impl Drop for Ended<'_> {
@@ -240,7 +240,7 @@ impl Drop for Ended<'_> {
 }
 
 #[test]
-fn a_process_that_nvml_does_not_know_is_told_so() {
+fn a_process_unknown_to_nvml_gets_no_measure() {
     let case = Case::start("devices=1,mem=1GiB", "");
     case.must_admit("web", GIB / 2, 0);
     let client = case.node.tenant("web");
@@ -259,7 +259,7 @@ fn a_process_that_nvml_does_not_know_is_told_so() {
     }
 }
 
-/// A node whose NVML is [`nvml.c`](nvml.c), and the directory whose files tell it what to do.
+/// A node whose NVML is [`nvml.c`](nvml.c), and the directory with the files that control it.
 fn stubbed() -> (Case, PathBuf) {
     let node = Node::new();
     let library = node.root().join("driver/libnvidia-ml.so.1");
@@ -271,7 +271,7 @@ fn stubbed() -> (Case, PathBuf) {
         .arg(source);
     assert!(gcc.status().expect("gcc").success());
     let dir = node.root().to_owned();
-    let quick = "truth_interval_ms = 20\n";
+    let quick = "accounting_interval_ms = 20\n";
     let case = Case::of(
         node,
         "devices=1,mem=1GiB",
@@ -282,12 +282,12 @@ fn stubbed() -> (Case, PathBuf) {
 }
 
 #[test]
-fn a_driver_that_hangs_stops_nothing() {
+fn a_driver_that_hangs_blocks_no_request() {
     let (mut case, files) = stubbed();
     case.must_admit("web", GIB / 2, 0);
     let client = case.node.tenant("web");
     client.attach(Bytes::ZERO);
-    eventually("the first look", || case.row("web")["tier"] == "M1");
+    eventually("the first sample", || case.row("web")["tier"] == "M1");
     fs::write(files.join("hang"), "").expect("written");
     let measure = Request::Measure { lane: Lane(0) };
     client.0.send(7, &measure).expect("sent");
@@ -306,7 +306,7 @@ fn a_driver_that_hangs_stops_nothing() {
     client.0.send(8, &measure).expect("sent");
     assert!(
         case.node.end_daemon(Signal::SIGTERM).success(),
-        "it ends all the same"
+        "it ends although NVML hangs"
     );
     let log = case.node.log();
     assert_eq!(log.matches("NVML has not answered for").count(), 1, "{log}");
@@ -331,12 +331,12 @@ fn asker(case: &Case) -> Option<Pid> {
     .map(Pid::from_raw)
 }
 
-/// One that never answers again is not waited for until the daemon ends; one that crashes neither.
+/// The daemon replaces a child that never answers again, and one that crashes.
 #[test]
 fn a_child_that_hangs_or_dies_is_replaced() {
-    let case = Case::start("devices=1,mem=1GiB", "truth_interval_ms = 20\n");
+    let case = Case::start("devices=1,mem=1GiB", "accounting_interval_ms = 20\n");
     case.must_admit("web", GIB / 2, 0);
-    eventually("the first look", || case.row("web")["tier"] == "M1");
+    eventually("the first sample", || case.row("web")["tier"] == "M1");
     for signal in [Signal::SIGSTOP, Signal::SIGKILL] {
         let first = asker(&case).expect("a child that asks");
         kill(first, signal).expect("it lives");
@@ -347,21 +347,21 @@ fn a_child_that_hangs_or_dies_is_replaced() {
         eventually("the tier again", || case.row("web")["tier"] == "M1");
         assert!(
             !Path::new(&format!("/proc/{first}")).exists(),
-            "nothing is left of the first one"
+            "the first child is not reaped"
         );
     }
 }
 
 #[test]
-fn a_gpu_that_fell_off_is_said_once_and_taken_up_again() {
+fn a_lost_gpu_is_logged_once_and_sampled_again_when_it_is_back() {
     let (case, files) = stubbed();
     case.must_admit("web", GIB / 2, 0);
-    eventually("the first look", || case.row("web")["tier"] == "M1");
+    eventually("the first sample", || case.row("web")["tier"] == "M1");
     fs::write(files.join("lost"), "").expect("written");
     eventually("a lower tier", || case.row("web")["tier"] == "M0");
     fs::remove_file(files.join("lost")).expect("removed");
     eventually("the tier again", || case.row("web")["tier"] == "M1");
     let log = case.node.log();
     assert_eq!(log.matches("NVML_ERROR_GPU_IS_LOST").count(), 1, "{log}");
-    assert_eq!(log.matches("NVML tells again").count(), 1, "{log}");
+    assert_eq!(log.matches("NVML reports again").count(), 1, "{log}");
 }

@@ -1,15 +1,15 @@
-//! What a look at the GPUs means: which process is whose, and what nobody reserved.
+//! Attributes the memory in a sample of a GPU to containers, and finds memory that no process reserved.
 //!
-//! Attached processes are known by their pids. One can be attached more than once: its CUDA library and its NVML
-//! each have a connection. What NVML shows of it is then divided among its accounts by what each was
-//! granted. The rest that runs in a container's own cgroup
-//! is *stray*: it bypasses the shim, or started before it. Where the driver counts the cgroup as
-//! a whole, the stray part is what the attached processes do not explain.
+//! Attached processes are known by their pids. A process can be attached more than once: its CUDA library and
+//! its NVML each have a connection. Its use is then divided among its accounts by the bytes granted to each.
+//! Other processes in a container's own cgroup are *unattributed*: they bypass the shim, or started before it.
+//! Where the driver counts the cgroup as a whole, the unattributed part is what the attached processes do not
+//! explain.
 //!
-//! A look is never quite of one instant: a process attached when it was seen may be gone when it is
-//! judged. So the engine charges what two looks agree on, and is told of every one.
+//! A sample does not show a single instant: a process attached when it was sampled may have ended since. So
+//! the engine is told of every sample and charges what two samples agree on.
 
-use super::thread::Look;
+use super::thread::Sample;
 use crate::cgroup::Dir;
 use gpuslice_engine::{Event, Granted};
 use gpuslice_wire::ids::{ClientId, ContainerId, GpuUuid, Lane};
@@ -21,42 +21,42 @@ use std::collections::{BTreeMap, BTreeSet};
 /// An account of an attached process.
 #[derive(Clone, Copy, Debug)]
 pub struct Attached {
-    /// The engine's name for it.
+    /// The engine's id of the account.
     pub client: ClientId,
-    /// Whose it is.
+    /// The process's container.
     pub container: ContainerId,
     /// In the daemon's pid namespace; 0 if it has none there.
     pub pid: u32,
-    /// What it was granted.
+    /// Bytes granted, by lane.
     pub granted: Granted,
 }
 
 /// A container's slice of a GPU.
 #[derive(Clone, Debug)]
-pub struct Owner {
-    /// Whose.
+pub struct SliceOwner {
+    /// The container.
     pub container: ContainerId,
     /// GPU of the slice.
     pub lane: Lane,
-    /// The same as the node knows it.
+    /// The GPU's UUID.
     pub gpu: GpuUuid,
-    /// Its own cgroup, as /proc names it; empty if it has none.
+    /// The container's own cgroup, as /proc names it; empty if it has none.
     pub cgroup: CgroupPath,
-    /// The same as a directory, if the driver counts it.
-    pub walled: Option<Dir>,
+    /// The cgroup's directory, if a limit is in force and the driver counts its memory.
+    pub limited_dir: Option<Dir>,
 }
 
-/// Who had something stray at the last look, and so is told when it is gone.
+/// Slices with unattributed memory in the last sample; the engine is told when it is gone.
 #[derive(Debug, Default)]
-pub struct Strays(BTreeSet<(ContainerId, Lane)>);
+pub struct Unattributed(BTreeSet<(ContainerId, Lane)>);
 
-impl Strays {
+impl Unattributed {
     /// A container's slice ended.
     pub fn forget(&mut self, container: &ContainerId) {
         self.0.retain(|(whose, _)| whose != container);
     }
 
-    /// Whether the engine is to know it: nothing is worth telling once.
+    /// Whether the engine must be told. Zero is told once.
     fn is_news(&mut self, at: (ContainerId, Lane), now: Bytes) -> bool {
         match now {
             Bytes::ZERO => self.0.remove(&at),
@@ -68,8 +68,8 @@ impl Strays {
     }
 }
 
-/// Divides what NVML shows of a process among its accounts: to each what it was granted, and the rest to the one
-/// that was granted most.
+/// Divides a process's use among its accounts: each gets what it was granted, and the account with the largest
+/// grant gets the rest.
 fn divide(used: Bytes, accounts: &[&Attached], lane: Lane) -> Vec<Event> {
     let granted = |at: usize| accounts[at].granted[usize::from(lane.0)];
     let most = (0..accounts.len()).max_by_key(|&at| (granted(at), Reverse(at)));
@@ -90,20 +90,20 @@ fn divide(used: Bytes, accounts: &[&Attached], lane: Lane) -> Vec<Event> {
         .collect()
 }
 
-/// What the engine is to know of one look.
-pub fn judge(
-    look: &Look,
+/// Events for the engine from one sample of a GPU.
+pub fn attribute(
+    sample: &Sample,
     attached: &[Attached],
-    owners: &[Owner],
-    strays: &mut Strays,
+    owners: &[SliceOwner],
+    unattributed: &mut Unattributed,
 ) -> Vec<Event> {
     let mut events = Vec::new();
-    let Ok(processes) = &look.processes else {
-        return events; // what was known stays so
+    let Ok(processes) = &sample.processes else {
+        return events; // the engine keeps the previous values
     };
     let known: BTreeSet<u32> = attached.iter().map(|process| process.pid).collect();
-    for owner in owners.iter().filter(|owner| owner.gpu.0 == look.gpu) {
-        // What the attached processes explain; `None` if it cannot be known of each of them.
+    for owner in owners.iter().filter(|owner| owner.gpu.0 == sample.gpu) {
+        // Bytes explained by attached processes; `None` if the use of one is unknown.
         let mut explained = Some(0u64);
         let ours = attached.iter().filter(|a| a.container == owner.container);
         let mut by_pid: BTreeMap<u32, Vec<&Attached>> = BTreeMap::new();
@@ -127,7 +127,7 @@ pub fn judge(
         };
         let (container, lane) = (owner.container, owner.lane);
         events.push(Event::Looked { container, lane });
-        let stranger = |(pid, seen): (&u32, &super::thread::Seen)| {
+        let unattached = |(pid, seen): (&u32, &super::thread::ProcessUsage)| {
             let inside = !owner.cgroup.is_empty()
                 && seen
                     .cgroup
@@ -135,16 +135,16 @@ pub fn judge(
                     .is_some_and(|name| crate::cgroup::within(name, owner.cgroup.as_bytes()));
             (inside && !known.contains(pid)).then_some(seen.used?)
         };
-        let strangers = processes
+        let outside = processes
             .iter()
-            .filter_map(stranger)
+            .filter_map(unattached)
             .fold(0, u64::saturating_add);
-        let of_it = |(dir, _): &&(Dir, u64)| owner.walled.as_ref() == Some(dir);
-        let counted = look.walls.iter().find(of_it);
+        let of_it = |(dir, _): &&(Dir, u64)| owner.limited_dir.as_ref() == Some(dir);
+        let counted = sample.limited.iter().find(of_it);
         let unexplained = counted.map_or(0, |(_, all)| all.saturating_sub(explained));
-        let now = Bytes(strangers.max(unexplained));
-        let news = strays.is_news((container, lane), now);
-        events.extend(news.then_some(Event::Stray {
+        let now = Bytes(outside.max(unexplained));
+        let news = unattributed.is_news((container, lane), now);
+        events.extend(news.then_some(Event::Unattributed {
             container,
             lane,
             used: now,
@@ -155,7 +155,7 @@ pub fn judge(
 
 #[cfg(test)]
 mod tests {
-    use super::super::thread::Seen;
+    use super::super::thread::ProcessUsage;
     use super::*;
     use std::path::PathBuf;
 
@@ -166,13 +166,13 @@ mod tests {
         ContainerId::new(text).expect("an id")
     }
 
-    fn owner(container: &str, walled: bool) -> Owner {
-        Owner {
+    fn owner(container: &str, limited: bool) -> SliceOwner {
+        SliceOwner {
             container: id(container),
             lane: Lane(0),
             gpu: GPU,
             cgroup: CgroupPath::new(format!("/pods/{container}").as_bytes()).expect("a path"),
-            walled: walled.then(|| Dir(PathBuf::from("/cg/pods").join(container))),
+            limited_dir: limited.then(|| Dir(PathBuf::from("/cg/pods").join(container))),
         }
     }
 
@@ -188,16 +188,16 @@ mod tests {
         }
     }
 
-    fn look(seen: &[(u32, Option<u64>, &str)], walls: &[(&str, u64)]) -> Look {
+    fn sample_of(seen: &[(u32, Option<u64>, &str)], limited: &[(&str, u64)]) -> Sample {
         let seen = seen.iter().map(|&(pid, used, cgroup)| {
             let cgroup = (!cgroup.is_empty()).then(|| cgroup.as_bytes().to_vec());
-            (pid, Seen { used, cgroup })
+            (pid, ProcessUsage { used, cgroup })
         });
-        let walls = walls.iter().map(|&(dir, used)| (Dir(dir.into()), used));
-        Look {
+        let limited = limited.iter().map(|&(dir, used)| (Dir(dir.into()), used));
+        Sample {
             gpu: GPU.0,
             processes: Ok(seen.collect()),
-            walls: walls.collect(),
+            limited: limited.collect(),
         }
     }
 
@@ -216,8 +216,8 @@ mod tests {
         }
     }
 
-    fn stray(container: &str, used: u64) -> Event {
-        Event::Stray {
+    fn unattributed_of(container: &str, used: u64) -> Event {
+        Event::Unattributed {
             container: id(container),
             lane: Lane(0),
             used: Bytes(used),
@@ -231,16 +231,16 @@ mod tests {
             process(1, "a", 11),
             process(2, "b", 12),
         ];
-        let seen = look(&[(10, Some(5), "/pods/a"), (12, None, "/pods/b")], &[]);
+        let seen = sample_of(&[(10, Some(5), "/pods/a"), (12, None, "/pods/b")], &[]);
         let owners = [owner("a", false), owner("b", false)];
-        let events = judge(&seen, &attached, &owners, &mut Strays::default());
+        let events = attribute(&seen, &attached, &owners, &mut Unattributed::default());
         // The driver does not tell of the third, so nothing is said of it.
         assert_eq!(events, [measured(0, 5), measured(1, 0), looked("a")]);
-        let elsewhere = Look {
+        let elsewhere = Sample {
             gpu: OTHER.0,
             ..seen
         };
-        assert!(judge(&elsewhere, &attached, &owners, &mut Strays::default()).is_empty());
+        assert!(attribute(&elsewhere, &attached, &owners, &mut Unattributed::default()).is_empty());
     }
 
     /// A process that uses CUDA and NVML is attached twice, and has its memory once.
@@ -251,7 +251,7 @@ mod tests {
             it.granted[0] = Bytes(granted);
             it
         };
-        let looks: [(u64, &[u64], &[u64]); 7] = [
+        let samples: [(u64, &[u64], &[u64]); 7] = [
             (50, &[50, 0], &[50, 0]),
             (50, &[0, 50], &[0, 50]),
             (70, &[0, 50], &[0, 70]),
@@ -260,25 +260,30 @@ mod tests {
             (60, &[30, 50], &[30, 30]),
             (20, &[30, 50], &[20, 0]),
         ];
-        for (used, granted, parts) in looks {
+        for (used, granted, parts) in samples {
             let both: Vec<Attached> = (0..)
                 .zip(granted)
                 .map(|(at, it)| account(at, *it))
                 .collect();
-            let seen = look(&[(10, Some(used), "/pods/a")], &[("/cg/pods/a", used + 7)]);
-            let events = judge(&seen, &both, &[owner("a", true)], &mut Strays::default());
+            let seen = sample_of(&[(10, Some(used), "/pods/a")], &[("/cg/pods/a", used + 7)]);
+            let events = attribute(
+                &seen,
+                &both,
+                &[owner("a", true)],
+                &mut Unattributed::default(),
+            );
             let mut all: Vec<Event> = (0..).zip(parts).map(|(at, it)| measured(at, *it)).collect();
-            all.extend([looked("a"), stray("a", 7)]);
+            all.extend([looked("a"), unattributed_of("a", 7)]);
             assert_eq!(events, all, "{used} of {granted:?}");
         }
     }
 
     #[test]
-    fn strangers_of_a_cgroup_are_stray_until_they_are_gone() {
+    fn unattached_processes_of_a_cgroup_are_unattributed_until_they_end() {
         let attached = [process(0, "a", 10)];
         let owners = [owner("a", false), owner("ab", false)];
-        let mut strays = Strays::default();
-        let busy = look(
+        let mut unattributed = Unattributed::default();
+        let busy = sample_of(
             &[
                 (10, Some(5), "/pods/a"),
                 (20, Some(7), "/pods/a/inner"),
@@ -289,22 +294,32 @@ mod tests {
             &[],
         );
         for _ in 0..2 {
-            let events = judge(&busy, &attached, &owners, &mut strays);
-            let all = [measured(0, 5), looked("a"), stray("a", 7), looked("ab")];
+            let events = attribute(&busy, &attached, &owners, &mut unattributed);
+            let all = [
+                measured(0, 5),
+                looked("a"),
+                unattributed_of("a", 7),
+                looked("ab"),
+            ];
             assert_eq!(events, all);
         }
-        let quiet = look(&[(10, Some(5), "/pods/a")], &[]);
-        let gone = judge(&quiet, &attached, &owners, &mut strays);
-        let all = [measured(0, 5), looked("a"), stray("a", 0), looked("ab")];
+        let quiet = sample_of(&[(10, Some(5), "/pods/a")], &[]);
+        let gone = attribute(&quiet, &attached, &owners, &mut unattributed);
+        let all = [
+            measured(0, 5),
+            looked("a"),
+            unattributed_of("a", 0),
+            looked("ab"),
+        ];
         assert_eq!(gone, all);
-        let still = judge(&quiet, &attached, &owners, &mut strays);
+        let still = attribute(&quiet, &attached, &owners, &mut unattributed);
         let all = [measured(0, 5), looked("a"), looked("ab")];
         assert_eq!(still, all, "said once");
     }
 
     #[test]
     fn a_stranger_is_found_whatever_its_group_is_called() {
-        let mut seen = look(
+        let mut seen = sample_of(
             &[(20, Some(4), ""), (21, Some(5), ""), (22, Some(6), "")],
             &[],
         );
@@ -319,60 +334,63 @@ mod tests {
         }
         // As it comes from the child that asked.
         let line = serde_json::to_string(&seen).expect("JSON");
-        let heard: Look = serde_json::from_str(&line).expect("the same");
-        let (owners, mut strays) = ([owner("a", false)], Strays::default());
-        let events = judge(&heard, &[], &owners, &mut strays);
-        assert_eq!(events, [looked("a"), stray("a", 4 + 5)]);
+        let heard: Sample = serde_json::from_str(&line).expect("the same");
+        let (owners, mut unattributed) = ([owner("a", false)], Unattributed::default());
+        let events = attribute(&heard, &[], &owners, &mut unattributed);
+        assert_eq!(events, [looked("a"), unattributed_of("a", 4 + 5)]);
     }
 
     #[test]
-    fn a_process_attached_to_another_container_is_nobodys_stray() {
+    fn a_process_attached_to_another_container_is_not_unattributed() {
         let attached = [process(0, "b", 20)];
-        let seen = look(&[(20, Some(7), "/pods/a")], &[]);
-        let mut strays = Strays::default();
+        let seen = sample_of(&[(20, Some(7), "/pods/a")], &[]);
+        let mut unattributed = Unattributed::default();
         let owners = [owner("a", false)];
         for _ in 0..2 {
-            let events = judge(&seen, &attached, &owners, &mut strays);
+            let events = attribute(&seen, &attached, &owners, &mut unattributed);
             assert_eq!(events, [looked("a")]);
         }
     }
 
     #[test]
-    fn what_the_driver_counts_and_nobody_explains_is_stray() {
+    fn memory_the_driver_counts_beyond_attached_processes_is_unattributed() {
         let attached = [process(0, "a", 10)];
         let owners = [owner("a", true)];
-        let mut strays = Strays::default();
-        let seen = look(&[(10, Some(5), "/pods/a")], &[("/cg/pods/a", 12)]);
-        let events = judge(&seen, &attached, &owners, &mut strays);
-        assert_eq!(events, [measured(0, 5), looked("a"), stray("a", 7)]);
+        let mut unattributed = Unattributed::default();
+        let seen = sample_of(&[(10, Some(5), "/pods/a")], &[("/cg/pods/a", 12)]);
+        let events = attribute(&seen, &attached, &owners, &mut unattributed);
+        assert_eq!(
+            events,
+            [measured(0, 5), looked("a"), unattributed_of("a", 7)]
+        );
         // Of one whose memory is not shown, or whose pid is not known, nothing can be concluded.
-        let hidden = look(&[(10, None, "/pods/a")], &[("/cg/pods/a", 12)]);
-        assert!(judge(&hidden, &attached, &owners, &mut strays).is_empty());
+        let hidden = sample_of(&[(10, None, "/pods/a")], &[("/cg/pods/a", 12)]);
+        assert!(attribute(&hidden, &attached, &owners, &mut unattributed).is_empty());
         let nameless = [process(0, "a", 0)];
-        assert!(judge(&seen, &nameless, &owners, &mut strays).is_empty());
+        assert!(attribute(&seen, &nameless, &owners, &mut unattributed).is_empty());
     }
 
     #[test]
     fn a_gpu_that_does_not_answer_changes_nothing() {
-        let mut strays = Strays::default();
-        let lost = Look {
+        let mut unattributed = Unattributed::default();
+        let lost = Sample {
             gpu: GPU.0,
             processes: Err("lost".into()),
-            walls: Vec::new(),
+            limited: Vec::new(),
         };
         let attached = [process(0, "a", 10)];
-        assert!(judge(&lost, &attached, &[owner("a", true)], &mut strays).is_empty());
+        assert!(attribute(&lost, &attached, &[owner("a", true)], &mut unattributed).is_empty());
     }
 
     #[test]
     fn a_container_that_comes_again_begins_anew() {
         let owners = [owner("a", false)];
-        let mut strays = Strays::default();
-        let seen = look(&[(20, Some(7), "/pods/a")], &[]);
-        let events = judge(&seen, &[], &owners, &mut strays);
-        assert_eq!(events, [looked("a"), stray("a", 7)]);
-        strays.forget(&id("a"));
-        let events = judge(&look(&[], &[]), &[], &owners, &mut strays);
+        let mut unattributed = Unattributed::default();
+        let seen = sample_of(&[(20, Some(7), "/pods/a")], &[]);
+        let events = attribute(&seen, &[], &owners, &mut unattributed);
+        assert_eq!(events, [looked("a"), unattributed_of("a", 7)]);
+        unattributed.forget(&id("a"));
+        let events = attribute(&sample_of(&[], &[]), &[], &owners, &mut unattributed);
         assert_eq!(events, [looked("a")]);
     }
 }

@@ -1,4 +1,4 @@
-//! Caps as the driver's own limits, end to end: every trap that the driver's documentation names.
+//! Caps as the driver's own limits, end to end: every pitfall that the driver's documentation names.
 
 use super::cases::Case;
 use super::group::{Group, mount};
@@ -15,8 +15,8 @@ use std::process::{Command, Stdio};
 
 const LIMITED: &str = "devices=1,mem=1GiB,limits=dmem";
 const CAP: u64 = GIB / 2;
-/// Looks follow each other quickly.
-const QUICK: &str = "truth_interval_ms = 20\n";
+/// A short interval between samples.
+const QUICK: &str = "accounting_interval_ms = 20\n";
 
 fn machine(case: &Case) -> Machine {
     Machine::open(&case.node.root().join("device"), Role::Observer).expect("the device")
@@ -29,8 +29,10 @@ fn limits(machine: &Machine, dir: &Path) -> Result<(u64, u64), LimitError> {
 }
 
 #[test]
-fn the_wall_stands_on_the_leaf_before_the_answer_and_a_stranger_meets_it() {
-    let Some(mount) = mount("walls") else { return };
+fn the_limit_is_on_the_leaf_before_the_answer_and_holds_a_program_without_the_shim() {
+    let Some(mount) = mount("cgroup limits") else {
+        return;
+    };
     let case = Case::start(LIMITED, QUICK);
     let group = Group::new(&mount);
     let idle = group.idle();
@@ -54,14 +56,16 @@ fn the_wall_stands_on_the_leaf_before_the_answer_and_a_stranger_meets_it() {
     assert_eq!(limits(&machine, &group.dir), Err(LimitError::NotFound));
     assert!(
         Stranger::start(&case.node, &group).got > CAP,
-        "nothing is left"
+        "a limit is left"
     );
 }
 
-/// The driver is told the directory's bytes, whatever they are.
+/// The driver gets the directory's name as bytes, which need not be text.
 #[test]
-fn a_group_whose_name_is_not_text_has_its_wall() {
-    let Some(mount) = mount("walls") else { return };
+fn a_group_whose_name_is_not_text_has_its_limit() {
+    let Some(mount) = mount("cgroup limits") else {
+        return;
+    };
     let case = Case::start(LIMITED, QUICK);
     let around = Group::new(&mount);
     let group = Group::within(around.parent(), OsStr::from_bytes(b"x\xff\x1b"));
@@ -77,7 +81,7 @@ fn a_group_whose_name_is_not_text_has_its_wall() {
 }
 
 #[test]
-fn a_cap_goes_up_at_once_and_down_as_memory_is_freed() {
+fn a_limit_is_raised_at_once_and_lowered_as_memory_is_freed() {
     let Some(mount) = mount("live caps") else {
         return;
     };
@@ -100,16 +104,16 @@ fn a_cap_goes_up_at_once_and_down_as_memory_is_freed() {
         said.contains("512MiB -> 64MiB; ") && said.contains("are held"),
         "{said}"
     );
-    eventually("a wall at what is used", || {
+    eventually("a limit at the memory used", || {
         limits(&machine, &group.dir) == Ok((0, held))
     });
     assert_eq!(case.row("web")["memory_over"], true);
     assert!(case.says(&["ps"]).contains("  over\n"));
     drop(stranger);
-    eventually("a wall at the cap", || {
+    eventually("a limit at the cap", || {
         limits(&machine, &group.dir) == Ok((0, 64 * MIB))
     });
-    // More than there is: refused, and the wall is where it was.
+    // More than the GPU has: refused, and the limit is unchanged.
     let output = case.gpuslice(&["set", "web", "--memory", "2GiB"]);
     assert!(!output.status.success(), "{output:?}");
     assert_eq!(limits(&machine, &group.dir), Ok((0, 64 * MIB)));
@@ -121,7 +125,7 @@ fn a_guarantee_is_not_left_behind() {
     let Some(mount) = mount("guarantees") else {
         return;
     };
-    let case = Case::start(LIMITED, "wall_soft = true\n");
+    let case = Case::start(LIMITED, "cgroup_guarantees = true\n");
     let group = Group::new(&mount);
     let machine = machine(&case);
     for _ in 0..2 {
@@ -130,7 +134,7 @@ fn a_guarantee_is_not_left_behind() {
         assert_eq!(limits(&machine, &group.dir), Ok((CAP, CAP)));
         assert_eq!(limits(&machine, group.parent()).map(|both| both.0), Ok(CAP));
         case.node.dismiss("web");
-        // Before the answer, unless NVML was too slow for that.
+        // Cleared before the answer, unless NVML was too slow.
         eventually("nothing left above", || {
             limits(&machine, group.parent()) == Err(LimitError::NotFound)
         });
@@ -138,11 +142,11 @@ fn a_guarantee_is_not_left_behind() {
 }
 
 #[test]
-fn a_guarantee_that_cannot_be_given_is_said_and_the_slice_goes_on_without() {
+fn a_refused_guarantee_is_logged_and_the_slice_works_without() {
     let Some(mount) = mount("full guarantees") else {
         return;
     };
-    let case = Case::start(LIMITED, "wall_soft = true\noversubscribe = true\n");
+    let case = Case::start(LIMITED, "cgroup_guarantees = true\noversubscribe = true\n");
     let group = Group::new(&mount);
     let other = Group::within(group.parent(), "other");
     let (one, two) = (group.idle(), other.idle());
@@ -157,7 +161,7 @@ fn a_guarantee_that_cannot_be_given_is_said_and_the_slice_goes_on_without() {
 }
 
 #[test]
-fn a_restart_finds_the_walls_and_ends_them_later() {
+fn a_restarted_daemon_restores_limits_and_clears_them_later() {
     let Some(mount) = mount("restarts") else {
         return;
     };
@@ -174,20 +178,20 @@ fn a_restart_finds_the_walls_and_ends_them_later() {
     );
     machine
         .set_limits(0, &group.dir, 0, CAP / 2)
-        .expect("set by somebody else");
+        .expect("set by another program");
     case.start_again();
-    eventually("the wall again", || {
+    eventually("the limit again", || {
         limits(&machine, &group.dir) == Ok((0, CAP))
     });
     eventually("its tier", || case.row("web")["tier"] == "M3");
     case.says(&["rm", "web"]);
-    eventually("no wall", || {
+    eventually("no limit", || {
         limits(&machine, &group.dir) == Err(LimitError::NotFound)
     });
 }
 
 #[test]
-fn a_cgroup_that_vanished_keeps_nobody_from_going_on() {
+fn a_removed_cgroup_does_not_block_the_end_of_its_slice() {
     let Some(mount) = mount("vanished groups") else {
         return;
     };
@@ -207,15 +211,15 @@ fn a_cgroup_that_vanished_keeps_nobody_from_going_on() {
         assert_eq!(limits(&machine, &group.dir), Err(LimitError::NoGroup));
     }
     let log = case.node.log();
-    assert!(!log.contains("ERROR"), "nothing stayed behind: {log}");
+    assert!(!log.contains("ERROR"), "a limit stayed behind: {log}");
 }
 
 #[test]
-fn who_requires_a_wall_gets_one_or_no_slice() {
-    let Some(mount) = mount("required walls") else {
+fn a_required_limit_is_set_or_the_slice_is_refused() {
+    let Some(mount) = mount("required limits") else {
         return;
     };
-    let case = Case::start("devices=1,mem=1GiB", "wall = \"require\"\n");
+    let case = Case::start("devices=1,mem=1GiB", "cgroup_limits = \"require\"\n");
     let group = Group::new(&mount);
     let idle = group.idle();
     let why = case.refusal("web", CAP, idle.pid());
@@ -223,9 +227,9 @@ fn who_requires_a_wall_gets_one_or_no_slice() {
     assert!(case.node.containers().is_empty());
     drop(case);
 
-    let case = Case::start(LIMITED, "wall = \"require\"\n");
-    let nobody = case.refusal("web", CAP, 0);
-    assert!(nobody.contains("no cgroup of its own"), "{nobody}");
+    let case = Case::start(LIMITED, "cgroup_limits = \"require\"\n");
+    let ownerless = case.refusal("web", CAP, 0);
+    assert!(ownerless.contains("no cgroup of its own"), "{ownerless}");
     case.must_admit("web", CAP, idle.pid());
     let second = group.idle();
     let shared = case.refusal("other", CAP / 2, second.pid());
@@ -238,13 +242,13 @@ fn who_requires_a_wall_gets_one_or_no_slice() {
 }
 
 #[test]
-fn without_a_leaf_or_when_off_a_slice_is_measured() {
-    let Some(mount) = mount("no walls") else {
+fn without_a_leaf_or_when_off_a_slice_is_accounted() {
+    let Some(mount) = mount("no limits") else {
         return;
     };
     let group = Group::new(&mount);
     let idle = group.idle();
-    let case = Case::start(LIMITED, "wall = \"off\"\n");
+    let case = Case::start(LIMITED, "cgroup_limits = \"off\"\n");
     case.must_admit("web", CAP, idle.pid());
     assert_eq!(
         limits(&machine(&case), &group.dir),
@@ -259,7 +263,7 @@ fn without_a_leaf_or_when_off_a_slice_is_measured() {
 }
 
 #[test]
-fn a_plain_command_gets_a_leaf_of_its_own_that_goes_with_it() {
+fn a_plain_command_gets_its_own_leaf_which_is_removed_at_its_end() {
     let Some(mount) = mount("leaves") else { return };
     let case = Case::start(LIMITED, QUICK);
     let leaves_of = |pid: u32| {
@@ -283,7 +287,7 @@ fn a_plain_command_gets_a_leaf_of_its_own_that_goes_with_it() {
         let all: serde_json::Value = serde_json::from_str(&all).expect("JSON");
         all["slices"].as_array().expect("slices").first().cloned()
     };
-    eventually("a slice with a wall", || {
+    eventually("a slice with a limit", || {
         row().is_some_and(|row| row["tier"] == "M3")
     });
     assert_eq!(row().expect("a slice")["pinned_cap"], 64 * MIB);
@@ -294,17 +298,20 @@ fn a_plain_command_gets_a_leaf_of_its_own_that_goes_with_it() {
     let leaf = mount.join(id.replace("run-", "gpuslice-run-"));
     child.kill().expect("killed");
     child.wait().expect("ended");
-    eventually("nobody in the leaf", || {
+    eventually("an empty leaf", || {
         let pids = std::fs::read_to_string(leaf.join("cgroup.procs"));
-        // Another `gpuslice run` of this machine may have swept it away already.
+        // Another `gpuslice run` on this machine may have removed it already.
         pids.map_or(!leaf.exists(), |pids| pids.is_empty())
     });
-    eventually("nobody's slice", || row().is_none());
+    eventually("no slice", || row().is_none());
     let tenant = target_dir().join("tenant");
     let tenant = tenant.to_str().expect("plain");
     let words = [tenant, "--step-mib", "32", "--no-launch"];
     let mut child = run(&words).spawn().expect("gpuslice starts");
     assert!(child.wait().expect("it ends").success());
     assert_eq!(leaves_of(child.id()), 0);
-    assert!(!leaf.exists(), "what the killed one left is removed");
+    assert!(
+        !leaf.exists(),
+        "the leaf of the killed command is not removed"
+    );
 }

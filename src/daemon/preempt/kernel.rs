@@ -63,7 +63,7 @@ pub fn control(file: BorrowedFd<'_>, request: u64, it: &mut Control) -> io::Resu
 /// The same on the simulated GPU.
 ///
 /// # Errors
-/// What it says in the system's place.
+/// What it says in the system's slice_lane.
 pub fn simulated(
     machine: &Machine,
     file: BorrowedFd<'_>,

@@ -1,5 +1,5 @@
 //! The thread that stops work and lets it go on: one job after the other. What is left of its time
-//! is the [`Slicer`]'s.
+//! is the [`TimeSlicer`]'s.
 //!
 //! A stop is all or nothing: if one group of a container cannot be stopped, or nothing left the GPU by
 //! it, those that were stopped go on at once. What is to go on and is refused is tried again until it
@@ -9,10 +9,10 @@
 //! lives: whose work is stopped once is mostly stopped again, and then nothing is written. A line too many is a
 //! group that is let go on twice, which is as good as once.
 
-use super::controls::{Controls, Refused};
-use super::journal::{self, Line};
-use super::slicer::{Found, Slicer, Wish};
-use super::{GROUPS_MAX, Named, Place};
+use super::controls::{ControlError, Controls};
+use super::journal::{self, JournalEntry};
+use super::time_slicer::{Observed, TimeSlicer, WantedSlice};
+use super::{ChannelGroup, GROUPS_MAX, SliceLane};
 use crate::slots::Key;
 use gpuslice_wire::ids::ContainerId;
 use nix::sys::eventfd::EventFd;
@@ -36,18 +36,18 @@ pub struct Target {
     /// Its number.
     pub pid: u32,
     /// The group.
-    pub named: Named,
+    pub named: ChannelGroup,
 }
 
 /// What is to be done.
 #[derive(Debug)]
 pub enum Job {
     /// Stop these groups, which are all of a container on a GPU.
-    Stop(Place, Vec<Target>),
+    Stop(SliceLane, Vec<Target>),
     /// Let what was stopped go on.
-    Resume(Place),
+    Resume(SliceLane),
     /// These groups are to have these time slices, and no others any.
-    Slices(Vec<Wish>),
+    Slices(Vec<WantedSlice>),
     /// A process's connection ended.
     Release(Key),
     /// Everything goes on, and that is the end.
@@ -58,21 +58,21 @@ pub enum Job {
 #[derive(Debug)]
 pub enum Answer {
     /// To `Stop`: how long it took, or why nothing is stopped.
-    Stopped(Place, Result<Duration, String>),
+    Stopped(SliceLane, Result<Duration, String>),
     /// To `Resume`.
-    Resumed(Place),
-    /// To `Slices`.
-    Sliced(BTreeMap<Place, Found>),
+    Resumed(SliceLane),
+    /// To `TimeSlices`.
+    Sliced(BTreeMap<SliceLane, Observed>),
     /// To `End`.
     Ended,
 }
 
 /// A group that is stopped.
-struct Held {
+struct StoppedGroup {
     key: Key,
     file: OwnedFd,
-    named: Named,
-    line: Line,
+    named: ChannelGroup,
+    line: JournalEntry,
 }
 
 /// See the file's head.
@@ -80,13 +80,13 @@ pub struct Worker {
     controls: Controls,
     dir: PathBuf,
     answers: Sender<Answer>,
-    bell: Arc<EventFd>,
-    stopped: BTreeMap<Place, Vec<Held>>,
+    notify: Arc<EventFd>,
+    stopped: BTreeMap<SliceLane, Vec<StoppedGroup>>,
     /// To go on, and refused so far.
-    refused: Vec<(Place, Held)>,
+    refused: Vec<(SliceLane, StoppedGroup)>,
     /// The lines of each container's file: of all that is stopped, and of what was.
-    written: BTreeMap<ContainerId, Vec<(Key, Line)>>,
-    slicer: Slicer,
+    written: BTreeMap<ContainerId, Vec<(Key, JournalEntry)>>,
+    slicer: TimeSlicer,
 }
 
 impl Worker {
@@ -95,14 +95,14 @@ impl Worker {
         controls: Controls,
         dir: PathBuf,
         answers: Sender<Answer>,
-        bell: Arc<EventFd>,
+        notify: Arc<EventFd>,
     ) -> Worker {
         Worker {
-            slicer: Slicer::new(controls, dir.clone()),
+            slicer: TimeSlicer::new(controls, dir.clone()),
             controls,
             dir,
             answers,
-            bell,
+            notify,
             stopped: BTreeMap::new(),
             refused: Vec::new(),
             written: BTreeMap::new(),
@@ -115,15 +115,18 @@ impl Worker {
             let job = self.next(jobs);
             self.try_again();
             let answer = match job {
-                Ok(Job::Stop(place, targets)) => {
+                Ok(Job::Stop(slice_lane, targets)) => {
                     let begun = Instant::now();
-                    let done = self.stop(place, &targets);
+                    let done = self.stop(slice_lane, &targets);
                     let done = done.map(|()| begun.elapsed());
-                    Some(Answer::Stopped(place, done.map_err(|why| why.to_string())))
+                    Some(Answer::Stopped(
+                        slice_lane,
+                        done.map_err(|why| why.to_string()),
+                    ))
                 }
-                Ok(Job::Resume(place)) => {
-                    self.resume(place);
-                    Some(Answer::Resumed(place))
+                Ok(Job::Resume(slice_lane)) => {
+                    self.resume(slice_lane);
+                    Some(Answer::Resumed(slice_lane))
                 }
                 Ok(Job::Release(key)) => {
                     self.release(key);
@@ -135,8 +138,9 @@ impl Worker {
                 }
                 Err(RecvTimeoutError::Timeout) => self.slicer.step().map(Answer::Sliced),
                 Ok(Job::End) | Err(RecvTimeoutError::Disconnected) => {
-                    let all: Vec<Place> = self.stopped.keys().copied().collect();
-                    all.into_iter().for_each(|place| self.resume(place));
+                    let all: Vec<SliceLane> = self.stopped.keys().copied().collect();
+                    all.into_iter()
+                        .for_each(|slice_lane| self.resume(slice_lane));
                     self.rewrite(|_| false);
                     self.slicer.end();
                     self.answer(Answer::Ended);
@@ -160,32 +164,35 @@ impl Worker {
     }
 
     fn answer(&self, answer: Answer) {
-        // Nobody to hear it, or a bell that rings already, is as good.
+        // Nobody to hear it, or a notify that rings already, is as good.
         let _ = self.answers.send(answer);
-        let _ = self.bell.write(1);
+        let _ = self.notify.write(1);
     }
 
-    fn stop(&mut self, place: Place, targets: &[Target]) -> Result<(), Refused> {
+    fn stop(&mut self, slice_lane: SliceLane, targets: &[Target]) -> Result<(), ControlError> {
         let stopped: usize = self.stopped.values().map(Vec::len).sum();
         if stopped + self.refused.len() + targets.len() > GROUPS_MAX {
-            return Err(Refused::TooMany);
+            return Err(ControlError::TooMany);
         }
         let open = |target: &Target| {
             let file = self.controls.open(&target.pidfd, target.named.fd)?;
-            Ok(Held {
+            Ok(StoppedGroup {
                 key: target.key,
                 file,
                 named: target.named,
-                line: self.line(&place.0, target),
+                line: self.line(&slice_lane.0, target),
             })
         };
-        let held: Vec<Held> = targets.iter().map(open).collect::<Result<_, Refused>>()?;
+        let held: Vec<StoppedGroup> = targets
+            .iter()
+            .map(open)
+            .collect::<Result<_, ControlError>>()?;
         let before = self.saves(&held)?;
-        self.write_down(&place.0, &held)?;
-        self.stopped.entry(place).or_default().extend(held);
+        self.write_down(&slice_lane.0, &held)?;
+        self.stopped.entry(slice_lane).or_default().extend(held);
         let mut off = 0;
         let done = (|| {
-            let held = &self.stopped[&place];
+            let held = &self.stopped[&slice_lane];
             for it in held {
                 self.controls.take_off(&it.file, &it.named)?;
                 off += 1;
@@ -193,20 +200,20 @@ impl Worker {
             }
             match self.saves(held)? != before {
                 true => Ok(()),
-                false => Err(Refused::NoEffect),
+                false => Err(ControlError::NoEffect),
             }
         })();
         if done.is_err() {
             // What was refused to be taken off need not go on.
-            if let Some(held) = self.stopped.get_mut(&place) {
+            if let Some(held) = self.stopped.get_mut(&slice_lane) {
                 held.truncate(off);
             }
-            self.resume(place);
+            self.resume(slice_lane);
         }
         done
     }
 
-    fn saves(&self, held: &[Held]) -> Result<u64, Refused> {
+    fn saves(&self, held: &[StoppedGroup]) -> Result<u64, ControlError> {
         let saves = held
             .iter()
             .map(|it| self.controls.saves(&it.file, &it.named).map(u64::from));
@@ -214,18 +221,23 @@ impl Worker {
     }
 
     /// The line of a group: the one that is written, if one is.
-    fn line(&self, container: &ContainerId, target: &Target) -> Line {
+    fn line(&self, container: &ContainerId, target: &Target) -> JournalEntry {
         let mut known = self.written.get(container).into_iter().flatten();
-        let its = |(key, line): &&(Key, Line)| *key == target.key && line.is_of(&target.named);
+        let its =
+            |(key, line): &&(Key, JournalEntry)| *key == target.key && line.is_of(&target.named);
         let known = known.find(its).map(|(_, line)| *line);
-        known.unwrap_or_else(|| Line::of(target.pid, target.named))
+        known.unwrap_or_else(|| JournalEntry::of(target.pid, target.named))
     }
 
     /// Sees to it that a container's file has the lines of these groups.
-    fn write_down(&mut self, container: &ContainerId, held: &[Held]) -> Result<(), Refused> {
+    fn write_down(
+        &mut self,
+        container: &ContainerId,
+        held: &[StoppedGroup],
+    ) -> Result<(), ControlError> {
         let written = self.written.get(container).map_or(&[][..], Vec::as_slice);
         let fresh = held.iter().map(|it| (it.key, it.line));
-        let fresh: Vec<(Key, Line)> = fresh.filter(|it| !written.contains(it)).collect();
+        let fresh: Vec<(Key, JournalEntry)> = fresh.filter(|it| !written.contains(it)).collect();
         if fresh.is_empty() {
             return Ok(());
         }
@@ -235,11 +247,11 @@ impl Worker {
             let stopped = self
                 .stopped
                 .iter()
-                .filter(|(place, _)| place.0 == *container);
+                .filter(|(slice_lane, _)| slice_lane.0 == *container);
             let refused = self
                 .refused
                 .iter()
-                .filter(|(place, _)| place.0 == *container);
+                .filter(|(slice_lane, _)| slice_lane.0 == *container);
             let stopped = stopped.flat_map(|(_, held)| held).chain(held);
             let needed = stopped.chain(refused.map(|(_, held)| held));
             lines = needed.map(|it| (it.key, it.line)).collect();
@@ -253,7 +265,7 @@ impl Worker {
     fn rewrite(&mut self, keep: impl Fn(Key) -> bool) {
         for (container, lines) in std::mem::take(&mut self.written) {
             let kept = lines.iter().filter(|(key, _)| keep(*key));
-            let kept: Vec<(Key, Line)> = kept.copied().collect();
+            let kept: Vec<(Key, JournalEntry)> = kept.copied().collect();
             if kept.len() < lines.len() {
                 let _ = self.write(&container, &kept);
             }
@@ -263,24 +275,28 @@ impl Worker {
         }
     }
 
-    fn write(&self, container: &ContainerId, lines: &[(Key, Line)]) -> Result<(), Refused> {
-        let lines: Vec<Line> = lines.iter().map(|(_, line)| *line).collect();
-        journal::write(&self.dir, container, journal::STOPPED, &lines).map_err(Refused::System)
+    fn write(
+        &self,
+        container: &ContainerId,
+        lines: &[(Key, JournalEntry)],
+    ) -> Result<(), ControlError> {
+        let lines: Vec<JournalEntry> = lines.iter().map(|(_, line)| *line).collect();
+        journal::write(&self.dir, container, journal::STOPPED, &lines).map_err(ControlError::System)
     }
 
-    fn resume(&mut self, place: Place) {
-        for held in self.stopped.remove(&place).unwrap_or_default() {
-            self.let_go(place, held);
+    fn resume(&mut self, slice_lane: SliceLane) {
+        for held in self.stopped.remove(&slice_lane).unwrap_or_default() {
+            self.resume_group(slice_lane, held);
         }
     }
 
-    fn let_go(&mut self, place: Place, held: Held) {
+    fn resume_group(&mut self, slice_lane: SliceLane, held: StoppedGroup) {
         match self.controls.resume(&held.file, &held.named) {
             Ok(()) => {}
             Err(refused) if refused.is_gone() => {}
             Err(refused) => {
-                tracing::error!(container = %place.0, gpu = place.1.0, why = %refused, "stopped on the GPU and refused to go on; tried again");
-                self.refused.push((place, held));
+                tracing::error!(container = %slice_lane.0, gpu = slice_lane.1.0, why = %refused, "stopped on the GPU and refused to go on; tried again");
+                self.refused.push((slice_lane, held));
             }
         }
     }
@@ -295,15 +311,15 @@ impl Worker {
 
     /// Lets what a process has go on, and closes its files.
     fn release(&mut self, key: Key) {
-        let places: Vec<Place> = self.stopped.keys().copied().collect();
-        for place in places {
-            let Some(held) = self.stopped.remove(&place) else {
+        let places: Vec<SliceLane> = self.stopped.keys().copied().collect();
+        for slice_lane in places {
+            let Some(held) = self.stopped.remove(&slice_lane) else {
                 continue;
             };
-            let (its, others): (Vec<Held>, Vec<Held>) =
+            let (its, others): (Vec<StoppedGroup>, Vec<StoppedGroup>) =
                 held.into_iter().partition(|held| held.key == key);
             if !others.is_empty() {
-                self.stopped.insert(place, others);
+                self.stopped.insert(slice_lane, others);
             }
             for held in its {
                 // Nobody is left to be told, mostly: a dead process's groups are gone with this file.

@@ -6,8 +6,8 @@
 //! lets all of them go on, and gives back what slices there were. The files need not survive the
 //! machine, whose end is that of every group too, so nothing waits for a disk.
 
-use super::controls::{Controls, Refused};
-use super::{Named, kernel};
+use super::controls::{ControlError, Controls};
+use super::{ChannelGroup, kernel};
 use crate::ended::born;
 use gpuslice_wire::ids::{ContainerId, Lane};
 use gpuslice_wire::tenant::ObjectName;
@@ -25,19 +25,19 @@ const BYTES_MAX: u64 = 1 << 20;
 
 /// A group to which something was done, and who has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Line {
+pub struct JournalEntry {
     pid: u32,
     /// In the kernel's ticks since it started.
     born: u64,
-    named: Named,
+    named: ChannelGroup,
     /// The time slice it had before, µs, if that is what was changed.
     was_us: Option<u64>,
 }
 
-impl Line {
+impl JournalEntry {
     /// Of a group that is about to be stopped.
-    pub fn of(pid: u32, named: Named) -> Line {
-        Line {
+    pub fn of(pid: u32, named: ChannelGroup) -> JournalEntry {
+        JournalEntry {
             pid,
             born: born(pid).unwrap_or(0),
             named,
@@ -46,21 +46,21 @@ impl Line {
     }
 
     /// Whether it is that group's.
-    pub fn is_of(&self, named: &Named) -> bool {
+    pub fn is_of(&self, named: &ChannelGroup) -> bool {
         self.named == *named
     }
 
     /// Of one whose time slice of `us` is about to be changed.
-    pub fn with_slice(self, us: u64) -> Line {
+    pub fn with_slice(self, us: u64) -> JournalEntry {
         let was_us = Some(us);
-        Line { was_us, ..self }
+        JournalEntry { was_us, ..self }
     }
 
     /// The process's open file, now; `None` if the process is gone.
     ///
     /// # Errors
-    /// [`Refused`].
-    pub fn open(&self, controls: &Controls) -> Result<Option<OwnedFd>, Refused> {
+    /// [`ControlError`].
+    pub fn open(&self, controls: &Controls) -> Result<Option<OwnedFd>, ControlError> {
         let Ok(pidfd) = kernel::process(self.pid as i32) else {
             return Ok(None);
         };
@@ -74,8 +74,8 @@ impl Line {
     /// Lets the group go on, or gives it back the slice it had; whether there was still one.
     ///
     /// # Errors
-    /// [`Refused`].
-    pub fn undo(&self, controls: &Controls) -> Result<bool, Refused> {
+    /// [`ControlError`].
+    pub fn undo(&self, controls: &Controls) -> Result<bool, ControlError> {
         let done = self.open(controls).and_then(|file| {
             let Some(file) = file else { return Ok(false) };
             match self.was_us {
@@ -91,7 +91,7 @@ impl Line {
     }
 
     fn text(&self) -> String {
-        let Line {
+        let JournalEntry {
             pid,
             born,
             named,
@@ -103,21 +103,21 @@ impl Line {
         format!("{pid} {born} {fd} {client} {group} {lane}{was}\n")
     }
 
-    fn parse(line: &str) -> Option<Line> {
+    fn parse(line: &str) -> Option<JournalEntry> {
         let mut numbers = line.split(' ').map(|word| word.parse::<u64>().ok());
         let mut next = || numbers.next().flatten();
         let (pid, born, fd) = (next()?, next()?, next()?);
         let (client, group, lane) = (next()?, next()?, next()?);
         let was_us = next();
         let word = |number: u64| u32::try_from(number).ok();
-        let named = Named {
+        let named = ChannelGroup {
             lane: Lane(u8::try_from(lane).ok()?),
             fd: word(fd)?,
             client: ObjectName(word(client)?),
             group: ObjectName(word(group)?),
             subdevice: ObjectName(0),
         };
-        Some(Line {
+        Some(JournalEntry {
             pid: word(pid)?,
             born,
             named,
@@ -130,7 +130,12 @@ impl Line {
 ///
 /// # Errors
 /// What the system says.
-pub fn write(dir: &Path, container: &ContainerId, file: &str, lines: &[Line]) -> io::Result<()> {
+pub fn write(
+    dir: &Path,
+    container: &ContainerId,
+    file: &str,
+    lines: &[JournalEntry],
+) -> io::Result<()> {
     let path = dir.join("c").join(container.as_str()).join(file);
     if lines.is_empty() {
         return match fs::remove_file(path) {
@@ -138,27 +143,27 @@ pub fn write(dir: &Path, container: &ContainerId, file: &str, lines: &[Line]) ->
             _ => Ok(()),
         };
     }
-    let text: String = lines.iter().map(Line::text).collect();
+    let text: String = lines.iter().map(JournalEntry::text).collect();
     let beside = path.with_extension("new");
     fs::write(&beside, text)?;
     fs::rename(beside, path)
 }
 
 /// What an earlier life left as it should not stay, by file.
-pub fn left_behind(dir: &Path) -> Vec<(PathBuf, Vec<Line>)> {
+pub fn left_behind(dir: &Path) -> Vec<(PathBuf, Vec<JournalEntry>)> {
     let entries = fs::read_dir(dir.join("c")).into_iter().flatten().flatten();
     let files = entries.flat_map(|entry| [STOPPED, SLICED].map(|file| entry.path().join(file)));
     let read = |path: PathBuf| {
         let mut text = String::new();
         let file = fs::File::open(&path).ok()?;
         file.take(BYTES_MAX).read_to_string(&mut text).ok()?;
-        Some((path, text.lines().filter_map(Line::parse).collect()))
+        Some((path, text.lines().filter_map(JournalEntry::parse).collect()))
     };
     files.filter_map(read).collect()
 }
 
 /// Undoes all of it.
-pub fn undo(left: Vec<(PathBuf, Vec<Line>)>, controls: &Controls) {
+pub fn undo(left: Vec<(PathBuf, Vec<JournalEntry>)>, controls: &Controls) {
     for (path, lines) in left {
         for line in &lines {
             let pid = line.pid;
@@ -185,11 +190,11 @@ pub fn undo(left: Vec<(PathBuf, Vec<Line>)>, controls: &Controls) {
 mod tests {
     use super::*;
 
-    fn line() -> Line {
-        Line {
+    fn line() -> JournalEntry {
+        JournalEntry {
             pid: std::process::id(),
             born: born(std::process::id()).expect("it lives"),
-            named: Named {
+            named: ChannelGroup {
                 lane: Lane(3),
                 fd: 7,
                 client: ObjectName(0xc1d0_0001),
@@ -200,8 +205,8 @@ mod tests {
         }
     }
 
-    fn sliced() -> Line {
-        Line {
+    fn sliced() -> JournalEntry {
+        JournalEntry {
             was_us: Some(2_048),
             ..line()
         }
@@ -211,7 +216,7 @@ mod tests {
     fn what_is_written_is_found_and_taken_away() {
         let dir = tempfile::tempdir().expect("a directory");
         let container = ContainerId::new("web").expect("an id");
-        let write = |file, lines: &[Line]| write(dir.path(), &container, file, lines);
+        let write = |file, lines: &[JournalEntry]| write(dir.path(), &container, file, lines);
         assert!(write(STOPPED, &[line()]).is_err(), "no slice");
         fs::create_dir_all(dir.path().join("c/web")).expect("made");
         write(STOPPED, &[line(), line()]).expect("written");
@@ -236,19 +241,19 @@ mod tests {
             "-1 2 3 4 5 6",
             "1 2 3 4 5 300",
         ] {
-            assert_eq!(Line::parse(text), None, "{text:?}");
+            assert_eq!(JournalEntry::parse(text), None, "{text:?}");
         }
         for line in [line(), sliced()] {
-            assert_eq!(Line::parse(line.text().trim_end()), Some(line));
+            assert_eq!(JournalEntry::parse(line.text().trim_end()), Some(line));
         }
-        let other = Line {
+        let other = JournalEntry {
             born: line().born + 1,
             ..line()
         };
         assert!(matches!(other.undo(&Controls::Kernel), Ok(false)));
         // A living process without such a file is said to be in need of help.
-        let nothing = Line {
-            named: Named {
+        let nothing = JournalEntry {
+            named: ChannelGroup {
                 fd: 1 << 20,
                 ..line().named
             },

@@ -4,9 +4,9 @@
 //! says otherwise than we set it was set by the process itself, which can do so at any time: it is set back and
 //! counted. A group of which nothing is wished any more gets back what it had. No file is kept open in between.
 
-use super::controls::{Controls, Refused};
-use super::journal::{self, Line};
-use super::{Named, Place};
+use super::controls::{ControlError, Controls};
+use super::journal::{self, JournalEntry};
+use super::{ChannelGroup, SliceLane};
 use crate::slots::Key;
 use gpuslice_wire::ids::ContainerId;
 use gpuslice_wire::tenant::ObjectName;
@@ -15,22 +15,22 @@ use std::path::PathBuf;
 
 /// What a group's slice is to be.
 #[derive(Clone, Copy, Debug)]
-pub struct Wish {
+pub struct WantedSlice {
     /// The process's connection.
     pub key: Key,
     /// The process's number.
     pub pid: u32,
     /// Whose, and on which of its GPUs.
-    pub place: Place,
+    pub slice_lane: SliceLane,
     /// The group.
-    pub named: Named,
+    pub named: ChannelGroup,
     /// How long, µs.
     pub us: u64,
 }
 
 /// What a look found of a container's groups on a GPU.
 #[derive(Debug, Default)]
-pub struct Found {
+pub struct Observed {
     /// The slice all of them have; 0 if one has not what was wished.
     pub us: u64,
     /// How many had another one than we had set.
@@ -46,31 +46,31 @@ type Ident = (Key, ObjectName, ObjectName);
 #[derive(Debug)]
 struct Set {
     container: ContainerId,
-    line: Line,
+    line: JournalEntry,
     us: u64,
 }
 
 #[derive(Debug)]
 enum Todo {
-    Give(Wish),
+    Give(WantedSlice),
     GiveBack(Ident),
     /// The look is over.
     Tell,
 }
 
 /// See the file's head.
-pub struct Slicer {
+pub struct TimeSlicer {
     controls: Controls,
     dir: PathBuf,
     set: BTreeMap<Ident, Set>,
     todo: VecDeque<Todo>,
-    found: BTreeMap<Place, Found>,
+    found: BTreeMap<SliceLane, Observed>,
 }
 
-impl Slicer {
+impl TimeSlicer {
     /// One that has given nothing.
-    pub fn new(controls: Controls, dir: PathBuf) -> Slicer {
-        Slicer {
+    pub fn new(controls: Controls, dir: PathBuf) -> TimeSlicer {
+        TimeSlicer {
             controls,
             dir,
             set: BTreeMap::new(),
@@ -80,7 +80,7 @@ impl Slicer {
     }
 
     /// Begins a look: these are all wishes there are.
-    pub fn look(&mut self, wishes: Vec<Wish>) {
+    pub fn look(&mut self, wishes: Vec<WantedSlice>) {
         let wished: BTreeSet<Ident> = wishes.iter().map(ident).collect();
         let over = self.set.keys().filter(|it| !wished.contains(it)).copied();
         self.todo.extend(over.map(Todo::GiveBack));
@@ -94,14 +94,14 @@ impl Slicer {
     }
 
     /// Looks at one group; at the end of a look, what was found.
-    pub fn step(&mut self) -> Option<BTreeMap<Place, Found>> {
+    pub fn step(&mut self) -> Option<BTreeMap<SliceLane, Observed>> {
         match self.todo.pop_front()? {
             Todo::Give(wish) => {
                 // nothing is said of a group that is gone
                 let given = self.give(&wish).transpose()?;
-                let found = self.found.entry(wish.place).or_insert(Found {
+                let found = self.found.entry(wish.slice_lane).or_insert(Observed {
                     us: wish.us,
-                    ..Found::default()
+                    ..Observed::default()
                 });
                 match given {
                     Ok(changed) => found.changed += u64::from(changed),
@@ -119,10 +119,10 @@ impl Slicer {
 
     /// Sees to it that a group has its slice; whether it had another one than we had set. `None` if there
     /// is no such group any more.
-    fn give(&mut self, wish: &Wish) -> Result<Option<bool>, Refused> {
+    fn give(&mut self, wish: &WantedSlice) -> Result<Option<bool>, ControlError> {
         let ident = ident(wish);
         let known = self.set.get(&ident).map(|set| set.line);
-        let line = known.unwrap_or_else(|| Line::of(wish.pid, wish.named));
+        let line = known.unwrap_or_else(|| JournalEntry::of(wish.pid, wish.named));
         // Should the number be another process's by now, the driver refuses the name of a client that is not
         // that file's.
         let Some(file) = line.open(&self.controls)? else {
@@ -140,7 +140,7 @@ impl Slicer {
                 return Ok(Some(changed));
             }
         } else {
-            self.remember(ident, wish.place.0, line, is)?;
+            self.remember(ident, wish.slice_lane.0, line, is)?;
         }
         if let Err(refused) = self.controls.set_time_slice(&file, &wish.named, wish.us) {
             self.give_back(ident);
@@ -157,9 +157,9 @@ impl Slicer {
         &mut self,
         ident: Ident,
         container: ContainerId,
-        line: Line,
+        line: JournalEntry,
         us: u64,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), ControlError> {
         let line = line.with_slice(us);
         let set = Set {
             container,
@@ -201,13 +201,13 @@ impl Slicer {
         all.into_iter().for_each(|ident| self.give_back(ident));
     }
 
-    fn write_down(&self, container: &ContainerId) -> Result<(), Refused> {
+    fn write_down(&self, container: &ContainerId) -> Result<(), ControlError> {
         let its = self.set.values().filter(|set| set.container == *container);
-        let lines: Vec<Line> = its.map(|set| set.line).collect();
-        journal::write(&self.dir, container, journal::SLICED, &lines).map_err(Refused::System)
+        let lines: Vec<JournalEntry> = its.map(|set| set.line).collect();
+        journal::write(&self.dir, container, journal::SLICED, &lines).map_err(ControlError::System)
     }
 }
 
-fn ident(wish: &Wish) -> Ident {
+fn ident(wish: &WantedSlice) -> Ident {
     (wish.key, wish.named.client, wish.named.group)
 }

@@ -1,12 +1,11 @@
-//! The one thread that has NVML asked, by a process of its own ([`super::child`]). It answers over a
-//! channel and rings an eventfd, so that a driver that is slow, or hangs on a GPU that fell off the bus,
-//! delays an answer and never a turn; and one that crashes takes only that process with it. The next
-//! one is started by [`super::line`].
+//! The NVML thread. It passes questions to a child process ([`super::child`]), sends the answers over a channel
+//! and notifies the event loop through an eventfd. A driver that is slow, or hangs on a GPU that fell off the
+//! bus, delays an answer and never a turn. A driver that crashes ends only the child;
+//! [`super::supervisor`] starts the next one.
 //!
-//! Questions are answered in the order in which they were asked; those about single processes
-//! that wait together are answered from one look per GPU.
+//! Questions are answered in order. Those about single processes that wait together share one sample per GPU.
 
-use super::line::Line;
+use super::supervisor::Supervisor;
 use crate::cgroup::{self, Dir};
 use crate::nvml::{Nvml, NvmlError};
 use gpuslice_nvabi::types::nvmlReturn_t;
@@ -20,8 +19,8 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender};
 use std::time::Duration;
 
-/// Between two looks for single processes: however often these ask, NVML is not asked more often.
-const REST: Duration = Duration::from_millis(1);
+/// Shortest pause between two samples for single processes, however often these ask.
+const PAUSE: Duration = Duration::from_millis(1);
 
 /// Matches an answer to its question.
 pub type Ticket = u64;
@@ -29,269 +28,274 @@ pub type Ticket = u64;
 /// The bytes of a GPU's UUID.
 pub type Id = [u8; 16];
 
-/// What the thread is asked.
+/// A question for the thread.
 #[derive(Debug, Deserialize, Serialize)]
 pub enum Question {
-    /// What one process has.
+    /// The memory of one process.
     Measure {
-        /// For the answer.
+        /// Copied into the answer.
         ticket: Ticket,
-        /// Of which GPU.
+        /// The GPU.
         gpu: Id,
-        /// Which process.
+        /// The process.
         pid: u32,
     },
-    /// What all processes have, and the walls.
-    Round {
-        /// GPUs to look at.
+    /// The memory of all processes and of all limited cgroups.
+    Sample {
+        /// The GPUs to sample.
         gpus: Vec<Id>,
-        /// Directories of cgroups with a wall on a GPU.
-        walls: Vec<(Id, Dir)>,
+        /// Cgroups with a limit in force, and the GPU of the limit.
+        limited: Vec<(Id, Dir)>,
     },
     /// Sets driver limits, one after the other.
     Set {
-        /// For the answer.
+        /// Copied into the answer.
         ticket: Ticket,
-        /// What to set.
+        /// The limits to set.
         steps: Vec<Step>,
     },
     /// Whether the driver has limits to set.
     Support {
-        /// On which GPUs.
+        /// The GPUs.
         gpus: Vec<Id>,
     },
-    /// Nobody has a slice: NVML is closed until the next question.
-    Rest,
+    /// Close NVML until the next question.
+    Close,
 }
 
 /// One change of a cgroup's limits on one GPU.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
 pub struct Step {
-    /// On which GPU.
+    /// The GPU.
     pub gpu: Id,
     /// The cgroup's directory.
     pub dir: Dir,
-    /// The guarantee.
+    /// The guarantee, bytes.
     pub soft: u64,
-    /// The limit; [`crate::nvml::NO_LIMIT`] clears.
+    /// The limit, bytes; [`crate::nvml::NO_LIMIT`] clears it.
     pub hard: u64,
-    /// Not below what is used now: a limit follows downwards, it does not strangle.
+    /// Raise `hard` to the present use if it is below it.
     pub above_used: bool,
 }
 
-/// What a process has of a GPU, and where it belongs.
+/// A process's use of a GPU, and its cgroup.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
-pub struct Seen {
-    /// `None` where the driver does not tell.
+pub struct ProcessUsage {
+    /// Bytes; `None` where the driver does not report it.
     pub used: Option<u64>,
-    /// Its cgroup; `None` if it is gone again.
+    /// Its cgroup; `None` if the process has ended.
     pub cgroup: Option<Vec<u8>>,
 }
 
-/// One GPU in one round.
+/// A sample of one GPU.
 #[derive(Clone, Debug, Deserialize, Serialize)]
-pub struct Look {
-    /// Which.
+pub struct Sample {
+    /// The GPU.
     pub gpu: Id,
     /// Its processes by pid.
-    pub processes: Result<BTreeMap<u32, Seen>, String>,
-    /// What the driver counts for each walled cgroup, by directory.
-    pub walls: Vec<(Dir, u64)>,
+    pub processes: Result<BTreeMap<u32, ProcessUsage>, String>,
+    /// Bytes that the driver counts for each limited cgroup, by directory.
+    pub limited: Vec<(Dir, u64)>,
 }
 
-/// What the thread answers.
+/// An answer of the thread.
 #[derive(Debug, Deserialize, Serialize)]
-pub enum Fact {
+pub enum NvmlAnswer {
     /// To `Measure`.
     Measured {
         /// The question's.
         ticket: Ticket,
-        /// `None` where there is nothing to know.
+        /// Bytes; `None` if unknown.
         used: Option<u64>,
     },
     /// To `Round`.
-    Round(Vec<Look>),
+    Samples(Vec<Sample>),
     /// To `Set`.
     Set {
         /// The question's.
         ticket: Ticket,
-        /// For each step the limit that is in force now, or what NVML said.
+        /// For each step the limit now in force, or NVML's error.
         done: Vec<Result<u64, NvmlError>>,
     },
-    /// To `Support`: for each GPU, or why not.
+    /// To `Support`: by GPU, why the driver has no limits.
     Support(Vec<(Id, Result<(), String>)>),
 }
 
-/// What belongs to the thread.
-pub struct Asker {
+/// The thread's state.
+pub struct NvmlThread {
     /// NVML's library.
     pub library: PathBuf,
-    /// Questions; the thread ends with their asker.
+    /// Questions; the thread ends with sender.
     pub questions: Receiver<Question>,
     /// Answers.
-    pub facts: Sender<Fact>,
-    /// Rung after each answer.
-    pub bell: Arc<EventFd>,
+    pub answers: Sender<NvmlAnswer>,
+    /// Written after each batch of answers.
+    pub notify: Arc<EventFd>,
 }
 
-impl Asker {
-    /// Answers until nobody asks any more.
+impl NvmlThread {
+    /// Answers questions until the sender is dropped.
     pub fn serve(self) {
-        let mut line = Line::default();
+        let mut supervisor = Supervisor::default();
         while let Ok(first) = self.questions.recv() {
             let mut waiting = vec![first];
             waiting.extend(self.questions.try_iter());
-            if !self.answer(&mut line, waiting) {
+            if !self.answer(&mut supervisor, waiting) {
                 return;
             }
         }
     }
 
-    /// Whether anybody still listens.
-    fn answer(&self, line: &mut Line, mut waiting: Vec<Question>) -> bool {
-        let rests = matches!(waiting.last(), Some(Question::Rest));
+    /// Returns false when the receiver has been dropped.
+    fn answer(&self, supervisor: &mut Supervisor, mut waiting: Vec<Question>) -> bool {
+        let closes = matches!(waiting.last(), Some(Question::Close));
         let measured = waiting
             .iter()
             .any(|question| matches!(question, Question::Measure { .. }));
-        waiting.retain(|question| !matches!(question, Question::Rest));
+        waiting.retain(|question| !matches!(question, Question::Close));
         if !waiting.is_empty() {
-            for fact in self.asked(line, waiting) {
-                if self.facts.send(fact).is_err() {
+            for answer in self.ask(supervisor, waiting) {
+                if self.answers.send(answer).is_err() {
                     return false;
                 }
             }
-            // Full means that it was rung and not yet heard.
-            let _ = self.bell.write(1);
+            // A full counter means that a notification is pending already.
+            let _ = self.notify.write(1);
         }
-        if rests {
-            line.rest();
+        if closes {
+            supervisor.stop_child();
         }
         if measured {
-            std::thread::sleep(REST);
+            std::thread::sleep(PAUSE);
         }
         true
     }
 
-    fn asked(&self, line: &mut Line, questions: Vec<Question>) -> Vec<Fact> {
-        line.ask(&self.library, &questions).unwrap_or_else(|why| {
-            let facts = questions.into_iter().map(|one| unanswered(one, &why));
-            facts.collect()
-        })
+    fn ask(&self, supervisor: &mut Supervisor, questions: Vec<Question>) -> Vec<NvmlAnswer> {
+        supervisor
+            .ask(&self.library, &questions)
+            .unwrap_or_else(|why| {
+                let answers = questions.into_iter().map(|one| unanswered(one, &why));
+                answers.collect()
+            })
     }
 }
 
-/// The child's side: questions come as lines, each a list, and so go the answers.
+/// Runs in the child: reads each line as a list of questions, writes a list of answers.
 ///
 /// # Errors
-/// Its parent is gone.
+/// The parent has ended.
 pub fn serve_child(library: &Path) -> io::Result<()> {
     let mut nvml = None;
     for line in io::stdin().lock().lines() {
         let questions: Vec<Question> = serde_json::from_str(&line?)?;
-        let mut looks = Looks::new();
-        let mut facts = Vec::new();
+        let mut cache = SampleCache::new();
+        let mut answers = Vec::new();
         for question in questions {
             let open = match nvml.take() {
                 Some(open) => Ok(open),
                 None => Nvml::open(library),
             };
-            facts.push(match &open {
-                Ok(open) => asked(open, question, &mut looks),
+            answers.push(match &open {
+                Ok(open) => answer_question(open, question, &mut cache),
                 Err(why) => unanswered(question, why),
             });
             nvml = open.ok();
         }
         let mut out = io::stdout().lock();
-        serde_json::to_writer(&mut out, &facts)?;
+        serde_json::to_writer(&mut out, &answers)?;
         out.write_all(b"\n")?;
         out.flush()?;
     }
     Ok(())
 }
 
-type Looks = BTreeMap<Id, Result<BTreeMap<u32, Option<u64>>, NvmlError>>;
+type SampleCache = BTreeMap<Id, Result<BTreeMap<u32, Option<u64>>, NvmlError>>;
 
-fn asked(nvml: &Nvml, question: Question, looks: &mut Looks) -> Fact {
+fn answer_question(nvml: &Nvml, question: Question, cache: &mut SampleCache) -> NvmlAnswer {
     match question {
         Question::Measure { ticket, gpu, pid } => {
-            let look = looks
+            let processes = cache
                 .entry(gpu)
                 .or_insert_with(|| nvml.of(GpuUuid(gpu))?.processes());
-            let known = look.as_ref().ok().and_then(|all| all.get(&pid).copied());
-            Fact::Measured {
+            let known = processes
+                .as_ref()
+                .ok()
+                .and_then(|all| all.get(&pid).copied());
+            NvmlAnswer::Measured {
                 ticket,
                 used: known.flatten(),
             }
         }
-        Question::Round { gpus, walls } => {
-            let one = |gpu| look(nvml, gpu, &walls);
-            Fact::Round(gpus.into_iter().map(one).collect())
+        Question::Sample { gpus, limited } => {
+            let one = |gpu| sample_gpu(nvml, gpu, &limited);
+            NvmlAnswer::Samples(gpus.into_iter().map(one).collect())
         }
         Question::Set { ticket, steps } => {
             let done = steps.iter().map(|step| set(nvml, step)).collect();
-            Fact::Set { ticket, done }
+            NvmlAnswer::Set { ticket, done }
         }
         Question::Support { gpus } => {
             let one = |gpu| (gpu, supports(nvml, GpuUuid(gpu)));
-            Fact::Support(gpus.into_iter().map(one).collect())
+            NvmlAnswer::Support(gpus.into_iter().map(one).collect())
         }
-        Question::Rest => Fact::Round(Vec::new()),
+        Question::Close => NvmlAnswer::Samples(Vec::new()),
     }
 }
 
-/// The answer where NVML does not even open.
-fn unanswered(question: Question, why: &str) -> Fact {
+/// The answer if NVML cannot be opened.
+fn unanswered(question: Question, why: &str) -> NvmlAnswer {
     match question {
-        Question::Measure { ticket, .. } => Fact::Measured { ticket, used: None },
-        Question::Round { gpus, .. } => {
-            let one = |gpu| Look {
+        Question::Measure { ticket, .. } => NvmlAnswer::Measured { ticket, used: None },
+        Question::Sample { gpus, .. } => {
+            let one = |gpu| Sample {
                 gpu,
                 processes: Err(why.to_owned()),
-                walls: Vec::new(),
+                limited: Vec::new(),
             };
-            Fact::Round(gpus.into_iter().map(one).collect())
+            NvmlAnswer::Samples(gpus.into_iter().map(one).collect())
         }
         Question::Set { ticket, steps } => {
             let closed = NvmlError {
                 call: "nvmlInit_v2".to_owned(),
                 answer: nvmlReturn_t::ERROR_UNINITIALIZED,
             };
-            Fact::Set {
+            NvmlAnswer::Set {
                 ticket,
                 done: vec![Err(closed); steps.len()],
             }
         }
         Question::Support { gpus } => {
             let one = |gpu| (gpu, Err(why.to_owned()));
-            Fact::Support(gpus.into_iter().map(one).collect())
+            NvmlAnswer::Support(gpus.into_iter().map(one).collect())
         }
-        Question::Rest => Fact::Round(Vec::new()),
+        Question::Close => NvmlAnswer::Samples(Vec::new()),
     }
 }
 
-fn look(nvml: &Nvml, gpu: Id, walls: &[(Id, Dir)]) -> Look {
-    // Walls first: what a process takes in between then counts for it, and not as a stranger's.
+fn sample_gpu(nvml: &Nvml, gpu: Id, limited: &[(Id, Dir)]) -> Sample {
+    // Limited cgroups first: memory allocated in between then counts for its process, not as unattributed.
     let device = nvml.of(GpuUuid(gpu));
     let counted = |dir: &Dir| {
         let limits = device.as_ref().ok()?.limits(&cgroup::named(dir)).ok()?;
         Some((dir.clone(), limits.used))
     };
-    let here = walls.iter().filter(|(whose, _)| *whose == gpu);
-    let walls = here.filter_map(|(_, dir)| counted(dir)).collect();
+    let here = limited.iter().filter(|(whose, _)| *whose == gpu);
+    let limited = here.filter_map(|(_, dir)| counted(dir)).collect();
     let processes = device
         .as_ref()
         .map_err(Clone::clone)
         .and_then(|d| d.processes());
     let placed = |(pid, used): (u32, Option<u64>)| {
         let cgroup = cgroup::of(pid);
-        (pid, Seen { used, cgroup })
+        (pid, ProcessUsage { used, cgroup })
     };
-    Look {
+    Sample {
         gpu,
         processes: processes
             .map(|all| all.into_iter().map(placed).collect())
             .map_err(|why| why.to_string()),
-        walls,
+        limited,
     }
 }
 
@@ -309,13 +313,13 @@ fn set(nvml: &Nvml, step: &Step) -> Result<u64, NvmlError> {
 /// Whether the driver can limit cgroups on this GPU.
 ///
 /// # Errors
-/// Why not, for the person.
+/// Why not, as a sentence for the log.
 pub fn supports(nvml: &Nvml, gpu: GpuUuid) -> Result<(), String> {
     let mount = cgroup::mount().ok_or("no cgroup v2 hierarchy is mounted at /sys/fs/cgroup")?;
     can_limit(nvml, gpu, &mount)
 }
 
-/// The same, as seen from one cgroup.
+/// Whether the driver can limit this cgroup on this GPU.
 fn can_limit(nvml: &Nvml, gpu: GpuUuid, dir: &Path) -> Result<(), String> {
     let device = nvml.of(gpu).map_err(|why| why.to_string())?;
     if device.is_mig().map_err(|why| why.to_string())? {
@@ -323,13 +327,13 @@ fn can_limit(nvml: &Nvml, gpu: GpuUuid, dir: &Path) -> Result<(), String> {
     }
     match device.limits(&cgroup::named(dir)) {
         Ok(_) => Ok(()),
-        // It understood, and nothing is set there.
+        // The call is supported, and no limit is set there.
         Err(why) if why.answer == nvmlReturn_t::ERROR_NOT_FOUND => Ok(()),
         Err(why) => Err(why_no_limits(why)),
     }
 }
 
-/// For the person, what an answer to a question for limits means.
+/// Explains NVML's error about limits, for the log.
 pub fn why_no_limits(why: NvmlError) -> String {
     match why.answer {
         nvmlReturn_t::ERROR_FUNCTION_NOT_FOUND => {

@@ -15,9 +15,9 @@ MAY_UNMOUNT = "CAP_SYS_ADMIN"
 UNIFIED = [pathlib.Path("/sys/fs/cgroup"), pathlib.Path("/sys/fs/cgroup/unified")]
 
 
-class Wall(node.Case):
+class CgroupLimits(node.Case):
     simulated = "devices=1,mem=1GiB,limits=dmem"
-    configuration = 'wall = "require"\n'
+    configuration = 'cgroup_limits = "require"\n'
     needs = ("runc",)
 
     def setUp(self):
@@ -32,7 +32,7 @@ class Wall(node.Case):
         said = subprocess.run(words, env=self.node.environment, capture_output=True, text=True, check=True)
         return [int(word) for word in said.stdout.split()]
 
-    def judge_wall(self, container, group):
+    def judge_limit(self, container, group):
         """`container` runs `AROUND`, in this control group below the hierarchy's top."""
         memory = container.event("memory")
         self.assertEqual((memory["total"], memory["refusal"]), (node.CAP, 2))
@@ -47,30 +47,30 @@ class Wall(node.Case):
         self.assertNotEqual(self.limits(leaf.parent)[0], 0, "a limit is left above")
 
 
-class UnderRunc(Wall):
-    def test_wall(self):
+class UnderRunc(CgroupLimits):
+    def test_cgroup_limit(self):
         def edit(config):
             sets = ["bounding", "effective", "permitted"]
             config["process"]["capabilities"] = {kind: [MAY_UNMOUNT] for kind in sets}
-        container = bundle.Bundle(self, self.node.wrapper, "walled", AROUND, ASK, edit=edit)
-        self.judge_wall(container.start(), container.id)
+        container = bundle.Bundle(self, self.node.wrapper, "limited", AROUND, ASK, edit=edit)
+        self.judge_limit(container.start(), container.id)
 
 
-class UnderCtr(Wall):
+class UnderCtr(CgroupLimits):
     needs = ("containerd", "ctr", "runc")
 
-    def test_wall(self):
+    def test_cgroup_limit(self):
         engine = containerd.Containerd(self)
         ask = ["--annotation", "gpuslice.io/memory=256MiB", "--cap-add", MAY_UNMOUNT]
-        container = containerd.Run(engine, "walled", AROUND, "--runc-binary", self.node.wrapper, *ask)
-        self.judge_wall(container, f"default/{container.id}")
+        container = containerd.Run(engine, "limited", AROUND, "--runc-binary", self.node.wrapper, *ask)
+        self.judge_limit(container, f"default/{container.id}")
 
 
-class UnderCri(Wall):
+class UnderCri(CgroupLimits):
     needs = ("containerd", "ctr", "runc")
 
-    def test_wall(self):
+    def test_cgroup_limit(self):
         engine = containerd.Containerd(self, ["k8s.io"])
-        pod = cri.Pod(self, cri.Client(self, engine.socket), "walled", "gpuslice", ASK)
+        pod = cri.Pod(self, cri.Client(self, engine.socket), "limited", "gpuslice", ASK)
         container = pod.run(containerd.IMAGE, "web", AROUND, capabilities=["SYS_ADMIN"])
-        self.judge_wall(container, f"{pod.group[1:]}/{container.id}")
+        self.judge_limit(container, f"{pod.group[1:]}/{container.id}")

@@ -1,15 +1,14 @@
-//! NVML in a process of its own. The library keeps megabytes resident, a bug in it would be the
-//! daemon's, and a call that the kernel never returns from would keep the daemon from ending.
+//! NVML in a child process. In the daemon itself the library would keep megabytes resident, a crash in it
+//! would end the daemon, and a call that never returns from the kernel would keep the daemon from ending.
 //!
-//! The child is this program again (`--ask-nvml`). It gets a list of questions as a line of JSON, and
-//! answers with a line. It ends with its parent, whatever it is doing. One that answers nothing for
-//! [`HUNG_AFTER`] hangs in the driver: it is killed and left alone, because a process the kernel does
-//! not let go cannot be waited for either.
+//! The child is this program again (`--ask-nvml`). It reads a list of questions as a line of JSON and writes
+//! the answers as a line. It ends with its parent. A child that does not answer for [`HUNG_AFTER`] hangs in
+//! the driver: it is killed and not waited for, because a process blocked in the kernel cannot be reaped.
 
-// What is done between fork and exec.
+// For the code between fork and exec.
 #![allow(unsafe_code)]
 
-use super::thread::{Fact, Question};
+use super::thread::{NvmlAnswer, Question};
 use crate::sockets::stops_blocking;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -22,14 +21,14 @@ use std::path::Path;
 use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// No answer is longer, bytes: processes of sixteen GPUs, with long cgroups.
+/// Longest answer, bytes: processes of sixteen GPUs, with long cgroups.
 const ANSWER_BYTES_MAX: usize = 64 << 20;
-/// A child that has not answered for this long never will. A look takes milliseconds.
+/// A child that has not answered for this long has hung. A sample takes milliseconds.
 pub const HUNG_AFTER: Duration = Duration::from_secs(10);
-/// Read at once, bytes.
+/// Bytes per read.
 const PART_BYTES: usize = 64 << 10;
 
-/// The child; ended when dropped.
+/// The child process; killed when dropped.
 pub struct Child {
     process: std::process::Child,
     to: ChildStdin,
@@ -37,12 +36,12 @@ pub struct Child {
 }
 
 impl Child {
-    /// Starts one for this library.
+    /// Starts a child for this NVML library.
     ///
     /// # Errors
-    /// What the system says.
+    /// The child cannot be started.
     pub fn start(library: &Path) -> io::Result<Child> {
-        // Itself, also when an upgrade has put another file in its place.
+        // This program, even if an upgrade has replaced its file.
         let mut command = Command::new("/proc/self/exe");
         command.arg("--ask-nvml").arg(library);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -59,37 +58,37 @@ impl Child {
         }
     }
 
-    /// Asks, and waits for all answers.
+    /// Sends questions and waits for their answers.
     ///
     /// # Errors
-    /// It ended, answers something else, or (`TimedOut`) nothing.
-    pub fn ask(&mut self, questions: &[Question]) -> io::Result<Vec<Fact>> {
+    /// The child ended, sent something else, or (`TimedOut`) did not answer.
+    pub fn ask(&mut self, questions: &[Question]) -> io::Result<Vec<NvmlAnswer>> {
         let mut line = serde_json::to_vec(questions)?;
         line.push(b'\n');
         let answer = self.talk(&line, Instant::now() + HUNG_AFTER)?;
-        let facts: Vec<Fact> = serde_json::from_slice(&answer)?;
-        match facts.len() == questions.len() {
-            true => Ok(facts),
+        let answers: Vec<NvmlAnswer> = serde_json::from_slice(&answer)?;
+        match answers.len() == questions.len() {
+            true => Ok(answers),
             false => Err(ErrorKind::InvalidData.into()),
         }
     }
 
-    /// Says a line and hears one.
+    /// Writes a line and reads one.
     fn talk(&mut self, line: &[u8], until: Instant) -> io::Result<Vec<u8>> {
         let (mut left, mut answer, mut part) = (line, Vec::new(), vec![0; PART_BYTES]);
         loop {
             self.wait(!left.is_empty(), until)?;
             if !left.is_empty() {
-                let said = later(self.to.write(left))?.unwrap_or(0);
-                left = &left[said..];
+                let written = later(self.to.write(left))?.unwrap_or(0);
+                left = &left[written..];
             }
-            let Some(heard) = later(self.from.read(&mut part))? else {
+            let Some(read) = later(self.from.read(&mut part))? else {
                 continue;
             };
-            if heard == 0 {
+            if read == 0 {
                 return Err(ErrorKind::UnexpectedEof.into());
             }
-            answer.extend_from_slice(&part[..heard]);
+            answer.extend_from_slice(&part[..read]);
             match answer.last() {
                 Some(b'\n') => return Ok(answer),
                 _ if answer.len() > ANSWER_BYTES_MAX => return Err(ErrorKind::InvalidData.into()),
@@ -98,16 +97,16 @@ impl Child {
         }
     }
 
-    /// Until it says something, or listens if there is something to say.
-    fn wait(&self, says: bool, until: Instant) -> io::Result<()> {
+    /// Waits until the child's output is readable, or its input writable if there is something to write.
+    fn wait(&self, writes: bool, until: Instant) -> io::Result<()> {
         let left = until.saturating_duration_since(Instant::now());
-        // One too many, so that what is left of a millisecond is not spun away.
+        // Rounded up by 1 ms, so that the last fraction of a millisecond is not spent spinning.
         let left = PollTimeout::try_from(left.as_millis() as i32 + 1).unwrap_or(PollTimeout::MAX);
         let mut both = [
             PollFd::new(self.from.as_fd(), PollFlags::POLLIN),
             PollFd::new(self.to.as_fd(), PollFlags::POLLOUT),
         ];
-        let wanted = if says { 2 } else { 1 };
+        let wanted = if writes { 2 } else { 1 };
         match poll(&mut both[..wanted], left) {
             Ok(0) => Err(ErrorKind::TimedOut.into()),
             Ok(_) | Err(Errno::EINTR) if Instant::now() < until => Ok(()),
@@ -116,15 +115,15 @@ impl Child {
         }
     }
 
-    /// Kills one that hangs, and gives what there is to be waited for when it is gone.
+    /// Kills a hung child; returns a handle to reap it later.
     pub fn abandon(mut self) -> Abandoned {
-        // Nothing else can be done about one that the kernel keeps.
+        // Nothing more can be done if the kernel does not end it.
         let _ = self.process.kill();
         Abandoned(self.process)
     }
 }
 
-/// Nothing for now, or what came of it.
+/// Maps "would block" and "interrupted" to `None`.
 fn later<T>(done: io::Result<T>) -> io::Result<Option<T>> {
     match done {
         Err(why) if [ErrorKind::WouldBlock, ErrorKind::Interrupted].contains(&why.kind()) => {
@@ -134,11 +133,11 @@ fn later<T>(done: io::Result<T>) -> io::Result<Option<T>> {
     }
 }
 
-/// A killed child that the kernel may not have let go yet.
+/// A killed child that may not have ended yet.
 pub struct Abandoned(std::process::Child);
 
 impl Abandoned {
-    /// Whether it is gone by now.
+    /// Whether it has ended; reaps it.
     pub fn is_gone(&mut self) -> bool {
         !matches!(self.0.try_wait(), Ok(None))
     }

@@ -19,7 +19,7 @@ class Limits(ctypes.Structure):
     _fields_ = [("group", ctypes.c_char_p), ("soft", ctypes.c_ulonglong), ("hard", ctypes.c_ulonglong)]
 
 
-class Wall:
+class CgroupLimit:
     """A control group with a limit, for as long as the `with` lasts; `Skip` where there cannot be one."""
 
     def __init__(self, limit):
