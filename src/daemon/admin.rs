@@ -2,14 +2,14 @@
 //! list them. One command is answered before the next one is read. On the observers' socket, which
 //! only a service manager makes, nothing but the list is answered.
 
-use crate::daemon::{Daemon, Work};
-use crate::effects::{NOBODY, plain, token_of};
-use crate::ended::First;
+use crate::daemon::{Daemon, Task};
+use crate::executor::{NO_REPLY, plain, token_of};
+use crate::exit_watch::FirstProcess;
 use crate::members::Members;
+use crate::paths::host_path;
 use crate::peer::Peer;
-use crate::places::speakable;
 use crate::poll::{Source, now};
-use crate::slots::Key;
+use crate::slab::Key;
 use crate::sockets::{Received, Socket, id_of, packet, send};
 use gpuslice_engine::{Ask, Event, Terms};
 use gpuslice_wire::admin::{Answer, Command, Denial};
@@ -36,7 +36,7 @@ pub type Denied = (Denial, String);
 pub struct Admin {
     fd: Socket,
     /// Whether it has sent a command.
-    pub greeted: bool,
+    pub has_sent: bool,
     /// It may look only.
     observes: bool,
     /// Of the command being answered.
@@ -46,7 +46,7 @@ pub struct Admin {
     /// Its user.
     pub uid: u32,
     /// First process of the container for which a slice is asked.
-    pub first: Option<First>,
+    pub first: Option<FirstProcess>,
     /// What tells that container's processes from others.
     pub members: Members,
     /// Slices that it was given and that end with it.
@@ -59,7 +59,7 @@ impl Admin {
     fn new(fd: Socket, (pid, uid): (i32, u32), observes: bool) -> Admin {
         Admin {
             fd,
-            greeted: false,
+            has_sent: false,
             observes,
             request: RequestId(0),
             pid,
@@ -138,7 +138,7 @@ impl Daemon {
 
     fn welcome_admin(&mut self, key: Key) {
         let by = now().plus(Duration(HELLO_DEADLINE_NS));
-        self.greetings.push_back((by, Source::Admin(key)));
+        self.handshake_deadlines.push_back((by, Source::Admin(key)));
         let Some(admin) = self.admins.get(key) else {
             return;
         };
@@ -158,7 +158,7 @@ impl Daemon {
         let mut buffer = [0; FRAME_BYTES_MAX];
         match admin.fd.receive(&mut buffer) {
             Received::Packet(len) => {
-                (admin.request, admin.greeted) = (id_of(&buffer[..len]), true);
+                (admin.request, admin.has_sent) = (id_of(&buffer[..len]), true);
                 let observes = admin.observes;
                 match decode::<Command>(&buffer[..len]) {
                     Ok((_, command)) if observes && !matches!(command, Command::List {}) => {
@@ -182,17 +182,17 @@ impl Daemon {
         let token = token_of(key);
         match command {
             Command::Admit { container, pid, .. } | Command::AdmitFrom { container, pid, .. } => {
-                if self.earlier_ends(&container) {
+                if self.earlier_slice_is_ending(&container) {
                     return self.park(key, command);
                 }
                 let asked = self.may_admit(key, &container, pid);
                 match asked.and_then(|()| self.ask_of(command)) {
                     Err((why, text)) => self.deny(key, why, &text),
-                    Ok(ask) => self.tell_later(Event::Admit { token, ask }),
+                    Ok(ask) => self.enqueue(Event::Admit { token, ask }),
                 }
             }
             Command::Dismiss { container } => {
-                self.tell_later(Event::Dismiss { token, container });
+                self.enqueue(Event::Dismiss { token, container });
             }
             Command::Resize {
                 container,
@@ -205,7 +205,7 @@ impl Daemon {
                 weight,
                 share,
                 class,
-            } => self.work.push_back(Work::Tell(Event::Retune {
+            } => self.tasks.push_back(Task::Step(Event::Retune {
                 token,
                 container,
                 terms: Terms {
@@ -281,12 +281,12 @@ impl Daemon {
     /// What the engine cannot know: the disk, the administrator's own limit, whether the container lives.
     fn may_admit(&mut self, key: Key, container: &ContainerId, pid: u32) -> Result<(), Denied> {
         self.has_room(container)?;
-        self.note_first(key, pid)
+        self.hold_first_process(key, pid)
     }
 
     fn has_room(&self, container: &ContainerId) -> Result<(), Denied> {
         let dir = self.state.container_dir(container);
-        speakable(&dir).map_err(|why| (Denial::Host, why.to_string()))?;
+        host_path(&dir).map_err(|why| (Denial::Host, why.to_string()))?;
         let limit = self.budget.containers;
         if self.slices.of(container).is_some() {
             return Ok(()); // the engine says so better
@@ -311,8 +311,8 @@ impl Daemon {
 
     /// Answers with the paths a container needs mounted.
     pub fn answer_admitted(&mut self, key: Key, container: &ContainerId) {
-        let dir = speakable(&self.state.container_dir(container)).unwrap_or(HostPath::EMPTY);
-        let (driver, shim) = (&self.places.driver, &self.places.shim);
+        let dir = host_path(&self.state.container_dir(container)).unwrap_or(HostPath::EMPTY);
+        let (driver, shim) = (&self.paths.driver, &self.paths.shim);
         let answer = Answer::Admitted {
             dir,
             cuda: driver.cuda,
@@ -326,10 +326,10 @@ impl Daemon {
         self.answer(key, &answer);
         if self.admins.get(key).is_none() {
             // Nobody heard: the hook waited too long and its container does not start.
-            let (token, container) = (NOBODY, *container);
-            tracing::warn!(%container, "whoever asked for the slice is gone; it is taken back");
-            self.work
-                .push_back(Work::Tell(Event::Dismiss { token, container }));
+            let (token, container) = (NO_REPLY, *container);
+            tracing::warn!(%container, "whoever asked for the slice is has_exited; it is taken back");
+            self.tasks
+                .push_back(Task::Step(Event::Dismiss { token, container }));
         }
     }
 

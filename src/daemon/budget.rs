@@ -2,13 +2,13 @@
 //! never leave none for another: whoever floods its own socket, the admin socket still answers and
 //! the next container still starts.
 
-use crate::closer;
+use crate::socket_closer;
 use gpuslice_engine::Quota;
 use gpuslice_wire::limits::{CLIENTS_MAX, CONTAINERS_MAX};
 
 /// The daemon's own: epoll, timer, signals, admin socket, lock, log, spare, files being written, and the
 /// lines to processes that close sockets.
-const OWN: u64 = 32 + closer::DESCRIPTORS;
+const OWN: u64 = 32 + socket_closer::DESCRIPTORS;
 /// As many containers can start at once as there are admin connections.
 const ADMINS_MAX: u64 = 256;
 /// A container has its socket, its page, its first process's pidfd and the record of what was granted.

@@ -38,7 +38,7 @@ pub enum NotItsOwn {
     Unknown,
     /// Longer than a record has room for, or outside what this daemon sees.
     #[error("its cgroup's name is too long, or outside the daemon's cgroup namespace")]
-    Unspeakable,
+    Unrepresentable,
     /// `/`, where everybody is.
     #[error("it is in the root cgroup")]
     Root,
@@ -110,9 +110,9 @@ fn judged<'a>(
         return Err(NotItsOwn::Root);
     }
     // A name from outside the daemon's cgroup namespace begins with `/..`.
-    let name = CgroupPath::new(asked).map_err(|_| NotItsOwn::Unspeakable)?;
+    let name = CgroupPath::new(asked).map_err(|_| NotItsOwn::Unrepresentable)?;
     if asked.split(|byte| *byte == b'/').any(|part| part == b"..") {
-        return Err(NotItsOwn::Unspeakable);
+        return Err(NotItsOwn::Unrepresentable);
     }
     if daemon.is_some_and(|daemon| within(daemon, asked)) {
         return Err(NotItsOwn::TheDaemons);
@@ -226,7 +226,7 @@ mod tests {
         assert_eq!(name.as_bytes(), b"/pods/two");
         for (asked, why) in [
             ("/", NotItsOwn::Root),
-            ("/../elsewhere", NotItsOwn::Unspeakable),
+            ("/../elsewhere", NotItsOwn::Unrepresentable),
             ("/system.slice", NotItsOwn::TheDaemons),
             ("/system.slice/gpusliced.service", NotItsOwn::TheDaemons),
             ("/pods", NotItsOwn::Shared),
@@ -236,7 +236,7 @@ mod tests {
             assert_eq!(judge(asked), Err(why), "{asked}");
         }
         let long = format!("/{}", "x".repeat(300));
-        assert_eq!(judge(&long), Err(NotItsOwn::Unspeakable));
+        assert_eq!(judge(&long), Err(NotItsOwn::Unrepresentable));
         assert!(judge("/system.slice/web").is_ok());
         assert_eq!(admitted(0, []), Err(NotItsOwn::NoProcess));
     }

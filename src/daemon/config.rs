@@ -151,7 +151,7 @@ pub enum PreemptionMode {
 /// The node's configuration.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[serde(default, deny_unknown_fields)]
-pub struct Config {
+pub struct DaemonConfig {
     /// Directory of sockets and records.
     pub runtime_dir: Option<Absolute>,
     /// Directory of the real driver's libraries.
@@ -208,9 +208,9 @@ pub struct Config {
     pub containers_max: Bounded<1, { CONTAINERS_MAX as u64 }>,
 }
 
-impl Default for Config {
-    fn default() -> Config {
-        Config {
+impl Default for DaemonConfig {
+    fn default() -> DaemonConfig {
+        DaemonConfig {
             runtime_dir: None,
             driver_dir: None,
             shim_dir: None,
@@ -265,17 +265,17 @@ pub enum ConfigError {
     },
 }
 
-impl Config {
+impl DaemonConfig {
     /// Reads `file`, or without one the node's file if there is one.
     ///
     /// # Errors
     /// [`ConfigError`].
-    pub fn load(file: Option<&Path>) -> Result<Config, ConfigError> {
+    pub fn load(file: Option<&Path>) -> Result<DaemonConfig, ConfigError> {
         let default = Path::new(DEFAULT_FILE);
         match file {
-            Some(file) => Config::read(file),
-            None if default.exists() => Config::read(default),
-            None => Ok(Config::default()),
+            Some(file) => DaemonConfig::read(file),
+            None if default.exists() => DaemonConfig::read(default),
+            None => Ok(DaemonConfig::default()),
         }
     }
 
@@ -283,7 +283,7 @@ impl Config {
     ///
     /// # Errors
     /// [`ConfigError`].
-    pub fn read(file: &Path) -> Result<Config, ConfigError> {
+    pub fn read(file: &Path) -> Result<DaemonConfig, ConfigError> {
         let unreadable = |why: String| ConfigError::Unreadable {
             file: file.to_owned(),
             why,
@@ -297,7 +297,7 @@ impl Config {
             return Err(unreadable(format!("longer than {FILE_BYTES_MAX} bytes")));
         }
         let text = String::from_utf8(bytes).map_err(|_| unreadable("not UTF-8".to_owned()))?;
-        Config::parse(&text).map_err(|(line, what)| ConfigError::Wrong {
+        DaemonConfig::parse(&text).map_err(|(line, what)| ConfigError::Wrong {
             file: file.to_owned(),
             line,
             what,
@@ -334,8 +334,8 @@ impl Config {
     }
 
     /// Parses a file's text; an error is a line number and what is wrong there.
-    fn parse(text: &str) -> Result<Config, (usize, String)> {
-        let config: Config = toml::from_str(text).map_err(|error| {
+    fn parse(text: &str) -> Result<DaemonConfig, (usize, String)> {
+        let config: DaemonConfig = toml::from_str(text).map_err(|error| {
             let at = error.span().map_or(0, |span| span.start);
             let what = error.message().trim_end().replace('\n', "; ");
             let line = text[..at.min(text.len())].matches('\n').count();
@@ -367,19 +367,19 @@ mod tests {
     use super::*;
 
     fn error(text: &str) -> (usize, String) {
-        Config::parse(text).expect_err("refused")
+        DaemonConfig::parse(text).expect_err("refused")
     }
 
     #[test]
     fn the_packaged_file_says_exactly_the_defaults() {
         let packaged = include_str!("../../packaging/gpusliced.toml");
-        assert_eq!(Config::parse(packaged), Ok(Config::default()));
+        assert_eq!(DaemonConfig::parse(packaged), Ok(DaemonConfig::default()));
         let plain: String = packaged
             .lines()
             .filter(|line| !line.starts_with("# ") && *line != "#")
             .map(|line| format!("{}\n", line.strip_prefix('#').unwrap_or(line)))
             .collect();
-        let all = Config::parse(&plain).expect("the commented examples are valid too");
+        let all = DaemonConfig::parse(&plain).expect("the commented examples are valid too");
         assert_eq!(all.runtime_dir, Some(Absolute("/run/gpuslice".into())));
     }
 
@@ -412,7 +412,7 @@ mod tests {
                 assert_eq!(error(&format!("{key} = {value}")).1, what);
             }
         }
-        let caps = Config::parse("high_cap = 20\nnormal_cap = 100").expect("both bounds");
+        let caps = DaemonConfig::parse("high_cap = 20\nnormal_cap = 100").expect("both bounds");
         let caps = caps.engine();
         assert_eq!((caps.high_cap.get(), caps.normal_cap.get()), (20, 100));
         assert_eq!(error("\ncgroup_limits = \"maybe\"").0, 2);
@@ -448,19 +448,19 @@ mod tests {
     #[test]
     fn the_defaults_are_the_engines() {
         assert_eq!(
-            Config::default().engine(),
+            DaemonConfig::default().engine(),
             gpuslice_engine::Config::default()
         );
     }
 
     #[test]
     fn a_file_without_an_end_is_not_read_to_it() {
-        let error = Config::read(Path::new("/dev/zero")).expect_err("refused");
+        let error = DaemonConfig::read(Path::new("/dev/zero")).expect_err("refused");
         assert!(error.to_string().contains("longer than"), "{error}");
     }
 
     #[test]
     fn an_empty_file_is_the_default() {
-        assert_eq!(Config::parse(""), Ok(Config::default()));
+        assert_eq!(DaemonConfig::parse(""), Ok(DaemonConfig::default()));
     }
 }

@@ -9,10 +9,10 @@ use crate::accounting::pid_namespace_warning;
 use crate::accounting::thread::supports;
 use crate::cgroup;
 use crate::cgroup_limits::CgroupLimitMode;
-use crate::config::{Config, PreemptionMode};
+use crate::command_line::CommandLine;
+use crate::config::{DaemonConfig, PreemptionMode};
 use crate::nvml::Nvml;
-use crate::options::Options;
-use crate::places::Places;
+use crate::paths::Paths;
 use crate::state;
 use gpuslice_wire::ids::GpuUuid;
 use serde_json::{Value, json};
@@ -24,15 +24,15 @@ use std::path::{Path, PathBuf};
 const CONTROLLERS: [&str; 2] = ["dmem", "misc"];
 
 /// All facts. What cannot be known is null, with the reason under `error` beside it.
-pub fn facts(options: &Options) -> Value {
-    let config = Config::load(options.config.as_deref());
+pub fn facts(options: &CommandLine) -> Value {
+    let config = DaemonConfig::load(options.config.as_deref());
     let wrong = config.as_ref().err().map(ToString::to_string);
     let config = config.unwrap_or_default();
-    let places = Places::find(options, &config);
-    let library = places
+    let paths = Paths::find(options, &config);
+    let library = paths
         .as_ref()
         .ok()
-        .map(|places| places.driver.nvml.as_str().to_owned());
+        .map(|paths| paths.driver.nvml.as_str().to_owned());
     json!({
         "root": nix::unistd::geteuid().is_root(),
         "pid_namespace": pid_namespace_warning(),
@@ -50,16 +50,16 @@ pub fn facts(options: &Options) -> Value {
                 CgroupLimitMode::Require => "require",
             },
         },
-        "driver": match &places {
+        "driver": match &paths {
             Err(why) => json!({ "error": why.to_string() }),
-            Ok(places) => json!({
-                "dir": places.driver.dir.display().to_string(),
-                "simulated": places.driver.is_simulated(),
+            Ok(paths) => json!({
+                "dir": paths.driver.dir.display().to_string(),
+                "simulated": paths.driver.is_simulated(),
                 "error": null,
             }),
         },
         "nvml": library.as_deref().map_or(Value::Null, nvml),
-        "cgroup": cgroups(places.as_ref().ok().map(|places| places.runtime_dir.as_path())),
+        "cgroup": cgroups(paths.as_ref().ok().map(|paths| paths.runtime_dir.as_path())),
     })
 }
 

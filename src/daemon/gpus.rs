@@ -2,7 +2,7 @@
 //! without NVML is asked through CUDA instead, by a child process ([`crate::probe`]).
 
 use crate::nvml::{Nvml, NvmlError};
-use crate::places::Driver;
+use crate::paths::Driver;
 use gpuslice_wire::ids::{GpuUuid, NvmlIndex};
 use gpuslice_wire::limits::GPUS_MAX;
 use gpuslice_wire::units::Bytes;

@@ -11,9 +11,9 @@
 //! does that finds no such file.
 
 use crate::daemon::Daemon;
-use crate::effects::NOBODY;
-use crate::ended::{born, own_namespace};
-use crate::leave::{Holder, gone};
+use crate::executor::NO_REPLY;
+use crate::exit_watch::{own_namespace, start_time};
+use crate::lingering::{ClientHolder, has_exited};
 use crate::peer::process;
 use gpuslice_engine::{
     Action, Event, GRANTS_BYTES_MAX, Grant, Granted, GrantsHead, Process, Record, copy_at,
@@ -31,7 +31,7 @@ use std::path::{Path, PathBuf};
 /// The file's name in a container's directory.
 const NAME: &str = "granted";
 
-/// One account's place in the file.
+/// One account's entry in the file.
 #[derive(Debug)]
 struct Place {
     /// Whose it is; one without a client is free to be used again.
@@ -48,7 +48,7 @@ pub struct Grants {
     head: GrantsHead,
     /// None while it cannot be written.
     file: Option<File>,
-    places: Vec<Place>,
+    entries: Vec<Place>,
 }
 
 impl Grants {
@@ -62,20 +62,20 @@ impl Grants {
                 namespace: namespace(),
             },
             file: None,
-            places: Vec::new(),
+            entries: Vec::new(),
         }
     }
 
-    /// Writes all down, in a new file that takes the place of an old one at once.
+    /// Writes all down, in a new file that takes the entry of an old one at once.
     ///
     /// # Errors
     /// What the system says.
     pub fn begin(&mut self) -> io::Result<()> {
         let mut bytes = self.head.encode();
-        self.places.retain(|place| place.client.is_some());
-        for (at, place) in self.places.iter().enumerate() {
-            let start = copy_at(self.head.gpus, at, place.number);
-            let copy = Grant::encode(place.grant.as_ref(), self.head.gpus, place.number);
+        self.entries.retain(|entry| entry.client.is_some());
+        for (at, entry) in self.entries.iter().enumerate() {
+            let start = copy_at(self.head.gpus, at, entry.number);
+            let copy = Grant::encode(entry.grant.as_ref(), self.head.gpus, entry.number);
             bytes.resize(bytes.len().max(start + copy.len()), 0);
             bytes[start..start + copy.len()].copy_from_slice(&copy);
         }
@@ -102,37 +102,37 @@ impl Grants {
         granted: Granted,
         is_known: impl Fn(ClientId) -> bool,
     ) {
-        let of_it = |place: &Place| place.client == Some(client);
-        if let Some(at) = self.places.iter().position(of_it) {
+        let of_it = |entry: &Place| entry.client == Some(client);
+        if let Some(at) = self.entries.iter().position(of_it) {
             return self.write(at, Some(Grant { process, granted }));
         }
         if granted.iter().any(|&bytes| bytes > Bytes::ZERO) {
-            // Best in the place of an account that it took over: so that is written down once at any moment,
-            // and however often a process attaches, there are no more places than accounts.
-            let is_over = |place: &Place| place.client.is_some_and(|it| !is_known(it));
-            let is_free = |place: &Place| place.client.is_none();
-            let at = self.places.iter().position(is_over);
-            let at = at.or_else(|| self.places.iter().position(is_free));
-            let at = at.unwrap_or(self.places.len());
-            if at == self.places.len() {
-                self.places.push(Place {
+            // Best in the entry of an account that it took over: so that is written down once at any moment,
+            // and however often a process attaches, there are no more entries than accounts.
+            let is_over = |entry: &Place| entry.client.is_some_and(|it| !is_known(it));
+            let is_free = |entry: &Place| entry.client.is_none();
+            let at = self.entries.iter().position(is_over);
+            let at = at.or_else(|| self.entries.iter().position(is_free));
+            let at = at.unwrap_or(self.entries.len());
+            if at == self.entries.len() {
+                self.entries.push(Place {
                     client: None,
                     grant: None,
                     number: 0,
                 });
             }
-            self.places[at].client = Some(client);
+            self.entries[at].client = Some(client);
             self.write(at, Some(Grant { process, granted }));
         }
         self.forget_unknown(is_known);
     }
 
-    /// Frees the places of accounts that there are no more.
+    /// Frees the entries of accounts that there are no more.
     fn forget_unknown(&mut self, is_known: impl Fn(ClientId) -> bool) {
-        for at in 0..self.places.len() {
-            let client = self.places[at].client;
+        for at in 0..self.entries.len() {
+            let client = self.entries[at].client;
             if client.is_some_and(|client| !is_known(client)) {
-                self.places[at].client = None;
+                self.entries[at].client = None;
                 self.write(at, None);
             }
         }
@@ -145,27 +145,27 @@ impl Grants {
         {
             tracing::info!(path = %self.path.display(), "what processes were granted is written down again");
         }
-        for at in 0..self.places.len() {
-            let place = &self.places[at];
-            let Some(client) = place.client else { continue };
-            let process = place.grant.and_then(|grant| grant.process);
+        for at in 0..self.entries.len() {
+            let entry = &self.entries[at];
+            let Some(client) = entry.client else { continue };
+            let process = entry.grant.and_then(|grant| grant.process);
             let granted = now(client);
             if granted.is_none() {
-                self.places[at].client = None;
+                self.entries[at].client = None;
             }
             self.write(at, granted.map(|granted| Grant { process, granted }));
         }
     }
 
     fn write(&mut self, at: usize, grant: Option<Grant>) {
-        let place = &mut self.places[at];
-        if place.grant == grant && place.number > 0 {
+        let entry = &mut self.entries[at];
+        if entry.grant == grant && entry.number > 0 {
             return;
         }
-        place.grant = grant;
-        place.number += 1;
-        let copy = Grant::encode(grant.as_ref(), self.head.gpus, place.number);
-        let start = copy_at(self.head.gpus, at, place.number);
+        entry.grant = grant;
+        entry.number += 1;
+        let copy = Grant::encode(grant.as_ref(), self.head.gpus, entry.number);
+        let start = copy_at(self.head.gpus, at, entry.number);
         let Some(file) = &self.file else { return };
         if let Err(why) = file.write_all_at(&copy, start as u64) {
             // First of all it must not be believed any more.
@@ -214,14 +214,14 @@ fn living(of: Process) -> nix::Result<Option<OwnedFd>> {
         Err(Errno::ESRCH) => return Ok(None),
         pidfd => pidfd?,
     };
-    let same = born(of.pid) == Some(of.born) && !gone(pidfd.as_fd());
+    let same = start_time(of.pid) == Some(of.born) && !has_exited(pidfd.as_fd());
     Ok(same.then_some(pidfd))
 }
 
 impl Daemon {
     /// Writes down what a process was granted, before it is told.
     pub fn note_grant(&mut self, client: ClientId) {
-        let Some(Holder::Tenant(key)) = self.holder_of(client) else {
+        let Some(ClientHolder::Connected(key)) = self.holder_of(client) else {
             return;
         };
         let Some(tenant) = self.tenants.get(key) else {
@@ -313,7 +313,7 @@ impl Daemon {
             return Ok(None);
         };
         let known = self.step_now(Event::Account {
-            token: NOBODY,
+            token: NO_REPLY,
             container: *container,
             process,
             granted: grant.granted,
@@ -393,7 +393,7 @@ mod tests {
         assert_eq!(says(dir.path()), [4, 8]);
         grants.follow(now);
         assert_eq!(says(dir.path()), [3]);
-        // The place of the one that is gone is used again, and the file does not grow.
+        // The entry of the one that is gone is used again, and the file does not grow.
         let size = || fs::metadata(dir.path().join(NAME)).expect("there").len();
         let before = size();
         for round in 3..50 {
@@ -451,7 +451,7 @@ mod tests {
     #[test]
     fn only_the_same_process_is_alive() {
         let own = std::process::id();
-        let born = born(own).expect("we live");
+        let born = start_time(own).expect("we live");
         let lives = |pid, born| living(Process { pid, born }).expect("known").is_some();
         assert!(lives(own, born));
         assert!(!lives(own, born + 1), "another one had that number");

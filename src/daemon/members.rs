@@ -20,7 +20,7 @@
 //! Where the hook is in another pid namespace than the daemon, none of this can be known. Then any
 //! process may connect that is in no other container's group, and the log says so once.
 
-use crate::ended::namespace;
+use crate::exit_watch::namespace;
 use crate::peer::{Peer, pid_of};
 use gpuslice_engine::Record;
 use std::fs;

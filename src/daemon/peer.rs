@@ -15,8 +15,8 @@
 #![allow(unsafe_code)]
 
 use crate::cgroup;
-use crate::ended::born;
-use crate::leave::{gone, hung_up};
+use crate::exit_watch::start_time;
+use crate::lingering::{has_exited, hung_up};
 use gpuslice_engine::Process;
 use nix::errno::Errno;
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
@@ -60,10 +60,10 @@ impl Peer {
         let pid = u32::try_from(self.pid).ok().filter(|&pid| pid > 0)?;
         let process = Process {
             pid,
-            born: born(pid)?,
+            born: start_time(pid)?,
         };
         // What was read is of the process of this pidfd only if that still lives.
-        let lives = !gone(self.pidfd.as_ref()?.as_fd());
+        let lives = !has_exited(self.pidfd.as_ref()?.as_fd());
         lives.then_some(process)
     }
 
@@ -112,7 +112,7 @@ pub fn process(pid: u32) -> nix::Result<OwnedFd> {
 fn pidfd_by_number(socket: BorrowedFd<'_>, pid: i32) -> Option<OwnedFd> {
     let pid = u32::try_from(pid).ok().filter(|&pid| pid > 0)?;
     let pidfd = process(pid).ok()?;
-    (!hung_up(socket) && !gone(pidfd.as_fd())).then_some(pidfd)
+    (!hung_up(socket) && !has_exited(pidfd.as_fd())).then_some(pidfd)
 }
 
 fn peer_pidfd(socket: BorrowedFd<'_>) -> Option<OwnedFd> {
@@ -161,13 +161,13 @@ mod tests {
         let (ours, theirs) = pair.expect("a pair");
         let own = std::process::id();
         let pidfd = pidfd_by_number(ours.as_fd(), own as i32).expect("it is there");
-        assert!(!gone(pidfd.as_fd()));
+        assert!(!has_exited(pidfd.as_fd()));
         let peer = Peer {
             pid: own as i32,
             uid: 0,
             pidfd: Some(pidfd),
         };
-        let born = born(own).expect("we live");
+        let born = start_time(own).expect("we live");
         assert_eq!(peer.process(), Some(Process { pid: own, born }));
         assert!(pidfd_by_number(ours.as_fd(), 0).is_none());
         assert!(pidfd_by_number(ours.as_fd(), i32::MAX).is_none());

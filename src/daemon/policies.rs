@@ -7,8 +7,8 @@
 //! GPU-8932f937-d72c-4106-c12f-20bd9faed9f6 weighted
 //! ```
 
-use crate::daemon::{Daemon, Work};
-use crate::effects::{NOBODY, key_of};
+use crate::daemon::{Daemon, Task};
+use crate::executor::{NO_REPLY, key_of};
 use gpuslice_engine::{Event, Record, Terms, Token};
 use gpuslice_wire::admin::{Answer, Denial};
 use gpuslice_wire::ids::GpuUuid;
@@ -49,7 +49,7 @@ fn wish(gpu: GpuUuid, policy: Policy) -> Event {
     let mut list = [None; gpuslice_wire::limits::GPUS_MAX];
     list[0] = Some(GpuRef::Uuid(gpu));
     Event::SetPolicy {
-        token: NOBODY,
+        token: NO_REPLY,
         gpus: GpuSelector::List(list),
         policy,
     }
@@ -67,14 +67,14 @@ impl Daemon {
             .iter()
             .filter_map(|gpu| Some(wish(*gpu, *self.policies.0.get(gpu)?)))
             .collect();
-        kept.into_iter().for_each(|event| self.tell(event));
+        kept.into_iter().for_each(|event| self.deliver(event));
     }
 
     /// An administrator wants another policy.
     pub fn want_policy(&mut self, token: Token, gpu: Selector, policy: Policy) {
         match GpuSelector::parse(gpu.as_str()) {
             Err(why) => self.deny(key_of(token), Denial::Invalid, &why.to_string()),
-            Ok(gpus) => self.work.push_back(Work::Tell(Event::SetPolicy {
+            Ok(gpus) => self.tasks.push_back(Task::Step(Event::SetPolicy {
                 token,
                 gpus,
                 policy,
@@ -84,7 +84,7 @@ impl Daemon {
 
     /// It is so; where it cannot be written down it becomes again what it was.
     pub fn policy_set(&mut self, token: Token, policy: Policy, was: &[(GpuUuid, Policy)]) {
-        if token == NOBODY {
+        if token == NO_REPLY {
             return;
         }
         let mut policies = self.policies.clone();
@@ -93,7 +93,7 @@ impl Daemon {
             let text = format!("{why}; the policy stays, make room there");
             tracing::error!("{text}");
             for (gpu, policy) in was {
-                self.work.push_front(Work::Tell(wish(*gpu, *policy)));
+                self.tasks.push_front(Task::Step(wish(*gpu, *policy)));
             }
             return self.deny(key_of(token), Denial::Host, &text);
         }
@@ -108,7 +108,7 @@ impl Daemon {
     /// it was.
     pub fn retuned(&mut self, token: Token, record: &Record, was: &Terms) {
         let container = record.container;
-        if token == NOBODY {
+        if token == NO_REPLY {
             return;
         }
         if let Err(why) = self.state.rewrite(record) {
@@ -118,8 +118,8 @@ impl Daemon {
                 dir.display()
             );
             tracing::error!(%container, "{text}");
-            self.work.push_front(Work::Tell(Event::Retune {
-                token: NOBODY,
+            self.tasks.push_front(Task::Step(Event::Retune {
+                token: NO_REPLY,
                 container,
                 terms: *was,
             }));

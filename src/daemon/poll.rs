@@ -3,7 +3,7 @@
 //! An entry's 64 bits are kind, generation and slot. An event that was fetched for a descriptor
 //! closed meanwhile carries a key that finds nothing; nothing is looked up by descriptor number.
 
-use crate::slots::Key;
+use crate::slab::Key;
 use gpuslice_wire::units::Instant;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::time::TimeSpec;
@@ -39,9 +39,9 @@ pub enum Source {
     /// A process ended.
     Exit(Key),
     /// What an account without a connection waits for.
-    Absent(Key),
+    Lingering(Key),
     /// A container's first process ended.
-    Over(Key),
+    ContainerExit(Key),
     /// NVML answered.
     Accounting,
     /// Work was stopped, or goes on.
@@ -69,9 +69,9 @@ impl Source {
             Source::Accounting => (8, NO_KEY),
             Source::ObserveListener => (9, NO_KEY),
             Source::Preemption => (10, NO_KEY),
-            Source::Over(key) => (11, key),
+            Source::ContainerExit(key) => (11, key),
             Source::Closer => (12, NO_KEY),
-            Source::Absent(key) => (13, key),
+            Source::Lingering(key) => (13, key),
         };
         kind << 48 | u64::from(key.generation) << 16 | u64::from(key.slot)
     }
@@ -93,9 +93,9 @@ impl Source {
             8 => Source::Accounting,
             9 => Source::ObserveListener,
             10 => Source::Preemption,
-            11 => Source::Over(key),
+            11 => Source::ContainerExit(key),
             12 => Source::Closer,
-            _ => Source::Absent(key),
+            _ => Source::Lingering(key),
         }
     }
 }
@@ -291,9 +291,9 @@ mod tests {
             Source::Exit(key),
             Source::Accounting,
             Source::Preemption,
-            Source::Over(key),
+            Source::ContainerExit(key),
             Source::Closer,
-            Source::Absent(key),
+            Source::Lingering(key),
         ] {
             assert_eq!(Source::of(source.word()), source);
         }

@@ -7,7 +7,7 @@
 //! that costs other containers more: no class, no weight, no whole GPU.
 
 use crate::admin::Denied;
-use crate::config::Config;
+use crate::config::DaemonConfig;
 use gpuslice_engine::Bounds;
 use gpuslice_wire::admin::{Command, Denial, RequestSource};
 use gpuslice_wire::policy::{Class, Gangs};
@@ -22,7 +22,7 @@ pub struct Requests {
 
 impl Requests {
     /// As the configuration has them.
-    pub fn new(config: &Config) -> Requests {
+    pub fn new(config: &DaemonConfig) -> Requests {
         Requests {
             from: config.requests_from.iter().map(|taken| taken.0).collect(),
             cgpu: Bounds {

@@ -1,13 +1,13 @@
 //! A container's slice as the daemon holds it: record on disk, socket, page, connections.
 
-use crate::closer::{Closer, SocketOwner};
 use crate::grants::Grants;
 use crate::handles::Handles;
-use crate::leave::gone;
+use crate::lingering::has_exited;
 use crate::members::Members;
 use crate::pages::ContainerWriter;
 use crate::poll::{Poll, Source};
-use crate::slots::{Key, Slots};
+use crate::slab::{Key, Slab};
+use crate::socket_closer::{SocketCloser, SocketOwner};
 use crate::sockets::Socket;
 use crate::state::State;
 use gpuslice_engine::Record;
@@ -70,20 +70,22 @@ impl Slice {
 
     /// Whether the container has ended, as far as anybody can tell.
     pub fn is_over(&self) -> bool {
-        self.first.as_ref().is_some_and(|first| gone(first.as_fd()))
+        self.first
+            .as_ref()
+            .is_some_and(|first| has_exited(first.as_fd()))
     }
 }
 
 /// All of them.
 #[derive(Debug)]
 pub struct Slices {
-    slots: Slots<Slice>,
+    slots: Slab<Slice>,
     by_id: BTreeMap<ContainerId, Key>,
 }
 
 /// What pages say about the daemon itself.
 #[derive(Clone, Copy, Debug)]
-pub struct Life {
+pub struct PageSettings {
     /// Which life of the daemon this is; later ones have larger numbers.
     pub epoch: u64,
     /// Whether containers hold still when it ends.
@@ -98,7 +100,7 @@ impl Slices {
     /// None yet.
     pub fn new() -> Slices {
         Slices {
-            slots: Slots::new(CONTAINERS_MAX as u16),
+            slots: Slab::new(CONTAINERS_MAX as u16),
             by_id: BTreeMap::new(),
         }
     }
@@ -110,13 +112,13 @@ impl Slices {
     pub fn open(
         &mut self,
         state: &State,
-        (poll, closer): (&Poll, &Closer),
-        life: Life,
+        (poll, closer): (&Poll, &SocketCloser),
+        settings: PageSettings,
         now: Instant,
         record: &Record,
     ) -> io::Result<()> {
         let container = record.container;
-        let page = ContainerWriter::new(life, now, record)?;
+        let page = ContainerWriter::new(settings, now, record)?;
         let listener = state.listen_tenants(&container)?;
         let listener = Socket::listening(listener, SocketOwner::Container(container), closer);
         let dir = state.container_dir(&container);
@@ -158,7 +160,7 @@ impl Slices {
         let Some(&key) = self.by_id.get(container) else {
             return Ok(());
         };
-        poll.add(&first, Source::Over(key))?;
+        poll.add(&first, Source::ContainerExit(key))?;
         if let Some(slice) = self.slots.get_mut(key) {
             slice.first = Some(first);
         }

@@ -11,7 +11,7 @@
 //! nothing. A packet with descriptors is never taken, and sockets are closed by another process
 //! (`closer.rs`).
 
-use crate::closer::{Closer, SocketOwner};
+use crate::socket_closer::{SocketCloser, SocketOwner};
 use gpuslice_wire::frame::{HEADER_BYTES, Message, RequestId, encode};
 use gpuslice_wire::limits::FRAME_BYTES_MAX;
 use nix::errno::Errno;
@@ -41,12 +41,12 @@ pub struct Socket {
     /// No descriptor can wait in it, or this process does not close it last.
     plain: bool,
     owner: SocketOwner,
-    closer: Closer,
+    closer: SocketCloser,
 }
 
 impl Socket {
     /// A listening socket of ours; connections to it come from `owner`.
-    pub fn listening(fd: OwnedFd, owner: SocketOwner, closer: &Closer) -> Socket {
+    pub fn listening(fd: OwnedFd, owner: SocketOwner, closer: &SocketCloser) -> Socket {
         Socket {
             plain: refuses_descriptors(&fd),
             fd: ManuallyDrop::new(fd),
@@ -56,7 +56,7 @@ impl Socket {
     }
 
     /// A listening socket that a service manager holds too. It outlives the daemon.
-    pub fn handed_over(fd: OwnedFd, owner: SocketOwner, closer: &Closer) -> Socket {
+    pub fn handed_over(fd: OwnedFd, owner: SocketOwner, closer: &SocketCloser) -> Socket {
         refuse_descriptors(&fd); // for connections to come
         let mut socket = Socket::listening(fd, owner, closer);
         socket.plain = true;

@@ -1,12 +1,12 @@
 //! From the command line to a serving daemon, and to its end.
 
-use crate::claim::{Claim, ClaimError};
-use crate::config::{Config, ConfigError};
+use crate::command_line::CommandLine;
+use crate::config::{ConfigError, DaemonConfig};
 use crate::daemon::Daemon;
+use crate::driver_lock::{DriverLock, DriverLockError};
 use crate::gpus::{self, Gpu, GpuError};
 use crate::layout::ADMIN_SOCKET;
-use crate::options::Options;
-use crate::places::{PlaceError, Places};
+use crate::paths::{PathError, Paths};
 use crate::service::{Given, GivenError, Manager};
 use crate::state::{Found, State, StateError};
 use clap::Parser;
@@ -28,11 +28,11 @@ const CONTAINERS_END: Duration = Duration::from_secs(5);
 #[derive(Debug, thiserror::Error)]
 enum Failure {
     #[error(transparent)]
-    Config(#[from] ConfigError),
+    DaemonConfig(#[from] ConfigError),
     #[error(transparent)]
-    Place(#[from] PlaceError),
+    Place(#[from] PathError),
     #[error(transparent)]
-    Claim(#[from] ClaimError),
+    DriverLock(#[from] DriverLockError),
     #[error(transparent)]
     Gpu(#[from] GpuError),
     #[error(transparent)]
@@ -47,7 +47,7 @@ enum Failure {
 
 /// The program.
 pub fn main() -> ExitCode {
-    let options = Options::parse();
+    let options = CommandLine::parse();
     if let Some(file) = &options.check {
         return check(file);
     }
@@ -60,7 +60,7 @@ pub fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     if options.close_sockets {
-        crate::closer::serve_child();
+        crate::socket_closer::serve_child();
         return ExitCode::SUCCESS;
     }
     if options.examine {
@@ -74,7 +74,7 @@ pub fn main() -> ExitCode {
             complain(&format!("gpusliced: {failure}"));
             crate::service::failed(&failure.to_string());
             match failure {
-                Failure::Place(PlaceError::NoDriver { .. } | PlaceError::Missing { .. })
+                Failure::Place(PathError::NoDriver { .. } | PathError::Missing { .. })
                 | Failure::Gpu(_) => ExitCode::from(NO_DRIVER),
                 _ => ExitCode::FAILURE,
             }
@@ -83,7 +83,7 @@ pub fn main() -> ExitCode {
 }
 
 fn check(file: &std::path::Path) -> ExitCode {
-    match Config::read(file) {
+    match DaemonConfig::read(file) {
         Ok(_) => {
             // Nobody reading the answer is nobody to tell about it.
             let _ = writeln!(io::stdout(), "ok");
@@ -111,32 +111,32 @@ fn complain(line: &str) {
     let _ = writeln!(io::stderr(), "{line}");
 }
 
-fn serve(options: &Options) -> Result<(), Failure> {
+fn serve(options: &CommandLine) -> Result<(), Failure> {
     log_to_stderr(options.verbose);
     abort_on_panic();
     // Blocked before anything is made, so that whatever is made is also removed.
     let signals = end_signals()?;
-    let config = Config::load(options.config.as_deref())?;
+    let config = DaemonConfig::load(options.config.as_deref())?;
     prctl::set_timerslack(1)?;
     let fds = raise_descriptor_limit()?;
     if config.allow_cgpu_disable {
         tracing::warn!("images may opt out with CGPU_DISABLE, if the hook has the flag for it too");
     }
-    let places = Places::find(options, &config)?;
-    let service = (Given::take(&places.runtime_dir)?, Manager::new());
-    let state = State::open(&places.runtime_dir)?;
-    let (claim, gpus) = match claimed(&places, options) {
+    let paths = Paths::find(options, &config)?;
+    let service = (Given::take(&paths.runtime_dir)?, Manager::new());
+    let state = State::open(&paths.runtime_dir)?;
+    let (claim, gpus) = match claimed(&paths, options) {
         Ok(claimed) => claimed,
         Err(failure) => {
             state.close(std::iter::empty(), options.ephemeral);
             return Err(failure);
         }
     };
-    let driver = places.driver.dir.clone();
-    let simulated = places.driver.is_simulated();
-    let mut daemon = Daemon::new(&config, places, state, signals, service, fds)?;
+    let driver = paths.driver.dir.clone();
+    let simulated = paths.driver.is_simulated();
+    let mut daemon = Daemon::new(&config, paths, state, signals, service, fds)?;
     for gpu in &gpus {
-        daemon.tell(Event::GpuFound {
+        daemon.deliver(Event::GpuFound {
             uuid: gpu.uuid,
             index: gpu.index,
             total: gpu.total,
@@ -181,7 +181,7 @@ fn take_up(daemon: &mut Daemon) -> io::Result<()> {
         match found {
             Found::Record(record) => {
                 daemon.restore(&record);
-                daemon.look_after(record.container);
+                daemon.watch_restored(record.container);
             }
             Found::Unreadable(path, why) => {
                 tracing::error!(path = %path.display(), why, "record not used; it is kept until gpuslice rm of its container");
@@ -192,10 +192,10 @@ fn take_up(daemon: &mut Daemon) -> io::Result<()> {
 }
 
 /// The right to give out the driver's GPUs, and these.
-fn claimed(places: &Places, options: &Options) -> Result<(Claim, Vec<Gpu>), Failure> {
-    let claim = Claim::take(places, options.ephemeral)?;
-    let gpus = gpus::find(&places.driver)?;
-    claim.publish(&places.driver);
+fn claimed(paths: &Paths, options: &CommandLine) -> Result<(DriverLock, Vec<Gpu>), Failure> {
+    let claim = DriverLock::take(paths, options.ephemeral)?;
+    let gpus = gpus::find(&paths.driver)?;
+    claim.publish(&paths.driver);
     Ok((claim, gpus))
 }
 

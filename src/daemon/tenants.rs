@@ -4,16 +4,16 @@
 //! something unreadable, carries descriptors or does not read its answers is ended; nothing queues
 //! and nothing is allocated on its behalf, and each event costs the same small amount of work.
 
-use crate::daemon::{Daemon, Work};
-use crate::effects::token_of;
+use crate::daemon::{Daemon, Task};
+use crate::executor::token_of;
 use crate::handles::Shared;
-use crate::leave::Holder;
+use crate::lingering::ClientHolder;
 use crate::pages::ClaimsReader;
 use crate::peer::Peer;
 use crate::poll::{Source, now};
 use crate::preempt::ChannelGroup;
+use crate::slab::Key;
 use crate::slices::Slice;
-use crate::slots::Key;
 use crate::sockets::{Received, Socket, id_of, packet, send};
 use gpuslice_engine::{Claims, Event, Process, Token};
 use gpuslice_wire::frame::{FrameError, RequestId, decode};
@@ -178,12 +178,12 @@ impl Daemon {
         if !quota.admits(connections, connected) {
             return true;
         }
-        let absent = |container| self.absent_of(container);
+        let lingering = |container| self.lingering_count(container);
         let all = self.slices.iter();
-        let all = all.map(|it| it.tenants.len() + absent(&it.container));
-        self.absent.len() > 0
-            && !quota.admits(connections + absent(container), all)
-            && (self.is_connected(container, peer) || !self.is_absent(container, peer.process()))
+        let all = all.map(|it| it.tenants.len() + lingering(&it.container));
+        self.lingering.len() > 0
+            && !quota.admits(connections + lingering(container), all)
+            && (self.is_connected(container, peer) || !self.is_lingering(container, peer.process()))
     }
 
     /// Whether a process has a connection through which it can come to hold something: the second one would
@@ -200,7 +200,8 @@ impl Daemon {
             slice.tenants.push(key);
         }
         let by = now().plus(Duration(HELLO_DEADLINE_NS));
-        self.greetings.push_back((by, Source::Tenant(key)));
+        self.handshake_deadlines
+            .push_back((by, Source::Tenant(key)));
         let Some(tenant) = self.tenants.get(key) else {
             return;
         };
@@ -239,7 +240,7 @@ impl Daemon {
                     decode::<Request>(&buffer[..len])
                 }
                 Received::Nothing => return,
-                Received::End => return self.part(key),
+                Received::End => return self.disconnect(key),
                 Received::Violation => return self.reject(key, Rejection::Protocol),
             };
             match frame {
@@ -272,7 +273,7 @@ impl Daemon {
                     let (pid, cgroup) = (tenant.peer.pid, tenant.peer.cgroup());
                     tracing::debug!(%container, pid, cgroup, "a process attaches");
                 }
-                self.work.push_back(Work::Tell(Event::Attach {
+                self.tasks.push_back(Task::Step(Event::Attach {
                     token: token_of(key),
                     container,
                     process,
@@ -344,7 +345,7 @@ impl Daemon {
             }
         };
         self.given_back |= !matches!(event, Event::Reserve { .. });
-        self.work.push_back(Work::Tell(event));
+        self.tasks.push_back(Task::Step(event));
     }
 
     fn slice_of(&self, key: Key) -> Option<&Slice> {
@@ -369,8 +370,8 @@ impl Daemon {
             tracing::warn!(%container, %why, "a process could not be attached");
             // It may hold what it said that it does.
             match self.remove_tenant(key) {
-                Some(tenant) => self.keep_account(client, tenant),
-                None => self.work.push_back(Work::Tell(Event::Gone { client })),
+                Some(tenant) => self.linger(client, tenant),
+                None => self.tasks.push_back(Task::Step(Event::Gone { client })),
             }
         }
     }
@@ -404,7 +405,7 @@ impl Daemon {
             host: Claims::default(),
             _doorbell: bell,
         });
-        self.clients[usize::from(client.slot)] = Some((client, Holder::Tenant(key)));
+        self.clients[usize::from(client.slot)] = Some((client, ClientHolder::Connected(key)));
         self.show_clients(container);
         Ok(())
     }
@@ -422,7 +423,7 @@ impl Daemon {
     }
 
     /// The process that has this account of the engine.
-    pub fn holder_of(&self, client: ClientId) -> Option<Holder> {
+    pub fn holder_of(&self, client: ClientId) -> Option<ClientHolder> {
         let (id, holder) = (*self.clients.get(usize::from(client.slot))?)?;
         (id == client).then_some(holder)
     }
@@ -438,7 +439,7 @@ impl Daemon {
 
     /// Answers a process; one that does not read its answers is disconnected.
     pub fn reply_to(&mut self, client: ClientId, id: RequestId, reply: &Reply) {
-        let Some(Holder::Tenant(key)) = self.holder_of(client) else {
+        let Some(ClientHolder::Connected(key)) = self.holder_of(client) else {
             return;
         };
         let Some(tenant) = self.tenants.get(key) else {
@@ -447,7 +448,7 @@ impl Daemon {
         let mut buffer = [0; FRAME_BYTES_MAX];
         let len = packet(id, reply, &mut buffer);
         if send(tenant.fd.as_fd(), &buffer[..len], &[]).is_err() {
-            self.part(key);
+            self.disconnect(key);
         }
     }
 
@@ -456,7 +457,7 @@ impl Daemon {
         if let Some(tenant) = self.tenants.get(key) {
             tracing::debug!(container = %tenant.container, pid = tenant.peer.pid, ?why, "rejected");
             say_rejected(tenant.fd.as_fd(), tenant.request, why);
-            self.part(key);
+            self.disconnect(key);
         }
     }
 
@@ -483,7 +484,8 @@ impl Daemon {
             .and_then(|tenant| tenant.attached.as_ref())
         {
             let lanes = (0..attached.lanes).map(Lane).chain([Lane::HOST]);
-            self.work.extend(lanes.map(|lane| Work::Read(key, lane)));
+            self.tasks
+                .extend(lanes.map(|lane| Task::ReadClaims(key, lane)));
         }
     }
 

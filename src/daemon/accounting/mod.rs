@@ -14,9 +14,9 @@ mod supervisor;
 pub mod thread;
 
 use crate::daemon::Daemon;
-use crate::leave::Holder;
+use crate::lingering::ClientHolder;
 use crate::poll::now;
-use crate::slots::Key;
+use crate::slab::Key;
 use attribute::{Attached, SliceOwner, Unattributed};
 use gpuslice_engine::Event;
 use gpuslice_wire::frame::RequestId;
@@ -264,7 +264,7 @@ impl Daemon {
             // Read its claims first: the memory it charged before it asked is part of the measured use.
             self.read_claims(one.key);
             let used = used.saturating_sub(self.granted_beside(client, lane));
-            self.tell(Event::Measured { client, lane, used });
+            self.deliver(Event::Measured { client, lane, used });
         }
         self.reply_to(client, one.request, &Reply::Measured { lane, used });
     }
@@ -298,7 +298,7 @@ impl Daemon {
                 &owners,
                 &mut self.accounting.unattributed,
             );
-            events.into_iter().for_each(|event| self.tell(event));
+            events.into_iter().for_each(|event| self.deliver(event));
         }
         self.update_all_limits();
     }
@@ -308,13 +308,13 @@ impl Daemon {
         let known = self.clients.iter().flatten();
         let known = known.filter_map(|(client, holder)| {
             let (container, pid) = match *holder {
-                Holder::Tenant(key) => {
+                ClientHolder::Connected(key) => {
                     let tenant = self.tenants.get(key)?;
                     (tenant.container(), tenant.pid())
                 }
                 // The pid of an ended process may belong to another one.
-                Holder::Absent(key) => {
-                    let absent = self.absent.get(key)?;
+                ClientHolder::Lingering(key) => {
+                    let absent = self.lingering.get(key)?;
                     (absent.container, absent.pid()?)
                 }
             };
@@ -371,7 +371,7 @@ impl Daemon {
             if asked.plus(LATE) <= now && !self.accounting.late {
                 self.accounting.late = true;
                 tracing::error!(
-                    "NVML has not answered for {} s; look for Xid errors in the kernel's log. Until it does, only reserved memory is charged",
+                    "NVML has not answered for {} s; look for Xid errors in the kernel's log. LingerUntil it does, only reserved memory is charged",
                     LATE.0 / 1_000_000_000
                 );
             }

@@ -6,7 +6,7 @@ use crate::accounting::ANSWER_WITHIN;
 use crate::accounting::thread::{Question, Step, Ticket};
 use crate::cgroup;
 use crate::daemon::Daemon;
-use crate::effects::{NOBODY, key_of};
+use crate::executor::{NO_REPLY, key_of};
 use crate::nvml::{NO_LIMIT, NvmlError};
 use crate::poll::now;
 use gpuslice_engine::{Event, Record, Token};
@@ -115,8 +115,8 @@ impl Daemon {
                 );
                 tracing::error!(%container, "{text}");
                 self.deny(key_of(token), Denial::Host, &text);
-                let (token, container) = (NOBODY, *container);
-                self.tell_later(Event::Dismiss { token, container });
+                let (token, container) = (NO_REPLY, *container);
+                self.enqueue(Event::Dismiss { token, container });
                 return;
             }
             (Some(why), CgroupLimitMode::Auto) if self.cgroup_limits.wanted() => {
@@ -170,7 +170,7 @@ impl Daemon {
         lane: Lane,
         memory: MemoryAsk,
     ) {
-        self.tell(Event::Resize {
+        self.deliver(Event::Resize {
             token,
             container,
             lane,

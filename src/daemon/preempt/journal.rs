@@ -8,7 +8,7 @@
 
 use super::controls::{ControlError, Controls};
 use super::{ChannelGroup, kernel};
-use crate::ended::born;
+use crate::exit_watch::start_time;
 use gpuslice_wire::ids::{ContainerId, Lane};
 use gpuslice_wire::tenant::ObjectName;
 use std::fs;
@@ -39,7 +39,7 @@ impl JournalEntry {
     pub fn of(pid: u32, named: ChannelGroup) -> JournalEntry {
         JournalEntry {
             pid,
-            born: born(pid).unwrap_or(0),
+            born: start_time(pid).unwrap_or(0),
             named,
             was_us: None,
         }
@@ -65,7 +65,7 @@ impl JournalEntry {
             return Ok(None);
         };
         // The pidfd first: now the number cannot become another's between the two.
-        if born(self.pid) != Some(self.born) {
+        if start_time(self.pid) != Some(self.born) {
             return Ok(None);
         }
         controls.open(&pidfd, self.named.fd).map(Some)
@@ -172,11 +172,11 @@ pub fn undo(left: Vec<(PathBuf, Vec<JournalEntry>)>, controls: &Controls) {
                 (Ok(_), _) => {}
                 (Err(why), None) => tracing::error!(
                     pid, %why,
-                    "stopped by an earlier life, and cannot be resumed; end that process"
+                    "stopped by an earlier settings, and cannot be resumed; end that process"
                 ),
                 (Err(why), Some(us)) => tracing::warn!(
                     pid, us, %why,
-                    "its time slice was changed by an earlier life, and cannot be changed back"
+                    "its time slice was changed by an earlier settings, and cannot be changed back"
                 ),
             }
         }
@@ -193,7 +193,7 @@ mod tests {
     fn line() -> JournalEntry {
         JournalEntry {
             pid: std::process::id(),
-            born: born(std::process::id()).expect("it lives"),
+            born: start_time(std::process::id()).expect("it lives"),
             named: ChannelGroup {
                 lane: Lane(3),
                 fd: 7,

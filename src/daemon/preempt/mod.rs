@@ -31,9 +31,9 @@ mod time_slices;
 mod worker;
 
 use crate::config::PreemptionMode;
-use crate::daemon::{Daemon, Work};
+use crate::daemon::{Daemon, Task};
 use crate::poll::{Poll, Source};
-use crate::slots::Key;
+use crate::slab::Key;
 use crate::state::State;
 use controls::Controls;
 use gpuslice_engine::Event;
@@ -226,7 +226,7 @@ impl Daemon {
                 None => false,
             };
         if !asked {
-            self.work.push_back(Work::Tell(Event::Stopped {
+            self.tasks.push_back(Task::Step(Event::Stopped {
                 container,
                 lane,
                 ok: false,
@@ -266,7 +266,7 @@ impl Daemon {
     pub fn resume_work(&mut self, container: ContainerId, lane: Lane) {
         if !self.preemption.ask(Job::Resume((container, lane))) {
             let resumed = Event::Resumed { container, lane };
-            self.work.push_back(Work::Tell(resumed));
+            self.tasks.push_back(Task::Step(resumed));
         }
     }
 
@@ -296,7 +296,7 @@ impl Daemon {
                 }
                 Answer::Ended => continue,
             };
-            self.work.push_back(Work::Tell(event));
+            self.tasks.push_back(Task::Step(event));
         }
     }
 

@@ -7,7 +7,7 @@
 use super::controls::{ControlError, Controls};
 use super::journal::{self, JournalEntry};
 use super::{ChannelGroup, SliceLane};
-use crate::slots::Key;
+use crate::slab::Key;
 use gpuslice_wire::ids::ContainerId;
 use gpuslice_wire::tenant::ObjectName;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};

@@ -13,7 +13,7 @@ use super::controls::{ControlError, Controls};
 use super::journal::{self, JournalEntry};
 use super::time_slicer::{Observed, TimeSlicer, WantedSlice};
 use super::{ChannelGroup, GROUPS_MAX, SliceLane};
-use crate::slots::Key;
+use crate::slab::Key;
 use gpuslice_wire::ids::ContainerId;
 use nix::sys::eventfd::EventFd;
 use std::collections::BTreeMap;
@@ -311,8 +311,8 @@ impl Worker {
 
     /// Lets what a process has go on, and closes its files.
     fn release(&mut self, key: Key) {
-        let places: Vec<SliceLane> = self.stopped.keys().copied().collect();
-        for slice_lane in places {
+        let lanes: Vec<SliceLane> = self.stopped.keys().copied().collect();
+        for slice_lane in lanes {
             let Some(held) = self.stopped.remove(&slice_lane) else {
                 continue;
             };

@@ -15,7 +15,7 @@
 //! of its driver in its directory, so that no other daemon starts while it is being restarted.
 
 use crate::layout::{ADMIN_SOCKET, NODE_DIR};
-use crate::places::{Driver, Places};
+use crate::paths::{Driver, Paths};
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use nix::unistd::geteuid;
@@ -34,14 +34,14 @@ const STATE: &str = "state";
 
 /// Another daemon gives out these GPUs.
 #[derive(Debug, thiserror::Error)]
-pub enum ClaimError {
+pub enum DriverLockError {
     /// It runs.
     #[error("the GPUs of {} are given out by {holder}; ask that one for a slice, or end it first", .driver.display())]
     Held {
         /// The driver's directory.
         driver: PathBuf,
         /// Which daemon.
-        holder: Holder,
+        holder: LockHolder,
     },
     /// The node's, which may be restarting.
     #[error(
@@ -54,13 +54,13 @@ pub enum ClaimError {
 
 /// The process that holds a lock, as far as it is known.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Holder {
+pub struct LockHolder {
     pid: Option<u32>,
     user: Option<u32>,
     runtime_dir: Option<String>,
 }
 
-impl fmt::Display for Holder {
+impl fmt::Display for LockHolder {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str("another gpusliced")?;
         if let Some(pid) = self.pid {
@@ -77,14 +77,14 @@ impl fmt::Display for Holder {
     }
 }
 
-impl Holder {
-    fn of(file: &File) -> Holder {
+impl LockHolder {
+    fn of(file: &File) -> LockHolder {
         let locks = fs::read_to_string("/proc/locks").unwrap_or_default();
         let Some(pid) = file.metadata().ok().and_then(|it| in_locks(&locks, &it)) else {
-            return Holder::default();
+            return LockHolder::default();
         };
         let process = PathBuf::from(format!("/proc/{pid}"));
-        Holder {
+        LockHolder {
             pid: Some(pid),
             user: fs::metadata(&process).ok().map(|status| status.uid()),
             runtime_dir: fs::read(process.join("cmdline"))
@@ -128,26 +128,26 @@ fn runtime_dir(command_line: &[u8]) -> Option<String> {
 
 /// The right to give out a driver's GPUs; ends when dropped.
 #[derive(Debug)]
-pub struct Claim {
+pub struct DriverLock {
     _lock: Option<Flock<File>>,
     note: Option<PathBuf>,
 }
 
-impl Claim {
+impl DriverLock {
     /// Takes it. A daemon of root's that is not `ephemeral` is the node's.
     ///
     /// # Errors
-    /// [`ClaimError`]: another daemon has it.
-    pub fn take(places: &Places, ephemeral: bool) -> Result<Claim, ClaimError> {
-        let (driver, file) = (&places.driver, file_of(&places.driver));
+    /// [`DriverLockError`]: another daemon has it.
+    pub fn take(paths: &Paths, ephemeral: bool) -> Result<DriverLock, DriverLockError> {
+        let (driver, file) = (&paths.driver, file_of(&paths.driver));
         let node = Path::new(NODE_DIR);
-        let is_node = places.runtime_dir == node;
+        let is_node = paths.runtime_dir == node;
         if !is_node && is_noted(node, &file) {
-            return Err(ClaimError::Node(driver.dir.clone()));
+            return Err(DriverLockError::Node(driver.dir.clone()));
         }
         let lock = lock(driver, &file, !ephemeral && geteuid().is_root())?;
         let note = (is_node && geteuid().is_root()).then(|| node.join(NOTE));
-        Ok(Claim { _lock: lock, note })
+        Ok(DriverLock { _lock: lock, note })
     }
 
     /// Leaves the note, once the directory is ours.
@@ -189,7 +189,11 @@ fn is_noted(node: &Path, file: &Path) -> bool {
 }
 
 /// Locks the file. `goes_on`: beside an ordinary user's daemon.
-fn lock(driver: &Driver, path: &Path, goes_on: bool) -> Result<Option<Flock<File>>, ClaimError> {
+fn lock(
+    driver: &Driver,
+    path: &Path,
+    goes_on: bool,
+) -> Result<Option<Flock<File>>, DriverLockError> {
     let unknown = |why: io::Error| {
         tracing::warn!(file = %path.display(), %why, "cannot be locked: another daemon of these GPUs would not be noticed");
         Ok(None)
@@ -201,10 +205,10 @@ fn lock(driver: &Driver, path: &Path, goes_on: bool) -> Result<Option<Flock<File
     match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
         Ok(lock) => Ok(Some(lock)),
         Err((file, Errno::EWOULDBLOCK)) => {
-            let holder = Holder::of(&file);
+            let holder = LockHolder::of(&file);
             if !goes_on || holder.is_roots_daemon() {
                 let driver = driver.dir.clone();
-                return Err(ClaimError::Held { driver, holder });
+                return Err(DriverLockError::Held { driver, holder });
             }
             tracing::warn!(driver = %driver.dir.display(), "{holder} gives out these GPUs too, and its slices are not counted here; end it");
             wait_for(file);
@@ -257,7 +261,7 @@ mod tests {
         let first = lock(&one, &file_of(&one), false)
             .expect("free")
             .expect("locked");
-        let Err(ClaimError::Held { holder, .. }) = lock(&two, &file_of(&two), false) else {
+        let Err(DriverLockError::Held { holder, .. }) = lock(&two, &file_of(&two), false) else {
             panic!("given out twice")
         };
         assert_eq!(holder.pid, Some(std::process::id()));
@@ -286,14 +290,14 @@ mod tests {
         let line = b"gpusliced\0--runtime-dir\0/tmp/a b\0--ephemeral\0";
         assert_eq!(runtime_dir(line).as_deref(), Some("/tmp/a b"));
         assert_eq!(runtime_dir(b"gpusliced\0--runtime-dir"), None);
-        let holder = Holder {
+        let holder = LockHolder {
             pid: Some(7),
             user: Some(1000),
             runtime_dir: Some("/tmp/a".to_owned()),
         };
         let said = "another gpusliced (process 7 of user 1000, --runtime-dir \"/tmp/a\")";
         assert_eq!(holder.to_string(), said);
-        assert_eq!(Holder::default().to_string(), "another gpusliced");
+        assert_eq!(LockHolder::default().to_string(), "another gpusliced");
     }
 
     #[test]

@@ -1,35 +1,34 @@
-//! A table whose keys are slot and generation: a key of something that is gone never reaches the
-//! slot's next owner. Events already fetched from the kernel for a closed descriptor carry such
-//! keys, and are so found to be late.
+//! A slab with generations: a key is a slot and its generation, so a stale key never finds the slot's next
+//! entry. Events that epoll returned for a descriptor closed since carry such stale keys and are dropped.
 
-/// A key of a [`Slots`].
+/// A key of a [`Slab`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Key {
     /// Index; below 2^16.
     pub slot: u16,
-    /// How often the slot was given out.
+    /// How often the slot has been used.
     pub generation: u32,
 }
 
-/// A bounded table; see the file's head.
+/// A bounded slab; see the file's head.
 #[derive(Debug)]
-pub struct Slots<T> {
+pub struct Slab<T> {
     entries: Vec<(u32, Option<T>)>,
     free: Vec<u16>,
     limit: u16,
 }
 
-impl<T> Slots<T> {
-    /// An empty table of at most `limit` entries.
-    pub const fn new(limit: u16) -> Slots<T> {
-        Slots {
+impl<T> Slab<T> {
+    /// An empty slab of at most `limit` entries.
+    pub const fn new(limit: u16) -> Slab<T> {
+        Slab {
             entries: Vec::new(),
             free: Vec::new(),
             limit,
         }
     }
 
-    /// Keeps `value`, or gives it back when the table is full.
+    /// Inserts `value`, or returns it when the slab is full.
     pub fn insert(&mut self, value: T) -> Result<Key, T> {
         let slot = match self.free.pop() {
             Some(slot) => slot,
@@ -48,19 +47,19 @@ impl<T> Slots<T> {
         })
     }
 
-    /// The entry, unless it is gone.
+    /// The entry, unless it was removed.
     pub fn get(&self, key: Key) -> Option<&T> {
         let (generation, value) = self.entries.get(usize::from(key.slot))?;
         value.as_ref().filter(|_| *generation == key.generation)
     }
 
-    /// The entry, unless it is gone.
+    /// The entry, unless it was removed.
     pub fn get_mut(&mut self, key: Key) -> Option<&mut T> {
         let (generation, value) = self.entries.get_mut(usize::from(key.slot))?;
         value.as_mut().filter(|_| *generation == key.generation)
     }
 
-    /// Takes the entry out; its slot may be given out again.
+    /// Removes the entry; its slot may be used again.
     pub fn remove(&mut self, key: Key) -> Option<T> {
         self.get(key)?;
         self.free.push(key.slot);
@@ -100,7 +99,7 @@ mod tests {
 
     #[test]
     fn an_old_key_never_reaches_the_next_owner() {
-        let mut slots = Slots::new(1);
+        let mut slots = Slab::new(1);
         let first = slots.insert('a').expect("room");
         assert_eq!(slots.insert('b'), Err('b'));
         assert_eq!(slots.remove(first), Some('a'));

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 /// The daemon that gives containers slices of this node's GPUs
 #[derive(Debug, Parser)]
 #[command(name = "gpusliced", version, disable_help_subcommand = true)]
-pub struct Options {
+pub struct CommandLine {
     /// Configuration file [default: /etc/gpuslice/gpusliced.toml if it exists]
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,

@@ -1,9 +1,9 @@
-//! The engine's decisions become effects: files, pages, packets.
+//! Executes the engine's actions: files, pages, packets.
 
-use crate::daemon::{Daemon, Work};
-use crate::leave::Holder;
+use crate::daemon::{Daemon, Task};
+use crate::lingering::ClientHolder;
 use crate::poll::now;
-use crate::slots::Key;
+use crate::slab::Key;
 use gpuslice_engine::{Action, CapChange, Cut, Event, Late, Record, Token};
 use gpuslice_wire::admin::{Answer, Denial, MemoryAsk};
 use gpuslice_wire::frame::RequestId;
@@ -13,8 +13,8 @@ use gpuslice_wire::text::Text;
 use gpuslice_wire::units::Duration;
 use std::io;
 
-/// The token of questions whose answer nobody waits for. Keys' generations start at 1.
-pub const NOBODY: Token = Token(0);
+/// The token of events that need no answer. Keys' generations start at 1.
+pub const NO_REPLY: Token = Token(0);
 
 /// A connection as a token.
 pub fn token_of(key: Key) -> Token {
@@ -30,7 +30,7 @@ pub fn key_of(token: Token) -> Key {
 }
 
 impl Daemon {
-    /// Performs one decision.
+    /// Executes one action.
     pub fn perform(&mut self, action: Action) {
         match action {
             Action::SetLane {
@@ -39,7 +39,7 @@ impl Daemon {
                 view,
             } => {
                 if let Some(slice) = self.slices.of(&container) {
-                    // The GPU first: it needs nobody to wake up.
+                    // Update the GPU gates first; they take effect without waking a thread.
                     for key in &slice.tenants {
                         self.set_gate(*key, lane, view.gate_open);
                     }
@@ -73,7 +73,7 @@ impl Daemon {
         }
     }
 
-    /// Performs what happens at beginnings and ends.
+    /// Executes the actions of starts and ends.
     fn perform_rare(&mut self, action: Action) {
         match action {
             Action::Attached {
@@ -86,15 +86,15 @@ impl Daemon {
             }
             Action::Rejected { token, why } => self.reject(key_of(token), why),
             Action::Disconnect { client, why } => match (self.holder_of(client), why) {
-                (Some(Holder::Tenant(key)), Cut::Broke(rule)) => self.reject(key, rule),
-                (Some(Holder::Tenant(key)), _) => drop(self.remove_tenant(key)),
-                (Some(Holder::Absent(key)), _) => _ = self.forget_absent(key),
+                (Some(ClientHolder::Connected(key)), Cut::Broke(rule)) => self.reject(key, rule),
+                (Some(ClientHolder::Connected(key)), _) => drop(self.remove_tenant(key)),
+                (Some(ClientHolder::Lingering(key)), _) => _ = self.forget_lingering(key),
                 (None, _) => {}
             },
             Action::Admitted { token, record } => self.admitted(token, &record),
             Action::Denied { token, why } => {
                 let mut text = why.to_string();
-                if self.places.driver.is_simulated() {
+                if self.paths.driver.is_simulated() {
                     text.push_str(" (this node's GPUs are simulated)");
                 }
                 self.deny(key_of(token), why.denial(), &text);
@@ -121,7 +121,7 @@ impl Daemon {
             } => self.resized(token, &record, &change),
             Action::PolicySet { token, policy, was } => self.policy_set(token, policy, &was),
             Action::Retuned { token, record, was } => self.retuned(token, &record, &was),
-            // `restore` holds the record and does it; the others are performed above.
+            // `restore` has the record and executes the first two; the others are executed above.
             Action::Restored { .. }
             | Action::NotRestored { .. }
             | Action::SetLane { .. }
@@ -136,19 +136,19 @@ impl Daemon {
 
     fn read_lane(&mut self, container: &ContainerId, lane: Lane) {
         if let Some(slice) = self.slices.of(container) {
-            self.work
-                .extend(slice.tenants.iter().map(|key| Work::Read(*key, lane)));
+            self.tasks
+                .extend(slice.tenants.iter().map(|key| Task::ReadClaims(*key, lane)));
         }
     }
 
     fn open_slice(&mut self, record: &Record) -> io::Result<()> {
         if self.slices.len() == 0 {
-            self.beat(now()); // the first container: the heart starts beating again
+            self.beat(now()); // the first slice: heartbeats start again
             self.schedule_first_sample();
         }
         let with = (&self.poll, &self.closer);
         self.slices
-            .open(&self.state, with, self.life, now(), record)
+            .open(&self.state, with, self.page_settings, now(), record)
     }
 
     fn admitted(&mut self, token: Token, record: &Record) {
@@ -159,18 +159,18 @@ impl Daemon {
             .keep(record, &members.unwrap_or_default())
             .and_then(|()| self.open_slice(record))
             .and_then(|()| self.begin_grants(record))
-            .and_then(|()| self.watch_first(token, record));
+            .and_then(|()| self.watch_first_process(token, record));
         let container = record.container;
         if let Err(why) = done {
             let dir = self.state.container_dir(&container);
             let text = format!(
-                "{}: {why}; make room or raise the limit there, then start the container again",
+                "{}: {why}; free disk space or raise the limit there, then start the container again",
                 dir.display()
             );
             tracing::error!(%container, "{text}");
             self.deny(key_of(token), Denial::Host, &text);
-            self.work.push_back(Work::Tell(Event::Dismiss {
-                token: NOBODY,
+            self.tasks.push_back(Task::Step(Event::Dismiss {
+                token: NO_REPLY,
                 container,
             }));
             return;
@@ -179,20 +179,23 @@ impl Daemon {
         self.limit_new_slice(token, record);
     }
 
-    /// The record is written down again before the answer. Where that fails, the books go back to
-    /// the old cap, which is what is on the disk; that change has nobody who waits for it.
+    /// Writes the record again before the answer. If that fails, the ledger returns to the old cap, which is
+    /// the one on disk; that change is not answered.
     fn resized(&mut self, token: Token, record: &Record, change: &CapChange) {
         let container = record.container;
         let kept = match token {
-            NOBODY => Ok(()),
+            NO_REPLY => Ok(()),
             _ => self.state.rewrite(record),
         };
         if let Err(why) = kept {
             let dir = self.state.container_dir(&container);
-            let text = format!("{}: {why}; the cap stays, make room there", dir.display());
+            let text = format!(
+                "{}: {why}; the cap is unchanged, free disk space there",
+                dir.display()
+            );
             tracing::error!(%container, "{text}");
-            self.work.push_front(Work::Tell(Event::Resize {
-                token: NOBODY,
+            self.tasks.push_front(Task::Step(Event::Resize {
+                token: NO_REPLY,
                 container,
                 lane: change.lane,
                 memory: MemoryAsk::Exactly(change.was),
@@ -201,7 +204,7 @@ impl Daemon {
         }
         self.note_caps(record);
         let CapChange { cap, reserved, .. } = *change;
-        if token != NOBODY {
+        if token != NO_REPLY {
             tracing::info!(%container, name = %record.name, was = %change.was, %cap, %reserved, "cap changed");
         }
         self.answer(key_of(token), &Answer::Resized { cap, reserved });
@@ -216,23 +219,23 @@ impl Daemon {
         self.clear_limits_and_dismiss(token, container, known);
     }
 
-    /// Deletes what is on disk of a slice that ended, and answers.
+    /// Deletes the files of an ended slice, and answers.
     pub fn forget_slice(&mut self, token: Token, container: &ContainerId, known: bool) {
         if let Err(why) = self.state.forget(container) {
             let dir = self.state.container_dir(container);
-            tracing::error!(%container, "{}: {why}; remove it by hand", dir.display());
-            let text = format!("{}: {why}; remove it by hand", dir.display());
+            tracing::error!(%container, "{}: {why}; delete it by hand", dir.display());
+            let text = format!("{}: {why}; delete it by hand", dir.display());
             self.deny(key_of(token), Denial::Host, &text);
             return self.unpark(container);
         }
-        if known && token != NOBODY {
+        if known && token != NO_REPLY {
             tracing::info!(%container, "slice ended");
         }
         self.answer(key_of(token), &Answer::Dismissed {});
         self.unpark(container);
     }
 
-    /// Takes up a slice of an earlier life, or says why not; its record is kept either way.
+    /// Restores a slice from its record, or logs why not; the record is kept in both cases.
     pub fn restore(&mut self, record: &Record) {
         let container = record.container;
         let mut actions = Vec::new();
@@ -245,7 +248,7 @@ impl Daemon {
                 _ => None,
             };
             if let Some(why) = failed {
-                tracing::error!(%container, why, "slice not taken up again; its record is kept until gpuslice rm {container}");
+                tracing::error!(%container, why, "slice not restored; its record is kept, delete it with gpuslice rm {container}");
             }
             let taken = matches!(action, Action::Restored { .. });
             self.perform(action);
@@ -261,15 +264,15 @@ impl Daemon {
 fn log_overrun(container: &ContainerId, lane: Lane, stage: Late, after: Duration) {
     let (gpu, after_ms) = (lane.0, after.0 / 1_000_000);
     match stage {
-        Late::Waiting => tracing::debug!(%container, gpu, after_ms, "does not let go"),
+        Late::Waiting => tracing::debug!(%container, gpu, after_ms, "has not drained yet"),
         Late::Passed => {
-            tracing::warn!(%container, gpu, after_ms, "does not let go of the GPU; others go on");
+            tracing::warn!(%container, gpu, after_ms, "has not drained the GPU after drain_max_ms; others go on");
         }
-        Late::Quiet => tracing::info!(%container, gpu, after_ms, "let go at last"),
+        Late::Quiet => tracing::info!(%container, gpu, after_ms, "has drained"),
     }
 }
 
-/// A refusal's text, cut if need be and without what a terminal would obey.
+/// A refusal's text without control characters, cut to 512 bytes.
 pub fn plain(text: &str) -> Text<512> {
     let clean: String = text.chars().filter(|c| !c.is_control()).collect();
     Text::new(&clean[..clean.floor_char_boundary(512)]).unwrap_or(Text::EMPTY)

@@ -1,4 +1,4 @@
-//! Closing connections elsewhere, on kernels whose sockets cannot refuse descriptors (before Linux 6.16).
+//! Closes connections in a helper process, on kernels whose sockets cannot refuse descriptors (before Linux 6.16).
 //!
 //! # Problem
 //! A process can send a descriptor that the daemon never receives. The kernel closes it together with
@@ -18,7 +18,7 @@
 //! container at a time. So a container that blocks its helpers delays its own sockets: they wait, open
 //! but shut down, and beyond [`BEHIND`] of them none of its connections is accepted.
 
-// What is done between fork and exec.
+// For the code between fork and exec.
 #![allow(unsafe_code)]
 
 use crate::poll::{Source, Watch, now};
@@ -49,16 +49,16 @@ const STUCK_AFTER: Duration = Duration(1_000_000_000);
 /// How long after a failed hand-over the next one is tried.
 const AGAIN_AFTER: Duration = Duration(100_000_000);
 /// Shortest time between two log lines about stuck helpers.
-const TELL_EVERY: Duration = Duration(60_000_000_000);
+const LOG_EVERY: Duration = Duration(60_000_000_000);
 /// Waiting sockets of one owner from which on no connection of it is accepted.
 const BEHIND: usize = 16;
 /// Sockets in one message; the kernel takes up to 253.
 const TOGETHER_MAX: usize = 128;
 
-/// Descriptors that a [`Closer`] needs for its helpers.
+/// Descriptors that a [`SocketCloser`] needs for its helpers.
 pub const DESCRIPTORS: u64 = HELPERS_MAX as u64;
 
-/// On whose behalf a socket is open.
+/// The peers for which a socket is open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SocketOwner {
     /// Clients of the admin socket.
@@ -71,49 +71,49 @@ pub enum SocketOwner {
 
 /// See the file's head. All clones are the same one.
 #[derive(Clone, Debug)]
-pub struct Closer(Rc<RefCell<Closings>>);
+pub struct SocketCloser(Rc<RefCell<Closings>>);
 
 #[derive(Debug)]
 struct Closings {
     watch: Watch,
     helpers: Vec<Helper>,
-    /// Helpers that have closed their line, until they can be reaped.
+    /// Helpers that have closed their channel, until they can be reaped.
     gone: Vec<Child>,
     /// Sockets to be closed, oldest first.
     waiting: VecDeque<(SocketOwner, OwnedFd)>,
     /// When the next hand-over is tried, after one failed.
     again: Option<Instant>,
     /// When the last log line about a stuck helper was written.
-    told: Option<Instant>,
+    logged: Option<Instant>,
 }
 
 /// A child process that closes sockets.
 #[derive(Debug)]
 struct Helper {
     process: Child,
-    line: OwnedFd,
+    channel: OwnedFd,
     /// For which owner it closes a socket, and since when.
     busy: Option<(SocketOwner, Instant)>,
     killed: bool,
 }
 
-impl Closer {
+impl SocketCloser {
     /// A closer without helpers. `watch` is the set in which sockets and helpers are watched.
-    pub fn new(watch: Watch) -> Closer {
-        Closer(Rc::new(RefCell::new(Closings {
+    pub fn new(watch: Watch) -> SocketCloser {
+        SocketCloser(Rc::new(RefCell::new(Closings {
             watch,
             helpers: Vec::new(),
             gone: Vec::new(),
             waiting: VecDeque::new(),
             again: None,
-            told: None,
+            logged: None,
         })))
     }
 
     /// Starts the first helper now, so that it exists when descriptors or memory run out.
     ///
     /// # Errors
-    /// What the system says.
+    /// The helper cannot be started.
     pub fn prepare(&self) -> io::Result<()> {
         self.0.borrow_mut().start()
     }
@@ -136,14 +136,14 @@ impl Closer {
         its.count() >= BEHIND
     }
 
-    /// A helper has closed its socket, or has ended.
-    pub fn spoke(&self) {
+    /// Handles a helper that has closed its socket or has ended.
+    pub fn read_helper_answers(&self) {
         let mut closings = self.0.borrow_mut();
-        closings.hear();
+        closings.reap_helpers();
         closings.hand_over();
     }
 
-    /// When [`Closer::due`] must be called next.
+    /// When [`SocketCloser::due`] must be called next.
     pub fn deadline(&self) -> Option<Instant> {
         let closings = self.0.borrow();
         let stuck = closings.helpers.iter().filter_map(Helper::stuck_at);
@@ -172,7 +172,7 @@ impl Closer {
                 let _ = helper.give(part);
             }
             drop(waiting);
-            let _ = helper.say(&[]);
+            let _ = helper.send(&[]);
         }
     }
 }
@@ -180,7 +180,7 @@ impl Closer {
 impl Closings {
     fn start(&mut self) -> io::Result<()> {
         let helper = Helper::start()?;
-        self.watch.add(&helper.line, Source::Closer)?;
+        self.watch.add(&helper.channel, Source::Closer)?;
         self.helpers.push(helper);
         Ok(())
     }
@@ -191,9 +191,11 @@ impl Closings {
                 continue;
             }
             helper.kill();
-            let told = self.told.is_some_and(|told| now < told.plus(TELL_EVERY));
-            if let Some((owner, _)) = helper.busy.filter(|_| !told) {
-                self.told = Some(now);
+            let logged = self
+                .logged
+                .is_some_and(|logged| now < logged.plus(LOG_EVERY));
+            if let Some((owner, _)) = helper.busy.filter(|_| !logged) {
+                self.logged = Some(now);
                 tracing::warn!(
                     ?owner,
                     "closing a connection takes too long, probably because of a descriptor that was sent in it"
@@ -202,7 +204,7 @@ impl Closings {
         }
     }
 
-    fn hear(&mut self) {
+    fn reap_helpers(&mut self) {
         for at in (0..self.helpers.len()).rev() {
             if self.helpers[at].has_ended() {
                 self.gone.push(self.helpers.swap_remove(at).process);
@@ -212,7 +214,7 @@ impl Closings {
             .retain_mut(|child| matches!(child.try_wait(), Ok(None)));
     }
 
-    /// Gives waiting sockets to free helpers.
+    /// Hands waiting sockets to free helpers.
     fn hand_over(&mut self) {
         self.again = None;
         let busy = |helpers: &[Helper], owner| {
@@ -257,8 +259,8 @@ impl Closings {
 impl Helper {
     fn start() -> io::Result<Helper> {
         let flags = SockFlag::SOCK_CLOEXEC;
-        let (line, theirs) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags)?;
-        stops_blocking(&line)?;
+        let (channel, theirs) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags)?;
+        stops_blocking(&channel)?;
         // This very program, even if an upgrade has replaced its file.
         let mut command = Command::new("/proc/self/exe");
         command.arg("--close-sockets").stdin(Stdio::from(theirs));
@@ -267,13 +269,13 @@ impl Helper {
         unsafe { command.pre_exec(|| Ok(set_pdeathsig(Signal::SIGKILL)?)) };
         Ok(Helper {
             process: command.spawn()?,
-            line,
+            channel,
             busy: None,
             killed: false,
         })
     }
 
-    /// Gives the helper a socket to close, or returns the socket.
+    /// Hands the helper a socket to close, or returns the socket.
     fn take_on(&mut self, owner: SocketOwner, fd: OwnedFd) -> Result<(), OwnedFd> {
         let together = [fd];
         if self.give(&together).is_err() {
@@ -282,7 +284,7 @@ impl Helper {
         }
         drop(together);
         self.busy = Some((owner, now()));
-        if self.say(&[]).is_err() {
+        if self.send(&[]).is_err() {
             self.kill();
         }
         Ok(())
@@ -290,20 +292,20 @@ impl Helper {
 
     fn give(&self, sockets: &[OwnedFd]) -> nix::Result<()> {
         let fds: Vec<RawFd> = sockets.iter().map(AsRawFd::as_raw_fd).collect();
-        self.say(&[ControlMessage::ScmRights(&fds)])
+        self.send(&[ControlMessage::ScmRights(&fds)])
     }
 
-    /// Sends a packet. Without a control message it says that the daemon has closed its copies.
-    fn say(&self, beside: &[ControlMessage<'_>]) -> nix::Result<()> {
+    /// Sends a packet. Without a control message it means that the daemon has closed its copies.
+    fn send(&self, beside: &[ControlMessage<'_>]) -> nix::Result<()> {
         let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
-        let (line, parts) = (self.line.as_raw_fd(), [IoSlice::new(&[0])]);
-        sendmsg::<()>(line, &parts, beside, flags, None).map(drop)
+        let (channel, parts) = (self.channel.as_raw_fd(), [IoSlice::new(&[0])]);
+        sendmsg::<()>(channel, &parts, beside, flags, None).map(drop)
     }
 
     /// Reads the helper's answers; returns whether its line has ended.
     fn has_ended(&mut self) -> bool {
         loop {
-            match recv(self.line.as_raw_fd(), &mut [0], MsgFlags::MSG_DONTWAIT) {
+            match recv(self.channel.as_raw_fd(), &mut [0], MsgFlags::MSG_DONTWAIT) {
                 Ok(1..) => self.busy = None,
                 Err(Errno::EINTR) => {}
                 Err(Errno::EAGAIN) => return false,
@@ -324,16 +326,16 @@ impl Helper {
     }
 }
 
-/// The helper's program: closes what it is given when told to, and answers. Ends with its line.
+/// The helper's program: closes what it is given when logged to, and answers. Ends with its channel.
 pub fn serve_child() {
-    let line = io::stdin();
+    let channel = io::stdin();
     let mut given: Vec<OwnedFd> = Vec::new();
     let mut room = nix::cmsg_space!([RawFd; TOGETHER_MAX]);
     loop {
         let mut byte = [0];
         let mut parts = [IoSliceMut::new(&mut byte)];
         let flags = MsgFlags::MSG_CMSG_CLOEXEC;
-        let more = match recvmsg::<()>(line.as_raw_fd(), &mut parts, Some(&mut room), flags) {
+        let more = match recvmsg::<()>(channel.as_raw_fd(), &mut parts, Some(&mut room), flags) {
             Err(Errno::EINTR) => continue,
             Ok(packet) if packet.bytes > 0 => packet.cmsgs().map_or(Vec::new(), |all| {
                 let rights = all.filter_map(|part| match part {
@@ -351,8 +353,8 @@ pub fn serve_child() {
             continue;
         }
         given.clear();
-        let said = nix::sys::socket::send(line.as_raw_fd(), &[0], MsgFlags::MSG_NOSIGNAL);
-        if said.is_err() {
+        let sent = nix::sys::socket::send(channel.as_raw_fd(), &[0], MsgFlags::MSG_NOSIGNAL);
+        if sent.is_err() {
             return;
         }
     }

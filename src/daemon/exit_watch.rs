@@ -1,22 +1,20 @@
-//! The end of a container, of which nobody need tell.
+//! Exit watch: detects the end of a container without being told.
 //!
-//! A slice ends with its container's first process: the kernel makes that one's pidfd readable before
-//! anybody can know that the container has ended, and when all of a pid namespace is gone. So no hook is
-//! called at the end (one that is called all the same finds nothing left to do), and an engine that
-//! dies or forgets leaves no slice behind. A second container of the same id may come at once: it waits
-//! until nothing of the first one's slice is left.
+//! A slice ends with its container's first process. The kernel makes that process's pidfd readable when the
+//! whole pid namespace has ended, and before a container engine can observe the end. So no hook is needed at
+//! the end (a registered one finds nothing left to do), and an engine that crashes leaves no slice behind.
+//! A second container with the same id may start at once: it waits until the first one's slice is removed.
 //!
-//! Numbers of processes count only within one pid namespace, so who asks must be in the daemon's own. The
-//! daemon notes the first process beside the record, by its number, the time of its start and that
-//! namespace: one that was away when the container ended finds out by it. Who got a slice without naming a
-//! process keeps it until somebody ends it.
+//! A pid is valid in one pid namespace only, so the requesting process must be in the daemon's own. Beside the
+//! record the daemon notes the first process by pid, start time and namespace, so that a restarted daemon
+//! recognises a container that ended meanwhile. A slice requested without a process exists until it is removed.
 
 use crate::admin::Denied;
 use crate::daemon::Daemon;
-use crate::effects::{NOBODY, key_of};
+use crate::executor::{NO_REPLY, key_of};
 use crate::members::Members;
 use crate::peer::process;
-use crate::slots::Key;
+use crate::slab::Key;
 use gpuslice_engine::{Event, Record, Token};
 use gpuslice_wire::admin::{Command, Denial};
 use gpuslice_wire::ids::ContainerId;
@@ -29,49 +27,49 @@ use std::sync::OnceLock;
 
 /// The note's name in a container's directory.
 const NOTE: &str = "first";
-/// What somebody should know of whose end we cannot know.
-const UNSEEN: &str = "the end of this container will not be seen: whoever asked for its slice is in another pid namespace than gpusliced; \
-     run gpusliced in the host's, or register the hook for poststop as well. Nor can it be told which processes are the container's: \
-     any that reaches its socket may connect";
+/// The warning for a container whose end cannot be detected.
+const UNSEEN: &str = "the end of this container cannot be detected: the process that asked for its slice is in another pid namespace than gpusliced; \
+     run gpusliced in the host's, or register the hook for poststop as well. The container's processes cannot be identified either: \
+     any process that reaches its socket may connect";
 
 /// A container's first process.
 #[derive(Debug)]
-pub struct First {
+pub struct FirstProcess {
     pid: u32,
     pidfd: OwnedFd,
 }
 
-/// What a note tells of one.
+/// The state of a first process according to its note.
 #[derive(Debug)]
-enum Noted {
-    /// Nothing that can be read, or nothing about this namespace.
+enum NotedProcess {
+    /// The note cannot be read or is of another pid namespace.
     Unknown,
-    /// It has ended.
+    /// The process has exited.
     Ended,
-    /// It lives.
+    /// The process runs.
     Lives(OwnedFd),
 }
 
-impl Noted {
-    /// What the note in a container's directory says.
-    fn of(dir: &Path) -> Noted {
+impl NotedProcess {
+    /// Reads the note in a container's directory.
+    fn of(dir: &Path) -> NotedProcess {
         let Ok(note) = fs::read_to_string(dir.join(NOTE)) else {
-            return Noted::Unknown;
+            return NotedProcess::Unknown;
         };
         let words: Vec<&str> = note.split_whitespace().collect();
         let &[pid, start, within] = words.as_slice() else {
-            return Noted::Unknown;
+            return NotedProcess::Unknown;
         };
         let Some(pid) = pid.parse().ok().filter(|_| Some(within) == own_namespace()) else {
-            return Noted::Unknown;
+            return NotedProcess::Unknown;
         };
-        // The descriptor first: what is read then is of the process that it holds, if of any.
+        // Open the pidfd first: what is read then belongs to that process, or the process has exited.
         let held = process(pid);
-        let lives = born(pid).is_some_and(|born| born.to_string() == start);
+        let lives = start_time(pid).is_some_and(|born| born.to_string() == start);
         match held {
-            Ok(held) if lives => Noted::Lives(held),
-            Err(why) if lives && why != Errno::ESRCH => Noted::Unknown,
-            _ => Noted::Ended,
+            Ok(held) if lives => NotedProcess::Lives(held),
+            Err(why) if lives && why != Errno::ESRCH => NotedProcess::Unknown,
+            _ => NotedProcess::Ended,
         }
     }
 }
@@ -82,28 +80,28 @@ pub fn own_namespace() -> Option<&'static str> {
     OWN.get_or_init(|| namespace("self", "pid")).as_deref()
 }
 
-/// A namespace of a process, by the process's number or `self`.
+/// A namespace of a process, given by its pid or `self`.
 pub fn namespace(of: &str, kind: &str) -> Option<String> {
     let link = fs::read_link(format!("/proc/{of}/ns/{kind}")).ok()?;
     link.to_str().map(str::to_owned)
 }
 
-/// When a process began, in the kernel's own count; `None` if there is none of this number.
-pub fn born(pid: u32) -> Option<u64> {
+/// A process's start time in the kernel's clock ticks since boot; `None` if there is no such process.
+pub fn start_time(pid: u32) -> Option<u64> {
     let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
-    // After the process's name, which is any bytes it likes, come 19 fields and then the start.
+    // After the process's name, which can be any bytes, come 19 fields and then the start time.
     let name_ends = stat.iter().rposition(|byte| *byte == b')')?;
     let rest = str::from_utf8(&stat[name_ends + 1..]).ok()?;
     rest.split_whitespace().nth(19)?.parse().ok()
 }
 
 impl Daemon {
-    /// Holds the first process of the container for which a slice is asked, as long as that is being made;
-    /// and notes what tells the container's processes from others.
+    /// Opens a pidfd of the container's first process while its slice is being made, and records how to
+    /// recognise the container's processes.
     ///
     /// # Errors
-    /// It has ended, and the container with it.
-    pub fn note_first(&mut self, key: Key, pid: u32) -> Result<(), Denied> {
+    /// The process, and hence the container, has ended.
+    pub fn hold_first_process(&mut self, key: Key, pid: u32) -> Result<(), Denied> {
         let Some(admin) = self.admins.get_mut(key) else {
             return Ok(());
         };
@@ -123,51 +121,51 @@ impl Daemon {
             false => Members::of_container(pid, hook),
         };
         match process(pid) {
-            Ok(pidfd) => admin.first = Some(First { pid, pidfd }),
+            Ok(pidfd) => admin.first = Some(FirstProcess { pid, pidfd }),
             Err(Errno::ESRCH) => {
                 return Err((Denial::Invalid, format!("its process {pid} has ended")));
             }
             Err(why) => {
-                tracing::warn!(pid, %why, "pidfd_open: the end of this container will not be seen")
+                tracing::warn!(pid, %why, "pidfd_open failed: the end of this container cannot be detected")
             }
         }
         Ok(())
     }
 
-    /// The slice is open: from now on it ends with its first process.
-    pub fn watch_first(&mut self, token: Token, record: &Record) -> io::Result<()> {
+    /// Watches the first process of a new slice, which ends with it.
+    pub fn watch_first_process(&mut self, token: Token, record: &Record) -> io::Result<()> {
         let admin = self.admins.get_mut(key_of(token));
-        let Some(First { pid, pidfd }) = admin.and_then(|admin| admin.first.take()) else {
+        let Some(FirstProcess { pid, pidfd }) = admin.and_then(|admin| admin.first.take()) else {
             return Ok(());
         };
         let note = self.state.container_dir(&record.container).join(NOTE);
-        if let (Some(start), Some(within)) = (born(pid), own_namespace()) {
+        if let (Some(start), Some(within)) = (start_time(pid), own_namespace()) {
             fs::write(note, format!("{pid} {start} {within}\n"))?;
         }
         self.slices.watch(&self.poll, &record.container, pidfd)
     }
 
-    /// A slice of an earlier life: it ends if its container has, or when it does.
-    pub fn look_after(&mut self, container: ContainerId) {
+    /// Watches the first process of a restored slice; ends the slice if the process has exited.
+    pub fn watch_restored(&mut self, container: ContainerId) {
         if self.slices.of(&container).is_none() {
             return;
         }
-        match Noted::of(&self.state.container_dir(&container)) {
-            Noted::Unknown => {}
-            Noted::Ended => {
-                tracing::info!(%container, "its container ended while no daemon was there; slice ended");
+        match NotedProcess::of(&self.state.container_dir(&container)) {
+            NotedProcess::Unknown => {}
+            NotedProcess::Ended => {
+                tracing::info!(%container, "its container ended while no daemon ran; slice ended");
                 self.dismiss(container);
             }
-            Noted::Lives(first) => {
+            NotedProcess::Lives(first) => {
                 if let Err(why) = self.slices.watch(&self.poll, &container, first) {
-                    tracing::warn!(%container, %why, "the end of this container will not be seen");
+                    tracing::warn!(%container, %why, "the end of this container cannot be detected");
                 }
             }
         }
     }
 
-    /// A container's first process ended.
-    pub fn container_over(&mut self, key: Key) {
+    /// Ends the slice of a container whose first process has exited.
+    pub fn container_exited(&mut self, key: Key) {
         if let Some(slice) = self.slices.get(key) {
             let container = slice.container;
             tracing::info!(%container, "its container ended; slice ended");
@@ -175,8 +173,8 @@ impl Daemon {
         }
     }
 
-    /// Whether an earlier container of this id has ended, but not yet its slice.
-    pub fn earlier_ends(&mut self, container: &ContainerId) -> bool {
+    /// Whether an earlier container with this id has ended and its slice is still being removed.
+    pub fn earlier_slice_is_ending(&mut self, container: &ContainerId) -> bool {
         let slice = self.slices.of(container);
         if slice.is_some_and(|slice| slice.is_over()) {
             tracing::info!(%container, "its container ended; slice ended");
@@ -185,20 +183,20 @@ impl Daemon {
         self.cgroup_limits.is_clearing(container)
     }
 
-    /// Lets a command wait for that.
+    /// Lets a command wait until the earlier slice is removed.
     pub fn park(&mut self, key: Key, command: Command) {
         match self.parked.iter().any(|(parked, _)| *parked == key) {
-            true => self.deny(key, Denial::Protocol, "one question at a time"),
+            true => self.deny(key, Denial::Protocol, "send one command at a time"),
             false => self.parked.push((key, command)),
         }
     }
 
-    /// Nothing of a container's slice is left: who waited for that goes on.
+    /// Runs the commands that waited for the end of a container's slice.
     pub fn unpark(&mut self, container: &ContainerId) {
         let waits = |(_, command): &mut (Key, Command)| matches!(command, Command::Admit { container: whose, .. } | Command::AdmitFrom { container: whose, .. } if whose == container);
         let ready: Vec<(Key, Command)> = self.parked.extract_if(.., waits).collect();
         for (key, command) in ready {
-            // One who did not wait is not asked for any more.
+            // A client that disconnected meanwhile is skipped.
             if self.admins.get(key).is_some() {
                 self.command(key, command);
             }
@@ -206,8 +204,8 @@ impl Daemon {
     }
 
     fn dismiss(&mut self, container: ContainerId) {
-        let token = NOBODY;
-        self.tell(Event::Dismiss { token, container });
+        let token = NO_REPLY;
+        self.deliver(Event::Dismiss { token, container });
     }
 }
 
@@ -216,15 +214,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_living_the_dead_and_the_unknown() {
+    fn a_note_tells_running_exited_and_unknown_processes() {
         let dir = tempfile::tempdir().expect("a directory");
         let own = std::process::id();
-        let start = born(own).expect("we live");
+        let start = start_time(own).expect("we live");
         let here = own_namespace().expect("ours");
-        let found = || match Noted::of(dir.path()) {
-            Noted::Unknown => "unknown",
-            Noted::Ended => "ended",
-            Noted::Lives(_) => "lives",
+        let found = || match NotedProcess::of(dir.path()) {
+            NotedProcess::Unknown => "unknown",
+            NotedProcess::Ended => "ended",
+            NotedProcess::Lives(_) => "lives",
         };
         assert_eq!(found(), "unknown", "no note");
         for (note, noted) in [

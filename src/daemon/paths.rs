@@ -5,9 +5,9 @@
 //! not hand out GPUs that compute nothing: the simulated GPU's driver, which the build puts beside the programs
 //! in `sim/`, is one that must be named.
 
-use crate::config::Config;
+use crate::command_line::CommandLine;
+use crate::config::DaemonConfig;
 use crate::layout::{self, NoDriver};
-use crate::options::Options;
 use gpuslice_wire::text::{HostPath, Text};
 use std::env;
 use std::io;
@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 
 /// Something is not where it should be.
 #[derive(Debug, thiserror::Error)]
-pub enum PlaceError {
+pub enum PathError {
     /// A directory without a driver in it.
     #[error("{}: {why}; driver_dir must hold libcuda.so.1, and libnvidia-ml.so.1 if there is one", .dir.display())]
     NoDriver {
@@ -34,7 +34,7 @@ pub enum PlaceError {
     },
     /// A path that messages cannot carry.
     #[error("{}: {why}; choose a shorter path of plain characters", .path.display())]
-    Unspeakable {
+    Unrepresentable {
         /// Which.
         path: PathBuf,
         /// What is wrong with it.
@@ -91,7 +91,7 @@ pub struct Shim {
 
 /// All of it.
 #[derive(Debug)]
-pub struct Places {
+pub struct Paths {
     /// Directory of sockets and records.
     pub runtime_dir: PathBuf,
     /// The driver.
@@ -100,13 +100,13 @@ pub struct Places {
     pub shim: Shim,
 }
 
-impl Places {
+impl Paths {
     /// Finds everything; the command line goes before the configuration.
     ///
     /// # Errors
-    /// [`PlaceError`].
-    pub fn find(options: &Options, config: &Config) -> Result<Places, PlaceError> {
-        let exe = env::current_exe().map_err(PlaceError::NoSelf)?;
+    /// [`PathError`].
+    pub fn find(options: &CommandLine, config: &DaemonConfig) -> Result<Paths, PathError> {
+        let exe = env::current_exe().map_err(PathError::NoSelf)?;
         let beside = exe.parent().unwrap_or(Path::new("/"));
         let configured = |value: &Option<crate::config::Absolute>| value.clone().map(|dir| dir.0);
         let runtime = options
@@ -114,7 +114,7 @@ impl Places {
             .clone()
             .or_else(|| configured(&config.runtime_dir));
         let runtime_dir = std::path::absolute(runtime.unwrap_or_else(layout::runtime_dir))
-            .map_err(PlaceError::NoSelf)?;
+            .map_err(PathError::NoSelf)?;
         let driver = options
             .driver_dir
             .clone()
@@ -124,7 +124,7 @@ impl Places {
             None => Driver::at(&system_driver(beside)?)?,
         };
         let shim = configured(&config.shim_dir).unwrap_or_else(|| default_shim_dir(beside));
-        Ok(Places {
+        Ok(Paths {
             runtime_dir,
             driver,
             shim: Shim::at(&shim)?,
@@ -135,8 +135,8 @@ impl Places {
 impl Driver {
     /// The driver in `dir`: `libcuda.so.1`, and `libnvidia-ml.so.1` if there is one. Paths keep
     /// those names, under which programs look for them, whatever they are links to.
-    fn at(dir: &Path) -> Result<Driver, PlaceError> {
-        let no_driver = |why| PlaceError::NoDriver {
+    fn at(dir: &Path) -> Result<Driver, PathError> {
+        let no_driver = |why| PathError::NoDriver {
             dir: dir.to_owned(),
             why,
         };
@@ -144,15 +144,15 @@ impl Driver {
         let (cuda, nvml) = (dir.join("libcuda.so.1"), dir.join("libnvidia-ml.so.1"));
         cuda.canonicalize().map_err(no_driver)?;
         let device = match layout::is_simulated(&cuda) {
-            true => speakable(&gpuslice_sim_device::prepare(
+            true => host_path(&gpuslice_sim_device::prepare(
                 &gpuslice_sim_device::default_dir(),
             )?)?,
             false => HostPath::EMPTY,
         };
         Ok(Driver {
-            cuda: speakable(&cuda)?,
+            cuda: host_path(&cuda)?,
             nvml: match nvml.exists() {
-                true => speakable(&nvml)?,
+                true => host_path(&nvml)?,
                 false => HostPath::EMPTY,
             },
             device,
@@ -162,13 +162,13 @@ impl Driver {
 }
 
 impl Shim {
-    fn at(dir: &Path) -> Result<Shim, PlaceError> {
+    fn at(dir: &Path) -> Result<Shim, PathError> {
         let part = |name: &str| {
             let path = dir.join(name);
             if !path.exists() {
                 tracing::warn!(path = %path.display(), "not there; containers cannot use it");
             }
-            speakable(&path)
+            host_path(&path)
         };
         Ok(Shim {
             preload: part("libgpuslice.so")?,
@@ -182,8 +182,8 @@ impl Shim {
 ///
 /// # Errors
 /// Longer than a message has room for, or not plain text.
-pub fn speakable(path: &Path) -> Result<HostPath, PlaceError> {
-    let wrong = |why: String| PlaceError::Unspeakable {
+pub fn host_path(path: &Path) -> Result<HostPath, PathError> {
+    let wrong = |why: String| PathError::Unrepresentable {
         path: path.to_owned(),
         why,
     };
@@ -191,8 +191,8 @@ pub fn speakable(path: &Path) -> Result<HostPath, PlaceError> {
     Text::new(text).map_err(|why| wrong(why.to_string()))
 }
 
-fn system_driver(beside: &Path) -> Result<PathBuf, PlaceError> {
-    layout::system_driver().map_err(|why| PlaceError::Missing {
+fn system_driver(beside: &Path) -> Result<PathBuf, PathError> {
+    layout::system_driver().map_err(|why| PathError::Missing {
         why,
         simulated: layout::part(beside, "sim").unwrap_or_else(|| beside.join("sim")),
     })
@@ -239,7 +239,7 @@ mod tests {
     #[test]
     fn long_paths_are_refused_not_cut() {
         let long = PathBuf::from(format!("/{}", "x".repeat(300)));
-        assert!(speakable(&long).is_err());
-        assert!(speakable(Path::new("/a\nb")).is_err());
+        assert!(host_path(&long).is_err());
+        assert!(host_path(Path::new("/a\nb")).is_err());
     }
 }
