@@ -327,7 +327,7 @@ impl Daemon {
         if self.admins.get(key).is_none() {
             // Nobody heard: the hook waited too long and its container does not start.
             let (token, container) = (NO_REPLY, *container);
-            tracing::warn!(%container, "whoever asked for the slice is has_exited; it is taken back");
+            tracing::warn!(%container, "the client that asked for the slice has disconnected; the slice is removed");
             self.tasks
                 .push_back(Task::Step(Event::Dismiss { token, container }));
         }

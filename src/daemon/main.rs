@@ -1,6 +1,6 @@
-//! `gpusliced`: gives containers slices of this node's GPUs. Effects only; decisions are the
-//! engine's. One thread waits for descriptors and deadlines, tells the engine what happened, and
-//! performs what it decides.
+//! `gpusliced`: gives containers slices of this node's GPUs. It performs effects; the engine takes the
+//! decisions. One thread waits for descriptors and deadlines, passes events to the engine and executes the
+//! engine's actions.
 #![deny(unsafe_code)]
 #![deny(missing_docs)]
 

@@ -1,4 +1,4 @@
-//! From the command line to a serving daemon, and to its end.
+//! The program: reads the command line, starts the daemon and runs it to its end.
 
 use crate::command_line::CommandLine;
 use crate::config::{ConfigError, DaemonConfig};
@@ -19,9 +19,9 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-/// Exit status of a daemon that has no driver to serve: EX_UNAVAILABLE of sysexits.h.
+/// Exit status without a working driver: EX_UNAVAILABLE of sysexits.h.
 const NO_DRIVER: u8 = 69;
-/// How long the containers of a demo that was killed may take to end.
+/// How long the containers of a killed demo may take to end.
 const CONTAINERS_END: Duration = Duration::from_secs(5);
 
 /// Why the daemon does not start, or ended.
@@ -55,7 +55,7 @@ pub fn main() -> ExitCode {
         return probe(library);
     }
     if let Some(library) = &options.ask_nvml {
-        // Its parent's end is its own, and nobody is left to be told.
+        // It ends with its parent; there is no process left to report an error to.
         let _ = crate::accounting::thread::serve_child(library);
         return ExitCode::SUCCESS;
     }
@@ -64,7 +64,7 @@ pub fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     if options.examine {
-        // Nobody reading it is nobody to tell about it.
+        // A closed output is not an error.
         let _ = writeln!(io::stdout(), "{}", crate::examine::facts(&options));
         return ExitCode::SUCCESS;
     }
@@ -85,7 +85,7 @@ pub fn main() -> ExitCode {
 fn check(file: &std::path::Path) -> ExitCode {
     match DaemonConfig::read(file) {
         Ok(_) => {
-            // Nobody reading the answer is nobody to tell about it.
+            // A closed output is not an error.
             let _ = writeln!(io::stdout(), "ok");
             ExitCode::SUCCESS
         }
@@ -106,7 +106,7 @@ fn probe(library: &std::path::Path) -> ExitCode {
     }
 }
 
-/// One line to standard error; a closed one is no reason to fail.
+/// Writes a line to standard error; ignores a closed one.
 fn complain(line: &str) {
     let _ = writeln!(io::stderr(), "{line}");
 }
@@ -114,7 +114,7 @@ fn complain(line: &str) {
 fn serve(options: &CommandLine) -> Result<(), Failure> {
     log_to_stderr(options.verbose);
     abort_on_panic();
-    // Blocked before anything is made, so that whatever is made is also removed.
+    // Block signals before creating files, so that all files are removed at the end.
     let signals = end_signals()?;
     let config = DaemonConfig::load(options.config.as_deref())?;
     prctl::set_timerslack(1)?;
@@ -169,13 +169,13 @@ fn serve(options: &CommandLine) -> Result<(), Failure> {
     daemon.close(options.ephemeral);
     for dir in &options.remove {
         await_containers(&dir.join("runtime"));
-        // Gone already if whoever gave it is still there to remove it.
+        // The program that gave it may have removed it already.
         let _ = std::fs::remove_dir_all(dir);
     }
     Ok(served?)
 }
 
-/// Takes up the slices of an earlier life.
+/// Restores the slices from their records.
 fn take_up(daemon: &mut Daemon) -> io::Result<()> {
     for found in daemon.state.records()? {
         match found {
@@ -184,14 +184,14 @@ fn take_up(daemon: &mut Daemon) -> io::Result<()> {
                 daemon.watch_restored(record.container);
             }
             Found::Unreadable(path, why) => {
-                tracing::error!(path = %path.display(), why, "record not used; it is kept until gpuslice rm of its container");
+                tracing::error!(path = %path.display(), why, "record not restored; it is kept until gpuslice rm of its container");
             }
         }
     }
     Ok(())
 }
 
-/// The right to give out the driver's GPUs, and these.
+/// Takes the driver lock and lists the driver's GPUs.
 fn claimed(paths: &Paths, options: &CommandLine) -> Result<(DriverLock, Vec<Gpu>), Failure> {
     let claim = DriverLock::take(paths, options.ephemeral)?;
     let gpus = gpus::find(&paths.driver)?;
@@ -199,8 +199,8 @@ fn claimed(paths: &Paths, options: &CommandLine) -> Result<(DriverLock, Vec<Gpu>
     Ok((claim, gpus))
 }
 
-/// Waits for the last container of an OCI runtime with its state in `root`. Without that state it
-/// could not remove their control groups.
+/// Waits for the end of the last container of an OCI runtime whose state is in `root`. Without that state the
+/// runtime could not remove the containers' control groups.
 fn await_containers(root: &std::path::Path) {
     let until = Instant::now() + CONTAINERS_END;
     let any = || std::fs::read_dir(root).is_ok_and(|mut all| all.next().is_some());
@@ -224,8 +224,8 @@ fn log_to_stderr(verbose: bool) {
         .init();
 }
 
-/// A daemon that went on after a bug would be a ghost: connected, and wrong. It ends at once, and
-/// the next one starts from the records and from what the living processes say.
+/// Ends the daemon at once after a panic: it could continue with a wrong state. The next daemon starts from
+/// the records and from what running processes report.
 fn abort_on_panic() {
     let usual = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {
@@ -243,7 +243,7 @@ fn end_signals() -> nix::Result<SignalFd> {
     SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)
 }
 
-/// As many descriptors as the system allows; gives how many.
+/// Raises the descriptor limit to the maximum; returns the limit.
 fn raise_descriptor_limit() -> nix::Result<u64> {
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
     setrlimit(Resource::RLIMIT_NOFILE, hard, hard)?;

@@ -101,7 +101,7 @@ fn a_record_that_cannot_be_read_is_kept_and_its_container_refused() {
     bytes[20] ^= 1;
     fs::write(&record, &bytes).expect("damaged");
     node.start_daemon(&[]);
-    assert!(node.log().contains("record not used"), "{}", node.log());
+    assert!(node.log().contains("record not restored"), "{}", node.log());
     assert_eq!(fs::read(&record).expect("kept"), bytes);
     let (why, said) = denied(node.admit("a", Bytes(GIB)));
     assert_eq!(why, Denial::Host);
