@@ -1,4 +1,4 @@
-//! The command line: where things are. Everything else is in the configuration file.
+//! The command line: paths and modes. All other settings are in the configuration file.
 
 use clap::Parser;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ pub struct CommandLine {
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
 
-    /// Read FILE, say `ok` or what is wrong on which line, and end
+    /// Check FILE, print `ok` or the line and the error, and exit
     #[arg(long, value_name = "FILE", exclusive = true)]
     pub check: Option<PathBuf>,
 
@@ -23,37 +23,37 @@ pub struct CommandLine {
     #[arg(long, value_name = "DIR")]
     pub driver_dir: Option<PathBuf>,
 
-    /// Ask this libcuda.so.1 for its GPUs, print them and end; used by the daemon itself
+    /// Print the GPUs of this libcuda.so.1 and exit; used by the daemon itself
     #[arg(long, value_name = "LIBRARY", exclusive = true, hide = true)]
     pub probe_cuda: Option<PathBuf>,
 
-    /// Ask this NVML what is asked on standard input; used by the daemon itself
+    /// Answer questions from standard input with this NVML; used by the daemon itself
     #[arg(long, value_name = "LIBRARY", exclusive = true, hide = true)]
     pub ask_nvml: Option<PathBuf>,
 
-    /// Close the sockets that are received on standard input; used by the daemon itself
+    /// Close the sockets received on standard input; used by the daemon itself
     #[arg(long, exclusive = true, hide = true)]
     pub close_sockets: bool,
 
-    /// Print what this node has and has not, as JSON, and end; used by gpuslice doctor
+    /// Examine the node, print JSON and exit; used by gpuslice doctor
     #[arg(long, hide = true)]
     pub examine: bool,
 
-    /// Leave nothing behind at the end: all slices end with the daemon (without it, they outlive it)
+    /// End all slices and remove all files at the end; without it, slices outlive the daemon
     #[arg(long)]
     pub ephemeral: bool,
 
-    /// End with the last client of the admin socket, and each slice with the client that asked for it: a
-    /// daemon that several `gpuslice run` share
+    /// Exit with the last client of the admin socket, and end each slice with the client that asked for it;
+    /// for a daemon shared by several `gpuslice run`
     #[arg(long, requires = "ephemeral", hide = true)]
     pub while_used: bool,
 
-    /// Remove this directory too at the end, with --ephemeral, once no container of an OCI runtime
-    /// has its state in its `runtime`: what a private daemon's maker leaves behind when killed
+    /// With --ephemeral, also remove this directory at the end, once its `runtime` holds no state of an OCI
+    /// runtime's container; cleans up after a killed private daemon
     #[arg(long, value_name = "DIR", requires = "ephemeral", hide = true)]
     pub remove: Vec<PathBuf>,
 
-    /// Log what containers and processes do, not only what goes wrong
+    /// Log what containers and processes do, not only errors
     #[arg(long, short)]
     pub verbose: bool,
 }

@@ -1,18 +1,18 @@
-//! One daemon for a GPU: two daemons would each promise all of its memory and time.
+//! The driver lock: one daemon per driver. Two daemons would each promise all memory and time of its GPUs.
 //!
 //! # Problem
-//! An ordinary user's private daemon does not see the node's daemon or another user's: each has a
-//! runtime directory of its own. What they share is the driver, and through it the GPUs.
+//! An ordinary user's private daemon does not see the node's daemon or another user's, because each has its own
+//! runtime directory. They share the driver, and through it the GPUs.
 //!
 //! # Idea
-//! A daemon gives out all GPUs of one driver, so it holds a lock (`flock`) on a file of the driver that
-//! every process sees and nothing else locks: the library `libcuda.so.1` leads to, or the state of a
-//! simulated GPU. The kernel releases the lock when the daemon ends in any way, nothing is left
-//! behind, and `/proc/locks` says which process holds it. A daemon that cannot have the lock does not start.
+//! A daemon serves all GPUs of one driver. It holds a lock (`flock`) on a file of the driver that every process
+//! sees and no other program locks: the library that `libcuda.so.1` leads to, or the state of a simulated GPU.
+//! The kernel releases the lock when the daemon ends in any way, and `/proc/locks` shows the process that holds
+//! it. A daemon that cannot get the lock does not start.
 //!
-//! Any user who can read the file can hold the lock, and the node's daemon, which is root's, must not depend on
-//! that: it says so in the log, serves, and takes the lock as soon as it is free. It also leaves a note
-//! of its driver in its directory, so that no other daemon starts while it is being restarted.
+//! Any user who can read the file can hold the lock, and the node's daemon, run by root, must not depend on
+//! that: it logs a warning, serves, and takes the lock when it is free. It also writes a note with its driver
+//! to its directory, so that no other daemon starts while it is being restarted.
 
 use crate::layout::{ADMIN_SOCKET, NODE_DIR};
 use crate::paths::{Driver, Paths};
@@ -32,27 +32,27 @@ const NOTE: &str = "gpus";
 /// The file of a simulated GPU that is locked.
 const STATE: &str = "state";
 
-/// Another daemon gives out these GPUs.
+/// Another daemon serves these GPUs.
 #[derive(Debug, thiserror::Error)]
 pub enum DriverLockError {
     /// It runs.
-    #[error("the GPUs of {} are given out by {holder}; ask that one for a slice, or end it first", .driver.display())]
+    #[error("the GPUs of {} are served by {holder}; ask that one for a slice, or end it first", .driver.display())]
     Held {
         /// The driver's directory.
         driver: PathBuf,
-        /// Which daemon.
+        /// The other daemon.
         holder: LockHolder,
     },
-    /// The node's, which may be restarting.
+    /// The node's daemon, which may be restarting.
     #[error(
-        "the GPUs of {} are given out by root's gpusliced at {NODE_DIR}; ask it for a slice as root \
+        "the GPUs of {} are served by root's gpusliced at {NODE_DIR}; ask it for a slice as root \
          (sudo gpuslice run), or use a simulated GPU (gpuslice sim --help); if it is gone for good, \
          remove {NODE_DIR}/{NOTE}", .0.display()
     )]
     Node(PathBuf),
 }
 
-/// The process that holds a lock, as far as it is known.
+/// The process that holds the lock, as far as it is known.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LockHolder {
     pid: Option<u32>,
@@ -93,9 +93,9 @@ impl LockHolder {
         }
     }
 
-    /// Whether it is a daemon of root's. A user can have locked the file and be root's process since, by a
-    /// set-user-id program with a descriptor that it inherited; or have ended, and its number be another's, even
-    /// this process's. But no user can have root run this program.
+    /// Whether it is a gpusliced run by root. A user's process may have locked the file and then have executed a
+    /// set-user-id program, which inherits the descriptor; or it may have exited, and its pid may have been reused,
+    /// even by this process. But no user can make root run this program.
     fn is_roots_daemon(&self) -> bool {
         let Some(pid) = self.pid.filter(|pid| *pid != std::process::id()) else {
             return false;
@@ -106,27 +106,27 @@ impl LockHolder {
     }
 }
 
-/// The process that has a file locked, in the text of /proc/locks.
+/// The process that has the file locked, according to the text of /proc/locks.
 fn in_locks(locks: &str, file: &fs::Metadata) -> Option<u32> {
     let (major, minor) = (libc::major(file.dev()), libc::minor(file.dev()));
     let name = format!("{major:02x}:{minor:02x}:{}", file.ino());
     let mut lines = locks
         .lines()
         .map(|line| line.split_whitespace().collect::<Vec<_>>());
-    // NUMBER: FLOCK ADVISORY WRITE PID MAJOR:MINOR:INODE START END; waiting ones have an arrow.
+    // NUMBER: FLOCK ADVISORY WRITE PID MAJOR:MINOR:INODE START END; waiting locks have an arrow.
     let found =
         lines.find(|words| words.get(1) == Some(&"FLOCK") && words.get(5) == Some(&&*name))?;
     found[4].parse().ok().filter(|pid| *pid > 0)
 }
 
-/// The directory that a daemon's command line names.
+/// The runtime directory in a daemon's command line.
 fn runtime_dir(command_line: &[u8]) -> Option<String> {
     let mut words = command_line.split(|byte| *byte == 0);
     words.find(|word| *word == b"--runtime-dir")?;
     Some(String::from_utf8_lossy(words.next()?).into_owned())
 }
 
-/// The right to give out a driver's GPUs; ends when dropped.
+/// The exclusive right to serve a driver's GPUs; released when dropped.
 #[derive(Debug)]
 pub struct DriverLock {
     _lock: Option<Flock<File>>,
@@ -134,7 +134,7 @@ pub struct DriverLock {
 }
 
 impl DriverLock {
-    /// Takes it. A daemon of root's that is not `ephemeral` is the node's.
+    /// Takes the lock. A daemon run by root that is not `ephemeral` is the node's.
     ///
     /// # Errors
     /// [`DriverLockError`]: another daemon has it.
@@ -150,7 +150,7 @@ impl DriverLock {
         Ok(DriverLock { _lock: lock, note })
     }
 
-    /// Leaves the note, once the directory is ours.
+    /// Writes the note; call it once the runtime directory is locked.
     pub fn publish(&self, driver: &Driver) {
         let Some(note) = &self.note else { return };
         let written = fs::write(note, file_of(driver).to_string_lossy().as_bytes())
@@ -160,10 +160,10 @@ impl DriverLock {
         }
     }
 
-    /// The daemon ends for good.
+    /// Removes the note when the daemon ends for good.
     pub fn withdraw(self) {
         if let Some(note) = &self.note {
-            // There is none if it could not be written.
+            // The note may not exist if it could not be written.
             let _ = fs::remove_file(note);
         }
     }
@@ -180,22 +180,21 @@ fn file_of(driver: &Driver) -> PathBuf {
     }
 }
 
-/// Whether the node's daemon gives out these GPUs, running or not: its socket is there as long as it
-/// was not ended for good.
+/// Whether the node's daemon serves these GPUs, running or not: its socket exists until it is ended for good.
 fn is_noted(node: &Path, file: &Path) -> bool {
     let noted =
         fs::read(node.join(NOTE)).is_ok_and(|note| note == file.to_string_lossy().as_bytes());
     noted && fs::symlink_metadata(node.join(ADMIN_SOCKET)).is_ok()
 }
 
-/// Locks the file. `goes_on`: beside an ordinary user's daemon.
+/// Locks the file. `goes_on`: continue without the lock if an ordinary user's process holds it.
 fn lock(
     driver: &Driver,
     path: &Path,
     goes_on: bool,
 ) -> Result<Option<Flock<File>>, DriverLockError> {
     let unknown = |why: io::Error| {
-        tracing::warn!(file = %path.display(), %why, "cannot be locked: another daemon of these GPUs would not be noticed");
+        tracing::warn!(file = %path.display(), %why, "cannot be locked: another daemon of these GPUs would not be detected");
         Ok(None)
     };
     let file = match File::open(path) {
@@ -210,7 +209,7 @@ fn lock(
                 let driver = driver.dir.clone();
                 return Err(DriverLockError::Held { driver, holder });
             }
-            tracing::warn!(driver = %driver.dir.display(), "{holder} gives out these GPUs too, and its slices are not counted here; end it");
+            tracing::warn!(driver = %driver.dir.display(), "{holder} serves these GPUs too, and its slices are not counted here; end it");
             wait_for(file);
             Ok(None)
         }
@@ -218,17 +217,17 @@ fn lock(
     }
 }
 
-/// Has the lock taken as soon as it is free, and held to the end of this process.
+/// Takes the lock in a thread when it is free, and holds it until the process ends.
 fn wait_for(file: File) {
     let thread = std::thread::Builder::new().name("claim".to_owned());
     let waits = thread.spawn(move || {
         if let Ok(lock) = Flock::lock(file, FlockArg::LockExclusive) {
-            tracing::info!("no other gpusliced gives out these GPUs any more");
+            tracing::info!("no other gpusliced serves these GPUs any more");
             std::mem::forget(lock);
         }
     });
     if let Err(why) = waits {
-        tracing::warn!(%why, "another daemon of these GPUs would not be noticed");
+        tracing::warn!(%why, "another daemon of these GPUs would not be detected");
     }
 }
 
@@ -247,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn a_driver_is_given_out_once_and_the_holder_is_named() {
+    fn a_driver_is_locked_once_and_the_holder_is_named() {
         let root = tempfile::tempdir().expect("a directory");
         let real = root.path().join("libcuda.so.999.1");
         fs::write(&real, "").expect("a driver");
@@ -262,7 +261,7 @@ mod tests {
             .expect("free")
             .expect("locked");
         let Err(DriverLockError::Held { holder, .. }) = lock(&two, &file_of(&two), false) else {
-            panic!("given out twice")
+            panic!("locked twice")
         };
         assert_eq!(holder.pid, Some(std::process::id()));
         assert_eq!(holder.user, Some(geteuid().as_raw()));

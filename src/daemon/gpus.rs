@@ -39,7 +39,9 @@ pub enum GpuError {
         why: NvmlError,
     },
     /// The UUID is not a GPU's, such as that of a MIG instance.
-    #[error("GPU {index} has the UUID {uuid:?}, which is not a GPU's; MIG instances cannot be sliced")]
+    #[error(
+        "GPU {index} has the UUID {uuid:?}, which is not a GPU's; MIG instances cannot be sliced"
+    )]
     Uuid {
         /// NVML's index.
         index: u32,

@@ -1,9 +1,8 @@
-//! Where things are: the runtime directory, the driver, the shim.
+//! Paths of the runtime directory, the driver and the shim.
 //!
-//! A driver is a directory with `libcuda.so.1` and mostly `libnvidia-ml.so.1`. The one that was
-//! named is taken or nothing; unnamed, it is the system's or nothing. A node whose driver is broken must
-//! not hand out GPUs that compute nothing: the simulated GPU's driver, which the build puts beside the programs
-//! in `sim/`, is one that must be named.
+//! A driver is a directory with `libcuda.so.1` and mostly `libnvidia-ml.so.1`. If one is named, only that one is
+//! used, otherwise only the system's. A node with a broken driver must not serve GPUs that compute nothing, so
+//! the simulated GPU's driver, which the build puts beside the programs in `sim/`, must be named.
 
 use crate::command_line::CommandLine;
 use crate::config::DaemonConfig;
@@ -13,13 +12,13 @@ use std::env;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Something is not where it should be.
+/// A file or directory is missing or unusable.
 #[derive(Debug, thiserror::Error)]
 pub enum PathError {
     /// A directory without a driver in it.
     #[error("{}: {why}; driver_dir must hold libcuda.so.1, and libnvidia-ml.so.1 if there is one", .dir.display())]
     NoDriver {
-        /// Which directory.
+        /// The directory.
         dir: PathBuf,
         /// What the system says.
         why: io::Error,
@@ -27,41 +26,39 @@ pub enum PathError {
     /// The system's driver is missing, and no other is named.
     #[error("{why}; or name another driver with driver_dir, for a simulated GPU {}", .simulated.display())]
     Missing {
-        /// What of it.
+        /// What is missing.
         why: NoDriver,
-        /// The simulated GPU's.
+        /// The simulated GPU's driver directory.
         simulated: PathBuf,
     },
     /// A path that messages cannot carry.
     #[error("{}: {why}; choose a shorter path of plain characters", .path.display())]
     Unrepresentable {
-        /// Which.
+        /// The path.
         path: PathBuf,
         /// What is wrong with it.
         why: String,
     },
-    /// The program does not know where it is.
-    #[error("cannot tell where this program is: {0}; give shim_dir and driver_dir")]
+    /// The program's own path is unknown.
+    #[error("cannot find this program's own path: {0}; give shim_dir and driver_dir")]
     NoSelf(io::Error),
-    /// The simulated GPU cannot be made as `GPUSLICE_SIM` and its kin say, or not be used.
+    /// The simulated GPU cannot be created as `GPUSLICE_SIM` and related variables ask, or cannot be used.
     #[error("{error}{hint}", error = .0, hint = hint(.0))]
     Simulated(#[from] gpuslice_sim_device::Error),
 }
 
-/// Where to read on.
+/// A hint for the error's text.
 fn hint(error: &gpuslice_sim_device::Error) -> &'static str {
     match error {
-        gpuslice_sim_device::Error::Config(_) => {
-            "; `gpuslice sim --help` tells what GPUSLICE_SIM may say"
-        }
+        gpuslice_sim_device::Error::Config(_) => "; `gpuslice sim --help` explains GPUSLICE_SIM",
         _ => "",
     }
 }
 
-/// The driver that containers get.
+/// The driver mounted into containers.
 #[derive(Debug)]
 pub struct Driver {
-    /// Where it was found, for people.
+    /// Its directory, for messages.
     pub dir: PathBuf,
     /// The real `libcuda.so.1`.
     pub cuda: HostPath,
@@ -78,7 +75,7 @@ impl Driver {
     }
 }
 
-/// The libraries that go between.
+/// The shim's libraries.
 #[derive(Debug)]
 pub struct Shim {
     /// For the preload door.
@@ -89,7 +86,7 @@ pub struct Shim {
     pub twin: HostPath,
 }
 
-/// All of it.
+/// All paths.
 #[derive(Debug)]
 pub struct Paths {
     /// Directory of sockets and records.
@@ -101,7 +98,7 @@ pub struct Paths {
 }
 
 impl Paths {
-    /// Finds everything; the command line goes before the configuration.
+    /// Finds all paths; the command line overrides the configuration.
     ///
     /// # Errors
     /// [`PathError`].
@@ -133,8 +130,8 @@ impl Paths {
 }
 
 impl Driver {
-    /// The driver in `dir`: `libcuda.so.1`, and `libnvidia-ml.so.1` if there is one. Paths keep
-    /// those names, under which programs look for them, whatever they are links to.
+    /// The driver in `dir`: `libcuda.so.1`, and `libnvidia-ml.so.1` if there is one. Paths keep these names, which
+    /// programs look for, even if they are links.
     fn at(dir: &Path) -> Result<Driver, PathError> {
         let no_driver = |why| PathError::NoDriver {
             dir: dir.to_owned(),
@@ -166,7 +163,7 @@ impl Shim {
         let part = |name: &str| {
             let path = dir.join(name);
             if !path.exists() {
-                tracing::warn!(path = %path.display(), "not there; containers cannot use it");
+                tracing::warn!(path = %path.display(), "missing; containers cannot use it");
             }
             host_path(&path)
         };
@@ -178,10 +175,10 @@ impl Shim {
     }
 }
 
-/// A path as a message carries it.
+/// A path as a field of a message.
 ///
 /// # Errors
-/// Longer than a message has room for, or not plain text.
+/// Longer than the field, or not plain text.
 pub fn host_path(path: &Path) -> Result<HostPath, PathError> {
     let wrong = |why: String| PathError::Unrepresentable {
         path: path.to_owned(),
@@ -213,7 +210,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     #[test]
-    fn a_driver_keeps_the_names_programs_look_for() {
+    fn a_driver_keeps_the_file_names_that_programs_look_for() {
         let dir = tempfile::tempdir().expect("a directory");
         let missing = Driver::at(dir.path()).expect_err("no driver");
         assert!(

@@ -179,7 +179,7 @@ fn a_users_lock_keeps_the_nodes_daemon_out_in_no_disguise() {
     if status.uid() != ROOT {
         return skip("disguised locks", "/var/tmp takes no set-user-id programs");
     }
-    place.assert_refused(TWO, "two", "are given out by another");
+    place.assert_refused(TWO, "two", "are served by another");
     let mut node = Node::new();
     let mut command = Command::new(place.path("bin/gpusliced"));
     command.arg("--runtime-dir").arg(node.runtime_dir());
@@ -290,7 +290,7 @@ fn beside_the_nodes_daemon_a_user_is_told_whose_the_gpu_is() {
         let said = said(&refused);
         assert!(!refused.status.success(), "{while_it}: {said}");
         assert!(
-            said.contains("given out by root's gpusliced at /run/gpuslice"),
+            said.contains("served by root's gpusliced at /run/gpuslice"),
             "{while_it}: {said}"
         );
         assert!(said.contains("sudo gpuslice run"), "{while_it}: {said}");
