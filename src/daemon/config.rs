@@ -1,5 +1,5 @@
-//! The configuration file: TOML, every key optional, an unknown key or an impossible value is an
-//! error with its line. `packaging/gpusliced.toml` explains each key and holds every default.
+//! The configuration file, in TOML. Every key is optional; an unknown key or an invalid value is an error with its
+//! line. `packaging/gpusliced.toml` explains each key and holds every default.
 
 use crate::cgroup_limits::CgroupLimitMode;
 use gpuslice_wire::admin::{MemoryAsk, RequestSource};
@@ -12,12 +12,12 @@ use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// Where the node's configuration lies when the command line names none.
+/// The configuration file if the command line names none.
 pub const DEFAULT_FILE: &str = "/etc/gpuslice/gpusliced.toml";
-/// No sensible configuration is longer, bytes.
+/// Longest configuration file, bytes.
 const FILE_BYTES_MAX: u64 = 64 * 1024;
 
-/// A whole number between bounds that are part of its type.
+/// A whole number between the bounds of its type.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(try_from = "i64")]
 pub struct Bounded<const MIN: u64, const MAX: u64>(u64);
@@ -67,7 +67,7 @@ impl TryFrom<String> for Size {
     type Error = String;
     fn try_from(text: String) -> Result<Size, String> {
         match text.parse::<Bytes>() {
-            Ok(Bytes::ZERO) => Err("a cap is above zero; leave the key out for none".to_owned()),
+            Ok(Bytes::ZERO) => Err("a cap is above zero; omit the key for no cap".to_owned()),
             Ok(bytes) => Ok(Size(bytes)),
             Err(why) => Err(why.to_string()),
         }
@@ -87,7 +87,7 @@ impl TryFrom<String> for Divided {
     }
 }
 
-/// Where containers' requests for slices are taken from.
+/// A source of containers' requests for slices.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(try_from = "String")]
 pub struct Taken(pub RequestSource);
@@ -105,7 +105,7 @@ impl TryFrom<String> for Taken {
     }
 }
 
-/// A cap on each GPU: a size, or a part of its memory.
+/// A cap on each GPU: a size, or a fraction of its memory.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(try_from = "String")]
 pub struct Cap(pub MemoryAsk);
@@ -118,18 +118,18 @@ impl TryFrom<String> for Cap {
     }
 }
 
-/// What becomes of memory that another container exported and this one opens.
+/// Treatment of memory that another container exported and this one opens.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
 pub enum ForeignMemory {
     /// It cannot be opened.
     Refuse,
-    /// Both pay for it.
+    /// It is charged to both containers.
     Charge,
 }
 
 impl ForeignMemory {
-    /// The page's word for it.
+    /// Its value in the page.
     pub const fn word(self) -> u32 {
         match self {
             ForeignMemory::Refuse => FOREIGN_REFUSE,
@@ -138,13 +138,13 @@ impl ForeignMemory {
     }
 }
 
-/// Whether work that is late is stopped on the GPU itself.
+/// Whether late work is stopped on the GPU.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
 pub enum PreemptionMode {
     /// Never.
     Off,
-    /// Where a stop is seen to work.
+    /// Where the driver's statistics confirm a stop.
     Probe,
 }
 
@@ -158,53 +158,53 @@ pub struct DaemonConfig {
     pub driver_dir: Option<Absolute>,
     /// Directory of the shim's libraries.
     pub shim_dir: Option<Absolute>,
-    /// Whether more memory may be promised than a GPU has.
+    /// Whether the caps on a GPU may exceed its memory.
     pub oversubscribe: bool,
-    /// How time is divided on GPUs whose policy was not changed since.
+    /// Policy of GPUs whose policy was not changed at run time.
     pub policy: Divided,
-    /// How many slices a GPU is meant for.
+    /// Slices that "fair" and "fixed" divide a GPU into.
     pub slices_per_gpu: Bounded<1, { CONTAINERS_MAX as u64 }>,
-    /// What high-priority containers may take of a GPU while others wait, %; 100 for all.
+    /// Largest part of a GPU for high-priority containers while others wait, %.
     pub high_cap: Bounded<20, 100>,
-    /// What they and normal ones may take while best-effort ones wait, %; 100 for all.
+    /// Largest part for high-priority and normal ones while best-effort ones wait, %.
     pub normal_cap: Bounded<20, 100>,
-    /// Time in which every waiting container gets its turn, ms.
+    /// Time within which every waiting container gets a turn, ms.
     pub period_ms: Bounded<2, 1_000>,
     /// Shortest turn, ms.
     pub turn_min_ms: Bounded<1, 1_000>,
     /// Longest turn, ms.
     pub turn_max_ms: Bounded<1, 1_000>,
-    /// Idle this long: the turn is given back, µs.
+    /// Idle time after which a turn ends, µs.
     pub idle_us: Bounded<10, 1_000_000>,
-    /// Work in flight near a turn's end, µs.
+    /// Most work in flight at a turn's end, µs.
     pub window_us: Bounded<10, 1_000_000>,
-    /// Whether the GPU itself stops best-effort streams when a high-priority container wants it.
+    /// Whether the GPU itself blocks best-effort streams when a high-priority container wants it.
     pub stream_gates: bool,
     /// Longest wait for a container to finish after its turn, ms.
     pub drain_max_ms: Bounded<1, 600_000>,
-    /// Whether work that is late is stopped on the GPU itself.
+    /// Whether late work is stopped on the GPU.
     pub preemption: PreemptionMode,
-    /// Where containers' requests are taken from.
+    /// Accepted sources of containers' requests.
     pub requests_from: Vec<Taken>,
     /// Most GPUs that cGPU's variables may ask for.
     pub cgpu_gpus_max: Bounded<1, { LANES_MAX as u64 }>,
     /// Largest cap that cGPU's variables may ask for.
     pub cgpu_memory_max: Option<Cap>,
-    /// Whether a container may opt out with `CGPU_DISABLE`; the hook asks.
+    /// Whether `CGPU_DISABLE` starts a container without limits; the hook decides.
     pub allow_cgpu_disable: bool,
-    /// Whether containers hold still while the daemon is away.
+    /// Whether launches block while no daemon runs.
     pub block_without_daemon: bool,
-    /// What becomes of GPU memory that another container exported.
+    /// Treatment of GPU memory that another container exported.
     pub foreign_memory: ForeignMemory,
-    /// Time between two looks at what NVML shows, ms; 0 for none.
+    /// Interval between two samples of NVML, ms; 0 for none.
     pub accounting_interval_ms: Bounded<0, 3_600_000>,
-    /// Whether caps are also the driver's own limits.
+    /// Whether caps are also set as the driver's limits on cgroups.
     pub cgroup_limits: CgroupLimitMode,
-    /// Whether such a limit is a guarantee too.
+    /// Whether such a limit is also a guarantee.
     pub cgroup_guarantees: bool,
     /// Cap on pinned host memory of containers that do not ask for one.
     pub pinned_memory: Option<Size>,
-    /// Containers with a slice.
+    /// Most containers with a slice.
     pub containers_max: Bounded<1, { CONTAINERS_MAX as u64 }>,
 }
 
@@ -248,7 +248,7 @@ pub enum ConfigError {
     /// The file cannot be read.
     #[error("{}: {why}; give the configuration with --config FILE", .file.display())]
     Unreadable {
-        /// Which.
+        /// The file.
         file: PathBuf,
         /// What the system says.
         why: String,
@@ -256,7 +256,7 @@ pub enum ConfigError {
     /// A line is wrong.
     #[error("{}:{line}: {what}", .file.display())]
     Wrong {
-        /// Which file.
+        /// The file.
         file: PathBuf,
         /// Line, from 1.
         line: usize,
@@ -288,7 +288,7 @@ impl DaemonConfig {
             file: file.to_owned(),
             why,
         };
-        // Counted while reading: a device or a pipe has no length.
+        // Counted while reading, because a device or a pipe has no length.
         let mut bytes = Vec::new();
         fs::File::open(file)
             .and_then(|opened| opened.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes))
@@ -304,7 +304,7 @@ impl DaemonConfig {
         })
     }
 
-    /// What of it is the engine's.
+    /// The engine's part of the configuration.
     pub fn engine(&self) -> gpuslice_engine::Config {
         let us = |value: u64| u32::try_from(value).unwrap_or(u32::MAX);
         let window_us = us(self.window_us.get());
@@ -333,7 +333,7 @@ impl DaemonConfig {
         }
     }
 
-    /// Parses a file's text; an error is a line number and what is wrong there.
+    /// Parses a file's text; an error is a line number and a message.
     fn parse(text: &str) -> Result<DaemonConfig, (usize, String)> {
         let config: DaemonConfig = toml::from_str(text).map_err(|error| {
             let at = error.span().map_or(0, |span| span.start);
@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn the_packaged_file_says_exactly_the_defaults() {
+    fn the_packaged_file_holds_exactly_the_defaults() {
         let packaged = include_str!("../../packaging/gpusliced.toml");
         assert_eq!(DaemonConfig::parse(packaged), Ok(DaemonConfig::default()));
         let plain: String = packaged
@@ -454,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_without_an_end_is_not_read_to_it() {
+    fn an_endless_file_is_refused() {
         let error = DaemonConfig::read(Path::new("/dev/zero")).expect_err("refused");
         assert!(error.to_string().contains("longer than"), "{error}");
     }

@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stranger_is_found_whatever_its_group_is_called() {
+    fn an_unattached_process_is_found_whatever_its_group_is_called() {
         let mut seen = sample_of(
             &[(20, Some(4), ""), (21, Some(5), ""), (22, Some(6), "")],
             &[],

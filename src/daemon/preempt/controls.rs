@@ -1,7 +1,7 @@
-//! The controls of channel groups that the tier uses, and what they answer.
+//! The controls of channel groups that preemption uses, and their errors.
 //!
-//! They go to the machine's kernel, or, where the driver is the simulated one, to the simulated
-//! kernel side: nothing else in the daemon knows the difference.
+//! They go to the machine's kernel or, with the simulated driver, to its simulated kernel side. No other part of the
+//! daemon knows the difference.
 
 use super::{ChannelGroup, kernel};
 use gpuslice_nvabi::control::{
@@ -12,10 +12,10 @@ use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
-/// How long a group may take to leave the GPU, µs.
+/// Longest time for a group to leave the GPU, µs.
 const PREEMPT_US: u32 = 100_000;
 
-/// Where controls go.
+/// The receiver of controls.
 #[derive(Clone, Copy)]
 pub enum Controls {
     /// The machine's kernel.
@@ -24,52 +24,54 @@ pub enum Controls {
     Simulated(&'static Machine),
 }
 
-/// Why a control did nothing.
+/// Why a control failed.
 #[derive(Debug)]
 pub enum ControlError {
-    /// The kernel's answer.
+    /// The kernel's error.
     System(io::Error),
-    /// The driver's.
+    /// The driver's status.
     Driver(u32),
     /// The descriptor is not of the driver's node.
     Stranger,
-    /// More is stopped already than there is room for.
+    /// Too many groups are stopped already.
     TooMany,
-    /// It answered that it did, and nothing was taken off the GPU.
+    /// The driver reports success, but no work was taken off the GPU.
     NoEffect,
-    /// It answered that it did, and says something else now.
+    /// The driver reports success, but reads back another value.
     NotKept,
 }
 
 impl fmt::Display for ControlError {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            ControlError::System(why) => write!(out, "the kernel says: {why}"),
+            ControlError::System(why) => write!(out, "the kernel reports: {why}"),
             ControlError::Driver(status::INSUFFICIENT_PERMISSIONS) => {
                 out.write_str("the driver does not permit it")
             }
             ControlError::Driver(status::NOT_SUPPORTED) => out.write_str("the driver cannot do it"),
             ControlError::Driver(status::INVALID_CLIENT) => {
-                out.write_str("the process named what is not its own")
+                out.write_str("the process named an object of another process")
             }
             ControlError::Driver(status::OBJECT_NOT_FOUND) => {
-                out.write_str("the process named what is not there")
+                out.write_str("the process named an object that does not exist")
             }
-            ControlError::Driver(code) => write!(out, "the driver says status {code:#x}"),
+            ControlError::Driver(code) => write!(out, "the driver reports status {code:#x}"),
             ControlError::Stranger => {
                 out.write_str("the process named a file that is not the driver's")
             }
-            ControlError::TooMany => out.write_str("too much is stopped already"),
-            ControlError::NoEffect => out.write_str("the driver did it, and nothing left the GPU"),
+            ControlError::TooMany => out.write_str("too many groups are stopped already"),
+            ControlError::NoEffect => {
+                out.write_str("the driver reports success, but no work left the GPU")
+            }
             ControlError::NotKept => {
-                out.write_str("the driver did it, and says something else now")
+                out.write_str("the driver reports success, but reads back another value")
             }
         }
     }
 }
 
 impl ControlError {
-    /// There is no such group any more, hence nothing of it that could be stopped.
+    /// Whether the group no longer exists.
     pub fn is_gone(&self) -> bool {
         let gone = [status::INVALID_CLIENT, status::OBJECT_NOT_FOUND];
         matches!(self, ControlError::Driver(code) if gone.contains(code))
@@ -77,10 +79,10 @@ impl ControlError {
 }
 
 impl Controls {
-    /// The machine's, or the simulated GPU's.
+    /// The controls of the machine or of the simulated GPU.
     ///
     /// # Errors
-    /// The simulated GPU cannot be reached; the sentence says why.
+    /// Why the simulated GPU cannot be reached.
     pub fn of(simulated: bool) -> Result<Controls, String> {
         match simulated {
             false => Ok(Controls::Kernel),
@@ -90,15 +92,15 @@ impl Controls {
         }
     }
 
-    /// A process's open file, if it is the driver's node.
+    /// Duplicates a process's descriptor, if it is of the driver's node.
     ///
     /// # Errors
-    /// The process has no such file, may not be asked, or the file is another.
+    /// The process has no such descriptor, access is denied, or the file is another.
     pub fn open(&self, pidfd: impl AsFd, number: u32) -> Result<OwnedFd, ControlError> {
         let file = kernel::duplicate(pidfd.as_fd(), number).map_err(ControlError::System)?;
         let its = match self {
             Controls::Kernel => kernel::is_control_node(&file).map_err(ControlError::System)?,
-            // Whose file it is, is looked at with each control.
+            // The simulated kernel checks the file with each control.
             Controls::Simulated(_) => true,
         };
         its.then_some(file).ok_or(ControlError::Stranger)
@@ -173,7 +175,7 @@ impl Controls {
         self.schedule(file, of, true)
     }
 
-    /// How long a group runs while others have work, µs.
+    /// A group's time slice, µs.
     ///
     /// # Errors
     /// [`ControlError`].
@@ -184,7 +186,7 @@ impl Controls {
         Ok(slice.us)
     }
 
-    /// Sets that, and looks whether it is so.
+    /// Sets a group's time slice and reads it back.
     ///
     /// # Errors
     /// [`ControlError`].
@@ -203,7 +205,7 @@ impl Controls {
         }
     }
 
-    /// How often a group was taken off the GPU with work left.
+    /// How often a group was taken off the GPU with unfinished work.
     ///
     /// # Errors
     /// [`ControlError`].

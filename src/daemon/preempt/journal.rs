@@ -1,10 +1,10 @@
-//! What was done to groups, or was once, on disk: files `stopped` and `sliced` in the container's directory, written before.
+//! A journal of changed channel groups: the files `stopped` and `sliced` in the container's directory, written
+//! before each change.
 //!
-//! Groups that are stopped or have a time slice of ours are the one thing on a GPU that outlives the daemon.
-//! Each line names a group and how to reach it: the process, since when it lives (a number may be
-//! another process's by now), and its descriptor; of a time slice also what it was before. A daemon that starts
-//! lets all of them go on, and gives back what slices there were. The files need not survive the
-//! machine, whose end is that of every group too, so nothing waits for a disk.
+//! A stopped group, and a changed time slice, are the only state on a GPU that outlives the daemon. Each line names a
+//! group and how to reach it: its process, the process's start time (a pid can be reused) and its descriptor; for
+//! a time slice also the previous value. A starting daemon resumes all these groups and restores their time slices.
+//! The files need not survive a reboot, which ends all groups, so they are not synced.
 
 use super::controls::{ControlError, Controls};
 use super::{ChannelGroup, kernel};
@@ -16,26 +16,26 @@ use std::io::{self, Read};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-/// The file of groups that are stopped.
+/// The file of stopped groups.
 pub const STOPPED: &str = "stopped";
-/// The file of groups with a time slice of ours.
+/// The file of groups with a changed time slice.
 pub const SLICED: &str = "sliced";
-/// More than a container's groups need, bytes.
+/// Longest file, bytes; more than a container's groups need.
 const BYTES_MAX: u64 = 1 << 20;
 
-/// A group to which something was done, and who has it.
+/// A changed group and its process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JournalEntry {
     pid: u32,
-    /// In the kernel's ticks since it started.
+    /// The process's start time, in the kernel's clock ticks since boot.
     born: u64,
     named: ChannelGroup,
-    /// The time slice it had before, µs, if that is what was changed.
+    /// The previous time slice, µs, if the time slice was changed.
     was_us: Option<u64>,
 }
 
 impl JournalEntry {
-    /// Of a group that is about to be stopped.
+    /// The entry of a group about to be stopped.
     pub fn of(pid: u32, named: ChannelGroup) -> JournalEntry {
         JournalEntry {
             pid,
@@ -45,18 +45,18 @@ impl JournalEntry {
         }
     }
 
-    /// Whether it is that group's.
+    /// Whether it is this group's entry.
     pub fn is_of(&self, named: &ChannelGroup) -> bool {
         self.named == *named
     }
 
-    /// Of one whose time slice of `us` is about to be changed.
+    /// The entry of a group whose time slice of `us` is about to be changed.
     pub fn with_slice(self, us: u64) -> JournalEntry {
         let was_us = Some(us);
         JournalEntry { was_us, ..self }
     }
 
-    /// The process's open file, now; `None` if the process is gone.
+    /// Duplicates the process's descriptor; `None` if the process has exited.
     ///
     /// # Errors
     /// [`ControlError`].
@@ -64,14 +64,14 @@ impl JournalEntry {
         let Ok(pidfd) = kernel::process(self.pid as i32) else {
             return Ok(None);
         };
-        // The pidfd first: now the number cannot become another's between the two.
+        // Open the pidfd first: then the pid cannot be reused between the two steps.
         if start_time(self.pid) != Some(self.born) {
             return Ok(None);
         }
         controls.open(&pidfd, self.named.fd).map(Some)
     }
 
-    /// Lets the group go on, or gives it back the slice it had; whether there was still one.
+    /// Resumes the group or restores its time slice; returns whether the group still exists.
     ///
     /// # Errors
     /// [`ControlError`].
@@ -126,7 +126,7 @@ impl JournalEntry {
     }
 }
 
-/// Writes down what was done to groups of a container; nothing takes the file away.
+/// Writes the entries of a container's groups; without entries, removes the file.
 ///
 /// # Errors
 /// What the system says.
@@ -149,7 +149,7 @@ pub fn write(
     fs::rename(beside, path)
 }
 
-/// What an earlier life left as it should not stay, by file.
+/// Entries left by an earlier daemon, by file.
 pub fn left_behind(dir: &Path) -> Vec<(PathBuf, Vec<JournalEntry>)> {
     let entries = fs::read_dir(dir.join("c")).into_iter().flatten().flatten();
     let files = entries.flat_map(|entry| [STOPPED, SLICED].map(|file| entry.path().join(file)));
@@ -162,26 +162,26 @@ pub fn left_behind(dir: &Path) -> Vec<(PathBuf, Vec<JournalEntry>)> {
     files.filter_map(read).collect()
 }
 
-/// Undoes all of it.
+/// Undoes all entries and removes the files.
 pub fn undo(left: Vec<(PathBuf, Vec<JournalEntry>)>, controls: &Controls) {
     for (path, lines) in left {
         for line in &lines {
             let pid = line.pid;
             match (line.undo(controls), line.was_us) {
-                (Ok(true), None) => tracing::info!(pid, "stopped by an earlier life; goes on"),
+                (Ok(true), None) => tracing::info!(pid, "stopped by an earlier daemon; resumed"),
                 (Ok(_), _) => {}
                 (Err(why), None) => tracing::error!(
                     pid, %why,
-                    "stopped by an earlier settings, and cannot be resumed; end that process"
+                    "stopped by an earlier daemon, and cannot be resumed; end that process"
                 ),
                 (Err(why), Some(us)) => tracing::warn!(
                     pid, us, %why,
-                    "its time slice was changed by an earlier settings, and cannot be changed back"
+                    "its time slice was changed by an earlier daemon, and cannot be restored"
                 ),
             }
         }
         if let Err(why) = fs::remove_file(&path) {
-            tracing::error!(path = %path.display(), %why, "remove it by hand");
+            tracing::error!(path = %path.display(), %why, "delete it by hand");
         }
     }
 }
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_found_and_taken_away() {
+    fn entries_are_written_read_and_removed() {
         let dir = tempfile::tempdir().expect("a directory");
         let container = ContainerId::new("web").expect("an id");
         let write = |file, lines: &[JournalEntry]| write(dir.path(), &container, file, lines);

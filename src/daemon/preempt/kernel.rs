@@ -13,17 +13,17 @@ const CONTROL_NODE: (u32, u32) = (195, 255);
 /// A duplicate of a process's descriptor.
 ///
 /// # Errors
-/// It has none of that number, is gone, or may not be asked.
+/// It has no such descriptor, has exited, or access is denied.
 pub fn duplicate(pidfd: BorrowedFd<'_>, number: u32) -> io::Result<OwnedFd> {
     // SAFETY: plain numbers.
     let fd = unsafe { libc::syscall(libc::SYS_pidfd_getfd, pidfd.as_raw_fd(), number, 0) };
     owned(fd)
 }
 
-/// A process by its number.
+/// A pidfd by pid.
 ///
 /// # Errors
-/// There is none.
+/// There is no such process.
 pub fn process(pid: i32) -> io::Result<OwnedFd> {
     // SAFETY: plain numbers.
     let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
@@ -32,7 +32,7 @@ pub fn process(pid: i32) -> io::Result<OwnedFd> {
 
 fn owned(fd: libc::c_long) -> io::Result<OwnedFd> {
     match i32::try_from(fd) {
-        // SAFETY: fresh from the kernel, nobody else's.
+        // SAFETY: the kernel just made this descriptor, and no other code owns it.
         Ok(fd) if fd >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
         _ => Err(io::Error::last_os_error()),
     }
@@ -60,10 +60,10 @@ pub fn control(file: BorrowedFd<'_>, request: u64, it: &mut Control) -> io::Resu
     }
 }
 
-/// The same on the simulated GPU.
+/// The control ioctl of the simulated GPU.
 ///
 /// # Errors
-/// What it says in the system's slice_lane.
+/// The error that a kernel would report.
 pub fn simulated(
     machine: &Machine,
     file: BorrowedFd<'_>,

@@ -1,27 +1,26 @@
-//! The hardware tier: a container's work is taken off a GPU through the container's own open file.
+//! Preemption: takes a container's work off a GPU through the process's own open file.
 //!
 //! # Problem
-//! A kernel that runs cannot be called back by who launched it. The driver can take it off the GPU, but
-//! only for whoever has the open file through which its channel group was made: that is the process's.
+//! A program cannot recall a kernel that it has launched. The driver can take it off the GPU, but only through the
+//! open file with which its channel group was created, and that file belongs to the process.
 //!
 //! # Idea
-//! Root may duplicate a descriptor of another process (`pidfd_getfd`), and a duplicate is the same open
-//! file. So a process tells us the number of its descriptor and the names of its groups; when the engine
-//! wants its work stopped, we take a duplicate, look whether it is the driver's node, and issue the
-//! controls on it. The driver itself refuses names of any other file's client, so a process can only
-//! name what is its own. No descriptor is kept beyond that: as long as we had one, the driver would
-//! keep what a dead process held.
+//! Root may duplicate a descriptor of another process (`pidfd_getfd`), and a duplicate is the same open file. So a
+//! process reports its descriptor's number and the names of its groups. When the engine wants its work stopped, the
+//! daemon duplicates the descriptor, checks that it is the driver's node, and issues the controls on it. The driver
+//! refuses names of another file's client, so a process can name only its own groups. The duplicate is closed
+//! afterwards: while it is open, the driver keeps a dead process's memory.
 //!
-//! That a control answers "done" proves nothing: a stop counts only if the driver's own statistics say
-//! that something was taken off the GPU by it; else it is undone at once. A container whose stops come to
-//! nothing eight times in a row is not tried again: its turns are waited for, as ever.
+//! A control that reports success proves nothing: a stop counts only if the driver's statistics show that work was
+//! taken off the GPU by it; otherwise it is undone at once. After eight failed stops in a row a container is not
+//! stopped again: the next containers wait for its turns to drain, as without preemption.
 //!
-//! Where a stop was seen to work, groups also get time slices of the hardware by weight, for what overlaps
-//! nevertheless: [`time_slices`] says when, [`time_slicer`] gives them.
+//! Where a stop has worked, groups also get hardware time slices by weight, for work that still overlaps:
+//! [`time_slices`] decides when, [`time_slicer`] sets them.
 //!
-//! * [`worker`] does it, on a thread of its own: these calls may take milliseconds;
-//! * [`controls`] are the calls; `kernel` is their raw part;
-//! * [`journal`] is what is written down before anything is changed, so that no crash leaves it so.
+//! * [`worker`] stops and resumes work, on its own thread, because the calls may take milliseconds;
+//! * [`controls`] wraps the calls; `kernel` is their raw part;
+//! * [`journal`] is written before anything is changed, so that a crash leaves no group stopped.
 
 pub mod controls;
 pub mod journal;
@@ -50,56 +49,56 @@ pub use time_slices::LOOK_EVERY;
 use time_slices::TimeSlices;
 use worker::{Answer, Job, Target};
 
-/// A container with so many stops in a row that came to nothing is not tried again.
+/// After this many failed stops in a row a container is not stopped again.
 const MISSES_MAX: u32 = 8;
-/// Groups that are stopped at the same time, on all GPUs; a container with more is not stopped. Each
-/// has a file and a process, hence two descriptors.
+/// Most groups stopped at the same time, on all GPUs; a container with more is not stopped. Each needs two
+/// descriptors, for its file and its process.
 const GROUPS_MAX: usize = 128;
-/// How long the end waits for everything to go on again.
+/// How long the daemon's end waits until all work is resumed.
 const END_WITHIN: Duration = Duration::from_secs(2);
 
-/// A container, and one of its GPUs.
+/// A container and one of its GPUs.
 pub type SliceLane = (ContainerId, Lane);
 
-/// A channel group, as its process told of it.
+/// A channel group, as its process reported it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChannelGroup {
     /// GPU of the slice.
     pub lane: Lane,
-    /// The process's number for the open file.
+    /// The process's descriptor number of the open file.
     pub fd: u32,
-    /// That file's client.
+    /// The driver's client of that file.
     pub client: ObjectName,
     /// The group.
     pub group: ObjectName,
-    /// Its GPU in the client's tree.
+    /// The object of its GPU in that client.
     pub subdevice: ObjectName,
 }
 
-/// Stops of a container that came to nothing.
+/// Failed stops of a container.
 #[derive(Clone, Copy, Debug, Default)]
 struct Misses {
-    /// In a row, up to now.
+    /// In a row, up to the last stop.
     row: u32,
-    /// In all.
+    /// In total.
     all: u64,
 }
 
-/// What the daemon knows of the tier.
+/// The event loop's side of preemption.
 #[derive(Debug)]
 pub struct Preemption {
     jobs: Option<Sender<Job>>,
     answers: Receiver<Answer>,
     notify: Arc<EventFd>,
     misses: BTreeMap<ContainerId, Misses>,
-    /// GPUs on which a stop was seen to work.
+    /// GPUs on which a stop has worked.
     shown: BTreeSet<GpuUuid>,
     slices: TimeSlices,
 }
 
 impl Preemption {
-    /// The tier, as configured. What an earlier life did to groups is undone first, whatever is configured
-    /// now.
+    /// Starts preemption as configured. First undoes the changes that an earlier daemon left on groups, whatever
+    /// the present configuration is.
     ///
     /// # Errors
     /// No descriptor left.
@@ -153,7 +152,7 @@ impl Preemption {
         self.jobs.is_some()
     }
 
-    /// How many descriptors it may have.
+    /// How many descriptors it may use.
     pub fn descriptors(&self) -> u64 {
         if self.is_on() {
             2 * GROUPS_MAX as u64
@@ -178,7 +177,7 @@ impl Preemption {
         self.slices.forget(container);
     }
 
-    /// The end: everything goes on, as it was before.
+    /// Resumes all work and restores all time slices, at the daemon's end.
     pub fn close(&mut self) {
         if self.ask(Job::End) {
             let ended = |answer| matches!(answer, Answer::Ended);
@@ -193,7 +192,7 @@ impl Preemption {
 }
 
 impl Daemon {
-    /// A process tells of a group. It costs a slice_lane in a short list, and is looked at when it is used.
+    /// Stores a channel group that a process reports, in a bounded list. It is checked when it is used.
     pub fn name_group(&mut self, key: Key, named: ChannelGroup) {
         let Some(tenant) = self.tenants.get_mut(key) else {
             return;
@@ -209,7 +208,7 @@ impl Daemon {
         groups.push(named);
     }
 
-    /// A process takes a group back.
+    /// Removes a channel group that a process reports as gone.
     pub fn forget_group(&mut self, key: Key, client: ObjectName, group: ObjectName) {
         if let Some(tenant) = self.tenants.get_mut(key) {
             tenant
@@ -218,7 +217,7 @@ impl Daemon {
         }
     }
 
-    /// The engine wants a container's work stopped.
+    /// Stops a container's work on a GPU, for the engine.
     pub fn stop_work(&mut self, container: ContainerId, lane: Lane) {
         let asked = self.preemption.misses(&container).row < MISSES_MAX
             && match self.targets(&container, lane) {
@@ -234,8 +233,7 @@ impl Daemon {
         }
     }
 
-    /// The groups of all processes of a container; `None` if one runs something in a group that it did
-    /// not tell of.
+    /// The groups of all processes of a container; `None` if a process has work in a group that it did not report.
     fn targets(&self, container: &ContainerId, lane: Lane) -> Option<Vec<Target>> {
         let slice = self.slices.of(container)?;
         let mut targets = Vec::new();
@@ -262,7 +260,7 @@ impl Daemon {
         (!targets.is_empty()).then_some(targets)
     }
 
-    /// The engine wants it to go on.
+    /// Resumes a container's work on a GPU, for the engine.
     pub fn resume_work(&mut self, container: ContainerId, lane: Lane) {
         if !self.preemption.ask(Job::Resume((container, lane))) {
             let resumed = Event::Resumed { container, lane };
@@ -270,14 +268,14 @@ impl Daemon {
         }
     }
 
-    /// A process's connection ended: nothing of it stays stopped, and no file of it stays open.
+    /// Resumes the work of a process whose connection ended, and closes its files.
     pub fn release_work(&self, key: Key) {
         self.preemption.ask(Job::Release(key));
     }
 
-    /// The worker answered.
+    /// Handles the worker's answers.
     pub fn read_preemption_answers(&mut self) {
-        // Only who rings it reads it elsewhere; an empty one is as good.
+        // Resets the eventfd; an empty one is not an error.
         let _ = self.preemption.notify.read();
         while let Ok(answer) = self.preemption.answers.try_recv() {
             let event = match answer {
@@ -323,7 +321,7 @@ impl Daemon {
         }
     }
 
-    /// Rows as the engine gives them, with how each container's turns are enforced.
+    /// Fills into the engine's rows how each container's turns are enforced.
     pub fn fill_time_enforcement(&self, rows: &mut [Snapshot]) {
         for row in rows {
             if let Snapshot::Slice {

@@ -1,8 +1,8 @@
-//! The worker's part that gives groups time slices, one group at a time between stops.
+//! The worker's part that sets hardware time slices, one group at a time between stops.
 //!
-//! Each look is told what every group's slice is to be, and compares it with what the driver says. What it
-//! says otherwise than we set it was set by the process itself, which can do so at any time: it is set back and
-//! counted. A group of which nothing is wished any more gets back what it had. No file is kept open in between.
+//! Each round gets the wanted time slice of every group and compares it with the driver's value. A value that differs
+//! from the one set before was set by the process itself, which can do so at any time: it is reset and counted.
+//! A group that is no longer in the list gets its previous time slice back. No file stays open between rounds.
 
 use super::controls::{ControlError, Controls};
 use super::journal::{self, JournalEntry};
@@ -13,36 +13,36 @@ use gpuslice_wire::tenant::ObjectName;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::PathBuf;
 
-/// What a group's slice is to be.
+/// The wanted time slice of a group.
 #[derive(Clone, Copy, Debug)]
 pub struct WantedSlice {
     /// The process's connection.
     pub key: Key,
-    /// The process's number.
+    /// The process's pid.
     pub pid: u32,
-    /// Whose, and on which of its GPUs.
+    /// The container and its GPU.
     pub slice_lane: SliceLane,
     /// The group.
     pub named: ChannelGroup,
-    /// How long, µs.
+    /// The time slice, µs.
     pub us: u64,
 }
 
-/// What a look found of a container's groups on a GPU.
+/// Result of a round for a container's groups on a GPU.
 #[derive(Debug, Default)]
 pub struct Observed {
-    /// The slice all of them have; 0 if one has not what was wished.
+    /// The time slice that all of them have, µs; 0 if one lacks the wanted one.
     pub us: u64,
-    /// How many had another one than we had set.
+    /// How many had another time slice than was set before.
     pub changed: u64,
-    /// Why one has not what was wished.
+    /// Why one lacks the wanted time slice.
     pub refused: Option<String>,
 }
 
-/// One group among all: of one connection, by client and handle.
+/// Identifies a group: connection, client, group.
 type Ident = (Key, ObjectName, ObjectName);
 
-/// A group with a slice of ours.
+/// A group with a changed time slice.
 #[derive(Debug)]
 struct Set {
     container: ContainerId,
@@ -52,9 +52,9 @@ struct Set {
 
 #[derive(Debug)]
 enum Todo {
-    Give(WantedSlice),
-    GiveBack(Ident),
-    /// The look is over.
+    Set(WantedSlice),
+    Restore(Ident),
+    /// The round is over.
     Tell,
 }
 
@@ -68,7 +68,7 @@ pub struct TimeSlicer {
 }
 
 impl TimeSlicer {
-    /// One that has given nothing.
+    /// Starts without changed groups.
     pub fn new(controls: Controls, dir: PathBuf) -> TimeSlicer {
         TimeSlicer {
             controls,
@@ -79,28 +79,28 @@ impl TimeSlicer {
         }
     }
 
-    /// Begins a look: these are all wishes there are.
-    pub fn look(&mut self, wishes: Vec<WantedSlice>) {
-        let wished: BTreeSet<Ident> = wishes.iter().map(ident).collect();
-        let over = self.set.keys().filter(|it| !wished.contains(it)).copied();
-        self.todo.extend(over.map(Todo::GiveBack));
-        self.todo.extend(wishes.into_iter().map(Todo::Give));
+    /// Begins a round with the wanted time slices of all groups.
+    pub fn look(&mut self, all_wanted: Vec<WantedSlice>) {
+        let wanted: BTreeSet<Ident> = all_wanted.iter().map(ident).collect();
+        let over = self.set.keys().filter(|it| !wanted.contains(it)).copied();
+        self.todo.extend(over.map(Todo::Restore));
+        self.todo.extend(all_wanted.into_iter().map(Todo::Set));
         self.todo.push_back(Todo::Tell);
     }
 
-    /// Whether nothing is to be done.
+    /// Whether no round is in progress.
     pub fn is_idle(&self) -> bool {
         self.todo.is_empty()
     }
 
-    /// Looks at one group; at the end of a look, what was found.
+    /// Handles one group; at the end of a round returns its results.
     pub fn step(&mut self) -> Option<BTreeMap<SliceLane, Observed>> {
         match self.todo.pop_front()? {
-            Todo::Give(wish) => {
-                // nothing is said of a group that is gone
-                let given = self.give(&wish).transpose()?;
-                let found = self.found.entry(wish.slice_lane).or_insert(Observed {
-                    us: wish.us,
+            Todo::Set(wanted) => {
+                // a group that no longer exists is not in the result
+                let given = self.set_time_slice(&wanted).transpose()?;
+                let found = self.found.entry(wanted.slice_lane).or_insert(Observed {
+                    us: wanted.us,
                     ..Observed::default()
                 });
                 match given {
@@ -109,50 +109,52 @@ impl TimeSlicer {
                 }
                 None
             }
-            Todo::GiveBack(ident) => {
-                self.give_back(ident);
+            Todo::Restore(ident) => {
+                self.restore(ident);
                 None
             }
             Todo::Tell => Some(std::mem::take(&mut self.found)),
         }
     }
 
-    /// Sees to it that a group has its slice; whether it had another one than we had set. `None` if there
-    /// is no such group any more.
-    fn give(&mut self, wish: &WantedSlice) -> Result<Option<bool>, ControlError> {
-        let ident = ident(wish);
+    /// Sets a group's time slice; returns whether it had another one than was set before. `None` if the group no
+    /// longer exists.
+    fn set_time_slice(&mut self, wanted: &WantedSlice) -> Result<Option<bool>, ControlError> {
+        let ident = ident(wanted);
         let known = self.set.get(&ident).map(|set| set.line);
-        let line = known.unwrap_or_else(|| JournalEntry::of(wish.pid, wish.named));
-        // Should the number be another process's by now, the driver refuses the name of a client that is not
-        // that file's.
+        let line = known.unwrap_or_else(|| JournalEntry::of(wanted.pid, wanted.named));
+        // If the pid was reused, the driver refuses the client's name, which does not belong to that file.
         let Some(file) = line.open(&self.controls)? else {
             return Ok(None);
         };
-        let is = match self.controls.time_slice(&file, &wish.named) {
+        let is = match self.controls.time_slice(&file, &wanted.named) {
             Err(refused) if refused.is_gone() => return Ok(None),
             is => is?,
         };
         let mut changed = false;
         if let Some(set) = self.set.get_mut(&ident) {
             changed = is != set.us;
-            if is == wish.us {
+            if is == wanted.us {
                 set.us = is;
                 return Ok(Some(changed));
             }
         } else {
-            self.remember(ident, wish.slice_lane.0, line, is)?;
+            self.remember(ident, wanted.slice_lane.0, line, is)?;
         }
-        if let Err(refused) = self.controls.set_time_slice(&file, &wish.named, wish.us) {
-            self.give_back(ident);
+        if let Err(refused) = self
+            .controls
+            .set_time_slice(&file, &wanted.named, wanted.us)
+        {
+            self.restore(ident);
             return Err(refused);
         }
         if let Some(set) = self.set.get_mut(&ident) {
-            set.us = wish.us;
+            set.us = wanted.us;
         }
         Ok(Some(changed))
     }
 
-    /// Writes down what a group had before it is changed.
+    /// Writes a group's present time slice to the journal before it is changed.
     fn remember(
         &mut self,
         ident: Ident,
@@ -174,31 +176,31 @@ impl TimeSlicer {
         written
     }
 
-    /// Gives a group back what it had.
-    fn give_back(&mut self, ident: Ident) {
+    /// Restores a group's previous time slice.
+    fn restore(&mut self, ident: Ident) {
         let Some(set) = self.set.remove(&ident) else {
             return;
         };
         if let Err(why) = set.line.undo(&self.controls) {
-            tracing::debug!(container = %set.container, %why, "its time slice is not what it was before");
+            tracing::debug!(container = %set.container, %why, "its time slice could not be restored");
         }
-        // A line too many is a slice that is given back twice; and where the container is gone, so is the file.
+        // An extra entry restores a time slice twice, which is harmless; without the container there is no file.
         let _ = self.write_down(&set.container);
     }
 
     /// A process's connection ended.
     pub fn release(&mut self, key: Key) {
-        self.give_back_all(|(of, ..)| *of == key);
+        self.restore_all(|(of, ..)| *of == key);
     }
 
-    /// The end: everybody gets back what it had.
+    /// Restores the time slices of all groups, at the daemon's end.
     pub fn end(&mut self) {
-        self.give_back_all(|_| true);
+        self.restore_all(|_| true);
     }
 
-    fn give_back_all(&mut self, which: impl Fn(&Ident) -> bool) {
+    fn restore_all(&mut self, which: impl Fn(&Ident) -> bool) {
         let all: Vec<Ident> = self.set.keys().filter(|it| which(it)).copied().collect();
-        all.into_iter().for_each(|ident| self.give_back(ident));
+        all.into_iter().for_each(|ident| self.restore(ident));
     }
 
     fn write_down(&self, container: &ContainerId) -> Result<(), ControlError> {
@@ -208,6 +210,6 @@ impl TimeSlicer {
     }
 }
 
-fn ident(wish: &WantedSlice) -> Ident {
-    (wish.key, wish.named.client, wish.named.group)
+fn ident(wanted: &WantedSlice) -> Ident {
+    (wanted.key, wanted.named.client, wanted.named.group)
 }

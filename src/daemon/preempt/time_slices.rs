@@ -1,8 +1,8 @@
-//! Who gets which time slice of the hardware, and what became of it.
+//! Decides the hardware time slices of channel groups, and keeps the results.
 //!
-//! Every other second the worker is told what all groups are to have, on the GPUs where a stop was seen to work:
-//! there the driver is known to do what it says. That is often enough for new processes and new
-//! weights, and for those who set a slice of their own: it pays only in what overlaps.
+//! Every 2 s the worker gets the wanted time slices of all groups on GPUs where a stop has worked: there the driver is
+//! known to do what it reports. This is often enough for new processes and new weights, and for processes that
+//! change their own time slice: a change affects only work that overlaps.
 
 use super::SliceLane;
 use super::time_slicer::{Observed, WantedSlice};
@@ -11,41 +11,41 @@ use crate::daemon::Daemon;
 use gpuslice_wire::ids::ContainerId;
 use std::collections::BTreeMap;
 
-/// A look every so many heartbeats.
+/// Heartbeats between two rounds.
 pub const LOOK_EVERY: u64 = 40;
 
-/// What is known of a container's slices on a GPU.
+/// The time slices of a container's groups on a GPU.
 #[derive(Debug, Default)]
 struct Known {
-    /// 0 if it has none of ours.
+    /// The time slice in force, µs; 0 if none is set.
     us: u64,
-    /// How often one was another than we had set.
+    /// How often a group had another time slice than was set before.
     changes: u64,
     refused: bool,
 }
 
-/// What is known of all.
+/// The time slices of all containers.
 #[derive(Debug, Default)]
 pub struct TimeSlices {
     known: BTreeMap<SliceLane, Known>,
-    /// The worker looks at them.
+    /// A round is in progress.
     looking: bool,
 }
 
 impl TimeSlices {
-    /// The slice that a container has on a GPU, µs, and how often it was changed by somebody else.
+    /// The time slice of a container on a GPU, µs, and how often its processes changed it.
     pub fn of(&self, slice_lane: SliceLane) -> (u64, u64) {
         let known = self.known.get(&slice_lane);
         known.map_or((0, 0), |known| (known.us, known.changes))
     }
 
-    /// A container's slice of the node ended.
+    /// Removes a container.
     pub fn forget(&mut self, container: &ContainerId) {
         self.known
             .retain(|slice_lane, _| slice_lane.0 != *container);
     }
 
-    /// What a look found. Who has no group any more is not in it.
+    /// Stores a round's results. A container without groups is not in it.
     pub fn found(&mut self, found: BTreeMap<SliceLane, Observed>) {
         self.looking = false;
         for (slice_lane, known) in &mut self.known {
@@ -59,26 +59,26 @@ impl TimeSlices {
             let gpu = lane.0;
             if found.changed > 0 && known.changes.is_power_of_two() {
                 let changes = known.changes;
-                tracing::warn!(%container, gpu, changes, "sets its own time slices on the GPU; they are set back");
+                tracing::warn!(%container, gpu, changes, "changes its own time slices on the GPU; they are reset");
             }
             let refused = std::mem::replace(&mut known.refused, found.refused.is_some());
             if let Some(why) = found.refused.filter(|_| !refused) {
-                tracing::warn!(%container, gpu, why, "has no time slices by weight on the GPU");
+                tracing::warn!(%container, gpu, why, "its time slices by weight cannot be set on the GPU");
             }
         }
     }
 }
 
 impl Daemon {
-    /// Has the time slices of all groups looked at, unless that is being done.
+    /// Starts a round for all groups, unless one is in progress.
     pub fn look_at_slices(&mut self) {
         if !self.preemption.shown.is_empty() && !self.preemption.slices.looking {
-            let wishes = self.wishes();
-            self.preemption.slices.looking = self.preemption.ask(Job::Slices(wishes));
+            let all_wanted = self.wanted_time_slices();
+            self.preemption.slices.looking = self.preemption.ask(Job::Slices(all_wanted));
         }
     }
 
-    fn wishes(&self) -> Vec<WantedSlice> {
+    fn wanted_time_slices(&self) -> Vec<WantedSlice> {
         let mut all = Vec::new();
         for (key, tenant) in self.tenants.iter().filter(|(_, it)| it.is_attached()) {
             let (container, pid) = (tenant.container(), tenant.pid());
@@ -105,7 +105,7 @@ mod tests {
     use gpuslice_wire::ids::Lane;
 
     #[test]
-    fn changes_add_up_and_slices_are_those_of_the_last_look() {
+    fn changes_add_up_and_time_slices_are_those_of_the_last_round() {
         let slice_lane = |id| (ContainerId::new(id).expect("an id"), Lane(0));
         let (web, batch) = (slice_lane("web"), slice_lane("batch"));
         let mut slices = TimeSlices::default();

@@ -1,13 +1,12 @@
-//! The thread that stops work and lets it go on: one job after the other. What is left of its time
-//! is the [`TimeSlicer`]'s.
+//! The thread that stops and resumes work, one job after the other. Its remaining time goes to the [`TimeSlicer`].
 //!
-//! A stop is all or nothing: if one group of a container cannot be stopped, or nothing left the GPU by
-//! it, those that were stopped go on at once. What is to go on and is refused is tried again until it
-//! does, or its process is gone: nobody stays stopped for ever.
+//! A stop is all or nothing: if one group of a container cannot be stopped, or no work left the GPU by it, the groups
+//! stopped so far are resumed at once. A resume that fails is retried until it succeeds or the process exits, so
+//! no group stays stopped forever.
 //!
-//! While it works, somebody waits who goes first. So what is written down stays written as long as the process
-//! lives: whose work is stopped once is mostly stopped again, and then nothing is written. A line too many is a
-//! group that is let go on twice, which is as good as once.
+//! A container of a higher class waits while it works. So journal entries stay as long as the process runs: work that
+//! was stopped once is mostly stopped again, and then nothing is written. An extra entry resumes a group twice,
+//! which is harmless.
 
 use super::controls::{ControlError, Controls};
 use super::journal::{self, JournalEntry};
@@ -23,41 +22,41 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError};
 use std::time::{Duration, Instant};
 
-/// How often what could not be resumed is tried again.
+/// Pause between two attempts to resume a group.
 const AGAIN: Duration = Duration::from_millis(100);
 
-/// One group, and the process that has it.
+/// A group and its process.
 #[derive(Debug)]
 pub struct Target {
     /// The process's connection.
     pub key: Key,
     /// The process.
     pub pidfd: OwnedFd,
-    /// Its number.
+    /// Its pid.
     pub pid: u32,
     /// The group.
     pub named: ChannelGroup,
 }
 
-/// What is to be done.
+/// A job for the worker.
 #[derive(Debug)]
 pub enum Job {
-    /// Stop these groups, which are all of a container on a GPU.
+    /// Stop these groups, which are all groups of a container on a GPU.
     Stop(SliceLane, Vec<Target>),
-    /// Let what was stopped go on.
+    /// Resume the stopped groups.
     Resume(SliceLane),
-    /// These groups are to have these time slices, and no others any.
+    /// Set these time slices; restore those of all other groups.
     Slices(Vec<WantedSlice>),
     /// A process's connection ended.
     Release(Key),
-    /// Everything goes on, and that is the end.
+    /// Resume everything and end.
     End,
 }
 
-/// What was done.
+/// The worker's answer.
 #[derive(Debug)]
 pub enum Answer {
-    /// To `Stop`: how long it took, or why nothing is stopped.
+    /// To `Stop`: its duration, or why nothing is stopped.
     Stopped(SliceLane, Result<Duration, String>),
     /// To `Resume`.
     Resumed(SliceLane),
@@ -67,7 +66,7 @@ pub enum Answer {
     Ended,
 }
 
-/// A group that is stopped.
+/// A stopped group.
 struct StoppedGroup {
     key: Key,
     file: OwnedFd,
@@ -82,15 +81,15 @@ pub struct Worker {
     answers: Sender<Answer>,
     notify: Arc<EventFd>,
     stopped: BTreeMap<SliceLane, Vec<StoppedGroup>>,
-    /// To go on, and refused so far.
+    /// Groups whose resume has failed so far.
     refused: Vec<(SliceLane, StoppedGroup)>,
-    /// The lines of each container's file: of all that is stopped, and of what was.
+    /// The entries of each container's file: groups that are or were stopped.
     written: BTreeMap<ContainerId, Vec<(Key, JournalEntry)>>,
     slicer: TimeSlicer,
 }
 
 impl Worker {
-    /// A worker that has stopped nothing.
+    /// A worker without stopped groups.
     pub fn new(
         controls: Controls,
         dir: PathBuf,
@@ -151,7 +150,7 @@ impl Worker {
         }
     }
 
-    /// The next job; a timeout when there is time for something else.
+    /// The next job; `Timeout` when there is time for other work.
     fn next(&self, jobs: &Receiver<Job>) -> Result<Job, RecvTimeoutError> {
         match (self.slicer.is_idle(), self.refused.is_empty()) {
             (false, _) => jobs.try_recv().map_err(|why| match why {
@@ -164,7 +163,7 @@ impl Worker {
     }
 
     fn answer(&self, answer: Answer) {
-        // Nobody to hear it, or a notify that rings already, is as good.
+        // A dropped receiver or a pending notification is not an error.
         let _ = self.answers.send(answer);
         let _ = self.notify.write(1);
     }
@@ -204,7 +203,7 @@ impl Worker {
             }
         })();
         if done.is_err() {
-            // What was refused to be taken off need not go on.
+            // A group that was not taken off need not be resumed.
             if let Some(held) = self.stopped.get_mut(&slice_lane) {
                 held.truncate(off);
             }
@@ -220,7 +219,7 @@ impl Worker {
         saves.sum()
     }
 
-    /// The line of a group: the one that is written, if one is.
+    /// The entry of a group: the written one, if there is one.
     fn line(&self, container: &ContainerId, target: &Target) -> JournalEntry {
         let mut known = self.written.get(container).into_iter().flatten();
         let its =
@@ -229,7 +228,7 @@ impl Worker {
         known.unwrap_or_else(|| JournalEntry::of(target.pid, target.named))
     }
 
-    /// Sees to it that a container's file has the lines of these groups.
+    /// Writes the entries of these groups to the container's file, unless they are there already.
     fn write_down(
         &mut self,
         container: &ContainerId,
@@ -261,7 +260,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Keeps the lines of those connections of which `keep` is true. Where a container is gone, so is its file.
+    /// Keeps the entries of connections for which `keep` is true. Without the container there is no file.
     fn rewrite(&mut self, keep: impl Fn(Key) -> bool) {
         for (container, lines) in std::mem::take(&mut self.written) {
             let kept = lines.iter().filter(|(key, _)| keep(*key));
@@ -295,7 +294,7 @@ impl Worker {
             Ok(()) => {}
             Err(refused) if refused.is_gone() => {}
             Err(refused) => {
-                tracing::error!(container = %slice_lane.0, gpu = slice_lane.1.0, why = %refused, "stopped on the GPU and refused to go on; tried again");
+                tracing::error!(container = %slice_lane.0, gpu = slice_lane.1.0, why = %refused, "stopped on the GPU and not resumed; trying again");
                 self.refused.push((slice_lane, held));
             }
         }
@@ -309,7 +308,7 @@ impl Worker {
         });
     }
 
-    /// Lets what a process has go on, and closes its files.
+    /// Resumes a process's groups and closes its files.
     fn release(&mut self, key: Key) {
         let lanes: Vec<SliceLane> = self.stopped.keys().copied().collect();
         for slice_lane in lanes {
@@ -322,7 +321,7 @@ impl Worker {
                 self.stopped.insert(slice_lane, others);
             }
             for held in its {
-                // Nobody is left to be told, mostly: a dead process's groups are gone with this file.
+                // Errors are ignored: a dead process's groups end with this file.
                 let _ = self.controls.resume(&held.file, &held.named);
             }
         }

@@ -138,7 +138,7 @@ fn a_drivers_gpus_are_given_out_by_one_daemon() {
     );
     first.end(Signal::SIGTERM);
     eventually("it is the only one", || {
-        node.log().contains("no other gpusliced gives out")
+        node.log().contains("no other gpusliced serves")
     });
     place.assert_refused(ONE, "two", "of user 0, --runtime-dir");
     assert!(node.end_daemon(Signal::SIGTERM).success());
@@ -187,7 +187,7 @@ fn a_users_lock_keeps_the_nodes_daemon_out_in_no_disguise() {
     node.start_command(command);
     disguised.end(Signal::SIGKILL);
     eventually("it is the only one", || {
-        node.log().contains("no other gpusliced gives out")
+        node.log().contains("no other gpusliced serves")
     });
     let mut second = Command::new(place.path("bin/gpusliced"));
     second.arg("--runtime-dir").arg(place.path("second"));

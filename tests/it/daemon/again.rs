@@ -262,7 +262,7 @@ fn without_that_record_growth_waits_and_what_is_said_counts() {
         node.start_daemon(&[]);
         let log = node.log();
         assert!(
-            log.contains("growth waits until they have come back"),
+            log.contains("growth waits until they have reconnected"),
             "{n}: {log}"
         );
         let other = attached(&node, &quick, 0);
@@ -279,7 +279,7 @@ fn without_that_record_growth_waits_and_what_is_said_counts() {
         restart(&mut node);
         let log = node.log();
         assert_eq!(
-            log.matches("growth waits until they have come back")
+            log.matches("growth waits until they have reconnected")
                 .count(),
             2,
             "{log}"

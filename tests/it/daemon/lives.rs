@@ -105,7 +105,7 @@ fn a_record_that_cannot_be_read_is_kept_and_its_container_refused() {
     assert_eq!(fs::read(&record).expect("kept"), bytes);
     let (why, said) = denied(node.admit("a", Bytes(GIB)));
     assert_eq!(why, Denial::Host);
-    assert!(said.contains("record that could not be taken up"), "{said}");
+    assert!(said.contains("its record could not be restored"), "{said}");
     node.tenant("b").attach(Bytes::ZERO);
     assert_eq!(node.dismiss("a"), Answer::Dismissed {});
     node.must_admit("a", Bytes(GIB));

@@ -125,7 +125,7 @@ fn slices_follow_the_promises_and_nobody_else() {
             number(&node, "a", "time_slice_changes") == 1
         });
         assert_eq!(number(&node, "b", "time_slice_changes"), 0);
-        assert!(node.log().contains("sets its own time slices"));
+        assert!(node.log().contains("changes its own time slices"));
         let said = said(&node, &["ps"]);
         assert_eq!(said.matches("time slice changed").count(), 1, "{said}");
         must(&node, &["set", "a", "--weight", "3"]);
