@@ -40,7 +40,7 @@ install:
 	install -D -m 755 -t $(DESTDIR)$(PREFIX)/libexec/gpuslice $(BUILD)/libexec/gpuslice-hook
 	install -D -m 755 -t $(DESTDIR)$(PREFIX)/bin $(BUILD)/libexec/gpuslice-runtime
 	install -D -m 644 -t $(DESTDIR)$(PREFIX)/lib/gpuslice $(BUILD)/libgpuslice.so \
-		$(BUILD)/libgpuslice_replace.so $(BUILD)/libgpuslice_nvml.so
+		$(BUILD)/libgpuslice_mount.so $(BUILD)/libgpuslice_nvml.so
 	install -D -m 755 -t $(DESTDIR)$(PREFIX)/libexec/gpuslice $(BUILD)/tenant
 	install -D -m 644 -t $(DESTDIR)$(PREFIX)/lib/gpuslice $(BUILD)/libgpuslice_sim_cuda.so \
 		$(BUILD)/libgpuslice_sim_nvml.so

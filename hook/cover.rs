@@ -1,8 +1,8 @@
-//! The replacement door: the shim over every file of the driver's in the loader's directories, and in those
+//! Mount injection: mounts the shim over every driver file in the loader's directories and in those
 //! where images keep a driver of their own.
 //!
-//! It is files that are covered, not links: `libcuda.so.1` may well be made later, by a hook that comes
-//! after us or by `ldconfig`, and will lead to a file that is the shim by then.
+//! Files are covered, not links: a later hook or `ldconfig` may create `libcuda.so.1`, which then
+//! leads to a file that the shim already covers.
 
 use crate::place::{Root, existing};
 use crate::plan::{Cover, DRIVER_DIRS, LIBRARY_DIRS, covered};

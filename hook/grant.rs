@@ -22,12 +22,12 @@ pub(crate) struct Granted {
     pub cuda: PathBuf,
     /// The real NVML.
     pub nvml: Option<PathBuf>,
-    /// The shim for the preload door.
+    /// The shim for preload injection.
     pub preload: PathBuf,
-    /// The shim for the replacement door.
-    pub replace: PathBuf,
-    /// The NVML twin.
-    pub twin: PathBuf,
+    /// The shim for mount injection.
+    pub mount: PathBuf,
+    /// The NVML shim.
+    pub nvml_shim: PathBuf,
     /// The simulated GPU's device directory.
     pub device: Option<PathBuf>,
 }
@@ -63,8 +63,8 @@ impl Asked {
                 cuda,
                 nvml,
                 preload,
-                replace,
-                twin,
+                mount,
+                nvml_shim,
                 device,
             } => {
                 let some = |text: &str| (!text.is_empty()).then(|| PathBuf::from(text));
@@ -73,14 +73,14 @@ impl Asked {
                     cuda: cuda.as_str().into(),
                     nvml: some(nvml.as_str()),
                     preload: preload.as_str().into(),
-                    replace: replace.as_str().into(),
-                    twin: twin.as_str().into(),
+                    mount: mount.as_str().into(),
+                    nvml_shim: nvml_shim.as_str().into(),
                     device: some(device.as_str()),
                 })
             }
             Answer::Denied { text, .. } => Err(Error::Denied(text.to_string())),
             Answer::Dismissed {} | Answer::Resized { .. } | Answer::Done {} => {
-                Err(Error::Daemon("its daemon answered something else".into()))
+                Err(Error::Daemon("unexpected answer from its daemon".into()))
             }
         }
     }

@@ -1,9 +1,9 @@
-//! What is mounted where in a container; pure.
+//! The mounts of a container: source, target and access of each; pure.
 //!
-//! Two doors lead every program to the shim. *Replacement*: the shim lies over each of the driver's
-//! libraries in the container's library directories. *Preload*: `/etc/ld.so.preload` names the
-//! shim, whose SONAME catches also programs that bring a driver of their own. The real driver is
-//! at a private path that only the shim knows.
+//! Two injection methods lead every program to the shim. *Mount*: the shim is bind-mounted over each
+//! of the driver's libraries in the container's library directories. *Preload*: `/etc/ld.so.preload`
+//! names the shim, whose SONAME also catches programs that bring a driver of their own. The real
+//! driver is at a private path that only the shim uses.
 
 use crate::error::Error;
 use crate::grant::Granted;
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 /// Where the shim finds its socket and the real driver; also where everything private is.
 pub(crate) const TENANT_DIR: &str = "run/gpuslice";
-/// The preload door's library, as `/etc/ld.so.preload` names it.
+/// The preloaded shim, as `/etc/ld.so.preload` names it.
 pub(crate) const PRELOAD_LINE: &str = "/run/gpuslice/libgpuslice.so";
 /// Name of that library, and of the merged preload file, in the tenant directory.
 pub(crate) const PRELOAD_NAME: &str = "libgpuslice.so";
@@ -68,7 +68,7 @@ pub(crate) struct Bind {
 /// A library that lies over the driver's, wherever the container has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Cover {
-    /// Host path of the shim or the twin.
+    /// Host path of the shim or the NVML shim.
     pub from: PathBuf,
     /// Beginning of the names to cover: `libcuda.so`.
     pub stem: &'static str,
@@ -83,7 +83,7 @@ pub(crate) struct Plan {
     pub dir: PathBuf,
     /// Mounts at fixed places.
     pub binds: Vec<Bind>,
-    /// The replacement door.
+    /// Mount injection.
     pub covers: Vec<Cover>,
 }
 
@@ -107,14 +107,14 @@ impl Plan {
         }];
         binds.push(file(&granted.cuda, "driver/libcuda.so.1", Access::Library));
         let mut covers = vec![Cover {
-            from: granted.replace.clone(),
+            from: granted.mount.clone(),
             stem: "libcuda.so",
             soname: "libcuda.so.1",
         }];
         if let Some(nvml) = &granted.nvml {
             binds.push(file(nvml, "driver/libnvidia-ml.so.1", Access::Library));
             covers.push(Cover {
-                from: granted.twin.clone(),
+                from: granted.nvml_shim.clone(),
                 stem: "libnvidia-ml.so",
                 soname: "libnvidia-ml.so.1",
             });
@@ -177,8 +177,8 @@ mod tests {
             cuda: "/d/libcuda.so.1".into(),
             nvml: Some("/d/libnvidia-ml.so.1".into()),
             preload: "/l/libgpuslice.so".into(),
-            replace: "/l/libgpuslice_replace.so".into(),
-            twin: "/l/libgpuslice_nvml.so".into(),
+            mount: "/l/libgpuslice_mount.so".into(),
+            nvml_shim: "/l/libgpuslice_nvml.so".into(),
             device: None,
         }
     }

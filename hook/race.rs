@@ -92,8 +92,8 @@ impl Course {
             cuda: library(),
             nvml: Some(library()),
             preload: library(),
-            replace: library(),
-            twin: library(),
+            mount: library(),
+            nvml_shim: library(),
             device: Some(self.at("device")),
         })
         .expect("absolute")

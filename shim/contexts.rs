@@ -105,7 +105,7 @@ pub struct Closing {
 }
 
 impl Closing {
-    /// The contexts that end, as the books name them: green ones end with the primary one.
+    /// The keys of the contexts that end: green ones end with the primary one.
     pub fn keys(&self) -> impl Iterator<Item = u64> {
         self.gone.iter().map(|(key, _)| *key)
     }

@@ -1,60 +1,60 @@
-//! Memory credit: what the daemon has already granted and this process has not used yet.
+//! Memory credit: bytes that the daemon has granted and this process has not used yet.
 //!
 //! # Problem
-//! Two processes of one slice must never both pass the cap, so somebody outside them has to decide,
-//! before the driver is asked. A round trip per allocation would cost microseconds.
+//! Two processes of one slice must never exceed the cap together, so the daemon has to decide before the
+//! driver is called. A round trip per allocation would cost microseconds.
 //!
 //! # Idea
-//! The daemon grants more than was asked for, as credit. Taking from credit and putting back is one
-//! atomic operation on a word of this process; only an empty account goes to the daemon. What is
-//! far too much goes back at once if the container has other processes, and all of it when one of
-//! them is short or nothing happens for a while ([`crate::link`]). Nothing here decides what the cap
-//! is: all credit was granted, so the sum over all processes can never pass it.
+//! The daemon grants more than requested, as credit. Taking from credit and returning to it is one atomic
+//! operation on a word of this process; only an empty account asks the daemon. A large surplus is returned
+//! immediately if the container has other processes. All credit is returned when one of them is short, or
+//! when it is idle ([`crate::link`]). The cap is not enforced here: all credit was granted, so the sum over
+//! all processes never exceeds the cap.
 //!
-//! Threads that take and put at once would pass that word's cache line to and fro, at ten times the
-//! price of the operation itself. So each has a *pocket* of small change, on a line of its own, and
-//! goes to the common credit by the handful. Pockets are bounded, and who finds too little in the
-//! common credit turns them all out before asking the daemon: the last byte can still be had.
+//! Threads that change that word concurrently would contend for its cache line, at ten times the cost of the
+//! operation itself. So each thread has a cache of its own for small amounts, on a separate cache line, and
+//! refills it from the common credit. Caches are bounded. A thread that finds too little common credit
+//! collects the contents of all caches before it asks the daemon, so the last byte under the cap is usable.
 //!
-//! `granted` changes only on the slow path (under the connection's lock), credit at any time;
-//! what was granted and is not credit is what allocations and reservations in flight hold.
+//! `granted` changes only on the slow path (under the connection's lock), credit at any time; the
+//! difference is held by allocations and by reservations in flight.
 #![forbid(unsafe_code)]
 
-use crate::sync::seat;
+use crate::sync::thread_index;
 use core::sync::atomic::{AtomicU64, Ordering};
 use gpuslice_wire::units::MIB;
 
-/// Pockets of an account; threads beyond that many share.
-const POCKETS: usize = 8;
-/// Most in one pocket, bytes. All pockets together are half of the smallest chunk.
-const POCKET: u64 = MIB / POCKETS as u64;
-/// What goes from the common credit into a pocket at once, and what an overfull one keeps.
-const HANDFUL: u64 = POCKET / 2;
-const _: () = assert!(POCKETS as u64 * POCKET * 2 <= CHUNK_MIN);
-/// No request is larger: no address space has so much, and sums of some of them do not overflow.
+/// Thread caches of an account; further threads share them.
+const THREAD_CACHES: usize = 8;
+/// Capacity of a thread cache, bytes. All caches together are half of the smallest chunk.
+const THREAD_CACHE_BYTES: u64 = MIB / THREAD_CACHES as u64;
+/// Size of a refill from the common credit, and the rest in a cache that overflows.
+const REFILL_BYTES: u64 = THREAD_CACHE_BYTES / 2;
+const _: () = assert!(THREAD_CACHES as u64 * THREAD_CACHE_BYTES * 2 <= CHUNK_MIN);
+/// The largest request: no address space is larger, and sums of several requests do not overflow.
 pub const BYTES_MAX: u64 = 1 << 56;
 /// Bounds of [`chunk`].
 const CHUNK_MIN: u64 = 2 * MIB;
 const CHUNK_MAX: u64 = 32 * MIB;
 
-/// What one process has of one lane.
+/// The credit of one process on one lane.
 #[derive(Debug, Default)]
 #[repr(align(64))]
-pub struct Account {
+pub struct CreditAccount {
     granted: AtomicU64,
     common: AtomicU64,
     returned: AtomicU64,
     returned_last: AtomicU64,
     returned_when: AtomicU64,
-    pockets: [Pocket; POCKETS],
+    caches: [ThreadCache; THREAD_CACHES],
 }
 
 /// Two cache lines, because processors fetch lines in pairs.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-struct Pocket(AtomicU64);
+struct ThreadCache(AtomicU64);
 
-impl Pocket {
+impl ThreadCache {
     #[inline]
     fn change(&self, to: impl Fn(u64) -> Option<u64>) -> Result<u64, u64> {
         self.0
@@ -63,161 +63,171 @@ impl Pocket {
 
     /// Adds `bytes` if there is room for them.
     #[inline]
-    fn fits(&self, bytes: u64) -> bool {
-        let full = |there: u64| there.checked_add(bytes).filter(|&sum| sum <= POCKET);
+    fn add(&self, bytes: u64) -> bool {
+        let full = |there: u64| {
+            there
+                .checked_add(bytes)
+                .filter(|&sum| sum <= THREAD_CACHE_BYTES)
+        };
         self.change(full).is_ok()
     }
 }
 
-/// How far a change of credit went.
+/// Where credit was taken from or returned to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reach {
-    /// No further than the thread's pocket.
-    Pocket,
-    /// To the common credit, of which there is so much now, bytes.
+pub enum CreditSource {
+    /// The thread's cache alone.
+    ThreadCache,
+    /// The common credit, with its new value, bytes.
     Common(u64),
 }
 
-/// What the daemon is asked.
+/// A request to the daemon for credit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Question {
-    /// To be given back first, bytes.
-    pub given: u64,
-    /// The least that is of use, bytes.
+pub struct CreditRequest {
+    /// Credit to return first, bytes.
+    pub returned: u64,
+    /// The smallest useful grant, bytes.
     pub need: u64,
-    /// What would save further questions, bytes.
+    /// The preferred grant, which saves further requests, bytes.
     pub wish: u64,
 }
 
-/// What the daemon said to a request for credit.
+/// The daemon's reply to a [`CreditRequest`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum CreditReply {
     /// This many bytes, at least what was needed.
     Granted(u64),
     /// The cap is reached.
     Refused,
-    /// There is no daemon to ask just now.
+    /// There is no connection to the daemon.
     Gone,
 }
 
-/// What became of a reservation.
+/// The outcome of [`CreditAccount::take_or_request`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
-pub enum Verdict {
-    /// The bytes are the caller's until put back.
+pub enum TakeOutcome {
+    /// The caller has the bytes until it returns them.
     Taken,
     /// Out of memory.
     Refused,
-    /// Not decided: ask again when the daemon is back.
+    /// Undecided: the caller retries when the daemon is back.
     Gone,
 }
 
-/// How much more than needed is asked for: 1/128 of the cap, 2 to 32 MiB.
+/// The size of a request beyond the need: 1/128 of the cap, 2 to 32 MiB.
 ///
-/// Two chunks are the most that a process with siblings keeps unused, so the credit of a few
-/// processes stays a small part of the slice while most allocations need no round trip.
+/// A process with siblings keeps at most two chunks unused. So the credit of a few processes stays a small
+/// part of the slice, while most allocations need no round trip.
 #[must_use]
 pub fn chunk(cap: u64) -> u64 {
     (cap / 128).clamp(CHUNK_MIN, CHUNK_MAX)
 }
 
-impl Account {
-    /// Takes `bytes` from credit; `None`, and nothing taken, when there is less at hand.
+impl CreditAccount {
+    /// Takes `bytes` from credit; `None`, and nothing taken, when cache and common credit hold less.
     #[inline]
-    pub fn take(&self, bytes: u64) -> Option<Reach> {
-        let pocket = &self.pockets[seat() % POCKETS];
-        match pocket.change(|there| there.checked_sub(bytes)) {
-            Ok(_) => Some(Reach::Pocket),
-            Err(_) => self.take_common(pocket, bytes),
+    pub fn take(&self, bytes: u64) -> Option<CreditSource> {
+        let cache = &self.caches[thread_index() % THREAD_CACHES];
+        match cache.change(|there| there.checked_sub(bytes)) {
+            Ok(_) => Some(CreditSource::ThreadCache),
+            Err(_) => self.take_common(cache, bytes),
         }
     }
 
-    /// Takes `bytes` from the common credit, and a handful for the pocket if they are few.
+    /// Takes `bytes` from the common credit, and for a small request also a refill for the cache.
     #[inline(never)]
-    fn take_common(&self, pocket: &Pocket, bytes: u64) -> Option<Reach> {
-        let handful = if bytes <= HANDFUL { HANDFUL } else { 0 };
+    fn take_common(&self, cache: &ThreadCache, bytes: u64) -> Option<CreditSource> {
+        let refill = if bytes <= REFILL_BYTES {
+            REFILL_BYTES
+        } else {
+            0
+        };
         let both = |there: u64| {
             let left = there.checked_sub(bytes)?;
-            Some(left.checked_sub(handful).unwrap_or(left))
+            Some(left.checked_sub(refill).unwrap_or(left))
         };
         let relaxed = Ordering::Relaxed;
         let before = self.common.fetch_update(relaxed, relaxed, both).ok()?;
         let mut left = before - bytes;
-        if left >= handful && handful > 0 {
-            left -= handful;
-            if !pocket.fits(handful) {
-                left = self.put_common(handful);
+        if left >= refill && refill > 0 {
+            left -= refill;
+            if !cache.add(refill) {
+                left = self.put_common(refill);
             }
         }
-        Some(Reach::Common(left))
+        Some(CreditSource::Common(left))
     }
 
     /// Puts `bytes` back into credit.
     #[inline]
-    pub fn put(&self, bytes: u64) -> Reach {
-        let pocket = &self.pockets[seat() % POCKETS];
-        if pocket.fits(bytes) {
-            return Reach::Pocket;
+    pub fn put(&self, bytes: u64) -> CreditSource {
+        let cache = &self.caches[thread_index() % THREAD_CACHES];
+        if cache.add(bytes) {
+            return CreditSource::ThreadCache;
         }
-        self.put_beyond(pocket, bytes)
+        self.put_uncached(cache, bytes)
     }
 
-    /// Puts `bytes` into the common credit, and what the pocket has beyond a handful if they are few.
+    /// Puts `bytes` into the common credit, and for a small number also the cache's excess over a refill.
     #[inline(never)]
-    fn put_beyond(&self, pocket: &Pocket, bytes: u64) -> Reach {
-        let keep = |there: u64| (bytes <= HANDFUL && there > HANDFUL).then_some(HANDFUL);
-        let spilt = pocket.change(keep).map_or(0, |there| there - HANDFUL);
-        Reach::Common(self.put_common(bytes.saturating_add(spilt)))
+    fn put_uncached(&self, cache: &ThreadCache, bytes: u64) -> CreditSource {
+        let keep =
+            |there: u64| (bytes <= REFILL_BYTES && there > REFILL_BYTES).then_some(REFILL_BYTES);
+        let spilt = cache.change(keep).map_or(0, |there| there - REFILL_BYTES);
+        CreditSource::Common(self.put_common(bytes.saturating_add(spilt)))
     }
 
-    /// Gives the common credit there is now.
+    /// Adds `bytes` to the common credit, and returns its new value.
     fn put_common(&self, bytes: u64) -> u64 {
         let before = self.common.fetch_add(bytes, Ordering::Relaxed);
         before.saturating_add(bytes)
     }
 
-    /// Takes out all credit, to be given back to the daemon. The caller holds the slow path's lock.
+    /// Takes all credit, for the caller to return to the daemon. The caller holds the slow path's lock.
     #[must_use]
-    pub fn empty(&self) -> u64 {
-        let credit = self.turn_out();
+    pub fn take_all(&self) -> u64 {
+        let credit = self.collect();
         self.granted.fetch_sub(credit, Ordering::Relaxed);
         credit
     }
 
-    /// Takes out all credit, wherever it is.
-    fn turn_out(&self) -> u64 {
-        let pockets = self.pockets.iter().map(|pocket| &pocket.0);
-        let words = core::iter::once(&self.common).chain(pockets);
+    /// Collects the common credit and that of all thread caches.
+    fn collect(&self) -> u64 {
+        let caches = self.caches.iter().map(|cache| &cache.0);
+        let words = core::iter::once(&self.common).chain(caches);
         words.map(|word| word.swap(0, Ordering::Relaxed)).sum()
     }
 
-    /// All that was granted and not given back, bytes.
+    /// Bytes granted and not returned.
     #[must_use]
     pub fn granted(&self) -> u64 {
         self.granted.load(Ordering::Relaxed)
     }
 
-    /// Unused credit, bytes. What another thread is just moving may be counted twice, or not.
+    /// Unused credit, bytes. Bytes that another thread is moving may be counted twice, or not at all.
     #[must_use]
     pub fn credit(&self) -> u64 {
-        let pockets = self.pockets.iter().map(|pocket| &pocket.0);
-        let words = pockets.chain(core::iter::once(&self.common));
+        let caches = self.caches.iter().map(|cache| &cache.0);
+        let words = caches.chain(core::iter::once(&self.common));
         words.map(|word| word.load(Ordering::Relaxed)).sum()
     }
 
-    /// Notes that `bytes` are being given back while the daemon's page says `reserved`. Returns that the
+    /// Notes that `bytes` are being returned while the daemon's page shows `reserved`. Returns that the
     /// page does not show yet add up. The caller holds the slow path's lock.
     pub fn note_return(&self, bytes: u64, reserved: u64) {
-        let before = self.on_its_way(reserved);
+        let before = self.unacknowledged(reserved);
         self.returned_last.store(bytes, Ordering::Relaxed);
         self.returned.store(before + bytes, Ordering::Relaxed);
         self.returned_when.store(reserved, Ordering::Relaxed);
     }
 
-    /// What was given back and still counts in `reserved`, as the page says it now: all until the page
-    /// changes, and the last return until that is all that the page does not show.
+    /// Returned bytes that the daemon has not acknowledged: they still count in `reserved`, the present value
+    /// of the page. All returns are unacknowledged until the page changes; after a change to the value
+    /// without the earlier ones, only the last is.
     #[must_use]
-    pub fn on_its_way(&self, reserved: u64) -> u64 {
+    pub fn unacknowledged(&self, reserved: u64) -> u64 {
         let (returned, when) = (&self.returned, &self.returned_when);
         let (all, when) = (
             returned.load(Ordering::Relaxed),
@@ -233,79 +243,79 @@ impl Account {
         }
     }
 
-    /// What allocations and reservations in flight hold, bytes.
+    /// Bytes held by allocations and by reservations in flight.
     #[inline]
     #[must_use]
     pub fn held(&self) -> u64 {
         self.granted().saturating_sub(self.credit())
     }
 
-    /// Takes `bytes`, asking for what is missing. The caller holds the lock that makes it the only
-    /// one here; fast takes and puts of other threads go on meanwhile.
+    /// Takes `bytes`, requesting the missing part. The caller holds the slow path's lock; other threads take
+    /// and put credit meanwhile.
     ///
-    /// Credit that does not suffice goes into the request, or one near the cap would be refused
-    /// although credit and what is left would do together. With `siblings` it goes home first: two
-    /// that are short at the same time would otherwise sit on what could serve one of them.
-    pub fn take_slowly(
+    /// Existing credit counts towards the request. Otherwise a request near the cap would be refused although
+    /// the credit and the bytes left under the cap suffice together. With `siblings` the credit is returned
+    /// first: two processes that are short at the same time would otherwise each keep credit that could
+    /// serve the other.
+    pub fn take_or_request(
         &self,
         bytes: u64,
         chunk: u64,
         siblings: bool,
-        ask: impl FnOnce(Question) -> Answer,
-    ) -> Verdict {
-        let have = self.turn_out();
+        ask: impl FnOnce(CreditRequest) -> CreditReply,
+    ) -> TakeOutcome {
+        let have = self.collect();
         if let Some(left) = have.checked_sub(bytes) {
             self.put_common(left);
-            return Verdict::Taken;
+            return TakeOutcome::Taken;
         }
-        let (mut kept, given) = if siblings { (0, have) } else { (have, 0) };
+        let (mut kept, returned) = if siblings { (0, have) } else { (have, 0) };
         let need = bytes - kept;
-        self.granted.fetch_sub(given, Ordering::Relaxed);
-        match ask(Question {
-            given,
+        self.granted.fetch_sub(returned, Ordering::Relaxed);
+        match ask(CreditRequest {
+            returned,
             need,
             wish: need.saturating_add(chunk),
         }) {
-            Answer::Granted(granted) if granted >= need => {
+            CreditReply::Granted(granted) if granted >= need => {
                 self.granted.fetch_add(granted, Ordering::Relaxed);
                 self.put_common(granted - need);
-                Verdict::Taken
+                TakeOutcome::Taken
             }
-            // Less than needed is a daemon that breaks its own rule; it still counts as granted.
-            Answer::Granted(granted) => {
+            // A daemon that grants less than needed violates the protocol; the grant still counts.
+            CreditReply::Granted(granted) => {
                 self.granted.fetch_add(granted, Ordering::Relaxed);
                 self.put_common(kept + granted);
-                Verdict::Refused
+                TakeOutcome::Refused
             }
-            Answer::Refused => {
-                // A handful may have been on its way between common credit and pocket.
-                kept += self.turn_out();
+            CreditReply::Refused => {
+                // A thread may have been moving a refill from the common credit to its cache.
+                kept += self.collect();
                 let left = kept.checked_sub(bytes);
                 self.put_common(left.unwrap_or(kept));
-                left.map_or(Verdict::Refused, |_| Verdict::Taken)
+                left.map_or(TakeOutcome::Refused, |_| TakeOutcome::Taken)
             }
-            // What was given back may have arrived: to say that we have it still could be more than the
-            // daemon knows of.
-            Answer::Gone => {
+            // The returned credit may have arrived: counting it as held could exceed the daemon's record.
+            CreditReply::Gone => {
                 self.put_common(kept);
-                Verdict::Gone
+                TakeOutcome::Gone
             }
         }
     }
 
-    /// Whether so much common credit is enough above what is kept that giving back is worth a
-    /// message. With full pockets, two chunks are the most that is never given back.
+    /// Whether `common` credit exceeds the kept amount by enough to return the excess in a message. With
+    /// full caches, at most two chunks are kept.
     #[inline]
     #[must_use]
-    pub fn is_rich(common: u64, chunk: u64) -> bool {
-        common > 2 * chunk - POCKETS as u64 * POCKET
+    pub fn has_surplus(common: u64, chunk: u64) -> bool {
+        common > 2 * chunk - THREAD_CACHES as u64 * THREAD_CACHE_BYTES
     }
 
-    /// Takes out what is to be given back to the daemon, down to one chunk of common credit, so that
-    /// the next few frees need no message either. The caller holds the slow path's lock.
+    /// Takes the surplus for the caller to return to the daemon. One chunk of common credit is left, so that
+    /// the next few frees need no message. The caller holds the slow path's lock.
     #[must_use]
-    pub fn surplus(&self, chunk: u64) -> u64 {
-        let rich = |common| Account::is_rich(common, chunk).then_some(chunk);
+    pub fn take_surplus(&self, chunk: u64) -> u64 {
+        let rich = |common| CreditAccount::has_surplus(common, chunk).then_some(chunk);
         let relaxed = Ordering::Relaxed;
         let Ok(before) = self.common.fetch_update(relaxed, relaxed, rich) else {
             return 0;
@@ -320,48 +330,48 @@ mod tests {
     use super::*;
     use std::sync::Mutex;
 
-    /// The daemon's ledger for one cap, as simple as it gets.
+    /// A minimal ledger of the daemon for one cap.
     struct Ledger {
         cap: u64,
         reserved: u64,
     }
 
     impl Ledger {
-        fn reserve(&mut self, need: u64, wish: u64) -> Answer {
+        fn reserve(&mut self, need: u64, wish: u64) -> CreditReply {
             let left = self.cap - self.reserved;
             if need > left {
-                return Answer::Refused;
+                return CreditReply::Refused;
             }
             let granted = wish.min(left);
             self.reserved += granted;
-            Answer::Granted(granted)
+            CreditReply::Granted(granted)
         }
     }
 
-    fn reserve(account: &Account, ledger: &Mutex<Ledger>, bytes: u64, chunk: u64) -> bool {
+    fn reserve(account: &CreditAccount, ledger: &Mutex<Ledger>, bytes: u64, chunk: u64) -> bool {
         if account.take(bytes).is_some() {
             return true;
         }
         let mut ledger = ledger.lock().expect("no panic under it");
-        account.take_slowly(bytes, chunk, chunk.is_multiple_of(2), |asked| {
-            ledger.reserved -= asked.given;
+        account.take_or_request(bytes, chunk, chunk.is_multiple_of(2), |asked| {
+            ledger.reserved -= asked.returned;
             ledger.reserve(asked.need, asked.wish)
-        }) == Verdict::Taken
+        }) == TakeOutcome::Taken
     }
 
-    fn release(account: &Account, ledger: &Mutex<Ledger>, bytes: u64, chunk: u64) {
-        if let Reach::Common(credit) = account.put(bytes)
-            && Account::is_rich(credit, chunk)
+    fn release(account: &CreditAccount, ledger: &Mutex<Ledger>, bytes: u64, chunk: u64) {
+        if let CreditSource::Common(credit) = account.put(bytes)
+            && CreditAccount::has_surplus(credit, chunk)
         {
             let mut ledger = ledger.lock().expect("no panic under it");
-            ledger.reserved -= account.surplus(chunk);
+            ledger.reserved -= account.take_surplus(chunk);
         }
     }
 
     #[test]
     fn the_last_byte_under_the_cap_can_be_had() {
         let (account, ledger) = (
-            Account::default(),
+            CreditAccount::default(),
             Mutex::new(Ledger {
                 cap: 100,
                 reserved: 0,
@@ -376,102 +386,118 @@ mod tests {
         assert_eq!((account.held(), account.credit()), (100, 0));
     }
 
-    /// The daemon may have heard the first half of a question.
+    /// The daemon may have received the return that precedes a request.
     #[test]
-    fn what_was_given_back_is_never_counted_again() {
-        let account = Account::default();
-        let _ = account.take_slowly(10, 5, true, |asked| Answer::Granted(asked.wish));
+    fn returned_credit_is_never_counted_again() {
+        let account = CreditAccount::default();
+        let _ = account.take_or_request(10, 5, true, |asked| CreditReply::Granted(asked.wish));
         assert_eq!((account.granted(), account.credit()), (15, 5));
-        let gone = account.take_slowly(10, 5, true, |asked| {
-            assert_eq!(asked.given, 5);
-            Answer::Gone
+        let gone = account.take_or_request(10, 5, true, |asked| {
+            assert_eq!(asked.returned, 5);
+            CreditReply::Gone
         });
-        assert_eq!(gone, Verdict::Gone);
+        assert_eq!(gone, TakeOutcome::Gone);
         assert_eq!((account.granted(), account.credit()), (10, 0));
     }
 
     #[test]
-    fn nobody_to_ask_loses_no_credit() {
-        let account = Account::default();
+    fn a_daemon_that_is_away_loses_no_credit() {
+        let account = CreditAccount::default();
         assert_eq!(
-            account.take_slowly(10, 5, false, |_| Answer::Granted(15)),
-            Verdict::Taken
+            account.take_or_request(10, 5, false, |_| CreditReply::Granted(15)),
+            TakeOutcome::Taken
         );
         assert_eq!(
-            account.take_slowly(10, 5, false, |_| Answer::Gone),
-            Verdict::Gone
+            account.take_or_request(10, 5, false, |_| CreditReply::Gone),
+            TakeOutcome::Gone
         );
         assert_eq!(
-            account.take_slowly(10, 5, false, |_| Answer::Granted(1)),
-            Verdict::Refused
+            account.take_or_request(10, 5, false, |_| CreditReply::Granted(1)),
+            TakeOutcome::Refused
         );
         assert_eq!((account.granted(), account.credit()), (16, 6));
     }
 
     #[test]
-    fn what_was_given_back_counts_until_the_page_changes() {
-        let account = Account::default();
-        assert_eq!(account.on_its_way(0), 0);
+    fn returned_credit_is_unacknowledged_until_the_page_changes() {
+        let account = CreditAccount::default();
+        assert_eq!(account.unacknowledged(0), 0);
         account.note_return(70, 100);
-        assert_eq!((account.on_its_way(100), account.on_its_way(30)), (70, 0));
-        // Another before the page shows the first: one after the other is seen to arrive.
+        assert_eq!(
+            (account.unacknowledged(100), account.unacknowledged(30)),
+            (70, 0)
+        );
+        // A second return before the page shows the first: each is acknowledged separately.
         account.note_return(20, 100);
-        let seen = [100, 30, 10].map(|reserved| account.on_its_way(reserved));
+        let seen = [100, 30, 10].map(|reserved| account.unacknowledged(reserved));
         assert_eq!(seen, [90, 20, 0]);
     }
 
     #[test]
-    fn one_thread_s_small_change_stays_in_its_pocket() {
-        let account = Account::default();
-        let granted = account.take_slowly(4096, CHUNK_MIN, false, |asked| {
+    fn small_amounts_stay_in_the_thread_s_cache() {
+        let account = CreditAccount::default();
+        let granted = account.take_or_request(4096, CHUNK_MIN, false, |asked| {
             assert_eq!((asked.need, asked.wish), (4096, 4096 + CHUNK_MIN));
-            Answer::Granted(asked.wish)
+            CreditReply::Granted(asked.wish)
         });
-        assert_eq!(granted, Verdict::Taken);
+        assert_eq!(granted, TakeOutcome::Taken);
         assert_eq!(
             account.take(4096),
-            Some(Reach::Common(CHUNK_MIN - 4096 - HANDFUL))
+            Some(CreditSource::Common(CHUNK_MIN - 4096 - REFILL_BYTES))
         );
         for _ in 0..100 {
-            assert_eq!(account.take(4096), Some(Reach::Pocket));
-            assert_eq!(account.put(4096), Reach::Pocket);
+            assert_eq!(account.take(4096), Some(CreditSource::ThreadCache));
+            assert_eq!(account.put(4096), CreditSource::ThreadCache);
         }
         assert_eq!(
             (account.held(), account.credit()),
             (8192, CHUNK_MIN - 4096),
-            "whatever is where"
+            "common credit and caches together"
         );
-        // Large ones pass the pocket by, and an overfull pocket keeps a handful.
-        assert_eq!(account.take(MIB), Some(Reach::Common(MIB - 4096 - HANDFUL)));
-        assert_eq!(account.put(MIB), Reach::Common(CHUNK_MIN - 4096 - HANDFUL));
-        assert_eq!(account.put(HANDFUL), Reach::Pocket);
-        assert_eq!(account.put(4096), Reach::Common(CHUNK_MIN));
+        // Large ones pass the cache by, and an overfull cache keeps a refill.
         assert_eq!(
-            account.pockets[seat() % POCKETS].0.load(Ordering::Relaxed),
-            HANDFUL
+            account.take(MIB),
+            Some(CreditSource::Common(MIB - 4096 - REFILL_BYTES))
+        );
+        assert_eq!(
+            account.put(MIB),
+            CreditSource::Common(CHUNK_MIN - 4096 - REFILL_BYTES)
+        );
+        assert_eq!(account.put(REFILL_BYTES), CreditSource::ThreadCache);
+        assert_eq!(account.put(4096), CreditSource::Common(CHUNK_MIN));
+        assert_eq!(
+            account.caches[thread_index() % THREAD_CACHES]
+                .0
+                .load(Ordering::Relaxed),
+            REFILL_BYTES
         );
     }
 
     #[test]
-    fn pockets_are_turned_out_before_the_daemon_is_asked() {
-        let account = Account::default();
-        let _ = account.take_slowly(MIB, 0, false, |asked| Answer::Granted(asked.need));
-        for pocket in &account.pockets {
-            assert!(pocket.fits(POCKET) && !pocket.fits(1));
+    fn thread_caches_are_collected_before_the_daemon_is_asked() {
+        let account = CreditAccount::default();
+        let _ = account.take_or_request(MIB, 0, false, |asked| CreditReply::Granted(asked.need));
+        for cache in &account.caches {
+            assert!(cache.add(THREAD_CACHE_BYTES) && !cache.add(1));
         }
         assert_eq!(account.take(MIB), None);
-        let nobody = |_: Question| -> Answer { panic!("credit was enough") };
-        assert_eq!(account.take_slowly(MIB, 0, true, nobody), Verdict::Taken);
+        let no_request = |_: CreditRequest| -> CreditReply { panic!("credit was enough") };
+        assert_eq!(
+            account.take_or_request(MIB, 0, true, no_request),
+            TakeOutcome::Taken
+        );
         assert_eq!(account.credit(), 0);
     }
 
     #[test]
-    fn a_recall_takes_all_credit_wherever_it_is() {
-        let account = Account::default();
-        assert_eq!(account.empty(), 0);
-        let _ = account.take_slowly(5 * MIB, MIB, false, |asked| Answer::Granted(asked.wish));
-        assert_eq!(account.put(4096), Reach::Pocket);
-        assert_eq!(account.empty(), MIB + 4096);
+    fn a_recall_takes_all_credit() {
+        let account = CreditAccount::default();
+        assert_eq!(account.take_all(), 0);
+        let _ = account.take_or_request(5 * MIB, MIB, false, |asked| {
+            CreditReply::Granted(asked.wish)
+        });
+        assert_eq!(account.put(4096), CreditSource::ThreadCache);
+        assert_eq!(account.take_all(), MIB + 4096);
         assert_eq!(
             (account.granted(), account.held(), account.credit()),
             (5 * MIB - 4096, 5 * MIB - 4096, 0)
@@ -486,11 +512,10 @@ mod tests {
         }
     }
 
-    /// Two processes of four threads each take and put random sizes against one ledger, while their
-    /// credit is recalled again and again: the cap holds at every step and everything comes back at the
-    /// end.
+    /// Two processes of four threads each take and return random sizes against one ledger, while their
+    /// credit is recalled repeatedly: the cap holds at every step, and in the end no byte is missing.
     #[test]
-    fn racing_accounts_never_pass_the_cap() {
+    fn racing_accounts_never_exceed_the_cap() {
         const CAP: u64 = 40 * MIB;
         const CHUNK: u64 = CHUNK_MIN;
         let ledger = Mutex::new(Ledger {
@@ -498,7 +523,7 @@ mod tests {
             reserved: 0,
         });
         let in_use = AtomicU64::new(0);
-        let accounts = [Account::default(), Account::default()];
+        let accounts = [CreditAccount::default(), CreditAccount::default()];
         std::thread::scope(|scope| {
             for seed in 0..8u64 {
                 let (ledger, in_use, account) = (&ledger, &in_use, &accounts[seed as usize % 2]);
@@ -528,14 +553,14 @@ mod tests {
                 scope.spawn(|| {
                     for _ in 0..2_000 {
                         let mut ledger = ledger.lock().expect("no panic under it");
-                        ledger.reserved -= account.empty();
+                        ledger.reserved -= account.take_all();
                         drop(ledger);
                         std::thread::yield_now();
                     }
                 });
             }
         });
-        let granted: u64 = accounts.iter().map(Account::granted).sum();
+        let granted: u64 = accounts.iter().map(CreditAccount::granted).sum();
         assert_eq!(ledger.lock().expect("threads are gone").reserved, granted);
         assert!(
             accounts

@@ -18,7 +18,7 @@ use crate::gate;
 use crate::guard::Outcome;
 use crate::lane;
 use crate::link::Session;
-use crate::pools::{Pool, Source, pot};
+use crate::pools::{Pool, Source, reservation};
 use crate::real;
 use core::mem::MaybeUninit;
 use core::ptr::null_mut;
@@ -28,8 +28,8 @@ use gpuslice_wire::units::MIB;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Memory comes in pieces of this at least.
-const PIECE: u64 = 2 * MIB;
+/// The granularity of graph memory, at least.
+const GRANULARITY: u64 = 2 * MIB;
 /// Child graphs inside of child graphs are followed so far.
 const DEPTH_MAX: u32 = 64;
 
@@ -54,7 +54,7 @@ struct Known {
 pub struct Graphs {
     known: Mutex<Known>,
     /// What the memory of graphs on each lane grows by.
-    pub(crate) steps: [pot::Step; ACCOUNTS_MAX],
+    pub(crate) steps: [reservation::Step; ACCOUNTS_MAX],
 }
 
 /// What the allocation nodes of `graph` take together, by device; nothing where the driver will not
@@ -112,7 +112,7 @@ fn need_of(node: CUgraphNode) -> Option<(CUdevice, u64)> {
     }
     // SAFETY: numbers and pointers, of which zeros are values too; the driver has written them.
     let params = unsafe { params.assume_init() };
-    let bytes = (params.bytesize as u64).checked_next_multiple_of(PIECE);
+    let bytes = (params.bytesize as u64).checked_next_multiple_of(GRANULARITY);
     Some((params.pool_props.location.id, bytes.unwrap_or(u64::MAX)))
 }
 
@@ -125,7 +125,7 @@ fn by_device(needs: &Needs) -> HashMap<CUdevice, u64> {
     sums
 }
 
-type Growing = Vec<(Arc<Pool>, pot::Call)>;
+type Growing = Vec<(Arc<Pool>, reservation::Call)>;
 
 impl Graphs {
     fn open(&self) -> MutexGuard<'_, Known> {
@@ -150,7 +150,7 @@ impl Graphs {
         known
             .devices
             .values()
-            .map(|pool| pool.charge.shrinks())
+            .map(|pool| pool.reservation.shrinks())
             .sum()
     }
 
@@ -295,7 +295,7 @@ impl Graphs {
     }
 
     /// Has the driver give back what no graph uses now.
-    pub fn squeeze(&self, session: &Session) {
+    pub fn reclaim(&self, session: &Session) {
         for pool in self.devices() {
             pool.trim(session);
         }

@@ -34,7 +34,7 @@ impl Default for Devices {
 /// Where the lane begins in [`crate::contexts::Contexts`]'s `last`; no address of a process reaches that far.
 const LAST_SHIFT: u32 = 56;
 
-/// A context as the books name it.
+/// The key of a context in the allocation tables.
 #[must_use]
 pub fn key(context: CUcontext) -> u64 {
     context.0 as u64

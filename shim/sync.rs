@@ -65,16 +65,16 @@ impl<T> Quick<T> {
 /// The calling thread's number, in the order in which threads first asked: what threads that run at
 /// the same time can be told apart by, to keep them out of each other's way.
 #[inline(always)]
-pub fn seat() -> usize {
-    thread_local!(static SEAT: Cell<usize> = const { Cell::new(0) });
+pub fn thread_index() -> usize {
+    thread_local!(static INDEX: Cell<usize> = const { Cell::new(0) });
     static LAST: AtomicUsize = AtomicUsize::new(0);
-    let seat = SEAT.try_with(Cell::get).unwrap_or(0);
-    if seat != 0 {
-        return seat;
+    let thread_index = INDEX.try_with(Cell::get).unwrap_or(0);
+    if thread_index != 0 {
+        return thread_index;
     }
-    let seat = LAST.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
-    let _ = SEAT.try_with(|own| own.set(seat));
-    seat
+    let thread_index = LAST.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
+    let _ = INDEX.try_with(|own| own.set(thread_index));
+    thread_index
 }
 
 struct Leave<'a>(&'a AtomicBool);

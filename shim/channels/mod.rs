@@ -35,12 +35,12 @@ use std::sync::{Mutex, MutexGuard, TryLockError};
 type Ioctl = unsafe extern "C" fn(c_int, c_ulong, *mut c_void) -> c_int;
 
 /// Pointers of one library to one function; mostly it is one.
-const DOORS: usize = 4;
+const GOT_SLOTS: usize = 4;
 /// How often a lock is tried that another thread holds for a few instructions, or for ever in a
 /// forked child.
 const TRIES: u32 = 10_000;
 
-static PREVIOUS: [AtomicPtr<c_void>; DOORS] = [const { AtomicPtr::new(null_mut()) }; DOORS];
+static PREVIOUS: [AtomicPtr<c_void>; GOT_SLOTS] = [const { AtomicPtr::new(null_mut()) }; GOT_SLOTS];
 static OBJECTS: Mutex<Objects> = Mutex::new(Objects::new());
 static WATCHING: AtomicBool = AtomicBool::new(false);
 static LOST: AtomicBool = AtomicBool::new(false);
@@ -62,9 +62,10 @@ pub fn look(driver: *const c_void) {
     if WATCHING.swap(true, AcqRel) {
         return;
     }
-    let observers: [Ioctl; DOORS] = [observed::<0>, observed::<1>, observed::<2>, observed::<3>];
+    let observers: [Ioctl; GOT_SLOTS] =
+        [observed::<0>, observed::<1>, observed::<2>, observed::<3>];
     let slots = slot::find(driver, c"ioctl");
-    if slots.len() > DOORS {
+    if slots.len() > GOT_SLOTS {
         return;
     }
     for ((slot, previous), observer) in slots.iter().zip(&PREVIOUS).zip(observers) {
@@ -118,7 +119,7 @@ pub unsafe fn control<T>(
     };
     let argument = (&raw mut it).cast();
     // SAFETY: the driver's own descriptor, and the structures of this control, alive during the call.
-    match unsafe { previous(group.door)(group.fd, control::CONTROL, argument) } {
+    match unsafe { previous(group.got_slot)(group.fd, control::CONTROL, argument) } {
         0 => Ok(it.status),
         _ => Err(std::io::Error::last_os_error()),
     }
@@ -148,8 +149,8 @@ fn objects() -> Option<MutexGuard<'static, Objects>> {
     None
 }
 
-fn previous(door: u8) -> Ioctl {
-    let address = PREVIOUS[usize::from(door) % DOORS].load(Acquire);
+fn previous(got_slot: u8) -> Ioctl {
+    let address = PREVIOUS[usize::from(got_slot) % GOT_SLOTS].load(Acquire);
     let address = if address.is_null() {
         libc::ioctl as *mut c_void
     } else {
@@ -160,16 +161,16 @@ fn previous(door: u8) -> Ioctl {
 }
 
 /// Stands where the driver's pointer to `ioctl` led.
-unsafe extern "C" fn observed<const DOOR: u8>(
+unsafe extern "C" fn observed<const SLOT: u8>(
     fd: c_int,
     asked: c_ulong,
     argument: *mut c_void,
 ) -> c_int {
     // SAFETY: the driver's own call.
-    let result = unsafe { previous(DOOR)(fd, asked, argument) };
+    let result = unsafe { previous(SLOT)(fd, asked, argument) };
     if result == 0 && (asked >> 8) & 0xff == u64::from(b'F') {
         // SAFETY: the driver's kernel side has just read and written the argument.
-        let known = guarded(false, || unsafe { note(DOOR, fd, asked, argument) });
+        let known = guarded(false, || unsafe { note(SLOT, fd, asked, argument) });
         if !known {
             LOST.store(true, Relaxed);
         }
@@ -181,7 +182,7 @@ unsafe extern "C" fn observed<const DOOR: u8>(
 ///
 /// # Safety
 /// `argument` is the argument of such an ioctl of the driver's.
-unsafe fn note(door: u8, fd: c_int, asked: u64, argument: *mut c_void) -> bool {
+unsafe fn note(got_slot: u8, fd: c_int, asked: u64, argument: *mut c_void) -> bool {
     /// Any other request in a coat: its escape, its size, its argument.
     const COAT: u64 = request(211, 16);
     let made = match asked {
@@ -210,7 +211,7 @@ unsafe fn note(door: u8, fd: c_int, asked: u64, argument: *mut c_void) -> bool {
             let (escape, bytes) = (word as u32, (word >> 32) as usize);
             let asked = request(escape as u8, bytes);
             // SAFETY: the inner request's argument, as the driver's kernel side has just used it.
-            return asked == COAT || unsafe { note(door, fd, asked, inner as *mut c_void) };
+            return asked == COAT || unsafe { note(got_slot, fd, asked, inner as *mut c_void) };
         }
         // An allocation or a release of a size that is not known.
         other => return !matches!(other & 0xff, 0x29 | 0x2b),
@@ -226,7 +227,7 @@ unsafe fn note(door: u8, fd: c_int, asked: u64, argument: *mut c_void) -> bool {
         class,
         lane,
         fd,
-        door,
+        got_slot,
     };
     objects().is_some_and(|mut objects| objects.made(made))
 }

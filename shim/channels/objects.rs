@@ -33,7 +33,7 @@ pub struct Made {
     /// The open file.
     pub fd: RawFd,
     /// Through which of the driver's pointers it was made.
-    pub door: u8,
+    pub got_slot: u8,
 }
 
 /// A group in which kernels run.
@@ -50,7 +50,7 @@ pub struct Group {
     /// The name of its GPU in that tree.
     pub subdevice: u32,
     /// Through which of the driver's pointers it was made.
-    pub door: u8,
+    pub got_slot: u8,
 }
 
 /// All there are, of one process.
@@ -163,7 +163,7 @@ impl Objects {
             client,
             group: group.handle,
             subdevice: subdevice.handle,
-            door: group.door,
+            got_slot: group.got_slot,
         })
     }
 }
@@ -182,7 +182,7 @@ mod tests {
             class,
             lane: None,
             fd: 9,
-            door: 0,
+            got_slot: 0,
         }
     }
 
@@ -219,7 +219,7 @@ mod tests {
             client: CLIENT,
             group: 102,
             subdevice: 101,
-            door: 0,
+            got_slot: 0,
         };
         assert_eq!(with(1).groups(Some(Lane(0))), [group]);
         assert!(with(1).groups(None).is_empty(), "of a GPU nobody knows");

@@ -1,17 +1,17 @@
-//! How long will this launch run? Learned per kernel and shape, for as many as fit a small table.
+//! Estimates the run time of a launch, learned per kernel and shape in a small table.
 //!
-//! Kernels last from 2 µs to many ms, so bounding what is in flight needs time, not a count. A key
-//! is a function with its grid and block (or a graph); its estimate is a moving mean of what marks
-//! in the stream measured. An unknown key gets a high guess, which follows what was seen
-//! asymmetrically: quickly up, slowly down. A wrong estimate costs a little idle time or a little
-//! overrun, never a wrong bill: the daemon charges by its own clock.
+//! Kernels last from 2 µs to many ms, so bounding the work in flight needs time, not a count. A key
+//! is a kernel with its grid and block (or a graph); its estimate is a moving mean of times measured by
+//! fences in the stream. An unknown key gets a high guess, which follows the measured times
+//! asymmetrically: quickly up, slowly down. A wrong estimate costs some idle time or some
+//! overrun, but no wrong charge: the daemon charges by its own clock.
 //!
-//! Copies and fills are in the same table. Their time goes by bytes, but not in proportion: a small one
-//! costs what starting it costs. So each power of two has an estimate of its own, and within it time is
-//! in proportion: a [`Task`] says how many parts of its key's whole it is.
+//! Copies and fills are in the same table. Their time grows with their size, but small ones are dominated by
+//! the start-up cost. So each power of two has an estimate of its own, and within it time is proportional
+//! to size: a [`Task`] says how many parts of its key's whole it is.
 #![forbid(unsafe_code)]
 
-/// What is launched: a digest of function, grid and block, or of a graph.
+/// A digest of a kernel with its grid and block, or of a graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Key(pub u64);
 
@@ -27,17 +27,17 @@ impl Key {
     }
 }
 
-/// A key's whole, in parts: what its estimate is for.
+/// A whole, in parts: estimates are for a whole.
 pub const WHOLE: u32 = 1 << 10;
 
-/// What is to be estimated.
+/// A launch to be estimated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Task {
-    /// Tasks of equal key take equally long per part.
+    /// Tasks with the same key take the same time per part.
     pub key: Key,
-    /// How much it is, in parts of [`WHOLE`].
+    /// Its size, in parts of [`WHOLE`].
     pub parts: u32,
-    /// What to expect while nothing is known, ns; 0 for what others took.
+    /// The expected time while the key is unknown, ns; 0 for the general guess.
     pub guess: u64,
 }
 
@@ -52,13 +52,13 @@ impl Task {
         }
     }
 
-    /// Moving or filling `bytes` in the way that `kind` is a number for. Until it is known, no more than
-    /// `GUESS_BYTES_PER_US` are expected of it.
+    /// A copy or fill of `bytes`, of the transfer kind `kind`. While it is unknown, the guess assumes a rate
+    /// of `GUESS_BYTES_PER_US`.
     #[must_use]
     pub fn of_bytes(kind: u64, bytes: u64) -> Task {
         let bytes = bytes.max(1);
         let class = bytes.ilog2();
-        // Below twice the class, so it fits.
+        // Less than twice the class, so it fits.
         let parts = (u128::from(bytes) * u128::from(WHOLE)) >> class;
         Task {
             key: Key::of(&[kind, u64::from(class)]),
@@ -67,21 +67,21 @@ impl Task {
         }
     }
 
-    /// The time of a whole, if this took `ns`.
+    /// The time of a whole, if `parts` took `ns`.
     fn whole(parts: u64, ns: u64) -> u64 {
         let whole = u128::from(ns) * u128::from(WHOLE) / u128::from(parts.max(1));
         u64::try_from(whole).unwrap_or(NS_MAX)
     }
 }
 
-/// An expectation of one launch's run time.
+/// The expected run time of one launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Estimate {
     /// Nanoseconds.
     pub ns: u64,
-    /// Whether it was measured or is a guess.
+    /// Whether it was measured, or is a guess.
     pub known: bool,
-    /// Whether the driver has accepted its like.
+    /// Whether the driver has accepted a launch with the same key.
     pub tried: bool,
 }
 
@@ -100,11 +100,11 @@ const GUESS_FIRST_NS: u64 = 100_000;
 const GUESS_MIN_NS: u64 = 10_000;
 const GUESS_MAX_NS: u64 = 20_000_000;
 const NS_MAX: u64 = 60_000_000_000;
-/// What a copy is expected to take at most, to begin with and per byte: a slow bus.
+/// Guess for a copy, constant part and rate: a slow bus.
 const GUESS_BYTES_NS: u64 = 10_000;
 const GUESS_BYTES_PER_US: u64 = 10_000;
 
-/// The table. Starts empty and without memory: a process alone on its GPU never needs one.
+/// The table of estimates. Starts empty and unallocated: a process alone on its GPU never needs it.
 #[derive(Debug)]
 pub struct Estimates {
     entries: Vec<Entry>,
@@ -123,7 +123,7 @@ impl Default for Estimates {
 }
 
 impl Estimates {
-    /// What `task` will take.
+    /// The expected time of `task`.
     pub fn expect(&mut self, task: Task) -> Estimate {
         self.clock = self.clock.wrapping_add(1);
         let clock = self.clock;
@@ -156,15 +156,15 @@ impl Estimates {
         }
     }
 
-    /// The driver accepted a launch of `key`.
+    /// Notes that the driver accepted a launch of `key`.
     pub fn accepted(&mut self, key: Key) {
         if self.find(key).is_none() {
             self.claim(key);
         }
     }
 
-    /// So many parts of `key` took `ns` together. The first few samples count half each, because the very
-    /// first often holds one-time costs such as the loading of a module.
+    /// Notes that `parts` of `key` took `ns` together. Each of the first few samples counts half, because the
+    /// first one often includes one-time costs such as loading a module.
     pub fn observe(&mut self, key: Key, parts: u64, ns: u64) {
         let ns = Task::whole(parts, ns).clamp(1, NS_MAX);
         let entry = self.claim(key);
@@ -184,7 +184,7 @@ impl Estimates {
         self.guess = towards.clamp(GUESS_MIN_NS, GUESS_MAX_NS);
     }
 
-    /// So many parts of `key` took at most `ns` together: lowers an estimate, never raises one.
+    /// Notes that `parts` of `key` took at most `ns` together: lowers an estimate, never raises it.
     pub fn observe_at_most(&mut self, key: Key, parts: u64, ns: u64) {
         let whole = Task::whole(parts, ns);
         let raises = |entry: &mut Entry| entry.samples > 0 && entry.ns <= whole;
@@ -193,8 +193,8 @@ impl Estimates {
         }
     }
 
-    /// A mixed group with a launch of `key` took `measured` where `expected` was expected: moves
-    /// the estimate an eighth of the way.
+    /// Notes that a mixed group with a launch of `key` took `measured` instead of `expected` ns: moves the
+    /// estimate an eighth of the way.
     pub fn scale(&mut self, key: Key, measured: u64, expected: u64) {
         if let Some(entry) = self.find(key).filter(|entry| entry.samples > 0) {
             let target = u128::from(entry.ns) * u128::from(measured) / u128::from(expected.max(1));
@@ -213,7 +213,7 @@ impl Estimates {
         set.iter_mut().find(|entry| entry.key == key.0)
     }
 
-    /// The entry of `key`, in place of the one least recently used where it is new.
+    /// The entry of `key`; a new key replaces the least recently used entry.
     fn claim(&mut self, key: Key) -> &mut Entry {
         if self.entries.is_empty() {
             self.entries = vec![Entry::default(); SETS * WAYS];
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_driver_accepted_is_tried_and_not_known() {
+    fn an_accepted_launch_is_tried_and_not_known() {
         let mut table = Estimates::default();
         let key = Key::of(&[5]);
         table.accepted(key);
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn more_keys_than_room_forgets_the_old() {
+    fn new_keys_replace_the_least_recently_used() {
         let mut table = Estimates::default();
         for i in 0..100_000 {
             table.observe(Key::of(&[i]), ONE, 5_000 + i);
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn copies_go_by_their_bytes() {
+    fn copies_are_estimated_by_size() {
         const MIB: u64 = 1 << 20;
         let mut table = Estimates::default();
         let copy = |bytes| Task::of_bytes(1, bytes);

@@ -1,8 +1,8 @@
-//! A driver and a daemon's pages for tests: streams run their launches one after the other in real
-//! time, on one GPU shared by all, and everything that may not happen is counted.
+//! A driver and a daemon's pages for tests: streams run their launches one after the other in real time, on
+//! one GPU shared by all, and every forbidden operation is recorded.
 
-use super::port::{Context, Event, Pages, Pinned, Progress, Stream, World};
-use crate::link::sys::Twin;
+use super::backend::{Context, DriverBackend, Event, Pages, Pinned, Progress, Stream};
+use crate::link::sys::SecondMapping;
 use gpuslice_wire::limits::PAGE_BYTES;
 use gpuslice_wire::page::{ClientLane, ClientPage, ContainerPage, GATE_OPEN};
 use std::collections::HashMap;
@@ -35,7 +35,7 @@ fn blank_client() -> &'static ClientPage {
     page
 }
 
-/// What is in a stream behind a closed gate.
+/// An operation in a stream behind a closed gate.
 enum Behind {
     Kernel(u64),
     Event(usize),
@@ -43,22 +43,22 @@ enum Behind {
 
 #[derive(Default)]
 pub struct Gpu {
-    /// When everything launched so far is done, ns.
+    /// End of all work launched so far, ns.
     pub busy_until: u64,
-    /// Event -> when it completes.
+    /// Completion time of each event.
     pub events: HashMap<usize, u64>,
     next: usize,
-    /// When each stream is done.
+    /// End of the work of each stream.
     streams: HashMap<usize, u64>,
     pub capturing: Vec<Stream>,
     pub dead: Vec<Stream>,
     pub misuse: Vec<&'static str>,
-    /// Events put into streams.
+    /// Number of recorded events.
     pub recorded: u32,
     pub lost: bool,
-    /// Gates that were put into streams.
+    /// The streams into which gates were put.
     pub held: Vec<Stream>,
-    /// What is behind gates that were closed when they were put. One that is open is passed at once.
+    /// Operations behind gates that were closed when they were put; an open gate is passed immediately.
     behind: HashMap<usize, Vec<Behind>>,
     pub no_waits: bool,
 }
@@ -68,7 +68,7 @@ pub struct Fake {
     pub gpu: Mutex<Gpu>,
     pub rings: AtomicU32,
     pub reconnects: AtomicU32,
-    /// So often is there a recall that cannot be answered just then.
+    /// Number of times that a recall cannot be answered.
     pub recalls: AtomicU32,
     /// Lane of every thread's context.
     pub lane: AtomicU32,
@@ -112,7 +112,7 @@ impl Fake {
         pages.client.lane[0].gate.load(SeqCst) != GATE_OPEN
     }
 
-    /// The GPU, after it has gone past gates that are open.
+    /// The GPU, after it has passed open gates.
     fn up_to_date(&self) -> MutexGuard<'_, Gpu> {
         let closed = self.closed();
         let mut gpu = self.gpu();
@@ -143,7 +143,7 @@ impl Gpu {
     }
 }
 
-impl World for Fake {
+impl DriverBackend for Fake {
     fn pages(&self) -> Option<Pages> {
         Some(*self.pages.lock().expect("unpoisoned"))
     }
@@ -240,7 +240,7 @@ impl World for Fake {
         1
     }
     fn pin(&self) -> Option<Pinned> {
-        let page = Twin::of(self.pages().expect("pages").client).ok()?;
+        let page = SecondMapping::of(self.pages().expect("pages").client).ok()?;
         Some(Pinned { page, address: 0 })
     }
     fn hold(&self, stream: Stream, _: u64) -> bool {

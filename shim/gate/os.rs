@@ -1,18 +1,18 @@
-//! The few things the gate asks of the kernel: a clock, a futex, a quiet thread.
+//! The few system services that the gate uses: a clock, a futex, a background thread.
 
 use std::sync::atomic::AtomicU32;
 
-/// The clock the daemon stamps pages with, ns.
+/// The clock of the daemon's time stamps, ns.
 #[must_use]
 pub fn now() -> u64 {
     crate::link::clock::now().0
 }
 
-/// No sleep is longer, whatever is asked for: who sleeps looks again whether the daemon still lives.
+/// Longest sleep: a waiting thread must check whether the daemon is alive.
 const LONGEST_NS: u64 = 1_000_000_000;
 
-/// Sleeps while `word` is `expected`, at most `ns` and at most a second, and not past a signal. `word` may lie in a
-/// read-only shared mapping.
+/// Sleeps while `word` is `expected`, for at most `ns` and at most a second; a signal ends the sleep. `word`
+/// may lie in a read-only shared mapping.
 pub fn wait(word: &AtomicU32, expected: u32, ns: u64) {
     let ns = ns.min(LONGEST_NS);
     let time = libc::timespec {
@@ -31,7 +31,7 @@ pub fn wait(word: &AtomicU32, expected: u32, ns: u64) {
     };
 }
 
-/// Wakes everybody who waits for `word`, in whatever process.
+/// Wakes all threads that wait on `word`, in all processes.
 pub fn wake(word: &AtomicU32) {
     // SAFETY: FUTEX_WAKE only takes the address of the live word as a key.
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, i32::MAX) };
@@ -40,8 +40,7 @@ pub fn wake(word: &AtomicU32) {
 /// Name of the gate thread.
 pub const THREAD: &str = "gpuslice-gate";
 
-/// Starts a thread that takes none of the process's signals and wakes on time. Answers whether it
-/// runs.
+/// Starts a thread that receives none of the process's signals and wakes on time. Returns whether it runs.
 pub fn spawn(work: impl FnOnce() + Send + 'static) -> bool {
     let mut old = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
     let mut all = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
@@ -53,7 +52,7 @@ pub fn spawn(work: impl FnOnce() + Send + 'static) -> bool {
             return false;
         }
     }
-    let quiet = move || {
+    let worker = move || {
         // SAFETY: sets the timer slack of this thread alone.
         unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1_000_u64) };
         work();
@@ -61,23 +60,23 @@ pub fn spawn(work: impl FnOnce() + Send + 'static) -> bool {
     let thread = std::thread::Builder::new()
         .name(THREAD.into())
         .stack_size(1 << 20);
-    let started = thread.spawn(quiet).is_ok();
+    let started = thread.spawn(worker).is_ok();
     // SAFETY: `old` was filled in above.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, old.as_ptr(), std::ptr::null_mut()) };
     started
 }
 
-/// Runs `work` when the process exits in an orderly way, before everything that was arranged so far.
+/// Runs `work` at an orderly exit of the process, before all handlers registered so far.
 pub fn at_exit(work: extern "C" fn()) {
-    // SAFETY: `work` stays mapped: the doors are linked with `-z nodelete`.
+    // SAFETY: `work` stays mapped: the shim libraries are linked with `-z nodelete`.
     unsafe { libc::atexit(work) };
 }
 
 /// A number that differs between living threads.
 #[must_use]
-pub fn thread_mark() -> u64 {
+pub fn thread_id() -> u64 {
     thread_local!(static MARK: u8 = const { 0 });
-    MARK.try_with(|mark| std::ptr::from_ref(mark) as u64)
+    MARK.try_with(|fence| std::ptr::from_ref(fence) as u64)
         .unwrap_or(1)
 }
 
@@ -85,7 +84,7 @@ pub fn thread_mark() -> u64 {
 mod tests {
     use std::path::Path;
 
-    /// Files below `directory` that have `word` in them, without the tests' own daemon.
+    /// Files below `directory` that contain `word`, without the tests' own daemon.
     fn with(directory: &Path, word: &str, found: &mut Vec<String>) {
         for entry in std::fs::read_dir(directory).expect("this crate's source") {
             let path = entry.expect("readable").path();
@@ -103,21 +102,21 @@ mod tests {
         }
     }
 
-    /// [`super::wait`] is bounded, and there is no other way to sleep on a shared word.
+    /// [`super::wait`] is bounded, and nothing else sleeps on a shared word.
     #[test]
-    fn nothing_else_sleeps_on_a_word() {
+    fn nothing_else_sleeps_on_a_futex() {
         for word in [concat!("FUTEX_", "WAIT"), concat!("SYS_", "futex")] {
             let mut found = Vec::new();
             with(Path::new(env!("CARGO_MANIFEST_DIR")), word, &mut found);
             assert_eq!(found, ["gate/os.rs"], "{word}");
         }
-        // What waits on a condition says for how long.
+        // Waits on conditions have a time limit.
         let endless = [
             concat!("thread::", "park"),
             concat!("done", ".wait("),
             concat!(".wait_", "while("),
         ];
-        for (word, files) in [(concat!("Cond", "var"), &["pools/pot.rs"][..])]
+        for (word, files) in [(concat!("Cond", "var"), &["pools/reservation.rs"][..])]
             .into_iter()
             .chain(endless.map(|word| (word, &[][..])))
         {

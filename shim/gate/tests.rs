@@ -1,10 +1,10 @@
-//! The gate against a fake driver and a hand-driven daemon, with real threads and real waiting.
+//! The gate against a fake driver and a test's page, with real threads and real waits.
 
+use super::backend::Stream;
 use super::estimate::{Key, Task};
 use super::fake::Fake;
 use super::os;
-use super::pass::{CLOSED, Gate, OPEN, Work};
-use super::port::Stream;
+use super::slow_path::{CLOSED, Gate, OPEN, Work};
 use gpuslice_wire::page::{ClientLane, ContainerPage, MODE_OPEN, MODE_TURNS};
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::SeqCst;
@@ -40,14 +40,14 @@ impl Rig {
     fn claims(&self) -> &'static ClientLane {
         &self.fake.pages.lock().expect("unpoisoned").client.lane[0]
     }
-    /// The daemon's grant or close.
+    /// A grant or a close by the daemon.
     fn turn(&self, turn: u32, ns: u64) {
         let lane = &self.page().lane[0];
         lane.turn_end_ns.store(os::now() + ns, SeqCst);
         lane.turn.store(turn, SeqCst);
-        self.page().bell.fetch_add(1, SeqCst);
+        self.page().futex.fetch_add(1, SeqCst);
         os::wake(&lane.turn);
-        os::wake(&self.page().bell);
+        os::wake(&self.page().futex);
     }
     fn launch(&self, key: u64, stream: usize, ns: u64) {
         self.start(key, stream, ns, false);
@@ -77,7 +77,7 @@ impl Drop for Rig {
     }
 }
 
-/// Waits for what must come; the limit is far beyond what any machine needs.
+/// Waits for a condition that must come true; the limit is far beyond what any machine needs.
 fn eventually(what: &str, condition: impl Fn() -> bool) {
     let start = Instant::now();
     while !condition() {
@@ -87,48 +87,57 @@ fn eventually(what: &str, condition: impl Fn() -> bool) {
 }
 
 #[test]
-fn alone_the_word_opens_and_an_idle_process_stops_wanting() {
+fn a_single_container_opens_the_word_and_an_idle_process_is_not_runnable() {
     let rig = Rig::new(MODE_OPEN);
     rig.page().lane[0].idle_us.store(300_000, SeqCst);
     rig.launch(1, 0, US);
     assert_eq!(
-        (rig.gate.word.load(SeqCst), rig.claims().want.load(SeqCst)),
+        (
+            rig.gate.word.load(SeqCst),
+            rig.claims().runnable.load(SeqCst)
+        ),
         (OPEN, 1)
     );
-    eventually("want is taken back", || rig.claims().want.load(SeqCst) == 0);
+    eventually("runnable is cleared", || {
+        rig.claims().runnable.load(SeqCst) == 0
+    });
     assert_eq!(rig.gate.word.load(SeqCst), CLOSED);
     assert!(rig.fake.rings.load(SeqCst) >= 2);
     rig.launch(1, 0, US);
     assert_eq!(
-        (rig.gate.word.load(SeqCst), rig.claims().want.load(SeqCst)),
+        (
+            rig.gate.word.load(SeqCst),
+            rig.claims().runnable.load(SeqCst)
+        ),
         (OPEN, 1)
     );
 }
 
 #[test]
-fn a_busy_process_keeps_wanting() {
+fn a_busy_process_stays_runnable() {
     let rig = Rig::new(MODE_OPEN);
     rig.page().lane[0].idle_us.store(300_000, SeqCst);
     let end = Instant::now() + Duration::from_millis(1_000);
     while Instant::now() < end {
         rig.launch(1, 0, US);
-        let silent = rig.claims().want.load(SeqCst) == 0;
-        assert!(!silent, "want was taken back between two launches");
+        let silent = rig.claims().runnable.load(SeqCst) == 0;
+        assert!(!silent, "runnable was cleared between two launches");
         std::thread::sleep(Duration::from_micros(100));
     }
 }
 
-/// The word is open because of one stream; what is in another one, which never came through the gate, is found
-/// all the same.
+/// The word is open because of one stream; work in another one, which bypassed the gate, is found too.
 #[test]
-fn work_that_passed_the_open_word_keeps_the_process_wanting() {
+fn work_on_the_fast_path_keeps_the_process_runnable() {
     let rig = Rig::new(MODE_OPEN);
     rig.page().lane[0].idle_us.store(20_000, SeqCst);
     rig.gate.stream_made(Stream(7));
     rig.launch(1, 0, US);
     rig.launch(1, 7, 500_000 * US);
     let end = rig.fake.gpu().busy_until;
-    eventually("want is taken back", || rig.claims().want.load(SeqCst) == 0);
+    eventually("runnable is cleared", || {
+        rig.claims().runnable.load(SeqCst) == 0
+    });
     assert!(os::now() >= end, "with work in flight");
 }
 
@@ -151,20 +160,20 @@ fn turns_beginning_close_the_word_and_hold_launches() {
     });
     assert_eq!(rig.claims().active.load(SeqCst), 3);
     rig.turn(4, 0);
-    eventually("quiet is reported", || {
+    eventually("the drain is reported", || {
         rig.claims().drained.load(SeqCst) == 3
     });
 }
 
 #[test]
-fn quiet_is_reported_only_after_the_work_is_done() {
+fn a_drain_is_reported_only_after_the_work_is_done() {
     let rig = Rig::new(MODE_TURNS);
     rig.turn(1, 10_000 * US);
     for _ in 0..20 {
         rig.launch(1, 0, 2_000 * US);
     }
     rig.turn(2, 0);
-    eventually("quiet is reported", || {
+    eventually("the drain is reported", || {
         rig.claims().drained.load(SeqCst) == 1
     });
     assert!(
@@ -174,26 +183,28 @@ fn quiet_is_reported_only_after_the_work_is_done() {
 }
 
 #[test]
-fn idle_in_a_turn_gives_it_back_and_a_new_launch_takes_part_again() {
+fn an_idle_process_gives_its_turn_back_and_a_new_launch_claims_it_again() {
     let rig = Rig::new(MODE_TURNS);
     rig.turn(1, 60_000_000 * US);
     rig.launch(1, 0, US);
-    eventually("want is taken back", || rig.claims().want.load(SeqCst) == 0);
+    eventually("runnable is cleared", || {
+        rig.claims().runnable.load(SeqCst) == 0
+    });
     assert_eq!(rig.claims().drained.load(SeqCst), 1);
     rig.page().lane[0].idle_us.store(60_000_000, SeqCst);
     rig.launch(1, 0, US);
-    assert_eq!(rig.claims().want.load(SeqCst), 1);
+    assert_eq!(rig.claims().runnable.load(SeqCst), 1);
     assert_ne!(
         rig.claims().drained.load(SeqCst),
         1,
-        "active again, yet reported quiet"
+        "active again, yet reported as drained"
     );
 }
 
-/// A kernel that is longer than the idle time does not end its turn: idling starts where the kernel ends, with
-/// turns and without.
+/// A kernel longer than the idle time does not end its turn: idling starts at the kernel's end, with turns
+/// and without.
 #[test]
-fn a_process_idles_from_the_end_of_its_work_on() {
+fn idling_starts_at_the_end_of_the_work() {
     for mode in [MODE_TURNS, MODE_OPEN] {
         let rig = Rig::new(mode);
         rig.page().lane[0].idle_us.store(100_000, SeqCst);
@@ -201,8 +212,10 @@ fn a_process_idles_from_the_end_of_its_work_on() {
         for _ in 0..3 {
             rig.launch(1, 5, 300_000 * US);
             let end = rig.fake.gpu().busy_until;
-            eventually("want is taken back", || rig.claims().want.load(SeqCst) == 0);
-            // The end is known from the last look before it, which may be a little earlier.
+            eventually("runnable is cleared", || {
+                rig.claims().runnable.load(SeqCst) == 0
+            });
+            // The end is known from the last check before it, which may be a little earlier.
             assert!(os::now() >= end + 50_000 * US, "too early, in mode {mode}");
         }
     }
@@ -210,7 +223,7 @@ fn a_process_idles_from_the_end_of_its_work_on() {
 
 /// Near a turn's end no more than the window is queued, once the kernel's length is known.
 #[test]
-fn the_pipe_shrinks_towards_the_end() {
+fn the_window_limits_the_queue_near_the_end_of_a_turn() {
     let rig = Rig::new(MODE_TURNS);
     rig.page().lane[0].window_us.store(2_000, SeqCst);
     rig.turn(1, 60_000_000 * US);
@@ -219,7 +232,7 @@ fn the_pipe_shrinks_towards_the_end() {
         eventually("it is done", || os::now() > rig.fake.gpu().busy_until);
     }
     rig.turn(2, 0);
-    rig.turn(3, 0); // A turn that is over by the clock but not yet closed.
+    rig.turn(3, 0); // A turn that is over by the clock but not closed yet.
     for _ in 0..20 {
         rig.launch(1, 0, 1_000 * US);
         let queued = rig.fake.gpu().busy_until.saturating_sub(os::now());
@@ -231,28 +244,27 @@ fn the_pipe_shrinks_towards_the_end() {
 }
 
 #[test]
-fn a_stale_heartbeat_lets_fair_launches_go_and_asks_for_a_connection() {
+fn a_stale_heartbeat_lets_fair_launches_go_and_starts_reconnecting() {
     let rig = Rig::new(MODE_TURNS);
     rig.turn(2, 0);
     rig.page().heartbeat_ns.store(1, SeqCst);
     rig.launch(1, 0, US);
-    eventually("the daemon is looked for", || {
+    eventually("a reconnect is tried", || {
         rig.fake.reconnects.load(SeqCst) > 0
     });
 }
 
 #[test]
-fn a_lost_context_holds_nobodys_turn() {
+fn a_lost_context_does_not_hold_a_turn() {
     let rig = Rig::new(MODE_TURNS);
     rig.turn(1, 60_000_000 * US);
     rig.launch(1, 0, 60_000_000 * US);
     rig.fake.gpu().lost = true;
     rig.turn(2, 0);
-    eventually("quiet", || rig.claims().drained.load(SeqCst) == 1);
+    eventually("drained", || rig.claims().drained.load(SeqCst) == 1);
 }
 
-/// Two containers of two threads each, handed the GPU in turns by the rules of the page: their
-/// work never overlaps.
+/// Two containers of two threads each take turns by the protocol of the page: their work never overlaps.
 #[test]
 fn turns_exclude_each_other() {
     let rigs = [Rig::new(MODE_TURNS), Rig::new(MODE_TURNS)];
@@ -279,12 +291,12 @@ fn turns_exclude_each_other() {
             );
             mine.turn(turn + 1, 0);
             let claims = mine.claims();
-            eventually("quiet", || {
+            eventually("drained", || {
                 claims.active.load(SeqCst) != turn || claims.drained.load(SeqCst) == turn
             });
             assert!(
                 mine.fake.gpu().busy_until <= os::now(),
-                "reported quiet too early"
+                "reported too early"
             );
         }
         stop.store(true, SeqCst);
@@ -298,7 +310,7 @@ fn turns_exclude_each_other() {
 
 /// A kernel in flight may itself wait for the launch that the full window holds back.
 #[test]
-fn a_full_window_lets_go_in_the_end() {
+fn a_full_window_holds_a_launch_for_a_bounded_time() {
     let rig = Rig::new(MODE_TURNS);
     rig.turn(1, 60_000_000 * US);
     for _ in 0..4 {
@@ -307,7 +319,7 @@ fn a_full_window_lets_go_in_the_end() {
     }
     rig.turn(2, 0);
     rig.turn(3, 0);
-    rig.launch(1, 7, 60_000_000 * US); // Runs for a minute, unless the next comes.
+    rig.launch(1, 7, 60_000_000 * US); // Runs for a minute.
     rig.launch(1, 8, US);
     assert!(
         rig.fake.gpu().busy_until > os::now(),
@@ -315,33 +327,33 @@ fn a_full_window_lets_go_in_the_end() {
     );
 }
 
-/// A process that left one of its GPUs says so, although it stays busy on the other.
+/// A process that becomes idle on one of its GPUs reports that, although it stays busy on the other.
 #[test]
-fn each_lane_has_its_own_want() {
+fn each_lane_is_runnable_by_itself() {
     let rig = Rig::new(MODE_OPEN);
     rig.page().lanes.store(2, SeqCst);
     for lane in 0..2 {
         rig.page().lane[lane].idle_us.store(5_000, SeqCst);
     }
-    let wants = |lane: usize| {
+    let runnable = |lane: usize| {
         let client = rig.fake.pages.lock().expect("unpoisoned").client;
-        client.lane[lane].want.load(SeqCst)
+        client.lane[lane].runnable.load(SeqCst)
     };
     rig.fake.lane.store(1, SeqCst);
-    // The word is open already where lane 0 was seen first; sooner or later lane 1 is seen too.
-    eventually("lane 1 is wanted", || {
+    // The word may be open already because of lane 0; in the end lane 1 is observed too.
+    eventually("lane 1 is runnable", || {
         rig.launch(1, 0, US);
-        wants(1) == 1
+        runnable(1) == 1
     });
     rig.fake.lane.store(0, SeqCst);
-    eventually("lane 1 is given up while lane 0 is busy", || {
+    eventually("lane 1 is not runnable while lane 0 is busy", || {
         rig.launch(1, 0, US);
-        wants(0) == 1 && wants(1) == 0
+        runnable(0) == 1 && runnable(1) == 0
     });
 }
 
 #[test]
-fn after_the_process_s_end_began_the_thread_asks_nothing() {
+fn a_stopped_gate_thread_queries_nothing() {
     let rig = Rig::new(MODE_TURNS);
     rig.turn(1, 1_000_000 * US);
     rig.launch(1, 5, 100_000 * US);
@@ -354,11 +366,11 @@ fn after_the_process_s_end_began_the_thread_asks_nothing() {
 }
 
 #[test]
-fn a_turn_is_not_over_before_what_ran_freely_is() {
+fn a_turn_drains_only_after_the_work_launched_before_turns() {
     let rig = Rig::new(MODE_OPEN);
-    rig.launch(1, 5, 50 * US); // seen, so that its stream is known
+    rig.launch(1, 5, 50 * US); // observed, so that its stream is known
     assert_eq!(rig.gate.word.load(SeqCst), OPEN);
-    rig.fake.launch(Stream(5), 200_000 * US); // and one that nobody saw
+    rig.fake.launch(Stream(5), 200_000 * US); // and a launch that bypassed the gate
     let free_until = os::now() + 150_000 * US;
     rig.fake.gpu.lock().expect("unpoisoned").busy_until = 0; // others run beside it
     rig.page().lane[0].mode.store(MODE_TURNS, SeqCst);
@@ -371,55 +383,58 @@ fn a_turn_is_not_over_before_what_ran_freely_is() {
     while claims.drained.load(SeqCst) != claims.active.load(SeqCst) {
         std::thread::sleep(Duration::from_micros(200));
     }
-    assert!(os::now() >= free_until, "quiet was reported too early");
+    assert!(os::now() >= free_until, "the drain was reported too early");
 }
 
-/// What ran freely is over before anybody has a turn: the daemon moves the word on and waits for quiet.
+/// Work launched without turns drains before the first turn: the daemon increments the word and waits for the
+/// report.
 #[test]
-fn freedom_is_not_over_before_what_ran_freely_is() {
+fn the_open_mode_drains_before_the_first_turn() {
     let rig = Rig::new(MODE_OPEN);
     rig.page().lane[0].idle_us.store(10_000_000, SeqCst);
-    rig.launch(1, 5, 50 * US); // seen, so that its stream is known
+    rig.launch(1, 5, 50 * US); // observed, so that its stream is known
     let claims = rig.claims();
     let (active, drained) = (&claims.active, &claims.drained);
     assert_ne!(active.load(SeqCst), drained.load(SeqCst));
-    rig.fake.launch(Stream(5), 200_000 * US); // and one that nobody saw
+    rig.fake.launch(Stream(5), 200_000 * US); // and a launch that bypassed the gate
     let free_until = os::now() + 150_000 * US;
     rig.page().lane[0].mode.store(MODE_TURNS, SeqCst);
     rig.page().gated.store(1, SeqCst);
     rig.turn(2, 0);
-    eventually("quiet", || active.load(SeqCst) == drained.load(SeqCst));
-    assert!(os::now() >= free_until, "quiet was reported too early");
+    eventually("drained", || active.load(SeqCst) == drained.load(SeqCst));
+    assert!(os::now() >= free_until, "the drain was reported too early");
     assert_eq!(rig.gate.word.load(SeqCst), CLOSED);
 }
 
-/// A process that stops wanting has nothing in flight, also of launches that nobody saw.
+/// A process that is no longer runnable has nothing in flight, including launches that bypassed the gate.
 #[test]
-fn who_ran_freely_wants_until_it_is_quiet() {
+fn a_process_without_turns_is_runnable_until_it_has_drained() {
     let rig = Rig::new(MODE_OPEN);
     rig.page().lane[0].idle_us.store(20_000, SeqCst);
     rig.launch(1, 5, 50 * US);
     rig.fake.launch(Stream(5), 300_000 * US);
     let free_until = os::now() + 250_000 * US;
-    eventually("want is taken back", || rig.claims().want.load(SeqCst) == 0);
-    assert!(os::now() >= free_until, "want was taken back too early");
+    eventually("runnable is cleared", || {
+        rig.claims().runnable.load(SeqCst) == 0
+    });
+    assert!(os::now() >= free_until, "runnable was cleared too early");
     let claims = rig.claims();
     assert_eq!(claims.active.load(SeqCst), claims.drained.load(SeqCst));
 }
 
 #[test]
-fn a_recall_that_cannot_be_answered_yet_is_tried_again() {
+fn a_recall_that_cannot_be_answered_yet_is_retried() {
     let rig = Rig::new(MODE_OPEN);
     rig.fake.recalls.store(20, SeqCst);
     rig.gate.start_thread();
     let deadline = Instant::now() + Duration::from_secs(60);
     while rig.fake.recalls.load(SeqCst) > 0 {
-        assert!(Instant::now() < deadline, "tried only now and then");
+        assert!(Instant::now() < deadline, "retried too rarely");
         std::thread::sleep(Duration::from_millis(1));
     }
 }
 
-/// A rig whose turn was closed while a kernel is in flight that never ends.
+/// A rig whose turn was closed while a kernel without end is in flight.
 fn stuck() -> Rig {
     let rig = Rig::new(MODE_TURNS);
     rig.turn(1, 60_000_000 * US);
@@ -428,24 +443,23 @@ fn stuck() -> Rig {
     rig
 }
 
-/// What a kernel in flight may wait for must go, turn or no turn; what is behind it in its own stream
-/// cannot be that, and waits.
+/// A launch for which a kernel in flight may wait goes without a turn; one behind it in its own stream waits.
 #[test]
-fn a_launch_that_stuck_work_may_wait_for_goes() {
+fn a_launch_for_which_stuck_work_may_wait_goes() {
     let rig = stuck();
     rig.launch(2, 6, US);
     assert_ne!(rig.page().lane[0].turn.load(SeqCst) % 2, 1);
     let claims = rig.claims();
-    assert_ne!(claims.drained.load(SeqCst), 1, "it is not quiet for that");
+    assert_ne!(claims.drained.load(SeqCst), 1, "it has not drained");
     let behind = std::thread::spawn(move || rig.launch(2, 5, US));
     std::thread::sleep(Duration::from_millis(1_000));
     assert!(!behind.is_finished());
     behind
         .join()
-        .expect("goes after all, in case the stream has called back");
+        .expect("goes in the end, in case the stream runs a host callback");
 }
 
-/// Nothing is stuck: nobody goes without a turn, however long it takes.
+/// Without stuck work, no launch goes without a turn, however long it waits.
 #[test]
 fn a_launch_waits_for_its_turn_however_long() {
     let rig = Rig::new(MODE_TURNS);
@@ -461,10 +475,10 @@ fn a_launch_waits_for_its_turn_however_long() {
     assert_eq!(rig.claims().active.load(SeqCst), 3);
 }
 
-/// A copy over the bus goes soon without a turn if work in flight may wait for it, stuck or not; and the
-/// process is quiet only when it is over.
+/// A copy over the bus soon goes without a turn if work in flight may wait for it, stuck or not; the process
+/// has drained only when the copy is finished.
 #[test]
-fn copies_over_the_bus_are_followed_and_never_held_for_long() {
+fn copies_over_the_bus_are_tracked_and_never_held_for_long() {
     let rig = Rig::new(MODE_TURNS);
     rig.turn(1, 60_000_000 * US);
     for _ in 0..20 {
@@ -473,14 +487,11 @@ fn copies_over_the_bus_are_followed_and_never_held_for_long() {
     rig.turn(2, 0);
     rig.start(1, 6, 20_000 * US, true);
     assert_ne!(rig.claims().drained.load(SeqCst), 1);
-    eventually("quiet is reported", || {
+    eventually("the drain is reported", || {
         rig.claims().drained.load(SeqCst) == 1
     });
-    assert!(
-        os::now() >= rig.fake.gpu().busy_until,
-        "reported quiet too early"
-    );
-    // Nothing is in flight, so nothing waits: it is held like a launch.
+    assert!(os::now() >= rig.fake.gpu().busy_until, "reported too early");
+    // Nothing is in flight that could wait for it: it is held like a launch.
     std::thread::scope(|scope| {
         let held = scope.spawn(|| rig.start(1, 6, US, true));
         std::thread::sleep(Duration::from_millis(1_000));

@@ -1,99 +1,103 @@
-//! The gate thread: one per process, from the first launch or the first memory credit on. It closes the
-//! word when turns begin, reports when all is quiet after a turn, takes `want` back when the process
-//! is idle, gives up memory credit that siblings are short of, and notices a daemon that went away. It
-//! sleeps on the page's bell, and never inside the driver. For what happens in every turn nobody wakes it: at
-//! the beginning the first launch does, on its way back from the driver, and it sleeps no longer than to the end.
+//! The gate thread: one per process, from the first launch or the first memory credit on.
 //!
-//! When the process exits, the driver tears itself down among the exit handlers, and a thread that asks
-//! it about events just then can bring the process down. So ours is the first of these handlers, and
-//! the thread goes no further. In a forked child it does not exist; the child's gate starts anew.
+//! It closes the word when turns begin, reports the process as drained after a turn, clears `runnable` when
+//! the process is idle. It also returns recalled memory credit, and notices a daemon that went away. It waits on the page's futex, and never inside the driver. Regular turn changes do not wake it: the
+//! first launch of a turn does, after the driver's call, and the thread sleeps no longer than to the turn's
+//! end.
+//!
+//! When the process exits, the driver shuts itself down in an exit handler, and a thread that queries events
+//! at that time can crash the process. So the gate's exit handler runs before, and stops the thread. The
+//! thread does not exist in a forked child; the child creates a new gate.
 
+use super::backend::{DriverBackend, Pages};
 use super::claim;
 use super::os;
-use super::pass::{Gate, Lane, OPEN};
-use super::port::{Pages, World};
-use super::turn::Words;
+use super::slow_path::{Gate, Lane, OPEN};
+use super::turn::LaneFacts;
 use gpuslice_wire::limits::LANES_MAX;
-use gpuslice_wire::page::{ClientLane, GATE_CLOSED, MODE_OPEN, WANT_PARKED, may_launch};
+use gpuslice_wire::page::{ClientLane, GATE_CLOSED, MODE_OPEN, RUNNABLE_PARKED, may_launch};
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::{PoisonError, TryLockError};
 
-/// Sleep while there is nothing to look after.
+/// Sleep while no lane needs service.
 const REST_NS: u64 = 250_000_000;
 /// Sleep while a launch is held or a turn may come: a stale heartbeat must be noticed.
 const LOOK_NS: u64 = 50_000_000;
-/// Shortest and longest sleep while waiting for the GPU to fall quiet.
+/// Shortest and longest sleep while waiting for the GPU to drain.
 const DRAIN_NS: (u64, u64) = (30_000, 500_000);
-/// The last stretch of that is watched without sleeping: the GPU is idle until the report, and a
-/// sleep ends this much late on many machines. Then again longer, if the estimate was wrong.
+/// The last part of a drain is watched without sleeping: the GPU is idle until the report, and a sleep ends
+/// this much late on many machines. Sleeps follow again if the estimate was wrong.
 const WATCH_NS: u64 = 60_000;
-/// At the process's end the gate thread is given so many times so long to leave the driver.
+/// Number and length of waits for the gate thread to leave the driver when the process ends.
 const STOP_LOOKS: u32 = 500;
 const STOP_NS: u64 = 100_000;
-/// Until the next look at a recall while the connection is busy.
+/// Pause before a recall is tried again while the connection is busy.
 const RECALL_NS: u64 = 500_000;
-/// Before sleeps from this length on there is time for what nobody waits for.
+/// Sleeps of at least this length leave time for background updates.
 const SETTLE_NS: u64 = 1_000_000;
-/// Shortest and longest sleep in the middle of one's own turn.
+/// Shortest and longest sleep in the middle of the process's own turn.
 const TURN_NS: (u64, u64) = (50_000, 5_000_000);
-/// The GPU may have looked at a gate just before it closed, and go on only now.
+/// The GPU may have read a gate just before it closed, and pass it only now.
 const PASSING_NS: u64 = 10_000;
-/// What runs while other streams stand at gates, and is later by so much than twice what was expected of it,
-/// is taken to wait for them.
+/// Work that runs while other streams are blocked at gates, and exceeds twice its expected time by this much,
+/// is assumed to wait for them.
 const TIED_NS: u64 = 1_000_000;
 
 impl Lane {
-    /// How long nothing has been in flight, ns; 0 while something is. A program that waits for its kernel launches
-    /// the next one when that has ended, so its time starts there and not with the launch.
+    /// Time with nothing in flight, ns; 0 while work is. It starts at the end of the last work and not at its
+    /// launch, since a program that waits for its kernel launches the next one after that.
     fn idle(&self, now: u64) -> u64 {
-        let flight = &self.marks.flight;
-        match flight.empty() {
-            true => now.saturating_sub(self.seen.max(flight.ended())),
+        let in_flight = &self.fences.in_flight;
+        match in_flight.empty() {
+            true => now.saturating_sub(self.seen.max(in_flight.ended())),
             false => 0,
         }
     }
 
-    /// How long to wait before looking again whether the GPU is quiet; 0 for not at all. With gates, that is
-    /// soon.
+    /// Pause before the next check whether the GPU has drained; 0 for none. With gates the pause is short.
     fn drain_pause(&mut self, now: u64, gates: bool) -> u64 {
-        let flight = &self.marks.flight;
-        let left = if gates || flight.due(now) {
+        let in_flight = &self.fences.in_flight;
+        let left = if gates || in_flight.due(now) {
             0
         } else {
-            flight.outstanding(now)
+            in_flight.outstanding(now)
         };
         if left > WATCH_NS {
             return (left - WATCH_NS).clamp(DRAIN_NS.0, DRAIN_NS.1);
         }
-        if self.watched == 0 {
-            self.watched = now;
+        if self.watched_since == 0 {
+            self.watched_since = now;
         }
-        let fresh = now.saturating_sub(self.watched) < 2 * WATCH_NS;
+        let fresh = now.saturating_sub(self.watched_since) < 2 * WATCH_NS;
         if fresh { 0 } else { DRAIN_NS.0 }
     }
 
-    /// Whether what is in flight stands at gates that are closed, and so is as good as quiet.
-    fn stands(&mut self, world: &dyn World, claims: &ClientLane, now: u64) -> bool {
+    /// Whether all work in flight is blocked at closed gates, which counts as drained.
+    fn is_blocked(&mut self, backend: &dyn DriverBackend, claims: &ClientLane, now: u64) -> bool {
         let closed = claims.gate.load(SeqCst) == GATE_CLOSED;
-        let standing = closed.then(|| self.marks.flight.standing(|event| world.progress(event)));
+        let blocked = closed.then(|| {
+            self.fences
+                .in_flight
+                .blocked(|event| backend.progress(event))
+        });
         let late = |ns: u64| {
-            let since = now.saturating_sub(self.watched);
-            self.watched > 0 && since > ns.saturating_mul(2).saturating_add(TIED_NS)
+            let since = now.saturating_sub(self.watched_since);
+            self.watched_since > 0 && since > ns.saturating_mul(2).saturating_add(TIED_NS)
         };
-        let stands = standing.is_some_and(|it| it.parked && it.running.is_none_or(late));
-        self.standing = match (stands, self.standing) {
+        let is_blocked = blocked.is_some_and(|it| it.parked && it.running.is_none_or(late));
+        self.blocked = match (is_blocked, self.blocked) {
             (false, _) => 0,
             (true, 0) => now,
             (true, since) => since,
         };
-        stands && now.saturating_sub(self.standing) >= PASSING_NS
+        is_blocked && now.saturating_sub(self.blocked) >= PASSING_NS
     }
 }
 
-/// Work stands at gates. In a turn of ours it goes on, and we take part in that turn; one that began and ended
-/// before we came here is one that we owe an answer for.
-fn go_on(lane: &mut Lane, race: &claim::Words<'_>, words: &Words, now: u64) {
-    let goes = words.free(now) || may_launch(words.turn);
+/// Resumes parked work. In a turn of this container it continues, and the process takes part in the turn. For
+/// a turn that began and ended unseen, the process owes a report.
+fn resume_parked(lane: &mut Lane, race: &claim::ClaimWords<'_>, words: &LaneFacts, now: u64) {
+    let goes = words.is_open(now) || may_launch(words.turn);
     if goes && (race.take(words.turn) || words.stale(now)) {
         lane.unpark(race.claims, now);
     } else if !may_launch(words.turn) {
@@ -102,24 +106,24 @@ fn go_on(lane: &mut Lane, race: &claim::Words<'_>, words: &Words, now: u64) {
 }
 
 impl Gate {
-    /// The process is ending: the gate thread must leave the driver, and will not come back. Nothing waits for
-    /// a turn any more.
+    /// Stops the gate thread for the end of the process: it must leave the driver and not return. Opens all
+    /// gates, since no work waits for a turn any more.
     pub fn stop(&self) {
-        self.gates.open(self.world, true);
+        self.gates.open(self.backend, true);
         for _ in 0..STOP_LOOKS {
             match self.driving.try_lock() {
                 Ok(mut over) => return *over = true,
-                Err(TryLockError::Poisoned(_)) => return, // by the thread's own end
+                Err(TryLockError::Poisoned(_)) => return, // poisoned by the end of the thread
                 Err(TryLockError::WouldBlock) => crate::link::sys::nap(STOP_NS),
             }
         }
     }
 
     /// Body of the gate thread.
-    pub fn tend_for_ever(&self) {
-        let (mut gated_before, mut greeted) = (0, [0; LANES_MAX]);
+    pub fn run(&self) {
+        let (mut gated_before, mut seen_turn) = (0, [0; LANES_MAX]);
         loop {
-            let Some(pages) = self.world.pages() else {
+            let Some(pages) = self.backend.pages() else {
                 std::thread::sleep(std::time::Duration::from_nanos(REST_NS));
                 continue;
             };
@@ -127,8 +131,8 @@ impl Gate {
             if *over {
                 return;
             }
-            let bell = pages.container.bell.load(SeqCst);
-            let recalls = if self.world.answer_recalls() {
+            let futex = pages.container.futex.load(SeqCst);
+            let recalls = if self.backend.answer_recalls() {
                 REST_NS
             } else {
                 RECALL_NS
@@ -139,144 +143,149 @@ impl Gate {
             }
             let lanes = (pages.container.lanes.load(Relaxed) as usize).min(LANES_MAX);
             if gated < gated_before {
-                // Launches sleep on their turn, which need not change when turns end altogether.
+                // Launches wait on their turn word, which need not change when turns end altogether.
                 (0..lanes).for_each(|lane| os::wake(&pages.container.lane[lane].turn));
             }
             gated_before = gated;
             let now = os::now();
-            let tend = |lane| self.tend(&pages, lane, now, &mut greeted[lane]);
+            let tend = |lane| self.service(&pages, lane, now, &mut seen_turn[lane]);
             let rest = (0..lanes).map(tend).min();
-            let wanted = |lane: usize| pages.client.lane[lane].want.load(SeqCst) != 0;
-            if !(0..lanes).any(wanted) {
-                // The next launch must say that it wants. The word is still open here when the
-                // daemon came back and with it a blank page of claims.
+            let runnable = |lane: usize| pages.client.lane[lane].runnable.load(SeqCst) != 0;
+            if !(0..lanes).any(runnable) {
+                // The next launch must report the process as runnable. The word may still be open here after
+                // an attach to a restarted daemon, which provides a blank page of claims.
                 self.word.fetch_and(!OPEN, SeqCst);
             }
-            let words = Words::read(pages.container, 0);
+            let words = LaneFacts::read(pages.container, 0);
             if words.stale(now) {
-                self.world.reconnect();
+                self.backend.reconnect();
             }
-            self.gates.open(self.world, words.free(now));
+            self.gates.open(self.backend, words.is_open(now));
             let rest = rest.unwrap_or(REST_NS).min(recalls);
             if rest >= SETTLE_NS {
-                self.world.settle();
+                self.backend.settle();
             }
             drop(over);
             match rest {
                 0 => std::hint::spin_loop(),
-                rest => os::wait(&pages.container.bell, bell, rest),
+                rest => os::wait(&pages.container.futex, futex, rest),
             }
         }
     }
 
-    /// Looks after one lane; answers for how long it can be left alone, ns. `greeted` is the last
-    /// turn whose beginning it saw.
-    fn tend(&self, pages: &Pages, index: usize, now: u64, greeted: &mut u32) -> u64 {
+    /// Services one lane. Returns the time until the next service, ns. `seen_turn` is the last turn whose
+    /// beginning was observed.
+    fn service(&self, pages: &Pages, index: usize, now: u64, seen_turn: &mut u32) -> u64 {
         let claims = &pages.client.lane[index];
-        let race = claim::Words {
+        let race = claim::ClaimWords {
             turn: &pages.container.lane[index].turn,
             claims,
         };
-        let want = claims.want.load(SeqCst);
+        let runnable = claims.runnable.load(SeqCst);
         let free = pages.container.lane[index].mode.load(SeqCst) == MODE_OPEN;
-        let owes = race.owes(free);
-        if want == 0 && !owes {
+        let owes_report = race.owes_report(free);
+        if runnable == 0 && !owes_report {
             return REST_NS;
         }
-        let words = Words::read(pages.container, index);
-        let parked = want & WANT_PARKED != 0;
-        let begins = !owes && !parked && may_launch(words.turn);
-        if begins && std::mem::replace(greeted, words.turn) != words.turn {
-            // Our turn just begins: the launches need the lane's lock more than we do.
+        let words = LaneFacts::read(pages.container, index);
+        let parked = runnable & RUNNABLE_PARKED != 0;
+        let begins = !owes_report && !parked && may_launch(words.turn);
+        if begins && std::mem::replace(seen_turn, words.turn) != words.turn {
+            // The turn just begins: the launches need the lane's lock more than this thread.
             return words.idle_ns.min(LOOK_NS).min(words.left(now));
         }
         let mut lane = self.lane(index);
         if lane.parked {
-            go_on(&mut lane, &race, &words, now);
+            resume_parked(&mut lane, &race, &words, now);
         }
-        let owes = race.owes(free);
-        if owes {
-            lane.follow(now);
+        let owes_report = race.owes_report(free);
+        if owes_report {
+            lane.track(now);
         }
-        // A thread in the middle of a launch may hold what a question would wait for.
-        let asleep = owes || now.saturating_sub(lane.seen) >= words.idle_ns / 2;
-        let ask = asleep && lane.marks.flight.inside() == 0;
-        lane.marks.collect_elsewhere(self.world, now, ask);
-        let quiet = lane.marks.flight.empty();
-        if owes && !self.answered(&mut lane, &race, &words, now) {
+        // A thread inside a launch may hold a lock that a query would wait for.
+        let asleep = owes_report || now.saturating_sub(lane.seen) >= words.idle_ns / 2;
+        let ask = asleep && lane.fences.in_flight.inside() == 0;
+        lane.fences.collect_elsewhere(self.backend, now, ask);
+        let drained = lane.fences.in_flight.empty();
+        if owes_report && !self.report_if_drained(&mut lane, &race, &words, now) {
             return lane.drain_pause(now, words.gates() > 0);
         }
-        lane.watched = 0;
-        if words.free(now) {
-            return self.tend_free(pages, index, &mut lane, &words, now);
+        lane.watched_since = 0;
+        if words.is_open(now) {
+            return self.service_open(pages, index, &mut lane, &words, now);
         }
         if lane.waiting > 0 {
             return LOOK_NS.min(words.left(now));
         }
         let idle = lane.idle(now);
         if idle >= words.idle_ns {
-            race.report_quiet(lane.marks.flight.ended());
-            claims.want.store(0, SeqCst);
-            self.world.ring();
+            race.report_drained(lane.fences.in_flight.ended());
+            claims.runnable.store(0, SeqCst);
+            self.backend.ring();
             return REST_NS;
         }
-        if !may_launch(words.turn) && !quiet {
+        if !may_launch(words.turn) && !drained {
             let waits = words.patience(now).min(LOOK_NS);
             return if lane.parked { waits } else { DRAIN_NS.1 };
         }
-        let flight = &lane.marks.flight;
-        let pause = match flight.due(now) {
-            // Its end is known no better than by the last look before it.
+        let in_flight = &lane.fences.in_flight;
+        let pause = match in_flight.due(now) {
+            // The end is known only as exactly as the last check before it.
             true => words.idle_ns / 2,
-            false => flight
+            false => in_flight
                 .outstanding(now)
                 .max(words.idle_ns.saturating_sub(idle)),
         };
         pause.clamp(TURN_NS.0, TURN_NS.1).min(words.left(now))
     }
 
-    /// Reports that all of a turn is over, or stands at gates; `false` if neither is so.
-    fn answered(&self, lane: &mut Lane, race: &claim::Words<'_>, words: &Words, now: u64) -> bool {
+    /// Reports a turn as drained if its work is finished or blocked at gates. Returns whether it reported.
+    fn report_if_drained(
+        &self,
+        lane: &mut Lane,
+        race: &claim::ClaimWords<'_>,
+        words: &LaneFacts,
+        now: u64,
+    ) -> bool {
         let claims = race.claims;
-        if lane.marks.flight.empty() {
+        if lane.fences.in_flight.empty() {
             if !may_launch(words.turn) && words.turn == claims.active.load(SeqCst).wrapping_add(1) {
                 let took = now.saturating_sub(words.turn_end_ns);
-                lane.breadth.drained(took, words.window_ns);
+                lane.limit.drained(took, words.window_ns);
             }
             lane.unpark(claims, now);
-        } else if lane.stands(self.world, claims, now) {
+        } else if lane.is_blocked(self.backend, claims, now) {
             lane.parked = true;
-            claims.want.fetch_or(WANT_PARKED, SeqCst);
+            claims.runnable.fetch_or(RUNNABLE_PARKED, SeqCst);
         } else {
             return false;
         }
-        let stalled = lane.marks.stalled();
+        let stalled = lane.fences.stalled();
         claims.began_ns.fetch_add(stalled, Relaxed);
         let parked = lane.parked.then_some(now);
-        race.report_quiet(parked.unwrap_or(lane.marks.flight.ended()));
-        self.world.ring();
+        race.report_drained(parked.unwrap_or(lane.fences.in_flight.ended()));
+        self.backend.ring();
         true
     }
 
-    /// Without turns: closes the word to see whether anybody comes through, and takes `want` back
-    /// when nobody did.
-    fn tend_free(
+    /// Without turns: closes the word to observe launches, and clears `runnable` when none came.
+    fn service_open(
         &self,
         pages: &Pages,
         index: usize,
         lane: &mut Lane,
-        words: &Words,
+        words: &LaneFacts,
         now: u64,
     ) -> u64 {
         let claims = &pages.client.lane[index];
         if self.word.load(SeqCst) & OPEN != 0 {
             let open = now.saturating_sub(self.opened.load(Relaxed));
-            // With several GPUs the others keep the word open; this one was looked for several times.
+            // With several GPUs the others keep the word open; this one was checked several times.
             let several = pages.container.lanes.load(Relaxed) > 1;
             let unseen = now.saturating_sub(lane.seen) >= 4 * words.idle_ns;
-            if several && unseen && lane.waiting == 0 && lane.marks.flight.empty() {
-                claims.want.store(0, SeqCst);
-                self.world.ring();
+            if several && unseen && lane.waiting == 0 && lane.fences.in_flight.empty() {
+                claims.runnable.store(0, SeqCst);
+                self.backend.ring();
                 return REST_NS;
             }
             if open < words.idle_ns {
@@ -289,14 +298,14 @@ impl Gate {
         let closed = now.saturating_sub(self.closed.load(Relaxed));
         let idle = lane.idle(now).min(closed);
         if idle >= words.idle_ns && lane.waiting == 0 {
-            lane.follow(now); // most launches were not marked
-            if !lane.marks.flight.empty() {
+            lane.track(now); // most launches were not fenced
+            if !lane.fences.in_flight.empty() {
                 return DRAIN_NS.1;
             }
             let turn = &pages.container.lane[index].turn;
-            claim::Words { turn, claims }.report_quiet(lane.marks.flight.ended());
-            claims.want.store(0, SeqCst);
-            self.world.ring();
+            claim::ClaimWords { turn, claims }.report_drained(lane.fences.in_flight.ended());
+            claims.runnable.store(0, SeqCst);
+            self.backend.ring();
             return REST_NS;
         }
         words.idle_ns.saturating_sub(idle).clamp(1_000_000, LOOK_NS)

@@ -1,67 +1,67 @@
-//! May a launch go now? The words of the container's page, turned into one verdict.
+//! Decides whether a launch may go now, from one lane of the container's page.
 //!
-//! A daemon that is gone must not stop its tenants, nor may a hung one: the page carries the
-//! daemon's heartbeat, and who waits looks at it. Fair tenants go on freely once it is stale; hard
-//! ones hold, but not for ever.
+//! A dead daemon must not stop its tenants, nor may a hung one: the page carries the daemon's heartbeat, and
+//! waiting launches check it. Once it is stale, launches in fair mode go without turns; launches in hard
+//! mode are held, for a limited time.
 #![forbid(unsafe_code)]
 
 use gpuslice_wire::limits::{DAEMON_WAIT_NS, HEARTBEAT_STALE_NS};
 use gpuslice_wire::page::{ContainerPage, MODE_GATES, MODE_OPEN, may_launch};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 
-/// What is read of a page for one decision; times in ns of CLOCK_MONOTONIC.
+/// The fields of a page that one decision needs; times in ns of CLOCK_MONOTONIC.
 #[derive(Clone, Copy, Debug)]
-pub struct Words {
+pub struct LaneFacts {
     /// `MODE_*`.
     pub mode: u32,
     /// Turn word of the lane.
     pub turn: u32,
-    /// When the turn ends.
+    /// End of the turn.
     pub turn_end_ns: u64,
-    /// In-flight bound near a turn's end.
+    /// Limit of work in flight near a turn's end.
     pub window_ns: u64,
-    /// Idle for this long: give back.
+    /// Idle time after which the turn is given back.
     pub idle_ns: u64,
-    /// Daemon's last sign of life.
+    /// The daemon's last heartbeat.
     pub heartbeat_ns: u64,
-    /// Launches hold while the daemon is away.
+    /// Launches are held while the daemon is away.
     pub hard: bool,
 }
 
-/// Window where the page names none.
+/// Window if the page gives none.
 const WINDOW_DEFAULT_NS: u64 = 500_000;
-/// Idle time where the page names none: with turns, and without.
+/// Idle time if the page gives none: with turns, and without.
 const IDLE_TURNS_NS: u64 = 500_000;
 const IDLE_OPEN_NS: u64 = 20_000_000;
 
-/// When a turn's end has come, the daemon takes about so long to close it; then looks are at least and at
-/// most so far apart.
+/// Typical time from a turn's end until the daemon closes it, and the shortest and longest pause between
+/// checks after that.
 const CLOSING_NS: (u64, u64, u64) = (20_000, 50_000, 500_000);
 
 /// The decision about one launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Nobody counts: launch.
-    Free,
-    /// This turn is ours until about `end_ns`.
+    /// No turns are taken: launch.
+    Open,
+    /// The container has a turn until about `end_ns`: launch.
     Turn {
         /// The odd turn word.
         turn: u32,
-        /// When it ends.
+        /// Its end.
         end_ns: u64,
     },
-    /// Not now; sleep until the turn word is no longer `turn`.
+    /// Wait until the turn word differs from `turn`.
     Wait {
-        /// What the turn word was.
+        /// The turn word as read.
         turn: u32,
     },
 }
 
-impl Words {
-    /// Reads lane `lane` of `page`. The turn is read with sequential consistency: the close of a
-    /// turn and the claim of one are a store and a load on either side.
+impl LaneFacts {
+    /// Reads lane `lane` of `page`. The turn is read with sequential consistency, since closing a turn and
+    /// claiming it are a store and a load on each side.
     #[must_use]
-    pub fn read(page: &ContainerPage, lane: usize) -> Words {
+    pub fn read(page: &ContainerPage, lane: usize) -> LaneFacts {
         let words = &page.lane[lane];
         let or = |us: u32, default: u64| {
             if us == 0 {
@@ -76,7 +76,7 @@ impl Words {
         } else {
             IDLE_TURNS_NS
         };
-        Words {
+        LaneFacts {
             mode,
             turn: words.turn.load(SeqCst),
             turn_end_ns: words.turn_end_ns.load(Relaxed),
@@ -87,31 +87,31 @@ impl Words {
         }
     }
 
-    /// How far apart gates in streams are to be, ns; 0 for none.
+    /// Distance between gates in streams, ns; 0 for none.
     #[must_use]
     pub const fn gates(&self) -> u64 {
-        // What is between two of them is left when they close, and closing takes a moment too.
+        // The work between two gates remains when they close, and closing takes time too.
         match self.mode {
             MODE_GATES => self.window_ns * 2 / 3,
             _ => 0,
         }
     }
 
-    /// Whether the daemon gave no sign of life for too long.
+    /// Whether the daemon's heartbeat is stale.
     #[must_use]
     pub const fn stale(&self, now: u64) -> bool {
         now.saturating_sub(self.heartbeat_ns) > HEARTBEAT_STALE_NS
     }
 
-    /// How long until the daemon's silence is long enough to be noticed, ns; at least a millisecond.
+    /// Time until the heartbeat may be stale, ns; at least a millisecond.
     #[must_use]
     pub fn patience(&self, now: u64) -> u64 {
         let noticed = self.heartbeat_ns.saturating_add(HEARTBEAT_STALE_NS);
         noticed.saturating_sub(now).max(1_000_000)
     }
 
-    /// How long our turn can be left alone, ns: nobody is woken for an end that comes when the page has told
-    /// that it would. Where the daemon is late with it, looks become rarer.
+    /// Time until the end of the present turn must be checked, ns: a turn closed at its announced end wakes
+    /// no thread. If the daemon closes it late, checks become less frequent.
     #[must_use]
     pub fn left(&self, now: u64) -> u64 {
         if !may_launch(self.turn) {
@@ -123,9 +123,9 @@ impl Words {
         }
     }
 
-    /// Whether launches go uncounted: no turns are taken, or nobody is there to take them.
+    /// Whether launches go without turns: none are taken, or the daemon is away.
     #[must_use]
-    pub const fn free(&self, now: u64) -> bool {
+    pub const fn is_open(&self, now: u64) -> bool {
         let away = now.saturating_sub(self.heartbeat_ns);
         let patience = if self.hard {
             DAEMON_WAIT_NS
@@ -138,10 +138,10 @@ impl Words {
     /// The decision.
     #[must_use]
     pub const fn judge(&self, now: u64) -> Verdict {
-        if self.free(now) {
-            return Verdict::Free;
+        if self.is_open(now) {
+            return Verdict::Open;
         }
-        // Nobody closes the turn a dead daemon left open: hard tenants end it themselves.
+        // A turn left open by a dead daemon is never closed: tenants in hard mode end it themselves.
         let left_open = self.stale(now) && now >= self.turn_end_ns;
         if may_launch(self.turn) && !left_open {
             Verdict::Turn {
@@ -161,8 +161,8 @@ mod tests {
 
     const SECOND: u64 = 1_000_000_000;
 
-    fn words(turn: u32) -> Words {
-        Words {
+    fn words(turn: u32) -> LaneFacts {
+        LaneFacts {
             mode: MODE_TURNS,
             turn,
             turn_end_ns: 10 * SECOND + 5_000_000,
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn odd_goes_and_even_waits() {
+    fn odd_launches_and_even_waits() {
         let now = 10 * SECOND + 1_000;
         assert_eq!(
             words(7).judge(now),
@@ -185,17 +185,17 @@ mod tests {
         );
         assert_eq!(words(8).judge(now), Verdict::Wait { turn: 8 });
         assert_eq!(
-            Words {
+            LaneFacts {
                 mode: MODE_OPEN,
                 ..words(8)
             }
             .judge(now),
-            Verdict::Free
+            Verdict::Open
         );
     }
 
     #[test]
-    fn a_turn_s_end_is_looked_for_by_ourselves() {
+    fn the_end_of_a_turn_is_checked_without_a_wake_up() {
         let end = words(7).turn_end_ns;
         assert_eq!(words(8).left(end), u64::MAX, "there is none");
         assert_eq!(words(7).left(end - 1_000_000), 1_020_000);
@@ -206,7 +206,7 @@ mod tests {
 
     #[test]
     fn a_mode_from_the_future_is_treated_as_turns() {
-        let future = Words {
+        let future = LaneFacts {
             mode: 77,
             ..words(8)
         };
@@ -214,21 +214,21 @@ mod tests {
     }
 
     #[test]
-    fn without_a_daemon_the_fair_go_and_the_hard_hold_for_a_while() {
+    fn without_a_daemon_fair_mode_launches_and_hard_mode_holds_for_a_while() {
         let later = |ns| 10 * SECOND + ns;
         assert_eq!(
             words(8).judge(later(HEARTBEAT_STALE_NS)),
             Verdict::Wait { turn: 8 }
         );
-        assert_eq!(words(8).judge(later(HEARTBEAT_STALE_NS + 1)), Verdict::Free);
-        let hard = Words {
+        assert_eq!(words(8).judge(later(HEARTBEAT_STALE_NS + 1)), Verdict::Open);
+        let hard = LaneFacts {
             hard: true,
             ..words(8)
         };
         assert_eq!(hard.judge(later(SECOND)), Verdict::Wait { turn: 8 });
         assert_eq!(hard.judge(later(DAEMON_WAIT_NS)), Verdict::Wait { turn: 8 });
-        assert_eq!(hard.judge(later(DAEMON_WAIT_NS + 1)), Verdict::Free);
-        let hard_in_turn = Words {
+        assert_eq!(hard.judge(later(DAEMON_WAIT_NS + 1)), Verdict::Open);
+        let hard_in_turn = LaneFacts {
             hard: true,
             ..words(7)
         };

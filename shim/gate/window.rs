@@ -1,87 +1,87 @@
-//! How much may be in flight: a bound in time, not in launches.
+//! The window: how much work may be in flight, bounded in time and not in launches.
 //!
-//! At the end of a turn the GPU must fall quiet soon, and in its middle it must never run dry. So a
-//! launch is admitted while what is in flight fits into the rest of the turn, or into a small
-//! window when the rest is shorter. What is in flight is an estimate, kept honest by *marks*:
-//! events put into the stream behind every ~100 µs of estimated work. A [`Group`] is the launches
-//! between two marks of one stream; once its mark has passed, the group is retired.
+//! At the end of a turn the GPU must drain soon, and in its middle it must never run dry. So a launch is
+//! admitted while the work in flight fits into the rest of the turn, or into a small window when the rest
+//! is shorter. Work in flight is an estimate, corrected by *fences*: events put into the stream behind every
+//! ~100 µs of estimated work. A [`Group`] is the launches between two fences of one stream; once its fence
+//! has been reached, the group is retired.
 //!
-//! The estimate assumes groups run one after the other in the order of their launch, as on a busy
-//! GPU they do in sum. Time alone shortens only the oldest group, and never below an eighth of it
-//! once it is overdue: a GPU slower than expected is noticed, not ignored.
+//! The estimate assumes that groups run one after the other in launch order, as they do in sum on a busy
+//! GPU. Elapsed time alone reduces only the oldest group, and never below an eighth of it once it is overdue:
+//! so a GPU slower than expected is taken into account.
 #![forbid(unsafe_code)]
 
+use super::backend::{Event, Progress};
 use super::estimate::{Key, Task};
-use super::port::{Event, Progress};
 use std::collections::VecDeque;
 
-/// Estimated work after which a mark is put into the stream.
-const MARK_NS: u64 = 100_000;
-/// Launches after which a mark is put, however short they are.
-const MARK_LAUNCHES: u32 = 256;
+/// Estimated work after which a fence is put into the stream.
+const FENCE_NS: u64 = 100_000;
+/// Launches after which a fence is put, whatever their length.
+const FENCE_LAUNCHES: u32 = 256;
 /// Different kernels in one group.
 const GROUP_KEYS: usize = 8;
-/// Groups followed at once; with more, launches wait for the oldest.
+/// Groups tracked at once; beyond that, launches wait for the oldest.
 pub const GROUPS_MAX: usize = 512;
-/// How long one launch is held back by a full window before it goes anyway: it may be the
-/// launch that those in flight are waiting for.
+/// How long a full window holds a launch back before it goes anyway: the work in flight may be waiting for
+/// it.
 pub const HELD_MAX_NS: u64 = 100_000_000;
-/// An open group whose stream cannot be asked is taken for finished this long after twice its estimate.
+/// An open group whose stream cannot be queried counts as finished this long after twice its estimate.
 const GIVEN_UP_NS: u64 = 5_000_000;
-/// Work this much later than twice its estimate may be waiting for a launch that is held.
+/// Work that exceeds twice its estimate by this much may be waiting for a held launch.
 const STUCK_NS: u64 = 100_000_000;
-/// And whatever was expected of it, when it is this old.
+/// So may work of this age, whatever its estimate.
 const STUCK_MAX_NS: u64 = 5_000_000_000;
-/// Shortest and longest pause between two looks at a full window.
+/// Shortest and longest pause between two checks of a full window.
 const RETRY_NS: (u64, u64) = (20_000, 500_000);
 
-/// So little in flight is as good as nothing: a launch that may go when nothing is in flight has to be on its way
+/// Work in flight up to this counts as none. A launch that may go when nothing is in flight has to start
 /// before that, or the GPU idles for as long as a thread takes to wake.
 const LEAD_NS: u64 = 100_000;
 
-/// Index of a stream in the gate's list, at most [`TAILS_MAX`].
-pub type Tail = u16;
-/// Streams of a lane followed at once.
-pub const TAILS_MAX: usize = 128;
+/// Index of a stream in the gate's list, below [`STREAMS_MAX`].
+pub type StreamIndex = u16;
+/// Streams of a lane tracked at once.
+pub const STREAMS_MAX: usize = 128;
 
-/// Launches of one stream between two marks.
+/// Launches of one stream between two fences.
 #[derive(Debug)]
 pub struct Group {
     /// Its stream.
-    pub tail: Tail,
+    pub stream_index: StreamIndex,
     /// Estimated run time, ns.
     pub expected: u64,
-    /// How many launches.
+    /// Number of launches.
     pub launches: u32,
-    /// How much they were together: see [`Task::parts`].
+    /// Their total size: see [`Task::parts`].
     pub parts: u64,
     /// The different kernels among them.
     pub keys: Vec<Key>,
-    /// When the first and the last of them were launched.
+    /// Times of the first and the last launch.
     pub span: (u64, u64),
-    /// The event before the first, where the stream was empty then.
+    /// The event in front of the first launch, if the stream was empty then.
     pub base: Option<Event>,
-    /// It came directly behind the group before it in its stream.
+    /// It follows the previous group of its stream directly.
     pub follows: bool,
-    /// The event behind the last; `None` while the group is open.
-    pub mark: Option<Event>,
-    /// There is a gate before it, and `base` is behind that.
+    /// The event behind the last launch; `None` while the group is open.
+    pub fence: Option<Event>,
+    /// There is a gate in front of it, and `base` is behind that gate.
     pub gated: bool,
-    /// Nothing was in flight when it came: whose work was the last, and when that had ended.
-    pub after: Option<(Tail, u64)>,
+    /// If nothing was in flight at its launch: the stream of the last work, and the end of that work.
+    pub after: Option<(StreamIndex, u64)>,
 }
 
-/// What is in flight, while gates are closed.
+/// The state of work in flight while gates are closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Standing {
-    /// A stream stands at a gate.
+pub struct Blocked {
+    /// A stream is blocked at a gate.
     pub parked: bool,
-    /// Streams are on their way, with so much to do before their next gates, ns.
+    /// Work that streams still have to do before their next gates, ns; `None` if no stream runs.
     pub running: Option<u64>,
 }
 
 impl Group {
-    /// When it is so late that it is taken for finished, where nothing can tell whether it is, ns.
+    /// The time from which the group counts as finished if its end cannot be observed, ns.
     #[must_use]
     pub const fn given_up(&self) -> u64 {
         self.span
@@ -90,10 +90,10 @@ impl Group {
             .saturating_add(GIVEN_UP_NS)
     }
 
-    /// One without launches yet.
-    fn new(tail: Tail, now: u64, base: Option<Event>) -> Group {
+    /// A group without launches.
+    fn new(stream_index: StreamIndex, now: u64, base: Option<Event>) -> Group {
         Group {
-            tail,
+            stream_index,
             expected: 0,
             launches: 0,
             parts: 0,
@@ -101,7 +101,7 @@ impl Group {
             span: (now, now),
             base,
             follows: false,
-            mark: None,
+            fence: None,
             gated: false,
             after: None,
         }
@@ -113,60 +113,60 @@ impl Group {
 pub enum Admission {
     /// Launch.
     Go,
-    /// Look again in this many ns.
+    /// Check again after this many ns.
     Full(u64),
 }
 
-/// What is in flight on one lane.
+/// The work in flight on one lane.
 #[derive(Debug, Default)]
-pub struct Flight {
+pub struct InFlight {
     groups: VecDeque<Group>,
-    /// Estimate of all groups.
+    /// Total estimate of all groups.
     expected: u64,
-    /// Since when the oldest group has been running, as far as can be told.
+    /// Estimated start of the oldest group.
     head_since: u64,
     /// When the oldest group was last seen unfinished.
     head_pending: u64,
-    /// Whose group was the last to be taken out.
-    last: Option<Tail>,
+    /// The stream of the group retired last.
+    last: Option<StreamIndex>,
     /// Launches inside the driver at this moment, and their estimate.
     inside: u32,
     inside_ns: u64,
 }
 
-impl Flight {
-    /// Whether nothing is in flight, as far as is known.
+impl InFlight {
+    /// Whether no work is known to be in flight.
     #[must_use]
     pub fn empty(&self) -> bool {
         self.inside == 0 && self.groups.is_empty()
     }
 
-    /// When the last of what was in flight ended, as far as can be told; of what was not seen at all 0.
+    /// Estimated end of the last work in flight; 0 if no work was observed.
     #[must_use]
     pub const fn ended(&self) -> u64 {
         self.head_since
     }
 
-    /// Launches that are inside the driver at this moment.
+    /// Launches inside the driver at this moment.
     #[must_use]
     pub const fn inside(&self) -> u32 {
         self.inside
     }
 
-    /// Estimated ns until everything in flight has run.
+    /// Estimated time until all work in flight has run, ns.
     #[must_use]
     pub fn outstanding(&self, now: u64) -> u64 {
         let credit = self.groups.front().map_or(0, |head| {
             let elapsed = now.saturating_sub(self.head_since);
-            let overdue = elapsed >= head.expected && head.mark.is_some();
+            let overdue = elapsed >= head.expected && head.fence.is_some();
             let rest = if overdue { head.expected / 8 } else { 0 };
             elapsed.min(head.expected - rest)
         });
         self.expected - credit + self.inside_ns
     }
 
-    /// Whether a launch of `ns` may go, with `left` ns of the turn left. Something always may when
-    /// next to nothing is in flight: a kernel longer than any turn must run too, and pays for it after.
+    /// Whether a launch of `ns` may go, with `left` ns of the turn left. A launch always may when next to
+    /// nothing is in flight: a kernel longer than any turn must run too, and is charged afterwards.
     #[must_use]
     pub fn admit(&self, now: u64, ns: u64, window: u64, left: u64) -> Admission {
         let outstanding = self.outstanding(now);
@@ -177,33 +177,33 @@ impl Flight {
             return Admission::Go;
         }
         let excess = outstanding.saturating_add(ns).saturating_sub(room);
-        // When next to nothing is in flight any more there is always room.
+        // There is room as soon as next to nothing is in flight.
         let soon = excess.min(outstanding.saturating_sub(LEAD_NS));
         Admission::Full(soon.clamp(RETRY_NS.0, RETRY_NS.1))
     }
 
-    /// A launch goes into the driver.
+    /// A launch enters the driver.
     pub fn enter(&mut self, ns: u64) {
         self.inside += 1;
         self.inside_ns += ns;
     }
 
-    /// A launch that entered with `ns` came back and did nothing, or is counted by `launched`.
+    /// A launch that entered with `ns` returned; it failed, or `launched` counts it.
     pub fn leave(&mut self, ns: u64) {
         self.inside = self.inside.saturating_sub(1);
         self.inside_ns = self.inside_ns.saturating_sub(ns);
     }
 
-    /// Whether the oldest group should have finished by now, so that looking is worth its price.
+    /// Whether the oldest group should have finished by now, so that a query is worth its cost.
     #[must_use]
     pub fn due(&self, now: u64) -> bool {
         let since = now.saturating_sub(self.head_since);
         self.groups
             .front()
-            .is_some_and(|head| head.mark.is_some() && since >= head.expected)
+            .is_some_and(|head| head.fence.is_some() && since >= head.expected)
     }
 
-    /// Whether what is in flight is so late that it may be waiting for something that is not.
+    /// Whether the work in flight is so late that it may be waiting for a held launch.
     #[must_use]
     pub fn stuck(&self, now: u64) -> bool {
         let since = now.saturating_sub(self.head_since);
@@ -213,17 +213,19 @@ impl Flight {
         })
     }
 
-    /// Whether any group of `tail` is in flight, so that the next one needs no base of its own.
+    /// Whether any group of the stream is in flight, so that the next one needs no base of its own.
     #[must_use]
-    pub fn busy(&self, tail: Tail) -> bool {
-        self.groups.iter().any(|group| group.tail == tail)
+    pub fn busy(&self, stream_index: StreamIndex) -> bool {
+        self.groups
+            .iter()
+            .any(|group| group.stream_index == stream_index)
     }
 
-    /// `task` was launched into `tail`. Answers whether a mark should follow now.
+    /// Notes that `task` was launched into the stream. Returns whether a fence should follow now.
     pub fn launched(
         &mut self,
         now: u64,
-        tail: Tail,
+        stream_index: StreamIndex,
         task: Task,
         ns: u64,
         base: Option<Event>,
@@ -238,15 +240,15 @@ impl Flight {
             .groups
             .iter_mut()
             .rev()
-            .find(|g| g.tail == tail && g.mark.is_none());
+            .find(|g| g.stream_index == stream_index && g.fence.is_none());
         let group = match open {
             Some(group) => group,
             None => {
-                let follows = self.busy(tail);
+                let follows = self.busy(stream_index);
                 self.groups.push_back(Group {
                     after,
                     follows,
-                    ..Group::new(tail, now, base)
+                    ..Group::new(stream_index, now, base)
                 });
                 self.groups.back_mut().expect("just pushed")
             }
@@ -254,103 +256,105 @@ impl Flight {
         group.expected += ns;
         group.launches += 1;
         group.parts += u64::from(task.parts);
-        // Threads that launch into one stream may come back in another order than they went.
+        // Threads that launch into one stream may return in another order than they entered.
         group.span = (group.span.0.min(now), group.span.1.max(now));
         if !group.keys.contains(&task.key) {
             group.keys.push(task.key);
         }
-        let full = group.keys.len() >= GROUP_KEYS || group.launches >= MARK_LAUNCHES;
-        group.expected >= MARK_NS || full
+        let full = group.keys.len() >= GROUP_KEYS || group.launches >= FENCE_LAUNCHES;
+        group.expected >= FENCE_NS || full
     }
 
-    /// The stream of `tail` may hold work that was not followed: it has finished when the stream has.
-    pub fn unfollowed(&mut self, now: u64, tail: Tail) {
-        if self.is_open(tail) {
+    /// Notes that the stream may hold untracked work, which has finished when the stream has.
+    pub fn untracked(&mut self, now: u64, stream_index: StreamIndex) {
+        if self.is_open(stream_index) {
             return;
         }
         if self.groups.is_empty() {
             self.head_since = now;
         }
-        self.groups.push_back(Group::new(tail, now, None));
+        self.groups.push_back(Group::new(stream_index, now, None));
     }
 
-    /// A gate was put into `tail` and `base` behind it, for launches to come.
-    pub fn gate(&mut self, now: u64, tail: Tail, base: Option<Event>) {
+    /// Notes a gate in the stream, with `base` behind it, for launches to come.
+    pub fn gate(&mut self, now: u64, stream_index: StreamIndex, base: Option<Event>) {
         if self.groups.is_empty() {
             self.head_since = now;
         }
-        // Without an event behind the gate nobody could tell that it was not passed.
+        // Without an event behind the gate it cannot be observed whether the GPU passed it.
         let gated = base.is_some();
         self.groups.push_back(Group {
             gated,
-            ..Group::new(tail, now, base)
+            ..Group::new(stream_index, now, base)
         });
     }
 
-    /// Gates were closed until now: what stood there was not late.
+    /// Notes that gates were closed until now: work blocked there was not late.
     pub fn resumed(&mut self, now: u64) {
         self.head_since = now;
     }
 
-    /// Whether streams stand at gates, of those that have something in flight. What has finished was
-    /// taken out before.
-    pub fn standing(&self, mut progress: impl FnMut(Event) -> Progress) -> Standing {
-        let mut seen = [false; TAILS_MAX];
-        let mut standing = Standing {
+    /// Which streams with work in flight are blocked at gates. Finished work was retired before.
+    pub fn blocked(&self, mut progress: impl FnMut(Event) -> Progress) -> Blocked {
+        let mut seen = [false; STREAMS_MAX];
+        let mut blocked = Blocked {
             parked: false,
             running: (self.inside > 0).then_some(self.inside_ns),
         };
         for group in &self.groups {
-            if std::mem::replace(&mut seen[usize::from(group.tail) % TAILS_MAX], true) {
+            if std::mem::replace(
+                &mut seen[usize::from(group.stream_index) % STREAMS_MAX],
+                true,
+            ) {
                 continue;
             }
             let base = group.base.filter(|_| group.gated);
             if base.is_some_and(|base| progress(base) == Progress::Pending) {
-                standing.parked = true;
+                blocked.parked = true;
             } else {
-                let before = standing.running.unwrap_or(0);
-                standing.running = Some(before.saturating_add(group.expected));
+                let before = blocked.running.unwrap_or(0);
+                blocked.running = Some(before.saturating_add(group.expected));
             }
         }
-        standing
+        blocked
     }
 
-    /// Whether there are launches of `tail` behind which there is no mark yet.
+    /// Whether the stream has launches without a fence behind them.
     #[must_use]
-    pub fn is_open(&self, tail: Tail) -> bool {
-        let open = |group: &Group| group.tail == tail && group.mark.is_none();
+    pub fn is_open(&self, stream_index: StreamIndex) -> bool {
+        let open = |group: &Group| group.stream_index == stream_index && group.fence.is_none();
         self.groups.iter().any(open)
     }
 
     /// The stream of the oldest group.
     #[must_use]
-    pub fn oldest(&self) -> Option<Tail> {
-        self.groups.front().map(|group| group.tail)
+    pub fn oldest(&self) -> Option<StreamIndex> {
+        self.groups.front().map(|group| group.stream_index)
     }
 
-    /// `event` was put behind the open group of `tail`; hands it back where there is none.
-    pub fn mark(&mut self, tail: Tail, event: Event) -> Option<Event> {
-        let open = |group: &&mut Group| group.tail == tail && group.mark.is_none();
+    /// Notes `event` behind the stream's open group; returns it if there is no open group.
+    pub fn fence(&mut self, stream_index: StreamIndex, event: Event) -> Option<Event> {
+        let open = |group: &&mut Group| group.stream_index == stream_index && group.fence.is_none();
         match self.groups.iter_mut().rev().find(open) {
             Some(group) => {
-                group.mark = Some(event);
+                group.fence = Some(event);
                 None
             }
             None => Some(event),
         }
     }
 
-    /// Takes out the oldest group that has finished; `ask` answers `None` where it did not ask. Streams run in
-    /// order, so behind an unfinished group no other of that stream is asked for.
+    /// Retires the oldest finished group; `ask` returns `None` if it did not query. Streams run in order, so
+    /// no group behind an unfinished one of its stream is queried.
     pub fn retire(
         &mut self,
         now: u64,
         mut ask: impl FnMut(&Group) -> Option<Progress>,
     ) -> Option<Group> {
-        let mut pending = [false; TAILS_MAX];
+        let mut pending = [false; STREAMS_MAX];
         for index in 0..self.groups.len() {
             let group = &self.groups[index];
-            let held = &mut pending[usize::from(group.tail) % TAILS_MAX];
+            let held = &mut pending[usize::from(group.stream_index) % STREAMS_MAX];
             if *held {
                 continue;
             }
@@ -364,18 +368,21 @@ impl Flight {
         None
     }
 
-    /// Takes out any group of `tail`, finished or not: its stream is gone.
-    pub fn forget(&mut self, now: u64, tail: Tail) -> Option<Group> {
-        let index = self.groups.iter().position(|group| group.tail == tail)?;
+    /// Removes a group of the stream, finished or not: the stream is gone.
+    pub fn forget(&mut self, now: u64, stream_index: StreamIndex) -> Option<Group> {
+        let index = self
+            .groups
+            .iter()
+            .position(|group| group.stream_index == stream_index)?;
         self.remove(now, index)
     }
 
     fn remove(&mut self, now: u64, index: usize) -> Option<Group> {
         let group = self.groups.remove(index)?;
-        self.last = Some(group.tail);
+        self.last = Some(group.stream_index);
         self.expected -= group.expected;
         if index == 0 {
-            // It ended between the last look and this one, most likely when it was expected to.
+            // It ended between the last check and this one, most likely at its expected time.
             let due = self.head_since.saturating_add(group.expected);
             self.head_since = due.max(self.head_pending).min(now);
         }

@@ -8,7 +8,7 @@
 //! Sparse arrays and those whose memory is mapped later cost nothing until it is
 //! ([`crate::vmm::tiles`]). A plane or a level of an array is a part of it, and costs nothing either.
 
-use super::physical::{drop_references, pieces};
+use super::physical::{drop_references, physical_table};
 use super::shape;
 use super::{Charging, freed};
 use crate::guard::{Outcome, guard};
@@ -116,12 +116,12 @@ fn destroyed(array: u64, call: impl FnOnce() -> CUresult) -> Outcome {
     let Some(session) = link::attached() else {
         return Ok(call());
     };
-    let tiles = pieces(session).take_tiles(array);
+    let tiles = physical_table(session).take_tiles(array);
     let result = freed(array, call)?;
     if result == CUresult::SUCCESS {
-        drop_references(session, tiles::pieces(tiles));
+        drop_references(session, tiles::allocations(tiles));
     } else {
-        pieces(session).restore_tiles(tiles);
+        physical_table(session).restore_tiles(tiles);
     }
     Ok(result)
 }

@@ -6,7 +6,7 @@
 //! made on a GPU by one process, or their prices would mix.
 
 use super::physical;
-use crate::book::Removed;
+use crate::allocations::Removed;
 use crate::channels;
 use crate::contexts::{Charge, Closing, Green};
 use crate::gate;
@@ -47,11 +47,11 @@ fn priced(
     let guess = u64::from(session.facts(lane).context_kib.load(Relaxed)) * KIB;
     let mut reservation = session.reserve(lane, if first { guess } else { 0 })?;
     let result = channels::on(lane, call);
-    session.tell_groups();
+    session.report_groups();
     if refused(result) {
         return Ok((result, Charge::default()));
     }
-    if let Some(bytes) = session.unnamed(lane, reservation.bytes)
+    if let Some(bytes) = session.unaccounted(lane, reservation.bytes)
         && let Err(refused) = reservation.adjust(bytes)
     {
         let _ = undo();
@@ -80,9 +80,9 @@ unsafe fn created(
     let undo = || real!(cuCtxDestroy_v2(made()));
     let (result, charge) = priced((session, lane), device, call, undo)?;
     if !refused(result) {
-        // A context that had this handle is gone, in a way that passed us by.
+        // A context that had this handle is gone, in a kind that passed us by.
         let gone = session.contexts.insert(made(), device, charge);
-        take(session, gone.keys()).give_back(session, &gone);
+        take(session, gone.keys()).release_charges(session, &gone);
     }
     Ok(result)
 }
@@ -126,34 +126,34 @@ pub unsafe extern "C" fn cuCtxCreate_v4(
     guard(|| unsafe { created(pctx, dev, call) })
 }
 
-/// What was taken out of the books with contexts that end.
+/// The table entries of contexts that end.
 struct Taken(Vec<(Removed, Closed)>);
 
-/// Takes what was allocated in contexts that end out of the books.
+/// Removes the allocations of contexts that end from the tables.
 fn take(session: &Session, contexts: impl Iterator<Item = u64>) -> Taken {
     let all = |key| {
-        let closed = physical::pieces(session).close(key);
-        (session.book.remove_context(key), closed)
+        let closed = physical::physical_table(session).close(key);
+        (session.allocations.remove_context(key), closed)
     };
     Taken(contexts.map(all).collect())
 }
 
 impl Taken {
-    /// The contexts live on.
+    /// Restores the entries of contexts that did not end.
     fn put_back(self, session: &Session) {
         for (removed, closed) in self.0 {
-            session.book.restore(removed);
-            physical::pieces(session).reopen(closed);
+            session.allocations.restore(removed);
+            physical::physical_table(session).reopen(closed);
         }
     }
 
-    /// The contexts are gone, and all that was theirs.
-    fn give_back(self, session: &Session, contexts: &Closing) {
+    /// Releases the charges of contexts that ended and of their memory.
+    fn release_charges(self, session: &Session, contexts: &Closing) {
         for (removed, closed) in self.0 {
             for held in removed.charges() {
-                super::given_back(session, held);
+                super::release_charge(session, held);
             }
-            physical::drop_references(session, closed.pieces());
+            physical::drop_references(session, closed.allocations());
         }
         for (device, bytes) in contexts.charges() {
             if let Ok(Some(lane)) = lane::of_device(session, device) {
@@ -163,9 +163,8 @@ impl Taken {
     }
 }
 
-/// Destroys `context` by `call`, unless `alive` says otherwise of the result, and with it all memory
-/// that was allocated in it. That is taken out of the books before: afterwards another thread's new
-/// context may have the same handle, whose memory it must not be.
+/// Destroys `context` and all memory allocated in it by `call`, unless `alive` denies it for the result.
+/// Their entries are removed first: afterwards another thread's new context may have the same handle.
 fn ending(
     context: CUcontext,
     call: impl FnOnce() -> CUresult,
@@ -178,12 +177,12 @@ fn ending(
     let others = closing.keys().filter(|&other| other != key(context));
     let taken = take(session, others.chain([key(context)]));
     let result = gate::context_closing(context, call);
-    session.tell_groups();
+    session.report_groups();
     if alive(result) {
         taken.put_back(session);
         session.contexts.restore(closing);
     } else {
-        taken.give_back(session, &closing);
+        taken.release_charges(session, &closing);
         super::settle_all(session);
     }
     Ok(result)

@@ -9,12 +9,12 @@
 //! those APIs allocate themselves is theirs, and outside of what a CUDA library can follow.
 
 use super::Charging;
-use super::physical::{drop_references, pieces, released};
+use super::physical::{drop_references, physical_table, released};
 use crate::guard::{Outcome, guard};
 use crate::lane;
 use crate::link::{self, Session};
 use crate::real;
-use crate::vmm::{Name, Piece};
+use crate::vmm::{Name, PhysicalAllocation};
 use gpuslice_nvabi::types::*;
 use std::os::fd::RawFd;
 
@@ -24,7 +24,7 @@ const OPAQUE_FD: u32 = 1;
 /// What is to be imported: memory that this process exported itself, of which a reference is counted, or
 /// something to be charged.
 enum Source {
-    Own(Piece),
+    Own(PhysicalAllocation),
     Other(Charging<'static>),
 }
 
@@ -33,9 +33,9 @@ fn source(
     desc: &CUDA_EXTERNAL_MEMORY_HANDLE_DESC,
 ) -> Result<Option<Source>, CUresult> {
     if desc.kind == OPAQUE_FD
-        && let Some(piece) = pieces(session).refer_exported(desc.handle[0] as RawFd)
+        && let Some(allocation) = physical_table(session).refer_exported(desc.handle[0] as RawFd)
     {
-        return Ok(Some(Source::Own(piece)));
+        return Ok(Some(Source::Own(allocation)));
     }
     Ok(Charging::here(desc.size as usize)?.map(Source::Other))
 }
@@ -56,18 +56,18 @@ pub unsafe extern "C" fn cuImportExternalMemory(
         };
         let result = call();
         let gone = match source {
-            Source::Own(piece) if result != CUresult::SUCCESS => vec![piece],
+            Source::Own(allocation) if result != CUresult::SUCCESS => vec![allocation],
             Source::Other(_) if result != CUresult::SUCCESS => Vec::new(),
             source => {
                 // SAFETY: the driver has just written there and answered success.
                 let name = Name::External(unsafe { (*ext_mem_out).0 } as u64);
                 let context = lane::current(session).map_or(0, |here| lane::key(here.context));
-                let mut books = pieces(session);
-                let piece = match source {
-                    Source::Own(piece) => piece,
-                    Source::Other(charging) => books.begin(Some(charging.into_charge())),
+                let mut table = physical_table(session);
+                let allocation = match source {
+                    Source::Own(allocation) => allocation,
+                    Source::Other(charging) => table.begin(Some(charging.into_charge())),
                 };
-                books.create(name, context, piece)
+                table.create(name, context, allocation)
             }
         };
         drop_references(session, gone);
@@ -84,12 +84,12 @@ fn mapped(
     let Some(session) = link::attached() else {
         return Ok(call());
     };
-    let counted = pieces(session).refer(Name::External(memory.0 as u64));
+    let counted = physical_table(session).refer(Name::External(memory.0 as u64));
     let result = call();
     let dropped = match counted {
-        Some(piece) if result == CUresult::SUCCESS => {
+        Some(allocation) if result == CUresult::SUCCESS => {
             let context = lane::current(session).map_or(0, |here| lane::key(here.context));
-            pieces(session).create(Name::Within(within()), context, piece)
+            physical_table(session).create(Name::Within(within()), context, allocation)
         }
         counted => Vec::from_iter(counted),
     };

@@ -4,7 +4,7 @@
 //! A launch that needs memory gets it before it goes to the gate, so that nobody's turn passes while
 //! the daemon is asked.
 
-use crate::gate::{self, Flavour, Work};
+use crate::gate::{self, DefaultStream, Work};
 use crate::guard::guard;
 use crate::link;
 use crate::real;
@@ -17,7 +17,7 @@ use gpuslice_nvabi::types::*;
 /// Defines launches of graphs: straight on while the gate is open and no executable of this process has
 /// memory of its own; see `launches!` for the shape.
 macro_rules! graph_launches {
-    ($($name:ident, $slowly:ident, $flavour:expr;)*) => {$(
+    ($($name:ident, $slowly:ident, $default_stream:expr;)*) => {$(
         #[inline(always)]
         pub unsafe extern "C" fn $name(graph: CUgraphExec, stream: CUstream) -> CUresult {
             let real = slot::$name.known();
@@ -42,7 +42,7 @@ macro_rules! graph_launches {
                     if gate::open() {
                         return call();
                     }
-                    gate::launch(Work::graph(graph, stream, $flavour), call)
+                    gate::launch(Work::graph(graph, stream, $default_stream), call)
                 })
             })
         }
@@ -50,8 +50,8 @@ macro_rules! graph_launches {
 }
 
 graph_launches! {
-    cuGraphLaunch, launched_slowly, Flavour::Legacy;
-    cuGraphLaunch_ptsz, launched_slowly_per_thread, Flavour::PerThread;
+    cuGraphLaunch, launched_slowly, DefaultStream::Legacy;
+    cuGraphLaunch_ptsz, launched_slowly_per_thread, DefaultStream::PerThread;
 }
 
 fn uploaded(graph: CUgraphExec, call: impl FnOnce() -> CUresult) -> CUresult {

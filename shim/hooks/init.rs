@@ -1,4 +1,4 @@
-//! The way in: initialisation and entry points by name.
+//! The kind in: initialisation and entry points by name.
 
 use crate::channels;
 use crate::guard::{guard, quick};

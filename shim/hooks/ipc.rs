@@ -6,11 +6,11 @@
 //! as well, from the first opening to the last closing.
 //!
 //! A handle that may not be opened answers `CUDA_ERROR_INVALID_HANDLE`, one of the errors that the call is
-//! documented to give: libraries that try this way first (for buffers of processes of whatever
-//! origin) take it for "not reachable like this" and go another way.
+//! documented to give: libraries that try this kind first (for buffers of processes of whatever
+//! origin) take it for "not reachable like this" and go another kind.
 
 use super::Charging;
-use super::physical::{drop_references, pieces, released};
+use super::physical::{drop_references, physical_table, released};
 use crate::guard::{Outcome, guard};
 use crate::link;
 use crate::real;
@@ -90,18 +90,18 @@ fn charge(address: CUdeviceptr) -> Result<(), CUresult> {
     let Some(session) = link::attached() else {
         return Ok(());
     };
-    let known = pieces(session).refer(name);
-    let (piece, context) = if let Some(piece) = known {
-        (piece, 0)
+    let known = physical_table(session).refer(name);
+    let (allocation, context) = if let Some(allocation) = known {
+        (allocation, 0)
     } else {
         let Some(charging) = Charging::here(bytes)? else {
             return Ok(());
         };
         let context = charging.context;
-        let piece = pieces(session).begin(Some(charging.into_charge()));
-        (piece, context)
+        let allocation = physical_table(session).begin(Some(charging.into_charge()));
+        (allocation, context)
     };
-    let dropped = pieces(session).add(name, context, piece);
+    let dropped = physical_table(session).add(name, context, allocation);
     drop_references(session, dropped);
     Ok(())
 }

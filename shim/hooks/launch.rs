@@ -1,10 +1,10 @@
 //! Launches: straight to the driver while the gate is open, through the gate while it is not. Copies and
-//! fills (`moving.rs`) go the same way.
+//! fills (`moving.rs`) go the same kind.
 //!
 //! The fast path is one load, one branch and the jump; it is outside of the guard, since nothing in
 //! it can panic.
 
-use crate::gate::{self, Flavour, Work};
+use crate::gate::{self, DefaultStream, Work};
 use crate::guard::guard;
 use crate::link;
 use crate::real;
@@ -66,34 +66,34 @@ launches! {
         f: CUfunction, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32,
         block_z: u32, shared: u32, stream: CUstream, params: *mut *mut c_void, extra: *mut *mut c_void,
     ) as Work::kernel(
-        f, [grid_x, grid_y, grid_z], [block_x, block_y, block_z], shared, (stream, Flavour::Legacy),
+        f, [grid_x, grid_y, grid_z], [block_x, block_y, block_z], shared, (stream, DefaultStream::Legacy),
     );
     cuLaunchKernel_ptsz(
         f: CUfunction, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32,
         block_z: u32, shared: u32, stream: CUstream, params: *mut *mut c_void, extra: *mut *mut c_void,
     ) as Work::kernel(
-        f, [grid_x, grid_y, grid_z], [block_x, block_y, block_z], shared, (stream, Flavour::PerThread),
+        f, [grid_x, grid_y, grid_z], [block_x, block_y, block_z], shared, (stream, DefaultStream::PerThread),
     );
     cuLaunchCooperativeKernel(
         f: CUfunction, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32,
         block_z: u32, shared: u32, stream: CUstream, params: *mut *mut c_void,
     ) as Work::kernel(
-        f, [grid_x, grid_y, grid_z], [block_x, block_y, block_z], shared, (stream, Flavour::Legacy),
+        f, [grid_x, grid_y, grid_z], [block_x, block_y, block_z], shared, (stream, DefaultStream::Legacy),
     );
     cuLaunchCooperativeKernel_ptsz(
         f: CUfunction, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32,
         block_z: u32, shared: u32, stream: CUstream, params: *mut *mut c_void,
     ) as Work::kernel(
-        f, [grid_x, grid_y, grid_z], [block_x, block_y, block_z], shared, (stream, Flavour::PerThread),
+        f, [grid_x, grid_y, grid_z], [block_x, block_y, block_z], shared, (stream, DefaultStream::PerThread),
     );
     cuLaunchKernelEx(
         config: *const CUlaunchConfig, f: CUfunction, params: *mut *mut c_void,
         extra: *mut *mut c_void,
-    ) as configured(config, f, Flavour::Legacy);
+    ) as configured(config, f, DefaultStream::Legacy);
     cuLaunchKernelEx_ptsz(
         config: *const CUlaunchConfig, f: CUfunction, params: *mut *mut c_void,
         extra: *mut *mut c_void,
-    ) as configured(config, f, Flavour::PerThread);
+    ) as configured(config, f, DefaultStream::PerThread);
     /// One launch on several GPUs: it waits for the turn on the current one.
     cuLaunchCooperativeKernelMultiDevice(
         list: *mut CUDA_LAUNCH_PARAMS, devices: u32, flags: u32,
@@ -106,15 +106,21 @@ launches! {
 }
 
 /// The work of a launch that is described in a structure.
-fn configured(config: *const CUlaunchConfig, f: CUfunction, flavour: Flavour) -> Work {
+fn configured(config: *const CUlaunchConfig, f: CUfunction, default_stream: DefaultStream) -> Work {
     // SAFETY: null, or the application's own, which the driver is about to read.
     match unsafe { config.as_ref() } {
         Some(c) => {
             let grid = [c.grid_dim_x, c.grid_dim_y, c.grid_dim_z];
             let block = [c.block_dim_x, c.block_dim_y, c.block_dim_z];
-            Work::kernel(f, grid, block, c.shared_mem_bytes, (c.h_stream, flavour))
+            Work::kernel(
+                f,
+                grid,
+                block,
+                c.shared_mem_bytes,
+                (c.h_stream, default_stream),
+            )
         }
-        None => Work::kernel(f, [0; 3], [0; 3], 0, (CUstream::NULL, flavour)),
+        None => Work::kernel(f, [0; 3], [0; 3], 0, (CUstream::NULL, default_stream)),
     }
 }
 
@@ -130,7 +136,7 @@ fn first_of(list: *const CUDA_LAUNCH_PARAMS, devices: u32) -> Work {
                 grid,
                 block,
                 p.shared_mem_bytes,
-                (p.h_stream, Flavour::Legacy),
+                (p.h_stream, DefaultStream::Legacy),
             )
         }
         _ => plain(CUfunction::NULL, 0, 0, CUstream::NULL),
@@ -140,7 +146,7 @@ fn first_of(list: *const CUDA_LAUNCH_PARAMS, devices: u32) -> Work {
 /// The work of a launch from before CUDA 4, whose block was set on the function.
 fn plain(f: CUfunction, width: i32, height: i32, stream: CUstream) -> Work {
     let grid = [width as u32, height as u32, 1];
-    Work::kernel(f, grid, [1; 3], 0, (stream, Flavour::Legacy))
+    Work::kernel(f, grid, [1; 3], 0, (stream, DefaultStream::Legacy))
 }
 
 pub unsafe extern "C" fn cuStreamCreate(ph_stream: *mut CUstream, flags: u32) -> CUresult {

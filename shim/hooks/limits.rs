@@ -74,7 +74,7 @@ fn set(
         return Ok(result);
     }
     let (least, _) = price(limit, after - before, 0);
-    let taken = session.unnamed(lane, reservation.bytes).unwrap_or(0);
+    let taken = session.unaccounted(lane, reservation.bytes).unwrap_or(0);
     if let Err(refused) = reservation.adjust(taken.max(least)) {
         let _ = real!(cuCtxSetLimit(limit, before as usize));
         return Err(refused);

@@ -4,7 +4,7 @@
 //! still export them, so they are charged as well.
 
 use super::{Charging, charged, charged_here, freed};
-use crate::book::Kind;
+use crate::allocations::Kind;
 use crate::guard::{Outcome, guard, quick};
 use crate::real;
 use gpuslice_nvabi::types::*;

@@ -1,6 +1,6 @@
 //! The intercepted driver functions, one Rust function per row marked `hook`, under its own name.
 //!
-//! Each has the signature of its row (the doors and [`crate::resolve::lookup`] would not compile
+//! Each has the signature of its row (the shim libraries and [`crate::resolve::lookup`] would not compile
 //! otherwise), runs in [`crate::guard::guard`], and calls the real function of the same name exactly
 //! once when it lets the call through.
 #![allow(non_snake_case, missing_docs)] // the driver's names; NVIDIA documents them
@@ -44,7 +44,7 @@ pub use query::*;
 pub use sharing::*;
 pub use sparse::*;
 
-use crate::book::{Held, Kind};
+use crate::allocations::{Allocation, Kind};
 use crate::guard::Outcome;
 use crate::lane;
 use crate::link::{self, Reservation, Session};
@@ -53,7 +53,7 @@ use crate::vmm::Name;
 use core::sync::atomic::{AtomicBool, Ordering};
 use gpuslice_nvabi::types::CUresult;
 
-/// A charge that the driver has not granted yet, and where it is to be written down.
+/// A reservation for an allocation that the driver has not granted yet.
 struct Charging<'a> {
     session: &'static Session,
     reservation: Reservation<'a>,
@@ -61,42 +61,42 @@ struct Charging<'a> {
     kind: Kind,
 }
 
-/// Gives back what the process could do without: called when it is short of memory itself, and when
-/// a sibling is. Safe from any thread, needs no current context, and takes no lock of the link.
-pub fn squeeze(session: &Session) {
-    pools::squeeze(session);
-    session.graphs.squeeze(session);
-    physical::look_again(session);
+/// Reclaims unused memory of the process: called when it is short of memory itself, and when a sibling is.
+/// Safe from any thread, needs no current context, and takes no lock of the link.
+pub fn reclaim(session: &Session) {
+    pools::reclaim(session);
+    session.graphs.reclaim(session);
+    physical::drop_closed_exports(session);
 }
 
-/// Whether there is anything to settle: most processes have neither pools nor exports, and ask often how
-/// much memory there is. Set once; a forked child only looks in vain.
+/// Whether there is anything to settle: most processes have neither pools nor exports, and query the free
+/// memory often. Set once; for a forked child the check is merely unnecessary.
 static FOLLOWED: AtomicBool = AtomicBool::new(false);
 
-/// From now on there is something whose charge changes without a call of ours.
+/// Notes that the process has memory whose charge changes without a hooked call.
 pub fn follow() {
     FOLLOWED.store(true, Ordering::Relaxed);
 }
 
-/// Brings charges up to date that only the driver knows: called before somebody looks at the books.
+/// Updates the charges that only the driver knows: called before charges are read.
 #[inline]
 pub fn settle_all(session: &Session) {
     if FOLLOWED.load(Ordering::Relaxed) {
-        settle_what_is_followed(session);
+        settle_followed(session);
     }
 }
 
 #[cold]
-fn settle_what_is_followed(session: &Session) {
+fn settle_followed(session: &Session) {
     pools::settle_all(session);
     session.graphs.settle_all(session);
-    physical::look_again(session);
+    physical::drop_closed_exports(session);
 }
 
 impl Charging<'_> {
-    /// Reserves `bytes` on the current context's GPU. `None`: nothing limits this call.
-    // Inlined, like all on this way: what it gives is too large for registers, and a trip through
-    // memory costs as much as a locked instruction.
+    /// Reserves `bytes` on the current context's GPU. `None`: the call is not limited.
+    // Inlined, like all functions on this path: the result is too large for registers, and passing it
+    // through memory costs as much as a locked instruction.
     #[inline(always)]
     fn here(bytes: usize) -> Result<Option<Charging<'static>>, CUresult> {
         let Some(session) = link::session()? else {
@@ -131,48 +131,47 @@ impl Charging<'_> {
         }))
     }
 
-    /// The driver answered success: writes the charge down under what it gave.
+    /// Records the charge under the pointer that the driver returned.
     #[inline(always)]
     fn commit(self, pointer: u64) {
         let (lane, bytes) = (self.reservation.lane, self.reservation.bytes);
         let (context, kind) = (self.context, self.kind);
         self.reservation.commit();
-        let held = Held {
+        let allocation = Allocation {
             lane,
             bytes,
             context,
             kind,
         };
-        write_down(self.session, held, pointer);
+        record(self.session, allocation, pointer);
     }
 }
 
-/// Turns what was reserved into a charge of what the driver gave.
+/// Records an allocation under the pointer that the driver returned.
 #[inline(always)]
-fn write_down(session: &Session, held: Held, pointer: u64) {
-    if held.kind == Kind::Unseen {
-        session.unseen(held.lane, held.bytes as i64);
+fn record(session: &Session, allocation: Allocation, pointer: u64) {
+    if allocation.kind == Kind::Unseen {
+        session.unseen(allocation.lane, allocation.bytes as i64);
     }
-    // The driver gave a pointer that the book still has: what was there is gone, freed in a way
-    // that passed us by.
-    if let Some(gone) = session.book.insert(pointer, held) {
-        given_back(session, gone);
+    // The table still has an entry for that pointer: its memory was freed unseen.
+    if let Some(gone) = session.allocations.insert(pointer, allocation) {
+        release_charge(session, gone);
     }
 }
 
-/// What was charged is no more.
+/// Releases the charge of an allocation that was freed.
 #[inline(always)]
-fn given_back(session: &Session, held: Held) {
-    match held.kind {
+fn release_charge(session: &Session, allocation: Allocation) {
+    match allocation.kind {
         Kind::Seen => {}
-        Kind::Unseen => session.unseen(held.lane, -(held.bytes as i64)),
-        Kind::Pool(pool) => return pools::parted(session, pool, held.bytes),
+        Kind::Unseen => session.unseen(allocation.lane, -(allocation.bytes as i64)),
+        Kind::Pool(pool) => return pools::freed(session, pool, allocation.bytes),
     }
-    session.release(held.lane, held.bytes);
+    session.release(allocation.lane, allocation.bytes);
 }
 
-/// The whole way of a plain allocation of `bytes` on the current context's GPU. Written out, so that
-/// nothing of it takes a trip through memory: [`charged`] after [`Charging::here`] does the same.
+/// A plain allocation of `bytes` on the current context's GPU: the same as [`charged`] after
+/// [`Charging::here`], written out so that no value is passed through memory.
 ///
 /// # Safety
 /// `pointer` is where `call` writes what it allocated.
@@ -189,19 +188,19 @@ unsafe fn charged_here(bytes: usize, pointer: *const u64, call: impl Fn() -> CUr
         let (bytes, context) = (reservation.bytes, lane::key(here.context));
         reservation.commit();
         let kind = Kind::Seen;
-        let held = Held {
+        let allocation = Allocation {
             lane,
             bytes,
             context,
             kind,
         };
         // SAFETY: the driver has just written there and answered success.
-        write_down(session, held, unsafe { *pointer });
+        record(session, allocation, unsafe { *pointer });
     }
     Ok(result)
 }
 
-/// Reserve, call, commit or give back.
+/// Calls the driver, and commits the reservation or releases it.
 ///
 /// # Safety
 /// `pointer` is where `call` writes what it allocated.
@@ -221,13 +220,13 @@ unsafe fn charged(
     Ok(result)
 }
 
-/// Takes the charge of `pointer` out, calls, and gives the bytes back or the charge its place.
+/// Removes the entry of `pointer`, calls the driver, and releases the charge or restores the entry.
 #[inline(always)]
 fn freed(pointer: u64, call: impl FnOnce() -> CUresult) -> Outcome {
     let Some(session) = link::attached() else {
         return Ok(call());
     };
-    let Some(held) = session.book.remove(pointer) else {
+    let Some(allocation) = session.allocations.remove(pointer) else {
         // Not charged by itself.
         let result = physical::released(Name::Within(pointer), call);
         session.graphs.settle_all(session);
@@ -235,10 +234,10 @@ fn freed(pointer: u64, call: impl FnOnce() -> CUresult) -> Outcome {
     };
     let result = call();
     if result == CUresult::SUCCESS {
-        given_back(session, held);
+        release_charge(session, allocation);
     } else {
-        // Nobody can have been given the pointer meanwhile: it was not freed.
-        let _none = session.book.insert(pointer, held);
+        // No other thread can have obtained the pointer meanwhile: it was not freed.
+        let _none = session.allocations.insert(pointer, allocation);
     }
     Ok(result)
 }

@@ -1,31 +1,31 @@
-//! Copies, fills, and pages on their way: work for the GPU like a launch, and gated as one.
+//! Copies, fills, and pages on their kind: work for the GPU like a launch, and gated as one.
 //!
 //! There are a hundred of these functions, and nothing is to be done for any of them but to say how many
-//! bytes go which way. That is in their names and in the names of their arguments, so the hooks are made
+//! bytes go which kind. That is in their names and in the names of their arguments, so the hooks are made
 //! from the table's own rows: [`Sketch::of`] reads the function's name, [`Said::said`] each argument's.
 //!
-//! # Which way
+//! # Which kind
 //! A copy between host and device goes over the bus and leaves the multiprocessors alone; one within the
 //! device does not. Where the name does not say it, the memory's types in the structure do, and for an
 //! address alone the driver is asked. What cannot be told counts as within the device.
 
 use super::launch::launches;
-use crate::gate::{Flavour, Way, Work};
+use crate::gate::{DefaultStream, TransferKind, Work};
 use crate::real;
 use gpuslice_nvabi::types::*;
 
 /// What is known of a call's work so far.
 #[derive(Clone, Copy, Debug)]
 struct Sketch {
-    way: Option<Way>,
-    flavour: Flavour,
+    kind: Option<TransferKind>,
+    default_stream: DefaultStream,
     stream: CUstream,
     /// Product of what was said of it.
     bytes: u64,
     /// How many entries the lists have, and the list of their sizes.
     count: usize,
     sizes: *const usize,
-    /// Addresses, where only they tell the way: the first two.
+    /// Addresses, where only they tell the kind: the first two.
     ends: [CUdeviceptr; 2],
 }
 
@@ -83,22 +83,22 @@ impl Sketch {
         let to_or_from_host =
             has(name, "HtoD") || has(name, "DtoH") || has(name, "HtoA") || has(name, "AtoH");
         let within = has(name, "DtoD") || has(name, "DtoA") || has(name, "AtoD");
-        let way = if has(name, "Memset") {
-            Some(Way::Fill)
+        let kind = if has(name, "Memset") {
+            Some(TransferKind::Fill)
         } else if to_or_from_host {
-            Some(Way::Bus)
+            Some(TransferKind::Bus)
         } else if within || has(name, "AtoA") || has(name, "Peer") {
-            Some(Way::Device)
+            Some(TransferKind::Device)
         } else {
             None
         };
         let per_thread = has(name, "_ptds") || has(name, "_ptsz");
         Sketch {
-            way,
-            flavour: if per_thread {
-                Flavour::PerThread
+            kind,
+            default_stream: if per_thread {
+                DefaultStream::PerThread
             } else {
-                Flavour::Legacy
+                DefaultStream::Legacy
             },
             stream: CUstream::NULL,
             bytes: 1,
@@ -122,7 +122,11 @@ impl Sketch {
     /// A copy between these ends, of memory of these types.
     fn between(&mut self, kinds: [CUmemorytype; 2], ends: [CUdeviceptr; 2], sides: [usize; 3]) {
         let host = of_host(kinds[0], ends[0]) || of_host(kinds[1], ends[1]);
-        self.way = Some(if host { Way::Bus } else { Way::Device });
+        self.kind = Some(if host {
+            TransferKind::Bus
+        } else {
+            TransferKind::Device
+        });
         for side in sides {
             self.times(side as u64);
         }
@@ -132,16 +136,16 @@ impl Sketch {
         if !self.sizes.is_null() {
             self.bytes = sum(self.sizes, self.count);
         }
-        let way = self.way.unwrap_or_else(|| {
+        let kind = self.kind.unwrap_or_else(|| {
             let [to, from] = self.ends;
             let known = to != 0 && from != 0;
             if known && !(on_device(to) && on_device(from)) {
-                Way::Bus
+                TransferKind::Bus
             } else {
-                Way::Device
+                TransferKind::Device
             }
         });
-        Work::bytes(way, self.bytes, self.stream, self.flavour)
+        Work::bytes(kind, self.bytes, self.stream, self.default_stream)
     }
 }
 
@@ -226,7 +230,7 @@ described! {
     CUDA_MEMCPY3D_PEER: |copy| [copy.width_in_bytes, copy.height, copy.depth];
 }
 
-/// What says nothing of size or way.
+/// What says nothing of size or kind.
 macro_rules! silent {
     ($($silent:ty),*) => {$(
         impl Said for $silent {
@@ -280,22 +284,28 @@ mod tests {
 
     #[test]
     fn names_tell_way_and_flavour() {
-        for (name, way) in [
-            ("cuMemcpyHtoDAsync_v2", Some(Way::Bus)),
-            ("cuMemcpyAtoH_v2_ptds", Some(Way::Bus)),
-            ("cuMemcpyDtoD", Some(Way::Device)),
-            ("cuMemcpyAtoD_v2", Some(Way::Device)),
-            ("cuMemcpyPeerAsync", Some(Way::Device)),
-            ("cuMemsetD2D8Async", Some(Way::Fill)),
+        for (name, kind) in [
+            ("cuMemcpyHtoDAsync_v2", Some(TransferKind::Bus)),
+            ("cuMemcpyAtoH_v2_ptds", Some(TransferKind::Bus)),
+            ("cuMemcpyDtoD", Some(TransferKind::Device)),
+            ("cuMemcpyAtoD_v2", Some(TransferKind::Device)),
+            ("cuMemcpyPeerAsync", Some(TransferKind::Device)),
+            ("cuMemsetD2D8Async", Some(TransferKind::Fill)),
             ("cuMemcpyAsync", None),
             ("cuMemcpy2D_v2", None),
             ("cuMemcpyBatchAsync_v2", None),
         ] {
-            assert_eq!(sketch(name).way, way, "{name}");
+            assert_eq!(sketch(name).kind, kind, "{name}");
         }
-        assert_eq!(sketch("cuMemcpy_ptds").flavour, Flavour::PerThread);
-        assert_eq!(sketch("cuMemcpyAsync_ptsz").flavour, Flavour::PerThread);
-        assert_eq!(sketch("cuMemcpy").flavour, Flavour::Legacy);
+        assert_eq!(
+            sketch("cuMemcpy_ptds").default_stream,
+            DefaultStream::PerThread
+        );
+        assert_eq!(
+            sketch("cuMemcpyAsync_ptsz").default_stream,
+            DefaultStream::PerThread
+        );
+        assert_eq!(sketch("cuMemcpy").default_stream, DefaultStream::Legacy);
     }
 
     #[test]
@@ -323,11 +333,11 @@ mod tests {
         (copy.width_in_bytes, copy.height) = (10, 20);
         (copy.src_memory_type, copy.dst_memory_type) = (CU_MEMORYTYPE_HOST, CU_MEMORYTYPE_ARRAY);
         let up = sketch("cuMemcpy2D_v2").with("p_copy", &raw const copy);
-        assert_eq!((up.way, up.bytes), (Some(Way::Bus), 200));
+        assert_eq!((up.kind, up.bytes), (Some(TransferKind::Bus), 200));
         copy.src_memory_type = CU_MEMORYTYPE_DEVICE;
         let within = sketch("cuMemcpy2D_v2").with("p_copy", &raw const copy);
-        assert_eq!(within.way, Some(Way::Device));
+        assert_eq!(within.kind, Some(TransferKind::Device));
         let none = core::ptr::null::<CUDA_MEMCPY2D>();
-        assert_eq!(sketch("cuMemcpy2D_v2").with("p_copy", none).way, None);
+        assert_eq!(sketch("cuMemcpy2D_v2").with("p_copy", none).kind, None);
     }
 }

@@ -5,13 +5,13 @@
 //! imported ends for this process with its last reference here; if other processes go on holding it, what
 //! this process bound to it stays in the driver and is seen by the daemon's measurement alone.
 
-use super::physical::{drop_references, pieces, released};
+use super::physical::{drop_references, physical_table, released};
 use crate::guard::{Outcome, guard};
 use crate::lane;
 use crate::link::{self, Session};
 use crate::real;
 use crate::vmm::bound::{self, Place};
-use crate::vmm::{Name, Piece};
+use crate::vmm::{Name, PhysicalAllocation};
 use gpuslice_nvabi::types::*;
 
 /// Makes an object by `call`; `name` is asked for its name when that has answered success.
@@ -21,10 +21,10 @@ fn object(name: impl FnOnce() -> Name, call: impl FnOnce() -> CUresult) -> Outco
     };
     let result = call();
     if result == CUresult::SUCCESS {
-        let mut books = pieces(session);
-        let piece = books.begin(None);
-        let gone = books.create(name(), 0, piece);
-        drop(books);
+        let mut table = physical_table(session);
+        let allocation = table.begin(None);
+        let gone = table.create(name(), 0, allocation);
+        drop(table);
         drop_references(session, gone);
     }
     Ok(result)
@@ -35,7 +35,7 @@ fn binding(
     session: &Session,
     object: Name,
     place: Place,
-    counted: impl IntoIterator<Item = Piece>,
+    counted: impl IntoIterator<Item = PhysicalAllocation>,
     call: impl FnOnce() -> CUresult,
 ) -> Outcome {
     let counted = Vec::from_iter(counted);
@@ -44,9 +44,9 @@ fn binding(
         drop_references(session, counted);
         return Ok(result);
     }
-    let mut books = pieces(session);
-    for piece in counted {
-        books.bind(object, place, piece);
+    let mut table = physical_table(session);
+    for allocation in counted {
+        table.bind(object, place, allocation);
     }
     Ok(result)
 }
@@ -63,7 +63,7 @@ fn bind_handle(
         return Ok(call());
     };
     let place = place(session, device, offset, bytes);
-    let counted = pieces(session).refer(Name::Handle(memory));
+    let counted = physical_table(session).refer(Name::Handle(memory));
     binding(session, object, place, counted, call)
 }
 
@@ -79,7 +79,7 @@ fn bind_address(
         return Ok(call());
     };
     let place = place(session, device, offset, bytes);
-    let counted = pieces(session).refer_within(address, bytes);
+    let counted = physical_table(session).refer_within(address, bytes);
     binding(session, object, place, counted, call)
 }
 
@@ -94,12 +94,12 @@ fn unbinding(
         return Ok(call());
     };
     let place = place(session, Some(device), offset, bytes);
-    let gone = pieces(session).unbind(object, place);
+    let gone = physical_table(session).unbind(object, place);
     let result = call();
     if result == CUresult::SUCCESS {
-        drop_references(session, bound::pieces(gone));
+        drop_references(session, bound::allocations(gone));
     } else {
-        pieces(session).rebind(object, gone);
+        physical_table(session).rebind(object, gone);
     }
     Ok(result)
 }

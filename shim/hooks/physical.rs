@@ -1,5 +1,5 @@
-//! The virtual-memory API's physical memory: created, mapped, released. What counts as a reference, and
-//! why, is in [`crate::vmm`].
+//! Physical memory of the virtual-memory API: created, mapped, released. [`crate::vmm`] says what counts as
+//! a reference, and why.
 
 use super::Charging;
 use super::pool::lane_at;
@@ -7,20 +7,20 @@ use crate::guard::{Outcome, guard};
 use crate::lane;
 use crate::link::{self, Session};
 use crate::real;
-use crate::vmm::{Charge, Name, Piece, Pieces};
+use crate::vmm::{Charge, Name, PhysicalAllocation, PhysicalTable};
 use gpuslice_nvabi::types::*;
 use gpuslice_wire::ids::Lane;
 use std::sync::{MutexGuard, PoisonError};
 
-pub(super) fn pieces(session: &Session) -> MutexGuard<'_, Pieces> {
+pub(super) fn physical_table(session: &Session) -> MutexGuard<'_, PhysicalTable> {
     session
-        .pieces
+        .physical
         .lock()
         .unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Charging<'_> {
-    /// The driver answered success: from now on a piece answers for the bytes.
+    /// Commits the reservation as the charge of a physical allocation.
     pub(super) fn into_charge(self) -> Charge {
         let (lane, bytes) = (self.reservation.lane, self.reservation.bytes);
         self.reservation.commit();
@@ -28,28 +28,31 @@ impl Charging<'_> {
     }
 }
 
-/// Gives charges that ended back to credit.
-pub(super) fn give_back(session: &Session, ended: Vec<Charge>) {
+/// Releases charges that ended.
+pub(super) fn release_charges(session: &Session, ended: Vec<Charge>) {
     for Charge { lane, bytes } in ended {
         session.release(lane, bytes);
     }
 }
 
-/// Ends references; the charges that end with them go back to credit.
-pub(super) fn drop_references(session: &Session, dropped: impl IntoIterator<Item = Piece>) {
-    let ended = pieces(session).drop_and_look(dropped);
-    give_back(session, ended);
+/// Ends references, and releases the charges that end with them.
+pub(super) fn drop_references(
+    session: &Session,
+    dropped: impl IntoIterator<Item = PhysicalAllocation>,
+) {
+    let ended = physical_table(session).drop_and_look(dropped);
+    release_charges(session, ended);
 }
 
-/// Looks whether descriptors of memory were closed, and gives back what they held. For before an allocation
-/// is refused, and for when there is time.
-pub(super) fn look_again(session: &Session) {
-    let ended = pieces(session).look();
-    give_back(session, ended);
+/// Releases the charges of memory whose exported descriptors were closed. Called before an allocation is
+/// refused, and when the process is idle.
+pub(super) fn drop_closed_exports(session: &Session) {
+    let ended = physical_table(session).look();
+    release_charges(session, ended);
 }
 
-/// The account that memory of a place is charged to: a GPU's, or that of pinned host memory. What the
-/// driver may come to accept beyond the places known here is taken to be of the current GPU.
+/// The account that memory of a place is charged to: a GPU's, or that of pinned host memory. A kind of
+/// place unknown here is charged to the current GPU.
 fn account_of(session: &Session, place: CUmemLocation) -> Result<Lane, CUresult> {
     match place.kind {
         CU_MEM_LOCATION_TYPE_HOST
@@ -82,30 +85,30 @@ pub unsafe extern "C" fn cuMemCreate(
             reservation.commit();
             // SAFETY: the driver has just written there and answered success.
             let name = Name::Handle(unsafe { *handle });
-            let mut books = pieces(session);
-            let piece = books.begin(Some(Charge { lane, bytes }));
-            let gone = books.create(name, 0, piece);
-            drop(books);
+            let mut table = physical_table(session);
+            let allocation = table.begin(Some(Charge { lane, bytes }));
+            let gone = table.create(name, 0, allocation);
+            drop(table);
             drop_references(session, gone);
         }
         Ok(result)
     })
 }
 
-/// Gives up one reference under `name` by `call`.
+/// Releases one reference under `name` by `call`.
 pub(super) fn released(name: Name, call: impl FnOnce() -> CUresult) -> Outcome {
     let Some(session) = link::attached() else {
         return Ok(call());
     };
-    let taken = pieces(session).remove(name);
+    let taken = physical_table(session).remove(name);
     let result = call();
-    let Some((piece, context)) = taken else {
-        return Ok(result); // Not ours: the driver's business alone.
+    let Some((allocation, context)) = taken else {
+        return Ok(result); // An unknown name: nothing is charged for it.
     };
     let dropped = if result == CUresult::SUCCESS {
-        Some(piece)
+        Some(allocation)
     } else {
-        pieces(session).add(name, context, piece)
+        physical_table(session).add(name, context, allocation)
     };
     drop_references(session, dropped);
     Ok(result)
@@ -127,11 +130,11 @@ pub unsafe extern "C" fn cuMemMap(
         let Some(session) = link::attached() else {
             return Ok(call());
         };
-        let counted = pieces(session).refer(Name::Handle(handle));
+        let counted = physical_table(session).refer(Name::Handle(handle));
         let result = call();
         let dropped = match counted {
-            Some(piece) if result == CUresult::SUCCESS => {
-                pieces(session).map(ptr, size as u64, piece)
+            Some(allocation) if result == CUresult::SUCCESS => {
+                physical_table(session).map(ptr, size as u64, allocation)
             }
             counted => counted,
         };
@@ -146,32 +149,32 @@ pub unsafe extern "C" fn cuMemUnmap(ptr: CUdeviceptr, size: usize) -> CUresult {
         let Some(session) = link::attached() else {
             return Ok(call());
         };
-        let unmapped = pieces(session).unmap(ptr, size as u64);
+        let unmapped = physical_table(session).unmap(ptr, size as u64);
         let result = call();
         if result == CUresult::SUCCESS {
-            drop_references(session, unmapped.pieces());
+            drop_references(session, unmapped.allocations());
         } else {
-            pieces(session).restore(unmapped);
+            physical_table(session).restore(unmapped);
         }
         Ok(result)
     })
 }
 
-/// Finishes a call that was to give a handle of memory on which `counted` counts a reference already.
+/// Makes a call that returns a handle of memory to which `counted` is a reference already counted.
 ///
 /// # Safety
 /// `call` writes the handle there when it answers success.
 pub(super) unsafe fn handed(
     session: &Session,
-    counted: Option<Piece>,
+    counted: Option<PhysicalAllocation>,
     handle: *const CUmemGenericAllocationHandle,
     call: impl FnOnce() -> CUresult,
 ) -> CUresult {
     let result = call();
     let dropped = match counted {
-        Some(piece) if result == CUresult::SUCCESS => {
+        Some(allocation) if result == CUresult::SUCCESS => {
             // SAFETY: the driver has just written there and answered success.
-            pieces(session).add(Name::Handle(unsafe { *handle }), 0, piece)
+            physical_table(session).add(Name::Handle(unsafe { *handle }), 0, allocation)
         }
         counted => counted,
     };
@@ -188,7 +191,7 @@ pub unsafe extern "C" fn cuMemRetainAllocationHandle(
         let Some(session) = link::attached() else {
             return Ok(call());
         };
-        let counted = pieces(session).refer_at(addr as u64);
+        let counted = physical_table(session).refer_at(addr as u64);
         // SAFETY: the application's own pointer, which the driver checks and writes.
         Ok(unsafe { handed(session, counted, handle, call) })
     })

@@ -4,8 +4,8 @@
 //! allocation in it becomes a node of the graph and takes nothing from any pool; that is seen to
 //! when the graph is launched ([`crate::graphs`]).
 
-use super::write_down;
-use crate::book::{Held, Kind};
+use super::record;
+use crate::allocations::{Allocation, Kind};
 use crate::guard::{Outcome, guard, quick};
 use crate::lane;
 use crate::link::{self, Session};
@@ -67,17 +67,17 @@ unsafe fn allocated(
     let pointer = unsafe { *pointer };
     if let Err(refused) = pool.end(session, &begun) {
         let _ = undo(pointer);
-        pool.charge.parted(begun.bytes);
+        pool.reservation.freed(begun.bytes);
         pool.trim(session);
         return Err(refused);
     }
-    let held = Held {
+    let allocation = Allocation {
         lane: pool.lane,
         bytes: begun.bytes,
         context: lane::key(context),
         kind: Kind::Pool(pool.id()),
     };
-    write_down(session, held, pointer);
+    record(session, allocation, pointer);
     Ok(result)
 }
 

@@ -1,6 +1,6 @@
 //! How much memory there is: the slice's, never more than the GPU's.
 
-use crate::credit::Account;
+use crate::credit::CreditAccount;
 use crate::guard::{guard, quick};
 use crate::lane;
 use crate::link;
@@ -10,19 +10,19 @@ use gpuslice_nvabi::types::*;
 
 /// What a process is told of a lane's memory, bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Told {
+struct MemoryInfo {
     free: u64,
     total: u64,
 }
 
 /// All numbers in bytes. `reserved` is the whole container's and may lag behind this process's own
 /// `account`; what others have reserved is not free, our own unused credit is.
-fn tell(cap: u64, reserved: u64, account: &Account, physical: Told) -> Told {
+fn capped(cap: u64, reserved: u64, account: &CreditAccount, physical: MemoryInfo) -> MemoryInfo {
     let (granted, held) = (account.granted(), account.held());
     let others = reserved
-        .saturating_sub(account.on_its_way(reserved))
+        .saturating_sub(account.unacknowledged(reserved))
         .saturating_sub(granted);
-    Told {
+    MemoryInfo {
         free: cap
             .saturating_sub(others)
             .saturating_sub(held)
@@ -32,7 +32,7 @@ fn tell(cap: u64, reserved: u64, account: &Account, physical: Told) -> Told {
 }
 
 /// What the slice has of the current context's GPU, where the driver says `physical`.
-fn here(physical: Told) -> Result<Told, CUresult> {
+fn here(physical: MemoryInfo) -> Result<MemoryInfo, CUresult> {
     let Some(session) = link::session()? else {
         return Ok(physical);
     };
@@ -42,7 +42,7 @@ fn here(physical: Told) -> Result<Told, CUresult> {
     super::settle_all(session);
     let (facts, account) = (session.facts(lane), session.account(lane));
     let (cap, reserved) = (facts.cap.load(Relaxed), facts.reserved.load(Relaxed));
-    Ok(tell(cap, reserved, account, physical))
+    Ok(capped(cap, reserved, account, physical))
 }
 
 /// What a device has in all, where the driver says `physical`.
@@ -66,15 +66,16 @@ macro_rules! queries {
                 }
                 // SAFETY: null, or the driver has just written there and answered success.
                 let (free, total) = unsafe { (free.as_mut(), total.as_mut()) };
-                let told = here(Told {
+                let capped = here(MemoryInfo {
                     free: free.as_deref().map_or(u64::MAX, |free| *free as u64),
                     total: total.as_deref().map_or(u64::MAX, |total| *total as u64),
                 })?;
                 let narrow = |bytes| <$number>::try_from(bytes).unwrap_or(<$number>::MAX);
-                free.into_iter().for_each(|free| *free = narrow(told.free));
+                free.into_iter()
+                    .for_each(|free| *free = narrow(capped.free));
                 total
                     .into_iter()
-                    .for_each(|total| *total = narrow(told.total));
+                    .for_each(|total| *total = narrow(capped.total));
                 Ok(result)
             })
         }
@@ -85,8 +86,8 @@ macro_rules! queries {
                 // SAFETY: null, or the driver has just written there and answered success.
                 let bytes = unsafe { bytes.as_mut() };
                 if let (CUresult::SUCCESS, Some(bytes)) = (result, bytes) {
-                    let told = total(dev, *bytes as u64)?;
-                    *bytes = <$number>::try_from(told).unwrap_or(<$number>::MAX);
+                    let capped = total(dev, *bytes as u64)?;
+                    *bytes = <$number>::try_from(capped).unwrap_or(<$number>::MAX);
                 }
                 Ok(result)
             })
@@ -100,68 +101,68 @@ queries!(u32: cuMemGetInfo cuDeviceTotalMem);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::credit::Answer;
+    use crate::credit::CreditReply;
 
     /// `granted` bytes, of which `credit` are unused.
-    fn account(granted: u64, credit: u64) -> Account {
-        let account = Account::default();
-        let _ = account.take_slowly(granted, 0, false, |_| Answer::Granted(granted));
+    fn account(granted: u64, credit: u64) -> CreditAccount {
+        let account = CreditAccount::default();
+        let _ = account.take_or_request(granted, 0, false, |_| CreditReply::Granted(granted));
         account.put(credit);
         account
     }
 
     #[test]
     fn told_numbers_stay_inside_both_bounds() {
-        let gpu = Told {
+        let gpu = MemoryInfo {
             free: 900,
             total: 1000,
         };
         let ours = account(300, 100);
         // Alone: 300 granted, 100 of it unused.
         assert_eq!(
-            tell(500, 300, &ours, gpu),
-            Told {
+            capped(500, 300, &ours, gpu),
+            MemoryInfo {
                 free: 300,
                 total: 500
             }
         );
         // Another process has 150 reserved.
         assert_eq!(
-            tell(500, 450, &ours, gpu),
-            Told {
+            capped(500, 450, &ours, gpu),
+            MemoryInfo {
                 free: 150,
                 total: 500
             }
         );
         // The page lags behind our own grant, and behind our own return of 50.
         assert_eq!(
-            tell(500, 0, &ours, gpu),
-            Told {
+            capped(500, 0, &ours, gpu),
+            MemoryInfo {
                 free: 300,
                 total: 500
             }
         );
         ours.note_return(50, 350);
         assert_eq!(
-            tell(500, 350, &ours, gpu),
-            Told {
+            capped(500, 350, &ours, gpu),
+            MemoryInfo {
                 free: 300,
                 total: 500
             }
         );
         // The cap was lowered under what is held: nothing is free, nothing wraps.
         assert_eq!(
-            tell(100, 300, &account(300, 0), gpu),
-            Told {
+            capped(100, 300, &account(300, 0), gpu),
+            MemoryInfo {
                 free: 0,
                 total: 100
             }
         );
         // A cap above the GPU, and a GPU that others fill.
-        let full = Told { free: 10, ..gpu };
+        let full = MemoryInfo { free: 10, ..gpu };
         assert_eq!(
-            tell(5000, 0, &account(1, 1), full),
-            Told {
+            capped(5000, 0, &account(1, 1), full),
+            MemoryInfo {
                 free: 10,
                 total: 1000
             }

@@ -6,13 +6,13 @@
 //!
 //! A fabric handle is 64 bytes that any process of any node may be given; nothing tells when the last of
 //! them is forgotten, and NVIDIA's documents do not say what becomes of the memory then. So memory
-//! that was exported in this way stays charged until the process ends.
+//! that was exported in this kind stays charged until the process ends.
 
-use super::physical::{drop_references, handed, pieces};
+use super::physical::{drop_references, handed, physical_table};
 use crate::guard::guard;
 use crate::link::{self, Session};
 use crate::real;
-use crate::vmm::{Name, Piece};
+use crate::vmm::{Name, PhysicalAllocation};
 use gpuslice_nvabi::types::*;
 use std::os::fd::RawFd;
 
@@ -32,16 +32,16 @@ pub unsafe extern "C" fn cuMemImportFromShareableHandle(
         let Some(session) = link::session()? else {
             return Ok(call());
         };
-        let mut books = pieces(session);
+        let mut table = physical_table(session);
         let counted = match sh_handle_type {
             // The pointer is the number.
             CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR => {
-                books.refer_exported(os_handle as usize as RawFd)
+                table.refer_exported(os_handle as usize as RawFd)
             }
             _ => None,
         };
-        let counted = counted.unwrap_or_else(|| books.begin(None));
-        drop(books);
+        let counted = counted.unwrap_or_else(|| table.begin(None));
+        drop(table);
         // SAFETY: as in `cuMemRetainAllocationHandle`.
         Ok(unsafe { handed(session, Some(counted), handle, call) })
     })
@@ -53,14 +53,14 @@ pub unsafe extern "C" fn cuMemImportFromShareableHandle(
 /// `call` writes a descriptor's number there when it answers success.
 unsafe fn exported(
     session: &Session,
-    counted: Vec<Piece>,
+    counted: Vec<PhysicalAllocation>,
     descriptor: *const c_void,
     call: impl FnOnce() -> CUresult,
 ) -> CUresult {
     let result = call();
     let dropped = if result == CUresult::SUCCESS && !counted.is_empty() {
         // SAFETY: the driver has just written there and answered success.
-        pieces(session).export(unsafe { descriptor.cast::<RawFd>().read() }, counted)
+        physical_table(session).export(unsafe { descriptor.cast::<RawFd>().read() }, counted)
     } else {
         counted
     };
@@ -86,7 +86,7 @@ pub unsafe extern "C" fn cuMemExportToShareableHandle(
         let Some(session) = link::attached() else {
             return Ok(call());
         };
-        let counted = pieces(session).refer(Name::Handle(handle));
+        let counted = physical_table(session).refer(Name::Handle(handle));
         if handle_type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR {
             let counted = Vec::from_iter(counted);
             // SAFETY: the application's own pointer to an `int`, which the driver checks and writes.
@@ -94,7 +94,9 @@ pub unsafe extern "C" fn cuMemExportToShareableHandle(
         }
         let result = call();
         let dropped = match counted {
-            Some(piece) if result == CUresult::SUCCESS => pieces(session).keep(piece),
+            Some(allocation) if result == CUresult::SUCCESS => {
+                physical_table(session).keep(allocation)
+            }
             counted => counted,
         };
         drop_references(session, dropped);
@@ -124,7 +126,7 @@ pub unsafe extern "C" fn cuMemGetHandleForAddressRange(
         let Some(session) = link::attached() else {
             return Ok(call());
         };
-        let counted = pieces(session).refer_within(dptr, size as u64);
+        let counted = physical_table(session).refer_within(dptr, size as u64);
         // SAFETY: the application's own pointer to an `int`, which the driver checks and writes; the
         // only type of handle there is is a descriptor.
         Ok(unsafe { exported(session, counted, handle, call) })

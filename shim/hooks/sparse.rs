@@ -1,17 +1,17 @@
 //! Memory mapped into parts of sparse arrays; see [`crate::vmm::tiles`].
 
-use super::physical::{drop_references, pieces};
+use super::physical::{drop_references, physical_table};
 use crate::guard::{Outcome, guard};
 use crate::lane;
 use crate::link::{self, Session};
 use crate::real;
 use crate::vmm::tiles::Region;
-use crate::vmm::{Name, Piece};
+use crate::vmm::{Name, PhysicalAllocation};
 use gpuslice_nvabi::types::*;
 
-/// A step of `cuMemMapArrayAsync` as the books see it.
+/// A step of `cuMemMapArrayAsync`.
 enum Step {
-    Map(Region, Option<Piece>),
+    Map(Region, Option<PhysicalAllocation>),
     Unmap(Region),
 }
 
@@ -20,7 +20,7 @@ enum Step {
 /// # Safety
 /// `list` is null or has `count` steps.
 unsafe fn steps(session: &Session, list: *const CUarrayMapInfo, count: u32) -> Vec<Step> {
-    let (mut steps, mut books) = (Vec::new(), pieces(session));
+    let (mut steps, mut table) = (Vec::new(), physical_table(session));
     for at in 0..count as usize {
         if list.is_null() {
             break;
@@ -30,8 +30,8 @@ unsafe fn steps(session: &Session, list: *const CUarrayMapInfo, count: u32) -> V
         let region = Region::of(&step);
         match step.mem_operation_type {
             CU_MEM_OPERATION_TYPE_MAP => {
-                let piece = books.refer(Name::Handle(step.mem_handle));
-                steps.push(Step::Map(region, piece));
+                let allocation = table.refer(Name::Handle(step.mem_handle));
+                steps.push(Step::Map(region, allocation));
             }
             CU_MEM_OPERATION_TYPE_UNMAP => steps.push(Step::Unmap(region)),
             _ => break,
@@ -57,20 +57,20 @@ unsafe fn tiled(
     let result = call();
     let mut context = CUcontext::NULL;
     let _ = real!(cuCtxGetCurrent(&raw mut context));
-    let (mut dropped, mut books) = (Vec::new(), pieces(session));
+    let (mut dropped, mut table) = (Vec::new(), physical_table(session));
     for step in steps {
         match step {
-            Step::Map(region, Some(piece)) if result == CUresult::SUCCESS => {
-                books.map_tile(region, lane::key(context), piece);
+            Step::Map(region, Some(allocation)) if result == CUresult::SUCCESS => {
+                table.map_tile(region, lane::key(context), allocation);
             }
             Step::Unmap(region) if result == CUresult::SUCCESS => {
-                dropped.extend(books.unmap_tile(region));
+                dropped.extend(table.unmap_tile(region));
             }
             Step::Map(_, counted) => dropped.extend(counted),
             Step::Unmap(_) => {}
         }
     }
-    drop(books);
+    drop(table);
     drop_references(session, dropped);
     Ok(result)
 }

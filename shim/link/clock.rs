@@ -67,8 +67,8 @@ fn ahead(between: (u64, u64), heartbeat: u64, exact: impl FnOnce() -> Option<i64
     if can_be(0) || heartbeat == 0 || heartbeat == u64::MAX {
         return 0;
     }
-    let told = exact().filter(|ns| can_be(*ns));
-    told.unwrap_or_else(|| i64::try_from((least + most) / 2).unwrap_or(0))
+    let offset = exact().filter(|ns| can_be(*ns));
+    offset.unwrap_or_else(|| i64::try_from((least + most) / 2).unwrap_or(0))
 }
 
 /// The offset of this process's time namespace, ns, if the kernel shows it: what it shows is of the namespace for
@@ -117,8 +117,8 @@ mod tests {
         assert_eq!(attached(behind, Some(-HOUR)), -HOUR);
         // What the kernel shows cannot be, or nothing: a daemon that is in a namespace itself.
         for exact in [None, Some(0), Some(HOUR)] {
-            let told = attached(behind, exact);
-            assert!(told.abs_diff(-HOUR) <= S / 10, "{told}");
+            let offset = attached(behind, exact);
+            assert!(offset.abs_diff(-HOUR) <= S / 10, "{offset}");
         }
     }
 

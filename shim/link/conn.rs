@@ -1,11 +1,11 @@
-//! One connection: frames out, frames in, each request with its answer.
+//! One connection: sends requests and receives their replies.
 //!
-//! A connection that breaks a rule, times out or ends is dropped whole and made anew; the daemon
-//! then learns from `Attach { held }` what this process has, so neither side can lose count.
+//! A connection that violates the protocol, times out or ends is dropped, and the process reattaches. The
+//! daemon then learns from `Attach { held }` what this process holds, so both sides agree again.
 
 use super::sys::{self, Stamp};
 use crate::channels::objects::Group;
-use crate::credit::Answer;
+use crate::credit::CreditReply;
 use gpuslice_wire::frame::{RequestId, decode, encode};
 use gpuslice_wire::ids::Lane;
 use gpuslice_wire::limits::FRAME_BYTES_MAX;
@@ -15,7 +15,7 @@ use std::io::{ErrorKind, Result};
 use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::path::Path;
 
-/// A connection after its `Attach` was answered.
+/// A connection whose `Attach` was answered.
 #[derive(Debug)]
 pub struct Conn {
     /// `None` once the connection is given up.
@@ -24,7 +24,7 @@ pub struct Conn {
     next: u64,
 }
 
-/// What `Attached` brings.
+/// The contents of an `Attached` reply.
 #[derive(Debug)]
 pub struct Welcome {
     /// GPUs of the slice.
@@ -33,15 +33,15 @@ pub struct Welcome {
     pub container: OwnedFd,
     /// The process's own page.
     pub client: OwnedFd,
-    /// The eventfd to ring.
+    /// The eventfd that notifies the daemon.
     pub doorbell: OwnedFd,
 }
 
 impl Conn {
-    /// Connects, and attaches by this request: with what the process holds, or only to look.
+    /// Connects, and attaches by `request`: with the memory that the process holds, or for reading alone.
     ///
     /// # Errors
-    /// Whatever stands between us and the daemon; `PermissionDenied` when it rejected us.
+    /// Of the connection; `PermissionDenied` when the daemon rejected the attach.
     pub fn attach(path: &Path, request: &Request, deadline: Instant) -> Result<(Conn, Welcome)> {
         let fd = sys::connect(path)?;
         let stamp = sys::stamp(fd.as_raw_fd());
@@ -82,7 +82,7 @@ impl Conn {
         need: u64,
         wish: u64,
         deadline: Instant,
-    ) -> Result<Answer> {
+    ) -> Result<CreditReply> {
         let request = Request::Reserve {
             lane,
             need: Bytes(need),
@@ -90,14 +90,14 @@ impl Conn {
         };
         let id = self.send(&request, deadline)?;
         match self.reply(id, deadline)?.0 {
-            Reply::Reserved { lane: of, bytes } if of == lane => Ok(Answer::Granted(bytes.0)),
-            Reply::Refused { lane: of, .. } if of == lane => Ok(Answer::Refused),
+            Reply::Reserved { lane: of, bytes } if of == lane => Ok(CreditReply::Granted(bytes.0)),
+            Reply::Refused { lane: of, .. } if of == lane => Ok(CreditReply::Refused),
             Reply::Rejected { .. } => Err(ErrorKind::PermissionDenied.into()),
             _ => Err(ErrorKind::InvalidData.into()),
         }
     }
 
-    /// Gives credit back.
+    /// Returns credit.
     ///
     /// # Errors
     /// The connection is of no use any more.
@@ -112,7 +112,7 @@ impl Conn {
         .map(|_| ())
     }
 
-    /// Answers a recall with all credit that there was.
+    /// Answers a recall with all unused credit.
     ///
     /// # Errors
     /// The connection is of no use any more.
@@ -132,7 +132,7 @@ impl Conn {
         self.send(&request, deadline).map(|_| ())
     }
 
-    /// Asks what the driver says that this process has of a GPU; `None` where it does not say.
+    /// Asks for this process's memory on a GPU as the driver reports it; `None` if the driver does not.
     ///
     /// # Errors
     /// The connection is of no use any more.
@@ -145,7 +145,7 @@ impl Conn {
         }
     }
 
-    /// Tells of a handle of memory that is given out.
+    /// Reports a memory handle that is about to be exported.
     ///
     /// # Errors
     /// The connection is of no use any more.
@@ -153,7 +153,7 @@ impl Conn {
         self.send(&Request::Share { key }, deadline).map(|_| ())
     }
 
-    /// Tells of a channel group.
+    /// Reports a channel group.
     ///
     /// # Errors
     /// The connection is of no use any more.
@@ -168,7 +168,7 @@ impl Conn {
         self.send(&request, deadline).map(|_| ())
     }
 
-    /// Tells that a channel group is no more.
+    /// Reports the end of a channel group.
     ///
     /// # Errors
     /// The connection is of no use any more.
@@ -180,7 +180,7 @@ impl Conn {
         self.send(&request, deadline).map(|_| ())
     }
 
-    /// Asks whether a process of this container gave out a handle.
+    /// Asks whether a process of this container exported a handle.
     ///
     /// # Errors
     /// The connection is of no use any more.
@@ -193,12 +193,12 @@ impl Conn {
         }
     }
 
-    /// Whether the daemon still holds its end; takes no time.
+    /// Whether the daemon still holds its end of the connection; does not block.
     pub fn is_alive(&mut self) -> bool {
         let Ok(fd) = self.fd() else { return false };
         let mut frame = [0; FRAME_BYTES_MAX];
-        // The daemon speaks only when asked, so nothing is the good answer, and a late answer
-        // to a question that was given up cannot be: giving up ends the connection.
+        // The daemon sends only replies, so no data is the expected result. A late reply cannot arrive: a
+        // request that times out ends the connection.
         let silence = sys::receive(fd, &mut frame, Instant(0));
         matches!(silence, Err(error) if error.kind() == ErrorKind::TimedOut)
     }
@@ -210,7 +210,7 @@ impl Conn {
         if sys::stamp(fd.as_raw_fd()) == self.stamp {
             return Ok(fd.as_raw_fd());
         }
-        // The application closed our number and may use it for its own: leave it alone.
+        // The application closed this descriptor and may have reused its number: leave it open.
         let _theirs = self.fd.take().map(IntoRawFd::into_raw_fd);
         Err(ErrorKind::NotConnected.into())
     }
@@ -238,7 +238,7 @@ impl Conn {
 
 impl Drop for Conn {
     fn drop(&mut self) {
-        // Closes only what is still ours; see `fd`.
+        // Closes the descriptor only if the application did not; see `fd`.
         let _ = self.fd();
     }
 }

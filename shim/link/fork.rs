@@ -1,20 +1,20 @@
-//! What a forked child does with its parent's session: forget it.
+//! Resets the session in a forked child.
 //!
-//! The child has its parent's open files of the driver, too, and while it has them the driver keeps the
-//! parent's memory, also when the parent is gone. So it keeps the connection as it keeps those, and loses it
-//! when it loses those: by closing what it inherited, by becoming another program, by its end.
-//! The daemon, which knows of the parent's death from its pidfd, charges the memory until then.
+//! The child inherits its parent's open files of the driver. While it has them, the driver keeps the parent's
+//! memory, even after the parent's end. So the child keeps the connection as long as those files: until it
+//! closes its inherited descriptors, executes another program or ends. The daemon, which learns of the
+//! parent's end from its pidfd, charges the memory until then.
 //!
-//! All else is forgotten. This runs where only async-signal-safe calls are allowed (other threads of the
-//! parent, and whatever locks they held, exist no more): a few atomics and `fstat`, `close`. The
-//! parent's session is left in memory as it is; nobody looks at it again.
+//! Everything else is reset. Only async-signal-safe calls are allowed here (the parent's other threads do not
+//! exist, and locks they held stay locked): a few atomics and `fstat`, `close`. The parent's session is left
+//! in memory and never used again.
 
 use super::{ATTACHING, SESSION, clock, sys};
 use crate::gate;
 use core::sync::atomic::{AtomicBool, Ordering};
 
-/// Arranges for children to be looked after; once per process, and before there is anything a child
-/// must not inherit. Not a `Once`: in the child of a fork in its middle it would never end.
+/// Registers the handler for forked children; once per process, before any state exists that a child must
+/// not inherit. Not a `Once`: a child forked during it would block for ever.
 pub fn watch() {
     static DONE: AtomicBool = AtomicBool::new(false);
     if !DONE.swap(true, Ordering::AcqRel) {

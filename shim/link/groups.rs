@@ -1,6 +1,6 @@
-//! The daemon is told of the channel groups in which this process's kernels run, so that it can stop them.
+//! Reports the channel groups in which this process's kernels run, so that the daemon can stop them.
 //!
-//! It is told what changed, when a context was made or ended; and everything again when it came back.
+//! Changes are reported when a context is created or ends; all groups are reported to a restarted daemon.
 
 use super::conn::Conn;
 use super::session::REPLY_WAIT;
@@ -11,60 +11,60 @@ use gpuslice_wire::units::Instant;
 use std::io::Result;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The groups the daemon knows of. Taken only by who has the connection.
+/// The groups reported to the daemon. Locked only by the thread that holds the connection.
 #[derive(Debug, Default)]
-pub struct Told(Mutex<Vec<Group>>);
+pub struct ReportedGroups(Mutex<Vec<Group>>);
 
-impl Told {
+impl ReportedGroups {
     fn list(&self) -> MutexGuard<'_, Vec<Group>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Session {
-    /// Tells the daemon what became of groups, if it wants to know.
-    pub fn tell_groups(&self) {
+    /// Reports changes of groups, if the daemon uses them.
+    pub fn report_groups(&self) {
         if self.container().stop.load(Relaxed) == 0 {
             return;
         }
         let mut conn = self.slow_path();
         let deadline = sys::now().plus(REPLY_WAIT);
-        let told = conn
+        let sent = conn
             .as_mut()
-            .is_none_or(|open| self.tell_changes(open, deadline).is_ok());
-        if !told {
+            .is_none_or(|open| self.report_changes(open, deadline).is_ok());
+        if !sent {
             self.hang_up(&mut conn);
         }
     }
 
-    /// The daemon is away: what it may have stopped goes on, as everything does without it.
+    /// Resumes groups that a daemon may have stopped before it went away.
     pub fn resume_own(&self) {
         if self.container().stop.load(Relaxed) != 0 {
             channels::resume();
         }
     }
 
-    /// Tells a daemon that came back of all groups there are.
+    /// Reports all groups to a daemon that came back.
     ///
     /// # Errors
     /// The connection is of no use any more.
-    pub(super) fn tell_groups_again(&self, conn: &mut Conn, deadline: Instant) -> Result<()> {
-        self.told.list().clear();
+    pub(super) fn report_groups_again(&self, conn: &mut Conn, deadline: Instant) -> Result<()> {
+        self.reported.list().clear();
         if self.container().stop.load(Relaxed) == 0 {
             return Ok(());
         }
-        self.tell_changes(conn, deadline)
+        self.report_changes(conn, deadline)
     }
 
-    fn tell_changes(&self, conn: &mut Conn, deadline: Instant) -> Result<()> {
-        let (now, mut told) = (channels::groups(self.lanes()), self.told.list());
-        for gone in told.iter().filter(|group| !now.contains(group)) {
+    fn report_changes(&self, conn: &mut Conn, deadline: Instant) -> Result<()> {
+        let (now, mut reported) = (channels::groups(self.lanes()), self.reported.list());
+        for gone in reported.iter().filter(|group| !now.contains(group)) {
             conn.group_gone(gone, deadline)?;
         }
-        for new in now.iter().filter(|group| !told.contains(group)) {
+        for new in now.iter().filter(|group| !reported.contains(group)) {
             conn.group(new, deadline)?;
         }
-        *told = now;
+        *reported = now;
         Ok(())
     }
 }

@@ -1,11 +1,11 @@
-//! What the driver takes for itself: asked of the daemon, which asks NVML.
+//! Measures the memory that the driver takes for itself: the daemon asks NVML for it.
 //!
-//! A context costs hundreds of MiB that no call names; only the sum that NVML shows for the process
-//! tells. What is in that sum and not in this process's books yet is the price of what was just
-//! made. Other threads go on meanwhile: what they have reserved and the driver has not handed out
-//! yet makes the price look smaller, what they free between measurement and books makes it look
-//! larger, so the larger of the books before and after counts. Too small is made good by the daemon's own
-//! measurements; too large would be a refusal that nobody deserves.
+//! A context costs hundreds of MiB that no call reports; only the sum that NVML shows for the process includes
+//! them. The part of that sum that this process has not accounted is the cost of the object just created.
+//! Other threads continue meanwhile: bytes that they have reserved and the driver has not allocated yet make
+//! the cost look smaller, and bytes that they free between measurement and accounting make it look larger.
+//! So the larger of the accounted sums before and after counts. The daemon's own measurements correct a
+//! cost that is too small; one that is too large would cause an undeserved refusal.
 
 use super::Session;
 use super::session::REPLY_WAIT;
@@ -14,20 +14,20 @@ use core::sync::atomic::Ordering::Relaxed;
 use gpuslice_wire::ids::Lane;
 
 impl Session {
-    /// What the driver has taken of a GPU for this process beyond what the books name, where
-    /// `apart` bytes of the books are the guess that is to be made right. `None`: nobody knows.
+    /// The memory that the driver has taken on a GPU for this process beyond the accounted bytes, where
+    /// `apart` of the accounted bytes are the guess to be corrected. `None` if it cannot be measured.
     #[must_use]
-    pub fn unnamed(&self, lane: Lane, apart: u64) -> Option<u64> {
+    pub fn unaccounted(&self, lane: Lane, apart: u64) -> Option<u64> {
         crate::hooks::settle_all(self);
-        let before = self.named(lane);
+        let before = self.accounted(lane);
         let used = self.measure(lane)?;
-        let named = before.max(self.named(lane)).saturating_sub(apart);
+        let accounted = before.max(self.accounted(lane)).saturating_sub(apart);
         let cap = self.facts(lane).cap.load(Relaxed);
-        Some(used.saturating_sub(named).min(cap.saturating_add(1)))
+        Some(used.saturating_sub(accounted).min(cap.saturating_add(1)))
     }
 
-    /// What the books name of what NVML shows, bytes.
-    fn named(&self, lane: Lane) -> u64 {
+    /// Accounted bytes of the kind that NVML shows.
+    fn accounted(&self, lane: Lane) -> u64 {
         let held = self.account(lane).held();
         held.saturating_sub(self.unseen_of(lane))
     }

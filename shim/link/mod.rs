@@ -1,19 +1,19 @@
 //! The process's connection to the daemon, from the first CUDA call to the end of the process.
 //!
-//! Until then nothing happens: the library sits in `sh` and `ls` too, so it has no constructor and
-//! looks at nothing before a CUDA function is called. Then it finds out once where it is: in a
-//! slice (there is a socket to attach to), or not (every call passes straight through, for good).
-//! In a slice without an answering daemon, the caller gets an error: unknown is never "no limit".
+//! The library is loaded into `sh` and `ls` too, so it has no constructor and does nothing before a CUDA
+//! function is called. The first call determines once whether the process is in a slice (there is a socket
+//! to attach to) or not (every later call passes straight through). In a slice without an answering daemon
+//! the call fails: unknown is never "no limit".
 //!
-//! One [`Session`] holds everything that belongs to this process in this slice: connection, pages,
-//! accounts, books. It is made once and never freed. A forked child must not use its parent's, so
-//! the child forgets it (see `fork`) and attaches anew when it first needs to.
+//! One [`Session`] holds all state of this process in its slice: connection, pages, accounts, allocation
+//! tables. It is created once and never freed. A forked child must not use its parent's session, so it
+//! resets it (see `fork`) and attaches when it first needs one.
 
 pub mod clock;
 pub mod conn;
+mod credit_return;
 mod fork;
 mod groups;
-mod home;
 mod measure;
 mod place;
 mod session;
@@ -31,14 +31,14 @@ use gpuslice_wire::units::Duration;
 /// How long the first CUDA call waits for a daemon that does not answer.
 const ATTACH_WAIT: Duration = Duration::from_millis(10_000);
 
-/// The session, null before attaching and in a process that is in no slice.
+/// The session; null before the attach and in a process outside any slice.
 static SESSION: AtomicPtr<Session> = AtomicPtr::new(core::ptr::null_mut());
 /// Set once the process is known to be in no slice.
 static OUTSIDE: AtomicBool = AtomicBool::new(false);
-/// Held while attaching; not a `Mutex`, because a forked child must be able to open it.
+/// Set while attaching; not a `Mutex`, because a forked child must be able to clear it.
 static ATTACHING: AtomicBool = AtomicBool::new(false);
 
-/// The session if the process has attached; never attaches, never waits.
+/// The session, if the process has attached; never attaches, never waits.
 #[inline]
 #[must_use]
 pub fn attached() -> Option<&'static Session> {
@@ -58,8 +58,8 @@ pub fn session() -> Result<Option<&'static Session>, CUresult> {
     }
 }
 
-/// The first call that needs a session. Before `cuInit` the driver has its own answer to all of them,
-/// which needs no daemon.
+/// The first call that needs a session. Before `cuInit` the driver itself rejects all calls, which needs
+/// no daemon.
 #[cold]
 fn begin() -> Result<Option<&'static Session>, CUresult> {
     if OUTSIDE.load(Ordering::Relaxed) {
@@ -102,7 +102,7 @@ pub fn attach(purpose: Purpose, patience: Duration) -> Result<Option<&'static Se
     let deadline = sys::now().plus(patience);
     let mut pause = Backoff::default();
     loop {
-        if let Some(_turn) = Turn::take() {
+        if let Some(_guard) = AttachGuard::take() {
             if let Some(session) = attached() {
                 return Ok(Some(session));
             }
@@ -112,7 +112,7 @@ pub fn attach(purpose: Purpose, patience: Duration) -> Result<Option<&'static Se
                     SESSION.store(core::ptr::from_ref(session).cast_mut(), Ordering::Release);
                     return Ok(Some(session));
                 }
-                // An answer, and it is no: waiting will not change it.
+                // The daemon rejected the attach: a retry would not change that.
                 Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
                     return Err(CUresult::ERROR_SYSTEM_NOT_READY);
                 }
@@ -127,21 +127,21 @@ pub fn attach(purpose: Purpose, patience: Duration) -> Result<Option<&'static Se
 }
 
 /// The right to attach, which one thread has at a time.
-struct Turn;
+struct AttachGuard;
 
-impl Turn {
-    fn take() -> Option<Turn> {
-        (!ATTACHING.swap(true, Ordering::Acquire)).then_some(Turn)
+impl AttachGuard {
+    fn take() -> Option<AttachGuard> {
+        (!ATTACHING.swap(true, Ordering::Acquire)).then_some(AttachGuard)
     }
 }
 
-impl Drop for Turn {
+impl Drop for AttachGuard {
     fn drop(&mut self) {
         ATTACHING.store(false, Ordering::Release);
     }
 }
 
-/// Ever longer pauses between attempts to reach the daemon: 10 ms to 500 ms.
+/// Exponential pauses between attempts to reach the daemon: 10 ms to 500 ms.
 struct Backoff(u64);
 
 impl Default for Backoff {

@@ -1,21 +1,23 @@
-//! A process's session in its slice: one connection, two pages, and its own accounts.
+//! A process's session in its slice: one connection, two pages, and its accounts.
 //!
-//! The addresses of the pages and the number of the doorbell never change: after the daemon came
-//! back, the new ones are put in place of the old ones in one step each, under whoever is reading.
+//! The addresses of the pages and the descriptor number of the doorbell never change. After a restart of the
+//! daemon the new ones atomically replace the old ones, while other threads may be reading.
 
 use super::conn::{Conn, Welcome};
-use super::groups::Told;
-use super::home::Home;
+use super::credit_return::CreditReturn;
+use super::groups::ReportedGroups;
 use super::shared::Shared;
 use super::{Backoff, clock, sys};
-use crate::book::Book;
+use crate::allocations::AllocationTable;
 use crate::contexts::Contexts;
-use crate::credit::{Account, Answer, BYTES_MAX, Question, Reach, Verdict, chunk};
+use crate::credit::{
+    BYTES_MAX, CreditAccount, CreditReply, CreditRequest, CreditSource, TakeOutcome, chunk,
+};
 use crate::graphs::Graphs;
 use crate::guard::Uncancelled;
 use crate::lane::Devices;
 use crate::pools::Pools;
-use crate::vmm::Pieces;
+use crate::vmm::PhysicalTable;
 use core::cell::Cell;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use gpuslice_nvabi::types::CUresult;
@@ -34,17 +36,17 @@ use std::os::fd::{AsRawFd, IntoRawFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// How long one question to a connected daemon may take before it counts as gone.
+/// How long a request to a connected daemon may take before the daemon counts as gone.
 pub(super) const REPLY_WAIT: Duration = Duration(2 * HELLO_DEADLINE_NS);
-/// The unit in which drivers hand out memory; smaller requests cost as much.
+/// The granularity of driver allocations; a smaller request costs as much.
 const GRAIN: u64 = 512;
 
-/// What a library attaches for. Each has a connection of its own, also in the same process.
+/// The purpose of an attach. Each library has a connection of its own, also in the same process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
-    /// CUDA's: memory and time.
+    /// CUDA: uses memory and time.
     Use,
-    /// NVML's: to look. It holds nothing, which says nothing about what the process holds.
+    /// NVML: reads only. It reports no held memory, whatever the process holds.
     Look,
 }
 
@@ -70,22 +72,22 @@ pub struct Session {
     container: &'static ContainerPage,
     client: &'static ClientPage,
     lanes: u8,
-    accounts: [Account; ACCOUNTS_MAX],
-    /// The part of what is held that NVML does not show, by lane, bytes.
+    accounts: [CreditAccount; ACCOUNTS_MAX],
+    /// The part of the held memory that NVML does not show, by lane, bytes.
     unseen: [AtomicU64; ACCOUNTS_MAX],
-    /// What was answered and what lies idle; see `home`.
-    pub(super) home: Home,
-    /// Handles of memory given out.
+    /// Answered recalls and idle credit; see `credit_return`.
+    pub(super) credit_return: CreditReturn,
+    /// Exported memory handles.
     pub(super) shared: Shared,
-    /// Channel groups the daemon knows of.
-    pub(super) told: Told,
+    /// Channel groups reported to the daemon.
+    pub(super) reported: ReportedGroups,
     /// Charged pointers.
-    pub book: Book,
+    pub allocations: AllocationTable,
     /// Charged physical memory of the virtual-memory API.
-    pub pieces: Mutex<Pieces>,
+    pub physical: Mutex<PhysicalTable>,
     /// Lanes by device ordinal.
     pub devices: Devices,
-    /// Devices by context, and what contexts cost.
+    /// Devices and costs of contexts.
     pub contexts: Contexts,
     /// Memory pools.
     pub pools: Pools,
@@ -93,24 +95,24 @@ pub struct Session {
     pub graphs: Graphs,
 }
 
-/// Memory taken from the account and not yet in an allocation; given back when dropped.
+/// Memory taken from the account and not yet allocated; returned when dropped.
 #[derive(Debug)]
 #[must_use]
 pub struct Reservation<'a> {
     session: &'a Session,
     /// Of this lane.
     pub lane: Lane,
-    /// This much, bytes.
+    /// Its size, bytes.
     pub bytes: u64,
 }
 
 impl Reservation<'_> {
-    /// The allocation succeeded: from now on the book answers for the bytes.
+    /// Commits the reservation after a successful allocation, whose table entry now holds the bytes.
     pub fn commit(self) {
         core::mem::forget(self);
     }
 
-    /// Changes the reservation to `bytes`, once the driver has said what it really took.
+    /// Changes the reservation to `bytes`, the amount that the driver actually took.
     ///
     /// # Errors
     /// As [`Session::reserve`]; the reservation is then as it was.
@@ -134,15 +136,15 @@ impl Drop for Reservation<'_> {
     }
 }
 
-/// Runs `squeeze`, unless it is what brought us here: pools that are trimmed settle their charges,
-/// and may want to grow for it. Whether it ran.
-fn thinner(squeeze: impl FnOnce()) -> bool {
-    thread_local!(static SQUEEZING: Cell<bool> = const { Cell::new(false) });
-    let set = |to| SQUEEZING.try_with(|flag| flag.replace(to));
+/// Runs `reclaim`, unless this thread is inside it: trimmed pools settle their charges, and may request
+/// credit for that. Returns whether it ran.
+fn reclaim_once(reclaim: impl FnOnce()) -> bool {
+    thread_local!(static RECLAIMING: Cell<bool> = const { Cell::new(false) });
+    let set = |to| RECLAIMING.try_with(|flag| flag.replace(to));
     if set(true) != Ok(false) {
         return false;
     }
-    squeeze();
+    reclaim();
     let _ = set(false);
     true
 }
@@ -153,7 +155,7 @@ fn grains(bytes: u64) -> u64 {
 
 type Pages = (&'static ContainerPage, &'static ClientPage);
 
-/// Maps both pages, in place of `over` if given; looks at their heads before.
+/// Checks the heads of both pages and maps them, in place of `over` if given.
 fn map_pages(welcome: &Welcome, over: Option<Pages>) -> Result<Pages, Error> {
     sys::check_head(&welcome.container, CONTAINER_PAGE_MAGIC, PAGE_VERSION)?;
     sys::check_head(&welcome.client, CLIENT_PAGE_MAGIC, PAGE_VERSION)?;
@@ -184,11 +186,11 @@ impl Session {
             lanes: welcome.lanes.min(LANES_MAX as u8),
             accounts: Default::default(),
             unseen: Default::default(),
-            home: Home::default(),
+            credit_return: CreditReturn::default(),
             shared: Shared::default(),
-            told: Told::default(),
-            book: Book::default(),
-            pieces: Mutex::default(),
+            reported: ReportedGroups::default(),
+            allocations: AllocationTable::default(),
+            physical: Mutex::default(),
             devices: Devices::default(),
             contexts: Contexts::default(),
             pools: Pools::default(),
@@ -228,7 +230,7 @@ impl Session {
 
     /// This process's account of one lane.
     #[must_use]
-    pub fn account(&self, lane: Lane) -> &Account {
+    pub fn account(&self, lane: Lane) -> &CreditAccount {
         &self.accounts[usize::from(lane.0) % ACCOUNTS_MAX]
     }
 
@@ -243,20 +245,20 @@ impl Session {
         })
     }
 
-    /// How often the process has attached: when it changes, the claims page is a new one.
+    /// Number of attaches of this process; when it changes, the claims page is a new one.
     #[must_use]
     pub fn generation(&self) -> u32 {
         self.generation.load(Ordering::Acquire)
     }
 
-    /// Tells the daemon that the claims changed.
+    /// Notifies the daemon that the claims changed.
     pub fn ring(&self) {
         if let Some(doorbell) = self.doorbell.get() {
             sys::ring(doorbell);
         }
     }
 
-    /// Takes `bytes` of a lane before the driver is asked for them.
+    /// Reserves `bytes` of a lane, before the driver is called.
     ///
     /// # Errors
     /// `CUDA_ERROR_OUT_OF_MEMORY` at the cap, or when the daemon stayed away for 30 s.
@@ -264,8 +266,8 @@ impl Session {
     pub fn reserve(&self, lane: Lane, bytes: u64) -> Result<Reservation<'_>, CUresult> {
         let bytes = grains(bytes);
         match self.account(lane).take(bytes) {
-            Some(Reach::Pocket) => {}
-            Some(Reach::Common(_)) => self.publish(lane),
+            Some(CreditSource::ThreadCache) => {}
+            Some(CreditSource::Common(_)) => self.publish(lane),
             None => {
                 self.reserve_slowly(lane, bytes)?;
                 self.publish(lane);
@@ -278,25 +280,25 @@ impl Session {
         })
     }
 
-    /// Puts `bytes` of a lane back.
+    /// Releases `bytes` of a lane.
     #[inline]
     pub fn release(&self, lane: Lane, bytes: u64) {
-        let Reach::Common(credit) = self.account(lane).put(bytes) else {
+        let CreditSource::Common(credit) = self.account(lane).put(bytes) else {
             return;
         };
         self.publish(lane);
-        if Account::is_rich(credit, self.chunk(lane)) && !self.is_alone() {
-            self.give_back(lane);
+        if CreditAccount::has_surplus(credit, self.chunk(lane)) && !self.is_alone() {
+            self.return_surplus(lane);
         }
     }
 
-    /// Whether no other process of the container is attached. What this one then keeps costs nobody
-    /// anything, and programs that allocate and free large pieces in turn never ask twice.
+    /// Whether no other process of the container is attached. Credit that this one keeps is then missed by no
+    /// other process, and a program that allocates and frees large blocks in turn needs no second request.
     fn is_alone(&self) -> bool {
         self.container.clients.load(Ordering::Relaxed) <= 1
     }
 
-    /// So much more (or less) of what is held on a lane is not shown by NVML.
+    /// Changes by `change` bytes the memory held on a lane that NVML does not show.
     pub fn unseen(&self, lane: Lane, change: i64) {
         let words = &self.unseen[usize::from(lane.0) % ACCOUNTS_MAX];
         words.fetch_add(change as u64, Ordering::Relaxed);
@@ -307,9 +309,8 @@ impl Session {
         chunk(self.facts(lane).cap.load(Ordering::Relaxed))
     }
 
-    /// Writes the claim of what is held. Changes that stay in a thread's pocket are not written at
-    /// once (all threads would write one word), but by [`Session::settle`]; nothing but a display follows
-    /// from the claim.
+    /// Writes the claims of held memory. Changes within a thread cache are not written immediately (all
+    /// threads would write one word), but by [`Session::settle`]; the claims are used for display alone.
     pub(super) fn publish(&self, lane: Lane) {
         let (claims, unseen) = (self.claims(lane), self.unseen_of(lane));
         let write = |claimed: &AtomicU64, is: u64| {
@@ -325,12 +326,12 @@ impl Session {
         self.unseen[usize::from(lane.0) % ACCOUNTS_MAX].load(Ordering::Relaxed)
     }
 
-    /// The accounts in use: a lane for each GPU, and the host's.
+    /// The lanes in use: one for each GPU, and the host's.
     pub(super) fn all_lanes(&self) -> impl Iterator<Item = Lane> {
         (0..self.lanes).map(Lane).chain([Lane::HOST])
     }
 
-    /// Brings the claims of what is held up to date.
+    /// Updates the claims of held memory.
     pub fn settle(&self) {
         self.all_lanes().for_each(|lane| self.publish(lane));
     }
@@ -345,23 +346,23 @@ impl Session {
         if self.grow(lane, bytes)? {
             return Ok(());
         }
-        // Before giving up: what the process's own pools keep and do not use.
-        if thinner(|| crate::hooks::squeeze(self)) && self.grow(lane, bytes)? {
+        // Before the refusal, reclaim unused memory of the process's own pools.
+        if reclaim_once(|| crate::hooks::reclaim(self)) && self.grow(lane, bytes)? {
             return Ok(());
         }
         self.claims(lane).denied.fetch_add(1, Ordering::Relaxed);
         Err(CUresult::ERROR_OUT_OF_MEMORY)
     }
 
-    /// Takes `bytes`, asking the daemon for what is missing; whether it granted that.
+    /// Takes `bytes`, requesting the missing part from the daemon. Returns whether it was granted.
     ///
     /// # Errors
-    /// `CUDA_ERROR_OUT_OF_MEMORY` when there was nobody to ask for 30 s.
+    /// `CUDA_ERROR_OUT_OF_MEMORY` when the daemon was away for 30 s.
     fn grow(&self, lane: Lane, bytes: u64) -> Result<bool, CUresult> {
         if bytes > BYTES_MAX {
             return Ok(false);
         }
-        // From the first credit on somebody must be there to give it back when a sibling is short.
+        // From the first credit on, the gate thread must run to return it when a sibling is short.
         crate::gate::watch();
         let deadline = sys::now().plus(Duration(DAEMON_WAIT_NS));
         let (chunk, mut pause) = (self.chunk(lane), Backoff::default());
@@ -370,21 +371,23 @@ impl Session {
             let mut conn = self.slow_path();
             let ask = |asked| self.ask(&mut conn, lane, asked);
             let siblings = !self.is_alone();
-            match self.account(lane).take_slowly(bytes, chunk, siblings, ask) {
-                Verdict::Taken => return Ok(true),
-                // The daemon may still be counting our old connection too: once more, a little
-                // later.
-                Verdict::Refused if attached_anew => {
+            match self
+                .account(lane)
+                .take_or_request(bytes, chunk, siblings, ask)
+            {
+                TakeOutcome::Taken => return Ok(true),
+                // The daemon may still be counting the old connection too: retry after a pause.
+                TakeOutcome::Refused if attached_anew => {
                     attached_anew = false;
                     drop(conn);
                     pause.nap();
                     continue;
                 }
-                Verdict::Refused => return Ok(false),
-                Verdict::Gone if sys::now() >= deadline => {
+                TakeOutcome::Refused => return Ok(false),
+                TakeOutcome::Gone if sys::now() >= deadline => {
                     return Err(CUresult::ERROR_OUT_OF_MEMORY);
                 }
-                Verdict::Gone => {}
+                TakeOutcome::Gone => {}
             }
             attached_anew = self.reattach(&mut conn);
             if !attached_anew {
@@ -394,44 +397,44 @@ impl Session {
         }
     }
 
-    fn ask(&self, conn: &mut Option<Conn>, lane: Lane, asked: Question) -> Answer {
+    fn ask(&self, conn: &mut Option<Conn>, lane: Lane, asked: CreditRequest) -> CreditReply {
         let Some(open) = conn else {
-            return Answer::Gone;
+            return CreditReply::Gone;
         };
         let deadline = sys::now().plus(REPLY_WAIT);
         let reserved = self.facts(lane).reserved.load(Ordering::Relaxed);
         self.publish(lane);
-        let told = match asked.given {
+        let sent = match asked.returned {
             0 => Ok(()),
-            given => open.release(lane, given, deadline),
+            returned => open.release(lane, returned, deadline),
         };
-        if told.is_ok() && asked.given > 0 {
-            self.account(lane).note_return(asked.given, reserved);
+        if sent.is_ok() && asked.returned > 0 {
+            self.account(lane).note_return(asked.returned, reserved);
         }
-        told.and_then(|()| open.reserve(lane, asked.need, asked.wish, deadline))
+        sent.and_then(|()| open.reserve(lane, asked.need, asked.wish, deadline))
             .unwrap_or_else(|_| {
                 self.hang_up(conn);
-                Answer::Gone
+                CreditReply::Gone
             })
     }
 
-    /// Gives the daemon what is too much, unless somebody is talking to it just now: a free never
-    /// waits, and the next one will do.
+    /// Returns surplus credit to the daemon, unless another thread holds the connection: a free never waits,
+    /// and a later one returns the surplus.
     #[cold]
-    fn give_back(&self, lane: Lane) {
+    fn return_surplus(&self, lane: Lane) {
         let _uncancelled = Uncancelled::begin();
         let Ok(mut conn) = self.conn.try_lock() else {
             return;
         };
         let reserved = self.facts(lane).reserved.load(Ordering::Relaxed);
-        let extra = self.account(lane).surplus(self.chunk(lane));
+        let extra = self.account(lane).take_surplus(self.chunk(lane));
         self.account(lane).note_return(extra, reserved);
-        let told = match &mut *conn {
+        let sent = match &mut *conn {
             Some(open) if extra > 0 => open.release(lane, extra, sys::now().plus(REPLY_WAIT)),
-            // Without a daemon the smaller total is what the next attach will tell.
+            // Without a daemon, the next attach reports the smaller total.
             _ => Ok(()),
         };
-        if told.is_err() {
+        if sent.is_err() {
             self.hang_up(&mut conn);
         }
     }
@@ -440,15 +443,15 @@ impl Session {
         *conn = None;
     }
 
-    /// Whether the daemon has given no sign of life for too long.
+    /// Whether the daemon's heartbeat is stale.
     #[must_use]
     pub fn is_stale(&self) -> bool {
         let beat = Instant(self.container.heartbeat_ns.load(Ordering::Relaxed));
         sys::now().since(beat).0 > HEARTBEAT_STALE_NS
     }
 
-    /// Looks after the connection: attaches anew if the daemon went and came back. Never waits
-    /// long; whether there is a connection now. For a thread with time on its hands.
+    /// Checks the connection, and reattaches if the daemon restarted. Does not wait long, so it suits a
+    /// background thread. Returns whether there is a connection.
     pub fn tend(&self) -> bool {
         let Ok(mut conn) = self.conn.try_lock() else {
             return true;
@@ -460,7 +463,7 @@ impl Session {
         self.reattach(&mut conn)
     }
 
-    /// One attempt to attach anew with what is held now; the lock keeps that from changing.
+    /// Tries once to reattach with the memory granted so far; the lock keeps that from changing.
     pub(super) fn reattach(&self, conn: &mut Option<Conn>) -> bool {
         let held = core::array::from_fn(|lane| Bytes(self.accounts[lane].granted()));
         let deadline = sys::now().plus(Duration(HELLO_DEADLINE_NS));
@@ -472,8 +475,8 @@ impl Session {
         };
         let again = self.take_over(welcome).and_then(|()| {
             asked.answered(self.container.heartbeat_ns.load(Ordering::Relaxed));
-            self.share_again(&mut fresh, deadline)?;
-            self.tell_groups_again(&mut fresh, deadline)
+            self.report_shared(&mut fresh, deadline)?;
+            self.report_groups_again(&mut fresh, deadline)
         });
         if again.is_err() {
             return false;
@@ -487,7 +490,7 @@ impl Session {
     fn take_over(&self, welcome: Welcome) -> Result<(), Error> {
         map_pages(&welcome, Some((self.container, self.client)))?;
         match self.doorbell.get() {
-            // Where the application has closed the old one, the new one may have its number.
+            // If the application has closed the old one, the new one may have its number.
             Some(old) if old != welcome.doorbell.as_raw_fd() => {
                 sys::replace(&welcome.doorbell, old)
             }

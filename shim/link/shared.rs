@@ -1,12 +1,12 @@
-//! What this process lets others open, and where what it opens comes from.
+//! Legacy memory handles that this process exports, and the origin of handles that it opens.
 //!
-//! A legacy handle of memory is a name that any process may be given. The daemon keeps a digest of each
-//! with the container whose process told of it, so that memory of one container is charged once, and
-//! memory of another is known for what it is.
+//! A legacy handle of memory may be passed to any process. The daemon keeps a digest of each handle with
+//! the container that reported it, so that memory of one container is charged once, and memory of another
+//! container is recognised.
 //!
-//! A process that gave out a handle cannot know when somebody asks about it, so the daemon must have it
-//! before the application does: who shares asks about his own handle next, on the same connection, and
-//! the answer says that both have been read. A daemon that comes back knows nothing; all is told again.
+//! An exported handle may be opened at any time, so the daemon must have its digest before the application
+//! has the handle. The exporting process therefore asks about its own handle next, on the same connection;
+//! the reply shows that the daemon has read both. A restarted daemon has no digests; all are reported again.
 
 use super::conn::Conn;
 use super::session::REPLY_WAIT;
@@ -18,11 +18,11 @@ use std::collections::VecDeque;
 use std::io::Result;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Who shared a handle may be attaching anew just now. So it is asked a second time before it counts
-/// as another container's, after so long, ns.
+/// Pause before a second lookup, ns: the exporting process may be reattaching, so a handle counts as another
+/// container's only after two lookups.
 const SECOND_LOOK_NS: u64 = 300_000_000;
 
-/// Handles given out, the oldest first; as many as the daemon remembers.
+/// Exported handles, the oldest first; as many as the daemon keeps.
 #[derive(Debug, Default)]
 pub struct Shared(Mutex<VecDeque<HandleKey>>);
 
@@ -31,7 +31,7 @@ impl Shared {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes a handle down; whether it is new.
+    /// Records a handle. Returns whether it is new.
     fn add(&self, key: HandleKey) -> bool {
         let mut keys = self.keys();
         if keys.contains(&key) {
@@ -46,35 +46,35 @@ impl Shared {
 }
 
 impl Session {
-    /// Tells the daemon of a handle that is about to be given out. Without a daemon, it is told when
-    /// that is back.
+    /// Reports a handle that is about to be exported. Without a daemon, it is reported when the daemon is
+    /// back.
     pub fn share(&self, key: HandleKey) {
         if !self.shared.add(key) {
             return;
         }
         let mut conn = self.slow_path();
         let deadline = sys::now().plus(REPLY_WAIT);
-        let told = conn.as_mut().is_none_or(|open| {
-            let told = open.share(key, deadline);
-            told.and_then(|()| open.origin(key, deadline)).is_ok()
+        let sent = conn.as_mut().is_none_or(|open| {
+            let sent = open.share(key, deadline);
+            sent.and_then(|()| open.origin(key, deadline)).is_ok()
         });
-        if !told {
+        if !sent {
             self.hang_up(&mut conn);
         }
     }
 
-    /// Tells a daemon that came back of all handles there are.
+    /// Reports all handles to a daemon that came back.
     ///
     /// # Errors
     /// The connection is of no use any more.
-    pub(super) fn share_again(&self, conn: &mut Conn, deadline: Instant) -> Result<()> {
+    pub(super) fn report_shared(&self, conn: &mut Conn, deadline: Instant) -> Result<()> {
         let keys = self.shared.keys().clone();
         keys.into_iter()
             .try_for_each(|key| conn.share(key, deadline))
     }
 
-    /// Whether a process of this container shared the handle. Waits for a daemon that is away, and takes
-    /// a handle of which nobody could be asked for another container's.
+    /// Whether a process of this container exported the handle. Waits for a daemon that is away; if it stays
+    /// away, the handle counts as another container's.
     #[must_use]
     pub fn is_ours(&self, key: HandleKey) -> bool {
         let deadline = sys::now().plus(Duration(DAEMON_WAIT_NS));
@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_handle_is_kept_once_and_the_oldest_go_first() {
+    fn each_handle_is_kept_once_and_the_oldest_are_dropped_first() {
         let shared = Shared::default();
         for _ in 0..2 {
             for key in 0..HANDLES_PER_CLIENT_MAX as u64 {

@@ -352,26 +352,26 @@ pub fn map<T>(fd: &OwnedFd, writable: bool, over: Option<&'static T>) -> Result<
 
 /// A second mapping of a shared page, of one's own; gone when dropped.
 #[derive(Debug)]
-pub struct Twin<T>(ptr::NonNull<T>);
+pub struct SecondMapping<T>(ptr::NonNull<T>);
 
 // SAFETY: a mapping belongs to no thread; what is in it is reached by shared references alone.
-unsafe impl<T: Sync> Send for Twin<T> {}
+unsafe impl<T: Sync> Send for SecondMapping<T> {}
 // SAFETY: as above.
-unsafe impl<T: Sync> Sync for Twin<T> {}
+unsafe impl<T: Sync> Sync for SecondMapping<T> {}
 
-impl<T> Twin<T> {
+impl<T> SecondMapping<T> {
     /// Maps the page behind `page` once more: it stays what it is when that address gets another page.
     ///
     /// # Errors
     /// Of `mremap`.
-    pub fn of(page: &'static T) -> Result<Twin<T>> {
+    pub fn of(page: &'static T) -> Result<SecondMapping<T>> {
         const { assert!(size_of::<T>() == PAGE_BYTES && align_of::<T>() <= PAGE_BYTES) };
         let old = ptr::from_ref(page).cast_mut().cast::<c_void>();
         // SAFETY: from an old size of 0 the call leaves a shared mapping as it is and makes another one,
         // at an address of the kernel's choice.
         let new = unsafe { libc::mremap(old, 0, PAGE_BYTES, libc::MREMAP_MAYMOVE) };
         match ptr::NonNull::new(new.cast::<T>()) {
-            Some(at) if new != libc::MAP_FAILED => Ok(Twin(at)),
+            Some(at) if new != libc::MAP_FAILED => Ok(SecondMapping(at)),
             _ => Err(Error::last_os_error()),
         }
     }
@@ -383,7 +383,7 @@ impl<T> Twin<T> {
     }
 }
 
-impl<T> core::ops::Deref for Twin<T> {
+impl<T> core::ops::Deref for SecondMapping<T> {
     type Target = T;
     fn deref(&self) -> &T {
         // SAFETY: a whole page, mapped until `self` is dropped, of a type that is valid for any bytes.
@@ -391,7 +391,7 @@ impl<T> core::ops::Deref for Twin<T> {
     }
 }
 
-impl<T> Drop for Twin<T> {
+impl<T> Drop for SecondMapping<T> {
     fn drop(&mut self) {
         // SAFETY: the mapping is ours alone, and no reference to it is left.
         unsafe { libc::munmap(self.address(), PAGE_BYTES) };
@@ -427,6 +427,6 @@ pub fn close(fd: RawFd) {
 
 /// Runs `child` in every child that this process forks from now on.
 pub fn at_fork(child: unsafe extern "C" fn()) {
-    // SAFETY: `child` stays mapped: the doors are linked with `-z nodelete`.
+    // SAFETY: `child` stays mapped: the shim libraries are linked with `-z nodelete`.
     unsafe { libc::pthread_atfork(None, None, Some(child)) };
 }

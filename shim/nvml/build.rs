@@ -1,7 +1,7 @@
-//! Link options of the NVML twin; what each is for stands in `shim/door.rs`.
+//! Link options of the NVML shim; `shim/cdylib.rs` explains each.
 
-include!("../door.rs");
+include!("../cdylib.rs");
 
 fn main() {
-    door("libnvidia-ml.so.1");
+    link_cdylib("libnvidia-ml.so.1");
 }

@@ -1,4 +1,4 @@
-//! The NVML twin, `libgpuslice_nvml.so`: both doors of `libnvidia-ml.so.1`.
+//! The NVML shim, `libgpuslice_nvml.so`: replaces `libnvidia-ml.so.1` under both injection methods.
 //!
 //! Exports all of NVML: hooks for memory and processes, and jumps to the real library for the rest.
 #![allow(non_snake_case)] // NVML's names

@@ -1,21 +1,21 @@
-//! Memory pools: a pool is charged by what it has of the device, not by what is allocated from it.
+//! Memory pools: a pool is charged for the device memory it has reserved, not for allocations from it.
 //!
-//! A pool keeps freed memory for the next allocation, and takes more from the device at once than was
-//! asked for. Other processes cannot have what it keeps, so that is what counts: the driver's own number
-//! (`CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT`), brought up to date around every call that may change it and
-//! now and then in between ([`settle_all`]). [`pot`] has the arithmetic.
+//! A pool keeps freed memory for later allocations, and reserves more from the device than one allocation
+//! needs. Other processes cannot use that memory. The charge is therefore the driver's own number
+//! (`CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT`), updated around every call that may change it and
+//! periodically ([`settle_all`]). [`reservation`] has the arithmetic.
 //!
-//! * The book names the pool of each allocation, because a pool that was destroyed lives on until the
-//!   last of them is freed. Until then it keeps its charge: the driver cannot be asked about it.
-//! * A pool imported from another process is charged there, and so is what is allocated from it.
-//! * A pool of managed memory is charged to its GPU, but NVML does not show it; one of the host's
-//!   memory is charged to the account of pinned memory.
-//! * `maxSize` of a new pool is left as the application asked. A pool bounded by today's cap could not
-//!   grow when the cap is raised, and the bound would not spare anything: a cap counts all memory
-//!   of a container, a pool's bound one pool.
-//! * Growth is paid for in advance, also where a pool seems to have room: room in splinters is none.
+//! * The allocation table names the pool of each allocation, because a destroyed pool lives on until its
+//!   last allocation is freed. Until then it keeps its charge: the driver cannot be asked about it.
+//! * A pool imported from another process is charged there, and so are allocations from it.
+//! * A pool of managed memory is charged to its GPU, although NVML does not show it. A pool of host memory
+//!   is charged to the account of pinned memory.
+//! * `maxSize` of a new pool stays as the application requested. A pool bounded by the present cap could
+//!   not grow when the cap is raised, and the bound would enforce nothing: the cap covers all memory of a
+//!   container, the bound one pool.
+//! * Growth is reserved in advance even where a pool seems to have room, since that room may be fragmented.
 
-pub mod pot;
+pub mod reservation;
 #[cfg(test)]
 mod tests;
 
@@ -26,42 +26,42 @@ use core::ffi::c_void;
 use gpuslice_nvabi::types::*;
 use gpuslice_wire::ids::Lane;
 use gpuslice_wire::limits::ACCOUNTS_MAX;
-use pot::{Charge, Step, World};
+use reservation::{PoolBackend, PoolReservation, Step};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, TryLockError};
 
-/// A pool as the book names it: a small number, used again after the pool's end.
+/// The number of a pool in the allocation table; reused after the pool's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolId(u16);
 
-/// Whose memory a charge follows.
+/// The kind of memory that a pool reservation follows.
 #[derive(Clone, Copy, Debug)]
 pub enum Source {
-    /// A memory pool's.
+    /// A memory pool.
     Pool(CUmemoryPool),
-    /// That of all graphs on a device.
+    /// The memory of all graphs on a device.
     Graphs(CUdevice),
 }
 
-/// A pool, or what is like one, and its charge.
+/// A memory pool, or a device's graph memory, and its reservation.
 #[derive(Debug)]
 pub struct Pool {
     source: Source,
-    /// Where it is charged.
+    /// The lane it is charged to.
     pub lane: Lane,
     /// NVML does not show its memory.
     unseen: bool,
-    /// See [`pot`].
-    pub charge: Charge,
-    /// Held while the driver trims the pool or destroys it.
+    /// See [`reservation`].
+    pub reservation: PoolReservation,
+    /// Locked while the driver trims the pool (shared) or destroys it (exclusive).
     trimming: RwLock<()>,
     id: PoolId,
 }
 
-/// A pool within its session.
-struct Within<'a>(&'a Session, &'a Pool);
+/// A pool and its session.
+struct SessionBackend<'a>(&'a Session, &'a Pool);
 
-impl World for Within<'_> {
+impl PoolBackend for SessionBackend<'_> {
     fn reserve(&self, bytes: u64) -> Result<u64, CUresult> {
         let reservation = self.0.reserve(self.1.lane, bytes)?;
         let bytes = reservation.bytes;
@@ -119,64 +119,71 @@ impl Pool {
             source,
             lane,
             unseen,
-            charge: Charge::default(),
+            reservation: PoolReservation::default(),
             trimming: RwLock::default(),
             id: PoolId(0),
         }
     }
 
-    /// How the book names it.
+    /// Its number in the allocation table.
     #[must_use]
     pub fn id(&self) -> PoolId {
         self.id
     }
 
-    /// See [`Charge::begin`].
+    /// See [`PoolReservation::begin`].
     ///
     /// # Errors
     /// As there.
-    pub fn begin(&self, session: &Session, bytes: u64) -> Result<pot::Call, CUresult> {
-        self.charge.begin(&Within(session, self), bytes)
+    pub fn begin(&self, session: &Session, bytes: u64) -> Result<reservation::Call, CUresult> {
+        self.reservation
+            .begin(&SessionBackend(session, self), bytes)
     }
 
-    /// See [`Charge::begin_growth`].
+    /// See [`PoolReservation::begin_growth`].
     ///
     /// # Errors
     /// As there.
-    pub fn begin_growth(&self, session: &Session, bytes: u64) -> Result<pot::Call, CUresult> {
-        self.charge.begin_growth(&Within(session, self), bytes)
+    pub fn begin_growth(
+        &self,
+        session: &Session,
+        bytes: u64,
+    ) -> Result<reservation::Call, CUresult> {
+        self.reservation
+            .begin_growth(&SessionBackend(session, self), bytes)
     }
 
-    /// See [`Charge::end`].
+    /// See [`PoolReservation::end`].
     ///
     /// # Errors
     /// As there.
-    pub fn end(&self, session: &Session, call: &pot::Call) -> Result<(), CUresult> {
-        self.charge.end(&Within(session, self), call)
+    pub fn end(&self, session: &Session, call: &reservation::Call) -> Result<(), CUresult> {
+        self.reservation.end(&SessionBackend(session, self), call)
     }
 
-    /// See [`Charge::cancel`].
-    pub fn cancel(&self, session: &Session, call: &pot::Call) {
-        self.charge.cancel(&Within(session, self), call);
+    /// See [`PoolReservation::cancel`].
+    pub fn cancel(&self, session: &Session, call: &reservation::Call) {
+        self.reservation
+            .cancel(&SessionBackend(session, self), call);
     }
 
-    /// See [`Charge::settle`].
+    /// See [`PoolReservation::settle`].
     pub fn settle(&self, session: &Session) {
-        self.charge.settle(&Within(session, self));
+        self.reservation.settle(&SessionBackend(session, self));
     }
 
-    /// Has the driver give back what nothing uses, and settles. Never waits for streams, nor for
-    /// another thread that does the same.
+    /// Makes the driver release unused memory, and settles. Never waits for streams, nor for another
+    /// thread that trims.
     pub fn trim(&self, session: &Session) {
         let _trimming = match self.trimming.try_read() {
             Ok(guard) => guard,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => return,
         };
-        if !self.charge.has_slack() {
+        if !self.reservation.has_slack() {
             return self.settle(session);
         }
-        // A refusal leaves all as it was, and settling tells.
+        // A refusal changes nothing; settling reads the actual state.
         let _ = crate::gate::relaxed(|| match self.source {
             Source::Pool(pool) => real!(cuMemPoolTrimTo(pool, 0)),
             Source::Graphs(device) => real!(cuDeviceGraphMemTrim(device)),
@@ -186,14 +193,14 @@ impl Pool {
 
     /// Destroys the pool by `call`.
     fn destroy(&self, call: impl FnOnce() -> CUresult) -> CUresult {
-        let _nobody_trims = self
+        let _no_trim = self
             .trimming
             .write()
             .unwrap_or_else(PoisonError::into_inner);
-        self.charge.close();
+        self.reservation.close();
         let result = call();
         if result != CUresult::SUCCESS {
-            self.charge.reopen();
+            self.reservation.reopen();
         }
         result
     }
@@ -203,15 +210,15 @@ impl Pool {
 #[derive(Debug, Default)]
 pub struct Pools {
     known: Mutex<Known>,
-    /// What pools of each lane grow by.
+    /// The growth step of pools, by lane.
     steps: [Step; ACCOUNTS_MAX],
 }
 
 #[derive(Debug, Default)]
 struct Known {
-    /// `None` for a pool that is charged elsewhere.
+    /// `None` for a pool that is charged in another process.
     by_handle: HashMap<CUmemoryPool, Option<Arc<Pool>>>,
-    /// By [`PoolId`], also those that were destroyed and have allocations.
+    /// By [`PoolId`], including destroyed pools that still have allocations.
     by_id: Vec<Option<Arc<Pool>>>,
 }
 
@@ -238,7 +245,7 @@ impl Pools {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A pool was made, or is seen for the first time: charged to `lane`.
+    /// Records a pool that was created or is seen for the first time, charged to `lane`.
     ///
     /// # Errors
     /// `CUDA_ERROR_OUT_OF_MEMORY` beyond 65536 pools.
@@ -257,12 +264,12 @@ impl Pools {
             .ok_or(CUresult::ERROR_OUT_OF_MEMORY)
     }
 
-    /// A pool was imported, which is charged where it was made.
+    /// Records an imported pool, which is charged in the process that created it.
     pub fn insert_foreign(&self, handle: CUmemoryPool) {
         self.open().by_handle.insert(handle, None);
     }
 
-    /// What is known of a handle; `Some(None)` for a pool that is charged elsewhere.
+    /// The pool of a handle; `Some(None)` for a pool that is charged in another process.
     #[must_use]
     pub fn get(&self, handle: CUmemoryPool) -> Option<Option<Arc<Pool>>> {
         self.open().by_handle.get(&handle).cloned()
@@ -281,24 +288,27 @@ impl Pools {
     }
 }
 
-/// An allocation of a pool was freed.
-pub fn parted(session: &Session, id: PoolId, bytes: u64) {
+/// Notes that an allocation from a pool was freed.
+pub fn freed(session: &Session, id: PoolId, bytes: u64) {
     let Some(pool) = session.pools.by_id(id) else {
         return;
     };
-    // What the pool gives back to the device now or later is seen by the next look at it.
-    if pool.charge.parted(bytes) {
-        bury(session, &pool);
+    // The next settlement sees what the pool returns to the device.
+    if pool.reservation.freed(bytes) {
+        release_destroyed(session, &pool);
     }
 }
 
-fn bury(session: &Session, pool: &Pool) {
-    if pool.charge.bury(&Within(session, pool)) {
+fn release_destroyed(session: &Session, pool: &Pool) {
+    if pool
+        .reservation
+        .release_destroyed(&SessionBackend(session, pool))
+    {
         session.pools.forget(pool.id);
     }
 }
 
-/// Destroys a pool by `call`. Its handle leaves the list before: afterwards it may be another's.
+/// Destroys a pool by `call`. Its handle is removed first: afterwards it may name another pool.
 pub fn destroy(
     session: &Session,
     handle: CUmemoryPool,
@@ -317,7 +327,7 @@ pub fn destroy(
     pool.settle(session);
     let result = pool.destroy(call);
     if result == CUresult::SUCCESS {
-        bury(session, &pool);
+        release_destroyed(session, &pool);
     } else {
         let again = Some(Arc::clone(&pool));
         session.pools.open().by_handle.insert(handle, again);
@@ -335,14 +345,14 @@ pub fn of_device(session: &Session, device: CUdevice) -> Result<Option<Arc<Pool>
     match session.pools.get(handle) {
         Some(known) => Ok(known),
         None => {
-            // Not made here, so it is the one that the device came with.
+            // Not created by this process, so it is the device's default pool.
             let lane = lane::limited(lane::of_device(session, device)?)?;
             session.pools.insert(handle, lane, false).map(Some)
         }
     }
 }
 
-/// A pool by its handle: one that was not noted is a device's own, else on the GPU of `device`.
+/// The pool of a handle. An unknown handle is a device's default pool, or else a pool on `device`.
 ///
 /// # Errors
 /// The driver's.
@@ -373,8 +383,8 @@ pub fn settle_all(session: &Session) {
     }
 }
 
-/// Has all pools give back what nothing uses.
-pub fn squeeze(session: &Session) {
+/// Makes all pools release unused memory.
+pub fn reclaim(session: &Session) {
     for pool in session.pools.all() {
         pool.trim(session);
     }

@@ -1,6 +1,6 @@
-//! The pot against a driver that grows pools by too much, and shrinks them when it likes.
+//! The pool reservation against a driver that over-allocates pools and shrinks them at any time.
 
-use super::pot::{Charge, Step, World};
+use super::reservation::{PoolBackend, PoolReservation, Step};
 use gpuslice_nvabi::types::CUresult;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Mutex, MutexGuard};
@@ -9,7 +9,7 @@ const MIB: u64 = 1 << 20;
 
 #[derive(Debug, Default)]
 struct State {
-    /// The account: what is left, what was taken, and the cap's rest of other charges.
+    /// The account: bytes left under the cap, and bytes taken.
     left: u64,
     taken: u64,
     unseen: i64,
@@ -17,27 +17,27 @@ struct State {
     used: u64,
 }
 
-/// An account with a cap, and a driver whose pool grows by `piece`.
+/// An account with a cap, and a driver whose pool grows in multiples of `growth`.
 #[derive(Debug)]
 struct Fake {
     state: Mutex<State>,
-    piece: u64,
+    growth: u64,
     refused: AtomicU64,
-    /// Whether the driver knows the attribute.
+    /// Whether the driver supports the attribute.
     tells: bool,
     step: Step,
-    /// The most that the pool had more than was taken for it.
+    /// The largest excess of reserved bytes over bytes taken.
     above: AtomicU64,
 }
 
 impl Fake {
-    fn new(cap: u64, piece: u64) -> Fake {
+    fn new(cap: u64, growth: u64) -> Fake {
         Fake {
             state: Mutex::new(State {
                 left: cap,
                 ..State::default()
             }),
-            piece,
+            growth,
             refused: AtomicU64::new(0),
             tells: true,
             step: Step::default(),
@@ -53,7 +53,7 @@ impl Fake {
         let mut state = self.state();
         state.used += bytes;
         if state.used > state.reserved {
-            let more = (state.used - state.reserved).next_multiple_of(self.piece);
+            let more = (state.used - state.reserved).next_multiple_of(self.growth);
             state.reserved += more;
             let above = state.reserved.saturating_sub(state.taken);
             self.above.fetch_max(above, SeqCst);
@@ -70,11 +70,11 @@ impl Fake {
 
     fn trim(&self) {
         let mut state = self.state();
-        state.reserved = state.used.next_multiple_of(self.piece);
+        state.reserved = state.used.next_multiple_of(self.growth);
     }
 }
 
-impl World for Fake {
+impl PoolBackend for Fake {
     fn reserve(&self, bytes: u64) -> Result<u64, CUresult> {
         let mut state = self.state();
         let Some(left) = state.left.checked_sub(bytes) else {
@@ -106,159 +106,159 @@ impl World for Fake {
 }
 
 /// One allocation as the hook makes it; `false` when it is refused.
-fn allocate(charge: &Charge, fake: &Fake, bytes: u64) -> bool {
-    let Ok(call) = charge.begin(fake, bytes) else {
+fn allocate(pool: &PoolReservation, fake: &Fake, bytes: u64) -> bool {
+    let Ok(call) = pool.begin(fake, bytes) else {
         return false;
     };
     fake.alloc(call.bytes);
-    if charge.end(fake, &call).is_ok() {
+    if pool.end(fake, &call).is_ok() {
         return true;
     }
     fake.free(call.bytes);
-    charge.parted(call.bytes);
+    pool.freed(call.bytes);
     fake.trim();
-    charge.settle(fake);
+    pool.settle(fake);
     false
 }
 
-fn free(charge: &Charge, fake: &Fake, bytes: u64) {
+fn free(pool: &PoolReservation, fake: &Fake, bytes: u64) {
     fake.free(bytes);
-    charge.parted(bytes);
-    charge.settle(fake);
+    pool.freed(bytes);
+    pool.settle(fake);
 }
 
 #[test]
 fn growth_beyond_what_was_asked_is_charged() {
-    let (charge, fake) = (Charge::default(), Fake::new(100 * MIB, 32 * MIB));
-    assert!(allocate(&charge, &fake, MIB));
-    assert_eq!((charge.charged(), fake.state().taken), (32 * MIB, 32 * MIB));
-    // What the pool has is not asked for again, and slack stays charged.
-    assert!(allocate(&charge, &fake, 30 * MIB));
-    free(&charge, &fake, 30 * MIB);
-    free(&charge, &fake, MIB);
+    let (pool, fake) = (PoolReservation::default(), Fake::new(100 * MIB, 32 * MIB));
+    assert!(allocate(&pool, &fake, MIB));
+    assert_eq!((pool.charged(), fake.state().taken), (32 * MIB, 32 * MIB));
+    // Memory that the pool has is not reserved again, and slack stays charged.
+    assert!(allocate(&pool, &fake, 30 * MIB));
+    free(&pool, &fake, 30 * MIB);
+    free(&pool, &fake, MIB);
     assert_eq!(fake.state().taken, 32 * MIB);
     fake.trim();
-    charge.settle(&fake);
-    assert_eq!((charge.charged(), fake.state().taken), (0, 0));
+    pool.settle(&fake);
+    assert_eq!((pool.charged(), fake.state().taken), (0, 0));
     assert_eq!(fake.state().unseen, 0);
 }
 
 #[test]
 fn growth_that_does_not_fit_is_undone() {
-    let (charge, fake) = (Charge::default(), Fake::new(40 * MIB, 32 * MIB));
-    assert!(allocate(&charge, &fake, 20 * MIB));
-    assert!(!allocate(&charge, &fake, 20 * MIB), "it would be 64 MiB");
-    assert_eq!((charge.charged(), fake.state().taken), (32 * MIB, 32 * MIB));
+    let (pool, fake) = (PoolReservation::default(), Fake::new(40 * MIB, 32 * MIB));
+    assert!(allocate(&pool, &fake, 20 * MIB));
+    assert!(!allocate(&pool, &fake, 20 * MIB), "it would be 64 MiB");
+    assert_eq!((pool.charged(), fake.state().taken), (32 * MIB, 32 * MIB));
     assert!(
-        allocate(&charge, &fake, 12 * MIB),
+        allocate(&pool, &fake, 12 * MIB),
         "there is room in the pool"
     );
     assert_eq!(fake.above(), 0, "nothing was tried that was not paid for");
-    assert!(!allocate(&charge, &fake, u64::MAX));
+    assert!(!allocate(&pool, &fake, u64::MAX));
     assert_eq!(fake.state().taken, 32 * MIB);
 }
 
 #[test]
 fn steps_are_learned() {
-    // Until one is seen, the guess is what must fit.
-    let (charge, fake) = (Charge::default(), Fake::new(40 * MIB, 2 * MIB));
-    assert!(allocate(&charge, &fake, 3 * MIB));
+    // Until a step is observed, the guess must fit.
+    let (pool, fake) = (PoolReservation::default(), Fake::new(40 * MIB, 2 * MIB));
+    assert!(allocate(&pool, &fake, 3 * MIB));
     assert_eq!((fake.step.bytes(), fake.above()), (4 * MIB, 0));
-    assert!(allocate(&charge, &fake, 34 * MIB));
-    assert_eq!((charge.charged(), fake.above()), (38 * MIB, 0));
+    assert!(allocate(&pool, &fake, 34 * MIB));
+    assert_eq!((pool.charged(), fake.above()), (38 * MIB, 0));
     let fake = Fake::new(31 * MIB, 2 * MIB);
-    assert!(!allocate(&Charge::default(), &fake, 3 * MIB));
+    assert!(!allocate(&PoolReservation::default(), &fake, 3 * MIB));
     assert_eq!(fake.above(), 0);
-    // The driver grows by more than anybody thought: undone, and known from then on.
-    let (charge, fake) = (Charge::default(), Fake::new(40 * MIB, 64 * MIB));
-    assert!(!allocate(&charge, &fake, MIB));
+    // The driver's step exceeds the guess: the growth is rolled back and the step is learned.
+    let (pool, fake) = (PoolReservation::default(), Fake::new(40 * MIB, 64 * MIB));
+    assert!(!allocate(&pool, &fake, MIB));
     assert_eq!((fake.step.bytes(), fake.above()), (64 * MIB, 32 * MIB));
-    assert!(!allocate(&charge, &fake, MIB));
+    assert!(!allocate(&pool, &fake, MIB));
     assert_eq!(
         (fake.state().taken, fake.refused.load(SeqCst) > 1),
         (0, true)
     );
 }
 
-/// A pool of two pieces with a hole in each: what fits in none of them is not tried where there is
-/// no step left, and what surely fits needs none.
+/// A pool of two blocks with a gap in each. With no step left, a size that fits in neither gap is refused,
+/// and a size that surely fits needs no step.
 #[test]
-fn splinters_are_no_room() {
-    let (charge, fake) = (Charge::default(), Fake::new(64 * MIB, 32 * MIB));
+fn fragmented_room_does_not_count() {
+    let (pool, fake) = (PoolReservation::default(), Fake::new(64 * MIB, 32 * MIB));
     for _ in 0..8 {
-        assert!(allocate(&charge, &fake, 8 * MIB));
+        assert!(allocate(&pool, &fake, 8 * MIB));
     }
-    free(&charge, &fake, 8 * MIB);
-    free(&charge, &fake, 8 * MIB);
-    assert!(charge.begin(&fake, 16 * MIB).is_err());
-    // Four gaps at most, of which a quarter of 16 MiB is counted on.
-    assert!(charge.begin(&fake, MIB + 1).is_err());
-    let call = charge.begin(&fake, MIB).expect("there is a gap");
-    assert!(charge.begin(&fake, 512).is_err(), "one at a time");
+    free(&pool, &fake, 8 * MIB);
+    free(&pool, &fake, 8 * MIB);
+    assert!(pool.begin(&fake, 16 * MIB).is_err());
+    // At most four gaps, and a quarter of 16 MiB is certain.
+    assert!(pool.begin(&fake, MIB + 1).is_err());
+    let call = pool.begin(&fake, MIB).expect("there is a gap");
+    assert!(pool.begin(&fake, 512).is_err(), "one at a time");
     fake.alloc(MIB);
-    charge.end(&fake, &call).expect("it took nothing");
-    let call = charge.begin(&fake, 512).expect("that one is over");
-    charge.cancel(&fake, &call);
+    pool.end(&fake, &call).expect("it took nothing");
+    let call = pool.begin(&fake, 512).expect("that one is over");
+    pool.cancel(&fake, &call);
 }
 
 #[test]
-fn what_cannot_be_paid_is_owed() {
-    let (charge, fake) = (Charge::default(), Fake::new(40 * MIB, 32 * MIB));
-    assert!(allocate(&charge, &fake, 20 * MIB));
-    let call = charge.begin(&fake, MIB).expect("there is room");
-    fake.alloc(30 * MIB); // It grew all the same.
-    assert!(charge.end(&fake, &call).is_err());
-    assert_eq!(charge.settle(&fake), 32 * MIB);
-    assert!(charge.begin_growth(&fake, 512).is_err(), "pay first");
+fn growth_that_cannot_be_paid_is_owed() {
+    let (pool, fake) = (PoolReservation::default(), Fake::new(40 * MIB, 32 * MIB));
+    assert!(allocate(&pool, &fake, 20 * MIB));
+    let call = pool.begin(&fake, MIB).expect("there is room");
+    fake.alloc(30 * MIB); // The pool grew despite the gap.
+    assert!(pool.end(&fake, &call).is_err());
+    assert_eq!(pool.settle(&fake), 32 * MIB);
+    assert!(pool.begin_growth(&fake, 512).is_err(), "pay first");
     fake.free(30 * MIB);
     fake.trim();
-    let call = charge.begin_growth(&fake, 0).expect("nothing is owed");
-    charge.cancel(&fake, &call);
-    assert_eq!((charge.charged(), fake.state().taken), (32 * MIB, 32 * MIB));
+    let call = pool.begin_growth(&fake, 0).expect("nothing is owed");
+    pool.cancel(&fake, &call);
+    assert_eq!((pool.charged(), fake.state().taken), (32 * MIB, 32 * MIB));
 }
 
 #[test]
-fn a_destroyed_pool_is_charged_until_its_last_allocation_is_gone() {
-    let (charge, fake) = (Charge::default(), Fake::new(100 * MIB, 32 * MIB));
-    assert!(allocate(&charge, &fake, MIB) && allocate(&charge, &fake, MIB));
-    assert!(!charge.bury(&fake), "it is not destroyed");
-    charge.close();
-    fake.state().reserved = 0; // Must not be asked any more.
-    charge.settle(&fake);
-    charge.parted(MIB);
-    assert!(!charge.bury(&fake));
+fn a_destroyed_pool_is_charged_until_its_last_allocation_is_freed() {
+    let (pool, fake) = (PoolReservation::default(), Fake::new(100 * MIB, 32 * MIB));
+    assert!(allocate(&pool, &fake, MIB) && allocate(&pool, &fake, MIB));
+    assert!(!pool.release_destroyed(&fake), "it is not destroyed");
+    pool.close();
+    fake.state().reserved = 0; // Must not be read any more.
+    pool.settle(&fake);
+    pool.freed(MIB);
+    assert!(!pool.release_destroyed(&fake));
     assert_eq!(fake.state().taken, 32 * MIB);
-    charge.parted(MIB);
-    assert!(charge.bury(&fake));
+    pool.freed(MIB);
+    assert!(pool.release_destroyed(&fake));
     assert_eq!(fake.state().taken, 0);
     assert_eq!(fake.state().unseen, 0);
 }
 
 #[test]
-fn a_silent_driver_is_charged_by_what_was_allocated() {
+fn without_the_attribute_a_pool_is_charged_by_its_allocations() {
     let mut fake = Fake::new(100 * MIB, 32 * MIB);
     fake.tells = false;
-    let charge = Charge::default();
-    assert!(allocate(&charge, &fake, MIB) && allocate(&charge, &fake, 3));
-    charge.settle(&fake);
+    let pool = PoolReservation::default();
+    assert!(allocate(&pool, &fake, MIB) && allocate(&pool, &fake, 3));
+    pool.settle(&fake);
     assert_eq!(fake.state().taken, MIB + 512);
-    free(&charge, &fake, MIB);
+    free(&pool, &fake, MIB);
     assert_eq!(fake.state().taken, 512);
 }
 
-/// Eight threads that allocate and free, and a ninth that trims and settles: after each settling as
-/// much is charged as the pool had, nothing is charged twice, and the account is never passed.
+/// Eight threads allocate, free, trim and settle at random. In the end the charge is what the pool has
+/// reserved, nothing is charged twice, and the pool never exceeded the bytes taken for it.
 #[test]
 fn threads_settle_for_each_other() {
-    for (cap, piece) in [
+    for (cap, growth) in [
         (4096 * MIB, 32 * MIB),
         (200 * MIB, 32 * MIB),
         (150 * MIB, 2 * MIB),
     ] {
-        let (charge, fake) = (Charge::default(), Fake::new(cap, piece));
+        let (pool, fake) = (PoolReservation::default(), Fake::new(cap, growth));
         std::thread::scope(|scope| {
             for seed in 1..=8u64 {
-                let (charge, fake) = (&charge, &fake);
+                let (pool, fake) = (&pool, &fake);
                 scope.spawn(move || {
                     let (mut random, mut mine) = (seed, Vec::new());
                     for _ in 0..2000 {
@@ -266,29 +266,29 @@ fn threads_settle_for_each_other() {
                             .wrapping_mul(6_364_136_223_846_793_005)
                             .wrapping_add(1);
                         let bytes = ((random >> 40) % (20 * MIB)).next_multiple_of(512).max(512);
-                        if random >> 63 == 0 && allocate(charge, fake, bytes) {
+                        if random >> 63 == 0 && allocate(pool, fake, bytes) {
                             mine.push(bytes);
                         } else if let Some(bytes) = mine.pop() {
-                            free(charge, fake, bytes);
+                            free(pool, fake, bytes);
                         }
                         if random >> 60 == 7 {
                             fake.trim();
-                            charge.settle(fake);
+                            pool.settle(fake);
                         }
                     }
-                    mine.into_iter().for_each(|bytes| free(charge, fake, bytes));
+                    mine.into_iter().for_each(|bytes| free(pool, fake, bytes));
                 });
             }
         });
-        charge.settle(&fake);
+        pool.settle(&fake);
         let reserved = fake.state().reserved;
-        assert_eq!(charge.charged(), reserved, "cap {cap}, piece {piece}");
-        assert_eq!(fake.state().taken, reserved, "nothing is left in the pot");
-        assert_eq!(fake.above(), 0, "cap {cap}, piece {piece}");
+        assert_eq!(pool.charged(), reserved, "cap {cap}, growth {growth}");
+        assert_eq!(fake.state().taken, reserved, "no unspent bytes are left");
+        assert_eq!(fake.above(), 0, "cap {cap}, growth {growth}");
         assert_eq!(fake.state().used, 0);
         assert_eq!(fake.state().unseen, reserved as i64);
         fake.trim();
-        charge.settle(&fake);
+        pool.settle(&fake);
         assert_eq!(fake.state().taken, 0);
         assert_eq!(fake.state().left, cap);
     }

@@ -1,7 +1,7 @@
-//! Link options of the preload door; what each is for stands in `shim/door.rs`.
+//! Link options of the preloaded shim; `shim/cdylib.rs` explains each.
 
-include!("../door.rs");
+include!("../cdylib.rs");
 
 fn main() {
-    door("libcuda.so.1");
+    link_cdylib("libcuda.so.1");
 }

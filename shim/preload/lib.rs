@@ -1,9 +1,9 @@
-//! The preload door, `libgpuslice.so`: put before a program with `LD_PRELOAD` or `ld.so.preload`.
+//! Preload injection, `libgpuslice.so`: loaded first by `LD_PRELOAD` or `/etc/ld.so.preload`.
 //!
-//! Its SONAME is the driver's, so the loader takes it for the driver whenever `libcuda.so.1` is
-//! wanted, without any override of `dlsym`. It sits in every program that starts, CUDA or not, so it
-//! must not pull the driver in: it exports the whole driver interface itself, and the rows that
-//! nobody hooks jump through to the real driver, found on first use.
+//! Its SONAME is the driver's, so the loader takes it for the driver whenever a program loads
+//! `libcuda.so.1`, without any override of `dlsym`. Every program that starts loads it, CUDA or not,
+//! so it must not load the driver. It exports the whole driver interface itself; rows without a hook
+//! jump to the real driver's function, resolved on first use.
 #![allow(non_snake_case)] // the driver's names
 
 use gpuslice_shim::export_driver;

@@ -1,8 +1,8 @@
-//! What a door exports: C symbols made from the rows of the tables.
+//! What a shim library exports: C symbols made from the rows of the tables.
 //!
 //! A hook's export goes on to the hook of that name in this library (a hook that is missing, or has
 //! another signature than its row, does not compile). A row that passes is a jump to the real function
-//! in a door that must export everything, and nothing in one that need not.
+//! in a library that must export everything, and nothing in one that need not.
 
 /// Exports the hooked rows of the driver's table, and leaves the others to the real library.
 #[macro_export]
@@ -24,7 +24,7 @@ macro_rules! export_driver {
 #[macro_export]
 macro_rules! export_nvml {
     ($([$shim:ident, $sim:ident, $v:literal] $name:ident($($args:tt)*) -> $ret:ty;)*) => {
-        $( $crate::export_row! { $shim resolve_nvml mirror NVML $name } )*
+        $( $crate::export_row! { $shim resolve_nvml nvml_hooks NVML $name } )*
     };
 }
 

@@ -6,7 +6,7 @@
 //! name that this driver lacks gets a function that answers "not supported".
 //!
 //! * [`slot`] the slots, [`real`] the same as typed functions for our own use;
-//! * [`export`] what the doors export, [`tramp`] the machine code of exported names that pass straight through;
+//! * [`export`] what the shim libraries export, [`tramp`] the machine code of exported names that pass straight through;
 //! * [`text`] the real library's calls to itself;
 //! * [`lookup`] from a real function's address to the hook that stands before it.
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Once;
 
-/// The library of a door. Cargo builds libraries of C symbols for no test, so it is asked to; in another user's
+/// A shim library. Cargo builds libraries of C symbols for no test, so it is asked to; in another user's
 /// build directory it cannot build, and the library is what that user built.
 pub fn built(package: &str, file: &str) -> PathBuf {
     static DONE: Once = Once::new();

@@ -1,4 +1,4 @@
-//! A daemon for the doors' tests: one slice, a plain ledger, every rule of the protocol, and no more.
+//! A daemon for the shim libraries' tests: one slice, a plain ledger, every rule of the protocol, and no more.
 //!
 //! It can go away and come back, which is what a real one does at the worst moments. What NVML would
 //! say of a process, the test says. Its books are what the tests look at.
@@ -81,7 +81,7 @@ impl Books {
     }
 
     /// What the only process claims of a lane: held, and the part that NVML does not show.
-    #[allow(dead_code)] // not every door's tests look at it
+    #[allow(dead_code)] // not every library's tests look at it
     pub fn claimed(&self, lane: usize) -> (u64, u64) {
         let page = self.claims.values().next().expect("a process");
         let word = |at: usize| {
@@ -261,7 +261,7 @@ impl Daemon {
     }
 
     /// Writes the books to the page that processes see.
-    #[allow(dead_code)] // not every door's tests write in the books themselves
+    #[allow(dead_code)] // not every library's tests write in the books themselves
     pub fn show(&self) {
         fill(&self.page, &self.books());
     }
@@ -330,7 +330,7 @@ fn fill(page: &File, books: &Books) {
     }
 }
 
-/// Changes the page's bell (offset 36) and wakes who waits for it.
+/// Changes the page's futex (offset 36) and wakes who waits for it.
 fn ring(page: &File) {
     let length = NonZeroUsize::new(PAGE_BYTES).expect("not 0");
     let (prot, flags) = (
@@ -340,9 +340,9 @@ fn ring(page: &File) {
     // SAFETY: a new mapping of a whole page.
     let at = unsafe { mmap(None, length, prot, flags, page, 0) }.expect("a mapping");
     // SAFETY: an aligned word of that page, which processes read as an atomic too.
-    let bell = unsafe { &*at.as_ptr().cast::<AtomicU32>().add(36 / 4) };
-    bell.fetch_add(1, Ordering::SeqCst);
-    let (word, wake, all) = (bell.as_ptr(), nix::libc::FUTEX_WAKE, i32::MAX);
+    let futex = unsafe { &*at.as_ptr().cast::<AtomicU32>().add(36 / 4) };
+    futex.fetch_add(1, Ordering::SeqCst);
+    let (word, wake, all) = (futex.as_ptr(), nix::libc::FUTEX_WAKE, i32::MAX);
     // SAFETY: only the address of the live word is taken.
     unsafe { nix::libc::syscall(nix::libc::SYS_futex, word, wake, all) };
     // SAFETY: mapped above, and not used any more.
@@ -453,13 +453,13 @@ impl Talk {
         books.granted.insert(self.slot, held.map(|bytes| bytes.0));
         let own = Arc::new(page(CLIENT_PAGE_MAGIC));
         books.claims.insert(self.slot, Arc::clone(&own));
-        let bell = EventFd::from_flags(EfdFlags::EFD_CLOEXEC).expect("an eventfd");
+        let futex = EventFd::from_flags(EfdFlags::EFD_CLOEXEC).expect("an eventfd");
         let client = ClientId {
             slot: self.slot,
             generation: 1,
         };
         let lanes = books.caps.len() as u8;
-        let with = [self.page.as_fd(), own.as_fd(), bell.as_fd()];
+        let with = [self.page.as_fd(), own.as_fd(), futex.as_fd()];
         self.send(id, &Reply::Attached { client, lanes }, &with);
     }
 

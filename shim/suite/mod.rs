@@ -1,7 +1,7 @@
-//! The doors' common suite: the same programs, the same driver, the same promises, through each door.
+//! The common suite: the same programs, driver and promises under each injection method.
 //!
-//! The driver is `tests/apps/stub/stub.c`, the program `probe.c` beside it. The preload door is
-//! loaded as it is. The replacement door names its driver and its socket by fixed absolute paths; a
+//! The driver is `tests/apps/stub/stub.c`, the program `probe.c` beside it. The preloaded shim is
+//! loaded unchanged. The mount-injected shim names its driver and its socket by fixed absolute paths; a
 //! copy of it with these paths exchanged for others of the same length needs no mount namespace.
 
 #[path = "built.rs"]
@@ -16,22 +16,22 @@ use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use tempfile::TempDir;
 
-/// Which door a program comes through.
-#[allow(dead_code)] // each door's tests know one
+/// How the shim gets into a program.
+#[allow(dead_code)] // each library's tests know one
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Door {
+pub enum Injection {
     /// `LD_PRELOAD`.
     Preload,
-    /// In the driver's place.
-    Replace,
+    /// Found in place of the driver's library.
+    Mount,
 }
 
-impl Door {
+impl Injection {
     /// The file that must hold the hooks' code, as the loader knows it.
     pub fn file(self) -> &'static str {
         match self {
-            Door::Preload => "libgpuslice.so",
-            Door::Replace => "libcuda.so.1",
+            Injection::Preload => "libgpuslice.so",
+            Injection::Mount => "libcuda.so.1",
         }
     }
 }
@@ -40,7 +40,7 @@ impl Door {
 pub struct Slice {
     /// The slice's daemon.
     pub daemon: Daemon,
-    door: Door,
+    injection: Injection,
     home: TempDir,
     settings: Vec<(String, String)>,
 }
@@ -65,10 +65,10 @@ fn drawn_out(home: &Path, name: &str, like: &str) -> String {
     format!("{home}{}{name}", "/".repeat(slashes))
 }
 
-/// A copy of the replacement library with its fixed paths moved below `home`.
+/// A copy of the mount-injected library with its fixed paths moved below `home`.
 fn moved(home: &Path, to: &Path) {
     let mut bytes =
-        std::fs::read(built("gpuslice-shim-replace", "libgpuslice_replace.so")).expect("built");
+        std::fs::read(built("gpuslice-shim-mount", "libgpuslice_mount.so")).expect("built");
     for (old, name) in [
         ("/run/gpuslice/driver", "d"),
         ("/run/gpuslice/tenant.sock", "tenant.sock"),
@@ -91,12 +91,12 @@ fn moved(home: &Path, to: &Path) {
 impl Slice {
     /// A slice with these caps, one per lane, and a driver linked as NVIDIA's is: its calls to itself
     /// do not leave it.
-    pub fn new(door: Door, caps: &[u64]) -> Slice {
-        Slice::with_driver(door, caps, "-Wl,-Bsymbolic")
+    pub fn new(injection: Injection, caps: &[u64]) -> Slice {
+        Slice::with_driver(injection, caps, "-Wl,-Bsymbolic")
     }
 
     /// A slice whose driver is linked with this option.
-    pub fn with_driver(door: Door, caps: &[u64], option: &str) -> Slice {
+    pub fn with_driver(injection: Injection, caps: &[u64], option: &str) -> Slice {
         // Short, because drawn-out paths must fit into the fixed ones.
         let home = tempfile::Builder::new()
             .prefix("g")
@@ -122,7 +122,7 @@ impl Slice {
         let plugin = format!("{SOURCES}/plugin.c");
         let linked = ["-shared", "-fPIC", &plugin, &at("d/libcuda.so.1")];
         cc(&[&["-o", &at("plugin.so")], &linked[..]].concat());
-        if door == Door::Replace {
+        if injection == Injection::Mount {
             moved(home.path(), &home.path().join("lib/libcuda.so.1"));
             let link = home.path().join("lib/libcuda.so");
             std::os::unix::fs::symlink("libcuda.so.1", link).expect("a link");
@@ -130,7 +130,7 @@ impl Slice {
         let daemon = Daemon::start(home.path(), caps);
         Slice {
             daemon,
-            door,
+            injection,
             home,
             settings: Vec::new(),
         }
@@ -147,8 +147,8 @@ impl Slice {
         let mut command = Command::new(program);
         command.env_clear().env("PLUGIN", at("plugin.so"));
         command.envs(self.settings.iter().map(|(name, value)| (name, value)));
-        match self.door {
-            Door::Preload => {
+        match self.injection {
+            Injection::Preload => {
                 command.env(
                     "LD_PRELOAD",
                     built("gpuslice-shim-preload", "libgpuslice.so"),
@@ -156,7 +156,7 @@ impl Slice {
                 command.env("GPUSLICE_SOCKET", &self.daemon.socket);
                 command.env("GPUSLICE_DRIVER_DIR", at("d"));
             }
-            Door::Replace => {
+            Injection::Mount => {
                 command.env("LD_LIBRARY_PATH", at("lib"));
             }
         }

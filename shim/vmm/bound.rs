@@ -1,52 +1,52 @@
 //! Memory bound to a multicast object or a logical endpoint.
 //!
-//! Binding gives memory a further name: what is written to the object is written to every memory bound
-//! at that place. The memory stays until it is unbound or the object ends, whatever became of its
-//! handles, so the object's piece holds a reference to it. A part of the object belongs to a device and
-//! a range: the same range is bound once for each device of the team.
+//! Binding gives memory a further name: a write to the object is a write to every memory bound at that
+//! place. The memory stays until it is unbound or the object ends, even if its handles are released, so the
+//! object holds a reference to it. A part of the object belongs to a device and a range: the same range is
+//! bound once for each device of the team.
 
-use super::{Name, Piece, Pieces};
+use super::{Name, PhysicalAllocation, PhysicalTable};
 use gpuslice_wire::ids::Lane;
 
-/// Where in an object something is bound.
+/// The part of an object to which memory is bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// On the GPU of this lane; `None`: not said, which is then the lane that the memory is charged to.
+    /// The lane of its GPU; `None`: not specified, which means the lane that the memory is charged to.
     pub lane: Option<Lane>,
-    /// From here on.
+    /// Its offset.
     pub offset: u64,
-    /// So far.
+    /// Its length.
     pub bytes: u64,
 }
 
 /// A reference that an object holds.
 #[derive(Clone, Copy, Debug)]
 pub struct Bound {
-    pub(super) piece: Piece,
+    pub(super) allocation: PhysicalAllocation,
     place: Place,
 }
 
-impl Pieces {
-    /// Writes a counted reference down as held by an object. What was bound to an object we do not know
-    /// stays counted for good, since its end will not be noticed.
-    pub fn bind(&mut self, object: Name, place: Place, piece: Piece) {
-        let charged = self.alive.get(&piece).and_then(|alive| alive.charge);
+impl PhysicalTable {
+    /// Records a counted reference as held by an object. Memory bound to an unknown object stays counted for
+    /// ever, since the object's end is not observed.
+    pub fn bind(&mut self, object: Name, place: Place, allocation: PhysicalAllocation) {
+        let charged = self.entries.get(&allocation).and_then(|entry| entry.charge);
         let place = Place {
             lane: place.lane.or(charged.map(|charge| charge.lane)),
             ..place
         };
-        let holder = self.names.get(&object).map(|named| named.piece);
-        if let Some(holder) = holder.and_then(|holder| self.alive.get_mut(&holder)) {
-            holder.bound.push(Bound { piece, place });
+        let holder = self.names.get(&object).map(|named| named.allocation);
+        if let Some(holder) = holder.and_then(|holder| self.entries.get_mut(&holder)) {
+            holder.bound.push(Bound { allocation, place });
         }
     }
 
-    /// Takes out what an object holds inside this place; to be written back by [`Pieces::rebind`] if
-    /// the driver refuses, and dropped if not.
+    /// Removes the references that an object holds inside this place. The caller restores them by
+    /// [`PhysicalTable::rebind`] if the driver refuses, and drops them otherwise.
     #[must_use]
     pub fn unbind(&mut self, object: Name, place: Place) -> Vec<Bound> {
-        let holder = self.names.get(&object).map(|named| named.piece);
-        let Some(holder) = holder.and_then(|holder| self.alive.get_mut(&holder)) else {
+        let holder = self.names.get(&object).map(|named| named.allocation);
+        let Some(holder) = holder.and_then(|holder| self.entries.get_mut(&holder)) else {
             return Vec::new();
         };
         let end = place.offset.saturating_add(place.bytes);
@@ -63,16 +63,16 @@ impl Pieces {
         taken
     }
 
-    /// Writes back what an unbind that the driver refused took out.
+    /// Restores the references of an unbind that the driver refused.
     pub fn rebind(&mut self, object: Name, bound: Vec<Bound>) {
-        let holder = self.names.get(&object).map(|named| named.piece);
-        if let Some(holder) = holder.and_then(|holder| self.alive.get_mut(&holder)) {
+        let holder = self.names.get(&object).map(|named| named.allocation);
+        if let Some(holder) = holder.and_then(|holder| self.entries.get_mut(&holder)) {
             holder.bound.extend(bound);
         }
     }
 }
 
-/// The pieces of what was unbound.
-pub fn pieces(bound: Vec<Bound>) -> impl Iterator<Item = Piece> {
-    bound.into_iter().map(|bound| bound.piece)
+/// The allocations that were unbound.
+pub fn allocations(bound: Vec<Bound>) -> impl Iterator<Item = PhysicalAllocation> {
+    bound.into_iter().map(|bound| bound.allocation)
 }

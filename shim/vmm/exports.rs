@@ -1,49 +1,52 @@
-//! Descriptors of memory: what was exported stays as long as a copy of its descriptor is open.
+//! Descriptors of memory: exported memory stays as long as a copy of its descriptor is open.
 //!
-//! A descriptor is the application's, to be sent over a socket and closed whenever it likes, and closing
-//! is no call of the driver. So the books remember its number and which open file that was
-//! ([`Stamp`]), and look again whenever it matters: when memory is given up, before an allocation is
-//! refused, and when the process rests. They never close it, and never make a copy of it, which
-//! would keep the memory alive by itself.
+//! The application owns a descriptor: it may send it over a socket and close it at any time, without a
+//! driver call. So the table records its number and the identity of the open file ([`Stamp`]), and checks
+//! both when they matter: when memory is released, before an allocation is refused, and when the process
+//! is idle. It never closes a descriptor and never duplicates one, since a copy would keep the memory.
 //!
-//! Two descriptors of different memory may have one stamp (on NVIDIA's driver they are all openings of
-//! one device file). So a number that was closed and is another such descriptor by now counts
-//! as still open; but the export that gave that number away anew proves that the old one is closed. Both
-//! errors are on the safe side: the charge stays too long, never too short.
+//! Two descriptors of different memory may have the same stamp (on NVIDIA's driver all are openings of one
+//! device file). A closed number that now is another such descriptor thus counts as still open. An export
+//! that yields that number again proves that the old descriptor is closed. The error is
+//! on the safe side: the charge stays too long, never too short.
 //!
-//! Copies in other processes cannot be seen. Memory that only they hold is not charged any more: the
-//! daemon's measurement of the process that imported it is what covers it.
+//! Copies in other processes cannot be seen. Memory that only they hold is no longer charged here; the
+//! daemon's measurement of the importing process covers it.
 
-use super::{Charge, Piece, Pieces};
+use super::{Charge, PhysicalAllocation, PhysicalTable};
 use crate::link::sys::{Stamp, same_file, stamp};
 use std::collections::HashMap;
 use std::os::fd::RawFd;
 
-/// So many descriptors are remembered before it is first looked whether some of them are closed.
+/// Number of recorded descriptors at which closed ones are first searched for.
 const LOOK_FROM: usize = 64;
 
 #[derive(Debug)]
 struct Exported {
     stamp: Stamp,
-    /// One, or all that a range of addresses goes over.
-    pieces: Vec<Piece>,
+    /// One allocation, or all in a range of addresses.
+    allocations: Vec<PhysicalAllocation>,
 }
 
 /// Open descriptors by number. There are at most twice as many as the process has open.
 #[derive(Debug, Default)]
 pub struct Exports {
     open: HashMap<RawFd, Exported>,
-    /// Look for closed ones when there are so many.
+    /// Number of descriptors at which closed ones are searched for next.
     look_at: usize,
 }
 
 impl Exports {
-    /// Takes out the descriptors that are closed, of those that `concerned` is true for any piece of.
-    fn closed(&mut self, concerned: impl Fn(&Piece) -> bool) -> Vec<Piece> {
+    /// Removes closed descriptors, of those with an allocation for which `concerned` is true.
+    fn closed(
+        &mut self,
+        concerned: impl Fn(&PhysicalAllocation) -> bool,
+    ) -> Vec<PhysicalAllocation> {
         let gone = self.open.extract_if(|&number, exported| {
-            exported.pieces.iter().any(&concerned) && stamp(number) != Some(exported.stamp)
+            exported.allocations.iter().any(&concerned) && stamp(number) != Some(exported.stamp)
         });
-        gone.flat_map(|(_, exported)| exported.pieces).collect()
+        gone.flat_map(|(_, exported)| exported.allocations)
+            .collect()
     }
 
     #[cfg(test)]
@@ -51,37 +54,41 @@ impl Exports {
         self.open.len()
     }
 
-    /// The piece of a descriptor: of this number, or of one that is a copy of it.
-    fn piece(&self, number: RawFd) -> Option<Piece> {
+    /// The allocation of a descriptor: of this number, or of a copy of it.
+    fn allocation(&self, number: RawFd) -> Option<PhysicalAllocation> {
         let stamp = stamp(number)?;
-        let one_piece = |exported: &Exported| match exported.pieces[..] {
-            [piece] if exported.stamp == stamp => Some(piece),
+        let one_piece = |exported: &Exported| match exported.allocations[..] {
+            [allocation] if exported.stamp == stamp => Some(allocation),
             _ => None,
         };
         if let Some(exported) = self.open.get(&number) {
             return one_piece(exported);
         }
         let copies = self.open.iter().filter_map(|(&other, exported)| {
-            let piece = one_piece(exported)?;
-            same_file(number, other).then_some(piece)
+            let allocation = one_piece(exported)?;
+            same_file(number, other).then_some(allocation)
         });
         copies.take(1).next()
     }
 }
 
-impl Pieces {
-    /// Writes counted references down as held by a descriptor that the driver has just made; hands out
-    /// those of others that are seen closed.
+impl PhysicalTable {
+    /// Records counted references as held by a descriptor that the driver has just created. Returns the
+    /// references of descriptors found closed.
     #[must_use]
-    pub fn export(&mut self, number: RawFd, pieces: Vec<Piece>) -> Vec<Piece> {
+    pub fn export(
+        &mut self,
+        number: RawFd,
+        allocations: Vec<PhysicalAllocation>,
+    ) -> Vec<PhysicalAllocation> {
         let Some(stamp) = stamp(number) else {
-            return pieces; // Closed already, by another thread.
+            return allocations; // Closed already, by another thread.
         };
         crate::hooks::follow();
         let exports = &mut self.exports;
-        let exported = Exported { stamp, pieces };
+        let exported = Exported { stamp, allocations };
         let before = exports.open.insert(number, exported);
-        let mut gone = before.map_or(Vec::new(), |before| before.pieces);
+        let mut gone = before.map_or(Vec::new(), |before| before.allocations);
         if exports.open.len() >= exports.look_at.max(LOOK_FROM) {
             gone.extend(exports.closed(|_| true));
             exports.look_at = exports.open.len() * 2;
@@ -89,25 +96,31 @@ impl Pieces {
         gone
     }
 
-    /// Counts a reference to the memory of a descriptor that is about to be imported, if this process
-    /// exported it.
-    pub fn refer_exported(&mut self, number: RawFd) -> Option<Piece> {
-        let piece = self.exports.piece(number)?;
-        self.count(piece)
+    /// Counts a reference to the memory of a descriptor that is about to be imported, if this process exported
+    /// it.
+    pub fn refer_exported(&mut self, number: RawFd) -> Option<PhysicalAllocation> {
+        let allocation = self.exports.allocation(number)?;
+        self.count(allocation)
     }
 
-    /// Ends references as [`Pieces::drop_references`], and those of closed descriptors to the same
-    /// pieces.
+    /// Ends references as [`PhysicalTable::drop_references`] does, and those of closed descriptors to the
+    /// same allocations.
     #[must_use]
-    pub fn drop_and_look(&mut self, pieces: impl IntoIterator<Item = Piece>) -> Vec<Charge> {
-        let mut pieces = Vec::from_iter(pieces);
-        if !self.exports.open.is_empty() && !pieces.is_empty() {
-            pieces.extend(self.exports.closed(|piece| pieces.contains(piece)));
+    pub fn drop_and_look(
+        &mut self,
+        allocations: impl IntoIterator<Item = PhysicalAllocation>,
+    ) -> Vec<Charge> {
+        let mut allocations = Vec::from_iter(allocations);
+        if !self.exports.open.is_empty() && !allocations.is_empty() {
+            allocations.extend(
+                self.exports
+                    .closed(|allocation| allocations.contains(allocation)),
+            );
         }
-        self.drop_references(pieces)
+        self.drop_references(allocations)
     }
 
-    /// Looks at all descriptors; the charges that ended.
+    /// Drops the references of all closed descriptors. Returns the charges that ended.
     #[must_use]
     pub fn look(&mut self) -> Vec<Charge> {
         let closed = self.exports.closed(|_| true);

@@ -1,23 +1,21 @@
 //! Physical memory, counted by references.
 //!
-//! `cuMemCreate` gives physical memory a handle, `cuMemMap` puts it at an address, and the memory
-//! lives until the last handle is released *and* the last mapping is gone, in either order: create,
-//! map, release, and the memory is still there. More than these two hold memory: a descriptor that was
-//! exported ([`exports`]), a tile of a sparse array ([`tiles`]), a multicast object or an endpoint it is
-//! bound to ([`bound`]). So a *piece* of memory is charged once, when it begins, and the charge ends
-//! when the sum of all references to it reaches zero.
+//! `cuMemCreate` gives physical memory a handle, `cuMemMap` puts it at an address, and the memory lives
+//! until the last handle is released *and* the last mapping is gone, in either order. After create, map,
+//! release, the memory still exists. Other references are an exported descriptor ([`exports`]), a tile of
+//! a sparse array ([`tiles`]), and a multicast object or endpoint to which it is bound ([`bound`]). So a
+//! physical allocation is charged once, when it is created, and the charge ends with its last reference.
 //!
-//! A piece need not have a charge. What was imported is charged to the process that created it, in
-//! this container or another one, and its references here must only not disturb the books; a
-//! multicast object is no memory, but its end is the end of what was bound to it.
-//! Memory of other APIs and of other containers' processes is counted here as well, under the
-//! [`Name`]s that an application has for it.
+//! A physical allocation need not have a charge. An import is charged to the process that created it, in
+//! this container or another one; its references are counted here only to keep the table consistent. A
+//! multicast object is no memory, but its end releases the memory bound to it. Memory of other APIs and
+//! of other containers' processes is counted here as well, under the [`Name`]s that the application uses.
 //!
-//! As in [`crate::book`], references are taken before the driver adds one and given up before it
-//! drops one (and put back if it refuses), because handles and addresses are reused at once.
+//! As in [`crate::allocations`], a reference is counted before the driver adds one, and removed before the
+//! driver drops one. If the driver refuses, it is restored. Handles and addresses are reused immediately.
 //!
-//! A process that is checkpointed (`cuCheckpointProcess…`) has its memory moved to the host and, when
-//! it is restored, back. It stays charged all the while, so that there is room for it on its return.
+//! A checkpointed process (`cuCheckpointProcess…`) has its memory moved to the host, and back when it is
+//! restored. The memory stays charged meanwhile, so that there is room for it after the restore.
 #![forbid(unsafe_code)]
 
 pub mod bound;
@@ -32,24 +30,24 @@ use gpuslice_wire::ids::Lane;
 use std::collections::{BTreeMap, HashMap};
 use tiles::{Tile, Tiles};
 
-/// One piece of physical memory, for the life of the process.
+/// The number of a physical allocation, unique in the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Piece(u64);
+pub struct PhysicalAllocation(u64);
 
-/// A charge that has ended or is to begin.
+/// The charge of a physical allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Charge {
     /// Charged to this lane.
     pub lane: Lane,
-    /// This much, bytes.
+    /// Its size, bytes.
     pub bytes: u64,
 }
 
-/// What an application calls a thing that refers to a piece; the driver's numbers for things of
-/// different kinds may be the same.
+/// The application's name for a reference to a physical allocation. Names of different kinds may have the
+/// same number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Name {
-    /// Created, imported, retained; a multicast object.
+    /// A handle that was created, imported or retained; a multicast object.
     Handle(u64),
     /// A logical endpoint.
     Endpoint(u32),
@@ -62,149 +60,166 @@ pub enum Name {
 }
 
 #[derive(Debug)]
-struct Alive {
+struct Entry {
     charge: Option<Charge>,
     references: u64,
-    /// Known under a name that nobody can take back, for as long as the process lives.
+    /// Exported under a name that cannot be revoked: it lives as long as the process.
     kept: bool,
-    /// What this piece holds in its turn.
+    /// The references that this allocation (an object) holds to others.
     bound: Vec<Bound>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Mapping {
     bytes: u64,
-    piece: Piece,
+    allocation: PhysicalAllocation,
 }
 
-/// A name's piece and how many references the application holds through it.
+/// The allocation behind a name, and the number of references that the application holds by it.
 #[derive(Clone, Copy, Debug)]
 struct Named {
-    piece: Piece,
+    allocation: PhysicalAllocation,
     count: u64,
-    /// The context that takes the name with it; 0 for what outlives contexts.
+    /// The context whose end removes the name; 0 for a name that outlives contexts.
     context: u64,
 }
 
-/// Names, mappings, descriptors, tiles and the pieces behind them.
+/// The physical allocations of a process and the names, mappings, descriptors and tiles that refer to them.
 #[derive(Debug, Default)]
-pub struct Pieces {
+pub struct PhysicalTable {
     next: u64,
-    alive: HashMap<Piece, Alive>,
+    entries: HashMap<PhysicalAllocation, Entry>,
     names: HashMap<Name, Named>,
     mappings: BTreeMap<u64, Mapping>,
     exports: Exports,
     tiles: Tiles,
 }
 
-impl Pieces {
-    /// A new piece with one counted reference, to be written under a name next.
+impl PhysicalTable {
+    /// Adds an allocation with one counted reference; the caller records that under a name next.
     #[must_use]
-    pub fn begin(&mut self, charge: Option<Charge>) -> Piece {
-        let piece = Piece(self.next);
+    pub fn begin(&mut self, charge: Option<Charge>) -> PhysicalAllocation {
+        let allocation = PhysicalAllocation(self.next);
         self.next += 1;
-        let alive = Alive {
+        let entry = Entry {
             charge,
             references: 1,
             kept: false,
             bound: Vec::new(),
         };
-        self.alive.insert(piece, alive);
-        piece
+        self.entries.insert(allocation, entry);
+        allocation
     }
 
-    /// Counts one more reference to a piece.
-    fn count(&mut self, piece: Piece) -> Option<Piece> {
-        self.alive.get_mut(&piece)?.references += 1;
-        Some(piece)
+    /// Counts one more reference to an allocation.
+    fn count(&mut self, allocation: PhysicalAllocation) -> Option<PhysicalAllocation> {
+        self.entries.get_mut(&allocation)?.references += 1;
+        Some(allocation)
     }
 
-    /// Counts a reference to what `name` stands for, for something that the driver is about to make;
-    /// `None` for a name that is not ours.
-    pub fn refer(&mut self, name: Name) -> Option<Piece> {
-        let piece = self.names.get(&name)?.piece;
-        self.count(piece)
+    /// Counts a reference to the allocation behind `name`, before the driver adds one; `None` for an
+    /// unknown name.
+    pub fn refer(&mut self, name: Name) -> Option<PhysicalAllocation> {
+        let allocation = self.names.get(&name)?.allocation;
+        self.count(allocation)
     }
 
-    /// Writes a counted reference under a name that is new: whatever the books have under it is gone,
-    /// in a way that passed us by, and its references are handed out to be dropped.
+    /// Records a counted reference under a new name. If the table has that name, its memory was released
+    /// unseen; the stale references are returned for the caller to drop.
     #[must_use]
-    pub fn create(&mut self, name: Name, context: u64, piece: Piece) -> Vec<Piece> {
+    pub fn create(
+        &mut self,
+        name: Name,
+        context: u64,
+        allocation: PhysicalAllocation,
+    ) -> Vec<PhysicalAllocation> {
         let named = Named {
-            piece,
+            allocation,
             count: 1,
             context,
         };
         match self.names.insert(name, named) {
-            Some(old) => vec![old.piece; old.count as usize],
+            Some(old) => vec![old.allocation; old.count as usize],
             None => Vec::new(),
         }
     }
 
-    /// Writes a counted reference under a name that may be known already. If it is known for another
-    /// piece, then both are the same memory: it is counted there, and the reference to `piece` is
-    /// handed out to be dropped.
+    /// Records a counted reference under a name that may be known. If the name belongs to another
+    /// allocation, both are the same memory: the reference is counted there, and that to `allocation` is
+    /// returned for the caller to drop.
     #[must_use]
-    pub fn add(&mut self, name: Name, context: u64, piece: Piece) -> Option<Piece> {
+    pub fn add(
+        &mut self,
+        name: Name,
+        context: u64,
+        allocation: PhysicalAllocation,
+    ) -> Option<PhysicalAllocation> {
         let fresh = Named {
-            piece,
+            allocation,
             count: 0,
             context,
         };
         let named = self.names.entry(name).or_insert(fresh);
         named.count += 1;
-        let known = named.piece;
-        if known == piece {
+        let known = named.allocation;
+        if known == allocation {
             return None;
         }
         self.count(known);
-        Some(piece)
+        Some(allocation)
     }
 
-    /// Takes a reference out of a name; it stays counted until [`Pieces::drop_references`] or
-    /// [`Pieces::add`] with the same piece and context.
-    pub fn remove(&mut self, name: Name) -> Option<(Piece, u64)> {
+    /// Removes a reference from a name; it stays counted until [`PhysicalTable::drop_references`] or
+    /// [`PhysicalTable::add`] with the same allocation and context.
+    pub fn remove(&mut self, name: Name) -> Option<(PhysicalAllocation, u64)> {
         let named = self.names.get_mut(&name)?;
-        let (piece, context) = (named.piece, named.context);
+        let (allocation, context) = (named.allocation, named.context);
         named.count -= 1;
         if named.count == 0 {
             self.names.remove(&name);
         }
-        Some((piece, context))
+        Some((allocation, context))
     }
 
-    /// Counts a reference to what is mapped at `address`, to be written under a name soon.
-    pub fn refer_at(&mut self, address: u64) -> Option<Piece> {
-        let (&start, &Mapping { bytes, piece }) = self.mappings.range(..=address).next_back()?;
+    /// Counts a reference to the allocation mapped at `address`; the caller records it under a name.
+    pub fn refer_at(&mut self, address: u64) -> Option<PhysicalAllocation> {
+        let (&start, &Mapping { bytes, allocation }) =
+            self.mappings.range(..=address).next_back()?;
         (address - start < bytes).then_some(())?;
-        self.count(piece)
+        self.count(allocation)
     }
 
-    /// Counts a reference to each piece that is mapped somewhere in the range.
+    /// Counts a reference to each allocation that is mapped somewhere in the range.
     #[must_use]
-    pub fn refer_within(&mut self, address: u64, bytes: u64) -> Vec<Piece> {
+    pub fn refer_within(&mut self, address: u64, bytes: u64) -> Vec<PhysicalAllocation> {
         let end = address.saturating_add(bytes);
         let first = self.mappings.range(..=address).next_back();
         let first = first.map_or(address, |(&start, _)| start);
         let reaches = |&(&start, mapping): &(&u64, &Mapping)| start + mapping.bytes > address;
         let mapped = self.mappings.range(first..end).filter(reaches);
-        let pieces: Vec<Piece> = mapped.map(|(_, mapping)| mapping.piece).collect();
-        pieces.iter().for_each(|&piece| {
-            self.count(piece);
+        let allocations: Vec<PhysicalAllocation> =
+            mapped.map(|(_, mapping)| mapping.allocation).collect();
+        allocations.iter().for_each(|&allocation| {
+            self.count(allocation);
         });
-        pieces
+        allocations
     }
 
-    /// Writes a counted reference to `piece` down as a mapping; hands out that of a mapping which was
-    /// there and is gone, in a way that passed us by.
+    /// Records a counted reference to `allocation` as a mapping. Returns the stale reference of a mapping
+    /// at the same address that was removed unseen.
     #[must_use]
-    pub fn map(&mut self, address: u64, bytes: u64, piece: Piece) -> Option<Piece> {
-        let old = self.mappings.insert(address, Mapping { bytes, piece });
-        old.map(|mapping| mapping.piece)
+    pub fn map(
+        &mut self,
+        address: u64,
+        bytes: u64,
+        allocation: PhysicalAllocation,
+    ) -> Option<PhysicalAllocation> {
+        let old = self.mappings.insert(address, Mapping { bytes, allocation });
+        old.map(|mapping| mapping.allocation)
     }
 
-    /// Takes out the mappings that lie in the range as a whole; they stay counted until
-    /// [`Pieces::drop_references`] or [`Pieces::restore`].
+    /// Removes the mappings that lie entirely in the range; they stay counted until
+    /// [`PhysicalTable::drop_references`] or [`PhysicalTable::restore`].
     pub fn unmap(&mut self, address: u64, bytes: u64) -> Unmapped {
         let end = address.saturating_add(bytes);
         let inside = |&(&start, mapping): &(&u64, &Mapping)| mapping.bytes <= end - start;
@@ -214,24 +229,24 @@ impl Pieces {
         Unmapped(starts.into_iter().filter_map(take).collect())
     }
 
-    /// Writes back what an unmap that the driver refused took out.
+    /// Restores the mappings of an unmap that the driver refused.
     pub fn restore(&mut self, unmapped: Unmapped) {
         self.mappings.extend(unmapped.0);
     }
 
-    /// Keeps a counted reference for ever, because nothing will tell when the name it was given away
-    /// under is of no use any more. One is enough: hands out every other.
+    /// Keeps a counted reference until the process ends, because the end of the exported name cannot be
+    /// observed. One reference suffices: returns any further one.
     #[must_use]
-    pub fn keep(&mut self, piece: Piece) -> Option<Piece> {
-        let alive = self.alive.get_mut(&piece)?;
-        std::mem::replace(&mut alive.kept, true).then_some(piece)
+    pub fn keep(&mut self, allocation: PhysicalAllocation) -> Option<PhysicalAllocation> {
+        let entry = self.entries.get_mut(&allocation)?;
+        std::mem::replace(&mut entry.kept, true).then_some(allocation)
     }
 
-    /// Takes out everything that a context which is about to end takes with it; it stays counted until
-    /// [`Pieces::drop_references`] or [`Pieces::reopen`].
+    /// Removes all names and tiles that end with a context which is about to end; they stay counted until
+    /// [`PhysicalTable::drop_references`] or [`PhysicalTable::reopen`].
     pub fn close(&mut self, context: u64) -> Closed {
         if context == 0 {
-            // No context at all; what outlives contexts is not anybody's.
+            // 0 is no context, but marks names that outlive contexts.
             return Closed::default();
         }
         let of_context = |(_, named): &(&Name, &Named)| named.context == context;
@@ -248,46 +263,49 @@ impl Pieces {
         }
     }
 
-    /// Writes back what was taken out of a context that did not end.
+    /// Restores the names and tiles of a context that did not end.
     pub fn reopen(&mut self, closed: Closed) {
         self.names.extend(closed.names);
         self.tiles.restore(closed.tiles);
     }
 
-    /// Ends references, and with the last one of a piece those that it held in its turn; the charges
-    /// that ended.
+    /// Ends references, and with the last one of an allocation also those that it holds. Returns the
+    /// charges that ended.
     #[must_use]
-    pub fn drop_references(&mut self, pieces: impl IntoIterator<Item = Piece>) -> Vec<Charge> {
-        let (mut left, mut ended) = (Vec::from_iter(pieces), Vec::new());
-        while let Some(piece) = left.pop() {
-            let Some(alive) = self.alive.get_mut(&piece) else {
+    pub fn drop_references(
+        &mut self,
+        allocations: impl IntoIterator<Item = PhysicalAllocation>,
+    ) -> Vec<Charge> {
+        let (mut left, mut ended) = (Vec::from_iter(allocations), Vec::new());
+        while let Some(allocation) = left.pop() {
+            let Some(entry) = self.entries.get_mut(&allocation) else {
                 continue;
             };
-            alive.references -= 1;
-            if alive.references == 0
-                && let Some(gone) = self.alive.remove(&piece)
+            entry.references -= 1;
+            if entry.references == 0
+                && let Some(gone) = self.entries.remove(&allocation)
             {
                 ended.extend(gone.charge);
-                left.extend(gone.bound.iter().map(|bound| bound.piece));
+                left.extend(gone.bound.iter().map(|bound| bound.allocation));
             }
         }
         ended
     }
 }
 
-/// Mappings taken out by [`Pieces::unmap`].
+/// Mappings taken out by [`PhysicalTable::unmap`].
 #[derive(Debug)]
 #[must_use]
 pub struct Unmapped(Vec<(u64, Mapping)>);
 
 impl Unmapped {
-    /// The pieces that were mapped, one for each mapping.
-    pub fn pieces(&self) -> impl Iterator<Item = Piece> {
-        self.0.iter().map(|(_, mapping)| mapping.piece)
+    /// The mapped allocations, one for each mapping.
+    pub fn allocations(&self) -> impl Iterator<Item = PhysicalAllocation> {
+        self.0.iter().map(|(_, mapping)| mapping.allocation)
     }
 }
 
-/// What [`Pieces::close`] took out of a context.
+/// The names and tiles removed by [`PhysicalTable::close`].
 #[derive(Debug, Default)]
 #[must_use]
 pub struct Closed {
@@ -296,10 +314,10 @@ pub struct Closed {
 }
 
 impl Closed {
-    /// Its references, one by one.
-    pub fn pieces(&self) -> impl Iterator<Item = Piece> {
-        let named = |(_, named): &(Name, Named)| vec![named.piece; named.count as usize];
-        let tiles = self.tiles.iter().map(|tile| tile.piece);
+    /// Their references, one by one.
+    pub fn allocations(&self) -> impl Iterator<Item = PhysicalAllocation> {
+        let named = |(_, named): &(Name, Named)| vec![named.allocation; named.count as usize];
+        let tiles = self.tiles.iter().map(|tile| tile.allocation);
         self.names.iter().flat_map(named).chain(tiles)
     }
 }

@@ -1,8 +1,8 @@
-//! The books against a plain model: a list of who holds what.
+//! The physical table against a plain model: a list of all holders of each memory.
 //!
-//! The model writes every holder of a memory down by itself: handle, mapping, descriptor, tile, bound
-//! range. A memory is charged while it has any. Steps are drawn at random, and the driver refuses
-//! some of them; afterwards both must say the same bytes.
+//! The model records every holder separately: handle, mapping, descriptor, tile, bound range. A memory is
+//! charged while it has a holder. Steps are drawn at random, and the driver refuses some of them; after
+//! each step both must report the same bytes.
 
 use super::bound::{self, Place};
 use super::tiles::{self, Region};
@@ -28,7 +28,7 @@ enum Holder {
 
 struct Model {
     random: u64,
-    pieces: Pieces,
+    table: PhysicalTable,
     charged: u64,
     holders: BTreeSet<(Holder, u64)>,
     /// The object's own holders: how many handles it has.
@@ -57,8 +57,8 @@ impl Model {
     }
 
     /// Ends references the way a hook does.
-    fn end(&mut self, pieces: impl IntoIterator<Item = Piece>) {
-        for charge in self.pieces.drop_and_look(pieces) {
+    fn end(&mut self, allocations: impl IntoIterator<Item = PhysicalAllocation>) {
+        for charge in self.table.drop_and_look(allocations) {
             assert_eq!(charge.lane, LANE);
             self.charged -= charge.bytes;
         }
@@ -68,8 +68,8 @@ impl Model {
         self.serial += 1;
         let (memory, bytes) = (self.serial, self.serial << 21);
         let lane = LANE;
-        let piece = self.pieces.begin(Some(Charge { lane, bytes }));
-        assert_eq!(self.pieces.create(Name::Handle(memory), 0, piece), []);
+        let allocation = self.table.begin(Some(Charge { lane, bytes }));
+        assert_eq!(self.table.create(Name::Handle(memory), 0, allocation), []);
         self.charged += bytes;
         self.holders
             .insert((Holder::Handle(memory, self.serial), memory));
@@ -82,36 +82,36 @@ impl Model {
         let Holder::Handle(handle, _) = held.0 else {
             return;
         };
-        let (piece, context) = self.pieces.remove(Name::Handle(handle)).expect("held");
+        let (allocation, context) = self.table.remove(Name::Handle(handle)).expect("held");
         if refused {
-            let none = self.pieces.add(Name::Handle(handle), context, piece);
+            let none = self.table.add(Name::Handle(handle), context, allocation);
             assert_eq!(none, None);
         } else {
             self.holders.remove(&held);
-            self.end([piece]);
+            self.end([allocation]);
         }
     }
 
     /// Takes a reference by a handle for what `write` writes down.
-    fn refer(&mut self, refused: bool, write: impl FnOnce(&mut Model, u64, Piece)) {
+    fn refer(&mut self, refused: bool, write: impl FnOnce(&mut Model, u64, PhysicalAllocation)) {
         let Some((Holder::Handle(handle, _), memory)) =
             self.pick(|it| matches!(it, Holder::Handle(..)))
         else {
             return;
         };
-        let piece = self.pieces.refer(Name::Handle(handle)).expect("held");
+        let allocation = self.table.refer(Name::Handle(handle)).expect("held");
         if refused {
-            self.end([piece]);
+            self.end([allocation]);
         } else {
-            write(self, memory, piece);
+            write(self, memory, allocation);
         }
     }
 
     fn map(&mut self, refused: bool) {
         self.serial += 1;
         let address = self.serial * 0x1000;
-        self.refer(refused, |model, memory, piece| {
-            assert_eq!(model.pieces.map(address, 0x1000, piece), None);
+        self.refer(refused, |model, memory, allocation| {
+            assert_eq!(model.table.map(address, 0x1000, allocation), None);
             model.holders.insert((Holder::Mapped(address), memory));
         });
     }
@@ -122,14 +122,14 @@ impl Model {
             return;
         };
         let bytes = 0x1000 * (1 + self.random(4));
-        let gone = self.pieces.unmap(from, bytes);
+        let gone = self.table.unmap(from, bytes);
         if refused {
-            return self.pieces.restore(gone);
+            return self.table.restore(gone);
         }
         let range = from..from + bytes;
         self.holders
             .retain(|(it, _)| !matches!(it, Holder::Mapped(at) if range.contains(at)));
-        self.end(gone.pieces());
+        self.end(gone.allocations());
     }
 
     fn retain(&mut self) {
@@ -137,23 +137,23 @@ impl Model {
         else {
             return;
         };
-        let piece = self.pieces.refer_at(at + 0xfff).expect("mapped");
-        self.hand_out(memory, piece);
+        let allocation = self.table.refer_at(at + 0xfff).expect("mapped");
+        self.hand_out(memory, allocation);
     }
 
     /// A handle for memory: the one it has, or a new one of the same number.
-    fn hand_out(&mut self, memory: u64, piece: Piece) {
+    fn hand_out(&mut self, memory: u64, allocation: PhysicalAllocation) {
         self.serial += 1;
-        let dropped = self.pieces.add(Name::Handle(memory), 0, piece);
+        let dropped = self.table.add(Name::Handle(memory), 0, allocation);
         self.holders
             .insert((Holder::Handle(memory, self.serial), memory));
         self.end(dropped);
     }
 
     fn export(&mut self, refused: bool) {
-        self.refer(refused, |model, memory, piece| {
+        self.refer(refused, |model, memory, allocation| {
             let file = pipe().expect("a pipe").0;
-            let gone = model.pieces.export(file.as_raw_fd(), vec![piece]);
+            let gone = model.table.export(file.as_raw_fd(), vec![allocation]);
             let at = model.descriptors.len();
             model.descriptors.push(Some(file));
             model.holders.insert((Holder::Descriptor(at), memory));
@@ -174,15 +174,17 @@ impl Model {
             return;
         }
         let number = self.descriptors[at].as_ref().expect("open").as_raw_fd();
-        let piece = self.pieces.refer_exported(number).expect("exported");
-        self.hand_out(held.1, piece);
+        let allocation = self.table.refer_exported(number).expect("exported");
+        self.hand_out(held.1, allocation);
     }
 
     fn tile(&mut self, refused: bool) {
         let (array, level) = (1 + self.random(3), self.random(4));
-        self.refer(refused, |model, memory, piece| {
+        self.refer(refused, |model, memory, allocation| {
             model.serial += 1;
-            model.pieces.map_tile(region(array, level), array, piece);
+            model
+                .table
+                .map_tile(region(array, level), array, allocation);
             let tile = Holder::Tile(array, level, model.serial);
             model.holders.insert((tile, memory));
         });
@@ -191,15 +193,15 @@ impl Model {
     fn untile(&mut self, refused: bool) {
         let (array, level) = (1 + self.random(3), self.random(5));
         if level == 4 {
-            let gone = self.pieces.take_tiles(array);
+            let gone = self.table.take_tiles(array);
             if refused {
-                return self.pieces.restore_tiles(gone);
+                return self.table.restore_tiles(gone);
             }
             self.holders
                 .retain(|(it, _)| !matches!(it, Holder::Tile(of, _, _) if *of == array));
-            return self.end(tiles::pieces(gone));
+            return self.end(tiles::allocations(gone));
         }
-        let gone = self.pieces.unmap_tile(region(array, level));
+        let gone = self.table.unmap_tile(region(array, level));
         self.holders.retain(
             |(it, _)| !matches!(it, Holder::Tile(of, at, _) if (*of, *at) == (array, level)),
         );
@@ -208,16 +210,16 @@ impl Model {
 
     fn bind(&mut self, refused: bool) {
         if self.object == 0 {
-            let object = self.pieces.begin(None);
-            assert_eq!(self.pieces.create(Name::Handle(OBJECT), 0, object), []);
+            let object = self.table.begin(None);
+            assert_eq!(self.table.create(Name::Handle(OBJECT), 0, object), []);
             self.object = 1;
         }
         let offset = self.random(4) * 0x1000;
-        self.refer(refused, |model, memory, piece| {
+        self.refer(refused, |model, memory, allocation| {
             model.serial += 1;
             model
-                .pieces
-                .bind(Name::Handle(OBJECT), place(offset), piece);
+                .table
+                .bind(Name::Handle(OBJECT), place(offset), allocation);
             let bound = Holder::Bound(offset, model.serial);
             model.holders.insert((bound, memory));
         });
@@ -226,19 +228,19 @@ impl Model {
     fn unbind(&mut self, refused: bool) {
         let offset = self.random(5) * 0x1000;
         if offset < 0x4000 {
-            let gone = self.pieces.unbind(Name::Handle(OBJECT), place(offset));
+            let gone = self.table.unbind(Name::Handle(OBJECT), place(offset));
             if refused {
-                return self.pieces.rebind(Name::Handle(OBJECT), gone);
+                return self.table.rebind(Name::Handle(OBJECT), gone);
             }
             self.holders
                 .retain(|(it, _)| !matches!(it, Holder::Bound(at, _) if *at == offset));
-            return self.end(bound::pieces(gone));
+            return self.end(bound::allocations(gone));
         }
-        if let Some((piece, _)) = self.pieces.remove(Name::Handle(OBJECT)) {
+        if let Some((allocation, _)) = self.table.remove(Name::Handle(OBJECT)) {
             self.object = 0;
             self.holders
                 .retain(|(it, _)| !matches!(it, Holder::Bound(..)));
-            self.end([piece]);
+            self.end([allocation]);
         }
     }
 
@@ -261,7 +263,7 @@ impl Model {
     }
 
     fn check(&mut self, at: &str) {
-        let ended = self.pieces.look();
+        let ended = self.table.look();
         self.charged -= ended.iter().map(|charge| charge.bytes).sum::<u64>();
         let memories: BTreeSet<u64> = self.holders.iter().map(|(_, memory)| *memory).collect();
         let bytes: u64 = memories.iter().map(|memory| memory << 21).sum();
@@ -301,7 +303,7 @@ fn agrees_with_a_list_of_holders() {
     for seed in seed.map_or(1..=40, |seed: u64| seed..=seed) {
         let mut model = Model {
             random: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
-            pieces: Pieces::default(),
+            table: PhysicalTable::default(),
             charged: 0,
             holders: BTreeSet::new(),
             object: 0,
@@ -312,8 +314,8 @@ fn agrees_with_a_list_of_holders() {
             model.step();
             model.check(&format!("seed {seed}, step {step}"));
         }
-        // Everybody lets go of everything.
-        while model.pieces.alive.len() > usize::from(model.object > 0) {
+        // All holders are released.
+        while model.table.entries.len() > usize::from(model.object > 0) {
             model.descriptors.clear();
             model
                 .holders

@@ -1,16 +1,15 @@
 //! Tiles of sparse arrays: memory mapped into a part of an array.
 //!
-//! `cuMemMapArrayAsync` puts memory behind a part of an array that was made without any. The memory is
-//! then held by that tile, until the same part is unmapped or the array is destroyed, whatever became of
-//! its handle. A part is known by its exact region: if an application unmaps other regions than it
-//! mapped, the charge stays until the array's end. The calls take effect in the order of a stream; for
-//! the books they do when they are made.
+//! `cuMemMapArrayAsync` maps memory into a part of a sparse array. That tile then refers to the memory until
+//! the same part is unmapped or the array is destroyed, even if the handle is released. A part is identified
+//! by its exact region: if an application unmaps other regions than it mapped, the charge stays until the
+//! array's end. The driver executes these calls in stream order; the table applies them immediately.
 
-use super::{Piece, Pieces};
+use super::{PhysicalAllocation, PhysicalTable};
 use gpuslice_nvabi::types::{CU_ARRAY_SPARSE_SUBRESOURCE_TYPE_MIPTAIL, CUarrayMapInfo};
 use std::collections::HashMap;
 
-/// A part of an array, as an application names it.
+/// A part of an array, as the application specifies it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Region {
     /// The array or mipmapped array.
@@ -20,12 +19,12 @@ pub struct Region {
 }
 
 impl Region {
-    /// The region that a step of `cuMemMapArrayAsync` works on.
+    /// The region of a step of `cuMemMapArrayAsync`.
     #[must_use]
     pub fn of(step: &CUarrayMapInfo) -> Region {
         let mut words = step.subresource;
         if step.subresource_type == CU_ARRAY_SPARSE_SUBRESOURCE_TYPE_MIPTAIL {
-            // Layer (32 bits), offset and size; the rest is padding with anything in it.
+            // Layer (32 bits), offset and size; the rest is undefined padding.
             words = [u64::from(words[0] as u32), words[1], words[2], 0];
         }
         Region {
@@ -36,10 +35,10 @@ impl Region {
     }
 }
 
-/// A part that has memory.
+/// A part with memory mapped into it.
 #[derive(Clone, Copy, Debug)]
 pub struct Tile {
-    pub(super) piece: Piece,
+    pub(super) allocation: PhysicalAllocation,
     region: Region,
     context: u64,
 }
@@ -65,41 +64,41 @@ impl Tiles {
     }
 }
 
-impl Pieces {
-    /// Writes a counted reference down as held by a tile. One region may be mapped again without
-    /// having been unmapped: all that was there is held until then.
-    pub fn map_tile(&mut self, region: Region, context: u64, piece: Piece) {
+impl PhysicalTable {
+    /// Records a counted reference as held by a tile. A region may be mapped again without an unmap: all
+    /// memory mapped there is held until the unmap.
+    pub fn map_tile(&mut self, region: Region, context: u64, allocation: PhysicalAllocation) {
         self.tiles.restore(vec![Tile {
-            piece,
+            allocation,
             region,
             context,
         }]);
     }
 
-    /// Takes out what is held by the tile of exactly this region; to be dropped.
+    /// Removes the references held by tiles of exactly this region; the caller drops them.
     #[must_use]
-    pub fn unmap_tile(&mut self, region: Region) -> Vec<Piece> {
+    pub fn unmap_tile(&mut self, region: Region) -> Vec<PhysicalAllocation> {
         let Some(tiles) = self.tiles.0.get_mut(&region.resource) else {
             return Vec::new();
         };
         let gone = tiles.extract_if(.., |tile| tile.region == region);
-        gone.map(|tile| tile.piece).collect()
+        gone.map(|tile| tile.allocation).collect()
     }
 
-    /// Takes out all tiles of an array that is about to be destroyed; to be dropped, or written back by
-    /// [`Pieces::restore_tiles`].
+    /// Removes all tiles of an array that is about to be destroyed; the caller drops them, or restores them
+    /// by [`PhysicalTable::restore_tiles`].
     #[must_use]
     pub fn take_tiles(&mut self, resource: u64) -> Vec<Tile> {
         self.tiles.0.remove(&resource).unwrap_or_default()
     }
 
-    /// Writes back the tiles of an array that was not destroyed.
+    /// Restores the tiles of an array that was not destroyed.
     pub fn restore_tiles(&mut self, tiles: Vec<Tile>) {
         self.tiles.restore(tiles);
     }
 }
 
-/// The pieces of tiles that are gone.
-pub fn pieces(tiles: Vec<Tile>) -> impl Iterator<Item = Piece> {
-    tiles.into_iter().map(|tile| tile.piece)
+/// The allocations behind removed tiles.
+pub fn allocations(tiles: Vec<Tile>) -> impl Iterator<Item = PhysicalAllocation> {
+    tiles.into_iter().map(|tile| tile.allocation)
 }

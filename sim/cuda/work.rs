@@ -1,10 +1,10 @@
-//! What the rooms give each other to do: the seam between `memory` and `exec`.
+//! The interface between `memory` and `exec`.
 //!
 //! `memory` knows what a copy or a fill does to bytes and how long it takes; `exec` knows streams
-//! and when it is a stream's turn. So memory describes a [`Deed`] and `exec` runs it in order, or
-//! records it where the stream is being captured. What `memory` and `context` call:
-//! - `exec::queue(stream, deed) -> Outcome`: behind what is queued on the stream of the current
-//!   context (null and the special values are default streams, see
+//! and their order. So memory describes an [`Operation`], and `exec` runs it in order, or records
+//! it where the stream is being captured. `memory` and `context` call:
+//! - `exec::queue(stream, operation) -> Outcome`: behind the operations queued on the stream of the
+//!   current context (null and the special values are default streams, see
 //!   [`crate::entry::per_thread_default`]); a capturing stream records a graph node instead;
 //! - `exec::wait(stream) -> Outcome`: until everything queued on it is over;
 //! - `exec::is_capturing(stream) -> bool`: false also for a stream that does not exist;
@@ -17,9 +17,9 @@ use crate::entry::Outcome;
 use gpuslice_nvabi::types::{CUDA_MEMCPY3D, CUDA_MEMSET_NODE_PARAMS_v2};
 use std::sync::Arc;
 
-/// What a deed is, for a graph node made of it.
+/// The kind of an operation, for a graph node made of it.
 #[derive(Clone, Copy)]
-pub enum What {
+pub enum OperationKind {
     /// `memory::copy_now` does the same.
     Copy(CUDA_MEMCPY3D),
     /// `memory::fill_now` does the same.
@@ -28,12 +28,12 @@ pub enum What {
     Hint,
 }
 
-/// A copy or a fill: how long it takes, and what it does. A captured one is done at each launch.
+/// A copy or a fill: its duration and its effect. A captured one runs at each launch of its graph.
 #[derive(Clone)]
-pub struct Deed {
-    pub what: What,
+pub struct Operation {
+    pub kind: OperationKind,
     /// Simulated nanoseconds.
     pub ns: u64,
-    /// An error of it is an error of the context.
+    /// The effect; its error is an error of the context.
     pub run: Arc<dyn Fn() -> Outcome + Send + Sync>,
 }

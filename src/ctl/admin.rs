@@ -1,8 +1,8 @@
-//! The admin socket seen from the CLI: one connection, one command at a time.
+//! Client of the admin socket: one connection, one command at a time.
 
-use crate::layout::ADMIN_SOCKET;
 use crate::trust;
 use anyhow::{Context, Result, anyhow, bail};
+use gpuslice_host::layout::ADMIN_SOCKET;
 use gpuslice_wire::admin::{Answer, Command};
 use gpuslice_wire::frame::{Message, RequestId, decode, encode};
 use gpuslice_wire::ids::ContainerId;
@@ -18,7 +18,7 @@ use nix::unistd::Pid;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-/// How long the daemon may take for one answer, seconds.
+/// Time limit for one answer, seconds.
 const ANSWER_SECONDS: i64 = 5;
 
 /// A connection to a daemon.
@@ -27,7 +27,7 @@ pub struct Admin {
     path: PathBuf,
 }
 
-/// Why nobody can be asked, and what to do.
+/// Explains why the daemon is unreachable, and what to do.
 fn explained(path: &Path, why: anyhow::Error) -> anyhow::Error {
     let path = path.display();
     match why.downcast_ref::<Errno>() {
@@ -36,7 +36,7 @@ fn explained(path: &Path, why: anyhow::Error) -> anyhow::Error {
              run the command as one of these (sudo gpuslice)"
         ),
         Some(errno) => anyhow!(
-            "no daemon answers at {path} ({}); start gpusliced or name its --runtime-dir",
+            "no daemon answers at {path} ({}); start gpusliced or give its --runtime-dir",
             errno.desc()
         ),
         None => why,
@@ -52,7 +52,7 @@ impl Admin {
         Admin::connect_to(runtime_dir, ADMIN_SOCKET)
     }
 
-    /// Connects to one of its sockets.
+    /// Connects to the socket `name` of that daemon.
     ///
     /// # Errors
     /// As [`Admin::connect`].
@@ -60,7 +60,7 @@ impl Admin {
         let path = runtime_dir.join(name);
         let flags = SockFlag::SOCK_CLOEXEC;
         let socket = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None)?;
-        // A socket's address holds 107 bytes; through a descriptor of its directory it is short.
+        // A socket address holds 107 bytes; a path through the directory's descriptor is short.
         let dir = trust::directory(runtime_dir).map_err(|why| explained(&path, why))?;
         let short = format!("/proc/self/fd/{}/{name}", dir.as_raw_fd());
         connect(socket.as_raw_fd(), &UnixAddr::new(short.as_str())?)
@@ -73,7 +73,7 @@ impl Admin {
     /// The daemon's process.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system call fails.
     pub fn daemon(&self) -> Result<Pid> {
         let listener = getsockopt(&self.socket, PeerCredentials)?;
         Ok(Pid::from_raw(listener.pid()))
@@ -95,20 +95,20 @@ impl Admin {
         let mut buffer = [0u8; FRAME_BYTES_MAX];
         let received = loop {
             match recv(self.socket.as_raw_fd(), &mut buffer, MsgFlags::empty()) {
-                // A wait with a time limit is interrupted by a mere stop and continue.
+                // Stop and continue (SIGSTOP, SIGCONT) also interrupt a wait with a time limit.
                 Err(Errno::EINTR) => {}
                 done => break done,
             }
         };
         let len = received.with_context(|| {
             format!(
-                "the daemon at {} gave no answer in {ANSWER_SECONDS} s",
+                "the daemon at {} did not answer within {ANSWER_SECONDS} s",
                 self.path.display()
             )
         })?;
         if len == 0 {
             bail!(
-                "the daemon at {} closed the connection; is this user allowed to ask?",
+                "the daemon at {} closed the connection; check that this user may use it",
                 self.path.display()
             );
         }
@@ -127,8 +127,8 @@ impl Admin {
         }
     }
 
-    /// Ends a container's slice; of one that has none already, too. A daemon that was restarted
-    /// meanwhile is found again.
+    /// Removes a container's slice; succeeds if it has none. Reconnects to a daemon that was
+    /// restarted meanwhile.
     ///
     /// # Errors
     /// As [`Admin::ask`].
@@ -140,12 +140,12 @@ impl Admin {
         self.again()?.ask(&command).map(drop)
     }
 
-    /// A connection to the daemon that is there now.
+    /// Reconnects to the running daemon.
     fn again(&self) -> Result<Admin> {
         Admin::connect(self.path.parent().unwrap_or(Path::new("/")))
     }
 
-    /// As [`Admin::list`], also of a daemon that was restarted meanwhile.
+    /// As [`Admin::list`], but reconnects to a daemon that was restarted meanwhile.
     ///
     /// # Errors
     /// As [`Admin::ask`].
@@ -153,7 +153,7 @@ impl Admin {
         self.list().or_else(|_| self.again()?.list())
     }
 
-    /// All rows of the node, and the CLOCK_MONOTONIC ns at which they were true.
+    /// All rows of the node, and the CLOCK_MONOTONIC time of the snapshot, ns.
     ///
     /// # Errors
     /// As [`Admin::ask`].

@@ -1,9 +1,9 @@
 //! `gpuslice cdi generate`: slices as devices of the Container Device Interface.
 //!
-//! An engine that knows CDI (podman, containerd from 1.7 on, CRI-O, Docker from 25 on) then gives a slice
-//! with `--device gpuslice.io/slice=1of4`, and needs nothing else of us in its configuration. A device
-//! adds our hook to the container with what is asked for on their command line: it is the node's
-//! file that says it, and nothing an image says changes it.
+//! An engine with CDI (podman, containerd from 1.7 on, CRI-O, Docker from 25 on) then grants a slice
+//! with `--device gpuslice.io/slice=1of4` and needs no other configuration. A device adds the hook to
+//! the container, with the request in the hook's arguments. The node's file holds that request; an
+//! image cannot change it.
 
 use crate::node;
 use crate::out;
@@ -18,12 +18,12 @@ use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Version of the interface: the first in which a device's name may begin with a digit.
+/// CDI version: the first in which a device's name may begin with a digit.
 const VERSION: &str = "0.5.0";
-/// The kind of our devices.
+/// The kind of gpuslice's devices.
 const KIND: &str = "gpuslice.io/slice";
-/// The slices of a node that names none.
-const USUAL: [&str; 4] = [
+/// Devices generated without `--slice`.
+const DEFAULT_SLICES: [&str; 4] = [
     "1of2:memory=1/2",
     "1of3:memory=1/3",
     "1of4:memory=1/4",
@@ -39,20 +39,20 @@ pub struct Options {
 
 #[derive(clap::Subcommand)]
 enum Action {
-    /// Write the file from which engines know the devices
+    /// Generate the CDI specification that engines read
     Generate(Generate),
 }
 
 #[derive(clap::Args)]
 struct Generate {
-    /// Where to; engines look for *.json in /etc/cdi [default: standard output]
+    /// Output file; engines read *.json in /etc/cdi [default: standard output]
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// A device and what it is: NAME:memory=4GiB,weight=2, in the words of the annotations
+    /// Define a device, as NAME:memory=4GiB,weight=2, with the keys of the annotations
     /// [default: 1of2, 1of3, 1of4 and 1of8 of a GPU's memory]
     #[arg(long = "slice", value_name = "NAME:WORDS")]
     slices: Vec<Slice>,
-    /// Runtime directory of gpusliced, if it is not /run/gpuslice
+    /// Runtime directory of gpusliced [default: /run/gpuslice]
     #[arg(long, value_name = "DIR")]
     runtime_dir: Option<PathBuf>,
 }
@@ -64,13 +64,15 @@ struct Slice {
     words: Vec<String>,
 }
 
+/// Runs `gpuslice cdi`.
+///
 /// # Errors
-/// A slice is malformed or stands twice, the hook is not installed, the file cannot be written.
+/// A slice is malformed or defined twice, the hook is not installed, the file cannot be written.
 pub fn main(options: &Options) -> Result<ExitCode> {
     let Action::Generate(options) = &options.action;
     let mut slices = options.slices.clone();
     if slices.is_empty() {
-        let parsed = USUAL
+        let parsed = DEFAULT_SLICES
             .iter()
             .map(|text| text.parse().map_err(anyhow::Error::msg));
         slices = parsed.collect::<Result<_>>()?;
@@ -78,7 +80,7 @@ pub fn main(options: &Options) -> Result<ExitCode> {
     for (at, slice) in slices.iter().enumerate() {
         if slices[..at].iter().any(|other| other.name == slice.name) {
             bail!(
-                "two slices are called {}; a device's name is its own",
+                "two slices are called {}; give each device its own name",
                 slice.name
             );
         }
@@ -131,13 +133,13 @@ impl std::str::FromStr for Slice {
         let ends = |c: char| c.is_ascii_alphanumeric();
         if !name.starts_with(ends) || !name.ends_with(ends) || !name.chars().all(inner) {
             return Err(format!(
-                "{name:?} is no name of a device: letters, digits, and - _ . between them"
+                "{name:?} is not a device name; use letters and digits, with - _ . between them"
             ));
         }
         let mut all: Vec<String> = Vec::new();
         for piece in words.split(',') {
             match all.last_mut() {
-                // `gpus=0,1` has a comma of its own.
+                // The value of `gpus=0,1` contains a comma.
                 Some(last) if !piece.contains('=') => *last = format!("{last},{piece}"),
                 _ => all.push(piece.to_owned()),
             }
@@ -148,7 +150,7 @@ impl std::str::FromStr for Slice {
     }
 }
 
-/// Refuses here what the hook would refuse when a container starts.
+/// Rejects requests that the hook would reject at container start.
 fn check(words: &[String]) -> Result<(), String> {
     let mut seen: Vec<&str> = Vec::new();
     for word in words {
@@ -188,13 +190,13 @@ fn check(words: &[String]) -> Result<(), String> {
                         .map_err(|why| why.to_string())
                 }),
             _ => Err(
-                "unknown; there are memory, pinned-memory, weight, share, priority, gang, gpus, whole-gpus and name"
+                "unknown key; the keys are memory, pinned-memory, weight, share, priority, gang, gpus, whole-gpus and name"
                     .to_owned(),
             ),
         };
         good.map_err(|why| format!("{word}: {why}"))?;
         if seen.contains(&key) {
-            return Err(format!("{key} stands twice"));
+            return Err(format!("{key} is given twice"));
         }
         seen.push(key);
     }
@@ -202,10 +204,12 @@ fn check(words: &[String]) -> Result<(), String> {
         return Err("a slice needs a memory cap; add memory=4GiB or memory=1/4".to_owned());
     }
     if seen.contains(&"whole-gpus") && !seen.contains(&"gpus") {
-        return Err("beside whole GPUs, those of the slice are to be named; add gpus=0".to_owned());
+        return Err(
+            "with whole-gpus, the slice's own GPUs must be named too; add gpus=0".to_owned(),
+        );
     }
     if seen.contains(&"weight") && seen.contains(&"share") {
-        return Err("a slice has a weight or a hard share, not both".to_owned());
+        return Err("a slice has a weight or a hard share, not both; remove one".to_owned());
     }
     Ok(())
 }
@@ -225,28 +229,31 @@ mod tests {
             .words;
         assert_eq!(words, ["memory=4GiB", "gpus=0,1", "weight=2"]);
         assert!(slice("a:memory=1GiB,gpus=0,whole-gpus=1,2").is_ok());
-        assert!(USUAL.iter().all(|usual| slice(usual).is_ok()));
+        assert!(DEFAULT_SLICES.iter().all(|usual| slice(usual).is_ok()));
         for (bad, why) in [
             ("1of4", "NAME:"),
-            (":memory=1/4", "no name"),
-            ("-a:memory=1/4", "no name"),
-            ("a b:memory=1/4", "no name"),
+            (":memory=1/4", "not a device name"),
+            ("-a:memory=1/4", "not a device name"),
+            ("a b:memory=1/4", "not a device name"),
             ("a:weight=2", "needs a memory cap"),
             ("a:memory=5/4", "two whole numbers"),
             ("a:memory=1GiB,memory=1GiB", "twice"),
             ("a:memory=1GiB,weight=2,share=10", "not both"),
             ("a:memory=1GiB,colour=red", "unknown"),
-            ("a:memory=1GiB,whole-gpus=1", "are to be named"),
+            ("a:memory=1GiB,whole-gpus=1", "must be named"),
             ("a:memory", "not KEY=VALUE"),
         ] {
             assert!(slice(bad).is_err_and(|said| said.contains(why)), "{bad}");
         }
     }
 
-    /// The rules of the interface's own schema.
+    /// The rules of CDI's own schema.
     #[test]
     fn the_file_is_what_engines_read() {
-        let slices: Vec<Slice> = USUAL.iter().filter_map(|usual| slice(usual).ok()).collect();
+        let slices: Vec<Slice> = DEFAULT_SLICES
+            .iter()
+            .filter_map(|usual| slice(usual).ok())
+            .collect();
         let spec = spec(
             &slices,
             Path::new("/x/gpuslice-hook"),
@@ -260,7 +267,7 @@ mod tests {
         assert!(vendor.starts_with(|c: char| c.is_ascii_alphabetic()) && vendor.chars().all(plain));
         assert!(class.starts_with(|c: char| c.is_ascii_alphabetic()) && class.chars().all(plain));
         let devices = spec["devices"].as_array().expect("a list");
-        assert_eq!(devices.len(), USUAL.len());
+        assert_eq!(devices.len(), DEFAULT_SLICES.len());
         for device in devices {
             let hooks = device["containerEdits"]["hooks"]
                 .as_array()

@@ -1,9 +1,9 @@
-//! The command of `gpuslice run`: started, kept company until its end, and what signals mean.
+//! The child process of `gpuslice run`: start, wait, and signal forwarding.
 //!
-//! Whoever ends us must not leave a slice behind, so requests to end are caught from the start:
-//! before the command runs they are remembered and it never starts; afterwards it gets them, and we
-//! end after it. What a person types at the terminal reaches the command by itself. If we are
-//! killed, the kernel asks the command to end.
+//! A terminating signal must not leave a slice behind, so such signals are caught from the start.
+//! Before the command runs, a signal is remembered and the command never starts; afterwards the signal
+//! is forwarded, and `gpuslice run` exits after the command. Signals from the terminal reach the command
+//! directly. If `gpuslice run` is killed, the kernel sends the command SIGTERM.
 
 use anyhow::Result;
 use nix::errno::Errno;
@@ -23,9 +23,9 @@ const OURS: [Signal; 4] = [
 
 /// The command's process while it runs.
 static CHILD: AtomicI32 = AtomicI32::new(0);
-/// The signal that asked for the end before there was a command.
+/// The terminating signal that arrived before the command started.
 static EARLY: AtomicI32 = AtomicI32::new(0);
-/// Any signal asked for the end, before, during or after the command.
+/// Whether a terminating signal has arrived, before, during or after the command.
 static ASKED: AtomicBool = AtomicBool::new(false);
 
 extern "C" fn on_signal(number: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
@@ -41,11 +41,11 @@ extern "C" fn on_signal(number: libc::c_int, info: *mut libc::siginfo_t, _: *mut
     }
 }
 
-/// Catches requests to end, from now on; one that whoever started us ignores (`nohup`) stays ignored,
+/// Catches terminating signals from now on. A signal that was ignored at start (`nohup`) stays ignored,
 /// here and in the command.
 ///
 /// # Errors
-/// What the system says.
+/// A system call fails.
 pub fn catch_signals() -> Result<()> {
     let handler = SigHandler::SigAction(on_signal);
     let action = SigAction::new(handler, SaFlags::SA_RESTART, SigSet::empty());
@@ -53,14 +53,14 @@ pub fn catch_signals() -> Result<()> {
         // SAFETY: the handler only loads and stores atomics and calls kill.
         let was = unsafe { sigaction(number, &action) }?;
         if was.handler() == SigHandler::SigIgn {
-            // SAFETY: as it was.
+            // SAFETY: restores the previous action.
             unsafe { sigaction(number, &was) }?;
         }
     }
     Ok(())
 }
 
-/// The exit status of one who was asked to end before the command ran.
+/// The exit status after a terminating signal that arrived before the command ran.
 pub fn interrupted() -> Option<ExitCode> {
     match EARLY.load(Ordering::SeqCst) {
         0 => None,
@@ -68,7 +68,7 @@ pub fn interrupted() -> Option<ExitCode> {
     }
 }
 
-/// Whether a signal has asked for the end.
+/// Whether a terminating signal has arrived.
 pub fn asked_to_end() -> bool {
     ASKED.load(Ordering::SeqCst)
 }
@@ -77,7 +77,7 @@ fn code(number: i32) -> ExitCode {
     ExitCode::from(u8::try_from(number).unwrap_or(1))
 }
 
-/// Runs the command to its end; its exit status is ours, 128 + signal if a signal ended it.
+/// Runs the command to its end and returns its exit status, or 128 + signal if a signal ended it.
 ///
 /// # Errors
 /// It cannot be started.
@@ -92,7 +92,7 @@ pub fn status(command: &mut Command) -> Result<ExitCode> {
                 }
             }
             nix::sys::prctl::set_pdeathsig(Signal::SIGTERM)?;
-            // We were killed before the kernel was told: the slice is gone, the command must not run.
+            // The parent died before PR_SET_PDEATHSIG took effect: the slice is gone, so do not run.
             if nix::unistd::getppid() != us {
                 libc::_exit(1);
             }
@@ -105,11 +105,11 @@ pub fn status(command: &mut Command) -> Result<ExitCode> {
     let mut child = command.spawn()?;
     let pid = Pid::from_raw(child.id().cast_signed());
     CHILD.store(pid.as_raw(), Ordering::SeqCst);
-    // A request that came while the command was being started.
+    // Forward a signal that arrived while the command was being started.
     if let Ok(early) = Signal::try_from(EARLY.swap(0, Ordering::SeqCst)) {
         nix::sys::signal::kill(pid, early)?;
     }
-    // Not reaped before the handler has forgotten it: until then nobody else can have its number.
+    // Reap only after the handler has forgotten the pid: until then the kernel cannot reuse it.
     let ended = WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT;
     while waitid(Id::Pid(pid), ended) == Err(Errno::EINTR) {}
     CHILD.store(0, Ordering::SeqCst);

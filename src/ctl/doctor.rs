@@ -1,11 +1,11 @@
-//! `gpuslice doctor`: what holds a cap on this node, what is missing for more, and what mends it.
+//! `gpuslice doctor`: how caps are enforced on this node, what is missing, and how to fix it.
 //!
-//! The facts are the daemon's own (`gpusliced --examine`, a child that asks the driver so that a broken
-//! one breaks only that); this file judges them. One line per thing: `ok` or `missing`, and for what
-//! is missing the command or the line that brings it. The exit status is 1 if something is missing
-//! without which there are no slices; what only a higher tier wants is missing too, but not needed.
+//! The facts come from `gpusliced --examine`, a child process, so that a broken driver breaks only the
+//! child; this file judges them. Each check prints one line, `ok` or `missing`, and for a missing part
+//! the command or configuration line that fixes it. The exit status is 1 if a part is missing that
+//! slices need. A part that only a higher enforcement level needs is reported, but not needed.
 
-mod tiers;
+mod enforcement;
 
 use crate::admin::Admin;
 use crate::node;
@@ -13,28 +13,28 @@ use crate::out;
 use crate::setup;
 use crate::table::View;
 use anyhow::{Context, Result, bail};
+use enforcement::{describe_memory, describe_time, of_slices};
 use gpuslice_wire::ids::GpuUuid;
-use gpuslice_wire::snapshot::{Tier, TimeTier};
+use gpuslice_wire::snapshot::{MemoryEnforcement, TimeEnforcement};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
-use tiers::{of_slices, time_words, words};
 
 /// Container engines and runtimes that can call the hook.
 const RUNTIMES: [&str; 6] = ["docker", "podman", "containerd", "crio", "runc", "crun"];
-/// What an installation consists of beside the two programs.
+/// Parts of an installation beside the two programs.
 const PARTS: [&str; 5] = [
     "gpuslice-hook",
     "gpuslice-runtime",
     "libgpuslice.so",
-    "libgpuslice_replace.so",
+    "libgpuslice_mount.so",
     "libgpuslice_nvml.so",
 ];
 
-/// What the driver's limits stand on.
+/// Requirements of the driver's limits.
 const NO_CONTROLLER: &str = "the kernel offers neither dmem nor misc";
 const NEWER_KERNEL: &str = "a kernel from 6.14 on with CONFIG_CGROUP_DMEM=y";
-/// Where the daemon's unit may be installed.
+/// Install locations of the daemon's unit.
 const UNITS: [&str; 3] = [
     "/usr/lib/systemd/system/gpusliced.service",
     "/usr/local/lib/systemd/system/gpusliced.service",
@@ -44,37 +44,39 @@ const UNITS: [&str; 3] = [
 /// Options of `gpuslice doctor`.
 #[derive(clap::Args)]
 pub struct Options {
-    /// One JSON object: the checks, and the facts they were made from
+    /// Print one JSON object: the checks and the facts behind them
     #[arg(long)]
     json: bool,
     /// Configuration file of the daemon [default: /etc/gpuslice/gpusliced.toml if it exists]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Directory with the libcuda.so.1 and libnvidia-ml.so.1 to look at [default: the system's]
+    /// Directory of libcuda.so.1 and libnvidia-ml.so.1 [default: the system's]
     #[arg(long, value_name = "DIR")]
     driver_dir: Option<PathBuf>,
-    /// Runtime directory of the daemon to ask [default: /run/gpuslice as root]
+    /// Runtime directory of the daemon [default: /run/gpuslice as root]
     #[arg(long, value_name = "DIR")]
     runtime_dir: Option<PathBuf>,
 }
 
-/// One line of the answer.
+/// One check of the report.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Check {
-    /// What it is about.
+    /// Its subject.
     name: String,
-    /// It is there.
+    /// It passed.
     ok: bool,
-    /// Without it there are no slices.
+    /// Slices need it.
     needed: bool,
-    /// What was found.
+    /// The finding.
     found: String,
-    /// What brings it, if it is not there.
-    mend: String,
+    /// How to fix it, if it failed.
+    fix: String,
 }
 
+/// Runs `gpuslice doctor`.
+///
 /// # Errors
-/// The installation has no `gpusliced`, or it does not say what it finds.
+/// The installation has no `gpusliced`, or `gpusliced --examine` fails.
 pub fn main(options: &Options) -> Result<ExitCode> {
     let facts = examine(options)?;
     let dir = node::runtime_dir(options.runtime_dir.as_deref());
@@ -99,7 +101,7 @@ pub fn main(options: &Options) -> Result<ExitCode> {
     Ok(ExitCode::from(u8::from(missing)))
 }
 
-/// What starts the daemon here.
+/// The command that starts the daemon here.
 fn how_to_start() -> &'static str {
     let unit = UNITS.iter().any(|unit| Path::new(unit).exists());
     match unit && Path::new("/run/systemd/system").exists() {
@@ -133,16 +135,16 @@ fn examine(options: &Options) -> Result<Value> {
             said.trim()
         );
     }
-    serde_json::from_slice(&output.stdout).context("what gpusliced --examine says")
+    serde_json::from_slice(&output.stdout).context("cannot parse the output of gpusliced --examine")
 }
 
-fn check(name: &str, ok: bool, needed: bool, found: String, mend: &str) -> Check {
+fn check(name: &str, ok: bool, needed: bool, found: String, fix: &str) -> Check {
     Check {
         name: name.to_owned(),
         ok,
         needed,
         found,
-        mend: if ok { String::new() } else { mend.to_owned() },
+        fix: if ok { String::new() } else { fix.to_owned() },
     }
 }
 
@@ -150,21 +152,21 @@ fn there(name: &str, found: String) -> Check {
     check(name, true, true, found, "")
 }
 
-/// Missing, and no slices without it.
-fn needed(name: &str, found: String, mend: &str) -> Check {
-    check(name, false, true, found, mend)
+/// A missing part that slices need.
+fn needed(name: &str, found: String, fix: &str) -> Check {
+    check(name, false, true, found, fix)
 }
 
-/// Missing, for more than the least.
-fn wanted(name: &str, found: String, mend: &str) -> Check {
-    check(name, false, false, found, mend)
+/// A missing part that only some features need.
+fn wanted(name: &str, found: String, fix: &str) -> Check {
+    check(name, false, false, found, fix)
 }
 
 fn text(value: &Value) -> Option<String> {
     value.as_str().map(str::to_owned)
 }
 
-/// From the facts about driver and kernel to checks.
+/// Turns the facts about driver and kernel into checks.
 fn of_facts(facts: &Value) -> Vec<Check> {
     let mut checks = vec![
         configuration(facts),
@@ -185,8 +187,8 @@ fn of_facts(facts: &Value) -> Vec<Check> {
         ),
         (why, _) => wanted(
             "nvml",
-            why.unwrap_or_else(|| "without a driver there is none".to_owned()),
-            "nvidia-smi, and mend what it says; the driver's package has libnvidia-ml.so.1",
+            why.unwrap_or_else(|| "there is none without a driver".to_owned()),
+            "run nvidia-smi and fix what it reports; the driver's package has libnvidia-ml.so.1",
         ),
     });
     checks.push(match text(&facts["pid_namespace"]) {
@@ -194,9 +196,9 @@ fn of_facts(facts: &Value) -> Vec<Check> {
         Some(why) => wanted("processes", why, "docker run --pid=host, or hostPID: true"),
     });
     checks.extend(control_groups(facts));
-    checks.push(stops(facts));
+    checks.push(time_enforcement(facts));
     for gpu in nvml["gpus"].as_array().into_iter().flatten() {
-        checks.push(tier(facts, gpu));
+        checks.push(memory_enforcement(facts, gpu));
     }
     checks
 }
@@ -218,8 +220,8 @@ fn driver(facts: &Value) -> Check {
         Some(why) => needed(
             "driver",
             why,
-            "mend the driver; to simulate a GPU, gpuslice run --sim, or driver_dir in the \
-             configuration (gpuslice sim libraries says which)",
+            "fix the driver; to simulate a GPU, use gpuslice run --sim, or set driver_dir in the \
+             configuration to the directory that gpuslice sim libraries prints",
         ),
         None => {
             let dir = driver["dir"].as_str().unwrap_or_default();
@@ -232,7 +234,7 @@ fn driver(facts: &Value) -> Check {
     }
 }
 
-/// What the hook and the daemon ask of the kernel.
+/// Kernel calls that the hook and the daemon need.
 fn kernel(facts: &Value) -> Check {
     let release = facts["release"].as_str().unwrap_or("of unknown version");
     let absent = facts["absent"].as_array();
@@ -242,10 +244,7 @@ fn kernel(facts: &Value) -> Check {
         true => there("kernel", release.to_owned()),
         false => needed(
             "kernel",
-            format!(
-                "{release} does not have, or not let us use, {}",
-                absent.join(", ")
-            ),
+            format!("{release} lacks or forbids {}", absent.join(", ")),
             "a kernel from 5.12 on; in a container, a seccomp profile that allows them",
         ),
     }
@@ -254,13 +253,13 @@ fn kernel(facts: &Value) -> Check {
 fn control_groups(facts: &Value) -> Vec<Check> {
     let groups = &facts["cgroup"];
     let Some(mount) = groups["mount"].as_str() else {
-        let mend = "boot with systemd.unified_cgroup_hierarchy=1";
+        let fix = "boot with systemd.unified_cgroup_hierarchy=1";
         let found = "no unified hierarchy is mounted at /sys/fs/cgroup".to_owned();
-        return vec![wanted("cgroup v2", found, mend)];
+        return vec![wanted("cgroup v2", found, fix)];
     };
     let mut checks = vec![there("cgroup v2", mount.to_owned())];
     if facts["driver"]["simulated"] == true {
-        let found = "the simulated driver counts by itself".to_owned();
+        let found = "the simulated driver needs none".to_owned();
         checks.push(there("controller", found));
         return checks;
     }
@@ -285,60 +284,60 @@ fn control_groups(facts: &Value) -> Vec<Check> {
         ));
     }
     for gap in gaps {
-        let found = format!("{gap} does not hand {controller} on to the groups below it");
-        let mend = format!("echo +{controller} > {gap}/cgroup.subtree_control");
-        checks.push(wanted("controller", found, &mend));
+        let found = format!("{gap} does not delegate {controller} to the groups below it");
+        let fix = format!("echo +{controller} > {gap}/cgroup.subtree_control");
+        checks.push(wanted("controller", found, &fix));
     }
     checks
 }
 
-/// Who can hold a cap on this GPU, and why not the next.
-fn tier(facts: &Value, gpu: &Value) -> Check {
+/// The memory enforcement level available on this GPU, and what the next level lacks.
+fn memory_enforcement(facts: &Value, gpu: &Value) -> Check {
     let name = format!("gpu {}", gpu["index"]);
     if let Some(why) = text(&gpu["error"]) {
-        let mend = "nvidia-smi, and look for Xid errors in the kernel's log (dmesg)";
-        return needed(&name, why, mend);
+        let fix = "run nvidia-smi, and look for Xid errors in the kernel log (dmesg)";
+        return needed(&name, why, fix);
     }
     let uuid = gpu["uuid"].as_str().unwrap_or_default();
     let measured = not_measured(facts, gpu);
     let unlimited = no_cgroup_limit(facts, gpu);
-    let (tier, next) = match (measured, unlimited) {
-        (_, None) => (Tier::Driver, None),
-        (None, why) => (Tier::Measured, why),
-        (why, _) => (Tier::Shim, why),
+    let (level, next) = match (measured, unlimited) {
+        (_, None) => (MemoryEnforcement::Driver, None),
+        (None, why) => (MemoryEnforcement::Accounted, why),
+        (why, _) => (MemoryEnforcement::Shim, why),
     };
     let simulated = uuid.parse().is_ok_and(GpuUuid::is_simulated);
     let mark = if simulated { " (simulated)" } else { "" };
-    let found = format!("{uuid}{mark}: {}", words(tier));
+    let found = format!("{uuid}{mark}: {}", describe_memory(level));
     match next {
         None => there(&name, found),
-        Some((why, mend)) => Check {
-            // The caps hold; what is missing is the next tier.
+        Some((why, fix)) => Check {
+            // Caps are enforced; only the next level is missing.
             name,
             ok: true,
             needed: true,
-            found: format!("{found}; not the next, because {why}"),
-            mend,
+            found: format!("{found}; the next level is not available: {why}"),
+            fix,
         },
     }
 }
 
-/// How turns are enforced, and whether more is tried.
-fn stops(facts: &Value) -> Check {
+/// How turns are enforced, and whether preemption is tried.
+fn time_enforcement(facts: &Value) -> Check {
     let unproven = match facts["driver"]["simulated"] == true {
         true => "",
         false => " (not yet shown to work on hardware)",
     };
     let found = match facts["config"]["preemption"] == "probe" {
         true => format!(
-            "{}, and {} on each GPU where a stop was seen to work{unproven}; there the hardware \
-             divides by weight what overlaps nevertheless",
-            time_words(TimeTier::Turns),
-            time_words(TimeTier::Stops),
+            "{}, and {} on each GPU where a stop was seen to work{unproven}; there hardware \
+             time slices divide overlapping work by weight",
+            describe_time(TimeEnforcement::Shim),
+            describe_time(TimeEnforcement::Preempt),
         ),
         false => format!(
-            "{}; preemption = \"probe\" in the configuration tries to stop it on the GPU{unproven}",
-            time_words(TimeTier::Turns)
+            "{}; preemption = \"probe\" in the configuration tries to preempt it on the GPU{unproven}",
+            describe_time(TimeEnforcement::Shim)
         ),
     };
     there("turns", found)
@@ -347,7 +346,7 @@ fn stops(facts: &Value) -> Check {
 type Missing = Option<(String, String)>;
 
 fn not_measured(facts: &Value, gpu: &Value) -> Missing {
-    let why = |why: String, mend: &str| Some((why, mend.to_owned()));
+    let why = |why: String, fix: &str| Some((why, fix.to_owned()));
     if facts["config"]["accounting_interval_ms"] == 0 {
         let found = "accounting_interval_ms is 0 in the configuration".to_owned();
         return why(
@@ -356,28 +355,28 @@ fn not_measured(facts: &Value, gpu: &Value) -> Missing {
         );
     }
     if let Some(answer) = text(&gpu["processes"]) {
-        return why(answer, "nvidia-smi, and mend what it says");
+        return why(answer, "run nvidia-smi and fix what it reports");
     }
     let blind = text(&facts["pid_namespace"]);
     blind.and_then(|found| why(found, "docker run --pid=host, or hostPID: true"))
 }
 
 fn no_cgroup_limit(facts: &Value, gpu: &Value) -> Missing {
-    let why = |why: &str, mend: &str| Some((why.to_owned(), mend.to_owned()));
+    let why = |why: &str, fix: &str| Some((why.to_owned(), fix.to_owned()));
     if let Some(answer) = text(&gpu["limits"]) {
         return why(
             &answer,
             "a driver from r615 on, with cgroup v2 and without MIG",
         );
     }
-    // To a question about such a group the driver answers that nothing is set there, which says no more
-    // than that it understood.
+    // Without a controller the driver still answers that no limit is set, which only shows that it
+    // supports the call.
     if facts["driver"]["simulated"] != true && !facts["cgroup"]["controller"].is_string() {
         return why(NO_CONTROLLER, NEWER_KERNEL);
     }
     if facts["config"]["cgroup_limits"] == "off" {
-        let mend = "set cgroup_limits = \"auto\" and restart gpusliced";
-        return why("cgroup_limits is \"off\" in the configuration", mend);
+        let fix = "set cgroup_limits = \"auto\" and restart gpusliced";
+        return why("cgroup_limits is \"off\" in the configuration", fix);
     }
     if facts["root"] != true {
         return why(
@@ -395,7 +394,7 @@ fn of_installation(options: &Options) -> Vec<Check> {
         .filter(|name| node::part(name).is_err())
         .collect();
     checks.push(match absent.is_empty() {
-        true => there("installation", "hook and shim are there".to_owned()),
+        true => there("installation", "hook and shim are installed".to_owned()),
         false => needed(
             "installation",
             format!("{} not found", absent.join(", ")),
@@ -423,18 +422,18 @@ fn of_installation(options: &Options) -> Vec<Check> {
     checks
 }
 
-/// Whether a container engine knows us.
+/// Whether a container engine is set up for gpuslice.
 fn of_engine(state: setup::State) -> Check {
     let setup::State { engine, ok, found } = state;
-    let mend = format!("gpuslice setup {engine}, if its containers are to have slices");
-    check(engine, ok, false, found, &mend)
+    let fix = format!("run gpuslice setup {engine} to give its containers slices");
+    check(engine, ok, false, found, &fix)
 }
 
 fn told(check: &Check) -> Vec<String> {
     let state = if check.ok { "ok" } else { "missing" };
     let mut lines = vec![format!("{state:<8}{:<14} {}", check.name, check.found)];
-    if !check.mend.is_empty() {
-        lines.push(format!("{:<8}{:<14} -> {}", "", "", check.mend));
+    if !check.fix.is_empty() {
+        lines.push(format!("{:<8}{:<14} -> {}", "", "", check.fix));
     }
     lines
 }
@@ -443,7 +442,7 @@ fn as_json(checks: &[Check], facts: &Value) -> Value {
     let one = |check: &Check| {
         json!({
             "name": check.name, "ok": check.ok, "needed": check.needed,
-            "found": check.found, "mend": check.mend,
+            "found": check.found, "fix": check.fix,
         })
     };
     json!({ "checks": checks.iter().map(one).collect::<Vec<_>>(), "facts": facts })
@@ -453,7 +452,7 @@ fn as_json(checks: &[Check], facts: &Value) -> Value {
 mod tests {
     use super::*;
 
-    /// A node that has everything.
+    /// A node without a missing part.
     fn node() -> Value {
         json!({
             "root": true, "pid_namespace": null,
@@ -480,37 +479,44 @@ mod tests {
     }
 
     #[test]
-    fn a_whole_node_misses_nothing() {
+    fn a_complete_node_misses_nothing() {
         let checks = of_facts(&node());
         assert!(
-            checks.iter().all(|check| check.ok && check.mend.is_empty()),
+            checks.iter().all(|check| check.ok && check.fix.is_empty()),
             "{checks:?}"
         );
-        assert_eq!(gpu_of(&node()).found, "GPU-1: M3: the driver holds caps");
+        assert_eq!(
+            gpu_of(&node()).found,
+            "GPU-1: driver: the driver enforces caps"
+        );
     }
 
     #[test]
-    fn the_tier_and_why_not_the_next() {
+    fn the_enforcement_level_and_why_not_the_next() {
         let with = |path: &str, value: Value| {
             let mut facts = node();
             *facts.pointer_mut(path).expect("a fact") = value;
             gpu_of(&facts)
         };
         let old = with("/nvml/gpus/0/limits", json!("too old"));
-        assert!(old.ok && old.found.contains("M1") && old.found.ends_with("because too old"));
+        assert!(
+            old.ok
+                && old.found.contains(": accounted: ")
+                && old.found.ends_with("not available: too old")
+        );
         let off = with("/config/cgroup_limits", json!("off"));
         assert!(
-            off.found.contains("M1") && off.mend.contains("cgroup_limits = \"auto\""),
+            off.found.contains(": accounted: ") && off.fix.contains("cgroup_limits = \"auto\""),
             "{off:?}"
         );
         let user = with("/root", json!(false));
         assert!(
-            user.found.contains("M1") && user.mend.contains("as root"),
+            user.found.contains(": accounted: ") && user.fix.contains("as root"),
             "{user:?}"
         );
         let bare = with("/cgroup/controller", Value::Null);
         assert!(
-            bare.found.contains("M1") && bare.found.ends_with("neither dmem nor misc"),
+            bare.found.contains(": accounted: ") && bare.found.ends_with("neither dmem nor misc"),
             "{bare:?}"
         );
         let lost = with("/nvml/gpus/0/error", json!("lost"));
@@ -520,18 +526,18 @@ mod tests {
         blind["nvml"]["gpus"][0]["limits"] = json!("too old");
         let blind = gpu_of(&blind);
         assert!(
-            blind.found.contains("M0") && blind.mend.contains("= 1000"),
+            blind.found.contains(": shim: ") && blind.fix.contains("= 1000"),
             "{blind:?}"
         );
     }
 
     #[test]
-    fn a_gap_in_the_chain_is_named_with_what_closes_it() {
+    fn a_delegation_gap_is_named_with_its_fix() {
         let mut facts = node();
         facts["cgroup"]["gaps"] = json!(["/cg/pods"]);
         let checks = of_facts(&facts);
         let gap = checks.iter().find(|check| !check.ok).expect("a gap");
-        assert_eq!(gap.mend, "echo +dmem > /cg/pods/cgroup.subtree_control");
+        assert_eq!(gap.fix, "echo +dmem > /cg/pods/cgroup.subtree_control");
         assert!(!gap.needed);
         let lines = told(gap);
         assert!(lines[0].starts_with("missing controller") && lines[1].contains("-> echo"));

@@ -1,23 +1,22 @@
-//! A control group of its own for a plain command, where this user may make one. A container has one
-//! from its runtime; with one, what walks around the shim is seen in a plain command too, and the
-//! driver can hold the cap.
+//! A control group of its own for a plain command, where this user may create one. A container has one
+//! from its runtime. With one, accounting also sees processes of a plain command that bypass the shim,
+//! and the driver can enforce the cap.
 //!
-//! We move into it ourselves, and the command is born there. Without the unified hierarchy, or without
-//! the right to write it, there is none, and the command runs as well. The group lies below the one
-//! we were started in, whose limits go on to hold.
+//! `gpuslice run` moves itself into the group, and the command inherits it. Without the unified
+//! hierarchy, or without the right to write it, the command runs without a group. The group lies below
+//! the one that `gpuslice run` was started in, whose limits stay in force.
 
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// Where the unified hierarchy is mounted: alone, or beside the old ones.
+/// Mount points of the unified hierarchy: alone, or beside the v1 hierarchies.
 const MOUNTS: [&str; 2] = ["/sys/fs/cgroup/unified", "/sys/fs/cgroup"];
-/// By this the daemon knows a group that it may remove once nobody is in it.
+/// Name prefix by which the daemon recognises a group that it may remove once it is empty.
 const PREFIX: &str = "gpuslice-run-";
 
-/// The group we are in while it lives, if there is one; gone when dropped, as far as nothing else
-/// was left running in it.
+/// The process's own group, if any; removed when dropped unless processes still run in it.
 pub struct Leaf(Option<Group>);
 
 struct Group {
@@ -26,7 +25,7 @@ struct Group {
 }
 
 impl Leaf {
-    /// Makes the group and moves this process into it.
+    /// Creates the group and moves this process into it.
     pub fn enter(id: &str) -> Leaf {
         let parent = own();
         if let Some(parent) = &parent {
@@ -58,8 +57,8 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // What the command left running keeps the group; the daemon removes it later, or the next
-        // `gpuslice run` does.
+        // Processes that the command left running keep the group; the daemon or the next
+        // `gpuslice run` removes it later.
         if move_to(&self.parent) {
             let _ = fs::remove_dir(&self.dir);
         }
@@ -70,8 +69,7 @@ fn name(id: &str) -> String {
     format!("{PREFIX}{}", id.trim_start_matches("run-"))
 }
 
-/// Removes groups that commands of others left here when they were killed. One in which anything
-/// still runs the kernel does not remove.
+/// Removes groups left here by killed commands. The kernel refuses to remove one with processes.
 fn sweep(parent: &Path) {
     let all = fs::read_dir(parent).into_iter().flatten().flatten();
     for entry in all {
@@ -82,7 +80,7 @@ fn sweep(parent: &Path) {
     }
 }
 
-/// Whose group it is by its name: `gpuslice-run-PID-TIME`.
+/// The owner's pid in a group's name: `gpuslice-run-PID-TIME`.
 fn maker(name: &str) -> Option<u32> {
     name.strip_prefix(PREFIX)?.split('-').next()?.parse().ok()
 }
@@ -92,10 +90,10 @@ fn move_to(group: &Path) -> bool {
     fs::write(group.join("cgroup.procs"), "0").is_ok()
 }
 
-/// The directory of the group that this process is in.
+/// The directory of this process's group.
 fn own() -> Option<PathBuf> {
     let text = fs::read("/proc/self/cgroup").ok()?;
-    // Its name is any bytes but a newline.
+    // A group's name is any bytes but a newline.
     let mut lines = text.split(|byte| *byte == b'\n');
     let name = OsStr::from_bytes(lines.find_map(|line| line.strip_prefix(b"0::/"))?);
     let under = |mount: &&&str| Path::new(mount).join("cgroup.procs").exists();
@@ -117,7 +115,7 @@ mod tests {
             parent: dir.path().to_owned(),
         };
         assert!(!group.enter());
-        std::mem::forget(group); // it moves to the parent, which is no group
+        std::mem::forget(group); // moves to the parent, which is not a group
         assert_eq!(name("run-12-ab"), "gpuslice-run-12-ab");
         assert_eq!(Leaf(None).pid(), 0);
     }

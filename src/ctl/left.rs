@@ -1,12 +1,12 @@
-//! Processes that a command of `gpuslice run` leaves running, as `sh -c 'server &'` does.
+//! Processes that a command of `gpuslice run` leaves in the background, as `sh -c 'server &'` does.
 //!
 //! # Problem
-//! Without a slice nothing limits such a process: it keeps its GPU memory, which the daemon gives to the next
-//! command, and launches in the turns of others.
+//! Without a slice such a process is unlimited: it keeps its GPU memory, which the daemon grants to the
+//! next command, and launches during other containers' turns.
 //!
 //! # Idea
 //! The slice lasts until no process of it is attached to the daemon, and `gpuslice run` waits for that. A
-//! signal that asks `gpuslice run` to end ends the wait, so that a supervisor's SIGTERM works as before.
+//! terminating signal to `gpuslice run` ends the wait, so that a supervisor's SIGTERM works as before.
 
 use crate::admin::Admin;
 use crate::child;
@@ -14,18 +14,18 @@ use crate::out;
 use crate::table::View;
 use std::time::{Duration, Instant};
 
-/// Between two questions to the daemon, at first and at last.
+/// Interval between two queries to the daemon: at first, and at most.
 const PAUSES: [Duration; 2] = [Duration::from_millis(2), Duration::from_millis(200)];
-/// The daemon sees an end a little later than we do: until then there is nothing to tell.
+/// Time for the daemon to notice exits, before the user is told.
 const TELL_AFTER: Duration = Duration::from_millis(500);
 
-/// Waits until no process of the slice is attached, or a signal asks us to end.
+/// Waits until no process of the slice is attached, or a terminating signal arrives.
 pub fn wait(admin: &Admin, container: &str) {
     let (began, mut pause, mut told) = (Instant::now(), PAUSES[0], false);
     while let Some(processes) = attached(admin, container) {
         if child::asked_to_end() {
             out::note(&format!(
-                "the command left {} on the GPU, which no slice limits any more",
+                "the command left {} on the GPU without a slice",
                 counted(processes)
             ));
             return;
@@ -50,8 +50,7 @@ fn counted(processes: u32) -> String {
     }
 }
 
-/// How many processes of the slice are attached; `None` for none, and where there is no slice or no daemon
-/// any more.
+/// Number of attached processes of the slice; `None` for zero, or if the slice or the daemon is gone.
 fn attached(admin: &Admin, container: &str) -> Option<u32> {
     let view = View::of(admin.list_again().ok()?);
     let ours = view.rows.iter().filter(|row| row.container == container);

@@ -1,9 +1,9 @@
 //! The directory that commands mount their slice on, shared by all commands that run at a time.
 //!
-//! Removing a directory takes away what other namespaces have mounted on it, so the last one that uses
-//! it removes it, and only if a command made it: each holds a shared lock while it runs, and whoever
-//! gets the lock for itself alone at its end is the last. One that was there before, a daemon's or
-//! a package's, has another mode and stays.
+//! Removing a directory detaches mounts on it in other namespaces, so only the last user removes it, and
+//! only if a command created it. Each command holds a shared lock while it runs; a command that gets the
+//! exclusive lock at its end is the last. A directory that existed before, a daemon's or a package's,
+//! has another mode and stays.
 
 use nix::fcntl::{Flock, FlockArg};
 use std::fs::{self, File, Permissions};
@@ -11,8 +11,8 @@ use std::io::{self, ErrorKind};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// Mode of a directory that a command made. All users can open it, to hold it too. The sticky bit tells it
-/// from directories of daemons and packages.
+/// Mode of a directory that a command created. All users can open it to lock it. The sticky bit
+/// distinguishes it from directories of daemons and packages.
 const TEMPORARY: u32 = 0o1755;
 
 /// A held directory.
@@ -22,21 +22,21 @@ pub struct MountPoint {
 }
 
 impl MountPoint {
-    /// Holds `path`, making it if it is missing.
+    /// Holds `path`, creating it if it is missing.
     ///
     /// # Errors
-    /// It cannot be made or opened.
+    /// It cannot be created or opened.
     pub fn hold(path: &Path) -> io::Result<MountPoint> {
         loop {
             match fs::create_dir(path) {
-                // Whatever the caller's umask is.
+                // Independent of the caller's umask.
                 Ok(()) => fs::set_permissions(path, Permissions::from_mode(TEMPORARY))?,
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
                 Err(error) => return Err(error),
             }
             let dir = match File::open(path) {
                 Err(error) if error.kind() == ErrorKind::NotFound => continue, // just removed
-                // Another user's daemon lives there. It can be mounted on, and it stays.
+                // Another user's daemon owns it. It can be mounted on, and it stays.
                 Err(error) if error.kind() == ErrorKind::PermissionDenied => {
                     return Ok(MountPoint {
                         path: path.to_owned(),
@@ -57,7 +57,7 @@ impl MountPoint {
     }
 }
 
-/// Whether an open directory is still the one of that path.
+/// Whether an open directory is still the one at that path.
 pub fn is_at(dir: &File, path: &Path) -> bool {
     let identity = |meta: &fs::Metadata| (meta.dev(), meta.ino());
     match (dir.metadata(), fs::metadata(path)) {
@@ -73,7 +73,7 @@ impl Drop for MountPoint {
             .metadata()
             .is_ok_and(|meta| meta.mode() & 0o7777 == TEMPORARY);
         if made && lock.relock(FlockArg::LockExclusiveNonblock).is_ok() {
-            // Not empty if a daemon has moved in meanwhile: then it is the daemon's.
+            // Fails if a daemon has created files in it meanwhile; then it is the daemon's.
             let _ = fs::remove_dir(&self.path);
         }
     }

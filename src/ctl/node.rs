@@ -1,8 +1,8 @@
-//! Where things are on this node, and a daemon of one's own where none runs.
+//! Paths of this node's parts, and a private daemon where none runs.
 
 use crate::admin::Admin;
-use crate::layout;
 use anyhow::{Context, Result, bail};
+use gpuslice_host::layout;
 use nix::errno::Errno;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::signal::Signal;
@@ -14,20 +14,20 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long a private daemon may take to answer.
+/// Time limit for a private daemon's first answer.
 const START: Duration = Duration::from_secs(10);
 
-/// The runtime directory to ask at: the one given, else this user's.
+/// The runtime directory: the one given, else this user's.
 pub fn runtime_dir(given: Option<&Path>) -> PathBuf {
     given.map_or_else(layout::runtime_dir, Path::to_owned)
 }
 
-/// A program or library that was built or installed together with this one.
+/// Finds a program or library that was built or installed together with this one.
 ///
 /// # Errors
-/// It is in none of the places where it could be.
+/// It is in none of the installation's directories.
 pub fn part(name: &str) -> Result<PathBuf> {
-    let exe = std::env::current_exe().context("where this program is")?;
+    let exe = std::env::current_exe().context("cannot find this program's own path")?;
     let beside = exe.parent().unwrap_or(Path::new("/"));
     layout::part(beside, name).with_context(|| {
         format!(
@@ -37,28 +37,28 @@ pub fn part(name: &str) -> Result<PathBuf> {
     })
 }
 
-/// Which driver a command is to use.
+/// Options that choose the driver.
 #[derive(clap::Args)]
 pub struct DriverOptions {
-    /// Directory with the libcuda.so.1 and libnvidia-ml.so.1 to use [default: the system's]
+    /// Directory of libcuda.so.1 and libnvidia-ml.so.1 [default: the system's]
     #[arg(long, value_name = "DIR")]
     pub driver_dir: Option<PathBuf>,
-    /// Simulate a GPU, as GPUSLICE_SIM says (gpuslice sim --help); nothing is computed on it
+    /// Simulate a GPU configured by GPUSLICE_SIM (see gpuslice sim --help); it computes nothing
     #[arg(long, conflicts_with = "driver_dir")]
     pub sim: bool,
 }
 
 impl DriverOptions {
-    /// Whether one is named.
+    /// Whether an option is given.
     pub fn is_some(&self) -> bool {
         self.sim || self.driver_dir.is_some()
     }
 
-    /// The directory of the driver to use, and whether it is the simulated GPU's: the one asked for, else
-    /// the system's.
+    /// The driver's directory, and whether it is the simulated GPU's: the requested one, else the
+    /// system's.
     ///
     /// # Errors
-    /// The directory asked for has no `libcuda.so.1`; none is, and the system's driver does not work.
+    /// The requested directory has no `libcuda.so.1`, or the system's driver does not work.
     pub fn find(&self) -> Result<(PathBuf, bool)> {
         match &self.driver_dir {
             Some(dir) => named_driver(dir),
@@ -85,10 +85,10 @@ fn named_driver(dir: &Path) -> Result<(PathBuf, bool)> {
     Ok((dir, simulated))
 }
 
-/// A daemon's process that we started.
+/// A daemon process started by this command.
 pub struct Process {
     child: Child,
-    /// What it says; without a name, so that it is gone with the last of us.
+    /// Its log, an unnamed file that disappears with the last process that has it open.
     log: File,
 }
 
@@ -96,18 +96,18 @@ impl Process {
     /// Starts a daemon that ends with the last command that uses it. `device` is as below.
     ///
     /// # Errors
-    /// What the system says.
+    /// The daemon cannot be started.
     pub fn while_used(driver: &Path, dir: &Path, device: Option<&Path>) -> Result<Process> {
         let mut command = daemon(driver, dir, device, None)?;
         command.arg("--while-used");
-        // It outlives us and our terminal if another command uses it.
+        // It outlives this command and its terminal if another command uses it.
         // SAFETY: one system call between fork and exec.
         unsafe { command.pre_exec(|| Ok(nix::unistd::setsid().map(drop)?)) };
         Process::start(command)
     }
 
     fn start(mut command: Command) -> Result<Process> {
-        // In memory: a full disk is one of the things it may have to tell of.
+        // In memory, because a full disk may be the error to report.
         let log = memfd_create(c"gpusliced's log", MFdFlags::MFD_CLOEXEC)?;
         let log = File::from(log);
         command.stderr(log.try_clone()?);
@@ -115,12 +115,12 @@ impl Process {
         Ok(Process { child, log })
     }
 
-    /// Its number.
+    /// Its pid.
     pub fn id(&self) -> Pid {
         Pid::from_raw(self.child.id().cast_signed())
     }
 
-    /// Ends it at once.
+    /// Kills it.
     pub fn kill(&mut self) {
         // It may have ended already.
         let _ = self.child.kill().and_then(|()| self.child.wait());
@@ -129,19 +129,19 @@ impl Process {
     /// Its exit status, once it has ended.
     ///
     /// # Errors
-    /// What the system says.
+    /// The wait fails.
     pub fn ended(&mut self) -> Result<Option<ExitStatus>> {
         Ok(self.child.try_wait()?)
     }
 
-    /// What the daemon wrote to its log.
+    /// The daemon's log.
     pub fn log(&self) -> String {
         read_from_start(&self.log)
     }
 }
 
-/// The command that starts a daemon. `device` is the simulated GPU's directory, if it is the
-/// simulated one; `work` another directory of ours. The daemon removes both at its end.
+/// The command that starts a daemon. `device` is the simulated GPU's directory, if any; `work` is
+/// another directory of this command. The daemon removes both at its end.
 fn daemon(
     driver: &Path,
     dir: &Path,
@@ -170,11 +170,11 @@ pub struct PrivateDaemon {
 }
 
 impl PrivateDaemon {
-    /// Starts one and waits until it answers. `device` is the simulated GPU's directory, if it is
-    /// the simulated one; `work` another directory of ours. Both are removed also if we are killed.
+    /// Starts a daemon and waits until it answers. `device` is the simulated GPU's directory, if any;
+    /// `work` is another directory of this command. Both are removed even if this command is killed.
     ///
     /// # Errors
-    /// It ended or stays silent; what it wrote is in the error.
+    /// It ended or does not answer; the error contains its log.
     pub fn start(
         driver: &Path,
         device: Option<&Path>,
@@ -182,7 +182,7 @@ impl PrivateDaemon {
     ) -> Result<PrivateDaemon> {
         let dir = temporary("gpuslice-")?;
         let mut command = daemon(driver, dir.path(), device, work)?;
-        // What a person types at the terminal is for the command, not for its daemon.
+        // Signals from the terminal are for the command, not for its daemon.
         command.process_group(0);
         end_with_us(&mut command);
         let process = Process::start(command)?;
@@ -203,7 +203,7 @@ impl PrivateDaemon {
         Ok(daemon)
     }
 
-    /// What the daemon wrote to its log.
+    /// The daemon's log.
     pub fn log(&self) -> String {
         self.process.log()
     }
@@ -217,15 +217,15 @@ fn read_from_start(file: &File) -> String {
     String::from_utf8_lossy(&said).into_owned()
 }
 
-/// The kernel asks a private daemon to end when we are gone, even killed; it then removes what is
-/// ours too.
+/// Makes the kernel send a private daemon SIGTERM when this process ends, even if killed; the daemon
+/// then removes this process's directories too.
 fn end_with_us(command: &mut Command) {
     let us = nix::unistd::getpid();
     // SAFETY: only system calls between fork and exec.
     unsafe {
         command.pre_exec(move || {
             nix::sys::prctl::set_pdeathsig(Signal::SIGTERM)?;
-            // Gone before the kernel was told.
+            // The parent died before PR_SET_PDEATHSIG took effect.
             match nix::unistd::getppid() == us {
                 true => Ok(()),
                 false => Err(Errno::ESRCH.into()),
@@ -234,19 +234,19 @@ fn end_with_us(command: &mut Command) {
     }
 }
 
-/// A directory of one's own, gone when dropped.
+/// A private temporary directory, removed when dropped.
 ///
 /// # Errors
-/// There is no place for temporary files.
+/// It cannot be created.
 pub fn temporary(prefix: &str) -> Result<tempfile::TempDir> {
     let made = tempfile::Builder::new().prefix(prefix).tempdir();
-    made.context("a temporary directory; set TMPDIR to a directory that can be written")
+    made.context("a temporary directory; set TMPDIR to a writable directory")
 }
 
 impl Drop for PrivateDaemon {
     fn drop(&mut self) {
         let pid = self.process.id();
-        // SIGTERM lets it remove its sockets; a daemon that does not end is killed.
+        // SIGTERM lets it remove its sockets; a daemon that does not exit is killed.
         let _ = nix::sys::signal::kill(pid, Signal::SIGTERM);
         let until = Instant::now() + Duration::from_secs(2);
         while Instant::now() < until {

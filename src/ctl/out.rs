@@ -1,13 +1,13 @@
-//! What commands print, on outputs that may have lost their reader: `gpuslice ps | head -1` has read
-//! enough, and a command in a slice must not fail because nobody reads what is said about the slice.
+//! Output of commands, also to a closed pipe: `gpuslice ps | head -1` is no error, and a command in a
+//! slice must not fail because its messages about the slice have no reader.
 
 use anyhow::{Context, Result};
 use std::io::{ErrorKind, IsTerminal, Write};
 
-/// Prints one line. A reader that went away wants no more of it, which is no error.
+/// Prints one line. A closed pipe is not an error.
 ///
 /// # Errors
-/// The output takes no more: a full disk, mostly.
+/// The output cannot be written, usually because the disk is full.
 pub fn line(text: &str) -> Result<()> {
     let mut out = std::io::stdout().lock();
     match writeln!(out, "{text}").and_then(|()| out.flush()) {
@@ -16,11 +16,11 @@ pub fn line(text: &str) -> Result<()> {
     }
 }
 
-/// Draws a table over the last one, of `drawn` lines, on a terminal; below it elsewhere. Whether
-/// anybody looks.
+/// Draws a table over the previous one, of `drawn` lines, on a terminal; below it elsewhere. Returns
+/// whether the output still has a reader.
 ///
 /// # Errors
-/// The output takes no more.
+/// The output cannot be written.
 pub fn draw(lines: &[String], drawn: &mut usize) -> Result<bool> {
     let mut out = std::io::stdout().lock();
     let over = match *drawn {
@@ -34,7 +34,7 @@ pub fn draw(lines: &[String], drawn: &mut usize) -> Result<bool> {
     }
 }
 
-/// Says something to the person, if there is one.
+/// Prints a message to standard error; ignores failures.
 pub fn note(text: &str) {
     let _ = writeln!(std::io::stderr(), "gpuslice: {text}");
 }

@@ -1,6 +1,6 @@
-//! `gpuslice policy`: how a GPU's time is divided, shown and changed while containers run.
+//! `gpuslice policy`: shows and changes the scheduling policy of a GPU while containers run.
 //!
-//! A change counts from the next turn on. Nobody is restarted, and what was used stays used.
+//! A change takes effect with the next turn. No container restarts, and past GPU time stays charged.
 
 use crate::admin::Admin;
 use crate::node;
@@ -18,33 +18,35 @@ use std::process::ExitCode;
 #[derive(clap::Args)]
 #[command(after_help = POLICIES)]
 pub struct Options {
-    /// Which GPUs: all, or a list of indices or UUIDs
+    /// GPUs: all, or a list of indices or UUIDs
     #[arg(value_name = "GPU", default_value = "all", value_parser = parse_gpus)]
     gpus: String,
-    /// The new policy, by name or cGPU's number; without it the present one is shown
+    /// New policy, by name or cGPU's number; omit it to show the current one
     #[arg(value_name = "POLICY", allow_hyphen_values = true)]
     policy: Option<Policy>,
-    /// Runtime directory of the daemon to ask [default: /run/gpuslice as root]
+    /// Runtime directory of the daemon [default: /run/gpuslice as root]
     #[arg(long, value_name = "DIR")]
     runtime_dir: Option<PathBuf>,
 }
 
 const POLICIES: &str = "\
 Policies:
-  0 fair        each container 1/slices_per_gpu of the GPU, alone too (slices_per_gpu: the configuration)
-  1 preemptive  each container 1/n of it, n containers with a slice; alone all of it
-  2 weighted    each container its weight's part of all that have a slice; alone all of it
-  3 fixed       each container its weight/slices_per_gpu, alone too
-  4 soft        by weight among those that have work; what one does not use, others get at once
+  0 fair        1/slices_per_gpu of the GPU for each container, even alone
+  1 preemptive  1/n for each of the n containers with a slice; all of it when alone
+  2 weighted    by weight among all containers with a slice; all of it when alone
+  3 fixed       weight/slices_per_gpu for each container, even alone
+  4 soft        by weight among containers with work; unused time goes to the others at once
   5 native      the driver's own time slicing; memory caps only
-A container with a --share has that under each but native, and the others divide the rest.";
+A container with a --share keeps it under every policy but native; the others divide the rest.";
 
 fn parse_gpus(text: &str) -> Result<String, SelectError> {
     GpuSelector::parse(text).map(|_| text.to_owned())
 }
 
+/// Runs `gpuslice policy`.
+///
 /// # Errors
-/// No daemon answers, there is no such GPU, or the daemon cannot keep it on record.
+/// No daemon answers, there is no such GPU, or the daemon cannot record the change.
 pub fn main(options: &Options) -> Result<ExitCode> {
     let admin = Admin::connect(&node::runtime_dir(options.runtime_dir.as_deref()))?;
     let before = View::of(admin.list()?);
@@ -57,7 +59,7 @@ pub fn main(options: &Options) -> Result<ExitCode> {
     };
     let gpu = Selector::new(&options.gpus)?;
     let Answer::Done {} = admin.ask(&Command::SetPolicy { gpu, policy })? else {
-        bail!("the daemon answered something else")
+        bail!("unexpected answer from the daemon; check that it has the same version")
     };
     for gpu in chosen {
         let (what, was) = (before.called(gpu.uuid), gpu.policy);
@@ -66,7 +68,7 @@ pub fn main(options: &Options) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The GPUs of the node that `text` names.
+/// The node's GPUs that `text` selects.
 fn chosen<'a>(view: &'a View, text: &str) -> Result<Vec<&'a Gpu>> {
     let list = match GpuSelector::parse(text)? {
         GpuSelector::Any | GpuSelector::All => return Ok(view.gpus.iter().collect()),
@@ -79,7 +81,7 @@ fn chosen<'a>(view: &'a View, text: &str) -> Result<Vec<&'a Gpu>> {
             GpuRef::Uuid(uuid) => gpu.uuid == uuid,
         };
         let Some(gpu) = view.gpus.iter().find(is_meant) else {
-            bail!("this node has no GPU as in {text}; gpuslice policy lists its GPUs")
+            bail!("no GPU on this node matches {text}; gpuslice policy lists its GPUs")
         };
         found.push(gpu);
     }
@@ -127,7 +129,7 @@ mod tests {
         let uuid = view.gpus[1].uuid.to_string();
         assert_eq!(index(&uuid).ok(), Some(vec![7]));
         let none = index("1").expect_err("no such GPU").to_string();
-        assert!(none.contains("no GPU as in 1"), "{none}");
+        assert!(none.contains("matches 1;"), "{none}");
         let told = lines(&view.gpus.iter().collect::<Vec<_>>());
         assert!(
             told[1].contains("4 soft") && told[2].contains("1 preemptive"),

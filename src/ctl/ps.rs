@@ -1,4 +1,4 @@
-//! `gpuslice ps`: the node's slices, for people or as JSON.
+//! `gpuslice ps`: the node's slices as a table or as JSON.
 
 use crate::admin::Admin;
 use crate::node;
@@ -9,28 +9,30 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// How often the table is drawn anew.
+/// Interval between two drawings of the table.
 const REFRESH: Duration = Duration::from_secs(1);
-/// Over how long the shares of the table for people are taken.
+/// Interval over which the table's shares are measured.
 const SAMPLE: Duration = Duration::from_millis(250);
 
 /// Options of `gpuslice ps`.
 #[derive(clap::Args)]
 pub struct Options {
-    /// One JSON object: counters since admission, sizes in bytes, times in ns
+    /// Print one JSON object: counters since admission, sizes in bytes, times in ns
     #[arg(long)]
     json: bool,
-    /// Limits, turns and the last refused allocation of each slice, too
+    /// Add limits, turns and the last refused allocation of each slice
     #[arg(long, short)]
     wide: bool,
-    /// Again and again, until interrupted
+    /// Refresh every second until interrupted
     #[arg(long, conflicts_with = "json")]
     watch: bool,
-    /// Runtime directory of the daemon to ask [default: /run/gpuslice as root]
+    /// Runtime directory of the daemon [default: /run/gpuslice as root]
     #[arg(long, value_name = "DIR")]
     runtime_dir: Option<PathBuf>,
 }
 
+/// Runs `gpuslice ps`.
+///
 /// # Errors
 /// No daemon answers.
 pub fn main(options: &Options) -> Result<ExitCode> {
@@ -62,7 +64,7 @@ pub fn main(options: &Options) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Draws the table until nobody looks.
+/// Draws the table until the output is closed.
 fn watch(admin: &Admin, mut before: View, wide: bool) -> Result<ExitCode> {
     let mut drawn = 0;
     loop {

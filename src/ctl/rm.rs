@@ -1,5 +1,5 @@
-//! `gpuslice rm`: ends slices that nobody ended, as of a container whose runtime died before it could
-//! call the hook, or of a `gpuslice run` that was killed.
+//! `gpuslice rm`: removes leftover slices, as of a container whose runtime died before it could call
+//! the hook, or of a killed `gpuslice run`.
 
 use crate::admin::Admin;
 use crate::node;
@@ -13,19 +13,21 @@ use std::process::ExitCode;
 /// Options of `gpuslice rm`.
 #[derive(clap::Args)]
 pub struct Options {
-    /// Ids, beginnings of ids, or names as `gpuslice ps` shows them
+    /// Ids, id prefixes, or names as shown by `gpuslice ps`
     #[arg(required = true, value_name = "CONTAINER")]
     containers: Vec<String>,
-    /// Also of a container whose processes still run; they get no more GPU memory
+    /// Remove the slice of a container whose processes still run; they get no more GPU memory
     #[arg(long, short)]
     force: bool,
-    /// Runtime directory of the daemon to ask [default: /run/gpuslice as root]
+    /// Runtime directory of the daemon [default: /run/gpuslice as root]
     #[arg(long, value_name = "DIR")]
     runtime_dir: Option<PathBuf>,
 }
 
+/// Runs `gpuslice rm`.
+///
 /// # Errors
-/// No daemon answers; there is no such slice, or more than one; its processes still run.
+/// No daemon answers; no slice or several match; its processes still run.
 pub fn main(options: &Options) -> Result<ExitCode> {
     let dir = node::runtime_dir(options.runtime_dir.as_deref());
     let admin = Admin::connect(&dir)?;
@@ -44,10 +46,10 @@ pub fn main(options: &Options) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The id of the one slice that `asked` means.
+/// The id of the one slice that `asked` selects.
 ///
 /// # Errors
-/// There is none, or more than one.
+/// No slice or several match.
 pub fn find(view: &View, asked: &str, dir: &Path) -> Result<String> {
     let is_meant =
         |row: &&Row| !asked.is_empty() && (row.container.starts_with(asked) || row.name == asked);
@@ -59,7 +61,7 @@ pub fn find(view: &View, asked: &str, dir: &Path) -> Result<String> {
         .collect();
     ids.sort();
     ids.dedup();
-    // A record that the daemon could not take up is not in its list, but in the way.
+    // A record that the daemon could not restore is missing from its list, but blocks the id.
     let on_disk = ContainerId::new(asked).is_ok() && dir.join("c").join(asked).exists();
     match ids[..] {
         _ if ids.iter().any(|id| *id == asked) || (ids.is_empty() && on_disk) => Ok(asked.into()),
@@ -68,7 +70,7 @@ pub fn find(view: &View, asked: &str, dir: &Path) -> Result<String> {
         _ => {
             let all: Vec<&str> = ids.iter().map(|id| id.as_str()).collect();
             bail!(
-                "{asked:?} means {} slices: {}; give one's id",
+                "{asked:?} matches {} slices: {}; give an id",
                 all.len(),
                 all.join(", ")
             )

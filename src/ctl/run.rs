@@ -2,7 +2,7 @@
 
 use crate::admin::Admin;
 use crate::child;
-use crate::door::{self, Door, Paths};
+use crate::inject::{Injection, Paths, inject};
 use crate::leaf::Leaf;
 use crate::left;
 use crate::node::{self, DriverOptions};
@@ -24,13 +24,13 @@ pub struct Options {
     slice: SliceOptions,
     #[command(flatten)]
     driver: DriverOptions,
-    /// Runtime directory of the daemon to ask [default: this user's, else a private daemon]
+    /// Runtime directory of the daemon [default: this user's daemon, else a private one]
     #[arg(long, value_name = "DIR", conflicts_with_all = ["driver_dir", "sim"])]
     runtime_dir: Option<PathBuf>,
-    /// Way in for the shim
+    /// Injection method of the shim
     #[arg(long, value_enum, default_value = "auto")]
-    door: Door,
-    /// Say nothing about slice, door and driver
+    inject: Injection,
+    /// Print nothing about slice, injection and driver
     #[arg(long, short)]
     quiet: bool,
     /// The command and its arguments
@@ -38,19 +38,19 @@ pub struct Options {
     command: Vec<OsString>,
 }
 
-/// A daemon to ask: the node's, or a private one that this user's commands share.
+/// The daemon to use: the node's, or a private one that this user's commands share.
 pub struct Host {
-    /// Given up before the connection is.
+    /// Dropped before the connection.
     _shared: Option<Shared>,
     /// The connection.
     pub admin: Admin,
-    /// For the person: where decisions are taken.
+    /// Describes the daemon, for messages.
     pub words: String,
 }
 
 impl Host {
-    /// The daemon at `runtime_dir` if that is given; else this user's if one answers and no other
-    /// driver is asked for; else a private one.
+    /// Finds the daemon: the one at `runtime_dir` if given; else this user's if it answers and no other
+    /// driver is requested; else a private one.
     ///
     /// # Errors
     /// The named daemon does not answer, there is no driver, or the private daemon does not start.
@@ -65,7 +65,7 @@ impl Host {
             }),
             Err(error) if runtime_dir.is_some() => Err(error),
             Err(error) if error.is::<Untrusted>() => {
-                out::note(&format!("no daemon is asked: {error:#}"));
+                out::note(&format!("not using the daemon: {error:#}"));
                 Host::private(driver)
             }
             _ => Host::private(driver),
@@ -89,7 +89,7 @@ impl Host {
     }
 }
 
-/// Ends the slice whatever way the command ended.
+/// Removes the slice when dropped, however the command ended.
 struct Admitted<'a> {
     admin: &'a Admin,
     container: ContainerId,
@@ -98,22 +98,22 @@ struct Admitted<'a> {
 impl Drop for Admitted<'_> {
     fn drop(&mut self) {
         if let Err(error) = self.admin.dismiss(self.container) {
-            out::note(&format!("ending slice {}: {error:#}", self.container));
+            out::note(&format!("removing slice {}: {error:#}", self.container));
         }
     }
 }
 
-/// Runs the command; its exit status is ours, 128 + signal if a signal ended it.
+/// Runs the command and returns its exit status, or 128 + signal if a signal ended it.
 ///
 /// # Errors
 /// The slice was refused, or the command could not be started.
 pub fn main(options: &Options) -> Result<ExitCode> {
     child::catch_signals()?;
     let id = unique_id()?;
-    // Refused before anything is made for it, if it is malformed.
+    // Rejects a malformed request before anything is created for it.
     options.slice.admit(&id, 0)?;
     let host = Host::find(options.runtime_dir.as_deref(), &options.driver)?;
-    // After a private daemon was started, which stays outside.
+    // A private daemon, started above, stays outside of the group.
     let leaf = Leaf::enter(&id);
     let admit = options.slice.admit(&id, leaf.pid())?;
     if let Some(code) = child::interrupted() {
@@ -125,7 +125,7 @@ pub fn main(options: &Options) -> Result<ExitCode> {
         container: ContainerId::new(&id)?,
     };
     let Some(paths) = Paths::of(&answer) else {
-        bail!("the daemon answered something else")
+        bail!("unexpected answer from the daemon; check that it has the same version")
     };
     let Some((program, arguments)) = options.command.split_first() else {
         bail!("no command")
@@ -135,14 +135,14 @@ pub fn main(options: &Options) -> Result<ExitCode> {
     let gpus = gpus(&host.admin, &id)?;
     let visible: Vec<String> = gpus.iter().map(GpuUuid::to_string).collect();
     command.env("CUDA_VISIBLE_DEVICES", visible.join(","));
-    let (door, _kept) = door::open(&mut command, &paths, options.door)?;
+    let (method, _injected) = inject(&mut command, &paths, options.inject)?;
     if !options.quiet {
         let simulated = match gpus.iter().any(|gpu| gpu.is_simulated()) {
             true => " (simulated GPU)",
             false => "",
         };
         out::note(&format!(
-            "{} on {}{simulated}; door: {door}; {}",
+            "{} on {}{simulated}; injection: {method}; {}",
             options.slice.memory, options.slice.gpus, host.words
         ));
     }
@@ -152,14 +152,14 @@ pub fn main(options: &Options) -> Result<ExitCode> {
     Ok(code)
 }
 
-/// The slice's GPUs, for CUDA to number from 0; the node's others are none of the command's business.
+/// The slice's GPUs, which CUDA numbers from 0; the node's other GPUs stay hidden.
 fn gpus(admin: &Admin, container: &str) -> Result<Vec<GpuUuid>> {
     let view = View::of(admin.list()?);
     let ours = view.rows.iter().filter(|row| row.container == container);
     Ok(ours.map(|row| row.gpu).collect())
 }
 
-/// An id that no other command has, nor had: a killed one's slice may still be there.
+/// A unique id, also among earlier commands: the slice of a killed one may still exist.
 fn unique_id() -> Result<String> {
     let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_BOOTTIME)?;
     let ms = now.tv_sec() * 1000 + now.tv_nsec() / 1_000_000;

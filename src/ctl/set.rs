@@ -1,8 +1,8 @@
-//! `gpuslice set`: other caps and another part of the time for a slice while its container runs.
+//! `gpuslice set`: changes a slice's caps, weight, share or priority while its container runs.
 //!
-//! A cap counts from the next allocation on. One below what is held takes nothing away: what is
-//! refused until enough was freed is growth. A weight, a share, a priority count from the next
-//! turn on; what was used stays used.
+//! A cap takes effect with the next allocation. A cap below the memory held takes nothing away: growth
+//! is refused until enough is freed. A weight, a share and a priority take effect with the next turn;
+//! past GPU time stays charged.
 
 use crate::admin::Admin;
 use crate::node;
@@ -21,13 +21,13 @@ use std::process::ExitCode;
 /// Options of `gpuslice set`.
 #[derive(clap::Args)]
 pub struct Options {
-    /// Id, beginning of an id, or name as `gpuslice ps` shows it
+    /// Id, id prefix, or name as shown by `gpuslice ps`
     #[arg(value_name = "CONTAINER")]
     container: String,
-    /// New cap on GPU memory, on each of its GPUs or the one of --gpu
+    /// Set the GPU memory cap, on all its GPUs or the one given by --gpu
     #[arg(long, value_name = "SIZE", value_parser = parse_memory, required_unless_present_any = ["pinned", "weight", "share", "priority"], allow_hyphen_values = true)]
     memory: Option<Bytes>,
-    /// Only on this GPU, by the number that it has on the node
+    /// Restrict --memory to this GPU, by its index on the node
     #[arg(
         long,
         value_name = "N",
@@ -35,25 +35,27 @@ pub struct Options {
         allow_hyphen_values = true
     )]
     gpu: Option<u32>,
-    /// New cap on the host memory that it pins
+    /// Set the pinned host memory cap
     #[arg(long, value_name = "SIZE", value_parser = parse_memory, allow_hyphen_values = true)]
     pinned: Option<Bytes>,
-    /// New weight of the share of GPU time, 1 to 1000, on all its GPUs
+    /// Set the scheduling weight, 1 to 1000, on all its GPUs
     #[arg(long, value_name = "N", allow_hyphen_values = true)]
     weight: Option<Weight>,
-    /// New share of GPU time in percent, reserved and no more, or none
+    /// Set the hard share of GPU time in percent, or none
     #[arg(long, value_name = "PCT", allow_hyphen_values = true)]
     share: Option<ShareAsk>,
-    /// New priority class: high, normal or best-effort
+    /// Set the priority: high, normal or best-effort
     #[arg(long, value_name = "CLASS", allow_hyphen_values = true)]
     priority: Option<Class>,
-    /// Runtime directory of the daemon to ask [default: /run/gpuslice as root]
+    /// Runtime directory of the daemon [default: /run/gpuslice as root]
     #[arg(long, value_name = "DIR")]
     runtime_dir: Option<PathBuf>,
 }
 
+/// Runs `gpuslice set`.
+///
 /// # Errors
-/// No daemon answers; there is no such slice or GPU, or more than one; what is asked does not fit.
+/// No daemon answers; no slice or GPU matches, or several do; the request does not fit.
 pub fn main(options: &Options) -> Result<ExitCode> {
     let dir = node::runtime_dir(options.runtime_dir.as_deref());
     let admin = Admin::connect(&dir)?;
@@ -86,14 +88,14 @@ fn resize(options: &Options, admin: &Admin, view: &View, id: &str, rows: &[&Row]
             memory: MemoryAsk::Exactly(cap),
         };
         let Answer::Resized { cap, reserved } = admin.ask(&command).context(what.clone())? else {
-            bail!("the daemon answered something else")
+            bail!("unexpected answer from the daemon; check that it has the same version")
         };
         out::line(&told(id, &what, was, cap, reserved))?;
     }
     Ok(())
 }
 
-/// Changes what it gets of time.
+/// Changes weight, share and priority.
 fn retune(options: &Options, admin: &Admin, id: &str, rows: &[&Row]) -> Result<()> {
     let share = options.share.unwrap_or_default();
     let (weight, class) = (options.weight, options.priority);
@@ -108,7 +110,7 @@ fn retune(options: &Options, admin: &Admin, id: &str, rows: &[&Row]) -> Result<(
         class,
     };
     let Answer::Done {} = admin.ask(&command)? else {
-        bail!("the daemon answered something else")
+        bail!("unexpected answer from the daemon; check that it has the same version")
     };
     let was = rows.first();
     for line in retuned(was.copied(), weight, share, class) {
@@ -117,7 +119,7 @@ fn retune(options: &Options, admin: &Admin, id: &str, rows: &[&Row]) -> Result<(
     Ok(())
 }
 
-/// What its part of time was and is, a line for each thing that was asked for.
+/// Old and new scheduling parameters, one line for each that was changed.
 fn retuned(
     was: Option<&Row>,
     weight: Option<Weight>,
@@ -147,7 +149,7 @@ fn retuned(
     lines
 }
 
-/// The rows to change: all of the slice's, or the one of a GPU.
+/// The rows to change: all of the slice's, or one GPU's.
 fn chosen<'a>(
     view: &View,
     rows: impl Iterator<Item = &'a Row>,
@@ -158,18 +160,20 @@ fn chosen<'a>(
     match (rows.is_empty(), gpu) {
         (true, Some(index)) => bail!("the slice has no GPU {index}; gpuslice ps lists its GPUs"),
         (true, None) => {
-            bail!("the slice is on record only, and no daemon holds it; gpuslice rm ends it")
+            bail!("the slice exists only as a record without a daemon; gpuslice rm removes it")
         }
         _ => Ok(rows),
     }
 }
 
-/// What a cap was and is, for the person.
+/// Old and new cap, as a line for the user.
 fn told(id: &str, what: &str, was: Option<Bytes>, cap: Bytes, reserved: Bytes) -> String {
     let was = was.map_or("no cap".to_owned(), |was| was.to_string());
     let mut line = format!("{id}: {what}: {was} -> {cap}");
     if reserved > cap {
-        line += &format!("; {reserved} are held, so nothing more is given until less is");
+        line += &format!(
+            "; {reserved} are held, so allocations are refused until usage falls below the cap"
+        );
     }
     line
 }
@@ -231,9 +235,9 @@ mod tests {
     fn a_cap_below_what_is_held_is_told() {
         let line = |cap, held| told("web", "gpu 0", Some(Bytes(GIB)), Bytes(cap), Bytes(held));
         assert_eq!(line(2 * GIB, GIB), "web: gpu 0: 1GiB -> 2GiB");
-        assert!(
-            line(GIB / 2, GIB).ends_with("1GiB are held, so nothing more is given until less is")
-        );
+        assert!(line(GIB / 2, GIB).ends_with(
+            "1GiB are held, so allocations are refused until usage falls below the cap"
+        ));
         let first = told("web", "pinned host memory", None, Bytes(GIB), Bytes(0));
         assert!(first.ends_with("no cap -> 1GiB"), "{first}");
     }

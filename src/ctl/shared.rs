@@ -1,5 +1,5 @@
-//! The private daemon of `gpuslice run`. All commands that a user runs at the same time on the same GPUs
-//! share it: their caps add up, and their weights count.
+//! The private daemon of `gpuslice run`, shared by all commands that a user runs at the same time on the
+//! same GPUs: their caps add up, and their weights compete.
 //!
 //! # Problem
 //! Commands start and end in any order and can be killed at any moment, the one that started the daemon
@@ -16,11 +16,11 @@
 //! lock, finds the directory gone, and begins again.
 
 use crate::admin::Admin;
-use crate::layout::TAKEN;
 use crate::mount_point::is_at;
 use crate::node::Process;
 use crate::trust::{self, Untrusted};
 use anyhow::{Context, Result, bail};
+use gpuslice_host::layout::TAKEN;
 use nix::fcntl::{Flock, FlockArg};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, geteuid};
@@ -35,14 +35,14 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// How long it may take until a daemon answers.
+/// Time limit for the daemon's first answer.
 const START: Duration = Duration::from_secs(10);
-/// How long the daemon may take to end.
+/// Time limit for the daemon's exit.
 const END: Duration = Duration::from_secs(2);
-/// Between two attempts.
+/// Interval between two attempts.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// A command's share in the daemon, given up when dropped; the connection must be dropped after it.
+/// A command's membership in the daemon, released when dropped; drop the connection after it.
 pub struct Shared {
     membership: Flock<File>,
     dir: PathBuf,
@@ -53,7 +53,7 @@ impl Shared {
     /// Connects to the daemon for this driver; starts one if none answers.
     ///
     /// # Errors
-    /// The daemon does not start; what it wrote is in the error. Or its directory cannot be used.
+    /// The daemon does not start (the error contains its log), or its directory cannot be used.
     pub fn join(driver: &Path, simulated: bool) -> Result<(Shared, Admin)> {
         let dir = place(driver, simulated);
         let joined = Shared::join_at(&dir, driver, simulated);
@@ -97,19 +97,19 @@ impl Shared {
     }
 
     fn daemon_lives(&self) -> bool {
-        // Of a process that has ended and is not reaped yet there is no program.
+        // An exited process that is not reaped yet has no executable.
         fs::read_link(format!("/proc/{}/exe", self.daemon)).is_ok()
     }
 }
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        // Where others share the daemon, this fails and gives up our lock.
+        // Fails and releases our lock if others share the daemon.
         let alone = self.membership.relock(FlockArg::LockExclusiveNonblock);
         if alone.is_err() || !is_at(&self.membership, &self.dir) {
             return;
         }
-        // Our connection is open, so the number is still the daemon's.
+        // Our connection is open, so the pid is still the daemon's.
         let _ = kill(self.daemon, Signal::SIGTERM);
         let until = Instant::now() + END;
         while self.daemon_lives() && Instant::now() < until {
@@ -121,7 +121,7 @@ impl Drop for Shared {
 /// A daemon that this command has started and that has not answered yet.
 struct Starting {
     process: Process,
-    /// Its simulated GPU, which it removes at its end if it serves.
+    /// Its simulated GPU, which the daemon removes at its end once it serves.
     device: Option<TempDir>,
     serves: bool,
 }
@@ -147,13 +147,13 @@ impl Starting {
         }
     }
 
-    /// Itself while it may still answer; nothing if another one is to be started.
+    /// `self` while it may still answer; `None` if another one is to be started.
     fn still(mut self) -> Result<Option<Starting>> {
         let Some(status) = self.process.ended()? else {
             return Ok(Some(self));
         };
         let said = self.process.log();
-        // Another command's daemon was first, or ours was not needed any more.
+        // Another command's daemon was first, or ours is no longer needed.
         if status.success() || said.contains(TAKEN) {
             return Ok(None);
         }
@@ -175,28 +175,28 @@ impl Drop for Starting {
 /// A connection to a daemon that answers.
 fn answering(dir: &Path) -> Result<Option<Admin>> {
     match Admin::connect(dir) {
-        // One that is about to end still accepts, but answers nothing.
+        // A daemon that is about to exit still accepts, but does not answer.
         Ok(admin) => Ok(admin.list().is_ok().then_some(admin)),
         Err(why) if why.is::<Untrusted>() => Err(why),
         Err(_) => Ok(None),
     }
 }
 
-/// The daemon's runtime directory, with a shared lock.
+/// Opens the daemon's runtime directory with a shared lock, creating it if missing.
 fn hold(dir: &Path) -> Result<Flock<File>> {
     loop {
         match DirBuilder::new().mode(0o700).create(dir) {
             Err(why) if why.kind() != ErrorKind::AlreadyExists => {
                 return Err(why).with_context(|| {
                     let dir = dir.display();
-                    format!("{dir}; set TMPDIR to a directory that can be written")
+                    format!("{dir}; set TMPDIR to a writable directory")
                 });
             }
             _ => {}
         }
         let checked = match trust::directory(dir) {
             Err(why) if why.downcast_ref() == Some(&nix::Error::ENOENT) => continue, // just removed
-            checked => checked.context("set TMPDIR to a directory of this user's own")?,
+            checked => checked.context("set TMPDIR to a directory owned by this user")?,
         };
         let opened = File::open(format!("/proc/self/fd/{}", checked.as_raw_fd()));
         let opened = opened.with_context(|| dir.display().to_string())?;
@@ -208,7 +208,7 @@ fn hold(dir: &Path) -> Result<Flock<File>> {
     }
 }
 
-/// Removes a directory that was made for a daemon which did not start, unless another command holds it.
+/// Removes the directory of a daemon that did not start, unless another command holds it.
 fn remove_unused(dir: &Path) {
     let locked = File::open(dir).map(|it| Flock::lock(it, FlockArg::LockExclusiveNonblock));
     if matches!(locked, Ok(Ok(_))) {
@@ -217,7 +217,7 @@ fn remove_unused(dir: &Path) {
     }
 }
 
-/// Where the daemon for a driver is: one place for each user, driver and simulated GPU.
+/// Runtime directory of the daemon for a driver: one for each user, driver and simulated GPU.
 fn place(driver: &Path, simulated: bool) -> PathBuf {
     let library = driver.join("libcuda.so.1");
     let library = library.canonicalize().unwrap_or(library);
@@ -227,11 +227,11 @@ fn place(driver: &Path, simulated: bool) -> PathBuf {
     });
     let mut hasher = DefaultHasher::new();
     (geteuid().as_raw(), library, simulation).hash(&mut hasher);
-    // Short: the name of a socket has room for 107 bytes.
+    // Short, because a socket address holds 107 bytes.
     base().join(format!("gpuslice-{:08x}", hasher.finish() as u32))
 }
 
-/// TMPDIR if it is set, else this user's runtime directory if there is one, else /tmp.
+/// TMPDIR if set, else this user's runtime directory if it exists, else /tmp.
 fn base() -> PathBuf {
     let set = |name| env::var_os(name).filter(|dir| !dir.is_empty());
     let own = |dir: &OsString| trust::directory(Path::new(dir)).is_ok();

@@ -1,4 +1,4 @@
-//! `gpuslice sim`: the simulated GPU, documented, created and removed.
+//! `gpuslice sim`: creates, describes and removes simulated GPUs.
 
 use crate::out;
 use anyhow::{Context, Result};
@@ -19,25 +19,27 @@ pub struct Options {
 
 #[derive(Subcommand)]
 enum Action {
-    /// Create a device directory; programs find it by GPUSLICE_SIM_DEVICE=DIR
+    /// Create a device directory; programs find it through GPUSLICE_SIM_DEVICE=DIR
     Create {
-        /// Where; must not exist yet
+        /// Directory to create; must not exist
         dir: PathBuf,
-        /// As in GPUSLICE_SIM, e.g. devices=2,mem=16GiB
+        /// Configuration as in GPUSLICE_SIM, e.g. devices=2,mem=16GiB
         #[arg(long, default_value = "")]
         config: String,
     },
-    /// Remove a device directory that no process uses any more
+    /// Remove a device directory that no process uses
     Remove {
-        /// Which
+        /// Directory to remove
         dir: PathBuf,
     },
     /// Print the directory of the simulated driver's libraries
     Libraries,
 }
 
+/// Runs `gpuslice sim`.
+///
 /// # Errors
-/// The configuration is malformed, or the directory cannot be made or removed.
+/// The configuration is malformed, or the directory cannot be created or removed.
 pub fn main(options: &Options) -> Result<ExitCode> {
     match &options.command {
         Action::Create { dir, config } => {
@@ -51,7 +53,7 @@ pub fn main(options: &Options) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A simulated GPU of one's own as `GPUSLICE_SIM` describes it, in memory, gone when dropped.
+/// A private simulated GPU as described by `GPUSLICE_SIM`, in memory, removed when dropped.
 ///
 /// # Errors
 /// `GPUSLICE_SIM` is malformed, or `/dev/shm` is full.

@@ -1,4 +1,4 @@
-//! What a person asks for when asking for a slice, as options and as an Admit command.
+//! A slice request: command-line options and the Admit command made from them.
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
@@ -9,19 +9,19 @@ use gpuslice_wire::select::GpuSelector;
 use gpuslice_wire::text::{Name, Selector};
 use gpuslice_wire::units::{Bytes, Percent, UnitError, Weight};
 
-/// The slice's own options, shared by the commands that make one.
+/// Options that describe a slice, shared by the commands that create one.
 #[derive(Args, Clone, Debug)]
 pub struct SliceOptions {
-    /// Which GPUs: any, all, or a list of indices or UUIDs
+    /// GPUs to use: any, all, or a list of indices or UUIDs
     #[arg(long, value_name = "SEL", default_value = "any")]
     pub gpus: String,
-    /// Cap on GPU memory, per GPU: bytes or KiB, MiB, GiB
+    /// GPU memory cap per GPU, in bytes, KiB, MiB or GiB
     #[arg(long, value_name = "SIZE", value_parser = parse_memory, allow_hyphen_values = true)]
     pub memory: Bytes,
-    /// Cap on the host memory that it pins for its GPUs [default: the node's, mostly none]
+    /// Pinned host memory cap, for all GPUs together [default: the node's, usually none]
     #[arg(long, value_name = "SIZE", value_parser = parse_memory, allow_hyphen_values = true)]
     pub pinned: Option<Bytes>,
-    /// Weight of the share of GPU time, 1 to 1000
+    /// Scheduling weight, 1 to 1000
     #[arg(
         long,
         value_name = "N",
@@ -29,7 +29,7 @@ pub struct SliceOptions {
         allow_hyphen_values = true
     )]
     pub weight: Weight,
-    /// Share of GPU time in percent: reserved, and no more, also when alone
+    /// Hard share of GPU time in percent: reserved, and never exceeded
     #[arg(
         long,
         value_name = "PCT",
@@ -37,18 +37,18 @@ pub struct SliceOptions {
         allow_hyphen_values = true
     )]
     pub share: Option<Percent>,
-    /// Who goes before whom: high, normal, or best-effort
+    /// Scheduling priority: high, normal or best-effort
     #[arg(long, value_name = "CLASS", default_value = "normal")]
     pub priority: Class,
-    /// Whether its GPUs take turns together once it uses several: auto, or never
+    /// Gang scheduling of the GPUs it uses: auto or never
     #[arg(long, value_name = "WHEN", default_value = "auto")]
     pub gang: Gangs,
-    /// A name for people
+    /// Display name
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
 }
 
-/// A size above zero.
+/// Parses a size above zero.
 pub fn parse_memory(text: &str) -> Result<Bytes, UnitError> {
     match text.parse()? {
         Bytes::ZERO => Err(UnitError::SizeZero),
@@ -57,8 +57,8 @@ pub fn parse_memory(text: &str) -> Result<Bytes, UnitError> {
 }
 
 impl SliceOptions {
-    /// The command that asks the daemon for this slice under the id `container`. `pid` is a process
-    /// in the control group that is the slice's own; 0 if it has none.
+    /// The command that requests this slice under the id `container`. `pid` is a process in the
+    /// slice's own control group, or 0 without one.
     ///
     /// # Errors
     /// The selector or the name is malformed.

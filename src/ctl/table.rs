@@ -1,9 +1,8 @@
-//! A node's slices as people and programs read them. Pure: two snapshots in, lines or JSON out.
+//! A node's slices as a table or JSON. Pure: two snapshots in, lines or JSON out.
 //!
-//! A snapshot holds counters; a share is the growth of a slice's GPU time between two of them,
-//! divided by the time between them. What a slice *wants* is what it is due if all that have work
-//! now keep having work: better classes first, then by weight, nobody above its own limit, and what
-//! that leaves to the others.
+//! A snapshot holds counters; a share is the growth of a slice's GPU time between two snapshots, divided
+//! by the time between them. A slice's *due* share assumes that all slices with work now keep having
+//! work: higher classes first, then by weight, no slice above its own limit, and the rest to the others.
 
 mod json;
 
@@ -11,7 +10,7 @@ pub use json::json;
 
 use gpuslice_wire::ids::{GpuUuid, Lane};
 use gpuslice_wire::policy::{Class, Policy};
-use gpuslice_wire::snapshot::{Snapshot, Tier, TimeTier};
+use gpuslice_wire::snapshot::{MemoryEnforcement, Snapshot, TimeEnforcement};
 use gpuslice_wire::units::Bytes;
 use std::fmt::Write;
 
@@ -20,91 +19,91 @@ use std::fmt::Write;
 pub struct Row {
     /// Container id.
     pub container: String,
-    /// Name for people; the id where there is none.
+    /// Display name; the id without one.
     pub name: String,
-    /// Which GPU.
+    /// Its GPU.
     pub gpu: GpuUuid,
-    /// The same within the container.
+    /// The GPU's number within the container.
     pub lane: Lane,
     /// Memory cap.
     pub cap: Bytes,
     /// Reserved, unused credit included.
     pub reserved: Bytes,
-    /// What NVML shows beyond what was asked for.
-    pub residual: Bytes,
-    /// Held by its processes.
+    /// Memory that NVML shows beyond what its processes reserved.
+    pub untracked: Bytes,
+    /// Held, as reported by its processes.
     pub used: Bytes,
     /// Highest `used`.
     pub peak: Bytes,
     /// Refused allocations.
     pub denied: u64,
-    /// Size and rest of the last of them.
+    /// Size of the last refused allocation, and the bytes left then.
     pub last_denied: (Bytes, Bytes),
-    /// Who holds the cap.
-    pub tier: Tier,
-    /// Pinned host memory, of all the container's GPUs together.
+    /// How the memory cap is enforced.
+    pub memory_enforcement: MemoryEnforcement,
+    /// Pinned host memory, for all the container's GPUs together.
     pub pinned: Bytes,
-    /// The cap on that.
+    /// Pinned host memory cap.
     pub pinned_cap: Option<Bytes>,
     /// Weight.
     pub weight: u32,
     /// Hard share in percent.
     pub share: Option<u32>,
-    /// Who goes before it and after it.
+    /// Priority class.
     pub class: Class,
-    /// What it may have of the GPU's time at most, parts per million.
+    /// Upper limit of its part of the GPU's time, parts per million.
     pub cap_ppm: u32,
     /// Attached processes.
     pub clients: u32,
-    /// Has work now.
-    pub wanting: bool,
+    /// It has work for the GPU now.
+    pub runnable: bool,
     /// GPU time so far, ns.
     pub gpu_ns: u64,
-    /// Time spent waiting, ns.
+    /// Time spent runnable without a turn so far, ns.
     pub wait_ns: u64,
-    /// Time in which it wanted the GPU so far, ns.
-    pub wanted_ns: u64,
+    /// Time spent runnable so far, with or without a turn, ns.
+    pub runnable_ns: u64,
     /// Turns so far.
     pub turns: u64,
-    /// Of them, those after which it was not quiet in time.
+    /// Turns after which it had not drained in time.
     pub overruns: u64,
-    /// Of them, those closed early for a better class.
+    /// Turns closed early for a higher class.
     pub preemptions: u64,
-    /// How it is kept to its turns.
-    pub kept: Kept,
+    /// How its turns are enforced.
+    pub time: TimeControl,
     /// Launches so far.
     pub launches: u64,
-    /// It takes turns together with the container's other GPUs.
+    /// It takes turns as a gang with the container's other GPUs.
     pub gang: bool,
 }
 
-/// How a slice is kept to its turns.
+/// How a slice's turns are enforced.
 #[derive(Clone, Copy, Debug)]
-pub struct Kept {
-    /// By what.
-    pub tier: TimeTier,
-    /// How often its work was stopped on the GPU.
+pub struct TimeControl {
+    /// The level.
+    pub enforcement: TimeEnforcement,
+    /// Preemptions of its work on the GPU.
     pub stops: u64,
-    /// How often that was tried and came to nothing.
+    /// Attempted preemptions without an effect.
     pub stops_missed: u64,
-    /// The hardware's time slice that it was given, µs; 0 for none.
+    /// The hardware time slice set for it, µs; 0 for none.
     pub slice_us: u64,
-    /// How often it was found with another one.
+    /// Times it was found with a different one.
     pub slice_changes: u64,
 }
 
-impl Kept {
-    fn of(row: &Snapshot) -> Option<Kept> {
+impl TimeControl {
+    fn of(row: &Snapshot) -> Option<TimeControl> {
         match *row {
             Snapshot::Slice {
-                time_tier: tier,
+                time_enforcement: enforcement,
                 stops,
                 stops_missed,
                 time_slice_us: slice_us,
                 time_slice_changes: slice_changes,
                 ..
-            } => Some(Kept {
-                tier,
+            } => Some(TimeControl {
+                enforcement,
                 stops,
                 stops_missed,
                 slice_us,
@@ -124,18 +123,18 @@ pub struct Gpu {
     pub index: u32,
     /// Physical memory.
     pub total: Bytes,
-    /// Memory promised of it.
+    /// Sum of the caps promised on it.
     pub promised: Bytes,
     /// Containers with a slice of it.
     pub slices: u32,
-    /// How its time is divided.
+    /// Scheduling policy.
     pub policy: Policy,
 }
 
 /// All of a GPU's time, parts per million.
 const WHOLE_PPM: u32 = 1_000_000;
 
-/// A snapshot in two lists.
+/// A snapshot, split into GPUs and slices.
 #[derive(Clone, Debug, Default)]
 pub struct View {
     /// CLOCK_MONOTONIC ns.
@@ -147,33 +146,33 @@ pub struct View {
 }
 
 impl Row {
-    /// Holds more than its cap, which was lowered, or was passed by what nobody asks for.
+    /// Whether it holds more than its cap: the cap was lowered, or untracked memory exceeds it.
     pub fn is_over(&self) -> bool {
-        u128::from(self.used.0) + u128::from(self.residual.0) > u128::from(self.cap.0)
+        u128::from(self.used.0) + u128::from(self.untracked.0) > u128::from(self.cap.0)
     }
 
-    /// The last refusal in words, if there was one.
+    /// Describes the last refusal, if any.
     fn refusal(&self) -> Option<String> {
         let (need, left) = self.last_denied;
         (need > Bytes::ZERO).then(|| format!("{need} with {left} left"))
     }
 }
 
-/// A tier as people and programs read it.
-pub const fn tier_name(tier: Tier) -> &'static str {
-    match tier {
-        Tier::Shim => "M0",
-        Tier::Measured => "M1",
-        Tier::Driver => "M3",
+/// Name of a memory enforcement level, in tables and JSON.
+pub const fn memory_enforcement_name(level: MemoryEnforcement) -> &'static str {
+    match level {
+        MemoryEnforcement::Shim => "shim",
+        MemoryEnforcement::Accounted => "accounted",
+        MemoryEnforcement::Driver => "driver",
     }
 }
 
-/// How turns are enforced, as people and programs read it.
-pub const fn time_tier_name(tier: TimeTier) -> &'static str {
-    match tier {
-        TimeTier::Turns => "T0",
-        TimeTier::Slices => "T2",
-        TimeTier::Stops => "T3",
+/// Name of a time enforcement level, in tables and JSON.
+pub const fn time_enforcement_name(level: TimeEnforcement) -> &'static str {
+    match level {
+        TimeEnforcement::Shim => "shim",
+        TimeEnforcement::Timeslice => "timeslice",
+        TimeEnforcement::Preempt => "preempt",
     }
 }
 
@@ -217,7 +216,7 @@ impl View {
         self.gpu(gpu).map_or(u32::MAX, |found| found.index)
     }
 
-    /// A GPU's name for people.
+    /// A GPU's display name.
     pub fn called(&self, gpu: GpuUuid) -> String {
         let mark = if gpu.is_simulated() {
             " (simulated)"
@@ -227,7 +226,7 @@ impl View {
         format!("gpu {}{mark}", self.index(gpu))
     }
 
-    /// The part of its GPU, 0..=1, that a slice is due among those that have work.
+    /// The part of its GPU, 0..=1, that a slice is due among the slices with work.
     pub fn due(&self, row: &Row) -> f64 {
         let policy = self
             .gpu(row.gpu)
@@ -239,7 +238,7 @@ impl View {
         let cap = |peer: &Row| f64::from(peer.cap_ppm) / f64::from(WHOLE_PPM);
         let same = |peer: &Row| peer.container == row.container;
         let peers = self.rows.iter();
-        let peers = peers.filter(|peer| peer.gpu == row.gpu && (peer.wanting || same(peer)));
+        let peers = peers.filter(|peer| peer.gpu == row.gpu && (peer.runnable || same(peer)));
         let mut left = 1.0;
         for class in Class::ALL {
             let ours = peers.clone().filter(|peer| peer.class == class);
@@ -254,7 +253,7 @@ impl View {
         0.0
     }
 
-    /// The part of its GPU a slice got since `before`.
+    /// The part of its GPU that a slice got since `before`.
     pub fn got(&self, row: &Row, before: &View) -> f64 {
         self.grown(row, before, |row| row.gpu_ns)
     }
@@ -272,11 +271,11 @@ impl View {
     }
 }
 
-/// What each gets per weight, if `left` is divided among those of these weights and caps and what
-/// the capped do not take goes to the others.
+/// The share per unit of weight when `left` is divided by these (weight, cap) pairs and what capped
+/// slices leave goes to the others.
 fn level(asks: &[(f64, f64)], left: f64) -> f64 {
     let mut order: Vec<(f64, f64)> = asks.to_vec();
-    // Those that meet their caps first, first.
+    // In the order in which they reach their caps.
     order.sort_by(|a, b| (a.1 / a.0).total_cmp(&(b.1 / b.0)));
     let (mut left, mut weights) = (left.max(0.0), order.iter().map(|ask| ask.0).sum::<f64>());
     for (weight, cap) in order {
@@ -288,13 +287,13 @@ fn level(asks: &[(f64, f64)], left: f64) -> f64 {
     f64::INFINITY
 }
 
-/// A slice's name for people.
+/// A slice's display name.
 fn called(container: &str, name: &str) -> String {
     if name.is_empty() { container } else { name }.to_owned()
 }
 
 fn row(slice: Snapshot) -> Option<Row> {
-    let kept = Kept::of(&slice)?;
+    let time = TimeControl::of(&slice)?;
     match slice {
         Snapshot::Slice {
             container,
@@ -303,13 +302,13 @@ fn row(slice: Snapshot) -> Option<Row> {
             lane,
             cap,
             reserved,
-            residual,
+            untracked,
             used,
             peak,
             denied,
             denied_need,
             denied_left,
-            tier,
+            memory_enforcement,
             pinned,
             pinned_cap,
             weight,
@@ -317,11 +316,11 @@ fn row(slice: Snapshot) -> Option<Row> {
             class,
             cap_ppm,
             clients,
-            wanting,
+            runnable,
             gang,
             gpu_ns,
             wait_ns,
-            wanted_ns,
+            runnable_ns,
             turns,
             overruns,
             preemptions,
@@ -334,12 +333,12 @@ fn row(slice: Snapshot) -> Option<Row> {
             lane,
             cap,
             reserved,
-            residual,
+            untracked,
             used,
             peak,
             denied,
             last_denied: (denied_need, denied_left),
-            tier,
+            memory_enforcement,
             pinned,
             pinned_cap,
             weight: weight.get(),
@@ -347,14 +346,14 @@ fn row(slice: Snapshot) -> Option<Row> {
             class,
             cap_ppm,
             clients,
-            wanting: wanting != 0,
+            runnable: runnable != 0,
             gpu_ns,
             wait_ns,
-            wanted_ns,
+            runnable_ns,
             turns,
             overruns,
             preemptions,
-            kept,
+            time,
             launches,
             gang: gang != 0,
         }),
@@ -362,7 +361,7 @@ fn row(slice: Snapshot) -> Option<Row> {
     }
 }
 
-/// What a slice weighs, for people: its hard share if it has one, its class if that is not normal.
+/// The WEIGHT column: the hard share if any, else the weight; and the class unless it is normal.
 fn weight(row: &Row) -> String {
     let own = row
         .share
@@ -376,11 +375,11 @@ fn weight(row: &Row) -> String {
     }
 }
 
-const HEAD: &str = "NAME             GPU       CAP      USED RESIDUAL TIER  DENIED   WEIGHT  WANTED     GOT  WAITED PROCS";
-const HEAD_WIDE: &str = "  LIMIT    TURNS OVERRUNS PREEMPTED TIME STOPS  LAST REFUSED";
+const HEAD: &str = "NAME             GPU       CAP      USED UNTRACKED CAP-BY     DENIED   WEIGHT     DUE     GOT    WAIT PROCS";
+const HEAD_WIDE: &str = "  LIMIT    TURNS OVERRUNS PREEMPTED TIME-BY   STOPS  LAST REFUSED";
 
-/// The table as lines, a header first. Shares are taken between the two views. `wide` tells of the
-/// turns and the last refusal too.
+/// The table as lines, the header first. Shares are measured between the two views. `wide` adds turns
+/// and the last refusal.
 pub fn lines(before: &View, now: &View, wide: bool) -> Vec<String> {
     let mut all = vec![format!("{HEAD}{}", if wide { HEAD_WIDE } else { "" })];
     for row in &now.rows {
@@ -388,13 +387,13 @@ pub fn lines(before: &View, now: &View, wide: bool) -> Vec<String> {
         // Writing to a String cannot fail.
         let _ = write!(
             line,
-            "{:<16.16} {:>3} {:>9} {:>9} {:>8} {:>4} {:>7} {:>8} {:>6.1}% {:>6.1}% {:>6.1}% {:>5}",
+            "{:<16.16} {:>3} {:>9} {:>9} {:>9} {:<9} {:>7} {:>8} {:>6.1}% {:>6.1}% {:>6.1}% {:>5}",
             row.name,
             now.index(row.gpu),
             row.cap.to_string(),
             row.used.to_string(),
-            row.residual.to_string(),
-            tier_name(row.tier),
+            row.untracked.to_string(),
+            memory_enforcement_name(row.memory_enforcement),
             row.denied,
             weight(row),
             100.0 * now.due(row),
@@ -410,12 +409,12 @@ pub fn lines(before: &View, now: &View, wide: bool) -> Vec<String> {
             let refusal = row.refusal();
             let _ = write!(
                 line,
-                " {limit:>6} {:>8} {:>8} {:>9} {:>4} {:>5}  {}",
+                " {limit:>6} {:>8} {:>8} {:>9} {:<9} {:>5}  {}",
                 row.turns,
                 row.overruns,
                 row.preemptions,
-                time_tier_name(row.kept.tier),
-                row.kept.stops,
+                time_enforcement_name(row.time.enforcement),
+                row.time.stops,
                 refusal.as_deref().unwrap_or("never")
             );
         }
@@ -428,7 +427,7 @@ pub fn lines(before: &View, now: &View, wide: bool) -> Vec<String> {
         if row.gang {
             line.push_str("  gang");
         }
-        if row.kept.slice_changes > 0 {
+        if row.time.slice_changes > 0 {
             line.push_str("  time slice changed");
         }
         all.push(line);
@@ -441,7 +440,7 @@ pub mod tests {
     use super::*;
 
     /// A slice that has been refused three times.
-    pub fn slice(name: &str, weight: u32, share: Option<u32>, wanting: bool, gpu_ns: u64) -> Row {
+    pub fn slice(name: &str, weight: u32, share: Option<u32>, runnable: bool, gpu_ns: u64) -> Row {
         Row {
             container: name.into(),
             name: name.into(),
@@ -449,9 +448,9 @@ pub mod tests {
             lane: Lane(0),
             cap: Bytes(1 << 30),
             reserved: Bytes(0),
-            residual: Bytes(0),
+            untracked: Bytes(0),
             last_denied: (Bytes(3 << 20), Bytes(1 << 20)),
-            tier: Tier::Measured,
+            memory_enforcement: MemoryEnforcement::Accounted,
             pinned: Bytes(0),
             pinned_cap: None,
             used: Bytes(0),
@@ -462,15 +461,15 @@ pub mod tests {
             class: Class::Normal,
             cap_ppm: share.map_or(WHOLE_PPM, |percent| percent * 10_000),
             clients: 1,
-            wanting,
+            runnable,
             gpu_ns,
             wait_ns: 0,
-            wanted_ns: 0,
+            runnable_ns: 0,
             turns: 0,
             overruns: 0,
             preemptions: 0,
-            kept: Kept {
-                tier: TimeTier::Turns,
+            time: TimeControl {
+                enforcement: TimeEnforcement::Shim,
                 stops: 0,
                 stops_missed: 0,
                 slice_us: 0,
@@ -493,7 +492,7 @@ pub mod tests {
         }
     }
 
-    /// What each is due, in whole percent.
+    /// The due share of each, in whole percent.
     fn due(policy: Policy, rows: Vec<Row>) -> Vec<f64> {
         let gpus = vec![Gpu {
             policy,
@@ -509,20 +508,20 @@ pub mod tests {
     }
 
     #[test]
-    fn what_is_due_goes_by_weight_up_to_everybodys_limit() {
+    fn due_shares_go_by_weight_up_to_each_limit() {
         let rows = vec![
             slice("a", 1, None, true, 0),
             slice("b", 3, None, true, 0),
             slice("c", 4, Some(20), true, 0),
             slice("idle", 6, None, false, 0),
         ];
-        // The last: what it would get if it woke now.
+        // The last one is idle: the share it would get if it had work now.
         assert_eq!(due(Policy::Soft, rows.clone()), [20.0, 60.0, 20.0, 48.0]);
         assert_eq!(due(Policy::Preemptive, rows), [40.0, 40.0, 20.0, 27.0]);
     }
 
     #[test]
-    fn a_better_class_goes_first_and_limits_leave_time_unused() {
+    fn a_higher_class_goes_first_and_limits_leave_time_unused() {
         let high = Row {
             class: Class::High,
             ..slice("high", 1, Some(30), true, 0)
@@ -538,7 +537,7 @@ pub mod tests {
     }
 
     #[test]
-    fn what_was_got_is_growth_over_time() {
+    fn got_is_growth_over_time() {
         let before = View {
             now_ns: 1_000,
             rows: vec![slice("a", 1, None, true, 500)],
@@ -555,9 +554,9 @@ pub mod tests {
     }
 
     #[test]
-    fn a_slice_above_its_cap_and_its_last_refusal_are_told() {
+    fn a_slice_above_its_cap_and_its_last_refusal_are_shown() {
         let mut row = slice("a", 1, None, true, 0);
-        (row.used, row.residual) = (row.cap, Bytes(1));
+        (row.used, row.untracked) = (row.cap, Bytes(1));
         let view = View {
             rows: vec![slice("b", 1, None, true, 0), row],
             ..View::default()
@@ -565,7 +564,7 @@ pub mod tests {
         let told = lines(&view, &view, true);
         assert!(
             told[0].ends_with("LAST REFUSED")
-                && told[1].contains(" M1 ")
+                && told[1].contains(" accounted ")
                 && told[1].contains(" none "),
             "{told:?}"
         );
@@ -574,7 +573,7 @@ pub mod tests {
         assert!(lines(&view, &view, false)[1].ends_with(" 1"));
         let told = json(&view);
         assert_eq!(told["slices"][1]["memory_over"], true);
-        assert_eq!(told["slices"][0]["tier"], "M1");
+        assert_eq!(told["slices"][0]["memory_enforcement"], "accounted");
         assert_eq!(told["slices"][0]["class"], "normal");
         assert_eq!(told["slices"][0]["denied_need"], 3 << 20);
     }

@@ -1,14 +1,14 @@
-//! Whether a daemon may be believed.
+//! Whether a daemon may be trusted.
 //!
 //! # Problem
-//! What a daemon answers names libraries that `gpuslice run` loads, and text that commands print. An
-//! ordinary user's default runtime directory can be in `/tmp` (`/tmp/gpuslice-UID`, where XDG_RUNTIME_DIR is not
-//! set), in which any other user can create a directory of that name first and listen there.
+//! A daemon's answers name libraries that `gpuslice run` loads, and text that commands print. Without
+//! XDG_RUNTIME_DIR an ordinary user's default runtime directory is `/tmp/gpuslice-UID`. Any other user can
+//! create a directory of that name first and listen there.
 //!
 //! # Idea
-//! Nothing is read from a daemon before two facts are known. The directory is no link, belongs to this
-//! user or to root, and no other user can write it. The process that listens on the socket runs as this
-//! user or as root. The directory is opened once, and what was opened is what is looked at and used.
+//! Two facts are checked before anything is read from a daemon. The directory is not a link, belongs to
+//! this user or to root, and no other user can write it. The process that listens on the socket runs as
+//! this user or as root. The directory is opened once; the checks and the use share that descriptor.
 
 use anyhow::Result;
 use nix::fcntl::{OFlag, open};
@@ -18,13 +18,13 @@ use nix::unistd::geteuid;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-/// Permissions of others than the owner that let them put files into a directory.
+/// Permission bits that let other users create files in a directory.
 const WRITABLE: u32 = 0o022;
 
-/// Why nothing is asked there.
+/// Why a daemon is not trusted.
 #[derive(Debug, thiserror::Error)]
 pub enum Untrusted {
-    /// Of the last part of the path: links in the path before it are as good as their owners made them.
+    /// The last component of the path is a link. Links before it are as trusted as their owners.
     #[error(
         "{} is a link, which another user may have made; name the directory itself with --runtime-dir", .0.display()
     )]
@@ -32,25 +32,25 @@ pub enum Untrusted {
     /// Another user's directory.
     #[error("{} belongs to user {user}, not to this user or root; remove it, or name another directory with --runtime-dir", .dir.display())]
     Owner {
-        /// Which directory.
+        /// The directory.
         dir: PathBuf,
-        /// Whose it is.
+        /// Its owner.
         user: u32,
     },
-    /// A directory with other users' files in it, perhaps.
+    /// A directory that other users can write.
     #[error("{} can be written by other users; make it this user's alone (chmod go-w), or name another directory with --runtime-dir", .0.display())]
     Writable(PathBuf),
     /// Another user's daemon.
     #[error("the process that listens at {} runs as user {user}, not as this user or root; ask as that user, or name another daemon with --runtime-dir", .socket.display())]
     Listener {
-        /// Where it listens.
+        /// Its socket.
         socket: PathBuf,
-        /// Who it is.
+        /// Its user.
         user: u32,
     },
 }
 
-/// Whether a user may tell this one what to do.
+/// Whether this process trusts a user.
 fn is_trusted(user: u32) -> bool {
     user == 0 || user == geteuid().as_raw()
 }
@@ -78,7 +78,7 @@ pub fn directory(dir: &Path) -> Result<OwnedFd> {
     }
 }
 
-/// Checks who listens at the other end of a connection to `path`.
+/// Checks the user of the process that listens on `path`.
 ///
 /// # Errors
 /// The system's error as a [`nix::Error`], or [`Untrusted`].

@@ -11,7 +11,7 @@ use crate::peer::Peer;
 use crate::poll::{Source, now};
 use crate::slab::Key;
 use crate::sockets::{Received, Socket, id_of, packet, send};
-use gpuslice_engine::{Ask, Event, Terms};
+use gpuslice_engine::{Ask, Event, TimeChange};
 use gpuslice_wire::admin::{Answer, Command, Denial};
 use gpuslice_wire::frame::{Message, RequestId, decode};
 use gpuslice_wire::ids::ContainerId;
@@ -208,7 +208,7 @@ impl Daemon {
             } => self.tasks.push_back(Task::Step(Event::Retune {
                 token,
                 container,
-                terms: Terms {
+                change: TimeChange {
                     weight,
                     share,
                     class,
@@ -222,8 +222,8 @@ impl Daemon {
         self.read_all_claims();
         self.settle();
         let mut rows = self.engine.snapshot(now());
-        self.tiers(&mut rows);
-        self.fill_time_enforcement(&mut rows);
+        self.set_memory_enforcement(&mut rows);
+        self.set_time_enforcement(&mut rows);
         rows.iter().for_each(|row| self.queue(key, row));
         self.flush(key);
     }
@@ -318,8 +318,8 @@ impl Daemon {
             cuda: driver.cuda,
             nvml: driver.nvml,
             preload: shim.preload,
-            replace: shim.replace,
-            twin: shim.twin,
+            mount: shim.mount,
+            nvml_shim: shim.nvml_shim,
             device: driver.device,
         };
         self.gave(key, *container);

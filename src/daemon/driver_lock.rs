@@ -14,8 +14,8 @@
 //! that: it logs a warning, serves, and takes the lock when it is free. It also writes a note with its driver
 //! to its directory, so that no other daemon starts while it is being restarted.
 
-use crate::layout::{ADMIN_SOCKET, NODE_DIR};
 use crate::paths::{Driver, Paths};
+use gpuslice_host::layout::{ADMIN_SOCKET, NODE_DIR};
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use nix::unistd::geteuid;

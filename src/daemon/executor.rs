@@ -106,13 +106,13 @@ impl Daemon {
             } => {
                 self.dismissed(token, &container, known);
             }
-            Action::Overrun {
+            Action::Late {
                 container,
                 lane,
                 stage,
                 after,
             } => {
-                log_overrun(&container, lane, stage, after);
+                log_late(&container, lane, stage, after);
             }
             Action::Resized {
                 token,
@@ -128,7 +128,7 @@ impl Daemon {
             | Action::ReadClaims { .. }
             | Action::Stop { .. }
             | Action::Resume { .. }
-            | Action::Accounted { .. }
+            | Action::ProcessRestored { .. }
             | Action::Reserved { .. }
             | Action::Refused { .. } => {}
         }
@@ -261,14 +261,14 @@ impl Daemon {
     }
 }
 
-fn log_overrun(container: &ContainerId, lane: Lane, stage: Late, after: Duration) {
+fn log_late(container: &ContainerId, lane: Lane, stage: Late, after: Duration) {
     let (gpu, after_ms) = (lane.0, after.0 / 1_000_000);
     match stage {
         Late::Waiting => tracing::debug!(%container, gpu, after_ms, "has not drained yet"),
-        Late::Passed => {
+        Late::Overrun => {
             tracing::warn!(%container, gpu, after_ms, "has not drained the GPU after drain_max_ms; others go on");
         }
-        Late::Quiet => tracing::info!(%container, gpu, after_ms, "has drained"),
+        Late::Drained => tracing::info!(%container, gpu, after_ms, "has drained"),
     }
 }
 

@@ -313,7 +313,7 @@ impl Daemon {
         let Some(pidfd) = pidfd else {
             return Ok(None);
         };
-        let known = self.step_now(Event::Account {
+        let known = self.step_now(Event::RestoreProcess {
             token: NO_REPLY,
             container: *container,
             process,
@@ -338,7 +338,7 @@ impl Daemon {
         self.engine.step(crate::poll::now(), event, &mut actions);
         let mut known = None;
         for action in actions {
-            if let Action::Accounted { client, .. } = action {
+            if let Action::ProcessRestored { client, .. } = action {
                 known = Some(client);
             }
             self.perform(action);

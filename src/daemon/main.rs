@@ -20,8 +20,6 @@ mod gpus;
 mod grants;
 mod handles;
 mod idle_exit;
-#[path = "../layout.rs"]
-mod layout;
 mod lingering;
 mod members;
 mod nvml;

@@ -1,15 +1,15 @@
-//! The two pages shared with tenants, and the only room of the daemon with raw memory.
+//! The two pages shared with tenants, and the daemon's only module with raw memory.
 //!
-//! Problem: a tenant must see whose turn it is in one load, and must say that it is finished in one
-//! store, yet nothing it does to the memory may harm the daemon or other tenants.
+//! Problem: a tenant must read the state of its turn in one load, and report that it has drained in one
+//! store, yet no write of a tenant may harm the daemon or other tenants.
 //! Idea: two sealed memfds of one page each. The *container page* is sealed against every later
-//! writable mapping; only the mapping made here before the seal can write. The *client page* is the
-//! tenant's to write and is read here as claims. Neither can change its size, so no access from
-//! here can ever fault. All access goes through atomics, one field at a time, straight from the raw
-//! pointer: no reference to memory that another process writes ever exists.
+//! writable mapping; only the mapping made here before the seal can write. The *client page* is written by
+//! the tenant and read here as claims. Neither can change its size, so no access from here can fault.
+//! All access goes through atomics, one field at a time, from the raw pointer: no reference to memory
+//! that another process writes ever exists.
 //!
-//! Order of writes of a lane: numbers, then `turn_end_ns`, then `turn`, then `mode` and `gated`,
-//! then `bell`, each release or stronger, then the wake-ups ([`Rouse`]). A reader that sees a turn sees its
+//! Order of writes to a lane: numbers, then `turn_end_ns`, then `mode` and `gated`, then `turn`, then
+//! `futex`, each release or stronger, then the wake-ups ([`WakeUp`]). A reader that sees a turn sees its
 //! end. `turn` and `active` are sequentially consistent (see `gpuslice_wire::page`).
 
 #![allow(unsafe_code)]
@@ -20,7 +20,7 @@ use gpuslice_wire::ids::Lane;
 use gpuslice_wire::limits::{ACCOUNTS_MAX, LANES_MAX, PAGE_BYTES};
 use gpuslice_wire::page::{
     CLIENT_PAGE_MAGIC, CONTAINER_PAGE_MAGIC, ClientPage, ContainerPage, GATE_CLOSED, GATE_OPEN,
-    MODE_GATES, MODE_OPEN, MODE_TURNS, PAGE_VERSION, WANT_PARKED, may_launch,
+    MODE_GATES, MODE_OPEN, MODE_TURNS, PAGE_VERSION, RUNNABLE_PARKED, may_launch,
 };
 use gpuslice_wire::units::{Bytes, Instant, KIB};
 use nix::errno::Errno;
@@ -61,7 +61,7 @@ impl<T> Drop for Shared<T> {
     fn drop(&mut self) {
         // SAFETY: this mapping was made in `new`, is a page long, and no reference into it outlives
         // `self`: fields are borrowed from it only within the methods below. A failure would leave
-        // a page mapped, which harms nobody.
+        // a page mapped, which is harmless.
         let _ = unsafe { munmap(self.at.cast(), PAGE_BYTES) };
     }
 }
@@ -76,47 +76,51 @@ macro_rules! field {
     };
 }
 
-/// Wakes every process that sleeps on a word of a shared page; how many threads that were.
+/// Wakes every thread that sleeps on a word of a shared page. Returns the number of threads woken.
 fn wake(word: &AtomicU32) -> i64 {
     // SAFETY: FUTEX_WAKE only uses the address of a live word as a name; it writes nothing. It can
     // fail only for a bad address. The flag PRIVATE is absent because sleepers are other processes.
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, i32::MAX) }
 }
 
-/// A turn that is closed so much after its end is closed late: nobody looks for it any more.
+/// A turn closed this long after its end is closed late: its processes no longer check for the end.
 const LATE_NS: u64 = 100_000;
 
-/// Who is woken by a change of a lane. Each thread that is costs more than all the rest of a turn's change,
-/// so in a plain one it is one: see `gpuslice_wire::page`.
+/// The threads to wake after a change of a lane. Waking one thread costs more than all the rest of a turn
+/// change, so a plain turn change wakes a single thread: see `gpuslice_wire::page`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Rouse {
-    /// Nobody: who is concerned looks at that time anyway.
-    Nobody,
-    /// Launches that wait for the turn; who looks after them only if there are none.
+enum WakeUp {
+    /// None: the threads concerned check at that time anyway.
+    None,
+    /// Launches that wait for the turn; the gate threads only if no launch waits.
     Launches,
-    /// Who looks after launches.
-    Keepers,
-    /// All.
-    Everybody,
+    /// The gate threads.
+    GateThreads,
+    /// Launches and gate threads.
+    All,
 }
 
-impl Rouse {
-    /// For a change of (mode, turn, its end); `rung` if the bell is to be heard for another reason.
-    fn of(old: (u32, u32, u64), new: (u32, u32, u64), rung: bool) -> Rouse {
+impl WakeUp {
+    /// The threads to wake for a change of (mode, turn, its end); `recalled` if credit is recalled too.
+    fn of(old: (u32, u32, u64), new: (u32, u32, u64), recalled: bool) -> WakeUp {
         let ((old_mode, old_turn, end), (mode, turn, closed)) = (old, new);
         if (old_mode, old_turn) == (mode, turn) {
-            return if rung { Rouse::Keepers } else { Rouse::Nobody };
+            return if recalled {
+                WakeUp::GateThreads
+            } else {
+                WakeUp::None
+            };
         }
         match (may_launch(old_turn), may_launch(turn)) {
-            _ if rung || (old_mode, mode) != (MODE_TURNS, MODE_TURNS) => Rouse::Everybody,
-            (false, true) => Rouse::Launches,
-            (true, false) if (end..end.saturating_add(LATE_NS)).contains(&closed) => Rouse::Nobody,
-            _ => Rouse::Everybody,
+            _ if recalled || (old_mode, mode) != (MODE_TURNS, MODE_TURNS) => WakeUp::All,
+            (false, true) => WakeUp::Launches,
+            (true, false) if (end..end.saturating_add(LATE_NS)).contains(&closed) => WakeUp::None,
+            _ => WakeUp::All,
         }
     }
 }
 
-/// The page all processes of a container read.
+/// The page that all processes of a container read.
 #[derive(Debug)]
 pub struct ContainerWriter {
     page: Shared<ContainerPage>,
@@ -161,17 +165,17 @@ impl ContainerWriter {
         self.fd.as_fd()
     }
 
-    /// Says that the daemon lives.
+    /// Writes the daemon's heartbeat.
     pub fn heartbeat(&self, now: Instant) {
         field!(self.page, heartbeat_ns).store(now.0, Release);
     }
 
-    /// Says how many processes are attached.
+    /// Writes the number of attached processes.
     pub fn set_clients(&self, count: usize) {
         field!(self.page, clients).store(count as u32, Relaxed);
     }
 
-    /// Writes a lane and wakes who waits for a change of turn or mode, or for a recall.
+    /// Writes a lane, and wakes the threads that wait for a change of turn or mode, or for a recall.
     pub fn set_lane(&self, lane: Lane, view: &LaneView) {
         let (page, at) = (&self.page, usize::from(lane.0));
         if at >= ACCOUNTS_MAX {
@@ -198,29 +202,29 @@ impl ContainerWriter {
         }
         let old_turn = field!(page, lane[at].turn).swap(view.turn, SeqCst);
         if old_turn != view.turn || old_mode != mode || recalled {
-            field!(page, bell).fetch_add(1, SeqCst);
+            field!(page, futex).fetch_add(1, SeqCst);
         }
         let (old, new) = (
             (old_mode, old_turn, old_end),
             (mode, view.turn, view.turn_end.0),
         );
-        self.rouse(Rouse::of(old, new, recalled), at);
+        self.wake_up(WakeUp::of(old, new, recalled), at);
     }
 
-    fn rouse(&self, who: Rouse, lane: usize) {
-        let (bell, turn) = (field!(self.page, bell), field!(self.page, lane[lane].turn));
-        let woken = match who {
-            Rouse::Nobody => return,
-            Rouse::Keepers => 0,
-            Rouse::Launches | Rouse::Everybody => wake(turn),
+    fn wake_up(&self, which: WakeUp, lane: usize) {
+        let (futex, turn) = (field!(self.page, futex), field!(self.page, lane[lane].turn));
+        let woken = match which {
+            WakeUp::None => return,
+            WakeUp::GateThreads => 0,
+            WakeUp::Launches | WakeUp::All => wake(turn),
         };
-        if woken <= 0 || who == Rouse::Everybody {
-            wake(bell);
+        if woken <= 0 || which == WakeUp::All {
+            wake(futex);
         }
     }
 }
 
-/// The page one process writes its claims to.
+/// The page to which one process writes its claims.
 #[derive(Debug)]
 pub struct ClaimsReader(Shared<ClientPage>);
 
@@ -240,7 +244,7 @@ impl ClaimsReader {
         Ok((ClaimsReader(page), fd))
     }
 
-    /// Lets the GPU go past the gates in the process's streams, or not.
+    /// Opens or closes the gates in the process's streams.
     pub fn set_gate(&self, lane: Lane, open: bool) {
         if usize::from(lane.0) >= LANES_MAX {
             return;
@@ -249,17 +253,17 @@ impl ClaimsReader {
         field!(self.0, lane[usize::from(lane.0)].gate).store(word, SeqCst);
     }
 
-    /// What the process claims now; each field is read once.
+    /// The present claims of the process; each field is read once.
     pub fn read(&self, lane: Lane) -> Claims {
         let (page, at) = (&self.0, usize::from(lane.0).min(ACCOUNTS_MAX - 1));
-        let want = field!(page, lane[at].want).load(Acquire);
+        let runnable = field!(page, lane[at].runnable).load(Acquire);
         Claims {
             active: field!(page, lane[at].active).load(SeqCst),
             drained: field!(page, lane[at].drained).load(SeqCst),
             began: Instant(field!(page, lane[at].began_ns).load(Relaxed)),
-            calm: Instant(field!(page, lane[at].quiet_ns).load(Relaxed)),
-            want: want != 0,
-            parked: want & WANT_PARKED != 0,
+            calm: Instant(field!(page, lane[at].drained_ns).load(Relaxed)),
+            runnable: runnable != 0,
+            parked: runnable & RUNNABLE_PARKED != 0,
             held: Bytes(field!(page, lane[at].held).load(Relaxed)),
             unseen: Bytes(field!(page, lane[at].unseen).load(Relaxed)),
             launches: field!(page, lane[at].launches).load(Relaxed),
@@ -268,7 +272,7 @@ impl ClaimsReader {
     }
 }
 
-/// Nobody will ever open the process's gates again: they stay open.
+/// Leaves the process's gates open, since the daemon will not open them again.
 impl Drop for ClaimsReader {
     fn drop(&mut self) {
         (0..LANES_MAX).for_each(|lane| self.set_gate(Lane(lane as u8), true));
@@ -334,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tenant_reads_what_is_written_and_can_change_nothing() {
+    fn a_tenant_can_read_the_container_page_and_not_write_it() {
         let writer = page();
         let read = tenant_map(&writer.fd, ProtFlags::PROT_READ).expect("readable");
         let reader = Shared::<ContainerPage> { at: read.cast() };
@@ -359,14 +363,14 @@ mod tests {
         writer.set_lane(Lane(0), &view(1, Mode::Turns));
         assert_eq!(field!(reader, gated).load(Relaxed), 1);
         assert_eq!(
-            field!(reader, bell).load(Relaxed),
+            field!(reader, futex).load(Relaxed),
             1,
             "the second changed nothing"
         );
         writer.set_lane(Lane(0), &view(2, Mode::Open));
         let seen = [
             &field!(reader, gated),
-            &field!(reader, bell),
+            &field!(reader, futex),
             &field!(reader, lane[0].turn),
         ];
         assert_eq!(seen.map(|word| word.load(Relaxed)), [0, 2, 2]);
@@ -384,32 +388,32 @@ mod tests {
     }
 
     #[test]
-    fn a_plain_change_of_turns_wakes_who_launches_and_nobody_else() {
+    fn a_plain_turn_change_wakes_waiting_launches_alone() {
         let turns = |turn, end| (MODE_TURNS, turn, end);
-        let rouse = |old, new| Rouse::of(old, new, false);
-        assert_eq!(rouse(turns(4, 80), turns(5, 100)), Rouse::Launches);
-        assert_eq!(rouse(turns(5, 100), turns(5, 120)), Rouse::Nobody, "longer");
-        assert_eq!(rouse(turns(5, 100), turns(6, 100)), Rouse::Nobody);
+        let wake_up = |old, new| WakeUp::of(old, new, false);
+        assert_eq!(wake_up(turns(4, 80), turns(5, 100)), WakeUp::Launches);
         assert_eq!(
-            rouse(turns(5, 100), turns(6, 99)),
-            Rouse::Everybody,
-            "early"
+            wake_up(turns(5, 100), turns(5, 120)),
+            WakeUp::None,
+            "longer"
         );
-        assert_eq!(rouse(turns(4, 80), turns(6, 80)), Rouse::Everybody);
+        assert_eq!(wake_up(turns(5, 100), turns(6, 100)), WakeUp::None);
+        assert_eq!(wake_up(turns(5, 100), turns(6, 99)), WakeUp::All, "early");
+        assert_eq!(wake_up(turns(4, 80), turns(6, 80)), WakeUp::All);
         for mode in [MODE_OPEN, MODE_GATES] {
             let other = (mode, 6, 100);
-            assert_eq!(rouse(turns(5, 100), other), Rouse::Everybody);
-            assert_eq!(rouse(other, turns(7, 120)), Rouse::Everybody);
-            assert_eq!(rouse(other, (mode, 7, 120)), Rouse::Everybody);
-            assert_eq!(rouse(other, other), Rouse::Nobody);
-            assert_eq!(Rouse::of(other, other, true), Rouse::Keepers);
+            assert_eq!(wake_up(turns(5, 100), other), WakeUp::All);
+            assert_eq!(wake_up(other, turns(7, 120)), WakeUp::All);
+            assert_eq!(wake_up(other, (mode, 7, 120)), WakeUp::All);
+            assert_eq!(wake_up(other, other), WakeUp::None);
+            assert_eq!(WakeUp::of(other, other, true), WakeUp::GateThreads);
         }
-        let rung = Rouse::of(turns(5, 100), turns(6, 100), true);
-        assert_eq!(rung, Rouse::Everybody);
+        let recalled = WakeUp::of(turns(5, 100), turns(6, 100), true);
+        assert_eq!(recalled, WakeUp::All);
     }
 
     #[test]
-    fn a_recall_rings_and_the_hosts_account_is_there() {
+    fn a_recall_changes_the_futex_and_the_host_has_an_account() {
         let writer = page();
         let read = tenant_map(&writer.fd, ProtFlags::PROT_READ).expect("readable");
         let reader = Shared::<ContainerPage> { at: read.cast() };
@@ -424,7 +428,7 @@ mod tests {
         let lane = [
             field!(reader, lane[host].recall),
             field!(reader, lane[host].context_kib),
-            field!(reader, bell),
+            field!(reader, futex),
             field!(reader, gated),
         ];
         assert_eq!(lane.map(|word| word.load(Relaxed)), [3, 2, 1, 0]);
@@ -438,22 +442,22 @@ mod tests {
         let tenant = Shared::<ClientPage> {
             at: tenant_map(&fd, both).expect("mapped").cast(),
         };
-        field!(tenant, lane[3].want).store(1, Relaxed);
+        field!(tenant, lane[3].runnable).store(1, Relaxed);
         field!(tenant, lane[3].active).store(7, Relaxed);
         field!(tenant, lane[3].held).store(u64::MAX, Relaxed);
         let claims = reader.read(Lane(3));
         assert_eq!(
-            (claims.want, claims.active, claims.held),
+            (claims.runnable, claims.active, claims.held),
             (true, 7, Bytes(u64::MAX))
         );
         assert_eq!(reader.read(Lane(0)), Claims::default());
         assert_eq!(ftruncate(&fd, 0), Err(Errno::EPERM));
-        field!(tenant, lane[3].want).store(WANT_PARKED, Relaxed);
-        assert!(reader.read(Lane(3)).want && reader.read(Lane(3)).parked);
+        field!(tenant, lane[3].runnable).store(RUNNABLE_PARKED, Relaxed);
+        assert!(reader.read(Lane(3)).runnable && reader.read(Lane(3)).parked);
     }
 
     #[test]
-    fn gates_are_counted_as_turns_and_open_when_nobody_is_left_to_open_them() {
+    fn gates_are_counted_as_turns_and_open_when_the_daemon_drops_the_page() {
         let writer = page();
         let read = tenant_map(&writer.fd, ProtFlags::PROT_READ).expect("readable");
         let page = Shared::<ContainerPage> { at: read.cast() };

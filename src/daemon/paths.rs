@@ -6,7 +6,7 @@
 
 use crate::command_line::CommandLine;
 use crate::config::DaemonConfig;
-use crate::layout::{self, NoDriver};
+use gpuslice_host::layout::{self, NoDriver};
 use gpuslice_wire::text::{HostPath, Text};
 use std::env;
 use std::io;
@@ -78,12 +78,12 @@ impl Driver {
 /// The shim's libraries.
 #[derive(Debug)]
 pub struct Shim {
-    /// For the preload door.
+    /// For preload injection.
     pub preload: HostPath,
-    /// For the replacement door.
-    pub replace: HostPath,
+    /// For mount injection.
+    pub mount: HostPath,
     /// In the place of NVML.
-    pub twin: HostPath,
+    pub nvml_shim: HostPath,
 }
 
 /// All paths.
@@ -169,8 +169,8 @@ impl Shim {
         };
         Ok(Shim {
             preload: part("libgpuslice.so")?,
-            replace: part("libgpuslice_replace.so")?,
-            twin: part("libgpuslice_nvml.so")?,
+            mount: part("libgpuslice_mount.so")?,
+            nvml_shim: part("libgpuslice_nvml.so")?,
         })
     }
 }

@@ -9,7 +9,7 @@
 
 use crate::daemon::{Daemon, Task};
 use crate::executor::{NO_REPLY, key_of};
-use gpuslice_engine::{Event, Record, Terms, Token};
+use gpuslice_engine::{Event, Record, TimeChange, Token};
 use gpuslice_wire::admin::{Answer, Denial};
 use gpuslice_wire::ids::GpuUuid;
 use gpuslice_wire::policy::Policy;
@@ -105,7 +105,7 @@ impl Daemon {
 
     /// Records a slice's changed weight, share or class and answers; if it cannot be recorded, restores the old
     /// values.
-    pub fn retuned(&mut self, token: Token, record: &Record, was: &Terms) {
+    pub fn retuned(&mut self, token: Token, record: &Record, was: &TimeChange) {
         let container = record.container;
         if token == NO_REPLY {
             return;
@@ -120,7 +120,7 @@ impl Daemon {
             self.tasks.push_front(Task::Step(Event::Retune {
                 token: NO_REPLY,
                 container,
-                terms: *was,
+                change: *was,
             }));
             return self.deny(key_of(token), Denial::Host, &text);
         }

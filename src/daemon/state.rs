@@ -21,11 +21,11 @@
 //! A directory without a record is left from an unfinished admission and is removed at the start. A record that
 //! cannot be read is logged and kept, and its container is refused.
 
-use crate::layout::{ADMIN_SOCKET, TAKEN};
 use crate::members::{self, Members};
 use crate::policies::Policies;
 use crate::sockets::listen_at;
 use gpuslice_engine::{RECORD_BYTES, Record};
+use gpuslice_host::layout::{ADMIN_SOCKET, TAKEN};
 use gpuslice_wire::ids::ContainerId;
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};

@@ -6,7 +6,7 @@ use gpuslice_wire::policy::Policy;
 use gpuslice_wire::tenant::Rejection;
 use gpuslice_wire::units::{Bytes, Duration, Instant};
 
-use crate::event::{Terms, Token};
+use crate::event::{TimeChange, Token};
 use crate::record::Record;
 use crate::refusal::Refusal;
 
@@ -68,15 +68,15 @@ pub enum Cut {
     Over,
 }
 
-/// How late a container is in letting go of the GPU after its turn.
+/// How late a container is in draining after its turn was closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Late {
-    /// Past the drain deadline: reported, and everybody goes on waiting for it.
+    /// Not drained after `drain`: reported, and the other containers still wait for it.
     Waiting,
-    /// Past the longest wait: others get turns beside it; it is charged until it is quiet.
-    Passed,
-    /// Quiet at last, after `Passed`.
-    Quiet,
+    /// Not drained after `drain_max`: others get turns beside it, and it is charged until it drains.
+    Overrun,
+    /// Drained after an overrun.
+    Drained,
 }
 
 /// A cap that is another now.
@@ -149,7 +149,7 @@ pub enum Action {
         /// What is promised now.
         record: Record,
         /// What was before, as a wish for just that.
-        was: Terms,
+        was: TimeChange,
     },
     /// The slice is gone: delete record, socket and pages.
     Dismissed {
@@ -173,7 +173,7 @@ pub enum Action {
         lanes: u8,
     },
     /// The process is known, and what it was granted; it has no connection. Wait for its end.
-    Accounted {
+    ProcessRestored {
         /// Of the `Account`.
         token: Token,
         /// Its identity from now on.
@@ -249,8 +249,8 @@ pub enum Action {
         /// Which lane.
         lane: Lane,
     },
-    /// For the log: a container does not let go of the GPU.
-    Overrun {
+    /// For the log: a container drains late.
+    Late {
         /// Whose.
         container: ContainerId,
         /// Which lane.

@@ -20,7 +20,7 @@ use crate::refusal::Refusal;
 
 /// What admission knows of a GPU.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Room {
+pub(crate) struct GpuCapacity {
     pub(crate) uuid: GpuUuid,
     pub(crate) index: NvmlIndex,
     pub(crate) total: Bytes,
@@ -32,7 +32,7 @@ pub(crate) struct Room {
     pub(crate) whole: bool,
 }
 
-impl Room {
+impl GpuCapacity {
     /// Memory that is not promised yet.
     fn left(&self) -> Bytes {
         self.total.saturating_sub(self.promised)
@@ -88,7 +88,7 @@ impl Room {
         memory: MemoryAsk,
         oversubscribe: bool,
     ) -> Result<Bytes, Refusal> {
-        let without = Room {
+        let without = GpuCapacity {
             promised: self.promised.saturating_sub(old),
             ..self
         };
@@ -117,7 +117,7 @@ impl Room {
     }
 
     /// Whether the cap is within the bounds of the request's source.
-    fn bound(&self, ask: &Ask) -> Result<(), Refusal> {
+    fn within_bounds(&self, ask: &Ask) -> Result<(), Refusal> {
         let (gpu, cap) = (self.index, self.cap(ask.memory)?);
         let most = ask.bounds.and_then(|bounds| bounds.memory);
         match most.map(|most| self.cap(most)).transpose()? {
@@ -131,7 +131,7 @@ impl Room {
         if self.whole {
             return Err(Refusal::Taken(self.index));
         }
-        self.bound(ask)?;
+        self.within_bounds(ask)?;
         let cap = self.promise(ask.memory, oversubscribe)?;
         self.take_share(ask.share)?;
         Ok(LaneRecord {
@@ -161,22 +161,26 @@ impl Room {
 ///
 /// # Errors
 /// [`Refusal`]; nothing was changed.
-pub(crate) fn admit(rooms: &[Room], ask: &Ask, oversubscribe: bool) -> Result<Record, Refusal> {
-    if rooms.is_empty() {
+pub(crate) fn admit(
+    capacities: &[GpuCapacity],
+    ask: &Ask,
+    oversubscribe: bool,
+) -> Result<Record, Refusal> {
+    if capacities.is_empty() {
         return Err(Refusal::NoGpu);
     }
     if ask.pinned == Some(Bytes::ZERO) {
         return Err(Refusal::PinnedZero);
     }
-    count(rooms, ask)?;
+    count(capacities, ask)?;
     let mut lanes = match ask.gpus {
-        GpuSelector::Any => Vec::from([any(rooms, ask, oversubscribe)?]),
-        gpus => each(&named(rooms, &gpus)?, ask, oversubscribe)?,
+        GpuSelector::Any => Vec::from([any(capacities, ask, oversubscribe)?]),
+        gpus => each(&named(capacities, &gpus)?, ask, oversubscribe)?,
     };
     if let Some(whole) = ask.whole {
-        for room in named(rooms, &whole)? {
-            if lanes.iter().all(|lane| lane.gpu != room.uuid) {
-                lanes.push(room.all()?);
+        for capacity in named(capacities, &whole)? {
+            if lanes.iter().all(|lane| lane.gpu != capacity.uuid) {
+                lanes.push(capacity.all()?);
             }
         }
         if lanes.len() > LANES_MAX {
@@ -201,13 +205,13 @@ pub(crate) fn admit(rooms: &[Room], ask: &Ask, oversubscribe: bool) -> Result<Re
 }
 
 /// Whether the GPUs are as few as the request's source may ask for.
-fn count(rooms: &[Room], ask: &Ask) -> Result<(), Refusal> {
+fn count(capacities: &[GpuCapacity], ask: &Ask) -> Result<(), Refusal> {
     let Some(Bounds { gpus: most, .. }) = ask.bounds else {
         return Ok(());
     };
     let asked = match ask.gpus {
         GpuSelector::Any => 1,
-        gpus => named(rooms, &gpus)?.len(),
+        gpus => named(capacities, &gpus)?.len(),
     };
     match asked <= most {
         true => Ok(()),
@@ -216,27 +220,31 @@ fn count(rooms: &[Room], ask: &Ask) -> Result<(), Refusal> {
 }
 
 /// The GPUs that a selector names, in its order.
-fn named<'a>(rooms: &'a [Room], gpus: &GpuSelector) -> Result<Vec<&'a Room>, Refusal> {
-    let mut all: Vec<&Room> = rooms.iter().collect();
-    all.sort_by_key(|room| room.index);
+fn named<'a>(
+    capacities: &'a [GpuCapacity],
+    gpus: &GpuSelector,
+) -> Result<Vec<&'a GpuCapacity>, Refusal> {
+    let mut all: Vec<&GpuCapacity> = capacities.iter().collect();
+    all.sort_by_key(|capacity| capacity.index);
     match gpus {
         GpuSelector::Any | GpuSelector::All => Ok(all),
         GpuSelector::List(list) => list
             .iter()
             .flatten()
-            .map(|&asked| find(rooms, asked).map(|at| &rooms[at]))
+            .map(|&asked| find(capacities, asked).map(|at| &capacities[at]))
             .collect(),
     }
 }
 
 /// The GPU with the most unpromised memory that has room.
-fn any(rooms: &[Room], ask: &Ask, oversubscribe: bool) -> Result<LaneRecord, Refusal> {
-    let mut order: Vec<&Room> = rooms.iter().collect();
-    let unpromised = |room: &Room| i128::from(room.total.0) - i128::from(room.promised.0);
-    order.sort_by_key(|room| (Reverse(unpromised(room)), room.index));
+fn any(capacities: &[GpuCapacity], ask: &Ask, oversubscribe: bool) -> Result<LaneRecord, Refusal> {
+    let mut order: Vec<&GpuCapacity> = capacities.iter().collect();
+    let unpromised =
+        |capacity: &GpuCapacity| i128::from(capacity.total.0) - i128::from(capacity.promised.0);
+    order.sort_by_key(|capacity| (Reverse(unpromised(capacity)), capacity.index));
     let mut reasons: Vec<Refusal> = Vec::new();
-    for room in &order {
-        match room.lane(ask, oversubscribe) {
+    for capacity in &order {
+        match capacity.lane(ask, oversubscribe) {
             Ok(lane) => return Ok(lane),
             Err(why) => reasons.push(why),
         }
@@ -263,16 +271,20 @@ fn any(rooms: &[Room], ask: &Ask, oversubscribe: bool) -> Result<LaneRecord, Ref
     }
 }
 
-fn each(rooms: &[&Room], ask: &Ask, oversubscribe: bool) -> Result<Vec<LaneRecord>, Refusal> {
-    if rooms.len() > LANES_MAX {
+fn each(
+    capacities: &[&GpuCapacity],
+    ask: &Ask,
+    oversubscribe: bool,
+) -> Result<Vec<LaneRecord>, Refusal> {
+    if capacities.len() > LANES_MAX {
         return Err(Refusal::TooManyGpus);
     }
     let mut lanes: Vec<LaneRecord> = Vec::new();
-    for room in rooms {
-        if lanes.iter().any(|lane| lane.gpu == room.uuid) {
-            return Err(Refusal::GpuTwice(room.index));
+    for capacity in capacities {
+        if lanes.iter().any(|lane| lane.gpu == capacity.uuid) {
+            return Err(Refusal::GpuTwice(capacity.index));
         }
-        lanes.push(room.lane(ask, oversubscribe)?);
+        lanes.push(capacity.lane(ask, oversubscribe)?);
     }
     if lanes.is_empty() {
         Err(Refusal::NoGpu)
@@ -285,13 +297,13 @@ fn each(rooms: &[&Room], ask: &Ask, oversubscribe: bool) -> Result<Vec<LaneRecor
 ///
 /// # Errors
 /// [`Refusal`].
-pub(crate) fn find(rooms: &[Room], asked: GpuRef) -> Result<usize, Refusal> {
-    let is = |room: &Room| match asked {
-        GpuRef::Index(index) => room.index == index,
-        GpuRef::Uuid(uuid) => room.uuid == uuid,
+pub(crate) fn find(capacities: &[GpuCapacity], asked: GpuRef) -> Result<usize, Refusal> {
+    let is = |capacity: &GpuCapacity| match asked {
+        GpuRef::Index(index) => capacity.index == index,
+        GpuRef::Uuid(uuid) => capacity.uuid == uuid,
     };
-    let present = rooms.len();
-    rooms
+    let present = capacities.len();
+    capacities
         .iter()
         .position(is)
         .ok_or(Refusal::NoSuchGpu { asked, present })
@@ -308,23 +320,23 @@ pub(crate) fn beginning(id: ContainerId, bytes: usize) -> Name {
 ///
 /// # Errors
 /// [`Refusal`].
-pub(crate) fn readmit(rooms: &[Room], record: &Record) -> Result<(), Refusal> {
+pub(crate) fn readmit(capacities: &[GpuCapacity], record: &Record) -> Result<(), Refusal> {
     if record.lanes.is_empty() || record.lanes.len() > LANES_MAX {
         return Err(Refusal::TooManyGpus);
     }
     for (at, lane) in record.lanes.iter().enumerate() {
-        let room = rooms.iter().find(|room| room.uuid == lane.gpu);
-        let room = room.ok_or(Refusal::GpuGone(lane.gpu))?;
+        let capacity = capacities.iter().find(|capacity| capacity.uuid == lane.gpu);
+        let capacity = capacity.ok_or(Refusal::GpuGone(lane.gpu))?;
         if record.lanes[..at]
             .iter()
             .any(|earlier| earlier.gpu == lane.gpu)
         {
-            return Err(Refusal::GpuTwice(room.index));
+            return Err(Refusal::GpuTwice(capacity.index));
         }
         if lane.cap == Bytes::ZERO {
             return Err(Refusal::CapZero);
         }
-        room.take_share(record.share)?;
+        capacity.take_share(record.share)?;
     }
     Ok(())
 }

@@ -11,17 +11,19 @@ use gpuslice_wire::policy::Gangs;
 use gpuslice_wire::units::{Bytes, Instant};
 
 use crate::action::{Action, Actions, Cut};
-use crate::admission::{Room, admit, beginning, readmit};
+use crate::admission::{GpuCapacity, admit, beginning, readmit};
 use crate::config::{Charged, Config};
 use crate::event::{Ask, Claims, Event, Token};
 use crate::lanes::ByLane;
-use crate::lifecycle::{Client, ClientLane, Clients, Container, Containers, Seat, Slice, Stage};
+use crate::lifecycle::{
+    Client, ClientLane, Clients, Container, ContainerIndex, Containers, Slice, Stage,
+};
 use crate::record::{LaneRecord, Record};
 use crate::refusal::Refusal;
-use crate::sched::allowance::Stay;
 use crate::sched::entity::Report;
 use crate::sched::gang::{self, Gang, GpuSet};
-use crate::sched::hold::Done;
+use crate::sched::overhead::WorkSpan;
+use crate::sched::preempt::Answer;
 use crate::sched::{Note, Turns};
 use crate::view::ToAll;
 
@@ -54,9 +56,9 @@ pub struct Engine {
     /// When the first restored container's growth need not wait any more.
     pub(crate) grace: Option<Instant>,
     /// Recalls under way, and when each is over at the latest.
-    pub(crate) recalls: Vec<(Instant, Seat, Lane)>,
+    pub(crate) recalls: Vec<(Instant, ContainerIndex, Lane)>,
     /// Accounts whose books changed since they were shown.
-    pub(crate) changed: Vec<(Seat, Lane)>,
+    pub(crate) changed: Vec<(ContainerIndex, Lane)>,
     /// Containers whose GPUs take turns together, by seat.
     pub(crate) gangs: Vec<Gang>,
 }
@@ -110,7 +112,7 @@ impl Engine {
             } => {
                 self.attach(token, container, process, &held, actions);
             }
-            Event::Account { .. }
+            Event::RestoreProcess { .. }
             | Event::Complete { .. }
             | Event::Left { .. }
             | Event::Gone { .. }
@@ -134,8 +136,8 @@ impl Engine {
             Event::Retune {
                 token,
                 container,
-                terms,
-            } => self.retune(token, container, terms, actions),
+                change,
+            } => self.retune(token, container, change, actions),
             Event::Claims {
                 client,
                 lane,
@@ -145,13 +147,15 @@ impl Engine {
                 container,
                 lane,
                 ok,
-            } => self.held(container, lane, Done::Stop { ok }),
-            Event::Resumed { container, lane } => self.held(container, lane, Done::Resume),
+            } => self.preemption_answered(container, lane, Answer::Stop { ok }),
+            Event::Resumed { container, lane } => {
+                self.preemption_answered(container, lane, Answer::Resume)
+            }
             Event::Tick => self.end_recalls(actions),
         }
         let told = actions.len() - from;
         self.turn_over(touched, actions);
-        self.show_books(actions);
+        self.show_ledgers(actions);
         self.pages_first(comes, &mut actions[from..], told);
         if cfg!(debug_assertions) {
             self.check();
@@ -164,11 +168,11 @@ impl Engine {
         if !comes {
             return;
         }
-        let talks = |seat| self.clients_of(seat).filter(|it| it.connected).count();
+        let talks = |index| self.clients_of(index).filter(|it| it.connected).count();
         let first = |it: &Action| match it {
             Action::Attached { container, .. } => {
-                let seat = self.containers.find(*container);
-                seat.is_some_and(|seat| talks(seat) == 1)
+                let index = self.containers.find(*container);
+                index.is_some_and(|index| talks(index) == 1)
             }
             _ => false,
         };
@@ -200,8 +204,9 @@ impl Engine {
     /// GPUs whose turns `event` may change: of one container all, because they may become a gang.
     fn concerned(&self, event: &Event) -> GpuSet {
         let gpus_of = |client: &ClientId| {
-            let seat = self.clients.get(*client).map(|client| client.seat);
-            seat.and_then(|seat| self.containers.get(seat))
+            let index = self.clients.get(*client).map(|client| client.index);
+            index
+                .and_then(|index| self.containers.get(index))
                 .map_or(&[][..], |c| c.slices.gpus.as_slice())
         };
         let bit = |slice: &Slice| slice.gpu.map_or(0, |gpu| 1 << gpu);
@@ -249,11 +254,11 @@ impl Engine {
     }
 
     /// What admission has to know of the GPUs.
-    pub(crate) fn rooms(&self) -> Vec<Room> {
-        let mut rooms: Vec<Room> = self
+    pub(crate) fn capacities(&self) -> Vec<GpuCapacity> {
+        let mut capacities: Vec<GpuCapacity> = self
             .gpus
             .iter()
-            .map(|gpu| Room {
+            .map(|gpu| GpuCapacity {
                 uuid: gpu.uuid,
                 index: gpu.index,
                 total: gpu.total,
@@ -265,28 +270,28 @@ impl Engine {
         for (_, container) in self.containers.iter() {
             let lanes = container.slices.gpus.iter().zip(&container.record.lanes);
             for (slice, lane) in lanes {
-                let Some(room) = slice.gpu.and_then(|gpu| rooms.get_mut(gpu)) else {
+                let Some(capacity) = slice.gpu.and_then(|gpu| capacities.get_mut(gpu)) else {
                     continue;
                 };
-                room.whole |= lane.whole;
-                room.promised = room.promised.saturating_add(slice.account.cap());
-                room.shares += container.record.share.map_or(0, |share| share.get());
+                capacity.whole |= lane.whole;
+                capacity.promised = capacity.promised.saturating_add(slice.account.cap());
+                capacity.shares += container.record.share.map_or(0, |share| share.get());
             }
         }
-        rooms
+        capacities
     }
 
     fn admit(&mut self, token: Token, ask: &Ask, actions: &mut Actions) {
         let granted = self
             .vacancy(ask.container)
-            .and_then(|()| admit(&self.rooms(), ask, self.config.oversubscribe));
+            .and_then(|()| admit(&self.capacities(), ask, self.config.oversubscribe));
         match granted {
             Ok(record) => {
                 actions.push(Action::Admitted {
                     token,
                     record: record.clone(),
                 });
-                self.seat(record, Stage::Settled, true);
+                self.insert_container(record, Stage::Settled, true);
             }
             Err(why) => actions.push(Action::Denied { token, why }),
         }
@@ -296,12 +301,12 @@ impl Engine {
         let (container, lanes) = (record.container, record.lanes.len() as u8);
         match self
             .vacancy(container)
-            .and_then(|()| readmit(&self.rooms(), &record))
+            .and_then(|()| readmit(&self.capacities(), &record))
         {
             Ok(()) => {
                 actions.push(Action::Restored { container, lanes });
                 let until = self.now.plus(self.config.restore_grace);
-                self.seat(record, Stage::Returning { until }, false);
+                self.insert_container(record, Stage::Returning { until }, false);
             }
             Err(why) => actions.push(Action::NotRestored { container, why }),
         }
@@ -318,7 +323,7 @@ impl Engine {
         }
     }
 
-    fn seat(&mut self, record: Record, stage: Stage, complete: bool) {
+    fn insert_container(&mut self, record: Record, stage: Stage, complete: bool) {
         let gpu_of = |lane: &LaneRecord| self.gpus.iter().position(|gpu| gpu.uuid == lane.gpu);
         let slices = record.lanes.iter().filter_map(|lane| {
             let gpu = gpu_of(lane)?;
@@ -337,23 +342,23 @@ impl Engine {
             clients: Vec::new(),
             slices,
         };
-        let Some(seat) = self.containers.seat(container) else {
+        let Some(index) = self.containers.insert(container) else {
             return;
         };
         for (lane, gpu) in on.into_iter().enumerate() {
             self.gpus[gpu]
                 .turns
-                .enter(seat, Lane(lane as u8), record.terms(lane));
+                .enter(index, Lane(lane as u8), record.entitlement(lane));
         }
-        self.changed.push((seat, Lane::HOST));
+        self.changed.push((index, Lane::HOST));
     }
 
     fn dismiss(&mut self, token: Token, id: ContainerId, actions: &mut Actions) {
-        let seat = self.containers.find(id);
-        if let Some(seat) = seat {
-            self.shut(seat, actions);
-            self.drop_waiting(seat);
-            let clients = self.containers.get(seat).map(|c| c.clients.clone());
+        let index = self.containers.find(id);
+        if let Some(index) = index {
+            self.shut(index, actions);
+            self.drop_waiting(index);
+            let clients = self.containers.get(index).map(|c| c.clients.clone());
             for client in clients.unwrap_or_default() {
                 self.forget(client, actions);
                 actions.push(Action::Disconnect {
@@ -361,14 +366,14 @@ impl Engine {
                     why: Cut::Dismissed,
                 });
             }
-            self.containers.remove(seat);
-            self.gangs.retain(|gang| gang.seat != seat);
-            self.each_gpu(ALL, |gpu| gpu.turns.leave(seat));
+            self.containers.remove(index);
+            self.gangs.retain(|gang| gang.index != index);
+            self.each_gpu(ALL, |gpu| gpu.turns.leave(index));
         }
         actions.push(Action::Dismissed {
             token,
             container: id,
-            known: seat.is_some(),
+            known: index.is_some(),
         });
     }
 
@@ -376,8 +381,8 @@ impl Engine {
         let Some(it) = self.clients.get_mut(client) else {
             return;
         };
-        let seat = it.seat;
-        let Some(container) = self.containers.get_mut(seat) else {
+        let index = it.index;
+        let Some(container) = self.containers.get_mut(index) else {
             return;
         };
         let (Some(mine), Some(slice)) = (it.lanes.get_mut(lane), container.slices.get_mut(lane))
@@ -385,117 +390,129 @@ impl Engine {
             return;
         };
         let gpu = slice.gpu.map(|gpu| &self.gpus[gpu]);
-        let entity = gpu.and_then(|gpu| gpu.turns.find(seat));
+        let entity = gpu.and_then(|gpu| gpu.turns.find(index));
         mine.read_at = entity.map_or(0, |entity| entity.turn);
-        mine.wanted |= claims.want;
+        mine.was_runnable |= claims.runnable;
         // counters only grow, whatever a page says
         mine.claims = Claims {
             launches: claims.launches.max(mine.claims.launches),
             denied: claims.denied.max(mine.claims.denied),
             ..claims
         };
-        let used = self.used(seat, lane);
+        let used = self.used(index, lane);
         if let Some(slice) = self
             .containers
-            .get_mut(seat)
+            .get_mut(index)
             .and_then(|c| c.slices.get_mut(lane))
         {
             slice.peak = slice.peak.max(used);
         }
-        self.report_all(seat);
+        self.report_all(index);
     }
 
     /// Held on a lane, by what its processes say and were granted.
-    pub(crate) fn used(&self, seat: Seat, lane: Lane) -> Bytes {
-        let lanes = self.lanes_of(seat, lane);
+    pub(crate) fn used(&self, index: ContainerIndex, lane: Lane) -> Bytes {
+        let lanes = self.lanes_of(index, lane);
         lanes.fold(Bytes::ZERO, |sum, lane| sum.saturating_add(lane.held()))
     }
 
     /// What every process of a container has and says on one lane.
-    pub(crate) fn lanes_of(&self, seat: Seat, lane: Lane) -> impl Iterator<Item = &ClientLane> {
-        let all = self.clients_of(seat);
+    pub(crate) fn lanes_of(
+        &self,
+        index: ContainerIndex,
+        lane: Lane,
+    ) -> impl Iterator<Item = &ClientLane> {
+        let all = self.clients_of(index);
         all.filter_map(move |client| client.lanes.get(lane))
     }
 
     /// ... every one that is connected. Of another it is not known what it wants or runs.
-    fn talking(&self, seat: Seat, lane: Lane) -> impl Iterator<Item = &ClientLane> {
-        let all = self.clients_of(seat).filter(|client| client.connected);
+    fn talking(&self, index: ContainerIndex, lane: Lane) -> impl Iterator<Item = &ClientLane> {
+        let all = self.clients_of(index).filter(|client| client.connected);
         all.filter_map(move |client| client.lanes.get(lane))
     }
 
-    pub(crate) fn clients_of(&self, seat: Seat) -> impl Iterator<Item = &Client> {
+    pub(crate) fn clients_of(&self, index: ContainerIndex) -> impl Iterator<Item = &Client> {
         let clients = self
             .containers
-            .get(seat)
+            .get(index)
             .map_or(&[][..], |c| c.clients.as_slice());
         clients.iter().filter_map(|&id| self.clients.get(id))
     }
 
     /// Tells the GPUs of a container what its processes say together.
-    pub(crate) fn report_all(&mut self, seat: Seat) {
-        let gang = self.regroup(seat);
-        let lanes = self.containers.get(seat).map_or(0, |c| c.slices.gpus.len());
+    pub(crate) fn report_all(&mut self, index: ContainerIndex) {
+        let gang = self.regroup(index);
+        let lanes = self
+            .containers
+            .get(index)
+            .map_or(0, |c| c.slices.gpus.len());
         let lanes = (0..lanes as u8).map(Lane);
-        let wants = |it: &ClientLane| it.claims.want;
+        let runnable = |it: &ClientLane| it.claims.runnable;
         let any = lanes
             .clone()
-            .any(|lane| self.talking(seat, lane).any(wants));
-        lanes.for_each(|lane| self.report(seat, lane, gang, any));
+            .any(|lane| self.talking(index, lane).any(runnable));
+        lanes.for_each(|lane| self.report(index, lane, gang, any));
     }
 
     /// Tells a GPU, of which `any` says whether the container wants any of its GPUs.
-    fn report(&mut self, seat: Seat, lane: Lane, gang: GpuSet, any: bool) {
-        let slice = self.containers.get(seat).and_then(|c| c.slices.get(lane));
+    fn report(&mut self, index: ContainerIndex, lane: Lane, gang: GpuSet, any: bool) {
+        let slice = self.containers.get(index).and_then(|c| c.slices.get(lane));
         let Some(gpu) = slice.and_then(|slice| slice.gpu) else {
             return;
         };
-        let entity = self.gpus[gpu].turns.find(seat);
+        let entity = self.gpus[gpu].turns.find(index);
         let (turn, orders) = entity.map_or((0, 0), |entity| (entity.turn, entity.orders));
-        let mut said = Report {
+        let mut reported = Report {
             attached: false,
-            wants: any && gang & 1 << gpu != 0,
-            quiet: true,
+            runnable: any && gang & 1 << gpu != 0,
+            drained: true,
             ..Report::default()
         };
-        for lane in self.talking(seat, lane) {
-            said.attached = true;
-            said.wants |= lane.claims.want;
-            said.quiet &= lane.quiet(turn);
-            said.came |= lane.orders == orders;
-            said.newer |= lane.orders == orders && !lane.quiet(turn);
-            let stays = [said.stay, lane.stay(turn)].into_iter().flatten();
-            said.stay = stays.reduce(Stay::with);
+        for lane in self.talking(index, lane) {
+            reported.attached = true;
+            reported.runnable |= lane.claims.runnable;
+            reported.drained &= lane.drained(turn);
+            reported.newcomer |= lane.orders == orders;
+            reported.busy_newcomer |= lane.orders == orders && !lane.drained(turn);
+            let work_spans = [reported.work_span, lane.work_span(turn)]
+                .into_iter()
+                .flatten();
+            reported.work_span = work_spans.reduce(WorkSpan::with);
         }
-        self.gpus[gpu].turns.report(seat, said);
+        self.gpus[gpu].turns.report(index, reported);
     }
 
     /// Finds out which GPUs of a container take turns together: those on which a process that lives has
     /// wanted something, if there are several.
-    fn regroup(&mut self, seat: Seat) -> GpuSet {
-        let container = self.containers.get(seat);
+    fn regroup(&mut self, index: ContainerIndex) -> GpuSet {
+        let container = self.containers.get(index);
         let container = container.filter(|it| it.record.gang == Gangs::Auto);
         let slices = container.map_or(&[][..], |c| &c.slices.gpus);
         if slices.len() < 2 {
             return 0;
         }
-        let wanted = |lane: usize| {
-            let mut all = self.talking(seat, Lane(lane as u8));
-            all.any(|lane| lane.wanted)
+        let was_runnable = |lane: usize| {
+            let mut all = self.talking(index, Lane(lane as u8));
+            all.any(|lane| lane.was_runnable)
         };
-        let gpus = slices.iter().enumerate().filter(|(lane, _)| wanted(*lane));
+        let gpus = slices
+            .iter()
+            .enumerate()
+            .filter(|(lane, _)| was_runnable(*lane));
         let gpus = gpus.filter_map(|(_, slice)| slice.gpu);
         let gpus: GpuSet = gpus.fold(0, |set, gpu| set | 1 << gpu);
         let gpus = if gpus.count_ones() > 1 { gpus } else { 0 };
-        let known = self.gangs.iter().find(|gang| gang.seat == seat);
+        let known = self.gangs.iter().find(|gang| gang.index == index);
         if known.map_or(0, |gang| gang.gpus) != gpus {
-            self.gangs.retain(|gang| gang.seat != seat);
+            self.gangs.retain(|gang| gang.index != index);
             if gpus != 0 {
                 let ready = None;
-                self.gangs.push(Gang { seat, gpus, ready });
-                self.gangs.sort_unstable_by_key(|gang| gang.seat);
+                self.gangs.push(Gang { index, gpus, ready });
+                self.gangs.sort_unstable_by_key(|gang| gang.index);
             }
             for (at, gpu) in self.gpus.iter_mut().enumerate() {
-                gpu.turns.join_gang(seat, gpus & 1 << at != 0);
+                gpu.turns.join_gang(index, gpus & 1 << at != 0);
             }
         }
         gpus
@@ -530,10 +547,10 @@ impl Engine {
     }
 
     fn tell(&self, gpu: usize, note: Note, actions: &mut Actions) {
-        let (Note::Closed(seat) | Note::Late(seat, ..) | Note::Stop(seat) | Note::Resume(seat)) =
+        let (Note::Closed(index) | Note::Late(index, ..) | Note::Stop(index) | Note::Resume(index)) =
             note;
-        let entity = self.gpus[gpu].turns.find(seat);
-        let Some((entity, it)) = entity.zip(self.containers.get(seat)) else {
+        let entity = self.gpus[gpu].turns.find(index);
+        let Some((entity, it)) = entity.zip(self.containers.get(index)) else {
             return;
         };
         let (container, lane) = (it.record.container, entity.lane);
@@ -541,7 +558,7 @@ impl Engine {
             Note::Closed(_) => Action::ReadClaims { container, lane },
             Note::Stop(_) => Action::Stop { container, lane },
             Note::Resume(_) => Action::Resume { container, lane },
-            Note::Late(_, stage, after) => Action::Overrun {
+            Note::Late(_, stage, after) => Action::Late {
                 container,
                 lane,
                 stage,

@@ -69,7 +69,7 @@ pub struct Bounds {
 
 /// What is to change of a slice's part of time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Terms {
+pub struct TimeChange {
     /// The new weight; `None` keeps it.
     pub weight: Option<Weight>,
     /// What becomes of the hard share.
@@ -86,7 +86,7 @@ pub struct Terms {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Claims {
     /// It has work to launch or in flight.
-    pub want: bool,
+    pub runnable: bool,
     /// It may have work behind closed gates, which runs in the container's next turn.
     pub parked: bool,
     /// Last turn word in which it launched.
@@ -132,7 +132,7 @@ pub enum Event {
     Restore(Record),
     /// A process of a restored container that lives, and what it was granted. Answered by `Accounted`;
     /// to be given before anything of the container's processes.
-    Account {
+    RestoreProcess {
         /// For the answer.
         token: Token,
         /// Whose it is.
@@ -253,7 +253,7 @@ pub enum Event {
         /// Whose slice.
         container: ContainerId,
         /// Which part.
-        terms: Terms,
+        change: TimeChange,
     },
     /// A process's connection ended, and the process may live: what it was granted stays charged until
     /// it is `Gone`, or attaches anew. If there is nothing of that, or the id is not known, this

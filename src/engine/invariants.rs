@@ -5,8 +5,8 @@ use gpuslice_wire::ids::ClientId;
 use gpuslice_wire::units::Bytes;
 
 use crate::engine::Engine;
-use crate::lifecycle::{Container, Seat, Stage};
-use crate::sched::hold::Hold;
+use crate::lifecycle::{Container, ContainerIndex, Stage};
+use crate::sched::preempt::Preemption;
 use crate::sched::{Phase, Turns};
 
 impl Engine {
@@ -16,13 +16,13 @@ impl Engine {
     /// If they do not, with the rule that is broken; that is a bug of the engine.
     pub fn check(&self) {
         let mut listed: Vec<ClientId> = Vec::new();
-        for (seat, container) in self.containers.iter() {
-            self.check_memory(seat, container);
+        for (index, container) in self.containers.iter() {
+            self.check_memory(index, container);
             listed.extend(&container.clients);
             assert_eq!(container.slices.gpus.len(), container.record.lanes.len());
         }
         for (id, client) in self.clients.iter() {
-            let home = self.containers.get(client.seat);
+            let home = self.containers.get(client.index);
             assert!(
                 home.is_some_and(|c| c.clients.contains(&id)),
                 "{id:?} is of no container"
@@ -35,22 +35,22 @@ impl Engine {
         );
         self.gpus.iter().for_each(|gpu| check_turns(&gpu.turns));
         self.check_shown();
-        self.rooms().iter().for_each(|room| {
+        self.capacities().iter().for_each(|capacity| {
             assert!(
-                room.shares <= 100,
+                capacity.shares <= 100,
                 "hard shares of GPU {} are {} %",
-                room.index.0,
-                room.shares
+                capacity.index.0,
+                capacity.shares
             );
         });
     }
 
     /// Conservation: what an account says is the sum of what was granted and measured. Who waits
     /// waits for something, and who owes an answer lives.
-    fn check_memory(&self, seat: Seat, container: &Container) {
+    fn check_memory(&self, index: ContainerIndex, container: &Container) {
         for (lane, slice) in container.slices.iter() {
             let (id, account) = (container.record.container, &slice.account);
-            let lanes = self.lanes_of(seat, lane);
+            let lanes = self.lanes_of(index, lane);
             let stray = u128::from(slice.stray.charged().0);
             let beside = stray + u128::from(slice.hidden.0);
             assert_eq!(
@@ -58,13 +58,15 @@ impl Engine {
                 account.exactly(),
                 "{id} {lane:?}: reserved is not the sum of what was granted and measured"
             );
-            let residual = self.lanes_of(seat, lane).map(|it| it.residual.charged().0);
+            let residual = self.lanes_of(index, lane).map(|it| it.residual.charged().0);
             assert_eq!(
                 residual.map(u128::from).sum::<u128>(),
                 slice.residual,
                 "{id} {lane:?}: the sum of what is beyond grants is not what it was charged"
             );
-            let granted = self.lanes_of(seat, lane).map(|it| u128::from(it.granted.0));
+            let granted = self
+                .lanes_of(index, lane)
+                .map(|it| u128::from(it.granted.0));
             assert_eq!(
                 granted.sum::<u128>(),
                 slice.granted,
@@ -74,7 +76,7 @@ impl Engine {
             assert!(left == Bytes::ZERO || left.0 + account.reserved().0 == account.cap().0);
             let turns = slice.gpu.map(|gpu| &self.gpus[gpu].turns);
             assert!(
-                turns.is_none_or(|turns| turns.find(seat).is_some()),
+                turns.is_none_or(|turns| turns.find(index).is_some()),
                 "a slice without an entity"
             );
             let on = slice.recall.is_on();
@@ -92,7 +94,7 @@ impl Engine {
             let due = self
                 .recalls
                 .iter()
-                .filter(|it| (it.1, it.2) == (seat, lane));
+                .filter(|it| (it.1, it.2) == (index, lane));
             assert_eq!(
                 due.count(),
                 usize::from(on),
@@ -103,36 +105,36 @@ impl Engine {
 }
 
 fn check_turns(turns: &Turns) {
-    let odd: Vec<Seat> = turns
+    let odd: Vec<ContainerIndex> = turns
         .entities
         .iter()
         .filter(|e| e.turn % 2 == 1)
-        .map(|entity| entity.seat)
+        .map(|entity| entity.index)
         .collect();
     match turns.phase {
-        Phase::Held { seat, .. } => assert_eq!(odd, [seat], "the turn is not the holder's alone"),
+        Phase::Held { index, .. } => assert_eq!(odd, [index], "the turn is not the holder's alone"),
         _ => assert!(odd.is_empty(), "{odd:?} may launch in {:?}", turns.phase),
     }
-    if let Phase::Closing { seat, .. } = turns.phase {
+    if let Phase::Closing { index, .. } = turns.phase {
         assert!(
-            turns.find(seat).is_some(),
+            turns.find(index).is_some(),
             "a turn of nobody is being closed"
         );
     }
     for entity in &turns.entities {
         let on = match turns.phase {
             Phase::Open => true,
-            Phase::Held { seat, .. } => seat == entity.seat,
+            Phase::Held { index, .. } => index == entity.index,
             Phase::Idle | Phase::Closing { .. } => false,
         };
         assert!(
-            !on || entity.hold != Hold::Stopped,
+            !on || entity.preemption != Preemption::Stopped,
             "the one that may launch is stopped, and nobody resumes it"
         );
         let others = turns
             .entities
             .iter()
-            .filter(|other| other.seat == entity.seat)
+            .filter(|other| other.index == entity.index)
             .count();
         assert_eq!(others, 1, "two entities of one container");
     }

@@ -17,14 +17,14 @@ use gpuslice_wire::units::{Bytes, Duration, Instant};
 
 /// The books of one account.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Account {
+pub(crate) struct MemoryAccount {
     cap: Bytes,
     reserved: u128,
 }
 
-impl Account {
-    pub(crate) const fn new(cap: Bytes) -> Account {
-        Account { cap, reserved: 0 }
+impl MemoryAccount {
+    pub(crate) const fn new(cap: Bytes) -> MemoryAccount {
+        MemoryAccount { cap, reserved: 0 }
     }
     pub(crate) const fn cap(&self) -> Bytes {
         self.cap
@@ -125,39 +125,39 @@ mod tests {
 
     #[test]
     fn grants_between_need_and_wish_and_never_above_the_cap() {
-        let mut books = Account::new(Bytes(100));
-        assert_eq!(books.reserve(Bytes(10), Bytes(40)), Ok(Bytes(40)));
-        assert_eq!(books.reserve(Bytes(10), Bytes(90)), Ok(Bytes(60)));
-        assert_eq!(books.reserve(Bytes(1), Bytes(1)), Err(Bytes(0)));
-        assert_eq!(books.reserve(Bytes(0), Bytes(5)), Ok(Bytes(0)));
-        books.release(Bytes(7));
-        assert_eq!(books.reserve(Bytes(8), Bytes(u64::MAX)), Err(Bytes(7)));
+        let mut ledger = MemoryAccount::new(Bytes(100));
+        assert_eq!(ledger.reserve(Bytes(10), Bytes(40)), Ok(Bytes(40)));
+        assert_eq!(ledger.reserve(Bytes(10), Bytes(90)), Ok(Bytes(60)));
+        assert_eq!(ledger.reserve(Bytes(1), Bytes(1)), Err(Bytes(0)));
+        assert_eq!(ledger.reserve(Bytes(0), Bytes(5)), Ok(Bytes(0)));
+        ledger.release(Bytes(7));
+        assert_eq!(ledger.reserve(Bytes(8), Bytes(u64::MAX)), Err(Bytes(7)));
         assert_eq!(
-            books.reserve(Bytes(7), Bytes(0)),
+            ledger.reserve(Bytes(7), Bytes(0)),
             Ok(Bytes(7)),
             "a wish below the need"
         );
         assert_eq!(
-            books.reserve(Bytes(u64::MAX), Bytes(u64::MAX)),
+            ledger.reserve(Bytes(u64::MAX), Bytes(u64::MAX)),
             Err(Bytes(0))
         );
     }
 
     #[test]
     fn what_is_there_is_counted_even_above_the_cap_and_forgotten_exactly() {
-        let mut books = Account::new(Bytes(100));
-        books.hold(Bytes(150));
-        assert_eq!((books.left(), books.reserved()), (Bytes(0), Bytes(150)));
-        books.hold(Bytes(u64::MAX));
-        books.hold(Bytes(u64::MAX));
-        books.release(Bytes(u64::MAX));
-        assert_eq!(books.reserved(), Bytes(u64::MAX));
-        books.release(Bytes(u64::MAX));
-        books.release(Bytes(60));
-        assert_eq!(books.left(), Bytes(10));
-        books.set_cap(Bytes(80));
-        assert_eq!((books.left(), books.reserved()), (Bytes(0), Bytes(90)));
-        assert!(books.would_fit(Bytes(20), 30) && !books.would_fit(Bytes(21), 30));
+        let mut ledger = MemoryAccount::new(Bytes(100));
+        ledger.hold(Bytes(150));
+        assert_eq!((ledger.left(), ledger.reserved()), (Bytes(0), Bytes(150)));
+        ledger.hold(Bytes(u64::MAX));
+        ledger.hold(Bytes(u64::MAX));
+        ledger.release(Bytes(u64::MAX));
+        assert_eq!(ledger.reserved(), Bytes(u64::MAX));
+        ledger.release(Bytes(u64::MAX));
+        ledger.release(Bytes(60));
+        assert_eq!(ledger.left(), Bytes(10));
+        ledger.set_cap(Bytes(80));
+        assert_eq!((ledger.left(), ledger.reserved()), (Bytes(0), Bytes(90)));
+        assert!(ledger.would_fit(Bytes(20), 30) && !ledger.would_fit(Bytes(21), 30));
     }
 
     #[test]

@@ -29,14 +29,14 @@ use gpuslice_wire::units::{Bytes, Instant};
 use crate::action::LaneView;
 use crate::event::{Claims, Process, Token};
 use crate::lanes::ByLane;
-use crate::ledger::{Account, Measured};
+use crate::ledger::{Measured, MemoryAccount};
 use crate::memory::Recall;
 use crate::record::Record;
-use crate::sched::allowance::Stay;
+use crate::sched::overhead::WorkSpan;
 
 /// A container's place in the engine's table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Seat(pub(crate) u16);
+pub(crate) struct ContainerIndex(pub(crate) u16);
 
 /// Whether all who hold memory are known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,7 +76,7 @@ pub(crate) struct Growth {
 pub(crate) struct Slice {
     /// Index into the engine's GPUs; none is the host.
     pub(crate) gpu: Option<usize>,
-    pub(crate) account: Account,
+    pub(crate) account: MemoryAccount,
     /// Of processes of the container that are not attached.
     pub(crate) stray: Measured,
     /// What NVML shows of all its processes together beyond what they were granted together, and the
@@ -107,7 +107,7 @@ impl Slice {
     pub(crate) fn new(gpu: Option<usize>, cap: Bytes) -> Slice {
         Slice {
             gpu,
-            account: Account::new(cap),
+            account: MemoryAccount::new(cap),
             stray: Measured::default(),
             beyond: Measured::default(),
             hidden: Bytes::ZERO,
@@ -213,7 +213,7 @@ pub(crate) struct ClientLane {
     /// How often its container's work had been ordered to stop when it came.
     pub(crate) orders: u32,
     /// It has wanted the GPU.
-    pub(crate) wanted: bool,
+    pub(crate) was_runnable: bool,
     /// Its requests that the engine refused.
     pub(crate) refused: u64,
 }
@@ -222,7 +222,7 @@ impl ClientLane {
     /// Read since its container's turn word is `closed`, it has nothing in flight of any turn.
     /// Of an earlier one there may be: that one ended in freedom, and nobody waited for it. Where work
     /// was parked, it ran in the turn that `closed` ended, and must have been said to be over since.
-    pub(crate) fn quiet(&self, closed: u32) -> bool {
+    pub(crate) fn drained(&self, closed: u32) -> bool {
         let Claims {
             parked,
             active,
@@ -233,14 +233,14 @@ impl ClientLane {
         self.read_at == closed && drained == active && answered
     }
     /// When it was on the GPU in the turn that `closed` ended, by its own word.
-    pub(crate) fn stay(&self, closed: u32) -> Option<Stay> {
+    pub(crate) fn work_span(&self, closed: u32) -> Option<WorkSpan> {
         let Claims {
             active,
             began,
             calm,
             ..
         } = self.claims;
-        (active.wrapping_add(1) == closed).then_some(Stay { began, calm })
+        (active.wrapping_add(1) == closed).then_some(WorkSpan { began, calm })
     }
     /// What it holds, which it cannot say to be more than it was given.
     pub(crate) fn held(&self) -> Bytes {
@@ -287,7 +287,7 @@ impl ClientLane {
 /// An attached process.
 #[derive(Clone, Debug)]
 pub(crate) struct Client {
-    pub(crate) seat: Seat,
+    pub(crate) index: ContainerIndex,
     /// Which one it is, if that is known.
     pub(crate) process: Option<Process>,
     /// It has a connection.
@@ -303,27 +303,27 @@ impl Containers {
     pub(crate) fn count(&self) -> usize {
         self.0.iter().flatten().count()
     }
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (Seat, &Container)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (ContainerIndex, &Container)> {
         let seats = self.0.iter().enumerate();
-        seats.filter_map(|(at, c)| c.as_ref().map(|c| (Seat(at as u16), c)))
+        seats.filter_map(|(at, c)| c.as_ref().map(|c| (ContainerIndex(at as u16), c)))
     }
-    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (Seat, &mut Container)> {
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (ContainerIndex, &mut Container)> {
         let seats = self.0.iter_mut().enumerate();
-        seats.filter_map(|(at, c)| c.as_mut().map(|c| (Seat(at as u16), c)))
+        seats.filter_map(|(at, c)| c.as_mut().map(|c| (ContainerIndex(at as u16), c)))
     }
-    pub(crate) fn find(&self, id: ContainerId) -> Option<Seat> {
+    pub(crate) fn find(&self, id: ContainerId) -> Option<ContainerIndex> {
         self.iter()
             .find(|(_, c)| c.record.container == id)
-            .map(|(seat, _)| seat)
+            .map(|(index, _)| index)
     }
-    pub(crate) fn get(&self, seat: Seat) -> Option<&Container> {
-        self.0.get(usize::from(seat.0))?.as_ref()
+    pub(crate) fn get(&self, index: ContainerIndex) -> Option<&Container> {
+        self.0.get(usize::from(index.0))?.as_ref()
     }
-    pub(crate) fn get_mut(&mut self, seat: Seat) -> Option<&mut Container> {
-        self.0.get_mut(usize::from(seat.0))?.as_mut()
+    pub(crate) fn get_mut(&mut self, index: ContainerIndex) -> Option<&mut Container> {
+        self.0.get_mut(usize::from(index.0))?.as_mut()
     }
     /// A seat for `container`, or `None` if all are taken.
-    pub(crate) fn seat(&mut self, container: Container) -> Option<Seat> {
+    pub(crate) fn insert(&mut self, container: Container) -> Option<ContainerIndex> {
         let free = self.0.iter().position(Option::is_none);
         let at = free.unwrap_or(self.0.len());
         if at >= CONTAINERS_MAX {
@@ -333,10 +333,10 @@ impl Containers {
             self.0.push(None);
         }
         self.0[at] = Some(container);
-        Some(Seat(at as u16))
+        Some(ContainerIndex(at as u16))
     }
-    pub(crate) fn remove(&mut self, seat: Seat) -> Option<Container> {
-        self.0.get_mut(usize::from(seat.0))?.take()
+    pub(crate) fn remove(&mut self, index: ContainerIndex) -> Option<Container> {
+        self.0.get_mut(usize::from(index.0))?.take()
     }
 }
 

@@ -34,7 +34,7 @@ use gpuslice_wire::units::Bytes;
 use crate::action::{Action, Actions, Cut};
 use crate::engine::Engine;
 use crate::event::Event;
-use crate::lifecycle::{ClientLane, Growth, Seat, Slice};
+use crate::lifecycle::{ClientLane, ContainerIndex, Growth, Slice};
 
 impl Engine {
     /// What happens to the books.
@@ -76,7 +76,7 @@ impl Engine {
                 recall,
                 bytes,
             } => self.release(client, lane, bytes, Some(recall), actions),
-            Event::Account {
+            Event::RestoreProcess {
                 token,
                 container,
                 process,
@@ -97,14 +97,14 @@ impl Engine {
     }
 
     /// An account of a container.
-    fn account(&mut self, seat: Seat, lane: Lane) -> Option<&mut Slice> {
-        self.containers.get_mut(seat)?.slices.get_mut(lane)
+    fn account(&mut self, index: ContainerIndex, lane: Lane) -> Option<&mut Slice> {
+        self.containers.get_mut(index)?.slices.get_mut(lane)
     }
 
     /// An account of a process: its own part, and the container's.
     fn share(&mut self, client: ClientId, lane: Lane) -> Option<(&mut ClientLane, &mut Slice)> {
         let it = self.clients.get_mut(client)?;
-        let slice = self.containers.get_mut(it.seat)?.slices.get_mut(lane)?;
+        let slice = self.containers.get_mut(it.index)?.slices.get_mut(lane)?;
         Some((it.lanes.get_mut(lane)?, slice))
     }
 
@@ -126,7 +126,7 @@ impl Engine {
         recall: Option<u32>,
         actions: &mut Actions,
     ) {
-        let Some(seat) = self.clients.get(client).map(|it| it.seat) else {
+        let Some(index) = self.clients.get(client).map(|it| it.index) else {
             return;
         };
         let Some((mine, slice)) = self.share(client, lane) else {
@@ -140,6 +140,6 @@ impl Engine {
         if recall.is_some_and(|number| number == slice.recall.number()) {
             slice.recall.answered(client);
         }
-        self.serve(seat, lane, actions);
+        self.serve(index, lane, actions);
     }
 }

@@ -18,7 +18,7 @@ use gpuslice_wire::text::{CgroupPath, Name, Text};
 use gpuslice_wire::units::{Bytes, Percent, Weight};
 
 use crate::crc::crc32c;
-use crate::sched::policy::Terms;
+use crate::sched::policy::Entitlement;
 
 /// First eight bytes of a record.
 pub const RECORD_MAGIC: [u8; 8] = *b"GSLRECD1";
@@ -119,8 +119,8 @@ impl core::error::Error for RecordError {}
 
 impl Record {
     /// What was promised of a GPU's time.
-    pub(crate) fn terms(&self, lane: usize) -> Terms {
-        Terms {
+    pub(crate) fn entitlement(&self, lane: usize) -> Entitlement {
+        Entitlement {
             weight: self.weight,
             share: self.share,
             class: self.class,

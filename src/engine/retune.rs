@@ -11,10 +11,10 @@ use gpuslice_wire::policy::{Policy, ShareAsk};
 use gpuslice_wire::select::GpuSelector;
 
 use crate::action::{Action, Actions};
-use crate::admission::{Room, beginning, find};
+use crate::admission::{GpuCapacity, beginning, find};
 use crate::engine::Engine;
-use crate::event::{Terms as Wanted, Token};
-use crate::lifecycle::Seat;
+use crate::event::{TimeChange, Token};
+use crate::lifecycle::ContainerIndex;
 use crate::record::Record;
 use crate::refusal::Refusal;
 
@@ -30,9 +30,9 @@ impl Engine {
             GpuSelector::Any | GpuSelector::All if self.gpus.is_empty() => Err(Refusal::NoGpu),
             GpuSelector::Any | GpuSelector::All => Ok((0..self.gpus.len()).collect()),
             GpuSelector::List(list) => {
-                let rooms = self.rooms();
+                let capacities = self.capacities();
                 let named = list.iter().flatten();
-                named.map(|&asked| find(&rooms, asked)).collect()
+                named.map(|&asked| find(&capacities, asked)).collect()
             }
         };
         match chosen {
@@ -54,18 +54,18 @@ impl Engine {
         &mut self,
         token: Token,
         id: ContainerId,
-        wanted: Wanted,
+        change: TimeChange,
         actions: &mut Actions,
     ) {
-        match self.retuned(id, wanted) {
-            Ok((seat, was)) => {
-                let Some(container) = self.containers.get(seat) else {
+        match self.retuned(id, change) {
+            Ok((index, was)) => {
+                let Some(container) = self.containers.get(index) else {
                     return;
                 };
                 let record = container.record.clone();
                 let gpus = container.slices.gpus.iter().enumerate();
                 for (lane, gpu) in gpus.filter_map(|(lane, slice)| Some((lane, slice.gpu?))) {
-                    self.gpus[gpu].turns.retune(seat, record.terms(lane));
+                    self.gpus[gpu].turns.retune(index, record.entitlement(lane));
                 }
                 actions.push(Action::Retuned { token, record, was });
             }
@@ -74,41 +74,45 @@ impl Engine {
     }
 
     /// Changes the record, if the new share can be promised; gives what it said before.
-    fn retuned(&mut self, id: ContainerId, wanted: Wanted) -> Result<(Seat, Wanted), Refusal> {
+    fn retuned(
+        &mut self,
+        id: ContainerId,
+        change: TimeChange,
+    ) -> Result<(ContainerIndex, TimeChange), Refusal> {
         let name = beginning(id, NAME_BYTES_MAX);
-        let seat = self.containers.find(id).ok_or(Refusal::NoSlice(name))?;
-        let rooms = self.rooms();
-        let Some(container) = self.containers.get_mut(seat) else {
+        let index = self.containers.find(id).ok_or(Refusal::NoSlice(name))?;
+        let capacities = self.capacities();
+        let Some(container) = self.containers.get_mut(index) else {
             return Err(Refusal::NoSlice(name));
         };
         let record = &mut container.record;
-        let share = match wanted.share {
+        let share = match change.share {
             ShareAsk::Keep => record.share,
             ShareAsk::None => None,
             ShareAsk::Hard(share) => Some(share),
         };
         let old = record.share.map_or(0, |share| share.get());
         for slice in &container.slices.gpus {
-            let Some(room) = slice.gpu.and_then(|gpu| rooms.get(gpu)) else {
+            let Some(capacity) = slice.gpu.and_then(|gpu| capacities.get(gpu)) else {
                 continue;
             };
-            let without = Room {
-                shares: room.shares.saturating_sub(old),
-                ..*room
+            let without = GpuCapacity {
+                shares: capacity.shares.saturating_sub(old),
+                ..*capacity
             };
             without.take_share(share)?;
         }
         let was = said(record);
         record.share = share;
-        record.weight = wanted.weight.unwrap_or(record.weight);
-        record.class = wanted.class.unwrap_or(record.class);
-        Ok((seat, was))
+        record.weight = change.weight.unwrap_or(record.weight);
+        record.class = change.class.unwrap_or(record.class);
+        Ok((index, was))
     }
 }
 
 /// What a record says, as a wish for just that.
-fn said(record: &Record) -> Wanted {
-    Wanted {
+fn said(record: &Record) -> TimeChange {
+    TimeChange {
         weight: Some(record.weight),
         share: record.share.map_or(ShareAsk::None, ShareAsk::Hard),
         class: Some(record.class),
@@ -130,7 +134,7 @@ mod tests {
         Event::Retune {
             token: Token(1),
             container: id(container),
-            terms: Wanted {
+            change: TimeChange {
                 weight: Weight::new(9).ok(),
                 share: Percent::new(percent).map_or(ShareAsk::None, ShareAsk::Hard),
                 class: Some(Class::BestEffort),
@@ -184,7 +188,7 @@ mod tests {
         let undo = Event::Retune {
             token: Token(2),
             container: id("b"),
-            terms: was.expect("it was done"),
+            change: was.expect("it was done"),
         };
         rig.step(undo);
         assert_eq!(shown(&rig, "b"), (300_000, 1, Class::Normal));

@@ -2,38 +2,38 @@
 
 use alloc::vec::Vec;
 use gpuslice_wire::ids::Lane;
-use gpuslice_wire::snapshot::{Snapshot, Tier, TimeTier};
+use gpuslice_wire::snapshot::{MemoryEnforcement, Snapshot, TimeEnforcement};
 use gpuslice_wire::units::{Bytes, Duration, Instant};
 
 use crate::action::Mode;
 use crate::engine::Engine;
-use crate::lifecycle::{ClientLane, Container, Seat, Slice};
+use crate::lifecycle::{ClientLane, Container, ContainerIndex, Slice};
 
 impl Engine {
     /// What an observer sees at `now`: every GPU, every slice of it, and the end. Changes
     /// nothing; time since the last step is booked as if that step were now.
     #[must_use]
     pub fn snapshot(&self, now: Instant) -> Vec<Snapshot> {
-        let gpus = self
-            .gpus
-            .iter()
-            .enumerate()
-            .zip(self.rooms())
-            .map(|((at, gpu), room)| {
-                let slices = self.containers.iter().flat_map(|(_, c)| &c.slices.gpus);
-                Snapshot::Gpu {
-                    uuid: gpu.uuid,
-                    index: gpu.index,
-                    total: gpu.total,
-                    promised: room.promised,
-                    slices: slices.filter(|slice| slice.gpu == Some(at)).count() as u32,
-                    policy: gpu.turns.policy(),
-                }
-            });
-        let slices = self.containers.iter().flat_map(|(seat, container)| {
+        let gpus =
+            self.gpus
+                .iter()
+                .enumerate()
+                .zip(self.capacities())
+                .map(|((at, gpu), capacity)| {
+                    let slices = self.containers.iter().flat_map(|(_, c)| &c.slices.gpus);
+                    Snapshot::Gpu {
+                        uuid: gpu.uuid,
+                        index: gpu.index,
+                        total: gpu.total,
+                        promised: capacity.promised,
+                        slices: slices.filter(|slice| slice.gpu == Some(at)).count() as u32,
+                        policy: gpu.turns.policy(),
+                    }
+                });
+        let slices = self.containers.iter().flat_map(|(index, container)| {
             let lanes = container.slices.gpus.iter().enumerate();
             lanes.filter_map(move |(lane, slice)| {
-                self.slice_row(now, seat, container, (Lane(lane as u8), slice))
+                self.slice_row(now, index, container, (Lane(lane as u8), slice))
             })
         });
         gpus.chain(slices)
@@ -44,24 +44,24 @@ impl Engine {
     fn slice_row(
         &self,
         now: Instant,
-        seat: Seat,
+        index: ContainerIndex,
         container: &Container,
         (lane, slice): (Lane, &Slice),
     ) -> Option<Snapshot> {
         let gpu = &self.gpus[slice.gpu?];
-        let entity = gpu.turns.find(seat)?;
-        let passed = self
+        let entity = gpu.turns.find(index)?;
+        let elapsed = self
             .charged
             .plus(now.since(self.now))
             .since(gpu.turns.booked)
             .0;
         let charged = gpu.turns.charged(entity);
-        let bill = gpu.turns.bill(entity, Duration(passed)).0;
+        let bill = gpu.turns.bill(entity, Duration(elapsed)).0;
         let sum = |f: fn(&ClientLane) -> u64, past: u64| {
-            self.lanes_of(seat, lane)
+            self.lanes_of(index, lane)
                 .fold(past, |sum, lane| sum.saturating_add(f(lane)))
         };
-        let waits = entity.said.wants && !charged;
+        let waits = entity.reported.runnable && !charged;
         Some(Snapshot::Slice {
             container: container.record.container,
             name: container.record.name,
@@ -69,24 +69,24 @@ impl Engine {
             lane,
             cap: slice.account.cap(),
             reserved: slice.account.reserved(),
-            used: self.used(seat, lane),
+            used: self.used(index, lane),
             peak: slice.peak,
             denied: sum(ClientLane::denied, slice.past_denied),
             denied_need: slice.last_denied.0,
             denied_left: slice.last_denied.1,
-            residual: Bytes(sum(
+            untracked: Bytes(sum(
                 |lane| lane.residual.charged().0,
                 slice.stray.charged().saturating_add(slice.hidden).0,
             )),
-            pinned: self.used(seat, Lane::HOST),
+            pinned: self.used(index, Lane::HOST),
             pinned_cap: container.record.pinned,
-            tier: Tier::Shim,
+            memory_enforcement: MemoryEnforcement::Shim,
             weight: container.record.weight,
             share: container.record.share,
             class: container.record.class,
             cap_ppm: entity.bucket.cap().ppm(),
-            clients: self.clients_of(seat).filter(|it| it.connected).count() as u32,
-            wanting: u32::from(entity.said.wants),
+            clients: self.clients_of(index).filter(|it| it.connected).count() as u32,
+            runnable: u32::from(entity.reported.runnable),
             gated: u32::from(gpu.turns.mode() == Mode::Turns),
             gang: u32::from(entity.gang.is_some()),
             gpu_ns: entity.gpu_time.0
@@ -95,12 +95,13 @@ impl Engine {
                 } else {
                     0
                 },
-            wait_ns: entity.wait_time.0 + if waits { passed } else { 0 },
-            wanted_ns: entity.wanted_time.0 + if entity.said.wants { passed } else { 0 },
+            wait_ns: entity.wait_time.0 + if waits { elapsed } else { 0 },
+            runnable_ns: entity.runnable_time.0
+                + if entity.reported.runnable { elapsed } else { 0 },
             turns: entity.turns,
-            overruns: entity.overruns,
-            preemptions: entity.preemptions,
-            time_tier: TimeTier::Turns,
+            overruns: entity.late_turns,
+            preemptions: entity.closed_early,
+            time_enforcement: TimeEnforcement::Shim,
             stops: entity.stops,
             stops_missed: 0,
             time_slice_us: 0,

@@ -479,7 +479,7 @@ fn a_snapshot_counts_what_is_claimed_within_what_was_granted() {
     rig.reserve(client, 60, 60);
     rig.reserve(client, 60, 60);
     let claims = Claims {
-        want: true,
+        runnable: true,
         held: Bytes(900),
         launches: 5,
         ..Claims::default()
@@ -533,7 +533,7 @@ fn a_clock_that_jumps_charges_nobody_for_the_jump() {
     rig.admit(ask("a", "0", 100)).expect("fits");
     let client = rig.attach("a", 0).expect("in");
     let claims = Claims {
-        want: true,
+        runnable: true,
         ..Claims::default()
     };
     rig.step(Event::Claims {

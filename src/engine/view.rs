@@ -14,13 +14,13 @@ use gpuslice_wire::units::{Bytes, Instant};
 use crate::action::{Action, Actions, LaneView, Mode};
 use crate::config::Config;
 use crate::engine::{Engine, Gpu};
-use crate::lifecycle::{Seat, Slice};
+use crate::lifecycle::{ContainerIndex, Slice};
 use crate::sched::entity::Entity;
 
 impl Engine {
     /// Lets a container that is about to go launch nothing more.
-    pub(crate) fn shut(&mut self, seat: Seat, actions: &mut Actions) {
-        let Some(it) = self.containers.get_mut(seat) else {
+    pub(crate) fn shut(&mut self, index: ContainerIndex, actions: &mut Actions) {
+        let Some(it) = self.containers.get_mut(index) else {
             return;
         };
         let container = it.record.container;
@@ -64,8 +64,8 @@ impl Engine {
                     continue;
                 }
                 entity.shown = Some(one);
-                let (seat, lane) = (entity.seat, entity.lane);
-                let Some(container) = containers.get_mut(seat) else {
+                let (index, lane) = (entity.index, entity.lane);
+                let Some(container) = containers.get_mut(index) else {
                     continue;
                 };
                 let id = container.record.container;
@@ -80,7 +80,7 @@ impl Engine {
     }
 
     /// Shows books that changed.
-    pub(crate) fn show_books(&mut self, actions: &mut Actions) {
+    pub(crate) fn show_ledgers(&mut self, actions: &mut Actions) {
         let Engine {
             gpus,
             containers,
@@ -88,8 +88,8 @@ impl Engine {
             changed,
             ..
         } = self;
-        for (seat, lane) in changed.drain(..) {
-            let Some(container) = containers.get_mut(seat) else {
+        for (index, lane) in changed.drain(..) {
+            let Some(container) = containers.get_mut(index) else {
                 continue;
             };
             let id = container.record.container;
@@ -99,7 +99,7 @@ impl Engine {
             };
             let gpu = slice
                 .gpu
-                .map(|gpu| (gpus[gpu].to_all(), gpus[gpu].turns.find(seat)));
+                .map(|gpu| (gpus[gpu].to_all(), gpus[gpu].turns.find(index)));
             let on = gpu.and_then(|(all, entity)| Some((all, all.and_to(entity?))));
             let view = view(on, slice, alone, config);
             show(id, lane, slice, view, actions);
@@ -111,12 +111,12 @@ impl Engine {
     /// # Panics
     /// If a page says something that does not hold any more; see `check`.
     pub(crate) fn check_shown(&self) {
-        for (seat, container) in self.containers.iter() {
+        for (index, container) in self.containers.iter() {
             for (lane, slice) in container.slices.iter() {
                 let gpu = slice.gpu.map(|gpu| &self.gpus[gpu]);
                 let on = gpu.and_then(|gpu| {
                     let all = gpu.to_all();
-                    Some((all, all.and_to(gpu.turns.find(seat)?)))
+                    Some((all, all.and_to(gpu.turns.find(index)?)))
                 });
                 let alone = container.slices.gpus.len() == 1;
                 let view = view(on, slice, alone, &self.config);
@@ -187,7 +187,7 @@ impl ToAll {
 /// the slice: a kernel on one may wait for another one behind the gate of the other.
 fn view(on: Option<(ToAll, ToOne)>, slice: &Slice, alone: bool, config: &Config) -> LaneView {
     let cap = slice.account.cap();
-    let books = LaneView {
+    let ledger = LaneView {
         mode: Mode::Open,
         gates: false,
         gate_open: true,
@@ -201,7 +201,7 @@ fn view(on: Option<(ToAll, ToOne)>, slice: &Slice, alone: bool, config: &Config)
         context: Bytes::ZERO,
     };
     let Some((all, one)) = on else {
-        return books;
+        return ledger;
     };
     LaneView {
         mode: all.mode,
@@ -216,6 +216,6 @@ fn view(on: Option<(ToAll, ToOne)>, slice: &Slice, alone: bool, config: &Config)
         },
         // another container's word: it must not be able to keep this one from ever trying
         context: all.context.min(Bytes(cap.0 / 2)),
-        ..books
+        ..ledger
     }
 }

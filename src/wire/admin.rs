@@ -204,12 +204,12 @@ messages! {
             cuda: HostPath,
             /// The real driver's `libnvidia-ml.so.1`; empty if there is none.
             nvml: HostPath,
-            /// The shim for the preload door.
+            /// The shim for preload injection.
             preload: HostPath,
-            /// The shim for the replacement door.
-            replace: HostPath,
-            /// The NVML twin.
-            twin: HostPath,
+            /// The shim for mount injection.
+            mount: HostPath,
+            /// The NVML shim.
+            nvml_shim: HostPath,
             /// The simulated GPU's device directory; empty on a real driver.
             device: HostPath,
         }

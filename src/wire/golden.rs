@@ -93,13 +93,13 @@ fn pages_have_these_offsets() {
         };
     }
     offsets!(ContainerPage: magic = 0, version = 8, lanes = 12, epoch = 16, heartbeat_ns = 24,
-             gated = 32, bell = 36, hard = 40, foreign = 44, clients = 48, stop = 52, lane = 64);
+             gated = 32, futex = 36, hard = 40, foreign = 44, clients = 48, stop = 52, lane = 64);
     offsets!(ContainerLane: uuid_high = 0, uuid_low = 8, cap = 16, reserved = 24,
              turn_end_ns = 32, turn = 40, mode = 44, window_us = 48, idle_us = 52, recall = 56,
              context_kib = 60);
     offsets!(ClientPage: magic = 0, version = 8, lane = 64);
     offsets!(ClientLane: held = 0, launches = 8, denied = 16, began_ns = 24, unseen = 32,
-             want = 40, active = 44, drained = 48, gate = 52, quiet_ns = 56);
+             runnable = 40, active = 44, drained = 48, gate = 52, drained_ns = 56);
     assert_eq!(
         (CONTAINER_PAGE_MAGIC, CLIENT_PAGE_MAGIC),
         (0x31544e4f434c5347, 0x31544e4c434c5347)

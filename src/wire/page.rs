@@ -1,38 +1,38 @@
-//! Layout of the two shared pages, 4 KiB each, and who may write which.
+//! Layout of the two shared pages, 4 KiB each, and their writers.
 //!
 //! * [`ContainerPage`]: written by the daemon, read by every process of one container through a
-//!   sealed descriptor. Facts: the cap, what is reserved, whose turn it is.
+//!   sealed descriptor. Facts: the cap, the reserved bytes, the state of the turn.
 //! * [`ClientPage`]: written by one process, read by the daemon. Claims: they may end or shorten
-//!   that process's own turn and feed what an observer sees; nothing else ever follows from them.
+//!   that process's own turn, and are displayed; they have no other effect.
 //!
 //! # How a turn is handed over
-//! `turn` is odd while the container may launch and even while it may not; it only grows, and is
-//! the futex word waiters sleep on (a read-only mapping suffices for that). A process that launches
-//! during a turn first writes the turn into its claim `active`, then looks at `turn` again, and
-//! launches only if it is unchanged (both with sequentially consistent order). The daemon closes
-//! the turn first and reads `active` second. So either the process saw the close, or the daemon
-//! sees the process and waits for `drained` to reach `active`.
+//! `turn` is odd while the container may launch and even while it may not. It only grows, and is
+//! the futex word on which launches wait (a read-only mapping suffices for that). A process that launches
+//! during a turn first writes the turn into its claim `active`, then reads `turn` again, and
+//! launches only if it is unchanged (both sequentially consistent). The daemon closes the turn
+//! first and reads `active` second. So either the process sees the close, or the daemon
+//! sees the claim and waits for `drained` to reach `active`.
 //!
-//! In [`MODE_OPEN`] the word is even, and a process that begins to launch freely writes it into `active`
-//! likewise, then looks whether the mode is still the same. When turns begin the daemon changes the
-//! mode first and then the word, to the next even one, and reads the claims after both.
+//! In [`MODE_OPEN`] the word is even. A process that begins to launch without turns writes it into `active`
+//! too, then checks that the mode is unchanged. When turns begin, the daemon changes the mode first and then
+//! the word, to the next even one, and reads the claims after both.
 //!
-//! # Who is woken
-//! A turn begins hundreds of times a second, and to wake a thread is the dearest part of it. So in [`MODE_TURNS`]
-//! the beginning of a turn wakes the launches that sleep on `turn`, and the bell only if there are none; the first
-//! launch of a process in a turn wakes those of its own that sleep on the bell. A turn that is closed when
-//! the page has told, `turn_end_ns`, wakes nobody: its processes look then. One that is closed before, or much
-//! later, wakes who sleeps on either word, and so does everything else.
+//! # Wake-ups
+//! A turn begins hundreds of times a second, and waking a thread is its most expensive part. So in
+//! [`MODE_TURNS`] the beginning of a turn wakes the launches that wait on `turn`, and the gate threads, which
+//! wait on `futex`, only if no launch waits. A process's first launch in a turn wakes its own gate thread. A
+//! turn closed at its announced end, `turn_end_ns`, wakes no thread: its processes check at that time. A turn
+//! closed earlier, or much later, wakes the waiters on both words, and so does every other change.
 //!
 //! # Gates in streams
-//! In [`MODE_GATES`] a turn may end at any moment and is to be over soon after. So the process puts waits for
-//! its word `gate` into its streams, for the GPU itself to look at, and the daemon writes that word with every
-//! close and every grant. It lies in the process's own page and not in the sealed one, because the
-//! driver pins what the GPU reads, perhaps only for writing too, and because somebody has to open it when
-//! the daemon is gone. A process that opens it early does no more than one that never put it into its
-//! streams. Only the daemon closes it. Work that is left behind a closed gate is *parked*: the process says
-//! that it is quiet, with [`WANT_PARKED`], and takes part in the container's next turn whether any thread
-//! of it runs or not; so it counts as quiet after that turn only once it has said so again.
+//! In [`MODE_GATES`] a turn may end at any moment and must drain soon after. So the process puts waits for
+//! its word `gate` into its streams, which the GPU itself evaluates, and the daemon writes that word with
+//! every close and every grant. The word lies in the process's own page and not in the sealed one: the
+//! driver pins the memory that the GPU reads, perhaps only if it is writable, and the process must open the
+//! gate when the daemon is gone. A process that opens it early gains no more than one without gates in its
+//! streams. Only the daemon closes it. Work left behind a closed gate is *parked*: the process reports itself
+//! drained, with [`RUNNABLE_PARKED`]. It takes part in the container's next turn even if none of its threads
+//! runs, so after that turn it counts as drained only once it has reported so again.
 
 use crate::limits::{ACCOUNTS_MAX, PAGE_BYTES, WIRE_VERSION};
 use core::sync::atomic::{AtomicU32, AtomicU64};
@@ -44,20 +44,20 @@ pub const CLIENT_PAGE_MAGIC: u64 = u64::from_le_bytes(*b"GSLCLNT1");
 /// Version of both layouts.
 pub const PAGE_VERSION: u32 = WIRE_VERSION as u32;
 
-/// Everybody launches freely: no turns, no windows.
+/// All containers launch freely: no turns, no windows.
 pub const MODE_OPEN: u32 = 0;
 /// Turns are taken; see the module's head.
 pub const MODE_TURNS: u32 = 1;
-/// Turns that somebody of a higher class ends at any moment: gates are wanted in the streams. A process
-/// that knows nothing of that takes turns.
+/// Turns that a container of a higher class may end at any moment: processes put gates into their streams.
+/// A process that does not support gates takes turns as in [`MODE_TURNS`].
 pub const MODE_GATES: u32 = 2;
 
-/// The bit of `want` that says that the process has, or may have, work behind closed gates.
-pub const WANT_PARKED: u32 = 2;
+/// The bit of `runnable` that is set while the process has, or may have, work behind closed gates.
+pub const RUNNABLE_PARKED: u32 = 2;
 
-/// The GPU goes past the waits for this word.
+/// The GPU passes the waits for this word.
 pub const GATE_OPEN: u32 = 1;
-/// It stops there.
+/// The GPU stops at the waits for this word.
 pub const GATE_CLOSED: u32 = 0;
 
 /// Memory that another container exported cannot be opened.
@@ -75,30 +75,30 @@ pub struct ContainerPage {
     pub version: AtomicU32,
     /// Lanes in use.
     pub lanes: AtomicU32,
-    /// Which life of the daemon wrote this page.
+    /// Incarnation of the daemon that wrote this page.
     pub epoch: AtomicU64,
-    /// CLOCK_MONOTONIC of the daemon's last sign of life, ns; stamped also when an attach is answered, which tells a
-    /// process in another time namespace how far its clock is from the daemon's.
+    /// CLOCK_MONOTONIC of the daemon's last heartbeat, ns. Also written when an attach is answered, so that a
+    /// process in another time namespace can compute the offset of its clock.
     pub heartbeat_ns: AtomicU64,
-    /// How many lanes take turns. Zero is the fast path of every launch.
+    /// Number of lanes that take turns. Zero is the fast path of every launch.
     pub gated: AtomicU32,
-    /// Changes with any lane's `mode`, `turn` or `recall`. Futex word; see the module's head for when it is
-    /// woken.
-    pub bell: AtomicU32,
+    /// Futex word of the gate threads. Changes with any lane's `mode`, `turn` or `recall`; the module's head
+    /// says when its waiters are woken.
+    pub futex: AtomicU32,
     /// 1 if growth and launches must hold, not run freely, while the daemon is away.
     pub hard: AtomicU32,
     /// [`FOREIGN_REFUSE`] or [`FOREIGN_CHARGE`].
     pub foreign: AtomicU32,
-    /// Processes of the container that are attached. One that is alone keeps what it freed, until a
-    /// recall or a quiet moment: there is nobody who could miss it.
+    /// Attached processes of the container. A single process keeps freed memory as credit until a recall or
+    /// until the credit is idle, since no other process could use it.
     pub clients: AtomicU32,
-    /// 1 if processes are to tell of their channel groups, so that their work can be stopped.
+    /// 1 if processes report their channel groups, so that the daemon can stop their work.
     pub stop: AtomicU32,
-    /// One per GPU of the slice, and the host's at [`crate::ids::Lane::HOST`], which has no turns.
+    /// One per GPU of the slice, and one for the host at [`crate::ids::Lane::HOST`], which has no turns.
     pub lane: [ContainerLane; ACCOUNTS_MAX],
 }
 
-/// One GPU of a container, as the daemon says.
+/// The facts of one GPU of a container.
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub struct ContainerLane {
@@ -110,20 +110,20 @@ pub struct ContainerLane {
     pub cap: AtomicU64,
     /// Reserved by all processes, unused credit included, bytes.
     pub reserved: AtomicU64,
-    /// When the present turn ends unless extended, CLOCK_MONOTONIC ns.
+    /// End of the present turn unless extended, CLOCK_MONOTONIC ns.
     pub turn_end_ns: AtomicU64,
-    /// Turn word: odd = may launch. Futex word.
+    /// Turn word: odd = may launch. Futex word of waiting launches.
     pub turn: AtomicU32,
     /// [`MODE_OPEN`], [`MODE_TURNS`] or [`MODE_GATES`].
     pub mode: AtomicU32,
-    /// How much work may be in flight near the end of a turn, µs.
+    /// Limit of work in flight near the end of a turn, µs.
     pub window_us: AtomicU32,
-    /// Idle this long with nothing in flight: give the turn back, µs.
+    /// A process idle for this long gives its turn back, µs.
     pub idle_us: AtomicU32,
-    /// Grows when a process of the container is short of memory: each of the others answers once
+    /// Incremented when a process of the container is short of memory: each other process answers once
     /// with [`crate::tenant::Request::Yield`].
     pub recall: AtomicU32,
-    /// What a first context on this GPU takes, as far as was seen yet, KiB; 0 = not known.
+    /// Memory that a first context takes on this GPU, as observed, KiB; 0 = unknown.
     pub context_kib: AtomicU32,
 }
 
@@ -140,32 +140,32 @@ pub struct ClientPage {
     pub lane: [ClientLane; ACCOUNTS_MAX],
 }
 
-/// One GPU of a process, as the process claims.
+/// The claims of a process for one GPU.
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub struct ClientLane {
     /// Bytes held in allocations (credit not included).
     pub held: AtomicU64,
-    /// Launches that came through the gate: all while turns are taken, one in some milliseconds
-    /// while everybody launches freely and nothing is counted on the way.
+    /// Launches on the gate's slow path: all while turns are taken, one in some milliseconds in
+    /// [`MODE_OPEN`], where the fast path counts nothing.
     pub launches: AtomicU64,
     /// Allocations refused by the cap so far.
     pub denied: AtomicU64,
-    /// When the process's work in turn `active` began, as far as it can tell, CLOCK_MONOTONIC ns.
+    /// Estimated start of the process's work in turn `active`, CLOCK_MONOTONIC ns.
     pub began_ns: AtomicU64,
     /// The part of `held` that NVML does not show for a process, bytes: managed memory.
     pub unseen: AtomicU64,
-    /// Not 0 while the process has work it wants to launch or has in flight; see [`WANT_PARKED`].
-    pub want: AtomicU32,
+    /// Not 0 while the process has work to launch or in flight; see [`RUNNABLE_PARKED`].
+    pub runnable: AtomicU32,
     /// Last turn word in which the process launched.
     pub active: AtomicU32,
-    /// Last turn word after whose close the process had nothing in flight any more.
+    /// Last turn word after whose close the process had no work in flight.
     pub drained: AtomicU32,
     /// [`GATE_OPEN`] or [`GATE_CLOSED`]: read by the GPU, written by the daemon, and opened by the
     /// process when the daemon is gone.
     pub gate: AtomicU32,
-    /// When the last of turn `drained` ended, as far as the process can tell, CLOCK_MONOTONIC ns.
-    pub quiet_ns: AtomicU64,
+    /// Estimated end of the last work of turn `drained`, CLOCK_MONOTONIC ns.
+    pub drained_ns: AtomicU64,
 }
 
 const _: () = {
@@ -175,10 +175,10 @@ const _: () = {
     assert!(offset_of!(ClientPage, lane) == 64);
     assert!(size_of::<ContainerLane>() == 64 && size_of::<ClientLane>() == 64);
     assert!(offset_of!(ContainerLane, turn) == 40 && offset_of!(ContainerLane, idle_us) == 52);
-    assert!(offset_of!(ClientLane, want) == 40 && offset_of!(ClientLane, quiet_ns) == 56);
+    assert!(offset_of!(ClientLane, runnable) == 40 && offset_of!(ClientLane, drained_ns) == 56);
 };
 
-/// Whether a turn word lets its container launch.
+/// Whether the turn word allows its container to launch.
 #[must_use]
 pub const fn may_launch(turn: u32) -> bool {
     turn % 2 == 1

@@ -7,54 +7,54 @@ use crate::policy::{Class, Policy};
 use crate::text::Name;
 use crate::units::{Bytes, Percent, Weight};
 
-/// Who holds a slice's memory cap. Each tier includes the ones before it.
+/// How a slice's memory cap is enforced. Each level includes the ones before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Tier {
-    /// M0: the shim asks before the driver is asked.
+pub enum MemoryEnforcement {
+    /// The shim reserves memory before it calls the driver.
     Shim,
-    /// M1: what NVML shows for the container's processes is compared and charged.
-    Measured,
-    /// M3: the driver itself, by the container's cgroup. (M2, a guard in the kernel, does not exist.)
+    /// NVML's figures for the container's processes are compared with the ledger and charged.
+    Accounted,
+    /// The driver enforces the cap for the container's cgroup.
     Driver,
 }
 
 field_as!(
-    Tier as u8,
-    |tier| match tier {
-        Tier::Shim => 0,
-        Tier::Measured => 1,
-        Tier::Driver => 3,
+    MemoryEnforcement as u8,
+    |level| match level {
+        MemoryEnforcement::Shim => 0,
+        MemoryEnforcement::Accounted => 1,
+        MemoryEnforcement::Driver => 3,
     },
     |raw| match raw {
-        0 => Some(Tier::Shim),
-        1 => Some(Tier::Measured),
-        3 => Some(Tier::Driver),
+        0 => Some(MemoryEnforcement::Shim),
+        1 => Some(MemoryEnforcement::Accounted),
+        3 => Some(MemoryEnforcement::Driver),
         _ => None,
     }
 );
 
-/// How a container is kept to its turns.
+/// How a container's turns are enforced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum TimeTier {
-    /// T0: its processes launch nothing out of turn; what is in flight is waited for.
-    Turns,
-    /// T2: what overlaps nevertheless, the hardware divides by weight.
-    Slices,
-    /// T3: what is late is stopped on the GPU, and was seen to stop there.
-    Stops,
+pub enum TimeEnforcement {
+    /// Its processes launch nothing out of turn; the daemon waits for work in flight.
+    Shim,
+    /// Where work overlaps nevertheless, hardware time slices divide the GPU by weight.
+    Timeslice,
+    /// Late work is preempted on the GPU, and was observed to stop there.
+    Preempt,
 }
 
 field_as!(
-    TimeTier as u8,
-    |tier| match tier {
-        TimeTier::Turns => 0,
-        TimeTier::Slices => 2,
-        TimeTier::Stops => 3,
+    TimeEnforcement as u8,
+    |level| match level {
+        TimeEnforcement::Shim => 0,
+        TimeEnforcement::Timeslice => 2,
+        TimeEnforcement::Preempt => 3,
     },
     |raw| match raw {
-        0 => Some(TimeTier::Turns),
-        2 => Some(TimeTier::Slices),
-        3 => Some(TimeTier::Stops),
+        0 => Some(TimeEnforcement::Shim),
+        2 => Some(TimeEnforcement::Timeslice),
+        3 => Some(TimeEnforcement::Preempt),
         _ => None,
     }
 );
@@ -89,10 +89,10 @@ crate::frame::messages! {
             lane: Lane,
             /// Memory cap.
             cap: Bytes,
-            /// Reserved by its processes, unused credit and `residual` included.
+            /// Reserved by its processes, unused credit and `untracked` included.
             reserved: Bytes,
-            /// What NVML shows beyond what its processes asked for: contexts, modules, the driver's own.
-            residual: Bytes,
+            /// Memory that NVML shows beyond what its processes reserved: contexts, modules, the driver's own.
+            untracked: Bytes,
             /// Held according to its processes; never above `reserved`.
             used: Bytes,
             /// Highest `used` seen.
@@ -103,8 +103,8 @@ crate::frame::messages! {
             denied_need: Bytes,
             /// What was left then.
             denied_left: Bytes,
-            /// Who holds its cap.
-            tier: Tier,
+            /// How its memory cap is enforced.
+            memory_enforcement: MemoryEnforcement,
             /// Host memory pinned by the container, for all its GPUs together.
             pinned: Bytes,
             /// The cap on that, if there is one.
@@ -119,26 +119,26 @@ crate::frame::messages! {
             cap_ppm: u32,
             /// Processes attached.
             clients: u32,
-            /// Whether it wants the GPU now (1) or not (0).
-            wanting: u32,
+            /// Whether it has work for the GPU now (1) or not (0).
+            runnable: u32,
             /// Whether turns are taken on this GPU now (1), or everybody runs freely (0).
             gated: u32,
             /// Whether it takes turns together with others of the container's GPUs (1) or not (0).
             gang: u32,
             /// GPU time charged since admission, ns.
             gpu_ns: u64,
-            /// Time spent wanting without a turn, ns.
+            /// Time spent runnable without a turn, ns.
             wait_ns: u64,
-            /// Time in which it wanted the GPU, on it or not, ns.
-            wanted_ns: u64,
+            /// Time spent runnable, with or without a turn, ns.
+            runnable_ns: u64,
             /// Turns granted.
             turns: u64,
             /// Turns after which it was not quiet within the drain deadline.
             overruns: u64,
             /// Turns closed before their end because others go before it.
             preemptions: u64,
-            /// How it is kept to its turns.
-            time_tier: TimeTier,
+            /// How its turns are enforced.
+            time_enforcement: TimeEnforcement,
             /// Times its work was stopped on the GPU.
             stops: u64,
             /// Times that was tried and came to nothing, on all its GPUs.

@@ -2,7 +2,7 @@
 //! does nothing.
 //!
 //! `gpuslice-bench-init DIR SOCKET...` expects in DIR the simulated driver (`libcuda.so.1`), next
-//! to its own file the preload door, and a container's socket of a running daemon per group. The
+//! to its own file the preloaded shim, and a container's socket of a running daemon per group. The
 //! processes wait for one starting gun, a FIFO that nobody has opened for writing yet, and time
 //! `dlopen`, `cuInit` and the first context. Bare and in slices alternate (ABBA), so that a machine
 //! that slows down slows both. Exit status 1 when a target is missed.
@@ -20,7 +20,7 @@ use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::Instant;
 
 /// Processes that start at once.
-const CROWD: usize = 300;
+const PROCESSES: usize = 300;
 /// What the slowest of a hundred may take longer than without us, ms.
 const ADDED_MS: f64 = 50.0;
 /// Shells of each kind.
@@ -45,7 +45,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// One of the crowd.
+/// A process of the batch.
 fn one(gun: &Path) -> Result<(), Error> {
     println!("waiting");
     // Opening it waits for somebody who opens it for writing; nothing is ever written.
@@ -103,8 +103,8 @@ impl Place<'_> {
         command
     }
 
-    /// Starts the crowd and fires; ns of each.
-    fn crowd(&self, slices: bool) -> Result<Vec<f64>, Error> {
+    /// Starts the batch and fires; ns of each.
+    fn batch(&self, slices: bool) -> Result<Vec<f64>, Error> {
         let gun = std::env::temp_dir().join(format!("gpuslice-gun-{}", std::process::id()));
         let path = CString::new(gun.as_os_str().as_encoded_bytes())?;
         // SAFETY: a NUL-terminated path.
@@ -117,8 +117,8 @@ impl Place<'_> {
             command.arg("one").arg(&gun).stdout(Stdio::piped());
             command.spawn()
         };
-        let crowd: Result<Vec<Child>, _> = (0..CROWD).map(start).collect();
-        let fired = fire(crowd?, &gun);
+        let batch: Result<Vec<Child>, _> = (0..PROCESSES).map(start).collect();
+        let fired = fire(batch?, &gun);
         std::fs::remove_file(&gun)?;
         fired
     }
@@ -136,9 +136,9 @@ impl Place<'_> {
     }
 }
 
-fn fire(crowd: Vec<Child>, gun: &Path) -> Result<Vec<f64>, Error> {
+fn fire(batch: Vec<Child>, gun: &Path) -> Result<Vec<f64>, Error> {
     let mut waiting = Vec::new();
-    for mut child in crowd {
+    for mut child in batch {
         let mut output = BufReader::new(child.stdout.take().ok_or("no pipe")?);
         let mut line = String::new();
         output.read_line(&mut line)?;
@@ -155,7 +155,7 @@ fn fire(crowd: Vec<Child>, gun: &Path) -> Result<Vec<f64>, Error> {
         times.push(
             line.trim()
                 .parse()
-                .map_err(|_| format!("one of the crowd: {status}"))?,
+                .map_err(|_| format!("a process of the batch: {status}"))?,
         );
     }
     Ok(times)
@@ -169,14 +169,14 @@ fn bench(directory: &Path, sockets: &[&str]) -> Result<bool, Error> {
         shim,
         sockets,
     };
-    let (mut crowds, mut shells) = ([Vec::new(), Vec::new()], [Vec::new(), Vec::new()]);
+    let (mut batches, mut shells) = ([Vec::new(), Vec::new()], [Vec::new(), Vec::new()]);
     // The shells first, while nothing else goes on.
     for index in 0..SHELLS {
         shells[0].push(place.shell(None)?);
         shells[1].push(place.shell(Some(index))?);
     }
     for slices in [false, true, true, false] {
-        crowds[usize::from(slices)].extend(place.crowd(slices)?);
+        batches[usize::from(slices)].extend(place.batch(slices)?);
     }
     let pair = |name: &str, of: &mut [Vec<f64>; 2], share: f64, unit: f64| {
         let [bare, slice] = [0, 1].map(|at| quantile(&mut of[at], share) / unit);
@@ -187,8 +187,8 @@ fn bench(directory: &Path, sockets: &[&str]) -> Result<bool, Error> {
         json!({ "what": name, "bare": bare, "slice": slice, "added": slice - bare })
     };
     let rows = [
-        pair("300 at once, median, ms", &mut crowds, 0.5, 1e6),
-        pair("300 at once, p99, ms", &mut crowds, 0.99, 1e6),
+        pair("300 at once, median, ms", &mut batches, 0.5, 1e6),
+        pair("300 at once, p99, ms", &mut batches, 0.99, 1e6),
         pair("sh -c true, median, us", &mut shells, 0.5, 1e3),
     ];
     let met = rows[1]["added"]

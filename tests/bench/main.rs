@@ -1,17 +1,17 @@
-//! What does the shim cost? Each of its doors against the bare driver, on a driver that costs
-//! nothing.
+//! The shim's cost per call: each injection method against the bare driver, on a stub driver whose
+//! calls take nanoseconds.
 //!
-//! `gpuslice-bench DIR` expects in DIR the stub driver (`libcuda.so.1`, made of stub.c) and next to
-//! its own file the two doors. It runs bare, preload and replacement alternately, each in a fresh
-//! process, so that a machine that slows down slows all three; the result is the median over rounds
-//! of the difference to bare in the same round. Exit status 1 when a target is missed.
+//! `gpuslice-bench DIR` expects the stub driver (`libcuda.so.1`, built from stub.c) in DIR and the two
+//! shim libraries beside its own file. It runs bare, preload and mount alternately, each in a fresh
+//! process, so that a machine that slows down slows all three. The result is the median over rounds
+//! of the difference to bare in the same round. The exit status is 1 when a target is missed.
 
 mod child;
 mod daemon;
-mod door;
+mod injection;
 mod stats;
 
-use door::Door;
+use injection::Injection;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -29,7 +29,7 @@ fn main() -> ExitCode {
             child::run(library, capped == "capped", threads.parse().unwrap_or(1));
             ExitCode::SUCCESS
         }
-        ["inside", directory, ref command @ ..] => door::inside(Path::new(directory), command),
+        ["inside", directory, ref command @ ..] => injection::inside(Path::new(directory), command),
         [directory] => bench(Path::new(directory)).unwrap_or_else(|error| {
             eprintln!("gpuslice-bench: {error}");
             ExitCode::FAILURE
@@ -41,12 +41,12 @@ fn main() -> ExitCode {
     }
 }
 
-/// One row of the report: ns per call bare and added, per door.
+/// One row of the report: ns per call bare and added, per injection method.
 struct Row {
     name: &'static str,
     threads: usize,
     bare: f64,
-    added: Vec<(Door, f64)>,
+    added: Vec<(Injection, f64)>,
     promised: Option<f64>,
 }
 
@@ -57,23 +57,23 @@ fn bench(directory: &Path) -> Result<ExitCode, String> {
     let socket = directory.join("tenant.sock");
     let _ = std::fs::remove_file(&socket);
     daemon::serve(&socket).map_err(|error| format!("{}: {error}", socket.display()))?;
-    let mut doors = vec![Door::Bare, Door::Preload, Door::Replacement];
-    if let Err(why) = Door::Replacement.measure(&directory, 1) {
-        eprintln!("replacement door not measured: {why}");
-        doors.pop();
+    let mut methods = vec![Injection::Bare, Injection::Preload, Injection::Mount];
+    if let Err(why) = Injection::Mount.measure(&directory, 1) {
+        eprintln!("mount injection not measured: {why}");
+        methods.pop();
     }
     let mut rows = Vec::new();
     for threads in THREADS {
         let mut rounds: Vec<Vec<Vec<f64>>> = Vec::new();
         for round in 0..ROUNDS {
-            rounds.push(measure(&doors, round, &directory, threads)?);
+            rounds.push(measure(&methods, round, &directory, threads)?);
         }
         for (index, row) in child::ROWS.iter().enumerate() {
-            let added = |door: usize| {
+            let added = |injection: usize| {
                 median(
                     rounds
                         .iter()
-                        .map(|round| round[door][index] - round[0][index])
+                        .map(|round| round[injection][index] - round[0][index])
                         .collect(),
                 )
             };
@@ -81,8 +81,8 @@ fn bench(directory: &Path) -> Result<ExitCode, String> {
                 name: row.name,
                 threads,
                 bare: median(rounds.iter().map(|round| round[0][index]).collect()),
-                added: (1..doors.len())
-                    .map(|door| (doors[door], added(door)))
+                added: (1..methods.len())
+                    .map(|injection| (methods[injection], added(injection)))
                     .collect(),
                 promised: match threads {
                     1 => row.promised.0,
@@ -96,19 +96,23 @@ fn bench(directory: &Path) -> Result<ExitCode, String> {
     Ok(report(&rows))
 }
 
-/// One round, in the order of `doors`; every second one is run backwards, so that what gets slower
-/// or faster with time does so for all alike.
+/// Measures one round, in the order of `methods`. Every second round runs backwards, so that drift
+/// of the machine affects all methods alike.
 fn measure(
-    doors: &[Door],
+    methods: &[Injection],
     round: usize,
     directory: &Path,
     threads: usize,
 ) -> Result<Vec<Vec<f64>>, String> {
-    let one = |door: &Door| door.measure(directory, threads);
+    let one = |injection: &Injection| injection.measure(directory, threads);
     if round.is_multiple_of(2) {
-        return doors.iter().map(one).collect();
+        return methods.iter().map(one).collect();
     }
-    let mut figures = doors.iter().rev().map(one).collect::<Result<Vec<_>, _>>()?;
+    let mut figures = methods
+        .iter()
+        .rev()
+        .map(one)
+        .collect::<Result<Vec<_>, _>>()?;
     figures.reverse();
     Ok(figures)
 }
@@ -120,11 +124,11 @@ fn median(mut values: Vec<f64>) -> f64 {
 /// Prints the table for people to standard error and one JSON object to standard output.
 fn report(rows: &[Row]) -> ExitCode {
     eprintln!("added ns per call over the bare stub driver, medians of {ROUNDS} rounds");
-    eprintln!("threads call                bare  door           added  ratio  promised");
+    eprintln!("threads call                bare  injection      added  ratio  promised");
     let mut missed = false;
     let mut list = Vec::new();
     for row in rows {
-        for (door, added) in &row.added {
+        for (injection, added) in &row.added {
             let ratio = (row.bare + added) / row.bare;
             let miss = row.promised.is_some_and(|promised| *added > promised);
             missed |= miss;
@@ -133,7 +137,7 @@ fn report(rows: &[Row]) -> ExitCode {
                 row.threads,
                 row.name,
                 row.bare,
-                door.name(),
+                injection.name(),
                 added,
                 ratio,
                 match (row.promised, miss) {
@@ -143,7 +147,7 @@ fn report(rows: &[Row]) -> ExitCode {
                 }
             );
             list.push(json!({
-                "call": row.name, "threads": row.threads, "door": door.name(),
+                "call": row.name, "threads": row.threads, "injection": injection.name(),
                 "bare_ns": row.bare, "added_ns": added, "ratio": ratio,
                 "target_ns": row.promised,
             }));

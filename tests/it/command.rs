@@ -1,4 +1,4 @@
-//! `gpuslice run` and `ps` as a person uses them: real tenants, both doors, bad input.
+//! `gpuslice run` and `ps` as a person uses them: real tenants, both injection methods, bad input.
 
 use crate::harness::node::Node;
 use crate::harness::{eventually, is_root, skip, target_dir};
@@ -15,12 +15,12 @@ mod imposters;
 mod misuse;
 mod together;
 
-/// The doors that can be tried here.
-fn doors() -> Vec<&'static str> {
+/// Injection methods that work here.
+fn injection_methods() -> Vec<&'static str> {
     if is_root() {
-        return vec!["preload", "replace"];
+        return vec!["preload", "mount"];
     }
-    skip("doors", "the replacement door needs root");
+    skip("injection", "mount injection needs root");
     vec!["preload"]
 }
 
@@ -74,17 +74,17 @@ fn event(output: &Output, kind: &str) -> Value {
 
 #[test]
 fn a_command_sees_its_cap_and_no_more() {
-    for door in doors() {
+    for method in injection_methods() {
         let output = run(
-            &["--memory", "1GiB", "--door", door],
+            &["--memory", "1GiB", "--inject", method],
             &[&tenant(), "--step-mib", "64", "--no-launch"],
         );
-        assert!(output.status.success(), "{door}: {output:?}");
+        assert!(output.status.success(), "{method}: {output:?}");
         let memory = event(&output, "memory");
-        assert_eq!(memory["total"], GIB, "{door}");
-        assert_eq!(memory["refusal"], 2, "{door}");
+        assert_eq!(memory["total"], GIB, "{method}");
+        assert_eq!(memory["refusal"], 2, "{method}");
         let got = memory["got"].as_u64().expect("a number");
-        assert!((GIB - (128 << 20)..=GIB).contains(&got), "{door}: {got}");
+        assert!((GIB - (128 << 20)..=GIB).contains(&got), "{method}: {got}");
     }
 }
 
@@ -93,7 +93,7 @@ fn a_command_sees_its_cap_and_no_more() {
 #[test]
 fn other_gpus_are_out_of_reach() {
     let both = "unset CUDA_VISIBLE_DEVICES; exec \"$0\" --no-launch --device 1";
-    for door in doors() {
+    for method in injection_methods() {
         let mut hidden = gpuslice();
         hidden.args([
             "run",
@@ -101,8 +101,8 @@ fn other_gpus_are_out_of_reach() {
             "1GiB",
             "--gpus",
             "0",
-            "--door",
-            door,
+            "--inject",
+            method,
             "--driver-dir",
         ]);
         hidden
@@ -116,8 +116,8 @@ fn other_gpus_are_out_of_reach() {
             "1GiB",
             "--gpus",
             "0",
-            "--door",
-            door,
+            "--inject",
+            method,
             "--driver-dir",
         ]);
         shown
@@ -133,7 +133,7 @@ fn other_gpus_are_out_of_reach() {
             let said = String::from_utf8_lossy(&output.stderr).into_owned();
             assert!(
                 !output.status.success() && said.contains(code),
-                "{door}: {output:?}"
+                "{method}: {output:?}"
             );
         }
     }
@@ -141,15 +141,15 @@ fn other_gpus_are_out_of_reach() {
 
 #[test]
 fn kernels_run_to_their_end_in_a_slice() {
-    for door in doors() {
+    for method in injection_methods() {
         let output = run(
-            &["--memory", "1GiB", "--door", door],
+            &["--memory", "1GiB", "--inject", method],
             &[&tenant(), "--seconds", "0.3", "--kernel-us", "100"],
         );
-        assert!(output.status.success(), "{door}: {output:?}");
+        assert!(output.status.success(), "{method}: {output:?}");
         let end = event(&output, "end");
-        assert_eq!(end["launched"], end["finished"], "{door}");
-        assert!(end["launched"].as_u64() > Some(100), "{door}: {end}");
+        assert_eq!(end["launched"], end["finished"], "{method}");
+        assert!(end["launched"].as_u64() > Some(100), "{method}: {end}");
     }
 }
 
@@ -168,12 +168,12 @@ fn the_commands_status_is_ours() {
 }
 
 #[test]
-fn it_says_which_door_and_driver_it_uses() {
-    for door in doors() {
-        let output = run(&["--memory", "1GiB", "--door", door], &["true"]);
+fn it_reports_its_injection_method_and_driver() {
+    for method in injection_methods() {
+        let output = run(&["--memory", "1GiB", "--inject", method], &["true"]);
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        let word = if door == "replace" {
-            "replacement"
+        let word = if method == "mount" {
+            "mount"
         } else {
             "preload"
         };
@@ -181,7 +181,10 @@ fn it_says_which_door_and_driver_it_uses() {
             said.contains(word) && said.contains("simulated GPU"),
             "{said}"
         );
-        let quiet = run(&["--memory", "1GiB", "--door", door, "--quiet"], &["true"]);
+        let quiet = run(
+            &["--memory", "1GiB", "--inject", method, "--quiet"],
+            &["true"],
+        );
         assert!(quiet.stderr.is_empty(), "{quiet:?}");
     }
 }
@@ -227,21 +230,28 @@ fn any_driver_that_speaks_the_driver_api_will_do() {
         .arg(stub)
         .status();
     assert!(built.expect("cc").success());
-    for door in doors() {
+    for method in injection_methods() {
         let output = gpuslice()
-            .args(["run", "--memory", "1GiB", "--door", door, "--driver-dir"])
+            .args([
+                "run",
+                "--memory",
+                "1GiB",
+                "--inject",
+                method,
+                "--driver-dir",
+            ])
             .arg(dir.path())
             .args(["--", &tenant(), "--no-launch"])
             .output()
             .expect("gpuslice starts");
-        assert!(output.status.success(), "{door}: {output:?}");
+        assert!(output.status.success(), "{method}: {output:?}");
         let memory = event(&output, "memory");
         assert_eq!(
             (&memory["total"], &memory["got"]),
             (&GIB.into(), &GIB.into()),
-            "{door}"
+            "{method}"
         );
-        assert_eq!(memory["refusal"], 2, "{door}");
+        assert_eq!(memory["refusal"], 2, "{method}");
     }
 }
 

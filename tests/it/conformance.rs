@@ -1,5 +1,5 @@
 //! A slice behaves as a device of its size: the conformance program on a bare simulated GPU of 1 GiB,
-//! and in a slice of 1 GiB of a larger one, through each door.
+//! and in a slice of 1 GiB of a larger one, by each injection method.
 //!
 //! The program's cases are in `tests/apps/conformance`; what one of them says of the bare device it
 //! must say of the slice.
@@ -63,9 +63,16 @@ fn bare() -> BTreeSet<String> {
 }
 
 /// In a slice of 1 GiB of a device of 16 GiB.
-fn sliced(door: &str) -> BTreeSet<String> {
+fn sliced(method: &str) -> BTreeSet<String> {
     let output = Command::new(env!("CARGO_BIN_EXE_gpuslice"))
-        .args(["run", "--memory", "1GiB", "--door", door, "--driver-dir"])
+        .args([
+            "run",
+            "--memory",
+            "1GiB",
+            "--inject",
+            method,
+            "--driver-dir",
+        ])
         .arg(target_dir().join("sim"))
         .arg("--")
         .arg(program())
@@ -73,7 +80,7 @@ fn sliced(door: &str) -> BTreeSet<String> {
         .env_remove("GPUSLICE_SIM_DEVICE")
         .stdin(Stdio::null())
         .output();
-    passed(&output.expect("gpuslice starts"), door)
+    passed(&output.expect("gpuslice starts"), method)
 }
 
 fn differences(bare: &BTreeSet<String>, slice: &BTreeSet<String>) -> Vec<String> {
@@ -86,17 +93,17 @@ fn a_bare_device_conforms() {
 }
 
 #[test]
-fn a_slice_through_the_preload_door_conforms() {
+fn a_slice_by_preload_injection_conforms() {
     let apart = differences(&bare(), &sliced("preload"));
     assert!(apart.is_empty(), "not the same cases: {apart:?}");
 }
 
 #[test]
-fn a_slice_through_the_replacement_door_conforms() {
+fn a_slice_by_mount_injection_conforms() {
     if !is_root() {
-        return skip("conformance", "the replacement door needs root");
+        return skip("conformance", "mount injection needs root");
     }
-    let apart = differences(&bare(), &sliced("replace"));
+    let apart = differences(&bare(), &sliced("mount"));
     assert!(apart.is_empty(), "not the same cases: {apart:?}");
 }
 

@@ -125,7 +125,7 @@ fn listen(driver: &Path) {
 /// A tenant in a slice of the node's daemon.
 fn sliced(node: &Node, name: &str, seconds: &str) -> Command {
     let mut command = on_device(Path::new(env!("CARGO_BIN_EXE_gpuslice")), node);
-    // The door finds the driver through the daemon.
+    // The shim finds the driver through the daemon.
     command.env_remove("LD_LIBRARY_PATH");
     command.args(["run", "--gpus", "0", "--memory", "1GiB", "--name", name]);
     command.arg("--runtime-dir");

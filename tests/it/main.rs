@@ -1,18 +1,18 @@
 //! Real processes on a simulated GPU: every test starts its own daemon in its own directories.
 
+mod coexistence;
 mod command;
 mod conformance;
 mod containers;
 mod daemon;
 mod demo;
 mod device;
-mod doors;
 mod harness;
 mod hostile;
-mod manners;
+mod injection;
+mod memory;
 mod node;
 mod policy;
-mod races;
 mod setup;
 mod simulated;
 mod systemd;

@@ -378,7 +378,7 @@ fn who_may_not_write_is_told_so() {
         .output()
         .expect("gpuslice starts");
     let said = String::from_utf8_lossy(&output.stderr);
-    assert!(said.contains("which mostly only root may"), "{output:?}");
+    assert!(said.contains("which usually needs root"), "{output:?}");
     assert_eq!(etc.read("daemon.json"), DAEMON);
     assert_eq!(etc.all().len(), 1, "nothing was left");
 }

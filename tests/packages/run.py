@@ -19,7 +19,7 @@ REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 TARGET = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", REPOSITORY / "target")).resolve()
 # Symbol versions of the C library: what is mounted into containers, and what runs on the node.
 IMAGES, NODES = (2, 17), (2, 28)
-SHIM = ["libgpuslice.so", "libgpuslice_replace.so", "libgpuslice_nvml.so"]
+SHIM = ["libgpuslice.so", "libgpuslice_mount.so", "libgpuslice_nvml.so"]
 # Of each, stripped; three megabytes more in every container would be a mistake somebody made.
 SHIM_BYTES_MAX = 2 << 20
 PROGRAMS = ["usr/sbin/gpusliced", "usr/bin/gpuslice", "usr/bin/gpuslice-runtime",
@@ -148,7 +148,7 @@ def libraries(tree):
             names = [line.split()[0] for line in exported.splitlines()]
             kind = "nvml" if path.name == SHIM[2] else "cu"
             assert names and all(name.startswith(kind) for name in names), names[:5]
-            # The same doors as the build's own, whose names the crates' tests compare with the table.
+            # The same exports as in the build's own, whose names the crates' tests compare with the table.
             debug = pathlib.Path(sys.argv[1]).resolve() / path.name
             own = output("nm", "--dynamic", "--defined-only", "--format=posix", debug).stdout
             assert sorted(names) == sorted(line.split()[0] for line in own.splitlines()), path.name
@@ -270,13 +270,13 @@ def works(root, build):
     assert "hook and shim are there" in said and re.search("missing +daemon", said), said
     assert root("gpusliced", "--check", "/etc/gpuslice/gpusliced.toml").stdout == "ok\n"
     conformance = root.take(build / "conformance")
-    for door in ["preload", "replace"]:
-        words = ["gpuslice", "run", "--sim", "--memory", "1GiB", "--door", door, "--", conformance]
+    for method in ["preload", "mount"]:
+        words = ["gpuslice", "run", "--sim", "--memory", "1GiB", "--inject", method, "--", conformance]
         environment = {"PATH": os.environ["PATH"], "GPUSLICE_SIM": "mem=16GiB"}
         done = root(*words, env=environment, stdin=subprocess.DEVNULL, check=False)
         last = done.stdout.splitlines()[-1:] or [done.stderr]
         assert done.returncode == 0 and " fail=0 " in last[0], done.stdout[-2000:] + done.stderr
-        print(f"packages: installed, through {door}: {last[0]}")
+        print(f"packages: installed, through {method}: {last[0]}")
 
 
 def redhat(root, package, tree):

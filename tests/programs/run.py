@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs every program of this directory bare and in slices through both doors, on the simulated GPU.
+"""Runs every program of this directory bare and in slices by both injection methods, on the simulated GPU.
 
 Usage: run.py DIR PYTHON: the build's directory and the interpreter that has requirements.txt.
 A bare program must see the whole device, one in a slice its cap. Prints one line a run and
@@ -17,14 +17,14 @@ DEVICE, CAP = 16 * GIB, GIB
 LIMIT_SECONDS = 180
 
 
-def doors():
+def injection_methods():
     """The ways to run: name, options of `gpuslice run`, what the program must see."""
     yield "bare", None, DEVICE
-    yield "preload", ["--door", "preload"], CAP
+    yield "preload", ["--inject", "preload"], CAP
     if os.geteuid() == 0:
-        yield "replace", ["--door", "replace"], CAP
+        yield "mount", ["--inject", "mount"], CAP
     else:
-        print("SKIP the replacement door: it needs root")
+        print("SKIP mount injection: it needs root")
 
 
 def run(build, python, program, options, expect, device):
@@ -49,11 +49,11 @@ def run(build, python, program, options, expect, device):
 def main():
     build, python = pathlib.Path(sys.argv[1]).resolve(), sys.argv[2]
     passed = failed = skipped = 0
-    for door, options, expect in doors():
+    for method, options, expect in injection_methods():
         for program in PROGRAMS:
             with tempfile.TemporaryDirectory(prefix="gpuslice-sim-", dir="/dev/shm") as directory:
                 wrong = run(build, python, program, options, expect, directory + "/device")
-            print(f"{'FAIL' if wrong else 'ok  '} {door:8} {program}{': ' + wrong if wrong else ''}")
+            print(f"{'FAIL' if wrong else 'ok  '} {method:8} {program}{': ' + wrong if wrong else ''}")
             failed += bool(wrong)
             passed += not wrong
     if os.geteuid() != 0:

@@ -35,7 +35,7 @@ fn cargo(arguments: &[&str]) -> Option<Output> {
 }
 
 /// Included by the build scripts of the shim's libraries; it talks to cargo.
-const BUILD_PART: &str = "shim/door.rs";
+const BUILD_PART: &str = "shim/cdylib.rs";
 
 /// Fails with one line per broken place.
 fn none(rule: &str, broken: Vec<String>) {

@@ -2,8 +2,8 @@
 //! told right, to which it must not.
 
 mod gangs;
-mod lines;
 mod memory;
+mod queues;
 mod stops;
 
 use gpuslice_engine::{
@@ -145,9 +145,9 @@ fn page(n: usize, mode: Mode, turn: u32, end: u64, reserved: u64) -> Action {
     }
 }
 
-fn wants(active: u32, drained: u32) -> Claims {
+fn runnable(active: u32, drained: u32) -> Claims {
     Claims {
-        want: true,
+        runnable: true,
         active,
         drained,
         ..Claims::default()
@@ -164,8 +164,11 @@ fn objects(result: Result<(), Objection>, about: &str) {
 #[test]
 fn to_two_grants() {
     let mut story = Story::of(&[(1, 0, Class::Normal), (1, 0, Class::Normal)]);
-    assert_eq!(story.says(0, wants(0, 0), &[turn(0, 1, 8 * MS)]), Ok(()));
-    objects(story.says(1, wants(0, 0), &[turn(1, 1, 8 * MS)]), "at once");
+    assert_eq!(story.says(0, runnable(0, 0), &[turn(0, 1, 8 * MS)]), Ok(()));
+    objects(
+        story.says(1, runnable(0, 0), &[turn(1, 1, 8 * MS)]),
+        "at once",
+    );
 }
 
 #[test]
@@ -173,61 +176,67 @@ fn to_a_grant_before_the_last_one_is_quiet() {
     let story = || {
         let mut story = Story::of(&[(1, 0, Class::Normal), (1, 0, Class::Normal)]);
         story
-            .says(0, wants(0, 0), &[turn(0, 1, 8 * MS)])
+            .says(0, runnable(0, 0), &[turn(0, 1, 8 * MS)])
             .expect("fine");
-        story.says(1, wants(0, 0), &[]).expect("fine");
+        story.says(1, runnable(0, 0), &[]).expect("fine");
         story.then(8 * MS, &[turn(0, 2, 8 * MS)]).expect("fine");
         story
     };
     objects(story().then(MS, &[turn(1, 1, 17 * MS)]), "at once");
     objects(
-        story().says(0, wants(1, 0), &[turn(1, 1, 17 * MS)]),
+        story().says(0, runnable(1, 0), &[turn(1, 1, 17 * MS)]),
         "at once",
     );
-    assert_eq!(story().says(0, wants(1, 1), &[turn(1, 1, 17 * MS)]), Ok(()));
+    assert_eq!(
+        story().says(0, runnable(1, 1), &[turn(1, 1, 17 * MS)]),
+        Ok(())
+    );
 }
 
 #[test]
 fn to_passing_somebody_too_early() {
-    let passed = Action::Overrun {
+    let overrun = Action::Late {
         container: container(0),
         lane: Lane(0),
-        stage: Late::Passed,
+        stage: Late::Overrun,
         after: Duration(0),
     };
     let story = || {
         let mut story = Story::of(&[(1, 0, Class::Normal), (1, 0, Class::Normal)]);
         story
-            .says(0, wants(0, 0), &[turn(0, 1, 8 * MS)])
+            .says(0, runnable(0, 0), &[turn(0, 1, 8 * MS)])
             .expect("fine");
-        story.says(1, wants(0, 0), &[]).expect("fine");
+        story.says(1, runnable(0, 0), &[]).expect("fine");
         story.then(8 * MS, &[turn(0, 2, 8 * MS)]).expect("fine");
         story
     };
-    let actions = [passed, turn(1, 1, 3_000 * MS)];
-    objects(story().then(1_999 * MS, &actions), "is passed after");
+    let actions = [overrun, turn(1, 1, 3_000 * MS)];
+    objects(
+        story().then(1_999 * MS, &actions),
+        "is treated as overrun after",
+    );
     assert_eq!(story().then(2_000 * MS, &actions), Ok(()));
 }
 
 #[test]
 fn to_an_idle_gpu() {
     let mut story = Story::of(&[(1, 0, Class::Normal)]);
-    objects(story.says(0, wants(0, 0), &[]), "idles while");
+    objects(story.says(0, runnable(0, 0), &[]), "idles while");
 }
 
 #[test]
 fn to_a_turn_nobody_uses() {
     let mut story = Story::of(&[(1, 0, Class::Normal)]);
     story
-        .says(0, wants(0, 0), &[turn(0, 1, 8 * MS)])
+        .says(0, runnable(0, 0), &[turn(0, 1, 8 * MS)])
         .expect("fine");
-    objects(story.says(0, Claims::default(), &[]), "wants nothing");
+    objects(story.says(0, Claims::default(), &[]), "is not runnable");
 }
 
 #[test]
 fn to_a_turn_of_no_time() {
     let mut story = Story::of(&[(1, 0, Class::Normal)]);
-    objects(story.says(0, wants(0, 0), &[turn(0, 2, 0)]), "no time");
+    objects(story.says(0, runnable(0, 0), &[turn(0, 2, 0)]), "no time");
 }
 
 #[test]
@@ -250,8 +259,11 @@ fn to_freedom_for_two() {
     let mut story = Story::of(&[(1, 0, Class::Normal), (1, 0, Class::Normal)]);
     let open = |n| page(n, Mode::Open, 0, 0, 0);
     story.then(0, &[open(0), open(1)]).expect("fine");
-    assert_eq!(story.says(0, wants(0, 0), &[]), Ok(()));
-    objects(story.says(1, wants(0, 0), &[]), "several want");
+    assert_eq!(story.says(0, runnable(0, 0), &[]), Ok(()));
+    objects(
+        story.says(1, runnable(0, 0), &[]),
+        "several containers are runnable",
+    );
 }
 
 #[test]
@@ -267,8 +279,8 @@ fn to_different_modes_on_one_gpu() {
 /// the first again.
 fn back_and_forth(first: u64, weight: u32) -> Result<(), Objection> {
     let mut story = Story::of(&[(weight, 0, Class::Normal), (1, 0, Class::Normal)]);
-    story.says(1, wants(0, 0), &[turn(1, 1, MS)])?;
-    story.says(0, wants(0, 0), &[])?;
+    story.says(1, runnable(0, 0), &[turn(1, 1, MS)])?;
+    story.says(0, runnable(0, 0), &[])?;
     let mut words = [0, 1];
     for round in 0..40 {
         let (out, next) = (1 - round % 2, round % 2);
@@ -279,7 +291,7 @@ fn back_and_forth(first: u64, weight: u32) -> Result<(), Objection> {
         let word = words[out] - 1;
         story.says(
             out,
-            wants(word, word),
+            runnable(word, word),
             &[turn(next, words[next], story.now + MS)],
         )?;
     }
@@ -301,23 +313,25 @@ fn to_a_waiter_left_behind() {
         (1, 0, Class::Normal),
         (1, 0, Class::Normal),
     ]);
-    story.says(0, wants(0, 0), &[turn(0, 1, MS)]).expect("fine");
-    story.says(2, wants(0, 0), &[]).expect("fine");
-    story.says(1, wants(0, 0), &[]).expect("fine");
+    story
+        .says(0, runnable(0, 0), &[turn(0, 1, MS)])
+        .expect("fine");
+    story.says(2, runnable(0, 0), &[]).expect("fine");
+    story.says(1, runnable(0, 0), &[]).expect("fine");
     // the first leaves and comes back before each of its turns, so that it is never "in line"
     let mut result = Ok(());
     for round in 0..20u32 {
         let word = 2 * round + 1;
         let gone = Claims {
-            want: false,
-            ..wants(word, word)
+            runnable: false,
+            ..runnable(word, word)
         };
         result = result
             .and_then(|()| story.then(MS, &[turn(0, word + 1, 0)]))
             .and_then(|()| story.says(0, gone, &[turn(1, word, 0)]))
-            .and_then(|()| story.says(0, wants(word, word), &[]))
+            .and_then(|()| story.says(0, runnable(word, word), &[]))
             .and_then(|()| story.then(0, &[turn(1, word + 1, 0)]))
-            .and_then(|()| story.says(1, wants(word, word), &[turn(0, word + 2, 0)]));
+            .and_then(|()| story.says(1, runnable(word, word), &[turn(0, word + 2, 0)]));
     }
     objects(result, "waits while");
 }
@@ -332,18 +346,18 @@ fn pulses(ms: u64) -> Result<(), Objection> {
     both(&mut story, Mode::Open, [0, 0], 0)?;
     for round in 0..10u32 {
         let word = 4 * round;
-        story.says(0, wants(word, word), &[])?;
+        story.says(0, runnable(word, word), &[])?;
         story.then(10 * MS, &[])?;
         // the second one begins to want, and turns begin
         let pages = [turn(0, word + 2, 0), turn(1, word + 2, 0)];
-        story.says(1, wants(word, word), &pages)?;
-        story.says(0, wants(word, word), &[])?;
+        story.says(1, runnable(word, word), &pages)?;
+        story.says(0, runnable(word, word), &[])?;
         let begins = [turn(1, word + 3, story.now + MS)];
-        story.says(1, wants(word, word), &begins)?;
+        story.says(1, runnable(word, word), &begins)?;
         story.then(ms * MS, &[turn(1, word + 4, 0)])?;
         let gone = Claims {
-            want: false,
-            ..wants(word + 3, word + 3)
+            runnable: false,
+            ..runnable(word + 3, word + 3)
         };
         story.says(1, gone, &[turn(0, word + 3, 0)])?;
         story.then(10 * MS, &[])?;
@@ -355,14 +369,14 @@ fn pulses(ms: u64) -> Result<(), Objection> {
 #[test]
 fn to_a_debt_that_is_forgotten() {
     assert_eq!(pulses(10), Ok(()));
-    objects(pulses(30), "who always wants");
+    objects(pulses(30), "which is always runnable");
 }
 
 /// Both always want: the one with a share of a half has `first` ms, then the other one 10 ms, and so on.
 fn beside_a_share(first: u64) -> Result<(), Objection> {
     let mut story = Story::of(&[(1, 50, Class::Normal), (1, 0, Class::Normal)]);
-    story.says(1, wants(0, 0), &[turn(1, 1, MS)])?;
-    story.says(0, wants(0, 0), &[])?;
+    story.says(1, runnable(0, 0), &[turn(1, 1, MS)])?;
+    story.says(0, runnable(0, 0), &[])?;
     let mut words = [0, 1];
     for round in 0..40 {
         let (out, next) = (1 - round % 2, round % 2);
@@ -372,7 +386,7 @@ fn beside_a_share(first: u64) -> Result<(), Objection> {
         words[next] += 1;
         let word = words[out] - 1;
         let begins = [turn(next, words[next], story.now + MS)];
-        story.says(out, wants(word, word), &begins)?;
+        story.says(out, runnable(word, word), &begins)?;
     }
     Ok(())
 }
@@ -387,11 +401,11 @@ fn to_a_share_that_is_not_given() {
 fn to_more_than_a_hard_share() {
     let run = |ms: u64| {
         let mut story = Story::of(&[(1, 10, Class::Normal)]);
-        story.says(0, wants(0, 0), &[turn(0, 1, 0)])?;
+        story.says(0, runnable(0, 0), &[turn(0, 1, 0)])?;
         for word in 1..200u32 {
             story.then(ms * MS, &[turn(0, 2 * word, 0)])?;
             let drained = 2 * word - 1;
-            story.says(0, wants(drained, drained), &[])?;
+            story.says(0, runnable(drained, drained), &[])?;
             story.then(9 * MS, &[turn(0, 2 * word + 1, 0)])?;
         }
         Ok(())
@@ -404,23 +418,23 @@ fn to_more_than_a_hard_share() {
 fn to_a_fair_turn_while_a_high_one_waits() {
     let mut story = Story::of(&[(1, 0, Class::Normal), (1, 0, Class::High)]);
     story
-        .says(0, wants(0, 0), &[turn(0, 1, 8 * MS)])
+        .says(0, runnable(0, 0), &[turn(0, 1, 8 * MS)])
         .expect("fine");
-    objects(story.says(1, wants(0, 0), &[]), "goes on");
+    objects(story.says(1, runnable(0, 0), &[]), "goes on");
 }
 
 /// High waits; slots of `length` for the fair one, one after `pause`.
 fn slots(length: u64, pause: u64) -> Result<(), Objection> {
     let mut story = Story::of(&[(1, 0, Class::Normal), (1, 0, Class::High)]);
-    story.says(1, wants(0, 0), &[turn(1, 1, 0)])?;
-    story.says(0, wants(0, 0), &[])?;
+    story.says(1, runnable(0, 0), &[turn(1, 1, 0)])?;
+    story.says(0, runnable(0, 0), &[])?;
     for round in 0..3u32 {
         let word = 2 * round + 1;
         story.then(pause - length, &[turn(1, word + 1, 0)])?;
-        story.says(1, wants(word, word), &[turn(0, word, 0)])?;
+        story.says(1, runnable(word, word), &[turn(0, word, 0)])?;
         story.then(length / 2, &[])?;
         story.then(length - length / 2, &[turn(0, word + 1, 0)])?;
-        story.says(0, wants(word, word), &[turn(1, word + 2, 0)])?;
+        story.says(0, runnable(word, word), &[turn(1, word + 2, 0)])?;
     }
     Ok(())
 }
@@ -435,8 +449,10 @@ fn to_long_or_frequent_slots() {
 #[test]
 fn to_starving_the_fair() {
     let mut story = Story::of(&[(1, 0, Class::Normal), (1, 0, Class::High)]);
-    story.says(1, wants(0, 0), &[turn(1, 1, 0)]).expect("fine");
-    story.says(0, wants(0, 0), &[]).expect("fine");
+    story
+        .says(1, runnable(0, 0), &[turn(1, 1, 0)])
+        .expect("fine");
+    story.says(0, runnable(0, 0), &[]).expect("fine");
     let mut last = Ok(());
     for n in 1..40 {
         last = last.and_then(|()| story.then(100 * MS, &[turn(1, 1, n)]));

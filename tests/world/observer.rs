@@ -4,8 +4,8 @@
 //! a GPU and must pay for it: whoever wants it while there are no turns, whoever has the turn,
 //! and whoever had it until every process, read after the close, has nothing in flight.
 
+mod compensated;
 mod parts;
-mod spared;
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -15,13 +15,13 @@ use gpuslice_wire::policy::{Gangs, Policy};
 
 /// What one process said on one lane.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Said {
+pub struct Reported {
     /// Its claims, as last read.
     pub claims: Claims,
     /// Read since the container's turn was closed.
     pub fresh: bool,
     /// It has wanted the GPU before.
-    pub wanted: bool,
+    pub was_runnable: bool,
     /// It was there when its container's work was last ordered to stop.
     pub reached: bool,
 }
@@ -29,9 +29,9 @@ pub struct Said {
 /// Whether a container's work is stopped on the GPU. What is stopped, or not known to go on yet,
 /// waits for its turn whatever is said.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Hold {
+pub enum Preemption {
     /// Nobody asked for it.
-    Free,
+    None,
     /// It was asked for.
     Stopping,
     /// It is.
@@ -42,7 +42,7 @@ pub enum Hold {
 
 /// A container on a GPU.
 #[derive(Clone, Debug)]
-pub struct Seat {
+pub struct LaneState {
     /// Which GPU.
     pub gpu: GpuUuid,
     /// What was promised.
@@ -50,7 +50,7 @@ pub struct Seat {
     /// What its page says.
     pub view: Option<LaneView>,
     /// Its processes.
-    pub said: BTreeMap<ClientId, Said>,
+    pub processes: BTreeMap<ClientId, Reported>,
     /// Its turn was closed and it is not quiet yet; since when.
     pub closing: Option<u64>,
     /// That, or others ran beside it already, before this step.
@@ -58,9 +58,9 @@ pub struct Seat {
     /// When its page was last closed: later than that, if what closed was a gang's turn that was extended.
     pub shut: u64,
     /// What may be in flight of it was launched without turns.
-    pub loose: bool,
+    pub untracked: bool,
     /// ... when its present turn began.
-    pub was_loose: bool,
+    pub was_untracked: bool,
     /// Its present turn began before it had a cap; or others run beside what began so, or without turns.
     pub freely: bool,
     /// ... since when, if its turn was extended after that.
@@ -68,9 +68,9 @@ pub struct Seat {
     /// Its present turn was given in another line: its class or share changed since.
     pub guest: bool,
     /// Whether its work is stopped on the GPU.
-    pub hold: Hold,
+    pub preemption: Preemption,
     /// Others may run beside it.
-    pub passed: bool,
+    pub overrun: bool,
     /// When it was given its turn.
     pub granted: u64,
     /// GPU time to its account, ns.
@@ -80,10 +80,10 @@ pub struct Seat {
     /// GPU time since the step before.
     pub billed: u64,
     /// ... of an earlier turn that the line does not count, as of this step, and as of the next one.
-    pub spared: u64,
-    sparing: u64,
+    pub compensated: u64,
+    compensating: u64,
     /// What it used since it was last given a turn, or more of one.
-    stint: u64,
+    run: u64,
     idle: Idle,
     /// How often that was divided among several, and rounded.
     pub rounded: u64,
@@ -113,7 +113,7 @@ pub struct Seat {
     pub drawn: bool,
 }
 
-impl Seat {
+impl LaneState {
     /// It may not have all of the GPU's time.
     #[must_use]
     pub fn capped(&self) -> bool {
@@ -121,13 +121,15 @@ impl Seat {
     }
     /// A process of it wants the GPU.
     #[must_use]
-    pub fn wants(&self) -> bool {
-        let stopped = matches!(self.hold, Hold::Stopped | Hold::Resuming);
+    pub fn runnable(&self) -> bool {
+        let stopped = matches!(self.preemption, Preemption::Stopped | Preemption::Resuming);
         stopped || self.drawn || self.asks()
     }
     /// ... this GPU, not only another one of its gang.
     fn asks(&self) -> bool {
-        self.said.values().any(|said| said.claims.want)
+        self.processes
+            .values()
+            .any(|reported| reported.claims.runnable)
     }
     /// It may launch, by turn.
     #[must_use]
@@ -138,7 +140,7 @@ impl Seat {
     /// It wants a turn and could have one: nobody waits for what it left running.
     #[must_use]
     pub fn may_wait(&self) -> bool {
-        self.wants() && (self.closing.is_none() || self.passed)
+        self.runnable() && (self.closing.is_none() || self.overrun)
     }
     /// There are no turns.
     #[must_use]
@@ -148,11 +150,11 @@ impl Seat {
     /// Time goes to its account.
     #[must_use]
     pub fn pays(&self) -> bool {
-        self.holds() || self.closing.is_some() || self.passed || (self.open() && self.wants())
+        self.holds() || self.closing.is_some() || self.overrun || (self.open() && self.runnable())
     }
     /// ... and is divided among all who run in this way.
     fn shares(&self) -> bool {
-        self.loose || (self.open() && self.wants())
+        self.untracked || (self.open() && self.runnable())
     }
     /// The present stretch ends.
     fn rest(&mut self) {
@@ -164,8 +166,8 @@ impl Seat {
     /// first launched, and since the last was quiet.
     fn idled(&self, closed: u64, now: u64) -> Option<u64> {
         let turn = self.view?.turn;
-        let said = self.said.values().map(|said| said.claims);
-        let there: Vec<Claims> = said
+        let reported = self.processes.values().map(|reported| reported.claims);
+        let there: Vec<Claims> = reported
             .filter(|it| it.active.wrapping_add(1) == turn)
             .collect();
         let began = there.iter().map(|it| it.began.0).min()?;
@@ -181,15 +183,19 @@ impl Seat {
     }
     /// Nothing of its last turn is in flight, by what its processes say.
     #[must_use]
-    pub fn quiet(&self) -> bool {
+    pub fn drained(&self) -> bool {
         let turn = self.view.map_or(0, |view| view.turn);
-        let calm = |said: &Said| {
+        let calm = |reported: &Reported| {
             // Work behind closed gates ran in the turn that is over, whether its process knows or not.
-            let answered = !said.claims.parked || said.claims.active.wrapping_add(1) == turn;
-            said.fresh && said.claims.drained == said.claims.active && answered
+            let answered =
+                !reported.claims.parked || reported.claims.active.wrapping_add(1) == turn;
+            reported.fresh && reported.claims.drained == reported.claims.active && answered
         };
-        let stopped = |said: &Said| self.hold == Hold::Stopped && said.reached;
-        self.said.values().all(|said| stopped(said) || calm(said))
+        let stopped =
+            |reported: &Reported| self.preemption == Preemption::Stopped && reported.reached;
+        self.processes
+            .values()
+            .all(|reported| stopped(reported) || calm(reported))
     }
 }
 
@@ -211,13 +217,13 @@ impl Idle {
 }
 
 /// A container and the number of one of its GPUs.
-pub type Place = (ContainerId, Lane);
+pub type LaneKey = (ContainerId, Lane);
 
 /// All that was seen since the engine began.
 #[derive(Clone, Debug, Default)]
 pub struct Observer {
     /// Every slice of every GPU.
-    pub seats: BTreeMap<Place, Seat>,
+    pub lanes: BTreeMap<LaneKey, LaneState>,
     /// How the time of GPUs is divided where it was said.
     pub policies: BTreeMap<GpuUuid, Policy>,
     /// The engine's settings.
@@ -225,7 +231,7 @@ pub struct Observer {
     /// When the last step was.
     pub now: u64,
     /// Time that passed before the present step and was booked, ns.
-    pub passed: u64,
+    pub elapsed: u64,
     /// The last gap was so long that it does not count.
     pub gap: bool,
 }
@@ -246,39 +252,39 @@ impl Observer {
     /// Time passes up to `now`, in the state that the last step left.
     pub fn advance(&mut self, now: u64) {
         let gap = now.saturating_sub(self.now);
-        (self.now, self.passed, self.gap) = (self.now.max(now), gap.min(GAP_MAX), gap > GAP_MAX);
+        (self.now, self.elapsed, self.gap) = (self.now.max(now), gap.min(GAP_MAX), gap > GAP_MAX);
         let now = self.now;
         let mut free: BTreeMap<GpuUuid, u64> = BTreeMap::new();
-        for seat in self.seats.values().filter(|seat| seat.shares()) {
-            *free.entry(seat.gpu).or_default() += 1;
+        for state in self.lanes.values().filter(|state| state.shares()) {
+            *free.entry(state.gpu).or_default() += 1;
         }
-        for seat in self.seats.values_mut() {
-            let pays = seat.pays();
-            seat.shut_before = seat.closing.is_some() || seat.passed;
-            seat.billed = 0;
-            seat.spared = std::mem::take(&mut seat.sparing);
+        for state in self.lanes.values_mut() {
+            let pays = state.pays();
+            state.shut_before = state.closing.is_some() || state.overrun;
+            state.billed = 0;
+            state.compensated = std::mem::take(&mut state.compensating);
             if pays {
                 // nobody knows who had it of those who run without turns
-                let among = free.get(&seat.gpu).filter(|_| seat.shares());
+                let among = free.get(&state.gpu).filter(|_| state.shares());
                 let among = among.copied().unwrap_or(1).max(1);
-                seat.billed = self.passed / among;
-                let off = seat.off.min(seat.billed);
-                seat.off -= off;
-                seat.used += seat.billed - off;
-                seat.rounded += u64::from(among > 1);
-                seat.stretch += self.passed;
-                seat.stint += self.passed;
-                seat.longest = seat.longest.max(seat.stretch);
-                if seat.open() && seat.closing.is_none() {
+                state.billed = self.elapsed / among;
+                let off = state.off.min(state.billed);
+                state.off -= off;
+                state.used += state.billed - off;
+                state.rounded += u64::from(among > 1);
+                state.stretch += self.elapsed;
+                state.run += self.elapsed;
+                state.longest = state.longest.max(state.stretch);
+                if state.open() && state.closing.is_none() {
                     // alone, every instant is a turn of its own: nobody is owed anything for it
-                    (seat.stretch, seat.last) = (0, 0);
+                    (state.stretch, state.last) = (0, 0);
                 }
             } else {
-                seat.rest();
-                seat.guest = false;
+                state.rest();
+                state.guest = false;
             }
-            let waits = seat.wants() && !pays;
-            seat.waits = waits.then(|| seat.waits.unwrap_or(now));
+            let waits = state.runnable() && !pays;
+            state.waits = waits.then(|| state.waits.unwrap_or(now));
         }
     }
 
@@ -291,13 +297,13 @@ impl Observer {
                 lane,
                 claims,
             } => {
-                for ((_, at), seat) in &mut self.seats {
-                    if let Some(said) = seat.said.get_mut(client).filter(|_| at == lane) {
-                        *said = Said {
+                for ((_, at), state) in &mut self.lanes {
+                    if let Some(reported) = state.processes.get_mut(client).filter(|_| at == lane) {
+                        *reported = Reported {
                             claims: *claims,
                             fresh: true,
-                            wanted: said.wanted || claims.want,
-                            ..*said
+                            was_runnable: reported.was_runnable || claims.runnable,
+                            ..*reported
                         };
                     }
                 }
@@ -308,14 +314,20 @@ impl Observer {
                 ok,
             } => {
                 // one that comes after the order to go on is of a stop before that
-                let place = (*container, *lane);
-                let goes_on = |seat: &Seat| seat.hold == Hold::Resuming;
-                if !self.seats.get(&place).is_some_and(goes_on) {
-                    let hold = if *ok { Hold::Stopped } else { Hold::Free };
-                    self.hold(*container, *lane, hold);
+                let key = (*container, *lane);
+                let goes_on = |state: &LaneState| state.preemption == Preemption::Resuming;
+                if !self.lanes.get(&key).is_some_and(goes_on) {
+                    let preemption = if *ok {
+                        Preemption::Stopped
+                    } else {
+                        Preemption::None
+                    };
+                    self.set_preemption(*container, *lane, preemption);
                 }
             }
-            Event::Resumed { container, lane } => self.hold(*container, *lane, Hold::Free),
+            Event::Resumed { container, lane } => {
+                self.set_preemption(*container, *lane, Preemption::None)
+            }
             _ => {}
         }
         self.regroup();
@@ -326,30 +338,41 @@ impl Observer {
     /// are several.
     fn regroup(&mut self) {
         let mut gangs: BTreeMap<ContainerId, (u32, bool)> = BTreeMap::new();
-        for ((id, _), seat) in &self.seats {
-            let may = seat.record.gang == Gangs::Auto;
-            if may && seat.said.values().any(|said| said.wanted) {
+        for ((id, _), state) in &self.lanes {
+            let may = state.record.gang == Gangs::Auto;
+            if may
+                && state
+                    .processes
+                    .values()
+                    .any(|reported| reported.was_runnable)
+            {
                 let gang = gangs.entry(*id).or_default();
-                *gang = (gang.0 + 1, gang.1 || seat.asks());
+                *gang = (gang.0 + 1, gang.1 || state.asks());
             }
         }
-        for ((id, _), seat) in &mut self.seats {
+        for ((id, _), state) in &mut self.lanes {
             let gang = gangs.get(id).filter(|gang| gang.0 > 1);
-            let part = gang.filter(|_| seat.said.values().any(|said| said.wanted));
-            seat.gang = part.is_some();
-            seat.drawn = part.is_some_and(|gang| gang.1);
+            let part = gang.filter(|_| {
+                state
+                    .processes
+                    .values()
+                    .any(|reported| reported.was_runnable)
+            });
+            state.gang = part.is_some();
+            state.drawn = part.is_some_and(|gang| gang.1);
         }
     }
 
-    fn hold(&mut self, container: ContainerId, lane: Lane, hold: Hold) {
-        if let Some(seat) = self.seats.get_mut(&(container, lane)) {
-            seat.hold = if seat.said.is_empty() {
-                Hold::Free
+    fn set_preemption(&mut self, container: ContainerId, lane: Lane, preemption: Preemption) {
+        if let Some(state) = self.lanes.get_mut(&(container, lane)) {
+            state.preemption = if state.processes.is_empty() {
+                Preemption::None
             } else {
-                hold
+                preemption
             };
-            let reached = |said: &mut Said| said.reached |= hold == Hold::Stopping;
-            seat.said.values_mut().for_each(reached);
+            let reached =
+                |reported: &mut Reported| reported.reached |= preemption == Preemption::Stopping;
+            state.processes.values_mut().for_each(reached);
         }
     }
 
@@ -357,11 +380,11 @@ impl Observer {
     pub fn action(&mut self, action: &Action, restored: Option<&Record>) {
         match action {
             Action::Admitted { record, .. } => {
-                self.seat(record);
+                self.state(record);
                 self.tune();
             }
             Action::Restored { .. } => {
-                restored.into_iter().for_each(|record| self.seat(record));
+                restored.into_iter().for_each(|record| self.state(record));
                 self.tune();
             }
             Action::PolicySet { policy, was, .. } => {
@@ -371,21 +394,21 @@ impl Observer {
             }
             Action::Retuned { record, .. } => self.retune(record),
             Action::Dismissed { container, .. } => {
-                self.seats.retain(|(id, _), _| id != container);
+                self.lanes.retain(|(id, _), _| id != container);
                 self.tune();
             }
             Action::Attached {
                 client, container, ..
             } => {
-                let lanes = self.seats.iter_mut().filter(|((id, _), _)| id == container);
-                for (_, seat) in lanes {
+                let lanes = self.lanes.iter_mut().filter(|((id, _), _)| id == container);
+                for (_, state) in lanes {
                     // nothing can be in flight of a process that has not seen its page yet
-                    let fresh = seat.shut_before;
-                    seat.said.insert(
+                    let fresh = state.shut_before;
+                    state.processes.insert(
                         *client,
-                        Said {
+                        Reported {
                             fresh,
-                            ..Said::default()
+                            ..Reported::default()
                         },
                     );
                 }
@@ -396,18 +419,22 @@ impl Observer {
                 lane,
                 view,
             } => self.set(*container, *lane, *view),
-            Action::Stop { container, lane } => self.hold(*container, *lane, Hold::Stopping),
-            Action::Resume { container, lane } => self.hold(*container, *lane, Hold::Resuming),
-            Action::Overrun {
+            Action::Stop { container, lane } => {
+                self.set_preemption(*container, *lane, Preemption::Stopping)
+            }
+            Action::Resume { container, lane } => {
+                self.set_preemption(*container, *lane, Preemption::Resuming)
+            }
+            Action::Late {
                 container,
                 lane,
-                stage: Late::Passed,
+                stage: Late::Overrun,
                 ..
             } => {
-                if let Some(seat) = self.seats.get_mut(&(*container, *lane)) {
-                    seat.freely |= seat.loose;
-                    (seat.passed, seat.loose) = (true, false);
-                    seat.tail = seat.tail.max(self.config.drain_max.0);
+                if let Some(state) = self.lanes.get_mut(&(*container, *lane)) {
+                    state.freely |= state.untracked;
+                    (state.overrun, state.untracked) = (true, false);
+                    state.tail = state.tail.max(self.config.drain_max.0);
                 }
             }
             _ => {}
@@ -416,30 +443,30 @@ impl Observer {
         self.settle();
     }
 
-    fn seat(&mut self, record: &Record) {
+    fn state(&mut self, record: &Record) {
         for (at, lane) in record.lanes.iter().enumerate() {
-            let seat = Seat {
+            let state = LaneState {
                 gpu: lane.gpu,
                 record: record.clone(),
                 view: None,
-                said: BTreeMap::new(),
+                processes: BTreeMap::new(),
                 closing: None,
                 shut_before: false,
-                loose: false,
+                untracked: false,
                 freely: false,
                 again: None,
                 guest: false,
                 shut: 0,
-                was_loose: false,
-                hold: Hold::Free,
-                passed: false,
+                was_untracked: false,
+                preemption: Preemption::None,
+                overrun: false,
                 granted: self.now,
                 used: 0,
                 off: 0,
                 billed: 0,
-                spared: 0,
-                sparing: 0,
-                stint: 0,
+                compensated: 0,
+                compensating: 0,
+                run: 0,
                 idle: Idle::default(),
                 rounded: 0,
                 stretch: 0,
@@ -455,73 +482,79 @@ impl Observer {
                 gang: false,
                 drawn: false,
             };
-            self.seats.insert((record.container, Lane(at as u8)), seat);
+            self.lanes.insert((record.container, Lane(at as u8)), state);
         }
     }
 
     fn set(&mut self, container: ContainerId, lane: Lane, view: LaneView) {
-        let (now, place) = (self.now, (container, lane));
-        let Some(seat) = self.seats.get(&place) else {
+        let (now, key) = (self.now, (container, lane));
+        let Some(state) = self.lanes.get(&key) else {
             return;
         };
         // one that is known to be stopped when its turn ends is off the GPU at once, and may be next
-        let anew = seat
+        let anew = state
             .view
             .is_some_and(|it| view.turn == it.turn.wrapping_add(2));
-        let anew = anew && seat.holds() && !seat.gang;
-        if anew && seat.wants() && !seat.passed {
-            self.spare(place);
+        let anew = anew && state.holds() && !state.gang;
+        if anew && state.runnable() && !state.overrun {
+            self.compensate(key);
         }
-        let Some(seat) = self.seats.get_mut(&place) else {
+        let Some(state) = self.lanes.get_mut(&key) else {
             return;
         };
-        let held = seat.holds() && !anew;
-        let before = seat.view.replace(view);
-        if seat.holds() {
+        let held = state.holds() && !anew;
+        let before = state.view.replace(view);
+        if state.holds() {
             let extended = before.is_some_and(|before| before.turn_end != view.turn_end);
-            let again = seat.gang && seat.closing.is_some() && !seat.passed && !seat.loose;
+            let again = state.gang && state.closing.is_some() && !state.overrun && !state.untracked;
             // a gang's turn that is extended because it does not get quiet is the same one, and so are those
             // that one has while it is late
-            let late = again || seat.passed;
-            if (if held { extended } else { !seat.loose }) && !late {
-                seat.rest();
+            let late = again || state.overrun;
+            if (if held { extended } else { !state.untracked }) && !late {
+                state.rest();
             }
             if !held || extended {
-                seat.guest = false;
-                let still = seat.passed && seat.freely;
-                (seat.freely, seat.stint) = (!seat.capped() || still, 0);
+                state.guest = false;
+                let still = state.overrun && state.freely;
+                (state.freely, state.run) = (!state.capped() || still, 0);
             }
             if !held {
-                seat.again = seat.closing.filter(|_| again);
+                state.again = state.closing.filter(|_| again);
                 // turns may begin and be given in one step, where no other one has anything in flight
                 let opened = before.is_some_and(|it| it.mode == Mode::Open);
-                seat.was_loose = std::mem::take(&mut seat.loose) || opened;
-                (seat.granted, seat.closing) = (now, None);
-                seat.said.values_mut().for_each(|said| said.fresh = false);
+                state.was_untracked = std::mem::take(&mut state.untracked) || opened;
+                (state.granted, state.closing) = (now, None);
+                state
+                    .processes
+                    .values_mut()
+                    .for_each(|reported| reported.fresh = false);
             }
-        } else if seat.open() {
-            seat.guest = false;
-            if std::mem::take(&mut seat.loose) {
-                seat.closing = None;
+        } else if state.open() {
+            state.guest = false;
+            if std::mem::take(&mut state.untracked) {
+                state.closing = None;
             }
         } else if held || before.is_some_and(|it| it.mode == Mode::Open) {
-            if held || !seat.passed {
-                let since = seat.again.filter(|_| held).unwrap_or(now);
-                (seat.closing, seat.loose) = (Some(since), !held);
-                seat.shut = now;
+            if held || !state.overrun {
+                let since = state.again.filter(|_| held).unwrap_or(now);
+                (state.closing, state.untracked) = (Some(since), !held);
+                state.shut = now;
             } else {
                 // late already, and it pays until it is quiet
-                seat.closing = seat.closing.or(Some(now));
+                state.closing = state.closing.or(Some(now));
             }
-            seat.said.values_mut().for_each(|said| said.fresh = false);
+            state
+                .processes
+                .values_mut()
+                .for_each(|reported| reported.fresh = false);
         }
     }
 
     fn part(&mut self, client: ClientId) {
-        self.seats.values_mut().for_each(|seat| {
-            seat.said.remove(&client);
-            if seat.said.is_empty() {
-                seat.hold = Hold::Free;
+        self.lanes.values_mut().for_each(|state| {
+            state.processes.remove(&client);
+            if state.processes.is_empty() {
+                state.preemption = Preemption::None;
             }
         });
     }
@@ -529,54 +562,54 @@ impl Observer {
     /// Ends the closing of those who are quiet; of a gang, when all are that others wait for.
     fn settle(&mut self) {
         // in the middle of a step one of them may have its turn again before the others
-        let closing = |seat: &Seat| seat.closing.is_some() && !seat.loose;
-        let waited = |seat: &Seat| seat.holds() || closing(seat) && !seat.passed;
+        let closing = |state: &LaneState| state.closing.is_some() && !state.untracked;
+        let waited = |state: &LaneState| state.holds() || closing(state) && !state.overrun;
         let busy: Vec<ContainerId> = self
-            .seats
+            .lanes
             .iter()
-            .filter(|(_, seat)| {
-                seat.gang && waited(seat) && !(seat.quiet() && seat.closing.is_some())
+            .filter(|(_, state)| {
+                state.gang && waited(state) && !(state.drained() && state.closing.is_some())
             })
-            .map(|(place, _)| place.0)
+            .map(|(key, _)| key.0)
             .collect();
-        let mut spared: Vec<Place> = Vec::new();
-        for ((id, lane), seat) in &mut self.seats {
-            let together = seat.gang && !seat.passed && !seat.loose && busy.contains(id);
-            let closed = seat.closing.filter(|_| seat.quiet() && !together);
+        let mut compensated: Vec<LaneKey> = Vec::new();
+        for ((id, lane), state) in &mut self.lanes {
+            let together = state.gang && !state.overrun && !state.untracked && busy.contains(id);
+            let closed = state.closing.filter(|_| state.drained() && !together);
             if let Some(closed) = closed {
-                if seat.wants() && !seat.gang && !seat.passed && !seat.loose {
-                    if let Some(ns) = seat.idled(closed, self.now) {
-                        seat.idle.add(ns.min(self.config.turn_min.0 / 2));
+                if state.runnable() && !state.gang && !state.overrun && !state.untracked {
+                    if let Some(ns) = state.idled(closed, self.now) {
+                        state.idle.add(ns.min(self.config.turn_min.0 / 2));
                     }
-                    spared.push((*id, *lane));
+                    compensated.push((*id, *lane));
                 }
-                if !seat.passed {
-                    let waited = (self.now - seat.shut).min(self.config.drain_max.0);
-                    seat.tail = (seat.tail / 2).max(waited);
+                if !state.overrun {
+                    let waited = (self.now - state.shut).min(self.config.drain_max.0);
+                    state.tail = (state.tail / 2).max(waited);
                 }
-                if seat.loose {
+                if state.untracked {
                     // no line chose it for this: what its last turn left it to owe is still owed
-                    seat.stretch += seat.last;
-                    seat.longest = seat.longest.max(seat.stretch);
+                    state.stretch += state.last;
+                    state.longest = state.longest.max(state.stretch);
                 }
-                (seat.closing, seat.passed, seat.loose) = (None, false, false);
+                (state.closing, state.overrun, state.untracked) = (None, false, false);
             }
             // who was passed and has a turn nevertheless, or needs none any more, may get quiet in that
-            seat.passed &= !((seat.holds() || seat.open()) && seat.quiet());
+            state.overrun &= !((state.holds() || state.open()) && state.drained());
         }
-        spared.into_iter().for_each(|place| self.spare(place));
+        compensated.into_iter().for_each(|key| self.compensate(key));
     }
 
     /// The GPUs with which this one is in a container that takes turns together.
-    pub fn gang(&self, place: &Place) -> impl Iterator<Item = (&Place, &Seat)> {
-        let (id, gang) = (place.0, self.seats.get(place).is_some_and(|seat| seat.gang));
-        self.seats
+    pub fn gang(&self, key: &LaneKey) -> impl Iterator<Item = (&LaneKey, &LaneState)> {
+        let (id, gang) = (key.0, self.lanes.get(key).is_some_and(|state| state.gang));
+        self.lanes
             .iter()
-            .filter(move |(other, seat)| gang && other.0 == id && seat.gang)
+            .filter(move |(other, state)| gang && other.0 == id && state.gang)
     }
 
     /// The seats of one GPU.
-    pub fn on(&self, gpu: GpuUuid) -> impl Iterator<Item = (&Place, &Seat)> {
-        self.seats.iter().filter(move |(_, seat)| seat.gpu == gpu)
+    pub fn on(&self, gpu: GpuUuid) -> impl Iterator<Item = (&LaneKey, &LaneState)> {
+        self.lanes.iter().filter(move |(_, state)| state.gpu == gpu)
     }
 }

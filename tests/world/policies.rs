@@ -1,6 +1,6 @@
 //! What each policy gives whom, as figures: a test for each that fails if its meaning changes.
 
-use gpuslice_engine::{Event, Terms, Token};
+use gpuslice_engine::{Event, TimeChange, Token};
 use gpuslice_wire::policy::{Class, Policy, ShareAsk};
 use gpuslice_wire::select::GpuSelector;
 use gpuslice_wire::snapshot::Snapshot;
@@ -178,7 +178,7 @@ fn changes_count_at_once() {
         Some(Event::Retune {
             token: Token(0),
             container: container(who),
-            terms: Terms {
+            change: TimeChange {
                 weight: Weight::new(weight).ok(),
                 share,
                 class,

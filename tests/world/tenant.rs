@@ -241,12 +241,12 @@ impl Process {
                 ..truth
             },
             Honesty::AlwaysWants => Claims {
-                want: true,
+                runnable: true,
                 ..truth
             },
             Honesty::Garbage => Claims {
                 parked: truth.active % 2 == 1,
-                want: rng.per_mille(500),
+                runnable: rng.per_mille(500),
                 active: rng.below(8) as u32,
                 drained: rng.below(8) as u32,
                 began: Instant(rng.draw()),

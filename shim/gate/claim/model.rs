@@ -1,10 +1,10 @@
 //! Every interleaving of two launching threads, the gate thread, the GPU and the daemon, over three
-//! turns: is the GPU ever given to somebody else while this process may still use it?
+//! turns: is the GPU ever granted to another container while this process may still use it?
 //!
-//! The process's side runs the very steps of [`Words`]; the state is small enough to visit all
-//! of it. The daemon is the one described in `gpuslice_wire::page`.
+//! The process's side runs the very steps of [`ClaimWords`]; the state is small enough for an exhaustive
+//! search. The daemon follows `gpuslice_wire::page`.
 
-use super::{Take, Words};
+use super::{ClaimWords, Take};
 use gpuslice_wire::page::{ClientLane, ContainerPage, may_launch};
 use std::collections::HashSet;
 use std::sync::atomic::AtomicU32;
@@ -51,12 +51,12 @@ struct State {
 }
 
 /// Memory the real steps run on; every step sees the state's values and leaves its own there.
-fn with_words<R>(state: &mut State, work: impl FnOnce(&Words<'_>) -> R) -> R {
+fn with_words<R>(state: &mut State, work: impl FnOnce(&ClaimWords<'_>) -> R) -> R {
     let claims = blank_claims();
     claims.active.store(state.active, SeqCst);
     claims.drained.store(state.drained, SeqCst);
     let turn = AtomicU32::new(state.turn);
-    let result = work(&Words {
+    let result = work(&ClaimWords {
         turn: &turn,
         claims: &claims,
     });
@@ -135,7 +135,7 @@ fn gate_step(state: &mut State) -> bool {
         return true;
     }
     if state.inside == 0 && state.in_flight == 0 {
-        with_words(state, |words| words.report_quiet(0));
+        with_words(state, |words| words.report_drained(0));
     }
     (state.locked, state.gate_in) = (false, false);
     true
@@ -179,7 +179,7 @@ enum Bug {
     NoUndrain,
 }
 
-/// Visits every reachable state; answers how many, and one that broke exclusion.
+/// Visits every reachable state. Returns their number, and one that violates exclusion.
 fn explore(bug: Bug) -> (usize, Option<State>) {
     let start = State {
         turn: 0,
@@ -220,7 +220,7 @@ fn explore(bug: Bug) -> (usize, Option<State>) {
 }
 
 #[test]
-fn nobody_else_is_granted_the_gpu_while_this_process_may_use_it() {
+fn no_other_container_is_granted_the_gpu_while_this_process_may_use_it() {
     let (states, broken) = explore(Bug::None);
     assert_eq!(broken, None);
     assert!(
@@ -229,33 +229,33 @@ fn nobody_else_is_granted_the_gpu_while_this_process_may_use_it() {
     );
 }
 
-/// The model finds the two mistakes one would make, so it is no rubber stamp.
+/// The model finds the two likely mistakes, so it can fail.
 #[test]
 fn the_model_finds_known_mistakes() {
     assert!(
         explore(Bug::NoConfirm).1.is_some(),
-        "launching without a second look at the turn"
+        "launching without a second check of the turn"
     );
     assert!(
         explore(Bug::NoUndrain).1.is_some(),
-        "launching after an early report of quiet"
+        "launching after an early report of a drain"
     );
 }
 
-/// `take` is its steps.
+/// `take` consists of its steps.
 #[test]
 fn take_confirms_or_refuses() {
     let page: &'static ContainerPage = crate::gate::fake::blank_container();
     let claims = blank_claims();
-    let words = Words {
+    let words = ClaimWords {
         turn: &page.lane[0].turn,
         claims: &claims,
     };
     page.lane[0].turn.store(5, SeqCst);
-    assert!(words.take(5) && words.take(5) && !words.owes(false));
+    assert!(words.take(5) && words.take(5) && !words.owes_report(false));
     page.lane[0].turn.store(6, SeqCst);
-    assert!(words.owes(false));
-    words.report_quiet(0);
-    assert!(!words.owes(false) && !words.take(5));
+    assert!(words.owes_report(false));
+    words.report_drained(0);
+    assert!(!words.owes_report(false) && !words.take(5));
     assert_eq!(claims.drained.load(SeqCst), 4);
 }

@@ -1,9 +1,10 @@
-//! Gates in streams: put where they are wanted, and all is quiet when everything stands at them.
+//! Gates in streams: put at the requested distance; work blocked at them counts as drained.
 
 use super::*;
-use gpuslice_wire::page::{GATE_CLOSED, GATE_OPEN, MODE_GATES, WANT_PARKED};
+use gpuslice_wire::page::{GATE_CLOSED, GATE_OPEN, MODE_GATES, RUNNABLE_PARKED};
 
-/// In a turn that may end at any moment, with gates `2 / 3` of 1500 µs apart and kernels known to take 500.
+/// A rig in a turn that may end at any moment, with gates `2 / 3` of 1500 µs apart and kernels known to take
+/// 500 µs.
 fn gated() -> Rig {
     let rig = Rig::new(MODE_GATES);
     rig.page().gated.store(1, SeqCst);
@@ -20,7 +21,7 @@ impl Rig {
     fn gate(&self, word: u32) {
         self.claims().gate.store(word, SeqCst);
     }
-    /// The turn ends, and that of others begins.
+    /// The turn ends, and another container's begins.
     fn close(&self, turn: u32) {
         self.gate(GATE_CLOSED);
         self.turn(turn, 0);
@@ -29,16 +30,16 @@ impl Rig {
         self.gate(GATE_OPEN);
         self.turn(turn, 60_000_000 * US);
     }
-    fn said(&self) -> (bool, u32, u32) {
+    fn reported(&self) -> (bool, u32, u32) {
         let claims = self.claims();
-        let parked = claims.want.load(SeqCst) & WANT_PARKED != 0;
+        let parked = claims.runnable.load(SeqCst) & RUNNABLE_PARKED != 0;
         let (active, drained) = (claims.active.load(SeqCst), claims.drained.load(SeqCst));
         (parked, active, drained)
     }
 }
 
 #[test]
-fn gates_are_so_far_apart_over_all_streams() {
+fn the_distance_between_gates_counts_all_streams() {
     let rig = gated();
     rig.fake.gpu().held.clear();
     for _ in 0..10 {
@@ -49,15 +50,15 @@ fn gates_are_so_far_apart_over_all_streams() {
     let of = |stream| held.iter().filter(|it| **it == Stream(stream)).count();
     assert!((9..=11).contains(&of(5)), "{held:?}");
     assert!((9..=11).contains(&of(6)), "{held:?}");
-    // Without somebody who goes first, there are none.
+    // Without a container of a higher class there are no gates.
     rig.page().lane[0].mode.store(MODE_TURNS, SeqCst);
     (0..10).for_each(|_| rig.launch(1, 5, 500 * US));
     assert!(rig.fake.gpu().held.is_empty());
 }
 
-/// Closed while work is queued: that is quiet, and in the next turn all of it runs, although nobody launches.
+/// Work queued when the gates close counts as drained, and runs in the next turn although no thread launches.
 #[test]
-fn what_stands_at_gates_is_quiet_and_takes_part_in_the_next_turn() {
+fn work_blocked_at_gates_counts_as_drained_and_runs_in_the_next_turn() {
     let rig = gated();
     rig.gate(GATE_CLOSED);
     for _ in 0..6 {
@@ -65,29 +66,31 @@ fn what_stands_at_gates_is_quiet_and_takes_part_in_the_next_turn() {
     }
     let before = rig.fake.gpu().busy_until;
     rig.close(2);
-    eventually("quiet", || rig.said() == (true, 1, 1));
+    eventually("drained", || rig.reported() == (true, 1, 1));
     rig.grant(3);
-    eventually("it takes part", || rig.said().1 == 3);
+    eventually("it takes part", || rig.reported().1 == 3);
     eventually("it runs", || rig.fake.gpu().busy_until > before);
     rig.close(4);
-    eventually("quiet again", || rig.said() == (false, 3, 3));
+    eventually("drained again", || rig.reported() == (false, 3, 3));
     assert!(os::now() >= rig.fake.gpu().busy_until, "reported too early");
 }
 
-/// A turn came and went while no thread of the process ran: it answers for that turn too.
+/// A turn began and ended while no thread of the process ran: the process reports for that turn too.
 #[test]
-fn a_turn_that_nobody_saw_is_answered_for() {
+fn an_unseen_turn_is_reported_as_drained() {
     let rig = gated();
     rig.gate(GATE_CLOSED);
     (0..6).for_each(|_| rig.launch(1, 5, 500 * US));
     rig.close(2);
-    eventually("quiet", || rig.said() == (true, 1, 1));
+    eventually("drained", || rig.reported() == (true, 1, 1));
     rig.turn(4, 0);
-    eventually("quiet in the next", || rig.said() == (true, 3, 3));
+    eventually("drained in the next turn", || {
+        rig.reported() == (true, 3, 3)
+    });
 }
 
 #[test]
-fn what_runs_is_not_quiet_although_another_stream_stands() {
+fn running_work_is_not_drained_beside_a_blocked_stream() {
     let rig = gated();
     for _ in 0..4 {
         rig.launch(2, 7, 300_000 * US);
@@ -98,45 +101,45 @@ fn what_runs_is_not_quiet_although_another_stream_stands() {
     (0..6).for_each(|_| rig.launch(1, 5, 500 * US));
     rig.close(2);
     let end = rig.fake.gpu().busy_until;
-    eventually("quiet", || rig.said() == (true, 1, 1));
+    eventually("drained", || rig.reported() == (true, 1, 1));
     assert!(os::now() >= end, "reported too early");
 }
 
-/// A stream that waits for another one, which stands, will not get on before the next turn.
+/// A stream that waits for a blocked one makes no progress before the next turn.
 #[test]
-fn what_is_far_too_late_beside_gates_waits_for_them() {
+fn work_far_too_late_beside_gates_counts_as_blocked() {
     let rig = gated();
-    // The gate is passed, and what is behind takes for ever.
+    // The gate is passed, and the kernel behind it never ends.
     rig.launch(1, 7, 3_600_000_000 * US);
     rig.gate(GATE_CLOSED);
     (0..6).for_each(|_| rig.launch(1, 5, 500 * US));
     rig.close(2);
-    eventually("quiet", || rig.said() == (true, 1, 1));
+    eventually("drained", || rig.reported() == (true, 1, 1));
 }
 
 #[test]
-fn a_driver_without_waits_is_as_before() {
+fn without_stream_waits_there_are_no_gates() {
     let rig = Rig::new(MODE_GATES);
     rig.page().gated.store(1, SeqCst);
     rig.fake.gpu().no_waits = true;
     rig.turn(1, 60_000_000 * US);
     (0..20).for_each(|_| rig.launch(1, 5, 500 * US));
     rig.turn(2, 0);
-    eventually("quiet", || rig.said() == (false, 1, 1));
+    eventually("drained", || rig.reported() == (false, 1, 1));
     assert!(os::now() >= rig.fake.gpu().busy_until, "reported too early");
     assert!(rig.fake.gpu().held.is_empty());
 }
 
 #[test]
-fn gates_open_when_the_daemon_is_gone_and_at_the_end() {
+fn gates_open_without_a_daemon_and_at_the_end_of_the_process() {
     let rig = gated();
     rig.gate(GATE_CLOSED);
     (0..6).for_each(|_| rig.launch(1, 5, 500 * US));
     rig.close(2);
-    eventually("quiet", || rig.said() == (true, 1, 1));
+    eventually("drained", || rig.reported() == (true, 1, 1));
     rig.page().heartbeat_ns.store(1, SeqCst);
-    rig.page().bell.fetch_add(1, SeqCst);
-    os::wake(&rig.page().bell);
+    rig.page().futex.fetch_add(1, SeqCst);
+    os::wake(&rig.page().futex);
     let gate = &rig.claims().gate;
     eventually("they are open", || gate.load(SeqCst) == GATE_OPEN);
     gate.store(GATE_CLOSED, SeqCst);
@@ -144,16 +147,16 @@ fn gates_open_when_the_daemon_is_gone_and_at_the_end() {
     assert_eq!(gate.load(SeqCst), GATE_OPEN);
 }
 
-/// A context that is destroyed does not wait for a turn.
+/// Destroying a context does not wait for a turn.
 #[test]
-fn a_context_goes_without_its_turn() {
+fn a_context_is_destroyed_without_a_turn() {
     let rig = gated();
     rig.gate(GATE_CLOSED);
     (0..6).for_each(|_| rig.launch(1, 5, 500 * US));
     rig.close(2);
-    let context = super::super::port::Context(1);
+    let context = super::super::backend::Context(1);
     rig.gate.context_closing(context, || {
         assert_eq!(rig.claims().gate.load(SeqCst), GATE_OPEN);
     });
-    eventually("quiet", || rig.said().2 == 1);
+    eventually("drained", || rig.reported().2 == 1);
 }

@@ -1,8 +1,8 @@
-//! What the gate puts into streams, and when: captured, destroyed and per-thread ones.
+//! Events and gates in captured, destroyed and per-thread streams.
 
 use super::*;
 
-/// A launch that the driver refuses puts nothing into its stream, and neither does the gate; once it has
+/// The gate puts nothing into a stream for a launch that the driver refuses; once such a launch has
 /// succeeded, its time is measured.
 #[test]
 fn a_refused_launch_leaves_nothing_in_its_stream() {
@@ -14,36 +14,36 @@ fn a_refused_launch_leaves_nothing_in_its_stream() {
         over_bus: false,
     };
     for _ in 0..3 {
-        let ticket = rig.gate.enter(&work).expect("followed");
+        let ticket = rig.gate.enter(&work).expect("tracked");
         rig.gate.leave(ticket, false);
     }
     assert_eq!(rig.fake.gpu().recorded, 0);
     rig.launch(1, 0, 50 * US);
-    assert_eq!(rig.fake.gpu().recorded, 1, "a mark behind it");
-    // Far longer than was expected of it, so that its mark is looked at.
+    assert_eq!(rig.fake.gpu().recorded, 1, "a fence behind it");
+    // Far longer than expected, so that its fence is queried.
     std::thread::sleep(Duration::from_millis(20));
     rig.launch(1, 0, 50 * US);
     assert_eq!(rig.fake.gpu().recorded, 3, "and a base");
 }
 
 #[test]
-fn launches_under_capture_are_not_work() {
+fn launches_under_capture_are_not_gated() {
     let rig = Rig::new(MODE_TURNS);
     rig.turn(2, 0);
     rig.fake.gpu().capturing.push(Stream(7));
     rig.launch(1, 7, US);
-    assert_eq!(rig.claims().want.load(SeqCst), 0);
+    assert_eq!(rig.claims().runnable.load(SeqCst), 0);
 }
 
 #[test]
-fn a_stream_that_is_captured_after_a_launch_is_left_alone() {
+fn a_stream_captured_after_a_launch_is_not_used() {
     let rig = Rig::new(MODE_TURNS);
     rig.turn(1, 60_000_000 * US);
     for _ in 0..2 {
         rig.launch(1, 7, US);
-        eventually("known", || rig.claims().want.load(SeqCst) == 0);
+        eventually("known", || rig.claims().runnable.load(SeqCst) == 0);
     }
-    rig.launch(1, 7, US); // Known and short: no mark follows.
+    rig.launch(1, 7, US); // Known and short: no fence follows.
     rig.fake.gpu().capturing.push(Stream(7));
     rig.turn(2, 0);
     eventually("given up as finished", || {
@@ -53,10 +53,10 @@ fn a_stream_that_is_captured_after_a_launch_is_left_alone() {
 
 /// Another thread begins to capture the stream of a launch that waits for its turn.
 #[test]
-fn a_stream_that_is_captured_while_its_launch_is_held_gets_no_marks() {
+fn a_stream_captured_while_its_launch_is_held_gets_no_fences() {
     let rig = Rig::new(MODE_TURNS);
     rig.turn(1, 60_000_000 * US);
-    rig.launch(1, 7, US); // tried, so that a base may come before it
+    rig.launch(1, 7, US); // accepted once, so that a base may precede it
     rig.turn(2, 0);
     std::thread::scope(|scope| {
         let held = scope.spawn(|| rig.launch(1, 7, US));
@@ -72,32 +72,32 @@ fn a_stream_that_is_captured_while_its_launch_is_held_gets_no_marks() {
 }
 
 #[test]
-fn destroyed_streams_and_contexts_are_never_touched_again() {
+fn destroyed_streams_and_contexts_are_never_used_again() {
     let rig = Rig::new(MODE_TURNS);
     rig.turn(1, 60_000_000 * US);
     rig.launch(1, 7, US);
-    eventually("known", || rig.claims().want.load(SeqCst) == 0);
+    eventually("known", || rig.claims().runnable.load(SeqCst) == 0);
     rig.launch(1, 7, 3_000 * US);
     rig.gate.stream_closing(Stream(7));
     rig.fake.gpu().dead.push(Stream(7));
     rig.turn(2, 0);
-    eventually("quiet", || rig.claims().drained.load(SeqCst) == 1);
+    eventually("drained", || rig.claims().drained.load(SeqCst) == 1);
     assert!(os::now() >= rig.fake.gpu().busy_until);
     rig.turn(3, 60_000_000 * US);
     rig.launch(1, 8, 60_000_000 * US);
     rig.gate
-        .context_closing(super::super::port::Context(1), || {
+        .context_closing(super::super::backend::Context(1), || {
             rig.fake.gpu().lost = true
         });
     rig.turn(4, 0);
-    eventually("a dead context is quiet", || {
+    eventually("a dead context counts as drained", || {
         rig.claims().drained.load(SeqCst) == 3
     });
 }
 
-/// Every thread has a stream of its own behind the same handle, and only it can mark it.
+/// Every thread has a stream of its own behind the same handle, and only that thread can fence it.
 #[test]
-fn per_thread_streams_of_many_threads_get_quiet() {
+fn per_thread_streams_of_many_threads_drain() {
     let rig = Rig::new(MODE_TURNS);
     for round in 0..5_u32 {
         let turn = 2 * round + 1;
@@ -114,7 +114,7 @@ fn per_thread_streams_of_many_threads_get_quiet() {
             }
         });
         rig.turn(turn + 1, 0);
-        eventually("quiet", || {
+        eventually("drained", || {
             let claims = rig.claims();
             claims.drained.load(SeqCst) == claims.active.load(SeqCst)
         });

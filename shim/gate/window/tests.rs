@@ -1,78 +1,85 @@
-//! The window at its edges, and its books under random use.
+//! The window at its edges, and its counters under random use.
 
 use super::*;
 
 const US: u64 = 1_000;
 const TASK: Task = Task::launch(Key(1));
 
-fn launch(flight: &mut Flight, now: u64, tail: Tail, ns: u64) -> bool {
-    flight.enter(ns);
-    flight.leave(ns);
-    flight.launched(now, tail, TASK, ns, None)
+fn launch(in_flight: &mut InFlight, now: u64, stream_index: StreamIndex, ns: u64) -> bool {
+    in_flight.enter(ns);
+    in_flight.leave(ns);
+    in_flight.launched(now, stream_index, TASK, ns, None)
 }
 
 #[test]
 fn deep_in_the_middle_and_shallow_at_the_end() {
-    let mut flight = Flight::default();
+    let mut in_flight = InFlight::default();
     for _ in 0..40 {
-        launch(&mut flight, 0, 0, 50 * US);
+        launch(&mut in_flight, 0, 0, 50 * US);
     }
     let (window, est) = (500 * US, 50 * US);
-    assert_eq!(flight.admit(0, est, window, 10_000 * US), Admission::Go);
+    assert_eq!(in_flight.admit(0, est, window, 10_000 * US), Admission::Go);
     assert!(matches!(
-        flight.admit(0, est, window, 1_000 * US),
+        in_flight.admit(0, est, window, 1_000 * US),
         Admission::Full(_)
     ));
     assert!(matches!(
-        flight.admit(0, est, window, 0),
+        in_flight.admit(0, est, window, 0),
         Admission::Full(_)
     ));
 }
 
 #[test]
 fn a_kernel_longer_than_a_turn_goes_alone() {
-    let mut flight = Flight::default();
+    let mut in_flight = InFlight::default();
     let long = 1_000_000 * US;
-    assert_eq!(flight.admit(0, long, 500 * US, 1_000 * US), Admission::Go);
-    launch(&mut flight, 0, 0, long);
+    assert_eq!(
+        in_flight.admit(0, long, 500 * US, 1_000 * US),
+        Admission::Go
+    );
+    launch(&mut in_flight, 0, 0, long);
     assert!(matches!(
-        flight.admit(1, US, 500 * US, 1_000 * US),
+        in_flight.admit(1, US, 500 * US, 1_000 * US),
         Admission::Full(_)
     ));
 }
 
 #[test]
-fn next_to_nothing_in_flight_is_as_good_as_nothing() {
-    let (mut flight, long) = (Flight::default(), 500 * US);
-    launch(&mut flight, 0, 0, long);
-    flight.mark(0, Event(1));
+fn next_to_nothing_in_flight_counts_as_nothing() {
+    let (mut in_flight, long) = (InFlight::default(), 500 * US);
+    launch(&mut in_flight, 0, 0, long);
+    in_flight.fence(0, Event(1));
     // at the end of a turn, with room for much less than one more
-    let admit = |flight: &Flight, now: u64| flight.admit(now * US, long, 150 * US, 0);
-    assert_eq!(admit(&flight, 300), Admission::Full(100 * US));
-    assert_eq!(admit(&flight, 390), Admission::Full(20 * US), "a short nap");
-    assert_eq!(admit(&flight, 400), Admission::Go);
-    launch(&mut flight, 400 * US, 0, long);
+    let admit = |in_flight: &InFlight, now: u64| in_flight.admit(now * US, long, 150 * US, 0);
+    assert_eq!(admit(&in_flight, 300), Admission::Full(100 * US));
+    assert_eq!(
+        admit(&in_flight, 390),
+        Admission::Full(20 * US),
+        "a short nap"
+    );
+    assert_eq!(admit(&in_flight, 400), Admission::Go);
+    launch(&mut in_flight, 400 * US, 0, long);
     assert!(
-        matches!(admit(&flight, 400), Admission::Full(_)),
+        matches!(admit(&in_flight, 400), Admission::Full(_)),
         "one ahead"
     );
 }
 
 #[test]
-fn what_comes_after_nothing_knows_when_that_began() {
-    let mut flight = Flight::default();
-    launch(&mut flight, 0, 7, 50 * US);
-    flight.mark(7, Event(1));
-    let first = flight
+fn a_group_launched_after_idling_knows_when_the_idling_began() {
+    let mut in_flight = InFlight::default();
+    launch(&mut in_flight, 0, 7, 50 * US);
+    in_flight.fence(7, Event(1));
+    let first = in_flight
         .retire(60 * US, |_| Some(Progress::Done))
         .expect("done");
-    assert_eq!((first.after, flight.ended()), (None, 50 * US));
-    launch(&mut flight, 900 * US, 3, 50 * US);
-    flight.mark(3, Event(2));
-    launch(&mut flight, 901 * US, 3, 50 * US);
-    flight.mark(3, Event(3));
+    assert_eq!((first.after, in_flight.ended()), (None, 50 * US));
+    launch(&mut in_flight, 900 * US, 3, 50 * US);
+    in_flight.fence(3, Event(2));
+    launch(&mut in_flight, 901 * US, 3, 50 * US);
+    in_flight.fence(3, Event(3));
     let mut next = || {
-        flight
+        in_flight
             .retire(2_000 * US, |_| Some(Progress::Done))
             .expect("done")
     };
@@ -81,54 +88,54 @@ fn what_comes_after_nothing_knows_when_that_began() {
 }
 
 #[test]
-fn marks_follow_work_not_launches() {
-    let mut flight = Flight::default();
-    let marks = (0..100).filter(|_| {
-        let due = launch(&mut flight, 0, 3, 10 * US);
+fn fences_follow_work_not_launches() {
+    let mut in_flight = InFlight::default();
+    let fences = (0..100).filter(|_| {
+        let due = launch(&mut in_flight, 0, 3, 10 * US);
         if due {
-            assert_eq!(flight.mark(3, Event(9)), None);
+            assert_eq!(in_flight.fence(3, Event(9)), None);
         }
         due
     });
-    assert_eq!(marks.count(), 10);
-    let mut flight = Flight::default();
-    assert!(launch(&mut flight, 0, 3, 5_000 * US));
+    assert_eq!(fences.count(), 10);
+    let mut in_flight = InFlight::default();
+    assert!(launch(&mut in_flight, 0, 3, 5_000 * US));
 }
 
 #[test]
 fn an_overdue_group_keeps_counting() {
-    let mut flight = Flight::default();
-    launch(&mut flight, 0, 0, 800 * US);
-    flight.mark(0, Event(1));
-    assert_eq!(flight.outstanding(400 * US), 400 * US);
-    assert_eq!(flight.outstanding(9_000 * US), 100 * US);
+    let mut in_flight = InFlight::default();
+    launch(&mut in_flight, 0, 0, 800 * US);
+    in_flight.fence(0, Event(1));
+    assert_eq!(in_flight.outstanding(400 * US), 400 * US);
+    assert_eq!(in_flight.outstanding(9_000 * US), 100 * US);
 }
 
 #[test]
 fn retires_in_order_within_a_stream_and_freely_between() {
-    let mut flight = Flight::default();
-    for (tail, event) in [(0, 1), (0, 2), (1, 3)] {
-        launch(&mut flight, 0, tail, 200 * US);
-        flight.mark(tail, Event(event));
+    let mut in_flight = InFlight::default();
+    for (stream_index, event) in [(0, 1), (0, 2), (1, 3)] {
+        launch(&mut in_flight, 0, stream_index, 200 * US);
+        in_flight.fence(stream_index, Event(event));
     }
     let mut asked = Vec::new();
-    let done = flight.retire(5, |group| {
-        let event = group.mark.expect("marked");
+    let done = in_flight.retire(5, |group| {
+        let event = group.fence.expect("fenced");
         asked.push(event.0);
         Some(match event.0 {
             1 => Progress::Pending,
             _ => Progress::Done,
         })
     });
-    assert_eq!(done.map(|group| group.mark), Some(Some(Event(3))));
+    assert_eq!(done.map(|group| group.fence), Some(Some(Event(3))));
     assert_eq!(asked, [1, 3]);
-    assert_eq!(flight.outstanding(0), 400 * US);
+    assert_eq!(in_flight.outstanding(0), 400 * US);
 }
 
-/// Whatever happens in whatever order: the sum of the groups is what is counted, `admit` never
-/// holds an empty lane, and everything retires in the end.
+/// For random operations in random order, the counter equals the sum of the groups, `admit` never holds an
+/// empty lane, and all groups retire in the end.
 #[test]
-fn books_balance_under_random_use() {
+fn counters_agree_under_random_use() {
     let mut seed = 0x9e37_79b9_u64;
     let mut random = |n: u64| {
         seed ^= seed << 13;
@@ -136,19 +143,19 @@ fn books_balance_under_random_use() {
         seed ^= seed << 17;
         seed % n
     };
-    let mut flight = Flight::default();
+    let mut in_flight = InFlight::default();
     let (mut now, mut next) = (0, 1);
     for _ in 0..20_000 {
         now += random(100 * US);
-        let tail = random(5) as Tail;
+        let stream_index = random(5) as StreamIndex;
         match random(4) {
             0 | 1 => {
                 let ns = random(300 * US) + 1;
-                let verdict = flight.admit(now, ns, 500 * US, random(20_000 * US));
-                assert!(!flight.empty() || verdict == Admission::Go);
-                if verdict == Admission::Go && launch(&mut flight, now, tail, ns) {
+                let verdict = in_flight.admit(now, ns, 500 * US, random(20_000 * US));
+                assert!(!in_flight.empty() || verdict == Admission::Go);
+                if verdict == Admission::Go && launch(&mut in_flight, now, stream_index, ns) {
                     next += 1;
-                    assert_eq!(flight.mark(tail, Event(next)), None);
+                    assert_eq!(in_flight.fence(stream_index, Event(next)), None);
                 }
             }
             2 => {
@@ -158,21 +165,21 @@ fn books_balance_under_random_use() {
                 } else {
                     Progress::Pending
                 };
-                while flight.retire(now, |_| Some(answer)).is_some() {}
+                while in_flight.retire(now, |_| Some(answer)).is_some() {}
             }
             _ => {
-                if flight.is_open(tail) {
+                if in_flight.is_open(stream_index) {
                     next += 1;
-                    assert_eq!(flight.mark(tail, Event(next)), None);
+                    assert_eq!(in_flight.fence(stream_index, Event(next)), None);
                 } else {
-                    assert_eq!(flight.mark(tail, Event(0)), Some(Event(0)));
+                    assert_eq!(in_flight.fence(stream_index, Event(0)), Some(Event(0)));
                 }
             }
         }
-        let sum: u64 = flight.groups.iter().map(|group| group.expected).sum();
-        assert_eq!(sum, flight.expected);
-        assert!(flight.outstanding(now) <= sum && flight.groups.len() <= GROUPS_MAX);
+        let sum: u64 = in_flight.groups.iter().map(|group| group.expected).sum();
+        assert_eq!(sum, in_flight.expected);
+        assert!(in_flight.outstanding(now) <= sum && in_flight.groups.len() <= GROUPS_MAX);
     }
-    while flight.retire(now, |_| Some(Progress::Done)).is_some() {}
-    assert!(flight.empty() && flight.outstanding(now) == 0);
+    while in_flight.retire(now, |_| Some(Progress::Done)).is_some() {}
+    assert!(in_flight.empty() && in_flight.outstanding(now) == 0);
 }

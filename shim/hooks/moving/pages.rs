@@ -1,24 +1,24 @@
 //! Managed memory that is sent to where it will be wanted, and memory that the device unpacks.
 
-use super::{Way, Work, launches};
-use crate::gate::Flavour::{self, Legacy, PerThread};
+use super::{TransferKind, Work, launches};
+use crate::gate::DefaultStream::{self, Legacy, PerThread};
 use gpuslice_nvabi::types::*;
 
 launches! {
     cuMemPrefetchAsync(
         dev_ptr: CUdeviceptr, count: usize, dst_device: CUdevice, h_stream: CUstream,
-    ) as Work::bytes(Way::Pages, count as u64, h_stream, Legacy);
+    ) as Work::bytes(TransferKind::Pages, count as u64, h_stream, Legacy);
     cuMemPrefetchAsync_ptsz(
         dev_ptr: CUdeviceptr, count: usize, dst_device: CUdevice, h_stream: CUstream,
-    ) as Work::bytes(Way::Pages, count as u64, h_stream, PerThread);
+    ) as Work::bytes(TransferKind::Pages, count as u64, h_stream, PerThread);
     cuMemPrefetchAsync_v2(
         dev_ptr: CUdeviceptr, count: usize, location: CUmemLocation, flags: u32,
         h_stream: CUstream,
-    ) as Work::bytes(Way::Pages, count as u64, h_stream, Legacy);
+    ) as Work::bytes(TransferKind::Pages, count as u64, h_stream, Legacy);
     cuMemPrefetchAsync_v2_ptsz(
         dev_ptr: CUdeviceptr, count: usize, location: CUmemLocation, flags: u32,
         h_stream: CUstream,
-    ) as Work::bytes(Way::Pages, count as u64, h_stream, PerThread);
+    ) as Work::bytes(TransferKind::Pages, count as u64, h_stream, PerThread);
     cuMemPrefetchBatchAsync(
         dptrs: *mut CUdeviceptr, sizes: *mut usize, count: usize, locations: *mut CUmemLocation,
         indices: *mut usize, many: usize, flags: u64, h_stream: CUstream,
@@ -37,14 +37,19 @@ launches! {
     ) as many_pages(sizes, count, h_stream, PerThread);
     cuMemBatchDecompressAsync(
         params: *mut c_void, count: usize, flags: u32, error: *mut usize, stream: CUstream,
-    ) as Work::bytes(Way::Decompression, count as u64, stream, Legacy);
+    ) as Work::bytes(TransferKind::Decompression, count as u64, stream, Legacy);
     cuMemBatchDecompressAsync_ptsz(
         params: *mut c_void, count: usize, flags: u32, error: *mut usize, stream: CUstream,
-    ) as Work::bytes(Way::Decompression, count as u64, stream, PerThread);
+    ) as Work::bytes(TransferKind::Decompression, count as u64, stream, PerThread);
 }
 
 /// Several ranges.
-fn many_pages(sizes: *const usize, count: usize, stream: CUstream, flavour: Flavour) -> Work {
+fn many_pages(
+    sizes: *const usize,
+    count: usize,
+    stream: CUstream,
+    default_stream: DefaultStream,
+) -> Work {
     let bytes = super::sum(sizes, count);
-    Work::bytes(Way::Pages, bytes, stream, flavour)
+    Work::bytes(TransferKind::Pages, bytes, stream, default_stream)
 }

@@ -1,4 +1,4 @@
-//! What the preload door shows to the loader.
+//! Exports of the preloaded shim.
 
 #[path = "../../suite/built.rs"]
 mod built;

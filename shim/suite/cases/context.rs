@@ -1,10 +1,10 @@
 //! Contexts, what ends with them, and which GPU is whose.
 
 use super::{CAP, MIB, slice, steps};
-use crate::suite::{Door, Slice};
+use crate::suite::{Injection, Slice};
 
-pub fn a_context_takes_its_memory_with_it(door: Door) {
-    let slice = slice(door);
+pub fn a_context_takes_its_memory_with_it(injection: Injection) {
+    let slice = slice(injection);
     let lines = steps(
         &slice,
         &[
@@ -29,8 +29,8 @@ pub fn a_context_takes_its_memory_with_it(door: Door) {
     assert_eq!((&lines[3], &lines[8], &lines[11]), (&all, &half, &all));
 }
 
-pub fn a_context_that_is_not_destroyed_keeps_its_memory(door: Door) {
-    let mut slice = slice(door);
+pub fn a_context_that_is_not_destroyed_keeps_its_memory(injection: Injection) {
+    let mut slice = slice(injection);
     slice.set("STUB_KEEPS", 1);
     let lines = steps(
         &slice,
@@ -41,8 +41,8 @@ pub fn a_context_that_is_not_destroyed_keeps_its_memory(door: Door) {
     assert_eq!(lines[4], format!("info 0 {CAP} {CAP}"));
 }
 
-pub fn lanes_go_by_uuid(door: Door) {
-    let mut slice = Slice::new(door, &[CAP, 16 * MIB]);
+pub fn lanes_go_by_uuid(injection: Injection) {
+    let mut slice = Slice::new(injection, &[CAP, 16 * MIB]);
     slice.set("STUB_DEVICES", 3);
     let lines = steps(
         &slice,
@@ -73,8 +73,8 @@ pub fn lanes_go_by_uuid(door: Door) {
     );
 }
 
-pub fn a_gpu_outside_the_slice_gives_nothing(door: Door) {
-    let mut slice = slice(door);
+pub fn a_gpu_outside_the_slice_gives_nothing(injection: Injection) {
+    let mut slice = slice(injection);
     slice.set("STUB_DEVICES", 2);
     let lines = steps(
         &slice,

@@ -1,14 +1,14 @@
 //! What the driver takes beside what it is asked for: contexts and their limits; and pinned host memory.
 
 use super::{CAP, MIB, slice};
-use crate::suite::{Door, Slice};
+use crate::suite::{Injection, Slice};
 use gpuslice_wire::ids::Lane;
 
 const HOST: usize = Lane::HOST.0 as usize;
 
 /// A slice whose daemon answers the next questions for what the process has with these MiB.
-fn measuring(door: Door, mib: &[u64]) -> Slice {
-    let slice = slice(door);
+fn measuring(injection: Injection, mib: &[u64]) -> Slice {
+    let slice = slice(injection);
     slice.daemon.books().measured = mib.iter().map(|mib| mib * MIB).collect();
     slice
 }
@@ -17,9 +17,9 @@ fn free(mib: u64) -> String {
     format!("info 0 {} {CAP}", CAP - mib * MIB)
 }
 
-pub fn a_context_is_charged_what_it_took(door: Door) {
+pub fn a_context_is_charged_what_it_took(injection: Injection) {
     // The second context is measured while 16 MiB and the first one's 40 are in the books.
-    let slice = measuring(door, &[40, 86]);
+    let slice = measuring(injection, &[40, 86]);
     let lines = slice.run(&[
         "init",
         "ctx:0",
@@ -37,8 +37,8 @@ pub fn a_context_is_charged_what_it_took(door: Door) {
     assert_eq!(slice.daemon.books().measures, 3);
 }
 
-pub fn a_primary_context_is_charged_once(door: Door) {
-    let slice = measuring(door, &[40, 40]);
+pub fn a_primary_context_is_charged_once(injection: Injection) {
+    let slice = measuring(injection, &[40, 40]);
     let lines = slice.run(&[
         "init", "retain:0", "retain:0", "info", "drop:0", "info", "drop:0", "retain:0", "info",
         "reset:0", "info", "drop:0", "drop:0",
@@ -49,8 +49,8 @@ pub fn a_primary_context_is_charged_once(door: Door) {
     assert_eq!(lines[12], "drop 201 0 0");
 }
 
-pub fn a_context_that_does_not_fit_is_not_made(door: Door) {
-    let slice = measuring(door, &[257, 300]);
+pub fn a_context_that_does_not_fit_is_not_made(injection: Injection) {
+    let slice = measuring(injection, &[257, 300]);
     let lines = slice.run(&[
         "init", "ctx:0", "alloc:1", "retain:0", "drop:0", "ctx:0", "info",
     ]);
@@ -61,8 +61,8 @@ pub fn a_context_that_does_not_fit_is_not_made(door: Door) {
     assert_eq!(lines[5..], ["ctx 0 0 0".to_owned(), free(0)]);
 }
 
-pub fn a_first_context_is_refused_beforehand_where_its_price_is_known(door: Door) {
-    let slice = slice(door);
+pub fn a_first_context_is_refused_beforehand_where_its_price_is_known(injection: Injection) {
+    let slice = slice(injection);
     slice.daemon.books().context_kib = 100 << 10;
     slice.daemon.show();
     let lines = slice.run(&["init", "ctx:0", "info", "alloc:0xa000000", "ctx:0", "info"]);
@@ -80,8 +80,8 @@ pub fn a_first_context_is_refused_beforehand_where_its_price_is_known(door: Door
     assert_eq!(slice.daemon.books().measures, 0, "the driver was not asked");
 }
 
-pub fn a_raised_limit_is_charged(door: Door) {
-    let slice = slice(door);
+pub fn a_raised_limit_is_charged(injection: Injection) {
+    let slice = slice(injection);
     let lines = slice.run(&[
         "init",
         "ctx:0",
@@ -108,15 +108,15 @@ pub fn a_raised_limit_is_charged(door: Door) {
     );
 }
 
-pub fn a_limit_that_took_more_than_fits_is_put_back(door: Door) {
-    let slice = measuring(door, &[8, 300]);
+pub fn a_limit_that_took_more_than_fits_is_put_back(injection: Injection) {
+    let slice = measuring(injection, &[8, 300]);
     let lines = slice.run(&["init", "ctx:0", "limit:2:0x4800000", "limited:2", "info"]);
     assert_eq!(lines[2..4], ["limit 2 0 0", "limited 0 8388608 0"]);
     assert_eq!(lines[4], free(8));
 }
 
-pub fn pinned_memory_has_an_account_of_its_own(door: Door) {
-    let slice = slice(door);
+pub fn pinned_memory_has_an_account_of_its_own(injection: Injection) {
+    let slice = slice(injection);
     let steps = [
         "init",
         "pin:1",
@@ -173,8 +173,8 @@ pub fn pinned_memory_has_an_account_of_its_own(door: Door) {
     });
 }
 
-pub fn pinned_memory_is_refused_over_its_cap_only(door: Door) {
-    let slice = slice(door);
+pub fn pinned_memory_is_refused_over_its_cap_only(injection: Injection) {
+    let slice = slice(injection);
     slice.daemon.books().host = 8192;
     slice.daemon.show();
     let lines = slice.run(&[
@@ -193,8 +193,8 @@ pub fn pinned_memory_is_refused_over_its_cap_only(door: Door) {
     assert_eq!(codes, ["0", "0", "2", "0", "2", "0", "0"]);
 }
 
-pub fn managed_memory_is_claimed_as_unseen(door: Door) {
-    let slice = slice(door);
+pub fn managed_memory_is_claimed_as_unseen(injection: Injection) {
+    let slice = slice(injection);
     let mut probe = slice.start(&[
         "init",
         "ctx:0",

@@ -1,10 +1,10 @@
 //! Memory of other APIs.
 
 use super::{CAP, slice, steps};
-use crate::suite::Door;
+use crate::suite::Injection;
 
-pub fn external_memory_is_charged_until_nothing_in_it_is_left(door: Door) {
-    let slice = slice(door);
+pub fn external_memory_is_charged_until_nothing_in_it_is_left(injection: Injection) {
+    let slice = slice(injection);
     let lines = steps(
         &slice,
         &[
@@ -43,8 +43,8 @@ pub fn external_memory_is_charged_until_nothing_in_it_is_left(door: Door) {
     assert_eq!((&lines[11], &lines[17]), (&all, &all));
 }
 
-pub fn what_was_exported_here_is_charged_once(door: Door) {
-    let slice = slice(door);
+pub fn what_was_exported_here_is_charged_once(injection: Injection) {
+    let slice = slice(injection);
     let lines = steps(
         &slice,
         &[

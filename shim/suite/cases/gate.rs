@@ -1,11 +1,11 @@
 //! What waits for a turn and what does not, function by function.
 //!
 //! Every function of the table that may put work on the GPU is called once, with nothing in its arguments,
-//! through a door whose gate is closed. Most of them the stub does not even have: that they came through
+//! through a shim whose gate is closed. Most of them the stub does not even have: that they came through
 //! the gate is seen in the process's own count.
 
 use super::slice;
-use crate::suite::{Door, Slice};
+use crate::suite::{Injection, Slice};
 use gpuslice_nvabi::table::DRIVER_FLAT;
 
 /// Calls each in a turn of a process's own; answers how many came through the gate.
@@ -29,7 +29,7 @@ fn begin(starts: &[&str]) -> Vec<&'static str> {
         .collect()
 }
 
-pub fn whatever_puts_work_on_the_gpu_is_gated(door: Door) {
+pub fn whatever_puts_work_on_the_gpu_is_gated(injection: Injection) {
     let work = begin(&[
         "cuMemset",
         "cuMemcpy",
@@ -41,11 +41,11 @@ pub fn whatever_puts_work_on_the_gpu_is_gated(door: Door) {
         "cuLaunchGrid",
     ]);
     assert!(work.len() > 120, "{work:?}");
-    let slice = slice(door);
+    let slice = slice(injection);
     assert_eq!(counted(&slice, &work), work.len() as u64);
 }
 
-pub fn what_only_orders_or_waits_is_not_gated(door: Door) {
+pub fn what_only_orders_or_waits_is_not_gated(injection: Injection) {
     let mut rest = begin(&[
         "cuStreamWait",
         "cuStreamWrite",
@@ -64,13 +64,13 @@ pub fn what_only_orders_or_waits_is_not_gated(door: Door) {
             && *name != "cuStreamWriteValue32_v2"
     });
     assert!(rest.len() > 30, "{rest:?}");
-    let slice = slice(door);
+    let slice = slice(injection);
     assert_eq!(counted(&slice, &rest), 0);
 }
 
 /// Nobody is held for ever, and everybody until the turn.
-pub fn work_waits_for_its_turn(door: Door) {
-    let slice = slice(door);
+pub fn work_waits_for_its_turn(injection: Injection) {
+    let slice = slice(injection);
     slice.daemon.turn(8);
     let mut probe = slice.start(&["init", "ctx:0", "wait", "call:cuMemsetD8_v2", "wait"]);
     probe.lines();

@@ -1,15 +1,15 @@
 //! Graphs that allocate.
 
 use super::{CAP, MIB, slice, steps};
-use crate::suite::Door;
+use crate::suite::Injection;
 
 fn left(mib: u64) -> String {
     format!("info 0 {} {CAP}", CAP - mib * MIB)
 }
 
-pub fn memory_of_graphs_is_charged_when_they_run(door: Door) {
+pub fn memory_of_graphs_is_charged_when_they_run(injection: Injection) {
     let lines = steps(
-        &slice(door),
+        &slice(injection),
         &[
             "graph:0x4000000",
             "info", // executable, and nothing taken yet
@@ -42,9 +42,9 @@ pub fn memory_of_graphs_is_charged_when_they_run(door: Door) {
     }
 }
 
-pub fn a_graph_that_does_not_fit_does_not_run(door: Door) {
+pub fn a_graph_that_does_not_fit_does_not_run(injection: Injection) {
     let lines = steps(
-        &slice(door),
+        &slice(injection),
         &[
             "graph:0x8000000",
             "alloc:0x8000001",
@@ -69,9 +69,9 @@ pub fn a_graph_that_does_not_fit_does_not_run(door: Door) {
     assert_eq!(lines[7], left(128));
 }
 
-pub fn graph_memory_is_trimmed_when_short(door: Door) {
+pub fn graph_memory_is_trimmed_when_short(injection: Injection) {
     let lines = steps(
-        &slice(door),
+        &slice(injection),
         &[
             "graph:0x8000000",
             "rungraph:0",

@@ -1,7 +1,7 @@
 //! Memory of other processes, by legacy handles.
 
 use super::{CAP, MIB, slice, steps};
-use crate::suite::Door;
+use crate::suite::Injection;
 
 fn left(mib: u64) -> String {
     format!("info 0 {} {CAP}", CAP - mib * MIB)
@@ -15,8 +15,8 @@ fn handle(line: &str) -> String {
     word.expect("a handle").to_owned()
 }
 
-pub fn memory_of_the_own_container_is_charged_once(door: Door) {
-    let slice = slice(door);
+pub fn memory_of_the_own_container_is_charged_once(injection: Injection) {
+    let slice = slice(injection);
     let steps = [
         "init",
         "ctx:0",
@@ -43,8 +43,8 @@ pub fn memory_of_the_own_container_is_charged_once(door: Door) {
     assert_eq!(lines[1], lines[4]);
 }
 
-pub fn memory_of_another_container_is_out_of_reach(door: Door) {
-    let slice = slice(door);
+pub fn memory_of_another_container_is_out_of_reach(injection: Injection) {
+    let slice = slice(injection);
     let lines = steps(&slice, &["ipcopen:0x77:0x8000000", "info", "ipcclose:0"]);
     assert_eq!(
         lines,
@@ -52,8 +52,8 @@ pub fn memory_of_another_container_is_out_of_reach(door: Door) {
     );
 }
 
-pub fn memory_of_another_container_may_be_charged(door: Door) {
-    let slice = slice(door);
+pub fn memory_of_another_container_may_be_charged(injection: Injection) {
+    let slice = slice(injection);
     slice.daemon.books().foreign = true;
     slice.daemon.show();
     let lines = steps(
@@ -79,8 +79,8 @@ pub fn memory_of_another_container_may_be_charged(door: Door) {
     assert_eq!((&lines[8], &lines[12]), (&left(0), &left(0)), "{lines:?}");
 }
 
-pub fn a_daemon_that_comes_back_is_told_of_shared_memory(door: Door) {
-    let mut slice = slice(door);
+pub fn a_daemon_that_comes_back_is_told_of_shared_memory(injection: Injection) {
+    let mut slice = slice(injection);
     let mut owner = slice.start(&[
         "init",
         "ctx:0",

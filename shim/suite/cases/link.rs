@@ -1,10 +1,10 @@
 //! The connection: a daemon that is away or comes back, forks, closed descriptors.
 
 use super::{CAP, slice, steps};
-use crate::suite::Door;
+use crate::suite::Injection;
 
-pub fn a_daemon_that_comes_back_finds_its_books(door: Door) {
-    let mut slice = slice(door);
+pub fn a_daemon_that_comes_back_finds_its_books(injection: Injection) {
+    let mut slice = slice(injection);
     let mut probe = slice.start(&[
         "init",
         "ctx:0",
@@ -30,8 +30,8 @@ pub fn a_daemon_that_comes_back_finds_its_books(door: Door) {
     assert!(books.peak <= CAP);
 }
 
-pub fn a_process_that_only_holds_memory_comes_back_too(door: Door) {
-    let mut slice = slice(door);
+pub fn a_process_that_only_holds_memory_comes_back_too(injection: Injection) {
+    let mut slice = slice(injection);
     let mut probe = slice.start(&["init", "ctx:0", "alloc:0x8000000", "wait", "wait"]);
     probe.lines();
     slice.daemon.go_away();
@@ -41,8 +41,8 @@ pub fn a_process_that_only_holds_memory_comes_back_too(door: Door) {
         .until("the held memory", |books| books.reserved(0) >= CAP / 2);
 }
 
-pub fn growth_waits_for_an_absent_daemon(door: Door) {
-    let mut slice = slice(door);
+pub fn growth_waits_for_an_absent_daemon(injection: Injection) {
+    let mut slice = slice(injection);
     let mut probe = slice.start(&["init", "ctx:0", "wait", "alloc:0x8000000", "wait"]);
     probe.lines();
     slice.daemon.go_away();
@@ -53,8 +53,8 @@ pub fn growth_waits_for_an_absent_daemon(door: Door) {
 }
 
 /// A thread that is cancelled while it waits for the daemon has its memory, and ends after the call.
-pub fn a_cancelled_thread_ends_after_its_call(door: Door) {
-    let mut slice = slice(door);
+pub fn a_cancelled_thread_ends_after_its_call(injection: Injection) {
+    let mut slice = slice(injection);
     let steps = [
         "init",
         "ctx:0",
@@ -76,8 +76,8 @@ pub fn a_cancelled_thread_ends_after_its_call(door: Door) {
 }
 
 /// The same of one that waits for its turn to launch.
-pub fn a_thread_cancelled_at_the_gate_ends_after_its_launch(door: Door) {
-    let slice = slice(door);
+pub fn a_thread_cancelled_at_the_gate_ends_after_its_launch(injection: Injection) {
+    let slice = slice(injection);
     slice.daemon.turn(6);
     let mut probe = slice.start(&["init", "ctx:0", "cancel:0", "wait"]);
     assert_eq!([probe.line(), probe.line()], ["init 0 0 0", "ctx 0 0 0"]);
@@ -90,8 +90,8 @@ pub fn a_thread_cancelled_at_the_gate_ends_after_its_launch(door: Door) {
     );
 }
 
-pub fn a_forked_child_has_a_slice_of_its_own(door: Door) {
-    let slice = slice(door);
+pub fn a_forked_child_has_a_slice_of_its_own(injection: Injection) {
+    let slice = slice(injection);
     let lines = slice.run(&[
         "init",
         "ctx:0",
@@ -119,8 +119,8 @@ pub fn a_forked_child_has_a_slice_of_its_own(door: Door) {
         .until("the end of both", |books| books.granted.is_empty());
 }
 
-pub fn closed_descriptors_are_made_anew(door: Door) {
-    let slice = slice(door);
+pub fn closed_descriptors_are_made_anew(injection: Injection) {
+    let slice = slice(injection);
     let lines = steps(
         &slice,
         &[
@@ -144,8 +144,8 @@ pub fn closed_descriptors_are_made_anew(door: Door) {
 
 /// A program closes descriptors that it does not know, and gets their numbers for eventfds of its own: nothing is
 /// written into them, and none is replaced or closed, by a launch, by a daemon that comes back, or in a child.
-pub fn reused_descriptor_numbers_are_the_programs(door: Door) {
-    let mut slice = slice(door);
+pub fn reused_descriptor_numbers_are_the_programs(injection: Injection) {
+    let mut slice = slice(injection);
     slice.daemon.turn(7);
     let steps = [
         "init",
@@ -187,8 +187,8 @@ pub fn reused_descriptor_numbers_are_the_programs(door: Door) {
 }
 
 /// A process that asks for nothing more finds out too, and is known again with what it holds.
-pub fn a_lost_connection_is_found_out_without_a_question(door: Door) {
-    let slice = slice(door);
+pub fn a_lost_connection_is_found_out_without_a_question(injection: Injection) {
+    let slice = slice(injection);
     let mut probe = slice.start(&["init", "ctx:0", "alloc:0x8000000", "closeall", "wait"]);
     probe.lines();
     slice.daemon.until("a new connection", |books| {
@@ -196,10 +196,10 @@ pub fn a_lost_connection_is_found_out_without_a_question(door: Door) {
     });
 }
 
-pub fn no_daemon_is_no_permission(door: Door) {
-    let mut slice = slice(door);
+pub fn no_daemon_is_no_permission(injection: Injection) {
+    let mut slice = slice(injection);
     slice.daemon.go_away();
-    if door == Door::Replace {
+    if injection == Injection::Mount {
         // The socket's absence alone would mean "no slice"; the driver's mount says otherwise.
         assert!(!slice.daemon.socket.exists());
     }

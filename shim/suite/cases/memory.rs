@@ -1,10 +1,10 @@
 //! Plain allocations: the cap, what is told of it, every way to memory, strange arguments.
 
 use super::{CAP, MIB, slice, steps};
-use crate::suite::{Door, Slice, Started};
+use crate::suite::{Injection, Slice, Started};
 
-pub fn the_cap_is_exact(door: Door) {
-    let slice = slice(door);
+pub fn the_cap_is_exact(injection: Injection) {
+    let slice = slice(injection);
     let lines = steps(
         &slice,
         &[
@@ -27,27 +27,27 @@ pub fn the_cap_is_exact(door: Door) {
         .until("the end of the process", |books| books.granted.is_empty());
 }
 
-pub fn most_allocations_ask_nobody(door: Door) {
-    let slice = slice(door);
+pub fn most_allocations_ask_nobody(injection: Injection) {
+    let slice = slice(injection);
     assert_eq!(steps(&slice, &["churn:10000:0x10000"]), ["churn 0 10000 0"]);
     let asked = slice.daemon.books().reserves;
     assert!(asked <= 2, "asked {asked} times");
 }
 
-pub fn small_requests_cost_what_the_driver_hands_out(door: Door) {
-    let slice = Slice::new(door, &[64 * 1024]);
+pub fn small_requests_cost_what_the_driver_hands_out(injection: Injection) {
+    let slice = Slice::new(injection, &[64 * 1024]);
     assert_eq!(steps(&slice, &["flood:1"]), ["flood 2 128 128"]);
 }
 
-pub fn a_failed_allocation_is_given_back(door: Door) {
-    let slice = slice(door);
+pub fn a_failed_allocation_is_given_back(injection: Injection) {
+    let slice = slice(injection);
     let lines = steps(&slice, &["alloc:0xbad000", "alloc:0xbad000", "info"]);
     assert_eq!(lines[..2], ["alloc 999 0 0", "alloc 999 0 0"]);
     assert_eq!(lines[2], format!("info 0 {CAP} {CAP}"));
 }
 
-pub fn strange_sizes_get_the_drivers_answers(door: Door) {
-    let slice = slice(door);
+pub fn strange_sizes_get_the_drivers_answers(injection: Injection) {
+    let slice = slice(injection);
     let none = slice.run(&["init", "alloc:1", "async:1", "info"]);
     let codes = |lines: &[String]| -> Vec<String> {
         let code = |line: &String| line.split(' ').nth(1).map(str::to_owned);
@@ -81,8 +81,8 @@ pub fn strange_sizes_get_the_drivers_answers(door: Door) {
     assert_eq!(lines[9], format!("info 0 {CAP} {CAP}"));
 }
 
-pub fn strange_pointers_are_the_drivers_business(door: Door) {
-    let slice = slice(door);
+pub fn strange_pointers_are_the_drivers_business(injection: Injection) {
+    let slice = slice(injection);
     let lines = steps(
         &slice,
         &[
@@ -103,8 +103,8 @@ pub fn strange_pointers_are_the_drivers_business(door: Door) {
     assert_eq!(lines, expect);
 }
 
-pub fn memory_looks_like_the_slice(door: Door) {
-    let mut slice = slice(door);
+pub fn memory_looks_like_the_slice(injection: Injection) {
+    let mut slice = slice(injection);
     let half = CAP / 2;
     let lines = steps(
         &slice,
@@ -127,12 +127,12 @@ pub fn memory_looks_like_the_slice(door: Door) {
     assert_eq!(lines, ["total 0 10485760 0", "info 0 10485760 10485760"]);
 }
 
-pub fn a_driver_that_calls_itself_is_charged_once(door: Door) {
-    every_way_is_charged(&Slice::with_driver(door, &[CAP], "-O2"));
+pub fn a_driver_that_calls_itself_is_charged_once(injection: Injection) {
+    every_way_is_charged(&Slice::with_driver(injection, &[CAP], "-O2"));
 }
 
-pub fn every_way_to_memory_is_charged(door: Door) {
-    every_way_is_charged(&slice(door));
+pub fn every_way_to_memory_is_charged(injection: Injection) {
+    every_way_is_charged(&slice(injection));
 }
 
 fn every_way_is_charged(slice: &Slice) {
@@ -193,8 +193,8 @@ fn every_way_is_charged(slice: &Slice) {
     assert_eq!(lines[4], left(0), "what was refused costs nothing");
 }
 
-pub fn processes_that_race_never_pass_the_cap(door: Door) {
-    let slice = slice(door);
+pub fn processes_that_race_never_pass_the_cap(injection: Injection) {
+    let slice = slice(injection);
     let mut racers: Vec<_> = (0..4)
         .map(|_| slice.start(&["init", "ctx:0", "wait", "flood:0x90000", "wait"]))
         .collect();

@@ -1,4 +1,4 @@
-//! What both doors promise, one function per promise, a file per kind of it; [`conformance`] lists
+//! What both injection methods promise, one function per promise, a file per kind of it; [`conformance`] lists
 //! them and makes tests of them.
 
 mod context;
@@ -27,16 +27,16 @@ pub use physical::*;
 pub use pools::*;
 pub use recall::*;
 
-use super::{Door, Slice};
+use super::{Injection, Slice};
 
 const MIB: u64 = 1 << 20;
 const CAP: u64 = 256 * MIB;
 
-/// Makes a test of every case for one door.
+/// Makes a test of every case for one injection method.
 #[macro_export]
 macro_rules! conformance {
-    ($door:expr) => {
-        conformance! { $door;
+    ($injection:expr) => {
+        conformance! { $injection;
             // context.rs
             a_context_takes_its_memory_with_it a_context_that_is_not_destroyed_keeps_its_memory
             lanes_go_by_uuid a_gpu_outside_the_slice_gives_nothing
@@ -91,16 +91,16 @@ macro_rules! conformance {
             idle_credit_goes_home before_the_beginning_the_driver_answers
         }
     };
-    ($door:expr; $($case:ident)*) => {$(
+    ($injection:expr; $($case:ident)*) => {$(
         #[test]
         fn $case() {
-            suite::cases::$case($door);
+            suite::cases::$case($injection);
         }
     )*};
 }
 
-fn slice(door: Door) -> Slice {
-    Slice::new(door, &[CAP])
+fn slice(injection: Injection) -> Slice {
+    Slice::new(injection, &[CAP])
 }
 
 /// Lines of `run` after those of `init` and `ctx`, which must succeed.

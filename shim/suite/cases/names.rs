@@ -1,12 +1,12 @@
-//! Ways to a function: names, versions, flavours, and the detours around a door.
+//! Ways to a function: names, versions, flavours, and the detours around the shim.
 
 use super::{slice, steps};
-use crate::suite::Door;
+use crate::suite::Injection;
 
-pub fn names_lead_to_hooks_by_version_and_flavour(door: Door) {
-    let slice = slice(door);
+pub fn names_lead_to_hooks_by_version_and_flavour(injection: Injection) {
+    let slice = slice(injection);
     let (ours, real) = (
-        format!("whichby 0 {}", door.file()),
+        format!("whichby 0 {}", injection.file()),
         "whichby 0 libcuda.so.1",
     );
     let lines = steps(
@@ -41,8 +41,8 @@ pub fn names_lead_to_hooks_by_version_and_flavour(door: Door) {
     );
 }
 
-pub fn other_functions_pass_through(door: Door) {
-    let slice = slice(door);
+pub fn other_functions_pass_through(injection: Injection) {
+    let slice = slice(injection);
     let lines = steps(&slice, &["write", "launch", "write", "launch"]);
     assert_eq!(
         lines,
@@ -55,9 +55,9 @@ pub fn other_functions_pass_through(door: Door) {
     );
 }
 
-pub fn usual_detours_are_no_way_around(door: Door) {
-    let slice = slice(door);
-    let ours = door.file();
+pub fn usual_detours_are_no_way_around(injection: Injection) {
+    let slice = slice(injection);
+    let ours = injection.file();
     let lines = steps(
         &slice,
         &[

@@ -2,7 +2,7 @@
 
 use super::{CAP, MIB, slice, steps};
 use crate::suite::daemon::HOST;
-use crate::suite::{Door, Slice};
+use crate::suite::{Injection, Slice};
 
 /// What is free with so many MiB held.
 fn left(mib: u64) -> String {
@@ -17,8 +17,8 @@ fn results(lines: &[String]) -> Vec<&str> {
         .collect()
 }
 
-pub fn physical_memory_is_charged_while_referenced(door: Door) {
-    let slice = slice(door);
+pub fn physical_memory_is_charged_while_referenced(injection: Injection) {
+    let slice = slice(injection);
     let lines = steps(
         &slice,
         &[
@@ -39,8 +39,8 @@ pub fn physical_memory_is_charged_while_referenced(door: Door) {
     assert_eq!(lines[9], "create 2 0 0");
 }
 
-pub fn strange_releases_leave_the_books_alone(door: Door) {
-    let slice = slice(door);
+pub fn strange_releases_leave_the_books_alone(injection: Injection) {
+    let slice = slice(injection);
     let lines = steps(
         &slice,
         &[
@@ -76,8 +76,8 @@ pub fn strange_releases_leave_the_books_alone(door: Door) {
     assert_eq!((&lines[6], &lines[8]), (&left(64), &left(0)));
 }
 
-pub fn the_host_s_memory_has_a_cap_of_its_own(door: Door) {
-    let slice = slice(door);
+pub fn the_host_s_memory_has_a_cap_of_its_own(injection: Injection) {
+    let slice = slice(injection);
     // Of the host, of a node of it, of the node that is near.
     for kind in 2..=4 {
         let (whole, more) = (format!("create:{HOST}:{kind}"), format!("create:1:{kind}"));
@@ -90,8 +90,8 @@ pub fn the_host_s_memory_has_a_cap_of_its_own(door: Door) {
     }
 }
 
-pub fn memory_is_charged_to_the_gpu_it_is_on(door: Door) {
-    let mut slice = Slice::new(door, &[CAP, 16 * MIB]);
+pub fn memory_is_charged_to_the_gpu_it_is_on(injection: Injection) {
+    let mut slice = Slice::new(injection, &[CAP, 16 * MIB]);
     slice.set("STUB_DEVICES", 3);
     let lines = steps(
         &slice,
@@ -107,8 +107,8 @@ pub fn memory_is_charged_to_the_gpu_it_is_on(door: Door) {
     assert_eq!(lines[4], left(0));
 }
 
-pub fn an_open_descriptor_holds_memory(door: Door) {
-    let slice = slice(door);
+pub fn an_open_descriptor_holds_memory(injection: Injection) {
+    let slice = slice(injection);
     let lines = steps(
         &slice,
         &[
@@ -152,8 +152,8 @@ pub fn an_open_descriptor_holds_memory(door: Door) {
     assert_eq!((results(&lines)[2], &lines[4]), ("0", &left(128)));
 }
 
-pub fn imports_cost_nothing_and_disturb_nothing(door: Door) {
-    let slice = slice(door);
+pub fn imports_cost_nothing_and_disturb_nothing(injection: Injection) {
+    let slice = slice(injection);
     let lines = steps(
         &slice,
         &[
@@ -173,7 +173,7 @@ pub fn imports_cost_nothing_and_disturb_nothing(door: Door) {
     assert_eq!(results(&lines), ["0"; 11], "{lines:?}");
     assert_eq!((&lines[5], &lines[8]), (&left(128), &left(128)));
     assert_eq!(lines[10], left(0));
-    let slice = super::slice(door);
+    let slice = super::slice(injection);
     let lines = steps(
         &slice,
         &[
@@ -190,8 +190,8 @@ pub fn imports_cost_nothing_and_disturb_nothing(door: Door) {
     assert_eq!(lines[6], left(0));
 }
 
-pub fn a_tile_of_an_array_holds_memory(door: Door) {
-    let slice = slice(door);
+pub fn a_tile_of_an_array_holds_memory(injection: Injection) {
+    let slice = slice(injection);
     let lines = steps(
         &slice,
         &[
@@ -225,8 +225,8 @@ pub fn a_tile_of_an_array_holds_memory(door: Door) {
     }
 }
 
-pub fn a_multicast_object_holds_what_is_bound(door: Door) {
-    let slice = slice(door);
+pub fn a_multicast_object_holds_what_is_bound(injection: Injection) {
+    let slice = slice(injection);
     let lines = steps(
         &slice,
         &[
@@ -250,8 +250,8 @@ pub fn a_multicast_object_holds_what_is_bound(door: Door) {
     assert_eq!(lines[11], left(0));
 }
 
-pub fn arrays_cost_what_the_driver_says(door: Door) {
-    let mut slice = slice(door);
+pub fn arrays_cost_what_the_driver_says(injection: Injection) {
+    let mut slice = slice(injection);
     let array = [
         "array3:0x1000000:0", // 64 MiB of elements, 80 in this driver
         "info",

@@ -2,12 +2,12 @@
 
 use super::{CAP, MIB, slice, steps};
 use crate::suite::daemon::Books;
-use crate::suite::{Door, Slice};
+use crate::suite::{Injection, Slice};
 use gpuslice_wire::ids::Lane;
 
 /// A slice whose driver's pools grow by 32 MiB.
-fn coarse(door: Door) -> Slice {
-    let mut slice = slice(door);
+fn coarse(injection: Injection) -> Slice {
+    let mut slice = slice(injection);
     slice.set("STUB_PIECE", 32 * MIB);
     slice
 }
@@ -16,9 +16,9 @@ fn left(mib: u64) -> String {
     format!("info 0 {} {CAP}", CAP - mib * MIB)
 }
 
-pub fn a_pool_is_charged_by_what_it_has(door: Door) {
+pub fn a_pool_is_charged_by_what_it_has(injection: Injection) {
     let lines = steps(
-        &coarse(door),
+        &coarse(injection),
         &[
             "async:0x100000",
             "info", // a piece for one MiB
@@ -52,9 +52,9 @@ pub fn a_pool_is_charged_by_what_it_has(door: Door) {
     }
 }
 
-pub fn growth_that_does_not_fit_is_undone(door: Door) {
+pub fn growth_that_does_not_fit_is_undone(injection: Injection) {
     let lines = steps(
-        &coarse(door),
+        &coarse(injection),
         &[
             "alloc:0xf000000", // 240 of 256 MiB
             "async:0x100000",  // would be 32
@@ -72,9 +72,9 @@ pub fn growth_that_does_not_fit_is_undone(door: Door) {
     assert_eq!(lines[7], left(256));
 }
 
-pub fn a_destroyed_pool_is_charged_until_its_last_allocation(door: Door) {
+pub fn a_destroyed_pool_is_charged_until_its_last_allocation(injection: Injection) {
     let lines = steps(
-        &coarse(door),
+        &coarse(injection),
         &[
             "pool:1:0",
             "pooled:0:0x100000",
@@ -99,9 +99,9 @@ pub fn a_destroyed_pool_is_charged_until_its_last_allocation(door: Door) {
     }
 }
 
-pub fn slack_of_pools_is_given_up_when_short(door: Door) {
+pub fn slack_of_pools_is_given_up_when_short(injection: Injection) {
     let lines = steps(
-        &coarse(door),
+        &coarse(injection),
         &[
             "pool:1:0x10000000",
             "pooled:0:0xc000000", // 192 MiB
@@ -124,8 +124,8 @@ pub fn slack_of_pools_is_given_up_when_short(door: Door) {
     assert_eq!(lines[8], left(256));
 }
 
-pub fn a_pool_on_the_host_has_the_host_s_account(door: Door) {
-    let slice = coarse(door);
+pub fn a_pool_on_the_host_has_the_host_s_account(injection: Injection) {
+    let slice = coarse(injection);
     let mut program = slice.start(&[
         "init",
         "ctx:0",

@@ -1,10 +1,10 @@
 //! Credit that is not used: had by siblings at once, and given back in quiet.
 
 use super::{CAP, slice};
-use crate::suite::Door;
+use crate::suite::Injection;
 
-pub fn what_a_sibling_does_not_use_can_be_had(door: Door) {
-    let slice = slice(door);
+pub fn what_a_sibling_does_not_use_can_be_had(injection: Injection) {
+    let slice = slice(injection);
     let mut holder = slice.start(&[
         "init", "ctx:0", "wait", "alloc:1", "pin:1", "wait", "free:0",
     ]);
@@ -32,8 +32,8 @@ pub fn what_a_sibling_does_not_use_can_be_had(door: Door) {
 }
 
 /// Many small ones of both, so that pockets and common credit of each are full again and again.
-pub fn two_that_churn_leave_each_other_room(door: Door) {
-    let slice = slice(door);
+pub fn two_that_churn_leave_each_other_room(injection: Injection) {
+    let slice = slice(injection);
     let half = "alloc:0x7f00000";
     let churn = ["churn:2000:0x2000"; 8];
     let steps = [&["init", "ctx:0", half, "wait"][..], &churn[..]].concat();
@@ -48,8 +48,8 @@ pub fn two_that_churn_leave_each_other_room(door: Door) {
     assert!(slice.daemon.books().peak <= CAP);
 }
 
-pub fn idle_credit_goes_home(door: Door) {
-    let slice = slice(door);
+pub fn idle_credit_goes_home(injection: Injection) {
+    let slice = slice(injection);
     let mut probe = slice.start(&[
         "init",
         "ctx:0",
@@ -68,8 +68,8 @@ pub fn idle_credit_goes_home(door: Door) {
     assert_eq!(probe.lines(), [format!("info 0 {} {CAP}", CAP - 4096)]);
 }
 
-pub fn before_the_beginning_the_driver_answers(door: Door) {
-    let slice = slice(door);
+pub fn before_the_beginning_the_driver_answers(injection: Injection) {
+    let slice = slice(injection);
     let lines = slice.run(&[
         "alloc:1",
         "pin:1",

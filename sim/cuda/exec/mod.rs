@@ -21,7 +21,7 @@ mod threads;
 
 use crate::context::{Context, current};
 use crate::entry::{FromAbi, In, Out, Outcome, per_thread_default};
-use crate::work::Deed;
+use crate::work::Operation;
 use gpuslice_nvabi::types::{CU_STREAM_LEGACY, CU_STREAM_PER_THREAD, CUresult, CUstream};
 use handles::{Key, Named};
 use std::ffi::{CStr, CString, c_char};
@@ -99,8 +99,8 @@ fn submit(stream: StreamKey, task: Task) -> Outcome {
 }
 
 /// Queues a copy or fill; see [`crate::work`].
-pub fn queue(stream: CUstream, deed: Deed) -> Outcome {
-    submit(resolve(stream)?, Task::Move(Move::prepared(deed)))
+pub fn queue(stream: CUstream, operation: Operation) -> Outcome {
+    submit(resolve(stream)?, Task::Move(Move::prepared(operation)))
 }
 
 /// Waits for what is queued on a stream; see [`crate::work`].

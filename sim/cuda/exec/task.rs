@@ -14,7 +14,7 @@ use super::port;
 use super::stream::{Body, Effect, EventKey, Request};
 use crate::entry::Outcome;
 use crate::memory;
-use crate::work::{Deed, What};
+use crate::work::{Operation, OperationKind};
 use gpuslice_nvabi::types::{
     CU_STREAM_WAIT_VALUE_AND, CU_STREAM_WAIT_VALUE_EQ, CU_STREAM_WAIT_VALUE_GEQ, CUhostFn,
     CUresult, CUstream, CUstreamCallback, CUstreamWaitValue_flags,
@@ -132,18 +132,18 @@ impl HostCall {
 /// A copy or a fill.
 #[derive(Clone)]
 pub struct Move {
-    pub what: What,
+    pub kind: OperationKind,
     ns: Nanos,
     run: Arc<dyn Fn() -> Outcome + Send + Sync>,
 }
 
-// SAFETY: the pointers in `what` are only given back to the program, or looked up before use.
+// SAFETY: the pointers in `kind` are only given back to the program, or looked up before use.
 unsafe impl Send for Move {}
 // SAFETY: as above; nothing is changed through a shared reference.
 unsafe impl Sync for Move {}
 
 /// The parameters of a node's copy or fill, for the thread that does it.
-struct Later(What);
+struct Later(OperationKind);
 
 // SAFETY: what it names is looked up in the registry of allocations when it is done; memory of the
 // host stays valid until then by the driver API's contract.
@@ -154,39 +154,39 @@ unsafe impl Sync for Later {}
 impl Later {
     fn run(&self) -> Outcome {
         match &self.0 {
-            What::Copy(copy) => memory::copy_now(copy),
-            What::Fill(fill) => memory::fill_now(fill),
-            What::Hint => Ok(()),
+            OperationKind::Copy(copy) => memory::copy_now(copy),
+            OperationKind::Fill(fill) => memory::fill_now(fill),
+            OperationKind::Hint => Ok(()),
         }
     }
 }
 
 impl Move {
     /// What another room has prepared.
-    pub fn prepared(deed: Deed) -> Self {
-        let Deed { what, ns, run } = deed;
-        Self { what, ns, run }
+    pub fn prepared(operation: Operation) -> Self {
+        let Operation { kind, ns, run } = operation;
+        Self { kind, ns, run }
     }
 
     /// Of a graph node.
-    pub fn of(what: What) -> Result<Self, CUresult> {
-        let ns = match &what {
-            What::Copy(copy) => {
+    pub fn of(kind: OperationKind) -> Result<Self, CUresult> {
+        let ns = match &kind {
+            OperationKind::Copy(copy) => {
                 memory::check_copy(copy)?;
                 let rows = copy.height.max(1).saturating_mul(copy.depth.max(1));
                 let bytes = copy.width_in_bytes.saturating_mul(rows);
                 cost::copy(bytes as u64, memory::crosses_bus(copy))
             }
-            What::Fill(fill) => {
+            OperationKind::Fill(fill) => {
                 memory::check_fill(fill)?;
                 let row = fill.width.saturating_mul(fill.element_size as usize);
                 cost::copy(row.saturating_mul(fill.height.max(1)) as u64, false)
             }
-            What::Hint => 0,
+            OperationKind::Hint => 0,
         };
-        let later = Later(what);
+        let later = Later(kind);
         Ok(Self {
-            what,
+            kind,
             ns,
             run: Arc::new(move || later.run()),
         })

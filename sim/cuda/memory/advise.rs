@@ -5,7 +5,7 @@ use super::registry::{self, Kind};
 use crate::driver::process;
 use crate::entry::{Out, Outcome};
 use crate::exec;
-use crate::work::{Deed, What};
+use crate::work::{Operation, OperationKind};
 use gpuslice_nvabi::types::*;
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
@@ -101,8 +101,8 @@ fn prefetch(pointer: u64, count: usize, device: CUdevice, stream: CUstream) -> O
     });
     exec::queue(
         stream,
-        Deed {
-            what: What::Hint,
+        Operation {
+            kind: OperationKind::Hint,
             ns,
             run,
         },

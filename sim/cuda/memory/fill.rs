@@ -4,7 +4,7 @@ use super::{map, registry, space};
 use crate::context;
 use crate::entry::Outcome;
 use crate::exec;
-use crate::work::{Deed, What};
+use crate::work::{Operation, OperationKind};
 use gpuslice_nvabi::types::{CUDA_MEMSET_NODE_PARAMS_v2, CUcontext, CUresult, CUstream};
 use std::sync::Arc;
 
@@ -129,8 +129,8 @@ fn submit(params: CUDA_MEMSET_NODE_PARAMS_v2, stream: Option<CUstream>) -> Outco
     let run = Arc::new(move || again.run());
     exec::queue(
         stream.unwrap_or(CUstream::NULL),
-        Deed {
-            what: What::Fill(params),
+        Operation {
+            kind: OperationKind::Fill(params),
             ns,
             run,
         },

@@ -180,7 +180,7 @@ impl Machine {
     }
 }
 
-/// Sleeps towards `until`, but never so long that a death next door goes unnoticed.
+/// Sleeps towards `until`, but never so long that another process's death goes unnoticed.
 fn nap(until: u64) {
     let now = now_ns();
     sleep_until_ns(until.min(now + MAX_SLEEP_NS));

@@ -401,7 +401,7 @@ fn killed_at_any_moment() {
 #[test]
 fn two_hundred_processes_in_four_groups() {
     let Some(slice) = group() else { return };
-    let device = Device::new("crowd", "mem=1GiB,context=0B,limits=dmem");
+    let device = Device::new("groups", "mem=1GiB,context=0B,limits=dmem");
     let machine = device.observe();
     let groups = ["a", "b", "c", "d"].map(|name| slice.below(name));
     for (index, group) in groups.iter().enumerate() {

@@ -10,10 +10,10 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
-/// Where a machine with both cgroup hierarchies mounts the newer one.
+/// Mount point of the unified hierarchy on a machine with both cgroup hierarchies.
 const HYBRID: &str = "/sys/fs/cgroup/unified";
 
-/// Writes `config.json`: the slice is asked for by annotations, the hook does the rest.
+/// Writes `config.json`: annotations request the slice, the hook does the rest.
 ///
 /// # Errors
 /// The hook is missing, or the disk is full.
@@ -29,7 +29,7 @@ pub fn write(bundle: &Path, plan: &Plan, arguments: &[String], daemon: &Path) ->
 }
 
 fn config(plan: &Plan, arguments: &[String], hook: &Path, daemon: &Path) -> Value {
-    // The environment is written out, so that none of the caller's reaches the hook.
+    // An explicit environment, so that the caller's does not reach the hook.
     let hook = json!({ "path": hook, "env": [], "timeout": 10,
         "args": ["gpuslice-hook", "--runtime-dir", daemon, "createRuntime"] });
     let namespaces = ["pid", "mount", "ipc", "uts", "network"].map(|kind| json!({ "type": kind }));

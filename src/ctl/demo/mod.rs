@@ -1,10 +1,10 @@
-//! `gpuslice demo`: three tenants with weights 1:2:4 on one GPU, or three that show what a policy
-//! means, and a verdict.
+//! `gpuslice demo`: three tenants on one GPU, with weights 1:2:4 or chosen to show a policy, and a
+//! verdict.
 //!
-//! As root the tenants are real containers under a real OCI runtime, each given its slice by
-//! `gpuslice-hook`; as an ordinary user they are processes. Daemon, device, containers and files
-//! live in temporary directories that are gone at the end, whatever the end is: every part is an
-//! object whose `Drop` takes it away, and Ctrl-C only ends the loop early.
+//! As root the tenants are real containers under a real OCI runtime, each with a slice from
+//! `gpuslice-hook`; as an ordinary user they are processes. Daemon, device, containers and files live in
+//! temporary directories that are removed at every kind of end: each part is an object whose `Drop`
+//! removes it, and Ctrl-C only ends the loop early.
 
 mod bundle;
 mod plan;
@@ -13,11 +13,11 @@ mod tenant;
 mod verdict;
 
 use crate::admin::Admin;
-use crate::layout;
 use crate::node::{self, DriverOptions, PrivateDaemon};
 use crate::out;
 use crate::table::{self, View};
 use anyhow::{Context, Result, bail};
+use gpuslice_host::layout;
 use gpuslice_wire::admin::Command;
 use gpuslice_wire::policy::Policy;
 use gpuslice_wire::text::Selector;
@@ -28,11 +28,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tenant::Tenant;
 
-/// How often the live table is drawn.
+/// Interval between two drawings of the live table.
 const REFRESH: Duration = Duration::from_millis(500);
-/// Given to the tenants to start, fill their memory and settle before anything is measured.
+/// Time for the tenants to start, fill their memory and settle before measurement begins.
 const SETTLE: Duration = Duration::from_millis(1500);
-/// How long all tenants together may take to be at work.
+/// Time limit until all tenants launch work.
 const START: Duration = Duration::from_secs(30);
 
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
@@ -40,23 +40,23 @@ static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 /// Options of `gpuslice demo`.
 #[derive(clap::Args)]
 pub struct Options {
-    /// How long the tenants run
+    /// Run the tenants for this many seconds
     #[arg(long, default_value = "10", value_parser = clap::value_parser!(u32).range(3..=3600))]
     seconds: u32,
-    /// Tenants that show what this policy means, by its name or number, instead of weights 1:2:4
+    /// Demonstrate this policy, by name or number, instead of weights 1:2:4
     #[arg(long, value_name = "POLICY", allow_hyphen_values = true)]
     policy: Option<Policy>,
-    /// One JSON object at the end instead of tables
+    /// Print one JSON object at the end instead of tables
     #[arg(long)]
     json: bool,
-    /// OCI runtime for the containers; `none` for plain processes [default: runc, as an ordinary user none]
+    /// OCI runtime for the containers; none for plain processes [default: runc; none as an ordinary user]
     #[arg(long, env = "RUNTIME", value_name = "NAME")]
     runtime: Option<String>,
     #[command(flatten)]
     driver: DriverOptions,
 }
 
-/// The parts of a running demo, in the order in which they are taken away.
+/// The parts of a running demo, in the order in which they are removed.
 struct Stage {
     tenants: Vec<Tenant>,
     admin: Admin,
@@ -65,8 +65,10 @@ struct Stage {
     _device: Option<tempfile::TempDir>,
 }
 
+/// Runs `gpuslice demo`.
+///
 /// # Errors
-/// A part is missing, does not start, or ends before its time.
+/// A part is missing, does not start, or ends early.
 pub fn main(options: &Options) -> Result<ExitCode> {
     catch_signals()?;
     let runtime = runtime(options.runtime.as_deref())?;
@@ -92,7 +94,7 @@ extern "C" fn on_signal(_: libc::c_int) {
 fn catch_signals() -> Result<()> {
     use nix::sys::signal::{SigHandler, Signal, signal};
     for number in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
-        // SAFETY: the handler stores into an atomic, nothing else.
+        // SAFETY: the handler only stores into an atomic.
         unsafe { signal(number, SigHandler::Handler(on_signal)) }?;
     }
     Ok(())
@@ -105,14 +107,14 @@ fn runtime(asked: Option<&str>) -> Result<Option<String>> {
         Some("none") => Ok(None),
         None if !root => Ok(None),
         Some(name) if !root => {
-            bail!("containers under {name} need root here; leave --runtime away")
+            bail!("containers under {name} need root here; omit --runtime")
         }
         name => Ok(Some(name.unwrap_or("runc").to_owned())),
     }
 }
 
-/// The driver's directory and what its GPU is, in words. A demo may fall back to a simulated GPU: its first line
-/// says so, and no work of a user's is done on it.
+/// The driver's directory and a description of its GPU. A demo may fall back to a simulated GPU: its
+/// first line says so, and no user's work runs on it.
 fn driver(options: &DriverOptions) -> Result<(PathBuf, String)> {
     let why = match layout::system_driver() {
         Err(why) if !options.is_some() => format!(", because {why}"),
@@ -171,7 +173,7 @@ fn set_up(options: &Options, runtime: Option<&str>) -> Result<Stage> {
     })
 }
 
-/// Lets the tenants run, draws the table, and judges.
+/// Runs the tenants, draws the table, and judges.
 fn play(stage: &mut Stage, options: &Options) -> Result<verdict::Verdict> {
     await_start(stage)?;
     pause(SETTLE);
@@ -212,7 +214,7 @@ fn await_start(stage: &mut Stage) -> Result<()> {
         }
         if Instant::now() > until {
             bail!(
-                "the tenants did not get to work in {START:?}; the daemon said: {}",
+                "the tenants launched no work within {START:?}; the daemon's log: {}",
                 stage.daemon.log()
             );
         }
@@ -225,7 +227,7 @@ fn still_running(stage: &mut Stage) -> Result<()> {
     for tenant in &mut stage.tenants {
         if let Some(said) = tenant.ended() {
             bail!(
-                "tenant {} ended early: {said}; the daemon said: {}",
+                "tenant {} ended early: {said}; the daemon's log: {}",
                 tenant.name(),
                 stage.daemon.log()
             );
@@ -234,7 +236,7 @@ fn still_running(stage: &mut Stage) -> Result<()> {
     Ok(())
 }
 
-/// Sleeps, but not past a signal.
+/// Sleeps until the time is up or a signal arrives.
 fn pause(time: Duration) {
     let until = Instant::now() + time;
     while Instant::now() < until && !INTERRUPTED.load(Ordering::Relaxed) {

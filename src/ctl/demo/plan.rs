@@ -1,34 +1,34 @@
-//! Who is on stage: for each policy the tenants whose shares tell it from the others.
+//! The demo's tenants: for each policy, tenants whose shares distinguish it from the others.
 //!
-//! What each is due is written out here, from the policy's words and not from the daemon's books,
-//! which are what is judged.
+//! Each tenant's due share is written out here from the policy's definition, not taken from the
+//! daemon's books, because the demo judges these books.
 
 use gpuslice_wire::policy::{Class, Policy};
 use gpuslice_wire::units::{Bytes, MIB, Percent, Weight};
 
-/// Slices a GPU is meant for unless the node's configuration says otherwise; a demo's daemon has none.
+/// Default of `slots` in the node's configuration; a demo's daemon has no configuration.
 const SLOTS: f64 = 16.0;
 
-/// Of what a part is a part.
+/// The whole that a due share refers to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Of {
-    /// Of what all tenants got together: nobody is limited.
+    /// The time that all tenants got together: no tenant is limited.
     #[default]
     Busy,
-    /// Of the GPU's time, used or not.
+    /// The GPU's time, used or not.
     Device,
 }
 
-/// What a tenant is due.
+/// A tenant's due share.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Due {
-    /// 0..=1.
+    /// The share, 0..=1.
     pub part: f64,
-    /// Of what.
+    /// The whole it refers to.
     pub of: Of,
 }
 
-/// What a tenant is to be.
+/// Parameters of a tenant.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// Name, also the container's id.
@@ -43,16 +43,16 @@ pub struct Plan {
     pub class: Class,
     /// Whether it has work for the GPU.
     pub busy: bool,
-    /// What it should get.
+    /// Its due share.
     pub due: Due,
-    /// How long it would run if nobody ended it, s.
+    /// Time after which it ends by itself, s.
     pub seconds: u32,
 }
 
 /// A tenant in short: name, weight, hard share, has work, due.
 type Role = (&'static str, u32, Option<u32>, bool, f64);
 
-/// The tenants of a policy, and of what their parts are.
+/// The tenants of a policy, and the whole that their shares refer to.
 fn roles(policy: Option<Policy>) -> ([Role; 3], Of) {
     let slot = 1.0 / SLOTS;
     match policy {
@@ -64,7 +64,7 @@ fn roles(policy: Option<Policy>) -> ([Role; 3], Of) {
             ],
             Of::Busy,
         ),
-        // A weight is nothing here, and what nobody owns stays unused.
+        // Weights do not count; unassigned time stays unused.
         Some(Policy::Fair) => (
             [
                 ("light", 1, None, true, slot),
@@ -73,7 +73,7 @@ fn roles(policy: Option<Policy>) -> ([Role; 3], Of) {
             ],
             Of::Device,
         ),
-        // The idle one keeps its third.
+        // The idle tenant keeps its third.
         Some(Policy::Preemptive) => (
             [
                 ("light", 1, None, true, 1.0 / 3.0),
@@ -82,7 +82,7 @@ fn roles(policy: Option<Policy>) -> ([Role; 3], Of) {
             ],
             Of::Device,
         ),
-        // The idle one keeps its four parts of seven.
+        // The idle tenant keeps its 4/7.
         Some(Policy::Weighted) => (
             [
                 ("small", 1, None, true, 1.0 / 7.0),
@@ -91,7 +91,7 @@ fn roles(policy: Option<Policy>) -> ([Role; 3], Of) {
             ],
             Of::Device,
         ),
-        // A share is a limit, also while the others leave time; without one it is weight by slots.
+        // A share is a limit even while the others leave time; without a share the limit is weight/slots.
         Some(Policy::Fixed) => (
             [
                 ("thirty", 1, Some(30), true, 0.3),
@@ -100,7 +100,7 @@ fn roles(policy: Option<Policy>) -> ([Role; 3], Of) {
             ],
             Of::Device,
         ),
-        // What the idle one does not use, the others get.
+        // The others get the time that the idle tenant does not use.
         Some(Policy::Soft) => (
             [
                 ("small", 1, None, true, 1.0 / 3.0),
@@ -109,7 +109,7 @@ fn roles(policy: Option<Policy>) -> ([Role; 3], Of) {
             ],
             Of::Busy,
         ),
-        // The driver knows contexts, not weights.
+        // The driver divides by context, not by weight.
         Some(Policy::Native) => (
             [
                 ("light", 1, None, true, 0.5),
@@ -122,8 +122,8 @@ fn roles(policy: Option<Policy>) -> ([Role; 3], Of) {
 }
 
 impl Plan {
-    /// Three tenants that show what `policy` means; without one weights 1:2:4 with caps on memory in
-    /// the same ratio. Together they have half of the GPU's memory.
+    /// Three tenants that demonstrate `policy`; without one, weights 1:2:4 with memory caps in the same
+    /// ratio. Together they have half of the GPU's memory.
     pub fn three(policy: Option<Policy>, gpu: Bytes, seconds: u32) -> [Plan; 3] {
         let (roles, of) = roles(policy);
         let weights: u32 = roles.iter().map(|role| role.1).sum();
@@ -143,7 +143,7 @@ impl Plan {
         })
     }
 
-    /// Ends by itself also if we are killed.
+    /// The tenant's arguments; it ends by itself even if the demo is killed.
     pub fn program(&self) -> Vec<String> {
         let seconds = self.seconds.to_string();
         let mut words = vec!["--with-reader".into(), "--seconds".into(), seconds];

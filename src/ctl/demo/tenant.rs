@@ -1,9 +1,9 @@
-//! One tenant of the demo: a container or a process, and what it says of itself.
+//! One tenant of the demo: a container or a process, and its own report.
 
 use super::plan::{Due, Plan};
 use super::{bundle, rootfs};
 use crate::admin::Admin;
-use crate::door::{self, Door, Kept, Paths};
+use crate::inject::{Injected, Injection, Paths, inject};
 use crate::node;
 use crate::out;
 use crate::slice::SliceOptions;
@@ -14,16 +14,16 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 
-/// What a tenant says of itself, from the lines it prints.
+/// A tenant's report, from the lines it prints.
 #[derive(Clone, Debug, Default)]
 pub struct Account {
     /// Its name.
     pub name: String,
-    /// What it was promised.
+    /// Its due share.
     pub due: Due,
-    /// Memory the driver told it there is.
+    /// Total memory as reported by the driver.
     pub total: u64,
-    /// Memory it got before it was refused.
+    /// Memory it allocated before the first refusal.
     pub got: u64,
     /// The driver's code for the refusal.
     pub refusal: i64,
@@ -63,10 +63,10 @@ impl Account {
     }
 }
 
-/// How a tenant is taken away.
+/// The tenant's kind, which decides how it is removed.
 enum Kind {
     Container { runtime: String, root: PathBuf },
-    Process { _kept: Kept },
+    Process { _kept: Injected },
 }
 
 /// A running tenant.
@@ -79,7 +79,7 @@ pub struct Tenant {
 }
 
 impl Tenant {
-    /// Starts the tenant as a container; the hook gets it its slice.
+    /// Starts the tenant as a container; the hook requests its slice.
     ///
     /// # Errors
     /// The root filesystem or bundle could not be made, or the runtime is missing.
@@ -121,11 +121,11 @@ impl Tenant {
         };
         let answer = admin.ask(&slice.admit(&plan.name, 0)?)?;
         let Some(paths) = Paths::of(&answer) else {
-            bail!("the daemon answered something else")
+            bail!("unexpected answer from the daemon; check that it has the same version")
         };
         let mut command = Command::new(node::part("tenant")?);
         command.args(plan.program());
-        let (_, kept) = door::open(&mut command, &paths, Door::Auto)?;
+        let (_, kept) = inject(&mut command, &paths, Injection::Auto)?;
         Tenant::spawn(plan, command, Kind::Process { _kept: kept })
     }
 
@@ -166,12 +166,12 @@ impl Tenant {
         lock(&self.account).progress.len() > 1
     }
 
-    /// Its account so far.
+    /// Its report so far.
     pub fn account(&self) -> Account {
         lock(&self.account).clone()
     }
 
-    /// If it has ended: what it said.
+    /// Its output, if it has ended.
     pub fn ended(&mut self) -> Option<String> {
         let status = self.child.try_wait().ok()??;
         std::thread::sleep(std::time::Duration::from_millis(50)); // the reader's last lines
@@ -192,7 +192,7 @@ impl Drop for Tenant {
                 out::note(&format!("{runtime} delete {}: {error}", self.plan.name));
             }
         }
-        // Gone already, or a process of ours that has nothing to save.
+        // It has ended already, or is a process without state to save.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

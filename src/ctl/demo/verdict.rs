@@ -1,10 +1,10 @@
 //! The demo's judgement. Pure: the tenants' own accounts and the daemon's books in, a verdict out.
 //!
-//! The share is measured by the tenants themselves (GPU time of kernels they saw finish), so that
-//! the books are checked by somebody who did not write them; both are shown. Where a policy limits
-//! tenants, a share is one of the GPU's time; else of what all got together. A limit is one on turns: what
-//! a tenant leaves of its turn, because it hands over or is late itself, is not made up for. So a
-//! limited tenant may get less in kernels, if the books have its whole share; it never gets more.
+//! The tenants measure their shares themselves (GPU time of kernels they saw finish), which checks the
+//! books independently; both figures are shown. Where a policy limits tenants, a share refers to the
+//! GPU's time; otherwise to the time that all tenants got together. A limit is a limit on turns: time
+//! that a tenant leaves unused in its turn, by handing over or by its own delay, is not made up for. So
+//! a limited tenant may get less in kernels if the books have its whole share; it never gets more.
 
 use super::plan::Of;
 use super::tenant::Account;
@@ -13,31 +13,31 @@ use gpuslice_wire::policy::Policy;
 use serde_json::{Value, json};
 use std::ops::Range;
 
-/// How far a tenant's share may be from what its weight says, as a part of the device.
+/// Tolerated deviation of a tenant's share from its due share, as a part of the device's time.
 const TOLERANCE: f64 = 0.02;
 const SECOND: u64 = 1_000_000_000;
 /// CUDA_ERROR_OUT_OF_MEMORY.
 const OUT_OF_MEMORY: i64 = 2;
 
-/// What is said of one tenant.
+/// The verdict on one tenant.
 #[derive(Debug)]
 struct Line {
     name: String,
     weight: u32,
     expected: f64,
     measured: f64,
-    /// Furthest from `expected` in any second.
+    /// Largest deviation from `expected` in any second.
     worst: f64,
     ledger: f64,
     cap: u64,
     peak: u64,
     denied: u64,
-    /// Turns while it was watched.
+    /// Turns during the measurement.
     turns: u64,
     faults: Vec<String>,
 }
 
-/// What is said of all.
+/// The verdict on all tenants.
 #[derive(Debug)]
 pub struct Verdict {
     policy: Policy,
@@ -98,7 +98,7 @@ pub fn judge(accounts: &[Account], policy: Option<Policy>, first: &View, last: &
     }
 }
 
-/// How far an account's part was from what it was due in the worst second of `span`.
+/// Largest deviation of an account from its due share in any second of `span`.
 fn worst_second(account: &Account, all: &[&Account], span: Range<u64>) -> f64 {
     let grew =
         |account: &Account, from: u64| account.busy_at(from + SECOND) - account.busy_at(from);
@@ -133,7 +133,7 @@ impl Line {
     }
 }
 
-/// What is wrong with one tenant, in words; nothing if all is well.
+/// Describes the faults of one tenant; empty if it passes.
 fn faults(line: &Line, account: &Account, policy: Policy) -> Vec<String> {
     let error = match account.due.of {
         Of::Device if line.measured < line.expected => line.ledger - line.expected,
@@ -168,7 +168,7 @@ fn faults(line: &Line, account: &Account, policy: Policy) -> Vec<String> {
         (line.denied == 0, "no refusal is in the books".to_owned()),
         (
             account.total != line.cap,
-            format!("it was told of {} bytes, not its cap", account.total),
+            format!("the driver reported {} bytes, not its cap", account.total),
         ),
     ];
     checks
@@ -179,7 +179,7 @@ fn faults(line: &Line, account: &Account, policy: Policy) -> Vec<String> {
 }
 
 impl Verdict {
-    /// Whether nothing is wrong with anybody.
+    /// Whether no tenant has a fault.
     pub fn pass(&self) -> bool {
         !self.lines.is_empty() && self.lines.iter().all(|line| line.faults.is_empty())
     }
@@ -188,7 +188,7 @@ impl Verdict {
         if self.pass() { "pass" } else { "fail" }
     }
 
-    /// For people; the last line is `verdict: pass` or `verdict: fail`.
+    /// The verdict as text; the last line is `verdict: pass` or `verdict: fail`.
     pub fn lines(&self) -> Vec<String> {
         let mut all = vec![String::new()];
         for line in &self.lines {

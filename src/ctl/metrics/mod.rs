@@ -1,16 +1,16 @@
-//! `gpuslice metrics`: the slices as metrics for Prometheus, printed once or served over HTTP.
+//! `gpuslice metrics`: Prometheus metrics of the slices, printed once or served over HTTP.
 //!
-//! It asks the daemon for the list of slices at each scrape and keeps nothing. As a service it is a user
-//! of its own that may use the observers' socket, which answers lists only; root asks the
-//! administrators'. The HTTP it speaks is what a scraper says: one `GET`, one answer, the end. One client at
-//! a time, with little time and little room for its words, so that a bad one costs a moment.
+//! It lists the slices at each scrape and keeps no state. As a service it runs as a user of its own that
+//! may use the observers' socket, which answers lists only; root uses the administrators' socket. It
+//! supports the HTTP that scrapers use: one `GET`, one response, connection closed. It serves one client
+//! at a time, with limits on time and request size, so that a misbehaving client costs little.
 
 mod text;
 
 use crate::admin::Admin;
-use crate::layout::{ADMIN_SOCKET, OBSERVE_SOCKET};
 use crate::out;
 use anyhow::{Context, Result};
+use gpuslice_host::layout::{ADMIN_SOCKET, OBSERVE_SOCKET};
 use gpuslice_wire::snapshot::Snapshot;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -18,9 +18,9 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-/// A request's first lines; the rest is not read.
+/// Largest request head, bytes; the rest is not read.
 const REQUEST_BYTES_MAX: usize = 8192;
-/// How long a client may take for its request, and for reading the answer.
+/// Time limit for a client's request, and for reading the response.
 const CLIENT_WITHIN: Duration = Duration::from_secs(2);
 /// The end of a request's head.
 const END: &[u8] = b"\r\n\r\n";
@@ -28,10 +28,10 @@ const END: &[u8] = b"\r\n\r\n";
 /// Options of `gpuslice metrics`.
 #[derive(clap::Args)]
 pub struct Options {
-    /// Serve them at http://ADDRESS/metrics, as 127.0.0.1:9877, instead of printing them once
+    /// Serve the metrics at http://ADDRESS/metrics, e.g. 127.0.0.1:9877, instead of printing them
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<SocketAddr>,
-    /// Runtime directory of the daemon to ask [default: /run/gpuslice]
+    /// Runtime directory of the daemon [default: /run/gpuslice]
     #[arg(
         long,
         value_name = "DIR",
@@ -41,8 +41,10 @@ pub struct Options {
     runtime_dir: PathBuf,
 }
 
+/// Runs `gpuslice metrics`.
+///
 /// # Errors
-/// The address cannot be had, or standard output takes no more. A daemon that is away is a metric.
+/// The address is not available, or standard output cannot be written. An absent daemon is a metric.
 pub fn main(options: &Options) -> Result<ExitCode> {
     let Some(address) = options.listen else {
         let text = text::render(rows(&options.runtime_dir).as_deref().ok());
@@ -53,10 +55,10 @@ pub fn main(options: &Options) -> Result<ExitCode> {
         .with_context(|| format!("{address}; give another address with --listen"))?;
     let address = listener.local_addr()?;
     out::note(&format!("metrics at http://{address}/metrics"));
-    // Without a service manager there is nobody to tell.
+    // Without a service manager this does nothing.
     let _ = sd_notify::notify(false, &[sd_notify::NotifyState::Ready]);
     loop {
-        // A client that went away between knocking and entering, or no descriptor for now.
+        // The client has closed the connection already, or no descriptor is free.
         match listener.accept() {
             Ok((client, _)) => drop(serve(client, &options.runtime_dir)),
             Err(_) => std::thread::sleep(Duration::from_millis(10)),
@@ -64,7 +66,7 @@ pub fn main(options: &Options) -> Result<ExitCode> {
     }
 }
 
-/// The observers' socket if there is one this user may use, else the administrators'.
+/// Lists through the observers' socket if this user may use it, else the administrators'.
 fn rows(runtime_dir: &Path) -> Result<Vec<Snapshot>> {
     let admin = Admin::connect_to(runtime_dir, OBSERVE_SOCKET)
         .or_else(|_| Admin::connect_to(runtime_dir, ADMIN_SOCKET))?;
@@ -85,7 +87,7 @@ fn serve(mut client: TcpStream, runtime_dir: &Path) -> io::Result<()> {
     client.write_all(body.as_bytes())
 }
 
-/// A request's head, as far as it comes in time.
+/// Reads a request's head within the time limit.
 fn head(client: &mut TcpStream) -> io::Result<Vec<u8>> {
     let until = Instant::now() + CLIENT_WITHIN;
     let mut head = Vec::new();
@@ -114,11 +116,11 @@ fn answer(head: &[u8], metrics: impl FnOnce() -> String) -> (&'static str, Strin
         (Some("GET"), Some("/metrics")) => ("200 OK", metrics()),
         (Some("GET"), _) => (
             "404 Not Found",
-            "gpuslice has its metrics at /metrics\n".to_owned(),
+            "not found; the metrics are at /metrics\n".to_owned(),
         ),
         _ => (
             "405 Method Not Allowed",
-            "GET /metrics is all there is\n".to_owned(),
+            "method not allowed; use GET /metrics\n".to_owned(),
         ),
     }
 }

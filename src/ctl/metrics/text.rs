@@ -1,7 +1,7 @@
-//! A snapshot as text for Prometheus (exposition format 0.0.4): one table says what each series is
-//! called, what it means and where its number comes from.
+//! A snapshot in Prometheus' text format (0.0.4): one table holds the name, help and source of each
+//! series.
 
-use crate::table::tier_name;
+use crate::table::memory_enforcement_name;
 use gpuslice_wire::snapshot::Snapshot;
 use std::fmt::Write;
 
@@ -10,8 +10,8 @@ const NS: f64 = 1e9;
 /// Parts in a whole.
 const PPM: f64 = 1e6;
 
-/// A family of series: name without prefix, kind, help, and its value in a row. A name's end says its
-/// unit; of a counter it is `_total`.
+/// A family of series: name without prefix, kind, help, and its value in a row. A name ends with its
+/// unit; a counter's with `_total`.
 struct Family(
     &'static str,
     &'static str,
@@ -57,7 +57,7 @@ const FAMILIES: &[Family] = &[
     Family(
         "slice_info",
         "gauge",
-        "Always 1; name, lane, class, tier: who holds the memory cap, and whether the GPU is simulated.",
+        "Always 1; labels: name, lane, class, how the memory cap is enforced, and whether the GPU is simulated.",
         |row| matches!(row, Snapshot::Slice { .. }).then_some(1.0),
     ),
     Family(
@@ -75,25 +75,25 @@ const FAMILIES: &[Family] = &[
     Family(
         "slice_memory_used_bytes",
         "gauge",
-        "Memory its processes say they hold.",
+        "Memory held, as reported by its processes.",
         of!(Slice, used => Some(used.0 as f64)),
     ),
     Family(
-        "slice_memory_residual_bytes",
+        "slice_memory_untracked_bytes",
         "gauge",
-        "Memory NVML shows beyond what its processes asked for.",
-        of!(Slice, residual => Some(residual.0 as f64)),
+        "Memory that NVML shows beyond what its processes reserved.",
+        of!(Slice, untracked => Some(untracked.0 as f64)),
     ),
     Family(
         "slice_memory_peak_bytes",
         "gauge",
-        "Highest use seen.",
+        "Highest memory use seen.",
         of!(Slice, peak => Some(peak.0 as f64)),
     ),
     Family(
         "slice_memory_refusals_total",
         "counter",
-        "Allocations refused by the cap.",
+        "Allocations refused because of the cap.",
         of!(Slice, denied => Some(denied as f64)),
     ),
     Family(
@@ -111,13 +111,13 @@ const FAMILIES: &[Family] = &[
     Family(
         "slice_weight",
         "gauge",
-        "Weight among those that want the GPU.",
+        "Weight among runnable slices.",
         of!(Slice, weight => Some(f64::from(weight.get()))),
     ),
     Family(
         "slice_time_cap_ratio",
         "gauge",
-        "Most of the GPU's time it may have.",
+        "Upper limit of its part of the GPU's time.",
         of!(Slice, cap_ppm => Some(f64::from(cap_ppm) / PPM)),
     ),
     Family(
@@ -127,10 +127,10 @@ const FAMILIES: &[Family] = &[
         of!(Slice, clients => Some(f64::from(clients))),
     ),
     Family(
-        "slice_wanting",
+        "slice_runnable",
         "gauge",
-        "1 if it wants the GPU now.",
-        of!(Slice, wanting => Some(f64::from(wanting))),
+        "1 if it has work for the GPU now.",
+        of!(Slice, runnable => Some(f64::from(runnable))),
     ),
     Family(
         "slice_gpu_seconds_total",
@@ -141,14 +141,14 @@ const FAMILIES: &[Family] = &[
     Family(
         "slice_wait_seconds_total",
         "counter",
-        "Time spent wanting the GPU without having a turn.",
+        "Time spent runnable without a turn.",
         of!(Slice, wait_ns => Some(wait_ns as f64 / NS)),
     ),
     Family(
-        "slice_wanted_seconds_total",
+        "slice_runnable_seconds_total",
         "counter",
-        "Time in which it wanted the GPU, on it or not.",
-        of!(Slice, wanted_ns => Some(wanted_ns as f64 / NS)),
+        "Time spent runnable, with or without a turn.",
+        of!(Slice, runnable_ns => Some(runnable_ns as f64 / NS)),
     ),
     Family(
         "slice_turns_total",
@@ -159,48 +159,48 @@ const FAMILIES: &[Family] = &[
     Family(
         "slice_overruns_total",
         "counter",
-        "Turns after which it was not quiet within the drain deadline.",
+        "Turns after which it had not drained within drain_max.",
         of!(Slice, overruns => Some(overruns as f64)),
     ),
     Family(
         "slice_preemptions_total",
         "counter",
-        "Turns closed early because others go before it.",
+        "Turns closed early for a higher class.",
         of!(Slice, preemptions => Some(preemptions as f64)),
     ),
     Family(
         "slice_stops_total",
         "counter",
-        "Times its work was stopped on the GPU.",
+        "Times its work was preempted on the GPU.",
         of!(Slice, stops => Some(stops as f64)),
     ),
     Family(
         "slice_stops_missed_total",
         "counter",
-        "Times it was tried to stop its work on the GPU and that came to nothing, on all its GPUs.",
+        "Attempted preemptions on the GPU without an effect, on all its GPUs.",
         of!(Slice, stops_missed => Some(stops_missed as f64)),
     ),
     Family(
         "slice_time_slice_seconds",
         "gauge",
-        "The hardware's time slice that it was given; 0 for the driver's own.",
+        "Hardware time slice set for it; 0 for the driver's default.",
         of!(Slice, time_slice_us => Some(time_slice_us as f64 / 1e6)),
     ),
     Family(
         "slice_time_slice_changes_total",
         "counter",
-        "Times a process of it had set another time slice than it was given.",
+        "Times one of its processes had changed its hardware time slice.",
         of!(Slice, time_slice_changes => Some(time_slice_changes as f64)),
     ),
     Family(
         "slice_launches_total",
         "counter",
-        "Launches while turns are taken, by its processes' own count.",
+        "Launches while turns are taken, as counted by its processes.",
         of!(Slice, launches => Some(launches as f64)),
     ),
 ];
 
-/// All series of these rows; of a daemon that does not answer, the one that says so.
+/// All series of these rows; `None`, for a daemon that does not answer, gives `gpuslice_up 0` alone.
 pub fn render(rows: Option<&[Snapshot]>) -> String {
     let mut text = String::new();
     let up = u8::from(rows.is_some());
@@ -225,7 +225,7 @@ fn head(text: &mut String, name: &str, kind: &str, help: &str) {
     let _ = writeln!(text, "# TYPE gpuslice_{name} {kind}");
 }
 
-/// What tells a row's series from others; what only describes it stands in its `_info`.
+/// The labels that identify a row's series; descriptive labels are on its `_info` alone.
 fn labels(row: &Snapshot, info: bool) -> String {
     let mut all: Vec<(&str, String)> = Vec::new();
     match row {
@@ -247,7 +247,7 @@ fn labels(row: &Snapshot, info: bool) -> String {
             name,
             gpu,
             lane,
-            tier,
+            memory_enforcement,
             class,
             ..
         } => {
@@ -256,7 +256,10 @@ fn labels(row: &Snapshot, info: bool) -> String {
             if info {
                 all.push(("name", name.to_string()));
                 all.push(("lane", lane.0.to_string()));
-                all.push(("tier", tier_name(*tier).to_owned()));
+                all.push((
+                    "memory_enforcement",
+                    memory_enforcement_name(*memory_enforcement).to_owned(),
+                ));
                 all.push(("class", class.name().to_owned()));
                 all.push(("simulated", gpu.is_simulated().to_string()));
             }
@@ -269,7 +272,7 @@ fn labels(row: &Snapshot, info: bool) -> String {
     all.collect::<Vec<_>>().join(",")
 }
 
-/// A name is a person's or an image's to choose.
+/// Escapes a label value: names come from users and images.
 fn escaped(value: &str) -> String {
     value
         .replace('\\', r"\\")
@@ -282,7 +285,7 @@ mod tests {
     use super::*;
     use gpuslice_wire::ids::{ContainerId, GpuUuid, Lane, NvmlIndex};
     use gpuslice_wire::policy::{Class, Policy};
-    use gpuslice_wire::snapshot::{Tier, TimeTier};
+    use gpuslice_wire::snapshot::{MemoryEnforcement, TimeEnforcement};
     use gpuslice_wire::text::Name;
     use gpuslice_wire::units::{Bytes, Weight};
 
@@ -304,13 +307,13 @@ mod tests {
                 lane: Lane(lane),
                 cap: bytes,
                 reserved: bytes,
-                residual: bytes,
+                untracked: bytes,
                 used: bytes,
                 peak: bytes,
                 denied: 4,
                 denied_need: bytes,
                 denied_left: bytes,
-                tier: Tier::Driver,
+                memory_enforcement: MemoryEnforcement::Driver,
                 pinned: bytes,
                 pinned_cap: None,
                 weight: Weight::ONE,
@@ -318,16 +321,16 @@ mod tests {
                 class: Class::Normal,
                 cap_ppm: 250_000,
                 clients: 1,
-                wanting: 1,
+                runnable: 1,
                 gated: 0,
                 gang: 0,
                 gpu_ns: 1_500_000_000,
                 wait_ns: 0,
-                wanted_ns: 0,
+                runnable_ns: 0,
                 turns: 2,
                 overruns: 0,
                 preemptions: 0,
-                time_tier: TimeTier::Turns,
+                time_enforcement: TimeEnforcement::Shim,
                 time_slice_us: 6_000,
                 time_slice_changes: 1,
                 stops: 0,
@@ -340,7 +343,7 @@ mod tests {
 
     /// The format's own rules: each family once, headed, of a valid name; each series once.
     #[test]
-    fn the_text_is_what_a_scraper_wants() {
+    fn the_text_follows_the_exposition_format() {
         let text = render(Some(&rows()));
         let mut families = std::collections::BTreeSet::new();
         let mut series = std::collections::BTreeSet::new();
@@ -360,14 +363,14 @@ mod tests {
         assert!(text.contains("gpuslice_slice_gpu_seconds_total{container=\"web\",gpu=\"GPU-"));
         assert!(text.contains("} 1.5\n") && text.contains("} 0.25\n"));
         assert!(
-            text.contains(r#"name="a \"b\\c",lane="1",tier="M3""#),
+            text.contains(r#"name="a \"b\\c",lane="1",memory_enforcement="driver""#),
             "{text}"
         );
         assert!(!text.contains("pinned_cap_bytes"), "there is none");
     }
 
     #[test]
-    fn a_daemon_that_is_away_is_said() {
+    fn an_absent_daemon_is_reported() {
         assert!(render(None).ends_with("gpuslice_up 0\n"));
         assert!(render(Some(&[])).ends_with("gpuslice_up 1\n"));
     }

@@ -1,23 +1,23 @@
-//! What is to become of files: shown first, then done.
+//! Planned changes of files: shown first, then carried out.
 
 use super::file;
 use anyhow::{Context, Result, bail};
 use similar::TextDiff;
 use std::path::PathBuf;
 
-/// What is to become of one file.
+/// A planned change of one file.
 pub struct Edit {
-    /// Where it is.
+    /// Its path.
     pub path: PathBuf,
-    /// What it says.
+    /// Its text now; `None` if it does not exist.
     pub before: Option<String>,
-    /// What it is to say.
+    /// Its new text; `None` removes it.
     pub after: Option<String>,
-    /// What is to be kept as the file from before; `Some(None)`: nothing any more.
+    /// The backup to keep; `Some(None)` removes the backup.
     pub backup: Option<Option<String>>,
 }
 
-/// The change as everybody reads changes.
+/// The change as a unified diff.
 pub fn diff(edit: &Edit) -> String {
     let name = edit.path.display().to_string();
     let side = |text: &Option<String>| match text {
@@ -31,11 +31,11 @@ pub fn diff(edit: &Edit) -> String {
     diff.unified_diff().header(&old, &new).to_string()
 }
 
-/// Writes the files, in order. What one refers to has been written before it, so that an end in the
-/// middle leaves every engine with a configuration that it can read.
+/// Writes the files in order. A file is written after the files it refers to, so that an interruption
+/// leaves every engine with a readable configuration.
 ///
 /// # Errors
-/// A file cannot be written, or somebody else has changed it meanwhile.
+/// A file cannot be written, or has been changed meanwhile.
 pub fn carry_out(engine: &str, edits: &[Edit]) -> Result<()> {
     let mut done: Vec<String> = Vec::new();
     for edit in edits {
@@ -43,7 +43,7 @@ pub fn carry_out(engine: &str, edits: &[Edit]) -> Result<()> {
         carry_out_one(edit).with_context(|| match done.is_empty() {
             true => "nothing was changed".to_owned(),
             false => format!(
-                "changed before that: {}; gpuslice setup {} --undo takes it back",
+                "changed before that: {}; undo it with gpuslice setup {} --undo",
                 done.join(", "),
                 engine
             ),
@@ -62,7 +62,7 @@ fn carry_out_one(edit: &Edit) -> Result<()> {
     } = edit;
     if file::read(path)? != *before {
         bail!(
-            "{} was changed this very moment; look at it and try again",
+            "{} was changed meanwhile; inspect it and try again",
             path.display()
         );
     }

@@ -1,12 +1,12 @@
 //! containerd: a runtime handler in the CRI plugin's table of `config.toml`.
 //!
-//! The handler is what the node's own containers run with, under our name: a copy of the default
-//! handler, so that cgroup driver and snapshotter are right, with our program as its binary. Two keys
-//! are ours: without `pod_annotations` and `container_annotations` what a pod asks for never reaches
-//! its containers. The patterns are Go's `path.Match`, in which `*` matches no slash.
+//! The handler is a copy of the node's default handler under the name `gpuslice`, so that cgroup driver
+//! and snapshotter match, with gpuslice-runtime as its binary. Two keys are added: without
+//! `pod_annotations` and `container_annotations` a pod's annotations never reach its containers. The
+//! patterns are Go's `path.Match`, in which `*` matches no slash.
 //!
-//! A trap: a file without a table of handlers has runc's by default, and one with a table has what is in
-//! it. Ours alone would take runc's away, and containerd's CRI with it: so runc's is written too.
+//! A trap: a file without a table of handlers has runc's by default, and a file with one has only its
+//! entries. Our handler alone would remove runc's, and containerd's CRI with it, so runc's is written too.
 
 use super::part::{NAME, Part, Wish, is_nvidia};
 use super::toml::{Read, set_text, table_at};
@@ -15,24 +15,24 @@ use toml_edit::{Array, Item, Table, TableLike, value};
 
 /// The annotations that reach a container.
 const ANNOTATIONS: &str = "gpuslice.io/*";
-/// The handler that is there by default as long as no other is.
+/// The default handler of a configuration without handlers.
 const RUNC: &str = "runc";
-/// The lists that let them through, of the pod and of the container.
+/// The keys that pass annotations on, of the pod and of the container.
 const LISTS: [&str; 2] = ["pod_annotations", "container_annotations"];
 /// The only kind of handler that has a `BinaryName`.
 const KIND: &str = "io.containerd.runc.v2";
 const DEFAULT: &str = "default_runtime_name";
 
-/// Our part of a file of containerd's configuration.
+/// gpuslice's part of a containerd configuration file.
 pub struct Containerd {
     plugin: &'static str,
 }
 
 impl Containerd {
-    /// Our part of files of this version of the format.
+    /// gpuslice's part for files of this format version.
     ///
     /// # Errors
-    /// The version has no handlers as we write them.
+    /// The version is not supported.
     pub fn of_version(version: i64) -> Result<Containerd> {
         let plugin = match version {
             2 => "io.containerd.grpc.v1.cri",
@@ -41,7 +41,7 @@ impl Containerd {
                 "it is of version 1, which containerd no longer reads from 2.0 on; \
                  containerd config migrate writes it anew"
             ),
-            other => bail!("its version is {other}; known are 2 and 3"),
+            other => bail!("its version is {other}; gpuslice supports 2 and 3"),
         };
         Ok(Containerd { plugin })
     }
@@ -49,17 +49,17 @@ impl Containerd {
     /// Whether a file has the plugin's table, and so all of it where containerd is older than 2.1.
     ///
     /// # Errors
-    /// It is no TOML, or something else is there.
+    /// It is not TOML, or the key is not a table.
     pub fn is_in(&self, text: &str) -> Result<bool> {
         Ok(Read::parse(text)?
             .table(&["plugins", self.plugin])?
             .is_some())
     }
 
-    /// Whether the file switches the plugin off, as the one of Docker's packages does.
+    /// Whether the file disables the plugin, as the one of Docker's packages does.
     ///
     /// # Errors
-    /// It is no TOML, or the list is none.
+    /// It is not TOML, or `disabled_plugins` is not a list.
     pub fn is_disabled_in(&self, text: &str) -> Result<bool> {
         let read = Read::parse(text)?;
         let list = read.list(&["disabled_plugins"])?.unwrap_or_default();
@@ -71,7 +71,7 @@ impl Containerd {
         [&["plugins", self.plugin, "containerd"], more].concat()
     }
 
-    /// The handler that ours is to be like: NVIDIA's, else the default one, else runc's.
+    /// The handler to copy: NVIDIA's, else the default one, else runc's.
     fn model<'a>(&self, read: &'a Read) -> Result<Option<&'a dyn TableLike>> {
         let Some(all) = read.table(&self.at(&["runtimes"]))? else {
             return Ok(None);
@@ -99,10 +99,10 @@ impl Containerd {
     }
 }
 
-/// The version of a file, `None` if it does not say; an empty one is of the version we would write.
+/// The version of a file, `None` if it has none; an empty file has the version that gpuslice writes.
 ///
 /// # Errors
-/// It is no TOML, or the version is no number.
+/// It is not TOML, or the version is not a number.
 pub fn version_of(text: &str) -> Result<Option<i64>> {
     let read = Read::parse(text)?;
     let Some(item) = read.item(&["version"])? else {
@@ -111,7 +111,7 @@ pub fn version_of(text: &str) -> Result<Option<i64>> {
     };
     match item.as_integer() {
         Some(version) => Ok(Some(version)),
-        None => bail!("its version is no number"),
+        None => bail!("its version is not a number; set version = 2 or 3"),
     }
 }
 
@@ -206,7 +206,7 @@ impl Part for Containerd {
     }
 }
 
-/// A table as we write it: without the comments that somebody wrote for the other one.
+/// A copy of a table, without the original's comments.
 pub fn plain(table: &dyn TableLike) -> Table {
     let mut copy = Table::new();
     for (key, item) in table.iter() {

@@ -1,4 +1,4 @@
-//! Docker: a runtime in `/etc/docker/daemon.json`, and whether it is everybody's.
+//! Docker: a runtime in `/etc/docker/daemon.json`, and whether it is the default runtime.
 
 use super::json;
 use super::part::{NAME, Part, Wish, is_nvidia};
@@ -9,10 +9,10 @@ use std::collections::BTreeMap;
 
 const DEFAULT: &str = "default-runtime";
 
-/// Our part of `daemon.json`.
+/// gpuslice's part of `daemon.json`.
 pub struct Docker;
 
-/// What we look at. Its errors know line and column.
+/// The keys that gpuslice reads. Errors contain line and column.
 #[derive(Default, Deserialize)]
 struct Daemon {
     runtimes: Option<BTreeMap<String, Runtime>>,
@@ -38,7 +38,7 @@ impl Daemon {
         self.runtimes.as_ref()?.get(name)?.path.as_deref()
     }
 
-    /// NVIDIA's runtime under whatever name.
+    /// NVIDIA's runtime, under any name.
     fn nvidia(&self) -> Option<String> {
         let others = self
             .runtimes
@@ -162,7 +162,7 @@ mod tests {
         let expected = before.replacen('{', "{\"debug\": true, ", 1);
         let value = |text: &str| serde_json::from_str::<serde_json::Value>(text).expect("JSON");
         assert_eq!(value(&undone.text.expect("a file")), value(&expected));
-        // Without the copy from before nobody knows who was the default.
+        // Without a backup the previous default is unknown.
         let undone = undo(&Docker, &since, None).expect("good").expect("ours");
         assert!(!undone.text.expect("a file").contains("default-runtime"));
     }

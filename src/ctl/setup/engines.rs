@@ -1,4 +1,4 @@
-//! Podman and CRI-O: files that are ours altogether, in directories made for that.
+//! Podman and CRI-O: whole files in their drop-in directories.
 
 use super::file;
 use super::part::{NAME, Wish, is_nvidia};
@@ -8,18 +8,18 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use toml_edit::{DocumentMut, Item, Table, value};
 
-/// The registration with `hooks.d` as it is shipped.
+/// The shipped registration for `hooks.d`.
 const HOOK: &str = include_str!("../../../packaging/hooks/gpuslice.json");
 /// The distribution's part of podman's configuration.
 const SHARED: &str = "/usr/share/containers";
-/// Where it says that the hook is.
+/// The hook's path in it.
 const SHIPPED: &str = "\"/usr/libexec/gpuslice/gpuslice-hook\"";
 const ARGUMENTS: &str = "\"args\": [\"gpuslice-hook\"]";
 
-/// Podman's registration of the hook, which then is in every container's start.
+/// Podman's registration of the hook, which podman then calls at every container start.
 ///
 /// # Errors
-/// None that a path can cause.
+/// None for any path.
 pub fn hooks_d(hook: &Path, runtime_dir: Option<&Path>) -> Result<String> {
     let mut words = vec!["gpuslice-hook".to_owned()];
     if let Some(dir) = runtime_dir {
@@ -30,11 +30,11 @@ pub fn hooks_d(hook: &Path, runtime_dir: Option<&Path>) -> Result<String> {
     Ok(HOOK.replace(SHIPPED, &hook).replace(ARGUMENTS, &words))
 }
 
-/// The directories of registrations that podman reads, as its configuration says. Without a word in it that
-/// is one directory of the distribution's; the one below /etc that manuals speak of is not read.
+/// The hook directories that podman reads, by its configuration. The default is one directory of the
+/// distribution's; podman does not read the one below /etc that manuals mention.
 ///
 /// # Errors
-/// A configuration file is not what podman would read.
+/// Podman could not read a configuration file.
 pub fn hooks_dirs(config: &Path) -> Result<Vec<PathBuf>> {
     let mut files = vec![
         PathBuf::from(SHARED).join("containers.conf"),
@@ -54,7 +54,7 @@ pub fn hooks_dirs(config: &Path) -> Result<Vec<PathBuf>> {
     }
     match dirs.is_empty() {
         true => {
-            bail!("podman's hooks_dir is an empty list, so it calls no hook; take the line out")
+            bail!("podman's hooks_dir is an empty list, so it calls no hook; remove the line")
         }
         false => Ok(dirs),
     }
@@ -63,7 +63,7 @@ pub fn hooks_dirs(config: &Path) -> Result<Vec<PathBuf>> {
 /// Podman's list of runtimes: `podman run --runtime gpuslice`.
 ///
 /// # Errors
-/// None that a name can cause.
+/// None for any name.
 pub fn containers_conf(wish: &Wish) -> Result<String> {
     let mut document = headed("podman");
     let mut programs = toml_edit::Array::new();
@@ -72,10 +72,10 @@ pub fn containers_conf(wish: &Wish) -> Result<String> {
     Ok(document.to_string())
 }
 
-/// CRI-O's runtime handler, like the node's default one.
+/// CRI-O's runtime handler, a copy of the node's default one.
 ///
 /// # Errors
-/// A configuration file of CRI-O's is not what it would read.
+/// CRI-O could not read a configuration file.
 pub fn crio(dir: &Path, wish: &Wish) -> Result<String> {
     let (mut handler, program) = match model(dir)? {
         Some((table, path)) if is_nvidia(&path) => (table, path),
@@ -94,7 +94,7 @@ pub fn crio(dir: &Path, wish: &Wish) -> Result<String> {
     Ok(document.to_string())
 }
 
-/// NVIDIA's runtime, if CRI-O's handler of ours would be called by it.
+/// NVIDIA's runtime, if it would call gpuslice-runtime in CRI-O's handler.
 ///
 /// # Errors
 /// As [`crio`].
@@ -104,7 +104,7 @@ pub fn crio_behind(dir: &Path) -> Result<Option<String>> {
         .filter(|path| is_nvidia(path)))
 }
 
-/// The handler that ours is to be like, and its program: NVIDIA's, else the default one.
+/// The handler to copy, and its program: NVIDIA's, else the default one.
 fn model(dir: &Path) -> Result<Option<(Table, String)>> {
     let (mut default, mut all) = ("crun".to_owned(), Vec::new());
     for path in crio_files(dir)? {
@@ -138,7 +138,7 @@ fn model(dir: &Path) -> Result<Option<(Table, String)>> {
     Ok(best.map(|(_, table, program)| (table, program)))
 }
 
-/// CRI-O's configuration files but ours, in the order in which it reads them.
+/// CRI-O's configuration files except gpuslice's, in the order in which it reads them.
 fn crio_files(dir: &Path) -> Result<Vec<PathBuf>> {
     let mut found = files_of(&dir.join("crio.conf.d"), "")?;
     found.retain(|path| !path.ends_with(CRIO_FILE));
@@ -146,7 +146,7 @@ fn crio_files(dir: &Path) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// The files of a directory of drop-ins whose names end so, in order.
+/// The files of a drop-in directory with this suffix, in order.
 fn files_of(dir: &Path, extension: &str) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     if dir.is_dir() {
@@ -162,7 +162,7 @@ fn files_of(dir: &Path, extension: &str) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// Our drop-in's name.
+/// Name of gpuslice's drop-in.
 pub const CRIO_FILE: &str = "99-gpuslice.toml";
 
 fn headed(engine: &str) -> DocumentMut {

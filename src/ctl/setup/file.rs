@@ -1,9 +1,9 @@
-//! Configuration files of others: read with a limit, replaced in one step, never half written.
+//! Configuration files of other programs: read with a size limit, replaced atomically.
 //!
-//! An engine that reads its file while we write it must see the old one or the new one, so the new
-//! one is written beside it, gets the old one's owner and mode, and takes its name. A link is followed as
-//! an editor follows it: what it leads to is changed, and it stays a link. What is not a regular
-//! file, or larger than a configuration can be, is not touched.
+//! An engine that reads its file during a write must see the old or the new one. So the new file is
+//! written beside the old one, gets its owner and mode, and is renamed over it. A link is followed as an
+//! editor follows it: its target is changed, and it stays a link. A file that is not regular, or larger
+//! than 1 MiB, is not touched.
 
 use anyhow::{Context, Result, bail};
 use std::ffi::OsString;
@@ -14,10 +14,10 @@ use std::path::{Path, PathBuf};
 
 /// Largest configuration file that is read, bytes.
 const BYTES_MAX: u64 = 1 << 20;
-/// What the name of a copy from before ends with. No engine's pattern for configuration files matches it.
+/// Suffix of a backup's name. No engine's pattern for configuration files matches it.
 const BACKUP: &str = ".before-gpuslice";
 
-/// Where a file really is: links followed as far as there is something to follow.
+/// A file's real path: follows links as far as they exist.
 ///
 /// # Errors
 /// A link leads nowhere, or a directory on the way cannot be searched.
@@ -26,10 +26,10 @@ pub fn real(path: &Path) -> Result<PathBuf> {
         Ok(real) => Ok(real),
         Err(error) if error.kind() == ErrorKind::NotFound => match fs::symlink_metadata(path) {
             Ok(_) => bail!(
-                "{} is a link that leads nowhere; mend or remove it",
+                "{} is a link that leads nowhere; fix or remove it",
                 path.display()
             ),
-            Err(_) => std::path::absolute(path).context("the directory we are in"),
+            Err(_) => std::path::absolute(path).context("cannot find the current directory"),
         },
         Err(error) => Err(error).with_context(|| path.display().to_string()),
     }
@@ -38,10 +38,10 @@ pub fn real(path: &Path) -> Result<PathBuf> {
 /// A file's text, `None` if there is no file.
 ///
 /// # Errors
-/// It is no regular file, too large, not UTF-8, or cannot be read.
+/// It is not a regular file, is too large, not UTF-8, or cannot be read.
 pub fn read(path: &Path) -> Result<Option<String>> {
     let named = || path.display().to_string();
-    // A pipe of that name must not hold us up.
+    // Do not block on a FIFO of that name.
     let opened = OpenOptions::new()
         .read(true)
         .custom_flags(libc::O_NONBLOCK)
@@ -52,7 +52,10 @@ pub fn read(path: &Path) -> Result<Option<String>> {
         Err(error) => return Err(error).with_context(named),
     };
     if !file.metadata().with_context(named)?.is_file() {
-        bail!("{} is no regular file; it is left alone", path.display());
+        bail!(
+            "{} is not a regular file; it is left unchanged",
+            path.display()
+        );
     }
     let mut bytes = Vec::new();
     file.take(BYTES_MAX + 1)
@@ -60,7 +63,7 @@ pub fn read(path: &Path) -> Result<Option<String>> {
         .with_context(named)?;
     if bytes.len() as u64 > BYTES_MAX {
         bail!(
-            "{} is larger than {BYTES_MAX} bytes; is it a configuration?",
+            "{} is larger than {BYTES_MAX} bytes; check that it is a configuration",
             path.display()
         );
     }
@@ -74,29 +77,29 @@ pub fn read(path: &Path) -> Result<Option<String>> {
     }
 }
 
-/// Where a text that begins like this goes on: line and column, from 1.
+/// Line and column after this text, counted from 1.
 pub fn place(before: &str) -> String {
     let line = before.matches('\n').count() + 1;
     let column = before.rsplit('\n').next().unwrap_or("").chars().count() + 1;
     format!("line {line}, column {column}")
 }
 
-/// Where the copy from before of a file is.
+/// Path of a file's backup.
 pub fn backup_of(path: &Path) -> PathBuf {
     let mut name = OsString::from(path);
     name.push(BACKUP);
     name.into()
 }
 
-/// Replaces a file, or makes it with the directories above it.
+/// Replaces a file, or creates it with the directories above it.
 ///
 /// # Errors
-/// Where it is nothing can be written; the file is as it was.
+/// The directory cannot be written; the file is unchanged.
 pub fn write(path: &Path, text: &str) -> Result<()> {
     write_like(path, path, text)
 }
 
-/// The same with the owner and the mode of another file: what only root may read is no more open in a copy.
+/// As [`write()`], with the owner and mode of another file, so that a copy is no more readable.
 ///
 /// # Errors
 /// As [`write()`].
@@ -130,7 +133,7 @@ fn written(like: &Path, path: &Path, text: &str) -> Result<()> {
     Ok(())
 }
 
-/// Removes a file that is there.
+/// Removes an existing file.
 ///
 /// # Errors
 /// It cannot be removed.
@@ -141,7 +144,7 @@ pub fn remove(path: &Path) -> Result<()> {
 fn denied(path: &Path) -> String {
     match nix::unistd::geteuid().is_root() {
         true => format!("writing {}", path.display()),
-        false => format!("writing {}, which mostly only root may", path.display()),
+        false => format!("cannot write {}, which usually needs root", path.display()),
     }
 }
 

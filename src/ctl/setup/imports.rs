@@ -1,9 +1,9 @@
-//! containerd's configuration is several files, and which one counts is a trap.
+//! containerd's configuration is several files; this finds the one that takes effect.
 //!
 //! `imports` names files that are read after the main one. Up to containerd 2.0 a plugin's table in one of
-//! them takes the place of the whole table read before, and is not merged with it: a handler in the main
-//! file does nothing once a drop-in, such as the one NVIDIA's toolkit writes, has a table of the same
-//! plugin. So ours goes into the last file that has one; where none has, into the main file.
+//! them replaces the table read before and is not merged with it. A handler in the main file then has no
+//! effect once a drop-in, such as NVIDIA's toolkit's, has a table of the same plugin. So the handler goes
+//! into the last file with such a table, or into the main file if no file has one.
 
 use super::containerd::{Containerd, version_of};
 use super::file;
@@ -11,24 +11,24 @@ use super::toml::Read;
 use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};
 
-/// Most files that are followed.
+/// Largest number of files that are followed.
 const FILES_MAX: usize = 64;
 
 /// One file that containerd reads.
 pub struct Source {
-    /// Where it is, links followed.
+    /// Its path, links followed.
     pub path: PathBuf,
-    /// What it says; empty where there is none.
+    /// Its text; empty if it does not exist.
     pub text: String,
-    /// Its version, or the one of who imports it.
+    /// Its version, or that of the file that imports it.
     version: i64,
 }
 
 impl Source {
-    /// What of it is ours.
+    /// gpuslice's part of it.
     ///
     /// # Errors
-    /// Its version is unknown to us.
+    /// Its version is not supported.
     pub fn part(&self) -> Result<Containerd> {
         Containerd::of_version(self.version).with_context(|| self.path.display().to_string())
     }
@@ -37,7 +37,7 @@ impl Source {
 /// All files that containerd reads, in its order, the main one first.
 ///
 /// # Errors
-/// One of them is not what containerd would read.
+/// containerd could not read one of them.
 pub fn all(main: &Path) -> Result<Vec<Source>> {
     let main = file::real(main)?;
     let text = file::read(&main)?.unwrap_or_default();
@@ -77,7 +77,7 @@ pub fn all(main: &Path) -> Result<Vec<Source>> {
 /// The last file with the plugin's table, or the main one.
 ///
 /// # Errors
-/// A file is not what containerd would read.
+/// containerd could not read a file.
 pub fn that_counts(sources: &[Source]) -> Result<&Source> {
     for source in sources.iter().rev() {
         let named = || source.path.display().to_string();
@@ -135,7 +135,7 @@ mod tests {
         fs::write(drop_ins.join("20-nvidia.toml"), table).expect("written");
         fs::write(drop_ins.join("30-y.toml"), "").expect("written");
         assert_eq!(counts(), Path::new("conf.d/20-nvidia.toml"));
-        // Round in circles, and one that is broken.
+        // An import cycle, and a broken file.
         fs::write(
             drop_ins.join("30-y.toml"),
             "version = 2\nimports = [\"../*.toml\"]\n",

@@ -1,8 +1,8 @@
-//! `/etc/docker/daemon.json`: JSON as dockerd reads it, edited without touching what is not ours.
+//! `/etc/docker/daemon.json`: JSON as dockerd reads it, edited without touching foreign content.
 //!
-//! dockerd refuses comments; of a key that stands twice it takes the last, and people read the
-//! first. Neither may pass through our hands. What is edited keeps every other byte: the order of
-//! keys, the indentation, how numbers are written.
+//! dockerd rejects comments; of a duplicate key it takes the last, while people read the first. Both are
+//! rejected here. An edit keeps every other byte: the order of keys, the indentation, the notation of
+//! numbers.
 
 use anyhow::{Context, Result, anyhow, bail};
 use jsonc_parser::ParseOptions;
@@ -14,15 +14,15 @@ use std::fmt;
 /// A document that can be edited.
 ///
 /// # Errors
-/// It is no JSON, or a key stands twice; with line and column.
+/// It is not JSON, or a key is duplicate; with line and column.
 pub fn parse(text: &str) -> Result<CstRootNode> {
-    // dockerd takes an empty file for an empty object.
+    // dockerd treats an empty file as an empty object.
     let text = if text.trim().is_empty() { "{}\n" } else { text };
     if let Err(error) = serde_json::from_str::<Strict>(text) {
         let line = text.lines().nth(error.line().saturating_sub(1));
         let rest = line.and_then(|line| line.get(error.column().saturating_sub(1)..));
         if rest.is_some_and(|rest| rest.starts_with(['/', '#'])) {
-            bail!("{error}: there are no comments in JSON, and dockerd refuses them")
+            bail!("{error}: dockerd rejects comments; there are no comments in JSON")
         }
         return Err(anyhow!(error));
     }

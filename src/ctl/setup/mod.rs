@@ -1,10 +1,9 @@
-//! `gpuslice setup`: makes a container engine know gpuslice, and undoes it.
+//! `gpuslice setup`: configures a container engine for gpuslice, and undoes it.
 //!
-//! Never by itself, as when a package is installed: an engine's configuration is the
-//! administrator's. Everything that would change is shown as a diff first; what a file refers to is
-//! written before it; the file as it was stays beside it; a second run finds nothing to do; and
-//! `--undo` brings the old bytes back, or takes out our part alone if somebody else has changed the
-//! file since. One bad file, and nothing is changed at all.
+//! No package installation runs it, because an engine's configuration is the administrator's. Every
+//! change is shown as a diff first. A file is written after the files it refers to, and a backup stays
+//! beside it. A second run changes nothing. `--undo` restores the old bytes, or removes gpuslice's part
+//! alone if the file has been changed since. One invalid file prevents every change.
 
 mod change;
 mod containerd;
@@ -31,42 +30,42 @@ use std::process::ExitCode;
 #[derive(clap::Args)]
 #[command(after_help = AFTER)]
 pub struct Options {
-    /// What to set up
+    /// Engine to configure
     #[arg(value_name = "ENGINE")]
     engine: Engine,
-    /// Show what would change and change nothing
+    /// Show the changes without making them
     #[arg(long)]
     dry_run: bool,
-    /// Take back what an earlier run did
+    /// Undo an earlier run
     #[arg(long, conflicts_with = "default")]
     undo: bool,
-    /// Make it the runtime of every container; one that asks for no slice is not touched by it
+    /// Make it the default runtime; containers without a slice request are unaffected
     #[arg(long)]
     default: bool,
-    /// The engine's configuration, if it is not where it usually is; for podman and crio the directory
+    /// Path of the engine's configuration; for podman and crio its directory [default: the engine's]
     #[arg(long, value_name = "PATH")]
     config: Option<PathBuf>,
-    /// NVIDIA's runtime's configuration
+    /// Configuration of NVIDIA's container runtime
     #[arg(
         long,
         value_name = "FILE",
         default_value = Engine::Nvidia.usual()
     )]
     nvidia_config: PathBuf,
-    /// Runtime directory of gpusliced, if it is not /run/gpuslice (podman)
+    /// Runtime directory of gpusliced, for podman [default: /run/gpuslice]
     #[arg(long, value_name = "DIR")]
     runtime_dir: Option<PathBuf>,
 }
 
 const AFTER: &str = "\
-What it changes:
+Files changed:
   containerd  a runtime handler in /etc/containerd/config.toml, or in the import that hides it
   docker      a runtime in /etc/docker/daemon.json
-  podman      zz-gpuslice.json in the directory where it looks for hooks, mostly
+  podman      zz-gpuslice.json in its hooks directory, usually
               /usr/share/containers/oci/hooks.d, and /etc/containers/containers.conf.d/99-gpuslice.conf
   crio        /etc/crio/crio.conf.d/99-gpuslice.toml
-  nvidia      the runtimes of /etc/nvidia-container-runtime/config.toml; the others do it where they
-              find NVIDIA's runtime";
+  nvidia      the runtimes of /etc/nvidia-container-runtime/config.toml; the others change it too if
+              they use NVIDIA's runtime";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Engine {
@@ -78,18 +77,18 @@ enum Engine {
     Nvidia,
 }
 
-/// How an engine stands to us.
+/// Setup state of an engine.
 pub struct State {
-    /// Its name, as `gpuslice setup` takes it.
+    /// Its name in `gpuslice setup`.
     pub engine: &'static str,
-    /// It is set up, and what it relies on is too.
+    /// It and everything it relies on are set up.
     pub ok: bool,
-    /// What was found.
+    /// The finding.
     pub found: String,
 }
 
-/// The engines that are installed, each looked at as a dry run would; `runtime_dir` is that of
-/// gpusliced if it is not the usual one.
+/// The installed engines, each examined as in a dry run. `runtime_dir` is gpusliced's, if not the
+/// default.
 pub fn states(runtime_dir: Option<&Path>, is_installed: impl Fn(&str) -> bool) -> Vec<State> {
     let programs = [
         (Engine::Docker, "dockerd"),
@@ -125,7 +124,7 @@ fn state(engine: Engine, runtime_dir: Option<&Path>) -> State {
                 .collect();
             (
                 false,
-                format!("not set up, or not as it should be: {}", files.join(", ")),
+                format!("not set up, or set up differently: {}", files.join(", ")),
             )
         }
         Err(why) => (false, format!("{why:#}")),
@@ -155,56 +154,58 @@ impl Engine {
         }
     }
 
-    /// What makes a change count, or an undoing.
+    /// How a change or an undo takes effect.
     fn then(self, undo: bool) -> &'static str {
         match self {
             Engine::Docker if undo => {
-                "systemctl restart docker makes it count; a reload only adds. It stops running \
-                 containers, unless live-restore is on; those made with --runtime=gpuslice do not start again"
+                "run systemctl restart docker to apply it; a reload only adds. A restart stops running \
+                 containers unless live-restore is on; those created with --runtime=gpuslice do not start again"
             }
             Engine::Containerd => {
-                "systemctl restart containerd makes it count; running containers go on"
+                "run systemctl restart containerd to apply it; running containers continue"
             }
             Engine::Docker => {
-                "systemctl reload docker makes it count and stops no container; a restart would stop \
-                 all, unless live-restore is on"
+                "run systemctl reload docker to apply it; running containers continue. A restart would \
+                 stop them unless live-restore is on"
             }
-            Engine::Podman => "it counts from the next podman run on",
-            Engine::Crio => "systemctl restart crio makes it count; running containers go on",
-            Engine::Nvidia => "it counts from the next container on",
+            Engine::Podman => "it applies from the next podman run on",
+            Engine::Crio => "run systemctl restart crio to apply it; running containers continue",
+            Engine::Nvidia => "it applies from the next container on",
         }
     }
 }
 
-/// One file with the part of it that is ours.
+/// One file and gpuslice's part of it.
 struct Target {
     path: PathBuf,
     part: Box<dyn Part>,
 }
 
 impl Target {
-    /// Links are followed here.
+    /// Follows links to the real file.
     fn of(path: &Path, part: impl Part + 'static) -> Result<Target> {
         let (path, part) = (file::real(path)?, Box::new(part));
         Ok(Target { path, part })
     }
 }
 
-/// Everything that is to happen, and what the person should know.
+/// All planned changes, and notes for the user.
 #[derive(Default)]
 struct Plan {
     edits: Vec<Edit>,
     notes: Vec<String>,
 }
 
+/// Runs `gpuslice setup`.
+///
 /// # Errors
-/// A file is not what its engine would read, or cannot be written.
+/// A file is invalid or cannot be written.
 pub fn main(options: &Options) -> Result<ExitCode> {
     let engine = options.engine;
     let no_default = matches!(engine, Engine::Podman | Engine::Nvidia);
     if options.default && no_default {
         bail!(
-            "{} has no use for --default: every container of it passes us",
+            "{} has no use for --default: all its containers use gpuslice already; omit it",
             engine.name()
         );
     }
@@ -245,7 +246,7 @@ fn wish(options: &Options) -> Result<Wish> {
     let program = node::part(PROGRAM)?.canonicalize().context(PROGRAM)?;
     let program = program
         .to_str()
-        .context("where gpuslice-runtime is, is not UTF-8")?;
+        .context("the path of gpuslice-runtime is not UTF-8")?;
     Ok(Wish {
         program: program.to_owned(),
         default: options.default,
@@ -272,7 +273,7 @@ fn targets(options: &Options, wish: &Wish, plan: &mut Plan) -> Result<Vec<Target
             told_of(&sources, source, plan)?;
             let named = || source.path.display().to_string();
             let behind = source.part()?.behind(&source.text).with_context(named)?;
-            // Taken out of whichever counted when it was put in.
+            // Removed from the file that took effect when it was added.
             let all = sources
                 .iter()
                 .filter(|one| options.undo || one.path == source.path);
@@ -307,7 +308,7 @@ fn of_podman(options: &Options, config: &Path, wish: &Wish) -> Result<Vec<Target
     let text = engines::containers_conf(wish)?;
     let mut targets = vec![Target::of(&conf, Own { text })?];
     let dirs = engines::hooks_dirs(config)?;
-    // Put where it has the last word; taken from wherever it was put.
+    // Added where podman reads it last; removed from every place.
     let dirs = if options.undo {
         &dirs[..]
     } else {
@@ -320,7 +321,7 @@ fn of_podman(options: &Options, config: &Path, wish: &Wish) -> Result<Vec<Target
     Ok(targets)
 }
 
-/// NVIDIA's configuration; that of the engine itself, if the engine is NVIDIA's.
+/// NVIDIA's configuration: the engine's own if the engine is `nvidia`.
 fn of_nvidia(options: &Options) -> &Path {
     let given = options.config.as_ref();
     given
@@ -328,7 +329,7 @@ fn of_nvidia(options: &Options) -> &Path {
         .unwrap_or(&options.nvidia_config)
 }
 
-/// What of containerd's files the person should know.
+/// Notes for the user about containerd's files.
 fn told_of(sources: &[imports::Source], chosen: &imports::Source, plan: &mut Plan) -> Result<()> {
     if sources.first().is_some_and(|main| main.path != chosen.path) {
         plan.notes.push(format!(
@@ -341,7 +342,7 @@ fn told_of(sources: &[imports::Source], chosen: &imports::Source, plan: &mut Pla
         if source.part()?.is_disabled_in(&source.text)? {
             plan.notes.push(format!(
                 "{} has the CRI plugin in disabled_plugins: Kubernetes cannot use containerd until \
-                 it is taken out",
+                 it is removed from the list",
                 source.path.display()
             ));
         }
@@ -371,7 +372,7 @@ fn doing(options: &Options) -> Result<Plan> {
 }
 
 fn undoing(options: &Options) -> Result<Plan> {
-    // What is taken out is found by its name, wherever the programs are by now.
+    // An undo finds gpuslice's part by name, wherever the programs are now.
     let program = PROGRAM.to_owned();
     let wish = wish(options).unwrap_or(Wish {
         program,
@@ -380,13 +381,13 @@ fn undoing(options: &Options) -> Result<Plan> {
     let mut plan = Plan::default();
     let mut all = targets(options, &wish, &mut Plan::default())?;
     if options.engine == Engine::Nvidia {
-        nobody_relies_on_nvidia()?;
+        check_no_engine_relies_on_nvidia()?;
     } else {
-        // Other engines may go through it.
+        // Other engines may use it.
         let nvidia = file::real(&options.nvidia_config)?;
         all.retain(|target| target.path != nvidia);
     }
-    // What refers to another file goes before it.
+    // A file is removed before the files it refers to.
     for Target { path, part } in all.into_iter().rev() {
         let Some(before) = file::read(&path)? else {
             continue;
@@ -400,10 +401,10 @@ fn undoing(options: &Options) -> Result<Plan> {
         };
         if !exact && text.is_some() {
             plan.notes.push(format!(
-                "{} was changed by somebody else since: only gpuslice's part is taken out{}",
+                "{} has been changed since: only gpuslice's part is removed{}",
                 path.display(),
                 match kept {
-                    Some(_) => format!("; {} is the file from before", backup.display()),
+                    Some(_) => format!("; the backup is {}", backup.display()),
                     None => String::new(),
                 }
             ));
@@ -418,8 +419,9 @@ fn undoing(options: &Options) -> Result<Plan> {
     Ok(plan)
 }
 
-/// Without us in its list, NVIDIA's runtime would start what asks for a slice with a whole GPU.
-fn nobody_relies_on_nvidia() -> Result<()> {
+/// Refuses while an engine depends on NVIDIA's list: without gpuslice in it, NVIDIA's runtime would
+/// start containers that request a slice with a whole GPU.
+fn check_no_engine_relies_on_nvidia() -> Result<()> {
     let relies = |part: &dyn Part, text: &str| {
         let ours = part.find(text).ok().flatten();
         ours.is_some_and(|wish| part::is_nvidia(&wish.program))
@@ -434,8 +436,8 @@ fn nobody_relies_on_nvidia() -> Result<()> {
         if uses {
             let name = engine.name();
             bail!(
-                "{name}'s runtime {NAME} is NVIDIA's, which then would give containers that ask for a \
-                 slice a whole GPU; gpuslice setup {name} --undo first"
+                "{name}'s runtime {NAME} is NVIDIA's, which would then give containers that request a \
+                 slice a whole GPU; run gpuslice setup {name} --undo first"
             );
         }
     }

@@ -1,5 +1,5 @@
-//! Files that nobody would write, by changing good ones at random: each is refused or edited, and what is
-//! edited can be edited again, is what its engine reads, and comes back to the byte.
+//! Randomly mutated configuration files: each is rejected or edited. An edited file can be edited again,
+//! is readable by its engine, and is restored to the byte.
 
 use super::containerd::Containerd;
 use super::docker::Docker;
@@ -23,7 +23,7 @@ runtimes = [ "runc",
   "crun" ] # y
 [[x]]
 "#;
-/// What is put in, besides parts of the text itself.
+/// Fragments to insert, besides parts of the text itself.
 const SPICE: [&str; 16] = [
     "\"", "{", "}", "[", "]", ",", ":", "=", ".", "\n", "#", "//", "'", "null", "gpuslice",
     "\u{feff}",

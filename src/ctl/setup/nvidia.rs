@@ -1,8 +1,8 @@
-//! NVIDIA's container runtime: the list of runtimes that it hands over to.
+//! NVIDIA's container runtime: the list of low-level runtimes that it calls.
 //!
-//! Where an engine calls NVIDIA's runtime, ours is called *by* it and calls runc: what NVIDIA's puts into
-//! a container is then there before our hook looks for it. The list is of programs of which the
-//! first that exists is taken, so ours comes first and the others stay.
+//! Where an engine calls NVIDIA's runtime, that one calls gpuslice-runtime, which calls runc. NVIDIA's
+//! runtime has then put the driver into the container before gpuslice's hook looks for it. NVIDIA's
+//! runtime calls the first existing program of the list, so gpuslice-runtime comes first and the others stay.
 
 use super::part::{PROGRAM, Part, Wish};
 use super::toml::{Read, table_at};
@@ -10,12 +10,12 @@ use anyhow::Result;
 use std::path::Path;
 use toml_edit::{Array, Value, value};
 
-/// Where the list is.
+/// Key of the list.
 const LIST: [&str; 2] = ["nvidia-container-runtime", "runtimes"];
-/// The list where the file has none.
+/// The default list.
 const USUAL: [&str; 2] = ["runc", "crun"];
 
-/// Our part of `/etc/nvidia-container-runtime/config.toml`.
+/// gpuslice's part of `/etc/nvidia-container-runtime/config.toml`.
 pub struct Nvidia;
 
 fn is_ours(program: &str) -> bool {
@@ -24,7 +24,7 @@ fn is_ours(program: &str) -> bool {
         .is_some_and(|name| name == PROGRAM)
 }
 
-/// Puts ours first, and leaves spaces, lines and comments of the others as they are.
+/// Puts gpuslice-runtime first; keeps spaces, lines and comments of the others.
 fn put_first(all: &mut Array, program: &str) {
     let mut ours = Value::from(program);
     if let Some(first) = all.get_mut(0) {
@@ -50,7 +50,7 @@ fn without_ours(all: &mut Array) {
     }
 }
 
-/// What stands before an entry.
+/// The text before an entry.
 fn lead(entry: &Value) -> String {
     let prefix = entry.decor().prefix().and_then(|raw| raw.as_str());
     prefix.unwrap_or_default().to_owned()
@@ -119,7 +119,7 @@ mod tests {
             .expect("good")
             .expect("ours");
         assert_eq!(undone.text, Some(text.replace("auto", "cdi")));
-        // Another place of ours replaces the first.
+        // Another path of gpuslice-runtime replaces the first.
         let moved = put.replace("/usr/bin/", "/opt/");
         assert_eq!(Nvidia.put(&moved, &wish(false)).expect("good"), put);
         let lines = text.replace("\"runc\", ", "\n  \"runc\", # first\n  ");

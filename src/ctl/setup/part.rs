@@ -1,48 +1,48 @@
-//! What of a configuration is ours: put in, found again, taken out. Pure: texts in, texts out.
+//! gpuslice's part of a configuration: added, found, removed. Pure: texts in, texts out.
 //!
-//! Undoing needs no memory of what was done. The file as it was is kept beside it; if putting our part
-//! into that gives exactly what is there now, nobody else has changed anything since, and the old bytes
-//! come back. Otherwise only our part is taken out, and what others wrote stays.
+//! Undo keeps no record of the changes; a backup of the file lies beside it. If adding our part to the
+//! backup gives exactly the current text, the file is otherwise unchanged, and undo restores the old
+//! bytes. Otherwise undo removes only our part, and other changes stay.
 
 use anyhow::Result;
 use std::path::Path;
 
-/// Name of our runtime in every engine's configuration.
+/// Name of gpuslice's runtime in every engine's configuration.
 pub const NAME: &str = "gpuslice";
 /// Name of the program behind it.
 pub const PROGRAM: &str = "gpuslice-runtime";
 
-/// What a configuration is to say, or says, of us.
+/// The contents of gpuslice's part, wanted or found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wish {
-    /// What the engine calls.
+    /// The program that the engine calls.
     pub program: String,
-    /// Whether for every container.
+    /// Whether it is the default runtime.
     pub default: bool,
 }
 
-/// Our part of one file.
+/// gpuslice's part of one file.
 pub trait Part {
-    /// The text with our part in it. What is as wished already stays as it is written.
+    /// The text with our part added. A matching part stays as it is written.
     ///
     /// # Errors
-    /// The text is not what the engine would read, with the place.
+    /// The engine could not read the text; with the position.
     fn put(&self, text: &str, wish: &Wish) -> Result<String>;
 
-    /// What the text says of us.
+    /// Our part as found in the text.
     ///
     /// # Errors
     /// As [`Part::put`].
     fn find(&self, text: &str) -> Result<Option<Wish>>;
 
-    /// The text without our part, and with what ours took the place of, as `before` had it; `None` if
-    /// nothing but our part is in it.
+    /// The text without our part, with the entries it replaced restored from `before`; `None` if the
+    /// text contains only our part.
     ///
     /// # Errors
     /// As [`Part::put`].
     fn take_out(&self, text: &str, before: Option<&str>) -> Result<Option<String>>;
 
-    /// NVIDIA's runtime, if ours would be called by it here.
+    /// NVIDIA's runtime, if it would call ours here.
     ///
     /// # Errors
     /// As [`Part::put`].
@@ -54,17 +54,17 @@ pub trait Part {
 /// A file without our part.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Undone {
-    /// What it then says; `None`: it goes.
+    /// Its new text; `None` removes the file.
     pub text: Option<String>,
-    /// It is what it was, to the byte.
+    /// The text is restored to the byte.
     pub exact: bool,
 }
 
-/// Takes our part out of a text; `backup` is the file as it was before us, `None` if there was none.
-/// `None` if nothing of ours is in it.
+/// Removes our part from a text; `backup` is the file's original text, `None` if it did not exist.
+/// Returns `None` if the text does not contain our part.
 ///
 /// # Errors
-/// The text is not what the engine would read.
+/// The engine could not read the text.
 pub fn undo(part: &dyn Part, text: &str, backup: Option<&str>) -> Result<Option<Undone>> {
     let Some(wish) = part.find(text)? else {
         return Ok(None);
@@ -85,9 +85,9 @@ pub fn is_nvidia(program: &str) -> bool {
         .starts_with("nvidia-container-runtime")
 }
 
-/// A file that is ours altogether, by its name.
+/// A file that belongs to gpuslice as a whole, by its name.
 pub struct Own {
-    /// What it says.
+    /// Its text.
     pub text: String,
 }
 
@@ -106,7 +106,7 @@ impl Part for Own {
     }
 }
 
-/// What every part must do with every text.
+/// Properties that every part must have for every text.
 #[cfg(test)]
 pub mod tests {
     use super::*;
@@ -116,14 +116,14 @@ pub mod tests {
         Wish { program, default }
     }
 
-    /// Put in twice is put in once; taken out gives the bytes back; default or not, and one after the
-    /// other. The text with our part in it.
+    /// Adding is idempotent, and undo restores the bytes; as default runtime or not, and one after the
+    /// other. Returns the text with our part.
     pub fn round_trip(part: &dyn Part, before: &str) -> String {
         let put = part.put(before, &wish(false)).expect("a good text");
         assert_eq!(part.put(&put, &wish(false)).expect("again"), put);
         let by_default = part.put(&put, &wish(true)).expect("by default");
         assert_eq!(part.put(before, &wish(true)).expect("at once"), by_default);
-        // Who is the default stays it.
+        // The default runtime stays the same.
         assert_eq!(
             part.put(&by_default, &wish(false)).expect("again"),
             by_default

@@ -1,37 +1,37 @@
-//! TOML configurations, edited without touching comments, order and spaces of what is not ours.
+//! TOML configurations, edited without touching foreign comments, order and spaces.
 
 use super::file::place;
 use anyhow::{Result, anyhow, bail};
 use toml_edit::{Document, DocumentMut, Item, Table, TableLike};
 
-/// A document as it was read: its parts know where they stand.
+/// A document as read: its parts know their positions.
 pub struct Read {
     document: Document<String>,
 }
 
 impl Read {
     /// # Errors
-    /// It is no TOML, with line and column; or has something that an edit would not keep.
+    /// It is not TOML, with line and column; or an edit would not preserve it.
     pub fn parse(text: &str) -> Result<Read> {
         let document = Document::parse(text.to_owned()).map_err(|error| anyhow!("{error}"))?;
         if document.clone().into_mut().to_string() != text {
             bail!(
                 "an edit would not keep it as it is written; \
-                 does it have Windows' line ends? (sed -i 's/\\r$//' mends that)"
+                 check for Windows line endings (fix: sed -i 's/\\r$//')"
             );
         }
         Ok(Read { document })
     }
 
-    /// To change it.
+    /// An editable copy.
     pub fn into_mut(self) -> DocumentMut {
         self.document.into_mut()
     }
 
-    /// The table at a path, `None` if nothing is there.
+    /// The table at a path, `None` if the path does not exist.
     ///
     /// # Errors
-    /// Something else is there, with its place.
+    /// The path holds another type, with its position.
     pub fn table(&self, path: &[&str]) -> Result<Option<&dyn TableLike>> {
         let mut at: &dyn TableLike = self.document.as_table();
         for key in path {
@@ -46,10 +46,10 @@ impl Read {
         Ok(Some(at))
     }
 
-    /// What the last key of a path says.
+    /// The value of a path's last key.
     ///
     /// # Errors
-    /// A table on the way is something else.
+    /// A parent is not a table.
     pub fn item(&self, path: &[&str]) -> Result<Option<&Item>> {
         let (last, above) = path.split_last().unwrap_or((&"", &[]));
         let table = self.table(above)?;
@@ -59,7 +59,7 @@ impl Read {
     /// The text at a path.
     ///
     /// # Errors
-    /// Something else is there, with its place.
+    /// The path holds another type, with its position.
     pub fn text(&self, path: &[&str]) -> Result<Option<&str>> {
         let found = self.item(path)?.map(|item| {
             let key = path.last().unwrap_or(&"");
@@ -71,7 +71,7 @@ impl Read {
     /// The list of texts at a path.
     ///
     /// # Errors
-    /// Something else is there, with its place.
+    /// The path holds another type, with its position.
     pub fn list(&self, path: &[&str]) -> Result<Option<Vec<&str>>> {
         let Some(item) = self.item(path)? else {
             return Ok(None);
@@ -94,11 +94,11 @@ impl Read {
     }
 }
 
-/// The table at a path, made where it is missing, without headers of its own for tables that only hold
-/// tables. What is there has been looked at by [`Read::table`].
+/// The table at a path, created if missing, without headers for tables that only hold tables.
+/// [`Read::table`] has checked the existing ones.
 ///
 /// # Errors
-/// Something else is there.
+/// The path holds another type.
 pub fn table_at<'a>(document: &'a mut DocumentMut, path: &[&str]) -> Result<&'a mut dyn TableLike> {
     let mut at: &mut dyn TableLike = document.as_table_mut();
     for key in path {
@@ -115,7 +115,7 @@ pub fn table_at<'a>(document: &'a mut DocumentMut, path: &[&str]) -> Result<&'a 
     Ok(at)
 }
 
-/// Makes a key say this text; what stands around it stays.
+/// Sets a key to this text; the formatting around it stays.
 pub fn set_text(table: &mut dyn TableLike, key: &str, text: &str) {
     match table.get_mut(key) {
         Some(Item::Value(old)) => {

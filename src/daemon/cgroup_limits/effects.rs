@@ -285,20 +285,22 @@ impl Daemon {
         }
     }
 
-    /// Fills into the engine's rows what enforces each cap.
-    pub fn tiers(&self, rows: &mut [Snapshot]) {
+    /// Adds each cap's enforcement level to the engine's rows.
+    pub fn set_memory_enforcement(&self, rows: &mut [Snapshot]) {
         for row in rows {
             if let Snapshot::Slice {
                 container,
                 lane,
                 gpu,
-                tier,
+                memory_enforcement,
                 ..
             } = row
             {
-                *tier = self
-                    .cgroup_limits
-                    .tier(container, *lane, self.accounting.measures(*gpu));
+                *memory_enforcement = self.cgroup_limits.memory_enforcement(
+                    container,
+                    *lane,
+                    self.accounting.measures(*gpu),
+                );
             }
         }
     }

@@ -20,7 +20,7 @@ use crate::nvml::{NO_LIMIT, NvmlError};
 use gpuslice_engine::{Record, Token};
 use gpuslice_wire::admin::MemoryAsk;
 use gpuslice_wire::ids::{ContainerId, GpuUuid, Lane};
-use gpuslice_wire::snapshot::Tier;
+use gpuslice_wire::snapshot::MemoryEnforcement;
 use gpuslice_wire::text::CgroupPath;
 use gpuslice_wire::units::{Bytes, Instant};
 use serde::Deserialize;
@@ -177,12 +177,17 @@ impl CgroupLimits {
     }
 
     /// What enforces the cap of a slice on one GPU. `measured`: NVML reports the use of its processes.
-    fn tier(&self, container: &ContainerId, lane: Lane, measured: bool) -> Tier {
+    fn memory_enforcement(
+        &self,
+        container: &ContainerId,
+        lane: Lane,
+        measured: bool,
+    ) -> MemoryEnforcement {
         let lanes = self.known.get(container).map(|known| &known.lanes);
         match lanes.and_then(|lanes| lanes.get(usize::from(lane.0))) {
-            Some((_, _, LimitState::InForce(_))) => Tier::Driver,
-            _ if measured => Tier::Measured,
-            _ => Tier::Shim,
+            Some((_, _, LimitState::InForce(_))) => MemoryEnforcement::Driver,
+            _ if measured => MemoryEnforcement::Accounted,
+            _ => MemoryEnforcement::Shim,
         }
     }
 
@@ -392,18 +397,18 @@ mod tests {
         let it = record("/pods/web", GIB);
         assert_eq!(limits.add_slice(&it, false), [step(0, GIB, false)]);
         assert_eq!(limits.gpus(), [A, B]);
-        let tier = |limits: &CgroupLimits, lane, measured| {
-            limits.tier(&it.container, Lane(lane), measured)
+        let level = |limits: &CgroupLimits, lane, measured| {
+            limits.memory_enforcement(&it.container, Lane(lane), measured)
         };
         assert_eq!(
-            tier(&limits, 0, true),
-            Tier::Measured,
+            level(&limits, 0, true),
+            MemoryEnforcement::Accounted,
             "only requested so far"
         );
         limits.set(&it.container, A, Ok(GIB));
-        assert_eq!(tier(&limits, 0, false), Tier::Driver);
-        assert_eq!(tier(&limits, 1, true), Tier::Measured);
-        assert_eq!(tier(&limits, 1, false), Tier::Shim);
+        assert_eq!(level(&limits, 0, false), MemoryEnforcement::Driver);
+        assert_eq!(level(&limits, 1, true), MemoryEnforcement::Accounted);
+        assert_eq!(level(&limits, 1, false), MemoryEnforcement::Shim);
         assert_eq!(limits.missing(&it.container), Some(format!("{B}: too old")));
         assert_eq!(limits.in_force(), [(A, Dir("/cg/pods/web".into()))]);
     }
@@ -479,6 +484,9 @@ mod tests {
             A,
             Err(error(nvmlReturn_t::ERROR_INVALID_ARGUMENT)),
         );
-        assert_eq!(limits.tier(&it.container, Lane(0), true), Tier::Driver);
+        assert_eq!(
+            limits.memory_enforcement(&it.container, Lane(0), true),
+            MemoryEnforcement::Driver
+        );
     }
 }

@@ -38,7 +38,7 @@ use controls::Controls;
 use gpuslice_engine::Event;
 use gpuslice_wire::ids::{ContainerId, GpuUuid, Lane};
 use gpuslice_wire::limits::GROUPS_PER_CLIENT_MAX;
-use gpuslice_wire::snapshot::{Snapshot, TimeTier};
+use gpuslice_wire::snapshot::{Snapshot, TimeEnforcement};
 use gpuslice_wire::tenant::{ObjectName, Rejection};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::collections::{BTreeMap, BTreeSet};
@@ -321,14 +321,14 @@ impl Daemon {
         }
     }
 
-    /// Fills into the engine's rows how each container's turns are enforced.
-    pub fn fill_time_enforcement(&self, rows: &mut [Snapshot]) {
+    /// Adds the enforcement level of each container's turns to the engine's rows.
+    pub fn set_time_enforcement(&self, rows: &mut [Snapshot]) {
         for row in rows {
             if let Snapshot::Slice {
                 container,
                 lane,
                 gpu,
-                time_tier,
+                time_enforcement,
                 stops_missed,
                 time_slice_us,
                 time_slice_changes,
@@ -340,10 +340,10 @@ impl Daemon {
                 let misses = self.preemption.misses(container);
                 *stops_missed = misses.all;
                 let stops = self.preemption.shown.contains(gpu) && misses.row < MISSES_MAX;
-                *time_tier = match (stops, *time_slice_us) {
-                    (true, _) => TimeTier::Stops,
-                    (false, 0) => TimeTier::Turns,
-                    (false, _) => TimeTier::Slices,
+                *time_enforcement = match (stops, *time_slice_us) {
+                    (true, _) => TimeEnforcement::Preempt,
+                    (false, 0) => TimeEnforcement::Shim,
+                    (false, _) => TimeEnforcement::Timeslice,
                 };
             }
         }

@@ -13,7 +13,7 @@ use crate::action::{Action, Actions};
 use crate::engine::Engine;
 use crate::event::{Process, Token};
 use crate::grants::Granted;
-use crate::lifecycle::{Client, ClientLane, Seat, Stage};
+use crate::lifecycle::{Client, ClientLane, ContainerIndex, Stage};
 
 impl Engine {
     /// What a process was granted; `None` if it is not known.
@@ -36,10 +36,10 @@ impl Engine {
         granted: &Granted,
         actions: &mut Actions,
     ) {
-        let Some(seat) = self.containers.find(id) else {
+        let Some(index) = self.containers.find(id) else {
             return;
         };
-        let Some(container) = self.containers.get_mut(seat) else {
+        let Some(container) = self.containers.get_mut(index) else {
             return;
         };
         let lanes = container.slices.map(|lane, _| {
@@ -49,7 +49,7 @@ impl Engine {
             mine
         });
         let client = self.clients.attach(Client {
-            seat,
+            index,
             process: Some(process),
             connected: false,
             lanes,
@@ -60,34 +60,34 @@ impl Engine {
         container.clients.push(client);
         for (lane, slice) in container.slices.iter_mut() {
             slice.regrant(0, granted[usize::from(lane.0)]);
-            self.changed.push((seat, lane));
+            self.changed.push((index, lane));
         }
-        actions.push(Action::Accounted { token, client });
+        actions.push(Action::ProcessRestored { token, client });
     }
 
     /// Everything that was granted is known.
     pub(crate) fn complete(&mut self, id: ContainerId, actions: &mut Actions) {
-        let Some(seat) = self.containers.find(id) else {
+        let Some(index) = self.containers.find(id) else {
             return;
         };
-        if let Some(container) = self.containers.get_mut(seat) {
+        if let Some(container) = self.containers.get_mut(index) {
             container.complete = true;
         }
-        self.serve_all(seat, actions);
+        self.serve_all(index, actions);
     }
 
     /// Where everything is known and all have come back or are gone, nothing is waited for any more.
-    pub(crate) fn settle_early(&mut self, seat: Seat) {
-        let apart = self.clients_of(seat).any(|client| !client.connected);
-        let container = self.containers.get_mut(seat);
+    pub(crate) fn settle_early(&mut self, index: ContainerIndex) {
+        let apart = self.clients_of(index).any(|client| !client.connected);
+        let container = self.containers.get_mut(index);
         if let Some(container) = container.filter(|it| it.complete && !apart) {
             container.stage = Stage::Settled;
         }
     }
 
     /// Whether nothing at all may be granted to a container's processes yet.
-    pub(crate) fn must_wait(&self, seat: Seat) -> bool {
-        let container = self.containers.get(seat);
+    pub(crate) fn must_wait(&self, index: ContainerIndex) -> bool {
+        let container = self.containers.get(index);
         container.is_some_and(|it| it.stage != Stage::Settled && !it.complete)
     }
 }

@@ -24,7 +24,7 @@ use gpuslice_wire::units::Bytes;
 use crate::action::{Action, Actions, Cut};
 use crate::engine::{Engine, NO_CAP};
 use crate::event::{Process, Token};
-use crate::lifecycle::{Client, ClientLane, Seat};
+use crate::lifecycle::{Client, ClientLane, ContainerIndex};
 use crate::quota::Quota;
 
 /// What a process says that it holds.
@@ -40,14 +40,14 @@ impl Engine {
         actions: &mut Actions,
     ) {
         match self.try_attach(id, process, held, actions) {
-            Ok((client, seat, lanes)) => {
+            Ok((client, index, lanes)) => {
                 actions.push(Action::Attached {
                     token,
                     client,
                     container: id,
                     lanes,
                 });
-                self.serve_all(seat, actions);
+                self.serve_all(index, actions);
             }
             Err(why) => actions.push(Action::Rejected { token, why }),
         }
@@ -59,13 +59,13 @@ impl Engine {
         process: Option<Process>,
         held: &Held,
         actions: &mut Actions,
-    ) -> Result<(ClientId, Seat, u8), Rejection> {
-        let seat = self.containers.find(id).ok_or(Rejection::NotYours)?;
-        let former = self.former(seat, process, held);
-        if former.is_empty() && !self.has_place(seat) {
+    ) -> Result<(ClientId, ContainerIndex, u8), Rejection> {
+        let index = self.containers.find(id).ok_or(Rejection::NotYours)?;
+        let former = self.former(index, process, held);
+        if former.is_empty() && !self.has_place(index) {
             return Err(Rejection::TooManyClients);
         }
-        let container = self.containers.get(seat).ok_or(Rejection::NotYours)?;
+        let container = self.containers.get(index).ok_or(Rejection::NotYours)?;
         let gpus = container.slices.gpus.len();
         if held[gpus..LANES_MAX].iter().any(|&it| it > Bytes::ZERO) {
             return Err(Rejection::NoSuchLane);
@@ -78,14 +78,19 @@ impl Engine {
         if complete && !fits {
             return Err(Rejection::Overdrawn);
         }
-        let client = self.enter(seat, process, &former, held, actions);
+        let client = self.enter(index, process, &former, held, actions);
         let client = client.ok_or(Rejection::TooManyClients)?;
-        Ok((client, seat, gpus as u8))
+        Ok((client, index, gpus as u8))
     }
 
     /// Accounts that a process takes over with what it says that it holds.
-    fn former(&self, seat: Seat, process: Option<Process>, held: &Held) -> Vec<ClientId> {
-        let Some(container) = self.containers.get(seat) else {
+    fn former(
+        &self,
+        index: ContainerIndex,
+        process: Option<Process>,
+        held: &Held,
+    ) -> Vec<ClientId> {
+        let Some(container) = self.containers.get(index) else {
             return Vec::new();
         };
         let of = |connected| {
@@ -121,7 +126,7 @@ impl Engine {
     /// A process has an account from now on, in the place of `former` ones.
     fn enter(
         &mut self,
-        seat: Seat,
+        index: ContainerIndex,
         process: Option<Process>,
         former: &[ClientId],
         held: &Held,
@@ -132,14 +137,14 @@ impl Engine {
             .filter_map(|&client| {
                 let why = Cut::Over;
                 actions.push(Action::Disconnect { client, why });
-                let container = self.containers.get_mut(seat)?;
+                let container = self.containers.get_mut(index)?;
                 container.clients.retain(|&other| other != client);
                 container.end_requests(client);
                 self.clients.detach(client)
             })
             .collect();
         let gpus = &self.gpus;
-        let container = self.containers.get_mut(seat)?;
+        let container = self.containers.get_mut(index)?;
         for (lane, slice) in container.slices.iter_mut() {
             let lanes = former.iter().filter_map(|it| it.lanes.get(lane));
             let was: u128 = lanes.clone().map(|mine| u128::from(mine.granted.0)).sum();
@@ -153,7 +158,7 @@ impl Engine {
         }
         let lanes = container.slices.map(|lane, slice| {
             let gpu = slice.gpu.map(|gpu| &gpus[gpu]);
-            let entity = gpu.and_then(|gpu| gpu.turns.find(seat));
+            let entity = gpu.and_then(|gpu| gpu.turns.find(index));
             let before = former.first().and_then(|it| it.lanes.get(lane));
             let mut mine = before.map_or(ClientLane::default(), ClientLane::go_on);
             mine.grant(held_of(held, lane, gpu));
@@ -162,7 +167,7 @@ impl Engine {
             mine
         });
         let client = self.clients.attach(Client {
-            seat,
+            index,
             process,
             connected: true,
             lanes,
@@ -172,10 +177,10 @@ impl Engine {
     }
 
     /// Whether there is a place for one more process of a container.
-    fn has_place(&self, seat: Seat) -> bool {
+    fn has_place(&self, index: ContainerIndex) -> bool {
         let counts = || self.containers.iter().map(|(_, it)| it.clients.len());
         let containers = self.config.containers.max(counts().count());
-        let own = self.containers.get(seat).map_or(0, |it| it.clients.len());
+        let own = self.containers.get(index).map_or(0, |it| it.clients.len());
         Quota::new(CLIENTS_MAX, containers).admits(own, counts())
     }
 }

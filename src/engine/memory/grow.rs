@@ -19,7 +19,7 @@ use gpuslice_wire::units::Bytes;
 
 use crate::action::{Action, Actions};
 use crate::engine::Engine;
-use crate::lifecycle::{Growth, Seat, Stage};
+use crate::lifecycle::{ContainerIndex, Growth, Stage};
 
 /// Requests of one account that wait at a time; a shim's threads each have one.
 const WAITING_MAX: usize = 4 * CLIENTS_PER_CONTAINER_MAX;
@@ -27,11 +27,11 @@ const WAITING_MAX: usize = 4 * CLIENTS_PER_CONTAINER_MAX;
 impl Engine {
     pub(crate) fn reserve(&mut self, growth: Growth, actions: &mut Actions) {
         let (client, lane) = (growth.client, growth.lane);
-        let Some(seat) = self.clients.get(client).map(|it| it.seat) else {
+        let Some(index) = self.clients.get(client).map(|it| it.index) else {
             return;
         };
-        let returning = self.returns(seat);
-        let Some(slice) = self.account(seat, lane) else {
+        let returning = self.returns(index);
+        let Some(slice) = self.account(index, lane) else {
             return self.cut(client, Rejection::NoSuchLane, actions);
         };
         // who asks for more has used up what it had
@@ -46,23 +46,23 @@ impl Engine {
                 ..growth
             });
         }
-        self.serve(seat, lane, actions);
+        self.serve(index, lane, actions);
     }
 
     /// Whether processes of the container may still come back with what they hold.
-    fn returns(&self, seat: Seat) -> bool {
-        let container = self.containers.get(seat);
+    fn returns(&self, index: ContainerIndex) -> bool {
+        let container = self.containers.get(index);
         container.is_some_and(|it| it.stage != Stage::Settled)
     }
 
     /// The books of an account changed: decides what can be decided now.
-    pub(crate) fn serve(&mut self, seat: Seat, lane: Lane, actions: &mut Actions) {
-        self.changed.push((seat, lane));
-        if self.must_wait(seat) {
+    pub(crate) fn serve(&mut self, index: ContainerIndex, lane: Lane, actions: &mut Actions) {
+        self.changed.push((index, lane));
+        if self.must_wait(index) {
             return;
         }
-        let returning = self.returns(seat);
-        while let Some(slice) = self.account(seat, lane)
+        let returning = self.returns(index);
+        while let Some(slice) = self.account(index, lane)
             && let Some(&growth) = slice.waiting.front()
         {
             let fresh = growth.after == slice.recall.number();
@@ -74,15 +74,15 @@ impl Engine {
                     self.grant(growth, bytes, actions);
                 }
                 Err(_) if slice.recall.is_on() || returning => return,
-                Err(_) if fresh && self.recall(seat, lane, &growth) => return,
+                Err(_) if fresh && self.recall(index, lane, &growth) => return,
                 Err(left) => {
-                    let slice = self.account(seat, lane);
+                    let slice = self.account(index, lane);
                     slice.map(|slice| slice.waiting.pop_front());
                     self.refuse(growth, left, actions);
                 }
             }
         }
-        self.end_recall(seat, lane);
+        self.end_recall(index, lane);
     }
 
     fn grant(&mut self, growth: Growth, bytes: Bytes, actions: &mut Actions) {
@@ -131,21 +131,21 @@ impl Engine {
         if self.grace.is_none_or(|until| now < until) {
             return;
         }
-        let mut settled: Vec<(Seat, Lane)> = Vec::new();
+        let mut settled: Vec<(ContainerIndex, Lane)> = Vec::new();
         self.grace = None;
-        for (seat, container) in self.containers.iter_mut() {
+        for (index, container) in self.containers.iter_mut() {
             let Stage::Returning { until } = container.stage else {
                 continue;
             };
             container.stage = container.stage.at(now);
             if container.stage == Stage::Settled {
-                settled.extend(container.slices.lanes().map(|lane| (seat, lane)));
+                settled.extend(container.slices.lanes().map(|lane| (index, lane)));
             } else {
                 self.grace = Some(self.grace.map_or(until, |other| other.min(until)));
             }
         }
-        for (seat, lane) in settled {
-            self.serve(seat, lane, actions);
+        for (index, lane) in settled {
+            self.serve(index, lane, actions);
         }
     }
 }

@@ -32,7 +32,7 @@ impl Engine {
         actions: &mut Actions,
     ) {
         let now = self.now;
-        let Some(seat) = self.clients.get(client).map(|it| it.seat) else {
+        let Some(index) = self.clients.get(client).map(|it| it.index) else {
             return;
         };
         let Some((mine, slice)) = self.share(client, lane) else {
@@ -47,26 +47,26 @@ impl Engine {
         if first {
             self.first_context(gpu, used);
         }
-        self.serve(seat, lane, actions);
+        self.serve(index, lane, actions);
     }
 
     /// All processes of a container were measured in one look.
     pub(crate) fn looked(&mut self, container: ContainerId, lane: Lane, actions: &mut Actions) {
         let now = self.now;
-        let Some(seat) = self.containers.find(container) else {
+        let Some(index) = self.containers.find(container) else {
             return;
         };
         let (mut all, mut own) = (0, 0);
-        for mine in self.lanes_of(seat, lane) {
+        for mine in self.lanes_of(index, lane) {
             all += u128::from(mine.all().0);
             own += u128::from(mine.own.0);
         }
-        let Some(slice) = self.account(seat, lane).filter(|it| it.gpu.is_some()) else {
+        let Some(slice) = self.account(index, lane).filter(|it| it.gpu.is_some()) else {
             return;
         };
         let beyond = own.max(all.saturating_sub(slice.most()));
         slice.looked(now, Bytes(u64::try_from(beyond).unwrap_or(u64::MAX)));
-        self.serve(seat, lane, actions);
+        self.serve(index, lane, actions);
     }
 
     /// NVML shows `used` of a container's processes that are not attached.
@@ -78,16 +78,16 @@ impl Engine {
         actions: &mut Actions,
     ) {
         let now = self.now;
-        let Some(seat) = self.containers.find(container) else {
+        let Some(index) = self.containers.find(container) else {
             return;
         };
-        let Some(slice) = self.account(seat, lane).filter(|it| it.gpu.is_some()) else {
+        let Some(slice) = self.account(index, lane).filter(|it| it.gpu.is_some()) else {
             return;
         };
         slice.account.release(slice.stray.charged());
         slice.stray.look(now, used);
         slice.account.hold(slice.stray.charged());
-        self.serve(seat, lane, actions);
+        self.serve(index, lane, actions);
     }
 
     /// A process that had nothing else has its first context, and this is what it takes. The
@@ -99,6 +99,6 @@ impl Engine {
         }
         self.gpus[gpu].context = Some(used);
         let on_it = self.gpus[gpu].turns.entities.iter();
-        self.changed.extend(on_it.map(|it| (it.seat, it.lane)));
+        self.changed.extend(on_it.map(|it| (it.index, it.lane)));
     }
 }

@@ -11,7 +11,7 @@ use gpuslice_wire::ids::{ClientId, Lane};
 use crate::action::{Action, Actions, Cut};
 use crate::engine::Engine;
 use crate::event::Claims;
-use crate::lifecycle::{Client, Container, Seat};
+use crate::lifecycle::{Client, Container, ContainerIndex};
 
 impl Client {
     /// Whether anything counts for it.
@@ -23,7 +23,7 @@ impl Client {
     fn disconnect(&mut self) {
         self.connected = false;
         for (_, mine) in self.lanes.iter_mut() {
-            mine.wanted = false;
+            mine.was_runnable = false;
             mine.claims = Claims {
                 held: mine.claims.held,
                 unseen: mine.claims.unseen,
@@ -64,10 +64,10 @@ impl Engine {
             return self.forget(client, actions);
         }
         it.disconnect();
-        let seat = it.seat;
-        let container = self.containers.get_mut(seat);
+        let index = it.index;
+        let container = self.containers.get_mut(index);
         container.into_iter().for_each(|it| it.end_requests(client));
-        self.serve_all(seat, actions);
+        self.serve_all(index, actions);
     }
 
     /// Refunds all that a process had and forgets it.
@@ -75,7 +75,7 @@ impl Engine {
         let Some(it) = self.clients.detach(client) else {
             return;
         };
-        let Some(container) = self.containers.get_mut(it.seat) else {
+        let Some(container) = self.containers.get_mut(it.index) else {
             return;
         };
         container.clients.retain(|&other| other != client);
@@ -86,29 +86,29 @@ impl Engine {
             slice.forget_residual(mine.residual, last);
             slice.count_past(mine);
         }
-        self.serve_all(it.seat, actions);
+        self.serve_all(it.index, actions);
     }
 
     /// Others of a container's processes are connected than before, or have other accounts.
-    pub(crate) fn serve_all(&mut self, seat: Seat, actions: &mut Actions) {
-        self.settle_early(seat);
-        self.report_all(seat);
-        let lanes = self.containers.get(seat).map(|it| it.slices.lanes());
+    pub(crate) fn serve_all(&mut self, index: ContainerIndex, actions: &mut Actions) {
+        self.settle_early(index);
+        self.report_all(index);
+        let lanes = self.containers.get(index).map(|it| it.slices.lanes());
         let lanes: Vec<Lane> = lanes.into_iter().flatten().collect();
         for lane in lanes {
-            self.serve(seat, lane, actions);
+            self.serve(index, lane, actions);
         }
     }
 
     /// The container is about to go: none of its processes waits for anything any more.
-    pub(crate) fn drop_waiting(&mut self, seat: Seat) {
-        let Some(container) = self.containers.get_mut(seat) else {
+    pub(crate) fn drop_waiting(&mut self, index: ContainerIndex) {
+        let Some(container) = self.containers.get_mut(index) else {
             return;
         };
         let lanes = container.slices.lanes();
         for (_, slice) in container.slices.iter_mut() {
             slice.waiting.clear();
         }
-        lanes.for_each(|lane| self.end_recall(seat, lane));
+        lanes.for_each(|lane| self.end_recall(index, lane));
     }
 }

@@ -22,7 +22,7 @@ use gpuslice_wire::units::{Bytes, Duration, Instant};
 
 use crate::action::Actions;
 use crate::engine::Engine;
-use crate::lifecycle::{Growth, Seat};
+use crate::lifecycle::{ContainerIndex, Growth};
 
 /// An account's recall.
 #[derive(Clone, Debug, Default)]
@@ -52,8 +52,8 @@ impl Recall {
 
 impl Engine {
     /// Asks the siblings of one who is short. Whether it is of any use.
-    pub(crate) fn recall(&mut self, seat: Seat, lane: Lane, growth: &Growth) -> bool {
-        let Some(container) = self.containers.get_mut(seat) else {
+    pub(crate) fn recall(&mut self, index: ContainerIndex, lane: Lane, growth: &Growth) -> bool {
+        let Some(container) = self.containers.get_mut(index) else {
             return false;
         };
         let granted = |id: ClientId| {
@@ -78,27 +78,28 @@ impl Engine {
             number: slice.recall.number.wrapping_add(1),
             owing,
         };
-        self.recalls.retain(|&(_, s, l)| (s, l) != (seat, lane));
+        self.recalls.retain(|&(_, s, l)| (s, l) != (index, lane));
         let until = self.now.plus(Duration(RECALL_WAIT_NS));
-        self.recalls.push((until, seat, lane));
+        self.recalls.push((until, index, lane));
         true
     }
 
     /// Nobody waits for an answer any more.
-    pub(crate) fn end_recall(&mut self, seat: Seat, lane: Lane) {
-        if let Some(slice) = self.account(seat, lane) {
+    pub(crate) fn end_recall(&mut self, index: ContainerIndex, lane: Lane) {
+        if let Some(slice) = self.account(index, lane) {
             slice.recall.owing.clear();
         }
-        self.recalls.retain(|&(_, s, l)| (s, l) != (seat, lane));
+        self.recalls.retain(|&(_, s, l)| (s, l) != (index, lane));
     }
 
     /// Ends recalls whose time is over, and decides on the growth that waited for them.
     pub(crate) fn end_recalls(&mut self, actions: &mut Actions) {
-        let over = |&&(until, ..): &&(Instant, Seat, Lane)| until <= self.now;
-        let over: Vec<(Instant, Seat, Lane)> = self.recalls.iter().filter(over).copied().collect();
-        for (_, seat, lane) in over {
-            self.end_recall(seat, lane);
-            self.serve(seat, lane, actions);
+        let over = |&&(until, ..): &&(Instant, ContainerIndex, Lane)| until <= self.now;
+        let over: Vec<(Instant, ContainerIndex, Lane)> =
+            self.recalls.iter().filter(over).copied().collect();
+        for (_, index, lane) in over {
+            self.end_recall(index, lane);
+            self.serve(index, lane, actions);
         }
     }
 

@@ -12,7 +12,7 @@ use crate::action::{Action, Actions, CapChange};
 use crate::admission::beginning;
 use crate::engine::{Engine, NO_CAP};
 use crate::event::Token;
-use crate::lifecycle::Seat;
+use crate::lifecycle::ContainerIndex;
 use crate::refusal::Refusal;
 
 impl Engine {
@@ -25,9 +25,9 @@ impl Engine {
         actions: &mut Actions,
     ) {
         match self.new_cap(id, lane, memory) {
-            Ok((seat, cap)) => {
-                self.put_cap(token, seat, lane, cap, actions);
-                self.serve(seat, lane, actions);
+            Ok((index, cap)) => {
+                self.put_cap(token, index, lane, cap, actions);
+                self.serve(index, lane, actions);
             }
             Err(why) => actions.push(Action::Denied { token, why }),
         }
@@ -39,10 +39,10 @@ impl Engine {
         id: ContainerId,
         lane: Lane,
         memory: MemoryAsk,
-    ) -> Result<(Seat, Bytes), Refusal> {
+    ) -> Result<(ContainerIndex, Bytes), Refusal> {
         let name = beginning(id, NAME_BYTES_MAX);
-        let seat = self.containers.find(id).ok_or(Refusal::NoSlice(name))?;
-        let slices = self.containers.get(seat).map(|it| &it.slices);
+        let index = self.containers.find(id).ok_or(Refusal::NoSlice(name))?;
+        let slices = self.containers.get(index).map(|it| &it.slices);
         let slice = slices.and_then(|slices| slices.get(lane));
         let Some(slice) = slice else {
             let gpus = slices.map_or(0, |slices| slices.gpus.len());
@@ -51,17 +51,24 @@ impl Engine {
         let cap = match (slice.gpu, memory) {
             (Some(gpu), _) => {
                 let old = slice.account.cap();
-                self.rooms()[gpu].recap(old, memory, self.config.oversubscribe)?
+                self.capacities()[gpu].recap(old, memory, self.config.oversubscribe)?
             }
             (None, MemoryAsk::Ratio { .. }) => return Err(Refusal::RatioOfHost),
             (None, MemoryAsk::Exactly(Bytes::ZERO)) => return Err(Refusal::PinnedZero),
             (None, MemoryAsk::Exactly(cap)) => cap,
         };
-        Ok((seat, cap))
+        Ok((index, cap))
     }
 
-    fn put_cap(&mut self, token: Token, seat: Seat, lane: Lane, cap: Bytes, actions: &mut Actions) {
-        let Some(container) = self.containers.get_mut(seat) else {
+    fn put_cap(
+        &mut self,
+        token: Token,
+        index: ContainerIndex,
+        lane: Lane,
+        cap: Bytes,
+        actions: &mut Actions,
+    ) {
+        let Some(container) = self.containers.get_mut(index) else {
             return;
         };
         let Some(slice) = container.slices.get_mut(lane) else {

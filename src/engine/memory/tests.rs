@@ -273,7 +273,7 @@ fn what_nvml_shows_beyond_the_books_counts_even_above_the_cap() {
         matches!(
             row,
             Snapshot::Slice {
-                residual: Bytes(50),
+                untracked: Bytes(50),
                 ..
             }
         ),

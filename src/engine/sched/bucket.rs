@@ -1,58 +1,58 @@
-//! Caps on time: a bucket that fills with time and empties with use.
+//! Caps on time: a token bucket that fills with time and empties with use.
 //!
-//! A cap of c fills `c` of every second into the bucket, up to `c` times the burst; using the
-//! GPU empties it. Turns are given while it is not empty. A kernel cannot be stopped, so a turn
-//! may take out more than is in; the debt is paid by waiting. Hence, whatever the kernels'
-//! lengths, `used(0, t) <= c * t + c * burst + one turn`, and in the long run exactly `c`.
+//! A cap of c fills `c` of every second into the bucket, up to `c` times the burst; using the GPU empties
+//! it. Turns are granted while it is not empty. A running kernel cannot be stopped, so a turn may take out
+//! more than the level; the container pays the debt by waiting. Hence, whatever the kernels' lengths,
+//! `used(0, t) <= c * t + c * burst + one turn`, and in the long run exactly `c`.
 //!
-//! A cap may change at any time, and the level and the debt stay what they are in GPU time. Who has
-//! no cap has a bucket too, filled by all the time there is: so no change forgives a debt, and
-//! the bound holds with the integral of c in the place of `c * t`.
+//! A cap may change at any time; level and debt stay the same GPU time. A container without a cap has a
+//! bucket too, filled by all time: so no change forgives a debt, and the bound holds with the integral of c
+//! in the place of `c * t`.
 //!
-//! What a hand-over costs (see [`super::allowance`]) is nobody's time. Where the GPU is idle now and then it
-//! comes out of that; where it never is, a cap is a part of the rest, so that caps which add up to all of the
-//! time are kept in proportion.
+//! The overhead of switches (see [`super::overhead`]) belongs to no container. It comes out of idle time if
+//! the GPU has any. Otherwise a cap is a fraction of the rest, so that caps which add up to all of the time
+//! stay in proportion.
 //!
-//! An empty bucket pays out again only when some has gathered: else a cap of half would run
-//! in slivers of the shortest turn, and handing over would eat the GPU.
+//! An empty bucket pays out again only after some time has gathered. Otherwise a cap of half would run in
+//! slivers of the shortest turn, and switches would use up the GPU.
 //!
-//! A share is a cap and a promise ([`super::lines`]). What comes in while its container waits behind others of its class
-//! is owed to it and does not run over: else a neighbour with kernels of seconds would leave a share of half
-//! a tenth. How much that can be is bounded by the lines: its part of a turn of each.
+//! A share is a cap and a promise ([`super::queues`]). Time that comes in while its container waits behind
+//! others of its class is owed to it and does not overflow: otherwise a neighbour with kernels of seconds
+//! would leave a share of half a tenth. The queues bound that amount: its part of a turn of each.
 
 use gpuslice_wire::units::Duration;
 
-use super::policy::Part;
+use super::policy::Fraction;
 use crate::config::Config;
 
-/// What a bucket keeps of what comes in.
+/// The limit above which incoming time is lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Brim {
-    /// Everything: it is owed.
+pub(crate) enum FillLimit {
+    /// No limit: the time is owed.
     None,
-    /// What is in stays, but no more comes in above its depth.
+    /// The present level, if it is above the depth: it stays, and no more comes in.
     Level,
-    /// No more than its depth.
+    /// The depth.
     Depth,
 }
 
-/// A capped container's account. Levels are in ns x the cap's whole, so that nothing is rounded while
-/// the cap stays.
+/// The bucket of a container. Levels are in ns x the cap's whole, so that nothing is rounded while the cap
+/// stays.
 #[derive(Clone, Debug)]
 pub(crate) struct Bucket {
-    cap: Part,
+    cap: Fraction,
     level: i128,
     depth: i128,
-    /// Level at which an emptied bucket pays out again.
+    /// The level at which an emptied bucket pays out again.
     enough: i128,
     emptied: bool,
-    /// What would be in it if handing over cost nothing.
+    /// The time withheld from it for the overhead of switches.
     withheld: i128,
 }
 
 impl Bucket {
     /// A full bucket.
-    pub(crate) fn new(cap: Part, config: &Config) -> Bucket {
+    pub(crate) fn new(cap: Fraction, config: &Config) -> Bucket {
         let mut bucket = Bucket {
             cap,
             level: i128::MAX,
@@ -74,8 +74,8 @@ impl Bucket {
         self.level = self.level.min(self.depth);
     }
 
-    /// Another cap from now on.
-    pub(crate) fn set(&mut self, cap: Part, config: &Config) {
+    /// Changes the cap.
+    pub(crate) fn set(&mut self, cap: Fraction, config: &Config) {
         if cap == self.cap {
             return;
         }
@@ -87,27 +87,27 @@ impl Bucket {
     }
 
     /// The cap.
-    pub(crate) fn cap(&self) -> Part {
+    pub(crate) fn cap(&self) -> Fraction {
         self.cap
     }
 
-    /// Pays for a turn now.
+    /// Whether it pays for a turn now.
     pub(crate) fn funded(&self) -> bool {
         !self.emptied || !self.cap.limits()
     }
 
-    /// Time passed.
-    pub(crate) fn fill(&mut self, passed: Duration, brim: Brim) {
-        let more = i128::from(passed.0) * i128::from(self.cap.part());
-        let brim = match brim {
-            Brim::None => i128::MAX,
-            Brim::Level => self.depth.max(self.level),
-            Brim::Depth => self.depth,
+    /// Adds the part of elapsed time.
+    pub(crate) fn fill(&mut self, elapsed: Duration, limit: FillLimit) {
+        let more = i128::from(elapsed.0) * i128::from(self.cap.part());
+        let limit = match limit {
+            FillLimit::None => i128::MAX,
+            FillLimit::Level => self.depth.max(self.level),
+            FillLimit::Depth => self.depth,
         };
-        self.pour(more, brim);
+        self.pour(more, limit);
     }
 
-    /// GPU time was used.
+    /// Takes out used GPU time.
     pub(crate) fn spend(&mut self, used: Duration) {
         let less = i128::from(used.0) * i128::from(self.cap.whole());
         self.level = self.level.saturating_sub(less);
@@ -116,20 +116,20 @@ impl Bucket {
         }
     }
 
-    /// So much of what was spent was not used.
+    /// Puts back time that was taken out and not used.
     pub(crate) fn refund(&mut self, unused: Duration) {
-        let brim = self.depth.max(self.level);
-        self.pour(i128::from(unused.0) * i128::from(self.cap.whole()), brim);
+        let limit = self.depth.max(self.level);
+        self.pour(i128::from(unused.0) * i128::from(self.cap.whole()), limit);
     }
 
-    /// So much of the time that passed was nobody's to be given a part of.
+    /// Takes out the part of `lost`, which no container could use.
     pub(crate) fn withhold(&mut self, lost: Duration) {
         let less = i128::from(lost.0) * i128::from(self.cap.part());
         self.level = self.level.saturating_sub(less);
         self.withheld = self.withheld.saturating_add(less);
     }
 
-    /// For so long the GPU was idle: that much of what was withheld could have been used.
+    /// The GPU was idle for `idle`: that much of the withheld time could have been used.
     pub(crate) fn make_up(&mut self, idle: Duration) {
         let more = i128::from(idle.0) * i128::from(self.cap.part());
         let more = more.min(self.withheld);
@@ -137,23 +137,23 @@ impl Bucket {
         self.pour(more, self.depth.max(self.level));
     }
 
-    /// Takes in so much, up to the brim. What would have run over had it not been withheld is gone, too.
-    fn pour(&mut self, more: i128, brim: i128) {
-        self.level = self.level.saturating_add(more).min(brim);
-        let room = brim.saturating_sub(self.level).max(0);
+    /// Takes in `more`, up to the limit. Withheld time that would have overflowed is lost, too.
+    fn pour(&mut self, more: i128, limit: i128) {
+        self.level = self.level.saturating_add(more).min(limit);
+        let room = limit.saturating_sub(self.level).max(0);
         self.withheld = self.withheld.min(room);
         if self.level >= self.enough {
             self.emptied = false;
         }
     }
 
-    /// How long a turn that starts now is paid for; `None` for ever.
+    /// How long a turn that starts now is paid for; `None` without a limit.
     pub(crate) fn lasts(&self) -> Option<Duration> {
         let drain = i128::from(self.cap.whole() - self.cap.part());
         (drain > 0).then(|| Duration((self.level.max(0) / drain) as u64))
     }
 
-    /// How long until an empty bucket pays out.
+    /// The time until an empty bucket pays out.
     pub(crate) fn pause(&self) -> Duration {
         let missing = self.enough.saturating_sub(self.level).max(0).unsigned_abs();
         let pause = missing.div_ceil(u128::from(self.cap.part()));
@@ -165,10 +165,10 @@ impl Bucket {
 mod tests {
     use super::*;
 
-    /// Uses all it may for 100 s, in turns of all lengths.
+    /// Uses all time allowed for 100 s, in turns of all lengths.
     fn run(parts: &[(u32, u32)]) -> (u64, u64) {
         let config = Config::default();
-        let cap = |n: usize| Part::new(parts[n % parts.len()].0, parts[n % parts.len()].1);
+        let cap = |n: usize| Fraction::new(parts[n % parts.len()].0, parts[n % parts.len()].1);
         let mut bucket = Bucket::new(cap(0), &config);
         let (mut used, mut due, mut now) = (0u64, 0f64, 0u64);
         for n in 1u64.. {
@@ -183,7 +183,7 @@ mod tests {
                 used += span.0;
                 bucket.spend(span);
             }
-            bucket.fill(span, Brim::Depth);
+            bucket.fill(span, FillLimit::Depth);
             now += span.0;
             let cap = bucket.cap();
             due += span.0 as f64 * f64::from(cap.part()) / f64::from(cap.whole());
@@ -197,7 +197,7 @@ mod tests {
             let (used, due) = run(&[(part, whole)]);
             let slack = 100_000_000 * u64::from(part) / u64::from(whole) + 50_000_000;
             assert!(used <= due + slack, "{part}/{whole}: {used} of {due}");
-            // it wanted all the time, so it also gets its part, but for a debt of one turn
+            // it was always runnable, so it also gets its part, except for a debt of one turn
             assert!(used + 50_000_000 >= due, "{part}/{whole}: {used} of {due}");
         }
     }
@@ -207,47 +207,47 @@ mod tests {
         let (used, due) = run(&[(1, 3), (2, 7), (1, 1), (1, 16)]);
         assert!(used <= due + 150_000_000, "{used} of {due}");
         let config = Config::default();
-        let mut bucket = Bucket::new(Part::new(1, 4), &config);
+        let mut bucket = Bucket::new(Fraction::new(1, 4), &config);
         bucket.spend(Duration::from_millis(525));
         for cap in [(1, 7), (1, 1), (1, 256), (1, 4)] {
-            bucket.set(Part::new(cap.0, cap.1), &config);
+            bucket.set(Fraction::new(cap.0, cap.1), &config);
         }
-        // half a second of debt and 4 ms that are enough again, at a quarter
+        // half a second of debt and the 4 ms to pay out again, at a quarter
         assert_eq!(bucket.pause(), Duration(2_016_000_000));
     }
 
     #[test]
     fn the_whole_is_never_empty() {
-        let mut bucket = Bucket::new(Part::ALL, &Config::default());
+        let mut bucket = Bucket::new(Fraction::ALL, &Config::default());
         assert_eq!(bucket.lasts(), None);
         for _ in 0..1_000 {
             bucket.spend(Duration::from_millis(10));
-            bucket.fill(Duration::from_millis(10), Brim::Depth);
+            bucket.fill(Duration::from_millis(10), FillLimit::Depth);
             assert!(bucket.funded());
         }
     }
 
     #[test]
     fn what_is_owed_does_not_run_over() {
-        let mut bucket = Bucket::new(Part::new(1, 2), &Config::default());
+        let mut bucket = Bucket::new(Fraction::new(1, 2), &Config::default());
         let second = Duration::from_millis(1_000);
-        bucket.fill(second, Brim::None);
-        bucket.fill(second, Brim::Level);
+        bucket.fill(second, FillLimit::None);
+        bucket.fill(second, FillLimit::Level);
         // half a second and the burst of 50 ms
         assert_eq!(bucket.lasts(), Some(Duration::from_millis(1_100)));
-        bucket.fill(Duration(0), Brim::Depth);
+        bucket.fill(Duration(0), FillLimit::Depth);
         assert_eq!(bucket.lasts(), Some(Duration::from_millis(100)));
     }
 
     /// An empty bucket pays out when a round's part has gathered, not in slivers.
     #[test]
     fn what_trickles_in_is_gathered() {
-        let mut bucket = Bucket::new(Part::new(1, 4), &Config::default());
+        let mut bucket = Bucket::new(Fraction::new(1, 4), &Config::default());
         bucket.spend(Duration::from_millis(25));
         assert!(!bucket.funded());
-        bucket.fill(Duration(bucket.pause().0 - 1), Brim::Depth);
+        bucket.fill(Duration(bucket.pause().0 - 1), FillLimit::Depth);
         assert!(!bucket.funded(), "a nanosecond is missing");
-        bucket.fill(Duration(1), Brim::Depth);
+        bucket.fill(Duration(1), FillLimit::Depth);
         assert!(bucket.funded());
         assert_eq!(bucket.lasts(), Some(Duration(5_333_333)));
     }

@@ -1,119 +1,121 @@
-//! Whose turn it is: start-time fair queueing over exclusive turns, for one GPU.
+//! Exclusive turns of one GPU, ordered by start-time fair queueing.
 //!
 //! # Problem
-//! A GPU cannot be taken away from a kernel, kernels last from 2 µs to seconds, and nobody knows
-//! how long one will last before it ran. So a scheduler that hands out time cannot keep to what
-//! it handed out. Yet over any stretch of time containers are to get GPU time by their weights.
+//! A kernel cannot be taken off a GPU, it lasts from 2 µs to seconds, and its length is unknown until it
+//! has run. So a scheduler that hands out time in advance cannot keep to it. Over any interval, containers
+//! must still get GPU time in proportion to their weights.
 //!
 //! # Idea
-//! Charge afterwards. Every container has a clock of *virtual time* that advances by
-//! `used / weight` when it used the GPU. Whoever is furthest behind goes next:
+//! Charge afterwards. Every container has a *virtual time* that advances by `used / weight` when it uses
+//! the GPU. The container furthest behind goes next:
 //! ```text
-//! gets in line:   S = max(V, F)         S start tag, F finish tag, V virtual time of the line
+//! enqueue:        S = max(V, F)         S start tag, F finish tag, V virtual time of the run queue
 //! next:           the smallest S        V = its S
-//! afterwards:     F = S + used / weight, used measured from the grant until all is quiet again
+//! afterwards:     F = S + used / weight, used measured from the grant until the container has drained
 //! ```
-//! `used` is less what every hand-over costs whoever has it, see [`allowance`].
-//! A turn that ran over needs no special treatment: its F is further ahead, so it waits longer.
-//! A sleeper's F fell behind V, so it starts at V: sleeping earns no credit.
+//! `used` excludes the overhead of a switch between containers, see [`overhead`]. A turn that ran over
+//! needs no special treatment: its F is further ahead, so its container waits longer. The F of an idle
+//! container falls behind V, so it starts at V: idling earns no credit.
 //!
 //! # Bound
-//! For two containers i, j of one class that both want the GPU during an interval, of whatever
-//! length, `|W_i/w_i - W_j/w_j| <= l_i/w_i + l_j/w_j`, with W the GPU time used in it and l the
-//! longest turn including its overrun (Goyal, Vin, Cheng: Start-time Fair Queuing, 1996). No
-//! prediction of a kernel's length is in it.
+//! Two containers i, j of one class are both runnable during an interval of any length. Then `|W_i/w_i -
+//! W_j/w_j| <= l_i/w_i + l_j/w_j`, with W the GPU time used in it and l the longest turn including its
+//! overrun (Goyal, Vin, Cheng: Start-time Fair Queuing, 1996). The bound needs no prediction of a kernel's
+//! length.
 //!
 //! # A turn
 //! ```text
-//!          pick                      time is up, nothing wanted, higher class wants
+//!          pick                      time is up, not runnable, higher class runnable
 //!   Idle ---------> Held (odd turn) ------------------------------------------------> Closing
 //!    ^                 |  ^                                                      (even turn)
-//!    |                 +--+ still the best in line: goes on with the next turn        |
-//!    +---------------------------- quiet, or after `drain_max` without waiting -------+
+//!    |                 +--+ still first in its queue: continues with its next turn      |
+//!    +------------------------- drained, or after `drain_max` without waiting ----------+
 //! ```
-//! * **Open**: while at most one container wants the GPU and no rule needs turns (no cap, no
-//!   containers of several classes, no debt), nobody takes turns, and the time goes to the account of the
-//!   one that wants. A second one who wants ends this at once, and what was launched before runs out
-//!   first, see [`loose`]; it comes back after `open_after` without contest, see [`mode`]. Under the
-//!   policy `native` it is always so, once the last turn is quiet.
-//! * **Classes**: high goes before normal and normal before best-effort, and a turn is closed when
-//!   somebody of a higher class wants. So that nobody starves, one of a lower class gets a
-//!   shortest turn, a *slot*, whenever that class has waited for so long that the turn leaves the
-//!   classes above it their part of the time: see [`slots`].
-//! * **Gangs**: who has several GPUs takes turns on all of them at once, see [`gang`].
-//! * **Knots**: who was passed stays in line and has its turns, since its kernel may be waiting for a
-//!   launch that another of its processes holds back at the gate. It is charged beside them, too.
-//! * **Stops**: where the driver lets us, work that is late is taken off the GPU: see [`hold`]. What runs
-//!   beside others' turns nevertheless is shared by the hardware, see [`native`].
-//! * **Shares** are reserved: containers with one are in a line above those with weights alone, see [`lines`].
-//! * **Policies** are caps and weights, see [`policy`]; caps limit who is eligible, see [`bucket`].
-//!   A change counts from the next turn on: what anybody is ahead, and every debt, stays the same
-//!   amount of GPU time.
+//! * **Open**: the mode without turns. It holds while at most one container is runnable and no rule needs
+//!   turns (no cap, no containers of several classes, no debt); the runnable container is charged. A second
+//!   runnable container ends open mode at once; work launched before drains first, see [`untracked`]. Open
+//!   mode returns after `open_after` without contention, see [`mode`]. Under the policy `native` the GPU is
+//!   always open, once the last turn has drained.
+//! * **Classes**: high goes before normal, and normal before best-effort. A turn is closed when a container
+//!   of a higher class becomes runnable. The *starvation guard* gives a lower class a shortest turn, a
+//!   *guard turn*, when the class has waited for so long that the classes above keep their part of the
+//!   time: see [`starvation`].
+//! * **Gangs**: a container with several GPUs takes turns on all of them at once, see [`gang`].
+//! * **Overruns**: a container that has not drained after `drain_max` has overrun: others go on, it stays
+//!   queued and is charged. It still gets turns, because of launch-dependency deadlocks: its kernel may
+//!   wait for a launch that another of its processes holds back at the gate.
+//! * **Preemption**: where the driver allows it, late work is stopped on the GPU: see [`preempt`]. Work
+//!   that runs beside others' turns nevertheless is time-sliced by the hardware, see [`native`].
+//! * **Shares** are reserved: containers with a share queue above those with a weight alone, see
+//!   [`queues`].
+//! * **Policies** are caps and weights, see [`policy`]; caps limit which containers are eligible, see
+//!   [`bucket`]. A change counts from the next turn on: every lead and every debt stays the same amount of
+//!   GPU time.
 
-pub(crate) mod allowance;
 pub(crate) mod bucket;
 pub(crate) mod entity;
 pub(crate) mod gang;
-pub(crate) mod hold;
-mod lines;
-pub(crate) mod loose;
 mod mode;
 mod native;
+pub(crate) mod overhead;
 mod pick;
 pub(crate) mod policy;
-mod slots;
+pub(crate) mod preempt;
+mod queues;
+mod starvation;
 #[cfg(test)]
 mod tests;
+pub(crate) mod untracked;
 
 use alloc::vec::Vec;
 use gpuslice_wire::ids::Lane;
 use gpuslice_wire::policy::{Class, Policy};
 use gpuslice_wire::units::{Duration, Instant};
 
-use self::allowance::Costs;
-use self::bucket::{Brim, Bucket};
+use self::bucket::{Bucket, FillLimit};
 use self::entity::{Entity, Report, Virtual};
-use self::hold::Hold;
-use self::lines::Lines;
-use self::policy::{Everybody, Part, Terms};
-use self::slots::{Slot, Slots};
+use self::overhead::SwitchCosts;
+use self::policy::{AllSlices, Entitlement, Fraction};
+use self::preempt::Preemption;
+use self::queues::RunQueues;
+use self::starvation::{GuardTurn, StarvationGuards};
 use crate::action::{Late, Mode};
 use crate::config::{ACCOUNT_EVERY, Charged, Config};
-use crate::lifecycle::Seat;
+use crate::lifecycle::ContainerIndex;
 
-/// What the GPU is doing.
+/// The state of the GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
     /// No turns.
     Open,
-    /// Turns, and nobody has one.
+    /// Turns, and no container has one.
     Idle,
-    /// `seat` may launch until `end`; `slot` if that much is sure even when a higher class wants.
+    /// `index` may launch until `end`. With `guard` it is a guard turn: a higher class does not end it.
     Held {
-        seat: Seat,
+        index: ContainerIndex,
         end: Instant,
-        slot: Option<Slot>,
+        guard: Option<GuardTurn>,
     },
-    /// `seat` may not launch any more, and may have work in flight.
+    /// `index` may not launch any more, and may have work in flight.
     Closing {
-        seat: Seat,
+        index: ContainerIndex,
         closed: Instant,
-        slot: Option<Slot>,
+        guard: Option<GuardTurn>,
         reported: bool,
     },
 }
 
-/// Something the rest of the engine has to know or do.
+/// A notice or an order of one GPU's turns to the rest of the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Note {
-    /// This one's turn was closed: its processes must be read.
-    Closed(Seat),
-    /// This one is late in getting quiet.
-    Late(Seat, Late, Duration),
-    /// Its work is to be stopped on the GPU.
-    Stop(Seat),
-    /// Its work is to go on.
-    Resume(Seat),
+    /// The container's turn was closed: read its processes.
+    Closed(ContainerIndex),
+    /// The container drains late.
+    Late(ContainerIndex, Late, Duration),
+    /// Stop the container's work on the GPU.
+    Stop(ContainerIndex),
+    /// Let the container's work go on.
+    Resume(ContainerIndex),
 }
 
 /// The turns of one GPU.
@@ -123,17 +125,17 @@ pub(crate) struct Turns {
     policy: Policy,
     pub(crate) entities: Vec<Entity>,
     pub(crate) phase: Phase,
-    /// The lines, per class.
-    lines: [Lines; 3],
-    /// Since when turns would not be needed.
+    /// The run queues, per class.
+    queues: [RunQueues; 3],
+    /// Since when turns are not needed.
     lone: Option<Instant>,
     /// When lower classes may next interrupt higher ones.
-    slots: Slots,
-    /// What gangs that wait want of this GPU.
-    wanted: gang::Wanted,
-    /// The last look.
+    guards: StarvationGuards,
+    /// Requests of waiting gangs for this GPU.
+    demand: gang::Demand,
+    /// Time of the last step.
     now: Instant,
-    /// Booked up to then.
+    /// GPU time is charged up to this instant.
     pub(crate) booked: Charged,
 }
 
@@ -144,25 +146,25 @@ impl Turns {
             policy: config.policy,
             entities: Vec::new(),
             phase: Phase::Open,
-            lines: [Lines::new(now); 3],
+            queues: [RunQueues::new(now); 3],
             lone: None,
-            slots: Slots::new(&config, now),
-            wanted: gang::Wanted::default(),
+            guards: StarvationGuards::new(&config, now),
+            demand: gang::Demand::default(),
             now,
             booked,
         }
     }
 
-    pub(crate) fn enter(&mut self, seat: Seat, lane: Lane, terms: Terms) {
+    pub(crate) fn enter(&mut self, index: ContainerIndex, lane: Lane, entitlement: Entitlement) {
         self.entities.push(Entity {
-            seat,
+            index,
             lane,
-            terms,
-            weight: terms.weight,
+            entitlement,
+            weight: entitlement.weight,
             reserved: false,
-            class: terms.class,
-            bucket: Bucket::new(Part::ALL, &self.config),
-            said: Report::default(),
+            class: entitlement.class,
+            bucket: Bucket::new(Fraction::ALL, &self.config),
+            reported: Report::default(),
             arrives: false,
             guest: false,
             start: Virtual::default(),
@@ -172,23 +174,23 @@ impl Turns {
             turn_end: Instant(0),
             shown: None,
             granted: Instant(0),
-            costs: Costs::default(),
+            switch_costs: SwitchCosts::default(),
             overrun: None,
             grace: false,
-            loose: None,
+            untracked: None,
             gang: None,
-            hold: Hold::Free,
+            preemption: Preemption::None,
             orders: 0,
             stop_tries: 0,
             gpu_time: Duration(0),
-            spared: Duration(0),
+            compensated: Duration(0),
             wait_time: Duration(0),
-            wanted_time: Duration(0),
+            runnable_time: Duration(0),
             turns: 0,
-            stint: Duration(0),
+            run: Duration(0),
             tail: Duration(0),
-            overruns: 0,
-            preemptions: 0,
+            late_turns: 0,
+            closed_early: 0,
             stops: 0,
         });
         self.apply();
@@ -200,78 +202,84 @@ impl Turns {
 
     pub(crate) fn set_policy(&mut self, policy: Policy) {
         if self.policy == Policy::Native && policy != Policy::Native {
-            // time without turns is nobody's merit and nobody's fault
-            self.lines.iter_mut().for_each(Lines::even);
+            // time without turns neither earns nor owes
+            self.queues.iter_mut().for_each(RunQueues::reset_pools);
             for entity in &mut self.entities {
-                let lines = &self.lines[entity.class as usize];
-                entity.join(lines.of(entity.reserved));
+                let queues = &self.queues[entity.class as usize];
+                entity.join(queues.time_of(entity.reserved));
             }
         }
         self.policy = policy;
         self.apply();
     }
 
-    /// What `seat` was promised is this from now on.
-    pub(crate) fn retune(&mut self, seat: Seat, terms: Terms) {
-        self.leave_pool(seat);
-        let lines = self.lines;
-        let line = |it: &Entity| (it.class, it.reserved);
-        let was = self.find(seat).map(line);
-        if let Some(entity) = self.find_mut(seat) {
-            if entity.class != terms.class {
-                entity.class = terms.class;
-                entity.join(lines[terms.class as usize].of(entity.reserved));
+    /// Replaces the entitlement of `index`.
+    pub(crate) fn retune(&mut self, index: ContainerIndex, entitlement: Entitlement) {
+        self.leave_pool(index);
+        let queues = self.queues;
+        let queue = |it: &Entity| (it.class, it.reserved);
+        let was = self.find(index).map(queue);
+        if let Some(entity) = self.find_mut(index) {
+            if entity.class != entitlement.class {
+                entity.class = entitlement.class;
+                entity.join(queues[entitlement.class as usize].time_of(entity.reserved));
             }
-            entity.terms = terms;
+            entity.entitlement = entitlement;
         }
         self.apply();
         let open = self.phase == Phase::Open;
-        if let Some(entity) = self.find_mut(seat) {
-            entity.guest |= !open && was != Some(line(entity));
+        if let Some(entity) = self.find_mut(index) {
+            entity.guest |= !open && was != Some(queue(entity));
         }
     }
 
-    /// Gives everybody the weight and the cap that policy and promises say.
+    /// Sets every container's weight and cap from the policy and the entitlements.
     fn apply(&mut self) {
-        let all = self.entities.iter().map(|entity| &entity.terms);
-        let everybody = Everybody::of(all, self.config.slots);
-        let (policy, lines, config) = (self.policy, self.lines, self.config);
+        let all = self.entities.iter().map(|entity| &entity.entitlement);
+        let all_slices = AllSlices::of(all, self.config.slots);
+        let (policy, queues, config) = (self.policy, self.queues, self.config);
         for entity in &mut self.entities {
-            let cap = policy::cap(policy, &entity.terms, &everybody);
+            let cap = policy::cap(policy, &entity.entitlement, &all_slices);
             entity.bucket.set(cap, &config);
-            let (weight, reserved) = policy::weight(policy, &entity.terms);
-            let lines = &lines[entity.class as usize];
-            entity.reweigh(lines.of(entity.reserved), lines.of(reserved), weight);
+            let (weight, reserved) = policy::weight(policy, &entity.entitlement);
+            let queues = &queues[entity.class as usize];
+            entity.reweigh(
+                queues.time_of(entity.reserved),
+                queues.time_of(reserved),
+                weight,
+            );
             entity.reserved = reserved;
         }
         self.weigh_pools();
     }
 
-    pub(crate) fn leave(&mut self, seat: Seat) {
-        self.leave_pool(seat);
-        self.entities.retain(|entity| entity.seat != seat);
+    pub(crate) fn leave(&mut self, index: ContainerIndex) {
+        self.leave_pool(index);
+        self.entities.retain(|entity| entity.index != index);
         self.apply();
-        if self.on_gpu() != Some(seat) {
+        if self.on_gpu() != Some(index) {
             return;
         }
         if let Phase::Held {
-            slot: Some(began), ..
+            guard: Some(began), ..
         }
         | Phase::Closing {
-            slot: Some(began), ..
+            guard: Some(began), ..
         } = self.phase
         {
-            self.slots.over(began, self.now);
+            self.guards.over(began, self.now);
         }
         self.phase = Phase::Idle;
     }
 
-    pub(crate) fn find(&self, seat: Seat) -> Option<&Entity> {
-        self.entities.iter().find(|entity| entity.seat == seat)
+    pub(crate) fn find(&self, index: ContainerIndex) -> Option<&Entity> {
+        self.entities.iter().find(|entity| entity.index == index)
     }
 
-    fn find_mut(&mut self, seat: Seat) -> Option<&mut Entity> {
-        self.entities.iter_mut().find(|entity| entity.seat == seat)
+    fn find_mut(&mut self, index: ContainerIndex) -> Option<&mut Entity> {
+        self.entities
+            .iter_mut()
+            .find(|entity| entity.index == index)
     }
 
     pub(crate) fn mode(&self) -> Mode {
@@ -282,94 +290,97 @@ impl Turns {
         }
     }
 
-    /// Whose turn it is or was last, as long as it may have work in flight.
-    fn on_gpu(&self) -> Option<Seat> {
+    /// The container that has the turn, or had it last and may have work in flight.
+    fn on_gpu(&self) -> Option<ContainerIndex> {
         match self.phase {
             Phase::Open | Phase::Idle => None,
-            Phase::Held { seat, .. } | Phase::Closing { seat, .. } => Some(seat),
+            Phase::Held { index, .. } | Phase::Closing { index, .. } => Some(index),
         }
     }
 
-    /// Whether time goes to this one's account.
+    /// Whether time is charged to this container.
     pub(crate) fn charged(&self, entity: &Entity) -> bool {
-        let open = self.phase == Phase::Open && entity.said.wants;
-        let late = entity.overrun.is_some() || entity.loose.is_some();
-        open || late || self.on_gpu() == Some(entity.seat)
+        let open = self.phase == Phase::Open && entity.reported.runnable;
+        let late = entity.overrun.is_some() || entity.untracked.is_some();
+        open || late || self.on_gpu() == Some(entity.index)
     }
 
-    /// Books the time up to `now`, of which what `charged` says counts.
+    /// Charges the time up to `now`, as far as `charged` has advanced.
     pub(crate) fn advance(&mut self, now: Instant, charged: Charged) {
-        let passed = charged.since(self.booked);
+        let elapsed = charged.since(self.booked);
         (self.now, self.booked) = (self.now.max(now), charged);
         let open = self.phase == Phase::Open;
         let idle = self.phase == Phase::Idle;
-        let promised = self.entities.iter().any(|e| e.reserved && e.said.wants);
+        let promised = self
+            .entities
+            .iter()
+            .any(|e| e.reserved && e.reported.runnable);
         let busy = Class::ALL.map(|class| promised && self.busy(class));
         for at in 0..self.entities.len() {
             let entity = &self.entities[at];
-            let bill = self.charged(entity).then(|| self.bill(entity, passed));
+            let bill = self.charged(entity).then(|| self.bill(entity, elapsed));
             let entity = &mut self.entities[at];
             entity.arrives = false;
-            let brim = match (entity.reserved, entity.said.wants) {
-                (true, _) if bill.is_some() => Brim::None,
-                (true, true) if busy[entity.class as usize] => Brim::None,
-                (true, true) => Brim::Level,
-                _ => Brim::Depth,
+            let limit = match (entity.reserved, entity.reported.runnable) {
+                (true, _) if bill.is_some() => FillLimit::None,
+                (true, true) if busy[entity.class as usize] => FillLimit::None,
+                (true, true) => FillLimit::Level,
+                _ => FillLimit::Depth,
             };
-            let runs = open && entity.said.wants;
-            if entity.said.wants {
-                entity.wanted_time = Duration(entity.wanted_time.0.saturating_add(passed.0));
+            let runs = open && entity.reported.runnable;
+            if entity.reported.runnable {
+                entity.runnable_time = Duration(entity.runnable_time.0.saturating_add(elapsed.0));
             }
-            let lines = &mut self.lines[entity.class as usize];
+            let queues = &mut self.queues[entity.class as usize];
             if let Some(bill) = bill {
                 entity.charge(bill);
-                lines.charge(entity, bill);
-            } else if entity.said.wants {
-                entity.wait_time = Duration(entity.wait_time.0.saturating_add(passed.0));
+                queues.charge(entity, bill);
+            } else if entity.reported.runnable {
+                entity.wait_time = Duration(entity.wait_time.0.saturating_add(elapsed.0));
             }
             entity.guest &= bill.is_some();
             if runs {
-                // alone, every instant is a turn of its own: nobody is owed anything for it
+                // a container that runs alone owes nothing: its start follows its finish
                 entity.start = entity.finish;
-                lines.follow(entity);
+                queues.follow(entity);
             }
-            entity.bucket.fill(passed, brim);
+            entity.bucket.fill(elapsed, limit);
             if idle {
-                entity.bucket.make_up(passed);
+                entity.bucket.make_up(elapsed);
             }
         }
     }
 
-    /// Whether one of `class` has the GPU, so that others of it wait for that.
+    /// Whether a container of `class` has the GPU, so that others of the class wait for it.
     fn busy(&self, class: Class) -> bool {
         let mut all = self.entities.iter().filter(|it| it.class == class);
         all.any(|it| {
-            let beside = it.overrun.is_some() && self.on_gpu() != Some(it.seat);
+            let beside = it.overrun.is_some() && self.on_gpu() != Some(it.index);
             self.charged(it) && !beside
         })
     }
 
-    /// Takes in what a container's processes say now.
-    pub(crate) fn report(&mut self, seat: Seat, mut said: Report) {
+    /// Takes in the combined report of a container's processes.
+    pub(crate) fn report(&mut self, index: ContainerIndex, mut reported: Report) {
         let waited = Class::ALL.map(|class| self.waits(class));
         let now = self.now;
-        let Some(entity) = self.find_mut(seat) else {
+        let Some(entity) = self.find_mut(index) else {
             return;
         };
-        entity.hold = entity.hold.with(said.attached);
-        said.wants |= entity.hold.waits();
-        let before = core::mem::replace(&mut entity.said, said);
-        entity.arrives = said.attached && !before.attached;
-        let (begins, reserved) = (said.wants && !before.wants, entity.reserved);
+        entity.preemption = entity.preemption.with(reported.attached);
+        reported.runnable |= entity.preemption.waits();
+        let before = core::mem::replace(&mut entity.reported, reported);
+        entity.arrives = reported.attached && !before.attached;
+        let (begins, reserved) = (reported.runnable && !before.runnable, entity.reserved);
         if begins {
-            self.begins(seat);
+            self.becomes_runnable(index);
         }
-        if reserved && said.wants != before.wants {
+        if reserved && reported.runnable != before.runnable {
             self.weigh_pools();
         }
         for (class, waited) in Class::ALL.into_iter().zip(waited) {
             if !waited && self.waits(class) {
-                self.slots.later(class, now);
+                self.guards.later(class, now);
             }
         }
     }
@@ -377,14 +388,14 @@ impl Turns {
     fn waits(&self, class: Class) -> bool {
         self.entities
             .iter()
-            .any(|entity| entity.class == class && entity.said.wants)
+            .any(|entity| entity.class == class && entity.reported.runnable)
     }
 
-    /// Makes all transitions that are due, on a GPU that is of no gang.
+    /// Makes all transitions that are due, on a GPU that belongs to no gang.
     pub(crate) fn decide(&mut self, notes: &mut Vec<Note>) {
-        self.wanted = gang::Wanted::default();
+        self.demand = gang::Demand::default();
         self.look(notes);
-        // Closing -> Idle -> Held is the longest way that one step can go twice
+        // Closing -> Idle -> Held is the longest path, and one step can take it twice
         for _ in 0..8 {
             let before = self.phase;
             self.settle(notes);
@@ -393,30 +404,30 @@ impl Turns {
                 break;
             }
         }
-        self.thaw(notes);
+        self.stop_and_resume(notes);
     }
 
-    /// Sees who became quiet, and whether turns are needed.
+    /// Notes which containers have drained, and whether turns are needed.
     fn look(&mut self, notes: &mut Vec<Note>) {
         self.late_ones(notes);
-        self.run_out(notes);
+        self.drain_untracked(notes);
         self.choose_mode(notes);
     }
 
-    /// Ends the turn of one that is of no gang.
+    /// Ends the turn of a container that is in no gang.
     fn settle(&mut self, notes: &mut Vec<Note>) {
-        let on = self.on_gpu().and_then(|seat| self.find(seat));
+        let on = self.on_gpu().and_then(|index| self.find(index));
         if on.is_some_and(|entity| entity.gang.is_some()) {
             return;
         }
         match self.phase {
             Phase::Open | Phase::Idle => {}
-            Phase::Held { seat, slot, .. } => self.hold(seat, slot, notes),
+            Phase::Held { index, guard, .. } => self.continue_or_close(index, guard, notes),
             Phase::Closing { .. } => self.drain(notes),
         }
     }
 
-    /// Ends the overruns of those who became quiet.
+    /// Ends the overruns of containers that have drained.
     fn late_ones(&mut self, notes: &mut Vec<Note>) {
         let now = self.now;
         for at in 0..self.entities.len() {
@@ -427,18 +438,18 @@ impl Turns {
             };
             if entity.is_off() {
                 entity.overrun = None;
-                let seat = entity.seat;
-                self.requeue(seat);
-                notes.push(Note::Late(seat, Late::Quiet, now.since(closed)));
+                let index = entity.index;
+                self.requeue(index);
+                notes.push(Note::Late(index, Late::Drained, now.since(closed)));
             }
         }
     }
 
     fn drain(&mut self, notes: &mut Vec<Note>) {
         let Phase::Closing {
-            seat,
+            index,
             closed,
-            slot,
+            guard,
             reported,
         } = self.phase
         else {
@@ -446,120 +457,120 @@ impl Turns {
         };
         let (now, config) = (self.now, self.config);
         let mut all = self.entities.iter_mut();
-        let Some(entity) = all.find(|entity| entity.seat == seat) else {
+        let Some(entity) = all.find(|entity| entity.index == index) else {
             self.phase = Phase::Idle;
             return;
         };
         let waited = now.since(closed);
         if entity.is_off() {
             entity.drained_in(waited, config.drain_max);
-            let counts = entity.said.wants && entity.gang.is_none();
-            if let Some(stay) = entity.said.stay.filter(|_| counts) {
-                let turn = allowance::Turn {
+            let counts = entity.reported.runnable && entity.gang.is_none();
+            if let Some(work_span) = entity.reported.work_span.filter(|_| counts) {
+                let turn = overhead::Turn {
                     granted: entity.granted,
                     closed,
-                    quiet: now,
+                    drained: now,
                 };
                 entity
-                    .costs
-                    .saw(turn, stay, Duration(config.turn_min.0 / 2));
+                    .switch_costs
+                    .saw(turn, work_span, Duration(config.turn_min.0 / 2));
             }
             if counts {
-                self.spare(seat);
+                self.compensate(index);
             }
-            self.requeue(seat);
-            self.free(seat, slot);
+            self.requeue(index);
+            self.free(index, guard);
         } else if entity.overrun.is_some() {
-            // of one that was passed nobody waits for quiet again
-            self.requeue(seat);
-            self.free(seat, slot);
+            // an overrun container is not waited for again
+            self.requeue(index);
+            self.free(index, guard);
         } else if waited >= config.drain_max {
-            // Its place stays where it was before the turn: what it left running may need the next one to
-            // end, and is paid for after that.
+            // Its queue position stays where it was before the turn: work it left running may need the next
+            // turn to end, and is paid for after that.
             entity.overrun = Some(closed);
             entity.drained_in(waited, config.drain_max);
-            self.free(seat, slot);
-            notes.push(Note::Late(seat, Late::Passed, waited));
+            self.free(index, guard);
+            notes.push(Note::Late(index, Late::Overrun, waited));
         } else if waited >= config.drain && !reported {
-            entity.overruns += 1;
+            entity.late_turns += 1;
             self.phase = Phase::Closing {
-                seat,
+                index,
                 closed,
-                slot,
+                guard,
                 reported: true,
             };
-            notes.push(Note::Late(seat, Late::Waiting, waited));
+            notes.push(Note::Late(index, Late::Waiting, waited));
         }
     }
 
-    /// Does not charge `seat` for what every hand-over costs. That time was nobody's: caps are parts of the rest,
-    /// until idle time makes up for it.
-    fn spare(&mut self, seat: Seat) {
+    /// Does not charge `index` for the overhead of a switch. No container used that time: caps are
+    /// fractions of the rest, until idle time makes up for it.
+    fn compensate(&mut self, index: ContainerIndex) {
         let rivals = self.entities.iter().filter(|e| e.competes());
-        let common = allowance::common(rivals.map(|e| &e.costs));
-        let Some(entity) = self.find_mut(seat) else {
+        let compensation = overhead::compensation(rivals.map(|e| &e.switch_costs));
+        let Some(entity) = self.find_mut(index) else {
             return;
         };
-        let part = common.min(Duration(entity.stint.0 / 2));
+        let part = compensation.min(Duration(entity.run.0 / 2));
         let at = entity.class as usize;
-        entity.spare(part);
-        if let Some(entity) = self.entities.iter().find(|it| it.seat == seat) {
-            self.lines[at].spare(entity, part);
+        entity.compensate(part);
+        if let Some(entity) = self.entities.iter().find(|it| it.index == index) {
+            self.queues[at].compensate(entity, part);
         }
         let all = self.entities.iter_mut();
         all.for_each(|entity| entity.bucket.withhold(part));
     }
 
-    /// Nobody has the GPU any more; `seat` had it last.
-    fn free(&mut self, seat: Seat, slot: Option<Slot>) {
+    /// The GPU is free; `index` had it last.
+    fn free(&mut self, index: ContainerIndex, guard: Option<GuardTurn>) {
         self.phase = Phase::Idle;
-        match (slot, self.find(seat)) {
-            (Some(began), _) => self.slots.over(began, self.now),
-            (None, Some(entity)) => self.slots.later(entity.class, self.now),
+        match (guard, self.find(index)) {
+            (Some(began), _) => self.guards.over(began, self.now),
+            (None, Some(entity)) => self.guards.later(entity.class, self.now),
             (None, None) => {}
         }
     }
 
-    fn close(&mut self, seat: Seat, slot: Option<Slot>, notes: &mut Vec<Note>) {
+    fn close(&mut self, index: ContainerIndex, guard: Option<GuardTurn>, notes: &mut Vec<Note>) {
         let now = self.now;
-        if let Some(entity) = self.find_mut(seat) {
+        if let Some(entity) = self.find_mut(index) {
             entity.turn = entity.turn.wrapping_add(1);
             entity.turn_end = now;
             entity.shut();
         }
         self.phase = Phase::Closing {
-            seat,
+            index,
             closed: now,
-            slot,
+            guard,
             reported: false,
         };
-        notes.push(Note::Closed(seat));
+        notes.push(Note::Closed(index));
     }
 
-    /// When something is due although nothing happens.
+    /// The next instant at which a step is due although no event arrives.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let config = &self.config;
         let own = match self.phase {
             Phase::Open | Phase::Idle => None,
-            Phase::Held { seat, end, slot } => {
-                let holder = self.find(seat);
-                Some(holder.map_or(end, |holder| self.held_until(holder, end, slot)))
+            Phase::Held { index, end, guard } => {
+                let holder = self.find(index);
+                Some(holder.map_or(end, |holder| self.held_until(holder, end, guard)))
             }
             Phase::Closing {
-                seat,
+                index,
                 closed,
                 reported,
                 ..
             } => {
-                let stop = self.stop_at(seat, closed);
-                self.drained_until(seat, reported)
+                let stop = self.stop_at(index, closed);
+                self.drained_until(index, reported)
                     .into_iter()
                     .chain(stop)
                     .min()
             }
         };
         let gated = self.phase != Phase::Open;
-        // while a turn is being closed there is nothing to open yet
+        // while a turn is being closed, open mode cannot begin
         let closing = matches!(self.phase, Phase::Closing { .. });
         let open = self
             .lone
@@ -569,16 +580,16 @@ impl Turns {
         let account = account.then(|| self.now.plus(ACCOUNT_EVERY));
         let funds = self.entities.iter().filter_map(|entity| {
             let dry = !entity.bucket.funded();
-            let waits = entity.said.wants && gated;
+            let waits = entity.reported.runnable && gated;
             let paid = || self.now.plus(entity.bucket.pause());
             (dry && waits).then(|| entity.grace_at().unwrap_or_else(paid))
         });
-        let due = [own, open, account, self.loose_until(), self.wanted.look]
+        let due = [own, open, account, self.untracked_until(), self.demand.look]
             .into_iter()
             .flatten()
             .chain(funds)
             .min()?;
-        // never at once: an instant that has passed was seen by the step that made it pass
+        // never the present instant: the step at that instant has already seen it
         Some(due.max(Instant(self.now.0.saturating_add(1))))
     }
 }

@@ -1,28 +1,27 @@
 //! Whether launches wait for turns, and when turns end.
 //!
 //! # Problem
-//! In open mode a launch waits for nothing: the engine learns of it afterwards. So a container that
-//! pauses for longer than `open_after` would find the GPU open whenever it comes back, with whatever it
-//! has used before. Kernels of 1.9 s with pauses of 30 ms gave 98 % of a GPU to a container of weight 1
-//! beside one of weight 100 that always wanted it, and so did a claim of work without any kernel.
+//! In open mode a launch does not wait: the engine learns of it afterwards. So a container that pauses for
+//! longer than `open_after` would find the GPU open whenever it comes back, however much it has used
+//! before. Kernels of 1.9 s with pauses of 30 ms gave 98 % of a GPU to a container of weight 1 beside one
+//! of weight 100 that was always runnable. A claim of work without any kernel did the same.
 //!
 //! # Idea
-//! Finish tags remember what each container used; open mode must not set that aside. A *debt* is GPU
-//! time that a container used ahead of its line, that is while another one wanted the GPU. Turns
-//! go on until every attached container has a debt of at most a shortest turn: the others have had as
-//! much by weight, or the debtor is attached no longer. Its next launch then waits at the gate until
-//! its place in line comes.
+//! Finish tags record each container's use; open mode must not discard that. A *debt* is GPU time that a
+//! container used ahead of its queue, that is while another one was runnable. Turns go on until every
+//! attached container has a debt of at most a shortest turn: the others have had as much by weight, or the
+//! debtor is no longer attached. The debtor's next launch waits at the gate until its queue position comes.
 //!
 //! What is no debt:
-//! * Time in open mode: the line follows the container that runs alone, see [`Turns::advance`].
-//! * Time in turns while no other container wants the GPU: the line follows each turn's start. So the only
-//!   one that competes owes nothing, however long its turn takes.
+//! * Time in open mode: the queue follows the container that runs alone, see [`Turns::advance`].
+//! * Time in turns while no other container is runnable: the queue follows each turn's start. So the only
+//!   competing container owes nothing, however long its turn takes.
 //!
-//! While no container wants the GPU, a debt needs no turns: the debtor would have one at once. It is not
-//! forgotten either. The first launch of a container to which time is owed begins turns again.
+//! While no container is runnable, a debt needs no turns: the debtor would get one at once. The debt stays,
+//! and the first launch of a container to which time is owed begins turns again.
 //!
-//! Debts end: whatever runs moves the line on. One of `d` at weight `w` is paid when a
-//! container of weight `v` has had `d * v / w`.
+//! Debts end, because every run advances the queue. A debt `d` at weight `w` is paid when a container of
+//! weight `v` has had `d * v / w`.
 
 use alloc::vec::Vec;
 use gpuslice_wire::policy::Policy;
@@ -32,14 +31,14 @@ use super::entity::Entity;
 use super::{Note, Phase, Turns};
 
 impl Turns {
-    /// A debt that counts for nothing: about what one turn leaves behind.
+    /// A debt small enough to ignore: about what one turn leaves behind.
     pub(super) fn tolerance(&self) -> Duration {
         self.config.turn_min
     }
 
-    /// Whether `entity` used so much ahead of its line that others go first.
+    /// Whether `entity` used so much ahead of its queue that others go first.
     pub(super) fn owes(&self, entity: &Entity) -> bool {
-        entity.debt(self.line_of(entity)) > self.tolerance()
+        entity.debt(self.queue_time(entity)) > self.tolerance()
     }
 
     /// Whether launches must wait for turns.
@@ -47,22 +46,22 @@ impl Turns {
         if self.policy == Policy::Native {
             return false;
         }
-        // asked at every step: what is cheap and mostly so comes first
+        // asked at every step: the cheap and most frequent case comes first
         let competing = self
             .entities
             .iter()
             .filter(|e| e.competes())
             .take(2)
             .count();
-        let mut attached = self.entities.iter().filter(|e| e.said.attached);
+        let mut attached = self.entities.iter().filter(|e| e.reported.attached);
         let owes = |e: &Entity| !e.competes() && self.owes(e);
         if competing >= 2 || competing == 1 && attached.clone().any(owes) {
             return true;
         }
         let capped = attached.clone().any(|e| e.bucket.cap().limits());
-        let line = |e: &Entity| (e.class, e.reserved);
-        let first = attached.next().map(line);
-        capped || attached.any(|e| Some(line(e)) != first)
+        let queue = |e: &Entity| (e.class, e.reserved);
+        let first = attached.next().map(queue);
+        capped || attached.any(|e| Some(queue(e)) != first)
     }
 
     pub(super) fn choose_mode(&mut self, notes: &mut Vec<Note>) {
@@ -76,7 +75,7 @@ impl Turns {
             .lone
             .is_some_and(|since| self.now >= since.plus(self.config.open_after));
         match self.phase {
-            Phase::Open if needs => self.bind(notes),
+            Phase::Open if needs => self.revoke(notes),
             Phase::Idle | Phase::Held { .. } if over => {
                 self.ask_late(notes);
                 self.open();
@@ -85,27 +84,27 @@ impl Turns {
         }
     }
 
-    /// Turns end, and with them the turn of the holder. If nobody waited for its work to end, it is asked anew: what was
-    /// read before the turn's end says nothing of that turn, and it would be charged until it happens to
-    /// say something.
+    /// Turns end, and with them the turn of the holder. An overrun holder is read once more: what was read
+    /// before the turn's end says nothing about that turn, and the holder would be charged until it happens
+    /// to report.
     fn ask_late(&self, notes: &mut Vec<Note>) {
-        if let Phase::Held { seat, .. } = self.phase
-            && self.find(seat).is_some_and(|it| it.overrun.is_some())
+        if let Phase::Held { index, .. } = self.phase
+            && self.find(index).is_some_and(|it| it.overrun.is_some())
         {
-            notes.push(Note::Closed(seat));
+            notes.push(Note::Closed(index));
         }
     }
 
-    /// No turns from here on. A container that has one goes on launching, without it.
+    /// Begins open mode. A container that has a turn goes on launching without it.
     pub(super) fn open(&mut self) {
-        if let Phase::Held { seat, .. } = self.phase
-            && let Some(entity) = self.find_mut(seat)
+        if let Phase::Held { index, .. } = self.phase
+            && let Some(entity) = self.find_mut(index)
         {
             entity.turn = entity.turn.wrapping_add(1);
         }
         self.entities
             .iter_mut()
-            .for_each(|it| (it.loose, it.guest) = (None, false));
+            .for_each(|it| (it.untracked, it.guest) = (None, false));
         self.phase = Phase::Open;
     }
 }

@@ -1,23 +1,15 @@
-//! How long the GPU itself lets each run, where turns do not hold.
+//! Hardware time slices, for work that runs at once in spite of turns.
 //!
 //! # Problem
-//! Turns keep two containers from having work on a GPU at once. Where they fail (somebody is passed who
-//! is not quiet, somebody lies, the daemon is dead), the hardware shares the GPU by itself: a time slice for
-//! each that has work, in turn, and the driver gives everybody the same.
+//! Turns keep two containers from having work on a GPU at once. Where they fail (a container overruns, a
+//! process lies, the daemon is dead), the hardware shares the GPU by itself: a time slice for each context
+//! with work, in turn, and the driver makes all slices equal.
 //!
 //! # Idea
-//! Slices of the hardware by weight, given in advance. They need not suit who is there just now, only keep the
-//! proportion; so they follow from what was promised alone, and change when promises do. A class has
-//! a range of its own, so that in what overlaps a high one has most and best effort little:
-//!
-//! | class | the lightest of it | the heaviest at most | anybody at least |
-//! |---|---|---|---|
-//! | high | 10 ms | 10 ms | 2 ms |
-//! | normal | 2 ms, about what the driver gives | 10 ms | 0.2 ms |
-//! | best effort | 0.2 ms | 1 ms | 0.2 ms |
-//!
-//! Within a class slices are as weights, as long as these are within a factor of 5, 50 and 5. Where some have a
-//! share, weights are parts of what the shares leave.
+//! Set hardware time slices by weight, in advance. They need only keep the proportion, not suit the
+//! containers that run just now; so they follow from the entitlements alone, and change with these. Each
+//! class has a range of its own, so that of overlapping work the high class gets most and best-effort
+//! little:
 
 use gpuslice_wire::ids::{ContainerId, Lane};
 use gpuslice_wire::policy::{Class, Policy};
@@ -25,9 +17,10 @@ use gpuslice_wire::policy::{Class, Policy};
 use super::Turns;
 use super::entity::Entity;
 use crate::engine::Engine;
-use crate::lifecycle::Seat;
+use crate::lifecycle::ContainerIndex;
 
-/// Of a class: the slice of its lightest if the heaviest allows it, the most, and the least, µs.
+/// Per class: the slice of its lightest container if the heaviest allows it, the maximum and the minimum,
+/// µs.
 const fn range(class: Class) -> (u64, u64, u64) {
     match class {
         Class::High => (10_000, 10_000, 2_000),
@@ -36,7 +29,7 @@ const fn range(class: Class) -> (u64, u64, u64) {
     }
 }
 
-/// The slice, µs, of one of `weight` in a class whose weights go from `lightest` to `heaviest`.
+/// The slice, µs, of a container of `weight` in a class whose weights go from `lightest` to `heaviest`.
 fn slice_us(class: Class, weight: u64, lightest: u64, heaviest: u64) -> u64 {
     let (usual, most, least) = range(class);
     let of = |us: u64, other: u64| us.saturating_mul(weight) / other.max(1);
@@ -44,15 +37,15 @@ fn slice_us(class: Class, weight: u64, lightest: u64, heaviest: u64) -> u64 {
 }
 
 impl Turns {
-    /// The hardware's slice of `seat`, µs; `None` if it is the driver's affair.
-    fn native_slice(&self, seat: Seat) -> Option<u64> {
-        let entity = self.find(seat)?;
+    /// The hardware slice of `index`, µs; `None` leaves it to the driver.
+    fn native_slice(&self, index: ContainerIndex) -> Option<u64> {
+        let entity = self.find(index)?;
         let class = self.entities.iter().filter(|it| it.class == entity.class);
         let sum = |reserved: bool| {
-            let line = class.clone().filter(|it| it.reserved == reserved);
-            line.map(|it| u64::from(it.weight.get())).sum::<u64>()
+            let queue = class.clone().filter(|it| it.reserved == reserved);
+            queue.map(|it| u64::from(it.weight.get())).sum::<u64>()
         };
-        // in the upper line's weight and the lower one's at once, of which the pool has what is left
+        // the weights of both queues on one scale: the pool has what the shares leave
         let (shares, weights) = (sum(true), sum(false));
         let of = |it: &Entity| match it.reserved {
             true => u64::from(it.weight.get()) * weights.max(1),
@@ -66,13 +59,13 @@ impl Turns {
 }
 
 impl Engine {
-    /// How long the hardware should let a container run on a GPU while others have work there too, µs; `None` if
-    /// that is the driver's affair.
+    /// How long the hardware should let a container run on a GPU while others have work there too, µs;
+    /// `None` leaves it to the driver.
     #[must_use]
     pub fn time_slice(&self, id: ContainerId, lane: Lane) -> Option<u64> {
-        let seat = self.containers.find(id)?;
-        let gpu = self.containers.get(seat)?.slices.get(lane)?.gpu?;
-        self.gpus[gpu].turns.native_slice(seat)
+        let index = self.containers.find(id)?;
+        let gpu = self.containers.get(index)?.slices.get(lane)?.gpu?;
+        self.gpus[gpu].turns.native_slice(index)
     }
 }
 
@@ -83,7 +76,7 @@ mod tests {
     use crate::sched::tests::Rig;
     use alloc::vec::Vec;
 
-    /// Of some of one class, by weight.
+    /// The slices of containers of one class, by weight.
     fn slices(class: Class, weights: &[u64]) -> Vec<u64> {
         let lightest = weights.iter().copied().min().unwrap_or(0);
         let heaviest = weights.iter().copied().max().unwrap_or(0);
@@ -106,12 +99,13 @@ mod tests {
         assert_eq!(slices(Class::BestEffort, &[1, 1000]), [200, 1_000]);
     }
 
-    /// The weights are those of the line, which a policy may set aside; classes do not count each other.
+    /// The weights are those of the run queue, which a policy may override; classes do not count each
+    /// other.
     #[test]
     fn they_are_those_of_the_line() {
         let all = [(1, 0, false), (3, 0, false), (5, 0, true)];
         let mut rig = Rig::with(Config::default(), &all);
-        let of = |rig: &Rig| [0, 1, 2].map(|who| rig.turns.native_slice(Seat(who)));
+        let of = |rig: &Rig| [0, 1, 2].map(|who| rig.turns.native_slice(ContainerIndex(who)));
         assert_eq!(of(&rig), [Some(2_000), Some(6_000), Some(10_000)]);
         rig.turns.set_policy(Policy::Preemptive);
         assert_eq!(of(&rig), [Some(2_000), Some(2_000), Some(10_000)]);
@@ -123,6 +117,6 @@ mod tests {
         assert_eq!(of(&shared), [Some(2_000), Some(6_000), Some(8_000)]);
         rig.turns.set_policy(Policy::Native);
         assert_eq!(of(&rig), [None; 3]);
-        assert_eq!(rig.turns.native_slice(Seat(7)), None);
+        assert_eq!(rig.turns.native_slice(ContainerIndex(7)), None);
     }
 }

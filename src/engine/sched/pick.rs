@@ -1,118 +1,124 @@
-//! Who is next, for how long, and whether the one who has the turn keeps it.
+//! The choice of the next container, the length of its turn, and whether a turn is renewed.
 
 use alloc::vec::Vec;
 use gpuslice_wire::policy::{Class, Policy};
 use gpuslice_wire::units::{Duration, Instant};
 
 use super::entity::Entity;
-use super::loose::May;
-use super::slots::Slot;
+use super::starvation::GuardTurn;
+use super::untracked::Allowed;
 use super::{Note, Phase, Turns};
 use crate::config::ROUND_FOR;
-use crate::lifecycle::Seat;
+use crate::lifecycle::ContainerIndex;
 
-/// Who is next.
+/// The container to go next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Choice {
-    pub(super) seat: Seat,
-    /// A slot that interrupts those who go first.
-    pub(super) slot: bool,
+    pub(super) index: ContainerIndex,
+    /// It is a guard turn, which interrupts the classes above.
+    pub(super) guard: bool,
 }
 
-/// What becomes of a turn; of several, the largest holds.
+/// The decision on a turn; of several, the largest holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Verdict {
-    /// It goes on with the next one.
+    /// It is extended by the next one.
     Renew,
     /// It goes on.
     Keep,
     /// It is over.
     Close,
-    /// It is over, for one of a higher class.
-    Preempt,
+    /// It is over, for a container of a higher class.
+    CloseEarly,
 }
 
 impl Turns {
-    /// The one to go next, the holder counted as if it got in line now. Gangs that wait are not asked
-    /// here: theirs is a decision for several GPUs.
+    /// The container to go next, the holder counted as if it were enqueued now. Waiting gangs are not
+    /// considered here: theirs is a decision for several GPUs.
     pub(super) fn choose(&self) -> Option<Choice> {
         let best = |class: Class| {
             let waiting = self.entities.iter().filter(|e| e.class == class);
-            let here = |e: &&Entity| e.gang.is_none() || self.on_gpu() == Some(e.seat);
+            let here = |e: &&Entity| e.gang.is_none() || self.on_gpu() == Some(e.index);
             let waiting = waiting.filter(|e| e.eligible()).filter(here);
-            let first = waiting.min_by_key(|e| self.place(e));
-            first.map(|entity| entity.seat)
+            let first = waiting.min_by_key(|e| self.position(e));
+            first.map(|entity| entity.index)
         };
         let mut waiting = Class::ALL
             .into_iter()
             .filter_map(|class| Some((class, best(class)?)));
-        let (first, seat) = waiting.next()?;
-        let kept = self.wanted.kept.is_some_and(|kept| kept.class < first);
-        if kept && self.slot_free(first) {
-            return Some(Choice { seat, slot: true });
+        let (first, index) = waiting.next()?;
+        let kept = self.demand.kept.is_some_and(|kept| kept.class < first);
+        if kept && self.guard_free(first) {
+            return Some(Choice { index, guard: true });
         }
-        let slot = waiting.find(|(class, _)| self.slot_free(*class));
-        Some(match slot {
-            Some((_, seat)) => Choice { seat, slot: true },
-            None => Choice { seat, slot: false },
+        let guard = waiting.find(|(class, _)| self.guard_free(*class));
+        Some(match guard {
+            Some((_, index)) => Choice { index, guard: true },
+            None => Choice {
+                index,
+                guard: false,
+            },
         })
     }
 
-    /// `seat`, if it may have a turn now and nobody goes before it. It goes on with what it launched before
-    /// the turns began, unless it owes others too much for that.
-    fn first(&self, seat: Seat) -> Option<Choice> {
+    /// `index`, if it may have a turn now and none goes before it. It goes on with the work it launched
+    /// before turns began, unless it owes other containers too much for that.
+    fn first(&self, index: ContainerIndex) -> Option<Choice> {
         let may = |entity: &&Entity| entity.eligible() && entity.gang.is_none();
-        let entity = self.find(seat).filter(may)?;
+        let entity = self.find(index).filter(may)?;
         let own = entity.class;
-        if self.owes(entity) && !self.nobody_before(seat, |_| false) {
+        if self.owes(entity) && !self.none_before(index, |_| false) {
             return None;
         }
-        // a gang that waits for other GPUs too would end such a turn in the step that gives it
-        let slot = |class: Class| class > own && self.slot_open(class);
-        let goes = |class: Class| class < own || slot(class);
-        let gang = self.wanted.kept.is_some_and(|kept| goes(kept.class));
-        let before = gang || self.others_wait(|other| other < own) || self.slot_waits(own);
-        (!before).then_some(Choice { seat, slot: false })
+        // a gang that waits for other GPUs too would end such a turn in the step that grants it
+        let guard = |class: Class| class > own && self.guard_open(class);
+        let goes = |class: Class| class < own || guard(class);
+        let gang = self.demand.kept.is_some_and(|kept| goes(kept.class));
+        let before = gang || self.others_wait(|other| other < own) || self.guard_waits(own);
+        (!before).then_some(Choice {
+            index,
+            guard: false,
+        })
     }
 
-    pub(super) fn slot_open(&self, class: Class) -> bool {
-        self.slot_due(class).is_some_and(|due| self.now >= due)
+    pub(super) fn guard_open(&self, class: Class) -> bool {
+        self.guard_due(class).is_some_and(|due| self.now >= due)
     }
 
-    /// The same, for those of no gang.
-    fn slot_free(&self, class: Class) -> bool {
-        self.slot_open(class) && !self.wanted.slots[class as usize]
+    /// The same, for containers in no gang.
+    fn guard_free(&self, class: Class) -> bool {
+        self.guard_open(class) && !self.demand.guards[class as usize]
     }
 
-    /// Whether a slot is due that interrupts `class`.
-    pub(super) fn slot_waits(&self, class: Class) -> bool {
+    /// Whether a guard turn is due that interrupts `class`.
+    pub(super) fn guard_waits(&self, class: Class) -> bool {
         let mut single = self.entities.iter().filter(|entity| entity.gang.is_none());
-        let may = |other: &Entity| other.class > class && self.slot_free(other.class);
-        let gang = self.wanted.pressed.filter(|other| *other > class);
+        let may = |other: &Entity| other.class > class && self.guard_free(other.class);
+        let gang = self.demand.pressed.filter(|other| *other > class);
         single.any(|other| may(other) && other.eligible())
-            || gang.is_some_and(|other| self.slot_open(other))
+            || gang.is_some_and(|other| self.guard_open(other))
     }
 
-    pub(super) fn slot_due(&self, class: Class) -> Option<Instant> {
-        self.slots.due(class)
+    pub(super) fn guard_due(&self, class: Class) -> Option<Instant> {
+        self.guards.due(class)
     }
 
-    /// How long a turn of `seat` would be.
-    pub(super) fn length_of(&self, seat: Seat) -> Option<Duration> {
-        self.find(seat).map(|entity| self.length(entity, false))
+    /// The length of a turn of `index`.
+    pub(super) fn length_of(&self, index: ContainerIndex) -> Option<Duration> {
+        self.find(index).map(|entity| self.length(entity, false))
     }
 
-    /// How long a turn of `entity` may last: a round's part by weight, corrected by what it is
-    /// ahead or behind, as far as it is paid for.
-    fn length(&self, entity: &Entity, slot: bool) -> Duration {
+    /// The length of a turn of `entity`: its part of a round by weight, corrected by its lead or lag, as
+    /// far as its cap pays for it.
+    fn length(&self, entity: &Entity, guard: bool) -> Duration {
         let config = &self.config;
-        if slot {
+        if guard {
             return config.turn_min;
         }
         let (mut rank, mut count) = (0, 0);
-        let line = self.entities.iter().filter(|e| e.class == entity.class);
-        for rival in line.filter(|e| e.eligible() || e.seat == entity.seat) {
-            rank += u64::from(rival.seat < entity.seat);
+        let rivals = self.entities.iter().filter(|e| e.class == entity.class);
+        for rival in rivals.filter(|e| e.eligible() || e.index == entity.index) {
+            rank += u64::from(rival.index < entity.index);
             count += 1;
         }
         let length = if count <= 1 {
@@ -131,7 +137,7 @@ impl Turns {
         }
     }
 
-    /// Gives the next turn, if anybody may have it.
+    /// Grants the next turn, if a container may have it.
     pub(super) fn grant(&mut self) {
         if self.phase != Phase::Idle {
             return;
@@ -139,112 +145,126 @@ impl Turns {
         if self.policy == Policy::Native {
             return self.open();
         }
-        let choice = match self.may_go() {
-            May::Anybody => self.choose(),
-            May::Only(seat) => self.first(seat),
-            May::Nobody => None,
+        let choice = match self.allowed() {
+            Allowed::Any => self.choose(),
+            Allowed::Only(index) => self.first(index),
+            Allowed::None => None,
         };
         let Some(choice) = choice else { return };
-        let Some(entity) = self.find(choice.seat) else {
+        let Some(entity) = self.find(choice.index) else {
             return;
         };
-        let mut length = self.length(entity, choice.slot);
+        let mut length = self.length(entity, choice.guard);
         match self.fits(entity) {
             Some(fits) => length = length.min(fits),
-            None if choice.slot => length = length.min(self.config.turn_min),
+            None if choice.guard => length = length.min(self.config.turn_min),
             None => return,
         }
         self.serve(choice, length);
         let now = self.now;
-        if let Some(entity) = self.find_mut(choice.seat) {
-            entity.loose = None;
+        if let Some(entity) = self.find_mut(choice.index) {
+            entity.untracked = None;
             entity.turn = entity.turn.wrapping_add(1);
             entity.granted = now;
             entity.turns += 1;
         }
     }
 
-    /// `choice` has the GPU for `length` from now on.
+    /// Gives `choice` the GPU for `length` from now on.
     pub(super) fn serve(&mut self, choice: Choice, length: Duration) {
-        let Some(entity) = self.find(choice.seat) else {
+        let Some(entity) = self.find(choice.index) else {
             return;
         };
         let now = self.now;
         let end = now.plus(length);
         let class = entity.class;
-        self.move_on(choice.seat);
-        if let Some(entity) = self.find_mut(choice.seat) {
+        self.advance_queues(choice.index);
+        if let Some(entity) = self.find_mut(choice.index) {
             entity.turn_end = end;
-            entity.stint = Duration(0);
+            entity.run = Duration(0);
             entity.guest = false;
         }
-        let slot = choice.slot.then_some(Slot { class, began: now });
+        let guard = choice.guard.then_some(GuardTurn { class, began: now });
         self.phase = Phase::Held {
-            seat: choice.seat,
+            index: choice.index,
             end,
-            slot,
+            guard,
         };
     }
 
-    /// Lets the holder's turn go on, or not.
-    pub(super) fn hold(&mut self, seat: Seat, slot: Option<Slot>, notes: &mut Vec<Note>) {
+    /// Continues, renews or closes the holder's turn.
+    pub(super) fn continue_or_close(
+        &mut self,
+        index: ContainerIndex,
+        guard: Option<GuardTurn>,
+        notes: &mut Vec<Note>,
+    ) {
         match self.verdict() {
             Verdict::Keep => {}
             Verdict::Renew => {
-                self.requeue(seat);
-                if let Some(length) = self.length_of(seat) {
-                    self.serve(Choice { seat, slot: false }, length);
+                self.requeue(index);
+                if let Some(length) = self.length_of(index) {
+                    self.serve(
+                        Choice {
+                            index,
+                            guard: false,
+                        },
+                        length,
+                    );
                 }
             }
-            Verdict::Preempt => {
-                self.preempted(seat);
-                self.close(seat, slot, notes);
+            Verdict::CloseEarly => {
+                self.count_early_close(index);
+                self.close(index, guard, notes);
             }
-            Verdict::Close => self.close(seat, slot, notes),
+            Verdict::Close => self.close(index, guard, notes),
         }
     }
 
-    pub(super) fn preempted(&mut self, seat: Seat) {
-        if let Some(entity) = self.find_mut(seat) {
-            entity.preemptions += 1;
+    pub(super) fn count_early_close(&mut self, index: ContainerIndex) {
+        if let Some(entity) = self.find_mut(index) {
+            entity.closed_early += 1;
         }
     }
 
-    /// Looks whether the holder's turn goes on.
+    /// Decides whether the holder's turn goes on.
     pub(super) fn verdict(&mut self) -> Verdict {
-        let Phase::Held { seat, end, slot } = self.phase else {
+        let Phase::Held { index, end, guard } = self.phase else {
             return Verdict::Keep;
         };
-        let Some(entity) = self.find(seat) else {
+        let Some(entity) = self.find(index) else {
             return Verdict::Close;
         };
         let (now, class) = (self.now, entity.class);
         let late = entity.overrun.is_some() || entity.gang.is_some_and(|member| member.again());
         let spent = !entity.bucket.funded() && !late;
-        let wants = entity.said.wants;
+        let runnable = entity.reported.runnable;
         if self.policy == Policy::Native {
             return Verdict::Close;
         }
-        if wants && slot.is_none() && self.others_wait(|other| other < class) {
-            return Verdict::Preempt;
+        if runnable && guard.is_none() && self.others_wait(|other| other < class) {
+            return Verdict::CloseEarly;
         }
-        if !wants || spent || slot.is_none() && self.slot_waits(class) {
+        if !runnable || spent || guard.is_none() && self.guard_waits(class) {
             return Verdict::Close;
         }
         if now < self.renewal(end) {
             return Verdict::Keep;
         }
-        // What it used counts from here on, as at the end of any turn.
+        // Its use counts from here on, as at the end of any turn.
         let (start, queued) = (entity.start, entity.queued);
-        let pool = self.lines(class).pool;
-        self.requeue(seat);
+        let pool = self.queues(class).pool;
+        self.requeue(index);
         let choice = self.choose();
-        self.lines[class as usize].pool = pool;
-        if let Some(entity) = self.find_mut(seat) {
+        self.queues[class as usize].pool = pool;
+        if let Some(entity) = self.find_mut(index) {
             (entity.start, entity.queued) = (start, queued);
         }
-        let again = Some(Choice { seat, slot: false });
-        if choice == again && slot.is_none() && self.wanted.kept.is_none() {
+        let again = Some(Choice {
+            index,
+            guard: false,
+        });
+        if choice == again && guard.is_none() && self.demand.kept.is_none() {
             Verdict::Renew
         } else if now >= end {
             Verdict::Close
@@ -253,43 +273,48 @@ impl Turns {
         }
     }
 
-    /// Whether anybody of such a class could have the GPU.
+    /// Whether a container of a class that `such` accepts could have the GPU.
     pub(super) fn others_wait(&self, such: impl Fn(Class) -> bool) -> bool {
         let mut single = self.entities.iter().filter(|entity| entity.gang.is_none());
         single.any(|entity| such(entity.class) && entity.eligible())
-            || self.wanted.pressed.is_some_and(such)
+            || self.demand.pressed.is_some_and(such)
     }
 
-    /// A turn is extended a window's length before its end, so that a container that goes on
-    /// does not thin out its work for an end that does not come.
+    /// A turn is extended one window before its end, so that a container that goes on does not thin out its
+    /// work for an end that does not come.
     fn renewal(&self, end: Instant) -> Instant {
         let lead = Duration::from_micros(u64::from(self.window_us()));
         Instant(end.0.saturating_sub(lead.min(self.config.turn_min).0))
     }
 
     /// When to look at `holder` again, whose turn lasts until `end`.
-    pub(super) fn held_until(&self, holder: &Entity, end: Instant, slot: Option<Slot>) -> Instant {
+    pub(super) fn held_until(
+        &self,
+        holder: &Entity,
+        end: Instant,
+        guard: Option<GuardTurn>,
+    ) -> Instant {
         let renewal = self.renewal(end);
-        let early = self.now < renewal && slot.is_none() && self.may_renew(holder, renewal);
+        let early = self.now < renewal && guard.is_none() && self.may_renew(holder, renewal);
         let look = if early { renewal } else { end };
         let lower = Class::ALL.into_iter().filter(|class| *class > holder.class);
-        let slots = lower
+        let guards = lower
             .filter(|class| self.others_wait(|other| other == *class))
-            .filter_map(|class| self.slots.due(class).filter(|due| *due > self.now));
-        slots.fold(look, core::cmp::min)
+            .filter_map(|class| self.guards.due(class).filter(|due| *due > self.now));
+        guards.fold(look, core::cmp::min)
     }
 
-    /// Whether `holder` will be the first in line `then`, if nothing happens before: if it will not,
-    /// there is nothing to extend. Where several take turns that is so nearly always, and saves one
-    /// look of three.
+    /// Whether `holder` will be the first in its queue at `then`, if no event arrives before: if not, there
+    /// is no extension to look for. Where several containers take turns it rarely is, which saves one look
+    /// of three.
     fn may_renew(&self, holder: &Entity, then: Instant) -> bool {
-        self.stays_first(holder, then.since(self.now)) && self.wanted.kept.is_none()
+        self.stays_first(holder, then.since(self.now)) && self.demand.kept.is_none()
     }
 
-    /// Whether somebody is there who goes first.
+    /// Whether a container of the high class is attached.
     fn high_attached(&self) -> bool {
         let mut all = self.entities.iter();
-        all.any(|e| e.class == Class::High && e.said.attached)
+        all.any(|e| e.class == Class::High && e.reported.attached)
     }
 
     /// Work that may be in flight near a turn's end, µs.
@@ -301,8 +326,8 @@ impl Turns {
         }
     }
 
-    /// Whether streams of best-effort containers are to have gates in them: they have their price, and so
-    /// are for those whose turns are ended at any moment.
+    /// Whether streams of best-effort containers have gates. Gates cost time, so only a class whose turns
+    /// may be ended at any moment has them.
     pub(crate) fn gates(&self) -> bool {
         self.config.stream_gates && self.phase != Phase::Open && self.high_attached()
     }

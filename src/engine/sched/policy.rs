@@ -1,34 +1,35 @@
-//! Policies: who may have how much of a GPU's time, as one function.
+//! Policies: each slice's cap on a GPU's time, as one function.
 //!
-//! Every policy but `native` is the same line of turns. They differ in the weights that count in the
-//! line and in the part of the time that a container may have at most; time above that part is
-//! nobody's. What exists counts for a part, not what wants: a part is then known before anybody
-//! runs, and it changes only when a slice comes, goes or is retuned.
+//! Every policy but `native` uses the same queue of turns. Policies differ in the weights that count in the
+//! queue and in each container's cap; time above the caps stays unused. A cap depends on the slices that
+//! exist, not on those that are runnable: so it is known before any container runs, and changes only when a
+//! slice comes, goes or is retuned.
 //!
-//! A share is reserved by admission and means the same under each of them: that part of the time, no more
-//! and no less ([`super::lines`]). What shares leave is what the policy divides among those without one.
+//! Admission reserves a share, and it means the same under each policy: that part of the time, no more and
+//! no less ([`super::queues`]). The policy divides the time that shares leave among the containers without
+//! one.
 
 use gpuslice_wire::policy::{Class, Policy};
 use gpuslice_wire::units::{Percent, Weight};
 
-/// A part of a GPU's time, exact: `part / whole`, above nothing and at most all of it.
+/// An exact fraction of a GPU's time: `part / whole`, above zero and at most one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Part {
+pub(crate) struct Fraction {
     part: u32,
     whole: u32,
 }
 
-impl Part {
+impl Fraction {
     /// All of it.
-    pub(crate) const ALL: Part = Part { part: 1, whole: 1 };
+    pub(crate) const ALL: Fraction = Fraction { part: 1, whole: 1 };
 
     /// `part / whole`, all of it if that is one or more.
-    pub(crate) fn new(part: u32, whole: u32) -> Part {
+    pub(crate) fn new(part: u32, whole: u32) -> Fraction {
         if part >= whole {
-            return Part::ALL;
+            return Fraction::ALL;
         }
         let part = part.max(1);
-        Part { part, whole }
+        Fraction { part, whole }
     }
     pub(crate) fn part(self) -> u32 {
         self.part
@@ -47,29 +48,29 @@ impl Part {
     }
 }
 
-/// What a slice was promised of time.
+/// A slice's entitlement to GPU time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Terms {
+pub(crate) struct Entitlement {
     pub(crate) weight: Weight,
     pub(crate) share: Option<Percent>,
     pub(crate) class: Class,
-    /// The GPU is its container's as a whole, whatever the policy.
+    /// The container has the whole GPU, whatever the policy.
     pub(crate) whole: bool,
 }
 
-/// All slices of a GPU together, and how many it is meant for.
+/// All slices of a GPU together, and the number of slices the GPU is meant for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Everybody {
-    /// Slices without a share, and what they weigh together.
+pub(crate) struct AllSlices {
+    /// Slices without a share, and the sum of their weights.
     slices: u32,
     weights: u32,
-    /// Percent that the shares leave to them, one at least.
+    /// Percent that the shares leave for these, at least one.
     rest: u32,
     slots: u32,
 }
 
-impl Everybody {
-    pub(crate) fn of<'a>(all: impl Iterator<Item = &'a Terms>, slots: u32) -> Everybody {
+impl AllSlices {
+    pub(crate) fn of<'a>(all: impl Iterator<Item = &'a Entitlement>, slots: u32) -> AllSlices {
         let (mut slices, mut weights, mut shares) = (0, 0, 0);
         for slice in all {
             match slice.share {
@@ -80,7 +81,7 @@ impl Everybody {
                 }
             }
         }
-        Everybody {
+        AllSlices {
             slices,
             weights,
             rest: 100u32.saturating_sub(shares).max(1),
@@ -89,32 +90,32 @@ impl Everybody {
     }
 }
 
-/// What a slice may have of the GPU's time at most.
-pub(crate) fn cap(policy: Policy, slice: &Terms, everybody: &Everybody) -> Part {
+/// A slice's cap on the GPU's time.
+pub(crate) fn cap(policy: Policy, slice: &Entitlement, all_slices: &AllSlices) -> Fraction {
     if slice.whole || policy == Policy::Native {
-        return Part::ALL;
+        return Fraction::ALL;
     }
     if let Some(share) = slice.share {
-        return Part::new(share.get(), 100);
+        return Fraction::new(share.get(), 100);
     }
     let weight = slice.weight.get();
-    let Everybody {
+    let AllSlices {
         slices,
         weights,
         rest,
         slots,
-    } = *everybody;
+    } = *all_slices;
     match policy {
-        Policy::Native | Policy::Soft => Part::ALL,
-        Policy::Fair => Part::new(1, slots),
-        Policy::Preemptive => Part::new(rest, 100 * slices),
-        Policy::Weighted => Part::new(weight * rest, 100 * weights),
-        Policy::Fixed => Part::new(weight, slots),
+        Policy::Native | Policy::Soft => Fraction::ALL,
+        Policy::Fair => Fraction::new(1, slots),
+        Policy::Preemptive => Fraction::new(rest, 100 * slices),
+        Policy::Weighted => Fraction::new(weight * rest, 100 * weights),
+        Policy::Fixed => Fraction::new(weight, slots),
     }
 }
 
-/// What a slice weighs, and whether that is its share, in the line of those that have one.
-pub(crate) fn weight(policy: Policy, slice: &Terms) -> (Weight, bool) {
+/// A slice's weight, and whether it is a share, which counts in the upper queue.
+pub(crate) fn weight(policy: Policy, slice: &Entitlement) -> (Weight, bool) {
     let share = slice.share.filter(|_| !slice.whole);
     let share = share.and_then(|share| Weight::new(share.get()).ok());
     match (policy, share) {
@@ -131,8 +132,8 @@ mod tests {
     use std::vec;
     use std::vec::Vec;
 
-    fn terms(weight: u32, share: u32) -> Terms {
-        Terms {
+    fn entitlement(weight: u32, share: u32) -> Entitlement {
+        Entitlement {
             weight: Weight::new(weight).expect("a weight"),
             share: Percent::new(share).ok(),
             class: Class::Normal,
@@ -140,10 +141,10 @@ mod tests {
         }
     }
 
-    /// The cap of the first of these, of (weight, share).
+    /// The cap of the first of these slices, each given as (weight, share).
     fn ppm(policy: Policy, all: &[(u32, u32)]) -> u32 {
-        let all: Vec<Terms> = all.iter().map(|it| terms(it.0, it.1)).collect();
-        cap(policy, &all[0], &Everybody::of(all.iter(), 16)).ppm()
+        let all: Vec<Entitlement> = all.iter().map(|it| entitlement(it.0, it.1)).collect();
+        cap(policy, &all[0], &AllSlices::of(all.iter(), 16)).ppm()
     }
 
     #[test]
@@ -180,14 +181,18 @@ mod tests {
 
     #[test]
     fn a_whole_gpu_is_capped_by_no_policy_and_no_share() {
-        let terms = Terms {
+        let entitlement = Entitlement {
             whole: true,
-            ..terms(1, 30)
+            ..entitlement(1, 30)
         };
-        let everybody = Everybody::of([&terms].into_iter(), 16);
+        let all_slices = AllSlices::of([&entitlement].into_iter(), 16);
         for policy in [Policy::Fair, Policy::Fixed, Policy::Soft] {
-            assert!(!cap(policy, &terms, &everybody).limits(), "{policy}");
-            assert_eq!(weight(policy, &terms), (Weight::ONE, false), "{policy}");
+            assert!(!cap(policy, &entitlement, &all_slices).limits(), "{policy}");
+            assert_eq!(
+                weight(policy, &entitlement),
+                (Weight::ONE, false),
+                "{policy}"
+            );
         }
     }
 
@@ -195,9 +200,9 @@ mod tests {
     fn weights_count_in_the_line_but_under_fair_and_preemptive() {
         for (number, expected) in [1, 1, 5, 5, 5, 5].into_iter().enumerate() {
             let policy = Policy::of(number as u8).expect("one of six");
-            let (own, reserved) = weight(policy, &terms(5, 0));
+            let (own, reserved) = weight(policy, &entitlement(5, 0));
             assert_eq!((own.get(), reserved), (expected, false), "{policy}");
-            let (own, reserved) = weight(policy, &terms(5, 30));
+            let (own, reserved) = weight(policy, &entitlement(5, 30));
             let native = policy == Policy::Native;
             assert_eq!(own.get(), if native { 5 } else { 30 }, "{policy}");
             assert_eq!(reserved, !native, "{policy}");

@@ -196,7 +196,7 @@ type Role = fn(&[String]) -> Outcome;
 
 const ROLES: [(&str, Role); 9] = [
     ("hold", processes::hold),
-    ("race", processes::race),
+    ("fill", processes::fill),
     ("grow", processes::grow),
     ("idle", processes::idle),
     ("look", processes::look),

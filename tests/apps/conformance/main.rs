@@ -4,7 +4,7 @@
 //! refusals, the same numbers, the same codes for bad input. So the program knows nothing of
 //! slices: it asks `cuMemGetInfo` how large the device is and tries every way there is to take
 //! memory, to give it back, and to be refused. It runs unchanged on a bare device, behind either
-//! door, on the simulated GPU and on a real one.
+//! injection method, on the simulated GPU and on a real one.
 //!
 //! A case is a short function in the file of its family, a table there gives it its name. It runs
 //! in a child process, so that a crash, a hang or a leak is one failed case and nothing more, and
@@ -27,7 +27,7 @@ mod host;
 mod ipc;
 mod lookup;
 mod managed;
-mod mirror;
+mod nvml;
 mod pitch;
 mod pool;
 mod pool_limits;
@@ -59,7 +59,7 @@ const FAMILIES: &[&[Case]] = &[
     external::CASES,
     host::CASES,
     context::CASES,
-    mirror::CASES,
+    nvml::CASES,
     query::CASES,
     lookup::CASES,
     processes::CASES,

@@ -87,11 +87,11 @@ fn cannot_pass_the_cap() -> Outcome {
     gpu.release(at)
 }
 
-/// A helper that, told to, takes what it can get, says how much, and waits.
-pub fn race(words: &[String]) -> Outcome {
+/// A helper that fills its memory on command, prints the bytes it got, and waits.
+pub fn fill(words: &[String]) -> Outcome {
     let gpu = gpu()?;
     let [step] = words else {
-        return fail("race needs a step");
+        return fail("fill needs a step");
     };
     let step = step.parse().or_else(fail)?;
     child::say("ready")?;
@@ -102,13 +102,13 @@ pub fn race(words: &[String]) -> Outcome {
     Ok(())
 }
 
-/// So many helpers race to the cap.
-fn racing(count: usize) -> Outcome {
+/// `count` helpers fill the cap at the same time.
+fn fill_together(count: usize) -> Outcome {
     let gpu = gpu()?;
     let (before, step) = (gpu.free()?, gpu.part(128)?);
     let step_text = step.to_string();
     let mut all: Vec<Helper> = (0..count)
-        .map(|_| Helper::start("race", &[&step_text]))
+        .map(|_| Helper::start("fill", &[&step_text]))
         .collect::<Outcome<_>>()?;
     for helper in &mut all {
         helper.says("ready")?;
@@ -130,11 +130,11 @@ fn racing(count: usize) -> Outcome {
 }
 
 fn two_race() -> Outcome {
-    racing(2)
+    fill_together(2)
 }
 
 fn four_race() -> Outcome {
-    racing(4)
+    fill_together(4)
 }
 
 /// A helper that allocates and frees as it is told.

@@ -1,4 +1,4 @@
-/* A driver of C for trying the doors: it keeps books, moves nothing, runs nothing.
+/* A driver of C for testing the shim libraries: it keeps books, moves nothing, runs nothing.
  *
  * STUB_DEVICES (default 1) devices of STUB_BYTES (default 64 GiB) each; device d has sixteen bytes of
  * 0x10 + d as UUID. An allocation of 0xbad000 bytes fails with 999, after all checks before it. Pointers

@@ -1,19 +1,19 @@
-"""Two sets of results of this suite beside each other, one of a real card and one of the simulated GPU: where they differ, the
-simulation is wrong, or a card is not like the one it was made after.
+"""Compares two sets of results of this suite: one of a real card and one of the simulated GPU. Where they differ, the simulation is
+wrong, or the card is unlike the one it was modelled on.
 
-`FIGURES` is the one list of what the simulation claims to be like: each figure with where it is found in the results and where it
-is set, so that a difference says what to change. What a call costs the processor, and what the machine's own memory is copied
-at, is shown without judgement."""
+`FIGURES` is the one list of the properties that the simulation claims. Each figure names where it is found in the results and where it
+is set, so that a difference points to the place to change. The processor time of calls and the copy rates of host memory are shown
+without judgement."""
 import json
 import pathlib
 from typing import NamedTuple
 
 CONFIG = "sim/device/config.rs"
-SWITCHED = {"lever": "group off the run list, preempted"}
+SWITCHED = {"method": "group off the run list, preempted"}
 
 
 class Figure(NamedTuple):
-    """Something that both have: the stage, table, row and column of it, where it is set and as what, and whether a difference is one."""
+    """A figure that both sets have: its stage, table, row and column, the file and word that set it, and whether it is judged."""
 
     name: str
     stage: str
@@ -27,7 +27,7 @@ class Figure(NamedTuple):
 
 
 def memory(what, file, word):
-    """Three figures: what cuMemGetInfo, NVML for the process and NVML for the card say that it took."""
+    """Three figures: the memory it took by cuMemGetInfo, by NVML for the process and by NVML for the card."""
     for column in ("cuda", "process", "device"):
         yield Figure(f"{what}, {column}", "facts", "memory, MiB", {"what": what}, column, "MiB", file, word)
 
@@ -58,11 +58,11 @@ FIGURES = [
     Figure("the first of two with slices 1:3", "probes", "weights", {"slices": "1:3"}, "got", "", "sim/device/time.rs", "fn slice"),
     Figure("the first of two with slices 1:9", "probes", "weights", {"slices": "1:9"}, "got", "", "sim/device/time.rs", "fn slice"),
     Figure("what stopping a group is answered", "probes", "stops", SWITCHED, "stop", "", CONFIG, '"controls"'),
-    Figure("what stopping channels is answered", "probes", "stops", {"lever": "channels disabled"}, "stop", "", CONFIG, '"controls"'),
-    Figure("whether a stopped group stays quiet", "probes", "stops", SWITCHED, "stayed_quiet", "", CONFIG, '"controls"'),
-    Figure("whether stopped channels stay quiet", "probes", "stops", {"lever": "channels disabled"}, "stayed_quiet", "", CONFIG, '"controls"'),
-    Figure("whether channels stay quiet whose scheduling is disabled", "probes", "stops", {"lever": "channels disabled, scheduling only"}, "stayed_quiet", "", "sim/device/machine/kernel.rs", "DISABLE_CHANNELS"),
-    Figure("from stopping a group to quiet", "probes", "stops", SWITCHED, "quiet_us", "µs", "sim/device/machine/kernel.rs", "SLOW_NS", False),
+    Figure("what stopping channels is answered", "probes", "stops", {"method": "channels disabled"}, "stop", "", CONFIG, '"controls"'),
+    Figure("whether a stopped group stays stopped", "probes", "stops", SWITCHED, "stayed_stopped", "", CONFIG, '"controls"'),
+    Figure("whether stopped channels stay stopped", "probes", "stops", {"method": "channels disabled"}, "stayed_stopped", "", CONFIG, '"controls"'),
+    Figure("whether channels with scheduling disabled stay stopped", "probes", "stops", {"method": "channels disabled, scheduling only"}, "stayed_stopped", "", "sim/device/machine/kernel.rs", "DISABLE_CHANNELS"),
+    Figure("from stopping a group to its last progress", "probes", "stops", SWITCHED, "stopped_us", "µs", "sim/device/machine/kernel.rs", "SLOW_NS", False),
     Figure("preempting work", "probes", "preempts", {"what": "busy"}, "p50_us", "µs", "sim/device/machine/kernel.rs", "SLOW_NS", False),
     Figure("realtime, for root", "probes", "privileged", {"control": "realtime"}, "status", "", "sim/device/machine/kernel.rs", "MAKE_REALTIME", False),
     Figure("others beside a closed gate, of alone", "probes", "gates", {"right": True}, "others_beside_a_closed_gate", "", "sim/cuda/exec/task.rs", "Body::Wait"),
@@ -80,8 +80,8 @@ FIGURES = [
     cost("copies within the card", "GB/s", "sim/cuda/exec/cost.rs", "DEVICE_BYTES_PER_US", False),
 ]
 
-# Apart by more than this factor, and by more than this much: a difference. A page of 2 MiB; what a machine that is
-# never quite quiet adds.
+# Two values differ if they are apart by more than this factor and by more than this much: a page of 2 MiB, or the
+# noise of a machine that is never quite idle.
 FACTOR = 1.25
 SLACK = {"MiB": 2.0, "µs": 20.0, "us": 20.0, "ms": 50.0, "GB/s": 5.0, "": 0.05}
 
@@ -101,7 +101,7 @@ def rows(results, stage, table):
 
 
 def read(results, figure):
-    """(whether it was asked, what was found). `...` in a figure's row stands for anything but nothing."""
+    """(whether the results have the figure, its value). `...` in a figure's row matches any value but None."""
     for row in rows(results, figure.stage, figure.table):
         fits = all(row.get(key) is not None if wanted is ... else row.get(key) == wanted for key, wanted in figure.row.items())
         if fits and (figure.column in row or figure.column == "refused"):
@@ -121,7 +121,7 @@ def is_number(value):
 
 
 def compared(real, simulated):
-    """(figure, the card's, the simulated one's, whether that is a difference), of all that both were asked."""
+    """(figure, the card's value, the simulated value, whether they differ) for each figure in both sets."""
     for figure in FIGURES:
         (asked, theirs), (answered, ours) = read(real, figure), read(simulated, figure)
         if asked and answered:
@@ -143,17 +143,17 @@ def show(value, unit):
 
 
 def differences(real, simulated):
-    """Sentences, one for each thing that is not alike."""
+    """Sentences, one for each difference."""
     return [sentence(*row[:3]) for row in compared(real, simulated) if row[3]]
 
 
 def unasked(results):
-    """Figures that are in no result: what a run must still be asked."""
+    """Names of the figures that are in no result."""
     return [figure.name for figure in FIGURES if not read(results, figure)[0]]
 
 
 def shown(real, simulated):
-    """Sentences on what is not judged: what calls cost, on whatever processors they were made."""
+    """Sentences on figures that are not judged: the cost of calls, on any processor."""
     for figure, theirs, ours, _ in compared(real, simulated):
         if not figure.judged:
             yield sentence(figure, theirs, ours)

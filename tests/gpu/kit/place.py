@@ -1,4 +1,4 @@
-"""Where the suite runs: which driver, which programs, and how a command is put into a slice."""
+"""The place where the suite runs: its driver, its programs, and how a command runs in a slice."""
 import json
 import os
 import pathlib
@@ -8,11 +8,11 @@ import tempfile
 import time
 
 GIB = 1 << 30
-# Where drivers are; the first that has libcuda.so.1 is asked, unless GPUSLICE_DRIVER_DIR names one.
+# Directories of drivers; the first with libcuda.so.1 is used, unless GPUSLICE_DRIVER_DIR names one.
 DRIVER_DIRS = [
     "/usr/local/nvidia/lib64", "/usr/local/nvidia/lib", "/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib/wsl/lib",
 ]
-DOORS = ["preload", "replace"]
+METHODS = ["preload", "mount"]
 
 
 class Missing(Exception):
@@ -20,13 +20,13 @@ class Missing(Exception):
 
 
 class Skip(Exception):
-    """A stage cannot run on this machine, and why."""
+    """The reason why a stage cannot run on this machine."""
 
 
 class Place:
     def __init__(self, options):
         self.bundle, self.sim, self.quick, self.peers = options.bundle.resolve(), options.sim, options.quick, options.peer
-        for name in ["gpuslice", "gpusliced", "libgpuslice.so", "libgpuslice_replace.so", "tenant", "meter", "pulse", "levers"]:
+        for name in ["gpuslice", "gpusliced", "libgpuslice.so", "libgpuslice_mount.so", "tenant", "meter", "pulse", "control-probe"]:
             if not (self.bundle / name).exists():
                 raise Missing(f"no {name} in {self.bundle}; make it with tests/gpu/bundle and carry it here")
         self.driver = self.bundle / "sim" if self.sim else real_driver()
@@ -47,11 +47,11 @@ class Place:
         return environment
 
     def device_dir(self):
-        """Where this run's simulated GPUs are."""
+        """The directory of this run's simulated GPUs."""
         return self._device.name
 
     def gpu(self):
-        """The card, as the facts of every result: name, driver, memory; asked once."""
+        """The facts of the card for every result: name, driver, memory. Queried once."""
         if self._gpu is None:
             self._gpu = {"simulated": True} if self.sim else nvidia_smi()
         return self._gpu
@@ -61,25 +61,25 @@ class Place:
         return 16 * GIB if self.sim else self.gpu().get("memory_mib", 0) << 20
 
     def rounds(self):
-        """Rounds of the counting kernel in a microsecond, measured once, alone: all tenants share the figure, so that an error in it is
-        nobody's advantage. A simulated GPU takes any number."""
+        """Rounds of the counting kernel per microsecond, measured once on an idle card. All tenants use the same figure, so that an
+        error in it favours none of them. On a simulated GPU any number will do."""
         if self._rounds is None:
-            found = [] if self.sim else lines(self.run([self.program("levers"), "objects"], 60).stdout)
+            found = [] if self.sim else lines(self.run([self.program("control-probe"), "objects"], 60).stdout)
             measured = [row["rounds_per_us"] for row in found if "rounds_per_us" in row]
             if not measured and not self.sim:
-                raise Missing("the card's speed could not be measured: levers objects says why")
+                raise Missing("the card's speed could not be measured: control-probe objects says why")
             self._rounds = measured[0] if measured else 1.0
         return self._rounds
 
     def tenant(self, kernel_us, seconds):
-        """The command line of a tenant that is always busy with kernels of that length, and leaves memory to others. The kernels count
-        work, not time: a clock goes on while a kernel is off the card, and who was interrupted would seem to have had more."""
+        """The command line of a tenant that is always busy with kernels of that length and leaves memory to others. The kernels count
+        work, not time: a clock runs on while a kernel is off the card, so an interrupted tenant would seem to have had more."""
         batch = max(1, min(16, 20000 // kernel_us))
         line = [self.program("tenant"), "--seconds", str(seconds), "--kernel-us", str(kernel_us), "--step-mib", "64", "--most-mib", "256"]
         return line + ["--rounds-per-us", str(self.rounds()), "--batch", str(batch)]
 
     def start(self, command, **environment):
-        """Starts a command without us; its output is to be read."""
+        """Starts a command outside any slice; the caller reads its output."""
         process = subprocess.Popen(command, env=self.environment(**environment), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         self._started.append(process)
         return process
@@ -98,24 +98,24 @@ class Place:
         return str(self.bundle / name)
 
     def run(self, command, timeout=300, first=None, **environment):
-        """Runs a command without us; gives the finished process. `first` is done in the child before it is the command."""
+        """Runs a command outside any slice and returns the finished process. `first` runs in the child before exec."""
         return subprocess.run(command, env=self.environment(**environment), capture_output=True, text=True, timeout=timeout, preexec_fn=first)
 
-    def wrap(self, door, options, command, runtime_dir=None):
+    def wrap(self, method, options, command, runtime_dir=None):
         """The command line that runs `command` in a slice."""
-        line = [self.program("gpuslice"), "run", "--quiet", "--door", door]
+        line = [self.program("gpuslice"), "run", "--quiet", "--inject", method]
         line += ["--runtime-dir", str(runtime_dir)] if runtime_dir else ["--driver-dir", str(self.driver)]
         return line + options + ["--"] + command
 
-    def sliced(self, door, options, command, timeout=300, **environment):
+    def sliced(self, method, options, command, timeout=300, **environment):
         """Runs a command in a slice of its own."""
-        return self.run(self.wrap(door, options, command), timeout, **environment)
+        return self.run(self.wrap(method, options, command), timeout, **environment)
 
-    def doors(self):
-        """The doors that can be opened here, each tried once: (door, why not)."""
-        for door in DOORS:
-            done = self.sliced(door, ["--memory", "1GiB"], ["true"], timeout=60)
-            yield door, None if done.returncode == 0 else done.stderr.strip()[-300:]
+    def injection_methods(self):
+        """The injection methods that work here, each tried once: (method, reason if it fails)."""
+        for method in METHODS:
+            done = self.sliced(method, ["--memory", "1GiB"], ["true"], timeout=60)
+            yield method, None if done.returncode == 0 else done.stderr.strip()[-300:]
 
 
 class Node:
@@ -141,9 +141,9 @@ class Node:
         self.log.seek(0)
         raise Missing(f"gpusliced did not start: {self.log.read()[-500:]}")
 
-    def start(self, name, options, command, door="preload", **environment):
-        """Starts a command in a slice of this node; its output is to be read as JSON lines."""
-        return self.place.start(self.place.wrap(door, ["--name", name] + options, command, self.dir), **environment)
+    def start(self, name, options, command, method="preload", **environment):
+        """Starts a command in a slice of this node; the caller reads its output as JSON lines."""
+        return self.place.start(self.place.wrap(method, ["--name", name] + options, command, self.dir), **environment)
 
     def ps(self):
         line = [self.place.program("gpuslice"), "ps", "--json", "--runtime-dir", str(self.dir)]

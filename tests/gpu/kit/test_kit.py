@@ -24,7 +24,7 @@ CARD = {
     }},
     "probes": {"tables": {
         "sweep": [{"slice_us": 0, "together": 0.99}, {"slice_us": 500, "together": 0.9, "lost_a_switch_us": 55.0}],
-        "stops": [{"lever": "channels disabled", "stop": "ok", "stayed_quiet": True}],
+        "stops": [{"method": "channels disabled", "stop": "ok", "stayed_stopped": True}],
     }},
     "overhead": {"tables": {"calls, preload": [{"call": "launch", "bare_ns": 2000.0}]}},
 }

@@ -60,7 +60,7 @@ def main():
             page[0:4] = turn.to_bytes(4, "little")
             cuda("cuStreamSynchronize", stream)
             delays.append(1e6 * (time.perf_counter() - start))
-        row["open_to_quiet_us"] = sorted(delays)[len(delays) // 2]
+        row["open_to_drained_us"] = sorted(delays)[len(delays) // 2]
         print(json.dumps(row))
 
 

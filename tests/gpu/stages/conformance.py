@@ -1,4 +1,4 @@
-"""The conformance program: bare, in slices through both doors, and against the driver's own limit for a control group
+"""The conformance program: bare, in slices by both injection methods, and against the driver's own limit for a control group
 where there is one, must answer alike."""
 import pathlib
 import re
@@ -15,11 +15,11 @@ def run(here, result):
     program = [here.program("conformance")]
     cap = (8 if here.total() > 32 * place.GIB else 1) * place.GIB
     judge(result, "bare", lambda words: here.run(program + words, LIMIT_SECONDS))
-    for door, why in here.doors():
+    for method, why in here.injection_methods():
         if why is None:
-            judge(result, door, lambda words: here.sliced(door, ["--memory", str(cap)], program + words, LIMIT_SECONDS))
+            judge(result, method, lambda words: here.sliced(method, ["--memory", str(cap)], program + words, LIMIT_SECONDS))
         else:
-            result.value(f"no {door}", why)
+            result.value(f"no {method}", why)
     run_limited(here, result, "the driver's limit", cap, program)
     run_limited(here, result, "the driver's limit, preload", cap, here.wrap("preload", ["--memory", str(cap)], program))
 
@@ -33,28 +33,28 @@ def run_limited(here, result, name, cap, command):
         report(result, name, done)
 
 
-def judge(result, door, start):
+def judge(result, method, start):
     """A case that fails is tried once more by itself: on a busy machine memory of the case before may still be on its way back."""
     done = start([])
-    failing = report(result, door, done)
+    failing = report(result, method, done)
     if failing is None:
         return
     twice = [line for line in failing if start(["--only", line.split()[1].rstrip(":")]).returncode != 0]
-    result.value(f"failing by themselves, {door}", twice)
-    result.check(f"every case passes, {door}", not twice and (failing or done.returncode == 0), f"{len(failing)} failed, {len(twice)} of them twice")
+    result.value(f"failing by themselves, {method}", twice)
+    result.check(f"every case passes, {method}", not twice and (failing or done.returncode == 0), f"{len(failing)} failed, {len(twice)} of them twice")
 
 
-def report(result, door, done):
+def report(result, method, done):
     """The lines of cases that failed; None if the program came to no end."""
     match = re.search(r"TOTAL pass=(\d+) fail=(\d+) skip=(\d+)", done.stdout)
     if not match:
-        result.check(f"conformance, {door}", False, (done.stdout + done.stderr)[-1500:])
+        result.check(f"conformance, {method}", False, (done.stdout + done.stderr)[-1500:])
         return None
     passed, failed, skipped = (int(number) for number in match.groups())
-    result.row("cases", door=door, passed=passed, failed=failed, skipped=skipped)
+    result.row("cases", injection=method, passed=passed, failed=failed, skipped=skipped)
     failing = [line for line in done.stdout.splitlines() if line.startswith("FAIL")]
-    result.value(f"failing, {door}", failing)
-    result.value(f"skipped, {door}", [line for line in done.stdout.splitlines() if line.lower().startswith("skip")])
+    result.value(f"failing, {method}", failing)
+    result.value(f"skipped, {method}", [line for line in done.stdout.splitlines() if line.lower().startswith("skip")])
     return failing
 
 

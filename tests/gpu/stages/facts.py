@@ -22,8 +22,8 @@ def run(here, result):
     memory(here, result)
     costs(here, result)
     calls_into_the_kernel(here, result)
-    for door, why in here.doors():
-        result.value(f"door {door}", why or "opens")
+    for method, why in here.injection_methods():
+        result.value(f"injection {method}", why or "works")
     doctor = here.run([here.program("gpuslice"), "doctor", "--json", "--driver-dir", str(here.driver)], timeout=120)
     result.value("doctor", doctor.stdout or doctor.stderr)
     if not here.sim:

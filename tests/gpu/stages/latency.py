@@ -62,7 +62,7 @@ def sliced(here, service, kernel, config):
         out, error = asked.communicate(timeout=service.seconds + 120)
         if asked.returncode != 0:
             raise RuntimeError(error[-500:])
-        tiers = {row["name"]: row.get("time_tier", "") for row in node.ps().get("slices", [])}
+        tiers = {row["name"]: row.get("time_enforcement", "") for row in node.ps().get("slices", [])}
         busy.end()
         numbers, training = place.lines(out)[-1], busy.kept()
     with_tier = ", tier" if config == TIER else ""

@@ -9,24 +9,24 @@ PROGRAMS = pathlib.Path(__file__).resolve().parents[1] / "programs"
 # Workloads on PyTorch. Each prints {"seconds": …} of its own measured part.
 WORKLOADS = [("decode, launches", "decode"), ("decode, graphs", "decode-graphs")]
 PROMISED = 0.005
-# What a stage may use for each door's calls, and for all of its workloads.
+# What a stage may use for the calls of each injection method, and for all of its workloads.
 CALLS_SECONDS, WORKLOADS_SECONDS = 45, 160
 
 
 def run(here, result):
-    doors = [door for door, why in here.doors() if why is None]
-    for door in doors:
-        calls(here, result, door, memory(here))
-    workloads(here, result, doors, WORKLOADS, WORKLOADS_SECONDS)
+    methods = [method for method, why in here.injection_methods() if why is None]
+    for method in methods:
+        calls(here, result, method, memory(here))
+    workloads(here, result, methods, WORKLOADS, WORKLOADS_SECONDS)
 
 
 def memory(here):
     return ["--memory", str(here.total() // 2)]
 
 
-def calls(here, result, door, options):
+def calls(here, result, method, options):
     def meter(sliced):
-        done = here.sliced(door, options, [here.program("meter")]) if sliced else here.run([here.program("meter")])
+        done = here.sliced(method, options, [here.program("meter")]) if sliced else here.run([here.program("meter")])
         if done.returncode != 0:
             raise RuntimeError(done.stderr[-500:])
         return {row["row"]: row["median_ns"] for row in place.lines(done.stdout)}
@@ -36,25 +36,25 @@ def calls(here, result, door, options):
         a, b = [run[row] for run in bare], [run[row] for run in ours]
         _, low, high = stats.ratio(a, b)
         more = stats.median(b) - stats.median(a)
-        result.row(f"calls, {door}", call=row, bare_ns=stats.median(a), sliced_ns=stats.median(b), more_ns=more, ratio_low=low, ratio_high=high)
+        result.row(f"calls, {method}", call=row, bare_ns=stats.median(a), sliced_ns=stats.median(b), more_ns=more, ratio_low=low, ratio_high=high)
 
 
-def workloads(here, result, doors, names, seconds):
-    """Through the last door that opens, which is the one closer to the driver."""
-    if here.sim or not doors:
+def workloads(here, result, methods, names, seconds):
+    """By the last injection method that works, which is the one closer to the driver."""
+    if here.sim or not methods:
         return
     if here.run([sys.executable, "-c", "import torch"]).returncode != 0:
         result.value("workloads", "PyTorch is not installed here")
         return
     for name, word in names:
-        workload(here, result, doors[-1], name, word, seconds / len(names))
+        workload(here, result, methods[-1], name, word, seconds / len(names))
 
 
-def workload(here, result, door, name, word, seconds):
+def workload(here, result, method, name, word, seconds):
     line = [sys.executable, str(PROGRAMS / "torch_work.py"), word]
 
     def once(sliced):
-        done = here.sliced(door, memory(here), line) if sliced else here.run(line)
+        done = here.sliced(method, memory(here), line) if sliced else here.run(line)
         found = place.lines(done.stdout)
         if done.returncode != 0 or not found:
             raise RuntimeError(done.stderr[-800:])
@@ -62,5 +62,5 @@ def workload(here, result, door, name, word, seconds):
 
     bare, ours = stats.abba(1 if here.quick else 5, lambda: once(False), lambda: once(True), seconds)
     ratio, low, high = stats.ratio(bare, ours)
-    result.row(f"workloads, {door}", what=name, runs=len(bare), bare_s=stats.median(bare), sliced_s=stats.median(ours), ratio=ratio, low=low, high=high)
-    result.promise(f"{name}, {door}: at most {PROMISED:.1%} slower", low <= 1 + PROMISED, f"{ratio - 1:+.2%} ({low - 1:+.2%} to {high - 1:+.2%})")
+    result.row(f"workloads, {method}", what=name, runs=len(bare), bare_s=stats.median(bare), sliced_s=stats.median(ours), ratio=ratio, low=low, high=high)
+    result.promise(f"{name}, {method}: at most {PROMISED:.1%} slower", low <= 1 + PROMISED, f"{ratio - 1:+.2%} ({low - 1:+.2%} to {high - 1:+.2%})")

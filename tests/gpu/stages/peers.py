@@ -13,18 +13,18 @@ CONFORMANCE_SECONDS = 120
 def run(here, result):
     if not here.peers:
         raise place.Skip("no --peer was named")
-    doors = [door for door, why in here.doors() if why is None]
+    methods = [method for method, why in here.injection_methods() if why is None]
     for word in here.peers:
         name, _, rest = word.partition("=")
         library, *settings = rest.split(",")
         environment = dict(setting.split("=", 1) for setting in settings)
         environment["LD_PRELOAD"] = library
-        calls(here, result, doors, name, environment)
+        calls(here, result, methods, name, environment)
         two(here, result, name, environment)
         conformance(here, result, name, environment)
 
 
-def calls(here, result, doors, name, environment):
+def calls(here, result, methods, name, environment):
     program = [here.program("meter")]
 
     def meter(done):
@@ -33,8 +33,8 @@ def calls(here, result, doors, name, environment):
         return {row["row"]: row["median_ns"] for row in place.lines(done.stdout)}
 
     ways = {"bare": lambda: meter(here.run(program, 120)), name: lambda: meter(here.run(program, 120, **environment))}
-    for door in doors:
-        ways[f"gpuslice, {door}"] = lambda door=door: meter(here.sliced(door, overhead.memory(here), program, 120))
+    for method in methods:
+        ways[f"gpuslice, {method}"] = lambda method=method: meter(here.sliced(method, overhead.memory(here), program, 120))
     found = {way: [] for way in ways}
     for turn in range(2 if here.quick else 6):
         # There and back again, so that a drift of the machine meets all alike.

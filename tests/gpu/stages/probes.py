@@ -1,8 +1,9 @@
-"""Levers on an unmodified driver, each asked whether it is there, what it does and what it costs; nothing destructive, no settings.
+"""Probes of an unmodified driver's controls of channel groups: does each exist, what does it do, what does it cost? Nothing
+destructive, no settings.
 
-What a probe finds is a value: a control that is refused is as good a finding as one that works. What is checked is that it
-ended in time, that what it stopped went on, and that everything computed meanwhile is right. `programs/levers` has the probes;
-the simulated GPU is asked in each way in which its driver can answer who controls channel groups."""
+What a probe finds is a value: a refused control is as good a finding as one that works. The checks are that the probe ended in
+time, that the work it stopped resumed, and that every result computed meanwhile is right. `programs/control_probe` has the probes;
+the simulated GPU runs them with each way in which its driver can answer a control."""
 import concurrent.futures
 import pathlib
 import signal
@@ -15,16 +16,16 @@ from kit import elf, place
 
 PROGRAMS = pathlib.Path(__file__).resolve().parents[1] / "programs"
 CHECKPOINT = ["cuCheckpointProcessLock", "cuCheckpointProcessCheckpoint", "cuCheckpointProcessRestore", "cuCheckpointProcessUnlock", "cuCheckpointProcessGetState"]
-# In this order: what may leave the driver in a bad way comes last.
+# In this order: probes that may leave the driver in a bad state come last.
 PROBES = ["objects", "slices", "weights", "preempts", "gates", "sweep", "sweep-wide", "stops", "second", "teardown"]
-# Of a simulated driver that answers otherwise, what can come out otherwise; and what stopping is answered with.
+# The probes whose results depend on how a simulated driver answers controls; and the status of a stop by each driver.
 CONTROLLING = ["slices", "stops", "second", "teardown"]
 OTHERWISE = {"denied": "0x1b not permitted", "unsupported": "0x56 not supported", "slow": "ok", "void": "ok"}
 LIMIT_SECONDS = 60
 CHECKPOINT_MIB = [64, 1024, 10240, 61440]
-# Nothing is begun in a stage that has taken so long.
+# After so many seconds a stage begins nothing more.
 LAST_SECONDS = 220
-# Work that is stopped: on a card so long that nobody waits for its end by chance.
+# Length of the work that is stopped: on a card too long to end by chance while it is watched.
 LENGTH_MS = {"card": 5000, "on": 1000, "other": 500}
 
 
@@ -38,26 +39,26 @@ def run(here, result):
     done = here.run([sys.executable, str(PROGRAMS / "memops.py")], LIMIT_SECONDS)
     rows = place.lines(done.stdout)
     for row in rows:
-        result.row("pages registered for the GPU", **{key: row.get(key) for key in ("mapping", "wait_queue_us", "wait_whole_us", "open_to_quiet_us", "refused")})
-    result.check("a stream can wait on a page that another process writes", any("open_to_quiet_us" in row for row in rows), done.stderr[-500:] or len(rows))
+        result.row("pages registered for the GPU", **{key: row.get(key) for key in ("mapping", "wait_queue_us", "wait_whole_us", "open_to_drained_us", "refused")})
+    result.check("a stream can wait on a page that another process writes", any("open_to_drained_us" in row for row in rows), done.stderr[-500:] or len(rows))
     checkpoint(here, result, begun)
 
 
 def line(here, probe, length):
-    words = [here.program("levers"), probe, "--kernel-ms", str(LENGTH_MS[length])]
+    words = [here.program("control-probe"), probe, "--kernel-ms", str(LENGTH_MS[length])]
     return words + (["--sim"] if here.sim else []) + (["--quick"] if here.quick else [])
 
 
 def device(here, controls):
-    """Another simulated GPU, whose driver answers controls in this way."""
+    """The environment for another simulated GPU, whose driver answers controls in this way."""
     if controls in ("card", "on"):
         return {}
     return {"GPUSLICE_SIM": f"mem=16GiB,controls={controls}", "GPUSLICE_SIM_DEVICE": f"{here.device_dir()}/{controls}"}
 
 
 def ask(here, probe, case):
-    """(status or None where it did not end in time, seconds, rows, what it complained of). Not through pipes: a process that the
-    driver keeps must not keep us."""
+    """(status or None where it did not end in time, seconds, rows, the end of its standard error). Not through pipes: a process that
+    the driver keeps alive must not block this one."""
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as error:
         length = case if case in LENGTH_MS else "other"
         start = time.monotonic()
@@ -93,7 +94,7 @@ def report(result, probe, answer, of=""):
 
 
 def controls(here, result):
-    """Each on a simulated GPU of its own, hence at the same time: mostly they wait."""
+    """Runs each way on a simulated GPU of its own, all at the same time: they mostly sleep."""
     with concurrent.futures.ThreadPoolExecutor(len(OTHERWISE)) as pool:
         asked = {way: pool.submit(lambda way: [(probe, ask(here, probe, way)) for probe in CONTROLLING], way) for way in OTHERWISE}
     rows = result.data["tables"].get("stops", [])
@@ -107,9 +108,9 @@ def controls(here, result):
 
 
 def interrupted(here, result, case):
-    """A person who ends a probe in the middle of a stop leaves nothing stopped."""
+    """SIGINT in the middle of a stop leaves nothing stopped."""
     process = subprocess.Popen(line(here, "stops", case), env=here.environment(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-    process.stdout.readline()  # the first lever is done, the next one is at work
+    process.stdout.readline()  # the first method is done, the next one has begun
     time.sleep(0.1)
     process.send_signal(signal.SIGINT)
     status = ended(process, 20)
@@ -119,14 +120,14 @@ def interrupted(here, result, case):
 
 
 def checkpoint(here, result, begun):
-    """From outside, by pid: a pause, and memory moved out of the card, without any shim. Too slow for turns; how slow?"""
+    """Checkpoints a process from outside, by pid: a pause, and memory moved off the card, without a shim. Too slow for turns; how slow?"""
     exported = elf.dynamic((here.driver / "libcuda.so.1").resolve())[1]
     names = [name for name in CHECKPOINT if name in exported]
     result.value("checkpoint calls", names)
     if here.sim or len(names) < len(CHECKPOINT):
         return
     for mib in CHECKPOINT_MIB[: 2 if here.quick else None]:
-        # What leaves the card needs room here.
+        # Memory that leaves the card needs room in host memory.
         if mib << 20 > min(here.total(), available()) * 0.8:
             row = {"mib": mib, "refused": "too little memory here or on the card"}
         elif time.monotonic() - begun > LAST_SECONDS:

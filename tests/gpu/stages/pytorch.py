@@ -16,17 +16,17 @@ def run(here, result):
         raise place.Skip("the simulated driver serves driver-API programs only")
     if importlib.util.find_spec("torch") is None:
         raise place.Skip("PyTorch is not installed here")
-    doors = [door for door, why in here.doors() if why is None]
+    methods = [method for method, why in here.injection_methods() if why is None]
     for at, (name, allocator) in enumerate(CASES):
-        # Each start takes seconds: both doors once, then the one closer to the driver.
-        frameworks.case(here, result, doors if at == 0 else doors[-1:], name, allocator)
+        # Each start takes seconds: both methods once, then the one closer to the driver.
+        frameworks.case(here, result, methods if at == 0 else methods[-1:], name, allocator)
     for at, allocator in enumerate(FILLS):
-        for door in doors if at == 0 else doors[-1:]:
-            fill(here, result, door, allocator)
+        for method in methods if at == 0 else methods[-1:]:
+            fill(here, result, method, allocator)
 
 
-def fill(here, result, door, allocator):
-    ours, cap = frameworks.once(here, door, "torch_fill", allocator), frameworks.CAP
+def fill(here, result, method, allocator):
+    ours, cap = frameworks.once(here, method, "torch_fill", allocator), frameworks.CAP
     got = ours.get("got", 0)
     holds = ours.get("refused") is True and cap * 0.75 < got <= cap
-    result.check(f"filling the slice {allocator}, {door}: stopped below the cap", holds, ours.get("error") or f"{got / place.GIB:.2f} GiB of {cap / place.GIB:.0f}")
+    result.check(f"filling the slice {allocator}, {method}: stopped below the cap", holds, ours.get("error") or f"{got / place.GIB:.2f} GiB of {cap / place.GIB:.0f}")

@@ -68,7 +68,7 @@ def ledger(node, count, seconds):
         if len(rows) == count:
             for book, row in zip(books, rows):
                 book.progress.append((now, row.get("gpu_ns", 0)))
-            tier = {row.get("time_tier", "") for row in rows}
+            tier = {row.get("time_enforcement", "") for row in rows}
         time.sleep(0.25)
     return books, "/".join(sorted(tier))
 

@@ -9,5 +9,5 @@ SECONDS = 240
 def run(here, result):
     if here.sim:
         raise place.Skip("the simulated driver serves driver-API programs only")
-    doors = [door for door, why in here.doors() if why is None]
-    overhead.workloads(here, result, doors, WORKLOADS, SECONDS)
+    methods = [method for method, why in here.injection_methods() if why is None]
+    overhead.workloads(here, result, methods, WORKLOADS, SECONDS)

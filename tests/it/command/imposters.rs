@@ -75,8 +75,8 @@ fn serve(connection: &Connection, place: &Path) {
                     cuda: path("evil.so"),
                     nvml: HostPath::EMPTY,
                     preload: path("evil.so"),
-                    replace: path("evil.so"),
-                    twin: path("evil.so"),
+                    mount: path("evil.so"),
+                    nvml_shim: path("evil.so"),
                     device: HostPath::EMPTY,
                 },
             ),
@@ -149,7 +149,7 @@ impl Place {
     fn assert_refused(&self, why: &str) {
         let sim = self.path("bin/sim");
         let sim = sim.to_str().expect("plain");
-        let preload = ["run", "--memory", "1GiB", "--door", "preload"];
+        let preload = ["run", "--memory", "1GiB", "--inject", "preload"];
         let plain = self.gpuslice(&[&preload[..], &["--", "true"]].concat());
         assert!(said(&plain).contains(why), "{}", said(&plain));
         let private = self.gpuslice(&[&preload[..], &["--driver-dir", sim, "--", "true"]].concat());

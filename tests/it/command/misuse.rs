@@ -1,7 +1,9 @@
 //! What people, scripts and crashes do to the commands: lost readers, full disks, signals at any moment,
 //! unusual paths, slices that nobody ended.
 
-use super::{doors, driver, gpuslice, interrupt, ps, slice_named, tenant_of, with_signals};
+use super::{
+    driver, gpuslice, injection_methods, interrupt, ps, slice_named, tenant_of, with_signals,
+};
 use crate::harness::node::{Node, denied};
 use crate::harness::{eventually, skip, target_dir};
 use gpuslice_wire::admin::Answer;
@@ -61,13 +63,20 @@ fn nobody_listening_does_not_keep_a_command_from_running() {
 }
 
 /// `gpuslice run` with all its files in `place`, once its command has started.
-fn started(place: &Path, door: &str, script: &str) -> Child {
+fn started(place: &Path, method: &str, script: &str) -> Child {
     let mut run = gpuslice();
-    run.args(["run", "--memory", "1GiB", "--door", door, "--driver-dir"])
-        .arg(driver())
-        .args(["--", "sh", "-c"])
-        .arg(format!("{script}; touch $0/started; sleep 60 & wait"))
-        .arg(place);
+    run.args([
+        "run",
+        "--memory",
+        "1GiB",
+        "--inject",
+        method,
+        "--driver-dir",
+    ])
+    .arg(driver())
+    .args(["--", "sh", "-c"])
+    .arg(format!("{script}; touch $0/started; sleep 60 & wait"))
+    .arg(place);
     run.env("GPUSLICE_SIM", "mem=4GiB").env("TMPDIR", place);
     let child = run.stderr(Stdio::null()).spawn().expect("it starts");
     eventually("the command runs", || place.join("started").exists());
@@ -85,7 +94,7 @@ fn assert_nothing_left(place: &Path, of: Pid) {
 
 #[test]
 fn a_command_that_is_told_to_end_does_and_leaves_nothing() {
-    for door in doors() {
+    for method in injection_methods() {
         for (signal, code) in [
             (Signal::SIGTERM, Some(143)),
             (Signal::SIGHUP, Some(129)),
@@ -93,10 +102,10 @@ fn a_command_that_is_told_to_end_does_and_leaves_nothing() {
             (Signal::SIGKILL, None),
         ] {
             let place = tempfile::tempdir().expect("a directory");
-            let mut child = started(place.path(), door, "true");
+            let mut child = started(place.path(), method, "true");
             kill(pid(&child), signal).expect("it lives");
             let status = child.wait().expect("it ends");
-            assert_eq!(status.code(), code, "{door}: {signal}");
+            assert_eq!(status.code(), code, "{method}: {signal}");
             assert_nothing_left(place.path(), pid(&child));
         }
     }
@@ -104,14 +113,21 @@ fn a_command_that_is_told_to_end_does_and_leaves_nothing() {
 
 #[test]
 fn what_its_starter_ignores_stays_ignored() {
-    for door in doors() {
+    for method in injection_methods() {
         let mut run = with_signals("--ignore-signal=HUP");
-        run.args(["run", "--memory", "1GiB", "--door", door, "--driver-dir"])
-            .arg(driver());
+        run.args([
+            "run",
+            "--memory",
+            "1GiB",
+            "--inject",
+            method,
+            "--driver-dir",
+        ])
+        .arg(driver());
         run.args(["--", "sh", "-c", "kill -HUP $PPID $$ && echo here"]);
         let ended = run.output().expect("it starts");
-        assert!(ended.status.success(), "{door}: {ended:?}");
-        assert_eq!(ended.stdout, b"here\n", "{door}");
+        assert!(ended.status.success(), "{method}: {ended:?}");
+        assert_eq!(ended.stdout, b"here\n", "{method}");
     }
 }
 
@@ -171,7 +187,7 @@ pub(super) fn install(dir: &Path) {
     fs::create_dir_all(dir.join("sim")).expect("a directory");
     for name in ["gpuslice", "gpusliced", "tenant"].into_iter().chain([
         "libgpuslice.so",
-        "libgpuslice_replace.so",
+        "libgpuslice_mount.so",
         "libgpuslice_nvml.so",
         "libgpuslice_sim_cuda.so",
         "libgpuslice_sim_nvml.so",
@@ -202,9 +218,16 @@ fn unusual_paths_hold_the_cap_or_are_refused_with_a_reason() {
         let (installed, temporary) = (root.path().join(installed), root.path().join(temporary));
         install(&installed);
         fs::create_dir_all(&temporary).expect("a directory");
-        for door in doors() {
+        for method in injection_methods() {
             let output = Command::new(installed.join("gpuslice"))
-                .args(["run", "--memory", "1GiB", "--door", door, "--driver-dir"])
+                .args([
+                    "run",
+                    "--memory",
+                    "1GiB",
+                    "--inject",
+                    method,
+                    "--driver-dir",
+                ])
                 .arg(installed.join("sim"))
                 .arg("--")
                 .arg(installed.join("tenant"))
@@ -216,12 +239,12 @@ fn unusual_paths_hold_the_cap_or_are_refused_with_a_reason() {
             let fine = output.status.success() && super::event(&output, "memory")["total"] == GIB;
             match refused {
                 Some(why) if said(&output).contains(why) => {}
-                // Replacement needs neither LD_PRELOAD nor a short path.
-                Some(why) if door == "replace" && !why.contains("colons") => {
+                // Mount injection needs neither LD_PRELOAD nor a short path.
+                Some(why) if method == "mount" && !why.contains("colons") => {
                     assert!(fine, "{installed:?} {temporary:?}: {output:?}");
                 }
-                None => assert!(fine, "{door}: {installed:?} {temporary:?}: {output:?}"),
-                Some(why) => panic!("{door}: {why} was expected: {output:?}"),
+                None => assert!(fine, "{method}: {installed:?} {temporary:?}: {output:?}"),
+                Some(why) => panic!("{method}: {why} was expected: {output:?}"),
             }
             assert!(!said(&output).contains("ld.so"), "{output:?}");
             assert_eq!(names(&temporary), Vec::<String>::new());
@@ -325,7 +348,7 @@ fn a_command_whose_gpuslice_is_killed_at_its_start_never_runs() {
         return skip(test, "strace is not installed, or may not trace here");
     }
     let mut run = strace(env!("CARGO_BIN_EXE_gpuslice"));
-    run.args(["run", "--memory", "1GiB", "--door", "preload"])
+    run.args(["run", "--memory", "1GiB", "--inject", "preload"])
         .arg("--runtime-dir")
         .arg(node.runtime_dir())
         .args(["--", "touch"])

@@ -29,7 +29,7 @@ impl Place {
 
     fn run(&self, options: &[&str], script: &str) -> Command {
         let mut run = gpuslice();
-        run.args(["run", "--door", "preload", "--driver-dir"])
+        run.args(["run", "--inject", "preload", "--driver-dir"])
             .arg(driver());
         run.args(options)
             .args(["--", "sh", "-c", script])

@@ -286,7 +286,7 @@ fn every_version_of_the_driver_is_covered() {
             .find(|line| line.split(' ').nth(4) == Some(&point));
         let line = line.unwrap_or_else(|| panic!("nothing over {point} in\n{mounts}"));
         assert!(
-            line.contains(" ro,nosuid,nodev") && line.contains("libgpuslice_replace.so"),
+            line.contains(" ro,nosuid,nodev") && line.contains("libgpuslice_mount.so"),
             "{line}"
         );
     }

@@ -170,10 +170,10 @@ fn hanging_up_again_and_again_gathers_nothing() {
 
 /// Accounts without a connection fill their own container and no other.
 #[test]
-fn a_crowd_that_hung_up_is_its_own_containers() {
+fn connections_that_hung_up_count_for_their_own_container() {
     let node = node();
     node.must_admit("b", Bytes(GIB));
-    let crowd: Vec<Agent> = (0..CLIENTS_PER_CONTAINER_MAX)
+    let agents: Vec<Agent> = (0..CLIENTS_PER_CONTAINER_MAX)
         .map(|_| {
             let agent = Agent::start();
             let tenant = agent.tenant(&node.socket("a"));
@@ -189,8 +189,8 @@ fn a_crowd_that_hung_up_is_its_own_containers() {
         .0
         .expect_rejected(Rejection::TooManyClients);
     node.process("b").attach(Bytes::ZERO);
-    crowd[7].tenant(&node.socket("a")).attach(Bytes(1));
-    drop(crowd);
+    agents[7].tenant(&node.socket("a")).attach(Bytes(1));
+    drop(agents);
     node.wait_refunded("a");
     node.process("a").attach(Bytes::ZERO);
 }

@@ -37,13 +37,13 @@ fn linger(l_onoff: i32) -> libc::linger {
 fn lingering() -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("an address");
     let mut stream = TcpStream::connect(listener.local_addr().expect("an address")).expect("ours");
-    let (deaf, _) = listener.accept().expect("a connection");
+    let (unread, _) = listener.accept().expect("a connection");
     setsockopt(&stream, sockopt::Linger, &linger(1)).expect("it lingers");
     stream.set_nonblocking(true).expect("does not wait");
     loop {
         match stream.write(&[0; 1 << 16]) {
             Ok(_) => {}
-            Err(why) if why.kind() == ErrorKind::WouldBlock => return (stream, deaf),
+            Err(why) if why.kind() == ErrorKind::WouldBlock => return (stream, unread),
             Err(why) => panic!("{why}"),
         }
     }
@@ -114,15 +114,15 @@ pub fn meanwhile<T>(node: &Node, does: impl FnOnce() -> T) -> T {
 
 /// Sends a lingering connection and closes its own copy. The kernel may refuse to send it.
 pub fn send_lingering(to: &Connection) -> TcpStream {
-    let (stream, deaf) = lingering();
+    let (stream, unread) = lingering();
     let sent = to.send_raw(b"x", &[stream.as_raw_fd()]);
     if sent == Err(Errno::EPERM) {
         // It is still ours to close.
         setsockopt(&stream, sockopt::Linger, &linger(0)).expect("it closes at once");
-        return deaf;
+        return unread;
     }
     sent.expect("sent");
-    deaf
+    unread
 }
 
 /// How many sockets the daemon has open.
@@ -153,8 +153,8 @@ fn sent_in_a_packet_that_is_read() {
             if round % 2 == 1 {
                 attacker.attach(Bytes::ZERO);
             }
-            let deaf = meanwhile(&node, || send_lingering(&attacker.0));
-            kept.push((deaf, attacker));
+            let unread = meanwhile(&node, || send_lingering(&attacker.0));
+            kept.push((unread, attacker));
             assert_serves(&node, &victim);
         }
         // A helper that is stuck is replaced, so at most eight connections stay open.

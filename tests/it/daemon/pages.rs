@@ -90,7 +90,7 @@ fn two_that_want_take_turns() {
     fcntl(&tenants[0].1.bell, FcntlArg::F_SETFL(OFlag::empty())).expect("made blocking");
     let pages = [container_page(&tenants[0].1), container_page(&tenants[1].1)];
     for (_, attached) in &tenants {
-        client_page(attached).lane[0].want.store(1, SeqCst);
+        client_page(attached).lane[0].runnable.store(1, SeqCst);
         ring(attached);
     }
     eventually("turns on both", || {
@@ -109,7 +109,7 @@ fn two_that_want_take_turns() {
         turns.iter().all(|turn| *turn >= 20)
     });
     for (_, attached) in &tenants {
-        client_page(attached).lane[0].want.store(0, SeqCst);
+        client_page(attached).lane[0].runnable.store(0, SeqCst);
         ring(attached);
     }
     eventually("open again", || {

@@ -278,18 +278,18 @@ fn drop_heard(client: &TenantClient) {
 #[test]
 fn not_reading_answers_ends_the_connection() {
     let node = node();
-    let deaf = node.process("a");
-    deaf.attach(Bytes::ZERO);
+    let unresponsive = node.process("a");
+    unresponsive.attach(Bytes::ZERO);
     let request = Request::Reserve {
         lane: Lane(0),
         need: Bytes(1),
         wish: Bytes(1),
     };
     let sent = (0..1_000_000)
-        .take_while(|_| deaf.0.send(2, &request).is_ok())
+        .take_while(|_| unresponsive.0.send(2, &request).is_ok())
         .count();
     assert!(sent < 1_000_000, "never disconnected");
-    drop(deaf);
+    drop(unresponsive);
     node.wait_refunded("a");
 }
 

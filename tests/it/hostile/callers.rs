@@ -1,4 +1,4 @@
-//! Hooks called without a runtime: many at once, or beside a daemon of one's own making.
+//! Calls hooks without a runtime: many at once, or with a daemon made by the test.
 
 use crate::harness::bundle::hook;
 use crate::harness::eventually;
@@ -10,8 +10,8 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
-/// A container as a runtime has it when it calls the hook: a process in a mount namespace of its
-/// own, and a root directory that has hardly anything in it.
+/// A container in the state in which a runtime calls the hook: a process in its own mount namespace,
+/// and an almost empty root directory.
 pub struct Created {
     pub id: String,
     bundle: PathBuf,
@@ -21,7 +21,7 @@ pub struct Created {
 }
 
 impl Created {
-    /// `None`, said, where that cannot be done.
+    /// `None`, with a printed reason, where that is impossible.
     pub fn new(
         test: &str,
         root: &Path,
@@ -61,7 +61,7 @@ impl Created {
         self.command(stage).spawn().expect("the hook starts")
     }
 
-    /// What the runtime last told of it.
+    /// The state that the runtime passes to hooks.
     fn state(&self) -> File {
         File::open(self.bundle.join("state.json")).expect("a state")
     }
@@ -91,8 +91,8 @@ impl Created {
         self.call(stage).wait_with_output().expect("it ends")
     }
 
-    /// Calls it under strace, of which only what sockets do is noted, and waits for its end. `inject`:
-    /// what strace is to do to its calls.
+    /// Calls it under strace, which traces only socket calls, and waits for its end. `inject` is
+    /// strace's fault injection.
     pub fn traced(&self, stage: &str, trace: &Path, inject: Option<&str>) -> Output {
         let plain = self.command(stage);
         let mut command = Command::new("strace");
@@ -110,14 +110,14 @@ impl Created {
         command.output().expect("strace starts")
     }
 
-    /// Tells of its end until that is heard.
+    /// Calls `poststop` until it succeeds.
     pub fn gone(&self) {
         eventually("its end is heard", || {
             self.called("poststop").status.success()
         });
     }
 
-    /// What is mounted below its root.
+    /// The mounts below its root.
     pub fn mounts(&self) -> Vec<String> {
         let info = format!("/proc/{}/mountinfo", self.process.id());
         let info = fs::read_to_string(info).expect("it lives");
@@ -136,7 +136,7 @@ impl Drop for Created {
     }
 }
 
-/// What the hook said when it refused. It ended by itself: not by its alarm, which would say nothing.
+/// The hook's refusal. The hook ended by itself, not by its alarm, which prints nothing.
 pub fn refusal(output: &Output) -> String {
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(1), "{said}");

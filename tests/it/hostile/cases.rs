@@ -1,23 +1,23 @@
-//! The images, and what must come of each.
+//! The images and their expected results.
 
-use super::lay::{Lay, Thing, To, hosts_processes, merge_usr, user_namespace};
+use super::image_builder::{Content, LinkTarget, Step, hosts_processes, merge_usr, user_namespace};
+use Content::{Device, Dir, File, Hard, Immutable, Link, Long, Mode, Nothing, Pipe, Socket};
 use Expected::{Refused, Works};
-use Lay::{At, Config, Fresh, Over, With};
-use Thing::{Device, Dir, File, Hard, Immutable, Link, Long, Mode, Nothing, Pipe, Socket};
-use To::{Canary, Magic, Text, Up};
+use LinkTarget::{Canary, Magic, Text, Up};
+use Step::{At, Config, Fresh, Over, With};
 use serde_json::json;
 
-/// What must come of a case.
+/// The expected result of a case.
 #[derive(Clone, Copy, Debug)]
 pub enum Expected {
     /// The container runs in its slice.
     Works,
-    /// It does not start, and these words say why.
+    /// It does not start, and the error has these words.
     Refused(&'static str),
 }
 
-/// A name, how the image is made, what must come of it.
-pub type Case = (&'static str, &'static [Lay], Expected);
+/// A name, the steps that build the image, the expected result.
+pub type Case = (&'static str, &'static [Step], Expected);
 
 const LIST: &str = "etc/ld.so.preload";
 const MULTI: &str = "usr/lib/x86_64-linux-gnu";
@@ -251,8 +251,8 @@ pub const LINKS: &[Case] = &[
     ),
 ];
 
-/// Things of the wrong kind, of the wrong size, with the wrong rights, or missing.
-pub const THINGS: &[Case] = &[
+/// Files of the wrong type or size, with the wrong permissions, or missing.
+pub const FILES: &[Case] = &[
     ("/etc is a file", &[At("etc", File("x"))], Refused(NO_DIR)),
     ("/etc is a pipe", &[At("etc", Pipe)], Refused(NO_DIR)),
     ("/etc is missing", &[At("etc", Nothing)], Works),
@@ -394,7 +394,7 @@ pub const THINGS: &[Case] = &[
     ),
 ];
 
-/// What the configuration mounts, and the surroundings it asks for.
+/// Mounts and namespaces of the configuration.
 pub const MOUNTS: &[Case] = &[
     (
         "a volume at /etc",
@@ -515,7 +515,7 @@ fn versions(rootfs: &std::path::Path, _: &std::path::Path) {
     }
 }
 
-/// Variables that make loaders, interpreters and the C library open what an image says.
+/// Variables that make loaders, interpreters and the C library open files of the image's choice.
 fn loaders(config: &mut serde_json::Value) {
     let variables = [
         "LD_PRELOAD=./evil.so:/proc/self/cwd/evil.so",

@@ -1,7 +1,7 @@
-//! Every image of the table, run with its hook traced.
+//! Runs every image of the table with a traced hook.
 
-use super::cases::{Case, Expected, LINKS, MOUNTS, THINGS};
-use super::lay::{Lay, canary, chattr};
+use super::cases::{Case, Expected, FILES, LINKS, MOUNTS};
+use super::image_builder::{Step, canary, chattr};
 use super::snapshot::{snapshot, touched};
 use super::trace::{Plan, findings, unsettled};
 use crate::harness::bundle::{Bundle, hook};
@@ -14,11 +14,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// What a container of the table prints: the first its loader loads, its way to the daemon.
+/// The output of a container of the table: the first library its loader loads, and its path to the daemon.
 const LOOK: &str = "read line < /etc/ld.so.preload; echo $line; ls -d /run/gpuslice/tenant.sock";
 const OURS: &str = "/run/gpuslice/libgpuslice.so\n";
 
-/// A hook to be traced and a runtime to call it, or `None` (said) where that cannot be done.
+/// A traced hook and a runtime to call it, or `None` with a printed reason.
 fn traced_hook(test: &str, runtime: &str) -> Option<PathBuf> {
     if Command::new("strace").arg("--version").output().is_err() {
         skip(test, "strace is not installed");
@@ -27,7 +27,7 @@ fn traced_hook(test: &str, runtime: &str) -> Option<PathBuf> {
     hook(test, runtime)
 }
 
-/// Lets strace start the hook of the first stage.
+/// Makes strace start the hook of the first stage.
 fn trace_to(file: &Path) -> impl Fn(&mut Value) + 'static {
     let file = file.to_owned();
     move |config| {
@@ -46,14 +46,14 @@ fn trace_to(file: &Path) -> impl Fn(&mut Value) + 'static {
     }
 }
 
-/// What the hook of a case may open of the host's.
+/// The paths of the host that the hook of a case may open.
 fn plan(node: &Node, bundle: &Path, rootfs: PathBuf, id: &str) -> Plan {
     let mut reads: Vec<PathBuf> = ["libcuda.so.1", "libnvidia-ml.so.1"]
         .map(|name| node.root().join("driver").join(name))
         .into();
     let parts = [
         "libgpuslice.so",
-        "libgpuslice_replace.so",
+        "libgpuslice_mount.so",
         "libgpuslice_nvml.so",
     ];
     reads.extend(parts.map(|name| crate::harness::target_dir().join(name)));
@@ -72,7 +72,7 @@ fn plan(node: &Node, bundle: &Path, rootfs: PathBuf, id: &str) -> Plan {
     }
 }
 
-/// Everything that is wrong with how a case went.
+/// All deviations of a case from its expected result.
 fn verdict(expected: Expected, output: &Output, shows_why: bool) -> Vec<String> {
     let (out, err) = (
         String::from_utf8_lossy(&output.stdout),
@@ -120,8 +120,8 @@ impl<'a> Trial<'a> {
             .command(&["/bin/sh", "-c", LOOK])
     }
 
-    /// Runs it; what it put out, and what it did that was not in the plan. The root is below the
-    /// bundle.
+    /// Runs it; returns its output, and the hook's calls that are not in the plan. The root is below
+    /// the bundle.
     fn run(&self, bundle: Bundle, root: &str, hook: &Path) -> (Output, Vec<String>) {
         let trace = self.node.root().join(format!("{}.trace", self.id));
         let before = snapshot(&self.canary);
@@ -154,7 +154,7 @@ fn try_all(test: &str, runtimes: &[&'static str], cases: &[Case]) {
         let before = host();
         for (number, case) in cases.iter().enumerate() {
             let trial = Trial::new(&node, format!("{test}-{runtime}{number}"));
-            let lay = |bundle, lay: &Lay| lay.onto(bundle, &trial.canary);
+            let lay = |bundle, lay: &Step| lay.onto(bundle, &trial.canary);
             let bundle = case.1.iter().fold(trial.bundle(runtime), lay);
             let (output, mut found) = trial.run(bundle, "rootfs", &hook);
             found.extend(verdict(case.2, &output, runtime == "runc"));
@@ -184,8 +184,8 @@ fn links_in_images() {
 }
 
 #[test]
-fn things_in_images() {
-    try_all("things_in_images", &["runc"], THINGS);
+fn files_in_images() {
+    try_all("files_in_images", &["runc"], FILES);
 }
 
 #[test]
@@ -193,7 +193,7 @@ fn mounts_over_images() {
     try_all("mounts_over_images", &["runc", "crun"], MOUNTS);
 }
 
-/// Root directories with names that are hard to say, and one put together of layers.
+/// Root directories with unusual names, and one assembled from layers.
 #[test]
 fn roots_of_every_kind() {
     for runtime in ["runc", "crun"] {
@@ -231,7 +231,7 @@ fn roots_of_every_kind() {
     }
 }
 
-/// A root put together of the image and an empty layer, in the runtime's own mount namespace.
+/// A root assembled from the image and an empty layer, in the runtime's own mount namespace.
 fn layered(bundle: Bundle, dir: &Path) -> Bundle {
     let at = |name: &str| dir.join(name);
     for name in ["over", "upper", "work"] {
@@ -256,7 +256,7 @@ fn layered(bundle: Bundle, dir: &Path) -> Bundle {
     })
 }
 
-/// A root that is a link could be turned while the container is made.
+/// A root that is a link could be exchanged while the container is created.
 #[test]
 fn a_root_that_is_a_link_is_refused() {
     for runtime in ["runc", "crun"] {

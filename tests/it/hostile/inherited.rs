@@ -1,13 +1,13 @@
-//! A hook that inherits the container's environment, as some versions of runc hand it down to hooks
-//! of the stage createContainer: an image's `LD_PRELOAD` then is code that runs as the host's root
-//! (NVIDIAScape). Our program is static: no loader of its reads any variable.
+//! A hook that inherits the container's environment. Some versions of runc pass it to hooks of the
+//! stage createContainer: an image's `LD_PRELOAD` then is code that runs as the host's root
+//! (NVIDIAScape). The hook is static, so no loader reads any variable.
 
 use crate::harness::bundle::{Bundle, hook};
 use serde_json::json;
 use std::path::Path;
 use std::process::Command;
 
-/// A library that leaves a mark when it is loaded.
+/// A library that makes a file when it is loaded.
 fn mark(library: &Path, mark: &Path) {
     let source = format!(
         "#include <fcntl.h>\n__attribute__((constructor)) static void begin(void) \

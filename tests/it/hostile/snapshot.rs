@@ -1,5 +1,5 @@
-//! What a directory and all below it look like to whoever would notice a touch: every inode's
-//! number, kind, owner, mode, size, times of change and content. Not the time of reading.
+//! Snapshots of a directory tree that show any modification: every inode's number, type, owner,
+//! mode, size, times of change and content. The access time is left out.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -22,7 +22,7 @@ pub struct Entry {
 /// All of it, by path.
 pub type Snapshot = BTreeMap<PathBuf, Entry>;
 
-/// Looks at a directory and everything in it, following no link.
+/// Takes a snapshot of a directory and everything in it, following no link.
 pub fn snapshot(dir: &Path) -> Snapshot {
     let mut all = Snapshot::new();
     look(dir, &mut all);
@@ -58,7 +58,7 @@ fn look(path: &Path, all: &mut Snapshot) {
     }
 }
 
-/// Paths that differ between two looks.
+/// Paths that differ between two snapshots.
 pub fn touched(before: &Snapshot, after: &Snapshot) -> Vec<PathBuf> {
     let either = before.keys().chain(after.keys());
     let mut touched: Vec<PathBuf> = either

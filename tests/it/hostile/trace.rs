@@ -1,12 +1,12 @@
-//! What a hook did, from its system calls as `strace` writes them, held against its plan.
+//! Compares a hook's system calls, as `strace` prints them, with its plan.
 //!
-//! Descriptors are printed with the path of what they really hold (`5</bundle/rootfs/etc>`), which
-//! the kernel works out from the open file and no link can bend. The judge is strict: a call that
-//! it does not know is a finding.
+//! Descriptors are printed with the path of their open file (`5</bundle/rootfs/etc>`), which the
+//! kernel derives from the file itself, whatever links led to it. The check is strict: an unknown
+//! call is a finding.
 
 use std::path::{Path, PathBuf};
 
-/// Calls that touch no file, or only what a descriptor (judged when it was opened) holds.
+/// Calls that touch no file, or only the file of a descriptor, which was checked when it was opened.
 const HARMLESS: &[&str] = &[
     "access",
     "alarm",
@@ -57,15 +57,15 @@ const HARMLESS: &[&str] = &[
     "writev",
 ];
 
-/// What the hook may do besides: paths are the host's.
+/// What else the hook may do; paths are the host's.
 pub struct Plan {
-    /// The container's directory of the daemon's, where the hook leaves its notes.
+    /// The daemon's directory of the container, where the hook writes its notes.
     pub tenant: PathBuf,
     /// The admin socket.
     pub socket: PathBuf,
     /// The container's root.
     pub rootfs: PathBuf,
-    /// What is read of the host, or put into the container.
+    /// Paths of the host that the hook reads or mounts into the container.
     pub reads: Vec<PathBuf>,
 }
 
@@ -73,12 +73,12 @@ pub struct Plan {
 struct Call<'a> {
     name: &'a str,
     arguments: &'a str,
-    /// What it returned, with the path if that is a descriptor.
+    /// The return value, with the path if it is a descriptor.
     result: &'a str,
 }
 
 impl<'a> Call<'a> {
-    /// `None` for what is not a call: signals, the end.
+    /// `None` for lines that are not calls: signals, the end.
     fn parse(line: &'a str) -> Option<Call<'a>> {
         // A pid comes first when several processes are traced.
         let line = line
@@ -100,7 +100,7 @@ impl<'a> Call<'a> {
         self.result.starts_with('-')
     }
 
-    /// What the `nth` descriptor among the arguments holds.
+    /// The path of the `nth` descriptor among the arguments.
     fn held(&self, nth: usize) -> Option<&'a str> {
         let mut parts = self.arguments.match_indices('<');
         let from = parts.nth(nth)?.0 + 1;
@@ -108,7 +108,7 @@ impl<'a> Call<'a> {
         Some(&self.arguments[from..from + len])
     }
 
-    /// What the returned descriptor holds.
+    /// The path of the returned descriptor.
     fn returned(&self) -> Option<&'a str> {
         let (_, path) = self.result.split_once('<')?;
         path.rsplit_once('>').map(|(path, _)| path)
@@ -120,15 +120,15 @@ impl<'a> Call<'a> {
     }
 }
 
-/// What the hook does before it opens anything: descriptors of its caller's are closed, nobody may look
-/// into it; and before it enters a container it gives its rights up.
+/// The hook's protections: before it opens anything it closes its caller's descriptors and makes itself not
+/// dumpable; before it enters a container it drops its capabilities.
 const FIRST: [(&str, &str); 3] = [
     ("close_range(3, ", "config.json"),
     ("PR_SET_DUMPABLE, SUID_DUMP_DISABLE", "config.json"),
     ("capset(", "setns("),
 ];
 
-/// What of that did not happen, or too late.
+/// The protections that are missing or too late.
 pub fn unsettled(trace: &str) -> Vec<String> {
     let late = |(first, then): &(&str, &str)| {
         let then = trace.find(then)?;

@@ -63,13 +63,13 @@ fn a_program_that_bypasses_the_shim_is_charged_and_blocks_growth() {
         (&MIB.into(), &0.into()),
         "{row}"
     );
-    assert_eq!(row["tier"], "M1");
+    assert_eq!(row["memory_enforcement"], "accounted");
 
     drop(stranger);
     eventually("growth once it is gone", || {
         fits(client.reserve(0, MIB, MIB))
     });
-    assert_eq!(case.row("web")["memory_residual"], 0);
+    assert_eq!(case.row("web")["memory_untracked"], 0);
 }
 
 /// A process that uses CUDA and NVML has two connections. Its memory was once charged for each of them.
@@ -91,7 +91,7 @@ fn the_memory_of_a_process_with_several_connections_is_charged_once() {
         let row = case.row("web");
         assert!(stranger.got > 0 && stranger.got < GIB / 4);
         assert_eq!(
-            (&row["memory_reserved"], &row["memory_residual"]),
+            (&row["memory_reserved"], &row["memory_untracked"]),
             (&(GIB / 4).into(), &0.into()),
             "{row}"
         );
@@ -287,7 +287,9 @@ fn a_driver_that_hangs_blocks_no_request() {
     case.must_admit("web", GIB / 2, 0);
     let client = case.node.tenant("web");
     client.attach(Bytes::ZERO);
-    eventually("the first sample", || case.row("web")["tier"] == "M1");
+    eventually("the first sample", || {
+        case.row("web")["memory_enforcement"] == "accounted"
+    });
     fs::write(files.join("hang"), "").expect("written");
     let measure = Request::Measure { lane: Lane(0) };
     client.0.send(7, &measure).expect("sent");
@@ -299,9 +301,13 @@ fn a_driver_that_hangs_blocks_no_request() {
     let reply = client.reserve(0, MIB, MIB);
     assert!(matches!(reply, Reply::Reserved { .. }), "{reply:?}");
     case.must_admit("other", GIB / 4, 0);
-    eventually("a lower tier", || case.row("web")["tier"] == "M0");
+    eventually("the lower level", || {
+        case.row("web")["memory_enforcement"] == "shim"
+    });
     fs::remove_file(files.join("hang")).expect("removed");
-    eventually("the tier again", || case.row("web")["tier"] == "M1");
+    eventually("the higher level again", || {
+        case.row("web")["memory_enforcement"] == "accounted"
+    });
     fs::write(files.join("hang"), "").expect("written");
     client.0.send(8, &measure).expect("sent");
     assert!(
@@ -336,15 +342,21 @@ fn asker(case: &Case) -> Option<Pid> {
 fn a_child_that_hangs_or_dies_is_replaced() {
     let case = Case::start("devices=1,mem=1GiB", "accounting_interval_ms = 20\n");
     case.must_admit("web", GIB / 2, 0);
-    eventually("the first sample", || case.row("web")["tier"] == "M1");
+    eventually("the first sample", || {
+        case.row("web")["memory_enforcement"] == "accounted"
+    });
     for signal in [Signal::SIGSTOP, Signal::SIGKILL] {
         let first = asker(&case).expect("a child that asks");
         kill(first, signal).expect("it lives");
-        eventually("a lower tier", || case.row("web")["tier"] == "M0");
+        eventually("the lower level", || {
+            case.row("web")["memory_enforcement"] == "shim"
+        });
         eventually("another child", || {
             asker(&case).is_some_and(|now| now != first)
         });
-        eventually("the tier again", || case.row("web")["tier"] == "M1");
+        eventually("the higher level again", || {
+            case.row("web")["memory_enforcement"] == "accounted"
+        });
         assert!(
             !Path::new(&format!("/proc/{first}")).exists(),
             "the first child is not reaped"
@@ -356,11 +368,17 @@ fn a_child_that_hangs_or_dies_is_replaced() {
 fn a_lost_gpu_is_logged_once_and_sampled_again_when_it_is_back() {
     let (case, files) = stubbed();
     case.must_admit("web", GIB / 2, 0);
-    eventually("the first sample", || case.row("web")["tier"] == "M1");
+    eventually("the first sample", || {
+        case.row("web")["memory_enforcement"] == "accounted"
+    });
     fs::write(files.join("lost"), "").expect("written");
-    eventually("a lower tier", || case.row("web")["tier"] == "M0");
+    eventually("the lower level", || {
+        case.row("web")["memory_enforcement"] == "shim"
+    });
     fs::remove_file(files.join("lost")).expect("removed");
-    eventually("the tier again", || case.row("web")["tier"] == "M1");
+    eventually("the higher level again", || {
+        case.row("web")["memory_enforcement"] == "accounted"
+    });
     let log = case.node.log();
     assert_eq!(log.matches("NVML_ERROR_GPU_IS_LOST").count(), 1, "{log}");
     assert_eq!(log.matches("NVML reports again").count(), 1, "{log}");

@@ -41,7 +41,7 @@ fn the_limit_is_on_the_leaf_before_the_answer_and_holds_a_program_without_the_sh
     assert_eq!(limits(&machine, &group.dir), Ok((0, CAP)));
     let above = limits(&machine, group.parent());
     assert_eq!(above, Err(LimitError::NotFound), "on the leaf alone");
-    assert_eq!(case.row("web")["tier"], "M3");
+    assert_eq!(case.row("web")["memory_enforcement"], "driver");
     let stranger = Stranger::start(&case.node, &group);
     assert!(
         stranger.got < CAP && stranger.total == CAP,
@@ -72,7 +72,7 @@ fn a_group_whose_name_is_not_text_has_its_limit() {
     let idle = group.idle();
     case.must_admit("web", CAP, idle.pid());
     assert_eq!(limits(&machine(&case), &group.dir), Ok((0, CAP)));
-    assert_eq!(case.row("web")["tier"], "M3");
+    assert_eq!(case.row("web")["memory_enforcement"], "driver");
     let stranger = Stranger::start(&case.node, &group);
     assert!(stranger.got < CAP, "{}", stranger.got);
     eventually("what the driver counts in ps", || {
@@ -152,11 +152,11 @@ fn a_refused_guarantee_is_logged_and_the_slice_works_without() {
     let (one, two) = (group.idle(), other.idle());
     case.must_admit("one", GIB, one.pid());
     case.must_admit("two", GIB, two.pid());
-    assert_eq!(case.row("one")["tier"], "M3");
+    assert_eq!(case.row("one")["memory_enforcement"], "driver");
     let log = case.node.log();
     assert!(log.contains("NVML_ERROR_INVALID_ARGUMENT"), "{log}");
-    eventually("its tier, when NVML was asked", || {
-        case.row("two")["tier"] == "M1"
+    eventually("its enforcement level, once NVML has answered", || {
+        case.row("two")["memory_enforcement"] == "accounted"
     });
 }
 
@@ -183,7 +183,9 @@ fn a_restarted_daemon_restores_limits_and_clears_them_later() {
     eventually("the limit again", || {
         limits(&machine, &group.dir) == Ok((0, CAP))
     });
-    eventually("its tier", || case.row("web")["tier"] == "M3");
+    eventually("its enforcement level", || {
+        case.row("web")["memory_enforcement"] == "driver"
+    });
     case.says(&["rm", "web"]);
     eventually("no limit", || {
         limits(&machine, &group.dir) == Err(LimitError::NotFound)
@@ -254,12 +256,16 @@ fn without_a_leaf_or_when_off_a_slice_is_accounted() {
         limits(&machine(&case), &group.dir),
         Err(LimitError::NotFound)
     );
-    eventually("its tier", || case.row("web")["tier"] == "M1");
+    eventually("its enforcement level", || {
+        case.row("web")["memory_enforcement"] == "accounted"
+    });
     drop(case);
     let case = Case::start(LIMITED, "");
     // In the daemon's own cgroup, as a plain process mostly is.
     case.must_admit("web", CAP, std::process::id());
-    eventually("its tier", || case.row("web")["tier"] == "M1");
+    eventually("its enforcement level", || {
+        case.row("web")["memory_enforcement"] == "accounted"
+    });
 }
 
 #[test]
@@ -288,7 +294,7 @@ fn a_plain_command_gets_its_own_leaf_which_is_removed_at_its_end() {
         all["slices"].as_array().expect("slices").first().cloned()
     };
     eventually("a slice with a limit", || {
-        row().is_some_and(|row| row["tier"] == "M3")
+        row().is_some_and(|row| row["memory_enforcement"] == "driver")
     });
     assert_eq!(row().expect("a slice")["pinned_cap"], 64 * MIB);
     let id = row().expect("a slice")["container"]

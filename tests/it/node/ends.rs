@@ -51,7 +51,7 @@ fn the_next_container_waits_until_the_limits_are_cleared() {
         let (group, another) = (Group::new(&mount), Group::new(&mount));
         let first = group.idle();
         case.must_admit("web", CAP, first.pid());
-        assert_eq!(case.row("web")["tier"], "M3");
+        assert_eq!(case.row("web")["memory_enforcement"], "driver");
         drop(first);
         let next = another.idle();
         case.must_admit("web", CAP, next.pid());

@@ -130,10 +130,10 @@ fn an_observer_sees_and_changes_nothing() {
     }
     assert_eq!(node.containers().len(), 1);
 
-    // However many look, an administrator is answered; and the crowd's room comes back.
-    let crowd: Vec<AdminClient> = (0..100).map(|_| observer(&node)).collect();
+    // However many observers there are, an administrator is answered; and their connections are freed.
+    let observers: Vec<AdminClient> = (0..100).map(|_| observer(&node)).collect();
     assert_eq!(node.containers().len(), 1);
-    drop(crowd);
+    drop(observers);
     eventually("room for an observer", || {
         let looking = observer(&node);
         looking.0.send(8, &AdminCommand::List {}).is_ok()
@@ -150,8 +150,8 @@ fn descriptors_sent_to_the_managers_sockets_delay_no_client() {
         let admin = listen(&node.runtime_dir().join("admin.sock"));
         let observe = listen(&node.runtime_dir().join("observe.sock"));
         let early: Vec<_> = (0..12).map(|_| observer(&node)).collect();
-        let deaf = early.iter().map(|early| send_lingering(&early.0));
-        let deaf: Vec<_> = deaf.collect();
+        let unread = early.iter().map(|early| send_lingering(&early.0));
+        let unread: Vec<_> = unread.collect();
         let mut command = as_service(&node, &[(&admin, "admin"), (&observe, "observe")]);
         if old {
             as_on_an_old_kernel(&mut command);
@@ -159,10 +159,10 @@ fn descriptors_sent_to_the_managers_sockets_delay_no_client() {
         node.start_command(command);
         node.must_admit("web", Bytes(GIB));
         let late: Vec<_> = (0..4).map(|_| observer(&node)).collect();
-        let deaf_too = late
+        let more_unread = late
             .iter()
             .map(|late| meanwhile(&node, || send_lingering(&late.0)));
-        let deaf_too: Vec<_> = deaf_too.collect();
+        let more_unread: Vec<_> = more_unread.collect();
         drop((early, late));
         assert!(node.containers().contains("web"));
         eventually("an observer is answered", || {
@@ -170,7 +170,7 @@ fn descriptors_sent_to_the_managers_sockets_delay_no_client() {
             looking.0.send(8, &AdminCommand::List {}).is_ok()
                 && looking.0.message::<Snapshot>().is_some()
         });
-        drop((deaf, deaf_too));
+        drop((unread, more_unread));
     }
 }
 

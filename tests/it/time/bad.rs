@@ -112,7 +112,7 @@ fn kernels_that_last_for_seconds() {
 
 /// A process that claims part in every turn and never says that it is quiet; there is no work of it.
 fn mute(lane: &ClientLane, turn: u32) {
-    lane.want.store(1, SeqCst);
+    lane.runnable.store(1, SeqCst);
     if may_launch(turn) {
         lane.active.store(turn, SeqCst);
     }
@@ -208,7 +208,7 @@ fn one_that_claims_anything() {
     while start.elapsed() < Duration::from_secs(3) {
         let lane = &claims.lane[0];
         let turn = page.lane[0].turn.load(SeqCst);
-        for word in [&lane.want, &lane.active, &lane.drained] {
+        for word in [&lane.runnable, &lane.active, &lane.drained] {
             let near = turn.wrapping_add(random.below(5) as u32).wrapping_sub(2);
             let any = [0, 1, near, near, random.next() as u32][random.below(5) as usize];
             word.store(any, SeqCst);
@@ -218,7 +218,7 @@ fn one_that_claims_anything() {
             &lane.launches,
             &lane.unseen,
             &lane.began_ns,
-            &lane.quiet_ns,
+            &lane.drained_ns,
         ] {
             word.store(random.next(), SeqCst);
         }

@@ -109,12 +109,12 @@ fn one_that_asks_to_be_no_gang() {
             let tenant = node.tenant(who);
             let attached = tenant.attach(Bytes::ZERO);
             let claims = client_page(&attached);
-            (0..2).for_each(|lane| claims.lane[lane].want.store(1, SeqCst));
+            (0..2).for_each(|lane| claims.lane[lane].runnable.store(1, SeqCst));
             nix::unistd::write(&attached.bell, &1_u64.to_ne_bytes()).expect("a bell");
             (tenant, attached)
         });
         for (who, gang) in [("c", true), ("d", false)] {
-            eventually("it wants", || shown(&node, who)["wanting"] == true);
+            eventually("it is runnable", || shown(&node, who)["runnable"] == true);
             assert_eq!(shown(&node, who)["gang"], gang, "{who}");
         }
         drop(both);

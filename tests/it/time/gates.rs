@@ -3,7 +3,7 @@
 //!
 //! Whether a process has gates is seen from outside: the page that the GPU reads is mapped once more.
 
-use super::knots::{comes_loose, start};
+use super::deadlocks::{expect_no_deadlock, start};
 use super::{Tenant, must, node};
 use crate::harness::node::Node;
 use crate::harness::{PATIENCE, eventually};
@@ -104,41 +104,41 @@ fn a_process_ends_with_its_gates_closed() {
 }
 
 /// Programs whose work waits for their own work, with gates in their streams.
-fn try_knot(case: &str, rounds: u32) {
+fn try_case(case: &str, rounds: u32) {
     let (node, truth) = ranked();
     let high = pulse(&node, &truth);
-    comes_loose(case, start(&node, case, rounds, true));
+    expect_no_deadlock(case, start(&node, case, rounds, true));
     high.gets(&truth, Duration::from_micros(900));
 }
 
 #[test]
 fn a_gated_stream_that_waits_for_a_word_of_another() {
-    try_knot("word", 10);
+    try_case("word", 10);
 }
 
 #[test]
 fn a_gated_stream_that_waits_for_what_a_copy_brings() {
-    try_knot("copy", 10);
+    try_case("copy", 10);
 }
 
 #[test]
 fn a_host_function_that_launches_in_gated_streams() {
-    try_knot("callback", 10);
-    try_knot("own-stream", 2);
+    try_case("callback", 10);
+    try_case("own-stream", 2);
 }
 
 #[test]
 fn gated_streams_of_both_flavours_in_many_threads() {
-    try_knot("flavours", 4);
+    try_case("flavours", 4);
 }
 
 #[test]
 fn gates_while_another_thread_captures() {
-    try_knot("capture", 2);
+    try_case("capture", 2);
 }
 
 #[test]
 fn gated_streams_memory_and_contexts_that_go_with_work_queued() {
-    try_knot("deep", 10);
-    try_knot("context", 4);
+    try_case("deep", 10);
+    try_case("context", 4);
 }

@@ -8,9 +8,9 @@
 
 mod absence;
 mod bad;
+mod deadlocks;
 mod gang;
 mod gates;
-mod knots;
 mod namespaces;
 mod slices;
 mod steps;

@@ -100,7 +100,7 @@ fn one_that_never_drains_has_its_part() {
     let (claims, page) = (client_page(&attached), container_page(&attached));
     let secret = || {
         let turn = page.lane[0].turn.load(SeqCst);
-        claims.lane[0].want.store(1, SeqCst);
+        claims.lane[0].runnable.store(1, SeqCst);
         if may_launch(turn) {
             claims.lane[0].active.store(turn, SeqCst);
         }

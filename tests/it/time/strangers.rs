@@ -139,7 +139,7 @@ impl Scene {
         let before = number(&self.node, "a", "stops_missed");
         eventually(why, || {
             let turn = page.lane[0].turn.load(SeqCst);
-            claims.lane[0].want.store(1, SeqCst);
+            claims.lane[0].runnable.store(1, SeqCst);
             if may_launch(turn) {
                 claims.lane[0].active.store(turn, SeqCst);
             }
@@ -342,7 +342,7 @@ fn one_that_becomes_another_program() {
         };
         tell(&liar, 0, lie);
         let claims = client_page(&attached);
-        claims.lane[0].want.store(1, SeqCst);
+        claims.lane[0].runnable.store(1, SeqCst);
         nix::unistd::write(&attached.bell, &1_u64.to_ne_bytes())?;
         std::mem::forget((liar, attached)); // what ends it is the exec
         Ok(())
@@ -353,7 +353,7 @@ fn one_that_becomes_another_program() {
     let mut child = command.spawn().expect("sleep starts");
     scene.node.wait_refunded("a");
     assert!(child.try_wait().expect("ours").is_none(), "it lives");
-    assert_eq!(shown(&scene.node, "a")["wanting"], false);
+    assert_eq!(shown(&scene.node, "a")["runnable"], false);
     scene.unharmed();
     child.kill().expect("ours");
     child.wait().expect("ours");

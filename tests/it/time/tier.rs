@@ -94,7 +94,7 @@ fn a_long_kernel_is_stopped_and_goes_on() {
     assert!(number(&node, "a", "stops") > 0);
     assert_eq!(number(&node, "b", "stops"), 0);
     for who in ["a", "b"] {
-        assert_eq!(shown(&node, who)["time_tier"], "T3");
+        assert_eq!(shown(&node, who)["time_enforcement"], "preempt");
     }
     drop(high);
     // Now it has the GPU to itself again, as far as it needs it.
@@ -128,7 +128,7 @@ fn without_an_effect_it_is_as_without_the_tier() {
         high.gets(&truth, Duration::from_millis(50));
         low.gets(&truth, Duration::from_millis(20));
         assert_eq!(number(&node, "a", "stops"), 0, "{controls}");
-        assert_eq!(shown(&node, "a")["time_tier"], "T0", "{controls}");
+        assert_eq!(shown(&node, "a")["time_enforcement"], "shim", "{controls}");
         assert_eq!(number(&node, "a", "time_slice_us"), 0, "{controls}");
         assert!(!truth.is_disabled(low.context).expect("alive"));
     }

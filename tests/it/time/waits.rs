@@ -3,7 +3,7 @@
 //!
 //! The program is `tests/apps/waits`. It ends by itself when a case does not, and says which.
 
-use super::knots::program;
+use super::deadlocks::program;
 use super::{Tenant, node};
 use crate::harness::node::Node;
 use gpuslice_sim_device::Machine;

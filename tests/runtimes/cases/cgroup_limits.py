@@ -37,7 +37,7 @@ class CgroupLimits(node.Case):
         memory = container.event("memory")
         self.assertEqual((memory["total"], memory["refusal"]), (node.CAP, 2))
         self.assertLessEqual(memory["got"], node.CAP)
-        self.assertEqual([row["tier"] for row in self.node.slices()], ["M3"])
+        self.assertEqual([row["memory_enforcement"] for row in self.node.slices()], ["driver"])
         leaf = self.hierarchy / group
         self.assertEqual(self.limits(leaf), [0, 0, node.CAP])
         self.assertNotEqual(self.limits(leaf.parent)[0], 0, "a limit above the leaf")

@@ -1,6 +1,6 @@
 """In the chain of NVIDIA's container runtime, which puts a driver into the container in three manners.
 
-Which door a program would come through is not left to chance: the preload list is taken away in the
+The injection method is not left to chance: the preload list is taken away in the
 container before the program starts, so that only the shim over the driver's files is left."""
 import shutil
 
@@ -33,7 +33,7 @@ class Chain(node.Case):
         container.add("readlink", "cmp")
         root = container.dir / "rootfs"
         (root / "etc/ld.so.conf").write_text("/lib/x86_64-linux-gnu\n/usr/lib/x86_64-linux-gnu\n")
-        for library in ["replace", "nvml"]:
+        for library in ["mount", "nvml"]:
             shutil.copy(node.BUILD / f"libgpuslice_{library}.so", root / "tmp")
         return container
 
@@ -44,14 +44,14 @@ class Chain(node.Case):
 
     def test_the_bare_container_has_the_driver(self):
         """Without a wish: the driver as NVIDIA's tools put it there, and nothing of ours."""
-        look = "readlink /usr/lib/x86_64-linux-gnu/libcuda.so.1; ! cmp -s /usr/lib/x86_64-linux-gnu/libcuda.so.1 /tmp/libgpuslice_replace.so"
+        look = "readlink /usr/lib/x86_64-linux-gnu/libcuda.so.1; ! cmp -s /usr/lib/x86_64-linux-gnu/libcuda.so.1 /tmp/libgpuslice_mount.so"
         printed = self.ends_well(self.chain("bare", f"{look}; cat /proc/self/mountinfo", {}))
         self.assertTrue(printed.startswith(f"libcuda.so.{nvidia.VERSION}\n"), printed)
         self.assertNotIn("/run/gpuslice", printed)
 
     def test_the_versioned_files_are_covered(self):
         places = " ".join(f"/{nvidia.LIBRARIES}/libcuda.so{suffix}" for suffix in ["", ".1", f".{nvidia.VERSION}"])
-        look = f"for file in {places}; do cmp $file /tmp/libgpuslice_replace.so || exit 1; done; "
+        look = f"for file in {places}; do cmp $file /tmp/libgpuslice_mount.so || exit 1; done; "
         look += f"cmp /{nvidia.LIBRARIES}/libnvidia-ml.so.1 /tmp/libgpuslice_nvml.so && "
         look += f"cmp /{nvidia.LIBRARIES}/libnvidia-ml.so.{nvidia.VERSION} /tmp/libgpuslice_nvml.so && "
         printed = self.ends_well(self.chain("covered", look + "cat /proc/self/mountinfo", ASK))

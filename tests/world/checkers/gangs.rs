@@ -8,7 +8,7 @@ use gpuslice_wire::ids::{ContainerId, GpuUuid};
 use gpuslice_wire::policy::Class;
 
 use super::Objection;
-use crate::observer::{Observer, Place, Seat};
+use crate::observer::{LaneKey, LaneState, Observer};
 
 /// What happened to gangs and because of them.
 #[derive(Debug, Default)]
@@ -28,24 +28,24 @@ type Longest = BTreeMap<(GpuUuid, Class), u64>;
 /// A gang that waits.
 #[derive(Debug, Default)]
 struct Wait {
-    had: BTreeMap<(Place, Place), u64>,
+    had: BTreeMap<(LaneKey, LaneKey), u64>,
     /// What those without a share had together where it waits.
-    pools: BTreeMap<Place, u64>,
-    tuned: Vec<(Place, u64)>,
+    pools: BTreeMap<LaneKey, u64>,
+    tuned: Vec<(LaneKey, u64)>,
 }
 
 /// What all shares of the gang's class leave to those without one, percent.
-fn rest(seen: &Observer, me: &Seat) -> u64 {
-    let class = seen.on(me.gpu).map(|(_, seat)| seat);
-    let class = class.filter(|seat| seat.record.class == me.record.class);
-    let shares: u64 = class.map(|seat| seat.share).sum();
+fn rest(seen: &Observer, me: &LaneState) -> u64 {
+    let class = seen.on(me.gpu).map(|(_, state)| state);
+    let class = class.filter(|state| state.record.class == me.record.class);
+    let shares: u64 = class.map(|state| state.share).sum();
     100u64.saturating_sub(shares).max(1)
 }
 
 /// What the lines owe `other` while `me` waits, beside turns. In one line that is `l_i * w_j / w_i`. The line of
 /// shares weighs those without one together as `rest`, at most 100 less a share that is wanted: beside `pool`, which
 /// is what they had and the longest turn of any of them, a share of `c` has `pool * c / rest`.
-fn owed(me: &Seat, other: &Seat, pool: u64, rest: u64) -> u64 {
+fn owed(me: &LaneState, other: &LaneState, pool: u64, rest: u64) -> u64 {
     let (had, theirs, mine) = match (me.share, other.share) {
         (0, share) if share > 0 => (pool, share, rest),
         (share, 0) if share > 0 => (me.longest, 100u64.saturating_sub(share).max(1), share),
@@ -56,12 +56,12 @@ fn owed(me: &Seat, other: &Seat, pool: u64, rest: u64) -> u64 {
 }
 
 /// On the GPU, as far as others have to wait for it.
-fn on(seat: &Seat) -> bool {
-    seat.holds() || (seat.closing.is_some() && !seat.passed)
+fn on(state: &LaneState) -> bool {
+    state.holds() || (state.closing.is_some() && !state.overrun)
 }
 
-fn gated(seat: &Seat) -> bool {
-    seat.view.is_some_and(|view| view.mode == Mode::Turns)
+fn gated(state: &LaneState) -> bool {
+    state.view.is_some_and(|view| view.mode == Mode::Turns)
 }
 
 impl Gangs {
@@ -70,19 +70,21 @@ impl Gangs {
     /// # Errors
     /// The objection.
     pub fn advance(&mut self, seen: &Observer) -> Result<(), Objection> {
-        let mut gangs: BTreeMap<ContainerId, Vec<(Place, &Seat)>> = BTreeMap::new();
-        for (&place, seat) in seen.seats.iter().filter(|(_, seat)| seat.gang) {
-            gangs.entry(place.0).or_default().push((place, seat));
+        let mut gangs: BTreeMap<ContainerId, Vec<(LaneKey, &LaneState)>> = BTreeMap::new();
+        for (&key, state) in seen.lanes.iter().filter(|(_, state)| state.gang) {
+            gangs.entry(key.0).or_default().push((key, state));
         }
-        let waits = |gang: &Vec<(Place, &Seat)>| {
-            let free = |seat: &Seat| seat.wants() && !on(seat) && !seat.passed && !seat.capped();
-            let any = gang.iter().any(|(_, seat)| gated(seat));
-            any && !seen.gap && gang.iter().all(|(_, seat)| free(seat))
+        let waits = |gang: &Vec<(LaneKey, &LaneState)>| {
+            let free = |state: &LaneState| {
+                state.runnable() && !on(state) && !state.overrun && !state.capped()
+            };
+            let any = gang.iter().any(|(_, state)| gated(state));
+            any && !seen.gap && gang.iter().all(|(_, state)| free(state))
         };
-        for seat in seen.seats.values().filter(|seat| seat.share == 0) {
-            let longest = self.longest.entry((seat.gpu, seat.record.class));
+        for state in seen.lanes.values().filter(|state| state.share == 0) {
+            let longest = self.longest.entry((state.gpu, state.record.class));
             let longest = longest.or_default();
-            *longest = (*longest).max(seat.longest);
+            *longest = (*longest).max(state.longest);
         }
         self.waits.retain(|id, _| gangs.get(id).is_some_and(waits));
         for (id, gang) in gangs.into_iter().filter(|(_, gang)| waits(gang)) {
@@ -97,18 +99,18 @@ impl Gangs {
     /// # Errors
     /// The objection.
     pub fn after_step(&mut self, seen: &Observer) -> Result<(), Objection> {
-        for (place, seat) in seen.seats.iter().filter(|(_, seat)| seat.gang) {
-            let alone = |other: &Seat| gated(other) && !other.holds();
-            if let Some((other, _)) = seen.gang(place).find(|(_, other)| alone(other))
-                && seat.holds()
+        for (key, state) in seen.lanes.iter().filter(|(_, state)| state.gang) {
+            let alone = |other: &LaneState| gated(other) && !other.holds();
+            if let Some((other, _)) = seen.gang(key).find(|(_, other)| alone(other))
+                && state.holds()
             {
                 return Err(format!(
                     "{} has a turn on lane {} and none on lane {}",
-                    place.0, place.1.0, other.1.0
+                    key.0, key.1.0, other.1.0
                 ));
             }
         }
-        let gpus: Vec<GpuUuid> = seen.seats.values().map(|seat| seat.gpu).collect();
+        let gpus: Vec<GpuUuid> = seen.lanes.values().map(|state| state.gpu).collect();
         for gpu in gpus {
             self.idles(seen, gpu)?;
         }
@@ -120,32 +122,35 @@ impl Gangs {
     /// its other GPUs may first end a turn and then be drained.
     fn idles(&mut self, seen: &Observer, gpu: GpuUuid) -> Result<(), Objection> {
         let mut all = seen.on(gpu);
-        let free = !all.any(|(_, seat)| on(seat) || !gated(seat));
-        let may = |seat: &Seat| seat.wants() && !seat.capped() && seat.closing.is_none();
-        let waits = seen.on(gpu).any(|(_, seat)| may(seat) && !seat.gang);
-        let tied = seen.on(gpu).any(|(_, seat)| seat.gang);
+        let free = !all.any(|(_, state)| on(state) || !gated(state));
+        let may =
+            |state: &LaneState| state.runnable() && !state.capped() && state.closing.is_none();
+        let waits = seen.on(gpu).any(|(_, state)| may(state) && !state.gang);
+        let tied = seen.on(gpu).any(|(_, state)| state.gang);
         if !free || !waits || !tied {
             self.idle.remove(&gpu);
             return Ok(());
         }
         let (since, longest) = self.idle.entry(gpu).or_insert((seen.now, 0));
-        let gpus = seen.seats.values().map(|seat| seat.gpu);
+        let gpus = seen.lanes.values().map(|state| state.gpu);
         let gpus = gpus.collect::<std::collections::BTreeSet<_>>().len() as u64;
         // two shortest turns for each other GPU, and what those who wait take to drain, once where an end is known
         // and twice where it is not. A step that came later than that is the world's doing.
-        let singles = seen.on(gpu).filter(|(_, seat)| seat.wants() && !seat.gang);
-        let tail = singles.map(|(_, seat)| seat.tail).max().unwrap_or(0);
+        let singles = seen
+            .on(gpu)
+            .filter(|(_, state)| state.runnable() && !state.gang);
+        let tail = singles.map(|(_, state)| state.tail).max().unwrap_or(0);
         *longest = (*longest).max(tail);
         let bound = gpus * (2 * seen.config.turn_min.0 + 3 * *longest) + 1_000_000;
         if seen.gap {
             *since = seen.now;
-        } else if seen.passed > bound {
-            *since = (*since + seen.passed).min(seen.now);
+        } else if seen.elapsed > bound {
+            *since = (*since + seen.elapsed).min(seen.now);
         }
-        let passed = seen.now - *since;
-        if passed.saturating_sub(seen.passed) > bound {
+        let idle = seen.now - *since;
+        if idle.saturating_sub(seen.elapsed) > bound {
             return Err(format!(
-                "{gpu} idles for {passed} ns while one of no gang waits"
+                "{gpu} idles for {idle} ns while one of no gang waits"
             ));
         }
         Ok(())
@@ -154,11 +159,12 @@ impl Gangs {
 
 impl Wait {
     /// What those of the gang's class without a share had on one of its GPUs.
-    fn pool(&mut self, seen: &Observer, mine: Place, me: &Seat) -> u64 {
-        let others = seen.on(me.gpu).map(|(_, seat)| seat);
-        let pays = |it: &&Seat| it.share == 0 && it.record.class == me.record.class && it.pays();
+    fn pool(&mut self, seen: &Observer, mine: LaneKey, me: &LaneState) -> u64 {
+        let others = seen.on(me.gpu).map(|(_, state)| state);
+        let pays =
+            |it: &&LaneState| it.share == 0 && it.record.class == me.record.class && it.pays();
         let pool = self.pools.entry(mine).or_default();
-        *pool += others.filter(pays).count() as u64 * seen.passed;
+        *pool += others.filter(pays).count() as u64 * seen.elapsed;
         *pool
     }
 
@@ -168,14 +174,14 @@ impl Wait {
         &mut self,
         seen: &Observer,
         id: ContainerId,
-        gang: &[(Place, &Seat)],
+        gang: &[(LaneKey, &LaneState)],
         longest: &Longest,
     ) -> Result<(), Objection> {
-        let on_gpu = |gpu: GpuUuid| seen.on(gpu).filter(move |(place, _)| place.0 != id);
+        let on_gpu = |gpu: GpuUuid| seen.on(gpu).filter(move |(key, _)| key.0 != id);
         let mut tuned = Vec::new();
-        for (place, seat) in gang {
-            tuned.push((*place, seat.tuned));
-            tuned.extend(on_gpu(seat.gpu).map(|(place, other)| (*place, other.tuned)));
+        for (key, state) in gang {
+            tuned.push((*key, state.tuned));
+            tuned.extend(on_gpu(state.gpu).map(|(key, other)| (*key, other.tuned)));
         }
         if self.tuned != tuned {
             *self = Wait {
@@ -184,7 +190,7 @@ impl Wait {
             };
         }
         // its own, and those that go before it because they were ready before it: each once or twice
-        let turns: u64 = seen.seats.values().map(|seat| 3 * seat.longest).sum();
+        let turns: u64 = seen.lanes.values().map(|state| 3 * state.longest).sum();
         let mut starves = true;
         for &(mine, me) in gang {
             let mut over = false;
@@ -195,7 +201,7 @@ impl Wait {
                     continue;
                 }
                 let had = self.had.entry((mine, theirs)).or_default();
-                *had += seen.passed;
+                *had += seen.elapsed;
                 let owed = owed(me, other, pool, rest(seen, me));
                 let above = other.record.class < me.record.class;
                 over |= !above && *had > owed.saturating_add(turns);

@@ -15,12 +15,12 @@ use std::collections::BTreeMap;
 
 use super::Objection;
 use super::pools::Pools;
-use crate::observer::{Observer, Place, Seat};
+use crate::observer::{LaneKey, LaneState, Observer};
 
 /// What is owed to each that has a share and wants the GPU, in 2^-20 ns.
 #[derive(Debug, Default)]
 pub struct Guarantee {
-    owed: BTreeMap<Place, Owed>,
+    owed: BTreeMap<LaneKey, Owed>,
     pools: Pools,
 }
 
@@ -43,24 +43,24 @@ impl Guarantee {
     pub fn advance(&mut self, seen: &Observer) -> Result<(), Objection> {
         self.pools.advance(seen);
         self.owed
-            .retain(|place, _| !seen.gap && seen.seats.get(place).is_some_and(counts));
-        let all = seen.seats.iter().filter(|(_, seat)| counts(seat));
-        for (&place, me) in all.filter(|_| !seen.gap) {
-            let class = |seat: &Seat| seat.record.class == me.record.class;
-            let line = || {
-                let others = seen.on(me.gpu).map(|(_, seat)| seat);
-                others.filter(|seat| class(seat))
+            .retain(|key, _| !seen.gap && seen.lanes.get(key).is_some_and(counts));
+        let all = seen.lanes.iter().filter(|(_, state)| counts(state));
+        for (&key, me) in all.filter(|_| !seen.gap) {
+            let class = |state: &LaneState| state.record.class == me.record.class;
+            let queue = || {
+                let others = seen.on(me.gpu).map(|(_, state)| state);
+                others.filter(|state| class(state))
             };
-            let shares: u64 = line().map(|seat| seat.share).sum();
+            let shares: u64 = queue().map(|state| state.share).sum();
             // somebody of the class has the GPU: of that time a part is due
-            let on = line().any(|seat| seat.pays() && !seat.passed && !seat.guest);
-            let spared: u64 = line().map(|seat| seat.spared).sum();
-            let had = if on { seen.passed } else { 0 };
-            let due = (i128::from(had) - i128::from(spared)) << 20;
+            let on = queue().any(|state| state.pays() && !state.overrun && !state.guest);
+            let compensated: u64 = queue().map(|state| state.compensated).sum();
+            let had = if on { seen.elapsed } else { 0 };
+            let due = (i128::from(had) - i128::from(compensated)) << 20;
             let due = due * i128::from(me.share) / i128::from(shares.max(99) + 1);
-            let got = (i128::from(me.billed) - i128::from(me.spared)) << 20;
-            let owed = self.owed.entry(place).or_default();
-            let tuned = seen.on(me.gpu).map(|(_, seat)| seat.tuned).sum();
+            let got = (i128::from(me.billed) - i128::from(me.compensated)) << 20;
+            let owed = self.owed.entry(key).or_default();
+            let tuned = seen.on(me.gpu).map(|(_, state)| state.tuned).sum();
             if owed.tuned != tuned {
                 *owed = Owed {
                     tuned,
@@ -68,17 +68,17 @@ impl Guarantee {
                 };
             }
             owed.time = (owed.time + due - got).max(0);
-            owed.gangs |= line().any(|seat| seat.gang);
-            let turns = line().filter(|seat| seat.share > 0);
-            owed.others = owed.others.max(turns.map(|seat| seat.longest).sum());
+            owed.gangs |= queue().any(|state| state.gang);
+            let turns = queue().filter(|state| state.share > 0);
+            owed.others = owed.others.max(turns.map(|state| state.longest).sum());
             let times = if owed.gangs { 3 } else { 1 };
-            let lines =
+            let queues =
                 times * owed.others + self.pools.ahead(me).max(times * self.pools.longest(me));
-            let (owed, bound) = (owed.time >> 20, bound(seen, me, lines));
+            let (owed, bound) = (owed.time >> 20, bound(seen, me, queues));
             if owed > bound {
                 return Err(format!(
                     "{} has a share of {} and is owed {owed} ns; the bound is {bound}",
-                    place.0, me.share
+                    key.0, me.share
                 ));
             }
         }
@@ -87,12 +87,12 @@ impl Guarantee {
 }
 
 /// Is sure of its part now.
-fn counts(seat: &Seat) -> bool {
-    seat.share > 0 && seat.wants() && !seat.gang && !seat.passed
+fn counts(state: &LaneState) -> bool {
+    state.share > 0 && state.runnable() && !state.gang && !state.overrun
 }
 
-fn bound(seen: &Observer, me: &Seat, lines: u64) -> i128 {
+fn bound(seen: &Observer, me: &LaneState, queues: u64) -> i128 {
     let enough = (seen.config.round.0 * me.share / 100).max(seen.config.turn_min.0);
     let turns = 3 * me.longest + seen.config.turn_min.0;
-    i128::from(lines * me.share / 100 + enough + turns + 1_000_000)
+    i128::from(queues * me.share / 100 + enough + turns + 1_000_000)
 }

@@ -13,7 +13,7 @@ use gpuslice_wire::units::Bytes;
 
 use super::Objection;
 use super::looks::Seen;
-use crate::observer::{Observer, Place};
+use crate::observer::{LaneKey, Observer};
 
 /// What a process has on one account.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -46,7 +46,7 @@ pub struct Account {
 
 /// The checker's own ledger.
 #[derive(Debug, Default)]
-pub struct Books {
+pub struct Ledger {
     homes: BTreeMap<ClientId, ContainerId>,
     /// Every identity ever given: none is given twice.
     known: BTreeSet<ClientId>,
@@ -59,22 +59,22 @@ pub struct Books {
     /// What a process had that attaches anew in this step.
     taken: Vec<(ClientId, BTreeMap<Lane, Share>)>,
     /// Accounts of which more was written down than the cap, because less was not written yet: until it fits.
-    overstated: BTreeSet<Place>,
+    overstated: BTreeSet<LaneKey>,
     /// Containers of which the engine knows everything that was ever granted.
     complete: BTreeSet<ContainerId>,
-    accounts: BTreeMap<Place, Account>,
+    accounts: BTreeMap<LaneKey, Account>,
     /// Caps that were lowered once, so that more than the cap may be granted; also by an earlier
     /// engine.
-    lowered: BTreeSet<Place>,
+    lowered: BTreeSet<LaneKey>,
 }
 
-impl Books {
+impl Ledger {
     /// The books of a new engine in the same world.
     #[must_use]
-    pub fn restart(&self) -> Books {
-        Books {
+    pub fn restart(&self) -> Ledger {
+        Ledger {
             lowered: self.lowered.clone(),
-            ..Books::default()
+            ..Ledger::default()
         }
     }
 
@@ -213,7 +213,7 @@ impl Books {
                 self.accounts.retain(|(id, _), _| id != container);
                 self.complete.remove(container);
             }
-            Action::Accounted { client, .. } => return self.accounted(*client, event),
+            Action::ProcessRestored { client, .. } => return self.accounted(*client, event),
             Action::Attached {
                 client, container, ..
             } => return self.attached(*client, *container, event),
@@ -329,7 +329,7 @@ impl Books {
 
     /// A process of before counts with all that it was granted.
     fn accounted(&mut self, client: ClientId, by: &Event) -> Result<(), Objection> {
-        let Event::Account {
+        let Event::RestoreProcess {
             container,
             process,
             granted,
@@ -369,14 +369,14 @@ impl Books {
     }
 
     /// One look showed all processes of a container.
-    fn looked(&mut self, now: u64, place: Place) {
+    fn looked(&mut self, now: u64, key: LaneKey) {
         let (mut all, mut own, mut granted) = (0u128, 0u128, 0u128);
-        for (_, share) in self.of_place(place.0, place.1) {
+        for (_, share) in self.of_place(key.0, key.1) {
             all += u128::from(share.seen.saturating_add(share.claims.unseen.0));
             own += u128::from(share.own);
             granted += u128::from(share.granted);
         }
-        let Some(account) = self.accounts.get_mut(&place) else {
+        let Some(account) = self.accounts.get_mut(&key) else {
             return;
         };
         let most = granted.max(account.most[0]).max(account.most[1]);
@@ -384,14 +384,14 @@ impl Books {
         account.most = [granted.min(u128::from(account.cap)), account.most[0]];
         let beyond = u64::try_from(beyond).unwrap_or(u64::MAX);
         account.beyond.look(now, beyond);
-        self.hide(place);
+        self.hide(key);
     }
 
     /// What all have beyond their grants and none of them is charged for.
-    fn hide(&mut self, place: Place) {
-        let shares = self.of_place(place.0, place.1);
+    fn hide(&mut self, key: LaneKey) {
+        let shares = self.of_place(key.0, key.1);
         let theirs: u128 = shares.map(|(_, it)| u128::from(it.beyond.counts)).sum();
-        if let Some(account) = self.accounts.get_mut(&place) {
+        if let Some(account) = self.accounts.get_mut(&key) {
             account.hidden = u128::from(account.beyond.counts).saturating_sub(theirs);
         }
     }
@@ -408,15 +408,15 @@ impl Books {
         record: &Record,
         change: &CapChange,
     ) -> Result<(), Objection> {
-        let place = (record.container, change.lane);
+        let key = (record.container, change.lane);
         let Event::Resize { memory, .. } = event else {
             return Err(format!("{} was resized and nobody asked", record.container));
         };
-        let reserved = self.reserved(place.0, place.1);
-        let granted = self.granted(place.0, place.1);
+        let reserved = self.reserved(key.0, key.1);
+        let granted = self.granted(key.0, key.1);
         let granted: u128 = granted.map(|(_, it)| u128::from(it)).sum();
-        let Some(account) = self.accounts.get_mut(&place) else {
-            return Err(format!("{place:?} was resized and is not there"));
+        let Some(account) = self.accounts.get_mut(&key) else {
+            return Err(format!("{key:?} was resized and is not there"));
         };
         let promised = match record.lanes.get(usize::from(change.lane.0)) {
             Some(lane) => lane.cap,
@@ -427,12 +427,12 @@ impl Books {
             MemoryAsk::Ratio { .. } => true,
         };
         if !exact || promised != change.cap || change.was.0 != account.cap {
-            return Err(format!("{place:?} was resized wrongly: {change:?}"));
+            return Err(format!("{key:?} was resized wrongly: {change:?}"));
         }
         account.cap = change.cap.0;
         account.most[0] = account.most[0].max(granted.min(u128::from(account.cap)));
         if change.cap < change.was {
-            self.lowered.insert(place);
+            self.lowered.insert(key);
         }
         if u128::from(change.reserved.0) != reserved {
             return Err(format!("{change:?} was answered with {reserved} reserved"));
@@ -509,9 +509,9 @@ impl Books {
             }
         }
         self.shares.retain(|(other, _), _| *other != client);
-        let places: Vec<Place> = self.accounts.keys().copied().collect();
-        let of_it = places.into_iter().filter(|place| place.0 == home);
-        of_it.for_each(|place| self.hide(place));
+        let keys: Vec<LaneKey> = self.accounts.keys().copied().collect();
+        let of_it = keys.into_iter().filter(|key| key.0 == home);
+        of_it.for_each(|key| self.hide(key));
     }
 
     /// At every instant, and also while processes come back to a new daemon.
@@ -519,7 +519,7 @@ impl Books {
     /// # Errors
     /// The objection.
     pub fn after_step(&mut self) -> Result<(), Objection> {
-        let mut sums: BTreeMap<Place, (u128, u128)> = BTreeMap::new();
+        let mut sums: BTreeMap<LaneKey, (u128, u128)> = BTreeMap::new();
         for ((client, lane), share) in &self.shares {
             if let Some(home) = self.homes.get(client) {
                 let (granted, all) = sums.entry((*home, *lane)).or_default();
@@ -537,10 +537,10 @@ impl Books {
                     "{container}'s page says {shown} reserved of {lane:?}, not {reserved}"
                 ));
             }
-            let place = (*container, *lane);
+            let key = (*container, *lane);
             if granted <= u128::from(account.cap) {
-                self.overstated.remove(&place);
-            } else if !self.may_exceed(&place) && !self.overstated.contains(&place) {
+                self.overstated.remove(&key);
+            } else if !self.may_exceed(&key) && !self.overstated.contains(&key) {
                 return Err(format!("{container} has {granted} bytes, beyond its cap"));
             }
         }
@@ -550,14 +550,14 @@ impl Books {
     /// Whether more than the cap may be held: it was lowered, or processes came back that the engine could
     /// not know of.
     #[must_use]
-    pub fn may_exceed(&self, place: &Place) -> bool {
-        self.lowered.contains(place) || !self.complete.contains(&place.0)
+    pub fn may_exceed(&self, key: &LaneKey) -> bool {
+        self.lowered.contains(key) || !self.complete.contains(&key.0)
     }
 
     /// What is promised of an account.
     #[must_use]
-    pub fn cap(&self, place: &Place) -> Option<u64> {
-        self.accounts.get(place).map(|it| it.cap)
+    pub fn cap(&self, key: &LaneKey) -> Option<u64> {
+        self.accounts.get(key).map(|it| it.cap)
     }
 
     /// All processes are gone.

@@ -6,7 +6,7 @@ pub mod gangs;
 pub mod guarantee;
 mod looks;
 pub mod memory;
-mod pools;
+pub mod pools;
 pub mod priority;
 pub mod progress;
 pub mod requests;
@@ -20,7 +20,7 @@ use gpuslice_engine::{Action, Claims, Config, Event, Record};
 use gpuslice_wire::ids::{ContainerId, Lane};
 use gpuslice_wire::snapshot::Snapshot;
 
-use crate::observer::{Hold, Observer, Place, Seat};
+use crate::observer::{LaneKey, LaneState, Observer, Preemption};
 
 /// What is wrong, in words.
 pub type Objection = String;
@@ -35,7 +35,7 @@ pub struct Checkers {
     debts: shares::Debts,
     guarantee: guarantee::Guarantee,
     caps: shares::Caps,
-    memory: memory::Books,
+    memory: memory::Ledger,
     requests: requests::Requests,
     progress: progress::Progress,
     priority: priority::Priority,
@@ -60,7 +60,7 @@ impl Checkers {
             debts: shares::Debts::default(),
             guarantee: guarantee::Guarantee::default(),
             caps: shares::Caps::default(),
-            memory: memory::Books::default(),
+            memory: memory::Ledger::default(),
             requests: requests::Requests::default(),
             progress: progress::Progress::default(),
             priority: priority::Priority::default(),
@@ -161,37 +161,33 @@ impl Checkers {
     /// Whether the container may not have all of the time of one of its GPUs.
     #[must_use]
     pub fn capped(&self, container: ContainerId) -> bool {
-        let mut its = self
-            .seen
-            .seats
-            .iter()
-            .filter(|(place, _)| place.0 == container);
-        its.any(|(_, seat)| seat.capped())
+        let mut its = self.seen.lanes.iter().filter(|(key, _)| key.0 == container);
+        its.any(|(_, state)| state.capped())
     }
 
     /// What processes of a container may hold on one account, where nothing allows them more.
     #[must_use]
-    pub fn strict_cap(&self, place: &Place) -> Option<u64> {
-        let strict = !self.memory.may_exceed(place);
-        self.memory.cap(place).filter(|_| strict)
+    pub fn strict_cap(&self, key: &LaneKey) -> Option<u64> {
+        let strict = !self.memory.may_exceed(key);
+        self.memory.cap(key).filter(|_| strict)
     }
 
     /// Whether others may run beside this one, or it is known no more.
     #[must_use]
-    pub fn passed(&self, container: ContainerId, lane: Lane) -> bool {
+    pub fn overran(&self, container: ContainerId, lane: Lane) -> bool {
         self.seen
-            .seats
+            .lanes
             .get(&(container, lane))
-            .is_none_or(|seat| seat.passed)
+            .is_none_or(|state| state.overrun)
     }
 
     /// Whether the engine knows that this one may be stopped, or it is known no more.
     #[must_use]
     pub fn may_be_stopped(&self, container: ContainerId, lane: Lane) -> bool {
         self.seen
-            .seats
+            .lanes
             .get(&(container, lane))
-            .is_none_or(|seat| seat.hold != Hold::Free)
+            .is_none_or(|state| state.preemption != Preemption::None)
     }
 
     /// Stops the world.
@@ -200,9 +196,9 @@ impl Checkers {
     /// Always.
     pub fn object(&self, objection: &str) -> ! {
         let trail: Vec<String> = self.trail.iter().map(brief).collect();
-        let seats: Vec<String> = self.seen.seats.iter().map(state).collect();
-        let (trail, seats) = (trail.join("\n"), seats.join("\n"));
-        panic!("a promise is broken: {objection}\nlast steps:\n{trail}\nnow:\n{seats}")
+        let lanes: Vec<String> = self.seen.lanes.iter().map(describe).collect();
+        let (trail, lanes) = (trail.join("\n"), lanes.join("\n"));
+        panic!("a promise is broken: {objection}\nlast steps:\n{trail}\nnow:\n{lanes}")
     }
 
     /// What a snapshot says must be what was seen.
@@ -223,24 +219,24 @@ impl Checkers {
             else {
                 continue;
             };
-            let seat = self.seen.seats.get(&(*container, *lane));
-            let Some(seat) = seat else {
+            let state = self.seen.lanes.get(&(*container, *lane));
+            let Some(state) = state else {
                 self.object(&format!("{container} is unknown"))
             };
-            if u64::from(*cap_ppm) != (seat.cap.0 * 1_000_000 / seat.cap.1).max(1) {
-                let (part, whole) = seat.cap;
+            if u64::from(*cap_ppm) != (state.cap.0 * 1_000_000 / state.cap.1).max(1) {
+                let (part, whole) = state.cap;
                 self.object(&format!(
                     "{container} is capped at {cap_ppm} ppm, not {part}/{whole}"
                 ));
             }
             // what a liar says may be more than a row can
             let counted = self.memory.reserved(*container, *lane).min(u64::MAX.into());
-            let right = gpu_ns.abs_diff(seat.used) <= seat.rounded;
+            let right = gpu_ns.abs_diff(state.used) <= state.rounded;
             if !right || u128::from(reserved.0) != counted || used > reserved {
                 self.object(&format!(
                     "{container} lane {}: the snapshot says {gpu_ns} ns and {reserved:?}, seen \
                      were {} ns and {counted} bytes",
-                    lane.0, seat.used
+                    lane.0, state.used
                 ));
             }
         }
@@ -256,14 +252,14 @@ impl Checkers {
                 container,
                 reserved,
                 clients,
-                wanting,
+                runnable,
                 ..
             } = row
-                && (reserved.0, *clients, *wanting) != (0, 0, 0)
+                && (reserved.0, *clients, *runnable) != (0, 0, 0)
             {
                 self.object(&format!(
                     "all processes are gone, and {container} has {reserved:?} reserved, {clients} \
-                     processes and {wanting} wanting"
+                     processes and {runnable} runnable"
                 ));
             }
         }
@@ -301,12 +297,14 @@ fn brief((now, event, actions): &(u64, Event, Vec<Action>)) -> String {
             claims,
         } => {
             let Claims {
-                want,
+                runnable,
                 active,
                 drained,
                 ..
             } = claims;
-            format!("{now} {client:?} {lane:?} wants {want} active {active} drained {drained}")
+            format!(
+                "{now} {client:?} {lane:?} runnable {runnable} active {active} drained {drained}"
+            )
         }
         other => format!("{now} {other:?}"),
     };
@@ -327,28 +325,28 @@ fn brief((now, event, actions): &(u64, Event, Vec<Action>)) -> String {
 }
 
 /// A slice on one line.
-fn state((place, seat): (&Place, &Seat)) -> String {
+fn describe((key, state): (&LaneKey, &LaneState)) -> String {
     let Record {
         weight,
         share,
         class,
         ..
-    } = &seat.record;
+    } = &state.record;
     let (share, weight) = (share.map_or(0, |share| share.get()), weight.get());
     format!(
-        "{} {:?} on {}: weight {weight} share {share} {class}, wants {} holds {} closing {:?} \
-         passed {}, gang {} used {} stretch {} longest {} waits {:?}",
-        place.0,
-        place.1,
-        seat.gpu,
-        seat.wants(),
-        seat.holds(),
-        seat.closing,
-        seat.passed,
-        seat.gang,
-        seat.used,
-        seat.stretch,
-        seat.longest,
-        seat.waits
+        "{} {:?} on {}: weight {weight} share {share} {class}, runnable {} holds {} closing {:?} \
+         overrun {}, gang {} used {} stretch {} longest {} waits {:?}",
+        key.0,
+        key.1,
+        state.gpu,
+        state.runnable(),
+        state.holds(),
+        state.closing,
+        state.overrun,
+        state.gang,
+        state.used,
+        state.stretch,
+        state.longest,
+        state.waits
     )
 }

@@ -9,11 +9,11 @@ use std::collections::BTreeMap;
 use gpuslice_wire::ids::GpuUuid;
 use gpuslice_wire::policy::Class;
 
-use crate::observer::{Observer, Seat};
+use crate::observer::{LaneState, Observer};
 
 /// Of each class of each GPU, also of containers that are gone: what these had is owed by the others.
 #[derive(Debug, Default)]
-pub(super) struct Pools(BTreeMap<(GpuUuid, Class), Pool>);
+pub struct Pools(BTreeMap<(GpuUuid, Class), Pool>);
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Pool {
@@ -25,13 +25,13 @@ struct Pool {
 
 impl Pools {
     /// Time passed.
-    pub(super) fn advance(&mut self, seen: &Observer) {
+    pub fn advance(&mut self, seen: &Observer) {
         let mut gangs: BTreeMap<(GpuUuid, Class), u64> = BTreeMap::new();
-        for seat in seen.seats.values().filter(|seat| seat.share == 0) {
-            let key = (seat.gpu, seat.record.class);
+        for state in seen.lanes.values().filter(|state| state.share == 0) {
+            let key = (state.gpu, state.record.class);
             let pool = self.0.entry(key).or_default();
-            pool.longest = pool.longest.max(seat.longest);
-            *gangs.entry(key).or_default() += u64::from(seat.gang);
+            pool.longest = pool.longest.max(state.longest);
+            *gangs.entry(key).or_default() += u64::from(state.gang);
         }
         for (key, gangs) in gangs {
             let pool = self.0.entry(key).or_default();
@@ -40,14 +40,14 @@ impl Pools {
     }
 
     /// The longest stretch of them, ns.
-    pub(super) fn longest(&self, seat: &Seat) -> u64 {
-        let pool = self.0.get(&(seat.gpu, seat.record.class));
+    pub fn longest(&self, state: &LaneState) -> u64 {
+        let pool = self.0.get(&(state.gpu, state.record.class));
         pool.map_or(0, |pool| pool.longest)
     }
 
     /// What those without a share, of the class of `seat` on its GPU, had ahead of their line at most, ns.
-    pub(super) fn ahead(&self, seat: &Seat) -> u64 {
-        let pool = self.0.get(&(seat.gpu, seat.record.class));
+    pub fn ahead(&self, state: &LaneState) -> u64 {
+        let pool = self.0.get(&(state.gpu, state.record.class));
         pool.map_or(0, |pool| pool.longest * (1 + pool.gangs))
     }
 }

@@ -14,7 +14,7 @@ use gpuslice_wire::ids::GpuUuid;
 use gpuslice_wire::policy::Class;
 
 use super::Objection;
-use crate::observer::{Observer, Seat};
+use crate::observer::{LaneState, Observer};
 
 /// The classes that others go before.
 const LOWER: [Class; 2] = [Class::Normal, Class::BestEffort];
@@ -42,7 +42,7 @@ impl Priority {
     /// # Errors
     /// The objection.
     pub fn after_step(&mut self, seen: &Observer) -> Result<(), Objection> {
-        let gpus: Vec<GpuUuid> = seen.seats.values().map(|seat| seat.gpu).collect();
+        let gpus: Vec<GpuUuid> = seen.lanes.values().map(|state| state.gpu).collect();
         for gpu in gpus {
             let strange = seen
                 .on(gpu)
@@ -73,8 +73,8 @@ fn rule(config: &Config, class: Class) -> (u64, u64) {
 
 impl Gpu {
     fn check(&mut self, seen: &Observer, gpu: GpuUuid) -> Result<(), Objection> {
-        let all: Vec<&Seat> = seen.on(gpu).map(|(_, seat)| seat).collect();
-        let tied = all.iter().any(|seat| seat.gang);
+        let all: Vec<&LaneState> = seen.on(gpu).map(|(_, state)| state).collect();
+        let tied = all.iter().any(|state| state.gang);
         self.holder(seen, gpu, &all, tied)?;
         if tied {
             (self.slot, self.served) = ([None; 2], [seen.now; 2]);
@@ -91,33 +91,33 @@ impl Gpu {
         &mut self,
         seen: &Observer,
         gpu: GpuUuid,
-        all: &[&Seat],
+        all: &[&LaneState],
         tied: bool,
     ) -> Result<(), Objection> {
-        let Some((place, seat)) = seen.on(gpu).find(|(_, seat)| seat.holds()) else {
+        let Some((key, state)) = seen.on(gpu).find(|(_, state)| state.holds()) else {
             self.turn = None;
             return Ok(());
         };
-        let mut gang = seen.gang(place);
+        let mut gang = seen.gang(key);
         // extended on one of its GPUs is extended on all, also where others run beside it by now
-        let bound = gang.any(|(_, part)| part.was_loose || part.again.is_some());
-        let bound = seat.gang && bound || seat.again.is_some();
-        let (class, word) = (seat.record.class, seat.view.map_or(0, |view| view.turn));
+        let bound = gang.any(|(_, part)| part.was_untracked || part.again.is_some());
+        let bound = state.gang && bound || state.again.is_some();
+        let (class, word) = (state.record.class, state.view.map_or(0, |view| view.turn));
         if bound {
             self.turn = None;
             return Ok(());
         }
-        let goes_first = |s: &Seat| s.record.class < class && s.may_wait();
+        let goes_first = |s: &LaneState| s.record.class < class && s.may_wait();
         let above = all.iter().any(|s| goes_first(s) && !s.gang);
         // a gang's turn is a slot on all its GPUs if it is one on any, and so it may be because of a gang
-        let gpus = seen.gang(place).map(|(_, part)| part.gpu).chain([gpu]);
+        let gpus = seen.gang(key).map(|(_, part)| part.gpu).chain([gpu]);
         let slot = gpus
             .into_iter()
             .any(|gpu| seen.on(gpu).any(|(_, s)| goes_first(s)));
-        let known = self.turn.filter(|it| (it.0, it.1) == (word, seat.granted));
+        let known = self.turn.filter(|it| (it.0, it.1) == (word, state.granted));
         // one that began before this GPU was looked at may have been of another class then, or a slot
-        let begins = known.is_none() && seat.granted == seen.now;
-        let turn = known.unwrap_or((word, seat.granted, slot || !begins));
+        let begins = known.is_none() && state.granted == seen.now;
+        let turn = known.unwrap_or((word, state.granted, slot || !begins));
         if turn.2 && begins && !tied {
             self.began(seen, class)?;
         }
@@ -128,10 +128,10 @@ impl Gpu {
                 "a {class} turn goes on on {gpu} while a higher class waits"
             ));
         }
-        if above && !tied && now >= seat.granted + seen.config.turn_min.0 {
+        if above && !tied && now >= state.granted + seen.config.turn_min.0 {
             return Err(format!(
                 "a slot on {gpu} goes on after {} ns",
-                now - seat.granted
+                now - state.granted
             ));
         }
         Ok(())
@@ -141,14 +141,14 @@ impl Gpu {
         &mut self,
         seen: &Observer,
         gpu: GpuUuid,
-        all: &[&Seat],
+        all: &[&LaneState],
         (at, class): (usize, Class),
     ) -> Result<(), Objection> {
         let gated = all
             .iter()
             .any(|s| s.view.is_some_and(|view| view.mode == Mode::Turns));
         let mut own = all.iter().filter(|s| s.record.class == class);
-        let may = |s: &Seat| s.may_wait() && !s.capped();
+        let may = |s: &LaneState| s.may_wait() && !s.capped();
         let waits = own.clone().any(|s| may(s));
         if own.any(|s| s.pays()) || !waits || !gated {
             (self.served[at], self.longest[at]) = (seen.now, 0);
@@ -156,7 +156,7 @@ impl Gpu {
         let (above, most) = rule(&seen.config, class);
         let stretch = all.iter().map(|s| s.stretch.max(s.last)).max().unwrap_or(0);
         self.longest[at] = self.longest[at].max(stretch);
-        let patience = most + 2 * self.longest[at] + seen.passed + 2 * seen.config.turn_min.0;
+        let patience = most + 2 * self.longest[at] + seen.elapsed + 2 * seen.config.turn_min.0;
         if above < 100 && seen.now > self.served[at] + patience {
             return Err(format!(
                 "{class} ones starve on {gpu} since {} ns",

@@ -9,8 +9,8 @@ use gpuslice_wire::limits::RECALL_WAIT_NS;
 use gpuslice_wire::units::Bytes;
 
 use super::Objection;
-use super::memory::Books;
-use crate::observer::{Observer, Place};
+use super::memory::Ledger;
+use crate::observer::{LaneKey, Observer};
 
 /// Late ticks and slow daemons, ns.
 const SLACK: u64 = 20_000_000;
@@ -42,8 +42,8 @@ struct Recall {
 /// All questions.
 #[derive(Debug, Default)]
 pub struct Requests {
-    asked: BTreeMap<Place, Vec<Question>>,
-    recalls: BTreeMap<Place, Recall>,
+    asked: BTreeMap<LaneKey, Vec<Question>>,
+    recalls: BTreeMap<LaneKey, Recall>,
     /// Restored: until then growth may wait for those who come back.
     restored: BTreeMap<ContainerId, u64>,
     /// ... and may do so still.
@@ -54,11 +54,11 @@ impl Requests {
     /// Time passes. A recall that is under way is over at a certain time: a step that comes later than that is the
     /// daemon's doing, which was kept from running, and not a wait that the engine decided on.
     pub fn advance(&mut self, seen: &Observer) {
-        let passed = if seen.gap { 0 } else { seen.passed };
-        let from = seen.now - passed;
-        for (place, questions) in &mut self.asked {
-            let until = self.restored.get(&place.0).copied().unwrap_or(0);
-            let recall = self.recalls.get(place).filter(|it| !it.owing.is_empty());
+        let elapsed = if seen.gap { 0 } else { seen.elapsed };
+        let from = seen.now - elapsed;
+        for (key, questions) in &mut self.asked {
+            let until = self.restored.get(&key.0).copied().unwrap_or(0);
+            let recall = self.recalls.get(key).filter(|it| !it.owing.is_empty());
             let due = recall.map(|recall| recall.began + RECALL_WAIT_NS);
             let due = due.filter(|due| *due > from).unwrap_or(seen.now);
             let beyond = due.min(seen.now).saturating_sub(from.max(until));
@@ -67,7 +67,7 @@ impl Requests {
     }
 
     /// The engine is told `event`.
-    pub fn event(&mut self, books: &Books, event: &Event) {
+    pub fn event(&mut self, ledger: &Ledger, event: &Event) {
         match *event {
             Event::Reserve {
                 client,
@@ -76,7 +76,7 @@ impl Requests {
                 need,
                 wish,
             } => {
-                let Some(home) = books.home(client) else {
+                let Some(home) = ledger.home(client) else {
                     return;
                 };
                 self.answers(client, (home, lane), None);
@@ -96,7 +96,7 @@ impl Requests {
                 recall,
                 ..
             } => {
-                let home = books.home(client);
+                let home = ledger.home(client);
                 home.into_iter()
                     .for_each(|home| self.answers(client, (home, lane), Some(recall)));
             }
@@ -105,8 +105,8 @@ impl Requests {
         }
     }
 
-    fn answers(&mut self, client: ClientId, place: Place, number: Option<u32>) {
-        if let Some(recall) = self.recalls.get_mut(&place)
+    fn answers(&mut self, client: ClientId, key: LaneKey, number: Option<u32>) {
+        if let Some(recall) = self.recalls.get_mut(&key)
             && number.is_none_or(|number| number == recall.number)
         {
             recall.owing.remove(&client);
@@ -120,7 +120,7 @@ impl Requests {
     pub fn action(
         &mut self,
         seen: &Observer,
-        books: &Books,
+        ledger: &Ledger,
         action: &Action,
     ) -> Result<(), Objection> {
         match *action {
@@ -142,7 +142,7 @@ impl Requests {
                 lane,
                 bytes,
             } => {
-                let (_, q) = self.answered(books, client, token, lane)?;
+                let (_, q) = self.answered(ledger, client, token, lane)?;
                 if bytes < q.need || bytes > q.wish.max(q.need) {
                     return Err(format!(
                         "{bytes:?} granted for {:?} to {:?}",
@@ -156,14 +156,14 @@ impl Requests {
                 lane,
                 ..
             } => {
-                let (place, q) = self.answered(books, client, token, lane)?;
-                self.justified(seen, books, place, &q)?;
+                let (key, q) = self.answered(ledger, client, token, lane)?;
+                self.justified(seen, ledger, key, &q)?;
             }
             Action::SetLane {
                 container,
                 lane,
                 view,
-            } => self.shown(seen, books, (container, lane), view.recall),
+            } => self.shown(seen, ledger, (container, lane), view.recall),
             _ => {}
         }
         Ok(())
@@ -171,22 +171,24 @@ impl Requests {
 
     fn answered(
         &mut self,
-        books: &Books,
+        ledger: &Ledger,
         client: ClientId,
         token: Token,
         lane: Lane,
-    ) -> Result<(Place, Question), Objection> {
+    ) -> Result<(LaneKey, Question), Objection> {
         let not_asked = || format!("{token:?} of {client:?} was answered and not asked");
-        let place = (books.home(client).ok_or_else(not_asked)?, lane);
-        let questions = self.asked.get_mut(&place).ok_or_else(not_asked)?;
+        let key = (ledger.home(client).ok_or_else(not_asked)?, lane);
+        let questions = self.asked.get_mut(&key).ok_or_else(not_asked)?;
         let of = |q: &Question| (q.token, q.client) == (token.0, client);
         match questions.iter().position(of) {
             None => Err(not_asked()),
             Some(0) => {
-                self.returning.remove(&place.0);
-                Ok((place, questions.remove(0)))
+                self.returning.remove(&key.0);
+                Ok((key, questions.remove(0)))
             }
-            Some(_) => Err(format!("{token:?} of {client:?} passed one who waits")),
+            Some(_) => Err(format!(
+                "{token:?} of {client:?} overtook a waiting request"
+            )),
         }
     }
 
@@ -195,17 +197,17 @@ impl Requests {
     fn justified(
         &self,
         seen: &Observer,
-        books: &Books,
-        place: Place,
+        ledger: &Ledger,
+        key: LaneKey,
         q: &Question,
     ) -> Result<(), Objection> {
-        let (cap, reserved) = books.of(q.client, place.1);
-        let theirs = self.siblings(books, place, q.client);
+        let (cap, reserved) = ledger.of(q.client, key.1);
+        let theirs = self.siblings(ledger, key, q.client);
         let theirs: u128 = theirs.map(|(_, granted)| u128::from(granted)).sum();
         if reserved.saturating_sub(theirs) + u128::from(q.need.0) > u128::from(cap) {
             return Ok(());
         }
-        let recall = self.recalls.get(&place);
+        let recall = self.recalls.get(&key);
         let Some(recall) = recall.filter(|recall| recall.number != q.recall) else {
             return Err(format!(
                 "{:?} was refused and nobody was asked for what it does not use",
@@ -224,31 +226,31 @@ impl Requests {
     /// Who else has something, and does not wait for more itself.
     fn siblings(
         &self,
-        books: &Books,
-        place: Place,
+        ledger: &Ledger,
+        key: LaneKey,
         but: ClientId,
     ) -> impl Iterator<Item = (ClientId, u64)> {
         let waits: BTreeSet<ClientId> = self
             .asked
-            .get(&place)
+            .get(&key)
             .into_iter()
             .flatten()
             .map(|question| question.client)
             .collect();
-        let granted = books.granted(place.0, place.1);
+        let granted = ledger.granted(key.0, key.1);
         granted.filter(move |(client, granted)| {
-            let asked = *client != but && books.is_connected(*client);
+            let asked = *client != but && ledger.is_connected(*client);
             *granted > 0 && asked && !waits.contains(client)
         })
     }
 
-    fn shown(&mut self, seen: &Observer, books: &Books, place: Place, number: u32) {
-        if self.recalls.entry(place).or_default().number == number {
+    fn shown(&mut self, seen: &Observer, ledger: &Ledger, key: LaneKey, number: u32) {
+        if self.recalls.entry(key).or_default().number == number {
             return;
         }
-        let first = self.asked.get(&place).and_then(|all| all.first());
+        let first = self.asked.get(&key).and_then(|all| all.first());
         let owing = first.map_or(BTreeSet::new(), |first| {
-            let siblings = self.siblings(books, place, first.client);
+            let siblings = self.siblings(ledger, key, first.client);
             siblings.map(|(client, _)| client).collect()
         });
         let recall = Recall {
@@ -256,7 +258,7 @@ impl Requests {
             began: seen.now,
             owing,
         };
-        self.recalls.insert(place, recall);
+        self.recalls.insert(key, recall);
     }
 
     fn part(&mut self, client: ClientId) {
@@ -273,21 +275,21 @@ impl Requests {
     ///
     /// # Errors
     /// The objection.
-    pub fn after_step(&self, books: &Books, event: &Event) -> Result<(), Objection> {
+    pub fn after_step(&self, ledger: &Ledger, event: &Event) -> Result<(), Objection> {
         let ticked = matches!(event, Event::Tick);
-        for (place, questions) in &self.asked {
+        for (key, questions) in &self.asked {
             let Some(first) = questions.first() else {
                 continue;
             };
-            let (cap, reserved) = books.of(first.client, place.1);
+            let (cap, reserved) = ledger.of(first.client, key.1);
             let fits = reserved + u128::from(first.need.0) <= u128::from(cap);
-            if fits && !self.returning.contains(&place.0) {
+            if fits && !self.returning.contains(&key.0) {
                 return Err(format!(
                     "{:?} waits for {:?}, which is there",
                     first.client, first.need
                 ));
             }
-            let recall = self.recalls.get(place);
+            let recall = self.recalls.get(key);
             let recall = recall.filter(|recall| recall.number != first.recall);
             if recall.is_some_and(|recall| recall.owing.is_empty()) {
                 return Err(format!("{:?} waits and all have answered", first.client));

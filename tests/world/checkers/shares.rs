@@ -5,12 +5,12 @@
 use std::collections::BTreeMap;
 
 use super::Objection;
-use crate::observer::{Observer, Place, Seat};
+use crate::observer::{LaneKey, LaneState, Observer};
 
 const SLACK: i128 = 1_000 << 20;
 
-fn over_weight(ns: u64, seat: &Seat) -> i128 {
-    (i128::from(ns) << 20) / i128::from(seat.weight)
+fn over_weight(ns: u64, state: &LaneState) -> i128 {
+    (i128::from(ns) << 20) / i128::from(state.weight)
 }
 
 /// Two containers that have both wanted a GPU since some time.
@@ -32,7 +32,7 @@ struct Pair {
 /// anyway, by the median of what those in line say. Where turns begin, a shortest turn ahead of the line
 /// keeps nobody from going on, so each may be off by that, too.
 #[derive(Debug, Default)]
-pub struct Pairs(BTreeMap<(Place, Place), Pair>);
+pub struct Pairs(BTreeMap<(LaneKey, LaneKey), Pair>);
 
 impl Pairs {
     /// Time passed.
@@ -40,17 +40,17 @@ impl Pairs {
     /// # Errors
     /// The objection.
     pub fn advance(&mut self, seen: &Observer) -> Result<(), Objection> {
-        let lines: Vec<(&Place, &Seat)> = seen
-            .seats
+        let queues: Vec<(&LaneKey, &LaneState)> = seen
+            .lanes
             .iter()
-            .filter(|(_, seat)| in_line(seat) && !seen.gap)
+            .filter(|(_, state)| in_line(state) && !seen.gap)
             .collect();
         self.0.retain(|(a, b), _| {
-            let still = |place: &Place| seen.seats.get(place).is_some_and(in_line);
+            let still = |key: &LaneKey| seen.lanes.get(key).is_some_and(in_line);
             !seen.gap && still(a) && still(b)
         });
-        for (n, &(i, a)) in lines.iter().enumerate() {
-            for &(j, b) in &lines[n + 1..] {
+        for (n, &(i, a)) in queues.iter().enumerate() {
+            for &(j, b) in &queues[n + 1..] {
                 if a.gpu == b.gpu && a.record.class == b.record.class {
                     let pair = self.0.entry((*i, *j)).or_default();
                     if pair.tuned != (a.tuned, b.tuned) {
@@ -74,7 +74,7 @@ impl Pairs {
 /// debt of a shortest turn keeps nobody from open mode, and is in the bound. One that is capped has its cap
 /// for a bound.
 #[derive(Debug, Default)]
-pub struct Debts(BTreeMap<(Place, Place), Pair>);
+pub struct Debts(BTreeMap<(LaneKey, LaneKey), Pair>);
 
 impl Debts {
     /// Time passed.
@@ -82,12 +82,12 @@ impl Debts {
     /// # Errors
     /// The objection.
     pub fn advance(&mut self, seen: &Observer) -> Result<(), Objection> {
-        let waits = |place: &Place| seen.seats.get(place).is_some_and(in_line) && !seen.gap;
-        let counts = |seat: &Seat| !seat.gang && !seat.capped() && seat.share == 0;
-        let other = |place: &Place| seen.seats.get(place).is_some_and(counts);
+        let waits = |key: &LaneKey| seen.lanes.get(key).is_some_and(in_line) && !seen.gap;
+        let counts = |state: &LaneState| !state.gang && !state.capped() && state.share == 0;
+        let other = |key: &LaneKey| seen.lanes.get(key).is_some_and(counts);
         self.0.retain(|(i, j), _| waits(i) && other(j));
-        for (i, me) in seen.seats.iter().filter(|(place, _)| waits(place)) {
-            for (j, other) in seen.on(me.gpu).filter(|(place, _)| *place != i) {
+        for (i, me) in seen.lanes.iter().filter(|(key, _)| waits(key)) {
+            for (j, other) in seen.on(me.gpu).filter(|(key, _)| *key != i) {
                 if !counts(other) || other.record.class != me.record.class {
                     continue;
                 }
@@ -106,7 +106,7 @@ impl Debts {
                 let bound = pair.first + pair.second + tolerance + SLACK;
                 if ahead > bound {
                     return Err(format!(
-                        "{} had {} ns/weight more than {}, who always wants; the bound is {}",
+                        "{} had {} ns/weight more than {}, which is always runnable; the bound is {}",
                         j.0,
                         ahead >> 20,
                         i.0,
@@ -120,19 +120,26 @@ impl Debts {
 }
 
 /// What two may be ahead of the line where turns begin, and go on nevertheless.
-fn tolerance(seen: &Observer, a: &Seat, b: &Seat) -> i128 {
+fn tolerance(seen: &Observer, a: &LaneState, b: &LaneState) -> i128 {
     let shortest = seen.config.turn_min.0;
     over_weight(shortest, a) + over_weight(shortest, b)
 }
 
 /// Competes by weight alone, on this GPU alone.
-fn in_line(seat: &Seat) -> bool {
-    seat.share == 0 && !seat.gang && seat.wants() && !seat.passed && !seat.capped() && !seat.native
+fn in_line(state: &LaneState) -> bool {
+    state.share == 0
+        && !state.gang
+        && state.runnable()
+        && !state.overrun
+        && !state.capped()
+        && !state.native
 }
 
 impl Pair {
-    fn advance(&mut self, a: &Seat, b: &Seat) {
-        let counts = |seat: &Seat| over_weight(seat.billed, seat) - over_weight(seat.spared, seat);
+    fn advance(&mut self, a: &LaneState, b: &LaneState) {
+        let counts = |state: &LaneState| {
+            over_weight(state.billed, state) - over_weight(state.compensated, state)
+        };
         self.lead += counts(a) - counts(b);
         self.least = self.least.min(self.lead);
         self.most = self.most.max(self.lead);
@@ -156,12 +163,12 @@ impl Pair {
 }
 
 /// Whether what comes in now is owed to one with a share: it has the GPU, or waits behind one of its class.
-fn owed(seen: &Observer, seat: &Seat) -> bool {
-    let class = |other: &Seat| other.record.class == seat.record.class;
-    let busy = |other: &Seat| other.pays() && (!other.passed || other.holds());
-    let mut others = seen.on(seat.gpu).map(|(_, other)| other);
+fn owed(seen: &Observer, state: &LaneState) -> bool {
+    let class = |other: &LaneState| other.record.class == state.record.class;
+    let busy = |other: &LaneState| other.pays() && (!other.overrun || other.holds());
+    let mut others = seen.on(state.gpu).map(|(_, other)| other);
     let mut waits = || others.any(|other| class(other) && busy(other));
-    seat.share > 0 && (seat.pays() || seat.wants() && waits())
+    state.share > 0 && (state.pays() || state.runnable() && waits())
 }
 
 /// Caps: over every interval t, `used <= c t + c burst + longest turn`, with what is used less what
@@ -169,7 +176,7 @@ fn owed(seen: &Observer, seat: &Seat) -> bool {
 /// the place of `c t` where it changes, from the next turn on. Kept as the level of a bucket, in 2^-20 ns. Of one with a
 /// share, what it waited for behind others of its class is not lost at the bucket's brim.
 #[derive(Debug, Default)]
-pub struct Caps(BTreeMap<Place, i128>);
+pub struct Caps(BTreeMap<LaneKey, i128>);
 
 impl Caps {
     /// Time passed.
@@ -177,34 +184,34 @@ impl Caps {
     /// # Errors
     /// The objection.
     pub fn advance(&mut self, seen: &Observer) -> Result<(), Objection> {
-        self.0.retain(|place, _| seen.seats.contains_key(place));
-        for (&place, seat) in &seen.seats {
-            let (part, whole) = (i128::from(seat.cap.0), i128::from(seat.cap.1));
+        self.0.retain(|key, _| seen.lanes.contains_key(key));
+        for (&key, state) in &seen.lanes {
+            let (part, whole) = (i128::from(state.cap.0), i128::from(state.cap.1));
             let of = |ns: u64| (i128::from(ns) << 20) * part / whole;
             let depth = of(seen.config.burst.0);
             // what was launched without turns, or in a turn that was given without a cap, has none: until it is
             // quiet, and with the turns that it has because it is not, whether its cap pays for them or not
-            let free = seat.native || seat.loose || seat.freely;
-            let used = if free { 0 } else { seat.billed };
-            let used = (i128::from(used) - i128::from(seat.spared)) << 20;
-            let level = self.0.entry(place).or_insert(depth);
-            *level += of(seen.passed) - used;
-            if !owed(seen, seat) {
+            let free = state.native || state.untracked || state.freely;
+            let used = if free { 0 } else { state.billed };
+            let used = (i128::from(used) - i128::from(state.compensated)) << 20;
+            let level = self.0.entry(key).or_insert(depth);
+            *level += of(seen.elapsed) - used;
+            if !owed(seen, state) {
                 // what came in while it had a share and waited may be in it still
-                let kept = if seat.share > 0 && seat.wants() {
-                    *level - of(seen.passed) + used
+                let kept = if state.share > 0 && state.runnable() {
+                    *level - of(seen.elapsed) + used
                 } else {
                     depth
                 };
                 *level = (*level).min(kept.max(depth));
             }
             // the turn of a gang is extended, paid for or not, until its work is over
-            let turns = if seat.gang { 2 } else { 1 };
-            let bound = turns * (i128::from(seat.longest) << 20) + SLACK;
+            let turns = if state.gang { 2 } else { 1 };
+            let bound = turns * (i128::from(state.longest) << 20) + SLACK;
             if -*level > bound {
                 return Err(format!(
                     "{} of cap {part}/{whole} owes {} ns, the bound is {}",
-                    place.0,
+                    key.0,
                     -*level >> 20,
                     bound >> 20
                 ));

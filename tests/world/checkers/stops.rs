@@ -7,23 +7,23 @@ use gpuslice_engine::Action;
 use gpuslice_wire::ids::{ContainerId, Lane};
 
 use super::Objection;
-use crate::observer::{Hold, Observer, Place, Seat};
+use crate::observer::{LaneKey, LaneState, Observer, Preemption};
 
 /// The checker of stops.
 #[derive(Debug, Default)]
 pub struct Stops {
     /// The close after which each was last asked to be stopped.
-    asked: BTreeMap<Place, u64>,
+    asked: BTreeMap<LaneKey, u64>,
     /// Asked to go on, in this step.
-    resumed: Vec<Place>,
+    resumed: Vec<LaneKey>,
 }
 
 /// How long after its close one is waited for, ns, if somebody who goes before it waits (`such`).
-fn patience(seen: &Observer, seat: &Seat, such: impl Fn(&Seat) -> bool) -> u64 {
-    let above = |other: &Seat| other.record.class < seat.record.class && such(other);
-    match seen.on(seat.gpu).any(|(_, other)| above(other)) {
+fn patience(seen: &Observer, state: &LaneState, such: impl Fn(&LaneState) -> bool) -> u64 {
+    let above = |other: &LaneState| other.record.class < state.record.class && such(other);
+    match seen.on(state.gpu).any(|(_, other)| above(other)) {
         // what is in flight by the rules, half of it again, and 0.1 ms
-        true => seat.view.map_or(0, |view| u64::from(view.window_us)) * 1_500 + 100_000,
+        true => state.view.map_or(0, |view| u64::from(view.window_us)) * 1_500 + 100_000,
         false => seen.config.drain.0,
     }
 }
@@ -41,34 +41,37 @@ impl Stops {
         }
     }
 
-    fn stop(&mut self, seen: &Observer, place: (ContainerId, Lane)) -> Result<(), Objection> {
-        let who = place.0;
-        let Some(seat) = seen.seats.get(&place) else {
+    fn stop(&mut self, seen: &Observer, key: (ContainerId, Lane)) -> Result<(), Objection> {
+        let who = key.0;
+        let Some(state) = seen.lanes.get(&key) else {
             return Err(format!("{who} is stopped and not known"));
         };
-        let Some(closed) = seat.closing.filter(|_| !seat.quiet()) else {
+        let Some(closed) = state.closing.filter(|_| !state.drained()) else {
             return Err(format!("{who} is stopped and has nothing to drain"));
         };
-        if seat.gang || seat.hold != Hold::Free {
+        if state.gang || state.preemption != Preemption::None {
             return Err(format!(
                 "{who} is stopped as {:?}, gang {}",
-                seat.hold, seat.gang
+                state.preemption, state.gang
             ));
         }
-        let (waited, least) = (seen.now - closed, patience(seen, seat, Seat::wants));
+        let (waited, least) = (
+            seen.now - closed,
+            patience(seen, state, LaneState::runnable),
+        );
         if waited < least {
             return Err(format!("{who} is stopped after {waited} ns, not {least}"));
         }
-        self.asked.insert(place, closed.max(seat.shut));
+        self.asked.insert(key, closed.max(state.shut));
         Ok(())
     }
 
-    fn resume(&mut self, seen: &Observer, place: (ContainerId, Lane)) -> Result<(), Objection> {
-        let stopped = seen.seats.get(&place).map(|seat| seat.hold);
-        self.resumed.push(place);
+    fn resume(&mut self, seen: &Observer, key: (ContainerId, Lane)) -> Result<(), Objection> {
+        let stopped = seen.lanes.get(&key).map(|state| state.preemption);
+        self.resumed.push(key);
         match stopped {
-            Some(Hold::Stopped) => Ok(()),
-            other => Err(format!("{} goes on and was {other:?}", place.0)),
+            Some(Preemption::Stopped) => Ok(()),
+            other => Err(format!("{} goes on and was {other:?}", key.0)),
         }
     }
 
@@ -77,16 +80,16 @@ impl Stops {
     /// # Errors
     /// The objection.
     pub fn after_step(&mut self, seen: &Observer) -> Result<(), Objection> {
-        self.asked.retain(|place, _| seen.seats.contains_key(place));
-        let runs = |seat: &Seat| seat.holds() || seat.open();
-        for place in self.resumed.drain(..) {
-            if !seen.seats.get(&place).is_some_and(runs) {
-                return Err(format!("{} goes on out of turn", place.0));
+        self.asked.retain(|key, _| seen.lanes.contains_key(key));
+        let runs = |state: &LaneState| state.holds() || state.open();
+        for key in self.resumed.drain(..) {
+            if !seen.lanes.get(&key).is_some_and(runs) {
+                return Err(format!("{} goes on out of turn", key.0));
             }
         }
-        for (place, seat) in &seen.seats {
-            if seat.hold == Hold::Stopped && runs(seat) {
-                return Err(format!("{} may launch and stays stopped", place.0));
+        for (key, state) in &seen.lanes {
+            if state.preemption == Preemption::Stopped && runs(state) {
+                return Err(format!("{} may launch and stays stopped", key.0));
             }
         }
         match self.due(seen) {
@@ -101,17 +104,17 @@ impl Stops {
     /// Who is to be stopped first, and when, if nothing happens.
     #[must_use]
     pub fn due(&self, seen: &Observer) -> Option<(ContainerId, u64)> {
-        let waits = |other: &Seat| !other.gang && other.may_wait() && !other.capped();
-        let late = seen.seats.iter().filter(|(place, seat)| {
-            let closed = seat.closing.map(|since| since.max(seat.shut));
-            let tried = self.asked.get(place) == closed.as_ref();
-            let none = seat.gang || seat.passed || seat.native || seat.said.is_empty();
-            let busy = seat.hold == Hold::Free && !seat.quiet();
+        let waits = |other: &LaneState| !other.gang && other.may_wait() && !other.capped();
+        let late = seen.lanes.iter().filter(|(key, state)| {
+            let closed = state.closing.map(|since| since.max(state.shut));
+            let tried = self.asked.get(key) == closed.as_ref();
+            let none = state.gang || state.overrun || state.native || state.processes.is_empty();
+            let busy = state.preemption == Preemption::None && !state.drained();
             seen.config.stop && !tried && !none && busy
         });
-        let due = late.filter_map(|(place, seat)| {
-            let closed = seat.closing?.max(seat.shut);
-            Some((place.0, closed + patience(seen, seat, waits)))
+        let due = late.filter_map(|(key, state)| {
+            let closed = state.closing?.max(state.shut);
+            Some((key.0, closed + patience(seen, state, waits)))
         });
         due.min_by_key(|(_, due)| *due)
     }

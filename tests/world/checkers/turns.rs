@@ -7,19 +7,19 @@ use gpuslice_engine::{Action, LaneView, Late, Mode};
 use gpuslice_wire::ids::GpuUuid;
 
 use super::Objection;
-use crate::observer::{Observer, Place};
+use crate::observer::{LaneKey, Observer};
 
 /// The checker of turns; it needs no books of its own.
 #[derive(Debug, Default)]
 pub struct Turns;
 
 /// A turn that is given and over in the same step: its container launches nothing in it, and is drained again.
-fn no_turn_at_all(seen: &Observer, place: Place, view: &LaneView) -> Result<(), Objection> {
-    let before = seen.seats.get(&place).and_then(|seat| seat.view);
+fn no_turn_at_all(seen: &Observer, key: LaneKey, view: &LaneView) -> Result<(), Objection> {
+    let before = seen.lanes.get(&key).and_then(|state| state.view);
     let closed = |view: &LaneView| view.mode == Mode::Turns && view.turn.is_multiple_of(2);
     match before {
         Some(it) if closed(&it) && closed(view) && it.turn != view.turn => {
-            Err(format!("{} has a turn of no time", place.0))
+            Err(format!("{} has a turn of no time", key.0))
         }
         _ => Ok(()),
     }
@@ -39,25 +39,27 @@ impl Turns {
         {
             return no_turn_at_all(seen, (*container, *lane), view);
         }
-        let Action::Overrun {
+        let Action::Late {
             container,
             lane,
-            stage: Late::Passed,
+            stage: Late::Overrun,
             ..
         } = action
         else {
             return Ok(());
         };
         // of a gang it is the first that counts, and of a turn that was extended the first close
-        let place = (*container, *lane);
-        let all = seen.gang(&place).chain(seen.seats.get_key_value(&place));
+        let key = (*container, *lane);
+        let all = seen.gang(&key).chain(seen.lanes.get_key_value(&key));
         let first = all
-            .filter_map(|(_, seat)| seat.closing.or(seat.again))
+            .filter_map(|(_, state)| state.closing.or(state.again))
             .min();
         let waited = first.map(|closed| seen.now - closed);
         match waited {
             Some(waited) if waited >= seen.config.drain_max.0 => Ok(()),
-            _ => Err(format!("{container} is passed after {waited:?} ns")),
+            _ => Err(format!(
+                "{container} is treated as overrun after {waited:?} ns"
+            )),
         }
     }
 
@@ -66,16 +68,16 @@ impl Turns {
     /// # Errors
     /// The objection.
     pub fn after_action(&self, seen: &Observer) -> Result<(), Objection> {
-        let mut busy: BTreeMap<GpuUuid, (Place, bool)> = BTreeMap::new();
-        for (&place, seat) in &seen.seats {
-            let on = seat.holds() || (seat.closing.is_some() && !seat.passed);
-            if on && let Some((other, loose)) = busy.insert(seat.gpu, (place, seat.loose)) {
-                if loose && seat.loose {
+        let mut busy: BTreeMap<GpuUuid, (LaneKey, bool)> = BTreeMap::new();
+        for (&key, state) in &seen.lanes {
+            let on = state.holds() || (state.closing.is_some() && !state.overrun);
+            if on && let Some((other, untracked)) = busy.insert(state.gpu, (key, state.untracked)) {
+                if untracked && state.untracked {
                     continue; // what they launched without turns runs out together
                 }
                 return Err(format!(
                     "{} and {} are on {} at once",
-                    other.0, place.0, seat.gpu
+                    other.0, key.0, state.gpu
                 ));
             }
         }
@@ -90,37 +92,44 @@ impl Turns {
     pub fn after_step(&self, seen: &Observer) -> Result<(), Objection> {
         let mut modes: BTreeMap<GpuUuid, Mode> = BTreeMap::new();
         let mut busy: BTreeMap<GpuUuid, bool> = BTreeMap::new();
-        for (place, seat) in &seen.seats {
-            let Some(view) = seat.view else {
-                return Err(format!("{} has no page", place.0));
+        for (key, state) in &seen.lanes {
+            let Some(view) = state.view else {
+                return Err(format!("{} has no page", key.0));
             };
-            if *modes.entry(seat.gpu).or_insert(view.mode) != view.mode {
+            if *modes.entry(state.gpu).or_insert(view.mode) != view.mode {
                 return Err(format!(
                     "{} differs in mode from others on {}",
-                    place.0, seat.gpu
+                    key.0, state.gpu
                 ));
             }
-            let on = seat.holds() || (seat.closing.is_some() && !seat.passed);
-            *busy.entry(seat.gpu).or_default() |= on;
+            let on = state.holds() || (state.closing.is_some() && !state.overrun);
+            *busy.entry(state.gpu).or_default() |= on;
         }
-        for (place, seat) in &seen.seats {
-            if seat.holds() && !seat.wants() {
-                return Err(format!("{} holds {} and wants nothing", place.0, seat.gpu));
+        for (key, state) in &seen.lanes {
+            if state.holds() && !state.runnable() {
+                return Err(format!("{} holds {} and is not runnable", key.0, state.gpu));
             }
-            let gated = modes.get(&seat.gpu) == Some(&Mode::Turns);
+            let gated = modes.get(&state.gpu) == Some(&Mode::Turns);
             // gangs, and who may stand back for one, are another checker's
-            let tied = seen.on(seat.gpu).any(|(_, other)| other.gang);
-            let may = seat.may_wait() && !seat.capped();
-            if gated && may && !tied && busy.get(&seat.gpu) == Some(&false) {
-                return Err(format!("{} idles while {} waits", seat.gpu, place.0));
+            let tied = seen.on(state.gpu).any(|(_, other)| other.gang);
+            let may = state.may_wait() && !state.capped();
+            if gated && may && !tied && busy.get(&state.gpu) == Some(&false) {
+                return Err(format!("{} idles while {} waits", state.gpu, key.0));
             }
-            let alone = seen.on(seat.gpu).filter(|(_, other)| other.wants()).count() < 2;
-            let closes = seen.on(seat.gpu).any(|(_, other)| other.closing.is_some());
-            if seat.native && gated && !closes {
-                return Err(format!("{} takes turns under native", seat.gpu));
+            let alone = seen
+                .on(state.gpu)
+                .filter(|(_, other)| other.runnable())
+                .count()
+                < 2;
+            let closes = seen.on(state.gpu).any(|(_, other)| other.closing.is_some());
+            if state.native && gated && !closes {
+                return Err(format!("{} takes turns under native", state.gpu));
             }
-            if !gated && seat.wants() && !alone && !seat.native {
-                return Err(format!("{} takes no turns and several want it", seat.gpu));
+            if !gated && state.runnable() && !alone && !state.native {
+                return Err(format!(
+                    "{} takes no turns and several containers are runnable",
+                    state.gpu
+                ));
             }
         }
         Ok(())

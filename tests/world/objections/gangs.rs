@@ -29,7 +29,7 @@ fn claims(n: usize, lane: u8, claims: Claims) -> Event {
 fn gang(actions: &[Action]) -> (Story, Result<(), Objection>) {
     let (mut story, first) = beside(1, |_| {});
     first.expect("fine");
-    let second = story.tell(0, claims(0, 1, wants(0, 0)), actions);
+    let second = story.tell(0, claims(0, 1, runnable(0, 0)), actions);
     (story, second)
 }
 
@@ -75,7 +75,7 @@ fn beside(others: u8, such: impl Fn(&mut Record)) -> (Story, Result<(), Objectio
             .tell(0, attach, &[attached])
             .expect("a good beginning");
     }
-    let first = story.tell(0, claims(0, 0, wants(0, 0)), &[on(0, 0, 1, 8 * MS)]);
+    let first = story.tell(0, claims(0, 0, runnable(0, 0)), &[on(0, 0, 1, 8 * MS)]);
     (story, first)
 }
 
@@ -90,10 +90,10 @@ fn to_half_a_gang() {
 fn waits(ms: u64) -> Result<(), Objection> {
     let (mut story, begun) = gang(&[on(0, 1, 1, 8 * MS)]);
     begun?;
-    story.tell(0, claims(1, 0, wants(0, 0)), &[])?;
+    story.tell(0, claims(1, 0, runnable(0, 0)), &[])?;
     story.then(8 * MS, &[on(0, 0, 2, 0), on(0, 1, 2, 0)])?;
-    story.tell(0, claims(0, 0, wants(1, 1)), &[])?;
-    story.tell(0, claims(0, 1, wants(1, 1)), &[])?;
+    story.tell(0, claims(0, 0, runnable(1, 1)), &[])?;
+    story.tell(0, claims(0, 1, runnable(1, 1)), &[])?;
     for _ in 1..ms {
         story.then(MS, &[])?;
     }
@@ -112,13 +112,13 @@ fn to_no_gpu_that_was_kept_for_one_that_is_gone() {
     let run = |drains: u64| -> Result<(), Objection> {
         let (mut story, begun) = gang(&[on(0, 1, 1, 8 * MS)]);
         begun?;
-        story.tell(0, claims(1, 0, wants(0, 0)), &[])?;
+        story.tell(0, claims(1, 0, runnable(0, 0)), &[])?;
         story.then(8 * MS, &[on(0, 0, 2, 0), on(0, 1, 2, 0)])?;
-        story.tell(0, claims(0, 0, wants(1, 1)), &[])?;
+        story.tell(0, claims(0, 0, runnable(1, 1)), &[])?;
         let end = story.now + 8 * MS;
-        story.tell(0, claims(0, 1, wants(1, 1)), &[on(1, 0, 1, end)])?;
+        story.tell(0, claims(0, 1, runnable(1, 1)), &[on(1, 0, 1, end)])?;
         story.then(8 * MS, &[on(1, 0, 2, 0)])?;
-        story.tell(drains * MS, claims(1, 0, wants(1, 1)), &[])?;
+        story.tell(drains * MS, claims(1, 0, runnable(1, 1)), &[])?;
         let third = admitted(2, 1, 0, Class::Normal);
         story.then(0, &[third, on(2, 0, 0, 0)])?;
         let token = Token(0);
@@ -137,7 +137,7 @@ fn to_no_gpu_that_was_kept_for_one_that_is_gone() {
             held,
         };
         story.tell(0, attach, &[attached])?;
-        story.tell(0, claims(2, 0, wants(0, 0)), &[])?;
+        story.tell(0, claims(2, 0, runnable(0, 0)), &[])?;
         (0..30).try_for_each(|_| story.then(MS, &[]))?;
         let gone = Action::Dismissed {
             token,
@@ -170,8 +170,8 @@ fn beside_a_share(percent: u32) -> Result<(), Objection> {
     begun?;
     let both = |n, word, end| [on(n, 0, word, end), on(n, 1, word, end)];
     let says = |story: &mut Story, n, word, actions: &[Action]| {
-        story.tell(0, claims(n, 0, wants(word, word)), &[])?;
-        story.tell(0, claims(n, 1, wants(word, word)), actions)
+        story.tell(0, claims(n, 0, runnable(word, word)), &[])?;
+        story.tell(0, claims(n, 1, runnable(word, word)), actions)
     };
     says(&mut story, 0, 0, &[on(0, 1, 1, 8 * MS)])?;
     says(&mut story, 1, 0, &[])?;

@@ -81,8 +81,8 @@ fn to_wrong_books() {
 #[test]
 fn to_what_is_left_behind() {
     let mut story = Story::of(&[(1, 0, Class::Normal)]);
-    let books = [reserved(20), page(0, Mode::Turns, 0, 0, 20)];
-    story.tell(0, reserve(10, 20), &books).expect("fine");
+    let ledger = [reserved(20), page(0, Mode::Turns, 0, 0, 20)];
+    story.tell(0, reserve(10, 20), &ledger).expect("fine");
     let stale = story.tell(0, Event::Gone { client: client(0) }, &[]);
     objects(stale, "page says 20 reserved of Lane(0), not 0");
 }
@@ -91,8 +91,8 @@ fn to_what_is_left_behind() {
 /// raises the first recall if `asked`.
 fn short(asked: bool) -> Story {
     let mut story = Story::of(&[(1, 0, Class::Normal)]);
-    let books = [reserved(60), shown(60, 0)];
-    story.tell(0, reserve(60, 60), &books).expect("fine");
+    let ledger = [reserved(60), shown(60, 0)];
+    story.tell(0, reserve(60, 60), &ledger).expect("fine");
     let held = [Bytes::ZERO; ACCOUNTS_MAX];
     let attach = Event::Attach {
         token: Token(0),
@@ -194,8 +194,11 @@ fn to_a_wait_for_what_is_there_or_for_ever() {
 #[test]
 fn to_passing_who_waits() {
     let third = || asks(client(0), 9, 20, 20);
-    let passed = [gets(client(0), 9, 20), shown(80, 1)];
-    objects(short(true).tell(0, third(), &passed), "passed one");
+    let overtakes = [gets(client(0), 9, 20), shown(80, 1)];
+    objects(
+        short(true).tell(0, third(), &overtakes),
+        "overtook a waiting request",
+    );
     let both = [no(), gets(client(0), 9, 20), shown(80, 1)];
     assert_eq!(short(true).tell(0, third(), &both), Ok(()));
 }
@@ -207,10 +210,10 @@ fn to_forgetting_what_the_driver_shows() {
         lane: Lane(0),
         used: Bytes(used),
     };
-    let look = |second: u64, after: u64, books: u64| {
+    let look = |second: u64, after: u64, ledger: u64| {
         let mut story = short(false);
         story.tell(0, seen(90), &[]).expect("one look is none");
-        story.tell(after, seen(second), &[shown(books, 0)])
+        story.tell(after, seen(second), &[shown(ledger, 0)])
     };
     assert_eq!(look(80, 300 * MS, 80), Ok(()));
     objects(look(80, 300 * MS, 60), "not 80");
@@ -274,7 +277,7 @@ fn comes(
     story: &mut Story,
     (pid, bytes, as_client): (u32, u64, ClientId),
     first: &[Action],
-    books: u64,
+    ledger: u64,
 ) -> Result<(), Objection> {
     let mut held = [Bytes::ZERO; ACCOUNTS_MAX];
     held[0] = Bytes(bytes);
@@ -290,7 +293,7 @@ fn comes(
         container: container(0),
         lanes: 1,
     };
-    let actions = [first, &[attached, shown(books, 0)]].concat();
+    let actions = [first, &[attached, shown(ledger, 0)]].concat();
     story.tell(0, attach, &actions)
 }
 
@@ -303,9 +306,9 @@ fn over(client: ClientId) -> Action {
 fn apart() -> Story {
     let mut story = Story::of(&[(1, 0, Class::Normal)]);
     comes(&mut story, (7, 0, client(9)), &[], 0).expect("fine");
-    let books = [gets(client(9), 8, 60), shown(60, 0)];
+    let ledger = [gets(client(9), 8, 60), shown(60, 0)];
     story
-        .tell(0, asks(client(9), 8, 60, 60), &books)
+        .tell(0, asks(client(9), 8, 60, 60), &ledger)
         .expect("fine");
     let left = Event::Left { client: client(9) };
     story.tell(0, left, &[]).expect("fine");
@@ -327,12 +330,12 @@ fn to_forgetting_a_process_that_lives() {
 
 #[test]
 fn to_an_account_that_another_process_takes_over() {
-    let takes = |pid, bytes, books| {
+    let takes = |pid, bytes, ledger| {
         comes(
             &mut apart(),
             (pid, bytes, client(10)),
             &[over(client(9))],
-            books,
+            ledger,
         )
     };
     assert_eq!(takes(7, 60, 60), Ok(()));
@@ -342,15 +345,15 @@ fn to_an_account_that_another_process_takes_over() {
 
 #[test]
 fn to_believing_what_was_never_granted() {
-    let says = |bytes, books| comes(&mut apart(), (8, bytes, client(10)), &[], books);
+    let says = |bytes, ledger| comes(&mut apart(), (8, bytes, client(10)), &[], ledger);
     assert_eq!(says(40, 100), Ok(()));
     objects(says(41, 101), "is believed to hold");
-    let more = |bytes, books| {
+    let more = |bytes, ledger| {
         comes(
             &mut apart(),
             (7, bytes, client(10)),
             &[over(client(9))],
-            books,
+            ledger,
         )
     };
     assert_eq!(more(100, 100), Ok(()));

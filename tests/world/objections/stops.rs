@@ -21,8 +21,8 @@ fn late() -> Story {
         ..Config::default()
     };
     let mut story = Story::under(config, &[(1, 0, Class::BestEffort), (1, 0, Class::High)]);
-    let begins = story.says(0, wants(0, 0), &[turn(0, 1, 8 * MS)]);
-    let ends = begins.and_then(|()| story.says(1, wants(0, 0), &[turn(0, 2, 0)]));
+    let begins = story.says(0, runnable(0, 0), &[turn(0, 1, 8 * MS)]);
+    let ends = begins.and_then(|()| story.says(1, runnable(0, 0), &[turn(0, 2, 0)]));
     ends.expect("fine");
     story
 }
@@ -44,8 +44,8 @@ fn stopped() -> Story {
 /// The high one wants nothing more.
 fn ends(story: &mut Story, actions: &[Action]) -> Result<(), Objection> {
     let nothing = Claims {
-        want: false,
-        ..wants(1, 1)
+        runnable: false,
+        ..runnable(1, 1)
     };
     story.says(1, nothing, &[turn(1, 2, 0)])?;
     story.says(1, nothing, actions) // read after the close
@@ -66,8 +66,8 @@ fn to_a_stop_that_nobody_asks_for() {
 #[test]
 fn to_a_stop_of_one_who_is_quiet() {
     let mut story = late();
-    let given = story.says(0, wants(1, 1), &[turn(1, 1, 8 * MS)]);
-    given.expect("quiet by itself");
+    let given = story.says(0, runnable(1, 1), &[turn(1, 1, 8 * MS)]);
+    given.expect("drained by itself");
     objects(story.then(MS, &[stop()]), "nothing to drain");
 }
 
@@ -103,10 +103,10 @@ fn to_a_turn_beside_one_that_the_order_to_stop_did_not_reach() {
         };
         story.tell(0, event, actions)
     };
-    let told = |quiet: bool| -> Result<(), Objection> {
+    let told = |drained: bool| -> Result<(), Objection> {
         let mut story = late();
         story.then(100 * US, &[stop()])?;
-        story.says(0, wants(1, 1), &[turn(1, 1, 8 * MS)])?;
+        story.says(0, runnable(1, 1), &[turn(1, 1, 8 * MS)])?;
         ends(&mut story, &[turn(0, 3, 8 * MS)])?;
         let (token, process, held) = (Token(0), None, [Bytes::ZERO; ACCOUNTS_MAX]);
         let attach = Event::Attach {
@@ -122,9 +122,9 @@ fn to_a_turn_beside_one_that_the_order_to_stop_did_not_reach() {
             lanes: 1,
         };
         story.tell(0, attach, &[attached])?;
-        says(&mut story, wants(3, 1), &[])?;
-        story.says(1, wants(1, 1), &[turn(0, 4, 0)])?;
-        says(&mut story, wants(3, if quiet { 3 } else { 1 }), &[])?;
+        says(&mut story, runnable(3, 1), &[])?;
+        story.says(1, runnable(1, 1), &[turn(0, 4, 0)])?;
+        says(&mut story, runnable(3, if drained { 3 } else { 1 }), &[])?;
         let done = Event::Stopped {
             container,
             lane,

@@ -6,46 +6,47 @@ use gpuslice_engine::Record;
 use gpuslice_wire::ids::GpuUuid;
 use gpuslice_wire::policy::Policy;
 
-use super::{Observer, Place, Seat};
+use super::{LaneKey, LaneState, Observer};
 
 impl Observer {
     /// What was promised to one container is this from now on.
     pub(super) fn retune(&mut self, record: &Record) {
-        let line = |seat: &Seat| (seat.record.class, seat.share > 0);
-        let its = |(id, _): &Place| *id == record.container;
-        let seats = self.seats.iter().filter(|(place, _)| its(place));
-        let was: BTreeMap<Place, _> = seats.map(|(place, seat)| (*place, line(seat))).collect();
-        for place in was.keys() {
-            if let Some(seat) = self.seats.get_mut(place) {
-                seat.tuned += u64::from(seat.record.class != record.class);
-                seat.record = record.clone();
+        let queue = |state: &LaneState| (state.record.class, state.share > 0);
+        let its = |(id, _): &LaneKey| *id == record.container;
+        let lanes = self.lanes.iter().filter(|(key, _)| its(key));
+        let was: BTreeMap<LaneKey, _> = lanes.map(|(key, state)| (*key, queue(state))).collect();
+        for key in was.keys() {
+            if let Some(state) = self.lanes.get_mut(key) {
+                state.tuned += u64::from(state.record.class != record.class);
+                state.record = record.clone();
             }
         }
         self.tune();
-        for (place, was) in was {
-            if let Some(seat) = self.seats.get_mut(&place) {
-                seat.guest |= !seat.open() && seat.pays() && was != line(seat);
+        for (key, was) in was {
+            if let Some(state) = self.lanes.get_mut(&key) {
+                state.guest |= !state.open() && state.pays() && was != queue(state);
             }
         }
     }
 
     /// All of them anew.
     pub(super) fn tune(&mut self) {
-        let gpus: Vec<GpuUuid> = self.seats.values().map(|seat| seat.gpu).collect();
+        let gpus: Vec<GpuUuid> = self.lanes.values().map(|state| state.gpu).collect();
         for gpu in gpus {
             let policy = self.policies.get(&gpu).copied();
             let policy = policy.unwrap_or(self.config.policy);
-            let number = |seat: &Seat| u64::from(seat.record.weight.get());
-            let share = |seat: &Seat| seat.record.share.map_or(0, |share| u64::from(share.get()));
+            let number = |state: &LaneState| u64::from(state.record.weight.get());
+            let share =
+                |state: &LaneState| state.record.share.map_or(0, |share| u64::from(share.get()));
             // what shares leave is divided among those without one
-            let shares: u64 = self.on(gpu).map(|(_, seat)| share(seat)).sum();
+            let shares: u64 = self.on(gpu).map(|(_, state)| share(state)).sum();
             let rest = 100u64.saturating_sub(shares).max(1);
-            let others = self.on(gpu).filter(|(_, seat)| share(seat) == 0);
-            let weights: Vec<u64> = others.map(|(_, seat)| number(seat)).collect();
+            let others = self.on(gpu).filter(|(_, state)| share(state) == 0);
+            let weights: Vec<u64> = others.map(|(_, state)| number(state)).collect();
             let (count, all) = (weights.len() as u64, weights.iter().sum::<u64>());
             let slots = u64::from(self.config.slots);
-            for seat in self.seats.values_mut().filter(|seat| seat.gpu == gpu) {
-                let (mine, share) = (number(seat), share(seat));
+            for state in self.lanes.values_mut().filter(|state| state.gpu == gpu) {
+                let (mine, share) = (number(state), share(state));
                 let cap = match policy {
                     Policy::Native => (1, 1),
                     _ if share > 0 => (share, 100),
@@ -55,14 +56,14 @@ impl Observer {
                     Policy::Preemptive => (rest, 100 * count),
                     Policy::Weighted => (mine * rest, 100 * all),
                 };
-                seat.cap = if cap.0 < cap.1 { cap } else { (1, 1) };
+                state.cap = if cap.0 < cap.1 { cap } else { (1, 1) };
                 let even = matches!(policy, Policy::Fair | Policy::Preemptive);
                 let weight = if even { 1 } else { mine };
-                seat.native = policy == Policy::Native;
-                let share = if seat.native { 0 } else { share };
+                state.native = policy == Policy::Native;
+                let share = if state.native { 0 } else { share };
                 let weight = if share > 0 { share } else { weight };
-                seat.tuned += u64::from((seat.weight, seat.share) != (weight, share));
-                (seat.weight, seat.share) = (weight, share);
+                state.tuned += u64::from((state.weight, state.share) != (weight, share));
+                (state.weight, state.share) = (weight, share);
             }
         }
     }

@@ -73,7 +73,7 @@ impl World {
             if !of_it || nothing {
                 continue;
             }
-            self.step(Event::Account {
+            self.step(Event::RestoreProcess {
                 token: Token(0),
                 container,
                 process: pid_of(who),
@@ -81,7 +81,7 @@ impl World {
             });
             let known = self.daemon.decided.iter().rev();
             let mut known = known.filter_map(|action| match action {
-                Action::Accounted { client, .. } => Some(*client),
+                Action::ProcessRestored { client, .. } => Some(*client),
                 _ => None,
             });
             self.processes[who].account = known.next();
@@ -192,7 +192,7 @@ impl World {
                 self.clients.remove(&client);
                 Event::Gone { client }
             }
-            Letter::Held(container, lane, held) => self.answer(container, lane, held),
+            Letter::StopAnswer(container, lane, held) => self.answer(container, lane, held),
             letter => return self.open_memory(letter),
         })
     }
@@ -333,10 +333,10 @@ impl World {
             Action::Stop { container, lane } => self.hold_later(container, lane, true),
             Action::Resume { container, lane } => self.hold_later(container, lane, false),
             Action::Denied { .. }
-            | Action::Accounted { .. }
+            | Action::ProcessRestored { .. }
             | Action::Restored { .. }
             | Action::NotRestored { .. }
-            | Action::Overrun { .. } => {}
+            | Action::Late { .. } => {}
         }
     }
 

@@ -102,13 +102,13 @@ impl World {
             .collect();
         let known: Vec<ContainerId> = self.records.keys().copied().collect();
         let Mood { trouble, few, .. } = self.mood;
-        let (most, crowd) = if few { (3, 4) } else { (8, 20) };
+        let (most, living_max) = if few { (3, 4) } else { (8, 20) };
         match self.rng.below(100) {
             0..25 if known.len() < most => {
                 self.named += 1;
                 self.deliver(Letter::Admin(self.named));
             }
-            25..50 if living.len() < crowd && !known.is_empty() => {
+            25..50 if living.len() < living_max && !known.is_empty() => {
                 let container = self.rng.pick(&known);
                 self.spawn(container);
             }

@@ -153,15 +153,15 @@ impl World {
         let mut holds: BTreeMap<(ContainerId, Lane), u128> = BTreeMap::new();
         for process in self.processes.iter().filter(|it| it.alive) {
             for (at, purse) in process.purses.iter().enumerate() {
-                let place = (process.container, process.lane_of(at));
-                *holds.entry(place).or_default() += u128::from(purse.used);
+                let key = (process.container, process.lane_of(at));
+                *holds.entry(key).or_default() += u128::from(purse.used);
             }
         }
-        for (place, held) in holds {
-            if let Some(cap) = self.checkers.strict_cap(&place)
+        for (key, held) in holds {
+            if let Some(cap) = self.checkers.strict_cap(&key)
                 && held > u128::from(cap)
             {
-                let (container, lane) = place;
+                let (container, lane) = key;
                 let what = format!("the device holds {held} for {container} {lane:?} of {cap}");
                 self.checkers.object(&what);
             }

@@ -59,7 +59,7 @@ enum Happening {
     /// A process asks to be attached.
     Connect(usize),
     /// The hardware stops a container's work for the daemon of this life, or lets it go on.
-    Hold(u32, ContainerId, Lane, bool),
+    StopOrResume(u32, ContainerId, Lane, bool),
 }
 
 /// What the daemon finds in its inbox.
@@ -83,7 +83,7 @@ enum Letter {
     Policy(Option<u32>, u8),
     Retune(ContainerId, time::Wish),
     /// The hardware did what it was asked for, or (`None`) refused to stop.
-    Held(ContainerId, Lane, Option<bool>),
+    StopAnswer(ContainerId, Lane, Option<bool>),
 }
 
 #[derive(Debug)]
@@ -246,10 +246,10 @@ impl World {
             Happening::Memory(who) => self.memory(who),
             Happening::Yield(who, lane, number) => self.give(who, lane, number),
             Happening::Connect(who) => self.connect(who),
-            Happening::Hold(life, container, lane, stop) if life == self.daemon.life => {
-                self.hold(container, lane, stop);
+            Happening::StopOrResume(life, container, lane, stop) if life == self.daemon.life => {
+                self.stop_or_resume(container, lane, stop);
             }
-            Happening::Hold(..) => {}
+            Happening::StopOrResume(..) => {}
         }
         true
     }

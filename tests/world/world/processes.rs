@@ -11,7 +11,7 @@ use crate::tenant::{Honesty, Kernels, Process};
 const COLLECTIVE: u64 = 60_000 * MS;
 /// ... of two processes on one GPU: passed after 2 s, they have a turn as soon as their class does. The
 /// longest jump of the clock is 20 s.
-const KNOT: u64 = 30_000 * MS;
+const DEPENDENCY: u64 = 30_000 * MS;
 /// No life of the daemon: one that was attached before and asks anew.
 const NEVER_YET: u32 = u32::MAX;
 
@@ -35,7 +35,7 @@ impl World {
             process.honesty = Honesty::Honest;
         }
         if record.lanes.len() == 1 && self.rng.per_mille(100) {
-            return self.add_knot(process);
+            return self.add_launch_dependency(process);
         }
         // where few are, whole containers do
         let aims = match self.mood.few {
@@ -49,7 +49,7 @@ impl World {
     }
 
     /// Two processes of which neither's kernel ends before the other one has launched, too.
-    fn add_knot(&mut self, mut process: Process) {
+    fn add_launch_dependency(&mut self, mut process: Process) {
         (process.honesty, process.collective) = (Honesty::Honest, Some(None));
         let first = self.processes.len();
         for sibling in [first + 1, first] {
@@ -197,13 +197,13 @@ impl World {
         if work.todo == 0 {
             let idle = u64::from(view.idle_us) * US;
             let launches = work.claims.launches;
-            if work.claims.want {
+            if work.claims.runnable {
                 self.after(idle, Happening::Rest(who, lane, launches));
             }
             return;
         }
-        if !work.claims.want {
-            work.claims.want = true;
+        if !work.claims.runnable {
+            work.claims.runnable = true;
             self.ring(who, lane);
         }
         let process = &mut self.processes[who];
@@ -306,7 +306,7 @@ impl World {
             let apart = sibling.is_some_and(|it| it.client.is_none());
             let stalled = sibling.map_or(0, |it| it.stalled).max(process.stalled);
             let capped = self.checkers.capped(process.container);
-            let patience = sibling.map_or(COLLECTIVE, |_| KNOT);
+            let patience = sibling.map_or(COLLECTIVE, |_| DEPENDENCY);
             let slow = stalled + patience > self.now || capped || apart;
             if since.is_some_and(|since| self.now > since + patience) && !slow {
                 self.checkers.object(&format!(
@@ -339,8 +339,8 @@ impl World {
                     && work.until.is_some_and(|until| until > self.now);
                 let honest = other.honesty == Honesty::Honest && !other.broke;
                 let honest = honest && other.client.is_some();
-                let passed = self.checkers.passed(other.container, Lane(at as u8));
-                if runs && honest && record.lanes[at].gpu == gpu && !passed {
+                let overrun = self.checkers.overran(other.container, Lane(at as u8));
+                if runs && honest && record.lanes[at].gpu == gpu && !overrun {
                     self.checkers.object(&format!(
                         "{me} launches in its turn while {} has a kernel in flight, {work:?}",
                         other.container
@@ -396,8 +396,8 @@ impl World {
         }
         let work = &mut self.processes[who].work[lane];
         let idle = work.todo == 0 && work.until.is_none() && !work.entering;
-        if idle && work.claims.want && work.claims.launches == launches {
-            work.claims.want = false;
+        if idle && work.claims.runnable && work.claims.launches == launches {
+            work.claims.runnable = false;
             work.calm();
             self.ring(who, lane);
         }

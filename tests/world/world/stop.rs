@@ -51,11 +51,11 @@ impl World {
     pub(super) fn hold_later(&mut self, container: ContainerId, lane: Lane, stop: bool) {
         let done = self.now + self.rng.below(self.hardware.slow);
         self.hardware.done = self.hardware.done.max(done);
-        let what = Happening::Hold(self.daemon.life, container, lane, stop);
+        let what = Happening::StopOrResume(self.daemon.life, container, lane, stop);
         self.after(self.hardware.done - self.now, what);
     }
 
-    pub(super) fn hold(&mut self, container: ContainerId, lane: Lane, stop: bool) {
+    pub(super) fn stop_or_resume(&mut self, container: ContainerId, lane: Lane, stop: bool) {
         let refused = stop && self.rng.per_mille(self.hardware.refuses);
         if !refused {
             self.set_held(lane, stop, |of| of == container);
@@ -63,7 +63,7 @@ impl World {
         let held = (!refused).then_some(stop);
         let sent = self.now + self.rng.below(200 * US);
         self.hardware.sent = self.hardware.sent.max(sent);
-        let letter = Letter::Held(container, lane, held);
+        let letter = Letter::StopAnswer(container, lane, held);
         let letter = Happening::Letter(self.daemon.life, letter);
         self.after(self.hardware.sent - self.now, letter);
     }

@@ -1,6 +1,6 @@
 //! GPU time in the world: policies and parts change while everybody runs.
 
-use gpuslice_engine::{Event, Terms, Token};
+use gpuslice_engine::{Event, TimeChange, Token};
 use gpuslice_wire::ids::{ContainerId, GpuUuid, NvmlIndex};
 use gpuslice_wire::policy::{Class, Policy, ShareAsk};
 use gpuslice_wire::select::{GpuRef, GpuSelector};
@@ -27,7 +27,7 @@ impl Wish {
         Event::Retune {
             token: Token(0),
             container,
-            terms: Terms {
+            change: TimeChange {
                 weight: Weight::new(self.weight).ok(),
                 share,
                 class: self.class,

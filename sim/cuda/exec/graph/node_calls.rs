@@ -4,7 +4,7 @@ use super::super::task::{HostCall, Task};
 use super::calls::{bury, give_list, give_plain, handles};
 use super::{Node, NodeKey, named, params, state};
 use crate::entry::{In, Out, Outcome};
-use crate::work::What;
+use crate::work::OperationKind;
 use gpuslice_nvabi::types::*;
 use std::collections::HashMap;
 use std::mem::discriminant;
@@ -15,10 +15,10 @@ pub fn kind_of(task: &Task) -> CUgraphNodeType {
     match task {
         Task::Empty | Task::Release(_) | Task::Retire { .. } => CU_GRAPH_NODE_TYPE_EMPTY,
         Task::Kernel(_) => CU_GRAPH_NODE_TYPE_KERNEL,
-        Task::Move(one) => match one.what {
-            What::Copy(_) => CU_GRAPH_NODE_TYPE_MEMCPY,
-            What::Fill(_) => CU_GRAPH_NODE_TYPE_MEMSET,
-            What::Hint => CU_GRAPH_NODE_TYPE_EMPTY,
+        Task::Move(one) => match one.kind {
+            OperationKind::Copy(_) => CU_GRAPH_NODE_TYPE_MEMCPY,
+            OperationKind::Fill(_) => CU_GRAPH_NODE_TYPE_MEMSET,
+            OperationKind::Hint => CU_GRAPH_NODE_TYPE_EMPTY,
         },
         Task::Host(_) => CU_GRAPH_NODE_TYPE_HOST,
         Task::Record(_) => CU_GRAPH_NODE_TYPE_EVENT_RECORD,
@@ -166,8 +166,8 @@ pub mod imp {
         node_params: Out<CUDA_MEMCPY3D>,
     ) -> Outcome {
         match task_of(h_node)? {
-            Task::Move(one) => match one.what {
-                What::Copy(copy) => node_params.set(copy),
+            Task::Move(one) => match one.kind {
+                OperationKind::Copy(copy) => node_params.set(copy),
                 _ => Err(WRONG),
             },
             _ => Err(WRONG),
@@ -200,7 +200,7 @@ pub mod imp {
         let Task::Move(one) = task_of(h_node)? else {
             return Err(WRONG);
         };
-        let What::Fill(fill) = one.what else {
+        let OperationKind::Fill(fill) = one.kind else {
             return Err(WRONG);
         };
         node_params.set(CUDA_MEMSET_NODE_PARAMS_v1 {

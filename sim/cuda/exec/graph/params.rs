@@ -7,7 +7,7 @@ use super::super::task::{HostCall, Launch, Move, Task};
 use super::memory::Memory;
 use super::{named, state};
 use crate::context::{find, named_or_current};
-use crate::work::What;
+use crate::work::OperationKind;
 use gpuslice_nvabi::types::*;
 use std::ffi::c_void;
 
@@ -91,7 +91,7 @@ pub fn of_kernel(launch: &Launch) -> CUDA_KERNEL_NODE_PARAMS_v2 {
 /// A copy node's task.
 pub fn copy(params: &CUDA_MEMCPY3D, context: CUcontext) -> Result<Task, CUresult> {
     named_or_current(context)?;
-    Ok(Task::Move(Move::of(What::Copy(*params))?))
+    Ok(Task::Move(Move::of(OperationKind::Copy(*params))?))
 }
 
 /// A fill node's task.
@@ -118,7 +118,7 @@ pub fn fill(params: &CUDA_MEMSET_NODE_PARAMS_v1, context: CUcontext) -> Result<T
 
 fn fill_v2(params: &CUDA_MEMSET_NODE_PARAMS_v2) -> Result<Task, CUresult> {
     named_or_current(params.ctx)?;
-    Ok(Task::Move(Move::of(What::Fill(*params))?))
+    Ok(Task::Move(Move::of(OperationKind::Fill(*params))?))
 }
 
 /// A host node's task.

@@ -17,7 +17,7 @@ pub enum Look {
     Poll,
     /// Not before this time of the device's clock.
     At(Nanos),
-    /// Only when something new is queued, or another thread has finished a deed.
+    /// Only when something new is queued, or another thread has finished an effect.
     Never,
 }
 
@@ -72,7 +72,7 @@ impl Model {
             None if stream.placed > 0 => {
                 due(ring, stream.context, stream.ops[stream.placed - 1].seq)
             }
-            // Another stream's or another thread's deed comes first.
+            // Another stream's or another thread's effect comes first.
             None => Look::Never,
         }
     }

@@ -462,7 +462,7 @@ impl Model {
         }
     }
 
-    /// Hands out the first operation's deed; it stays in the queue until [`Model::finish`].
+    /// Hands out the first operation's effect; it stays in the queue until [`Model::finish`].
     fn start(&mut self, key: StreamKey) -> Option<Due> {
         let stream = self.streams.get_mut(key)?;
         let op = stream.ops.front_mut()?;
@@ -476,7 +476,7 @@ impl Model {
         }
     }
 
-    /// The deed of the stream's first operation is done; an error kills its context.
+    /// Ends the stream's first operation, whose effect has run; an error kills its context.
     pub fn finish(&mut self, key: StreamKey, result: Result<(), Fault>) {
         let Some(stream) = self.streams.get_mut(key) else {
             return;

@@ -1,14 +1,13 @@
-//! The process's streams: the model behind a lock, and the threads that make it move.
+//! The process's streams: the model behind a lock, and the threads that advance it.
 //!
-//! Three kinds of threads do what is due. A thread that waits for a stream looks, does every deed
-//! that has become due in any stream, and sleeps until the next one may be. When nobody waits, one
-//! worker does the same; it is started by the first operation that needs it and sleeps for good
+//! Three kinds of threads run the effects that are due. A thread that waits for a stream runs every
+//! effect that has become due in any stream, and sleeps until the next one may be. While no thread
+//! waits, one worker does the same; the first operation that needs it starts it, and it sleeps
 //! while none does. Host functions are foreign code that may block, even for something another
-//! stream must do first, so they have a thread of their own and are run there one after the other.
+//! stream must do first, so they run one after the other in a thread of their own.
 //!
-//! Deeds are done outside the lock: while a gigabyte is copied in one stream, launches in the
-//! others go on. Within a stream the order holds because a stream whose deed is being done does
-//! not move.
+//! Effects run outside the lock: while a gigabyte is copied in one stream, launches in the others
+//! go on. Within a stream the order holds because a stream does not advance while its effect runs.
 
 #![forbid(unsafe_code)]
 
@@ -114,7 +113,7 @@ pub struct Run {
     machine: &'static Machine,
     any_fault: Arc<AtomicBool>,
     inner: Mutex<Inner>,
-    /// Something has ended, or a deed is done.
+    /// An operation has ended, or an effect has run.
     moved: Condvar,
     /// The resting worker is needed.
     needed: Condvar,

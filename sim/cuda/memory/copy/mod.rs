@@ -18,7 +18,7 @@ mod shaped;
 use crate::context;
 use crate::entry::Outcome;
 use crate::exec;
-use crate::work::{Deed, What};
+use crate::work::{Operation, OperationKind};
 use gpuslice_nvabi::types::{CUDA_MEMCPY3D, CUresult, CUstream};
 use plan::Plan;
 use std::sync::Arc;
@@ -85,8 +85,8 @@ fn submit(copy: CUDA_MEMCPY3D, until: Until) -> Outcome {
     };
     exec::queue(
         stream,
-        Deed {
-            what: What::Copy(copy),
+        Operation {
+            kind: OperationKind::Copy(copy),
             ns,
             run,
         },

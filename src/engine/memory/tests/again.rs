@@ -5,14 +5,14 @@ use super::*;
 use crate::{Actions, Process};
 
 fn account(rig: &mut Rig, pid: u32, bytes: u64) -> ClientId {
-    let known = rig.step(Event::Account {
+    let known = rig.step(Event::RestoreProcess {
         token: Token(4),
         container: id("a"),
         process: Process { pid, born: 7 },
         granted: held(bytes),
     });
     match known[0] {
-        Action::Accounted {
+        Action::ProcessRestored {
             client,
             token: Token(4),
         } => client,

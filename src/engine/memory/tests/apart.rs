@@ -266,19 +266,19 @@ fn a_process_without_a_connection_wants_nothing() {
         client,
         lane: Lane(0),
         claims: Claims {
-            want: true,
+            runnable: true,
             active: 1,
             held: Bytes(50),
             ..Claims::default()
         },
     });
-    let wanting = |rig: &Rig| match rig.slice("a") {
-        Snapshot::Slice { wanting, used, .. } => (wanting, used.0),
+    let runnable = |rig: &Rig| match rig.slice("a") {
+        Snapshot::Slice { runnable, used, .. } => (runnable, used.0),
         other => panic!("{other:?}"),
     };
-    assert_eq!(wanting(&rig), (1, 50));
+    assert_eq!(runnable(&rig), (1, 50));
     rig.step(Event::Left { client });
-    assert_eq!(wanting(&rig), (0, 50), "and holds what it held");
+    assert_eq!(runnable(&rig), (0, 50), "and holds what it held");
 }
 
 #[test]

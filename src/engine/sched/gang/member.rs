@@ -1,4 +1,4 @@
-//! One GPU's part in it: what its turns do for gangs.
+//! One GPU's part in a gang: what its turns do for gangs.
 
 use alloc::vec::Vec;
 use gpuslice_wire::policy::Class;
@@ -6,34 +6,34 @@ use gpuslice_wire::units::{Duration, Instant};
 
 use super::super::entity::Entity;
 use super::super::pick::Choice;
-use super::super::slots::Slot;
+use super::super::starvation::GuardTurn;
 use super::super::{Note, Phase, Turns};
 use crate::action::Late;
 use crate::config::Config;
-use crate::lifecycle::Seat;
+use crate::lifecycle::ContainerIndex;
 
-/// What a member keeps of its gang.
+/// A gang's state on one of its GPUs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Member {
-    /// Its place has come in this line.
+    /// It is first in this GPU's queue.
     pub(super) called: bool,
     /// Its turn was extended: when it was first closed, whether it was reported, and how often.
     pub(super) extended: Option<(Instant, bool, u32)>,
 }
 
 impl Member {
-    /// This turn is one more because the last one cut work in two.
+    /// Whether this turn extends the last one, which cut a collective in two.
     pub(in crate::sched) fn again(&self) -> bool {
         self.extended.is_some()
     }
 }
 
-/// A GPU is kept for a gang.
+/// A reservation of a GPU for a gang.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::sched) struct Kept {
     /// When the gang can begin.
     pub(super) until: Instant,
-    /// ... but that depends on how long something drains, which is not known.
+    /// `until` is a guess: it depends on how long a drain takes.
     pub(super) guessed: bool,
     /// The gang's class.
     pub(in crate::sched) class: Class,
@@ -43,118 +43,126 @@ pub(in crate::sched) struct Kept {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Free {
     pub(super) at: Instant,
-    /// That is now, or as soon as the one that has it gives way.
+    /// `at` is now, or as soon as the holder gives way.
     pub(super) gives_way: bool,
-    /// It is not known: what drains is taken to last as long again.
+    /// `at` is a guess: a drain is taken to last as long again.
     pub(super) guessed: bool,
 }
 
-/// What the gangs want of one GPU at present.
+/// Requests of gangs for one GPU at present.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Wanted {
-    /// A turn that begins now is to be over for a gang.
+pub(crate) struct Demand {
+    /// A turn that begins now must be over for a gang.
     pub(in crate::sched) kept: Option<Kept>,
-    /// A gang of this class could begin if those who must give way to it did.
+    /// A gang of this class could begin if the containers that must give way to it did.
     pub(in crate::sched) pressed: Option<Class>,
-    /// Slots of these classes are a gang's, and wait for its other slots.
-    pub(in crate::sched) slots: [bool; 3],
-    /// Something may be due then.
+    /// Guard turns of these classes belong to a gang, and wait for its other GPUs.
+    pub(in crate::sched) guards: [bool; 3],
+    /// The next instant at which something may be due.
     pub(in crate::sched) look: Option<Instant>,
 }
 
-/// What a GPU does for gangs.
+/// The part of a GPU's turns that serves gangs.
 impl Turns {
-    /// Until when `seat` has its turn.
-    pub(super) fn held_by(&self, seat: Seat) -> Option<Instant> {
+    /// The end of the turn that `index` holds.
+    pub(super) fn held_by(&self, index: ContainerIndex) -> Option<Instant> {
         match self.phase {
-            Phase::Held { seat: on, end, .. } if on == seat => Some(end),
+            Phase::Held { index: on, end, .. } if on == index => Some(end),
             _ => None,
         }
     }
 
-    /// Since when the turn of `seat` is being closed.
-    pub(super) fn closing_of(&self, seat: Seat) -> Option<Instant> {
+    /// Since when the turn of `index` is being closed.
+    pub(super) fn closing_of(&self, index: ContainerIndex) -> Option<Instant> {
         match self.phase {
             Phase::Closing {
-                seat: on, closed, ..
-            } if on == seat => Some(closed),
+                index: on, closed, ..
+            } if on == index => Some(closed),
             _ => None,
         }
     }
 
     /// The same, not counting extensions.
-    pub(super) fn closed_first(&self, seat: Seat) -> Option<Instant> {
-        let closed = self.closing_of(seat)?;
-        let extended = self.find(seat)?.gang.and_then(|gang| gang.extended);
+    pub(super) fn closed_first(&self, index: ContainerIndex) -> Option<Instant> {
+        let closed = self.closing_of(index)?;
+        let extended = self.find(index)?.gang.and_then(|gang| gang.extended);
         Some(extended.map_or(closed, |it| it.0))
     }
 
-    /// Whether the processes of `seat` had time to say that they are quiet since the last close: of a turn that was
-    /// extended that may be much later than the first one.
-    pub(super) fn answered(&self, seat: Seat) -> bool {
-        let due = self.answered_at(seat);
+    /// Whether the processes of `index` had time to report that they have drained since the last close:
+    /// after an extension, that may be much later than the first close.
+    pub(super) fn answered(&self, index: ContainerIndex) -> bool {
+        let due = self.answered_at(index);
         due.is_none_or(|due| self.now >= due)
     }
 
-    fn answered_at(&self, seat: Seat) -> Option<Instant> {
-        Some(self.closing_of(seat)?.plus(self.config.turn_min))
+    fn answered_at(&self, index: ContainerIndex) -> Option<Instant> {
+        Some(self.closing_of(index)?.plus(self.config.turn_min))
     }
 
-    /// When a turn that is being closed needs a look: never here, if it is quiet here.
-    pub(in crate::sched) fn drained_until(&self, seat: Seat, reported: bool) -> Option<Instant> {
-        let busy = self.find(seat).is_some_and(|entity| !entity.is_off());
-        let since = self.closed_first(seat).filter(|_| busy)?;
+    /// When a turn that is being closed needs a look; `None` if it has drained here.
+    pub(in crate::sched) fn drained_until(
+        &self,
+        index: ContainerIndex,
+        reported: bool,
+    ) -> Option<Instant> {
+        let busy = self.find(index).is_some_and(|entity| !entity.is_off());
+        let since = self.closed_first(index).filter(|_| busy)?;
         let Config {
             drain, drain_max, ..
         } = self.config;
         match reported {
-            true => Some(since.plus(drain_max).max(self.answered_at(seat)?)),
+            true => Some(since.plus(drain_max).max(self.answered_at(index)?)),
             false => Some(since.plus(drain)),
         }
     }
 
-    /// `seat` takes turns with others of its container, or alone from now on.
-    pub(crate) fn join_gang(&mut self, seat: Seat, joins: bool) {
-        if let Some(entity) = self.find_mut(seat) {
+    /// `index` takes turns together with its container's other GPUs from now on, or alone.
+    pub(crate) fn join_gang(&mut self, index: ContainerIndex, joins: bool) {
+        if let Some(entity) = self.find_mut(index) {
             entity.gang = joins.then(|| entity.gang.unwrap_or_default());
         }
     }
 
-    pub(super) fn called(&mut self, seat: Seat, called: bool) {
-        let member = self.find_mut(seat).and_then(|entity| entity.gang.as_mut());
+    pub(super) fn called(&mut self, index: ContainerIndex, called: bool) {
+        let member = self.find_mut(index).and_then(|entity| entity.gang.as_mut());
         if let Some(member) = member {
             member.called = called;
         }
     }
 
-    /// Whether the place of `seat` has come here: nobody of its class who can go goes before it.
-    pub(in crate::sched) fn nobody_before(&self, seat: Seat, ready: impl Fn(Seat) -> bool) -> bool {
-        let Some(me) = self.find(seat) else {
+    /// Whether `index` is first in this GPU's queue: no eligible container of its class goes before it.
+    pub(in crate::sched) fn none_before(
+        &self,
+        index: ContainerIndex,
+        ready: impl Fn(ContainerIndex) -> bool,
+    ) -> bool {
+        let Some(me) = self.find(index) else {
             return false;
         };
-        if me.loose.is_some() && !self.owes(me) {
-            return true; // nobody else may go
+        if me.untracked.is_some() && !self.owes(me) {
+            return true; // no other container may go
         }
-        let mine = self.place_now(me);
+        let mine = self.position_now(me);
         let mut others = self.entities.iter().filter(|other| {
-            let can = other.gang.is_none() || ready(other.seat);
-            let can = can || self.on_gpu() == Some(other.seat);
-            can && other.seat != seat && other.class == me.class && other.eligible()
+            let can = other.gang.is_none() || ready(other.index);
+            let can = can || self.on_gpu() == Some(other.index);
+            can && other.index != index && other.class == me.class && other.eligible()
         });
-        others.all(|other| self.place_now(other) > mine)
+        others.all(|other| self.position_now(other) > mine)
     }
 
-    /// Whether a class above waits for this GPU or has it.
+    /// Whether a container of a higher class is runnable on this GPU or has it.
     pub(super) fn above(&self, class: Class) -> bool {
         let holder = match self.phase {
-            Phase::Held { seat, .. } => self.find(seat).is_some_and(|on| on.class < class),
+            Phase::Held { index, .. } => self.find(index).is_some_and(|on| on.class < class),
             _ => false,
         };
         holder || self.others_wait(|other| other < class)
     }
 
-    /// When `seat` could have this GPU.
-    pub(super) fn free_for(&self, seat: Seat, class: Class) -> Free {
+    /// When `index` could have this GPU.
+    pub(super) fn free_for(&self, index: ContainerIndex, class: Class) -> Free {
         let free = |at: Instant, gives_way: bool| Free {
             at,
             gives_way,
@@ -166,15 +174,15 @@ impl Turns {
             guessed: true,
         };
         match self.phase {
-            Phase::Idle if !self.lets(seat) => drains(self.bound().unwrap_or(self.now)),
+            Phase::Idle if !self.allows(index) => drains(self.revoked_at().unwrap_or(self.now)),
             Phase::Open | Phase::Idle => free(self.now, true),
-            Phase::Held { seat: on, .. } | Phase::Closing { seat: on, .. } if on == seat => {
+            Phase::Held { index: on, .. } | Phase::Closing { index: on, .. } if on == index => {
                 free(self.now, true)
             }
-            Phase::Held { seat, end, slot } => {
-                let on = self.find(seat).map_or(class, |entity| entity.class);
-                let above = class < on || class > on && self.slot_open(class);
-                match above && slot.is_none() {
+            Phase::Held { index, end, guard } => {
+                let on = self.find(index).map_or(class, |entity| entity.class);
+                let above = class < on || class > on && self.guard_open(class);
+                match above && guard.is_none() {
                     true => free(self.now, true),
                     false => free(end, false),
                 }
@@ -183,30 +191,30 @@ impl Turns {
         }
     }
 
-    /// Since when something is drained here.
+    /// Since when this GPU is draining.
     pub(super) fn drained_since(&self) -> Option<Instant> {
         match self.phase {
             Phase::Closing { closed, .. } => Some(closed),
-            _ => self.bound(),
+            _ => self.revoked_at(),
         }
     }
 
-    /// How long before a gang has this GPU a turn of `entity` must be over so that it is quiet by then: as long
-    /// as it has lately taken to drain, and twice as long where the end is a guess. Without that, turns
-    /// that fit in on one GPU and drain for long would keep a gang waiting for ever, each while
-    /// another one of its GPUs drains.
+    /// How long before a gang has this GPU a turn of `entity` must be over, so that it has drained by then:
+    /// as long as its last drains took, and twice as long where the end is a guess. Otherwise turns that
+    /// fit in on one GPU and drain for long would keep a gang waiting for ever, each while another of its
+    /// GPUs drains.
     fn margin(&self, entity: &Entity, guessed: bool) -> Duration {
         let tail = match entity.overrun {
-            Some(_) => Duration(0), // nobody waits for that again
+            Some(_) => Duration(0), // it is not waited for again
             None => entity.tail,
         };
         Duration(tail.0.saturating_mul(if guessed { 2 } else { 1 }))
     }
 
-    /// How long a turn of `entity` may be so that a gang that this GPU is kept for need not wait; `None` if any
-    /// would be too long.
+    /// How long a turn of `entity` may be without delaying the gang that this GPU is reserved for; `None`
+    /// if every length is too long.
     pub(in crate::sched) fn fits(&self, entity: &Entity) -> Option<Duration> {
-        let Some(kept) = self.wanted.kept else {
+        let Some(kept) = self.demand.kept else {
             return Some(Duration(u64::MAX));
         };
         let margin = self.margin(entity, kept.guessed).0;
@@ -214,31 +222,42 @@ impl Turns {
         (left >= self.config.turn_min.0).then_some(Duration(left))
     }
 
-    /// When a turn of the first in line fits in here, if that depends on how long something has been drained
-    /// that is drained `since` then.
+    /// When a turn of the first container in the queue fits in here, if that depends on the length of a
+    /// drain that has lasted since `since`.
     pub(super) fn fits_after(&self, since: Instant) -> Instant {
-        let first = self.choose().and_then(|choice| self.find(choice.seat));
+        let first = self.choose().and_then(|choice| self.find(choice.index));
         let margin = first.map_or(Duration(0), |entity| self.margin(entity, true));
         since.plus(margin).plus(self.config.turn_min)
     }
 
-    /// `seat` has the GPU for `length` from now on.
-    pub(super) fn give(&mut self, seat: Seat, length: Duration, slot: Option<Slot>) {
+    /// Gives `index` the GPU for `length` from now on.
+    pub(super) fn give(
+        &mut self,
+        index: ContainerIndex,
+        length: Duration,
+        guard: Option<GuardTurn>,
+    ) {
         let again = match self.phase {
             Phase::Closing {
-                seat: on,
+                index: on,
                 closed,
                 reported,
                 ..
-            } if on == seat => Some((closed, reported)),
+            } if on == index => Some((closed, reported)),
             _ => None,
         };
-        self.serve(Choice { seat, slot: false }, length);
-        if let Phase::Held { slot: which, .. } = &mut self.phase {
-            *which = slot;
+        self.serve(
+            Choice {
+                index,
+                guard: false,
+            },
+            length,
+        );
+        if let Phase::Held { guard: which, .. } = &mut self.phase {
+            *which = guard;
         }
-        if let Some(entity) = self.find_mut(seat) {
-            entity.loose = None;
+        if let Some(entity) = self.find_mut(index) {
+            entity.untracked = None;
             entity.turn = entity.turn.wrapping_add(1);
             entity.turns += u64::from(again.is_none());
             let member = entity.gang.unwrap_or_default();
@@ -253,63 +272,68 @@ impl Turns {
         }
     }
 
-    /// The turn of `seat` is over. Of one that was passed nobody waits for quiet again.
-    pub(super) fn close_held(&mut self, seat: Seat, notes: &mut Vec<Note>) {
-        let Phase::Held { slot, .. } = self.phase else {
+    /// Ends the turn of `index`. An overrun container is not waited for again.
+    pub(super) fn close_held(&mut self, index: ContainerIndex, notes: &mut Vec<Note>) {
+        let Phase::Held { guard, .. } = self.phase else {
             return;
         };
-        self.close(seat, slot, notes);
-        let extended = self.find(seat).and_then(|it| it.gang?.extended);
+        self.close(index, guard, notes);
+        let extended = self.find(index).and_then(|it| it.gang?.extended);
         if let (Some((_, was, _)), Phase::Closing { reported, .. }) = (extended, &mut self.phase) {
             *reported = was;
         }
-        if self.find(seat).is_some_and(|it| it.overrun.is_some()) {
-            self.release(seat);
+        if self.find(index).is_some_and(|it| it.overrun.is_some()) {
+            self.release(index);
         }
     }
 
-    /// The GPU is free again.
-    pub(super) fn release(&mut self, seat: Seat) {
-        let since = self.closed_first(seat);
-        let Phase::Closing { slot, .. } = self.phase else {
+    /// Frees the GPU.
+    pub(super) fn release(&mut self, index: ContainerIndex) {
+        let since = self.closed_first(index);
+        let Phase::Closing { guard, .. } = self.phase else {
             return;
         };
-        self.requeue(seat);
+        self.requeue(index);
         let drained = since.map_or(Duration(0), |since| self.now.since(since));
         let most = self.config.drain_max;
-        if let Some(entity) = self.find_mut(seat) {
+        if let Some(entity) = self.find_mut(index) {
             entity.drained_in(drained, most);
             entity.gang = Some(Member::default());
         }
-        self.free(seat, slot);
+        self.free(index, guard);
     }
 
-    /// Nobody waits for `seat` any more, if it is not quiet. Its place stays where it was before the
-    /// turn: what it left running may need the next one to end, and is paid for after that.
-    pub(super) fn pass(&mut self, seat: Seat, waited: Duration, notes: &mut Vec<Note>) {
-        let closed = self.closed_first(seat);
-        let Phase::Closing { slot, .. } = self.phase else {
+    /// Ends the wait for `index`, if it has not drained. Its queue position stays where it was before the
+    /// turn: work it left running may need the next turn to end, and is paid for after that.
+    pub(super) fn pass(&mut self, index: ContainerIndex, waited: Duration, notes: &mut Vec<Note>) {
+        let closed = self.closed_first(index);
+        let Phase::Closing { guard, .. } = self.phase else {
             return;
         };
-        if let Some(entity) = self.find_mut(seat).filter(|entity| !entity.is_off()) {
+        if let Some(entity) = self.find_mut(index).filter(|entity| !entity.is_off()) {
             entity.overrun = closed;
             entity.gang = Some(Member::default());
-            notes.push(Note::Late(seat, Late::Passed, waited));
-            self.free(seat, slot);
+            notes.push(Note::Late(index, Late::Overrun, waited));
+            self.free(index, guard);
         } else {
-            self.release(seat);
+            self.release(index);
         }
     }
 
-    pub(super) fn report_late(&mut self, seat: Seat, waited: Duration, notes: &mut Vec<Note>) {
+    pub(super) fn report_late(
+        &mut self,
+        index: ContainerIndex,
+        waited: Duration,
+        notes: &mut Vec<Note>,
+    ) {
         let Phase::Closing { reported, .. } = &mut self.phase else {
             return;
         };
         if !core::mem::replace(reported, true) {
-            if let Some(entity) = self.find_mut(seat) {
-                entity.overruns += 1;
+            if let Some(entity) = self.find_mut(index) {
+                entity.late_turns += 1;
             }
-            notes.push(Note::Late(seat, Late::Waiting, waited));
+            notes.push(Note::Late(index, Late::Waiting, waited));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Whose turn is next among gangs, and which GPUs wait for them.
+//! The order of turns among gangs, and the GPUs reserved for them.
 
 use alloc::vec::Vec;
 use gpuslice_wire::limits::GPUS_MAX;
@@ -7,46 +7,46 @@ use gpuslice_wire::units::{Duration, Instant};
 
 use super::super::Phase;
 use super::super::entity::Entity;
-use super::super::slots::Slot;
-use super::{Gang, Kept, Node, Wanted, each};
-use crate::lifecycle::Seat;
+use super::super::starvation::GuardTurn;
+use super::{Demand, Gang, Kept, Node, each};
+use crate::lifecycle::ContainerIndex;
 
 /// Why a gang may have a turn; the first goes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Rank {
-    /// The last one cut its work in two.
+    /// Its last turn cut a collective in two.
     Again,
-    /// It has a slot where higher classes want its GPUs.
-    Slot,
-    /// It is its turn.
-    Line,
+    /// It has a guard turn where higher classes are runnable on its GPUs.
+    Guard,
+    /// It is first in its queues.
+    Queue,
 }
 
 impl Node<'_> {
-    /// Finds out whose place has come.
+    /// Marks the queues in which the gang is first.
     pub(super) fn call(&mut self, gang: usize) {
-        let Gang { seat, gpus, .. } = self.gangs[gang];
+        let Gang { index, gpus, .. } = self.gangs[gang];
         if gpus & self.tied == 0 {
             return;
         }
         let gated = self.gated(gang);
         let may = each(gated).all(|at| {
             let turns = self.turns(at);
-            let free = turns.on_gpu() != Some(seat);
-            free && turns.find(seat).is_some_and(Entity::eligible)
+            let free = turns.on_gpu() != Some(index);
+            free && turns.find(index).is_some_and(Entity::eligible)
         });
         if !may || gated == 0 {
             self.gangs[gang].ready = None;
-            each(gpus & self.tied).for_each(|at| self.turns_mut(at).called(seat, false));
+            each(gpus & self.tied).for_each(|at| self.turns_mut(at).called(index, false));
             return;
         }
         for at in each(gated) {
-            let ready = |other: Seat| {
-                let other = self.gangs.iter().find(|gang| gang.seat == other);
+            let ready = |other: ContainerIndex| {
+                let other = self.gangs.iter().find(|gang| gang.index == other);
                 other.is_some_and(|gang| gang.ready.is_some())
             };
-            if self.turns(at).nobody_before(seat, ready) {
-                self.turns_mut(at).called(seat, true);
+            if self.turns(at).none_before(index, ready) {
+                self.turns_mut(at).called(index, true);
             }
         }
         let now = each(gated).next().map(|at| self.turns(at).now);
@@ -59,14 +59,14 @@ impl Node<'_> {
         *since = since.or(now).filter(|_| ready);
     }
 
-    /// Goes through the gangs that may have a turn in their order: gives turns to those that can begin,
-    /// if `grant`, and keeps GPUs for those that cannot.
+    /// Goes through the gangs that may have a turn, in their order. Grants turns to those that can begin,
+    /// if `grant`, and reserves GPUs for those that cannot.
     pub(super) fn plan(&mut self, grant: bool) {
-        each(self.tied).for_each(|at| self.turns_mut(at).wanted = Wanted::default());
+        each(self.tied).for_each(|at| self.turns_mut(at).demand = Demand::default());
         (0..self.gangs.len()).for_each(|gang| self.call(gang));
-        let mut order: Vec<(Rank, Class, Instant, Seat, usize)> = Vec::new();
+        let mut order: Vec<(Rank, Class, Instant, ContainerIndex, usize)> = Vec::new();
         for at in 0..self.gangs.len() {
-            let Gang { seat, gpus, ready } = self.gangs[at];
+            let Gang { index, gpus, ready } = self.gangs[at];
             let Some(first) = each(gpus & self.tied).next() else {
                 continue;
             };
@@ -74,18 +74,18 @@ impl Node<'_> {
             let extend = self.extend_at(at);
             match (extend, ready) {
                 (Some(due), _) if due <= self.turns(first).now => {
-                    order.push((Rank::Again, class, due, seat, at));
+                    order.push((Rank::Again, class, due, index, at));
                 }
                 (Some(due), _) => self.look_at(first, due),
                 (None, Some(since)) => {
                     let rank = self.rank(at, class);
-                    order.extend(rank.map(|rank| (rank, class, since, seat, at)));
+                    order.extend(rank.map(|rank| (rank, class, since, index, at)));
                 }
                 (None, None) => {}
             }
         }
         order.sort_unstable();
-        // when what was planned before is over, and whether that is a guess
+        // when the turns planned before are over, and whether that is a guess
         let mut taken = [(Instant(0), false); GPUS_MAX];
         for (rank, class, _, _, gang) in order {
             if !(grant && self.begin(gang, class, rank)) {
@@ -95,18 +95,19 @@ impl Node<'_> {
     }
 
     fn look_at(&mut self, at: usize, due: Instant) {
-        let look = &mut self.turns_mut(at).wanted.look;
+        let look = &mut self.turns_mut(at).demand.look;
         *look = Some(look.map_or(due, |look| look.min(due)));
     }
 
-    /// Whether classes above a ready gang's own leave it a turn. Where they want one of its GPUs, it needs
-    /// a slot there; and slots of its class are kept until it has all that it needs.
+    /// Whether the classes above a ready gang's own leave it a turn. Where they are runnable on one of its
+    /// GPUs, it needs a guard turn there; guard turns of its class are reserved until it has all that it
+    /// needs.
     fn rank(&mut self, gang: usize, class: Class) -> Option<Rank> {
         let gated = self.gated(gang);
         let ready = self.gangs.iter().filter(|gang| gang.ready.is_some());
         let above = ready.filter(|other| {
             let first = each(other.gpus & gated).next();
-            let entity = first.and_then(|at| self.turns(at).find(other.seat));
+            let entity = first.and_then(|at| self.turns(at).find(other.index));
             entity.is_some_and(|entity| entity.class < class)
         });
         let gangs = above.fold(0, |all, other| all | other.gpus & gated);
@@ -114,25 +115,25 @@ impl Node<'_> {
         let mut open = true;
         for at in each(singles | gangs) {
             let turns = self.turns_mut(at);
-            turns.wanted.slots[class as usize] = true;
-            if !turns.slot_open(class) {
+            turns.demand.guards[class as usize] = true;
+            if !turns.guard_open(class) {
                 open = false;
-                let due = turns.slot_due(class).filter(|due| *due > turns.now);
+                let due = turns.guard_due(class).filter(|due| *due > turns.now);
                 due.into_iter().for_each(|due| self.look_at(at, due));
             }
         }
         match (singles, gangs) {
-            (0, 0) => Some(Rank::Line),
-            _ if open => Some(Rank::Slot),
-            (0, _) => Some(Rank::Line),
+            (0, 0) => Some(Rank::Queue),
+            _ if open => Some(Rank::Guard),
+            (0, _) => Some(Rank::Queue),
             _ => None,
         }
     }
 
-    /// Gives a gang its turn, if all its GPUs are free for long enough.
+    /// Grants a gang its turn, if all its GPUs are free for long enough.
     fn begin(&mut self, gang: usize, class: Class, rank: Rank) -> bool {
         let again = rank == Rank::Again;
-        let seat = self.gangs[gang].seat;
+        let index = self.gangs[gang].index;
         let gated = self.gated(gang);
         let Some(first) = each(gated).next() else {
             return false;
@@ -140,15 +141,15 @@ impl Node<'_> {
         let (now, shortest) = (self.turns(first).now, self.turns(first).config.turn_min);
         let free = |at: usize| {
             let turns = self.turns(at);
-            let own = again && turns.closing_of(seat).is_some();
-            let kept = turns.wanted.kept;
-            // a slot that is due there goes first
-            let idle = turns.phase == Phase::Idle && turns.lets(seat);
-            // what it left running there is in the way of one that goes before it
-            let loose = turns.find(seat).is_some_and(|it| it.loose.is_some());
-            let idle = idle && !(loose && kept.is_some());
-            let idle = idle && (again || loose || !turns.slot_waits(class));
-            let fits = || turns.find(seat).is_some_and(|it| turns.fits(it).is_some());
+            let own = again && turns.closing_of(index).is_some();
+            let kept = turns.demand.kept;
+            // a guard turn that is due there goes first
+            let idle = turns.phase == Phase::Idle && turns.allows(index);
+            // untracked work of the gang delays a gang that goes before it
+            let untracked = turns.find(index).is_some_and(|it| it.untracked.is_some());
+            let idle = idle && !(untracked && kept.is_some());
+            let idle = idle && (again || untracked || !turns.guard_waits(class));
+            let fits = || turns.find(index).is_some_and(|it| turns.fits(it).is_some());
             (own || idle) && fits()
         };
         if !each(gated).all(free) {
@@ -158,24 +159,24 @@ impl Node<'_> {
         for at in each(gated) {
             let turns = self.turns(at);
             let own = match rank {
-                Rank::Slot => shortest,
-                _ => turns.length_of(seat).unwrap_or(shortest),
+                Rank::Guard => shortest,
+                _ => turns.length_of(index).unwrap_or(shortest),
             };
-            let fits = turns.find(seat).and_then(|entity| turns.fits(entity));
+            let fits = turns.find(index).and_then(|entity| turns.fits(entity));
             length = length.min(own).min(fits.unwrap_or(own));
         }
-        // nobody else may go where it left something running: it is not interrupted for them
-        let loose = each(gated).filter_map(|at| self.member(gang, at)?.loose);
-        let slot = rank != Rank::Line || loose.count() > 0;
-        let slot = slot.then_some(Slot { class, began: now });
-        each(gated).for_each(|at| self.turns_mut(at).give(seat, length, slot));
+        // no other container may go where the gang has untracked work: its turn is not interrupted for them
+        let untracked = each(gated).filter_map(|at| self.member(gang, at)?.untracked);
+        let guard = rank != Rank::Queue || untracked.count() > 0;
+        let guard = guard.then_some(GuardTurn { class, began: now });
+        each(gated).for_each(|at| self.turns_mut(at).give(index, length, guard));
         self.gangs[gang].ready = None;
         true
     }
 
-    /// Keeps a gang's GPUs for it.
+    /// Reserves a gang's GPUs for it.
     fn keep(&mut self, gang: usize, class: Class, taken: &mut [(Instant, bool); GPUS_MAX]) {
-        let seat = self.gangs[gang].seat;
+        let index = self.gangs[gang].index;
         let gated = self.gated(gang);
         let mut kept = Kept {
             until: Instant(0),
@@ -185,19 +186,19 @@ impl Node<'_> {
         let mut begins = true;
         for at in each(gated) {
             let turns = self.turns(at);
-            let free = turns.free_for(seat, class);
+            let free = turns.free_for(index, class);
             kept.until = kept.until.max(free.at).max(taken[at].0);
             kept.guessed |= free.guessed || taken[at].1;
-            begins &= free.gives_way && turns.wanted.kept.is_none();
+            begins &= free.gives_way && turns.demand.kept.is_none();
         }
         let drained = each(gated).filter_map(|at| self.turns(at).drained_since());
         let drained = drained.min();
         for at in each(gated) {
             let turns = self.turns_mut(at);
             let shortest = turns.config.turn_min;
-            turns.wanted.kept = turns.wanted.kept.or(Some(kept));
+            turns.demand.kept = turns.demand.kept.or(Some(kept));
             if begins {
-                turns.wanted.pressed = Some(class);
+                turns.demand.pressed = Some(class);
             }
             taken[at] = (kept.until.plus(shortest), kept.guessed);
             let due = drained.map(|since| turns.fits_after(since));

@@ -1,13 +1,14 @@
-//! All orders of what can happen to three gangs on three GPUs.
+//! All orders of events for three gangs on three GPUs.
 //!
 //! The model is of the programs: each gang runs one collective after the other, which ends when all its
-//! GPUs have launched their part. What may come next is any of: a gang begins or ceases to want, one of its
-//! GPUs launches, one of its GPUs says that it is quiet, the engine's next deadline passes. Breadth first,
-//! each state once. Two states are the same if all that is discrete in them is: phases, who wants, runs
-//! and is quiet, whose place has come, and who goes before whom; virtual times and clocks are not.
+//! GPUs have launched their part. The next event is any of: a gang begins or ceases to be runnable, one of
+//! its GPUs launches, one of its GPUs reports that it has drained, the engine's next deadline is reached.
+//! The search is breadth first and visits each state once. Two states are equal if all their discrete parts
+//! are: phases, which gangs are runnable, running, drained and called, and their order. Virtual times and
+//! clocks are not compared.
 //!
-//! In every state one holder per GPU is the engine's own invariant, all or none is looked at, and
-//! from every state a run in which programs do what they can must end a collective of every gang.
+//! In every state the engine's own invariant allows one holder per GPU, and the test checks all or none.
+//! From every state, a run in which programs do what they can must end a collective of every gang.
 
 use std::collections::{HashSet, VecDeque};
 use std::format;
@@ -22,10 +23,10 @@ use super::super::Phase;
 use crate::tests::{Rig, ask};
 use crate::{Action, Ask, Claims, Config, Event, Late, Mode, Token};
 
-/// So many states are looked at, those with the shortest ways first, unless `GANG_STATES` says otherwise.
+/// Number of states visited, those with the shortest paths first, unless `GANG_STATES` is set.
 const STATES: usize = 8_000;
-/// From any state every gang has ended a collective this much later: two may have to be passed, and then
-/// wait until the others had as much.
+/// From any state every gang has ended a collective this much later: two may have to overrun, and then wait
+/// until the others had as much.
 const PATIENCE: u64 = 4 * 2_000_000_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,7 +39,7 @@ enum Move {
 
 /// A program's part on one GPU.
 #[derive(Clone, Copy, Debug, Default)]
-struct Part {
+struct Fraction {
     open: bool,
     turn: u32,
     runs: bool,
@@ -50,7 +51,7 @@ struct Part {
 struct Program {
     client: ClientId,
     gpus: Vec<usize>,
-    parts: Vec<Part>,
+    parts: Vec<Fraction>,
     ended: u32,
 }
 
@@ -71,16 +72,16 @@ impl Node {
             programs.push(Program {
                 client: rig.attach(&name, 0).expect("in"),
                 gpus: gpus.to_vec(),
-                parts: std::vec![Part { open: true, ..Part::default() }; gpus.len()],
+                parts: std::vec![Fraction { open: true, ..Fraction::default() }; gpus.len()],
                 ended: 0,
             });
         }
         let mut node = Node { rig, programs };
-        // all have wanted all their GPUs before
+        // all have been runnable on all their GPUs before
         for want in [true, false] {
             for (who, gpus) in sets.iter().enumerate() {
                 for part in 0..gpus.len() {
-                    node.programs[who].parts[part].claims.want = want;
+                    node.programs[who].parts[part].claims.runnable = want;
                     node.read(who, part);
                 }
             }
@@ -89,7 +90,7 @@ impl Node {
         node
     }
 
-    /// The engine is told what is on a page, and what it wants done is done.
+    /// Gives the engine the content of a page, and performs its actions.
     fn read(&mut self, who: usize, part: usize) {
         let claims = self.programs[who].parts[part].claims;
         let client = self.programs[who].client;
@@ -167,12 +168,12 @@ impl Node {
     }
 
     fn may_launch(&self, who: usize, part: usize) -> bool {
-        let wants = self.programs[who].parts[0].claims.want;
+        let runnable = self.programs[who].parts[0].claims.runnable;
         let part = &self.programs[who].parts[part];
-        wants && !part.runs && (part.open || part.turn % 2 == 1)
+        runnable && !part.runs && (part.open || part.turn % 2 == 1)
     }
 
-    /// Not said to be quiet, although it is, and its turn is over.
+    /// Not reported to have drained, although it has, and its turn is over.
     fn owes(&self, who: usize, part: usize) -> bool {
         let part = &self.programs[who].parts[part];
         let over = part.claims.active != part.turn;
@@ -187,7 +188,7 @@ impl Node {
                 self.step(Event::Tick);
             }
             Move::Want(who) => {
-                let want = &mut self.programs[who].parts[0].claims.want;
+                let want = &mut self.programs[who].parts[0].claims.runnable;
                 *want = !*want;
                 self.read(who, 0);
             }
@@ -208,7 +209,7 @@ impl Node {
             part.claims.active = part.turn;
             part.claims.drained = part.claims.drained.min(part.turn.wrapping_sub(1));
         } else {
-            // launched without turns: in flight as far as anybody asks
+            // launched without turns: counts as in flight
             part.claims.drained = part.claims.active.wrapping_sub(1);
         }
         if program.parts.iter().all(|part| part.runs) {
@@ -225,7 +226,7 @@ impl Node {
         }
     }
 
-    /// All that is discrete in a state.
+    /// The discrete part of a state.
     fn key(&self) -> Vec<u8> {
         let mut key = Vec::new();
         let engine = &self.rig.engine;
@@ -234,17 +235,19 @@ impl Node {
             let (phase, on) = match turns.phase {
                 Phase::Open => (0, 9),
                 Phase::Idle => (1, 9),
-                Phase::Held { seat, slot, .. } => (2 + u8::from(slot.is_some()), seat.0 as u8),
-                Phase::Closing { seat, reported, .. } => (4 + u8::from(reported), seat.0 as u8),
+                Phase::Held { index, guard, .. } => (2 + u8::from(guard.is_some()), index.0 as u8),
+                Phase::Closing {
+                    index, reported, ..
+                } => (4 + u8::from(reported), index.0 as u8),
             };
             key.extend([phase, on]);
             for entity in &turns.entities {
-                let said = entity.said;
+                let reported = entity.reported;
                 let flags = [
-                    said.wants,
-                    said.quiet,
+                    reported.runnable,
+                    reported.drained,
                     entity.overrun.is_some(),
-                    entity.loose.is_some(),
+                    entity.untracked.is_some(),
                     entity.gang.is_some_and(|it| it.called),
                     entity.gang.is_some_and(|it| it.extended.is_some()),
                 ];
@@ -252,7 +255,7 @@ impl Node {
                 let before = turns
                     .entities
                     .iter()
-                    .filter(|it| turns.place(it) < turns.place(entity));
+                    .filter(|it| turns.position(it) < turns.position(entity));
                 key.push(before.count() as u8);
             }
         }
@@ -266,17 +269,17 @@ impl Node {
         key
     }
 
-    /// Everybody wants and does what it can: every gang ends a collective.
+    /// All programs are runnable and do what they can: every gang ends a collective.
     fn goes_on(mut self, trail: &[Move]) {
         let end = self.rig.now + PATIENCE;
         for who in 0..self.programs.len() {
             self.programs[who].ended = 0;
-            if !self.programs[who].parts[0].claims.want {
+            if !self.programs[who].parts[0].claims.runnable {
                 self.make(Move::Want(who));
             }
         }
         while self.programs.iter().any(|program| program.ended == 0) {
-            // twice: the quiet of one may be the turn of one before it
+            // twice: the drain of one may begin the turn of one before it
             for who in (0..self.programs.len()).chain(0..self.programs.len()) {
                 for part in 0..self.programs[who].parts.len() {
                     if self.may_launch(who, part) {
@@ -334,8 +337,8 @@ fn a_gang_and_two_of_one_gpu_always_go_on() {
     explore(&[&[0, 1, 2], &[0], &[2]]);
 }
 
-/// The turn of one whose collective was cut in two was extended, and the clock jumps over the end of it: it is asked
-/// whether it is quiet before others run beside it.
+/// The turn of a gang whose collective was cut in two was extended, and the clock jumps over its end: its
+/// processes are read before others run beside it.
 #[test]
 fn a_clock_that_jumps_passes_no_gang_unread() {
     let mut node = Node::new(&[&[0, 1], &[0], &[1]]);
@@ -367,20 +370,20 @@ fn a_clock_that_jumps_passes_no_gang_unread() {
         claims.drained = claims.active; // and the daemon does not know yet
     }
     node.rig.now += 3_000_000_000;
-    let passed = |actions: &[Action]| {
-        let passes = |action: &Action| {
+    let overran = |actions: &[Action]| {
+        let overran_now = |action: &Action| {
             matches!(
                 action,
-                Action::Overrun {
-                    stage: Late::Passed,
+                Action::Late {
+                    stage: Late::Overrun,
                     ..
                 }
             )
         };
-        actions.iter().any(passes)
+        actions.iter().any(overran_now)
     };
     let actions = node.rig.step(Event::Tick);
-    assert!(!passed(&actions), "{actions:?}");
+    assert!(!overran(&actions), "{actions:?}");
     for part in 0..2u8 {
         let (client, lane) = (node.programs[0].client, Lane(part));
         let claims = node.programs[0].parts[usize::from(part)].claims;
@@ -389,12 +392,13 @@ fn a_clock_that_jumps_passes_no_gang_unread() {
             lane,
             claims,
         });
-        assert!(!passed(&actions), "{actions:?}");
+        assert!(!overran(&actions), "{actions:?}");
     }
 }
 
-/// A high one has work of the time without turns in flight and begins to want. A gang below it waits with a slot that is
-/// due, and would end a turn of it at once: it has none, and runs out.
+/// A high-priority container has untracked work and becomes runnable. A gang below it waits with a guard
+/// turn that is due, which would end a turn of the container at once: the container gets no turn, and
+/// drains.
 #[test]
 fn no_turn_ends_for_a_gangs_slot_in_the_step_that_gives_it() {
     let mut rig = Rig::new(Config::default(), &[16, 16]);
@@ -412,9 +416,9 @@ fn no_turn_ends_for_a_gangs_slot_in_the_step_that_gives_it() {
     let class = Class::High;
     rig.admit(Ask { class, ..high }).expect("fits");
     let [gang, high] = ["a", "b"].map(|name| rig.attach(name, 0).expect("in"));
-    let says = |rig: &mut Rig, client, lane: u8, want, drained| {
+    let says = |rig: &mut Rig, client, lane: u8, runnable, drained| {
         let claims = Claims {
-            want,
+            runnable,
             drained,
             ..Claims::default()
         };

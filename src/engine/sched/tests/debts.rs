@@ -1,17 +1,21 @@
-//! What a container used while another one wanted the GPU, it owes: also after a pause, also without turns.
+//! Debts: a container owes the time it used while another was runnable, also after a pause and without
+//! turns.
 
 use super::*;
 
-/// One of weight 1 whose kernel of a second ran on after its turn, beside one of `weight`, and wants nothing
-/// since.
+/// A container of weight 1 whose kernel of a second ran on after its turn, beside one of `weight`, and
+/// which is not runnable since.
 fn owing(weight: u32) -> Rig {
     let mut rig = Rig::new(&[(1, 0, false), (weight, 0, false)]);
-    rig.want(0, 0);
-    rig.want(0, 1);
+    rig.wake(0, 0);
+    rig.wake(0, 1);
     rig.at(20 * MS);
     assert!(matches!(
         rig.turns.phase,
-        Phase::Closing { seat: Seat(0), .. }
+        Phase::Closing {
+            index: ContainerIndex(0),
+            ..
+        }
     ));
     rig.run_until_quiet(1_000 * MS);
     assert_eq!(rig.holder(), Some(1));
@@ -19,17 +23,17 @@ fn owing(weight: u32) -> Rig {
 }
 
 impl Rig {
-    /// Nothing is said until `end`. A longer step would not be charged.
+    /// No report arrives until `end`. A longer step would not be charged.
     fn run_beside(&mut self, end: u64) {
         while self.turns.now.0 < end {
             self.at((self.turns.now.0 + 100 * MS).min(end));
         }
     }
 
-    /// The turn of the first one is quiet then, and it wants nothing more.
+    /// Then the first container has drained, and is not runnable.
     fn run_until_quiet(&mut self, end: u64) {
         self.run_beside(end);
-        self.say(end, 0, false, true);
+        self.report(end, 0, false, true);
     }
 }
 
@@ -47,7 +51,7 @@ fn turns_go_on_until_a_debt_is_paid() {
 fn whoever_owes_waits_after_a_pause() {
     let mut rig = owing(10);
     rig.run(1_030 * MS);
-    rig.want(1_030 * MS, 0);
+    rig.wake(1_030 * MS, 0);
     rig.run(10_900 * MS);
     assert_eq!((rig.holder(), rig.used_ms(0)), (Some(1), 1_000));
     rig.run(12_000 * MS);
@@ -58,16 +62,16 @@ fn whoever_owes_waits_after_a_pause() {
 fn a_debtor_that_is_gone_keeps_no_turns_and_owes_when_it_comes_back() {
     let mut rig = owing(10);
     let gone = Report {
-        quiet: true,
+        drained: true,
         ..Report::default()
     };
-    rig.turns.report(Seat(0), gone);
+    rig.turns.report(ContainerIndex(0), gone);
     rig.run(1_100 * MS);
     assert_eq!(rig.turns.mode(), Mode::Open);
     rig.run(2_000 * MS);
-    rig.say(2_000 * MS, 0, false, true);
+    rig.report(2_000 * MS, 0, false, true);
     assert_eq!(rig.turns.mode(), Mode::Turns, "before it launches");
-    assert_eq!(rig.turns.loose().count(), 0, "it is not waited for");
+    assert_eq!(rig.turns.untracked().count(), 0, "it is not waited for");
     rig.run(11_100 * MS);
     assert_eq!(
         rig.turns.mode(),
@@ -79,98 +83,98 @@ fn a_debtor_that_is_gone_keeps_no_turns_and_owes_when_it_comes_back() {
 #[test]
 fn a_gpu_that_no_container_wants_has_no_turns() {
     let mut rig = owing(10);
-    rig.say(1_030 * MS, 1, false, true);
-    rig.say(1_030 * MS, 1, false, true); // read after the close
+    rig.report(1_030 * MS, 1, false, true);
+    rig.report(1_030 * MS, 1, false, true); // read after the close
     rig.run(1_100 * MS);
     assert_eq!(rig.turns.mode(), Mode::Open, "with a debt");
-    rig.want(2_000 * MS, 1);
+    rig.wake(2_000 * MS, 1);
     assert_eq!(rig.turns.mode(), Mode::Turns, "time is owed to it");
-    rig.want(2_010 * MS, 0);
+    rig.wake(2_010 * MS, 0);
     rig.run(10_900 * MS);
     assert_eq!((rig.holder(), rig.used_ms(0)), (Some(1), 1_000));
 }
 
-/// Time that a container runs alone is no debt, with turns or without, however far its turns go.
+/// Time that a container runs alone is no debt, with turns or without, however long its turns are.
 #[test]
 fn nothing_is_owed_to_those_who_do_not_want() {
     let mut rig = owing(1);
     rig.run(2_100 * MS);
     // alone with turns, because the other one has a cap
     rig.turns.retune(
-        Seat(1),
-        Terms {
+        ContainerIndex(1),
+        Entitlement {
             share: Percent::new(50).ok(),
-            ..rig.turns.entities[1].terms
+            ..rig.turns.entities[1].entitlement
         },
     );
-    rig.say(2_100 * MS, 1, false, true);
-    rig.say(2_100 * MS, 1, false, true);
-    rig.want(2_100 * MS, 0);
+    rig.report(2_100 * MS, 1, false, true);
+    rig.report(2_100 * MS, 1, false, true);
+    rig.wake(2_100 * MS, 0);
     for ms in 2_101..4_000 {
         rig.at(ms * MS);
     }
     assert_eq!(rig.turns.mode(), Mode::Turns);
     let before = rig.used_ms(1);
-    rig.want(4_000 * MS, 1);
+    rig.wake(4_000 * MS, 1);
     rig.at(4_020 * MS);
-    rig.say(4_020 * MS, 0, true, true);
+    rig.report(4_020 * MS, 0, true, true);
     rig.run(4_060 * MS);
     let had = rig.used_ms(1) - before;
     assert!((10..=40).contains(&had), "{had} ms, as two equals");
 }
 
-/// Two who ran when turns begin: the one that owes more for what it left running goes after the other one.
+/// Two containers run when turns begin: the one that owes more for untracked work goes after the other one.
 #[test]
 fn what_ran_before_the_turns_counts_before_the_first_turn() {
     let mut rig = Rig::new(&[(1, 0, false), (10, 0, false)]);
-    rig.want(0, 0);
+    rig.wake(0, 0);
     rig.run(100 * MS);
     assert_eq!(rig.turns.mode(), Mode::Open);
     rig.deep = Some(0);
     rig.turns.report(
-        Seat(1),
+        ContainerIndex(1),
         Report {
             attached: true,
-            wants: true,
-            quiet: false,
+            runnable: true,
+            drained: false,
             ..Report::default()
         },
     );
     rig.turns.decide(&mut rig.notes);
-    // both have work in flight: of 20 ms, then the second one is quiet
+    // both have work in flight for 20 ms, then the second one has drained
     rig.pass(120 * MS);
     rig.turns.report(
-        Seat(1),
+        ContainerIndex(1),
         Report {
             attached: true,
-            wants: true,
-            quiet: true,
+            runnable: true,
+            drained: true,
             ..Report::default()
         },
     );
     rig.turns.decide(&mut rig.notes);
     assert_eq!(rig.holder(), None, "the first one owes 10 ms");
-    rig.say(150 * MS, 0, true, true);
+    rig.report(150 * MS, 0, true, true);
     assert_eq!(rig.holder(), Some(1), "what it ran since counts too");
 }
 
-/// One that slept, and says when turns begin that something of it runs: it pays for that from where the line is,
-/// as it would in a turn.
+/// A container was idle, and reports running work when turns begin: it is charged from the queue's virtual
+/// time, as it would be in a turn.
 #[test]
 fn what_a_sleeper_left_running_is_paid_from_where_the_line_is() {
     let mut rig = Rig::new(&[(1, 0, false), (1, 0, false), (1, 0, false)]);
-    rig.want(0, 0);
+    rig.wake(0, 0);
     rig.run(10_000 * MS);
     assert_eq!(rig.turns.mode(), Mode::Open);
     rig.deep = Some(1);
-    rig.want(10_000 * MS, 2);
+    rig.wake(10_000 * MS, 2);
     rig.pass(10_100 * MS);
-    rig.say(10_100 * MS, 1, false, true);
+    rig.report(10_100 * MS, 1, false, true);
     let sleeper = &rig.turns.entities[1];
-    let debt = sleeper.debt(rig.turns.line_of(sleeper)).0 / MS;
+    let debt = sleeper.debt(rig.turns.queue_time(sleeper)).0 / MS;
     assert_eq!((rig.used_ms(1), debt), (100, 100));
     assert_ne!(rig.holder(), Some(1));
-    rig.want(10_101 * MS, 1);
+    rig.wake(10_101 * MS, 1);
     rig.run(10_130 * MS);
     assert_eq!(rig.used_ms(1), 100, "others go first");
 }

@@ -1,7 +1,7 @@
-//! What a change of hands takes does not depend on who else is on the node.
+//! The cost of a switch does not depend on the number of other containers on the node.
 //!
-//! Counted is what the daemon pays for: steps of the engine, GPUs it looks at in them, pages it is told
-//! to write and to read.
+//! The test counts the daemon's work: steps of the engine, GPUs it looks at in them, pages it writes and
+//! reads.
 
 use std::collections::VecDeque;
 use std::format;
@@ -13,7 +13,7 @@ use gpuslice_wire::units::{GIB, Instant};
 use crate::tests::{MS, Rig, ask};
 use crate::{Action, Claims, Config, Event};
 
-/// What was counted.
+/// The counts.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Effort {
     turns: u64,
@@ -23,7 +23,7 @@ struct Effort {
     read: u64,
 }
 
-/// Containers that always want their one GPU, with kernels so short that they are quiet at once.
+/// Containers that are always runnable on their one GPU, with kernels so short that they drain at once.
 struct Busy {
     rig: Rig,
     each: usize,
@@ -52,7 +52,7 @@ impl Busy {
         for who in 0..gpus * each {
             // GPUs that begin at different times stay apart
             busy.run(137_000);
-            busy.claims[who].want = true;
+            busy.claims[who].runnable = true;
             busy.to_read.push_back(who);
             busy.read();
         }
@@ -74,7 +74,7 @@ impl Busy {
         );
     }
 
-    /// The GPUs that were looked at.
+    /// The GPUs that the step looked at.
     fn step(&mut self, event: Event) -> u32 {
         self.rig.now += 1; // every instant is that of one step
         self.seen.steps += 1;
@@ -131,7 +131,7 @@ fn a_change_of_hands_takes_the_same_however_many_there_are() {
         busy.seen = Effort::default();
         busy.run(400 * MS);
         let Effort { turns, .. } = busy.seen;
-        // each turn is closed by the clock and read, which gives the next one
+        // each turn is closed by the clock and read, which grants the next one
         let due = Effort {
             turns,
             steps: 2 * turns,
@@ -147,7 +147,7 @@ fn a_change_of_hands_takes_the_same_however_many_there_are() {
             seen.written.abs_diff(due.written),
             seen.read.abs_diff(due.read),
         ];
-        // turns that are under way at either end
+        // turns under way at either end
         let ends = 4 * gpus as u64;
         assert!(
             off.iter().all(|off| *off <= ends),

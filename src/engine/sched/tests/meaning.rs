@@ -1,10 +1,10 @@
-//! What a rule means, where figures of whole seconds would not show it: the length of one turn, who is
+//! Rules whose effect figures of whole seconds do not show: the length of one turn, which turns are
 //! interrupted, what is counted.
 
 use super::*;
 
 impl Rig {
-    /// How long the present turn is to last, µs.
+    /// The length of the present turn, µs.
     fn length_us(&self) -> u64 {
         match self.turns.phase {
             Phase::Held { end, .. } => end.since(self.turns.now).0 / 1_000,
@@ -12,18 +12,18 @@ impl Rig {
         }
     }
 
-    fn retune(&mut self, who: usize, change: impl FnOnce(&mut Terms)) {
-        let mut terms = self.turns.entities[who].terms;
-        change(&mut terms);
-        self.turns.retune(Seat(who as u16), terms);
+    fn retune(&mut self, who: usize, change: impl FnOnce(&mut Entitlement)) {
+        let mut entitlement = self.turns.entities[who].entitlement;
+        change(&mut entitlement);
+        self.turns.retune(ContainerIndex(who as u16), entitlement);
     }
 }
 
-/// Weights show in the length of every turn, and not only in how many follow each other.
+/// Weights show in the length of every turn, and not only in the number of turns.
 #[test]
 fn a_turn_is_as_long_as_its_weight_says() {
     let mut rig = Rig::new(&[(1, 0, false), (3, 0, false)]);
-    (0..2).for_each(|who| rig.want(0, who));
+    (0..2).for_each(|who| rig.wake(0, who));
     let mut seen = [0, 0];
     for ms in 1..400 {
         let before = rig.holder();
@@ -40,12 +40,12 @@ fn a_turn_is_as_long_as_its_weight_says() {
     assert!(seen.iter().all(|turns| *turns >= 10), "{seen:?}");
 }
 
-/// Few share a round; many make it longer, and have turns of 4 ms.
+/// Few containers share a round; many make it longer, and have turns of 4 ms.
 #[test]
 fn turns_do_not_become_slivers_where_many_take_them() {
     for (many, due) in [(2, 8_000), (4, 4_000), (16, 4_000)] {
         let mut rig = Rig::new(&std::vec![(1, 0, false); many]);
-        (0..many).for_each(|who| rig.want(0, who));
+        (0..many).for_each(|who| rig.wake(0, who));
         rig.run(1_000 * MS);
         let turns: u64 = rig.turns.entities.iter().map(|it| it.turns).sum();
         let mean = 1_000_000 / turns;
@@ -56,7 +56,7 @@ fn turns_do_not_become_slivers_where_many_take_them() {
 #[test]
 fn a_turn_is_no_longer_than_is_paid_for() {
     let mut rig = Rig::new(&[(1, 10, false)]);
-    rig.want(0, 0);
+    rig.wake(0, 0);
     // a tenth of 100 ms is in the bucket, and a tenth of the turn comes in on the way
     assert_eq!(rig.length_us(), 11_111);
 }
@@ -64,9 +64,9 @@ fn a_turn_is_no_longer_than_is_paid_for() {
 #[test]
 fn a_cap_that_is_spent_ends_the_turn() {
     let mut rig = Rig::new(&[(1, 50, false)]);
-    rig.want(0, 0);
+    rig.wake(0, 0);
     rig.at(5 * MS);
-    rig.retune(0, |terms| terms.share = Percent::new(1).ok());
+    rig.retune(0, |entitlement| entitlement.share = Percent::new(1).ok());
     rig.at(5 * MS);
     assert_eq!(rig.holder(), Some(0), "something is left");
     rig.at(7 * MS);
@@ -77,15 +77,15 @@ fn a_cap_that_is_spent_ends_the_turn() {
 fn turns_that_end_for_a_higher_class_are_counted_and_no_others() {
     let counted = |rig: &Rig| {
         let it = &rig.turns.entities;
-        [it[0].preemptions, it[1].preemptions, it[2].preemptions]
+        [it[0].closed_early, it[1].closed_early, it[2].closed_early]
     };
     let mut rig = Rig::new(&[(1, 0, false), (1, 0, false), (1, 0, true)]);
-    rig.want(0, 0);
-    rig.want(0, 1);
+    rig.wake(0, 0);
+    rig.wake(0, 1);
     rig.run(100 * MS);
     assert_eq!(counted(&rig), [0, 0, 0]);
     let holder = rig.holder().expect("somebody's turn");
-    rig.want(101 * MS, 2);
+    rig.wake(101 * MS, 2);
     let mut expected = [0; 3];
     expected[holder] = 1;
     assert_eq!(counted(&rig), expected);
@@ -94,26 +94,34 @@ fn turns_that_end_for_a_higher_class_are_counted_and_no_others() {
 #[test]
 fn whoever_is_late_is_counted_once_a_turn() {
     let mut rig = Rig::new(&[(1, 0, false), (1, 0, false)]);
-    rig.want(0, 0);
-    rig.want(0, 1);
+    rig.wake(0, 0);
+    rig.wake(0, 1);
     rig.at(8 * MS);
     for ms in [100, 108, 109, 500, 1_000] {
         rig.at(ms * MS);
         let late = u64::from(ms >= 108);
         let it = &rig.turns.entities;
-        assert_eq!((it[0].overruns, it[1].overruns), (late, 0), "after {ms} ms");
+        assert_eq!(
+            (it[0].late_turns, it[1].late_turns),
+            (late, 0),
+            "after {ms} ms"
+        );
     }
 }
 
-/// Turns of one whose kernel never ends, beside another one, within `end` ms: when they began.
+/// Turns of a container whose kernel never ends, beside another one, within `end` ms: when they began.
 fn turns_of_the_endless(shares: [u32; 2], end: u64) -> Vec<u64> {
     let mut rig = Rig::new(&[(1, shares[0], false), (1, shares[1], false)]);
-    (0..2).for_each(|who| rig.want(0, who));
+    (0..2).for_each(|who| rig.wake(0, who));
     let (mut began, mut before) = (Vec::new(), None);
     for ms in 0..end {
         rig.at(ms * MS);
-        if let Phase::Closing { seat: Seat(1), .. } = rig.turns.phase {
-            rig.say(ms * MS, 1, true, true);
+        if let Phase::Closing {
+            index: ContainerIndex(1),
+            ..
+        } = rig.turns.phase
+        {
+            rig.report(ms * MS, 1, true, true);
         }
         let holder = rig.holder();
         if holder == Some(0) && before != holder {
@@ -124,10 +132,10 @@ fn turns_of_the_endless(shares: [u32; 2], end: u64) -> Vec<u64> {
     began
 }
 
-/// Its kernel may wait for a launch of another of its processes: it comes to have turns, however much it is
-/// charged meanwhile, and is waited for only once.
+/// Its kernel may wait for a launch of another of its processes: it gets turns, however much it is charged
+/// meanwhile, and is waited for only once.
 #[test]
-fn who_was_passed_has_turns_and_pays_for_them() {
+fn an_overrun_container_has_turns_and_pays_for_them() {
     let began = turns_of_the_endless([0, 0], 30_000);
     assert_eq!(began[0], 0);
     assert!((2_008..=2_020).contains(&began[1]), "{began:?}");
@@ -136,9 +144,10 @@ fn who_was_passed_has_turns_and_pays_for_them() {
     assert!(gaps.all(|gap| gap >= 2_000), "{began:?}");
 }
 
-/// A cap that does not pay for what goes on all the time keeps nobody from it, ever more rarely.
+/// A cap that does not pay for endless work does not keep the container from turns; they come ever more
+/// rarely.
 #[test]
-fn who_was_passed_has_turns_that_its_cap_does_not_pay_for() {
+fn an_overrun_container_has_turns_that_its_cap_does_not_pay_for() {
     let began = turns_of_the_endless([50, 0], 40_000);
     assert_eq!(began.len(), 6, "{began:?}");
     for two in began[1..].windows(2) {
@@ -146,29 +155,30 @@ fn who_was_passed_has_turns_that_its_cap_does_not_pay_for() {
     }
 }
 
-/// What was owed before a time without turns is forgotten with it, also by who was not there meanwhile.
+/// A debt from before a time without turns is forgotten with it, also for a container that was detached
+/// meanwhile.
 #[test]
 fn after_native_everybody_is_even() {
     let mut rig = Rig::new(&[(1, 0, false), (1, 0, false)]);
-    (0..2).for_each(|who| rig.want(0, who));
+    (0..2).for_each(|who| rig.wake(0, who));
     rig.at(8 * MS);
     // half a second late, and gone
-    rig.say(508 * MS, 0, false, true);
+    rig.report(508 * MS, 0, false, true);
     assert_eq!(rig.holder(), Some(1));
     rig.turns.set_policy(Policy::Native);
     rig.at(509 * MS);
-    rig.say(509 * MS, 1, true, true);
+    rig.report(509 * MS, 1, true, true);
     rig.run(600 * MS);
     assert_eq!(rig.turns.mode(), Mode::Open);
     rig.turns.set_policy(Policy::Soft);
-    rig.want(600 * MS, 0);
+    rig.wake(600 * MS, 0);
     let before = [rig.used_ms(0), rig.used_ms(1)];
     rig.run(800 * MS);
     let had = [rig.used_ms(0) - before[0], rig.used_ms(1) - before[1]];
     assert!(had[0].abs_diff(had[1]) <= 16, "{had:?}");
 }
 
-/// A turn is extended before its end, so that is looked at; but not where nobody is going to extend it.
+/// A turn is extended before its end, so that instant is looked at; but not where no extension is possible.
 #[test]
 fn a_turn_that_is_not_extended_is_looked_at_once() {
     let due = |rig: &Rig| match rig.turns.phase {
@@ -176,16 +186,16 @@ fn a_turn_that_is_not_extended_is_looked_at_once() {
         phase => panic!("nobody's turn but {phase:?}"),
     };
     let mut rig = Rig::new(&[(1, 0, false), (1, 0, false), (1, 50, false)]);
-    rig.want(0, 2); // its cap makes turns needed
+    rig.wake(0, 2); // its cap makes turns needed
     assert_eq!(due(&rig), Some(500), "alone it goes on");
-    rig.want(MS, 0);
+    rig.wake(MS, 0);
     assert_eq!(due(&rig), Some(0), "the other one will be first");
-    rig.say(2 * MS, 0, false, true);
+    rig.report(2 * MS, 0, false, true);
     assert_eq!(due(&rig), Some(500), "and is not there any more");
-    // a lower class's slot may end it, one of its own may not
-    rig.want(2 * MS, 0);
-    let slot = rig.turns.slots.due(Class::Normal);
-    assert!(slot > Some(rig.turns.now), "{slot:?}");
+    // a guard turn of a lower class may end it, one of its own class may not
+    rig.wake(2 * MS, 0);
+    let guard = rig.turns.guards.due(Class::Normal);
+    assert!(guard > Some(rig.turns.now), "{guard:?}");
     assert_eq!(due(&rig), Some(0));
 }
 
@@ -194,11 +204,11 @@ fn a_turn_that_is_not_extended_is_looked_at_once() {
 fn a_clock_that_jumps_drains_nothing() {
     for read in [false, true] {
         let mut rig = Rig::new(&[(1, 0, false), (1, 0, false)]);
-        (0..2).for_each(|who| rig.want(0, who));
+        (0..2).for_each(|who| rig.wake(0, who));
         rig.at(8 * MS);
         assert!(matches!(rig.turns.phase, Phase::Closing { .. }));
         match read {
-            true => rig.say(20_000 * MS, 0, true, true),
+            true => rig.report(20_000 * MS, 0, true, true),
             false => rig.at(20_000 * MS),
         }
         let tail = rig.turns.entities[0].tail;
@@ -206,16 +216,16 @@ fn a_clock_that_jumps_drains_nothing() {
     }
 }
 
-/// One that was passed has a turn when turns end: its processes are read after that, and it is charged no more
-/// once they are quiet.
+/// An overrun container has a turn when turns end: its processes are read after that, and it is not charged
+/// once they have drained.
 #[test]
-fn who_was_passed_is_read_when_turns_end() {
+fn an_overrun_container_is_read_when_turns_end() {
     let mut rig = Rig::new(&[(1, 0, false), (1, 0, false)]);
-    (0..2).for_each(|who| rig.want(0, who));
+    (0..2).for_each(|who| rig.wake(0, who));
     rig.at(8 * MS);
     rig.at(2_008 * MS);
     assert!(rig.turns.entities[0].overrun.is_some());
-    rig.say(2_009 * MS, 1, false, true);
+    rig.report(2_009 * MS, 1, false, true);
     rig.notes.clear();
     rig.at(2_009 * MS);
     assert_eq!(rig.holder(), Some(0));
@@ -224,5 +234,5 @@ fn who_was_passed_is_read_when_turns_end() {
         let due = rig.turns.deadline().expect("turns end");
         rig.at(due.0);
     }
-    assert_eq!(rig.notes, [Note::Closed(Seat(0))]);
+    assert_eq!(rig.notes, [Note::Closed(ContainerIndex(0))]);
 }

@@ -1,0 +1,275 @@
+//! Injection of the shim into a plain process: the two methods of `gpuslice run`.
+//!
+//! *Mount*: in a private mount namespace the shim is bind-mounted over the driver's own files, so
+//! every path to the driver leads to the shim. The shim is preloaded as well, for programs that bring
+//! a driver of that name in a directory of their own. This method needs root, or user namespaces and
+//! an existing `/run/gpuslice` to mount on. *Preload*: environment variables, which a program can
+//! drop; the fallback, and reported as such.
+
+use crate::mount_point::MountPoint;
+use anyhow::{Context, Result, bail};
+use gpuslice_wire::admin::Answer;
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, unshare};
+use std::ffi::OsStr;
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Where the shim looks for its socket and the real driver.
+const TENANT_DIR: &str = "/run/gpuslice";
+/// A name of the shim in a slice's own directory, for installations in paths that LD_PRELOAD cannot hold.
+const PRELOADED: &str = "libgpuslice.so";
+/// Longest path of a socket, bytes.
+const SOCKET_BYTES_MAX: usize = 107;
+/// Advice for a directory that preload injection cannot use.
+const ELSEWHERE: &str = "use another TMPDIR for a private daemon, another --runtime-dir of gpusliced, or --inject mount";
+
+/// Injection method.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Injection {
+    /// Use mount where a mount namespace is available, preload otherwise
+    Auto,
+    /// Bind-mount the shim over the driver's files in a private mount namespace
+    Mount,
+    /// Load the shim through LD_PRELOAD
+    Preload,
+}
+
+/// Host paths of a slice's parts, from the daemon's answer.
+pub struct Paths {
+    dir: PathBuf,
+    cuda: PathBuf,
+    nvml: Option<PathBuf>,
+    preload: PathBuf,
+    mount: PathBuf,
+    nvml_shim: PathBuf,
+    /// Simulated GPU's device directory.
+    pub device: Option<PathBuf>,
+}
+
+impl Paths {
+    /// Reads an `Admitted` answer; `None` for any other.
+    pub fn of(answer: &Answer) -> Option<Paths> {
+        let Answer::Admitted {
+            dir,
+            cuda,
+            nvml,
+            preload,
+            mount,
+            nvml_shim,
+            device,
+        } = answer
+        else {
+            return None;
+        };
+        let some = |text: &str| (!text.is_empty()).then(|| PathBuf::from(text));
+        Some(Paths {
+            dir: dir.as_str().into(),
+            cuda: cuda.as_str().into(),
+            nvml: some(nvml.as_str()),
+            preload: preload.as_str().into(),
+            mount: mount.as_str().into(),
+            nvml_shim: nvml_shim.as_str().into(),
+            device: some(device.as_str()),
+        })
+    }
+
+    /// The directory of the driver's libraries.
+    pub fn driver_dir(&self) -> &Path {
+        self.cuda.parent().unwrap_or(Path::new("/"))
+    }
+}
+
+/// Whether mount injection works here: a child tries to enter the namespaces and exits at once.
+pub fn can_mount() -> bool {
+    if !nix::unistd::getuid().is_root() && !Path::new(TENANT_DIR).is_dir() {
+        return false;
+    }
+    let mut probe = Command::new("/proc/self/exe");
+    probe
+        .arg("--version")
+        .stdout(std::process::Stdio::null())
+        .stderr(std::process::Stdio::null());
+    // SAFETY: the closure only makes system calls on data prepared before the fork.
+    unsafe { probe.pre_exec(enter_namespace) };
+    probe.status().is_ok_and(|status| status.success())
+}
+
+/// Prepares `command` to run in the slice by the injection method. Returns the method's name and a
+/// guard to keep alive as long as the command.
+///
+/// # Errors
+/// The method's directory or mount point could not be made.
+pub fn inject(
+    command: &mut Command,
+    paths: &Paths,
+    method: Injection,
+) -> Result<(&'static str, Injected)> {
+    if let Some(device) = &paths.device {
+        command.env("GPUSLICE_SIM_DEVICE", device);
+    }
+    let by_mount = match method {
+        Injection::Auto => can_mount(),
+        Injection::Mount => true,
+        Injection::Preload => false,
+    };
+    if by_mount {
+        inject_by_mount(command, paths)
+    } else {
+        inject_by_preload(command, paths)
+    }
+}
+
+/// Holds the mount point that injection needs; releases it when dropped.
+pub struct Injected {
+    _mount_point: Option<MountPoint>,
+}
+
+fn inject_by_mount(command: &mut Command, paths: &Paths) -> Result<(&'static str, Injected)> {
+    let mount_point = MountPoint::hold(Path::new(TENANT_DIR)).context(TENANT_DIR)?;
+    let real = |path: &Path| {
+        path.canonicalize()
+            .with_context(|| path.display().to_string())
+    };
+    let tenant = Path::new(TENANT_DIR);
+    // First the real driver at its private path, then the shim over the driver's own name.
+    let mut binds = vec![(paths.dir.clone(), tenant.to_owned())];
+    let cuda = real(&paths.cuda)?;
+    binds.push((cuda.clone(), tenant.join("driver/libcuda.so.1")));
+    binds.push((paths.mount.clone(), cuda));
+    if let Some(nvml) = &paths.nvml {
+        let nvml = real(nvml)?;
+        binds.push((nvml.clone(), tenant.join("driver/libnvidia-ml.so.1")));
+        binds.push((paths.nvml_shim.clone(), nvml));
+    }
+    library_path(command, paths.driver_dir())?;
+    if !holds(&paths.preload, b" :") {
+        preload_first(command, paths.preload.as_os_str());
+    }
+    // Variables of an enclosing slice.
+    command.env_remove("GPUSLICE_SOCKET");
+    command.env_remove("GPUSLICE_DRIVER_DIR");
+    // SAFETY: the closure only makes system calls on data prepared before the fork.
+    unsafe {
+        command.pre_exec(move || {
+            enter_namespace()?;
+            binds.iter().try_for_each(|(from, to)| bind(from, to))
+        });
+    }
+    Ok((
+        "mount (private mount namespace)",
+        Injected {
+            _mount_point: Some(mount_point),
+        },
+    ))
+}
+
+/// Enters a private mount namespace; for an ordinary user, inside a user namespace that maps the
+/// user's own ids.
+fn enter_namespace() -> io::Result<()> {
+    let (uid, gid) = (nix::unistd::getuid(), nix::unistd::getgid());
+    if uid.is_root() {
+        unshare(CloneFlags::CLONE_NEWNS)?;
+    } else {
+        unshare(CloneFlags::CLONE_NEWUSER | CloneFlags::CLONE_NEWNS)?;
+        std::fs::write("/proc/self/setgroups", "deny")?;
+        std::fs::write("/proc/self/uid_map", format!("{uid} {uid} 1"))?;
+        std::fs::write("/proc/self/gid_map", format!("{gid} {gid} 1"))?;
+    }
+    let flags = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
+    mount(None::<&str>, "/", None::<&str>, flags, None::<&str>)?;
+    Ok(())
+}
+
+fn bind(from: &Path, to: &Path) -> io::Result<()> {
+    let flags = MsFlags::MS_BIND;
+    mount(Some(from), to, None::<&str>, flags, None::<&str>)?;
+    Ok(())
+}
+
+fn inject_by_preload(command: &mut Command, paths: &Paths) -> Result<(&'static str, Injected)> {
+    // Links under the names that programs load: they lead to the shim where SONAMEs are ignored, and
+    // are removed with the slice.
+    let links = paths.dir.join("lib");
+    std::fs::create_dir(&links).with_context(|| links.display().to_string())?;
+    let mut names = vec![
+        (PRELOADED, &paths.preload),
+        ("libcuda.so", &paths.preload),
+        ("libcuda.so.1", &paths.preload),
+    ];
+    if paths.nvml.is_some() {
+        names.push(("libnvidia-ml.so.1", &paths.nvml_shim));
+    }
+    for (name, target) in names {
+        std::os::unix::fs::symlink(target, links.join(name))?;
+    }
+    library_path(command, paths.driver_dir())?;
+    library_path(command, &links)?;
+    let preload = match holds(&paths.preload, b" :") {
+        false => paths.preload.clone(),
+        true => links.join(PRELOADED),
+    }
+    .into_os_string();
+    if holds(Path::new(&preload), b" :") {
+        bail!(
+            "{}: LD_PRELOAD holds no path with spaces or colons; {ELSEWHERE}",
+            links.display()
+        );
+    }
+    let socket = paths.dir.join("tenant.sock");
+    if socket.as_os_str().len() > SOCKET_BYTES_MAX {
+        bail!("{}: too long for a socket; {ELSEWHERE}", socket.display());
+    }
+    preload_first(command, &preload);
+    command.env("GPUSLICE_SOCKET", socket);
+    command.env("GPUSLICE_DRIVER_DIR", paths.driver_dir());
+    Ok((
+        "preload (a program that drops LD_PRELOAD escapes it)",
+        Injected { _mount_point: None },
+    ))
+}
+
+/// Puts `library` first in the command's LD_PRELOAD.
+fn preload_first(command: &mut Command, library: &OsStr) {
+    let mut list = library.to_owned();
+    if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|text| !text.is_empty()) {
+        list.push(":");
+        list.push(others);
+    }
+    command.env("LD_PRELOAD", list);
+}
+
+/// Whether a path contains a separator of path lists.
+fn holds(path: &Path, separators: &[u8]) -> bool {
+    let bytes = path.as_os_str().as_encoded_bytes();
+    bytes.iter().any(|byte| separators.contains(byte))
+}
+
+/// Puts `dir` in front of the command's LD_LIBRARY_PATH.
+///
+/// # Errors
+/// The path contains a separator: the loader would split it and could find a driver without the shim.
+fn library_path(command: &mut Command, dir: &Path) -> Result<()> {
+    if holds(dir, b":;") {
+        bail!(
+            "{}: the loader searches no path with colons or semicolons; give it another name",
+            dir.display()
+        );
+    }
+    let own = command
+        .get_envs()
+        .find(|(key, _)| *key == "LD_LIBRARY_PATH");
+    let before = match own {
+        Some((_, value)) => value.map(Into::into),
+        None => std::env::var_os("LD_LIBRARY_PATH"),
+    };
+    let mut path = dir.as_os_str().to_owned();
+    if let Some(before) = before.filter(|text| !text.is_empty()) {
+        path.push(":");
+        path.push(before);
+    }
+    command.env("LD_LIBRARY_PATH", path);
+    Ok(())
+}

@@ -1,0 +1,88 @@
+//! `gpuslice`: the command-line interface.
+//!
+//! One file per subcommand. The CLI decides nothing about memory or time: it asks the daemon over the
+//! admin socket, in the messages of `gpuslice-wire`.
+
+mod admin;
+mod cdi;
+mod child;
+mod demo;
+mod doctor;
+mod inject;
+mod leaf;
+mod left;
+mod metrics;
+mod mount_point;
+mod node;
+mod out;
+mod policy;
+mod ps;
+mod rm;
+mod run;
+mod set;
+mod setup;
+mod shared;
+mod sim;
+mod slice;
+mod table;
+mod trust;
+
+use clap::{Parser, Subcommand};
+
+#[derive(Parser)]
+#[command(
+    name = "gpuslice",
+    version,
+    about = "Slice NVIDIA GPUs: hard memory caps and shares of GPU time"
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run a command in a slice, without a container runtime
+    Run(run::Options),
+    /// List the slices of this node
+    Ps(ps::Options),
+    /// Remove leftover slices
+    Rm(rm::Options),
+    /// Change a running slice's caps, weight, share or priority
+    Set(set::Options),
+    /// Show or change the scheduling policy of a GPU
+    Policy(policy::Options),
+    /// Check this node and suggest fixes
+    Doctor(doctor::Options),
+    /// Print or serve Prometheus metrics
+    Metrics(metrics::Options),
+    /// Configure a container engine for gpuslice, or undo it
+    Setup(setup::Options),
+    /// Generate Container Device Interface (CDI) devices for slices
+    Cdi(cdi::Options),
+    /// Run three tenants on one GPU and check their shares and caps
+    Demo(demo::Options),
+    /// Create, describe or remove a simulated GPU
+    Sim(sim::Options),
+}
+
+/// Runs the command that the program's arguments name.
+pub fn main() -> std::process::ExitCode {
+    let result = match Cli::parse().command {
+        Command::Run(options) => run::main(&options),
+        Command::Ps(options) => ps::main(&options),
+        Command::Rm(options) => rm::main(&options),
+        Command::Set(options) => set::main(&options),
+        Command::Policy(options) => policy::main(&options),
+        Command::Doctor(options) => doctor::main(&options),
+        Command::Metrics(options) => metrics::main(&options),
+        Command::Setup(options) => setup::main(&options),
+        Command::Cdi(options) => cdi::main(&options),
+        Command::Demo(options) => demo::main(&options),
+        Command::Sim(options) => sim::main(&options),
+    };
+    result.unwrap_or_else(|error| {
+        out::note(&format!("{error:#}"));
+        std::process::ExitCode::FAILURE
+    })
+}

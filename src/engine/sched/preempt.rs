@@ -1,0 +1,433 @@
+//! Preemption: late work is stopped on the GPU itself.
+//!
+//! # Problem
+//! A container that lost its turn stops launching, but its process cannot call back a kernel that runs:
+//! beside a kernel of 5 s, a high-priority container waits for seconds.
+//!
+//! # Idea
+//! Some drivers can take a container's channel groups off the GPU and resume them later, whatever their
+//! work is doing. So the engine orders a stop when a container of a higher class has waited as long as an
+//! honest drain takes, or any container as long as `drain`:
+//! ```text
+//!            late                  stopped
+//!   None ----------> Stopping -----------------> Stopped
+//!    ^ ^                 | not stopped              | its next turn begins, or turns end
+//!    | +-----------------+                          v
+//!    +------------------------------------------ Resuming
+//! ```
+//! Stopped counts as drained: others get their turns. It also counts as runnable, whatever the processes
+//! claim, so that its turn comes; stopped work goes on at the beginning of that turn, inside it, and is
+//! charged as usual. An order to stop reaches the processes attached when it is given; a process that
+//! attached later and launched before the answer is waited for. Without an answer, turns go on as without
+//! preemption. A failed stop is tried again after ever longer waits: a launch that was on its way at that
+//! moment arrives later.
+
+use alloc::vec::Vec;
+use gpuslice_wire::ids::{ContainerId, Lane};
+use gpuslice_wire::policy::Policy;
+use gpuslice_wire::units::{Duration, Instant};
+
+use super::entity::Entity;
+use super::untracked::Untracked;
+use super::{Note, Phase, Turns};
+use crate::engine::Engine;
+use crate::lifecycle::ContainerIndex;
+
+/// Whether a container's work is stopped on the GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Preemption {
+    /// It runs when it can.
+    None,
+    /// A stop is ordered and not yet answered.
+    Stopping,
+    /// It does not run.
+    Stopped,
+    /// A resume is ordered; it may run already.
+    Resuming,
+}
+
+/// The hardware's answer to an order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Answer {
+    /// To a stop: it stopped all of the work, or none.
+    Stop { ok: bool },
+    /// To a resume.
+    Resume,
+}
+
+impl Preemption {
+    /// The container waits for its turn with work that it cannot call back.
+    pub(crate) fn waits(self) -> bool {
+        matches!(self, Preemption::Stopped | Preemption::Resuming)
+    }
+
+    /// The state after the answer to a stop. An answer that arrives while resuming belongs to an earlier
+    /// stop: orders are executed in sequence, and the resume is still to come.
+    fn stopped(self, ok: bool) -> Preemption {
+        match (self, ok) {
+            (Preemption::Resuming, _) => Preemption::Resuming,
+            (_, true) => Preemption::Stopped,
+            (_, false) => Preemption::None,
+        }
+    }
+
+    /// The state with processes attached, or without: work of no process needs no resume.
+    pub(crate) fn with(self, attached: bool) -> Preemption {
+        if attached { self } else { Preemption::None }
+    }
+}
+
+impl Turns {
+    /// When to stop the work of `index`, whose turn was closed.
+    pub(super) fn stop_at(&self, index: ContainerIndex, closed: Instant) -> Option<Instant> {
+        let entity = self.find(index)?;
+        // half a collective that is stopped would keep its other half spinning in turns of others
+        let asked = entity.preemption != Preemption::None || entity.gang.is_some();
+        if !self.config.stop || asked || self.policy == Policy::Native {
+            return None;
+        }
+        let (class, tries) = (entity.class, entity.stop_tries.min(16));
+        let wait = if self.others_wait(|other| other < class) {
+            // the work allowed in flight, half of it again, and the round trip
+            Duration::from_micros(u64::from(self.window_us()) * 3 / 2 + 100)
+        } else {
+            self.config.drain
+        };
+        Some(closed.plus(Duration(wait.0 << (2 * tries))))
+    }
+
+    /// Orders a stop for all late work, before the next turn is decided.
+    pub(super) fn stop_all_late(&mut self, notes: &mut Vec<Note>) {
+        if !self.config.stop {
+            return;
+        }
+        if let Phase::Closing { index, closed, .. } = self.phase {
+            self.stop_late(index, closed, notes);
+        }
+        for at in 0..self.entities.len() {
+            let entity = &self.entities[at];
+            if let Some(since) = entity.untracked.map(Untracked::since) {
+                self.stop_late(entity.index, since, notes);
+            }
+        }
+    }
+
+    /// Orders a stop for the work of `index`, if it is due and work is running.
+    fn stop_late(&mut self, index: ContainerIndex, closed: Instant, notes: &mut Vec<Note>) {
+        if self.now.since(closed) >= self.config.drain_max {
+            return; // It overruns now, and may be the next to have a turn.
+        }
+        let due = self.stop_at(index, closed).is_some_and(|at| self.now >= at);
+        let Some(entity) = self.find_mut(index).filter(|it| due && !it.is_off()) else {
+            return;
+        };
+        entity.preemption = Preemption::Stopping;
+        entity.stop_tries += 1;
+        entity.orders = entity.orders.wrapping_add(1);
+        notes.push(Note::Stop(index));
+    }
+
+    /// Resumes containers that may launch now, and stops late ones.
+    pub(super) fn stop_and_resume(&mut self, notes: &mut Vec<Note>) {
+        self.stop_all_late(notes);
+        let phase = self.phase;
+        let may_run = |entity: &Entity| match phase {
+            Phase::Open => true,
+            Phase::Held { index, .. } => index == entity.index,
+            Phase::Idle | Phase::Closing { .. } => false,
+        };
+        for entity in &mut self.entities {
+            if entity.preemption == Preemption::Stopped && may_run(entity) {
+                entity.preemption = Preemption::Resuming;
+                notes.push(Note::Resume(entity.index));
+            }
+        }
+    }
+
+    /// Takes in the answer to an order for `index`.
+    pub(crate) fn preemption_answered(&mut self, index: ContainerIndex, done: Answer) {
+        let Some(entity) = self.find_mut(index) else {
+            return;
+        };
+        let preemption = match done {
+            Answer::Stop { ok } => entity.preemption.stopped(ok),
+            Answer::Resume => Preemption::None,
+        };
+        entity.preemption = preemption.with(entity.reported.attached);
+        entity.stops += u64::from(entity.preemption == Preemption::Stopped);
+    }
+}
+
+impl Engine {
+    /// Takes in the answer to a stop or a resume.
+    pub(crate) fn preemption_answered(&mut self, id: ContainerId, lane: Lane, done: Answer) {
+        let index = self.containers.find(id);
+        let gpu = index.and_then(|index| self.containers.get(index)?.slices.get(lane)?.gpu);
+        if let (Some(index), Some(gpu)) = (index, gpu) {
+            self.gpus[gpu].turns.preemption_answered(index, done);
+            self.report_all(index);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+    use crate::sched::entity::Report;
+    use crate::sched::tests::Rig;
+    use crate::tests::{ask, id};
+    use crate::{Action, Ask, Claims, Event};
+    use gpuslice_wire::policy::Class;
+    use gpuslice_wire::units::GIB;
+
+    const US: u64 = 1_000;
+    const MS: u64 = 1_000_000;
+
+    /// A container of weight 1 has a turn with a kernel in it when a second one, of the high class or not,
+    /// becomes runnable.
+    fn late(high: bool) -> Rig {
+        let config = Config {
+            stop: true,
+            ..Config::default()
+        };
+        let mut rig = Rig::with(config, &[(1, 0, false), (1, 0, high)]);
+        rig.wake(0, 0);
+        rig.report(MS, 1, true, true);
+        while rig.holder() == Some(0) {
+            let due = rig.turns.deadline().expect("a turn ends");
+            rig.at(due.0);
+        }
+        rig
+    }
+
+    fn index(who: u16) -> ContainerIndex {
+        ContainerIndex(who)
+    }
+
+    /// Takes in an answer, at `now`.
+    fn answer(rig: &mut Rig, now: u64, done: Answer) {
+        rig.turns.preemption_answered(index(0), done);
+        rig.report(now, 0, true, false);
+    }
+
+    fn asked(rig: &Rig, note: Note) -> usize {
+        rig.notes.iter().filter(|it| **it == note).count()
+    }
+
+    #[test]
+    fn one_that_goes_first_waits_as_long_as_an_honest_drain() {
+        let mut rig = late(true);
+        let window = u64::from(rig.turns.window_us()) * 3 / 2 + 100;
+        let closed = rig.turns.now.0;
+        rig.at(closed + (window - 1) * US);
+        assert_eq!(asked(&rig, Note::Stop(index(0))), 0);
+        let due = rig.turns.deadline().map(|at| at.0);
+        assert_eq!(due, Some(closed + window * US), "it is looked at then");
+        rig.at(closed + window * US);
+        assert_eq!(asked(&rig, Note::Stop(index(0))), 1);
+        let now = closed + (window + 300) * US;
+        answer(&mut rig, now, Answer::Stop { ok: true });
+        assert_eq!(rig.holder(), Some(1));
+        let paid = rig.turns.find(index(0)).map(|it| it.gpu_time.0);
+        assert_eq!(paid, Some(now), "until it was stopped, and no longer");
+        // it claims to have no work, and gets its turn all the same
+        rig.report(now + MS, 0, false, false);
+        rig.report(now + 2 * MS, 1, false, true);
+        rig.report(now + 2 * MS, 1, false, true); // read after the close
+        assert_eq!(rig.holder(), Some(0));
+        assert_eq!(asked(&rig, Note::Resume(index(0))), 1);
+    }
+
+    #[test]
+    fn an_equal_one_waits_until_it_is_late() {
+        let mut rig = late(false);
+        let closed = rig.turns.now.0;
+        rig.at(closed + 99 * MS);
+        assert_eq!(asked(&rig, Note::Stop(index(0))), 0);
+        rig.at(closed + 100 * MS);
+        assert_eq!(asked(&rig, Note::Stop(index(0))), 1);
+    }
+
+    #[test]
+    fn refused_it_is_waited_for_as_ever() {
+        let mut rig = late(true);
+        let closed = rig.turns.now.0;
+        for (tries, ms) in [1, 2, 6, 21, 84, 333, 1_332].into_iter().enumerate() {
+            rig.at(closed + ms * MS);
+            assert_eq!(asked(&rig, Note::Stop(index(0))), tries + 1, "{ms} ms");
+            answer(&mut rig, closed + ms * MS, Answer::Stop { ok: false });
+        }
+        rig.at(closed + 1_999 * MS);
+        assert_eq!(asked(&rig, Note::Stop(index(0))), 7);
+        assert_eq!(rig.holder(), None);
+        rig.at(closed + 2_000 * MS);
+        assert_eq!(rig.holder(), Some(1), "after the longest wait");
+    }
+
+    /// Two stops are ordered, because the processes left and others came between. The second is answered
+    /// when the work is already resuming, and the work goes on in the turn that it has.
+    #[test]
+    fn an_answer_that_an_order_to_go_on_has_overtaken_says_nothing() {
+        let mut rig = late(true);
+        let closed = rig.turns.now.0;
+        rig.at(closed + MS);
+        answer(&mut rig, closed + 2 * MS, Answer::Stop { ok: true });
+        rig.report(closed + 3 * MS, 1, false, true);
+        rig.report(closed + 3 * MS, 1, false, true); // read after the close
+        assert_eq!(rig.holder(), Some(0));
+        assert_eq!(asked(&rig, Note::Resume(index(0))), 1);
+        answer(&mut rig, closed + 4 * MS, Answer::Stop { ok: true });
+        rig.wake(closed + 5 * MS, 1);
+        assert_eq!(rig.holder(), None, "it is not off the GPU");
+        answer(&mut rig, closed + 5 * MS, Answer::Resume);
+        assert_eq!(rig.holder(), None, "and drains as any other");
+    }
+
+    #[test]
+    fn an_answer_that_comes_too_late_is_still_true() {
+        let mut rig = late(true);
+        let closed = rig.turns.now.0;
+        rig.at(closed + MS);
+        rig.report(closed + 2 * MS, 0, true, true);
+        assert_eq!(rig.holder(), Some(1), "drained by itself");
+        rig.report(closed + 3 * MS, 1, false, true);
+        rig.report(closed + 3 * MS, 1, false, true); // read after the close
+        assert_eq!(rig.holder(), Some(0), "and it has its next turn");
+        answer(&mut rig, closed + 4 * MS, Answer::Stop { ok: true });
+        assert_eq!(asked(&rig, Note::Resume(index(0))), 1);
+        answer(&mut rig, closed + 5 * MS, Answer::Resume);
+        assert_eq!(asked(&rig, Note::Resume(index(0))), 1);
+    }
+
+    /// A stop is answered after a process has attached, which launched in a turn that began before.
+    #[test]
+    fn an_answer_says_nothing_of_processes_that_came_after_the_order() {
+        let config = Config {
+            stop: true,
+            ..Config::default()
+        };
+        let mut rig = crate::tests::Rig::new(config, &[16]);
+        for (name, class) in [("a", Class::Normal), ("b", Class::High)] {
+            let it = ask(name, "0", GIB);
+            rig.admit(Ask { class, ..it }).expect("it fits");
+        }
+        let [first, high] = ["a", "b"].map(|name| rig.attach(name, 0).expect("in"));
+        let word = |rig: &crate::tests::Rig, name| {
+            let entities = &rig.engine.gpus[0].turns.entities;
+            let index = rig.engine.containers.find(id(name)).expect("known");
+            let of = |it: &&Entity| it.index == index;
+            entities.iter().find(of).expect("on the GPU").turn
+        };
+        let says = |rig: &mut crate::tests::Rig, client, runnable, active, drained| {
+            let lane = Lane(0);
+            let claims = Claims {
+                runnable,
+                active,
+                drained,
+                ..Claims::default()
+            };
+            rig.step(Event::Claims {
+                client,
+                lane,
+                claims,
+            })
+        };
+        says(&mut rig, first, true, 0, 0);
+        says(&mut rig, first, true, 0, 0); // read as turns begin
+        says(&mut rig, high, false, 0, 0);
+        let turn = word(&rig, "a");
+        assert_eq!(turn % 2, 1);
+        says(&mut rig, high, true, 0, 0);
+        says(&mut rig, first, true, turn, 0);
+        rig.now += MS;
+        let stop = rig.step(Event::Tick);
+        assert!(stop.iter().any(|it| matches!(it, Action::Stop { .. })));
+        says(&mut rig, first, true, turn, turn);
+        assert_eq!(word(&rig, "b") % 2, 1, "drained by itself");
+        says(&mut rig, high, false, 0, 0);
+        says(&mut rig, high, false, 0, 0);
+        let turn = word(&rig, "a");
+        assert_eq!(turn % 2, 1, "its next turn");
+        let second = rig.attach("a", 0).expect("in");
+        says(&mut rig, second, true, turn, 0);
+        says(&mut rig, high, true, 0, 0);
+        says(&mut rig, second, true, turn, 0);
+        let (container, lane, ok) = (id("a"), Lane(0), true);
+        rig.step(Event::Stopped {
+            container,
+            lane,
+            ok,
+        });
+        assert_eq!(word(&rig, "b") % 2, 0, "the second process runs");
+        says(&mut rig, second, true, turn, turn);
+        assert_eq!(word(&rig, "b") % 2, 1, "and now does not");
+    }
+
+    /// All processes that the stop could reach have ended when it is answered; a later one runs without
+    /// turns.
+    #[test]
+    fn an_answer_begins_no_turn_beside_one_that_came_after_the_order() {
+        for newcomer in [false, true] {
+            let mut rig = Rig::with(Config::default(), &[(1, 0, false), (1, 0, false)]);
+            rig.wake(0, 1);
+            assert_eq!(rig.turns.phase, Phase::Open);
+            rig.turns
+                .preemption_answered(index(0), Answer::Stop { ok: true });
+            for who in 0..2 {
+                let reported = Report {
+                    attached: true,
+                    runnable: who == 1,
+                    drained: true,
+                    newcomer: newcomer && who == 0,
+                    ..Report::default()
+                };
+                rig.turns.report(index(who), reported);
+            }
+            rig.turns.decide(&mut rig.notes);
+            let expected = (!newcomer).then_some(1);
+            assert_eq!(rig.holder(), expected, "it may have launched since");
+        }
+    }
+
+    /// Turns begin because of stopped work; the container that runs is charged for its own use.
+    #[test]
+    fn what_is_stopped_when_turns_begin_is_not_charged() {
+        let mut rig = Rig::with(Config::default(), &[(1, 0, false), (1, 0, false)]);
+        rig.wake(0, 1);
+        rig.at(100 * MS);
+        assert_eq!(rig.turns.phase, Phase::Open);
+        rig.turns
+            .preemption_answered(index(0), Answer::Stop { ok: true });
+        for (who, runnable) in [(0, false), (1, true)] {
+            let reported = Report {
+                attached: true,
+                runnable,
+                ..Report::default()
+            };
+            rig.turns.report(index(who), reported);
+        }
+        rig.turns.decide(&mut rig.notes);
+        assert_eq!(rig.holder(), Some(1), "nobody else runs");
+        let now = rig.turns.now;
+        let later = Duration(MS);
+        let booked = rig.turns.booked.plus(later);
+        rig.turns.advance(now.plus(later), booked);
+        let paid = [0, 1].map(|who| rig.turns.entities[who].gpu_time.0 / MS);
+        assert_eq!(paid, [0, 101]);
+    }
+
+    #[test]
+    fn without_turns_nobody_is_stopped() {
+        let mut rig = late(true);
+        let closed = rig.turns.now.0;
+        rig.at(closed + MS);
+        answer(&mut rig, closed + 2 * MS, Answer::Stop { ok: true });
+        rig.turns.set_policy(Policy::Native);
+        rig.at(closed + 3 * MS);
+        rig.report(closed + 4 * MS, 1, true, true);
+        rig.at(closed + 5 * MS);
+        assert_eq!(rig.turns.phase, Phase::Open);
+        assert_eq!(asked(&rig, Note::Resume(index(0))), 1);
+    }
+}

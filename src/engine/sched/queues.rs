@@ -1,0 +1,306 @@
+//! The two run queues of a class: shares in the upper one, weights in the lower one.
+//!
+//! # Problem
+//! A share is reserved: admission refuses a share that would raise the sum on a GPU above 100 %. In one
+//! queue with weights it would only be a cap: a share of 50 beside weights 1 and 3 had 20 % of the time.
+//!
+//! # Idea
+//! Hierarchical start-time fair queueing. The upper queue has the containers with a share, each with its
+//! percentage as its weight, and the *pool*: all containers without a share, as one entry. The pool weighs
+//! what the runnable shares leave of 100, 1 at least. The lower queue has the containers of the pool, with
+//! their weights:
+//! ```text
+//!                 upper queue                      lower queue
+//!   share 50 ─────── 50
+//!   share 20, idle   (20)
+//!   pool ─────────── 50 ──────┬─ weight 1 ─────────── 1 of 4
+//!                             └─ weight 3 ─────────── 3 of 4
+//! ```
+//! Each container has tags in one queue; the pool's tags grow with the use of any of its containers. The
+//! upper queue is asked first. A share is also a cap ([`super::policy`]): its container gets exactly that,
+//! and the part it does not use goes to the others.
+//!
+//! # Bound
+//! That of start-time fair queueing holds in each queue. The pool's longest turn is the longest turn of any
+//! of its containers: the lower queue does not decide when it is served. With shares that add up to at most
+//! 100, a container with share `c` that is always runnable has at least `c` of its class's time, less a
+//! turn of each flow of the upper queue.
+//!
+//! The pool's weight changes as containers with shares begin and cease to be runnable. Its lead stays the
+//! same GPU time, as with any change of a weight.
+
+use gpuslice_wire::policy::Class;
+use gpuslice_wire::units::{Duration, Instant, Weight};
+
+use super::Turns;
+use super::entity::{Entity, Virtual};
+use crate::lifecycle::ContainerIndex;
+
+/// A container's queue position; the smallest goes first. First its position in the upper queue, which is
+/// the pool's for a container of the pool, then its own.
+pub(crate) type Position = (Virtual, Instant, Virtual, Instant, ContainerIndex);
+
+/// The containers of a class without a share, as one entry of the upper queue.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pool {
+    start: Virtual,
+    finish: Virtual,
+    queued: Instant,
+    weight: Weight,
+}
+
+/// The run queues of one class.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RunQueues {
+    /// Virtual time of the upper queue.
+    upper: Virtual,
+    /// Virtual time of the lower queue.
+    lower: Virtual,
+    pub(super) pool: Pool,
+}
+
+/// The pool's weight beside shares that add up to `shares`.
+fn rest(shares: u32) -> Weight {
+    let rest = 100u32.saturating_sub(shares).max(1);
+    Weight::new(rest).unwrap_or(Weight::ONE)
+}
+
+impl RunQueues {
+    pub(crate) fn new(now: Instant) -> RunQueues {
+        RunQueues {
+            upper: Virtual::default(),
+            lower: Virtual::default(),
+            pool: Pool {
+                start: Virtual::default(),
+                finish: Virtual::default(),
+                queued: now,
+                weight: rest(0),
+            },
+        }
+    }
+
+    /// Virtual time of the queue of containers with a share, or without.
+    pub(super) fn time_of(&self, reserved: bool) -> Virtual {
+        if reserved { self.upper } else { self.lower }
+    }
+
+    /// Charges the pool for `used` GPU time of `entity`.
+    pub(super) fn charge(&mut self, entity: &Entity, used: Duration) {
+        if !entity.reserved && !entity.guest {
+            let pool = &mut self.pool;
+            pool.finish = pool.finish.max(pool.start).after(used, pool.weight);
+        }
+    }
+
+    /// Undoes the charge for `part` of that time.
+    pub(super) fn compensate(&mut self, entity: &Entity, part: Duration) {
+        if !entity.reserved && !entity.guest {
+            let pool = &mut self.pool;
+            pool.finish = pool.finish.before(part, pool.weight).max(pool.start);
+        }
+    }
+
+    /// `entity` runs without turns: the virtual times follow it.
+    pub(super) fn follow(&mut self, entity: &Entity) {
+        if entity.reserved {
+            self.upper = self.upper.max(entity.start);
+            return;
+        }
+        self.lower = self.lower.max(entity.start);
+        self.pool.start = self.pool.finish.max(self.pool.start);
+        self.upper = self.upper.max(self.pool.start);
+    }
+
+    /// Sets the pool to the queue's virtual time, with neither debt nor credit.
+    pub(super) fn reset_pools(&mut self) {
+        (self.pool.start, self.pool.finish) = (self.upper, self.upper);
+    }
+
+    /// Enqueues the pool.
+    pub(super) fn enqueue_pool(&mut self, now: Instant) {
+        self.pool.start = self.upper.max(self.pool.finish);
+        self.pool.queued = now;
+    }
+
+    /// The pool's weight in the upper queue.
+    pub(super) fn pool_weight(&self) -> u64 {
+        self.pool.weight.get().into()
+    }
+
+    fn reweigh(&mut self, weight: Weight) {
+        let (upper, was) = (self.upper, self.pool.weight);
+        let tag = |tag: Virtual| tag.reweighed(upper, upper, was, weight);
+        (self.pool.start, self.pool.finish) = (tag(self.pool.start), tag(self.pool.finish));
+        self.pool.weight = weight;
+    }
+}
+
+impl Turns {
+    pub(super) fn queues(&self, class: Class) -> &RunQueues {
+        &self.queues[class as usize]
+    }
+
+    /// Virtual time of the queue of `entity`.
+    pub(super) fn queue_time(&self, entity: &Entity) -> Virtual {
+        self.queues(entity.class).time_of(entity.reserved)
+    }
+
+    /// Updates the pools' weights after containers with shares began or ceased to be runnable.
+    pub(super) fn weigh_pools(&mut self) {
+        for class in Class::ALL {
+            let runnable_shares = self.entities.iter().filter(|entity| {
+                let runnable = entity.reserved && entity.reported.runnable;
+                runnable && entity.class == class
+            });
+            let shares = runnable_shares.map(|entity| entity.weight.get()).sum();
+            let queues = &mut self.queues[class as usize];
+            if queues.pool.weight != rest(shares) {
+                queues.reweigh(rest(shares));
+            }
+        }
+    }
+
+    /// Enqueues `index`, and with it the pool, if it belongs to the pool.
+    pub(super) fn requeue(&mut self, index: ContainerIndex) {
+        let now = self.now;
+        let Some(at) = self.entities.iter().position(|it| it.index == index) else {
+            return;
+        };
+        let queue_time = self.queue_time(&self.entities[at]);
+        let entity = &mut self.entities[at];
+        entity.enqueue(now, queue_time);
+        if !entity.reserved {
+            self.queues[entity.class as usize].enqueue_pool(now);
+        }
+    }
+
+    /// `index` begins to be runnable. The pool keeps its position if another of its containers is already
+    /// runnable.
+    pub(super) fn becomes_runnable(&mut self, index: ContainerIndex) {
+        let Some(entity) = self.find(index) else {
+            return;
+        };
+        let class = entity.class;
+        let others = self.entities.iter().filter(|it| it.index != index);
+        let waits = others
+            .filter(|it| !it.reserved && it.class == class)
+            .any(|it| it.reported.runnable);
+        let pool = self.queues(class).pool;
+        self.requeue(index);
+        if waits {
+            self.queues[class as usize].pool = pool;
+        }
+    }
+
+    /// `index` may leave its pool. The pool stays charged for the present use, and is enqueued behind that.
+    pub(super) fn leave_pool(&mut self, index: ContainerIndex) {
+        let entity = self.find(index).filter(|it| self.charged(it));
+        if let Some(entity) = entity.filter(|it| !it.reserved) {
+            let class = entity.class;
+            self.queues[class as usize].enqueue_pool(self.now);
+        }
+    }
+
+    /// The queue position of `entity`.
+    pub(crate) fn position(&self, entity: &Entity) -> Position {
+        let pool = &self.queues(entity.class).pool;
+        let above = match entity.reserved {
+            true => (entity.start, entity.queued),
+            false => (pool.start, pool.queued),
+        };
+        let Entity { start, queued, .. } = *entity;
+        (above.0, above.1, start, queued, entity.index)
+    }
+
+    /// The position it would have if the running container were enqueued now.
+    pub(super) fn position_now(&self, entity: &Entity) -> Position {
+        let runs = |it: &Entity| self.on_gpu() == Some(it.index) || it.untracked.is_some();
+        let class = entity.class;
+        let mut position = self.position(entity);
+        if runs(entity) {
+            (position.2, position.3) = (self.queue_time(entity).max(entity.finish), self.now);
+        }
+        if entity.reserved {
+            (position.0, position.1) = (position.2, position.3);
+            return position;
+        }
+        let mut pool = self.entities.iter().filter(|it| !it.reserved);
+        if pool.any(|it| it.class == class && runs(it)) {
+            let queues = self.queues(class);
+            (position.0, position.1) = (queues.upper.max(queues.pool.finish), self.now);
+        }
+        position
+    }
+
+    /// Advances the class's virtual times to the start tag of `index`, which is served. A called gang may
+    /// go before containers that have waited longer; the virtual times stay behind these, so that they are
+    /// owed no less.
+    pub(super) fn advance_queues(&mut self, index: ContainerIndex) {
+        let Some(entity) = self.find(index) else {
+            return;
+        };
+        let (class, reserved) = (entity.class, entity.reserved);
+        let (mut upper, _, mut lower, ..) = self.position(entity);
+        let waiting = self.entities.iter().filter(|it| it.gang.is_none());
+        for other in waiting.filter(|it| it.class == class && it.eligible()) {
+            let position = self.position(other);
+            upper = upper.min(position.0);
+            if !other.reserved {
+                lower = lower.min(position.2);
+            }
+        }
+        let queues = &mut self.queues[class as usize];
+        queues.upper = queues.upper.max(upper);
+        if !reserved {
+            queues.lower = queues.lower.max(lower);
+        }
+    }
+
+    /// Whether `holder` will be before all other eligible containers of its class after another `used`.
+    pub(super) fn stays_first(&self, holder: &Entity, used: Duration) -> bool {
+        let finish = |tag: Virtual, weight| tag.after(used, weight);
+        let queues = self.queues(holder.class);
+        let own = finish(holder.finish.max(holder.start), holder.weight);
+        let own = own.max(self.queue_time(holder));
+        let above = match holder.reserved {
+            true => own,
+            false => {
+                let pool = queues.pool;
+                finish(pool.finish.max(pool.start), pool.weight).max(queues.upper)
+            }
+        };
+        let rivals = self.entities.iter().filter(|e| e.class == holder.class);
+        let mut rivals = rivals.filter(|e| e.index != holder.index && e.gang.is_none());
+        !rivals.any(|rival| {
+            let both = !rival.reserved && !holder.reserved;
+            let before = match both {
+                true => rival.start <= own,
+                false => self.position(rival).0 <= above,
+            };
+            rival.eligible() && before
+        })
+    }
+
+    /// The fraction of its class's time due to `entity`, with itself and all eligible containers runnable.
+    pub(super) fn due(&self, entity: &Entity) -> (u64, u64) {
+        let class = self.entities.iter().filter(|e| e.class == entity.class);
+        let (mut shares, mut weights) = (0u64, 0u64);
+        for rival in class.filter(|e| e.eligible() || e.index == entity.index) {
+            let weight = u64::from(rival.weight.get());
+            *(match rival.reserved {
+                true => &mut shares,
+                false => &mut weights,
+            }) += weight;
+        }
+        let own = u64::from(entity.weight.get());
+        let pool = match weights {
+            0 => 0,
+            _ => self.queues(entity.class).pool_weight(),
+        };
+        match entity.reserved {
+            true => (own, shares + pool),
+            false if shares == 0 => (own, weights),
+            false => (own * pool, weights * (shares + pool)),
+        }
+    }
+}

@@ -1,0 +1,205 @@
+//! Shares in the upper queue, weights in the lower one.
+
+use super::*;
+
+/// Per mille of the next `ms` that each container gets.
+fn parts(rig: &mut Rig, ms: u64) -> Vec<u64> {
+    let used = |rig: &Rig| -> Vec<u64> {
+        let all = rig.turns.entities.iter();
+        all.map(|it| it.gpu_time.0).collect()
+    };
+    let before = used(rig);
+    rig.run(rig.turns.now.0 + ms * MS);
+    let gained = used(rig).into_iter().zip(before);
+    gained
+        .map(|(now, then)| (now - then) / (ms * 1_000))
+        .collect()
+}
+
+fn close(got: &[u64], due: &[u64]) {
+    let fits = got
+        .iter()
+        .zip(due)
+        .all(|(got, due)| got.abs_diff(*due) <= 10);
+    assert!(fits, "{got:?}, not {due:?}");
+}
+
+#[test]
+fn a_share_is_given_whatever_others_weigh() {
+    for weight in [1, 10, 300] {
+        let all = [(1, 50, false), (weight, 0, false), (3 * weight, 0, false)];
+        let mut rig = Rig::new(&all);
+        (0..3).for_each(|who| rig.wake(0, who));
+        close(&parts(&mut rig, 2_000), &[500, 125, 375]);
+        // the time it does not use goes to the others, and it has it back at once
+        rig.report(2_000 * MS, 0, false, true);
+        rig.report(2_000 * MS, 0, false, true);
+        close(&parts(&mut rig, 2_000), &[0, 250, 750]);
+        rig.wake(4_000 * MS, 0);
+        close(&parts(&mut rig, 2_000), &[500, 125, 375]);
+    }
+}
+
+#[test]
+fn shares_divide_what_they_are_and_no_more() {
+    let mut rig = Rig::new(&[(1, 20, false), (1, 30, false), (9, 0, false)]);
+    rig.wake(0, 0);
+    rig.wake(0, 1);
+    rig.run(1_000 * MS);
+    close(&parts(&mut rig, 4_000), &[200, 300, 0]);
+    rig.wake(5_000 * MS, 2);
+    close(&parts(&mut rig, 2_000), &[200, 300, 500]);
+    // shares of 99 % leave a hundredth
+    rig.turns.retune(
+        ContainerIndex(1),
+        Entitlement {
+            share: Percent::new(80).ok(),
+            ..rig.turns.entities[1].entitlement
+        },
+    );
+    close(&parts(&mut rig, 4_000), &[198, 792, 10]);
+}
+
+/// Containers that come, take one turn each and go, count as one, whatever their number.
+#[test]
+fn those_who_come_and_go_are_one() {
+    let mut all = std::vec![(1, 50, false)];
+    all.extend([(1000, 0, false); 6]);
+    let mut rig = Rig::new(&all);
+    rig.wake(0, 0);
+    rig.wake(0, 1);
+    let mut comes = 1;
+    for ms in 1..4_000 {
+        rig.run(ms * MS);
+        // the container that has had its turn goes, and the next one comes
+        if rig.turns.entities[comes].run.0 > 0 && rig.holder() != Some(comes) {
+            rig.report(ms * MS, comes, false, true);
+            comes = comes % 6 + 1;
+            rig.wake(ms * MS, comes);
+        }
+    }
+    let had = rig.used_ms(0);
+    assert!(had.abs_diff(2_000) <= 40, "{had} ms of 4000");
+}
+
+/// A turn of a container of the pool that ran over is owed by the whole pool, also by later containers, and
+/// when the container is gone or in another queue by then.
+#[test]
+fn what_one_overran_all_of_them_owe() {
+    let goes: [fn(&mut Rig); 3] = [
+        |rig| rig.turns.leave(ContainerIndex(1)),
+        |rig| {
+            let entitlement = rig.turns.entities[1].entitlement;
+            let class = Class::BestEffort;
+            rig.turns.retune(
+                ContainerIndex(1),
+                Entitlement {
+                    class,
+                    ..entitlement
+                },
+            );
+        },
+        |rig| {
+            let entitlement = rig.turns.entities[1].entitlement;
+            let share = Percent::new(1).ok();
+            rig.turns.retune(
+                ContainerIndex(1),
+                Entitlement {
+                    share,
+                    ..entitlement
+                },
+            );
+        },
+    ];
+    for goes in goes {
+        let mut rig = Rig::new(&[(1, 50, false), (1, 0, false), (1, 0, false)]);
+        rig.wake(0, 1);
+        rig.wake(0, 0);
+        rig.wake(0, 2);
+        while rig.holder() != Some(1) {
+            let due = rig.turns.deadline().expect("it has a turn");
+            rig.run(due.0);
+        }
+        // a kernel of 400 ms
+        let end = rig.turns.now.0 + 400 * MS;
+        while rig.turns.now.0 < end {
+            rig.at(rig.turns.now.0 + MS);
+        }
+        goes(&mut rig);
+        let position = |index| {
+            let entity = rig.turns.find(index).expect("there");
+            rig.turns.position(entity).0
+        };
+        assert!(
+            position(ContainerIndex(2)) > position(ContainerIndex(0)),
+            "at once"
+        );
+        rig.report(end, 1, false, true);
+        let before = rig.used_ms(0);
+        rig.run(end + 370 * MS);
+        let had = rig.used_ms(0) - before;
+        assert!(had >= 340, "{had} ms of 370 for the one with a share");
+    }
+}
+
+/// A turn belongs to the queue in which it was granted: a container that loses its share or class during it
+/// is charged for the rest, and the containers of its new queue are not.
+#[test]
+fn what_one_overran_in_another_line_its_new_pool_does_not_owe() {
+    let changes: [(bool, u32); 2] = [(false, 20), (true, 0)];
+    for (high, share) in changes {
+        let mut rig = Rig::new(&[(1, 50, false), (1, share, high), (1, 0, false)]);
+        rig.wake(0, 1);
+        rig.wake(0, 0);
+        rig.wake(0, 2);
+        while rig.holder() != Some(1) {
+            let due = rig.turns.deadline().expect("it has a turn");
+            rig.run(due.0);
+        }
+        let entitlement = Entitlement {
+            share: None,
+            class: Class::Normal,
+            ..rig.turns.entities[1].entitlement
+        };
+        rig.turns.retune(ContainerIndex(1), entitlement);
+        let end = rig.turns.now.0 + 400 * MS;
+        while rig.turns.now.0 < end {
+            rig.at(rig.turns.now.0 + MS);
+        }
+        rig.report(end, 1, false, true);
+        let before = rig.used_ms(2);
+        rig.run(end + 100 * MS);
+        let had = rig.used_ms(2) - before;
+        assert!(had >= 30, "{had} ms of 100 for one of its new pool");
+    }
+}
+
+/// Debts stay the same GPU time when a container gets or loses a share.
+#[test]
+fn a_debt_goes_along_into_the_other_line() {
+    let mut rig = Rig::new(&[(4, 0, false), (4, 0, false)]);
+    (0..2).for_each(|who| rig.wake(0, who));
+    rig.run(100 * MS);
+    let debt = |rig: &Rig| {
+        let entity = &rig.turns.entities[0];
+        entity.debt(rig.turns.queue_time(entity)).0 / 1_000
+    };
+    rig.turns.entities[0].charge(Duration(50 * MS));
+    let before = debt(&rig);
+    for share in [30, 0, 90, 0] {
+        let entitlement = rig.turns.entities[0].entitlement;
+        let share = Percent::new(share).ok();
+        rig.turns.retune(
+            ContainerIndex(0),
+            Entitlement {
+                share,
+                ..entitlement
+            },
+        );
+        assert!(
+            debt(&rig).abs_diff(before) <= 1,
+            "{} µs of {before}",
+            debt(&rig)
+        );
+    }
+}

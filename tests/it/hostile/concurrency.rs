@@ -1,0 +1,116 @@
+//! Many containers start at once: each gets its whole slice or is refused with a reason. No request
+//! is lost between hook and daemon, and no slice is half made.
+
+use super::callers::{Created, refusal};
+use crate::harness::bundle::{Bundle, Running, hook};
+use crate::harness::eventually;
+use crate::harness::node::Node;
+use serde_json::json;
+use std::collections::BTreeSet;
+use std::process::Child;
+use tempfile::TempDir;
+
+const CONTAINERS: usize = 200;
+const RUNTIMES_AT_ONCE: usize = 20;
+/// Tenant directory, driver, NVML, shim, device, two covers, preload list.
+const MOUNTS: usize = 8;
+
+/// A node whose daemon has its runtime directory in memory, as `/run` is.
+fn node() -> (Node, TempDir) {
+    let run = tempfile::tempdir_in("/dev/shm").expect("a directory");
+    let mut node = Node::new();
+    node.set_runtime_dir(run.path().join("run"));
+    node.start_daemon(&[]);
+    (node, run)
+}
+
+#[test]
+fn two_hundred_hooks_at_once() {
+    let (node, _run) = node();
+    let mut containers = Vec::new();
+    for number in 0..CONTAINERS {
+        // Every tenth asks for more than the GPU has.
+        let memory = if number % 10 == 9 { "20GiB" } else { "64MiB" };
+        let wish = json!({ "gpuslice.io/memory": memory, "gpuslice.io/gpus": "0" });
+        let (id, dir) = (format!("hook{number}"), node.root().join("bundles"));
+        let created = Created::new(
+            "two_hundred_hooks_at_once",
+            &dir,
+            &id,
+            node.runtime_dir(),
+            &wish,
+        );
+        let Some(created) = created else { return };
+        containers.push(created);
+    }
+    let calls: Vec<Child> = containers
+        .iter()
+        .map(|one| one.call("createRuntime"))
+        .collect();
+    let mut given = BTreeSet::new();
+    let mut late = 0;
+    for ((number, call), one) in calls.into_iter().enumerate().zip(&containers) {
+        let output = call.wait_with_output().expect("it ends");
+        if output.status.success() {
+            assert_ne!(number % 10, 9, "more than the GPU has");
+            assert_eq!(one.mounts().len(), MOUNTS, "{}: {:?}", one.id, one.mounts());
+            given.insert(one.id.clone());
+            continue;
+        }
+        let said = refusal(&output);
+        // On a busy machine a hook may exceed its deadline.
+        late += usize::from(number % 10 != 9);
+        let why = said.contains("in time") || number % 10 == 9 && said.contains("16GiB");
+        assert!(why, "{said}");
+        assert_eq!(one.mounts(), [""; 0], "{}: half made", one.id);
+        one.gone(); // as the runtime does
+    }
+    eprintln!("{} given, {late} of the others too late", given.len());
+    assert_eq!(given.len() + late, CONTAINERS - CONTAINERS / 10);
+    eventually("exactly those have a slice", || node.containers() == given);
+    let ends: Vec<Child> = containers.iter().map(|one| one.call("poststop")).collect();
+    for (end, one) in ends.into_iter().zip(&containers) {
+        match end.wait_with_output().expect("it ends").status.success() {
+            true => {}
+            false => one.gone(),
+        }
+    }
+    assert_eq!(node.containers(), BTreeSet::new());
+    let left = std::fs::read_dir(node.runtime_dir().join("c"))
+        .expect("there")
+        .count();
+    assert_eq!(left, 0, "directories of slices that ended");
+}
+
+#[test]
+fn twenty_runtimes_at_once() {
+    let Some(hook) = hook("twenty_runtimes_at_once", "runc") else {
+        return;
+    };
+    let (node, _run) = node();
+    let ids: BTreeSet<String> = (0..RUNTIMES_AT_ONCE)
+        .map(|n| format!("twenty{n}"))
+        .collect();
+    let bundles: Vec<Bundle> = ids
+        .iter()
+        .map(|id| {
+            Bundle::new(node.root(), id, "runc", node.runtime_dir())
+                .annotation("gpuslice.io/memory", "512MiB")
+                .command(&["/bin/ls", "/run/gpuslice/tenant.sock"])
+        })
+        .collect();
+    let running: Vec<Running> = bundles
+        .into_iter()
+        .map(|bundle| bundle.start(&hook))
+        .collect();
+    for one in running {
+        let output = one.end();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        let whole = output.stdout == b"/run/gpuslice/tenant.sock\n";
+        assert!(
+            output.status.success() && whole || said.contains("in time"),
+            "{output:?}"
+        );
+    }
+    eventually("no slice is left", || node.containers().is_empty());
+}

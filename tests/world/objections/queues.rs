@@ -1,0 +1,59 @@
+//! The stories that are about shares beside containers without one.
+
+use gpuslice_engine::TimeChange;
+use gpuslice_wire::policy::ShareAsk;
+
+use super::*;
+
+/// Container 0 has a share of a half and keeps its turn, which is extended every `ms`; container 1 waits.
+fn keeps(ms: u64) -> Result<(), Objection> {
+    let mut story = Story::of(&[(1, 50, Class::Normal), (1, 0, Class::Normal)]);
+    story.says(0, runnable(0, 0), &[turn(0, 1, ms * MS)])?;
+    story.says(1, runnable(0, 0), &[])?;
+    for _ in 0..3 {
+        let end = story.now + 2 * ms * MS;
+        story.then(ms * MS, &[turn(0, 1, end)])?;
+    }
+    Ok(())
+}
+
+#[test]
+fn to_a_waiter_left_behind_by_a_share() {
+    objects(keeps(10), "waits while");
+}
+
+/// Container 0, of `class`, has a long turn; container 1, which has a share of 43, wants the GPU. In the middle of that turn
+/// container 0 is made a normal one. After it container 2 has a long turn, and then container 1 none yet.
+fn comes_into_the_class(class: Class) -> Result<(), Objection> {
+    let others = [(1, 43, Class::Normal), (1, 0, Class::Normal)];
+    let mut story = Story::of(&[&[(1, 0, class)], &others[..]].concat());
+    story.says(0, runnable(0, 0), &[turn(0, 1, 0)])?;
+    story.says(1, runnable(0, 0), &[])?;
+    let Action::Admitted { token, record } = admitted(0, 1, 0, Class::Normal) else {
+        unreachable!("it is what it makes");
+    };
+    let was = TimeChange {
+        weight: None,
+        share: ShareAsk::Keep,
+        class: Some(class),
+    };
+    story.then(20 * MS, &[Action::Retuned { token, record, was }])?;
+    story.long()?;
+    story.then(0, &[turn(0, 2, 0)])?;
+    story.says(2, runnable(0, 0), &[])?;
+    story.says(0, runnable(1, 1), &[turn(2, 1, 0)])?;
+    story.long()
+}
+
+impl Story {
+    /// 400 ms pass, in steps: the daemon is there all the time.
+    fn long(&mut self) -> Result<(), Objection> {
+        (0..4).try_for_each(|_| self.then(100 * MS, &[]))
+    }
+}
+
+#[test]
+fn to_a_share_that_waits_for_two_turns_of_its_own_class() {
+    assert_eq!(comes_into_the_class(Class::High), Ok(()));
+    objects(comes_into_the_class(Class::Normal), "has a share of 43");
+}
