@@ -6,7 +6,7 @@
 //! in a page of the host while it runs. How many rounds a GPU does in a millisecond must be measured first.
 //!
 //! The simulated GPU runs neither; it takes the duration from the first argument, and adds one to the word that the last
-//! one names. That count is the tenant's own proof of what it got, independent of anybody's books.
+//! one names. That count is the tenant's own proof of what it got, independent of the ledger.
 
 use std::ffi::{CStr, c_void};
 

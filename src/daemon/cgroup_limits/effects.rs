@@ -305,7 +305,7 @@ impl Daemon {
         }
     }
 
-    /// The end of a daemon that leaves nothing: all walls are clear_steps_for, as far as NVML answers.
+    /// Clears all limits at the end of an ephemeral daemon, as far as NVML answers.
     pub fn clear_all_limits(&mut self) {
         let all: Vec<ContainerId> = self.cgroup_limits.known.keys().copied().collect();
         for container in all {

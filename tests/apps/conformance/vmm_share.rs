@@ -166,7 +166,7 @@ fn process_keeps() -> Outcome {
     drop(fd);
     unshare(at, bytes, handle)?;
     gpu.synchronize()?;
-    // The books may need a moment to learn whose it is now, but then it is somebody's.
+    // The ledger may need a moment to charge it to its new owner.
     eventually("memory that another process has open is taken", || {
         Ok(gpu.free()? + bytes <= before)
     })?;

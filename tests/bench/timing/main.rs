@@ -2,7 +2,7 @@
 //!
 //! `gpuslice-bench-time PARTS` expects in PARTS a release build. A daemon, a simulated GPU and
 //! tenants in slices are its own; what it measures is the *device's* account of who had it, by the
-//! device's clock, so that neither the daemon's books nor the tenants' words are asked. Each row has
+//! device's clock, so that neither the daemon's ledger nor the tenants' reports are used. Each row has
 //! its median, its p99 and the bound on the latter. The machine's own noise stands above the table:
 //! what is late there is late here. Exit status 1 when a bound is missed. `--quick` takes a fifth of
 //! the time, for a look; a word behind the directory measures only what has it in its name.

@@ -47,11 +47,11 @@ def case(here, result, name, options, kernels, due, seconds, config):
         tenants = []
         for at, (wish, kernel) in enumerate(zip(options, kernels)):
             tenants.append(Watched(node.start(f"t{at}", ["--memory", "1GiB"] + wish, here.tenant(kernel, seconds))))
-        books, tier = ledger(node, len(tenants), seconds - 0.5)
+        ledgers, tier = ledger(node, len(tenants), seconds - 0.5)
         for one in tenants:
             one.wait(seconds + 60)
     found = shares(tenants, due)
-    counted = part(books, found["start"], min(found["end"], books[0].progress[-1][0]), due) if all(book.progress for book in books) else []
+    counted = part(ledgers, found["start"], min(found["end"], ledgers[0].progress[-1][0]), due) if all(one.progress for one in ledgers) else []
     with_tier = name + (", tier" if config == TIER else "")
     result.row("shares", case=with_tier, enforced=tier, due=show(due), got=show(found["whole"]), ledger=show(counted), worst_second=found["second"], worst_ten=found["ten"])
     result.promise(f"{with_tier}: within {PROMISED_SECOND:.0%} of the device in every second", found["second"] <= PROMISED_SECOND, f"{found['second']:.2%}")
@@ -60,17 +60,17 @@ def case(here, result, name, options, kernels, due, seconds, config):
 
 
 def ledger(node, count, seconds):
-    """What our books say of each, again and again, and how turns are enforced in the end."""
-    books, tier, end = [Points() for _ in range(count)], set(), time.monotonic() + seconds
+    """The ledger's figures of each container over time, and how turns are enforced at the end."""
+    ledgers, tier, end = [Points() for _ in range(count)], set(), time.monotonic() + seconds
     while time.monotonic() < end:
         rows = sorted(node.ps().get("slices", []), key=lambda row: row["name"])
         now = time.monotonic_ns()
         if len(rows) == count:
-            for book, row in zip(books, rows):
-                book.progress.append((now, row.get("gpu_ns", 0)))
+            for one, row in zip(ledgers, rows):
+                one.progress.append((now, row.get("gpu_ns", 0)))
             tier = {row.get("time_enforcement", "") for row in rows}
         time.sleep(0.25)
-    return books, "/".join(sorted(tier))
+    return ledgers, "/".join(sorted(tier))
 
 
 def native(here, result, seconds):

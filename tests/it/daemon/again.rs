@@ -232,7 +232,7 @@ fn what_was_given_back_is_not_charged_again() {
     let tenant = attached(&node, &agent, 0);
     assert!(granted(&tenant.reserve(0, HELD, HELD)));
     tenant.release(0, HELD - MIB);
-    eventually("the books", || node.slice("a") == Some((Bytes(MIB), 1)));
+    eventually("the ledger", || node.slice("a") == Some((Bytes(MIB), 1)));
     assert!(node.end_daemon(Signal::SIGTERM).success());
     node.start_daemon(&[]);
     assert_eq!(node.slice("a"), Some((Bytes(MIB), 0)));
@@ -327,7 +327,7 @@ impl Known {
 }
 
 /// Killed at random moments of a storm of requests: whatever a process was told that it has it can come back with,
-/// and the books never say less than all of them have.
+/// and the ledger never shows less than all of them have.
 #[test]
 fn a_kill_at_any_moment_forgets_no_grant() {
     let mut random = Random(0x6A3);

@@ -43,7 +43,7 @@ fn a_killed_daemon_comes_back_with_everything() {
     let after = node.tenant("a");
     let attached = after.attach(Bytes(all));
     assert!(wire::container_page(&attached).epoch.load(SeqCst) > epoch);
-    eventually("the books", || node.slice("a") == Some((Bytes(all), 1)));
+    eventually("the ledger", || node.slice("a") == Some((Bytes(all), 1)));
     let refused = Reply::Refused {
         lane: Lane(0),
         need: Bytes(200 * MIB),

@@ -142,7 +142,9 @@ fn answers_that_break_a_rule_end_their_own_connection_only() {
         early.0.expect_rejected(Rejection::Protocol);
     }
     assert_eq!(granted(&good.reserve(0, MIB, MIB)), Some(MIB));
-    eventually("the books", || node.slice("a") == Some((Bytes(2 * MIB), 1)));
+    eventually("the ledger", || {
+        node.slice("a") == Some((Bytes(2 * MIB), 1))
+    });
 }
 
 #[test]

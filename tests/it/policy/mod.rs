@@ -1,4 +1,4 @@
-//! The six policies with real processes, judged by the simulated device's own books.
+//! The six policies with real processes, judged by the simulated device's own records.
 //!
 //! The bounds are wide, because tests share their machine; what they can tell is one policy from another.
 //! `make bench` has the exact figures.

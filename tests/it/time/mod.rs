@@ -1,7 +1,7 @@
 //! GPU time among those who do not play fair: who stops, dies, lies, never answers or never ends in its
 //! turn costs the others no more than the documented bound, and pays itself.
 //!
-//! What a tenant got is read from the simulated device's own books: when each piece of its work ended, by
+//! What a tenant got is read from the simulated device's own records: when each piece of its work ended, by
 //! the device's clock. A *gap* is the time from one end to the next: what a program would notice as
 //! standing still. On a machine that stands still itself, gaps grow; how long it did is measured beside
 //! ([`Hiccups`]) and allowed for.
