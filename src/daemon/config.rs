@@ -77,12 +77,12 @@ impl TryFrom<String> for Size {
 /// A policy, by name.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(try_from = "String")]
-pub struct Divided(pub Policy);
+pub struct PolicyName(pub Policy);
 
-impl TryFrom<String> for Divided {
+impl TryFrom<String> for PolicyName {
     type Error = String;
-    fn try_from(text: String) -> Result<Divided, String> {
-        let policy = text.parse().map(Divided);
+    fn try_from(text: String) -> Result<PolicyName, String> {
+        let policy = text.parse().map(PolicyName);
         policy.map_err(|why: BadPolicy| why.to_string())
     }
 }
@@ -90,17 +90,17 @@ impl TryFrom<String> for Divided {
 /// A source of containers' requests for slices.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(try_from = "String")]
-pub struct Taken(pub RequestSource);
+pub struct SourceName(pub RequestSource);
 
-impl TryFrom<String> for Taken {
+impl TryFrom<String> for SourceName {
     type Error = String;
-    fn try_from(text: String) -> Result<Taken, String> {
+    fn try_from(text: String) -> Result<SourceName, String> {
         let found = RequestSource::ALL.into_iter().find(|it| it.name() == text);
         let names = RequestSource::ALL
             .map(|it| format!("{:?}", it.name()))
             .join(" and ");
         found
-            .map(Taken)
+            .map(SourceName)
             .ok_or_else(|| format!("there is no source {text:?}; there are {names}"))
     }
 }
@@ -161,7 +161,7 @@ pub struct DaemonConfig {
     /// Whether the caps on a GPU may exceed its memory.
     pub oversubscribe: bool,
     /// Policy of GPUs whose policy was not changed at run time.
-    pub policy: Divided,
+    pub policy: PolicyName,
     /// Slices that "fair" and "fixed" divide a GPU into.
     pub slices_per_gpu: Bounded<1, { CONTAINERS_MAX as u64 }>,
     /// Largest part of a GPU for high-priority containers while others wait, %.
@@ -185,7 +185,7 @@ pub struct DaemonConfig {
     /// Whether late work is stopped on the GPU.
     pub preemption: PreemptionMode,
     /// Accepted sources of containers' requests.
-    pub requests_from: Vec<Taken>,
+    pub requests_from: Vec<SourceName>,
     /// Most GPUs that cGPU's variables may ask for.
     pub cgpu_gpus_max: Bounded<1, { LANES_MAX as u64 }>,
     /// Largest cap that cGPU's variables may ask for.
@@ -215,7 +215,7 @@ impl Default for DaemonConfig {
             driver_dir: None,
             shim_dir: None,
             oversubscribe: false,
-            policy: Divided(Policy::Soft),
+            policy: PolicyName(Policy::Soft),
             slices_per_gpu: Bounded::default_of(16),
             high_cap: Bounded::default_of(95),
             normal_cap: Bounded::default_of(99),
@@ -227,7 +227,7 @@ impl Default for DaemonConfig {
             stream_gates: true,
             drain_max_ms: Bounded::default_of(2_000),
             preemption: PreemptionMode::Off,
-            requests_from: RequestSource::ALL.map(Taken).into(),
+            requests_from: RequestSource::ALL.map(SourceName).into(),
             cgpu_gpus_max: Bounded::default_of(1),
             cgpu_memory_max: None,
             allow_cgpu_disable: false,
@@ -250,7 +250,7 @@ pub enum ConfigError {
     Unreadable {
         /// The file.
         file: PathBuf,
-        /// What the system says.
+        /// The system's error.
         why: String,
     },
     /// A line is wrong.

@@ -17,7 +17,7 @@ use crate::policies::Policies;
 use crate::poll::{Poll, Source, now};
 use crate::preempt::{LOOK_EVERY, Preemption};
 use crate::requests::Requests;
-use crate::service::{Given, Manager};
+use crate::service::{ActivatedSockets, Manager};
 use crate::slab::{Key, Slab};
 use crate::slices::{PageSettings, Slices};
 use crate::socket_closer::{SocketCloser, SocketOwner};
@@ -123,7 +123,7 @@ impl Daemon {
         paths: Paths,
         mut state: State,
         signals: SignalFd,
-        (given, manager): (Given, Manager),
+        (given, manager): (ActivatedSockets, Manager),
         fds: u64,
     ) -> io::Result<Daemon> {
         let poll = Poll::new()?;
@@ -377,7 +377,7 @@ impl Daemon {
 
 /// The admin socket and, if the service manager made one, the observers' socket; both in the epoll set.
 fn listeners(
-    given: Given,
+    given: ActivatedSockets,
     state: &mut State,
     poll: &Poll,
     closer: &SocketCloser,

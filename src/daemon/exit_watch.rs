@@ -1,4 +1,4 @@
-//! Exit watch: detects the end of a container without being told.
+//! Exit watch: detects the end of a container without a request.
 //!
 //! A slice ends with its container's first process. The kernel makes that process's pidfd readable when the
 //! whole pid namespace has ended, and before a container engine can observe the end. So no hook is needed at

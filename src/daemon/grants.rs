@@ -68,7 +68,7 @@ impl Grants {
     /// Writes all entries to a new file, which replaces an old one atomically.
     ///
     /// # Errors
-    /// What the system says.
+    /// A file operation failed.
     pub fn begin(&mut self) -> io::Result<()> {
         let mut bytes = self.head.encode();
         self.entries.retain(|entry| entry.client.is_some());
@@ -258,7 +258,7 @@ impl Daemon {
     /// Creates the file of a new slice without grants.
     ///
     /// # Errors
-    /// What the system says.
+    /// A file operation failed.
     pub fn begin_grants(&mut self, record: &Record) -> io::Result<()> {
         let slice = self.slices.of_mut(&record.container);
         slice.map_or(Ok(()), |slice| slice.grants.begin())
@@ -373,7 +373,7 @@ mod tests {
 
     const WHO: Process = Process { pid: 7, born: 9 };
 
-    /// What the file says: amounts of lane 0, in order.
+    /// The amounts of lane 0 in the file, in order.
     fn says(dir: &Path) -> Vec<u64> {
         let (complete, grants) = read(dir, 1).expect("readable");
         assert!(complete && grants.iter().all(|it| it.process == Some(WHO)));
@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_granted_is_there_at_once_and_what_is_given_back_later() {
+    fn grants_are_written_at_once_and_releases_later() {
         let dir = tempfile::tempdir().expect("a directory");
         let mut grants = begun(dir.path());
         assert!(says(dir.path()).is_empty());
@@ -394,7 +394,7 @@ mod tests {
         assert_eq!(says(dir.path()), [4, 8]);
         grants.follow(now);
         assert_eq!(says(dir.path()), [3]);
-        // The entry of the one that is gone is used again, and the file does not grow.
+        // The entry of the client that ended is used again, and the file does not grow.
         let size = || fs::metadata(dir.path().join(NAME)).expect("there").len();
         let before = size();
         for round in 3..50 {
@@ -404,10 +404,10 @@ mod tests {
         assert_eq!((says(dir.path()), size()), (vec![3], before));
     }
 
-    /// A process that attaches anew takes its accounts over: they are not written down beside the new one, and
-    /// need no room, however often it does so between two heartbeats.
+    /// A process that attaches again takes over its clients: their entries are reused, so that the file does not grow
+    /// however often it attaches between two heartbeats.
     #[test]
-    fn what_is_taken_over_is_written_down_once() {
+    fn a_grant_that_is_taken_over_is_written_once() {
         let dir = tempfile::tempdir().expect("a directory");
         let mut grants = begun(dir.path());
         for id in [1, 2, 3] {
@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_cannot_be_written_is_not_believed_and_begun_anew() {
+    fn a_file_that_cannot_be_written_is_removed_and_written_again_later() {
         let dir = tempfile::tempdir().expect("a directory");
         let mut grants = begun(dir.path());
         grants.note(client(1), Some(WHO), granted(5), |_| true);
@@ -438,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_cannot_be_named_leaves_the_file_readable_and_itself_unknown() {
+    fn a_process_without_a_known_pid_leaves_the_file_readable_and_incomplete() {
         let dir = tempfile::tempdir().expect("a directory");
         let mut grants = begun(dir.path());
         grants.note(client(1), None, granted(5), |_| true);

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 /// Handles that one process shared, the oldest first.
 #[derive(Debug, Default)]
-pub struct Shared(VecDeque<HandleKey>);
+pub struct SharedHandles(VecDeque<HandleKey>);
 
 /// Handles shared in a container, each with the number of processes that share it.
 #[derive(Debug, Default)]
@@ -18,7 +18,7 @@ pub struct Handles(BTreeMap<HandleKey, u16>);
 
 impl Handles {
     /// Adds a handle of a process. Above the limit the process's oldest handle is dropped.
-    pub fn share(&mut self, mine: &mut Shared, key: HandleKey) {
+    pub fn share(&mut self, mine: &mut SharedHandles, key: HandleKey) {
         if mine.0.contains(&key) {
             return;
         }
@@ -37,7 +37,7 @@ impl Handles {
     }
 
     /// Drops all handles of a process.
-    pub fn drop_all(&mut self, mine: Shared) {
+    pub fn drop_all(&mut self, mine: SharedHandles) {
         mine.0.into_iter().for_each(|key| self.forget(key));
     }
 
@@ -57,8 +57,11 @@ mod tests {
 
     #[test]
     fn a_handle_is_known_while_a_process_shares_it() {
-        let (mut all, mut one, mut two) =
-            (Handles::default(), Shared::default(), Shared::default());
+        let (mut all, mut one, mut two) = (
+            Handles::default(),
+            SharedHandles::default(),
+            SharedHandles::default(),
+        );
         let key = HandleKey(7);
         assert!(!all.knows(key));
         all.share(&mut one, key);
@@ -72,8 +75,11 @@ mod tests {
 
     #[test]
     fn above_the_limit_the_oldest_handle_of_the_same_process_is_dropped() {
-        let (mut all, mut one, mut two) =
-            (Handles::default(), Shared::default(), Shared::default());
+        let (mut all, mut one, mut two) = (
+            Handles::default(),
+            SharedHandles::default(),
+            SharedHandles::default(),
+        );
         all.share(&mut two, HandleKey(0));
         let flood = 3 * HANDLES_PER_CLIENT_MAX as u64;
         (0..flood).for_each(|n| all.share(&mut one, HandleKey(n)));

@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn a_note_says_what_was_known() {
+    fn a_note_keeps_all_properties() {
         let all = [
             Members::unknown(),
             Members::default(),

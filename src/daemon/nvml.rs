@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_that_grows_while_it_is_read_is_read_again() {
+    fn a_process_list_that_grew_is_read_again() {
         let (asked, there) = (Cell::new(0), Cell::new(3u32));
         let list = listed::<nvmlProcessInfo_t>(|count, infos| {
             asked.set(asked.get() + 1);
@@ -435,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_without_an_end_is_an_error() {
+    fn an_endless_process_list_is_an_error() {
         let endless = listed::<nvmlProcessInfo_v1_t>(|count, _| {
             // SAFETY: as above.
             unsafe { *count += 1 << 14 };
@@ -454,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn a_library_that_is_none_is_said() {
+    fn a_file_that_is_no_library_is_an_error() {
         assert!(Nvml::open(Path::new("/proc/self/none")).is_err());
     }
 }

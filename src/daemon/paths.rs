@@ -20,7 +20,7 @@ pub enum PathError {
     NoDriver {
         /// The directory.
         dir: PathBuf,
-        /// What the system says.
+        /// The system's error.
         why: io::Error,
     },
     /// The system's driver is missing, and no other is named.

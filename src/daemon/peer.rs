@@ -116,7 +116,7 @@ fn pidfd_by_number(socket: BorrowedFd<'_>, pid: i32) -> Option<OwnedFd> {
 fn peer_pidfd(socket: BorrowedFd<'_>) -> Option<OwnedFd> {
     let mut fd: libc::c_int = -1;
     let mut size = size_of::<libc::c_int>() as libc::socklen_t;
-    // SAFETY: the two pointers are to live locals of the sizes the kernel is told.
+    // SAFETY: both pointers are to live locals of the sizes passed.
     let rc = unsafe {
         libc::getsockopt(
             socket.as_raw_fd(),

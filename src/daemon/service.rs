@@ -27,7 +27,7 @@ const OBSERVE: (&str, &str) = ("observe", OBSERVE_SOCKET);
 
 /// The daemon cannot serve the sockets from the service manager.
 #[derive(Debug, thiserror::Error)]
-pub enum GivenError {
+pub enum ActivationError {
     /// The environment and the descriptors disagree.
     #[error("the service manager's sockets: {0}")]
     Io(#[from] io::Error),
@@ -51,35 +51,35 @@ pub enum GivenError {
 
 /// Listening sockets that the manager made.
 #[derive(Debug, Default)]
-pub struct Given {
+pub struct ActivatedSockets {
     /// For administrators.
     pub admin: Option<OwnedFd>,
     /// For observers.
     pub observe: Option<OwnedFd>,
 }
 
-impl Given {
+impl ActivatedSockets {
     /// Takes the sockets passed to the daemon of this runtime directory. Call it before any thread exists:
     /// it removes variables from the environment.
     ///
     /// # Errors
-    /// [`GivenError`].
-    pub fn take(runtime_dir: &Path) -> Result<Given, GivenError> {
-        let mut given = Given::default();
+    /// [`ActivationError`].
+    pub fn take(runtime_dir: &Path) -> Result<ActivatedSockets, ActivationError> {
+        let mut given = ActivatedSockets::default();
         for (fd, name) in sd_notify::listen_fds_with_names(true)? {
             let fd = own(fd);
             let (place, file) = match name.as_str() {
                 name if name == ADMIN.0 => (&mut given.admin, ADMIN.1),
                 name if name == OBSERVE.0 => (&mut given.observe, OBSERVE.1),
-                _ => return Err(GivenError::Name(name)),
+                _ => return Err(ActivationError::Name(name)),
             };
             let packets = getsockopt(&fd, sockopt::SockType).ok() == Some(SockType::SeqPacket);
             let listens = getsockopt(&fd, sockopt::AcceptConn).ok() == Some(true);
             let is = address_of(&fd).filter(|_| packets && listens);
-            let is = is.ok_or(GivenError::Kind(name))?;
+            let is = is.ok_or(ActivationError::Kind(name))?;
             let ours = runtime_dir.join(file);
             if is != ours {
-                return Err(GivenError::Place { is, ours });
+                return Err(ActivationError::Place { is, ours });
             }
             stops_blocking(&fd)?;
             *place = Some(fd);

@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_old_key_never_reaches_the_next_owner() {
+    fn a_stale_key_never_finds_the_next_entry() {
         let mut slots = Slab::new(1);
         let first = slots.insert('a').expect("room");
         assert_eq!(slots.insert('b'), Err('b'));

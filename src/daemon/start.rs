@@ -6,7 +6,7 @@ use crate::daemon::Daemon;
 use crate::driver_lock::{DriverLock, DriverLockError};
 use crate::gpus::{self, Gpu, GpuError};
 use crate::paths::{PathError, Paths};
-use crate::service::{Given, GivenError, Manager};
+use crate::service::{ActivatedSockets, ActivationError, Manager};
 use crate::state::{Found, State, StateError};
 use clap::Parser;
 use gpuslice_engine::Event;
@@ -38,7 +38,7 @@ enum Failure {
     #[error(transparent)]
     State(#[from] StateError),
     #[error(transparent)]
-    Given(#[from] GivenError),
+    ActivatedSockets(#[from] ActivationError),
     #[error("{0}")]
     Io(#[from] io::Error),
     #[error("{0}")]
@@ -123,7 +123,7 @@ fn serve(options: &CommandLine) -> Result<(), Failure> {
         tracing::warn!("images may opt out with CGPU_DISABLE, if the hook has the flag for it too");
     }
     let paths = Paths::find(options, &config)?;
-    let service = (Given::take(&paths.runtime_dir)?, Manager::new());
+    let service = (ActivatedSockets::take(&paths.runtime_dir)?, Manager::new());
     let state = State::open(&paths.runtime_dir)?;
     let (claim, gpus) = match claimed(&paths, options) {
         Ok(claimed) => claimed,

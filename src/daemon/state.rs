@@ -50,7 +50,7 @@ pub enum StateError {
     Io {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// A system call failed.
         why: io::Error,
     },
     /// Another user could put files there.
@@ -165,7 +165,7 @@ impl State {
     /// Writes the policies. If that fails, the old ones are still there.
     ///
     /// # Errors
-    /// The file, and what the system says.
+    /// The file and the error.
     pub fn keep_policies(&self, policies: &Policies) -> Result<(), String> {
         let path = self.dir.join("policies");
         let done = replace_file(&path, policies.to_string().as_bytes());
@@ -217,7 +217,7 @@ impl State {
     /// Replaces the record of a slice. If that fails, the old one is still there.
     ///
     /// # Errors
-    /// What the system says.
+    /// A system call failed.
     pub fn rewrite(&self, record: &Record) -> io::Result<()> {
         let dir = self.container_dir(&record.container);
         replace_file(&dir.join("record"), &record.encode())
@@ -226,7 +226,7 @@ impl State {
     /// Deletes a container's directory, if it exists.
     ///
     /// # Errors
-    /// What the system says.
+    /// A system call failed.
     pub fn forget(&self, container: &ContainerId) -> io::Result<()> {
         let dir = self.container_dir(container);
         // Delete the record first: a partial directory without one is removed at the next start.
@@ -239,7 +239,7 @@ impl State {
     /// The container's socket, listening.
     ///
     /// # Errors
-    /// What the system says.
+    /// A system call failed.
     pub fn listen_tenants(&self, container: &ContainerId) -> io::Result<OwnedFd> {
         listen_at(&self.container_dir(container), "tenant.sock", 0o666)
     }
@@ -247,7 +247,7 @@ impl State {
     /// The admin socket, listening.
     ///
     /// # Errors
-    /// What the system says.
+    /// A system call failed.
     pub fn listen_admin(&mut self) -> io::Result<OwnedFd> {
         let listener = listen_at(&self.dir, ADMIN_SOCKET, 0o600)?;
         self.admin_is_ours = true;

@@ -6,7 +6,7 @@
 
 use crate::daemon::{Daemon, Task};
 use crate::executor::token_of;
-use crate::handles::Shared;
+use crate::handles::SharedHandles;
 use crate::lingering::ClientHolder;
 use crate::pages::ClaimsReader;
 use crate::peer::Peer;
@@ -39,7 +39,7 @@ pub struct Tenant {
     request: RequestId,
     attached: Option<Attached>,
     /// Memory handles that its siblings may open.
-    shared: Shared,
+    shared: SharedHandles,
     /// Channel groups in which its work runs, as it reported.
     pub groups: Vec<ChannelGroup>,
     /// The process, known once it asked to attach.
@@ -135,7 +135,7 @@ impl Daemon {
                 peer,
                 request,
                 attached: None,
-                shared: Shared::default(),
+                shared: SharedHandles::default(),
                 groups: Vec::new(),
                 process: None,
                 asked: false,

@@ -157,7 +157,7 @@ mod tests {
     use std::string::ToString;
 
     #[test]
-    fn the_path_of_a_group_keeps_every_byte_and_shows_the_plain_ones() {
+    fn the_path_of_a_group_keeps_every_byte_and_escapes_unprintable_ones() {
         for (bytes, shown) in [
             (&b"/pods/web"[..], "/pods/web"),
             (b"/pods/\xff\x1b[2J", "/pods/\\xff\\x1b[2J"),

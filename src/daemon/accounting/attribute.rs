@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn attached_processes_are_measured_and_those_without_a_context_have_nothing() {
+    fn attached_processes_are_measured_and_without_a_context_they_use_nothing() {
         let attached = [
             process(0, "a", 10),
             process(1, "a", 11),
@@ -234,7 +234,7 @@ mod tests {
         let seen = sample_of(&[(10, Some(5), "/pods/a"), (12, None, "/pods/b")], &[]);
         let owners = [owner("a", false), owner("b", false)];
         let events = attribute(&seen, &attached, &owners, &mut Unattributed::default());
-        // The driver does not tell of the third, so nothing is said of it.
+        // The driver does not report the third process, so there is no event for it.
         assert_eq!(events, [measured(0, 5), measured(1, 0), looked("a")]);
         let elsewhere = Sample {
             gpu: OTHER.0,
@@ -245,7 +245,7 @@ mod tests {
 
     /// A process that uses CUDA and NVML is attached twice, and has its memory once.
     #[test]
-    fn what_a_process_has_is_measured_once_however_often_it_is_attached() {
+    fn a_process_is_measured_once_however_often_it_is_attached() {
         let account = |slot: u16, granted: u64| {
             let mut it = process(slot, "a", 10);
             it.granted[0] = Bytes(granted);
@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn a_container_that_comes_again_begins_anew() {
+    fn a_container_with_a_reused_id_starts_without_history() {
         let owners = [owner("a", false)];
         let mut unattributed = Unattributed::default();
         let seen = sample_of(&[(20, Some(7), "/pods/a")], &[]);

@@ -129,7 +129,7 @@ impl JournalEntry {
 /// Writes the entries of a container's groups; without entries, removes the file.
 ///
 /// # Errors
-/// What the system says.
+/// A file operation failed.
 pub fn write(
     dir: &Path,
     container: &ContainerId,
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_no_line_and_a_number_used_again_is_nobody() {
+    fn an_invalid_line_is_skipped_and_a_reused_pid_is_no_process() {
         for text in [
             "",
             "1",
@@ -251,7 +251,7 @@ mod tests {
             ..line()
         };
         assert!(matches!(other.undo(&Controls::Kernel), Ok(false)));
-        // A living process without such a file is said to be in need of help.
+        // A running process without such a file is logged as not resumed.
         let nothing = JournalEntry {
             named: ChannelGroup {
                 fd: 1 << 20,

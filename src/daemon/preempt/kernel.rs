@@ -41,7 +41,7 @@ fn owned(fd: libc::c_long) -> io::Result<OwnedFd> {
 /// Whether a descriptor is of the driver's control node.
 ///
 /// # Errors
-/// What the system says.
+/// The system call failed.
 pub fn is_control_node(file: &OwnedFd) -> io::Result<bool> {
     let stat = nix::sys::stat::fstat(file)?;
     let device = (libc::major(stat.st_rdev), libc::minor(stat.st_rdev));
@@ -51,7 +51,7 @@ pub fn is_control_node(file: &OwnedFd) -> io::Result<bool> {
 /// The driver's control ioctl. `it` names parameters that live as long as the call.
 ///
 /// # Errors
-/// What the system says.
+/// The system call failed.
 pub fn control(file: BorrowedFd<'_>, request: u64, it: &mut Control) -> io::Result<()> {
     // SAFETY: the structure of this request; the caller's parameters are of the size that it names.
     match unsafe { libc::ioctl(file.as_raw_fd(), request as _, std::ptr::from_mut(it)) } {

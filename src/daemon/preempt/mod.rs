@@ -47,7 +47,7 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::Duration;
 pub use time_slices::LOOK_EVERY;
 use time_slices::TimeSlices;
-use worker::{Answer, Job, Target};
+use worker::{Job, Target, WorkerAnswer};
 
 /// After this many failed stops in a row a container is not stopped again.
 const MISSES_MAX: u32 = 8;
@@ -88,7 +88,7 @@ struct Misses {
 #[derive(Debug)]
 pub struct Preemption {
     jobs: Option<Sender<Job>>,
-    answers: Receiver<Answer>,
+    answers: Receiver<WorkerAnswer>,
     notify: Arc<EventFd>,
     misses: BTreeMap<ContainerId, Misses>,
     /// GPUs on which a stop has worked.
@@ -180,7 +180,7 @@ impl Preemption {
     /// Resumes all work and restores all time slices, at the daemon's end.
     pub fn close(&mut self) {
         if self.ask(Job::End) {
-            let ended = |answer| matches!(answer, Answer::Ended);
+            let ended = |answer| matches!(answer, WorkerAnswer::Ended);
             while let Ok(answer) = self.answers.recv_timeout(END_WITHIN) {
                 if ended(answer) {
                     break;
@@ -279,7 +279,7 @@ impl Daemon {
         let _ = self.preemption.notify.read();
         while let Ok(answer) = self.preemption.answers.try_recv() {
             let event = match answer {
-                Answer::Stopped((container, lane), done) => {
+                WorkerAnswer::Stopped((container, lane), done) => {
                     self.tried(&container, lane, &done);
                     Event::Stopped {
                         container,
@@ -287,12 +287,12 @@ impl Daemon {
                         ok: done.is_ok(),
                     }
                 }
-                Answer::Resumed((container, lane)) => Event::Resumed { container, lane },
-                Answer::Sliced(found) => {
+                WorkerAnswer::Resumed((container, lane)) => Event::Resumed { container, lane },
+                WorkerAnswer::Sliced(found) => {
                     self.preemption.slices.found(found);
                     continue;
                 }
-                Answer::Ended => continue,
+                WorkerAnswer::Ended => continue,
             };
             self.tasks.push_back(Task::Step(event));
         }

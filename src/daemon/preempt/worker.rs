@@ -55,7 +55,7 @@ pub enum Job {
 
 /// The worker's answer.
 #[derive(Debug)]
-pub enum Answer {
+pub enum WorkerAnswer {
     /// To `Stop`: its duration, or why nothing is stopped.
     Stopped(SliceLane, Result<Duration, String>),
     /// To `Resume`.
@@ -78,7 +78,7 @@ struct StoppedGroup {
 pub struct Worker {
     controls: Controls,
     dir: PathBuf,
-    answers: Sender<Answer>,
+    answers: Sender<WorkerAnswer>,
     notify: Arc<EventFd>,
     stopped: BTreeMap<SliceLane, Vec<StoppedGroup>>,
     /// Groups whose resume has failed so far.
@@ -93,7 +93,7 @@ impl Worker {
     pub fn new(
         controls: Controls,
         dir: PathBuf,
-        answers: Sender<Answer>,
+        answers: Sender<WorkerAnswer>,
         notify: Arc<EventFd>,
     ) -> Worker {
         Worker {
@@ -118,14 +118,14 @@ impl Worker {
                     let begun = Instant::now();
                     let done = self.stop(slice_lane, &targets);
                     let done = done.map(|()| begun.elapsed());
-                    Some(Answer::Stopped(
+                    Some(WorkerAnswer::Stopped(
                         slice_lane,
                         done.map_err(|why| why.to_string()),
                     ))
                 }
                 Ok(Job::Resume(slice_lane)) => {
                     self.resume(slice_lane);
-                    Some(Answer::Resumed(slice_lane))
+                    Some(WorkerAnswer::Resumed(slice_lane))
                 }
                 Ok(Job::Release(key)) => {
                     self.release(key);
@@ -135,14 +135,14 @@ impl Worker {
                     self.slicer.look(wishes);
                     None
                 }
-                Err(RecvTimeoutError::Timeout) => self.slicer.step().map(Answer::Sliced),
+                Err(RecvTimeoutError::Timeout) => self.slicer.step().map(WorkerAnswer::Sliced),
                 Ok(Job::End) | Err(RecvTimeoutError::Disconnected) => {
                     let all: Vec<SliceLane> = self.stopped.keys().copied().collect();
                     all.into_iter()
                         .for_each(|slice_lane| self.resume(slice_lane));
                     self.rewrite(|_| false);
                     self.slicer.end();
-                    self.answer(Answer::Ended);
+                    self.answer(WorkerAnswer::Ended);
                     return;
                 }
             };
@@ -162,7 +162,7 @@ impl Worker {
         }
     }
 
-    fn answer(&self, answer: Answer) {
+    fn answer(&self, answer: WorkerAnswer) {
         // A dropped receiver or a pending notification is not an error.
         let _ = self.answers.send(answer);
         let _ = self.notify.write(1);
