@@ -233,7 +233,7 @@ fn a_cap_that_cannot_be_changes_nothing() {
     std::fs::create_dir(node.container_dir("a").join("record.new")).expect("made");
     let (why, text) = denied(resize(&node, "a", Lane(0), exactly(MIB)));
     assert!(
-        why == Denial::Host && text.contains("the cap stays"),
+        why == Denial::Host && text.contains("the cap is unchanged"),
         "{text}"
     );
     assert_eq!(node.cap("a"), Some(Bytes(GIB)));

@@ -2,7 +2,7 @@
 //!
 //! Who gets what is judged by the device's own account.
 
-use super::tier::{configure, node_of, number, start};
+use super::preempt::{configure, node_of, number, start};
 use super::{Tenant, must};
 use crate::harness::eventually;
 use crate::harness::node::Node;
@@ -68,7 +68,7 @@ fn busy(truth: &Machine, both: &[Tenant; 2]) -> bool {
 }
 
 /// The daemon is dead and everybody runs freely: the hardware divides 1:3. The next daemon undoes what the
-/// dead one left, also where the tier is off by now.
+/// dead one left, also where preemption is off by now.
 #[test]
 fn a_dead_daemons_weights_stay() {
     let (mut node, truth, both) = two("on", LONG_US);
@@ -147,7 +147,7 @@ fn slices_follow_the_promises_and_nobody_else() {
 #[test]
 fn where_they_cannot_be_set() {
     let (node, truth, both) = two("stops", LONG_US);
-    let said = "has no time slices by weight on the GPU";
+    let said = "its time slices by weight cannot be set on the GPU";
     eventually("it is said", || node.log().matches(said).count() == 2);
     for who in ["a", "b"] {
         let stops = number(&node, who, "stops");

@@ -4,7 +4,7 @@
 //! engine wants its work stopped, again and again; beside it a high-priority container works, whose work nothing
 //! here may stop.
 
-use super::tier::{node_of, number};
+use super::preempt::{node_of, number};
 use super::{Tenant, shown};
 use crate::harness::eventually;
 use crate::harness::node::Node;

@@ -1,4 +1,4 @@
-//! The hardware tier: work that is late is stopped on the simulated GPU, and goes on in its own turn.
+//! Preemption: late work is stopped on the simulated GPU and continues in its own turn.
 
 use super::{Tenant, bill, shown};
 use crate::harness::node::{Node, admit};
@@ -116,7 +116,7 @@ fn a_long_kernel_is_stopped_and_goes_on() {
 /// stopped. (What best effort takes with one kernel it is given no more of for as long as the classes
 /// above keep their part: half, here.)
 #[test]
-fn without_an_effect_it_is_as_without_the_tier() {
+fn without_an_effect_it_is_as_without_preemption() {
     let config = "preemption = \"probe\"\nhigh_cap = 50\nnormal_cap = 50\n";
     let who = [("a", 1, Class::BestEffort), ("b", 1, Class::High)];
     for controls in ["denied", "unsupported", "void"] {
