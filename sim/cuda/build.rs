@@ -1,6 +1,6 @@
-//! The library calls itself what programs ask the loader for, and its own calls stay its own even
-//! when another library with the same names (a shim) was loaded before it. It is never unloaded: its
-//! threads may be at work.
+//! Link options: the soname that programs ask the loader for, and symbolic binding of its own calls, even
+//! when another library with the same names (a shim) was loaded before it. The library is never
+//! unloaded: its threads may be running.
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");

@@ -1,10 +1,10 @@
-//! The one gate every driver call passes.
+//! The common entry of every driver call.
 //!
-//! A C program calls us with raw pointers and expects a number back. The gate turns the first
-//! into [`In`] and [`Out`] (checked for null, read and written in one place) and whatever an
-//! implementation says into a `CUresult`; it stops panics, refuses calls before `cuInit` and
-//! after `fork`, and remembers which default stream the caller meant: the symbols ending in
-//! `_ptds` and `_ptsz` are the same functions with a default stream of each thread.
+//! A C program passes raw pointers and expects a code back. The entry turns the pointers into [`In`]
+//! and [`Out`] (checked for null, read and written in one place) and the implementation's result
+//! into a `CUresult`. It catches panics, refuses calls before `cuInit` and after `fork`, and notes
+//! the caller's default stream: the symbols ending in `_ptds` and `_ptsz` are the same functions
+//! with a default stream per thread.
 
 use gpuslice_nvabi::types::CUresult;
 use std::cell::Cell;
@@ -156,7 +156,7 @@ pub fn guard<R: Reply>(call: Call, body: impl FnOnce() -> R) -> CUresult {
     result.map_or(CUresult::ERROR_UNKNOWN, Reply::reply)
 }
 
-/// What can be turned into a `CUresult`.
+/// Results that convert to a `CUresult`.
 pub trait Reply {
     fn reply(self) -> CUresult;
 }

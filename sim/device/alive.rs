@@ -1,13 +1,13 @@
-//! Who is alive: the kernel's byte locks.
+//! Liveness of processes, by the kernel's byte locks.
 //!
 //! Each attached process holds a POSIX write lock on one byte of the file `locks`. The kernel
-//! releases it at the process's death, a forked child does not inherit it, and F_GETLK tells the
-//! holder's pid in the asker's own pid namespace (0 where it is not visible): just what NVML
+//! releases it at the process's death, and a forked child does not inherit it. F_GETLK returns the
+//! holder's pid in the caller's own pid namespace, 0 where it is not visible: the pids that NVML
 //! reports to containers.
 //!
 //! Two properties shape the code. Closing *any* descriptor of that file releases *all* locks of
 //! the process, so it is opened, never closed (one number per library is the price). And
-//! F_GETLK never reports the asker's own locks, though two libraries of one process (the driver
+//! F_GETLK never reports the caller's own locks, though two libraries of one process (the driver
 //! and NVML) hold separate ones: they know each other by an identity made of the pid and the random
 //! bytes the kernel hands to each program it starts.
 
@@ -17,12 +17,12 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{IntoRawFd, RawFd};
 
-/// Who holds a byte.
+/// The holder of a byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Holder {
-    /// Nobody, or the asking process itself.
-    Nobody,
-    /// A living process; its pid as the asker sees it, 0 if it does not.
+    /// No process, or the calling process itself.
+    None,
+    /// A living process; its pid in the caller's pid namespace, 0 if it has none there.
     Process(i32),
 }
 
@@ -57,12 +57,12 @@ impl Locks {
         let mut lock = request(byte);
         // SAFETY: as in `take`.
         let answer = unsafe { libc::fcntl(self.fd, libc::F_GETLK, &mut lock) };
-        // A process nobody can ask about is left alone.
+        // If the kernel gives no answer, the process counts as alive.
         if answer != 0 {
             return Holder::Process(0);
         }
         if lock.l_type == libc::F_UNLCK as libc::c_short {
-            return Holder::Nobody;
+            return Holder::None;
         }
         Holder::Process(lock.l_pid)
     }

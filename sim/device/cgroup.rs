@@ -1,4 +1,4 @@
-//! Which control group a process is in, whatever it can see of them.
+//! The control group of a process, independent of its view of the hierarchy.
 //!
 //! Groups of the unified hierarchy are known by their id, the inode number of their directory,
 //! which the kernel gives once and never again. The device number is no part of it: each cgroup
@@ -86,7 +86,7 @@ pub(crate) fn id_of(dir: &Path) -> Option<u64> {
     unified.then_some(found.ino())
 }
 
-/// `struct pidfd_info` of linux/pidfd.h in its first form; `mask` says what is wanted and given.
+/// `struct pidfd_info` of linux/pidfd.h in its first form; `mask` has the requested and returned fields.
 #[repr(C)]
 struct PidfdInfo {
     mask: u64,

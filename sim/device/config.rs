@@ -1,8 +1,8 @@
-//! The text that says what machine to simulate: `devices=2,mem=16GiB/24GiB,slice=2ms`.
+//! The text that configures the simulated machine: `devices=2,mem=16GiB/24GiB,slice=2ms`.
 //!
-//! It is read strictly: an unknown key, a key given twice, a number without a unit is an error
-//! that names what was expected. It counts once, when the device directory is made; a directory
-//! that exists keeps the machine it was made with.
+//! The parser is strict: an unknown key, a key given twice or a number without a unit is an error
+//! that names the expected form. The text is read once, when the device directory is made; an
+//! existing directory keeps its machine.
 
 use crate::error::ConfigError;
 use crate::faults::{FAULT_FORM, Faults};
@@ -49,21 +49,21 @@ impl Limits {
     }
 }
 
-/// How the driver answers who controls channel groups.
+/// How the driver answers controls of channel groups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Controls {
-    /// It does what is asked for.
+    /// It obeys.
     On,
     /// It refuses.
     Denied,
-    /// It does not know how.
+    /// It does not support them.
     Unsupported,
-    /// It does it, after 5 ms.
+    /// It obeys, after 5 ms.
     Slow,
-    /// It says that it did, and did nothing.
+    /// It reports success and does nothing.
     Void,
-    /// It does what is asked for, but cannot set time slices.
+    /// It obeys, but cannot set time slices.
     Stops,
 }
 
@@ -94,13 +94,13 @@ impl Controls {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     pub devices: Vec<DeviceConfig>,
-    /// How long the hardware runs a context while others have work too.
+    /// The hardware's time slice of a context while others have work.
     pub slice_ns: u64,
-    /// What changing from one context to another costs.
+    /// Time of a switch from one context to another.
     pub switch_ns: u64,
     /// Device memory every context takes for itself.
     pub context_bytes: u64,
-    /// What the first context of a process on a GPU takes on top.
+    /// Additional memory of the first context of a process on a GPU.
     pub first_context_bytes: u64,
     /// Least device memory of a loaded module; 0: modules have none.
     pub module_bytes: u64,

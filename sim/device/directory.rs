@@ -1,4 +1,4 @@
-//! The device directory: where it is, and how it comes and goes.
+//! The device directory: its place, its creation and its removal.
 //!
 //! ```text
 //! DIR/            0700, its owner's alone: no other user of the machine gets past it
@@ -115,8 +115,8 @@ fn empty(node: &Folder) -> Result<(), Error> {
 }
 
 /// Makes a device directory from `GPUSLICE_SIM` if it is not there, without attaching to it, so
-/// that what is wrong is said in words: the driver and NVML can only answer a code. Gives the directory of
-/// the device's files, which is what a container gets.
+/// that errors are texts: the driver and NVML can only return a code. Returns the directory of the
+/// device's files, which a container gets.
 ///
 /// # Errors
 /// `GPUSLICE_SIM` or `GPUSLICE_SIM_FAULT` is malformed, or the directory cannot be used.
@@ -156,7 +156,7 @@ fn make(dir: &Path) -> Result<Folder, Error> {
     }
 }
 
-/// The complete device in a directory: of the host, or as a container has it.
+/// The complete device in a directory, of the host or in a container.
 fn node_in(outer: &Folder) -> Result<Option<Folder>, Error> {
     if outer.has(STATE) {
         let again = outer.again();
@@ -172,7 +172,7 @@ fn node_in(outer: &Folder) -> Result<Option<Folder>, Error> {
     }
 }
 
-/// Refuses a directory in which others than its user and root may have put something.
+/// Refuses a directory in which users other than its owner and root may have put something.
 fn trust(folder: &Folder) -> Result<(), Error> {
     if folder.path() == Path::new(IN_CONTAINER) {
         return Ok(());
@@ -196,7 +196,7 @@ fn refused(path: &Path, reason: String) -> Error {
     Error::Layout { path, reason }
 }
 
-/// What Folder::open says of something that is there and is no directory.
+/// The error for a failed `Folder::open`, with a text of its own for a path that is no directory.
 fn no_directory(path: &Path, error: io::Error) -> Error {
     match error.raw_os_error() {
         Some(libc::ENOTDIR | libc::ELOOP) => {

@@ -1,9 +1,9 @@
-//! What can go wrong: with the words of a configuration, with the directory, with an operation.
+//! Errors of configurations, of the directory and of operations.
 
 use std::fmt;
 use std::path::PathBuf;
 
-/// A configuration text that does not mean anything; names the key and what it may be.
+/// An invalid configuration text; names the key and its valid values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigError {
     pub key: String,

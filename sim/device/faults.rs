@@ -1,4 +1,4 @@
-//! Faults on demand, so that the rare path of every program above can be walked.
+//! Faults on demand, to test the rare paths of the programs above.
 //!
 //! | text | what happens |
 //! |---|---|

@@ -1,9 +1,9 @@
-//! A directory by its descriptor, so that what a name leads to cannot change between two steps.
+//! A directory by its descriptor, so that the target of a name cannot change between two steps.
 //!
 //! All users write into `/dev/shm` and `/tmp`: under the name that a device directory is going to have,
 //! another user can put a link to root's files first, or a directory with such links in it. So no
 //! link is followed, neither to the directory nor in it, and everything in it is opened relative to
-//! the descriptor whose owner was looked at.
+//! the descriptor whose owner was checked.
 
 #![allow(unsafe_code)]
 
@@ -111,7 +111,7 @@ impl Folder {
         done(unsafe { libc::renameat(dir, from.as_ptr(), dir, to.as_ptr()) })
     }
 
-    /// Removes a file, or with `AT_REMOVEDIR` an empty directory; what is not there is removed.
+    /// Removes a file, or with `AT_REMOVEDIR` an empty directory; a missing one counts as removed.
     pub(crate) fn remove(&self, name: &str, flags: i32) -> io::Result<()> {
         let text = CString::new(name)?;
         // SAFETY: an open directory and a text closed by a zero.

@@ -1,9 +1,9 @@
 //! The plain data all processes map: whole numbers only, so that every bit pattern is a value and
 //! a file of zeros is an empty machine.
 //!
-//! The file is one `Header` (what never changes, and the words used outside the lock) and
-//! one `State` (changed under the lock alone). It is sparse: what is not used costs nothing. A
-//! change of any of these types changes `VERSION`, and a directory of another version is refused.
+//! The file is one `Header` (constants, and the words used outside the lock) and one `State`
+//! (changed under the lock alone). It is sparse: unused entries cost nothing. A change of any of
+//! these types changes `VERSION`, and a directory of another version is refused.
 
 use crate::config::Config;
 use crate::faults::Faults;
@@ -37,7 +37,7 @@ pub(crate) struct Header {
     pub devices: [Device; MAX_GPUS],
     /// The word of [`crate::lock`].
     pub lock: AtomicU32,
-    /// Counts Xid events; waited on by who listens for them.
+    /// Counts Xid events; a futex on which listeners wait.
     pub events: AtomicU32,
     /// By slot: recognises a process among its own libraries (see [`crate::alive`]).
     pub identities: [AtomicU64; MAX_PROCESSES],
@@ -55,7 +55,7 @@ pub(crate) struct Device {
 const _: () = assert!(size_of::<Header>() <= STATE_AT);
 const _: () = assert!(STATE_AT.is_multiple_of(align_of::<State>()));
 
-/// What the lock protects.
+/// The data under the lock.
 #[repr(C)]
 pub(crate) struct State {
     pub slots: [Slot; MAX_PROCESSES],
@@ -72,7 +72,12 @@ pub(crate) struct State {
     pub gpus: [Gpu; MAX_GPUS],
 }
 
-/// A process. `kind` zero means the place is free.
+/// A [`Slot::kind`]: a process that only reads.
+pub(crate) const OBSERVER: u32 = 1;
+/// A [`Slot::kind`]: a process with the driver.
+pub(crate) const DRIVER: u32 = 2;
+
+/// A process. `kind` zero means that the slot is free.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct Slot {
@@ -93,8 +98,8 @@ pub(crate) struct Quota {
     pub cgroup: u64,
     /// The groups above, nearest first.
     pub parents: [u64; CGROUP_DEPTH],
-    pub limits: [Wall; MAX_GPUS],
-    /// Where the one who set it found it, to see whether it is still there.
+    pub limits: [MemoryLimit; MAX_GPUS],
+    /// Path of the group when the limit was set, to check whether the group still exists.
     pub path_len: u64,
     pub path: [u8; CGROUP_PATH],
 }
@@ -102,7 +107,7 @@ pub(crate) struct Quota {
 /// The limits of one control group on one GPU, in bytes.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub(crate) struct Wall {
+pub(crate) struct MemoryLimit {
     pub soft: u64,
     /// `u64::MAX`: none.
     pub hard: u64,
@@ -122,7 +127,7 @@ pub(crate) struct Context {
     /// Handles of its channel group and of that one's channel, 0 for none yet.
     pub group: u32,
     pub channel: u32,
-    /// Not 0 while its group is off the run list: what it has queued does not run.
+    /// Not 0 while its group is off the run list: its queued work does not run.
     pub disabled: u32,
     /// How often it was taken off the GPU with work left.
     pub saves: u32,
@@ -238,7 +243,7 @@ pub(crate) struct Event {
 }
 
 impl State {
-    /// Fills in what is not zero in a new machine.
+    /// Fills in the values of a new machine that are not zero.
     pub(crate) fn initialise(&mut self, config: &Config) {
         self.faults = config.faults;
         for (gpu, device) in self.gpus.iter_mut().zip(&config.devices) {

@@ -1,19 +1,19 @@
-//! The software GPU: what the simulated driver (`sim/cuda`) and the simulated NVML (`sim/nvml`) of
-//! every process on the machine share.
+//! The simulated GPU, shared by the simulated driver (`sim/cuda`) and the simulated NVML (`sim/nvml`)
+//! of every process on the machine.
 //!
-//! There is no server. The device is a *directory*: a file of plain numbers every process maps
+//! There is no server. The device is a *directory*: a file of plain numbers that every process maps
 //! (`state`), two files of byte locks (`locks`, `exports`) and one sparse file per GPU that is its
-//! memory (`vram0`, `vram1`, ...). Whoever looks at the device first brings it up to the present:
-//! simulated time is a pure function of what was queued and when (room `time`), so nobody has to
-//! run while nobody looks. The kernel tells who is still alive: each process
-//! holds a POSIX lock on one byte, released at its death whatever the cause.
+//! memory (`vram0`, `vram1`, ...). Each access first advances the device to the present. Simulated
+//! time is a pure function of the queued work and its times (module `time`), so no process has to
+//! run between accesses. The kernel detects dead processes: each process holds a POSIX lock on one
+//! byte, which its death releases whatever the cause.
 //!
-//! Rooms: `layout` is the plain data, `time` the clockwork, `memory` the page table, `quota` the
-//! memory limits of control groups, `process` the table of processes, `repair` what a process killed
-//! half-way leaves to do; all of these are pure functions of the data and a `now`. `machine` puts a
-//! lock around them and is the public face; `machine/kernel` in it is the driver's kernel side.
+//! Modules: `layout` is the plain data, `time` the clockwork, `memory` the page table. `quota` has the
+//! memory limits of control groups, `process` the table of processes, `repair` the recovery after a
+//! process was killed half-way. All of these are pure functions of the data and a `now`. `machine`
+//! puts a lock around them and is the public interface; `machine/kernel` is the driver's kernel side.
 //! `mapping`, `lock`, `alive`, `cgroup`, `clock`, `exports`, `folder`, `vram`, `machine/attached` and
-//! `machine/kernel` are the only rooms with unsafe code.
+//! `machine/kernel` are the only modules with unsafe code.
 
 #![deny(unsafe_code)]
 

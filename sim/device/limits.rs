@@ -3,7 +3,7 @@
 /// GPUs in one device directory.
 pub const MAX_GPUS: usize = 16;
 /// Processes attached at the same time (drivers and observers together). Ten bits name one in the
-/// lock word, and zero means nobody.
+/// lock word, and zero means none.
 pub const MAX_PROCESSES: usize = 1000;
 /// Contexts alive at the same time over all GPUs.
 pub const MAX_CONTEXTS: usize = 512;
@@ -11,7 +11,7 @@ pub const MAX_CONTEXTS: usize = 512;
 pub const PAGE_BYTES: u64 = 2 << 20;
 /// Largest memory of one GPU, in pages (192 GiB).
 pub const MAX_PAGES: usize = 98_304;
-/// Entries of a context's ring: what is pending and what has completed recently.
+/// Entries of a context's ring: pending and recently completed work.
 pub const RING: u64 = 8192;
 /// Work a context may have queued and not completed; one more is refused as full.
 pub const MAX_PENDING: u64 = 4096;
@@ -19,9 +19,9 @@ pub const MAX_PENDING: u64 = 4096;
 /// Times that a context was taken off the run list are remembered, up to so many.
 pub const STOPS: usize = 64;
 pub const MAX_DURATION_NS: u64 = u64::MAX / 8;
-/// A look at the device at least this long after the last one first asks who has died.
+/// An access to the device at least this long after the last check first checks for dead processes.
 pub const REAP_EVERY_NS: u64 = 4_000_000;
-/// Longest sleep before the device is looked at again.
+/// Longest sleep between two accesses to the device.
 pub const MAX_SLEEP_NS: u64 = 5_000_000;
 /// Utilisation is kept in buckets of this length...
 pub const BUCKET_NS: u64 = 20_000_000;
@@ -29,7 +29,7 @@ pub const BUCKET_NS: u64 = 20_000_000;
 pub const BUCKETS: usize = 64;
 /// Xid events kept for late readers.
 pub const EVENTS: usize = 256;
-/// Control groups with memory limits at the same time; what was deleted makes room.
+/// Control groups with memory limits at the same time; deleted groups make room.
 pub const MAX_QUOTAS: usize = 256;
 /// How many control groups a process is taken to be in, its own and those above, nearest first.
 pub const CGROUP_DEPTH: usize = 16;

@@ -2,13 +2,13 @@
 //!
 //! A robust pthread mutex would do but for one thing: it names its owner by thread id, and ids of
 //! different pid namespaces (containers!) collide, upon which the kernel declares the wrong owner
-//! dead. So the word names the owner by its slot, and whoever has waited too long asks the kernel
-//! (see [`crate::alive`]) whether that slot's process still lives. If not, it takes the lock over
-//! and repairs the state.
+//! dead. So the word names the owner by its slot, and a process that has waited too long asks the
+//! kernel (see [`crate::alive`]) whether that slot's process still lives. If not, the waiter takes
+//! the lock over and repairs the state.
 //!
-//! The word: bits 0-9 the owner's slot + 1 (0: free), bit 10 "somebody waits", bits 11-31 a count
-//! of acquisitions. The count is what makes taking over safe: if the dead owner's slot is taken by
-//! a new process that acquires the lock in the same instant, the word has changed.
+//! The word: bits 0-9 the owner's slot + 1 (0: free), bit 10 "has waiters", bits 11-31 a count of
+//! acquisitions. The count makes the takeover safe: if a new process gets the dead owner's slot and
+//! acquires the lock in the same instant, the word has changed.
 
 #![allow(unsafe_code)]
 
@@ -21,12 +21,12 @@ const OWNER: u32 = (1 << 10) - 1;
 const WAITERS: u32 = 1 << 10;
 const COUNT: u32 = 1 << 11;
 
-/// How often a held lock is looked at before sleeping: critical sections are about that short.
+/// Spins on a held lock before sleeping: critical sections are about that short.
 const SPINS: u32 = 60;
-/// Sleep before the owner's pulse is taken.
+/// Sleep before the waiter checks whether the owner lives.
 const PATIENCE_NS: i64 = 5_000_000;
 
-/// The state, ours until dropped.
+/// Exclusive access to the state until dropped.
 pub(crate) struct Guard<'a> {
     mapping: &'a Mapping,
 }
@@ -100,7 +100,7 @@ pub(crate) fn acquire<'a>(
     }
 }
 
-/// The slot that has the lock at this moment.
+/// The slot that holds the lock at this moment.
 pub(crate) fn owner(mapping: &Mapping) -> Option<usize> {
     let owner = mapping.header().lock.load(Ordering::Relaxed) & OWNER;
     (owner != 0).then(|| owner as usize - 1)

@@ -1,7 +1,7 @@
-//! The public face: the simulated machine as one process sees it.
+//! The public interface: the simulated machine as one process sees it.
 //!
-//! Every operation is: take the lock, see who has died, bring the GPU up to the present, do the
-//! thing, leave. What takes long (sleeping, wiping memory) happens outside the lock.
+//! Every operation takes the lock, drops dead processes, advances the GPU to the present, does its
+//! work and releases the lock. Long work (sleeping, wiping memory) happens outside the lock.
 
 mod attached;
 mod kernel;
@@ -17,11 +17,11 @@ use crate::directory;
 use crate::error::{DeviceError, Error};
 use crate::exports::Exports;
 use crate::faults::Faults;
-use crate::layout::State;
+use crate::layout::{DRIVER, OBSERVER, State};
 use crate::limits::{MAX_PROCESSES, PAGE_BYTES, REAP_EVERY_NS};
 use crate::lock::{self, Guard};
 use crate::mapping::Mapping;
-use crate::process::{self, DRIVER, OBSERVER};
+use crate::process;
 use crate::repair::repair;
 use crate::time;
 use crate::types::GpuInfo;
@@ -30,12 +30,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// What a process attaches for.
+/// The purpose of an attachment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// To look: NVML, tools.
+    /// Reads only: NVML, tools.
     Observer,
-    /// To work: the driver.
+    /// Makes contexts and work: the driver.
     Driver,
 }
 
@@ -58,7 +58,7 @@ pub struct Machine {
     cgroup: AtomicU64,
     /// Held while blocks given up by this process or left by dead ones are wiped.
     scrubbing: Mutex<()>,
-    /// A repair has put blocks into our hands that nobody has looked for yet.
+    /// A repair has assigned blocks to this process for wiping, and no wipe has begun.
     wiping_due: AtomicBool,
 }
 
@@ -158,9 +158,9 @@ impl Machine {
         }
     }
 
-    /// Whether process `pid`, in the asker's pid namespace, is in the middle of the device's state at this moment.
-    /// One that is stopped there stops the device for everybody, which no driver in a kernel lets happen: who
-    /// stops a process looks here, and tries again.
+    /// Whether process `pid`, in the caller's pid namespace, holds the device's lock at this moment. A process stopped
+    /// with the lock blocks the device for all processes, which a driver in the kernel never allows: a caller that
+    /// stops a process checks this and tries again.
     pub fn is_inside(&self, pid: i32) -> bool {
         let owner = lock::owner(&self.mapping);
         owner.is_some_and(|slot| self.locks.holder(slot) == Holder::Process(pid))
@@ -171,8 +171,8 @@ impl Machine {
             lock::acquire(&self.mapping, self.slot, false, |slot| !self.is_alive(slot));
         if died {
             repair(&mut state, self.slot);
-            // What the dead one held is found by the reaping that now falls due; what it was
-            // just letting go is in our hands already.
+            // The reaping that is now due finds what the dead process held; blocks that it was
+            // just releasing are assigned to this process already.
             state.last_reap_ns = 0;
             self.wiping_due.store(true, Ordering::Relaxed);
         }
@@ -197,8 +197,8 @@ impl Machine {
         result
     }
 
-    /// The same, but leaves what dead processes left to be wiped: says whether there is any. For who
-    /// wipes already.
+    /// The same without wiping the memory of dead processes; returns whether there is any. For a
+    /// caller that is wiping already.
     fn look_only<R>(
         &self,
         mut state: Guard<'_>,
@@ -215,7 +215,7 @@ impl Machine {
         (result, left || due)
     }
 
-    /// Drops the processes that have died; returns whether memory is left for us to wipe.
+    /// Drops dead processes; returns whether this process must wipe memory.
     fn reap(&self, state: &mut State, now: u64) -> bool {
         state.last_reap_ns = now;
         let used = (state.slots_used as usize).min(MAX_PROCESSES);
@@ -229,7 +229,7 @@ impl Machine {
     }
 
     fn is_alive(&self, slot: usize) -> bool {
-        self.is_own(slot) || self.locks.holder(slot) != Holder::Nobody
+        self.is_own(slot) || self.locks.holder(slot) != Holder::None
     }
 
     /// Whether a slot belongs to this process, through this library or another.
@@ -248,7 +248,7 @@ fn bring_up(state: &mut State, gpu: Option<usize>, gpus: usize, now: u64) {
     }
 }
 
-/// Gets a byte nobody has from the kernel, and signs it.
+/// Locks a free byte and writes this process's identity to its slot.
 fn free_slot(locks: Locks, map: &Mapping, identity: u64, dir: &Path) -> Result<usize, Error> {
     let identities: &[AtomicU64; MAX_PROCESSES] = &map.header().identities;
     for (slot, signed) in identities.iter().enumerate() {

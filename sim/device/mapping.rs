@@ -50,13 +50,13 @@ impl Mapping {
         unsafe { self.base.cast().as_ref() }
     }
 
-    /// The header of a file that nobody else knows yet.
+    /// The header of a file that no other process knows yet.
     pub(crate) fn header_of_new_file(&mut self) -> &mut Header {
         // SAFETY: as in `header`; exclusive because the caller has just made the file.
         unsafe { self.base.cast().as_mut() }
     }
 
-    /// The state of a file that nobody else knows yet.
+    /// The state of a file that no other process knows yet.
     pub(crate) fn state_of_new_file(&mut self) -> &mut State {
         // SAFETY: as in `header_of_new_file`.
         unsafe { &mut *self.state() }

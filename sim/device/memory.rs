@@ -1,15 +1,14 @@
-//! The page table: who has which 2 MiB page of a GPU.
+//! The page table: the owner of each 2 MiB page of a GPU.
 //!
-//! An allocation (a *block*) is a chain of pages; it need not be contiguous, so whatever is free
-//! can be had, to the last page. A block is charged to the process that made it, and lives until
-//! the last process that holds it lets go: the maker, or one that opened its IPC handle. Once the
-//! maker has let go it is charged to one of the others, so that everything a process keeps alive is
-//! in somebody's books, and nothing in two.
+//! An allocation (a *block*) is a chain of pages. It need not be contiguous, so every free page can
+//! be used. A block is charged to the process that made it, and lives until its last holder releases
+//! it: the maker, or a process that opened its IPC handle. Once the maker has released it, it is
+//! charged to one of the other holders, so that each block is charged to exactly one process.
 //!
-//! What the last holder lets go is not free at once. Its bytes must be wiped first, which takes
-//! time and must not happen under the lock: the block is put into the hands of a *scrubber* (the
-//! process that noticed), which wipes the pages and then returns them. If the scrubber dies, the
-//! next one takes its blocks over.
+//! A block that its last holder releases is not free at once. Its bytes must be wiped first, which
+//! takes time and must not happen under the lock: the block is assigned to a *scrubber* (the process
+//! that noticed), which wipes the pages and then frees them. If the scrubber dies, the next one
+//! takes its blocks over.
 
 use crate::error::DeviceError;
 use crate::layout::{Block, Gpu, HELD, Page, SCRUB, Slot};
@@ -17,7 +16,7 @@ use crate::limits::PAGE_BYTES;
 use crate::types::{Extent, MemoryKey};
 
 /// Takes `count` pages for the process `slot`; the block's first page names it. Managed memory is
-/// nobody's in the books of processes.
+/// charged to no process.
 pub(crate) fn take(
     gpu: &mut Gpu,
     slots: &mut [Slot],
@@ -133,7 +132,7 @@ pub(crate) fn key(gpu: &Gpu, gpu_index: usize, first: u32) -> MemoryKey {
     }
 }
 
-/// The block a key names, if it is still held by anybody.
+/// The block that a key names, if it still has a holder.
 pub(crate) fn held(gpu: &Gpu, key: MemoryKey) -> Result<u32, DeviceError> {
     let block = gpu
         .blocks
@@ -147,7 +146,7 @@ pub(crate) fn held(gpu: &Gpu, key: MemoryKey) -> Result<u32, DeviceError> {
     }
 }
 
-/// The process `slot` holds a block from now on. What only descriptors held is its own then.
+/// Adds the process `slot` as a holder. A block that only descriptors held is then charged to it.
 pub(crate) fn hold(gpu: &mut Gpu, slots: &mut [Slot], gpu_index: usize, first: u32, slot: usize) {
     let block = &mut gpu.blocks[first as usize];
     block.set_holder(slot, true);
@@ -159,9 +158,9 @@ pub(crate) fn hold(gpu: &mut Gpu, slots: &mut [Slot], gpu_index: usize, first: u
     }
 }
 
-/// The process `slot` lets a block go. Returns true if it was the last holder: the block is now
-/// in the hands of `scrubber`, which must wipe it and call [`finish_scrub`]. What was exported
-/// becomes an orphan instead (see [`orphans`]).
+/// The process `slot` releases a block. Returns true if it was the last holder: the block is now
+/// assigned to `scrubber`, which must wipe it and call [`finish_scrub`]. An exported block becomes
+/// an orphan instead (see [`orphans`]).
 pub(crate) fn release(
     gpu: &mut Gpu,
     slots: &mut [Slot],
@@ -190,7 +189,7 @@ pub(crate) fn release(
     true
 }
 
-/// Puts a block that nobody holds into the hands of `scrubber`.
+/// Assigns a block without holders to `scrubber`.
 pub(crate) fn hand_over(gpu: &mut Gpu, first: u32, scrubber: usize) {
     let block = &mut gpu.blocks[first as usize];
     if std::mem::replace(&mut block.exported, 0) != 0 {

@@ -1,4 +1,4 @@
-//! The table of processes, and what happens to what they had when they are gone.
+//! The table of processes, and the cleanup after dead ones.
 
 use crate::error::DeviceError;
 use crate::layout::{Context, SCRUB, Slot, State};
@@ -6,11 +6,8 @@ use crate::limits::{CGROUP_DEPTH, MAX_CONTEXTS, MAX_GPUS};
 use crate::types::ContextId;
 use crate::{events, memory, quota, time};
 
-pub(crate) const OBSERVER: u32 = 1;
-pub(crate) const DRIVER: u32 = 2;
-
-/// Enters a process into a place that the kernel's lock has just made its own. What a dead
-/// process left there must have been dropped before.
+/// Enters a process into a slot whose byte it has just locked. The remains of a dead process in
+/// that slot must have been dropped before.
 pub(crate) fn enter(state: &mut State, slot: usize, kind: u32) {
     let used_pages = [0; MAX_GPUS];
     state.slots[slot] = Slot {
@@ -122,7 +119,7 @@ pub(crate) fn destroy_context(state: &mut State, index: usize, scrubber: usize) 
 }
 
 /// Kills a context as the hardware does after a fault: its work never completes, it cannot be
-/// used again, and the world hears of it. Its memory stays until its process lets go.
+/// used again, and an Xid event reports it. Its memory stays until its process releases it.
 pub(crate) fn fault(state: &mut State, index: usize, xid: u32, now: u64) {
     unqueue(state, index);
     let context = &mut state.contexts[index];

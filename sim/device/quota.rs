@@ -1,20 +1,19 @@
 //! The driver's own memory limits, per control group and GPU.
 //!
-//! A *hard* limit is a wall for everything the group's processes have on the GPU, in that group
-//! and those below it: contexts, modules, pools, whatever any library asked for. Managed memory
-//! alone is not behind it. A *soft* limit is a guarantee; nobody is refused for its sake, but what is
-//! guaranteed to a group is reserved in every group above it, and cannot be guaranteed twice.
+//! A *hard* limit bounds all memory of the group's processes on the GPU, in that group and those
+//! below it: contexts, modules, pools, allocations of any library. Only managed memory is exempt.
+//! A *soft* limit is a guarantee. It refuses no other group's allocation, but it is reserved in
+//! every group above, and cannot be guaranteed twice.
 //!
-//! What a group uses is not counted apart: it is the sum over its processes, so that a death or
-//! a crash leaves nothing to repair. Nor is what is reserved, which has a trap that real drivers
-//! have as well: a group that is deleted with its soft limit set leaves it behind, reserved above.
+//! A group's use has no counter of its own: it is the sum over its processes, so that a death or a
+//! crash leaves nothing to repair. Nor have reservations, with a trap that real drivers share: a
+//! group deleted with its soft limit set leaves the reservation in the groups above.
 
 use crate::cgroup::{self, Chain};
 use crate::config::Limits;
 use crate::error::{DeviceError, LimitError};
-use crate::layout::{Quota, Slot, State, Wall};
+use crate::layout::{DRIVER, MemoryLimit, Quota, Slot, State};
 use crate::limits::{CGROUP_PATH, MAX_GPUS, PAGE_BYTES};
-use crate::process::DRIVER;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -22,7 +21,7 @@ use std::path::Path;
 /// "No limit" as a hard limit.
 pub const UNLIMITED: u64 = u64::MAX;
 
-const OPEN: Wall = Wall {
+const OPEN: MemoryLimit = MemoryLimit {
     soft: 0,
     hard: UNLIMITED,
 };
@@ -31,7 +30,7 @@ impl Quota {
     fn is_open(&self) -> bool {
         self.limits
             .iter()
-            .all(|wall| wall.soft == 0 && wall.hard == UNLIMITED)
+            .all(|limit| limit.soft == 0 && limit.hard == UNLIMITED)
     }
 
     fn is_gone(&self) -> bool {
@@ -54,7 +53,7 @@ fn is_within(slot: &Slot, group: u64, own: Option<&Quota>) -> bool {
     slot.cgroups.contains(&group) || own.is_some_and(|own| own.parents.contains(&group))
 }
 
-/// Pages the processes of a group have on a GPU.
+/// Pages that the processes of a group have on a GPU.
 fn used_pages(state: &State, gpu: usize, group: u64) -> u64 {
     let slots = state.slots.iter().take(state.slots_used as usize);
     slots
@@ -72,10 +71,10 @@ pub(crate) fn used_bytes(state: &State, gpu: usize, group: u64) -> u64 {
 pub(crate) fn admit(state: &State, gpu: usize, slot: usize, pages: u32) -> Result<(), DeviceError> {
     let process = &state.slots[slot];
     let own = find(state, process.cgroups[0]);
-    let walls = quotas(state).filter(|quota| {
+    let bounds = quotas(state).filter(|quota| {
         quota.limits[gpu].hard != UNLIMITED && is_within(process, quota.cgroup, own)
     });
-    for quota in walls {
+    for quota in bounds {
         let room = quota.limits[gpu].hard / PAGE_BYTES;
         if used_pages(state, gpu, quota.cgroup) + u64::from(pages) > room {
             return Err(DeviceError::OutOfMemory);
@@ -85,14 +84,13 @@ pub(crate) fn admit(state: &State, gpu: usize, slot: usize, pages: u32) -> Resul
 }
 
 /// Limit and use of the group a process is directly in, if it has a hard limit there.
-pub(crate) fn own_wall(state: &State, gpu: usize, slot: usize) -> Option<(u64, u64)> {
+pub(crate) fn own_limit(state: &State, gpu: usize, slot: usize) -> Option<(u64, u64)> {
     let quota = find(state, state.slots[slot].cgroups[0])?;
     let hard = quota.limits[gpu].hard;
     (hard != UNLIMITED).then(|| (hard, used_bytes(state, gpu, quota.cgroup)))
 }
 
-/// What is reserved for a group: its own guarantee, or those of the groups below it if they are
-/// more together.
+/// The pages reserved for a group: its own guarantee, or the sum of those below it if that is more.
 pub(crate) fn reserved(state: &State, gpu: usize, group: u64) -> u64 {
     let own = find(state, group).map_or(0, |quota| quota.limits[gpu].soft);
     let is_next = |quota: &&Quota| {
@@ -105,17 +103,17 @@ pub(crate) fn reserved(state: &State, gpu: usize, group: u64) -> u64 {
 }
 
 /// The limits of a group in force, if it has any.
-pub(crate) fn get(state: &State, gpu: usize, group: u64, limits: Limits) -> Option<Wall> {
+pub(crate) fn get(state: &State, gpu: usize, group: u64, limits: Limits) -> Option<MemoryLimit> {
     let own = find(state, group).map_or(OPEN, |quota| quota.limits[gpu]);
     let soft = match limits {
         Limits::Dmem => reserved(state, gpu, group),
         Limits::Misc | Limits::Off => own.soft,
     };
-    let wall = Wall {
+    let limit = MemoryLimit {
         soft,
         hard: own.hard,
     };
-    (wall.soft != 0 || wall.hard != UNLIMITED).then_some(wall)
+    (limit.soft != 0 || limit.hard != UNLIMITED).then_some(limit)
 }
 
 /// Sets the limits of the group at the head of a chain; the path is where it was found.
@@ -124,19 +122,19 @@ pub(crate) fn set(
     gpu: usize,
     chain: &Chain,
     path: &Path,
-    wall: Wall,
+    limit: MemoryLimit,
     limits: Limits,
 ) -> Result<(), LimitError> {
     let index = match place(state, chain[0]) {
         Some(index) => index,
-        None if wall.soft == 0 && wall.hard == UNLIMITED => return Ok(()),
+        None if limit.soft == 0 && limit.hard == UNLIMITED => return Ok(()),
         None => enter(state, chain, path)?,
     };
-    let before = std::mem::replace(&mut state.quotas[index].limits[gpu], wall);
-    if limits == Limits::Dmem && wall.soft > before.soft && is_too_much(state, gpu, index) {
+    let before = std::mem::replace(&mut state.quotas[index].limits[gpu], limit);
+    if limits == Limits::Dmem && limit.soft > before.soft && is_too_much(state, gpu, index) {
         state.quotas[index].limits[gpu] = before;
     }
-    let refused = state.quotas[index].limits[gpu].soft != wall.soft;
+    let refused = state.quotas[index].limits[gpu].soft != limit.soft;
     if state.quotas[index].is_open() {
         state.quotas[index].cgroup = 0;
     }
@@ -172,7 +170,7 @@ fn enter(state: &mut State, chain: &Chain, path: &Path) -> Result<usize, LimitEr
         return Err(LimitError::Invalid);
     }
     let is_spent = |quota: &Quota| {
-        let reserves = quota.limits.iter().any(|wall| wall.soft != 0);
+        let reserves = quota.limits.iter().any(|limit| limit.soft != 0);
         let lives = |slot: &Slot| slot.kind != 0 && slot.cgroups.contains(&quota.cgroup);
         !reserves && !state.slots.iter().any(lives) && quota.is_gone()
     };

@@ -1,15 +1,15 @@
-//! Setting the books right after a process was killed while it changed them.
+//! Repair of the state after a process was killed while it changed it.
 //!
-//! Every change of [`State`] is made of a few stores; a process can be killed between any two.
-//! Nothing needs to be undone, because everything that is counted can be counted again from the
-//! few facts that are single stores: which block a page names, whether a context lives, and where
-//! its queue begins and ends. A block that was being made or freed at that moment belongs to the
-//! dead process; it is made whole enough here to be dropped with the rest of what that one had.
+//! Every change of [`State`] is a few stores; a process can be killed between any two. Nothing needs
+//! to be undone, because all counts can be recomputed from the few facts that are single stores:
+//! the block that a page names, whether a context lives, and where its queue begins and ends. A
+//! block that was being made or freed at that moment belongs to the dead process. The repair makes
+//! it whole enough to be dropped with the rest of that process.
 
 use crate::layout::{Gpu, HELD, Page, SCRUB, Slot, State};
 use crate::limits::{MAX_CONTEXTS, MAX_GPUS, MAX_PENDING, RING};
 
-/// Makes the state consistent again; blocks nobody holds are given to `scrubber` for wiping.
+/// Makes the state consistent again; blocks without holders are assigned to `scrubber` for wiping.
 pub(crate) fn repair(state: &mut State, scrubber: usize) {
     for slot in &mut state.slots {
         slot.used_pages = [0; MAX_GPUS];
@@ -70,7 +70,7 @@ fn repair_pages(gpu: &mut Gpu, index: usize, slots: &mut [Slot], scrubber: usize
         } else if block.phase == HELD && !block.is_held() {
             (block.phase, block.owner) = (SCRUB, scrubber as u32 + 1);
         } else if block.phase == SCRUB && block.owner == 0 {
-            // Killed just before it said who wipes.
+            // Killed just before it named the scrubber.
             block.owner = scrubber as u32 + 1;
         }
         let owner = block.owner.checked_sub(1).map(|owner| owner as usize);

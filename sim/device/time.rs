@@ -1,11 +1,11 @@
-//! The clockwork: what a GPU did between the last look and this one.
+//! The clockwork: computes the GPU's work between the last access and this one.
 //!
 //! A real GPU runs one context of one process at a time. Contexts with work take turns: a slice
-//! each, with a switch between them; who runs out of work gives the rest of its slice away, and
-//! who is alone is never interrupted. All that follows from what was queued when, so it need not
-//! be acted out: whoever looks at the device calls `advance` with the present time, and it is
-//! computed what has happened since. Between two looks nothing is queued (queueing is a look),
-//! hence the result does not depend on how often anybody looks.
+//! each, with a switch between them. A context that runs out of work yields the rest of its slice,
+//! and a context that is alone is never interrupted. All that follows from the queued work and its
+//! times, so it need not happen in real time: each access to the device calls `advance` with the
+//! present time, which computes the progress since the last one. Between two accesses nothing is
+//! queued (queueing is an access), hence the result does not depend on how many accesses there are.
 
 use crate::layout::{Bucket, Context, Gpu, Load};
 use crate::limits::*;
@@ -26,9 +26,9 @@ pub(crate) fn advance(gpu: &mut Gpu, contexts: &mut [Context], now: u64) {
     }
 }
 
-/// When nobody has looked for long, takes many rounds at once: while no kernel ends, each round
-/// gives each context one slice and leaves everything else as it was. What is left to be computed
-/// step by step is enough to fill the load's whole window.
+/// After a long time without an access, takes many rounds at once: while no kernel ends, each round
+/// gives each context one slice and changes nothing else. The rest, which is computed step by step,
+/// is enough to fill the load's whole window.
 fn skip_rounds(gpu: &mut Gpu, contexts: &mut [Context], now: u64) {
     let window = BUCKETS as u64 * BUCKET_NS;
     let round = u64::from(gpu.queued) * (gpu.slice_ns + gpu.switch_ns);
@@ -56,7 +56,7 @@ fn skip_rounds(gpu: &mut Gpu, contexts: &mut [Context], now: u64) {
     gpu.clock_ns += rounds * round;
 }
 
-/// One stretch of constant doing: a switch, or a run of the first context of the queue.
+/// One stretch of constant activity: a switch, or a run of the first context of the queue.
 fn step(gpu: &mut Gpu, contexts: &mut [Context], now: u64) {
     let front = gpu.queue[0];
     let available = now - gpu.clock_ns;
@@ -90,7 +90,7 @@ fn step(gpu: &mut Gpu, contexts: &mut [Context], now: u64) {
     let spent = run(context, gpu.clock_ns, budget);
     context.load.add(gpu.clock_ns, spent);
     pass(gpu, spent);
-    // Alone, slices follow each other silently; a newcomer waits for the end of the present one.
+    // Alone, slices follow each other without a switch; a newcomer waits for the end of the present one.
     let into_slice = slice_ns.saturating_sub(gpu.slice_left_ns) + spent;
     gpu.slice_left_ns = if contended {
         slice_ns.saturating_sub(into_slice)

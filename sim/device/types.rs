@@ -1,5 +1,5 @@
-//! The words of this crate's public face: ids are types, so that a context of an earlier life or
-//! a freed block can never be mistaken for the present one.
+//! The types of this crate's public interface. Ids are types, so that a destroyed context or a freed
+//! block can never be mistaken for the present one.
 
 /// Names a context of some process on some GPU. The generation changes when the place is reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -26,7 +26,7 @@ impl ContextId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Seq(pub u64);
 
-/// What a piece of work is: faults that count launches count kernels only.
+/// The kind of a piece of work: faults that count launches count kernels only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Kernel,
@@ -105,7 +105,7 @@ impl Memory {
     }
 }
 
-/// What never changes about a GPU.
+/// The constants of a GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GpuInfo {
     pub index: usize,
@@ -145,16 +145,16 @@ pub struct MemoryInfo {
 pub struct MemoryLimits {
     /// A guarantee; 0 for none.
     pub soft: u64,
-    /// A wall; [`crate::UNLIMITED`] for none.
+    /// The hard limit; [`crate::UNLIMITED`] for none.
     pub hard: u64,
-    /// What the group's processes have.
+    /// The use of the group's processes.
     pub used: u64,
 }
 
 /// A process with at least one context on the GPU asked about.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProcessInfo {
-    /// As the asker's pid namespace numbers it.
+    /// The pid in the caller's pid namespace.
     pub pid: u32,
     pub used_bytes: u64,
     pub contexts: u32,
@@ -164,7 +164,7 @@ pub struct ProcessInfo {
     pub utilisation: u32,
 }
 
-/// The device's own truth about a context.
+/// The device's own account of a context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ContextInfo {
     pub gpu: usize,

@@ -5,12 +5,14 @@
 
 #![allow(unsafe_code)]
 
-use crate::exports::Verdict;
 use core::ffi::{c_char, c_void};
 use gpuslice_nvabi::types::{nvmlDevice_t, nvmlEventSet_t, nvmlReturn_t};
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
+
+/// The result of a call: nothing, or an error for the caller.
+pub(crate) type Outcome = Result<(), nvmlReturn_t>;
 
 /// An argument of a C call.
 pub(crate) trait FromC<C> {
@@ -61,11 +63,11 @@ impl<T: Copy> Out<T> {
     }
 
     /// The answer; a null place is the caller's error.
-    pub(crate) fn put(self, value: T) -> Verdict {
+    pub(crate) fn put(self, value: T) -> Outcome {
         self.put_at(0, value)
     }
 
-    fn put_at(self, index: usize, value: T) -> Verdict {
+    fn put_at(self, index: usize, value: T) -> Outcome {
         if self.0.is_null() {
             return Err(NULL);
         }
@@ -90,7 +92,7 @@ impl<T: Copy> Out<T> {
     }
 
     /// A list into a place with room for `room` entries.
-    pub(crate) fn list(self, room: usize, values: &[T]) -> Verdict {
+    pub(crate) fn list(self, room: usize, values: &[T]) -> Outcome {
         for (index, &value) in values.iter().take(room).enumerate() {
             self.put_at(index, value)?;
         }
@@ -109,7 +111,7 @@ impl<T: Copy> Out<T> {
 
 impl Out<c_char> {
     /// A text with its closing zero into `length` bytes.
-    pub(crate) fn text(self, length: u32, text: &str) -> Verdict {
+    pub(crate) fn text(self, length: u32, text: &str) -> Outcome {
         if self.0.is_null() {
             return Err(NULL);
         }
@@ -123,7 +125,7 @@ impl Out<c_char> {
 
 impl Out<u32> {
     /// NVML's lists: the count says how much room there is, and how much there was to say.
-    pub(crate) fn counted<T: Copy>(self, place: Out<T>, values: &[T]) -> Verdict {
+    pub(crate) fn counted<T: Copy>(self, place: Out<T>, values: &[T]) -> Outcome {
         let room = self.get()? as usize;
         if room != 0 && place.is_null() {
             return Err(NULL);

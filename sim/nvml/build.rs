@@ -1,4 +1,4 @@
-//! The library calls itself what programs ask the loader for, and its own calls stay its own even
+//! Link options: the soname that programs ask the loader for, and symbolic binding of its own calls, even
 //! when another library with the same names (a shim) was loaded before it.
 
 fn main() {

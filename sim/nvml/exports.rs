@@ -1,20 +1,17 @@
 //! The C functions, made from the table: one export per row.
 //!
-//! A call passes three gates: its pointers become [`crate::abi`] values, a panic becomes
-//! NVML_ERROR_UNKNOWN, and what is not implemented still says whether the library was initialised.
+//! Each export converts pointers to [`crate::abi`] values and a panic to NVML_ERROR_UNKNOWN. A
+//! function without an implementation still reports whether the library was initialised.
 
 #![allow(unsafe_code)]
 
-use crate::abi::FromC;
+use crate::abi::{FromC, Outcome};
 use crate::{calls, session};
 use core::ffi::{c_char, c_void};
 use gpuslice_nvabi::types::*;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// What a call comes to: nothing, or an error for the caller.
-pub(crate) type Verdict = Result<(), nvmlReturn_t>;
-
-fn guard(call: impl FnOnce() -> Verdict) -> nvmlReturn_t {
+fn guard(call: impl FnOnce() -> Outcome) -> nvmlReturn_t {
     match catch_unwind(AssertUnwindSafe(call)) {
         Ok(Ok(())) => nvmlReturn_t::SUCCESS,
         Ok(Err(error)) => error,
@@ -22,7 +19,7 @@ fn guard(call: impl FnOnce() -> Verdict) -> nvmlReturn_t {
     }
 }
 
-fn not_supported() -> Verdict {
+fn not_supported() -> Outcome {
     session::machine()?;
     Err(nvmlReturn_t::ERROR_NOT_SUPPORTED)
 }

@@ -60,7 +60,7 @@ pub(crate) fn handle(index: usize) -> nvmlDevice_t {
     nvmlDevice_t(std::ptr::from_ref(&HANDLES[index]).cast_mut().cast())
 }
 
-/// What the device refuses cannot be the fault of who only looks.
+/// The error of a refusal by the device: an observer cannot have caused it.
 pub(crate) fn device_error(_: DeviceError) -> nvmlReturn_t {
     nvmlReturn_t::ERROR_GPU_IS_LOST
 }

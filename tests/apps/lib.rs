@@ -1,8 +1,8 @@
 //! Small CUDA driver-API programs used as tenants by the demo and the tests.
 //!
-//! They know nothing of gpuslice: they find `libcuda.so.1` as any program does and bring their
-//! kernels as PTX, so the same binary runs bare, in a slice by either injection method, on the simulated
-//! GPU and on a real one.
+//! They do not depend on gpuslice: they find `libcuda.so.1` like any program and bring their kernels
+//! as PTX. So the same binary runs bare, in a slice by either injection method, on
+//! the simulated GPU and on a real one.
 
 pub mod api;
 pub mod driver;

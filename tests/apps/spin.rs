@@ -1,12 +1,12 @@
-//! The kernels tenants launch: one that lasts as long as it is told, one that does as much.
+//! The kernels of tenants: one of a given duration, one of a given amount of work.
 //!
-//! `spin` watches the GPU's clock, so it lasts as long as it is told, and what it counts is time. That is GPU time only
-//! where nobody else runs meanwhile: the clock does not stop for a kernel that was taken off the GPU, which then ends early.
-//! `spin_rounds` computes: it needs as much of the GPU whatever happens to it, and how far it is can be read
-//! in a page of the host while it runs. How many rounds a GPU does in a millisecond must be measured first.
+//! `spin` watches the GPU's clock until its duration is over. That is GPU time only while no other process runs: the
+//! clock does not stop for a kernel that is off the GPU, which then ends early.
+//! `spin_rounds` computes: it needs the same GPU time whatever happens, and writes its progress to a page of host memory
+//! while it runs. The rounds that a GPU does in a millisecond must be measured first.
 //!
-//! The simulated GPU runs neither; it takes the duration from the first argument, and adds one to the word that the last
-//! one names. That count is the tenant's own proof of what it got, independent of anybody's books.
+//! The simulated GPU runs neither; it takes the duration from the first argument, and adds one to the word at the last
+//! argument. That count is the tenant's own proof of its GPU time, independent of the ledger.
 
 use std::ffi::{CStr, c_void};
 

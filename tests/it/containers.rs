@@ -1,5 +1,5 @@
-//! Containers under real runtimes: who asks gets a slice or does not start; who does not ask is as if
-//! we were not there.
+//! Containers under real runtimes: a container that asks for a slice gets it or does not start; one that does
+//! not ask runs as without gpuslice.
 
 mod libc;
 mod places;
@@ -85,7 +85,7 @@ fn no_daemon_no_start() {
     assert!(said.contains("is gpusliced running?"), "{said}");
 }
 
-/// A daemon that accepts and never answers costs the container its start, not the node its runtime.
+/// With a daemon that accepts and never answers, the container does not start, and the runtime does not hang.
 #[test]
 fn a_hung_daemon_is_a_clear_failure() {
     let Some(hook) = hook("a_hung_daemon_is_a_clear_failure", "runc") else {
@@ -186,7 +186,7 @@ fn cgpus_variables_are_understood() {
     assert!(!mounts.contains("gpuslice.so"));
 }
 
-/// How many GPUs a container has.
+/// The number of a container's GPUs.
 fn lanes(node: &Node, container: &str) -> usize {
     let of = |row: &Snapshot| matches!(row, Snapshot::Slice { container: whose, .. } if whose.as_str() == container);
     node.admin().list().iter().filter(|row| of(row)).count()
@@ -218,7 +218,7 @@ fn of_image(node: &Node, id: &str, hook: &Path, more: &[&str], ours: &[(&str, &s
     bundle.run(hook)
 }
 
-/// One image's ENV must not take the node: whole GPUs, high priority, all of the weight.
+/// An image's `ENV` cannot claim the node: whole GPUs, high priority, all of the weight.
 #[test]
 fn an_images_environment_asks_for_no_more_than_memory() {
     let test = "an_images_environment_asks_for_no_more_than_memory";
@@ -257,7 +257,7 @@ fn an_images_environment_asks_for_no_more_than_memory() {
         assert!(said.contains(why), "{more:?}: {said}");
         assert_eq!(node.slice(&id), None, "{more:?}");
     }
-    // What the orchestrator says goes; the image adds nothing to it.
+    // The orchestrator's request counts; the image adds nothing to it.
     let more = [
         weight,
         high,
@@ -286,10 +286,10 @@ fn an_images_environment_asks_for_no_more_than_memory() {
     drop(running);
 }
 
-/// Which requests are taken, and within which bounds, is the node's to say.
+/// The node decides which requests it accepts, and within which bounds.
 #[test]
-fn the_node_says_which_requests_it_takes() {
-    let Some(hook) = hook("the_node_says_which_requests_it_takes", "runc") else {
+fn the_node_decides_which_requests_it_accepts() {
+    let Some(hook) = hook("the_node_decides_which_requests_it_accepts", "runc") else {
         return;
     };
     let two = "NVIDIA_VISIBLE_DEVICES=0,1";
@@ -341,7 +341,7 @@ fn the_node_says_which_requests_it_takes() {
             }
         }
     }
-    // The node's own file asks for itself, whatever is taken from containers.
+    // Requests of the node's own file are accepted, whichever are accepted from containers.
     let node = configured("requests_from = []");
     let device = Bundle::new(node.root(), "cdi", "runc", node.runtime_dir());
     let device = device.hook_argument("--ask").hook_argument("memory=1GiB");

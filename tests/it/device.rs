@@ -1,5 +1,5 @@
-//! The simulated GPU under real processes: the control of every claim about shares, and faults from
-//! the configuration to the program, the neighbour and whoever listens to NVML.
+//! The simulated GPU under real processes: the control experiment of every claim about shares, and the effect of
+//! configured faults on the program, its neighbour and NVML's listeners.
 
 use crate::harness::node::Node;
 use crate::harness::{PATIENCE, eventually, target_dir};
@@ -77,7 +77,7 @@ fn parts(machine: &Machine) -> Vec<f64> {
     gains.iter().map(|gain| *gain as f64 / all as f64).collect()
 }
 
-/// Nobody in between: time goes to contexts in equal parts, so who has two gets twice as much.
+/// Without slices GPU time goes to contexts in equal parts, so a tenant with two contexts gets twice as much.
 #[test]
 fn without_slices_every_context_gets_the_same_time() {
     let node = Node::new();
@@ -134,8 +134,8 @@ fn sliced(node: &Node, name: &str, seconds: &str) -> Command {
     command
 }
 
-/// An Xid is the end of one context: its program is told, its slice is given back, NVML's listeners
-/// hear of it, and the neighbour loses nothing.
+/// An Xid ends one context: its program gets an error, its slice is released, NVML's listeners get the event, and
+/// the neighbour loses nothing.
 #[test]
 fn a_fault_kills_one_context_only() {
     if let Some(driver) = std::env::var_os(LISTENER) {
@@ -184,9 +184,9 @@ fn a_fault_kills_one_context_only() {
     eventually("both slices given back", || node.containers().is_empty());
 }
 
-/// A simulated GPU that cannot be: the program that starts says what is wrong and makes nothing.
+/// An invalid simulated GPU: the program that starts explains the error and makes nothing.
 #[test]
-fn a_simulated_gpu_that_cannot_be_is_explained() {
+fn an_invalid_simulated_gpu_is_explained() {
     for (key, value, words) in [
         ("GPUSLICE_SIM", "mem=7parsecs", "`mem=7parsecs`: expected"),
         (

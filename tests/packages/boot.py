@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The units under a real systemd: started by whoever asks, shut in as they say, alive, and over a restart.
+"""The units under a real systemd: socket activation, their sandbox, health, and a restart.
 
 Usage: tests/packages/boot.py PACKAGE.deb, as root.
 
@@ -30,7 +30,7 @@ systemctl stop gpusliced.socket gpusliced-observe.socket
 systemctl reset-failed
 echo 'driver_dir = "/usr/lib/gpuslice/sim"' >>/etc/gpuslice/gpusliced.toml
 
-# Whoever asks first starts the daemon.
+# The first connection starts the daemon.
 systemctl start gpusliced.socket gpusliced-observe.socket
 say waiting "$(systemctl is-active gpusliced.service)"
 gpuslice ps >/result/ps && say asked "$(systemctl is-active gpusliced.service)"
@@ -48,7 +48,7 @@ until [ "$(systemctl show -p NRestarts --value gpusliced.service)" = 1 ]; do sle
 gpuslice ps | grep -q held && say hung kept
 kill "$held"; wait "$held"
 
-# Metrics, by somebody who may nothing else.
+# Metrics, by a user without other permissions.
 systemctl start gpuslice-metrics.service
 pid=$(systemctl show -p MainPID --value gpuslice-metrics.service)
 say user "$(stat -c %U "/proc/$pid")"
@@ -57,7 +57,7 @@ say metrics "$(python3 -c 'import urllib.request as r; print(r.urlopen("http://1
 setpriv --reuid gpuslice-metrics --regid gpuslice-metrics --clear-groups gpuslice ps >/dev/null 2>&1 &&
     say admin allowed || say admin refused
 
-# What stopping leaves: records, and nobody who listens.
+# A stop leaves records, and no listener.
 systemctl stop gpusliced.service gpusliced.socket gpusliced-observe.socket gpuslice-metrics.service
 say left "$(ls /run/gpuslice | tr '\n' ' ')"
 journalctl --no-pager -o cat >/result/journal

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What `make package` makes, installed for real: from an older version over an upgrade to nothing left.
+"""Installs the packages of `make package` for real: an older version, an upgrade, a complete removal.
 
 Usage: tests/packages/run.py BUILD, as root, where BUILD has the debug programs (`packaging/stage debug`).
 
@@ -20,7 +20,7 @@ TARGET = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", REPOSITORY / "target"))
 # Symbol versions of the C library: what is mounted into containers, and what runs on the node.
 IMAGES, NODES = (2, 17), (2, 28)
 SHIM = ["libgpuslice.so", "libgpuslice_mount.so", "libgpuslice_nvml.so"]
-# Of each, stripped; three megabytes more in every container would be a mistake somebody made.
+# Of each, stripped; three megabytes more in every container would be an accident.
 SHIM_BYTES_MAX = 2 << 20
 PROGRAMS = ["usr/sbin/gpusliced", "usr/bin/gpuslice", "usr/bin/gpuslice-runtime",
             "usr/libexec/gpuslice/gpuslice-hook"]

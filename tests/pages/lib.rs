@@ -1,4 +1,4 @@
-//! The words that a process and the daemon race about, under every order that a weak memory allows.
+//! The words shared by a process and the daemon, under every order that a weak memory model allows.
 //!
 //! `gpuslice_wire::page` says how a turn is closed: the daemon changes a word and then reads the claims,
 //! a process writes its claim and then reads the word. Whether that excludes each other is not a

@@ -1,4 +1,4 @@
-//! One lane's words, the four who use them, and what must hold in the end.
+//! One lane's words, the four threads that use them, and the invariants at the end.
 
 use loom::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use loom::sync::atomic::{AtomicU32, fence};
@@ -73,7 +73,7 @@ impl Pages {
         held && free
     }
 
-    /// The gate thread reports that all is quiet if it is.
+    /// The gate thread reports a drained lane.
     fn tend(&self) {
         let lane = self.lane.lock().expect("nobody panics with it");
         let active = self.active.load(Relaxed);
@@ -84,7 +84,7 @@ impl Pages {
         }
     }
 
-    /// The daemon closes and looks; whether all is quiet as far as it can tell.
+    /// The daemon closes the turn and reads the claims; whether it finds the lane drained.
     fn close(&self, turn: u32) -> bool {
         self.mode.store(TURNS, Release);
         self.turn.store(turn, Release);
@@ -96,9 +96,9 @@ impl Pages {
     }
 }
 
-/// From `mode` and `turn` on, threads launch once each, the gate thread looks or does not, the daemon closes.
-/// A launch never ends here: where there was one, the daemon must not have found quiet.
-fn race((mode, turn): (u32, u32), (launchers, gate): (usize, bool), fences: Fences) {
+/// From `mode` and `turn` on, threads launch once each, the gate thread runs or not, the daemon closes.
+/// A launch never ends here: if there was one, the daemon must not find the lane drained.
+fn close_turn((mode, turn): (u32, u32), (launchers, gate): (usize, bool), fences: Fences) {
     let mut bounds = loom::model::Builder::new();
     bounds.preemption_bound = Some(3);
     bounds.check(move || {
@@ -112,34 +112,34 @@ fn race((mode, turn): (u32, u32), (launchers, gate): (usize, bool), fences: Fenc
             let pages = Arc::clone(&pages);
             thread::spawn(move || pages.tend())
         });
-        let quiet = pages.close(turn + 2 - turn % 2);
+        let drained = pages.close(turn + 2 - turn % 2);
         let launched = launchers.into_iter().map(|it| it.join().expect("a launch"));
         let launched = launched.fold(false, |any, it| any | it);
         gate.into_iter().for_each(|it| it.join().expect("a look"));
-        assert!(!(quiet && launched), "a launch the daemon has not seen");
+        assert!(!(drained && launched), "a launch the daemon has not seen");
     });
 }
 
 /// A turn, and the freedom without turns.
 const BEFORE: [(u32, u32); 2] = [(TURNS, 1), (OPEN, 2)];
-/// Who races with the daemon.
-const WHO: [(usize, bool); 2] = [(2, false), (1, true)];
+/// The threads beside the daemon: the number of launching ones, and whether there is a gate thread.
+const THREADS: [(usize, bool); 2] = [(2, false), (1, true)];
 
 #[test]
 fn the_close_sees_every_launch() {
     for before in BEFORE {
-        for who in WHO {
-            race(before, who, BOTH);
+        for threads in THREADS {
+            close_turn(before, threads, BOTH);
         }
     }
 }
 
-/// The model is no rubber stamp: with either order weaker it finds the launch that nobody saw.
+/// The model can fail: with either order weaker it finds a launch that the daemon has not seen.
 #[test]
 fn a_weaker_order_is_found_out() {
     for (process, daemon) in [(false, true), (true, false)] {
         for before in BEFORE {
-            let weak = move || race(before, WHO[0], Fences { process, daemon });
+            let weak = move || close_turn(before, THREADS[0], Fences { process, daemon });
             assert!(catch_unwind(weak).is_err(), "{process} {daemon} {before:?}");
         }
     }

@@ -101,7 +101,7 @@ fn dependencies_point_one_way() {
         let all = package["dependencies"].as_array().expect("dependencies");
         for dependency in all.iter().filter(|dependency| dependency["kind"].is_null()) {
             let on = dependency["name"].as_str().expect("name");
-            let allowed = match ALLOWED.iter().find(|(who, ..)| *who == name) {
+            let allowed = match ALLOWED.iter().find(|(package, ..)| *package == name) {
                 Some((_, inside, outside)) => inside.contains(&on) || outside.contains(&on),
                 None => {
                     let node = NODE.iter().find(|(package, _)| *package == name);

@@ -1,4 +1,4 @@
-//! The house rules as tests: what a reviewer would otherwise have to say again and again.
+//! The rules of the tree as tests, which spare a reviewer's repetitions.
 //!
 //! Each test lists every place that breaks its rule. The rules themselves are in CONTRIBUTING.md.
 
@@ -151,7 +151,7 @@ fn tenants_are_left_alone() {
     );
 }
 
-/// A wake-up can be lost with the process that owes it: nobody sleeps without a limit.
+/// A wake-up can be lost with the process that owes it, so every sleep has a limit.
 #[test]
 fn every_futex_wait_has_a_limit() {
     let (mut broken, mut found) = (Vec::new(), 0);

@@ -8,7 +8,7 @@ use std::cell::{Cell, RefCell};
 thread_local! {
     /// The top of the stack, kept apart: it is what every call asks for.
     static TOP: Cell<Option<&'static Context>> = const { Cell::new(None) };
-    /// What is under the top, the lowest first.
+    /// The contexts below the top, the lowest first.
     static BELOW: RefCell<Vec<Option<&'static Context>>> = const { RefCell::new(Vec::new()) };
 }
 

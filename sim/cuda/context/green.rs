@@ -1,8 +1,8 @@
 //! Green contexts: contexts over a part of the multiprocessors.
 //!
 //! The simulated device runs one context at a time and does not divide its multiprocessors, so the
-//! part is only remembered. What matters to those who count memory is real: a green context is a
-//! context, with the cost of one, and it gives what was made in it back when it ends.
+//! part is only remembered. The memory is real: a green context costs as much as a context, and
+//! releases what was made in it when it ends.
 
 use super::{Context, find, lifetime};
 use crate::driver::process;

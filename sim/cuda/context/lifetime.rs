@@ -1,7 +1,7 @@
-//! How contexts begin and end.
+//! Creation and destruction of contexts.
 //!
-//! The device is told first (it may have no memory for another one), and last when it ends: what
-//! is queued is waited for, then everything that belongs to the context goes, then the context.
+//! A context is first made on the device, which may have no memory for another one. At its end it
+//! waits for its queued work, releases everything that belongs to it, and ends on the device last.
 
 use super::{Context, current, limits, table};
 use crate::driver::{device_error, process};

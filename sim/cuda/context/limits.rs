@@ -1,9 +1,9 @@
-//! What can be set on a context: limits, cache and shared-memory preferences, flags.
+//! Settings of a context: limits, cache and shared-memory preferences, flags.
 //!
 //! A program reads back what it has set. Three of the limits are sizes of device memory the driver
 //! keeps: the stacks of all threads the GPU can run at once, the buffer of `printf`, the heap of
-//! `malloc` in kernels. Their defaults are part of what every context takes; raising one takes
-//! the difference, and lowering it gives back what was taken in one piece or more.
+//! `malloc` in kernels. Their defaults are part of every context's memory; raising one takes the
+//! difference as one piece, and lowering it releases the last pieces that are no longer needed.
 
 use super::lifetime::check_flags;
 use super::{Context, current, named_or_current};

@@ -1,9 +1,9 @@
-//! Contexts: where everything a program does on a GPU belongs.
+//! Contexts: the owners of all work and memory of a program on a GPU.
 //!
-//! A context lives on the shared device as well (it takes memory there, and the device's time is
-//! shared out between contexts), and each thread has a stack of contexts whose top is the current
-//! one. Contexts are never freed, only ended: they are few and small, and so a call finds the
-//! current one with one load, whatever other threads do meanwhile.
+//! A context lives on the shared device as well: it takes memory there, and the device's time is
+//! divided between contexts. Each thread has a stack of contexts whose top is the current one.
+//! Contexts are never freed, only ended: they are few and small, and so a call finds the current
+//! one with one load, whatever other threads do meanwhile.
 
 mod current;
 mod green;

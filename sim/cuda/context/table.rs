@@ -1,5 +1,5 @@
-//! Handles of contexts. A handle is a number that is never given out twice, so that a destroyed
-//! context and a made-up pointer are told from a living one.
+//! Handles of contexts. A handle is a number that is never reused, so that a living context differs
+//! from a destroyed one and from a made-up pointer.
 
 use super::Context;
 use gpuslice_nvabi::types::{CUcontext, CUresult};

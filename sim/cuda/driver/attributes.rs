@@ -1,4 +1,4 @@
-//! What a device says about itself: the answers of `cuDeviceGetAttribute`.
+//! The attributes of a device: the answers of `cuDeviceGetAttribute`.
 //!
 //! The numbers are those of an H100-like card (compute capability 9.0), as its documentation
 //! gives them; features the simulated driver does not serve are answered with 0, so that programs

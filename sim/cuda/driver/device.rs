@@ -1,4 +1,4 @@
-//! Devices: how many, what they are called, how large they are.
+//! Devices: their number, names and sizes.
 
 use super::process::{Gpu, process};
 use gpuslice_nvabi::types::CUresult;

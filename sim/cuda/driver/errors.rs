@@ -1,4 +1,4 @@
-//! Error codes in words.
+//! Names and descriptions of error codes.
 
 use gpuslice_nvabi::types::CUresult;
 use std::ffi::CStr;

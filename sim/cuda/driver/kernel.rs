@@ -1,10 +1,10 @@
-//! The way to the driver's kernel side, taken as the real driver library takes it: objects are made and
-//! ended by `ioctl`, on a descriptor of this process's own.
+//! Calls to the driver's kernel side, as the real driver library makes them: `ioctl` on a descriptor of
+//! this process's own makes and ends objects.
 //!
 //! The pointer below is the library's reference to libc's `ioctl`, which the loader fills in like any
-//! other. There is no kernel driver behind a simulated device, so a constructor turns it to the
-//! simulated one. Whoever wants to see what the driver does (a shim) turns it to himself, later, and
-//! calls what was there, just as he would with the real library.
+//! other. There is no kernel driver behind a simulated device, so a constructor redirects it to the
+//! simulated one. A shim that observes the driver later redirects it to itself and calls the earlier
+//! target, as it does with the real library.
 
 use gpuslice_nvabi::control::*;
 use gpuslice_sim_device::{ContextId, Machine};
@@ -69,7 +69,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// A client; without one, contexts have no groups that anybody could control.
+    /// A client; without one, contexts have no channel groups to control.
     pub fn new(machine: &Machine) -> Option<Self> {
         let mut client = Self {
             file: machine.open_control().ok()?,

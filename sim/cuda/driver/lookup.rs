@@ -2,7 +2,7 @@
 //!
 //! A program asks for a base name, the CUDA version it was written for and the default stream it
 //! means; it gets the newest form of the function that version knew. Names of exact symbols are
-//! not found, nor is what came after the driver's own version.
+//! not found, nor are functions newer than the driver's own version.
 
 use super::device::text;
 use super::process::process;
@@ -43,7 +43,7 @@ fn address(name: &str, version: u32, flags: u64) -> Result<usize, CUdriverProcAd
             .get(found.index)
             .copied()
             .ok_or(CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND),
-        // What came after this driver is unknown to it.
+        // Functions newer than this driver are unknown to it.
         Err(Missing::VersionNotSufficient) if asked == version => {
             Err(CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT)
         }

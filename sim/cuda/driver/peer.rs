@@ -1,5 +1,5 @@
-//! Access of one GPU to the memory of another. All memory of the simulated machine is reachable
-//! from everywhere, so what is kept here is only the bookkeeping programs can observe.
+//! Access of one GPU to the memory of another. All memory of the simulated machine is reachable from
+//! every GPU, so this module only keeps the state that programs can observe.
 
 use crate::context::Context;
 use gpuslice_nvabi::types::CUresult;

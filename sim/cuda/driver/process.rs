@@ -1,7 +1,7 @@
-//! What `cuInit` makes: the attachment of this process to the simulated machine.
+//! The attachment of this process to the simulated machine, made by `cuInit`.
 //!
-//! It is made once and stays. A forked child inherits the memory of its parent but not its place
-//! at the device, so there every call answers "not initialised", as the real driver does.
+//! It is made once and stays. A forked child inherits its parent's memory but not its slot at the
+//! device, so there every call returns "not initialised", as the real driver does.
 
 use super::kernel::Client;
 use super::visible;

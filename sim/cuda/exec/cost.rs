@@ -1,9 +1,8 @@
-//! How long things take on the simulated GPU.
+//! Durations of work on the simulated GPU.
 //!
-//! The constants are round and belong to a card like the H200: what matters is that they are
-//! documented and never change by themselves, so that a test can compute what it must see.
-//! A kernel named `spin` takes exactly what its first argument says; of any other kernel only its
-//! grid is known, so its blocks are counted in waves.
+//! The constants are round and belong to a card like the H200. They are documented and fixed, so
+//! that a test can compute its expected durations. A kernel named `spin` takes exactly the time of
+//! its first argument; of any other kernel only its grid is known, so its blocks are counted in waves.
 
 #![forbid(unsafe_code)]
 

@@ -1,8 +1,8 @@
-//! Handles a program can hold for too long.
+//! Handles that stay safe after their object is destroyed.
 //!
-//! The driver gives out pointers to its objects and may crash on a stale one. Ours are numbers in
-//! the clothes of a pointer: a kind, a place in a table and the generation of that place, so that
-//! a destroyed stream, a made-up pointer or an event passed as a graph is an error, never a crash.
+//! The real driver returns pointers to its objects and may crash on a stale one. These handles are
+//! numbers in the form of a pointer: a kind, an index in a table and the generation of that entry.
+//! So a destroyed stream, a made-up pointer or an event passed as a graph is an error, never a crash.
 
 #![forbid(unsafe_code)]
 

@@ -1,11 +1,10 @@
-//! Everything that happens in an order: streams, events, modules, launches, graphs, and memory
-//! that is allocated in the order of a stream.
+//! Ordered work: streams, events, modules, launches, graphs, and memory that is allocated in the
+//! order of a stream.
 //!
 //! A call makes a [`task::Task`] and hands it to [`submit`], which either adds it to the graph
-//! being captured from the stream ([`graph`]) or queues it ([`stream`]). `module` knows what can be
-//! launched, `pool` where stream-ordered memory comes from, `cost` how long a kernel takes; `ptx`
-//! and `handles` serve them all. The functions below are what other rooms call (see
-//! [`crate::work`]).
+//! being captured from the stream ([`graph`]) or queues it ([`stream`]). `module` has the kernels,
+//! `pool` the stream-ordered memory, `cost` the durations; `ptx` and `handles` serve them all. The
+//! functions below are called by other modules (see [`crate::work`]).
 
 mod api;
 pub mod cost;
@@ -47,7 +46,7 @@ fn reading<T>(pointer: *const T) -> In<T> {
     unsafe { In::from_abi(pointer) }
 }
 
-/// Where a result goes that nobody wants.
+/// The destination of an unused result.
 fn nowhere<T>() -> Out<T> {
     // SAFETY: null is never written to.
     unsafe { Out::from_abi(std::ptr::null_mut::<T>()) }
@@ -103,7 +102,7 @@ pub fn queue(stream: CUstream, operation: Operation) -> Outcome {
     submit(resolve(stream)?, Task::Move(Move::prepared(operation)))
 }
 
-/// Waits for what is queued on a stream; see [`crate::work`].
+/// Waits for the work queued on a stream; see [`crate::work`].
 pub fn wait(stream: CUstream) -> Outcome {
     api::synchronize(resolve(stream)?)
 }
@@ -131,8 +130,8 @@ pub fn settle(context: &'static Context) -> Outcome {
     run.wait(context.id, &marks)
 }
 
-/// A context ends: what the device can still do of what is queued in it is waited for, a moment;
-/// the rest does not happen.
+/// Ends a context: waits a bounded time for the queued work that the device can still do; the rest
+/// is dropped.
 pub fn context_ends(context: &'static Context) {
     let Ok(run) = shared() else { return };
     run.drain(context.id);

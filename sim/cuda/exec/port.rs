@@ -1,7 +1,7 @@
-//! What this room takes from the others: the device, memory for variables, single words.
+//! The services of other modules that `exec` uses: the device, memory for variables, single words.
 //!
-//! A word of memory is reached only through the registry of allocations: a pointer that is in
-//! none is a fault of the context, not of the process.
+//! A word of memory is reached only through the registry of allocations: a pointer outside all
+//! allocations is a fault of the context, not of the process.
 
 use super::stream::{StreamKey, shared};
 use crate::context::{self, Context};

@@ -1,13 +1,12 @@
-//! What a module says about itself, read from its PTX text.
+//! The declarations of a module, read from its PTX text.
 //!
-//! The simulated GPU does not run kernels, but the driver API talks about them: their names, the
-//! layout of their parameters (a launch must copy exactly that many bytes from each pointer of
-//! `kernelParams`), their largest block, their static shared memory, and the global variables
-//! `cuModuleGetGlobal` can find. All of this stands in PTX in plain words. The reader is a scan
-//! over tokens: it understands declarations and skips the bodies, so that an instruction it has
-//! never heard of cannot confuse it.
+//! The simulated GPU does not run kernels, but the driver API needs their names and the layout of
+//! their parameters: a launch must copy exactly that many bytes from each pointer of `kernelParams`.
+//! It also needs their largest block, their static shared memory, and the global variables for
+//! `cuModuleGetGlobal`. PTX declares all of this in plain text. The reader scans tokens: it parses
+//! declarations and skips bodies, so that unknown instructions do not matter.
 //!
-//! A module that is not PTX (a cubin, a fat binary) says nothing we read: see [`Module::opaque`].
+//! A module that is not PTX (a cubin, a fat binary) is not read: see [`Module::opaque`].
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! What can be done in a stream or by a graph node, as data.
+//! Tasks of streams and graph nodes, as data.
 //!
 //! The same call either queues its task at once or, in a stream that is being captured, becomes a
 //! node; so every call first makes a [`Task`] and hands it to [`submit`](super::submit). A task
@@ -234,7 +234,7 @@ impl Task {
         }
     }
 
-    /// What it does to the world.
+    /// Its effect.
     fn effect(&self) -> Option<Effect> {
         Some(match self {
             Self::Kernel(launch) => {

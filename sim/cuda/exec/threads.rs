@@ -1,7 +1,7 @@
-//! Threads the driver starts in a process that is not its own.
+//! Threads that the driver starts in a program's process.
 //!
-//! They must not be seen: no signal of the program is ever delivered to them, and a timer means
-//! what it says (a thread inherits a slack of 50 microseconds otherwise).
+//! They must not disturb the program: no signal is ever delivered to them. Their timers are exact; a
+//! thread otherwise inherits a timer slack of 50 microseconds.
 
 use std::thread::{Builder, ThreadId};
 

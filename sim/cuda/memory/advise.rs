@@ -1,5 +1,5 @@
 //! Hints about managed memory: advice and prefetching. They are checked and remembered, so that a
-//! program reads back what it said; on the simulated device they change no speed.
+//! program can read them back; on the simulated device they change no speed.
 
 use super::registry::{self, Kind};
 use crate::driver::process;
@@ -10,7 +10,7 @@ use gpuslice_nvabi::types::*;
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
-/// What was said about one allocation, by its id.
+/// The hints for one allocation, by its id.
 #[derive(Clone, Default)]
 struct Hints {
     read_mostly: bool,

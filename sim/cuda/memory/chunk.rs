@@ -1,7 +1,7 @@
 //! Physical memory of a GPU as this process holds it.
 //!
 //! The device counts a process as one holder of a piece of memory however often it has opened it,
-//! so the counting within the process happens here: a piece is let go when its last [`Chunk`] is.
+//! so this module counts within the process: a piece is released with its last [`Chunk`].
 
 use crate::driver::{device_error, process};
 use crate::entry::is_forked;
@@ -18,7 +18,7 @@ pub struct Chunk {
 /// Whether memory with this key is open in the process.
 enum State {
     Open(Weak<Chunk>),
-    /// Being let go, which takes long: its bytes are wiped. Who wants to open it waits.
+    /// Being released, which takes long: its bytes are wiped. A thread that opens it waits.
     Closing,
 }
 
@@ -38,7 +38,7 @@ impl Chunk {
         Ok(Self::enter(&mut open(), memory))
     }
 
-    /// The same for managed memory, which is nobody's in the device's books.
+    /// The same for managed memory, which the device charges to no process.
     pub fn managed(gpu: usize, bytes: u64) -> Result<Arc<Self>, CUresult> {
         let machine = process()?.machine;
         let memory = machine

@@ -1,13 +1,13 @@
 //! Device and managed memory: `cuMemAlloc` and its kin.
 //!
-//! What fits into half a slab comes from the context's heap, the rest has pages of its own. Freeing
-//! waits for what is queued in the context, as the real driver does: a copy that is still to come
-//! must not find its memory gone.
+//! An allocation that fits into half a slab comes from the context's heap; a larger one has pages of
+//! its own. Freeing waits for the work queued in the context, as the real driver does: a queued copy
+//! must still find its memory.
 //!
 //! Managed memory stays where it was made: on the device, which the host can use as well (all memory
 //! of the simulated device is mapped), or, once the device is full, in the host's memory. So there
-//! may be more of it than the device has, as with the real driver; only it does not wander. It has
-//! pages of its own whatever its size, because the device does not count them as this process's.
+//! may be more of it than the device has, as with the real driver; only it does not migrate. It has
+//! pages of its own whatever its size, because the device does not charge them to this process.
 
 use super::buddy;
 use super::chunk::Chunk;

@@ -1,7 +1,7 @@
 //! Memory of another API, by a descriptor.
 //!
-//! On a real system that is Vulkan's or another's. Here the driver itself is the only maker of
-//! device memory, so what can be imported is what `cuMemExportToShareableHandle` gives. An import
+//! On a real system the other API is Vulkan or the like. Here the driver itself is the only maker of
+//! device memory, so only descriptors of `cuMemExportToShareableHandle` can be imported. An import
 //! holds the memory; a buffer mapped from it is an allocation of its own, freed by `cuMemFree`.
 
 use super::chunk::Chunk;

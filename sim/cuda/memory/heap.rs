@@ -57,7 +57,7 @@ impl Heap {
 
     /// Gives a piece back.
     pub fn give(&self, slab: u64, address: u64, order: usize) {
-        // What is given up is dropped after the lock.
+        // Released slabs are dropped after the lock.
         let _given_up = self.lock().give(slab, address, order);
     }
 

@@ -1,7 +1,7 @@
 //! Memory of the host that the device may use: allocated here, or the program's own, registered.
 //!
-//! It has one address for both sides. What is registered (and so "pinned") decides how copies
-//! behave: only between pinned memory and the device do they run while the program goes on.
+//! It has one address for both sides. Registered memory is "pinned": only copies between pinned
+//! memory and the device run while the program goes on.
 
 use super::device;
 use super::map;

@@ -1,8 +1,8 @@
 //! Device memory of one process in another: `cuIpcGetMemHandle` and its kin.
 //!
-//! A handle carries the device's own name of the memory (which becomes invalid when the memory is
-//! gone, so a stale handle opens nothing) and where in it the allocation lies. What is opened
-//! counts as held: the exporter may free it, the bytes stay until the last process has closed it.
+//! A handle has the device's own key of the memory and the offset of the allocation in it. The key
+//! becomes invalid with the memory, so a stale handle opens nothing. An opened allocation is held:
+//! the exporter may free it, and the bytes stay until the last process has closed it.
 
 use super::chunk::Chunk;
 use super::pages::Pages;
@@ -62,7 +62,7 @@ fn identity() -> u64 {
     *IDENTITY
 }
 
-/// What is open: opened again by the same context, it is the same memory counted twice.
+/// The open handles: one opened again by the same context is the same memory, counted twice.
 struct Opened {
     ticket: Ticket,
     context: &'static Context,

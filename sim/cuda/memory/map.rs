@@ -40,7 +40,7 @@ pub fn host_bytes() -> usize {
 /// Gives memory of [`anonymous`] back.
 ///
 /// # Safety
-/// The range is a mapping of [`anonymous`] that nobody uses any more.
+/// The range is a mapping of [`anonymous`] that is no longer in use.
 pub unsafe fn drop_anonymous(address: u64, len: usize) {
     // SAFETY: promised by the caller.
     unsafe { libc::munmap(address as *mut _, len) };
@@ -49,7 +49,7 @@ pub unsafe fn drop_anonymous(address: u64, len: usize) {
 /// Maps a piece of a file over reserved addresses, without access if `open` is false.
 ///
 /// # Safety
-/// The range lies in a range of [`reserve`], and nobody uses what is mapped there now.
+/// The range lies in a range of [`reserve`], and its present mapping is not in use.
 pub unsafe fn over(address: u64, file: &File, at: u64, len: u64, open: bool) -> io::Result<()> {
     let access = if open {
         libc::PROT_READ | libc::PROT_WRITE

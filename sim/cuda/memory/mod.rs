@@ -2,12 +2,12 @@
 //!
 //! A device pointer is an address of this process: the GPU's memory is a file, and an allocation
 //! is a shared mapping of pieces of it. So bytes are real, copies are copies, and other processes
-//! can map the same pieces. Rooms, from the bottom up:
+//! can map the same pieces. Modules, from the bottom up:
 //! - `map`: the system's mmap; `space`: the range of addresses device pointers come from;
 //! - `chunk`: physical memory of a GPU, counted; `buddy`, `heap`: small allocations share it;
-//! - `registry`: which allocations there are, so that bad pointers are refused, not followed;
+//! - `registry`: the allocations of the process, so that bad pointers are refused, not followed;
 //! - `device`, `host`, `array`, `vmm`, `ipc`: the kinds of allocations;
-//! - `pointer`, `advise`: what can be asked and said about them;
+//! - `pointer`, `advise`: their attributes and hints;
 //! - `copy`, `fill`: moving bytes, in the order of streams.
 
 mod advise;
@@ -40,7 +40,7 @@ pub use space::{STEP, give as give_addresses, take as take_addresses};
 use crate::context::{self, Context};
 use crate::exec;
 
-/// Gives up what is kept for later on a GPU (the machine's index); returns whether there was any.
+/// Releases the memory kept for later on a GPU (the machine's index); returns whether there was any.
 pub fn give_spare_back(gpu: usize) -> bool {
     let on = context::living()
         .into_iter()

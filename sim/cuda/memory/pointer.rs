@@ -1,6 +1,6 @@
-//! What a program can ask about a pointer: `cuPointerGetAttribute`.
+//! Attributes of pointers: `cuPointerGetAttribute`.
 //!
-//! The answers have different sizes, so they are written as bytes to where the program says.
+//! The answers have different sizes, so they are written as bytes to the program's address.
 
 use super::registry::{self, Found, Kind};
 use super::space;

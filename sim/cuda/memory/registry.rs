@@ -1,7 +1,7 @@
-//! Which allocations there are: every pointer a program may use, by address.
+//! The registry of allocations: every pointer that a program may use, by address.
 //!
-//! A pointer that is not in here is refused before anything is done with it; that is what stands
-//! between a wrong pointer and a crash of the program.
+//! A pointer that is not registered is refused before any use, so that a wrong pointer does not
+//! crash the program.
 
 use super::space;
 use crate::context::Context;
@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-/// What made an allocation, and so what may free it.
+/// The function family that made an allocation, and so the one that may free it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// `cuMemAlloc`, `cuMemAllocPitch`.
@@ -85,7 +85,7 @@ impl Allocation {
     }
 }
 
-/// What is known of an allocation found.
+/// The properties of an allocation found.
 #[derive(Clone, Copy)]
 pub struct Found {
     pub base: u64,

@@ -1,6 +1,6 @@
-//! The addresses device pointers come from: one large range, reserved without memory behind it.
+//! The range of device pointers: one large range of addresses, reserved without memory behind it.
 //!
-//! That a pointer lies in it says that it is meant for a device, so a wrong one can be refused.
+//! A pointer in this range is meant for a device, so a wrong one can be refused.
 //! Ranges are handed out in steps of 2 MiB, the lowest that fits.
 
 use super::map;
@@ -9,7 +9,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 /// Granularity of addresses, and of the memory behind them.
 pub const STEP: u64 = gpuslice_sim_device::limits::PAGE_BYTES;
-/// What is asked of the system; less where it is not to be had (limits on address space).
+/// Size of the range requested from the system; smaller where that fails (limits on address space).
 const MOST: u64 = 16 << 40;
 const LEAST: u64 = 1 << 30;
 

@@ -1,7 +1,7 @@
 //! One machine per process and role, made at the first use and kept for ever.
 //!
-//! No lock guards the place: a fork could copy it locked by a thread the child does not have. Two
-//! threads that race both attach, and one of the two machines goes unused.
+//! No lock guards the pointer: a fork could copy it locked by a thread the child does not have. If
+//! two threads attach at the same time, one of the two machines stays unused.
 
 #![allow(unsafe_code)]
 
@@ -21,7 +21,7 @@ impl Machine {
         Self::shared(Role::Driver)
     }
 
-    /// The same for who only looks (NVML, tools).
+    /// The same for observers (NVML, tools).
     pub fn observe() -> Result<&'static Machine, Error> {
         Self::shared(Role::Observer)
     }

@@ -3,9 +3,9 @@
 //!
 //! The device is a directory, so an ioctl on a file of it would end at the kernel of the machine; the
 //! simulated driver, and a daemon that knows that the driver is simulated, call this instead. As with the
-//! real one, what counts is the *open file*, in whatever process it was opened: it has one client,
-//! which nobody can name through another one. Its file position says which, so that a duplicate of the
-//! descriptor, which shares it, is the same.
+//! real one, rights belong to the *open file*, in whatever process it was opened: it has one client,
+//! which cannot be named through another open file. The file position names the client, so that a
+//! duplicate of the descriptor, which shares it, names the same one.
 //!
 //! Of the objects only groups and their channels have a life of their own here: the driver names a
 //! new group's context as its address space, and chooses the handles.
@@ -33,7 +33,7 @@ use std::sync::atomic::Ordering;
 const CLIENT: u32 = 0xc1d0_0000;
 /// Address spaces look like this, and their context's place.
 const SPACE: u32 = 0x9000_0000;
-/// How long the slow ones take.
+/// Duration of a control on a slow driver.
 const SLOW_NS: u64 = 5_000_000;
 /// Bits of a file position that name a slot; those above are the process's identity. Some file systems
 /// have no position from 16 TiB on.
@@ -67,7 +67,7 @@ impl Machine {
     /// `argument` is what the driver's ioctl of that number takes, pointers in it included.
     ///
     /// # Errors
-    /// An errno; what the driver itself refuses is said in the argument's status.
+    /// An errno; refusals of the driver itself are in the argument's status.
     pub unsafe fn ioctl(
         &self,
         fd: BorrowedFd<'_>,
@@ -241,7 +241,7 @@ impl Machine {
                 let off = schedule.enable == 0;
                 self.with_contexts(slot, channel, |gpu, c, at| time::disable(gpu, c, at, off))
             }
-            // For root alone, whoever opened the file. What they do to others is not simulated.
+            // For root alone, whichever process opened the file. Their effect on others is not simulated.
             command::SET_INTERLEAVE | command::MAKE_REALTIME | command::RESTART_RUN_LIST
                 // SAFETY: takes nothing.
                 if unsafe { libc::geteuid() } != 0 =>
@@ -252,7 +252,7 @@ impl Machine {
                 self.with_contexts(slot, its, |_, _, _| ())
             }
             command::RESTART_RUN_LIST => self.with_contexts(slot, channel, |_, _, _| ()),
-            // What is off the run list is off the GPU; what is on it comes back at once.
+            // A group off the run list is off the GPU; a group on it comes back at once.
             command::PREEMPT => self.with_contexts(slot, its, |_, _, _| ()),
             command::DISABLE_CHANNELS => {
                 // SAFETY: as above.

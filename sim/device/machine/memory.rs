@@ -1,4 +1,4 @@
-//! Device memory: taking it, sharing it, letting it go, wiping it.
+//! Device memory: allocation, sharing, release and wiping.
 
 use super::Machine;
 use crate::clock::now_ns;
@@ -10,7 +10,7 @@ use crate::{clock, memory, quota, vram};
 use std::fs::File;
 use std::os::fd::BorrowedFd;
 
-/// How long an allocation waits for memory that others are just wiping.
+/// How long an allocation waits for memory that other processes are wiping.
 const SCRUB_PATIENCE_NS: u64 = 500_000_000;
 
 impl Machine {
@@ -54,8 +54,8 @@ impl Machine {
         })
     }
 
-    /// Does `take`; when memory is short, first sees who has died and waits for what is being
-    /// wiped, so that capacity is exact.
+    /// Runs `take`; when memory is short, first drops dead processes and waits for memory that is
+    /// being wiped, so that capacity is exact.
     pub(super) fn retry_short<R: PartialEq>(
         &self,
         gpu: usize,
@@ -92,8 +92,8 @@ impl Machine {
     /// wiped and free. The caller has unmapped it.
     pub fn mem_free(&self, key: MemoryKey) -> Result<(), DeviceError> {
         let gpu = self.gpu(usize::from(key.gpu))?;
-        // From the release to the end of wiping the block is ours to wipe; the lock keeps another
-        // thread's scrub() from thinking so, too.
+        // From the release to the end of wiping this thread wipes the block; the lock keeps another
+        // thread's scrub() from wiping it, too.
         let scrubbing = self
             .scrubbing
             .lock()
@@ -179,8 +179,8 @@ impl Machine {
         })
     }
 
-    /// Hands over to be wiped what was held by descriptors alone and is by none any more; returns
-    /// whether there was any.
+    /// Assigns for wiping the blocks that only descriptors held and none holds any more; returns
+    /// whether there were any.
     pub(super) fn end_exports(&self, state: &mut State) -> bool {
         let mut any = false;
         for (gpu, gpu_state) in state.gpus.iter_mut().enumerate() {
@@ -194,21 +194,21 @@ impl Machine {
         any
     }
 
-    /// A GPU's total, used and free memory; what is being wiped counts as used. A process whose own
+    /// A GPU's total, used and free memory; memory that is being wiped counts as used. A process whose own
     /// control group has a hard limit sees that as the total; limits further up do not show.
     pub fn mem_info(&self, gpu: usize) -> Result<MemoryInfo, DeviceError> {
         let gpu = self.gpu(gpu)?;
         self.note_cgroup();
-        let (total, free, wall) = self.with(Some(gpu), |state, _| {
-            let wall = quota::own_wall(state, gpu, self.slot);
+        let (total, free, limit) = self.with(Some(gpu), |state, _| {
+            let limit = quota::own_limit(state, gpu, self.slot);
             (
                 state.gpus[gpu].total_pages,
                 state.gpus[gpu].free_pages,
-                wall,
+                limit,
             )
         });
         let (mut total, mut free) = (u64::from(total) * PAGE_BYTES, u64::from(free) * PAGE_BYTES);
-        if let Some((hard, used)) = wall {
+        if let Some((hard, used)) = limit {
             (total, free) = (total.min(hard), free.min(hard.saturating_sub(used)));
         }
         Ok(MemoryInfo {
@@ -218,7 +218,7 @@ impl Machine {
         })
     }
 
-    /// What living processes hold of a GPU, bytes: what is used without what is only being wiped.
+    /// Bytes of a GPU that living processes hold: used memory without memory that is only being wiped.
     pub fn mem_held(&self, gpu: usize) -> Result<u64, DeviceError> {
         let gpu = self.gpu(gpu)?;
         let (held, left) = self.with(Some(gpu), |state, now| {
@@ -232,7 +232,7 @@ impl Machine {
         Ok(u64::from(held) * PAGE_BYTES)
     }
 
-    /// Wipes what is in this process's hands to be wiped.
+    /// Wipes the blocks that are assigned to this process.
     pub(super) fn scrub(&self) {
         let _scrubbing = self
             .scrubbing

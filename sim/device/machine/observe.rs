@@ -1,4 +1,4 @@
-//! What NVML and tools see.
+//! The view of NVML and tools.
 
 use super::Machine;
 use crate::alive::Holder;
@@ -6,14 +6,14 @@ use crate::clock::now_ns;
 use crate::error::DeviceError;
 use crate::events::{self, XidEvent};
 use crate::faults::Faults;
+use crate::layout::DRIVER;
 use crate::limits::{BUCKET_NS, PAGE_BYTES};
 use crate::lock;
-use crate::process::DRIVER;
 use crate::types::{ContextId, ProcessInfo};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
-/// Utilisation is told of this many whole buckets.
+/// Utilisation covers this many whole buckets.
 const WINDOW: u64 = 10;
 
 impl Machine {

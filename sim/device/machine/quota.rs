@@ -1,11 +1,11 @@
-//! The driver's memory limits per control group: setting them, reading them, and knowing in which
-//! group this process is.
+//! The driver's memory limits per control group: setting them, reading them, and finding this
+//! process's group.
 
 use super::Machine;
 use crate::cgroup::{self, Chain, ROOT};
 use crate::config::Limits;
 use crate::error::LimitError;
-use crate::layout::Wall;
+use crate::layout::MemoryLimit;
 use crate::limits::MAX_PROCESSES;
 use crate::quota::{self, UNLIMITED};
 use crate::types::MemoryLimits;
@@ -37,13 +37,13 @@ impl Machine {
             return Err(LimitError::Invalid);
         }
         let (chain, group) = group_at(group)?;
-        let wall = Wall { soft, hard };
+        let limit = MemoryLimit { soft, hard };
         self.with(Some(gpu), |state, _| {
-            quota::set(state, gpu, &chain, &group, wall, self.limits)
+            quota::set(state, gpu, &chain, &group, limit, self.limits)
         })
     }
 
-    /// The limits of the control group with this directory on a GPU, and what it uses.
+    /// The limits of the control group with this directory on a GPU, and its use.
     ///
     /// # Errors
     /// See [`LimitError`].
@@ -52,9 +52,9 @@ impl Machine {
         let group = group_at(group)?.0[0];
         let (found, left) = self.with(Some(gpu), |state, now| {
             let left = self.reap(state, now);
-            let found = quota::get(state, gpu, group, self.limits).map(|wall| MemoryLimits {
-                soft: wall.soft,
-                hard: wall.hard,
+            let found = quota::get(state, gpu, group, self.limits).map(|limit| MemoryLimits {
+                soft: limit.soft,
+                hard: limit.hard,
                 used: quota::used_bytes(state, gpu, group),
             });
             (found, left)
@@ -72,8 +72,8 @@ impl Machine {
         self.gpu(gpu).map_err(|_| LimitError::NoSuchGpu)
     }
 
-    /// Sees which control group this process is in now: with a move it leaves its limits behind,
-    /// and what it has goes along. It is seen when the process next takes memory or asks for it.
+    /// Updates this process's control group. A process that has moved leaves its limits behind, and
+    /// its memory goes along. The move is noticed when the process next takes or queries memory.
     pub(super) fn note_cgroup(&self) {
         if self.limits == Limits::Off || !self.is_mine() {
             return;
@@ -101,7 +101,7 @@ fn group_at(group: &Path) -> Result<(Chain, PathBuf), LimitError> {
     Ok((chain, found))
 }
 
-/// Whether a driver takes this process for root: a container's root mostly is not.
+/// Whether a driver treats this process as root: it mostly does not so treat a container's root.
 fn is_root() -> bool {
     let text = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
     let mask = text.lines().find_map(|line| line.strip_prefix("CapEff:"));

@@ -22,7 +22,7 @@ impl Machine {
         })
     }
 
-    /// Ends a context; what it has queued never completes. Its process's allocations stay.
+    /// Ends a context; its queued work never completes. Its process's allocations stay.
     pub fn context_destroy(&self, id: ContextId) -> Result<(), DeviceError> {
         let left = self.with(None, |state, _| {
             let slot = process::context(state, id)?.slot;
@@ -84,8 +84,8 @@ impl Machine {
         result
     }
 
-    /// Takes back work from `from` on that has not begun, because something it was to wait for is not
-    /// given any more. Answers which is the first that is gone: the next work has its number.
+    /// Takes back work from `from` on that has not begun, because a condition it depends on no longer
+    /// holds. Returns the first number taken back, which the next work gets.
     pub fn recall(&self, id: ContextId, from: Seq) -> Result<Seq, DeviceError> {
         self.with_context(id, |state, _| {
             let index = usize::from(id.index);
@@ -144,7 +144,7 @@ impl Machine {
         Ok(())
     }
 
-    /// The device's own truth about a context of any process.
+    /// The device's own account of a context of any process.
     pub fn context_info(&self, id: ContextId) -> Result<ContextInfo, DeviceError> {
         self.with_context(id, |state, _| {
             let context = &state.contexts[usize::from(id.index)];

@@ -2,7 +2,7 @@
 
 use crate::config::Config;
 use crate::error::DeviceError;
-use crate::layout::{HELD, SCRUB, State};
+use crate::layout::{DRIVER, HELD, SCRUB, State};
 use crate::limits::PAGE_BYTES;
 use crate::mapping::state_for_test;
 use crate::{memory, process, repair};
@@ -13,7 +13,7 @@ fn machine() -> Box<State> {
     let mut state = state_for_test();
     state.initialise(&Config::parse("mem=128MiB").unwrap());
     for slot in 0..3 {
-        process::enter(&mut state, slot, process::DRIVER);
+        process::enter(&mut state, slot, DRIVER);
     }
     state
 }

@@ -1,9 +1,9 @@
-//! Walls and guarantees over made-up trees of groups.
+//! Hard limits and guarantees over generated trees of groups.
 
 use crate::cgroup::Chain;
 use crate::config::{Config, Limits};
 use crate::error::{DeviceError, LimitError};
-use crate::layout::{State, Wall};
+use crate::layout::{DRIVER, MemoryLimit, State};
 use crate::limits::{CGROUP_PATH, MAX_QUOTAS, PAGE_BYTES};
 use crate::mapping::state_for_test;
 use crate::quota::{self, UNLIMITED};
@@ -17,7 +17,7 @@ fn machine(groups: &[&[u64]]) -> Box<State> {
     let mut state = state_for_test();
     state.initialise(&Config::parse("mem=128MiB").unwrap());
     for (slot, groups) in groups.iter().enumerate() {
-        process::enter(&mut state, slot, process::DRIVER);
+        process::enter(&mut state, slot, DRIVER);
         state.slots[slot].cgroups = chain(groups);
     }
     state
@@ -37,12 +37,12 @@ fn take(state: &mut State, slot: usize, pages: u32) -> Result<u32, DeviceError> 
 
 /// Limits in pages; a hard limit of `None` is none.
 fn set(state: &mut State, groups: &[u64], soft: u64, hard: Option<u64>) -> Result<(), LimitError> {
-    let wall = Wall {
+    let limit = MemoryLimit {
         soft: soft * PAGE_BYTES,
         hard: hard.map_or(UNLIMITED, |hard| hard * PAGE_BYTES),
     };
     let path = Path::new(NOWHERE);
-    quota::set(state, 0, &chain(groups), path, wall, Limits::Dmem)
+    quota::set(state, 0, &chain(groups), path, limit, Limits::Dmem)
 }
 
 fn reserved(state: &State, group: u64) -> u64 {
@@ -61,11 +61,11 @@ fn a_wall_holds_all_processes_of_the_group_and_those_below() {
     take(&mut state, 3, 20).unwrap();
     take(&mut state, 4, 20).unwrap();
     assert_eq!(
-        quota::own_wall(&state, 0, 0),
+        quota::own_limit(&state, 0, 0),
         None,
         "it does not show below"
     );
-    let shown = quota::own_wall(&state, 0, 2);
+    let shown = quota::own_limit(&state, 0, 2);
     assert_eq!(shown, Some((10 * PAGE_BYTES, 10 * PAGE_BYTES)));
 }
 
@@ -89,7 +89,7 @@ fn a_process_that_sees_only_its_own_group_is_held_by_those_above() {
     let mut state = machine(&[&[7]]);
     set(&mut state, &[5, 1], 0, Some(4)).unwrap();
     take(&mut state, 0, 4).unwrap();
-    assert_eq!(quota::used_bytes(&state, 0, 5), 0, "nobody knows yet");
+    assert_eq!(quota::used_bytes(&state, 0, 5), 0, "not noticed yet");
     set(&mut state, &[7, 5, 1], 0, Some(64)).unwrap();
     assert_eq!(quota::used_bytes(&state, 0, 5), 4 * PAGE_BYTES);
     assert_eq!(take(&mut state, 0, 1), Err(DeviceError::OutOfMemory));
@@ -167,13 +167,13 @@ fn places_of_deleted_groups_are_used_again() {
 fn a_path_too_long_to_keep_is_refused() {
     let mut state = machine(&[]);
     let path = "x".repeat(CGROUP_PATH + 1);
-    let wall = Wall { soft: 0, hard: 0 };
+    let limit = MemoryLimit { soft: 0, hard: 0 };
     let set = quota::set(
         &mut state,
         0,
         &chain(&[7]),
         Path::new(&path),
-        wall,
+        limit,
         Limits::Misc,
     );
     assert_eq!(set, Err(LimitError::Invalid));
@@ -211,7 +211,7 @@ fn memory_is_charged_to_one_who_holds_it() {
     };
     assert!(!drop(&mut state, 0));
     assert_eq!(used(&state), [0, 5, 0]);
-    // Killed just after it let go: the books are made from what is left.
+    // Killed just after its release: the repair counts from the remaining facts.
     state.gpus[0].blocks[first as usize].set_holder(1, false);
     repair::repair(&mut state, 2);
     assert_eq!(used(&state), [0, 0, 5]);

@@ -117,7 +117,7 @@ fn actor() {
     }
 }
 
-/// Does what it is told until its test ends.
+/// Obeys its test's commands until the test ends.
 fn tenant(machine: &Machine) {
     say("ready");
     while let Some(line) = heard() {
@@ -167,7 +167,7 @@ fn used(machine: &Machine, group: &Group) -> u64 {
 fn every_group_has_its_wall_and_so_have_those_above() {
     let Some(slice) = group() else { return };
     let (left, right) = (slice.below("left"), slice.below("right"));
-    let device = Device::new("walls", "mem=256MiB,context=2MiB,limits=dmem");
+    let device = Device::new("limits", "mem=256MiB,context=2MiB,limits=dmem");
     let machine = device.observe();
     machine.set_limits(0, &slice.0, 0, 100 * MIB).unwrap();
     let detour = slice.0.join("right/../left");
@@ -187,7 +187,7 @@ fn every_group_has_its_wall_and_so_have_those_above() {
     assert_eq!(actors[1].ask("grab"), "4");
     assert_eq!(actors[1].ask("context"), "false");
     assert_eq!(used(&machine, &left), 40);
-    assert_eq!(actors[2].ask("grab"), "30", "the wall above holds");
+    assert_eq!(actors[2].ask("grab"), "30", "the limit above holds");
     assert_eq!(actors[3].ask("take 2"), "false");
     assert_eq!(used(&machine, &slice), 100);
     let outside = Machine::open(&device.0, Role::Driver).unwrap();
@@ -211,11 +211,7 @@ fn limits_do_not_follow_who_moves_away() {
     let mut mover = ready(Actor::start(&device.0, "tenant"));
     assert_eq!(mover.ask("take 4"), "true");
     group.enter(&mover);
-    assert_eq!(
-        mover.ask("grab"),
-        "2",
-        "what it has is behind the wall as well"
-    );
+    assert_eq!(mover.ask("grab"), "2", "its earlier memory counts as well");
     assert_eq!(used(&machine, &group), 8);
     let root = group.0.parent().unwrap().join("cgroup.procs");
     std::fs::write(root, mover.child.id().to_string()).unwrap();
@@ -243,7 +239,7 @@ fn who_sees_no_groups_is_held_all_the_same() {
     assert_eq!(tenant.ask("grab"), "4");
     assert_eq!((used(&machine, &leaf), used(&machine, &slice)), (8, 8));
     machine.set_limits(0, &leaf.0, 0, 60 * MIB).unwrap();
-    assert_eq!(tenant.ask("grab"), "6", "the wall above holds");
+    assert_eq!(tenant.ask("grab"), "6", "the limit above holds");
 }
 
 #[test]
@@ -376,8 +372,8 @@ fn groups_come_and_go() {
     assert_eq!(full, Err(LimitError::TooMany));
 }
 
-/// Killed in the middle of anything, with a limit that is set and taken away all the time: what is
-/// counted in the end is what is there.
+/// Processes are killed at any moment while a limit is set and removed all the time: in the end the
+/// counts equal the existing memory.
 #[test]
 fn killed_at_any_moment() {
     let Some(group) = group() else { return };

@@ -46,7 +46,7 @@ impl Drop for Secret {
     }
 }
 
-/// What is planted at a device's path, removed at the end.
+/// A file planted at a device's path, removed at the end.
 struct Planted(Device);
 
 impl Planted {

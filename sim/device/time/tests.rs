@@ -1,7 +1,7 @@
 //! The clockwork under a clock of the tests' own.
 
 use crate::config::Config;
-use crate::layout::State;
+use crate::layout::{DRIVER, State};
 use crate::limits::{MAX_DURATION_NS, MAX_PENDING, RING};
 use crate::mapping::state_for_test;
 use crate::types::{ContextId, Status};
@@ -18,7 +18,7 @@ fn machine(contexts: usize) -> (Box<State>, Vec<ContextId>) {
     state.initialise(&Config::default());
     let ids = (0..contexts)
         .map(|slot| {
-            process::enter(&mut state, slot, process::DRIVER);
+            process::enter(&mut state, slot, DRIVER);
             process::create_context(&mut state, 0, slot, (0, 0)).unwrap()
         })
         .collect();
@@ -199,10 +199,10 @@ fn completions_are_remembered_for_a_while() {
     assert_eq!(start_ns, end_ns);
 }
 
-/// The same work, queued at the same moments, ends at the same moments however often somebody
-/// looks in between, and the whole device time is accounted for.
+/// The same work, queued at the same moments, ends at the same moments for any number of accesses
+/// in between, and the whole device time is accounted for.
 #[test]
-fn looking_changes_nothing() {
+fn accesses_do_not_change_results() {
     let mut seed = 0x9e37_79b9_7f4a_7c15_u64;
     let mut random = move |below: u64| {
         seed ^= seed << 13;

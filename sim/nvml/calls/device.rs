@@ -1,7 +1,7 @@
 //! Which devices there are, and what never changes about them.
 
+use crate::abi::Outcome;
 use crate::abi::{In, Out};
-use crate::exports::Verdict;
 use crate::session::{gpu, handle, machine};
 use core::ffi::c_char;
 use gpuslice_nvabi::types::*;
@@ -11,32 +11,32 @@ use gpuslice_sim_device::GpuInfo;
 const UUID_ASCII: u32 = 1;
 const UUID_BINARY: u32 = 2;
 
-fn find(wanted: impl Fn(&GpuInfo) -> bool, device: Out<nvmlDevice_t>) -> Verdict {
+fn find(wanted: impl Fn(&GpuInfo) -> bool, device: Out<nvmlDevice_t>) -> Outcome {
     let found = machine()?.gpus().iter().find(|gpu| wanted(gpu));
     let found = found.ok_or(nvmlReturn_t::ERROR_NOT_FOUND)?;
     device.put(handle(found.index))
 }
 
-pub(crate) fn nvmlDeviceGetCount(count: Out<u32>) -> Verdict {
+pub(crate) fn nvmlDeviceGetCount(count: Out<u32>) -> Outcome {
     count.put(machine()?.gpus().len() as u32)
 }
 
-pub(crate) fn nvmlDeviceGetCount_v2(count: Out<u32>) -> Verdict {
+pub(crate) fn nvmlDeviceGetCount_v2(count: Out<u32>) -> Outcome {
     nvmlDeviceGetCount(count)
 }
 
-pub(crate) fn nvmlDeviceGetHandleByIndex(index: u32, device: Out<nvmlDevice_t>) -> Verdict {
+pub(crate) fn nvmlDeviceGetHandleByIndex(index: u32, device: Out<nvmlDevice_t>) -> Outcome {
     match machine()?.gpus().get(index as usize) {
         Some(found) => device.put(handle(found.index)),
         None => Err(nvmlReturn_t::ERROR_INVALID_ARGUMENT),
     }
 }
 
-pub(crate) fn nvmlDeviceGetHandleByIndex_v2(index: u32, device: Out<nvmlDevice_t>) -> Verdict {
+pub(crate) fn nvmlDeviceGetHandleByIndex_v2(index: u32, device: Out<nvmlDevice_t>) -> Outcome {
     nvmlDeviceGetHandleByIndex(index, device)
 }
 
-pub(crate) fn nvmlDeviceGetHandleByUUID(uuid: In<c_char>, device: Out<nvmlDevice_t>) -> Verdict {
+pub(crate) fn nvmlDeviceGetHandleByUUID(uuid: In<c_char>, device: Out<nvmlDevice_t>) -> Outcome {
     let wanted = uuid.text()?;
     find(|gpu| gpu.uuid_text() == wanted, device)
 }
@@ -44,7 +44,7 @@ pub(crate) fn nvmlDeviceGetHandleByUUID(uuid: In<c_char>, device: Out<nvmlDevice
 pub(crate) fn nvmlDeviceGetHandleByUUIDV(
     uuid: In<nvmlUUID_t>,
     device: Out<nvmlDevice_t>,
-) -> Verdict {
+) -> Outcome {
     let uuid = uuid.get()?;
     if uuid.version != nvmlUUID_v1 {
         return Err(nvmlReturn_t::ERROR_ARGUMENT_VERSION_MISMATCH);
@@ -69,7 +69,7 @@ pub(crate) fn nvmlDeviceGetHandleByUUIDV(
 pub(crate) fn nvmlDeviceGetHandleBySerial(
     serial: In<c_char>,
     device: Out<nvmlDevice_t>,
-) -> Verdict {
+) -> Outcome {
     let wanted = serial.text()?;
     find(|gpu| serial_text(gpu) == wanted, device)
 }
@@ -86,32 +86,32 @@ pub(crate) fn nvmlDeviceGetSerial(
     device: nvmlDevice_t,
     serial: Out<c_char>,
     length: u32,
-) -> Verdict {
+) -> Outcome {
     serial.text(length, &serial_text(gpu(device)?.1))
 }
 
-pub(crate) fn nvmlDeviceGetName(device: nvmlDevice_t, name: Out<c_char>, length: u32) -> Verdict {
+pub(crate) fn nvmlDeviceGetName(device: nvmlDevice_t, name: Out<c_char>, length: u32) -> Outcome {
     name.text(length, &gpu(device)?.1.name)
 }
 
-pub(crate) fn nvmlDeviceGetUUID(device: nvmlDevice_t, uuid: Out<c_char>, length: u32) -> Verdict {
+pub(crate) fn nvmlDeviceGetUUID(device: nvmlDevice_t, uuid: Out<c_char>, length: u32) -> Outcome {
     uuid.text(length, &gpu(device)?.1.uuid_text())
 }
 
-pub(crate) fn nvmlDeviceGetIndex(device: nvmlDevice_t, index: Out<u32>) -> Verdict {
+pub(crate) fn nvmlDeviceGetIndex(device: nvmlDevice_t, index: Out<u32>) -> Outcome {
     index.put(gpu(device)?.1.index as u32)
 }
 
-pub(crate) fn nvmlDeviceGetMinorNumber(device: nvmlDevice_t, minor: Out<u32>) -> Verdict {
+pub(crate) fn nvmlDeviceGetMinorNumber(device: nvmlDevice_t, minor: Out<u32>) -> Outcome {
     nvmlDeviceGetIndex(device, minor)
 }
 
-pub(crate) fn nvmlDeviceGetBoardId(device: nvmlDevice_t, board: Out<u32>) -> Verdict {
+pub(crate) fn nvmlDeviceGetBoardId(device: nvmlDevice_t, board: Out<u32>) -> Outcome {
     let (_, bus, _) = gpu(device)?.1.pci;
     board.put(u32::from(bus) << 8)
 }
 
-pub(crate) fn nvmlDeviceGetBrand(device: nvmlDevice_t, brand: Out<nvmlBrandType_t>) -> Verdict {
+pub(crate) fn nvmlDeviceGetBrand(device: nvmlDevice_t, brand: Out<nvmlBrandType_t>) -> Outcome {
     gpu(device)?;
     brand.put(NVML_BRAND_NVIDIA)
 }
@@ -120,12 +120,12 @@ pub(crate) fn nvmlDeviceGetVbiosVersion(
     device: nvmlDevice_t,
     version: Out<c_char>,
     length: u32,
-) -> Verdict {
+) -> Outcome {
     gpu(device)?;
     version.text(length, "00.00.00.00.01")
 }
 
-pub(crate) fn nvmlDeviceGetMultiGpuBoard(device: nvmlDevice_t, multi: Out<u32>) -> Verdict {
+pub(crate) fn nvmlDeviceGetMultiGpuBoard(device: nvmlDevice_t, multi: Out<u32>) -> Outcome {
     gpu(device)?;
     multi.put(0)
 }
@@ -134,14 +134,14 @@ pub(crate) fn nvmlDeviceOnSameBoard(
     first: nvmlDevice_t,
     second: nvmlDevice_t,
     same: Out<i32>,
-) -> Verdict {
+) -> Outcome {
     same.put(i32::from(gpu(first)?.1.index == gpu(second)?.1.index))
 }
 
 pub(crate) fn nvmlDeviceGetAttributes(
     device: nvmlDevice_t,
     attributes: Out<nvmlDeviceAttributes_t>,
-) -> Verdict {
+) -> Outcome {
     let info = gpu(device)?.1;
     attributes.put(nvmlDeviceAttributes_t {
         multiprocessor_count: info.multiprocessors,
@@ -159,7 +159,7 @@ pub(crate) fn nvmlDeviceGetAttributes(
 pub(crate) fn nvmlDeviceGetAttributes_v2(
     device: nvmlDevice_t,
     attributes: Out<nvmlDeviceAttributes_t>,
-) -> Verdict {
+) -> Outcome {
     nvmlDeviceGetAttributes(device, attributes)
 }
 
@@ -167,7 +167,7 @@ pub(crate) fn nvmlDeviceGetCudaComputeCapability(
     device: nvmlDevice_t,
     major: Out<i32>,
     minor: Out<i32>,
-) -> Verdict {
+) -> Outcome {
     let capability = gpu(device)?.1.compute_capability;
     major.put(capability.0 as i32)?;
     minor.put(capability.1 as i32)
@@ -176,7 +176,7 @@ pub(crate) fn nvmlDeviceGetCudaComputeCapability(
 pub(crate) fn nvmlDeviceGetArchitecture(
     device: nvmlDevice_t,
     architecture: Out<nvmlDeviceArchitecture_t>,
-) -> Verdict {
+) -> Outcome {
     architecture.put(match gpu(device)?.1.compute_capability {
         (7, 5) => NVML_DEVICE_ARCH_TURING,
         (7, _) => NVML_DEVICE_ARCH_VOLTA,
@@ -188,11 +188,11 @@ pub(crate) fn nvmlDeviceGetArchitecture(
     })
 }
 
-pub(crate) fn nvmlDeviceGetNumGpuCores(device: nvmlDevice_t, cores: Out<u32>) -> Verdict {
+pub(crate) fn nvmlDeviceGetNumGpuCores(device: nvmlDevice_t, cores: Out<u32>) -> Outcome {
     cores.put(gpu(device)?.1.multiprocessors * 128)
 }
 
-pub(crate) fn nvmlDeviceGetMemoryBusWidth(device: nvmlDevice_t, width: Out<u32>) -> Verdict {
+pub(crate) fn nvmlDeviceGetMemoryBusWidth(device: nvmlDevice_t, width: Out<u32>) -> Outcome {
     gpu(device)?;
     width.put(5120)
 }

@@ -2,7 +2,7 @@
 //! event a simulated GPU has is the Xid, a context killed by a fault.
 
 use crate::abi::Out;
-use crate::exports::Verdict;
+use crate::abi::Outcome;
 use crate::session::{gpu, handle, machine};
 use gpuslice_nvabi::types::*;
 use gpuslice_sim_device::limits::MAX_GPUS;
@@ -33,7 +33,7 @@ fn look_up(sets: &mut [Option<Set>], set: nvmlEventSet_t) -> Result<&mut Set, nv
     found.ok_or(nvmlReturn_t::ERROR_INVALID_ARGUMENT)
 }
 
-pub(crate) fn nvmlEventSetCreate(set: Out<nvmlEventSet_t>) -> Verdict {
+pub(crate) fn nvmlEventSetCreate(set: Out<nvmlEventSet_t>) -> Outcome {
     let seen = machine()?.event_count();
     if set.is_null() {
         return Err(nvmlReturn_t::ERROR_INVALID_ARGUMENT);
@@ -55,7 +55,7 @@ pub(crate) fn nvmlEventSetCreate(set: Out<nvmlEventSet_t>) -> Verdict {
     set.put(nvmlEventSet_t((at + 1) as *mut _))
 }
 
-pub(crate) fn nvmlEventSetFree(set: nvmlEventSet_t) -> Verdict {
+pub(crate) fn nvmlEventSetFree(set: nvmlEventSet_t) -> Outcome {
     machine()?;
     let mut sets = sets();
     look_up(&mut sets, set)?;
@@ -63,7 +63,7 @@ pub(crate) fn nvmlEventSetFree(set: nvmlEventSet_t) -> Verdict {
     Ok(())
 }
 
-pub(crate) fn nvmlDeviceGetSupportedEventTypes(device: nvmlDevice_t, types: Out<u64>) -> Verdict {
+pub(crate) fn nvmlDeviceGetSupportedEventTypes(device: nvmlDevice_t, types: Out<u64>) -> Outcome {
     gpu(device)?;
     types.put(nvmlEventTypeXidCriticalError)
 }
@@ -72,7 +72,7 @@ pub(crate) fn nvmlDeviceRegisterEvents(
     device: nvmlDevice_t,
     types: u64,
     set: nvmlEventSet_t,
-) -> Verdict {
+) -> Outcome {
     let index = gpu(device)?.1.index;
     let mut sets = sets();
     let set = look_up(&mut sets, set)?;
@@ -87,7 +87,7 @@ pub(crate) fn nvmlEventSetWait(
     set: nvmlEventSet_t,
     data: Out<nvmlEventData_t>,
     timeout_ms: u32,
-) -> Verdict {
+) -> Outcome {
     let machine = machine()?;
     if data.is_null() {
         return Err(nvmlReturn_t::ERROR_INVALID_ARGUMENT);
@@ -115,6 +115,6 @@ pub(crate) fn nvmlEventSetWait_v2(
     set: nvmlEventSet_t,
     data: Out<nvmlEventData_t>,
     timeout_ms: u32,
-) -> Verdict {
+) -> Outcome {
     nvmlEventSetWait(set, data, timeout_ms)
 }

@@ -1,16 +1,16 @@
 //! Modes and error counters: a simulated card has the usual modes and no defects.
 
 use crate::abi::Out;
-use crate::exports::Verdict;
+use crate::abi::Outcome;
 use crate::session::gpu;
 use gpuslice_nvabi::types::*;
 
-fn constant<T: Copy>(device: nvmlDevice_t, place: Out<T>, value: T) -> Verdict {
+fn constant<T: Copy>(device: nvmlDevice_t, place: Out<T>, value: T) -> Outcome {
     gpu(device)?;
     place.put(value)
 }
 
-fn pair<T: Copy>(device: nvmlDevice_t, first: Out<T>, second: Out<T>, value: T) -> Verdict {
+fn pair<T: Copy>(device: nvmlDevice_t, first: Out<T>, second: Out<T>, value: T) -> Outcome {
     gpu(device)?;
     first.put(value)?;
     second.put(value)
@@ -18,26 +18,26 @@ fn pair<T: Copy>(device: nvmlDevice_t, first: Out<T>, second: Out<T>, value: T) 
 
 type Enabled = Out<nvmlEnableState_t>;
 
-pub(crate) fn nvmlDeviceGetDisplayMode(device: nvmlDevice_t, display: Enabled) -> Verdict {
+pub(crate) fn nvmlDeviceGetDisplayMode(device: nvmlDevice_t, display: Enabled) -> Outcome {
     constant(device, display, NVML_FEATURE_DISABLED)
 }
 
-pub(crate) fn nvmlDeviceGetDisplayActive(device: nvmlDevice_t, active: Enabled) -> Verdict {
+pub(crate) fn nvmlDeviceGetDisplayActive(device: nvmlDevice_t, active: Enabled) -> Outcome {
     constant(device, active, NVML_FEATURE_DISABLED)
 }
 
-pub(crate) fn nvmlDeviceGetPersistenceMode(device: nvmlDevice_t, mode: Enabled) -> Verdict {
+pub(crate) fn nvmlDeviceGetPersistenceMode(device: nvmlDevice_t, mode: Enabled) -> Outcome {
     constant(device, mode, NVML_FEATURE_ENABLED)
 }
 
-pub(crate) fn nvmlDeviceGetAccountingMode(device: nvmlDevice_t, mode: Enabled) -> Verdict {
+pub(crate) fn nvmlDeviceGetAccountingMode(device: nvmlDevice_t, mode: Enabled) -> Outcome {
     constant(device, mode, NVML_FEATURE_DISABLED)
 }
 
 pub(crate) fn nvmlDeviceGetComputeMode(
     device: nvmlDevice_t,
     mode: Out<nvmlComputeMode_t>,
-) -> Verdict {
+) -> Outcome {
     constant(device, mode, NVML_COMPUTEMODE_DEFAULT)
 }
 
@@ -45,11 +45,11 @@ pub(crate) fn nvmlDeviceGetEccMode(
     device: nvmlDevice_t,
     current: Enabled,
     pending: Enabled,
-) -> Verdict {
+) -> Outcome {
     pair(device, current, pending, NVML_FEATURE_ENABLED)
 }
 
-pub(crate) fn nvmlDeviceGetDefaultEccMode(device: nvmlDevice_t, mode: Enabled) -> Verdict {
+pub(crate) fn nvmlDeviceGetDefaultEccMode(device: nvmlDevice_t, mode: Enabled) -> Outcome {
     constant(device, mode, NVML_FEATURE_ENABLED)
 }
 
@@ -58,7 +58,7 @@ pub(crate) fn nvmlDeviceGetTotalEccErrors(
     error: nvmlMemoryErrorType_t,
     counter: nvmlEccCounterType_t,
     count: Out<u64>,
-) -> Verdict {
+) -> Outcome {
     gpu(device)?;
     if error > NVML_MEMORY_ERROR_TYPE_UNCORRECTED || counter > NVML_AGGREGATE_ECC {
         return Err(nvmlReturn_t::ERROR_INVALID_ARGUMENT);
@@ -71,7 +71,7 @@ pub(crate) fn nvmlDeviceGetRetiredPages(
     _cause: nvmlPageRetirementCause_t,
     count: Out<u32>,
     _addresses: Out<u64>,
-) -> Verdict {
+) -> Outcome {
     constant(device, count, 0)
 }
 
@@ -81,14 +81,14 @@ pub(crate) fn nvmlDeviceGetRetiredPages_v2(
     count: Out<u32>,
     _addresses: Out<u64>,
     _timestamps: Out<u64>,
-) -> Verdict {
+) -> Outcome {
     constant(device, count, 0)
 }
 
 pub(crate) fn nvmlDeviceGetRetiredPagesPendingStatus(
     device: nvmlDevice_t,
     pending: Enabled,
-) -> Verdict {
+) -> Outcome {
     constant(device, pending, NVML_FEATURE_DISABLED)
 }
 
@@ -98,7 +98,7 @@ pub(crate) fn nvmlDeviceGetRemappedRows(
     uncorrected: Out<u32>,
     pending: Out<u32>,
     failed: Out<u32>,
-) -> Verdict {
+) -> Outcome {
     pair(device, corrected, uncorrected, 0)?;
     pair(device, pending, failed, 0)
 }
@@ -107,22 +107,22 @@ pub(crate) fn nvmlDeviceGetMigMode(
     device: nvmlDevice_t,
     current: Out<u32>,
     pending: Out<u32>,
-) -> Verdict {
+) -> Outcome {
     pair(device, current, pending, 0)
 }
 
-pub(crate) fn nvmlDeviceIsMigDeviceHandle(device: nvmlDevice_t, is_mig: Out<u32>) -> Verdict {
+pub(crate) fn nvmlDeviceIsMigDeviceHandle(device: nvmlDevice_t, is_mig: Out<u32>) -> Outcome {
     constant(device, is_mig, 0)
 }
 
-pub(crate) fn nvmlDeviceGetMaxMigDeviceCount(device: nvmlDevice_t, count: Out<u32>) -> Verdict {
+pub(crate) fn nvmlDeviceGetMaxMigDeviceCount(device: nvmlDevice_t, count: Out<u32>) -> Outcome {
     constant(device, count, 0)
 }
 
 pub(crate) fn nvmlDeviceGetVirtualizationMode(
     device: nvmlDevice_t,
     mode: Out<nvmlGpuVirtualizationMode_t>,
-) -> Verdict {
+) -> Outcome {
     constant(device, mode, NVML_GPU_VIRTUALIZATION_MODE_NONE)
 }
 
@@ -130,6 +130,6 @@ pub(crate) fn nvmlDeviceGetGspFirmwareMode(
     device: nvmlDevice_t,
     enabled: Out<u32>,
     default: Out<u32>,
-) -> Verdict {
+) -> Outcome {
     pair(device, enabled, default, 0)
 }

@@ -1,7 +1,7 @@
 //! The driver's memory limits per control group, named by the group's directory.
 
+use crate::abi::Outcome;
 use crate::abi::{In, Out};
-use crate::exports::Verdict;
 use crate::session::{Refusal, gpu};
 use core::ffi::c_char;
 use gpuslice_nvabi::types::*;
@@ -26,7 +26,7 @@ fn refusal(error: LimitError) -> Refusal {
 pub(crate) fn nvmlDeviceSetMemoryLimits_v1(
     device: nvmlDevice_t,
     limits: Out<nvmlSetMemoryLimits_v1_t>,
-) -> Verdict {
+) -> Outcome {
     let (machine, info) = gpu(device)?;
     let limits = limits.get()?;
     let group = group(limits.name_space)?;
@@ -38,7 +38,7 @@ pub(crate) fn nvmlDeviceSetMemoryLimits_v1(
 pub(crate) fn nvmlDeviceGetMemoryLimits_v1(
     device: nvmlDevice_t,
     place: Out<nvmlGetMemoryLimits_v1_t>,
-) -> Verdict {
+) -> Outcome {
     let (machine, info) = gpu(device)?;
     let limits = place.get()?;
     let group = group(limits.name_space)?;

@@ -1,7 +1,7 @@
 //! Where a device sits, and how it is connected.
 
+use crate::abi::Outcome;
 use crate::abi::{In, Out};
-use crate::exports::Verdict;
 use crate::session::{gpu, handle, machine};
 use core::ffi::c_char;
 use gpuslice_nvabi::types::*;
@@ -37,7 +37,7 @@ fn parse(text: &str) -> Option<(u32, u8, u8)> {
 pub(crate) fn nvmlDeviceGetHandleByPciBusId(
     bus_id: In<c_char>,
     device: Out<nvmlDevice_t>,
-) -> Verdict {
+) -> Outcome {
     let machine = machine()?;
     let wanted = parse(&bus_id.text()?).ok_or(nvmlReturn_t::ERROR_INVALID_ARGUMENT)?;
     let found = machine.gpus().iter().find(|gpu| gpu.pci == wanted);
@@ -47,11 +47,11 @@ pub(crate) fn nvmlDeviceGetHandleByPciBusId(
 pub(crate) fn nvmlDeviceGetHandleByPciBusId_v2(
     bus_id: In<c_char>,
     device: Out<nvmlDevice_t>,
-) -> Verdict {
+) -> Outcome {
     nvmlDeviceGetHandleByPciBusId(bus_id, device)
 }
 
-pub(crate) fn nvmlDeviceGetPciInfo(device: nvmlDevice_t, pci: Out<nvmlPciInfo_t>) -> Verdict {
+pub(crate) fn nvmlDeviceGetPciInfo(device: nvmlDevice_t, pci: Out<nvmlPciInfo_t>) -> Outcome {
     let (domain, bus, slot) = gpu(device)?.1.pci;
     pci.put(nvmlPciInfo_t {
         bus_id_legacy: padded(&format!("{domain:04X}:{bus:02X}:{slot:02X}.0")),
@@ -64,15 +64,15 @@ pub(crate) fn nvmlDeviceGetPciInfo(device: nvmlDevice_t, pci: Out<nvmlPciInfo_t>
     })
 }
 
-pub(crate) fn nvmlDeviceGetPciInfo_v2(device: nvmlDevice_t, pci: Out<nvmlPciInfo_t>) -> Verdict {
+pub(crate) fn nvmlDeviceGetPciInfo_v2(device: nvmlDevice_t, pci: Out<nvmlPciInfo_t>) -> Outcome {
     nvmlDeviceGetPciInfo(device, pci)
 }
 
-pub(crate) fn nvmlDeviceGetPciInfo_v3(device: nvmlDevice_t, pci: Out<nvmlPciInfo_t>) -> Verdict {
+pub(crate) fn nvmlDeviceGetPciInfo_v3(device: nvmlDevice_t, pci: Out<nvmlPciInfo_t>) -> Outcome {
     nvmlDeviceGetPciInfo(device, pci)
 }
 
-pub(crate) fn nvmlDeviceGetPciInfoExt(device: nvmlDevice_t, pci: Out<nvmlPciInfoExt_t>) -> Verdict {
+pub(crate) fn nvmlDeviceGetPciInfoExt(device: nvmlDevice_t, pci: Out<nvmlPciInfoExt_t>) -> Outcome {
     let (domain, bus, slot) = gpu(device)?.1.pci;
     if pci.get()?.version != nvmlPciInfoExt_v1 {
         return Err(nvmlReturn_t::ERROR_ARGUMENT_VERSION_MISMATCH);
@@ -90,7 +90,7 @@ pub(crate) fn nvmlDeviceGetPciInfoExt(device: nvmlDevice_t, pci: Out<nvmlPciInfo
     })
 }
 
-pub(crate) fn nvmlDeviceGetBusType(device: nvmlDevice_t, kind: Out<nvmlBusType_t>) -> Verdict {
+pub(crate) fn nvmlDeviceGetBusType(device: nvmlDevice_t, kind: Out<nvmlBusType_t>) -> Outcome {
     constant(device, kind, NVML_BUS_TYPE_PCIE)
 }
 
@@ -99,35 +99,35 @@ const GENERATION: u32 = 5;
 const WIDTH: u32 = 16;
 const SPEED_MBPS: u32 = 32_000;
 
-fn constant<T: Copy>(device: nvmlDevice_t, place: Out<T>, value: T) -> Verdict {
+fn constant<T: Copy>(device: nvmlDevice_t, place: Out<T>, value: T) -> Outcome {
     gpu(device)?;
     place.put(value)
 }
 
-pub(crate) fn nvmlDeviceGetMaxPcieLinkGeneration(device: nvmlDevice_t, out: Out<u32>) -> Verdict {
+pub(crate) fn nvmlDeviceGetMaxPcieLinkGeneration(device: nvmlDevice_t, out: Out<u32>) -> Outcome {
     constant(device, out, GENERATION)
 }
 
 pub(crate) fn nvmlDeviceGetGpuMaxPcieLinkGeneration(
     device: nvmlDevice_t,
     out: Out<u32>,
-) -> Verdict {
+) -> Outcome {
     constant(device, out, GENERATION)
 }
 
-pub(crate) fn nvmlDeviceGetCurrPcieLinkGeneration(device: nvmlDevice_t, out: Out<u32>) -> Verdict {
+pub(crate) fn nvmlDeviceGetCurrPcieLinkGeneration(device: nvmlDevice_t, out: Out<u32>) -> Outcome {
     constant(device, out, GENERATION)
 }
 
-pub(crate) fn nvmlDeviceGetMaxPcieLinkWidth(device: nvmlDevice_t, out: Out<u32>) -> Verdict {
+pub(crate) fn nvmlDeviceGetMaxPcieLinkWidth(device: nvmlDevice_t, out: Out<u32>) -> Outcome {
     constant(device, out, WIDTH)
 }
 
-pub(crate) fn nvmlDeviceGetCurrPcieLinkWidth(device: nvmlDevice_t, out: Out<u32>) -> Verdict {
+pub(crate) fn nvmlDeviceGetCurrPcieLinkWidth(device: nvmlDevice_t, out: Out<u32>) -> Outcome {
     constant(device, out, WIDTH)
 }
 
-pub(crate) fn nvmlDeviceGetPcieSpeed(device: nvmlDevice_t, out: Out<u32>) -> Verdict {
+pub(crate) fn nvmlDeviceGetPcieSpeed(device: nvmlDevice_t, out: Out<u32>) -> Outcome {
     constant(device, out, SPEED_MBPS)
 }
 
@@ -136,7 +136,7 @@ pub(crate) fn nvmlDeviceGetPcieThroughput(
     device: nvmlDevice_t,
     counter: nvmlPcieUtilCounter_t,
     value: Out<u32>,
-) -> Verdict {
+) -> Outcome {
     gpu(device)?;
     match counter {
         NVML_PCIE_UTIL_TX_BYTES | NVML_PCIE_UTIL_RX_BYTES => value.put(0),
@@ -144,7 +144,7 @@ pub(crate) fn nvmlDeviceGetPcieThroughput(
     }
 }
 
-pub(crate) fn nvmlDeviceGetPcieReplayCounter(device: nvmlDevice_t, out: Out<u32>) -> Verdict {
+pub(crate) fn nvmlDeviceGetPcieReplayCounter(device: nvmlDevice_t, out: Out<u32>) -> Outcome {
     constant(device, out, 0)
 }
 
@@ -152,7 +152,7 @@ pub(crate) fn nvmlDeviceGetTopologyCommonAncestor(
     first: nvmlDevice_t,
     second: nvmlDevice_t,
     level: Out<nvmlGpuTopologyLevel_t>,
-) -> Verdict {
+) -> Outcome {
     let same = gpu(first)?.1.index == gpu(second)?.1.index;
     level.put(if same {
         NVML_TOPOLOGY_INTERNAL
@@ -166,7 +166,7 @@ pub(crate) fn nvmlDeviceGetP2PStatus(
     second: nvmlDevice_t,
     _what: nvmlGpuP2PCapsIndex_t,
     status: Out<nvmlGpuP2PStatus_t>,
-) -> Verdict {
+) -> Outcome {
     gpu(first)?;
     constant(second, status, NVML_P2P_STATUS_NOT_SUPPORTED)
 }

@@ -3,7 +3,7 @@
 
 use super::usage::{memory_percent, timestamp_us};
 use crate::abi::Out;
-use crate::exports::Verdict;
+use crate::abi::Outcome;
 use crate::session::{Refusal, device_error, gpu};
 use core::ffi::c_void;
 use gpuslice_nvabi::types::*;
@@ -41,7 +41,7 @@ pub(crate) fn nvmlDeviceGetComputeRunningProcesses(
     device: nvmlDevice_t,
     count: Out<u32>,
     infos: Out<nvmlProcessInfo_v1_t>,
-) -> Verdict {
+) -> Outcome {
     let list: Vec<_> = processes(device)?.iter().map(oldest).collect();
     count.counted(infos, &list)
 }
@@ -50,7 +50,7 @@ pub(crate) fn nvmlDeviceGetComputeRunningProcesses_v2(
     device: nvmlDevice_t,
     count: Out<u32>,
     infos: Out<c_void>,
-) -> Verdict {
+) -> Outcome {
     nvmlDeviceGetComputeRunningProcesses_v3(device, count, infos.of())
 }
 
@@ -58,12 +58,12 @@ pub(crate) fn nvmlDeviceGetComputeRunningProcesses_v3(
     device: nvmlDevice_t,
     count: Out<u32>,
     infos: Out<nvmlProcessInfo_t>,
-) -> Verdict {
+) -> Outcome {
     let list: Vec<_> = processes(device)?.iter().map(present).collect();
     count.counted(infos, &list)
 }
 
-fn nobody<T: Copy>(device: nvmlDevice_t, count: Out<u32>, infos: Out<T>) -> Verdict {
+fn no_processes<T: Copy>(device: nvmlDevice_t, count: Out<u32>, infos: Out<T>) -> Outcome {
     gpu(device)?;
     count.counted(infos, &[])
 }
@@ -72,54 +72,54 @@ pub(crate) fn nvmlDeviceGetGraphicsRunningProcesses(
     device: nvmlDevice_t,
     count: Out<u32>,
     infos: Out<nvmlProcessInfo_v1_t>,
-) -> Verdict {
-    nobody(device, count, infos)
+) -> Outcome {
+    no_processes(device, count, infos)
 }
 
 pub(crate) fn nvmlDeviceGetGraphicsRunningProcesses_v2(
     device: nvmlDevice_t,
     count: Out<u32>,
     infos: Out<c_void>,
-) -> Verdict {
-    nobody::<nvmlProcessInfo_t>(device, count, infos.of())
+) -> Outcome {
+    no_processes::<nvmlProcessInfo_t>(device, count, infos.of())
 }
 
 pub(crate) fn nvmlDeviceGetGraphicsRunningProcesses_v3(
     device: nvmlDevice_t,
     count: Out<u32>,
     infos: Out<nvmlProcessInfo_t>,
-) -> Verdict {
-    nobody(device, count, infos)
+) -> Outcome {
+    no_processes(device, count, infos)
 }
 
 pub(crate) fn nvmlDeviceGetMPSComputeRunningProcesses(
     device: nvmlDevice_t,
     count: Out<u32>,
     infos: Out<nvmlProcessInfo_v1_t>,
-) -> Verdict {
-    nobody(device, count, infos)
+) -> Outcome {
+    no_processes(device, count, infos)
 }
 
 pub(crate) fn nvmlDeviceGetMPSComputeRunningProcesses_v2(
     device: nvmlDevice_t,
     count: Out<u32>,
     infos: Out<c_void>,
-) -> Verdict {
-    nobody::<nvmlProcessInfo_t>(device, count, infos.of())
+) -> Outcome {
+    no_processes::<nvmlProcessInfo_t>(device, count, infos.of())
 }
 
 pub(crate) fn nvmlDeviceGetMPSComputeRunningProcesses_v3(
     device: nvmlDevice_t,
     count: Out<u32>,
     infos: Out<nvmlProcessInfo_t>,
-) -> Verdict {
-    nobody(device, count, infos)
+) -> Outcome {
+    no_processes(device, count, infos)
 }
 
 pub(crate) fn nvmlDeviceGetRunningProcessDetailList(
     device: nvmlDevice_t,
     place: Out<nvmlProcessDetailList_t>,
-) -> Verdict {
+) -> Outcome {
     let all = processes(device)?;
     let mut list = place.get()?;
     if list.version != nvmlProcessDetailList_v1 {
@@ -150,7 +150,7 @@ pub(crate) fn nvmlDeviceGetRunningProcessDetailList(
     fill(entries, room, &details)
 }
 
-fn fill<T: Copy>(entries: Out<T>, room: usize, values: &[T]) -> Verdict {
+fn fill<T: Copy>(entries: Out<T>, room: usize, values: &[T]) -> Outcome {
     if room < values.len() {
         return Err(nvmlReturn_t::ERROR_INSUFFICIENT_SIZE);
     }
@@ -173,7 +173,7 @@ pub(crate) fn nvmlDeviceGetProcessUtilization(
     utilization: Out<nvmlProcessUtilizationSample_t>,
     count: Out<u32>,
     last_seen: u64,
-) -> Verdict {
+) -> Outcome {
     let room = count.get()? as usize;
     let (time_stamp, busy) = samples(device, last_seen)?;
     let list: Vec<_> = busy
@@ -197,7 +197,7 @@ pub(crate) fn nvmlDeviceGetProcessUtilization(
 pub(crate) fn nvmlDeviceGetProcessesUtilizationInfo(
     device: nvmlDevice_t,
     place: Out<nvmlProcessesUtilizationInfo_t>,
-) -> Verdict {
+) -> Outcome {
     gpu(device)?;
     let mut info = place.get()?;
     if info.version != nvmlProcessesUtilizationInfo_v1 {

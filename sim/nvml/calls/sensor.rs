@@ -1,7 +1,7 @@
 //! Temperature, power and clocks, derived from the load between an idle and a busy value.
 
 use crate::abi::Out;
-use crate::exports::Verdict;
+use crate::abi::Outcome;
 use crate::session::{Refusal, device_error, gpu};
 use gpuslice_nvabi::types::*;
 use gpuslice_sim_device::now_ns;
@@ -51,7 +51,7 @@ pub(crate) fn nvmlDeviceGetTemperature(
     device: nvmlDevice_t,
     sensor: nvmlTemperatureSensors_t,
     celsius: Out<u32>,
-) -> Verdict {
+) -> Outcome {
     let percent = load(device)?;
     if sensor != NVML_TEMPERATURE_GPU {
         return Err(nvmlReturn_t::ERROR_INVALID_ARGUMENT);
@@ -62,7 +62,7 @@ pub(crate) fn nvmlDeviceGetTemperature(
 pub(crate) fn nvmlDeviceGetTemperatureV(
     device: nvmlDevice_t,
     place: Out<nvmlTemperature_t>,
-) -> Verdict {
+) -> Outcome {
     let percent = load(device)?;
     let asked = place.get()?;
     if asked.version != nvmlTemperature_v1 {
@@ -81,7 +81,7 @@ pub(crate) fn nvmlDeviceGetTemperatureThreshold(
     device: nvmlDevice_t,
     which: nvmlTemperatureThresholds_t,
     celsius: Out<u32>,
-) -> Verdict {
+) -> Outcome {
     gpu(device)?;
     match which {
         NVML_TEMPERATURE_THRESHOLD_SHUTDOWN => celsius.put(SHUTDOWN_C),
@@ -90,26 +90,26 @@ pub(crate) fn nvmlDeviceGetTemperatureThreshold(
     }
 }
 
-pub(crate) fn nvmlDeviceGetPowerUsage(device: nvmlDevice_t, milliwatts: Out<u32>) -> Verdict {
+pub(crate) fn nvmlDeviceGetPowerUsage(device: nvmlDevice_t, milliwatts: Out<u32>) -> Outcome {
     milliwatts.put(power(device)?)
 }
 
 pub(crate) fn nvmlDeviceGetTotalEnergyConsumption(
     device: nvmlDevice_t,
     millijoules: Out<u64>,
-) -> Verdict {
+) -> Outcome {
     millijoules.put(energy(device)?)
 }
 
 pub(crate) fn nvmlDeviceGetPowerManagementMode(
     device: nvmlDevice_t,
     mode: Out<nvmlEnableState_t>,
-) -> Verdict {
+) -> Outcome {
     gpu(device)?;
     mode.put(NVML_FEATURE_ENABLED)
 }
 
-pub(crate) fn nvmlDeviceGetPowerManagementLimit(device: nvmlDevice_t, limit: Out<u32>) -> Verdict {
+pub(crate) fn nvmlDeviceGetPowerManagementLimit(device: nvmlDevice_t, limit: Out<u32>) -> Outcome {
     gpu(device)?;
     limit.put(POWER_LIMIT_MW)
 }
@@ -117,11 +117,11 @@ pub(crate) fn nvmlDeviceGetPowerManagementLimit(device: nvmlDevice_t, limit: Out
 pub(crate) fn nvmlDeviceGetPowerManagementDefaultLimit(
     device: nvmlDevice_t,
     limit: Out<u32>,
-) -> Verdict {
+) -> Outcome {
     nvmlDeviceGetPowerManagementLimit(device, limit)
 }
 
-pub(crate) fn nvmlDeviceGetEnforcedPowerLimit(device: nvmlDevice_t, limit: Out<u32>) -> Verdict {
+pub(crate) fn nvmlDeviceGetEnforcedPowerLimit(device: nvmlDevice_t, limit: Out<u32>) -> Outcome {
     nvmlDeviceGetPowerManagementLimit(device, limit)
 }
 
@@ -129,7 +129,7 @@ pub(crate) fn nvmlDeviceGetPowerManagementLimitConstraints(
     device: nvmlDevice_t,
     least: Out<u32>,
     most: Out<u32>,
-) -> Verdict {
+) -> Outcome {
     gpu(device)?;
     least.put(POWER_LEAST_MW)?;
     most.put(POWER_LIMIT_MW)
@@ -138,12 +138,12 @@ pub(crate) fn nvmlDeviceGetPowerManagementLimitConstraints(
 pub(crate) fn nvmlDeviceGetPerformanceState(
     device: nvmlDevice_t,
     state: Out<nvmlPstates_t>,
-) -> Verdict {
+) -> Outcome {
     gpu(device)?;
     state.put(NVML_PSTATE_0)
 }
 
-pub(crate) fn nvmlDeviceGetPowerState(device: nvmlDevice_t, state: Out<nvmlPstates_t>) -> Verdict {
+pub(crate) fn nvmlDeviceGetPowerState(device: nvmlDevice_t, state: Out<nvmlPstates_t>) -> Outcome {
     nvmlDeviceGetPerformanceState(device, state)
 }
 
@@ -151,7 +151,7 @@ pub(crate) fn nvmlDeviceGetClockInfo(
     device: nvmlDevice_t,
     kind: nvmlClockType_t,
     mhz: Out<u32>,
-) -> Verdict {
+) -> Outcome {
     mhz.put(clock(load(device)?, kind)?)
 }
 
@@ -159,7 +159,7 @@ pub(crate) fn nvmlDeviceGetMaxClockInfo(
     device: nvmlDevice_t,
     kind: nvmlClockType_t,
     mhz: Out<u32>,
-) -> Verdict {
+) -> Outcome {
     gpu(device)?;
     mhz.put(clock(100, kind)?)
 }
@@ -168,7 +168,7 @@ pub(crate) fn nvmlDeviceGetMaxCustomerBoostClock(
     device: nvmlDevice_t,
     kind: nvmlClockType_t,
     mhz: Out<u32>,
-) -> Verdict {
+) -> Outcome {
     nvmlDeviceGetMaxClockInfo(device, kind, mhz)
 }
 
@@ -176,7 +176,7 @@ pub(crate) fn nvmlDeviceGetApplicationsClock(
     device: nvmlDevice_t,
     kind: nvmlClockType_t,
     mhz: Out<u32>,
-) -> Verdict {
+) -> Outcome {
     nvmlDeviceGetMaxClockInfo(device, kind, mhz)
 }
 
@@ -184,7 +184,7 @@ pub(crate) fn nvmlDeviceGetDefaultApplicationsClock(
     device: nvmlDevice_t,
     kind: nvmlClockType_t,
     mhz: Out<u32>,
-) -> Verdict {
+) -> Outcome {
     nvmlDeviceGetMaxClockInfo(device, kind, mhz)
 }
 
@@ -193,7 +193,7 @@ pub(crate) fn nvmlDeviceGetClock(
     kind: nvmlClockType_t,
     which: nvmlClockId_t,
     mhz: Out<u32>,
-) -> Verdict {
+) -> Outcome {
     match which {
         NVML_CLOCK_ID_CURRENT => nvmlDeviceGetClockInfo(device, kind, mhz),
         NVML_CLOCK_ID_APP_CLOCK_TARGET | NVML_CLOCK_ID_APP_CLOCK_DEFAULT => {
@@ -207,7 +207,7 @@ pub(crate) fn nvmlDeviceGetSupportedMemoryClocks(
     device: nvmlDevice_t,
     count: Out<u32>,
     mhz: Out<u32>,
-) -> Verdict {
+) -> Outcome {
     gpu(device)?;
     count.counted(mhz, &[MEMORY_MHZ])
 }
@@ -217,7 +217,7 @@ pub(crate) fn nvmlDeviceGetSupportedGraphicsClocks(
     memory_mhz: u32,
     count: Out<u32>,
     mhz: Out<u32>,
-) -> Verdict {
+) -> Outcome {
     gpu(device)?;
     if memory_mhz != MEMORY_MHZ {
         return Err(nvmlReturn_t::ERROR_NOT_FOUND);
@@ -228,7 +228,7 @@ pub(crate) fn nvmlDeviceGetSupportedGraphicsClocks(
 pub(crate) fn nvmlDeviceGetCurrentClocksEventReasons(
     device: nvmlDevice_t,
     reasons: Out<u64>,
-) -> Verdict {
+) -> Outcome {
     let idle = load(device)? == 0;
     reasons.put(if idle {
         nvmlClocksEventReasonGpuIdle
@@ -240,7 +240,7 @@ pub(crate) fn nvmlDeviceGetCurrentClocksEventReasons(
 pub(crate) fn nvmlDeviceGetSupportedClocksEventReasons(
     device: nvmlDevice_t,
     reasons: Out<u64>,
-) -> Verdict {
+) -> Outcome {
     gpu(device)?;
     reasons.put(nvmlClocksEventReasonGpuIdle)
 }
@@ -248,19 +248,19 @@ pub(crate) fn nvmlDeviceGetSupportedClocksEventReasons(
 pub(crate) fn nvmlDeviceGetCurrentClocksThrottleReasons(
     device: nvmlDevice_t,
     reasons: Out<u64>,
-) -> Verdict {
+) -> Outcome {
     nvmlDeviceGetCurrentClocksEventReasons(device, reasons)
 }
 
 pub(crate) fn nvmlDeviceGetSupportedClocksThrottleReasons(
     device: nvmlDevice_t,
     reasons: Out<u64>,
-) -> Verdict {
+) -> Outcome {
     nvmlDeviceGetSupportedClocksEventReasons(device, reasons)
 }
 
 /// A card for servers has no fan of its own.
-pub(crate) fn nvmlDeviceGetNumFans(device: nvmlDevice_t, fans: Out<u32>) -> Verdict {
+pub(crate) fn nvmlDeviceGetNumFans(device: nvmlDevice_t, fans: Out<u32>) -> Outcome {
     gpu(device)?;
     fans.put(0)
 }

@@ -1,7 +1,7 @@
 //! The library itself: starting, stopping, versions, texts of errors, names of processes.
 
 use crate::abi::Out;
-use crate::exports::Verdict;
+use crate::abi::Outcome;
 use crate::session;
 use core::ffi::c_char;
 use gpuslice_nvabi::types::nvmlReturn_t;
@@ -33,47 +33,47 @@ pub(crate) fn error_text(result: nvmlReturn_t) -> *const c_char {
     result.description().unwrap_or(c"Unknown Error").as_ptr()
 }
 
-pub(crate) fn nvmlInit() -> Verdict {
+pub(crate) fn nvmlInit() -> Outcome {
     session::init()
 }
 
-pub(crate) fn nvmlInit_v2() -> Verdict {
+pub(crate) fn nvmlInit_v2() -> Outcome {
     session::init()
 }
 
-pub(crate) fn nvmlInitWithFlags(_flags: u32) -> Verdict {
+pub(crate) fn nvmlInitWithFlags(_flags: u32) -> Outcome {
     session::init()
 }
 
-pub(crate) fn nvmlShutdown() -> Verdict {
+pub(crate) fn nvmlShutdown() -> Outcome {
     session::shutdown()
 }
 
-pub(crate) fn nvmlSystemGetDriverVersion(version: Out<c_char>, length: u32) -> Verdict {
+pub(crate) fn nvmlSystemGetDriverVersion(version: Out<c_char>, length: u32) -> Outcome {
     version.text(length, driver_version(session::machine()?.driver()))
 }
 
-pub(crate) fn nvmlSystemGetNVMLVersion(version: Out<c_char>, length: u32) -> Verdict {
+pub(crate) fn nvmlSystemGetNVMLVersion(version: Out<c_char>, length: u32) -> Outcome {
     let cuda = session::machine()?.driver();
     version.text(length, &format!("{}.{}", cuda.0, driver_version(cuda)))
 }
 
-pub(crate) fn nvmlSystemGetCudaDriverVersion(version: Out<i32>) -> Verdict {
+pub(crate) fn nvmlSystemGetCudaDriverVersion(version: Out<i32>) -> Outcome {
     let (major, minor) = session::machine()?.driver();
     version.put((major * 1000 + minor * 10) as i32)
 }
 
-pub(crate) fn nvmlSystemGetCudaDriverVersion_v2(version: Out<i32>) -> Verdict {
+pub(crate) fn nvmlSystemGetCudaDriverVersion_v2(version: Out<i32>) -> Outcome {
     nvmlSystemGetCudaDriverVersion(version)
 }
 
-pub(crate) fn nvmlUnitGetCount(count: Out<u32>) -> Verdict {
+pub(crate) fn nvmlUnitGetCount(count: Out<u32>) -> Outcome {
     session::machine()?;
     count.put(0)
 }
 
 /// The first word of the process's command line, cut to the room there is, as NVML does.
-pub(crate) fn nvmlSystemGetProcessName(pid: u32, name: Out<c_char>, length: u32) -> Verdict {
+pub(crate) fn nvmlSystemGetProcessName(pid: u32, name: Out<c_char>, length: u32) -> Outcome {
     session::machine()?;
     if name.is_null() || length == 0 {
         return Err(nvmlReturn_t::ERROR_INVALID_ARGUMENT);

@@ -2,7 +2,7 @@
 
 use super::sensor;
 use crate::abi::Out;
-use crate::exports::Verdict;
+use crate::abi::Outcome;
 use crate::session::{Refusal, device_error, gpu};
 use gpuslice_nvabi::types::*;
 use gpuslice_sim_device::{Machine, MemoryInfo};
@@ -30,7 +30,7 @@ pub(super) fn memory_percent(percent: u32) -> u32 {
     percent / 2
 }
 
-pub(crate) fn nvmlDeviceGetMemoryInfo(device: nvmlDevice_t, place: Out<nvmlMemory_t>) -> Verdict {
+pub(crate) fn nvmlDeviceGetMemoryInfo(device: nvmlDevice_t, place: Out<nvmlMemory_t>) -> Outcome {
     let MemoryInfo { total, used, free } = memory(device)?;
     place.put(nvmlMemory_t { total, free, used })
 }
@@ -38,7 +38,7 @@ pub(crate) fn nvmlDeviceGetMemoryInfo(device: nvmlDevice_t, place: Out<nvmlMemor
 pub(crate) fn nvmlDeviceGetMemoryInfo_v2(
     device: nvmlDevice_t,
     place: Out<nvmlMemory_v2_t>,
-) -> Verdict {
+) -> Outcome {
     let MemoryInfo { total, used, free } = memory(device)?;
     if place.get()?.version != nvmlMemory_v2 {
         return Err(nvmlReturn_t::ERROR_ARGUMENT_VERSION_MISMATCH);
@@ -56,7 +56,7 @@ pub(crate) fn nvmlDeviceGetMemoryInfo_v2(
 pub(crate) fn nvmlDeviceGetBAR1MemoryInfo(
     device: nvmlDevice_t,
     place: Out<nvmlBAR1Memory_t>,
-) -> Verdict {
+) -> Outcome {
     let MemoryInfo { total, used, free } = memory(device)?;
     place.put(nvmlBAR1Memory_t {
         bar1_total: total,
@@ -68,7 +68,7 @@ pub(crate) fn nvmlDeviceGetBAR1MemoryInfo(
 pub(crate) fn nvmlDeviceGetUtilizationRates(
     device: nvmlDevice_t,
     place: Out<nvmlUtilization_t>,
-) -> Verdict {
+) -> Outcome {
     let percent = percent(device)?;
     place.put(nvmlUtilization_t {
         gpu: percent,
@@ -76,7 +76,7 @@ pub(crate) fn nvmlDeviceGetUtilizationRates(
     })
 }
 
-fn idle_engine(device: nvmlDevice_t, percent: Out<u32>, period_us: Out<u32>) -> Verdict {
+fn idle_engine(device: nvmlDevice_t, percent: Out<u32>, period_us: Out<u32>) -> Outcome {
     gpu(device)?;
     percent.put(0)?;
     period_us.put((Machine::utilisation_window_ns() / 1000) as u32)
@@ -86,7 +86,7 @@ pub(crate) fn nvmlDeviceGetEncoderUtilization(
     device: nvmlDevice_t,
     percent: Out<u32>,
     period_us: Out<u32>,
-) -> Verdict {
+) -> Outcome {
     idle_engine(device, percent, period_us)
 }
 
@@ -94,7 +94,7 @@ pub(crate) fn nvmlDeviceGetDecoderUtilization(
     device: nvmlDevice_t,
     percent: Out<u32>,
     period_us: Out<u32>,
-) -> Verdict {
+) -> Outcome {
     idle_engine(device, percent, period_us)
 }
 
@@ -102,7 +102,7 @@ pub(crate) fn nvmlDeviceGetJpgUtilization(
     device: nvmlDevice_t,
     percent: Out<u32>,
     period_us: Out<u32>,
-) -> Verdict {
+) -> Outcome {
     idle_engine(device, percent, period_us)
 }
 
@@ -110,7 +110,7 @@ pub(crate) fn nvmlDeviceGetOfaUtilization(
     device: nvmlDevice_t,
     percent: Out<u32>,
     period_us: Out<u32>,
-) -> Verdict {
+) -> Outcome {
     idle_engine(device, percent, period_us)
 }
 
@@ -122,7 +122,7 @@ pub(crate) fn nvmlDeviceGetSamples(
     value_type: Out<nvmlValueType_t>,
     count: Out<u32>,
     samples: Out<nvmlSample_t>,
-) -> Verdict {
+) -> Outcome {
     let load = percent(device)?;
     let uint = match kind {
         NVML_TOTAL_POWER_SAMPLES => sensor::power(device)?,
@@ -161,7 +161,7 @@ pub(crate) fn nvmlDeviceGetFieldValues(
     device: nvmlDevice_t,
     count: i32,
     values: Out<nvmlFieldValue_t>,
-) -> Verdict {
+) -> Outcome {
     gpu(device)?;
     if !(1..=FIELDS_MAX).contains(&count) {
         return Err(nvmlReturn_t::ERROR_INVALID_ARGUMENT);

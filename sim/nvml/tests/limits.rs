@@ -1,4 +1,4 @@
-//! Memory limits per control group, and the truth about processes, through the library's C interface:
+//! Memory limits per control group, and the list of processes, through the library's C interface:
 //! every answer the header names.
 
 #![allow(non_snake_case)]

@@ -1,13 +1,14 @@
 //! A tenant for the demo and the tests: takes memory until it is refused, then keeps the GPU busy.
 //!
-//! Prints one line of JSON per event: `memory` once (what the driver says there is, what was got,
-//! the code of the refusal), `progress` every 100 ms (CLOCK_MONOTONIC ns, kernels finished), and
-//! `end`. Ends by itself after `--seconds`; with `--with-reader` as soon as nobody reads its lines.
-//! `--pause-us` makes it one that mostly waits for work: a kernel, its end, a pause; it says at last
-//! how much longer than its kernel each took (`latency`), and when it asked for each (`wants`, CLOCK_MONOTONIC
-//! ns). `--idle` makes it one that has none. With `--rounds-per-us` its kernels compute so much instead of watching the clock, so
-//! that what is counted is work also where others ran in between; `--batch` is for long kernels, `--most-mib` for a device that others
-//! need memory of too.
+//! Prints one line of JSON per event: `memory` once (the driver's free and total memory, the memory got,
+//! the code of the refusal), `progress` every 100 ms (CLOCK_MONOTONIC ns, kernels finished), and `end`.
+//!
+//! It ends by itself after `--seconds`, with `--with-reader` also when its output has no reader. With
+//! `--pause-us` it is mostly idle: a kernel, its end, a pause; at the end it prints how much longer than its
+//! kernel each took (`latency`), and when it launched each (`wants`, CLOCK_MONOTONIC ns). With `--idle` it
+//! launches nothing. With `--rounds-per-us` its kernels compute so much instead of watching the clock, so that
+//! the count is work even where others ran in between. `--batch` is for long kernels, `--most-mib` for a
+//! device whose memory others need too.
 
 use gpuslice_apps::driver::{Driver, Error, check};
 use gpuslice_apps::spin::{ROUNDS_NAME, Rounds, SPIN_NAME, SPIN_PTX};
@@ -84,13 +85,13 @@ fn options() -> Result<Options, String> {
     Ok(options)
 }
 
-/// Prints a line; whether anybody was there to read it.
+/// Prints a line; whether the output still has a reader.
 fn say(line: &str) -> bool {
     let mut out = std::io::stdout().lock();
     writeln!(out, "{line}").and_then(|()| out.flush()).is_ok()
 }
 
-/// Allocates `step` bytes again and again until the driver refuses, or it has `most`; keeps what it got. Refused is then 0.
+/// Allocates `step` bytes again and again until the driver refuses or it has `most`, and keeps them; `refused` is then 0.
 fn fill(cuda: &Driver, step: usize, most: usize) -> Result<(), Error> {
     let (mut free, mut total, mut got) = (0usize, 0usize, 0usize);
     // SAFETY: both point to a usize of ours.
@@ -290,7 +291,7 @@ impl Spinner<'_> {
             return;
         };
         while !told.is_done(event) {
-            // A simulated GPU tells nothing, and nothing is what is said then.
+            // A simulated GPU writes no rounds, and then nothing is printed.
             if told.rounds() > 0 {
                 self.progress(done);
             }

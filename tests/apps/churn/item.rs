@@ -1,4 +1,4 @@
-//! The kinds of memory, each with its way of being taken and of being given back.
+//! The kinds of memory, each with its allocation and its release.
 
 use gpuslice_apps::driver::{Error, check};
 use gpuslice_nvabi::types::*;

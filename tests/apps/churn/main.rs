@@ -1,9 +1,9 @@
-//! A tenant that takes and gives back memory of every kind, in many threads, when it is told to.
+//! A tenant that allocates and frees memory of every kind, in many threads, on command.
 //!
-//! A cap must hold whatever a program does, so this one does what programs do not: threads that
-//! allocate plain (0), pitched (1), managed (2), stream-ordered (3), virtual (4) and array (5)
-//! memory at random, free each other's, and go on when they are refused. It reads orders from
-//! standard input, a line each, and answers each with a line:
+//! A cap must hold whatever a program does, so this one is unusual: its threads allocate plain (0),
+//! pitched (1), managed (2), stream-ordered (3), virtual (4) and array (5) memory at random, free each
+//! other's, and go on when they are refused. It reads commands from standard input, a line each, and
+//! answers each with a line:
 //!
 //! * `go N`: every thread does N operations; `did OPERATIONS REFUSED HELD MANAGED`, in bytes
 //! * `take BYTES`: one allocation; `took RESULT NANOSECONDS`
@@ -12,7 +12,7 @@
 //! * `drop`: gives everything back; `dropped`
 //! * `hangup`: closes all sockets there are; `hung COUNT`
 //! * `look`: asks NVML what there is; `looked 1`, or 0 if it does not answer
-//! * `fork`: a child that keeps all that it inherits and does nothing; `forked PID`
+//! * `fork`: makes a child that keeps all that it inherits and does nothing; `forked PID`
 //!
 //! `churn SEED THREADS UNIT MOST [KINDS]`: sizes are 1 to MOST times UNIT bytes; KINDS are digits as
 //! above, all of them when not given. It ends when its input does. An answer of the driver that is
@@ -252,7 +252,7 @@ fn run() -> Result<(), String> {
         let answer = program.answer(&order)?;
         say(&answer).map_err(|error| error.to_string())?;
     }
-    // Destroys the context, so that an exit that nobody forced leaves in order.
+    // Destroys the context, so that a voluntary exit is orderly.
     program
         .process
         .cuda

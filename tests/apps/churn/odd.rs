@@ -1,4 +1,4 @@
-//! What programs do with descriptors that are not theirs: they close them, and hand them to children.
+//! Misuse of the shim's descriptors: programs close them, and pass them to children.
 
 use std::ptr::null_mut;
 

@@ -1,5 +1,5 @@
-//! While a stream is captured, calls that may wait for the device are forbidden: to everybody, to the
-//! capturing thread, or to nobody, as the mode says. A forbidden call invalidates the capture and
+//! While a stream is captured, calls that may wait for the device are forbidden: to all threads, to the
+//! capturing thread, or to none, depending on the mode. A forbidden call invalidates the capture and
 //! takes nothing.
 
 use crate::words::*;

@@ -1,7 +1,7 @@
 //! Other processes of this program: one for each case, and more for cases about several.
 //!
-//! A case starts a helper in a *role*: the helper does its part, says a word, and waits until the
-//! case closes its standard input. So nobody sleeps and hopes.
+//! A case starts a helper in a *role*: the helper does its part, prints a word, and waits until the
+//! case closes its standard input. So no case depends on a sleep.
 
 use crate::words::{Outcome, Stop, fail};
 use crate::{ipc, pool_limits, processes, vmm_share};
@@ -17,7 +17,7 @@ pub const ROLE: &str = "--role";
 /// No case takes so long where anything works.
 const LONGEST: Duration = Duration::from_secs(120);
 
-/// Names the file in which cases keep what is free when they begin.
+/// Names the file in which cases note the free memory at their beginning.
 pub const USUAL: &str = "CONFORMANCE_USUAL";
 
 /// That file, of this run.
@@ -116,7 +116,7 @@ impl Helper {
         self.child.id() as i32
     }
 
-    /// What it says next.
+    /// Its next line.
     pub fn hears(&mut self) -> Outcome<String> {
         let mut line = String::new();
         match self.from.read_line(&mut line) {

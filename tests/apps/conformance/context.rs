@@ -1,4 +1,4 @@
-//! Contexts: one costs memory the moment it is there, and takes everything made in it with it.
+//! Contexts: one costs memory from its creation on, and its end releases everything made in it.
 
 use crate::words::*;
 use gpuslice_apps::api::calls;

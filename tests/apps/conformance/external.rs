@@ -1,8 +1,8 @@
 //! Memory of another API by descriptor. Without that API the only descriptor of device memory is one
 //! of the driver's own; where the driver does not take it, there is no way to make one here.
 //!
-//! Nobody can tell whose memory such a descriptor is. So who counts may count it once more for the
-//! importer; it must end with the import.
+//! The owner of such a descriptor's memory is not visible. So an accountant may charge it once more, to the
+//! importer; that charge must end with the import.
 
 use crate::vmm::wanted;
 use crate::words::*;

@@ -1,5 +1,5 @@
-//! Graphs that allocate. Their memory comes from a place of its own, which grows when a graph is
-//! first launched and shrinks only when it is trimmed; all the while it is charged.
+//! Graphs that allocate. Their memory comes from a pool of its own, which grows when a graph is first
+//! launched and shrinks only when it is trimmed; until then it is charged.
 
 use crate::words::*;
 use gpuslice_apps::api::calls;
@@ -484,7 +484,7 @@ fn other_memory_under_pressure() -> Outcome {
     let mut at = 0;
     let code = says!([SUCCESS, OOM], cuMemAlloc_v2(&mut at, before / 4 * 3));
     if code == OOM {
-        // The reference promises it only to who trims first.
+        // The reference guarantees it only after a trim.
         trim(gpu)?;
         at = gpu.alloc(before / 4 * 3)?;
     }

@@ -1,4 +1,4 @@
-//! Memory of the host that the device can use: it is none of the device's.
+//! Host memory that the device can use: it is not charged as device memory.
 
 use crate::words::*;
 use gpuslice_nvabi::types::*;

@@ -1,5 +1,5 @@
 //! `cuIpc*`: a device allocation that another process opens. It is the same memory: it costs nothing
-//! more, and it stays until both have let it go.
+//! more, and it stays until both have released it.
 
 use crate::child::{self, Helper};
 use crate::pool_limits::{digits, undigits};
@@ -117,7 +117,7 @@ pub fn share(words: &[String]) -> Outcome {
     Ok(())
 }
 
-/// What a dead process shared is given back when nobody has it open.
+/// Memory shared by a dead process is released when no process has it open.
 fn maker_dies() -> Outcome {
     let gpu = gpu()?;
     let (before, bytes) = (gpu.free()?, gpu.part(8)?);

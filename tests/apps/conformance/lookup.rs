@@ -1,4 +1,4 @@
-//! `cuGetProcAddress`: another way to the same functions. What is found there refuses like the rest.
+//! `cuGetProcAddress`: another way to the same functions, which refuse alike.
 
 use crate::words::*;
 use gpuslice_apps::api::address;

@@ -1,14 +1,13 @@
 //! Does this device behave as a device of its size? Named cases, each in a process of its own.
 //!
-//! Whoever shares a GPU must find in its slice what it would find on a card of that size: the same
-//! refusals, the same numbers, the same codes for bad input. So the program knows nothing of
-//! slices: it asks `cuMemGetInfo` how large the device is and tries every way there is to take
-//! memory, to give it back, and to be refused. It runs unchanged on a bare device, behind either
-//! injection method, on the simulated GPU and on a real one.
+//! A slice must behave as a card of its size: the same refusals, the same numbers, the same codes for
+//! bad input. So the program does not depend on slices: it reads the device's size from
+//! `cuMemGetInfo` and tries every way to take memory, to give it back, and to be refused. It runs
+//! unchanged on a bare device, behind either injection method, on the simulated GPU and on a real one.
 //!
-//! A case is a short function in the file of its family, a table there gives it its name. It runs
-//! in a child process, so that a crash, a hang or a leak is one failed case and nothing more, and
-//! so that the end of a process is tested once more with each.
+//! A case is a short function in the file of its family; a table there names it. It runs in a child
+//! process, so that a crash, a hang or a leak is one failed case and nothing more. Each case also
+//! tests the end of a process once more.
 //!
 //!     conformance [--list] [--only PREFIX] [--json]
 
@@ -66,7 +65,7 @@ const FAMILIES: &[&[Case]] = &[
     threads::CASES,
 ];
 
-/// What was asked for.
+/// The command line's options.
 #[derive(Default)]
 struct Options {
     list: bool,

@@ -1,5 +1,5 @@
-//! Managed memory. A device may hold more of it than it has room for, by using the host's: then it
-//! does not refuse. Whoever refuses does so with the device's code; either way the books close.
+//! Managed memory. A device may allocate more of it than it has, by using host memory: then it does not
+//! refuse. A refusal has the device's code. Either way all memory is back at the end.
 
 use crate::words::*;
 use gpuslice_nvabi::types::*;

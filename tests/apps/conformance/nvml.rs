@@ -1,4 +1,4 @@
-//! Everybody sees the same numbers: the driver's two queries, NVML's two, and NVML's list of processes.
+//! All queries agree: the driver's two, NVML's two, and NVML's list of processes.
 
 use crate::child::Helper;
 use crate::words::*;

@@ -1,4 +1,4 @@
-//! `cuMemAllocPitch`: rows begin at multiples of the pitch, and that is what is charged.
+//! `cuMemAllocPitch`: rows begin at multiples of the pitch, and whole pitches are charged.
 
 use crate::words::*;
 use gpuslice_nvabi::types::*;

@@ -1,5 +1,5 @@
-//! Stream-ordered memory: `cuMemAllocAsync` and pools. A pool keeps what it has taken from the
-//! device until somebody synchronises; what it keeps is charged.
+//! Stream-ordered memory: `cuMemAllocAsync` and pools. A pool keeps memory that it has taken from the
+//! device until a thread synchronises; the memory it keeps is charged.
 
 use crate::words::*;
 use gpuslice_apps::api::calls;

@@ -1,4 +1,4 @@
-//! What a pool keeps: release threshold, trimming, its largest size, its own figures; and pools that
+//! Limits of pools: release threshold, trimming, largest size, a pool's own figures; and pools that
 //! another process opens.
 
 use crate::child::{self, Helper};
@@ -254,7 +254,7 @@ fn most_bytes_leave_the_rest() -> Outcome {
         OOM,
         cuMemAllocFromPoolAsync(&mut at, bytes, pool, CUstream::NULL)
     );
-    // The device has room, and everybody else may use it.
+    // The device has room, and other allocations may use it.
     gpu.alloc(bytes)?;
     ordered(bytes, CUstream::NULL).map(drop)
 }
@@ -373,7 +373,7 @@ pub fn import(words: &[String]) -> Outcome {
     ));
     ok!(cuMemPoolImportPointer(&mut at, pool, &mut data));
     ok!(cuMemcpyDtoH_v2((&raw mut read).cast(), at, 4));
-    // Nothing can be allocated from a pool of somebody else.
+    // Nothing can be allocated from another process's pool.
     let mut own = 0;
     says!(
         INVALID,

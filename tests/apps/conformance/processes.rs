@@ -1,5 +1,5 @@
-//! Several processes on one device: together they never have more than there is, and what one of
-//! them had is there for the others when it has ended, however it ended.
+//! Several processes on one device: together they never have more than the device. When one has
+//! ended, however it ended, its memory is available to the others.
 
 use crate::child::{self, Helper};
 use crate::words::*;
@@ -47,7 +47,7 @@ fn see_each_other() -> Outcome {
     gpu.back_to(before)
 }
 
-/// A helper that says what is free whenever it is asked.
+/// A helper that prints the free memory on request.
 pub fn look(words: &[String]) -> Outcome {
     let gpu = gpu()?;
     let [bytes] = words else {
@@ -61,7 +61,7 @@ pub fn look(words: &[String]) -> Outcome {
     Ok(())
 }
 
-/// One device has one number of free bytes, whoever asks.
+/// All processes see the same number of free bytes.
 fn see_the_same() -> Outcome {
     let gpu = gpu()?;
     let mut helper = Helper::start("look", &[&gpu.part(8)?.to_string()])?;
@@ -171,7 +171,7 @@ fn what_one_frees_the_other_has() -> Outcome {
         says!(OOM, cuMemAlloc_v2(&mut at, most));
         helper.tell("free")?;
         helper.says("freed")?;
-        // At once: nobody may sit on what it does not use.
+        // At once: no process may keep memory that it does not use.
         at = gpu.alloc(most)?;
         helper.tell(&most.to_string())?;
         helper.says("refused")?;

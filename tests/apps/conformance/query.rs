@@ -1,4 +1,4 @@
-//! What a device says of itself: there, sensible, and the same each time.
+//! Attributes of a device: present, sensible, and the same each time.
 
 use crate::words::*;
 use gpuslice_nvabi::types::*;

@@ -1,4 +1,4 @@
-//! Runs cases one after another and says how each ended.
+//! Runs cases one after another and reports each result.
 
 use crate::child::{self, Ended};
 use crate::words::Case;

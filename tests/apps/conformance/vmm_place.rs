@@ -1,4 +1,4 @@
-//! Physical memory elsewhere: of the host, or of another device. It is none of this device's.
+//! Physical memory elsewhere: of the host, or of another device. It is not charged to this device.
 
 use crate::vmm::{create, map, open, reserve, wanted};
 use crate::words::*;

@@ -131,7 +131,7 @@ pub fn import(words: &[String]) -> Outcome {
     };
     let (fd, bytes): (i32, usize) = (fd.parse().or_else(fail)?, bytes.parse().or_else(fail)?);
     let (handle, at, mut read) = (imported(fd)?, reserve(bytes)?, 0u32);
-    // SAFETY: the descriptor was inherited for this, and nobody else here uses it.
+    // SAFETY: the descriptor was inherited for this, and nothing else here uses it.
     drop(unsafe { OwnedFd::from_raw_fd(fd) });
     map(at, bytes, handle)?;
     open(gpu, at, bytes)?;
@@ -166,7 +166,7 @@ fn process_keeps() -> Outcome {
     drop(fd);
     unshare(at, bytes, handle)?;
     gpu.synchronize()?;
-    // The books may need a moment to learn whose it is now, but then it is somebody's.
+    // The ledger may need a moment to find the new holder, but then the memory is charged to it.
     eventually("memory that another process has open is taken", || {
         Ok(gpu.free()? + bytes <= before)
     })?;

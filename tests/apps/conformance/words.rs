@@ -1,8 +1,8 @@
-//! The words cases are written in.
+//! The vocabulary of cases.
 //!
-//! A case says what a device of a certain size does: so much is free, this takes so much, that
-//! is refused, afterwards all is as before. The size is whatever `cuMemGetInfo` says, so the same
-//! sentences hold on a bare device and in a slice of a larger one.
+//! A case states the behaviour of a device of a certain size: so much is free, this takes so much,
+//! that is refused, afterwards the state is as before. The size is that of `cuMemGetInfo`, so the same
+//! statements hold on a bare device and in a slice of a larger one.
 
 use gpuslice_apps::api::{ABSENT, calls};
 use gpuslice_nvabi::types::*;
@@ -171,12 +171,12 @@ impl Gpu {
         Ok((self.total()? / n / GRAIN * GRAIN).max(GRAIN))
     }
 
-    /// What is free settles at `before`.
+    /// Waits until free memory settles at `before`.
     pub fn back_to(self, before: usize) -> Outcome {
         self.settles(before, 0, GRAIN)
     }
 
-    /// What is free settles `bytes` below `before`, and up to `extra` further.
+    /// Waits until free memory settles `bytes` below `before`, or up to `extra` further.
     pub fn took(self, before: usize, bytes: usize, extra: usize) -> Outcome {
         self.settles(before, bytes, bytes / 64 + extra)
     }

@@ -1,5 +1,5 @@
-/* An NVML of C: one device of 1 GiB with 10 MiB used, the calling process on it and two others that
- * nobody shares a cgroup with. */
+/* An NVML in C: one device of 1 GiB with 10 MiB used, the calling process on it and two others that
+ * share a cgroup with no process. */
 #include <stdint.h>
 #include <string.h>
 #include <unistd.h>

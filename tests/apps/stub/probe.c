@@ -29,7 +29,7 @@ static void *sym(const char *name) {
 /* The file that holds the code at an address. */
 static const char *owner(void *at) {
     Dl_info info;
-    if (!at) return "nobody";
+    if (!at) return "none";
     if (!dladdr(at, &info)) return "unknown";
     const char *slash = strrchr(info.dli_fname, '/');
     return slash ? slash + 1 : info.dli_fname;

@@ -1,4 +1,4 @@
-/* A driver of C for testing the shim libraries: it keeps books, moves nothing, runs nothing.
+/* A driver in C for tests of the shim libraries: it accounts for memory, but copies nothing and runs nothing.
  *
  * STUB_DEVICES (default 1) devices of STUB_BYTES (default 64 GiB) each; device d has sixteen bytes of
  * 0x10 + d as UUID. An allocation of 0xbad000 bytes fails with 999, after all checks before it. Pointers
@@ -41,7 +41,7 @@ static long setting(const char *name, long otherwise) {
 static int devices(void) { return (int)setting("STUB_DEVICES", 1); }
 static size_t capacity(void) { return (size_t)setting("STUB_BYTES", 64l << 30); }
 
-enum { POOLS = 64, NOBODY = 1000 };
+enum { POOLS = 64, NO_DEVICE = 1000 };
 static struct pool pools[POOLS]; /* the first ones are the devices' own */
 static size_t graph_memory[DEVICES];
 
@@ -140,7 +140,7 @@ API R cuGreenCtxCreate(H *g, H what, int d, unsigned flags) {
     *g = current = &primary[d];
     return OK;
 }
-/* Stands for any way to a context that nobody hooks; the flags are the device. */
+/* Stands for any way to a context that no shim hooks; the flags are the device. */
 API R cuCtxAttach(H *c, unsigned d) { return cuGreenCtxCreate(c, NULL, (int)d, 0); }
 API R cuDevicePrimaryCtxRetain(H *c, int d) {
     primary[d].device = d;
@@ -167,7 +167,7 @@ API R cuMemAlloc_v2(P *p, size_t n) {
     return !begun ? TOO_EARLY : current ? take(p, n, current->device, current) : NO_CONTEXT;
 }
 API R cuMemAllocManaged(P *p, size_t n, unsigned flags) { (void)flags; return cuMemAlloc_v2(p, n); }
-/* Rows are padded to 768, which nobody would guess. */
+/* Rows are padded to 768, which a shim cannot guess. */
 API R cuMemAllocPitch_v2(P *p, size_t *pitch, size_t width, size_t height, unsigned element) {
     (void)element;
     *pitch = (width + 767) / 768 * 768;
@@ -225,7 +225,7 @@ API R cuMemGetInfo_v2(size_t *avail, size_t *total) {
     return OK;
 }
 static R from_pool(P *p, size_t n, struct pool *pool) {
-    R r = current ? take(p, n, NOBODY, current) : NO_CONTEXT;
+    R r = current ? take(p, n, NO_DEVICE, current) : NO_CONTEXT;
     if (r != OK) return r;
     pthread_mutex_lock(&lock);
     int device = pool < pools + DEVICES ? (int)(pool - pools) : pool->device;
@@ -322,8 +322,8 @@ API R cuMemRetainAllocationHandle(P *h, void *at) {
     return INVALID;
 }
 
-/* What a descriptor, a tile or an object holds is never let go again: that is the kernel's and the
- * driver's business, and the books of the shim are what is looked at. */
+/* Memory held by a descriptor, a tile or an object is never released: that is the task of the kernel and
+ * the driver, and the tests read the shim's ledger. */
 static struct live *hold(P h) {
     struct live *found = find(h);
     if (found) found->references++;
@@ -339,7 +339,7 @@ API R cuMemExportToShareableHandle(void *at, P h, int kind, uint64_t flags) {
     *(int *)at = fd;
     return OK;
 }
-/* What this process did not export is somebody else's. */
+/* A handle that this process did not export is another process's. */
 API R cuMemImportFromShareableHandle(P *h, void *from, int kind) {
     P known = kind == 1 ? exported[(uintptr_t)from % 64] : 0;
     if (!hold(known)) return take(h, 512, DEVICES, NULL);
@@ -511,7 +511,7 @@ API R cuDeviceGetGraphMemAttribute(int d, int what, uint64_t *value) {
     return OK;
 }
 
-/* A function nobody hooks, with arguments in every kind of place. */
+/* A function that no shim hooks, with arguments of every class. */
 API R cuStreamWriteValue32_v2(H s, P to, unsigned value, unsigned flags) {
     return s == (H)1 && to == 2 && value == 3 && flags == 4 ? 77 : INVALID;
 }

@@ -1,10 +1,10 @@
-//! Streams that wait for each other while the host takes its time: correct on any driver, and a deadlock for
-//! a library that puts work of its own between theirs.
+//! Streams that wait for each other while the host pauses: correct on any driver, and a deadlock for a library
+//! that puts work of its own between theirs.
 //!
-//! The legacy default stream is a barrier among all *blocking* streams of a context: it waits for what they
-//! hold, and what they get later waits for it. A program that has used it once, and then lets one blocking
-//! stream wait for a word that another one writes, is correct. It never ends where a library records an event
-//! into the legacy stream in between.
+//! The legacy default stream is a barrier among all *blocking* streams of a context: it waits for their queued
+//! work, and their later work waits for it. A program that has used it once, and then lets one blocking stream
+//! wait for a word that another one writes, is correct. It never ends where a library records an event into the
+//! legacy stream in between.
 //!
 //! `waits PAIR [PAUSE_MS ...]` runs every case of that pair of streams with each pause between the wait and its
 //! release. It prints a line before each case and ends with 0 when all have ended, with 2 when one has not
@@ -122,7 +122,7 @@ impl Gpu {
         ))
     }
 
-    /// What comes into `stream` from now on waits until the word is `round`.
+    /// Later work of `stream` waits until the word is `round`.
     fn wait(self, stream: CUstream, round: u32) -> Outcome {
         let equal = CU_STREAM_WAIT_VALUE_EQ;
         ok!(cuStreamWaitValue32_v2(

@@ -1,4 +1,4 @@
-"""Comparing two ways of doing one thing on a machine that is never quite quiet.
+"""Comparing two ways of doing one thing on a machine that is never quite idle.
 
 Runs are interleaved A B B A, so that a drift of the machine meets both alike; a difference is given with a
 confidence interval from resampling the pairs, never as two numbers of two runs.

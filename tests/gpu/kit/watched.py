@@ -5,7 +5,7 @@ from kit import place
 
 
 class Points:
-    """What somebody has had, at moments: (time, busy time) in ns."""
+    """The GPU time of a tenant or container at several moments: (time, busy time) in ns."""
 
     def __init__(self):
         self.progress = []

@@ -58,7 +58,7 @@ def asking(nvml):
 
 
 def memory_shows(cuda, nvml):
-    """How late NVML is: a figure that is behind must not be believed over the books."""
+    """The delay of NVML: an outdated figure must not override the ledger."""
     taken, given = [], []
     for _ in range(5):
         address, before = U64(), nvml.device_used()

@@ -1,5 +1,5 @@
 """What one context, and 64 MiB of each kind of memory, cost: by cuMemGetInfo, by NVML for this process, by NVML for
-the card. Prints a JSON line each. Where the columns differ, somebody who trusts only one of them is wrong."""
+the card. Prints a JSON line each. Where the columns differ, a program that reads only one of them is wrong."""
 import ctypes
 import json
 import os
@@ -128,7 +128,7 @@ def context_with(flags):
 
 
 def traced(name):
-    """Only this: around it two system calls that nothing else makes, for who traces."""
+    """Only this allocation, between two system calls that nothing else makes: marks for a tracer."""
     cuda.context()
     os.getppid()
     {"alloc": alloc, "managed": managed, "pinned": pinned}[name]()

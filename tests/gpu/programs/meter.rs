@@ -1,4 +1,4 @@
-//! What calls of the driver cost a program: prints one line of JSON a row.
+//! The cost of driver calls to a program: prints one line of JSON a row.
 //!
 //! Launches are timed in short batches with the queue drained between them, so that a full queue is
 //! never what is measured. Each row gives the median over its batches, and the quartiles beside it:
@@ -13,7 +13,7 @@ use std::ptr::null_mut;
 use std::time::Instant;
 
 gpuslice_apps::driver_functions! {
-    /// What is measured, and what that needs.
+    /// The measured functions, and those that they need.
     Driver {
         cuInit,
         cuDeviceGet,

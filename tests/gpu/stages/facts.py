@@ -1,4 +1,4 @@
-"""What this machine and its driver are: names, symbols, what memory costs and who shows it."""
+"""Facts of this machine and its driver: names, symbols, the cost of memory and where it shows."""
 import json
 import pathlib
 import re
@@ -34,7 +34,7 @@ def system(result):
     """What stands between a program and the card: which kernel module, whose kernel."""
     version = read("/proc/driver/nvidia/version")
     result.value("kernel module", "open" if "Open Kernel" in version else "NVIDIA's closed one" if "NVRM" in version else "none")
-    # gVisor answers as Linux does, but its own log says who it is.
+    # gVisor answers like Linux, but its own log names it.
     log = subprocess.run(["dmesg"], capture_output=True, text=True).stdout if shutil.which("dmesg") else ""
     virtual = "gVisor" if "gVisor" in log or "gVisor" in read("/proc/version") else "a virtual machine" if " hypervisor " in read("/proc/cpuinfo") else "none seen"
     result.value("sandbox or hypervisor", virtual)

@@ -6,8 +6,8 @@ from kit import place
 from kit.watched import Watched
 
 LONG_US = 5_000_000
-# The two services: what one request is, and the lengths of the training's kernels beside it, µs. Nobody but the hardware can
-# interrupt the last one.
+# The two services: one request, and the lengths of the training's kernels beside it, µs. Only the hardware can interrupt the
+# last one.
 SERVICES = [
     ("20 kernels of 50 µs, 100 a second", ["--kernel-us", "50", "--kernels", "20", "--rate", "100"], [50, 1000, 20000]),
     ("1 kernel of 20 µs, 100 a second", ["--kernel-us", "20", "--kernels", "1", "--rate", "100"], [50, 20000, LONG_US]),
@@ -75,7 +75,7 @@ def judge(service, kernel, config, with_tier, numbers, training):
     more_us = numbers["p99_us"] - alone["p99_us"]
     if service.name.startswith("20"):
         more = numbers["p99_us"] / alone["p99_us"] - 1
-        # Without the tier nobody can interrupt a kernel: the promise is for short ones.
+        # Without the tier no kernel can be interrupted: the promise is for short ones.
         if kernel <= 50 or config == TIER:
             promised = PROMISED_P99[config]
             result.promise(f"p99 beside kernels of {kernel} µs{with_tier}: at most {promised:.0%} more than alone", more <= promised, f"{more:+.1%}")

@@ -1,5 +1,5 @@
 """Other interposers, named on the command line, beside ours and none, in the same run: the same calls interleaved, the same two busy
-tenants, the same conformance program. `--peer NAME=/path/lib.so,VARIABLE=VALUE…`: their libraries are brought by whoever runs this;
+tenants, the same conformance program. `--peer NAME=/path/lib.so,VARIABLE=VALUE…`: the user of the suite supplies their libraries;
 nothing of them is kept here."""
 import re
 

@@ -17,7 +17,7 @@ CASES = [
 # Of these, the ones in which a turn can run over: there it matters whether late work is stopped.
 WITH_TIER = ["1:3", "1:1, 20 µs beside 5 ms", "1:1, 200 µs beside 100 ms"]
 # Policies of a GPU of 4 slots: options of each tenant, and the part of the whole GPU that is due to it. Where the parts do not
-# add up to 1, the rest is nobody's: the policy says so.
+# add up to 1, the policy leaves the rest unused.
 POLICIES = [
     ("fair", [["--weight", "1"]] * 2, [0.25, 0.25]),
     ("preemptive", [["--weight", "3"], ["--weight", "1"]], [0.5, 0.5]),

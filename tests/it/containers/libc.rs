@@ -1,4 +1,4 @@
-//! Images and their C library: a slice is for programs that glibc's loader loads, as the driver is.
+//! Images and their C library: like the driver, a slice is for programs that glibc's loader loads.
 
 use crate::harness::bundle::{Bundle, complaint, hook, printed};
 use crate::harness::eventually;
@@ -38,7 +38,7 @@ fn an_image_with_musl_alone_is_refused() {
     eventually("its promise is taken back", || {
         node.slice("alpine").is_none()
     });
-    // Allowed, its static program runs: it says what is wrong with its own words.
+    // If allowed, its static program runs and prints its own error.
     let bundle = musl(&node, "allowed", &hook, false).hook_argument("--allow-musl");
     let said = complaint(&bundle.run(&hook));
     assert!(said.contains("usage: gpuslice-hook"), "{said}");

@@ -1,5 +1,5 @@
-//! Where a slice is put: read-only roots, user namespaces, shared mounts; and what is never
-//! touched for it: volumes and the host's own directories.
+//! Mounting a slice: read-only roots, user namespaces, shared mounts. The hook never touches volumes and the
+//! host's own directories.
 
 use crate::harness::bundle::{Bundle, complaint, hook, printed};
 use crate::harness::eventually;
@@ -68,8 +68,8 @@ fn a_read_only_root() {
     }
 }
 
-/// The container's root is user 100000 of the host, who may own no file of the host's, and whose
-/// own file systems (`/dev` and `/run`) take no file of the host's root.
+/// The container's root is user 100000 of the host, which owns no file of the host. The container's own file
+/// systems (`/dev` and `/run`) accept no file of the host's root.
 #[test]
 fn a_user_namespace() {
     for runtime in ["runc", "crun"] {
@@ -155,7 +155,7 @@ fn shared_mounts_carry_nothing_out() {
     }
 }
 
-/// Users of other containers would see an empty preload list or driver, for good.
+/// A stub file in a volume would show other containers an empty preload list or driver, for good.
 #[test]
 fn volumes_get_no_stub_files() {
     let Some(hook) = hook("volumes_get_no_stub_files", "runc") else {
@@ -171,7 +171,7 @@ fn volumes_get_no_stub_files() {
     );
     assert_eq!(names(&etc), [""; 0]);
     assert_eq!(node.slice("etc1"), None);
-    // What the message asks for is enough, and stays as it is.
+    // The fix that the message names is enough, and stays unchanged.
     fs::write(etc.join("ld.so.preload"), "").expect("an empty list");
     let mounts = printed(&with_etc("etc2").run(&hook));
     assert!(points(&mounts).contains(&"/etc/ld.so.preload"));
@@ -188,8 +188,8 @@ fn volumes_get_no_stub_files() {
     assert_eq!(names(&lib), [""; 0]);
 }
 
-/// `/run` often is a volume, of a read-only container in particular; an empty directory in it is
-/// all there is to see. An image's link to another volume is not followed that far.
+/// `/run` often is a volume, in read-only containers in particular; the slice leaves only an empty directory in it.
+/// An image's link to another volume is not followed.
 #[test]
 fn run_may_be_a_volume_but_not_a_link_to_one() {
     let Some(hook) = hook("run_may_be_a_volume_but_not_a_link_to_one", "runc") else {
@@ -244,7 +244,7 @@ fn keep_everything_to_oneself() -> std::io::Result<()> {
     Ok(())
 }
 
-/// A runtime's file mode mask must not make the list unreadable: loaders then ignore it silently.
+/// A runtime's umask must not make the list unreadable: loaders would ignore it silently.
 #[test]
 fn an_ordinary_user_reads_the_list_whatever_the_mask() {
     for runtime in ["runc", "crun"] {

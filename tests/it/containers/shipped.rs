@@ -1,4 +1,4 @@
-//! The registrations that are shipped, as an engine that reads them would use them.
+//! The shipped registrations, used as by an engine that reads them.
 
 use crate::harness::bundle::{Bundle, hook};
 use crate::harness::eventually;
@@ -76,7 +76,7 @@ fn registrations_name_existing_stages_and_the_installed_hook() {
     }
 }
 
-/// Every word of them as shipped but the places of this test's hook and daemon.
+/// The shipped text unchanged but for the paths of this test's hook and daemon.
 #[test]
 fn registrations_work() {
     for runtime in ["runc", "crun"] {

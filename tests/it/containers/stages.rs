@@ -1,5 +1,5 @@
-//! How the hook is called: by which names, in which stages, for whom; and that it may be called at all
-//! beside images nobody trusts.
+//! Calls of the hook: its names, its stages, its containers; and why it is safe to run beside untrusted
+//! images.
 
 use crate::harness::bundle::{Bundle, complaint, hook, printed};
 use crate::harness::node::{Node, denied};
@@ -13,7 +13,7 @@ use std::path::Path;
 const RUNTIMES: [&str; 2] = ["runc", "crun"];
 const MEMORY: (&str, &str) = ("gpuslice.io/memory", "1GiB");
 
-/// A program an image cannot get code into: it has no loader that would look at `LD_PRELOAD`.
+/// An image cannot inject code into a static program: it has no loader that reads `LD_PRELOAD`.
 #[test]
 fn the_hook_is_static() {
     const INTERPRETER: u32 = 3;
@@ -71,7 +71,7 @@ fn registrations() {
     }
 }
 
-/// The stage after the start is too late: what runs already would not be in the slice.
+/// The stage after the start is too late: processes that run already would not be in the slice.
 #[test]
 fn too_late_is_no_start() {
     let Some(hook) = hook("too_late_is_no_start", "runc") else {
@@ -119,7 +119,7 @@ fn a_refused_namesake_takes_nothing_away() {
                 })
                 .run(&hook),
         );
-        // crun keeps to itself what a hook says.
+        // crun does not print a hook's output.
         assert!(runtime == "crun" || said.contains("web"), "{said}");
         assert!(
             node.slice("web").is_some(),
@@ -146,11 +146,11 @@ fn a_sandbox_needs_no_slice() {
             .run(&hook)
     };
     printed(&pod("pause", "pause"));
-    // Only the sandbox itself; an image's annotations may claim to be one.
+    // Only for the sandbox itself; an image's annotations may claim to be one.
     complaint(&pod("web", "pause"));
 }
 
-/// What the daemon answers is mounted, so it is root's or nobody's.
+/// The hook mounts paths of the daemon's answer, so it accepts only a daemon of root.
 #[test]
 fn another_users_daemon_is_not_asked() {
     let Some(hook) = hook("another_users_daemon_is_not_asked", "runc") else {

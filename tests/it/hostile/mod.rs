@@ -7,9 +7,9 @@
 //!
 //! # Idea
 //! A table of images, each with its expected result. Beside each image is a canary: directories
-//! that look like the hook's targets, on the host's side of the image's links. A run passes when the
-//! container behaves as the table says, every inode of the canary and the host's mount table are
-//! unchanged, and each system call of the hook (all are traced) is in its plan.
+//! that look like the hook's targets, on the host's side of the image's links. A run passes when three
+//! conditions hold: the container behaves as the table says; every inode of the canary and the host's
+//! mount table are unchanged; each system call of the hook (all are traced) is in its plan.
 
 mod callers;
 mod cases;

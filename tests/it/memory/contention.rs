@@ -76,13 +76,13 @@ fn credit_of_a_sibling_is_no_reason_to_fail() {
         for tenant in &mut tenants {
             assert_eq!(tenant.ask("drop"), "dropped");
         }
-        let who = round as usize % tenants.len();
-        let all = tenants[who].numbers(&format!("take {free}"));
+        let chosen = round as usize % tenants.len();
+        let all = tenants[chosen].numbers(&format!("take {free}"));
         assert_eq!(all[0], 0, "round {round}: all free memory");
         times.push(all[1]);
-        let one_more = tenants[who].numbers(&format!("take {PAGE}"));
+        let one_more = tenants[chosen].numbers(&format!("take {PAGE}"));
         assert_eq!(one_more[0], 2, "round {round}: no page more");
-        assert_eq!(tenants[who].ask("drop"), "dropped");
+        assert_eq!(tenants[chosen].ask("drop"), "dropped");
     }
     times.sort();
     let (median, worst) = (times[times.len() / 2], times[times.len() - 1]);

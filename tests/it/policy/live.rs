@@ -6,7 +6,7 @@ use nix::sys::signal::Signal;
 /// Two busy tenants 1:3 and an idle one of weight 4 meet all six policies, one after the other, in an
 /// order in which each differs from the one before.
 #[test]
-fn each_policy_means_what_it_says() {
+fn each_policy_divides_as_documented() {
     let stage = Stage::new();
     let light = stage.tenant("light", &[], &[]);
     let heavy = stage.tenant("heavy", &["--weight", "3"], &[]);
@@ -27,7 +27,7 @@ fn each_policy_means_what_it_says() {
             .as_f64()
             .expect("a limit");
         assert!((ppm / 1e6 - second).abs() < 1e-5, "{policy}: {ppm}");
-        // What nobody is due stays unused, whoever has work.
+        // GPU time that is due to no tenant stays unused.
         assert!(stage.parts(&all).iter().sum::<f64>() < first + second + 0.1);
     }
     stage.must(&["policy", "0", "soft"]);
@@ -83,7 +83,7 @@ fn a_weight_a_share_and_a_class_count_at_once() {
     );
 }
 
-/// A daemon that is killed and started again knows the policy of each GPU and what each slice is.
+/// A daemon that is killed and started again knows the policy of each GPU and the settings of each slice.
 #[test]
 fn a_restarted_daemon_goes_on_as_before() {
     let mut stage = Stage::new();

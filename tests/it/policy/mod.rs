@@ -1,6 +1,6 @@
-//! The six policies with real processes, judged by the simulated device's own books.
+//! The six policies with real processes, judged by the simulated device's own account.
 //!
-//! The bounds are wide, because tests share their machine; what they can tell is one policy from another.
+//! The bounds are wide, because tests share their machine; they distinguish one policy from another.
 //! `make bench` has the exact figures.
 
 mod live;
@@ -13,17 +13,17 @@ use serde_json::Value;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
-/// Over how long parts are taken.
+/// The time over which parts are measured.
 const SPAN: Duration = Duration::from_millis(2_000);
-/// A limited tenant may have saved this for a burst, as a part of `SPAN`, and a turn that was long.
+/// The burst that a limited tenant may have saved, and one long turn, as a part of `SPAN`.
 const BURST: f64 = 0.06;
-/// What a tenant that waits for a processor of this machine may miss of its part.
+/// The part of its GPU time that a tenant may miss while it waits for a CPU of this machine.
 const LATE: f64 = 0.5;
 
 /// A node, and its device as an observer sees it.
 struct Stage {
     node: Node,
-    truth: Machine,
+    machine: Machine,
 }
 
 /// A tenant under `gpuslice run`; ended when dropped.
@@ -44,8 +44,8 @@ impl Stage {
     fn new() -> Stage {
         let node = Node::start();
         let device = node.root().join("device");
-        let truth = Machine::open(&device, Role::Observer).expect("the node's device");
-        Stage { node, truth }
+        let machine = Machine::open(&device, Role::Observer).expect("the node's device");
+        Stage { node, machine }
     }
 
     /// `gpuslice WORDS` on this node, to its end.
@@ -56,7 +56,7 @@ impl Stage {
         command.output().expect("gpuslice starts")
     }
 
-    /// The same, which must succeed; what it printed.
+    /// The same, which must succeed; returns its output.
     fn must(&self, words: &[&str]) -> String {
         let output = self.gpuslice(words);
         assert!(output.status.success(), "{words:?}: {output:?}");
@@ -77,7 +77,7 @@ impl Stage {
 
     /// Starts a tenant on GPU 0 that launches kernels of 2 ms, or none with `--idle`.
     fn tenant(&self, name: &str, slice: &[&str], work: &[&str]) -> Tenant {
-        let contexts = || self.truth.contexts(0).expect("GPU 0");
+        let contexts = || self.machine.contexts(0).expect("GPU 0");
         let before = contexts();
         let mut command = Command::new(env!("CARGO_BIN_EXE_gpuslice"));
         command.args(["run", "--quiet", "--memory", "1GiB", "--gpus", "0"]);
@@ -104,13 +104,13 @@ impl Stage {
 
     fn busy(&self, tenants: &[&Tenant]) -> Vec<u64> {
         let busy = |tenant: &&Tenant| {
-            let info = self.truth.context_info(tenant.context);
+            let info = self.machine.context_info(tenant.context);
             info.expect("a living tenant").busy_ns
         };
         tenants.iter().map(busy).collect()
     }
 
-    /// The parts of the GPU's time that tenants get, a while after a change.
+    /// The tenants' parts of the GPU time, a while after a change.
     fn parts(&self, tenants: &[&Tenant]) -> Vec<f64> {
         std::thread::sleep(Duration::from_millis(300));
         let (start, before) = (gpuslice_sim_device::now_ns(), self.busy(tenants));
@@ -120,7 +120,7 @@ impl Stage {
         gained.map(|ns| ns as f64 / (end - start) as f64).collect()
     }
 
-    /// Waits until the tenants get parts that `fit`; a machine that was busy a moment ago is asked again.
+    /// Waits until the tenants get parts that `fit`; repeats the measurement on a busy machine.
     fn settles(&self, what: &str, tenants: &[&Tenant], fit: impl Fn(&[f64]) -> bool) {
         let start = std::time::Instant::now();
         let mut parts = self.parts(tenants);
@@ -132,7 +132,7 @@ impl Stage {
     }
 }
 
-/// Whether a tenant gets what it is due and, if that is its limit, no more.
+/// Whether a tenant gets its due part and, if that is its limit, no more.
 fn is(part: f64, due: f64) -> bool {
     (due * LATE..=due + BURST).contains(&part)
 }

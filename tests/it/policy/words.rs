@@ -1,11 +1,11 @@
-//! Bad words are refused with their reason and change nothing; cGPU's words mean what they mean there.
+//! Invalid policy options are refused with the reason and change nothing; cGPU's variables have cGPU's meaning.
 
 use super::Stage;
 use crate::harness::bundle::{Bundle, complaint, hook, printed};
 use gpuslice_wire::units::{Bytes, GIB};
 
 #[test]
-fn bad_words_are_refused_with_their_reason() {
+fn invalid_options_are_refused_with_the_reason() {
     let stage = Stage::new();
     stage.node.must_admit("web", Bytes(GIB));
     let before = (stage.ps()["gpus"].clone(), stage.slice("web"));
@@ -29,7 +29,7 @@ fn bad_words_are_refused_with_their_reason() {
             &["set", "web", "--priority", "urgent"],
             "high, normal or best-effort",
         ),
-        (&["set", "nobody", "--weight", "2"], "nobody"),
+        (&["set", "missing", "--weight", "2"], "missing"),
     ];
     for (words, expected) in cases {
         let output = stage.gpuslice(words);

@@ -1,8 +1,8 @@
-//! A daemon that is killed in the middle of a turn stalls nobody for more than 300 ms.
+//! A daemon that is killed in the middle of a turn stalls no tenant for more than 300 ms.
 //!
-//! Nobody closes the turn it left open, and nobody opens another one. The tenants see that its heartbeat
-//! stands still, and go on without turns; when it is back, they take turns again. That must hold at every
-//! instant of a turn, so it is tried at random ones, many times.
+//! The open turn is not closed, and no other one is opened. The tenants see that the daemon's heartbeat has
+//! stopped, and go on without turns; with a new daemon they take turns again. That must hold at every instant
+//! of a turn, so the test tries many random ones.
 
 use super::{Ends, Hiccups, TURNS, Tenant, node, setting};
 use crate::harness::{Random, eventually};
@@ -12,45 +12,46 @@ use std::time::{Duration, Instant};
 const BOUND: Duration = Duration::from_millis(300);
 
 #[test]
-fn a_daemon_killed_in_a_turn_stalls_nobody() {
+fn a_daemon_killed_in_a_turn_stalls_no_tenant() {
     let seed = setting("SEED", 5);
     eprintln!("SEED={seed}");
     let mut random = Random(seed | 1 << 32);
-    let (mut node, truth) = node();
-    let tenants = [("a", 300), ("b", 700)].map(|(who, us)| Tenant::start(&node, &truth, who, us));
-    let mut ends = [0, 1].map(|at: usize| Ends::of(&tenants[at], &truth));
-    // The longest gaps, and what was allowed for then.
+    let (mut node, machine) = node();
+    let tenants = [("a", 300), ("b", 700)]
+        .map(|(container, us)| Tenant::start(&node, &machine, container, us));
+    let mut ends = [0, 1].map(|at: usize| Ends::of(&tenants[at], &machine));
+    // The longest gaps, and the hiccups allowed for.
     let mut gaps = Vec::new();
     for round in 0..setting("KILLS", 20) {
         let hiccups = Hiccups::watch();
         std::thread::sleep(Duration::from_micros(50_000 + random.below(40_000)));
         node.end_daemon(Signal::SIGKILL);
-        // Back soon, back when everybody has noticed, or anything between.
+        // Restarted soon, after all tenants have noticed, or at any time between.
         let away = Instant::now() + Duration::from_millis(random.below(600));
         while Instant::now() < away {
             std::thread::sleep(Duration::from_millis(20));
             ends.iter_mut()
-                .for_each(|ends| _ = ends.longest_gap(&truth));
+                .for_each(|ends| _ = ends.longest_gap(&machine));
         }
         node.start_daemon(&[]);
         for tenant in &tenants {
-            tenant.gets(&truth, Duration::from_millis(20));
+            tenant.gets(&machine, Duration::from_millis(20));
             let back = || {
-                node.slice(tenant.who)
+                node.slice(tenant.container)
                     .is_some_and(|(_, clients)| clients == 1)
             };
             eventually("a process that came back", back);
-            tenant.gets(&truth, Duration::from_millis(20));
+            tenant.gets(&machine, Duration::from_millis(20));
         }
         for (ends, tenant) in ends.iter_mut().zip(&tenants) {
-            let gap = ends.longest_gap(&truth);
+            let gap = ends.longest_gap(&machine);
             ends.longest = 0;
             let allowed = BOUND + TURNS + hiccups.allowance();
             gaps.push((gap, hiccups.allowance()));
             assert!(
                 gap <= allowed,
                 "round {round}: {} stood still for {gap:?}, allowed {allowed:?}",
-                tenant.who
+                tenant.container
             );
         }
     }

@@ -11,39 +11,39 @@ use nix::sys::signal::Signal;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
-/// What a container's processes see of its lane 0.
-fn lane(node: &Node, who: &str) -> (&'static ContainerLane, TenantClient) {
-    let observer = node.tenant(who);
+/// The words of lane 0 that a container's processes see.
+fn lane(node: &Node, container: &str) -> (&'static ContainerLane, TenantClient) {
+    let observer = node.tenant(container);
     let page = container_page(&observer.attach(Bytes::ZERO));
     (&page.lane[0], observer)
 }
 
 /// Watches a good tenant for so long.
-fn watch(ends: &mut Ends, truth: &Machine, long: Duration) -> Duration {
+fn watch(ends: &mut Ends, machine: &Machine, long: Duration) -> Duration {
     let end = Instant::now() + long;
     while Instant::now() < end {
         std::thread::sleep(Duration::from_millis(50));
-        ends.longest_gap(truth);
+        ends.longest_gap(machine);
     }
-    ends.longest_gap(truth)
+    ends.longest_gap(machine)
 }
 
-/// It is stopped in the middle of its turn: the others wait for it, but not for ever; all that time is on
-/// its bill; when it goes on, so does everything.
+/// A process is stopped in the middle of its turn: the others wait for it, but not for ever, and it is charged
+/// for all that time. When it continues, so do its turns.
 #[test]
 fn stopped_in_its_turn() {
-    let (node, truth) = node();
-    let bad = Tenant::start(&node, &truth, "a", 500);
-    let good = Tenant::start(&node, &truth, "b", 500);
+    let (node, machine) = node();
+    let bad = Tenant::start(&node, &machine, "a", 500);
+    let good = Tenant::start(&node, &machine, "b", 500);
     let (turn, _observer) = lane(&node, "a");
     let hiccups = Hiccups::watch();
     let mut held_up = Duration::ZERO;
     for _ in 0..5 {
-        let mut ends = Ends::of(&good, &truth);
+        let mut ends = Ends::of(&good, &machine);
         let before = bill(&node, "a");
         eventually("its turn", || may_launch(turn.turn.load(SeqCst)));
-        bad.stop(&truth);
-        let gap = watch(&mut ends, &truth, DRAIN_MAX + Duration::from_millis(500));
+        bad.stop(&machine);
+        let gap = watch(&mut ends, &machine, DRAIN_MAX + Duration::from_millis(500));
         let billed = bill(&node, "a").saturating_sub(before);
         bad.signal(Signal::SIGCONT);
         assert!(gap <= DRAIN_MAX + TURNS + hiccups.allowance(), "{gap:?}");
@@ -52,9 +52,9 @@ fn stopped_in_its_turn() {
             "held up for {gap:?}, billed {billed:?}"
         );
         held_up = held_up.max(gap);
-        // The good one first: it is owed something.
-        good.gets(&truth, Duration::from_millis(50));
-        bad.gets(&truth, Duration::from_millis(20));
+        // The good tenant first: it has less than its part.
+        good.gets(&machine, Duration::from_millis(50));
+        bad.gets(&machine, Duration::from_millis(20));
     }
     assert!(
         held_up > Duration::from_millis(100),
@@ -63,54 +63,54 @@ fn stopped_in_its_turn() {
     assert!(overruns(&node, "a") > 0);
 }
 
-/// It is killed in the middle of its turn: the others go on at once, and it is charged no more.
+/// A process is killed in the middle of its turn: the others go on at once, and its charge ends.
 #[test]
 fn killed_in_its_turn() {
-    let (node, truth) = node();
-    let good = Tenant::start(&node, &truth, "b", 500);
+    let (node, machine) = node();
+    let good = Tenant::start(&node, &machine, "b", 500);
     let hiccups = Hiccups::watch();
     for _ in 0..5 {
-        let mut bad = Tenant::start(&node, &truth, "a", 500);
+        let mut bad = Tenant::start(&node, &machine, "a", 500);
         let (turn, observer) = lane(&node, "a");
-        let mut ends = Ends::of(&good, &truth);
+        let mut ends = Ends::of(&good, &machine);
         eventually("its turn", || may_launch(turn.turn.load(SeqCst)));
         bad.child.kill().expect("ours");
         bad.child.wait().expect("ours");
-        let gap = watch(&mut ends, &truth, Duration::from_millis(400));
+        let gap = watch(&mut ends, &machine, Duration::from_millis(400));
         let allowed = Duration::from_millis(200) + hiccups.allowance();
         assert!(gap <= allowed, "held up for {gap:?}, allowed {allowed:?}");
         drop(observer);
         node.wait_refunded("a");
         let before = bill(&node, "a");
-        good.gets(&truth, Duration::from_millis(100));
+        good.gets(&machine, Duration::from_millis(100));
         assert_eq!(bill(&node, "a"), before, "the dead are charged");
     }
 }
 
-/// Its kernels last for seconds: each holds the others up for two at most, and it pays for all of it.
+/// Kernels of several seconds: each delays the others for 2 s at most, and is charged in full.
 #[test]
 fn kernels_that_last_for_seconds() {
-    let (node, truth) = node();
-    let good = Tenant::start(&node, &truth, "b", 500);
-    let (mut ends, before) = (Ends::of(&good, &truth), bill(&node, "b"));
-    let got = good.busy(&truth);
+    let (node, machine) = node();
+    let good = Tenant::start(&node, &machine, "b", 500);
+    let (mut ends, before) = (Ends::of(&good, &machine), bill(&node, "b"));
+    let got = good.busy(&machine);
     let hiccups = Hiccups::watch();
-    let bad = Tenant::start(&node, &truth, "a", 3_000_000);
-    let gap = watch(&mut ends, &truth, Duration::from_secs(8));
+    let bad = Tenant::start(&node, &machine, "a", 3_000_000);
+    let gap = watch(&mut ends, &machine, Duration::from_secs(8));
     assert!(gap <= DRAIN_MAX + TURNS + hiccups.allowance(), "{gap:?}");
-    let (had, billed) = (bad.busy(&truth), bill(&node, "a"));
+    let (had, billed) = (bad.busy(&machine), bill(&node, "a"));
     assert!(had > Duration::from_secs(3), "{had:?}");
     assert!(
         billed + TURNS + hiccups.allowance() >= had,
         "had {had:?}, billed {billed:?}"
     );
-    let (got, billed) = (good.busy(&truth) - got, bill(&node, "b") - before);
+    let (got, billed) = (good.busy(&machine) - got, bill(&node, "b") - before);
     assert!(got > Duration::from_secs(2), "the good one got {got:?}");
     // While the other's kernel runs on beside its turns, it is charged for their whole length.
     assert!(billed + TURNS >= got / 2, "got {got:?}, billed {billed:?}");
 }
 
-/// A process that claims part in every turn and never says that it is quiet; there is no work of it.
+/// A process that claims work in every turn and never reports that it has drained; it has no work.
 fn mute(lane: &ClientLane, turn: u32) {
     lane.runnable.store(1, SeqCst);
     if may_launch(turn) {
@@ -119,37 +119,37 @@ fn mute(lane: &ClientLane, turn: u32) {
 }
 
 #[test]
-fn one_that_never_answers() {
-    let (node, truth) = node();
-    let good = Tenant::start(&node, &truth, "b", 500);
+fn a_process_that_never_drains() {
+    let (node, machine) = node();
+    let good = Tenant::start(&node, &machine, "b", 500);
     let bad = node.tenant("a");
     let attached = bad.attach(Bytes::ZERO);
     let (claims, page) = (client_page(&attached), container_page(&attached));
     let hiccups = Hiccups::watch();
-    let (mut ends, before) = (Ends::of(&good, &truth), bill(&node, "a"));
+    let (mut ends, before) = (Ends::of(&good, &machine), bill(&node, "a"));
     let end = Instant::now() + Duration::from_secs(4);
     while Instant::now() < end {
         mute(&claims.lane[0], page.lane[0].turn.load(SeqCst));
         nix::unistd::write(&attached.bell, &1_u64.to_ne_bytes()).expect("a bell");
-        ends.longest_gap(&truth);
+        ends.longest_gap(&machine);
         std::thread::sleep(Duration::from_millis(1));
     }
-    let gap = ends.longest_gap(&truth);
+    let gap = ends.longest_gap(&machine);
     assert!(gap <= DRAIN_MAX + TURNS + hiccups.allowance(), "{gap:?}");
     let billed = bill(&node, "a") - before;
     assert!(
         billed > Duration::from_secs(3),
         "only {billed:?} of four seconds"
     );
-    good.gets(&truth, Duration::from_millis(200));
+    good.gets(&machine, Duration::from_millis(200));
 }
 
-/// One that says it is quiet whenever it is asked, and is not: the GPU's own time slices are the bound then.
-/// What it takes in the others' turns is not on its bill, for nobody told; its own turns are.
+/// A process that always reports that it has drained and has not: the GPU's own time slices are the bound then.
+/// Its GPU time in the others' turns is unreported and not charged; its own turns are.
 #[test]
-fn one_that_says_quiet_and_is_not() {
-    let (node, truth) = node();
-    let good = Tenant::start(&node, &truth, "b", 500);
+fn a_process_that_reports_drained_and_is_not() {
+    let (node, machine) = node();
+    let good = Tenant::start(&node, &machine, "b", 500);
     let bad = node.tenant("a");
     let attached = bad.attach(Bytes::ZERO);
     let (claims, page) = (client_page(&attached), container_page(&attached));
@@ -160,8 +160,8 @@ fn one_that_says_quiet_and_is_not() {
         kind: Kind::Kernel,
         duration_ns: 3_000_000,
     };
-    let mut ends = Ends::of(&good, &truth);
-    let (before, billed) = (good.busy(&truth), bill(&node, "a"));
+    let mut ends = Ends::of(&good, &machine);
+    let (before, billed) = (good.busy(&machine), bill(&node, "a"));
     let billed_good = bill(&node, "b");
     let hiccups = Hiccups::watch();
     let start = Instant::now();
@@ -173,15 +173,16 @@ fn one_that_says_quiet_and_is_not() {
         while device.context_info(context).expect("ours").pending < 4 {
             device.submit(context, work).expect("room");
         }
-        ends.longest_gap(&truth);
+        ends.longest_gap(&machine);
         std::thread::sleep(Duration::from_millis(1));
     }
-    let (took, got) = (start.elapsed(), good.busy(&truth) - before);
+    let (took, got) = (start.elapsed(), good.busy(&machine) - before);
     device.context_destroy(context).expect("ours");
-    let gap = ends.longest_gap(&truth);
+    let gap = ends.longest_gap(&machine);
     assert!(gap <= 3 * TURNS + hiccups.allowance(), "{gap:?}");
-    let billed = [("a", billed), ("b", billed_good)].map(|(who, before)| bill(&node, who) - before);
-    // Half of the turns, and in them every second slice, less what waits for a slice at their ends.
+    let billed = [("a", billed), ("b", billed_good)]
+        .map(|(container, before)| bill(&node, container) - before);
+    // Half of the turns, and in them every second slice, less the waits for a slice at their ends.
     assert!(got > took / 20, "the good one got {got:?} of {took:?}");
     assert!(
         billed[0] > took / 4,
@@ -190,20 +191,20 @@ fn one_that_says_quiet_and_is_not() {
     eprintln!("got {got:?} of {took:?}, longest gap {gap:?}, bills {billed:?}");
 }
 
-/// Any numbers in all its claims, changing all the time.
+/// A process that writes random numbers to all its claims all the time.
 #[test]
-fn one_that_claims_anything() {
+fn a_process_with_random_claims() {
     let seed = super::setting("SEED", 9);
     eprintln!("SEED={seed}");
     let mut random = Random(seed | 1 << 32);
-    let (node, truth) = node();
-    let good = Tenant::start(&node, &truth, "b", 500);
+    let (node, machine) = node();
+    let good = Tenant::start(&node, &machine, "b", 500);
     let bad = node.tenant("a");
     let attached = bad.attach(Bytes::ZERO);
     let (claims, page) = (client_page(&attached), container_page(&attached));
     let hiccups = Hiccups::watch();
-    let mut ends = Ends::of(&good, &truth);
-    let before = good.busy(&truth);
+    let mut ends = Ends::of(&good, &machine);
+    let before = good.busy(&machine);
     let start = Instant::now();
     while start.elapsed() < Duration::from_secs(3) {
         let lane = &claims.lane[0];
@@ -224,12 +225,12 @@ fn one_that_claims_anything() {
         }
         nix::unistd::write(&attached.bell, &1_u64.to_ne_bytes()).expect("a bell");
         std::thread::sleep(Duration::from_micros(random.below(2_000)));
-        ends.longest_gap(&truth);
+        ends.longest_gap(&machine);
     }
-    let (took, got) = (start.elapsed(), good.busy(&truth) - before);
-    let gap = ends.longest_gap(&truth);
+    let (took, got) = (start.elapsed(), good.busy(&machine) - before);
+    let gap = ends.longest_gap(&machine);
     assert!(gap <= DRAIN_MAX + TURNS + hiccups.allowance(), "{gap:?}");
-    // It cannot take more than a turn of its own and the wait for its end, again and again.
+    // At most, it takes a turn of its own and the wait for its end, again and again.
     assert!(got > took / 20, "the good one got {got:?} of {took:?}");
     eprintln!("got {got:?} of {took:?}, longest gap {gap:?}");
 }

@@ -57,11 +57,11 @@ pub fn expect_no_deadlock(case: &str, mut program: Child) {
 }
 
 fn try_case(case: &str, rounds: u32) {
-    let (node, truth) = node();
+    let (node, machine) = node();
     expect_no_deadlock(&format!("bare {case}"), start(&node, case, 1, false));
-    let other = Tenant::start(&node, &truth, "b", 500);
+    let other = Tenant::start(&node, &machine, "b", 500);
     expect_no_deadlock(case, start(&node, case, rounds, true));
-    other.gets(&truth, Duration::from_millis(100));
+    other.gets(&machine, Duration::from_millis(100));
 }
 
 #[test]

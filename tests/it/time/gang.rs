@@ -1,8 +1,8 @@
 //! Containers of two GPUs whose work on one waits for their work on the other, beside each other and beside
-//! one that has a single GPU: all get on, and get what their weights say.
+//! one with a single GPU: all make progress, with the GPU time of their weights.
 //!
-//! The program is `tests/apps/collectives`; it runs bare first. Shares are judged by the daemon's bills, over
-//! the whole of the run; a machine that stands still charges whoever has the turn, so the bounds are wide.
+//! The program is `tests/apps/collectives`; it runs bare first. Shares are judged by the daemon's charges over
+//! the whole run. A pause of the machine is charged to the holder of the turn, so the bounds are wide.
 
 use super::{Tenant, bill, node, shown};
 use crate::harness::node::{Node, admit};
@@ -16,8 +16,8 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
-/// The program for so many seconds, in the slice `who` or outside of any.
-fn start(node: &Node, seconds: u64, who: Option<&str>) -> Child {
+/// The program for so many seconds, in the slice `container` or outside of any.
+fn start(node: &Node, seconds: u64, container: Option<&str>) -> Child {
     let driver = node.root().join("driver");
     let mut command = Command::new(target_dir().join("collectives"));
     command
@@ -25,19 +25,19 @@ fn start(node: &Node, seconds: u64, who: Option<&str>) -> Child {
         .env("LD_LIBRARY_PATH", &driver)
         .env("GPUSLICE_SIM_DEVICE", node.root().join("device"))
         .stdout(Stdio::piped());
-    if let Some(who) = who {
+    if let Some(container) = container {
         command
             .env("LD_PRELOAD", target_dir().join("libgpuslice.so"))
             .env(
                 "GPUSLICE_SOCKET",
-                node.container_dir(who).join("tenant.sock"),
+                node.container_dir(container).join("tenant.sock"),
             )
             .env("GPUSLICE_DRIVER_DIR", &driver);
     }
     command.spawn().expect("collectives are staged")
 }
 
-/// How many rounds it ended.
+/// The number of rounds it finished.
 fn ends(what: &str, mut program: Child, within: Duration) -> u64 {
     let start = Instant::now();
     while program.try_wait().expect("ours").is_none() {
@@ -56,24 +56,24 @@ fn ends(what: &str, mut program: Child, within: Duration) -> u64 {
 
 #[test]
 fn collectives_beside_each_other() {
-    let (node, truth) = node();
-    for who in ["c", "d"] {
-        let ask = admit(who, "0,1", MemoryAsk::Exactly(Bytes(GIB)));
+    let (node, machine) = node();
+    for container in ["c", "d"] {
+        let ask = admit(container, "0,1", MemoryAsk::Exactly(Bytes(GIB)));
         let answer = node.admin().ask(&ask);
         assert!(matches!(answer, Answer::Admitted { .. }), "{answer:?}");
     }
     assert!(ends("bare", start(&node, 1, None), PATIENCE) > 0);
-    let single = Tenant::start(&node, &truth, "b", 500);
+    let single = Tenant::start(&node, &machine, "b", 500);
     let before = bill(&node, "b");
     // Until both are known to use both GPUs, each may hold one with half of its first collective. Both are then
     // passed after 2 s, and the others have as much before they are served again.
     let seconds = 16;
-    let both = ["c", "d"].map(|who| (who, start(&node, seconds, Some(who))));
+    let both = ["c", "d"].map(|container| (container, start(&node, seconds, Some(container))));
     eventually("gangs", || {
-        let gang = |who| shown(&node, who)["gang"] == true;
+        let gang = |container| shown(&node, container)["gang"] == true;
         gang("c") && gang("d") && !gang("b")
     });
-    let rounds = both.map(|(who, child)| ends(who, child, 3 * PATIENCE));
+    let rounds = both.map(|(container, child)| ends(container, child, 3 * PATIENCE));
     let bills = [
         bill(&node, "c"),
         bill(&node, "d"),
@@ -91,13 +91,13 @@ fn collectives_beside_each_other() {
     assert!(least > seconds * 50, "only {rounds:?} rounds");
 }
 
-/// A container that says that none of its GPUs waits for another takes turns on each by itself, also under the
-/// next daemon; one that says nothing takes them together.
+/// A container that declares its GPUs independent takes turns on each separately, also under the next daemon; one
+/// without that declaration takes them together.
 #[test]
-fn one_that_asks_to_be_no_gang() {
+fn a_container_that_opts_out_of_gangs() {
     let (mut node, _truth) = node();
-    for (who, gangs) in [("c", Gangs::Auto), ("d", Gangs::Never)] {
-        let mut ask = admit(who, "0,1", MemoryAsk::Exactly(Bytes(GIB)));
+    for (container, gangs) in [("c", Gangs::Auto), ("d", Gangs::Never)] {
+        let mut ask = admit(container, "0,1", MemoryAsk::Exactly(Bytes(GIB)));
         if let Admin::Admit { gang, .. } = &mut ask {
             *gang = gangs;
         }
@@ -105,17 +105,19 @@ fn one_that_asks_to_be_no_gang() {
         assert!(matches!(answer, Answer::Admitted { .. }), "{answer:?}");
     }
     for _ in 0..2 {
-        let both = ["c", "d"].map(|who| {
-            let tenant = node.tenant(who);
+        let both = ["c", "d"].map(|container| {
+            let tenant = node.tenant(container);
             let attached = tenant.attach(Bytes::ZERO);
             let claims = client_page(&attached);
             (0..2).for_each(|lane| claims.lane[lane].runnable.store(1, SeqCst));
             nix::unistd::write(&attached.bell, &1_u64.to_ne_bytes()).expect("a bell");
             (tenant, attached)
         });
-        for (who, gang) in [("c", true), ("d", false)] {
-            eventually("it is runnable", || shown(&node, who)["runnable"] == true);
-            assert_eq!(shown(&node, who)["gang"], gang, "{who}");
+        for (container, gang) in [("c", true), ("d", false)] {
+            eventually("it is runnable", || {
+                shown(&node, container)["runnable"] == true
+            });
+            assert_eq!(shown(&node, container)["gang"], gang, "{container}");
         }
         drop(both);
         node.end_daemon(Signal::SIGKILL);

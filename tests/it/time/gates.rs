@@ -1,7 +1,7 @@
-//! Gates in the streams of best-effort containers: there while somebody goes first, gone with the daemon,
-//! and never in anybody's way.
+//! Gates in the streams of best-effort containers: present while a container of a higher class exists, gone
+//! with the daemon, and never in the way of the program's own work.
 //!
-//! Whether a process has gates is seen from outside: the page that the GPU reads is mapped once more.
+//! Whether a process has gates is visible from outside: the page that the GPU reads is mapped once more.
 
 use super::deadlocks::{expect_no_deadlock, start};
 use super::{Tenant, must, node};
@@ -13,102 +13,102 @@ use std::time::{Duration, Instant};
 
 const A_WHILE: Duration = Duration::from_millis(30);
 
-/// `a` is best effort, `b` goes first.
+/// `a` is best effort, `b` has high priority.
 fn ranked() -> (Node, Machine) {
-    let (node, truth) = node();
+    let (node, machine) = node();
     must(&node, &["set", "a", "--priority", "best-effort"]);
     must(&node, &["set", "b", "--priority", "high"]);
-    (node, truth)
+    (node, machine)
 }
 
-/// A tenant that now and then has a kernel.
-fn pulse(node: &Node, truth: &Machine) -> Tenant {
-    Tenant::with(node, truth, "b", 300, &["--pause-us", "3000"])
+/// A tenant that launches a kernel now and then.
+fn pulse(node: &Node, machine: &Machine) -> Tenant {
+    Tenant::with(node, machine, "b", 300, &["--pause-us", "3000"])
 }
 
 #[test]
-fn gates_are_there_while_somebody_goes_first() {
-    let (node, truth) = ranked();
-    let low = Tenant::start(&node, &truth, "a", 50);
-    low.gets(&truth, A_WHILE);
+fn gates_exist_while_a_higher_class_does() {
+    let (node, machine) = ranked();
+    let low = Tenant::start(&node, &machine, "a", 50);
+    low.gets(&machine, A_WHILE);
     assert_eq!(low.claims(), 1, "alone there is nothing to stop for");
-    let high = pulse(&node, &truth);
+    let high = pulse(&node, &machine);
     eventually("gates", || low.claims() == 2);
     for _ in 0..10 {
-        high.gets(&truth, Duration::from_micros(900));
-        low.gets(&truth, A_WHILE / 3);
+        high.gets(&machine, Duration::from_micros(900));
+        low.gets(&machine, A_WHILE / 3);
     }
-    assert_eq!(high.claims(), 1, "who goes first is not stopped");
+    assert_eq!(high.claims(), 1, "high priority is not stopped");
     drop(high);
-    low.gets(&truth, 10 * A_WHILE);
+    low.gets(&machine, 10 * A_WHILE);
 }
 
 #[test]
 fn an_administrator_can_do_without() {
-    let (mut node, truth) = ranked();
+    let (mut node, machine) = ranked();
     node.end_daemon(Signal::SIGTERM);
     let config = node.root().join("no-gates.toml");
     std::fs::write(&config, "stream_gates = false\n").expect("written");
     node.start_daemon(&["--config", config.to_str().expect("a path")]);
-    let low = Tenant::start(&node, &truth, "a", 50);
-    let high = pulse(&node, &truth);
+    let low = Tenant::start(&node, &machine, "a", 50);
+    let high = pulse(&node, &machine);
     for _ in 0..10 {
-        high.gets(&truth, Duration::from_micros(900));
-        low.gets(&truth, A_WHILE / 3);
+        high.gets(&machine, Duration::from_micros(900));
+        low.gets(&machine, A_WHILE / 3);
     }
     assert_eq!(low.claims(), 1);
 }
 
-/// The daemon dies with gates closed: what is behind them goes on, and after a daemon that comes back it
-/// stops and goes on as before.
+/// The daemon dies with gates closed: the work behind them goes on. Under the next daemon it stops and goes on
+/// as before.
 #[test]
 fn closed_gates_outlive_no_daemon() {
-    let (mut node, truth) = ranked();
-    let low = Tenant::start(&node, &truth, "a", 50);
-    let high = Tenant::start(&node, &truth, "b", 500);
+    let (mut node, machine) = ranked();
+    let low = Tenant::start(&node, &machine, "a", 50);
+    let high = Tenant::start(&node, &machine, "b", 500);
     eventually("gates", || low.claims() == 2);
     for _ in 0..3 {
-        high.gets(&truth, A_WHILE);
+        high.gets(&machine, A_WHILE);
         node.end_daemon(Signal::SIGKILL);
-        low.gets(&truth, A_WHILE);
+        low.gets(&machine, A_WHILE);
         node.start_daemon(&[]);
         for tenant in [&low, &high] {
             let back = || {
-                node.slice(tenant.who)
+                node.slice(tenant.container)
                     .is_some_and(|(_, clients)| clients == 1)
             };
             eventually("a process that came back", back);
         }
-        high.gets(&truth, A_WHILE);
+        high.gets(&machine, A_WHILE);
     }
-    // Nobody goes first any more: what is behind gates has its turn.
+    // Without the higher class, the work behind gates has its turn.
     drop(high);
-    low.gets(&truth, 10 * A_WHILE);
+    low.gets(&machine, 10 * A_WHILE);
 }
 
 /// A process that ends with work behind closed gates does not wait for it.
 #[test]
 fn a_process_ends_with_its_gates_closed() {
-    let (node, truth) = ranked();
-    let high = Tenant::start(&node, &truth, "b", 500);
-    let mut low = Tenant::start(&node, &truth, "a", 50);
+    let (node, machine) = ranked();
+    let high = Tenant::start(&node, &machine, "b", 500);
+    let mut low = Tenant::start(&node, &machine, "a", 50);
     eventually("gates", || low.claims() == 2);
-    high.gets(&truth, A_WHILE);
+    high.gets(&machine, A_WHILE);
     low.signal(Signal::SIGTERM);
     let start = Instant::now();
     while low.child.try_wait().expect("ours").is_none() {
         assert!(start.elapsed() < PATIENCE, "it never ends");
         std::thread::sleep(Duration::from_millis(5));
     }
-    high.gets(&truth, A_WHILE);
+    high.gets(&machine, A_WHILE);
 }
 
 /// Programs whose work waits for their own work, with gates in their streams.
 fn try_case(case: &str, rounds: u32) {
-    let (node, truth) = ranked();
-    let high = pulse(&node, &truth);
+    let (node, machine) = ranked();
+    let high = pulse(&node, &machine);
     expect_no_deadlock(case, start(&node, case, rounds, true));
-    high.gets(&truth, Duration::from_micros(900));
+    high.gets(&machine, Duration::from_micros(900));
 }
 
 #[test]
@@ -117,7 +117,7 @@ fn a_gated_stream_that_waits_for_a_word_of_another() {
 }
 
 #[test]
-fn a_gated_stream_that_waits_for_what_a_copy_brings() {
+fn a_gated_stream_that_waits_for_data_of_a_copy() {
     try_case("copy", 10);
 }
 

@@ -1,10 +1,9 @@
-//! GPU time among those who do not play fair: who stops, dies, lies, never answers or never ends in its
-//! turn costs the others no more than the documented bound, and pays itself.
+//! GPU time with misbehaving tenants: a process that stops, dies, lies, never answers or never ends in its turn
+//! costs the others no more than the documented bound, and is charged itself.
 //!
-//! What a tenant got is read from the simulated device's own books: when each piece of its work ended, by
-//! the device's clock. A *gap* is the time from one end to the next: what a program would notice as
-//! standing still. On a machine that stands still itself, gaps grow; how long it did is measured beside
-//! ([`Hiccups`]) and allowed for.
+//! A tenant's GPU time is read from the simulated device's own account: the end of each piece of its work by
+//! the device's clock. A *gap* is the time from one end to the next, which a program would notice as a stall.
+//! A pause of the machine makes gaps longer; [`Hiccups`] measures such pauses, and the tests allow for them.
 
 mod absence;
 mod bad;
@@ -32,13 +31,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// A container whose turn is over and whose work is not holds the others up for so long: the daemon's own
-/// bound (`drain_max`).
+/// How long a container that has not drained after its turn delays the others: the daemon's `drain_max`.
 const DRAIN_MAX: Duration = Duration::from_secs(2);
 /// The longest turns of the others come on top of any bound.
 const TURNS: Duration = Duration::from_millis(60);
 
-/// A number from the environment: more of it makes a soak.
+/// A number from the environment; larger ones make a soak test.
 fn setting(name: &str, otherwise: u64) -> u64 {
     let text = std::env::var(name).ok();
     text.map_or(otherwise, |text| text.parse().expect("a number"))
@@ -47,50 +45,50 @@ fn setting(name: &str, otherwise: u64) -> u64 {
 /// A node with two slices, `a` and `b`, and its device.
 fn node() -> (Node, Machine) {
     let node = Node::start();
-    for who in ["a", "b"] {
-        node.must_admit(who, Bytes(GIB));
+    for container in ["a", "b"] {
+        node.must_admit(container, Bytes(GIB));
     }
     let device = node.root().join("device");
-    let truth = Machine::open(&device, Role::Observer).expect("the node's device");
-    (node, truth)
+    let machine = Machine::open(&device, Role::Observer).expect("the node's device");
+    (node, machine)
 }
 
 /// A tenant that always wants the GPU.
 struct Tenant {
-    who: &'static str,
+    container: &'static str,
     child: Child,
     context: ContextId,
 }
 
 impl Tenant {
-    /// One that launches kernels of so many microseconds, and has begun to.
-    fn start(node: &Node, truth: &Machine, who: &'static str, kernel_us: u64) -> Tenant {
-        Tenant::with(node, truth, who, kernel_us, &[])
+    /// Starts one that launches kernels of so many microseconds, and waits until it does.
+    fn start(node: &Node, machine: &Machine, container: &'static str, kernel_us: u64) -> Tenant {
+        Tenant::with(node, machine, container, kernel_us, &[])
     }
 
-    /// The same with more words for its program.
+    /// The same with more arguments for its program.
     fn with(
         node: &Node,
-        truth: &Machine,
-        who: &'static str,
+        machine: &Machine,
+        container: &'static str,
         kernel_us: u64,
         words: &[&str],
     ) -> Tenant {
         let program = Command::new(target_dir().join("tenant"));
-        Tenant::by(program, node, truth, who, kernel_us, words)
+        Tenant::by(program, node, machine, container, kernel_us, words)
     }
 
     /// The same, started by `command`, which ends with the tenant's program.
     fn by(
         mut command: Command,
         node: &Node,
-        truth: &Machine,
-        who: &'static str,
+        machine: &Machine,
+        container: &'static str,
         kernel_us: u64,
         words: &[&str],
     ) -> Tenant {
         let driver = node.root().join("driver");
-        let before = truth.contexts(0).expect("a GPU");
+        let before = machine.contexts(0).expect("a GPU");
         command
             .args(["--seconds", "100000", "--step-mib", "512", "--kernel-us"])
             .arg(kernel_us.to_string())
@@ -98,7 +96,7 @@ impl Tenant {
             .env("LD_PRELOAD", target_dir().join("libgpuslice.so"))
             .env(
                 "GPUSLICE_SOCKET",
-                node.container_dir(who).join("tenant.sock"),
+                node.container_dir(container).join("tenant.sock"),
             )
             .env("GPUSLICE_DRIVER_DIR", &driver)
             .env("LD_LIBRARY_PATH", &driver)
@@ -106,45 +104,45 @@ impl Tenant {
             .stdout(Stdio::null());
         let child = command.spawn().expect("the tenant starts");
         let fresh = || {
-            let now = truth.contexts(0).expect("a GPU");
+            let now = machine.contexts(0).expect("a GPU");
             now.into_iter().find(|context| !before.contains(context))
         };
         eventually("a context", || fresh().is_some());
         let context = fresh().expect("just seen");
         let tenant = Tenant {
-            who,
+            container,
             child,
             context,
         };
         eventually("work", || {
-            tenant.busy(truth) > Duration::from_micros(kernel_us.min(20_000))
+            tenant.busy(machine) > Duration::from_micros(kernel_us.min(20_000))
         });
         tenant
     }
 
-    /// How long it has had the GPU.
-    fn busy(&self, truth: &Machine) -> Duration {
-        let info = truth.context_info(self.context);
+    /// Its GPU time so far.
+    fn busy(&self, machine: &Machine) -> Duration {
+        let info = machine.context_info(self.context);
         Duration::from_nanos(info.map_or(0, |info| info.busy_ns))
     }
 
-    /// How often its claims are mapped: once more where the GPU reads them.
+    /// The number of mappings of its claims: one more where the GPU reads them.
     fn claims(&self) -> usize {
         let maps = std::fs::read_to_string(format!("/proc/{}/maps", self.child.id()));
         maps.expect("alive").matches("gpuslice-client").count()
     }
 
-    fn completed(&self, truth: &Machine) -> u64 {
-        truth.context_info(self.context).expect("alive").completed
+    fn completed(&self, machine: &Machine) -> u64 {
+        machine.context_info(self.context).expect("alive").completed
     }
 
-    /// Waits until it has got so much more of the GPU.
-    fn gets(&self, truth: &Machine, more: Duration) {
-        let before = self.busy(truth);
+    /// Waits until it has had so much more GPU time.
+    fn gets(&self, machine: &Machine, more: Duration) {
+        let before = self.busy(machine);
         let start = Instant::now();
-        while self.busy(truth) < before + more {
+        while self.busy(machine) < before + more {
             let waited = start.elapsed();
-            assert!(waited < 2 * PATIENCE, "{} stands still", self.who);
+            assert!(waited < 2 * PATIENCE, "{} stands still", self.container);
             std::thread::sleep(Duration::from_millis(2));
         }
     }
@@ -157,18 +155,18 @@ impl Tenant {
         Pid::from_raw(self.child.id().cast_signed())
     }
 
-    /// Stops it, outside the simulated driver: there it would stop the device for all.
-    fn stop(&self, truth: &Machine) {
+    /// Stops it outside the simulated driver; inside, it would block the device for all.
+    fn stop(&self, machine: &Machine) {
         for _ in 0..1_000 {
             self.signal(Signal::SIGSTOP);
             waitid(Id::Pid(self.pid()), WaitPidFlag::WSTOPPED).expect("it stops");
-            if !truth.is_inside(self.pid().as_raw()) {
+            if !machine.is_inside(self.pid().as_raw()) {
                 return;
             }
             self.signal(Signal::SIGCONT);
             std::thread::sleep(Duration::from_millis(1));
         }
-        panic!("{} never leaves the driver", self.who);
+        panic!("{} never leaves the driver", self.container);
     }
 }
 
@@ -189,22 +187,22 @@ struct Ends {
 
 impl Ends {
     /// From now on.
-    fn of(tenant: &Tenant, truth: &Machine) -> Ends {
+    fn of(tenant: &Tenant, machine: &Machine) -> Ends {
         Ends {
             context: tenant.context,
-            next: tenant.completed(truth),
+            next: tenant.completed(machine),
             last: 0,
             longest: 0,
         }
     }
 
-    /// The longest gap so far, that between the last end and now not counted.
-    fn longest_gap(&mut self, truth: &Machine) -> Duration {
-        let completed = truth.context_info(self.context).expect("alive").completed;
-        // Of older ones the times are not kept.
+    /// The longest gap so far, without the one between the last end and now.
+    fn longest_gap(&mut self, machine: &Machine) -> Duration {
+        let completed = machine.context_info(self.context).expect("alive").completed;
+        // The device does not keep older times.
         assert!(completed - self.next < 4096, "looked too seldom");
         for seq in self.next..completed {
-            let Ok(Status::Done { end_ns, .. }) = truth.poll(self.context, Seq(seq)) else {
+            let Ok(Status::Done { end_ns, .. }) = machine.poll(self.context, Seq(seq)) else {
                 panic!("{seq} is completed");
             };
             if self.last > 0 {
@@ -217,7 +215,7 @@ impl Ends {
     }
 }
 
-/// How long this machine stood still: the longest a thread overslept that wanted to sleep a millisecond.
+/// Pauses of this machine: the longest delay of a thread that sleeps for a millisecond.
 struct Hiccups {
     stop: Arc<AtomicBool>,
     worst: Arc<AtomicU64>,
@@ -267,22 +265,24 @@ fn must(node: &Node, words: &[&str]) {
 }
 
 /// What `gpuslice ps --json` shows of a container.
-fn shown(node: &Node, who: &str) -> Value {
+fn shown(node: &Node, container: &str) -> Value {
     let mut ps = Command::new(env!("CARGO_BIN_EXE_gpuslice"));
     ps.args(["ps", "--json", "--runtime-dir"]);
     let output = ps.arg(node.runtime_dir()).output().expect("it starts");
     let all: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     let slices = all["slices"].as_array().expect("a list");
-    let found = slices.iter().find(|slice| slice["container"] == who);
+    let found = slices.iter().find(|slice| slice["container"] == container);
     found.expect("a slice").clone()
 }
 
-/// GPU time that a container was charged so far.
-fn bill(node: &Node, who: &str) -> Duration {
-    Duration::from_nanos(shown(node, who)["gpu_ns"].as_u64().expect("a number"))
+/// GPU time charged to a container so far.
+fn bill(node: &Node, container: &str) -> Duration {
+    Duration::from_nanos(shown(node, container)["gpu_ns"].as_u64().expect("a number"))
 }
 
 /// How often a container was not quiet in time after a turn of its own.
-fn overruns(node: &Node, who: &str) -> u64 {
-    shown(node, who)["overruns"].as_u64().expect("a number")
+fn overruns(node: &Node, container: &str) -> u64 {
+    shown(node, container)["overruns"]
+        .as_u64()
+        .expect("a number")
 }

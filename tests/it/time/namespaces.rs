@@ -1,5 +1,5 @@
-//! A process in a time namespace, whose clock is hours ahead of the daemon's or behind it, takes turns as any other,
-//! and notices as soon that the daemon is gone.
+//! A process in a time namespace, whose clock is hours ahead of the daemon's or behind it, takes turns like any other.
+//! It notices a dead daemon as soon.
 
 use super::{Ends, Hiccups, TURNS, Tenant, must, node};
 use crate::harness::{is_root, skip, target_dir};
@@ -11,7 +11,7 @@ use std::time::Duration;
 /// As in `absence.rs`.
 const STALL_MAX: Duration = Duration::from_millis(300);
 
-/// What runs a program with its clocks so many seconds ahead; `None` where that cannot be done.
+/// A command that runs a program with its clocks so many seconds ahead; `None` where that is impossible.
 fn shifted(test: &str, seconds: i64) -> Option<Command> {
     if !is_root() {
         skip(test, "only root makes time namespaces");
@@ -33,7 +33,7 @@ fn shifted(test: &str, seconds: i64) -> Option<Command> {
     Some(command)
 }
 
-/// How long since the machine started, s: a clock cannot be set back further.
+/// The machine's uptime, s: a clock cannot be set back further.
 fn uptime() -> i64 {
     let text = std::fs::read_to_string("/proc/uptime").expect("a kernel");
     let seconds = text.split('.').next().and_then(|word| word.parse().ok());
@@ -46,34 +46,38 @@ fn takes_turns(test: &str, seconds: i64) {
     let Some(command) = shifted(test, seconds) else {
         return;
     };
-    let (mut node, truth) = node();
+    let (mut node, machine) = node();
     must(&node, &["set", "b", "--weight", "3"]);
-    let light = Tenant::by(command, &node, &truth, "a", 500, &[]);
-    let heavy = Tenant::start(&node, &truth, "b", 500);
-    share(&light, &heavy, &truth);
-    let mut ends = [&light, &heavy].map(|tenant| Ends::of(tenant, &truth));
+    let light = Tenant::by(command, &node, &machine, "a", 500, &[]);
+    let heavy = Tenant::start(&node, &machine, "b", 500);
+    share(&light, &heavy, &machine);
+    let mut ends = [&light, &heavy].map(|tenant| Ends::of(tenant, &machine));
     let hiccups = Hiccups::watch();
     node.end_daemon(Signal::SIGKILL);
     for tenant in [&light, &heavy] {
-        tenant.gets(&truth, Duration::from_millis(300));
+        tenant.gets(&machine, Duration::from_millis(300));
     }
     for (ends, tenant) in ends.iter_mut().zip([&light, &heavy]) {
         let (gap, allowed) = (
-            ends.longest_gap(&truth),
+            ends.longest_gap(&machine),
             STALL_MAX + TURNS + hiccups.allowance(),
         );
-        assert!(gap <= allowed, "{} stood still for {gap:?}", tenant.who);
+        assert!(
+            gap <= allowed,
+            "{} stood still for {gap:?}",
+            tenant.container
+        );
     }
     node.start_daemon(&[]);
-    light.gets(&truth, Duration::from_millis(300));
-    share(&light, &heavy, &truth);
+    light.gets(&machine, Duration::from_millis(300));
+    share(&light, &heavy, &machine);
 }
 
-fn share(light: &Tenant, heavy: &Tenant, truth: &Machine) {
-    light.gets(truth, Duration::from_millis(100));
-    let before = [light, heavy].map(|tenant| tenant.busy(truth));
-    light.gets(truth, Duration::from_secs(1));
-    let after = [light, heavy].map(|tenant| tenant.busy(truth));
+fn share(light: &Tenant, heavy: &Tenant, machine: &Machine) {
+    light.gets(machine, Duration::from_millis(100));
+    let before = [light, heavy].map(|tenant| tenant.busy(machine));
+    light.gets(machine, Duration::from_secs(1));
+    let after = [light, heavy].map(|tenant| tenant.busy(machine));
     let [light, heavy] = [0, 1].map(|at| (after[at] - before[at]).as_secs_f64());
     let ratio = heavy / light;
     assert!(

@@ -1,6 +1,6 @@
 //! Time slices of the hardware: where turns do not hold, the simulated GPU itself divides by weight.
 //!
-//! Who gets what is judged by the device's own account.
+//! The division is judged by the device's own account.
 
 use super::tier::{configure, node_of, number, start};
 use super::{Tenant, must};
@@ -17,34 +17,34 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
 const PROBE: &str = "tier = \"probe\"\n";
-/// What the device says of those that nobody gave one.
+/// The device's value for a context without a slice of its own.
 const OWN_US: u64 = 0;
-/// Long enough to be late, and stopped, after every turn.
+/// Kernels so long that they overrun, and are stopped, after every turn.
 const LONG_US: u64 = 300_000;
 
 /// Weights 1 and 3, each always busy, and the first stop was seen.
 fn two(controls: &str, a_us: u64) -> (Node, Machine, [Tenant; 2]) {
-    let who = [("a", 1, Class::Normal), ("b", 3, Class::Normal)];
-    let (node, truth) = node_of(PROBE, controls, &who);
-    let a = Tenant::start(&node, &truth, "a", a_us);
-    let b = Tenant::start(&node, &truth, "b", LONG_US);
+    let containers = [("a", 1, Class::Normal), ("b", 3, Class::Normal)];
+    let (node, machine) = node_of(PROBE, controls, &containers);
+    let a = Tenant::start(&node, &machine, "a", a_us);
+    let b = Tenant::start(&node, &machine, "b", LONG_US);
     eventually("a stop", || number(&node, "a", "stops") > 0);
-    (node, truth, [a, b])
+    (node, machine, [a, b])
 }
 
-fn slices(truth: &Machine, both: &[Tenant; 2]) -> [u64; 2] {
-    [0, 1].map(|at| truth.time_slice(both[at].context).expect("alive"))
+fn slices(machine: &Machine, both: &[Tenant; 2]) -> [u64; 2] {
+    [0, 1].map(|at| machine.time_slice(both[at].context).expect("alive"))
 }
 
-fn wait_for(truth: &Machine, both: &[Tenant; 2], what: [u64; 2]) {
-    let is = || slices(truth, both) == what;
+fn wait_for(machine: &Machine, both: &[Tenant; 2], what: [u64; 2]) {
+    let is = || slices(machine, both) == what;
     eventually(&format!("time slices of {what:?}"), is);
 }
 
-/// The first one's part of what both had, while `overlap` says that they have work beside each other.
-fn part(truth: &Machine, both: &[Tenant; 2], overlap: impl Fn() -> bool) -> f64 {
+/// The first one's part of both tenants' GPU time, while `overlap` finds that both have work.
+fn part(machine: &Machine, both: &[Tenant; 2], overlap: impl Fn() -> bool) -> f64 {
     let (mut had, mut all) = (Duration::ZERO, Duration::ZERO);
-    let look = || (overlap(), [0, 1].map(|at| both[at].busy(truth)));
+    let look = || (overlap(), [0, 1].map(|at| both[at].busy(machine)));
     let mut before = look();
     while all < Duration::from_secs(2) {
         std::thread::sleep(Duration::from_millis(5));
@@ -59,20 +59,20 @@ fn part(truth: &Machine, both: &[Tenant; 2], overlap: impl Fn() -> bool) -> f64 
     had.as_secs_f64() / all.as_secs_f64()
 }
 
-/// Both have work, the same as when they were last looked at, and neither is stopped.
-fn busy(truth: &Machine, both: &[Tenant; 2]) -> bool {
+/// Both have work, the same as at the last check, and neither is stopped.
+fn busy(machine: &Machine, both: &[Tenant; 2]) -> bool {
     both.iter().all(|tenant| {
-        let info = truth.context_info(tenant.context).expect("alive");
-        info.pending > 0 && !truth.is_disabled(tenant.context).expect("alive")
+        let info = machine.context_info(tenant.context).expect("alive");
+        info.pending > 0 && !machine.is_disabled(tenant.context).expect("alive")
     })
 }
 
-/// The daemon is dead and everybody runs freely: the hardware divides 1:3. The next daemon undoes what the
-/// dead one left, also where the tier is off by now.
+/// The daemon is dead and all tenants run freely: the hardware divides 1:3. The next daemon removes the dead one's
+/// slices, also where the tier is off by now.
 #[test]
 fn a_dead_daemons_weights_stay() {
-    let (mut node, truth, both) = two("on", LONG_US);
-    wait_for(&truth, &both, [2_000, 6_000]);
+    let (mut node, machine, both) = two("on", LONG_US);
+    wait_for(&machine, &both, [2_000, 6_000]);
     eventually("it is known", || {
         number(&node, "a", "time_slice_us") == 2_000 && number(&node, "b", "time_slice_us") == 6_000
     });
@@ -80,21 +80,21 @@ fn a_dead_daemons_weights_stay() {
     node.end_daemon(Signal::SIGKILL);
     let written = node.container_dir("b").join("sliced");
     assert!(written.exists(), "what it was before is written down");
-    eventually("freedom", || busy(&truth, &both));
-    let part = part(&truth, &both, || busy(&truth, &both));
+    eventually("freedom", || busy(&machine, &both));
+    let part = part(&machine, &both, || busy(&machine, &both));
     assert!((0.2..=0.3).contains(&part), "{part} is not a quarter");
     configure(&node, "tier = \"off\"\n");
     start(&mut node, "on");
-    assert_eq!(slices(&truth, &both), [OWN_US; 2]);
+    assert_eq!(slices(&machine, &both), [OWN_US; 2]);
     assert!(!written.exists());
 }
 
 /// A holder that never lets go, and cannot be stopped because one of its processes did not say where it runs:
 /// beside the others' turns it has a quarter of the GPU, as its weight says.
 #[test]
-fn one_that_never_drains_has_its_part() {
-    let (node, truth, both) = two("on", 600_000_000);
-    wait_for(&truth, &both, [2_000, 6_000]);
+fn a_container_that_never_drains_has_its_part() {
+    let (node, machine, both) = two("on", 600_000_000);
+    wait_for(&machine, &both, [2_000, 6_000]);
     let secretive = node.tenant("a");
     let attached = secretive.attach(Bytes::ZERO);
     let (claims, page) = (client_page(&attached), container_page(&attached));
@@ -105,22 +105,22 @@ fn one_that_never_drains_has_its_part() {
             claims.lane[0].active.store(turn, SeqCst);
         }
         nix::unistd::write(&attached.bell, &1_u64.to_ne_bytes()).expect("a bell");
-        busy(&truth, &both)
+        busy(&machine, &both)
     };
-    let part = part(&truth, &both, secret);
+    let part = part(&machine, &both, secret);
     assert!((0.2..=0.3).contains(&part), "{part} is not a quarter");
 }
 
-/// One that sets a slice of its own has it until the next look, and that is told. What is promised later counts
-/// from the next look on; who leaves, and all when turns end or the daemon does, have what they had.
+/// A process that sets its own slice has it until the daemon's next check, which logs it. Later changes of weight take
+/// effect with the next check. Contexts get their own slices back when their container, the turns or the daemon end.
 #[test]
-fn slices_follow_the_promises_and_nobody_else() {
+fn slices_follow_weights_and_not_tenants() {
     for controls in ["on", "slow"] {
-        let (mut node, truth, both) = two(controls, LONG_US);
-        wait_for(&truth, &both, [2_000, 6_000]);
+        let (mut node, machine, both) = two(controls, LONG_US);
+        wait_for(&machine, &both, [2_000, 6_000]);
         let greedy = both[0].context;
-        truth.set_time_slice(greedy, 1_000_000).expect("alive");
-        wait_for(&truth, &both, [2_000, 6_000]);
+        machine.set_time_slice(greedy, 1_000_000).expect("alive");
+        wait_for(&machine, &both, [2_000, 6_000]);
         eventually("it is told", || {
             number(&node, "a", "time_slice_changes") == 1
         });
@@ -129,16 +129,16 @@ fn slices_follow_the_promises_and_nobody_else() {
         let said = said(&node, &["ps"]);
         assert_eq!(said.matches("time slice changed").count(), 1, "{said}");
         must(&node, &["set", "a", "--weight", "3"]);
-        wait_for(&truth, &both, [2_000; 2]);
+        wait_for(&machine, &both, [2_000; 2]);
         must(&node, &["policy", "0", "native"]);
-        wait_for(&truth, &both, [OWN_US; 2]);
+        wait_for(&machine, &both, [OWN_US; 2]);
         eventually("it is told", || number(&node, "a", "time_slice_us") == 0);
         must(&node, &["policy", "0", "soft"]);
-        wait_for(&truth, &both, [2_000; 2]);
+        wait_for(&machine, &both, [2_000; 2]);
         node.dismiss("a");
-        wait_for(&truth, &both, [OWN_US, 2_000]);
+        wait_for(&machine, &both, [OWN_US, 2_000]);
         assert!(node.end_daemon(Signal::SIGTERM).success());
-        assert_eq!(slices(&truth, &both), [OWN_US; 2]);
+        assert_eq!(slices(&machine, &both), [OWN_US; 2]);
         assert!(!node.container_dir("b").join("sliced").exists());
     }
 }
@@ -146,16 +146,16 @@ fn slices_follow_the_promises_and_nobody_else() {
 /// A driver that stops and cannot set slices: said once, and everything else is as before.
 #[test]
 fn where_they_cannot_be_set() {
-    let (node, truth, both) = two("stops", LONG_US);
+    let (node, machine, both) = two("stops", LONG_US);
     let said = "has no time slices by weight on the GPU";
     eventually("it is said", || node.log().matches(said).count() == 2);
-    for who in ["a", "b"] {
-        let stops = number(&node, who, "stops");
-        eventually("another stop", || number(&node, who, "stops") > stops);
-        assert_eq!(number(&node, who, "time_slice_us"), 0);
-        assert!(!node.container_dir(who).join("sliced").exists());
+    for container in ["a", "b"] {
+        let stops = number(&node, container, "stops");
+        eventually("another stop", || number(&node, container, "stops") > stops);
+        assert_eq!(number(&node, container, "time_slice_us"), 0);
+        assert!(!node.container_dir(container).join("sliced").exists());
     }
-    assert_eq!(slices(&truth, &both), [OWN_US; 2]);
+    assert_eq!(slices(&machine, &both), [OWN_US; 2]);
     assert_eq!(node.log().matches(said).count(), 2, "and not again");
 }
 

@@ -8,19 +8,19 @@ use std::time::Duration;
 /// The kernels are longer than the idle time, and the pauses much shorter: the holder of a turn keeps it.
 #[test]
 fn weights_hold_for_programs_that_synchronise() {
-    let (mut node, truth) = node();
+    let (mut node, machine) = node();
     node.end_daemon(Signal::SIGTERM);
     let config = node.root().join("idle.toml");
     std::fs::write(&config, "idle_us = 20000\n").expect("written");
     node.start_daemon(&["--config", config.to_str().expect("a path")]);
     must(&node, &["set", "b", "--weight", "3"]);
     let step = ["--pause-us", "1000"];
-    let light = Tenant::with(&node, &truth, "a", 30_000, &step);
-    let heavy = Tenant::with(&node, &truth, "b", 30_000, &step);
-    light.gets(&truth, Duration::from_millis(200));
-    let before = [&light, &heavy].map(|tenant| tenant.busy(&truth));
-    light.gets(&truth, Duration::from_secs(1));
-    let after = [&light, &heavy].map(|tenant| tenant.busy(&truth));
+    let light = Tenant::with(&node, &machine, "a", 30_000, &step);
+    let heavy = Tenant::with(&node, &machine, "b", 30_000, &step);
+    light.gets(&machine, Duration::from_millis(200));
+    let before = [&light, &heavy].map(|tenant| tenant.busy(&machine));
+    light.gets(&machine, Duration::from_secs(1));
+    let after = [&light, &heavy].map(|tenant| tenant.busy(&machine));
     let [light, heavy] = [0, 1].map(|at| (after[at] - before[at]).as_secs_f64());
     let ratio = heavy / light;
     assert!(

@@ -1,8 +1,7 @@
-//! Processes that tell lies about where their work runs, to have others stopped or the daemon harmed.
+//! Processes that give false information about their channel groups, to have others stopped or the daemon harmed.
 //!
-//! Each liar is this test's own process, so that the daemon finds its descriptors here. It never gets quiet, so the
-//! engine wants its work stopped, again and again; beside it a high-priority container works, whose work nothing
-//! here may stop.
+//! Each liar is this test's own process, so that the daemon finds its descriptors here. It never drains, so the engine
+//! asks for its work to be stopped again and again. Beside it a high-priority container works, which no liar may stop.
 
 use super::tier::{node_of, number};
 use super::{Tenant, shown};
@@ -27,14 +26,14 @@ use std::process::Command;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
-/// Best effort has its part soon, and is not waited for for long.
+/// Best effort soon has its part, and the others do not wait for it long.
 const CONFIG: &str = "tier = \"probe\"\nhigh_cap = 50\nnormal_cap = 50\ndrain_max_ms = 200\n";
 /// The name under which a group of this process's is made.
 const GROUP: u32 = 0x77;
 
 struct Scene {
     node: Node,
-    truth: Machine,
+    machine: Machine,
     victim: Tenant,
     /// This process's part of the device.
     device: Machine,
@@ -51,14 +50,14 @@ struct Named {
 
 impl Scene {
     fn new() -> Scene {
-        let who = [("a", 1, Class::BestEffort), ("b", 1, Class::High)];
-        let (node, truth) = node_of(CONFIG, "on", &who);
-        let victim = Tenant::start(&node, &truth, "b", 500);
+        let containers = [("a", 1, Class::BestEffort), ("b", 1, Class::High)];
+        let (node, machine) = node_of(CONFIG, "on", &containers);
+        let victim = Tenant::start(&node, &machine, "b", 500);
         let device = Machine::open(&node.root().join("device"), Role::Driver).expect("the device");
         let context = device.context_create(0).expect("a context");
         Scene {
             node,
-            truth,
+            machine,
             victim,
             device,
             context,
@@ -84,7 +83,7 @@ impl Scene {
         (file, Named { fd, client, group })
     }
 
-    /// What the victim's driver calls its client and its group: read through the victim's own file, as only root can.
+    /// The names of the victim's client and group in its driver: read through the victim's own file, as only root can.
     fn victims(&self) -> Named {
         let pid = self.victim.child.id();
         let fds = std::fs::read_dir(format!("/proc/{pid}/fd")).expect("alive");
@@ -115,7 +114,7 @@ impl Scene {
             };
             // SAFETY: the structure of this request and of this command.
             let done = unsafe {
-                self.truth
+                self.machine
                     .ioctl(file.as_fd(), CONTROL, std::ptr::from_mut(&mut it).cast())
             };
             done.is_ok() && it.status == status::OK
@@ -149,14 +148,19 @@ impl Scene {
         });
     }
 
-    /// Nobody but the liar notices.
+    /// Only the liar is affected.
     fn unharmed(&self) {
-        assert!(!self.truth.is_disabled(self.victim.context).expect("alive"));
+        assert!(
+            !self
+                .machine
+                .is_disabled(self.victim.context)
+                .expect("alive")
+        );
         for what in ["stops", "stops_missed", "time_slice_changes"] {
             assert_eq!(number(&self.node, "b", what), 0, "{what}");
         }
         assert_eq!(number(&self.node, "a", "stops"), 0);
-        self.victim.gets(&self.truth, Duration::from_millis(20));
+        self.victim.gets(&self.machine, Duration::from_millis(20));
         let log = self.node.log();
         assert!(!log.contains("ERROR") && !log.contains("panicked"), "{log}");
     }
@@ -170,7 +174,7 @@ fn tell(liar: &TenantClient, lane: u8, lie: Named) {
         group: ObjectName(lie.group),
         subdevice: ObjectName(lie.group),
     };
-    // One that was rejected has nobody to speak to.
+    // A rejected liar has no connection any more.
     let _ = liar.0.send(9, &request);
 }
 
@@ -204,10 +208,10 @@ fn duplicate(pid: u32, fd: u32) -> OwnedFd {
     }
 }
 
-/// A descriptor that is not there or not the driver's, a group of somebody else's or none at all, and any
-/// number: each is refused, counted, and stops nobody.
+/// A descriptor that does not exist or is not the driver's, another process's group or none at all, and any number:
+/// each is refused and counted, and stops no work.
 #[test]
-fn names_of_what_is_not_ones_own_stop_nobody() {
+fn names_of_foreign_groups_stop_no_work() {
     let scene = Scene::new();
     let file = File::open("/proc/self/exe").expect("a file");
     let plain = file.as_raw_fd().cast_unsigned();
@@ -270,7 +274,7 @@ fn names_of_what_is_not_ones_own_stop_nobody() {
     }
 }
 
-/// The descriptor becomes another file's after it was told of, or is closed.
+/// The descriptor becomes another file's after it was reported, or is closed.
 #[test]
 fn a_descriptor_that_changes_meanwhile() {
     let scene = Scene::new();
@@ -289,8 +293,8 @@ fn a_descriptor_that_changes_meanwhile() {
     scene.unharmed();
 }
 
-/// Thousands of groups, lanes that are not there, a group told of again and again: a short list, and then the
-/// connection's end.
+/// Thousands of groups, lanes that do not exist, a group reported again and again: the list stays short, and then the
+/// connection ends.
 #[test]
 fn more_than_there_is_room_for() {
     let scene = Scene::new();
@@ -324,10 +328,9 @@ fn more_than_there_is_room_for() {
     scene.unharmed();
 }
 
-/// A process tells of a group and becomes another program: it is in no slice any more, and nothing of what it told
-/// is used.
+/// A process reports a group and executes another program: it is in no slice any more, and its report is not used.
 #[test]
-fn one_that_becomes_another_program() {
+fn a_process_that_executes_another_program() {
     let scene = Scene::new();
     let socket = scene.node.container_dir("a").join("tenant.sock");
     let mut command = Command::new("sleep");

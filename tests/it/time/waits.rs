@@ -1,7 +1,7 @@
 //! Streams that wait for each other end as they do without a slice: alone on the GPU, beside a busy tenant, and
 //! beside one of a higher class, which closes gates in their streams.
 //!
-//! The program is `tests/apps/waits`. It ends by itself when a case does not, and says which.
+//! The program is `tests/apps/waits`. If a case does not end, it ends by itself and names the case.
 
 use super::deadlocks::program;
 use super::{Tenant, node};
@@ -25,11 +25,11 @@ fn end(node: &Node, pair: &str, pauses: &[&str], slice: bool) {
 
 /// Every pair of streams, beside what `company` starts, and alone where that is nothing.
 fn try_all(pauses: &[&str], company: impl Fn(&Node, &Machine) -> Option<Tenant>) {
-    let (node, truth) = node();
+    let (node, machine) = node();
     let list = program(&node, &["waits", "list"], false).output();
     let list = String::from_utf8(list.expect("waits is staged").stdout).expect("text");
     assert!(list.lines().count() >= 9, "{list}");
-    let _company = company(&node, &truth);
+    let _company = company(&node, &machine);
     // Most of the time they sleep.
     let pairs: Vec<&str> = list.lines().collect();
     std::thread::scope(|scope| {
@@ -52,15 +52,21 @@ fn streams_wait_for_each_other_alone_on_the_gpu() {
 
 #[test]
 fn streams_wait_for_each_other_beside_a_busy_tenant() {
-    let busy = |node: &Node, truth: &Machine| Some(Tenant::start(node, truth, "b", 500));
+    let busy = |node: &Node, machine: &Machine| Some(Tenant::start(node, machine, "b", 500));
     try_all(&["2", "20", "60", "300"], busy);
 }
 
 #[test]
 fn streams_wait_for_each_other_beside_a_higher_class() {
-    try_all(&["2", "60"], |node, truth| {
+    try_all(&["2", "60"], |node, machine| {
         super::must(node, &["set", "a", "--priority", "best-effort"]);
         super::must(node, &["set", "b", "--priority", "high"]);
-        Some(Tenant::with(node, truth, "b", 200, &["--pause-us", "3000"]))
+        Some(Tenant::with(
+            node,
+            machine,
+            "b",
+            200,
+            &["--pause-us", "3000"],
+        ))
     });
 }

@@ -25,7 +25,7 @@ class Ctr(node.Case):
         self.judge_plain(*self.run_("plain", node.PRINT_MOUNTS).ends())
 
     def test_refusal(self):
-        """The person who typed it reads why: the wrapper's sentence, and the daemon's."""
+        """The user reads the reason: the wrapper's sentence, and the daemon's."""
         for ask, why in [("8GB", "write 8GiB"), ("2GiB", "no GPU slice: ")]:
             status, printed = self.run_("bad", ["/bin/true"], "--annotation", f"gpuslice.io/memory={ask}").ends()
             self.assertNotEqual(status, 0)

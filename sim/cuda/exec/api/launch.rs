@@ -1,4 +1,4 @@
-//! Launches: what the driver checks of them, and the copy it takes of their arguments.
+//! Launches: the driver's checks, and its copy of their arguments.
 
 use super::super::module::{Function, MAX_THREADS, cooperative_limit, launchable};
 use super::super::stream::{StreamKey, shared};

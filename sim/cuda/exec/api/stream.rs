@@ -34,7 +34,7 @@ fn look<T>(stream: StreamKey, look: impl FnOnce(&Stream) -> T) -> Result<T, CUre
     found.ok_or(CUresult::ERROR_INVALID_HANDLE)
 }
 
-/// Waits for what is queued on a stream; refused while it is captured.
+/// Waits for the work queued on a stream; refused while it is captured.
 pub fn synchronize(stream: StreamKey) -> Outcome {
     graph::refuse_capturing(stream)?;
     let run = shared()?;

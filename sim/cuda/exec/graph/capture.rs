@@ -1,10 +1,10 @@
-//! Capture: a stream that turns calls into nodes of a graph instead of doing them.
+//! Capture: a stream turns calls into nodes of a graph instead of executing them.
 //!
 //! A capture begins with one stream. Every stream that waits for an event recorded in it joins,
 //! and must be joined back before the first stream ends the capture. For each stream the capture
-//! knows its tips: the nodes the stream's next one will depend on. What cannot be part of a graph
-//! (waiting, the legacy default stream) spoils the capture: from then on every call in it
-//! fails, until its end says so.
+//! knows its tips: the nodes that the stream's next one depends on. Calls that cannot be part of a
+//! graph (waiting, the legacy default stream) invalidate the capture: from then on every call in it
+//! fails, the call that ends it included.
 
 use super::super::stream::{EventKey, Manner, StreamKey, shared};
 use super::super::task::Task;
@@ -399,7 +399,7 @@ fn unjoined(graphs: &super::Graphs<Task>, capture: &Capture) -> bool {
         .any(|tip| !seen.contains(tip))
 }
 
-/// What is known of a stream's capture.
+/// The state of a stream's capture.
 pub struct Info {
     pub status: CUstreamCaptureStatus,
     pub id: u64,
@@ -409,7 +409,7 @@ pub struct Info {
     pub count: usize,
 }
 
-/// What is known of a stream's capture at present; the lists live until it is asked again.
+/// The present state of a stream's capture; the lists live until the next query.
 pub fn info(stream: StreamKey) -> Info {
     let captures = &mut state().captures;
     let Some((id, capture)) = captures.of(stream) else {

@@ -1,4 +1,4 @@
-//! Executable graphs: what instantiation makes of a graph.
+//! Executable graphs, made from graphs by instantiation.
 
 #![forbid(unsafe_code)]
 

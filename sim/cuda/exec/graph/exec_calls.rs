@@ -139,7 +139,7 @@ pub mod imp {
 
     pub fn cuGraphExecDestroy(h_graph_exec: CUgraphExec) -> Outcome {
         let key: ExecKey = named(h_graph_exec.0)?;
-        // What is queued of it holds what it needs.
+        // Its queued launches hold their own references.
         state()
             .execs
             .remove(key)

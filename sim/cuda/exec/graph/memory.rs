@@ -2,8 +2,8 @@
 //!
 //! The address of a graph's allocation is fixed when its node is made, so that other nodes can use
 //! it; the memory behind it is taken from the device at the first launch and kept for the next
-//! one until the program trims it. In between the addresses lead to memory of the host: a
-//! program that uses them too early reads zeros and crashes nobody.
+//! one until the program trims it. In between the addresses map to host memory: a program that uses
+//! them too early reads zeros and does not crash.
 
 use crate::context::Context;
 use crate::driver::process;
@@ -25,7 +25,7 @@ pub struct Memory {
     gpu: usize,
 }
 
-/// What is behind an allocation's address at present.
+/// The present memory behind an allocation's address.
 struct Behind {
     device: CUdevice,
     len: u64,
@@ -41,15 +41,15 @@ struct High {
 }
 
 #[derive(Default)]
-struct Books {
+struct Ledger {
     memory: HashMap<u64, Behind>,
     high: HashMap<CUdevice, High>,
 }
 
-static BOOKS: LazyLock<Mutex<Books>> = LazyLock::new(Mutex::default);
+static LEDGER: LazyLock<Mutex<Ledger>> = LazyLock::new(Mutex::default);
 
-fn books() -> MutexGuard<'static, Books> {
-    BOOKS.lock().unwrap_or_else(PoisonError::into_inner)
+fn ledger() -> MutexGuard<'static, Ledger> {
+    LEDGER.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Memory {
@@ -80,22 +80,22 @@ impl Memory {
             chunk: None,
             in_use: None,
         };
-        books().memory.insert(address, behind);
+        ledger().memory.insert(address, behind);
         Ok(memory)
     }
 
     /// Sees to it that there is device memory behind the address.
     pub fn back(&self) -> Outcome {
-        let mut books = books();
-        let reserved = books.sum(self.device).reserved;
-        let Some(behind) = books.memory.get_mut(&self.address) else {
+        let mut ledger = ledger();
+        let reserved = ledger.sum(self.device).reserved;
+        let Some(behind) = ledger.memory.get_mut(&self.address) else {
             return Err(CUresult::ERROR_INVALID_VALUE);
         };
         if behind.chunk.is_none() {
             let chunk = Chunk::new(self.gpu, self.len)?;
             map_part(&chunk, 0, self.len, self.address, true)?;
             behind.chunk = Some(chunk);
-            let high = books.high.entry(self.device).or_default();
+            let high = ledger.high.entry(self.device).or_default();
             high.reserved = high.reserved.max(reserved + self.len);
         }
         Ok(())
@@ -103,18 +103,18 @@ impl Memory {
 
     /// The stream has come to the allocation.
     pub fn begin_use(this: &Arc<Self>) {
-        let mut books = books();
-        if let Some(behind) = books.memory.get_mut(&this.address) {
+        let mut ledger = ledger();
+        if let Some(behind) = ledger.memory.get_mut(&this.address) {
             behind.in_use = Some(Arc::clone(this));
         }
-        let used = books.sum(this.device).used;
-        let high = books.high.entry(this.device).or_default();
+        let used = ledger.sum(this.device).used;
+        let high = ledger.high.entry(this.device).or_default();
         high.used = high.used.max(used);
     }
 
     /// Whether the program may use it now.
     pub fn is_in_use(&self) -> bool {
-        books()
+        ledger()
             .memory
             .get(&self.address)
             .is_some_and(|behind| behind.in_use.is_some())
@@ -142,7 +142,7 @@ fn leave_empty(address: u64, len: u64) {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        let behind = books().memory.remove(&self.address);
+        let behind = ledger().memory.remove(&self.address);
         memory::remove(self.address, |one| one.kind == Kind::Graph);
         unmap(self.address, self.len);
         give_addresses(self.address, self.len);
@@ -152,18 +152,18 @@ impl Drop for Memory {
 
 /// The stream has come to the free of an allocation; an address of none is a fault.
 pub fn end_use(address: u64) -> Outcome {
-    let mut books = books();
-    let behind = books
+    let mut ledger = ledger();
+    let behind = ledger
         .memory
         .get_mut(&address)
         .ok_or(CUresult::ERROR_INVALID_VALUE)?;
     let used = behind.in_use.take();
-    drop(books);
-    // The last reference may go here, and its end needs the books.
+    drop(ledger);
+    // The last reference may go here, and its end takes the ledger's lock.
     used.map(drop).ok_or(CUresult::ERROR_INVALID_VALUE)
 }
 
-impl Books {
+impl Ledger {
     fn sum(&self, device: CUdevice) -> High {
         let mut sum = High::default();
         for behind in self
@@ -194,14 +194,14 @@ pub mod imp {
     pub fn cuDeviceGraphMemTrim(device: CUdevice) -> Outcome {
         process()?.gpu(device)?;
         let mut unused = Vec::new();
-        let mut books = books();
-        for (address, behind) in &mut books.memory {
+        let mut ledger = ledger();
+        for (address, behind) in &mut ledger.memory {
             if behind.device == device && behind.in_use.is_none() && behind.chunk.is_some() {
                 leave_empty(*address, behind.len);
                 unused.extend(behind.chunk.take());
             }
         }
-        drop(books);
+        drop(ledger);
         drop(unused);
         Ok(())
     }
@@ -213,8 +213,8 @@ pub mod imp {
     ) -> Outcome {
         value.require()?;
         process()?.gpu(device)?;
-        let books = books();
-        let (now, high) = (books.sum(device), books.high.get(&device).copied());
+        let ledger = ledger();
+        let (now, high) = (ledger.sum(device), ledger.high.get(&device).copied());
         let high = high.unwrap_or_default();
         let number = match attr {
             CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT => now.used,
@@ -239,9 +239,9 @@ pub mod imp {
         if number.get()? != 0 {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
-        let mut books = books();
-        let now = books.sum(device);
-        let high = books.high.entry(device).or_default();
+        let mut ledger = ledger();
+        let now = ledger.sum(device);
+        let high = ledger.high.entry(device).or_default();
         match attr {
             CU_GRAPH_MEM_ATTR_USED_MEM_HIGH => high.used = now.used,
             CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH => high.reserved = now.reserved,

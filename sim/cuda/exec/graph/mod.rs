@@ -1,9 +1,9 @@
 //! Graphs: work described once and launched many times, and its capture from streams.
 //!
-//! `model` is the graph itself, `plan` its order in time, `exec` what instantiation makes of it,
-//! `capture` how streams turn calls into nodes, `memory` the memory graphs allocate, `user` objects
-//! whose life a graph holds. `params` reads and writes the driver's descriptions of nodes. All of
-//! it lives behind one lock, which is never held while something is queued.
+//! `model` is the graph itself, `plan` its order in time, `exec` its executable form. `capture` turns
+//! calls of streams into nodes, `memory` is the memory that graphs allocate, `user` the objects that
+//! a graph keeps alive. `params` reads and writes the driver's descriptions of nodes. All of it is
+//! behind one lock, which is never held while work is queued.
 
 mod calls;
 mod capture;

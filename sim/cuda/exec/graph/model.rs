@@ -1,4 +1,4 @@
-//! Graphs as data: nodes, what each does, and which come before which.
+//! Graphs as data: nodes, their tasks and their dependencies.
 
 #![forbid(unsafe_code)]
 
@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use super::plan;
 use crate::exec::handles::{Key, Named, Table};
 
-/// A node; `T` is what it does.
+/// A node; `T` is its task.
 pub struct Node<T> {
     pub graph: GraphKey,
     pub task: T,
@@ -86,7 +86,7 @@ impl<T: Clone> Graphs<T> {
         self.graphs.get_mut(key).ok_or(Refusal::Unknown)
     }
 
-    /// Removes a graph and its nodes; returns what they did.
+    /// Removes a graph and its nodes; returns their tasks.
     pub fn destroy(&mut self, key: GraphKey) -> Result<Vec<T>, Refusal> {
         self.graphs.remove(key).ok_or(Refusal::Unknown)?;
         let members = self.members.remove(&key.id()).unwrap_or_default();
@@ -143,7 +143,7 @@ impl<T: Clone> Graphs<T> {
         Ok(key)
     }
 
-    /// Removes a node and its edges; returns what it did.
+    /// Removes a node and its edges; returns its task.
     pub fn remove(&mut self, key: Key<Node<T>>) -> Result<T, Refusal> {
         let node = self.nodes.remove(key).ok_or(Refusal::Unknown)?;
         for other in node.before.iter().chain(&node.after) {

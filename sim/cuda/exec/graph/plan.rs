@@ -1,4 +1,4 @@
-//! In which order and at what distances a graph's nodes happen.
+//! The order and the distances in time of a graph's nodes.
 //!
 //! On a real GPU independent nodes overlap, so a graph takes as long as its longest path. The
 //! simulated context works through one queue, so a launch must become a sequence: nodes are put

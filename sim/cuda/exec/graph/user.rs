@@ -1,4 +1,4 @@
-//! User objects: things of the program's that live as long as a graph needs them.
+//! User objects: objects of the program that live as long as a graph needs them.
 
 use super::super::handles::{Key, Named, Table};
 use super::{State, named, state};

@@ -1,4 +1,4 @@
-//! What can be asked of a kernel and set on it.
+//! Attributes of kernels, read and set.
 
 use super::super::key;
 use super::store::{self, Function, NOT_SET};

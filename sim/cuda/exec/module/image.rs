@@ -1,8 +1,8 @@
-//! Module images: what the program hands to be loaded.
+//! Module images, as the program passes them for loading.
 //!
-//! An image comes as a bare pointer without a length, so its first bytes decide how far it may be
-//! read: PTX is text up to a zero byte; of a cubin, a fat binary or LLVM bitcode nothing more than
-//! the first bytes is looked at.
+//! An image is a bare pointer without a length, so its first bytes decide how far it may be read:
+//! PTX is text up to a zero byte; of a cubin, a fat binary or LLVM bitcode only the first bytes are
+//! read.
 
 use super::super::ptx::Module;
 use gpuslice_nvabi::types::CUresult;

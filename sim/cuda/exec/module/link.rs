@@ -17,7 +17,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 pub struct Link {
     text: Vec<u8>,
     opaque: bool,
-    /// What was handed out; the program reads it until the link is destroyed.
+    /// The image returned to the program, which reads it until the link is destroyed.
     result: Option<Box<[u8]>>,
 }
 

@@ -1,9 +1,9 @@
-//! Modules and libraries: where kernels and global variables come from.
+//! Modules and libraries: the sources of kernels and global variables.
 //!
 //! A module belongs to a context; a library to the process, and becomes a module in each context
-//! in which one of its kernels is used. Neither is compiled: a module is what its PTX declares
-//! ([`ptx`](super::ptx)). Of an image that is not PTX nothing is known, so it has every kernel it
-//! is asked for.
+//! in which one of its kernels is used. Neither is compiled: a module has the declarations of its
+//! PTX ([`ptx`](super::ptx)). Of an image that is not PTX nothing is known, so it has every kernel
+//! that a program asks for.
 
 mod attributes;
 mod image;

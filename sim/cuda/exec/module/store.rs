@@ -379,7 +379,7 @@ pub fn module_of(key: Key<Library>) -> Result<ModuleKey, CUresult> {
 pub fn function_of_kernel(key: KernelKey) -> Result<FunctionKey, CUresult> {
     let (library, properties) = kernel_of(key)?;
     let function = function_for(module_of(library)?, &properties.name, Some(key))?;
-    // What was set on the kernel holds for the function made of it.
+    // Attributes set on the kernel hold for the function made of it.
     if let Ok(made) = function_of(function) {
         for (to, from) in made.set.iter().zip(&properties.set) {
             let value = from.load(Ordering::Relaxed);

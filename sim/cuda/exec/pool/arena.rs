@@ -1,9 +1,9 @@
-//! A pool's books: what it holds of the device, what of that is in use, and where the gaps are.
+//! The arena of a pool: its memory of the device, the parts in use and the gaps.
 //!
 //! A pool takes memory from the device in large pieces and hands out parts of them, so that an
-//! allocation in the middle of a program's work costs nothing. A part that was freed in a stream
-//! may still be used by what is queued there: until that point is reached it waits in limbo,
-//! where only the same stream, for which the order is certain, may take it again.
+//! allocation in the middle of a program's work costs nothing. A part that was freed in a stream may
+//! still be used by work queued before: until the stream reaches the free, the part is in limbo,
+//! where only the same stream, whose order is certain, may take it again.
 
 #![forbid(unsafe_code)]
 
@@ -60,7 +60,7 @@ struct Limbo {
     ticket: u64,
 }
 
-/// The books of one pool.
+/// The accounting of one pool: its pieces, their used parts and their gaps.
 pub struct Arena<P> {
     areas: Vec<Area<P>>,
     /// Length of each part that is in use or in limbo.

@@ -1,4 +1,4 @@
-//! What can be asked of a pool and set on it.
+//! Attributes of pools, read and set.
 
 use super::{Pool, PoolKey, pools};
 use crate::driver::process;

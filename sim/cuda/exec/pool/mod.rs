@@ -1,8 +1,8 @@
 //! Stream-ordered memory: pools, and allocations and frees in the order of a stream.
 //!
 //! Every device has a default pool; programs can make more and choose which one `cuMemAllocAsync`
-//! takes from. A pool keeps what it has until somebody synchronises, and then gives back what is
-//! unused above its release threshold, as the real driver does.
+//! takes from. A pool keeps its memory until a thread synchronises, and then gives unused memory
+//! above its release threshold back, as the real driver does.
 
 mod arena;
 mod attributes;
@@ -261,7 +261,7 @@ pub fn retire(key: PoolKey, address: u64, ticket: u64) {
     drop((pools, buried));
 }
 
-/// Somebody has synchronised: pools give back what they do not use above their thresholds.
+/// A thread has synchronised: pools give unused memory above their thresholds back.
 pub fn synchronized() {
     let mut pools = pools();
     let keys: Vec<_> = pools.table.iter().map(|(key, _)| key).collect();
@@ -275,7 +275,7 @@ pub fn synchronized() {
             given.extend(pool.arena.trim(pool.release_threshold));
         }
     }
-    // What a pool says that it has it has: the pieces go before anybody can ask.
+    // The pieces are released under the lock, so that a pool's attributes always match its memory.
     drop((given, pools));
 }
 
@@ -295,7 +295,7 @@ pub fn give_spare_back(gpu: usize) -> bool {
     any
 }
 
-/// A context ends, and with it what was allocated in its streams.
+/// Ends the allocations of a context's streams together with the context.
 pub fn context_ends(context: &'static Context) {
     let owned: Vec<u64> = {
         let mut pools = pools();

@@ -1,8 +1,8 @@
 //! Pools of one process in another.
 //!
-//! A descriptor says which pool is meant, no more; the memory travels pointer by pointer. Who imports a
-//! pool can open what its maker has allocated and closes it by freeing; it can allocate nothing.
-//! The bytes stay until both have let them go, as with every import.
+//! A descriptor only names a pool; the memory is shared pointer by pointer. A process that imports a
+//! pool can open its maker's allocations and close them by freeing; it can allocate nothing from it.
+//! The bytes stay until both processes have released them, as with every import.
 
 use super::{Pool, PoolKey, key, pool_of, pools};
 use crate::context;
@@ -60,7 +60,7 @@ fn file_of(origin: Origin, gpu: usize) -> std::io::Result<File> {
     if fd < 0 {
         return Err(std::io::Error::last_os_error());
     }
-    // SAFETY: just made, and nobody else's.
+    // SAFETY: just made, not owned elsewhere.
     let file = unsafe { File::from_raw_fd(fd) };
     let words = [origin.maker, origin.pool, gpu as u64].map(u64::to_le_bytes);
     file.write_all_at(&[POOL_MAGIC, words[0], words[1], words[2]].concat(), 0)?;
@@ -89,7 +89,7 @@ pub fn close(key: PoolKey, address: u64) -> Result<bool, CUresult> {
         return Ok(false);
     };
     drop(pools);
-    // What is queued may still use it.
+    // Queued work may still use it.
     memory::settle_all();
     memory::remove(address, |one| matches!(one.kind, Kind::Pool { .. }));
     drop(pages);

@@ -35,7 +35,7 @@ impl Event {
     }
 }
 
-/// What can be said about the time between two events.
+/// The time between two events, as far as it is known.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Elapsed {
     Milliseconds(f32),
@@ -65,7 +65,7 @@ impl Model {
         self.events.get(key)
     }
 
-    /// Records the event behind what is queued in the stream; false where one does not exist.
+    /// Records the event behind the work queued in the stream; false if event or stream does not exist.
     pub fn record(
         &mut self,
         ring: &impl Ring,
@@ -79,7 +79,7 @@ impl Model {
         if self.stream(stream).is_none() {
             return false;
         }
-        // The event's state first: what is pushed may be over at once.
+        // The event's state first: the pushed operation may end at once.
         if let Some(event) = self.events.get_mut(key) {
             (event.turn, event.time) = (turn, None);
         }

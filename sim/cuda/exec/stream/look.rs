@@ -1,8 +1,8 @@
-//! When somebody must look at the streams again.
+//! When a thread must advance the streams again.
 //!
-//! Nobody needs to look while the device works through placed operations without effects. A
-//! waiting thread looks when what it waits for, or the nearest effect of any stream, may be due;
-//! a condition on memory has no due time and is polled.
+//! No thread is needed while the device works through placed operations without effects. A waiting
+//! thread advances the streams when the operation it waits for, or the nearest effect of any stream,
+//! may be due; a condition on memory has no due time and is polled.
 
 #![forbid(unsafe_code)]
 

@@ -1,22 +1,22 @@
 //! Streams: queues of operations, each of which begins when the one before it has ended.
 //!
-//! The problem: a process queues work and looks away, yet the simulated device must go on at its
-//! own pace, events must carry the device's time and not the time somebody looked, and a stream
-//! that waits (for a value in memory, for a host function) must not hold up the others.
+//! The problem: a process queues work and does other things, yet the simulated device must go on at
+//! its own pace. Events must carry the device's time, not the time of the next call. A stream that
+//! waits (for a value in memory, for a host function) must not delay the others.
 //!
 //! The idea: an operation is split in two. Its *time* goes into the context's queue on the shared
-//! device as soon as nothing can delay it (`place`), so that kernels follow each other without
-//! a gap and without this process. Its *effect* (bytes moved, a value written, a callback) is due
-//! when the device's clock has passed it, and is run, in order, by whichever thread looks next
-//! (`advance`). Only operations of unknown length, *holds*, stop what follows from being placed.
+//! device as soon as nothing can delay it (`place`). So kernels follow each other without a gap and
+//! without this process. Its *effect* (bytes moved, a value written, a callback) is due when the
+//! device's clock has passed it; the next thread that calls `advance` runs due effects in order.
+//! Only operations of unknown length, *holds*, keep the operations behind them from being placed.
 //!
-//! A wait for a word that is as it should be when its turn to be placed comes holds nothing: the
-//! device's front end would go past it without a pause, and so does what follows. If the word changes
-//! before the device is there, what was placed behind and has not begun is taken back ([`Model::retract`]).
+//! A wait whose word is already right when it could be placed holds nothing: the device's front end
+//! would pass it without a pause, and so the operations behind it are placed. If the word changes
+//! before the device gets there, those that have not begun are taken back ([`Model::retract`]).
 //!
-//! `model` decides and touches nothing; it takes the device as a [`Ring`] and gives back what is
-//! due. `event` is the model's events, `look` says when to look again. `run` is the process's one
-//! model behind a lock, with the threads that wait and work.
+//! `model` decides and has no effects of its own; it takes the device as a [`Ring`] and returns the
+//! due effects. `event` is the model's events, `look` decides when to advance again. `run` is the
+//! process's one model behind a lock, with the threads that wait and work.
 
 mod event;
 mod look;
@@ -60,7 +60,7 @@ pub trait Ring {
     fn status(&self, context: ContextId, seq: Seq) -> Status;
 }
 
-/// What an operation does to the world once its time has passed; an error kills the context.
+/// The effect of an operation, run once its time has passed; an error kills the context.
 pub type Effect = Box<dyn FnOnce() -> Result<(), Fault> + Send>;
 
 /// A function of the program's.
@@ -82,7 +82,7 @@ pub enum Body {
     Host(Call),
 }
 
-/// What is asked of a stream.
+/// A request to a stream.
 pub enum Request {
     Body(Body),
     Record(EventKey),
@@ -109,12 +109,12 @@ impl Body {
         }
     }
 
-    /// Whether it stops what follows from being placed.
+    /// Whether it keeps the operations behind it from being placed.
     fn holds(&self) -> bool {
         matches!(self, Self::Wait(_) | Self::Host(_))
     }
 
-    /// Whether somebody of this process must act for it.
+    /// Whether a thread of this process must act for it.
     fn wants_attention(&self) -> bool {
         self.holds()
             || matches!(

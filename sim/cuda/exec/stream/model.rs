@@ -1,4 +1,4 @@
-//! The decisions about streams: what may be placed on the device, what is due, what waits.
+//! The decisions about streams: which operations may be placed on the device, are due, or wait.
 
 #![forbid(unsafe_code)]
 
@@ -33,7 +33,7 @@ pub struct Stream {
     pub(super) first: u64,
     /// How many of `ops` are placed.
     pub(super) placed: usize,
-    /// How many of `ops` need somebody of this process to act.
+    /// How many of `ops` need a thread of this process.
     pub(super) attention: usize,
     /// Waits that were placed because their words were right, by number; see `retract.rs`.
     pub(super) passing: VecDeque<u64>,
@@ -67,7 +67,7 @@ pub enum Due {
     Host(StreamKey, Call),
 }
 
-/// What is known of a context's queue on the device.
+/// The model's view of a context's queue on the device.
 #[derive(Default)]
 struct Lane {
     /// All work up to this one has ended.
@@ -84,7 +84,7 @@ pub struct Model {
     pub(super) active: Vec<StreamKey>,
     /// Operations that have ended: shows whether anything has moved.
     pub ended: u64,
-    /// Whether any context has ever been killed, for those who do not hold the model's lock.
+    /// Whether any context has ever been killed, for threads without the model's lock.
     pub any_fault: Arc<AtomicBool>,
 }
 
@@ -123,7 +123,7 @@ impl Model {
         self.streams.get(key).filter(|stream| !stream.dying)
     }
 
-    /// Takes the handle away; what is queued still happens. False where there is no such stream.
+    /// Takes the handle away; queued operations still run. False where there is no such stream.
     pub fn destroy(&mut self, key: StreamKey) -> bool {
         let Some(stream) = self.streams.get_mut(key).filter(|stream| !stream.dying) else {
             return false;
@@ -135,7 +135,7 @@ impl Model {
         true
     }
 
-    /// Forgets a context with all its streams; what was queued does not happen.
+    /// Forgets a context with all its streams; their queued operations are dropped.
     pub fn drop_context(&mut self, context: ContextId) {
         self.drop_ops(context);
         let gone: Vec<_> = self.of_context(context).collect();

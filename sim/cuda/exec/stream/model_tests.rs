@@ -112,7 +112,7 @@ impl World {
             },
         )
     }
-    /// Moves the clock to `now` and does what is due.
+    /// Moves the clock to `now` and runs the due effects.
     fn at(&mut self, now: Nanos) -> Vec<u32> {
         self.ring.now.set(now);
         while let Some(due) = self.model.advance(&self.ring) {
@@ -191,7 +191,7 @@ fn a_held_stream_holds_nobody_else() {
     assert_eq!(world.at(1_000), [2]);
     assert_eq!(world.model.next_effect(&world.ring), Look::Poll);
     open.store(true, Ordering::Relaxed);
-    // What was held begins now, not when it was queued.
+    // The held operation begins now, not when it was queued.
     assert!(world.at(1_000).is_empty());
     assert_eq!(world.at(1_100), [1]);
 }
@@ -219,7 +219,7 @@ fn a_word_that_is_right_costs_no_time_and_holds_as_soon_as_it_is_not() {
         .model
         .push(&world.ring, other, vec![mark], Body::nothing());
     world.note(other, 10, 9);
-    assert_eq!(world.at(100), [0], "nobody looked in between");
+    assert_eq!(world.at(100), [0], "no advance in between");
     // In the middle of the second: that one ends, the others were never there.
     world.ring.now.set(150);
     open.store(false, Ordering::Relaxed);
@@ -323,7 +323,7 @@ fn events_order_streams_of_one_and_of_two_contexts() {
             .push(&world.ring, second, vec![mark], Body::nothing());
         world.note(second, 50, 2);
         assert!(world.record(end, second));
-        // Recorded again elsewhere: the wait stays with what it was made for.
+        // Recorded again elsewhere: the wait keeps its first recording.
         assert!(world.record(event, second));
         assert!(world.at(99).is_empty());
         assert_eq!(world.at(100), [1]);

@@ -1,9 +1,9 @@
-//! Waits whose words are right let what follows be placed; here it is taken back when they are not.
+//! Takes placed operations back when the word of a wait before them changes.
 //!
-//! A front end looks at a word when its stream gets there, and the device takes no time to go past
-//! one that is right. To have that without a thread at every wait, what follows is placed as if the word
-//! stayed as it is, and whoever looks at the streams looks at those words too. A look is late by some
-//! microseconds: work that had begun by then goes on, as if the word had changed a moment later.
+//! A device's front end reads a word when its stream gets there, and passes one that is right in no
+//! time. To have that without a thread at every wait, the operations behind it are placed as if the
+//! word stayed right, and each `advance` checks those words too. A check is late by some
+//! microseconds: work that has begun by then goes on, as if the word had changed a moment later.
 
 #![forbid(unsafe_code)]
 
@@ -12,7 +12,7 @@ use gpuslice_sim_device::{ContextId, Seq};
 use super::{Body, Model, Ring, StreamKey};
 
 impl Model {
-    /// Takes back what was placed behind waits whose words are wrong by now.
+    /// Takes back the operations placed behind waits whose words are wrong by now.
     pub(super) fn retract(&mut self, ring: &impl Ring) {
         let wrong = |key: &StreamKey| {
             let stream = self.streams.get(*key)?;
@@ -56,7 +56,7 @@ impl Model {
                 let works = |body: &Body| matches!(body, Body::Work { ns, .. } if *ns > 0);
                 let mut behind = stream.ops.iter().take(keep).skip(at + 1);
                 if behind.any(|op| works(&op.body)) {
-                    self.passed(key, at);
+                    self.end_wait(key, at);
                 } else {
                     keep = keep.min(at);
                 }
@@ -69,8 +69,8 @@ impl Model {
         }
     }
 
-    /// The device is past this wait: it is none any more.
-    fn passed(&mut self, key: StreamKey, at: usize) {
+    /// The device has passed this wait, which no longer holds anything.
+    fn end_wait(&mut self, key: StreamKey, at: usize) {
         let Some(stream) = self.streams.get_mut(key) else {
             return;
         };
@@ -99,17 +99,17 @@ impl Model {
         stream.passing.retain(|wait| *wait < until);
     }
 
-    /// What was placed behind points of other streams that are placed no more is not placed either.
+    /// Also takes back operations placed behind points of other streams that are no longer placed.
     fn unplace_dependants(&mut self, keys: &[StreamKey], context: ContextId) {
         loop {
-            let loose = |key: &StreamKey| {
+            let dependant = |key: &StreamKey| {
                 let stream = self.streams.get(*key)?;
                 let mut placed = stream.ops.iter().take(stream.placed);
                 let waits = |mark| self.placed_seq(mark, context).is_err();
                 let at = placed.position(|op| op.after.iter().copied().any(waits))?;
                 Some((*key, at))
             };
-            let Some((key, at)) = keys.iter().find_map(loose) else {
+            let Some((key, at)) = keys.iter().find_map(dependant) else {
                 return;
             };
             self.unplace(key, at);

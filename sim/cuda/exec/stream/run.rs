@@ -44,7 +44,7 @@ const YIELD_BELOW_NS: Nanos = 40_000;
 const NAP: Duration = Duration::from_millis(1);
 /// Longest sleep of a waiting thread that another one will wake.
 const LONG_NAP: Duration = Duration::from_millis(20);
-/// Longest wait for what is queued in a context that ends.
+/// Longest wait for the operations queued in a context that ends.
 const DRAIN_NS: Nanos = 1_000_000_000;
 /// How much later than a waiting thread the worker looks, so that it mostly finds nothing to do.
 const WORKER_LAG: Duration = Duration::from_micros(100);
@@ -188,14 +188,14 @@ impl Run {
         Ok(key)
     }
 
-    /// Takes the handle of a stream away; what is queued in it still happens.
+    /// Takes the handle of a stream away; its queued operations still run.
     pub fn destroy(&'static self, stream: StreamKey) -> bool {
         let mut inner = self.lock();
         // Default streams are not the program's to destroy.
         !inner.defaults.values().any(|key| *key == stream) && inner.model.destroy(stream)
     }
 
-    /// Waits a moment for what is queued in a context.
+    /// Waits at most `DRAIN_NS` for the operations queued in a context.
     pub fn drain(&'static self, context: ContextId) {
         let end = now_ns() + DRAIN_NS;
         let mut inner = self.lock();
@@ -222,7 +222,7 @@ impl Run {
         self.lock().model.fault(context).map_or(Ok(()), Err)
     }
 
-    /// Queues what is asked, one behind the other, the first after the given marks; returns the
+    /// Queues the requests, one behind the other, the first after the given marks; returns the
     /// last one's mark. Blocks while the stream holds too many operations.
     pub fn push(
         &'static self,
@@ -359,7 +359,7 @@ impl Run {
         Ok(inner)
     }
 
-    /// Looks after what was just queued: at once where it can be due already, by the worker later.
+    /// Advances the operations just queued: at once where one can be due already, later by the worker.
     fn pushed(&'static self, mut inner: Guard, stream: StreamKey) -> Answer<()> {
         let Some(known) = inner.model.stream(stream) else {
             return Ok(());
@@ -419,7 +419,7 @@ impl Run {
                 self.needed.notify_one();
             }
             Worker::NotStarted => {
-                // Without a thread the streams still move whenever somebody looks.
+                // Without the thread the streams still advance with each call.
                 if threads::spawn("gpusim-streams", || self.work()) {
                     inner.worker = Worker::Looking;
                 }

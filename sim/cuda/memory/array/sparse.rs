@@ -3,8 +3,8 @@
 //! A tile is 64 KiB; its extent in elements follows from their size, as on every device since the
 //! first that had them. Memory is put behind tiles and taken away by `cuMemMapArrayAsync`, and each tile
 //! holds its memory by itself: releasing the handle of mapped memory frees nothing. Small levels of a
-//! mipmapped array share a tail, which is mapped by bytes. What is in the tiles cannot be read here,
-//! for want of textures.
+//! mipmapped array share a tail, which is mapped by bytes. The content of tiles cannot be read here,
+//! because there are no textures.
 
 use super::{ARRAYS, Array, INVALID, format, key, with};
 use crate::memory::chunk::Chunk;
@@ -173,7 +173,7 @@ fn plan(step: &CUarrayMapInfo) -> Result<(Vec<Place>, Option<Arc<Chunk>>), CUres
     }
 }
 
-/// Does a step; gives what is not held any more, to be let go without the lock.
+/// Applies a step; returns the tiles that are no longer held, to be released without the lock.
 fn apply(step: &CUarrayMapInfo, tiles: Vec<Place>, chunk: Option<Arc<Chunk>>) -> Tiles {
     let mut gone = Tiles::new();
     let mut arrays = ARRAYS.write().unwrap_or_else(PoisonError::into_inner);
@@ -213,7 +213,7 @@ pub mod imp {
         sparse.set(with(mipmap.0, true, properties)??)
     }
 
-    /// All steps or none; what is queued before has passed, so the order of the stream is kept.
+    /// Applies all steps or none. The work queued before has ended, so the order of the stream is kept.
     pub fn cuMemMapArrayAsync(steps: In<CUarrayMapInfo>, count: u32, stream: CUstream) -> Outcome {
         context::working()?;
         if count == 0 {

@@ -1,14 +1,14 @@
-//! Copies, all of them.
+//! All copies.
 //!
-//! The driver has some sixty entry points that copy; each of them is a box of bytes in one place
-//! and one of the same size in another. So every call is first written as the most general
-//! form, `CUDA_MEMCPY3D` (`forms`), then looked through once: which addresses, are they allowed,
-//! does it cross the bus (`plan`). What is left is a loop over rows.
+//! The driver has some sixty entry points that copy; each copies a box of bytes to one of the same
+//! size. So every call is first converted to the most general form, `CUDA_MEMCPY3D` (`forms`), then
+//! checked once: its addresses, whether they are allowed, whether it crosses the bus (`plan`). The
+//! rest is a loop over rows.
 //!
-//! When a copy may run later depends on the host's side of it. Pinned memory is used when the
-//! stream gets there. Pageable memory may be changed or freed by the program as soon as the call
-//! has returned: what is read is set aside at once if it is small, else the call waits; a call that
-//! writes to it always waits. That is what the real driver documents, and programs rely on it.
+//! Whether a copy may run later depends on its host memory. Pinned memory is accessed when the
+//! stream gets there. The program may change or free pageable memory as soon as the call has
+//! returned: a small source is buffered at once, for a large one the call waits; a call that writes
+//! to pageable memory always waits. The real driver documents this, and programs rely on it.
 
 mod forms;
 mod linear;
@@ -23,7 +23,7 @@ use gpuslice_nvabi::types::{CUDA_MEMCPY3D, CUresult, CUstream};
 use plan::Plan;
 use std::sync::Arc;
 
-/// Up to here what is read from pageable memory is set aside, as the real driver does.
+/// Largest read from pageable memory that is buffered at once, as in the real driver.
 const SET_ASIDE_MOST: u64 = 64 << 10;
 
 /// Does a copy at once; `Err` is what the context is to be told.

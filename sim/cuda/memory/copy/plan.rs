@@ -1,4 +1,4 @@
-//! What a copy comes down to: addresses of rows, known to be allowed.
+//! The plan of a copy: addresses of rows, known to be allowed.
 
 use crate::entry::Outcome;
 use crate::memory::registry::{self, Found};

@@ -1,4 +1,4 @@
-//! What a handle stands for: memory of a GPU, or pinned memory of the host.
+//! The memory behind a handle: memory of a GPU, or pinned memory of the host.
 
 use super::{INVALID, map, pages};
 use crate::memory::chunk::Chunk;
@@ -31,7 +31,7 @@ impl Backing {
         if fd < 0 {
             return Err(CUresult::ERROR_OPERATING_SYSTEM);
         }
-        // SAFETY: just made, and nobody else's.
+        // SAFETY: just made, not owned elsewhere.
         let file = unsafe { File::from_raw_fd(fd) };
         let sized = file.set_len(bytes);
         sized.map_err(|_| CUresult::ERROR_OUT_OF_MEMORY)?;
@@ -54,7 +54,7 @@ impl Backing {
         }
     }
 
-    /// Its memory on a GPU, for who can use no other.
+    /// Its memory on a GPU, for callers that cannot use host memory.
     pub fn chunk(&self) -> Result<&Arc<Chunk>, CUresult> {
         match self {
             Self::Device(chunk) => Ok(chunk),

@@ -1,8 +1,8 @@
-//! Virtual memory management: addresses and memory taken apart.
+//! Virtual memory management: separate addresses and memory.
 //!
-//! A program reserves addresses, creates memory, maps the one at the other and says who may access
-//! it. Memory lives as long as any handle or any mapping of it: releasing the handle of mapped
-//! memory frees nothing yet. All of this is in steps of 2 MiB.
+//! A program reserves addresses, creates memory, maps the memory at the addresses and sets the
+//! devices that may access it. Memory lives as long as any handle or mapping of it: releasing the
+//! handle of mapped memory frees nothing yet. All of this is in steps of 2 MiB.
 
 mod backing;
 mod handle;
@@ -32,7 +32,7 @@ unsafe impl Send for Physical {}
 // SAFETY: as above.
 unsafe impl Sync for Physical {}
 
-/// The memory of a handle, for who puts it elsewhere than at an address.
+/// The memory of a handle, for callers that map it elsewhere than at an address.
 pub fn chunk_of(handle: CUmemGenericAllocationHandle) -> Result<Arc<Chunk>, CUresult> {
     handle::physical(handle)?.backing.chunk().cloned()
 }

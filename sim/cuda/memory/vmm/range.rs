@@ -10,7 +10,7 @@ use gpuslice_nvabi::types::*;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Reserved ranges by address, and what is mapped in them by address.
+/// Reserved ranges by address, and the mappings in them by address.
 struct Ranges {
     reserved: BTreeMap<u64, u64>,
     mapped: BTreeMap<u64, (u64, Physical)>,

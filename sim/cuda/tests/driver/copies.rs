@@ -1,4 +1,4 @@
-//! Copies and fills move real bytes, and refuse what is not theirs.
+//! Copies and fills move real bytes, and refuse memory outside allocations.
 
 use crate::harness::{MIB, alloc, context_on, get, pattern, put};
 use gpuslice_nvabi::types::*;

@@ -206,7 +206,7 @@ scenarios! {
         // SAFETY: as above.
         assert_eq!(unsafe { libc::close(copy) }, 0);
         refused!(ERROR_INVALID_VALUE, cuMemImportFromShareableHandle(&mut again, shared, 1));
-        // Whoever needs the memory finds it at once, and wiped.
+        // The next allocation gets the memory at once, and wiped.
         let pointer = alloc(all);
         assert_eq!(get(pointer, 4), [0; 4]);
         ok!(cuMemFree_v2(pointer));
@@ -236,7 +236,7 @@ scenarios! {
         assert_eq!(before - free_bytes(), 134 * MIB);
         child.kill().unwrap();
         child.wait().unwrap();
-        // Whoever needs the memory finds it at once.
+        // The next allocation gets the memory at once.
         ok!(cuMemFree_v2(alloc(before)));
     }
 }

@@ -95,7 +95,7 @@ scenarios! {
         let (first, second) = (stream(CU_STREAM_NON_BLOCKING), stream(CU_STREAM_NON_BLOCKING));
         let (outside, fork, mut graph) = (event(), event(), CUgraph::NULL);
         let at = alloc(4);
-        // Waiting for what has not happened.
+        // Waiting for work that has not run.
         begin(first);
         refused!(ERROR_STREAM_CAPTURE_UNSUPPORTED, cuStreamSynchronize(first));
         assert_eq!(status(first), CU_STREAM_CAPTURE_STATUS_INVALIDATED);
@@ -105,7 +105,7 @@ scenarios! {
         );
         refused!(ERROR_STREAM_CAPTURE_INVALIDATED, cuStreamEndCapture(first, &mut graph));
         assert!(graph.is_null());
-        // Waiting for what is outside.
+        // Waiting for work outside the capture.
         world.spin(second, MS, 0);
         ok!(cuEventRecord(outside, second));
         begin(first);

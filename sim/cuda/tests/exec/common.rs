@@ -85,8 +85,8 @@ pub fn milliseconds(start: CUevent, end: CUevent) -> f32 {
     time
 }
 
-/// Queues what `queue` does behind a closed gate and a kernel of 20 ms, so that the device has all
-/// of it before the first part begins, however slow this machine is at the moment.
+/// Queues the work of `queue` behind a closed gate and a kernel of 20 ms. So the device has all of it
+/// before the first part begins, even on a slow machine.
 pub fn together(world: &World, stream: CUstream, queue: impl FnOnce()) {
     let gate = pinned();
     ok!(cuStreamWaitValue32_v2(stream, gate as u64, 1, 0));

@@ -73,7 +73,7 @@ scenarios! {
         ok!(cuStreamWriteValue64_v2(stream, device + 8, u64::MAX - 1, 0));
         ok!(cuStreamWaitValue64_v2(stream, device + 8, u64::MAX - 1, CU_STREAM_WAIT_VALUE_EQ));
         ok!(cuStreamSynchronize(stream));
-        // SAFETY: the stream has ended; nobody else writes there.
+        // SAFETY: the stream has ended; no other thread writes there.
         let found = unsafe { (page.cast::<u32>().read(), page.cast::<u64>().add(1).read()) };
         assert_eq!(found, (11, u64::MAX - 1));
         refused!(ERROR_INVALID_VALUE, cuStreamWriteValue32_v2(stream, device + 2, 1, 0));

@@ -62,7 +62,7 @@ scenarios! {
         assert_eq!(get(b, MIB), bytes);
         ok!(cuMemFreeAsync(b, stream));
         assert_eq!(attribute(pool, USED), 10 * MIB);
-        assert!(attribute(pool, RESERVED) >= 110 * MIB, "kept until somebody synchronises");
+        assert!(attribute(pool, RESERVED) >= 110 * MIB, "kept until a thread synchronises");
         ok!(cuStreamSynchronize(stream));
         assert!(attribute(pool, RESERVED) < 100 * MIB);
         assert!(attribute(pool, RESERVED_HIGH) >= 110 * MIB);
@@ -147,7 +147,7 @@ scenarios! {
         assert!(free_bytes() > used);
         refused!(ERROR_INVALID_VALUE, cuMemPoolDestroy(pool));
         refused!(ERROR_INVALID_VALUE, cuMemPoolDestroy(default_pool()));
-        // Memory that a pool merely keeps is there for everybody of the process.
+        // Unused memory of a pool is available to all allocations of the process.
         let mut keep = u64::MAX;
         ok!(cuMemPoolSetAttribute(
             default_pool(), CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, (&raw mut keep).cast()

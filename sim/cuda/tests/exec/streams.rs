@@ -66,7 +66,7 @@ scenarios! {
             }
             ok!(cuEventRecord(end, CUstream::NULL));
         });
-        // Nobody looks while the device works.
+        // No thread calls the driver while the device works.
         std::thread::sleep(Duration::from_millis(100));
         ok!(cuCtxSynchronize());
         let time = milliseconds(start, end);
@@ -101,7 +101,7 @@ scenarios! {
         ok!(cuStreamAddCallback(stream, Some(callback), 20 as *mut c_void, 0));
         let seen = CALLS.load(Ordering::SeqCst);
         assert!(seen == 0, "the kernel is not over");
-        // Nobody waits for the stream: the driver's own threads see to it.
+        // No thread waits for the stream: the driver's own threads run it.
         soon("both were called", || CALLS.load(Ordering::SeqCst) == 22);
         ok!(cuStreamSynchronize(stream));
         refused!(ERROR_INVALID_VALUE, cuLaunchHostFunc(stream, None, std::ptr::null_mut()));

@@ -175,7 +175,7 @@ fn received(here: &OwnedFd) -> Result<OwnedFd, String> {
         if let ControlMessageOwned::ScmRights(files) = part
             && let Some(fd) = files.first()
         {
-            // SAFETY: fresh from the kernel, nobody else's.
+            // SAFETY: fresh from the kernel, not owned elsewhere.
             return Ok(unsafe { OwnedFd::from_raw_fd(*fd) });
         }
     }

@@ -22,7 +22,7 @@ const WEIGHTS: [(&str, [u64; 2]); 3] = [
     ("1:3", [1000, 3000]),
     ("1:9", [1000, 9000]),
 ];
-/// Equal slices of two processes, µs, 0 for the driver's own: what is lost is what changing from one to the other costs.
+/// Equal slices of two processes, µs, 0 for the driver's own: the lost time is the cost of the switches.
 const SWEEP_US: [u64; 8] = [0, 100, 200, 500, 1000, 2048, 5000, 10_000];
 
 /// The child: works until its standard input ends. It answers each line with the time and its progress so far.
@@ -226,7 +226,7 @@ pub fn sweep(options: &Options) -> Result<bool, String> {
     sweep_as("sweep", options)
 }
 
-/// The same where each multiprocessor has as many threads and as much shared memory as it can, all of which a switch must save.
+/// The same where each multiprocessor has all the threads and shared memory that it can; a switch must save all of it.
 pub fn sweep_wide(options: &Options) -> Result<bool, String> {
     let wide = Options {
         wide: true,

@@ -1,4 +1,4 @@
-//! Work that is stopped and resumed: how soon it makes no more progress, whether it stays stopped, and that its results are right.
+//! Work that is stopped and resumed: how soon its progress ends, whether it stays stopped, and that its results are right.
 
 use crate::control::{StopMethod, Way, saves};
 use crate::page::Meter;
