@@ -1,12 +1,12 @@
 //! Carries out a plan in a container's mount namespace, by descriptors only.
 //!
-//! Order matters. Sources are opened on the host, as detached copies already protected, before the
-//! container's namespace is entered: nothing in an image can choose a source. Targets are opened
-//! in the namespace below the root's descriptor (`place.rs` says where). What is mounted is what
-//! was opened, however the image's names change meanwhile; and in the end every path is looked up
-//! once more, as the container's programs will, and must lead to what we mounted.
+//! Order matters. Sources are opened on the host, as detached and protected copies, before the hook
+//! enters the container's namespace, so an image cannot choose a source. Targets are opened in the
+//! namespace below the root's descriptor (`place.rs` has the rules). A mount goes onto the opened target,
+//! however the image's names change meanwhile. At the end the hook looks up every path once more, as the
+//! container's programs will; it must lead to the mount.
 
-use crate::cover::{Laid, lay_over, library_dirs};
+use crate::cover::{Mounted, library_dirs, mount_over};
 use crate::error::Error;
 use crate::place::{Host, Root};
 use crate::plan::{self, Access, Bind, Cover, PRELOAD_LIST, PRELOAD_NAME, PRELOAD_PATH, Plan};
@@ -21,15 +21,15 @@ use std::path::Path;
 /// Largest `/etc/ld.so.preload` of an image that is merged, bytes.
 const PRELOAD_BYTES_MAX: u64 = 16 << 10;
 
-/// Where the loaders of the two C libraries are, on the machines we build for.
+/// Paths of the two C libraries' loaders, on the supported architectures.
 const GLIBC: [&str; 2] = ["lib64/ld-linux-x86-64.so.2", "lib/ld-linux-aarch64.so.1"];
 const MUSL: [&str; 2] = ["lib/ld-musl-x86_64.so.1", "lib/ld-musl-aarch64.so.1"];
-/// For whoever started a container of such an image.
-const NO_GLIBC: &str = "the image has musl and no glibc, for which NVIDIA's driver is made; use an image \
+/// The error for an image that has only musl.
+const NO_GLIBC: &str = "the image has musl and no glibc, which NVIDIA's driver needs; use an image \
      with glibc, or, if only static programs run in it, give gpuslice-hook --allow-musl (gpuslice-runtime: \
      \"allow-musl\" in /etc/gpuslice/runtime.json)";
 
-/// What entering a namespace and mounting in it need.
+/// Capabilities for entering a namespace and mounting in it.
 const NEEDED: &[Right] = &[
     Right::SysAdmin,    // setns, move_mount
     Right::SysChroot,   // setns into a mount namespace
@@ -38,7 +38,7 @@ const NEEDED: &[Right] = &[
     Right::SetGid,      // the same
 ];
 
-/// A container before it is entered.
+/// A container, before the hook enters it.
 pub(crate) struct Found {
     host: Host,
     namespace: File,
@@ -72,47 +72,49 @@ pub(crate) fn apply(
     if !allow_musl && has_only_musl(&root) {
         return Err(Error::Denied(NO_GLIBC.to_owned()));
     }
-    lay_and_look(&root, plan, sources)
+    mount_and_verify(&root, plan, sources)
 }
 
-/// Mounts everything, then looks from the container's side whether it is there.
-pub(crate) fn lay_and_look(root: &Root, plan: &Plan, sources: Sources) -> Result<(), Error> {
-    for (path, mount) in lay_all(root, plan, sources)? {
+/// Mounts everything, then verifies each mount from the container's side.
+pub(crate) fn mount_and_verify(root: &Root, plan: &Plan, sources: Sources) -> Result<(), Error> {
+    for (path, mount) in mount_all(root, plan, sources)? {
         let found = root.open_at(&path, libc::O_PATH);
         let right = found.and_then(|found| match file::status(&found)?.mount == mount {
             true => Ok(()),
-            false => Err(io::Error::other("something else is there now")),
+            false => Err(io::Error::other(
+                "another file is there now; the image changed while the hook ran",
+            )),
         });
         right.map_err(Error::mount(format!("/{path}")))?;
     }
     Ok(())
 }
 
-/// Whether the image's programs are loaded by musl's loader and none by glibc's. NVIDIA's driver is made for
-/// glibc, and so is the shim; musl's loader reads no `/etc/ld.so.preload` either. (An image with
-/// neither has static programs, or a loader of its own in another place: that one may go on.)
+/// Whether the image has musl's loader and not glibc's. NVIDIA's driver and the shim need glibc, and musl's
+/// loader does not read `/etc/ld.so.preload`. An image with neither loader has static programs, or a
+/// loader at another path, and is accepted.
 fn has_only_musl(root: &Root) -> bool {
     let there = |path| root.open_at(path, libc::O_PATH).is_ok();
     MUSL.into_iter().any(there) && !GLIBC.into_iter().any(there)
 }
 
-fn lay_all(root: &Root, plan: &Plan, sources: Sources) -> Result<Vec<Laid>, Error> {
-    let mut laid = Vec::new();
+fn mount_all(root: &Root, plan: &Plan, sources: Sources) -> Result<Vec<Mounted>, Error> {
+    let mut mounted = Vec::new();
     for (bind, source) in plan.binds.iter().zip(&sources.binds) {
         let target = root.target(&bind.to, bind.directory);
-        let mounted = target
+        let status = target
             .and_then(|target| mount::move_onto(source, &target))
             .and_then(|()| file::status(source))
             .map_err(Error::mount(format!("/{}", bind.to)))?;
-        laid.push((bind.to.clone(), mounted.mount));
+        mounted.push((bind.to.clone(), status.mount));
     }
     let dirs = library_dirs(root, &plan.covers).map_err(Error::mount("its library directories"))?;
     for (cover, copy) in plan.covers.iter().zip(sources.covers) {
-        laid.extend(lay_over(root, &dirs, cover, copy).map_err(Error::mount(cover.soname))?);
+        mounted.extend(mount_over(root, &dirs, cover, copy).map_err(Error::mount(cover.soname))?);
     }
     let listed = preload(root, &sources.list, &sources.list_mount);
-    laid.push(listed.map_err(Error::mount(format!("/{PRELOAD_PATH}")))?);
-    Ok(laid)
+    mounted.push(listed.map_err(Error::mount(format!("/{PRELOAD_PATH}")))?);
+    Ok(mounted)
 }
 
 /// All sources, opened on the host.
@@ -158,7 +160,7 @@ fn source(path: &Path, access: Access) -> Result<OwnedFd, Error> {
 }
 
 /// Mounts the image's own preload list with our line added.
-fn preload(root: &Root, mut list: &File, mount: &OwnedFd) -> io::Result<Laid> {
+fn preload(root: &Root, mut list: &File, mount: &OwnedFd) -> io::Result<Mounted> {
     let (parent, last) = PRELOAD_PATH.split_once('/').unwrap_or((".", PRELOAD_PATH));
     let dir = root.directory(parent)?;
     let target = root.file(&dir, parent, last)?;

@@ -1,16 +1,16 @@
-//! The hook's command line, as an administrator registers it with a runtime.
+//! The hook's command line, as registered with a runtime.
 
 use crate::error::Error;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-/// When the hook is called.
+/// The stage in which the runtime calls the hook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// The container's namespaces exist, its first process does not run yet. `prestart` is the
-    /// older name; runtimes give both the same view.
+    /// The container's namespaces exist; its first process does not run yet. `prestart` is the older
+    /// name; runtimes treat both alike.
     CreateRuntime,
-    /// The container is gone.
+    /// The container has ended.
     Poststop,
 }
 
@@ -19,13 +19,13 @@ pub enum Stage {
 pub struct Args {
     /// The daemon's runtime directory.
     pub runtime_dir: PathBuf,
-    /// Whether a container may opt out by `CGPU_DISABLE`; the node's choice, never the image's.
+    /// Whether a container may opt out by `CGPU_DISABLE`: the node decides, never the image.
     pub allow_cgpu_disable: bool,
-    /// What the registration itself asks for, as `key=value`; for a CDI device, which is a slice.
+    /// The registration's own request, as `key=value`: the slice of a CDI device.
     pub ask: Vec<String>,
-    /// Whether a container without a glibc may have a slice that only static programs can see.
+    /// Whether a container without glibc may have a slice, which only its static programs can use.
     pub allow_musl: bool,
-    /// The stage, unless the container's state is to tell it.
+    /// The stage; `None` takes it from the container's state.
     pub stage: Option<Stage>,
 }
 
@@ -48,21 +48,21 @@ impl Args {
                 Some("--runtime-dir") => {
                     args.runtime_dir = words.next().unwrap_or_default().into();
                     if !args.runtime_dir.is_absolute() {
-                        let why = "--runtime-dir needs a directory, from / on";
+                        let why = "--runtime-dir needs an absolute path";
                         return Err(Error::Usage(why.into()));
                     }
                 }
                 Some("--allow-cgpu-disable") => args.allow_cgpu_disable = true,
                 Some("--ask") => match words.next().map(OsString::into_string) {
                     Some(Ok(word)) if word.contains('=') => args.ask.push(word),
-                    _ => return Err(Error::Usage("--ask needs a word as memory=1GiB".into())),
+                    _ => return Err(Error::Usage("--ask needs KEY=VALUE, as memory=1GiB".into())),
                 },
                 Some("--allow-musl") => args.allow_musl = true,
                 Some("createRuntime" | "prestart") if args.stage.is_none() => {
                     args.stage = Some(Stage::CreateRuntime);
                 }
                 Some("poststop") if args.stage.is_none() => args.stage = Some(Stage::Poststop),
-                _ => return Err(Error::Usage(format!("word {word:?}: unknown or too many"))),
+                _ => return Err(Error::Usage(format!("{word:?} is unknown or repeated"))),
             }
         }
         Ok(args)

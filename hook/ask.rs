@@ -1,8 +1,8 @@
-//! What a container asks for: pure, from its annotations, else from cGPU's environment variables.
+//! A container's slice request: pure, from its annotations, else from cGPU's environment variables.
 //!
-//! Annotations are written by the orchestrator (podman adds an image's own, but those it is told
-//! win), the environment also by the image, so annotations win. Anything malformed or unknown under our own prefix is refused: a mistyped cap must never
-//! become "no cap".
+//! The orchestrator writes annotations (podman adds an image's own, but given ones win). The image also
+//! writes the environment, so annotations win. A malformed or unknown key under gpuslice's prefix is
+//! refused: a mistyped cap must never become "no cap".
 
 use crate::cgpu;
 use crate::config::Config;
@@ -14,11 +14,11 @@ use gpuslice_wire::select::GpuSelector;
 use gpuslice_wire::text::{Name, Selector};
 use gpuslice_wire::units::{Bytes, Percent, UnitError, Weight};
 
-/// Prefix of our annotations.
+/// Prefix of gpuslice's annotations.
 const PREFIX: &str = "gpuslice.io/";
 
-/// Whether an annotation's key is ours, or was probably meant to be: `GPUslice.io/memory`. One that
-/// looks ours and is not is refused as unknown.
+/// Whether an annotation's key is gpuslice's or a probable misspelling: `GPUslice.io/memory`. A
+/// misspelled key is refused as unknown.
 pub(crate) fn looks_ours(key: &[u8]) -> bool {
     let (ours, key) = (PREFIX.as_bytes(), key.trim_ascii());
     let name = &ours[..ours.len() - 1];
@@ -28,7 +28,7 @@ pub(crate) fn looks_ours(key: &[u8]) -> bool {
             .is_some_and(|start| start.eq_ignore_ascii_case(ours))
 }
 
-/// A well-formed wish for a slice.
+/// A well-formed slice request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ask {
     /// Cap per GPU.
@@ -37,24 +37,24 @@ pub struct Ask {
     pub weight: Weight,
     /// Hard share.
     pub share: Option<Percent>,
-    /// Who goes before it and after it.
+    /// Priority class.
     pub class: Class,
-    /// Whether its GPUs may take turns together.
+    /// Whether its GPUs may take turns as a gang.
     pub gang: Gangs,
-    /// Which GPUs.
+    /// The slice's GPUs.
     pub gpus: Selector,
-    /// Which others as a whole.
+    /// Additional whole GPUs.
     pub whole: Selector,
-    /// For people.
+    /// Display name.
     pub name: Name,
-    /// Cap on the host memory it pins.
+    /// Pinned host memory cap.
     pub pinned: Option<Bytes>,
-    /// Where in the container's configuration it was found; `None` for the registration's own.
+    /// Its source in the container's configuration; `None` for the registration's own request.
     pub source: Option<RequestSource>,
 }
 
 impl Ask {
-    /// What the container asks for, `None` if for nothing.
+    /// The container's request, `None` without one.
     ///
     /// # Errors
     /// [`Error::Ask`] for the first malformed value.
@@ -71,8 +71,8 @@ impl Ask {
         }
     }
 
-    /// What the node's administrator registered the hook with asks for, in the words of annotations:
-    /// `memory=1/4`, as for a CDI device.
+    /// The request in the hook's registration, with the keys of annotations: `memory=1/4`, as for a CDI
+    /// device.
     ///
     /// # Errors
     /// [`Error::Ask`] for the first malformed one.
@@ -82,7 +82,7 @@ impl Ask {
             let (key, value) = word.split_once('=').unwrap_or((word, ""));
             let key = format!("{PREFIX}{key}");
             if asked.iter().any(|(known, _)| *known == key) {
-                return Err(Error::ask(&key, value, "stands twice"));
+                return Err(Error::ask(&key, value, "is given twice"));
             }
             asked.push((key, value));
         }
@@ -90,8 +90,8 @@ impl Ask {
         from_annotations(&asked)
     }
 
-    /// The command that asks the daemon for it. `pid` is the container's first process as the host
-    /// numbers it, for the control group that it is in.
+    /// The command that requests it from the daemon. `pid` is the host's pid of the container's first
+    /// process, which identifies its control group.
     #[must_use]
     pub fn admit(&self, container: ContainerId, pid: u32) -> Command {
         let Ask {
@@ -156,7 +156,7 @@ fn from_annotations(ours: &[(&str, &str)]) -> Result<Ask, Error> {
             "name" => name = Name::new(value).map_err(|why| bad(&why))?,
             _ => {
                 return Err(bad(
-                    &"unknown annotation; there are memory, pinned-memory, weight, share, priority, gang, gpus, whole-gpus and name",
+                    &"unknown annotation; the known ones are memory, pinned-memory, weight, share, priority, gang, gpus, whole-gpus and name",
                 ));
             }
         }
@@ -165,11 +165,11 @@ fn from_annotations(ours: &[(&str, &str)]) -> Result<Ask, Error> {
         return Err(Error::ask(
             "gpuslice.io/share",
             "",
-            "a slice has a weight or a hard share, not both",
+            "a slice has a weight or a hard share, not both; remove one",
         ));
     }
     if !whole.is_empty() && gpus.is_empty() {
-        let why = "beside whole GPUs, those of the slice are to be named; add gpuslice.io/gpus";
+        let why = "with whole-gpus, the slice's own GPUs must be named too; add gpuslice.io/gpus";
         return Err(Error::ask("gpuslice.io/whole-gpus", whole.as_str(), why));
     }
     let why = "a slice needs a memory cap; add gpuslice.io/memory";
@@ -195,7 +195,7 @@ fn size(text: &str) -> Result<Bytes, UnitError> {
     }
 }
 
-/// A selector that parses, as bounded text.
+/// A valid selector, as bounded text.
 pub(crate) fn selector(text: &str) -> Result<Selector, String> {
     GpuSelector::parse(text).map_err(|why| why.to_string())?;
     Selector::new(text).map_err(|why| why.to_string())
@@ -260,7 +260,7 @@ mod tests {
         for (bad, why) in [
             (&["weight=2"][..], "needs a memory cap"),
             (&["memory=5/4"], "a part of the GPU's memory"),
-            (&["memory=1GiB", "memory=2GiB"], "stands twice"),
+            (&["memory=1GiB", "memory=2GiB"], "is given twice"),
             (&["memroy=1GiB"], "unknown annotation"),
         ] {
             assert!(words(bad).is_err_and(|said| said.contains(why)), "{bad:?}");

@@ -1,15 +1,14 @@
-//! cGPU's contract: what its users set in a container's environment, with the same meaning here, as far as
-//! an image may ask for it.
+//! cGPU's environment variables, with the same meaning here as far as an image may request it.
 //!
 //! `ALIYUN_COM_GPU_MEM_CONTAINER` GiB of `ALIYUN_COM_GPU_MEM_DEV` GiB is a *ratio*: the cap is
 //! `floor(physical MiB * container / device)` MiB, so 4 of 15 on a 16130 MiB card is 4301 MiB
-//! (Alibaba's documentation shows these outputs). Without the first variable nothing is asked for.
+//! (Alibaba's documentation shows these outputs). Without the first variable there is no request.
 //!
-//! Kubernetes' device plugin puts these variables into a container's environment, and so can the image: nothing
-//! tells one from the other. So they ask for memory, within the node's bounds, which the daemon knows. A
-//! weight above 1, high priority and whole GPUs (those that only NVIDIA's list names, where cGPU's is
-//! there too) cost other containers more than memory: they are refused with what to use instead.
-//! Silently less would be no better than silently more.
+//! Kubernetes' device plugin puts these variables into a container's environment, and so can the image;
+//! the hook cannot distinguish them. So they may request memory, within the node's bounds, which the
+//! daemon enforces. A weight above 1, high priority and whole GPUs (those that NVIDIA's list has beyond
+//! cGPU's) cost other containers more than memory. They are refused, and the error names the
+//! alternative: to ignore them silently would be as wrong as to grant them.
 
 use crate::ask::{Ask, selector};
 use crate::config::Config;
@@ -27,7 +26,7 @@ const HIGH: &str = "ALIYUN_COM_GPU_HIGH_PRIO";
 const DISABLE: &str = "CGPU_DISABLE";
 const NVIDIA: &str = "NVIDIA_VISIBLE_DEVICES";
 
-/// What the environment asks for.
+/// The request in the environment.
 ///
 /// # Errors
 /// [`Error::Ask`] for a malformed value, also for an opt-out the node does not allow.
@@ -42,7 +41,7 @@ pub(crate) fn ask(config: &Config, allow_disable: bool) -> Result<Option<Ask>, E
         Error::ask(
             DEVICE,
             "",
-            "the GPU's memory in GiB is missing beside the container's",
+            "the GPU's memory in GiB is missing; set it beside the container's",
         )
     };
     let whole = config.variable(DEVICE)?.ok_or_else(missing)?;
@@ -69,11 +68,11 @@ pub(crate) fn ask(config: &Config, allow_disable: bool) -> Result<Option<Ask>, E
     }))
 }
 
-/// Refuses what an image must not ask for.
+/// Refuses requests that an image must not make.
 fn no_more_than_memory(config: &Config) -> Result<(), Error> {
     let not_here = |key, value, instead| {
         let why = format!(
-            "the image may have set it; ask for it by the annotation {instead} or by a CDI device"
+            "the image may have set it; request it by the annotation {instead} or by a CDI device"
         );
         Err(Error::ask(key, value, why))
     };
@@ -111,7 +110,7 @@ fn gib(key: &str, text: &str) -> Result<u32, Error> {
         .then(|| text.parse::<u32>().ok())
         .flatten()
         .filter(|&n| n > 0);
-    number.ok_or_else(|| Error::ask(key, text, "a whole number of GiB from 1 up"))
+    number.ok_or_else(|| Error::ask(key, text, "not a whole number of GiB, at least 1"))
 }
 
 fn flag(config: &Config, key: &str) -> Result<Option<bool>, Error> {
@@ -123,8 +122,8 @@ fn flag(config: &Config, key: &str) -> Result<Option<bool>, Error> {
     }
 }
 
-/// The GPUs to slice: cGPU's own list, else those NVIDIA's variable makes visible. Its `all` names none,
-/// for images have it in their environment: any one will do.
+/// The GPUs to slice: cGPU's own list, else those of NVIDIA's variable. `all` in the latter means any
+/// GPU, because images set it.
 fn gpus(config: &Config) -> Result<Selector, Error> {
     let (key, text) = match (list(config, GPUS)?, nvidia_list(config)?) {
         (Some(text), _) => (GPUS, text),
@@ -134,7 +133,7 @@ fn gpus(config: &Config) -> Result<Selector, Error> {
     selector(text).map_err(|why| Error::ask(key, text, why))
 }
 
-/// NVIDIA's list, where it names GPUs that are not in cGPU's.
+/// NVIDIA's list, if it names GPUs that cGPU's does not.
 fn beside(config: &Config) -> Result<Option<&str>, Error> {
     let (Some(sliced), Some(visible)) = (list(config, GPUS)?, nvidia_list(config)?) else {
         return Ok(None);
@@ -217,7 +216,7 @@ mod tests {
         );
     }
 
-    /// What costs others more than memory is refused, with what to use instead.
+    /// Requests that cost others more than memory are refused, with the alternative.
     #[test]
     fn no_class_no_weight_no_whole_gpus() {
         for (more, instead) in [
@@ -242,7 +241,7 @@ mod tests {
         }
     }
 
-    /// The orchestrator's word is all there is then: nothing in the environment makes more of it.
+    /// With annotations the environment adds nothing.
     #[test]
     fn annotations_are_not_widened_by_the_environment() {
         let text = r#"{"annotations":{"gpuslice.io/memory":"1GiB"},"process":{"env":[

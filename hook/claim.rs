@@ -1,10 +1,9 @@
-//! Whose a slice is, among containers of the same id.
+//! The owner of a slice, among containers with the same id.
 //!
-//! Ids are unique within a runtime's state directory, not on a node. A second container of an id is
-//! refused its slice, its runtime cleans up after it, and that includes calling us for `poststop`:
-//! then the first container's slice must stay. So the hook notes in the slice's directory for
-//! which bundle it got the slice; what the note tells of the host is a device's and an inode's
-//! number.
+//! Ids are unique within a runtime's state directory, not on a node. A second container with the same id
+//! gets no slice, and its runtime calls the hook for `poststop` as part of its clean-up. The first
+//! container's slice must then stay. So the hook records in the slice's directory the bundle that owns
+//! it. The record reveals only a device number and an inode number of the host.
 
 use crate::sys::file;
 use gpuslice_wire::ids::ContainerId;
@@ -13,15 +12,15 @@ use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// Name of the note.
+/// Name of the record.
 const NOTE: &str = "container";
 
-/// Notes in a slice's directory that it is for this bundle.
+/// Records this bundle as the owner in a slice's directory.
 pub(crate) fn note(dir: &Path, bundle: &Path) -> io::Result<()> {
     file::create(&dir.join(NOTE))?.write_all(identity(bundle)?.as_bytes())
 }
 
-/// Whether a container's slice was got for another bundle. One without a note is nobody else's.
+/// Whether a container's slice belongs to another bundle; false without a record.
 pub(crate) fn is_anothers(runtime_dir: &Path, container: ContainerId, bundle: &Path) -> bool {
     let note = runtime_dir.join("c").join(container.as_str()).join(NOTE);
     match (fs::read(note), identity(bundle)) {

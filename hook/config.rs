@@ -1,4 +1,4 @@
-//! What we read of the bundle's `config.json`: the root's path, the environment, our annotations.
+//! The parts of the bundle's `config.json` that the hook reads: root path, environment, annotations.
 
 use crate::ask::looks_ours;
 use crate::error::Error;
@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 /// Largest `config.json`, bytes. The environment alone may have 2 MiB, the kernel's limit.
 const CONFIG_BYTES_MAX: u64 = 4 << 20;
 
-/// What a pod's sandbox is told by: the kind and the id of the sandbox, of containerd and of CRI-O.
+/// Annotations that identify a pod's sandbox, its kind and its id, of containerd and of CRI-O.
 const SANDBOX_KEYS: [[&str; 2]; 2] = [
     [
         "io.kubernetes.cri.container-type",
@@ -25,7 +25,7 @@ const SANDBOX_KEYS: [[&str; 2]; 2] = [
     ],
 ];
 
-/// What we read of `config.json`.
+/// The parts of `config.json` that the hook reads.
 #[derive(Debug, Default)]
 pub struct Config {
     root: Option<Root>,
@@ -43,7 +43,7 @@ struct Process {
     env: Option<Vec<Bytes>>,
 }
 
-/// The annotations we look at; none of them stands twice.
+/// The annotations that the hook reads; none is duplicate.
 #[derive(Debug, Default)]
 struct Annotations(Vec<(String, String)>);
 
@@ -108,10 +108,12 @@ impl<'de> Deserialize<'de> for Annotations {
                         map.next_value::<IgnoredAny>()?;
                         continue;
                     }
-                    let not_text = |_| A::Error::custom("an annotation of ours is not UTF-8");
+                    let not_text = |_| A::Error::custom("a gpuslice annotation is not UTF-8");
                     let key = String::from_utf8(key).map_err(not_text)?;
                     if kept.iter().any(|(known, _)| *known == key) {
-                        return Err(A::Error::custom(format!("annotation {key:?} stands twice")));
+                        return Err(A::Error::custom(format!(
+                            "annotation {key:?} is given twice"
+                        )));
                     }
                     kept.push((key, map.next_value()?));
                 }
@@ -156,9 +158,9 @@ impl Config {
         Path::new(bundle).join(path.unwrap_or("rootfs"))
     }
 
-    /// Whether container `id` is a pod's sandbox: it gets the pod's annotations too, and runs
-    /// nothing but a program that waits. Some engines copy an image's annotations, and an image
-    /// must not talk its way out of a slice; but it cannot know the id its container will have.
+    /// Whether container `id` is a pod's sandbox, which has the pod's annotations too and runs only a
+    /// program that waits. Some engines copy an image's annotations, and an image must not evade its
+    /// slice by them; but it cannot know its container's id.
     pub(crate) fn is_sandbox(&self, id: &str) -> bool {
         SANDBOX_KEYS.iter().any(|[kind, sandbox]| {
             self.annotation(kind) == Some("sandbox") && self.annotation(sandbox) == Some(id)
@@ -170,7 +172,7 @@ impl Config {
         all.find_map(|(known, value)| (known == key).then_some(value.as_str()))
     }
 
-    /// Annotations that are ours or look it.
+    /// Annotations with gpuslice's prefix or a misspelling of it.
     pub(crate) fn annotations(&self) -> impl Iterator<Item = (&str, &str)> {
         let kept = self.annotations.iter().flat_map(|kept| &kept.0);
         kept.filter(|(key, _)| looks_ours(key.as_bytes()))
@@ -180,8 +182,8 @@ impl Config {
     /// A variable of the container's environment.
     ///
     /// # Errors
-    /// It stands twice with different values, of which C programs see the first and most others
-    /// the last; or it is not UTF-8.
+    /// It is given twice with different values (C programs see the first, most others the last), or
+    /// it is not UTF-8.
     pub(crate) fn variable(&self, name: &str) -> Result<Option<&str>, Error> {
         let process = self.process.as_ref();
         let all = process
@@ -203,7 +205,7 @@ impl Config {
                 return Err(Error::ask(
                     name,
                     &shown,
-                    "stands twice with different values",
+                    "is given twice with different values; remove one",
                 ));
             }
             found = Some(value);
@@ -265,7 +267,7 @@ mod tests {
         assert_eq!(twice.variable("B").expect("the same"), Some("1"));
     }
 
-    /// What runtimes put up with, we put up with in a container that asks for nothing.
+    /// Input that runtimes tolerate is tolerated in a container without a request.
     #[test]
     fn what_is_not_ours_may_be_anything() {
         for odd in [

@@ -11,31 +11,31 @@ use crate::sys::mount;
 use std::io;
 use std::os::fd::OwnedFd;
 
-/// Most of a driver's files one cover lies over. Images built beside a driver keep an empty file
-/// of every version they met.
+/// Largest number of driver files that one cover is mounted over. Images built beside a driver keep an
+/// empty file of every version they met.
 const COVERS_MAX: usize = 64;
 
-/// A mount that was made: its path below the root, and what must be found there.
-pub(crate) type Laid = (String, MountId);
+/// A completed mount: its path below the root, and its mount id.
+pub(crate) type Mounted = (String, MountId);
 
 /// A library directory of the container.
 pub(crate) struct Dir {
     path: String,
     dir: OwnedFd,
-    /// A file may be made in it.
+    /// It is one of the loader's, so a file may be created in it.
     loaders: bool,
-    /// Files in it that are to be covered.
+    /// Its files to cover.
     drivers: Vec<String>,
 }
 
-/// Lays a library over every file of the driver's; where there is none, over a new one in the
-/// first of the directories that is the container's own.
-pub(crate) fn lay_over(
+/// Mounts a library over every driver file; without one, over a new file in the first directory that is
+/// the container's own.
+pub(crate) fn mount_over(
     root: &Root,
     dirs: &[Dir],
     cover: &Cover,
     copy: OwnedFd,
-) -> io::Result<Vec<Laid>> {
+) -> io::Result<Vec<Mounted>> {
     let mut all = Vec::new();
     for dir in dirs {
         let drivers = dir.drivers.iter();
@@ -49,26 +49,26 @@ pub(crate) fn lay_over(
         return Err(io::Error::other("too many versions of the driver"));
     }
     if all.is_empty() {
-        return new(root, dirs, cover, &copy).map(|laid| vec![laid]);
+        return new(root, dirs, cover, &copy).map(|mounted| vec![mounted]);
     }
-    let mut laid = Vec::new();
+    let mut mounted = Vec::new();
     for (at, (dir, found)) in all.into_iter().enumerate() {
         let target = existing(&dir.dir, found)?.ok_or(io::ErrorKind::NotFound)?;
         let path = format!("{}/{found}", dir.path);
         match at {
-            0 => laid.push((path, lay(&copy, &target)?)),
-            _ => laid.push((path, lay(&mount::another(&copy)?, &target)?)),
+            0 => mounted.push((path, mount_onto(&copy, &target)?)),
+            _ => mounted.push((path, mount_onto(&mount::another(&copy)?, &target)?)),
         }
     }
-    Ok(laid)
+    Ok(mounted)
 }
 
-fn lay(copy: &OwnedFd, target: &OwnedFd) -> io::Result<MountId> {
+fn mount_onto(copy: &OwnedFd, target: &OwnedFd) -> io::Result<MountId> {
     mount::move_onto(copy, target)?;
     Ok(file::status(copy)?.mount)
 }
 
-fn new(root: &Root, dirs: &[Dir], cover: &Cover, copy: &OwnedFd) -> io::Result<Laid> {
+fn new(root: &Root, dirs: &[Dir], cover: &Cover, copy: &OwnedFd) -> io::Result<Mounted> {
     let mut own = None;
     let mut loaders = dirs.iter().filter(|dir| dir.loaders);
     let first = loaders.clone().next();
@@ -94,11 +94,14 @@ fn new(root: &Root, dirs: &[Dir], cover: &Cover, copy: &OwnedFd) -> io::Result<L
         }
     };
     let target = root.file(dir, path, cover.soname)?;
-    Ok((format!("{path}/{}", cover.soname), lay(copy, &target)?))
+    Ok((
+        format!("{path}/{}", cover.soname),
+        mount_onto(copy, &target)?,
+    ))
 }
 
-/// The loader's directories that the container has, and those of other drivers; one with several names
-/// (`/lib` is mostly a link to `usr/lib`) once, and read once.
+/// The container's loader directories and driver directories. A directory with several names (`/lib` is
+/// usually a link to `usr/lib`) appears, and is read, once.
 pub(crate) fn library_dirs(root: &Root, covers: &[Cover]) -> io::Result<Vec<Dir>> {
     let mut paths: Vec<(String, bool)> = LIBRARY_DIRS.map(|path| (path.to_owned(), true)).into();
     for pattern in DRIVER_DIRS {
@@ -128,7 +131,7 @@ pub(crate) fn library_dirs(root: &Root, covers: &[Cover]) -> io::Result<Vec<Dir>
     Ok(dirs)
 }
 
-/// Paths that a pattern with at most one `*` may mean in a container.
+/// Paths in a container that match a pattern with at most one `*`.
 fn matching(root: &Root, pattern: &str) -> io::Result<Vec<String>> {
     let Some((before, after)) = pattern.split_once('*') else {
         return Ok(vec![pattern.to_owned()]);
@@ -139,7 +142,7 @@ fn matching(root: &Root, pattern: &str) -> io::Result<Vec<String>> {
     };
     let mut paths = Vec::new();
     file::entries(&dir, |name, _| {
-        // A name that is no text is none that a loader's configuration was written for.
+        // A loader's configuration names no directory that is not UTF-8.
         if let Ok(name) = str::from_utf8(name)
             && name.starts_with(stem)
         {
@@ -150,13 +153,13 @@ fn matching(root: &Root, pattern: &str) -> io::Result<Vec<String>> {
     Ok(paths)
 }
 
-/// Opens a directory that the container may have.
+/// Opens a directory of the container, if it exists.
 fn open_dir(root: &Root, path: &str) -> io::Result<Option<OwnedFd>> {
     match root.open_at(path, libc::O_RDONLY | libc::O_DIRECTORY) {
         Ok(dir) => Ok(Some(dir)),
-        // Also a file, or a link that leads nowhere: no loader finds a library below it.
+        // Also a file or a dangling link: no loader finds a library below it.
         Err(error) if is_missing(&error) => Ok(None),
-        // One we cannot look into may well be one the container's loader can.
+        // A directory that the hook cannot read may be readable for the container's loader.
         Err(error) => Err(io::Error::new(error.kind(), format!("{path}: {error}"))),
     }
 }

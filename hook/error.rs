@@ -1,9 +1,9 @@
-//! What can keep a container from its slice, in words for the person who started it.
+//! Errors that keep a container from its slice, worded for the user who started it.
 
 use std::fmt;
 use std::io;
 
-/// One line: who, what, what to do next.
+/// One line: which object, what is wrong, what to do next.
 #[derive(Debug)]
 pub enum Error {
     /// The hook was registered with wrong arguments.
@@ -12,24 +12,24 @@ pub enum Error {
     Input(String),
     /// The runtime wrapper cannot do its part.
     Wrapper(String),
-    /// The container asks for something malformed: annotation or variable, value, reason.
+    /// The container's request is malformed: annotation or variable, value, reason.
     Ask {
         /// Annotation or variable.
         key: String,
-        /// What it says, shortened.
+        /// Its value, shortened.
         value: String,
-        /// What is wrong with it.
+        /// The reason.
         why: String,
     },
-    /// The daemon cannot be asked.
+    /// The daemon does not answer.
     Daemon(String),
-    /// The daemon said no.
+    /// The daemon refused the request.
     Denied(String),
     /// A step of the mounts failed.
     Mount {
-        /// What was being done.
+        /// The step.
         doing: String,
-        /// The system's answer.
+        /// The system's error.
         source: io::Error,
     },
 }
@@ -41,7 +41,7 @@ impl Error {
         move |source| Error::Mount { doing, source }
     }
 
-    /// A malformed wish; what an image may have written is cut.
+    /// A malformed request; text that an image may have written is shortened.
     pub(crate) fn ask(key: &str, value: &str, why: impl ToString) -> Error {
         Error::Ask {
             key: key.chars().take(64).collect(),
@@ -51,11 +51,11 @@ impl Error {
     }
 }
 
-/// Most of a message that is shown, characters.
+/// Largest message shown, characters.
 const SHOWN_MAX: usize = 500;
 
-/// Text that others had a hand in, fit for a log and a terminal: on one line, no control
-/// characters, none that change the direction of what follows, and not endless.
+/// Untrusted text, made safe for a log and a terminal: one line, bounded length, no control characters
+/// and none that change text direction.
 struct Plain(String);
 
 impl fmt::Display for Plain {
@@ -80,14 +80,14 @@ impl fmt::Display for Error {
                  [createRuntime|prestart|poststop]"
             ),
             Error::Wrapper(why) => why.clone(),
-            Error::Input(why) => format!("the runtime gave no usable container: {why}"),
+            Error::Input(why) => format!("invalid input from the container runtime: {why}"),
             Error::Ask { key, value, why } => format!("{key}={value}: {why}"),
             Error::Daemon(why) => {
-                format!("this container asks for a GPU slice, but {why}; is gpusliced running?")
+                format!("this container requests a GPU slice, but {why}; is gpusliced running?")
             }
             Error::Denied(why) => format!("no GPU slice: {why}"),
             Error::Mount { doing, source } => {
-                format!("putting the slice into the container: {doing}: {source}")
+                format!("mounting the slice into the container: {doing}: {source}")
             }
         };
         Plain(text).fmt(f)

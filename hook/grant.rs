@@ -1,5 +1,5 @@
-//! Asks the daemon: one SOCK_SEQPACKET exchange with a deadline, so that a hung daemon costs a
-//! container its start and not the node its runtime.
+//! The request to the daemon: one SOCK_SEQPACKET exchange with a deadline, so that a hung daemon fails a
+//! container's start and does not block the node's runtime.
 
 use crate::ask::Ask;
 use crate::error::Error;
@@ -13,7 +13,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Host paths of what a container needs.
+/// Host paths of a granted slice's parts.
 #[derive(Clone, Debug)]
 pub(crate) struct Granted {
     /// Directory to mount at `/run/gpuslice`.
@@ -32,15 +32,15 @@ pub(crate) struct Granted {
     pub device: Option<PathBuf>,
 }
 
-/// When the daemon must have answered what is asked now, however often it is asked.
+/// Deadline for all requests of this call.
 pub(crate) fn deadline() -> Instant {
     Instant::now() + Duration::from_nanos(HOOK_DEADLINE_NS)
 }
 
-/// Asks for a slice for the container; meanwhile there is other work to do.
+/// Requests a slice for the container, without waiting for the answer.
 ///
 /// # Errors
-/// [`Error::Daemon`] if it cannot be asked in time.
+/// [`Error::Daemon`] if the request cannot be sent in time.
 pub(crate) fn admit(
     runtime_dir: &Path,
     container: ContainerId,
@@ -52,10 +52,10 @@ pub(crate) fn admit(
 }
 
 impl Asked {
-    /// What the container got.
+    /// Waits for the granted slice.
     ///
     /// # Errors
-    /// [`Error::Daemon`] without an answer in time, [`Error::Denied`] with its words.
+    /// [`Error::Daemon`] without an answer in time, [`Error::Denied`] with the daemon's reason.
     pub fn granted(self) -> Result<Granted, Error> {
         match self.answer()? {
             Answer::Admitted {
@@ -86,7 +86,7 @@ impl Asked {
     }
 }
 
-/// Ends the container's slice; of one that has none, too.
+/// Removes the container's slice; succeeds if it has none.
 ///
 /// # Errors
 /// [`Error::Daemon`] or [`Error::Denied`].
@@ -101,7 +101,7 @@ pub(crate) fn dismiss(
     }
 }
 
-/// A question the daemon has not answered yet.
+/// A request without an answer yet.
 pub(crate) struct Asked {
     daemon: OwnedFd,
     path: PathBuf,
@@ -109,7 +109,7 @@ pub(crate) struct Asked {
 }
 
 impl Asked {
-    /// Asks.
+    /// Sends a command.
     pub fn send(runtime_dir: &Path, command: &Command, by: Instant) -> Result<Asked, Error> {
         let path = runtime_dir.join("admin.sock");
         let mut buffer = [0u8; FRAME_BYTES_MAX];
@@ -123,7 +123,7 @@ impl Asked {
         }
     }
 
-    /// The answer.
+    /// Waits for the answer.
     pub fn answer(self) -> Result<Answer, Error> {
         let mut buffer = [0u8; FRAME_BYTES_MAX];
         let len = socket::receive(&self.daemon, self.by, &mut buffer)

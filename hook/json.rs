@@ -1,9 +1,9 @@
-//! How we read `config.json`: as strictly as we must for what is ours, and not at all for the rest.
+//! Parsing of `config.json`: strict for the parts that the hook reads, tolerant for the rest.
 //!
-//! Runtimes in Go take a key in any case (`Process` for `process`) and the last of two. Two readers of
-//! one file must not come to different conclusions, so both are refused in objects we read.
-//! What is not ours may be anything the runtime puts up with: a container that asks for nothing
-//! must not fail because of us.
+//! Runtimes in Go accept a key in any case (`Process` for `process`) and take the last of duplicates. Two
+//! readers of one file must not disagree, so both are refused in the objects that the hook reads. All
+//! other content may be anything the runtime tolerates: a container without a request must not fail
+//! because of the hook.
 
 use serde::de::{Deserialize, Deserializer, Error, IgnoredAny, MapAccess, Visitor};
 use std::fmt;
@@ -29,7 +29,7 @@ impl<'de> Deserialize<'de> for Bytes {
     }
 }
 
-/// An object of which we read some fields; it may keep parts of the text it is read from.
+/// An object of which some fields are read; it may borrow from the text.
 pub(crate) trait Object<'de>: Default {
     /// Their names.
     const NAMES: &'static [&'static str];
@@ -62,7 +62,7 @@ pub(crate) fn object<'de, T: Object<'de>, D: Deserializer<'de>>(
                     return Err(A::Error::custom(format!("{name:?} is written otherwise")));
                 }
                 if seen & 1 << at != 0 {
-                    return Err(A::Error::custom(format!("{name:?} stands twice")));
+                    return Err(A::Error::custom(format!("{name:?} is given twice")));
                 }
                 seen |= 1 << at;
                 all.take(at, &mut map)?;
@@ -73,8 +73,8 @@ pub(crate) fn object<'de, T: Object<'de>, D: Deserializer<'de>>(
     deserializer.deserialize_map(Fields(PhantomData))
 }
 
-/// A key as Go compares it: without regard to case, where two characters outside ASCII are cases of
-/// letters within it.
+/// A key as Go compares it: case-insensitively, where two characters outside ASCII fold to ASCII
+/// letters.
 fn folded(key: &[u8]) -> String {
     let fold = |c: char| match c {
         '\u{17f}' => 's',

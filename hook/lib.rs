@@ -1,14 +1,14 @@
-//! The OCI hook: gives a container that asks for a slice its slice, before its first process runs.
+//! The OCI hook: sets up a container's requested slice before its first process runs.
 //!
 //! ```text
 //! stdin: state ─┐
 //!               ├─> ask (pure) ──> grant (daemon) ──> plan (pure) ──> apply (file descriptors only)
-//! config.json ──┘        └─ asks for nothing: exit 0 at once
+//! config.json ──┘        └─ no request: exit 0 at once
 //! ```
-//! It runs as root beside images nobody trusts, so: it is static and reads no environment; both
-//! inputs are capped; nothing of the image is ever a *source*; no path into the image is used as a
-//! string, every component is opened below the last one's descriptor; and a container that asked
-//! for a slice and cannot have it does not start.
+//! It runs as root beside untrusted images, so: it is static and reads no environment; both inputs have
+//! a size limit; no file of an image is ever a mount *source*; a path into an image is opened component
+//! by component, each below the last one's descriptor; and a container that requested a slice and
+//! cannot have it does not start.
 
 #![deny(missing_docs)]
 
@@ -25,12 +25,12 @@ mod json;
 mod log;
 mod place;
 mod plan;
-#[cfg(test)]
-mod race;
 mod read;
 pub mod runtime;
 mod state;
 mod sys;
+#[cfg(test)]
+mod toctou;
 
 pub use args::{Args, Stage};
 pub use ask::Ask;
@@ -42,16 +42,15 @@ pub use sys::heap::Heap;
 use std::io::Read;
 use std::path::Path;
 
-/// What a container that asks for a slice may take of its runtime's time, seconds. Waits for the
-/// daemon have their own, shorter limits; this one is for volumes that do not answer.
+/// Time limit for the hook of a container that requests a slice, seconds. Waits for the daemon have
+/// their own, shorter limits; this one is for volumes that do not answer.
 const DEADLINE_S: u32 = 2;
 
-/// Runs the hook for one stage of one container. It is what a process of its own does: descriptors
-/// from 3 up are closed, a deadline ends the process.
+/// Runs the hook for one stage of one container. It expects its own process: it closes descriptors from
+/// 3 up, and a deadline ends the process.
 ///
 /// # Errors
-/// Whatever keeps a container that asked for a slice from getting it; its text is one line for the
-/// person who started the container.
+/// The reason why a container does not get its requested slice, as one line for the user.
 pub fn run(args: &Args, stdin: impl Read) -> Result<(), Error> {
     let settled = sys::process::settle();
     settled.map_err(|error| Error::Input(format!("settling down: {error}")))?;
@@ -74,7 +73,7 @@ fn serve(args: &Args, state: &State) -> Result<(), Error> {
     }
 }
 
-/// What the container asks for, or the registration for it.
+/// The request of the container, or of the registration.
 fn asked(args: &Args, config: &Config) -> Result<Option<Ask>, Error> {
     if args.ask.is_empty() {
         return Ask::of(config, args.allow_cgpu_disable);
@@ -82,7 +81,7 @@ fn asked(args: &Args, config: &Config) -> Result<Option<Ask>, Error> {
     let ask = Ask::of_words(&args.ask)?;
     let stops = args.stage == Some(Stage::Poststop);
     if !stops && Ask::of(config, args.allow_cgpu_disable)?.is_some() {
-        let why = "the container asks for a slice of its own as well; use the device, or annotations \
+        let why = "the container also requests a slice itself; use either the device, or annotations \
                    and variables";
         return Err(Error::ask("gpuslice.io/slice", &args.ask.join(","), why));
     }
@@ -93,12 +92,12 @@ fn start(args: &Args, state: &State, config: &Config, ask: &Ask) -> Result<(), E
     let (container, pid) = (state.container_id()?, state.host_pid()?);
     let by = grant::deadline();
     let asked = grant::admit(&args.runtime_dir, container, pid, ask, by)?;
-    // While the daemon works. What goes wrong here counts once it has answered: see below.
+    // Runs while the daemon works. An error here is reported after its answer: see below.
     let found = apply::find(pid);
     let granted = asked.granted()?;
     let mounted = plan::Plan::of(&granted).and_then(|plan| {
         claim::note(&plan.dir, Path::new(&state.bundle))
-            .map_err(Error::mount("noting whose it is"))?;
+            .map_err(Error::mount("recording its owner"))?;
         apply::apply(
             &plan,
             found?,
@@ -107,8 +106,8 @@ fn start(args: &Args, state: &State, config: &Config, ask: &Ask) -> Result<(), E
         )
     });
     if mounted.is_err() {
-        // The container will not start; what it was promised goes back: at the latest when its first
-        // process ends. The first error counts.
+        // The container will not start, so its slice is removed; at the latest the daemon does that when
+        // the first process ends. The first error is returned.
         let _ = grant::dismiss(&args.runtime_dir, container, by);
     }
     mounted

@@ -1,20 +1,20 @@
-//! Where people look when a container did not start and its engine does not show why: the system's log.
+//! Errors in the system log, for engines that do not show why a container did not start.
 //!
-//! One datagram to `/dev/log`, which every log daemon of a node serves, also systemd's journal:
-//! `journalctl -t gpuslice-hook`. Nothing waits for it, and nothing depends on it.
+//! One datagram to `/dev/log`, which every log daemon serves, systemd's journal included: `journalctl -t
+//! gpuslice-hook`. The hook does not wait for it or depend on it.
 
 use crate::error::Error;
 use crate::sys::socket::tell;
 use std::path::Path;
 
-/// What log daemons serve (syslog(3)).
+/// The log daemons' socket (syslog(3)).
 const LOG: &str = "/dev/log";
 /// Of a daemon, an error: facility 3, severity 3 (RFC 3164).
 const PRIORITY: u32 = 3 << 3 | 3;
 
-/// Notes why a container did not start, or its end went wrong.
+/// Logs why a container did not start, or its clean-up failed.
 pub(crate) fn note(container: &str, error: &Error) {
-    // The standard error says it as well; where nobody serves the log, that is all there is.
+    // Errors are ignored: standard error has the message too.
     let _ = tell(Path::new(LOG), line(container, error).as_bytes());
 }
 

@@ -1,14 +1,13 @@
-//! Where in a container something may be mounted, and what may be made there for it.
+//! Mount points in a container: where the hook may mount, and what it may create for that.
 //!
-//! Everything is opened below the root's descriptor, with links resolved as inside the container,
-//! and one component at a time. What exists is used wherever it is: a mount changes nothing of
-//! what it covers. What has to be *made* could land on a file system that is not the container's
-//! own, so:
-//! - a file is made on the root's own mount only, never in a volume, where it would stay behind
-//!   and be seen by others;
-//! - a directory is also made in what the configuration mounts at that very place (`/run` and
-//!   `/dev` often are), but never where an image's link leads to, such as `/sys`;
-//! - nothing is made in a directory that is the host's own.
+//! Every path is opened below the root's descriptor, with links resolved as inside the container, one
+//! component at a time. An existing file is used wherever it is, because a mount does not change the file
+//! it covers. A *created* file could land on a file system that is not the container's own, so:
+//! - a file is created on the root's own mount only, never in a volume, where it would persist and be
+//!   visible to others;
+//! - a directory is also created in a mount of the configuration at that very path (often `/run` and
+//!   `/dev`), but never at the target of an image's link, such as `/sys`;
+//! - nothing is created in a directory of the host.
 
 use crate::sys::file::{self, CONTAINER, MountId, PLAIN, Status, name, openat2};
 use crate::sys::process::as_owner;
@@ -16,21 +15,21 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
-/// Directories of the host that a container may have been given, with the parents of our mounts.
+/// Host directories that a container may have mounted, with the parents of the hook's mounts.
 const HOST_DIRS: [&str; 3] = ["/", "/run", "/dev"];
 
-/// The host's own directories, noted before the container is entered.
+/// The host's own directories, recorded before the hook enters the container.
 pub(crate) struct Host(Vec<(u32, u32, u64)>);
 
 impl Host {
-    /// Notes them; one that the host lacks cannot be given away.
+    /// Records them; a directory that the host lacks cannot be in a container.
     pub fn note() -> io::Result<Host> {
         let mut noted = Vec::new();
         for dir in HOST_DIRS {
             match file::status_at(Path::new(dir)) {
                 Ok(status) if status.directory => noted.push(status.identity),
                 Err(error) if dir == "/" => return Err(error),
-                // Missing, or a link as `/var/run` may be.
+                // Missing, or a link, as `/var/run` may be.
                 _ => {}
             }
         }
@@ -42,7 +41,7 @@ impl Host {
     }
 }
 
-/// A container's root directory in its mount namespace, which we are in.
+/// A container's root directory; the hook is in its mount namespace.
 pub(crate) struct Root {
     dir: OwnedFd,
     mount: MountId,
@@ -64,12 +63,12 @@ impl Root {
         })
     }
 
-    /// Opens what is at a path, links leading where they lead in the container.
+    /// Opens a path, with links resolved as in the container.
     pub fn open_at(&self, path: &str, flags: i32) -> io::Result<OwnedFd> {
         openat2(&self.dir, &name(path)?, flags, CONTAINER)
     }
 
-    /// Opens a directory, making what is missing.
+    /// Opens a directory, creating missing components.
     pub fn directory(&self, path: &str) -> io::Result<OwnedFd> {
         let flags = libc::O_PATH | libc::O_DIRECTORY;
         match self.open_at(path, flags) {
@@ -89,7 +88,7 @@ impl Root {
         self.open_at(path, flags)
     }
 
-    /// Opens (making it if missing) the file or directory a mount goes onto.
+    /// Opens the target of a mount, a file or directory, creating it if missing.
     pub fn target(&self, path: &str, is_directory: bool) -> io::Result<OwnedFd> {
         if is_directory {
             return self.directory(path);
@@ -98,7 +97,7 @@ impl Root {
         self.file(&self.directory(parent)?, parent, last)
     }
 
-    /// A regular file of that very directory, made empty if missing; a link is refused.
+    /// A regular file of that very directory, created empty if missing; a link is refused.
     pub fn file(&self, parent: &OwnedFd, parent_path: &str, last: &str) -> io::Result<OwnedFd> {
         if let Some(found) = existing(parent, last)? {
             return Ok(found);
@@ -112,7 +111,7 @@ impl Root {
         existing(parent, last)?.ok_or(io::ErrorKind::NotFound.into())
     }
 
-    /// Whether a file can be made in a directory: it is on the container's own file system.
+    /// Whether a file may be created in a directory: it is on the container's own file system.
     pub fn is_own(&self, dir: &OwnedFd) -> io::Result<bool> {
         Ok(!self.hosts && file::status(dir)?.mount == self.mount)
     }
@@ -128,8 +127,8 @@ impl Root {
     }
 }
 
-/// A regular file that is there under its own name, held but not opened: opening an image's device
-/// file would already do something to the host.
+/// An existing regular file under its own name, held by `O_PATH`: to open an image's device file could
+/// already affect the host.
 pub(crate) fn existing(parent: &OwnedFd, last: &str) -> io::Result<Option<OwnedFd>> {
     let flags = libc::O_PATH | libc::O_NOFOLLOW;
     match openat2(parent, &name(last)?, flags, PLAIN) {
@@ -140,7 +139,7 @@ pub(crate) fn existing(parent: &OwnedFd, last: &str) -> io::Result<Option<OwnedF
     }
 }
 
-/// Makes something, if need be as whoever the directory belongs to.
+/// Creates an entry, if necessary as the directory's owner.
 fn make(parent: &OwnedFd, act: impl Fn() -> io::Result<()>) -> io::Result<()> {
     match act() {
         Err(error) if error.raw_os_error() == Some(libc::EOVERFLOW) => {

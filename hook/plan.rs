@@ -9,18 +9,18 @@ use crate::error::Error;
 use crate::grant::Granted;
 use std::path::{Path, PathBuf};
 
-/// Where the shim finds its socket and the real driver; also where everything private is.
+/// The tenant directory, with the shim's socket and the real driver.
 pub(crate) const TENANT_DIR: &str = "run/gpuslice";
 /// The preloaded shim, as `/etc/ld.so.preload` names it.
 pub(crate) const PRELOAD_LINE: &str = "/run/gpuslice/libgpuslice.so";
-/// Name of that library, and of the merged preload file, in the tenant directory.
+/// Name of that library in the tenant directory.
 pub(crate) const PRELOAD_NAME: &str = "libgpuslice.so";
-/// The loader's list of libraries every program gets, below the root.
+/// The loader's preload list, below the root.
 pub(crate) const PRELOAD_PATH: &str = "etc/ld.so.preload";
-/// Merged `/etc/ld.so.preload` on the host's side of the tenant directory.
+/// The merged `/etc/ld.so.preload`, on the host's side of the tenant directory.
 pub(crate) const PRELOAD_LIST: &str = "ld.so.preload";
 
-/// Directories in which loaders look by default, in the order of Debian's, Red Hat's and others'.
+/// The loaders' default directories, in the order of Debian, Red Hat and others.
 pub(crate) const LIBRARY_DIRS: [&str; 6] = [
     "usr/lib/x86_64-linux-gnu",
     "lib/x86_64-linux-gnu",
@@ -30,9 +30,9 @@ pub(crate) const LIBRARY_DIRS: [&str; 6] = [
     "lib",
 ];
 
-/// Where images and engines put drivers that programs are led to by `LD_LIBRARY_PATH` or by entries in
-/// the loader's configuration, which may be made after us: CUDA's forward compatibility (also as
-/// NVIDIA's own images arrange it) and the volumes of older engines. A `*` ends a component.
+/// Driver directories of images and engines, found through `LD_LIBRARY_PATH` or through entries of the
+/// loader's configuration that may be created after the hook: CUDA's forward compatibility (also as in
+/// NVIDIA's images) and the volumes of older engines. A `*` ends a component.
 pub(crate) const DRIVER_DIRS: [&str; 5] = [
     "usr/local/cuda*/compat",
     "usr/local/cuda*/compat/lib",
@@ -65,33 +65,33 @@ pub(crate) struct Bind {
     pub directory: bool,
 }
 
-/// A library that lies over the driver's, wherever the container has it.
+/// A library to mount over the driver's, wherever the container has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Cover {
     /// Host path of the shim or the NVML shim.
     pub from: PathBuf,
-    /// Beginning of the names to cover: `libcuda.so`.
+    /// Prefix of the file names to cover: `libcuda.so`.
     pub stem: &'static str,
-    /// The name to make where the container has none.
+    /// The name to create if the container has none.
     pub soname: &'static str,
 }
 
 /// All of a container's mounts, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Plan {
-    /// Host's side of the tenant directory.
+    /// Host path of the tenant directory.
     pub dir: PathBuf,
-    /// Mounts at fixed places.
+    /// Mounts at fixed paths.
     pub binds: Vec<Bind>,
     /// Mount injection.
     pub covers: Vec<Cover>,
 }
 
 impl Plan {
-    /// The plan for what the daemon granted.
+    /// The plan for a granted slice.
     ///
     /// # Errors
-    /// A path of the daemon's is not absolute: it and the hook are of different versions.
+    /// A path of the daemon's is not absolute: daemon and hook have different versions.
     pub fn of(granted: &Granted) -> Result<Plan, Error> {
         let file = |from: &Path, to: &str, access| Bind {
             from: from.into(),
@@ -146,7 +146,7 @@ impl Plan {
     }
 }
 
-/// Our line, then the container's own preload list. Ours is first: before a driver that an image
+/// The shim's line, then the container's own preload list. The shim comes before a driver that an image
 /// preloads itself, and before anything that ends the list for a loader, such as a NUL.
 pub(crate) fn merged_preload(own: &[u8]) -> Vec<u8> {
     let ours = format!("{PRELOAD_LINE}\n").into_bytes();
@@ -156,8 +156,8 @@ pub(crate) fn merged_preload(own: &[u8]) -> Vec<u8> {
     }
 }
 
-/// Whether a file of a library directory is one a cover belongs over: `libcuda.so`,
-/// `libcuda.so.1`, `libcuda.so.580.105.08`; not `libcudart.so`.
+/// Whether a cover belongs over a file of a library directory: over `libcuda.so`, `libcuda.so.1`,
+/// `libcuda.so.580.105.08`; not over `libcudart.so`.
 pub(crate) fn covered(name: &str, stem: &str) -> bool {
     name.strip_prefix(stem).is_some_and(|rest| {
         rest.is_empty()
@@ -223,7 +223,7 @@ mod tests {
         assert_eq!(merged(b""), ours.as_bytes());
         assert_eq!(merged(b"/a.so"), format!("{ours}/a.so").as_bytes());
         assert_eq!(merged(ours.as_bytes()), ours.as_bytes());
-        // Lists that mention us without loading us, or would load another driver before.
+        // Lists that mention the shim without loading it, or would load another driver before it.
         for own in [
             format!("# {ours}").into_bytes(),
             [b"\0\n", ours.as_bytes()].concat(),

@@ -1,4 +1,4 @@
-//! The container's state, as the runtime tells it on standard input.
+//! The container's state, which the runtime writes to standard input.
 
 use crate::args::Stage;
 use crate::error::Error;
@@ -12,7 +12,7 @@ use std::path::Path;
 /// 256 KiB of those, which CRI-O adds a second time as escaped JSON.
 const STATE_BYTES_MAX: u64 = 1 << 20;
 
-/// The container's state as the runtime tells it.
+/// The container's state as the runtime reports it.
 #[derive(Debug, Deserialize)]
 pub struct State {
     id: String,
@@ -44,28 +44,28 @@ impl State {
         Ok(state)
     }
 
-    /// The container's id as the runtime writes it.
+    /// The container's id as written by the runtime.
     pub(crate) fn id(&self) -> &str {
         &self.id
     }
 
-    /// The container's id, fit to be a directory's name.
+    /// The container's id, if it is valid as a directory name.
     ///
     /// # Errors
-    /// It is not.
+    /// It is not valid.
     pub fn container_id(&self) -> Result<ContainerId, Error> {
         ContainerId::new(&self.id)
             .map_err(|why| Error::Input(format!("container id {:?}: {why}", self.id)))
     }
 
-    /// The stage of this call. A registration need not name it: podman and CRI-O have one list of
-    /// arguments for all stages of a hook.
+    /// The stage of this call. A registration need not name it: podman and CRI-O have one argument list
+    /// for all stages of a hook.
     ///
     /// # Errors
-    /// The container is in another stage than the registration names, or in none of ours.
+    /// The container's stage differs from the registration's, or is not one of the hook's.
     pub fn stage_if(&self, named: Option<Stage>) -> Result<Stage, Error> {
         let actual = match self.status.as_str() {
-            // runc says creating and crun created, both before the first process runs.
+            // runc reports creating and crun created, both before the first process runs.
             "creating" | "created" => Some(Stage::CreateRuntime),
             "stopped" => Some(Stage::Poststop),
             _ => None,
@@ -81,16 +81,16 @@ impl State {
         }
     }
 
-    /// The container's first process as the host numbers it.
+    /// The host's pid of the container's first process.
     ///
     /// # Errors
-    /// There is none, or it is numbered by the container: then the hook was called in a stage in
-    /// which it cannot work.
+    /// There is none, or the pid is the container's: the hook was called in a stage in which it cannot
+    /// work.
     pub fn host_pid(&self) -> Result<i32, Error> {
         match i32::try_from(self.pid) {
             Ok(pid) if pid > 1 => Ok(pid),
             _ => Err(Error::Input(format!(
-                "pid {} is no host process; register the hook as createRuntime or prestart",
+                "pid {} is not a host process; register the hook as createRuntime or prestart",
                 self.pid
             ))),
         }

@@ -5,11 +5,11 @@ fn link_cdylib(soname: &str) {
     println!("cargo:rerun-if-changed=build.rs");
     println!("cargo:rerun-if-changed=../cdylib.rs");
     let options = [
-        // The loader takes us for this library whenever it is wanted.
+        // The loader uses this library for every request for `soname`.
         format!("-soname,{soname}"),
-        // Our own calls to an exported name are ours, whoever else defines it.
+        // Our calls to an exported name resolve to our own definition.
         "-Bsymbolic".into(),
-        // All of libc's functions are found when we are loaded, not in the middle of a call.
+        // All of libc's functions are resolved at load time, not in the middle of a call.
         "-z,now".into(),
         // A program may close the driver; our threads and fork handlers need the code to stay.
         "-z,nodelete".into(),

@@ -12,8 +12,8 @@ fn main() -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // The runtime shows a failed hook's stderr to the person who started the container; if
-            // nobody listens, the exit status still says it.
+            // The runtime shows a failed hook's stderr to the user; if it cannot be written, the exit
+            // status still reports the failure.
             let _ = writeln!(std::io::stderr(), "gpuslice: {error}");
             ExitCode::FAILURE
         }

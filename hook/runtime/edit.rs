@@ -1,8 +1,8 @@
-//! Puts our hook into a `config.json`; pure.
+//! Adds the hook to a `config.json`; pure.
 //!
-//! The file is others': numbers beyond 2^53, fields nobody has heard of yet, their order. So it is
-//! not parsed, changed and printed again. We find out where its hooks are, and the few bytes
-//! that are missing are put in between; all others stay as they are.
+//! The file's other content must survive: numbers beyond 2^53, unknown fields, their order. So the file
+//! is not parsed and printed again. This code locates the hooks and inserts the few missing bytes; all
+//! other bytes stay.
 
 use crate::error::Error;
 use crate::json::{Object, object};
@@ -12,23 +12,23 @@ use serde_json::value::RawValue;
 use std::ops::Range;
 use std::path::Path;
 
-/// The stage in which our hook is called.
+/// The stage in which the hook is called.
 const STAGE: &str = "createRuntime";
 
-/// A hook as it stands in the file.
+/// A hook entry of the file.
 #[derive(Deserialize)]
 struct Hook {
     #[serde(default)]
     path: String,
 }
 
-/// The file, of which we look at the hooks.
+/// The file's hooks.
 #[derive(Default)]
 struct Top<'a> {
     hooks: Option<&'a RawValue>,
 }
 
-/// The hooks, of which we look at the stage before the first process, by its two names.
+/// The hooks of the stage before the first process, by its two names.
 #[derive(Default)]
 struct Stages<'a> {
     prestart: Option<&'a RawValue>,
@@ -67,7 +67,7 @@ impl<'de> Deserialize<'de> for Stages<'de> {
     }
 }
 
-/// What our hook is, for any container.
+/// The hook's entry, the same for every container.
 pub(crate) struct Ours<'a> {
     /// The hook's program.
     pub hook: &'a Path,
@@ -75,7 +75,7 @@ pub(crate) struct Ours<'a> {
     pub runtime_dir: &'a Path,
     /// Whether containers may opt out.
     pub allow_cgpu_disable: bool,
-    /// Whether those without a glibc may have a slice.
+    /// Whether containers without glibc may have a slice.
     pub allow_musl: bool,
 }
 
@@ -98,13 +98,14 @@ impl Ours<'_> {
     }
 }
 
-/// Bytes to be put in the place of others.
+/// A replacement of a byte range.
 type Splice = (Range<usize>, String);
 
-/// The file with our hook, the last of its stage; `None` if it is there already.
+/// The file with the hook added last in its stage; `None` if the hook is there already.
 ///
 /// # Errors
-/// [`Error::Input`]: it is no object, or its hooks are none, or two readers would see different ones.
+/// [`Error::Input`]: the file is not an object, its hooks are malformed, or two readers would disagree
+/// on them.
 pub(crate) fn with_hooks(file: &[u8], ours: &Ours) -> Result<Option<Vec<u8>>, Error> {
     let text = std::str::from_utf8(file).map_err(|_| bad(&"not UTF-8"))?;
     let top: Top = serde_json::from_str(text).map_err(|error| bad(&error))?;
@@ -135,7 +136,7 @@ pub(crate) fn with_hooks(file: &[u8], ours: &Ours) -> Result<Option<Vec<u8>>, Er
     Ok(Some(whole))
 }
 
-/// Whether our hook is in a list, wherever it is installed: two of it would be one too many.
+/// Whether a list has the hook, under any path: it must not be added twice.
 fn ours_among(list: Option<&RawValue>) -> Result<bool, Error> {
     let Some(list) = list else { return Ok(false) };
     let hooks: Option<Vec<Hook>> = serde_json::from_str(list.get()).map_err(|error| bad(&error))?;
@@ -143,13 +144,13 @@ fn ours_among(list: Option<&RawValue>) -> Result<bool, Error> {
     Ok(hooks.unwrap_or_default().iter().any(ours))
 }
 
-/// Where in the file a part of it is.
+/// The byte range of a part of the file.
 fn range(file: &str, part: &str) -> Range<usize> {
     let start = part.as_ptr() as usize - file.as_ptr() as usize;
     start..start + part.len()
 }
 
-/// Puts something in before the closing bracket of an object or a list.
+/// Inserts text before the closing bracket of an object or a list.
 fn at_end(file: &str, part: &str, new: &str) -> Splice {
     let inner = part[1..part.len() - 1].trim_ascii_end();
     let end = range(file, inner).end;
@@ -177,7 +178,7 @@ mod tests {
         Ok(edited.map(|bytes| String::from_utf8(bytes).expect("text")))
     }
 
-    /// What runtimes read of the edited file, ours without its details.
+    /// The edited file's hooks as runtimes read them, gpuslice's without its details.
     fn hooks(file: &str) -> Value {
         let edited = edit(file).expect("valid").expect("edited");
         let mut value: Value = serde_json::from_str(&edited).expect(&edited);
@@ -234,10 +235,10 @@ mod tests {
     fn twice_is_once() {
         let once = edit("{}").expect("valid").expect("edited");
         assert_eq!(edit(&once).expect("valid"), None);
-        // Registered by somebody else, from another place and under the older name.
+        // Registered from another path and under the older stage name.
         let other = r#"{"hooks":{"prestart":[{"path":"/usr/libexec/gpuslice/gpuslice-hook"}]}}"#;
         assert_eq!(edit(other).expect("valid"), None);
-        // Another program whose name only ends like ours.
+        // Another program whose name only ends like the hook's.
         assert!(
             edit(r#"{"hooks":{"createRuntime":[{"path":"/x-gpuslice-hook"}]}}"#)
                 .is_ok_and(|e| e.is_some())

@@ -1,7 +1,7 @@
-//! A runtime's log file: where engines look for the reason why a container did not start.
+//! A runtime's log file, from which engines take the reason why a container did not start.
 //!
-//! containerd and podman decode it line by line and drop all of it if one line is not as runc writes
-//! them, the time included.
+//! containerd and podman decode it line by line and drop all of it if one line differs from runc's
+//! format, the time included.
 
 use std::fs::OpenOptions;
 use std::io::{self, Write};
@@ -30,8 +30,8 @@ fn line(now: u64, as_json: bool, message: &str) -> String {
     }
 }
 
-/// A number of seconds since 1970 as RFC 3339 has it. Years are counted from March, so that a leap
-/// day is the last of its year.
+/// Seconds since 1970 in RFC 3339 format. Years start in March, so that a leap day is the last of its
+/// year.
 fn time(seconds: u64) -> String {
     let (days, second) = (seconds / 86_400 + 719_468, seconds % 86_400);
     let (era, day) = (days / 146_097, days % 146_097);

@@ -2,21 +2,22 @@
 //!
 //! ```text
 //! engine ──> gpuslice-runtime create … ──exec──> runc create …
-//!               └─ a container that asks for a slice: its config.json gets our hook
+//!               └─ a container that requests a slice: its config.json gets the hook
 //! ```
-//! It is on the way of every command of every container, so it stays out of it: the command line goes
-//! on as it came, other commands look at nothing, and a container that asks for nothing has its file
-//! unread by anybody else and unwritten. The file is the engine's; only its bytes that are missing are
-//! added (`edit.rs`), and it is replaced in one step.
+//! Every command of every container passes through it, so it does as little as possible. It forwards the
+//! command line unchanged and examines only commands that create a container. Without a slice request
+//! `config.json` is read and not written. The file is the engine's: only the missing bytes are added
+//! (`edit.rs`), and it is replaced atomically.
 
+mod command_line;
 mod edit;
 mod log;
 mod settings;
-mod words;
 
 use crate::ask::Ask;
 use crate::config::Config;
 use crate::error::Error;
+use command_line::{CommandLine, Creation};
 use edit::{Ours, with_hooks};
 use settings::Settings;
 use std::convert::Infallible;
@@ -28,33 +29,32 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt, fchown};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{self, Command};
-use words::{Creation, Words};
 
-/// Says to whom it is handed on that we have been called. Each runtime of a chain becomes the next, so
-/// that two of us with the same process are the same call, and would go on for ever.
+/// Tells the next runtime that gpuslice-runtime has been called. Each runtime of a chain execs the next,
+/// so a second call in the same process means a loop.
 const CALLED_VARIABLE: &str = "GPUSLICE_RUNTIME_CALLED";
 
-/// Becomes the next runtime, with the words after the program's name.
+/// Executes the next runtime with the same arguments.
 ///
 /// # Errors
-/// What keeps a container from being made; it is in the runtime's log too.
+/// The reason why the container is not created; the runtime's log has it too.
 pub fn run(words: &[OsString]) -> Result<Infallible, Error> {
-    let known = Words::parse(words);
-    hand_on(words, &known).inspect_err(|error| {
+    let known = CommandLine::parse(words);
+    exec_next(words, &known).inspect_err(|error| {
         if let Some(file) = &known.log {
-            // The caller has our standard error as well.
+            // The caller has standard error as well.
             let _ = log::note(file, known.log_json, &format!("gpuslice: {error}"));
         }
     })
 }
 
-fn hand_on(words: &[OsString], known: &Words) -> Result<Infallible, Error> {
+fn exec_next(words: &[OsString], known: &CommandLine) -> Result<Infallible, Error> {
     let me = process::id().to_string();
     let settings = Settings::read()?;
     let next = settings.next()?;
     if env::var_os(CALLED_VARIABLE).is_some_and(|called| *called == *me) {
         return Err(Error::Wrapper(format!(
-            "gpuslice-runtime calls {}, which calls it again; name another one as \"runtimes\" in one of \
+            "gpuslice-runtime calls {}, which calls it again; name another runtime as \"runtimes\" in one of \
              their configurations",
             next.display()
         )));
@@ -70,11 +70,11 @@ fn hand_on(words: &[OsString], known: &Words) -> Result<Infallible, Error> {
     )))
 }
 
-/// Adds the hook of a container that asks for a slice.
+/// Adds the hook for a container that requests a slice.
 fn prepare(creation: &Creation, settings: &Settings) -> Result<(), Error> {
     let path = creation.bundle.join("config.json");
     if fs::metadata(&path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
-        // The next one says it in the words its caller knows.
+        // The next runtime reports it in its own words.
         return Ok(());
     }
     let file = Config::bytes(&creation.bundle)?;
@@ -98,8 +98,8 @@ fn prepare(creation: &Creation, settings: &Settings) -> Result<(), Error> {
     }
 }
 
-/// Replaces a file in one step by one of the same mode and owner. Not synced: after a power cut there
-/// is no container that would need it.
+/// Replaces a file atomically by one with the same mode and owner. Not synced: after a power failure no
+/// container needs it.
 fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let old = fs::metadata(path)?;
     let new = path.with_file_name(format!(".config.json.gpuslice-{}", process::id()));

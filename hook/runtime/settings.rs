@@ -1,7 +1,7 @@
-//! What the administrator sets: which runtime comes next, and where our parts are.
+//! The administrator's settings: the next runtime, and the paths of gpuslice's parts.
 //!
-//! Engines take a runtime by its path or name and mostly give it no words of the administrator's, so
-//! this is a file: `/etc/gpuslice/runtime.json`, of JSON because we read that anyway.
+//! Engines take a runtime by path or name and usually pass it no options of the administrator's. So the
+//! settings are in a file, `/etc/gpuslice/runtime.json`; JSON, because the wrapper parses that anyway.
 
 use crate::error::Error;
 use crate::read::read_capped;
@@ -13,30 +13,30 @@ use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// Where it is; a variable of the engine's environment names another.
+/// Its path; an environment variable of the engine names another.
 const FILE: &str = "/etc/gpuslice/runtime.json";
 const FILE_VARIABLE: &str = "GPUSLICE_RUNTIME_CONFIG";
 const FILE_BYTES_MAX: u64 = 64 << 10;
 
-/// Where runtimes are when `PATH` does not say it: some engines clear their environment.
+/// Directories of runtimes without `PATH`: some engines clear their environment.
 const USUAL_DIRS: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// Where the hook is, seen from our own directory: as built, then as installed.
+/// Paths of the hook, relative to the wrapper's directory: as built, then as installed.
 const HOOK_PLACES: [&str; 2] = ["gpuslice-hook", "../libexec/gpuslice/gpuslice-hook"];
 
 /// The file's content.
 #[derive(Debug, Deserialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
 pub(crate) struct Settings {
-    /// The runtime to call: the first of these that is there, by name or path.
+    /// Runtimes to call, by name or path: the first that exists.
     pub runtimes: Vec<PathBuf>,
-    /// The hook; else the one installed with us.
+    /// The hook [default: the one installed with the wrapper].
     pub hook: Option<PathBuf>,
     /// The daemon's runtime directory.
     pub runtime_dir: PathBuf,
     /// Whether a container may opt out by `CGPU_DISABLE`.
     pub allow_cgpu_disable: bool,
-    /// Whether a container without a glibc may have a slice that only static programs can see.
+    /// Whether a container without glibc may have a slice, which only its static programs can use.
     pub allow_musl: bool,
 }
 
@@ -53,10 +53,10 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Reads the file; without one everything is as usual.
+    /// Reads the file; without one the defaults apply.
     ///
     /// # Errors
-    /// [`Error::Wrapper`]: it says something we do not understand, which may be which runtime is meant.
+    /// [`Error::Wrapper`]: it contains unknown settings, which might choose the runtime.
     pub fn read() -> Result<Settings, Error> {
         let named = env::var_os(FILE_VARIABLE);
         let path = Path::new(named.as_deref().unwrap_or(OsStr::new(FILE)));
@@ -80,15 +80,15 @@ impl Settings {
             .into_iter()
             .find(|path| !path.is_absolute());
         match relative.map(Path::to_owned) {
-            Some(path) => Err(format!("{} is not a path from / on", path.display())),
+            Some(path) => Err(format!("{} is not an absolute path", path.display())),
             None => Ok(settings),
         }
     }
 
-    /// The runtime that makes the containers.
+    /// The next runtime, which creates the containers.
     ///
     /// # Errors
-    /// [`Error::Wrapper`]: none of them is there but ourselves.
+    /// [`Error::Wrapper`]: none of them exists except the wrapper itself.
     pub fn next(&self) -> Result<PathBuf, Error> {
         let own = fs::metadata("/proc/self/exe")
             .map(|meta| (meta.dev(), meta.ino()))
@@ -124,7 +124,7 @@ impl Settings {
     /// The hook's program.
     ///
     /// # Errors
-    /// [`Error::Wrapper`]: it is not there, and a container that asked for a slice would start without.
+    /// [`Error::Wrapper`]: it does not exist; a container would start without its requested slice.
     pub fn hook(&self) -> Result<PathBuf, Error> {
         let own = fs::read_link("/proc/self/exe").unwrap_or_default();
         let dir = own.parent().unwrap_or(Path::new("/"));
@@ -136,7 +136,7 @@ impl Settings {
         found.ok_or_else(|| {
             let places: Vec<_> = places.iter().map(|place| place.display().to_string()).collect();
             Error::Wrapper(format!(
-                "this container asks for a GPU slice, but the hook is not at {}; install it or name it as \
+                "this container requests a GPU slice, but the hook is not at {}; install it or name it as \
                  \"hook\" in {FILE}",
                 places.join(" nor at ")
             ))

@@ -1,4 +1,4 @@
-//! Files below a descriptor: opened and made without a path that somebody else could bend.
+//! Files below a descriptor: opened and created without a path that another process could redirect.
 
 use super::{cstring, owned, result};
 use std::ffi::{CStr, CString};
@@ -7,24 +7,23 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 
-/// Names the very file of a directory that is meant; no link, no way out (linux/openat2.h).
+/// Resolves to an entry of this very directory: no links, no escape (linux/openat2.h).
 pub(crate) const PLAIN: u64 =
     libc::RESOLVE_BENEATH | libc::RESOLVE_NO_SYMLINKS | libc::RESOLVE_NO_MAGICLINKS;
-/// Symbolic links lead where they would lead inside the container, never out of it.
+/// Symbolic links resolve as inside the container, never out of it.
 pub(crate) const CONTAINER: u64 = libc::RESOLVE_IN_ROOT | libc::RESOLVE_NO_MAGICLINKS;
 
-/// A name for the calls below.
+/// A NUL-terminated name for the calls below.
 pub(crate) fn name(text: &str) -> io::Result<CString> {
     CString::new(text).map_err(|_| io::ErrorKind::InvalidInput.into())
 }
 
-/// Most attempts at a path with `..` while others rename and mount.
+/// Largest number of attempts at a path with `..` during concurrent renames and mounts.
 const ATTEMPTS_MAX: u32 = 1000;
 
 /// Opens `path` relative to `dir` under the given rule of resolution. Where a link has `..`, the kernel
-/// gives up as soon as anybody anywhere renames or mounts something meanwhile, which on a node
-/// that starts many containers is most of the time: it cannot know that it did not get out.
-/// Then it is tried again.
+/// fails if any process renames or mounts meanwhile, because it cannot rule out an escape. On a node that
+/// starts many containers that is frequent, so the call is repeated.
 pub(crate) fn openat2(dir: &OwnedFd, path: &CStr, flags: i32, resolve: u64) -> io::Result<OwnedFd> {
     // SAFETY: all-zero is a valid open_how.
     let mut how: libc::open_how = unsafe { std::mem::zeroed() };
@@ -46,19 +45,19 @@ pub(crate) fn openat2(dir: &OwnedFd, path: &CStr, flags: i32, resolve: u64) -> i
     }
 }
 
-/// Opens a host path, in one call: the C library's adds a second one for old kernels.
+/// Opens a host path in one call; the C library's function adds a second one for old kernels.
 fn open(path: &Path, flags: i32) -> io::Result<OwnedFd> {
     let (path, flags, mode) = (cstring(path)?, flags | libc::O_CLOEXEC, 0o666);
     // SAFETY: `path` is NUL-terminated and outlives the call.
     owned(unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags, mode) })
 }
 
-/// Opens a file of the host's for reading.
+/// Opens a host file for reading.
 pub(crate) fn open_file(path: &Path) -> io::Result<File> {
     open(path, libc::O_RDONLY).map(File::from)
 }
 
-/// Makes a file of the host's, or empties one that is there.
+/// Creates a host file, or truncates an existing one.
 pub(crate) fn create(path: &Path) -> io::Result<File> {
     open(path, libc::O_WRONLY | libc::O_CREAT | libc::O_TRUNC).map(File::from)
 }
@@ -68,7 +67,7 @@ pub(crate) fn open_dir(path: &Path) -> io::Result<OwnedFd> {
     open(path, libc::O_PATH | libc::O_DIRECTORY | libc::O_NOFOLLOW)
 }
 
-/// Makes one directory in `parent`; one that is there already is as good.
+/// Creates one directory in `parent`; an existing one is fine.
 pub(crate) fn mkdirat(parent: &OwnedFd, name: &CStr) -> io::Result<()> {
     // SAFETY: `name` is NUL-terminated and outlives the call.
     match result(unsafe { libc::mkdirat(parent.as_raw_fd(), name.as_ptr(), 0o755) }.into()) {
@@ -77,17 +76,17 @@ pub(crate) fn mkdirat(parent: &OwnedFd, name: &CStr) -> io::Result<()> {
     }
 }
 
-/// Opens a file that is held by an `O_PATH` descriptor, and so is known, for reading: by the path of the
-/// very file, whatever it is called elsewhere.
+/// Opens a file that is held by an `O_PATH` descriptor for reading, through the descriptor, so that it
+/// is the same file whatever its names are now.
 pub(crate) fn reopen(file: &OwnedFd) -> io::Result<File> {
     open_file(format!("/proc/self/fd/{}", file.as_raw_fd()).as_ref())
 }
 
-/// Most of a directory's entries that are read in one call, in words of 8 bytes.
+/// Size of the buffer for directory entries, in words of 8 bytes.
 const ENTRIES_WORDS: usize = 4 << 10;
 
-/// Calls `each` with the names in a directory that was opened for reading, and with their kinds (`DT_REG`…),
-/// as far as the file system tells them.
+/// Calls `each` with the names in a directory that is open for reading, and with their types (`DT_REG`…)
+/// if the file system reports them.
 pub(crate) fn entries(dir: &OwnedFd, mut each: impl FnMut(&[u8], u8)) -> io::Result<()> {
     let mut buffer: Vec<u64> = Vec::with_capacity(ENTRIES_WORDS);
     let (to, size) = (
@@ -118,34 +117,34 @@ pub(crate) fn entries(dir: &OwnedFd, mut each: impl FnMut(&[u8], u8)) -> io::Res
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MountId(u64);
 
-/// What we ask about a file.
+/// A file's status.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Status {
-    /// Device and inode: what tells one file from another, whatever it is called.
+    /// Device and inode: the file's identity, under any name.
     pub identity: (u32, u32, u64),
-    /// How it is reached.
+    /// The mount it is reached through.
     pub mount: MountId,
     /// A regular file.
     pub regular: bool,
     /// A directory.
     pub directory: bool,
-    /// It has no byte.
+    /// It is empty.
     pub empty: bool,
     /// User and group it belongs to.
     pub owner: (u32, u32),
 }
 
-/// Looks at an open file.
+/// Status of an open file.
 pub(crate) fn status(file: &OwnedFd) -> io::Result<Status> {
     statx(file.as_raw_fd(), c"", libc::AT_EMPTY_PATH)
 }
 
-/// Looks at what a directory has under a name, also if that is a link.
+/// Status of a directory entry; does not follow a link.
 pub(crate) fn status_in(dir: &OwnedFd, last: &str) -> io::Result<Status> {
     statx(dir.as_raw_fd(), &name(last)?, libc::AT_SYMLINK_NOFOLLOW)
 }
 
-/// Looks at what is at a host path, also if that is a link.
+/// Status of a host path; does not follow a link.
 pub(crate) fn status_at(path: &Path) -> io::Result<Status> {
     statx(libc::AT_FDCWD, &cstring(path)?, libc::AT_SYMLINK_NOFOLLOW)
 }

@@ -1,31 +1,31 @@
 //! Memory for a program that lives for less than a millisecond.
 //!
-//! A general allocator keeps its sizes apart and asks the kernel for each anew: a system call, and a
-//! page that is touched for the first time, which is dear in a virtual machine. Here things are put one
-//! after the other into a piece of the program's own memory, of which as many pages exist as are used.
-//! The last one can grow and be given back; the others go with the program. What does not
-//! fit, such as a `config.json` of megabytes, is the system's to give.
+//! A general allocator separates size classes and requests memory from the kernel for each: a system
+//! call and a first page fault, which is expensive in a virtual machine. This one is a bump allocator in
+//! the program's own uninitialised memory, of which only used pages exist. The last allocation can grow and
+//! be freed; the others live until the program exits. Larger requests, such as a `config.json` of
+//! megabytes, go to the system's allocator.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::UnsafeCell;
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// Four times what a container with one slice and a configuration of usual size needs.
+/// Four times the need of a container with one slice and a configuration of usual size.
 const ROOM: usize = 256 << 10;
 
 /// For a program's `#[global_allocator]`.
 pub struct Heap {
     room: UnsafeCell<[MaybeUninit<u8>; ROOM]>,
-    /// How much of the room is given away, from its beginning.
+    /// Allocated bytes, from the beginning of the memory.
     used: AtomicUsize,
 }
 
-// SAFETY: a part of the room belongs to whom it was given, and `used` gives none twice.
+// SAFETY: each part of the memory has one owner: `used` gives none out twice.
 unsafe impl Sync for Heap {}
 
 impl Heap {
-    /// All of it free.
+    /// An empty heap.
     #[must_use]
     pub const fn new() -> Heap {
         Heap {
@@ -34,13 +34,14 @@ impl Heap {
         }
     }
 
-    /// Where in the room an address is.
+    /// Offset of an address in the memory.
     fn offset(&self, at: *mut u8) -> Option<usize> {
         let offset = (at as usize).wrapping_sub(self.room.get() as usize);
         (offset < ROOM).then_some(offset)
     }
 
-    /// Makes what ends at `used` end at `end`; whether that was the last one and there is room.
+    /// Resizes the allocation that ends at `used` to end at `end`; fails if it is not the last or does
+    /// not fit.
     fn move_end(&self, used: usize, end: usize) -> bool {
         end <= ROOM
             && self
@@ -49,7 +50,7 @@ impl Heap {
                 .is_ok()
     }
 
-    /// A part of the room.
+    /// Allocates a part of the memory.
     fn part(&self, layout: Layout) -> Option<*mut u8> {
         let base = self.room.get() as usize;
         loop {
@@ -59,7 +60,7 @@ impl Heap {
                 .checked_add(layout.size())
                 .filter(|&end| end <= ROOM)?;
             if self.move_end(used, end) {
-                // SAFETY: `start` is within the room.
+                // SAFETY: `start` is within the memory.
                 return Some(unsafe { self.room.get().cast::<u8>().add(start) });
             }
         }
@@ -72,7 +73,7 @@ impl Default for Heap {
     }
 }
 
-// SAFETY: parts do not overlap, are aligned, and stay until they are given back or replaced.
+// SAFETY: parts do not overlap, are aligned, and stay until they are freed or replaced.
 unsafe impl GlobalAlloc for Heap {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the caller's promise about the layout.
@@ -83,14 +84,14 @@ unsafe impl GlobalAlloc for Heap {
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
         match self.offset(at) {
             Some(start) => drop(self.move_end(start + layout.size(), start)),
-            // SAFETY: not of the room, so the system gave it.
+            // SAFETY: not within the memory, so the system allocated it.
             None => unsafe { System.dealloc(at, layout) },
         }
     }
 
     unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         let Some(start) = self.offset(at) else {
-            // SAFETY: not of the room, so the system gave it.
+            // SAFETY: not within the memory, so the system allocated it.
             return unsafe { System.realloc(at, layout, size) };
         };
         let grown = start
@@ -122,7 +123,7 @@ mod tests {
     #[test]
     fn the_last_one_grows_and_goes_others_stay() {
         let heap = Box::new(Heap::new());
-        // SAFETY: layouts of more than 0 bytes; what is given back was got with the same layout.
+        // SAFETY: layouts of more than 0 bytes; memory is freed with the layout it was allocated with.
         unsafe {
             let first = heap.alloc(layout(3, 1));
             first.copy_from(b"abc".as_ptr(), 3);

@@ -1,4 +1,4 @@
-//! The system calls of the hook, each a small safe function; the only room with unsafe code.
+//! The hook's system calls, each a small safe function; the only module with unsafe code.
 
 pub(crate) mod file;
 pub mod heap;
@@ -24,8 +24,8 @@ fn result(value: libc::c_long) -> io::Result<i32> {
     }
 }
 
-/// Takes over what a call that makes descriptors returned.
+/// Takes ownership of the result of a call that creates descriptors.
 fn owned(value: libc::c_long) -> io::Result<OwnedFd> {
-    // SAFETY: a non-negative result of such a call is a new descriptor nobody else owns.
+    // SAFETY: a non-negative result of such a call is a new descriptor without another owner.
     result(value).map(|fd| unsafe { OwnedFd::from_raw_fd(fd) })
 }

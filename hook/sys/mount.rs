@@ -13,8 +13,7 @@ pub(crate) const ATTR_NOEXEC: u64 = 0x8;
 
 const COPY: u32 = libc::OPEN_TREE_CLONE | libc::OPEN_TREE_CLOEXEC;
 
-/// A detached copy of what is mounted at `path`; the only kind of thing that is ever moved into a
-/// container.
+/// A detached copy of the mount at `path`; only such copies are moved into a container.
 pub(crate) fn copy_of(path: &Path) -> io::Result<OwnedFd> {
     let path = cstring(path)?;
     // SAFETY: `path` is NUL-terminated and outlives the call.

@@ -1,4 +1,4 @@
-//! This process: its namespaces, rights and time.
+//! This process: its namespaces, capabilities and deadline.
 
 use super::{file, owned, result};
 use std::fs::{self, File};
@@ -6,20 +6,20 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 
-/// Makes us independent of what the runtime happened to start us with: its open descriptors, its
-/// file mode mask (a list made under 077 would be unreadable for a container's users, and its
-/// loader would ignore it in silence). Nobody else's process may look into ours.
+/// Drops state inherited from the runtime: its open descriptors and its umask. (Under 077 the preload
+/// list would be unreadable for a container's users, and the loader would silently ignore it.) Also
+/// makes the process undumpable, so that other processes cannot inspect it.
 pub(crate) fn settle() -> io::Result<()> {
     // SAFETY: umask takes and returns a number.
     unsafe { libc::umask(0o022) };
-    // SAFETY: nothing above standard error is open that this program has opened.
+    // SAFETY: this program has opened no descriptor above standard error.
     result(unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, 0) })?;
     // SAFETY: five numbers.
     result(unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0) }.into()).map(drop)
 }
 
-/// The kernel ends us after this many seconds, wherever we hang (a volume whose server does not
-/// answer, for example). A signal with a handler would not get us out of such a wait.
+/// Makes the kernel end this process after this many seconds, wherever it hangs, for example on a volume
+/// whose server does not answer. A signal with a handler would not interrupt such a wait.
 pub(crate) fn end_after(seconds: u32) {
     // SAFETY: the default action for a signal; two system calls without pointers.
     unsafe {
@@ -28,7 +28,7 @@ pub(crate) fn end_after(seconds: u32) {
     }
 }
 
-/// The mount namespace of a live process, if it is not our own. The pid is pinned while we look.
+/// The mount namespace of a live process, if it is not our own. A pidfd pins the pid meanwhile.
 pub(crate) fn mount_namespace(pid: i32) -> io::Result<File> {
     // SAFETY: pidfd_open takes two integers.
     let pinned = owned(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) })?;
@@ -64,7 +64,7 @@ pub(crate) enum Right {
     SysAdmin = 21,
 }
 
-/// Gives all rights up but these, of which we may have fewer.
+/// Drops all capabilities but these, of which the process may have fewer.
 pub(crate) fn keep(rights: &[Right]) -> io::Result<()> {
     #[repr(C)]
     struct Header {
@@ -106,8 +106,8 @@ pub(crate) fn enter(namespace: &File) -> io::Result<()> {
     result(unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNS) }.into()).map(drop)
 }
 
-/// Does something with files as another user. A file system of a container's user namespace takes
-/// nothing of a user whom that namespace does not know.
+/// Runs a file operation as another user. A file system of a container's user namespace rejects files
+/// of users that the namespace does not map.
 pub(crate) fn as_owner<T>(
     (user, group): (u32, u32),
     act: impl FnOnce() -> io::Result<T>,
@@ -115,7 +115,7 @@ pub(crate) fn as_owner<T>(
     // SAFETY: numbers; only this thread's file system identity changes.
     let before = unsafe { (libc::setfsgid(group), libc::setfsuid(user)) };
     let done = act();
-    // SAFETY: as above; back to what they were.
+    // SAFETY: as above; restores the previous ids.
     unsafe {
         (
             libc::setfsuid(before.1 as u32),

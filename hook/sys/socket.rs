@@ -1,5 +1,5 @@
-//! One exchange with the daemon over a SOCK_SEQPACKET socket, all its waits with one deadline; and a word to
-//! the log.
+//! One exchange with the daemon over a SOCK_SEQPACKET socket, with one deadline for all waits; and a
+//! datagram to the log.
 
 use super::{owned, result};
 use std::io;
@@ -8,8 +8,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::Instant;
 
-/// A socket that is connected before `by`. Whoever listens is root or the user we are: what the
-/// daemon answers is mounted.
+/// A socket that is connected before `by`. The listener must be root or this user, because the hook
+/// mounts the paths of its answer.
 pub(crate) fn connect(path: &Path, by: Instant) -> io::Result<OwnedFd> {
     let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
     // SAFETY: socket takes three integers.
@@ -40,7 +40,7 @@ fn address(path: &Path) -> io::Result<libc::sockaddr_un> {
     Ok(address)
 }
 
-/// Sends one datagram to whoever listens at a path, without waiting.
+/// Sends one datagram to the socket at a path, without waiting.
 pub(crate) fn tell(path: &Path, text: &[u8]) -> io::Result<()> {
     let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC;
     // SAFETY: socket takes three integers.
@@ -56,7 +56,7 @@ pub(crate) fn tell(path: &Path, text: &[u8]) -> io::Result<()> {
     }
 }
 
-/// Lets the waits of one kind, to connect and send or to receive, end at `by`.
+/// Sets the deadline `by` for one kind of wait: to connect and send, or to receive.
 fn wait_until(socket: &OwnedFd, option: i32, by: Instant) -> io::Result<()> {
     let time = left(by, Instant::now()).ok_or(io::ErrorKind::WouldBlock)?;
     let (value, size) = ((&raw const time).cast(), size_of::<libc::timeval>() as u32);
@@ -66,7 +66,7 @@ fn wait_until(socket: &OwnedFd, option: i32, by: Instant) -> io::Result<()> {
     result(set.into()).map(drop)
 }
 
-/// How long may still be waited; `None` if no longer: to the kernel zero would mean for ever.
+/// Remaining time; `None` if there is none, because zero means no limit to the kernel.
 fn left(by: Instant, now: Instant) -> Option<libc::timeval> {
     let left = by.saturating_duration_since(now);
     (left.as_micros() > 0).then(|| libc::timeval {
@@ -75,7 +75,7 @@ fn left(by: Instant, now: Instant) -> Option<libc::timeval> {
     })
 }
 
-/// The user who listens on the other side.
+/// The user of the listening process.
 fn listener(socket: &OwnedFd) -> io::Result<libc::uid_t> {
     let mut peer = libc::ucred {
         pid: 0,

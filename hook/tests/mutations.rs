@@ -1,8 +1,8 @@
-//! Damaged inputs: whatever an image, a person or a faulty disk makes of them, the hook neither panics
-//! nor takes a container that asks for a slice for one that asks for nothing.
+//! Damaged inputs: the hook neither panics nor takes a container that requests a slice for one that does
+//! not, whatever an image, a user or a faulty disk changes.
 //!
-//! Valid documents are mutated by a seeded generator; what a mutant asks for is read a second time
-//! by another reader (`serde_json::Value`, without regard to case), and the two are compared.
+//! A seeded generator mutates valid documents. A second parser (`serde_json::Value`, case-insensitive)
+//! reads each mutant's request too, and the results are compared.
 
 use gpuslice_hook::{Args, Ask, Config, Error, State};
 use gpuslice_wire::admin::{MemoryAsk, RequestSource};
@@ -25,8 +25,8 @@ const CGPU: &str = r#"{"process":{"env":["PATH=/bin","ALIYUN_COM_GPU_MEM_CONTAIN
 const STATE: &str = r#"{"ociVersion":"1.0.2","id":"web-1","status":"creating","pid":4711,
  "bundle":"/run/b","annotations":{"gpuslice.io/memory":"4GiB"}}"#;
 
-/// Of each document and seed. `MUTANTS` and `SEED` in the environment ask for more and for others; the
-/// loop is our own and not guided by coverage, for which stable Rust has no means.
+/// Mutants of each document and seed. `MUTANTS` and `SEED` in the environment change number and seed. The
+/// loop is not guided by coverage, which stable Rust does not support.
 fn how_many() -> usize {
     number("MUTANTS").unwrap_or(20_000)
 }
@@ -164,7 +164,7 @@ fn mutants(text: &str, seed: u64, mut see: impl FnMut(&[u8])) {
     }
 }
 
-/// The second reader: whether the document asks for something, `None` if it cannot read it.
+/// The second parser: whether the document has a request, `None` if it is unreadable.
 fn asks(text: &[u8]) -> Option<bool> {
     let text: String = String::from_utf8_lossy(text)
         .chars()
@@ -243,7 +243,7 @@ fn no_mutant_of_a_wish_asks_for_nothing() {
             }
         });
     }
-    // Mutations that broke everything, or nothing, would prove little.
+    // Mutations that break every document, or none, would prove little.
     assert!(
         refused > 1_000 && granted > 1_000 && nothing > 100,
         "{refused} {granted} {nothing}"
@@ -281,7 +281,7 @@ fn command_lines_survive_mutation() {
     });
 }
 
-/// Sizes no valid document has: too deep, too long, too many.
+/// Sizes beyond any valid document: too deep, too long, too many.
 #[test]
 fn extremes() {
     let deep = |n: usize| "[".repeat(n) + &"]".repeat(n);
@@ -298,7 +298,7 @@ fn extremes() {
     ] {
         readable(&ask(refused.as_bytes()).expect_err("not a wish"));
     }
-    // What is not ours is skipped, whatever its size.
+    // Foreign content is skipped, at any size.
     for asks in [
         format!(r#"{{"annotations":{{{wish}}},"x":{}}}"#, deep(100_000)),
         format!(r#"{{"x":"{long}","annotations":{{{many}{wish}}}}}"#),
@@ -309,7 +309,7 @@ fn extremes() {
     assert!(State::parse(deep(100_000).as_bytes()).is_err());
 }
 
-/// What readers disagree on, or stumble over, is refused where it stands in what we read.
+/// Ambiguous or malformed content is refused in the parts that the hook reads.
 #[test]
 fn hostile_documents() {
     let wish = r#"{"annotations":{"gpuslice.io/memory":"1GiB"}}"#;
@@ -349,7 +349,7 @@ fn hostile_documents() {
     }
 }
 
-/// Files larger than any runtime writes are not even read.
+/// Files larger than any runtime writes are not read.
 #[test]
 fn sizes_have_an_end() {
     let dir = std::env::temp_dir().join(format!("gpuslice-hook-{}", std::process::id()));

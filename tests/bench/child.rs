@@ -1,7 +1,8 @@
-//! The measured program: loads `libcuda.so.1` as any program does, proves who answers, then times.
+//! The measured program: loads `libcuda.so.1` as any program does, verifies which library answers, then
+//! measures.
 //!
-//! A shim that silently did not load looks wonderfully fast, so nothing is timed before the child
-//! has seen that the shim owns the symbols and that an allocation over the cap is refused.
+//! A shim that silently failed to load would look fast. So the child first checks that the shim owns the
+//! symbols and that an allocation over the cap is refused.
 
 use crate::daemon::CAP;
 use gpuslice_nvabi::sig;
@@ -15,18 +16,18 @@ use std::time::Instant;
 #[derive(Clone, Copy, Debug)]
 pub enum Call {
     Launch,
-    /// An allocation of so many bytes, and its release.
+    /// An allocation of this many bytes, and its release.
     Pair(usize),
-    /// The same of 512 bytes while so many others live: one of those is released, and taken anew.
+    /// The same with 512 bytes while this many others live: one of them is freed and allocated again.
     Among(usize),
-    /// A stream-ordered allocation of so many bytes, and its release.
+    /// A stream-ordered allocation of this many bytes, and its release.
     PoolPair(usize),
     MemGetInfo,
     HtoDAsync,
     GetProcAddress,
 }
 
-/// What is timed: a name, the call, and the ns that may be added with one thread and with eight.
+/// A measurement: name, call, and the overhead allowed with one thread and with eight, ns.
 pub struct Row {
     pub name: &'static str,
     call: Call,
@@ -53,7 +54,7 @@ pub const ROWS: [Row; 12] = [
     row("MemGetInfo", Call::MemGetInfo, 15.0, 0.0),
     row("HtoDAsync", Call::HtoDAsync, 3.0, 0.0),
     row("GetProcAddress", Call::GetProcAddress, 40.0, 0.0),
-    // Last: from the first pool on other calls have something to settle.
+    // Last, because the first pool adds work to other calls.
     row("async+free:512B", Call::PoolPair(512), 250.0, 0.0),
     row("async+free:2MiB", Call::PoolPair(2 << 20), 250.0, 0.0),
 ];
@@ -135,8 +136,8 @@ fn owner(address: *const c_void) -> String {
     }
 }
 
-/// Runs as the child: `library` is the file that must own the symbols, `capped` whether a cap
-/// holds.
+/// Runs as the child: `library` is the file that must own the symbols, `capped` whether a cap must
+/// hold.
 pub fn run(library: &str, capped: bool, threads: usize) {
     let driver = Driver::load();
     for address in [
@@ -230,7 +231,7 @@ impl Live {
         };
         let one = |_| {
             let mut pointer = 0;
-            // SAFETY: an out-parameter of ours.
+            // SAFETY: a local out-parameter.
             let taken = unsafe { (driver.cuMemAlloc_v2)(&raw mut pointer, 512) };
             ok(taken, "cuMemAlloc");
             pointer
@@ -241,7 +242,7 @@ impl Live {
         }
     }
 
-    /// One after the other, far apart: no cache helps.
+    /// The next index, far from the last one, so that no cache helps.
     fn some(&mut self) -> &mut CUdeviceptr {
         self.next = (self.next + 7_919) % self.pointers.len();
         &mut self.pointers[self.next]
@@ -249,7 +250,7 @@ impl Live {
 
     fn give_back(self, driver: &Driver) {
         for pointer in self.pointers {
-            // SAFETY: taken in `take`, or anew in its place.
+            // SAFETY: allocated in `take`, or again in its place.
             ok(unsafe { (driver.cuMemFree_v2)(pointer) }, "cuMemFree");
         }
     }

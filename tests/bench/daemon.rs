@@ -1,5 +1,5 @@
-//! The daemon's side of the tenant socket, no more than a process alone in its slice meets: one
-//! GPU, one cap, no turns. It is part of the bench so that the figures are the shim's alone.
+//! The daemon's side of the tenant socket, reduced to a process alone in its slice: one GPU, one cap, no
+//! turns. It is part of the bench so that the figures are the shim's alone.
 
 use gpuslice_wire::frame::{decode, encode};
 use gpuslice_wire::ids::{ClientId, Lane};
@@ -21,18 +21,18 @@ pub const CAP: u64 = 128 * GIB;
 /// Serves `socket` until the process ends.
 ///
 /// # Errors
-/// Whatever the kernel says about the socket.
+/// A system call on the socket fails.
 pub fn serve(socket: &Path) -> Result<(), Error> {
     let listener = listen(socket)?;
     std::thread::spawn(move || {
         loop {
-            // SAFETY: accepts on a live descriptor; no address is asked for.
+            // SAFETY: accepts on a live descriptor; takes no address.
             let fd = unsafe {
                 let none = std::ptr::null_mut();
                 libc::accept4(listener.as_raw_fd(), none, none.cast(), libc::SOCK_CLOEXEC)
             };
             if fd >= 0 {
-                // SAFETY: fresh from accept4, owned by nobody else.
+                // SAFETY: fresh from accept4, without another owner.
                 let fd = unsafe { OwnedFd::from_raw_fd(fd) };
                 std::thread::spawn(move || converse(&fd));
             }
@@ -141,7 +141,7 @@ fn reserve(reserved: &mut u64, lane: Lane, need: Bytes, wish: Bytes) -> Reply {
     Reply::Reserved { lane, bytes }
 }
 
-/// One process's connection, to its end.
+/// Serves one process's connection to its end.
 fn converse(fd: &OwnedFd) {
     let mut reserved = 0_u64;
     let mut frame = [0_u8; FRAME_BYTES_MAX];
@@ -165,7 +165,7 @@ fn converse(fd: &OwnedFd) {
                 let (Some(container), Some(own)) = (container_page(), client_page()) else {
                     return;
                 };
-                // SAFETY: fresh from eventfd, owned by nobody else.
+                // SAFETY: fresh from eventfd, without another owner.
                 let bell = unsafe { OwnedFd::from_raw_fd(bell) };
                 (
                     Reply::Attached { client, lanes: 1 },

@@ -1,11 +1,11 @@
-//! What do hook and runtime wrapper cost a container's start? One that asks for nothing, one that gets a
-//! slice, and a whole `runc run /bin/true` with and without. The wrapper's next runtime is `/bin/true`.
+//! The cost of hook and runtime wrapper at a container's start: without a request, with a slice, and a
+//! whole `runc run /bin/true` with and without the hook. The wrapper's next runtime is `/bin/true`.
 //!
-//! `gpuslice-bench-hook DIR` expects in DIR what `packaging/stage release` puts there, and root and runc;
-//! it starts a daemon of its own on the simulated GPU. What is compared is run alternately, so
-//! that a machine that slows down slows both; results are medians of the differences within a
-//! round. A hook's *body* is what it takes beyond starting and ending its own program, which is
-//! measured by a call with wrong arguments. Exit status 1 when a target is missed.
+//! `gpuslice-bench-hook DIR` expects the output of `packaging/stage release` in DIR, root and runc. It
+//! starts its own daemon on the simulated GPU. Compared runs alternate, so that a machine that slows down
+//! slows both; results are medians of the differences within a round. A hook's *body* is its time beyond
+//! the start and exit of its program, which a call with invalid arguments measures. The exit status is 1
+//! when a target is missed.
 
 mod stats;
 
@@ -18,15 +18,15 @@ use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 const ROUNDS: usize = 150;
-/// A single hook is short: more rounds for the same certainty.
+/// Rounds for a single hook: it is short, so it needs more for the same precision.
 const SPAWN_ROUNDS: usize = 300;
 /// Mounts of a slice: tenant directory, driver, NVML, shim, device, two covers, preload list.
 const MOUNTS: usize = 8;
 const BODY_MS: f64 = 0.5;
 const RUN_MS: f64 = 2.0;
-/// All of the hook with the daemon's answer: median and p99.
+/// Targets for the whole hook with the daemon's answer: median and p99.
 const WHOLE_MS: (f64, f64) = (2.0, 10.0);
-/// The wrapper before the next runtime, for a container that asks for nothing.
+/// Target for the wrapper before the next runtime, for a container without a request.
 const WRAPPER_MS: f64 = 0.3;
 
 type Result<T> = std::result::Result<T, String>;
@@ -67,16 +67,16 @@ fn missing(parts: &Path) -> Option<String> {
     (!hook.exists()).then(|| format!("{} is missing; run packaging/stage release", hook.display()))
 }
 
-/// What a process took, ms: by the clock, and of a processor's time (which another program that keeps
-/// the machine busy does not change).
+/// A process's duration, ms: by the clock, and in processor time (which other programs on a busy machine
+/// do not change).
 #[derive(Clone, Copy)]
 struct Took {
     clock: f64,
     cpu: f64,
 }
 
-/// A promise, ms. The body of a hook that gets a slice is held to its processor time: by the clock
-/// half of it is the wait for the daemon's answer.
+/// A target, ms. The target for a hook with a slice is processor time: by the clock half of its body is
+/// the wait for the daemon's answer.
 #[derive(Clone, Copy)]
 enum Target {
     Clock(f64),
@@ -86,18 +86,18 @@ enum Target {
 /// One row of the report, ms.
 struct Row {
     name: &'static str,
-    /// What it is compared with.
+    /// The run it is compared with.
     against: &'static str,
     base: f64,
     added: f64,
     added_cpu: f64,
     target: Option<Target>,
-    /// Median and p99 of the whole process by the clock, and what they may be.
+    /// Median and p99 of the whole process by the clock, and their targets.
     whole: (f64, f64),
     whole_target: Option<(f64, f64)>,
 }
 
-/// Directories and a daemon; gone when dropped.
+/// Directories and a daemon; removed when dropped.
 struct Bench {
     parts: PathBuf,
     /// Bundles and the root filesystem.
@@ -175,7 +175,7 @@ impl Bench {
         Ok(rows)
     }
 
-    /// The hook of a container that asks for nothing, against `/bin/true` and against itself.
+    /// The hook of a container without a request, against `/bin/true` and against itself.
     fn spawns(&self) -> Result<Vec<Row>> {
         let state = self.container("plain", 4711, &json!({}))?;
         let nothing = File::open("/dev/null").map_err(said)?;
@@ -235,7 +235,7 @@ impl Bench {
         ])
     }
 
-    /// The hook of a container that gets a slice, in a namespace as a runtime leaves it.
+    /// The hook of a container with a slice, in a namespace as set up by a runtime.
     fn slices(&self) -> Result<Row> {
         let nothing = File::open("/dev/null").map_err(said)?;
         let (mut bare, mut hook) = (Vec::new(), Vec::new());
@@ -272,8 +272,8 @@ impl Bench {
         let kinds = [(&nothing, false), (&nothing, true), (&wish, true)];
         let mut took = [const { Vec::new() }; 3];
         for round in 0..ROUNDS + 3 {
-            // What a container leaves to be cleaned up, its network above all, burdens the next one's start:
-            // so all six orders take turns.
+            // The clean-up after a container, above all of its network, slows the next one's start, so all
+            // six orders alternate.
             for place in 0..kinds.len() {
                 let kind = (round + place * (1 + round % 2)) % kinds.len();
                 let (wish, hooked) = kinds[kind];
@@ -334,7 +334,7 @@ impl Bench {
         Ok(child)
     }
 
-    /// A bundle and the state a runtime would tell of it.
+    /// A bundle and the state that a runtime would pass for it.
     fn container(&self, id: &str, pid: u32, annotations: &Value) -> Result<File> {
         let bundle = self.dir.join(id);
         fs::create_dir_all(&bundle).map_err(said)?;
@@ -399,7 +399,7 @@ fn config(rootfs: &Path, id: &str, annotations: &Value) -> Value {
     })
 }
 
-/// From the start of a process until its end has been seen.
+/// Time from the start of a process until its exit is observed.
 fn timed(mut command: Command, stdin: &File, succeeds: bool) -> Result<Took> {
     let mut input = stdin.try_clone().map_err(said)?;
     input.seek(SeekFrom::Start(0)).map_err(said)?;
@@ -415,7 +415,7 @@ fn timed(mut command: Command, stdin: &File, succeeds: bool) -> Result<Took> {
     let mut status = 0;
     // SAFETY: all-zero is a valid rusage.
     let mut used: libc::rusage = unsafe { std::mem::zeroed() };
-    // SAFETY: a child of ours that nobody else waits for; both places are ours.
+    // SAFETY: our child, waited for here alone; both out-parameters are locals.
     let ended = unsafe { libc::wait4(child.id() as i32, &raw mut status, 0, &raw mut used) };
     let clock = start.elapsed().as_secs_f64() * 1e3;
     let ms = |time: libc::timeval| time.tv_sec as f64 * 1e3 + time.tv_usec as f64 / 1e3;
@@ -459,7 +459,7 @@ fn median(mut values: Vec<f64>) -> f64 {
     quantile(&mut values, 0.5)
 }
 
-/// Prints the table for people to standard error and one JSON object to standard output.
+/// Prints the table to standard error and one JSON object to standard output.
 fn report(rows: &[Row]) -> ExitCode {
     let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
     let load: f64 = load

@@ -1,11 +1,11 @@
-//! What does starting cost? Three hundred processes that initialise CUDA at once, and a `sh` that
-//! does nothing.
+//! The cost of starting: three hundred processes that initialise CUDA at once, and a `sh` that does
+//! nothing.
 //!
-//! `gpuslice-bench-init DIR SOCKET...` expects in DIR the simulated driver (`libcuda.so.1`), next
-//! to its own file the preloaded shim, and a container's socket of a running daemon per group. The
-//! processes wait for one starting gun, a FIFO that nobody has opened for writing yet, and time
-//! `dlopen`, `cuInit` and the first context. Bare and in slices alternate (ABBA), so that a machine
-//! that slows down slows both. Exit status 1 when a target is missed.
+//! `gpuslice-bench-init DIR SOCKET...` expects the simulated driver (`libcuda.so.1`) in DIR, the preloaded
+//! shim beside its own file, and one container socket of a running daemon per group. All processes block
+//! in `open` on one FIFO until it is opened for writing, then measure `dlopen`, `cuInit` and the first
+//! context. Bare runs and runs in slices alternate (ABBA), so that a machine that slows down slows both.
+//! The exit status is 1 when a target is missed.
 
 mod stats;
 
@@ -21,7 +21,7 @@ use std::time::Instant;
 
 /// Processes that start at once.
 const PROCESSES: usize = 300;
-/// What the slowest of a hundred may take longer than without us, ms.
+/// Target for the additional time of the slowest of a hundred, ms.
 const ADDED_MS: f64 = 50.0;
 /// Shells of each kind.
 const SHELLS: usize = 500;
@@ -45,10 +45,10 @@ fn main() -> ExitCode {
     }
 }
 
-/// A process of the batch.
+/// One process of the batch.
 fn one(gun: &Path) -> Result<(), Error> {
     println!("waiting");
-    // Opening it waits for somebody who opens it for writing; nothing is ever written.
+    // Blocks until the FIFO is opened for writing; nothing is ever written.
     std::fs::File::open(gun)?.read_to_end(&mut Vec::new())?;
     let start = Instant::now();
     context()?;
@@ -91,7 +91,7 @@ struct Place<'a> {
 }
 
 impl Place<'_> {
-    /// A command bare, or in the slice of the `index`th.
+    /// A command, bare or in the `index`th slice.
     fn command(&self, program: &Path, index: Option<usize>) -> Command {
         let mut command = Command::new(program);
         command.env("LD_LIBRARY_PATH", self.directory);
@@ -103,7 +103,7 @@ impl Place<'_> {
         command
     }
 
-    /// Starts the batch and fires; ns of each.
+    /// Starts the batch, releases it, and returns the ns of each process.
     fn batch(&self, slices: bool) -> Result<Vec<f64>, Error> {
         let gun = std::env::temp_dir().join(format!("gpuslice-gun-{}", std::process::id()));
         let path = CString::new(gun.as_os_str().as_encoded_bytes())?;
@@ -144,7 +144,7 @@ fn fire(batch: Vec<Child>, gun: &Path) -> Result<Vec<f64>, Error> {
         output.read_line(&mut line)?;
         waiting.push((child, output));
     }
-    // The last ones have said that they will open it; let them.
+    // The last processes have announced that they will open it; wait for them.
     std::thread::sleep(std::time::Duration::from_millis(200));
     std::fs::File::options().write(true).open(gun)?.flush()?;
     let mut times = Vec::new();
@@ -170,7 +170,7 @@ fn bench(directory: &Path, sockets: &[&str]) -> Result<bool, Error> {
         sockets,
     };
     let (mut batches, mut shells) = ([Vec::new(), Vec::new()], [Vec::new(), Vec::new()]);
-    // The shells first, while nothing else goes on.
+    // The shells first, while nothing else runs.
     for index in 0..SHELLS {
         shells[0].push(place.shell(None)?);
         shells[1].push(place.shell(Some(index))?);

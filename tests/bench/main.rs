@@ -17,8 +17,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 const ROUNDS: usize = 7;
-/// One thread and eight are promised something; two show whether threads get in each other's way
-/// where each has a core of its own.
+/// Thread counts. One and eight have targets; two show contention where each thread has its own core.
 const THREADS: [usize; 3] = [1, 2, 8];
 
 fn main() -> ExitCode {
@@ -121,7 +120,7 @@ fn median(mut values: Vec<f64>) -> f64 {
     stats::quantile(&mut values, 0.5)
 }
 
-/// Prints the table for people to standard error and one JSON object to standard output.
+/// Prints the table to standard error and one JSON object to standard output.
 fn report(rows: &[Row]) -> ExitCode {
     eprintln!("added ns per call over the bare stub driver, medians of {ROUNDS} rounds");
     eprintln!("threads call                bare  injection      added  ratio  promised");

@@ -1,4 +1,4 @@
-//! `gpuslice run` and `ps` as a person uses them: real tenants, both injection methods, bad input.
+//! `gpuslice run` and `ps` as users run them: real tenants, both injection methods, bad input.
 
 use crate::harness::node::Node;
 use crate::harness::{eventually, is_root, skip, target_dir};
@@ -28,7 +28,7 @@ fn gpuslice() -> Command {
     with_signals("--default-signal")
 }
 
-/// `gpuslice` with what is ignored at its start said by `env`, not by who runs the tests (`nohup`).
+/// `gpuslice` under `env`, which sets the ignored signals, independent of the test's caller (`nohup`).
 fn with_signals(env: &str) -> Command {
     let mut command = Command::new("env");
     command.arg(env).arg(env!("CARGO_BIN_EXE_gpuslice"));
@@ -45,7 +45,7 @@ fn run(options: &[&str], command: &[&str]) -> Output {
         .arg(driver())
         .arg("--")
         .args(command);
-    // Its own daemon, whatever runs beside it.
+    // A daemon of its own, whatever else runs.
     let place = tempfile::tempdir().expect("a directory");
     run.env("TMPDIR", place.path());
     let output = run.env("GPUSLICE_SIM", "mem=4GiB").output();
@@ -88,8 +88,8 @@ fn a_command_sees_its_cap_and_no_more() {
     }
 }
 
-/// A GPU of the node that is not in the slice is not the command's to use: not seen, and where it is
-/// made visible nevertheless, no context can be made on it.
+/// The command cannot use a GPU of the node outside its slice: the GPU is not visible, and if it is made
+/// visible nevertheless, no context can be created on it.
 #[test]
 fn other_gpus_are_out_of_reach() {
     let both = "unset CUDA_VISIBLE_DEVICES; exec \"$0\" --no-launch --device 1";
@@ -154,7 +154,7 @@ fn kernels_run_to_their_end_in_a_slice() {
 }
 
 #[test]
-fn the_commands_status_is_ours() {
+fn the_commands_status_is_returned() {
     for (script, code) in [("exit 0", 0), ("exit 7", 7), ("kill -TERM $$", 128 + 15)] {
         let output = run(&["--memory", "1GiB"], &["sh", "-c", script]);
         assert_eq!(output.status.code(), Some(code), "{script}: {output:?}");
@@ -190,7 +190,7 @@ fn it_reports_its_injection_method_and_driver() {
 }
 
 #[test]
-fn bad_wishes_are_refused_with_their_reason() {
+fn bad_requests_are_refused_with_their_reason() {
     let cases: [(&[&str], &str); 12] = [
         (&["--memory", "0"], "at least one byte"),
         (&["--memory", "-1"], "a size is"),
@@ -219,9 +219,9 @@ fn bad_wishes_are_refused_with_their_reason() {
     }
 }
 
-/// A driver that is not ours, without NVML beside it: the one of the benches.
+/// Another driver, without NVML: the stub of the benches.
 #[test]
-fn any_driver_that_speaks_the_driver_api_will_do() {
+fn any_driver_with_the_driver_api_works() {
     let dir = tempfile::tempdir().expect("a directory");
     let stub = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/bench/stub.c");
     let built = Command::new("cc")
@@ -271,7 +271,7 @@ fn a_directory_without_a_driver_is_named() {
 }
 
 #[test]
-fn without_a_daemon_ps_says_what_to_do() {
+fn without_a_daemon_ps_suggests_what_to_do() {
     let empty = tempfile::tempdir().expect("a directory");
     let output = gpuslice()
         .args(["ps", "--runtime-dir"])
@@ -286,15 +286,15 @@ fn without_a_daemon_ps_says_what_to_do() {
 }
 
 #[test]
-fn a_user_without_rights_is_told_so() {
+fn a_user_without_rights_gets_a_clear_error() {
     if !is_root() {
         return skip(
-            "a_user_without_rights_is_told_so",
+            "a_user_without_rights_gets_a_clear_error",
             "becoming somebody else needs root",
         );
     }
     let node = Node::start();
-    // The programs are root's; a copy that anybody can run.
+    // The programs are root's; a copy that every user can run.
     let public = tempfile::tempdir_in("/dev/shm").expect("a directory");
     let copy = public.path().join("gpuslice");
     std::fs::copy(env!("CARGO_BIN_EXE_gpuslice"), &copy).expect("a copy");
@@ -386,7 +386,7 @@ fn ps_shows_a_running_tenant_until_it_ends() {
     });
 }
 
-/// Ends the tenant under `gpuslice run`, as a person would by Ctrl-C at a terminal.
+/// Interrupts the tenant under `gpuslice run`, as Ctrl-C at a terminal does.
 fn interrupt(run: &std::process::Child) {
     let children = format!("/proc/{0}/task/{0}/children", run.id());
     let children = std::fs::read_to_string(children).expect("a live process");
@@ -403,7 +403,7 @@ fn tenants_outlive_their_daemon_and_are_known_again() {
     let used = |view: &Value| slice_named(view, "survivor").and_then(|s| s["memory_used"].as_u64());
     let denied = |view: &Value| slice_named(view, "survivor").and_then(|s| s["denied"].as_u64());
     eventually("all memory taken", || denied(&ps(&node)) > Some(0));
-    // What it asked for last counts as held until it has read the refusal.
+    // Its last request counts as held until it has read the refusal.
     std::thread::sleep(std::time::Duration::from_millis(1500));
     let before = used(&ps(&node));
     assert!(before > Some(GIB / 2), "{before:?}");

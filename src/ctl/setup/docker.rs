@@ -184,7 +184,7 @@ mod tests {
             ("{\n\"runtimes\": {\"gpuslice\": 1}}", "line 2 column"),
             ("{\"default-runtime\": 1}", "line 1 column"),
             ("[]", "line 1 column"),
-            ("{\"runtimes\": {}, \"runtimes\": {}}", "stands twice"),
+            ("{\"runtimes\": {}, \"runtimes\": {}}", "is given twice"),
         ] {
             let said = format!("{:#}", Docker.put(bad, &wish(false)).expect_err("refused"));
             assert!(said.contains(why), "{bad}: {said}");

@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_configuration_is_left_alone() {
+    fn a_file_that_is_no_configuration_is_left_unchanged() {
         let dir = tempfile::tempdir().expect("a directory");
         let pipe = dir.path().join("pipe");
         nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).expect("a pipe");
@@ -180,8 +180,8 @@ mod tests {
         fs::write(&big, " ".repeat(1 + BYTES_MAX as usize)).expect("written");
         fs::write(&raw, b"a\nb\xff").expect("written");
         for (path, why) in [
-            (dir.path(), "no regular file"),
-            (&pipe, "no regular file"),
+            (dir.path(), "not a regular file"),
+            (&pipe, "not a regular file"),
             (&big, "larger than"),
             (&raw, "not UTF-8 at line 2, column 2"),
         ] {

@@ -78,7 +78,7 @@ impl<'de> Visitor<'de> for Any {
         let mut seen = BTreeSet::new();
         while let Some(key) = map.next_key::<String>()? {
             if !seen.insert(key.clone()) {
-                return Err(A::Error::custom(format!("{key:?} stands twice")));
+                return Err(A::Error::custom(format!("{key:?} is given twice")));
             }
             map.next_value::<Strict>()?;
         }
@@ -104,9 +104,9 @@ mod tests {
         for (bad, why) in [
             (
                 "{\n  \"a\": 1,\n  \"a\": 2\n}",
-                "\"a\" stands twice at line 3",
+                "\"a\" is given twice at line 3",
             ),
-            ("{\"x\": {\"a\": 1, \"a\": 2}}", "stands twice"),
+            ("{\"x\": {\"a\": 1, \"a\": 2}}", "is given twice"),
             ("{\n  // why\n  \"a\": 1\n}", "no comments in JSON"),
             ("{\"a\": 1} # x", "no comments in JSON"),
             ("{\"a\": 1,}", "line 1 column 9"),

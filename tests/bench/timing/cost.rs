@@ -1,4 +1,4 @@
-//! What turns cost: work that is not done while the GPU changes hands, and the daemon's own time.
+//! The cost of turns: GPU time lost in hand-overs, and the daemon's processor time.
 
 use crate::node::Node;
 use crate::{Error, Pace, Row};
@@ -6,7 +6,7 @@ use gpuslice_sim_device::{ContextId, now_ns};
 use std::path::Path;
 use std::time::Duration;
 
-/// What two busy tenants get done together, in percent of what one gets done alone.
+/// Throughput of two busy tenants together, in percent of one alone.
 ///
 /// # Errors
 /// The node does not work.
@@ -49,7 +49,7 @@ fn done(node: &Node, contexts: &[ContextId], pace: Pace) -> Vec<f64> {
 }
 
 /// Processor time of the daemon with 64 tenants on 8 GPUs, in percent of a core: with kernels of 10 ms, so
-/// that each is a turn, and with nothing to do; and what changes of hands have to do with it.
+/// that each is a turn, and idle; and per hand-over.
 ///
 /// # Errors
 /// The node does not work.
@@ -67,7 +67,7 @@ pub fn daemon(parts: &Path, pace: Pace) -> Result<Vec<Row>, Error> {
     ])
 }
 
-/// What of a core the daemon takes in each of some seconds, in percent, and the turns it gives.
+/// The daemon's processor time in each of several seconds, in percent of a core, and the turns it grants.
 fn spent(parts: &Path, pace: Pace, program: &str) -> Result<(Vec<f64>, Vec<f64>), Error> {
     let mut node = Node::start(parts, 8)?;
     for tenant in 0..64 {
@@ -87,7 +87,7 @@ fn spent(parts: &Path, pace: Pace, program: &str) -> Result<(Vec<f64>, Vec<f64>)
     Ok((used, turns))
 }
 
-/// Time a process's threads have had a processor, ns.
+/// Processor time of a process's threads, ns.
 fn processor_ns(pid: u32) -> Result<u64, Error> {
     let mut sum = 0;
     for thread in std::fs::read_dir(format!("/proc/{pid}/task"))? {

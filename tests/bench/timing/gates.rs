@@ -1,9 +1,9 @@
-//! How soon is the GPU free of best effort when somebody who goes first wants it, and what does that cost
-//! best effort? With gates in its streams, and without.
+//! The time until best-effort work has left the GPU after a high-priority request, and its cost for the
+//! best-effort tenant; with gates in its streams, and without.
 //!
-//! By the device's clock: the high-priority tenant says when it asked, the device when best effort's kernels
-//! began and ended. Quiet is the end of the last that began before the high kernel did; what counts is how long
-//! after the want that was, nothing if nobody was there.
+//! All times are on the device's clock. The high-priority tenant reports its requests, the device the begin
+//! and end of best-effort kernels. The GPU has drained at the end of the last best-effort kernel that began
+//! before the high-priority kernel. A row is the time from request to drained, 0 if the GPU was idle.
 
 use crate::node::Node;
 use crate::{Error, Pace, Row};
@@ -12,10 +12,10 @@ use serde_json::Value;
 use std::path::Path;
 use std::time::Duration;
 
-/// Between two looks at what was done: of 4,096 kernels of a context the times are kept.
+/// Polling interval: the device keeps the times of a context's last 4,096 kernels.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Beginnings and ends of a context's work, as they come.
+/// Begin and end times of a context's kernels, collected continuously.
 pub struct Log {
     context: ContextId,
     next: u64,
@@ -34,7 +34,7 @@ impl Log {
         }
     }
 
-    /// When the first began that began after `want`.
+    /// Begin of the first kernel after `want`.
     pub fn begins_after(&self, want: u64) -> Option<u64> {
         let first = self.done.partition_point(|(start, _)| *start < want);
         self.done.get(first).map(|(start, _)| *start)
@@ -55,7 +55,7 @@ impl Log {
     }
 }
 
-/// Want to quiet without gates and with them, and how much of its turns best effort has kernels running.
+/// Request to drained, without gates and with them, and the busy part of best-effort turns.
 ///
 /// # Errors
 /// The node does not work.
@@ -74,7 +74,7 @@ pub fn preempted(parts: &Path, pace: Pace) -> Result<Vec<Row>, Error> {
     ])
 }
 
-/// Every want's time to quiet, µs, and the busy part of best effort's turns, percent.
+/// Time to drained of each request, µs, and the busy part of best-effort turns, percent.
 fn measure(parts: &Path, pace: Pace, gates: bool) -> Result<(Vec<f64>, f64), Error> {
     let config = format!("stream_gates = {gates}\n");
     let mut node = Node::configured(parts, 1, &config)?;
@@ -121,7 +121,7 @@ pub fn quiet(want: u64, low: &[(u64, u64)], high: &[(u64, u64)]) -> Option<f64> 
     Some(end.saturating_sub(want) as f64 / 1e3)
 }
 
-/// When the tenant asked for its kernels.
+/// The tenant's request times.
 pub fn wants(said: &str) -> Result<Vec<u64>, Error> {
     let mut events = said
         .lines()

@@ -1,5 +1,4 @@
-//! How fast does the GPU change hands: when its holder has nothing more to do, and when somebody who
-//! goes first has?
+//! Hand-over latency of the GPU: when its holder becomes idle, and when a higher class becomes runnable.
 
 use crate::node::Node;
 use crate::trace::gaps;
@@ -7,8 +6,8 @@ use crate::{Error, Pace, Row};
 use serde_json::Value;
 use std::path::Path;
 
-/// From the end of the last kernel of one who went idle to the first of the next one in line, in ms: `idle_us`, which
-/// is 0.5 ms, and a quarter for the change of hands.
+/// Time from the last kernel of a holder that becomes idle to the first kernel of the next container, in
+/// ms: `idle_us`, which is 0.5 ms, and 0.25 ms for the hand-over.
 ///
 /// # Errors
 /// The node does not work.
@@ -27,10 +26,9 @@ pub fn idle(parts: &Path, pace: Pace) -> Result<Vec<Row>, Error> {
     )])
 }
 
-/// What a kernel of 50 µs of a high-priority tenant takes beyond itself, in µs: alone, and while a
-/// best-effort tenant is busy with such kernels. The second holds its want, the other's getting
-/// quiet, its grant, its launch and its waking up; so what it has more than the first is at least
-/// what the other took to get quiet, and that is what is bounded.
+/// Latency of a high-priority tenant's kernel of 50 µs beyond its own length, in µs: alone, and while a
+/// best-effort tenant is busy with such kernels. The second figure contains request, drain, grant, launch
+/// and wake-up. So its excess over the first is at least the drain time, and the bound is on that.
 ///
 /// # Errors
 /// The node does not work.
@@ -59,7 +57,7 @@ pub fn priority(parts: &Path, pace: Pace) -> Result<Vec<Row>, Error> {
     ])
 }
 
-/// Count, median and p99 in µs of what a tenant said about its kernels.
+/// Count, median and p99 in µs, as reported by a tenant about its kernels.
 fn latency(said: &str) -> Result<(usize, f64, f64), Error> {
     let lines = said.lines();
     let mut events = lines.filter_map(|line| serde_json::from_str::<Value>(line).ok());

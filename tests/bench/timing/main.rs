@@ -1,11 +1,11 @@
-//! How exactly is a GPU's time divided, how fast does it change hands, and what does that cost?
+//! Accuracy of the division of a GPU's time, hand-over latency, and their cost.
 //!
-//! `gpuslice-bench-time PARTS` expects in PARTS a release build. A daemon, a simulated GPU and
-//! tenants in slices are its own; what it measures is the *device's* account of who had it, by the
-//! device's clock, so that neither the daemon's books nor the tenants' words are asked. Each row has
-//! its median, its p99 and the bound on the latter. The machine's own noise stands above the table:
-//! what is late there is late here. Exit status 1 when a bound is missed. `--quick` takes a fifth of
-//! the time, for a look; a word behind the directory measures only what has it in its name.
+//! `gpuslice-bench-time PARTS` expects a release build in PARTS. It starts its own daemon, simulated GPU
+//! and tenants in slices. It measures the *device's* record of its users, on the device's clock,
+//! independent of the daemon's books and the tenants' reports. Each row has its median, its p99 and the
+//! bound on the latter. The machine's wake-up latency is printed above the table, because it adds to every
+//! row. The exit status is 1 when a bound is missed. `--quick` takes a fifth of the time; a word after the
+//! directory restricts the run to measurements with that word in their names.
 
 mod cost;
 mod gates;
@@ -20,29 +20,29 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-/// Whatever goes wrong, in words.
+/// An error, as text.
 pub type Error = Box<dyn std::error::Error>;
 
 /// One line of the table.
 pub struct Row {
-    /// What was measured.
+    /// Name of the measurement.
     pub name: String,
-    /// In what the figures are.
+    /// Unit of the figures.
     pub unit: &'static str,
     /// Median.
     pub middle: f64,
-    /// 99th percentile; of few samples the worst.
+    /// 99th percentile, or the worst of few samples.
     pub high: f64,
-    /// What `high` may be.
+    /// The bound on `high`.
     pub bound: f64,
-    /// Whether the bound is a lowest value.
+    /// Whether the bound is a lower one.
     pub at_least: bool,
-    /// Samples behind it.
+    /// Number of samples.
     pub samples: usize,
 }
 
 impl Row {
-    /// A row of samples that should be below `bound`.
+    /// A row of samples with the upper bound `bound`.
     pub fn of(name: &str, unit: &'static str, mut samples: Vec<f64>, bound: f64) -> Row {
         samples.sort_by(f64::total_cmp);
         let at = |part: f64| {
@@ -60,7 +60,7 @@ impl Row {
         }
     }
 
-    /// Missed also if nothing was measured.
+    /// Whether the bound is missed; also true without samples.
     fn missed(&self) -> bool {
         let held = match self.at_least {
             true => self.high >= self.bound,
@@ -70,7 +70,7 @@ impl Row {
     }
 }
 
-/// How much longer than asked for one long run takes: the whole bench, or a fifth of it.
+/// The bench's length: the whole, or a fifth of it.
 #[derive(Clone, Copy)]
 pub struct Pace(f64);
 
@@ -101,7 +101,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Measures everything; whether every bound was kept.
+/// Measures everything; returns whether every bound is met.
 fn bench(parts: &Path, pace: Pace, only: &str) -> Result<bool, Error> {
     let load = std::fs::read_to_string("/proc/loadavg")?;
     let load = load.split_whitespace().next().unwrap_or("?").to_owned();
@@ -118,7 +118,7 @@ fn bench(parts: &Path, pace: Pace, only: &str) -> Result<bool, Error> {
         if !what.contains(only) {
             return;
         }
-        // One that cannot be measured is one that is missed.
+        // A measurement that fails counts as missed.
         let more = more().unwrap_or_else(|why| {
             eprintln!("{what}: {why}");
             vec![Row::of(what, "-", Vec::new(), 0.0)]
@@ -148,7 +148,7 @@ fn bench(parts: &Path, pace: Pace, only: &str) -> Result<bool, Error> {
     Ok(!missed)
 }
 
-/// How late a thread that sleeps wakes here.
+/// Wake-up latency of a sleeping thread on this machine.
 fn noise(pace: Pace) -> Row {
     let (start, mut late) = (Instant::now(), Vec::new());
     while start.elapsed() < pace.seconds(2.0) {

@@ -1,4 +1,4 @@
-//! A node of one's own: a daemon, a simulated machine, tenants in slices; gone when dropped.
+//! A private node: a daemon, a simulated machine and tenants in slices; removed when dropped.
 
 use crate::Error;
 use gpuslice_sim_device::{ContextId, Machine, Role};
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Nothing here takes longer to start.
+/// Time limit for every start.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A node.
@@ -16,11 +16,11 @@ pub struct Node {
     parts: PathBuf,
     tenants: Vec<Child>,
     daemon: Child,
-    /// The device, as an observer sees it.
+    /// The device, opened as an observer.
     pub machine: Machine,
 }
 
-/// A tenant's words: those of `gpuslice run`, and those of the tenant's program.
+/// A tenant's arguments: those of `gpuslice run`, and those of the tenant's program.
 pub type Words<'a> = (&'a str, &'a str);
 
 impl Node {
@@ -29,7 +29,7 @@ impl Node {
         Node::configured(parts, gpus, "")
     }
 
-    /// The same with this text for a configuration.
+    /// The same, with this configuration text.
     pub fn configured(parts: &Path, gpus: usize, config: &str) -> Result<Node, Error> {
         let name = format!("gpuslice-bench-{}-{:?}", std::process::id(), Instant::now());
         let name: String = name.chars().filter(|c| c.is_ascii_alphanumeric()).collect();
@@ -66,7 +66,7 @@ impl Node {
         self.daemon.id()
     }
 
-    /// Turns given on this node so far.
+    /// Turns granted on this node so far.
     ///
     /// # Errors
     /// The daemon does not answer.
@@ -76,7 +76,7 @@ impl Node {
         Ok(slices.iter().filter_map(|it| it["turns"].as_u64()).sum())
     }
 
-    /// `gpuslice WORDS` on this node, to its end; what it printed.
+    /// Runs `gpuslice WORDS` on this node to its end; returns its output.
     pub fn gpuslice(&self, words: &str) -> Result<String, Error> {
         let mut command = Command::new(self.parts.join("gpuslice"));
         command.args(words.split_whitespace());
@@ -104,7 +104,7 @@ impl Node {
         new().ok_or_else(|| "the tenant's context is gone".into())
     }
 
-    /// Runs a tenant to its end; what it printed.
+    /// Runs a tenant to its end; returns its output.
     pub fn told(&mut self, gpu: usize, words: Words<'_>) -> Result<String, Error> {
         let child = self.spawn(gpu, words, Stdio::piped())?;
         let output = child.wait_with_output()?;
@@ -116,7 +116,7 @@ impl Node {
         command.args(["run", "--quiet", "--memory", "1GiB", "--gpus"]);
         command.arg(gpu.to_string()).args(slice.split_whitespace());
         command.arg("--runtime-dir").arg(self.dir.join("run"));
-        // One allocation that fits and one that does not: memory is not what is measured.
+        // One allocation that fits and one that does not, because this does not measure memory.
         command.arg("--").arg(self.parts.join("tenant"));
         command
             .args(["--step-mib", "512"])
@@ -141,7 +141,7 @@ impl Node {
         Ok((child, new().ok_or("the tenant's context is gone")?))
     }
 
-    /// Device time of each context so far, ns; of one that is gone none.
+    /// Device time of each live context so far, ns.
     pub fn busy(&self, contexts: &[ContextId]) -> Vec<u64> {
         let busy = |id: &ContextId| {
             self.machine
@@ -154,9 +154,9 @@ impl Node {
 
 impl Drop for Node {
     fn drop(&mut self) {
-        // A person's Ctrl-C: the command ends its slice and its program.
+        // As Ctrl-C does: the command ends its program and removes its slice.
         for child in &self.tenants {
-            // SAFETY: a signal to a child that was not waited for.
+            // SAFETY: a signal to a child that is not reaped yet.
             unsafe { libc::kill(child.id().cast_signed(), libc::SIGTERM) };
         }
         for child in &mut self.tenants {

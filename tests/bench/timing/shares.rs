@@ -1,7 +1,7 @@
-//! How far from its due is what a tenant gets, over one second and over ten?
+//! Deviation of a tenant's GPU time from its due share, over one second and over ten.
 //!
-//! Every tenth of a second the device is asked how long each context had it; windows of one second
-//! and of ten slide over these. An error is a part of the *device*: 1 % is 10 ms of a second.
+//! Every 0.1 s the bench reads each context's device time; windows of one second and of ten slide over
+//! these samples. An error is a part of the *device's* time: 1 % is 10 ms of a second.
 
 use crate::node::Node;
 use crate::{Error, Pace, Row};
@@ -9,20 +9,20 @@ use gpuslice_sim_device::now_ns;
 use std::path::Path;
 use std::time::Duration;
 
-/// Tenants and what each is due.
+/// Tenants and their due shares.
 pub struct Case {
-    /// For people.
+    /// Display name.
     pub name: &'static str,
     policy: &'static str,
-    /// Words of `gpuslice run`, and the part that it is due.
+    /// Arguments of `gpuslice run`, and the due share.
     tenants: &'static [(&'static str, f64)],
-    /// Whether parts are of the device's time; else of what all had.
+    /// Whether shares refer to the device's time; otherwise to the tenants' total.
     of_device: bool,
 }
 
 const EQUAL: (&str, f64) = ("", 1.0 / 16.0);
 
-/// What a daemon without a configuration does.
+/// Defaults of a daemon without a configuration.
 const DEFAULT: &str = "soft";
 
 /// All cases.
@@ -76,7 +76,7 @@ pub const CASES: &[Case] = &[
     },
 ];
 
-/// Between two looks at the device.
+/// Sampling interval.
 const STEP: Duration = Duration::from_millis(100);
 
 /// The two rows of a case.

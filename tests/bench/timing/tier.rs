@@ -1,8 +1,8 @@
-//! How soon is the GPU free of a kernel of 5 s when somebody who goes first wants it? With the hardware tier,
-//! which stops it, and without, where it is waited for.
+//! The time until a best-effort kernel of 5 s has left the GPU after a high-priority request; with the
+//! hardware tier, which stops the kernel, and without, where the request waits for its end.
 //!
-//! By the device's clock: the high-priority tenant says when it asked, the device when best effort was taken
-//! off the GPU, or when its kernel ended. A want at which nobody else was on the GPU counts for nothing.
+//! All times are on the device's clock. The high-priority tenant reports its requests, the device the
+//! preemption of best-effort work or the end of its kernel. A request at an idle GPU is not counted.
 
 use crate::gates::{Log, quiet, wants};
 use crate::node::Node;
@@ -11,10 +11,10 @@ use gpuslice_sim_device::{ContextId, now_ns};
 use std::path::Path;
 use std::time::Duration;
 
-/// Between two looks: the device remembers the last 64 stops.
+/// Polling interval: the device keeps the last 64 stops.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Want to quiet, and want to the kernel that was wanted, with the tier; want to quiet without.
+/// Request to drained and request to first kernel with the tier; request to drained without.
 ///
 /// # Errors
 /// The node does not work.
@@ -44,7 +44,7 @@ pub fn stopped(parts: &Path, pace: Pace) -> Result<Vec<Row>, Error> {
     ])
 }
 
-/// What every want took, µs.
+/// Latency of each request, µs.
 struct Waits {
     quiet: Vec<f64>,
     served: Vec<f64>,
@@ -94,7 +94,7 @@ fn measure(parts: &Path, long: Duration, tier: bool) -> Result<Waits, Error> {
     Ok(waits)
 }
 
-/// When best effort was taken off the GPU.
+/// Times at which best-effort work was preempted.
 struct Stops {
     low: ContextId,
     all: Vec<u64>,

@@ -1,14 +1,14 @@
-//! When did who have the device? Told from looks at how long each context has had it.
+//! The device's users over time, reconstructed from samples of each context's device time.
 //!
-//! The device's account is exact, a look happens when this program is run. But as long as at most one
-//! change of hands lies between two looks, its instants are exact too: what one context gained
-//! ended, what the other gained began, and what nobody gained was the gap between them.
+//! The device's counters are exact, but samples come at arbitrary instants. With at most one hand-over
+//! between two samples its instants are exact too: the growth of one context ended, that of the other
+//! began, and the time without growth is the gap between them.
 
 use crate::node::Node;
 use gpuslice_sim_device::{ContextId, now_ns};
 use std::time::Duration;
 
-/// Between two looks.
+/// Sampling interval.
 const STEP: Duration = Duration::from_micros(60);
 
 /// The gaps, in µs, between the end of `from`'s work and the beginning of `to`'s, over `length`.
@@ -24,7 +24,7 @@ pub fn gaps(node: &Node, from: ContextId, to: ContextId, length: Duration) -> Ve
         let second = busy[1].saturating_sub(before[1]);
         let nobody = (now - then).saturating_sub(first + second);
         idle = match (first > 0, second > 0, idle) {
-            // One after the other within two looks; which came first is not known.
+            // Both grew between two samples; their order is unknown.
             (true, true, _) => None,
             (true, false, _) => Some(nobody),
             (false, true, Some(idle)) => {

@@ -1,4 +1,4 @@
-//! Whose GPUs they are: each driver's are given out by one daemon, and beside the node's there is no other.
+//! Ownership of GPUs: one daemon manages a driver's GPUs, and beside the node's daemon there is no other.
 
 use super::misuse::{install, names, said};
 use super::together::Running;
@@ -121,11 +121,11 @@ fn a_drivers_gpus_are_given_out_by_one_daemon() {
     let holder = format!("of user {ONE}, --runtime-dir");
     place.assert_refused(TWO, "two", &holder);
     place.assert_refused(ROOT, "two", &holder);
-    // Another place for temporary files is no way to another daemon.
+    // Another directory for temporary files does not allow another daemon.
     place.assert_refused(ONE, "two", &holder);
     assert!(place.output(ONE, "driver", "one").status.success());
     assert!(place.output(TWO, "bin/sim", "two").status.success());
-    // Only the node's daemon does not depend on other users; it says what it found, and is next.
+    // Only the node's daemon is independent of other users; it logs the conflict and takes over next.
     let mut node = Node::new();
     let mut command = Command::new(place.path("bin/gpusliced"));
     command.arg("--runtime-dir").arg(node.runtime_dir());
@@ -145,10 +145,10 @@ fn a_drivers_gpus_are_given_out_by_one_daemon() {
     assert!(place.output(ONE, "driver", "two").status.success());
 }
 
-/// A user's process that has locked the driver, and has become a program of root's by a set-user-id file: by its
-/// user alone it could be a daemon of root's.
+/// A user's process locks the driver, then executes a set-user-id program of root's: by its user alone it
+/// could be a daemon of root's.
 #[test]
-fn a_users_lock_keeps_the_nodes_daemon_out_in_no_disguise() {
+fn a_users_lock_never_excludes_the_nodes_daemon() {
     if !is_root() {
         return skip("disguised locks", "needs root, to be several users");
     }
@@ -201,7 +201,7 @@ fn a_users_lock_keeps_the_nodes_daemon_out_in_no_disguise() {
     assert!(node.end_daemon(Signal::SIGTERM).success());
 }
 
-/// Another user was faster to create the directory that a command's daemon would have.
+/// Another user has created the directory of a command's daemon first.
 #[test]
 fn a_daemons_directory_of_another_user_is_not_used() {
     if !is_root() {
@@ -223,7 +223,7 @@ fn a_daemons_directory_of_another_user_is_not_used() {
     assert!(place.output(ONE, "driver", "one").status.success());
 }
 
-/// A mount namespace in which /run is empty, so that the node's own place can be used.
+/// A mount namespace with an empty /run, so that the node's own directory can be used.
 struct Elsewhere(Child);
 
 impl Elsewhere {
@@ -246,7 +246,7 @@ impl Elsewhere {
         Elsewhere(unsafe { sleep.pre_exec(alone) }.spawn().expect("it starts"))
     }
 
-    /// Has the command run there.
+    /// Runs the command there.
     fn holds(&self, command: &mut Command) {
         let namespace = File::open(format!("/proc/{}/ns/mnt", self.0.id())).expect("it lives");
         // SAFETY: one system call.
@@ -268,7 +268,7 @@ impl Drop for Elsewhere {
 }
 
 #[test]
-fn beside_the_nodes_daemon_a_user_is_told_whose_the_gpu_is() {
+fn beside_the_nodes_daemon_a_user_is_told_the_gpus_owner() {
     if !is_root() {
         return skip(
             "beside the node's daemon",
@@ -296,7 +296,7 @@ fn beside_the_nodes_daemon_a_user_is_told_whose_the_gpu_is() {
         assert!(said.contains("sudo gpuslice run"), "{while_it}: {said}");
     };
     told("runs");
-    // A GPU of one's own is none of the node's.
+    // A private simulated GPU does not belong to the node.
     let own = user("bin/sim");
     assert!(own.status.success(), "{}", said(&own));
     node.end_daemon(Signal::SIGKILL);

@@ -1,4 +1,4 @@
-//! Another user's daemon in the place where a command looks for its own: nothing that it says is used.
+//! Another user's daemon at the path of a command's own daemon: nothing it answers is used.
 
 use super::misuse::{install, said};
 use crate::harness::wire::{Connection, listen};
@@ -17,7 +17,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-/// Whose commands are attacked, and who attacks.
+/// The victim's and the attacker's user.
 const VICTIM: u32 = 65534;
 const IMPOSTER: u32 = 65533;
 /// What the attack does in the victim's process.
@@ -26,11 +26,11 @@ const EVIL: &str = r#"
 __attribute__((constructor)) static void evil(void) { open(PROOF, O_CREAT | O_WRONLY, 0666); }
 "#;
 
-/// A process of the other user, which answers each request with a library of its own. Killed when dropped.
+/// A process of the attacker, which answers each request with its own library. Killed when dropped.
 struct Imposter(Pid);
 
 impl Imposter {
-    /// It listens in `dir`, which it must be able to write.
+    /// Starts it, listening in `dir`, which it must be able to write.
     fn listens(dir: &Path, place: &Path) -> Imposter {
         let socket = dir.join("admin.sock");
         // SAFETY: the child makes system calls, and uses the C library's allocator, which glibc keeps
@@ -123,7 +123,7 @@ impl Place {
         self.root.path().join(name)
     }
 
-    /// Where the victim's daemon would be.
+    /// The victim's default runtime directory.
     fn runtime_dir(&self) -> PathBuf {
         self.path("xdg/gpuslice")
     }
@@ -145,7 +145,7 @@ impl Place {
         command.output().expect("it starts")
     }
 
-    /// Every command says that, and none does what it was told there.
+    /// Every command reports `why`, and none follows the attacker's answer.
     fn assert_refused(&self, why: &str) {
         let sim = self.path("bin/sim");
         let sim = sim.to_str().expect("plain");
@@ -187,7 +187,7 @@ fn give(path: &Path, user: u32) {
 }
 
 #[test]
-fn another_users_daemon_is_not_believed() {
+fn another_users_daemon_is_not_trusted() {
     if !is_root() {
         return skip("imposters", "needs root, to be two other users");
     }

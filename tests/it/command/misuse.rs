@@ -1,5 +1,5 @@
-//! What people, scripts and crashes do to the commands: lost readers, full disks, signals at any moment,
-//! unusual paths, slices that nobody ended.
+//! Misuse of the commands by users, scripts and crashes: closed pipes, full disks, signals at any moment,
+//! unusual paths, leftover slices.
 
 use super::{
     driver, gpuslice, injection_methods, interrupt, ps, slice_named, tenant_of, with_signals,
@@ -30,7 +30,7 @@ pub(super) fn names(dir: &Path) -> Vec<String> {
 }
 
 #[test]
-fn a_reader_that_left_is_no_error_and_a_full_disk_is_one() {
+fn a_closed_pipe_is_no_error_and_a_full_disk_is_one() {
     let node = Node::start();
     for json in [false, true] {
         let mut ps = gpuslice();
@@ -50,7 +50,7 @@ fn a_reader_that_left_is_no_error_and_a_full_disk_is_one() {
 }
 
 #[test]
-fn nobody_listening_does_not_keep_a_command_from_running() {
+fn a_closed_standard_error_does_not_prevent_a_command() {
     let place = tempfile::tempdir().expect("a directory");
     let proof = place.path().join("ran");
     let (reader, writer) = std::io::pipe().expect("a pipe");
@@ -93,7 +93,7 @@ fn assert_nothing_left(place: &Path, of: Pid) {
 }
 
 #[test]
-fn a_command_that_is_told_to_end_does_and_leaves_nothing() {
+fn a_terminated_command_ends_and_leaves_nothing() {
     for method in injection_methods() {
         for (signal, code) in [
             (Signal::SIGTERM, Some(143)),
@@ -112,7 +112,7 @@ fn a_command_that_is_told_to_end_does_and_leaves_nothing() {
 }
 
 #[test]
-fn what_its_starter_ignores_stays_ignored() {
+fn a_signal_ignored_at_start_stays_ignored() {
     for method in injection_methods() {
         let mut run = with_signals("--ignore-signal=HUP");
         run.args([
@@ -131,9 +131,9 @@ fn what_its_starter_ignores_stays_ignored() {
     }
 }
 
-/// Whatever is being set up when the signal comes.
+/// At every stage of setting up at which the signal can arrive.
 #[test]
-fn a_command_that_is_told_to_end_early_leaves_nothing() {
+fn a_command_terminated_early_leaves_nothing() {
     for ms in [0, 5, 10, 20, 40, 80] {
         for signal in [Signal::SIGTERM, Signal::SIGINT] {
             let place = tempfile::tempdir().expect("a directory");
@@ -156,7 +156,7 @@ fn a_command_that_is_told_to_end_early_leaves_nothing() {
 }
 
 #[test]
-fn what_is_typed_at_the_terminal_does_not_reach_a_private_daemon() {
+fn terminal_signals_do_not_reach_a_private_daemon() {
     let place = tempfile::tempdir().expect("a directory");
     let mut child = started(place.path(), "preload", "trap exit INT");
     let of = pid(&child);
@@ -204,7 +204,7 @@ pub(super) fn install(dir: &Path) {
 }
 
 #[test]
-fn unusual_paths_hold_the_cap_or_are_refused_with_a_reason() {
+fn unusual_paths_keep_the_cap_or_are_refused_with_a_reason() {
     let root = tempfile::tempdir().expect("a directory");
     let long = "x".repeat(90);
     for (installed, temporary, refused) in [
@@ -262,7 +262,7 @@ fn rm(node: &Node, words: &[&str]) -> Output {
 }
 
 #[test]
-fn a_slice_that_nobody_ended_can_be_removed() {
+fn a_leftover_slice_can_be_removed() {
     let node = Node::start();
     let idle = |name: &str| slice_named(&ps(&node), name).map(|slice| slice["clients"] == 0);
     let mut killed = tenant_of(&node, "killed", "60");
@@ -274,7 +274,7 @@ fn a_slice_that_nobody_ended_can_be_removed() {
     );
     killed.kill().expect("it lives");
     killed.wait().expect("it ends");
-    // Its slice as well, where it could name a process in a control group of its own.
+    // Its slice too, if it had a process in a control group of its own.
     eventually("its command ends too", || idle("killed") != Some(false));
     node.must_admit("nobodys", Bytes(GIB));
     let done = rm(&node, &["nobodys"]);
@@ -294,10 +294,10 @@ fn a_slice_that_nobody_ended_can_be_removed() {
     forced.wait().expect("it ends");
 }
 
-/// A container that crashed with its runtime: the next one of that id is refused, and its person
-/// told what to do. The same of a record that was damaged.
+/// A container crashed with its runtime: the next one with that id is refused, and the error says what to
+/// do. The same with a damaged record.
 #[test]
-fn what_is_in_the_way_is_named_with_its_removal() {
+fn a_blocking_record_is_reported_with_its_removal() {
     let mut node = Node::start();
     node.must_admit("web", Bytes(GIB));
     let (_, why) = denied(node.admit("web", Bytes(GIB)));
@@ -315,7 +315,7 @@ fn what_is_in_the_way_is_named_with_its_removal() {
     ));
 }
 
-/// The process that another one started, once there is one.
+/// The child of a process, once it exists.
 fn child_of(parent: u32) -> Option<u32> {
     let is_child = |pid: &u32| {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
@@ -328,7 +328,7 @@ fn child_of(parent: u32) -> Option<u32> {
     pids.find(is_child)
 }
 
-/// Between the command's fork and the moment at which the kernel knows that it is to end with us.
+/// Kills it between the command's fork and its PR_SET_PDEATHSIG.
 #[test]
 fn a_command_whose_gpuslice_is_killed_at_its_start_never_runs() {
     let test = "a_command_whose_gpuslice_is_killed_at_its_start_never_runs";

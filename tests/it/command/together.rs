@@ -1,5 +1,5 @@
-//! Commands that run at the same time without a daemon of the node: one daemon for all of them, which ends
-//! with the last one, whatever ends each of them.
+//! Concurrent commands without a node daemon share one daemon, which ends with the last command, however
+//! each of them ends.
 
 use super::misuse::{names, pid, said};
 use super::{driver, gpuslice, ps_at, tenant};
@@ -11,7 +11,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
-/// Where commands have their temporary files, a GPU of 16 GiB, and what they say of themselves.
+/// The commands' temporary directory, a GPU of 16 GiB, and their output.
 struct Place(tempfile::TempDir);
 
 impl Place {
@@ -41,7 +41,7 @@ impl Place {
         run
     }
 
-    /// A command that runs, until it is ended.
+    /// A command that runs until it is ended.
     fn started(&self, name: &str, options: &[&str]) -> Running {
         let script = format!("touch $0/{name}; exec sleep 600");
         let options = [&["--name", name][..], options].concat();
@@ -109,7 +109,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Ended mostly.
+        // Usually it has ended.
         let _ = self.0.kill().and_then(|()| self.0.wait());
     }
 }
@@ -148,9 +148,9 @@ fn caps_add_up_and_weights_count() {
     place.assert_nothing_left(&pids);
 }
 
-/// `gpuslice ps` needs the directory, which no person can guess.
+/// `gpuslice ps` needs the directory, which users cannot guess.
 #[test]
-fn a_command_says_where_its_daemon_is() {
+fn a_command_reports_its_daemons_directory() {
     let place = Place::new();
     let one = place.started("one", &["--memory", "5GiB"]);
     let two = said(&place.output(&["--memory", "5GiB"]));
@@ -205,7 +205,7 @@ fn processes_that_a_command_leaves_behind_keep_its_slice() {
     fs::write(place.path("said/end"), "").expect("written");
     let shell = Path::new("/proc").join(shell);
     eventually("the command ended", || !shell.exists());
-    // What it holds is promised to no other command.
+    // Its memory is promised to no other command.
     let refused = place.output(&["--memory", "10GiB"]);
     assert!(said(&refused).contains("6GiB"), "{}", said(&refused));
     assert!(!refused.status.success() && place.slice_names() == ["left"]);
@@ -216,7 +216,7 @@ fn processes_that_a_command_leaves_behind_keep_its_slice() {
     place.assert_nothing_left(&[run.id()]);
 }
 
-/// The commands that were there go on, and the next one starts another daemon in the place of the killed one.
+/// Running commands continue, and the next one starts another daemon in place of the killed one.
 #[test]
 fn a_daemon_that_is_killed_is_replaced() {
     let place = Place::new();
@@ -244,10 +244,10 @@ fn a_daemon_that_is_killed_is_replaced() {
     }
 }
 
-/// Twenty commands start, end and are killed in any order. Each runs with the memory that it asked for,
-/// or is told that there is not as much: at no time are there more of them than fit.
+/// Twenty commands start, end and are killed in any order. Each runs with its requested memory or is
+/// refused for lack of it: at no time do more of them run than fit.
 #[test]
-fn in_any_order_there_is_one_daemon_and_in_the_end_none() {
+fn in_any_order_there_is_one_daemon_and_at_the_end_none() {
     let place = Place::new();
     let mut random = Random(0xDAE_0017);
     let script = "trap 'rmdir $0/run-$PPID; exit' EXIT TERM; mkdir $0/run-$PPID; \
@@ -291,6 +291,6 @@ fn in_any_order_there_is_one_daemon_and_in_the_end_none() {
         .lines()
         .filter_map(|count| count.trim().parse::<u32>().ok())
         .max();
-    // A killed one is perhaps still counted when the next one begins.
+    // A killed command may still be counted when the next one begins.
     assert!(most <= Some(3), "{most:?} at a time");
 }

@@ -46,7 +46,7 @@ impl Drop for Point {
     fn drop(&mut self) {
         let _ = fs::set_permissions(POINT, Permissions::from_mode(self.mode));
         let Some(dir) = self.dir.take() else { return };
-        // As a command that made it would.
+        // As the command that created it would.
         if self.mode == 0o711 && dir.relock(FlockArg::LockExclusiveNonblock).is_ok() {
             let _ = fs::remove_dir(POINT);
         }

@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 const SOURCES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/apps/injection");
-/// The file behind the driver's names; daemon and CLI know the simulated GPU by it.
+/// The file behind the driver's names, by which daemon and CLI recognise the simulated GPU.
 const FILE: &str = "libgpuslice_sim_cuda.so";
-/// What a driver's files are called where one is installed.
+/// File names of an installed driver.
 const INSTALLED: (&str, &str) = ("libcuda.so.575.57.08", "libnvidia-ml.so.575.57.08");
 const LIBRARIES: &str = "lib/x86_64-linux-gnu";
 /// The owner of the set-user-id program.
@@ -32,7 +32,7 @@ fn cc(arguments: &[&str], out: &Path) {
     assert!(output.status.success(), "{command:?}: {output:?}");
 }
 
-/// Puts the simulated driver into `dir`: its files under these names, and the links a system has.
+/// Installs the simulated driver in `dir`: its files under these names, and a system's links.
 pub fn driver(dir: &Path, cuda: &str, nvml: &str) {
     fs::create_dir_all(dir).expect("a directory");
     let built = [
@@ -99,7 +99,7 @@ impl Home {
             bundle.add_program(&path, &format!("bin/{program}"));
         }
         let libraries = bundle.rootfs().join(LIBRARIES);
-        // What the driver needs, too; the loader is among the libraries of every distribution.
+        // The driver's own dependencies too; every distribution's libraries include the loader.
         let real = Path::new(&self.driver).join(FILE);
         bundle.add_program(&real, &format!("{LIBRARIES}/{}", INSTALLED.0));
         let loader = "ld-linux-x86-64.so.2";
@@ -133,7 +133,7 @@ fn set_user(program: &Path) {
     fs::set_permissions(program, Permissions::from_mode(0o4755)).expect("root may");
 }
 
-/// Lets all users read what is in a test's directory, and use its device and scratch.
+/// Lets all users read a test's directory, and use its device and scratch.
 pub fn publish(root: &Path) {
     let open = |path: &Path, mode| fs::set_permissions(path, Permissions::from_mode(mode));
     open(root, 0o755).expect("ours");

@@ -1,12 +1,12 @@
-//! An image that changes while we work in it: somebody exchanges directories and links to the host
-//! at full speed, and nothing we make or mount may ever land outside the root.
+//! TOCTOU attacks by an image: a thread exchanges directories with links to the host at full speed, and
+//! no file or mount of the hook may ever land outside the root.
 //!
-//! The root is a bind mount, as runtimes make it; who races us uses the directory below it, from
-//! another mount namespace, where no mount of ours keeps a name from being exchanged. So every open,
-//! every `mkdir` and every mount has a moment before it at which its name means something else.
-//! Each round has a namespace of its own. `SWAP_ROUNDS` says how many.
+//! The root is a bind mount, as runtimes create it. The attacker works in the directory below it, from
+//! another mount namespace, where the hook's mounts do not block renames. So before every open, `mkdir`
+//! and mount there is a moment at which its name leads elsewhere. Each round has its own namespace;
+//! `SWAP_ROUNDS` sets their number.
 
-use crate::apply::{Sources, lay_and_look};
+use crate::apply::{Sources, mount_and_verify};
 use crate::grant::Granted;
 use crate::place::{Host, Root};
 use crate::plan::Plan;
@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::channel;
 use tempfile::TempDir;
 
-/// Where the racer's links lead: the host's directories that look like the container's.
+/// Targets of the attacker's links: host directories that look like the container's.
 const PLACES: [(&str, &str); 4] = [
     ("etc", "host/etc"),
     ("run", "host/run"),
@@ -29,15 +29,15 @@ const PLACES: [(&str, &str); 4] = [
     ("etc/ld.so.preload", "host/etc/list"),
 ];
 
-/// Directories: an image, the host beside it, our sources. In a mount namespace of this thread.
-struct Course {
+/// Directories of an image, the host beside it and the mount sources, in this thread's mount namespace.
+struct Fixture {
     dir: TempDir,
     home: File,
 }
 
-impl Course {
-    /// `None`, said, where this thread may not have a namespace.
-    fn new(test: &str) -> Option<Course> {
+impl Fixture {
+    /// `None`, with a message, if this thread may not create a namespace.
+    fn new(test: &str) -> Option<Fixture> {
         if !nix::unistd::geteuid().is_root() {
             let line = format!("SKIP {test}: mounts need root\n");
             let _ = std::io::stderr().write_all(line.as_bytes());
@@ -47,7 +47,7 @@ impl Course {
         unshare(CloneFlags::CLONE_NEWNS).expect("a namespace");
         let (none, private) = (None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE);
         mount(none, "/", none, private, none).expect("private");
-        let course = Course {
+        let fixture = Fixture {
             dir,
             home: File::open("/proc/thread-self/ns/mnt").expect("ours"),
         };
@@ -65,7 +65,7 @@ impl Course {
             "slice/driver",
             "device",
         ] {
-            fs::create_dir_all(course.at(sub)).expect("a directory");
+            fs::create_dir_all(fixture.at(sub)).expect("a directory");
         }
         for file in [
             "image/etc/ld.so.preload",
@@ -76,9 +76,9 @@ impl Course {
             "slice/driver/libnvidia-ml.so.1",
             "library",
         ] {
-            fs::write(course.at(file), "").expect("a file");
+            fs::write(fixture.at(file), "").expect("a file");
         }
-        Some(course)
+        Some(fixture)
     }
 
     fn at(&self, path: &str) -> PathBuf {
@@ -99,7 +99,7 @@ impl Course {
         .expect("absolute")
     }
 
-    /// A fresh namespace with the image mounted at `root`, and the noted mounts.
+    /// A new namespace with the image mounted at `root`; returns its mount points.
     fn round(&self) -> Vec<String> {
         setns(&self.home, CloneFlags::CLONE_NEWNS).expect("back");
         unshare(CloneFlags::CLONE_NEWNS).expect("a namespace");
@@ -108,7 +108,7 @@ impl Course {
         points()
     }
 
-    /// What of the host's directories would show that somebody was there.
+    /// Inodes and change times of the host's directories, which reveal any access.
     fn host(&self) -> Vec<(PathBuf, u64, i64, i64)> {
         let mut seen = Vec::new();
         let mut left = vec![self.at("host")];
@@ -127,7 +127,7 @@ impl Course {
     }
 }
 
-/// Ends a race, also one that a failed assertion leaves.
+/// Stops the attacker, also after a failed assertion.
 struct End<'a>(&'a AtomicBool);
 
 impl Drop for End<'_> {
@@ -136,7 +136,7 @@ impl Drop for End<'_> {
     }
 }
 
-/// Where something is mounted.
+/// Mount points of this namespace.
 fn points() -> Vec<String> {
     let all = fs::read_to_string("/proc/thread-self/mountinfo").expect("ours");
     all.lines()
@@ -145,31 +145,31 @@ fn points() -> Vec<String> {
 }
 
 fn exchange(one: &Path, other: &Path) {
-    // Another exchange may have put a file where a directory was; then this one has to wait.
+    // Fails while another exchange has a file in a directory's place; that is harmless.
     let _ = renameat2(AT_FDCWD, one, AT_FDCWD, other, RenameFlags::RENAME_EXCHANGE);
 }
 
-/// Lays the racer's links beside what they are exchanged with: to the host by `..`, by the kernel's own
-/// links, and from `/` on.
-fn lay_links(course: &Course) -> Vec<(PathBuf, PathBuf)> {
+/// Creates the attacker's links beside their counterparts: to the host by `..`, by the kernel's magic
+/// links, and by absolute paths.
+fn create_links(fixture: &Fixture) -> Vec<(PathBuf, PathBuf)> {
     let mut pairs = Vec::new();
     for (place, host) in PLACES {
-        let host = course.at(host);
+        let host = fixture.at(host);
         let below = host.strip_prefix("/").expect("absolute");
         let up = Path::new("../../../../../../../../../../..").join(below);
         let magic = Path::new("/proc/self/root").join(below);
         for (number, to) in [up, magic, host.clone()].into_iter().enumerate() {
-            let link = course.at(&format!("image/link{}-{number}", place.replace('/', "-")));
+            let link = fixture.at(&format!("image/link{}-{number}", place.replace('/', "-")));
             symlink(to, &link).expect("a link");
-            pairs.push((course.at("image").join(place), link));
+            pairs.push((fixture.at("image").join(place), link));
         }
     }
     pairs
 }
 
-/// Exchanges all pairs, there and back, and takes a directory out of the image from under whoever is
-/// on the way through it, until told to stop.
-fn race(
+/// Exchanges all pairs, there and back, and moves a directory out of the image during path lookups
+/// through it, until `stop`.
+fn exchange_until_stopped(
     pairs: &[(PathBuf, PathBuf)],
     inner: &Path,
     outer: &Path,
@@ -193,65 +193,72 @@ fn rounds() -> u64 {
 
 #[test]
 fn exchanged_names_never_lead_out() {
-    let Some(course) = Course::new("exchanged_names_never_lead_out") else {
+    let Some(fixture) = Fixture::new("exchanged_names_never_lead_out") else {
         return;
     };
-    let pairs = lay_links(&course);
-    // A library directory by way of one that is taken out of the image meanwhile.
-    symlink("out/in/../../usr/lib", course.at("image/lib64")).expect("a link");
-    let (plan, inside) = (course.plan(), course.at("root").display().to_string());
-    let (before, stop, swaps) = (course.host(), AtomicBool::new(false), AtomicU64::new(0));
+    let pairs = create_links(&fixture);
+    // A library directory whose path leads through one that is moved out of the image.
+    symlink("out/in/../../usr/lib", fixture.at("image/lib64")).expect("a link");
+    let (plan, inside) = (fixture.plan(), fixture.at("root").display().to_string());
+    let (before, stop, swaps) = (fixture.host(), AtomicBool::new(false), AtomicU64::new(0));
     let (mut whole, mut refused, mut naive) = (0u64, 0u64, 0u64);
     std::thread::scope(|scope| {
-        let (inner, outer) = (course.at("image/out/in"), course.at("host/out/in"));
+        let (inner, outer) = (fixture.at("image/out/in"), fixture.at("host/out/in"));
         let (stop, swaps, pairs) = (&stop, &swaps, &pairs);
         let (ready, begin) = channel();
         scope.spawn(move || {
-            // Who shares a root and a working directory with others may not change namespaces.
+            // A thread that shares root and working directory may not change namespaces.
             unshare(CloneFlags::CLONE_FS).expect("a thread of its own");
-            ready.send(()).expect("somebody waits");
-            race(pairs, &inner, &outer, stop, swaps);
+            ready.send(()).expect("the test waits");
+            exchange_until_stopped(pairs, &inner, &outer, stop, swaps);
         });
-        begin.recv().expect("the racer runs");
+        begin.recv().expect("the attacker runs");
         let _end = End(stop);
         for round in 0..rounds() {
-            let noted = course.round();
+            let noted = fixture.round();
             let sources = Sources::open(&plan).expect("the host's own");
-            let root = Host::note().and_then(|host| Root::open(&course.at("root"), host));
-            match lay_and_look(&root.expect("a root"), &plan, sources) {
+            let root = Host::note().and_then(|host| Root::open(&fixture.at("root"), host));
+            match mount_and_verify(&root.expect("a root"), &plan, sources) {
                 Ok(()) => whole += 1,
                 Err(_) => refused += 1,
             }
             let strange: Vec<String> = points().split_off(noted.len());
             let out = strange.iter().find(|point| !point.starts_with(&inside));
             assert_eq!(out, None, "round {round}: a mount outside the root");
-            // What a hook by names would do: look, then act.
-            let list = course.at("root/etc/ld.so.preload");
+            // A hook that works by names would check, then use.
+            let list = fixture.at("root/etc/ld.so.preload");
             let looked =
-                fs::symlink_metadata(course.at("root/etc")).is_ok_and(|meta| meta.is_dir());
+                fs::symlink_metadata(fixture.at("root/etc")).is_ok_and(|meta| meta.is_dir());
             let opened = fs::canonicalize(list).unwrap_or_default();
             naive += u64::from(looked && !opened.starts_with(&inside));
         }
     });
     let swaps = swaps.load(Relaxed);
     eprintln!("{whole} whole, {refused} refused, {swaps} exchanges; {naive} escapes by names");
-    assert_eq!(course.host(), before, "something of the host's was touched");
-    assert!(whole > 0 && refused > 0, "nothing raced");
-    assert!(rounds() < 1000 || naive > 0, "the racer has no teeth");
+    assert_eq!(
+        fixture.host(),
+        before,
+        "something of the host's was touched"
+    );
+    assert!(whole > 0 && refused > 0, "no race was lost or won");
+    assert!(
+        rounds() < 1000 || naive > 0,
+        "the attacker never succeeds, so the test shows nothing"
+    );
 }
 
-/// Renames that have nothing to do with us, which the kernel cannot know.
+/// Unrelated renames, which the kernel cannot tell from an attack.
 #[test]
 fn others_renames_do_not_refuse_an_innocent_image() {
     const RENAMES: u64 = 50_000;
-    let Some(course) = Course::new("others_renames_do_not_refuse_an_innocent_image") else {
+    let Some(fixture) = Fixture::new("others_renames_do_not_refuse_an_innocent_image") else {
         return;
     };
-    symlink("../run", course.at("image/etc/run")).expect("a link");
-    let _ = course.round();
+    symlink("../run", fixture.at("image/etc/run")).expect("a link");
+    let _ = fixture.round();
     let (stop, renames) = (AtomicBool::new(false), AtomicU64::new(0));
     std::thread::scope(|scope| {
-        let (one, other) = (course.at("host/out/a"), course.at("host/out/b"));
+        let (one, other) = (fixture.at("host/out/a"), fixture.at("host/out/b"));
         let (stop, renames) = (&stop, &renames);
         fs::write(&one, "").expect("a file");
         scope.spawn(move || {
@@ -262,7 +269,7 @@ fn others_renames_do_not_refuse_an_innocent_image() {
         });
         let _end = End(stop);
         let host = Host::note().expect("a host");
-        let root = Root::open(&course.at("root"), host).expect("a root");
+        let root = Root::open(&fixture.at("root"), host).expect("a root");
         while renames.load(Relaxed) < RENAMES {
             let found = root.open_at("etc/run", libc::O_PATH);
             assert!(found.is_ok(), "{:?}", found.err());

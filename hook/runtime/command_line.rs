@@ -1,18 +1,18 @@
-//! The command line of an OCI runtime, as containerd, docker, podman, CRI-O and people write it.
+//! The command line of an OCI runtime, as containerd, docker, podman, CRI-O and users write it.
 //!
-//! There is no standard for it; runc's is what everybody follows: options for all commands, the command,
-//! its options, the container's id. Options come as `--name value`, `--name=value`, and with one dash.
-//! We look for two commands that make a container, and leave the line as it is.
+//! There is no standard; all runtimes follow runc: global options, the command, its options, the
+//! container's id. Options have the forms `--name value` and `--name=value`, also with one dash. The
+//! wrapper looks for the two commands that create a container and does not change the line.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-/// Commands that make a container: what is in its configuration counts now.
+/// Commands that create a container, and so use its configuration.
 const MAKES: [&str; 2] = ["create", "run"];
 
-/// All others of runc, crun and youki. A word that is none of these is the value of an option that
-/// we do not know, and the command comes later.
+/// All other commands of runc, crun and youki. Any other word is the value of an unknown option, and
+/// the command follows later.
 const OTHERS: [&str; 17] = [
     "checkpoint",
     "delete",
@@ -33,7 +33,8 @@ const OTHERS: [&str; 17] = [
     "state",
 ];
 
-/// Options with a value of runc, crun and youki, for all commands and for those that make a container.
+/// Options of runc, crun and youki that take a value: global ones, and those of commands that create a
+/// container.
 const VALUED: [&str; 15] = [
     "log",
     "l",
@@ -52,30 +53,31 @@ const VALUED: [&str; 15] = [
     "preserve-fds",
 ];
 
-/// What of a command line is our matter.
+/// The relevant parts of a command line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Words {
-    /// The container it makes, if it makes one.
+pub(crate) struct CommandLine {
+    /// The container it creates, if any.
     pub creation: Option<Creation>,
-    /// Where the caller looks for what went wrong.
+    /// The log file that the caller reads errors from.
     pub log: Option<PathBuf>,
-    /// That file has lines of JSON.
+    /// Whether the log's lines are JSON.
     pub log_json: bool,
 }
 
-/// A container to be made.
+/// A container to create.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Creation {
     /// Directory of `config.json`.
     pub bundle: PathBuf,
-    /// Its id: the last word.
+    /// Its id: the last argument.
     pub id: OsString,
 }
 
-impl Words {
-    /// Reads the words after the program's name.
-    pub fn parse(words: &[OsString]) -> Words {
-        let (mut found, mut makes, mut bundle) = (Words::default(), false, PathBuf::from("."));
+impl CommandLine {
+    /// Parses the arguments after the program's name.
+    pub fn parse(words: &[OsString]) -> CommandLine {
+        let (mut found, mut makes, mut bundle) =
+            (CommandLine::default(), false, PathBuf::from("."));
         let (mut id, mut plain) = (OsString::new(), false);
         let mut words = words.iter();
         while let Some(word) = words.next() {
@@ -103,7 +105,7 @@ impl Words {
     }
 }
 
-/// An option's name, and its value if that is in the same word.
+/// An option's name, and its value if given in the same argument.
 fn option(word: &OsStr) -> Option<(&[u8], Option<&OsStr>)> {
     let bytes = word.as_bytes();
     let name = bytes.strip_prefix(b"-")?;
@@ -121,7 +123,7 @@ fn option(word: &OsStr) -> Option<(&[u8], Option<&OsStr>)> {
     }
 }
 
-/// The file of a `--log`: crun also knows other places, and `file:` before a path.
+/// The file of a `--log`: crun also accepts other destinations, and `file:` before a path.
 fn log_file(value: &OsStr) -> Option<PathBuf> {
     let bytes = value.as_bytes();
     let elsewhere =
@@ -134,12 +136,12 @@ fn log_file(value: &OsStr) -> Option<PathBuf> {
 mod tests {
     use super::*;
 
-    fn parse(line: &str) -> Words {
+    fn parse(line: &str) -> CommandLine {
         let words: Vec<OsString> = line.split_whitespace().map(OsString::from).collect();
-        Words::parse(&words)
+        CommandLine::parse(&words)
     }
 
-    /// Lines as these callers were seen to write them.
+    /// Command lines as observed from these callers.
     #[test]
     fn callers() {
         let containerd = "--root /run/containerd/runc/k8s.io --log /b/log.json --log-format json \
