@@ -1,10 +1,10 @@
-//! The contexts of this process: their devices, what they cost, and what ends them.
+//! The contexts of this process: their devices, their charges, and their ends.
 //!
-//! A context takes memory that no call names (its measured price, and what raised limits add), and
-//! everything allocated in it ends with it. So its charge is written down here, beside its device, and
-//! given back with the rest. Three kinds end differently: one that was created ends when it is
-//! destroyed, or detached as often as attached; a device's primary context with its last release or a
-//! reset; a green context only lets go of the primary one, in whose memory it lives.
+//! A context takes memory that no call reports (its measured cost, and that of raised limits), and
+//! everything allocated in it ends with it. So its charge is recorded here, beside its device, and
+//! released with the rest. Contexts end in three ways. A created one ends when it is
+//! destroyed, or detached as often as attached. A device's primary context ends with its last release or a
+//! reset. A green context only releases the primary one, which owns its memory.
 #![forbid(unsafe_code)]
 
 use crate::lane::key;
@@ -15,26 +15,26 @@ use gpuslice_wire::limits::ACCOUNTS_MAX;
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Limits of a context that cost memory: `CU_LIMIT_STACK_SIZE` is the first of them, 0.
+/// Number of limits that cost memory: `CU_LIMIT_STACK_SIZE` is the first of them, 0.
 pub const LIMITS: usize = 5;
 
-/// What a context costs, bytes of one lane.
+/// The charge of a context, bytes of one lane.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Charge {
+pub struct ContextCharge {
     /// The context itself.
     pub own: u64,
-    /// What each raised limit added.
+    /// The additional charge of each raised limit.
     pub limits: [u64; LIMITS],
 }
 
-impl Charge {
-    /// All of it.
+impl ContextCharge {
+    /// The total.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.limits.iter().sum::<u64>() + self.own
     }
 
-    fn add(&mut self, more: Charge) {
+    fn add(&mut self, more: ContextCharge) {
         self.own += more.own;
         for (mine, theirs) in self.limits.iter_mut().zip(more.limits) {
             *mine += theirs;
@@ -46,10 +46,10 @@ impl Charge {
 #[derive(Debug, Default)]
 pub struct Contexts {
     known: Mutex<Known>,
-    /// The context asked for last, and its lane in the top byte (as in [`crate::lane::Devices`]): one
-    /// word, so that both always belong together. Almost always the answer to the next question.
+    /// The last queried context, and its lane in the top byte (as in [`crate::lane::Devices`]): one word, so
+    /// that both are always consistent. It nearly always answers the next query.
     pub(crate) last: AtomicU64,
-    /// Held while something is made whose price is measured, by lane.
+    /// Held while an object is created whose cost is measured, by lane.
     alone: [Mutex<()>; ACCOUNTS_MAX],
 }
 
@@ -58,20 +58,20 @@ struct Known {
     contexts: HashMap<u64, Noted>,
     primary: HashMap<CUdevice, Primary>,
     greens: HashMap<CUgreenCtx, Green>,
-    /// Contexts that stand or stood for green ones: what was allocated in them is the primary one's.
+    /// Context handles of present and former green contexts: their allocations belong to the primary context.
     stand_ins: HashMap<CUdevice, Vec<u64>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Noted {
     device: CUdevice,
-    charge: Charge,
-    /// Attached so often and not detached; 1 from its creation.
+    charge: ContextCharge,
+    /// Attaches without a detach; 1 at its creation.
     uses: u64,
 }
 
 impl Noted {
-    fn new(device: CUdevice, charge: Charge) -> Noted {
+    fn new(device: CUdevice, charge: ContextCharge) -> Noted {
         Noted {
             device,
             charge,
@@ -80,23 +80,23 @@ impl Noted {
     }
 }
 
-/// A device's primary context, and how often it was retained and not released.
+/// A device's primary context, and its retains without a release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Primary {
     context: CUcontext,
     retained: u64,
 }
 
-/// A green context: its device, and the context that stands for it.
+/// A green context: its device and its context handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Green {
-    /// Of this device.
+    /// Its device.
     pub device: CUdevice,
-    /// Null where the driver does not tell.
+    /// Null if the driver does not return it.
     pub context: CUcontext,
 }
 
-/// What was known of a context that is being destroyed.
+/// The entries of a context that is being destroyed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[must_use]
 pub struct Closing {
@@ -110,7 +110,7 @@ impl Closing {
         self.gone.iter().map(|(key, _)| *key)
     }
 
-    /// What they cost, by device.
+    /// Their charges, by device.
     pub fn charges(&self) -> impl Iterator<Item = (CUdevice, u64)> {
         self.gone
             .iter()
@@ -123,7 +123,7 @@ impl Contexts {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// While this is held, nobody else of the process makes what must be measured on that lane.
+    /// A lock for creating an object whose cost is measured on that lane.
     pub fn alone(&self, lane: Lane) -> MutexGuard<'_, ()> {
         let lock = &self.alone[usize::from(lane.0) % ACCOUNTS_MAX];
         lock.lock().unwrap_or_else(PoisonError::into_inner)
@@ -136,8 +136,8 @@ impl Contexts {
         known.contexts.values().any(|noted| noted.device == device)
     }
 
-    /// A context was made. Gives what is noted of one that had the same handle, and must be gone.
-    pub fn insert(&self, context: CUcontext, device: CUdevice, charge: Charge) -> Closing {
+    /// Notes a new context. Returns the entries of a context with the same handle, which ended unseen.
+    pub fn insert(&self, context: CUcontext, device: CUdevice, charge: ContextCharge) -> Closing {
         let gone = self.remove(context);
         let mut known = self.open();
         for stand_ins in known.stand_ins.values_mut() {
@@ -148,11 +148,11 @@ impl Contexts {
         gone
     }
 
-    /// A device's primary context was retained, or a green context did so.
+    /// Notes that a device's primary context was retained, also by a green context.
     pub fn retain_primary(&self, context: CUcontext, device: CUdevice) {
         self.last.store(0, Ordering::Relaxed);
         let mut known = self.open();
-        let fresh = Noted::new(device, Charge::default());
+        let fresh = Noted::new(device, ContextCharge::default());
         known.contexts.entry(key(context)).or_insert(fresh);
         known.add_primary(
             device,
@@ -163,16 +163,15 @@ impl Contexts {
         );
     }
 
-    /// A context costs this much more; nothing was noted of it so far if it was made in a way
-    /// that passed us by.
-    pub fn charge(&self, context: CUcontext, device: CUdevice, more: Charge) {
+    /// Adds to a context's charge; a context that was created unseen is added.
+    pub fn charge(&self, context: CUcontext, device: CUdevice, more: ContextCharge) {
         let mut known = self.open();
-        let fresh = Noted::new(device, Charge::default());
+        let fresh = Noted::new(device, ContextCharge::default());
         let noted = known.contexts.entry(key(context)).or_insert(fresh);
         noted.charge.add(more);
     }
 
-    /// A limit was lowered by `bytes`: gives what of its charge goes back.
+    /// Notes that a limit was lowered by `bytes`. Returns the part of its charge to release.
     #[must_use]
     pub fn lower(&self, context: CUcontext, limit: usize, bytes: u64) -> u64 {
         let mut known = self.open();
@@ -185,15 +184,15 @@ impl Contexts {
         back
     }
 
-    /// The context was attached to once more.
+    /// Notes one more attach.
     pub fn attach(&self, context: CUcontext) {
         if let Some(noted) = self.open().contexts.get_mut(&key(context)) {
             noted.uses += 1;
         }
     }
 
-    /// The context is about to be detached from: whether that is its end. If the driver refuses,
-    /// [`Contexts::attach`] takes it back.
+    /// Notes a detach that is about to be made. Returns whether it ends the context. If the driver refuses,
+    /// [`Contexts::attach`] reverts it.
     #[must_use]
     pub fn detach(&self, context: CUcontext) -> bool {
         let mut known = self.open();
@@ -204,8 +203,8 @@ impl Contexts {
         noted.uses == 0
     }
 
-    /// A device's primary context is about to be released: the context if that is the last time. If
-    /// the driver refuses, [`Contexts::retain_primary`] takes it back.
+    /// Notes a release of a device's primary context that is about to be made. Returns the context if it is
+    /// the last. If the driver refuses, [`Contexts::retain_primary`] reverts it.
     #[must_use]
     pub fn release_primary(&self, device: CUdevice) -> Option<CUcontext> {
         let mut known = self.open();
@@ -214,7 +213,7 @@ impl Contexts {
         (primary.retained == 0).then_some(primary.context)
     }
 
-    /// A green context was made.
+    /// Notes a new green context.
     pub fn insert_green(&self, handle: CUgreenCtx, green: Green) {
         let mut known = self.open();
         known.greens.insert(handle, green);
@@ -223,13 +222,13 @@ impl Contexts {
         }
     }
 
-    /// A green context is about to be destroyed.
+    /// Removes a green context that is about to be destroyed.
     #[must_use]
     pub fn remove_green(&self, handle: CUgreenCtx) -> Option<Green> {
         self.open().greens.remove(&handle)
     }
 
-    /// A context is about to be destroyed: its handle may be another's as soon as it is.
+    /// Removes a context that is about to be destroyed: its handle may be reused immediately afterwards.
     pub fn remove(&self, context: CUcontext) -> Closing {
         self.last.store(0, Ordering::Relaxed);
         let mut known = self.open();
@@ -249,13 +248,13 @@ impl Contexts {
         }
     }
 
-    /// A context was not destroyed after all. Another thread may have retained it meanwhile.
+    /// Restores a context that was not destroyed. Another thread may have retained it meanwhile.
     pub fn restore(&self, closing: Closing) {
         self.last.store(0, Ordering::Relaxed);
         let keys: Vec<u64> = closing.keys().collect();
         let mut known = self.open();
         for (key, noted) in closing.gone {
-            let fresh = Noted::new(noted.device, Charge::default());
+            let fresh = Noted::new(noted.device, ContextCharge::default());
             let there = known.contexts.entry(key).or_insert(fresh);
             there.charge.add(noted.charge);
             there.uses = there.uses.max(noted.uses);
@@ -271,7 +270,7 @@ impl Contexts {
         }
     }
 
-    /// The device of a context that was made while we looked.
+    /// The device of a context that was created during the lookup.
     #[must_use]
     pub fn device(&self, context: CUcontext) -> Option<CUdevice> {
         let known = self.open();
@@ -297,7 +296,7 @@ impl Known {
     }
 
     fn add_stand_in(&mut self, device: CUdevice, key: u64) {
-        let fresh = Noted::new(device, Charge::default());
+        let fresh = Noted::new(device, ContextCharge::default());
         self.contexts.entry(key).or_insert(fresh);
         let stand_ins = self.stand_ins.entry(device).or_default();
         if !stand_ins.contains(&key) {
@@ -320,10 +319,10 @@ mod tests {
         CUcontext(std::ptr::without_provenance_mut(number << 12))
     }
 
-    fn own(bytes: u64) -> Charge {
-        Charge {
+    fn own(bytes: u64) -> ContextCharge {
+        ContextCharge {
             own: bytes,
-            ..Charge::default()
+            ..ContextCharge::default()
         }
     }
 
@@ -397,7 +396,7 @@ mod tests {
         assert_eq!(contexts.device(stand_in), None);
         contexts.restore(closing);
         assert_eq!(contexts.device(stand_in), Some(0));
-        // Also when it was destroyed before.
+        // Also if it was destroyed before.
         assert_eq!(contexts.remove_green(handle), Some(green));
         assert_eq!(contexts.remove_green(handle), None);
         assert_eq!(contexts.remove(primary).keys().count(), 2);
@@ -405,9 +404,9 @@ mod tests {
     }
 
     #[test]
-    fn a_lowered_limit_gives_back_no_more_than_it_cost() {
+    fn a_lowered_limit_releases_at_most_its_charge() {
         let (contexts, created) = (Contexts::default(), context(1));
-        let mut raised = Charge::default();
+        let mut raised = ContextCharge::default();
         raised.limits[2] = 100;
         contexts.charge(created, 0, raised);
         assert_eq!(contexts.lower(created, 2, 30), 30);

@@ -1,18 +1,18 @@
-//! The memory of graphs: what stands behind their allocation nodes, charged per GPU.
+//! Graph memory: the memory behind allocation nodes, charged per GPU.
 //!
 //! A graph's allocation has its address from the start, and memory only from the first launch (or upload)
-//! on; then the driver keeps it for the next launch, until somebody trims it. So nothing is charged when a
-//! graph is made. What an executable may newly need is learned once, when it is instantiated, by walking
-//! the graph's nodes and those of its child graphs; before a launch so much is set aside, and afterwards
-//! the driver's own number for the GPU (`CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT`) is charged and
-//! the rest given back, all as with a pool ([`crate::pools`]).
+//! on; then the driver keeps it for the next launch, until it is trimmed. So nothing is charged when a
+//! graph is created. The memory that an executable may need is determined once, at its instantiation, by
+//! walking the graph's nodes and those of its child graphs. Before a launch that much is set aside, and
+//! afterwards the driver's own number for the GPU (`CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT`) is charged and
+//! the rest released, as for a pool ([`crate::pools`]).
 //!
-//! What was launched before is *backed*: nothing need be set aside for it, until memory of graphs was
-//! trimmed. Should the driver all the same take more for such a launch, which cannot be undone any more,
-//! then what cannot be paid stays owed, and the next launch that needs memory is refused.
+//! A graph launched before is *backed*: nothing is set aside for it until graph memory was trimmed. The driver
+//! may still take more for such a launch, which cannot be rolled back. Growth that cannot be paid then stays
+//! owed, and the next launch that needs memory is refused.
 //!
 //! Launches of executables without memory nodes must not pay for this. Only from the first executable
-//! with such nodes on does the word that launches look at send those of graphs the longer way.
+//! with such nodes on does the gate's word send graph launches through the longer path.
 
 use crate::gate;
 use crate::guard::Outcome;
@@ -30,16 +30,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The granularity of graph memory, at least.
 const GRANULARITY: u64 = 2 * MIB;
-/// Child graphs inside of child graphs are followed so far.
+/// Depth to which nested child graphs are followed.
 const DEPTH_MAX: u32 = 64;
 
-/// What an executable may need, by device.
+/// Memory that an executable may need, by device.
 pub type Needs = Vec<(CUdevice, u64)>;
 
 #[derive(Debug)]
 struct Exec {
     needs: Arc<Needs>,
-    /// How often memory of graphs had been given back to the device when it was last launched.
+    /// Value of [`Graphs::shrinks`] at its last launch; `None` before the first.
     backed: Option<u64>,
 }
 
@@ -49,16 +49,15 @@ struct Known {
     devices: HashMap<CUdevice, Arc<Pool>>,
 }
 
-/// The graphs of a process, as far as they have memory.
+/// The graphs of a process that need memory.
 #[derive(Debug, Default)]
 pub struct Graphs {
     known: Mutex<Known>,
-    /// What the memory of graphs on each lane grows by.
+    /// The growth step of graph memory on each lane.
     pub(crate) steps: [reservation::Step; ACCOUNTS_MAX],
 }
 
-/// What the allocation nodes of `graph` take together, by device; nothing where the driver will not
-/// tell.
+/// Total of the allocation nodes of `graph`, by device; empty if the driver does not report them.
 #[must_use]
 pub fn needs_of(graph: CUgraph) -> Needs {
     let mut needs = Needs::new();
@@ -125,7 +124,7 @@ fn by_device(needs: &Needs) -> HashMap<CUdevice, u64> {
     sums
 }
 
-type Growing = Vec<(Arc<Pool>, reservation::Call)>;
+type Growing = Vec<(Arc<Pool>, reservation::PoolCall)>;
 
 impl Graphs {
     fn open(&self) -> MutexGuard<'_, Known> {
@@ -144,7 +143,7 @@ impl Graphs {
         ))
     }
 
-    /// How often memory of graphs was given back to the device.
+    /// Number of observed releases of graph memory to the device.
     fn shrinks(&self) -> u64 {
         let known = self.open();
         known
@@ -158,7 +157,7 @@ impl Graphs {
         self.open().devices.values().map(Arc::clone).collect()
     }
 
-    /// Sets aside what `needs` says, or nothing if that is `backed`.
+    /// Sets aside the bytes of `needs`, or nothing if they are `backed`.
     fn begin(&self, session: &Session, needs: &Needs, backed: bool) -> Result<Growing, CUresult> {
         let mut growing = Growing::new();
         for (device, bytes) in by_device(needs) {
@@ -177,10 +176,10 @@ impl Graphs {
         Ok(growing)
     }
 
-    /// Launches or uploads `exec` by `call`, and charges what that took.
+    /// Launches or uploads `exec` by `call`, and charges the memory that it took.
     ///
     /// # Errors
-    /// `CUDA_ERROR_OUT_OF_MEMORY`; then it was not called.
+    /// `CUDA_ERROR_OUT_OF_MEMORY`; then `call` did not run.
     pub fn launch(
         &self,
         session: &Session,
@@ -197,7 +196,7 @@ impl Graphs {
         };
         let growing = self.begin(session, &needs, backed)?;
         let result = call();
-        // What is launched is launched: what cannot be paid stays owed.
+        // A launch cannot be undone: growth that cannot be paid stays owed.
         let _ = end(session, growing, result);
         if done(result)
             && let Some(exec) = self.open().execs.get_mut(&exec)
@@ -207,7 +206,7 @@ impl Graphs {
         Ok(result)
     }
 
-    /// Instantiates `graph` by `call`; `upload` says that its memory is wanted at once.
+    /// Instantiates `graph` by `call`; with `upload` its memory is allocated immediately.
     ///
     /// # Safety
     /// `call` writes the executable to `made` when it answers success.
@@ -250,7 +249,7 @@ impl Graphs {
         Ok(result)
     }
 
-    /// An executable was changed: it may need what `graph` does, instead of what it did or `beside` it.
+    /// Notes a changed executable: it may need the memory of `graph`, in addition to its own if `beside`.
     pub fn changed(&self, exec: CUgraphExec, graph: CUgraph, beside: bool) {
         let mut needs = needs_of(graph);
         let mut known = self.open();
@@ -267,7 +266,8 @@ impl Graphs {
         gate::meter_graphs();
     }
 
-    /// Destroys an executable by `call`. It leaves the list before: its handle may soon be another's.
+    /// Destroys an executable by `call`. It is removed first: its handle may be reused immediately
+    /// afterwards.
     pub fn destroy(
         &self,
         session: &Session,
@@ -287,14 +287,14 @@ impl Graphs {
         result
     }
 
-    /// Brings the charges up to date.
+    /// Updates the charges.
     pub fn settle_all(&self, session: &Session) {
         for pool in self.devices() {
             pool.settle(session);
         }
     }
 
-    /// Has the driver give back what no graph uses now.
+    /// Makes the driver release unused graph memory.
     pub fn reclaim(&self, session: &Session) {
         for pool in self.devices() {
             pool.trim(session);
@@ -302,7 +302,7 @@ impl Graphs {
     }
 }
 
-/// The driver answered `result`: charges what it took, or nothing.
+/// Ends the calls after the driver's `result`, charging the memory that was taken.
 fn end(session: &Session, growing: Growing, result: CUresult) -> Result<(), CUresult> {
     let mut paid = Ok(());
     for (pool, call) in growing {

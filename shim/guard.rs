@@ -1,17 +1,18 @@
-//! One fence around every intercepted call: a bug of ours becomes an error code of theirs.
+//! A guard around every intercepted call: a bug in the shim becomes an error code for the application.
 //!
 //! A panic that reached the C caller would end the process, and Rust's default panic hook would
 //! write to its standard error. [`silence`] replaces that hook (this library has its own copy of
-//! the standard library, so the application's is untouched), and [`guard`] stops the panic.
+//! the standard library, so the application's is unaffected), and [`guard`] stops the panic.
 //!
 //! # Cancelled threads
 //! `pthread_cancel` unwinds a thread's stack from the system call in which it waits. That must not happen above
-//! the fence, which ends the process for an unwinding that is no panic. So a thread is not cancelled in an
-//! intercepted call: it is at the next cancellation point after it, as in a call that never waits.
+//! the guard, which ends the process for an unwinding that is no panic. So a thread is not cancelled in an
+//! intercepted call, but at the next cancellation point after it, as in a call that never waits.
 //!
-//! To say so to the C library takes longer than an allocation may. Calls that mostly do not wait are in
-//! [`quick`] instead, and say so where they begin to wait for the daemon: [`Uncancelled`]. A thread that is
-//! cancelled while the driver itself waits in one of these few (a free that synchronises) still ends the process.
+//! Disabling cancellation takes longer than an allocation may. Calls that mostly do not wait use
+//! [`quick`] instead, and disable it only where they begin to wait for the daemon: [`Uncancelled`]. A thread
+//! cancelled while the driver itself waits in one of these calls (a free that synchronises) still ends the
+//! process.
 
 use gpuslice_nvabi::types::CUresult;
 use std::ffi::c_int;
@@ -26,12 +27,12 @@ unsafe extern "C" {
 /// `PTHREAD_CANCEL_DISABLE` of glibc's `pthread.h`.
 const DISABLE: c_int = 1;
 
-/// The calling thread is not cancelled while this lives.
+/// Disables cancellation of the calling thread while it lives.
 #[derive(Debug)]
 pub struct Uncancelled(c_int);
 
 impl Uncancelled {
-    /// From now on.
+    /// Disables cancellation.
     #[must_use]
     pub fn begin() -> Uncancelled {
         let mut before = 0;
@@ -49,20 +50,20 @@ impl Drop for Uncancelled {
     }
 }
 
-/// Result of a hook's body: `Err` is the error code to answer early with.
+/// Result of a hook's body: `Err` is an error code to return early.
 pub type Outcome = Result<CUresult, CUresult>;
 
-/// Runs a hook's body; a panic answers `CUDA_ERROR_UNKNOWN`.
+/// Runs a hook's body; a panic returns `CUDA_ERROR_UNKNOWN`.
 ///
-/// What a body shares with the outside are atomics, maps behind locks whose critical sections are
-/// single operations, and drop guards that give reservations back: all whole after an unwind.
+/// A body shares with other code only atomics, maps behind locks with single-operation critical sections, and
+/// drop guards that release reservations: all are consistent after an unwind.
 #[inline]
 pub fn guard(body: impl FnOnce() -> Outcome) -> CUresult {
     let _uncancelled = Uncancelled::begin();
     quick(body)
 }
 
-/// [`guard`] for a body in which neither we nor the driver wait, mostly.
+/// [`guard`] for a body in which neither the shim nor the driver waits, mostly.
 #[inline]
 pub fn quick(body: impl FnOnce() -> Outcome) -> CUresult {
     fenced(CUresult::ERROR_UNKNOWN, || match body() {
@@ -70,7 +71,7 @@ pub fn quick(body: impl FnOnce() -> Outcome) -> CUresult {
     })
 }
 
-/// Runs `body`; a panic answers `otherwise`.
+/// Runs `body`; a panic returns `otherwise`.
 #[inline]
 pub fn guarded<T>(otherwise: T, body: impl FnOnce() -> T) -> T {
     let _uncancelled = Uncancelled::begin();
@@ -82,8 +83,8 @@ fn fenced<T>(otherwise: T, body: impl FnOnce() -> T) -> T {
     catch_unwind(AssertUnwindSafe(body)).unwrap_or(otherwise)
 }
 
-/// Keeps panics of this library off the application's standard error. Not a `Once`, which a fork in its
-/// middle leaves half done for ever.
+/// Keeps panics of this library off the application's standard error. Not a `Once`, which a fork during it
+/// leaves half done for ever.
 pub fn silence() {
     static DONE: AtomicBool = AtomicBool::new(false);
     if !DONE.swap(true, Ordering::Relaxed) {

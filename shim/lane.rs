@@ -1,10 +1,10 @@
-//! Which lane of the slice is this? From device, context or stream to the daemon's number for a GPU.
+//! Determines the lane (the daemon's number for a GPU) of a device, context or stream.
 //!
-//! A slice's lanes are GPUs by UUID. A process numbers its devices as `CUDA_VISIBLE_DEVICES` says,
-//! and may see GPUs that are not in the slice at all, so a lane is never guessed: each ordinal's UUID is
-//! asked of the driver once. `None` is a GPU without a lane: no context can be made on it
-//! ([`admitted`]) and, should there be one all the same, no memory taken ([`limited`]), so that "not in
-//! the slice" never comes to mean "no limit". An error is handed to the application instead of an
+//! A slice's lanes are GPUs by UUID. A process numbers its devices by `CUDA_VISIBLE_DEVICES`,
+//! and may see GPUs outside the slice, so a lane is never guessed: the driver is asked once for each
+//! ordinal's UUID. `None` is a GPU without a lane: no context can be created on it
+//! ([`admitted`]) and, should one exist anyway, no memory allocated ([`limited`]). So "not in
+//! the slice" never means "no limit". On an error the application gets the error instead of an
 //! unlimited call.
 
 use crate::link::Session;
@@ -15,7 +15,7 @@ use gpuslice_nvabi::types::{
 };
 use gpuslice_wire::ids::{GpuUuid, Lane};
 
-/// Devices whose lanes are remembered; higher ordinals are asked for every time.
+/// Devices whose lanes are cached; higher ordinals are queried each time.
 const REMEMBERED: usize = 64;
 const UNKNOWN: u8 = 0;
 const NONE: u8 = 1;
@@ -31,7 +31,7 @@ impl Default for Devices {
     }
 }
 
-/// Where the lane begins in [`crate::contexts::Contexts`]'s `last`; no address of a process reaches that far.
+/// Position of the lane in [`crate::contexts::Contexts`]'s `last`; addresses of a process do not reach it.
 const LAST_SHIFT: u32 = 56;
 
 /// The key of a context in the allocation tables.
@@ -40,7 +40,7 @@ pub fn key(context: CUcontext) -> u64 {
     context.0 as u64
 }
 
-/// Where the calling thread's work goes.
+/// The target of the calling thread's work.
 #[derive(Clone, Copy, Debug)]
 pub struct Here {
     /// The current context.
@@ -67,7 +67,7 @@ pub fn current(session: &Session) -> Result<Here, CUresult> {
     Ok(Here { context, lane })
 }
 
-/// Finds out the current context's lane and keeps it for the next question.
+/// Determines the current context's lane and caches it.
 #[cold]
 fn remember(session: &Session, context: CUcontext) -> Result<Option<Lane>, CUresult> {
     let mut device = 0;
@@ -112,7 +112,7 @@ pub fn of_device(session: &Session, device: CUdevice) -> Result<Option<Lane>, CU
     }
 }
 
-/// Whether a context may be made on a device: one that is not in the slice is not the process's to use.
+/// Whether a context may be created on a device: a process may use no device outside the slice.
 ///
 /// # Errors
 /// `CUDA_ERROR_DEVICE_UNAVAILABLE`, the driver's own for an ordinal it does not know, or
@@ -127,7 +127,7 @@ pub fn admitted(device: CUdevice) -> Result<(), CUresult> {
     }
 }
 
-/// The lane that memory is charged to: on a GPU without one there is none to be had.
+/// The lane to which memory is charged; without a lane the allocation fails.
 ///
 /// # Errors
 /// `CUDA_ERROR_DEVICE_UNAVAILABLE`.
@@ -139,7 +139,7 @@ pub fn limited(lane: Option<Lane>) -> Result<Lane, CUresult> {
 #[cold]
 fn ask(session: &Session, device: CUdevice) -> Result<Option<Lane>, CUresult> {
     let mut uuid = CUuuid { bytes: [0; 16] };
-    // The first form names the GPU, also where a MIG instance has a UUID of its own.
+    // The first form returns the GPU's UUID, even where a MIG instance has one of its own.
     match real!(cuDeviceGetUuid(&raw mut uuid, device)) {
         CUresult::ERROR_NOT_SUPPORTED => check(real!(cuDeviceGetUuid_v2(&raw mut uuid, device)))?,
         result => check(result)?,
@@ -151,8 +151,8 @@ fn ask(session: &Session, device: CUdevice) -> Result<Option<Lane>, CUresult> {
     Ok(lane)
 }
 
-/// The context and the device that a stream's work runs on. The special streams belong to the current
-/// context; any other may belong to another one, whose device was noted when it was made.
+/// The context and the device of a stream's work. The special streams belong to the current context; any
+/// other may belong to another context, whose device was recorded at its creation.
 ///
 /// # Errors
 /// As [`current`].
@@ -172,7 +172,7 @@ pub fn of_stream(session: &Session, stream: CUstream) -> Result<(CUcontext, CUde
     Ok((context, device))
 }
 
-/// Turns the driver's answer into a `Result`.
+/// Converts the driver's status into a `Result`.
 ///
 /// # Errors
 /// Anything but success.

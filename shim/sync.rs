@@ -1,16 +1,15 @@
 //! A lock for critical sections of a few nanoseconds.
 //!
-//! Most of what a small critical section costs is taking and leaving its lock. The standard mutex
-//! needs an atomic read-modify-write for each, because it must know on leaving whether somebody sleeps.
-//! This one leaves with a plain store; who waits looks again, then yields, then naps, so that a
-//! holder that lost its processor gets it back even from a waiter of higher priority.
+//! Most of the cost of a small critical section is locking and unlocking. The standard mutex
+//! needs an atomic read-modify-write for each, because the unlock must know whether a thread sleeps.
+//! This lock is released by a plain store. A waiting thread spins, then yields, then sleeps, so that a
+//! preempted holder gets the processor back even from a waiter of higher priority.
 
 use core::cell::{Cell, UnsafeCell};
 use core::hint::spin_loop;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// A value that one thread at a time may use, for a moment. Aligned so that locks side by side are
-/// not on one cache line.
+/// A value for short use by one thread at a time. Aligned so that adjacent locks do not share a cache line.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub struct Quick<T> {
@@ -21,10 +20,10 @@ pub struct Quick<T> {
 // SAFETY: `with` hands the value to one thread at a time, which may then be any thread.
 unsafe impl<T: Send> Sync for Quick<T> {}
 
-/// So many looks before the first yield; so many tries in all before the first nap.
+/// Number of spins before the first yield, and of tries before the first sleep.
 const LOOKS: u32 = 100;
 const YIELDS: u32 = 200;
-/// A nap, ns.
+/// Length of a sleep, ns.
 const NAP: u64 = 50_000;
 
 impl<T> Quick<T> {
@@ -36,7 +35,7 @@ impl<T> Quick<T> {
         }
     }
 
-    /// Runs `work` with the value. It must be short, must not call out, and must not come back here.
+    /// Runs `work` with the value. It must be short, must not call the driver, and must not lock again.
     #[inline(always)]
     pub fn with<R>(&self, work: impl FnOnce(&mut T) -> R) -> R {
         if self.taken.swap(true, Ordering::Acquire) {
@@ -62,8 +61,8 @@ impl<T> Quick<T> {
     }
 }
 
-/// The calling thread's number, in the order in which threads first asked: what threads that run at
-/// the same time can be told apart by, to keep them out of each other's way.
+/// The index of the calling thread, in the order of first use. It spreads concurrent threads over separate
+/// data.
 #[inline(always)]
 pub fn thread_index() -> usize {
     thread_local!(static INDEX: Cell<usize> = const { Cell::new(0) });

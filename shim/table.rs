@@ -1,14 +1,14 @@
 //! A hash table from pointers to small values, for one thread at a time.
 //!
-//! Open addressing with linear probing, at most half full, and removal by shifting back what
-//! follows, so that there are no tombstones and a busy table stays as fast as a new one. Keys come
-//! mixed ([`mix`]), with their top bits already used up for choosing among tables.
+//! Open addressing with linear probing, at most half full. Removal shifts the following entries back, so
+//! there are no tombstones and lookups in a busy table stay as fast as in a new one. Keys are
+//! mixed ([`mix`]) by the caller, which uses their top bits to select a table.
 #![forbid(unsafe_code)]
 
-/// Places of a table that has ever held anything; a power of two.
+/// Smallest size of a table that has ever had an entry; a power of two.
 const PLACES_MIN: usize = 64;
 
-/// How many top bits of a mixed pointer a table leaves alone.
+/// Number of top bits of a mixed pointer that a table does not use.
 pub const TOP_BITS: u32 = 6;
 
 /// Spreads a pointer over all bits, one to one, and 0 to 0: pointers differ in their middle bits, which
@@ -19,7 +19,7 @@ pub fn mix(pointer: u64) -> u64 {
     pointer.wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-/// Values by mixed pointer. Pointer 0 is nobody's and marks a free place.
+/// Values by mixed pointer. Pointer 0 is invalid and marks a free slot.
 #[derive(Debug)]
 pub struct Table<V> {
     places: Vec<(u64, V)>,
@@ -44,14 +44,14 @@ impl<V> Table<V> {
 }
 
 impl<V: Copy + Default> Table<V> {
-    /// Where the search for a key starts; the table has places.
+    /// The slot at which the search for a key starts; the table is allocated.
     #[inline(always)]
     fn home(&self, key: u64) -> usize {
         (key >> (u64::BITS - TOP_BITS - self.places.len().trailing_zeros())) as usize
             & (self.places.len() - 1)
     }
 
-    /// The place of `key`, or the free one where it would go.
+    /// The slot of `key`, or the free one where it would go.
     #[inline(always)]
     fn find(&self, key: u64) -> usize {
         let last = self.places.len() - 1;
@@ -62,7 +62,7 @@ impl<V: Copy + Default> Table<V> {
         at
     }
 
-    /// Writes `value` under `key` (not 0); gives what was there.
+    /// Inserts `value` under `key` (not 0); returns the previous value.
     #[inline(always)]
     pub fn insert(&mut self, key: u64, value: V) -> Option<V> {
         if self.count * 2 >= self.places.len() {
@@ -87,7 +87,7 @@ impl<V: Copy + Default> Table<V> {
         }
     }
 
-    /// Takes out what is under `key`.
+    /// Removes the value of `key`.
     #[inline(always)]
     pub fn remove(&mut self, key: u64) -> Option<V> {
         if self.count == 0 || key == 0 {
@@ -106,7 +106,7 @@ impl<V: Copy + Default> Table<V> {
             if next == 0 {
                 break;
             }
-            // What may not move before its home stays; distances are around the table.
+            // An entry may not move before its home slot; distances wrap around the table.
             let from_home = at.wrapping_sub(self.home(next)) & last;
             let from_free = at.wrapping_sub(free) & last;
             if from_home >= from_free {

@@ -1,22 +1,23 @@
-//! Which channel groups this process's work runs in.
+//! The channel groups in which this process's work runs.
 //!
 //! # Problem
-//! A daemon that may use the driver's open file can take a process's work off the GPU, in the middle of
-//! a kernel, if it knows the work's *channel group* by its handle ([`gpuslice_nvabi::control`]). The
-//! driver library chooses those handles and tells nobody.
+//! A daemon with access to the driver's open file can stop a process's work on the GPU, even within a
+//! kernel. For that it needs the handle of the work's *channel group* ([`gpuslice_nvabi::control`]). The
+//! driver library chooses those handles and does not publish them.
 //!
 //! # Idea
-//! It tells the kernel: objects are made and ended by `ioctl`, and the library reaches that function like
-//! any other of libc, through a pointer that the loader filled in. Where the daemon wants to know, that
-//! pointer is turned to us (`slot.rs`) before the driver is initialised. We call what was there, and
-//! write down what was made and ended ([`objects`]). The name `ioctl` stays libc's for everybody else.
+//! The driver library passes them to the kernel: objects are created and ended by `ioctl`, which the library
+//! calls like any other function of libc, through a pointer that the loader filled in. If the daemon uses
+//! channel groups, that pointer is redirected (`got.rs`) before the driver is initialised. The replacement
+//! calls the original function and records created and ended objects ([`objects`]). The symbol `ioctl` is
+//! not replaced for other callers.
 //!
-//! What is not understood (a structure of another size, more objects than there is room for, a GPU that
-//! cannot be told) makes the process one whose work nobody can stop, and nothing else. Nothing is said to
-//! the daemon in here, where the driver may hold its locks, but when a context was made or ended.
+//! An ioctl of unknown form (a structure of another size, too many objects, an undetermined GPU) only makes
+//! the process's work impossible to stop. The daemon is not notified from here, where the driver may hold
+//! its locks, but when a context was created or ended.
 
+mod got;
 pub mod objects;
-mod slot;
 
 use crate::guard::guarded;
 use crate::link::Session;
@@ -29,14 +30,14 @@ use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use core::sync::atomic::{AtomicBool, AtomicPtr};
 use gpuslice_nvabi::control::{self, Alloc, AllocShort, Control, Free, Schedule, command, request};
 use gpuslice_wire::ids::Lane;
-use objects::{Group, Made, Objects};
+use objects::{ChannelGroup, DriverObject, Objects};
 use std::sync::{Mutex, MutexGuard, TryLockError};
 
 type Ioctl = unsafe extern "C" fn(c_int, c_ulong, *mut c_void) -> c_int;
 
-/// Pointers of one library to one function; mostly it is one.
+/// Largest number of pointers of one library to one function; mostly there is one.
 const GOT_SLOTS: usize = 4;
-/// How often a lock is tried that another thread holds for a few instructions, or for ever in a
+/// Number of attempts to take a lock that another thread holds for a few instructions, or for ever in a
 /// forked child.
 const TRIES: u32 = 10_000;
 
@@ -46,34 +47,34 @@ static WATCHING: AtomicBool = AtomicBool::new(false);
 static LOST: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
-    /// The GPU that this thread makes a context on.
+    /// The GPU on which this thread creates a context.
     static MAKING: Cell<Option<Lane>> = const { Cell::new(None) };
 }
 
-/// Begins to look, if the daemon wants to know.
+/// Starts observing, if the daemon uses channel groups.
 pub fn watch(session: &Session) {
     if session.container().stop.load(Relaxed) != 0 {
         look(real::cuInit() as *const c_void);
     }
 }
 
-/// Begins to look at what the library that has the function `driver` makes; once.
+/// Starts observing the objects of the library that contains the function `driver`; once.
 pub fn look(driver: *const c_void) {
     if WATCHING.swap(true, AcqRel) {
         return;
     }
     let observers: [Ioctl; GOT_SLOTS] =
         [observed::<0>, observed::<1>, observed::<2>, observed::<3>];
-    let slots = slot::find(driver, c"ioctl");
-    if slots.len() > GOT_SLOTS {
+    let entries = got::find(driver, c"ioctl");
+    if entries.len() > GOT_SLOTS {
         return;
     }
-    for ((slot, previous), observer) in slots.iter().zip(&PREVIOUS).zip(observers) {
-        slot.turn(observer as *mut c_void, previous);
+    for ((entry, previous), observer) in entries.iter().zip(&PREVIOUS).zip(observers) {
+        entry.turn(observer as *mut c_void, previous);
     }
 }
 
-/// Makes a context on the GPU of `lane` by `call`.
+/// Creates a context on the GPU of `lane` by `call`.
 pub fn on<T>(lane: Lane, call: impl FnOnce() -> T) -> T {
     let before = MAKING.try_with(|making| making.replace(Some(lane)));
     let result = call();
@@ -81,9 +82,9 @@ pub fn on<T>(lane: Lane, call: impl FnOnce() -> T) -> T {
     result
 }
 
-/// The groups there are; none when there are some that are not known. `lanes` is how many GPUs the slice
-/// has: a group that was made in passing is of the only one.
-pub fn groups(lanes: u8) -> Vec<Group> {
+/// The channel groups; none if some are unknown. `lanes` is the number of GPUs of the slice: with a single
+/// GPU, a group created outside a context creation belongs to it.
+pub fn groups(lanes: u8) -> Vec<ChannelGroup> {
     if LOST.load(Relaxed) {
         return Vec::new();
     }
@@ -91,20 +92,20 @@ pub fn groups(lanes: u8) -> Vec<Group> {
     objects().map_or_else(Vec::new, |objects| objects.groups(only))
 }
 
-/// The objects there are, of those that lead to a group.
-pub fn seen() -> Vec<Made> {
+/// The known objects that lead to a group.
+pub fn seen() -> Vec<DriverObject> {
     objects().map_or_else(Vec::new, |objects| objects.all().to_vec())
 }
 
-/// Controls an object in the tree of a group of this process's own: the driver's answer.
+/// Controls an object in the tree of one of this process's groups. Returns the driver's status.
 ///
 /// # Safety
 /// `T` is the structure of the command's parameters, and `group` one of [`groups`].
 ///
 /// # Errors
-/// What the kernel says.
+/// Of `ioctl`.
 pub unsafe fn control<T>(
-    group: &Group,
+    group: &ChannelGroup,
     object: u32,
     command: u32,
     params: &mut T,
@@ -125,7 +126,7 @@ pub unsafe fn control<T>(
     }
 }
 
-/// Lets this process's own work go on, which a daemon may have stopped before it died.
+/// Resumes this process's work, which a daemon may have stopped before it died.
 pub fn resume() {
     for group in groups(1) {
         let mut schedule = Schedule {
@@ -160,7 +161,7 @@ fn previous(got_slot: u8) -> Ioctl {
     unsafe { transmute::<*mut c_void, Ioctl>(address) }
 }
 
-/// Stands where the driver's pointer to `ioctl` led.
+/// Replaces `ioctl` in the driver's pointer.
 unsafe extern "C" fn observed<const SLOT: u8>(
     fd: c_int,
     asked: c_ulong,
@@ -178,12 +179,12 @@ unsafe extern "C" fn observed<const SLOT: u8>(
     result
 }
 
-/// Writes down what a successful ioctl did; `false` if that cannot be understood.
+/// Records the effect of a successful ioctl; `false` if it has an unknown form.
 ///
 /// # Safety
 /// `argument` is the argument of such an ioctl of the driver's.
 unsafe fn note(got_slot: u8, fd: c_int, asked: u64, argument: *mut c_void) -> bool {
-    /// Any other request in a coat: its escape, its size, its argument.
+    /// The wrapper of any other request: its escape, its size, its argument.
     const COAT: u64 = request(211, 16);
     let made = match asked {
         control::ALLOC => {
@@ -213,14 +214,14 @@ unsafe fn note(got_slot: u8, fd: c_int, asked: u64, argument: *mut c_void) -> bo
             // SAFETY: the inner request's argument, as the driver's kernel side has just used it.
             return asked == COAT || unsafe { note(got_slot, fd, asked, inner as *mut c_void) };
         }
-        // An allocation or a release of a size that is not known.
+        // An allocation or a release of an unknown size.
         other => return !matches!(other & 0xff, 0x29 | 0x2b),
     };
     let Some((client, parent, handle, class)) = made else {
         return true;
     };
     let lane = MAKING.try_with(Cell::get).ok().flatten();
-    let made = Made {
+    let made = DriverObject {
         client,
         parent,
         handle,

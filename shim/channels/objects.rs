@@ -1,12 +1,12 @@
-//! What the driver has made of the objects that lead to a channel group, and what is left of it.
+//! The driver's objects that lead to a channel group.
 //!
 //! ```text
 //! client (of an open file)
 //!   device
 //!     subdevice                 the GPU itself
-//!     channel group             what the GPU runs in turns
+//!     channel group             the GPU's unit of scheduling
 //!       channel
-//!         compute object        only a group of kernels has one
+//!         compute object        only in groups that run kernels
 //! ```
 
 use gpuslice_nvabi::control::class;
@@ -14,49 +14,49 @@ use gpuslice_wire::ids::Lane;
 use gpuslice_wire::limits::GROUPS_PER_CLIENT_MAX;
 use std::os::fd::RawFd;
 
-/// More than the driver makes for as many groups as are told of.
+/// More than the driver creates for the largest number of reported groups.
 const OBJECTS_MAX: usize = 1024;
 
-/// An object that was made.
+/// An object that the driver created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Made {
+pub struct DriverObject {
     /// The root of its tree.
     pub client: u32,
-    /// What it is below.
+    /// The parent object.
     pub parent: u32,
-    /// Its own name.
+    /// Its handle.
     pub handle: u32,
-    /// What it is.
+    /// Its class.
     pub class: u32,
-    /// The GPU a context was made on just then.
+    /// The GPU on which a context was being created.
     pub lane: Option<Lane>,
     /// The open file.
     pub fd: RawFd,
-    /// Through which of the driver's pointers it was made.
+    /// Index of the driver's pointer through which it was created.
     pub got_slot: u8,
 }
 
 /// A group in which kernels run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Group {
-    /// On which GPU.
+pub struct ChannelGroup {
+    /// Its GPU.
     pub lane: Lane,
     /// The open file.
     pub fd: RawFd,
     /// The root of its tree.
     pub client: u32,
-    /// Its own name.
+    /// Its handle.
     pub group: u32,
-    /// The name of its GPU in that tree.
+    /// The handle of its GPU's subdevice in that tree.
     pub subdevice: u32,
-    /// Through which of the driver's pointers it was made.
+    /// Index of the driver's pointer through which it was created.
     pub got_slot: u8,
 }
 
-/// All there are, of one process.
+/// All known objects of one process.
 #[derive(Debug, Default)]
 pub struct Objects {
-    all: Vec<Made>,
+    all: Vec<DriverObject>,
     process: u32,
 }
 
@@ -70,7 +70,7 @@ fn is_channel(class: u32) -> bool {
 }
 
 impl Objects {
-    /// None yet.
+    /// An empty list.
     #[must_use]
     pub const fn new() -> Objects {
         Objects {
@@ -79,16 +79,16 @@ impl Objects {
         }
     }
 
-    /// An object was made; `false` if there is no room to remember it.
-    pub fn made(&mut self, it: Made) -> bool {
+    /// Records a new object; `false` if there is no room.
+    pub fn made(&mut self, it: DriverObject) -> bool {
         let process = std::process::id();
         if std::mem::replace(&mut self.process, process) != process {
-            self.all.clear(); // a parent's, which this process cannot use
+            self.all.clear(); // the parent's objects, which this process cannot use
         }
         if !is_kept(it.class) {
             return true;
         }
-        // whatever had this name is gone, in a way that passed us by
+        // an object with the same handle ended unseen
         self.freed(it.client, it.handle);
         if self.all.len() >= OBJECTS_MAX {
             return false;
@@ -97,7 +97,7 @@ impl Objects {
         true
     }
 
-    /// An object was ended, and all below it; with a client's own name all of the client's.
+    /// Removes an object and all below it; the handle of a client removes all its objects.
     pub fn freed(&mut self, client: u32, handle: u32) {
         if client == handle {
             return self.all.retain(|it| it.client != client);
@@ -114,23 +114,23 @@ impl Objects {
         }
     }
 
-    /// All that are known.
+    /// All known objects.
     #[must_use]
-    pub fn all(&self) -> &[Made] {
+    pub fn all(&self) -> &[DriverObject] {
         &self.all
     }
 
-    fn find(&self, client: u32, handle: u32) -> Option<&Made> {
+    fn find(&self, client: u32, handle: u32) -> Option<&DriverObject> {
         self.all
             .iter()
             .find(|it| (it.client, it.handle) == (client, handle))
     }
 
-    /// The groups with kernels in them. None if there are too many, or the GPU of one is not known,
-    /// which is `only` where there is but one.
+    /// The groups with kernels in them. None if there are too many, or the GPU of one is unknown; with a
+    /// single GPU, `only` is that GPU.
     #[must_use]
-    pub fn groups(&self, only: Option<Lane>) -> Vec<Group> {
-        let mut all: Vec<Group> = Vec::new();
+    pub fn groups(&self, only: Option<Lane>) -> Vec<ChannelGroup> {
+        let mut all: Vec<ChannelGroup> = Vec::new();
         if self.process != std::process::id() {
             return all;
         }
@@ -148,16 +148,16 @@ impl Objects {
         all
     }
 
-    fn group_of(&self, compute: &Made, only: Option<Lane>) -> Option<Group> {
+    fn group_of(&self, compute: &DriverObject, only: Option<Lane>) -> Option<ChannelGroup> {
         let client = compute.client;
         let channel = self.find(client, compute.parent)?;
         let group = self.find(client, channel.parent)?;
-        let is_subdevice = |it: &&Made| {
+        let is_subdevice = |it: &&DriverObject| {
             (it.client, it.parent, it.class) == (client, group.parent, class::SUBDEVICE)
         };
         let subdevice = self.all.iter().find(is_subdevice)?;
         let known = is_channel(channel.class) && group.class == class::GROUP;
-        known.then_some(Group {
+        known.then_some(ChannelGroup {
             lane: only.or(group.lane)?,
             fd: group.fd,
             client,
@@ -174,8 +174,8 @@ mod tests {
 
     const CLIENT: u32 = 0xc1d0_0007;
 
-    fn made(parent: u32, handle: u32, class: u32) -> Made {
-        Made {
+    fn made(parent: u32, handle: u32, class: u32) -> DriverObject {
+        DriverObject {
             client: CLIENT,
             parent,
             handle,
@@ -187,7 +187,7 @@ mod tests {
     }
 
     /// A device with a subdevice, a group for kernels and one for copies alone.
-    fn context(first: u32) -> [Made; 7] {
+    fn context(first: u32) -> [DriverObject; 7] {
         [
             made(CLIENT, first, class::DEVICE),
             made(first, first + 1, class::SUBDEVICE),
@@ -212,8 +212,8 @@ mod tests {
     }
 
     #[test]
-    fn the_group_with_kernels_is_the_one() {
-        let group = Group {
+    fn only_a_group_with_kernels_is_returned() {
+        let group = ChannelGroup {
             lane: Lane(0),
             fd: 9,
             client: CLIENT,
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_freed_takes_all_below_with_it() {
+    fn freeing_an_object_removes_all_below_it() {
         let mut objects = with(2);
         objects.freed(CLIENT, 103);
         assert_eq!(names(&objects), [112]);
@@ -240,14 +240,14 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_is_used_again_is_another_object() {
+    fn a_reused_handle_is_another_object() {
         let mut objects = with(1);
         assert!(objects.made(made(100, 102, class::GROUP)));
         assert!(names(&objects).is_empty(), "the channels went with the old");
     }
 
     #[test]
-    fn too_much_is_as_good_as_nothing() {
+    fn too_many_groups_yield_none() {
         let most = GROUPS_PER_CLIENT_MAX as u32;
         assert_eq!(names(&with(most)).len(), GROUPS_PER_CLIENT_MAX);
         assert!(names(&with(most + 1)).is_empty());

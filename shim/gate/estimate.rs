@@ -244,7 +244,7 @@ mod tests {
     const ONE: u64 = WHOLE as u64;
 
     #[test]
-    fn learns_and_follows() {
+    fn estimates_follow_measurements() {
         let mut table = Estimates::default();
         let key = Key::of(&[1, 2, 3]);
         assert_eq!(

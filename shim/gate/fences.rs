@@ -22,7 +22,7 @@
 
 use super::backend::{Context, DriverBackend, Event, Progress, Stream};
 use super::estimate::Estimates;
-use super::window::{Group, InFlight, STREAMS_MAX, StreamIndex};
+use super::window::{InFlight, LaunchGroup, STREAMS_MAX, StreamIndex};
 
 /// A stream of a context, and for a per-thread stream also its thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,7 +59,7 @@ impl StreamId {
 /// `previous` is the event behind the work in flight before. The GPU's clock gives the time from there to the
 /// group's own fence. It consists of the time with nothing in flight (known by the host's clock), of this
 /// stall, and of the group's run time.
-fn stall(backend: &dyn DriverBackend, group: &Group, previous: Option<Event>) -> Option<u64> {
+fn stall(backend: &dyn DriverBackend, group: &LaunchGroup, previous: Option<Event>) -> Option<u64> {
     let (last, ended) = group.after?;
     let (from, to) = (
         previous.filter(|_| last == group.stream_index)?,
@@ -72,7 +72,7 @@ fn stall(backend: &dyn DriverBackend, group: &Group, previous: Option<Event>) ->
 }
 
 #[derive(Debug)]
-struct Slot {
+struct TrackedStream {
     stream_id: Option<StreamId>,
     /// The fence of the group retired last: the base of the next.
     last: Option<Event>,
@@ -92,7 +92,7 @@ pub struct Fences {
     pub estimates: Estimates,
     /// The current round of gates, and the expected time of its launches over all streams, ns.
     round: (u32, u64),
-    slots: Vec<Slot>,
+    streams: Vec<TrackedStream>,
     spare: Vec<(Context, Event)>,
     /// A turn began, and its first group has not been evaluated yet.
     opening: bool,
@@ -108,9 +108,9 @@ impl Fences {
         stream_id: StreamId,
     ) -> Option<StreamIndex> {
         let known = self
-            .slots
+            .streams
             .iter()
-            .position(|slot| slot.stream_id == Some(stream_id));
+            .position(|stream| stream.stream_id == Some(stream_id));
         let index = match known {
             Some(index) => index,
             None => self.fresh(backend, stream_id)?,
@@ -121,29 +121,29 @@ impl Fences {
     /// Notes a new stream, as long as there is room: work that bypasses the gate is then found too.
     pub fn made(&mut self, backend: &dyn DriverBackend, stream_id: StreamId) {
         let known = self
-            .slots
+            .streams
             .iter()
-            .any(|slot| slot.stream_id == Some(stream_id));
-        if !known && self.slots.len() < STREAMS_MAX {
+            .any(|stream| stream.stream_id == Some(stream_id));
+        if !known && self.streams.len() < STREAMS_MAX {
             self.fresh(backend, stream_id);
         }
     }
 
     fn fresh(&mut self, backend: &dyn DriverBackend, stream_id: StreamId) -> Option<usize> {
-        let slot = Slot {
+        let stream = TrackedStream {
             stream_id: Some(stream_id),
             last: None,
             round: self.round.0.wrapping_sub(1), // its first launch gets a gate
         };
-        if self.slots.len() < STREAMS_MAX {
-            self.slots.push(slot);
-            return Some(self.slots.len() - 1);
+        if self.streams.len() < STREAMS_MAX {
+            self.streams.push(stream);
+            return Some(self.streams.len() - 1);
         }
-        let idle = |(index, slot): &(usize, &Slot)| {
-            slot.stream_id.is_none() || !self.in_flight.busy(*index as StreamIndex)
+        let idle = |(index, stream): &(usize, &TrackedStream)| {
+            stream.stream_id.is_none() || !self.in_flight.busy(*index as StreamIndex)
         };
-        let index = self.slots.iter().enumerate().find(idle)?.0;
-        let old = std::mem::replace(&mut self.slots[index], slot);
+        let index = self.streams.iter().enumerate().find(idle)?.0;
+        let old = std::mem::replace(&mut self.streams[index], stream);
         if let (Some(stream_id), Some(event)) = (old.stream_id, old.last) {
             self.recycle(backend, stream_id.context, event);
         }
@@ -154,14 +154,14 @@ impl Fences {
     #[must_use]
     pub fn busy(&self, stream_id: StreamId) -> bool {
         let known = self
-            .slots
+            .streams
             .iter()
-            .position(|slot| slot.stream_id == Some(stream_id));
+            .position(|stream| stream.stream_id == Some(stream_id));
         known.is_some_and(|index| self.in_flight.busy(index as StreamIndex))
     }
 
     fn stream_id(&self, stream_index: StreamIndex) -> Option<StreamId> {
-        self.slots.get(usize::from(stream_index))?.stream_id
+        self.streams.get(usize::from(stream_index))?.stream_id
     }
 
     /// The stream with this index.
@@ -219,14 +219,14 @@ impl Fences {
         let Some(stream_id) = self.stream_id(stream_index) else {
             return Some(false);
         };
-        if self.slots[usize::from(stream_index)].round == self.round.0 {
+        if self.streams[usize::from(stream_index)].round == self.round.0 {
             return Some(false);
         }
         self.close(backend, now, stream_index);
         if !backend.hold(stream_id.stream, word) {
             return None;
         }
-        self.slots[usize::from(stream_index)].round = self.round.0;
+        self.streams[usize::from(stream_index)].round = self.round.0;
         let base = self.put(backend, stream_id);
         self.in_flight.gate(now, stream_index, base);
         Some(true)
@@ -257,8 +257,12 @@ impl Fences {
 
     /// Notes that turns begin: earlier launches were not tracked, so every known stream may have work in it.
     pub fn untracked(&mut self, now: u64) {
-        for (index, slot) in self.slots.iter().enumerate() {
-            if slot.stream_id.as_ref().is_some_and(StreamId::can_be_asked) {
+        for (index, stream) in self.streams.iter().enumerate() {
+            if stream
+                .stream_id
+                .as_ref()
+                .is_some_and(StreamId::can_be_asked)
+            {
                 self.in_flight.untracked(now, index as StreamIndex);
             }
         }
@@ -269,12 +273,12 @@ impl Fences {
         // Each stream is queried once.
         let mut unfinished = [false; STREAMS_MAX];
         loop {
-            let slots = &self.slots;
-            let look = |group: &Group| match group.fence {
+            let streams = &self.streams;
+            let look = |group: &LaunchGroup| match group.fence {
                 Some(fence) => Some(backend.progress(fence)),
                 None if !ask || unfinished[usize::from(group.stream_index) % STREAMS_MAX] => None,
                 None => {
-                    let stream_id = slots[usize::from(group.stream_index)].stream_id;
+                    let stream_id = streams[usize::from(group.stream_index)].stream_id;
                     let finished = stream_id.map_or(Some(Progress::Done), |stream_id| {
                         stream_id.finished(backend)
                     });
@@ -310,12 +314,12 @@ impl Fences {
 
     /// Updates the estimates of a group's kernels by its measured time. A group whose launches were spread
     /// out contains idle time, so it gives only an upper bound.
-    fn learn(&mut self, backend: &dyn DriverBackend, group: Group) {
+    fn learn(&mut self, backend: &dyn DriverBackend, group: LaunchGroup) {
         let Some(stream_id) = self.stream_id(group.stream_index) else {
             return;
         };
-        let slot = &mut self.slots[usize::from(group.stream_index)];
-        let previous = std::mem::replace(&mut slot.last, group.fence);
+        let stream = &mut self.streams[usize::from(group.stream_index)];
+        let previous = std::mem::replace(&mut stream.last, group.fence);
         if std::mem::take(&mut self.opening) {
             self.stall = stall(backend, &group, previous).unwrap_or(0);
         }
@@ -387,13 +391,13 @@ impl Fences {
         now: u64,
         gone: impl Fn(&StreamId) -> bool,
     ) {
-        for index in 0..self.slots.len() {
-            let Some(stream_id) = self.slots[index].stream_id.filter(&gone) else {
+        for index in 0..self.streams.len() {
+            let Some(stream_id) = self.streams[index].stream_id.filter(&gone) else {
                 continue;
             };
             self.forget_tail(backend, now, index as StreamIndex);
-            self.slots[index].stream_id = None;
-            if let Some(event) = self.slots[index].last.take() {
+            self.streams[index].stream_id = None;
+            if let Some(event) = self.streams[index].last.take() {
                 self.recycle(backend, stream_id.context, event);
             }
         }
@@ -408,8 +412,8 @@ impl Fences {
         now: u64,
         gone: impl Fn(&StreamId) -> bool,
     ) {
-        for index in 0..self.slots.len() {
-            let Some(stream_id) = self.slots[index].stream_id.filter(&gone) else {
+        for index in 0..self.streams.len() {
+            let Some(stream_id) = self.streams[index].stream_id.filter(&gone) else {
                 continue;
             };
             let stream_index = index as StreamIndex;
@@ -421,7 +425,7 @@ impl Fences {
             if !backend.within(stream_id.context, close) {
                 self.forget_tail(backend, now, stream_index);
             }
-            self.slots[index].stream_id = Some(StreamId {
+            self.streams[index].stream_id = Some(StreamId {
                 stream: Stream::GONE,
                 ..stream_id
             });

@@ -3,7 +3,7 @@
 //! At the end of a turn the GPU must drain soon, and in its middle it must never run dry. So a launch is
 //! admitted while the work in flight fits into the rest of the turn, or into a small window when the rest
 //! is shorter. Work in flight is an estimate, corrected by *fences*: events put into the stream behind every
-//! ~100 µs of estimated work. A [`Group`] is the launches between two fences of one stream; once its fence
+//! ~100 µs of estimated work. A [`LaunchGroup`] is the launches between two fences of one stream; once its fence
 //! has been reached, the group is retired.
 //!
 //! The estimate assumes that groups run one after the other in launch order, as they do in sum on a busy
@@ -46,7 +46,7 @@ pub const STREAMS_MAX: usize = 128;
 
 /// Launches of one stream between two fences.
 #[derive(Debug)]
-pub struct Group {
+pub struct LaunchGroup {
     /// Its stream.
     pub stream_index: StreamIndex,
     /// Estimated run time, ns.
@@ -80,7 +80,7 @@ pub struct Blocked {
     pub running: Option<u64>,
 }
 
-impl Group {
+impl LaunchGroup {
     /// The time from which the group counts as finished if its end cannot be observed, ns.
     #[must_use]
     pub const fn given_up(&self) -> u64 {
@@ -91,8 +91,8 @@ impl Group {
     }
 
     /// A group without launches.
-    fn new(stream_index: StreamIndex, now: u64, base: Option<Event>) -> Group {
-        Group {
+    fn new(stream_index: StreamIndex, now: u64, base: Option<Event>) -> LaunchGroup {
+        LaunchGroup {
             stream_index,
             expected: 0,
             launches: 0,
@@ -120,7 +120,7 @@ pub enum Admission {
 /// The work in flight on one lane.
 #[derive(Debug, Default)]
 pub struct InFlight {
-    groups: VecDeque<Group>,
+    groups: VecDeque<LaunchGroup>,
     /// Total estimate of all groups.
     expected: u64,
     /// Estimated start of the oldest group.
@@ -245,10 +245,10 @@ impl InFlight {
             Some(group) => group,
             None => {
                 let follows = self.busy(stream_index);
-                self.groups.push_back(Group {
+                self.groups.push_back(LaunchGroup {
                     after,
                     follows,
-                    ..Group::new(stream_index, now, base)
+                    ..LaunchGroup::new(stream_index, now, base)
                 });
                 self.groups.back_mut().expect("just pushed")
             }
@@ -273,7 +273,8 @@ impl InFlight {
         if self.groups.is_empty() {
             self.head_since = now;
         }
-        self.groups.push_back(Group::new(stream_index, now, None));
+        self.groups
+            .push_back(LaunchGroup::new(stream_index, now, None));
     }
 
     /// Notes a gate in the stream, with `base` behind it, for launches to come.
@@ -283,9 +284,9 @@ impl InFlight {
         }
         // Without an event behind the gate it cannot be observed whether the GPU passed it.
         let gated = base.is_some();
-        self.groups.push_back(Group {
+        self.groups.push_back(LaunchGroup {
             gated,
-            ..Group::new(stream_index, now, base)
+            ..LaunchGroup::new(stream_index, now, base)
         });
     }
 
@@ -322,7 +323,8 @@ impl InFlight {
     /// Whether the stream has launches without a fence behind them.
     #[must_use]
     pub fn is_open(&self, stream_index: StreamIndex) -> bool {
-        let open = |group: &Group| group.stream_index == stream_index && group.fence.is_none();
+        let open =
+            |group: &LaunchGroup| group.stream_index == stream_index && group.fence.is_none();
         self.groups.iter().any(open)
     }
 
@@ -334,7 +336,8 @@ impl InFlight {
 
     /// Notes `event` behind the stream's open group; returns it if there is no open group.
     pub fn fence(&mut self, stream_index: StreamIndex, event: Event) -> Option<Event> {
-        let open = |group: &&mut Group| group.stream_index == stream_index && group.fence.is_none();
+        let open =
+            |group: &&mut LaunchGroup| group.stream_index == stream_index && group.fence.is_none();
         match self.groups.iter_mut().rev().find(open) {
             Some(group) => {
                 group.fence = Some(event);
@@ -349,8 +352,8 @@ impl InFlight {
     pub fn retire(
         &mut self,
         now: u64,
-        mut ask: impl FnMut(&Group) -> Option<Progress>,
-    ) -> Option<Group> {
+        mut ask: impl FnMut(&LaunchGroup) -> Option<Progress>,
+    ) -> Option<LaunchGroup> {
         let mut pending = [false; STREAMS_MAX];
         for index in 0..self.groups.len() {
             let group = &self.groups[index];
@@ -369,7 +372,7 @@ impl InFlight {
     }
 
     /// Removes a group of the stream, finished or not: the stream is gone.
-    pub fn forget(&mut self, now: u64, stream_index: StreamIndex) -> Option<Group> {
+    pub fn forget(&mut self, now: u64, stream_index: StreamIndex) -> Option<LaunchGroup> {
         let index = self
             .groups
             .iter()
@@ -377,7 +380,7 @@ impl InFlight {
         self.remove(now, index)
     }
 
-    fn remove(&mut self, now: u64, index: usize) -> Option<Group> {
+    fn remove(&mut self, now: u64, index: usize) -> Option<LaunchGroup> {
         let group = self.groups.remove(index)?;
         self.last = Some(group.stream_index);
         self.expected -= group.expected;

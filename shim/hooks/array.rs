@@ -1,11 +1,11 @@
 //! Arrays and mipmapped arrays.
 //!
-//! Their layout is the driver's secret, and what one takes cannot be asked of it: only of one whose memory
-//! is mapped later (`CUDA_ARRAY3D_DEFERRED_MAPPING`, CUDA 11.6), which takes none. So a twin of that kind
-//! is made first, asked and destroyed, and what it would take is reserved before the array itself is made.
-//! Where the driver makes no such twin, [`super::shape`] estimates from above.
+//! The driver does not document their layout, and reports the size only of an array whose memory is mapped
+//! later (`CUDA_ARRAY3D_DEFERRED_MAPPING`, CUDA 11.6), which itself takes none. So a probe of that kind is
+//! created, queried and destroyed first, and its size is reserved before the array itself is created.
+//! If the driver creates no such probe, [`super::shape`] gives an upper estimate.
 //!
-//! Sparse arrays and those whose memory is mapped later cost nothing until it is
+//! Sparse arrays and arrays with deferred mapping cost nothing until memory is mapped
 //! ([`crate::vmm::tiles`]). A plane or a level of an array is a part of it, and costs nothing either.
 
 use super::physical::{drop_references, physical_table};
@@ -28,7 +28,7 @@ fn flat(shape: &CUDA_ARRAY_DESCRIPTOR) -> CUDA_ARRAY3D_DESCRIPTOR {
     }
 }
 
-/// How the two kinds of arrays differ.
+/// The differences between the two kinds of arrays.
 struct Kind {
     create: fn(&mut *mut c_void, &CUDA_ARRAY3D_DESCRIPTOR, u32) -> CUresult,
     measure: fn(*mut c_void, &mut CUDA_ARRAY_MEMORY_REQUIREMENTS, CUdevice) -> CUresult,
@@ -65,20 +65,20 @@ const MIPMAPPED: Kind = Kind {
     destroy: |array| real!(cuMipmappedArrayDestroy(CUmipmappedArray(array))),
 };
 
-/// What an array of this shape takes, as the driver says of its twin; `None` when it does not say.
+/// The memory of an array of this shape, as the driver reports it for a probe; `None` if it does not.
 fn asked(kind: &Kind, shape: &CUDA_ARRAY3D_DESCRIPTOR, levels: u32) -> Option<usize> {
     let mut need = CUDA_ARRAY_MEMORY_REQUIREMENTS {
         size: 0,
         alignment: 0,
         reserved: [0; 4],
     };
-    let twin = CUDA_ARRAY3D_DESCRIPTOR {
+    let probe = CUDA_ARRAY3D_DESCRIPTOR {
         flags: shape.flags | CUDA_ARRAY3D_DEFERRED_MAPPING,
         ..*shape
     };
     let (mut array, mut device) = (std::ptr::null_mut(), 0);
     if real!(cuCtxGetDevice(&raw mut device)) != CUresult::SUCCESS
-        || (kind.create)(&mut array, &twin, levels) != CUresult::SUCCESS
+        || (kind.create)(&mut array, &probe, levels) != CUresult::SUCCESS
     {
         return None;
     }
@@ -87,7 +87,7 @@ fn asked(kind: &Kind, shape: &CUDA_ARRAY3D_DESCRIPTOR, levels: u32) -> Option<us
     (known && need.size > 0).then_some(need.size)
 }
 
-/// Reserves what an array takes and creates it.
+/// Reserves the memory of an array and creates it.
 ///
 /// # Safety
 /// `create` gives the new array's handle with success.

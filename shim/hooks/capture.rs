@@ -1,4 +1,4 @@
-//! Captures of streams into graphs: only announced, so that the gate asks no stream that is being captured.
+//! Stream captures: announced to the gate, so that it queries no stream under capture.
 
 use crate::gate;
 use crate::guard::guard;

@@ -1,14 +1,14 @@
-//! Contexts: charged when they are made, and taking their memory with them when they end.
+//! Contexts: charged when they are created; their memory is released when they end.
 //!
-//! What a context costs is known only afterwards. So the smallest price seen on that GPU is reserved
-//! before the driver is asked for a first one; then the daemon is asked what the driver has taken, the
-//! charge is made right, and a context that does not fit is destroyed again. One context at a time is
-//! made on a GPU by one process, or their prices would mix.
+//! The cost of a context is known only afterwards. So the smallest cost observed on that GPU is reserved
+//! before the driver creates a first one. Then the daemon measures what the driver has taken, the charge is
+//! corrected, and a context that does not fit is destroyed again. A process creates one context at a time on
+//! a GPU, or the measured costs would mix.
 
 use super::physical;
 use crate::allocations::Removed;
 use crate::channels;
-use crate::contexts::{Charge, Closing, Green};
+use crate::contexts::{Closing, ContextCharge, Green};
 use crate::gate;
 use crate::guard::{Outcome, guard};
 use crate::lane::{self, key, limited};
@@ -33,7 +33,7 @@ fn admitted(device: CUdevice) -> Result<Option<(&'static Session, Lane)>, CUresu
     Ok(Some((session, lane)))
 }
 
-/// Makes by `call` what `undo` can end again; gives its price with the driver's answer.
+/// Creates an object by `call`, which `undo` can end again. Returns its cost with the driver's result.
 ///
 /// # Errors
 /// `CUDA_ERROR_OUT_OF_MEMORY`, and nothing is made.
@@ -42,14 +42,14 @@ fn priced(
     device: CUdevice,
     call: impl FnOnce() -> CUresult,
     undo: impl FnOnce() -> CUresult,
-) -> Result<(CUresult, Charge), CUresult> {
+) -> Result<(CUresult, ContextCharge), CUresult> {
     let first = !session.contexts.any(device);
     let guess = u64::from(session.facts(lane).context_kib.load(Relaxed)) * KIB;
     let mut reservation = session.reserve(lane, if first { guess } else { 0 })?;
     let result = channels::on(lane, call);
     session.report_groups();
     if refused(result) {
-        return Ok((result, Charge::default()));
+        return Ok((result, ContextCharge::default()));
     }
     if let Some(bytes) = session.unaccounted(lane, reservation.bytes)
         && let Err(refused) = reservation.adjust(bytes)
@@ -59,7 +59,7 @@ fn priced(
     }
     let (own, limits) = (reservation.bytes, Default::default());
     reservation.commit();
-    Ok((result, Charge { own, limits }))
+    Ok((result, ContextCharge { own, limits }))
 }
 
 /// Creates a context on `device` by `call`.
@@ -80,7 +80,7 @@ unsafe fn created(
     let undo = || real!(cuCtxDestroy_v2(made()));
     let (result, charge) = priced((session, lane), device, call, undo)?;
     if !refused(result) {
-        // A context that had this handle is gone, in a kind that passed us by.
+        // A context with the same handle ended unseen.
         let gone = session.contexts.insert(made(), device, charge);
         take(session, gone.keys()).release_charges(session, &gone);
     }
@@ -207,7 +207,7 @@ pub unsafe extern "C" fn cuCtxAttach(pctx: *mut CUcontext, flags: u32) -> CUresu
     })
 }
 
-/// Ends a context when it was detached from as often as created and attached to.
+/// Ends a context when it was detached as often as created and attached.
 pub unsafe extern "C" fn cuCtxDetach(ctx: CUcontext) -> CUresult {
     guard(|| {
         let call = || real!(cuCtxDetach(ctx));
@@ -235,7 +235,7 @@ pub unsafe extern "C" fn cuDevicePrimaryCtxRetain(pctx: *mut CUcontext, dev: CUd
         };
         let _alone = session.contexts.alone(lane);
         let (result, charge) = match session.contexts.primary(dev) {
-            Some(_) => (call(), Charge::default()),
+            Some(_) => (call(), ContextCharge::default()),
             None => {
                 let undo = || real!(cuDevicePrimaryCtxRelease_v2(dev));
                 priced((session, lane), dev, call, undo)?
@@ -251,7 +251,7 @@ pub unsafe extern "C" fn cuDevicePrimaryCtxRetain(pctx: *mut CUcontext, dev: CUd
     })
 }
 
-/// Releases the primary context of `device` by `call`: the last release ends it, one before does not.
+/// Releases the primary context of `device` by `call`: only the last release ends it.
 fn releasing(device: CUdevice, call: impl FnOnce() -> CUresult) -> Outcome {
     let Some(session) = link::attached() else {
         return Ok(call());
@@ -270,14 +270,14 @@ fn releasing(device: CUdevice, call: impl FnOnce() -> CUresult) -> Outcome {
     Ok(result)
 }
 
-/// Whether the device's primary context lives, perhaps because somebody else has retained it.
+/// Whether the device's primary context is active, perhaps because another library has retained it.
 fn active(device: CUdevice) -> bool {
     let (mut flags, mut active) = (0, 1);
     let (flags, state) = (&raw mut flags, &raw mut active);
     real!(cuDevicePrimaryCtxGetState(device, flags, state)) != CUresult::SUCCESS || active != 0
 }
 
-/// Resets the primary context of `device` by `call`, which ends it at once.
+/// Resets the primary context of `device` by `call`, which ends it immediately.
 fn resetting(device: CUdevice, call: impl FnOnce() -> CUresult) -> Outcome {
     match link::attached().and_then(|session| session.contexts.primary(device)) {
         Some(context) => ending(context, call, refused),
@@ -301,8 +301,7 @@ pub unsafe extern "C" fn cuDevicePrimaryCtxReset_v2(dev: CUdevice) -> CUresult {
     guard(|| resetting(dev, || real!(cuDevicePrimaryCtxReset_v2(dev))))
 }
 
-/// A green context is part of a GPU; it retains the primary context by itself, and its memory is that
-/// one's.
+/// A green context is part of a GPU; it retains the primary context, which owns its memory.
 pub unsafe extern "C" fn cuGreenCtxCreate(
     ph_ctx: *mut CUgreenCtx,
     desc: CUdevResourceDesc,
@@ -340,7 +339,7 @@ pub unsafe extern "C" fn cuGreenCtxCreate(
     })
 }
 
-/// The active primary context of a device, as only retaining it tells.
+/// The active primary context of a device; only retaining it returns it.
 fn primary(device: CUdevice) -> Option<CUcontext> {
     let mut context = CUcontext::NULL;
     if refused(real!(cuDevicePrimaryCtxRetain(&raw mut context, device))) {
@@ -350,7 +349,7 @@ fn primary(device: CUdevice) -> Option<CUcontext> {
     Some(context)
 }
 
-/// Launches into a green context name it by the context that stands for it.
+/// Launches into a green context name it by its context handle.
 pub unsafe extern "C" fn cuGreenCtxDestroy(h_ctx: CUgreenCtx) -> CUresult {
     guard(|| {
         let call = || real!(cuGreenCtxDestroy(h_ctx));

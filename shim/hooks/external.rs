@@ -1,12 +1,12 @@
-//! Memory of another API (Vulkan, NvSci, …), taken in by `cuImportExternalMemory`.
+//! Memory of another API (Vulkan, NvSci, …), imported by `cuImportExternalMemory`.
 //!
-//! It is charged with its size to the GPU of the current context: nobody else's hook has seen it, and the
-//! driver lists it for this process too. What this process exported itself is charged already, and an import
+//! Its size is charged to the GPU of the current context: no other hook has seen it, and the driver lists
+//! it for this process too. Memory that this process exported itself is charged already, and an import
 //! is one more reference to it. Buffers and mipmapped arrays mapped in it are not charged again,
 //! but they hold it: the charge ends when the import is destroyed and all of them are freed.
 //!
-//! Registering a buffer, image or surface of OpenGL, EGL or VDPAU takes no memory of ours. What
-//! those APIs allocate themselves is theirs, and outside of what a CUDA library can follow.
+//! Registering a buffer, image or surface of OpenGL, EGL or VDPAU takes no memory of this process. A CUDA
+//! library cannot follow the allocations of those APIs.
 
 use super::Charging;
 use super::physical::{drop_references, physical_table, released};
@@ -21,23 +21,23 @@ use std::os::fd::RawFd;
 /// `CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD`: a descriptor's number is in the first bytes.
 const OPAQUE_FD: u32 = 1;
 
-/// What is to be imported: memory that this process exported itself, of which a reference is counted, or
-/// something to be charged.
-enum Source {
+/// The memory to import: memory that this process exported itself, with a counted reference, or memory to be
+/// charged.
+enum ImportSource {
     Own(PhysicalAllocation),
     Other(Charging<'static>),
 }
 
-fn source(
+fn import_source(
     session: &Session,
     desc: &CUDA_EXTERNAL_MEMORY_HANDLE_DESC,
-) -> Result<Option<Source>, CUresult> {
+) -> Result<Option<ImportSource>, CUresult> {
     if desc.kind == OPAQUE_FD
         && let Some(allocation) = physical_table(session).refer_exported(desc.handle[0] as RawFd)
     {
-        return Ok(Some(Source::Own(allocation)));
+        return Ok(Some(ImportSource::Own(allocation)));
     }
-    Ok(Charging::here(desc.size as usize)?.map(Source::Other))
+    Ok(Charging::here(desc.size as usize)?.map(ImportSource::Other))
 }
 
 pub unsafe extern "C" fn cuImportExternalMemory(
@@ -51,21 +51,21 @@ pub unsafe extern "C" fn cuImportExternalMemory(
         else {
             return Ok(call());
         };
-        let Some(source) = source(session, desc)? else {
+        let Some(import_source) = import_source(session, desc)? else {
             return Ok(call());
         };
         let result = call();
-        let gone = match source {
-            Source::Own(allocation) if result != CUresult::SUCCESS => vec![allocation],
-            Source::Other(_) if result != CUresult::SUCCESS => Vec::new(),
-            source => {
+        let gone = match import_source {
+            ImportSource::Own(allocation) if result != CUresult::SUCCESS => vec![allocation],
+            ImportSource::Other(_) if result != CUresult::SUCCESS => Vec::new(),
+            import_source => {
                 // SAFETY: the driver has just written there and answered success.
                 let name = Name::External(unsafe { (*ext_mem_out).0 } as u64);
                 let context = lane::current(session).map_or(0, |here| lane::key(here.context));
                 let mut table = physical_table(session);
-                let allocation = match source {
-                    Source::Own(allocation) => allocation,
-                    Source::Other(charging) => table.begin(Some(charging.into_charge())),
+                let allocation = match import_source {
+                    ImportSource::Own(allocation) => allocation,
+                    ImportSource::Other(charging) => table.begin(Some(charging.into_charge())),
                 };
                 table.create(name, context, allocation)
             }
@@ -75,7 +75,7 @@ pub unsafe extern "C" fn cuImportExternalMemory(
     })
 }
 
-/// Maps something in external memory by `call`; `within` is asked what, when that answered success.
+/// Maps an object in external memory by `call`; `within` returns its name after success.
 fn mapped(
     memory: CUexternalMemory,
     within: impl FnOnce() -> u64,

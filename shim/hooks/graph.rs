@@ -1,8 +1,8 @@
-//! Graphs that allocate: what they need is learned when they become executable, and set aside before
-//! they run. [`crate::graphs`] has the reasons.
+//! Graphs that allocate: their needs are determined at instantiation, and reserved before a launch.
+//! [`crate::graphs`] has the reasons.
 //!
-//! A launch that needs memory gets it before it goes to the gate, so that nobody's turn passes while
-//! the daemon is asked.
+//! A launch that needs memory reserves it before it enters the gate, so that no turn passes during a
+//! request to the daemon.
 
 use crate::gate::{self, DefaultStream, Work};
 use crate::guard::guard;
@@ -14,8 +14,8 @@ use core::mem::transmute;
 use gpuslice_nvabi::sig;
 use gpuslice_nvabi::types::*;
 
-/// Defines launches of graphs: straight on while the gate is open and no executable of this process has
-/// memory of its own; see `launches!` for the shape.
+/// Defines launches of graphs: straight to the driver while the gate is open and no executable of this
+/// process needs memory; see `launches!` for the shape.
 macro_rules! graph_launches {
     ($($name:ident, $slowly:ident, $default_stream:expr;)*) => {$(
         #[inline(always)]
@@ -146,7 +146,7 @@ pub unsafe extern "C" fn cuGraphInstantiateWithFlags(
     unsafe { instantiated(h_graph, ph_graph_exec, flags, call) }
 }
 
-/// The flags of an instantiation that is described in a structure.
+/// The flags of an instantiation described by a structure.
 fn flags_of(params: *const CUDA_GRAPH_INSTANTIATE_PARAMS) -> u64 {
     // SAFETY: null, or the application's own, which the driver is about to read.
     unsafe { params.as_ref() }.map_or(0, |params| params.flags)
@@ -184,7 +184,7 @@ pub unsafe extern "C" fn cuGraphInstantiateWithParams_ptsz(
     unsafe { instantiated(h_graph, ph_graph_exec, flags_of(instantiate_params), call) }
 }
 
-/// Notes that `exec` was changed by `call` to do what `graph` does, or that `beside` the rest.
+/// Notes that `exec` was changed by `call` to do what `graph` does, or that in addition if `beside`.
 fn updated(
     exec: CUgraphExec,
     graph: CUgraph,

@@ -1,8 +1,8 @@
-//! Pinned host memory: allocated through the driver, or the application's own, registered.
+//! Pinned host memory: allocated by the driver, or the application's own memory, registered.
 //!
-//! It is taken from the host and can neither be swapped nor moved, so it is counted, in an account of
-//! its own ([`Lane::HOST`]), and capped where the node says so. The driver pins whole pages. Like all
-//! that a context made it ends with the context.
+//! It is taken from the host and can neither be swapped nor moved. So it is counted in an account of
+//! its own ([`Lane::HOST`]), and capped if the node configures a cap. The driver pins whole pages. It ends
+//! with its context, like everything created in a context.
 
 use super::{Charging, freed};
 use crate::guard::{Outcome, guard};
@@ -26,7 +26,7 @@ fn page() -> usize {
     page
 }
 
-/// Bytes of the pages (a power of two) that `bytes` from `start` on lie in.
+/// Bytes of the pages (of size `page`, a power of two) in which `bytes` from `start` on lie.
 fn pinned(start: usize, bytes: usize, page: usize) -> usize {
     if bytes == 0 {
         return 0;
@@ -38,7 +38,7 @@ fn pinned(start: usize, bytes: usize, page: usize) -> usize {
         .unwrap_or(usize::MAX)
 }
 
-/// Pins `bytes` by `call`, which gives success with their address in `address`.
+/// Pins `bytes` by `call`, which writes their address to `address` on success.
 fn charged(
     bytes: usize,
     call: impl FnOnce() -> CUresult,
@@ -92,7 +92,7 @@ pub unsafe extern "C" fn cuMemHostAlloc(
     guard(|| unsafe { allocated(pp, bytesize, call) })
 }
 
-/// Registers the application's own memory by `call`. Memory of another device's has no pages to pin.
+/// Registers the application's own memory by `call`. Memory of another device has no pages to pin.
 fn registered(
     p: *mut c_void,
     bytes: usize,

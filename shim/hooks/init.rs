@@ -1,4 +1,4 @@
-//! The kind in: initialisation and entry points by name.
+//! Initialisation, and entry points by name.
 
 use crate::channels;
 use crate::guard::{guard, quick};
@@ -8,8 +8,7 @@ use crate::resolve::lookup::hooked;
 use core::ffi::CStr;
 use gpuslice_nvabi::types::*;
 
-/// Attaches first: a process in a slice whose daemon does not answer must not get as far as a
-/// context that nobody limits.
+/// Attaches first: a process in a slice whose daemon does not answer must not get an unlimited context.
 pub unsafe extern "C" fn cuInit(flags: u32) -> CUresult {
     guard(|| {
         if let Some(session) = link::at_init()? {
@@ -19,10 +18,10 @@ pub unsafe extern "C" fn cuInit(flags: u32) -> CUresult {
     })
 }
 
-/// Exchanges the address the driver gave for a hook's.
+/// Replaces the address that the driver returned by a hook's.
 ///
 /// # Safety
-/// `symbol` and `pfn` are as `cuGetProcAddress` wants them, and it has answered success.
+/// `symbol` and `pfn` are as `cuGetProcAddress` requires, and the driver answered success.
 unsafe fn exchange(symbol: *const c_char, pfn: *mut *mut c_void) {
     if symbol.is_null() || pfn.is_null() {
         return;

@@ -1,13 +1,13 @@
 //! Memory of one process in another, by a legacy handle (`cuIpcGetMemHandle`).
 //!
-//! Who shares memory tells the daemon a digest of the handle, and who opens a handle asks it about
-//! that digest. Memory of the own container is charged already, to the process that allocated it.
-//! Memory of another container is what the node's configuration says it is: out of reach, or charged here
-//! as well, from the first opening to the last closing.
+//! A process that exports memory reports a digest of the handle to the daemon, and a process that opens a
+//! handle asks about that digest. Memory of the own container is charged already, to the process that
+//! allocated it. Memory of another container is refused or charged here as well, from the first opening to
+//! the last closing, as the node configures.
 //!
-//! A handle that may not be opened answers `CUDA_ERROR_INVALID_HANDLE`, one of the errors that the call is
-//! documented to give: libraries that try this kind first (for buffers of processes of whatever
-//! origin) take it for "not reachable like this" and go another kind.
+//! Opening a refused handle returns `CUDA_ERROR_INVALID_HANDLE`, one of the call's documented errors.
+//! Libraries that try this method first (for buffers of processes of any origin) take it for "not
+//! reachable this way" and use another method.
 
 use super::Charging;
 use super::physical::{drop_references, physical_table, released};
@@ -20,8 +20,8 @@ use gpuslice_nvabi::types::*;
 use gpuslice_wire::page::FOREIGN_CHARGE;
 use gpuslice_wire::tenant::HandleKey;
 
-/// FNV-1a. Nobody gains by two handles with one digest: who tells the daemon of a handle that is not his
-/// makes his own container pay for it.
+/// FNV-1a. Two handles with one digest give no advantage: a process that reports a handle of another
+/// container makes its own container pay for that memory.
 fn digest(handle: &CUipcMemHandle) -> HandleKey {
     let step =
         |sum: u64, byte: &c_char| (sum ^ u64::from(*byte as u8)).wrapping_mul(0x0100_0000_01b3);
@@ -77,8 +77,8 @@ unsafe fn opened(
     }
 }
 
-/// Charges another container's memory, which has just been opened here: its size is known only now. If
-/// it was open before, it is one more reference.
+/// Charges another container's memory, which has just been opened here: its size is known only now. If it was
+/// open before, it is one more reference.
 fn charge(address: CUdeviceptr) -> Result<(), CUresult> {
     let (mut base, mut bytes) = (0, 0);
     crate::lane::check(real!(cuMemGetAddressRange_v2(

@@ -1,7 +1,7 @@
-//! Launches: straight to the driver while the gate is open, through the gate while it is not. Copies and
-//! fills (`moving.rs`) go the same kind.
+//! Launches: straight to the driver while the gate is open, otherwise through the gate. Copies and
+//! fills (`moving.rs`) take the same path.
 //!
-//! The fast path is one load, one branch and the jump; it is outside of the guard, since nothing in
+//! The fast path is one load, one branch and the jump. It is outside the guard, since nothing in
 //! it can panic.
 
 use crate::gate::{self, DefaultStream, Work};
@@ -11,7 +11,7 @@ use crate::real;
 use gpuslice_nvabi::types::*;
 
 /// Takes a launch through the gate. Never inlined into the hooks: they must stay so small that their
-/// arguments stay where the caller put them.
+/// arguments stay in the caller's registers and stack.
 #[cold]
 #[inline(never)]
 pub(super) fn through_the_gate(
@@ -24,9 +24,9 @@ pub(super) fn through_the_gate(
     })
 }
 
-/// Defines hooks: straight on while the gate is open; else `$work`, made up only then, goes through
-/// it. Both ways are calls with the hook's own arguments at its very end, which the compiler turns
-/// into jumps.
+/// Defines hooks: straight to the driver while the gate is open; otherwise `$work`, built only then, goes
+/// through the gate. Both paths end in a call with the hook's own arguments, which the compiler turns into a
+/// jump.
 macro_rules! launches {
     ($($(#[$doc:meta])* $name:ident($($arg:ident: $ty:ty),* $(,)?) as $work:expr;)*) => {
         $(
@@ -94,7 +94,7 @@ launches! {
         config: *const CUlaunchConfig, f: CUfunction, params: *mut *mut c_void,
         extra: *mut *mut c_void,
     ) as configured(config, f, DefaultStream::PerThread);
-    /// One launch on several GPUs: it waits for the turn on the current one.
+    /// One launch on several GPUs: waits for the turn on the current one.
     cuLaunchCooperativeKernelMultiDevice(
         list: *mut CUDA_LAUNCH_PARAMS, devices: u32, flags: u32,
     ) as first_of(list, devices);
@@ -105,7 +105,7 @@ launches! {
     ) as plain(f, width, height, stream);
 }
 
-/// The work of a launch that is described in a structure.
+/// The work of a launch described by a structure.
 fn configured(config: *const CUlaunchConfig, f: CUfunction, default_stream: DefaultStream) -> Work {
     // SAFETY: null, or the application's own, which the driver is about to read.
     match unsafe { config.as_ref() } {
@@ -124,7 +124,7 @@ fn configured(config: *const CUlaunchConfig, f: CUfunction, default_stream: Defa
     }
 }
 
-/// The first of several GPUs' launches.
+/// The first of launches on several GPUs.
 fn first_of(list: *const CUDA_LAUNCH_PARAMS, devices: u32) -> Work {
     // SAFETY: null, or the application's own list, which the driver is about to read.
     match unsafe { list.as_ref() } {
@@ -143,7 +143,7 @@ fn first_of(list: *const CUDA_LAUNCH_PARAMS, devices: u32) -> Work {
     }
 }
 
-/// The work of a launch from before CUDA 4, whose block was set on the function.
+/// The work of a launch of the API before CUDA 4, whose block was set on the function.
 fn plain(f: CUfunction, width: i32, height: i32, stream: CUstream) -> Work {
     let grid = [width as u32, height as u32, 1];
     Work::kernel(f, grid, [1; 3], 0, (stream, DefaultStream::Legacy))

@@ -1,20 +1,20 @@
-//! Limits of a context that cost memory: heap and printf buffer of kernels, their stacks.
+//! Limits of a context that cost memory: heap, printf buffer and stacks of kernels.
 //!
-//! Raising one makes the driver take memory that no allocation names, at once or when a kernel first needs
-//! it. How much a larger heap or buffer takes is known, and charged from then on, used or not. Stacks
-//! are made for every thread that can be resident: that much must fit, and what the driver says it
-//! took is charged. What it takes later is in the daemon's own measurements. A limit whose price does not
-//! fit is put back.
+//! Raising one makes the driver take memory that no allocation reports, immediately or when a kernel first
+//! needs it. The cost of a larger heap or buffer is known, and charged from then on, used or not. Stacks
+//! are allocated for every thread that can be resident: that much must fit, and the measured amount is
+//! charged. The daemon's own measurements cover what the driver takes later. A limit whose cost does not
+//! fit is reset.
 
 use super::link;
-use crate::contexts::{Charge, LIMITS};
+use crate::contexts::{ContextCharge, LIMITS};
 use crate::guard::{Outcome, guard};
 use crate::lane::{self, limited};
 use crate::link::Session;
 use crate::real;
 use gpuslice_nvabi::types::*;
 
-/// What raising `limit` by `more` takes: at least, and at most as far as known, bytes.
+/// The cost of raising `limit` by `more`: a lower and an upper bound, bytes.
 fn price(limit: CUlimit, more: u64, threads: u64) -> (u64, u64) {
     match limit {
         CU_LIMIT_MALLOC_HEAP_SIZE | CU_LIMIT_PRINTF_FIFO_SIZE => (more, more),
@@ -23,7 +23,7 @@ fn price(limit: CUlimit, more: u64, threads: u64) -> (u64, u64) {
     }
 }
 
-/// How many threads can be resident on the device; 0 when it does not say.
+/// Number of threads that can be resident on the device; 0 if the driver does not report it.
 fn threads(device: CUdevice) -> u64 {
     let ask = |what| {
         let mut number = 0;
@@ -34,7 +34,7 @@ fn threads(device: CUdevice) -> u64 {
         * ask(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR)
 }
 
-/// The limit as it is; `None` when the driver does not know it.
+/// The present limit; `None` if the driver does not support it.
 fn present(limit: CUlimit) -> Option<u64> {
     let mut value = 0;
     let known = real!(cuCtxGetLimit(&raw mut value, limit)) == CUresult::SUCCESS;
@@ -65,7 +65,7 @@ fn set(
     if result != CUresult::SUCCESS {
         return Ok(result);
     }
-    // The driver may have made it another value.
+    // The driver may have adjusted the value.
     let after = present(limit).unwrap_or(value as u64);
     if after <= before {
         let (less, _) = price(limit, before - after, 0);
@@ -79,7 +79,7 @@ fn set(
         let _ = real!(cuCtxSetLimit(limit, before as usize));
         return Err(refused);
     }
-    let mut charge = Charge::default();
+    let mut charge = ContextCharge::default();
     charge.limits[limit as usize] = reservation.bytes;
     reservation.commit();
     session.contexts.charge(here.context, device, charge);

@@ -9,7 +9,7 @@ use crate::guard::{Outcome, guard, quick};
 use crate::real;
 use gpuslice_nvabi::types::*;
 
-/// No driver pads rows by more than this; the guess is put right once the driver has answered.
+/// No driver pads rows by more than this; the estimate is corrected after the driver's answer.
 const PITCH: usize = 512;
 
 pub unsafe extern "C" fn cuMemAlloc_v2(dptr: *mut CUdeviceptr, bytesize: usize) -> CUresult {
@@ -19,8 +19,8 @@ pub unsafe extern "C" fn cuMemAlloc_v2(dptr: *mut CUdeviceptr, bytesize: usize) 
     })
 }
 
-/// Managed memory is charged by its size, wherever its pages happen to be: what is on the host now
-/// can be on the GPU at the next kernel.
+/// Managed memory is charged by its size, wherever its pages are: a page on the host may move to the GPU with
+/// the next kernel.
 pub unsafe extern "C" fn cuMemAllocManaged(
     dptr: *mut CUdeviceptr,
     bytesize: usize,

@@ -1,8 +1,8 @@
 //! The intercepted driver functions, one Rust function per row marked `hook`, under its own name.
 //!
-//! Each has the signature of its row (the shim libraries and [`crate::resolve::lookup`] would not compile
-//! otherwise), runs in [`crate::guard::guard`], and calls the real function of the same name exactly
-//! once when it lets the call through.
+//! Each has the signature of its row; otherwise the shim libraries and [`crate::resolve::lookup`] would not
+//! compile. It runs in [`crate::guard::guard`], and calls the real function of the same name exactly once
+//! when it lets the call through.
 #![allow(non_snake_case, missing_docs)] // the driver's names; NVIDIA documents them
 
 mod array;

@@ -1,35 +1,36 @@
-//! Copies, fills, and pages on their kind: work for the GPU like a launch, and gated as one.
+//! Copies, fills and page migrations: work for the GPU, gated like a launch.
 //!
-//! There are a hundred of these functions, and nothing is to be done for any of them but to say how many
-//! bytes go which kind. That is in their names and in the names of their arguments, so the hooks are made
-//! from the table's own rows: [`Sketch::of`] reads the function's name, [`Said::said`] each argument's.
+//! There are a hundred of these functions, and for each of them the gate needs only the number of bytes
+//! and the kind of transfer. Both follow from the names of the function and of its arguments, so the hooks
+//! are generated from the table's own rows: [`Sketch::of`] reads the function's name, [`Property::apply`] each
+//! argument's.
 //!
-//! # Which kind
-//! A copy between host and device goes over the bus and leaves the multiprocessors alone; one within the
-//! device does not. Where the name does not say it, the memory's types in the structure do, and for an
-//! address alone the driver is asked. What cannot be told counts as within the device.
+//! # Kinds
+//! A copy between host and device goes over the bus and does not occupy the multiprocessors; one within the
+//! device does. If the name does not determine the kind, the memory types in the structure do; for an
+//! address alone the driver is asked. A copy of unknown kind counts as one within the device.
 
 use super::launch::launches;
 use crate::gate::{DefaultStream, TransferKind, Work};
 use crate::real;
 use gpuslice_nvabi::types::*;
 
-/// What is known of a call's work so far.
+/// The properties of a call's work found so far.
 #[derive(Clone, Copy, Debug)]
 struct Sketch {
     kind: Option<TransferKind>,
     default_stream: DefaultStream,
     stream: CUstream,
-    /// Product of what was said of it.
+    /// Product of the sizes found.
     bytes: u64,
-    /// How many entries the lists have, and the list of their sizes.
+    /// Number of entries in the lists, and the list of their sizes.
     count: usize,
     sizes: *const usize,
-    /// Addresses, where only they tell the kind: the first two.
+    /// Addresses, if only they determine the kind: the first two.
     ends: [CUdeviceptr; 2],
 }
 
-/// Whether `name` has `part` in it.
+/// Whether `name` contains `part`.
 const fn has(name: &str, part: &str) -> bool {
     let (name, part) = (name.as_bytes(), part.as_bytes());
     let mut at = 0;
@@ -46,7 +47,7 @@ const fn has(name: &str, part: &str) -> bool {
     false
 }
 
-/// What the driver says of an address, of memory that is the host's or nobody's too.
+/// The driver's answer for an address; also for host memory and unknown memory.
 fn on_device(address: CUdeviceptr) -> bool {
     let mut kind: CUmemorytype = 0;
     let attribute = CU_POINTER_ATTRIBUTE_MEMORY_TYPE;
@@ -58,7 +59,7 @@ fn on_device(address: CUdeviceptr) -> bool {
     asked == CUresult::SUCCESS && kind == CU_MEMORYTYPE_DEVICE
 }
 
-/// Whether the end of a copy that a structure describes is the host's.
+/// Whether one end of a copy described by a structure is on the host.
 fn of_host(kind: CUmemorytype, address: CUdeviceptr) -> bool {
     match kind {
         CU_MEMORYTYPE_HOST => true,
@@ -67,7 +68,7 @@ fn of_host(kind: CUmemorytype, address: CUdeviceptr) -> bool {
     }
 }
 
-/// The sum of a list of sizes; 0 where there is none.
+/// The sum of a list of sizes; 0 for no list.
 fn sum(sizes: *const usize, count: usize) -> u64 {
     let size = |at: usize| {
         // SAFETY: the application's list of so many sizes, which the driver is about to read.
@@ -78,7 +79,7 @@ fn sum(sizes: *const usize, count: usize) -> u64 {
 }
 
 impl Sketch {
-    /// What the name of a function tells.
+    /// The properties that follow from the name of a function.
     const fn of(name: &str) -> Sketch {
         let to_or_from_host =
             has(name, "HtoD") || has(name, "DtoH") || has(name, "HtoA") || has(name, "AtoH");
@@ -108,13 +109,13 @@ impl Sketch {
         }
     }
 
-    /// Takes in an argument.
-    fn with(mut self, name: &str, argument: impl Said) -> Sketch {
-        argument.said(name, &mut self);
+    /// Adds an argument.
+    fn with(mut self, name: &str, argument: impl Property) -> Sketch {
+        argument.apply(name, &mut self);
         self
     }
 
-    /// A number that sizes are products of.
+    /// Multiplies the size by a number.
     fn times(&mut self, number: u64) {
         self.bytes = self.bytes.saturating_mul(number);
     }
@@ -149,13 +150,13 @@ impl Sketch {
     }
 }
 
-/// Tells a sketch what an argument of that name says.
-trait Said {
-    fn said(self, name: &str, sketch: &mut Sketch);
+/// Adds to a sketch the property that follows from an argument of that name.
+trait Property {
+    fn apply(self, name: &str, sketch: &mut Sketch);
 }
 
-impl Said for usize {
-    fn said(self, name: &str, sketch: &mut Sketch) {
+impl Property for usize {
+    fn apply(self, name: &str, sketch: &mut Sketch) {
         match name {
             "byte_count" | "size" | "n" | "width" | "height" => sketch.times(self as u64),
             "count" => sketch.count = self,
@@ -164,28 +165,28 @@ impl Said for usize {
     }
 }
 
-impl Said for u32 {
-    fn said(self, name: &str, sketch: &mut Sketch) {
+impl Property for u32 {
+    fn apply(self, name: &str, sketch: &mut Sketch) {
         match name {
-            "ui" => sketch.times(4), // the value that is filled in
-            _ => (self as usize).said(name, sketch),
+            "ui" => sketch.times(4), // the fill value
+            _ => (self as usize).apply(name, sketch),
         }
     }
 }
 
-impl Said for u16 {
-    fn said(self, _: &str, sketch: &mut Sketch) {
+impl Property for u16 {
+    fn apply(self, _: &str, sketch: &mut Sketch) {
         sketch.times(2);
     }
 }
 
-impl Said for u8 {
-    fn said(self, _: &str, _: &mut Sketch) {}
+impl Property for u8 {
+    fn apply(self, _: &str, _: &mut Sketch) {}
 }
 
 /// An address, or flags.
-impl Said for u64 {
-    fn said(self, name: &str, sketch: &mut Sketch) {
+impl Property for u64 {
+    fn apply(self, name: &str, sketch: &mut Sketch) {
         match name {
             "dst" => sketch.ends[0] = self,
             "src" => sketch.ends[1] = self,
@@ -194,14 +195,14 @@ impl Said for u64 {
     }
 }
 
-impl Said for CUstream {
-    fn said(self, _: &str, sketch: &mut Sketch) {
+impl Property for CUstream {
+    fn apply(self, _: &str, sketch: &mut Sketch) {
         sketch.stream = self;
     }
 }
 
-impl Said for *mut usize {
-    fn said(self, name: &str, sketch: &mut Sketch) {
+impl Property for *mut usize {
+    fn apply(self, name: &str, sketch: &mut Sketch) {
         if name == "sizes" {
             sketch.sizes = self;
         }
@@ -211,8 +212,8 @@ impl Said for *mut usize {
 /// Structures of two- and three-dimensional copies.
 macro_rules! described {
     ($($structure:ident: $sides:expr;)*) => {$(
-        impl Said for *const $structure {
-            fn said(self, _: &str, sketch: &mut Sketch) {
+        impl Property for *const $structure {
+            fn apply(self, _: &str, sketch: &mut Sketch) {
                 // SAFETY: null, or the application's own, which the driver is about to read.
                 if let Some(copy) = unsafe { self.as_ref() } {
                     let kinds = [copy.dst_memory_type, copy.src_memory_type];
@@ -230,11 +231,11 @@ described! {
     CUDA_MEMCPY3D_PEER: |copy| [copy.width_in_bytes, copy.height, copy.depth];
 }
 
-/// What says nothing of size or kind.
+/// Arguments that determine neither size nor kind.
 macro_rules! silent {
     ($($silent:ty),*) => {$(
-        impl Said for $silent {
-            fn said(self, _: &str, _: &mut Sketch) {}
+        impl Property for $silent {
+            fn apply(self, _: &str, _: &mut Sketch) {}
         }
     )*};
 }
@@ -248,7 +249,7 @@ silent!(
     *mut CUmemcpyAttributes
 );
 
-/// Makes hooks of all rows of a family.
+/// Generates hooks for all rows of a family.
 macro_rules! moving {
     ($([$s:ident, $m:ident, $v:literal] $name:ident($($arg:ident: $ty:ty),* $(,)?);)*) => {
         launches! {
@@ -283,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn names_tell_way_and_flavour() {
+    fn names_determine_kind_and_stream_variant() {
         for (name, kind) in [
             ("cuMemcpyHtoDAsync_v2", Some(TransferKind::Bus)),
             ("cuMemcpyAtoH_v2_ptds", Some(TransferKind::Bus)),
@@ -309,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn arguments_tell_bytes() {
+    fn arguments_determine_bytes() {
         let fill = sketch("cuMemsetD2D16Async");
         let fill = fill
             .with("dst_device", 4096_u64)
@@ -327,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn structures_tell_both() {
+    fn structures_determine_bytes_and_kind() {
         // SAFETY: numbers and pointers; all bits zero is a value of each.
         let mut copy: CUDA_MEMCPY2D = unsafe { core::mem::zeroed() };
         (copy.width_in_bytes, copy.height) = (10, 20);

@@ -1,9 +1,9 @@
 //! Multicast objects and logical endpoints: memory under one more name; see [`crate::vmm::bound`].
 //!
-//! The objects themselves are no memory of a size anybody could tell. They have handles, mappings and
-//! descriptors like memory, so they are pieces without a charge, and end as pieces do. One that was
-//! imported ends for this process with its last reference here; if other processes go on holding it, what
-//! this process bound to it stays in the driver and is seen by the daemon's measurement alone.
+//! The objects themselves are no memory of a known size. They have handles, mappings and descriptors like
+//! memory, so they are physical allocations without a charge, and end in the same way. An imported object
+//! ends for this process with its last reference here. If other processes still hold it, memory that this
+//! process bound to it stays in the driver, and only the daemon's measurement covers it.
 
 use super::physical::{drop_references, physical_table, released};
 use crate::guard::{Outcome, guard};
@@ -14,7 +14,7 @@ use crate::vmm::bound::{self, Place};
 use crate::vmm::{Name, PhysicalAllocation};
 use gpuslice_nvabi::types::*;
 
-/// Makes an object by `call`; `name` is asked for its name when that has answered success.
+/// Creates an object by `call`; `name` returns its name after success.
 fn object(name: impl FnOnce() -> Name, call: impl FnOnce() -> CUresult) -> Outcome {
     let Some(session) = link::session()? else {
         return Ok(call());
@@ -30,7 +30,7 @@ fn object(name: impl FnOnce() -> Name, call: impl FnOnce() -> CUresult) -> Outco
     Ok(result)
 }
 
-/// Binds memory to an object by `call`; `counted` counts the references to it.
+/// Binds memory to an object by `call`; `counted` are the references to it, counted already.
 fn binding(
     session: &Session,
     object: Name,
@@ -83,7 +83,7 @@ fn bind_address(
     binding(session, object, place, counted, call)
 }
 
-/// Takes out what lies in a part of an object by `call`.
+/// Unbinds the memory in a part of an object by `call`.
 fn unbinding(
     object: Name,
     device: CUdevice,

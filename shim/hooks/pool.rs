@@ -1,7 +1,7 @@
-//! Stream-ordered memory and the pools it comes from; [`crate::pools`] says what is charged, and when.
+//! Stream-ordered memory and its pools; [`crate::pools`] says what is charged, and when.
 //!
-//! These calls stay asynchronous: nothing here waits for a stream. While a stream is being captured, an
-//! allocation in it becomes a node of the graph and takes nothing from any pool; that is seen to
+//! These calls stay asynchronous: no code here waits for a stream. While a stream is being captured, an
+//! allocation in it becomes a node of the graph and takes nothing from any pool; its memory is reserved
 //! when the graph is launched ([`crate::graphs`]).
 
 use super::record;
@@ -29,8 +29,8 @@ fn capturing(stream: CUstream) -> bool {
     asked == CUresult::SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE
 }
 
-/// Allocates by `call` in `stream`, from a pool or from the current one of the stream's device. What
-/// the pool has grown by and cannot be paid is undone by `undo`, a free in the same stream.
+/// Allocates by `call` in `stream`, from a pool or from the current one of the stream's device. If the pool
+/// has grown by more than can be paid, `undo`, a free in the same stream, reverts the allocation.
 ///
 /// # Safety
 /// `pointer` is where `call` writes what it allocated.
@@ -55,7 +55,7 @@ unsafe fn allocated(
         None => pools::of_device(session, device)?,
     };
     let Some(pool) = pool else {
-        return Ok(call()); // Charged where it was made.
+        return Ok(call()); // Charged in the process that created the pool.
     };
     let begun = pool.begin(session, bytes as u64)?;
     let result = call();
@@ -136,11 +136,11 @@ pub unsafe extern "C" fn cuMemFreeAsync_ptsz(dptr: CUdeviceptr, h_stream: CUstre
     quick(|| super::freed(dptr, || real!(cuMemFreeAsync_ptsz(dptr, h_stream))))
 }
 
-/// The lane a location's memory is charged to; `None` for the host's.
+/// The lane to which memory of a location is charged; `None` for host memory.
 pub(super) fn lane_at(session: &Session, place: CUmemLocation) -> Result<Option<Lane>, CUresult> {
     let device = match place.kind {
         CU_MEM_LOCATION_TYPE_DEVICE => place.id,
-        // The two low bytes name a locality domain's device.
+        // The two low bytes name the device of a locality domain.
         CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN => place.id & 0xffff,
         _ => return Ok(None),
     };
@@ -148,8 +148,8 @@ pub(super) fn lane_at(session: &Session, place: CUmemLocation) -> Result<Option<
     lane::of_device(session, device)
 }
 
-/// Where a pool is charged, and whether NVML does not show what it has. Managed memory without a
-/// device of its own can be on the current GPU at any time.
+/// The lane of a pool, and whether NVML does not show its memory. Managed memory without a device of its own
+/// may be on the current GPU at any time.
 fn account_of(
     session: &Session,
     place: CUmemLocation,
@@ -199,7 +199,7 @@ pub unsafe extern "C" fn cuMemPoolDestroy(pool: CUmemoryPool) -> CUresult {
     })
 }
 
-/// Notes the pool of a place that the driver has just written to `pool`, by `call`.
+/// Notes the pool of a place, which the driver writes to `pool` in `call`.
 ///
 /// # Safety
 /// `call` writes to `pool` when it answers success.
@@ -245,7 +245,7 @@ pub unsafe extern "C" fn cuMemGetMemPool(
     guard(|| unsafe { found(pool, location, kind, call) })
 }
 
-/// The memory is charged where it was made, and so are the allocations that are imported with it.
+/// The memory is charged in the exporting process, and so are allocations imported with it.
 pub unsafe extern "C" fn cuMemPoolImportFromShareableHandle(
     pool_out: *mut CUmemoryPool,
     handle: *mut c_void,

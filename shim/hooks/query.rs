@@ -1,4 +1,4 @@
-//! How much memory there is: the slice's, never more than the GPU's.
+//! Memory queries: the slice's memory, never more than the GPU's.
 
 use crate::credit::CreditAccount;
 use crate::guard::{guard, quick};
@@ -8,15 +8,15 @@ use crate::real;
 use core::sync::atomic::Ordering::Relaxed;
 use gpuslice_nvabi::types::*;
 
-/// What a process is told of a lane's memory, bytes.
+/// The memory of a lane as the process sees it, bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct MemoryInfo {
     free: u64,
     total: u64,
 }
 
-/// All numbers in bytes. `reserved` is the whole container's and may lag behind this process's own
-/// `account`; what others have reserved is not free, our own unused credit is.
+/// Computes the visible memory, in bytes. `reserved` is that of the whole container and may lag behind this
+/// process's own `account`. Bytes reserved by other processes are not free; the own unused credit is.
 fn capped(cap: u64, reserved: u64, account: &CreditAccount, physical: MemoryInfo) -> MemoryInfo {
     let (granted, held) = (account.granted(), account.held());
     let others = reserved
@@ -31,7 +31,7 @@ fn capped(cap: u64, reserved: u64, account: &CreditAccount, physical: MemoryInfo
     }
 }
 
-/// What the slice has of the current context's GPU, where the driver says `physical`.
+/// The slice's memory on the current context's GPU, where the driver reports `physical`.
 fn here(physical: MemoryInfo) -> Result<MemoryInfo, CUresult> {
     let Some(session) = link::session()? else {
         return Ok(physical);
@@ -45,7 +45,7 @@ fn here(physical: MemoryInfo) -> Result<MemoryInfo, CUresult> {
     Ok(capped(cap, reserved, account, physical))
 }
 
-/// What a device has in all, where the driver says `physical`.
+/// A device's total memory, where the driver reports `physical`.
 fn total(device: CUdevice, physical: u64) -> Result<u64, CUresult> {
     let Some(session) = link::session()? else {
         return Ok(physical);
@@ -55,7 +55,7 @@ fn total(device: CUdevice, physical: u64) -> Result<u64, CUresult> {
     Ok(cap.map_or(physical, |cap| cap.min(physical)))
 }
 
-/// The hooks for one width of numbers. What was not asked for (null) is not told.
+/// The hooks for one width of numbers. A null pointer is not written.
 macro_rules! queries {
     ($number:ty: $info:ident $total:ident) => {
         pub unsafe extern "C" fn $info(free: *mut $number, total: *mut $number) -> CUresult {
@@ -112,13 +112,13 @@ mod tests {
     }
 
     #[test]
-    fn told_numbers_stay_inside_both_bounds() {
+    fn reported_numbers_stay_within_both_bounds() {
         let gpu = MemoryInfo {
             free: 900,
             total: 1000,
         };
         let ours = account(300, 100);
-        // Alone: 300 granted, 100 of it unused.
+        // A single process: 300 granted, 100 of them unused.
         assert_eq!(
             capped(500, 300, &ours, gpu),
             MemoryInfo {
@@ -134,7 +134,7 @@ mod tests {
                 total: 500
             }
         );
-        // The page lags behind our own grant, and behind our own return of 50.
+        // The page lags behind the own grant, and behind the own return of 50.
         assert_eq!(
             capped(500, 0, &ours, gpu),
             MemoryInfo {
@@ -150,7 +150,7 @@ mod tests {
                 total: 500
             }
         );
-        // The cap was lowered under what is held: nothing is free, nothing wraps.
+        // The cap was lowered below the held bytes: nothing is free, and no subtraction wraps.
         assert_eq!(
             capped(100, 300, &account(300, 0), gpu),
             MemoryInfo {
@@ -158,7 +158,7 @@ mod tests {
                 total: 100
             }
         );
-        // A cap above the GPU, and a GPU that others fill.
+        // A cap above the GPU's memory, and a GPU filled by others.
         let full = MemoryInfo { free: 10, ..gpu };
         assert_eq!(
             capped(5000, 0, &account(1, 1), full),

@@ -1,9 +1,9 @@
-//! How much memory an array takes, where the driver does not say.
+//! Estimates the memory of an array that the driver does not report.
 //!
-//! The layout of arrays is the driver's secret. What is public: images are kept in blocks of 64 bytes by 8
-//! rows, several of them on top of each other and behind each other, in powers of two. So every row is
-//! filled up to 64 bytes, every plane to whole stacks of blocks, and this is an estimate from above:
-//! at most about twice the elements of an image that is larger than a few blocks.
+//! The layout of arrays is undocumented. It is known that images are kept in blocks of 64 bytes by 8
+//! rows, several of them stacked vertically and in depth, in powers of two. So every row is rounded up to
+//! 64 bytes and every plane to whole stacks of blocks. This is an upper estimate: at most about twice the
+//! size of the elements, for an image larger than a few blocks.
 #![forbid(unsafe_code)]
 #![allow(non_upper_case_globals)] // the header's names of formats
 
@@ -11,15 +11,15 @@ use gpuslice_nvabi::types::*;
 
 /// A block's width, bytes, and height, rows.
 const BLOCK: (usize, usize) = (64, 8);
-/// Most blocks on top of each other, and most planes behind each other.
+/// Most blocks stacked vertically, and most planes in depth.
 const STACK: (usize, usize) = (32, 32);
-/// What all of it is a multiple of, bytes.
+/// The granularity of the whole array, bytes.
 const ALIGN: usize = 64 << 10;
-/// Bits of an element in the largest format there is.
+/// Bits of an element of the largest format.
 const BITS_MAX: usize = 128;
 
-/// Bits of one element, all channels together, chrominance shared by several elements included. Formats
-/// with a number of channels in their name are described with that number, some of them with another.
+/// Bits of one element: all channels together, including chrominance shared by several elements. Most formats
+/// with a number of channels in their name are described with that number, some with another.
 fn element_bits(format: CUarray_format, channels: u32) -> usize {
     let channels = channels.clamp(1, 4) as usize;
     match format {
@@ -40,7 +40,7 @@ fn element_bits(format: CUarray_format, channels: u32) -> usize {
         CU_AD_FORMAT_UNORM_INT16X2 | CU_AD_FORMAT_SNORM_INT16X2 => 32,
         CU_AD_FORMAT_UNORM_INT16X4 | CU_AD_FORMAT_SNORM_INT16X4 => 64,
         CU_AD_FORMAT_UNORM_INT_101010_2 | CU_AD_FORMAT_AYUV | CU_AD_FORMAT_Y410 => 32,
-        // Luminance and chrominance in planes; half a plane of each colour, a quarter, a whole one.
+        // Luminance and chrominance in planes; each chrominance plane is half, a quarter or all of the size.
         CU_AD_FORMAT_NV12 | CU_AD_FORMAT_UINT8_SEMIPLANAR_420 | CU_AD_FORMAT_UINT8_PLANAR_420 => 12,
         CU_AD_FORMAT_NV16
         | CU_AD_FORMAT_UINT8_SEMIPLANAR_422
@@ -75,7 +75,7 @@ fn is_compressed(format: CUarray_format) -> bool {
     (CU_AD_FORMAT_BC1_UNORM..=CU_AD_FORMAT_BC7_UNORM_SRGB).contains(&format)
 }
 
-/// `side` in whole units of which a power of two, at most `most`, are taken together.
+/// `side` rounded up to whole units, stacked by a power of two of at most `most`.
 fn stacked(side: usize, unit: usize, most: usize) -> usize {
     let units = side.div_ceil(unit);
     let together = units.checked_next_power_of_two().unwrap_or(most).min(most);
@@ -86,11 +86,11 @@ fn round(bytes: usize, to: usize) -> usize {
     bytes.checked_next_multiple_of(to).unwrap_or(usize::MAX)
 }
 
-/// What one level takes, bytes; sides of 0 are not there.
+/// The memory of one level, bytes; a side of 0 is absent.
 fn level_bytes(shape: &CUDA_ARRAY3D_DESCRIPTOR, [width, height, depth]: [usize; 3]) -> usize {
     let bits = element_bits(shape.format, shape.num_channels);
     let (width, height, bits) = if is_compressed(shape.format) {
-        // Four by four elements are one.
+        // Four by four elements are one block.
         (width.div_ceil(4), height.div_ceil(4), bits * 16)
     } else {
         (width, height, bits)
@@ -109,12 +109,12 @@ fn is_layered(shape: &CUDA_ARRAY3D_DESCRIPTOR) -> bool {
     shape.flags & (CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_CUBEMAP) != 0
 }
 
-/// Whether an array of this shape takes memory when it is made, not when that is mapped into it.
+/// Whether an array of this shape takes memory at its creation, and not when memory is mapped into it.
 pub fn takes_memory(shape: &CUDA_ARRAY3D_DESCRIPTOR) -> bool {
     shape.flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING) == 0
 }
 
-/// What an array with so many levels takes at most, bytes.
+/// Upper bound for an array with so many levels, bytes.
 pub fn bytes(shape: &CUDA_ARRAY3D_DESCRIPTOR, levels: u32) -> usize {
     let mut sides = [shape.width, shape.height, shape.depth];
     let mut sum: usize = 0;

@@ -1,12 +1,12 @@
-//! Physical memory given to others and taken from them.
+//! Physical memory exported to and imported from other processes.
 //!
-//! An import is not charged: the memory is paid for by the process that created it, and two processes
-//! that share a buffer must not pay for it twice. If that process lets go of it, the importer holds
-//! memory that no hook has charged; the daemon's measurement finds it.
+//! An import is not charged: the process that created the memory is charged, and two processes
+//! that share a buffer must not both be. If that process releases it, the importer holds
+//! memory that no hook has charged; the daemon's measurement covers it.
 //!
-//! A fabric handle is 64 bytes that any process of any node may be given; nothing tells when the last of
-//! them is forgotten, and NVIDIA's documents do not say what becomes of the memory then. So memory
-//! that was exported in this kind stays charged until the process ends.
+//! A fabric handle is 64 bytes that may be passed to any process of any node. The end of its last copy
+//! cannot be observed, and NVIDIA does not document what becomes of the memory then. So memory exported as
+//! a fabric handle stays charged until the process ends.
 
 use super::physical::{drop_references, handed, physical_table};
 use crate::guard::guard;
@@ -34,7 +34,7 @@ pub unsafe extern "C" fn cuMemImportFromShareableHandle(
         };
         let mut table = physical_table(session);
         let counted = match sh_handle_type {
-            // The pointer is the number.
+            // The pointer is the descriptor number.
             CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR => {
                 table.refer_exported(os_handle as usize as RawFd)
             }
@@ -47,7 +47,7 @@ pub unsafe extern "C" fn cuMemImportFromShareableHandle(
     })
 }
 
-/// Writes references to `counted` down as held by the descriptor that `call` writes.
+/// Records the `counted` references as held by the descriptor that `call` writes.
 ///
 /// # Safety
 /// `call` writes a descriptor's number there when it answers success.
@@ -104,8 +104,8 @@ pub unsafe extern "C" fn cuMemExportToShareableHandle(
     })
 }
 
-/// A dma-buf holds the memory behind the addresses it was made for. Only memory of this API is followed: of
-/// `cuMemAlloc`'s it is not known whether freeing takes it from under the dma-buf.
+/// A dma-buf holds the memory behind its addresses. Only memory of the virtual-memory API is followed: for
+/// `cuMemAlloc`, it is unknown whether a free removes the memory behind the dma-buf.
 pub unsafe extern "C" fn cuMemGetHandleForAddressRange(
     handle: *mut c_void,
     dptr: CUdeviceptr,
@@ -128,7 +128,7 @@ pub unsafe extern "C" fn cuMemGetHandleForAddressRange(
         };
         let counted = physical_table(session).refer_within(dptr, size as u64);
         // SAFETY: the application's own pointer to an `int`, which the driver checks and writes; the
-        // only type of handle there is is a descriptor.
+        // only type of handle is a descriptor.
         Ok(unsafe { exported(session, counted, handle, call) })
     })
 }

@@ -10,7 +10,7 @@ use crate::vmm::{Name, PhysicalAllocation};
 use gpuslice_nvabi::types::*;
 
 /// A step of `cuMemMapArrayAsync`.
-enum Step {
+enum MapStep {
     Map(Region, Option<PhysicalAllocation>),
     Unmap(Region),
 }
@@ -19,8 +19,8 @@ enum Step {
 ///
 /// # Safety
 /// `list` is null or has `count` steps.
-unsafe fn steps(session: &Session, list: *const CUarrayMapInfo, count: u32) -> Vec<Step> {
-    let (mut steps, mut table) = (Vec::new(), physical_table(session));
+unsafe fn map_steps(session: &Session, list: *const CUarrayMapInfo, count: u32) -> Vec<MapStep> {
+    let (mut map_steps, mut table) = (Vec::new(), physical_table(session));
     for at in 0..count as usize {
         if list.is_null() {
             break;
@@ -31,19 +31,19 @@ unsafe fn steps(session: &Session, list: *const CUarrayMapInfo, count: u32) -> V
         match step.mem_operation_type {
             CU_MEM_OPERATION_TYPE_MAP => {
                 let allocation = table.refer(Name::Handle(step.mem_handle));
-                steps.push(Step::Map(region, allocation));
+                map_steps.push(MapStep::Map(region, allocation));
             }
-            CU_MEM_OPERATION_TYPE_UNMAP => steps.push(Step::Unmap(region)),
+            CU_MEM_OPERATION_TYPE_UNMAP => map_steps.push(MapStep::Unmap(region)),
             _ => break,
         }
     }
-    steps
+    map_steps
 }
 
 /// Maps and unmaps tiles by `call`.
 ///
 /// # Safety
-/// As [`steps`].
+/// As [`map_steps`].
 unsafe fn tiled(
     list: *const CUarrayMapInfo,
     count: u32,
@@ -53,21 +53,21 @@ unsafe fn tiled(
         return Ok(call());
     };
     // SAFETY: the application's own list.
-    let steps = unsafe { steps(session, list, count) };
+    let map_steps = unsafe { map_steps(session, list, count) };
     let result = call();
     let mut context = CUcontext::NULL;
     let _ = real!(cuCtxGetCurrent(&raw mut context));
     let (mut dropped, mut table) = (Vec::new(), physical_table(session));
-    for step in steps {
+    for step in map_steps {
         match step {
-            Step::Map(region, Some(allocation)) if result == CUresult::SUCCESS => {
+            MapStep::Map(region, Some(allocation)) if result == CUresult::SUCCESS => {
                 table.map_tile(region, lane::key(context), allocation);
             }
-            Step::Unmap(region) if result == CUresult::SUCCESS => {
+            MapStep::Unmap(region) if result == CUresult::SUCCESS => {
                 dropped.extend(table.unmap_tile(region));
             }
-            Step::Map(_, counted) => dropped.extend(counted),
-            Step::Unmap(_) => {}
+            MapStep::Map(_, counted) => dropped.extend(counted),
+            MapStep::Unmap(_) => {}
         }
     }
     drop(table);

@@ -4,7 +4,7 @@
 //! daemon then learns from `Attach { held }` what this process holds, so both sides agree again.
 
 use super::sys::{self, Stamp};
-use crate::channels::objects::Group;
+use crate::channels::objects::ChannelGroup;
 use crate::credit::CreditReply;
 use gpuslice_wire::frame::{RequestId, decode, encode};
 use gpuslice_wire::ids::Lane;
@@ -157,7 +157,7 @@ impl Conn {
     ///
     /// # Errors
     /// The connection is of no use any more.
-    pub fn group(&mut self, group: &Group, deadline: Instant) -> Result<()> {
+    pub fn group(&mut self, group: &ChannelGroup, deadline: Instant) -> Result<()> {
         let request = Request::Group {
             lane: group.lane,
             fd: u32::try_from(group.fd).map_err(|_| ErrorKind::InvalidInput)?,
@@ -172,7 +172,7 @@ impl Conn {
     ///
     /// # Errors
     /// The connection is of no use any more.
-    pub fn group_gone(&mut self, group: &Group, deadline: Instant) -> Result<()> {
+    pub fn group_gone(&mut self, group: &ChannelGroup, deadline: Instant) -> Result<()> {
         let request = Request::GroupGone {
             client: ObjectName(group.client),
             group: ObjectName(group.group),

@@ -5,7 +5,7 @@
 use super::conn::Conn;
 use super::session::REPLY_WAIT;
 use super::{Session, sys};
-use crate::channels::{self, objects::Group};
+use crate::channels::{self, objects::ChannelGroup};
 use core::sync::atomic::Ordering::Relaxed;
 use gpuslice_wire::units::Instant;
 use std::io::Result;
@@ -13,10 +13,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The groups reported to the daemon. Locked only by the thread that holds the connection.
 #[derive(Debug, Default)]
-pub struct ReportedGroups(Mutex<Vec<Group>>);
+pub struct ReportedGroups(Mutex<Vec<ChannelGroup>>);
 
 impl ReportedGroups {
-    fn list(&self) -> MutexGuard<'_, Vec<Group>> {
+    fn list(&self) -> MutexGuard<'_, Vec<ChannelGroup>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

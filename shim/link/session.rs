@@ -6,7 +6,7 @@
 use super::conn::{Conn, Welcome};
 use super::credit_return::CreditReturn;
 use super::groups::ReportedGroups;
-use super::shared::Shared;
+use super::shared::SharedHandles;
 use super::{Backoff, clock, sys};
 use crate::allocations::AllocationTable;
 use crate::contexts::Contexts;
@@ -78,7 +78,7 @@ pub struct Session {
     /// Answered recalls and idle credit; see `credit_return`.
     pub(super) credit_return: CreditReturn,
     /// Exported memory handles.
-    pub(super) shared: Shared,
+    pub(super) shared: SharedHandles,
     /// Channel groups reported to the daemon.
     pub(super) reported: ReportedGroups,
     /// Charged pointers.
@@ -187,7 +187,7 @@ impl Session {
             accounts: Default::default(),
             unseen: Default::default(),
             credit_return: CreditReturn::default(),
-            shared: Shared::default(),
+            shared: SharedHandles::default(),
             reported: ReportedGroups::default(),
             allocations: AllocationTable::default(),
             physical: Mutex::default(),

@@ -24,9 +24,9 @@ const SECOND_LOOK_NS: u64 = 300_000_000;
 
 /// Exported handles, the oldest first; as many as the daemon keeps.
 #[derive(Debug, Default)]
-pub struct Shared(Mutex<VecDeque<HandleKey>>);
+pub struct SharedHandles(Mutex<VecDeque<HandleKey>>);
 
-impl Shared {
+impl SharedHandles {
     fn keys(&self) -> MutexGuard<'_, VecDeque<HandleKey>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -112,7 +112,7 @@ mod tests {
 
     #[test]
     fn each_handle_is_kept_once_and_the_oldest_are_dropped_first() {
-        let shared = Shared::default();
+        let shared = SharedHandles::default();
         for _ in 0..2 {
             for key in 0..HANDLES_PER_CLIENT_MAX as u64 {
                 shared.add(HandleKey(key));

@@ -1,14 +1,14 @@
 //! The few system calls of the link, each in a small safe wrapper.
 //!
-//! All descriptors are close-on-exec from birth, no call raises a signal, and nothing waits without
+//! All descriptors are close-on-exec from their creation, no call raises a signal, and every wait has
 //! a deadline. An application may close descriptors that are not its own (daemons close all of
-//! them) and get the numbers again for its files; [`Stamp`] tells our descriptor from such a
+//! them) and reuse the numbers for its files; [`Stamp`] distinguishes the shim's descriptor from such a
 //! successor before anything is written to it.
 //!
-//! Device and inode tell a socket from any other file, but all eventfds of a machine share one inode. So ours is
-//! tagged with `O_APPEND`: it means nothing to an eventfd, belongs to the open file and not to its number, and no
-//! program sets it. (`/proc/self/fdinfo` has an id for each eventfd; to read it takes 9 µs where the tag takes
-//! 0.1, and the doorbell is looked at in every turn.)
+//! Device and inode distinguish a socket from any other file, but all eventfds of a machine share one inode.
+//! So the shim's eventfd is tagged with `O_APPEND`: the flag has no effect on an eventfd, belongs to the open
+//! file and not to its number, and no program sets it. (`/proc/self/fdinfo` has an id for each eventfd; reading
+//! it takes 9 µs and reading the tag 0.1 µs, and the doorbell is used in every turn.)
 
 pub use super::clock::now;
 use core::ffi::c_void;
@@ -21,7 +21,7 @@ use std::io::{Error, ErrorKind, Result};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::path::Path;
 
-/// Descriptors that come with one frame.
+/// Descriptors sent with one frame.
 pub const DESCRIPTORS: usize = 3;
 
 /// Sleeps for about `ns`; a signal may end it early.
@@ -34,11 +34,11 @@ pub fn nap(ns: u64) {
     unsafe { libc::nanosleep(&raw const time, ptr::null_mut()) };
 }
 
-/// Which open file a descriptor number stood for when it was ours.
+/// The identity of an open file behind a descriptor number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stamp(u64, u64, u32);
 
-/// The stamp of a descriptor number, `None` when it is closed.
+/// The stamp of a descriptor number; `None` if it is closed.
 #[must_use]
 pub fn stamp(fd: RawFd) -> Option<Stamp> {
     // SAFETY: all-zero bytes are a valid stat.
@@ -48,7 +48,7 @@ pub fn stamp(fd: RawFd) -> Option<Stamp> {
     (!failed).then_some(Stamp(stat.st_dev, stat.st_ino, stat.st_mode))
 }
 
-/// Tells an eventfd of ours from all others.
+/// Tags an eventfd as one of the shim's.
 pub fn tag(eventfd: &OwnedFd) {
     let flags = libc::O_NONBLOCK | libc::O_APPEND;
     // SAFETY: plain numbers.
@@ -61,7 +61,7 @@ fn is_tagged(fd: RawFd) -> bool {
     flags >= 0 && flags & libc::O_APPEND != 0
 }
 
-/// A descriptor number of ours that is read without a lock, also by a forked child.
+/// A descriptor number of the shim that is read without a lock, also by a forked child.
 #[derive(Debug)]
 pub struct Number {
     number: AtomicI32,
@@ -94,7 +94,7 @@ impl Number {
         number
     }
 
-    /// From now on it is `fd`.
+    /// Sets the number to `fd`.
     pub fn set(&self, fd: RawFd) {
         self.clear();
         if let Some(Stamp(device, inode, _)) = stamp(fd) {
@@ -104,12 +104,12 @@ impl Number {
         }
     }
 
-    /// There is none from now on.
+    /// Removes the number.
     pub fn clear(&self) {
         self.number.store(-1, Ordering::Release);
     }
 
-    /// The number, unless the application has closed it and may use it for its own. Async-signal-safe.
+    /// The number, unless the application has closed it and may have reused it. Async-signal-safe.
     #[must_use]
     pub fn get(&self) -> Option<RawFd> {
         let fd = self.number.load(Ordering::Acquire);
@@ -120,8 +120,8 @@ impl Number {
     }
 }
 
-/// Whether two descriptor numbers of this process stand for one open file: one is a copy of the other.
-/// No where the kernel does not tell (some sandboxes forbid to ask).
+/// Whether two descriptor numbers of this process refer to one open file: one is a copy of the other. `false`
+/// if the kernel does not tell (some sandboxes forbid the call).
 #[must_use]
 pub fn same_file(one: RawFd, other: RawFd) -> bool {
     /// `KCMP_FILE` of the kernel's `linux/kcmp.h`.
@@ -131,10 +131,10 @@ pub fn same_file(one: RawFd, other: RawFd) -> bool {
     unsafe { libc::syscall(libc::SYS_kcmp, own, own, FILE, one, other) == 0 }
 }
 
-/// Connects to a SOCK_SEQPACKET socket, non-blocking in all it does afterwards.
+/// Connects to a SOCK_SEQPACKET socket, in non-blocking mode afterwards.
 ///
 /// # Errors
-/// Of `socket` and `connect`; a daemon whose backlog is full counts as one that is away.
+/// Of `socket` and `connect`; a daemon whose backlog is full counts as away.
 pub fn connect(path: &Path) -> Result<OwnedFd> {
     let path = CString::new(path.as_os_str().as_encoded_bytes())?;
     // SAFETY: all-zero bytes are a valid sockaddr_un.
@@ -214,18 +214,18 @@ pub fn send(fd: RawFd, frame: &[u8], deadline: Instant) -> Result<()> {
     }
 }
 
-/// Room for the control message that carries [`DESCRIPTORS`] descriptors, aligned as cmsghdr.
+/// Room for the control message with [`DESCRIPTORS`] descriptors, aligned as cmsghdr.
 #[repr(C, align(8))]
-struct Control([u8; 64]);
+struct ControlBuffer([u8; 64]);
 
-/// Receives one frame and the descriptors that came with it; the frame's length in bytes.
+/// Receives one frame and its descriptors; returns the frame's length in bytes.
 ///
 /// # Errors
 /// `UnexpectedEof` when the daemon closed, `InvalidData` for a frame longer than `frame`, else of
 /// `recvmsg` and [`wait`].
 pub fn receive(fd: RawFd, frame: &mut [u8], deadline: Instant) -> Result<(usize, Vec<OwnedFd>)> {
     loop {
-        let mut control = Control([0; 64]);
+        let mut control = ControlBuffer([0; 64]);
         let mut part = libc::iovec {
             iov_base: frame.as_mut_ptr().cast(),
             iov_len: frame.len(),
@@ -289,7 +289,7 @@ fn descriptors(message: &libc::msghdr) -> Vec<OwnedFd> {
     taken
 }
 
-/// Looks whether the page behind `fd` begins with this magic and version.
+/// Checks that the page behind `fd` begins with this magic and version.
 ///
 /// # Errors
 /// `InvalidData` when it does not, else of `pread`.
@@ -350,7 +350,7 @@ pub fn map<T>(fd: &OwnedFd, writable: bool, over: Option<&'static T>) -> Result<
     Ok(unsafe { &*page.cast::<T>() })
 }
 
-/// A second mapping of a shared page, of one's own; gone when dropped.
+/// A second mapping of a shared page; unmapped when dropped.
 #[derive(Debug)]
 pub struct SecondMapping<T>(ptr::NonNull<T>);
 
@@ -360,7 +360,7 @@ unsafe impl<T: Sync> Send for SecondMapping<T> {}
 unsafe impl<T: Sync> Sync for SecondMapping<T> {}
 
 impl<T> SecondMapping<T> {
-    /// Maps the page behind `page` once more: it stays what it is when that address gets another page.
+    /// Maps the page behind `page` again: this mapping stays when another page is mapped at that address.
     ///
     /// # Errors
     /// Of `mremap`.
@@ -376,7 +376,7 @@ impl<T> SecondMapping<T> {
         }
     }
 
-    /// Where it is.
+    /// Its address.
     #[must_use]
     pub fn address(&self) -> *mut c_void {
         self.0.as_ptr().cast()
@@ -398,7 +398,7 @@ impl<T> Drop for SecondMapping<T> {
     }
 }
 
-/// Makes the number `old` stand for `new`'s file, in one step.
+/// Atomically replaces the file behind the number `old` by that of `new`.
 ///
 /// # Errors
 /// Of `dup3`.
@@ -412,7 +412,7 @@ pub fn replace(new: &OwnedFd, old: RawFd) -> Result<()> {
     }
 }
 
-/// Adds one to an eventfd; lost when its counter is full, which wakes its reader just as well.
+/// Increments an eventfd; if its counter is full the write is lost, but the reader is woken anyway.
 pub fn ring(fd: RawFd) {
     let one = 1u64.to_ne_bytes();
     // SAFETY: `one` is readable for 8 bytes.
@@ -425,7 +425,7 @@ pub fn close(fd: RawFd) {
     unsafe { libc::close(fd) };
 }
 
-/// Runs `child` in every child that this process forks from now on.
+/// Registers `child` to run in every child that this process forks from now on.
 pub fn at_fork(child: unsafe extern "C" fn()) {
     // SAFETY: `child` stays mapped: the shim libraries are linked with `-z nodelete`.
     unsafe { libc::pthread_atfork(None, None, Some(child)) };

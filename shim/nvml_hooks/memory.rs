@@ -1,4 +1,4 @@
-//! Memory of a device: the cap is the total, what the container has reserved is used.
+//! Memory of a device: the cap is the total, and the container's reserved bytes are used.
 
 use super::{guard, lane};
 use crate::real;
@@ -79,7 +79,7 @@ pub unsafe extern "C" fn nvmlDeviceGetMemoryInfo_v2(
         };
         if let Some(capped) = slice_memory(device, physical)? {
             (memory.total, memory.free, memory.used) = (capped.total, capped.free, capped.used);
-            memory.reserved = 0; // the driver's own share is outside of the slice
+            memory.reserved = 0; // the driver's own share is outside the slice
         }
         Ok(result)
     })
@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn told_numbers_add_up() {
+    fn reported_numbers_add_up() {
         let gpu = MemoryInfo {
             total: 1000,
             free: 900,

@@ -1,10 +1,10 @@
-//! The intercepted NVML functions: memory and processes as the slice has them.
+//! The intercepted NVML functions: they show the slice's memory and processes.
 //!
-//! Monitoring tools and frameworks size themselves by what NVML says, so it must tell the same story as
-//! the driver does. The real library is asked first; its answer is narrowed and never widened.
+//! Monitoring tools and frameworks size themselves by NVML's numbers, so these must agree with the driver's.
+//! The real library is called first; its answer is narrowed and never widened.
 //!
-//! A process that uses NVML attaches like any other, for the page its numbers come from; it never wants
-//! the GPU. Without a daemon the numbers are unknown, and then an error is the answer.
+//! A process that uses NVML attaches like any other, for the page with the numbers; it is never runnable.
+//! Without a daemon the numbers are unknown, and the call fails.
 #![allow(non_snake_case, missing_docs)] // NVML's names; NVIDIA documents them
 
 mod memory;
@@ -23,7 +23,7 @@ use gpuslice_wire::units::Duration;
 
 /// How long a query waits for a daemon that does not answer.
 const PATIENCE: Duration = Duration::from_millis(2_000);
-/// Room for the longest text NVML gives as a UUID.
+/// Size of the longest text that NVML returns as a UUID.
 const UUID_BYTES: usize = 96;
 
 type Outcome = Result<nvmlReturn_t, nvmlReturn_t>;
@@ -34,8 +34,8 @@ fn guard(body: impl FnOnce() -> Outcome) -> nvmlReturn_t {
     })
 }
 
-/// The session, if this process is in a slice. Nobody else looks after its connection here, so every
-/// question does: numbers of a daemon that is no more would never change again.
+/// The session, if this process is in a slice. No thread checks its connection here, so every query does: the
+/// numbers of a dead daemon would never change again.
 fn session() -> Result<Option<&'static Session>, nvmlReturn_t> {
     match link::attached() {
         Some(session) => {
@@ -48,7 +48,7 @@ fn session() -> Result<Option<&'static Session>, nvmlReturn_t> {
     }
 }
 
-/// The lane of a device; `None` outside of a slice, and for a device that is not of the slice.
+/// The lane of a device; `None` outside a slice, and for a device outside the slice.
 fn lane(device: nvmlDevice_t) -> Result<Option<(&'static Session, Lane)>, nvmlReturn_t> {
     let Some(session) = session()? else {
         return Ok(None);

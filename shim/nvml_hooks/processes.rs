@@ -1,17 +1,18 @@
 //! Process lists and per-process utilisation: only the slice's own processes.
 //!
-//! NVML's lists share one custom: the caller gives room for `count` entries; with too little room
-//! the answer is INSUFFICIENT_SIZE and `count` becomes what is needed; no room at all asks for the
-//! count (which is INSUFFICIENT_SIZE again, but SUCCESS for video sessions). So the real list is taken whole into room of our own first, then narrowed.
+//! NVML's lists share a convention: the caller gives room for `count` entries. With too little room the
+//! result is INSUFFICIENT_SIZE and `count` the number needed; with no room the call asks for the count
+//! (the result is INSUFFICIENT_SIZE too, but SUCCESS for video sessions). So the whole real list is read
+//! into a buffer first, then filtered.
 
 use super::peers::Peers;
 use super::{Outcome, guard, lane};
 use crate::real;
 use gpuslice_nvabi::types::*;
 
-/// Entries asked for beyond the reported count, for processes that start meanwhile.
+/// Extra room beyond the reported count, for processes that start meanwhile.
 const SLACK: u32 = 16;
-/// More processes than any GPU runs.
+/// More processes than run on any GPU.
 const ENTRIES_MAX: u32 = 16_384;
 
 /// An entry of one of the lists.
@@ -28,7 +29,7 @@ macro_rules! entries {
         }
     )*};
 }
-/// An entry of a list of video sessions: words, of which the second is the process.
+/// An entry of a list of video sessions, as words; the second is the pid.
 #[repr(transparent)]
 #[derive(Clone, Copy)]
 struct VideoSession<const WORDS: usize>([u32; WORDS]);
@@ -50,7 +51,7 @@ entries! {
     nvmlProcessUtilizationInfo_v1_t
 }
 
-/// The whole real list: `ask(count, room)` asks NVML, which writes both.
+/// The complete real list: `ask(count, room)` calls NVML, which writes both.
 ///
 /// # Safety
 /// `T` is the type of the entries that `ask` has written.
@@ -79,7 +80,7 @@ unsafe fn whole<T: Entry>(
     }
 }
 
-/// Hands the slice's own entries to the caller by NVML's custom.
+/// Writes the slice's own entries to the caller's buffer, by NVML's convention.
 ///
 /// # Safety
 /// `count` is null or the caller's, `room` null or with room for `*count` entries.
@@ -102,7 +103,7 @@ unsafe fn hand_out<T: Entry>(list: Vec<T>, count: *mut u32, room: *mut T) -> Out
     Ok(nvmlReturn_t::SUCCESS)
 }
 
-/// One process-list function: outside of a slice the call itself, inside its narrowed answer.
+/// One process-list function: outside a slice the call itself, inside a slice its filtered result.
 macro_rules! lists {
     ($($name:ident($room:ty) as $entry:ty $(, counted $without:ident room)?;)*) => {$(
         pub unsafe extern "C" fn $name(
@@ -145,7 +146,7 @@ lists! {
     nvmlDeviceGetFBCSessions(c_void) as VideoSession<12>, counted without room;
 }
 
-/// What is kept of a process's past: of the slice's own processes only. Those that have ended are nobody's.
+/// Statistics of one process: only of the slice's own processes; an ended process belongs to no slice.
 fn past(device: nvmlDevice_t, pid: u32, call: impl FnOnce() -> nvmlReturn_t) -> Outcome {
     if lane(device)?.is_some() && !Peers::look().include(pid) {
         return Ok(nvmlReturn_t::ERROR_NOT_FOUND);

@@ -135,7 +135,7 @@ impl Pool {
     ///
     /// # Errors
     /// As there.
-    pub fn begin(&self, session: &Session, bytes: u64) -> Result<reservation::Call, CUresult> {
+    pub fn begin(&self, session: &Session, bytes: u64) -> Result<reservation::PoolCall, CUresult> {
         self.reservation
             .begin(&SessionBackend(session, self), bytes)
     }
@@ -148,7 +148,7 @@ impl Pool {
         &self,
         session: &Session,
         bytes: u64,
-    ) -> Result<reservation::Call, CUresult> {
+    ) -> Result<reservation::PoolCall, CUresult> {
         self.reservation
             .begin_growth(&SessionBackend(session, self), bytes)
     }
@@ -157,12 +157,12 @@ impl Pool {
     ///
     /// # Errors
     /// As there.
-    pub fn end(&self, session: &Session, call: &reservation::Call) -> Result<(), CUresult> {
+    pub fn end(&self, session: &Session, call: &reservation::PoolCall) -> Result<(), CUresult> {
         self.reservation.end(&SessionBackend(session, self), call)
     }
 
     /// See [`PoolReservation::cancel`].
-    pub fn cancel(&self, session: &Session, call: &reservation::Call) {
+    pub fn cancel(&self, session: &Session, call: &reservation::PoolCall) {
         self.reservation
             .cancel(&SessionBackend(session, self), call);
     }

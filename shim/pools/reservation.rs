@@ -193,7 +193,7 @@ impl State {
     }
 
     /// Begins a call that allocates `bytes` and has set `set_aside` bytes aside.
-    fn enter(&mut self, bytes: u64, set_aside: u64) -> Call {
+    fn enter(&mut self, bytes: u64, set_aside: u64) -> PoolCall {
         self.in_flight += 1;
         self.begun += 1;
         if bytes > 0 {
@@ -201,7 +201,7 @@ impl State {
             self.live += 1;
             self.tail = self.tail.saturating_sub(bytes);
         }
-        Call {
+        PoolCall {
             bytes,
             set_aside,
             exclusive: false,
@@ -210,16 +210,16 @@ impl State {
         }
     }
 
-    fn enter_exclusively(&mut self, bytes: u64) -> Call {
+    fn enter_exclusively(&mut self, bytes: u64) -> PoolCall {
         self.exclusive = true;
-        Call {
+        PoolCall {
             exclusive: true,
             ..self.enter(bytes, 0)
         }
     }
 
     /// Learns the step from a pool that has grown beyond `last` during `call`.
-    fn learn_step(&mut self, step: &Step, call: &Call, last: u64) {
+    fn learn_step(&mut self, step: &Step, call: &PoolCall, last: u64) {
         let reserved = self.charged + self.owed;
         if last == 0 {
             step.observe_first(reserved);
@@ -234,7 +234,7 @@ impl State {
         }
     }
 
-    fn leave(&mut self, call: &Call) {
+    fn leave(&mut self, call: &PoolCall) {
         self.in_flight -= 1;
         self.set_aside = self.set_aside.saturating_sub(call.set_aside);
         self.exclusive &= !call.exclusive;
@@ -262,7 +262,7 @@ pub struct PoolReservation {
 /// follow.
 #[derive(Debug)]
 #[must_use]
-pub struct Call {
+pub struct PoolCall {
     /// Size of its allocation.
     pub bytes: u64,
     /// Bytes it has set aside.
@@ -298,7 +298,7 @@ impl PoolReservation {
     ///
     /// # Errors
     /// As [`PoolBackend::reserve`], when neither a step can be reserved nor a gap is certain.
-    pub fn begin(&self, backend: &impl PoolBackend, bytes: u64) -> Result<Call, CUresult> {
+    pub fn begin(&self, backend: &impl PoolBackend, bytes: u64) -> Result<PoolCall, CUresult> {
         let bytes = bytes.checked_next_multiple_of(GRAIN).unwrap_or(u64::MAX);
         let step = backend.step().bytes();
         let mut state = self.shared(EXCLUSIVE_WAIT);
@@ -331,7 +331,11 @@ impl PoolReservation {
     ///
     /// # Errors
     /// As [`PoolBackend::reserve`].
-    pub fn begin_growth(&self, backend: &impl PoolBackend, bytes: u64) -> Result<Call, CUresult> {
+    pub fn begin_growth(
+        &self,
+        backend: &impl PoolBackend,
+        bytes: u64,
+    ) -> Result<PoolCall, CUresult> {
         if lock(&self.state).owed > 0 {
             self.pay(backend)?;
         }
@@ -373,7 +377,7 @@ impl PoolReservation {
     ///
     /// # Errors
     /// As [`PoolBackend::reserve`], for growth beyond the bytes set aside.
-    pub fn end(&self, backend: &impl PoolBackend, call: &Call) -> Result<(), CUresult> {
+    pub fn end(&self, backend: &impl PoolBackend, call: &PoolCall) -> Result<(), CUresult> {
         let (settled, waiting) = {
             let mut state = lock(&self.state);
             let last = state.charged + state.owed;
@@ -396,7 +400,7 @@ impl PoolReservation {
     }
 
     /// Ends a call that the driver refused.
-    pub fn cancel(&self, backend: &impl PoolBackend, call: &Call) {
+    pub fn cancel(&self, backend: &impl PoolBackend, call: &PoolCall) {
         {
             let mut state = lock(&self.state);
             state.leave(call);

@@ -128,7 +128,7 @@ fn free(pool: &PoolReservation, fake: &Fake, bytes: u64) {
 }
 
 #[test]
-fn growth_beyond_what_was_asked_is_charged() {
+fn growth_beyond_the_request_is_charged() {
     let (pool, fake) = (PoolReservation::default(), Fake::new(100 * MIB, 32 * MIB));
     assert!(allocate(&pool, &fake, MIB));
     assert_eq!((pool.charged(), fake.state().taken), (32 * MIB, 32 * MIB));
@@ -144,7 +144,7 @@ fn growth_beyond_what_was_asked_is_charged() {
 }
 
 #[test]
-fn growth_that_does_not_fit_is_undone() {
+fn growth_that_does_not_fit_is_rolled_back() {
     let (pool, fake) = (PoolReservation::default(), Fake::new(40 * MIB, 32 * MIB));
     assert!(allocate(&pool, &fake, 20 * MIB));
     assert!(!allocate(&pool, &fake, 20 * MIB), "it would be 64 MiB");

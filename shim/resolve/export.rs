@@ -1,4 +1,4 @@
-//! What a shim library exports: C symbols made from the rows of the tables.
+//! C symbols that a shim library exports, generated from the rows of the tables.
 //!
 //! A hook's export goes on to the hook of that name in this library (a hook that is missing, or has
 //! another signature than its row, does not compile). A row that passes is a jump to the real function
@@ -28,7 +28,7 @@ macro_rules! export_nvml {
     };
 }
 
-/// Exports one row: column one, how it is resolved where it passes, the hooks' module, whose code.
+/// Exports one row: column one, how it is resolved if it passes through, the hooks' module, whose code.
 #[macro_export]
 macro_rules! export_row {
     (hook resolve_nvml $room:ident $text:ident $name:ident) => {

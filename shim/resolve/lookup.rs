@@ -1,15 +1,15 @@
-//! From a real function's address to the hook that stands before it.
+//! Maps a real function's address to its hook.
 //!
-//! Programs get most of the driver through `cuGetProcAddress`, which picks among versions and
-//! stream flavours of a name by rules of its own. Doing that again here would go wrong with the next
-//! driver. So the real one is asked, unchanged, and the *address* it gives is exchanged if it is one of
-//! a hooked function's: the right form by construction, and any other address goes through as is.
+//! Programs get most of the driver through `cuGetProcAddress`, which selects among versions and
+//! stream variants of a name by rules of its own. A copy of these rules would fail with the next
+//! driver. So the real function is called, unchanged, and the *address* it returns is replaced if it is
+//! that of a hooked function: the right form by construction. Any other address is returned as is.
 //!
-//! One more check: the name asked for must be the hook's own. Linkers fold functions with the same code into
-//! one (all that answer "not supported", say), and then an address alone says too little.
+//! In addition, the requested name must be the hook's own. Linkers fold functions with the same code into
+//! one (all that return "not supported", for example), so an address alone is ambiguous.
 //!
 //! The map is filled once, from the exported name of every hook, and then from the real
-//! `cuGetProcAddress` itself for forms to which it gives an address of its own.
+//! `cuGetProcAddress` for forms to which it gives an address of its own.
 
 use super::{Library, find};
 use crate::hooks;
@@ -20,7 +20,7 @@ use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicUsize, Ordering};
 use gpuslice_nvabi::types::CUresult;
 use std::ffi::CString;
 
-/// Places of the map; a power of two, several times the number of hooks.
+/// Entries of the map; a power of two, several times the number of hooks.
 const PLACES: usize = 1024;
 /// `CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM`.
 const PER_THREAD: u64 = 2;
@@ -40,7 +40,7 @@ struct Map {
 
 static MAP: Map = Map::new();
 
-/// The hook that stands before the function at `real`, if the name `asked` for is its; else `real`.
+/// The hook for the function at `real`, if the requested name (`asked`) is the hook's; else `real`.
 #[inline]
 #[must_use]
 pub fn hooked(real: *mut c_void, asked: &CStr) -> *mut c_void {
@@ -100,14 +100,14 @@ impl Map {
     }
 }
 
-/// Whether `exported` is `base` with nothing but version and stream suffixes behind it.
+/// Whether `exported` is `base` followed by nothing but version and stream suffixes.
 fn is_form_of(exported: &[u8], base: &[u8]) -> bool {
     let suffix =
         |rest: &[u8]| rest.is_empty() || rest.starts_with(b"_v") || rest.starts_with(b"_pt");
     exported.strip_prefix(base).is_some_and(suffix)
 }
 
-/// Takes a hook's exported name, the CUDA version of its form, and its address.
+/// Receives a hook's exported name, the CUDA version of its form, and its address.
 pub type Visitor<'a> = &'a mut dyn FnMut(&'static CStr, i32, *mut c_void);
 
 /// Calls `$each(name, since, hook)` for every hooked function.
@@ -137,7 +137,7 @@ macro_rules! row {
 macro_rules! families {
     ($($module:ident $callback:ident;)*) => {
         $( mod $module { use super::*; gpuslice_nvabi::$callback!(each); } )*
-        /// Hands every hook's exported name, CUDA version and address to `each`.
+        /// Passes every hook's exported name, CUDA version and address to `each`.
         pub fn each_hook(each: Visitor<'_>) {
             $( $module::visit(each); )*
         }
@@ -167,8 +167,8 @@ families! {
 
 #[cold]
 fn fill() {
-    // Whoever comes second waits for the first, but not for ever: in the child of a fork there
-    // may be no first any more. Filling twice writes the same.
+    // A second thread waits for the first, but not for ever: in the child of a fork the first may not exist.
+    // Filling twice writes the same values.
     for _ in 0..1000 {
         match MAP
             .state
@@ -187,7 +187,7 @@ fn fill() {
     let mut driver = 0;
     let _ = crate::real!(cuDriverGetVersion(&raw mut driver));
     each_hook(&mut |name, since, hook| {
-        // An older driver would answer with an older form, of another signature.
+        // An older driver would return an older form, with another signature.
         if since <= driver
             && let Some(real) = ask(name, since)
         {
@@ -197,7 +197,7 @@ fn fill() {
     MAP.state.store(FILLED, Ordering::Release);
 }
 
-/// What the real driver gives for the base name of `exported`, at the version it came with.
+/// The real driver's address for the base name of `exported`, at the version that introduced it.
 fn ask(exported: &CStr, since: i32) -> Option<*mut c_void> {
     let exported = exported.to_str().ok()?;
     let plain = exported
@@ -215,7 +215,7 @@ fn ask(exported: &CStr, since: i32) -> Option<*mut c_void> {
     (result == CUresult::SUCCESS && !address.is_null()).then_some(address)
 }
 
-/// Whichever `cuGetProcAddress` the real driver has; `None` for one older than 11.3.
+/// The real driver's newest `cuGetProcAddress`; `None` for a driver older than 11.3.
 fn driver_lookup(
     base: &CStr,
     address: *mut *mut c_void,
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_that_collide_or_are_shared_are_all_found() {
+    fn colliding_and_shared_addresses_are_all_found() {
         let map = Map::new();
         for real in 1..=250usize {
             map.insert(real << 4, c"cuMemFree_v2", real as *mut c_void);

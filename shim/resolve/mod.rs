@@ -1,14 +1,14 @@
-//! The real functions behind the names: one slot per row of the table, filled on first use.
+//! The real functions: one slot per row of the table, filled on first use.
 //!
-//! A slot starts empty, so that a process which never calls CUDA (a preloaded library sits in all
-//! of them) pays for a few zero pages and nothing else: no relocation, no constructor, no driver.
-//! The first call through a slot opens the real library (see [`search`]) and looks the name up. A
-//! name that this driver lacks gets a function that answers "not supported".
+//! A slot starts empty, so that a process that never calls CUDA (a preloaded library is in every process)
+//! costs only a few zero pages: no relocation, no constructor, no driver.
+//! The first call through a slot opens the real library (see [`search`]) and resolves the name. A
+//! name that this driver lacks resolves to a function that returns "not supported".
 //!
-//! * [`slot`] the slots, [`real`] the same as typed functions for our own use;
+//! * [`slot`] the slots, [`real`] the same as typed functions for use in this library;
 //! * [`export`] what the shim libraries export, [`tramp`] the machine code of exported names that pass straight through;
 //! * [`text`] the real library's calls to itself;
-//! * [`lookup`] from a real function's address to the hook that stands before it.
+//! * [`lookup`] from a real function's address to its hook.
 
 pub mod export;
 pub mod lookup;
@@ -21,7 +21,7 @@ use core::ptr;
 use core::sync::atomic::{AtomicPtr, Ordering};
 use gpuslice_nvabi::types::{CUresult, nvmlReturn_t};
 
-/// Which of the two real libraries a function is in.
+/// The real library that contains a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Library {
     /// `libcuda.so.1`.
@@ -43,13 +43,13 @@ impl Slot {
         Slot(AtomicPtr::new(ptr::null_mut()))
     }
 
-    /// The address if it has been looked up, else null.
+    /// The address if it has been resolved, else null.
     #[inline(always)]
     pub fn known(&self) -> *mut c_void {
         self.0.load(Ordering::Acquire)
     }
 
-    /// The address, looked up under `name` on first use; never null.
+    /// The address, resolved under `name` on first use; never null.
     #[inline(always)]
     pub fn get(&self, library: Library, name: &CStr) -> *mut c_void {
         let known = self.known();
@@ -73,7 +73,7 @@ impl Slot {
     }
 }
 
-/// Answers for a driver function that the real driver lacks.
+/// Stands in for a driver function that the real driver lacks.
 unsafe extern "C" fn not_supported() -> CUresult {
     match handle(Library::Driver) {
         Some(_) => CUresult::ERROR_NOT_SUPPORTED,
@@ -81,7 +81,7 @@ unsafe extern "C" fn not_supported() -> CUresult {
     }
 }
 
-/// Answers for an NVML function that the real library lacks.
+/// Stands in for an NVML function that the real library lacks.
 unsafe extern "C" fn function_not_found() -> nvmlReturn_t {
     match handle(Library::Nvml) {
         Some(_) => nvmlReturn_t::ERROR_FUNCTION_NOT_FOUND,
@@ -89,7 +89,7 @@ unsafe extern "C" fn function_not_found() -> nvmlReturn_t {
     }
 }
 
-/// The real function of that name, `None` when this driver has none.
+/// The real function of that name; `None` if this driver lacks it.
 #[must_use]
 pub fn find(library: Library, name: &CStr) -> Option<*mut c_void> {
     let handle = handle(library)?;
@@ -98,7 +98,7 @@ pub fn find(library: Library, name: &CStr) -> Option<*mut c_void> {
     (!address.is_null()).then_some(address)
 }
 
-/// The opened real library; `None` when there is none on this machine.
+/// The opened real library; `None` if this machine has none.
 fn handle(library: Library) -> Option<ptr::NonNull<c_void>> {
     static DRIVER: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
     static NVML: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
@@ -181,13 +181,13 @@ pub mod real {
 
 /// Calls the real function of a table row: `real!(cuMemFree_v2(pointer))`.
 ///
-/// The caller vouches for the arguments: they are the application's own, handed through, or live
+/// The caller is responsible for the arguments: they are the application's own, passed through, or live
 /// locals of the hook.
 #[macro_export]
 macro_rules! real {
     ($name:ident($($arg:expr),* $(,)?)) => {{
         let function = $crate::resolve::real::$name();
-        // Also called where unsafe code is allowed anyway; arguments are plain values, see the head.
+        // Also used inside unsafe code; arguments are plain values, see the head.
         #[allow(unused_unsafe, clippy::macro_metavars_in_unsafe)]
         // SAFETY: the real function with its own signature; arguments as the macro's head says.
         let result = unsafe { function($($arg),*) };

@@ -1,11 +1,11 @@
-//! Where the real driver is.
+//! Finds the real driver.
 //!
-//! Our library carries the driver's SONAME, so asking the loader for `libcuda.so.1` would give us
-//! ourselves. The real one is opened by absolute path, in this order: the private mount that the
-//! hook makes in a container, the directory `gpuslice run` names, the loader's usual places. A
-//! candidate that is our own file under another name (a mount over the driver's path) is passed over.
+//! This library carries the driver's SONAME, so asking the loader for `libcuda.so.1` would return
+//! this library itself. The real one is opened by absolute path, in this order: the private mount that the
+//! hook makes in a container, the directory given by `gpuslice run`, the loader's usual places. A
+//! candidate that is this file under another name (a mount over the driver's path) is skipped.
 //!
-//! It is opened with local scope: its names must not come before ours for anybody else.
+//! It is opened with local scope: its names must not precede this library's for other libraries.
 
 use super::Library;
 use core::ffi::{CStr, c_void};
@@ -16,9 +16,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Where the hook mounts the real libraries.
+/// Directory into which the hook mounts the real libraries.
 const PRIVATE: &str = "/run/gpuslice/driver";
-/// Where distributions and container toolkits put them.
+/// Directories used by distributions and container toolkits.
 const USUAL: &[&str] = &[
     "/usr/lib/x86_64-linux-gnu",
     "/lib/x86_64-linux-gnu",
@@ -59,14 +59,14 @@ fn directories() -> Vec<PathBuf> {
     all
 }
 
-/// The absolute directories of a colon-separated list; relative ones are nobody's driver.
+/// The absolute directories of a colon-separated list; relative ones are ignored.
 fn absolute(list: &OsStr) -> Vec<PathBuf> {
     std::env::split_paths(list)
         .filter(|path| path.is_absolute())
         .collect()
 }
 
-/// Directories named in `/etc/ld.so.conf.d`, where container toolkits add the driver's.
+/// Directories listed in `/etc/ld.so.conf.d`, where container toolkits add the driver's.
 fn configured() -> Vec<PathBuf> {
     let Ok(files) = fs::read_dir("/etc/ld.so.conf.d") else {
         return Vec::new();
@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn relative_and_empty_directories_are_passed_over() {
+    fn relative_and_empty_directories_are_skipped() {
         let list = OsStr::new("/a::relative:/b/c:");
         assert_eq!(absolute(list), [PathBuf::from("/a"), PathBuf::from("/b/c")]);
     }

@@ -1,16 +1,16 @@
 //! Calls that the real library makes to its own exported functions.
 //!
-//! A driver may well implement one of its functions by calling another by name, and by the loader's rules
-//! that call comes to us if the library was not linked to prefer itself. It is the driver's own business:
-//! the application's call has been charged or let in already. Such a call is told by where it
-//! returns to, which costs less than remembering per thread what we are in the middle of: into the real
-//! library, or, when that call was its last act (a jump), into us who called it.
+//! A driver may implement one of its functions by calling another by name. By the loader's rules that call
+//! reaches this library if the driver was not linked to prefer itself. It must pass: the application's call
+//! has been charged or admitted already. Such a call is recognised by its return address, which costs less
+//! than tracking the state of each thread. The address is in the real library or, if the call was a tail
+//! call (a jump), in this library, which called the driver.
 
 use super::Library;
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicUsize, Ordering};
 
-/// Where a library's code lies; nowhere while it is not loaded.
+/// The address range of a library's code; empty while it is not loaded.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Text {
@@ -22,7 +22,7 @@ pub struct Text {
 pub static DRIVER: Text = Text::nowhere();
 /// The real NVML's code.
 pub static NVML: Text = Text::nowhere();
-/// Ours, once one of them is loaded.
+/// This library's code, once a real library is loaded.
 pub static OWN: Text = Text::nowhere();
 
 impl Text {
@@ -47,7 +47,7 @@ impl Text {
     }
 }
 
-/// Notes where the code of the real library that has `address` lies, and where ours does.
+/// Records the code ranges of the real library that contains `address`, and of this library.
 pub fn note(library: Library, address: *const c_void) {
     OWN.find(note as *const c_void);
     match library {
@@ -62,7 +62,7 @@ struct Search {
     end: usize,
 }
 
-/// Looks at one loaded object; 1 ends the walk.
+/// Inspects one loaded object; 1 ends the walk.
 unsafe extern "C" fn visit(
     info: *mut libc::dl_phdr_info,
     _size: libc::size_t,

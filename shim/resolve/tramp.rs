@@ -39,8 +39,8 @@ macro_rules! trampoline {
     };
 }
 
-/// Defines `$name` as an exported function that goes on to `$hook`, unless it is the real library that
-/// calls itself (see [`super::text`]): then through its slot.
+/// Defines `$name` as an exported function that jumps to `$hook`, or through its slot if the real library
+/// calls itself (see [`super::text`]).
 #[macro_export]
 macro_rules! hooked {
     ($name:ident, $hook:path, $text:ident, $resolve:ident) => {
@@ -49,7 +49,7 @@ macro_rules! hooked {
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name() {
             core::arch::naked_asm!(
-                "mov r11, qword ptr [rsp]", // where the call returns to
+                "mov r11, qword ptr [rsp]", // the return address of the call
                 "sub r11, qword ptr [rip + {text}]",
                 "cmp r11, qword ptr [rip + {text} + 8]",
                 "jb 4f",

@@ -1,7 +1,7 @@
 //! A daemon for the shim libraries' tests: one slice, a plain ledger, every rule of the protocol, and no more.
 //!
-//! It can go away and come back, which is what a real one does at the worst moments. What NVML would
-//! say of a process, the test says. Its books are what the tests look at.
+//! It can go away and come back, which is what a real one does at the worst moments. The test supplies what NVML would
+//! report of a process. The tests check its ledger.
 
 use gpuslice_wire::frame::{Message, RequestId, decode, encode};
 use gpuslice_wire::ids::{ClientId, Lane};
@@ -31,56 +31,56 @@ use std::time::Duration;
 /// Cap of every slice's host account, bytes.
 pub const HOST: u64 = 128 << 20;
 
-/// What the daemon has written down.
+/// The daemon's ledger.
 #[derive(Debug, Default)]
-pub struct Books {
+pub struct Ledger {
     /// Memory cap of each lane, bytes; as many lanes as caps.
     pub caps: Vec<u64>,
     /// Cap of the host's account, bytes.
     pub host: u64,
     /// Whether memory of another container is charged, not refused.
     pub foreign: bool,
-    /// Handles that were shared, all told.
+    /// Digests of all shared handles.
     pub shared: Vec<HandleKey>,
     /// Granted to each client on each lane, bytes.
     pub granted: HashMap<u16, [u64; ACCOUNTS_MAX]>,
-    /// The largest sum of lane 0 there has been.
+    /// The largest total of lane 0 so far.
     pub peak: u64,
-    /// Attach and Reserve messages so far.
+    /// Number of Attach and Reserve messages.
     pub attaches: u32,
     /// See `attaches`.
     pub reserves: u32,
-    /// Attaches that came with something held.
+    /// Number of attaches with held memory.
     pub returned: u32,
-    /// What a first context takes, as the pages say, KiB.
+    /// Cost of a first context, as the pages show it, KiB.
     pub context_kib: u32,
-    /// Answers to the next Measure messages; `None` once there are no more.
+    /// Answers to the next Measure messages; `None` after the last.
     pub measured: VecDeque<u64>,
-    /// Measure messages so far.
+    /// Number of Measure messages.
     pub measures: u32,
-    /// Yield messages so far that answered a recall in time.
+    /// Number of Yield messages that answered a recall in time.
     pub yields: u32,
-    /// Connections so far.
+    /// Number of connections.
     connections: u16,
     /// How often the daemon went away.
     absences: u32,
-    /// Of each lane.
+    /// Recall number of each lane.
     recall: [u32; ACCOUNTS_MAX],
-    /// Who owes an answer to the recall of which lane.
+    /// Clients that owe an answer to the recall of a lane.
     owing: HashSet<(u16, u8)>,
-    /// Who waits for the others: all it had unused is in its request already.
+    /// Clients that wait for others: their unused credit is in their request already.
     waiting: HashSet<(u16, u8)>,
-    /// What each process claims of itself.
+    /// Claims of each process.
     claims: HashMap<u16, Arc<File>>,
 }
 
-impl Books {
+impl Ledger {
     /// Granted to all clients on a lane, bytes.
     pub fn reserved(&self, lane: usize) -> u64 {
         self.granted.values().map(|lanes| lanes[lane]).sum()
     }
 
-    /// What the only process claims of a lane: held, and the part that NVML does not show.
+    /// Claims of the only process for a lane: held bytes, and the part that NVML does not show.
     #[allow(dead_code)] // not every library's tests look at it
     pub fn claimed(&self, lane: usize) -> (u64, u64) {
         let page = self.claims.values().next().expect("a process");
@@ -94,7 +94,7 @@ impl Books {
         (word(0), word(32))
     }
 
-    /// How many launches the only process says to have made, through the gate, on lane 0.
+    /// Gated launches on lane 0 that the only process claims.
     pub fn launches(&self) -> u64 {
         let page = self.claims.values().next().expect("a process");
         let mut bytes = [0; 8];
@@ -111,7 +111,7 @@ impl Books {
         cap.saturating_sub(self.reserved(at))
     }
 
-    /// Whether others were asked for what they do not use, because `need` is more than is left.
+    /// Recalls unused credit of other clients if `need` exceeds the bytes left. Returns whether it did.
     fn recall(&mut self, client: u16, lane: Lane, need: u64) -> bool {
         let at = usize::from(lane.0);
         self.owing.remove(&(client, lane.0));
@@ -150,7 +150,7 @@ impl Books {
     }
 }
 
-impl Books {
+impl Ledger {
     fn give_back(&mut self, client: u16, lane: Lane, bytes: Bytes) {
         let lanes = self.granted.get_mut(&client).expect("attached");
         let left = &mut lanes[usize::from(lane.0)];
@@ -162,8 +162,8 @@ impl Books {
 pub struct Daemon {
     /// Its socket.
     pub socket: PathBuf,
-    books: Arc<Mutex<Books>>,
-    /// Woken when somebody answered a recall, or is gone.
+    ledger: Arc<Mutex<Ledger>>,
+    /// Signalled when a client has answered a recall or is gone.
     answered: Arc<Condvar>,
     page: Arc<File>,
     listener: Option<Arc<OwnedFd>>,
@@ -174,14 +174,14 @@ pub struct Daemon {
 impl Daemon {
     /// Starts one in `directory`, whose lane `i` is the stub's device `i` with the i-th cap.
     pub fn start(directory: &Path, caps: &[u64]) -> Daemon {
-        let books = Books {
+        let ledger = Ledger {
             caps: caps.to_vec(),
             host: HOST,
-            ..Books::default()
+            ..Ledger::default()
         };
         let mut daemon = Daemon {
             socket: directory.join("tenant.sock"),
-            books: Arc::new(Mutex::new(books)),
+            ledger: Arc::new(Mutex::new(ledger)),
             answered: Arc::default(),
             page: Arc::new(page(CONTAINER_PAGE_MAGIC)),
             listener: None,
@@ -192,12 +192,12 @@ impl Daemon {
         daemon
     }
 
-    /// What it has written down.
-    pub fn books(&self) -> MutexGuard<'_, Books> {
-        self.books.lock().expect("no test panics under it")
+    /// Its ledger.
+    pub fn ledger(&self) -> MutexGuard<'_, Ledger> {
+        self.ledger.lock().expect("no test panics under it")
     }
 
-    /// Ends every connection and the socket, and forgets all grants, as a killed daemon does.
+    /// Closes every connection and the socket, and clears all grants, as a killed daemon does.
     pub fn go_away(&mut self) {
         let silent = 0_u64.to_ne_bytes();
         self.page.write_all_at(&silent, 24).expect("a heartbeat");
@@ -209,19 +209,19 @@ impl Daemon {
             let _ = shutdown(client.as_raw_fd(), nix::sys::socket::Shutdown::Both);
         }
         self.thread.take().map(JoinHandle::join);
-        let mut books = self.books();
-        books.absences += 1;
-        books.granted.clear();
-        books.owing.clear();
-        books.waiting.clear();
-        books.claims.clear();
-        books.shared.clear();
+        let mut ledger = self.ledger();
+        ledger.absences += 1;
+        ledger.granted.clear();
+        ledger.owing.clear();
+        ledger.waiting.clear();
+        ledger.claims.clear();
+        ledger.shared.clear();
     }
 
     /// Listens (again), with a new page.
     pub fn come_back(&mut self) {
         self.page = Arc::new(page(CONTAINER_PAGE_MAGIC));
-        fill(&self.page, &self.books());
+        fill(&self.page, &self.ledger());
         let kind = SockType::SeqPacket;
         let listener = socket(AddressFamily::Unix, kind, SockFlag::SOCK_CLOEXEC, None);
         let listener = Arc::new(listener.expect("a socket"));
@@ -230,7 +230,7 @@ impl Daemon {
         bind(listener.as_raw_fd(), &address).expect("a free path");
         listen(&*listener, Backlog::new(64).expect("a small number")).expect("listening");
         self.listener = Some(Arc::clone(&listener));
-        let (books, page) = (Arc::clone(&self.books), Arc::clone(&self.page));
+        let (ledger, page) = (Arc::clone(&self.ledger), Arc::clone(&self.page));
         let clients = Arc::clone(&self.clients);
         let answered = Arc::clone(&self.answered);
         self.thread = Some(std::thread::spawn(move || {
@@ -238,17 +238,17 @@ impl Daemon {
                 // SAFETY: fresh from accept4, owned by nobody else.
                 let fd = Arc::new(unsafe { OwnedFd::from_raw_fd(fd) });
                 clients.lock().expect("unpoisoned").push(Arc::clone(&fd));
-                // Never a number again: a thread of an earlier life may be late to remove its own.
+                // Numbers are never reused: a thread of an earlier connection may be late to remove its own.
                 let (slot, absences) = {
-                    let mut books = books.lock().expect("no test panics under it");
-                    books.connections += 1;
-                    (books.connections, books.absences)
+                    let mut ledger = ledger.lock().expect("no test panics under it");
+                    ledger.connections += 1;
+                    (ledger.connections, ledger.absences)
                 };
                 let talk = Talk {
                     fd,
                     slot,
                     absences,
-                    books: Arc::clone(&books),
+                    ledger: Arc::clone(&ledger),
                     page: Arc::clone(&page),
                     answered: Arc::clone(&answered),
                 };
@@ -260,13 +260,13 @@ impl Daemon {
         }));
     }
 
-    /// Writes the books to the page that processes see.
-    #[allow(dead_code)] // not every library's tests write in the books themselves
+    /// Writes the ledger to the page that processes see.
+    #[allow(dead_code)] // not every library's tests write in the ledger themselves
     pub fn show(&self) {
-        fill(&self.page, &self.books());
+        fill(&self.page, &self.ledger());
     }
 
-    /// Everybody takes turns on lane 0 from now on, and this is its turn word.
+    /// Makes all processes take turns on lane 0, with this turn word.
     pub fn turn(&self, word: u32) {
         let lane = 64;
         let fresh = u64::MAX.to_ne_bytes();
@@ -279,18 +279,18 @@ impl Daemon {
         ring(&self.page);
     }
 
-    /// Waits until the books satisfy `wanted`.
+    /// Waits until the ledger satisfies `wanted`.
     ///
     /// # Panics
-    /// When they do not for ten seconds.
-    pub fn until(&self, what: &str, wanted: impl Fn(&Books) -> bool) {
+    /// After ten seconds.
+    pub fn until(&self, what: &str, wanted: impl Fn(&Ledger) -> bool) {
         for _ in 0..1000 {
-            if wanted(&self.books()) {
+            if wanted(&self.ledger()) {
                 return;
             }
             std::thread::sleep(Duration::from_millis(10));
         }
-        panic!("waited for {what}: {:?}", *self.books());
+        panic!("waited for {what}: {:?}", *self.ledger());
     }
 }
 
@@ -311,26 +311,26 @@ fn page(magic: u64) -> File {
     file
 }
 
-/// Writes lanes (offset 12), and per lane UUID, cap and what is reserved (64 bytes each from 64 on),
-/// recall and context (56 and 60 in them).
-fn fill(page: &File, books: &Books) {
+/// Writes the number of lanes (offset 12), and per lane UUID, cap and reserved bytes (64 bytes each from 64
+/// on), recall and context (56 and 60 in them).
+fn fill(page: &File, ledger: &Ledger) {
     let put = |bytes: &[u8], at: usize| page.write_all_at(bytes, at as u64).expect("in the page");
-    put(&(books.caps.len() as u32).to_ne_bytes(), 12);
-    put(&u32::from(books.foreign).to_ne_bytes(), 44);
-    put(&(books.granted.len() as u32).to_ne_bytes(), 48);
+    put(&(ledger.caps.len() as u32).to_ne_bytes(), 12);
+    put(&u32::from(ledger.foreign).to_ne_bytes(), 44);
+    put(&(ledger.granted.len() as u32).to_ne_bytes(), 48);
     let host = usize::from(Lane::HOST.0);
-    let caps = books.caps.iter().copied().enumerate();
-    for (lane, cap) in caps.chain([(host, books.host)]) {
+    let caps = ledger.caps.iter().copied().enumerate();
+    for (lane, cap) in caps.chain([(host, ledger.host)]) {
         let at = 64 + lane * 64;
         put(&[0x10 + lane as u8; 16], at);
         put(&cap.to_ne_bytes(), at + 16);
-        put(&books.reserved(lane).to_ne_bytes(), at + 24);
-        put(&books.recall[lane].to_ne_bytes(), at + 56);
-        put(&books.context_kib.to_ne_bytes(), at + 60);
+        put(&ledger.reserved(lane).to_ne_bytes(), at + 24);
+        put(&ledger.recall[lane].to_ne_bytes(), at + 56);
+        put(&ledger.context_kib.to_ne_bytes(), at + 60);
     }
 }
 
-/// Changes the page's futex (offset 36) and wakes who waits for it.
+/// Increments the page's futex (offset 36) and wakes its waiters.
 fn ring(page: &File) {
     let length = NonZeroUsize::new(PAGE_BYTES).expect("not 0");
     let (prot, flags) = (
@@ -353,16 +353,16 @@ fn ring(page: &File) {
 struct Talk {
     fd: Arc<OwnedFd>,
     slot: u16,
-    /// Those before it; one more, and this connection has ended.
+    /// The number of absences before it; one more, and this connection has ended.
     absences: u32,
-    books: Arc<Mutex<Books>>,
+    ledger: Arc<Mutex<Ledger>>,
     page: Arc<File>,
     answered: Arc<Condvar>,
 }
 
 impl Talk {
-    fn books(&self) -> MutexGuard<'_, Books> {
-        self.books.lock().expect("no test panics under it")
+    fn ledger(&self) -> MutexGuard<'_, Ledger> {
+        self.ledger.lock().expect("no test panics under it")
     }
 
     fn converse(&self) {
@@ -374,50 +374,50 @@ impl Talk {
             };
             let (id, request) = decode::<Request>(&frame[..len]).expect("a well-formed frame");
             self.answer(id, request);
-            fill(&self.page, &self.books());
+            fill(&self.page, &self.ledger());
             self.answered.notify_all();
         }
     }
 
-    /// The process is gone, or we are.
+    /// Ends the connection of a process that is gone, or of a daemon that stops.
     fn over(&self) {
-        let mut books = self.books();
-        books.granted.remove(&self.slot);
-        books.claims.remove(&self.slot);
+        let mut ledger = self.ledger();
+        ledger.granted.remove(&self.slot);
+        ledger.claims.remove(&self.slot);
         let other = |&(client, _): &(u16, u8)| client != self.slot;
-        books.owing.retain(other);
-        books.waiting.retain(other);
-        drop(books);
+        ledger.owing.retain(other);
+        ledger.waiting.retain(other);
+        drop(ledger);
         self.answered.notify_all();
     }
 
     fn answer(&self, id: RequestId, request: Request) {
-        let mut books = self.books();
-        if books.absences != self.absences {
+        let mut ledger = self.ledger();
+        if ledger.absences != self.absences {
             return;
         }
         match request {
-            Request::Attach { held } => self.attach(id, books, held),
-            Request::Look {} => self.attach(id, books, [Bytes::ZERO; ACCOUNTS_MAX]),
+            Request::Attach { held } => self.attach(id, ledger, held),
+            Request::Look {} => self.attach(id, ledger, [Bytes::ZERO; ACCOUNTS_MAX]),
             Request::Reserve {
                 lane,
                 need,
                 mut wish,
             } => {
-                if books.recall(self.slot, lane, need.0) {
-                    fill(&self.page, &books);
+                if ledger.recall(self.slot, lane, need.0) {
+                    fill(&self.page, &ledger);
                     ring(&self.page);
                     let of_lane =
-                        |books: &mut Books| books.owing.iter().any(|owed| owed.1 == lane.0);
+                        |ledger: &mut Ledger| ledger.owing.iter().any(|owed| owed.1 == lane.0);
                     let patience = Duration::from_secs(10);
-                    let waited = self.answered.wait_timeout_while(books, patience, of_lane);
+                    let waited = self.answered.wait_timeout_while(ledger, patience, of_lane);
                     let (after, timeout) = waited.expect("no test panics under it");
                     assert!(!timeout.timed_out(), "a recall was not answered");
-                    books = after;
-                    wish = need; // what was recalled is not for the next one to sit on
-                    books.waiting.remove(&(self.slot, lane.0));
+                    ledger = after;
+                    wish = need; // recalled credit is for this request alone
+                    ledger.waiting.remove(&(self.slot, lane.0));
                 }
-                let reply = books.reserve(self.slot, lane, need.0, wish.0);
+                let reply = ledger.reserve(self.slot, lane, need.0, wish.0);
                 self.send(id, &reply, &[]);
             }
             Request::Yield {
@@ -425,40 +425,45 @@ impl Talk {
                 recall,
                 bytes,
             } => {
-                let asked = books.recall[usize::from(lane.0)];
-                let owed = books.owing.remove(&(self.slot, lane.0)) && recall == asked;
-                books.yields += u32::from(owed);
-                books.give_back(self.slot, lane, bytes);
+                let asked = ledger.recall[usize::from(lane.0)];
+                let owed = ledger.owing.remove(&(self.slot, lane.0)) && recall == asked;
+                ledger.yields += u32::from(owed);
+                ledger.give_back(self.slot, lane, bytes);
             }
-            Request::Release { lane, bytes } => books.give_back(self.slot, lane, bytes),
+            Request::Release { lane, bytes } => ledger.give_back(self.slot, lane, bytes),
             Request::Measure { lane } => {
-                books.measures += 1;
-                let used = books.measured.pop_front().map(Bytes);
+                ledger.measures += 1;
+                let used = ledger.measured.pop_front().map(Bytes);
                 self.send(id, &Reply::Measured { lane, used }, &[]);
             }
             Request::Group { .. } | Request::GroupGone { .. } => {
                 panic!("told of groups that nobody wants to stop")
             }
-            Request::Share { key } => books.shared.push(key),
+            Request::Share { key } => ledger.shared.push(key),
             Request::Open { key } => {
-                let ours = books.shared.contains(&key);
+                let ours = ledger.shared.contains(&key);
                 self.send(id, &Reply::Origin { ours }, &[]);
             }
         }
     }
 
-    fn attach(&self, id: RequestId, mut books: MutexGuard<'_, Books>, held: [Bytes; ACCOUNTS_MAX]) {
-        books.attaches += 1;
-        books.returned += u32::from(held.iter().any(|bytes| bytes.0 > 0));
-        books.granted.insert(self.slot, held.map(|bytes| bytes.0));
+    fn attach(
+        &self,
+        id: RequestId,
+        mut ledger: MutexGuard<'_, Ledger>,
+        held: [Bytes; ACCOUNTS_MAX],
+    ) {
+        ledger.attaches += 1;
+        ledger.returned += u32::from(held.iter().any(|bytes| bytes.0 > 0));
+        ledger.granted.insert(self.slot, held.map(|bytes| bytes.0));
         let own = Arc::new(page(CLIENT_PAGE_MAGIC));
-        books.claims.insert(self.slot, Arc::clone(&own));
+        ledger.claims.insert(self.slot, Arc::clone(&own));
         let futex = EventFd::from_flags(EfdFlags::EFD_CLOEXEC).expect("an eventfd");
         let client = ClientId {
             slot: self.slot,
             generation: 1,
         };
-        let lanes = books.caps.len() as u8;
+        let lanes = ledger.caps.len() as u8;
         let with = [self.page.as_fd(), own.as_fd(), futex.as_fd()];
         self.send(id, &Reply::Attached { client, lanes }, &with);
     }

@@ -56,7 +56,7 @@ fn cc(args: &[&str]) {
     assert!(status.success(), "{compiler} {args:?}");
 }
 
-/// `path` below `home`, drawn out with slashes to the length of `like`.
+/// `path` below `home`, padded with slashes to the length of `like`.
 fn drawn_out(home: &Path, name: &str, like: &str) -> String {
     let (home, width) = (home.to_str().expect("plain"), like.len());
     let slashes = width
@@ -97,7 +97,7 @@ impl Slice {
 
     /// A slice whose driver is linked with this option.
     pub fn with_driver(injection: Injection, caps: &[u64], option: &str) -> Slice {
-        // Short, because drawn-out paths must fit into the fixed ones.
+        // Short, because padded paths must fit into the fixed ones.
         let home = tempfile::Builder::new()
             .prefix("g")
             .rand_bytes(5)
@@ -173,7 +173,7 @@ impl Slice {
     /// What the probe prints for these steps, line by line.
     ///
     /// # Panics
-    /// When it fails, or says anything on standard error.
+    /// When it fails, or writes to standard error.
     pub fn run(&self, steps: &[&str]) -> Vec<String> {
         let output = self.probe(steps).output().expect("the probe runs");
         let error = String::from_utf8_lossy(&output.stderr);

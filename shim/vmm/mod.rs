@@ -1,7 +1,7 @@
 //! Physical memory, counted by references.
 //!
-//! `cuMemCreate` gives physical memory a handle, `cuMemMap` puts it at an address, and the memory lives
-//! until the last handle is released *and* the last mapping is gone, in either order. After create, map,
+//! `cuMemCreate` gives physical memory a handle, and `cuMemMap` puts it at an address. The memory lives until
+//! the last handle is released *and* the last mapping is gone, in either order. After create, map,
 //! release, the memory still exists. Other references are an exported descriptor ([`exports`]), a tile of
 //! a sparse array ([`tiles`]), and a multicast object or endpoint to which it is bound ([`bound`]). So a
 //! physical allocation is charged once, when it is created, and the charge ends with its last reference.

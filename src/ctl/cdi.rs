@@ -50,7 +50,7 @@ struct Generate {
     output: Option<PathBuf>,
     /// Define a device, as NAME:memory=4GiB,weight=2, with the keys of the annotations
     /// [default: 1of2, 1of3, 1of4 and 1of8 of a GPU's memory]
-    #[arg(long = "slice", value_name = "NAME:WORDS")]
+    #[arg(long = "slice", value_name = "NAME:KEY=VALUE,…")]
     slices: Vec<Slice>,
     /// Runtime directory of gpusliced [default: /run/gpuslice]
     #[arg(long, value_name = "DIR")]

@@ -69,7 +69,7 @@ pub fn interrupted() -> Option<ExitCode> {
 }
 
 /// Whether a terminating signal has arrived.
-pub fn asked_to_end() -> bool {
+pub fn is_interrupted() -> bool {
     ASKED.load(Ordering::SeqCst)
 }
 

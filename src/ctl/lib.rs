@@ -4,13 +4,13 @@
 //! admin socket, in the messages of `gpuslice-wire`.
 
 mod admin;
+mod background;
 mod cdi;
+mod cgroup;
 mod child;
 mod demo;
 mod doctor;
 mod inject;
-mod leaf;
-mod left;
 mod metrics;
 mod mount_point;
 mod node;

@@ -1,10 +1,10 @@
 //! `gpuslice run`: a command in a slice, without a container runtime.
 
 use crate::admin::Admin;
+use crate::background;
+use crate::cgroup::OwnCgroup;
 use crate::child;
 use crate::inject::{Injection, Paths, inject};
-use crate::leaf::Leaf;
-use crate::left;
 use crate::node::{self, DriverOptions};
 use crate::out;
 use crate::shared::Shared;
@@ -28,7 +28,7 @@ pub struct Options {
     #[arg(long, value_name = "DIR", conflicts_with_all = ["driver_dir", "sim"])]
     runtime_dir: Option<PathBuf>,
     /// Injection method of the shim
-    #[arg(long, value_enum, default_value = "auto")]
+    #[arg(long, value_enum, value_name = "METHOD", default_value = "auto")]
     inject: Injection,
     /// Print nothing about slice, injection and driver
     #[arg(long, short)]
@@ -114,8 +114,8 @@ pub fn main(options: &Options) -> Result<ExitCode> {
     options.slice.admit(&id, 0)?;
     let host = Host::find(options.runtime_dir.as_deref(), &options.driver)?;
     // A private daemon, started above, stays outside of the group.
-    let leaf = Leaf::enter(&id);
-    let admit = options.slice.admit(&id, leaf.pid())?;
+    let cgroup = OwnCgroup::enter(&id);
+    let admit = options.slice.admit(&id, cgroup.pid())?;
     if let Some(code) = child::interrupted() {
         return Ok(code);
     }
@@ -148,7 +148,7 @@ pub fn main(options: &Options) -> Result<ExitCode> {
     }
     let code =
         child::status(&mut command).with_context(|| program.to_string_lossy().into_owned())?;
-    left::wait(&host.admin, &id);
+    background::wait(&host.admin, &id);
     Ok(code)
 }
 

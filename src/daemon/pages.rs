@@ -1,7 +1,7 @@
 //! The two pages shared with tenants, and the daemon's only module with raw memory.
 //!
-//! Problem: a tenant must read the state of its turn in one load, and report that it has drained in one
-//! store, yet no write of a tenant may harm the daemon or other tenants.
+//! Problem: a tenant must read the state of its turn in one load, and report a drain in one store. Yet no
+//! write of a tenant may harm the daemon or other tenants.
 //! Idea: two sealed memfds of one page each. The *container page* is sealed against every later
 //! writable mapping; only the mapping made here before the seal can write. The *client page* is written by
 //! the tenant and read here as claims. Neither can change its size, so no access from here can fault.

@@ -1,24 +1,24 @@
-//! The driver's kernel interface, as far as it concerns channel groups.
+//! The driver's kernel interface to channel groups.
 //!
 //! A CUDA context's work runs in a *channel group*, an object of the driver's resource manager. The
-//! driver library makes it by ioctls on `/dev/nvidiactl`: it allocates a *client* (the root of its
-//! objects, which belongs to the open file), below it devices, below those groups, channels and the
-//! compute objects of channels, each under a handle of its own choice. Whoever has that open file can
-//! name a group by client and handle and control it: take it off the GPU, let it go on, give it
-//! another time slice. The numbers are those of NVIDIA's open kernel modules, versions 535 to 595.
+//! driver library creates it by ioctls on `/dev/nvidiactl`: it allocates a *client* (the root of its
+//! objects, which belongs to the open file) and, below it, devices. Below a device come groups, below a group
+//! channels, below a channel compute objects, each under a handle of the library's choice. A process with
+//! access to that open file can name a group by client and handle and control it: preempt it, resume it, set
+//! its time slice. The numbers are those of NVIDIA's open kernel modules, versions 535 to 595.
 
-/// Of every ioctl of the driver: `_IOWR('F', escape, structure)`.
+/// The encoding of every ioctl of the driver: `_IOWR('F', escape, structure)`.
 #[must_use]
 pub const fn request(escape: u8, bytes: usize) -> u64 {
     const READ_WRITE: u64 = 3 << 30;
     READ_WRITE | (bytes as u64) << 16 | (b'F' as u64) << 8 | escape as u64
 }
 
-/// Makes an object.
+/// Creates an object.
 pub const ALLOC: u64 = request(0x2b, size_of::<Alloc>());
-/// The same in the older form.
+/// Creates an object, in the older form.
 pub const ALLOC_SHORT: u64 = request(0x2b, size_of::<AllocShort>());
-/// Ends an object and all below it.
+/// Ends an object and all objects below it.
 pub const FREE: u64 = request(0x29, size_of::<Free>());
 /// Controls an object.
 pub const CONTROL: u64 = request(0x2a, size_of::<Control>());
@@ -29,7 +29,7 @@ pub const CONTROL: u64 = request(0x2a, size_of::<Control>());
 pub struct Alloc {
     pub client: u32,
     pub parent: u32,
-    /// Chosen by the caller, or by the driver where it is 0.
+    /// Chosen by the caller, or by the driver if it is 0.
     pub object: u32,
     pub class: u32,
     pub params: u64,
@@ -83,7 +83,7 @@ const _: () = {
     assert!(size_of::<DisableChannels>() == 536 && size_of::<GroupParams>() == 20);
 };
 
-/// What an object is.
+/// Classes of objects.
 pub mod class {
     /// A client, in its two forms.
     pub const ROOTS: [u32; 2] = [0x0, 0x41];
@@ -110,25 +110,25 @@ pub struct GroupParams {
 
 /// Commands of [`Control`], each with the structure of its parameters.
 pub mod command {
-    /// On a group: whether it is on the run list ([`super::Schedule`]).
+    /// On a group: put it on the run list or remove it ([`super::Schedule`]).
     pub const SCHEDULE: u32 = 0xa06c_0101;
-    /// On a group: how long it runs while others have work ([`super::TimeSlice`]).
+    /// On a group: set the length of its time slice ([`super::TimeSlice`]).
     pub const SET_TIME_SLICE: u32 = 0xa06c_0103;
-    /// On a group: what was set.
+    /// On a group: read the length of its time slice.
     pub const GET_TIME_SLICE: u32 = 0xa06c_0104;
-    /// On a group: off the GPU, now ([`super::Preempt`]).
+    /// On a group: preempt it now ([`super::Preempt`]).
     pub const PREEMPT: u32 = 0xa06c_0105;
-    /// On a group, for root alone: how often it is on the run list ([`super::Interleave`]).
+    /// On a group, for root alone: set how often it is on the run list ([`super::Interleave`]).
     pub const SET_INTERLEAVE: u32 = 0xa06c_0107;
-    /// On a group, for root alone: before all others ([`super::Realtime`]).
+    /// On a group, for root alone: run it before all others ([`super::Realtime`]).
     pub const MAKE_REALTIME: u32 = 0xa06c_0110;
-    /// On a channel: whether it is on the run list ([`super::Schedule`]).
+    /// On a channel: put it on the run list or remove it ([`super::Schedule`]).
     pub const SCHEDULE_CHANNEL: u32 = 0xa06f_0103;
-    /// On a channel, for root alone: its run list from the beginning ([`super::Restart`]).
+    /// On a channel, for root alone: restart its run list ([`super::Restart`]).
     pub const RESTART_RUN_LIST: u32 = 0xa06f_0111;
-    /// On a subdevice: channels off the GPU, and on again ([`super::DisableChannels`]).
+    /// On a subdevice: disable channels, or enable them again ([`super::DisableChannels`]).
     pub const DISABLE_CHANNELS: u32 = 0x2080_110b;
-    /// On a subdevice: how often a group was taken off the GPU ([`super::SwitchStats`]).
+    /// On a subdevice: read how often a group was preempted ([`super::SwitchStats`]).
     pub const SWITCH_STATS: u32 = 0x2080_1215;
 }
 
@@ -183,7 +183,7 @@ pub struct DisableChannels {
     pub count: u32,
     pub only_scheduling: u8,
     pub rewind: u8,
-    /// 0; anything else is the kernel's alone.
+    /// 0; other values are reserved for the kernel.
     pub event: u64,
     pub clients: [u32; 64],
     pub channels: [u32; 64],
@@ -197,11 +197,11 @@ pub struct SwitchStats {
     pub flags: u32,
     pub saves: u32,
     pub restores: u32,
-    /// Saves by kind: when it was idle, between blocks, in the middle of an instruction stream.
+    /// Number of saves by kind: when idle, between blocks, within an instruction stream.
     pub kinds: [u32; 4],
 }
 
-/// How the driver answers.
+/// Status codes of the driver.
 pub mod status {
     pub const OK: u32 = 0;
     pub const INSUFFICIENT_PERMISSIONS: u32 = 0x1b;

@@ -48,7 +48,7 @@ macro_rules! for_each_driver_fn {
     };
 }
 
-/// Makes one slice of a family's rows.
+/// Defines one slice of a family's rows.
 macro_rules! family {
     ($([$shim:ident, $sim:ident, $since:literal] $name:ident($($args:tt)*);)*) => {
         &[$(Function {

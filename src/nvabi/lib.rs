@@ -1,10 +1,10 @@
-//! gpuslice-nvabi: the CUDA driver's and NVML's binary interface, written down once.
+//! gpuslice-nvabi: the binary interface of the CUDA driver and of NVML, defined once.
 //!
-//! The shim stands between a program and the driver, the simulated GPU stands in the driver's
-//! place, and both must export the same few hundred functions with the same signatures. A list kept
-//! in four places drifts; so there is **one table** here, one line per exported function, and
-//! everything else is derived from it: the shim's exports and pass-through slots, the simulator's
-//! checklist, the answer to `cuGetProcAddress`, and the test that compares it with NVIDIA's
+//! The shim interposes between a program and the driver, the simulated GPU replaces the driver,
+//! and both must export the same few hundred functions with the same signatures. Copies of such a list
+//! diverge, so there is **one table** here, one line per exported function. Everything else is derived
+//! from it: the shim's exports and pass-through slots, the simulator's
+//! checklist, the result of `cuGetProcAddress`, and the test that compares it with NVIDIA's
 //! headers.
 //!
 //! A row reads
@@ -13,16 +13,16 @@
 //! [hook, sim, 3020] cuMemAlloc_v2(dptr: *mut CUdeviceptr, bytesize: usize);
 //! ```
 //!
-//! 1. `hook` or `pass`: the shim looks at this call, or hands it straight to the driver;
-//! 2. `sim` or `none`: the simulated driver implements it, or answers "not supported";
-//! 3. the CUDA version (major * 1000 + minor * 10) this form of the function came with.
+//! 1. `hook` or `pass`: the shim inspects this call, or passes it straight to the driver;
+//! 2. `sim` or `none`: the simulated driver implements it, or returns "not supported";
+//! 3. the CUDA version (major * 1000 + minor * 10) that introduced this form of the function.
 //!
-//! The name is the *exported symbol*: `cuMemAlloc_v2` is what programs reach when they write
-//! `cuMemAlloc`, because the header maps one to the other; `_ptsz` and `_ptds` are the twins for
+//! The name is the *exported symbol*: programs that call `cuMemAlloc` use `cuMemAlloc_v2`,
+//! because the header maps one to the other; `_ptsz` and `_ptds` are the variants for
 //! programs built with one default stream per thread. The types are in [`types`]; a structure
-//! nobody here looks into is `c_void`.
+//! that this project never inspects is `c_void`.
 //!
-//! How to use it: write a macro that takes rows, import [`types`], and hand it over:
+//! Usage: define a macro that takes rows, import [`types`], and pass the macro:
 //!
 //! ```
 //! use gpuslice_nvabi::types::*;
@@ -36,8 +36,8 @@
 //! gpuslice_nvabi::for_each_driver_fn!(print_names);
 //! ```
 //!
-//! [`control`] is another interface: the few ioctls of the driver's kernel side that take a process's
-//! work off a GPU and let it go on.
+//! [`control`] is another interface: the few ioctls of the driver's kernel side that preempt and resume a
+//! process's work on a GPU.
 //!
 //! The callback is invoked once per family, in a fixed order; flat index = position over all
 //! families ([`table::DRIVER_FLAT`]).

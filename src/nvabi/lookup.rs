@@ -1,22 +1,22 @@
-//! By name and version: which exported symbol `cuGetProcAddress` picks.
+//! Lookup by name and version: the exported symbol that `cuGetProcAddress` selects.
 //!
-//! A program asks for a *base name* ("cuMemAlloc"), the CUDA version it was written for and a
-//! stream flavour. The driver answers with the newest form that is not newer than that version:
+//! A program passes a *base name* ("cuMemAlloc"), the CUDA version it was written for and the
+//! stream variant. The driver returns the newest form that is not newer than that version:
 //! `cuMemAlloc_v2` for 3020 and later, the 32-bit `cuMemAlloc` before. With the per-thread flag it
-//! prefers that form's `_ptsz`/`_ptds` twin where there is one. A base name that exists only in
-//! newer versions is told apart from one that does not exist at all, because `cuGetProcAddress_v2`
-//! reports which.
+//! prefers that form's `_ptsz`/`_ptds` variant if there is one. A base name that exists only in
+//! newer versions is distinguished from one that does not exist at all, because `cuGetProcAddress_v2`
+//! reports the difference.
 //!
-//! A lookup sits on the start-up path of every runtime (hundreds of names) and is benchmarked, so
+//! A lookup is on the start-up path of every runtime (hundreds of names) and is benchmarked, so
 //! names are hashed into an open-addressed index built at compile time: one hash, one or two
 //! comparisons, then a walk over the few forms of that base.
 
 use crate::table::{DRIVER_COUNT, DRIVER_FLAT};
 
-/// `CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM`: prefer the `_ptsz`/`_ptds` twin.
+/// `CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM`: prefer the `_ptsz`/`_ptds` variant.
 pub const PER_THREAD_DEFAULT_STREAM: u64 = 2;
 
-/// What a lookup found.
+/// The result of a lookup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Found {
     /// The exported symbol.
@@ -25,12 +25,12 @@ pub struct Found {
     pub index: usize,
 }
 
-/// Why a lookup found nothing.
+/// The reason why a lookup failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Missing {
     /// No version of the driver has a function of that base name.
     NotFound,
-    /// There is one, but only from a version newer than the one asked for.
+    /// Such a function exists, but only from a later version than the requested one.
     VersionNotSufficient,
 }
 
@@ -51,7 +51,9 @@ pub fn symbol(base: &str, cuda_version: u32, flags: u64) -> Result<Found, Missin
         forms(first)
             .find(|&i| {
                 let parts = INDEX.parts[i];
-                parts.twin && parts.generation == generation && DRIVER_FLAT[i].since <= cuda_version
+                parts.per_thread
+                    && parts.generation == generation
+                    && DRIVER_FLAT[i].since <= cuda_version
             })
             .unwrap_or(plain)
     };
@@ -67,10 +69,10 @@ pub fn exported(name: &str) -> Option<usize> {
     forms(INDEX.first(base)?).find(|&i| DRIVER_FLAT[i].name == name)
 }
 
-/// The newest of a base's forms, twins apart, that is not newer than `version`.
+/// The newest of a base's forms, without stream variants, that is not newer than `version`.
 fn newest(first: usize, version: u32) -> Option<usize> {
     forms(first)
-        .filter(|&i| DRIVER_FLAT[i].since <= version && !INDEX.parts[i].twin)
+        .filter(|&i| DRIVER_FLAT[i].since <= version && !INDEX.parts[i].per_thread)
         .max_by_key(|&i| DRIVER_FLAT[i].since)
 }
 
@@ -82,18 +84,18 @@ fn forms(first: usize) -> impl Iterator<Item = usize> {
     })
 }
 
-/// An exported name taken apart: `cuMemcpyHtoD_v2_ptds` = base of 12 bytes, generation 2, a twin.
+/// A parsed exported name: `cuMemcpyHtoD_v2_ptds` = base of 12 bytes, generation 2, a stream variant.
 #[derive(Clone, Copy)]
 struct Suffix {
     base: usize,
     generation: u8,
-    twin: bool,
+    per_thread: bool,
 }
 
 const fn suffix(name: &[u8]) -> Suffix {
     let mut end = name.len();
-    let twin = ends_with(name, end, b"_ptsz") || ends_with(name, end, b"_ptds");
-    if twin {
+    let per_thread = ends_with(name, end, b"_ptsz") || ends_with(name, end, b"_ptds");
+    if per_thread {
         end -= 5;
     }
     let mut generation = 1;
@@ -104,7 +106,7 @@ const fn suffix(name: &[u8]) -> Suffix {
     Suffix {
         base: end,
         generation,
-        twin,
+        per_thread,
     }
 }
 
@@ -126,7 +128,7 @@ const NONE: u16 = u16::MAX;
 const SLOTS: usize = 2048; // a power of two, at least twice the number of base names
 const _: () = assert!(DRIVER_COUNT * 2 <= SLOTS && DRIVER_COUNT < NONE as usize);
 
-/// Base names by hash, forms of one base chained in table order, and every name taken apart.
+/// Base names by hash, forms of one base chained in table order, and every parsed name.
 struct Index {
     slots: [u16; SLOTS],
     next: [u16; DRIVER_COUNT],

@@ -28,7 +28,7 @@ macro_rules! for_each_nvml_fn {
     };
 }
 
-/// Makes one slice of a family's rows.
+/// Defines one slice of a family's rows.
 macro_rules! family {
     ($([$shim:ident, $sim:ident, $since:literal] $name:ident($($args:tt)*) -> $ret:ty;)*) => {
         &[$(Function {

@@ -1,18 +1,18 @@
 //! One function-pointer type per row of the table, under the row's name: `sig::cuMemAlloc_v2`.
 //!
-//! Whoever resolves a symbol by name transmutes it to the type of that name, so a call can not be
-//! made with another function's parameters.
+//! Code that resolves a symbol by name transmutes it to the type of that name, so it cannot be called with
+//! another function's parameters.
 
 use crate::types::*;
 
-/// Makes a type of each driver row; all answer `CUresult`.
+/// Defines a type for each driver row; all return `CUresult`.
 macro_rules! driver_types {
     ($([$s:ident, $m:ident, $v:literal] $name:ident($($arg:ident: $ty:ty),* $(,)?);)*) => {
         $( pub type $name = unsafe extern "C" fn($($arg: $ty),*) -> CUresult; )*
     };
 }
 
-/// Makes a type of each NVML row.
+/// Defines a type for each NVML row.
 macro_rules! nvml_types {
     ($([$s:ident, $m:ident, $v:literal]
        $name:ident($($arg:ident: $ty:ty),* $(,)?) -> $ret:ty;)*) => {

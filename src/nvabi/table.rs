@@ -1,22 +1,22 @@
-//! The table as data: what the shim, the simulator and the tests walk through at run time.
+//! The table as data, for use by the shim, the simulator and the tests at run time.
 
 use crate::{driver, nvml};
 
-/// What the shim does with a call.
+/// How the shim handles a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shim {
-    /// Looks at it before or after the driver does.
+    /// It inspects the call before or after the driver.
     Hook,
-    /// Hands it to the driver untouched.
+    /// It passes the call to the driver unchanged.
     Pass,
 }
 
-/// What the simulated driver does with a call.
+/// How the simulated driver handles a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sim {
-    /// Does what the driver would do.
+    /// It implements the function.
     Implemented,
-    /// Exports the symbol and answers "not supported".
+    /// It exports the symbol and returns "not supported".
     NotSupported,
 }
 
@@ -25,8 +25,7 @@ pub enum Sim {
 pub struct Function {
     /// The exported symbol, version and stream suffixes included.
     pub name: &'static str,
-    /// The CUDA version this form came with; for NVML the oldest of the compared headers that has
-    /// it.
+    /// The CUDA version that introduced this form; for NVML the oldest of the compared headers that has it.
     pub since: u32,
     pub shim: Shim,
     pub sim: Sim,
@@ -55,10 +54,10 @@ pub const DRIVER: &[&[Function]] = driver::FAMILIES;
 /// Every NVML function, one slice per family, in the order of `for_each_nvml_fn!`.
 pub const NVML: &[&[Function]] = nvml::FAMILIES;
 
-/// How many driver functions there are: the length of an array with one slot per row.
+/// Number of driver functions: the length of an array with one element per row.
 pub const DRIVER_COUNT: usize = count(DRIVER);
 
-/// How many NVML functions there are.
+/// Number of NVML functions.
 pub const NVML_COUNT: usize = count(NVML);
 
 /// Every driver function in flat order; a position here is the function's index.

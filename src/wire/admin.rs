@@ -272,7 +272,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_is_asked_for_as_a_size_or_a_part() {
+    fn memory_is_requested_as_a_size_or_a_part() {
         let (part, whole) = (1, 4);
         assert_eq!("1/4".parse(), Ok(MemoryAsk::Ratio { part, whole }));
         assert_eq!("1Ki".parse(), Ok(MemoryAsk::Exactly(Bytes(1024))));

@@ -238,7 +238,7 @@ fn a_bad_file_is_refused_with_its_place_and_nothing_changes() {
     etc.write("toml/import", "version = 2\nimports = [\"syntax\"]\n");
     symlink("nowhere", etc.at("dangling")).expect("a link");
     for (engine, config, why) in [
-        ("docker", "json/twice", "\"a\" stands twice at line 3"),
+        ("docker", "json/twice", "\"a\" is given twice at line 3"),
         (
             "docker",
             "json/comment",

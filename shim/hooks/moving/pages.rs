@@ -1,4 +1,4 @@
-//! Managed memory that is sent to where it will be wanted, and memory that the device unpacks.
+//! Migration of managed memory, and decompression by the device.
 
 use super::{TransferKind, Work, launches};
 use crate::gate::DefaultStream::{self, Legacy, PerThread};

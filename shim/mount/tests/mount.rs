@@ -9,7 +9,7 @@ conformance!(Injection::Mount);
 
 /// Files of equal name: the hooks' code is in `lib`, the driver's in `d`.
 #[test]
-fn functions_nobody_knows_are_the_drivers_own() {
+fn unknown_functions_are_resolved_in_the_driver() {
     let slice = Slice::new(Injection::Mount, &[1 << 30]);
     let lines = slice.run(&[
         "init",

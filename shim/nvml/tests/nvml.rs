@@ -80,7 +80,7 @@ fn memory_and_processes_are_the_slices() {
     let home = TempDir::new().expect("a directory");
     let daemon = Daemon::start(home.path(), &[CAP]);
     daemon
-        .books()
+        .ledger()
         .granted
         .insert(99, [64 << 20; gpuslice_wire::limits::ACCOUNTS_MAX]);
     daemon.show();
@@ -110,8 +110,8 @@ fn memory_and_processes_are_the_slices() {
         "not hooked: passes through, all arguments in place"
     );
     assert_eq!(lines[11], "lacking 13");
-    assert_eq!(daemon.books().attaches, 1);
-    assert_eq!(daemon.books().reserves, 0);
+    assert_eq!(daemon.ledger().attaches, 1);
+    assert_eq!(daemon.ledger().reserves, 0);
 }
 
 #[test]

@@ -15,7 +15,7 @@ fn a_name_the_driver_lacks_is_an_error_and_no_crash() {
 }
 
 #[test]
-fn outside_of_a_slice_everything_passes() {
+fn outside_a_slice_every_call_passes_through() {
     let slice = Slice::new(Injection::Preload, &[1 << 20]);
     let mut command = slice.probe(&[
         "init",
@@ -40,7 +40,7 @@ fn outside_of_a_slice_everything_passes() {
             "free 0 0 0"
         ]
     );
-    assert_eq!(slice.daemon.books().attaches, 0);
+    assert_eq!(slice.daemon.ledger().attaches, 0);
 }
 
 #[test]
@@ -57,5 +57,5 @@ fn programs_without_cuda_are_unchanged() {
         text.contains("libgpuslice.so") && !text.contains("libcuda"),
         "{text}"
     );
-    assert_eq!(slice.daemon.books().attaches, 0);
+    assert_eq!(slice.daemon.ledger().attaches, 0);
 }

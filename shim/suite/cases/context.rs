@@ -1,9 +1,9 @@
-//! Contexts, what ends with them, and which GPU is whose.
+//! Contexts, the memory that ends with them, and lanes of GPUs.
 
 use super::{CAP, MIB, slice, steps};
 use crate::suite::{Injection, Slice};
 
-pub fn a_context_takes_its_memory_with_it(injection: Injection) {
+pub fn the_end_of_a_context_releases_its_memory(injection: Injection) {
     let slice = slice(injection);
     let lines = steps(
         &slice,
@@ -41,7 +41,7 @@ pub fn a_context_that_is_not_destroyed_keeps_its_memory(injection: Injection) {
     assert_eq!(lines[4], format!("info 0 {CAP} {CAP}"));
 }
 
-pub fn lanes_go_by_uuid(injection: Injection) {
+pub fn lanes_are_identified_by_uuid(injection: Injection) {
     let mut slice = Slice::new(injection, &[CAP, 16 * MIB]);
     slice.set("STUB_DEVICES", 3);
     let lines = steps(
@@ -73,7 +73,7 @@ pub fn lanes_go_by_uuid(injection: Injection) {
     );
 }
 
-pub fn a_gpu_outside_the_slice_gives_nothing(injection: Injection) {
+pub fn a_gpu_outside_the_slice_is_unavailable(injection: Injection) {
     let mut slice = slice(injection);
     slice.set("STUB_DEVICES", 2);
     let lines = steps(

@@ -1,4 +1,4 @@
-//! What the driver takes beside what it is asked for: contexts and their limits; and pinned host memory.
+//! Memory that the driver takes for itself: contexts and their limits; and pinned host memory.
 
 use super::{CAP, MIB, slice};
 use crate::suite::{Injection, Slice};
@@ -6,10 +6,10 @@ use gpuslice_wire::ids::Lane;
 
 const HOST: usize = Lane::HOST.0 as usize;
 
-/// A slice whose daemon answers the next questions for what the process has with these MiB.
+/// A slice whose daemon answers the next measurements with these MiB.
 fn measuring(injection: Injection, mib: &[u64]) -> Slice {
     let slice = slice(injection);
-    slice.daemon.books().measured = mib.iter().map(|mib| mib * MIB).collect();
+    slice.daemon.ledger().measured = mib.iter().map(|mib| mib * MIB).collect();
     slice
 }
 
@@ -17,8 +17,8 @@ fn free(mib: u64) -> String {
     format!("info 0 {} {CAP}", CAP - mib * MIB)
 }
 
-pub fn a_context_is_charged_what_it_took(injection: Injection) {
-    // The second context is measured while 16 MiB and the first one's 40 are in the books.
+pub fn a_context_is_charged_its_measured_cost(injection: Injection) {
+    // The second context is measured while 16 MiB and the first one's 40 are accounted.
     let slice = measuring(injection, &[40, 86]);
     let lines = slice.run(&[
         "init",
@@ -34,7 +34,7 @@ pub fn a_context_is_charged_what_it_took(injection: Injection) {
     assert_eq!(lines[1..3], ["ctx 0 0 0".to_owned(), free(40)]);
     assert_eq!(lines[4..6], ["ctx 0 0 0".to_owned(), free(86)]);
     assert_eq!(lines[8], free(56), "unknown prices cost nothing");
-    assert_eq!(slice.daemon.books().measures, 3);
+    assert_eq!(slice.daemon.ledger().measures, 3);
 }
 
 pub fn a_primary_context_is_charged_once(injection: Injection) {
@@ -45,11 +45,11 @@ pub fn a_primary_context_is_charged_once(injection: Injection) {
     ]);
     assert_eq!((&lines[3], &lines[5]), (&free(40), &free(40)));
     assert_eq!((&lines[8], &lines[10]), (&free(40), &free(0)));
-    assert_eq!(slice.daemon.books().measures, 2);
+    assert_eq!(slice.daemon.ledger().measures, 2);
     assert_eq!(lines[12], "drop 201 0 0");
 }
 
-pub fn a_context_that_does_not_fit_is_not_made(injection: Injection) {
+pub fn a_context_that_does_not_fit_is_not_created(injection: Injection) {
     let slice = measuring(injection, &[257, 300]);
     let lines = slice.run(&[
         "init", "ctx:0", "alloc:1", "retain:0", "drop:0", "ctx:0", "info",
@@ -61,23 +61,31 @@ pub fn a_context_that_does_not_fit_is_not_made(injection: Injection) {
     assert_eq!(lines[5..], ["ctx 0 0 0".to_owned(), free(0)]);
 }
 
-pub fn a_first_context_is_refused_beforehand_where_its_price_is_known(injection: Injection) {
+pub fn a_first_context_of_known_cost_is_refused_in_advance(injection: Injection) {
     let slice = slice(injection);
-    slice.daemon.books().context_kib = 100 << 10;
+    slice.daemon.ledger().context_kib = 100 << 10;
     slice.daemon.show();
     let lines = slice.run(&["init", "ctx:0", "info", "alloc:0xa000000", "ctx:0", "info"]);
-    assert_eq!(lines[2], free(100), "nobody measures: the estimate stays");
+    assert_eq!(
+        lines[2],
+        free(100),
+        "without a measurement the estimate stays"
+    );
     assert_eq!(
         lines[3..5],
         ["alloc 2 0 0", "ctx 0 0 0"],
         "not for a second one"
     );
-    slice.daemon.books().context_kib = 257 << 10;
-    slice.daemon.books().measures = 0;
+    slice.daemon.ledger().context_kib = 257 << 10;
+    slice.daemon.ledger().measures = 0;
     slice.daemon.show();
     let lines = slice.run(&["init", "ctx:0", "green:0", "alloc:1"]);
     assert_eq!(lines[1..], ["ctx 2 0 0", "green 2 0 0", "alloc 201 0 0"]);
-    assert_eq!(slice.daemon.books().measures, 0, "the driver was not asked");
+    assert_eq!(
+        slice.daemon.ledger().measures,
+        0,
+        "the driver was not asked"
+    );
 }
 
 pub fn a_raised_limit_is_charged(injection: Injection) {
@@ -108,7 +116,7 @@ pub fn a_raised_limit_is_charged(injection: Injection) {
     );
 }
 
-pub fn a_limit_that_took_more_than_fits_is_put_back(injection: Injection) {
+pub fn a_limit_that_does_not_fit_is_reset(injection: Injection) {
     let slice = measuring(injection, &[8, 300]);
     let lines = slice.run(&["init", "ctx:0", "limit:2:0x4800000", "limited:2", "info"]);
     assert_eq!(lines[2..4], ["limit 2 0 0", "limited 0 8388608 0"]);
@@ -151,7 +159,7 @@ pub fn pinned_memory_has_an_account_of_its_own(injection: Injection) {
     assert_eq!(lines[10], free(0));
     slice
         .daemon
-        .until("five pages", |books| books.reserved(HOST) == 5 << 12);
+        .until("five pages", |ledger| ledger.reserved(HOST) == 5 << 12);
     probe.go_on();
     let lines = probe.lines();
     assert_eq!(
@@ -165,17 +173,17 @@ pub fn pinned_memory_has_an_account_of_its_own(injection: Injection) {
     );
     slice
         .daemon
-        .until("two pages", |books| books.reserved(HOST) == 2 << 12);
+        .until("two pages", |ledger| ledger.reserved(HOST) == 2 << 12);
     probe.go_on();
     probe.lines();
-    slice.daemon.until("none, as the context ended", |books| {
-        books.reserved(HOST) == 0
+    slice.daemon.until("none, as the context ended", |ledger| {
+        ledger.reserved(HOST) == 0
     });
 }
 
-pub fn pinned_memory_is_refused_over_its_cap_only(injection: Injection) {
+pub fn pinned_memory_is_refused_above_its_cap_alone(injection: Injection) {
     let slice = slice(injection);
-    slice.daemon.books().host = 8192;
+    slice.daemon.ledger().host = 8192;
     slice.daemon.show();
     let lines = slice.run(&[
         "init",
@@ -208,10 +216,10 @@ pub fn managed_memory_is_claimed_as_unseen(injection: Injection) {
     let held = 16 * MIB + 4096;
     slice
         .daemon
-        .until("the claims", |books| books.claimed(0) == (held, 16 * MIB));
+        .until("the claims", |ledger| ledger.claimed(0) == (held, 16 * MIB));
     probe.go_on();
     probe.lines();
     slice
         .daemon
-        .until("the end of it", |books| books.claimed(0) == (4096, 0));
+        .until("the end of it", |ledger| ledger.claimed(0) == (4096, 0));
 }

@@ -3,7 +3,7 @@
 use super::{CAP, slice, steps};
 use crate::suite::Injection;
 
-pub fn external_memory_is_charged_until_nothing_in_it_is_left(injection: Injection) {
+pub fn external_memory_is_charged_until_its_last_mapping_is_freed(injection: Injection) {
     let slice = slice(injection);
     let lines = steps(
         &slice,
@@ -23,7 +23,7 @@ pub fn external_memory_is_charged_until_nothing_in_it_is_left(injection: Injecti
             "unexternal:1",
             "external:0x8000000",
             "within:4",
-            "destroy", // takes both with it
+            "destroy", // ends both
             "ctx:0",
             "info",
         ],
@@ -43,7 +43,7 @@ pub fn external_memory_is_charged_until_nothing_in_it_is_left(injection: Injecti
     assert_eq!((&lines[11], &lines[17]), (&all, &all));
 }
 
-pub fn what_was_exported_here_is_charged_once(injection: Injection) {
+pub fn an_import_of_own_memory_is_charged_once(injection: Injection) {
     let slice = slice(injection);
     let lines = steps(
         &slice,
@@ -51,7 +51,7 @@ pub fn what_was_exported_here_is_charged_once(injection: Injection) {
             "create:0x8000000:1",
             "export:0",
             "external:0x8000000:1",
-            "close:1", // the driver's in truth, and closed by it
+            "close:1", // consumed and closed by the driver
             "info",
             "release:0",
             "within:2",

@@ -8,7 +8,7 @@ use super::slice;
 use crate::suite::{Injection, Slice};
 use gpuslice_nvabi::table::DRIVER_FLAT;
 
-/// Calls each in a turn of a process's own; answers how many came through the gate.
+/// Calls each in a turn of a process of its own. Returns the number of gated launches.
 fn counted(slice: &Slice, names: &[&str]) -> u64 {
     slice.daemon.turn(7);
     let calls: Vec<String> = names.iter().map(|name| format!("call:{name}")).collect();
@@ -18,10 +18,10 @@ fn counted(slice: &Slice, names: &[&str]) -> u64 {
     let mut probe = slice.start(&steps);
     let lines = probe.lines();
     assert_eq!(lines.len(), 2 + names.len(), "{lines:?}");
-    slice.daemon.books().launches()
+    slice.daemon.ledger().launches()
 }
 
-/// The table's functions whose names begin like this, in CUDA's own order.
+/// The table's functions whose names begin with one of these, in CUDA's own order.
 fn begin(starts: &[&str]) -> Vec<&'static str> {
     let names = DRIVER_FLAT.iter().map(|function| function.name);
     names
@@ -29,7 +29,7 @@ fn begin(starts: &[&str]) -> Vec<&'static str> {
         .collect()
 }
 
-pub fn whatever_puts_work_on_the_gpu_is_gated(injection: Injection) {
+pub fn every_call_that_puts_work_on_the_gpu_is_gated(injection: Injection) {
     let work = begin(&[
         "cuMemset",
         "cuMemcpy",
@@ -45,7 +45,7 @@ pub fn whatever_puts_work_on_the_gpu_is_gated(injection: Injection) {
     assert_eq!(counted(&slice, &work), work.len() as u64);
 }
 
-pub fn what_only_orders_or_waits_is_not_gated(injection: Injection) {
+pub fn calls_that_only_order_or_wait_are_not_gated(injection: Injection) {
     let mut rest = begin(&[
         "cuStreamWait",
         "cuStreamWrite",
@@ -58,7 +58,7 @@ pub fn what_only_orders_or_waits_is_not_gated(injection: Injection) {
         "cuMemDiscardBatch",
         "cuMemAdvise",
     ]);
-    // The stub's own have no use for nothing.
+    // The stub implements these, and rejects null arguments.
     rest.retain(|name| {
         !["cuEventCreate", "cuEventDestroy_v2", "cuEventElapsedTime"].contains(name)
             && *name != "cuStreamWriteValue32_v2"
@@ -68,7 +68,7 @@ pub fn what_only_orders_or_waits_is_not_gated(injection: Injection) {
     assert_eq!(counted(&slice, &rest), 0);
 }
 
-/// Nobody is held for ever, and everybody until the turn.
+/// Every launch is held until the turn, but not for ever.
 pub fn work_waits_for_its_turn(injection: Injection) {
     let slice = slice(injection);
     slice.daemon.turn(8);
@@ -80,9 +80,9 @@ pub fn work_waits_for_its_turn(injection: Injection) {
         scope.spawn(|| send.send(probe.lines()));
         let soon = std::time::Duration::from_millis(300);
         assert!(receive.recv_timeout(soon).is_err(), "it did not wait");
-        assert_eq!(slice.daemon.books().launches(), 0);
+        assert_eq!(slice.daemon.ledger().launches(), 0);
         slice.daemon.turn(9);
         assert_eq!(receive.recv().expect("it goes on").len(), 1);
     });
-    assert_eq!(slice.daemon.books().launches(), 1);
+    assert_eq!(slice.daemon.ledger().launches(), 1);
 }

@@ -7,16 +7,16 @@ fn left(mib: u64) -> String {
     format!("info 0 {} {CAP}", CAP - mib * MIB)
 }
 
-pub fn memory_of_graphs_is_charged_when_they_run(injection: Injection) {
+pub fn graph_memory_is_charged_at_launch(injection: Injection) {
     let lines = steps(
         &slice(injection),
         &[
             "graph:0x4000000",
-            "info", // executable, and nothing taken yet
+            "info", // instantiated, and no memory taken yet
             "rungraph:0",
             "info",
             "rungraph:0",
-            "info", // what it has it has
+            "info", // its memory is backed
             "graph:0x2000000",
             "upload:1",
             "info",

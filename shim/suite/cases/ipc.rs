@@ -28,7 +28,7 @@ pub fn memory_of_the_own_container_is_charged_once(injection: Injection) {
     let mut owner = slice.start(&steps);
     let handle = handle(&owner.lines()[3]);
     assert_eq!(
-        slice.daemon.books().shared.len(),
+        slice.daemon.ledger().shared.len(),
         1,
         "told once, and known when it is given out"
     );
@@ -39,11 +39,11 @@ pub fn memory_of_the_own_container_is_charged_once(injection: Injection) {
         (lines[2].as_str(), lines[3].as_str()),
         ("ipcclose 0 0 0", "ipcclose 1 0 0")
     );
-    // Credit of the other process may count against what is free here, its memory does.
+    // Credit of the other process may count against the free memory here; its allocations do.
     assert_eq!(lines[1], lines[4]);
 }
 
-pub fn memory_of_another_container_is_out_of_reach(injection: Injection) {
+pub fn memory_of_another_container_is_refused(injection: Injection) {
     let slice = slice(injection);
     let lines = steps(&slice, &["ipcopen:0x77:0x8000000", "info", "ipcclose:0"]);
     assert_eq!(
@@ -54,7 +54,7 @@ pub fn memory_of_another_container_is_out_of_reach(injection: Injection) {
 
 pub fn memory_of_another_container_may_be_charged(injection: Injection) {
     let slice = slice(injection);
-    slice.daemon.books().foreign = true;
+    slice.daemon.ledger().foreign = true;
     slice.daemon.show();
     let lines = steps(
         &slice,
@@ -79,7 +79,7 @@ pub fn memory_of_another_container_may_be_charged(injection: Injection) {
     assert_eq!((&lines[8], &lines[12]), (&left(0), &left(0)), "{lines:?}");
 }
 
-pub fn a_daemon_that_comes_back_is_told_of_shared_memory(injection: Injection) {
+pub fn shared_handles_are_reported_to_a_restarted_daemon(injection: Injection) {
     let mut slice = slice(injection);
     let mut owner = slice.start(&[
         "init",
@@ -91,11 +91,11 @@ pub fn a_daemon_that_comes_back_is_told_of_shared_memory(injection: Injection) {
     ]);
     let handle = handle(&owner.lines()[3]);
     slice.daemon.go_away();
-    assert_eq!(slice.daemon.books().shared.len(), 0);
+    assert_eq!(slice.daemon.ledger().shared.len(), 0);
     slice.daemon.come_back();
     slice
         .daemon
-        .until("the handle", |books| !books.shared.is_empty());
+        .until("the handle", |ledger| !ledger.shared.is_empty());
     let open = format!("ipcopen:{handle}:0x4000000");
     assert_eq!(steps(&slice, &[&open]), ["ipcopen 0 0 0"]);
 }

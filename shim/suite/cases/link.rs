@@ -3,7 +3,7 @@
 use super::{CAP, slice, steps};
 use crate::suite::Injection;
 
-pub fn a_daemon_that_comes_back_finds_its_books(injection: Injection) {
+pub fn a_restarted_daemon_recovers_its_ledger(injection: Injection) {
     let mut slice = slice(injection);
     let mut probe = slice.start(&[
         "init",
@@ -25,12 +25,12 @@ pub fn a_daemon_that_comes_back_finds_its_books(injection: Injection) {
     assert_eq!(lines[..2], ["alloc 0 0 0", "alloc 2 0 0"]);
     assert_eq!(lines[2], format!("info 0 {} {CAP}", CAP / 4));
     assert_eq!(lines[4], format!("info 0 {} {CAP}", CAP / 4 * 3));
-    let books = slice.daemon.books();
-    assert_eq!((books.attaches, books.returned), (2, 1));
-    assert!(books.peak <= CAP);
+    let ledger = slice.daemon.ledger();
+    assert_eq!((ledger.attaches, ledger.returned), (2, 1));
+    assert!(ledger.peak <= CAP);
 }
 
-pub fn a_process_that_only_holds_memory_comes_back_too(injection: Injection) {
+pub fn a_process_that_only_holds_memory_reattaches_too(injection: Injection) {
     let mut slice = slice(injection);
     let mut probe = slice.start(&["init", "ctx:0", "alloc:0x8000000", "wait", "wait"]);
     probe.lines();
@@ -38,7 +38,7 @@ pub fn a_process_that_only_holds_memory_comes_back_too(injection: Injection) {
     slice.daemon.come_back();
     slice
         .daemon
-        .until("the held memory", |books| books.reserved(0) >= CAP / 2);
+        .until("the held memory", |ledger| ledger.reserved(0) >= CAP / 2);
 }
 
 pub fn growth_waits_for_an_absent_daemon(injection: Injection) {
@@ -52,7 +52,7 @@ pub fn growth_waits_for_an_absent_daemon(injection: Injection) {
     assert_eq!(probe.lines(), ["alloc 0 0 0"]);
 }
 
-/// A thread that is cancelled while it waits for the daemon has its memory, and ends after the call.
+/// A thread cancelled while it waits for the daemon gets its memory, and ends after the call.
 pub fn a_cancelled_thread_ends_after_its_call(injection: Injection) {
     let mut slice = slice(injection);
     let steps = [
@@ -75,7 +75,7 @@ pub fn a_cancelled_thread_ends_after_its_call(injection: Injection) {
     assert_eq!(lines[3], format!("info 0 {} {CAP}", CAP / 2));
 }
 
-/// The same of one that waits for its turn to launch.
+/// The same for a thread that waits for its turn to launch.
 pub fn a_thread_cancelled_at_the_gate_ends_after_its_launch(injection: Injection) {
     let slice = slice(injection);
     slice.daemon.turn(6);
@@ -113,13 +113,13 @@ pub fn a_forked_child_has_a_slice_of_its_own(injection: Injection) {
         "alloc 2 0 0",
     ];
     assert_eq!(lines[..7], expect);
-    assert_eq!(slice.daemon.books().attaches, 2);
+    assert_eq!(slice.daemon.ledger().attaches, 2);
     slice
         .daemon
-        .until("the end of both", |books| books.granted.is_empty());
+        .until("the end of both", |ledger| ledger.granted.is_empty());
 }
 
-pub fn closed_descriptors_are_made_anew(injection: Injection) {
+pub fn closed_descriptors_are_recreated(injection: Injection) {
     let slice = slice(injection);
     let lines = steps(
         &slice,
@@ -139,12 +139,12 @@ pub fn closed_descriptors_are_made_anew(injection: Injection) {
             "alloc 2 0 0"
         ]
     );
-    assert_eq!(slice.daemon.books().attaches, 2);
+    assert_eq!(slice.daemon.ledger().attaches, 2);
 }
 
-/// A program closes descriptors that it does not know, and gets their numbers for eventfds of its own: nothing is
-/// written into them, and none is replaced or closed, by a launch, by a daemon that comes back, or in a child.
-pub fn reused_descriptor_numbers_are_the_programs(injection: Injection) {
+/// A program closes unknown descriptors, and reuses their numbers for eventfds of its own. No launch,
+/// restarted daemon or child writes to, replaces or closes them.
+pub fn reused_descriptor_numbers_belong_to_the_program(injection: Injection) {
     let mut slice = slice(injection);
     slice.daemon.turn(7);
     let steps = [
@@ -167,15 +167,15 @@ pub fn reused_descriptor_numbers_are_the_programs(injection: Injection) {
     assert_eq!(probe.lines().len(), 4);
     probe.go_on();
     assert_eq!(probe.lines()[0], "reuse 0 0 0");
-    // The end of the turn is something to ring for.
+    // The end of the turn is reported to the daemon.
     slice.daemon.turn(8);
     std::thread::sleep(std::time::Duration::from_millis(200));
     slice.daemon.go_away();
     slice.daemon.come_back();
-    let again = slice.daemon.books().attaches + 1;
+    let again = slice.daemon.ledger().attaches + 1;
     slice
         .daemon
-        .until("the process", |books| books.attaches >= again);
+        .until("the process", |ledger| ledger.attaches >= again);
     probe.go_on();
     let lines = probe.lines();
     let mine: Vec<&String> = lines
@@ -186,21 +186,22 @@ pub fn reused_descriptor_numbers_are_the_programs(injection: Injection) {
     assert!(lines.contains(&"alloc 0 0 0".into()), "{lines:?}");
 }
 
-/// A process that asks for nothing more finds out too, and is known again with what it holds.
-pub fn a_lost_connection_is_found_out_without_a_question(injection: Injection) {
+/// A process without further requests also notices a restarted daemon, and reattaches with the memory it
+/// holds.
+pub fn a_lost_connection_is_noticed_without_a_request(injection: Injection) {
     let slice = slice(injection);
     let mut probe = slice.start(&["init", "ctx:0", "alloc:0x8000000", "closeall", "wait"]);
     probe.lines();
-    slice.daemon.until("a new connection", |books| {
-        books.attaches == 2 && books.reserved(0) >= CAP / 2
+    slice.daemon.until("a new connection", |ledger| {
+        ledger.attaches == 2 && ledger.reserved(0) >= CAP / 2
     });
 }
 
-pub fn no_daemon_is_no_permission(injection: Injection) {
+pub fn without_a_daemon_initialisation_fails(injection: Injection) {
     let mut slice = slice(injection);
     slice.daemon.go_away();
     if injection == Injection::Mount {
-        // The socket's absence alone would mean "no slice"; the driver's mount says otherwise.
+        // The socket's absence alone would mean "no slice"; the driver's mount shows the slice.
         assert!(!slice.daemon.socket.exists());
     }
     assert_eq!(slice.run(&["init"]), ["init 802 0 0"]);

@@ -1,4 +1,4 @@
-//! Plain allocations: the cap, what is told of it, every way to memory, strange arguments.
+//! Plain allocations: the cap, memory queries, every allocation function, unusual arguments.
 
 use super::{CAP, MIB, slice, steps};
 use crate::suite::{Injection, Slice, Started};
@@ -21,32 +21,32 @@ pub fn the_cap_is_exact(injection: Injection) {
     for (line, result) in lines.iter().zip(results) {
         assert_eq!(line.split(' ').nth(1), Some(result), "{lines:?}");
     }
-    assert_eq!(slice.daemon.books().peak, CAP);
+    assert_eq!(slice.daemon.ledger().peak, CAP);
     slice
         .daemon
-        .until("the end of the process", |books| books.granted.is_empty());
+        .until("the end of the process", |ledger| ledger.granted.is_empty());
 }
 
-pub fn most_allocations_ask_nobody(injection: Injection) {
+pub fn most_allocations_need_no_request(injection: Injection) {
     let slice = slice(injection);
     assert_eq!(steps(&slice, &["churn:10000:0x10000"]), ["churn 0 10000 0"]);
-    let asked = slice.daemon.books().reserves;
+    let asked = slice.daemon.ledger().reserves;
     assert!(asked <= 2, "asked {asked} times");
 }
 
-pub fn small_requests_cost_what_the_driver_hands_out(injection: Injection) {
+pub fn small_allocations_are_charged_the_driver_s_granularity(injection: Injection) {
     let slice = Slice::new(injection, &[64 * 1024]);
     assert_eq!(steps(&slice, &["flood:1"]), ["flood 2 128 128"]);
 }
 
-pub fn a_failed_allocation_is_given_back(injection: Injection) {
+pub fn a_failed_allocation_is_not_charged(injection: Injection) {
     let slice = slice(injection);
     let lines = steps(&slice, &["alloc:0xbad000", "alloc:0xbad000", "info"]);
     assert_eq!(lines[..2], ["alloc 999 0 0", "alloc 999 0 0"]);
     assert_eq!(lines[2], format!("info 0 {CAP} {CAP}"));
 }
 
-pub fn strange_sizes_get_the_drivers_answers(injection: Injection) {
+pub fn unusual_sizes_return_the_driver_s_errors(injection: Injection) {
     let slice = slice(injection);
     let none = slice.run(&["init", "alloc:1", "async:1", "info"]);
     let codes = |lines: &[String]| -> Vec<String> {
@@ -81,7 +81,7 @@ pub fn strange_sizes_get_the_drivers_answers(injection: Injection) {
     assert_eq!(lines[9], format!("info 0 {CAP} {CAP}"));
 }
 
-pub fn strange_pointers_are_the_drivers_business(injection: Injection) {
+pub fn unknown_pointers_are_passed_to_the_driver(injection: Injection) {
     let slice = slice(injection);
     let lines = steps(
         &slice,
@@ -103,7 +103,7 @@ pub fn strange_pointers_are_the_drivers_business(injection: Injection) {
     assert_eq!(lines, expect);
 }
 
-pub fn memory_looks_like_the_slice(injection: Injection) {
+pub fn memory_queries_show_the_slice(injection: Injection) {
     let mut slice = slice(injection);
     let half = CAP / 2;
     let lines = steps(
@@ -127,11 +127,11 @@ pub fn memory_looks_like_the_slice(injection: Injection) {
     assert_eq!(lines, ["total 0 10485760 0", "info 0 10485760 10485760"]);
 }
 
-pub fn a_driver_that_calls_itself_is_charged_once(injection: Injection) {
+pub fn internal_calls_of_the_driver_are_charged_once(injection: Injection) {
     every_way_is_charged(&Slice::with_driver(injection, &[CAP], "-O2"));
 }
 
-pub fn every_way_to_memory_is_charged(injection: Injection) {
+pub fn every_allocation_function_is_charged(injection: Injection) {
     every_way_is_charged(&slice(injection));
 }
 
@@ -193,7 +193,7 @@ fn every_way_is_charged(slice: &Slice) {
     assert_eq!(lines[4], left(0), "what was refused costs nothing");
 }
 
-pub fn processes_that_race_never_pass_the_cap(injection: Injection) {
+pub fn racing_processes_never_exceed_the_cap(injection: Injection) {
     let slice = slice(injection);
     let mut racers: Vec<_> = (0..4)
         .map(|_| slice.start(&["init", "ctx:0", "wait", "flood:0x90000", "wait"]))
@@ -215,18 +215,21 @@ pub fn processes_that_race_never_pass_the_cap(injection: Injection) {
                 * 0x90000
         })
         .sum();
-    let books = slice.daemon.books();
-    assert!(books.peak <= CAP && books.reserved(0) <= CAP, "{books:?}");
+    let ledger = slice.daemon.ledger();
+    assert!(
+        ledger.peak <= CAP && ledger.reserved(0) <= CAP,
+        "{ledger:?}"
+    );
     assert!(
         (CAP - 4 * 4 * MIB..=CAP).contains(&taken),
         "{taken} of {CAP} taken"
     );
-    drop(books);
+    drop(ledger);
     for mut racer in racers {
         racer.child.kill().expect("running");
     }
-    slice
-        .daemon
-        .until("the refund of the killed", |books| books.granted.is_empty());
+    slice.daemon.until("the refund of the killed", |ledger| {
+        ledger.granted.is_empty()
+    });
     assert_eq!(steps(&slice, &["alloc:0x10000000"]), ["alloc 0 0 0"]);
 }

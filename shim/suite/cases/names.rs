@@ -3,7 +3,7 @@
 use super::{slice, steps};
 use crate::suite::Injection;
 
-pub fn names_lead_to_hooks_by_version_and_flavour(injection: Injection) {
+pub fn names_resolve_to_hooks_by_version_and_stream_variant(injection: Injection) {
     let slice = slice(injection);
     let (ours, real) = (
         format!("whichby 0 {}", injection.file()),
@@ -55,7 +55,7 @@ pub fn other_functions_pass_through(injection: Injection) {
     );
 }
 
-pub fn usual_detours_are_no_way_around(injection: Injection) {
+pub fn usual_detours_do_not_bypass_the_hooks(injection: Injection) {
     let slice = slice(injection);
     let ours = injection.file();
     let lines = steps(

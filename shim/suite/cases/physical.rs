@@ -1,10 +1,10 @@
-//! Physical memory and what refers to it.
+//! Physical memory and the references to it.
 
 use super::{CAP, MIB, slice, steps};
 use crate::suite::daemon::HOST;
 use crate::suite::{Injection, Slice};
 
-/// What is free with so many MiB held.
+/// The free memory with so many MiB held.
 fn left(mib: u64) -> String {
     format!("info 0 {} {CAP}", CAP - mib * MIB)
 }
@@ -39,7 +39,7 @@ pub fn physical_memory_is_charged_while_referenced(injection: Injection) {
     assert_eq!(lines[9], "create 2 0 0");
 }
 
-pub fn strange_releases_leave_the_books_alone(injection: Injection) {
+pub fn unmatched_releases_change_no_charge(injection: Injection) {
     let slice = slice(injection);
     let lines = steps(
         &slice,
@@ -78,7 +78,7 @@ pub fn strange_releases_leave_the_books_alone(injection: Injection) {
 
 pub fn the_host_s_memory_has_a_cap_of_its_own(injection: Injection) {
     let slice = slice(injection);
-    // Of the host, of a node of it, of the node that is near.
+    // Memory of the host, of one of its nodes, of the nearest node.
     for kind in 2..=4 {
         let (whole, more) = (format!("create:{HOST}:{kind}"), format!("create:1:{kind}"));
         let lines = steps(
@@ -116,9 +116,9 @@ pub fn an_open_descriptor_holds_memory(injection: Injection) {
             "export:0",
             "release:0",
             "info",
-            "create:0x8000001:1", // not beside it
+            "create:0x8000001:1", // exceeds the cap with it
             "close:1",
-            "create:0x10000000:1", // looked at again before it is refused
+            "create:0x10000000:1", // descriptors are checked before the refusal
             "release:3",
             "info",
         ],
@@ -152,14 +152,14 @@ pub fn an_open_descriptor_holds_memory(injection: Injection) {
     assert_eq!((results(&lines)[2], &lines[4]), ("0", &left(128)));
 }
 
-pub fn imports_cost_nothing_and_disturb_nothing(injection: Injection) {
+pub fn imports_are_not_charged(injection: Injection) {
     let slice = slice(injection);
     let lines = steps(
         &slice,
         &[
             "create:0x8000000:1",
             "export:0",
-            "import:1", // what this process exported: one more handle of it
+            "import:1", // exported by this process: one more handle of it
             "release:0",
             "close:1",
             "info",
@@ -177,7 +177,7 @@ pub fn imports_cost_nothing_and_disturb_nothing(injection: Injection) {
     let lines = steps(
         &slice,
         &[
-            "importfd:55", // somebody else's
+            "importfd:55", // another process's
             "map:0:0x5000",
             "retainat:0x5000",
             "release:0",
@@ -190,7 +190,7 @@ pub fn imports_cost_nothing_and_disturb_nothing(injection: Injection) {
     assert_eq!(lines[6], left(0));
 }
 
-pub fn a_tile_of_an_array_holds_memory(injection: Injection) {
+pub fn a_tile_of_a_sparse_array_holds_memory(injection: Injection) {
     let slice = slice(injection);
     let lines = steps(
         &slice,
@@ -203,7 +203,7 @@ pub fn a_tile_of_an_array_holds_memory(injection: Injection) {
             "release:1",
             "untile:0:0",
             "info",
-            "untile:0:2", // nothing there
+            "untile:0:2", // nothing mapped there
             "info",
             "untile:0:1",
             "info",
@@ -225,7 +225,7 @@ pub fn a_tile_of_an_array_holds_memory(injection: Injection) {
     }
 }
 
-pub fn a_multicast_object_holds_what_is_bound(injection: Injection) {
+pub fn a_multicast_object_holds_bound_memory(injection: Injection) {
     let slice = slice(injection);
     let lines = steps(
         &slice,
@@ -250,7 +250,7 @@ pub fn a_multicast_object_holds_what_is_bound(injection: Injection) {
     assert_eq!(lines[11], left(0));
 }
 
-pub fn arrays_cost_what_the_driver_says(injection: Injection) {
+pub fn arrays_are_charged_the_driver_s_size(injection: Injection) {
     let mut slice = slice(injection);
     let array = [
         "array3:0x1000000:0", // 64 MiB of elements, 80 in this driver
@@ -262,7 +262,8 @@ pub fn arrays_cost_what_the_driver_says(injection: Injection) {
     let lines = steps(&slice, &array);
     assert_eq!(results(&lines), ["0", "0", "0", "1", "0"], "{lines:?}");
     assert_eq!((&lines[1], &lines[4]), (&left(80), &left(0)));
-    // A driver that does not say: eight rows are the least, and an estimate is from above.
+    // A driver that does not report the size: an image has at least eight rows, and the estimate is an upper
+    // bound.
     slice.set("STUB_OLD", 1);
     let lines = steps(&slice, &["array:0x40000:8", "info", "unarray:0", "info"]);
     assert_eq!((&lines[1], &lines[3]), (&left(8), &left(0)));

@@ -1,7 +1,7 @@
-//! Pools: what they have of the device, and what they keep.
+//! Pools: their memory on the device, and the memory they keep.
 
 use super::{CAP, MIB, slice, steps};
-use crate::suite::daemon::Books;
+use crate::suite::daemon::Ledger;
 use crate::suite::{Injection, Slice};
 use gpuslice_wire::ids::Lane;
 
@@ -16,22 +16,22 @@ fn left(mib: u64) -> String {
     format!("info 0 {} {CAP}", CAP - mib * MIB)
 }
 
-pub fn a_pool_is_charged_by_what_it_has(injection: Injection) {
+pub fn a_pool_is_charged_its_reserved_memory(injection: Injection) {
     let lines = steps(
         &coarse(injection),
         &[
             "async:0x100000",
-            "info", // a piece for one MiB
+            "info", // one growth for one MiB
             "async:0x1e00000",
-            "info", // room for it was there
+            "info", // it had room
             "async:0x200000",
-            "info", // now it was not
+            "info", // it had no room
             "freeasync:2",
             "free:0",
-            "info", // the last part keeps the first piece
+            "info", // the last allocation keeps the first growth
             "freeasync:1",
             "info",
-            "pool:1:0x10000000", // keeps all it has
+            "pool:1:0x10000000", // keeps all its memory
             "pooled:3:0x2000000",
             "freeasync:4",
             "info",
@@ -52,17 +52,17 @@ pub fn a_pool_is_charged_by_what_it_has(injection: Injection) {
     }
 }
 
-pub fn growth_that_does_not_fit_is_undone(injection: Injection) {
+pub fn growth_that_does_not_fit_is_rolled_back(injection: Injection) {
     let lines = steps(
         &coarse(injection),
         &[
             "alloc:0xf000000", // 240 of 256 MiB
             "async:0x100000",  // would be 32
             "info",
-            "pool:1:0x10000000", // one that keeps what it has
+            "pool:1:0x10000000", // a pool that keeps its memory
             "pooled:2:0x100000",
             "info",
-            "alloc:0x1000000", // nothing is left behind
+            "alloc:0x1000000", // no memory is left over
             "info",
         ],
     );
@@ -82,12 +82,12 @@ pub fn a_destroyed_pool_is_charged_until_its_last_allocation(injection: Injectio
             "unpool:0",
             "info",
             "freeasync:1",
-            "info", // nobody can ask the driver
+            "info", // the driver cannot be asked
             "free:2",
             "info",
             "pool:1:0",
             "pooled:3:0x100000",
-            "destroy", // takes the context's part, not the pool
+            "destroy", // ends the context's memory, not the pool
             "ctx:0",
             "info",
             "unpool:3",
@@ -99,7 +99,7 @@ pub fn a_destroyed_pool_is_charged_until_its_last_allocation(injection: Injectio
     }
 }
 
-pub fn slack_of_pools_is_given_up_when_short(injection: Injection) {
+pub fn unused_pool_memory_is_reclaimed_when_short(injection: Injection) {
     let lines = steps(
         &coarse(injection),
         &[
@@ -107,7 +107,7 @@ pub fn slack_of_pools_is_given_up_when_short(injection: Injection) {
             "pooled:0:0xc000000", // 192 MiB
             "freeasync:1",
             "info",
-            "alloc:0xe000000", // 224 MiB: the pool must give up what it keeps
+            "alloc:0xe000000", // 224 MiB: the pool must release its unused memory
             "info",
             "pooled:0:0x2000000",
             "pooled:0:0x100000",
@@ -141,7 +141,7 @@ pub fn a_pool_on_the_host_has_the_host_s_account(injection: Injection) {
     assert_eq!(lines[3..5], ["pooled 0 0 0", "pooled 2 0 0"]);
     assert_eq!(lines[5], left(0), "nothing of it is the GPU's");
     let host = usize::from(Lane::HOST.0);
-    let reserved = |bytes| move |books: &Books| books.reserved(host) == bytes;
+    let reserved = |bytes| move |ledger: &Ledger| ledger.reserved(host) == bytes;
     slice.daemon.until("96 MiB", reserved(96 * MIB));
     program.go_on();
     assert_eq!(program.lines(), ["freeasync 0 0 0"]);

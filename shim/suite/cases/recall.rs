@@ -1,9 +1,9 @@
-//! Credit that is not used: had by siblings at once, and given back in quiet.
+//! Unused credit: available to siblings immediately, and returned when idle.
 
 use super::{CAP, slice};
 use crate::suite::Injection;
 
-pub fn what_a_sibling_does_not_use_can_be_had(injection: Injection) {
+pub fn unused_credit_of_a_sibling_is_available(injection: Injection) {
     let slice = slice(injection);
     let mut holder = slice.start(&[
         "init", "ctx:0", "wait", "alloc:1", "pin:1", "wait", "free:0",
@@ -26,13 +26,13 @@ pub fn what_a_sibling_does_not_use_can_be_had(injection: Injection) {
         ["alloc 0 0 0", "alloc 2 0 0"],
         "to the last byte"
     );
-    assert_eq!(slice.daemon.books().reserved(0), CAP);
+    assert_eq!(slice.daemon.ledger().reserved(0), CAP);
     holder.go_on();
     assert_eq!(holder.lines(), ["free 0 0 0"]);
 }
 
-/// Many small ones of both, so that pockets and common credit of each are full again and again.
-pub fn two_that_churn_leave_each_other_room(injection: Injection) {
+/// Many small allocations of both, so that thread caches and common credit of each fill repeatedly.
+pub fn two_churning_processes_share_the_cap(injection: Injection) {
     let slice = slice(injection);
     let half = "alloc:0x7f00000";
     let churn = ["churn:2000:0x2000"; 8];
@@ -45,10 +45,10 @@ pub fn two_that_churn_leave_each_other_room(injection: Injection) {
     for one in &mut both {
         assert_eq!(one.lines(), ["churn 0 2000 0"; 8]);
     }
-    assert!(slice.daemon.books().peak <= CAP);
+    assert!(slice.daemon.ledger().peak <= CAP);
 }
 
-pub fn idle_credit_goes_home(injection: Injection) {
+pub fn idle_credit_is_returned(injection: Injection) {
     let slice = slice(injection);
     let mut probe = slice.start(&[
         "init",
@@ -60,15 +60,15 @@ pub fn idle_credit_goes_home(injection: Injection) {
         "wait",
     ]);
     probe.lines();
-    slice.daemon.until("no unused credit", |books| {
-        books.reserved(0) == 4096 && books.reserved(16) == 4096
+    slice.daemon.until("no unused credit", |ledger| {
+        ledger.reserved(0) == 4096 && ledger.reserved(16) == 4096
     });
     slice.daemon.show();
     probe.go_on();
     assert_eq!(probe.lines(), [format!("info 0 {} {CAP}", CAP - 4096)]);
 }
 
-pub fn before_the_beginning_the_driver_answers(injection: Injection) {
+pub fn before_initialisation_the_driver_answers(injection: Injection) {
     let slice = slice(injection);
     let lines = slice.run(&[
         "alloc:1",
@@ -83,5 +83,5 @@ pub fn before_the_beginning_the_driver_answers(injection: Injection) {
         .filter_map(|line| line.split(' ').nth(1))
         .collect();
     assert_eq!(codes, ["3", "3", "3", "3", "201", "3"]);
-    assert_eq!(slice.daemon.books().attaches, 0);
+    assert_eq!(slice.daemon.ledger().attaches, 0);
 }

@@ -1,6 +1,6 @@
 //! Arrays and mipmapped arrays: memory in the layout textures read, charged like any other.
 
-/// Hands the rows of this family to `$callback!` in one expansion.
+/// Passes the rows of this family to `$callback!` in one expansion.
 #[macro_export]
 macro_rules! for_each_driver_array_fn {
     ($callback:ident) => {

@@ -1,11 +1,11 @@
 //! Start, devices, contexts and peer access.
 //!
-//! A context is where a program's memory and work live, and it costs device memory of its own the
-//! moment it exists (hundreds of MiB on a large card), so creating and destroying one is looked at.
-//! So is the size of the device, which must read as the slice's. `cuCtxCreate` has four forms:
-//! 32-bit days, today's default, with an SM count (`_v3`), with a structure (`_v4`).
+//! A context holds a program's memory and work, and it takes device memory itself (hundreds of MiB on a large
+//! card). So the shim hooks its creation and destruction, and the size of the device, which must read as the
+//! slice's. `cuCtxCreate` has four forms: 32-bit, today's default, with an SM count (`_v3`), with a structure
+//! (`_v4`).
 
-/// Hands the rows of this family to `$callback!` in one expansion.
+/// Passes the rows of this family to `$callback!` in one expansion.
 #[macro_export]
 macro_rules! for_each_driver_context_fn {
     ($callback:ident) => {

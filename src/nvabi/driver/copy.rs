@@ -1,9 +1,9 @@
 //! Copies: linear, between arrays, two- and three-dimensional, between devices, in batches.
 //!
-//! The synchronous ones have a `_ptds` twin and those on a stream a `_ptsz` twin: same work, but a
+//! The synchronous ones have a `_ptds` variant and those on a stream a `_ptsz` variant: the same work, but a
 //! null stream means the calling thread's own. All of them are work for the GPU, and wait for a turn.
 
-/// Hands the rows of this family to `$callback!` in one expansion.
+/// Passes the rows of this family to `$callback!` in one expansion.
 #[macro_export]
 macro_rules! for_each_driver_copy_fn {
     ($callback:ident) => {

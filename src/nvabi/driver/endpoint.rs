@@ -1,6 +1,6 @@
 //! Logical endpoints, copies over the fabric, cliques (all from CUDA 13).
 
-/// Hands the rows of this family to `$callback!` in one expansion.
+/// Passes the rows of this family to `$callback!` in one expansion.
 #[macro_export]
 macro_rules! for_each_driver_endpoint_fn {
     ($callback:ident) => {

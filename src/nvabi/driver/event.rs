@@ -1,6 +1,6 @@
-//! Events: marks in a stream, and the time between two of them.
+//! Events: recorded into a stream, and the time between two of them.
 
-/// Hands the rows of this family to `$callback!` in one expansion.
+/// Passes the rows of this family to `$callback!` in one expansion.
 #[macro_export]
 macro_rules! for_each_driver_event_fn {
     ($callback:ident) => {

@@ -3,7 +3,7 @@
 //! From CUDA 12 on `cuGraphInstantiate` in a program's source is `cuGraphInstantiateWithFlags`;
 //! both old forms are still exported.
 
-/// Hands the rows of this family to `$callback!` in one expansion.
+/// Passes the rows of this family to `$callback!` in one expansion.
 #[macro_export]
 macro_rules! for_each_driver_graph_fn {
     ($callback:ident) => {

@@ -1,6 +1,6 @@
 //! Graph nodes: adding, describing, changing them and the edges between them.
 
-/// Hands the rows of this family to `$callback!` in one expansion.
+/// Passes the rows of this family to `$callback!` in one expansion.
 #[macro_export]
 macro_rules! for_each_driver_graph_node_fn {
     ($callback:ident) => {

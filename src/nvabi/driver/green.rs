@@ -1,6 +1,6 @@
 //! Green contexts and device resources: a context over a part of the multiprocessors.
 
-/// Hands the rows of this family to `$callback!` in one expansion.
+/// Passes the rows of this family to `$callback!` in one expansion.
 #[macro_export]
 macro_rules! for_each_driver_green_fn {
     ($callback:ident) => {

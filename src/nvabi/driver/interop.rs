@@ -2,7 +2,7 @@
 //!
 //! The Direct3D and NvMedia calls do not exist on Linux and are not here.
 
-/// Hands the rows of this family to `$callback!` in one expansion.
+/// Passes the rows of this family to `$callback!` in one expansion.
 #[macro_export]
 macro_rules! for_each_driver_interop_fn {
     ($callback:ident) => {

@@ -1,9 +1,9 @@
 //! Launches, function attributes and occupancy.
 //!
-//! Every way to start work on the device from a program passes through one of these, through
-//! `cuGraphLaunch`, a copy, a fill or a prefetch: this is where a slice's turn is asked for.
+//! Every program starts work on the device by one of these functions, by `cuGraphLaunch`, a copy, a fill or a
+//! prefetch: these calls wait for the slice's turn.
 
-/// Hands the rows of this family to `$callback!` in one expansion.
+/// Passes the rows of this family to `$callback!` in one expansion.
 #[macro_export]
 macro_rules! for_each_driver_launch_fn {
     ($callback:ident) => {

@@ -1,9 +1,9 @@
-//! Device, managed and pinned host memory, and what can be asked of a pointer.
+//! Device, managed and pinned host memory, and attributes of pointers.
 //!
 //! The unversioned names with `CUdeviceptr_v1` are the 32-bit interface before CUDA 3.2; drivers
 //! still export them, no program built since 2010 calls them.
 
-/// Hands the rows of this family to `$callback!` in one expansion.
+/// Passes the rows of this family to `$callback!` in one expansion.
 #[macro_export]
 macro_rules! for_each_driver_memory_fn {
     ($callback:ident) => {

@@ -1,9 +1,9 @@
 //! Entry points by name, errors, the profiler, logs, core dumps and checkpoints.
 //!
-//! `cuGetProcAddress` is how every runtime since CUDA 11.3 finds all others: whoever stands before
-//! the driver must answer it, or is walked around.
+//! Every runtime since CUDA 11.3 finds all other functions by `cuGetProcAddress`. So an interposing library
+//! must hook it, or its hooks are bypassed.
 
-/// Hands the rows of this family to `$callback!` in one expansion.
+/// Passes the rows of this family to `$callback!` in one expansion.
 #[macro_export]
 macro_rules! for_each_driver_misc_fn {
     ($callback:ident) => {

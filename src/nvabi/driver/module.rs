@@ -1,6 +1,6 @@
-//! Modules, libraries, kernels and the linker: how code reaches a context.
+//! Modules, libraries, kernels and the linker: they load code into a context.
 
-/// Hands the rows of this family to `$callback!` in one expansion.
+/// Passes the rows of this family to `$callback!` in one expansion.
 #[macro_export]
 macro_rules! for_each_driver_module_fn {
     ($callback:ident) => {

@@ -1,10 +1,10 @@
 //! Stream-ordered allocation, memory pools and the memory of graphs.
 //!
-//! An allocation from a pool takes device memory only when the pool has to grow, and a free gives
-//! it back only when the pool shrinks (at a synchronisation, beyond its release threshold, or by
-//! `cuMemPoolTrimTo`). Pools that other processes import are charged where they were made.
+//! An allocation from a pool takes device memory only when the pool has to grow. A free releases it only when
+//! the pool shrinks: at a synchronisation, beyond its release threshold, or by `cuMemPoolTrimTo`. A pool
+//! imported by other processes is charged in the process that created it.
 
-/// Hands the rows of this family to `$callback!` in one expansion.
+/// Passes the rows of this family to `$callback!` in one expansion.
 #[macro_export]
 macro_rules! for_each_driver_pool_fn {
     ($callback:ident) => {

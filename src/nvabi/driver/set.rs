@@ -1,6 +1,6 @@
 //! Fills. A fill takes no memory; on a stream it is work like a launch.
 
-/// Hands the rows of this family to `$callback!` in one expansion.
+/// Passes the rows of this family to `$callback!` in one expansion.
 #[macro_export]
 macro_rules! for_each_driver_set_fn {
     ($callback:ident) => {

@@ -1,6 +1,6 @@
-//! Streams: making, ordering, waiting for and describing them.
+//! Streams: creation, ordering, waiting and attributes.
 
-/// Hands the rows of this family to `$callback!` in one expansion.
+/// Passes the rows of this family to `$callback!` in one expansion.
 #[macro_export]
 macro_rules! for_each_driver_stream_fn {
     ($callback:ident) => {

@@ -1,9 +1,9 @@
 //! Stream memory operations (waiting for and writing a word), attributes and capture into graphs.
 //!
-//! `cuStreamWaitValue32` and its kin changed meaning in CUDA 11.7 (`_v2`); the older form was only
-//! legal where an administrator had enabled it.
+//! `cuStreamWaitValue32` and similar functions changed meaning in CUDA 11.7 (`_v2`); the older form worked
+//! only if an administrator had enabled it.
 
-/// Hands the rows of this family to `$callback!` in one expansion.
+/// Passes the rows of this family to `$callback!` in one expansion.
 #[macro_export]
 macro_rules! for_each_driver_stream_ops_fn {
     ($callback:ident) => {

@@ -1,6 +1,6 @@
 //! Texture and surface references (deprecated), texture and surface objects, tensor maps.
 
-/// Hands the rows of this family to `$callback!` in one expansion.
+/// Passes the rows of this family to `$callback!` in one expansion.
 #[macro_export]
 macro_rules! for_each_driver_texture_fn {
     ($callback:ident) => {

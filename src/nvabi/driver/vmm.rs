@@ -1,10 +1,10 @@
 //! Virtual memory management and multicast objects.
 //!
-//! Physical memory (`cuMemCreate`) and addresses (`cuMemAddressReserve`) are separate: creating is
-//! what takes device memory, and the memory lives until the last mapping and the last handle are
-//! gone, in either order.
+//! Physical memory (`cuMemCreate`) and addresses (`cuMemAddressReserve`) are separate: creating physical
+//! memory takes device memory, which lives until the last mapping and the last handle are gone, in either
+//! order.
 
-/// Hands the rows of this family to `$callback!` in one expansion.
+/// Passes the rows of this family to `$callback!` in one expansion.
 #[macro_export]
 macro_rules! for_each_driver_vmm_fn {
     ($callback:ident) => {

@@ -1,6 +1,6 @@
-//! What a device is: identity, bus, modes, errors.
+//! Properties of a device: identity, bus, modes, errors.
 
-/// Hands the rows of this family to `$callback!` in one expansion.
+/// Passes the rows of this family to `$callback!` in one expansion.
 #[macro_export]
 macro_rules! for_each_nvml_device_fn {
     ($callback:ident) => {

@@ -1,6 +1,6 @@
 //! Changing a device; refused to a tenant by the driver unless it is root.
 
-/// Hands the rows of this family to `$callback!` in one expansion.
+/// Passes the rows of this family to `$callback!` in one expansion.
 #[macro_export]
 macro_rules! for_each_nvml_device_set_fn {
     ($callback:ident) => {

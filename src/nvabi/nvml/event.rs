@@ -1,6 +1,6 @@
 //! Events: Xid errors, clock changes and so on, waited for on a set.
 
-/// Hands the rows of this family to `$callback!` in one expansion.
+/// Passes the rows of this family to `$callback!` in one expansion.
 #[macro_export]
 macro_rules! for_each_nvml_event_fn {
     ($callback:ident) => {

@@ -1,6 +1,6 @@
 //! NVLink, fabric and topology.
 
-/// Hands the rows of this family to `$callback!` in one expansion.
+/// Passes the rows of this family to `$callback!` in one expansion.
 #[macro_export]
 macro_rules! for_each_nvml_fabric_fn {
     ($callback:ident) => {

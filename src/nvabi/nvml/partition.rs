@@ -1,6 +1,6 @@
 //! MIG: GPU instances and compute instances.
 
-/// Hands the rows of this family to `$callback!` in one expansion.
+/// Passes the rows of this family to `$callback!` in one expansion.
 #[macro_export]
 macro_rules! for_each_nvml_partition_fn {
     ($callback:ident) => {

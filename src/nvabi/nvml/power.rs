@@ -1,6 +1,6 @@
 //! Clocks, power, fans, temperature and performance states.
 
-/// Hands the rows of this family to `$callback!` in one expansion.
+/// Passes the rows of this family to `$callback!` in one expansion.
 #[macro_export]
 macro_rules! for_each_nvml_power_fn {
     ($callback:ident) => {

@@ -1,9 +1,9 @@
 //! Memory, processes, utilisation and accounting.
 //!
-//! This is what `nvidia-smi` and its kin show, and what must show the slice: its cap as the total,
+//! The functions that `nvidia-smi` and similar tools use. They must show the slice: its cap as the total, and
 //! its own processes only.
 
-/// Hands the rows of this family to `$callback!` in one expansion.
+/// Passes the rows of this family to `$callback!` in one expansion.
 #[macro_export]
 macro_rules! for_each_nvml_process_fn {
     ($callback:ident) => {

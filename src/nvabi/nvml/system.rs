@@ -1,7 +1,7 @@
 //! The library and the system: start, versions, units, confidential computing, performance
 //! counters.
 
-/// Hands the rows of this family to `$callback!` in one expansion.
+/// Passes the rows of this family to `$callback!` in one expansion.
 #[macro_export]
 macro_rules! for_each_nvml_system_fn {
     ($callback:ident) => {

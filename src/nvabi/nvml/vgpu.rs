@@ -1,6 +1,6 @@
 //! Virtual GPUs, the host's side of a hypervisor.
 
-/// Hands the rows of this family to `$callback!` in one expansion.
+/// Passes the rows of this family to `$callback!` in one expansion.
 #[macro_export]
 macro_rules! for_each_nvml_vgpu_fn {
     ($callback:ident) => {

@@ -78,12 +78,12 @@ fn every_driver_row_is_in_some_header() {
 fn versions_are_those_of_the_typedef_headers() {
     let mut ours: BTreeMap<(String, String), BTreeSet<u32>> = BTreeMap::new();
     for function in &DRIVER_FLAT {
-        let (name, twin) = headers::split_twin(function.name);
+        let (name, suffix) = headers::split_suffix(function.name);
         let base = match name.rsplit_once("_v") {
             Some((base, digits)) if digits.parse::<u8>().is_ok() => base,
             _ => name,
         };
-        let versions = ours.entry((base.into(), twin.into())).or_default();
+        let versions = ours.entry((base.into(), suffix.into())).or_default();
         assert!(
             versions.insert(function.since),
             "{}: version taken twice",
@@ -105,12 +105,12 @@ fn versions_are_those_of_the_typedef_headers() {
 #[test]
 fn a_later_form_has_a_later_version() {
     for function in &DRIVER_FLAT {
-        let (name, twin) = headers::split_twin(function.name);
+        let (name, suffix) = headers::split_suffix(function.name);
         for (from, to) in [("", "_v2"), ("_v2", "_v3"), ("_v3", "_v4")] {
             let Some(base) = name.strip_suffix(from) else {
                 continue;
             };
-            let Some(next) = exported(&format!("{base}{to}{twin}")) else {
+            let Some(next) = exported(&format!("{base}{to}{suffix}")) else {
                 continue;
             };
             let next = &DRIVER_FLAT[next];
@@ -167,10 +167,10 @@ fn rows_are_unique_and_flat_order_is_family_order() {
 }
 
 #[test]
-fn a_twin_is_treated_like_the_function_it_mirrors() {
+fn a_per_thread_variant_is_treated_like_its_legacy_form() {
     for function in &DRIVER_FLAT {
-        let (name, twin) = headers::split_twin(function.name);
-        if twin.is_empty() {
+        let (name, suffix) = headers::split_suffix(function.name);
+        if suffix.is_empty() {
             continue;
         }
         let plain = exported(name).unwrap_or_else(|| panic!("{} has no {name}", function.name));
@@ -185,7 +185,7 @@ fn a_twin_is_treated_like_the_function_it_mirrors() {
 }
 
 #[test]
-fn what_takes_memory_or_starts_work_is_hooked() {
+fn functions_that_take_memory_or_start_work_are_hooked() {
     for name in [
         "cuMemAlloc_v2",
         "cuMemFree_v2",
@@ -304,12 +304,12 @@ fn lookup_tells_unknown_from_too_new() {
 fn every_row_is_found_by_name_and_by_its_own_version() {
     for (index, function) in DRIVER_FLAT.iter().enumerate() {
         assert_eq!(exported(function.name), Some(index), "{}", function.name);
-        let (name, twin) = headers::split_twin(function.name);
+        let (name, suffix) = headers::split_suffix(function.name);
         let base = match name.rsplit_once("_v") {
             Some((base, digits)) if digits.parse::<u8>().is_ok() => base,
             _ => name,
         };
-        let flags = if twin.is_empty() {
+        let flags = if suffix.is_empty() {
             0
         } else {
             PER_THREAD_DEFAULT_STREAM

@@ -140,7 +140,7 @@ pub const CU_AD_FORMAT_UINT16_PLANAR_422: CUarray_format = 92;
 pub const CU_AD_FORMAT_UINT8_PLANAR_444: CUarray_format = 93;
 pub const CU_AD_FORMAT_UINT16_PLANAR_444: CUarray_format = 94;
 
-/// What can be asked of a pointer.
+/// Attributes of a pointer.
 pub type CUpointer_attribute = u32;
 pub const CU_POINTER_ATTRIBUTE_CONTEXT: CUpointer_attribute = 1;
 pub const CU_POINTER_ATTRIBUTE_MEMORY_TYPE: CUpointer_attribute = 2;

@@ -3,13 +3,13 @@
 //! A C enum may hold any value a newer program puts there, so these are aliases with constants,
 //! never Rust enums. Names are the header's, so that its documentation applies.
 
-/// Which stream flavour `cuGetProcAddress` is to find.
+/// The stream variant that `cuGetProcAddress` is to find.
 pub type CUdriverProcAddress_flags = u32;
 pub const CU_GET_PROC_ADDRESS_DEFAULT: CUdriverProcAddress_flags = 0;
 pub const CU_GET_PROC_ADDRESS_LEGACY_STREAM: CUdriverProcAddress_flags = 1;
 pub const CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM: CUdriverProcAddress_flags = 2;
 
-/// Why `cuGetProcAddress` found nothing.
+/// The reason why `cuGetProcAddress` found no function.
 pub type CUdriverProcAddressQueryResult = u32;
 pub const CU_GET_PROC_ADDRESS_SUCCESS: CUdriverProcAddressQueryResult = 0;
 pub const CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND: CUdriverProcAddressQueryResult = 1;
@@ -262,7 +262,7 @@ pub type CUgraphChildGraphNodeOwnership = u32;
 pub const CU_GRAPH_CHILD_GRAPH_OWNERSHIP_CLONE: CUgraphChildGraphNodeOwnership = 0;
 pub const CU_GRAPH_CHILD_GRAPH_OWNERSHIP_MOVE: CUgraphChildGraphNodeOwnership = 1;
 
-// Enumerations that are only handed through: no value of theirs is looked at.
+// Enumerations that are only passed through: their values are not inspected.
 /// `enum CUGLDeviceList` of the header.
 pub type CUGLDeviceList = u32;
 /// `enum CUaddress_mode` of the header.

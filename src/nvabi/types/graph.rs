@@ -31,7 +31,7 @@ layout!(
     flags: 0, h_upload_stream: 8, h_err_node_out: 16, result_out: 24,
 );
 
-/// Why an update of an executable graph was refused, and where.
+/// Why and where an update of an executable graph was refused.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CUgraphExecUpdateResultInfo {

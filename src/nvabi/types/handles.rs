@@ -1,4 +1,4 @@
-//! Handles: pointers the driver hands out and the caller never looks into.
+//! Handles: pointers that the driver returns and the caller never dereferences.
 //!
 //! Each is its own type, so that a stream can never be passed where an event belongs; all are one
 //! pointer wide and null when absent.
@@ -101,7 +101,7 @@ handles! {
     nvmlGpmSample_t;
 }
 
-/// A device ordinal as the driver API hands it out.
+/// A device ordinal of the driver API.
 pub type CUdevice = i32;
 /// An address in a device's (or the unified) address space.
 pub type CUdeviceptr = u64;
@@ -132,11 +132,11 @@ pub type CUstreamCallback =
     Option<unsafe extern "C" fn(stream: CUstream, status: CUresult, user_data: *mut c_void)>;
 /// Dynamic shared memory, in bytes, that a block of a given size needs.
 pub type CUoccupancyB2DSize = Option<unsafe extern "C" fn(block_size: i32) -> usize>;
-/// A device notification; only handed through.
+/// A device notification; only passed through.
 pub type CUasyncCallback = *mut c_void;
-/// A core-dump notification; only handed through.
+/// A core-dump notification; only passed through.
 pub type CUcoredumpStatusCallback = *mut c_void;
-/// A recapture notification; only handed through.
+/// A recapture notification; only passed through.
 pub type CUgraphRecaptureCallback = *mut c_void;
-/// A log notification; only handed through.
+/// A log notification; only passed through.
 pub type CUlogsCallback = *mut c_void;

@@ -4,8 +4,8 @@ use super::*;
 
 /// The value of a launch attribute: 64 bytes, read by the attribute's id.
 ///
-/// Kept as bytes with the header's alignment: of all kinds only a few are looked at, and those are
-/// read through `word`.
+/// Kept as bytes with the header's alignment: only a few kinds are inspected, and those are read through
+/// `word`.
 #[repr(C, align(8))]
 #[derive(Clone, Copy, Debug)]
 pub struct CUlaunchAttributeValue {
@@ -14,8 +14,8 @@ pub struct CUlaunchAttributeValue {
 layout!(CUlaunchAttributeValue, 64, bytes: 0);
 
 impl CUlaunchAttributeValue {
-    /// The `index`-th 32-bit word (0 to 15): what every integer kind (priority, cooperative,
-    /// cluster extents) is made of. Out of range reads as 0.
+    /// The `index`-th 32-bit word (0 to 15), of which every integer kind (priority, cooperative, cluster
+    /// extents) consists. Reads 0 if out of range.
     pub const fn word(&self, index: usize) -> u32 {
         if index >= 16 {
             return 0;
@@ -26,7 +26,7 @@ impl CUlaunchAttributeValue {
     }
 }
 
-/// How many multiprocessors a context may use; the only kind of affinity is a count.
+/// The number of multiprocessors that a context may use; the only kind of affinity is a count.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CUexecAffinityParam {
@@ -35,7 +35,7 @@ pub struct CUexecAffinityParam {
 }
 layout!(CUexecAffinityParam, 8, kind: 0, sm_count: 4);
 
-/// One EGL frame; passed by value, so its size matters even to a pass-through.
+/// One EGL frame; passed by value, so its size matters even if it is passed through.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CUeglFrame {
@@ -53,7 +53,7 @@ pub struct CUeglFrame {
 }
 layout!(CUeglFrame, 64, planes: 0, width: 24, plane_count: 40, cu_format: 56);
 
-/// What `cuDeviceGetProperties` (deprecated) fills in.
+/// The result of `cuDeviceGetProperties` (deprecated).
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CUdevprop {
@@ -90,7 +90,7 @@ layout!(
     exec_affinity_params: 0, num_exec_affinity_params: 8, cig_params: 16,
 );
 
-/// One attribute of a launch: which, and its value.
+/// One attribute of a launch: its id and its value.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CUlaunchAttribute {

@@ -7,7 +7,7 @@
 
 use super::*;
 
-/// Where memory lives: on a device, on the host, or on one NUMA node.
+/// The location of memory: a device, the host, or one NUMA node.
 ///
 /// `id` is a union in the header from CUDA 13 on (a locality domain of a device in its two low
 /// bytes); for devices and NUMA nodes it is the plain number.
@@ -43,7 +43,7 @@ pub struct CUipcEventHandle {
 }
 layout!(CUipcEventHandle, 64, reserved: 0);
 
-/// Who may reach a mapping, and how.
+/// A device's access rights to a mapping.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CUmemAccessDesc {
@@ -52,7 +52,7 @@ pub struct CUmemAccessDesc {
 }
 layout!(CUmemAccessDesc, 12, location: 0, flags: 8);
 
-/// What a memory pool is made of; `max_size` is in bytes, 0 = as far as the device goes.
+/// The properties of a memory pool; `max_size` is in bytes, 0 = limited by the device alone.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CUmemPoolProps {
@@ -87,7 +87,7 @@ layout!(
     compression_type: 0, gpu_direct_rdma_capable: 1, usage: 2, reserved: 4,
 );
 
-/// What a physical allocation (`cuMemCreate`) is made of.
+/// The properties of a physical allocation (`cuMemCreate`).
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CUmemAllocationProp {
@@ -133,9 +133,9 @@ pub struct CUmemcpyAttributes {
 }
 layout!(CUmemcpyAttributes, 24, src_access_order: 0, src_loc_hint: 4, dst_loc_hint: 12, flags: 20);
 
-/// One step of `cuMemMapArrayAsync`: a part of a sparse array, and the memory to put behind it or to
-/// take away. `resource` is an array or a mipmapped array; `subresource` is, in the header, a union of
-/// eight 32-bit numbers (level, layer, offsets, extents) and of layer, offset and size of a mip tail.
+/// One step of `cuMemMapArrayAsync`: a part of a sparse array, and the memory to map into it or to unmap.
+/// `resource` is an array or a mipmapped array. In the header, `subresource` is a union of eight 32-bit
+/// numbers (level, layer, offsets, extents) and of layer, offset and size of a mip tail.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CUarrayMapInfo {

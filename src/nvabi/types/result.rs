@@ -1,9 +1,9 @@
-//! What a driver call answers: `CUresult`, with the name and the text `cuGetErrorName` and
-//! `cuGetErrorString` give for each value (cuda.h 13.5).
+//! The status of a driver call: `CUresult`, with the name and the text that `cuGetErrorName` and
+//! `cuGetErrorString` return for each value (cuda.h 13.5).
 //!
-//! The type is an integer, not an enum: a newer driver may answer values this table does not know,
-//! and they must pass through unchanged. The texts are for people: those of old values read as
-//! drivers print them, those of values new in CUDA 12 and 13 say the same in our words.
+//! The type is an integer, not an enum: a newer driver may return values this table does not know, and they
+//! must pass through unchanged. The texts of old values are those that drivers print; the texts of values new
+//! in CUDA 12 and 13 are this project's.
 
 use core::ffi::CStr;
 use core::fmt;
@@ -25,7 +25,7 @@ macro_rules! results {
                 }
             }
 
-            /// What this value means, for a person.
+            /// The meaning of this value, as text.
             pub const fn description(self) -> Option<&'static CStr> {
                 match self.0 {
                     $($value => Some($text),)*
@@ -36,7 +36,7 @@ macro_rules! results {
             /// Every value of the header, in rising order.
             pub const ALL: &'static [Self] = &[$(Self($value)),*];
 
-            /// Whether the call did what it was asked.
+            /// Whether the call succeeded.
             pub const fn is_success(self) -> bool {
                 self.0 == 0
             }
@@ -63,7 +63,7 @@ macro_rules! results {
 }
 pub(crate) use results;
 
-/// What a driver call answers.
+/// The status of a driver call.
 #[repr(transparent)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct CUresult(pub i32);

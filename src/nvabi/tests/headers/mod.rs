@@ -138,7 +138,7 @@ fn word(text: &str) -> &str {
 /// The header declares `cuMemAlloc` after `#define cuMemAlloc cuMemAlloc_v2`, and `cuMemcpyHtoD`
 /// after `#define cuMemcpyHtoD __CUDA_API_PTDS(cuMemcpyHtoD_v2)`; at its end it undefines the
 /// names and declares the old forms. Reading lines in order with the definitions in force gives
-/// all of them; a name with a stream suffix stands for itself and its suffixed twin.
+/// all of them; a name with a stream suffix stands for itself and its suffixed variant.
 pub fn exported_by_cuda(include: &Path) -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     for file in ["cuda.h", "cudaGL.h", "cudaEGL.h", "cudaVDPAU.h"] {
@@ -177,10 +177,10 @@ fn declare(name: &str, defined: &BTreeMap<String, String>, names: &mut BTreeSet<
         names.insert(name.to_string());
         return;
     };
-    let twin = [("__CUDA_API_PTDS(", "_ptds"), ("__CUDA_API_PTSZ(", "_ptsz")]
+    let suffix = [("__CUDA_API_PTDS(", "_ptds"), ("__CUDA_API_PTSZ(", "_ptsz")]
         .iter()
         .find_map(|(prefix, suffix)| Some((value.strip_prefix(prefix)?, suffix)));
-    match twin {
+    match suffix {
         Some((inner, suffix)) => {
             let symbol = word(inner);
             names.insert(symbol.to_string());
@@ -214,7 +214,7 @@ pub fn versions_in_typedefs(include: &Path) -> BTreeMap<(String, String), BTreeS
             let Some((_, rest)) = line.split_once("*PFN_") else {
                 continue;
             };
-            let (name, suffix) = split_twin(word(rest));
+            let (name, suffix) = split_suffix(word(rest));
             let Some((base, version)) = name.rsplit_once("_v") else {
                 continue;
             };
@@ -232,7 +232,7 @@ pub fn versions_in_typedefs(include: &Path) -> BTreeMap<(String, String), BTreeS
 }
 
 /// A name and its stream suffix ("" where it has none).
-pub fn split_twin(name: &str) -> (&str, &str) {
+pub fn split_suffix(name: &str) -> (&str, &str) {
     for suffix in ["_ptsz", "_ptds"] {
         if let Some(base) = name.strip_suffix(suffix) {
             return (base, suffix);

@@ -216,7 +216,7 @@ pub const NVML_INFOROM_ECC: nvmlInforomObject_t = 1;
 pub const NVML_INFOROM_POWER: nvmlInforomObject_t = 2;
 pub const NVML_INFOROM_DEN: nvmlInforomObject_t = 3;
 
-// Types that are only handed through: no value of theirs is looked at.
+// Types that are only passed through: their values are not inspected.
 /// `enum nvmlDetachGpuState_t` of the header.
 pub type nvmlDetachGpuState_t = u32;
 /// `enum nvmlDeviceVgpuCapability_t` of the header.

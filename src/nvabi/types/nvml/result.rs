@@ -1,10 +1,10 @@
-//! What an NVML call answers: `nvmlReturn_t`, with the text `nvmlErrorString` gives (nvml.h 13.5).
+//! The status of an NVML call: `nvmlReturn_t`, with the text of `nvmlErrorString` (nvml.h 13.5).
 
 use crate::types::result::results;
 use core::ffi::CStr;
 use core::fmt;
 
-/// What an NVML call answers.
+/// The status of an NVML call.
 #[repr(transparent)]
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct nvmlReturn_t(pub u32);

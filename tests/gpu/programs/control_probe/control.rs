@@ -5,7 +5,7 @@ use crate::worker::Names;
 #[path = "../../../../src/daemon/tier/kernel.rs"]
 pub mod kernel;
 use gpuslice_nvabi::control::*;
-use gpuslice_shim::channels::{self, objects::Group};
+use gpuslice_shim::channels::{self, objects::ChannelGroup};
 use gpuslice_sim_device::Machine;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -15,7 +15,7 @@ use std::time::Instant;
 /// The open file that a control goes through.
 pub enum Way {
     /// This process's own.
-    Own(Group),
+    Own(ChannelGroup),
     /// A duplicate of another process's.
     Other(OwnedFd, Option<&'static Machine>),
 }
@@ -236,10 +236,10 @@ pub fn saves(way: &Way, names: &Names) -> Option<[u32; 4]> {
 }
 
 /// The state to restore, however this process ends.
-static UNDO: Mutex<Option<(Group, Names, Option<u64>)>> = Mutex::new(None);
+static UNDO: Mutex<Option<(ChannelGroup, Names, Option<u64>)>> = Mutex::new(None);
 
 /// Notes the state as it is now.
-pub fn remember(group: Group, names: &Names) {
+pub fn remember(group: ChannelGroup, names: &Names) {
     let (answer, us) = slice(&Way::Own(group), names);
     let us = (answer.is_ok() && us != 0).then_some(us);
     if let Ok(mut undo) = UNDO.lock() {

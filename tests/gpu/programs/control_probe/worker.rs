@@ -10,7 +10,7 @@ use gpuslice_nvabi::types::{
     CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
     CUcontext, CUdeviceptr, CUevent, CUfunction, CUmodule, CUresult, CUstream,
 };
-use gpuslice_shim::channels::{self, objects::Group};
+use gpuslice_shim::channels::{self, objects::ChannelGroup};
 use gpuslice_sim_device::Machine;
 use std::ffi::c_void;
 use std::ptr::null_mut;
@@ -352,7 +352,7 @@ impl Worker {
     }
 
     /// Its channel group, if it was seen.
-    pub fn group(&self) -> Option<Group> {
+    pub fn group(&self) -> Option<ChannelGroup> {
         channels::groups(1).into_iter().next()
     }
 

@@ -23,7 +23,7 @@ const TELL_AFTER: Duration = Duration::from_millis(500);
 pub fn wait(admin: &Admin, container: &str) {
     let (began, mut pause, mut told) = (Instant::now(), PAUSES[0], false);
     while let Some(processes) = attached(admin, container) {
-        if child::asked_to_end() {
+        if child::is_interrupted() {
             out::note(&format!(
                 "the command left {} on the GPU without a slice",
                 counted(processes)

@@ -17,16 +17,16 @@ const MOUNTS: [&str; 2] = ["/sys/fs/cgroup/unified", "/sys/fs/cgroup"];
 const PREFIX: &str = "gpuslice-run-";
 
 /// The process's own group, if any; removed when dropped unless processes still run in it.
-pub struct Leaf(Option<Group>);
+pub struct OwnCgroup(Option<Group>);
 
 struct Group {
     dir: PathBuf,
     parent: PathBuf,
 }
 
-impl Leaf {
+impl OwnCgroup {
     /// Creates the group and moves this process into it.
-    pub fn enter(id: &str) -> Leaf {
+    pub fn enter(id: &str) -> OwnCgroup {
         let parent = own();
         if let Some(parent) = &parent {
             sweep(parent);
@@ -35,7 +35,7 @@ impl Leaf {
             dir: parent.join(name(id)),
             parent,
         });
-        Leaf(group.filter(Group::enter))
+        OwnCgroup(group.filter(Group::enter))
     }
 
     /// A process in the group; 0 if there is none.
@@ -117,7 +117,7 @@ mod tests {
         assert!(!group.enter());
         std::mem::forget(group); // moves to the parent, which is not a group
         assert_eq!(name("run-12-ab"), "gpuslice-run-12-ab");
-        assert_eq!(Leaf(None).pid(), 0);
+        assert_eq!(OwnCgroup(None).pid(), 0);
     }
 
     #[test]

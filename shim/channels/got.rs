@@ -1,14 +1,14 @@
-//! The pointers through which a loaded library reaches a function of another one.
+//! The pointers (entries of the global offset table) through which a loaded library calls another one.
 //!
-//! The loader fills them in by the library's own list of *relocations*, each of which names a place and
+//! The loader fills them in from the library's list of *relocations*, each of which names a place and
 //! a symbol; the list stays in memory. A place in the part that the loader has made read-only since
-//! (RELRO) is made writable for the moment of the exchange.
+//! (RELRO) is made writable during the exchange.
 
 use core::ffi::{CStr, c_int, c_void};
 use core::sync::atomic::AtomicPtr;
 use core::sync::atomic::Ordering::{Acquire, Release};
 
-/// Kinds of relocations that put a function's address in its place.
+/// Kinds of relocations that store a function's address.
 #[cfg(target_arch = "x86_64")]
 const ADDRESS: [u64; 3] = [1, 6, 7];
 #[cfg(target_arch = "aarch64")]
@@ -16,7 +16,7 @@ const ADDRESS: [u64; 3] = [257, 1025, 1026];
 
 const PAGE: usize = 4096;
 
-// What the list of the library's parts names, as in elf.h.
+// Tags of the dynamic section, as in elf.h.
 const DT_PLTRELSZ: i64 = 2;
 const DT_STRTAB: i64 = 5;
 const DT_SYMTAB: i64 = 6;
@@ -26,13 +26,13 @@ const DT_JMPREL: i64 = 23;
 
 /// One pointer of a library.
 #[derive(Debug)]
-pub struct Slot {
+pub struct GotEntry {
     at: usize,
     sealed: bool,
 }
 
-impl Slot {
-    /// Turns the pointer to `target`; what it led to is kept in `previous` first.
+impl GotEntry {
+    /// Redirects the pointer to `target`, after storing its old target in `previous`.
     pub fn turn(&self, target: *mut c_void, previous: &AtomicPtr<c_void>) {
         let page = (self.at & !(PAGE - 1)) as *mut c_void;
         let protect = |access| {
@@ -44,17 +44,17 @@ impl Slot {
         }
         // SAFETY: the loader's place for one address, aligned, mapped while the library is loaded,
         // which it is for ever; others only read it.
-        let slot = unsafe { AtomicPtr::from_ptr(self.at as *mut *mut c_void) };
-        // What it led to is known before anybody is led to us.
-        previous.store(slot.load(Acquire), Release);
-        slot.store(target, Release);
+        let entry = unsafe { AtomicPtr::from_ptr(self.at as *mut *mut c_void) };
+        // The old target is stored before any thread can reach the new one.
+        previous.store(entry.load(Acquire), Release);
+        entry.store(target, Release);
         let _ = protect(libc::PROT_READ);
     }
 }
 
-/// The pointers to `symbol` of the library that has `address`; none if it is built in another way than
-/// is known here.
-pub fn find(address: *const c_void, symbol: &CStr) -> Vec<Slot> {
+/// The pointers to `symbol` in the library that contains `address`; none if the library has an unknown
+/// format.
+pub fn find(address: *const c_void, symbol: &CStr) -> Vec<GotEntry> {
     let mut search = Search {
         address: address as usize,
         symbol,
@@ -68,10 +68,10 @@ pub fn find(address: *const c_void, symbol: &CStr) -> Vec<Slot> {
 struct Search<'a> {
     address: usize,
     symbol: &'a CStr,
-    found: Vec<Slot>,
+    found: Vec<GotEntry>,
 }
 
-/// Looks at one loaded object; 1 ends the walk.
+/// Searches one loaded object; 1 ends the walk.
 unsafe extern "C" fn visit(
     info: *mut libc::dl_phdr_info,
     _size: libc::size_t,
@@ -104,16 +104,16 @@ unsafe extern "C" fn visit(
         let places = unsafe { Lists::read(base, dynamic.start, dynamic.end) }.places(search.symbol);
         let sealed = of(libc::PT_GNU_RELRO).unwrap_or_default();
         let writable = |at: &usize| loaded.clone().any(|part| range(part).contains(at));
-        let slots = places.into_iter().filter(writable).map(|at| Slot {
+        let entries = places.into_iter().filter(writable).map(|at| GotEntry {
             at,
             sealed: sealed.contains(&at),
         });
-        search.found.extend(slots);
+        search.found.extend(entries);
     }
     1
 }
 
-/// Where an object's lists are.
+/// Addresses of an object's lists.
 #[derive(Default)]
 struct Lists {
     base: usize,
@@ -142,7 +142,7 @@ impl Lists {
             // SAFETY: inside the table.
             let [tag, value] = unsafe { (at as *const [u64; 2]).read() };
             let bytes = value as usize;
-            // Some loaders write absolute addresses into the table, some leave it as it is.
+            // Some loaders write absolute addresses into the table, others leave it unchanged.
             let address = if bytes < base { base + bytes } else { bytes };
             match tag as i64 {
                 0 => break,
@@ -158,7 +158,7 @@ impl Lists {
         lists
     }
 
-    /// Where the address of `symbol` was put.
+    /// The places that hold the address of `symbol`.
     fn places(&self, symbol: &CStr) -> Vec<usize> {
         let mut all = Vec::new();
         if self.names == 0 || self.symbols == 0 {
@@ -190,15 +190,15 @@ impl Lists {
 mod tests {
     use super::*;
 
-    /// This test program reaches libc's `mprotect` in the same way, from this very file.
+    /// This test program reaches libc's `mprotect` by the same mechanism, from this very file.
     #[test]
-    fn the_pointer_of_a_library_is_found_turned_and_turned_back() {
-        let slots = find(visit as *const c_void, c"mprotect");
-        assert!(!slots.is_empty(), "this program calls mprotect");
+    fn a_library_s_pointer_is_found_redirected_and_restored() {
+        let entries = find(visit as *const c_void, c"mprotect");
+        assert!(!entries.is_empty(), "this program calls mprotect");
         assert!(find(visit as *const c_void, c"no_such_function").is_empty());
-        let here = slots.iter().map(|slot| {
+        let here = entries.iter().map(|entry| {
             // SAFETY: as in `turn`.
-            unsafe { AtomicPtr::from_ptr(slot.at as *mut *mut c_void) }.load(Acquire)
+            unsafe { AtomicPtr::from_ptr(entry.at as *mut *mut c_void) }.load(Acquire)
         });
         let all: Vec<_> = here.collect();
         assert!(all.iter().all(|it| *it == libc::mprotect as *mut c_void));
