@@ -1,4 +1,4 @@
-//! What is to be done: the only outputs of the engine, to be performed in the order given.
+//! Actions: the only outputs of the engine, to be performed in the order given.
 
 use alloc::vec::Vec;
 use gpuslice_wire::ids::{ClientId, ContainerId, GpuUuid, Lane};
@@ -13,14 +13,14 @@ use crate::refusal::Refusal;
 /// Whether launches on a GPU wait for turns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// Everybody launches freely.
+    /// Every container launches freely.
     Open,
     /// At most one container launches at a time.
     Turns,
 }
 
 impl Mode {
-    /// The page's word for it.
+    /// Its value on the page.
     #[must_use]
     pub const fn word(self) -> u32 {
         match self {
@@ -30,14 +30,14 @@ impl Mode {
     }
 }
 
-/// All that a container's page says about one lane and that changes.
+/// The changing part of a container's page for one lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LaneView {
-    /// Free, or by turns.
+    /// Open, or turns.
     pub mode: Mode,
-    /// Its streams are to have gates in them, so that it is quiet soon whenever its turn ends.
+    /// Its streams have gates, so that it drains soon whenever its turn ends.
     pub gates: bool,
-    /// The GPU may go past such gates.
+    /// The GPU may go past these gates.
     pub gate_open: bool,
     /// Turn word: odd = may launch.
     pub turn: u32,
@@ -49,18 +49,18 @@ pub struct LaneView {
     pub idle_us: u32,
     /// Memory cap.
     pub cap: Bytes,
-    /// Reserved by all processes, unused credit and what was measured beyond it included.
+    /// Reserved by all processes, including unused credit and measured memory beyond it.
     pub reserved: Bytes,
-    /// Grows when a process is short of memory: each of the others yields what it does not use.
+    /// Grows when a process is short of memory: each of the others gives back what it does not use.
     pub recall: u32,
-    /// What a first context on this GPU takes, as far as is known; zero if it is not.
+    /// Memory that a first context on this GPU takes; zero if it is not known.
     pub context: Bytes,
 }
 
 /// Why the engine ends a process's connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cut {
-    /// The process broke a rule; it is told which before the connection ends.
+    /// The process broke a rule; it receives the rule before the connection ends.
     Broke(Rejection),
     /// The container's slice ended.
     Dismissed,
@@ -79,7 +79,7 @@ pub enum Late {
     Drained,
 }
 
-/// A cap that is another now.
+/// A changed cap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CapChange {
     /// GPU of the slice, or [`Lane::HOST`].
@@ -88,11 +88,11 @@ pub struct CapChange {
     pub was: Bytes,
     /// The new one.
     pub cap: Bytes,
-    /// What is reserved: more than the cap if that was lowered below it.
+    /// Reserved bytes: more than the cap if that was lowered below them.
     pub reserved: Bytes,
 }
 
-/// Something the daemon has to do.
+/// An action for the daemon.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(clippy::large_enum_variant)] // a few per step, in a vector that is reused
 pub enum Action {
@@ -100,7 +100,7 @@ pub enum Action {
     Admitted {
         /// Of the `Admit`.
         token: Token,
-        /// What was promised.
+        /// The promise.
         record: Record,
     },
     /// Refused; nothing changed.
@@ -110,71 +110,71 @@ pub enum Action {
         /// Data whose `Display` is for the person; `.denial()` is the wire's kind.
         why: Refusal,
     },
-    /// A slice of an earlier life is known again. Make its pages.
+    /// A slice from before a restart is known again. Make its pages.
     Restored {
-        /// Whose.
+        /// The container.
         container: ContainerId,
         /// GPUs of the slice.
         lanes: u8,
     },
-    /// A slice of an earlier life could not be taken up.
+    /// A slice from before a restart could not be restored.
     NotRestored {
-        /// Whose.
+        /// The container.
         container: ContainerId,
-        /// Why.
+        /// The reason.
         why: Refusal,
     },
-    /// The cap is another. Write the record down again before answering.
+    /// The cap changed. Write the record again before answering.
     Resized {
         /// Of the `Resize`.
         token: Token,
-        /// What is promised now.
+        /// The promise from now on.
         record: Record,
-        /// What changed in it.
+        /// The change.
         change: CapChange,
     },
-    /// Time is divided in this way from now on. Write it down before answering.
+    /// The policy changed. Write it down before answering.
     PolicySet {
         /// Of the `SetPolicy`.
         token: Token,
-        /// How.
+        /// The new policy.
         policy: Policy,
-        /// Of which GPUs, and how it was before.
+        /// The GPUs and their former policies.
         was: Vec<(GpuUuid, Policy)>,
     },
-    /// The slice's part of time is another. Write the record down again before answering.
+    /// The slice's part of the GPU time changed. Write the record again before answering.
     Retuned {
         /// Of the `Retune`.
         token: Token,
-        /// What is promised now.
+        /// The promise from now on.
         record: Record,
-        /// What was before, as a wish for just that.
+        /// The change that undoes it.
         was: TimeChange,
     },
     /// The slice is gone: delete record, socket and pages.
     Dismissed {
         /// Of the `Dismiss`.
         token: Token,
-        /// Whose.
+        /// The container.
         container: ContainerId,
-        /// Whether there was one.
+        /// Whether the slice existed.
         known: bool,
     },
-    /// The process is known. Make its page and answer it. If it is its container's only one, pages that change with
-    /// it come before this.
+    /// The process is attached. Make its page and answer it. If it is its container's only one, changed
+    /// pages come before this.
     Attached {
         /// Of the `Attach`.
         token: Token,
         /// Its identity from now on.
         client: ClientId,
-        /// Whose process it is.
+        /// Its container.
         container: ContainerId,
         /// GPUs of the slice.
         lanes: u8,
     },
-    /// The process is known, and what it was granted; it has no connection. Wait for its end.
+    /// The process and its grants are restored; it has no connection. Wait for its end.
     ProcessRestored {
-        /// Of the `Account`.
+        /// Of the `RestoreProcess`.
         token: Token,
         /// Its identity from now on.
         client: ClientId,
@@ -183,84 +183,83 @@ pub enum Action {
     Rejected {
         /// Of the `Attach`.
         token: Token,
-        /// Which rule.
+        /// The rule.
         why: Rejection,
     },
     /// Credit granted.
     Reserved {
-        /// Who.
+        /// The process.
         client: ClientId,
         /// Of the `Reserve`.
         token: Token,
         /// GPU of the slice.
         lane: Lane,
-        /// How much: between need and wish.
+        /// Bytes granted: between need and wish.
         bytes: Bytes,
     },
     /// The cap is reached.
     Refused {
-        /// Who.
+        /// The process.
         client: ClientId,
         /// Of the `Reserve`.
         token: Token,
         /// GPU of the slice.
         lane: Lane,
-        /// What was needed.
+        /// Bytes needed.
         need: Bytes,
-        /// What is left under the cap.
+        /// Bytes left under the cap.
         left: Bytes,
     },
-    /// End the connection, if there is one. The engine has forgotten the process and refunded what it
-    /// had, unless it broke a rule: then what it was granted stays charged, as if it had `Left`.
+    /// End the connection, if there is one. The engine has forgotten the process and refunded its grants,
+    /// unless it broke a rule: then they stay charged, as after `Left`.
     Disconnect {
-        /// Who.
+        /// The process.
         client: ClientId,
-        /// Why.
+        /// The reason.
         why: Cut,
     },
-    /// Write what changed to the container's page and wake its waiters.
+    /// Write the changes to the container's page and wake its waiters.
     SetLane {
-        /// Whose page.
+        /// The container.
         container: ContainerId,
-        /// Which lane.
+        /// The lane.
         lane: Lane,
-        /// What it says now.
+        /// The new content.
         view: LaneView,
     },
     /// Read this lane of all pages of the container's processes now, each as a `Claims` event.
     ReadClaims {
-        /// Whose.
+        /// The container.
         container: ContainerId,
-        /// Which lane.
+        /// The lane.
         lane: Lane,
     },
-    /// Take the work of all processes of a container off a GPU, where it is. Answered by
-    /// [`crate::Event::Stopped`].
+    /// Stop the work of all processes of a container on a GPU. Answered by [`crate::Event::Stopped`].
     Stop {
-        /// Whose.
+        /// The container.
         container: ContainerId,
-        /// Which lane.
+        /// The lane.
         lane: Lane,
     },
-    /// Let the work that was stopped go on. Answered by [`crate::Event::Resumed`].
+    /// Resume the stopped work. Answered by [`crate::Event::Resumed`].
     Resume {
-        /// Whose.
+        /// The container.
         container: ContainerId,
-        /// Which lane.
+        /// The lane.
         lane: Lane,
     },
     /// For the log: a container drains late.
     Late {
-        /// Whose.
+        /// The container.
         container: ContainerId,
-        /// Which lane.
+        /// The lane.
         lane: Lane,
-        /// How far it has come.
+        /// The stage.
         stage: Late,
-        /// Since its turn was closed.
+        /// Time since its turn was closed.
         after: Duration,
     },
 }
 
-/// Where a step puts its actions; the caller's, so that it is reused.
+/// The buffer of a step's actions; the caller reuses it.
 pub type Actions = Vec<Action>;

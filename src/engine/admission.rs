@@ -1,9 +1,8 @@
-//! Whether a container gets the slice it asks for, on which GPUs, with which cap.
+//! Admission: whether a container gets the slice it asks for, on which GPUs, with which cap.
 //!
-//! All or nothing: a slice on several GPUs is given on each of them or refused with the first
-//! reason. Caps are promises, so their sum stays within a GPU's memory unless the administrator
-//! allows otherwise; hard shares are promises too and stay within 100 %; weights are none and
-//! need no room.
+//! A slice on several GPUs is granted on all of them, or refused with the first reason. Caps are promises,
+//! so their sum stays within a GPU's memory unless the administrator allows oversubscription. Hard shares
+//! are promises too, and stay within 100 %. Weights promise nothing and need no capacity.
 
 use alloc::vec::Vec;
 use core::cmp::Reverse;
@@ -18,7 +17,7 @@ use crate::event::{Ask, Bounds};
 use crate::record::{LaneRecord, Record};
 use crate::refusal::Refusal;
 
-/// What admission knows of a GPU.
+/// A GPU's memory and shares, as admission sees them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct GpuCapacity {
     pub(crate) uuid: GpuUuid,
@@ -28,7 +27,7 @@ pub(crate) struct GpuCapacity {
     pub(crate) promised: Bytes,
     /// Sum of the hard shares on it, percent.
     pub(crate) shares: u32,
-    /// It is one container's as a whole.
+    /// A single container has the whole GPU.
     pub(crate) whole: bool,
 }
 
@@ -38,7 +37,7 @@ impl GpuCapacity {
         self.total.saturating_sub(self.promised)
     }
 
-    /// The cap that `memory` means on this GPU.
+    /// The cap in bytes that `memory` means on this GPU.
     fn cap(&self, memory: MemoryAsk) -> Result<Bytes, Refusal> {
         match memory {
             MemoryAsk::Exactly(Bytes::ZERO) => Err(Refusal::CapZero),
@@ -65,7 +64,7 @@ impl GpuCapacity {
         }
     }
 
-    /// Room for a hard share.
+    /// Checks that a hard share fits.
     pub(crate) fn take_share(&self, share: Option<Percent>) -> Result<(), Refusal> {
         let left = 100u32.saturating_sub(self.shares);
         match share {
@@ -141,7 +140,7 @@ impl GpuCapacity {
         })
     }
 
-    /// All of this GPU, if nothing of it is anybody's.
+    /// The whole GPU, if no container has a part of it.
     fn all(&self) -> Result<LaneRecord, Refusal> {
         if self.whole {
             return Err(Refusal::Taken(self.index));
@@ -157,7 +156,7 @@ impl GpuCapacity {
     }
 }
 
-/// The slice that `ask` gets, as it is to be written down.
+/// The slice that `ask` gets, as the record to write.
 ///
 /// # Errors
 /// [`Refusal`]; nothing was changed.
@@ -204,7 +203,7 @@ pub(crate) fn admit(
     })
 }
 
-/// Whether the GPUs are as few as the request's source may ask for.
+/// Checks the number of GPUs against the bounds of the request's source.
 fn count(capacities: &[GpuCapacity], ask: &Ask) -> Result<(), Refusal> {
     let Some(Bounds { gpus: most, .. }) = ask.bounds else {
         return Ok(());
@@ -236,7 +235,7 @@ fn named<'a>(
     }
 }
 
-/// The GPU with the most unpromised memory that has room.
+/// The GPU with the most unpromised memory that has capacity for the slice.
 fn any(capacities: &[GpuCapacity], ask: &Ask, oversubscribe: bool) -> Result<LaneRecord, Refusal> {
     let mut order: Vec<&GpuCapacity> = capacities.iter().collect();
     let unpromised =
@@ -256,7 +255,7 @@ fn any(capacities: &[GpuCapacity], ask: &Ask, oversubscribe: bool) -> Result<Lan
     match (reasons.as_slice(), promised) {
         ([only], _) => Err(*only),
         (_, Some(promised)) => Err(promised),
-        // above every GPU: the answer names the largest, which is the most there is to ask for
+        // above every GPU: the answer names the largest, which is the most that can be asked for
         (all, None) => {
             let size = |why: &Refusal| match *why {
                 Refusal::CapAboveGpu { total, .. } => (0, total),
@@ -293,7 +292,7 @@ fn each(
     }
 }
 
-/// Where in `rooms` a GPU is.
+/// The index of a GPU in `capacities`.
 ///
 /// # Errors
 /// [`Refusal`].
@@ -315,8 +314,8 @@ pub(crate) fn beginning(id: ContainerId, bytes: usize) -> Name {
     Name::new(id.get(..bytes).unwrap_or(id)).unwrap_or(Name::EMPTY)
 }
 
-/// Whether a slice of an earlier life still fits the node. Its caps were promised and hold even
-/// where they would not be promised today.
+/// Checks that a slice from before a restart of the daemon still fits the node. Its caps were promised and
+/// hold even where admission would not promise them today.
 ///
 /// # Errors
 /// [`Refusal`].
@@ -348,7 +347,7 @@ mod tests {
     use crate::tests::{Rig, ask};
     use gpuslice_wire::units::GIB;
 
-    /// What an image has a hand in is bounded by the node, on each GPU by that one's memory.
+    /// The node bounds a request that comes from an image, on each GPU by that GPU's memory.
     #[test]
     fn a_request_with_bounds_gets_no_more() {
         let mut rig = Rig::new(Config::default(), &[16, 8]);

@@ -1,4 +1,4 @@
-//! What a node's administrator may choose. Everything has a default that is right mostly.
+//! The administrator's settings. The defaults suit most nodes.
 
 use gpuslice_wire::limits::{CONTAINERS_MAX, HEARTBEAT_STALE_NS};
 use gpuslice_wire::policy::Policy;
@@ -9,20 +9,20 @@ use gpuslice_wire::units::{Duration, Percent};
 pub struct Config {
     /// Promise more memory of a GPU than it has, in the hope that not all is taken at once.
     pub oversubscribe: bool,
-    /// All who want a GPU have had a turn after about this long, if they are no more than four; it
-    /// is longer in proportion where they are, so that handing over does not eat the GPU. It bounds how
-    /// uneven shares are over short times: two equal tenants are off by at most a quarter of it in any
-    /// interval, so 16 ms keep them within 0.4 % over every second, and so do turns of 4 ms any number.
+    /// The time in which up to four runnable containers each have one turn; for more containers it grows in
+    /// proportion, so that switches do not use up the GPU. It bounds how uneven shares are over short
+    /// times: two equal tenants are off by at most a quarter of it in any interval, so 16 ms keep them
+    /// within 0.4 % over every second, and so do turns of 4 ms for any number of tenants.
     pub round: Duration,
-    /// Shortest turn. Below it, handing over costs more than it brings.
+    /// Shortest turn. Below it, switches cost more than they gain.
     pub turn_min: Duration,
     /// Longest turn.
     pub turn_max: Duration,
-    /// A container that is not quiet this long after its turn's close is reported.
+    /// A container that has not drained this long after its turn's close is reported.
     pub drain: Duration,
-    /// ... and this long after it others get turns beside it.
+    /// A container that has not drained this long after its turn's close has overrun: others get turns.
     pub drain_max: Duration,
-    /// Whether work that is late may be stopped on the GPU itself.
+    /// Whether late work may be stopped on the GPU itself.
     pub stop: bool,
     /// Work in flight near a turn's end, µs.
     pub window_us: u32,
@@ -32,28 +32,28 @@ pub struct Config {
     pub stream_gates: bool,
     /// Idle time after which a process gives its turn back, µs.
     pub idle_us: u32,
-    /// Idle time after which a process that runs freely stops wanting, µs.
+    /// Idle time after which a process stops claiming work in open mode, µs.
     pub idle_open_us: u32,
-    /// Turns end for good when nobody competed for this long.
+    /// Open mode begins after this long without contention.
     pub open_after: Duration,
     /// A hard share's unused time is kept for this long at most.
     pub burst: Duration,
-    /// Containers among which the places for processes are shared.
+    /// Number of containers that share the places for processes.
     pub containers: usize,
-    /// How a GPU's time is divided unless its own policy says otherwise.
+    /// The policy of GPUs without a policy of their own.
     pub policy: Policy,
-    /// How many slices a GPU is meant for: parts of fixed size are of this many.
+    /// Number of slices a GPU is meant for: a fixed cap is a multiple of one part in so many.
     pub slots: u32,
-    /// What high-priority containers may take of a GPU while others wait; 100 starves them.
+    /// Percent of a GPU that high-priority containers may take while others wait; 100 starves these.
     pub high_cap: Percent,
-    /// What high and normal ones may take while best-effort ones wait; 100 starves them.
+    /// Percent that high and normal ones may take while best-effort ones wait; 100 starves these.
     pub normal_cap: Percent,
-    /// After a restore, growth waits this long, so that processes that still hold memory come
-    /// back and are counted first.
+    /// After a restore, growth waits this long, so that processes that still hold memory attach again and
+    /// are counted first.
     pub restore_grace: Duration,
 }
 
-/// Containers for which a round has turns of a good length.
+/// Number of containers for which a round has turns of a good length.
 pub(crate) const ROUND_FOR: u64 = 4;
 
 const fn percent(percent: u32) -> Percent {
@@ -90,9 +90,8 @@ impl Default for Config {
     }
 }
 
-/// Time as it is charged: it advances with the clock, but by no more than this from one step to
-/// the next. In a longer gap the daemon's heartbeat was stale and tenants ran without turns, so
-/// the rest of it is nobody's.
+/// Charged time: it advances with the clock, but at most by this from one step to the next. In a longer gap
+/// the daemon's heartbeat was stale and tenants ran without turns, so no container is charged for the rest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Charged(u64);
 
@@ -109,5 +108,5 @@ impl Charged {
     }
 }
 
-/// While anybody is charged, a step is asked for at least this often.
+/// While a container is charged, a step is requested at least this often.
 pub(crate) const ACCOUNT_EVERY: Duration = Duration(HEARTBEAT_STALE_NS / 2);

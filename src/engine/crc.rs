@@ -1,13 +1,13 @@
-//! CRC-32C (Castagnoli), the checksum of what outlives a process: RFC 3720, appendix B.4.
+//! CRC-32C (Castagnoli), the checksum of files that outlive a process: RFC 3720, appendix B.4.
 //!
-//! It finds torn and flipped bytes; it is no defence against an author of bad intent, who
-//! would need root to write where records are kept. By a table: what was granted is
-//! written down at every grant, 64 bytes of it for a slice of one GPU.
+//! It detects torn and flipped bytes. It is no defence against forgery, which would need root to write
+//! where records are kept. It uses a table: grants are written at every grant, 64 bytes of them for a slice
+//! of one GPU.
 
 /// The reflected polynomial 0x1EDC6F41.
 const POLYNOMIAL: u32 = 0x82F6_3B78;
 
-/// What comes of each byte that is shifted out.
+/// The remainder for each byte value that is shifted out.
 const TABLE: [u32; 256] = {
     let mut table = [0; 256];
     let mut byte = 0;

@@ -1,8 +1,8 @@
 //! The state machine: one event in, actions out.
 //!
-//! A step books the time that passed on the GPUs concerned, takes the event in, lets these GPUs
-//! decide whose turn it is, and then shows containers what changed: first to those who may not
-//! launch any more, then to those who may, so that no instant has two.
+//! A step charges the elapsed time on the GPUs concerned, applies the event, lets these GPUs decide on
+//! turns, and then writes the changes to pages: first to containers that may not launch any more, then to
+//! containers that may, so that two never may at once.
 
 use alloc::vec::Vec;
 use gpuslice_wire::ids::{ClientId, ContainerId, GpuUuid, Lane, NvmlIndex};
@@ -34,17 +34,17 @@ pub(crate) struct Gpu {
     pub(crate) index: NvmlIndex,
     pub(crate) total: Bytes,
     pub(crate) turns: Turns,
-    /// The least that a first context on it was seen to take.
+    /// The least memory that a first context on it was seen to take.
     pub(crate) context: Option<Bytes>,
-    /// What pages say of it; nothing yet if `None`.
+    /// The part that pages show of it; `None` before the first write.
     pub(crate) shown: Option<ToAll>,
-    /// What its turns want to be known and done.
+    /// Notices and orders of its turns.
     pub(crate) notes: Vec<Note>,
-    /// When its turns need a look although nothing happens; kept, because every step asks.
+    /// When its turns are due for a step without an event; cached, because every step asks.
     pub(crate) due: Option<Instant>,
 }
 
-/// All that is known and decided about a node's GPUs.
+/// The state of all GPUs, containers and processes of a node.
 #[derive(Clone, Debug)]
 pub struct Engine {
     pub(crate) config: Config,
@@ -53,13 +53,13 @@ pub struct Engine {
     pub(crate) gpus: Vec<Gpu>,
     pub(crate) containers: Containers,
     pub(crate) clients: Clients,
-    /// When the first restored container's growth need not wait any more.
+    /// When the first restored container's growth need no longer wait.
     pub(crate) grace: Option<Instant>,
-    /// Recalls under way, and when each is over at the latest.
+    /// Recalls under way, each with its deadline.
     pub(crate) recalls: Vec<(Instant, ContainerIndex, Lane)>,
-    /// Accounts whose books changed since they were shown.
+    /// Accounts whose ledger changed since they were shown.
     pub(crate) changed: Vec<(ContainerIndex, Lane)>,
-    /// Containers whose GPUs take turns together, by seat.
+    /// Containers whose GPUs take turns together, by container index.
     pub(crate) gangs: Vec<Gang>,
 }
 
@@ -88,8 +88,8 @@ impl Engine {
         }
     }
 
-    /// Takes in what happened at `now` and appends what is to be done. An instant earlier than
-    /// a former one counts as that one.
+    /// Applies `event`, which happened at `now`, and appends the actions to perform. An instant earlier
+    /// than a former one counts as that one.
     pub fn step(&mut self, now: Instant, event: Event, actions: &mut Actions) {
         self.charged = self.charged.plus(now.since(self.now));
         self.now = self.now.max(now);
@@ -162,8 +162,8 @@ impl Engine {
         }
     }
 
-    /// Where turns begin because a container's first process comes, it sees pages that say so, and launches
-    /// nothing before. The first `told` actions answer processes; what follows shows pages.
+    /// Where turns begin because a container's first process attaches, it sees pages with turns, and
+    /// launches nothing before. The first `told` actions answer processes; the rest writes pages.
     fn pages_first(&self, comes: bool, actions: &mut [Action], told: usize) {
         if !comes {
             return;
@@ -188,7 +188,7 @@ impl Engine {
         due.chain(self.grace).chain(self.recalled_until()).min()
     }
 
-    /// Books the time up to now.
+    /// Charges the time up to now.
     fn pass_time(&mut self, touched: GpuSet) {
         let (now, charged) = (self.now, self.charged);
         self.each_gpu(touched, |gpu| gpu.turns.advance(now, charged));
@@ -201,7 +201,7 @@ impl Engine {
             .for_each(f);
     }
 
-    /// GPUs whose turns `event` may change: of one container all, because they may become a gang.
+    /// GPUs whose turns `event` may change: all GPUs of the container, because they may become a gang.
     fn concerned(&self, event: &Event) -> GpuSet {
         let gpus_of = |client: &ClientId| {
             let index = self.clients.get(*client).map(|client| client.index);
@@ -223,12 +223,12 @@ impl Engine {
             | Event::Looked { .. }
             | Event::Unattributed { .. }
             | Event::Resize { .. } => 0,
-            Event::Tick => 0, // those whose time has come are looked at anyway
+            Event::Tick => 0, // overdue GPUs are looked at anyway
             _ => ALL,
         }
     }
 
-    /// GPUs that should have been looked at by now.
+    /// GPUs whose deadline has come.
     fn overdue(&self) -> GpuSet {
         let due = |gpu: &Gpu| gpu.due.is_some_and(|due| due <= self.now);
         let bits = self.gpus.iter().enumerate().filter(|(_, gpu)| due(gpu));
@@ -253,7 +253,7 @@ impl Engine {
         }
     }
 
-    /// What admission has to know of the GPUs.
+    /// The GPUs as admission sees them.
     pub(crate) fn capacities(&self) -> Vec<GpuCapacity> {
         let mut capacities: Vec<GpuCapacity> = self
             .gpus
@@ -312,7 +312,7 @@ impl Engine {
         }
     }
 
-    /// Whether there is a place for one more container of this id.
+    /// Whether one more container of this id can be admitted.
     fn vacancy(&self, id: ContainerId) -> Result<(), Refusal> {
         if self.containers.find(id).is_some() {
             Err(Refusal::Exists(beginning(id, NAME_BYTES_MAX)))
@@ -393,7 +393,7 @@ impl Engine {
         let entity = gpu.and_then(|gpu| gpu.turns.find(index));
         mine.read_at = entity.map_or(0, |entity| entity.turn);
         mine.was_runnable |= claims.runnable;
-        // counters only grow, whatever a page says
+        // counters only grow, whatever a page claims
         mine.claims = Claims {
             launches: claims.launches.max(mine.claims.launches),
             denied: claims.denied.max(mine.claims.denied),
@@ -410,13 +410,13 @@ impl Engine {
         self.report_all(index);
     }
 
-    /// Held on a lane, by what its processes say and were granted.
+    /// Memory in use on a lane, by the claims of its processes, within their grants.
     pub(crate) fn used(&self, index: ContainerIndex, lane: Lane) -> Bytes {
         let lanes = self.lanes_of(index, lane);
         lanes.fold(Bytes::ZERO, |sum, lane| sum.saturating_add(lane.held()))
     }
 
-    /// What every process of a container has and says on one lane.
+    /// Every process's state on one lane of a container.
     pub(crate) fn lanes_of(
         &self,
         index: ContainerIndex,
@@ -426,7 +426,7 @@ impl Engine {
         all.filter_map(move |client| client.lanes.get(lane))
     }
 
-    /// ... every one that is connected. Of another it is not known what it wants or runs.
+    /// The same of connected processes. The work of others is unknown.
     fn talking(&self, index: ContainerIndex, lane: Lane) -> impl Iterator<Item = &ClientLane> {
         let all = self.clients_of(index).filter(|client| client.connected);
         all.filter_map(move |client| client.lanes.get(lane))
@@ -440,7 +440,7 @@ impl Engine {
         clients.iter().filter_map(|&id| self.clients.get(id))
     }
 
-    /// Tells the GPUs of a container what its processes say together.
+    /// Reports the combined state of a container's processes to its GPUs.
     pub(crate) fn report_all(&mut self, index: ContainerIndex) {
         let gang = self.regroup(index);
         let lanes = self
@@ -455,7 +455,7 @@ impl Engine {
         lanes.for_each(|lane| self.report(index, lane, gang, any));
     }
 
-    /// Tells a GPU, of which `any` says whether the container wants any of its GPUs.
+    /// Reports to one GPU; `any` tells whether the container is runnable on any of its GPUs.
     fn report(&mut self, index: ContainerIndex, lane: Lane, gang: GpuSet, any: bool) {
         let slice = self.containers.get(index).and_then(|c| c.slices.get(lane));
         let Some(gpu) = slice.and_then(|slice| slice.gpu) else {
@@ -483,8 +483,8 @@ impl Engine {
         self.gpus[gpu].turns.report(index, reported);
     }
 
-    /// Finds out which GPUs of a container take turns together: those on which a process that lives has
-    /// wanted something, if there are several.
+    /// Determines which GPUs of a container take turns together: those on which a living process has been
+    /// runnable, if there are several.
     fn regroup(&mut self, index: ContainerIndex) -> GpuSet {
         let container = self.containers.get(index);
         let container = container.filter(|it| it.record.gang == Gangs::Auto);
@@ -518,7 +518,7 @@ impl Engine {
         gpus
     }
 
-    /// Lets the GPUs decide and shows what changed.
+    /// Lets the GPUs decide, and appends the changes.
     fn turn_over(&mut self, touched: GpuSet, actions: &mut Actions) {
         let ties = self.gangs.iter().filter(|gang| gang.gpus & touched != 0);
         let tied = ties.fold(0, |all, gang| all | gang.gpus);
@@ -530,7 +530,7 @@ impl Engine {
         if tied != 0 {
             gang::decide(&mut self.gpus, &mut self.gangs, tied);
         }
-        // who is late is said before others profit; who is closed is read after it was shown
+        // late containers are reported before others profit; closed ones are read after the page shows it
         let late = |note: &Note| matches!(note, Note::Late(..));
         for at in gang::each(known) {
             let notes = self.gpus[at].notes.iter().filter(|note| late(note));

@@ -1,7 +1,7 @@
-//! What can happen: the only inputs of the engine.
+//! Events: the only inputs of the engine.
 //!
-//! An event that asks for an answer carries a [`Token`] of the asker's choice, and the answering
-//! action carries the same one. Nothing else connects the two.
+//! An event that asks for an answer carries a [`Token`] of the caller's choice, and the answering action
+//! carries the same token. Nothing else connects the two.
 
 use gpuslice_wire::admin::MemoryAsk;
 use gpuslice_wire::ids::{ClientId, ContainerId, GpuUuid, Lane, NvmlIndex};
@@ -14,75 +14,76 @@ use gpuslice_wire::units::{Bytes, Instant, Percent, Weight};
 use crate::grants::Granted;
 use crate::record::Record;
 
-/// Matches an answer to its question. Chosen by the caller, never looked at by the engine.
+/// Matches an answer to its request. Chosen by the caller; the engine does not interpret it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Token(pub u64);
 
-/// A process, by its number and by when it began, so that the next one of that number is another. Two
-/// connections with the same one come from the same process. Never looked into by the engine.
+/// A process, by its pid and start time, so that a reused pid is another process. Two connections with the
+/// same value come from the same process. The engine does not interpret it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Process {
-    /// Its number.
+    /// Its pid.
     pub pid: u32,
-    /// When it began, in the kernel's own count.
+    /// Its start time, in the kernel's own count.
     pub born: u64,
 }
 
-/// What a container asks for when it is to get a slice.
+/// A container's request for a slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ask {
     /// The container as its runtime names it.
     pub container: ContainerId,
-    /// A name for people; empty takes the id's beginning.
+    /// A name for people; if empty, the id's beginning is used.
     pub name: Name,
-    /// Which GPUs.
+    /// The GPUs.
     pub gpus: GpuSelector,
-    /// Which GPUs beside them as a whole; of those named twice it gets a slice.
+    /// GPUs to get as a whole; of a GPU named in both, the container gets a slice.
     pub whole: Option<GpuSelector>,
-    /// Cap on each of those that it gets a slice of.
+    /// Memory cap on each GPU that it gets a slice of.
     pub memory: MemoryAsk,
-    /// Weight among those that want a GPU at the same time.
+    /// Weight among the runnable containers of a GPU.
     pub weight: Weight,
-    /// Share of each GPU's time, if any: what it gets whenever it wants it, and never more, even alone.
+    /// Share of each GPU's time, if any: guaranteed whenever the container is runnable, and its cap even
+    /// when it runs alone.
     pub share: Option<Percent>,
-    /// Who goes before it and after it.
+    /// Scheduling priority.
     pub class: Class,
     /// Whether its GPUs may take turns together.
     pub gang: Gangs,
     /// Cap on the host memory it pins, if any.
     pub pinned: Option<Bytes>,
-    /// The most that it may ask for, if the image has a hand in the request.
+    /// The most that it may ask for, if the request comes from the image.
     pub bounds: Option<Bounds>,
-    /// Directory under the cgroup mount whose processes are the container's; empty if not known.
-    /// Kept for the daemon, never looked at here.
+    /// Directory under the cgroup mount whose processes are the container's; empty if unknown. Kept for the
+    /// daemon; the engine does not interpret it.
     pub cgroup: CgroupPath,
 }
 
-/// The most that a request may ask for.
+/// The largest request allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
     /// GPUs.
     pub gpus: usize,
-    /// Cap on each; `None` for no other than the GPU's memory.
+    /// Cap on each; `None` for the GPU's memory.
     pub memory: Option<MemoryAsk>,
 }
 
-/// What is to change of a slice's part of time.
+/// A change of a slice's part of the GPU time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TimeChange {
     /// The new weight; `None` keeps it.
     pub weight: Option<Weight>,
-    /// What becomes of the hard share.
+    /// The change of the hard share.
     pub share: ShareAsk,
     /// The new class; `None` keeps it.
     pub class: Option<Class>,
 }
 
-/// What a process says about itself on one lane of its page. Untrusted: it may end or shorten
-/// its own container's turn and feed what observers see, nothing else.
+/// A process's claims about itself on one lane of its page. Untrusted: they may end or shorten its own
+/// container's turn and inform observers, nothing else.
 ///
-/// A process counts as quiet when `drained` is `active`, whatever turn that was. So who launches
-/// again in a turn in which it said to be drained takes that back first.
+/// A process counts as drained when `drained` equals `active`, whatever turn that was. So a process that
+/// launches again in a turn for which it claimed to be drained withdraws that claim first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Claims {
     /// It has work to launch or in flight.
@@ -91,13 +92,13 @@ pub struct Claims {
     pub parked: bool,
     /// Last turn word in which it launched.
     pub active: u32,
-    /// Last turn word after whose close nothing of it was in flight.
+    /// Last turn word after whose close it had nothing in flight.
     pub drained: u32,
-    /// When what it launched in turn `active` began.
+    /// When its work of turn `active` began.
     pub began: Instant,
-    /// When the last of what it launched in turn `drained` ended.
+    /// When the last of its work of turn `drained` ended.
     pub calm: Instant,
-    /// In allocations and all that was charged beside them; unused credit is not counted.
+    /// Bytes in allocations and everything charged beside them; unused credit is not counted.
     pub held: Bytes,
     /// The part of `held` that NVML does not show for a process.
     pub unseen: Bytes,
@@ -107,7 +108,7 @@ pub struct Claims {
     pub denied: u64,
 }
 
-/// Something that happened.
+/// An event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(clippy::large_enum_variant)] // one exists at a time, on the stack
 pub enum Event {
@@ -124,176 +125,174 @@ pub enum Event {
     Admit {
         /// For the answer.
         token: Token,
-        /// What it asks for.
+        /// The request.
         ask: Ask,
     },
-    /// A slice of an earlier life of the daemon. Answered by `Restored` or `NotRestored`. To be
-    /// given after all `GpuFound` and before anything of the container's processes.
+    /// A slice from before a restart of the daemon. Answered by `Restored` or `NotRestored`. To be given
+    /// after all `GpuFound` and before any event of the container's processes.
     Restore(Record),
-    /// A process of a restored container that lives, and what it was granted. Answered by `Accounted`;
-    /// to be given before anything of the container's processes.
+    /// A living process of a restored container, and its grants. Answered by `ProcessRestored`; to be given
+    /// before any other event of the container's processes.
     RestoreProcess {
         /// For the answer.
         token: Token,
-        /// Whose it is.
+        /// Its container.
         container: ContainerId,
-        /// Which process.
+        /// The process.
         process: Process,
-        /// What it was granted, per lane.
+        /// Its grants, per lane.
         granted: Granted,
     },
-    /// Those were all processes of a restored container that were granted anything.
+    /// All processes of a restored container that hold grants have been given.
     Complete {
-        /// Whose.
+        /// The container.
         container: ContainerId,
     },
     /// A container's slice ends. Answered by `Dismissed`, known or not.
     Dismiss {
         /// For the answer.
         token: Token,
-        /// Whose slice.
+        /// The container.
         container: ContainerId,
     },
     /// A process of the container connected. Answered by `Attached` or `Rejected`.
     Attach {
         /// For the answer.
         token: Token,
-        /// Whose socket it came through.
+        /// The container whose socket it came through.
         container: ContainerId,
-        /// Which process it is, if that is known.
+        /// The process, if it is known.
         process: Option<Process>,
-        /// What it holds already, per lane, credit included: zeros unless it lost its connection.
+        /// Bytes it holds already, per lane, credit included: zeros unless it lost its connection.
         held: [Bytes; ACCOUNTS_MAX],
     },
-    /// A process asks for memory credit. Answered by `Reserved`, `Refused` or `Disconnect`; for a
-    /// restored container possibly only when those who were granted something before have come back, or
+    /// A process asks for memory credit. Answered by `Reserved`, `Refused` or `Disconnect`. For a restored
+    /// container the answer may wait until all processes with grants have attached again, or until
     /// [`crate::Config::restore_grace`] is over.
     Reserve {
-        /// Who.
+        /// The process.
         client: ClientId,
         /// For the answer.
         token: Token,
         /// GPU of the slice.
         lane: Lane,
-        /// The least that is of use.
+        /// The least useful amount.
         need: Bytes,
-        /// What would save round trips.
+        /// The amount that would save round trips.
         wish: Bytes,
     },
     /// A process gives credit back.
     Release {
-        /// Who.
+        /// The process.
         client: ClientId,
         /// GPU of the slice.
         lane: Lane,
-        /// How much; more than it has is a violation and ends the connection.
+        /// Bytes; more than it has is a violation and ends the connection.
         bytes: Bytes,
     },
-    /// A process gives back what it does not use, because a sibling is short: its answer to a
-    /// recall.
+    /// A process gives back what it does not use, because a sibling is short: its answer to a recall.
     Yield {
-        /// Who.
+        /// The process.
         client: ClientId,
         /// GPU of the slice.
         lane: Lane,
-        /// Which recall, as its page said.
+        /// The recall's number, from its page.
         recall: u32,
-        /// How much; more than it has is a violation and ends the connection.
+        /// Bytes; more than it has is a violation and ends the connection.
         bytes: Bytes,
     },
-    /// The driver was asked what a process has of a GPU.
+    /// NVML was asked for the memory of a process on a GPU.
     Measured {
-        /// Who.
+        /// The process.
         client: ClientId,
         /// GPU of the slice.
         lane: Lane,
         /// What NVML shows for it.
         used: Bytes,
     },
-    /// All attached processes of a container were just measured, each by its `Measured`, in one look.
+    /// All attached processes of a container were just measured, each by its `Measured`, in one query.
     Looked {
-        /// Whose.
+        /// The container.
         container: ContainerId,
         /// GPU of the slice.
         lane: Lane,
     },
-    /// The driver was asked what processes of a container have that are not attached.
+    /// NVML was asked for the memory of the container's processes that are not attached.
     Unattributed {
-        /// Whose.
+        /// The container.
         container: ContainerId,
         /// GPU of the slice.
         lane: Lane,
-        /// What NVML shows for all of them together; zero when they are gone.
+        /// NVML's sum for all of them; zero when they are gone.
         used: Bytes,
     },
-    /// A slice's cap is to be another. Answered by `Resized` or `Denied`.
+    /// Change a slice's cap. Answered by `Resized` or `Denied`.
     Resize {
         /// For the answer.
         token: Token,
-        /// Whose slice.
+        /// The container.
         container: ContainerId,
         /// GPU of the slice, or [`Lane::HOST`].
         lane: Lane,
         /// The new cap.
         memory: MemoryAsk,
     },
-    /// The time of GPUs is to be divided in another way. Answered by `PolicySet` or `Denied`.
+    /// Change the policy of GPUs. Answered by `PolicySet` or `Denied`.
     SetPolicy {
         /// For the answer.
         token: Token,
-        /// Which GPUs; `Any` means all, too.
+        /// The GPUs; `Any` means all, too.
         gpus: GpuSelector,
-        /// How.
+        /// The new policy.
         policy: Policy,
     },
-    /// A slice is to get another part of time. Answered by `Retuned` or `Denied`.
+    /// Change a slice's part of the GPU time. Answered by `Retuned` or `Denied`.
     Retune {
         /// For the answer.
         token: Token,
-        /// Whose slice.
+        /// The container.
         container: ContainerId,
-        /// Which part.
+        /// The change.
         change: TimeChange,
     },
-    /// A process's connection ended, and the process may live: what it was granted stays charged until
-    /// it is `Gone`, or attaches anew. If there is nothing of that, or the id is not known, this
-    /// is answered by `Disconnect`.
+    /// A process's connection ended, and the process may live: its grants stay charged until it is `Gone`,
+    /// or attaches again. If it has no grants, or the id is unknown, the answer is `Disconnect`.
     Left {
-        /// Who.
+        /// The process.
         client: ClientId,
     },
-    /// A process is gone, which refunds all it had. Unknown ids are ignored.
+    /// A process has ended; all its grants are refunded. Unknown ids are ignored.
     Gone {
-        /// Who.
+        /// The process.
         client: ClientId,
     },
     /// A process's page was read. **The read must be later than the performing of every action
     /// of earlier steps**: after a turn is closed on the page, what is read then tells whether
     /// the process saw the close. So: read one lane, step, perform the actions, read the next.
     Claims {
-        /// Whose page.
+        /// The process.
         client: ClientId,
         /// GPU of the slice.
         lane: Lane,
-        /// What it says.
+        /// Its content.
         claims: Claims,
     },
     /// Answers [`crate::Action::Stop`].
     Stopped {
-        /// Whose.
+        /// The container.
         container: ContainerId,
         /// GPU of the slice.
         lane: Lane,
-        /// Nothing of it runs until it is resumed; otherwise nothing of it was stopped.
+        /// All of its work is stopped until it is resumed; otherwise none is.
         ok: bool,
     },
     /// Answers [`crate::Action::Resume`]: nothing is stopped any more.
     Resumed {
-        /// Whose.
+        /// The container.
         container: ContainerId,
         /// GPU of the slice.
         lane: Lane,
     },
-    /// Time passed: [`crate::Engine::next_deadline`] was reached, or nothing happened for a while.
+    /// Time has passed: [`crate::Engine::next_deadline`] was reached, or no event arrived for a while.
     Tick,
 }

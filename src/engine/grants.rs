@@ -1,5 +1,4 @@
-//! What processes were granted, as it is written down, so that a daemon that comes back knows it before
-//! any of them does.
+//! The grants file: a restarted daemon knows its processes' grants before any of them attaches.
 //!
 //! One file per container, with a place for each account that is written again and again:
 //! ```text
@@ -7,17 +6,17 @@
 //! | place 0: copy 0, copy 1 | place 1: copy 0, copy 1 | ...
 //! copy: number u64 | born u64 | pid u32 | granted u64 for each account | CRC-32C u32
 //! ```
-//! All little-endian; `accounts` are the slice's GPUs and, last, the host. The two copies of a place
-//! are written in turn, each with a larger `number`: one that was being written when the daemon was
-//! killed is not whole, and the other one holds. More is written down before it is granted, less
-//! some time after it was given back; so what is read is never less than what a process may have.
-//! A place of nothing but zeros was never used, one without a process is free.
+//! All little-endian; `accounts` are the slice's GPUs and, last, the host. The two copies of a place are
+//! written in turn, each with a larger `number`: if the daemon is killed during a write, that copy is
+//! incomplete and the other one holds. An increase is written before it is granted, a decrease some time
+//! after it was given back; so the file never shows less than a process may have. A place of zeros was
+//! never used; a place without a process is free.
 //!
-//! Numbers of processes mean something within one pid namespace alone, which the head names. It says, too,
-//! whether the file is *complete*: one that a daemon began anew because the one before it could
-//! not be read is not, for as long as the container lives. The reaction to a file that is not there, not
-//! complete or not right is to count what processes say when they come back, and to let growth wait for
-//! them for a while, as far as they are waited for at all.
+//! Pids are valid within one pid namespace, which the head names. The head also tells whether the file is
+//! *complete*. A file that a daemon began anew because it could not read the one before is incomplete as
+//! long as the container lives. If a file is missing, incomplete or damaged, the engine counts the claims
+//! of processes that attach again, and growth waits for them for a while, as far as they are expected at
+//! all.
 
 use alloc::vec::Vec;
 use core::fmt;
@@ -34,15 +33,15 @@ pub const GRANTS_MAGIC: [u8; 8] = *b"GSLGRNT1";
 pub const GRANTS_VERSION: u16 = 1;
 /// Bytes of the head.
 pub const GRANTS_HEAD_BYTES: usize = 8 + 2 + 2 + 4 + 8 + 4;
-/// No file is longer.
+/// Largest file size.
 pub const GRANTS_BYTES_MAX: usize =
     GRANTS_HEAD_BYTES + CLIENTS_PER_CONTAINER_MAX * 2 * copy_bytes(LANES_MAX);
-/// In the flags: nothing that was granted is missing.
+/// In the flags: no grant is missing.
 const COMPLETE: u32 = 1;
-/// What comes before the amounts of a copy.
+/// Offset of the amounts in a copy.
 const AMOUNTS_AT: usize = 8 + 8 + 4;
 
-/// What a process was granted, per lane.
+/// A process's grants, per lane.
 pub type Granted = [Bytes; ACCOUNTS_MAX];
 
 /// The head of a file.
@@ -50,33 +49,33 @@ pub type Granted = [Bytes; ACCOUNTS_MAX];
 pub struct GrantsHead {
     /// GPUs of the slice.
     pub gpus: usize,
-    /// Nothing that was granted is missing.
+    /// No grant is missing.
     pub complete: bool,
-    /// The pid namespace of the numbers.
+    /// The pid namespace of the pids.
     pub namespace: u64,
 }
 
-/// One account, as written down.
+/// One account, as written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grant {
-    /// Whose; `None` is a process that cannot be named.
+    /// Its process; `None` is a process that cannot be named.
     pub process: Option<Process>,
-    /// What it was granted.
+    /// Its grants.
     pub granted: Granted,
 }
 
-/// Why bytes are not such a file.
+/// Why bytes are not a grants file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GrantsError {
-    /// No head, or more than there can be (bytes given).
+    /// No head, or too long (bytes given).
     Length(usize),
     /// Does not start with the magic.
     Magic,
     /// A version this build does not read (given).
     Version(u16),
-    /// Neither copy of a place is right (which is given), or the head is not.
+    /// Neither copy of a place (its index) decodes, or the head does not.
     Damaged(Option<usize>),
-    /// Of another number of GPUs than the slice has.
+    /// Written for another number of GPUs than the slice has.
     OtherSlice,
 }
 
@@ -97,13 +96,13 @@ impl fmt::Display for GrantsError {
 
 impl core::error::Error for GrantsError {}
 
-/// Bytes of one copy of an account of a slice of so many GPUs.
+/// Bytes of one copy of an account of a slice of `gpus` GPUs.
 #[must_use]
 pub const fn copy_bytes(gpus: usize) -> usize {
     AMOUNTS_AT + (gpus + 1) * 8 + 4
 }
 
-/// Where a copy is, from the file's beginning: the one that is written as this number.
+/// Offset of a copy in the file: the one that is written with this number.
 #[must_use]
 pub const fn copy_at(gpus: usize, place: usize, number: u64) -> usize {
     let copies = 2 * place + (number % 2) as usize;
@@ -114,7 +113,7 @@ fn lanes(gpus: usize) -> impl Iterator<Item = Lane> {
     (0..gpus.min(LANES_MAX) as u8).map(Lane).chain([Lane::HOST])
 }
 
-/// Ends bytes with their checksum.
+/// Appends the checksum.
 fn summed(mut bytes: Vec<u8>) -> Vec<u8> {
     let sum = crc32c(&bytes);
     bytes.extend(sum.to_le_bytes());
@@ -166,7 +165,7 @@ fn number(bytes: &[u8], at: usize, len: usize) -> u64 {
 }
 
 impl Grant {
-    /// The bytes of a copy, for a slice of so many GPUs; `None` is a free place.
+    /// The bytes of a copy, for a slice of `gpus` GPUs; `None` is a free place.
     #[must_use]
     pub fn encode(grant: Option<&Grant>, gpus: usize, number: u64) -> Vec<u8> {
         let process = grant.and_then(|grant| grant.process);
@@ -181,7 +180,7 @@ impl Grant {
         summed(bytes)
     }
 
-    /// A copy's number, and what it says: nothing for a free place.
+    /// A copy's number and its grant: `None` for a free place.
     fn decode(copy: &[u8], gpus: usize) -> Option<(u64, Option<Grant>)> {
         let (body, sum) = copy.split_at_checked(copy_bytes(gpus) - 4)?;
         if sum != crc32c(body).to_le_bytes() {
@@ -204,7 +203,7 @@ impl Grant {
     }
 }
 
-/// Reads a file of a slice of so many GPUs. Total: any bytes give accounts or an error.
+/// Reads a file of a slice of `gpus` GPUs. Total: any bytes give accounts or an error.
 ///
 /// # Errors
 /// [`GrantsError`].
@@ -253,7 +252,7 @@ mod tests {
         Grant { process, granted }
     }
 
-    /// A file as it comes to be: each of these is written into its place with its number.
+    /// A file after these writes: (place, number, content).
     fn file(gpus: usize, written: &[(usize, u64, Option<Grant>)]) -> Vec<u8> {
         let mut bytes = head(gpus).encode();
         for (place, number, grant) in written {
@@ -270,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_last_is_read() {
+    fn the_last_write_is_read() {
         let all = |gpus: usize| {
             let lanes: Vec<(Lane, u64)> = lanes(gpus).map(|lane| (lane, 5)).collect();
             grant(9, &lanes)
@@ -294,7 +293,7 @@ mod tests {
         assert_eq!(accounts(&file(1, &[]), 2), Err(GrantsError::OtherSlice));
     }
 
-    /// Killed at any byte of a write: what was there before holds, or what is written.
+    /// Killed at any byte of a write: the old content holds, or the new one.
     #[test]
     fn a_write_that_is_cut_off_at_any_byte_loses_nothing() {
         let (before, after) = (grant(1, &[(Lane(0), 100)]), grant(1, &[(Lane(0), 300)]));
@@ -307,7 +306,7 @@ mod tests {
                 torn[at..at + cut].copy_from_slice(&copy[..cut]);
                 let found = accounts(&torn, 1).expect("one copy is right");
                 let whole = cut == copy.len();
-                // a half-written one may happen to be whole where its bytes did not change
+                // an incomplete write may be whole by chance, where its bytes did not change
                 let (least, most) = (vec![before], vec![after]);
                 assert!(
                     found == if whole { most.clone() } else { least } || found == most,

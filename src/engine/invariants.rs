@@ -1,4 +1,4 @@
-//! What always holds between two steps. Checked after every step in debug builds and tests.
+//! Invariants between two steps. Checked after every step in debug builds and tests.
 
 use alloc::vec::Vec;
 use gpuslice_wire::ids::ClientId;
@@ -10,10 +10,10 @@ use crate::sched::preempt::Preemption;
 use crate::sched::{Phase, Turns};
 
 impl Engine {
-    /// Checks that all books agree with each other.
+    /// Checks that all ledgers agree with each other.
     ///
     /// # Panics
-    /// If they do not, with the rule that is broken; that is a bug of the engine.
+    /// If they do not, with the broken rule; that is a bug of the engine.
     pub fn check(&self) {
         let mut listed: Vec<ClientId> = Vec::new();
         for (index, container) in self.containers.iter() {
@@ -45,8 +45,8 @@ impl Engine {
         });
     }
 
-    /// Conservation: what an account says is the sum of what was granted and measured. Who waits
-    /// waits for something, and who owes an answer lives.
+    /// Conservation: an account is the sum of its grants and measurements. A waiting request has something
+    /// to wait for, and a process that owes an answer lives.
     fn check_memory(&self, index: ContainerIndex, container: &Container) {
         for (lane, slice) in container.slices.iter() {
             let (id, account) = (container.record.container, &slice.account);
@@ -118,7 +118,7 @@ fn check_turns(turns: &Turns) {
     if let Phase::Closing { index, .. } = turns.phase {
         assert!(
             turns.find(index).is_some(),
-            "a turn of nobody is being closed"
+            "a turn without a holder is being closed"
         );
     }
     for entity in &turns.entities {
@@ -129,7 +129,7 @@ fn check_turns(turns: &Turns) {
         };
         assert!(
             !on || entity.preemption != Preemption::Stopped,
-            "the one that may launch is stopped, and nobody resumes it"
+            "a container that may launch is stopped and not resumed"
         );
         let others = turns
             .entities

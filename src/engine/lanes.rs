@@ -1,5 +1,5 @@
-//! One thing for each memory account of a container: a lane for each GPU of its slice, and
-//! [`Lane::HOST`] for the host memory it pinned. Who counts bytes need not ask which kind it is.
+//! One value for each memory account of a container: a lane for each GPU of its slice, and [`Lane::HOST`]
+//! for the host memory it pinned. Code that counts bytes treats both alike.
 
 use alloc::vec::Vec;
 use gpuslice_wire::ids::Lane;
@@ -7,7 +7,7 @@ use gpuslice_wire::ids::Lane;
 /// A `T` for each account.
 #[derive(Clone, Debug)]
 pub(crate) struct ByLane<T> {
-    /// Of the GPUs, lane 0 first.
+    /// Those of the GPUs, lane 0 first.
     pub(crate) gpus: Vec<T>,
     host: T,
 }
@@ -40,7 +40,7 @@ impl<T> ByLane<T> {
         gpus.map(|(at, it)| (Lane(at as u8), it))
             .chain([(Lane::HOST, &mut self.host)])
     }
-    /// The same accounts, of something else.
+    /// The same accounts, with another value each.
     pub(crate) fn map<U>(&self, mut f: impl FnMut(Lane, &T) -> U) -> ByLane<U> {
         ByLane {
             gpus: (0u8..)
@@ -50,7 +50,7 @@ impl<T> ByLane<T> {
             host: f(Lane::HOST, &self.host),
         }
     }
-    /// Their names.
+    /// The lanes.
     pub(crate) fn lanes(&self) -> impl Iterator<Item = Lane> + use<T> {
         let gpus = self.gpus.len() as u8;
         (0..gpus).map(Lane).chain([Lane::HOST])

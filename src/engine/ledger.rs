@@ -1,21 +1,23 @@
-//! Memory books of one account: a cap, and what is reserved of it.
+//! Memory ledger of one account: a cap, and the bytes reserved of it.
 //!
-//! Memory is reserved before the driver is asked for it. So two processes that race for the last
-//! bytes meet here, one after the other, and only one can win. What is granted stays granted
-//! until it is given back or its process ends, used or not:
+//! Memory is reserved before the driver is asked for it. So two processes that race for the last bytes are
+//! decided one after the other, and only one can win. A grant stays until it is given back or its process
+//! ends, used or not:
 //! ```text
 //! reserved = sum over processes of (granted + residual) + stray
 //! ```
-//! Nothing is *granted* beyond the cap. What is there whether it was granted or not is counted
-//! beyond it too, and the account is then simply full: what a process held when the daemon came
-//! back, what NVML shows of a process beyond its grants (its *residual*), of all together beyond
-//! theirs (*hidden*) and of strangers (*stray*), and all of it when the cap was lowered below it.
+//! Nothing is *granted* beyond the cap. Memory that exists without a grant is counted beyond it too, and
+//! the account is then full. Such memory is:
+//! * the memory a process held when the daemon restarted;
+//! * NVML's figure for a process beyond its grants (*residual*), for all processes together beyond their
+//!   grants (*hidden*), and for unattributed processes (*stray*);
+//! * all of it above a cap that was lowered.
 //!
-//! The sum is kept wider than its parts, so that no lie of any size makes it forget anything.
+//! The sum is wider than its parts, so that no false claim of any size overflows it.
 
 use gpuslice_wire::units::{Bytes, Duration, Instant};
 
-/// The books of one account.
+/// The ledger of one account.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MemoryAccount {
     cap: Bytes,
@@ -35,24 +37,24 @@ impl MemoryAccount {
     pub(crate) fn reserved(&self) -> Bytes {
         Bytes(u64::try_from(self.reserved).unwrap_or(u64::MAX))
     }
-    /// The sum itself.
+    /// The exact sum.
     pub(crate) const fn exactly(&self) -> u128 {
         self.reserved
     }
-    /// What can still be granted.
+    /// Bytes that can still be granted.
     pub(crate) fn left(&self) -> Bytes {
         self.cap.saturating_sub(self.reserved())
     }
-    /// Whether `need` would fit if `returned` came back first.
+    /// Whether `need` would fit if `returned` were given back first.
     pub(crate) fn would_fit(&self, need: Bytes, returned: u128) -> bool {
         let kept = self.reserved.saturating_sub(returned);
         kept + u128::from(need.0) <= u128::from(self.cap.0)
     }
 
-    /// Grants as much of `wish` as there is.
+    /// Grants as much of `wish` as is left.
     ///
     /// # Errors
-    /// What is left, if that is less than `need`; nothing is granted then.
+    /// The bytes left, if that is less than `need`; nothing is granted then.
     pub(crate) fn reserve(&mut self, need: Bytes, wish: Bytes) -> Result<Bytes, Bytes> {
         let left = self.left();
         if need > left {
@@ -63,7 +65,7 @@ impl MemoryAccount {
         Ok(granted)
     }
 
-    /// Counts what is there already, whether it fits or not.
+    /// Counts existing memory, whether it fits or not.
     pub(crate) fn hold(&mut self, bytes: Bytes) {
         self.reserved += u128::from(bytes.0);
     }
@@ -73,39 +75,39 @@ impl MemoryAccount {
         self.reserved = self.reserved.saturating_sub(was) + now;
     }
 
-    /// Takes back what was granted or counted.
+    /// Releases bytes that were granted or counted.
     pub(crate) fn release(&mut self, bytes: Bytes) {
         self.reserved = self.reserved.saturating_sub(u128::from(bytes.0));
     }
 }
 
-/// Looks at the same thing this far apart, at least, confirm each other.
+/// Two measurements at least this far apart confirm each other.
 const APART: Duration = Duration::from_millis(300);
 
-/// An amount that is measured, and charged as far as two looks agree.
+/// A measured amount, charged as far as two measurements agree.
 ///
-/// A look is not of one instant: NVML is asked, and what the process says is read a little later.
-/// What it freed or took over meanwhile looks like something it has beside its books. So an
-/// amount is charged when it was there twice, and less is believed at once.
+/// A measurement is not of one instant: NVML is asked, and the process's claim is read a little later.
+/// Memory that it freed or took over meanwhile looks like memory outside its ledger. So an amount is
+/// charged when it was measured twice; a smaller amount counts at once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Measured {
     charged: Bytes,
-    /// More than that was seen, first then.
+    /// A larger amount, and when it was first measured.
     more: Option<(Instant, Bytes)>,
 }
 
 impl Measured {
-    /// What counts.
+    /// The charged amount.
     pub(crate) const fn charged(&self) -> Bytes {
         self.charged
     }
 
-    /// Of what counts, so much is known to be gone.
+    /// Subtracts bytes that are known to be gone.
     pub(crate) fn reduce(&mut self, bytes: Bytes) {
         self.charged = self.charged.saturating_sub(bytes);
     }
 
-    /// A look at `now` shows `seen`.
+    /// Takes in a measurement of `seen` at `now`.
     pub(crate) fn look(&mut self, now: Instant, seen: Bytes) {
         let (since, before) = self.more.unwrap_or((now, seen));
         if seen <= self.charged {
@@ -144,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_there_is_counted_even_above_the_cap_and_forgotten_exactly() {
+    fn existing_memory_counts_even_above_the_cap_and_is_released_exactly() {
         let mut ledger = MemoryAccount::new(Bytes(100));
         ledger.hold(Bytes(150));
         assert_eq!((ledger.left(), ledger.reserved()), (Bytes(0), Bytes(150)));

@@ -1,13 +1,13 @@
-//! Every decision of gpuslice: who gets a slice, who may take memory, whose turn it is.
+//! All decisions of gpuslice: admission of slices, grants of memory, and the order of turns.
 //!
-//! The engine is a state machine and nothing else. What happened goes in as an [`Event`] with
-//! the time at which it happened, what is to be done comes out as [`Action`]s, in order:
+//! The engine is a state machine. An [`Event`] goes in with the time at which it happened; [`Action`]s come
+//! out, in the order in which to perform them:
 //! ```text
 //! engine.step(now, event, &mut actions);   // then perform the actions
 //! engine.next_deadline()                   // step with Event::Tick at the latest then
 //! ```
-//! It has no clock, no file, no thread and no random source (the compiler holds that: `no_std`),
-//! so the daemon and a seeded simulation run the very same decisions.
+//! It has no clock, file, thread or random source (the compiler holds that: `no_std`), so the daemon and a
+//! seeded simulation run the very same decisions.
 #![no_std]
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]

@@ -1,4 +1,4 @@
-//! Containers and processes: how they come, what state they are in, how they go.
+//! Containers and processes: their states and transitions.
 //!
 //! ```text
 //! container             attach of a process   grace over   last process gone   dismiss
@@ -12,13 +12,13 @@
 //!   Connected           -                     Apart                (free slot, generation + 1)
 //!   Apart               -                     -                    (free slot, generation + 1)
 //! ```
-//! A process that is `Apart` lives, or may, and has no connection: what it was granted counts, and nothing
-//! else of it does. It ends with the process, or is taken over by the next connection of that
-//! process; one that was granted nothing is not kept.
+//! An `Apart` process may live and has no connection: its grants count, and nothing else of it. The state
+//! ends with the process, or the next connection of that process takes it over. A process without grants is
+//! not kept.
 //!
-//! `Returning` is the time after a restart of the daemon in which processes that still hold
-//! memory come back; growth waits for them, or it could be given what they already have. (*) Where what was
-//! granted is known, it is over as soon as all have come back or are gone.
+//! `Returning` is the time after a restart of the daemon in which processes that still hold memory attach
+//! again. Growth waits for them; otherwise it could be given memory they already have. (*) Where the grants
+//! are known, the state ends as soon as all have attached again or ended.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -34,21 +34,21 @@ use crate::memory::Recall;
 use crate::record::Record;
 use crate::sched::overhead::WorkSpan;
 
-/// A container's place in the engine's table.
+/// A container's index in the engine's table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct ContainerIndex(pub(crate) u16);
 
-/// Whether all who hold memory are known.
+/// Whether all processes that hold memory are known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
     /// All are known: growth is answered at once.
     Settled,
-    /// Some may still come back: growth waits until then.
+    /// Some may still attach again: growth waits until then.
     Returning { until: Instant },
 }
 
 impl Stage {
-    /// What it is at `now`.
+    /// The stage at `now`.
     pub(crate) fn at(self, now: Instant) -> Stage {
         match self {
             Stage::Returning { until } if now < until => self,
@@ -65,7 +65,7 @@ pub(crate) struct Growth {
     pub(crate) lane: Lane,
     pub(crate) need: Bytes,
     pub(crate) wish: Bytes,
-    /// The account's recall when it came: it is decided at the latest after a later one.
+    /// The account's recall number at its arrival: it is decided at the latest after a later one.
     pub(crate) after: u32,
     /// It could not be decided at once: then only its need is granted.
     pub(crate) waited: bool,
@@ -74,36 +74,36 @@ pub(crate) struct Growth {
 /// One account of a container: its slice of a GPU, or the host memory it pinned.
 #[derive(Clone, Debug)]
 pub(crate) struct Slice {
-    /// Index into the engine's GPUs; none is the host.
+    /// Index into the engine's GPUs; `None` is the host.
     pub(crate) gpu: Option<usize>,
     pub(crate) account: MemoryAccount,
-    /// Of processes of the container that are not attached.
+    /// Memory of the container's processes that are not attached.
     pub(crate) stray: Measured,
-    /// What NVML shows of all its processes together beyond what they were granted together, and the
-    /// part of that which is charged to none of them alone.
+    /// NVML's sum over all its processes beyond the sum of their grants, and the part of it that is charged
+    /// to none of them alone.
     pub(crate) beyond: Measured,
     pub(crate) hidden: Bytes,
-    /// The part that is: the sum of their residuals.
+    /// The part charged to single processes: the sum of their residuals.
     pub(crate) residual: u128,
-    /// All that its processes are granted now.
+    /// The sum of its processes' grants.
     pub(crate) granted: u128,
-    /// The most of that since the last look of the driver's, and between the two before.
+    /// The largest `granted` since the driver's last measurement, and between the two before.
     pub(crate) peaks: [u128; 2],
     pub(crate) recall: Recall,
-    /// Requests that are not decided yet, the first that came first.
+    /// Undecided requests, in order of arrival.
     pub(crate) waiting: VecDeque<Growth>,
-    /// What the container's page says; nothing yet if `None`.
+    /// The content of the container's page; `None` before the first write.
     pub(crate) shown: Option<LaneView>,
     pub(crate) peak: Bytes,
-    /// Of processes that are gone; the counters an observer sees only grow.
+    /// Counts of ended processes: the counters an observer sees only grow.
     pub(crate) past_launches: u64,
     pub(crate) past_denied: u64,
-    /// Need and rest of the last refusal.
+    /// Need and remainder of the last refusal.
     pub(crate) last_denied: (Bytes, Bytes),
 }
 
 impl Slice {
-    /// An account nobody has used or seen yet.
+    /// An unused account.
     pub(crate) fn new(gpu: Option<usize>, cap: Bytes) -> Slice {
         Slice {
             gpu,
@@ -123,41 +123,41 @@ impl Slice {
             last_denied: (Bytes::ZERO, Bytes::ZERO),
         }
     }
-    /// A process is granted so much more, which the account has reserved. Beyond the cap nothing was
-    /// ever decided here: that much explains what NVML shows as long as it is held, and no longer.
+    /// Notes a larger grant to a process, which the account has reserved. No grant is ever decided beyond
+    /// the cap: that much explains NVML's figure as long as it is held, and no longer.
     pub(crate) fn note_grant(&mut self, bytes: Bytes) {
         self.granted += u128::from(bytes.0);
         let most = self.granted.min(u128::from(self.account.cap().0));
         self.peaks[0] = self.peaks[0].max(most);
     }
-    /// A process that was granted `was` goes on with `held` of it, or with more.
+    /// A process with grants of `was` goes on with `held` of them, or with more.
     pub(crate) fn regrant(&mut self, was: u128, held: Bytes) {
         self.account.recount(was, u128::from(held.0));
         self.granted = self.granted.saturating_sub(was);
         self.note_grant(held);
     }
-    /// A process gives so much back.
+    /// A process gives bytes back.
     pub(crate) fn give_back(&mut self, bytes: Bytes) {
         self.granted = self.granted.saturating_sub(u128::from(bytes.0));
         self.account.release(bytes);
     }
-    /// The most that all processes together were granted around the time of the last look.
+    /// The largest sum of grants around the time of the last measurement.
     pub(crate) fn most(&self) -> u128 {
         self.granted.max(self.peaks[0]).max(self.peaks[1])
     }
-    /// A process is no more: what it counted counts on for observers.
+    /// Adds an ended process's counts to those that observers see.
     pub(crate) fn count_past(&mut self, mine: &ClientLane) {
         self.past_launches = self.past_launches.saturating_add(mine.claims.launches);
         self.past_denied = self.past_denied.saturating_add(mine.denied());
     }
-    /// All processes were looked at, at `now`: together they have this much beyond their grants.
+    /// All processes were measured at `now`: together they have this much beyond their grants.
     pub(crate) fn looked(&mut self, now: Instant, beyond: Bytes) {
         let granted = self.granted.min(u128::from(self.account.cap().0));
         self.peaks = [granted, self.peaks[0]];
         self.beyond.look(now, beyond);
         self.settle_hidden();
     }
-    /// A look makes `residual` another, of one process.
+    /// A measurement changes `residual`, of one process.
     pub(crate) fn recount(&mut self, residual: &mut Measured, look: impl FnOnce(&mut Measured)) {
         self.account.release(residual.charged());
         self.residual = self
@@ -168,7 +168,7 @@ impl Slice {
         self.account.hold(residual.charged());
         self.settle_hidden();
     }
-    /// A process is gone, and its residual with it; with the last one all that is hidden.
+    /// A process has ended, and its residual with it; with the last process the hidden memory ends.
     pub(crate) fn forget_residual(&mut self, mut residual: Measured, last: bool) {
         self.beyond.reduce(residual.charged());
         if last {
@@ -189,39 +189,39 @@ impl Slice {
 pub(crate) struct Container {
     pub(crate) record: Record,
     pub(crate) stage: Stage,
-    /// Everything that its processes were ever granted is known here.
+    /// All grants of its processes are known here.
     pub(crate) complete: bool,
     pub(crate) clients: Vec<ClientId>,
     pub(crate) slices: ByLane<Slice>,
 }
 
-/// What one process has and says on one lane.
+/// The state of one process on one lane.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ClientLane {
     pub(crate) granted: Bytes,
-    /// The most it was granted since the last look of the driver's, and between the two before.
+    /// Its largest grant since the driver's last measurement, and between the two before.
     pub(crate) peaks: [Bytes; 2],
-    /// What NVML shows for it beyond what it was granted.
+    /// NVML's figure for it beyond its grants.
     pub(crate) residual: Measured,
-    /// What NVML showed for it when the driver was last asked; nothing yet if `None`.
+    /// NVML's figure for it at the last measurement; `None` before the first.
     pub(crate) seen: Option<Bytes>,
-    /// What of that is beyond what it was granted itself.
+    /// The part of that beyond its own grants.
     pub(crate) own: Bytes,
     pub(crate) claims: Claims,
     /// The turn word its container had when the page was last read.
     pub(crate) read_at: u32,
-    /// How often its container's work had been ordered to stop when it came.
+    /// Number of orders to stop its container's work when it attached.
     pub(crate) orders: u32,
-    /// It has wanted the GPU.
+    /// It has been runnable.
     pub(crate) was_runnable: bool,
     /// Its requests that the engine refused.
     pub(crate) refused: u64,
 }
 
 impl ClientLane {
-    /// Read since its container's turn word is `closed`, it has nothing in flight of any turn.
-    /// Of an earlier one there may be: that one ended in freedom, and nobody waited for it. Where work
-    /// was parked, it ran in the turn that `closed` ended, and must have been said to be over since.
+    /// Whether it was read after its container's turn word became `closed`, and has nothing in flight of
+    /// any turn. Work of an earlier turn may be in flight: that turn ended in open mode, without a wait for
+    /// it. Parked work ran in the turn that `closed` ended, and must have been reported over since.
     pub(crate) fn drained(&self, closed: u32) -> bool {
         let Claims {
             parked,
@@ -232,7 +232,7 @@ impl ClientLane {
         let answered = !parked || active.wrapping_add(1) == closed;
         self.read_at == closed && drained == active && answered
     }
-    /// When it was on the GPU in the turn that `closed` ended, by its own word.
+    /// When it was on the GPU in the turn that `closed` ended, by its own claim.
     pub(crate) fn work_span(&self, closed: u32) -> Option<WorkSpan> {
         let Claims {
             active,
@@ -242,15 +242,15 @@ impl ClientLane {
         } = self.claims;
         (active.wrapping_add(1) == closed).then_some(WorkSpan { began, calm })
     }
-    /// What it holds, which it cannot say to be more than it was given.
+    /// Bytes it holds by its own claim, at most its grants.
     pub(crate) fn held(&self) -> Bytes {
         self.claims.held.min(self.granted)
     }
-    /// All that counts for it.
+    /// All bytes that count for it.
     pub(crate) fn reserved(&self) -> u128 {
         u128::from(self.granted.0) + u128::from(self.residual.charged().0)
     }
-    /// What the driver showed of it is so of its next connection too; all else it says anew.
+    /// The state for its next connection: the driver's measurements stay, it claims all else anew.
     pub(crate) fn go_on(&self) -> ClientLane {
         ClientLane {
             peaks: self.peaks,
@@ -260,18 +260,19 @@ impl ClientLane {
             ..ClientLane::default()
         }
     }
-    /// It comes with so much, or is granted it in addition.
+    /// It attaches with so much, or is granted it in addition.
     pub(crate) fn grant(&mut self, bytes: Bytes) {
         self.granted = self.granted.saturating_add(bytes);
         self.peaks[0] = self.peaks[0].max(self.granted);
     }
-    /// All that it has, by NVML and by its own word.
+    /// All its memory, by NVML and by its own claim.
     pub(crate) fn all(&self) -> Bytes {
         self.seen
             .unwrap_or_default()
             .saturating_add(self.claims.unseen)
     }
-    /// NVML shows `used` of it: what is beyond the most that it was granted around the time of the look.
+    /// NVML shows `used` of it. Returns the part beyond its largest grant around the time of the
+    /// measurement.
     pub(crate) fn beyond(&mut self, used: Bytes) -> Bytes {
         self.seen = Some(used);
         self.own = self.all().saturating_sub(self.peaks[0].max(self.peaks[1]));
@@ -288,14 +289,14 @@ impl ClientLane {
 #[derive(Clone, Debug)]
 pub(crate) struct Client {
     pub(crate) index: ContainerIndex,
-    /// Which one it is, if that is known.
+    /// Its identity, if it is known.
     pub(crate) process: Option<Process>,
     /// It has a connection.
     pub(crate) connected: bool,
     pub(crate) lanes: ByLane<ClientLane>,
 }
 
-/// All containers, by seat.
+/// All containers, by index.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Containers(Vec<Option<Container>>);
 
@@ -322,7 +323,7 @@ impl Containers {
     pub(crate) fn get_mut(&mut self, index: ContainerIndex) -> Option<&mut Container> {
         self.0.get_mut(usize::from(index.0))?.as_mut()
     }
-    /// A seat for `container`, or `None` if all are taken.
+    /// Inserts `container`, or returns `None` if the table is full.
     pub(crate) fn insert(&mut self, container: Container) -> Option<ContainerIndex> {
         let free = self.0.iter().position(Option::is_none);
         let at = free.unwrap_or(self.0.len());
@@ -340,8 +341,8 @@ impl Containers {
     }
 }
 
-/// All processes. A slot's generation grows whenever it is freed, so an id of a former owner
-/// finds nobody.
+/// All processes. A slot's generation grows whenever the slot is freed, so an id of a former owner finds no
+/// process.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Clients(Vec<(u16, Option<Client>)>);
 

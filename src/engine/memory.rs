@@ -1,19 +1,19 @@
-//! Memory: who has how much, who gets more, who gives back.
+//! Memory: grants, refusals and returns.
 //!
-//! A process asks for credit, far more at a time than it uses at once, so that most allocations
-//! need no question. So memory can be short while siblings sit on credit that none of them uses:
-//! then it is *recalled*, and a process is refused only when they have answered and it is not
-//! there. What NVML shows beyond what was granted is counted too.
+//! A process asks for credit, far more at a time than it uses at once, so that most allocations need no
+//! round trip. So memory can be short while siblings hold unused credit: then the credit is *recalled*, and
+//! a process is refused only when they have answered and the memory still does not suffice. Memory that
+//! NVML shows beyond the grants is counted too.
 //!
-//! | room | what it decides |
+//! | module | decides |
 //! |---|---|
-//! | `attach` | a process comes, with what it holds if it was here before |
-//! | `again` | what processes were granted by an earlier life of the daemon |
-//! | `part` | it loses its connection, and keeps what it was granted until it is gone |
-//! | `grow` | requests, first come first served; what comes back goes to those who wait |
-//! | `recall` | siblings are asked for what they do not use |
-//! | `measure` | what the driver says counts, granted or not |
-//! | `resize` | a cap becomes another |
+//! | `attach` | a process attaches, with the memory it holds if it was attached before |
+//! | `again` | grants from before a restart of the daemon |
+//! | `part` | it loses its connection, and keeps its grants until it ends |
+//! | `grow` | requests, in order of arrival; returned memory goes to waiting requests |
+//! | `recall` | siblings are asked for memory they do not use |
+//! | `measure` | memory that NVML shows counts, granted or not |
+//! | `resize` | a changed cap |
 
 mod again;
 mod attach;
@@ -37,14 +37,14 @@ use crate::event::Event;
 use crate::lifecycle::{ClientLane, ContainerIndex, Growth, Slice};
 
 impl Engine {
-    /// What happens to the books.
+    /// Applies an event to the ledgers.
     pub(crate) fn memory(&mut self, event: Event, actions: &mut Actions) {
         if let Event::Reserve { client, .. }
         | Event::Release { client, .. }
         | Event::Yield { client, .. } = event
             && !self.clients.get(client).is_some_and(|it| it.connected)
         {
-            return; // nobody speaks for it
+            return; // no process asks for it
         }
         match event {
             Event::Reserve {
@@ -108,7 +108,7 @@ impl Engine {
         Some((it.lanes.get_mut(lane)?, slice))
     }
 
-    /// Ends the connection of a process that broke a rule. What it holds it has still.
+    /// Ends the connection of a process that broke a rule. It keeps the memory it holds.
     fn cut(&mut self, client: ClientId, why: Rejection, actions: &mut Actions) {
         actions.push(Action::Disconnect {
             client,
@@ -117,7 +117,7 @@ impl Engine {
         self.part(client, actions);
     }
 
-    /// Takes back what a process gives back; with the number of a recall, as its answer to it.
+    /// Releases memory a process gives back; with the number of a recall, as its answer to it.
     fn release(
         &mut self,
         client: ClientId,

@@ -1,12 +1,12 @@
-//! Places for processes, of which a node has only so many: a guaranteed number for each container,
-//! whatever the other containers have, and the rest for the container that comes first.
+//! Quota of process places, of which a node has a limited number: a guaranteed number for each container,
+//! whatever the others use, and the rest in order of arrival.
 //!
 //! Half of all places are guaranteed, in equal parts, to as many containers as the node may have. So a
-//! container that starts late still finds its part, and no admission has to look at who is connected.
+//! container that starts late still finds its part, and admission need not count connected processes.
 
 use gpuslice_wire::limits::CLIENTS_PER_CONTAINER_MAX;
 
-/// How places are shared.
+/// The division of places.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quota {
     each: usize,
@@ -15,7 +15,7 @@ pub struct Quota {
 }
 
 impl Quota {
-    /// Shares `total` places among at most `containers` containers. There must be a place for each.
+    /// Divides `total` places among at most `containers` containers. There must be a place for each.
     #[must_use]
     pub fn new(total: usize, containers: usize) -> Quota {
         let most = (total / 4).clamp(1, CLIENTS_PER_CONTAINER_MAX);
@@ -28,19 +28,19 @@ impl Quota {
         }
     }
 
-    /// How many places each container has in any case.
+    /// The guaranteed places of each container.
     #[must_use]
     pub fn guaranteed(self) -> usize {
         self.each
     }
 
-    /// How many one container can have.
+    /// The most places of one container.
     #[must_use]
     pub fn most(self) -> usize {
         self.most
     }
 
-    /// Whether a container that has `own` places gets one more; `all` is how many each container has.
+    /// Whether a container with `own` places gets one more; `all` is the number of each container.
     #[must_use]
     pub fn admits(self, own: usize, all: impl Iterator<Item = usize>) -> bool {
         let beyond = |count: usize| count.saturating_sub(self.each);

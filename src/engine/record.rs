@@ -1,13 +1,13 @@
-//! A promise as it is written down, so that it outlives the daemon.
+//! The record of a slice's promise, which outlives the daemon.
 //!
 //! One record per slice, of fixed size:
 //! ```text
 //! 0          8           10             ...                      | RECORD_BYTES - 4
 //! | magic u64 | version u16 | slice, little-endian, zero-padded  | CRC-32C of all before |
 //! ```
-//! What each process was granted is not in it: that changes all the time and has a file of its own
-//! (`grants.rs`). The reaction to a record that is not right is to leave it aside,
-//! say so, and let its container's processes run into refusals: better no slice than a wrong one.
+//! Grants are not in it: they change all the time and have a file of their own (`grants.rs`). A record that
+//! does not decode is set aside and reported, and its container's processes are refused: no slice is better
+//! than a wrong one.
 
 use alloc::vec::Vec;
 use core::fmt;
@@ -40,31 +40,31 @@ const LANES_END: usize = RECORD_BYTES - 4 - (2 + PATH_BYTES_MAX) - 8;
 /// One GPU of a slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LaneRecord {
-    /// Which GPU.
+    /// The GPU.
     pub gpu: GpuUuid,
     /// Memory cap on it.
     pub cap: Bytes,
-    /// All of it is this container's: nobody else gets a slice of it, and no policy caps its time.
+    /// The container has the whole GPU: no other container gets a slice of it, and no policy caps its time.
     pub whole: bool,
 }
 
-/// In a record's cap: the GPU is the container's as a whole. No GPU has that much memory.
+/// In a record's cap: the container has the whole GPU. No GPU has that much memory.
 const WHOLE_BIT: u64 = 1 << 63;
 /// In a record's class: its GPUs never take turns together.
 const NEVER_BIT: u8 = 1 << 7;
 
-/// A slice as promised.
+/// A promised slice.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// Whose.
+    /// The container.
     pub container: ContainerId,
     /// For people; never empty.
     pub name: Name,
-    /// Weight among those that want a GPU.
+    /// Weight among the runnable containers of a GPU.
     pub weight: Weight,
     /// Hard share, if any.
     pub share: Option<Percent>,
-    /// Who goes before it and after it.
+    /// Scheduling priority.
     pub class: Class,
     /// Whether its GPUs may take turns together.
     pub gang: Gangs,
@@ -118,7 +118,7 @@ impl fmt::Display for RecordError {
 impl core::error::Error for RecordError {}
 
 impl Record {
-    /// What was promised of a GPU's time.
+    /// The slice's entitlement to a GPU's time.
     pub(crate) fn entitlement(&self, lane: usize) -> Entitlement {
         Entitlement {
             weight: self.weight,
@@ -183,7 +183,7 @@ impl Record {
             return Err(RecordError::Checksum);
         }
         let record = input.slice()?;
-        // One meaning, one encoding: padding or lanes that would be lost are refused with this.
+        // One meaning, one encoding: this refuses padding or lanes that would be lost.
         if record.encode() == *whole {
             Ok(record)
         } else {
@@ -330,7 +330,7 @@ mod tests {
         }
     }
 
-    /// A record that was made wrong and summed right is refused by its fields, never a panic.
+    /// A record with wrong fields and the right checksum is refused, never a panic.
     #[test]
     fn fields_are_checked_behind_a_right_checksum() {
         let resum = |at: usize, byte: u8| {

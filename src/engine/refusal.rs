@@ -1,4 +1,4 @@
-//! Why a container gets no slice: data, with a `Display` for the person who must act.
+//! Why a container gets no slice: data, with a `Display` for the administrator.
 
 use core::fmt;
 use gpuslice_wire::admin::Denial;
@@ -15,20 +15,20 @@ pub enum Refusal {
     Exists(Name),
     /// The node has no GPU at all.
     NoGpu,
-    /// No such GPU; and how many there are.
+    /// No such GPU.
     NoSuchGpu {
-        /// As it was asked for.
+        /// The GPU asked for.
         asked: GpuRef,
         /// GPUs of the node.
         present: usize,
     },
     /// Two entries of a list are the same GPU.
     GpuTwice(NvmlIndex),
-    /// The node's GPUs changed since: the slice's is gone.
+    /// The node's GPUs changed: the slice's GPU is gone.
     GpuGone(GpuUuid),
     /// A cap of nothing.
     CapZero,
-    /// The ratio leaves nothing of this GPU's memory.
+    /// The ratio yields no memory of this GPU.
     RatioZero {
         /// Which GPU.
         gpu: NvmlIndex,
@@ -39,7 +39,7 @@ pub enum Refusal {
         /// Denominator.
         whole: u32,
     },
-    /// A ratio that is none: `part` of `whole` with `part` zero or above `whole`.
+    /// An invalid ratio: `part` of `whole` with `part` zero or above `whole`.
     RatioInvalid {
         /// Numerator.
         part: u32,
@@ -55,13 +55,13 @@ pub enum Refusal {
         /// The GPU's memory.
         total: Bytes,
     },
-    /// The GPU's memory is promised to others.
+    /// The GPU's memory is promised to other slices.
     Promised {
         /// Which GPU.
         gpu: NvmlIndex,
         /// The cap asked for.
         cap: Bytes,
-        /// What is left to promise.
+        /// The memory left to promise.
         left: Bytes,
         /// The GPU's memory.
         total: Bytes,
@@ -79,14 +79,14 @@ pub enum Refusal {
         gpu: NvmlIndex,
         /// The share asked for.
         share: Percent,
-        /// What is left.
+        /// The percent left.
         left: u32,
     },
     /// More GPUs than the request's source may ask for.
     BeyondGpus {
-        /// How many are asked for.
+        /// The number asked for.
         asked: usize,
-        /// How many there may be.
+        /// The number allowed.
         most: usize,
     },
     /// A larger cap than the request's source may ask for.
@@ -95,10 +95,10 @@ pub enum Refusal {
         gpu: NvmlIndex,
         /// The cap asked for.
         cap: Bytes,
-        /// The largest there may be.
+        /// The largest cap allowed.
         most: Bytes,
     },
-    /// The GPU is a container's as a whole.
+    /// Another container has the whole GPU.
     Taken(NvmlIndex),
     /// The GPU is asked for as a whole, and there are slices of it.
     Sliced(NvmlIndex),
@@ -108,16 +108,16 @@ pub enum Refusal {
     TooManyGpus,
     /// There is no slice of this container; its id, or the beginning of a very long one.
     NoSlice(Name),
-    /// The slice has no such GPU; and how many it has.
+    /// The slice has no such GPU.
     NoSuchLane {
-        /// As it was asked for.
+        /// The lane asked for.
         lane: Lane,
         /// GPUs of the slice.
         gpus: usize,
     },
     /// A cap of nothing on pinned host memory.
     PinnedZero,
-    /// A ratio of host memory, of which nobody said how much there is.
+    /// A ratio of host memory, whose total is unknown.
     RatioOfHost,
 }
 
@@ -217,7 +217,7 @@ impl fmt::Display for Refusal {
 }
 
 impl Refusal {
-    /// The refusals that are about memory.
+    /// Formats the refusals about memory.
     fn memory(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Refusal::RatioZero {
@@ -281,8 +281,8 @@ impl Refusal {
     }
 }
 
-/// An amount in the largest unit that says it exactly, so that what the person reads can be
-/// written back and two different amounts never look the same.
+/// An amount in the largest unit that represents it exactly. It can be used as an input, and two different
+/// amounts never look the same.
 struct Exact(Bytes);
 
 impl fmt::Display for Exact {
@@ -297,7 +297,7 @@ impl fmt::Display for Exact {
     }
 }
 
-/// What to do about promised memory.
+/// The advice for promised memory.
 fn room(f: &mut fmt::Formatter<'_>, left: Bytes) -> fmt::Result {
     if left > Bytes::ZERO {
         write!(f, "ask for at most {}, ", Exact(left))?;

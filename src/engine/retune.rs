@@ -1,7 +1,7 @@
-//! How time is divided becomes another, while containers run: a GPU's policy, a slice's weight, hard
-//! share and class.
+//! The division of time changes while containers run: a GPU's policy, a slice's weight, hard share and
+//! class.
 //!
-//! Nobody's past changes with it: see [`crate::sched`]. A larger hard share is a new promise and
+//! Past charges do not change with it: see [`crate::sched`]. A larger hard share is a new promise and
 //! follows the rules of admission.
 
 use alloc::vec::Vec;
@@ -73,7 +73,7 @@ impl Engine {
         }
     }
 
-    /// Changes the record, if the new share can be promised; gives what it said before.
+    /// Changes the record, if the new share can be promised; returns the change that undoes it.
     fn retuned(
         &mut self,
         id: ContainerId,
@@ -110,7 +110,7 @@ impl Engine {
     }
 }
 
-/// What a record says, as a wish for just that.
+/// The change that sets a slice to `record`.
 fn said(record: &Record) -> TimeChange {
     TimeChange {
         weight: Some(record.weight),
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn shares_stay_promises_and_what_was_undoes_it() {
+    fn shares_stay_promises_and_the_former_values_undo_a_change() {
         let mut rig = Rig::new(Config::default(), &[16]);
         for (name, share) in [("a", 60), ("b", 30)] {
             let share = Percent::new(share).ok();

@@ -1,4 +1,4 @@
-//! What an observer sees: the books as rows, brought up to the instant of looking.
+//! The observer's view: the ledgers as rows, brought up to the instant of the query.
 
 use alloc::vec::Vec;
 use gpuslice_wire::ids::Lane;
@@ -10,8 +10,8 @@ use crate::engine::Engine;
 use crate::lifecycle::{ClientLane, Container, ContainerIndex, Slice};
 
 impl Engine {
-    /// What an observer sees at `now`: every GPU, every slice of it, and the end. Changes
-    /// nothing; time since the last step is booked as if that step were now.
+    /// The view at `now`: every GPU, every slice of it, and the end. Changes nothing; the time since the
+    /// last step is charged as if that step were now.
     #[must_use]
     pub fn snapshot(&self, now: Instant) -> Vec<Snapshot> {
         let gpus =

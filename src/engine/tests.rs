@@ -34,7 +34,7 @@ pub(crate) struct Rig {
 }
 
 impl Rig {
-    /// GPUs of these GiB.
+    /// GPUs of these sizes, in GiB.
     pub(crate) fn new(config: Config, gpus: &[u64]) -> Rig {
         let mut rig = Rig {
             engine: Engine::new(config),
@@ -176,7 +176,7 @@ fn denials_of_memory_say_how_much_there_is() {
 }
 
 #[test]
-fn other_denials_say_who_what_and_what_to_do() {
+fn other_denials_name_object_problem_and_remedy() {
     let mut rig = partly_taken();
     let memory = MemoryAsk::Ratio { part: 3, whole: 2 };
     let twice = "0,GPU-00000000-0000-0000-0000-000000000000";
@@ -369,7 +369,7 @@ fn the_last_byte_goes_to_one() {
 }
 
 #[test]
-fn who_gives_back_more_than_it_has_is_cut() {
+fn a_process_that_gives_back_more_than_it_has_is_cut() {
     let mut rig = Rig::new(Config::default(), &[16]);
     rig.admit(ask("a", "0", 100)).expect("fits");
     let client = rig.attach("a", 0).expect("in");
@@ -407,7 +407,7 @@ fn who_gives_back_more_than_it_has_is_cut() {
 }
 
 #[test]
-fn growth_waits_for_those_who_come_back() {
+fn growth_waits_for_returning_processes() {
     let mut first = Rig::new(Config::default(), &[16]);
     let record = first.admit(ask("a", "0", 100)).expect("fits");
     let mut rig = Rig::new(Config::default(), &[16]);
@@ -472,7 +472,7 @@ fn a_dismissed_container_may_not_launch_and_is_gone() {
 }
 
 #[test]
-fn a_snapshot_counts_what_is_claimed_within_what_was_granted() {
+fn a_snapshot_counts_claims_within_the_grants() {
     let mut rig = Rig::new(Config::default(), &[16]);
     rig.admit(ask("a", "0", 100)).expect("fits");
     let client = rig.attach("a", 0).expect("in");
@@ -525,10 +525,10 @@ fn a_snapshot_counts_what_is_claimed_within_what_was_granted() {
     );
 }
 
-/// A gap that no step interrupts is longer than the heartbeat may be: tenants ran freely, and
-/// nobody pays for all of it.
+/// A gap between steps longer than the heartbeat limit: tenants ran freely, and no container is charged for
+/// all of it.
 #[test]
-fn a_clock_that_jumps_charges_nobody_for_the_jump() {
+fn a_clock_jump_is_charged_to_no_container() {
     let mut rig = Rig::new(Config::default(), &[16]);
     rig.admit(ask("a", "0", 100)).expect("fits");
     let client = rig.attach("a", 0).expect("in");
@@ -549,7 +549,7 @@ fn a_clock_that_jumps_charges_nobody_for_the_jump() {
     assert!(matches!(rig.slice("a"), Snapshot::Slice { gpu_ns, .. } if gpu_ns == 250 * MS));
 }
 
-/// A GPU that is one container's as a whole is nobody else's, whatever else may be promised twice.
+/// A GPU that one container has as a whole goes to no other, whatever else may be promised twice.
 #[test]
 fn whole_gpus_beside_a_slice() {
     let config = Config {

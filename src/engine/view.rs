@@ -1,10 +1,10 @@
-//! What containers see: a step's changes become pages.
+//! Pages: a step's changes as the containers see them.
 //!
-//! Lanes of a GPU that had to decide are shown in an order, first to those who may not launch any
-//! more; books that changed elsewhere, and the host's, which have no turns, follow after.
+//! The pages of a GPU that decided are written first to containers that may not launch any more. Ledgers
+//! that changed elsewhere, and the host's, which have no turns, follow.
 //!
-//! A GPU decides hundreds of times a second, and mostly one or two containers see anything of it. So
-//! what was shown of turns is kept beside them ([`ToAll`], [`ToOne`]), and who sees nothing new costs a
+//! A GPU decides hundreds of times a second, and mostly one or two containers see a change. So the last
+//! written state of turns is kept beside them ([`ToAll`], [`ToOne`]), and an unchanged page costs a
 //! comparison.
 
 use gpuslice_wire::ids::{ContainerId, Lane};
@@ -18,7 +18,7 @@ use crate::lifecycle::{ContainerIndex, Slice};
 use crate::sched::entity::Entity;
 
 impl Engine {
-    /// Lets a container that is about to go launch nothing more.
+    /// Takes the permission to launch from a container that is about to be removed.
     pub(crate) fn shut(&mut self, index: ContainerIndex, actions: &mut Actions) {
         let Some(it) = self.containers.get_mut(index) else {
             return;
@@ -44,8 +44,8 @@ impl Engine {
         }
     }
 
-    /// Shows what changed on a GPU, to those who may not launch first. Of a hand-over that is two of its
-    /// containers, however many there are: nothing is looked up of the others.
+    /// Writes the changes of a GPU, first to containers that may not launch. A switch changes two of its
+    /// containers, whatever their number: the others are not looked up.
     pub(crate) fn show(&mut self, gpu: usize, actions: &mut Actions) {
         let Engine {
             gpus,
@@ -79,7 +79,7 @@ impl Engine {
         }
     }
 
-    /// Shows books that changed.
+    /// Writes changed ledgers.
     pub(crate) fn show_ledgers(&mut self, actions: &mut Actions) {
         let Engine {
             gpus,
@@ -109,7 +109,7 @@ impl Engine {
 
 impl Engine {
     /// # Panics
-    /// If a page says something that does not hold any more; see `check`.
+    /// If a page shows something that no longer holds; see `check`.
     pub(crate) fn check_shown(&self) {
         for (index, container) in self.containers.iter() {
             for (lane, slice) in container.slices.iter() {
@@ -127,7 +127,7 @@ impl Engine {
     }
 }
 
-/// Whether a page that says this lets its container launch.
+/// Whether a page with this content lets its container launch.
 fn may_launch(mode: Mode, turn: u32) -> bool {
     mode == Mode::Open || gpuslice_wire::page::may_launch(turn)
 }
@@ -143,7 +143,7 @@ fn show(id: ContainerId, lane: Lane, slice: &mut Slice, view: LaneView, actions:
     }
 }
 
-/// What all containers of a GPU are told alike.
+/// The part of the page that is the same for all containers of a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ToAll {
     mode: Mode,
@@ -152,7 +152,7 @@ pub(crate) struct ToAll {
     context: Bytes,
 }
 
-/// What one of them is told of its own turns.
+/// The part of the page about a container's own turns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ToOne {
     turn: u32,
@@ -183,8 +183,8 @@ impl ToAll {
     }
 }
 
-/// What a container's page is to say of an account. There are no gates where the GPU is not `alone` in
-/// the slice: a kernel on one may wait for another one behind the gate of the other.
+/// The content of a container's page for one account. There are no gates where the GPU is not `alone` in
+/// the slice: a kernel on one GPU may wait for another kernel behind the gate of another GPU.
 fn view(on: Option<(ToAll, ToOne)>, slice: &Slice, alone: bool, config: &Config) -> LaneView {
     let cap = slice.account.cap();
     let ledger = LaneView {
@@ -214,7 +214,7 @@ fn view(on: Option<(ToAll, ToOne)>, slice: &Slice, alone: bool, config: &Config)
             Mode::Open => config.idle_open_us,
             Mode::Turns => config.idle_us,
         },
-        // another container's word: it must not be able to keep this one from ever trying
+        // measured by another container: it must not keep this one from ever trying
         context: all.context.min(Bytes(cap.0 / 2)),
         ..ledger
     }

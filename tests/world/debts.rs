@@ -1,9 +1,9 @@
-//! Containers that pause to get rid of what they owe: what the other one has left.
+//! Debts: containers that pause to get rid of their debt, and the time that leaves to the other one.
 //!
-//! One always wants the GPU. The other one, the attacker, wants it in *pulses*: a kernel, then a pause that
-//! may be long enough for turns to end. Whatever the pulses look like, what the attacker has had per weight
-//! is at most what the other one has had per weight, and a turn of each: the one-sided half of the
-//! bound of start-time fair queueing, which needs only one of the two to want all the time.
+//! One container is always runnable. The other, the attacker, runs in *pulses*: a kernel, then a pause that
+//! may be long enough for turns to end. Whatever the pulses look like, the attacker's time per weight is at
+//! most the other's time per weight and a turn of each. That is the one-sided half of the bound of
+//! start-time fair queueing, which needs only one of the two to be always runnable.
 
 use gpuslice_engine::Config;
 use gpuslice_wire::policy::Policy;
@@ -28,7 +28,7 @@ fn in_bounds(world: &mut World, weight: u32, kernel: u64, seconds: u64) {
     let config = Config::default();
     world.run_until(world.now + 100 * MS);
     let before = used(world);
-    // a turn, the kernel that began at its end, the way of each word there and back
+    // a turn, the kernel that began at its end, the delay of each message there and back
     let turn = |kernel: u64| config.turn_max.0 + config.turn_min.0 + kernel + 2 * MS;
     let bound = turn(kernel) + turn(5 * MS) / u64::from(weight);
     for _ in 0..seconds * 10 {
@@ -42,7 +42,7 @@ fn in_bounds(world: &mut World, weight: u32, kernel: u64, seconds: u64) {
     }
 }
 
-/// Kernels just shorter than the longest wait, and pauses just longer than turns last without contest.
+/// Kernels just shorter than the longest wait, and pauses just longer than turns last without contention.
 #[test]
 fn pauses_after_long_kernels_buy_nothing() {
     let (kernel, pause) = (1_900 * MS, 30 * MS);
@@ -67,7 +67,8 @@ fn pauses_after_claims_of_work_buy_nothing() {
     assert_eq!(world.ran().next(), Some(0), "nothing was launched");
 }
 
-/// Pulses of all lengths around what ends turns, what begins them, and what a turn takes.
+/// Pulses of all lengths around the thresholds that end turns and begin them, and around the length of a
+/// turn.
 #[test]
 fn no_rhythm_buys_anything() {
     let mut rng = Rng::new(4);
@@ -80,8 +81,8 @@ fn no_rhythm_buys_anything() {
     }
 }
 
-/// Processes that say at random what they run, each as short as what it is told to run: turns end when one is
-/// gone, and begin with the next one, which has launched nothing yet whatever it says.
+/// Processes that claim random work, each as short as its claim: turns end when one is gone, and begin with
+/// the next one, which has launched nothing yet, whatever it claims.
 #[test]
 fn coming_back_with_lies_buys_nothing() {
     let mut world = attack(7, 100, 100 * MS, 30 * MS);
@@ -97,7 +98,7 @@ fn coming_back_with_lies_buys_nothing() {
     }
     let after = used(&world);
     let (had, other) = (after[0] - begun[0], after[1] - begun[1]);
-    let bound = other / 100 + 2_100 * MS; // a turn, and the longest wait for what it says that it runs
+    let bound = other / 100 + 2_100 * MS; // a turn, and the longest wait for the work it claims
     assert!(had <= bound, "{had} ns, and {other} ns of weight 100");
 }
 
@@ -108,7 +109,7 @@ fn a_debt_does_not_keep_turns_for_ever() {
     world.run_until(world.now + 700 * MS);
     let debt = used(&world)[0];
     assert!((450 * MS..600 * MS).contains(&debt), "{debt} ns");
-    assert!(world.takes_turns(), "half a second is owed");
+    assert!(world.takes_turns(), "a debt of half a second");
     world.crash(0);
     world.run_until(world.now + 30 * MS);
     assert!(!world.takes_turns(), "the debtor is gone");

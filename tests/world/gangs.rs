@@ -1,4 +1,4 @@
-//! Gangs as figures: what containers with several GPUs get beside those with one.
+//! Gangs as figures: the GPU time of containers with several GPUs beside those with one.
 
 use gpuslice_engine::Config;
 use gpuslice_wire::policy::Gangs;
@@ -8,8 +8,8 @@ use crate::tenant::Kernels;
 
 const MS: u64 = 1_000_000;
 
-/// A container whose turns drain for long on each GPU, at another time on each, is not served in the gaps
-/// until the gang beside it, which needs both GPUs at once, has had its part.
+/// A container whose turns drain for long on each GPU, at different times, is not served in the gaps until
+/// the gang beside it, which needs both GPUs at once, has had its part.
 #[test]
 fn long_drains_by_turns_do_not_starve_a_gang() {
     for stop in [false, true] {

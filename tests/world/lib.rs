@@ -1,16 +1,16 @@
-//! The engine in a world of its own: tenants that crash, stall and lie, a daemon that is slow and
-//! dies, clocks that jump, all from one seed; and checkers that watch every step.
+//! The engine in a simulated world: tenants that crash, stall and lie, a daemon that is slow and dies,
+//! clocks that jump, all from one seed; and checkers that watch every step.
 //!
 //! ```text
 //!   tenants --claims, requests--> daemon --events--> engine --actions--> daemon --> pages, replies
 //!                                            |          |
-//!                                         observer: what was said and decided, nothing else
+//!                                         observer: events and actions, nothing else
 //!                                            |
-//!                                         checkers: one promise each, own books
+//!                                         checkers: one promise each, own ledger
 //! ```
-//! The checkers share no code with the engine and never look into it: what they know they know
-//! from events and actions. A promise that is broken stops the world with the seed to replay. Without
-//! a word these are 200 short worlds and a dozen long ones:
+//! The checkers share no code with the engine and never look into it: they see only events and actions. A
+//! broken promise stops the world and prints the seed to replay. By default the tests run 200 short worlds
+//! and a dozen long ones:
 //! ```text
 //! SEED=17 WORLD_STEPS=100000 cargo test -p gpuslice-world seeds                       # one world
 //! WORLD_SEEDS=2000 WORLD_STEPS=100000 cargo test --release -p gpuslice-world seeds    # a long soak

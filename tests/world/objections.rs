@@ -1,5 +1,5 @@
-//! Each checker is shown a story that must not happen and must object to it, and the same story
-//! told right, to which it must not.
+//! Tests of the checkers: each must object to a story that breaks its promise, and must not object to the
+//! correct version of it.
 
 mod gangs;
 mod memory;
@@ -27,7 +27,7 @@ struct Story {
 }
 
 impl Story {
-    /// Containers of (weight, share, class) on one GPU, under turns, nobody wanting.
+    /// Containers of (weight, share, class) on one GPU, under turns, none runnable.
     fn of(who: &[(u32, u32, Class)]) -> Story {
         Story::under(Config::default(), who)
     }
@@ -70,12 +70,12 @@ impl Story {
         self.checkers.look(self.now, &event, actions)
     }
 
-    /// Nothing but `actions`, `after` ns later.
+    /// Only `actions`, `after` ns later.
     fn then(&mut self, after: u64, actions: &[Action]) -> Result<(), Objection> {
         self.tell(after, Event::Tick, actions)
     }
 
-    /// Container `n` says this; the engine does that.
+    /// Container `n` claims this; the engine answers with `actions`.
     fn says(&mut self, n: usize, claims: Claims, actions: &[Action]) -> Result<(), Objection> {
         self.tell(
             0,
@@ -157,7 +157,7 @@ fn runnable(active: u32, drained: u32) -> Claims {
 fn objects(result: Result<(), Objection>, about: &str) {
     match result {
         Err(objection) => assert!(objection.contains(about), "{objection}"),
-        Ok(()) => panic!("nobody objects about {about}"),
+        Ok(()) => panic!("no checker objects: {about}"),
     }
 }
 
@@ -172,7 +172,7 @@ fn to_two_grants() {
 }
 
 #[test]
-fn to_a_grant_before_the_last_one_is_quiet() {
+fn to_a_grant_before_the_last_holder_has_drained() {
     let story = || {
         let mut story = Story::of(&[(1, 0, Class::Normal), (1, 0, Class::Normal)]);
         story
@@ -194,7 +194,7 @@ fn to_a_grant_before_the_last_one_is_quiet() {
 }
 
 #[test]
-fn to_passing_somebody_too_early() {
+fn to_an_overrun_too_early() {
     let overrun = Action::Late {
         container: container(0),
         lane: Lane(0),
@@ -225,7 +225,7 @@ fn to_an_idle_gpu() {
 }
 
 #[test]
-fn to_a_turn_nobody_uses() {
+fn to_an_unused_turn() {
     let mut story = Story::of(&[(1, 0, Class::Normal)]);
     story
         .says(0, runnable(0, 0), &[turn(0, 1, 8 * MS)])
@@ -251,11 +251,14 @@ fn to_an_identity_given_twice() {
         container: container(0),
         lanes: 1,
     };
-    objects(story.then(0, &[attached]), "somebody else");
+    objects(
+        story.then(0, &[attached]),
+        "the identity of another process",
+    );
 }
 
 #[test]
-fn to_freedom_for_two() {
+fn to_open_mode_for_two() {
     let mut story = Story::of(&[(1, 0, Class::Normal), (1, 0, Class::Normal)]);
     let open = |n| page(n, Mode::Open, 0, 0, 0);
     story.then(0, &[open(0), open(1)]).expect("fine");
@@ -275,8 +278,8 @@ fn to_different_modes_on_one_gpu() {
     );
 }
 
-/// Two who both want: the first has the GPU for `first` ms, then the second for a moment, then
-/// the first again.
+/// Two runnable containers: the first has the GPU for `first` ms, then the second for a moment, then the
+/// first again.
 fn back_and_forth(first: u64, weight: u32) -> Result<(), Objection> {
     let mut story = Story::of(&[(weight, 0, Class::Normal), (1, 0, Class::Normal)]);
     story.says(1, runnable(0, 0), &[turn(1, 1, MS)])?;
@@ -318,7 +321,7 @@ fn to_a_waiter_left_behind() {
         .expect("fine");
     story.says(2, runnable(0, 0), &[]).expect("fine");
     story.says(1, runnable(0, 0), &[]).expect("fine");
-    // the first leaves and comes back before each of its turns, so that it is never "in line"
+    // the first leaves and comes back before each of its turns, so that it never queues
     let mut result = Ok(());
     for round in 0..20u32 {
         let word = 2 * round + 1;
@@ -336,7 +339,8 @@ fn to_a_waiter_left_behind() {
     objects(result, "waits while");
 }
 
-/// One always wants; the other one has a turn of so many ms, gives up, and finds the GPU open a moment later.
+/// One container is always runnable; the other one has a turn of `ms`, gives up, and finds the GPU open a
+/// moment later.
 fn pulses(ms: u64) -> Result<(), Objection> {
     let mut story = Story::of(&[(1, 0, Class::Normal), (1, 0, Class::Normal)]);
     let both = |story: &mut Story, mode, words: [u32; 2], after| {
@@ -348,7 +352,7 @@ fn pulses(ms: u64) -> Result<(), Objection> {
         let word = 4 * round;
         story.says(0, runnable(word, word), &[])?;
         story.then(10 * MS, &[])?;
-        // the second one begins to want, and turns begin
+        // the second one becomes runnable, and turns begin
         let pages = [turn(0, word + 2, 0), turn(1, word + 2, 0)];
         story.says(1, runnable(word, word), &pages)?;
         story.says(0, runnable(word, word), &[])?;
@@ -372,7 +376,8 @@ fn to_a_debt_that_is_forgotten() {
     objects(pulses(30), "which is always runnable");
 }
 
-/// Both always want: the one with a share of a half has `first` ms, then the other one 10 ms, and so on.
+/// Both are always runnable: the one with a share of a half has `first` ms, then the other one 10 ms, and
+/// so on.
 fn beside_a_share(first: u64) -> Result<(), Objection> {
     let mut story = Story::of(&[(1, 50, Class::Normal), (1, 0, Class::Normal)]);
     story.says(1, runnable(0, 0), &[turn(1, 1, MS)])?;
@@ -423,8 +428,8 @@ fn to_a_fair_turn_while_a_high_one_waits() {
     objects(story.says(1, runnable(0, 0), &[]), "goes on");
 }
 
-/// High waits; slots of `length` for the fair one, one after `pause`.
-fn slots(length: u64, pause: u64) -> Result<(), Objection> {
+/// A high-priority container waits; guard turns of `length` for the fair one, one after `pause`.
+fn guard_turns(length: u64, pause: u64) -> Result<(), Objection> {
     let mut story = Story::of(&[(1, 0, Class::Normal), (1, 0, Class::High)]);
     story.says(1, runnable(0, 0), &[turn(1, 1, 0)])?;
     story.says(0, runnable(0, 0), &[])?;
@@ -440,10 +445,10 @@ fn slots(length: u64, pause: u64) -> Result<(), Objection> {
 }
 
 #[test]
-fn to_long_or_frequent_slots() {
-    assert_eq!(slots(MS, 20 * MS), Ok(()));
-    objects(slots(3 * MS, 20 * MS), "a slot on");
-    objects(slots(MS, 10 * MS), "slots follow");
+fn to_long_or_frequent_guard_turns() {
+    assert_eq!(guard_turns(MS, 20 * MS), Ok(()));
+    objects(guard_turns(3 * MS, 20 * MS), "a guard turn on");
+    objects(guard_turns(MS, 10 * MS), "guard turns follow");
 }
 
 #[test]

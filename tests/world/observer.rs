@@ -1,8 +1,8 @@
-//! What can be known of the engine's doings from outside: who said what, who was told what.
+//! The engine's behaviour as seen from outside: events and actions.
 //!
-//! The observer keeps books of its own from events and actions alone, in particular who is *on*
-//! a GPU and must pay for it: whoever wants it while there are no turns, whoever has the turn,
-//! and whoever had it until every process, read after the close, has nothing in flight.
+//! The observer derives its own state from events and actions alone, in particular which container is *on*
+//! a GPU and must be charged. That is a runnable container in open mode, the holder of a turn, and the last
+//! holder until every process, read after the close, has nothing in flight.
 
 mod compensated;
 mod parts;
@@ -13,146 +13,149 @@ use gpuslice_engine::{Action, Claims, Config, Event, LaneView, Late, Mode, Recor
 use gpuslice_wire::ids::{ClientId, ContainerId, GpuUuid, Lane};
 use gpuslice_wire::policy::{Gangs, Policy};
 
-/// What one process said on one lane.
+/// One process's reports on one lane.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Reported {
     /// Its claims, as last read.
     pub claims: Claims,
     /// Read since the container's turn was closed.
     pub fresh: bool,
-    /// It has wanted the GPU before.
+    /// It has been runnable before.
     pub was_runnable: bool,
-    /// It was there when its container's work was last ordered to stop.
+    /// It was attached when its container's work was last ordered to stop.
     pub reached: bool,
 }
 
-/// Whether a container's work is stopped on the GPU. What is stopped, or not known to go on yet,
-/// waits for its turn whatever is said.
+/// Whether a container's work is stopped on the GPU. Stopped work, or work not known to be resumed yet,
+/// waits for its turn whatever is claimed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Preemption {
-    /// Nobody asked for it.
+    /// No stop is ordered.
     None,
-    /// It was asked for.
+    /// A stop is ordered.
     Stopping,
-    /// It is.
+    /// The work is stopped.
     Stopped,
-    /// It is to go on.
+    /// A resume is ordered.
     Resuming,
 }
 
 /// A container on a GPU.
 #[derive(Clone, Debug)]
 pub struct LaneState {
-    /// Which GPU.
+    /// The GPU.
     pub gpu: GpuUuid,
-    /// What was promised.
+    /// The promise.
     pub record: Record,
-    /// What its page says.
+    /// The content of its page.
     pub view: Option<LaneView>,
     /// Its processes.
     pub processes: BTreeMap<ClientId, Reported>,
-    /// Its turn was closed and it is not quiet yet; since when.
+    /// Since when its turn is closed, while it has not drained.
     pub closing: Option<u64>,
-    /// That, or others ran beside it already, before this step.
+    /// It was closing, or had overrun, before this step.
     shut_before: bool,
-    /// When its page was last closed: later than that, if what closed was a gang's turn that was extended.
+    /// When its page was last closed: later than `closing`, if the closed turn was an extension of a gang's
+    /// turn.
     pub shut: u64,
-    /// What may be in flight of it was launched without turns.
+    /// Untracked work of it may be in flight.
     pub untracked: bool,
-    /// ... when its present turn began.
+    /// The same, when its present turn began.
     pub was_untracked: bool,
-    /// Its present turn began before it had a cap; or others run beside what began so, or without turns.
+    /// Its present turn began before it had a cap; or others run beside work that began so, or in open
+    /// mode.
     pub freely: bool,
-    /// ... since when, if its turn was extended after that.
+    /// Since when that is so, if its turn was extended after that.
     pub again: Option<u64>,
-    /// Its present turn was given in another line: its class or share changed since.
+    /// Its present turn was granted in another queue: its class or share changed since.
     pub guest: bool,
     /// Whether its work is stopped on the GPU.
     pub preemption: Preemption,
     /// Others may run beside it.
     pub overrun: bool,
-    /// When it was given its turn.
+    /// When its turn was granted.
     pub granted: u64,
-    /// GPU time to its account, ns.
+    /// GPU time charged to it, ns.
     pub used: u64,
-    /// What goes off of what comes to it next: it was spared.
+    /// The part to subtract from its next charges, as compensation.
     off: u64,
-    /// GPU time since the step before.
+    /// GPU time charged since the step before.
     pub billed: u64,
-    /// ... of an earlier turn that the line does not count, as of this step, and as of the next one.
+    /// The part of it, from an earlier turn, that the queue does not count: for this step, and for the next
+    /// one.
     pub compensated: u64,
     compensating: u64,
-    /// What it used since it was last given a turn, or more of one.
+    /// GPU time since it was last granted a turn, or an extension of one.
     run: u64,
     idle: Idle,
-    /// How often that was divided among several, and rounded.
+    /// How often `used` was divided among several containers, and rounded.
     pub rounded: u64,
-    /// ... of `used` in the present turn, or part of a turn if it was extended.
+    /// The part of `used` in the present turn, or since its last extension.
     pub stretch: u64,
     /// The `stretch` before that.
     pub last: u64,
     /// The longest `stretch` so far.
     pub longest: u64,
-    /// How long it took to get quiet after a turn, lately: the longest, halved each time, ns.
+    /// How long it took to drain after a turn, lately: the longest, halved each time, ns.
     pub tail: u64,
-    /// Since when it wants the GPU without being on it.
+    /// Since when it is runnable without being on the GPU.
     pub waits: Option<u64>,
-    /// What it may have of the GPU's time at most, as a fraction.
+    /// Its cap on the GPU's time, as a fraction.
     pub cap: (u64, u64),
-    /// What it weighs in the line.
+    /// Its weight in the queue.
     pub weight: u64,
-    /// It has a share, in percent, of which it is sure; 0 if it has none.
+    /// Its guaranteed share, in percent; 0 if it has none.
     pub share: u64,
-    /// There are no turns on this GPU, whatever happens.
+    /// The policy is `native`: no turns on this GPU.
     pub native: bool,
     /// How often weight or class changed.
     pub tuned: u64,
     /// It takes its turns together with the container's other GPUs,
     pub gang: bool,
-    /// of which one is wanted.
+    /// of which one is runnable.
     pub drawn: bool,
 }
 
 impl LaneState {
-    /// It may not have all of the GPU's time.
+    /// It is capped.
     #[must_use]
     pub fn capped(&self) -> bool {
         self.cap.0 < self.cap.1
     }
-    /// A process of it wants the GPU.
+    /// A process of it has work, on this GPU or another one of its gang.
     #[must_use]
     pub fn runnable(&self) -> bool {
         let stopped = matches!(self.preemption, Preemption::Stopped | Preemption::Resuming);
         stopped || self.drawn || self.asks()
     }
-    /// ... this GPU, not only another one of its gang.
+    /// The same on this GPU alone.
     fn asks(&self) -> bool {
         self.processes
             .values()
             .any(|reported| reported.claims.runnable)
     }
-    /// It may launch, by turn.
+    /// It holds a turn.
     #[must_use]
     pub fn holds(&self) -> bool {
         self.view
             .is_some_and(|view| view.mode == Mode::Turns && view.turn % 2 == 1)
     }
-    /// It wants a turn and could have one: nobody waits for what it left running.
+    /// It waits for a turn and could have one: work it left running is not waited for.
     #[must_use]
     pub fn may_wait(&self) -> bool {
         self.runnable() && (self.closing.is_none() || self.overrun)
     }
-    /// There are no turns.
+    /// It is in open mode.
     #[must_use]
     pub fn open(&self) -> bool {
         self.view.is_some_and(|view| view.mode == Mode::Open)
     }
-    /// Time goes to its account.
+    /// Time is charged to it.
     #[must_use]
     pub fn pays(&self) -> bool {
         self.holds() || self.closing.is_some() || self.overrun || (self.open() && self.runnable())
     }
-    /// ... and is divided among all who run in this way.
+    /// Its time is divided among all containers that run without turns.
     fn shares(&self) -> bool {
         self.untracked || (self.open() && self.runnable())
     }
@@ -162,8 +165,8 @@ impl LaneState {
             (self.last, self.stretch) = (self.stretch, 0);
         }
     }
-    /// What was idle of its turn until now, by the word of those of its processes who took part: before the
-    /// first launched, and since the last was quiet.
+    /// Idle time of its turn until now, by the claims of its processes that took part: before the first
+    /// launch, and after the last one drained.
     fn idled(&self, closed: u64, now: u64) -> Option<u64> {
         let turn = self.view?.turn;
         let reported = self.processes.values().map(|reported| reported.claims);
@@ -181,7 +184,7 @@ impl LaneState {
         };
         Some(before + after)
     }
-    /// Nothing of its last turn is in flight, by what its processes say.
+    /// Nothing of its last turn is in flight, by its processes' claims.
     #[must_use]
     pub fn drained(&self) -> bool {
         let turn = self.view.map_or(0, |view| view.turn);
@@ -199,7 +202,7 @@ impl LaneState {
     }
 }
 
-/// What a container says was idle of its last 16 turns, ns.
+/// A container's reported idle time of its last 16 turns, ns.
 #[derive(Clone, Debug, Default)]
 struct Idle(VecDeque<u64>);
 
@@ -210,27 +213,27 @@ impl Idle {
             self.0.pop_front();
         }
     }
-    /// On average, once there are so many.
+    /// The mean, once there are so many.
     fn mean(&self) -> Option<u64> {
         (self.0.len() == 16).then(|| self.0.iter().sum::<u64>() / 16)
     }
 }
 
-/// A container and the number of one of its GPUs.
+/// A container and one of its lanes.
 pub type LaneKey = (ContainerId, Lane);
 
-/// All that was seen since the engine began.
+/// Everything observed since the engine began.
 #[derive(Clone, Debug, Default)]
 pub struct Observer {
     /// Every slice of every GPU.
     pub lanes: BTreeMap<LaneKey, LaneState>,
-    /// How the time of GPUs is divided where it was said.
+    /// The policies of GPUs where one was set.
     pub policies: BTreeMap<GpuUuid, Policy>,
     /// The engine's settings.
     pub config: Config,
-    /// When the last step was.
+    /// The time of the last step.
     pub now: u64,
-    /// Time that passed before the present step and was booked, ns.
+    /// Charged time before the present step, ns.
     pub elapsed: u64,
     /// The last gap was so long that it does not count.
     pub gap: bool,
@@ -239,7 +242,7 @@ pub struct Observer {
 const GAP_MAX: u64 = gpuslice_wire::limits::HEARTBEAT_STALE_NS;
 
 impl Observer {
-    /// Nothing seen yet, from `now` on.
+    /// An observer that has seen nothing, from `now` on.
     #[must_use]
     pub fn new(config: Config, now: u64) -> Observer {
         Observer {
@@ -249,7 +252,7 @@ impl Observer {
         }
     }
 
-    /// Time passes up to `now`, in the state that the last step left.
+    /// Advances the clock to `now`, in the state that the last step left.
     pub fn advance(&mut self, now: u64) {
         let gap = now.saturating_sub(self.now);
         (self.now, self.elapsed, self.gap) = (self.now.max(now), gap.min(GAP_MAX), gap > GAP_MAX);
@@ -264,7 +267,7 @@ impl Observer {
             state.billed = 0;
             state.compensated = std::mem::take(&mut state.compensating);
             if pays {
-                // nobody knows who had it of those who run without turns
+                // the time of several containers without turns is divided evenly
                 let among = free.get(&state.gpu).filter(|_| state.shares());
                 let among = among.copied().unwrap_or(1).max(1);
                 state.billed = self.elapsed / among;
@@ -276,7 +279,7 @@ impl Observer {
                 state.run += self.elapsed;
                 state.longest = state.longest.max(state.stretch);
                 if state.open() && state.closing.is_none() {
-                    // alone, every instant is a turn of its own: nobody is owed anything for it
+                    // a container that runs alone owes nothing
                     (state.stretch, state.last) = (0, 0);
                 }
             } else {
@@ -288,7 +291,7 @@ impl Observer {
         }
     }
 
-    /// The engine was told `event`.
+    /// Takes in `event`.
     pub fn event(&mut self, event: &Event) {
         match event {
             Event::Left { client } | Event::Gone { client } => self.part(*client),
@@ -313,7 +316,7 @@ impl Observer {
                 lane,
                 ok,
             } => {
-                // one that comes after the order to go on is of a stop before that
+                // an answer after the order to resume belongs to an earlier stop
                 let key = (*container, *lane);
                 let goes_on = |state: &LaneState| state.preemption == Preemption::Resuming;
                 if !self.lanes.get(&key).is_some_and(goes_on) {
@@ -334,8 +337,8 @@ impl Observer {
         self.settle();
     }
 
-    /// Which GPUs of a container take turns together: those that its processes have wanted, if there
-    /// are several.
+    /// Determines which GPUs of a container take turns together: those on which its processes have been
+    /// runnable, if there are several.
     fn regroup(&mut self) {
         let mut gangs: BTreeMap<ContainerId, (u32, bool)> = BTreeMap::new();
         for ((id, _), state) in &self.lanes {
@@ -376,7 +379,7 @@ impl Observer {
         }
     }
 
-    /// The engine wants `action` done.
+    /// Takes in `action`.
     pub fn action(&mut self, action: &Action, restored: Option<&Record>) {
         match action {
             Action::Admitted { record, .. } => {
@@ -402,7 +405,7 @@ impl Observer {
             } => {
                 let lanes = self.lanes.iter_mut().filter(|((id, _), _)| id == container);
                 for (_, state) in lanes {
-                    // nothing can be in flight of a process that has not seen its page yet
+                    // a process that has not seen its page yet has nothing in flight
                     let fresh = state.shut_before;
                     state.processes.insert(
                         *client,
@@ -491,7 +494,8 @@ impl Observer {
         let Some(state) = self.lanes.get(&key) else {
             return;
         };
-        // one that is known to be stopped when its turn ends is off the GPU at once, and may be next
+        // a container that is known to be stopped when its turn ends is off the GPU at once, and may be
+        // next
         let anew = state
             .view
             .is_some_and(|it| view.turn == it.turn.wrapping_add(2));
@@ -507,8 +511,8 @@ impl Observer {
         if state.holds() {
             let extended = before.is_some_and(|before| before.turn_end != view.turn_end);
             let again = state.gang && state.closing.is_some() && !state.overrun && !state.untracked;
-            // a gang's turn that is extended because it does not get quiet is the same one, and so are those
-            // that one has while it is late
+            // an extension of a gang's turn that has not drained is the same turn, and so are the turns
+            // that an overrun container has
             let late = again || state.overrun;
             if (if held { extended } else { !state.untracked }) && !late {
                 state.rest();
@@ -520,7 +524,8 @@ impl Observer {
             }
             if !held {
                 state.again = state.closing.filter(|_| again);
-                // turns may begin and be given in one step, where no other one has anything in flight
+                // turns may begin and be granted in one step, where no other container has anything in
+                // flight
                 let opened = before.is_some_and(|it| it.mode == Mode::Open);
                 state.was_untracked = std::mem::take(&mut state.untracked) || opened;
                 (state.granted, state.closing) = (now, None);
@@ -540,7 +545,7 @@ impl Observer {
                 (state.closing, state.untracked) = (Some(since), !held);
                 state.shut = now;
             } else {
-                // late already, and it pays until it is quiet
+                // overrun already, and charged until it drains
                 state.closing = state.closing.or(Some(now));
             }
             state
@@ -559,7 +564,8 @@ impl Observer {
         });
     }
 
-    /// Ends the closing of those who are quiet; of a gang, when all are that others wait for.
+    /// Ends the closing of containers that have drained; of a gang, when all its GPUs have that others wait
+    /// for.
     fn settle(&mut self) {
         // in the middle of a step one of them may have its turn again before the others
         let closing = |state: &LaneState| state.closing.is_some() && !state.untracked;
@@ -588,13 +594,13 @@ impl Observer {
                     state.tail = (state.tail / 2).max(waited);
                 }
                 if state.untracked {
-                    // no line chose it for this: what its last turn left it to owe is still owed
+                    // it was not chosen from a queue for this: the debt of its last turn stays
                     state.stretch += state.last;
                     state.longest = state.longest.max(state.stretch);
                 }
                 (state.closing, state.overrun, state.untracked) = (None, false, false);
             }
-            // who was passed and has a turn nevertheless, or needs none any more, may get quiet in that
+            // an overrun container that has a turn, or needs none any more, may drain in it
             state.overrun &= !((state.holds() || state.open()) && state.drained());
         }
         compensated.into_iter().for_each(|key| self.compensate(key));
@@ -608,7 +614,7 @@ impl Observer {
             .filter(move |(other, state)| gang && other.0 == id && state.gang)
     }
 
-    /// The seats of one GPU.
+    /// The containers of one GPU.
     pub fn on(&self, gpu: GpuUuid) -> impl Iterator<Item = (&LaneKey, &LaneState)> {
         self.lanes.iter().filter(move |(_, state)| state.gpu == gpu)
     }

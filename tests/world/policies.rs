@@ -1,4 +1,4 @@
-//! What each policy gives whom, as figures: a test for each that fails if its meaning changes.
+//! Policies as figures: a test for each that fails if its meaning changes.
 
 use gpuslice_engine::{Event, TimeChange, Token};
 use gpuslice_wire::policy::{Class, Policy, ShareAsk};
@@ -12,7 +12,7 @@ use crate::world::{World, container};
 
 const MS: u64 = 1_000_000;
 
-/// Has a slice and never wants the GPU.
+/// A tenant with a slice that is never runnable.
 const fn idles(weight: u32) -> Tenant {
     Tenant {
         busy: false,
@@ -21,8 +21,8 @@ const fn idles(weight: u32) -> Tenant {
     }
 }
 
-/// Per mille of the GPU's time that each gets from now on, over 10 s after a settling second; where all of it
-/// is wanted, of what is left beside handing over.
+/// Per mille of the GPU's time that each gets from now on, over 10 s after a settling second. Where all of
+/// it is in demand, switches are excluded.
 fn parts(world: &mut World) -> Vec<u64> {
     world.run_until(world.now + 1_000 * MS);
     let before = used(world);
@@ -46,7 +46,7 @@ fn gets(policy: Policy, tenants: &[Tenant], expected: &[u64]) {
 }
 
 #[test]
-fn fair_gives_a_slot_even_alone() {
+fn fair_gives_a_fixed_part_even_alone() {
     gets(Policy::Fair, &[weighs(1)], &[62]);
     gets(
         Policy::Fair,
@@ -70,7 +70,7 @@ fn weighted_gives_parts_by_weight_and_leaves_the_rest_idle() {
 }
 
 #[test]
-fn fixed_gives_what_was_asked_for_whoever_else_is_there() {
+fn fixed_gives_the_requested_part_beside_any_others() {
     let hard = Tenant {
         share: 30,
         ..weighs(1)
@@ -80,7 +80,7 @@ fn fixed_gives_what_was_asked_for_whoever_else_is_there() {
 }
 
 #[test]
-fn soft_gives_all_to_those_who_want() {
+fn soft_gives_all_to_the_runnable_containers() {
     let three = [weighs(1), weighs(1), idles(1)];
     gets(Policy::Soft, &three, &[500, 500, 0]);
     gets(Policy::Soft, &[weighs(1), weighs(3)], &[250, 750]);
@@ -91,10 +91,10 @@ fn soft_gives_all_to_those_who_want() {
     gets(Policy::Soft, &[hard, weighs(1)], &[300, 700]);
 }
 
-/// A share is what its container gets, under each policy that has turns, whatever others weigh; what it leaves is
-/// divided as the policy says.
+/// A container gets its share under each policy that has turns, whatever others weigh; the policy divides
+/// the rest.
 #[test]
-fn a_share_is_given_whatever_others_weigh() {
+fn a_share_is_exact_beside_any_weights() {
     let share = |share| Tenant { share, ..weighs(1) };
     let three = [share(50), weighs(1), weighs(3)];
     gets(Policy::Fair, &three, &[500, 62, 62]);
@@ -108,7 +108,7 @@ fn a_share_is_given_whatever_others_weigh() {
     let many = [share(20), share(30), weighs(1), weighs(4)];
     gets(Policy::Soft, &many, &[200, 300, 100, 400]);
     gets(Policy::Weighted, &many, &[200, 300, 100, 400]);
-    // what one does not want the others get, but no share is exceeded
+    // the time one does not use goes to the others, but no share is exceeded
     let idle = Tenant {
         busy: false,
         attached: false,
@@ -116,7 +116,7 @@ fn a_share_is_given_whatever_others_weigh() {
     };
     gets(Policy::Soft, &[share(20), idle, weighs(1)], &[200, 0, 800]);
     gets(Policy::Soft, &[share(20), share(30)], &[200, 300]);
-    // shares of all there is leave a hundredth
+    // shares of 100 % leave a hundredth
     let all = [share(60), share(40), weighs(7)];
     gets(Policy::Soft, &all, &[594, 396, 10]);
 }
@@ -141,7 +141,7 @@ fn native_takes_no_turns() {
 }
 
 #[test]
-fn best_effort_gets_a_hundredth_of_what_others_want_and_all_of_what_they_do_not() {
+fn best_effort_gets_a_hundredth_of_busy_time_and_all_idle_time() {
     let least = Tenant {
         class: Class::BestEffort,
         ..weighs(1_000)
@@ -152,11 +152,11 @@ fn best_effort_gets_a_hundredth_of_what_others_want_and_all_of_what_they_do_not(
         class: Class::High,
         ..weighs(1)
     };
-    // a slot is as long as the shortest turn, of which handing over takes a fifth in this world
+    // a guard turn is as long as the shortest turn, of which switches take a fifth in this world
     gets(Policy::Soft, &[least, weighs(1), high], &[8, 39, 953]);
 }
 
-/// Policies and weights change while all run: from the next turn on, with nobody's past in it.
+/// Policies and weights change while all run: from the next turn on, without past debts.
 #[test]
 fn changes_count_at_once() {
     let tenants = [weighs(1), weighs(1), weighs(1)];

@@ -1,37 +1,37 @@
-//! A process's memory on one account: what it was granted, what it uses, what it answers.
+//! A process's memory on one account: grants, use, and answers to recalls.
 //!
-//! Who needs more than it has asks for the rest; who frees keeps the credit for a while; who is
-//! recalled gives back what it does not use, unless it is one of those that are late, silent or wrong.
+//! A process that needs more than its credit asks for the rest; one that frees keeps the credit for a
+//! while; one that is recalled gives back what it does not use, unless it is late, silent or wrong.
 
 use gpuslice_wire::units::{GIB, MIB};
 
 use crate::rng::Rng;
 
-/// One account of a process, by its own books.
+/// One account of a process, by its own ledger.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Purse {
     /// Credit, used or not.
     pub granted: u64,
-    /// In allocations.
+    /// Bytes in allocations.
     pub used: u64,
-    /// Of that, what NVML does not show.
+    /// The part of `used` that NVML does not show.
     pub unseen: u64,
-    /// What NVML shows beyond it.
+    /// Memory that NVML shows beyond `used`.
     pub beyond: u64,
     /// A request is under way, for an allocation of this size.
     pub asks: Option<u64>,
 }
 
-/// What a process does next.
+/// A process's next operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Want {
-    /// Nothing that anybody must know.
+    /// Nothing that needs a message.
     Nothing,
     /// Asks for more.
     Reserve {
-        /// At least.
+        /// The least useful amount.
         need: u64,
-        /// Gladly.
+        /// The amount that saves round trips.
         wish: u64,
     },
     /// Gives back.
@@ -39,7 +39,7 @@ pub enum Want {
 }
 
 impl Purse {
-    /// Granted and not in use.
+    /// Credit that is not in use.
     #[must_use]
     pub fn unused(&self) -> u64 {
         self.granted - self.used

@@ -21,7 +21,7 @@ fn number(name: &str) -> Option<u64> {
     )
 }
 
-/// Says how to replay when a world breaks.
+/// Prints how to replay when a world breaks.
 struct Replay(u64, u64);
 
 impl Drop for Replay {
@@ -59,10 +59,10 @@ fn one(seed: u64, steps: u64) {
     drop(replay);
 }
 
-/// All of these, on all cores.
+/// Runs these worlds, on all cores.
 ///
 /// # Panics
-/// With the numbers of those that break.
+/// With the seeds of worlds that break.
 fn all(seeds: &[u64], steps: u64) {
     let (next, broken) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     let workers = thread::available_parallelism().map_or(1, |n| n.get());
@@ -71,13 +71,13 @@ fn all(seeds: &[u64], steps: u64) {
             scope.spawn(|| {
                 while let Some(&seed) = seeds.get(next.fetch_add(1, Ordering::Relaxed)) {
                     if panic::catch_unwind(|| one(seed, steps)).is_err() {
-                        broken.lock().expect("nobody panics with it").push(seed);
+                        broken.lock().expect("not poisoned").push(seed);
                     }
                 }
             });
         }
     });
-    let broken = broken.into_inner().expect("nobody panics with it");
+    let broken = broken.into_inner().expect("not poisoned");
     assert!(broken.is_empty(), "broken worlds: {broken:?}, see above");
 }
 
@@ -94,14 +94,14 @@ fn seeds() {
     all(&seeds, steps);
 }
 
-/// Each of these has broken a promise, most of them after more than 30,000 steps.
+/// Each of these seeds has broken a promise, most of them after more than 30,000 steps.
 const LONG: [u64; 12] = [29, 71, 110, 152, 195, 205, 244, 338, 362, 409, 470, 477];
 
-/// A dozen long worlds: what breaks once in an hour of a node's life does not break in 3,000 steps.
+/// A dozen long worlds: a fault that shows once in an hour of a node's life does not show in 3,000 steps.
 #[test]
 fn long_seeds() {
     if ["SEED", "WORLD_SEEDS", "WORLD_STEPS"].map(number) != [None; 3] {
-        let line = b"SKIP long_seeds: SEED, WORLD_SEEDS and WORLD_STEPS say which worlds\n";
+        let line = b"SKIP long_seeds: SEED, WORLD_SEEDS and WORLD_STEPS select the worlds\n";
         let _ = std::io::stderr().write_all(line); // not captured
         return;
     }

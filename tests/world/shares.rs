@@ -1,4 +1,4 @@
-//! Shares as figures: what tenants that are always busy get over every window of one second.
+//! Shares as figures: the GPU time of always busy tenants over every window of one second.
 
 use gpuslice_engine::{Ask, Config};
 use gpuslice_wire::admin::MemoryAsk;
@@ -23,7 +23,7 @@ pub(crate) struct Tenant {
     pub(crate) busy: bool,
     /// It has a process.
     pub(crate) attached: bool,
-    /// All of so many.
+    /// Number of its GPUs.
     pub(crate) gpus: usize,
     /// Whether it takes turns on them together.
     pub(crate) gang: Gangs,
@@ -59,7 +59,7 @@ pub(crate) fn governed(seed: u64, policy: Policy, kernels: Kernels, tenants: &[T
     world
 }
 
-/// A world in which nothing happens by itself.
+/// A world without random events.
 pub(crate) fn calm(seed: u64, config: Config, gpus: u8) -> World {
     let mood = Mood {
         trouble: false,
@@ -69,7 +69,7 @@ pub(crate) fn calm(seed: u64, config: Config, gpus: u8) -> World {
     World::new(seed, config, gpus, mood)
 }
 
-/// Container `n` is one of these tenants, with one process, on as many GPUs as it says.
+/// Container `n` is one of these tenants, with one process, on its number of GPUs.
 pub(crate) fn joins(world: &mut World, n: u64, tenant: &Tenant, kernels: Kernels) {
     let container = container(n);
     let (gpus, gang) = match tenant.gpus {
@@ -122,8 +122,8 @@ pub(crate) fn used(world: &World) -> Vec<u64> {
     rows.iter().filter_map(time).collect()
 }
 
-/// The largest distance, in parts of a million, between what a tenant got and what its weight
-/// gives it, over all windows of one second that begin at a multiple of 5 ms.
+/// The largest distance, in parts of a million, between a tenant's GPU time and its weight's part, over all
+/// windows of one second that begin at a multiple of 5 ms.
 fn worst_error(world: &mut World, weights: &[u32], seconds: u64) -> u64 {
     let start = world.now + 500 * MS;
     let mut samples: Vec<Vec<u64>> = Vec::new();
@@ -162,7 +162,8 @@ fn one_two_four_over_every_second() {
     }
 }
 
-/// What kernels get of ten seconds, and not only what is billed, in parts of a million off what weights say.
+/// The error of the kernels' time in ten seconds, not only of the charged time, against the weights, in
+/// parts of a million.
 fn work_error(world: &mut World, weights: &[u32]) -> u64 {
     world.run_until(world.now + 1_000 * MS);
     let before: Vec<u64> = world.ran().collect();
@@ -181,7 +182,7 @@ fn work_error(world: &mut World, weights: &[u32]) -> u64 {
     got.iter().zip(weights).map(off).max().unwrap_or(0)
 }
 
-/// A hand-over costs the lightest no more of its part than the heaviest.
+/// A switch costs the lightest tenant no more of its part than the heaviest.
 #[test]
 fn work_goes_by_weight() {
     for weights in [&[1, 1][..], &[1, 3], &[1, 2, 4], &[1, 2, 4, 8]] {
@@ -192,10 +193,10 @@ fn work_goes_by_weight() {
     }
 }
 
-/// What one of three says of what was idle in its turns changes nothing, and of two no more than if nobody
-/// said anything.
+/// A false report of idle time by one of three tenants changes nothing, and by one of two no more than
+/// without any report.
 #[test]
-fn work_goes_by_weight_whatever_one_says() {
+fn work_goes_by_weight_despite_false_reports() {
     for honesty in [Honesty::Modest, Honesty::Proud] {
         for liar in 0..3 {
             let weights = [1, 1, 2];
@@ -215,12 +216,12 @@ fn equals_and_many_over_every_second() {
         let tenants: Vec<Tenant> = weights.iter().map(|weight| weighs(*weight)).collect();
         let mut world = world(7, Kernels::Short, &tenants);
         let error = worst_error(&mut world, weights, 6);
-        // what hand-overs cost is billed and not in the line: more of a light one's time
+        // the overhead of switches is charged and not in the queue: more of a light tenant's time
         assert!(error <= 6_000, "{weights:?}: {error} millionths off");
     }
 }
 
-/// Shares and what they leave: each as exact as weights alone are, whatever the round began with.
+/// Shares and the rest they leave: each as exact as weights alone, whatever tenant the round began with.
 #[test]
 fn shares_and_weights_over_every_second() {
     let share = |share| Tenant { share, ..weighs(1) };
@@ -248,7 +249,7 @@ fn shares_and_weights_over_every_second() {
     }
 }
 
-/// A neighbour whose kernels are far longer than turns and than what a bucket holds.
+/// A neighbour whose kernels are far longer than turns and than the capacity of a bucket.
 #[test]
 fn a_share_is_given_beside_kernels_of_a_second() {
     let half = Tenant {
@@ -290,7 +291,7 @@ fn long_kernels_even_out() {
     }
 }
 
-/// A hard share is kept alone, and beside others it is a bound.
+/// A hard share is exact alone, and a bound beside others.
 #[test]
 fn hard_shares_hold() {
     for others in [&[][..], &[weighs(1)], &[weighs(1), weighs(1)]] {
@@ -305,7 +306,7 @@ fn hard_shares_hold() {
         world.run_until(world.now + 10_000 * MS);
         let after = used(&world);
         let got: Vec<u64> = after.iter().zip(before).map(|(a, b)| a - b).collect();
-        // beside others of what all had: handing over is nobody's
+        // beside others, of the time that all had: switches belong to no tenant
         let all = if others.is_empty() {
             10_000 * MS
         } else {
@@ -316,7 +317,7 @@ fn hard_shares_hold() {
     }
 }
 
-/// A high tenant in bursts waits for a fair one's window and hand-over, not for its turn.
+/// A high-priority tenant in bursts waits for a fair one's window and switch, not for its turn.
 #[test]
 fn high_waits_little() {
     let high = Tenant {

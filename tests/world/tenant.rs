@@ -1,4 +1,4 @@
-//! Processes: what they launch, how long it takes, and how they misbehave.
+//! Processes: their launches, kernels and faults.
 
 use gpuslice_engine::{Claims, LaneView, Mode};
 use gpuslice_wire::ids::{ClientId, ContainerId, Lane};
@@ -37,28 +37,28 @@ impl Kernels {
     }
 }
 
-/// Whether what a process says is true.
+/// Whether a process's claims are true.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Honesty {
-    /// It is.
+    /// They are.
     Honest,
-    /// It never says that it is drained.
+    /// It never claims to have drained.
     NeverDrained,
-    /// It says so while its kernels run.
+    /// It claims to have drained while its kernels run.
     FalseDrained,
-    /// It always wants and never launches.
+    /// It is always runnable and never launches.
     AlwaysWants,
     /// It claims work as long as its kernels last, and launches none.
     Hollow,
-    /// It says that more of its turns was idle than was.
+    /// It claims more idle time in its turns than there was.
     Modest,
-    /// It says that nothing was.
+    /// It claims no idle time.
     Proud,
-    /// It says anything.
+    /// Its claims are random.
     Garbage,
 }
 
-/// What a process has and does on one lane.
+/// A process's work on one lane.
 #[derive(Clone, Debug, Default)]
 pub struct Work {
     /// Kernels left of the present burst.
@@ -67,27 +67,27 @@ pub struct Work {
     pub until: Option<u64>,
     /// When the last one ended.
     pub ended: u64,
-    /// It was launched under the eyes of the daemon that still lives.
+    /// It was launched under the daemon that still lives.
     pub followed: bool,
-    /// It is stopped on the GPU, with this much of it left.
+    /// It is stopped on the GPU, with this much time left.
     pub left: Option<u64>,
-    /// The daemon stopped what the process has on this lane.
+    /// The daemon stopped the process's work on this lane.
     pub stopped: bool,
     /// A launch is on its way through the gate.
     pub entering: bool,
-    /// What its page says when it is honest.
+    /// Its page's content when it is honest.
     pub claims: Claims,
 }
 
 impl Work {
-    /// Claims part in a turn, or with an even word in the freedom between turns.
+    /// Claims part in a turn, or with an even word in open mode.
     pub fn takes(&mut self, turn: u32, now: u64) {
         let claims = &mut self.claims;
         if claims.active != turn {
             claims.began = Instant(now);
         }
         if claims.drained == turn {
-            // said to be quiet in this turn already: taken back before anything is launched
+            // claimed to have drained in this turn already: withdrawn before any launch
             claims.drained = turn.wrapping_sub(1);
         }
         claims.active = turn;
@@ -103,32 +103,33 @@ impl Work {
 /// A process.
 #[derive(Clone, Debug)]
 pub struct Process {
-    /// Whose.
+    /// Its container.
     pub container: ContainerId,
     /// It lives.
     pub alive: bool,
-    /// It asked to be attached, lastly to the daemon of this life; 0 if never.
+    /// The life of the daemon to which it last asked to be attached; 0 if never.
     pub asked: u32,
     /// Its identity, once attached.
     pub client: Option<ClientId>,
-    /// The last identity it had: what it was granted is charged to that until it is gone.
+    /// The last identity it had: its grants are charged to that until it has ended.
     pub account: Option<ClientId>,
-    /// What it launches.
+    /// The kernels it launches.
     pub kernels: Kernels,
     /// It never runs out of work.
     pub busy: bool,
-    /// It wants nothing for so long after each kernel, ns.
+    /// It is not runnable for so long after each kernel, ns.
     pub pause: Option<u64>,
     /// It ends instead of pausing, and another one like it comes after the pause.
     pub returns: bool,
-    /// Its kernels are parts of collectives: one ends when all lanes have launched theirs. This is since
-    /// when one is under way.
+    /// Its kernels are parts of collectives: one ends when all lanes have launched theirs. The inner value
+    /// is since when one is under way.
     pub collective: Option<Option<u64>>,
-    /// They are parts of the same ones as those of this other process of the container, on its one lane.
+    /// They are parts of the same collectives as those of this other process of the container, on its one
+    /// lane.
     pub sibling: Option<usize>,
-    /// Whether it says the truth.
+    /// Whether its claims are true.
     pub honesty: Honesty,
-    /// It broke a rule of memory: it loses its connection, and what it runs is nobody's turn.
+    /// It broke a rule of memory: it loses its connection, and its work belongs to no turn.
     pub broke: bool,
     /// It does nothing until then.
     pub stalled: u64,
@@ -143,7 +144,7 @@ pub struct Process {
 }
 
 impl Process {
-    /// A process with a character.
+    /// A process with random properties.
     pub fn new(container: ContainerId, lanes: usize, rng: &mut Rng) -> Process {
         let kernels = [
             Kernels::Short,
@@ -187,8 +188,8 @@ impl Process {
         }
     }
 
-    /// It wants the GPU for a kernel at a time, and pauses for about as long as turns last without contest:
-    /// 20 ms.
+    /// It is runnable for a kernel at a time, and pauses for about as long as turns last without
+    /// contention: 20 ms.
     pub fn aims_at_the_timer(&mut self, rng: &mut Rng) {
         self.pause = Some(rng.range(15_000_000, 35_000_000));
         self.returns = rng.per_mille(200);
@@ -196,7 +197,7 @@ impl Process {
         (self.busy, self.collective) = (false, None);
     }
 
-    /// One like this that has not begun.
+    /// A new process like this one.
     #[must_use]
     pub fn another(&self) -> Process {
         Process {
@@ -213,7 +214,7 @@ impl Process {
         }
     }
 
-    /// What the daemon reads on its page now.
+    /// Its page's content when the daemon reads it now.
     pub fn says(&self, lane: usize, rng: &mut Rng) -> Claims {
         let purse = &self.purses[lane];
         let truth = Claims {

@@ -1,9 +1,9 @@
-//! A daemon that came back knows what its processes were granted, from what was written down.
+//! A restarted daemon knows its processes' grants from the file.
 //!
-//! Those that live are counted at once, each with all that it was granted, before any of them has come back:
-//! one that is stopped may never do so and hold its memory all the same. Then no process need be waited for
-//! before what is left is granted. Only what does not fit waits a little: the processes that come back may
-//! have used less than they were granted, and the daemon cannot ask them yet.
+//! Every living process is counted at once with all its grants, before any of them attaches again: a
+//! stopped process may never do so and hold its memory all the same. Then the rest can be granted without
+//! waiting for any process. Only a request that does not fit waits a little: the processes that attach
+//! again may have used less than their grants, and the daemon cannot ask them yet.
 
 use gpuslice_wire::ids::{ClientId, ContainerId};
 use gpuslice_wire::limits::ACCOUNTS_MAX;
@@ -16,7 +16,7 @@ use crate::grants::Granted;
 use crate::lifecycle::{Client, ClientLane, ContainerIndex, Stage};
 
 impl Engine {
-    /// What a process was granted; `None` if it is not known.
+    /// A process's grants; `None` if they are unknown.
     #[must_use]
     pub fn granted_to(&self, client: ClientId) -> Option<Granted> {
         let client = self.clients.get(client)?;
@@ -27,7 +27,7 @@ impl Engine {
         Some(granted)
     }
 
-    /// A process of an earlier life, without a connection.
+    /// Restores a process from before the restart, without a connection.
     pub(crate) fn account_again(
         &mut self,
         token: Token,
@@ -65,7 +65,7 @@ impl Engine {
         actions.push(Action::ProcessRestored { token, client });
     }
 
-    /// Everything that was granted is known.
+    /// All grants are known.
     pub(crate) fn complete(&mut self, id: ContainerId, actions: &mut Actions) {
         let Some(index) = self.containers.find(id) else {
             return;
@@ -76,7 +76,7 @@ impl Engine {
         self.serve_all(index, actions);
     }
 
-    /// Where everything is known and all have come back or are gone, nothing is waited for any more.
+    /// Ends the wait where all grants are known and all processes have attached again or ended.
     pub(crate) fn settle_early(&mut self, index: ContainerIndex) {
         let apart = self.clients_of(index).any(|client| !client.connected);
         let container = self.containers.get_mut(index);
@@ -85,7 +85,7 @@ impl Engine {
         }
     }
 
-    /// Whether nothing at all may be granted to a container's processes yet.
+    /// Whether no growth may be granted to a container's processes yet.
     pub(crate) fn must_wait(&self, index: ContainerIndex) -> bool {
         let container = self.containers.get(index);
         container.is_some_and(|it| it.stage != Stage::Settled && !it.complete)

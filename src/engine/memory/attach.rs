@@ -1,19 +1,19 @@
-//! Processes come, with what they hold if they were here before.
+//! Attaching processes, with the memory they hold if they were attached before.
 //!
-//! A process that lost its connection says in its next one what it holds. It is believed as far as its
-//! account goes, which it takes over: less is what it would have given back, and so it is given
-//! back now. What it says beyond that it was never granted. So that must fit below the cap as any growth
-//! must, or the process is rejected and its account stays as it is. Only where the daemon came back
-//! without knowing all that it had granted is everything counted that is said, even above the cap.
+//! A process that lost its connection claims in its next one how much it holds. It is believed as far as
+//! its account goes, which it takes over. If it claims less, the rest is released: it would have given that
+//! back. A claim beyond the account was never granted. So that part must fit below the cap as any growth
+//! must, or the process is rejected and its account stays. Only where the daemon restarted without knowing
+//! all grants is every claim counted, even above the cap.
 //!
-//! Which account it is follows from the process that the kernel names, never from a word of its own. One
-//! that says that it holds nothing begins anew, as a program does that replaced another in its
-//! process. Its old connection may still seem to be open, because a child of it has inherited it.
+//! The account follows from the process that the kernel names, never from a claim of its own. A process
+//! that claims to hold nothing begins anew, as a program does that replaced another in its process. Its old
+//! connection may still seem open, because a child process inherited it.
 //!
-//! A process can have several accounts: a driver that is loaded twice has our library twice, each with a connection
-//! and with books of its own. So it takes over one account only, the smallest that covers what it says. Its own
-//! covers that, so what is left covers what the other copies have, whatever the order in which they come
-//! back. Only where none covers it, it takes over all.
+//! A process can have several accounts: a driver that is loaded twice loads our library twice, each with a
+//! connection and a ledger of its own. So it takes over one account only, the smallest that covers its
+//! claim. Its own covers that, so the rest covers what the other copies have, in whatever order they attach
+//! again. Only where none covers the claim, it takes over all.
 
 use alloc::vec::Vec;
 use gpuslice_wire::ids::{ClientId, ContainerId, Lane};
@@ -27,7 +27,7 @@ use crate::event::{Process, Token};
 use crate::lifecycle::{Client, ClientLane, ContainerIndex};
 use crate::quota::Quota;
 
-/// What a process says that it holds.
+/// Bytes a process claims to hold.
 type Held = [Bytes; ACCOUNTS_MAX];
 
 impl Engine {
@@ -83,7 +83,7 @@ impl Engine {
         Ok((client, index, gpus as u8))
     }
 
-    /// Accounts that a process takes over with what it says that it holds.
+    /// The accounts that a process takes over with its claim.
     fn former(
         &self,
         index: ContainerIndex,
@@ -104,7 +104,7 @@ impl Engine {
         if held.iter().all(|&bytes| bytes == Bytes::ZERO) {
             return all;
         }
-        // One that is not known to be the whole of what it was granted may be another copy's.
+        // An account that may be incomplete may belong to another copy.
         all.extend(of(true).filter(|_| container.complete));
         let lanes = || (0..ACCOUNTS_MAX as u8).map(Lane);
         let granted = |id: ClientId, lane| self.granted(&[id], lane);
@@ -116,14 +116,14 @@ impl Engine {
         least.map_or(all, |one| Vec::from([one]))
     }
 
-    /// What processes were granted together on one lane.
+    /// The sum of processes' grants on one lane.
     fn granted(&self, clients: &[ClientId], lane: Lane) -> Bytes {
         let clients = clients.iter().filter_map(|&id| self.clients.get(id));
         let lanes = clients.filter_map(|client| client.lanes.get(lane));
         lanes.fold(Bytes::ZERO, |sum, mine| sum.saturating_add(mine.granted))
     }
 
-    /// A process has an account from now on, in the place of `former` ones.
+    /// Creates a process's account, in place of the `former` ones.
     fn enter(
         &mut self,
         index: ContainerIndex,
@@ -176,7 +176,7 @@ impl Engine {
         Some(client)
     }
 
-    /// Whether there is a place for one more process of a container.
+    /// Whether one more process of a container can attach.
     fn has_place(&self, index: ContainerIndex) -> bool {
         let counts = || self.containers.iter().map(|(_, it)| it.clients.len());
         let containers = self.config.containers.max(counts().count());
@@ -185,8 +185,8 @@ impl Engine {
     }
 }
 
-/// No process holds more than a GPU has: what a process says beyond that is not even a lie that could hurt
-/// its own container for ever.
+/// No process holds more than a GPU has: a larger claim is cut, so that it cannot block its own container
+/// for ever.
 fn held_of(held: &Held, lane: Lane, gpu: Option<&crate::engine::Gpu>) -> Bytes {
     held[usize::from(lane.0)].min(gpu.map_or(NO_CAP, |gpu| gpu.total))
 }

@@ -1,15 +1,15 @@
-//! Requests for memory: each is granted what is there, or waits until it is known that there is
-//! not enough, and then is refused.
+//! Requests for memory: each is granted, or waits until the memory is known not to suffice, and is refused
+//! then.
 //!
-//! Requests of one account are decided in the order in which they came; nobody passes one who
-//! waits. A request waits
-//! * after a restart of the daemon, until those who hold memory have come back: where it is not known what
-//!   they hold, they are counted before any growth; where it is, only what does not fit waits,
-//!   because they may give something back;
-//! * while siblings are asked for what they do not use. It is granted as soon as there is
-//!   enough, and refused only when a recall that began after it came is over.
+//! Requests of one account are decided in order of arrival; none overtakes a waiting one. A request waits
+//! * after a restart of the daemon, until the processes that hold memory have attached again. Where their
+//!   grants are unknown, they are counted before any growth; where they are known, only a request that does
+//!   not fit waits, because the processes may give something back;
+//! * while siblings are asked for memory they do not use. It is granted as soon as there is enough, and
+//!   refused only when a recall that began after its arrival is over.
 //!
-//! Who waited gets what it needs and no more: what would save it questions, others may need.
+//! A request that waited is granted its need and no more: others may need the memory that would save it
+//! round trips.
 
 use alloc::vec::Vec;
 use gpuslice_wire::ids::Lane;
@@ -34,7 +34,7 @@ impl Engine {
         let Some(slice) = self.account(index, lane) else {
             return self.cut(client, Rejection::NoSuchLane, actions);
         };
-        // who asks for more has used up what it had
+        // a process that asks for more has used up its credit
         slice.recall.answered(client);
         if slice.waiting.len() >= WAITING_MAX {
             let left = slice.account.left();
@@ -49,13 +49,13 @@ impl Engine {
         self.serve(index, lane, actions);
     }
 
-    /// Whether processes of the container may still come back with what they hold.
+    /// Whether processes of the container may still attach again with memory.
     fn returns(&self, index: ContainerIndex) -> bool {
         let container = self.containers.get(index);
         container.is_some_and(|it| it.stage != Stage::Settled)
     }
 
-    /// The books of an account changed: decides what can be decided now.
+    /// An account's ledger changed: decides the requests that can be decided now.
     pub(crate) fn serve(&mut self, index: ContainerIndex, lane: Lane, actions: &mut Actions) {
         self.changed.push((index, lane));
         if self.must_wait(index) {
@@ -125,7 +125,7 @@ impl Engine {
         });
     }
 
-    /// Decides on growth that waited for those who come back, where that wait is over.
+    /// Decides on growth that waited for returning processes, where that wait is over.
     pub(crate) fn end_grace(&mut self, actions: &mut Actions) {
         let now = self.now;
         if self.grace.is_none_or(|until| now < until) {

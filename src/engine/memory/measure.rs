@@ -1,20 +1,19 @@
-//! What the driver says counts, granted or not.
+//! Memory that the driver shows counts, granted or not.
 //!
-//! NVML shows what a process really has of a GPU. What it shows beyond what the process was
-//! granted is the process's *residual*; what it shows of processes of the container that are not
-//! attached is *stray*. Both were taken without being asked for, so they count even above the cap.
+//! NVML shows a process's real memory on a GPU. The part beyond the process's grants is its *residual*; the
+//! memory of the container's processes that are not attached is *stray*. Both were taken without a request,
+//! so they count even above the cap.
 //!
-//! A look is older than its answer, and a process that allocates and frees all the time has given
-//! back by then what the look still showed. So it is compared with the most that the process was
-//! granted since the look before the last: never is memory that was asked for taken for more. The process's own
-//! word can only add to what counts: to say that NVML does not show something makes the residual larger.
+//! A measurement is older than its answer. A process that allocates and frees all the time may have given
+//! back by then what it shows. So it is compared with the largest grant since the measurement before the
+//! last: memory that was requested is never taken for unrequested. A process's own claim can only add: to
+//! claim memory that NVML does not show makes the residual larger.
 //!
-//! Each process of a container could be granted all of the cap for a moment, one after the other, and
-//! keep as much without having asked for it. So what NVML shows of all of them together is compared,
-//! too, with the most that all were granted *together* at one instant, which is never beyond the cap.
-//! What that finds and is charged to no single process is *hidden*: it is the container's, and counts
-//! until a look at all of them shows less, or no process is left. A process's own question, whose
-//! moment it chooses, never makes the two together less.
+//! Each process of a container could be granted all of the cap for a moment, one after the other, and keep
+//! as much without a request. So NVML's sum over all of them is compared, too, with the largest sum of
+//! grants at one instant, which is never beyond the cap. An excess that is charged to no single process is
+//! *hidden*: it belongs to the container, and counts until a measurement of all of them shows less, or no
+//! process is left. A query at a moment that a process chooses never lowers the two together.
 
 use gpuslice_wire::ids::{ClientId, ContainerId, Lane};
 use gpuslice_wire::units::Bytes;
@@ -39,7 +38,7 @@ impl Engine {
             return;
         };
         let Some(gpu) = slice.gpu else {
-            return; // host memory is not the driver's to show
+            return; // NVML does not show host memory
         };
         let first = mine.seen.is_none() && mine.claims.held == Bytes::ZERO;
         let beyond = mine.beyond(used);
@@ -50,7 +49,7 @@ impl Engine {
         self.serve(index, lane, actions);
     }
 
-    /// All processes of a container were measured in one look.
+    /// All processes of a container were measured in one query.
     pub(crate) fn looked(&mut self, container: ContainerId, lane: Lane, actions: &mut Actions) {
         let now = self.now;
         let Some(index) = self.containers.find(container) else {
@@ -90,8 +89,8 @@ impl Engine {
         self.serve(index, lane, actions);
     }
 
-    /// A process that had nothing else has its first context, and this is what it takes. The
-    /// least that was seen is right; more is something else that came with it.
+    /// A process without other memory has its first context, and `used` is its size. The smallest figure
+    /// seen is right; a larger one includes other memory.
     fn first_context(&mut self, gpu: usize, used: Bytes) {
         let known = self.gpus[gpu].context;
         if used == Bytes::ZERO || known.is_some_and(|least| least <= used) {

@@ -1,9 +1,9 @@
-//! Processes lose their connections, and go.
+//! Processes lose their connections, and end.
 //!
 //! A connection that ended proves nothing about memory: the process may have closed the descriptor, or
-//! broken a rule, and hold on the device what it was granted. So it is *apart*: its account stays as it
-//! is, what it wanted and ran is forgotten, and it is asked for nothing. Only its end refunds it, or its
-//! next connection, which takes it over.
+//! broken a rule, and still hold its grants on the device. So it is *apart*: its account stays, its reports
+//! are dropped, and it is asked for nothing. Only its end refunds the account, or its next connection takes
+//! it over.
 
 use alloc::vec::Vec;
 use gpuslice_wire::ids::{ClientId, Lane};
@@ -14,7 +14,7 @@ use crate::event::Claims;
 use crate::lifecycle::{Client, Container, ContainerIndex};
 
 impl Client {
-    /// Whether anything counts for it.
+    /// Whether any memory counts for it.
     fn holds(&self) -> bool {
         self.lanes.iter().any(|(_, mine)| mine.reserved() > 0)
     }
@@ -36,7 +36,7 @@ impl Client {
 }
 
 impl Container {
-    /// A process asks for nothing any more, and owes no answer.
+    /// Drops a process's requests and the answers it owes.
     pub(crate) fn end_requests(&mut self, client: ClientId) {
         for (_, slice) in self.slices.iter_mut() {
             slice.waiting.retain(|growth| growth.client != client);
@@ -55,7 +55,7 @@ impl Engine {
         }
     }
 
-    /// Keeps what a process without a connection holds, and forgets it if that is nothing.
+    /// Keeps the memory of a process without a connection, and forgets the process if it has none.
     pub(crate) fn part(&mut self, client: ClientId, actions: &mut Actions) {
         let Some(it) = self.clients.get_mut(client) else {
             return;
@@ -70,7 +70,7 @@ impl Engine {
         self.serve_all(index, actions);
     }
 
-    /// Refunds all that a process had and forgets it.
+    /// Refunds all memory of a process and forgets the process.
     pub(crate) fn forget(&mut self, client: ClientId, actions: &mut Actions) {
         let Some(it) = self.clients.detach(client) else {
             return;
@@ -89,7 +89,7 @@ impl Engine {
         self.serve_all(it.index, actions);
     }
 
-    /// Others of a container's processes are connected than before, or have other accounts.
+    /// The connected processes of a container or their accounts changed.
     pub(crate) fn serve_all(&mut self, index: ContainerIndex, actions: &mut Actions) {
         self.settle_early(index);
         self.report_all(index);
@@ -100,7 +100,7 @@ impl Engine {
         }
     }
 
-    /// The container is about to go: none of its processes waits for anything any more.
+    /// The container is about to go: drops the requests of all its processes.
     pub(crate) fn drop_waiting(&mut self, index: ContainerIndex) {
         let Some(container) = self.containers.get_mut(index) else {
             return;

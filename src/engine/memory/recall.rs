@@ -1,19 +1,18 @@
-//! Recall: siblings of one who is short are asked for what they do not use.
+//! Recall: siblings of a process that is short of memory are asked for memory they do not use.
 //!
 //! # Problem
-//! Credit that a process holds and does not use looks taken. A sibling would be refused although
-//! there is memory, and which of them has it nobody but they themselves can say.
+//! Unused credit of a process looks taken. A sibling would be refused although there is memory, and only
+//! the processes themselves know which of them has it.
 //!
 //! # Idea
-//! The account's *recall* number grows, and everybody else who was granted something owes one
-//! answer: `Yield`, with all that it does not use, or a request of its own, now or waiting, which
-//! says that it uses all it has. When all have answered, or [`RECALL_WAIT_NS`] is over, what is left is what
-//! there is. Nobody can prolong it, by silence or otherwise: an answer counts once, one to
-//! another number does not count, and who comes later owes nothing. A process without a
+//! The account's *recall* number grows, and every other process with grants owes one answer. The answer is
+//! `Yield`, with all it does not use, or a request of its own, now or waiting, which tells that it uses all
+//! it has. The recall is over when all have answered or [`RECALL_WAIT_NS`] has passed; the memory left then
+//! is all there is. No process can prolong it, by silence or otherwise: an answer counts once, an answer to
+//! another number does not count, and a process that attaches later owes nothing. A process without a
 //! connection cannot be asked.
 //!
-//! Nobody is asked when it is of no use, because even with all that siblings have, used or not, the
-//! request would not fit.
+//! No recall starts if the request would not fit even with all the memory of the siblings, used or not.
 
 use alloc::vec::Vec;
 use gpuslice_wire::ids::{ClientId, Lane};
@@ -28,30 +27,30 @@ use crate::lifecycle::{ContainerIndex, Growth};
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Recall {
     number: u32,
-    /// Who has not answered yet; a recall is on as long as somebody owes.
+    /// Processes that owe an answer; the recall is on as long as there is one.
     owing: Vec<ClientId>,
 }
 
 impl Recall {
-    /// The last one's; what the page says.
+    /// The number of the last recall, as the page shows it.
     pub(crate) const fn number(&self) -> u32 {
         self.number
     }
     pub(crate) const fn is_on(&self) -> bool {
         !self.owing.is_empty()
     }
-    /// Who has not answered.
+    /// Processes that owe an answer.
     pub(crate) fn owing(&self) -> &[ClientId] {
         &self.owing
     }
-    /// This one has, or is gone.
+    /// `client` has answered, or has ended.
     pub(crate) fn answered(&mut self, client: ClientId) {
         self.owing.retain(|&other| other != client);
     }
 }
 
 impl Engine {
-    /// Asks the siblings of one who is short. Whether it is of any use.
+    /// Recalls credit from the siblings of a process that is short. Returns whether that can help.
     pub(crate) fn recall(&mut self, index: ContainerIndex, lane: Lane, growth: &Growth) -> bool {
         let Some(container) = self.containers.get_mut(index) else {
             return false;
@@ -84,7 +83,7 @@ impl Engine {
         true
     }
 
-    /// Nobody waits for an answer any more.
+    /// Ends the wait for answers.
     pub(crate) fn end_recall(&mut self, index: ContainerIndex, lane: Lane) {
         if let Some(slice) = self.account(index, lane) {
             slice.recall.owing.clear();
@@ -103,7 +102,7 @@ impl Engine {
         }
     }
 
-    /// When the first recall is over at the latest.
+    /// The deadline of the first recall.
     pub(crate) fn recalled_until(&self) -> Option<Instant> {
         self.recalls.iter().map(|&(until, ..)| until).min()
     }

@@ -1,7 +1,7 @@
-//! A cap becomes another, while processes live.
+//! A cap changes while processes live.
 //!
-//! A larger cap is a new promise and follows the rules of admission. A smaller one takes nothing
-//! away from anybody: what is reserved beyond it stays, and nobody grows until it fits again.
+//! A larger cap is a new promise and follows the rules of admission. A smaller one takes no memory away:
+//! bytes reserved beyond it stay, and no process grows until the account fits again.
 
 use gpuslice_wire::admin::MemoryAsk;
 use gpuslice_wire::ids::{ContainerId, Lane};
@@ -33,7 +33,7 @@ impl Engine {
         }
     }
 
-    /// The cap that is asked for, if it can be promised.
+    /// The new cap, if it can be promised.
     fn new_cap(
         &self,
         id: ContainerId,
@@ -76,7 +76,7 @@ impl Engine {
         };
         let was = slice.account.cap();
         slice.account.set_cap(cap);
-        slice.note_grant(Bytes::ZERO); // what was beyond the cap may be within it now
+        slice.note_grant(Bytes::ZERO); // grants beyond the old cap may be within the new one
         match container.record.lanes.get_mut(usize::from(lane.0)) {
             Some(promised) => promised.cap = cap,
             None => container.record.pinned = Some(cap).filter(|&cap| cap != NO_CAP),

@@ -16,7 +16,7 @@ mod again;
 mod apart;
 mod sums;
 
-/// A slice of 100 bytes with processes that were granted these.
+/// A slice of 100 bytes with processes that hold these grants.
 fn slice_of(granted: &[u64]) -> (Rig, Vec<ClientId>) {
     let mut rig = Rig::new(Config::default(), &[16]);
     rig.admit(ask("a", "0", 100)).expect("fits");
@@ -29,7 +29,7 @@ fn slice_of(granted: &[u64]) -> (Rig, Vec<ClientId>) {
     (rig, clients)
 }
 
-/// Who was granted how much, or refused (`None`), in order.
+/// Grants and refusals (`None`) by process, in order.
 fn answers(actions: &[Action]) -> Vec<(ClientId, Option<u64>)> {
     let answer = |action: &Action| match *action {
         Action::Reserved { client, bytes, .. } => Some((client, Some(bytes.0))),
@@ -106,7 +106,7 @@ fn reserved(rig: &Rig) -> u64 {
 }
 
 #[test]
-fn who_is_short_gets_what_siblings_do_not_use() {
+fn a_short_process_gets_the_unused_credit_of_its_siblings() {
     let (mut rig, who) = slice_of(&[60, 30, 0]);
     let asked = rig.reserve(who[2], 50, 90);
     assert_eq!(
@@ -155,7 +155,7 @@ fn silence_costs_the_limit_and_no_more() {
 }
 
 #[test]
-fn nobody_is_asked_where_it_is_of_no_use() {
+fn no_recall_starts_where_it_cannot_help() {
     let (mut rig, who) = slice_of(&[60, 30]);
     assert_eq!(
         answers(&rig.reserve(who[0], 41, 41)),
@@ -175,8 +175,8 @@ fn an_end_or_a_request_is_an_answer() {
     let (mut rig, who) = slice_of(&[30, 30, 40]);
     assert_eq!(answers(&rig.reserve(who[0], 35, 35)), []);
     assert_eq!(answers(&rig.step(Event::Gone { client: who[1] })), []);
-    // the last sibling is short itself: it has nothing to give, so the first one is refused;
-    // then the first one is asked what it has
+    // the last sibling is short itself: it has nothing to give, so the first one is refused; then the first
+    // one is asked
     let both = rig.reserve(who[2], 35, 35);
     assert_eq!(answers(&both), [(who[0], None)]);
     assert_eq!(view(&both).map(|view| view.recall), Some(2));
@@ -193,7 +193,7 @@ fn requests_are_served_in_order_and_small_ones_do_not_pass() {
 }
 
 #[test]
-fn who_came_during_a_recall_has_its_own() {
+fn a_request_during_a_recall_starts_its_own() {
     let (mut rig, who) = slice_of(&[90, 0, 0]);
     rig.reserve(who[1], 60, 60);
     rig.now = RECALL_WAIT_NS - 1;
@@ -256,7 +256,7 @@ fn a_dismissal_in_a_recall_leaves_nothing() {
 }
 
 #[test]
-fn what_nvml_shows_beyond_the_books_counts_even_above_the_cap() {
+fn memory_beyond_the_ledger_counts_even_above_the_cap() {
     let (mut rig, who) = slice_of(&[60, 40]);
     says(&mut rig, who[0], 50, 20);
     rig.step(measured(who[0], 90));
@@ -279,15 +279,15 @@ fn what_nvml_shows_beyond_the_books_counts_even_above_the_cap() {
         ),
         "{row:?}"
     );
-    // 60 are granted to the asker itself, 50 are nobody's to give: of 100 nothing can come
+    // 60 are granted to the requester itself, 50 are not attributed: of 100 nothing can come
     assert_eq!(answers(&rig.reserve(who[0], 1, 1)), [(who[0], None)]);
     rig.step(Event::Gone { client: who[0] });
     assert_eq!(reserved(&rig), 40);
 }
 
-/// A look shows what was given back before the answer came.
+/// A measurement shows memory that was given back before the answer came.
 #[test]
-fn what_was_asked_for_is_never_taken_for_more() {
+fn requested_memory_is_never_taken_for_unrequested() {
     let (mut rig, who) = slice_of(&[0]);
     for second in 1..5 {
         rig.reserve(who[0], 90, 90);
@@ -328,7 +328,7 @@ fn a_false_claim_never_makes_less_count_than_nvml_shows() {
 }
 
 #[test]
-fn strangers_count_while_they_are_there_and_who_waits_gets_what_they_leave() {
+fn stray_memory_counts_while_it_lasts_and_then_serves_waiting_requests() {
     let (mut rig, who) = slice_of(&[10, 10]);
     rig.step(stray(70));
     rig.now = 1_000 * MS;
@@ -349,7 +349,7 @@ fn strangers_count_while_they_are_there_and_who_waits_gets_what_they_leave() {
 }
 
 #[test]
-fn a_context_costs_what_the_least_first_one_took() {
+fn a_context_costs_as_much_as_the_smallest_first_one() {
     let mut rig = Rig::new(Config::default(), &[16]);
     rig.admit(ask("a", "0", 1_000)).expect("fits");
     rig.admit(ask("b", "0", 100)).expect("fits");
@@ -381,7 +381,7 @@ fn a_context_costs_what_the_least_first_one_took() {
 }
 
 #[test]
-fn a_larger_cap_follows_admission_and_serves_who_waits() {
+fn a_larger_cap_follows_admission_and_serves_waiting_requests() {
     let (mut rig, who) = slice_of(&[60, 40, 0]);
     rig.admit(ask("b", "0", 10 * GIB)).expect("fits");
     let exactly = |bytes| MemoryAsk::Exactly(Bytes(bytes));
@@ -462,7 +462,7 @@ fn less_is_allowed_where_too_much_is_promised() {
 }
 
 #[test]
-fn pinned_memory_has_books_of_its_own() {
+fn pinned_memory_has_a_ledger_of_its_own() {
     let mut rig = Rig::new(Config::default(), &[16]);
     let pinned = Some(Bytes(50));
     let refused = rig.admit(crate::Ask {
@@ -502,7 +502,7 @@ fn pinned_memory_has_books_of_its_own() {
     assert!(matches!(cut[0], Action::Disconnect { .. }));
 }
 
-/// Whatever is claimed to be held, the books stay exact.
+/// The ledger stays exact, whatever a process claims to hold.
 #[test]
 fn liars_of_any_size_are_counted_and_forgotten() {
     let mut first = Rig::new(Config::default(), &[16]);

@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn the_long_run_is_exact_whatever_a_turn_takes() {
+    fn the_long_run_is_exact_for_turns_of_any_length() {
         for (part, whole) in [(1, 100), (1, 16), (1, 3), (2, 7), (1, 2), (99, 100)] {
             let (used, due) = run(&[(part, whole)]);
             let slack = 100_000_000 * u64::from(part) / u64::from(whole) + 50_000_000;
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_owed_does_not_run_over() {
+    fn owed_time_does_not_overflow() {
         let mut bucket = Bucket::new(Fraction::new(1, 2), &Config::default());
         let second = Duration::from_millis(1_000);
         bucket.fill(second, FillLimit::None);
@@ -241,7 +241,7 @@ mod tests {
 
     /// An empty bucket pays out when a round's part has gathered, not in slivers.
     #[test]
-    fn what_trickles_in_is_gathered() {
+    fn an_empty_bucket_pays_out_in_no_slivers() {
         let mut bucket = Bucket::new(Fraction::new(1, 4), &Config::default());
         bucket.spend(Duration::from_millis(25));
         assert!(!bucket.funded());

@@ -102,7 +102,7 @@ mod tests {
     /// The weights are those of the run queue, which a policy may override; classes do not count each
     /// other.
     #[test]
-    fn they_are_those_of_the_line() {
+    fn weights_are_those_of_the_run_queue() {
         let all = [(1, 0, false), (3, 0, false), (5, 0, true)];
         let mut rig = Rig::with(Config::default(), &all);
         let of = |rig: &Rig| [0, 1, 2].map(|who| rig.turns.native_slice(ContainerIndex(who)));

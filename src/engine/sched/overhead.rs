@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_the_median_of_the_means_and_nobody_moves_it_alone() {
+    fn it_is_the_median_of_the_means_and_no_single_report_moves_it() {
         let (honest, much, none) = (costs(40), costs(100_000), costs(0));
         let of = |all: &[&SwitchCosts]| compensation(all.iter().copied()).0 / US;
         assert_eq!(honest.mean(), Some(Duration(100 * US)));
@@ -148,7 +148,7 @@ mod tests {
         assert_eq!(of(&[&honest, &much, &honest]), 100);
         assert_eq!(of(&[&none, &honest, &honest]), 100);
         assert_eq!(of(&[&none, &honest, &much, &honest, &much]), 100);
-        assert_eq!((of(&[&much]), of(&[])), (0, 0), "nobody to compare with");
+        assert_eq!((of(&[&much]), of(&[])), (0, 0), "no other to compare with");
         let mut new = SwitchCosts::default();
         (1..KEPT as u64).for_each(|n| turn(&mut new, n, 100_000));
         assert_eq!(of(&[&much, &new]), 0, "too few");

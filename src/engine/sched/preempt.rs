@@ -392,7 +392,7 @@ mod tests {
 
     /// Turns begin because of stopped work; the container that runs is charged for its own use.
     #[test]
-    fn what_is_stopped_when_turns_begin_is_not_charged() {
+    fn stopped_work_is_not_charged_when_turns_begin() {
         let mut rig = Rig::with(Config::default(), &[(1, 0, false), (1, 0, false)]);
         rig.wake(0, 1);
         rig.at(100 * MS);
@@ -408,7 +408,7 @@ mod tests {
             rig.turns.report(index(who), reported);
         }
         rig.turns.decide(&mut rig.notes);
-        assert_eq!(rig.holder(), Some(1), "nobody else runs");
+        assert_eq!(rig.holder(), Some(1), "no other container runs");
         let now = rig.turns.now;
         let later = Duration(MS);
         let booked = rig.turns.booked.plus(later);
@@ -418,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn without_turns_nobody_is_stopped() {
+    fn without_turns_no_work_is_stopped() {
         let mut rig = late(true);
         let closed = rig.turns.now.0;
         rig.at(closed + MS);

@@ -112,7 +112,7 @@ mod tests {
     const SECOND: u64 = 1_000_000_000;
 
     #[test]
-    fn what_is_all_leaves_no_slots() {
+    fn a_cap_of_100_leaves_no_guard_turns() {
         let config = Config {
             high_cap: Percent::new(100).expect("a percentage"),
             ..Config::default()
@@ -125,7 +125,7 @@ mod tests {
 
     /// A kernel of 10 s in a guard turn is paid for, up to the longest wait.
     #[test]
-    fn a_slot_that_ran_over_is_paid_for_within_bounds() {
+    fn a_guard_turn_that_ran_over_is_paid_for_within_bounds() {
         let mut guards = StarvationGuards::new(&Config::default(), Instant(0));
         for (class, due) in [(Class::Normal, 10), (Class::BestEffort, 60)] {
             let began = Instant(0);

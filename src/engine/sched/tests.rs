@@ -119,7 +119,7 @@ fn alone_runs_freely_and_is_charged() {
 }
 
 #[test]
-fn the_second_ends_freedom_and_owes_nothing_for_the_past() {
+fn a_second_container_ends_open_mode_and_owes_nothing_for_the_past() {
     let mut rig = Rig::new(&[(1, 0, false), (1, 0, false)]);
     rig.wake(0, 0);
     rig.run(10_000 * MS);
@@ -244,7 +244,7 @@ fn a_leaving_holder_frees_the_gpu() {
 
 /// One container ran in open mode for a second, with work in flight, beside one that becomes runnable then
 /// and may be of the high class.
-fn freedom_ends() -> Rig {
+fn open_mode_ends() -> Rig {
     let mut rig = Rig::new(&[(1, 0, false), (1, 0, false)]);
     rig.wake(0, 0);
     rig.run(1_000 * MS);
@@ -261,11 +261,11 @@ fn freedom_ends() -> Rig {
 
 #[test]
 fn work_from_before_the_turns_runs_out_first() {
-    let mut rig = freedom_ends();
+    let mut rig = open_mode_ends();
     // as the only one with untracked work, it goes on in a turn of its own
     rig.at(1_000 * MS);
     assert_eq!((rig.turns.mode(), rig.holder()), (Mode::Turns, Some(0)));
-    let mut rig = freedom_ends();
+    let mut rig = open_mode_ends();
     // but not before a container of a higher class, which waits until it has drained
     rig.wake(1_000 * MS, 1);
     assert_eq!((rig.turns.mode(), rig.holder()), (Mode::Turns, None));
@@ -277,7 +277,7 @@ fn work_from_before_the_turns_runs_out_first() {
 
 #[test]
 fn untracked_work_that_does_not_drain_overruns_and_is_charged() {
-    let mut rig = freedom_ends();
+    let mut rig = open_mode_ends();
     rig.wake(1_000 * MS, 1);
     rig.notes.clear();
     rig.run(2_999 * MS);

@@ -1,5 +1,5 @@
-//! Containers whose GPUs take turns together: all of them or none, none of them for ever, and no GPU
-//! stands idle for long because of them.
+//! Gangs: a container whose GPUs take turns together has all of them or none, is served in bounded time,
+//! and leaves no GPU idle for long.
 
 use std::collections::BTreeMap;
 
@@ -10,15 +10,15 @@ use gpuslice_wire::policy::Class;
 use super::Objection;
 use crate::observer::{LaneKey, LaneState, Observer};
 
-/// What happened to gangs and because of them.
+/// The state of this checker.
 #[derive(Debug, Default)]
 pub struct Gangs {
-    /// Since when a GPU stands idle although one who is of no gang waits for it, and the longest that any of those
-    /// who waited takes to drain: the first of them may be gone by now.
+    /// Since when a GPU idles although a container in no gang waits for it, and the longest drain time of
+    /// any container that waited since: the first of them may be gone by now.
     idle: BTreeMap<GpuUuid, (u64, u64)>,
-    /// What others had on each GPU since a gang waits, and the weights and classes then.
+    /// GPU time of others on each GPU since a gang waits, and the weights and classes then.
     waits: BTreeMap<ContainerId, Wait>,
-    /// The longest stretch of any without a share, also of one that is gone by now.
+    /// The longest stretch of any container without a share, also of one that is gone by now.
     longest: Longest,
 }
 
@@ -29,12 +29,12 @@ type Longest = BTreeMap<(GpuUuid, Class), u64>;
 #[derive(Debug, Default)]
 struct Wait {
     had: BTreeMap<(LaneKey, LaneKey), u64>,
-    /// What those without a share had together where it waits.
+    /// GPU time of all containers without a share together, where it waits.
     pools: BTreeMap<LaneKey, u64>,
     tuned: Vec<(LaneKey, u64)>,
 }
 
-/// What all shares of the gang's class leave to those without one, percent.
+/// Percent that all shares of the gang's class leave to containers without one.
 fn rest(seen: &Observer, me: &LaneState) -> u64 {
     let class = seen.on(me.gpu).map(|(_, state)| state);
     let class = class.filter(|state| state.record.class == me.record.class);
@@ -42,9 +42,9 @@ fn rest(seen: &Observer, me: &LaneState) -> u64 {
     100u64.saturating_sub(shares).max(1)
 }
 
-/// What the lines owe `other` while `me` waits, beside turns. In one line that is `l_i * w_j / w_i`. The line of
-/// shares weighs those without one together as `rest`, at most 100 less a share that is wanted: beside `pool`, which
-/// is what they had and the longest turn of any of them, a share of `c` has `pool * c / rest`.
+/// The time owed to `other` while `me` waits, beside turns. In one queue that is `l_i * w_j / w_i`. The
+/// queue of shares weighs the containers without one together as `rest`, at most 100 less a runnable share.
+/// With `pool` the time they had and the longest turn of any of them, a share of `c` has `pool * c / rest`.
 fn owed(me: &LaneState, other: &LaneState, pool: u64, rest: u64) -> u64 {
     let (had, theirs, mine) = match (me.share, other.share) {
         (0, share) if share > 0 => (pool, share, rest),
@@ -55,7 +55,7 @@ fn owed(me: &LaneState, other: &LaneState, pool: u64, rest: u64) -> u64 {
     u64::try_from(owed).unwrap_or(u64::MAX)
 }
 
-/// On the GPU, as far as others have to wait for it.
+/// On the GPU, so that others have to wait for it.
 fn on(state: &LaneState) -> bool {
     state.holds() || (state.closing.is_some() && !state.overrun)
 }
@@ -65,7 +65,7 @@ fn gated(state: &LaneState) -> bool {
 }
 
 impl Gangs {
-    /// Time passed.
+    /// Advances the clock.
     ///
     /// # Errors
     /// The objection.
@@ -117,9 +117,9 @@ impl Gangs {
         Ok(())
     }
 
-    /// A GPU that is kept for a gang while others wait: until the gang's other GPUs are free, if that is
-    /// known to be within a shortest turn, and for a shortest turn when it is not known. Each of
-    /// its other GPUs may first end a turn and then be drained.
+    /// Checks a GPU that is reserved for a gang while others wait. It may idle until the gang's other GPUs
+    /// are free, if that is known to be within a shortest turn, and for a shortest turn if it is not known.
+    /// Each of its other GPUs may first end a turn and then be drained.
     fn idles(&mut self, seen: &Observer, gpu: GpuUuid) -> Result<(), Objection> {
         let mut all = seen.on(gpu);
         let free = !all.any(|(_, state)| on(state) || !gated(state));
@@ -134,8 +134,8 @@ impl Gangs {
         let (since, longest) = self.idle.entry(gpu).or_insert((seen.now, 0));
         let gpus = seen.lanes.values().map(|state| state.gpu);
         let gpus = gpus.collect::<std::collections::BTreeSet<_>>().len() as u64;
-        // two shortest turns for each other GPU, and what those who wait take to drain, once where an end is known
-        // and twice where it is not. A step that came later than that is the world's doing.
+        // Two shortest turns for each other GPU, and the drain times of the waiting containers: once where
+        // an end is known, twice where it is not. A later step is the world's doing.
         let singles = seen
             .on(gpu)
             .filter(|(_, state)| state.runnable() && !state.gang);
@@ -150,7 +150,7 @@ impl Gangs {
         let idle = seen.now - *since;
         if idle.saturating_sub(seen.elapsed) > bound {
             return Err(format!(
-                "{gpu} idles for {idle} ns while one of no gang waits"
+                "{gpu} idles for {idle} ns while a container in no gang waits"
             ));
         }
         Ok(())
@@ -158,7 +158,7 @@ impl Gangs {
 }
 
 impl Wait {
-    /// What those of the gang's class without a share had on one of its GPUs.
+    /// GPU time of the containers of the gang's class without a share on one of its GPUs.
     fn pool(&mut self, seen: &Observer, mine: LaneKey, me: &LaneState) -> u64 {
         let others = seen.on(me.gpu).map(|(_, state)| state);
         let pays =
@@ -168,8 +168,8 @@ impl Wait {
         *pool
     }
 
-    /// While a gang waits, there is always one of its GPUs at least on which each other of its class had no
-    /// more than the line owes it, and the turns that it must wait for to have all GPUs at once.
+    /// While a gang waits, there is always one of its GPUs on which each other container of its class had
+    /// no more than the queue owes it, and the turns that the gang must wait for to have all GPUs at once.
     fn advance(
         &mut self,
         seen: &Observer,
@@ -189,7 +189,7 @@ impl Wait {
                 ..Wait::default()
             };
         }
-        // its own, and those that go before it because they were ready before it: each once or twice
+        // its own, and those of gangs that were ready before it: each once or twice
         let turns: u64 = seen.lanes.values().map(|state| 3 * state.longest).sum();
         let mut starves = true;
         for &(mine, me) in gang {

@@ -1,15 +1,15 @@
-//! A share is given: over any interval in which a container with a share of c always wants a GPU, it has at
-//! least c of the time that its class had, whatever weights others have, less what can be told:
+//! Shares are guaranteed: over any interval in which a container with a share of c is always runnable, it
+//! has at least c of its class's time, whatever weights others have, less an amount that is bounded:
 //!
-//! * a turn of its own and the c-th part of one turn of each other in its line, as start-time fair queueing
-//!   has it, where those without a share are one ([`super::pools`]); of three, where gangs come when they can and
-//!   not in their order;
-//! * the debt it came with, a turn, and what must gather before an empty bucket pays out again.
+//! * a turn of its own and the c-th part of one turn of each other entry in its queue, as in start-time
+//!   fair queueing, where the containers without a share are one entry ([`super::pools`]); of three turns,
+//!   where gangs come when they can and not in their order;
+//! * its initial debt, a turn, and the time that must gather before an empty bucket pays out again.
 //!
-//! Not of the class's time is the rest of a turn whose container came into the class, or gave its share back, in the
-//! middle of it: another line gave that turn.
+//! The rest of a turn does not count as the class's time if its container came into the class, or gave its
+//! share back, in the middle of it: another queue granted that turn.
 //!
-//! Shares that leave nothing leave one in a hundred and one to those without a share.
+//! Shares that leave nothing leave one in a hundred and one to the containers without one.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ use super::Objection;
 use super::pools::Pools;
 use crate::observer::{LaneKey, LaneState, Observer};
 
-/// What is owed to each that has a share and wants the GPU, in 2^-20 ns.
+/// Time owed to each runnable container with a share, in 2^-20 ns.
 #[derive(Debug, Default)]
 pub struct Guarantee {
     owed: BTreeMap<LaneKey, Owed>,
@@ -29,14 +29,14 @@ struct Owed {
     time: i128,
     /// The longest turns of the others with a share in that time.
     others: u64,
-    /// Gangs were among them.
+    /// There were gangs among them.
     gangs: bool,
-    /// Weights, shares and classes on this GPU.
+    /// Changes of weights, shares and classes on this GPU.
     tuned: u64,
 }
 
 impl Guarantee {
-    /// Time passed.
+    /// Advances the clock.
     ///
     /// # Errors
     /// The objection.
@@ -52,7 +52,7 @@ impl Guarantee {
                 others.filter(|state| class(state))
             };
             let shares: u64 = queue().map(|state| state.share).sum();
-            // somebody of the class has the GPU: of that time a part is due
+            // a container of the class has the GPU: a part of that time is due
             let on = queue().any(|state| state.pays() && !state.overrun && !state.guest);
             let compensated: u64 = queue().map(|state| state.compensated).sum();
             let had = if on { seen.elapsed } else { 0 };
@@ -86,7 +86,7 @@ impl Guarantee {
     }
 }
 
-/// Is sure of its part now.
+/// Whether its part is guaranteed now.
 fn counts(state: &LaneState) -> bool {
     state.share > 0 && state.runnable() && !state.gang && !state.overrun
 }

@@ -1,19 +1,19 @@
-//! Amounts of which NVML tells, and when they count.
+//! Amounts measured by NVML, and when they count.
 
-/// Looks at NVML confirm each other from this far apart, ns.
+/// Two measurements confirm each other from this far apart, ns.
 const APART: u64 = 300_000_000;
 
-/// An amount that is looked at: more counts when it was there at two looks.
+/// A measured amount: more counts when two measurements showed it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
-    /// What counts.
+    /// The amount that counts.
     pub counts: u64,
     first: Option<u64>,
     least: u64,
 }
 
 impl Seen {
-    /// One more look, at `now`.
+    /// Takes in a measurement at `now`.
     pub fn look(&mut self, now: u64, amount: u64) {
         if amount <= self.counts {
             *self = Seen {

@@ -1,8 +1,8 @@
-//! Memory: nobody is granted beyond the cap, pages say what is reserved, and what a process had
-//! is free when it is gone.
+//! Memory: no grant exceeds the cap, pages show the reserved bytes, and a process's memory is free when it
+//! has ended.
 //!
-//! The checker's own ledger: what each process was granted, what NVML showed of it against what
-//! it said, what strangers have, and what every cap is. Requests are [`super::requests`]'.
+//! The checker's own ledger: each process's grants, NVML's figures against its claims, the memory of
+//! unattributed processes, and every cap. [`super::requests`] checks requests.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,30 +15,30 @@ use super::Objection;
 use super::looks::Seen;
 use crate::observer::{LaneKey, Observer};
 
-/// What a process has on one account.
+/// One process's memory on one account.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Share {
     granted: u64,
-    /// The most that was granted, since the last look and between the two before.
+    /// The largest grant, since the last measurement and between the two before.
     most: [u64; 2],
     claims: Claims,
-    /// What NVML showed of it last, and what of that is beyond `most`.
+    /// NVML's last figure for it, and the part of that beyond `most`.
     seen: u64,
     own: u64,
     beyond: Seen,
 }
 
-/// What a container has on one account.
+/// One container's memory on one account.
 #[derive(Clone, Debug, Default)]
 pub struct Account {
-    /// Which GPU; none is the host's memory.
+    /// The GPU; `None` is the host's memory.
     gpu: Option<GpuUuid>,
     /// The promise.
     pub cap: u64,
     stray: Seen,
-    /// The most that was granted to all together, as in a [`Share`], but never beyond the cap.
+    /// The largest sum of grants, as in a [`Share`], but never beyond the cap.
     most: [u128; 2],
-    /// What NVML shows of all together beyond that, and what of it counts for no single one.
+    /// NVML's sum beyond that, and the part of it charged to no single process.
     beyond: Seen,
     hidden: u128,
     shown: u64,
@@ -48,28 +48,27 @@ pub struct Account {
 #[derive(Debug, Default)]
 pub struct Ledger {
     homes: BTreeMap<ClientId, ContainerId>,
-    /// Every identity ever given: none is given twice.
+    /// Every identity ever given: each is unique.
     known: BTreeSet<ClientId>,
     totals: BTreeMap<GpuUuid, u64>,
     shares: BTreeMap<(ClientId, Lane), Share>,
-    /// Which process each is.
+    /// The kernel's identity of each process.
     processes: BTreeMap<ClientId, Option<Process>>,
-    /// Those without a connection: they live, or may, and what they were granted counts.
+    /// Processes without a connection: they may live, and their grants count.
     apart: BTreeSet<ClientId>,
-    /// What a process had that attaches anew in this step.
+    /// The memory of a process that attaches again in this step.
     taken: Vec<(ClientId, BTreeMap<Lane, Share>)>,
-    /// Accounts of which more was written down than the cap, because less was not written yet: until it fits.
+    /// Accounts whose file shows more than the cap, because a decrease was not written yet: until they fit.
     overstated: BTreeSet<LaneKey>,
-    /// Containers of which the engine knows everything that was ever granted.
+    /// Containers whose grants the engine knows completely.
     complete: BTreeSet<ContainerId>,
     accounts: BTreeMap<LaneKey, Account>,
-    /// Caps that were lowered once, so that more than the cap may be granted; also by an earlier
-    /// engine.
+    /// Caps that were lowered once, also by an earlier engine, so that grants may exceed the cap.
     lowered: BTreeSet<LaneKey>,
 }
 
 impl Ledger {
-    /// The books of a new engine in the same world.
+    /// The ledger of a new engine in the same world.
     #[must_use]
     pub fn restart(&self) -> Ledger {
         Ledger {
@@ -78,7 +77,7 @@ impl Ledger {
         }
     }
 
-    /// The engine is told `event`; `cut` if it ends somebody's connection.
+    /// Takes in `event`; `cut` tells whether the engine ends a connection.
     ///
     /// # Errors
     /// The objection.
@@ -144,7 +143,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// Whether anything counts for a process.
+    /// Whether any memory counts for a process.
     fn holds(&self, client: ClientId) -> bool {
         let mut its = self.shares.iter().filter(|((id, _), _)| *id == client);
         its.any(|(_, share)| share.granted > 0 || share.beyond.counts > 0)
@@ -166,7 +165,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// An account is over although its process may live.
+    /// An account ends although its process may live.
     fn over(&mut self, client: ClientId, by: &Event) -> Result<(), Objection> {
         if let Event::Attach {
             container, process, ..
@@ -174,7 +173,7 @@ impl Ledger {
         {
             let home = self.homes.get(&client) == Some(container);
             if !home || process.is_none() || self.processes.get(&client) != Some(process) {
-                return Err(format!("{process:?} takes over what {client:?} has"));
+                return Err(format!("{process:?} takes over the memory of {client:?}"));
             }
             let its = self.shares.iter().filter(|((id, _), _)| *id == client);
             let its = its.map(|((_, lane), share)| (*lane, *share)).collect();
@@ -182,14 +181,12 @@ impl Ledger {
             return Ok(());
         }
         match self.holds(client) {
-            true => Err(format!(
-                "{client:?} may live, and what it holds is forgotten"
-            )),
+            true => Err(format!("{client:?} may live, and its memory is forgotten")),
             false => Ok(()),
         }
     }
 
-    /// The engine wants `action` done.
+    /// Takes in `action`.
     ///
     /// # Errors
     /// The objection.
@@ -282,7 +279,7 @@ impl Ledger {
 
     fn attached(&mut self, client: ClientId, id: ContainerId, by: &Event) -> Result<(), Objection> {
         if !self.known.insert(client) {
-            return Err(format!("{client:?} was somebody else"));
+            return Err(format!("{client:?} is the identity of another process"));
         }
         let Event::Attach { held, process, .. } = by else {
             return Err(format!("{client:?} did not ask to attach"));
@@ -300,12 +297,12 @@ impl Ledger {
                 ));
             }
         }
-        // another name of the same process, before the old ones go: it is never nobody
+        // the process's new identity comes before the old ones go: it always has one
         self.homes.insert(client, id);
         self.processes.insert(client, *process);
         let first = taken.first().map(|(_, its)| its.clone());
         if let Some((old, _)) = taken.first() {
-            // what it has beyond its grants goes on, and is not taken off its container's
+            // its memory beyond its grants stays, and is not taken off its container's
             self.shares.retain(|(id, _), _| id != old);
         }
         taken.iter().for_each(|(old, _)| self.part(*old));
@@ -327,7 +324,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// A process of before counts with all that it was granted.
+    /// A process from before a restart counts with all its grants.
     fn accounted(&mut self, client: ClientId, by: &Event) -> Result<(), Objection> {
         let Event::RestoreProcess {
             container,
@@ -336,10 +333,10 @@ impl Ledger {
             ..
         } = by
         else {
-            return Err(format!("{client:?} counts, and nobody knew of it"));
+            return Err(format!("{client:?} counts and was not restored"));
         };
         if !self.known.insert(client) {
-            return Err(format!("{client:?} was somebody else"));
+            return Err(format!("{client:?} is the identity of another process"));
         }
         self.homes.insert(client, *container);
         self.processes.insert(client, Some(*process));
@@ -357,7 +354,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// A process was granted something: perhaps all together have more than ever.
+    /// A process's grant grew: the sum over all may be the largest so far.
     fn granted_more(&mut self, client: ClientId, lane: Lane) {
         let Some(home) = self.home(client) else {
             return;
@@ -368,10 +365,10 @@ impl Ledger {
         }
     }
 
-    /// One look showed all processes of a container.
+    /// One query measured all processes of a container.
     fn looked(&mut self, now: u64, key: LaneKey) {
         let (mut all, mut own, mut granted) = (0u128, 0u128, 0u128);
-        for (_, share) in self.of_place(key.0, key.1) {
+        for (_, share) in self.of_key(key.0, key.1) {
             all += u128::from(share.seen.saturating_add(share.claims.unseen.0));
             own += u128::from(share.own);
             granted += u128::from(share.granted);
@@ -387,9 +384,9 @@ impl Ledger {
         self.hide(key);
     }
 
-    /// What all have beyond their grants and none of them is charged for.
+    /// Memory of all processes beyond their grants that none of them is charged for.
     fn hide(&mut self, key: LaneKey) {
-        let shares = self.of_place(key.0, key.1);
+        let shares = self.of_key(key.0, key.1);
         let theirs: u128 = shares.map(|(_, it)| u128::from(it.beyond.counts)).sum();
         if let Some(account) = self.accounts.get_mut(&key) {
             account.hidden = u128::from(account.beyond.counts).saturating_sub(theirs);
@@ -410,7 +407,10 @@ impl Ledger {
     ) -> Result<(), Objection> {
         let key = (record.container, change.lane);
         let Event::Resize { memory, .. } = event else {
-            return Err(format!("{} was resized and nobody asked", record.container));
+            return Err(format!(
+                "{} was resized without a request",
+                record.container
+            ));
         };
         let reserved = self.reserved(key.0, key.1);
         let granted = self.granted(key.0, key.1);
@@ -449,13 +449,13 @@ impl Ledger {
         Ok(())
     }
 
-    /// Whose process it is.
+    /// A process's container.
     #[must_use]
     pub fn home(&self, client: ClientId) -> Option<ContainerId> {
         self.homes.get(&client).copied()
     }
 
-    /// Cap and reserved of the account that a process asks.
+    /// Cap and reserved bytes of a process's account.
     #[must_use]
     pub fn of(&self, client: ClientId, lane: Lane) -> (u64, u128) {
         let Some(home) = self.home(client) else {
@@ -465,29 +465,29 @@ impl Ledger {
         (cap, self.reserved(home, lane))
     }
 
-    /// What each process of a container was granted on a lane.
+    /// Each process's grant on a lane of a container.
     pub fn granted(
         &self,
         container: ContainerId,
         lane: Lane,
     ) -> impl Iterator<Item = (ClientId, u64)> {
-        self.of_place(container, lane)
+        self.of_key(container, lane)
             .map(|(client, share)| (client, share.granted))
     }
 
-    fn of_place(&self, id: ContainerId, lane: Lane) -> impl Iterator<Item = (ClientId, &Share)> {
+    fn of_key(&self, id: ContainerId, lane: Lane) -> impl Iterator<Item = (ClientId, &Share)> {
         let all = self.shares.iter();
         let mine =
             all.filter(move |((client, at), _)| *at == lane && self.homes.get(client) == Some(&id));
         mine.map(|((client, _), share)| (*client, share))
     }
 
-    /// What counts on an account.
+    /// Bytes that count on an account.
     #[must_use]
     pub fn reserved(&self, container: ContainerId, lane: Lane) -> u128 {
         let account = self.accounts.get(&(container, lane));
         let beside = account.map_or(0, |it| u128::from(it.stray.counts) + it.hidden);
-        let shares = self.of_place(container, lane);
+        let shares = self.of_key(container, lane);
         shares.fold(beside, |sum, (_, share)| {
             sum + u128::from(share.granted) + u128::from(share.beyond.counts)
         })
@@ -514,7 +514,7 @@ impl Ledger {
         of_it.for_each(|key| self.hide(key));
     }
 
-    /// At every instant, and also while processes come back to a new daemon.
+    /// Checks every instant, also while processes attach again to a new daemon.
     ///
     /// # Errors
     /// The objection.
@@ -531,10 +531,10 @@ impl Ledger {
             let (granted, all) = sums.get(&(*container, *lane)).copied().unwrap_or_default();
             let beside = u128::from(account.stray.counts) + account.hidden;
             let (shown, reserved) = (account.shown, all + beside);
-            // what a liar says may be more than a page can
+            // a false claim may be larger than a page can show
             if u128::from(shown) != reserved.min(u128::from(u64::MAX)) {
                 return Err(format!(
-                    "{container}'s page says {shown} reserved of {lane:?}, not {reserved}"
+                    "{container}'s page shows {shown} reserved of {lane:?}, not {reserved}"
                 ));
             }
             let key = (*container, *lane);
@@ -547,24 +547,24 @@ impl Ledger {
         Ok(())
     }
 
-    /// Whether more than the cap may be held: it was lowered, or processes came back that the engine could
-    /// not know of.
+    /// Whether more than the cap may be held: the cap was lowered, or processes attached again that the
+    /// engine could not know of.
     #[must_use]
     pub fn may_exceed(&self, key: &LaneKey) -> bool {
         self.lowered.contains(key) || !self.complete.contains(&key.0)
     }
 
-    /// What is promised of an account.
+    /// The promise of an account.
     #[must_use]
     pub fn cap(&self, key: &LaneKey) -> Option<u64> {
         self.accounts.get(key).map(|it| it.cap)
     }
 
-    /// All processes are gone.
+    /// Checks the end of all processes.
     ///
     /// # Errors
-    /// If something is still granted.
-    pub fn nobody_left(&self) -> Result<(), Objection> {
+    /// If grants remain.
+    pub fn no_process_left(&self) -> Result<(), Objection> {
         if self.shares.is_empty() && self.homes.is_empty() {
             return Ok(());
         }

@@ -1,6 +1,6 @@
-//! One promise each, checked after every step from what the observer saw.
+//! Checkers: each checks one promise after every step, from what the observer saw.
 //!
-//! A checker says what is wrong as text; [`Checkers`] stops the world with it.
+//! A checker returns an objection as text; [`Checkers`] stops the world with it.
 
 pub mod gangs;
 pub mod guarantee;
@@ -22,10 +22,10 @@ use gpuslice_wire::snapshot::Snapshot;
 
 use crate::observer::{LaneKey, LaneState, Observer, Preemption};
 
-/// What is wrong, in words.
+/// The text of a broken promise.
 pub type Objection = String;
 
-/// All checkers and what they look at.
+/// All checkers and their input.
 #[derive(Debug)]
 pub struct Checkers {
     config: Config,
@@ -41,7 +41,7 @@ pub struct Checkers {
     priority: priority::Priority,
     gangs: gangs::Gangs,
     stops: stops::Stops,
-    /// The last steps, for the one who has to understand an objection.
+    /// The last steps, to explain an objection.
     trail: VecDeque<(u64, Event, Vec<Action>)>,
 }
 
@@ -70,7 +70,7 @@ impl Checkers {
         }
     }
 
-    /// The engine began anew.
+    /// The engine was restarted.
     pub fn restart(&mut self, now: u64) {
         let memory = self.memory.restart();
         let trail = std::mem::take(&mut self.trail);
@@ -81,7 +81,7 @@ impl Checkers {
         };
     }
 
-    /// Looks at one step.
+    /// Checks one step.
     ///
     /// # Panics
     /// With the objection, if a promise is broken.
@@ -95,7 +95,7 @@ impl Checkers {
         }
     }
 
-    /// Looks at one step.
+    /// Checks one step.
     ///
     /// # Errors
     /// The first objection.
@@ -130,7 +130,7 @@ impl Checkers {
         self.gangs.after_step(&self.seen)?;
         self.stops.after_step(&self.seen)?;
         match event {
-            Event::Claims { .. } => Ok(()), // what a process says moves no books by itself
+            Event::Claims { .. } => Ok(()), // a claim changes no ledger by itself
             _ => {
                 self.memory.after_step()?;
                 self.requests.after_step(&self.memory, event)
@@ -138,41 +138,41 @@ impl Checkers {
         }
     }
 
-    /// The engine asks to be called next at `at`: not after somebody is to be stopped.
+    /// Checks the engine's deadline `at`: it is not after a stop is due.
     ///
     /// # Panics
-    /// If nobody would look then.
+    /// If it is.
     pub fn looks(&self, at: Option<u64>) {
         if let Some((who, due)) = self.stops.due(&self.seen)
             && at.is_none_or(|at| at > due)
         {
             self.object(&format!(
-                "{who} is to be stopped at {due}, and nobody looks before {at:?}"
+                "{who} is to be stopped at {due}, and the deadline is {at:?}"
             ));
         }
     }
 
-    /// When the last step was.
+    /// The time of the last step.
     #[must_use]
     pub fn now(&self) -> u64 {
         self.seen.now
     }
 
-    /// Whether the container may not have all of the time of one of its GPUs.
+    /// Whether the container is capped on one of its GPUs.
     #[must_use]
     pub fn capped(&self, container: ContainerId) -> bool {
         let mut its = self.seen.lanes.iter().filter(|(key, _)| key.0 == container);
         its.any(|(_, state)| state.capped())
     }
 
-    /// What processes of a container may hold on one account, where nothing allows them more.
+    /// Bytes that processes of a container may hold on one account, unless an exception allows more.
     #[must_use]
     pub fn strict_cap(&self, key: &LaneKey) -> Option<u64> {
         let strict = !self.memory.may_exceed(key);
         self.memory.cap(key).filter(|_| strict)
     }
 
-    /// Whether others may run beside this one, or it is known no more.
+    /// Whether others may run beside this container, or it is unknown.
     #[must_use]
     pub fn overran(&self, container: ContainerId, lane: Lane) -> bool {
         self.seen
@@ -181,7 +181,7 @@ impl Checkers {
             .is_none_or(|state| state.overrun)
     }
 
-    /// Whether the engine knows that this one may be stopped, or it is known no more.
+    /// Whether the engine knows that this container may be stopped, or it is unknown.
     #[must_use]
     pub fn may_be_stopped(&self, container: ContainerId, lane: Lane) -> bool {
         self.seen
@@ -201,10 +201,10 @@ impl Checkers {
         panic!("a promise is broken: {objection}\nlast steps:\n{trail}\nnow:\n{lanes}")
     }
 
-    /// What a snapshot says must be what was seen.
+    /// Compares a snapshot with the observer's state.
     ///
     /// # Panics
-    /// If it is not.
+    /// If they differ.
     pub fn agree(&self, rows: &[Snapshot]) {
         for row in rows {
             let Snapshot::Slice {
@@ -229,7 +229,7 @@ impl Checkers {
                     "{container} is capped at {cap_ppm} ppm, not {part}/{whole}"
                 ));
             }
-            // what a liar says may be more than a row can
+            // a false claim may be larger than a row can show
             let counted = self.memory.reserved(*container, *lane).min(u64::MAX.into());
             let right = gpu_ns.abs_diff(state.used) <= state.rounded;
             if !right || u128::from(reserved.0) != counted || used > reserved {
@@ -242,11 +242,11 @@ impl Checkers {
         }
     }
 
-    /// No process lives: nothing is reserved, nobody wants, nothing waits for an answer.
+    /// Checks the end of all processes: nothing is reserved, no slice is runnable, no request waits.
     ///
     /// # Panics
     /// If something is left.
-    pub fn nobody_left(&self, rows: &[Snapshot]) {
+    pub fn no_process_left(&self, rows: &[Snapshot]) {
         for row in rows {
             if let Snapshot::Slice {
                 container,
@@ -263,7 +263,10 @@ impl Checkers {
                 ));
             }
         }
-        let left = self.memory.nobody_left().and(self.requests.nobody_left());
+        let left = self
+            .memory
+            .no_process_left()
+            .and(self.requests.no_process_left());
         if let Err(objection) = left {
             self.object(&objection);
         }

@@ -1,8 +1,9 @@
-//! What the containers of a class without a share may have had ahead of those with one: one turn of any of them,
-//! as start-time fair queueing has it.
+//! The pool's possible lead over the containers with a share: one turn of any container of the pool, as in
+//! start-time fair queueing.
 //!
-//! A gang is *called* when its place has come and comes later, when all its GPUs are free. Another container without a
-//! share may have had a turn in between, and so may each other gang that was called. So each gang adds a turn.
+//! A gang is *called* when it is first in its queue, and gets its turn later, when all its GPUs are free.
+//! Another container without a share may have had a turn in between, and so may each other gang that was
+//! called. So each gang adds a turn.
 
 use std::collections::BTreeMap;
 
@@ -11,20 +12,20 @@ use gpuslice_wire::policy::Class;
 
 use crate::observer::{LaneState, Observer};
 
-/// Of each class of each GPU, also of containers that are gone: what these had is owed by the others.
+/// For each class of each GPU, also for containers that are gone: the others owe their time.
 #[derive(Debug, Default)]
 pub struct Pools(BTreeMap<(GpuUuid, Class), Pool>);
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Pool {
-    /// The longest stretch of any, ns.
+    /// The longest stretch of any container, ns.
     longest: u64,
-    /// The most gangs at once.
+    /// The largest number of gangs at once.
     gangs: u64,
 }
 
 impl Pools {
-    /// Time passed.
+    /// Advances the clock.
     pub fn advance(&mut self, seen: &Observer) {
         let mut gangs: BTreeMap<(GpuUuid, Class), u64> = BTreeMap::new();
         for state in seen.lanes.values().filter(|state| state.share == 0) {
@@ -45,7 +46,8 @@ impl Pools {
         pool.map_or(0, |pool| pool.longest)
     }
 
-    /// What those without a share, of the class of `seat` on its GPU, had ahead of their line at most, ns.
+    /// The largest lead of the containers without a share, of the class of `state` on its GPU, over their
+    /// queue, ns.
     pub fn ahead(&self, state: &LaneState) -> u64 {
         let pool = self.0.get(&(state.gpu, state.record.class));
         pool.map_or(0, |pool| pool.longest * (1 + pool.gangs))

@@ -1,11 +1,11 @@
-//! Classes: a turn ends in the step in which somebody of a higher class begins to wait, except for
-//! slots, which are of the shortest length and rare; and every class gets slots.
+//! Classes: a turn ends in the step in which a container of a higher class begins to wait, except for guard
+//! turns, which have the shortest length and are rare; and every class gets guard turns.
 //!
-//! GPUs with a cap on one that is not of the last class are left out: from outside it cannot be
-//! told when that one may run. When a gang's place comes depends on other GPUs, so nothing is said of how long it
-//! waits, nor, where one is, of slots; but its turn gives way to one of a higher class as any other, on all
-//! its GPUs, unless it was extended because a collective was cut in two, or began with what it had launched
-//! without turns, which nobody may interrupt.
+//! GPUs with a capped container that is not of the last class are not checked: an observer cannot tell when
+//! that one may run. A gang's position depends on other GPUs, so its wait is not checked, nor are guard
+//! turns on its GPUs. But its turn gives way to a higher class like any other, on all its GPUs, with two
+//! exceptions that are not interrupted: it was extended because a collective was cut in two, or began with
+//! untracked work.
 
 use std::collections::BTreeMap;
 
@@ -16,19 +16,19 @@ use gpuslice_wire::policy::Class;
 use super::Objection;
 use crate::observer::{LaneState, Observer};
 
-/// The classes that others go before.
+/// The classes below another one.
 const LOWER: [Class; 2] = [Class::Normal, Class::BestEffort];
 
-/// What happened on one GPU.
+/// The state of one GPU.
 #[derive(Debug)]
 struct Gpu {
-    /// Turn word and start of the present turn, and whether it is a slot.
+    /// Turn word and start of the present turn, and whether it is a guard turn.
     turn: Option<(u32, u64, bool)>,
-    /// When each lower class's last slot began.
-    slot: [Option<u64>; 2],
-    /// When each of them was last on the GPU, or none of it waited.
+    /// When each lower class's last guard turn began.
+    guard: [Option<u64>; 2],
+    /// When each of them was last on the GPU, or did not wait.
     served: [u64; 2],
-    /// The longest stretch of anybody since then, also of one that is gone by now.
+    /// The longest stretch of any container since then, also of one that is gone by now.
     longest: [u64; 2],
 }
 
@@ -52,7 +52,7 @@ impl Priority {
             } else {
                 let new = || Gpu {
                     turn: None,
-                    slot: [None; 2],
+                    guard: [None; 2],
                     served: [seen.now; 2],
                     longest: [0; 2],
                 };
@@ -63,7 +63,7 @@ impl Priority {
     }
 }
 
-/// What the classes above keep, percent, and how long a slot may make a class wait at most, ns.
+/// Percent that the classes above keep, and the longest wait that a guard turn can cause, ns.
 fn rule(config: &Config, class: Class) -> (u64, u64) {
     match class {
         Class::High | Class::Normal => (u64::from(config.high_cap.get()), 1_000_000_000),
@@ -77,7 +77,7 @@ impl Gpu {
         let tied = all.iter().any(|state| state.gang);
         self.holder(seen, gpu, &all, tied)?;
         if tied {
-            (self.slot, self.served) = ([None; 2], [seen.now; 2]);
+            (self.guard, self.served) = ([None; 2], [seen.now; 2]);
             return Ok(());
         }
         for (at, class) in LOWER.into_iter().enumerate() {
@@ -86,7 +86,7 @@ impl Gpu {
         Ok(())
     }
 
-    /// Whether the one who has the turn may have it.
+    /// Whether the holder may have its turn.
     fn holder(
         &mut self,
         seen: &Observer,
@@ -99,7 +99,7 @@ impl Gpu {
             return Ok(());
         };
         let mut gang = seen.gang(key);
-        // extended on one of its GPUs is extended on all, also where others run beside it by now
+        // a turn extended on one of its GPUs is extended on all, also where others run beside it by now
         let bound = gang.any(|(_, part)| part.was_untracked || part.again.is_some());
         let bound = state.gang && bound || state.again.is_some();
         let (class, word) = (state.record.class, state.view.map_or(0, |view| view.turn));
@@ -109,15 +109,17 @@ impl Gpu {
         }
         let goes_first = |s: &LaneState| s.record.class < class && s.may_wait();
         let above = all.iter().any(|s| goes_first(s) && !s.gang);
-        // a gang's turn is a slot on all its GPUs if it is one on any, and so it may be because of a gang
+        // a gang's turn is a guard turn on all its GPUs if it is one on any, and a gang may be the reason
+        // for one
         let gpus = seen.gang(key).map(|(_, part)| part.gpu).chain([gpu]);
-        let slot = gpus
+        let guard = gpus
             .into_iter()
             .any(|gpu| seen.on(gpu).any(|(_, s)| goes_first(s)));
         let known = self.turn.filter(|it| (it.0, it.1) == (word, state.granted));
-        // one that began before this GPU was looked at may have been of another class then, or a slot
+        // a turn that began before this GPU was first seen may have been of another class then, or a guard
+        // turn
         let begins = known.is_none() && state.granted == seen.now;
-        let turn = known.unwrap_or((word, state.granted, slot || !begins));
+        let turn = known.unwrap_or((word, state.granted, guard || !begins));
         if turn.2 && begins && !tied {
             self.began(seen, class)?;
         }
@@ -130,7 +132,7 @@ impl Gpu {
         }
         if above && !tied && now >= state.granted + seen.config.turn_min.0 {
             return Err(format!(
-                "a slot on {gpu} goes on after {} ns",
+                "a guard turn on {gpu} goes on after {} ns",
                 now - state.granted
             ));
         }
@@ -159,25 +161,25 @@ impl Gpu {
         let patience = most + 2 * self.longest[at] + seen.elapsed + 2 * seen.config.turn_min.0;
         if above < 100 && seen.now > self.served[at] + patience {
             return Err(format!(
-                "{class} ones starve on {gpu} since {} ns",
+                "{class} containers starve on {gpu} since {} ns",
                 seen.now - self.served[at]
             ));
         }
         Ok(())
     }
 
-    /// A slot begins.
+    /// A guard turn begins.
     fn began(&mut self, seen: &Observer, class: Class) -> Result<(), Objection> {
         let Some(at) = LOWER.iter().position(|lower| *lower == class) else {
             return Ok(());
         };
         let (above, _) = rule(&seen.config, class);
         let every = seen.config.turn_min.0 * 100 / (100 - above).max(1);
-        if let Some(last) = self.slot[at].replace(seen.now)
+        if let Some(last) = self.guard[at].replace(seen.now)
             && seen.now < last + every
         {
             return Err(format!(
-                "slots follow each other after {} ns",
+                "guard turns follow each other after {} ns",
                 seen.now - last
             ));
         }

@@ -1,10 +1,11 @@
-//! A container that waits is served: while i waits, each other of its class gets at most what the line owes
-//! it, `l_i * w_j / w_i + 2 l_j` (`l_i` with a debt of a shortest turn, which keeps none from going on where turns
-//! begin), and then it is i's turn. Since the GPU does not idle either, every wait ends.
+//! Progress: every waiting container is served. While i waits, each other container of its class gets at
+//! most what the queue owes it, `l_i * w_j / w_i + 2 l_j`, and then it is i's turn. (`l_i` includes a debt
+//! of a shortest turn, which keeps no container from going on where turns begin.) Since the GPU does not
+//! idle either, every wait ends.
 //!
-//! A container with a share has it beside those without one, taken together: `(P + l_P) * c / r + 2 l`, where P
-//! is what those without one had while i waits, l_P what they may have had ahead ([`super::pools`]), c the share,
-//! and r what all shares leave. What it is sure of itself is another checker's.
+//! A container with a share has, beside the containers without one, taken together: `(P + l_P) * c / r + 2
+//! l`. P is the time these had while i waits, l_P their possible lead ([`super::pools`]), c the share, and
+//! r the rest that all shares leave. Another checker checks its own guarantee.
 
 use std::collections::BTreeMap;
 
@@ -12,24 +13,24 @@ use super::Objection;
 use super::pools::Pools;
 use crate::observer::{LaneKey, LaneState, Observer};
 
-/// What others had since each one waits.
+/// The others' GPU time since each container waits.
 #[derive(Debug, Default)]
 pub struct Progress {
     waits: BTreeMap<LaneKey, Wait>,
     pools: Pools,
 }
 
-/// Since one waits.
+/// The state since one container waits.
 #[derive(Clone, Debug, Default)]
 struct Wait {
     had: BTreeMap<LaneKey, Had>,
-    /// Those without a share together.
+    /// The containers without a share together.
     pool: u64,
-    /// The most that all shares were, in percent.
+    /// The largest sum of shares, in percent.
     shares: u64,
 }
 
-/// How much, and under which weights and classes of the two.
+/// GPU time, and changes of weights and classes of the two.
 #[derive(Clone, Copy, Debug, Default)]
 struct Had {
     time: u64,
@@ -37,7 +38,7 @@ struct Had {
 }
 
 impl Progress {
-    /// Time passed.
+    /// Advances the clock.
     ///
     /// # Errors
     /// The objection.
@@ -60,7 +61,7 @@ impl Progress {
 }
 
 impl Wait {
-    /// Time passed; those without a share had `ahead` ns ahead of their line at most.
+    /// Advances the clock; containers without a share had a lead of at most `ahead` ns.
     fn advance(&mut self, seen: &Observer, me: &LaneState, ahead: u64) -> Result<(), Objection> {
         self.had.retain(|j, _| seen.lanes.contains_key(j));
         let class = seen.on(me.gpu).map(|(_, state)| state);
@@ -90,7 +91,7 @@ impl Wait {
         Ok(())
     }
 
-    /// What one with a share may have.
+    /// The bound for a container with a share.
     fn above_me(&self, other: &LaneState, ahead: u64) -> u128 {
         let rest = 100u64.saturating_sub(self.shares).max(1);
         let pool = u128::from(self.pool + ahead);
@@ -100,17 +101,17 @@ impl Wait {
 
 fn beside(me: &LaneState, other: &LaneState) -> bool {
     let counts = other.pays() || other.compensated > 0;
-    // who was passed runs beside others, and has turns of its own beside that
+    // an overrun container runs beside others, and has turns of its own beside that
     let waited_for = !other.overrun || other.holds();
     other.record.class == me.record.class && counts && waited_for
 }
 
-/// What one without a share may have.
+/// The bound for a container without a share.
 fn beside_me(seen: &Observer, me: &LaneState, other: &LaneState) -> u128 {
     let weight = |state: &LaneState| u128::from(state.weight);
-    // what it owed when turns began, and was let go on with, comes on top of its longest turn
+    // its debt when turns began, with which it may go on, comes on top of its longest turn
     let mine = u128::from(me.longest + seen.config.turn_min.0) * weight(other) / weight(me);
-    // a gang that was called on all its GPUs comes, whoever else does on one of them
+    // a gang that was called on all its GPUs gets its turn, whatever else waits on one of them
     let turns = if other.gang { 3 } else { 2 };
     mine + u128::from(turns * other.longest) + 1_000
 }

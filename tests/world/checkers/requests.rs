@@ -1,5 +1,5 @@
-//! Requests for memory: each is answered once, in order, in bounded time, with what was asked for;
-//! and nobody is refused while siblings may still have what it needs.
+//! Requests for memory: each is answered once, in order, in bounded time, within the bounds of the request;
+//! and none is refused while siblings may still have the memory it needs.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,14 +18,14 @@ const SLACK: u64 = 20_000_000;
 /// The recall that was under way and one of its own.
 const MOST: u64 = 2 * RECALL_WAIT_NS + SLACK;
 
-/// A question under way.
+/// A pending request.
 #[derive(Clone, Copy, Debug)]
 struct Question {
     token: u64,
     client: ClientId,
     need: Bytes,
     wish: Bytes,
-    /// The page's recall when it was asked, and how long it has waited beyond others' return.
+    /// The page's recall number at the request, and how long it has waited beyond others' return.
     recall: u32,
     waits: u64,
 }
@@ -35,24 +35,24 @@ struct Question {
 struct Recall {
     number: u32,
     began: u64,
-    /// Who had something and has not answered.
+    /// Processes that had grants and have not answered.
     owing: BTreeSet<ClientId>,
 }
 
-/// All questions.
+/// All pending requests.
 #[derive(Debug, Default)]
 pub struct Requests {
     asked: BTreeMap<LaneKey, Vec<Question>>,
     recalls: BTreeMap<LaneKey, Recall>,
-    /// Restored: until then growth may wait for those who come back.
+    /// Restored containers: until then growth may wait for processes that attach again.
     restored: BTreeMap<ContainerId, u64>,
-    /// ... and may do so still.
+    /// Containers whose growth may still wait so.
     returning: BTreeSet<ContainerId>,
 }
 
 impl Requests {
-    /// Time passes. A recall that is under way is over at a certain time: a step that comes later than that is the
-    /// daemon's doing, which was kept from running, and not a wait that the engine decided on.
+    /// Advances the clock. A recall ends at a certain time: a later step is due to the daemon, which was
+    /// kept from running, and is no wait that the engine decided on.
     pub fn advance(&mut self, seen: &Observer) {
         let elapsed = if seen.gap { 0 } else { seen.elapsed };
         let from = seen.now - elapsed;
@@ -66,7 +66,7 @@ impl Requests {
         }
     }
 
-    /// The engine is told `event`.
+    /// Takes in `event`.
     pub fn event(&mut self, ledger: &Ledger, event: &Event) {
         match *event {
             Event::Reserve {
@@ -113,7 +113,7 @@ impl Requests {
         }
     }
 
-    /// The engine wants `action` done; `books` have it not yet.
+    /// Takes in `action`, which `ledger` does not contain yet.
     ///
     /// # Errors
     /// The objection.
@@ -192,8 +192,8 @@ impl Requests {
         }
     }
 
-    /// A refusal is right if even all that siblings have would not do, or if they were asked
-    /// since, and have answered or had the time to.
+    /// Checks a refusal. It is right if even all memory of the siblings would not suffice, or if they were
+    /// asked since, and have answered or had the time to.
     fn justified(
         &self,
         seen: &Observer,
@@ -209,10 +209,7 @@ impl Requests {
         }
         let recall = self.recalls.get(&key);
         let Some(recall) = recall.filter(|recall| recall.number != q.recall) else {
-            return Err(format!(
-                "{:?} was refused and nobody was asked for what it does not use",
-                q.client
-            ));
+            return Err(format!("{:?} was refused without a recall", q.client));
         };
         if recall.owing.is_empty() || seen.now >= recall.began + RECALL_WAIT_NS {
             return Ok(());
@@ -223,7 +220,7 @@ impl Requests {
         ))
     }
 
-    /// Who else has something, and does not wait for more itself.
+    /// The siblings that hold memory and do not wait for more themselves.
     fn siblings(
         &self,
         ledger: &Ledger,
@@ -270,8 +267,8 @@ impl Requests {
         }
     }
 
-    /// Nobody waits where there is room, for those who have answered, or for longer than two
-    /// recalls and the return of others.
+    /// Checks that no request waits where there is memory, for processes that have answered, or for longer
+    /// than two recalls and the return of others.
     ///
     /// # Errors
     /// The objection.
@@ -285,7 +282,7 @@ impl Requests {
             let fits = reserved + u128::from(first.need.0) <= u128::from(cap);
             if fits && !self.returning.contains(&key.0) {
                 return Err(format!(
-                    "{:?} waits for {:?}, which is there",
+                    "{:?} waits for {:?}, which is available",
                     first.client, first.need
                 ));
             }
@@ -302,11 +299,11 @@ impl Requests {
         Ok(())
     }
 
-    /// All processes are gone.
+    /// Checks the end of all processes.
     ///
     /// # Errors
-    /// If something is still asked for.
-    pub fn nobody_left(&self) -> Result<(), Objection> {
+    /// If a request is pending.
+    pub fn no_process_left(&self) -> Result<(), Objection> {
         match self.asked.values().flatten().next() {
             None => Ok(()),
             Some(question) => Err(format!("left over: {question:?}")),

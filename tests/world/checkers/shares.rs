@@ -13,29 +13,29 @@ fn over_weight(ns: u64, state: &LaneState) -> i128 {
     (i128::from(ns) << 20) / i128::from(state.weight)
 }
 
-/// Two containers that have both wanted a GPU since some time.
+/// Two containers that have both been runnable since some time.
 #[derive(Debug, Default)]
 struct Pair {
-    /// `W_i/w_i - W_j/w_j` since then, and how far it went to both sides.
+    /// `W_i/w_i - W_j/w_j` since then, and its extremes.
     lead: i128,
     least: i128,
     most: i128,
     /// Longest turns in that time, and the last ones before it, over weight.
     first: i128,
     second: i128,
-    /// Which weights and classes of the two it is about.
+    /// Changes of weights and classes of the two.
     tuned: (u64, u64),
 }
 
-/// The bound of start-time fair queueing: over every interval in which i and j both want the
-/// GPU, `|W_i/w_i - W_j/w_j| <= l_i/w_i + l_j/w_j`, where W is without what each hand-over costs
-/// anyway, by the median of what those in line say. Where turns begin, a shortest turn ahead of the line
-/// keeps nobody from going on, so each may be off by that, too.
+/// The bound of start-time fair queueing: over every interval in which i and j are both runnable,
+/// `|W_i/w_i - W_j/w_j| <= l_i/w_i + l_j/w_j`. W excludes the overhead of switches, by the median of the
+/// queued containers' reports. Where turns begin, a lead of a shortest turn keeps no container from going
+/// on, so each may be off by that, too.
 #[derive(Debug, Default)]
 pub struct Pairs(BTreeMap<(LaneKey, LaneKey), Pair>);
 
 impl Pairs {
-    /// Time passed.
+    /// Advances the clock.
     ///
     /// # Errors
     /// The objection.
@@ -43,10 +43,10 @@ impl Pairs {
         let queues: Vec<(&LaneKey, &LaneState)> = seen
             .lanes
             .iter()
-            .filter(|(_, state)| in_line(state) && !seen.gap)
+            .filter(|(_, state)| queued(state) && !seen.gap)
             .collect();
         self.0.retain(|(a, b), _| {
-            let still = |key: &LaneKey| seen.lanes.get(key).is_some_and(in_line);
+            let still = |key: &LaneKey| seen.lanes.get(key).is_some_and(queued);
             !seen.gap && still(a) && still(b)
         });
         for (n, &(i, a)) in queues.iter().enumerate() {
@@ -69,20 +69,20 @@ impl Pairs {
     }
 }
 
-/// One half of that bound holds for any j, whenever and however long that one wants the GPU: while i always wants
-/// it, `W_j/w_j - W_i/w_i <= l_j/w_j + l_i/w_i`. What j has left and comes back to, it still owes. A
-/// debt of a shortest turn keeps nobody from open mode, and is in the bound. One that is capped has its cap
-/// for a bound.
+/// One half of that bound holds for any j, whenever and however long j is runnable: while i is always
+/// runnable, `W_j/w_j - W_i/w_i <= l_j/w_j + l_i/w_i`. A debt that j leaves with is still owed when j comes
+/// back. A debt of a shortest turn does not prevent open mode, and is in the bound. A capped container is
+/// bounded by its cap.
 #[derive(Debug, Default)]
 pub struct Debts(BTreeMap<(LaneKey, LaneKey), Pair>);
 
 impl Debts {
-    /// Time passed.
+    /// Advances the clock.
     ///
     /// # Errors
     /// The objection.
     pub fn advance(&mut self, seen: &Observer) -> Result<(), Objection> {
-        let waits = |key: &LaneKey| seen.lanes.get(key).is_some_and(in_line) && !seen.gap;
+        let waits = |key: &LaneKey| seen.lanes.get(key).is_some_and(queued) && !seen.gap;
         let counts = |state: &LaneState| !state.gang && !state.capped() && state.share == 0;
         let other = |key: &LaneKey| seen.lanes.get(key).is_some_and(counts);
         self.0.retain(|(i, j), _| waits(i) && other(j));
@@ -99,7 +99,7 @@ impl Debts {
                     };
                 }
                 pair.advance(me, other);
-                // how far j got ahead since it was furthest behind
+                // the lead of j since it was furthest behind
                 pair.most = pair.most.max(pair.lead);
                 let ahead = pair.most - pair.lead;
                 let tolerance = tolerance(seen, me, other);
@@ -119,14 +119,14 @@ impl Debts {
     }
 }
 
-/// What two may be ahead of the line where turns begin, and go on nevertheless.
+/// The lead that two containers may have where turns begin, and go on nevertheless.
 fn tolerance(seen: &Observer, a: &LaneState, b: &LaneState) -> i128 {
     let shortest = seen.config.turn_min.0;
     over_weight(shortest, a) + over_weight(shortest, b)
 }
 
 /// Competes by weight alone, on this GPU alone.
-fn in_line(state: &LaneState) -> bool {
+fn queued(state: &LaneState) -> bool {
     state.share == 0
         && !state.gang
         && state.runnable()
@@ -162,7 +162,8 @@ impl Pair {
     }
 }
 
-/// Whether what comes in now is owed to one with a share: it has the GPU, or waits behind one of its class.
+/// Whether the time that comes in now is owed to a container with a share: it has the GPU, or waits behind
+/// its class.
 fn owed(seen: &Observer, state: &LaneState) -> bool {
     let class = |other: &LaneState| other.record.class == state.record.class;
     let busy = |other: &LaneState| other.pays() && (!other.overrun || other.holds());
@@ -171,15 +172,15 @@ fn owed(seen: &Observer, state: &LaneState) -> bool {
     state.share > 0 && (state.pays() || state.runnable() && waits())
 }
 
-/// Caps: over every interval t, `used <= c t + c burst + longest turn`, with what is used less what
-/// hand-overs cost, and the integral of c in
-/// the place of `c t` where it changes, from the next turn on. Kept as the level of a bucket, in 2^-20 ns. Of one with a
-/// share, what it waited for behind others of its class is not lost at the bucket's brim.
+/// Caps: over every interval t, `used <= c t + c burst + longest turn`. `used` excludes the overhead of
+/// switches. Where c changes, its integral takes the place of `c t`, from the next turn on. The state is
+/// the level of a bucket, in 2^-20 ns. A share's bucket does not overflow with time for which its container
+/// waited behind others of its class.
 #[derive(Debug, Default)]
 pub struct Caps(BTreeMap<LaneKey, i128>);
 
 impl Caps {
-    /// Time passed.
+    /// Advances the clock.
     ///
     /// # Errors
     /// The objection.
@@ -189,15 +190,16 @@ impl Caps {
             let (part, whole) = (i128::from(state.cap.0), i128::from(state.cap.1));
             let of = |ns: u64| (i128::from(ns) << 20) * part / whole;
             let depth = of(seen.config.burst.0);
-            // what was launched without turns, or in a turn that was given without a cap, has none: until it is
-            // quiet, and with the turns that it has because it is not, whether its cap pays for them or not
+            // Untracked work, and work of a turn granted without a cap, has no cap until it has drained.
+            // The same holds for the turns that the container has because it has not drained, whether its
+            // cap pays for them or not.
             let free = state.native || state.untracked || state.freely;
             let used = if free { 0 } else { state.billed };
             let used = (i128::from(used) - i128::from(state.compensated)) << 20;
             let level = self.0.entry(key).or_insert(depth);
             *level += of(seen.elapsed) - used;
             if !owed(seen, state) {
-                // what came in while it had a share and waited may be in it still
+                // time that came in while it had a share and waited may still be in it
                 let kept = if state.share > 0 && state.runnable() {
                     *level - of(seen.elapsed) + used
                 } else {
@@ -205,7 +207,7 @@ impl Caps {
                 };
                 *level = (*level).min(kept.max(depth));
             }
-            // the turn of a gang is extended, paid for or not, until its work is over
+            // a gang's turn is extended, paid for or not, until its work is over
             let turns = if state.gang { 2 } else { 1 };
             let bound = turns * (i128::from(state.longest) << 20) + SLACK;
             if -*level > bound {

@@ -1,5 +1,5 @@
-//! Work that is late and may be stopped on the GPU: no sooner than an honest drain takes, but somebody looks when
-//! that is over; never that of a gang; and it goes on in its next turn, and only then.
+//! Preemption: late work is stopped on the GPU no sooner than an honest drain takes, but the engine has a
+//! deadline then; never that of a gang; and it resumes in its next turn, and only then.
 
 use std::collections::BTreeMap;
 
@@ -12,24 +12,25 @@ use crate::observer::{LaneKey, LaneState, Observer, Preemption};
 /// The checker of stops.
 #[derive(Debug, Default)]
 pub struct Stops {
-    /// The close after which each was last asked to be stopped.
+    /// The close after which each container's last stop was ordered.
     asked: BTreeMap<LaneKey, u64>,
-    /// Asked to go on, in this step.
+    /// Resumes ordered in this step.
     resumed: Vec<LaneKey>,
 }
 
-/// How long after its close one is waited for, ns, if somebody who goes before it waits (`such`).
+/// How long after its close a container is waited for, ns, if a container waits that goes before it
+/// (`such`).
 fn patience(seen: &Observer, state: &LaneState, such: impl Fn(&LaneState) -> bool) -> u64 {
     let above = |other: &LaneState| other.record.class < state.record.class && such(other);
     match seen.on(state.gpu).any(|(_, other)| above(other)) {
-        // what is in flight by the rules, half of it again, and 0.1 ms
+        // the work allowed in flight, half of it again, and 0.1 ms
         true => state.view.map_or(0, |view| u64::from(view.window_us)) * 1_500 + 100_000,
         false => seen.config.drain.0,
     }
 }
 
 impl Stops {
-    /// Before an action changes what is seen.
+    /// Checks an action before it changes the observed state.
     ///
     /// # Errors
     /// The objection.
@@ -44,7 +45,7 @@ impl Stops {
     fn stop(&mut self, seen: &Observer, key: (ContainerId, Lane)) -> Result<(), Objection> {
         let who = key.0;
         let Some(state) = seen.lanes.get(&key) else {
-            return Err(format!("{who} is stopped and not known"));
+            return Err(format!("{who} is stopped and unknown"));
         };
         let Some(closed) = state.closing.filter(|_| !state.drained()) else {
             return Err(format!("{who} is stopped and has nothing to drain"));
@@ -101,7 +102,7 @@ impl Stops {
         }
     }
 
-    /// Who is to be stopped first, and when, if nothing happens.
+    /// The first stop that is due, and when, if no event happens before.
     #[must_use]
     pub fn due(&self, seen: &Observer) -> Option<(ContainerId, u64)> {
         let waits = |other: &LaneState| !other.gang && other.may_wait() && !other.capped();

@@ -1,5 +1,5 @@
-//! At most one container has a turn on a GPU, the next one only when the last one is quiet, the first
-//! one only when all that was launched before without turns is over, and the GPU never idles while somebody may have it.
+//! Turns: at most one container has a turn on a GPU; the next turn begins when the last one has drained,
+//! and the first one when all untracked work is over; the GPU never idles while a container may have it.
 
 use std::collections::BTreeMap;
 
@@ -9,11 +9,12 @@ use gpuslice_wire::ids::GpuUuid;
 use super::Objection;
 use crate::observer::{LaneKey, Observer};
 
-/// The checker of turns; it needs no books of its own.
+/// The checker of turns; it needs no state of its own.
 #[derive(Debug, Default)]
 pub struct Turns;
 
-/// A turn that is given and over in the same step: its container launches nothing in it, and is drained again.
+/// Accepts a turn that is granted and over in the same step: its container launches nothing in it, and
+/// drains again.
 fn no_turn_at_all(seen: &Observer, key: LaneKey, view: &LaneView) -> Result<(), Objection> {
     let before = seen.lanes.get(&key).and_then(|state| state.view);
     let closed = |view: &LaneView| view.mode == Mode::Turns && view.turn.is_multiple_of(2);
@@ -26,7 +27,7 @@ fn no_turn_at_all(seen: &Observer, key: LaneKey, view: &LaneView) -> Result<(), 
 }
 
 impl Turns {
-    /// Before an action changes what is seen.
+    /// Checks an action before it changes the observed state.
     ///
     /// # Errors
     /// The objection.
@@ -48,7 +49,7 @@ impl Turns {
         else {
             return Ok(());
         };
-        // of a gang it is the first that counts, and of a turn that was extended the first close
+        // for a gang the first GPU counts, and for an extended turn the first close
         let key = (*container, *lane);
         let all = seen.gang(&key).chain(seen.lanes.get_key_value(&key));
         let first = all
@@ -63,7 +64,7 @@ impl Turns {
         }
     }
 
-    /// Between any two actions: one grant per GPU, and nobody else still at work.
+    /// Checks between any two actions: one grant per GPU, and no other container at work.
     ///
     /// # Errors
     /// The objection.
@@ -73,7 +74,7 @@ impl Turns {
             let on = state.holds() || (state.closing.is_some() && !state.overrun);
             if on && let Some((other, untracked)) = busy.insert(state.gpu, (key, state.untracked)) {
                 if untracked && state.untracked {
-                    continue; // what they launched without turns runs out together
+                    continue; // their untracked work drains together
                 }
                 return Err(format!(
                     "{} and {} are on {} at once",
@@ -84,8 +85,8 @@ impl Turns {
         Ok(())
     }
 
-    /// After a step: one mode per GPU, no turn that is not used, and no idle GPU while somebody
-    /// may have it.
+    /// Checks after a step: one mode per GPU, no unused turn, and no idle GPU while a container may have
+    /// it.
     ///
     /// # Errors
     /// The objection.
@@ -110,7 +111,7 @@ impl Turns {
                 return Err(format!("{} holds {} and is not runnable", key.0, state.gpu));
             }
             let gated = modes.get(&state.gpu) == Some(&Mode::Turns);
-            // gangs, and who may stand back for one, are another checker's
+            // another checker covers gangs, and the containers that wait for one
             let tied = seen.on(state.gpu).any(|(_, other)| other.gang);
             let may = state.may_wait() && !state.capped();
             if gated && may && !tied && busy.get(&state.gpu) == Some(&false) {

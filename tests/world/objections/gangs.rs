@@ -1,4 +1,4 @@
-//! The stories that are about containers of several GPUs.
+//! Stories about containers with several GPUs.
 
 use super::*;
 
@@ -24,8 +24,8 @@ fn claims(n: usize, lane: u8, claims: Claims) -> Event {
     }
 }
 
-/// Container 0 has a slice of GPUs 0 and 1, container 1 one of GPU 0. The first has a turn on GPU 0 and wants the
-/// other, too; what comes of that is `actions`.
+/// Container 0 has a slice of GPUs 0 and 1, container 1 one of GPU 0. The first has a turn on GPU 0 and
+/// becomes runnable on the other, too; the engine answers with `actions`.
 fn gang(actions: &[Action]) -> (Story, Result<(), Objection>) {
     let (mut story, first) = beside(1, |_| {});
     first.expect("fine");
@@ -33,7 +33,8 @@ fn gang(actions: &[Action]) -> (Story, Result<(), Objection>) {
     (story, second)
 }
 
-/// ... with `others` GPUs for container 1, which is as `such` makes it; before the first one wants the other GPU.
+/// The same with `others` GPUs for container 1, as `such` makes it; before the first is runnable on the
+/// other GPU.
 fn beside(others: u8, such: impl Fn(&mut Record)) -> (Story, Result<(), Objection>) {
     let mut story = Story {
         checkers: Checkers::new(Config::default(), 0),
@@ -86,7 +87,7 @@ fn to_half_a_gang() {
     objects(gang(&[]).1, "none on lane 1");
 }
 
-/// Its turn is over and it is quiet; the other container is given GPU 0 after so many ms.
+/// Its turn is over and it has drained; the other container is granted GPU 0 after `ms`.
 fn waits(ms: u64) -> Result<(), Objection> {
     let (mut story, begun) = gang(&[on(0, 1, 1, 8 * MS)]);
     begun?;
@@ -106,9 +107,10 @@ fn to_a_gpu_that_is_kept_for_a_gang_for_too_long() {
     objects(waits(20), "idles for");
 }
 
-/// What a GPU stands idle for takes long to drain and is dismissed then: it was right until that moment.
+/// A GPU idles for a container that takes long to drain and is dismissed then: idling was right until that
+/// moment.
 #[test]
-fn to_no_gpu_that_was_kept_for_one_that_is_gone() {
+fn to_no_gpu_that_was_reserved_for_a_dismissed_container() {
     let run = |drains: u64| -> Result<(), Objection> {
         let (mut story, begun) = gang(&[on(0, 1, 1, 8 * MS)]);
         begun?;

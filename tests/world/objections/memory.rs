@@ -1,4 +1,4 @@
-//! The stories that are about memory.
+//! Stories about memory.
 
 use super::*;
 use gpuslice_engine::{CapChange, Cut, Process};
@@ -44,7 +44,7 @@ fn refused(need: u64, left: u64) -> Action {
 }
 
 #[test]
-fn to_wrong_books() {
+fn to_a_wrong_ledger() {
     let shown = |n| page(0, Mode::Turns, 0, 0, n);
     let tell = |event: Event, actions: &[Action]| {
         Story::of(&[(1, 0, Class::Normal)]).tell(0, event, actions)
@@ -66,7 +66,7 @@ fn to_wrong_books() {
     assert_eq!(tell(reserve(101, 120), &[refused(101, 100)]), Ok(()));
     objects(
         tell(reserve(100, 120), &[refused(100, 100)]),
-        "nobody was asked",
+        "without a recall",
     );
     objects(tell(reserve(101, 120), &[refused(101, 90)]), "refused with");
     objects(tell(Event::Tick, &[reserved(1), shown(1)]), "not asked");
@@ -79,7 +79,7 @@ fn to_wrong_books() {
 }
 
 #[test]
-fn to_what_is_left_behind() {
+fn to_leftovers() {
     let mut story = Story::of(&[(1, 0, Class::Normal)]);
     let ledger = [reserved(20), page(0, Mode::Turns, 0, 0, 20)];
     story.tell(0, reserve(10, 20), &ledger).expect("fine");
@@ -87,8 +87,8 @@ fn to_what_is_left_behind() {
     objects(stale, "page says 20 reserved of Lane(0), not 0");
 }
 
-/// A container of 100 bytes: its first process holds 60 of them, its second asks for 50, which
-/// raises the first recall if `asked`.
+/// A container of 100 bytes: its first process holds 60 of them, its second asks for 50, which starts the
+/// first recall if `asked`.
 fn short(asked: bool) -> Story {
     let mut story = Story::of(&[(1, 0, Class::Normal)]);
     let ledger = [reserved(60), shown(60, 0)];
@@ -146,7 +146,7 @@ fn gives(recall: u32, bytes: u64) -> Event {
 
 #[test]
 fn to_a_refusal_while_siblings_may_have_it() {
-    objects(short(false).then(0, &[no()]), "nobody was asked");
+    objects(short(false).then(0, &[no()]), "without a recall");
     objects(short(true).then(RECALL_WAIT_NS - 1, &[no()]), "before");
     objects(short(true).tell(0, gives(2, 0), &[no()]), "before");
     assert_eq!(short(true).then(RECALL_WAIT_NS, &[no()]), Ok(()));
@@ -159,7 +159,7 @@ fn to_a_refusal_while_siblings_may_have_it() {
 }
 
 #[test]
-fn to_a_wait_for_what_is_there_or_for_ever() {
+fn to_a_wait_for_available_memory_or_for_ever() {
     objects(
         short(true).tell(0, gives(1, 60), &[shown(0, 1)]),
         "is there",
@@ -174,7 +174,7 @@ fn to_a_wait_for_what_is_there_or_for_ever() {
         result = result.and_then(|()| waits.then(100 * MS, &[]));
     }
     objects(result, "waits since");
-    // a step that comes later than the end of a recall is not the engine's doing; what waits on after that is
+    // a step later than the end of a recall is not the engine's doing; a further wait after that is
     let mut late = short(true);
     let second = asks(client(9), 9, 50, 50);
     assert_eq!(late.tell(0, second, &[]), Ok(()));
@@ -192,7 +192,7 @@ fn to_a_wait_for_what_is_there_or_for_ever() {
 }
 
 #[test]
-fn to_passing_who_waits() {
+fn to_overtaking_a_waiting_request() {
     let third = || asks(client(0), 9, 20, 20);
     let overtakes = [gets(client(0), 9, 20), shown(80, 1)];
     objects(
@@ -204,7 +204,7 @@ fn to_passing_who_waits() {
 }
 
 #[test]
-fn to_forgetting_what_the_driver_shows() {
+fn to_forgetting_the_drivers_figures() {
     let seen = |used| Event::Measured {
         client: client(0),
         lane: Lane(0),
@@ -232,7 +232,7 @@ fn to_forgetting_what_the_driver_shows() {
 }
 
 #[test]
-fn to_a_cap_that_is_not_what_was_asked() {
+fn to_a_cap_other_than_requested() {
     let resize = |bytes| Event::Resize {
         token: Token(0),
         container: container(0),
@@ -264,7 +264,7 @@ fn to_a_cap_that_is_not_what_was_asked() {
     objects(tell(200, resized(200, 100, 60)), "are promised of");
     objects(
         short(false).then(0, &[resized(50, 100, 60)]),
-        "nobody asked",
+        "without a request",
     );
 }
 
@@ -272,7 +272,7 @@ fn process(pid: u32) -> Option<Process> {
     Some(Process { pid, born: 1 })
 }
 
-/// Process `pid` attaches, holding so many bytes, as `client`; these other things happen first.
+/// Process `pid` attaches as `client` with this memory; these other actions happen first.
 fn comes(
     story: &mut Story,
     (pid, bytes, as_client): (u32, u64, ClientId),
@@ -344,7 +344,7 @@ fn to_an_account_that_another_process_takes_over() {
 }
 
 #[test]
-fn to_believing_what_was_never_granted() {
+fn to_believing_memory_that_was_never_granted() {
     let says = |bytes, ledger| comes(&mut apart(), (8, bytes, client(10)), &[], ledger);
     assert_eq!(says(40, 100), Ok(()));
     objects(says(41, 101), "is believed to hold");

@@ -1,4 +1,4 @@
-//! The stories that are about shares beside containers without one.
+//! Stories about shares beside containers without one.
 
 use gpuslice_engine::TimeChange;
 use gpuslice_wire::policy::ShareAsk;
@@ -22,8 +22,9 @@ fn to_a_waiter_left_behind_by_a_share() {
     objects(keeps(10), "waits while");
 }
 
-/// Container 0, of `class`, has a long turn; container 1, which has a share of 43, wants the GPU. In the middle of that turn
-/// container 0 is made a normal one. After it container 2 has a long turn, and then container 1 none yet.
+/// Container 0, of `class`, has a long turn; container 1, with a share of 43, is runnable. In the middle of
+/// that turn container 0 changes to the normal class. After it container 2 has a long turn, and then
+/// container 1 none yet.
 fn comes_into_the_class(class: Class) -> Result<(), Objection> {
     let others = [(1, 43, Class::Normal), (1, 0, Class::Normal)];
     let mut story = Story::of(&[&[(1, 0, class)], &others[..]].concat());
@@ -46,7 +47,7 @@ fn comes_into_the_class(class: Class) -> Result<(), Objection> {
 }
 
 impl Story {
-    /// 400 ms pass, in steps: the daemon is there all the time.
+    /// 400 ms pass, in steps: the daemon is always alive.
     fn long(&mut self) -> Result<(), Objection> {
         (0..4).try_for_each(|_| self.then(100 * MS, &[]))
     }

@@ -1,4 +1,4 @@
-//! The stories that are about work which is stopped on the GPU.
+//! Stories about work that is stopped on the GPU.
 
 use super::*;
 
@@ -14,7 +14,7 @@ fn resume() -> Action {
     Action::Resume { container, lane }
 }
 
-/// One of best effort has lost its turn to a high one, and is not quiet.
+/// A best-effort container has lost its turn to a high-priority one, and has not drained.
 fn late() -> Story {
     let config = Config {
         stop: true,
@@ -27,7 +27,7 @@ fn late() -> Story {
     story
 }
 
-/// ... and is stopped, and the high one has its turn.
+/// The same, but it is stopped, and the high-priority one has its turn.
 fn stopped() -> Story {
     let mut story = late();
     story.then(100 * US, &[stop()]).expect("fine");
@@ -41,7 +41,7 @@ fn stopped() -> Story {
     story
 }
 
-/// The high one wants nothing more.
+/// The high-priority container has no more work.
 fn ends(story: &mut Story, actions: &[Action]) -> Result<(), Objection> {
     let nothing = Claims {
         runnable: false,
@@ -58,13 +58,13 @@ fn to_a_stop_before_an_honest_drain() {
 }
 
 #[test]
-fn to_a_stop_that_nobody_asks_for() {
+fn to_a_stop_without_a_reason() {
     assert_eq!(late().then(99 * US, &[]), Ok(()));
     objects(late().then(100 * US, &[]), "is to be stopped since");
 }
 
 #[test]
-fn to_a_stop_of_one_who_is_quiet() {
+fn to_a_stop_of_a_drained_container() {
     let mut story = late();
     let given = story.says(0, runnable(1, 1), &[turn(1, 1, 8 * MS)]);
     given.expect("drained by itself");
@@ -72,7 +72,7 @@ fn to_a_stop_of_one_who_is_quiet() {
 }
 
 #[test]
-fn to_one_who_has_its_turn_and_stays_stopped() {
+fn to_a_holder_that_stays_stopped() {
     assert_eq!(
         ends(&mut stopped(), &[turn(0, 3, 8 * MS), resume()]),
         Ok(())
@@ -86,7 +86,7 @@ fn to_work_that_goes_on_out_of_turn() {
     objects(late().then(US, &[resume()]), "goes on and was");
 }
 
-/// A process that comes after the order to stop launches in a turn that begins before the answer.
+/// A process that attaches after the order to stop launches in a turn that begins before the answer.
 #[test]
 fn to_a_turn_beside_one_that_the_order_to_stop_did_not_reach() {
     let newer = ClientId {

@@ -1,11 +1,11 @@
-//! What a hand-over costs, which is nobody's time.
+//! Switch-overhead compensation, as the observer computes it.
 
 use gpuslice_wire::ids::GpuUuid;
 
 use super::{LaneKey, Observer};
 
 impl Observer {
-    /// What the last turn's hand-over cost is nobody's.
+    /// Takes the overhead of the last turn's switch off its charge.
     pub(super) fn compensate(&mut self, key: LaneKey) {
         let compensation = self.compensation(self.lanes[&key].gpu);
         if let Some(state) = self.lanes.get_mut(&key) {
@@ -14,8 +14,8 @@ impl Observer {
         }
     }
 
-    /// What a hand-over costs each of those who compete for a GPU, by the word of the one in the middle, or the
-    /// lower one of two; of one alone nothing.
+    /// The overhead of a switch, by the median report of the containers that compete for a GPU, of two the
+    /// lower; with one alone, zero.
     fn compensation(&self, gpu: GpuUuid) -> u64 {
         let rivals = self.on(gpu).map(|(_, state)| state);
         let rivals = rivals.filter(|state| state.runnable() || state.overrun || state.untracked);

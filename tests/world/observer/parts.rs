@@ -1,4 +1,4 @@
-//! What policies and promises give each container, by a table of its own: cap, weight and share.
+//! Each container's cap, weight and share under the policies, by a table of the observer's own.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use gpuslice_wire::policy::Policy;
 use super::{LaneKey, LaneState, Observer};
 
 impl Observer {
-    /// What was promised to one container is this from now on.
+    /// Replaces the promise of one container.
     pub(super) fn retune(&mut self, record: &Record) {
         let queue = |state: &LaneState| (state.record.class, state.share > 0);
         let its = |(id, _): &LaneKey| *id == record.container;
@@ -29,7 +29,7 @@ impl Observer {
         }
     }
 
-    /// All of them anew.
+    /// Recomputes all of them.
     pub(super) fn tune(&mut self) {
         let gpus: Vec<GpuUuid> = self.lanes.values().map(|state| state.gpu).collect();
         for gpu in gpus {
@@ -38,7 +38,7 @@ impl Observer {
             let number = |state: &LaneState| u64::from(state.record.weight.get());
             let share =
                 |state: &LaneState| state.record.share.map_or(0, |share| u64::from(share.get()));
-            // what shares leave is divided among those without one
+            // the containers without a share divide the rest that shares leave
             let shares: u64 = self.on(gpu).map(|(_, state)| share(state)).sum();
             let rest = 100u64.saturating_sub(shares).max(1);
             let others = self.on(gpu).filter(|(_, state)| share(state) == 0);

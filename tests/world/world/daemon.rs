@@ -1,4 +1,4 @@
-//! The daemon of the world: an inbox, one letter at a time, and the pages.
+//! The daemon of the world: an inbox, one message at a time, and the pages.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -47,7 +47,7 @@ impl World {
             self.step(time::kept(gpu, policy));
         }
         for record in self.records.clone().into_values() {
-            // what is on the disk is what comes back
+            // the restored record is the one on disk
             let record = Record::decode(&record.encode()).expect("a record of our own");
             let container = record.container;
             self.step(Event::Restore(record));
@@ -56,7 +56,7 @@ impl World {
         self.perform();
     }
 
-    /// What was written down of a container's processes counts for those that live. Rarely that was lost.
+    /// Restores the written grants of a container's living processes. Rarely they were lost.
     fn count_again(&mut self, container: ContainerId) {
         if self.rng.per_mille(100) {
             self.partly.insert(container);
@@ -91,7 +91,7 @@ impl World {
         }
     }
 
-    /// Writes down what a process was granted: before it is told of more, and later of less.
+    /// Writes a process's grants to disk: an increase before the process is told, a decrease later.
     pub(super) fn write_down(&mut self, client: ClientId) {
         let granted = self.daemon.engine.granted_to(client);
         let who = self.clients.get(&client).copied();
@@ -100,7 +100,7 @@ impl World {
         }
     }
 
-    /// Steps the engine under the checkers' eyes.
+    /// Steps the engine and the checkers.
     pub(super) fn step(&mut self, event: Event) {
         self.steps += 1;
         let from = self.daemon.decided.len();
@@ -145,7 +145,7 @@ impl World {
         self.after(delay, Happening::Perform(self.daemon.life));
     }
 
-    /// What a letter is when it is read now.
+    /// The event of a message that is read now.
     pub(super) fn open(&mut self, letter: Letter) -> Option<Event> {
         Some(match letter {
             Letter::Tick => Event::Tick,
@@ -197,7 +197,7 @@ impl World {
         })
     }
 
-    /// ... if it is about memory.
+    /// The same for messages about memory.
     fn open_memory(&mut self, letter: Letter) -> Option<Event> {
         Some(match letter {
             Letter::Reserve(who, lane, need, wish) => Event::Reserve {
@@ -330,8 +330,8 @@ impl World {
                 view,
             } => self.set_page(container, lane, view),
             Action::ReadClaims { container, lane } => self.reread(container, lane),
-            Action::Stop { container, lane } => self.hold_later(container, lane, true),
-            Action::Resume { container, lane } => self.hold_later(container, lane, false),
+            Action::Stop { container, lane } => self.order_later(container, lane, true),
+            Action::Resume { container, lane } => self.order_later(container, lane, false),
             Action::Denied { .. }
             | Action::ProcessRestored { .. }
             | Action::Restored { .. }
@@ -368,7 +368,7 @@ impl World {
             self.post(who, Letter::Gone(who, client));
             return;
         }
-        // what nobody knew of nobody could have given turns to
+        // a launch that the daemon did not know of cannot have changed turns
         for who in [Some(who), self.processes[who].sibling]
             .into_iter()
             .flatten()
@@ -396,7 +396,7 @@ impl World {
             self.recalled(container, lane, &view);
         }
         if lane == Lane::HOST {
-            return; // nobody launches there
+            return; // no process launches there
         }
         let lane = usize::from(lane.0);
         let same = before.is_some_and(|b| (b.mode, b.turn) == (view.mode, view.turn));

@@ -1,4 +1,4 @@
-//! What nobody in the world decides: who is admitted, who crashes, when the clock jumps.
+//! Random events: admissions, crashes, clock jumps.
 
 use std::cmp::Reverse;
 
@@ -12,7 +12,7 @@ use gpuslice_wire::units::{Bytes, GIB, Instant, Percent, Weight};
 
 use super::{Happening, Letter, MS, Mood, World, container};
 
-/// How often a container is of which class.
+/// How often a container is of each class.
 pub(super) const CLASSES: [Class; 8] = [
     Class::High,
     Class::Normal,
@@ -74,7 +74,7 @@ impl World {
         }
     }
 
-    /// A container of known properties is admitted.
+    /// Admits a container of known properties.
     ///
     /// # Panics
     /// If the engine refuses it.
@@ -90,7 +90,7 @@ impl World {
         );
     }
 
-    /// The engine is told this now.
+    /// Gives the engine this event now.
     pub fn tell(&mut self, event: Event) {
         self.step(event);
         self.perform();
@@ -150,8 +150,7 @@ impl World {
         self.after(gap, Happening::Fate);
     }
 
-    /// The daemon dies; what was under way to or from it is lost. Processes come back by
-    /// themselves.
+    /// The daemon dies; messages to and from it are lost. Processes connect again by themselves.
     pub(super) fn stop_daemon(&mut self) {
         self.daemon.up = false;
         self.daemon.life += 1;
@@ -187,7 +186,7 @@ impl World {
         self.perform();
     }
 
-    /// Everybody goes; then nothing may be left.
+    /// Ends all processes and containers; then nothing may be left.
     pub fn end(&mut self) {
         self.mood.fate = false;
         self.queue
@@ -201,7 +200,7 @@ impl World {
         self.run_until(self.now + 5_000 * MS);
         self.no_strangers();
         self.checkers
-            .nobody_left(&self.daemon.engine.snapshot(Instant(self.now)));
+            .no_process_left(&self.daemon.engine.snapshot(Instant(self.now)));
         for container in self.records.keys().copied().collect::<Vec<_>>() {
             self.deliver(Letter::Dismiss(container));
         }

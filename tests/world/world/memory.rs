@@ -1,4 +1,4 @@
-//! Memory in the world: processes spend, are short, are recalled; the driver is looked at; an
+//! Memory in the world: processes allocate, are short, are recalled; the driver is measured; an
 //! administrator changes caps.
 
 use gpuslice_engine::{Event, LaneView};
@@ -11,7 +11,7 @@ use super::{Happening, Letter, MS, US, World};
 use crate::purse::Want;
 
 impl World {
-    /// A process takes or gives memory.
+    /// A process allocates or frees.
     pub(super) fn memory(&mut self, who: usize) {
         if !self.acts(who, Happening::Memory(who)) {
             if self.processes[who].alive && self.processes[who].client.is_none() {
@@ -43,7 +43,7 @@ impl World {
         self.after(delay, Happening::Memory(who));
     }
 
-    /// The page of a container shows another recall: its processes will answer, mostly soon.
+    /// A container's page shows another recall: its processes will answer, mostly soon.
     pub(super) fn recalled(&mut self, container: ContainerId, lane: Lane, view: &LaneView) {
         if self.mood.fate && self.rng.per_mille(30) {
             self.change_cap(container, lane);
@@ -92,7 +92,7 @@ impl World {
         self.post(who, Letter::Release(who, lane, bytes, Some(number)));
     }
 
-    /// The driver is looked at: one process, or a container's strangers, or all of its processes.
+    /// Measures the driver: one process, or a container's unattached processes, or all of its processes.
     pub(super) fn look_at_driver(&mut self) {
         let living: Vec<usize> = (0..self.processes.len())
             .filter(|&who| self.processes[who].client.is_some())
@@ -116,7 +116,7 @@ impl World {
         self.deliver(Letter::Looked(container, lane));
     }
 
-    /// The daemon has one look at all processes of a container; what is left to be told of it.
+    /// The daemon measures all processes of a container; returns the last event of it.
     pub(super) fn look_at(&mut self, container: ContainerId, lane: Lane) -> Event {
         for who in 0..self.processes.len() {
             let process = &self.processes[who];
@@ -125,7 +125,7 @@ impl World {
                 continue;
             };
             if !self.clients.contains_key(&client) {
-                continue; // of a container of this name that is no more, perhaps of fewer GPUs
+                continue; // of a former container of this name, perhaps with fewer GPUs
             }
             let used = Bytes(self.driver_shows(who, lane));
             self.step(Event::Measured { client, lane, used });
@@ -133,7 +133,7 @@ impl World {
         Event::Looked { container, lane }
     }
 
-    /// What the driver shows of a process.
+    /// The driver's figure for a process.
     pub(super) fn driver_shows(&mut self, who: usize, lane: Lane) -> u64 {
         if self.mood.trouble && self.rng.per_mille(5) {
             return self.rng.draw();
@@ -141,14 +141,14 @@ impl World {
         let process = &self.processes[who];
         let at = usize::from(lane.0);
         if at >= process.work.len() {
-            return 0; // it came from before its container was admitted anew with more GPUs, and knows fewer
+            return 0; // it is older than its container's present slice, and knows fewer GPUs
         }
         let purse = &process.purses[at];
         purse.used - purse.unseen + purse.beyond
     }
 
-    /// The point of it all: by the device's own account, living processes of a container never hold more
-    /// of what they asked for than its cap, whether they have a connection or not.
+    /// The main check: by the device's own account, the memory that living processes of a container
+    /// requested never exceeds its cap, whether they have a connection or not.
     pub(super) fn check_device(&self) {
         let mut holds: BTreeMap<(ContainerId, Lane), u128> = BTreeMap::new();
         for process in self.processes.iter().filter(|it| it.alive) {
@@ -195,7 +195,7 @@ impl World {
     }
 }
 
-/// A cap as it is asked for, in an order of its own.
+/// A requested cap, as a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ask(pub(super) MemoryAsk);
 

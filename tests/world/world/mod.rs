@@ -1,9 +1,9 @@
 //! The world: tenants and a daemon around the engine, one event after the other.
 //!
-//! The daemon is one thread with an inbox. It takes one letter, steps the engine, performs the
-//! actions a moment later, and only then takes the next; so what it reads from a page it reads
-//! after the performing of all earlier actions, as the engine demands. Everything between a
-//! process and the daemon takes 0 to 200 µs and keeps its order.
+//! The daemon is one thread with an inbox. It takes one message, steps the engine, performs the actions a
+//! moment later, and only then takes the next. So it reads a page after the performing of all earlier
+//! actions, as the engine demands. Everything between a process and the daemon takes 0 to 200 µs and keeps
+//! its order.
 
 mod daemon;
 mod fate;
@@ -27,18 +27,18 @@ use crate::tenant::Process;
 const US: u64 = 1_000;
 const MS: u64 = 1_000_000;
 
-/// Something that will happen.
+/// A future event of the world.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Happening {
-    /// The daemon of this life takes its next letter.
+    /// The daemon of this life takes its next message.
     Daemon(u32),
-    /// The daemon of this life performs what the last step decided.
+    /// The daemon of this life performs the actions of the last step.
     Perform(u32),
-    /// Something arrives at the daemon of this life.
+    /// A message arrives at the daemon of this life.
     Letter(u32, Letter),
     /// A new daemon starts.
     Restart,
-    /// The administrator, the runtime and fate do something.
+    /// A random event.
     Fate,
     /// A process looks at its lane.
     Pump(usize, usize),
@@ -48,7 +48,7 @@ enum Happening {
     Launch(usize, usize, u32),
     /// A process's kernel ends.
     Done(usize, usize),
-    /// A process that was idle gives up wanting, if it still is.
+    /// A process that was idle withdraws its claim of work, if it still is idle.
     Rest(usize, usize, u64),
     /// A process gets more work.
     Burst(usize, usize),
@@ -58,11 +58,11 @@ enum Happening {
     Yield(usize, Lane, u32),
     /// A process asks to be attached.
     Connect(usize),
-    /// The hardware stops a container's work for the daemon of this life, or lets it go on.
+    /// The hardware stops a container's work for the daemon of this life, or resumes it.
     StopOrResume(u32, ContainerId, Lane, bool),
 }
 
-/// What the daemon finds in its inbox.
+/// A message in the daemon's inbox.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Letter {
     Tick,
@@ -74,7 +74,7 @@ enum Letter {
     /// With the number of a recall, as the answer to it.
     Release(usize, Lane, u64, Option<u32>),
     Measured(usize, Lane),
-    /// All processes of a container, in one look.
+    /// All processes of a container, in one measurement.
     Looked(ContainerId, Lane),
     Stray(ContainerId, Lane, u64),
     Resize(ContainerId, Lane, memory::Ask),
@@ -82,7 +82,7 @@ enum Letter {
     Gone(usize, ClientId),
     Policy(Option<u32>, u8),
     Retune(ContainerId, time::Wish),
-    /// The hardware did what it was asked for, or (`None`) refused to stop.
+    /// The hardware executed an order, or (`None`) refused to stop.
     StopAnswer(ContainerId, Lane, Option<bool>),
 }
 
@@ -91,7 +91,7 @@ struct Daemon {
     engine: Engine,
     life: u32,
     up: bool,
-    /// It is at work: the next `Daemon` or `Perform` is on its way.
+    /// It is at work: the next `Daemon` or `Perform` is scheduled.
     busy: bool,
     inbox: VecDeque<Letter>,
     decided: Vec<Action>,
@@ -100,10 +100,10 @@ struct Daemon {
     deadline: u64,
 }
 
-/// How much may happen.
+/// Which random events happen.
 #[derive(Clone, Copy, Debug)]
 pub struct Mood {
-    /// Crashes, stalls, lies, restarts, jumps.
+    /// Crashes, stalls, lies, restarts, clock jumps.
     pub trouble: bool,
     /// Random admissions and processes.
     pub fate: bool,
@@ -111,7 +111,7 @@ pub struct Mood {
     pub few: bool,
 }
 
-/// Everything there is.
+/// The whole world.
 pub struct World {
     /// Its randomness.
     pub rng: Rng,
@@ -127,7 +127,7 @@ pub struct World {
     daemon: Daemon,
     records: BTreeMap<ContainerId, Record>,
     policies: BTreeMap<GpuUuid, Policy>,
-    /// What processes were granted, as on the disk, and of which containers that may not be all.
+    /// Processes' grants, as on disk, and the containers for which they may be incomplete.
     granted: BTreeMap<usize, Granted>,
     partly: BTreeSet<ContainerId>,
     pages: BTreeMap<(ContainerId, usize), LaneView>,
@@ -155,7 +155,7 @@ pub fn container(n: u64) -> ContainerId {
 }
 
 impl World {
-    /// A world with some GPUs and nobody on them.
+    /// A world with some GPUs and no container.
     #[must_use]
     pub fn new(seed: u64, config: Config, gpus: u8, mood: Mood) -> World {
         let mut rng = Rng::new(seed);
@@ -209,7 +209,7 @@ impl World {
             .push(Reverse((self.now + delay, self.order, what)));
     }
 
-    /// Runs until the engine made `steps` more steps, or nothing is left to happen.
+    /// Runs until the engine made `steps` more steps, or no event is left.
     pub fn run_steps(&mut self, steps: u64) {
         let end = self.steps + steps;
         while self.steps < end && self.happen(u64::MAX) {}
@@ -253,11 +253,11 @@ impl World {
         }
         true
     }
-    /// Compares the engine's own account with what the checkers saw.
+    /// Compares the engine's snapshot with the checkers' state.
     pub fn agree(&self) {
         self.check_collectives();
         if self.daemon.up {
-            self.nobody_is_forgotten();
+            self.no_stop_is_forgotten();
             self.checkers
                 .agree(&self.daemon.engine.snapshot(Instant(self.checkers.now())));
         }
@@ -273,7 +273,7 @@ impl World {
         self.pages.values().any(|view| view.mode == Mode::Turns)
     }
 
-    /// What an observer sees now.
+    /// The observer's snapshot now.
     #[must_use]
     pub fn snapshot(&self) -> Vec<gpuslice_wire::snapshot::Snapshot> {
         self.daemon.engine.snapshot(Instant(self.now))

@@ -1,4 +1,4 @@
-//! The processes of the world: through the gate, on the GPU, out of memory, dead.
+//! The processes of the world: launches, kernels, memory, crashes.
 
 use gpuslice_engine::Mode;
 use gpuslice_wire::ids::{ContainerId, Lane};
@@ -7,12 +7,12 @@ use super::{Happening, Letter, MS, US, World};
 use crate::tenant::{Honesty, Kernels, Process};
 
 /// A collective that was begun is over after this long, unless its container is capped: longer than any
-/// that was passed and had to wait until the others had as much.
+/// that overran and had to wait until the others had as much.
 const COLLECTIVE: u64 = 60_000 * MS;
-/// ... of two processes on one GPU: passed after 2 s, they have a turn as soon as their class does. The
-/// longest jump of the clock is 20 s.
+/// The same for two processes on one GPU: they overrun after 2 s, and have a turn as soon as their class
+/// does. The longest jump of the clock is 20 s.
 const DEPENDENCY: u64 = 30_000 * MS;
-/// No life of the daemon: one that was attached before and asks anew.
+/// No life of the daemon: a process that was attached before and asks again.
 const NEVER_YET: u32 = u32::MAX;
 
 impl World {
@@ -37,7 +37,7 @@ impl World {
         if record.lanes.len() == 1 && self.rng.per_mille(100) {
             return self.add_launch_dependency(process);
         }
-        // where few are, whole containers do
+        // where there are few, whole containers do
         let aims = match self.mood.few {
             true => container.as_str().ends_with(['0', '2', '4', '6', '8']),
             false => self.rng.per_mille(100),
@@ -48,7 +48,7 @@ impl World {
         self.add(process);
     }
 
-    /// Two processes of which neither's kernel ends before the other one has launched, too.
+    /// Two processes, of which neither's kernel ends before the other has launched, too.
     fn add_launch_dependency(&mut self, mut process: Process) {
         (process.honesty, process.collective) = (Honesty::Honest, Some(None));
         let first = self.processes.len();
@@ -74,12 +74,13 @@ impl World {
         self.after(gap, Happening::Connect(self.processes.len() - 1));
     }
 
-    /// A process is as honest as this from now on.
+    /// Sets a process's honesty from now on.
     pub fn becomes(&mut self, who: usize, honesty: Honesty) {
         self.processes[who].honesty = honesty;
     }
 
-    /// A process launches kernels of `kernel` ns from now on, and wants nothing for `pause` ns after each.
+    /// A process launches kernels of `kernel` ns from now on, and is not runnable for `pause` ns after
+    /// each.
     pub fn pulses(&mut self, who: usize, kernel: u64, pause: u64) {
         self.launches(who, Kernels::Exactly(kernel));
         let process = &mut self.processes[who];
@@ -132,11 +133,11 @@ impl World {
             self.post(who, Letter::Gone(who, client));
         }
         if let Some(sibling) = self.processes[who].sibling {
-            self.crash(sibling); // what it launched would never end
+            self.crash(sibling); // the kernel that depends on it would never end
         }
     }
 
-    /// A process loses its connection and lives; it finds out some time later.
+    /// A process loses its connection and lives; it notices some time later.
     pub(super) fn lose(&mut self, who: usize) {
         let process = &mut self.processes[who];
         let Some(client) = process.client.take() else {
@@ -152,7 +153,7 @@ impl World {
         self.after(delay, Happening::Connect(who));
     }
 
-    /// Whether a process can act; if it is stalled it does so when it wakes.
+    /// Whether a process can act; if it is stalled, it does so when it wakes.
     pub(super) fn acts(&mut self, who: usize, again: Happening) -> bool {
         let process = &self.processes[who];
         if !process.alive || process.client.is_none() {
@@ -266,7 +267,7 @@ impl World {
         }
     }
 
-    /// If this was the last part of what ends together, it ends after `length`.
+    /// If this was the last part of a collective, it ends after `length`.
     fn end_together(&mut self, who: usize, lane: usize, length: u64) {
         let process = &self.processes[who];
         let lanes = match process.collective {
@@ -294,7 +295,7 @@ impl World {
         }
     }
 
-    /// Who launched a part of a collective can launch the rest in time, or has no time to do so.
+    /// A process that launched a part of a collective can launch the rest in time, or has no time to do so.
     pub(super) fn check_collectives(&self) {
         for process in self
             .processes
@@ -317,9 +318,9 @@ impl World {
         }
     }
 
-    /// The point of it all: who launches in its turn launches alone, also what others launched freely
-    /// before the turns began is over. Excepted are those who lie about being quiet, those the
-    /// engine stopped waiting for, and what was launched under a daemon that is dead.
+    /// The main check: a container launches in its turn alone, also after all untracked work is over.
+    /// Excepted are processes that claim falsely to have drained, overrun containers, and work launched
+    /// under a dead daemon.
     pub(super) fn check_alone(&self, who: usize, lane: usize) {
         let me = self.processes[who].container;
         let Some(gpu) = self.records.get(&me).map(|record| record.lanes[lane].gpu) else {

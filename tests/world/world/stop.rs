@@ -1,8 +1,7 @@
-//! The hardware of the world: it takes a container's work off a GPU when it is asked to, at once,
-//! slowly, or never.
+//! The hardware of the world: it stops a container's work on a GPU when ordered to, at once, slowly, or
+//! never.
 //!
-//! What is stopped stays so whatever becomes of the daemon; the one that comes after it finds what
-//! was written down, and lets it go on.
+//! Stopped work stays stopped if the daemon dies; the next daemon finds it in its records and resumes it.
 
 use gpuslice_engine::Event;
 use gpuslice_wire::ids::{ContainerId, Lane};
@@ -18,9 +17,9 @@ pub(super) struct Hardware {
     refuses: u64,
     /// The longest time it takes, ns.
     slow: u64,
-    /// The last request is done then: they are done in their order.
+    /// When the last order is done: orders are executed in sequence.
     done: u64,
-    /// The last answer is under way until then.
+    /// When the last answer arrives.
     sent: u64,
 }
 
@@ -36,10 +35,10 @@ impl Hardware {
 }
 
 impl Work {
-    /// What runs is stopped where it is.
+    /// Stops a running kernel where it is.
     pub(super) fn pause(&mut self, now: u64) {
         self.stopped = true;
-        // what waits for its other parts has no end yet, stopped or not
+        // a kernel that waits for its other parts has no end yet, stopped or not
         if let Some(until) = self.until.filter(|until| *until != u64::MAX) {
             self.left = Some(until.saturating_sub(now));
             self.until = Some(u64::MAX);
@@ -48,7 +47,7 @@ impl Work {
 }
 
 impl World {
-    pub(super) fn hold_later(&mut self, container: ContainerId, lane: Lane, stop: bool) {
+    pub(super) fn order_later(&mut self, container: ContainerId, lane: Lane, stop: bool) {
         let done = self.now + self.rng.below(self.hardware.slow);
         self.hardware.done = self.hardware.done.max(done);
         let what = Happening::StopOrResume(self.daemon.life, container, lane, stop);
@@ -58,7 +57,7 @@ impl World {
     pub(super) fn stop_or_resume(&mut self, container: ContainerId, lane: Lane, stop: bool) {
         let refused = stop && self.rng.per_mille(self.hardware.refuses);
         if !refused {
-            self.set_held(lane, stop, |of| of == container);
+            self.set_stopped(lane, stop, |of| of == container);
         }
         let held = (!refused).then_some(stop);
         let sent = self.now + self.rng.below(200 * US);
@@ -68,7 +67,7 @@ impl World {
         self.after(self.hardware.sent - self.now, letter);
     }
 
-    /// The engine is told what the hardware did.
+    /// The event of the hardware's answer.
     pub(super) fn answer(&self, container: ContainerId, lane: Lane, held: Option<bool>) -> Event {
         match held {
             Some(false) => Event::Resumed { container, lane },
@@ -80,18 +79,18 @@ impl World {
         }
     }
 
-    /// A daemon that starts lets everything go on.
+    /// A daemon that starts resumes all work.
     pub(super) fn resume_all(&mut self) {
         for lane in 0..16 {
-            self.set_held(Lane(lane), false, |_| true);
+            self.set_stopped(Lane(lane), false, |_| true);
         }
     }
 
-    fn set_held(&mut self, lane: Lane, stop: bool, whose: impl Fn(ContainerId) -> bool) {
+    fn set_stopped(&mut self, lane: Lane, stop: bool, whose: impl Fn(ContainerId) -> bool) {
         let (now, at) = (self.now, usize::from(lane.0));
         for who in 0..self.processes.len() {
             let process = &mut self.processes[who];
-            // only who is attached has told of where its work runs
+            // only an attached process has reported where its work runs
             let known = !stop || process.client.is_some();
             let its = whose(process.container) && process.alive && known;
             let Some(work) = process.work.get_mut(at).filter(|_| its) else {
@@ -104,7 +103,7 @@ impl World {
         }
     }
 
-    /// What was stopped of a process on one lane goes on; also when it loses its connection.
+    /// Resumes a process's stopped work on one lane; also when it loses its connection.
     pub(super) fn go_on(&mut self, who: usize, lane: usize) {
         let work = &mut self.processes[who].work[lane];
         work.stopped = false;
@@ -114,8 +113,8 @@ impl World {
         }
     }
 
-    /// Whoever is stopped, the engine knows of it: nobody is for ever.
-    pub(super) fn nobody_is_forgotten(&self) {
+    /// The engine knows of all stopped work: none stays stopped for ever.
+    pub(super) fn no_stop_is_forgotten(&self) {
         for process in self
             .processes
             .iter()

@@ -1,4 +1,4 @@
-//! GPU time in the world: policies and parts change while everybody runs.
+//! GPU time in the world: policies and entitlements change while containers run.
 
 use gpuslice_engine::{Event, TimeChange, Token};
 use gpuslice_wire::ids::{ContainerId, GpuUuid, NvmlIndex};
@@ -9,7 +9,7 @@ use gpuslice_wire::units::{Percent, Weight};
 use super::fate::CLASSES;
 use super::{Letter, World};
 
-/// What is asked of a slice's part of time, as numbers: 0 keeps.
+/// A change of a slice's part of the GPU time, as numbers: 0 keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Wish {
     weight: u32,
@@ -47,7 +47,7 @@ pub(super) fn policy(gpu: Option<u32>, number: u8) -> Event {
     }
 }
 
-/// A policy that the disk remembers.
+/// A policy restored from disk.
 pub(super) fn kept(gpu: GpuUuid, policy: Policy) -> Event {
     Event::SetPolicy {
         token: Token(0),
@@ -63,7 +63,7 @@ fn one(gpu: GpuRef) -> GpuSelector {
 }
 
 impl World {
-    /// The administrator changes a GPU's policy, to the usual one as often as to all others.
+    /// The administrator changes a GPU's policy, to the default as often as to all others.
     pub(super) fn change_policy(&mut self) {
         let number = if self.rng.per_mille(500) {
             Policy::Soft.number()

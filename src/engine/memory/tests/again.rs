@@ -1,4 +1,4 @@
-//! A daemon that came back and knows what its processes were granted.
+//! A restarted daemon that knows its processes' grants.
 
 use super::apart::{attach, held};
 use super::*;
@@ -20,7 +20,7 @@ fn account(rig: &mut Rig, pid: u32, bytes: u64) -> ClientId {
     }
 }
 
-/// A slice of 100 bytes, restored, with processes 1, 2, ... that were granted these, and nothing else.
+/// A restored slice of 100 bytes with processes 1, 2, ... that hold these grants, and no others.
 fn restored(granted: &[u64]) -> (Rig, Vec<ClientId>) {
     let mut first = Rig::new(Config::default(), &[16]);
     let record = first.admit(ask("a", "0", 100)).expect("fits");
@@ -38,9 +38,9 @@ fn stays(actions: &Actions) -> bool {
     answers(actions).is_empty()
 }
 
-/// The one that is stopped never comes back, and holds what it holds.
+/// A stopped process never attaches again, and keeps its memory.
 #[test]
-fn who_does_not_come_back_is_charged_until_it_is_gone() {
+fn a_process_that_never_attaches_again_is_charged_until_it_ends() {
     let (mut rig, known) = restored(&[60]);
     let other = attach(&mut rig, Some(2), held(0)).expect("in");
     assert_eq!(reserved(&rig), 60);
@@ -58,14 +58,14 @@ fn who_does_not_come_back_is_charged_until_it_is_gone() {
 }
 
 #[test]
-fn who_comes_back_with_less_leaves_the_rest_to_those_who_wait() {
+fn a_process_that_attaches_with_less_leaves_the_rest_to_waiting_requests() {
     let (mut rig, known) = restored(&[60, 30]);
     let other = attach(&mut rig, Some(3), held(0)).expect("in");
     assert!(stays(&rig.reserve(other, 50, 50)));
     let again = attach(&mut rig, Some(1), held(20)).expect("back");
     assert_eq!(reserved(&rig), 100, "it has been given its 50");
     assert_ne!(again, known[0]);
-    // What is asked for beyond that waits until the second one is back, and no longer.
+    // A request beyond that waits until the second one is back, and no longer.
     assert!(stays(&rig.reserve(other, 1, 1)));
     attach(&mut rig, Some(2), held(29)).expect("back");
     assert_eq!(reserved(&rig), 100);
@@ -74,7 +74,7 @@ fn who_comes_back_with_less_leaves_the_rest_to_those_who_wait() {
 }
 
 #[test]
-fn nothing_is_waited_for_where_nobody_was_granted_anything() {
+fn no_growth_waits_where_no_process_had_grants() {
     let (mut rig, _) = restored(&[]);
     let one = attach(&mut rig, Some(1), held(0)).expect("in");
     assert_eq!(answers(&rig.reserve(one, 100, 100)), [(one, Some(100))]);
@@ -94,7 +94,7 @@ fn no_more_is_believed_than_was_written_down() {
 
 /// More than the cap may have been granted: it was lowered since.
 #[test]
-fn what_was_granted_counts_above_a_lowered_cap() {
+fn grants_count_above_a_lowered_cap() {
     let (mut rig, _) = restored(&[150]);
     assert_eq!(reserved(&rig), 150);
     attach(&mut rig, Some(1), held(150)).expect("what it was granted");
@@ -110,9 +110,9 @@ fn what_was_granted_counts_above_a_lowered_cap() {
     assert_eq!(reserved(&rig), 150, "and not twice");
 }
 
-/// With a record that may not be complete, the engine does as without one: it waits, and believes.
+/// With a record that may be incomplete, the engine does as without one: it waits, and believes claims.
 #[test]
-fn without_all_of_it_growth_waits_and_what_is_said_counts() {
+fn without_all_grants_growth_waits_and_claims_count() {
     let mut first = Rig::new(Config::default(), &[16]);
     let record = first.admit(ask("a", "0", 100)).expect("fits");
     let mut rig = Rig::new(Config::default(), &[16]);
@@ -120,7 +120,7 @@ fn without_all_of_it_growth_waits_and_what_is_said_counts() {
     let known = account(&mut rig, 1, 30);
     let other = attach(&mut rig, Some(2), held(0)).expect("in");
     assert!(stays(&rig.reserve(other, 10, 10)), "not yet");
-    attach(&mut rig, Some(3), held(80)).expect("nobody knows better");
+    attach(&mut rig, Some(3), held(80)).expect("the grants are unknown");
     assert_eq!(reserved(&rig), 110);
     rig.now = 750 * MS;
     rig.step(Event::Tick);

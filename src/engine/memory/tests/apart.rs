@@ -1,4 +1,4 @@
-//! Processes that lost their connections: what they hold counts until they are gone, or come back.
+//! Processes that lost their connections: their memory counts until they end, or attach again.
 
 use super::*;
 use crate::{Actions, Process};
@@ -6,7 +6,7 @@ use gpuslice_wire::limits::CLIENTS_PER_CONTAINER_MAX;
 
 type Held = [Bytes; ACCOUNTS_MAX];
 
-/// What is held of lane 0.
+/// Bytes held on lane 0.
 pub(super) fn held(bytes: u64) -> Held {
     let mut held = [Bytes::ZERO; ACCOUNTS_MAX];
     held[0] = Bytes(bytes);
@@ -41,7 +41,7 @@ fn attach_to(
     answers.next().expect("an answer")
 }
 
-/// A slice of 100 bytes and a process in it that was granted this much.
+/// A slice of 100 bytes and a process in it with this grant.
 fn one(bytes: u64) -> (Rig, ClientId) {
     let mut rig = Rig::new(Config::default(), &[16]);
     rig.admit(ask("a", "0", 100)).expect("fits");
@@ -73,19 +73,19 @@ fn clients(rig: &Rig) -> u32 {
 }
 
 #[test]
-fn what_a_process_without_a_connection_holds_counts_until_it_is_gone() {
+fn memory_of_a_process_without_a_connection_counts_until_it_ends() {
     let (mut rig, client) = one(60);
     let other = sibling(&mut rig);
     assert_eq!(over(&rig.step(Event::Left { client })), []);
     assert_eq!((reserved(&rig), clients(&rig)), (60, 1));
     rig.now = 3_600_000 * MS;
     rig.step(Event::Tick);
-    // It cannot be asked for what it does not use, and no other process waits for it.
+    // It cannot be asked for unused memory, and no other process waits for it.
     assert_eq!(answers(&rig.reserve(other, 50, 50)), [(other, None)]);
     assert_eq!(
         answers(&rig.reserve(client, 1, 1)),
         [],
-        "nobody speaks for it"
+        "no process asks for it"
     );
     rig.step(Event::Left { client });
     assert_eq!(reserved(&rig), 60, "once is as often");
@@ -105,7 +105,7 @@ fn an_account_with_nothing_in_it_is_not_kept() {
     assert_eq!(clients(&rig), 0);
 }
 
-/// As one has that has loaded the driver twice. Each of the two comes back with what it has itself.
+/// A process that loaded the driver twice. Each of the two connections attaches again with its own memory.
 #[test]
 fn of_several_accounts_of_a_process_a_connection_takes_over_its_own() {
     let parts = [50, 30];
@@ -136,7 +136,7 @@ fn its_next_connection_takes_it_over() {
         let again = attach(&mut rig, Some(1), held(says)).expect("back");
         assert_eq!(reserved(&rig), counts);
         rig.step(Event::Gone { client });
-        assert_eq!(reserved(&rig), counts, "the old name is nobody's");
+        assert_eq!(reserved(&rig), counts, "the old identity is free");
         rig.step(Event::Gone { client: again });
         assert_eq!(reserved(&rig), 0);
     }
@@ -161,9 +161,9 @@ fn another_process_takes_over_nothing() {
     assert_eq!(reserved(&rig), 40);
 }
 
-/// 12 GiB under a cap of 1: to say so at the beginning does not make it so.
+/// 12 GiB under a cap of 1: a claim at the attach does not make it granted.
 #[test]
-fn what_was_never_granted_must_fit_like_any_growth() {
+fn memory_that_was_never_granted_must_fit_like_any_growth() {
     let (mut rig, client) = one(60);
     rig.step(Event::Left { client });
     let liar = attach(&mut rig, Some(1), held(1200));
@@ -175,9 +175,9 @@ fn what_was_never_granted_must_fit_like_any_growth() {
     assert_eq!(reserved(&rig), 0);
 }
 
-/// A cap that was lowered below what is held is no reason to lose it.
+/// A cap lowered below the memory held is no reason to reject the process.
 #[test]
-fn what_was_granted_is_believed_above_a_lowered_cap() {
+fn a_claim_within_the_grants_is_believed_above_a_lowered_cap() {
     let (mut rig, client) = one(60);
     resize(&mut rig, Lane(0), MemoryAsk::Exactly(Bytes(30))).expect("less is no promise");
     rig.step(Event::Left { client });
@@ -189,7 +189,7 @@ fn what_was_granted_is_believed_above_a_lowered_cap() {
     );
 }
 
-/// The old connection is still open where a forked child has it.
+/// A forked child keeps the old connection open.
 #[test]
 fn an_old_connection_that_seems_open_is_taken_over_too() {
     let (mut rig, client) = one(60);
@@ -202,7 +202,7 @@ fn an_old_connection_that_seems_open_is_taken_over_too() {
 }
 
 #[test]
-fn whoever_waits_gets_what_a_new_connection_does_not_say_it_has() {
+fn memory_that_a_new_connection_does_not_claim_serves_waiting_requests() {
     let (mut rig, client) = one(60);
     let other = sibling(&mut rig);
     rig.reserve(other, 40, 40);
@@ -222,9 +222,9 @@ fn whoever_waits_gets_what_a_new_connection_does_not_say_it_has() {
     assert_eq!(answers(&rig.step(attach)), [(third, Some(30))]);
 }
 
-/// What the driver showed of a process is not forgotten by connecting anew.
+/// NVML's figures for a process survive a new connection.
 #[test]
-fn a_new_connection_does_not_wash_off_what_nvml_shows() {
+fn a_new_connection_does_not_reset_the_residual() {
     let (mut rig, client) = one(10);
     let mut now = client;
     for second in 1..6 {
@@ -260,7 +260,7 @@ fn accounts_without_a_connection_are_bounded_and_harm_their_own_container_only()
 
 /// Turns do not wait for a process that cannot be asked.
 #[test]
-fn a_process_without_a_connection_wants_nothing() {
+fn a_process_without_a_connection_is_not_runnable() {
     let (mut rig, client) = one(60);
     rig.step(Event::Claims {
         client,
@@ -282,7 +282,7 @@ fn a_process_without_a_connection_wants_nothing() {
 }
 
 #[test]
-fn what_comes_back_may_be_above_the_cap_and_fills_it() {
+fn returning_memory_may_exceed_the_cap_and_fills_it() {
     let mut first = Rig::new(Config::default(), &[16]);
     let record = first.admit(ask("a", "0", 100)).expect("fits");
     let mut rig = Rig::new(Config::default(), &[16]);

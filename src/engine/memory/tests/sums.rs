@@ -1,8 +1,8 @@
-//! What NVML shows of all processes together, against what they were granted together.
+//! NVML's sum over all processes, against the sum of their grants.
 
 use super::*;
 
-/// One look at all: what each of them has.
+/// One measurement of all processes: the memory of each.
 fn look(rig: &mut Rig, who: &[ClientId], used: &[u64]) {
     for (&client, &used) in who.iter().zip(used) {
         rig.step(measured(client, used));
@@ -13,7 +13,7 @@ fn look(rig: &mut Rig, who: &[ClientId], used: &[u64]) {
     });
 }
 
-/// It is granted so much for a moment, if there is so much.
+/// The process is granted `bytes` for a moment, if there is as much.
 fn pulse(rig: &mut Rig, client: ClientId, bytes: u64) {
     let answer = answers(&rig.reserve(client, bytes, bytes));
     if answer == [(client, Some(bytes))] {
@@ -21,7 +21,7 @@ fn pulse(rig: &mut Rig, client: ClientId, bytes: u64) {
     }
 }
 
-/// Each was granted all of the cap for a moment, and keeps as much that it did not ask for.
+/// Each process was granted all of the cap for a moment, and keeps as much without a request.
 #[test]
 fn processes_that_pulse_one_after_the_other_hide_no_more_than_one_cap() {
     let (mut rig, who) = slice_of(&[0, 0, 0, 0]);
@@ -36,7 +36,7 @@ fn processes_that_pulse_one_after_the_other_hide_no_more_than_one_cap() {
         "400 shown, 100 granted at most at once"
     );
     assert_eq!(answers(&rig.reserve(who[0], 1, 1)), [(who[0], None)]);
-    // its own question changes nothing of what all have together
+    // its own query does not change the sum over all
     rig.step(measured(who[0], 100));
     assert_eq!(reserved(&rig), 300);
     for second in 3..8 {
@@ -53,8 +53,8 @@ fn processes_that_pulse_one_after_the_other_hide_no_more_than_one_cap() {
     assert_eq!(reserved(&rig), 0);
 }
 
-/// What was granted beyond a cap that was lowered is within it again when that is raised: a look from before it
-/// was given back shows nothing that was not asked for.
+/// Grants beyond a lowered cap are within it again when it is raised: a measurement from before they were
+/// given back shows no unrequested memory.
 #[test]
 fn a_cap_that_is_raised_counts_what_it_covers_as_granted() {
     let (mut rig, who) = slice_of(&[100]);
@@ -73,7 +73,7 @@ fn a_cap_that_is_raised_counts_what_it_covers_as_granted() {
     assert_eq!(reserved(&rig), 10);
 }
 
-/// To pulse before every second look shows now one sum, now the others: what all of them show counts.
+/// To pulse before every second measurement shows now one sum, now the other: the sum over all counts.
 #[test]
 fn pulses_at_every_other_look_hide_nothing_more() {
     let (mut rig, who) = slice_of(&[0, 0, 0, 0]);
@@ -88,9 +88,10 @@ fn pulses_at_every_other_look_hide_nothing_more() {
     }
 }
 
-/// What is beyond what all were granted goes with the last of them, if no look tells it before.
+/// Memory beyond the sum of grants is released with the last process, if no measurement shows it gone
+/// before.
 #[test]
-fn what_is_hidden_ends_with_the_last_process() {
+fn hidden_memory_ends_with_the_last_process() {
     let (mut rig, who) = slice_of(&[0, 0]);
     for second in 1..4 {
         who.iter().for_each(|&client| pulse(&mut rig, client, 60));
@@ -104,9 +105,9 @@ fn what_is_hidden_ends_with_the_last_process() {
     assert_eq!(reserved(&rig), 0);
 }
 
-/// Honest processes that hand the whole cap to each other all the time are charged for nothing more.
+/// Honest processes that hand the whole cap to each other all the time are charged nothing more.
 #[test]
-fn who_takes_and_gives_in_turn_is_charged_for_no_more() {
+fn alternating_grants_and_returns_are_charged_once() {
     let (mut rig, who) = slice_of(&[0, 0, 0]);
     for second in 1..20 {
         let mut used = [0; 3];
@@ -123,9 +124,9 @@ fn who_takes_and_gives_in_turn_is_charged_for_no_more() {
     }
 }
 
-/// A cap that was lowered below what is held: that is charged once, and not again by NVML.
+/// Memory beyond a lowered cap is charged once, and not again by NVML.
 #[test]
-fn what_is_held_above_a_lowered_cap_is_not_charged_twice() {
+fn memory_above_a_lowered_cap_is_not_charged_twice() {
     let (mut rig, who) = slice_of(&[60, 40]);
     resize(&mut rig, Lane(0), MemoryAsk::Exactly(Bytes(30))).expect("less is no promise");
     for second in 1..5 {

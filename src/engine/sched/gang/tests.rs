@@ -86,7 +86,7 @@ impl Node {
                 }
             }
         }
-        (0..sets.len()).for_each(|who| node.quiet_all(who));
+        (0..sets.len()).for_each(|who| node.drain_all(who));
         node
     }
 
@@ -218,7 +218,7 @@ impl Node {
         }
     }
 
-    fn quiet_all(&mut self, who: usize) {
+    fn drain_all(&mut self, who: usize) {
         for part in 0..self.programs[who].parts.len() {
             if self.owes(who, part) {
                 self.make(Move::Quiet(who, part));
@@ -286,7 +286,7 @@ impl Node {
                         self.make(Move::Launch(who, part));
                     }
                 }
-                self.quiet_all(who);
+                self.drain_all(who);
             }
             let stuck = self.rig.engine.next_deadline().is_none() || self.rig.now > end;
             let ended: Vec<u32> = self.programs.iter().map(|program| program.ended).collect();
@@ -349,14 +349,14 @@ fn a_clock_that_jumps_passes_no_gang_unread() {
             if what(node) {
                 return;
             }
-            (1..3).for_each(|who| node.quiet_all(who));
+            (1..3).for_each(|who| node.drain_all(who));
             node.make(Move::Time);
         }
         panic!("it never comes");
     };
     until(&mut node, &holds);
     node.launch(0, 0);
-    node.quiet_all(0);
+    node.drain_all(0);
     let extended = |node: &Node| {
         let turns = &node.rig.engine.gpus[0].turns;
         let gang = turns.entities.iter().find_map(|entity| entity.gang);
@@ -400,7 +400,7 @@ fn a_clock_that_jumps_passes_no_gang_unread() {
 /// turn that is due, which would end a turn of the container at once: the container gets no turn, and
 /// drains.
 #[test]
-fn no_turn_ends_for_a_gangs_slot_in_the_step_that_gives_it() {
+fn no_turn_ends_for_a_gangs_guard_turn_in_the_step_that_grants_it() {
     let mut rig = Rig::new(Config::default(), &[16, 16]);
     let policy = |rig: &mut Rig, policy| {
         let (token, gpus) = (Token(9), GpuSelector::All);

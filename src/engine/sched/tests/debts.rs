@@ -17,7 +17,7 @@ fn owing(weight: u32) -> Rig {
             ..
         }
     ));
-    rig.run_until_quiet(1_000 * MS);
+    rig.run_until_drained(1_000 * MS);
     assert_eq!(rig.holder(), Some(1));
     rig
 }
@@ -31,7 +31,7 @@ impl Rig {
     }
 
     /// Then the first container has drained, and is not runnable.
-    fn run_until_quiet(&mut self, end: u64) {
+    fn run_until_drained(&mut self, end: u64) {
         self.run_beside(end);
         self.report(end, 0, false, true);
     }
@@ -48,7 +48,7 @@ fn turns_go_on_until_a_debt_is_paid() {
 }
 
 #[test]
-fn whoever_owes_waits_after_a_pause() {
+fn a_debtor_waits_after_a_pause() {
     let mut rig = owing(10);
     rig.run(1_030 * MS);
     rig.wake(1_030 * MS, 0);
@@ -81,7 +81,7 @@ fn a_debtor_that_is_gone_keeps_no_turns_and_owes_when_it_comes_back() {
 }
 
 #[test]
-fn a_gpu_that_no_container_wants_has_no_turns() {
+fn a_gpu_without_runnable_containers_has_no_turns() {
     let mut rig = owing(10);
     rig.report(1_030 * MS, 1, false, true);
     rig.report(1_030 * MS, 1, false, true); // read after the close
@@ -96,7 +96,7 @@ fn a_gpu_that_no_container_wants_has_no_turns() {
 
 /// Time that a container runs alone is no debt, with turns or without, however long its turns are.
 #[test]
-fn nothing_is_owed_to_those_who_do_not_want() {
+fn nothing_is_owed_to_containers_that_are_not_runnable() {
     let mut rig = owing(1);
     rig.run(2_100 * MS);
     // alone with turns, because the other one has a cap
@@ -125,7 +125,7 @@ fn nothing_is_owed_to_those_who_do_not_want() {
 
 /// Two containers run when turns begin: the one that owes more for untracked work goes after the other one.
 #[test]
-fn what_ran_before_the_turns_counts_before_the_first_turn() {
+fn untracked_work_counts_before_the_first_turn() {
     let mut rig = Rig::new(&[(1, 0, false), (10, 0, false)]);
     rig.wake(0, 0);
     rig.run(100 * MS);
@@ -161,7 +161,7 @@ fn what_ran_before_the_turns_counts_before_the_first_turn() {
 /// A container was idle, and reports running work when turns begin: it is charged from the queue's virtual
 /// time, as it would be in a turn.
 #[test]
-fn what_a_sleeper_left_running_is_paid_from_where_the_line_is() {
+fn untracked_work_of_an_idle_container_is_paid_from_the_queue_time() {
     let mut rig = Rig::new(&[(1, 0, false), (1, 0, false), (1, 0, false)]);
     rig.wake(0, 0);
     rig.run(10_000 * MS);

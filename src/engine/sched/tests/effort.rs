@@ -96,7 +96,7 @@ impl Busy {
                     let who = container.as_str().parse().expect("a number");
                     self.to_read.push_back(who);
                 }
-                other => panic!("nobody asked for {other:?}"),
+                other => panic!("{other:?} was not ordered"),
             }
         }
         let gpus = self.rig.engine.gpus.iter().enumerate();
@@ -124,7 +124,7 @@ impl Busy {
 }
 
 #[test]
-fn a_change_of_hands_takes_the_same_however_many_there_are() {
+fn a_switch_costs_the_same_for_any_number_of_containers() {
     for (gpus, each) in [(1, 2), (1, 8), (8, 8), (16, 16)] {
         let mut busy = Busy::new(gpus, each);
         busy.run(100 * MS);

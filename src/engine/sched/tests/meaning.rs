@@ -8,7 +8,7 @@ impl Rig {
     fn length_us(&self) -> u64 {
         match self.turns.phase {
             Phase::Held { end, .. } => end.since(self.turns.now).0 / 1_000,
-            phase => panic!("nobody's turn but {phase:?}"),
+            phase => panic!("no turn but {phase:?}"),
         }
     }
 
@@ -84,7 +84,7 @@ fn turns_that_end_for_a_higher_class_are_counted_and_no_others() {
     rig.wake(0, 1);
     rig.run(100 * MS);
     assert_eq!(counted(&rig), [0, 0, 0]);
-    let holder = rig.holder().expect("somebody's turn");
+    let holder = rig.holder().expect("a turn");
     rig.wake(101 * MS, 2);
     let mut expected = [0; 3];
     expected[holder] = 1;
@@ -92,7 +92,7 @@ fn turns_that_end_for_a_higher_class_are_counted_and_no_others() {
 }
 
 #[test]
-fn whoever_is_late_is_counted_once_a_turn() {
+fn a_late_container_is_counted_once_a_turn() {
     let mut rig = Rig::new(&[(1, 0, false), (1, 0, false)]);
     rig.wake(0, 0);
     rig.wake(0, 1);
@@ -158,7 +158,7 @@ fn an_overrun_container_has_turns_that_its_cap_does_not_pay_for() {
 /// A debt from before a time without turns is forgotten with it, also for a container that was detached
 /// meanwhile.
 #[test]
-fn after_native_everybody_is_even() {
+fn after_native_no_container_owes_anything() {
     let mut rig = Rig::new(&[(1, 0, false), (1, 0, false)]);
     (0..2).for_each(|who| rig.wake(0, who));
     rig.at(8 * MS);
@@ -183,7 +183,7 @@ fn after_native_everybody_is_even() {
 fn a_turn_that_is_not_extended_is_looked_at_once() {
     let due = |rig: &Rig| match rig.turns.phase {
         Phase::Held { end, .. } => rig.turns.deadline().map(|due| end.since(due).0 / 1_000),
-        phase => panic!("nobody's turn but {phase:?}"),
+        phase => panic!("no turn but {phase:?}"),
     };
     let mut rig = Rig::new(&[(1, 0, false), (1, 0, false), (1, 50, false)]);
     rig.wake(0, 2); // its cap makes turns needed

@@ -25,7 +25,7 @@ fn close(got: &[u64], due: &[u64]) {
 }
 
 #[test]
-fn a_share_is_given_whatever_others_weigh() {
+fn a_share_is_exact_beside_any_weights() {
     for weight in [1, 10, 300] {
         let all = [(1, 50, false), (weight, 0, false), (3 * weight, 0, false)];
         let mut rig = Rig::new(&all);
@@ -62,7 +62,7 @@ fn shares_divide_what_they_are_and_no_more() {
 
 /// Containers that come, take one turn each and go, count as one, whatever their number.
 #[test]
-fn those_who_come_and_go_are_one() {
+fn containers_that_come_and_go_count_as_one() {
     let mut all = std::vec![(1, 50, false)];
     all.extend([(1000, 0, false); 6]);
     let mut rig = Rig::new(&all);
@@ -85,7 +85,7 @@ fn those_who_come_and_go_are_one() {
 /// A turn of a container of the pool that ran over is owed by the whole pool, also by later containers, and
 /// when the container is gone or in another queue by then.
 #[test]
-fn what_one_overran_all_of_them_owe() {
+fn the_pool_owes_for_a_turn_that_ran_over() {
     let goes: [fn(&mut Rig); 3] = [
         |rig| rig.turns.leave(ContainerIndex(1)),
         |rig| {
@@ -145,7 +145,7 @@ fn what_one_overran_all_of_them_owe() {
 /// A turn belongs to the queue in which it was granted: a container that loses its share or class during it
 /// is charged for the rest, and the containers of its new queue are not.
 #[test]
-fn what_one_overran_in_another_line_its_new_pool_does_not_owe() {
+fn a_pool_does_not_owe_for_a_turn_of_another_queue() {
     let changes: [(bool, u32); 2] = [(false, 20), (true, 0)];
     for (high, share) in changes {
         let mut rig = Rig::new(&[(1, 50, false), (1, share, high), (1, 0, false)]);
@@ -176,7 +176,7 @@ fn what_one_overran_in_another_line_its_new_pool_does_not_owe() {
 
 /// Debts stay the same GPU time when a container gets or loses a share.
 #[test]
-fn a_debt_goes_along_into_the_other_line() {
+fn a_debt_moves_to_the_other_queue() {
     let mut rig = Rig::new(&[(4, 0, false), (4, 0, false)]);
     (0..2).for_each(|who| rig.wake(0, who));
     rig.run(100 * MS);
