@@ -300,8 +300,8 @@ fn memory_enforcement(facts: &Value, gpu: &Value) -> Check {
     }
     let uuid = gpu["uuid"].as_str().unwrap_or_default();
     let measured = not_measured(facts, gpu);
-    let walled = no_wall(facts, gpu);
-    let (level, next) = match (measured, walled) {
+    let unlimited = no_cgroup_limit(facts, gpu);
+    let (level, next) = match (measured, unlimited) {
         (_, None) => (MemoryEnforcement::Driver, None),
         (None, why) => (MemoryEnforcement::Accounted, why),
         (why, _) => (MemoryEnforcement::Shim, why),
@@ -328,7 +328,7 @@ fn time_enforcement(facts: &Value) -> Check {
         true => "",
         false => " (not yet shown to work on hardware)",
     };
-    let found = match facts["config"]["tier"] == "probe" {
+    let found = match facts["config"]["preemption"] == "probe" {
         true => format!(
             "{}, and {} on each GPU where a stop was seen to work{unproven}; there hardware \
              time slices divide overlapping work by weight",
@@ -336,7 +336,7 @@ fn time_enforcement(facts: &Value) -> Check {
             describe_time(TimeEnforcement::Preempt),
         ),
         false => format!(
-            "{}; tier = \"probe\" in the configuration tries to preempt it on the GPU{unproven}",
+            "{}; preemption = \"probe\" in the configuration tries to preempt it on the GPU{unproven}",
             describe_time(TimeEnforcement::Shim)
         ),
     };
@@ -347,9 +347,12 @@ type Missing = Option<(String, String)>;
 
 fn not_measured(facts: &Value, gpu: &Value) -> Missing {
     let why = |why: String, fix: &str| Some((why, fix.to_owned()));
-    if facts["config"]["truth_interval_ms"] == 0 {
-        let found = "truth_interval_ms is 0 in the configuration".to_owned();
-        return why(found, "set truth_interval_ms = 1000 and restart gpusliced");
+    if facts["config"]["accounting_interval_ms"] == 0 {
+        let found = "accounting_interval_ms is 0 in the configuration".to_owned();
+        return why(
+            found,
+            "set accounting_interval_ms = 1000 and restart gpusliced",
+        );
     }
     if let Some(answer) = text(&gpu["processes"]) {
         return why(answer, "run nvidia-smi and fix what it reports");
@@ -358,7 +361,7 @@ fn not_measured(facts: &Value, gpu: &Value) -> Missing {
     blind.and_then(|found| why(found, "docker run --pid=host, or hostPID: true"))
 }
 
-fn no_wall(facts: &Value, gpu: &Value) -> Missing {
+fn no_cgroup_limit(facts: &Value, gpu: &Value) -> Missing {
     let why = |why: &str, fix: &str| Some((why.to_owned(), fix.to_owned()));
     if let Some(answer) = text(&gpu["limits"]) {
         return why(
@@ -371,9 +374,9 @@ fn no_wall(facts: &Value, gpu: &Value) -> Missing {
     if facts["driver"]["simulated"] != true && !facts["cgroup"]["controller"].is_string() {
         return why(NO_CONTROLLER, NEWER_KERNEL);
     }
-    if facts["config"]["wall"] == "off" {
-        let fix = "set wall = \"auto\" and restart gpusliced";
-        return why("wall is \"off\" in the configuration", fix);
+    if facts["config"]["cgroup_limits"] == "off" {
+        let fix = "set cgroup_limits = \"auto\" and restart gpusliced";
+        return why("cgroup_limits is \"off\" in the configuration", fix);
     }
     if facts["root"] != true {
         return why(
@@ -454,7 +457,7 @@ mod tests {
         json!({
             "root": true, "pid_namespace": null,
             "kernel": { "release": "6.14.0", "absent": [] },
-            "config": { "error": null, "truth_interval_ms": 1000, "wall": "auto" },
+            "config": { "error": null, "accounting_interval_ms": 1000, "cgroup_limits": "auto" },
             "driver": { "dir": "/lib", "simulated": false, "error": null },
             "nvml": {
                 "library": "/lib/nvml", "error": null, "version": "13.615", "driver_version": "615",
@@ -501,9 +504,9 @@ mod tests {
                 && old.found.contains(": accounted: ")
                 && old.found.ends_with("not available: too old")
         );
-        let off = with("/config/wall", json!("off"));
+        let off = with("/config/cgroup_limits", json!("off"));
         assert!(
-            off.found.contains(": accounted: ") && off.fix.contains("wall = \"auto\""),
+            off.found.contains(": accounted: ") && off.fix.contains("cgroup_limits = \"auto\""),
             "{off:?}"
         );
         let user = with("/root", json!(false));
@@ -519,7 +522,7 @@ mod tests {
         let lost = with("/nvml/gpus/0/error", json!("lost"));
         assert!(!lost.ok && lost.needed, "{lost:?}");
         let mut blind = node();
-        blind["config"]["truth_interval_ms"] = json!(0);
+        blind["config"]["accounting_interval_ms"] = json!(0);
         blind["nvml"]["gpus"][0]["limits"] = json!("too old");
         let blind = gpu_of(&blind);
         assert!(

@@ -31,10 +31,10 @@ pub struct Options {
 
 const POLICIES: &str = "\
 Policies:
-  0 fair        1/slots of the GPU for each container, even alone (slots: node configuration)
+  0 fair        1/slices_per_gpu of the GPU for each container, even alone
   1 preemptive  1/n for each of the n containers with a slice; all of it when alone
   2 weighted    by weight among all containers with a slice; all of it when alone
-  3 fixed       weight/slots for each container, even alone
+  3 fixed       weight/slices_per_gpu for each container, even alone
   4 soft        by weight among containers with work; unused time goes to the others at once
   5 native      the driver's own time slicing; memory caps only
 A container with a --share keeps it under every policy but native; the others divide the rest.";

@@ -1,15 +1,15 @@
-//! The protocol of the admin socket: the hook and the CLI give containers slices, end them, and
-//! list them. One command is answered before the next one is read. On the observers' socket, which
-//! only a service manager makes, nothing but the list is answered.
+//! The protocol of the admin socket: the hook and the CLI create, change, remove and list slices. Each command
+//! is answered before the next one is read. The observers' socket, which only a service manager creates, answers
+//! only the list.
 
-use crate::daemon::{Daemon, Work};
-use crate::effects::{NOBODY, plain, token_of};
-use crate::ended::First;
+use crate::daemon::{Daemon, Task};
+use crate::executor::{NO_REPLY, plain, token_of};
+use crate::exit_watch::FirstProcess;
 use crate::members::Members;
+use crate::paths::host_path;
 use crate::peer::Peer;
-use crate::places::speakable;
 use crate::poll::{Source, now};
-use crate::slots::Key;
+use crate::slab::Key;
 use crate::sockets::{Received, Socket, id_of, packet, send};
 use gpuslice_engine::{Ask, Event, TimeChange};
 use gpuslice_wire::admin::{Answer, Command, Denial};
@@ -25,7 +25,7 @@ use std::collections::VecDeque;
 use std::fs::File;
 use std::os::fd::AsFd;
 
-/// Observers connected at the same time.
+/// Most observers connected at the same time.
 const OBSERVERS_MAX: usize = 8;
 
 /// Why a command is refused.
@@ -36,22 +36,22 @@ pub type Denied = (Denial, String);
 pub struct Admin {
     fd: Socket,
     /// Whether it has sent a command.
-    pub greeted: bool,
-    /// It may look only.
+    pub has_sent: bool,
+    /// It may only list slices.
     observes: bool,
-    /// Of the command being answered.
+    /// Id of the command being answered.
     request: RequestId,
-    /// Its process, as it was when it connected.
+    /// Pid of the process that connected.
     pub pid: i32,
-    /// Its user.
+    /// User id of the process that connected.
     pub uid: u32,
-    /// First process of the container for which a slice is asked.
-    pub first: Option<First>,
-    /// What tells that container's processes from others.
+    /// First process of the container for which a slice is requested.
+    pub first: Option<FirstProcess>,
+    /// How to recognise that container's processes.
     pub members: Members,
-    /// Slices that it was given and that end with it.
+    /// Slices that end with this connection.
     pub slices: Vec<ContainerId>,
-    /// Packets of an answer that the socket has no room for yet; at most one answer.
+    /// Packets of at most one answer, which wait for room in the socket.
     out: VecDeque<Box<[u8]>>,
 }
 
@@ -59,7 +59,7 @@ impl Admin {
     fn new(fd: Socket, (pid, uid): (i32, u32), observes: bool) -> Admin {
         Admin {
             fd,
-            greeted: false,
+            has_sent: false,
             observes,
             request: RequestId(0),
             pid,
@@ -71,19 +71,19 @@ impl Admin {
         }
     }
 
-    /// Whether it may look only.
+    /// Whether it may only list slices.
     pub fn observes(&self) -> bool {
         self.observes
     }
 }
 
-/// The next connection. With the spare descriptor, one for which there is none left is closed: it must
-/// not wait for ever, and not keep the daemon awake.
+/// Accepts the next connection. If no descriptor is left, accepts and closes it with the spare one, so that it
+/// does not wait forever and does not keep the daemon busy.
 fn next(listener: &Socket, spare: &mut Option<File>) -> Option<Socket> {
     match listener.accept() {
         Ok(fd) => Some(fd),
         Err(Errno::EMFILE | Errno::ENFILE) => {
-            tracing::error!("out of descriptors; turned an admin connection away");
+            tracing::error!("out of descriptors; closed an admin connection");
             *spare = None;
             drop(listener.accept());
             *spare = File::open("/dev/null").ok();
@@ -94,8 +94,8 @@ fn next(listener: &Socket, spare: &mut Option<File>) -> Option<Socket> {
 }
 
 impl Daemon {
-    /// Somebody connects to the admin socket: its file is root's or the daemon's own user's alone,
-    /// and so must be the peer, in case the file's permissions were changed.
+    /// Accepts a connection to the admin socket. Only root and the daemon's own user can open its file; the peer's
+    /// user is checked as well, in case the file's permissions were changed.
     pub fn accept_admin(&mut self) {
         let Some(fd) = next(&self.admin_listener, &mut self.spare) else {
             return;
@@ -108,7 +108,7 @@ impl Daemon {
             self.deny(
                 key,
                 Denial::Protocol,
-                "only root or the daemon's own user may ask this",
+                "only root or the daemon's own user may use this socket",
             );
             self.drop_admin(key);
             return;
@@ -117,8 +117,8 @@ impl Daemon {
         self.welcome_admin(key);
     }
 
-    /// Somebody connects who may look only: the socket file's group says who that is. Administrators
-    /// are never kept out by however many of them.
+    /// Accepts a connection to the observers' socket, whose file's group decides which users may connect. Their
+    /// number is limited, so that they never keep administrators out.
     pub fn accept_observer(&mut self) {
         if self.pause(Source::ObserveListener) {
             return;
@@ -138,7 +138,7 @@ impl Daemon {
 
     fn welcome_admin(&mut self, key: Key) {
         let by = now().plus(Duration(HELLO_DEADLINE_NS));
-        self.greetings.push_back((by, Source::Admin(key)));
+        self.handshake_deadlines.push_back((by, Source::Admin(key)));
         let Some(admin) = self.admins.get(key) else {
             return;
         };
@@ -147,7 +147,7 @@ impl Daemon {
         }
     }
 
-    /// An admin connection can be read or written, or ended.
+    /// Handles an admin connection that is readable, writable or closed.
     pub fn admin_ready(&mut self, key: Key) {
         let Some(admin) = self.admins.get_mut(key) else {
             return;
@@ -158,7 +158,7 @@ impl Daemon {
         let mut buffer = [0; FRAME_BYTES_MAX];
         match admin.fd.receive(&mut buffer) {
             Received::Packet(len) => {
-                (admin.request, admin.greeted) = (id_of(&buffer[..len]), true);
+                (admin.request, admin.has_sent) = (id_of(&buffer[..len]), true);
                 let observes = admin.observes;
                 match decode::<Command>(&buffer[..len]) {
                     Ok((_, command)) if observes && !matches!(command, Command::List {}) => {
@@ -177,22 +177,22 @@ impl Daemon {
         }
     }
 
-    /// Does what was asked for.
+    /// Executes a command.
     pub fn command(&mut self, key: Key, command: Command) {
         let token = token_of(key);
         match command {
             Command::Admit { container, pid, .. } | Command::AdmitFrom { container, pid, .. } => {
-                if self.earlier_ends(&container) {
+                if self.earlier_slice_is_ending(&container) {
                     return self.park(key, command);
                 }
                 let asked = self.may_admit(key, &container, pid);
                 match asked.and_then(|()| self.ask_of(command)) {
                     Err((why, text)) => self.deny(key, why, &text),
-                    Ok(ask) => self.tell_later(Event::Admit { token, ask }),
+                    Ok(ask) => self.enqueue(Event::Admit { token, ask }),
                 }
             }
             Command::Dismiss { container } => {
-                self.tell_later(Event::Dismiss { token, container });
+                self.enqueue(Event::Dismiss { token, container });
             }
             Command::Resize {
                 container,
@@ -205,7 +205,7 @@ impl Daemon {
                 weight,
                 share,
                 class,
-            } => self.work.push_back(Work::Tell(Event::Retune {
+            } => self.tasks.push_back(Task::Step(Event::Retune {
                 token,
                 container,
                 change: TimeChange {
@@ -228,7 +228,7 @@ impl Daemon {
         self.flush(key);
     }
 
-    /// What a container is to have if the engine agrees.
+    /// The engine's request for a command that asks for a slice.
     fn ask_of(&self, command: Command) -> Result<Ask, Denied> {
         let bounds = self.requests.bounds(&command)?;
         let (Command::Admit {
@@ -259,7 +259,7 @@ impl Daemon {
             pid,
         }) = command
         else {
-            return Err((Denial::Protocol, "no request for a slice".to_owned()));
+            return Err((Denial::Protocol, "not a request for a slice".to_owned()));
         };
         let invalid = |why: SelectError| (Denial::Invalid, why.to_string());
         Ok(Ask {
@@ -278,30 +278,30 @@ impl Daemon {
         })
     }
 
-    /// What the engine cannot know: the disk, the administrator's own limit, whether the container lives.
+    /// Checks what the engine cannot know: the disk, the descriptor limit, whether the container still runs.
     fn may_admit(&mut self, key: Key, container: &ContainerId, pid: u32) -> Result<(), Denied> {
         self.has_room(container)?;
-        self.note_first(key, pid)
+        self.hold_first_process(key, pid)
     }
 
     fn has_room(&self, container: &ContainerId) -> Result<(), Denied> {
         let dir = self.state.container_dir(container);
-        speakable(&dir).map_err(|why| (Denial::Host, why.to_string()))?;
+        host_path(&dir).map_err(|why| (Denial::Host, why.to_string()))?;
         let limit = self.budget.containers;
         if self.slices.of(container).is_some() {
-            return Ok(()); // the engine says so better
+            return Ok(()); // the engine refuses with a better error
         }
         if self.slices.len() >= usize::from(limit) {
             let text = format!(
                 "{limit} slices exist, as many as containers_max and the daemon's descriptor \
-                 limit allow; end one first, or raise them"
+                 limit allow; remove one first, or raise them"
             );
             return Err((Denial::Capacity, text));
         }
         if dir.join("record").exists() {
             let text = format!(
-                "{}: a record that could not be taken up; the daemon's log says why; delete it \
-                 with gpuslice rm {container}",
+                "{}: its record could not be restored, see the daemon's log; delete it with \
+                 gpuslice rm {container}",
                 dir.display()
             );
             return Err((Denial::Host, text));
@@ -311,8 +311,8 @@ impl Daemon {
 
     /// Answers with the paths a container needs mounted.
     pub fn answer_admitted(&mut self, key: Key, container: &ContainerId) {
-        let dir = speakable(&self.state.container_dir(container)).unwrap_or(HostPath::EMPTY);
-        let (driver, shim) = (&self.places.driver, &self.places.shim);
+        let dir = host_path(&self.state.container_dir(container)).unwrap_or(HostPath::EMPTY);
+        let (driver, shim) = (&self.paths.driver, &self.paths.shim);
         let answer = Answer::Admitted {
             dir,
             cuda: driver.cuda,
@@ -325,11 +325,11 @@ impl Daemon {
         self.gave(key, *container);
         self.answer(key, &answer);
         if self.admins.get(key).is_none() {
-            // Nobody heard: the hook waited too long and its container does not start.
-            let (token, container) = (NOBODY, *container);
-            tracing::warn!(%container, "whoever asked for the slice is gone; it is taken back");
-            self.work
-                .push_back(Work::Tell(Event::Dismiss { token, container }));
+            // The client has disconnected: the hook waited too long and its container does not start.
+            let (token, container) = (NO_REPLY, *container);
+            tracing::warn!(%container, "the client that asked for the slice has disconnected; the slice is removed");
+            self.tasks
+                .push_back(Task::Step(Event::Dismiss { token, container }));
         }
     }
 
@@ -344,7 +344,7 @@ impl Daemon {
         );
     }
 
-    /// Answers a command, if whoever gave it is still there.
+    /// Answers a command if its client is still connected.
     pub fn answer<M: Message>(&mut self, key: Key, message: &M) {
         self.queue(key, message);
         self.flush(key);
@@ -369,7 +369,7 @@ impl Daemon {
                 Err(_) => return self.drop_admin(key),
             }
         }
-        // Not in the set is not an error: a peer that was never watched is being turned away.
+        // A connection that is being refused is not in the set, which is not an error.
         let waits = !admin.out.is_empty();
         let _ = self
             .poll
@@ -377,11 +377,11 @@ impl Daemon {
     }
 }
 
-/// The GPUs that are asked for as a whole.
+/// The GPUs requested as a whole.
 fn beside(whole: &Selector) -> Result<Option<GpuSelector>, SelectError> {
     match (whole.is_empty(), GpuSelector::parse(whole.as_str())?) {
         (true, _) => Ok(None),
-        // The daemon's choice is a slice's; who wants a whole GPU knows which.
+        // The daemon chooses GPUs for slices only; a whole GPU must be named.
         (false, GpuSelector::Any) => Err(SelectError::Entry),
         (false, gpus) => Ok(Some(gpus)),
     }

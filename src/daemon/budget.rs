@@ -1,23 +1,23 @@
-//! Descriptors are shared out before anybody comes, so that a flood of one kind of connection can
-//! never leave none for another: whoever floods its own socket, the admin socket still answers and
-//! the next container still starts.
+//! Divides the descriptor limit at the start, so that a flood of one kind of connection cannot use up the
+//! descriptors of another. While a container floods its own socket, the admin socket still answers and the
+//! next container still starts.
 
-use crate::closer;
+use crate::socket_closer;
 use gpuslice_engine::Quota;
 use gpuslice_wire::limits::{CLIENTS_MAX, CONTAINERS_MAX};
 
 /// The daemon's own: epoll, timer, signals, admin socket, lock, log, spare, files being written, and the
-/// lines to processes that close sockets.
-const OWN: u64 = 32 + closer::DESCRIPTORS;
-/// As many containers can start at once as there are admin connections.
+/// channels to the processes that close sockets.
+const OWN: u64 = 32 + socket_closer::DESCRIPTORS;
+/// Admin connections; this many containers can start at once.
 const ADMINS_MAX: u64 = 256;
-/// A container has its socket, its page, its first process's pidfd and the record of what was granted.
+/// Per container: its socket, its page, its first process's pidfd and its file of grants.
 const PER_CONTAINER: u64 = 4;
-/// A process has its connection, its doorbell and its pidfd; and one that lost a connection has one more until
-/// what it holds is taken over.
+/// Per process: its connection, its doorbell and its pidfd; and one more from the end of a connection until
+/// the next connection takes over its memory.
 const PER_CLIENT: u64 = 4;
 
-/// How many of each there can be.
+/// The most of each that can exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Budget {
     /// Admin connections.
@@ -29,7 +29,7 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// Shares out `fds` descriptors, and says so if that is less than what is wanted.
+    /// Divides `fds` descriptors; logs a warning if they are fewer than needed.
     pub fn told(fds: u64, wanted: u64) -> Budget {
         let budget = Budget::new(fds, wanted);
         if budget.is_short(wanted) {
@@ -44,12 +44,12 @@ impl Budget {
         budget
     }
 
-    /// Shares out `fds` descriptors where the administrator wants up to `wanted` containers.
+    /// Divides `fds` descriptors for up to `wanted` containers.
     pub fn new(fds: u64, wanted: u64) -> Budget {
         let fds = fds.saturating_sub(OWN);
         let admins = (fds / 8).clamp(1, ADMINS_MAX);
         let fds = fds.saturating_sub(admins);
-        // With room for two processes of each, so that each has one in any case.
+        // With room for two processes in each, so that each has at least one.
         let containers = fds / (PER_CONTAINER + 2 * PER_CLIENT);
         let containers = containers.clamp(1, wanted.min(CONTAINERS_MAX as u64));
         let fds = fds.saturating_sub(containers * PER_CONTAINER);
@@ -61,13 +61,13 @@ impl Budget {
         }
     }
 
-    /// How connections are shared among containers, of which there are so many.
+    /// How connections are divided among this number of containers.
     pub fn quota(&self, containers: usize) -> Quota {
-        // More than can be made are taken up when the limit was higher in an earlier life.
+        // More slices than the limit are restored if the limit was higher before a restart.
         Quota::new(self.clients.into(), containers.max(self.containers.into()))
     }
 
-    /// Whether the descriptor limit makes it smaller than it could be.
+    /// Whether the descriptor limit makes the budget smaller than wanted.
     pub fn is_short(&self, containers: u64) -> bool {
         usize::from(self.clients) < CLIENTS_MAX || u64::from(self.containers) < containers
     }
@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn plenty_gives_everything() {
+    fn enough_descriptors_give_the_full_budget() {
         let budget = Budget::new(1 << 20, 256);
         assert_eq!(
             budget,
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_promised_fits() {
+    fn the_budget_fits_the_descriptor_limit() {
         for fds in 64..8192 {
             for containers in [1, 7, 256] {
                 let budget = Budget::new(fds, containers);

@@ -1,15 +1,14 @@
-//! Control groups: which one is a container's, and whether it is that container's alone.
+//! Control groups: finds a container's cgroup and checks that it belongs to that container alone.
 //!
-//! A driver limit, and what NVML shows for processes nobody knows, belong to a container only if
-//! its cgroup holds that container's processes and no others. The runtime made such a leaf before the
-//! hook was called; a plain command may well run in its user's session, and then has none. The names
-//! used are those of the unified hierarchy (`0::` in /proc/PID/cgroup), which on hybrid systems
-//! lies beside the old ones.
+//! A driver limit, and NVML's report of unattached processes, apply to a container only if its cgroup holds
+//! that container's processes and no others. The runtime creates such a leaf before it calls the hook; a plain
+//! command may run in its user's session and then has none. Names are those of the unified hierarchy (`0::`
+//! in /proc/PID/cgroup), which on hybrid systems exists beside the old ones.
 //!
-//! A name is bytes: a container that may make groups below its own chooses them, and the kernel
-//! refuses only NUL, `/` and a newline. /proc/PID/cgroup shows these bytes as they are (mountinfo
-//! would escape them) and puts ` (deleted)` behind the name of a group that was removed. Only an
-//! ending process is in one; a group that is named so is told apart by its directory.
+//! A name is bytes: a container that may make groups below its own chooses them, and the kernel rejects only
+//! NUL, `/` and a newline. /proc/PID/cgroup shows the bytes unescaped (unlike mountinfo) and appends
+//! ` (deleted)` to the name of a removed group. Only an exiting process is in a removed group; a group whose
+//! real name ends so is recognised by its directory.
 
 use gpuslice_wire::text::CgroupPath;
 use nix::sys::statfs::{CGROUP2_SUPER_MAGIC, statfs};
@@ -20,32 +19,32 @@ use std::ops::Deref;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-/// Where the unified hierarchy is mounted: alone, or beside the old ones.
+/// Mount points of the unified hierarchy: alone, or beside the old ones.
 const MOUNTS: [&str; 2] = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"];
-/// Of the groups that `gpuslice run` makes for plain commands.
+/// Prefix of the groups that `gpuslice run` makes for plain commands.
 pub const OWN_PREFIX: &str = "gpuslice-run-";
-/// Behind the name of a group that was removed.
+/// Suffix of a removed group's name.
 const REMOVED: &[u8] = b" (deleted)";
 
 /// Why a container has no cgroup of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotItsOwn {
     /// No process was named.
-    #[error("whoever asked for the slice named no process of it")]
+    #[error("the request for the slice named no process of the container")]
     NoProcess,
-    /// The process is gone, or has no name in the unified hierarchy.
+    /// The process has exited, or is in no group of the unified hierarchy.
     #[error("its process is in no cgroup of the unified hierarchy")]
     Unknown,
-    /// Longer than a record has room for, or outside what this daemon sees.
+    /// Longer than a record's field, or outside the daemon's cgroup namespace.
     #[error("its cgroup's name is too long, or outside the daemon's cgroup namespace")]
-    Unspeakable,
-    /// `/`, where everybody is.
+    Unrepresentable,
+    /// `/`, which holds all processes.
     #[error("it is in the root cgroup")]
     Root,
     /// The daemon is in it too.
     #[error("its cgroup holds gpusliced too")]
     TheDaemons,
-    /// Another slice has it, or is within it, or around it.
+    /// It equals, contains or is inside another slice's.
     #[error("its cgroup is another slice's too")]
     Shared,
 }
@@ -68,7 +67,7 @@ pub fn own() -> Option<Vec<u8>> {
     of(std::process::id())
 }
 
-/// What the line of the unified hierarchy says. No name has a newline, so no line is another's.
+/// The name in the line of the unified hierarchy. A name has no newline, so it cannot imitate a line.
 pub fn unified(text: &[u8]) -> Option<&[u8]> {
     let mut lines = text.split(|byte| *byte == b'\n');
     let name = lines.find_map(|line| line.strip_prefix(b"0::"))?;
@@ -82,7 +81,7 @@ pub fn within(inner: &[u8], outer: &[u8]) -> bool {
         .is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/"))
 }
 
-/// The cgroup of `pid` as a container's own. `others` are those of the other slices.
+/// The cgroup of `pid`, if it is a container's own. `others` are the cgroups of the other slices.
 ///
 /// # Errors
 /// [`NotItsOwn`].
@@ -110,9 +109,9 @@ fn judged<'a>(
         return Err(NotItsOwn::Root);
     }
     // A name from outside the daemon's cgroup namespace begins with `/..`.
-    let name = CgroupPath::new(asked).map_err(|_| NotItsOwn::Unspeakable)?;
+    let name = CgroupPath::new(asked).map_err(|_| NotItsOwn::Unrepresentable)?;
     if asked.split(|byte| *byte == b'/').any(|part| part == b"..") {
-        return Err(NotItsOwn::Unspeakable);
+        return Err(NotItsOwn::Unrepresentable);
     }
     if daemon.is_some_and(|daemon| within(daemon, asked)) {
         return Err(NotItsOwn::TheDaemons);
@@ -133,13 +132,13 @@ pub fn directory(mount: &Path, name: &[u8]) -> PathBuf {
     mount.join(OsStr::from_bytes(below))
 }
 
-/// The same as NVML wants it.
+/// The directory as a C string for NVML.
 pub fn named(directory: &Path) -> CString {
     CString::new(directory.as_os_str().as_bytes()).unwrap_or_default()
 }
 
-/// A cgroup's directory as it goes to the child that asks NVML, and back: as bytes, because JSON's
-/// texts are UTF-8.
+/// A cgroup's directory. In messages to and from the NVML child it is a list of bytes, because JSON strings
+/// are UTF-8.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(from = "Vec<u8>", into = "Vec<u8>")]
 pub struct Dir(pub PathBuf);
@@ -163,12 +162,12 @@ impl Deref for Dir {
     }
 }
 
-/// Removes a group that `gpuslice run` made, if nothing runs in it. Others are their makers'. Whether
-/// there is nothing more to remove.
+/// Removes a group that `gpuslice run` made, if it is empty; leaves all other groups. Returns whether nothing
+/// is left to remove.
 pub fn remove_own(mount: &Path, name: &[u8]) -> bool {
     let last = name.rsplit(|byte| *byte == b'/').next();
     let dir = directory(mount, name);
-    // Its maker may have been faster, or something may still run in it.
+    // `gpuslice run` may have removed it already, or a process may still run in it.
     !last.is_some_and(|last| last.starts_with(OWN_PREFIX.as_bytes()))
         || fs::remove_dir(&dir).is_ok()
         || !dir.exists()
@@ -226,7 +225,7 @@ mod tests {
         assert_eq!(name.as_bytes(), b"/pods/two");
         for (asked, why) in [
             ("/", NotItsOwn::Root),
-            ("/../elsewhere", NotItsOwn::Unspeakable),
+            ("/../elsewhere", NotItsOwn::Unrepresentable),
             ("/system.slice", NotItsOwn::TheDaemons),
             ("/system.slice/gpusliced.service", NotItsOwn::TheDaemons),
             ("/pods", NotItsOwn::Shared),
@@ -236,7 +235,7 @@ mod tests {
             assert_eq!(judge(asked), Err(why), "{asked}");
         }
         let long = format!("/{}", "x".repeat(300));
-        assert_eq!(judge(&long), Err(NotItsOwn::Unspeakable));
+        assert_eq!(judge(&long), Err(NotItsOwn::Unrepresentable));
         assert!(judge("/system.slice/web").is_ok());
         assert_eq!(admitted(0, []), Err(NotItsOwn::NoProcess));
     }

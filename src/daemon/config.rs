@@ -1,7 +1,7 @@
-//! The configuration file: TOML, every key optional, an unknown key or an impossible value is an
-//! error with its line. `packaging/gpusliced.toml` explains each key and holds every default.
+//! The configuration file, in TOML. Every key is optional; an unknown key or an invalid value is an error with its
+//! line. `packaging/gpusliced.toml` explains each key and holds every default.
 
-use crate::wall::WallMode;
+use crate::cgroup_limits::CgroupLimitMode;
 use gpuslice_wire::admin::{MemoryAsk, RequestSource};
 use gpuslice_wire::limits::{CONTAINERS_MAX, LANES_MAX};
 use gpuslice_wire::page::{FOREIGN_CHARGE, FOREIGN_REFUSE};
@@ -12,12 +12,12 @@ use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// Where the node's configuration lies when the command line names none.
+/// The configuration file if the command line names none.
 pub const DEFAULT_FILE: &str = "/etc/gpuslice/gpusliced.toml";
-/// No sensible configuration is longer, bytes.
+/// Longest configuration file, bytes.
 const FILE_BYTES_MAX: u64 = 64 * 1024;
 
-/// A whole number between bounds that are part of its type.
+/// A whole number between the bounds of its type.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(try_from = "i64")]
 pub struct Bounded<const MIN: u64, const MAX: u64>(u64);
@@ -67,7 +67,7 @@ impl TryFrom<String> for Size {
     type Error = String;
     fn try_from(text: String) -> Result<Size, String> {
         match text.parse::<Bytes>() {
-            Ok(Bytes::ZERO) => Err("a cap is above zero; leave the key out for none".to_owned()),
+            Ok(Bytes::ZERO) => Err("a cap is above zero; omit the key for no cap".to_owned()),
             Ok(bytes) => Ok(Size(bytes)),
             Err(why) => Err(why.to_string()),
         }
@@ -77,35 +77,35 @@ impl TryFrom<String> for Size {
 /// A policy, by name.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(try_from = "String")]
-pub struct Divided(pub Policy);
+pub struct PolicyName(pub Policy);
 
-impl TryFrom<String> for Divided {
+impl TryFrom<String> for PolicyName {
     type Error = String;
-    fn try_from(text: String) -> Result<Divided, String> {
-        let policy = text.parse().map(Divided);
+    fn try_from(text: String) -> Result<PolicyName, String> {
+        let policy = text.parse().map(PolicyName);
         policy.map_err(|why: BadPolicy| why.to_string())
     }
 }
 
-/// Where containers' requests for slices are taken from.
+/// A source of containers' requests for slices.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(try_from = "String")]
-pub struct Taken(pub RequestSource);
+pub struct SourceName(pub RequestSource);
 
-impl TryFrom<String> for Taken {
+impl TryFrom<String> for SourceName {
     type Error = String;
-    fn try_from(text: String) -> Result<Taken, String> {
+    fn try_from(text: String) -> Result<SourceName, String> {
         let found = RequestSource::ALL.into_iter().find(|it| it.name() == text);
         let names = RequestSource::ALL
             .map(|it| format!("{:?}", it.name()))
             .join(" and ");
         found
-            .map(Taken)
+            .map(SourceName)
             .ok_or_else(|| format!("there is no source {text:?}; there are {names}"))
     }
 }
 
-/// A cap on each GPU: a size, or a part of its memory.
+/// A cap on each GPU: a size, or a fraction of its memory.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(try_from = "String")]
 pub struct Cap(pub MemoryAsk);
@@ -118,105 +118,105 @@ impl TryFrom<String> for Cap {
     }
 }
 
-/// What becomes of memory that another container exported and this one opens.
+/// Treatment of memory that another container exported and this one opens.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
-pub enum Foreign {
+pub enum ForeignMemory {
     /// It cannot be opened.
     Refuse,
-    /// Both pay for it.
+    /// It is charged to both containers.
     Charge,
 }
 
-impl Foreign {
-    /// The page's word for it.
+impl ForeignMemory {
+    /// Its value in the page.
     pub const fn word(self) -> u32 {
         match self {
-            Foreign::Refuse => FOREIGN_REFUSE,
-            Foreign::Charge => FOREIGN_CHARGE,
+            ForeignMemory::Refuse => FOREIGN_REFUSE,
+            ForeignMemory::Charge => FOREIGN_CHARGE,
         }
     }
 }
 
-/// Whether work that is late is stopped on the GPU itself.
+/// Whether late work is stopped on the GPU.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
-pub enum TierMode {
+pub enum PreemptionMode {
     /// Never.
     Off,
-    /// Where a stop is seen to work.
+    /// Where the driver's statistics confirm a stop.
     Probe,
 }
 
 /// The node's configuration.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[serde(default, deny_unknown_fields)]
-pub struct Config {
+pub struct DaemonConfig {
     /// Directory of sockets and records.
     pub runtime_dir: Option<Absolute>,
     /// Directory of the real driver's libraries.
     pub driver_dir: Option<Absolute>,
     /// Directory of the shim's libraries.
     pub shim_dir: Option<Absolute>,
-    /// Whether more memory may be promised than a GPU has.
+    /// Whether the caps on a GPU may exceed its memory.
     pub oversubscribe: bool,
-    /// How time is divided on GPUs whose policy was not changed since.
-    pub policy: Divided,
-    /// How many slices a GPU is meant for.
-    pub slots: Bounded<1, { CONTAINERS_MAX as u64 }>,
-    /// What high-priority containers may take of a GPU while others wait, %; 100 for all.
+    /// Policy of GPUs whose policy was not changed at run time.
+    pub policy: PolicyName,
+    /// Slices that "fair" and "fixed" divide a GPU into.
+    pub slices_per_gpu: Bounded<1, { CONTAINERS_MAX as u64 }>,
+    /// Largest part of a GPU for high-priority containers while others wait, %.
     pub high_cap: Bounded<20, 100>,
-    /// What they and normal ones may take while best-effort ones wait, %; 100 for all.
+    /// Largest part for high-priority and normal ones while best-effort ones wait, %.
     pub normal_cap: Bounded<20, 100>,
-    /// Time in which every waiting container gets its turn, ms.
+    /// Time within which every waiting container gets a turn, ms.
     pub period_ms: Bounded<2, 1_000>,
     /// Shortest turn, ms.
     pub turn_min_ms: Bounded<1, 1_000>,
     /// Longest turn, ms.
     pub turn_max_ms: Bounded<1, 1_000>,
-    /// Idle this long: the turn is given back, µs.
+    /// Idle time after which a turn ends, µs.
     pub idle_us: Bounded<10, 1_000_000>,
-    /// Work in flight near a turn's end, µs.
+    /// Most work in flight at a turn's end, µs.
     pub window_us: Bounded<10, 1_000_000>,
-    /// Whether the GPU itself stops best-effort streams when a high-priority container wants it.
+    /// Whether the GPU itself blocks best-effort streams when a high-priority container wants it.
     pub stream_gates: bool,
     /// Longest wait for a container to finish after its turn, ms.
     pub drain_max_ms: Bounded<1, 600_000>,
-    /// Whether work that is late is stopped on the GPU itself.
-    pub tier: TierMode,
-    /// Where containers' requests are taken from.
-    pub requests_from: Vec<Taken>,
+    /// Whether late work is stopped on the GPU.
+    pub preemption: PreemptionMode,
+    /// Accepted sources of containers' requests.
+    pub requests_from: Vec<SourceName>,
     /// Most GPUs that cGPU's variables may ask for.
     pub cgpu_gpus_max: Bounded<1, { LANES_MAX as u64 }>,
     /// Largest cap that cGPU's variables may ask for.
     pub cgpu_memory_max: Option<Cap>,
-    /// Whether a container may opt out with `CGPU_DISABLE`; the hook asks.
+    /// Whether `CGPU_DISABLE` starts a container without limits; the hook decides.
     pub allow_cgpu_disable: bool,
-    /// Whether containers hold still while the daemon is away.
-    pub hard_on_absence: bool,
-    /// What becomes of GPU memory that another container exported.
-    pub foreign: Foreign,
-    /// Time between two looks at what NVML shows, ms; 0 for none.
-    pub truth_interval_ms: Bounded<0, 3_600_000>,
-    /// Whether caps are also the driver's own limits.
-    pub wall: WallMode,
-    /// Whether such a limit is a guarantee too.
-    pub wall_soft: bool,
+    /// Whether launches block while no daemon runs.
+    pub block_without_daemon: bool,
+    /// Treatment of GPU memory that another container exported.
+    pub foreign_memory: ForeignMemory,
+    /// Interval between two samples of NVML, ms; 0 for none.
+    pub accounting_interval_ms: Bounded<0, 3_600_000>,
+    /// Whether caps are also set as the driver's limits on cgroups.
+    pub cgroup_limits: CgroupLimitMode,
+    /// Whether such a limit is also a guarantee.
+    pub cgroup_guarantees: bool,
     /// Cap on pinned host memory of containers that do not ask for one.
     pub pinned_memory: Option<Size>,
-    /// Containers with a slice.
+    /// Most containers with a slice.
     pub containers_max: Bounded<1, { CONTAINERS_MAX as u64 }>,
 }
 
-impl Default for Config {
-    fn default() -> Config {
-        Config {
+impl Default for DaemonConfig {
+    fn default() -> DaemonConfig {
+        DaemonConfig {
             runtime_dir: None,
             driver_dir: None,
             shim_dir: None,
             oversubscribe: false,
-            policy: Divided(Policy::Soft),
-            slots: Bounded::default_of(16),
+            policy: PolicyName(Policy::Soft),
+            slices_per_gpu: Bounded::default_of(16),
             high_cap: Bounded::default_of(95),
             normal_cap: Bounded::default_of(99),
             period_ms: Bounded::default_of(16),
@@ -226,16 +226,16 @@ impl Default for Config {
             window_us: Bounded::default_of(500),
             stream_gates: true,
             drain_max_ms: Bounded::default_of(2_000),
-            tier: TierMode::Off,
-            requests_from: RequestSource::ALL.map(Taken).into(),
+            preemption: PreemptionMode::Off,
+            requests_from: RequestSource::ALL.map(SourceName).into(),
             cgpu_gpus_max: Bounded::default_of(1),
             cgpu_memory_max: None,
             allow_cgpu_disable: false,
-            hard_on_absence: false,
-            foreign: Foreign::Charge,
-            truth_interval_ms: Bounded::default_of(1_000),
-            wall: WallMode::Auto,
-            wall_soft: false,
+            block_without_daemon: false,
+            foreign_memory: ForeignMemory::Charge,
+            accounting_interval_ms: Bounded::default_of(1_000),
+            cgroup_limits: CgroupLimitMode::Auto,
+            cgroup_guarantees: false,
             pinned_memory: None,
             containers_max: Bounded::default_of(CONTAINERS_MAX as u64),
         }
@@ -248,15 +248,15 @@ pub enum ConfigError {
     /// The file cannot be read.
     #[error("{}: {why}; give the configuration with --config FILE", .file.display())]
     Unreadable {
-        /// Which.
+        /// The file.
         file: PathBuf,
-        /// What the system says.
+        /// The system's error.
         why: String,
     },
     /// A line is wrong.
     #[error("{}:{line}: {what}", .file.display())]
     Wrong {
-        /// Which file.
+        /// The file.
         file: PathBuf,
         /// Line, from 1.
         line: usize,
@@ -265,17 +265,17 @@ pub enum ConfigError {
     },
 }
 
-impl Config {
+impl DaemonConfig {
     /// Reads `file`, or without one the node's file if there is one.
     ///
     /// # Errors
     /// [`ConfigError`].
-    pub fn load(file: Option<&Path>) -> Result<Config, ConfigError> {
+    pub fn load(file: Option<&Path>) -> Result<DaemonConfig, ConfigError> {
         let default = Path::new(DEFAULT_FILE);
         match file {
-            Some(file) => Config::read(file),
-            None if default.exists() => Config::read(default),
-            None => Ok(Config::default()),
+            Some(file) => DaemonConfig::read(file),
+            None if default.exists() => DaemonConfig::read(default),
+            None => Ok(DaemonConfig::default()),
         }
     }
 
@@ -283,12 +283,12 @@ impl Config {
     ///
     /// # Errors
     /// [`ConfigError`].
-    pub fn read(file: &Path) -> Result<Config, ConfigError> {
+    pub fn read(file: &Path) -> Result<DaemonConfig, ConfigError> {
         let unreadable = |why: String| ConfigError::Unreadable {
             file: file.to_owned(),
             why,
         };
-        // Counted while reading: a device or a pipe has no length.
+        // Counted while reading, because a device or a pipe has no length.
         let mut bytes = Vec::new();
         fs::File::open(file)
             .and_then(|opened| opened.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes))
@@ -297,14 +297,14 @@ impl Config {
             return Err(unreadable(format!("longer than {FILE_BYTES_MAX} bytes")));
         }
         let text = String::from_utf8(bytes).map_err(|_| unreadable("not UTF-8".to_owned()))?;
-        Config::parse(&text).map_err(|(line, what)| ConfigError::Wrong {
+        DaemonConfig::parse(&text).map_err(|(line, what)| ConfigError::Wrong {
             file: file.to_owned(),
             line,
             what,
         })
     }
 
-    /// What of it is the engine's.
+    /// The engine's part of the configuration.
     pub fn engine(&self) -> gpuslice_engine::Config {
         let us = |value: u64| u32::try_from(value).unwrap_or(u32::MAX);
         let window_us = us(self.window_us.get());
@@ -314,7 +314,7 @@ impl Config {
         gpuslice_engine::Config {
             oversubscribe: self.oversubscribe,
             policy: self.policy.0,
-            slots: us(self.slots.get()),
+            slots: us(self.slices_per_gpu.get()),
             high_cap: percent(self.high_cap.get(), default.high_cap),
             normal_cap: percent(self.normal_cap.get(), default.normal_cap),
             round: Duration::from_millis(self.period_ms.get()),
@@ -333,9 +333,9 @@ impl Config {
         }
     }
 
-    /// Parses a file's text; an error is a line number and what is wrong there.
-    fn parse(text: &str) -> Result<Config, (usize, String)> {
-        let config: Config = toml::from_str(text).map_err(|error| {
+    /// Parses a file's text; an error is a line number and a message.
+    fn parse(text: &str) -> Result<DaemonConfig, (usize, String)> {
+        let config: DaemonConfig = toml::from_str(text).map_err(|error| {
             let at = error.span().map_or(0, |span| span.start);
             let what = error.message().trim_end().replace('\n', "; ");
             let line = text[..at.min(text.len())].matches('\n').count();
@@ -367,19 +367,19 @@ mod tests {
     use super::*;
 
     fn error(text: &str) -> (usize, String) {
-        Config::parse(text).expect_err("refused")
+        DaemonConfig::parse(text).expect_err("refused")
     }
 
     #[test]
-    fn the_packaged_file_says_exactly_the_defaults() {
+    fn the_packaged_file_holds_exactly_the_defaults() {
         let packaged = include_str!("../../packaging/gpusliced.toml");
-        assert_eq!(Config::parse(packaged), Ok(Config::default()));
+        assert_eq!(DaemonConfig::parse(packaged), Ok(DaemonConfig::default()));
         let plain: String = packaged
             .lines()
             .filter(|line| !line.starts_with("# ") && *line != "#")
             .map(|line| format!("{}\n", line.strip_prefix('#').unwrap_or(line)))
             .collect();
-        let all = Config::parse(&plain).expect("the commented examples are valid too");
+        let all = DaemonConfig::parse(&plain).expect("the commented examples are valid too");
         assert_eq!(all.runtime_dir, Some(Absolute("/run/gpuslice".into())));
     }
 
@@ -402,17 +402,20 @@ mod tests {
         assert_eq!(error("period_ms = 30\nperiod_ms = 30").0, 2);
         assert_eq!(error("oversubscribe = 1").0, 1);
         assert!(error("policy = \"hard\"").1.contains("preemptive"));
-        assert_eq!(error("slots = 0").1, "slots: 0 is outside 1 to 256");
+        assert_eq!(
+            error("slices_per_gpu = 0").1,
+            "slices_per_gpu: 0 is outside 1 to 256"
+        );
         for key in ["high_cap", "normal_cap"] {
             for value in [19, 101] {
                 let what = format!("{key}: {value} is outside 20 to 100");
                 assert_eq!(error(&format!("{key} = {value}")).1, what);
             }
         }
-        let caps = Config::parse("high_cap = 20\nnormal_cap = 100").expect("both bounds");
+        let caps = DaemonConfig::parse("high_cap = 20\nnormal_cap = 100").expect("both bounds");
         let caps = caps.engine();
         assert_eq!((caps.high_cap.get(), caps.normal_cap.get()), (20, 100));
-        assert_eq!(error("\nwall = \"maybe\"").0, 2);
+        assert_eq!(error("\ncgroup_limits = \"maybe\"").0, 2);
         assert!(error("pinned_memory = \"0\"").1.contains("above zero"));
         let unknown = error("\nrequests_from = [\"labels\"]");
         assert!(
@@ -434,26 +437,30 @@ mod tests {
                 .1
                 .starts_with("pinned_memory: ")
         );
-        assert!(error("truth_interval_ms = -1").1.contains("0 to 3600000"));
+        assert!(
+            error("accounting_interval_ms = -1")
+                .1
+                .contains("0 to 3600000")
+        );
         assert_eq!(error("[x").0, 1);
     }
 
     #[test]
     fn the_defaults_are_the_engines() {
         assert_eq!(
-            Config::default().engine(),
+            DaemonConfig::default().engine(),
             gpuslice_engine::Config::default()
         );
     }
 
     #[test]
-    fn a_file_without_an_end_is_not_read_to_it() {
-        let error = Config::read(Path::new("/dev/zero")).expect_err("refused");
+    fn an_endless_file_is_refused() {
+        let error = DaemonConfig::read(Path::new("/dev/zero")).expect_err("refused");
         assert!(error.to_string().contains("longer than"), "{error}");
     }
 
     #[test]
     fn an_empty_file_is_the_default() {
-        assert_eq!(Config::parse(""), Ok(Config::default()));
+        assert_eq!(DaemonConfig::parse(""), Ok(DaemonConfig::default()));
     }
 }

@@ -1,29 +1,29 @@
-//! The daemon's whole state, and the rule by which it moves: what happened goes to the engine, what
-//! the engine decides is performed, in order, until nothing is left to do.
+//! The daemon's state and its event loop: events go to the engine, and the engine's actions are executed in
+//! order, until the queue is empty.
 //!
-//! A claim must be read later than every action decided before it is performed (see
-//! `gpuslice_engine::Event::Claims`): so what waits in `work` is not the claim but the intent to
-//! read it, and it is read when its turn comes.
+//! A claim must be read after all actions decided before it have been executed (see
+//! `gpuslice_engine::Event::Claims`). So the queue `tasks` holds not the claim but the request to read it,
+//! and the claim is read when that task runs.
 
+use crate::accounting::Accounting;
 use crate::admin::Admin;
 use crate::budget::Budget;
-use crate::closer::{Closer, Owner};
-use crate::config::Config;
-use crate::keepers::Keepers;
-use crate::leave::{Absent, Holder};
-use crate::places::Places;
+use crate::cgroup_limits::CgroupLimits;
+use crate::config::DaemonConfig;
+use crate::idle_exit::IdleExit;
+use crate::lingering::{ClientHolder, LingeringClient};
+use crate::paths::Paths;
 use crate::policies::Policies;
 use crate::poll::{Poll, Source, now};
+use crate::preempt::{LOOK_EVERY, Preemption};
 use crate::requests::Requests;
-use crate::service::{Given, Manager};
-use crate::slices::{Life, Slices};
-use crate::slots::{Key, Slots};
+use crate::service::{ActivatedSockets, Manager};
+use crate::slab::{Key, Slab};
+use crate::slices::{PageSettings, Slices};
+use crate::socket_closer::{SocketCloser, SocketOwner};
 use crate::sockets::{Socket, can_refuse_descriptors};
 use crate::state::State;
 use crate::tenants::Tenant;
-use crate::tier::{LOOK_EVERY, Tier};
-use crate::truth::Truth;
-use crate::wall::Walls;
 use gpuslice_engine::{Action, Engine, Event};
 use gpuslice_wire::admin::Command;
 use gpuslice_wire::ids::{ClientId, Lane};
@@ -34,78 +34,78 @@ use std::collections::VecDeque;
 use std::fs::File;
 use std::io;
 
-/// Every so many heartbeats all claims are read, so that observers see processes that never ring.
+/// Heartbeats between two reads of all claims, so that observers see processes that never ring their doorbell.
 const CLAIMS_EVERY: u64 = 10;
 
-/// Something to do, in order.
+/// A task of the event loop.
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant)] // one or two at a time
-pub enum Work {
-    /// The engine is to know this.
-    Tell(Event),
-    /// This process's page is to be read, then told.
-    Read(Key, Lane),
+pub enum Task {
+    /// Pass this event to the engine.
+    Step(Event),
+    /// Read this process's page and pass its claims to the engine.
+    ReadClaims(Key, Lane),
 }
 
 /// See the file's head.
 pub struct Daemon {
-    /// Every decision.
+    /// Takes every decision.
     pub engine: Engine,
-    /// What the thread sleeps on.
+    /// The epoll set and the timer.
     pub poll: Poll,
-    /// What is on disk.
+    /// The runtime directory.
     pub state: State,
-    /// Where things are.
-    pub places: Places,
-    /// What pages say about this daemon.
-    pub life: Life,
-    /// How many of what there can be.
+    /// Paths of the runtime directory, the driver and the shim.
+    pub paths: Paths,
+    /// The daemon's settings on each container's page.
+    pub page_settings: PageSettings,
+    /// Most containers, processes and admin connections.
     pub budget: Budget,
-    /// How time is divided where that was changed, as on disk.
+    /// Policies changed at run time, as on disk.
     pub policies: Policies,
-    /// Containers.
+    /// The slices of containers.
     pub slices: Slices,
-    /// What NVML says.
-    pub truth: Truth,
-    /// The driver's own limits.
-    pub walls: Walls,
-    /// The stopping of work on GPUs.
-    pub tier: Tier,
-    /// Which requests this node takes.
+    /// Usage accounting.
+    pub accounting: Accounting,
+    /// The driver's own limits on cgroups.
+    pub cgroup_limits: CgroupLimits,
+    /// Preemption of work on GPUs.
+    pub preemption: Preemption,
+    /// Sources and bounds of requests for slices.
     pub requests: Requests,
-    /// Cap on pinned host memory where none is asked for.
+    /// Cap on pinned host memory of containers that ask for none.
     pub pinned_default: Option<gpuslice_wire::units::Bytes>,
     /// Connections of processes.
-    pub tenants: Slots<Tenant>,
-    /// Accounts of processes without a connection.
-    pub absent: Slots<Absent>,
-    /// The process of each account of the engine, by the account's slot.
-    pub clients: Vec<Option<(ClientId, Holder)>>,
+    pub tenants: Slab<Tenant>,
+    /// Clients whose processes have no connection.
+    pub lingering: Slab<LingeringClient>,
+    /// The engine's clients, by slot.
+    pub clients: Vec<Option<(ClientId, ClientHolder)>>,
     /// Connections to the admin socket.
-    pub admins: Slots<Admin>,
-    /// Commands that wait until an earlier slice of their container has ended altogether.
+    pub admins: Slab<Admin>,
+    /// Commands that wait until an earlier slice of their container is removed.
     pub parked: Vec<(Key, Command)>,
     /// The admin socket.
     pub admin_listener: Socket,
-    /// The socket of those who may look only, if the service manager made one.
+    /// The observers' socket, if the service manager made one.
     pub observe_listener: Option<Socket>,
     /// Closes connections on kernels where a close could block.
-    pub closer: Closer,
-    /// Listeners that are not accepted from until connections to them are closed.
+    pub closer: SocketCloser,
+    /// Listeners that accept nothing until their closed connections are gone.
     pub paused: Vec<Source>,
-    /// What the service manager is told.
+    /// Notifications to the service manager.
     pub manager: Manager,
-    /// Who must speak by when, the earliest first.
-    pub greetings: VecDeque<(Instant, Source)>,
-    /// What waits to be done; empty between events.
-    pub work: VecDeque<Work>,
-    /// Given up when descriptors have run out, to accept and turn away with.
+    /// Deadlines for a connection's first message, the earliest first.
+    pub handshake_deadlines: VecDeque<(Instant, Source)>,
+    /// The queue of tasks; empty between events.
+    pub tasks: VecDeque<Task>,
+    /// A spare descriptor, released to accept and close a connection when none is left.
     pub spare: Option<File>,
-    /// A process gave something back, or is gone, and that is not written down yet.
+    /// A process released memory or exited, and that is not on disk yet.
     pub given_back: bool,
-    /// What keeps it running.
-    pub keepers: Keepers,
-    /// The end was asked for.
+    /// When the daemon ends by itself.
+    pub idle_exit: IdleExit,
+    /// A signal asked for the end.
     pub ending: bool,
     signals: SignalFd,
     actions: Vec<Action>,
@@ -114,57 +114,58 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// A daemon that knows no GPU and no container yet.
+    /// A daemon without GPUs and slices.
     ///
     /// # Errors
-    /// What the system says.
+    /// A system call failed.
     pub fn new(
-        config: &Config,
-        places: Places,
+        config: &DaemonConfig,
+        paths: Paths,
         mut state: State,
         signals: SignalFd,
-        (given, manager): (Given, Manager),
+        (given, manager): (ActivatedSockets, Manager),
         fds: u64,
     ) -> io::Result<Daemon> {
         let poll = Poll::new()?;
-        let closer = Closer::new(poll.watch());
+        let closer = SocketCloser::new(poll.watch());
         if !can_refuse_descriptors() {
             closer.prepare()?;
         }
         let (admin_listener, observe_listener) = listeners(given, &mut state, &poll, &closer)?;
         poll.add(&signals, Source::Signal)?;
-        let truth = Truth::new(places.driver.nvml.as_str(), config.truth_interval_ms.get())?;
-        poll.add_bell(&truth.bell, Source::Truth)?;
-        let simulated = places.driver.is_simulated();
-        let tier = Tier::new(config.tier, simulated, &state, &poll)?;
-        let fds = fds.saturating_sub(tier.descriptors());
+        let interval_ms = config.accounting_interval_ms.get();
+        let accounting = Accounting::new(paths.driver.nvml.as_str(), interval_ms)?;
+        poll.add_edge_triggered(&accounting.notify, Source::Accounting)?;
+        let simulated = paths.driver.is_simulated();
+        let preemption = Preemption::new(config.preemption, simulated, &state, &poll)?;
+        let fds = fds.saturating_sub(preemption.descriptors());
         let budget = Budget::told(fds, config.containers_max.get());
         let start = now();
         Ok(Daemon {
             engine: Engine::new(gpuslice_engine::Config {
-                stop: tier.is_on(),
+                stop: preemption.is_on(),
                 containers: budget.containers.into(),
                 ..config.engine()
             }),
             poll,
             state,
-            places,
-            life: Life {
+            paths,
+            page_settings: PageSettings {
                 epoch: start.0,
-                hard: config.hard_on_absence,
-                foreign: config.foreign.word(),
-                stop: tier.is_on(),
+                hard: config.block_without_daemon,
+                foreign: config.foreign_memory.word(),
+                stop: preemption.is_on(),
             },
             slices: Slices::new(),
             requests: Requests::new(config),
             pinned_default: config.pinned_memory.map(|size| size.0),
-            truth,
-            walls: Walls::new(config.wall, config.wall_soft),
-            tier,
-            tenants: Slots::new(budget.clients),
-            absent: Slots::new(CLIENTS_MAX as u16),
+            accounting,
+            cgroup_limits: CgroupLimits::new(config.cgroup_limits, config.cgroup_guarantees),
+            preemption,
+            tenants: Slab::new(budget.clients),
+            lingering: Slab::new(CLIENTS_MAX as u16),
             clients: vec![None; CLIENTS_MAX],
-            admins: Slots::new(budget.admins),
+            admins: Slab::new(budget.admins),
             parked: Vec::new(),
             budget,
             policies: Policies::default(),
@@ -173,11 +174,11 @@ impl Daemon {
             closer,
             paused: Vec::new(),
             manager,
-            greetings: VecDeque::new(),
-            work: VecDeque::new(),
+            handshake_deadlines: VecDeque::new(),
+            tasks: VecDeque::new(),
             spare: File::open("/dev/null").ok(),
             given_back: false,
-            keepers: Keepers::default(),
+            idle_exit: IdleExit::default(),
             ending: false,
             signals,
             actions: Vec::new(),
@@ -186,7 +187,7 @@ impl Daemon {
         })
     }
 
-    /// Serves until a signal asks for the end.
+    /// Runs the event loop until the daemon ends.
     ///
     /// # Errors
     /// None but a bug's.
@@ -216,13 +217,13 @@ impl Daemon {
             Source::Listener(key) => self.accept_tenant(key),
             Source::Tenant(key) => self.tenant_ready(key),
             Source::Doorbell(key) => self.read_claims(key),
-            Source::Exit(key) => self.part(key),
-            Source::Absent(key) => self.absent_ready(key),
-            Source::Over(key) => self.container_over(key),
-            Source::Truth => self.truth_spoke(),
-            Source::Tier => self.tier_spoke(),
+            Source::Exit(key) => self.disconnect(key),
+            Source::Lingering(key) => self.lingering_ready(key),
+            Source::ContainerExit(key) => self.container_exited(key),
+            Source::Accounting => self.read_nvml_answers(),
+            Source::Preemption => self.read_preemption_answers(),
             Source::Closer => {
-                self.closer.spoke();
+                self.closer.read_helper_answers();
                 self.accept_again();
             }
         }
@@ -231,12 +232,12 @@ impl Daemon {
 
     fn next_deadline(&self) -> Option<Instant> {
         let heartbeat = (self.slices.len() > 0).then_some(self.heartbeat);
-        let greeting = self.greetings.front().map(|(by, _)| *by);
+        let greeting = self.handshake_deadlines.front().map(|(by, _)| *by);
         [
             self.engine.next_deadline(),
             heartbeat,
             greeting,
-            self.truth_deadline(),
+            self.accounting_deadline(),
             self.manager.deadline(),
             self.closer.deadline(),
             self.unused_deadline(),
@@ -250,25 +251,25 @@ impl Daemon {
         if self.slices.len() > 0 && self.heartbeat <= now {
             self.beat(now);
         }
-        while let Some((by, source)) = self.greetings.front().copied()
+        while let Some((by, source)) = self.handshake_deadlines.front().copied()
             && by <= now
         {
-            self.greetings.pop_front();
-            self.missed_greeting(source);
+            self.handshake_deadlines.pop_front();
+            self.handshake_expired(source);
         }
         self.closer.due(now);
-        self.truth_due(now);
+        self.run_due_accounting(now);
         self.manager.due(now, self.slices.len());
         if self
             .engine
             .next_deadline()
             .is_some_and(|deadline| deadline <= now)
         {
-            self.work.push_back(Work::Tell(Event::Tick));
+            self.tasks.push_back(Task::Step(Event::Tick));
         }
     }
 
-    /// Stamps the heartbeat on every page.
+    /// Writes the heartbeat to every page.
     pub fn beat(&mut self, now: Instant) {
         self.heartbeat = now.plus(Duration(HEARTBEAT_NS));
         self.heartbeats += 1;
@@ -284,12 +285,15 @@ impl Daemon {
         }
     }
 
-    /// Stops accepting from a listener if too many connections to it wait to be closed; returns whether so.
+    /// Stops accepting from a listener if too many of its connections wait to be closed; returns whether it did.
     pub fn pause(&mut self, source: Source) -> bool {
         let (listener, owner) = match source {
-            Source::ObserveListener => (self.observe_listener.as_ref(), Owner::Observers),
+            Source::ObserveListener => (self.observe_listener.as_ref(), SocketOwner::Observers),
             Source::Listener(key) => match self.slices.get(key) {
-                Some(slice) => (Some(&slice.listener), Owner::Container(slice.container)),
+                Some(slice) => (
+                    Some(&slice.listener),
+                    SocketOwner::Container(slice.container),
+                ),
                 None => return false,
             },
             _ => return false,
@@ -315,36 +319,36 @@ impl Daemon {
         }
     }
 
-    fn missed_greeting(&mut self, source: Source) {
+    fn handshake_expired(&mut self, source: Source) {
         match source {
             Source::Tenant(key) if self.tenants.get(key).is_some_and(|t| !t.is_attached()) => {
-                tracing::debug!("a process connected and said nothing; disconnected");
+                tracing::debug!("a process connected and sent nothing; disconnected");
                 self.remove_tenant(key);
             }
-            Source::Admin(key) if self.admins.get(key).is_some_and(|a| !a.greeted) => {
+            Source::Admin(key) if self.admins.get(key).is_some_and(|a| !a.has_sent) => {
                 self.drop_admin(key);
             }
             _ => {}
         }
     }
 
-    /// Tells the engine, and does all that follows from it.
-    pub fn tell(&mut self, event: Event) {
-        self.work.push_back(Work::Tell(event));
+    /// Passes an event to the engine and runs all tasks that follow.
+    pub fn deliver(&mut self, event: Event) {
+        self.tasks.push_back(Task::Step(event));
         self.settle();
     }
 
-    /// Tells the engine after what waits already.
-    pub fn tell_later(&mut self, event: Event) {
-        self.work.push_back(Work::Tell(event));
+    /// Queues an event behind the waiting tasks.
+    pub fn enqueue(&mut self, event: Event) {
+        self.tasks.push_back(Task::Step(event));
     }
 
-    /// Does all that waits, and all that follows from it.
+    /// Runs all waiting tasks and those that follow.
     pub fn settle(&mut self) {
-        while let Some(work) = self.work.pop_front() {
+        while let Some(work) = self.tasks.pop_front() {
             let event = match work {
-                Work::Tell(event) => Some(event),
-                Work::Read(key, lane) => self.claims_of(key, lane),
+                Task::Step(event) => Some(event),
+                Task::ReadClaims(key, lane) => self.claims_of(key, lane),
             };
             let Some(event) = event else { continue };
             let mut actions = std::mem::take(&mut self.actions);
@@ -356,12 +360,12 @@ impl Daemon {
         }
     }
 
-    /// The end: everybody is disconnected, sockets go; with `ephemeral` everything goes.
+    /// Ends the daemon: closes all connections and removes sockets; if `ephemeral`, removes all files.
     pub fn close(mut self, ephemeral: bool) {
-        self.tier.close();
+        self.preemption.close();
         self.follow_grants();
         if ephemeral {
-            self.walls_end();
+            self.clear_all_limits();
         }
         let containers: Vec<_> = self.slices.iter().map(|slice| slice.container).collect();
         self.state.close(containers.into_iter(), ephemeral);
@@ -371,20 +375,20 @@ impl Daemon {
     }
 }
 
-/// The admin socket, and the observers' if the service manager made one, both watched.
+/// The admin socket and, if the service manager made one, the observers' socket; both in the epoll set.
 fn listeners(
-    given: Given,
+    given: ActivatedSockets,
     state: &mut State,
     poll: &Poll,
-    closer: &Closer,
+    closer: &SocketCloser,
 ) -> io::Result<(Socket, Option<Socket>)> {
     let admin = match given.admin {
-        Some(fd) => Socket::handed_over(fd, Owner::Admins, closer),
-        None => Socket::listening(state.listen_admin()?, Owner::Admins, closer),
+        Some(fd) => Socket::handed_over(fd, SocketOwner::Admins, closer),
+        None => Socket::listening(state.listen_admin()?, SocketOwner::Admins, closer),
     };
     poll.add(&admin, Source::AdminListener)?;
     let observe = given.observe;
-    let observe = observe.map(|fd| Socket::handed_over(fd, Owner::Observers, closer));
+    let observe = observe.map(|fd| Socket::handed_over(fd, SocketOwner::Observers, closer));
     if let Some(observe) = &observe {
         poll.add(observe, Source::ObserveListener)?;
     }

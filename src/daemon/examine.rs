@@ -1,65 +1,65 @@
-//! What this node has and has not, as facts for `gpuslice doctor`: one JSON object on standard output.
+//! Examines the node for `gpuslice doctor`: prints facts as one JSON object on standard output.
 //!
-//! Only here is the driver's own library asked; so a broken driver breaks this child process, and the
-//! CLI tells of it. Nothing is changed, and no running daemon is disturbed.
+//! The driver's library is loaded here and not in the CLI, so that a broken driver ends only this child
+//! process, and the CLI reports it. Nothing is changed; a running daemon is not affected.
 
 mod kernel;
 
+use crate::accounting::pid_namespace_warning;
+use crate::accounting::thread::supports;
 use crate::cgroup;
-use crate::config::{Config, TierMode};
+use crate::cgroup_limits::CgroupLimitMode;
+use crate::command_line::CommandLine;
+use crate::config::{DaemonConfig, PreemptionMode};
 use crate::nvml::Nvml;
-use crate::options::Options;
-use crate::places::Places;
+use crate::paths::Paths;
 use crate::state;
-use crate::truth::blind;
-use crate::truth::thread::supports;
-use crate::wall::WallMode;
 use gpuslice_wire::ids::GpuUuid;
 use serde_json::{Value, json};
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// Controllers that a driver's limits can stand on, the better one first.
+/// Controllers that the driver's limits can use, the preferred one first.
 const CONTROLLERS: [&str; 2] = ["dmem", "misc"];
 
-/// All facts. What cannot be known is null, with the reason under `error` beside it.
-pub fn facts(options: &Options) -> Value {
-    let config = Config::load(options.config.as_deref());
+/// All facts. An unknown fact is null, with the reason under `error` beside it.
+pub fn facts(options: &CommandLine) -> Value {
+    let config = DaemonConfig::load(options.config.as_deref());
     let wrong = config.as_ref().err().map(ToString::to_string);
     let config = config.unwrap_or_default();
-    let places = Places::find(options, &config);
-    let library = places
+    let paths = Paths::find(options, &config);
+    let library = paths
         .as_ref()
         .ok()
-        .map(|places| places.driver.nvml.as_str().to_owned());
+        .map(|paths| paths.driver.nvml.as_str().to_owned());
     json!({
         "root": nix::unistd::geteuid().is_root(),
-        "pid_namespace": blind(),
+        "pid_namespace": pid_namespace_warning(),
         "kernel": kernel::facts(),
         "config": {
             "error": wrong,
-            "truth_interval_ms": config.truth_interval_ms.get(),
-            "tier": match config.tier {
-                TierMode::Off => "off",
-                TierMode::Probe => "probe",
+            "accounting_interval_ms": config.accounting_interval_ms.get(),
+            "preemption": match config.preemption {
+                PreemptionMode::Off => "off",
+                PreemptionMode::Probe => "probe",
             },
-            "wall": match config.wall {
-                WallMode::Off => "off",
-                WallMode::Auto => "auto",
-                WallMode::Require => "require",
+            "cgroup_limits": match config.cgroup_limits {
+                CgroupLimitMode::Off => "off",
+                CgroupLimitMode::Auto => "auto",
+                CgroupLimitMode::Require => "require",
             },
         },
-        "driver": match &places {
+        "driver": match &paths {
             Err(why) => json!({ "error": why.to_string() }),
-            Ok(places) => json!({
-                "dir": places.driver.dir.display().to_string(),
-                "simulated": places.driver.is_simulated(),
+            Ok(paths) => json!({
+                "dir": paths.driver.dir.display().to_string(),
+                "simulated": paths.driver.is_simulated(),
                 "error": null,
             }),
         },
         "nvml": library.as_deref().map_or(Value::Null, nvml),
-        "cgroup": cgroups(places.as_ref().ok().map(|places| places.runtime_dir.as_path())),
+        "cgroup": cgroups(paths.as_ref().ok().map(|paths| paths.runtime_dir.as_path())),
     })
 }
 
@@ -105,8 +105,8 @@ fn gpu(nvml: &Nvml, index: u32) -> Value {
     }
 }
 
-/// The unified hierarchy: where it is, what its kernel offers, and where the way down to the
-/// containers' groups has a gap.
+/// The unified hierarchy: its mount point, its controllers, and the first group on the path to the
+/// containers' groups that does not delegate the controller.
 fn cgroups(runtime_dir: Option<&Path>) -> Value {
     let Some(mount) = cgroup::mount() else {
         return Value::Null;
@@ -130,7 +130,7 @@ fn cgroups(runtime_dir: Option<&Path>) -> Value {
     })
 }
 
-/// For the person: text as it is, and the bytes of what is none escaped.
+/// Text for people: bytes that are not UTF-8 are escaped.
 fn shown(paths: Vec<PathBuf>) -> Vec<String> {
     let plain = |text: &&str| !text.contains(char::is_control);
     let shown = |path: PathBuf| match path.to_str().filter(plain) {
@@ -140,7 +140,7 @@ fn shown(paths: Vec<PathBuf>) -> Vec<String> {
     paths.into_iter().map(shown).collect()
 }
 
-/// The cgroups of the slices that are on record.
+/// The cgroups of all recorded slices.
 fn leaves(runtime_dir: &Path) -> Vec<PathBuf> {
     let all = fs::read_dir(runtime_dir.join("c"))
         .into_iter()
@@ -158,7 +158,7 @@ fn words(file: &Path) -> Vec<String> {
     text.split_whitespace().map(str::to_owned).collect()
 }
 
-/// The first group on the way to `leaf` that does not hand the controller on.
+/// The first group on the path to `leaf` that does not delegate the controller.
 fn gap(
     mount: &Path,
     leaf: &Path,
@@ -181,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_gap_on_the_way_down_is_named() {
+    fn the_first_group_that_does_not_delegate_is_named() {
         let on = |dirs: &'static [&'static str]| {
             move |file: &Path| {
                 let dir = file.parent().expect("a directory").to_str().expect("text");

@@ -1,8 +1,8 @@
-//! The node's GPUs, as NVML says once at the start: identity, index, memory. A driver directory
-//! without NVML is asked through CUDA instead, by a child process ([`crate::probe`]).
+//! The node's GPUs as NVML reports them at the start: identity, index, memory. Without NVML in the driver
+//! directory, a child process asks CUDA instead ([`crate::probe`]).
 
 use crate::nvml::{Nvml, NvmlError};
-use crate::places::Driver;
+use crate::paths::Driver;
 use gpuslice_wire::ids::{GpuUuid, NvmlIndex};
 use gpuslice_wire::limits::GPUS_MAX;
 use gpuslice_wire::units::Bytes;
@@ -19,7 +19,7 @@ pub struct Gpu {
     pub total: Bytes,
 }
 
-/// NVML does not say what is needed.
+/// The node's GPUs cannot be determined.
 #[derive(Debug, thiserror::Error)]
 pub enum GpuError {
     /// NVML does not start.
@@ -27,7 +27,7 @@ pub enum GpuError {
     Start {
         /// The library asked.
         library: PathBuf,
-        /// What is wrong with it.
+        /// Why it does not start.
         why: String,
     },
     /// An NVML call failed.
@@ -35,18 +35,20 @@ pub enum GpuError {
     Nvml {
         /// The library asked.
         library: PathBuf,
-        /// What was asked, and answered.
+        /// The call and its answer.
         why: NvmlError,
     },
-    /// A UUID of another form, as of a MIG instance.
-    #[error("GPU {index} has the UUID {uuid:?}, which is no GPU's; MIG instances are not sliced")]
+    /// The UUID is not a GPU's, such as that of a MIG instance.
+    #[error(
+        "GPU {index} has the UUID {uuid:?}, which is not a GPU's; MIG instances cannot be sliced"
+    )]
     Uuid {
-        /// Which GPU.
+        /// NVML's index.
         index: u32,
-        /// Its UUID, as said.
+        /// The UUID as reported.
         uuid: String,
     },
-    /// There is no NVML, and CUDA does not say what is needed either.
+    /// There is no NVML, and asking CUDA failed.
     #[error(
         "{library} has no libnvidia-ml.so.1 beside it, and asking it for its GPUs failed: {why}"
     )]
@@ -56,13 +58,13 @@ pub enum GpuError {
         /// What went wrong.
         why: String,
     },
-    /// The driver works and has nothing to serve.
+    /// The driver works and shows no GPU.
     #[error("the driver in {} shows no GPU; check that nvidia-smi -L lists this node's", .0.display())]
     None(PathBuf),
-    /// A simulated GPU where a real one was to be expected: nothing could be mounted for containers.
+    /// A simulated GPU in a real driver's place: its files could not be mounted into containers.
     #[error("the driver in {} is a copy of the simulated GPU's; name that one's own directory instead (gpuslice sim libraries)", .0.display())]
     Copied(PathBuf),
-    /// More than a node can have.
+    /// More GPUs than one daemon serves.
     #[error("{0} GPUs are more than the {GPUS_MAX} that one daemon serves")]
     TooMany(u32),
 }

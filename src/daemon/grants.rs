@@ -1,19 +1,18 @@
-//! What a container's processes were granted, on disk, for the daemon that comes after this one.
+//! Records on disk what a container's processes were granted, for a restarted daemon.
 //!
-//! It must know it before any process has come back: one that is stopped may never do so, and its memory
-//! stays where it is. So what is granted is written down first, and only then is the process
-//! told: one `pwrite` of some 50 bytes, into the memory of a tmpfs by default. What is given back or freed
-//! is written down with the next heartbeat; until then the file says too much, never too little. (How
-//! the file is laid out, and what is made of a damaged one: `gpuslice_engine::Grant`.)
+//! A restarted daemon must know all grants before processes reconnect: a stopped process may never reconnect,
+//! and keeps its memory. So a grant is written before its process is answered: one `pwrite` of some 50 bytes,
+//! to a tmpfs by default. Released memory is written with the next heartbeat; until then the file shows too
+//! much, never too little. (`gpuslice_engine::Grant` has the file's layout and the treatment of a damaged one.)
 //!
-//! A file that cannot be written is removed, so that no daemon believes it, and begun anew as soon as that
-//! works again. Processes go on meanwhile; only a daemon that is restarted just then waits for them, as one
-//! does that finds no such file.
+//! A file that cannot be written is removed, so that no daemon uses it, and is written again as soon as that
+//! works. Processes continue meanwhile; only a daemon restarted in that time lets growth wait until they have
+//! reconnected, as it does without such a file.
 
 use crate::daemon::Daemon;
-use crate::effects::NOBODY;
-use crate::ended::{born, own_namespace};
-use crate::leave::{Holder, gone};
+use crate::executor::NO_REPLY;
+use crate::exit_watch::{own_namespace, start_time};
+use crate::lingering::{ClientHolder, has_exited};
 use crate::peer::process;
 use gpuslice_engine::{
     Action, Event, GRANTS_BYTES_MAX, Grant, Granted, GrantsHead, Process, Record, copy_at,
@@ -31,12 +30,12 @@ use std::path::{Path, PathBuf};
 /// The file's name in a container's directory.
 const NAME: &str = "granted";
 
-/// One account's place in the file.
+/// A client's entry in the file.
 #[derive(Debug)]
-struct Place {
-    /// Whose it is; one without a client is free to be used again.
+struct Entry {
+    /// The client; without one the entry is free.
     client: Option<ClientId>,
-    /// What it says, and as which of its copies.
+    /// Its content, and the number of the copy that holds it.
     grant: Option<Grant>,
     number: u64,
 }
@@ -46,13 +45,13 @@ struct Place {
 pub struct Grants {
     path: PathBuf,
     head: GrantsHead,
-    /// None while it cannot be written.
+    /// `None` while it cannot be written.
     file: Option<File>,
-    places: Vec<Place>,
+    entries: Vec<Entry>,
 }
 
 impl Grants {
-    /// Of a slice of so many GPUs of which nothing was granted yet, and nothing is written.
+    /// The grants of a new slice of `gpus` GPUs; writes nothing.
     pub fn of(dir: &Path, gpus: usize) -> Grants {
         Grants {
             path: dir.join(NAME),
@@ -62,20 +61,20 @@ impl Grants {
                 namespace: namespace(),
             },
             file: None,
-            places: Vec::new(),
+            entries: Vec::new(),
         }
     }
 
-    /// Writes all down, in a new file that takes the place of an old one at once.
+    /// Writes all entries to a new file, which replaces an old one atomically.
     ///
     /// # Errors
-    /// What the system says.
+    /// A file operation failed.
     pub fn begin(&mut self) -> io::Result<()> {
         let mut bytes = self.head.encode();
-        self.places.retain(|place| place.client.is_some());
-        for (at, place) in self.places.iter().enumerate() {
-            let start = copy_at(self.head.gpus, at, place.number);
-            let copy = Grant::encode(place.grant.as_ref(), self.head.gpus, place.number);
+        self.entries.retain(|entry| entry.client.is_some());
+        for (at, entry) in self.entries.iter().enumerate() {
+            let start = copy_at(self.head.gpus, at, entry.number);
+            let copy = Grant::encode(entry.grant.as_ref(), self.head.gpus, entry.number);
             bytes.resize(bytes.len().max(start + copy.len()), 0);
             bytes[start..start + copy.len()].copy_from_slice(&copy);
         }
@@ -94,7 +93,7 @@ impl Grants {
         Ok(())
     }
 
-    /// A process was granted this. To be written down before it is told. `is_known`: accounts that there are.
+    /// Writes a client's grants; call it before the process is answered. `is_known`: whether the engine has a client.
     pub fn note(
         &mut self,
         client: ClientId,
@@ -102,91 +101,91 @@ impl Grants {
         granted: Granted,
         is_known: impl Fn(ClientId) -> bool,
     ) {
-        let of_it = |place: &Place| place.client == Some(client);
-        if let Some(at) = self.places.iter().position(of_it) {
+        let of_it = |entry: &Entry| entry.client == Some(client);
+        if let Some(at) = self.entries.iter().position(of_it) {
             return self.write(at, Some(Grant { process, granted }));
         }
         if granted.iter().any(|&bytes| bytes > Bytes::ZERO) {
-            // Best in the place of an account that it took over: so that is written down once at any moment,
-            // and however often a process attaches, there are no more places than accounts.
-            let is_over = |place: &Place| place.client.is_some_and(|it| !is_known(it));
-            let is_free = |place: &Place| place.client.is_none();
-            let at = self.places.iter().position(is_over);
-            let at = at.or_else(|| self.places.iter().position(is_free));
-            let at = at.unwrap_or(self.places.len());
-            if at == self.places.len() {
-                self.places.push(Place {
+            // Prefer the entry of a client that it took over: then each grant is on disk once at any moment, and
+            // however often a process attaches, there are no more entries than clients.
+            let is_over = |entry: &Entry| entry.client.is_some_and(|it| !is_known(it));
+            let is_free = |entry: &Entry| entry.client.is_none();
+            let at = self.entries.iter().position(is_over);
+            let at = at.or_else(|| self.entries.iter().position(is_free));
+            let at = at.unwrap_or(self.entries.len());
+            if at == self.entries.len() {
+                self.entries.push(Entry {
                     client: None,
                     grant: None,
                     number: 0,
                 });
             }
-            self.places[at].client = Some(client);
+            self.entries[at].client = Some(client);
             self.write(at, Some(Grant { process, granted }));
         }
         self.forget_unknown(is_known);
     }
 
-    /// Frees the places of accounts that there are no more.
+    /// Frees the entries of clients that no longer exist.
     fn forget_unknown(&mut self, is_known: impl Fn(ClientId) -> bool) {
-        for at in 0..self.places.len() {
-            let client = self.places[at].client;
+        for at in 0..self.entries.len() {
+            let client = self.entries[at].client;
             if client.is_some_and(|client| !is_known(client)) {
-                self.places[at].client = None;
+                self.entries[at].client = None;
                 self.write(at, None);
             }
         }
     }
 
-    /// Brings down what processes have less of by now; `now` is what each was granted, if it is known.
+    /// Writes reduced grants; `now` returns a client's present grants, if it exists.
     pub fn follow(&mut self, now: impl Fn(ClientId) -> Option<Granted>) {
         if self.file.is_none()
             && let Ok(()) = self.begin()
         {
-            tracing::info!(path = %self.path.display(), "what processes were granted is written down again");
+            tracing::info!(path = %self.path.display(), "grants of processes are written to disk again");
         }
-        for at in 0..self.places.len() {
-            let place = &self.places[at];
-            let Some(client) = place.client else { continue };
-            let process = place.grant.and_then(|grant| grant.process);
+        for at in 0..self.entries.len() {
+            let entry = &self.entries[at];
+            let Some(client) = entry.client else { continue };
+            let process = entry.grant.and_then(|grant| grant.process);
             let granted = now(client);
             if granted.is_none() {
-                self.places[at].client = None;
+                self.entries[at].client = None;
             }
             self.write(at, granted.map(|granted| Grant { process, granted }));
         }
     }
 
     fn write(&mut self, at: usize, grant: Option<Grant>) {
-        let place = &mut self.places[at];
-        if place.grant == grant && place.number > 0 {
+        let entry = &mut self.entries[at];
+        if entry.grant == grant && entry.number > 0 {
             return;
         }
-        place.grant = grant;
-        place.number += 1;
-        let copy = Grant::encode(grant.as_ref(), self.head.gpus, place.number);
-        let start = copy_at(self.head.gpus, at, place.number);
+        entry.grant = grant;
+        entry.number += 1;
+        let copy = Grant::encode(grant.as_ref(), self.head.gpus, entry.number);
+        let start = copy_at(self.head.gpus, at, entry.number);
         let Some(file) = &self.file else { return };
         if let Err(why) = file.write_all_at(&copy, start as u64) {
-            // First of all it must not be believed any more.
+            // Remove it first, so that it is not used any more.
             let removed = fs::remove_file(&self.path);
             let path = self.path.display();
-            tracing::error!(%path, %why, ?removed, "what processes were granted cannot be written down; a daemon that is restarted now lets growth wait for them");
+            tracing::error!(%path, %why, ?removed, "cannot write the grants of processes; a daemon restarted now lets growth wait until they have reconnected");
             self.file = None;
         }
     }
 }
 
-/// The pid namespace as a number; 0 where it is not known, which is no namespace's.
+/// The pid namespace as a number; 0, which no namespace has, if unknown.
 fn namespace() -> u64 {
     let digits = |text: &str| text.trim_matches(|it: char| !it.is_ascii_digit()).parse();
     own_namespace().map_or(0, |text| digits(text).unwrap_or(0))
 }
 
-/// What an earlier life of the daemon wrote down.
+/// Reads the grants that an earlier daemon wrote.
 ///
 /// # Errors
-/// Why that is not known, for the person.
+/// Why they are unknown, as a sentence for the log.
 fn read(dir: &Path, gpus: usize) -> Result<(bool, Vec<Grant>), String> {
     let path = dir.join(NAME);
     let mut bytes = Vec::new();
@@ -207,21 +206,21 @@ fn read(dir: &Path, gpus: usize) -> Result<(bool, Vec<Grant>), String> {
     Ok((head.complete, grants))
 }
 
-/// A process that was written down, if it still lives.
+/// A pidfd of a recorded process, if it still runs.
 fn living(of: Process) -> nix::Result<Option<OwnedFd>> {
-    // The descriptor first: what is read then is of the process that it holds, if of any.
+    // Open the pidfd first: what is read then belongs to that process, or the process has exited.
     let pidfd = match process(of.pid) {
         Err(Errno::ESRCH) => return Ok(None),
         pidfd => pidfd?,
     };
-    let same = born(of.pid) == Some(of.born) && !gone(pidfd.as_fd());
+    let same = start_time(of.pid) == Some(of.born) && !has_exited(pidfd.as_fd());
     Ok(same.then_some(pidfd))
 }
 
 impl Daemon {
-    /// Writes down what a process was granted, before it is told.
+    /// Writes a process's grants before it is answered.
     pub fn note_grant(&mut self, client: ClientId) {
-        let Some(Holder::Tenant(key)) = self.holder_of(client) else {
+        let Some(ClientHolder::Connected(key)) = self.holder_of(client) else {
             return;
         };
         let Some(tenant) = self.tenants.get(key) else {
@@ -231,7 +230,7 @@ impl Daemon {
         self.note_granted(&container, client, process);
     }
 
-    /// The same of one that may not have its connection yet.
+    /// The same for a process that may not be connected yet.
     pub fn note_granted(
         &mut self,
         container: &ContainerId,
@@ -246,7 +245,7 @@ impl Daemon {
         }
     }
 
-    /// Writes down what was given back since the last time.
+    /// Writes what was released since the last call.
     pub fn follow_grants(&mut self) {
         if !std::mem::take(&mut self.given_back) {
             return;
@@ -256,16 +255,16 @@ impl Daemon {
         }
     }
 
-    /// A new slice: nothing was granted of it yet.
+    /// Creates the file of a new slice without grants.
     ///
     /// # Errors
-    /// What the system says.
+    /// A file operation failed.
     pub fn begin_grants(&mut self, record: &Record) -> io::Result<()> {
         let slice = self.slices.of_mut(&record.container);
         slice.map_or(Ok(()), |slice| slice.grants.begin())
     }
 
-    /// A restored slice: what its processes were granted is charged to those that live.
+    /// Charges the recorded grants of a restored slice to the processes that still run.
     pub fn take_up_grants(&mut self, record: &Record) {
         let (container, gpus) = (record.container, record.lanes.len());
         let dir = self.state.container_dir(&container);
@@ -279,7 +278,7 @@ impl Daemon {
                 Ok(Some(client)) => begun.note(client, grant.process, grant.granted, |_| true),
                 Ok(None) => {}
                 Err(why) => {
-                    tracing::warn!(%container, why, "what a process was granted is not known");
+                    tracing::warn!(%container, why, "the grants of a process are unknown");
                     complete = false;
                 }
             }
@@ -287,33 +286,35 @@ impl Daemon {
         if complete {
             self.step_now(Event::Complete { container });
         } else {
-            let why = why.as_deref().unwrap_or("a record that is not complete");
-            tracing::warn!(%container, why, "not all that its processes were granted is known: growth waits until they have come back, and what they say counts");
+            let why = why.as_deref().unwrap_or("the record is incomplete");
+            tracing::warn!(%container, why, "the grants of its processes are not all known: growth waits until they have reconnected and reported their memory");
         }
         begun.head.complete = complete;
         if let Err(why) = begun.begin() {
             let path = begun.path.display();
-            tracing::error!(%path, %why, "what processes were granted cannot be written down");
-            let _ = fs::remove_file(&begun.path); // it is the old one's
+            tracing::error!(%path, %why, "cannot write the grants of processes");
+            let _ = fs::remove_file(&begun.path); // it is the old file
         }
         if let Some(slice) = self.slices.of_mut(&container) {
             slice.grants = begun;
         }
     }
 
-    /// One account of an earlier life; none if its process is gone, and what it held with it.
+    /// Restores one client; `None` if its process has exited, which freed its memory.
     fn take_up(
         &mut self,
         container: &ContainerId,
         grant: &Grant,
     ) -> Result<Option<ClientId>, String> {
-        let process = grant.process.ok_or("it has no number here")?;
+        let process = grant
+            .process
+            .ok_or("its pid in this namespace is unknown")?;
         let pidfd = living(process).map_err(|why| format!("process {}: {why}", process.pid))?;
         let Some(pidfd) = pidfd else {
             return Ok(None);
         };
         let known = self.step_now(Event::RestoreProcess {
-            token: NOBODY,
+            token: NO_REPLY,
             container: *container,
             process,
             granted: grant.granted,
@@ -327,11 +328,11 @@ impl Daemon {
             .granted
             .iter()
             .fold(0, |sum: u64, it: &Bytes| sum.saturating_add(it.0));
-        tracing::info!(%container, pid = process.pid, held = %Bytes(held), "a process of before holds memory");
+        tracing::info!(%container, pid = process.pid, held = %Bytes(held), "a process from before the restart holds memory");
         Ok(Some(client))
     }
 
-    /// Tells the engine at once, and performs what follows; the account that came of it, if any.
+    /// Passes an event to the engine and executes the actions; returns the client created, if any.
     fn step_now(&mut self, event: Event) -> Option<ClientId> {
         let mut actions = Vec::new();
         self.engine.step(crate::poll::now(), event, &mut actions);
@@ -372,7 +373,7 @@ mod tests {
 
     const WHO: Process = Process { pid: 7, born: 9 };
 
-    /// What the file says: amounts of lane 0, in order.
+    /// The amounts of lane 0 in the file, in order.
     fn says(dir: &Path) -> Vec<u64> {
         let (complete, grants) = read(dir, 1).expect("readable");
         assert!(complete && grants.iter().all(|it| it.process == Some(WHO)));
@@ -380,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_granted_is_there_at_once_and_what_is_given_back_later() {
+    fn grants_are_written_at_once_and_releases_later() {
         let dir = tempfile::tempdir().expect("a directory");
         let mut grants = begun(dir.path());
         assert!(says(dir.path()).is_empty());
@@ -393,7 +394,7 @@ mod tests {
         assert_eq!(says(dir.path()), [4, 8]);
         grants.follow(now);
         assert_eq!(says(dir.path()), [3]);
-        // The place of the one that is gone is used again, and the file does not grow.
+        // The entry of the client that ended is used again, and the file does not grow.
         let size = || fs::metadata(dir.path().join(NAME)).expect("there").len();
         let before = size();
         for round in 3..50 {
@@ -403,10 +404,10 @@ mod tests {
         assert_eq!((says(dir.path()), size()), (vec![3], before));
     }
 
-    /// A process that attaches anew takes its accounts over: they are not written down beside the new one, and
-    /// need no room, however often it does so between two heartbeats.
+    /// A process that attaches again takes over its clients: their entries are reused, so that the file does not grow
+    /// however often it attaches between two heartbeats.
     #[test]
-    fn what_is_taken_over_is_written_down_once() {
+    fn a_grant_that_is_taken_over_is_written_once() {
         let dir = tempfile::tempdir().expect("a directory");
         let mut grants = begun(dir.path());
         for id in [1, 2, 3] {
@@ -424,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_cannot_be_written_is_not_believed_and_begun_anew() {
+    fn a_file_that_cannot_be_written_is_removed_and_written_again_later() {
         let dir = tempfile::tempdir().expect("a directory");
         let mut grants = begun(dir.path());
         grants.note(client(1), Some(WHO), granted(5), |_| true);
@@ -437,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_cannot_be_named_leaves_the_file_readable_and_itself_unknown() {
+    fn a_process_without_a_known_pid_leaves_the_file_readable_and_incomplete() {
         let dir = tempfile::tempdir().expect("a directory");
         let mut grants = begun(dir.path());
         grants.note(client(1), None, granted(5), |_| true);
@@ -451,7 +452,7 @@ mod tests {
     #[test]
     fn only_the_same_process_is_alive() {
         let own = std::process::id();
-        let born = born(own).expect("we live");
+        let born = start_time(own).expect("we live");
         let lives = |pid, born| living(Process { pid, born }).expect("known").is_some();
         assert!(lives(own, born));
         assert!(!lives(own, born + 1), "another one had that number");

@@ -1,25 +1,24 @@
-//! Which memory the processes of a container let each other open.
+//! Memory handles that the processes of a container share with each other.
 //!
-//! A process that exported memory tells a digest of the handle; a sibling that is given the handle
-//! asks whether it is one of the container's own. If so, the memory is charged already. A digest of
-//! something else is no danger: whoever tells it, only its own container is believed to have
-//! the memory, and that one has it in its books or is caught by what NVML shows.
+//! A process that exports memory reports a digest of the handle; a sibling that receives the handle asks whether it is
+//! one of the container's own. If so, the memory is charged already. A false digest does no harm: it affects only
+//! the reporting process's own container, whose memory is in the ledger or is found by the accounting.
 
 use gpuslice_wire::limits::HANDLES_PER_CLIENT_MAX;
 use gpuslice_wire::tenant::HandleKey;
 use std::collections::{BTreeMap, VecDeque};
 
-/// What one process shared, the oldest first.
+/// Handles that one process shared, the oldest first.
 #[derive(Debug, Default)]
-pub struct Shared(VecDeque<HandleKey>);
+pub struct SharedHandles(VecDeque<HandleKey>);
 
-/// What all processes of a container shared, and how many of them.
+/// Handles shared in a container, each with the number of processes that share it.
 #[derive(Debug, Default)]
 pub struct Handles(BTreeMap<HandleKey, u16>);
 
 impl Handles {
-    /// A process shares one more. The oldest makes room for one too many.
-    pub fn share(&mut self, mine: &mut Shared, key: HandleKey) {
+    /// Adds a handle of a process. Above the limit the process's oldest handle is dropped.
+    pub fn share(&mut self, mine: &mut SharedHandles, key: HandleKey) {
         if mine.0.contains(&key) {
             return;
         }
@@ -32,13 +31,13 @@ impl Handles {
         *self.0.entry(key).or_default() += 1;
     }
 
-    /// Whether a process that lives shared it.
+    /// Whether a connected process shares this handle.
     pub fn knows(&self, key: HandleKey) -> bool {
         self.0.contains_key(&key)
     }
 
-    /// A process is gone.
-    pub fn drop_all(&mut self, mine: Shared) {
+    /// Drops all handles of a process.
+    pub fn drop_all(&mut self, mine: SharedHandles) {
         mine.0.into_iter().for_each(|key| self.forget(key));
     }
 
@@ -57,24 +56,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_handle_is_known_while_one_who_shared_it_lives() {
-        let (mut all, mut one, mut two) =
-            (Handles::default(), Shared::default(), Shared::default());
+    fn a_handle_is_known_while_a_process_shares_it() {
+        let (mut all, mut one, mut two) = (
+            Handles::default(),
+            SharedHandles::default(),
+            SharedHandles::default(),
+        );
         let key = HandleKey(7);
         assert!(!all.knows(key));
         all.share(&mut one, key);
         all.share(&mut one, key);
         all.share(&mut two, key);
         all.drop_all(one);
-        assert!(all.knows(key), "the other one shared it too");
+        assert!(all.knows(key), "the other process shares it too");
         all.drop_all(two);
         assert!(!all.knows(key) && all.0.is_empty());
     }
 
     #[test]
-    fn too_many_push_out_the_oldest_of_the_same_process_only() {
-        let (mut all, mut one, mut two) =
-            (Handles::default(), Shared::default(), Shared::default());
+    fn above_the_limit_the_oldest_handle_of_the_same_process_is_dropped() {
+        let (mut all, mut one, mut two) = (
+            Handles::default(),
+            SharedHandles::default(),
+            SharedHandles::default(),
+        );
         all.share(&mut two, HandleKey(0));
         let flood = 3 * HANDLES_PER_CLIENT_MAX as u64;
         (0..flood).for_each(|n| all.share(&mut one, HandleKey(n)));

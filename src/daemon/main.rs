@@ -1,44 +1,44 @@
-//! `gpusliced`: gives containers slices of this node's GPUs. Effects only; decisions are the
-//! engine's. One thread waits for descriptors and deadlines, tells the engine what happened, and
-//! performs what it decides.
+//! `gpusliced`: gives containers slices of this node's GPUs. It performs effects; the engine takes the
+//! decisions. One thread waits for descriptors and deadlines, passes events to the engine and executes the
+//! engine's actions.
 #![deny(unsafe_code)]
 #![deny(missing_docs)]
 
+mod accounting;
 mod admin;
 mod budget;
 mod cgroup;
-mod claim;
-mod closer;
+mod cgroup_limits;
+mod command_line;
 mod config;
 mod daemon;
-mod effects;
-mod ended;
+mod driver_lock;
 mod examine;
+mod executor;
+mod exit_watch;
 mod gpus;
 mod grants;
 mod handles;
-mod keepers;
-mod leave;
+mod idle_exit;
+mod lingering;
 mod members;
 mod nvml;
-mod options;
 mod pages;
+mod paths;
 mod peer;
-mod places;
 mod policies;
 mod poll;
+mod preempt;
 mod probe;
 mod requests;
 mod service;
+mod slab;
 mod slices;
-mod slots;
+mod socket_closer;
 mod sockets;
 mod start;
 mod state;
 mod tenants;
-mod tier;
-mod truth;
-mod wall;
 
 fn main() -> std::process::ExitCode {
     start::main()

@@ -1,26 +1,25 @@
-//! Which processes may connect to a container's socket.
+//! Decides which processes may connect to a container's socket.
 //!
 //! # Problem
-//! The socket is mounted into its container alone, but a process elsewhere can reach it all the same:
-//! by its path on the host, or through an open directory. It could then take the container's memory.
+//! The socket is mounted into its container only, but a process outside can reach it by its path on the host, or
+//! through an open directory. It could then use up the container's memory.
 //!
 //! # Idea
-//! The kernel says of a process in which control groups and in which mount namespace it is, and a process
-//! cannot choose to be in another container's. So a peer is one of the container's processes if one of
-//! these is true:
+//! The kernel reports the control groups and the mount namespace of a process, and a process cannot enter those of
+//! another container. So a peer belongs to the container if one of these is true:
 //!
-//! * It is in a control group of the container's own, or below it, in any hierarchy (v1, v2 or both). These
-//!   groups are noted when the slice is made, before the container's first program can create others.
-//!   A group that also holds the daemon or the hook is not the container's own.
+//! * It is in a control group of the container's own, or below it, in any hierarchy (v1, v2 or both). These groups
+//!   are noted when the slice is created, before the container's first program can create others. A group that
+//!   also holds the daemon or the hook is not the container's own.
 //! * It is in the mount namespace of the container's first process. This covers containers without a
 //!   control group of their own, and `nsenter`, which changes namespaces and no groups.
-//! * The slice was asked for by a command for itself (`gpuslice run`), the process has the user who ran it,
-//!   and it is in no other container's group.
+//! * A command requested the slice for itself (`gpuslice run`), and the process has the command's user and is in no
+//!   other container's group.
 //!
-//! Where the hook is in another pid namespace than the daemon, none of this can be known. Then any
-//! process may connect that is in no other container's group, and the log says so once.
+//! If the hook is in another pid namespace than the daemon, none of this is known. Then any process that is in no
+//! other container's group may connect, and the log reports this once.
 
-use crate::ended::namespace;
+use crate::exit_watch::namespace;
 use crate::peer::{Peer, pid_of};
 use gpuslice_engine::Record;
 use std::fs;
@@ -29,29 +28,29 @@ use std::path::Path;
 
 /// The note's name in a container's directory.
 pub const NOTE: &str = "members";
-/// The hierarchy of control groups v2, as /proc/PID/cgroup begins its line.
+/// The prefix of the cgroup v2 line in /proc/PID/cgroup.
 const UNIFIED: &[u8] = b"0::";
 /// The kind of namespace that is compared.
 const MOUNTS: &str = "mnt";
 
-/// What is known about a container's processes.
+/// The properties by which a container's processes are recognised.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Members {
-    /// Lines of /proc/PID/cgroup that name groups of the container's own.
+    /// Lines of /proc/PID/cgroup that name the container's own groups.
     groups: Vec<Vec<u8>>,
     /// The mount namespace of the hook, which is not the container's.
     outside: Option<String>,
-    /// The user of a command that asked for itself.
+    /// The user of a command that requested the slice for itself.
     user: Option<u32>,
-    /// Nothing is known by which a process could be told from another.
+    /// No property is known: any process is accepted.
     any: bool,
 }
 
 impl Members {
-    /// Those of a command, run by `user`, with a process in a group of its own if it has one.
+    /// The processes of a command run by `user`; `pid` is its process if it has a group of its own.
     pub fn of_command(user: u32, pid: Option<u32>) -> Members {
         let mut groups = own_groups(pid, None);
-        // In the old hierarchies it is in the group of its caller.
+        // In the v1 hierarchies it is in its caller's group.
         groups.retain(|line| line.starts_with(UNIFIED));
         Members {
             groups,
@@ -60,7 +59,7 @@ impl Members {
         }
     }
 
-    /// Those of a container with this first process, for which the process `hook` asked.
+    /// The processes of a container with first process `pid`; `hook` made the request.
     pub fn of_container(pid: u32, hook: u32) -> Members {
         Members {
             groups: own_groups(Some(pid), Some(hook)),
@@ -69,7 +68,7 @@ impl Members {
         }
     }
 
-    /// Those of a container of which nothing is known.
+    /// The processes of a container about which nothing is known.
     pub fn unknown() -> Members {
         Members {
             any: true,
@@ -77,8 +76,8 @@ impl Members {
         }
     }
 
-    /// Those noted in a container's directory. Of a record without a note, which an older daemon wrote,
-    /// the group that it names counts.
+    /// Reads the note in a container's directory. Without a note, as older daemons left it, the record's group
+    /// counts.
     pub fn noted(dir: &Path, record: &Record) -> Members {
         match fs::read(dir.join(NOTE)) {
             Ok(note) => Members::parse(&note),
@@ -109,7 +108,7 @@ impl Members {
         note
     }
 
-    /// A note of this or a later version. What cannot be read admits no process.
+    /// Parses a note of this or a later version. An unknown line admits no process.
     fn parse(note: &[u8]) -> Members {
         let mut members = Members::default();
         let text = |value: &[u8]| String::from_utf8(value.to_vec()).ok();
@@ -128,7 +127,7 @@ impl Members {
         members
     }
 
-    /// Whether a peer is one of them. `first` is the container's first process, `others` are the members
+    /// Whether a peer belongs to the container. `first` is the container's first process, `others` are the members
     /// of the other slices.
     pub fn has<'a>(
         &self,
@@ -141,7 +140,7 @@ impl Members {
         let is_it = self.is_around(&groups)
             || first.is_some_and(|first| self.share_mounts(first, peer))
             || ((self.user == Some(peer.uid) || self.any) && !elsewhere());
-        // All of this was read by the peer's number.
+        // All of this was read by the peer's pid.
         is_it && peer.is_alive()
     }
 
@@ -162,7 +161,7 @@ impl Members {
         theirs.as_ref().is_some_and(|it| it != outside)
             && theirs != namespace("self", MOUNTS)
             && theirs == namespace(&peer.pid.to_string(), MOUNTS)
-            // It was read by its number.
+            // It was read by pid.
             && pid_of(first) == Some(pid)
     }
 }
@@ -291,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn a_note_says_what_was_known() {
+    fn a_note_keeps_all_properties() {
         let all = [
             Members::unknown(),
             Members::default(),

@@ -1,12 +1,12 @@
-//! NVML as the daemon needs it: which GPUs there are, which processes have how much of them, and the
-//! driver's own memory limits of control groups.
+//! The part of NVML that the daemon needs: the GPUs, the memory of their processes, and the driver's own memory limits
+//! on control groups.
 //!
-//! The library is opened from the driver directory at run time, each function under the type that the
-//! table gives its name. What an older library lacks is missing alone: without the limits of
-//! driver r615 everything else still works. Every call may be slow, and on a GPU that fell off the
-//! bus may never return; so only the child of [`crate::truth`], and the start, make any.
+//! The library is opened from the driver directory at run time; each function has the type that the nvabi table gives
+//! it. A function that an older library lacks is missing alone: without the limits of driver r615 everything else
+//! works. Each call may be slow, and may never return on a GPU that fell off the bus; so only the child of
+//! [`crate::accounting`] and the daemon's start make calls.
 
-// Calls into the driver's library.
+// For calls into the driver's library.
 #![allow(unsafe_code)]
 
 use gpuslice_nvabi::sig;
@@ -24,14 +24,14 @@ use std::fmt;
 use std::mem::ManuallyDrop;
 use std::path::Path;
 
-/// No process list is longer than this; more would be a library that counts wrong.
+/// Longest process list; a longer one means that the library is broken.
 const PROCESSES_MAX: u32 = 1 << 16;
-/// Room for texts: UUIDs and versions (nvml.h says 96 and 80).
+/// Buffer size for UUIDs and versions (96 and 80 in nvml.h).
 const TEXT_BYTES: usize = 96;
 /// "No limit", `NVML_DEVICE_MEMORY_LIMIT_MAX`.
 pub const NO_LIMIT: u64 = u64::MAX;
 
-/// Why a call gave nothing: which, and what NVML answered.
+/// A failed call and NVML's answer.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
 #[serde(into = "(String, u32)", from = "(String, u32)")]
 pub struct NvmlError {
@@ -62,19 +62,19 @@ impl From<(String, u32)> for NvmlError {
     }
 }
 
-/// What the driver keeps for a control group on one GPU.
+/// The driver's limits of a control group on one GPU, bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Guaranteed.
+    /// The guarantee.
     pub soft: u64,
-    /// At most; [`NO_LIMIT`] for none.
+    /// The limit; [`NO_LIMIT`] for none.
     pub hard: u64,
-    /// What its processes have now.
+    /// The present use of its processes.
     pub used: u64,
 }
 
-/// NVML, initialised until dropped. The library itself stays: it may have threads, and a driver's
-/// library that is unloaded under them takes the process with it.
+/// NVML, initialised until dropped. The library stays loaded: it may have threads, and unloading it under them would
+/// crash the process.
 pub struct Nvml {
     library: ManuallyDrop<Library>,
 }
@@ -84,7 +84,7 @@ struct Unstarted {
     library: ManuallyDrop<Library>,
 }
 
-/// Gives the function of this name in its own type.
+/// Looks up a function by name, with its own type.
 macro_rules! function {
     ($nvml:expr, $name:ident) => {{
         let name = concat!(stringify!($name), "\0").as_bytes();
@@ -97,7 +97,7 @@ macro_rules! function {
     }};
 }
 
-/// Makes a call whose pointers are all to live locals of the lengths given with them.
+/// Makes a call whose pointers all point to live locals of the given lengths.
 macro_rules! call {
     ($nvml:expr, $name:ident($($argument:expr),*)) => {
         function!($nvml, $name).and_then(|function| {
@@ -142,9 +142,9 @@ impl Nvml {
     /// Opens and initialises the library.
     ///
     /// # Errors
-    /// It cannot be loaded, or does not want to start.
+    /// It cannot be loaded or initialised.
     pub fn open(path: &Path) -> Result<Nvml, String> {
-        // SAFETY: loading NVML runs its constructors, which is what is wanted.
+        // SAFETY: loading NVML runs its constructors, as intended.
         let library = unsafe { Library::new(path) }.map_err(|why| why.to_string())?;
         let nvml = Unstarted {
             library: ManuallyDrop::new(library),
@@ -155,10 +155,10 @@ impl Nvml {
         })
     }
 
-    /// How many GPUs.
+    /// Number of GPUs.
     ///
     /// # Errors
-    /// NVML's answer; so of all the calls below.
+    /// NVML's answer, as for all calls below.
     pub fn count(&self) -> Result<u32, NvmlError> {
         let mut count = 0;
         call!(self, nvmlDeviceGetCount_v2(&raw mut count)).map(|()| count)
@@ -174,7 +174,7 @@ impl Nvml {
         Ok(Device { nvml: self, handle })
     }
 
-    /// A GPU by its identity. Asked anew each time: one that fell off is no more found.
+    /// A GPU by UUID. Looked up each time, so that a GPU that fell off the bus is not found.
     ///
     /// # Errors
     /// See [`Nvml::count`].
@@ -217,7 +217,7 @@ impl Nvml {
 
 impl Drop for Nvml {
     fn drop(&mut self) {
-        // There is nobody to tell.
+        // A failure cannot be reported here.
         let _ = call!(self, nvmlShutdown());
     }
 }
@@ -229,7 +229,7 @@ pub struct Device<'a> {
 }
 
 impl Device<'_> {
-    /// Its identity as text; of a MIG instance, not a GPU's.
+    /// Its UUID as text; that of a MIG instance has another form.
     ///
     /// # Errors
     /// See [`Nvml::count`].
@@ -259,7 +259,7 @@ impl Device<'_> {
         Ok(Bytes(memory.total))
     }
 
-    /// Whether it is cut into MIG instances. One that cannot be is not.
+    /// Whether MIG is enabled; false on GPUs without MIG.
     ///
     /// # Errors
     /// See [`Nvml::count`].
@@ -276,8 +276,8 @@ impl Device<'_> {
         }
     }
 
-    /// Its processes and what each of them has; `None` where the driver does not tell. A process
-    /// can be in more than one list, each time with all it has.
+    /// Its processes and the bytes each of them uses; `None` where the driver does not report them. A process can be
+    /// in more than one list, each time with its whole use.
     ///
     /// # Errors
     /// See [`Nvml::count`]; a GPU without graphics or MPS is no error.
@@ -371,7 +371,7 @@ impl Device<'_> {
     }
 }
 
-/// Asks how many there are, then for them; more may have come meanwhile.
+/// Asks for the number of processes, then for the list; it may have grown meanwhile.
 fn listed<E: Entry>(
     ask: impl Fn(*mut u32, *mut E) -> Result<(), NvmlError>,
 ) -> Result<Vec<(u32, u64)>, NvmlError> {
@@ -387,7 +387,7 @@ fn listed<E: Entry>(
             Err(why) if count > PROCESSES_MAX || entries.len() as u32 > PROCESSES_MAX => {
                 return Err(why);
             }
-            // Some room more, so that this ends where processes come and go.
+            // Some spare room, so that this terminates while processes come and go.
             Err(_) => entries.resize((count as usize).max(entries.len()) + 8, E::EMPTY),
         }
     }
@@ -412,11 +412,11 @@ mod tests {
     }
 
     #[test]
-    fn a_list_that_grows_while_it_is_read_is_read_again() {
+    fn a_process_list_that_grew_is_read_again() {
         let (asked, there) = (Cell::new(0), Cell::new(3u32));
         let list = listed::<nvmlProcessInfo_t>(|count, infos| {
             asked.set(asked.get() + 1);
-            // SAFETY: what the caller above passes: live, and with room for `count`.
+            // SAFETY: the caller above passes a live buffer with room for `count`.
             unsafe {
                 let room = *count;
                 *count = there.get();
@@ -435,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_without_an_end_is_an_error() {
+    fn an_endless_process_list_is_an_error() {
         let endless = listed::<nvmlProcessInfo_v1_t>(|count, _| {
             // SAFETY: as above.
             unsafe { *count += 1 << 14 };
@@ -454,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn a_library_that_is_none_is_said() {
+    fn a_file_that_is_no_library_is_an_error() {
         assert!(Nvml::open(Path::new("/proc/self/none")).is_err());
     }
 }

@@ -14,7 +14,7 @@
 
 #![allow(unsafe_code)]
 
-use crate::slices::Life;
+use crate::slices::PageSettings;
 use gpuslice_engine::{Claims, LaneView, Mode, Record};
 use gpuslice_wire::ids::Lane;
 use gpuslice_wire::limits::{ACCOUNTS_MAX, LANES_MAX, PAGE_BYTES};
@@ -132,7 +132,11 @@ impl ContainerWriter {
     ///
     /// # Errors
     /// No memory, or no descriptor left.
-    pub fn new(life: Life, now: Instant, record: &Record) -> Result<ContainerWriter, Errno> {
+    pub fn new(
+        settings: PageSettings,
+        now: Instant,
+        record: &Record,
+    ) -> Result<ContainerWriter, Errno> {
         let (page, fd): (Shared<ContainerPage>, _) =
             Shared::new(c"gpuslice-container", SealFlag::F_SEAL_FUTURE_WRITE)?;
         let gpus = record.lanes.iter().take(LANES_MAX);
@@ -147,10 +151,10 @@ impl ContainerWriter {
         field!(page, lane[usize::from(Lane::HOST.0)].cap).store(pinned, Relaxed);
         field!(page, version).store(PAGE_VERSION, Relaxed);
         field!(page, lanes).store(gpus.len() as u32, Relaxed);
-        field!(page, epoch).store(life.epoch, Relaxed);
-        field!(page, hard).store(u32::from(life.hard), Relaxed);
-        field!(page, foreign).store(life.foreign, Relaxed);
-        field!(page, stop).store(u32::from(life.stop), Relaxed);
+        field!(page, epoch).store(settings.epoch, Relaxed);
+        field!(page, hard).store(u32::from(settings.hard), Relaxed);
+        field!(page, foreign).store(settings.foreign, Relaxed);
+        field!(page, stop).store(u32::from(settings.stop), Relaxed);
         field!(page, heartbeat_ns).store(now.0, Relaxed);
         field!(page, magic).store(CONTAINER_PAGE_MAGIC, Release);
         Ok(ContainerWriter { page, fd })
@@ -309,7 +313,7 @@ mod tests {
     }
 
     fn page() -> ContainerWriter {
-        let life = Life {
+        let settings = PageSettings {
             epoch: 9,
             hard: true,
             foreign: FOREIGN_CHARGE,
@@ -330,7 +334,7 @@ mod tests {
             pinned: None,
             cgroup: CgroupPath::EMPTY,
         };
-        ContainerWriter::new(life, Instant(5), &record).expect("a page")
+        ContainerWriter::new(settings, Instant(5), &record).expect("a page")
     }
 
     #[test]

@@ -1,14 +1,14 @@
-//! How time is divided, as an administrator changed it while the daemon ran: policies of GPUs, parts
-//! of slices. Both are written down before the answer, so that the next life begins with them.
+//! Changes of the division of time at run time: policies of GPUs; weights, shares and classes of slices. Both are
+//! written to disk before the answer, so that they survive a restart of the daemon.
 //!
-//! The policies are a small file in the runtime directory, one line for each GPU that was ever given
-//! one; a GPU without a line has the policy of the configuration:
+//! The policies are a small file in the runtime directory with one line for each GPU whose policy was ever
+//! changed; a GPU without a line has the policy of the configuration:
 //! ```text
 //! GPU-8932f937-d72c-4106-c12f-20bd9faed9f6 weighted
 //! ```
 
-use crate::daemon::{Daemon, Work};
-use crate::effects::{NOBODY, key_of};
+use crate::daemon::{Daemon, Task};
+use crate::executor::{NO_REPLY, key_of};
 use gpuslice_engine::{Event, Record, TimeChange, Token};
 use gpuslice_wire::admin::{Answer, Denial};
 use gpuslice_wire::ids::GpuUuid;
@@ -44,20 +44,19 @@ impl FromStr for Policies {
     }
 }
 
-/// A wish for one GPU.
+/// The event that sets one GPU's policy.
 fn wish(gpu: GpuUuid, policy: Policy) -> Event {
     let mut list = [None; gpuslice_wire::limits::GPUS_MAX];
     list[0] = Some(GpuRef::Uuid(gpu));
     Event::SetPolicy {
-        token: NOBODY,
+        token: NO_REPLY,
         gpus: GpuSelector::List(list),
         policy,
     }
 }
 
 impl Daemon {
-    /// Takes up the policies of an earlier life; a file that cannot be read is said aloud, and the
-    /// configuration's policy holds.
+    /// Restores the recorded policies. If the file cannot be read, logs it; the configuration's policy applies.
     pub fn restore_policies(&mut self, gpus: &[GpuUuid]) {
         match self.state.policies() {
             Ok(policies) => self.policies = policies,
@@ -67,14 +66,14 @@ impl Daemon {
             .iter()
             .filter_map(|gpu| Some(wish(*gpu, *self.policies.0.get(gpu)?)))
             .collect();
-        kept.into_iter().for_each(|event| self.tell(event));
+        kept.into_iter().for_each(|event| self.deliver(event));
     }
 
-    /// An administrator wants another policy.
+    /// Handles a command to change a policy.
     pub fn want_policy(&mut self, token: Token, gpu: Selector, policy: Policy) {
         match GpuSelector::parse(gpu.as_str()) {
             Err(why) => self.deny(key_of(token), Denial::Invalid, &why.to_string()),
-            Ok(gpus) => self.work.push_back(Work::Tell(Event::SetPolicy {
+            Ok(gpus) => self.tasks.push_back(Task::Step(Event::SetPolicy {
                 token,
                 gpus,
                 policy,
@@ -82,18 +81,18 @@ impl Daemon {
         }
     }
 
-    /// It is so; where it cannot be written down it becomes again what it was.
+    /// Records a changed policy and answers; if it cannot be recorded, restores the old one.
     pub fn policy_set(&mut self, token: Token, policy: Policy, was: &[(GpuUuid, Policy)]) {
-        if token == NOBODY {
+        if token == NO_REPLY {
             return;
         }
         let mut policies = self.policies.clone();
         policies.0.extend(was.iter().map(|(gpu, _)| (*gpu, policy)));
         if let Err(why) = self.state.keep_policies(&policies) {
-            let text = format!("{why}; the policy stays, make room there");
+            let text = format!("{why}; the policy is unchanged, free disk space there");
             tracing::error!("{text}");
             for (gpu, policy) in was {
-                self.work.push_front(Work::Tell(wish(*gpu, *policy)));
+                self.tasks.push_front(Task::Step(wish(*gpu, *policy)));
             }
             return self.deny(key_of(token), Denial::Host, &text);
         }
@@ -104,22 +103,22 @@ impl Daemon {
         self.answer(key_of(token), &Answer::Done {});
     }
 
-    /// A slice's part of time is another; where that cannot be written down it becomes again what
-    /// it was.
+    /// Records a slice's changed weight, share or class and answers; if it cannot be recorded, restores the old
+    /// values.
     pub fn retuned(&mut self, token: Token, record: &Record, was: &TimeChange) {
         let container = record.container;
-        if token == NOBODY {
+        if token == NO_REPLY {
             return;
         }
         if let Err(why) = self.state.rewrite(record) {
             let dir = self.state.container_dir(&container);
             let text = format!(
-                "{}: {why}; the slice stays as it is, make room there",
+                "{}: {why}; the slice is unchanged, free disk space there",
                 dir.display()
             );
             tracing::error!(%container, "{text}");
-            self.work.push_front(Work::Tell(Event::Retune {
-                token: NOBODY,
+            self.tasks.push_front(Task::Step(Event::Retune {
+                token: NO_REPLY,
                 container,
                 change: *was,
             }));
@@ -127,7 +126,7 @@ impl Daemon {
         }
         let share = record.share.map_or(0, |share| share.get());
         let (name, weight, class) = (record.name, record.weight.get(), record.class);
-        tracing::info!(%container, %name, weight, share, %class, "part of time changed");
+        tracing::info!(%container, %name, weight, share, %class, "weight, share or class changed");
         self.answer(key_of(token), &Answer::Done {});
     }
 }
@@ -137,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_are_read_back_and_bad_ones_are_refused() {
+    fn files_are_read_back_and_invalid_ones_are_refused() {
         let all = (0u8..).zip(Policy::ALL);
         let policies = Policies(all.map(|(n, it)| (GpuUuid([n; 16]), it)).collect());
         assert_eq!(policies.to_string().parse(), Ok(policies));

@@ -1,9 +1,9 @@
-//! What the one thread sleeps on: an epoll set whose entries say what they are.
+//! The epoll set and the timer of the event loop.
 //!
-//! An entry's 64 bits are kind, generation and slot. An event that was fetched for a descriptor
-//! closed meanwhile carries a key that finds nothing; nothing is looked up by descriptor number.
+//! An entry's 64 bits are kind, generation and slot. An event fetched for a descriptor that has been closed
+//! since carries a stale key, which finds no entry; nothing is looked up by descriptor number.
 
-use crate::slots::Key;
+use crate::slab::Key;
 use gpuslice_wire::units::Instant;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::time::TimeSpec;
@@ -13,39 +13,39 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Events fetched at once. After each batch everything is looked at anew, so that a tenant who
-/// makes many events waits for the others in between.
+/// Events fetched at once. After each batch all sources are polled again, so that a tenant with many events
+/// waits for the others in between.
 const BATCH: usize = 64;
 
-/// What an event is about.
+/// The source of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
     /// A deadline was reached.
     Timer,
-    /// The end was asked for.
+    /// A signal asked for the end.
     Signal,
-    /// Somebody connects to the admin socket.
+    /// A client connects to the admin socket.
     AdminListener,
-    /// Somebody connects who may look only.
+    /// A client connects to the observers' socket.
     ObserveListener,
-    /// An admin connection can be read or written, or ended.
+    /// An admin connection is readable, writable or closed.
     Admin(Key),
     /// A process connects to a container's socket.
     Listener(Key),
-    /// A process's connection can be read, or ended.
+    /// A process's connection is readable or closed.
     Tenant(Key),
-    /// A process rang.
+    /// A process rang its doorbell.
     Doorbell(Key),
-    /// A process ended.
+    /// A process exited.
     Exit(Key),
-    /// What an account without a connection waits for.
-    Absent(Key),
-    /// A container's first process ended.
-    Over(Key),
+    /// A lingering client's process or connection ended.
+    Lingering(Key),
+    /// A container's first process exited.
+    ContainerExit(Key),
     /// NVML answered.
-    Truth,
-    /// Work was stopped, or goes on.
-    Tier,
+    Accounting,
+    /// Work was stopped or resumed on a GPU.
+    Preemption,
     /// A helper has closed a socket.
     Closer,
 }
@@ -66,12 +66,12 @@ impl Source {
             Source::Tenant(key) => (5, key),
             Source::Doorbell(key) => (6, key),
             Source::Exit(key) => (7, key),
-            Source::Truth => (8, NO_KEY),
+            Source::Accounting => (8, NO_KEY),
             Source::ObserveListener => (9, NO_KEY),
-            Source::Tier => (10, NO_KEY),
-            Source::Over(key) => (11, key),
+            Source::Preemption => (10, NO_KEY),
+            Source::ContainerExit(key) => (11, key),
             Source::Closer => (12, NO_KEY),
-            Source::Absent(key) => (13, key),
+            Source::Lingering(key) => (13, key),
         };
         kind << 48 | u64::from(key.generation) << 16 | u64::from(key.slot)
     }
@@ -90,23 +90,22 @@ impl Source {
             5 => Source::Tenant(key),
             6 => Source::Doorbell(key),
             7 => Source::Exit(key),
-            8 => Source::Truth,
+            8 => Source::Accounting,
             9 => Source::ObserveListener,
-            10 => Source::Tier,
-            11 => Source::Over(key),
+            10 => Source::Preemption,
+            11 => Source::ContainerExit(key),
             12 => Source::Closer,
-            _ => Source::Absent(key),
+            _ => Source::Lingering(key),
         }
     }
 }
 
-/// The set alone, to be shared.
+/// A shared handle to the epoll set.
 #[derive(Clone, Debug)]
 pub struct Watch(Rc<Epoll>);
 
 impl Watch {
-    /// Watches a descriptor for input and for its end. This ends when all processes that have the
-    /// descriptor open have closed it.
+    /// Watches a descriptor for input and hang-up, until all processes that have it open have closed it.
     ///
     /// # Errors
     /// No memory.
@@ -115,7 +114,7 @@ impl Watch {
             .add(fd, EpollEvent::new(EpollFlags::EPOLLIN, source.word()))
     }
 
-    /// Watches a descriptor no more, though it stays open.
+    /// Stops watching a descriptor that stays open.
     ///
     /// # Errors
     /// Not in the set.
@@ -124,7 +123,7 @@ impl Watch {
     }
 }
 
-/// The set, and the one timer.
+/// The epoll set and the timer.
 #[derive(Debug)]
 pub struct Poll {
     watch: Watch,
@@ -146,7 +145,7 @@ impl Poll {
             timer,
             armed: None,
         };
-        poll.add_bell(&poll.timer, Source::Timer)?;
+        poll.add_edge_triggered(&poll.timer, Source::Timer)?;
         Ok(poll)
     }
 
@@ -171,31 +170,31 @@ impl Poll {
         self.watch.forget(fd)
     }
 
-    /// Watches a descriptor on under another name, for input or for its end alone.
+    /// Changes a descriptor's source; watches for input, or for hang-up only.
     ///
     /// # Errors
     /// Not in the set.
     pub fn watch_on<F: AsFd>(&self, fd: F, source: Source, input: bool) -> nix::Result<()> {
         let flags = match input {
             true => EpollFlags::EPOLLIN,
-            false => EpollFlags::empty(), // the end is always told
+            false => EpollFlags::empty(), // hang-up is always reported
         };
         let mut event = EpollEvent::new(flags, source.word());
         self.watch.0.modify(fd, &mut event)
     }
 
-    /// Watches for every write to an eventfd that the other side may write and is never read here:
-    /// edge-triggered. (Its non-blocking flag is shared with the other side, so a read could be
-    /// made to block.) The same for the timer, of which there is nothing to read.
+    /// Watches an eventfd edge-triggered: each write of the other side is an event, and the daemon never reads
+    /// it. (The non-blocking flag is shared with the other side, so a read could be made to block.) The timer
+    /// is watched in the same way.
     ///
     /// # Errors
     /// No memory.
-    pub fn add_bell<F: AsFd>(&self, fd: F, source: Source) -> nix::Result<()> {
+    pub fn add_edge_triggered<F: AsFd>(&self, fd: F, source: Source) -> nix::Result<()> {
         let flags = EpollFlags::EPOLLIN | EpollFlags::EPOLLET;
         self.watch.0.add(fd, EpollEvent::new(flags, source.word()))
     }
 
-    /// Waits for room to write instead of for input, or the other way round.
+    /// Watches for writability instead of input, or back.
     ///
     /// # Errors
     /// Not in the set.
@@ -215,7 +214,7 @@ impl Poll {
             .modify(fd, &mut EpollEvent::new(flags, source.word()))
     }
 
-    /// Sets the timer, if it is not set so already.
+    /// Sets the timer, unless it is set to this time already.
     ///
     /// # Errors
     /// None that the kernel documents for a valid timer.
@@ -235,16 +234,16 @@ impl Poll {
         )
     }
 
-    /// The timer's event was seen. A one-shot timer is disarmed by firing, and its event is heard once
-    /// without being read: setting it anew forgets that it fired.
+    /// Notes that the timer fired. A one-shot timer disarms itself, and its edge-triggered event need not be
+    /// read: setting the timer again clears it.
     pub fn timer_fired(&mut self) {
         self.armed = None;
     }
 
-    /// Sleeps until something happens; fills `sources`.
+    /// Sleeps until an event; fills `sources`.
     ///
     /// # Errors
-    /// None but a bug's.
+    /// Only in case of a bug.
     pub fn wait(&self, sources: &mut Vec<Source>) -> nix::Result<()> {
         let mut events = [EpollEvent::empty(); BATCH];
         sources.clear();
@@ -259,7 +258,7 @@ impl Poll {
 
 /// CLOCK_MONOTONIC, the clock of the engine and of the pages.
 pub fn now() -> Instant {
-    // This clock cannot be missing on Linux; zero would only make everything seem early.
+    // Linux always has this clock; a zero would only delay deadlines.
     clock_gettime(Clock::CLOCK_MONOTONIC).map_or(Instant(0), |t| {
         Instant(t.tv_sec() as u64 * 1_000_000_000 + t.tv_nsec() as u64)
     })
@@ -289,18 +288,18 @@ mod tests {
             }),
             Source::Doorbell(key),
             Source::Exit(key),
-            Source::Truth,
-            Source::Tier,
-            Source::Over(key),
+            Source::Accounting,
+            Source::Preemption,
+            Source::ContainerExit(key),
             Source::Closer,
-            Source::Absent(key),
+            Source::Lingering(key),
         ] {
             assert_eq!(Source::of(source.word()), source);
         }
     }
 
     #[test]
-    fn every_ring_is_heard_without_reading_the_bell() {
+    fn every_write_to_an_eventfd_is_an_event_without_reading_it() {
         let mut poll = Poll::new().expect("a set");
         let bell =
             EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK).expect("bell");
@@ -308,7 +307,7 @@ mod tests {
             slot: 3,
             generation: 1,
         });
-        poll.add_bell(&bell, ring).expect("added");
+        poll.add_edge_triggered(&bell, ring).expect("added");
         let mut seen = Vec::new();
         for _ in 0..3 {
             bell.write(1).expect("rung");

@@ -1,9 +1,9 @@
-//! Asks a CUDA driver for its GPUs where there is no NVML to ask.
+//! Asks a CUDA driver for its GPUs, where there is no NVML.
 //!
-//! A driver maps hundreds of megabytes and starts threads, which the daemon must not carry for
-//! ever, so a child process of the same program loads it, prints a line per GPU (`UUID bytes`) and ends.
+//! A driver maps hundreds of megabytes and starts threads, which would stay in the daemon. So a child process
+//! of the same program loads it, prints a line per GPU (`UUID bytes`) and ends.
 
-// Calls into the driver; the daemon's other rooms have none.
+// For calls into the driver.
 #![allow(unsafe_code)]
 
 use crate::gpus::Gpu;
@@ -16,10 +16,10 @@ use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Runs the child and reads what it says.
+/// Runs the child and parses its output.
 ///
 /// # Errors
-/// What went wrong, in the child's own words where it had any.
+/// What failed, in the child's words if it printed any.
 pub fn ask(library: &str) -> Result<Vec<Gpu>, String> {
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
     let mut command = Command::new(program);
@@ -45,7 +45,7 @@ fn parse(text: &str) -> Result<Vec<Gpu>, String> {
     };
     let gpus: Option<Vec<Gpu>> = text.lines().enumerate().map(gpu).collect();
     gpus.filter(|all| all.len() <= GPUS_MAX)
-        .ok_or_else(|| format!("it said {text:?}"))
+        .ok_or_else(|| format!("it printed {text:?}"))
 }
 
 /// The child: loads the driver and prints its GPUs.
@@ -61,7 +61,7 @@ pub fn print(library: &Path) -> Result<(), String> {
 }
 
 fn devices(library: &Path) -> Result<Vec<([u8; 16], usize)>, String> {
-    // SAFETY: loading the driver runs its constructors, which is what is wanted.
+    // SAFETY: loading the driver runs its constructors, as intended.
     let driver = unsafe { libloading::Library::new(library) }.map_err(|error| error.to_string())?;
     let missing = |error: libloading::Error| error.to_string();
     // SAFETY: the driver's functions of these names have the table's signatures.
@@ -84,7 +84,7 @@ fn devices(library: &Path) -> Result<Vec<([u8; 16], usize)>, String> {
         CUresult(code) => Err(format!("{call} answered {code}")),
     };
     let mut count = 0;
-    // SAFETY: `count` is ours.
+    // SAFETY: `count` is a live local.
     unsafe {
         check("cuInit", init(0))?;
         check("cuDeviceGetCount", count_of(&mut count))?;
@@ -92,7 +92,7 @@ fn devices(library: &Path) -> Result<Vec<([u8; 16], usize)>, String> {
     let mut all = Vec::new();
     for device in 0..count {
         let (mut uuid, mut total) = (CUuuid { bytes: [0; 16] }, 0);
-        // SAFETY: both are ours.
+        // SAFETY: both pointers are to live locals.
         unsafe {
             check("cuDeviceGetUuid", uuid_of(&mut uuid, device))?;
             check("cuDeviceTotalMem", total_of(&mut total, device))?;
@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_child_says_is_checked() {
+    fn the_childs_output_is_checked() {
         let uuid = "GPU-8932f937-d72c-4106-c12f-20bd9faed9f6";
         let gpus = parse(&format!("{uuid} 1024\n")).expect("one GPU");
         assert_eq!((gpus.len(), gpus[0].total), (1, Bytes(1024)));

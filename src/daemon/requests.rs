@@ -1,13 +1,13 @@
-//! Which requests for slices this node takes, by where they were found, and within which bounds.
+//! Rules for requests: which sources this node accepts, and within which bounds.
 //!
-//! A request of the node's own (an administrator's, or the hook as it is registered for a CDI device) is taken
-//! as it is. A container's annotations are the orchestrator's to write. Its environment is a mixture: cGPU's
-//! variables are set by Kubernetes' device plugin, by `docker run -e`, and by the image as well, and nothing
-//! tells one from the other. So they ask for memory on a GPU, within the node's bounds, and for nothing
-//! that costs other containers more: no class, no weight, no whole GPU.
+//! Requests of the node itself (an administrator's, or the hook's arguments for a CDI device) are accepted
+//! unchanged. The orchestrator writes a container's annotations. cGPU's variables in its environment may come
+//! from Kubernetes' device plugin, from `docker run -e` or from the image, and cannot be told apart. So they
+//! may ask for memory on a GPU within the node's bounds, but for nothing that costs other containers more:
+//! no class, no weight, no whole GPU.
 
 use crate::admin::Denied;
-use crate::config::Config;
+use crate::config::DaemonConfig;
 use gpuslice_engine::Bounds;
 use gpuslice_wire::admin::{Command, Denial, RequestSource};
 use gpuslice_wire::policy::{Class, Gangs};
@@ -21,8 +21,8 @@ pub struct Requests {
 }
 
 impl Requests {
-    /// As the configuration has them.
-    pub fn new(config: &Config) -> Requests {
+    /// The rules from the configuration.
+    pub fn new(config: &DaemonConfig) -> Requests {
         Requests {
             from: config.requests_from.iter().map(|taken| taken.0).collect(),
             cgpu: Bounds {
@@ -35,7 +35,7 @@ impl Requests {
     /// The bounds of a request, if it has any.
     ///
     /// # Errors
-    /// This node does not take it.
+    /// This node does not accept the request.
     pub fn bounds(&self, command: &Command) -> Result<Option<Bounds>, Denied> {
         let Command::AdmitFrom { source, .. } = *command else {
             return Ok(None);
@@ -70,7 +70,7 @@ impl Requests {
     }
 }
 
-/// Whether there is nothing in it that an image must not ask for.
+/// Whether the request contains only what an image may ask for.
 fn asks_for_memory_alone(command: &Command) -> bool {
     matches!(
         command,

@@ -1,14 +1,14 @@
-//! The daemon as a service of systemd's: what the manager hands over at the start, and what it is told.
+//! The daemon as a systemd service: socket activation, status and watchdog.
 //!
-//! *Handed over*: listening sockets, by name: `admin`, and `observe` for those who may look only. They
-//! are the manager's, so whoever asks while the daemon is restarted waits in them instead of being
-//! refused. *Told*: that it is ready, how it is, and again and again that its event loop still goes
-//! round; a loop that hangs says nothing, and the manager ends it and starts another one.
+//! At the start the manager passes listening sockets by name: `admin`, and `observe` for read-only clients.
+//! The manager owns them, so that clients that connect while the daemon restarts wait instead of being
+//! refused. The daemon reports when it is ready, its status, and regularly that its event loop runs; if the
+//! loop hangs, the manager ends the daemon and starts it again.
 //!
-//! Nothing is put into the manager's descriptor store. A restarted daemon continues from its records
-//! and from what living processes say, which is right after a crash too; containers find its new
-//! sockets in their directory, and a page is of one life of the daemon. Descriptors kept on the way would be
-//! a second truth beside these. Without a manager all of this is nothing.
+//! Nothing is put into the manager's descriptor store. A restarted daemon continues from its records and from
+//! what running processes report, which works after a crash, too. Containers find its new sockets in their
+//! directory, and a page belongs to one run of the daemon. Stored descriptors would be a second source of
+//! truth. Without a service manager, this module does nothing.
 
 use crate::poll::now;
 use crate::sockets::{address_of, own, stops_blocking};
@@ -20,66 +20,66 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-/// The administrators' socket, as it is called in `FileDescriptorName=` and in the directory.
+/// The administrators' socket in `FileDescriptorName=` and in the runtime directory.
 const ADMIN: (&str, &str) = ("admin", ADMIN_SOCKET);
-/// The observers'.
+/// The observers' socket.
 const OBSERVE: (&str, &str) = ("observe", OBSERVE_SOCKET);
 
-/// What the manager handed over is not what this daemon can serve.
+/// The daemon cannot serve the sockets from the service manager.
 #[derive(Debug, thiserror::Error)]
-pub enum GivenError {
-    /// The environment and the descriptors do not agree.
+pub enum ActivationError {
+    /// The environment and the descriptors disagree.
     #[error("the service manager's sockets: {0}")]
     Io(#[from] io::Error),
-    /// A name nobody knows.
+    /// An unknown name.
     #[error(
         "the service manager hands over a socket called {0:?}; FileDescriptorName= must be admin or observe"
     )]
     Name(String),
-    /// Something else than a listening packet socket.
-    #[error("the service manager's socket {0:?} is no ListenSequentialPacket= one")]
+    /// Not a listening packet socket.
+    #[error("the service manager's socket {0:?} is not a ListenSequentialPacket= socket")]
     Kind(String),
-    /// Elsewhere than where everybody will look for it.
+    /// It listens at a path where clients do not look.
     #[error("the service manager listens at {is}, but this daemon's socket is {ours}; give both the same directory", is = is.display(), ours = ours.display())]
     Place {
-        /// Where it is.
+        /// Its path.
         is: PathBuf,
-        /// Where it is looked for.
+        /// The path that clients use.
         ours: PathBuf,
     },
 }
 
 /// Listening sockets that the manager made.
 #[derive(Debug, Default)]
-pub struct Given {
+pub struct ActivatedSockets {
     /// For administrators.
     pub admin: Option<OwnedFd>,
-    /// For who may look only.
+    /// For observers.
     pub observe: Option<OwnedFd>,
 }
 
-impl Given {
-    /// Takes what is handed over to the daemon of this runtime directory; to be called before there are
-    /// threads, because it takes the words of it out of the environment.
+impl ActivatedSockets {
+    /// Takes the sockets passed to the daemon of this runtime directory. Call it before any thread exists:
+    /// it removes variables from the environment.
     ///
     /// # Errors
-    /// [`GivenError`].
-    pub fn take(runtime_dir: &Path) -> Result<Given, GivenError> {
-        let mut given = Given::default();
+    /// [`ActivationError`].
+    pub fn take(runtime_dir: &Path) -> Result<ActivatedSockets, ActivationError> {
+        let mut given = ActivatedSockets::default();
         for (fd, name) in sd_notify::listen_fds_with_names(true)? {
             let fd = own(fd);
             let (place, file) = match name.as_str() {
                 name if name == ADMIN.0 => (&mut given.admin, ADMIN.1),
                 name if name == OBSERVE.0 => (&mut given.observe, OBSERVE.1),
-                _ => return Err(GivenError::Name(name)),
+                _ => return Err(ActivationError::Name(name)),
             };
             let packets = getsockopt(&fd, sockopt::SockType).ok() == Some(SockType::SeqPacket);
             let listens = getsockopt(&fd, sockopt::AcceptConn).ok() == Some(true);
             let is = address_of(&fd).filter(|_| packets && listens);
-            let is = is.ok_or(GivenError::Kind(name))?;
+            let is = is.ok_or(ActivationError::Kind(name))?;
             let ours = runtime_dir.join(file);
             if is != ours {
-                return Err(GivenError::Place { is, ours });
+                return Err(ActivationError::Place { is, ours });
             }
             stops_blocking(&fd)?;
             *place = Some(fd);
@@ -88,18 +88,18 @@ impl Given {
     }
 }
 
-/// What the manager is told.
+/// Notifications to the service manager.
 #[derive(Debug)]
 pub struct Manager {
-    /// Half of what the watchdog waits, if there is one.
+    /// Half of the watchdog's timeout, if there is one.
     every: Option<Duration>,
     next: Instant,
-    /// The node's GPUs in words.
+    /// A description of the node's GPUs.
     gpus: String,
 }
 
 impl Manager {
-    /// Before there are threads, as above.
+    /// Reads the environment; call it before any thread exists.
     pub fn new() -> Manager {
         let mut usec = 0;
         let watched = sd_notify::watchdog_enabled(true, &mut usec);
@@ -110,7 +110,7 @@ impl Manager {
         }
     }
 
-    /// The daemon serves.
+    /// Reports that the daemon is ready.
     pub fn ready(&mut self, gpus: String, slices: usize) {
         self.gpus = gpus;
         tell(&[
@@ -119,12 +119,12 @@ impl Manager {
         ]);
     }
 
-    /// When the watchdog wants to hear again.
+    /// When the next watchdog notification is due.
     pub fn deadline(&self) -> Option<Instant> {
         self.every.map(|_| self.next)
     }
 
-    /// The event loop came round.
+    /// Notifies the watchdog if it is due.
     pub fn due(&mut self, now: Instant, slices: usize) {
         if let Some(every) = self.every.filter(|_| self.next <= now) {
             self.next = now.plus(every);
@@ -133,18 +133,18 @@ impl Manager {
         }
     }
 
-    /// The end has begun.
+    /// Reports that the daemon is stopping.
     pub fn stopping(&self) {
         tell(&[NotifyState::Stopping]);
     }
 }
 
-/// Nobody to tell is no error; nor is a manager that does not listen.
+/// Sends a notification; failures are ignored, as there may be no manager.
 fn tell(states: &[NotifyState<'_>]) {
     let _ = sd_notify::notify(false, states);
 }
 
-/// The daemon does not start, and why: `systemctl status` shows it.
+/// Reports why the daemon does not start, for `systemctl status`.
 pub fn failed(why: &str) {
     let why: String = why.chars().filter(|c| !c.is_control()).collect();
     tell(&[NotifyState::Status(&why)]);
@@ -169,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_watchdog_hears_twice_as_often_as_it_asks() {
+    fn the_watchdog_is_notified_twice_per_timeout() {
         let mut manager = Manager {
             every: Some(Duration(50)),
             next: Instant(100),

@@ -1,13 +1,13 @@
-//! A container's slice as the daemon holds it: record on disk, socket, page, connections.
+//! The daemon's side of a slice: record on disk, socket, page, connections.
 
-use crate::closer::{Closer, Owner};
 use crate::grants::Grants;
 use crate::handles::Handles;
-use crate::leave::gone;
+use crate::lingering::has_exited;
 use crate::members::Members;
 use crate::pages::ContainerWriter;
 use crate::poll::{Poll, Source};
-use crate::slots::{Key, Slots};
+use crate::slab::{Key, Slab};
+use crate::socket_closer::{SocketCloser, SocketOwner};
 use crate::sockets::Socket;
 use crate::state::State;
 use gpuslice_engine::Record;
@@ -18,33 +18,33 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// The log is told of refused processes no more often than this.
+/// Shortest time between two log lines about refused processes.
 const TELL_EVERY: Duration = Duration(60_000_000_000);
 
-/// One container's.
+/// The slice of one container.
 #[derive(Debug)]
 pub struct Slice {
-    /// Whose.
+    /// The container.
     pub container: ContainerId,
-    /// The container's own socket.
+    /// The container's socket.
     pub listener: Socket,
-    /// What its processes read.
+    /// The page that its processes read.
     pub page: ContainerWriter,
     /// Which processes may connect.
     pub members: Members,
-    /// Processes that may not, and tried.
+    /// Processes that were refused.
     pub refused: Refused,
     /// Connections of its processes, attached or not.
     pub tenants: Vec<Key>,
-    /// What they let each other open.
+    /// Memory handles that its processes share.
     pub handles: Handles,
-    /// What they were granted, on disk.
+    /// Grants of its processes, on disk.
     pub grants: Grants,
-    /// The container's first process: it ends with that one.
+    /// The container's first process; the slice ends with it.
     first: Option<OwnedFd>,
 }
 
-/// Processes that were refused: the log is told now and then, not of each.
+/// Counts refused processes, to log them at intervals.
 #[derive(Debug, Default)]
 pub struct Refused {
     count: u64,
@@ -52,7 +52,7 @@ pub struct Refused {
 }
 
 impl Refused {
-    /// One more; how many there were since the log was last told, if it is to be told again.
+    /// Counts one more; returns the count since the last log line if another is due.
     pub fn one_more(&mut self, now: Instant) -> Option<u64> {
         self.count += 1;
         (self.next <= now).then(|| {
@@ -68,37 +68,39 @@ impl Slice {
         self.first.as_ref().map(AsFd::as_fd)
     }
 
-    /// Whether the container has ended, as far as anybody can tell.
+    /// Whether the container's first process is known to have exited.
     pub fn is_over(&self) -> bool {
-        self.first.as_ref().is_some_and(|first| gone(first.as_fd()))
+        self.first
+            .as_ref()
+            .is_some_and(|first| has_exited(first.as_fd()))
     }
 }
 
 /// All of them.
 #[derive(Debug)]
 pub struct Slices {
-    slots: Slots<Slice>,
+    slots: Slab<Slice>,
     by_id: BTreeMap<ContainerId, Key>,
 }
 
-/// What pages say about the daemon itself.
+/// The daemon's settings on each container's page.
 #[derive(Clone, Copy, Debug)]
-pub struct Life {
-    /// Which life of the daemon this is; later ones have larger numbers.
+pub struct PageSettings {
+    /// Number of this run of the daemon; it grows with each start.
     pub epoch: u64,
-    /// Whether containers hold still when it ends.
+    /// Whether launches block while no daemon runs.
     pub hard: bool,
-    /// Whether processes are to tell of their channel groups.
+    /// Whether processes must report their channel groups.
     pub stop: bool,
-    /// What becomes of memory that another container exported; a word of the page.
+    /// Treatment of memory that another container exported; a value of the page.
     pub foreign: u32,
 }
 
 impl Slices {
-    /// None yet.
+    /// An empty table.
     pub fn new() -> Slices {
         Slices {
-            slots: Slots::new(CONTAINERS_MAX as u16),
+            slots: Slab::new(CONTAINERS_MAX as u16),
             by_id: BTreeMap::new(),
         }
     }
@@ -106,19 +108,19 @@ impl Slices {
     /// Opens page and socket of a slice whose record is on disk.
     ///
     /// # Errors
-    /// What the system says; nothing is left half open.
+    /// A system call failed; nothing is left open.
     pub fn open(
         &mut self,
         state: &State,
-        (poll, closer): (&Poll, &Closer),
-        life: Life,
+        (poll, closer): (&Poll, &SocketCloser),
+        settings: PageSettings,
         now: Instant,
         record: &Record,
     ) -> io::Result<()> {
         let container = record.container;
-        let page = ContainerWriter::new(life, now, record)?;
+        let page = ContainerWriter::new(settings, now, record)?;
         let listener = state.listen_tenants(&container)?;
-        let listener = Socket::listening(listener, Owner::Container(container), closer);
+        let listener = Socket::listening(listener, SocketOwner::Container(container), closer);
         let dir = state.container_dir(&container);
         let members = Members::noted(&dir, record);
         let slice = Slice {
@@ -145,10 +147,10 @@ impl Slices {
             })
     }
 
-    /// Has us told when a container's first process has ended.
+    /// Watches for the exit of a container's first process.
     ///
     /// # Errors
-    /// What the system says.
+    /// The descriptor cannot be watched.
     pub fn watch(
         &mut self,
         poll: &Poll,
@@ -158,30 +160,30 @@ impl Slices {
         let Some(&key) = self.by_id.get(container) else {
             return Ok(());
         };
-        poll.add(&first, Source::Over(key))?;
+        poll.add(&first, Source::ContainerExit(key))?;
         if let Some(slice) = self.slots.get_mut(key) {
             slice.first = Some(first);
         }
         Ok(())
     }
 
-    /// Closes page and socket; gives the slice for what is left to do.
+    /// Closes page and socket; returns the slice for the remaining work.
     pub fn close(&mut self, container: &ContainerId) -> Option<Slice> {
         let key = self.by_id.remove(container)?;
         self.slots.remove(key)
     }
 
-    /// By the container's id.
+    /// The slice of a container.
     pub fn of(&self, container: &ContainerId) -> Option<&Slice> {
         self.slots.get(*self.by_id.get(container)?)
     }
 
-    /// By the container's id.
+    /// The slice of a container.
     pub fn of_mut(&mut self, container: &ContainerId) -> Option<&mut Slice> {
         self.slots.get_mut(*self.by_id.get(container)?)
     }
 
-    /// By the key its listener is watched with.
+    /// The slice whose listener is watched with this key.
     pub fn get(&self, key: Key) -> Option<&Slice> {
         self.slots.get(key)
     }
@@ -191,12 +193,12 @@ impl Slices {
         self.slots.iter().map(|(_, slice)| slice)
     }
 
-    /// All, to be changed.
+    /// All slices, mutably.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Slice> {
         self.slots.iter_mut()
     }
 
-    /// How many.
+    /// Number of slices.
     pub fn len(&self) -> usize {
         self.slots.len()
     }

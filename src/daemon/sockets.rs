@@ -1,17 +1,16 @@
-//! SOCK_SEQPACKET sockets: one frame per packet, so a frame is whole or it is not there.
+//! SOCK_SEQPACKET sockets: one frame per packet, so a frame arrives whole or not at all.
 //!
-//! Nothing here blocks and nothing queues on a tenant's behalf: a peer that does not read its
-//! answers fills its own socket and is disconnected.
+//! No call blocks, and nothing queues on a tenant's behalf: a peer that does not read its answers fills its
+//! own socket and is disconnected.
 //!
-//! Descriptors travel from the daemon only. A descriptor that is sent to the daemon must not reach it
-//! at all: receiving the packet without room for it, or closing the socket in which it waits, closes
-//! it, and a close can take as long as its sender likes (a TCP connection that lingers, a file of a FUSE
-//! server that does not answer). Since Linux 6.16 a socket can refuse descriptors (`SO_PASSRIGHTS`);
-//! the sender gets an error. On older kernels each packet is looked at before it is taken, which closes
-//! nothing. A packet with descriptors is never taken, and sockets are closed by another process
-//! (`closer.rs`).
+//! Only the daemon sends descriptors. A descriptor sent to the daemon must not reach it: receiving the packet
+//! without room for it, or closing the socket in which it waits, closes the descriptor, and its sender can
+//! make that close block (a TCP connection that lingers, a file of a FUSE server that does not answer). Since
+//! Linux 6.16 a socket can refuse descriptors (`SO_PASSRIGHTS`), and the sender gets an error. On older kernels
+//! each packet is peeked first, which closes nothing; a packet with descriptors is never received, and another
+//! process closes sockets (`socket_closer.rs`).
 
-use crate::closer::{Closer, Owner};
+use crate::socket_closer::{SocketCloser, SocketOwner};
 use gpuslice_wire::frame::{HEADER_BYTES, Message, RequestId, encode};
 use gpuslice_wire::limits::FRAME_BYTES_MAX;
 use nix::errno::Errno;
@@ -40,13 +39,13 @@ pub struct Socket {
     fd: ManuallyDrop<OwnedFd>,
     /// No descriptor can wait in it, or this process does not close it last.
     plain: bool,
-    owner: Owner,
-    closer: Closer,
+    owner: SocketOwner,
+    closer: SocketCloser,
 }
 
 impl Socket {
-    /// A listening socket of ours; connections to it come from `owner`.
-    pub fn listening(fd: OwnedFd, owner: Owner, closer: &Closer) -> Socket {
+    /// A listening socket of the daemon's own; connections to it come from `owner`.
+    pub fn listening(fd: OwnedFd, owner: SocketOwner, closer: &SocketCloser) -> Socket {
         Socket {
             plain: refuses_descriptors(&fd),
             fd: ManuallyDrop::new(fd),
@@ -56,7 +55,7 @@ impl Socket {
     }
 
     /// A listening socket that a service manager holds too. It outlives the daemon.
-    pub fn handed_over(fd: OwnedFd, owner: Owner, closer: &Closer) -> Socket {
+    pub fn handed_over(fd: OwnedFd, owner: SocketOwner, closer: &SocketCloser) -> Socket {
         refuse_descriptors(&fd); // for connections to come
         let mut socket = Socket::listening(fd, owner, closer);
         socket.plain = true;
@@ -70,7 +69,7 @@ impl Socket {
     pub fn accept(&self) -> nix::Result<Socket> {
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
         let fd = own(accept4(self.as_fd().as_raw_fd(), flags)?);
-        // A connection that was made before a service manager's listener refused descriptors may hold some.
+        // A connection made before the manager's listener refused descriptors may hold some.
         let plain = refuses_descriptors(&fd);
         if !plain {
             refuse_descriptors(&fd);
@@ -141,7 +140,7 @@ fn refuses_descriptors(socket: &OwnedFd) -> bool {
     got == 0 && takes == 0
 }
 
-/// Listens at `dir/name` with these permissions, in the place of whatever stale socket is there.
+/// Listens at `dir/name` with these permissions; replaces a stale socket there.
 ///
 /// # Errors
 /// The directory cannot be written, or descriptors have run out.
@@ -169,20 +168,20 @@ pub fn listen_at(dir: &Path, name: &str, mode: u32) -> io::Result<OwnedFd> {
     Ok(listener)
 }
 
-/// What came in on a connection.
+/// The result of a receive.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Received {
     /// A packet of this many bytes.
     Packet(usize),
-    /// Nothing for now.
+    /// No packet is waiting.
     Nothing,
-    /// The peer is gone, or sent an empty packet, which looks the same.
+    /// The peer has closed, or sent an empty packet, which looks the same.
     End,
     /// A packet that is too long or carries descriptors.
     Violation,
 }
 
-/// One packet, taken or (`MSG_PEEK`) only looked at.
+/// Receives one packet or, with `MSG_PEEK`, only looks at it.
 fn packet_of(
     connection: BorrowedFd<'_>,
     buffer: &mut [u8; FRAME_BYTES_MAX],
@@ -208,8 +207,8 @@ fn packet_of(
     }
 }
 
-/// The request id of a packet that is a frame at least in its length, for the answer that says
-/// what is wrong with the rest.
+/// The request id of a packet at least as long as a frame's header, for the answer that reports what is wrong
+/// with it.
 pub fn id_of(packet: &[u8]) -> RequestId {
     let field = packet.get(HEADER_BYTES - 8..HEADER_BYTES);
     RequestId(
@@ -221,14 +220,14 @@ pub fn id_of(packet: &[u8]) -> RequestId {
 
 /// A message as the bytes of a packet.
 pub fn packet<M: Message>(id: RequestId, message: &M, buffer: &mut [u8; FRAME_BYTES_MAX]) -> usize {
-    // Every message fits in a frame: wire asserts it of each at compile time.
+    // Every message fits in a frame: the wire crate asserts it at compile time.
     encode(id, message, buffer).unwrap_or(0)
 }
 
-/// Sends one packet, with descriptors if any. `Err` means that the connection is of no more use.
+/// Sends one packet, with descriptors if any. After an `Err` the connection is unusable.
 ///
 /// # Errors
-/// `EAGAIN` when the peer does not read; anything else when it is gone.
+/// `EAGAIN` when the peer does not read; other errors when it has closed.
 pub fn send(connection: BorrowedFd<'_>, packet: &[u8], fds: &[RawFd]) -> nix::Result<()> {
     let parts = [IoSlice::new(packet)];
     let rights = [ControlMessage::ScmRights(fds)];
@@ -253,7 +252,7 @@ pub fn address_of(listener: &OwnedFd) -> Option<PathBuf> {
     address.path().map(Path::to_owned)
 }
 
-/// Makes a descriptor answer "nothing for now" instead of waiting.
+/// Makes a descriptor non-blocking.
 ///
 /// # Errors
 /// None that the system documents.
@@ -263,9 +262,9 @@ pub fn stops_blocking<F: AsFd>(fd: &F) -> io::Result<()> {
     Ok(())
 }
 
-/// A descriptor that nobody else in this process knows of.
+/// A descriptor that no other code in this process owns.
 #[allow(unsafe_code)]
 pub fn own(fd: RawFd) -> OwnedFd {
-    // SAFETY: `accept4` just made it, or the service manager left it to us under this number.
+    // SAFETY: `accept4` just made it, or the service manager passed it under this number.
     unsafe { OwnedFd::from_raw_fd(fd) }
 }

@@ -1,12 +1,12 @@
-//! From the command line to a serving daemon, and to its end.
+//! The program: reads the command line, starts the daemon and runs it to its end.
 
-use crate::claim::{Claim, ClaimError};
-use crate::config::{Config, ConfigError};
+use crate::command_line::CommandLine;
+use crate::config::{ConfigError, DaemonConfig};
 use crate::daemon::Daemon;
+use crate::driver_lock::{DriverLock, DriverLockError};
 use crate::gpus::{self, Gpu, GpuError};
-use crate::options::Options;
-use crate::places::{PlaceError, Places};
-use crate::service::{Given, GivenError, Manager};
+use crate::paths::{PathError, Paths};
+use crate::service::{ActivatedSockets, ActivationError, Manager};
 use crate::state::{Found, State, StateError};
 use clap::Parser;
 use gpuslice_engine::Event;
@@ -19,26 +19,26 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-/// Exit status of a daemon that has no driver to serve: EX_UNAVAILABLE of sysexits.h.
+/// Exit status without a working driver: EX_UNAVAILABLE of sysexits.h.
 const NO_DRIVER: u8 = 69;
-/// How long the containers of a demo that was killed may take to end.
+/// How long the containers of a killed demo may take to end.
 const CONTAINERS_END: Duration = Duration::from_secs(5);
 
 /// Why the daemon does not start, or ended.
 #[derive(Debug, thiserror::Error)]
 enum Failure {
     #[error(transparent)]
-    Config(#[from] ConfigError),
+    DaemonConfig(#[from] ConfigError),
     #[error(transparent)]
-    Place(#[from] PlaceError),
+    Place(#[from] PathError),
     #[error(transparent)]
-    Claim(#[from] ClaimError),
+    DriverLock(#[from] DriverLockError),
     #[error(transparent)]
     Gpu(#[from] GpuError),
     #[error(transparent)]
     State(#[from] StateError),
     #[error(transparent)]
-    Given(#[from] GivenError),
+    ActivatedSockets(#[from] ActivationError),
     #[error("{0}")]
     Io(#[from] io::Error),
     #[error("{0}")]
@@ -47,7 +47,7 @@ enum Failure {
 
 /// The program.
 pub fn main() -> ExitCode {
-    let options = Options::parse();
+    let options = CommandLine::parse();
     if let Some(file) = &options.check {
         return check(file);
     }
@@ -55,16 +55,16 @@ pub fn main() -> ExitCode {
         return probe(library);
     }
     if let Some(library) = &options.ask_nvml {
-        // Its parent's end is its own, and nobody is left to be told.
-        let _ = crate::truth::thread::serve_child(library);
+        // It ends with its parent; there is no process left to report an error to.
+        let _ = crate::accounting::thread::serve_child(library);
         return ExitCode::SUCCESS;
     }
     if options.close_sockets {
-        crate::closer::serve_child();
+        crate::socket_closer::serve_child();
         return ExitCode::SUCCESS;
     }
     if options.examine {
-        // Nobody reading it is nobody to tell about it.
+        // A closed output is not an error.
         let _ = writeln!(io::stdout(), "{}", crate::examine::facts(&options));
         return ExitCode::SUCCESS;
     }
@@ -74,7 +74,7 @@ pub fn main() -> ExitCode {
             complain(&format!("gpusliced: {failure}"));
             crate::service::failed(&failure.to_string());
             match failure {
-                Failure::Place(PlaceError::NoDriver { .. } | PlaceError::Missing { .. })
+                Failure::Place(PathError::NoDriver { .. } | PathError::Missing { .. })
                 | Failure::Gpu(_) => ExitCode::from(NO_DRIVER),
                 _ => ExitCode::FAILURE,
             }
@@ -83,9 +83,9 @@ pub fn main() -> ExitCode {
 }
 
 fn check(file: &std::path::Path) -> ExitCode {
-    match Config::read(file) {
+    match DaemonConfig::read(file) {
         Ok(_) => {
-            // Nobody reading the answer is nobody to tell about it.
+            // A closed output is not an error.
             let _ = writeln!(io::stdout(), "ok");
             ExitCode::SUCCESS
         }
@@ -106,37 +106,37 @@ fn probe(library: &std::path::Path) -> ExitCode {
     }
 }
 
-/// One line to standard error; a closed one is no reason to fail.
+/// Writes a line to standard error; ignores a closed one.
 fn complain(line: &str) {
     let _ = writeln!(io::stderr(), "{line}");
 }
 
-fn serve(options: &Options) -> Result<(), Failure> {
+fn serve(options: &CommandLine) -> Result<(), Failure> {
     log_to_stderr(options.verbose);
     abort_on_panic();
-    // Blocked before anything is made, so that whatever is made is also removed.
+    // Block signals before creating files, so that all files are removed at the end.
     let signals = end_signals()?;
-    let config = Config::load(options.config.as_deref())?;
+    let config = DaemonConfig::load(options.config.as_deref())?;
     prctl::set_timerslack(1)?;
     let fds = raise_descriptor_limit()?;
     if config.allow_cgpu_disable {
         tracing::warn!("images may opt out with CGPU_DISABLE, if the hook has the flag for it too");
     }
-    let places = Places::find(options, &config)?;
-    let service = (Given::take(&places.runtime_dir)?, Manager::new());
-    let state = State::open(&places.runtime_dir)?;
-    let (claim, gpus) = match claimed(&places, options) {
+    let paths = Paths::find(options, &config)?;
+    let service = (ActivatedSockets::take(&paths.runtime_dir)?, Manager::new());
+    let state = State::open(&paths.runtime_dir)?;
+    let (claim, gpus) = match claimed(&paths, options) {
         Ok(claimed) => claimed,
         Err(failure) => {
             state.close(std::iter::empty(), options.ephemeral);
             return Err(failure);
         }
     };
-    let driver = places.driver.dir.clone();
-    let simulated = places.driver.is_simulated();
-    let mut daemon = Daemon::new(&config, places, state, signals, service, fds)?;
+    let driver = paths.driver.dir.clone();
+    let simulated = paths.driver.is_simulated();
+    let mut daemon = Daemon::new(&config, paths, state, signals, service, fds)?;
     for gpu in &gpus {
-        daemon.tell(Event::GpuFound {
+        daemon.deliver(Event::GpuFound {
             uuid: gpu.uuid,
             index: gpu.index,
             total: gpu.total,
@@ -144,13 +144,13 @@ fn serve(options: &Options) -> Result<(), Failure> {
     }
     let uuids: Vec<_> = gpus.iter().map(|gpu| gpu.uuid).collect();
     daemon.restore_policies(&uuids);
-    let support = daemon.truth.support(&uuids);
-    daemon.walls.supported(support);
-    if let Some(why) = crate::truth::blind() {
+    let support = daemon.accounting.support(&uuids);
+    daemon.cgroup_limits.supported(support);
+    if let Some(why) = crate::accounting::pid_namespace_warning() {
         tracing::warn!("{why}");
     }
     take_up(&mut daemon)?;
-    daemon.truth_rests();
+    daemon.close_nvml_when_idle();
     let socket = daemon.state.dir().join(ADMIN_SOCKET);
     let gpus = crate::service::gpus(gpus.len(), simulated);
     let (socket, driver) = (socket.display(), driver.display());
@@ -169,38 +169,38 @@ fn serve(options: &Options) -> Result<(), Failure> {
     daemon.close(options.ephemeral);
     for dir in &options.remove {
         await_containers(&dir.join("runtime"));
-        // Gone already if whoever gave it is still there to remove it.
+        // The program that gave it may have removed it already.
         let _ = std::fs::remove_dir_all(dir);
     }
     Ok(served?)
 }
 
-/// Takes up the slices of an earlier life.
+/// Restores the slices from their records.
 fn take_up(daemon: &mut Daemon) -> io::Result<()> {
     for found in daemon.state.records()? {
         match found {
             Found::Record(record) => {
                 daemon.restore(&record);
-                daemon.look_after(record.container);
+                daemon.watch_restored(record.container);
             }
             Found::Unreadable(path, why) => {
-                tracing::error!(path = %path.display(), why, "record not used; it is kept until gpuslice rm of its container");
+                tracing::error!(path = %path.display(), why, "record not restored; it is kept until gpuslice rm of its container");
             }
         }
     }
     Ok(())
 }
 
-/// The right to give out the driver's GPUs, and these.
-fn claimed(places: &Places, options: &Options) -> Result<(Claim, Vec<Gpu>), Failure> {
-    let claim = Claim::take(places, options.ephemeral)?;
-    let gpus = gpus::find(&places.driver)?;
-    claim.publish(&places.driver);
+/// Takes the driver lock and lists the driver's GPUs.
+fn claimed(paths: &Paths, options: &CommandLine) -> Result<(DriverLock, Vec<Gpu>), Failure> {
+    let claim = DriverLock::take(paths, options.ephemeral)?;
+    let gpus = gpus::find(&paths.driver)?;
+    claim.publish(&paths.driver);
     Ok((claim, gpus))
 }
 
-/// Waits for the last container of an OCI runtime with its state in `root`. Without that state it
-/// could not remove their control groups.
+/// Waits for the end of the last container of an OCI runtime whose state is in `root`. Without that state the
+/// runtime could not remove the containers' control groups.
 fn await_containers(root: &std::path::Path) {
     let until = Instant::now() + CONTAINERS_END;
     let any = || std::fs::read_dir(root).is_ok_and(|mut all| all.next().is_some());
@@ -224,8 +224,8 @@ fn log_to_stderr(verbose: bool) {
         .init();
 }
 
-/// A daemon that went on after a bug would be a ghost: connected, and wrong. It ends at once, and
-/// the next one starts from the records and from what the living processes say.
+/// Ends the daemon at once after a panic: it could continue with a wrong state. The next daemon starts from
+/// the records and from what running processes report.
 fn abort_on_panic() {
     let usual = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {
@@ -243,7 +243,7 @@ fn end_signals() -> nix::Result<SignalFd> {
     SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)
 }
 
-/// As many descriptors as the system allows; gives how many.
+/// Raises the descriptor limit to the maximum; returns the limit.
 fn raise_descriptor_limit() -> nix::Result<u64> {
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
     setrlimit(Resource::RLIMIT_NOFILE, hard, hard)?;

@@ -1,25 +1,25 @@
-//! What is on disk: the runtime directory, and per container a directory with its record.
+//! The runtime directory on disk, with a directory and a record for each container.
 //!
 //! ```text
 //! <runtime_dir>/            0711, the daemon's own
 //!   lock                    held by the one daemon that serves this directory
-//!   boot                    the boot in which the records were written: a reboot ends all slices
+//!   boot                    id of the boot in which the records were written: a reboot ends all slices
 //!   admin.sock              0600; the service manager's where it made it
 //!   observe.sock            0660, only where the service manager makes it
-//!   gpus                    0644, the driver whose GPUs the node's daemon gives out (`claim.rs`)
-//!   policies                0600, how the time of GPUs is divided, where that was changed
+//!   gpus                    0644, the driver whose GPUs the node's daemon serves (`driver_lock.rs`)
+//!   policies                0600, policies of GPUs that were changed at run time
 //!   c/                      0700
 //!   c/<container>/          0711, mounted read-only into that container alone
-//!     record                0600, the promise (written beside, synced, renamed)
-//!     granted               0600, what its processes were granted (`grants.rs`)
-//!     container             the hook's note whose it is (`hook/claim.rs`)
-//!     first                 which process it ends with (`ended.rs`)
+//!     record                0600, the slice (written beside, synced, renamed)
+//!     granted               0600, grants of its processes (`grants.rs`)
+//!     container             the hook's note of the container (`hook/claim.rs`)
+//!     first                 its first process, with which it ends (`exit_watch.rs`)
 //!     members               which processes may connect (`members.rs`)
 //!     tenant.sock           0666
 //!     driver/               empty files for the real driver to be mounted on
 //! ```
-//! A directory without a record is an admission that never finished: it is removed at the start. A
-//! record that cannot be read is left where it is, said aloud, and its container is refused.
+//! A directory without a record is left from an unfinished admission and is removed at the start. A record that
+//! cannot be read is logged and kept, and its container is refused.
 
 use crate::members::{self, Members};
 use crate::policies::Policies;
@@ -36,7 +36,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// More than a node's GPUs need, bytes.
+/// Longest policies file, bytes; more than a node's GPUs need.
 const POLICIES_BYTES_MAX: u64 = 64 * 1024;
 
 /// Mount points for the real driver in a container's directory.
@@ -48,9 +48,9 @@ pub enum StateError {
     /// A file operation failed.
     #[error("{}: {why}; give a directory that this user can write with --runtime-dir", .path.display())]
     Io {
-        /// On what.
+        /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// A system call failed.
         why: io::Error,
     },
     /// Another user could put files there.
@@ -59,7 +59,7 @@ pub enum StateError {
          --runtime-dir", .0.display()
     )]
     NotOurs(PathBuf),
-    /// Another daemon is there.
+    /// Another daemon serves it.
     #[error("{}: {TAKEN}; stop that one or give another --runtime-dir", .0.display())]
     Taken(PathBuf),
 }
@@ -68,7 +68,7 @@ pub enum StateError {
 #[derive(Debug)]
 pub struct State {
     dir: PathBuf,
-    /// The admin socket's file was made here, and goes at the end.
+    /// The daemon created the admin socket's file and removes it at the end.
     admin_is_ours: bool,
     _lock: Flock<File>,
 }
@@ -77,9 +77,9 @@ pub struct State {
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant)] // one at a time, at the start
 pub enum Found {
-    /// A promise to be taken up again.
+    /// A slice to restore.
     Record(Record),
-    /// One that cannot be read.
+    /// A record that cannot be read, and why.
     Unreadable(PathBuf, String),
 }
 
@@ -143,7 +143,7 @@ impl State {
         replace_file(&path, now.as_bytes())
     }
 
-    /// The policies of an earlier life; none is good too.
+    /// The recorded policies; a missing file means none.
     ///
     /// # Errors
     /// The file, and what is wrong with it.
@@ -162,17 +162,17 @@ impl State {
         }
     }
 
-    /// Writes the policies down. If they cannot be, the old ones are still there.
+    /// Writes the policies. If that fails, the old ones are still there.
     ///
     /// # Errors
-    /// The file, and what the system says.
+    /// The file and the error.
     pub fn keep_policies(&self, policies: &Policies) -> Result<(), String> {
         let path = self.dir.join("policies");
         let done = replace_file(&path, policies.to_string().as_bytes());
         done.map_err(|why| format!("{}: {why}", path.display()))
     }
 
-    /// All records of an earlier life.
+    /// All records of earlier daemons.
     ///
     /// # Errors
     /// The directory itself cannot be read.
@@ -199,38 +199,37 @@ impl State {
         read_record(&self.container_dir(container).join("record")).ok()
     }
 
-    /// Writes a promise down, with all that a container needs mounted.
+    /// Writes a slice's record, and creates the mount points that its container needs.
     ///
     /// # Errors
-    /// Disk full, or anything else the system says; what was made is removed.
+    /// A file operation failed, such as on a full disk; created files are removed.
     pub fn keep(&self, record: &Record, members: &Members) -> io::Result<()> {
         let dir = self.container_dir(&record.container);
         let kept = make_container_dir(&dir)
             .and_then(|()| fs::write(dir.join(members::NOTE), members.note()))
             .and_then(|()| replace_file(&dir.join("record"), &record.encode()));
         if kept.is_err() {
-            let _ = remove_tree(&dir); // the first error is the one to tell
+            let _ = remove_tree(&dir); // the first error is the one to report
         }
         kept
     }
 
-    /// Writes the record of a slice that exists down again. If it cannot be, the old one is still
-    /// there.
+    /// Replaces the record of a slice. If that fails, the old one is still there.
     ///
     /// # Errors
-    /// What the system says.
+    /// A system call failed.
     pub fn rewrite(&self, record: &Record) -> io::Result<()> {
         let dir = self.container_dir(&record.container);
         replace_file(&dir.join("record"), &record.encode())
     }
 
-    /// Deletes a container's directory. Not there is good too.
+    /// Deletes a container's directory, if it exists.
     ///
     /// # Errors
-    /// What the system says.
+    /// A system call failed.
     pub fn forget(&self, container: &ContainerId) -> io::Result<()> {
         let dir = self.container_dir(container);
-        // First of all the record: half a directory without one is removed at the next start.
+        // Delete the record first: a partial directory without one is removed at the next start.
         match fs::remove_file(dir.join("record")) {
             Err(why) if why.kind() != io::ErrorKind::NotFound => Err(why),
             _ => remove_tree(&dir),
@@ -240,7 +239,7 @@ impl State {
     /// The container's socket, listening.
     ///
     /// # Errors
-    /// What the system says.
+    /// A system call failed.
     pub fn listen_tenants(&self, container: &ContainerId) -> io::Result<OwnedFd> {
         listen_at(&self.container_dir(container), "tenant.sock", 0o666)
     }
@@ -248,19 +247,19 @@ impl State {
     /// The admin socket, listening.
     ///
     /// # Errors
-    /// What the system says.
+    /// A system call failed.
     pub fn listen_admin(&mut self) -> io::Result<OwnedFd> {
         let listener = listen_at(&self.dir, ADMIN_SOCKET, 0o600)?;
         self.admin_is_ours = true;
         Ok(listener)
     }
 
-    /// Whether the administrators' socket ends with this daemon.
+    /// Whether the admin socket ends with this daemon.
     pub fn admin_is_ours(&self) -> bool {
         self.admin_is_ours
     }
 
-    /// The end: sockets go; with `ephemeral` everything goes.
+    /// Removes the sockets; if `ephemeral`, removes all files.
     pub fn close(self, containers: impl Iterator<Item = ContainerId>, ephemeral: bool) {
         let removed = match self.admin_is_ours {
             true => fs::remove_file(self.dir.join(ADMIN_SOCKET)),
@@ -278,17 +277,19 @@ impl State {
             .and_then(|()| fs::remove_file(self.dir.join("boot")))
             .and_then(|()| fs::remove_file(self.dir.join("lock")));
         match whole {
-            // Others may have put files of theirs here; then the directory stays.
+            // The directory stays if it holds files of other programs.
             Ok(()) => drop(fs::remove_dir(&self.dir)),
-            Err(why) => tracing::warn!(dir = %self.dir.display(), %why, "not all was removed"),
+            Err(why) => {
+                tracing::warn!(dir = %self.dir.display(), %why, "not all files were removed")
+            }
         }
     }
 }
 
-/// A record as it is on disk.
+/// Reads a record file.
 ///
 /// # Errors
-/// Why it is not one.
+/// Why it is not a valid record.
 pub fn read_record(path: &Path) -> Result<Record, String> {
     let mut bytes = Vec::with_capacity(RECORD_BYTES + 1);
     File::open(path)
@@ -309,12 +310,12 @@ fn make_container_dir(dir: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// A directory that everybody may pass through, whatever the umask; its parents too.
+/// Creates a directory and its parents with mode 0711, whatever the umask.
 fn make_dir(dir: &Path) -> io::Result<()> {
     match DirBuilder::new().mode(0o711).create(dir) {
         Ok(()) => fs::set_permissions(dir, Permissions::from_mode(0o711)),
         Err(why) if why.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-        // Some file systems say so of a directory that nobody can make in a parent that is there.
+        // Some file systems report this for a directory that cannot be created in an existing parent.
         Err(why) if why.kind() == io::ErrorKind::NotFound => match dir.parent() {
             Some(parent) if !parent.exists() => {
                 make_dir(parent)?;
@@ -326,7 +327,7 @@ fn make_dir(dir: &Path) -> io::Result<()> {
     }
 }
 
-/// Removes a directory and what is in it, following no link. Not there is good too.
+/// Removes a directory tree, if it exists, without following links.
 fn remove_tree(dir: &Path) -> io::Result<()> {
     match fs::remove_dir_all(dir) {
         Err(why) if why.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -335,7 +336,7 @@ fn remove_tree(dir: &Path) -> io::Result<()> {
     }
 }
 
-/// Puts a file in place whole or not at all, and for good.
+/// Replaces a file atomically and durably.
 fn replace_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let beside = path.with_extension("new");
     let mut options = OpenOptions::new();
@@ -349,7 +350,7 @@ fn replace_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
         .and_then(|()| fs::rename(&beside, path))
         .and_then(|()| File::open(path.parent().unwrap_or(Path::new("/")))?.sync_all());
     if written.is_err() {
-        let _ = fs::remove_file(&beside); // the first error is the one to tell
+        let _ = fs::remove_file(&beside); // the first error is the one to report
     }
     written
 }
@@ -424,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn the_records_of_another_boot_are_forgotten() {
+    fn the_records_of_another_boot_are_removed() {
         let dir = tempfile::tempdir().expect("a directory");
         let state = State::open(&dir.path().join("run")).expect("ours");
         state
@@ -437,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn parents_are_made_and_what_cannot_be_made_is_said() {
+    fn parents_are_created_and_a_failure_names_the_option() {
         let dir = tempfile::tempdir().expect("a directory");
         assert!(State::open(&dir.path().join("a/b/c")).is_ok());
         let refused = State::open(Path::new("/proc/gpuslice/run")).expect_err("not there");

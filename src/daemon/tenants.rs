@@ -1,20 +1,20 @@
-//! The protocol of a container's own socket: attach once, then reserve and release until the end.
+//! The protocol of a container's own socket: a process attaches once, then reserves and releases memory.
 //!
-//! Who speaks is known from the socket alone. A connection that says nothing for a second, says
-//! something unreadable, carries descriptors or does not read its answers is ended; nothing queues
-//! and nothing is allocated on its behalf, and each event costs the same small amount of work.
+//! The socket alone identifies the sender. A connection is closed if it sends nothing for 1 s, sends an invalid
+//! frame or descriptors, or does not read its answers. Nothing queues and nothing is allocated on its behalf,
+//! and each event costs the same small amount of work.
 
-use crate::daemon::{Daemon, Work};
-use crate::effects::token_of;
-use crate::handles::Shared;
-use crate::leave::Holder;
+use crate::daemon::{Daemon, Task};
+use crate::executor::token_of;
+use crate::handles::SharedHandles;
+use crate::lingering::ClientHolder;
 use crate::pages::ClaimsReader;
 use crate::peer::Peer;
 use crate::poll::{Source, now};
+use crate::preempt::ChannelGroup;
+use crate::slab::Key;
 use crate::slices::Slice;
-use crate::slots::Key;
 use crate::sockets::{Received, Socket, id_of, packet, send};
-use crate::tier::Named;
 use gpuslice_engine::{Claims, Event, Process, Token};
 use gpuslice_wire::frame::{FrameError, RequestId, decode};
 use gpuslice_wire::ids::{ClientId, ContainerId, Lane};
@@ -26,7 +26,7 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-/// Packets read, and connections accepted, before others have their turn.
+/// Packets read, or connections accepted, before other sources are served.
 const BURST: usize = 16;
 
 /// A process's connection.
@@ -35,18 +35,18 @@ pub struct Tenant {
     fd: Socket,
     container: ContainerId,
     peer: Peer,
-    /// Id of the last request, for what ends the connection.
+    /// Id of the last request, for a final rejection.
     request: RequestId,
     attached: Option<Attached>,
-    /// What it lets its siblings open.
-    shared: Shared,
-    /// Where its work runs, as it told.
-    pub groups: Vec<Named>,
-    /// Which process it is, once it asked to attach.
+    /// Memory handles that its siblings may open.
+    shared: SharedHandles,
+    /// Channel groups in which its work runs, as it reported.
+    pub groups: Vec<ChannelGroup>,
+    /// The process, known once it asked to attach.
     process: Option<Process>,
-    /// An `Attach` is with the engine or was answered; a second one is a violation.
+    /// It has sent `Attach` or `Look`; a second one is a violation.
     asked: bool,
-    /// It only looks.
+    /// It attached with `Look`.
     looks: bool,
 }
 
@@ -55,14 +55,14 @@ struct Attached {
     client: ClientId,
     lanes: u8,
     claims: ClaimsReader,
-    /// What the engine knows of its host memory, which has no turns: not told twice.
+    /// The last claims about host memory passed to the engine; unchanged ones are not passed again.
     host: Claims,
-    /// Kept open to be watched; see `Poll::add_bell`.
-    _bell: EventFd,
+    /// Kept open for epoll; see `Poll::add_edge_triggered`.
+    _doorbell: EventFd,
 }
 
 impl Tenant {
-    /// Whether it said who it is.
+    /// Whether it is attached.
     pub fn is_attached(&self) -> bool {
         self.attached.is_some()
     }
@@ -70,39 +70,39 @@ impl Tenant {
     pub fn has_lane(&self, lane: Lane) -> bool {
         self.attached.as_ref().is_some_and(|it| lane.0 < it.lanes)
     }
-    /// Whether it says that it has nothing in flight on that GPU.
+    /// Whether it reports no work in flight on that GPU.
     pub fn is_quiet(&self, lane: Lane) -> bool {
         let claims = self.attached.as_ref().map(|it| it.claims.read(lane));
         claims.is_none_or(|claims| claims.active == claims.drained)
     }
-    /// Whose process it is.
+    /// The process's container.
     pub fn container(&self) -> ContainerId {
         self.container
     }
-    /// The process itself.
+    /// The process's pidfd.
     pub fn pidfd(&self) -> Option<BorrowedFd<'_>> {
         self.peer.pidfd.as_ref().map(AsFd::as_fd)
     }
-    /// Which process it is, if that is known.
+    /// Pid and start time, if known.
     pub fn process(&self) -> Option<Process> {
         self.process
     }
-    /// The engine's name for it, once attached.
+    /// The engine's id of the client, once attached.
     pub fn client(&self) -> Option<ClientId> {
         self.attached.as_ref().map(|attached| attached.client)
     }
-    /// Its process, and its connection.
+    /// Its pidfd and its connection.
     pub fn into_parts(self) -> (Option<OwnedFd>, Socket) {
         (self.peer.pidfd, self.fd)
     }
-    /// Its number in the daemon's pid namespace; 0 if it has none there.
+    /// Its pid in the daemon's namespace; 0 if it has none there.
     pub fn pid(&self) -> u32 {
         u32::try_from(self.peer.pid).unwrap_or(0)
     }
 }
 
 impl Daemon {
-    /// Processes connect to a container's socket.
+    /// Accepts connections to a container's socket.
     pub fn accept_tenant(&mut self, listener: Key) {
         for _ in 0..BURST {
             if self.pause(Source::Listener(listener)) {
@@ -135,7 +135,7 @@ impl Daemon {
                 peer,
                 request,
                 attached: None,
-                shared: Shared::default(),
+                shared: SharedHandles::default(),
                 groups: Vec::new(),
                 process: None,
                 asked: false,
@@ -148,7 +148,7 @@ impl Daemon {
         }
     }
 
-    /// Whether a peer is one of the container's processes; the log is told of those that are not.
+    /// Whether a peer is one of the container's processes; logs refused ones at intervals.
     fn is_member(&mut self, listener: Key, peer: &Peer) -> bool {
         let Some(slice) = self.slices.get(listener) else {
             return false;
@@ -170,24 +170,23 @@ impl Daemon {
         false
     }
 
-    /// Whether a container with so many connections may have no more. What it has without one counts too, but
-    /// keeps none of these processes from coming back, each with one connection.
+    /// Whether a container with this many connections may have no more. Lingering clients count as well, but do
+    /// not keep their own processes from reconnecting, each with one connection.
     fn is_crowded(&self, container: &ContainerId, connections: usize, peer: &Peer) -> bool {
         let quota = self.budget.quota(self.slices.len());
         let connected = self.slices.iter().map(|it| it.tenants.len());
         if !quota.admits(connections, connected) {
             return true;
         }
-        let absent = |container| self.absent_of(container);
+        let lingering = |container| self.lingering_count(container);
         let all = self.slices.iter();
-        let all = all.map(|it| it.tenants.len() + absent(&it.container));
-        self.absent.len() > 0
-            && !quota.admits(connections + absent(container), all)
-            && (self.is_connected(container, peer) || !self.is_absent(container, peer.process()))
+        let all = all.map(|it| it.tenants.len() + lingering(&it.container));
+        self.lingering.len() > 0
+            && !quota.admits(connections + lingering(container), all)
+            && (self.is_connected(container, peer) || !self.is_lingering(container, peer.process()))
     }
 
-    /// Whether a process has a connection through which it can come to hold something: the second one would
-    /// take nothing over.
+    /// Whether a process already has a connection that can hold memory: a second one would take nothing over.
     fn is_connected(&self, container: &ContainerId, peer: &Peer) -> bool {
         let slice = self.slices.of(container);
         let keys = slice.into_iter().flat_map(|slice| &slice.tenants);
@@ -200,7 +199,8 @@ impl Daemon {
             slice.tenants.push(key);
         }
         let by = now().plus(Duration(HELLO_DEADLINE_NS));
-        self.greetings.push_back((by, Source::Tenant(key)));
+        self.handshake_deadlines
+            .push_back((by, Source::Tenant(key)));
         let Some(tenant) = self.tenants.get(key) else {
             return;
         };
@@ -215,18 +215,18 @@ impl Daemon {
         }
     }
 
-    /// Descriptors have run out: with the spare one, the connection is taken and closed, so that
-    /// it does not wait for ever and does not keep the daemon awake.
+    /// Accepts and closes a connection with the spare descriptor when none is left, so that the connection does
+    /// not wait forever and does not keep the daemon busy.
     fn turn_away(&mut self, listener: Key) {
         self.spare = None;
         if let Some(slice) = self.slices.get(listener) {
-            tracing::warn!(container = %slice.container, "out of descriptors; turned a process away");
+            tracing::warn!(container = %slice.container, "out of descriptors; closed a process's connection");
             drop(slice.listener.accept());
         }
         self.spare = File::open("/dev/null").ok();
     }
 
-    /// A process's connection can be read, or ended.
+    /// Handles input on, or the end of, a process's connection.
     pub fn tenant_ready(&mut self, key: Key) {
         let mut buffer = [0; FRAME_BYTES_MAX];
         for _ in 0..BURST {
@@ -239,7 +239,7 @@ impl Daemon {
                     decode::<Request>(&buffer[..len])
                 }
                 Received::Nothing => return,
-                Received::End => return self.part(key),
+                Received::End => return self.disconnect(key),
                 Received::Violation => return self.reject(key, Rejection::Protocol),
             };
             match frame {
@@ -266,13 +266,13 @@ impl Daemon {
                 tenant.looks = !takes_over;
                 tenant.process = tenant.peer.process();
                 let container = tenant.container;
-                // Of no known process, it takes over no account, and no other takes over its own.
+                // A client of an unknown process takes over no client, and none takes it over.
                 let process = tenant.process.filter(|_| takes_over);
                 if tracing::enabled!(tracing::Level::DEBUG) {
                     let (pid, cgroup) = (tenant.peer.pid, tenant.peer.cgroup());
                     tracing::debug!(%container, pid, cgroup, "a process attaches");
                 }
-                self.work.push_back(Work::Tell(Event::Attach {
+                self.tasks.push_back(Task::Step(Event::Attach {
                     token: token_of(key),
                     container,
                     process,
@@ -290,7 +290,7 @@ impl Daemon {
         }
     }
 
-    /// An attached process asks.
+    /// Handles a request of an attached process.
     fn asked_by(&mut self, key: Key, client: ClientId, id: RequestId, request: Request) {
         let event = match request {
             Request::Reserve { lane, need, wish } => Event::Reserve {
@@ -328,7 +328,7 @@ impl Daemon {
                 group,
                 subdevice,
             } => {
-                let named = Named {
+                let named = ChannelGroup {
                     lane,
                     fd,
                     client,
@@ -344,7 +344,7 @@ impl Daemon {
             }
         };
         self.given_back |= !matches!(event, Event::Reserve { .. });
-        self.work.push_back(Work::Tell(event));
+        self.tasks.push_back(Task::Step(event));
     }
 
     fn slice_of(&self, key: Key) -> Option<&Slice> {
@@ -360,17 +360,17 @@ impl Daemon {
         }
     }
 
-    /// The engine knows the process: it gets its page, the container's, and its doorbell.
+    /// Sends an attached process its page, the container's page and its doorbell.
     pub fn attached(&mut self, key: Key, client: ClientId, container: &ContainerId, lanes: u8) {
         let process = self.tenants.get(key).and_then(Tenant::process);
         self.note_granted(container, client, process);
         let sent = self.send_pages(key, client, container, lanes);
         if let Err(why) = sent {
             tracing::warn!(%container, %why, "a process could not be attached");
-            // It may hold what it said that it does.
+            // It may hold the memory it reported.
             match self.remove_tenant(key) {
-                Some(tenant) => self.keep_account(client, tenant),
-                None => self.work.push_back(Work::Tell(Event::Gone { client })),
+                Some(tenant) => self.linger(client, tenant),
+                None => self.tasks.push_back(Task::Step(Event::Gone { client })),
             }
         }
     }
@@ -386,14 +386,14 @@ impl Daemon {
         let tenant = self.tenants.get_mut(key).ok_or(Errno::ENOENT)?;
         let (claims, claims_fd) = ClaimsReader::new()?;
         let bell = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
-        self.poll.add_bell(&bell, Source::Doorbell(key))?;
+        self.poll.add_edge_triggered(&bell, Source::Doorbell(key))?;
         let mut buffer = [0; FRAME_BYTES_MAX];
         let len = packet(
             tenant.request,
             &Reply::Attached { client, lanes },
             &mut buffer,
         );
-        // The process tells by this how far its clock is from ours.
+        // The process derives the offset of its clock from this heartbeat.
         slice.page.heartbeat(now());
         let fds = [slice.page.fd(), claims_fd.as_fd(), bell.as_fd()].map(|fd| fd.as_raw_fd());
         send(tenant.fd.as_fd(), &buffer[..len], &fds)?;
@@ -402,14 +402,14 @@ impl Daemon {
             lanes,
             claims,
             host: Claims::default(),
-            _bell: bell,
+            _doorbell: bell,
         });
-        self.clients[usize::from(client.slot)] = Some((client, Holder::Tenant(key)));
+        self.clients[usize::from(client.slot)] = Some((client, ClientHolder::Connected(key)));
         self.show_clients(container);
         Ok(())
     }
 
-    /// Tells a container's processes how many they are.
+    /// Writes the number of a container's processes to its page.
     fn show_clients(&self, container: &ContainerId) {
         if let Some(slice) = self.slices.of(container) {
             let tenants = slice
@@ -421,13 +421,13 @@ impl Daemon {
         }
     }
 
-    /// The process that has this account of the engine.
-    pub fn holder_of(&self, client: ClientId) -> Option<Holder> {
+    /// Where the daemon keeps this client of the engine.
+    pub fn holder_of(&self, client: ClientId) -> Option<ClientHolder> {
         let (id, holder) = (*self.clients.get(usize::from(client.slot))?)?;
         (id == client).then_some(holder)
     }
 
-    /// The account is no process's any more.
+    /// Frees the client's entry.
     pub fn free_client(&mut self, client: ClientId) {
         self.given_back = true;
         let place = self.clients.get_mut(usize::from(client.slot));
@@ -438,7 +438,7 @@ impl Daemon {
 
     /// Answers a process; one that does not read its answers is disconnected.
     pub fn reply_to(&mut self, client: ClientId, id: RequestId, reply: &Reply) {
-        let Some(Holder::Tenant(key)) = self.holder_of(client) else {
+        let Some(ClientHolder::Connected(key)) = self.holder_of(client) else {
             return;
         };
         let Some(tenant) = self.tenants.get(key) else {
@@ -447,20 +447,20 @@ impl Daemon {
         let mut buffer = [0; FRAME_BYTES_MAX];
         let len = packet(id, reply, &mut buffer);
         if send(tenant.fd.as_fd(), &buffer[..len], &[]).is_err() {
-            self.part(key);
+            self.disconnect(key);
         }
     }
 
-    /// Says which rule was broken, and ends the connection.
+    /// Rejects a process with the rule it broke, and closes its connection.
     pub fn reject(&mut self, key: Key, why: Rejection) {
         if let Some(tenant) = self.tenants.get(key) {
             tracing::debug!(container = %tenant.container, pid = tenant.peer.pid, ?why, "rejected");
             say_rejected(tenant.fd.as_fd(), tenant.request, why);
-            self.part(key);
+            self.disconnect(key);
         }
     }
 
-    /// Takes a connection out of all tables. What its process holds is another matter.
+    /// Removes a connection from all tables. The process's memory is handled separately.
     pub fn remove_tenant(&mut self, key: Key) -> Option<Tenant> {
         let mut tenant = self.tenants.remove(key)?;
         if let Some(slice) = self.slices.of_mut(&tenant.container) {
@@ -475,7 +475,7 @@ impl Daemon {
         Some(tenant)
     }
 
-    /// A process rang: its page is to be read.
+    /// Queues reading a process's page.
     pub fn read_claims(&mut self, key: Key) {
         if let Some(attached) = self
             .tenants
@@ -483,11 +483,12 @@ impl Daemon {
             .and_then(|tenant| tenant.attached.as_ref())
         {
             let lanes = (0..attached.lanes).map(Lane).chain([Lane::HOST]);
-            self.work.extend(lanes.map(|lane| Work::Read(key, lane)));
+            self.tasks
+                .extend(lanes.map(|lane| Task::ReadClaims(key, lane)));
         }
     }
 
-    /// Every page is to be read, for observers.
+    /// Queues reading every page, for observers.
     pub fn read_all_claims(&mut self) {
         let keys: Vec<Key> = self.tenants.iter().map(|(key, _)| key).collect();
         keys.into_iter().for_each(|key| self.read_claims(key));
@@ -501,7 +502,7 @@ impl Daemon {
         }
     }
 
-    /// What a process claims now, if that may be news.
+    /// A process's present claims, unless they are known to be unchanged.
     pub fn claims_of(&mut self, key: Key, lane: Lane) -> Option<Event> {
         let tenant = self.tenants.get_mut(key)?;
         let attached = tenant.attached.as_mut()?;
@@ -520,6 +521,6 @@ impl Daemon {
 fn say_rejected(connection: BorrowedFd<'_>, id: RequestId, why: Rejection) {
     let mut buffer = [0; FRAME_BYTES_MAX];
     let len = packet(id, &Reply::Rejected { why }, &mut buffer);
-    // The connection ends either way; a peer that cannot be told sees only that.
+    // The connection is closed in any case; if this fails, the peer sees only that.
     let _ = send(connection, &buffer[..len], &[]);
 }

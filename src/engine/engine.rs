@@ -121,7 +121,7 @@ impl Engine {
             | Event::Yield { .. }
             | Event::Measured { .. }
             | Event::Looked { .. }
-            | Event::Stray { .. } => self.memory(event, actions),
+            | Event::Unattributed { .. } => self.memory(event, actions),
             Event::Resize {
                 token,
                 container,
@@ -221,7 +221,7 @@ impl Engine {
                 .fold(0, |all, slice| all | bit(slice)),
             Event::Measured { .. }
             | Event::Looked { .. }
-            | Event::Stray { .. }
+            | Event::Unattributed { .. }
             | Event::Resize { .. } => 0,
             Event::Tick => 0, // overdue GPUs are looked at anyway
             _ => ALL,

@@ -218,7 +218,7 @@ pub enum Event {
         lane: Lane,
     },
     /// NVML was asked for the memory of the container's processes that are not attached.
-    Stray {
+    Unattributed {
         /// The container.
         container: ContainerId,
         /// GPU of the slice.

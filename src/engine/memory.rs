@@ -87,7 +87,7 @@ impl Engine {
             Event::Gone { client } => self.forget(client, actions),
             Event::Measured { client, lane, used } => self.measured(client, lane, used, actions),
             Event::Looked { container, lane } => self.looked(container, lane, actions),
-            Event::Stray {
+            Event::Unattributed {
                 container,
                 lane,
                 used,

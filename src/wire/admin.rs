@@ -1,4 +1,4 @@
-//! What the hook and the CLI say to the daemon on its admin socket (root's, or its owner's).
+//! Messages between the hook or the CLI and the daemon on the admin socket, which root or the daemon's user may open.
 
 use crate::frame::{Field, FrameError, Reader, Writer, field_as, messages};
 use crate::ids::{ContainerId, Lane};
@@ -10,10 +10,10 @@ use core::str::FromStr;
 /// How much memory a container asks for on each of its GPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemoryAsk {
-    /// This much.
+    /// This amount.
     Exactly(Bytes),
-    /// `floor(physical MiB * part / whole)` MiB: cGPU's contract, where `whole` is what a node's
-    /// GPU is said to have. A ratio, not an amount.
+    /// `floor(physical MiB * part / whole)` MiB, as cGPU defines it: `whole` is the size that cGPU reports for the
+    /// node's GPU. A ratio, not an amount.
     Ratio {
         /// Numerator, at least 1.
         part: u32,
@@ -25,7 +25,7 @@ pub enum MemoryAsk {
 impl FromStr for MemoryAsk {
     type Err = UnitError;
 
-    /// A size above zero, or a part of what the GPU has: `8GiB`, `1/4`.
+    /// A size above zero, or a fraction of the GPU's memory: `8GiB`, `1/4`.
     fn from_str(text: &str) -> Result<MemoryAsk, UnitError> {
         let Some((part, whole)) = text.split_once('/') else {
             return match text.parse()? {
@@ -49,14 +49,14 @@ impl FromStr for MemoryAsk {
 /// Where a container's request for a slice was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RequestSource {
-    /// In the annotations of its configuration, which are the orchestrator's to write.
+    /// In the annotations of its configuration, which the orchestrator writes.
     Annotations,
-    /// In cGPU's variables of its environment, which are the image's to set as well.
+    /// In cGPU's variables of its environment, which the image can set as well.
     Cgpu,
 }
 
 impl RequestSource {
-    /// All.
+    /// All sources.
     pub const ALL: [RequestSource; 2] = [RequestSource::Annotations, RequestSource::Cgpu];
 
     /// Its name in the configuration.
@@ -100,25 +100,25 @@ impl Field for MemoryAsk {
 messages! {
     /// From the hook or the CLI to the daemon.
     Command {
-        /// Gives a container a slice that the node itself asks for: an administrator, or the hook as it was
-        /// registered. Refused when the id is known already.
+        /// Gives a container a slice requested by the node itself: by an administrator, or by the hook's
+        /// registration. Refused if the container has a slice already.
         301 Admit {
             /// The container as its runtime names it.
             container: ContainerId,
-            /// For people; the id's beginning if empty.
+            /// Name for display; if empty, the beginning of the id.
             name: Name,
             /// Which GPUs.
             gpus: Selector,
-            /// GPUs that it gets as a whole beside them, if they are nobody else's; one that is in both
-            /// is of the slice. None if empty.
+            /// GPUs that it also gets as a whole, if no other container uses them; a GPU in both belongs to the
+            /// slice. None if empty.
             whole: Selector,
-            /// Cap on each of the slice's.
+            /// Memory cap on each GPU of the slice.
             memory: MemoryAsk,
             /// Weight of its share.
             weight: Weight,
             /// Hard share, if any.
             share: Option<Percent>,
-            /// Who goes before it and after it.
+            /// Scheduling priority.
             class: Class,
             /// Whether its GPUs may take turns together.
             gang: Gangs,
@@ -127,15 +127,15 @@ messages! {
             /// A process of the container in the daemon's pid namespace, for its cgroup; 0 for none.
             pid: u32,
         }
-        /// Ends a container's slice; its processes lose their sockets. Idempotent.
+        /// Ends a container's slice and disconnects its processes. Idempotent.
         302 Dismiss {
             /// The container.
             container: ContainerId,
         }
         /// Asks for a [`crate::snapshot::Snapshot`]; the rows follow as frames of their own.
         303 List {}
-        /// Changes a slice's cap, from the next allocation on. One below what is held takes nothing
-        /// away: growth is refused until less is held.
+        /// Changes a slice's cap, from the next allocation on. A cap below the memory held frees nothing: growth is
+        /// refused until less is held.
         304 Resize {
             /// The container.
             container: ContainerId,
@@ -144,14 +144,14 @@ messages! {
             /// The new cap.
             memory: MemoryAsk,
         }
-        /// Changes how time is divided on GPUs, from the next turn on.
+        /// Changes the policy of GPUs, from the next turn on.
         305 SetPolicy {
-            /// Which GPUs; the empty one and `any` mean all.
+            /// Which GPUs; empty and `any` mean all.
             gpu: Selector,
-            /// How.
+            /// The new policy.
             policy: Policy,
         }
-        /// Changes what a slice gets of time, from the next turn on. What it used stays used.
+        /// Changes a slice's weight, share or class, from the next turn on. Time used so far stays charged.
         306 Retune {
             /// The container.
             container: ContainerId,
@@ -162,20 +162,20 @@ messages! {
             /// The new class; `None` keeps it.
             class: Option<Class>,
         }
-        /// As `Admit`, for what the container's own configuration asks for: the daemon knows which sources
-        /// the node takes requests from, and within which bounds.
+        /// Like `Admit`, for a request in the container's own configuration. The daemon knows which sources the node
+        /// accepts, and within which bounds.
         307 AdmitFrom {
             /// Where the request was found.
             source: RequestSource,
-            /// As in `Admit`, and all that follow.
+            /// As in `Admit`, like all following fields.
             container: ContainerId,
-            /// For people.
+            /// Name for display.
             name: Name,
             /// Which GPUs.
             gpus: Selector,
-            /// Which others as a whole.
+            /// Which other GPUs as a whole.
             whole: Selector,
-            /// Cap on each of the slice's.
+            /// Memory cap on each GPU of the slice.
             memory: MemoryAsk,
             /// Weight of its share.
             weight: Weight,
@@ -213,31 +213,31 @@ messages! {
             /// The simulated GPU's device directory; empty on a real driver.
             device: HostPath,
         }
-        /// The slice is gone.
+        /// The slice was removed.
         402 Dismissed {}
-        /// The cap is another.
+        /// The cap was changed.
         404 Resized {
-            /// What it is now.
+            /// The new cap.
             cap: Bytes,
-            /// What is reserved now: more than the cap if that was lowered below it.
+            /// Memory reserved now; more than the cap if the cap was lowered below it.
             reserved: Bytes,
         }
-        /// It is so from now on.
+        /// The change is in force.
         405 Done {}
         /// Nothing was changed.
         403 Denied {
-            /// What kind of reason.
+            /// Kind of reason.
             why: Denial,
-            /// For the person: what, and what to do next.
+            /// What is wrong and what to do next.
             text: Text<512>,
         }
     }
 }
 
-/// Kinds of refusal; the text beside them says the rest.
+/// Kinds of refusal; the accompanying text has the details.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Denial {
-    /// Unreadable, or not allowed on this socket.
+    /// An invalid frame, or a command not allowed on this socket.
     Protocol,
     /// The container has a slice already.
     Exists,
@@ -249,7 +249,7 @@ pub enum Denial {
     Capacity,
     /// A weight, share or name outside its bounds.
     Invalid,
-    /// The daemon could not do its part: disk full, descriptor limit.
+    /// The daemon failed: disk full, descriptor limit.
     Host,
     /// No slice of that name, or no such GPU in it.
     NoSuchSlice,

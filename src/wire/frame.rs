@@ -4,9 +4,9 @@
 //! 0        4         6      8         12          16            24
 //! | magic  | version | kind | len u32 | reserved  | request u64 | payload (len bytes) ...
 //! ```
-//! The decoder is total: any bytes give a message or a [`FrameError`], never a panic, and a frame
-//! whose length differs from its kind's is refused whole. No frame carries a pointer, an
-//! in-container path, a pid or the sender's identity: who speaks is known from the socket.
+//! The decoder is total: any bytes yield a message or a [`FrameError`], never a panic. A frame whose length does not
+//! match its kind is refused as a whole. No frame of a container's process carries a pointer, a path in the
+//! container, a pid or the sender's identity: the socket identifies the sender.
 
 use crate::ids::{ClientId, ContainerId, GpuUuid, Lane, NvmlIndex};
 use crate::limits::{ACCOUNTS_MAX, FRAME_BYTES_MAX, WIRE_VERSION, WIRE_VERSION_MIN};
@@ -19,7 +19,7 @@ pub const MAGIC: u32 = u32::from_le_bytes(*b"GSL1");
 /// Bytes of the header.
 pub const HEADER_BYTES: usize = 24;
 
-/// Matches an answer to its request; chosen by the requester, copied by the answerer.
+/// Matches an answer to its request; chosen by the requester, copied into the answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RequestId(pub u64);
 
@@ -30,9 +30,9 @@ pub enum FrameError {
     Length,
     /// Does not start with the magic.
     Magic,
-    /// A version this build does not speak (given).
+    /// This version, which the build does not support.
     Version(u16),
-    /// A kind that this socket does not take (given).
+    /// This kind, which the socket does not accept.
     Kind(u16),
     /// A field holds a value outside its type.
     Field,
@@ -51,7 +51,7 @@ impl fmt::Display for FrameError {
                  restart the older of the two"
             ),
             FrameError::Kind(kind) => write!(f, "unknown message kind {kind}"),
-            FrameError::Field => f.write_str("a field holds an impossible value"),
+            FrameError::Field => f.write_str("a field has an invalid value"),
             FrameError::Space => f.write_str("the message does not fit in a frame"),
         }
     }
@@ -250,7 +250,7 @@ pub trait Message: Sized {
     fn get_payload(kind: u16, r: &mut Reader<'_>) -> Result<Self, FrameError>;
 }
 
-/// Writes `message` as a frame; gives the frame's length in bytes.
+/// Writes `message` as a frame; returns the frame's length in bytes.
 ///
 /// # Errors
 /// [`FrameError::Space`] when `buffer` is shorter than the frame.

@@ -1,5 +1,5 @@
-//! Identities as types, so that an ordinal is never taken for an index or a reused slot for its
-//! former owner. Everything about a GPU is keyed by its UUID.
+//! Identities as types, so that an ordinal is never mistaken for an index, or a reused slot for its former
+//! owner. Everything about a GPU is keyed by its UUID.
 
 use crate::limits::CONTAINER_ID_BYTES_MAX;
 use crate::text::Text;
@@ -26,8 +26,8 @@ impl core::error::Error for BadUuid {}
 const SIMULATED: [u8; 6] = *b"gpusim";
 
 impl GpuUuid {
-    /// Whether it is a simulated GPU's. The daemon has it from its driver, which no tenant can change, and a
-    /// real GPU has such a UUID with a probability of 2^-52.
+    /// Whether it belongs to a simulated GPU. The daemon reads it from its driver, which no tenant can change; a real
+    /// GPU has such a UUID with a probability of 2^-52.
     #[must_use]
     pub const fn is_simulated(self) -> bool {
         let mut at = 0;
@@ -90,17 +90,17 @@ pub struct NvmlIndex(pub u32);
 pub struct Lane(pub u8);
 
 impl Lane {
-    /// Not a GPU: the host memory that a container has pinned for GPUs, in books of its own.
+    /// Not a GPU: the host memory that a container has pinned for GPUs, with its own ledger account.
     pub const HOST: Lane = Lane(crate::limits::LANES_MAX as u8);
 }
 
-/// An attached process: a slot of the daemon's table and the slot's generation, so that a frame
-/// or a page of a former owner of the slot is never taken for the present one's.
+/// An attached process: a slot of the daemon's table and the slot's generation. Frames and pages of a former owner
+/// of the slot have another generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClientId {
     /// Index into the daemon's client table.
     pub slot: u16,
-    /// How often the slot was handed out.
+    /// How often the slot has been used.
     pub generation: u16,
 }
 

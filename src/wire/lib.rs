@@ -1,9 +1,9 @@
-//! The words everybody shares: units, ids, limits, messages, shared pages, snapshots.
+//! Types shared by all parts: units, ids, limits, messages, shared pages, snapshots.
 //!
-//! A tenant's process maps an old copy of this crate for as long as it lives, while the daemon is
-//! upgraded under it. So this crate is an ABI: it has no dependencies, no I/O and no unsafe code,
-//! every message is a fixed-size little-endian frame with a total decoder, and its layout changes
-//! only together with [`limits::WIRE_VERSION`] (a test over golden bytes holds that).
+//! A tenant's process runs with an old copy of this crate while the daemon is upgraded. So this crate is an ABI:
+//! it has no dependencies, no I/O and no unsafe code. Every message is a fixed-size little-endian frame with a
+//! total decoder. The layout changes only together with [`limits::WIRE_VERSION`]; a test over golden bytes
+//! checks that.
 #![no_std]
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]

@@ -2,7 +2,7 @@
 
 /// Version of frames and pages. Daemon and shim of version N understand N and N-1.
 pub const WIRE_VERSION: u16 = 1;
-/// Oldest version this build still speaks.
+/// Oldest version that this build supports.
 pub const WIRE_VERSION_MIN: u16 = 1;
 
 /// GPUs of one node.
@@ -13,8 +13,8 @@ pub const LANES_MAX: usize = 16;
 pub const ACCOUNTS_MAX: usize = LANES_MAX + 1;
 /// Containers of one node that hold a slice.
 pub const CONTAINERS_MAX: usize = 256;
-/// Processes of one node attached to the daemon. Half of them are guaranteed to containers in equal
-/// parts, so that each of [`CONTAINERS_MAX`] has some whatever the others do.
+/// Processes of one node attached to the daemon. Half of them are guaranteed to containers in equal parts, so that
+/// each of [`CONTAINERS_MAX`] has some regardless of the others.
 pub const CLIENTS_MAX: usize = 2048;
 /// Processes of one container attached to the daemon, at most.
 pub const CLIENTS_PER_CONTAINER_MAX: usize = 256;
@@ -28,7 +28,7 @@ pub const GROUPS_PER_CLIENT_MAX: usize = 16;
 pub const FRAME_BYTES_MAX: usize = 4096;
 /// Longest container id, bytes.
 pub const CONTAINER_ID_BYTES_MAX: usize = 128;
-/// Longest name a person gives a slice, bytes.
+/// Longest name of a slice, bytes.
 pub const NAME_BYTES_MAX: usize = 64;
 /// Longest host path in a message, bytes.
 pub const PATH_BYTES_MAX: usize = 256;
@@ -40,17 +40,17 @@ pub const WEIGHT_MAX: u32 = 1000;
 /// Size of a shared page, bytes.
 pub const PAGE_BYTES: usize = 4096;
 
-/// The daemon stamps its heartbeat this often, ns.
+/// Interval of the daemon's heartbeat, ns.
 pub const HEARTBEAT_NS: u64 = 50_000_000;
-/// A heartbeat older than this means the daemon is gone, ns. Fair tenants then go on ungated.
+/// A heartbeat older than this means that no daemon runs, ns. Well-behaved tenants then launch without turns.
 pub const HEARTBEAT_STALE_NS: u64 = 250_000_000;
 /// How long growth waits for an absent daemon before it fails as out of memory, ns.
 pub const DAEMON_WAIT_NS: u64 = 30_000_000_000;
-/// How long a process that is short waits for its siblings to give back what they do not use, ns.
+/// How long a process that needs memory waits for its siblings to return unused credit, ns.
 pub const RECALL_WAIT_NS: u64 = 300_000_000;
 /// A peer that connected must complete its first frame within this, ns.
 pub const HELLO_DEADLINE_NS: u64 = 1_000_000_000;
-/// What the hook waits for the daemon in all, ns.
+/// Total time that the hook waits for the daemon, ns.
 pub const HOOK_DEADLINE_NS: u64 = 500_000_000;
 
 const _: () = assert!(LANES_MAX <= GPUS_MAX);

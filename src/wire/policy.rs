@@ -1,18 +1,18 @@
-//! How containers divide a GPU's time: the policy of a GPU, the class of a container.
+//! Division of a GPU's time among containers: the policy of a GPU, the class of a container.
 //!
-//! All policies but one are the same queue of turns and differ only in who is capped at what:
+//! All policies but `native` use the same queue of turns and differ only in each container's cap:
 //!
-//! | no. | name | cap of a container's time | line |
+//! | no. | name | cap of a container's time | queue |
 //! |---|---|---|---|
-//! | 0 | fair | 1 / most slices a GPU is meant for, alone too | equal |
+//! | 0 | fair | 1 / `slices_per_gpu`, even if alone | equal |
 //! | 1 | preemptive | 1 / slices on the GPU now; alone: none | equal |
 //! | 2 | weighted | weight / all weights on the GPU now; alone: none | by weight |
-//! | 3 | fixed | weight / most slices; alone too | by weight |
-//! | 4 | soft | none: what one does not use, others get at once | by weight |
+//! | 3 | fixed | weight / `slices_per_gpu`, even if alone | by weight |
+//! | 4 | soft | none: unused time goes to the others at once | by weight |
 //! | 5 | native | none, and no turns: the driver's own time slicing | - |
 //!
-//! A slice with a share has just that under each but native. Of the others' parts, those that are of what is on the
-//! GPU now are parts of what shares leave.
+//! A slice with a share gets exactly its share under every policy but `native`. Under `preemptive` and `weighted` the
+//! other slices divide what the shares leave.
 //!
 //! The numbers are those of cGPU's policies.
 
@@ -24,18 +24,18 @@ use core::str::FromStr;
 /// A GPU's policy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Policy {
-    /// Equal parts of a number fixed for the node; the rest stays unused.
+    /// Equal parts of a fixed number per GPU; the rest stays unused.
     Fair,
-    /// Equal parts among those that exist.
+    /// Equal parts among the slices that exist.
     Preemptive,
-    /// Parts by weight among those that exist.
+    /// Parts by weight among the slices that exist.
     Weighted,
-    /// Each its weight by a number fixed for the node, whichever others exist.
+    /// Weight divided by a fixed number per GPU, whichever other slices exist.
     Fixed,
-    /// By weight among those that want it.
+    /// By weight among the containers with work.
     #[default]
     Soft,
-    /// As the driver does.
+    /// The driver's own time slicing.
     Native,
 }
 
@@ -50,7 +50,7 @@ impl Policy {
         Policy::Native,
     ];
 
-    /// cGPU's number for it.
+    /// cGPU's number of the policy.
     #[must_use]
     pub const fn number(self) -> u8 {
         self as u8
@@ -110,20 +110,20 @@ impl FromStr for Policy {
 
 field_as!(Policy as u8, |policy| policy.number(), Policy::of);
 
-/// Who goes before whom, whatever the weights; the first goes first.
+/// Scheduling priority, regardless of weights; the highest first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Class {
     /// Before all others, up to the node's `high_cap`.
     High,
-    /// As everybody.
+    /// The default.
     #[default]
     Normal,
-    /// Only what nobody else wants, and a little of what they do.
+    /// Time that no other container wants, and a small part of the rest.
     BestEffort,
 }
 
 impl Class {
-    /// All, the first to go first.
+    /// All classes, the highest first.
     pub const ALL: [Class; 3] = [Class::High, Class::Normal, Class::BestEffort];
 
     /// Its name.
@@ -211,7 +211,7 @@ impl fmt::Display for Gangs {
     }
 }
 
-/// A text says nothing about gangs.
+/// A text is neither `auto` nor `never`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BadGangs;
 
@@ -247,15 +247,15 @@ field_as!(
     }
 );
 
-/// What becomes of a slice's hard share.
+/// A change of a slice's hard share.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ShareAsk {
-    /// It stays as it is.
+    /// Unchanged.
     #[default]
     Keep,
-    /// There is none any more.
+    /// Removed.
     None,
-    /// It is this.
+    /// Set to this.
     Hard(Percent),
 }
 

@@ -1,4 +1,4 @@
-//! Which GPUs a slice is on: `any`, `all`, or a list of NVML indices and UUIDs (`0,1`, `GPU-…`).
+//! Selectors of GPUs: `any`, `all`, or a list of NVML indices and UUIDs (`0,1`, `GPU-…`).
 
 use crate::ids::{GpuUuid, NvmlIndex};
 use crate::limits::GPUS_MAX;
@@ -17,7 +17,7 @@ pub enum GpuRef {
 #[allow(clippy::large_enum_variant)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GpuSelector {
-    /// One GPU of the daemon's choice: the one with the most unpromised memory.
+    /// One GPU chosen by the daemon: the one with the most memory not yet promised.
     Any,
     /// Every GPU of the node.
     All,
@@ -40,7 +40,7 @@ impl fmt::Display for SelectError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             SelectError::Entry => {
-                f.write_str("GPUs are named any, all, or by a list of indices and UUIDs as in 0,1")
+                f.write_str("GPUs are any, all, or a list of indices and UUIDs such as 0,1")
             }
             SelectError::TooMany => write!(f, "more than {GPUS_MAX} GPUs are named"),
             SelectError::Twice => f.write_str("a GPU is named twice"),
@@ -54,7 +54,7 @@ impl GpuSelector {
     /// Parses a written selector; the empty text is `any`.
     ///
     /// # Errors
-    /// [`SelectError`], with nothing taken from a part that was well formed.
+    /// [`SelectError`]; no part of an invalid selector is used.
     pub fn parse(text: &str) -> Result<GpuSelector, SelectError> {
         match text {
             "" | "any" => return Ok(GpuSelector::Any),

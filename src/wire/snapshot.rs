@@ -1,5 +1,5 @@
-//! What an observer sees: one row per container and GPU, as plain values that are sent by the
-//! daemon, printed by the CLI and exported as metrics. Counters only grow; rates are the reader's.
+//! Snapshots: one row per container and GPU. The daemon sends them, the CLI prints them and exports them as
+//! metrics. Counters only grow; the reader computes rates.
 
 use crate::frame::{Field, FrameError, Reader, Writer, field_as};
 use crate::ids::{ContainerId, GpuUuid, Lane, NvmlIndex};
@@ -74,14 +74,14 @@ crate::frame::messages! {
             promised: Bytes,
             /// Containers with a slice of it.
             slices: u32,
-            /// How its time is divided.
+            /// Its policy.
             policy: Policy,
         }
         /// A container's slice of one GPU.
         202 Slice {
             /// The container as its runtime names it.
             container: ContainerId,
-            /// The name a person gave it.
+            /// Its name for display.
             name: Name,
             /// Which GPU.
             gpu: GpuUuid,
@@ -99,29 +99,29 @@ crate::frame::messages! {
             peak: Bytes,
             /// Allocations refused by the cap.
             denied: u64,
-            /// Size and rest of the last refusal.
+            /// Size asked for in the last refusal, bytes.
             denied_need: Bytes,
-            /// What was left then.
+            /// Memory left under the cap at that time, bytes.
             denied_left: Bytes,
             /// How its memory cap is enforced.
             memory_enforcement: MemoryEnforcement,
             /// Host memory pinned by the container, for all its GPUs together.
             pinned: Bytes,
-            /// The cap on that, if there is one.
+            /// Cap on pinned host memory, if there is one.
             pinned_cap: Option<Bytes>,
-            /// Weight among those that want the GPU.
+            /// Weight among the containers with work for the GPU.
             weight: Weight,
             /// Hard share, if it has one.
             share: Option<Percent>,
-            /// Who goes before it and after it.
+            /// Scheduling priority.
             class: Class,
-            /// What it may have of the GPU's time at most, parts per million; 1_000_000 for all of it.
+            /// Largest part of the GPU's time for it, parts per million; 1_000_000 for all of it.
             cap_ppm: u32,
             /// Processes attached.
             clients: u32,
             /// Whether it has work for the GPU now (1) or not (0).
             runnable: u32,
-            /// Whether turns are taken on this GPU now (1), or everybody runs freely (0).
+            /// Whether containers take turns on this GPU now (1), or all launch freely (0).
             gated: u32,
             /// Whether it takes turns together with others of the container's GPUs (1) or not (0).
             gang: u32,
@@ -133,22 +133,21 @@ crate::frame::messages! {
             runnable_ns: u64,
             /// Turns granted.
             turns: u64,
-            /// Turns after which it was not quiet within the drain deadline.
+            /// Turns after which it had not drained by the drain deadline.
             overruns: u64,
-            /// Turns closed before their end because others go before it.
+            /// Turns ended early for a container of a higher class.
             preemptions: u64,
             /// How its turns are enforced.
             time_enforcement: TimeEnforcement,
             /// Times its work was stopped on the GPU.
             stops: u64,
-            /// Times that was tried and came to nothing, on all its GPUs.
+            /// Failed attempts to stop its work, on all its GPUs.
             stops_missed: u64,
-            /// The hardware's time slice that all its processes were given, µs; 0 for none.
+            /// Hardware time slice set for all its processes, µs; 0 for none.
             time_slice_us: u64,
-            /// Times a process of it was found with another one than it was given.
+            /// Times that one of its processes had another time slice than the one set.
             time_slice_changes: u64,
-            /// Launches that came through its processes' gates, by their own count: all of them
-            /// only while turns are taken.
+            /// Launches through its processes' gates, as they count them; complete only while turns are taken.
             launches: u64,
         }
         /// The last frame of a snapshot.

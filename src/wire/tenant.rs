@@ -1,25 +1,26 @@
-//! What a process in a slice and the daemon say to each other on the container's own socket.
+//! Messages between a process in a slice and the daemon, on the container's own socket.
 //!
-//! The process attaches once and keeps the connection for life; if it loses it, it attaches anew with what it
-//! holds, and its end refunds everything. It asks for memory *credit* before the driver is asked for memory, mostly
-//! far more than one allocation's worth, so that most allocations need no round trip. NVML's library has a connection
-//! of its own in the same process, through which it only looks.
-//! With `Attached` come three descriptors, in this order: the container's page (read-only, sealed),
-//! the process's own page, and the doorbell (an eventfd the process rings when its claims change).
+//! The process attaches once and keeps the connection until it exits, which refunds everything. If it loses the
+//! connection, it attaches again and reports what it holds. It reserves memory *credit* before it asks the driver,
+//! mostly far more than one allocation needs, so that most allocations need no round trip. NVML's library in the
+//! same process has its own connection, which is read-only.
+//!
+//! `Attached` carries three descriptors, in this order: the container's page (read-only, sealed), the process's own
+//! page, and the doorbell (an eventfd to which the process writes when its claims change).
 
 use crate::frame::{Field, FrameError, Reader, Writer, field_as, messages};
 use crate::ids::{ClientId, Lane};
 use crate::limits::ACCOUNTS_MAX;
 use crate::units::Bytes;
 
-/// A digest of a shareable handle's bytes. Handles are not secret, and telling of one that is not
-/// one's own only makes one's own container pay for it.
+/// A digest of a shareable handle's bytes. Handles are not secret; a process that reports a foreign handle only gets
+/// its own container charged for the memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HandleKey(pub u64);
 
 field_as!(HandleKey as u64, |key| key.0, |raw| Some(HandleKey(raw)));
 
-/// The name of an object of the driver's kernel side, of its owner's choice.
+/// The name of an object in the driver's kernel part, chosen by its owner.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ObjectName(pub u32);
 
@@ -32,24 +33,23 @@ messages! {
     Request {
         /// First frame of a connection. Idempotent per connection: a second one is refused.
         1 Attach {
-            /// What the process holds per lane, credit included: zeros at its start, its books after it lost
-            /// its connection. Believed as far as it was granted; more must fit below the cap.
+            /// Memory that the process holds per lane, credit included: zeros at its start, its own account after it
+            /// lost its connection. Accepted up to what it was granted; more must fit below the cap.
             held: [Bytes; ACCOUNTS_MAX],
         }
-        /// First frame of a connection through which a process only looks at its container, answered as `Attach`
-        /// is. Another connection may hold memory for the same process, so it takes over nothing,
-        /// and is granted nothing.
+        /// First frame of a read-only connection, answered like `Attach`. Another connection may hold memory for the
+        /// same process, so this one takes over nothing and is granted nothing.
         10 Look {}
-        /// Asks for credit: at least `need`, gladly up to `wish`. Not idempotent.
+        /// Asks for credit: at least `need`, at most `wish`. Not idempotent.
         2 Reserve {
             /// GPU of the slice.
             lane: Lane,
-            /// The least that is of use.
+            /// The least amount that is useful.
             need: Bytes,
-            /// What would save further round trips; at least `need`.
+            /// The amount that saves further round trips; at least `need`.
             wish: Bytes,
         }
-        /// Gives credit back; no answer.
+        /// Returns credit; no answer.
         3 Release {
             /// GPU of the slice.
             lane: Lane,
@@ -63,42 +63,42 @@ messages! {
             lane: Lane,
             /// The page's number.
             recall: u32,
-            /// Perhaps nothing; at most what the process was granted.
+            /// Zero or more; at most what the process was granted.
             bytes: Bytes,
         }
-        /// Tells of memory that the process lets others open, by a digest of the handle it gave out.
+        /// Reports memory that the process shares, by a digest of the handle.
         6 Share {
-            /// Of the handle's bytes.
+            /// Digest of the handle's bytes.
             key: HandleKey,
         }
         /// Asks whether a process of this container shared this handle.
         7 Open {
-            /// Of the handle's bytes.
+            /// Digest of the handle's bytes.
             key: HandleKey,
         }
-        /// Tells of a channel group in which kernels of this process run, for the daemon to stop them
-        /// there. No answer; a wrong one stops nothing.
+        /// Reports a channel group in which kernels of this process run, so that the daemon can preempt them. No
+        /// answer; with a wrong one nothing is preempted.
         8 Group {
             /// GPU of the slice.
             lane: Lane,
-            /// The process's number for the open file through which it was made.
+            /// The process's descriptor number of the open file with which it was created.
             fd: u32,
-            /// That file's client.
+            /// The client of that file.
             client: ObjectName,
             /// The group.
             group: ObjectName,
-            /// Its GPU, in that client's tree.
+            /// The object of its GPU in that client.
             subdevice: ObjectName,
         }
-        /// A group is no more, or not to be used any more. No answer.
+        /// A group no longer exists or must not be used any more. No answer.
         9 GroupGone {
-            /// As it was told.
+            /// As reported.
             client: ObjectName,
-            /// As it was told.
+            /// As reported.
             group: ObjectName,
         }
-        /// Asks what the driver itself says that this process has of a GPU, now: to be sent when a
-        /// context was made, or anything else whose price only the driver knows.
+        /// Asks for the driver's present figure of this process's memory on a GPU: sent after a context was created,
+        /// or another object whose size only the driver knows.
         5 Measure {
             /// GPU of the slice.
             lane: Lane,
@@ -109,7 +109,7 @@ messages! {
 messages! {
     /// From the daemon to a process.
     Reply {
-        /// The process is known; three descriptors travel with this frame.
+        /// The process is attached; this frame carries three descriptors.
         101 Attached {
             /// Its identity until the connection ends.
             client: ClientId,
@@ -120,29 +120,29 @@ messages! {
         102 Reserved {
             /// GPU of the slice.
             lane: Lane,
-            /// How much.
+            /// Amount.
             bytes: Bytes,
         }
         /// The cap is reached: the allocation is out of memory.
         103 Refused {
             /// GPU of the slice.
             lane: Lane,
-            /// What was needed.
+            /// The amount needed.
             need: Bytes,
-            /// What is left under the cap.
+            /// The amount left under the cap.
             left: Bytes,
         }
         /// Answers `Measure`.
         105 Measured {
             /// GPU of the slice.
             lane: Lane,
-            /// What NVML shows for the process, managed memory not included; `None` where there is no
-            /// NVML, or it does not know the process.
+            /// Bytes that NVML reports for the process, without managed memory; `None` without NVML, or if NVML does
+            /// not know the process.
             used: Option<Bytes>,
         }
         /// Answers `Open`.
         106 Origin {
-            /// It did, and still lives: the memory is charged already.
+            /// A running process of this container shared it: the memory is charged already.
             ours: bool,
         }
         /// The request broke a rule; the connection ends.
@@ -156,9 +156,9 @@ messages! {
 /// A broken rule of the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rejection {
-    /// Unreadable frame, or one out of order.
+    /// An invalid frame, or one out of order.
     Protocol,
-    /// A version the daemon does not speak.
+    /// A version that the daemon does not support.
     Version,
     /// The container has too many processes.
     TooManyClients,
@@ -166,7 +166,7 @@ pub enum Rejection {
     NoSuchLane,
     /// More was released than granted, or more claimed than the cap.
     Overdrawn,
-    /// The peer is not of the container whose socket this is.
+    /// The peer does not belong to this socket's container.
     NotYours,
 }
 

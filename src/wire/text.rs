@@ -1,11 +1,11 @@
 //! Short strings of bounded length that travel in frames: names, ids, paths, selectors.
 //!
-//! A `Text<N>` is UTF-8 without NUL or control characters, at most `N` bytes, so that it can be
-//! logged, put in a path check or shown on a terminal without a second look.
+//! A `Text<N>` is UTF-8 without NUL or control characters, at most `N` bytes. It can be logged, compared with a path
+//! or shown on a terminal without further checks.
 //!
-//! The name of a control group is another thing: the kernel takes any bytes in it but NUL, `/` and
-//! a newline, and a container may make groups below its own. A [`CgroupPath`] keeps those bytes and
-//! shows the plain ones; every comparison is of bytes.
+//! The name of a control group differs: the kernel accepts any bytes but NUL, `/` and a newline, and a container may
+//! create groups below its own. A [`CgroupPath`] keeps the bytes, escapes the unprintable ones for display, and
+//! compares bytes.
 
 use crate::limits;
 use core::fmt;
@@ -17,7 +17,7 @@ pub struct Text<const N: usize> {
     bytes: [u8; N],
 }
 
-/// A name a person gave a slice.
+/// The name of a slice, given by its user.
 pub type Name = Text<{ limits::NAME_BYTES_MAX }>;
 /// An absolute path on the host.
 pub type HostPath = Text<{ limits::PATH_BYTES_MAX }>;
@@ -157,7 +157,7 @@ mod tests {
     use std::string::ToString;
 
     #[test]
-    fn the_path_of_a_group_keeps_every_byte_and_shows_the_plain_ones() {
+    fn the_path_of_a_group_keeps_every_byte_and_escapes_unprintable_ones() {
         for (bytes, shown) in [
             (&b"/pods/web"[..], "/pods/web"),
             (b"/pods/\xff\x1b[2J", "/pods/\\xff\\x1b[2J"),

@@ -42,7 +42,7 @@ impl Bytes {
     }
 }
 
-/// Why a written quantity was refused; its `Display` tells the person what to write instead.
+/// Why a written quantity was refused; its `Display` names the accepted forms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UnitError {
     /// Not of the form digits + optional binary suffix.
@@ -53,7 +53,7 @@ pub enum UnitError {
     SizeTooLarge,
     /// Zero bytes were asked for.
     SizeZero,
-    /// A part of the GPU's memory that is none: `0/4`, `5/4`, `1/`.
+    /// An invalid fraction of the GPU's memory: `0/4`, `5/4`, `1/`.
     Part,
     /// A weight outside 1..=1000.
     Weight,
@@ -132,12 +132,12 @@ impl fmt::Display for Bytes {
     }
 }
 
-/// A slice's weight among those that want the GPU, 1..=1000.
+/// A slice's weight among the slices that want the GPU, 1..=1000.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Weight(u32);
 
 impl Weight {
-    /// The weight of a slice that named none.
+    /// The default weight.
     pub const ONE: Weight = Weight(1);
 
     /// # Errors
@@ -165,7 +165,7 @@ impl FromStr for Weight {
     }
 }
 
-/// A share of a GPU's time in percent, 1..=100: reserved, and no more.
+/// A share of a GPU's time in percent, 1..=100: both a guarantee and a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Percent(u32);
 
@@ -197,7 +197,7 @@ impl FromStr for Percent {
     }
 }
 
-/// A point of CLOCK_MONOTONIC in ns. The engine has no clock: instants are given to it.
+/// A point of CLOCK_MONOTONIC in ns. The engine has no clock: instants are passed to it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Instant(pub u64);
 

@@ -414,7 +414,7 @@ fn tenants_outlive_their_daemon_and_are_known_again() {
         "the tenant died with its daemon"
     );
     node.start_daemon(&[]);
-    eventually("the books are right again", || used(&ps(&node)) == before);
+    eventually("the ledger is right again", || used(&ps(&node)) == before);
     let launches =
         |view: &Value| slice_named(view, "survivor").and_then(|s| s["launches"].as_u64());
     let then = launches(&ps(&node));

@@ -245,7 +245,7 @@ fn a_bad_file_is_refused_with_its_place_and_nothing_changes() {
             "line 2 column 2: there are no comments",
         ),
         ("docker", "json/list", "line 1 column 13"),
-        ("docker", "json", "no regular file"),
+        ("docker", "json", "not a regular file"),
         ("docker", "json/twice/below", "Not a directory"),
         ("containerd", "toml/syntax", "line 2"),
         ("containerd", "toml/one", "containerd config migrate"),

@@ -206,13 +206,13 @@ def debian(root, old, new, build):
     nothing_enabled(root)
     # What an administrator and a running daemon leave.
     config = root.root / "etc/gpuslice/gpusliced.toml"
-    config.write_text(config.read_text() + "\nslots = 4\n")
+    config.write_text(config.read_text() + "\nslices_per_gpu = 4\n")
     record = root.root / "run/gpuslice/c/web/record"
     record.parent.mkdir(parents=True)
     record.write_text("a record")
     # Both changed it: asked, dpkg's own answer is to keep the administrator's.
     root("dpkg", "--force-confdef", "-i", root.take(new))
-    assert "slots = 4" in config.read_text() and record.exists()
+    assert "slices_per_gpu = 4" in config.read_text() and record.exists()
     assert not (root.root / "usr/lib/gpuslice/gone").exists()
     verified = root("dpkg", "-V", "gpuslice", check=False).stdout.splitlines()
     assert all(" c /etc/gpuslice/" in line for line in verified), verified

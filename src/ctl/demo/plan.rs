@@ -1,7 +1,7 @@
 //! The demo's tenants: for each policy, tenants whose shares distinguish it from the others.
 //!
 //! Each tenant's due share is written out here from the policy's definition, not taken from the
-//! daemon's books, because the demo judges these books.
+//! daemon's ledger, because the demo judges this ledger.
 
 use gpuslice_wire::policy::{Class, Policy};
 use gpuslice_wire::units::{Bytes, MIB, Percent, Weight};

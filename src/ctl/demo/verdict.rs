@@ -1,10 +1,10 @@
-//! The demo's judgement. Pure: the tenants' own accounts and the daemon's books in, a verdict out.
+//! The demo's judgement. Pure: the tenants' own accounts and the daemon's ledger in, a verdict out.
 //!
 //! The tenants measure their shares themselves (GPU time of kernels they saw finish), which checks the
-//! books independently; both figures are shown. Where a policy limits tenants, a share refers to the
+//! ledger independently; both figures are shown. Where a policy limits tenants, a share refers to the
 //! GPU's time; otherwise to the time that all tenants got together. A limit is a limit on turns: time
 //! that a tenant leaves unused in its turn, by handing over or by its own delay, is not made up for. So
-//! a limited tenant may get less in kernels if the books have its whole share; it never gets more.
+//! a limited tenant may get less in kernels if the ledger has its whole share; it never gets more.
 
 use super::plan::Of;
 use super::tenant::Account;
@@ -151,7 +151,7 @@ fn faults(line: &Line, account: &Account, policy: Policy) -> Vec<String> {
         ),
         (
             line.peak > line.cap,
-            format!("the books show {} bytes, above its cap", line.peak),
+            format!("the ledger shows {} bytes, above its cap", line.peak),
         ),
         (
             account.got * 2 < line.cap,
@@ -165,7 +165,7 @@ fn faults(line: &Line, account: &Account, policy: Policy) -> Vec<String> {
             policy == Policy::Native && line.turns > 0,
             format!("it was given {} turns, and native has none", line.turns),
         ),
-        (line.denied == 0, "no refusal is in the books".to_owned()),
+        (line.denied == 0, "no refusal is in the ledger".to_owned()),
         (
             account.total != line.cap,
             format!("the driver reported {} bytes, not its cap", account.total),
@@ -193,7 +193,7 @@ impl Verdict {
         let mut all = vec![String::new()];
         for line in &self.lines {
             all.push(format!(
-                "{}: share {:.1} % of {:.1} % due (books: {:.1} %; worst second off by {:.1} %), memory peak {} of {} MiB, {} refused",
+                "{}: share {:.1} % of {:.1} % due (ledger: {:.1} %; worst second off by {:.1} %), memory peak {} of {} MiB, {} refused",
                 line.name, line.measured * 100.0, line.expected * 100.0, line.ledger * 100.0,
                 line.worst * 100.0, line.peak >> 20, line.cap >> 20, line.denied,
             ));
@@ -290,7 +290,7 @@ mod tests {
         assert_eq!(verdict.json()["tenants"][2]["weight"], 4);
     }
 
-    /// The books have a tenth of the GPU for each; their kernels had `rate` thousandths.
+    /// The ledger has a tenth of the GPU for each; their kernels had `rate` thousandths.
     fn limited(rate: u64, part: f64, policy: Policy, turns: u64) -> Verdict {
         let mut accounts = [account("a", 1), account("b", 1)];
         for account in &mut accounts {

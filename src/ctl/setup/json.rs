@@ -22,7 +22,7 @@ pub fn parse(text: &str) -> Result<CstRootNode> {
         let line = text.lines().nth(error.line().saturating_sub(1));
         let rest = line.and_then(|line| line.get(error.column().saturating_sub(1)..));
         if rest.is_some_and(|rest| rest.starts_with(['/', '#'])) {
-            bail!("{error}: dockerd rejects comments; there are no comments in JSON")
+            bail!("{error}: there are no comments in JSON, and dockerd rejects them")
         }
         return Err(anyhow!(error));
     }

@@ -1,5 +1,5 @@
-//! Whether the kernel has the calls that the hook and the daemon need, and lets us use them: each is made
-//! with arguments that cannot mean anything, and a kernel that knows it says that these are wrong.
+//! Checks whether the kernel has, and permits, the system calls that the hook and the daemon need: makes each
+//! with invalid arguments, which a kernel that has the call reports as such.
 
 // nix wraps none of these calls.
 #![allow(unsafe_code)]
@@ -7,7 +7,7 @@
 use nix::errno::Errno;
 use serde_json::{Value, json};
 
-/// What is called, and its number. The youngest, `mount_setattr`, came with 5.12.
+/// Name and number of each call. The newest, `mount_setattr`, came with Linux 5.12.
 const CALLS: [(&str, libc::c_long); 6] = [
     ("open_tree", libc::SYS_open_tree),
     ("move_mount", libc::SYS_move_mount),
@@ -17,7 +17,7 @@ const CALLS: [(&str, libc::c_long); 6] = [
     ("pidfd_getfd", libc::SYS_pidfd_getfd),
 ];
 
-/// The kernel's release, and what it lacks.
+/// The kernel's release, and the calls it lacks.
 pub fn facts() -> Value {
     let release = nix::sys::utsname::uname();
     let release = release.map(|name| name.release().to_string_lossy().into_owned());
@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_there_is_not_is_absent() {
+    fn a_missing_call_is_absent() {
         assert!(is_absent(9_999) && !is_absent(libc::SYS_openat2));
         assert!(facts()["release"].is_string());
     }

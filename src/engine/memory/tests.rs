@@ -65,7 +65,7 @@ fn measured(client: ClientId, used: u64) -> Event {
 }
 
 fn stray(used: u64) -> Event {
-    Event::Stray {
+    Event::Unattributed {
         container: id("a"),
         lane: Lane(0),
         used: Bytes(used),
@@ -336,7 +336,7 @@ fn stray_memory_counts_while_it_lasts_and_then_serves_waiting_requests() {
     assert_eq!(reserved(&rig), 90);
     assert_eq!(answers(&rig.reserve(who[0], 15, 15)), []);
     assert_eq!(answers(&rig.step(stray(0))), [(who[0], Some(15))]);
-    let host = Event::Stray {
+    let host = Event::Unattributed {
         container: id("a"),
         lane: Lane::HOST,
         used: Bytes(9),

@@ -2,7 +2,7 @@
 //!
 //! `gpuslice-bench-time PARTS` expects a release build in PARTS. It starts its own daemon, simulated GPU
 //! and tenants in slices. It measures the *device's* record of its users, on the device's clock,
-//! independent of the daemon's books and the tenants' reports. Each row has its median, its p99 and the
+//! independent of the daemon's ledger and the tenants' reports. Each row has its median, its p99 and the
 //! bound on the latter. The machine's wake-up latency is printed above the table, because it adds to every
 //! row. The exit status is 1 when a bound is missed. `--quick` takes a fifth of the time; a word after the
 //! directory restricts the run to measurements with that word in their names.
@@ -11,8 +11,8 @@ mod cost;
 mod gates;
 mod handover;
 mod node;
+mod preempt;
 mod shares;
-mod tier;
 mod trace;
 
 use serde_json::{Value, json};
@@ -132,7 +132,7 @@ fn bench(parts: &Path, pace: Pace, only: &str) -> Result<bool, Error> {
     told("idle holder", &|| handover::idle(parts, pace));
     told("high priority", &|| handover::priority(parts, pace));
     told("gates", &|| gates::preempted(parts, pace));
-    told("tier", &|| tier::stopped(parts, pace));
+    told("preempt", &|| preempt::stopped(parts, pace));
     told("throughput", &|| cost::throughput(parts, pace));
     told("daemon", &|| cost::daemon(parts, pace));
     let missed = rows.iter().any(Row::missed);

@@ -20,11 +20,11 @@ def run(here, result):
             judge(result, method, lambda words: here.sliced(method, ["--memory", str(cap)], program + words, LIMIT_SECONDS))
         else:
             result.value(f"no {method}", why)
-    walled(here, result, "the driver's limit", cap, program)
-    walled(here, result, "the driver's limit, preload", cap, here.wrap("preload", ["--memory", str(cap)], program))
+    run_limited(here, result, "the driver's limit", cap, program)
+    run_limited(here, result, "the driver's limit, preload", cap, here.wrap("preload", ["--memory", str(cap)], program))
 
 
-def walled(here, result, name, cap, command):
+def run_limited(here, result, name, cap, command):
     """In a process of its own: this one must not hold the driver. What fails there is a fact about the driver, not a promise."""
     done = here.run([sys.executable, __file__, str(cap)] + command, LIMIT_SECONDS)
     if done.returncode == 77:
@@ -58,16 +58,16 @@ def report(result, method, done):
     return failing
 
 
-def behind_the_wall(cap, command):
-    from kit.wall import Wall
+def within_the_limit(cap, command):
+    from kit.cgroup_limit import CgroupLimit
 
     try:
-        with Wall(cap) as wall:
-            return subprocess.run(command, preexec_fn=wall.join, timeout=LIMIT_SECONDS).returncode
+        with CgroupLimit(cap) as limit:
+            return subprocess.run(command, preexec_fn=limit.join, timeout=LIMIT_SECONDS).returncode
     except place.Skip as why:
         print(why, file=sys.stderr)
         return 77
 
 
 if __name__ == "__main__":
-    sys.exit(behind_the_wall(int(sys.argv[1]), sys.argv[2:]))
+    sys.exit(within_the_limit(int(sys.argv[1]), sys.argv[2:]))

@@ -12,8 +12,8 @@ SERVICES = [
     ("20 kernels of 50 µs, 100 a second", ["--kernel-us", "50", "--kernels", "20", "--rate", "100"], [50, 1000, 20000]),
     ("1 kernel of 20 µs, 100 a second", ["--kernel-us", "20", "--kernels", "1", "--rate", "100"], [50, 20000, LONG_US]),
 ]
-TIER = 'tier = "probe"\n'
-PROMISED_P99 = {"": 0.07, TIER: 0.03}
+PREEMPTION = 'preemption = "probe"\n'
+PROMISED_P99 = {"": 0.07, PREEMPTION: 0.03}
 PROMISED_PREEMPTION_US = 150
 PROMISED_STOP_US = 600
 PROMISED_KEPT = 0.95
@@ -28,7 +28,7 @@ def run(here, result):
         service.report("alone", "", None, alone)
         for kernel in kernels if not here.quick else [50, LONG_US] if kernels[-1] == LONG_US else [50]:
             native(here, service, kernel)
-            for config in ("", TIER):
+            for config in ("", PREEMPTION):
                 sliced(here, service, kernel, config)
 
 
@@ -38,10 +38,10 @@ class Service:
     def __init__(self, result, name, command, seconds, alone):
         self.result, self.name, self.command, self.seconds, self.alone = result, name, command, seconds, alone
 
-    def report(self, case, tier, training, found):
+    def report(self, case, level, training, found):
         alone = self.alone
         self.result.row(
-            f"requests of {self.name}", case=case, enforced=tier, requests=found["requests"], p50_us=found["p50_us"], p99_us=found["p99_us"],
+            f"requests of {self.name}", case=case, enforced=level, requests=found["requests"], p50_us=found["p50_us"], p99_us=found["p99_us"],
             max_us=found["max_us"], p99_to_alone=found["p99_us"] / alone["p99_us"], p99_more_us=found["p99_us"] - alone["p99_us"], training=training,
         )
 
@@ -62,30 +62,30 @@ def sliced(here, service, kernel, config):
         out, error = asked.communicate(timeout=service.seconds + 120)
         if asked.returncode != 0:
             raise RuntimeError(error[-500:])
-        tiers = {row["name"]: row.get("time_enforcement", "") for row in node.ps().get("slices", [])}
+        levels = {row["name"]: row.get("time_enforcement", "") for row in node.ps().get("slices", [])}
         busy.end()
         numbers, training = place.lines(out)[-1], busy.kept()
-    with_tier = ", tier" if config == TIER else ""
-    service.report(f"sliced{with_tier}, beside kernels of {kernel} µs", tiers.get("training", ""), training, numbers)
-    judge(service, kernel, config, with_tier, numbers, training)
+    with_preemption = ", preemption" if config == PREEMPTION else ""
+    service.report(f"sliced{with_preemption}, beside kernels of {kernel} µs", levels.get("training", ""), training, numbers)
+    judge(service, kernel, config, with_preemption, numbers, training)
 
 
-def judge(service, kernel, config, with_tier, numbers, training):
+def judge(service, kernel, config, with_preemption, numbers, training):
     result, alone = service.result, service.alone
     more_us = numbers["p99_us"] - alone["p99_us"]
     if service.name.startswith("20"):
         more = numbers["p99_us"] / alone["p99_us"] - 1
-        # Without the tier no kernel can be interrupted: the promise is for short ones.
-        if kernel <= 50 or config == TIER:
+        # Without preemption no kernel can be interrupted: the promise is for short ones.
+        if kernel <= 50 or config == PREEMPTION:
             promised = PROMISED_P99[config]
-            result.promise(f"p99 beside kernels of {kernel} µs{with_tier}: at most {promised:.0%} more than alone", more <= promised, f"{more:+.1%}")
+            result.promise(f"p99 beside kernels of {kernel} µs{with_preemption}: at most {promised:.0%} more than alone", more <= promised, f"{more:+.1%}")
         if kernel <= 50 and training is not None:
             left = 1 - 100 * 20 * 50e-6
-            result.promise(f"training keeps {PROMISED_KEPT:.0%} of what is left{with_tier}", training >= PROMISED_KEPT * left, f"{training / left:.1%}")
+            result.promise(f"training keeps {PROMISED_KEPT:.0%} of what is left{with_preemption}", training >= PROMISED_KEPT * left, f"{training / left:.1%}")
     elif kernel <= 50:
-        result.promise(f"off the card within {PROMISED_PREEMPTION_US} µs, p99{with_tier}", more_us <= PROMISED_PREEMPTION_US, f"{more_us:.0f} µs later than alone")
-    elif config == TIER:
-        result.promise(f"off the card beside kernels of {kernel} µs within {PROMISED_STOP_US} µs, p99{with_tier}", more_us <= PROMISED_STOP_US, f"{more_us:.0f} µs later than alone")
+        result.promise(f"off the card within {PROMISED_PREEMPTION_US} µs, p99{with_preemption}", more_us <= PROMISED_PREEMPTION_US, f"{more_us:.0f} µs later than alone")
+    elif config == PREEMPTION:
+        result.promise(f"off the card beside kernels of {kernel} µs within {PROMISED_STOP_US} µs, p99{with_preemption}", more_us <= PROMISED_STOP_US, f"{more_us:.0f} µs later than alone")
 
 
 def answer(done):

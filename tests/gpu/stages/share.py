@@ -1,5 +1,5 @@
-"""Whether GPU time goes where the weights say: by the tenants' own counts of work done, and by our ledger; without the hardware
-tier and with it."""
+"""Whether GPU time goes where the weights say: by the tenants' own counts of work done, and by our ledger; without
+preemption and with it."""
 import time
 
 from kit import place
@@ -15,7 +15,7 @@ CASES = [
     ("1:1, 200 µs beside 100 ms", [1, 1], [200, 100_000]),
 ]
 # Of these, the ones in which a turn can run over: there it matters whether late work is stopped.
-WITH_TIER = ["1:3", "1:1, 20 µs beside 5 ms", "1:1, 200 µs beside 100 ms"]
+WITH_PREEMPTION = ["1:3", "1:1, 20 µs beside 5 ms", "1:1, 200 µs beside 100 ms"]
 # Policies of a GPU of 4 slots: options of each tenant, and the part of the whole GPU that is due to it. Where the parts do not
 # add up to 1, the policy leaves the rest unused.
 POLICIES = [
@@ -27,7 +27,7 @@ POLICIES = [
 ]
 PROMISED_SECOND = 0.01
 PROMISED_TEN = 0.002
-TIER = 'tier = "probe"\n'
+PREEMPTION = 'preemption = "probe"\n'
 
 
 def run(here, result):
@@ -35,7 +35,7 @@ def run(here, result):
     for name, weights, kernels in CASES[: 2 if here.quick else None]:
         due = [weight / sum(weights) for weight in weights]
         options = [["--weight", str(weight)] for weight in weights]
-        for config in ["", TIER] if name in WITH_TIER else [""]:
+        for config in ["", PREEMPTION] if name in WITH_PREEMPTION else [""]:
             case(here, result, name, options, kernels, due, seconds, config)
     for policy, options, due in POLICIES:
         case(here, result, policy, options, [200] * len(due), due, 4 if here.quick else 8, f'policy = "{policy}"\n')
@@ -43,34 +43,34 @@ def run(here, result):
 
 
 def case(here, result, name, options, kernels, due, seconds, config):
-    with place.Node(here, "slots = 4\n" + config) as node:
+    with place.Node(here, "slices_per_gpu = 4\n" + config) as node:
         tenants = []
         for at, (wish, kernel) in enumerate(zip(options, kernels)):
             tenants.append(Watched(node.start(f"t{at}", ["--memory", "1GiB"] + wish, here.tenant(kernel, seconds))))
-        books, tier = ledger(node, len(tenants), seconds - 0.5)
+        ledgers, level = ledger(node, len(tenants), seconds - 0.5)
         for one in tenants:
             one.wait(seconds + 60)
     found = shares(tenants, due)
-    counted = part(books, found["start"], min(found["end"], books[0].progress[-1][0]), due) if all(book.progress for book in books) else []
-    with_tier = name + (", tier" if config == TIER else "")
-    result.row("shares", case=with_tier, enforced=tier, due=show(due), got=show(found["whole"]), ledger=show(counted), worst_second=found["second"], worst_ten=found["ten"])
-    result.promise(f"{with_tier}: within {PROMISED_SECOND:.0%} of the device in every second", found["second"] <= PROMISED_SECOND, f"{found['second']:.2%}")
+    counted = part(ledgers, found["start"], min(found["end"], ledgers[0].progress[-1][0]), due) if all(one.progress for one in ledgers) else []
+    with_preemption = name + (", preemption" if config == PREEMPTION else "")
+    result.row("shares", case=with_preemption, enforced=level, due=show(due), got=show(found["whole"]), ledger=show(counted), worst_second=found["second"], worst_ten=found["ten"])
+    result.promise(f"{with_preemption}: within {PROMISED_SECOND:.0%} of the device in every second", found["second"] <= PROMISED_SECOND, f"{found['second']:.2%}")
     if found["ten"] is not None:
-        result.promise(f"{with_tier}: within {PROMISED_TEN:.1%} over 10 s", found["ten"] <= PROMISED_TEN, f"{found['ten']:.2%}")
+        result.promise(f"{with_preemption}: within {PROMISED_TEN:.1%} over 10 s", found["ten"] <= PROMISED_TEN, f"{found['ten']:.2%}")
 
 
 def ledger(node, count, seconds):
-    """What our books say of each, again and again, and how turns are enforced in the end."""
-    books, tier, end = [Points() for _ in range(count)], set(), time.monotonic() + seconds
+    """The ledger's figures of each container over time, and how turns are enforced at the end."""
+    ledgers, level, end = [Points() for _ in range(count)], set(), time.monotonic() + seconds
     while time.monotonic() < end:
         rows = sorted(node.ps().get("slices", []), key=lambda row: row["name"])
         now = time.monotonic_ns()
         if len(rows) == count:
-            for book, row in zip(books, rows):
-                book.progress.append((now, row.get("gpu_ns", 0)))
-            tier = {row.get("time_enforcement", "") for row in rows}
+            for one, row in zip(ledgers, rows):
+                one.progress.append((now, row.get("gpu_ns", 0)))
+            level = {row.get("time_enforcement", "") for row in rows}
         time.sleep(0.25)
-    return books, "/".join(sorted(tier))
+    return ledgers, "/".join(sorted(level))
 
 
 def native(here, result, seconds):

@@ -138,7 +138,7 @@ fn a_drivers_gpus_are_given_out_by_one_daemon() {
     );
     first.end(Signal::SIGTERM);
     eventually("it is the only one", || {
-        node.log().contains("no other gpusliced gives out")
+        node.log().contains("no other gpusliced serves")
     });
     place.assert_refused(ONE, "two", "of user 0, --runtime-dir");
     assert!(node.end_daemon(Signal::SIGTERM).success());
@@ -179,7 +179,7 @@ fn a_users_lock_never_excludes_the_nodes_daemon() {
     if status.uid() != ROOT {
         return skip("disguised locks", "/var/tmp takes no set-user-id programs");
     }
-    place.assert_refused(TWO, "two", "are given out by another");
+    place.assert_refused(TWO, "two", "are served by another");
     let mut node = Node::new();
     let mut command = Command::new(place.path("bin/gpusliced"));
     command.arg("--runtime-dir").arg(node.runtime_dir());
@@ -187,7 +187,7 @@ fn a_users_lock_never_excludes_the_nodes_daemon() {
     node.start_command(command);
     disguised.end(Signal::SIGKILL);
     eventually("it is the only one", || {
-        node.log().contains("no other gpusliced gives out")
+        node.log().contains("no other gpusliced serves")
     });
     let mut second = Command::new(place.path("bin/gpusliced"));
     second.arg("--runtime-dir").arg(place.path("second"));
@@ -290,7 +290,7 @@ fn beside_the_nodes_daemon_a_user_is_told_the_gpus_owner() {
         let said = said(&refused);
         assert!(!refused.status.success(), "{while_it}: {said}");
         assert!(
-            said.contains("given out by root's gpusliced at /run/gpuslice"),
+            said.contains("served by root's gpusliced at /run/gpuslice"),
             "{while_it}: {said}"
         );
         assert!(said.contains("sudo gpuslice run"), "{while_it}: {said}");

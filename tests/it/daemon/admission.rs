@@ -95,7 +95,7 @@ fn a_cap_of_zero_is_refused() {
     let node = Node::start();
     let (why, text) = denied(node.admit("a", Bytes::ZERO));
     assert_eq!(why, Denial::Protocol);
-    assert!(text.contains("impossible value"), "{text}");
+    assert!(text.contains("invalid value"), "{text}");
 }
 
 #[test]

@@ -232,7 +232,7 @@ fn what_was_given_back_is_not_charged_again() {
     let tenant = attached(&node, &agent, 0);
     assert!(granted(&tenant.reserve(0, HELD, HELD)));
     tenant.release(0, HELD - MIB);
-    eventually("the books", || node.slice("a") == Some((Bytes(MIB), 1)));
+    eventually("the ledger", || node.slice("a") == Some((Bytes(MIB), 1)));
     assert!(node.end_daemon(Signal::SIGTERM).success());
     node.start_daemon(&[]);
     assert_eq!(node.slice("a"), Some((Bytes(MIB), 0)));
@@ -262,7 +262,7 @@ fn without_that_record_growth_waits_and_what_is_said_counts() {
         node.start_daemon(&[]);
         let log = node.log();
         assert!(
-            log.contains("growth waits until they have come back"),
+            log.contains("growth waits until they have reconnected"),
             "{n}: {log}"
         );
         let other = attached(&node, &quick, 0);
@@ -279,7 +279,7 @@ fn without_that_record_growth_waits_and_what_is_said_counts() {
         restart(&mut node);
         let log = node.log();
         assert_eq!(
-            log.matches("growth waits until they have come back")
+            log.matches("growth waits until they have reconnected")
                 .count(),
             2,
             "{log}"
@@ -327,7 +327,7 @@ impl Known {
 }
 
 /// Killed at random moments of a storm of requests: whatever a process was told that it has it can come back with,
-/// and the books never say less than all of them have.
+/// and the ledger never shows less than all of them have.
 #[test]
 fn a_kill_at_any_moment_forgets_no_grant() {
     let mut random = Random(0x6A3);

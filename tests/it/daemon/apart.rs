@@ -25,7 +25,7 @@ fn node() -> Node {
     node
 }
 
-/// A process that holds memory, by its own word as by the books.
+/// A process that holds memory, by its own report and by the ledger.
 fn holder(node: &Node) -> (Agent, TenantClient) {
     let agent = Agent::start();
     let tenant = agent.tenant(&node.socket("a"));
@@ -97,7 +97,7 @@ fn a_sibling_takes_over_nothing() {
     assert_eq!(node.slice("a"), Some((Bytes(HELD), 0)));
 }
 
-/// 12 GiB under a cap of half a GiB, and the books believed it.
+/// 12 GiB under a cap of half a GiB, and the ledger believed it.
 #[test]
 fn to_say_that_one_holds_it_is_not_to_have_been_granted_it() {
     let node = node();

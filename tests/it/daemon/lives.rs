@@ -43,7 +43,7 @@ fn a_killed_daemon_comes_back_with_everything() {
     let after = node.tenant("a");
     let attached = after.attach(Bytes(all));
     assert!(wire::container_page(&attached).epoch.load(SeqCst) > epoch);
-    eventually("the books", || node.slice("a") == Some((Bytes(all), 1)));
+    eventually("the ledger", || node.slice("a") == Some((Bytes(all), 1)));
     let refused = Reply::Refused {
         lane: Lane(0),
         need: Bytes(200 * MIB),
@@ -101,11 +101,11 @@ fn a_record_that_cannot_be_read_is_kept_and_its_container_refused() {
     bytes[20] ^= 1;
     fs::write(&record, &bytes).expect("damaged");
     node.start_daemon(&[]);
-    assert!(node.log().contains("record not used"), "{}", node.log());
+    assert!(node.log().contains("record not restored"), "{}", node.log());
     assert_eq!(fs::read(&record).expect("kept"), bytes);
     let (why, said) = denied(node.admit("a", Bytes(GIB)));
     assert_eq!(why, Denial::Host);
-    assert!(said.contains("record that could not be taken up"), "{said}");
+    assert!(said.contains("its record could not be restored"), "{said}");
     node.tenant("b").attach(Bytes::ZERO);
     assert_eq!(node.dismiss("a"), Answer::Dismissed {});
     node.must_admit("a", Bytes(GIB));

@@ -142,7 +142,9 @@ fn answers_that_break_a_rule_end_their_own_connection_only() {
         early.0.expect_rejected(Rejection::Protocol);
     }
     assert_eq!(granted(&good.reserve(0, MIB, MIB)), Some(MIB));
-    eventually("the books", || node.slice("a") == Some((Bytes(2 * MIB), 1)));
+    eventually("the ledger", || {
+        node.slice("a") == Some((Bytes(2 * MIB), 1))
+    });
 }
 
 #[test]
@@ -231,7 +233,7 @@ fn a_cap_that_cannot_be_changes_nothing() {
     std::fs::create_dir(node.container_dir("a").join("record.new")).expect("made");
     let (why, text) = denied(resize(&node, "a", Lane(0), exactly(MIB)));
     assert!(
-        why == Denial::Host && text.contains("the cap stays"),
+        why == Denial::Host && text.contains("the cap is unchanged"),
         "{text}"
     );
     assert_eq!(node.cap("a"), Some(Bytes(GIB)));

@@ -387,7 +387,7 @@ fn who_only_looks_is_granted_nothing() {
     node.wait_refunded("a");
 }
 
-/// Nonsense of every kind, ten thousand times: the daemon lives, keeps its books and its size.
+/// Nonsense of every kind, ten thousand times: the daemon lives, keeps its ledger and its size.
 #[test]
 fn random_packets_harm_nobody() {
     let node = node();

@@ -22,7 +22,7 @@ impl Case {
         Case::of(Node::new(), simulated, configuration, &[])
     }
 
-    /// The same on this node, with a driver that reads these variables.
+    /// The same on this node, with variables for the daemon and its driver.
     pub fn of(
         node: Node,
         simulated: &str,
@@ -42,7 +42,7 @@ impl Case {
         case
     }
 
-    /// Another life of the daemon.
+    /// Starts the daemon again.
     pub fn start_again(&mut self) {
         let config = self.node.root().join("config");
         let config = config.to_str().expect("plain");
@@ -66,7 +66,7 @@ impl Case {
         assert!(matches!(answer, Answer::Admitted { .. }), "{answer:?}");
     }
 
-    /// Why there is no slice.
+    /// The text of a refusal.
     pub fn refusal(&self, container: &str, cap: u64, process: u32) -> String {
         let (why, text) = denied(self.admit(container, cap, process));
         assert_eq!(why, Denial::Host, "{text}");
@@ -87,14 +87,14 @@ impl Case {
         command.output().expect("gpuslice starts")
     }
 
-    /// What the CLI says, and that it went well.
+    /// The output of the CLI, which must succeed.
     pub fn says(&self, arguments: &[&str]) -> String {
         let output = self.gpuslice(arguments);
         assert!(output.status.success(), "{arguments:?}: {output:?}");
         String::from_utf8(output.stdout).expect("text")
     }
 
-    /// A slice as `gpuslice ps --json` tells it.
+    /// A slice as `gpuslice ps --json` shows it.
     pub fn row(&self, container: &str) -> Value {
         let all: Value = serde_json::from_str(&self.says(&["ps", "--json"])).expect("JSON");
         let rows = all["slices"].as_array().expect("slices");

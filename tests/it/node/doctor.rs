@@ -26,7 +26,7 @@ fn named<'a>(checks: &'a [Value], name: &str) -> &'a Value {
 }
 
 #[test]
-fn a_node_tells_its_tier_and_its_slices() {
+fn doctor_shows_memory_enforcement_of_gpus_and_slices() {
     let Some(mount) = mount("doctor") else { return };
     let case = Case::start("devices=1,mem=1GiB,limits=dmem", "");
     let group = Group::new(&mount);
@@ -79,9 +79,9 @@ fn a_missing_part_is_reported_with_its_fix() {
     );
 }
 
-/// A library that is none, a configuration that is wrong: said, not stumbled over.
+/// A file that is no library, and a wrong configuration, are reported and do not end the command.
 #[test]
-fn a_broken_node_is_described_too() {
+fn doctor_describes_a_broken_node() {
     let case = Case::start("devices=1,mem=1GiB", "");
     let dir = case.node.root().join("broken");
     std::fs::create_dir(&dir).expect("a directory");
@@ -89,7 +89,7 @@ fn a_broken_node_is_described_too() {
         std::fs::write(dir.join(name), "no library").expect("written");
     }
     let config = dir.join("config");
-    std::fs::write(&config, "wall = \"maybe\"").expect("written");
+    std::fs::write(&config, "cgroup_limits = \"maybe\"").expect("written");
     let mut doctor = Command::new(env!("CARGO_BIN_EXE_gpuslice"));
     doctor
         .arg("doctor")

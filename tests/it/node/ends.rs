@@ -1,4 +1,4 @@
-//! A slice ends with its container's first process, and nobody need say so.
+//! A slice ends with its container's first process, without a request to end it.
 
 use super::cases::Case;
 use super::group::{Group, Idle, mount};
@@ -12,7 +12,7 @@ use std::io::{Read, Write};
 use std::process::{Command, Stdio};
 
 const LIMITED: &str = "devices=1,mem=1GiB,limits=dmem";
-/// Two of it do not fit.
+/// Two of these do not fit.
 const CAP: u64 = GIB / 4 * 3;
 
 fn idle() -> Idle {
@@ -20,9 +20,9 @@ fn idle() -> Idle {
     Idle::of(command.arg("600").stdin(Stdio::null()))
 }
 
-/// Who starts the next one has seen the first one's end; the daemon must not be behind.
+/// An engine starts the next container when the first has ended; the daemon must have seen that end.
 #[test]
-fn the_next_of_the_same_name_or_memory_need_not_wait() {
+fn a_container_that_reuses_name_or_memory_starts_at_once() {
     let case = Case::start("devices=1,mem=1GiB", "");
     for round in 0..50 {
         let name = if round % 2 == 0 { "web" } else { "other" };
@@ -38,10 +38,10 @@ fn the_next_of_the_same_name_or_memory_need_not_wait() {
     assert_eq!(left.expect("there").count(), 0, "directories");
 }
 
-/// Then the driver's limits have to be cleared in between, which takes an answer of NVML's.
+/// The driver's limits must be cleared first, which takes an answer from NVML.
 #[test]
-fn the_next_one_waits_until_the_walls_are_gone() {
-    let Some(mount) = mount("the next one waits") else {
+fn the_next_container_waits_until_the_limits_are_cleared() {
+    let Some(mount) = mount("the next container waits") else {
         return;
     };
     let case = Case::start(LIMITED, "");
@@ -64,7 +64,7 @@ fn the_next_one_waits_until_the_walls_are_gone() {
 }
 
 #[test]
-fn the_next_daemon_sees_the_end_too() {
+fn a_restarted_daemon_sees_the_end_too() {
     let mut case = Case::start("devices=1,mem=1GiB", "");
     let first = idle();
     case.must_admit("web", CAP, first.pid());
@@ -76,7 +76,7 @@ fn the_next_daemon_sees_the_end_too() {
     eventually("one slice", || case.node.containers().len() == 1);
 }
 
-/// The name of its first process, which is any bytes, is no part of what a container is known by.
+/// The name of the first process can be any bytes and does not identify the container.
 #[test]
 fn a_container_keeps_its_slice_whatever_its_first_process_is_called() {
     for before_it_asks in [true, false] {
@@ -110,7 +110,7 @@ fn a_container_keeps_its_slice_whatever_its_first_process_is_called() {
 }
 
 #[test]
-fn the_dead_get_nothing() {
+fn an_ended_process_gets_no_slice() {
     let case = Case::start("devices=1,mem=1GiB", "");
     let gone = idle();
     let pid = gone.pid();

@@ -1,4 +1,4 @@
-//! A control group of one's own, with processes in it.
+//! A control group for a test, with processes in it.
 
 use crate::harness::agent::Agent;
 use crate::harness::{is_root, skip};
@@ -8,14 +8,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Removed with all that runs in it.
+/// Removed when dropped, with all its processes.
 pub struct Group {
     pub dir: PathBuf,
-    /// Removed after it.
+    /// Removed after `dir`.
     parent: Option<PathBuf>,
 }
 
-/// The unified hierarchy, if this test may make groups there.
+/// The unified hierarchy, if this test may make groups in it.
 pub fn mount(test: &str) -> Option<PathBuf> {
     let mounts = ["/sys/fs/cgroup/unified", "/sys/fs/cgroup"].map(PathBuf::from);
     let mount = mounts
@@ -29,7 +29,7 @@ pub fn mount(test: &str) -> Option<PathBuf> {
 }
 
 impl Group {
-    /// A group within one of its own, as runtimes make them.
+    /// A group inside a parent of its own, as runtimes make them.
     pub fn new(mount: &Path) -> Group {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -39,7 +39,7 @@ impl Group {
         group
     }
 
-    /// A group in another.
+    /// A group inside another.
     pub fn within(parent: &Path, name: impl AsRef<Path>) -> Group {
         let dir = parent.join(name);
         fs::create_dir_all(&dir).expect("a group");
@@ -51,20 +51,20 @@ impl Group {
         self.dir.parent().expect("not the root")
     }
 
-    /// The command is born in it.
+    /// Starts the command in this group.
     pub fn holds(&self, command: &mut Command) {
         let procs = self.dir.join("cgroup.procs");
         // SAFETY: a write, after a fork of a test that has no other thread's lock to wait for here.
         unsafe { command.pre_exec(move || fs::write(&procs, "0")) };
     }
 
-    /// A process in it that connects where it is told to.
+    /// A process in the group that connects to sockets on request.
     pub fn agent(&self) -> Agent {
         let procs = self.dir.join("cgroup.procs");
         Agent::start_after(move || fs::write(&procs, "0"))
     }
 
-    /// A process in it that does nothing, as a container before its first program.
+    /// An idle process in the group, like a container before its first program.
     pub fn idle(&self) -> Idle {
         let mut command = Command::new("sleep");
         command.arg("600").stdin(Stdio::null());
@@ -72,7 +72,7 @@ impl Group {
         Idle::of(&mut command)
     }
 
-    /// Ends all that is in it and removes it.
+    /// Kills all processes in the group and removes it.
     pub fn remove(&self) {
         let _ = fs::write(self.dir.join("cgroup.kill"), "1");
         crate::harness::eventually("an empty group", || {

@@ -1,4 +1,4 @@
-//! Which processes may connect to a container's socket: those of the container, whatever path leads there.
+//! Only processes of the container may connect to its socket, whatever path they use.
 
 use super::cases::Case;
 use super::group::{Group, Idle, mount};
@@ -19,7 +19,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 const SIMULATED: &str = "devices=1,mem=1GiB";
-/// A user who has nothing to do with any slice.
+/// A user without any slice.
 const NOBODY: u32 = 65534;
 
 /// The process that connected is served.
@@ -34,8 +34,8 @@ fn assert_refused(connection: &Connection) {
     connection.expect_rejected(Rejection::NotYours);
 }
 
-/// How often the log tells of refused processes.
-fn told(node: &Node) -> usize {
+/// How many log lines report refused processes.
+fn log_lines(node: &Node) -> usize {
     let log = node.log();
     log.lines()
         .filter(|line| line.contains("refused a process"))
@@ -58,27 +58,27 @@ fn only_processes_in_the_containers_control_group_are_served() {
         assert_served(group.agent().connect(&socket));
         assert_served(below.agent().connect(&socket));
         let (elsewhere, host) = (other.agent(), Agent::start());
-        let lines = told(&case.node);
+        let lines = log_lines(&case.node);
         for _ in 0..100 {
             assert_refused(&elsewhere.connect(&socket));
             assert_refused(&host.connect(&socket));
         }
-        assert_eq!(told(&case.node), lines + 1, "life {life}");
+        assert_eq!(log_lines(&case.node), lines + 1, "life {life}");
         assert_served(elsewhere.connect(&case.node.socket("other")));
-        // It is noted beside the record.
+        // The note beside the record survives a restart.
         case.node.end_daemon(Signal::SIGKILL);
         case.start_again();
     }
 }
 
-/// In a mount namespace of its own, as a container's first process.
+/// Enters a new mount namespace, like a container's first process.
 fn unshared() -> io::Result<()> {
     unshare(CloneFlags::CLONE_NEWNS)?;
     let (none, private) = (None::<&str>, MsFlags::MS_REC | MsFlags::MS_PRIVATE);
     Ok(mount_at(none, "/", none, private, none)?)
 }
 
-/// As `nsenter --mount` of the host, which leaves control groups as they are; or a container that has none.
+/// Like `nsenter --mount` from the host, which does not change control groups; or a container without one.
 #[test]
 fn processes_in_the_containers_mount_namespace_are_served() {
     if !is_root() {
@@ -98,7 +98,7 @@ fn processes_in_the_containers_mount_namespace_are_served() {
     assert_refused(&Agent::start().connect(&socket));
 }
 
-/// Becomes another user, in a directory that this user could not have entered.
+/// Becomes another user, inside a directory that this user cannot enter.
 fn as_nobody(dir: &Path) -> io::Result<()> {
     chdir(dir)?;
     let (uid, gid) = (Uid::from_raw(NOBODY), Gid::from_raw(NOBODY));
@@ -107,7 +107,7 @@ fn as_nobody(dir: &Path) -> io::Result<()> {
     Ok(setresuid(uid, uid, uid)?)
 }
 
-/// The slice of a command has no control group of its own here, so its user counts.
+/// This command's slice has no control group of its own, so its members are known by their user.
 #[test]
 fn another_user_cannot_take_the_memory_of_a_command() {
     if !is_root() {
@@ -129,7 +129,7 @@ fn another_user_cannot_take_the_memory_of_a_command() {
     );
 }
 
-/// The user who runs a command may be that of a container's processes too.
+/// A container's processes may run as the command's user.
 #[test]
 fn a_containers_process_cannot_take_the_memory_of_a_command_of_its_user() {
     let Some(mount) = mount("members by user") else {

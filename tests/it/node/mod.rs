@@ -1,11 +1,10 @@
-//! What the driver itself says and holds: strangers seen by NVML, limits on control groups, and the
-//! commands that tell of them.
+//! Accounting through NVML, the driver's limits on control groups, and the commands that report them.
 
+mod accounting;
 mod cases;
+mod cgroup_limits;
 mod doctor;
 mod ends;
 mod group;
 mod members;
 mod stranger;
-mod truth;
-mod walls;

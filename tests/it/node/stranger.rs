@@ -1,4 +1,4 @@
-//! A program that uses the driver without the shim: takes all memory it gets, and keeps it.
+//! A program that uses the driver without the shim: it takes all memory it can get and keeps it.
 
 use super::group::Group;
 use crate::harness::agent::Promised;
@@ -13,21 +13,21 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 pub struct Stranger {
     child: Child,
     _lines: BufReader<ChildStdout>,
-    /// What it got, what the driver said there is.
+    /// Bytes it got, and the GPU's total as the driver reported it.
     pub got: u64,
     pub total: u64,
 }
 
 impl Stranger {
-    /// In this group, on GPU 0 of the node, until dropped.
+    /// Starts it in this group, on GPU 0 of the node; it is killed when dropped.
     pub fn start(node: &Node, group: &Group) -> Stranger {
         let mut command = Stranger::command(node, &[]);
         group.holds(&mut command);
         Stranger::of(command.spawn().expect("the tenant starts"))
     }
 
-    /// One that takes so much, and is attached to a container as if it had the shim. What it does there
-    /// it begins to do before it takes anything.
+    /// Starts one that takes `mib` MiB and is attached to a container as if it had the shim. `does` runs
+    /// before it takes memory.
     pub fn attached(
         node: &Node,
         container: &str,
@@ -37,7 +37,7 @@ impl Stranger {
         Stranger::attached_often(node, container, mib, |[tenant]| does(tenant))
     }
 
-    /// The same with several connections, as a process has whose CUDA library and NVML have one each.
+    /// The same with several connections, like a process whose CUDA library and NVML each have one.
     pub fn attached_often<const TIMES: usize>(
         node: &Node,
         container: &str,

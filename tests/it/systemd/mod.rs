@@ -186,8 +186,8 @@ fn what_cannot_be_served_is_refused_at_the_start() {
     for (given, why) in [
         ((&right, "metrics"), "must be admin or observe"),
         ((&elsewhere, "admin"), "give both the same directory"),
-        ((&stream, "observe"), "no ListenSequentialPacket="),
-        ((&file, "admin"), "no ListenSequentialPacket="),
+        ((&stream, "observe"), "is not a ListenSequentialPacket="),
+        ((&file, "admin"), "is not a ListenSequentialPacket="),
     ] {
         let ended = as_service(&node, &[given]).output().expect("it starts");
         let said = String::from_utf8_lossy(&ended.stderr);

@@ -11,10 +11,10 @@ mod deadlocks;
 mod gang;
 mod gates;
 mod namespaces;
+mod preempt;
 mod slices;
 mod steps;
 mod strangers;
-mod tier;
 mod waits;
 
 use crate::harness::node::Node;

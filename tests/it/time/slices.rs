@@ -2,7 +2,7 @@
 //!
 //! The division is judged by the device's own account.
 
-use super::tier::{configure, node_of, number, start};
+use super::preempt::{configure, node_of, number, start};
 use super::{Tenant, must};
 use crate::harness::eventually;
 use crate::harness::node::Node;
@@ -16,7 +16,7 @@ use std::process::Command;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
-const PROBE: &str = "tier = \"probe\"\n";
+const PROBE: &str = "preemption = \"probe\"\n";
 /// The device's value for a context without a slice of its own.
 const OWN_US: u64 = 0;
 /// Kernels so long that they overrun, and are stopped, after every turn.
@@ -68,7 +68,7 @@ fn busy(machine: &Machine, both: &[Tenant; 2]) -> bool {
 }
 
 /// The daemon is dead and all tenants run freely: the hardware divides 1:3. The next daemon removes the dead one's
-/// slices, also where the tier is off by now.
+/// slices, also where preemption is off by now.
 #[test]
 fn a_dead_daemons_weights_stay() {
     let (mut node, machine, both) = two("on", LONG_US);
@@ -83,7 +83,7 @@ fn a_dead_daemons_weights_stay() {
     eventually("freedom", || busy(&machine, &both));
     let part = part(&machine, &both, || busy(&machine, &both));
     assert!((0.2..=0.3).contains(&part), "{part} is not a quarter");
-    configure(&node, "tier = \"off\"\n");
+    configure(&node, "preemption = \"off\"\n");
     start(&mut node, "on");
     assert_eq!(slices(&machine, &both), [OWN_US; 2]);
     assert!(!written.exists());
@@ -125,7 +125,7 @@ fn slices_follow_weights_and_not_tenants() {
             number(&node, "a", "time_slice_changes") == 1
         });
         assert_eq!(number(&node, "b", "time_slice_changes"), 0);
-        assert!(node.log().contains("sets its own time slices"));
+        assert!(node.log().contains("changes its own time slices"));
         let said = said(&node, &["ps"]);
         assert_eq!(said.matches("time slice changed").count(), 1, "{said}");
         must(&node, &["set", "a", "--weight", "3"]);
@@ -147,7 +147,7 @@ fn slices_follow_weights_and_not_tenants() {
 #[test]
 fn where_they_cannot_be_set() {
     let (node, machine, both) = two("stops", LONG_US);
-    let said = "has no time slices by weight on the GPU";
+    let said = "its time slices by weight cannot be set on the GPU";
     eventually("it is said", || node.log().matches(said).count() == 2);
     for container in ["a", "b"] {
         let stops = number(&node, container, "stops");

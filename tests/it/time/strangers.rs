@@ -3,7 +3,7 @@
 //! Each liar is this test's own process, so that the daemon finds its descriptors here. It never drains, so the engine
 //! asks for its work to be stopped again and again. Beside it a high-priority container works, which no liar may stop.
 
-use super::tier::{node_of, number};
+use super::preempt::{node_of, number};
 use super::{Tenant, shown};
 use crate::harness::eventually;
 use crate::harness::node::Node;
@@ -27,7 +27,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
 /// Best effort soon has its part, and the others do not wait for it long.
-const CONFIG: &str = "tier = \"probe\"\nhigh_cap = 50\nnormal_cap = 50\ndrain_max_ms = 200\n";
+const CONFIG: &str = "preemption = \"probe\"\nhigh_cap = 50\nnormal_cap = 50\ndrain_max_ms = 200\n";
 /// The name under which a group of this process's is made.
 const GROUP: u32 = 0x77;
 

@@ -2,7 +2,7 @@
 import json
 import re
 
-from cases import wall
+from cases import cgroup_limits
 from kit import docker, node, nvidia, readme
 
 # cGPU's words for a quarter of the GPU; `docker run --annotation` is newer than Debian's dockerd.
@@ -72,18 +72,18 @@ class Docker(node.Case):
         self.no_slice_is_left()
 
 
-class UnderDocker(wall.Wall):
+class UnderDocker(cgroup_limits.CgroupLimits):
     """What stands around the container's process when it goes around the shim."""
 
     needs = Docker.needs
 
-    def test_wall(self):
+    def test_cgroup_limit(self):
         engine = docker.Docker(self)
         self.node.gpuslice("setup", "docker", "--config", engine.file)
         engine.reload()
         may = ["--cap-add=SYS_ADMIN", "--security-opt=seccomp=unconfined", "--security-opt=apparmor=unconfined"]
-        container = engine.start_container(wall.AROUND, RUNTIME, *may, *ASK)
-        self.judge_wall(container, f"{engine.group}/{container.id}")
+        container = engine.start_container(cgroup_limits.AROUND, RUNTIME, *may, *ASK)
+        self.judge_limit(container, f"{engine.group}/{container.id}")
 
 
 class BesideNvidia(node.Case):

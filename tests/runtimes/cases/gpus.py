@@ -25,7 +25,7 @@ class Several(node.Case):
 
     def test_slices_of_several(self):
         """The same cap on each GPU that is named; the others are out of reach."""
-        ids = [gpu["uuid"] for gpu in self.node.books()["gpus"]]
+        ids = [gpu["uuid"] for gpu in self.node.listing()["gpus"]]
         named = ["NVIDIA_VISIBLE_DEVICES=" + ",".join(ids[:2])]
         for name, ask, variables in [
             ("annotated", {"gpuslice.io/memory": "256MiB", "gpuslice.io/gpus": "0,1"}, []),

@@ -2,7 +2,7 @@
 import json
 import pathlib
 
-from cases import wall
+from cases import cgroup_limits
 from kit import node, podman, readme
 
 ASK = ["--annotation=gpuslice.io/memory=256MiB", "--annotation=gpuslice.io/name=web"]
@@ -78,19 +78,19 @@ class Podman(node.Case):
             self.engine.machine.gpuslice("setup", "podman")
 
 
-class UnderPodman(wall.Wall):
+class UnderPodman(cgroup_limits.CgroupLimits):
     """What stands around the container's process when it goes around the shim."""
 
     needs = Podman.needs
 
-    def test_wall(self):
+    def test_cgroup_limit(self):
         engine = podman.Podman(self)
         engine.machine.gpuslice("setup", "podman")
         may = ["--cap-add=SYS_ADMIN", "--security-opt=seccomp=unconfined", "--security-opt=apparmor=unconfined"]
-        container = engine.start(wall.AROUND, *may, *ASK)
+        container = engine.start(cgroup_limits.AROUND, *may, *ASK)
         pid = engine.podman("inspect", "--format={{.State.Pid}}", container.id).stdout.strip()
         groups = pathlib.Path(f"/proc/{pid}/cgroup").read_text().splitlines()
-        self.judge_wall(container, next(line for line in groups if line.startswith("0::"))[4:])
+        self.judge_limit(container, next(line for line in groups if line.startswith("0::"))[4:])
 
 
 class PodmanOfCrun(Podman):

@@ -96,9 +96,9 @@ class Node:
         return done.stdout
 
     def slices(self):
-        return self.books()["slices"]
+        return self.listing()["slices"]
 
-    def books(self):
+    def listing(self):
         """All that `ps` knows."""
         return json.loads(self.gpuslice("ps", "--json"))
 

@@ -125,7 +125,7 @@ impl Ledger {
             Event::Looked { container, lane } if lane != Lane::HOST => {
                 self.looked(seen.now, (container, lane));
             }
-            Event::Stray {
+            Event::Unattributed {
                 container,
                 lane,
                 used,

@@ -219,7 +219,7 @@ fn to_forgetting_the_drivers_figures() {
     objects(look(80, 300 * MS, 60), "not 80");
     objects(look(80, 300 * MS, 90), "not 80");
     objects(look(80, 299 * MS, 80), "not 60");
-    let stray = |used| Event::Stray {
+    let stray = |used| Event::Unattributed {
         container: container(0),
         lane: Lane(0),
         used: Bytes(used),

@@ -176,7 +176,7 @@ impl World {
         let records: Vec<Record> = self.records.values().cloned().collect();
         for record in records {
             for (lane, _) in (0u8..).zip(&record.lanes) {
-                self.step(Event::Stray {
+                self.step(Event::Unattributed {
                     container: record.container,
                     lane: Lane(lane),
                     used: Bytes::ZERO,

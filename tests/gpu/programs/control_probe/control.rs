@@ -2,7 +2,7 @@
 
 use crate::row::us_since;
 use crate::worker::Names;
-#[path = "../../../../src/daemon/tier/kernel.rs"]
+#[path = "../../../../src/daemon/preempt/kernel.rs"]
 pub mod kernel;
 use gpuslice_nvabi::control::*;
 use gpuslice_shim::channels::{self, objects::ChannelGroup};

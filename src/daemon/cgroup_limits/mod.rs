@@ -1,0 +1,492 @@
+//! Cgroup memory limits: a slice's cap is also the driver's own limit on the container's cgroup, where the
+//! driver has such limits (r615 and later, cgroup v2, no MIG). A program that bypasses the shim then meets
+//! the same cap, in contexts, modules and everything else the driver allocates.
+//!
+//! This module decides the limits; the NVML thread ([`crate::accounting::thread`]) sets them. The order:
+//!
+//! * **Start**: after the record is on disk and before the hook is answered, hence before the container's
+//!   first process runs. By then the leaf cgroup exists and belongs to this container alone.
+//! * **Growth**: raise the limit, then the ledger's cap, so that no granted memory meets the old limit.
+//! * **Shrinking**: lower the ledger's cap first. The limit is never set below the use, and follows it down.
+//! * **End**: set the guarantee to zero, clear the limit, delete the record, answer the hook. If the leaf
+//!   were removed with its guarantee, the guarantee would stay in the groups above.
+
+mod effects;
+
+use crate::accounting::attribute::SliceOwner;
+use crate::accounting::thread::{Step, Ticket, why_no_limits};
+use crate::cgroup::{self, Dir};
+use crate::nvml::{NO_LIMIT, NvmlError};
+use gpuslice_engine::{Record, Token};
+use gpuslice_wire::admin::MemoryAsk;
+use gpuslice_wire::ids::{ContainerId, GpuUuid, Lane};
+use gpuslice_wire::snapshot::MemoryEnforcement;
+use gpuslice_wire::text::CgroupPath;
+use gpuslice_wire::units::{Bytes, Instant};
+use serde::Deserialize;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::path::PathBuf;
+
+/// The configuration key `cgroup_limits`.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub enum CgroupLimitMode {
+    /// Set no limit.
+    Off,
+    /// Set a limit where the driver can; log a line where it cannot.
+    #[default]
+    Auto,
+    /// Refuse a slice that cannot have its limit.
+    Require,
+}
+
+/// The limit of a slice on one GPU.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum LimitState {
+    /// There is none; the text says why.
+    Unavailable(String),
+    /// NVML was asked to set it.
+    Requested,
+    /// The driver enforces this limit, bytes.
+    InForce(u64),
+}
+
+/// A slice, its cgroup and its limits.
+#[derive(Debug)]
+struct LimitedSlice {
+    cgroup: CgroupPath,
+    /// By lane: the GPU, the cap and the limit.
+    lanes: Vec<(GpuUuid, Bytes, LimitState)>,
+}
+
+/// How to continue when NVML has set the limits or refused.
+#[derive(Clone, Debug)]
+enum After {
+    /// Answer the hook, which waits for its slice.
+    Admit(Token),
+    /// Answer the request to end the slice.
+    Dismiss(Token, bool),
+    /// Raise the cap in the ledger.
+    Grow(Token, Lane, MemoryAsk),
+    /// Nothing waits for it.
+    Nothing,
+}
+
+/// Steps that the NVML thread was asked to perform.
+#[derive(Debug)]
+struct Pending {
+    ticket: Ticket,
+    by: Instant,
+    container: ContainerId,
+    steps: Vec<Step>,
+    after: After,
+}
+
+/// The limits of all slices.
+pub struct CgroupLimits {
+    mode: CgroupLimitMode,
+    /// Whether each limit is also a guarantee.
+    soft: bool,
+    mount: Option<PathBuf>,
+    support: BTreeMap<GpuUuid, Result<(), String>>,
+    known: BTreeMap<ContainerId, LimitedSlice>,
+    pending: VecDeque<Pending>,
+    /// Groups of `gpuslice run` that were not empty when their slice ended.
+    leftover: Vec<CgroupPath>,
+}
+
+impl CgroupLimits {
+    /// Starts without any slice.
+    pub fn new(mode: CgroupLimitMode, soft: bool) -> CgroupLimits {
+        CgroupLimits {
+            mode,
+            soft,
+            mount: cgroup::mount(),
+            support: BTreeMap::new(),
+            known: BTreeMap::new(),
+            pending: VecDeque::new(),
+            leftover: Vec::new(),
+        }
+    }
+
+    /// Stores on which GPUs the driver has limits, and why not on the others.
+    pub fn supported(&mut self, support: BTreeMap<GpuUuid, Result<(), String>>) {
+        if self.mode != CgroupLimitMode::Off {
+            for (gpu, why) in support
+                .iter()
+                .filter_map(|(gpu, s)| Some((gpu, s.as_ref().err()?)))
+            {
+                tracing::info!(%gpu, why, "caps are not the driver's own limits");
+            }
+        }
+        self.support = support;
+    }
+
+    /// Whether a starting container can get a limit.
+    pub fn wanted(&self) -> bool {
+        self.mode != CgroupLimitMode::Off && self.support.values().any(Result::is_ok)
+    }
+
+    /// GPUs with a slice on them.
+    pub fn gpus(&self) -> Vec<GpuUuid> {
+        let lanes = self.known.values().flat_map(|known| &known.lanes);
+        let all: BTreeSet<GpuUuid> = lanes.map(|lane| lane.0).collect();
+        all.into_iter().collect()
+    }
+
+    /// The GPU behind a container's lane.
+    pub fn gpu_of(&self, container: &ContainerId, lane: Lane) -> Option<GpuUuid> {
+        let lanes = &self.known.get(container)?.lanes;
+        lanes.get(usize::from(lane.0)).map(|lane| lane.0)
+    }
+
+    /// The cgroups of all slices.
+    pub fn cgroups(&self) -> impl Iterator<Item = &[u8]> {
+        self.known.values().map(|known| known.cgroup.as_bytes())
+    }
+
+    fn dir(&self, cgroup: &CgroupPath) -> Option<Dir> {
+        let mount = self.mount.as_ref()?;
+        (!cgroup.is_empty()).then(|| Dir(cgroup::directory(mount, cgroup.as_bytes())))
+    }
+
+    /// GPU and cgroup directory of every limit in force.
+    pub fn in_force(&self) -> Vec<(GpuUuid, Dir)> {
+        let owners = self.owners().into_iter();
+        owners
+            .filter_map(|owner| Some((owner.gpu, owner.limited_dir?)))
+            .collect()
+    }
+
+    /// Every slice of a GPU, with its container's cgroup.
+    pub fn owners(&self) -> Vec<SliceOwner> {
+        let mut owners = Vec::new();
+        for (container, known) in &self.known {
+            for (at, (gpu, _, limit)) in known.lanes.iter().enumerate() {
+                let in_force = matches!(limit, LimitState::InForce(_));
+                owners.push(SliceOwner {
+                    container: *container,
+                    lane: Lane(at as u8),
+                    gpu: *gpu,
+                    cgroup: known.cgroup,
+                    limited_dir: self.dir(&known.cgroup).filter(|_| in_force),
+                });
+            }
+        }
+        owners
+    }
+
+    /// What enforces the cap of a slice on one GPU. `measured`: NVML reports the use of its processes.
+    fn memory_enforcement(
+        &self,
+        container: &ContainerId,
+        lane: Lane,
+        measured: bool,
+    ) -> MemoryEnforcement {
+        let lanes = self.known.get(container).map(|known| &known.lanes);
+        match lanes.and_then(|lanes| lanes.get(usize::from(lane.0))) {
+            Some((_, _, LimitState::InForce(_))) => MemoryEnforcement::Driver,
+            _ if measured => MemoryEnforcement::Accounted,
+            _ => MemoryEnforcement::Shim,
+        }
+    }
+
+    /// Whether limits of an ended slice of this container are still being cleared.
+    pub fn is_clearing(&self, container: &ContainerId) -> bool {
+        let ends =
+            |one: &Pending| one.container == *container && matches!(one.after, After::Dismiss(..));
+        self.pending.iter().any(ends)
+    }
+
+    /// The earliest time at which a waiting request is answered without NVML.
+    pub fn deadline(&self) -> Option<Instant> {
+        let waited = self
+            .pending
+            .iter()
+            .filter(|one| !matches!(one.after, After::Nothing));
+        waited.map(|one| one.by).min()
+    }
+
+    /// Why a slice with this cgroup cannot have a limit on a GPU; `None` if it can.
+    fn why_unavailable(&self, gpu: GpuUuid, cgroup: &CgroupPath) -> Option<String> {
+        match self.support.get(&gpu) {
+            _ if self.mode == CgroupLimitMode::Off => {
+                Some("cgroup_limits = \"off\" in the configuration".into())
+            }
+            Some(Err(why)) => Some(why.clone()),
+            None => Some("the GPU was not there when gpusliced started".into()),
+            Some(Ok(())) if cgroup.is_empty() => Some("it has no cgroup of its own".into()),
+            Some(Ok(())) => None,
+        }
+    }
+
+    /// Adds a slice; returns the steps that set its limits.
+    fn add_slice(&mut self, record: &Record, above_used: bool) -> Vec<Step> {
+        let cgroup = record.cgroup;
+        let mut steps = Vec::new();
+        let mut lanes = Vec::new();
+        for lane in &record.lanes {
+            let no_mount = || "no cgroup v2 hierarchy is mounted at /sys/fs/cgroup".to_owned();
+            let hindrance = self.why_unavailable(lane.gpu, &cgroup).map_or(Ok(()), Err);
+            let dir = hindrance.and_then(|()| self.dir(&cgroup).ok_or_else(no_mount));
+            let limit = match dir {
+                Err(why) => LimitState::Unavailable(why),
+                Ok(dir) => {
+                    steps.push(self.step(lane.gpu, dir, lane.cap.0, above_used));
+                    LimitState::Requested
+                }
+            };
+            lanes.push((lane.gpu, lane.cap, limit));
+        }
+        self.known
+            .insert(record.container, LimitedSlice { cgroup, lanes });
+        steps
+    }
+
+    fn step(&self, gpu: GpuUuid, dir: Dir, cap: u64, above_used: bool) -> Step {
+        Step {
+            gpu: gpu.0,
+            dir,
+            soft: if self.soft { cap } else { 0 },
+            hard: cap,
+            above_used,
+        }
+    }
+
+    /// The steps that clear the limits a slice has or may have.
+    fn clear_steps(&self, record: &Record) -> Vec<Step> {
+        let Some(dir) = self.dir(&record.cgroup) else {
+            return Vec::new();
+        };
+        let able = |gpu| matches!(self.support.get(gpu), Some(Ok(())));
+        let lanes = record.lanes.iter().filter(|lane| able(&lane.gpu));
+        lanes
+            .flat_map(|lane| clear_steps_for(lane.gpu, &dir, lane.cap.0))
+            .collect()
+    }
+
+    /// Stores NVML's answer for one limit.
+    fn set(&mut self, container: &ContainerId, gpu: GpuUuid, done: Result<u64, NvmlError>) {
+        let lanes = self.known.get_mut(container).map(|known| &mut known.lanes);
+        let lane = lanes.and_then(|lanes| lanes.iter_mut().find(|lane| lane.0 == gpu));
+        let Some((_, _, limit)) = lane else { return };
+        *limit = match (done, &*limit) {
+            (Ok(hard), _) => LimitState::InForce(hard),
+            // Another limit was refused: the one before is still in force.
+            (Err(_), LimitState::InForce(hard)) => LimitState::InForce(*hard),
+            (Err(why), _) => LimitState::Unavailable(why_no_limits(why)),
+        };
+    }
+
+    /// The first reason why a slice lacks one of its limits.
+    fn missing(&self, container: &ContainerId) -> Option<String> {
+        self.known
+            .get(container)?
+            .lanes
+            .iter()
+            .find_map(|(gpu, _, limit)| match limit {
+                LimitState::Unavailable(why) => Some(format!("{gpu}: {why}")),
+                LimitState::Requested => Some(format!("{gpu}: NVML has not answered yet")),
+                LimitState::InForce(_) => None,
+            })
+    }
+
+    /// The steps that bring limits back to their caps.
+    fn lagging_steps(&self, container: &ContainerId) -> Vec<Step> {
+        let Some(known) = self.known.get(container) else {
+            return Vec::new();
+        };
+        let Some(dir) = self.dir(&known.cgroup) else {
+            return Vec::new();
+        };
+        let off = |(_, cap, limit): &&(GpuUuid, Bytes, LimitState)| matches!(limit, LimitState::InForce(hard) if *hard != cap.0);
+        let lanes = known.lanes.iter().filter(off);
+        lanes
+            .map(|(gpu, cap, _)| self.step(*gpu, dir.clone(), cap.0, true))
+            .collect()
+    }
+
+    /// The step to take before the ledger's cap of this lane is raised to `memory`.
+    fn raise_step(&self, container: &ContainerId, lane: Lane, memory: MemoryAsk) -> Option<Step> {
+        let known = self.known.get(container)?;
+        let (gpu, cap, limit) = known.lanes.get(usize::from(lane.0))?;
+        let MemoryAsk::Exactly(asked) = memory else {
+            return None; // the engine computes a ratio's bytes; the limit is updated afterwards
+        };
+        let grows = matches!(limit, LimitState::InForce(hard) if asked.0 > *hard) && asked > *cap;
+        grows.then_some(self.step(*gpu, self.dir(&known.cgroup)?, asked.0, false))
+    }
+}
+
+/// The steps that clear one limit: the guarantee first.
+fn clear_steps_for(gpu: GpuUuid, dir: &Dir, cap: u64) -> [Step; 2] {
+    let clear = Step {
+        gpu: gpu.0,
+        dir: dir.clone(),
+        soft: 0,
+        hard: NO_LIMIT,
+        above_used: false,
+    };
+    let first = Step {
+        hard: cap,
+        above_used: true,
+        ..clear.clone()
+    };
+    [first, clear]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gpuslice_engine::LaneRecord;
+    use gpuslice_nvabi::types::nvmlReturn_t;
+    use gpuslice_wire::policy::{Class, Gangs};
+    use gpuslice_wire::text::Name;
+    use gpuslice_wire::units::{GIB, Weight};
+
+    const A: GpuUuid = GpuUuid([1; 16]);
+    const B: GpuUuid = GpuUuid([2; 16]);
+
+    fn record(cgroup: &str, cap: u64) -> Record {
+        let lane = |gpu| LaneRecord {
+            gpu,
+            cap: Bytes(cap),
+            whole: false,
+        };
+        Record {
+            container: ContainerId::new("web").expect("an id"),
+            name: Name::new("web").expect("a name"),
+            weight: Weight::ONE,
+            share: None,
+            class: Class::Normal,
+            gang: Gangs::Auto,
+            lanes: vec![lane(A), lane(B)],
+            pinned: None,
+            cgroup: CgroupPath::new(cgroup.as_bytes()).unwrap_or(CgroupPath::EMPTY),
+        }
+    }
+
+    /// A driver that has limits on the first GPU only.
+    fn limits_of_one_gpu(mode: CgroupLimitMode, soft: bool) -> CgroupLimits {
+        let mut limits = CgroupLimits::new(mode, soft);
+        limits.mount = Some("/cg".into());
+        limits.supported([(A, Ok(())), (B, Err("too old".into()))].into());
+        limits
+    }
+
+    fn step(soft: u64, hard: u64, above_used: bool) -> Step {
+        Step {
+            gpu: A.0,
+            dir: Dir("/cg/pods/web".into()),
+            soft,
+            hard,
+            above_used,
+        }
+    }
+
+    fn error(answer: nvmlReturn_t) -> NvmlError {
+        NvmlError {
+            call: "nvmlDeviceSetMemoryLimits_v1".to_owned(),
+            answer,
+        }
+    }
+
+    #[test]
+    fn the_limit_equals_the_cap_where_the_driver_has_limits() {
+        let mut limits = limits_of_one_gpu(CgroupLimitMode::Auto, false);
+        let it = record("/pods/web", GIB);
+        assert_eq!(limits.add_slice(&it, false), [step(0, GIB, false)]);
+        assert_eq!(limits.gpus(), [A, B]);
+        let level = |limits: &CgroupLimits, lane, measured| {
+            limits.memory_enforcement(&it.container, Lane(lane), measured)
+        };
+        assert_eq!(
+            level(&limits, 0, true),
+            MemoryEnforcement::Accounted,
+            "only requested so far"
+        );
+        limits.set(&it.container, A, Ok(GIB));
+        assert_eq!(level(&limits, 0, false), MemoryEnforcement::Driver);
+        assert_eq!(level(&limits, 1, true), MemoryEnforcement::Accounted);
+        assert_eq!(level(&limits, 1, false), MemoryEnforcement::Shim);
+        assert_eq!(limits.missing(&it.container), Some(format!("{B}: too old")));
+        assert_eq!(limits.in_force(), [(A, Dir("/cg/pods/web".into()))]);
+    }
+
+    #[test]
+    fn the_reason_for_a_missing_limit_is_named() {
+        let missing = |mut limits: CgroupLimits, cgroup: &str| {
+            let steps = limits.add_slice(&record(cgroup, GIB), false);
+            assert!(steps.is_empty(), "{steps:?}");
+            limits
+                .missing(&record(cgroup, GIB).container)
+                .expect("a reason")
+        };
+        let off = missing(limits_of_one_gpu(CgroupLimitMode::Off, false), "/pods/web");
+        assert!(
+            off.ends_with("cgroup_limits = \"off\" in the configuration"),
+            "{off}"
+        );
+        let nowhere = missing(limits_of_one_gpu(CgroupLimitMode::Auto, false), "");
+        assert!(
+            nowhere.ends_with("it has no cgroup of its own"),
+            "{nowhere}"
+        );
+        let mut refused = limits_of_one_gpu(CgroupLimitMode::Auto, false);
+        let it = record("/pods/web", GIB);
+        refused.add_slice(&it, false);
+        refused.set(
+            &it.container,
+            A,
+            Err(error(nvmlReturn_t::ERROR_NO_PERMISSION)),
+        );
+        let why = refused.missing(&it.container).expect("a reason");
+        assert!(why.contains("only root may set"), "{why}");
+        assert!(refused.in_force().is_empty());
+    }
+
+    #[test]
+    fn the_guarantee_is_cleared_before_the_limit() {
+        let mut limits = limits_of_one_gpu(CgroupLimitMode::Auto, true);
+        let it = record("/pods/web", GIB);
+        assert_eq!(limits.add_slice(&it, true), [step(GIB, GIB, true)]);
+        let end = [step(0, GIB, true), step(0, NO_LIMIT, false)];
+        assert_eq!(limits.clear_steps(&it), end);
+        assert!(limits.clear_steps(&record("", GIB)).is_empty());
+    }
+
+    #[test]
+    fn growth_raises_the_limit_before_the_ledger_and_shrinking_lowers_it_after() {
+        let mut limits = limits_of_one_gpu(CgroupLimitMode::Auto, false);
+        let it = record("/pods/web", GIB);
+        limits.add_slice(&it, false);
+        let grow = |limits: &CgroupLimits, to| {
+            limits.raise_step(&it.container, Lane(0), MemoryAsk::Exactly(Bytes(to)))
+        };
+        assert_eq!(grow(&limits, 2 * GIB), None, "it is not in force");
+        limits.set(&it.container, A, Ok(GIB));
+        assert_eq!(grow(&limits, 2 * GIB), Some(step(0, 2 * GIB, false)));
+        assert_eq!(grow(&limits, GIB / 2), None);
+        let other = limits.raise_step(&it.container, Lane(1), MemoryAsk::Exactly(Bytes(2 * GIB)));
+        assert_eq!(other, None);
+        let ratio = MemoryAsk::Ratio { part: 1, whole: 1 };
+        assert_eq!(limits.raise_step(&it.container, Lane(0), ratio), None);
+        assert!(limits.lagging_steps(&it.container).is_empty());
+        // The limit was raised and the ledger refused: the limit is lowered again.
+        limits.set(&it.container, A, Ok(2 * GIB));
+        assert_eq!(limits.lagging_steps(&it.container), [step(0, GIB, true)]);
+        // The limit could not go below the use.
+        limits.set(&it.container, A, Ok(GIB + 5));
+        assert_eq!(limits.lagging_steps(&it.container), [step(0, GIB, true)]);
+        // A refused limit leaves the previous one in force.
+        limits.set(
+            &it.container,
+            A,
+            Err(error(nvmlReturn_t::ERROR_INVALID_ARGUMENT)),
+        );
+        assert_eq!(
+            limits.memory_enforcement(&it.container, Lane(0), true),
+            MemoryEnforcement::Driver
+        );
+    }
+}

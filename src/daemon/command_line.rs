@@ -1,0 +1,59 @@
+//! The command line: paths and modes. All other settings are in the configuration file.
+
+use clap::Parser;
+use std::path::PathBuf;
+
+/// The daemon that gives containers slices of this node's GPUs
+#[derive(Debug, Parser)]
+#[command(name = "gpusliced", version, disable_help_subcommand = true)]
+pub struct CommandLine {
+    /// Configuration file [default: /etc/gpuslice/gpusliced.toml if it exists]
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+
+    /// Check FILE, print `ok` or the line and the error, and exit
+    #[arg(long, value_name = "FILE", exclusive = true)]
+    pub check: Option<PathBuf>,
+
+    /// Directory of the sockets and records [default: /run/gpuslice as root, else $XDG_RUNTIME_DIR/gpuslice or /tmp/gpuslice-UID]
+    #[arg(long, value_name = "DIR")]
+    pub runtime_dir: Option<PathBuf>,
+
+    /// Directory with the libcuda.so.1 and libnvidia-ml.so.1 to use [default: the system's]
+    #[arg(long, value_name = "DIR")]
+    pub driver_dir: Option<PathBuf>,
+
+    /// Print the GPUs of this libcuda.so.1 and exit; used by the daemon itself
+    #[arg(long, value_name = "LIBRARY", exclusive = true, hide = true)]
+    pub probe_cuda: Option<PathBuf>,
+
+    /// Answer questions from standard input with this NVML; used by the daemon itself
+    #[arg(long, value_name = "LIBRARY", exclusive = true, hide = true)]
+    pub ask_nvml: Option<PathBuf>,
+
+    /// Close the sockets received on standard input; used by the daemon itself
+    #[arg(long, exclusive = true, hide = true)]
+    pub close_sockets: bool,
+
+    /// Examine the node, print JSON and exit; used by gpuslice doctor
+    #[arg(long, hide = true)]
+    pub examine: bool,
+
+    /// End all slices and remove all files at the end; without it, slices outlive the daemon
+    #[arg(long)]
+    pub ephemeral: bool,
+
+    /// Exit with the last client of the admin socket, and end each slice with the client that asked for it;
+    /// for a daemon shared by several `gpuslice run`
+    #[arg(long, requires = "ephemeral", hide = true)]
+    pub while_used: bool,
+
+    /// With --ephemeral, also remove this directory at the end, once its `runtime` holds no state of an OCI
+    /// runtime's container; cleans up after a killed private daemon
+    #[arg(long, value_name = "DIR", requires = "ephemeral", hide = true)]
+    pub remove: Vec<PathBuf>,
+
+    /// Log what containers and processes do, not only errors
+    #[arg(long, short)]
+    pub verbose: bool,
+}

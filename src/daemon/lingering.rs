@@ -1,0 +1,259 @@
+//! Lingering clients: processes that can still hold GPU memory after their connection has ended.
+//!
+//! # Problem
+//! A connection may end while its process runs: the process closed the descriptor, broke a rule, or stopped
+//! reading. An exiting process closes its descriptors one after the other, perhaps the connection first and
+//! the driver's last; closing the driver's frees its GPU memory. A process that has exited may have forked a
+//! child that inherited the driver's descriptors: the driver then keeps the memory until the child closes them.
+//! If the ledger were cleared before the memory is freed, a sibling would be granted memory that the device
+//! does not have.
+//!
+//! # Idea
+//! A process's grants stay charged until its pidfd is readable, which the kernel makes it after all descriptors
+//! are closed. A forked child inherits the connection together with the driver's descriptors, and loses both
+//! in the same ways: it closes them, executes another program, or exits. So if a process has exited and its
+//! connection is still open, the daemon waits for the end of the connection, too. A client in either state is
+//! *lingering*; the next connection of its process takes it over.
+//!
+//! Limits: a child forked before its parent reconnected (after a restart of the daemon) holds only the old
+//! connection, which shows nothing. On a kernel without pidfds (before 5.3), a client ends with its connection.
+
+use crate::daemon::{Daemon, Task};
+use crate::poll::Source;
+use crate::slab::Key;
+use crate::sockets::Socket;
+use crate::tenants::Tenant;
+use gpuslice_engine::{Event, Process};
+use gpuslice_wire::ids::{ClientId, ContainerId};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// The event that ends a lingering client.
+#[derive(Debug)]
+pub enum LingerUntil {
+    /// The exit of its process, which still runs.
+    Exit(OwnedFd),
+    /// The end of a connection whose process has exited: another process has it open.
+    Close(Socket),
+}
+
+/// A client of the engine whose process has no connection.
+#[derive(Debug)]
+pub struct LingeringClient {
+    /// The process's container.
+    pub container: ContainerId,
+    /// The engine's id of the client.
+    pub client: ClientId,
+    /// The process, if it is known.
+    pub process: Option<Process>,
+    /// The event that ends it.
+    pub until: LingerUntil,
+}
+
+/// Where the daemon keeps a client of the engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClientHolder {
+    /// In the table of connections.
+    Connected(Key),
+    /// In the table of lingering clients.
+    Lingering(Key),
+}
+
+/// Whether the process of a pidfd has exited.
+pub fn has_exited(pidfd: BorrowedFd<'_>) -> bool {
+    let mut watched = [PollFd::new(pidfd, PollFlags::POLLIN)];
+    // An error counts as exited, so that nothing is waited for without end.
+    poll(&mut watched, PollTimeout::ZERO).map_or(true, |ready| ready > 0)
+}
+
+/// Whether no process has the other end of a connection open.
+pub fn hung_up(connection: BorrowedFd<'_>) -> bool {
+    let mut watched = [PollFd::new(connection, PollFlags::empty())];
+    let over = PollFlags::POLLHUP | PollFlags::POLLERR;
+    // As above.
+    poll(&mut watched, PollTimeout::ZERO).is_err()
+        || watched[0]
+            .revents()
+            .is_none_or(|events| events.intersects(over))
+}
+
+impl LingerUntil {
+    /// The event to wait for after a connection ends; `None` if no process can hold memory any more.
+    fn of(tenant: Tenant) -> Option<LingerUntil> {
+        let (pidfd, connection) = tenant.into_parts();
+        let pidfd = pidfd?;
+        if !has_exited(pidfd.as_fd()) {
+            Some(LingerUntil::Exit(pidfd))
+        } else {
+            (!hung_up(connection.as_fd())).then_some(LingerUntil::Close(connection))
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        match self {
+            LingerUntil::Exit(pidfd) => has_exited(pidfd.as_fd()),
+            LingerUntil::Close(connection) => hung_up(connection.as_fd()),
+        }
+    }
+}
+
+impl LingeringClient {
+    /// Its pid while the process runs; 0 if it has none in the daemon's namespace.
+    pub fn pid(&self) -> Option<u32> {
+        let lives = matches!(self.until, LingerUntil::Exit(_));
+        lives.then(|| self.process.map_or(0, |process| process.pid))
+    }
+}
+
+impl Daemon {
+    /// Handles the end of a connection; its process may still run.
+    pub fn disconnect(&mut self, key: Key) {
+        let Some(tenant) = self.remove_tenant(key) else {
+            return;
+        };
+        if let Some(client) = tenant.client() {
+            self.linger(client, tenant);
+        }
+    }
+
+    /// Keeps a process's grants charged as long as it can hold the memory.
+    pub fn linger(&mut self, client: ClientId, tenant: Tenant) {
+        let (container, process) = (tenant.container(), tenant.process());
+        let Some(until) = LingerUntil::of(tenant) else {
+            return self.tasks.push_back(Task::Step(Event::Gone { client }));
+        };
+        let lingering = LingeringClient {
+            container,
+            client,
+            process,
+            until,
+        };
+        match self.watch_lingering(lingering, true) {
+            Ok(()) => self.tasks.push_back(Task::Step(Event::Left { client })),
+            Err(why) => {
+                tracing::error!(%container, why, "cannot watch for the end of a process; its memory is no longer charged");
+                self.tasks.push_back(Task::Step(Event::Gone { client }));
+            }
+        }
+    }
+
+    /// Waits for the exit of a process that has not connected yet.
+    ///
+    /// # Errors
+    /// Why it cannot be watched.
+    pub fn wait_for(
+        &mut self,
+        container: ContainerId,
+        client: ClientId,
+        process: Process,
+        pidfd: OwnedFd,
+    ) -> Result<(), &'static str> {
+        let lingering = LingeringClient {
+            container,
+            client,
+            process: Some(process),
+            until: LingerUntil::Exit(pidfd),
+        };
+        self.watch_lingering(lingering, false)
+    }
+
+    /// Watches a lingering client; `known`: its descriptor is in the epoll set already.
+    fn watch_lingering(
+        &mut self,
+        lingering: LingeringClient,
+        known: bool,
+    ) -> Result<(), &'static str> {
+        let client = lingering.client;
+        let key = self.lingering.insert(lingering);
+        let key = key.map_err(|_| "too many clients")?;
+        let watched = match self.lingering.get(key).map(|it| &it.until) {
+            Some(LingerUntil::Exit(pidfd)) if !known => {
+                self.poll.add(pidfd, Source::Lingering(key))
+            }
+            Some(LingerUntil::Exit(pidfd)) => {
+                self.poll.watch_on(pidfd, Source::Lingering(key), true)
+            }
+            Some(LingerUntil::Close(fd)) => self.poll.watch_on(fd, Source::Lingering(key), false),
+            None => Ok(()),
+        };
+        if watched.is_err() {
+            self.lingering.remove(key);
+            return Err("no memory to watch it");
+        }
+        self.clients[usize::from(client.slot)] = Some((client, ClientHolder::Lingering(key)));
+        Ok(())
+    }
+
+    /// Handles an event of a lingering client.
+    pub fn lingering_ready(&mut self, key: Key) {
+        let lingering = self.lingering.get(key);
+        if lingering.is_some_and(|it| it.until.is_over())
+            && let Some(client) = self.forget_lingering(key)
+        {
+            self.tasks.push_back(Task::Step(Event::Gone { client }));
+        }
+    }
+
+    /// Removes a lingering client that the engine has dropped.
+    pub fn forget_lingering(&mut self, key: Key) -> Option<ClientId> {
+        let lingering = self.lingering.remove(key)?;
+        self.free_client(lingering.client);
+        Some(lingering.client)
+    }
+
+    /// How many lingering clients a container has.
+    pub fn lingering_count(&self, container: &ContainerId) -> usize {
+        let all = self.lingering.iter();
+        all.filter(|(_, it)| it.container == *container).count()
+    }
+
+    /// Whether a process of a container is a lingering client.
+    pub fn is_lingering(&self, container: &ContainerId, process: Option<Process>) -> bool {
+        let mut all = self.lingering.iter();
+        process.is_some() && all.any(|(_, it)| it.container == *container && it.process == process)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nix::sys::signal::{Signal, kill};
+    use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
+    use nix::sys::wait::waitpid;
+    use nix::unistd::{ForkResult, fork, pause};
+    use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+
+    #[test]
+    #[allow(unsafe_code)]
+    fn a_killed_process_has_exited() {
+        // SAFETY: the child only waits for its signal.
+        let child = match unsafe { fork() }.expect("a process") {
+            ForkResult::Child => loop {
+                pause();
+            },
+            ForkResult::Parent { child } => child,
+        };
+        // SAFETY: a plain system call, whose result is a new descriptor or an error.
+        let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, child.as_raw(), 0) };
+        assert!(fd >= 0, "a pidfd");
+        // SAFETY: the kernel just made this descriptor for this process.
+        let pidfd = unsafe { OwnedFd::from_raw_fd(fd as i32) };
+        assert!(!has_exited(pidfd.as_fd()));
+        kill(child, Signal::SIGKILL).expect("it lives");
+        waitpid(child, None).expect("it dies");
+        assert!(has_exited(pidfd.as_fd()));
+    }
+
+    #[test]
+    fn a_connection_is_open_while_a_process_has_its_other_end() {
+        let flags = SockFlag::SOCK_CLOEXEC;
+        let pair = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags);
+        let (ours, theirs) = pair.expect("a pair");
+        let inherited = theirs.try_clone().expect("a copy");
+        nix::unistd::write(&theirs, b"unread").expect("sent");
+        drop(theirs);
+        assert!(!hung_up(ours.as_fd()));
+        drop(inherited);
+        assert!(hung_up(ours.as_fd()));
+    }
+}

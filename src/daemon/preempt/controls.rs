@@ -1,0 +1,221 @@
+//! The controls of channel groups that preemption uses, and their errors.
+//!
+//! They go to the machine's kernel or, with the simulated driver, to its simulated kernel side. No other part of the
+//! daemon knows the difference.
+
+use super::{ChannelGroup, kernel};
+use gpuslice_nvabi::control::{
+    CONTROL, Control, Preempt, Schedule, SwitchStats, TimeSlice, command, status,
+};
+use gpuslice_sim_device::Machine;
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+/// Longest time for a group to leave the GPU, µs.
+const PREEMPT_US: u32 = 100_000;
+
+/// The receiver of controls.
+#[derive(Clone, Copy)]
+pub enum Controls {
+    /// The machine's kernel.
+    Kernel,
+    /// The simulated GPU.
+    Simulated(&'static Machine),
+}
+
+/// Why a control failed.
+#[derive(Debug)]
+pub enum ControlError {
+    /// The kernel's error.
+    System(io::Error),
+    /// The driver's status.
+    Driver(u32),
+    /// The descriptor is not of the driver's node.
+    Stranger,
+    /// Too many groups are stopped already.
+    TooMany,
+    /// The driver reports success, but no work was taken off the GPU.
+    NoEffect,
+    /// The driver reports success, but reads back another value.
+    NotKept,
+}
+
+impl fmt::Display for ControlError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ControlError::System(why) => write!(out, "the kernel reports: {why}"),
+            ControlError::Driver(status::INSUFFICIENT_PERMISSIONS) => {
+                out.write_str("the driver does not permit it")
+            }
+            ControlError::Driver(status::NOT_SUPPORTED) => out.write_str("the driver cannot do it"),
+            ControlError::Driver(status::INVALID_CLIENT) => {
+                out.write_str("the process named an object of another process")
+            }
+            ControlError::Driver(status::OBJECT_NOT_FOUND) => {
+                out.write_str("the process named an object that does not exist")
+            }
+            ControlError::Driver(code) => write!(out, "the driver reports status {code:#x}"),
+            ControlError::Stranger => {
+                out.write_str("the process named a file that is not the driver's")
+            }
+            ControlError::TooMany => out.write_str("too many groups are stopped already"),
+            ControlError::NoEffect => {
+                out.write_str("the driver reports success, but no work left the GPU")
+            }
+            ControlError::NotKept => {
+                out.write_str("the driver reports success, but reads back another value")
+            }
+        }
+    }
+}
+
+impl ControlError {
+    /// Whether the group no longer exists.
+    pub fn is_gone(&self) -> bool {
+        let gone = [status::INVALID_CLIENT, status::OBJECT_NOT_FOUND];
+        matches!(self, ControlError::Driver(code) if gone.contains(code))
+    }
+}
+
+impl Controls {
+    /// The controls of the machine or of the simulated GPU.
+    ///
+    /// # Errors
+    /// Why the simulated GPU cannot be reached.
+    pub fn of(simulated: bool) -> Result<Controls, String> {
+        match simulated {
+            false => Ok(Controls::Kernel),
+            true => Machine::observe()
+                .map(Controls::Simulated)
+                .map_err(|why| why.to_string()),
+        }
+    }
+
+    /// Duplicates a process's descriptor, if it is of the driver's node.
+    ///
+    /// # Errors
+    /// The process has no such descriptor, access is denied, or the file is another.
+    pub fn open(&self, pidfd: impl AsFd, number: u32) -> Result<OwnedFd, ControlError> {
+        let file = kernel::duplicate(pidfd.as_fd(), number).map_err(ControlError::System)?;
+        let its = match self {
+            Controls::Kernel => kernel::is_control_node(&file).map_err(ControlError::System)?,
+            // The simulated kernel checks the file with each control.
+            Controls::Simulated(_) => true,
+        };
+        its.then_some(file).ok_or(ControlError::Stranger)
+    }
+
+    fn control<T>(
+        &self,
+        file: &OwnedFd,
+        (client, object): (u32, u32),
+        command: u32,
+        params: &mut T,
+    ) -> Result<(), ControlError> {
+        let mut it = Control {
+            client,
+            object,
+            command,
+            params: std::ptr::from_mut(params) as u64,
+            params_bytes: size_of::<T>() as u32,
+            ..Control::default()
+        };
+        let done = match self {
+            Controls::Kernel => kernel::control(file.as_fd(), CONTROL, &mut it),
+            Controls::Simulated(machine) => {
+                kernel::simulated(machine, file.as_fd(), CONTROL, &mut it)
+            }
+        };
+        match done {
+            Err(why) if why.raw_os_error() == Some(libc::ENOTTY) => Err(ControlError::Stranger),
+            Err(why) => Err(ControlError::System(why)),
+            Ok(()) if it.status == status::OK => Ok(()),
+            Ok(()) => Err(ControlError::Driver(it.status)),
+        }
+    }
+
+    fn schedule(&self, file: &OwnedFd, of: &ChannelGroup, on: bool) -> Result<(), ControlError> {
+        let mut schedule = Schedule {
+            enable: u8::from(on),
+            ..Schedule::default()
+        };
+        let names = (of.client.0, of.group.0);
+        self.control(file, names, command::SCHEDULE, &mut schedule)
+    }
+
+    /// Takes a group off the run list.
+    ///
+    /// # Errors
+    /// [`ControlError`].
+    pub fn take_off(&self, file: &OwnedFd, of: &ChannelGroup) -> Result<(), ControlError> {
+        self.schedule(file, of, false)
+    }
+
+    /// Takes a group off the GPU.
+    ///
+    /// # Errors
+    /// [`ControlError`].
+    pub fn preempt(&self, file: &OwnedFd, of: &ChannelGroup) -> Result<(), ControlError> {
+        let mut preempt = Preempt {
+            wait: 1,
+            manual_timeout: 1,
+            timeout_us: PREEMPT_US,
+            ..Preempt::default()
+        };
+        let names = (of.client.0, of.group.0);
+        self.control(file, names, command::PREEMPT, &mut preempt)
+    }
+
+    /// Puts a group back on the run list.
+    ///
+    /// # Errors
+    /// [`ControlError`].
+    pub fn resume(&self, file: &OwnedFd, of: &ChannelGroup) -> Result<(), ControlError> {
+        self.schedule(file, of, true)
+    }
+
+    /// A group's time slice, µs.
+    ///
+    /// # Errors
+    /// [`ControlError`].
+    pub fn time_slice(&self, file: &OwnedFd, of: &ChannelGroup) -> Result<u64, ControlError> {
+        let mut slice = TimeSlice::default();
+        let names = (of.client.0, of.group.0);
+        self.control(file, names, command::GET_TIME_SLICE, &mut slice)?;
+        Ok(slice.us)
+    }
+
+    /// Sets a group's time slice and reads it back.
+    ///
+    /// # Errors
+    /// [`ControlError`].
+    pub fn set_time_slice(
+        &self,
+        file: &OwnedFd,
+        of: &ChannelGroup,
+        us: u64,
+    ) -> Result<(), ControlError> {
+        let names = (of.client.0, of.group.0);
+        let mut slice = TimeSlice { us };
+        self.control(file, names, command::SET_TIME_SLICE, &mut slice)?;
+        match self.time_slice(file, of)? == us {
+            true => Ok(()),
+            false => Err(ControlError::NotKept),
+        }
+    }
+
+    /// How often a group was taken off the GPU with unfinished work.
+    ///
+    /// # Errors
+    /// [`ControlError`].
+    pub fn saves(&self, file: &OwnedFd, of: &ChannelGroup) -> Result<u32, ControlError> {
+        let mut stats = SwitchStats {
+            channel: of.group.0,
+            ..SwitchStats::default()
+        };
+        let names = (of.client.0, of.subdevice.0);
+        self.control(file, names, command::SWITCH_STATS, &mut stats)?;
+        Ok(stats.saves)
+    }
+}

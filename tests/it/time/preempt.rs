@@ -1,0 +1,204 @@
+//! Preemption: late work is stopped on the simulated GPU and continues in its own turn.
+
+use super::{Tenant, bill, shown};
+use crate::harness::node::{Node, admit};
+use crate::harness::{PATIENCE, eventually};
+use gpuslice_sim_device::{Machine, Role, Seq, Status};
+use gpuslice_wire::admin::{Answer, Command as AdminCommand, MemoryAsk};
+use gpuslice_wire::policy::Class;
+use gpuslice_wire::units::{Bytes, GIB, Weight};
+use nix::sys::signal::Signal;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// Kernels of the one that is late, µs.
+const LONG_US: u64 = 2_000_000;
+
+/// A node whose driver answers controls in this way, with a best-effort slice `a` and a high one `b`.
+fn node(controls: &str) -> (Node, Machine) {
+    let containers = [("a", 1, Class::BestEffort), ("b", 1, Class::High)];
+    node_of("preemption = \"probe\"\n", controls, &containers)
+}
+
+/// A node of this configuration and driver, with these slices: weight and class.
+pub fn node_of(config: &str, controls: &str, containers: &[(&str, u32, Class)]) -> (Node, Machine) {
+    let mut node = Node::new();
+    configure(&node, config);
+    start(&mut node, controls);
+    for (container, weighs, class) in containers {
+        let mut asked = admit(container, "0", MemoryAsk::Exactly(Bytes(GIB)));
+        if let AdminCommand::Admit {
+            class: of, weight, ..
+        } = &mut asked
+        {
+            (*of, *weight) = (*class, Weight::new(*weighs).expect("a weight"));
+        }
+        let answer = node.admin().ask(&asked);
+        assert!(matches!(answer, Answer::Admitted { .. }), "{answer:?}");
+    }
+    let device = node.root().join("device");
+    let machine = Machine::open(&device, Role::Observer).expect("the node's device");
+    (node, machine)
+}
+
+fn config(node: &Node) -> PathBuf {
+    node.root().join("gpusliced.toml")
+}
+
+/// The daemon's configuration from its next start on.
+pub fn configure(node: &Node, text: &str) {
+    std::fs::write(config(node), text).expect("a file");
+}
+
+/// Starts the daemon.
+pub fn start(node: &mut Node, controls: &str) {
+    let config = config(node).to_str().expect("plain").to_owned();
+    let mut command = node.daemon_command(&["--config", &config, "--verbose"]);
+    command.env("GPUSLICE_SIM", format!("mem=16GiB,controls={controls}"));
+    node.start_command(command);
+}
+
+/// A number that `gpuslice ps --json` shows of a container.
+pub fn number(node: &Node, container: &str, what: &str) -> u64 {
+    shown(node, container)[what].as_u64().expect("a number")
+}
+
+/// The high one, and then the other: all that this one launches is of its own turns.
+fn both(node: &Node, machine: &Machine, long_us: u64) -> (Tenant, Tenant) {
+    let high = Tenant::start(node, machine, "b", 500);
+    let low = Tenant::start(node, machine, "a", long_us);
+    (high, low)
+}
+
+/// When a piece of a tenant's work ended, by the device's clock, and how long it took.
+fn end_of(tenant: &Tenant, machine: &Machine, seq: u64) -> Option<(u64, u64)> {
+    match machine.poll(tenant.context, Seq(seq)).expect("alive") {
+        Status::Done { start_ns, end_ns } => Some((start_ns, end_ns)),
+        _ => None,
+    }
+}
+
+/// Beside a kernel of seconds the high one gets its turns at once; the kernel goes on in turns of its own,
+/// ends later than it would have alone, and is paid for in full.
+#[test]
+fn a_long_kernel_is_stopped_and_goes_on() {
+    let (node, machine) = node("on");
+    let (high, low) = both(&node, &machine, LONG_US);
+    let first = low.completed(&machine);
+    high.gets(&machine, Duration::from_millis(100));
+    assert_eq!(
+        low.completed(&machine),
+        first,
+        "the high one waited for its end"
+    );
+    assert!(number(&node, "a", "stops") > 0);
+    assert_eq!(number(&node, "b", "stops"), 0);
+    for container in ["a", "b"] {
+        assert_eq!(shown(&node, container)["time_enforcement"], "preempt");
+    }
+    drop(high);
+    // Now it has the GPU to itself again, as far as it needs it.
+    low.gets(&machine, Duration::from_micros(LONG_US));
+    eventually("the end of a long kernel", || {
+        end_of(&low, &machine, first).is_some()
+    });
+    let (began, ended) = end_of(&low, &machine, first).expect("just seen");
+    assert!(ended - began > LONG_US * 1000, "it was interrupted");
+    let (had, billed) = (low.busy(&machine), bill(&node, "a"));
+    assert!(
+        billed + Duration::from_millis(200) >= had,
+        "had {had:?}, billed {billed:?}"
+    );
+    assert!(!machine.is_disabled(low.context).expect("alive"));
+}
+
+/// A driver that refuses, cannot, or only reports success: everything is as without it, and no process stays
+/// stopped. (After one long kernel, best effort gets no more GPU time until the classes above have had their
+/// part: half, here.)
+#[test]
+fn without_an_effect_it_is_as_without_preemption() {
+    let config = "preemption = \"probe\"\nhigh_cap = 50\nnormal_cap = 50\n";
+    let containers = [("a", 1, Class::BestEffort), ("b", 1, Class::High)];
+    for controls in ["denied", "unsupported", "void"] {
+        let (node, machine) = node_of(config, controls, &containers);
+        let (high, low) = both(&node, &machine, 300_000);
+        high.gets(&machine, Duration::from_millis(50));
+        let tried = || node.log().contains("not stopped on the GPU");
+        eventually("a try", tried);
+        high.gets(&machine, Duration::from_millis(50));
+        low.gets(&machine, Duration::from_millis(20));
+        assert_eq!(number(&node, "a", "stops"), 0, "{controls}");
+        assert_eq!(shown(&node, "a")["time_enforcement"], "shim", "{controls}");
+        assert_eq!(number(&node, "a", "time_slice_us"), 0, "{controls}");
+        assert!(!machine.is_disabled(low.context).expect("alive"));
+    }
+}
+
+/// Slow controls, and a slice that ends while its work is stopped.
+#[test]
+fn stopped_work_resumes_when_its_slice_ends() {
+    let (node, machine) = node("slow");
+    let (high, low) = both(&node, &machine, LONG_US);
+    let stopped = || machine.is_disabled(low.context).expect("alive");
+    eventually("a stop", stopped);
+    node.dismiss("a");
+    eventually("it goes on", || !stopped());
+    high.gets(&machine, Duration::from_millis(20));
+    drop(low);
+}
+
+/// A daemon that dies while work is stopped: the next one lets it go on, or, if none comes, the process
+/// itself does. (Kernels are shorter here: those that are launched while there is no daemon are of no turn,
+/// and run on beside the others' until they are over.)
+#[test]
+fn a_daemon_that_dies_leaves_no_process_stopped() {
+    let (mut node, machine) = node("on");
+    let (high, low) = both(&node, &machine, 300_000);
+    let stopped = || machine.is_disabled(low.context).expect("alive");
+    for round in 0..4 {
+        eventually("a stop", stopped);
+        node.end_daemon(Signal::SIGKILL);
+        let written = node.container_dir("a").join("stopped");
+        if round % 2 == 1 {
+            start(&mut node, "on");
+            assert!(!written.exists(), "a daemon that starts lets all go on");
+        } else {
+            eventually("it goes on by itself", || !stopped());
+            start(&mut node, "on");
+        }
+        let back = || {
+            ["a", "b"]
+                .iter()
+                .all(|container| number(&node, container, "clients") == 1)
+        };
+        eventually("both came back", back);
+        high.gets(&machine, Duration::from_millis(20));
+        low.gets(&machine, Duration::from_millis(1));
+    }
+    // An orderly end leaves nothing stopped either.
+    eventually("a stop", stopped);
+    assert!(node.end_daemon(Signal::SIGTERM).success());
+    assert!(!stopped());
+    assert!(!node.container_dir("a").join("stopped").exists());
+}
+
+/// Killed while it is stopped, a process is gone like any other.
+#[test]
+fn killed_while_stopped() {
+    let (node, machine) = node("on");
+    let high = Tenant::start(&node, &machine, "b", 500);
+    for _ in 0..3 {
+        let mut low = Tenant::start(&node, &machine, "a", LONG_US);
+        let start = Instant::now();
+        while !machine.is_disabled(low.context).expect("alive") {
+            assert!(start.elapsed() < PATIENCE, "never stopped: {}", node.log());
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        low.child.kill().expect("ours");
+        low.child.wait().expect("ours");
+        node.wait_refunded("a");
+        let written = node.container_dir("a").join("stopped");
+        eventually("its file is closed", || !written.exists());
+        high.gets(&machine, Duration::from_millis(20));
+    }
+}
