@@ -6,12 +6,16 @@
 
 mod compensated;
 mod parts;
+mod preemption;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 
 use gpuslice_engine::{Action, Claims, Config, Event, LaneView, Late, Mode, Record};
 use gpuslice_wire::ids::{ClientId, ContainerId, GpuUuid, Lane};
 use gpuslice_wire::policy::{Gangs, Policy};
+
+use compensated::Idle;
+pub use preemption::Preemption;
 
 /// One process's reports on one lane.
 #[derive(Clone, Copy, Debug, Default)]
@@ -24,20 +28,6 @@ pub struct Reported {
     pub was_runnable: bool,
     /// It was attached when its container's work was last ordered to stop.
     pub reached: bool,
-}
-
-/// Whether a container's work is stopped on the GPU. Stopped work, or work not known to be resumed yet,
-/// waits for its turn whatever is claimed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Preemption {
-    /// No stop is ordered.
-    None,
-    /// A stop is ordered.
-    Stopping,
-    /// The work is stopped.
-    Stopped,
-    /// A resume is ordered.
-    Resuming,
 }
 
 /// A container on a GPU.
@@ -199,23 +189,6 @@ impl LaneState {
         self.processes
             .values()
             .all(|reported| stopped(reported) || calm(reported))
-    }
-}
-
-/// A container's reported idle time of its last 16 turns, ns.
-#[derive(Clone, Debug, Default)]
-struct Idle(VecDeque<u64>);
-
-impl Idle {
-    fn add(&mut self, ns: u64) {
-        self.0.push_back(ns);
-        if self.0.len() > 16 {
-            self.0.pop_front();
-        }
-    }
-    /// The mean, once there are so many.
-    fn mean(&self) -> Option<u64> {
-        (self.0.len() == 16).then(|| self.0.iter().sum::<u64>() / 16)
     }
 }
 

@@ -1,8 +1,27 @@
 //! Switch-overhead compensation, as the observer computes it.
 
+use std::collections::VecDeque;
+
 use gpuslice_wire::ids::GpuUuid;
 
 use super::{LaneKey, Observer};
+
+/// A container's reported idle time of its last 16 turns, ns.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Idle(VecDeque<u64>);
+
+impl Idle {
+    pub(super) fn add(&mut self, ns: u64) {
+        self.0.push_back(ns);
+        if self.0.len() > 16 {
+            self.0.pop_front();
+        }
+    }
+    /// The mean, once there are so many.
+    pub(super) fn mean(&self) -> Option<u64> {
+        (self.0.len() == 16).then(|| self.0.iter().sum::<u64>() / 16)
+    }
+}
 
 impl Observer {
     /// Takes the overhead of the last turn's switch off its charge.
