@@ -147,9 +147,9 @@ impl Engine {
                 container,
                 lane,
                 ok,
-            } => self.preemption_answered(container, lane, Answer::Stop { ok }),
+            } => self.preempt_done(container, lane, Answer::Stop { ok }),
             Event::Resumed { container, lane } => {
-                self.preemption_answered(container, lane, Answer::Resume)
+                self.preempt_done(container, lane, Answer::Resume)
             }
             Event::Tick => self.end_recalls(actions),
         }
