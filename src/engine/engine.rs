@@ -99,6 +99,17 @@ impl Engine {
         if matches!(event, Event::Tick | Event::Reserve { .. }) {
             self.end_grace(actions);
         }
+        self.apply(event, actions);
+        let told = actions.len() - from;
+        self.turn_over(touched, actions);
+        self.show_ledgers(actions);
+        self.pages_first(comes, &mut actions[from..], told);
+        if cfg!(debug_assertions) {
+            self.check();
+        }
+    }
+
+    fn apply(&mut self, event: Event, actions: &mut Actions) {
         match event {
             Event::GpuFound { uuid, index, total } => self.found(uuid, index, total),
             Event::Admit { token, ask } => self.admit(token, &ask, actions),
@@ -152,13 +163,6 @@ impl Engine {
                 self.preempt_done(container, lane, Answer::Resume)
             }
             Event::Tick => self.end_recalls(actions),
-        }
-        let told = actions.len() - from;
-        self.turn_over(touched, actions);
-        self.show_ledgers(actions);
-        self.pages_first(comes, &mut actions[from..], told);
-        if cfg!(debug_assertions) {
-            self.check();
         }
     }
 
