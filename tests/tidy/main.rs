@@ -4,6 +4,7 @@
 
 mod edges;
 mod source;
+mod words;
 
 use source::{Source, all_sources, root};
 use std::io::{ErrorKind, Write};

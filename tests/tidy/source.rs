@@ -1,7 +1,9 @@
 //! Reads the tree's Rust files and finds their functions by indentation, which rustfmt guarantees.
 
 use std::fs;
+use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// The repository.
 pub fn root() -> PathBuf {
@@ -11,6 +13,23 @@ pub fn root() -> PathBuf {
 /// A file's text; the test fails with its name if it is missing.
 pub fn read(path: &str) -> String {
     fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+/// Every file that git tracks, by its path from the root. None, with the reason printed, where git cannot be asked.
+pub fn all_files() -> Vec<String> {
+    let git = Command::new("git")
+        .current_dir(root())
+        .args(["-c", "safe.directory=*", "ls-files", "-z"])
+        .output();
+    let listed = git.ok().filter(|output| output.status.success());
+    let Some(output) = listed else {
+        let line = "SKIP names and sentences of all files: git does not list them here\n";
+        let _ = std::io::stderr().write_all(line.as_bytes());
+        return Vec::new();
+    };
+    let text = String::from_utf8(output.stdout).expect("paths are UTF-8");
+    let all = text.split_terminator('\0').map(str::to_owned);
+    all.filter(|path| root().join(path).is_file()).collect()
 }
 
 /// One Rust file.
