@@ -147,10 +147,8 @@ impl Engine {
                 container,
                 lane,
                 ok,
-            } => self.preemption_answered(container, lane, Answer::Stop { ok }),
-            Event::Resumed { container, lane } => {
-                self.preemption_answered(container, lane, Answer::Resume)
-            }
+            } => self.answered(container, lane, Answer::Stop { ok }),
+            Event::Resumed { container, lane } => self.answered(container, lane, Answer::Resume),
             Event::Tick => self.end_recalls(actions),
         }
         let told = actions.len() - from;

@@ -160,7 +160,7 @@ impl Turns {
 
 impl Engine {
     /// Takes in the answer to a stop or a resume.
-    pub(crate) fn preemption_answered(&mut self, id: ContainerId, lane: Lane, done: Answer) {
+    pub(crate) fn answered(&mut self, id: ContainerId, lane: Lane, done: Answer) {
         let index = self.containers.find(id);
         let gpu = index.and_then(|index| self.containers.get(index)?.slices.get(lane)?.gpu);
         if let (Some(index), Some(gpu)) = (index, gpu) {
