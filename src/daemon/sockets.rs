@@ -3,9 +3,9 @@
 //! No call blocks, and nothing queues on a tenant's behalf: a peer that does not read its answers fills its
 //! own socket and is disconnected.
 //!
-//! Only the daemon sends descriptors. A descriptor sent to the daemon must not reach it: receiving the packet
-//! without room for it, or closing the socket in which it waits, closes the descriptor, and its sender can
-//! make that close block (a TCP connection that lingers, a file of a FUSE server that does not answer). Since
+//! Only the daemon sends descriptors. A descriptor sent to the daemon must not reach it. Receiving the packet
+//! without room for it, or closing the socket in which it waits, closes the descriptor. Its sender can make
+//! that close block: a TCP connection that lingers, a file of a FUSE server that does not answer. Since
 //! Linux 6.16 a socket can refuse descriptors (`SO_PASSRIGHTS`), and the sender gets an error. On older kernels
 //! each packet is peeked first, which closes nothing; a packet with descriptors is never received, and another
 //! process closes sockets (`socket_closer.rs`).

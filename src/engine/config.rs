@@ -11,8 +11,8 @@ pub struct Config {
     pub oversubscribe: bool,
     /// The time in which up to four runnable containers each have one turn; for more containers it grows in
     /// proportion, so that switches do not use up the GPU. It bounds how uneven shares are over short
-    /// times: two equal tenants are off by at most a quarter of it in any interval, so 16 ms keep them
-    /// within 0.4 % over every second, and so do turns of 4 ms for any number of tenants.
+    /// times. Two equal tenants are off by at most a quarter of it in any interval: 16 ms keep them
+    /// within 0.4 % over every second. Turns of 4 ms do the same for any number of tenants.
     pub round: Duration,
     /// Shortest turn. Below it, switches cost more than they gain.
     pub turn_min: Duration,

@@ -60,13 +60,13 @@ struct Sentence {
     text: String,
 }
 
-/// The text of a comment line; `None` for any other line.
+/// The text of a comment line; `None` for any other line, and for one of a table.
 fn comment(line: &str) -> Option<&str> {
     let line = line.trim_start();
     let marks = ["//!", "///", "//", "#!", "#"];
     let text = marks.iter().find_map(|mark| line.strip_prefix(mark))?;
     let code = line.starts_with("#[") || line.starts_with("#![") || text.contains("SAFETY");
-    (!code).then(|| text.trim())
+    (!code && !text.trim().starts_with('|')).then(|| text.trim())
 }
 
 /// The text of a line of a Markdown paragraph or list.
@@ -114,7 +114,7 @@ fn cut(text: &str) -> impl Iterator<Item = String> {
         let last = all.last_mut().expect("one at least");
         last.push_str(word);
         last.push(' ');
-        if word.ends_with(ends) {
+        if word.trim_end_matches(['*', ')']).ends_with(ends) {
             all.push(String::new());
         }
     }
@@ -133,7 +133,7 @@ fn all_sentences() -> Vec<Sentence> {
         .collect()
 }
 
-/// The stand-in of a sentence. The user `nobody` of a Unix system is none.
+/// The stand-in of a sentence. `nobody` in backquotes, a user of a Unix system, is none.
 fn stand_in(sentence: &str) -> Option<String> {
     let plain = |word: &str| {
         let word = word.trim_matches(|c: char| !c.is_alphanumeric() && c != '`');

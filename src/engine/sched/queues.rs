@@ -22,9 +22,9 @@
 //!
 //! # Bound
 //! That of start-time fair queueing holds in each queue. The pool's longest turn is the longest turn of any
-//! of its containers: the lower queue does not decide when it is served. With shares that add up to at most
-//! 100, a container with share `c` that is always runnable has at least `c` of its class's time, less a
-//! turn of each flow of the upper queue.
+//! of its containers: the lower queue does not decide when it is served. Let shares add up to at most
+//! 100, and let a container with share `c` be always runnable. It has at least `c` of its class's time,
+//! less a turn of each flow of the upper queue.
 //!
 //! The pool's weight changes as containers with shares begin and cease to be runnable. Its lead stays the
 //! same GPU time, as with any change of a weight.

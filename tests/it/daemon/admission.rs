@@ -205,7 +205,7 @@ fn another_user_may_not_ask() {
     assert!(told.1.contains("only root"), "{}", told.1);
 }
 
-/// Runs something as the user nobody, on a thread of its own: the system call changes the thread,
+/// Runs a function as the user `nobody`, on a thread of its own: the system call changes the thread,
 /// only the C library's wrapper would change the process.
 fn as_nobody<T: Send>(what: impl FnOnce() -> T + Send) -> T {
     const NOBODY: libc::uid_t = 65534;

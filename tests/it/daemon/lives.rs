@@ -21,8 +21,8 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Killed without warning and started again: containers and what their processes hold are known
-/// again, and counted before anybody gets more.
+/// A daemon that was killed and started again restores containers and their processes' memory, and counts
+/// both before it grants more.
 #[test]
 fn a_killed_daemon_comes_back_with_everything() {
     let mut node = Node::start();

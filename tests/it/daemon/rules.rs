@@ -1,5 +1,5 @@
-//! A process that breaks a rule of the protocol is told which and loses its connection; nobody
-//! else notices.
+//! A process that breaks a rule of the protocol is told which one, and loses its connection. Other processes
+//! keep theirs.
 
 use crate::harness::agent::Agent;
 use crate::harness::node::Node;
@@ -274,7 +274,7 @@ fn drop_heard(client: &TenantClient) {
     }
 }
 
-/// Whoever asks without reading the answers fills its own socket and is disconnected.
+/// A process that sends requests and reads no answer fills its own socket and is disconnected.
 #[test]
 fn not_reading_answers_ends_the_connection() {
     let node = node();

@@ -71,7 +71,7 @@ pub fn skip(test: &str, why: &str) {
     let _ = std::io::stderr().write_all(line.as_bytes());
 }
 
-/// Whether this is root, who may mount and become somebody else.
+/// Whether this process is root's, and may mount and become another user's.
 pub fn is_root() -> bool {
     nix::unistd::geteuid().is_root()
 }

@@ -23,7 +23,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::path::Path;
 use std::ptr::NonNull;
 
-/// A socket that a daemon would have, on which nobody ever answers.
+/// A socket as a daemon has it, on which no answer is ever sent.
 pub fn listen(path: &Path) -> OwnedFd {
     let flags = SockFlag::SOCK_CLOEXEC;
     let fd = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None).expect("a socket");

@@ -216,7 +216,7 @@ fn the_manager_hears_ready_and_the_loop_going_round() {
         first.contains("READY=1") && first.contains("STATUS=2 simulated GPUs, 0 slices"),
         "{first}"
     );
-    // Nobody has a slice and nothing happens: the loop goes round all the same.
+    // No container has a slice and no event comes: the loop goes round all the same.
     for _ in 0..3 {
         assert!(hear().contains("WATCHDOG=1"));
     }
