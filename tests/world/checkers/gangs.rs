@@ -168,8 +168,8 @@ impl Wait {
         *pool
     }
 
-    /// While a gang waits, each other container of its class had, on one of the gang's GPUs at least, no more
-    /// than the queue owes it and the turns that the gang waits for to have all GPUs at once.
+    /// A gang waits. On one of its GPUs at least, each other container of its class had no more than the queue
+    /// owes it and the turns that the gang waits for to have all GPUs at once.
     fn advance(
         &mut self,
         seen: &Observer,
