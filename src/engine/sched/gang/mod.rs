@@ -266,12 +266,17 @@ impl Node<'_> {
                 .filter(|_| turns.closing_of(index).is_some());
             entity.is_some_and(|entity| !entity.is_off() && entity.reported.runnable)
         });
-        // where turns end for good, or no cap pays for one, an extension would be over in the same instant
+        // where turns end for good, no process wants one or no cap pays for one, an extension would be over
+        // in the same instant
         let native = self.of(gang, |turns| turns.policy == Policy::Native);
         let may = self.of(gang, |turns| {
             turns.find(index).is_some_and(Entity::eligible)
         });
-        let vain = closing & native | self.gated(gang) & !closing & !may;
+        let unwanted = self.of(gang, |turns| {
+            let entity = turns.find(index);
+            entity.is_some_and(|entity| !entity.reported.runnable)
+        });
+        let vain = closing & (native | unwanted) | self.gated(gang) & !closing & !may;
         if busy == 0 || self.gated(gang) & !busy == 0 || vain != 0 {
             return None;
         }

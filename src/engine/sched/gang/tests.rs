@@ -20,7 +20,7 @@ use gpuslice_wire::select::GpuSelector;
 use gpuslice_wire::units::GIB;
 
 use super::super::Phase;
-use crate::tests::{Rig, ask};
+use crate::tests::{Rig, ask, id};
 use crate::{Action, Ask, Claims, Config, Event, Late, Mode, Token};
 
 /// Number of states visited, those with the shortest paths first, unless `GANG_STATES` is set.
@@ -445,4 +445,75 @@ fn no_turn_ends_for_a_gangs_guard_turn_in_the_step_that_grants_it() {
     assert_eq!(words(&rig), before);
     says(&mut rig, high, 0, true, 0);
     assert_eq!(words(&rig), [before[0] + 1, before[1]]);
+}
+
+/// Work that was stopped before its container became a gang resumes in the gang's turn. While it does, the
+/// processes of the gang stop being runnable: an extended turn would be closed in the step that grants it.
+#[test]
+fn no_turn_is_extended_that_no_process_wants() {
+    let config = Config {
+        stop: true,
+        ..Config::default()
+    };
+    let mut rig = Rig::new(config, &[16, 16]);
+    rig.admit(ask("a", "0,1", GIB)).expect("fits");
+    rig.admit(ask("b", "1", GIB)).expect("fits");
+    rig.admit(ask("c", "0", GIB)).expect("fits");
+    let [gang, single, other] = ["a", "b", "c"].map(|name| rig.attach(name, 0).expect("in"));
+    let claim = |rig: &mut Rig, client, lane: u8, runnable, drained| {
+        let claims = Claims {
+            runnable,
+            drained,
+            ..Claims::default()
+        };
+        let lane = Lane(lane);
+        rig.step(Event::Claims {
+            client,
+            lane,
+            claims,
+        })
+    };
+    let (container, lane, busy) = (id("a"), Lane(1), u32::MAX);
+    claim(&mut rig, gang, 1, true, busy);
+    claim(&mut rig, single, 0, true, 0);
+    let stops = |actions: Vec<Action>| {
+        let stop = |it: &Action| matches!(it, Action::Stop { .. });
+        actions.iter().any(stop)
+    };
+    let stopped = (0..100).any(|_| {
+        rig.now += 10_000_000;
+        stops(claim(&mut rig, gang, 1, true, busy)) || stops(rig.step(Event::Tick))
+    });
+    assert!(stopped, "its late work is stopped");
+    let ok = true;
+    rig.step(Event::Stopped {
+        container,
+        lane,
+        ok,
+    });
+    claim(&mut rig, single, 0, false, 0);
+    claim(&mut rig, other, 0, true, 0);
+    (0..2).for_each(|lane| _ = claim(&mut rig, gang, lane, true, busy));
+    claim(&mut rig, gang, 0, true, 0);
+    claim(&mut rig, other, 0, true, 0);
+    rig.now += 50_000_000;
+    claim(&mut rig, other, 0, true, 0);
+    rig.step(Event::Tick);
+    claim(&mut rig, other, 0, true, 0);
+    let words = |rig: &Rig| [0, 1].map(|gpu| rig.engine.gpus[gpu].turns.entities[0].turn);
+    let granted = words(&rig);
+    assert_eq!(
+        granted[1] % 2,
+        1,
+        "it has its turn, in which its work resumes"
+    );
+    claim(&mut rig, single, 0, true, 0);
+    (0..2).for_each(|lane| _ = claim(&mut rig, gang, lane, false, busy));
+    let closed = words(&rig);
+    assert_eq!(closed[1] % 2, 0);
+    for _ in 0..20 {
+        rig.now += 5_000_000;
+        rig.step(Event::Tick);
+    }
+    assert_eq!(words(&rig), closed, "no turn of no time");
 }
