@@ -229,7 +229,7 @@ fn a_daemon_that_hung_gives_no_slice_to_containers_that_did_not_start() {
     kill(node.pid(), Signal::SIGCONT).expect("it lives");
     assert!(said.contains("no answer in time"), "{said}");
     eventually("it was taken back", || {
-        node.log().contains("it is taken back")
+        node.log().contains("the slice is removed")
     });
     eventually("no slice is left", || node.containers().is_empty());
     let again = container.called("createRuntime");

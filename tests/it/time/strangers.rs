@@ -217,7 +217,7 @@ fn names_of_foreign_groups_stop_no_work() {
     let plain = file.as_raw_fd().cast_unsigned();
     let (_own, own) = scene.own();
     let victims = scene.victims();
-    let not_there = "the process named what is not there";
+    let not_there = "the process named an object that does not exist";
     let lies = [
         (Named { fd: 1 << 20, ..own }, "Bad file descriptor"),
         (
@@ -237,14 +237,14 @@ fn names_of_foreign_groups_stop_no_work() {
                 fd: own.fd,
                 ..victims
             },
-            "the process named what is not its own",
+            "the process named an object of another process",
         ),
         (
             Named {
                 client: own.client + 1,
                 ..own
             },
-            "the process named what is not its own",
+            "the process named an object of another process",
         ),
         (
             Named {
