@@ -267,7 +267,7 @@ def works(root, build):
         doctor = root(*words, env=environment, check=False)
     said = doctor.stdout
     assert doctor.returncode == 0, said
-    assert "hook and shim are there" in said and re.search("missing +daemon", said), said
+    assert "hook and shim are installed" in said and re.search("missing +daemon", said), said
     assert root("gpusliced", "--check", "/etc/gpuslice/gpusliced.toml").stdout == "ok\n"
     conformance = root.take(build / "conformance")
     for method in ["preload", "mount"]:

@@ -74,7 +74,7 @@ class Podman(node.Case):
             self.judge(usual, name=None)
             self.judge("--device=gpuslice.io/slice=web")
             self.refusal("no GPU slice: ", "--device=gpuslice.io/slice=big")
-            self.refusal("a slice of its own as well", usual, *ASK)
+            self.refusal("also requests a slice itself", usual, *ASK)
             self.engine.machine.gpuslice("setup", "podman")
 
 
