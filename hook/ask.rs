@@ -1,11 +1,9 @@
-//! A container's slice request: pure, from its annotations, else from cGPU's environment variables.
+//! A slice request: pure, from annotations or from the hook's registration.
 //!
-//! The orchestrator writes annotations (podman adds an image's own, but given ones win). The image also
-//! writes the environment, so annotations win. A malformed or unknown key under gpuslice's prefix is
-//! refused: a mistyped cap must never become "no cap".
+//! A malformed or unknown key under gpuslice's prefix is refused: a mistyped cap must never become
+//! "no cap".
 
-use crate::cgpu;
-use crate::config::Config;
+use crate::config::PREFIX;
 use crate::error::Error;
 use gpuslice_wire::admin::{Command, MemoryAsk, RequestSource};
 use gpuslice_wire::ids::ContainerId;
@@ -13,20 +11,6 @@ use gpuslice_wire::policy::{BadClass, BadGangs, Class, Gangs};
 use gpuslice_wire::select::GpuSelector;
 use gpuslice_wire::text::{Name, Selector};
 use gpuslice_wire::units::{Bytes, Percent, UnitError, Weight};
-
-/// Prefix of gpuslice's annotations.
-const PREFIX: &str = "gpuslice.io/";
-
-/// Whether an annotation's key is gpuslice's or a probable misspelling: `GPUslice.io/memory`. A
-/// misspelled key is refused as unknown.
-pub(crate) fn looks_ours(key: &[u8]) -> bool {
-    let (ours, key) = (PREFIX.as_bytes(), key.trim_ascii());
-    let name = &ours[..ours.len() - 1];
-    key.eq_ignore_ascii_case(name)
-        || key
-            .get(..ours.len())
-            .is_some_and(|start| start.eq_ignore_ascii_case(ours))
-}
 
 /// A well-formed slice request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,23 +38,6 @@ pub struct Ask {
 }
 
 impl Ask {
-    /// The container's request, `None` without one.
-    ///
-    /// # Errors
-    /// [`Error::Ask`] for the first malformed value.
-    pub fn of(config: &Config, allow_cgpu_disable: bool) -> Result<Option<Ask>, Error> {
-        let ours: Vec<(&str, &str)> = config.annotations().collect();
-        if ours.is_empty() {
-            cgpu::ask(config, allow_cgpu_disable)
-        } else {
-            let ask = from_annotations(&ours)?;
-            Ok(Some(Ask {
-                source: Some(RequestSource::Annotations),
-                ..ask
-            }))
-        }
-    }
-
     /// The request in the hook's registration, with the keys of annotations: `memory=1/4`, as for a CDI
     /// device.
     ///
@@ -138,7 +105,7 @@ impl Ask {
     }
 }
 
-fn from_annotations(ours: &[(&str, &str)]) -> Result<Ask, Error> {
+pub(crate) fn from_annotations(ours: &[(&str, &str)]) -> Result<Ask, Error> {
     let (mut memory, mut pinned, mut weight, mut share) = (None, None, None, None);
     let (mut class, mut gang, mut name) = (Class::Normal, Gangs::Auto, Name::EMPTY);
     let (mut gpus, mut whole) = (Selector::EMPTY, Selector::EMPTY);
@@ -204,6 +171,7 @@ pub(crate) fn selector(text: &str) -> Result<Selector, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Config;
     use gpuslice_wire::units::GIB;
 
     fn ask(annotations: &str) -> Result<Option<Ask>, Error> {

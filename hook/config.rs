@@ -1,6 +1,5 @@
 //! The parts of the bundle's `config.json` that the hook reads: root path, environment, annotations.
 
-use crate::ask::looks_ours;
 use crate::error::Error;
 use crate::json::{Bytes, Object, object};
 use crate::read::read_capped;
@@ -9,6 +8,20 @@ use serde::de::{Error as _, IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use std::fmt;
 use std::path::{Path, PathBuf};
+
+/// Prefix of gpuslice's annotations.
+pub(crate) const PREFIX: &str = "gpuslice.io/";
+
+/// Whether an annotation's key is gpuslice's or a probable misspelling: `GPUslice.io/memory`. A
+/// misspelled key is refused as unknown.
+fn looks_ours(key: &[u8]) -> bool {
+    let (ours, key) = (PREFIX.as_bytes(), key.trim_ascii());
+    let name = &ours[..ours.len() - 1];
+    key.eq_ignore_ascii_case(name)
+        || key
+            .get(..ours.len())
+            .is_some_and(|start| start.eq_ignore_ascii_case(ours))
+}
 
 /// Largest `config.json`, bytes. The environment alone may have 2 MiB, the kernel's limit.
 const CONFIG_BYTES_MAX: u64 = 4 << 20;

@@ -26,6 +26,7 @@ mod log;
 mod place;
 mod plan;
 mod read;
+mod request;
 pub mod runtime;
 mod state;
 mod sys;
