@@ -51,8 +51,8 @@ impl Engine {
         for (lane, slice) in container.slices.iter() {
             let (id, account) = (container.record.container, &slice.account);
             let lanes = self.lanes_of(index, lane);
-            let stray = u128::from(slice.stray.charged().0);
-            let beside = stray + u128::from(slice.hidden.0);
+            let unattributed = u128::from(slice.unattributed.charged().0);
+            let beside = unattributed + u128::from(slice.hidden.0);
             assert_eq!(
                 lanes.fold(beside, |sum, lane| sum + lane.reserved()),
                 account.exactly(),

@@ -4,13 +4,13 @@
 //! decided one after the other, and only one can win. A grant stays until it is given back or its process
 //! ends, used or not:
 //! ```text
-//! reserved = sum over processes of (granted + residual) + stray
+//! reserved = sum over processes of (granted + residual) + unattributed
 //! ```
 //! Nothing is *granted* beyond the cap. Memory that exists without a grant is counted beyond it too, and
 //! the account is then full. Such memory is:
 //! * the memory a process held when the daemon restarted;
 //! * NVML's figure for a process beyond its grants (*residual*), for all processes together beyond their
-//!   grants (*hidden*), and for unattributed processes (*stray*);
+//!   grants (*hidden*), and for unattributed processes (*unattributed*);
 //! * all of it above a cap that was lowered.
 //!
 //! The sum is wider than its parts, so that no false claim of any size overflows it.

@@ -78,7 +78,7 @@ pub(crate) struct Slice {
     pub(crate) gpu: Option<usize>,
     pub(crate) account: MemoryAccount,
     /// Memory of the container's processes that are not attached.
-    pub(crate) stray: Measured,
+    pub(crate) unattributed: Measured,
     /// NVML's sum over all its processes beyond the sum of their grants, and the part of it that is charged
     /// to none of them alone.
     pub(crate) beyond: Measured,
@@ -108,7 +108,7 @@ impl Slice {
         Slice {
             gpu,
             account: MemoryAccount::new(cap),
-            stray: Measured::default(),
+            unattributed: Measured::default(),
             beyond: Measured::default(),
             hidden: Bytes::ZERO,
             residual: 0,

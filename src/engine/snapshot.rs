@@ -76,7 +76,7 @@ impl Engine {
             denied_left: slice.last_denied.1,
             untracked: Bytes(sum(
                 |lane| lane.residual.charged().0,
-                slice.stray.charged().saturating_add(slice.hidden).0,
+                slice.unattributed.charged().saturating_add(slice.hidden).0,
             )),
             pinned: self.used(index, Lane::HOST),
             pinned_cap: container.record.pinned,

@@ -1,7 +1,7 @@
 //! Memory that the driver shows counts, granted or not.
 //!
 //! NVML shows a process's real memory on a GPU. The part beyond the process's grants is its *residual*; the
-//! memory of the container's processes that are not attached is *stray*. Both were taken without a request,
+//! memory of the container's processes that are not attached is *unattributed*. Both were taken without a request,
 //! so they count even above the cap.
 //!
 //! A measurement is older than its answer. A process that allocates and frees all the time may have given
@@ -83,9 +83,9 @@ impl Engine {
         let Some(slice) = self.account(index, lane).filter(|it| it.gpu.is_some()) else {
             return;
         };
-        slice.account.release(slice.stray.charged());
-        slice.stray.look(now, used);
-        slice.account.hold(slice.stray.charged());
+        slice.account.release(slice.unattributed.charged());
+        slice.unattributed.look(now, used);
+        slice.account.hold(slice.unattributed.charged());
         self.serve(index, lane, actions);
     }
 

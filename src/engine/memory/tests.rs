@@ -64,7 +64,7 @@ fn measured(client: ClientId, used: u64) -> Event {
     }
 }
 
-fn stray(used: u64) -> Event {
+fn unattributed(used: u64) -> Event {
     Event::Unattributed {
         container: id("a"),
         lane: Lane(0),
@@ -330,12 +330,12 @@ fn a_false_claim_never_makes_less_count_than_nvml_shows() {
 #[test]
 fn stray_memory_counts_while_it_lasts_and_then_serves_waiting_requests() {
     let (mut rig, who) = slice_of(&[10, 10]);
-    rig.step(stray(70));
+    rig.step(unattributed(70));
     rig.now = 1_000 * MS;
-    rig.step(stray(70));
+    rig.step(unattributed(70));
     assert_eq!(reserved(&rig), 90);
     assert_eq!(answers(&rig.reserve(who[0], 15, 15)), []);
-    assert_eq!(answers(&rig.step(stray(0))), [(who[0], Some(15))]);
+    assert_eq!(answers(&rig.step(unattributed(0))), [(who[0], Some(15))]);
     let host = Event::Unattributed {
         container: id("a"),
         lane: Lane::HOST,

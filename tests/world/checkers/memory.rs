@@ -35,7 +35,7 @@ pub struct Account {
     gpu: Option<GpuUuid>,
     /// The promise.
     pub cap: u64,
-    stray: Seen,
+    unattributed: Seen,
     /// The largest sum of grants, as in a [`Share`], but never beyond the cap.
     most: [u128; 2],
     /// NVML's sum beyond that, and the part of it charged to no single process.
@@ -133,7 +133,7 @@ impl Ledger {
                 let account = self.accounts.get_mut(&(container, lane));
                 account
                     .into_iter()
-                    .for_each(|it| it.stray.look(seen.now, used.0));
+                    .for_each(|it| it.unattributed.look(seen.now, used.0));
             }
             Event::Complete { container } => drop(self.complete.insert(container)),
             Event::Left { client } if self.holds(client) => drop(self.apart.insert(client)),
@@ -486,7 +486,7 @@ impl Ledger {
     #[must_use]
     pub fn reserved(&self, container: ContainerId, lane: Lane) -> u128 {
         let account = self.accounts.get(&(container, lane));
-        let beside = account.map_or(0, |it| u128::from(it.stray.counts) + it.hidden);
+        let beside = account.map_or(0, |it| u128::from(it.unattributed.counts) + it.hidden);
         let shares = self.of_key(container, lane);
         shares.fold(beside, |sum, (_, share)| {
             sum + u128::from(share.granted) + u128::from(share.beyond.counts)
@@ -529,7 +529,7 @@ impl Ledger {
         }
         for ((container, lane), account) in &self.accounts {
             let (granted, all) = sums.get(&(*container, *lane)).copied().unwrap_or_default();
-            let beside = u128::from(account.stray.counts) + account.hidden;
+            let beside = u128::from(account.unattributed.counts) + account.hidden;
             let (shown, reserved) = (account.shown, all + beside);
             // a false claim may be larger than a page can show
             if u128::from(shown) != reserved.min(u128::from(u64::MAX)) {

@@ -219,16 +219,18 @@ fn to_forgetting_the_drivers_figures() {
     objects(look(80, 300 * MS, 60), "not 80");
     objects(look(80, 300 * MS, 90), "not 80");
     objects(look(80, 299 * MS, 80), "not 60");
-    let stray = |used| Event::Unattributed {
+    let unattributed = |used| Event::Unattributed {
         container: container(0),
         lane: Lane(0),
         used: Bytes(used),
     };
     let mut story = short(false);
-    story.tell(0, stray(30), &[]).expect("one look is none");
-    let counted = story.tell(MS * 300, stray(30), &[shown(90, 0)]);
+    story
+        .tell(0, unattributed(30), &[])
+        .expect("one look is none");
+    let counted = story.tell(MS * 300, unattributed(30), &[shown(90, 0)]);
     assert_eq!(counted, Ok(()));
-    objects(story.tell(0, stray(0), &[]), "not 60");
+    objects(story.tell(0, unattributed(0), &[]), "not 60");
 }
 
 #[test]

@@ -229,7 +229,7 @@ impl World {
                 used: Bytes(self.driver_shows(who, lane)),
             },
             Letter::Looked(container, lane) => self.look_at(container, lane),
-            Letter::Stray(container, lane, used) => Event::Unattributed {
+            Letter::Unattributed(container, lane, used) => Event::Unattributed {
                 container,
                 lane,
                 used: Bytes(used),

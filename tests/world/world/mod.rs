@@ -76,7 +76,7 @@ enum Letter {
     Measured(usize, Lane),
     /// All processes of a container, in one measurement.
     Looked(ContainerId, Lane),
-    Stray(ContainerId, Lane, u64),
+    Unattributed(ContainerId, Lane, u64),
     Resize(ContainerId, Lane, memory::Ask),
     Left(ClientId),
     Gone(usize, ClientId),
