@@ -118,7 +118,7 @@ class Callers(node.Case):
             (directory / "config.json").write_text(text)
             status, said = self.call("create", "--bundle", str(directory), "x")
             self.assertEqual(status, 1, text[:20])
-            self.assertIn("gpuslice: the runtime gave no usable container: ", said)
+            self.assertIn("gpuslice: invalid input from the container runtime: ", said)
 
     def test_settings(self):
         """A chain that leads back, no runtime, a mistyped file."""
