@@ -399,6 +399,21 @@ fn a_clock_that_jumps_passes_no_gang_unread() {
 /// A high-priority container has untracked work and becomes runnable. A gang below it waits with a guard
 /// turn that is due, which would end a turn of the container at once: the container gets no turn, and
 /// drains.
+/// A process reports that it is runnable on a lane, or not, and that turn 0 has drained, if `drained` is 0.
+fn claim(rig: &mut Rig, client: ClientId, lane: u8, runnable: bool, drained: u32) -> Vec<Action> {
+    let claims = Claims {
+        runnable,
+        drained,
+        ..Claims::default()
+    };
+    let lane = Lane(lane);
+    rig.step(Event::Claims {
+        client,
+        lane,
+        claims,
+    })
+}
+
 #[test]
 fn no_turn_ends_for_a_gangs_guard_turn_in_the_step_that_grants_it() {
     let mut rig = Rig::new(Config::default(), &[16, 16]);
@@ -416,24 +431,11 @@ fn no_turn_ends_for_a_gangs_guard_turn_in_the_step_that_grants_it() {
     let class = Class::High;
     rig.admit(Ask { class, ..high }).expect("fits");
     let [gang, high] = ["a", "b"].map(|name| rig.attach(name, 0).expect("in"));
-    let says = |rig: &mut Rig, client, lane: u8, runnable, drained| {
-        let claims = Claims {
-            runnable,
-            drained,
-            ..Claims::default()
-        };
-        let lane = Lane(lane);
-        rig.step(Event::Claims {
-            client,
-            lane,
-            claims,
-        });
-    };
-    (0..2).for_each(|lane| says(&mut rig, gang, lane, true, 0));
+    (0..2).for_each(|lane| _ = claim(&mut rig, gang, lane, true, 0));
     policy(&mut rig, Policy::Soft);
     let busy = u32::MAX;
-    (0..2).for_each(|lane| says(&mut rig, gang, lane, true, 0));
-    says(&mut rig, high, 0, false, busy);
+    (0..2).for_each(|lane| _ = claim(&mut rig, gang, lane, true, 0));
+    claim(&mut rig, high, 0, false, busy);
     let words = |rig: &Rig| {
         let entities = &rig.engine.gpus[0].turns.entities;
         [entities[0].turn, entities[1].turn]
@@ -441,9 +443,9 @@ fn no_turn_ends_for_a_gangs_guard_turn_in_the_step_that_grants_it() {
     let before = words(&rig);
     assert_eq!(before.map(|word| word % 2), [0, 0]);
     rig.now += 30_000_000;
-    says(&mut rig, high, 0, true, busy);
+    claim(&mut rig, high, 0, true, busy);
     assert_eq!(words(&rig), before);
-    says(&mut rig, high, 0, true, 0);
+    claim(&mut rig, high, 0, true, 0);
     assert_eq!(words(&rig), [before[0] + 1, before[1]]);
 }
 
@@ -460,19 +462,6 @@ fn no_turn_is_extended_that_no_process_wants() {
     rig.admit(ask("b", "1", GIB)).expect("fits");
     rig.admit(ask("c", "0", GIB)).expect("fits");
     let [gang, single, other] = ["a", "b", "c"].map(|name| rig.attach(name, 0).expect("in"));
-    let claim = |rig: &mut Rig, client, lane: u8, runnable, drained| {
-        let claims = Claims {
-            runnable,
-            drained,
-            ..Claims::default()
-        };
-        let lane = Lane(lane);
-        rig.step(Event::Claims {
-            client,
-            lane,
-            claims,
-        })
-    };
     let (container, lane, busy) = (id("a"), Lane(1), u32::MAX);
     claim(&mut rig, gang, 1, true, busy);
     claim(&mut rig, single, 0, true, 0);
