@@ -19,9 +19,9 @@
 //! If the hook is in another pid namespace than the daemon, none of this is known. Then any process that is in no
 //! other container's group may connect, and the log reports this once.
 
-use crate::exit_watch::namespace;
-use crate::peer::{Peer, pid_of};
+use crate::peer::Peer;
 use gpuslice_engine::Record;
+use gpuslice_host::process::{namespace, pid_of};
 use std::fs;
 use std::os::fd::BorrowedFd;
 use std::path::Path;
@@ -63,7 +63,7 @@ impl Members {
     pub fn of_container(pid: u32, hook: u32) -> Members {
         Members {
             groups: own_groups(Some(pid), Some(hook)),
-            outside: namespace(&hook.to_string(), MOUNTS),
+            outside: namespace(hook, MOUNTS),
             ..Members::default()
         }
     }
@@ -157,10 +157,10 @@ impl Members {
         let (Some(outside), Some(pid)) = (&self.outside, pid_of(first)) else {
             return false;
         };
-        let theirs = namespace(&pid.to_string(), MOUNTS);
+        let theirs = namespace(pid, MOUNTS);
         theirs.as_ref().is_some_and(|it| it != outside)
             && theirs != namespace("self", MOUNTS)
-            && theirs == namespace(&peer.pid.to_string(), MOUNTS)
+            && theirs == namespace(peer.pid, MOUNTS)
             // It was read by pid.
             && pid_of(first) == Some(pid)
     }

@@ -6,7 +6,11 @@ use serde_json::Value;
 /// Crate, its allowed dependencies within the house, and from outside.
 const ALLOWED: [(&str, &[&str], &[&str]); 16] = [
     ("gpuslice-wire", &[], &[]),
-    ("gpuslice-host", &[], &["nix", "thiserror"]),
+    (
+        "gpuslice-host",
+        &["gpuslice-nvabi"],
+        &["libc", "nix", "procfs", "rustix", "thiserror"],
+    ),
     ("gpuslice-nvabi", &[], &[]),
     ("gpuslice-engine", &["gpuslice-wire"], &[]),
     (
@@ -50,6 +54,7 @@ const ALLOWED: [(&str, &[&str], &[&str]); 16] = [
         "gpuslice-gpu",
         &[
             "gpuslice-apps",
+            "gpuslice-host",
             "gpuslice-nvabi",
             "gpuslice-shim",
             "gpuslice-sim-device",
