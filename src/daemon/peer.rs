@@ -10,13 +10,12 @@
 //! If a child keeps that end open and the pid is reused meanwhile, the daemon takes a process of the same
 //! container for the peer; and a client never ends before its connection (`lingering.rs`).
 
-use crate::cgroup;
 use crate::lingering::hung_up;
 use gpuslice_engine::Process;
+use gpuslice_host::cgroup;
 use gpuslice_host::process::{exists, has_exited, pid_of, pidfd_open, start_time};
 use nix::sys::socket::getsockopt;
 use nix::sys::socket::sockopt::{PeerCredentials, PeerPidfd};
-use std::fs;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// Longest part of a cgroup's name that is kept, bytes.
@@ -64,8 +63,11 @@ impl Peer {
     /// The peer's cgroup, if it is certain; bytes that are not printable are escaped.
     pub fn cgroup(&self) -> Option<String> {
         let pidfd = self.pidfd.as_ref()?;
-        let text = fs::read(format!("/proc/{}/cgroup", self.pid)).ok()?;
-        let first = || text.split(|byte| *byte == b'\n').next();
+        let text = cgroup::text_of(self.pid);
+        let first = || {
+            text.split(|byte| *byte == b'\n')
+                .find(|line| !line.is_empty())
+        };
         let name = cgroup::unified(&text).or_else(first)?;
         let alive = pid_of(pidfd.as_fd()) == Some(self.pid.unsigned_abs());
         let shown = &name[..name.len().min(CGROUP_BYTES_MAX)];
@@ -108,7 +110,7 @@ mod tests {
         let peer = Peer::of(a.as_fd()).expect("creds");
         assert_eq!(peer.pid, std::process::id() as i32);
         if peer.pidfd.is_some() {
-            let own = fs::read_to_string("/proc/self/cgroup").expect("cgroup");
+            let own = std::fs::read_to_string("/proc/self/cgroup").expect("cgroup");
             assert!(own.contains(&peer.cgroup().expect("alive")));
         }
     }

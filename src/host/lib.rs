@@ -1,11 +1,13 @@
 //! What the host offers to the programs of the node, `gpusliced` and `gpuslice`.
 //!
+//! * [`cgroup`]: control groups of the unified hierarchy;
 //! * [`control_node`]: the driver's control node;
 //! * [`layout`]: where an installation's parts, its sockets and the driver are;
 //! * [`process`]: other processes, by pidfd and through /proc.
 #![deny(unsafe_code)]
 #![deny(missing_docs)]
 
+pub mod cgroup;
 pub mod control_node;
 pub mod layout;
 pub mod process;
