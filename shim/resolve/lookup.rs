@@ -110,15 +110,7 @@ fn is_form_of(exported: &[u8], base: &[u8]) -> bool {
 /// Receives a hook's exported name, the CUDA version of its form, and its address.
 pub type Visitor<'a> = &'a mut dyn FnMut(&'static CStr, i32, *mut c_void);
 
-/// Calls `$each(name, since, hook)` for every hooked function.
-macro_rules! each {
-    ($([$shim:ident, $m:ident, $since:literal] $name:ident($($args:tt)*);)*) => {
-        pub(super) fn visit(each: Visitor<'_>) {
-            let _ = &each;
-            $( row!($shim each $name $since); )*
-        }
-    };
-}
+/// Passes a row's hook to `$each`, if it has one.
 macro_rules! row {
     (pass $each:ident $name:ident $since:literal) => {};
     (hook $each:ident $name:ident $since:literal) => {
@@ -134,35 +126,15 @@ macro_rules! row {
         );
     };
 }
-macro_rules! families {
-    ($($module:ident $callback:ident;)*) => {
-        $( mod $module { use super::*; gpuslice_nvabi::$callback!(each); } )*
-        /// Passes every hook's exported name, CUDA version and address to `each`.
-        pub fn each_hook(each: Visitor<'_>) {
-            $( $module::visit(each); )*
-        }
-    };
-}
-families! {
-    array for_each_driver_array_fn;
-    context for_each_driver_context_fn;
-    copy for_each_driver_copy_fn;
-    endpoint for_each_driver_endpoint_fn;
-    event for_each_driver_event_fn;
-    graph for_each_driver_graph_fn;
-    graph_node for_each_driver_graph_node_fn;
-    green for_each_driver_green_fn;
-    interop for_each_driver_interop_fn;
-    launch for_each_driver_launch_fn;
-    memory for_each_driver_memory_fn;
-    misc for_each_driver_misc_fn;
-    module for_each_driver_module_fn;
-    pool for_each_driver_pool_fn;
-    set for_each_driver_set_fn;
-    stream for_each_driver_stream_fn;
-    stream_ops for_each_driver_stream_ops_fn;
-    texture for_each_driver_texture_fn;
-    vmm for_each_driver_vmm_fn;
+
+/// Passes every hook's exported name, CUDA version and address to `each`.
+pub fn each_hook(each: Visitor<'_>) {
+    macro_rules! family {
+        ($([$shim:ident, $sim:ident, $since:literal] $name:ident($($args:tt)*);)*) => {
+            $( row!($shim each $name $since); )*
+        };
+    }
+    gpuslice_nvabi::for_each_driver_fn!(family);
 }
 
 #[cold]
@@ -253,15 +225,9 @@ mod tests {
         });
         assert_eq!(names.len(), count);
         assert!(count * 4 <= PLACES, "{count} hooks in {PLACES} places");
-        let rows = gpuslice_nvabi::DRIVER
-            .iter()
-            .flat_map(|family| family.iter());
+        let rows = gpuslice_nvabi::DRIVER.iter();
         let hooks = rows.filter(|row| row.shim == gpuslice_nvabi::Shim::Hook);
-        assert_eq!(
-            count,
-            hooks.count(),
-            "a family is missing in the list above"
-        );
+        assert_eq!(count, hooks.count());
     }
 
     #[test]

@@ -25,8 +25,6 @@ mod resize;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use recall::Recall;
-
 use gpuslice_wire::ids::{ClientId, Lane};
 use gpuslice_wire::tenant::Rejection;
 use gpuslice_wire::units::Bytes;
@@ -34,7 +32,8 @@ use gpuslice_wire::units::Bytes;
 use crate::action::{Action, Actions, Cut};
 use crate::engine::Engine;
 use crate::event::Event;
-use crate::lifecycle::{ClientLane, ContainerIndex, Growth, Slice};
+use crate::index::ContainerIndex;
+use crate::lifecycle::{ClientLane, Growth, Slice};
 
 impl Engine {
     /// Applies an event to the ledgers.

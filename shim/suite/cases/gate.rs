@@ -6,7 +6,7 @@
 
 use super::slice;
 use crate::suite::{Injection, Slice};
-use gpuslice_nvabi::table::DRIVER_FLAT;
+use gpuslice_nvabi::DRIVER;
 
 /// Calls each in a turn of a process of its own. Returns the number of gated launches.
 fn counted(slice: &Slice, names: &[&str]) -> u64 {
@@ -23,7 +23,7 @@ fn counted(slice: &Slice, names: &[&str]) -> u64 {
 
 /// The table's functions whose names begin with one of these, in CUDA's own order.
 fn begin(starts: &[&str]) -> Vec<&'static str> {
-    let names = DRIVER_FLAT.iter().map(|function| function.name);
+    let names = DRIVER.iter().map(|function| function.name);
     names
         .filter(|name| starts.iter().any(|start| name.starts_with(start)))
         .collect()

@@ -11,7 +11,8 @@ use gpuslice_wire::ids::{ClientId, Lane};
 use crate::action::{Action, Actions, Cut};
 use crate::engine::Engine;
 use crate::event::Claims;
-use crate::lifecycle::{Client, Container, ContainerIndex};
+use crate::index::ContainerIndex;
+use crate::lifecycle::{Client, Container};
 
 impl Client {
     /// Whether any memory counts for it.
