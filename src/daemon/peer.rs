@@ -10,10 +10,10 @@
 //! If a child keeps that end open and the pid is reused meanwhile, the daemon takes a process of the same
 //! container for the peer; and a client never ends before its connection (`lingering.rs`).
 
-use crate::lingering::hung_up;
 use gpuslice_engine::Process;
 use gpuslice_host::cgroup;
 use gpuslice_host::process::{exists, has_exited, pid_of, pidfd_open, start_time};
+use gpuslice_host::seqpacket::hung_up;
 use nix::sys::socket::getsockopt;
 use nix::sys::socket::sockopt::{PeerCredentials, PeerPidfd};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -96,17 +96,11 @@ fn pidfd_by_number(socket: BorrowedFd<'_>, pid: i32) -> Option<OwnedFd> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
+    use gpuslice_host::seqpacket::pair;
 
     #[test]
     fn a_peer_is_the_process_that_made_the_pair() {
-        let (a, _b) = socketpair(
-            AddressFamily::Unix,
-            SockType::SeqPacket,
-            None,
-            SockFlag::SOCK_CLOEXEC,
-        )
-        .expect("a pair");
+        let (a, _b) = pair().expect("a pair");
         let peer = Peer::of(a.as_fd()).expect("creds");
         assert_eq!(peer.pid, std::process::id() as i32);
         if peer.pidfd.is_some() {
@@ -117,9 +111,7 @@ mod tests {
 
     #[test]
     fn without_a_pidfd_from_the_socket_a_running_peer_is_found_by_pid() {
-        let flags = SockFlag::SOCK_CLOEXEC;
-        let pair = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags);
-        let (ours, theirs) = pair.expect("a pair");
+        let (ours, theirs) = pair().expect("a pair");
         let own = std::process::id();
         let pidfd = pidfd_by_number(ours.as_fd(), own as i32).expect("it is there");
         assert!(!has_exited(pidfd.as_fd()));
