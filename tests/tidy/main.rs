@@ -229,3 +229,33 @@ fn documents_name_existing_files() {
     }
     none("a document names a file that does not exist", broken);
 }
+
+/// The texts that list the policies say what [`gpuslice_wire::policy`] says.
+#[test]
+fn documents_know_the_policies() {
+    use gpuslice_wire::policy::{BadPolicy, Policy};
+    let (configuration, promises) = ("packaging/gpusliced.toml", "SPECIFICATION.md");
+    let mut broken = Vec::new();
+    for policy in Policy::ALL {
+        let row = format!(
+            "#   {:12}  {}\n",
+            format!("\"{policy}\""),
+            policy.rules().summary
+        );
+        if !source::read(configuration).contains(&row) {
+            broken.push(format!("{configuration}: {row}"));
+        }
+        if !source::read(promises).contains(&format!("`{policy}` (")) {
+            broken.push(format!("{promises}: `{policy}`"));
+        }
+    }
+    let list = BadPolicy.to_string();
+    let list = list
+        .strip_prefix("a policy is ")
+        .and_then(|list| list.split_once(", or its"));
+    let list = list.expect("the list of names").0;
+    if !source::read("README.md").contains(list) {
+        broken.push(format!("README.md: {list}"));
+    }
+    none("a text about policies differs from their table", broken);
+}
