@@ -55,6 +55,7 @@
 pub(crate) mod bucket;
 pub(crate) mod entity;
 pub(crate) mod gang;
+pub(crate) mod gpu;
 mod mode;
 mod native;
 pub(crate) mod overhead;
@@ -81,7 +82,7 @@ use self::queues::RunQueues;
 use self::starvation::{GuardTurn, StarvationGuards};
 use crate::action::{Late, Mode};
 use crate::config::{ACCOUNT_EVERY, Charged, Config};
-use crate::lifecycle::ContainerIndex;
+use crate::index::ContainerIndex;
 
 /// The state of the GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

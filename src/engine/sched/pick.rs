@@ -9,7 +9,7 @@ use super::starvation::GuardTurn;
 use super::untracked::Allowed;
 use super::{Note, Phase, Turns};
 use crate::config::ROUND_FOR;
-use crate::lifecycle::ContainerIndex;
+use crate::index::ContainerIndex;
 
 /// The container to go next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -49,10 +49,10 @@ use gpuslice_wire::policy::{Class, Policy};
 use gpuslice_wire::units::{Duration, Instant};
 
 use super::entity::Entity;
+use super::gpu::Gpu;
 use super::pick::{Choice, Verdict};
 use super::{Phase, Turns};
-use crate::engine::Gpu;
-use crate::lifecycle::ContainerIndex;
+use crate::index::ContainerIndex;
 
 /// A turn whose end may have cut a collective in two is extended after this long.
 const EXTEND: Duration = Duration::from_millis(20);

@@ -13,7 +13,8 @@ use crate::action::{Action, Actions};
 use crate::engine::Engine;
 use crate::event::{Process, Token};
 use crate::grants::Granted;
-use crate::lifecycle::{Client, ClientLane, ContainerIndex, Stage};
+use crate::index::ContainerIndex;
+use crate::lifecycle::{Client, ClientLane, Stage};
 
 impl Engine {
     /// A process's grants; `None` if they are unknown.
@@ -28,7 +29,7 @@ impl Engine {
     }
 
     /// Restores a process from before the restart, without a connection.
-    pub(crate) fn account_again(
+    pub(crate) fn restore_process(
         &mut self,
         token: Token,
         id: ContainerId,
