@@ -81,6 +81,20 @@ fn files_and_functions_are_short() {
     );
 }
 
+/// rustfmt breaks code at column 100; comments may be a little wider.
+#[test]
+fn comments_end_by_column_120() {
+    let mut broken = Vec::new();
+    for source in all_sources() {
+        for (line, text) in (1..).zip(source.text.lines()) {
+            if text.trim_start().starts_with("//") && text.chars().count() > 120 {
+                broken.push(format!("{}:{line}", source.path));
+            }
+        }
+    }
+    none("a comment is at most 120 columns wide", broken);
+}
+
 #[test]
 fn every_file_says_what_it_is_for() {
     // A part of several build scripts is included, and cannot have an inner comment.

@@ -1,9 +1,9 @@
 //! Policies: each slice's cap on a GPU's time, as one function.
 //!
 //! Policies that take turns use the same queue. They differ in the weights that count there and in each
-//! container's cap ([`gpuslice_wire::policy`] has the table); time above the caps stays unused. A cap depends on the slices that
-//! exist, not on those that are runnable: so it is known before any container runs, and changes only when a
-//! slice comes, goes or is retuned.
+//! container's cap ([`gpuslice_wire::policy`] has the table); time above the caps stays unused. A cap depends on
+//! the slices that exist, not on those that are runnable: so it is known before any container runs, and changes
+//! only when a slice comes, goes or is retuned.
 //!
 //! Admission reserves a share, and it means the same under each policy: that part of the time, no more and
 //! no less ([`super::queues`]). The policy divides the time that shares leave among the containers without
