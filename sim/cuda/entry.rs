@@ -19,7 +19,8 @@ pub type Outcome = Result<(), CUresult>;
 pub struct Call {
     needs_init: bool,
     per_thread: bool,
-    unsafe_in_capture: bool,
+    /// Refused while a stream is captured: it may wait for the device.
+    pub unsafe_in_capture: bool,
 }
 
 /// Entry points that answer before `cuInit`.
@@ -33,8 +34,7 @@ const ALWAYS: [&str; 7] = [
     "cuGetExportTable",
 ];
 
-/// Entry points that may wait for the device: forbidden while a stream is captured (see
-/// [`crate::exec::refuse_unsafe`]), whichever version of them.
+/// Entry points that may wait for the device, whichever version of them.
 const UNSAFE_IN_CAPTURE: [&str; 18] = [
     "cuMemAlloc",
     "cuMemAllocPitch",
@@ -142,11 +142,6 @@ pub fn per_thread_default() -> bool {
 pub fn guard<R: Reply>(call: Call, body: impl FnOnce() -> R) -> CUresult {
     if call.needs_init && PHASE.load(Ordering::Acquire) != READY {
         return CUresult::ERROR_NOT_INITIALIZED;
-    }
-    if call.unsafe_in_capture
-        && let Err(code) = crate::exec::refuse_unsafe()
-    {
-        return code;
     }
     let before = call.per_thread.then(|| PER_THREAD.replace(true));
     let result = catch_unwind(AssertUnwindSafe(body));

@@ -16,13 +16,6 @@ mod driver;
 mod entry;
 mod exec;
 mod export;
+mod handles;
 mod memory;
 mod work;
-
-/// Where [`export`] finds the implementation of each entry point.
-mod imp {
-    pub use crate::context::imp::*;
-    pub use crate::driver::imp::*;
-    pub use crate::exec::imp::*;
-    pub use crate::memory::imp::*;
-}

@@ -6,7 +6,7 @@
 
 use super::{Context, find, lifetime};
 use crate::driver::process;
-use crate::exec::handles::{Key, Named, Table};
+use crate::handles::{Key, Named, Table};
 use gpuslice_nvabi::types::*;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

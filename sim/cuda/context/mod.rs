@@ -9,11 +9,11 @@ mod current;
 mod green;
 mod lifetime;
 mod limits;
+mod peer;
 mod primary;
 mod table;
 
 pub use current::{current, working};
-pub use primary::Primary;
 pub use table::{find, living};
 
 use crate::driver::{Gpu, process};
@@ -29,7 +29,7 @@ pub struct Context {
     pub device: CUdevice,
     /// Its name on the shared device.
     pub id: ContextId,
-    pub(crate) peers: crate::driver::Peers,
+    peers: peer::Peers,
     pub(crate) heap: crate::memory::Heap,
     primary: bool,
     flags: AtomicU32,
@@ -77,5 +77,6 @@ pub mod imp {
     pub use super::green::imp::*;
     pub use super::lifetime::imp::*;
     pub use super::limits::imp::*;
+    pub use super::peer::imp::*;
     pub use super::primary::imp::*;
 }

@@ -4,19 +4,15 @@ mod attributes;
 mod device;
 mod errors;
 mod kernel;
-mod lookup;
-mod peer;
 mod process;
 mod visible;
 
-pub use peer::Peers;
+pub use device::text;
 pub use process::{Gpu, device_error, process};
 
 /// Entry points of this room.
 pub mod imp {
     pub use super::device::imp::*;
     pub use super::errors::imp::*;
-    pub use super::lookup::imp::*;
-    pub use super::peer::imp::*;
     pub use super::process::imp::*;
 }

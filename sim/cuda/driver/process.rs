@@ -5,7 +5,6 @@
 
 use super::kernel::Client;
 use super::visible;
-use crate::context::Primary;
 use crate::entry::{Outcome, is_forked, set_forked, set_ready};
 use gpuslice_nvabi::types::{CUdevice, CUresult};
 use gpuslice_sim_device::{DeviceError, Error, GpuInfo, Machine};
@@ -16,7 +15,6 @@ pub struct Gpu {
     /// Index on the machine (NVML's numbering).
     pub index: usize,
     pub info: GpuInfo,
-    pub primary: Primary,
 }
 
 /// The driver's state that lives as long as the process.
@@ -51,7 +49,6 @@ impl Process {
         let gpus = shown.into_iter().map(|index| Gpu {
             index,
             info: machine.gpus()[index].clone(),
-            primary: Primary::default(),
         });
         let gpus = gpus.collect();
         // SAFETY: the handler is a plain function that stores one atomic number.

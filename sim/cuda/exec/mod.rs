@@ -3,13 +3,12 @@
 //!
 //! A call makes a [`task::Task`] and hands it to [`submit`], which either adds it to the graph
 //! being captured from the stream ([`graph`]) or queues it ([`stream`]). `module` has the kernels,
-//! `pool` the stream-ordered memory, `cost` the durations; `ptx` and `handles` serve them all. The
+//! `pool` the stream-ordered memory, `cost` the durations; `ptx` reads kernels. The
 //! functions below are called by other modules (see [`crate::work`]).
 
 mod api;
 pub mod cost;
 mod graph;
-pub mod handles;
 mod module;
 mod pool;
 mod port;
@@ -20,9 +19,9 @@ mod threads;
 
 use crate::context::{Context, current};
 use crate::entry::{FromAbi, In, Out, Outcome, per_thread_default};
+use crate::handles::{Key, Named};
 use crate::work::Operation;
 use gpuslice_nvabi::types::{CU_STREAM_LEGACY, CU_STREAM_PER_THREAD, CUresult, CUstream};
-use handles::{Key, Named};
 use std::ffi::{CStr, CString, c_char};
 use stream::{StreamKey, shared};
 use task::{Move, Task};

@@ -7,12 +7,12 @@
 
 use super::cost::{self, Nanos};
 use super::graph::{GraphKey, Memory};
-use super::handles::Key;
 use super::module::{Function, FunctionKey};
 use super::pool::{self, Pool};
 use super::port;
 use super::stream::{Body, Effect, EventKey, Request};
 use crate::entry::Outcome;
+use crate::handles::Key;
 use crate::memory;
 use crate::work::{Operation, OperationKind};
 use gpuslice_nvabi::types::{

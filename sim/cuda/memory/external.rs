@@ -9,7 +9,7 @@ use super::pages::Pages;
 use super::registry::{self, Allocation, Home, Kind};
 use super::vmm;
 use crate::context;
-use crate::exec::handles::{Key, Named, Table};
+use crate::handles::{Key, Named, Table};
 use gpuslice_nvabi::types::*;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -25,8 +25,8 @@ pub use capture_calls::refuse_unsafe;
 pub use memory::{Memory, end_use};
 pub use model::GraphKey;
 
-use super::handles::{Key, Named, Table};
 use super::task::Task;
+use crate::handles::{Key, Named, Table};
 use exec::Exec;
 use gpuslice_nvabi::types::CUresult;
 use model::{Graphs, Refusal};

@@ -1,8 +1,8 @@
 //! The tables of modules, functions, libraries and kernels.
 
-use super::super::handles::{Key, Named, Table};
 use super::super::{port, ptx};
 use crate::context::{Context, current};
+use crate::handles::{Key, Named, Table};
 use crate::memory::Chunk;
 use gpuslice_nvabi::types::CUresult;
 use gpuslice_sim_device::ContextId;

@@ -8,13 +8,13 @@ mod arena;
 mod attributes;
 mod share;
 
-use super::handles::{Key, Named, Table};
 use super::stream::{StreamKey, shared};
 use super::task::Task;
 use super::{graph, key, port, resolve, submit};
 use crate::context::Context;
 use crate::driver::process;
 use crate::entry::{In, Out, Outcome};
+use crate::handles::{Key, Named, Table};
 use crate::memory::{self, Allocation, Home, Kind, Pages};
 use arena::{Arena, Piece, part};
 use gpuslice_nvabi::types::*;

@@ -11,7 +11,7 @@ mod sparse;
 use super::device;
 use super::registry::Home;
 use crate::context::Context;
-use crate::exec::handles::{Key, Named, Table};
+use crate::handles::{Key, Named, Table};
 use gpuslice_nvabi::types::{CUDA_ARRAY3D_DESCRIPTOR, CUarray, CUresult};
 use sparse::Tiles;
 use std::sync::{PoisonError, RwLock};
