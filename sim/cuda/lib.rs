@@ -18,4 +18,5 @@ mod exec;
 mod export;
 mod handles;
 mod memory;
+mod vram;
 mod work;

@@ -7,7 +7,8 @@
 
 use super::lifetime::check_flags;
 use super::{Context, current, named_or_current};
-use crate::memory::{self, Chunk};
+use crate::memory;
+use crate::vram::Chunk;
 use gpuslice_nvabi::types::CUresult;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

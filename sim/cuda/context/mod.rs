@@ -30,7 +30,7 @@ pub struct Context {
     /// Its name on the shared device.
     pub id: ContextId,
     peers: peer::Peers,
-    pub(crate) heap: crate::memory::Heap,
+    pub(crate) heap: crate::vram::Heap,
     primary: bool,
     flags: AtomicU32,
     alive: AtomicBool,

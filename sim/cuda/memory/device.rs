@@ -9,20 +9,16 @@
 //! may be more of it than the device has, as with the real driver; only it does not migrate. It has
 //! pages of its own whatever its size, because the device does not charge them to this process.
 
-use super::buddy;
-use super::chunk::Chunk;
-use super::heap::Heap;
-use super::map;
-use super::pages::Pages;
 use super::registry::{self, Allocation, Home, Kind};
 use crate::context::{self, Context};
 use crate::driver::device_error;
 use crate::exec;
+use crate::vram::{Chunk, Heap, Pages, SLAB, map, order};
 use gpuslice_nvabi::types::CUresult;
 use std::sync::Arc;
 
 /// Largest piece taken from the heap.
-const SMALL_MOST: u64 = buddy::SLAB / 2;
+const SMALL_MOST: u64 = SLAB / 2;
 /// Of the host's memory.
 const PAGE: usize = 4096;
 /// Rows of pitched memory begin at multiples of this.
@@ -61,7 +57,7 @@ fn take_once(context: &'static Context, bytes: u64) -> Result<(u64, Home), CUres
     if bytes > gpu.info.total_bytes {
         return Err(CUresult::ERROR_OUT_OF_MEMORY);
     }
-    match buddy::order(bytes).filter(|_| bytes <= SMALL_MOST) {
+    match order(bytes).filter(|_| bytes <= SMALL_MOST) {
         Some(order) => {
             let (address, slab) = context.heap.take(gpu.index, order)?;
             Ok((

@@ -4,12 +4,12 @@
 //! device memory, so only descriptors of `cuMemExportToShareableHandle` can be imported. An import
 //! holds the memory; a buffer mapped from it is an allocation of its own, freed by `cuMemFree`.
 
-use super::chunk::Chunk;
-use super::pages::Pages;
 use super::registry::{self, Allocation, Home, Kind};
 use super::vmm;
 use crate::context;
 use crate::handles::{Key, Named, Table};
+use crate::vram::Chunk;
+use crate::vram::Pages;
 use gpuslice_nvabi::types::*;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -1,9 +1,10 @@
 //! Fills: a value of one, two or four bytes into rows of memory.
 
-use super::{map, registry, space};
+use super::registry;
 use crate::context;
 use crate::entry::Outcome;
 use crate::exec;
+use crate::vram::{map, space};
 use crate::work::{Operation, OperationKind};
 use gpuslice_nvabi::types::{CUDA_MEMSET_NODE_PARAMS_v2, CUcontext, CUresult, CUstream};
 use std::sync::Arc;

@@ -4,9 +4,9 @@
 //! memory and the device run while the program goes on.
 
 use super::device;
-use super::map;
 use super::registry::{self, Allocation, Home, Kind};
 use crate::context;
+use crate::vram::map;
 use crate::{exec, memory};
 use gpuslice_nvabi::types::CUresult;
 use std::ffi::c_void;
@@ -71,7 +71,7 @@ pub mod imp {
         if p.is_null() || bytesize == 0 || !fits || flags & !REGISTER_FLAGS != 0 {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
-        if super::super::space::contains(base) {
+        if crate::vram::space::contains(base) {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
         if flags & CU_MEMHOSTREGISTER_IOMEMORY != 0 {

@@ -4,11 +4,11 @@
 //! becomes invalid with the memory, so a stale handle opens nothing. An opened allocation is held:
 //! the exporter may free it, and the bytes stay until the last process has closed it.
 
-use super::chunk::Chunk;
-use super::pages::Pages;
 use super::registry::{self, Allocation, Home, Kind};
 use crate::context::{self, Context};
 use crate::exec;
+use crate::vram::Chunk;
+use crate::vram::Pages;
 use gpuslice_nvabi::types::{CUipcMemHandle, CUresult, c_char};
 use gpuslice_sim_device::MemoryKey;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};

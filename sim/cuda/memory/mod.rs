@@ -12,30 +12,20 @@
 
 mod advise;
 mod array;
-mod buddy;
-mod chunk;
 mod copy;
 mod device;
 mod external;
 mod fill;
-mod heap;
 mod host;
 mod ipc;
-mod map;
-mod pages;
 mod pointer;
 mod registry;
-mod space;
 mod vmm;
 
-pub use chunk::Chunk;
 pub use copy::{check_copy, copy_now, crosses_bus};
 pub use device::{release, sparing, take_unseen};
 pub use fill::{check_fill, fill_now};
-pub use heap::Heap;
-pub use pages::{Pages, map_part, unmap};
 pub use registry::{Allocation, Home, Kind, check, find, insert, remove};
-pub use space::{STEP, give as give_addresses, take as take_addresses};
 
 use crate::context::{self, Context};
 use crate::exec;

@@ -3,9 +3,9 @@
 //! The answers have different sizes, so they are written as bytes to the program's address.
 
 use super::registry::{self, Found, Kind};
-use super::space;
 use crate::driver::process;
 use crate::entry::Out;
+use crate::vram::space;
 use gpuslice_nvabi::types::*;
 use std::ffi::c_void;
 

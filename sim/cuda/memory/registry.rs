@@ -3,8 +3,8 @@
 //! A pointer that is not registered is refused before any use, so that a wrong pointer does not
 //! crash the program.
 
-use super::space;
 use crate::context::Context;
+use crate::vram::space;
 use gpuslice_nvabi::types::{CUdevice, CUresult};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -38,7 +38,7 @@ pub enum Home {
     /// A piece of a slab of the context's heap.
     Heap { slab: u64, order: u8 },
     /// Pages of its own.
-    Pages(super::Pages),
+    Pages(crate::vram::Pages),
     /// Memory of the host, of this many bytes.
     Host(usize),
     /// Not ours to give back.

@@ -8,9 +8,8 @@
 use crate::context::Context;
 use crate::driver::process;
 use crate::entry::{FromAbi, In, Out, Outcome};
-use crate::memory::{
-    self, Allocation, Chunk, Home, Kind, STEP, give_addresses, map_part, take_addresses, unmap,
-};
+use crate::memory::{self, Allocation, Home, Kind};
+use crate::vram::{Chunk, STEP, map, map_part, space, unmap};
 use gpuslice_nvabi::types::*;
 use std::collections::HashMap;
 use std::ffi::c_void;
@@ -60,7 +59,7 @@ impl Memory {
         if len > context.gpu().info.total_bytes {
             return Err(CUresult::ERROR_OUT_OF_MEMORY);
         }
-        let address = take_addresses(len, STEP, 0).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
+        let address = space::take(len, STEP, 0).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
         let (device, gpu) = (context.device, context.gpu().index);
         let memory = Arc::new(Self {
             address,
@@ -124,20 +123,9 @@ impl Memory {
 /// Puts zeroed memory of the host at the addresses of an allocation, which costs nothing until it
 /// is touched.
 fn leave_empty(address: u64, len: u64) {
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
-    let access = libc::PROT_READ | libc::PROT_WRITE;
     // SAFETY: the addresses were taken for this allocation alone, and nothing refers to what is
     // mapped there now. Should the system refuse, what is mapped there stays.
-    unsafe {
-        libc::mmap(
-            address as usize as *mut c_void,
-            len as usize,
-            access,
-            flags,
-            -1,
-            0,
-        )
-    };
+    let _ = unsafe { map::empty(address, len, true) };
 }
 
 impl Drop for Memory {
@@ -145,7 +133,7 @@ impl Drop for Memory {
         let behind = ledger().memory.remove(&self.address);
         memory::remove(self.address, |one| one.kind == Kind::Graph);
         unmap(self.address, self.len);
-        give_addresses(self.address, self.len);
+        space::give(self.address, self.len);
         drop(behind);
     }
 }

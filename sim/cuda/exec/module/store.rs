@@ -3,7 +3,7 @@
 use super::super::{port, ptx};
 use crate::context::{Context, current};
 use crate::handles::{Key, Named, Table};
-use crate::memory::Chunk;
+use crate::vram::Chunk;
 use gpuslice_nvabi::types::CUresult;
 use gpuslice_sim_device::ContextId;
 use std::collections::HashMap;

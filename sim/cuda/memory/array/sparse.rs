@@ -7,8 +7,8 @@
 //! because there are no textures.
 
 use super::{ARRAYS, Array, INVALID, format, key, with};
-use crate::memory::chunk::Chunk;
 use crate::memory::vmm;
+use crate::vram::Chunk;
 use gpuslice_nvabi::types::*;
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};

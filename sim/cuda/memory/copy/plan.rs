@@ -1,8 +1,9 @@
 //! The plan of a copy: addresses of rows, known to be allowed.
 
 use crate::entry::Outcome;
+use crate::memory::array;
 use crate::memory::registry::{self, Found};
-use crate::memory::{array, map, space};
+use crate::vram::{map, space};
 use gpuslice_nvabi::types::*;
 
 /// One side: where the first row begins, and how far apart rows and planes are.

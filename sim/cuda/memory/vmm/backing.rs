@@ -1,7 +1,7 @@
 //! The memory behind a handle: memory of a GPU, or pinned memory of the host.
 
-use super::{INVALID, map, pages};
-use crate::memory::chunk::Chunk;
+use super::INVALID;
+use crate::vram::{Chunk, map, map_part};
 use gpuslice_nvabi::types::CUresult;
 use std::fs::File;
 use std::os::fd::FromRawFd;
@@ -65,7 +65,7 @@ impl Backing {
     /// Maps `len` bytes from `offset` on at an address taken from `space`, without access.
     pub fn map(&self, offset: u64, len: u64, address: u64) -> Result<(), CUresult> {
         match self {
-            Self::Device(chunk) => pages::map_part(chunk, offset, len, address, false),
+            Self::Device(chunk) => map_part(chunk, offset, len, address, false),
             Self::Host(memory) => {
                 // SAFETY: the addresses were taken from the reserved range for this mapping alone.
                 let mapped = unsafe { map::over(address, &memory.file, offset, len, false) };

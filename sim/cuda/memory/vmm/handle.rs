@@ -3,7 +3,7 @@
 use super::{Backing, INVALID, Physical, STEP, whole};
 use crate::driver::process;
 use crate::handles::{Key, Named, Table};
-use crate::memory::chunk::Chunk;
+use crate::vram::Chunk;
 use gpuslice_nvabi::types::*;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

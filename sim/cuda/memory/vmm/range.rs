@@ -4,8 +4,9 @@ use super::handle::physical;
 use super::{INVALID, Physical, STEP, whole};
 use crate::driver::process;
 use crate::entry::Outcome;
+use crate::memory;
 use crate::memory::registry::{self, Allocation, Found, Home, Kind};
-use crate::memory::{self, map, pages, space};
+use crate::vram::{map, space, unmap};
 use gpuslice_nvabi::types::*;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -153,7 +154,7 @@ pub mod imp {
         for base in bases {
             registry::remove(base, |one| matches!(one.kind, Kind::Mapped { .. }));
             if let Some((len, physical)) = ranges.mapped.remove(&base) {
-                pages::unmap(base, len);
+                unmap(base, len);
                 gone.push(physical);
             }
         }

@@ -1,4 +1,4 @@
-//! The system's mappings, in the four forms needed here.
+//! The system's mappings, in the forms needed here.
 
 use gpuslice_nvabi::types::CUresult;
 use std::fs::File;
@@ -46,40 +46,35 @@ pub unsafe fn drop_anonymous(address: u64, len: usize) {
     unsafe { libc::munmap(address as *mut _, len) };
 }
 
+/// Reading and writing, or no access.
+fn access(open: bool) -> libc::c_int {
+    if open {
+        libc::PROT_READ | libc::PROT_WRITE
+    } else {
+        libc::PROT_NONE
+    }
+}
+
 /// Maps a piece of a file over reserved addresses, without access if `open` is false.
 ///
 /// # Safety
 /// The range lies in a range of [`reserve`], and its present mapping is not in use.
 pub unsafe fn over(address: u64, file: &File, at: u64, len: u64, open: bool) -> io::Result<()> {
-    let access = if open {
-        libc::PROT_READ | libc::PROT_WRITE
-    } else {
-        libc::PROT_NONE
-    };
     let flags = libc::MAP_SHARED | libc::MAP_FIXED | libc::MAP_NORESERVE;
     let (fd, len, at) = (file.as_raw_fd(), len as usize, at as libc::off_t);
     // SAFETY: promised by the caller.
-    answer(unsafe { libc::mmap(address as *mut _, len, access, flags, fd, at) }).map(drop)
+    answer(unsafe { libc::mmap(address as *mut _, len, access(open), flags, fd, at) }).map(drop)
 }
 
-/// Turns mapped addresses back into reserved ones.
+/// Turns mapped addresses back into reserved ones; if `open`, into zeroed memory of the host.
 ///
 /// # Safety
 /// As for [`over`].
-pub unsafe fn close(address: u64, len: u64) -> io::Result<()> {
+pub unsafe fn empty(address: u64, len: u64, open: bool) -> io::Result<()> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
+    let len = len as usize;
     // SAFETY: promised by the caller.
-    answer(unsafe {
-        libc::mmap(
-            address as *mut _,
-            len as usize,
-            libc::PROT_NONE,
-            flags,
-            -1,
-            0,
-        )
-    })
-    .map(drop)
+    answer(unsafe { libc::mmap(address as *mut _, len, access(open), flags, -1, 0) }).map(drop)
 }
 
 /// Sets whether a mapped range can be read, and written.
