@@ -11,12 +11,13 @@
 //! - `memory`: everything with an address, and copies and fills of it;
 //! - `exec`: streams, events, modules, launches, graphs, stream-ordered memory.
 
+mod allocations;
 mod context;
 mod driver;
 mod entry;
 mod exec;
 mod export;
 mod handles;
+mod lifetime;
 mod memory;
 mod vram;
-mod work;

@@ -6,17 +6,16 @@
 //! one with one load, whatever other threads do meanwhile.
 
 mod current;
-mod green;
-mod lifetime;
 mod limits;
 mod peer;
-mod primary;
 mod table;
 
-pub use current::{current, working};
-pub use table::{find, living};
+pub use current::{current, pop_if_top, push};
+pub use limits::{LIMITS, check_flags};
+pub use table::{enter, find, living};
 
 use crate::driver::{Gpu, process};
+use crate::vram::Heap;
 use gpuslice_nvabi::types::{CUcontext, CUdevice, CUresult};
 use gpuslice_sim_device::ContextId;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -30,16 +29,42 @@ pub struct Context {
     /// Its name on the shared device.
     pub id: ContextId,
     peers: peer::Peers,
-    pub(crate) heap: crate::vram::Heap,
-    primary: bool,
+    pub heap: Heap,
+    /// A primary or green context, which `cuCtxDestroy` does not end.
+    pub primary: bool,
     flags: AtomicU32,
     alive: AtomicBool,
     /// References by the oldest form of counting (`cuCtxAttach`).
-    attached: AtomicU32,
-    settings: limits::Settings,
+    pub attached: AtomicU32,
+    pub settings: limits::Settings,
 }
 
 impl Context {
+    /// A context of the device, not entered yet.
+    pub fn new(device: CUdevice, id: ContextId, flags: u32, primary: bool) -> Self {
+        Self {
+            serial: table::next_serial(),
+            device,
+            id,
+            peers: Default::default(),
+            heap: Default::default(),
+            primary,
+            flags: AtomicU32::new(flags),
+            alive: AtomicBool::new(true),
+            attached: AtomicU32::new(1),
+            settings: Default::default(),
+        }
+    }
+
+    /// Takes it out of the table; false if it has ended before.
+    pub fn leave(&self) -> bool {
+        let alive = self.alive.swap(false, Ordering::AcqRel);
+        if alive {
+            table::leave(self);
+        }
+        alive
+    }
+
     /// Whether it has not been destroyed.
     pub fn is_alive(&self) -> bool {
         self.alive.load(Ordering::Acquire)
@@ -54,6 +79,10 @@ impl Context {
     /// The scheduling flags it was made with (CU_CTX_*).
     pub fn flags(&self) -> u32 {
         self.flags.load(Ordering::Relaxed)
+    }
+
+    pub fn set_flags(&self, flags: u32) {
+        self.flags.store(flags, Ordering::Relaxed);
     }
 
     /// The handle the program knows it by.
@@ -74,9 +103,6 @@ pub fn named_or_current(handle: CUcontext) -> Result<&'static Context, CUresult>
 /// Entry points of this room.
 pub mod imp {
     pub use super::current::imp::*;
-    pub use super::green::imp::*;
-    pub use super::lifetime::imp::*;
     pub use super::limits::imp::*;
     pub use super::peer::imp::*;
-    pub use super::primary::imp::*;
 }

@@ -7,8 +7,8 @@ use super::kernel::Client;
 use super::visible;
 use crate::entry::{Outcome, is_forked, set_forked, set_ready};
 use gpuslice_nvabi::types::{CUdevice, CUresult};
-use gpuslice_sim_device::{DeviceError, Error, GpuInfo, Machine};
-use std::sync::OnceLock;
+use gpuslice_sim_device::{DeviceError, Error, GpuInfo, Machine, now_ns};
+use std::sync::{LazyLock, OnceLock};
 
 /// A GPU this process may see; its place in [`Process::gpus`] is its CUDA ordinal.
 pub struct Gpu {
@@ -62,6 +62,15 @@ impl Process {
             client,
         })
     }
+}
+
+/// A number no other process has: the time and the process of the first call.
+pub fn identity() -> u64 {
+    static IDENTITY: LazyLock<u64> = LazyLock::new(|| {
+        let pid = u64::from(std::process::id());
+        now_ns().wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ pid
+    });
+    *IDENTITY
 }
 
 unsafe extern "C" fn in_child() {

@@ -18,6 +18,7 @@ mod imp {
     pub use crate::context::imp::*;
     pub use crate::driver::imp::*;
     pub use crate::exec::imp::*;
+    pub use crate::lifetime::imp::*;
     pub use crate::memory::imp::*;
 }
 

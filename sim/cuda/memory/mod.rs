@@ -18,41 +18,19 @@ mod external;
 mod fill;
 mod host;
 mod ipc;
+mod limits;
 mod pointer;
-mod registry;
 mod vmm;
 
-pub use copy::{check_copy, copy_now, crosses_bus};
-pub use device::{release, sparing, take_unseen};
-pub use fill::{check_fill, fill_now};
-pub use registry::{Allocation, Home, Kind, check, find, insert, remove};
-
-use crate::context::{self, Context};
-use crate::exec;
-
-/// Releases the memory kept for later on a GPU (the machine's index); returns whether there was any.
-pub fn give_spare_back(gpu: usize) -> bool {
-    let on = context::living()
-        .into_iter()
-        .filter(|context| context.gpu().index == gpu);
-    let heaps = on.fold(false, |any, context| context.heap.trim() | any);
-    exec::give_spare_back(gpu) | heaps
-}
-
-/// Waits for all that is queued in the process, and so may still use addresses that go.
-pub fn settle_all() {
-    for context in context::living() {
-        // A context that has failed uses nothing any more.
-        let _ = exec::settle(context);
-    }
-}
+use crate::allocations;
+use crate::context::Context;
 
 /// Takes everything that belongs to a context from it. Nothing of it is queued any more.
 pub fn context_ends(context: &'static Context) {
-    array::context_ends(context);
+    allocations::array::context_ends(context);
     ipc::context_ends(context);
-    for (base, allocation) in registry::remove_of(context) {
-        device::release(base, allocation);
+    for (base, allocation) in allocations::remove_of(context) {
+        allocation.release(base);
     }
     context.heap.clear();
 }
@@ -67,6 +45,7 @@ pub mod imp {
     pub use super::fill::imp::*;
     pub use super::host::imp::*;
     pub use super::ipc::imp::*;
+    pub use super::limits::imp::*;
     pub use super::pointer::imp::*;
     pub use super::vmm::imp::*;
 }

@@ -2,7 +2,7 @@
 //!
 //! The answers have different sizes, so they are written as bytes to the program's address.
 
-use super::registry::{self, Found, Kind};
+use crate::allocations::{self, Found, Kind};
 use crate::driver::process;
 use crate::entry::Out;
 use crate::vram::space;
@@ -77,7 +77,7 @@ fn answer(found: &Found, pointer: u64, attribute: u32) -> Result<Answer, CUresul
 /// The allocation a pointer lies in, for a device that exists.
 fn locate(pointer: u64) -> Result<Found, CUresult> {
     process()?;
-    registry::find(pointer).ok_or(CUresult::ERROR_INVALID_VALUE)
+    allocations::find(pointer).ok_or(CUresult::ERROR_INVALID_VALUE)
 }
 
 /// Entry points.
@@ -106,7 +106,7 @@ pub mod imp {
         ptr: CUdeviceptr,
     ) -> Outcome {
         crate::context::current()?;
-        let found = registry::find(ptr);
+        let found = allocations::find(ptr);
         if count == 0 || data.is_null() {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
@@ -148,7 +148,7 @@ pub mod imp {
         if attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS || !space::contains(ptr) {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
-        registry::change(found.base, |one| one.sync_memops = wanted != 0);
+        allocations::change(found.base, |one| one.sync_memops = wanted != 0);
         Ok(())
     }
 }

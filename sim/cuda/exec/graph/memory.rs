@@ -5,10 +5,10 @@
 //! one until the program trims it. In between the addresses map to host memory: a program that uses
 //! them too early reads zeros and does not crash.
 
+use crate::allocations::{self, Allocation, Home, Kind};
 use crate::context::Context;
 use crate::driver::process;
 use crate::entry::{FromAbi, In, Out, Outcome};
-use crate::memory::{self, Allocation, Home, Kind};
 use crate::vram::{Chunk, STEP, map, map_part, space, unmap};
 use gpuslice_nvabi::types::*;
 use std::collections::HashMap;
@@ -69,7 +69,7 @@ impl Memory {
             gpu,
         });
         leave_empty(address, len);
-        memory::insert(
+        allocations::insert(
             address,
             Allocation::new(context, bytes, Kind::Graph, Home::Elsewhere),
         );
@@ -131,7 +131,7 @@ fn leave_empty(address: u64, len: u64) {
 impl Drop for Memory {
     fn drop(&mut self) {
         let behind = ledger().memory.remove(&self.address);
-        memory::remove(self.address, |one| one.kind == Kind::Graph);
+        allocations::remove(self.address, |one| one.kind == Kind::Graph);
         unmap(self.address, self.len);
         space::give(self.address, self.len);
         drop(behind);

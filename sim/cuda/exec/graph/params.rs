@@ -3,11 +3,10 @@
 use super::super::api::{Shape, launch_of, memops};
 use super::super::reading;
 use super::super::stream::{EventKey, shared};
-use super::super::task::{HostCall, Launch, Move, Task};
+use super::super::task::{HostCall, Launch, Operation, OperationKind, Task};
 use super::memory::Memory;
 use super::{named, state};
 use crate::context::{find, named_or_current};
-use crate::work::OperationKind;
 use gpuslice_nvabi::types::*;
 use std::ffi::c_void;
 
@@ -91,7 +90,7 @@ pub fn of_kernel(launch: &Launch) -> CUDA_KERNEL_NODE_PARAMS_v2 {
 /// A copy node's task.
 pub fn copy(params: &CUDA_MEMCPY3D, context: CUcontext) -> Result<Task, CUresult> {
     named_or_current(context)?;
-    Ok(Task::Move(Move::of(OperationKind::Copy(*params))?))
+    Ok(Task::Move(Operation::of(OperationKind::Copy(*params))?))
 }
 
 /// A fill node's task.
@@ -118,7 +117,7 @@ pub fn fill(params: &CUDA_MEMSET_NODE_PARAMS_v1, context: CUcontext) -> Result<T
 
 fn fill_v2(params: &CUDA_MEMSET_NODE_PARAMS_v2) -> Result<Task, CUresult> {
     named_or_current(params.ctx)?;
-    Ok(Task::Move(Move::of(OperationKind::Fill(*params))?))
+    Ok(Task::Move(Operation::of(OperationKind::Fill(*params))?))
 }
 
 /// A host node's task.
@@ -263,9 +262,9 @@ pub fn any(params: &mut CUgraphNodeParams) -> Result<Task, CUresult> {
 
 /// A free node's task: only memory of graphs can be freed by one.
 pub fn free(address: CUdeviceptr) -> Result<Task, CUresult> {
-    let found = crate::memory::find(address).filter(|found| found.base == address);
+    let found = crate::allocations::find(address).filter(|found| found.base == address);
     match found.map(|found| found.kind) {
-        Some(crate::memory::Kind::Graph) => Ok(Task::Free(address)),
+        Some(crate::allocations::Kind::Graph) => Ok(Task::Free(address)),
         _ => Err(CUresult::ERROR_INVALID_VALUE),
     }
 }

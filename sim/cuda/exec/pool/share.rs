@@ -5,10 +5,10 @@
 //! The bytes stay until both processes have released them, as with every import.
 
 use super::{Pool, PoolKey, key, pool_of, pools};
-use crate::context;
-use crate::driver::process;
+use crate::allocations::{self, Allocation, Home, Kind};
+use crate::driver::{identity, process};
 use crate::entry::{In, Out, Outcome};
-use crate::memory::{self, Allocation, Home, Kind};
+use crate::exec::{settle_all, working};
 use crate::vram::{Chunk, Pages};
 use gpuslice_nvabi::types::*;
 use gpuslice_sim_device::MemoryKey;
@@ -16,7 +16,6 @@ use std::fs::File;
 use std::mem::ManuallyDrop;
 use std::os::fd::{FromRawFd, IntoRawFd};
 use std::os::unix::fs::FileExt;
-use std::sync::LazyLock;
 
 const INVALID: CUresult = CUresult::ERROR_INVALID_VALUE;
 const FD: CUmemAllocationHandleType = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
@@ -28,15 +27,6 @@ const POINTER_MAGIC: [u8; 8] = *b"gpusiptr";
 pub struct Origin {
     maker: u64,
     pool: u64,
-}
-
-/// A number no other process has: when and where it began to share.
-fn identity() -> u64 {
-    static IDENTITY: LazyLock<u64> = LazyLock::new(|| {
-        let pid = u64::from(std::process::id());
-        gpuslice_sim_device::now_ns().wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ pid
-    });
-    *IDENTITY
 }
 
 fn origin_of(pool: &Pool, key: PoolKey) -> Origin {
@@ -91,8 +81,8 @@ pub fn close(key: PoolKey, address: u64) -> Result<bool, CUresult> {
     };
     drop(pools);
     // Queued work may still use it.
-    memory::settle_all();
-    memory::remove(address, |one| matches!(one.kind, Kind::Pool { .. }));
+    settle_all();
+    allocations::remove(address, |one| matches!(one.kind, Kind::Pool { .. }));
     drop(pages);
     Ok(true)
 }
@@ -170,7 +160,7 @@ pub mod imp {
         data: In<CUmemPoolPtrExportData>,
     ) -> Outcome {
         pointer.require()?;
-        let context = context::working()?;
+        let context = working()?;
         let key = key(pool.0).map_err(|_| INVALID)?;
         let bytes = data.get()?.reserved;
         let memory = bytes[8..20].try_into().map_err(|_| INVALID)?;
@@ -192,7 +182,7 @@ pub mod imp {
         };
         let allocation = Allocation::new(context, len, kind, Home::Elsewhere);
         pools().pool(key)?.opened.insert(address, pages);
-        memory::insert(address, allocation);
+        allocations::insert(address, allocation);
         pointer.set(address)
     }
 }

@@ -2,10 +2,10 @@
 
 use super::handle::physical;
 use super::{INVALID, Physical, STEP, whole};
+use crate::allocations::{self, Allocation, Found, Home, Kind};
 use crate::driver::process;
 use crate::entry::Outcome;
-use crate::memory;
-use crate::memory::registry::{self, Allocation, Found, Home, Kind};
+use crate::exec;
 use crate::vram::{map, space, unmap};
 use gpuslice_nvabi::types::*;
 use std::collections::BTreeMap;
@@ -67,7 +67,7 @@ fn set_access(bases: &[Found], read: bool, write: bool) -> Outcome {
         // SAFETY: the range is mapped by `cuMemMap` inside a reservation.
         unsafe { map::protect(found.base, found.bytes, read, write) }
             .map_err(|_| CUresult::ERROR_OPERATING_SYSTEM)?;
-        registry::change(found.base, |one| one.kind = Kind::Mapped { read, write });
+        allocations::change(found.base, |one| one.kind = Kind::Mapped { read, write });
     }
     Ok(())
 }
@@ -138,7 +138,7 @@ pub mod imp {
             write: false,
         };
         let allocation = Allocation::without_context(device, len, kind, Home::Elsewhere);
-        registry::insert(ptr, allocation);
+        allocations::insert(ptr, allocation);
         ranges.mapped.insert(ptr, (len, physical));
         Ok(())
     }
@@ -146,13 +146,13 @@ pub mod imp {
     pub fn cuMemUnmap(ptr: CUdeviceptr, size: usize) -> Outcome {
         whole(&[ptr, size as u64])?;
         ranges().exactly(ptr, size as u64).ok_or(INVALID)?;
-        memory::settle_all();
+        exec::settle_all();
         let mut ranges = ranges();
         // Another thread may have been faster.
         let bases = ranges.exactly(ptr, size as u64).ok_or(INVALID)?;
         let mut gone = Vec::new();
         for base in bases {
-            registry::remove(base, |one| matches!(one.kind, Kind::Mapped { .. }));
+            allocations::remove(base, |one| matches!(one.kind, Kind::Mapped { .. }));
             if let Some((len, physical)) = ranges.mapped.remove(&base) {
                 unmap(base, len);
                 gone.push(physical);
@@ -194,7 +194,7 @@ pub mod imp {
         let flags = flags.unwrap_or(CU_MEM_ACCESS_FLAGS_PROT_NONE);
         let held = ranges();
         held.exactly(ptr, size as u64).ok_or(INVALID)?;
-        let found = registry::within(ptr, size as u64);
+        let found = allocations::within(ptr, size as u64);
         set_access(&found, flags & 1 != 0, flags & 2 != 0)
     }
 
@@ -209,7 +209,7 @@ pub mod imp {
             return Err(INVALID);
         }
         process()?.gpu(location.id)?;
-        match registry::find(ptr).map(|found| found.kind) {
+        match allocations::find(ptr).map(|found| found.kind) {
             Some(Kind::Mapped { read, write }) => {
                 flags.set(u64::from(read) | u64::from(write) << 1)
             }

@@ -1,6 +1,7 @@
 //! The primary context of a device: one for all libraries of a process, counted.
 
-use super::{Context, lifetime};
+use super::{begin, end};
+use crate::context::{Context, check_flags};
 use crate::driver::process;
 use gpuslice_nvabi::types::{CUdevice, CUresult};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
@@ -37,14 +38,13 @@ pub mod imp {
     use super::*;
     use crate::entry::{Out, Outcome};
     use gpuslice_nvabi::types::CUcontext;
-    use std::sync::atomic::Ordering;
 
     pub fn cuDevicePrimaryCtxRetain(pctx: Out<CUcontext>, dev: CUdevice) -> Outcome {
         pctx.require()?;
         let mut primary = of(dev)?;
         let context = match primary.context {
             Some(context) => context,
-            None => lifetime::begin(dev, primary.flags, true)?,
+            None => begin(dev, primary.flags, true)?,
         };
         primary.context = Some(context);
         primary.retained += 1;
@@ -63,7 +63,7 @@ pub mod imp {
             None
         };
         drop(primary);
-        ended.map_or(Ok(()), lifetime::end)
+        ended.map_or(Ok(()), end)
     }
     pub use cuDevicePrimaryCtxRelease_v2 as cuDevicePrimaryCtxRelease;
 
@@ -72,16 +72,16 @@ pub mod imp {
         let ended = primary.deactivate();
         primary.flags = 0;
         drop(primary);
-        ended.map_or(Ok(()), lifetime::end)
+        ended.map_or(Ok(()), end)
     }
     pub use cuDevicePrimaryCtxReset_v2 as cuDevicePrimaryCtxReset;
 
     pub fn cuDevicePrimaryCtxSetFlags_v2(dev: CUdevice, flags: u32) -> Outcome {
         let mut primary = of(dev)?;
-        lifetime::check_flags(flags)?;
+        check_flags(flags)?;
         primary.flags = flags;
         if let Some(context) = primary.context {
-            context.flags.store(flags, Ordering::Relaxed);
+            context.set_flags(flags);
         }
         Ok(())
     }
