@@ -202,10 +202,6 @@ impl<T> Out<T> {
         self.0.is_null()
     }
 
-    pub fn pointer(self) -> *mut T {
-        self.0
-    }
-
     /// The same place for values of another type.
     pub fn cast<U>(self) -> Out<U> {
         Out(self.0.cast())
@@ -298,6 +294,11 @@ impl<T> In<T> {
     /// The same place read as another type.
     pub fn cast<U>(self) -> In<U> {
         In(self.0.cast())
+    }
+
+    /// A place the caller has named inside a structure; see [`Out::vouched`].
+    pub fn vouched(pointer: *const T) -> Self {
+        Self(pointer)
     }
 }
 

@@ -14,10 +14,10 @@ pub use current::{current, pop_if_top, push};
 pub use limits::{LIMITS, check_flags};
 pub use table::{enter, find, living};
 
-use crate::driver::{Gpu, process};
+use crate::driver::process;
 use crate::vram::Heap;
 use gpuslice_nvabi::types::{CUcontext, CUdevice, CUresult};
-use gpuslice_sim_device::ContextId;
+use gpuslice_sim_device::{ContextId, GpuInfo};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 /// A context of this process.
@@ -71,9 +71,9 @@ impl Context {
     }
 
     /// The GPU it is on.
-    pub fn gpu(&self) -> &'static Gpu {
+    pub fn gpu(&self) -> &'static GpuInfo {
         let gpus = process().map(|process| &process.gpus);
-        &gpus.expect("a context exists after cuInit only")[self.device as usize]
+        gpus.expect("a context exists after cuInit only")[self.device as usize]
     }
 
     /// The scheduling flags it was made with (CU_CTX_*).

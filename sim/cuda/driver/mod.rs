@@ -8,7 +8,7 @@ mod process;
 mod visible;
 
 pub use device::text;
-pub use process::{Gpu, device_error, identity, process};
+pub use process::{device_error, identity, process};
 
 /// Entry points of this room.
 pub mod imp {

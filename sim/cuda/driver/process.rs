@@ -10,17 +10,11 @@ use gpuslice_nvabi::types::{CUdevice, CUresult};
 use gpuslice_sim_device::{DeviceError, Error, GpuInfo, Machine, now_ns};
 use std::sync::{LazyLock, OnceLock};
 
-/// A GPU this process may see; its place in [`Process::gpus`] is its CUDA ordinal.
-pub struct Gpu {
-    /// Index on the machine (NVML's numbering).
-    pub index: usize,
-    pub info: GpuInfo,
-}
-
 /// The driver's state that lives as long as the process.
 pub struct Process {
     pub machine: &'static Machine,
-    pub gpus: Vec<Gpu>,
+    /// The GPUs this process may see, by CUDA ordinal.
+    pub gpus: Vec<&'static GpuInfo>,
     /// The way to the kernel side, if there is one.
     pub client: Option<Client>,
 }
@@ -34,9 +28,10 @@ pub fn process() -> Result<&'static Process, CUresult> {
 
 impl Process {
     /// The GPU of a CUDA ordinal.
-    pub fn gpu(&self, device: CUdevice) -> Result<&Gpu, CUresult> {
+    pub fn gpu(&self, device: CUdevice) -> Result<&'static GpuInfo, CUresult> {
         let ordinal = usize::try_from(device).map_err(|_| CUresult::ERROR_INVALID_DEVICE)?;
-        self.gpus.get(ordinal).ok_or(CUresult::ERROR_INVALID_DEVICE)
+        let gpu = self.gpus.get(ordinal);
+        gpu.copied().ok_or(CUresult::ERROR_INVALID_DEVICE)
     }
 
     fn attach() -> Result<Self, CUresult> {
@@ -46,10 +41,7 @@ impl Process {
         if shown.is_empty() {
             return Err(CUresult::ERROR_NO_DEVICE);
         }
-        let gpus = shown.into_iter().map(|index| Gpu {
-            index,
-            info: machine.gpus()[index].clone(),
-        });
+        let gpus = shown.into_iter().map(|index| &machine.gpus()[index]);
         let gpus = gpus.collect();
         // SAFETY: the handler is a plain function that stores one atomic number.
         if unsafe { libc::pthread_atfork(None, None, Some(in_child)) } != 0 {

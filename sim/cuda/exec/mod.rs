@@ -18,7 +18,7 @@ mod task;
 mod threads;
 
 use crate::context::{self, Context, current};
-use crate::entry::{FromAbi, In, Out, Outcome, per_thread_default};
+use crate::entry::{In, Outcome, per_thread_default};
 use crate::handles::{Key, Named};
 use gpuslice_nvabi::types::{CU_STREAM_LEGACY, CU_STREAM_PER_THREAD, CUresult, CUstream};
 use std::ffi::{CStr, CString, c_char};
@@ -38,22 +38,9 @@ fn key<T: Named>(pointer: *mut std::ffi::c_void) -> Result<Key<T>, CUresult> {
     Key::from_pointer(pointer).ok_or(CUresult::ERROR_INVALID_HANDLE)
 }
 
-/// A pointer of the program's that is not itself an argument of the call.
-fn reading<T>(pointer: *const T) -> In<T> {
-    // SAFETY: what a structure of the program points to is as valid as what an argument does.
-    unsafe { In::from_abi(pointer) }
-}
-
-/// The destination of an unused result.
-fn nowhere<T>() -> Out<T> {
-    // SAFETY: null is never written to.
-    unsafe { Out::from_abi(std::ptr::null_mut::<T>()) }
-}
-
-/// A place of our own for what a call gives.
-fn writing<T>(place: &mut T) -> Out<T> {
-    // SAFETY: a living place of that type.
-    unsafe { Out::from_abi(std::ptr::from_mut(place)) }
+/// The same where the driver calls a wrong handle a wrong value.
+fn named<T: Named>(pointer: *mut std::ffi::c_void) -> Result<Key<T>, CUresult> {
+    Key::from_pointer(pointer).ok_or(CUresult::ERROR_INVALID_VALUE)
 }
 
 /// A copy of a text of the program's.

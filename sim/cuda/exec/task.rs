@@ -299,10 +299,8 @@ impl Task {
 
 /// Frees what `cuMemAlloc` or `cuMemAllocManaged` gave.
 fn release(address: u64) -> Outcome {
-    let freeable = |one: &Allocation| {
-        use allocations::Kind;
-        matches!(one.kind, Kind::Device | Kind::Managed { .. })
-    };
+    use allocations::Kind;
+    let freeable = |one: &Allocation| matches!(one.kind, Kind::Device | Kind::Managed { .. });
     let gone = allocations::remove(address, freeable).ok_or(CUresult::ERROR_INVALID_VALUE)?;
     gone.release(address);
     Ok(())

@@ -72,7 +72,7 @@ pub mod imp {
         kind: CUdevResourceType,
     ) -> Outcome {
         resource.require()?;
-        let multiprocessors = process()?.gpu(device)?.info.multiprocessors;
+        let multiprocessors = process()?.gpu(device)?.multiprocessors;
         if kind != MULTIPROCESSORS {
             return Err(CUresult::ERROR_INVALID_RESOURCE_TYPE);
         }

@@ -38,7 +38,7 @@ fn heaps_on(context: &Context) -> impl Iterator<Item = &'static Heap> {
 
 fn take_once(context: &'static Context, bytes: u64) -> Result<(u64, Home), CUresult> {
     let gpu = context.gpu();
-    if bytes > gpu.info.total_bytes {
+    if bytes > gpu.total_bytes {
         return Err(CUresult::ERROR_OUT_OF_MEMORY);
     }
     match order(bytes).filter(|_| bytes <= SMALL_MOST) {

@@ -20,7 +20,7 @@ fn beyond_default(context: &Context, limit: CUlimit, value: u64) -> Result<u64, 
     if limit != CU_LIMIT_STACK_SIZE {
         return Ok(more);
     }
-    let threads = u64::from(context.gpu().info.multiprocessors) * THREADS;
+    let threads = u64::from(context.gpu().multiprocessors) * THREADS;
     more.checked_mul(threads)
         .ok_or(CUresult::ERROR_OUT_OF_MEMORY)
 }

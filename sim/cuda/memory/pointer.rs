@@ -4,7 +4,7 @@
 
 use crate::allocations::{self, Found, Kind};
 use crate::driver::process;
-use crate::entry::Out;
+use crate::entry::{Out, Outcome};
 use crate::vram::space;
 use gpuslice_nvabi::types::*;
 use std::ffi::c_void;
@@ -13,21 +13,16 @@ use std::ffi::c_void;
 enum Answer {
     Word(u64),
     Int(u32),
-    /// Two eight-byte words (a range, or tokens).
     Flag(bool),
 }
 
 impl Answer {
-    fn put(self, data: *mut c_void) {
-        // SAFETY (of all three): the driver API says what size of place each attribute needs, and
-        // the caller of the exported function vouches for it.
+    /// The driver API says what size of place each attribute needs.
+    fn put(self, data: Out<c_void>) -> Outcome {
         match self {
-            // SAFETY: see above.
-            Self::Word(value) => unsafe { data.cast::<u64>().write_unaligned(value) },
-            // SAFETY: see above.
-            Self::Int(value) => unsafe { data.cast::<u32>().write_unaligned(value) },
-            // SAFETY: see above.
-            Self::Flag(value) => unsafe { data.cast::<u8>().write(u8::from(value)) },
+            Self::Word(value) => data.cast::<u64>().set(value),
+            Self::Int(value) => data.cast::<u32>().set(value),
+            Self::Flag(value) => data.cast::<u8>().set(u8::from(value)),
         }
     }
 }
@@ -84,18 +79,15 @@ fn locate(pointer: u64) -> Result<Found, CUresult> {
 #[allow(non_snake_case)]
 pub mod imp {
     use super::*;
-    use crate::entry::{In, Outcome};
+    use crate::entry::In;
 
     pub fn cuPointerGetAttribute(
-        data: *mut c_void,
+        data: Out<c_void>,
         attribute: CUpointer_attribute,
         ptr: CUdeviceptr,
     ) -> Outcome {
-        if data.is_null() {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
-        answer(&locate(ptr)?, ptr, attribute)?.put(data);
-        Ok(())
+        data.require()?;
+        answer(&locate(ptr)?, ptr, attribute)?.put(data)
     }
 
     /// Unlike its sister it succeeds for any pointer, and writes zeros where there is no answer.
@@ -112,15 +104,13 @@ pub mod imp {
         }
         let places = In::from(data);
         for at in 0..count as usize {
-            let (attribute, place) = (attributes.at(at)?, places.at(at)?);
-            if place.is_null() {
-                return Err(CUresult::ERROR_INVALID_VALUE);
-            }
+            let (attribute, place) = (attributes.at(at)?, Out::vouched(places.at(at)?));
+            place.require()?;
             let known = found.as_ref().map(|found| answer(found, ptr, attribute));
             known
                 .and_then(Result::ok)
                 .unwrap_or_else(|| nothing(attribute))
-                .put(place);
+                .put(place)?;
         }
         Ok(())
     }

@@ -1,9 +1,10 @@
 //! The system's mappings, in the forms needed here.
 
 use gpuslice_nvabi::types::CUresult;
+use std::ffi::CStr;
 use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, FromRawFd};
 use std::ptr::null_mut;
 
 fn answer(address: *mut libc::c_void) -> io::Result<u64> {
@@ -24,9 +25,19 @@ pub fn reserve(len: u64) -> io::Result<u64> {
 /// New zeroed memory of the host.
 pub fn anonymous(len: usize) -> io::Result<u64> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    let access = libc::PROT_READ | libc::PROT_WRITE;
     // SAFETY: as above.
-    answer(unsafe { libc::mmap(null_mut(), len, access, flags, -1, 0) })
+    answer(unsafe { libc::mmap(null_mut(), len, access(true), flags, -1, 0) })
+}
+
+/// A new file in the host's memory, for memory that is mapped more than once or sent to a process.
+pub fn memory_file(name: &CStr) -> io::Result<File> {
+    // SAFETY: makes a file of its own; the name is NUL-terminated.
+    let fd = unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: just made, not owned elsewhere.
+    Ok(unsafe { File::from_raw_fd(fd) })
 }
 
 /// All memory the host has.

@@ -8,7 +8,7 @@
 use crate::allocations::{self, Allocation, Home, Kind};
 use crate::context::Context;
 use crate::driver::process;
-use crate::entry::{FromAbi, In, Out, Outcome};
+use crate::entry::{In, Out, Outcome};
 use crate::vram::{Chunk, STEP, map, map_part, space, unmap};
 use gpuslice_nvabi::types::*;
 use std::collections::HashMap;
@@ -56,7 +56,7 @@ impl Memory {
     pub fn new(context: &'static Context, bytes: u64) -> Result<Arc<Self>, CUresult> {
         let len = bytes.checked_next_multiple_of(STEP).filter(|len| *len > 0);
         let len = len.ok_or(CUresult::ERROR_INVALID_VALUE)?;
-        if len > context.gpu().info.total_bytes {
+        if len > context.gpu().total_bytes {
             return Err(CUresult::ERROR_OUT_OF_MEMORY);
         }
         let address = space::take(len, STEP, 0).ok_or(CUresult::ERROR_OUT_OF_MEMORY)?;
@@ -211,9 +211,7 @@ pub mod imp {
             CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH => high.reserved,
             _ => return Err(CUresult::ERROR_INVALID_VALUE),
         };
-        // SAFETY: not null; all these attributes are counts of 64 bits.
-        unsafe { value.pointer().cast::<u64>().write_unaligned(number) };
-        Ok(())
+        value.cast::<u64>().set(number)
     }
 
     pub fn cuDeviceSetGraphMemAttribute(
@@ -222,9 +220,7 @@ pub mod imp {
         value: In<c_void>,
     ) -> Outcome {
         process()?.gpu(device)?;
-        // SAFETY: the program gives a count of 64 bits; null is refused on reading.
-        let number: In<u64> = unsafe { In::from_abi(value.pointer().cast::<u64>()) };
-        if number.get()? != 0 {
+        if value.cast::<u64>().get()? != 0 {
             return Err(CUresult::ERROR_INVALID_VALUE);
         }
         let mut ledger = ledger();

@@ -25,6 +25,7 @@ pub use capture_calls::refuse_unsafe;
 pub use memory::{Memory, end_use};
 pub use model::GraphKey;
 
+use super::named;
 use super::task::Task;
 use crate::handles::{Key, Named, Table};
 use exec::Exec;
@@ -69,11 +70,6 @@ impl From<Refusal> for CUresult {
             Refusal::TooMany => Self::ERROR_OUT_OF_MEMORY,
         }
     }
-}
-
-/// The object a handle says it names; of graphs the driver calls a wrong one a wrong value.
-fn named<T: Named>(pointer: *mut std::ffi::c_void) -> Result<Key<T>, CUresult> {
-    Key::from_pointer(pointer).ok_or(CUresult::ERROR_INVALID_VALUE)
 }
 
 /// Entry points.

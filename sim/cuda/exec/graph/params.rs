@@ -1,12 +1,12 @@
 //! The driver's descriptions of nodes, read and written.
 
 use super::super::api::{Shape, launch_of, memops};
-use super::super::reading;
 use super::super::stream::{EventKey, shared};
 use super::super::task::{HostCall, Launch, Operation, OperationKind, Task};
 use super::memory::Memory;
 use super::{named, state};
 use crate::context::{find, named_or_current};
+use crate::entry::In;
 use gpuslice_nvabi::types::*;
 use std::ffi::c_void;
 
@@ -22,8 +22,8 @@ pub fn kernel(params: &CUDA_KERNEL_NODE_PARAMS_v2) -> Result<Task, CUresult> {
         block: [params.block_dim_x, params.block_dim_y, params.block_dim_z],
         shared_bytes: params.shared_mem_bytes,
     };
-    let each = reading(params.kernel_params.cast_const());
-    let extra = reading(params.extra.cast_const());
+    let each = In::vouched(params.kernel_params.cast_const());
+    let extra = In::vouched(params.extra.cast_const());
     Ok(Task::Kernel(launch_of(
         function, shape, each, extra, false,
     )?))
@@ -253,7 +253,7 @@ pub fn any(params: &mut CUgraphNodeParams) -> Result<Task, CUresult> {
             // SAFETY: see above.
             let params = unsafe { of.mem_op };
             find(params.ctx)?;
-            let list = memops(reading(params.param_array.cast_const()), params.count)?;
+            let list = memops(In::vouched(params.param_array.cast_const()), params.count)?;
             Ok(Task::Memops(list.into()))
         }
         _ => Err(CUresult::ERROR_NOT_SUPPORTED),

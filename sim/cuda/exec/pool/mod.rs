@@ -10,7 +10,7 @@ mod share;
 
 use super::stream::{StreamKey, shared};
 use super::task::Task;
-use super::{context_of, graph, key, resolve, spare, submit};
+use super::{context_of, graph, named, resolve, spare, submit};
 use crate::allocations::{self, Allocation, Home, Kind};
 use crate::context::Context;
 use crate::driver::process;
@@ -352,7 +352,7 @@ pub mod imp {
     ) -> Outcome {
         dptr.require()?;
         let stream = resolve(h_stream)?;
-        let pool = key(pool.0).map_err(|_| CUresult::ERROR_INVALID_VALUE)?;
+        let pool = named(pool.0)?;
         pools().pool(pool)?;
         if let Some(address) = graph::capture_alloc(stream, bytesize)? {
             return dptr.set(address);
@@ -400,7 +400,7 @@ pub mod imp {
     }
 
     pub fn cuMemPoolDestroy(pool: CUmemoryPool) -> Outcome {
-        let key = key(pool.0).map_err(|_| CUresult::ERROR_INVALID_VALUE)?;
+        let key = named(pool.0)?;
         let mut pools = pools();
         let pool = pools.pool(key)?;
         if pool.is_default {
@@ -419,7 +419,7 @@ pub mod imp {
     }
 
     pub fn cuMemPoolTrimTo(pool: CUmemoryPool, min_bytes_to_keep: usize) -> Outcome {
-        let key = key(pool.0).map_err(|_| CUresult::ERROR_INVALID_VALUE)?;
+        let key = named(pool.0)?;
         let mut pools = pools();
         let given = pools.pool(key)?.arena.trim(min_bytes_to_keep as u64);
         drop((given, pools));
@@ -437,7 +437,7 @@ pub mod imp {
     }
 
     pub fn cuDeviceSetMemPool(dev: CUdevice, pool: CUmemoryPool) -> Outcome {
-        let key = key(pool.0).map_err(|_| CUresult::ERROR_INVALID_VALUE)?;
+        let key = named(pool.0)?;
         let mut pools = pools();
         let (default, _) = pools.of_device(dev)?;
         if pools.pool(key)?.device != dev {

@@ -4,12 +4,12 @@
 //! pool can open its maker's allocations and close them by freeing; it can allocate nothing from it.
 //! The bytes stay until both processes have released them, as with every import.
 
-use super::{Pool, PoolKey, key, pool_of, pools};
+use super::{Pool, PoolKey, named, pool_of, pools};
 use crate::allocations::{self, Allocation, Home, Kind};
 use crate::driver::{identity, process};
 use crate::entry::{In, Out, Outcome};
 use crate::exec::{settle_all, working};
-use crate::vram::{Chunk, Pages};
+use crate::vram::{Chunk, Pages, map};
 use gpuslice_nvabi::types::*;
 use gpuslice_sim_device::MemoryKey;
 use std::fs::File;
@@ -46,13 +46,7 @@ fn word(bytes: &[u8], at: usize) -> u64 {
 
 /// A new file that says which pool is meant: origin and machine's index of the GPU.
 fn file_of(origin: Origin, gpu: usize) -> std::io::Result<File> {
-    // SAFETY: makes a file of its own; the name is NUL-terminated.
-    let fd = unsafe { libc::memfd_create(c"gpuslice-sim-pool".as_ptr(), libc::MFD_CLOEXEC) };
-    if fd < 0 {
-        return Err(std::io::Error::last_os_error());
-    }
-    // SAFETY: just made, not owned elsewhere.
-    let file = unsafe { File::from_raw_fd(fd) };
+    let file = map::memory_file(c"gpuslice-sim-pool")?;
     let words = [origin.maker, origin.pool, gpu as u64].map(u64::to_le_bytes);
     file.write_all_at(&[POOL_MAGIC, words[0], words[1], words[2]].concat(), 0)?;
     Ok(file)
@@ -99,7 +93,7 @@ pub mod imp {
         flags: u64,
     ) -> Outcome {
         handle.require()?;
-        let key = key(pool.0).map_err(|_| INVALID)?;
+        let key = named(pool.0)?;
         let mut pools = pools();
         let pool = pools.pool(key)?;
         let imported = pool.origin.is_some();
@@ -161,7 +155,7 @@ pub mod imp {
     ) -> Outcome {
         pointer.require()?;
         let context = working()?;
-        let key = key(pool.0).map_err(|_| INVALID)?;
+        let key = named(pool.0)?;
         let bytes = data.get()?.reserved;
         let memory = bytes[8..20].try_into().map_err(|_| INVALID)?;
         let (offset, len) = (word(&bytes, 24), word(&bytes, 32));

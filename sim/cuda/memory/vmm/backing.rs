@@ -4,7 +4,6 @@ use super::INVALID;
 use crate::vram::{Chunk, map, map_part};
 use gpuslice_nvabi::types::CUresult;
 use std::fs::File;
-use std::os::fd::FromRawFd;
 use std::sync::Arc;
 
 /// Memory of the host, in a file of its own so that it can be mapped more than once.
@@ -26,13 +25,8 @@ impl Backing {
         if bytes > map::host_bytes() as u64 {
             return Err(CUresult::ERROR_OUT_OF_MEMORY);
         }
-        // SAFETY: makes a file of its own; the name is NUL-terminated.
-        let fd = unsafe { libc::memfd_create(c"gpuslice-sim-host".as_ptr(), libc::MFD_CLOEXEC) };
-        if fd < 0 {
-            return Err(CUresult::ERROR_OPERATING_SYSTEM);
-        }
-        // SAFETY: just made, not owned elsewhere.
-        let file = unsafe { File::from_raw_fd(fd) };
+        let file = map::memory_file(c"gpuslice-sim-host");
+        let file = file.map_err(|_| CUresult::ERROR_OPERATING_SYSTEM)?;
         let sized = file.set_len(bytes);
         sized.map_err(|_| CUresult::ERROR_OUT_OF_MEMORY)?;
         Ok(Self::Host(Arc::new(HostMemory { file, bytes })))
