@@ -3,7 +3,8 @@
 //! A context lives on the shared device as well: it takes memory there, and the device's time is
 //! divided between contexts. Each thread has a stack of contexts whose top is the current one.
 //! Contexts are never freed, only ended: they are few and small, and so a call finds the current
-//! one with one load, whatever other threads do meanwhile.
+//! one with one load, whatever other threads do meanwhile. This module keeps them; `lifetime` begins
+//! and ends them, because that needs the work and the memory of a context.
 
 mod current;
 mod limits;

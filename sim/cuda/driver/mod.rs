@@ -1,4 +1,4 @@
-//! The driver as such: initialisation, errors in words, entry points by name, devices.
+//! The driver as such: initialisation, errors in words, devices and the process's attachment to them.
 
 mod attributes;
 mod device;

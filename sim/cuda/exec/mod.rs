@@ -3,8 +3,8 @@
 //!
 //! A call makes a [`task::Task`] and hands it to [`submit`], which either adds it to the graph
 //! being captured from the stream ([`graph`]) or queues it ([`stream`]). `module` has the kernels,
-//! `pool` the stream-ordered memory, `cost` the durations; `ptx` reads kernels. The
-//! functions below are called by the rooms above.
+//! `ptx` reads their declarations, `pool` has the stream-ordered memory, `spare` what the process
+//! keeps of it, `cost` the durations. `memory` and `lifetime` call the functions below.
 
 mod api;
 pub mod cost;
@@ -16,6 +16,10 @@ mod spare;
 mod stream;
 mod task;
 mod threads;
+
+pub use graph::refuse_unsafe;
+pub use spare::{sparing, take_chunk};
+pub use task::{Operation, OperationKind};
 
 use crate::context::{self, Context, current};
 use crate::entry::{In, Outcome, per_thread_default};
@@ -153,10 +157,6 @@ pub fn context_ends(context: &'static Context) {
     pool::context_ends(context);
     module::context_ends(context.id);
 }
-
-pub use graph::refuse_unsafe;
-pub use spare::{sparing, take_chunk};
-pub use task::{Operation, OperationKind};
 
 /// Frees memory that came from a pool or a graph, at once.
 pub fn free_ordered(address: u64) -> Outcome {

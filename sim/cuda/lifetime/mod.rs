@@ -1,7 +1,9 @@
-//! Creation and destruction of contexts.
+//! Beginning and end of contexts.
 //!
 //! A context is first made on the device, which may have no memory for another one. At its end it
 //! waits for its queued work, releases everything that belongs to it, and ends on the device last.
+//! This module also has the contexts that a program makes itself; `primary` has those that the
+//! libraries of a process share, `green` those over a part of a GPU.
 
 mod green;
 mod primary;

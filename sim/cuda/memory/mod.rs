@@ -1,14 +1,12 @@
-//! Memory: everything with an address, and copies and fills of it.
+//! Memory: the calls that allocate it, describe it, and copy and fill it in the order of streams.
 //!
-//! A device pointer is an address of this process: the GPU's memory is a file, and an allocation
-//! is a shared mapping of pieces of it. So bytes are real, copies are copies, and other processes
-//! can map the same pieces. Modules, from the bottom up:
-//! - `map`: the system's mmap; `space`: the range of addresses device pointers come from;
-//! - `chunk`: physical memory of a GPU, counted; `buddy`, `heap`: small allocations share it;
-//! - `registry`: the allocations of the process, so that bad pointers are refused, not followed;
-//! - `device`, `host`, `array`, `vmm`, `ipc`: the kinds of allocations;
-//! - `pointer`, `advise`: their attributes and hints;
-//! - `copy`, `fill`: moving bytes, in the order of streams.
+//! A call checks its arguments, then enters or removes an allocation ([`allocations`]) with memory of
+//! [`vram`](crate::vram), or hands an operation on bytes to [`exec`](crate::exec). A call that frees
+//! waits for queued work first: a queued copy must still find its memory. Modules:
+//! - `device`, `host`, `array`, `vmm`, `ipc`, `external`: the kinds of allocations;
+//! - `limits`: memory that the driver takes for a context;
+//! - `pointer`, `advise`: attributes and hints;
+//! - `copy`, `fill`: operations on bytes.
 
 mod advise;
 mod array;
