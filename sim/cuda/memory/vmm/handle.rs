@@ -73,9 +73,7 @@ pub fn gpu_of(prop: &CUmemAllocationProp) -> Result<Option<usize>, CUresult> {
 #[allow(non_snake_case)]
 pub mod imp {
     use super::*;
-    use crate::allocations::{self, Kind};
     use crate::entry::{In, Out, Outcome};
-    use crate::memory::vmm::range;
 
     pub fn cuMemGetAllocationGranularity(
         granularity: Out<usize>,
@@ -137,17 +135,6 @@ pub mod imp {
             drop(gone);
         }
         Ok(())
-    }
-
-    pub fn cuMemRetainAllocationHandle(
-        handle: Out<CUmemGenericAllocationHandle>,
-        addr: *mut c_void,
-    ) -> Outcome {
-        handle.require()?;
-        let found = allocations::find(addr as u64);
-        let found = found.filter(|found| matches!(found.kind, Kind::Mapped { .. }));
-        let physical = range::mapped_at(found.ok_or(INVALID)?.base).ok_or(INVALID)?;
-        handle.set(hand_out(physical)?)
     }
 
     pub fn cuMemGetAllocationPropertiesFromHandle(

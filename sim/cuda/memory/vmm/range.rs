@@ -1,6 +1,6 @@
 //! Addresses: reserved, mapped, given access, unmapped.
 
-use super::handle::physical;
+use super::handle::{hand_out, physical};
 use super::{INVALID, Physical, STEP, whole};
 use crate::allocations::{self, Allocation, Found, Home, Kind};
 use crate::driver::process;
@@ -54,7 +54,7 @@ impl Ranges {
 }
 
 /// The memory mapped from this address on.
-pub fn mapped_at(base: u64) -> Option<Physical> {
+fn mapped_at(base: u64) -> Option<Physical> {
     ranges()
         .mapped
         .get(&base)
@@ -161,6 +161,17 @@ pub mod imp {
         drop(ranges);
         drop(gone);
         Ok(())
+    }
+
+    pub fn cuMemRetainAllocationHandle(
+        handle: Out<CUmemGenericAllocationHandle>,
+        addr: *mut c_void,
+    ) -> Outcome {
+        handle.require()?;
+        let found = allocations::find(addr as u64);
+        let found = found.filter(|found| matches!(found.kind, Kind::Mapped { .. }));
+        let physical = mapped_at(found.ok_or(INVALID)?.base).ok_or(INVALID)?;
+        handle.set(hand_out(physical)?)
     }
 
     pub fn cuMemSetAccess(
