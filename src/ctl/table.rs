@@ -66,9 +66,9 @@ pub struct Row {
     /// Turns so far.
     pub turns: u64,
     /// Turns after which it had not drained in time.
-    pub overruns: u64,
+    pub late_turns: u64,
     /// Turns closed early for a higher class.
-    pub preemptions: u64,
+    pub closed_early: u64,
     /// How its turns are enforced.
     pub time: TimeControl,
     /// Launches so far.
@@ -322,8 +322,8 @@ fn row(slice: Snapshot) -> Option<Row> {
             wait_ns,
             runnable_ns,
             turns,
-            overruns,
-            preemptions,
+            late_turns,
+            closed_early,
             launches,
             ..
         } => Some(Row {
@@ -351,8 +351,8 @@ fn row(slice: Snapshot) -> Option<Row> {
             wait_ns,
             runnable_ns,
             turns,
-            overruns,
-            preemptions,
+            late_turns,
+            closed_early,
             time,
             launches,
             gang: gang != 0,
@@ -411,8 +411,8 @@ pub fn lines(before: &View, now: &View, wide: bool) -> Vec<String> {
                 line,
                 " {limit:>6} {:>8} {:>8} {:>9} {:<9} {:>5}  {}",
                 row.turns,
-                row.overruns,
-                row.preemptions,
+                row.late_turns,
+                row.closed_early,
                 time_enforcement_name(row.time.enforcement),
                 row.time.stops,
                 refusal.as_deref().unwrap_or("never")
@@ -466,8 +466,8 @@ pub mod tests {
             wait_ns: 0,
             runnable_ns: 0,
             turns: 0,
-            overruns: 0,
-            preemptions: 0,
+            late_turns: 0,
+            closed_early: 0,
             time: TimeControl {
                 enforcement: TimeEnforcement::Shim,
                 stops: 0,

@@ -16,6 +16,7 @@ use gpuslice_engine::{
     Action, Event, GRANTS_BYTES_MAX, Grant, Granted, GrantsHead, Process, Record, copy_at,
     read_grants,
 };
+use gpuslice_host::clock::now;
 use gpuslice_host::process::{own_pid_namespace, pidfd_of};
 use gpuslice_wire::ids::{ClientId, ContainerId};
 use gpuslice_wire::units::Bytes;
@@ -322,7 +323,7 @@ impl Daemon {
     /// Passes an event to the engine and executes the actions; returns the client created, if any.
     fn step_now(&mut self, event: Event) -> Option<ClientId> {
         let mut actions = Vec::new();
-        self.engine.step(crate::poll::now(), event, &mut actions);
+        self.engine.step(now(), event, &mut actions);
         let mut known = None;
         for action in actions {
             if let Action::ProcessRestored { client, .. } = action {

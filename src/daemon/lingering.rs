@@ -25,9 +25,9 @@ use crate::sockets::Socket;
 use crate::tenants::Tenant;
 use gpuslice_engine::{Event, Process};
 use gpuslice_host::process::has_exited;
+use gpuslice_host::seqpacket::hung_up;
 use gpuslice_wire::ids::{ClientId, ContainerId};
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 
 /// The event that ends a lingering client.
 #[derive(Debug)]
@@ -58,17 +58,6 @@ pub enum ClientHolder {
     Connected(Key),
     /// In the table of lingering clients.
     Lingering(Key),
-}
-
-/// Whether no process has the other end of a connection open.
-pub fn hung_up(connection: BorrowedFd<'_>) -> bool {
-    let mut watched = [PollFd::new(connection, PollFlags::empty())];
-    let over = PollFlags::POLLHUP | PollFlags::POLLERR;
-    // An error counts as closed, so that nothing is waited for without end.
-    poll(&mut watched, PollTimeout::ZERO).is_err()
-        || watched[0]
-            .revents()
-            .is_none_or(|events| events.intersects(over))
 }
 
 impl LingerUntil {
@@ -205,24 +194,5 @@ impl Daemon {
     pub fn is_lingering(&self, container: &ContainerId, process: Option<Process>) -> bool {
         let mut all = self.lingering.iter();
         process.is_some() && all.any(|(_, it)| it.container == *container && it.process == process)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
-
-    #[test]
-    fn a_connection_is_open_while_a_process_has_its_other_end() {
-        let flags = SockFlag::SOCK_CLOEXEC;
-        let pair = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags);
-        let (ours, theirs) = pair.expect("a pair");
-        let inherited = theirs.try_clone().expect("a copy");
-        nix::unistd::write(&theirs, b"unread").expect("sent");
-        drop(theirs);
-        assert!(!hung_up(ours.as_fd()));
-        drop(inherited);
-        assert!(hung_up(ours.as_fd()));
     }
 }

@@ -109,8 +109,8 @@ impl Engine {
             runnable_ns: entity.runnable_time.0
                 + if entity.reported.runnable { elapsed } else { 0 },
             turns: entity.turns,
-            overruns: entity.late_turns,
-            preemptions: entity.closed_early,
+            late_turns: entity.late_turns,
+            closed_early: entity.closed_early,
             time_enforcement: TimeEnforcement::Shim,
             stops: entity.stops,
             stops_missed: 0,

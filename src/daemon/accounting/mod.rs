@@ -15,10 +15,10 @@ pub mod thread;
 
 use crate::daemon::Daemon;
 use crate::lingering::ClientHolder;
-use crate::poll::now;
 use crate::slab::Key;
 use attribute::{Attached, SliceOwner, Unattributed};
 use gpuslice_engine::Event;
+use gpuslice_host::clock::now;
 use gpuslice_host::process::own_pid_namespace;
 use gpuslice_wire::frame::RequestId;
 use gpuslice_wire::ids::{ClientId, GpuUuid, Lane};

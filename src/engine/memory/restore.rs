@@ -29,7 +29,7 @@ impl Engine {
     }
 
     /// Restores a process from before the restart, without a connection.
-    pub(crate) fn account_again(
+    pub(crate) fn restore_process(
         &mut self,
         token: Token,
         id: ContainerId,

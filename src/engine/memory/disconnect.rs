@@ -49,7 +49,7 @@ impl Container {
 impl Engine {
     /// A process's connection ended.
     pub(crate) fn left(&mut self, client: ClientId, actions: &mut Actions) {
-        self.part(client, actions);
+        self.disconnect(client, actions);
         if self.clients.get(client).is_none() {
             let why = Cut::Over;
             actions.push(Action::Disconnect { client, why });
@@ -57,7 +57,7 @@ impl Engine {
     }
 
     /// Keeps the memory of a process without a connection, and forgets the process if it has none.
-    pub(crate) fn part(&mut self, client: ClientId, actions: &mut Actions) {
+    pub(crate) fn disconnect(&mut self, client: ClientId, actions: &mut Actions) {
         let Some(it) = self.clients.get_mut(client) else {
             return;
         };
