@@ -4,7 +4,7 @@ use super::super::resolve;
 use super::super::stream::shared;
 use super::super::task::Task;
 use super::exec::{Exec, Mismatch};
-use super::node_calls::kind_of;
+use super::node_calls::{kernel_v2, kind_of};
 use super::{ExecKey, GraphKey, State, named, params, state};
 use crate::entry::{In, Out, Outcome};
 use gpuslice_nvabi::types::*;
@@ -203,7 +203,7 @@ pub mod imp {
         h_node: CUgraphNode,
         node_params: In<CUDA_KERNEL_NODE_PARAMS>,
     ) -> Outcome {
-        set(h_graph_exec, h_node, params::kernel(&node_params.get()?)?)
+        set(h_graph_exec, h_node, kernel_v2(node_params)?)
     }
 
     pub fn cuGraphExecKernelNodeSetParams(
@@ -211,11 +211,8 @@ pub mod imp {
         h_node: CUgraphNode,
         node_params: In<CUDA_KERNEL_NODE_PARAMS_v1>,
     ) -> Outcome {
-        set(
-            h_graph_exec,
-            h_node,
-            params::kernel(&params::newer(&node_params.get()?))?,
-        )
+        let task = params::kernel(&node_params.get()?, CUkernel::NULL)?;
+        set(h_graph_exec, h_node, task)
     }
 
     pub fn cuGraphExecMemcpyNodeSetParams(
@@ -224,11 +221,8 @@ pub mod imp {
         copy_params: In<CUDA_MEMCPY3D>,
         ctx: CUcontext,
     ) -> Outcome {
-        set(
-            h_graph_exec,
-            h_node,
-            params::copy(&copy_params.get()?, ctx)?,
-        )
+        let task = params::copy(&copy_params.get()?, ctx)?;
+        set(h_graph_exec, h_node, task)
     }
 
     pub fn cuGraphExecMemsetNodeSetParams(
@@ -237,11 +231,8 @@ pub mod imp {
         memset_params: In<CUDA_MEMSET_NODE_PARAMS>,
         ctx: CUcontext,
     ) -> Outcome {
-        set(
-            h_graph_exec,
-            h_node,
-            params::fill(&memset_params.get()?, ctx)?,
-        )
+        let task = params::fill(&memset_params.get()?, ctx)?;
+        set(h_graph_exec, h_node, task)
     }
 
     pub fn cuGraphExecHostNodeSetParams(
@@ -249,12 +240,7 @@ pub mod imp {
         h_node: CUgraphNode,
         node_params: In<CUDA_HOST_NODE_PARAMS>,
     ) -> Outcome {
-        let params = node_params.get()?;
-        set(
-            h_graph_exec,
-            h_node,
-            params::host(params.func, params.user_data)?,
-        )
+        set(h_graph_exec, h_node, params::host(&node_params.get()?)?)
     }
 
     pub fn cuGraphExecChildGraphNodeSetParams(
