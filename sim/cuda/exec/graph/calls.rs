@@ -3,7 +3,7 @@
 use super::super::task::Task;
 use super::model::Graphs;
 use super::{GraphKey, Node, NodeKey, Refusal, State, named, state};
-use crate::entry::{In, Out, Outcome};
+use crate::entry::{In, Out, Outcome, refuse_if};
 use gpuslice_nvabi::types::*;
 use std::ffi::c_char;
 
@@ -85,9 +85,7 @@ pub mod imp {
 
     pub fn cuGraphCreate(ph_graph: Out<CUgraph>, flags: u32) -> Outcome {
         ph_graph.require()?;
-        if flags != 0 {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
+        refuse_if(flags != 0)?;
         ph_graph.set(CUgraph(state().graphs.create()?.to_pointer()))
     }
 
@@ -95,9 +93,7 @@ pub mod imp {
         let graph = named(h_graph.0)?;
         let mut held = state();
         let State { graphs, users, .. } = &mut *held;
-        if graphs.graph(graph)?.embedded {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
+        refuse_if(graphs.graph(graph)?.embedded)?;
         let tasks = graphs.destroy(graph)?;
         bury(graphs, tasks);
         let last = users.graph_ends(graph.id());
@@ -146,9 +142,7 @@ pub mod imp {
         num_edges: Out<usize>,
     ) -> Outcome {
         num_edges.require()?;
-        if from.is_null() != to.is_null() {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
+        refuse_if(from.is_null() != to.is_null())?;
         let edges = state().graphs.edges(named(h_graph.0)?)?;
         let (starts, ends): (Vec<_>, Vec<_>) = edges.into_iter().unzip();
         if from.is_null() {

@@ -6,7 +6,7 @@ use super::super::task::Task;
 use super::exec::{Exec, Mismatch};
 use super::node_calls::{kernel_v2, kind_of};
 use super::{ExecKey, GraphKey, State, named, params, state};
-use crate::entry::{In, Out, Outcome};
+use crate::entry::{In, Out, Outcome, refuse_if};
 use gpuslice_nvabi::types::*;
 use std::ffi::c_char;
 
@@ -16,9 +16,7 @@ const FLAGS: u64 = (CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH
     | CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY) as u64;
 
 fn instantiate(graph: CUgraph, flags: u64) -> Result<CUgraphExec, CUresult> {
-    if flags & !FLAGS != 0 {
-        return Err(CUresult::ERROR_INVALID_VALUE);
-    }
+    refuse_if(flags & !FLAGS != 0)?;
     let graph: GraphKey = named(graph.0)?;
     let State { graphs, execs, .. } = &mut *state();
     let exec = Exec::new(graphs, graph, flags)?;
@@ -43,9 +41,7 @@ fn with_exec<T>(
 fn set(exec: CUgraphExec, node: CUgraphNode, task: Task) -> Outcome {
     with_exec(exec, |exec| {
         let part = exec.part(named(node.0)?)?;
-        if kind_of(&part.task) != kind_of(&task) {
-            return Err(CUresult::ERROR_INVALID_VALUE);
-        }
+        refuse_if(kind_of(&part.task) != kind_of(&task))?;
         part.task = task;
         Ok(())
     })
@@ -295,9 +291,7 @@ pub mod imp {
     ) -> Outcome {
         with_exec(h_graph_exec, |exec| {
             let part = exec.part(named(h_node.0)?)?;
-            if !matches!(part.task, Task::Kernel(_) | Task::Move(_)) {
-                return Err(CUresult::ERROR_INVALID_VALUE);
-            }
+            refuse_if(!matches!(part.task, Task::Kernel(_) | Task::Move(_)))?;
             part.enabled = is_enabled != 0;
             Ok(())
         })

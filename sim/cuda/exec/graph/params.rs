@@ -6,7 +6,7 @@ use super::super::task::{HostCall, Launch, Operation, OperationKind, Task};
 use super::memory::Memory;
 use super::{named, state};
 use crate::context::{find, named_or_current};
-use crate::entry::In;
+use crate::entry::{In, refuse_if};
 use gpuslice_nvabi::types::*;
 use std::ffi::c_void;
 
@@ -65,9 +65,7 @@ pub fn fill(params: &CUDA_MEMSET_NODE_PARAMS_v1, context: CUcontext) -> Result<T
 
 /// A host node's task.
 pub fn host(params: &CUDA_HOST_NODE_PARAMS_v1) -> Result<Task, CUresult> {
-    if params.func.is_none() {
-        return Err(CUresult::ERROR_INVALID_VALUE);
-    }
+    refuse_if(params.func.is_none())?;
     let call = HostCall::Function(params.func, params.user_data as usize);
     Ok(Task::Host(call))
 }
@@ -91,9 +89,7 @@ pub fn alloc(params: &mut CUDA_MEM_ALLOC_NODE_PARAMS_v1) -> Result<Task, CUresul
         return Err(CUresult::ERROR_INVALID_VALUE);
     }
     let current = named_or_current(CUcontext::NULL)?;
-    if current.device != location.id {
-        return Err(CUresult::ERROR_INVALID_VALUE);
-    }
+    refuse_if(current.device != location.id)?;
     let memory = Memory::new(current, params.bytesize as u64)?;
     params.dptr = memory.address;
     Ok(Task::Alloc(memory))
