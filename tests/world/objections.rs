@@ -45,19 +45,7 @@ impl Story {
                     &[admitted(n, weight, share, class), turn(n, 0, 0)],
                 )
                 .expect("a good beginning");
-            let held = [Bytes::ZERO; ACCOUNTS_MAX];
-            let attach = Event::Attach {
-                token: Token(0),
-                container: container(n as u64),
-                process: None,
-                held,
-            };
-            let attached = Action::Attached {
-                token: Token(0),
-                client: client(n),
-                container: container(n as u64),
-                lanes: 1,
-            };
+            let (attach, attached) = attach(n, client(n), 1);
             story
                 .tell(0, attach, &[attached])
                 .expect("a good beginning");
@@ -119,6 +107,25 @@ fn client(n: usize) -> ClientId {
     }
 }
 
+/// A process of container `n` attaches, which has so many GPUs, and is answered.
+fn attach(n: usize, client: ClientId, lanes: u8) -> (Event, Action) {
+    let (token, container) = (Token(0), container(n as u64));
+    let (process, held) = (None, [Bytes::ZERO; ACCOUNTS_MAX]);
+    let attach = Event::Attach {
+        token,
+        container,
+        process,
+        held,
+    };
+    let attached = Action::Attached {
+        token,
+        client,
+        container,
+        lanes,
+    };
+    (attach, attached)
+}
+
 /// Container `n`'s page: its turn word and the turn's end.
 fn turn(n: usize, turn: u32, end: u64) -> Action {
     page(n, Mode::Turns, turn, end, 0)
@@ -171,24 +178,26 @@ fn to_two_grants() {
     );
 }
 
+/// Two containers are runnable; the first one's turn has ended, and it has not drained.
+fn undrained() -> Story {
+    let mut story = Story::of(&[(1, 0, Class::Normal), (1, 0, Class::Normal)]);
+    story
+        .says(0, runnable(0, 0), &[turn(0, 1, 8 * MS)])
+        .expect("fine");
+    story.says(1, runnable(0, 0), &[]).expect("fine");
+    story.then(8 * MS, &[turn(0, 2, 8 * MS)]).expect("fine");
+    story
+}
+
 #[test]
 fn to_a_grant_before_the_last_holder_has_drained() {
-    let story = || {
-        let mut story = Story::of(&[(1, 0, Class::Normal), (1, 0, Class::Normal)]);
-        story
-            .says(0, runnable(0, 0), &[turn(0, 1, 8 * MS)])
-            .expect("fine");
-        story.says(1, runnable(0, 0), &[]).expect("fine");
-        story.then(8 * MS, &[turn(0, 2, 8 * MS)]).expect("fine");
-        story
-    };
-    objects(story().then(MS, &[turn(1, 1, 17 * MS)]), "at once");
+    objects(undrained().then(MS, &[turn(1, 1, 17 * MS)]), "at once");
     objects(
-        story().says(0, runnable(1, 0), &[turn(1, 1, 17 * MS)]),
+        undrained().says(0, runnable(1, 0), &[turn(1, 1, 17 * MS)]),
         "at once",
     );
     assert_eq!(
-        story().says(0, runnable(1, 1), &[turn(1, 1, 17 * MS)]),
+        undrained().says(0, runnable(1, 1), &[turn(1, 1, 17 * MS)]),
         Ok(())
     );
 }
@@ -201,21 +210,12 @@ fn to_an_overrun_too_early() {
         stage: Late::Overrun,
         after: Duration(0),
     };
-    let story = || {
-        let mut story = Story::of(&[(1, 0, Class::Normal), (1, 0, Class::Normal)]);
-        story
-            .says(0, runnable(0, 0), &[turn(0, 1, 8 * MS)])
-            .expect("fine");
-        story.says(1, runnable(0, 0), &[]).expect("fine");
-        story.then(8 * MS, &[turn(0, 2, 8 * MS)]).expect("fine");
-        story
-    };
     let actions = [overrun, turn(1, 1, 3_000 * MS)];
     objects(
-        story().then(1_999 * MS, &actions),
+        undrained().then(1_999 * MS, &actions),
         "is treated as overrun after",
     );
-    assert_eq!(story().then(2_000 * MS, &actions), Ok(()));
+    assert_eq!(undrained().then(2_000 * MS, &actions), Ok(()));
 }
 
 #[test]
@@ -245,12 +245,7 @@ fn to_an_identity_given_twice() {
     story
         .tell(0, Event::Gone { client: client(0) }, &[])
         .expect("fine");
-    let attached = Action::Attached {
-        token: Token(0),
-        client: client(0),
-        container: container(0),
-        lanes: 1,
-    };
+    let (_, attached) = attach(0, client(0), 1);
     objects(
         story.then(0, &[attached]),
         "the identity of another process",
@@ -278,27 +273,27 @@ fn to_different_modes_on_one_gpu() {
     );
 }
 
-/// Two runnable containers: the first has the GPU for `first` ms, then the second for a moment, then the
-/// first again.
-fn back_and_forth(first: u64, weight: u32) -> Result<(), Objection> {
-    let mut story = Story::of(&[(weight, 0, Class::Normal), (1, 0, Class::Normal)]);
+/// Both containers are runnable: the first has the GPU for `first` ms, then the second for `second`, and so
+/// on, beginning with the second for a moment.
+fn alternate(mut story: Story, first: u64, second: u64) -> Result<(), Objection> {
     story.says(1, runnable(0, 0), &[turn(1, 1, MS)])?;
     story.says(0, runnable(0, 0), &[])?;
     let mut words = [0, 1];
     for round in 0..40 {
         let (out, next) = (1 - round % 2, round % 2);
-        let length = if out == 0 { first * MS } else { MS };
         words[out] += 1;
-        story.then(length, &[turn(out, words[out], 0)])?;
+        story.then([first, second][out] * MS, &[turn(out, words[out], 0)])?;
         words[next] += 1;
         let word = words[out] - 1;
-        story.says(
-            out,
-            runnable(word, word),
-            &[turn(next, words[next], story.now + MS)],
-        )?;
+        let begins = [turn(next, words[next], story.now + MS)];
+        story.says(out, runnable(word, word), &begins)?;
     }
     Ok(())
+}
+
+fn back_and_forth(first: u64, weight: u32) -> Result<(), Objection> {
+    let story = Story::of(&[(weight, 0, Class::Normal), (1, 0, Class::Normal)]);
+    alternate(story, first, 1)
 }
 
 #[test]
@@ -376,24 +371,10 @@ fn to_a_debt_that_is_forgotten() {
     objects(pulses(30), "which is always runnable");
 }
 
-/// Both are always runnable: the one with a share of a half has `first` ms, then the other one 10 ms, and
-/// so on.
+/// The first container has a share of a half.
 fn beside_a_share(first: u64) -> Result<(), Objection> {
-    let mut story = Story::of(&[(1, 50, Class::Normal), (1, 0, Class::Normal)]);
-    story.says(1, runnable(0, 0), &[turn(1, 1, MS)])?;
-    story.says(0, runnable(0, 0), &[])?;
-    let mut words = [0, 1];
-    for round in 0..40 {
-        let (out, next) = (1 - round % 2, round % 2);
-        let length = if out == 0 { first } else { 10 } * MS;
-        words[out] += 1;
-        story.then(length, &[turn(out, words[out], 0)])?;
-        words[next] += 1;
-        let word = words[out] - 1;
-        let begins = [turn(next, words[next], story.now + MS)];
-        story.says(out, runnable(word, word), &begins)?;
-    }
-    Ok(())
+    let story = Story::of(&[(1, 50, Class::Normal), (1, 0, Class::Normal)]);
+    alternate(story, first, 10)
 }
 
 #[test]

@@ -58,20 +58,7 @@ fn beside(others: u8, such: impl Fn(&mut Record)) -> (Story, Result<(), Objectio
         let mut all = vec![Action::Admitted { token, record }];
         all.extend((0..gpus).map(|lane| on(n, lane, 0, 0)));
         story.then(0, &all).expect("a good beginning");
-        let attached = Action::Attached {
-            token,
-            client: client(n),
-            container: container(n as u64),
-            lanes: gpus,
-        };
-        let held = [Bytes::ZERO; ACCOUNTS_MAX];
-        let container = container(n as u64);
-        let attach = Event::Attach {
-            token,
-            container,
-            process: None,
-            held,
-        };
+        let (attach, attached) = attach(n, client(n), gpus);
         story
             .tell(0, attach, &[attached])
             .expect("a good beginning");

@@ -93,19 +93,7 @@ fn short(asked: bool) -> Story {
     let mut story = Story::of(&[(1, 0, Class::Normal)]);
     let ledger = [reserved(60), shown(60, 0)];
     story.tell(0, reserve(60, 60), &ledger).expect("fine");
-    let held = [Bytes::ZERO; ACCOUNTS_MAX];
-    let attach = Event::Attach {
-        token: Token(0),
-        container: container(0),
-        process: None,
-        held,
-    };
-    let attached = Action::Attached {
-        token: Token(0),
-        client: client(9),
-        container: container(0),
-        lanes: 1,
-    };
+    let (attach, attached) = attach(0, client(9), 1);
     story.tell(0, attach, &[attached]).expect("fine");
     let recall = [shown(60, u32::from(asked))];
     story
@@ -270,10 +258,6 @@ fn to_a_cap_other_than_requested() {
     );
 }
 
-fn process(pid: u32) -> Option<Process> {
-    Some(Process { pid, born: 1 })
-}
-
 /// Process `pid` attaches as `client` with this memory; these other actions happen first.
 fn comes(
     story: &mut Story,
@@ -281,20 +265,11 @@ fn comes(
     first: &[Action],
     ledger: u64,
 ) -> Result<(), Objection> {
-    let mut held = [Bytes::ZERO; ACCOUNTS_MAX];
-    held[0] = Bytes(bytes);
-    let attach = Event::Attach {
-        token: Token(0),
-        container: container(0),
-        process: process(pid),
-        held,
-    };
-    let attached = Action::Attached {
-        token: Token(0),
-        client: as_client,
-        container: container(0),
-        lanes: 1,
-    };
+    let (mut attach, attached) = attach(0, as_client, 1);
+    if let Event::Attach { process, held, .. } = &mut attach {
+        *process = Some(Process { pid, born: 1 });
+        held[0] = Bytes(bytes);
+    }
     let actions = [first, &[attached, shown(ledger, 0)]].concat();
     story.tell(0, attach, &actions)
 }
