@@ -259,12 +259,12 @@ fn a_process_unknown_to_nvml_gets_no_measure() {
     }
 }
 
-/// A node whose NVML is [`nvml.c`](nvml.c), and the directory with the files that control it.
+/// A node whose NVML is `stub/nvml.c`, and the directory with the files that control it.
 fn stubbed() -> (Case, PathBuf) {
     let node = Node::new();
     let library = node.root().join("driver/libnvidia-ml.so.1");
     fs::remove_file(&library).expect("removed");
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/node/nvml.c");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/apps/stub/nvml.c");
     let mut gcc = Command::new("gcc");
     gcc.args(["-shared", "-fPIC", "-o"])
         .arg(&library)
@@ -276,7 +276,14 @@ fn stubbed() -> (Case, PathBuf) {
         node,
         "devices=1,mem=1GiB",
         quick,
-        &[("STUB_DIR", dir.as_path())],
+        &[
+            ("STUB_DIR", dir.as_path()),
+            (
+                "STUB_UUID",
+                Path::new("GPU-8932f937-d72c-4106-c12f-20bd9faed9f6"),
+            ),
+            ("STUB_PROCESSES", Path::new("0")),
+        ],
     );
     (case, dir)
 }
