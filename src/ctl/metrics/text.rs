@@ -10,14 +10,9 @@ const NS: f64 = 1e9;
 /// Parts in a whole.
 const PPM: f64 = 1e6;
 
-/// A family of series: name without prefix, kind, help, and its value in a row. A name ends with its
-/// unit; a counter's with `_total`.
-struct Family(
-    &'static str,
-    &'static str,
-    &'static str,
-    fn(&Snapshot) -> Option<f64>,
-);
+/// A family of series: name without prefix, help, and its value in a row. A name ends with its unit; a
+/// counter's with `_total`.
+struct Family(&'static str, &'static str, fn(&Snapshot) -> Option<f64>);
 
 /// `of!(Slice, field => expression)`: the expression for rows of this kind.
 macro_rules! of {
@@ -32,169 +27,141 @@ macro_rules! of {
 const FAMILIES: &[Family] = &[
     Family(
         "gpu_memory_bytes",
-        "gauge",
         "Physical memory of the GPU.",
         of!(Gpu, total => Some(total.0 as f64)),
     ),
     Family(
         "gpu_memory_promised_bytes",
-        "gauge",
         "Sum of the caps promised on the GPU.",
         of!(Gpu, promised => Some(promised.0 as f64)),
     ),
     Family(
         "gpu_slices",
-        "gauge",
         "Containers with a slice of the GPU.",
         of!(Gpu, slices => Some(f64::from(slices))),
     ),
     Family(
         "gpu_info",
-        "gauge",
         "Always 1; labels: how the GPU's time is divided (policy), whether it is simulated.",
         |row| matches!(row, Snapshot::Gpu { .. }).then_some(1.0),
     ),
     Family(
         "slice_info",
-        "gauge",
         "Always 1; labels: name, lane, class, how the memory cap is enforced, and whether the GPU is simulated.",
         |row| matches!(row, Snapshot::Slice { .. }).then_some(1.0),
     ),
     Family(
         "slice_memory_cap_bytes",
-        "gauge",
         "Memory cap of the slice.",
         of!(Slice, cap => Some(cap.0 as f64)),
     ),
     Family(
         "slice_memory_reserved_bytes",
-        "gauge",
         "Memory charged to the slice, unused credit included.",
         of!(Slice, reserved => Some(reserved.0 as f64)),
     ),
     Family(
         "slice_memory_used_bytes",
-        "gauge",
         "Memory held, as reported by its processes.",
         of!(Slice, used => Some(used.0 as f64)),
     ),
     Family(
         "slice_memory_untracked_bytes",
-        "gauge",
         "Memory that NVML shows beyond what its processes reserved.",
         of!(Slice, untracked => Some(untracked.0 as f64)),
     ),
     Family(
         "slice_memory_peak_bytes",
-        "gauge",
         "Highest memory use seen.",
         of!(Slice, peak => Some(peak.0 as f64)),
     ),
     Family(
         "slice_memory_refusals_total",
-        "counter",
         "Allocations refused because of the cap.",
         of!(Slice, denied => Some(denied as f64)),
     ),
     Family(
         "slice_pinned_bytes",
-        "gauge",
         "Host memory pinned by the container, for all its GPUs together.",
         of!(Slice, pinned => Some(pinned.0 as f64)),
     ),
     Family(
         "slice_pinned_cap_bytes",
-        "gauge",
         "Cap on pinned host memory, where there is one.",
         of!(Slice, pinned_cap => pinned_cap.map(|cap| cap.0 as f64)),
     ),
     Family(
         "slice_weight",
-        "gauge",
         "Weight among runnable slices.",
         of!(Slice, weight => Some(f64::from(weight.get()))),
     ),
     Family(
         "slice_time_cap_ratio",
-        "gauge",
         "Upper limit of its part of the GPU's time.",
         of!(Slice, cap_ppm => Some(f64::from(cap_ppm) / PPM)),
     ),
     Family(
         "slice_processes",
-        "gauge",
         "Processes attached.",
         of!(Slice, clients => Some(f64::from(clients))),
     ),
     Family(
         "slice_runnable",
-        "gauge",
         "1 if it has work for the GPU now.",
         of!(Slice, runnable => Some(f64::from(runnable))),
     ),
     Family(
         "slice_gpu_seconds_total",
-        "counter",
         "GPU time charged.",
         of!(Slice, gpu_ns => Some(gpu_ns as f64 / NS)),
     ),
     Family(
         "slice_wait_seconds_total",
-        "counter",
         "Time spent runnable without a turn.",
         of!(Slice, wait_ns => Some(wait_ns as f64 / NS)),
     ),
     Family(
         "slice_runnable_seconds_total",
-        "counter",
         "Time spent runnable, with or without a turn.",
         of!(Slice, runnable_ns => Some(runnable_ns as f64 / NS)),
     ),
     Family(
         "slice_turns_total",
-        "counter",
         "Turns granted.",
         of!(Slice, turns => Some(turns as f64)),
     ),
     Family(
         "slice_late_turns_total",
-        "counter",
         "Turns after which it had not drained by the drain deadline.",
         of!(Slice, late_turns => Some(late_turns as f64)),
     ),
     Family(
         "slice_turns_closed_early_total",
-        "counter",
         "Turns closed early for a higher class.",
         of!(Slice, closed_early => Some(closed_early as f64)),
     ),
     Family(
         "slice_stops_total",
-        "counter",
         "Times its work was preempted on the GPU.",
         of!(Slice, stops => Some(stops as f64)),
     ),
     Family(
         "slice_stops_missed_total",
-        "counter",
         "Attempted preemptions on the GPU without an effect, on all its GPUs.",
         of!(Slice, stops_missed => Some(stops_missed as f64)),
     ),
     Family(
         "slice_time_slice_seconds",
-        "gauge",
         "Hardware time slice set for it; 0 for the driver's default.",
         of!(Slice, time_slice_us => Some(time_slice_us as f64 / 1e6)),
     ),
     Family(
         "slice_time_slice_changes_total",
-        "counter",
         "Times one of its processes had changed its hardware time slice.",
         of!(Slice, time_slice_changes => Some(time_slice_changes as f64)),
     ),
     Family(
         "slice_launches_total",
-        "counter",
         "Launches while turns are taken, as counted by its processes.",
         of!(Slice, launches => Some(launches as f64)),
     ),
@@ -204,14 +171,14 @@ const FAMILIES: &[Family] = &[
 pub fn render(rows: Option<&[Snapshot]>) -> String {
     let mut text = String::new();
     let up = u8::from(rows.is_some());
-    head(&mut text, "up", "gauge", "Whether gpusliced answers.");
+    head(&mut text, "up", "Whether gpusliced answers.");
     let _ = writeln!(text, "gpuslice_up {up}"); // into a string: cannot fail
-    for Family(name, kind, help, value) in FAMILIES {
+    for Family(name, help, value) in FAMILIES {
         let mut begun = false;
         for row in rows.unwrap_or_default() {
             let Some(value) = value(row) else { continue };
             if !std::mem::replace(&mut begun, true) {
-                head(&mut text, name, kind, help);
+                head(&mut text, name, help);
             }
             let labels = labels(row, name.ends_with("_info"));
             let _ = writeln!(text, "gpuslice_{name}{{{labels}}} {value}");
@@ -220,7 +187,9 @@ pub fn render(rows: Option<&[Snapshot]>) -> String {
     text
 }
 
-fn head(text: &mut String, name: &str, kind: &str, help: &str) {
+fn head(text: &mut String, name: &str, help: &str) {
+    let counts = name.ends_with("_total");
+    let kind = if counts { "counter" } else { "gauge" };
     let _ = writeln!(text, "# HELP gpuslice_{name} {help}");
     let _ = writeln!(text, "# TYPE gpuslice_{name} {kind}");
 }
