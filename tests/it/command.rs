@@ -52,6 +52,16 @@ fn run(options: &[&str], command: &[&str]) -> Output {
     output.expect("gpuslice starts")
 }
 
+/// Lets `gpuslice` run a command in a slice of 1 GiB by this injection method; the command's words follow.
+pub(crate) fn in_1gib<'a>(
+    gpuslice: &'a mut Command,
+    method: &str,
+    driver: &Path,
+) -> &'a mut Command {
+    gpuslice.args(["run", "--memory", "1GiB", "--inject", method]);
+    gpuslice.arg("--driver-dir").arg(driver).arg("--")
+}
+
 fn driver() -> PathBuf {
     let staged = target_dir().join("sim");
     assert!(staged.exists(), "not staged; run packaging/stage debug");
@@ -94,41 +104,17 @@ fn a_command_sees_its_cap_and_no_more() {
 fn other_gpus_are_out_of_reach() {
     let both = "unset CUDA_VISIBLE_DEVICES; exec \"$0\" --no-launch --device 1";
     for method in injection_methods() {
-        let mut hidden = gpuslice();
-        hidden.args([
-            "run",
-            "--memory",
-            "1GiB",
-            "--gpus",
-            "0",
-            "--inject",
-            method,
-            "--driver-dir",
-        ]);
-        hidden
-            .arg(driver())
-            .env("GPUSLICE_SIM", "devices=2,mem=4GiB")
-            .arg("--");
-        let mut shown = gpuslice();
-        shown.args([
-            "run",
-            "--memory",
-            "1GiB",
-            "--gpus",
-            "0",
-            "--inject",
-            method,
-            "--driver-dir",
-        ]);
-        shown
-            .arg(driver())
-            .env("GPUSLICE_SIM", "devices=2,mem=4GiB")
-            .arg("--");
-        let hidden = hidden
-            .args([&tenant(), "--no-launch", "--device", "1"])
-            .output();
-        let shown = shown.args(["sh", "-c", both, &tenant()]).output();
-        for (output, code) in [(hidden, "cuDeviceGet answered 101"), (shown, "answered 46")] {
+        let (tenant, driver) = (tenant(), driver());
+        let hidden = [&tenant, "--no-launch", "--device", "1"];
+        let shown = ["sh", "-c", both, &tenant];
+        for (command, code) in [(hidden, "cuDeviceGet answered 101"), (shown, "answered 46")] {
+            let mut run = gpuslice();
+            run.args(["run", "--memory", "1GiB", "--gpus", "0", "--inject"])
+                .args([method, "--driver-dir"])
+                .arg(&driver)
+                .arg("--")
+                .args(command);
+            let output = run.env("GPUSLICE_SIM", "devices=2,mem=4GiB").output();
             let output = output.expect("gpuslice starts");
             let said = String::from_utf8_lossy(&output.stderr).into_owned();
             assert!(
@@ -231,17 +217,8 @@ fn any_driver_with_the_driver_api_works() {
         .status();
     assert!(built.expect("cc").success());
     for method in injection_methods() {
-        let output = gpuslice()
-            .args([
-                "run",
-                "--memory",
-                "1GiB",
-                "--inject",
-                method,
-                "--driver-dir",
-            ])
-            .arg(dir.path())
-            .args(["--", &tenant(), "--no-launch"])
+        let output = in_1gib(&mut gpuslice(), method, dir.path())
+            .args([&tenant(), "--no-launch"])
             .output()
             .expect("gpuslice starts");
         assert!(output.status.success(), "{method}: {output:?}");

@@ -4,6 +4,7 @@
 //! The program's cases are in `tests/apps/conformance`; what one of them says of the bare device it
 //! must say of the slice.
 
+use crate::command::in_1gib;
 use crate::harness::{is_root, skip, target_dir};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -64,17 +65,8 @@ fn bare() -> BTreeSet<String> {
 
 /// In a slice of 1 GiB of a device of 16 GiB.
 fn sliced(method: &str) -> BTreeSet<String> {
-    let output = Command::new(env!("CARGO_BIN_EXE_gpuslice"))
-        .args([
-            "run",
-            "--memory",
-            "1GiB",
-            "--inject",
-            method,
-            "--driver-dir",
-        ])
-        .arg(target_dir().join("sim"))
-        .arg("--")
+    let mut gpuslice = Command::new(env!("CARGO_BIN_EXE_gpuslice"));
+    let output = in_1gib(&mut gpuslice, method, &target_dir().join("sim"))
         .arg(program())
         .env("GPUSLICE_SIM", "mem=16GiB")
         .env_remove("GPUSLICE_SIM_DEVICE")

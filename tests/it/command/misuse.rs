@@ -2,7 +2,8 @@
 //! unusual paths, leftover slices.
 
 use super::{
-    driver, gpuslice, injection_methods, interrupt, ps, slice_named, tenant_of, with_signals,
+    driver, gpuslice, in_1gib, injection_methods, interrupt, ps, slice_named, tenant_of,
+    with_signals,
 };
 use crate::harness::node::{Node, denied};
 use crate::harness::{eventually, skip, target_dir};
@@ -65,18 +66,10 @@ fn a_closed_standard_error_does_not_prevent_a_command() {
 /// `gpuslice run` with all its files in `place`, once its command has started.
 fn started(place: &Path, method: &str, script: &str) -> Child {
     let mut run = gpuslice();
-    run.args([
-        "run",
-        "--memory",
-        "1GiB",
-        "--inject",
-        method,
-        "--driver-dir",
-    ])
-    .arg(driver())
-    .args(["--", "sh", "-c"])
-    .arg(format!("{script}; touch $0/started; sleep 60 & wait"))
-    .arg(place);
+    in_1gib(&mut run, method, &driver())
+        .args(["sh", "-c"])
+        .arg(format!("{script}; touch $0/started; sleep 60 & wait"))
+        .arg(place);
     run.env("GPUSLICE_SIM", "mem=4GiB").env("TMPDIR", place);
     let child = run.stderr(Stdio::null()).spawn().expect("it starts");
     eventually("the command runs", || place.join("started").exists());
@@ -115,16 +108,8 @@ fn a_terminated_command_ends_and_leaves_nothing() {
 fn a_signal_ignored_at_start_stays_ignored() {
     for method in injection_methods() {
         let mut run = with_signals("--ignore-signal=HUP");
-        run.args([
-            "run",
-            "--memory",
-            "1GiB",
-            "--inject",
-            method,
-            "--driver-dir",
-        ])
-        .arg(driver());
-        run.args(["--", "sh", "-c", "kill -HUP $PPID $$ && echo here"]);
+        let script = "kill -HUP $PPID $$ && echo here";
+        let run = in_1gib(&mut run, method, &driver()).args(["sh", "-c", script]);
         let ended = run.output().expect("it starts");
         assert!(ended.status.success(), "{method}: {ended:?}");
         assert_eq!(ended.stdout, b"here\n", "{method}");
@@ -219,17 +204,8 @@ fn unusual_paths_keep_the_cap_or_are_refused_with_a_reason() {
         install(&installed);
         fs::create_dir_all(&temporary).expect("a directory");
         for method in injection_methods() {
-            let output = Command::new(installed.join("gpuslice"))
-                .args([
-                    "run",
-                    "--memory",
-                    "1GiB",
-                    "--inject",
-                    method,
-                    "--driver-dir",
-                ])
-                .arg(installed.join("sim"))
-                .arg("--")
+            let mut gpuslice = Command::new(installed.join("gpuslice"));
+            let output = in_1gib(&mut gpuslice, method, &installed.join("sim"))
                 .arg(installed.join("tenant"))
                 .args(["--no-launch"])
                 .env("TMPDIR", &temporary)
