@@ -8,3 +8,14 @@ pub mod api;
 pub mod driver;
 pub mod gpu;
 pub mod spin;
+
+/// The status of a program that ended like this; the reason of a failure is printed with its name.
+pub fn status(program: &str, ended: Result<(), impl std::fmt::Display>) -> std::process::ExitCode {
+    match ended {
+        Ok(()) => std::process::ExitCode::SUCCESS,
+        Err(why) => {
+            eprintln!("{program}: {why}");
+            std::process::ExitCode::FAILURE
+        }
+    }
+}

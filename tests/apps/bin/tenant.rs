@@ -17,6 +17,7 @@ use gpuslice_nvabi::types::{
 };
 use std::cell::Cell;
 use std::io::Write;
+use std::process::ExitCode;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -423,13 +424,7 @@ fn run(options: &Options) -> Result<(), Error> {
     check("cuCtxDestroy", unsafe { (cuda.cuCtxDestroy_v2)(context) })
 }
 
-fn main() -> std::process::ExitCode {
-    let done = options().and_then(|options| run(&options).map_err(|e| e.to_string()));
-    match done {
-        Ok(()) => std::process::ExitCode::SUCCESS,
-        Err(why) => {
-            eprintln!("tenant: {why}");
-            std::process::ExitCode::FAILURE
-        }
-    }
+fn main() -> ExitCode {
+    let ended = options().and_then(|options| run(&options).map_err(|e| e.to_string()));
+    gpuslice_apps::status("tenant", ended)
 }

@@ -25,6 +25,7 @@ use gpuslice_apps::driver::Error;
 use gpuslice_nvabi::types::{CUcontext, CUstream};
 use item::{Cuda, Item};
 use std::io::{BufRead, Write};
+use std::process::ExitCode;
 use std::ptr::null_mut;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -260,12 +261,6 @@ fn run() -> Result<(), String> {
         .map_err(|e| e.to_string())
 }
 
-fn main() -> std::process::ExitCode {
-    match run() {
-        Ok(()) => std::process::ExitCode::SUCCESS,
-        Err(why) => {
-            eprintln!("churn: {why}");
-            std::process::ExitCode::FAILURE
-        }
-    }
+fn main() -> ExitCode {
+    gpuslice_apps::status("churn", run())
 }

@@ -72,14 +72,6 @@ fn run(seconds: u64) -> Outcome<u32> {
 
 fn main() -> ExitCode {
     let seconds = std::env::args().nth(1).and_then(|word| word.parse().ok());
-    match run(seconds.unwrap_or(1)) {
-        Ok(rounds) => {
-            println!("{rounds}");
-            ExitCode::SUCCESS
-        }
-        Err(why) => {
-            eprintln!("collectives: {why}");
-            ExitCode::FAILURE
-        }
-    }
+    let ended = run(seconds.unwrap_or(1)).map(|rounds| println!("{rounds}"));
+    gpuslice_apps::status("collectives", ended)
 }

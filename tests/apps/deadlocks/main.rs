@@ -216,11 +216,5 @@ fn run() -> Outcome {
 }
 
 fn main() -> ExitCode {
-    match run() {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(why) => {
-            eprintln!("deadlocks: {why}");
-            ExitCode::FAILURE
-        }
-    }
+    gpuslice_apps::status("deadlocks", run())
 }

@@ -168,11 +168,5 @@ fn run() -> Outcome {
 }
 
 fn main() -> ExitCode {
-    match run() {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(why) => {
-            eprintln!("waits: {why}");
-            ExitCode::FAILURE
-        }
-    }
+    gpuslice_apps::status("waits", run())
 }

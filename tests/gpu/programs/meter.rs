@@ -202,11 +202,5 @@ impl Meter {
 }
 
 fn main() -> ExitCode {
-    match Meter::new().and_then(|meter| meter.all()) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(why) => {
-            eprintln!("meter: {why}");
-            ExitCode::FAILURE
-        }
-    }
+    gpuslice_apps::status("meter", Meter::new().and_then(|meter| meter.all()))
 }

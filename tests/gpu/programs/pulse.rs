@@ -221,11 +221,5 @@ fn run() -> Result<(), String> {
 }
 
 fn main() -> ExitCode {
-    match run() {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(why) => {
-            eprintln!("pulse: {why}");
-            ExitCode::FAILURE
-        }
-    }
+    gpuslice_apps::status("pulse", run())
 }
