@@ -5,8 +5,8 @@
 
 mod kernel;
 
+use crate::accounting::ask_nvml::supports;
 use crate::accounting::pid_namespace_warning;
-use crate::accounting::thread::supports;
 use crate::cgroup;
 use crate::cgroup_limits::CgroupLimitMode;
 use crate::command_line::CommandLine;

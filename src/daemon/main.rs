@@ -12,6 +12,7 @@ mod cgroup_limits;
 mod command_line;
 mod config;
 mod daemon;
+mod descriptors;
 mod driver_lock;
 mod examine;
 mod executor;

@@ -21,8 +21,8 @@
 // For the code between fork and exec.
 #![allow(unsafe_code)]
 
+use crate::descriptors::stops_blocking;
 use crate::poll::{Source, Watch, now};
-use crate::sockets::stops_blocking;
 use gpuslice_wire::ids::ContainerId;
 use gpuslice_wire::units::{Duration, Instant};
 use nix::errno::Errno;

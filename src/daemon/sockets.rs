@@ -10,11 +10,12 @@
 //! each packet is peeked first, which closes nothing; a packet with descriptors is never received, and another
 //! process closes sockets (`socket_closer.rs`).
 
+use crate::descriptors::own;
 use crate::socket_closer::{SocketCloser, SocketOwner};
 use gpuslice_wire::frame::{HEADER_BYTES, Message, RequestId, encode};
 use gpuslice_wire::limits::FRAME_BYTES_MAX;
 use nix::errno::Errno;
-use nix::fcntl::{FcntlArg, OFlag, fcntl, open};
+use nix::fcntl::{OFlag, open};
 use nix::sys::socket::{
     AddressFamily, Backlog, ControlMessage, MsgFlags, SockFlag, SockType, UnixAddr, accept4, bind,
     getsockname, listen, recvmsg, sendmsg, socket,
@@ -23,7 +24,7 @@ use nix::sys::stat::Mode;
 use std::fs::{self, Permissions};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::ManuallyDrop;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
@@ -250,21 +251,4 @@ pub fn send(connection: BorrowedFd<'_>, packet: &[u8], fds: &[RawFd]) -> nix::Re
 pub fn address_of(listener: &OwnedFd) -> Option<PathBuf> {
     let address: UnixAddr = getsockname(listener.as_raw_fd()).ok()?;
     address.path().map(Path::to_owned)
-}
-
-/// Makes a descriptor non-blocking.
-///
-/// # Errors
-/// None that the system documents.
-pub fn stops_blocking<F: AsFd>(fd: &F) -> io::Result<()> {
-    let flags = OFlag::from_bits_retain(fcntl(fd, FcntlArg::F_GETFL)?);
-    fcntl(fd, FcntlArg::F_SETFL(flags | OFlag::O_NONBLOCK))?;
-    Ok(())
-}
-
-/// A descriptor that no other code in this process owns.
-#[allow(unsafe_code)]
-pub fn own(fd: RawFd) -> OwnedFd {
-    // SAFETY: `accept4` just made it, or the service manager passed it under this number.
-    unsafe { OwnedFd::from_raw_fd(fd) }
 }

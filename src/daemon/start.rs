@@ -56,7 +56,7 @@ pub fn main() -> ExitCode {
     }
     if let Some(library) = &options.ask_nvml {
         // It ends with its parent; there is no process left to report an error to.
-        let _ = crate::accounting::thread::serve_child(library);
+        let _ = crate::accounting::ask_nvml::serve(library);
         return ExitCode::SUCCESS;
     }
     if options.close_sockets {

@@ -9,7 +9,7 @@
 //! A sample does not show a single instant: a process attached when it was sampled may have ended since. So
 //! the engine is told of every sample and charges what two samples agree on.
 
-use super::thread::Sample;
+use super::questions::Sample;
 use crate::cgroup::Dir;
 use gpuslice_engine::{Event, Granted};
 use gpuslice_wire::ids::{ClientId, ContainerId, GpuUuid, Lane};
@@ -127,7 +127,7 @@ pub fn attribute(
         };
         let (container, lane) = (owner.container, owner.lane);
         events.push(Event::Looked { container, lane });
-        let unattached = |(pid, seen): (&u32, &super::thread::ProcessUsage)| {
+        let unattached = |(pid, seen): (&u32, &super::questions::ProcessUsage)| {
             let inside = !owner.cgroup.is_empty()
                 && seen
                     .cgroup
@@ -155,7 +155,7 @@ pub fn attribute(
 
 #[cfg(test)]
 mod tests {
-    use super::super::thread::ProcessUsage;
+    use super::super::questions::ProcessUsage;
     use super::*;
     use std::path::PathBuf;
 

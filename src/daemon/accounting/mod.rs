@@ -8,10 +8,12 @@
 //! If a sample is late, the next one is not started. A process that asked gets "unknown" after
 //! [`ANSWER_WITHIN`]. A driver that hangs therefore delays accounting, never turns.
 
+pub mod ask_nvml;
 pub mod attribute;
 pub mod child;
+pub mod questions;
 mod supervisor;
-pub mod thread;
+mod thread;
 
 use crate::daemon::Daemon;
 use crate::lingering::ClientHolder;
@@ -26,11 +28,12 @@ use gpuslice_wire::limits::CLIENTS_MAX;
 use gpuslice_wire::tenant::Reply;
 use gpuslice_wire::units::{Bytes, Duration, Instant};
 use nix::sys::eventfd::{EfdFlags, EventFd};
+use questions::{NvmlAnswer, Question, Sample, Ticket};
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use thread::{NvmlAnswer, NvmlThread, Question, Sample, Ticket};
+use thread::NvmlThread;
 
 /// How long a process or a request waits for NVML before it is answered without it.
 pub const ANSWER_WITHIN: Duration = Duration::from_millis(400);

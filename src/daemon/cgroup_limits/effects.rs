@@ -3,7 +3,7 @@
 
 use super::{After, CgroupLimitMode, CgroupLimits, LimitedSlice, Pending, clear_steps_for};
 use crate::accounting::ANSWER_WITHIN;
-use crate::accounting::thread::{Question, Step, Ticket};
+use crate::accounting::questions::{Question, Step, Ticket};
 use crate::cgroup;
 use crate::daemon::Daemon;
 use crate::executor::{NO_REPLY, key_of};

@@ -13,8 +13,9 @@
 
 mod effects;
 
+use crate::accounting::ask_nvml::why_no_limits;
 use crate::accounting::attribute::SliceOwner;
-use crate::accounting::thread::{Step, Ticket, why_no_limits};
+use crate::accounting::questions::{Step, Ticket};
 use crate::cgroup::{self, Dir};
 use crate::nvml::{NO_LIMIT, NvmlError};
 use gpuslice_engine::{Record, Token};

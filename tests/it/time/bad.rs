@@ -1,6 +1,6 @@
 //! Bad tenants, one by one, each beside a good one.
 
-use super::{DRAIN_MAX, Ends, Hiccups, TURNS, Tenant, bill, node, late_turns};
+use super::{DRAIN_MAX, Ends, Hiccups, TURNS, Tenant, bill, late_turns, node};
 use crate::harness::node::Node;
 use crate::harness::wire::{TenantClient, client_page, container_page};
 use crate::harness::{Random, eventually};
