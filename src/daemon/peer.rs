@@ -11,7 +11,7 @@
 //! container for the peer; and a client never ends before its connection (`lingering.rs`).
 
 use crate::cgroup;
-use crate::lingering::hung_up;
+use crate::descriptors::hung_up;
 use gpuslice_engine::Process;
 use gpuslice_host::process::{exists, has_exited, pid_of, pidfd_open, start_time};
 use nix::sys::socket::getsockopt;

@@ -21,7 +21,7 @@ use nix::sys::socket::{
     getsockname, listen, recvmsg, sendmsg, socket,
 };
 use nix::sys::stat::Mode;
-use std::fs::{self, Permissions};
+use std::fs::{self, File, Permissions};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -110,6 +110,25 @@ impl Drop for Socket {
             true => drop(fd),
             false => self.closer.close(self.owner, fd),
         }
+    }
+}
+
+/// A spare descriptor. When none is left, it is released to accept and close a connection, which otherwise would wait
+/// forever and keep the daemon busy.
+#[derive(Debug)]
+pub struct Spare(Option<File>);
+
+impl Spare {
+    /// Takes the descriptor.
+    pub fn new() -> Spare {
+        Spare(File::open("/dev/null").ok())
+    }
+
+    /// Accepts the next connection and closes it.
+    pub fn turn_away(&mut self, listener: &Socket) {
+        self.0 = None;
+        drop(listener.accept());
+        *self = Spare::new();
     }
 }
 

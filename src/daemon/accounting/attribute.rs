@@ -90,6 +90,17 @@ fn divide(used: Bytes, accounts: &[&Attached], lane: Lane) -> Vec<Event> {
         .collect()
 }
 
+/// Bytes granted to the process of a client through its other connections.
+pub fn granted_beside(client: ClientId, lane: Lane, all: &[Attached]) -> Bytes {
+    let Some(asks) = all.iter().find(|it| it.client == client) else {
+        return Bytes::ZERO;
+    };
+    let same = |it: &&Attached| it.pid == asks.pid && it.container == asks.container;
+    let others = all.iter().filter(same).filter(|it| it.client != client);
+    let granted = others.map(|it| it.granted[usize::from(lane.0)]);
+    granted.fold(Bytes::ZERO, Bytes::saturating_add)
+}
+
 /// Events for the engine from one sample of a GPU.
 pub fn attribute(
     sample: &Sample,

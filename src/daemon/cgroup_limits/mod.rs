@@ -62,10 +62,10 @@ struct LimitedSlice {
 
 /// How to continue when NVML has set the limits or refused.
 #[derive(Clone, Debug)]
-enum After {
+pub enum After {
     /// Answer the hook, which waits for its slice.
     Admit(Token),
-    /// Answer the request to end the slice.
+    /// Delete the slice's record, and answer the request to end it; whether the slice was known.
     Dismiss(Token, bool),
     /// Raise the cap in the ledger.
     Grow(Token, Lane, MemoryAsk),
@@ -81,6 +81,19 @@ struct Pending {
     container: ContainerId,
     steps: Vec<Step>,
     after: After,
+    /// The cgroup of a slice that ends.
+    left: Option<CgroupPath>,
+}
+
+/// A change of limits that is done, or was given up.
+#[derive(Debug)]
+pub struct Finished {
+    /// The container.
+    pub container: ContainerId,
+    /// How to continue.
+    pub after: After,
+    /// The first of NVML's errors.
+    pub failed: Option<NvmlError>,
 }
 
 /// The limits of all slices.
@@ -135,14 +148,8 @@ impl CgroupLimits {
         all.into_iter().collect()
     }
 
-    /// The GPU behind a container's lane.
-    pub fn gpu_of(&self, container: &ContainerId, lane: Lane) -> Option<GpuUuid> {
-        let lanes = &self.known.get(container)?.lanes;
-        lanes.get(usize::from(lane.0)).map(|lane| lane.0)
-    }
-
     /// The cgroups of all slices.
-    pub fn cgroups(&self) -> impl Iterator<Item = &[u8]> {
+    fn cgroups(&self) -> impl Iterator<Item = &[u8]> {
         self.known.values().map(|known| known.cgroup.as_bytes())
     }
 

@@ -3,7 +3,7 @@
 //! They go to the machine's kernel or, with the simulated driver, to its simulated kernel side. No other part of the
 //! daemon knows the difference.
 
-use super::ChannelGroup;
+use crate::clients::ChannelGroup;
 use gpuslice_host::{control_node, process};
 use gpuslice_nvabi::control::{
     CONTROL, Control, Preempt, Schedule, SwitchStats, TimeSlice, command, status,

@@ -20,14 +20,13 @@
 //! other container's group may connect, and the log reports this once.
 
 use crate::peer::Peer;
+use crate::state::MEMBERS;
 use gpuslice_engine::Record;
 use gpuslice_host::process::{namespace, pid_of};
 use std::fs;
 use std::os::fd::BorrowedFd;
 use std::path::Path;
 
-/// The note's name in a container's directory.
-pub const NOTE: &str = "members";
 /// The prefix of the cgroup v2 line in /proc/PID/cgroup.
 const UNIFIED: &[u8] = b"0::";
 /// The kind of namespace that is compared.
@@ -79,7 +78,7 @@ impl Members {
     /// Reads the note in a container's directory. Without a note, as older daemons left it, the record's group
     /// counts.
     pub fn noted(dir: &Path, record: &Record) -> Members {
-        match fs::read(dir.join(NOTE)) {
+        match fs::read(dir.join(MEMBERS)) {
             Ok(note) => Members::parse(&note),
             Err(_) if record.cgroup.is_empty() => Members::unknown(),
             Err(_) => Members {
