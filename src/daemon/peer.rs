@@ -8,15 +8,14 @@
 //! A kernel before 6.5 gives no pidfd with the socket. There the pidfd is opened by pid, and the socket's other
 //! end must still be open afterwards: as long as the peer has not closed it, the kernel cannot reuse its pid.
 //! If a child keeps that end open and the pid is reused meanwhile, the daemon takes a process of the same
-//! container for the peer; and a client never ends before its connection (`lingering.rs`).
+//! container for the peer; and a client never ends before its connection (`clients/lingering.rs`).
 
-use crate::cgroup;
-use crate::descriptors::hung_up;
 use gpuslice_engine::Process;
+use gpuslice_host::cgroup;
 use gpuslice_host::process::{exists, has_exited, pid_of, pidfd_open, start_time};
+use gpuslice_host::seqpacket::hung_up;
 use nix::sys::socket::getsockopt;
 use nix::sys::socket::sockopt::{PeerCredentials, PeerPidfd};
-use std::fs;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// Longest part of a cgroup's name that is kept, bytes.
@@ -64,8 +63,11 @@ impl Peer {
     /// The peer's cgroup, if it is certain; bytes that are not printable are escaped.
     pub fn cgroup(&self) -> Option<String> {
         let pidfd = self.pidfd.as_ref()?;
-        let text = fs::read(format!("/proc/{}/cgroup", self.pid)).ok()?;
-        let first = || text.split(|byte| *byte == b'\n').next();
+        let text = cgroup::text_of(self.pid);
+        let first = || {
+            text.split(|byte| *byte == b'\n')
+                .find(|line| !line.is_empty())
+        };
         let name = cgroup::unified(&text).or_else(first)?;
         let alive = pid_of(pidfd.as_fd()) == Some(self.pid.unsigned_abs());
         let shown = &name[..name.len().min(CGROUP_BYTES_MAX)];
@@ -94,30 +96,22 @@ fn pidfd_by_number(socket: BorrowedFd<'_>, pid: i32) -> Option<OwnedFd> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
+    use gpuslice_host::seqpacket::pair;
 
     #[test]
     fn a_peer_is_the_process_that_made_the_pair() {
-        let (a, _b) = socketpair(
-            AddressFamily::Unix,
-            SockType::SeqPacket,
-            None,
-            SockFlag::SOCK_CLOEXEC,
-        )
-        .expect("a pair");
+        let (a, _b) = pair().expect("a pair");
         let peer = Peer::of(a.as_fd()).expect("creds");
         assert_eq!(peer.pid, std::process::id() as i32);
         if peer.pidfd.is_some() {
-            let own = fs::read_to_string("/proc/self/cgroup").expect("cgroup");
+            let own = std::fs::read_to_string("/proc/self/cgroup").expect("cgroup");
             assert!(own.contains(&peer.cgroup().expect("alive")));
         }
     }
 
     #[test]
     fn without_a_pidfd_from_the_socket_a_running_peer_is_found_by_pid() {
-        let flags = SockFlag::SOCK_CLOEXEC;
-        let pair = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags);
-        let (ours, theirs) = pair.expect("a pair");
+        let (ours, theirs) = pair().expect("a pair");
         let own = std::process::id();
         let pidfd = pidfd_by_number(ours.as_fd(), own as i32).expect("it is there");
         assert!(!has_exited(pidfd.as_fd()));

@@ -1,9 +1,9 @@
 //! Restores slices from the records of an earlier daemon, with the grants of the processes that still run.
 
 use crate::executor::Duties;
-use crate::poll::now;
 use crate::replies::NO_REPLY;
 use gpuslice_engine::{Action, Engine, Event, Grant, Record};
+use gpuslice_host::clock::now;
 use gpuslice_host::process::pidfd_of;
 use gpuslice_wire::ids::{ClientId, ContainerId};
 use gpuslice_wire::units::Bytes;

@@ -11,8 +11,8 @@
 //! truth. Without a service manager, this module does nothing.
 
 use crate::descriptors::{own, stops_blocking};
-use crate::poll::now;
 use crate::sockets::address_of;
+use gpuslice_host::clock::now;
 use gpuslice_host::layout::{ADMIN_SOCKET, OBSERVE_SOCKET};
 use gpuslice_wire::units::{Duration, Instant};
 use nix::sys::socket::{SockType, getsockopt, sockopt};

@@ -8,7 +8,7 @@ const ALLOWED: [(&str, &[&str], &[&str]); 16] = [
     ("gpuslice-wire", &[], &[]),
     (
         "gpuslice-host",
-        &["gpuslice-nvabi"],
+        &["gpuslice-nvabi", "gpuslice-wire"],
         &["libc", "nix", "procfs", "rustix", "thiserror"],
     ),
     ("gpuslice-nvabi", &[], &[]),
@@ -63,8 +63,13 @@ const ALLOWED: [(&str, &[&str], &[&str]); 16] = [
     ),
     (
         "gpuslice-bench",
-        &["gpuslice-nvabi", "gpuslice-wire", "gpuslice-sim-device"],
-        &["libc", "serde_json"],
+        &[
+            "gpuslice-host",
+            "gpuslice-nvabi",
+            "gpuslice-wire",
+            "gpuslice-sim-device",
+        ],
+        &["libc", "nix", "serde_json"],
     ),
     ("gpuslice-world", &["gpuslice-wire", "gpuslice-engine"], &[]),
 ];

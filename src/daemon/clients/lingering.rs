@@ -19,13 +19,13 @@
 //! connection, which shows nothing. On a kernel without pidfds (before 5.3), a client ends with its connection.
 
 use super::{ClientHolder, Clients, Tenant};
-use crate::descriptors::hung_up;
 use crate::poll::Source;
 use crate::slab::Key;
 use crate::sockets::Socket;
 use crate::tasks::Tasks;
 use gpuslice_engine::{Event, Process};
 use gpuslice_host::process::has_exited;
+use gpuslice_host::seqpacket::hung_up;
 use gpuslice_wire::ids::{ClientId, ContainerId};
 use std::os::fd::{AsFd, OwnedFd};
 

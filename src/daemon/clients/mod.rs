@@ -12,11 +12,13 @@ mod tenant;
 
 use crate::containers::{ContainerWriter, Containers};
 use crate::peer::Peer;
-use crate::poll::{Source, Watch, now};
+use crate::poll::{Source, Watch};
 use crate::slab::{Key, Slab};
-use crate::sockets::{Spare, packet, send};
+use crate::sockets::{Spare, packet};
 use crate::tasks::{Task, Tasks};
 use gpuslice_engine::{Event, Process};
+use gpuslice_host::clock::now;
+use gpuslice_host::seqpacket::send;
 use gpuslice_wire::frame::RequestId;
 use gpuslice_wire::ids::{ClientId, ContainerId, Lane};
 use gpuslice_wire::limits::{CLIENTS_MAX, FRAME_BYTES_MAX, HELLO_DEADLINE_NS};

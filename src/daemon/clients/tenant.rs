@@ -3,10 +3,12 @@
 use super::handles::SharedHandles;
 use crate::containers::{ClaimsReader, ContainerWriter};
 use crate::peer::Peer;
-use crate::poll::{Source, Watch, now};
+use crate::poll::{Source, Watch};
 use crate::slab::Key;
-use crate::sockets::{Socket, packet, send};
+use crate::sockets::{Socket, packet};
 use gpuslice_engine::{Claims, Event, Process};
+use gpuslice_host::clock::now;
+use gpuslice_host::seqpacket::send;
 use gpuslice_wire::frame::RequestId;
 use gpuslice_wire::ids::{ClientId, ContainerId, Lane};
 use gpuslice_wire::limits::{FRAME_BYTES_MAX, GROUPS_PER_CLIENT_MAX};

@@ -3,11 +3,11 @@
 use super::Duties;
 use crate::cgroup_limits::{After, Finished};
 use crate::paths::host_path;
-use crate::poll::now;
 use crate::replies::{NO_REPLY, key_of};
 use crate::slab::Key;
 use crate::tasks::Task;
 use gpuslice_engine::{CapChange, Event, Record, TimeChange, Token};
+use gpuslice_host::clock::now;
 use gpuslice_wire::admin::{Answer, Denial, MemoryAsk};
 use gpuslice_wire::ids::ContainerId;
 use gpuslice_wire::text::HostPath;
