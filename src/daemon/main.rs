@@ -33,6 +33,7 @@ mod probe;
 mod replies;
 mod restore;
 mod service;
+mod simulated;
 mod slab;
 mod socket_closer;
 mod sockets;

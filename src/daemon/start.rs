@@ -65,7 +65,10 @@ pub fn main() -> ExitCode {
         return check(file);
     }
     if let Some(library) = &options.probe_cuda {
-        return probe(library);
+        return print(crate::probe::print(library));
+    }
+    if let Some(library) = &options.prepare_simulated {
+        return print(crate::simulated::print_device(library));
     }
     if let Some(library) = &options.ask_nvml {
         // It ends with its parent; there is no process left to report an error to.
@@ -109,8 +112,9 @@ fn check(file: &std::path::Path) -> ExitCode {
     }
 }
 
-fn probe(library: &std::path::Path) -> ExitCode {
-    match crate::probe::print(library) {
+/// The exit status of a child that has printed facts about a driver, or not.
+fn print(done: Result<(), String>) -> ExitCode {
+    match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(why) => {
             complain(&why);
@@ -212,8 +216,7 @@ fn assemble(
     let listeners = listeners(given, &mut state, &closer)?;
     let (nvml, interval_ms) = (&paths.driver.nvml, config.accounting_interval_ms.get());
     let accounting = Accounting::new(nvml.as_str(), interval_ms, &watch)?;
-    let simulated = paths.driver.is_simulated();
-    let preemption = Preemption::new(config.preemption, simulated, state.dir(), &watch)?;
+    let preemption = Preemption::new(config.preemption, &paths.driver, state.dir(), &watch)?;
     let fds = fds.saturating_sub(preemption.descriptors());
     let budget = Budget::told(fds, config.containers_max.get());
     let settings = PageSettings {

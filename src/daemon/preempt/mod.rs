@@ -31,6 +31,7 @@ mod worker;
 use crate::clients::Clients;
 use crate::config::PreemptionMode;
 use crate::containers::Containers;
+use crate::paths::Driver;
 use crate::poll::{Source, Watch};
 use crate::slab::Key;
 use crate::tasks::Tasks;
@@ -82,7 +83,7 @@ impl Preemption {
     /// No descriptor left.
     pub fn new(
         mode: PreemptionMode,
-        simulated: bool,
+        driver: &Driver,
         runtime_dir: &Path,
         watch: &Watch,
     ) -> nix::Result<Preemption> {
@@ -91,7 +92,7 @@ impl Preemption {
         watch.add_edge_triggered(&*notify, Source::Preemption)?;
         let left = journal::left_behind(runtime_dir);
         let controls =
-            (mode == PreemptionMode::Probe || !left.is_empty()).then(|| Controls::of(simulated));
+            (mode == PreemptionMode::Probe || !left.is_empty()).then(|| Controls::of(driver));
         let controls = match controls.transpose() {
             Ok(controls) => controls,
             Err(why) => {
