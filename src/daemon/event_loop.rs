@@ -1,5 +1,5 @@
-//! The event loop: events of the kernel go to the duty that waits for them, the duties' events go to the engine, and the
-//! engine's actions are executed in order, until the queue of tasks is empty.
+//! The event loop: passes events of the kernel to the duty that waits for them and the duties' events to the engine, and
+//! has the engine's actions executed in order, until the queue of tasks is empty.
 
 use crate::accounting::attribute::{Attached, granted_beside};
 use crate::accounting::questions::{NvmlAnswer, Sample};

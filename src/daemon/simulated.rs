@@ -1,8 +1,8 @@
 //! The simulated driver's own entry points.
 //!
-//! The daemon does not link the simulator. It reaches a real driver's kernel side through the kernel; the simulated
-//! driver has none, and its `libcuda.so.1` exports functions instead (`gpuslice_nvabi::control::simulated`). The library
-//! cannot be unloaded. So the daemon loads it only for controls; a child process makes the device's files.
+//! The daemon does not link the simulator. It reaches a real driver's kernel side through the kernel. The simulated
+//! driver has none, so its `libcuda.so.1` exports functions instead (`gpuslice_nvabi::control::simulated`). The
+//! library cannot be unloaded. So the daemon loads it only for controls; a child process makes the device's files.
 
 // For calls into the driver.
 #![allow(unsafe_code)]
