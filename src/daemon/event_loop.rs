@@ -1,5 +1,5 @@
-//! The event loop: passes events of the kernel to the duty that waits for them and the duties' events to the engine, and
-//! has the engine's actions executed in order, until the queue of tasks is empty.
+//! The event loop. It passes events of the kernel to the duty that waits for them and the duties' events to the
+//! engine, and has the engine's actions executed in order, until the queue of tasks is empty.
 
 use crate::accounting::attribute::{Attached, granted_beside};
 use crate::accounting::questions::{NvmlAnswer, Sample};
@@ -82,7 +82,7 @@ impl Daemon {
             for source in sources.drain(..) {
                 self.dispatch(source);
             }
-            self.ending |= self.duties.admins.is_unused(now());
+            self.ending |= self.duties.admins.is_unused();
         }
         Ok(())
     }

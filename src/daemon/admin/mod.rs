@@ -408,9 +408,9 @@ impl Admins {
     }
 
     /// Whether no command keeps the daemon running.
-    pub fn is_unused(&self, now: Instant) -> bool {
+    pub fn is_unused(&self) -> bool {
         let commands = self.connections.iter().filter(|(_, admin)| !admin.observes);
-        self.idle_exit.is_over(now, commands.count())
+        self.idle_exit.is_on() && self.idle_exit.is_over(now(), commands.count())
     }
 }
 

@@ -236,8 +236,8 @@ impl Containers {
             return;
         };
         for (client, grant) in taken {
-            let noted = (client, grant.process, grant.granted);
-            slice.grants.note(noted.0, noted.1, noted.2, |_| true);
+            let grants = &mut slice.grants;
+            grants.note(client, grant.process, grant.granted, |_| true);
         }
         slice.grants.head.complete = complete;
         if let Err(why) = slice.grants.begin() {
