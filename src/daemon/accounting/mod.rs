@@ -273,7 +273,7 @@ impl Accounting {
         if self.interval.is_some() && asked.plus(LATE) <= now && !self.late {
             self.late = true;
             tracing::error!(
-                "NVML has not answered for {} s; look for Xid errors in the kernel's log. LingerUntil it does, only reserved memory is charged",
+                "NVML has not answered for {} s; look for Xid errors in the kernel's log. Until it does, only reserved memory is charged",
                 LATE.0 / 1_000_000_000
             );
         }
