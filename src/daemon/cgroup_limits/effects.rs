@@ -1,12 +1,11 @@
 //! Has NVML set, update and clear the cgroup limits, and reports when it has done so. Limits that lag behind their
 //! caps are updated with every sample of the accounting.
 
-use super::{
-    After, CgroupLimitMode, CgroupLimits, Finished, LimitedSlice, Pending, clear_steps_for,
-};
+use super::{After, CgroupLimits, Finished, LimitedSlice, Pending, clear_steps_for};
 use crate::accounting::questions::{NvmlAnswer, Question, Step, Ticket};
 use crate::accounting::{ANSWER_WITHIN, Accounting};
 use crate::cgroup;
+use crate::config::CgroupLimitMode;
 use crate::nvml::{NO_LIMIT, NvmlError};
 use gpuslice_engine::{Record, Token};
 use gpuslice_host::clock::now;

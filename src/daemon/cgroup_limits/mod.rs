@@ -17,6 +17,7 @@ use crate::accounting::ask_nvml::why_no_limits;
 use crate::accounting::attribute::SliceOwner;
 use crate::accounting::questions::{Step, Ticket};
 use crate::cgroup::Dir;
+use crate::config::CgroupLimitMode;
 use crate::nvml::{NO_LIMIT, NvmlError};
 use gpuslice_engine::{Record, Token};
 use gpuslice_host::cgroup::{directory, mount};
@@ -25,22 +26,8 @@ use gpuslice_wire::ids::{ContainerId, GpuUuid, Lane};
 use gpuslice_wire::snapshot::MemoryEnforcement;
 use gpuslice_wire::text::CgroupPath;
 use gpuslice_wire::units::{Bytes, Instant};
-use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::PathBuf;
-
-/// The configuration key `cgroup_limits`.
-#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
-#[serde(rename_all = "lowercase")]
-pub enum CgroupLimitMode {
-    /// Set no limit.
-    Off,
-    /// Set a limit where the driver can; log a line where it cannot.
-    #[default]
-    Auto,
-    /// Refuse a slice that cannot have its limit.
-    Require,
-}
 
 /// The limit of a slice on one GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
