@@ -169,6 +169,9 @@ impl Turns {
         let queue_time = self.queue_time(&self.entities[at]);
         let entity = &mut self.entities[at];
         entity.enqueue(now, queue_time);
+        if let Some(member) = &mut entity.gang {
+            member.called = false; // that was at its last position
+        }
         if !entity.reserved {
             self.queues[entity.class as usize].enqueue_pool(now);
         }

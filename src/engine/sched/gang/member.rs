@@ -15,8 +15,8 @@ use crate::lifecycle::ContainerIndex;
 /// A gang's state on one of its GPUs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Member {
-    /// It is first in this GPU's queue.
-    pub(super) called: bool,
+    /// It was first in this GPU's queue since it was enqueued.
+    pub(in crate::sched) called: bool,
     /// Its turn was extended: when it was first closed, whether it was reported, and how often.
     pub(super) extended: Option<(Instant, bool, u32)>,
 }

@@ -1,0 +1,68 @@
+//! A gang's position in a queue: when it is called there, and what others are owed.
+
+use super::*;
+use crate::sched::Turns;
+use crate::sched::entity::Entity;
+use gpuslice_wire::units::Weight;
+
+const MS: u64 = 1_000_000;
+
+/// A process that has not drained.
+const BUSY: u32 = u32::MAX;
+
+/// Two GPUs, and containers of (name, GPUs, weight) with one process each.
+fn node<const N: usize>(who: [(&str, &str, u32); N]) -> (Rig, [ClientId; N]) {
+    let mut rig = Rig::new(Config::default(), &[16, 16]);
+    let clients = who.map(|(name, gpus, weight)| {
+        let weight = Weight::new(weight).expect("a weight");
+        let ask = ask(name, gpus, GIB);
+        rig.admit(Ask { weight, ..ask }).expect("fits");
+        rig.attach(name, 0).expect("in")
+    });
+    (rig, clients)
+}
+
+fn first(rig: &Rig) -> &Turns {
+    &rig.engine.gpus[0].turns
+}
+
+/// Container `at` on the first GPU.
+fn on_first(rig: &Rig, at: usize) -> &Entity {
+    &first(rig).entities[at]
+}
+
+/// Whether the first container has a turn there.
+fn may_launch(rig: &Rig) -> bool {
+    gpuslice_wire::page::may_launch(on_first(rig, 0).turn)
+}
+
+/// A millisecond passes, in which `drains`, the second container, reports that it has drained.
+fn passes(rig: &mut Rig, drains: ClientId) {
+    rig.now += MS;
+    rig.step(Event::Tick);
+    if let Phase::Closing { index, .. } = first(rig).phase
+        && index == on_first(rig, 1).index
+    {
+        claim(rig, drains, 0, true, 0);
+    }
+}
+
+/// While a gang has untracked work, no other container may go before it. It drains, and waits until the
+/// others have had as much by weight as that work took.
+#[test]
+fn untracked_work_is_paid_before_a_gangs_turn() {
+    let (mut rig, [gang, single]) = node([("a", "0,1", 1), ("b", "0", 50)]);
+    claim(&mut rig, single, 0, true, BUSY);
+    (0..2).for_each(|lane| _ = claim(&mut rig, gang, lane, true, BUSY));
+    rig.now += 10 * MS;
+    claim(&mut rig, gang, 0, true, 0); // half of these were the other one's
+    for _ in 0..200 {
+        passes(&mut rig, single);
+        assert!(!may_launch(&rig), "{} ns", rig.now);
+    }
+    let granted = (0..200).any(|_| {
+        passes(&mut rig, single);
+        may_launch(&rig)
+    });
+    assert!(granted, "5 ms at weight 1 are 250 ms at weight 50");
+}
