@@ -66,3 +66,50 @@ fn untracked_work_is_paid_before_a_gangs_turn() {
     });
     assert!(granted, "5 ms at weight 1 are 250 ms at weight 50");
 }
+
+/// The first GPU has a holder, the second one a container that does not drain. The gang is called on the
+/// first one.
+fn called() -> (Rig, [ClientId; 3]) {
+    let (mut rig, clients) = node([("a", "0,1", 20), ("b", "0", 1), ("c", "1", 1)]);
+    let [gang, single, other] = clients;
+    claim(&mut rig, single, 0, true, 0);
+    claim(&mut rig, other, 0, true, 0);
+    (0..2).for_each(|lane| _ = claim(&mut rig, gang, lane, true, 0));
+    (1..3).for_each(|at| _ = claim(&mut rig, clients[at], 0, true, 0));
+    let both = |rig: &Rig| {
+        let held = |gpu: &crate::engine::Gpu| matches!(gpu.turns.phase, Phase::Held { .. });
+        rig.engine.gpus.iter().all(held) && !may_launch(rig)
+    };
+    for _ in 0..1_000 {
+        passes(&mut rig, single);
+        for lane in 0..2 {
+            claim(&mut rig, gang, lane, true, 0);
+        }
+        if !both(&rig) {
+            claim(&mut rig, other, 0, true, 0);
+        } else if on_first(&rig, 0).gang.is_some_and(|member| member.called) {
+            return (rig, clients);
+        }
+    }
+    panic!("it is never called");
+}
+
+/// A container that begins to be runnable while a called gang waits for its other GPU does not come before
+/// it, nor does the next one come before that, whether the gang is still there or not.
+#[test]
+fn who_begins_to_be_runnable_queues_behind_a_called_gang() {
+    let (mut rig, _) = called();
+    rig.now += MS; // the holder may be spared up to half of that, as overhead of a switch
+    rig.step(Event::Tick);
+    for name in ["d", "e"] {
+        rig.admit(ask(name, "0", GIB)).expect("fits");
+    }
+    let [next, last] = ["d", "e"].map(|name| rig.attach(name, 0).expect("in"));
+    let position = |rig: &Rig, at: usize| first(rig).position(on_first(rig, at));
+    claim(&mut rig, next, 0, true, 0);
+    assert!(position(&rig, 0) < position(&rig, 2));
+    let (token, container) = (Token(7), id("a"));
+    rig.step(Event::Dismiss { token, container });
+    claim(&mut rig, last, 0, true, 0);
+    assert!(position(&rig, 1) < position(&rig, 2));
+}
