@@ -237,6 +237,20 @@ impl Turns {
         (upper, Some(own))
     }
 
+    /// `index` has no credit for the time for which its position was behind the virtual times.
+    pub(super) fn forgo(&mut self, index: ContainerIndex) {
+        let Some(at) = self.entities.iter().position(|it| it.index == index) else {
+            return;
+        };
+        let queue_time = self.queue_time(&self.entities[at]);
+        let entity = &mut self.entities[at];
+        entity.start = entity.start.max(queue_time);
+        if !entity.reserved {
+            let queues = &mut self.queues[entity.class as usize];
+            queues.pool.start = queues.pool.start.max(queues.upper);
+        }
+    }
+
     /// `index` may leave its pool. The pool stays charged for the present use, and is enqueued behind that.
     pub(super) fn leave_pool(&mut self, index: ContainerIndex) {
         let entity = self.find(index).filter(|it| self.charged(it));

@@ -117,10 +117,16 @@ impl Turns {
         }
     }
 
-    /// `index` takes turns together with its container's other GPUs from now on, or alone.
+    /// `index` takes turns together with its container's other GPUs from now on, or alone. While a gang
+    /// waits for other GPUs, the virtual times go past it: alone, it begins at these, without credit.
     pub(crate) fn join_gang(&mut self, index: ContainerIndex, joins: bool) {
-        if let Some(entity) = self.find_mut(index) {
-            entity.gang = joins.then(|| entity.gang.unwrap_or_default());
+        let Some(entity) = self.find_mut(index) else {
+            return;
+        };
+        let was = core::mem::take(&mut entity.gang);
+        entity.gang = joins.then(|| was.unwrap_or_default());
+        if was.is_some() && !joins {
+            self.forgo(index);
         }
     }
 

@@ -113,3 +113,24 @@ fn who_begins_to_be_runnable_queues_behind_a_called_gang() {
     claim(&mut rig, last, 0, true, 0);
     assert!(position(&rig, 1) < position(&rig, 2));
 }
+
+/// A gang waits for one of its GPUs, while others use the other one, until the process that used the first
+/// one is gone: it has no credit for the wait.
+#[test]
+fn a_gang_that_ends_has_no_credit() {
+    let (mut rig, [gang, single, _]) = called();
+    let second = rig.attach("a", 0).expect("in");
+    claim(&mut rig, second, 0, true, 0);
+    for _ in 0..100 {
+        passes(&mut rig, single);
+    }
+    let lag = |rig: &Rig| {
+        let gang = on_first(rig, 0);
+        let at = first(rig).queue_time(gang);
+        at.ahead(gang.start, gang.weight).0 / MS
+    };
+    assert!(lag(&rig) > 500, "{} ms at weight 20", lag(&rig));
+    rig.step(Event::Gone { client: gang });
+    assert!(on_first(&rig, 0).gang.is_none());
+    assert_eq!(lag(&rig), 0);
+}
