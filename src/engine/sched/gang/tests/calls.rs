@@ -94,8 +94,8 @@ fn called() -> (Rig, [ClientId; 3]) {
     panic!("it is never called");
 }
 
-/// A container that begins to be runnable while a called gang waits for its other GPU does not come before
-/// it, nor does the next one come before that, whether the gang is still there or not.
+/// A called gang waits for its other GPU. A container that begins to be runnable meanwhile does not come
+/// before it. Nor does the next one come before that container, after the gang was dismissed.
 #[test]
 fn who_begins_to_be_runnable_queues_behind_a_called_gang() {
     let (mut rig, _) = called();
