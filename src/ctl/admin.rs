@@ -3,16 +3,15 @@
 use crate::trust;
 use anyhow::{Context, Result, anyhow, bail};
 use gpuslice_host::layout::ADMIN_SOCKET;
+use gpuslice_host::seqpacket;
 use gpuslice_wire::admin::{Answer, Command};
 use gpuslice_wire::frame::{Message, RequestId, decode, encode};
 use gpuslice_wire::ids::ContainerId;
 use gpuslice_wire::limits::FRAME_BYTES_MAX;
 use gpuslice_wire::snapshot::Snapshot;
 use nix::errno::Errno;
-use nix::sys::socket::{
-    AddressFamily, MsgFlags, SockFlag, SockType, UnixAddr, connect, getsockopt, recv, send,
-    setsockopt, socket, sockopt::PeerCredentials, sockopt::ReceiveTimeout,
-};
+use nix::sys::socket::sockopt::{PeerCredentials, ReceiveTimeout};
+use nix::sys::socket::{MsgFlags, getsockopt, recv, setsockopt};
 use nix::sys::time::{TimeVal, TimeValLike};
 use nix::unistd::Pid;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -58,13 +57,9 @@ impl Admin {
     /// As [`Admin::connect`].
     pub fn connect_to(runtime_dir: &Path, name: &str) -> Result<Admin> {
         let path = runtime_dir.join(name);
-        let flags = SockFlag::SOCK_CLOEXEC;
-        let socket = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None)?;
-        // A socket address holds 107 bytes; a path through the directory's descriptor is short.
         let dir = trust::directory(runtime_dir).map_err(|why| explained(&path, why))?;
-        let short = format!("/proc/self/fd/{}/{name}", dir.as_raw_fd());
-        connect(socket.as_raw_fd(), &UnixAddr::new(short.as_str())?)
-            .map_err(|errno| explained(&path, errno.into()))?;
+        let socket =
+            seqpacket::connect(dir, name).map_err(|errno| explained(&path, errno.into()))?;
         trust::listener(&socket, &path)?;
         setsockopt(&socket, ReceiveTimeout, &TimeVal::seconds(ANSWER_SECONDS))?;
         Ok(Admin { socket, path })
@@ -82,13 +77,8 @@ impl Admin {
     fn send(&self, command: &Command) -> Result<()> {
         let mut buffer = [0u8; FRAME_BYTES_MAX];
         let len = encode(RequestId(1), command, &mut buffer)?;
-        send(
-            self.socket.as_raw_fd(),
-            &buffer[..len],
-            MsgFlags::MSG_NOSIGNAL,
-        )
-        .with_context(|| format!("the daemon at {} is gone", self.path.display()))?;
-        Ok(())
+        seqpacket::send(&self.socket, &buffer[..len], &[])
+            .with_context(|| format!("the daemon at {} is gone", self.path.display()))
     }
 
     fn receive<M: Message>(&self) -> Result<M> {

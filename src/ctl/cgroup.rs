@@ -6,15 +6,10 @@
 //! hierarchy, or without the right to write it, the command runs without a group. The group lies below
 //! the one that `gpuslice run` was started in, whose limits stay in force.
 
-use std::ffi::OsStr;
+use gpuslice_host::cgroup::{RUN_PREFIX, directory, mount, of};
+use gpuslice_host::process::exists;
 use std::fs;
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-
-/// Mount points of the unified hierarchy: alone, or beside the v1 hierarchies.
-const MOUNTS: [&str; 2] = ["/sys/fs/cgroup/unified", "/sys/fs/cgroup"];
-/// Name prefix by which the daemon recognises a group that it may remove once it is empty.
-const PREFIX: &str = "gpuslice-run-";
 
 /// The process's own group, if any; removed when dropped unless processes still run in it.
 pub struct OwnCgroup(Option<Group>);
@@ -66,14 +61,14 @@ impl Drop for Group {
 }
 
 fn name(id: &str) -> String {
-    format!("{PREFIX}{}", id.trim_start_matches("run-"))
+    format!("{RUN_PREFIX}{}", id.trim_start_matches("run-"))
 }
 
 /// Removes groups left here by killed commands. The kernel refuses to remove one with processes.
 fn sweep(parent: &Path) {
     let all = fs::read_dir(parent).into_iter().flatten().flatten();
     for entry in all {
-        let gone = |pid: u32| !Path::new("/proc").join(pid.to_string()).exists();
+        let gone = |pid| !exists(pid);
         if entry.file_name().to_str().and_then(maker).is_some_and(gone) {
             let _ = fs::remove_dir(entry.path());
         }
@@ -82,7 +77,11 @@ fn sweep(parent: &Path) {
 
 /// The owner's pid in a group's name: `gpuslice-run-PID-TIME`.
 fn maker(name: &str) -> Option<u32> {
-    name.strip_prefix(PREFIX)?.split('-').next()?.parse().ok()
+    name.strip_prefix(RUN_PREFIX)?
+        .split('-')
+        .next()?
+        .parse()
+        .ok()
 }
 
 /// Moves this process.
@@ -92,15 +91,7 @@ fn move_to(group: &Path) -> bool {
 
 /// The directory of this process's group.
 fn own() -> Option<PathBuf> {
-    let text = fs::read("/proc/self/cgroup").ok()?;
-    // A group's name is any bytes but a newline.
-    let mut lines = text.split(|byte| *byte == b'\n');
-    let name = OsStr::from_bytes(lines.find_map(|line| line.strip_prefix(b"0::/"))?);
-    let under = |mount: &&&str| Path::new(mount).join("cgroup.procs").exists();
-    MOUNTS
-        .iter()
-        .find(under)
-        .map(|mount| Path::new(mount).join(name))
+    Some(directory(&mount()?, &of("self")?))
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ use crate::slice::SliceOptions;
 use crate::table::View;
 use crate::trust::Untrusted;
 use anyhow::{Context, Result, bail};
+use gpuslice_host::clock::since_boot;
 use gpuslice_wire::ids::{ContainerId, GpuUuid};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -109,7 +110,7 @@ impl Drop for Admitted<'_> {
 /// The slice was refused, or the command could not be started.
 pub fn main(options: &Options) -> Result<ExitCode> {
     child::catch_signals()?;
-    let id = unique_id()?;
+    let id = unique_id();
     // Rejects a malformed request before anything is created for it.
     options.slice.admit(&id, 0)?;
     let host = Host::find(options.runtime_dir.as_deref(), &options.driver)?;
@@ -160,8 +161,7 @@ fn gpus(admin: &Admin, container: &str) -> Result<Vec<GpuUuid>> {
 }
 
 /// A unique id, also among earlier commands: the slice of a killed one may still exist.
-fn unique_id() -> Result<String> {
-    let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_BOOTTIME)?;
-    let ms = now.tv_sec() * 1000 + now.tv_nsec() / 1_000_000;
-    Ok(format!("run-{}-{ms:x}", std::process::id()))
+fn unique_id() -> String {
+    let ms = since_boot().0 / 1_000_000;
+    format!("run-{}-{ms:x}", std::process::id())
 }

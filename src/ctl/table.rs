@@ -66,9 +66,9 @@ pub struct Row {
     /// Turns so far.
     pub turns: u64,
     /// Turns after which it had not drained in time.
-    pub overruns: u64,
+    pub late_turns: u64,
     /// Turns closed early for a higher class.
-    pub preemptions: u64,
+    pub closed_early: u64,
     /// How its turns are enforced.
     pub time: TimeControl,
     /// Launches so far.
@@ -231,9 +231,13 @@ impl View {
         let policy = self
             .gpu(row.gpu)
             .map_or(Policy::default(), |gpu| gpu.policy);
-        let line = |peer: &Row| match policy {
-            Policy::Fair | Policy::Preemptive | Policy::Native => 1.0,
-            Policy::Weighted | Policy::Fixed | Policy::Soft => f64::from(peer.weight),
+        let by_weight = policy.rules().turns && policy.rules().weights;
+        let line = |peer: &Row| {
+            if by_weight {
+                f64::from(peer.weight)
+            } else {
+                1.0
+            }
         };
         let cap = |peer: &Row| f64::from(peer.cap_ppm) / f64::from(WHOLE_PPM);
         let same = |peer: &Row| peer.container == row.container;
@@ -322,8 +326,8 @@ fn row(slice: Snapshot) -> Option<Row> {
             wait_ns,
             runnable_ns,
             turns,
-            overruns,
-            preemptions,
+            late_turns,
+            closed_early,
             launches,
             ..
         } => Some(Row {
@@ -351,8 +355,8 @@ fn row(slice: Snapshot) -> Option<Row> {
             wait_ns,
             runnable_ns,
             turns,
-            overruns,
-            preemptions,
+            late_turns,
+            closed_early,
             time,
             launches,
             gang: gang != 0,
@@ -411,8 +415,8 @@ pub fn lines(before: &View, now: &View, wide: bool) -> Vec<String> {
                 line,
                 " {limit:>6} {:>8} {:>8} {:>9} {:<9} {:>5}  {}",
                 row.turns,
-                row.overruns,
-                row.preemptions,
+                row.late_turns,
+                row.closed_early,
                 time_enforcement_name(row.time.enforcement),
                 row.time.stops,
                 refusal.as_deref().unwrap_or("never")
@@ -466,8 +470,8 @@ pub mod tests {
             wait_ns: 0,
             runnable_ns: 0,
             turns: 0,
-            overruns: 0,
-            preemptions: 0,
+            late_turns: 0,
+            closed_early: 0,
             time: TimeControl {
                 enforcement: TimeEnforcement::Shim,
                 stops: 0,

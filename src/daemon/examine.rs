@@ -7,13 +7,13 @@ mod kernel;
 
 use crate::accounting::pid_namespace_warning;
 use crate::accounting::thread::supports;
-use crate::cgroup;
 use crate::cgroup_limits::CgroupLimitMode;
 use crate::command_line::CommandLine;
 use crate::config::{DaemonConfig, PreemptionMode};
 use crate::nvml::Nvml;
 use crate::paths::Paths;
 use crate::state;
+use gpuslice_host::cgroup;
 use gpuslice_wire::ids::GpuUuid;
 use serde_json::{Value, json};
 use std::fs;

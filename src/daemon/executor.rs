@@ -2,9 +2,9 @@
 
 use crate::daemon::{Daemon, Task};
 use crate::lingering::ClientHolder;
-use crate::poll::now;
 use crate::slab::Key;
 use gpuslice_engine::{Action, CapChange, Cut, Event, Late, Record, Token};
+use gpuslice_host::clock::now;
 use gpuslice_wire::admin::{Answer, Denial, MemoryAsk};
 use gpuslice_wire::frame::RequestId;
 use gpuslice_wire::ids::{ContainerId, Lane};

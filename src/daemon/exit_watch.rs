@@ -13,9 +13,9 @@ use crate::admin::Denied;
 use crate::daemon::Daemon;
 use crate::executor::{NO_REPLY, key_of};
 use crate::members::Members;
-use crate::peer::process;
 use crate::slab::Key;
 use gpuslice_engine::{Event, Record, Token};
+use gpuslice_host::process::{namespace, own_pid_namespace, pidfd_of, pidfd_open, start_time};
 use gpuslice_wire::admin::{Command, Denial};
 use gpuslice_wire::ids::ContainerId;
 use nix::errno::Errno;
@@ -23,7 +23,6 @@ use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::sync::OnceLock;
 
 /// The note's name in a container's directory.
 const NOTE: &str = "first";
@@ -60,39 +59,22 @@ impl NotedProcess {
         let &[pid, start, within] = words.as_slice() else {
             return NotedProcess::Unknown;
         };
-        let Some(pid) = pid.parse().ok().filter(|_| Some(within) == own_namespace()) else {
+        let Some(pid) = pid
+            .parse()
+            .ok()
+            .filter(|_| Some(within) == own_pid_namespace())
+        else {
             return NotedProcess::Unknown;
         };
-        // Open the pidfd first: what is read then belongs to that process, or the process has exited.
-        let held = process(pid);
-        let lives = start_time(pid).is_some_and(|born| born.to_string() == start);
-        match held {
-            Ok(held) if lives => NotedProcess::Lives(held),
-            Err(why) if lives && why != Errno::ESRCH => NotedProcess::Unknown,
+        let Ok(born) = start.parse() else {
+            return NotedProcess::Unknown;
+        };
+        match pidfd_of(pid, born) {
+            Ok(Some(held)) => NotedProcess::Lives(held),
+            Err(_) if start_time(pid) == Some(born) => NotedProcess::Unknown,
             _ => NotedProcess::Ended,
         }
     }
-}
-
-/// The daemon's own pid namespace.
-pub fn own_namespace() -> Option<&'static str> {
-    static OWN: OnceLock<Option<String>> = OnceLock::new();
-    OWN.get_or_init(|| namespace("self", "pid")).as_deref()
-}
-
-/// A namespace of a process, given by its pid or `self`.
-pub fn namespace(of: &str, kind: &str) -> Option<String> {
-    let link = fs::read_link(format!("/proc/{of}/ns/{kind}")).ok()?;
-    link.to_str().map(str::to_owned)
-}
-
-/// A process's start time in the kernel's clock ticks since boot; `None` if there is no such process.
-pub fn start_time(pid: u32) -> Option<u64> {
-    let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
-    // After the process's name, which can be any bytes, come 19 fields and then the start time.
-    let name_ends = stat.iter().rposition(|byte| *byte == b')')?;
-    let rest = str::from_utf8(&stat[name_ends + 1..]).ok()?;
-    rest.split_whitespace().nth(19)?.parse().ok()
 }
 
 impl Daemon {
@@ -110,8 +92,8 @@ impl Daemon {
             return Ok(());
         }
         admin.members = Members::unknown();
-        let theirs = namespace(&admin.pid.to_string(), "pid");
-        if theirs.is_none() || theirs.as_deref() != own_namespace() {
+        let theirs = namespace(admin.pid, "pid");
+        if theirs.is_none() || theirs.as_deref() != own_pid_namespace() {
             tracing::warn!(pid, "{UNSEEN}");
             return Ok(());
         }
@@ -120,7 +102,7 @@ impl Daemon {
             true => Members::of_command(admin.uid, Some(pid)),
             false => Members::of_container(pid, hook),
         };
-        match process(pid) {
+        match pidfd_open(pid) {
             Ok(pidfd) => admin.first = Some(FirstProcess { pid, pidfd }),
             Err(Errno::ESRCH) => {
                 return Err((Denial::Invalid, format!("its process {pid} has ended")));
@@ -139,7 +121,7 @@ impl Daemon {
             return Ok(());
         };
         let note = self.state.container_dir(&record.container).join(NOTE);
-        if let (Some(start), Some(within)) = (start_time(pid), own_namespace()) {
+        if let (Some(start), Some(within)) = (start_time(pid), own_pid_namespace()) {
             fs::write(note, format!("{pid} {start} {within}\n"))?;
         }
         self.slices.watch(&self.poll, &record.container, pidfd)
@@ -218,7 +200,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let own = std::process::id();
         let start = start_time(own).expect("we live");
-        let here = own_namespace().expect("ours");
+        let here = own_pid_namespace().expect("ours");
         let found = || match NotedProcess::of(dir.path()) {
             NotedProcess::Unknown => "unknown",
             NotedProcess::Ended => "ended",

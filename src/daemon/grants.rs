@@ -11,19 +11,17 @@
 
 use crate::daemon::Daemon;
 use crate::executor::NO_REPLY;
-use crate::exit_watch::{own_namespace, start_time};
-use crate::lingering::{ClientHolder, has_exited};
-use crate::peer::process;
+use crate::lingering::ClientHolder;
 use gpuslice_engine::{
     Action, Event, GRANTS_BYTES_MAX, Grant, Granted, GrantsHead, Process, Record, copy_at,
     read_grants,
 };
+use gpuslice_host::clock::now;
+use gpuslice_host::process::{own_pid_namespace, pidfd_of};
 use gpuslice_wire::ids::{ClientId, ContainerId};
 use gpuslice_wire::units::Bytes;
-use nix::errno::Errno;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read};
-use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -179,7 +177,7 @@ impl Grants {
 /// The pid namespace as a number; 0, which no namespace has, if unknown.
 fn namespace() -> u64 {
     let digits = |text: &str| text.trim_matches(|it: char| !it.is_ascii_digit()).parse();
-    own_namespace().map_or(0, |text| digits(text).unwrap_or(0))
+    own_pid_namespace().map_or(0, |text| digits(text).unwrap_or(0))
 }
 
 /// Reads the grants that an earlier daemon wrote.
@@ -204,17 +202,6 @@ fn read(dir: &Path, gpus: usize) -> Result<(bool, Vec<Grant>), String> {
         ));
     }
     Ok((head.complete, grants))
-}
-
-/// A pidfd of a recorded process, if it still runs.
-fn living(of: Process) -> nix::Result<Option<OwnedFd>> {
-    // Open the pidfd first: what is read then belongs to that process, or the process has exited.
-    let pidfd = match process(of.pid) {
-        Err(Errno::ESRCH) => return Ok(None),
-        pidfd => pidfd?,
-    };
-    let same = start_time(of.pid) == Some(of.born) && !has_exited(pidfd.as_fd());
-    Ok(same.then_some(pidfd))
 }
 
 impl Daemon {
@@ -309,7 +296,8 @@ impl Daemon {
         let process = grant
             .process
             .ok_or("its pid in this namespace is unknown")?;
-        let pidfd = living(process).map_err(|why| format!("process {}: {why}", process.pid))?;
+        let pidfd = pidfd_of(process.pid, process.born)
+            .map_err(|why| format!("process {}: {why}", process.pid))?;
         let Some(pidfd) = pidfd else {
             return Ok(None);
         };
@@ -335,7 +323,7 @@ impl Daemon {
     /// Passes an event to the engine and executes the actions; returns the client created, if any.
     fn step_now(&mut self, event: Event) -> Option<ClientId> {
         let mut actions = Vec::new();
-        self.engine.step(crate::poll::now(), event, &mut actions);
+        self.engine.step(now(), event, &mut actions);
         let mut known = None;
         for action in actions {
             if let Action::ProcessRestored { client, .. } = action {
@@ -447,15 +435,5 @@ mod tests {
             found.iter().map(|it| it.process).collect::<Vec<_>>(),
             [None]
         );
-    }
-
-    #[test]
-    fn only_the_same_process_is_alive() {
-        let own = std::process::id();
-        let born = start_time(own).expect("we live");
-        let lives = |pid, born| living(Process { pid, born }).expect("known").is_some();
-        assert!(lives(own, born));
-        assert!(!lives(own, born + 1), "another one had that number");
-        assert!(!lives(i32::MAX as u32, born));
     }
 }

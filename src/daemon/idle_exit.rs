@@ -8,9 +8,9 @@
 use crate::admin::Admin;
 use crate::daemon::{Daemon, Task};
 use crate::executor::NO_REPLY;
-use crate::poll::now;
 use crate::slab::Key;
 use gpuslice_engine::Event;
+use gpuslice_host::clock::now;
 use gpuslice_wire::ids::ContainerId;
 use gpuslice_wire::units::{Duration, Instant};
 

@@ -24,9 +24,10 @@ use crate::slab::Key;
 use crate::sockets::Socket;
 use crate::tenants::Tenant;
 use gpuslice_engine::{Event, Process};
+use gpuslice_host::process::has_exited;
+use gpuslice_host::seqpacket::hung_up;
 use gpuslice_wire::ids::{ClientId, ContainerId};
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 
 /// The event that ends a lingering client.
 #[derive(Debug)]
@@ -57,24 +58,6 @@ pub enum ClientHolder {
     Connected(Key),
     /// In the table of lingering clients.
     Lingering(Key),
-}
-
-/// Whether the process of a pidfd has exited.
-pub fn has_exited(pidfd: BorrowedFd<'_>) -> bool {
-    let mut watched = [PollFd::new(pidfd, PollFlags::POLLIN)];
-    // An error counts as exited, so that nothing is waited for without end.
-    poll(&mut watched, PollTimeout::ZERO).map_or(true, |ready| ready > 0)
-}
-
-/// Whether no process has the other end of a connection open.
-pub fn hung_up(connection: BorrowedFd<'_>) -> bool {
-    let mut watched = [PollFd::new(connection, PollFlags::empty())];
-    let over = PollFlags::POLLHUP | PollFlags::POLLERR;
-    // As above.
-    poll(&mut watched, PollTimeout::ZERO).is_err()
-        || watched[0]
-            .revents()
-            .is_none_or(|events| events.intersects(over))
 }
 
 impl LingerUntil {
@@ -211,49 +194,5 @@ impl Daemon {
     pub fn is_lingering(&self, container: &ContainerId, process: Option<Process>) -> bool {
         let mut all = self.lingering.iter();
         process.is_some() && all.any(|(_, it)| it.container == *container && it.process == process)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use nix::sys::signal::{Signal, kill};
-    use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
-    use nix::sys::wait::waitpid;
-    use nix::unistd::{ForkResult, fork, pause};
-    use std::os::fd::{AsFd, FromRawFd, OwnedFd};
-
-    #[test]
-    #[allow(unsafe_code)]
-    fn a_killed_process_has_exited() {
-        // SAFETY: the child only waits for its signal.
-        let child = match unsafe { fork() }.expect("a process") {
-            ForkResult::Child => loop {
-                pause();
-            },
-            ForkResult::Parent { child } => child,
-        };
-        // SAFETY: a plain system call, whose result is a new descriptor or an error.
-        let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, child.as_raw(), 0) };
-        assert!(fd >= 0, "a pidfd");
-        // SAFETY: the kernel just made this descriptor for this process.
-        let pidfd = unsafe { OwnedFd::from_raw_fd(fd as i32) };
-        assert!(!has_exited(pidfd.as_fd()));
-        kill(child, Signal::SIGKILL).expect("it lives");
-        waitpid(child, None).expect("it dies");
-        assert!(has_exited(pidfd.as_fd()));
-    }
-
-    #[test]
-    fn a_connection_is_open_while_a_process_has_its_other_end() {
-        let flags = SockFlag::SOCK_CLOEXEC;
-        let pair = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags);
-        let (ours, theirs) = pair.expect("a pair");
-        let inherited = theirs.try_clone().expect("a copy");
-        nix::unistd::write(&theirs, b"unread").expect("sent");
-        drop(theirs);
-        assert!(!hung_up(ours.as_fd()));
-        drop(inherited);
-        assert!(hung_up(ours.as_fd()));
     }
 }

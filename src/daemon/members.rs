@@ -19,17 +19,16 @@
 //! If the hook is in another pid namespace than the daemon, none of this is known. Then any process that is in no
 //! other container's group may connect, and the log reports this once.
 
-use crate::exit_watch::namespace;
-use crate::peer::{Peer, pid_of};
+use crate::peer::Peer;
 use gpuslice_engine::Record;
+use gpuslice_host::cgroup::{UNIFIED, text_of, within};
+use gpuslice_host::process::{namespace, pid_of};
 use std::fs;
 use std::os::fd::BorrowedFd;
 use std::path::Path;
 
 /// The note's name in a container's directory.
 pub const NOTE: &str = "members";
-/// The prefix of the cgroup v2 line in /proc/PID/cgroup.
-const UNIFIED: &[u8] = b"0::";
 /// The kind of namespace that is compared.
 const MOUNTS: &str = "mnt";
 
@@ -63,7 +62,7 @@ impl Members {
     pub fn of_container(pid: u32, hook: u32) -> Members {
         Members {
             groups: own_groups(Some(pid), Some(hook)),
-            outside: namespace(&hook.to_string(), MOUNTS),
+            outside: namespace(hook, MOUNTS),
             ..Members::default()
         }
     }
@@ -135,7 +134,7 @@ impl Members {
         first: Option<BorrowedFd<'_>>,
         mut others: impl Iterator<Item = &'a Members>,
     ) -> bool {
-        let groups = groups_of(peer.pid.unsigned_abs());
+        let groups = text_of(peer.pid.unsigned_abs());
         let mut elsewhere = || others.any(|other| other.is_around(&groups));
         let is_it = self.is_around(&groups)
             || first.is_some_and(|first| self.share_mounts(first, peer))
@@ -147,7 +146,7 @@ impl Members {
     /// Whether one of these groups is the container's own, or below one.
     fn is_around(&self, groups: &[u8]) -> bool {
         let lines = || groups.split(|byte| *byte == b'\n');
-        let around = |own: &Vec<u8>| lines().any(|line| is_within(line, own));
+        let around = |own: &Vec<u8>| lines().any(|line| within(line, own));
         self.groups.iter().any(around)
     }
 
@@ -157,24 +156,19 @@ impl Members {
         let (Some(outside), Some(pid)) = (&self.outside, pid_of(first)) else {
             return false;
         };
-        let theirs = namespace(&pid.to_string(), MOUNTS);
+        let theirs = namespace(pid, MOUNTS);
         theirs.as_ref().is_some_and(|it| it != outside)
             && theirs != namespace("self", MOUNTS)
-            && theirs == namespace(&peer.pid.to_string(), MOUNTS)
+            && theirs == namespace(peer.pid, MOUNTS)
             // It was read by pid.
             && pid_of(first) == Some(pid)
     }
 }
 
-/// Text of /proc/PID/cgroup; empty if it cannot be read.
-fn groups_of(pid: u32) -> Vec<u8> {
-    fs::read(format!("/proc/{pid}/cgroup")).unwrap_or_default()
-}
-
 fn own_groups(pid: Option<u32>, hook: Option<u32>) -> Vec<Vec<u8>> {
     let others = [Some(std::process::id()), hook];
-    let others: Vec<Vec<u8>> = others.into_iter().flatten().map(groups_of).collect();
-    own_of(&pid.map(groups_of).unwrap_or_default(), &others)
+    let others: Vec<Vec<u8>> = others.into_iter().flatten().map(text_of).collect();
+    own_of(&pid.map(text_of).unwrap_or_default(), &others)
 }
 
 /// The lines that name a group which holds none of these other processes.
@@ -183,7 +177,7 @@ fn own_of(groups: &[u8], others: &[Vec<u8>]) -> Vec<Vec<u8>> {
     let own = lines.filter(|line| {
         let shared = |other: &Vec<u8>| {
             let mut theirs = other.split(|byte| *byte == b'\n');
-            theirs.any(|their| is_within(their, line))
+            theirs.any(|their| within(their, line))
         };
         path_of(line).is_some_and(is_below_the_root) && !others.iter().any(shared)
     });
@@ -199,13 +193,6 @@ fn path_of(line: &[u8]) -> Option<&[u8]> {
 fn is_below_the_root(path: &[u8]) -> bool {
     let mut parts = path.split(|byte| *byte == b'/');
     parts.any(|part| !part.is_empty() && part != b"..")
-}
-
-/// Whether the group of a line is that of another line of the same hierarchy, or below it.
-fn is_within(inner: &[u8], outer: &[u8]) -> bool {
-    inner
-        .strip_prefix(outer)
-        .is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/"))
 }
 
 #[cfg(test)]

@@ -19,9 +19,10 @@ use gpuslice_wire::units::Bytes;
 use libloading::Library;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::ffi::{CStr, CString, c_char};
+use std::ffi::{CString, c_char};
 use std::fmt;
 use std::mem::ManuallyDrop;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 /// Longest process list; a longer one means that the library is broken.
@@ -336,9 +337,10 @@ impl Device<'_> {
     ///
     /// # Errors
     /// See [`Nvml::count`]; `ERROR_NOT_FOUND` where none was set.
-    pub fn limits(&self, cgroup: &CStr) -> Result<Limits, NvmlError> {
+    pub fn limits(&self, cgroup: &Path) -> Result<Limits, NvmlError> {
+        let name = named(cgroup);
         let mut limits = nvmlGetMemoryLimits_v1_t {
-            name_space: cgroup.as_ptr(),
+            name_space: name.as_ptr(),
             soft_limit: 0,
             hard_limit: NO_LIMIT,
             current_used: 0,
@@ -358,9 +360,10 @@ impl Device<'_> {
     ///
     /// # Errors
     /// See [`Nvml::count`].
-    pub fn set_limits(&self, cgroup: &CStr, soft: u64, hard: u64) -> Result<(), NvmlError> {
+    pub fn set_limits(&self, cgroup: &Path, soft: u64, hard: u64) -> Result<(), NvmlError> {
+        let name = named(cgroup);
         let mut limits = nvmlSetMemoryLimits_v1_t {
-            name_space: cgroup.as_ptr(),
+            name_space: name.as_ptr(),
             soft_limit: soft,
             hard_limit: hard,
         };
@@ -369,6 +372,11 @@ impl Device<'_> {
             nvmlDeviceSetMemoryLimits_v1(self.handle, &raw mut limits)
         )
     }
+}
+
+/// A directory as a C string.
+fn named(directory: &Path) -> CString {
+    CString::new(directory.as_os_str().as_bytes()).unwrap_or_default()
 }
 
 /// Asks for the number of processes, then for the list; it may have grown meanwhile.

@@ -10,20 +10,14 @@
 //! If a child keeps that end open and the pid is reused meanwhile, the daemon takes a process of the same
 //! container for the peer; and a client never ends before its connection (`lingering.rs`).
 
-#![allow(unsafe_code)]
-
-use crate::cgroup;
-use crate::exit_watch::start_time;
-use crate::lingering::{has_exited, hung_up};
 use gpuslice_engine::Process;
-use nix::errno::Errno;
-use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
-use std::fs;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::path::Path;
+use gpuslice_host::cgroup;
+use gpuslice_host::process::{exists, has_exited, pid_of, pidfd_open, start_time};
+use gpuslice_host::seqpacket::hung_up;
+use nix::sys::socket::getsockopt;
+use nix::sys::socket::sockopt::{PeerCredentials, PeerPidfd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// Option of Linux 6.5 and later; not yet in libc for every target.
-const SO_PEERPIDFD: libc::c_int = 77;
 /// Longest part of a cgroup's name that is kept, bytes.
 const CGROUP_BYTES_MAX: usize = 256;
 
@@ -45,7 +39,8 @@ impl Peer {
     /// Not a connected Unix socket.
     pub fn of(socket: BorrowedFd<'_>) -> nix::Result<Peer> {
         let creds = getsockopt(&socket, PeerCredentials)?;
-        let pidfd = peer_pidfd(socket).or_else(|| pidfd_by_number(socket, creds.pid()));
+        let pidfd = getsockopt(&socket, PeerPidfd).ok();
+        let pidfd = pidfd.or_else(|| pidfd_by_number(socket, creds.pid()));
         Ok(Peer {
             pid: creds.pid(),
             uid: creds.uid(),
@@ -68,8 +63,11 @@ impl Peer {
     /// The peer's cgroup, if it is certain; bytes that are not printable are escaped.
     pub fn cgroup(&self) -> Option<String> {
         let pidfd = self.pidfd.as_ref()?;
-        let text = fs::read(format!("/proc/{}/cgroup", self.pid)).ok()?;
-        let first = || text.split(|byte| *byte == b'\n').next();
+        let text = cgroup::text_of(self.pid);
+        let first = || {
+            text.split(|byte| *byte == b'\n')
+                .find(|line| !line.is_empty())
+        };
         let name = cgroup::unified(&text).or_else(first)?;
         let alive = pid_of(pidfd.as_fd()) == Some(self.pid.unsigned_abs());
         let shown = &name[..name.len().min(CGROUP_BYTES_MAX)];
@@ -84,79 +82,36 @@ impl Peer {
 
     /// Whether no process has its pid any more.
     pub fn has_ended(&self) -> bool {
-        !Path::new("/proc").join(self.pid.to_string()).exists()
+        !exists(self.pid.unsigned_abs())
     }
-}
-
-/// The pid of a running process, by its pidfd.
-pub fn pid_of(pidfd: BorrowedFd<'_>) -> Option<u32> {
-    let info = fs::read_to_string(format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd())).ok()?;
-    let pid = info.lines().find_map(|line| line.strip_prefix("Pid:"))?;
-    pid.trim().parse().ok() // -1 once it has ended
-}
-
-/// A pidfd by pid.
-///
-/// # Errors
-/// `ESRCH`: there is no such process. Other errors: the kernel lacks the call, or no descriptor is left.
-pub fn process(pid: u32) -> nix::Result<OwnedFd> {
-    // SAFETY: only integers are passed.
-    let fd = Errno::result(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) })?;
-    // SAFETY: on success the kernel just made this descriptor, and no other code owns it.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
 /// The peer's pidfd, where the kernel does not give it with the socket.
 fn pidfd_by_number(socket: BorrowedFd<'_>, pid: i32) -> Option<OwnedFd> {
     let pid = u32::try_from(pid).ok().filter(|&pid| pid > 0)?;
-    let pidfd = process(pid).ok()?;
+    let pidfd = pidfd_open(pid).ok()?;
     (!hung_up(socket) && !has_exited(pidfd.as_fd())).then_some(pidfd)
-}
-
-fn peer_pidfd(socket: BorrowedFd<'_>) -> Option<OwnedFd> {
-    let mut fd: libc::c_int = -1;
-    let mut size = size_of::<libc::c_int>() as libc::socklen_t;
-    // SAFETY: both pointers are to live locals of the sizes passed.
-    let rc = unsafe {
-        libc::getsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_SOCKET,
-            SO_PEERPIDFD,
-            (&raw mut fd).cast(),
-            &raw mut size,
-        )
-    };
-    // SAFETY: on success the kernel just made this descriptor, and no other code owns it.
-    (rc == 0 && fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
+    use gpuslice_host::seqpacket::pair;
 
     #[test]
     fn a_peer_is_the_process_that_made_the_pair() {
-        let (a, _b) = socketpair(
-            AddressFamily::Unix,
-            SockType::SeqPacket,
-            None,
-            SockFlag::SOCK_CLOEXEC,
-        )
-        .expect("a pair");
+        let (a, _b) = pair().expect("a pair");
         let peer = Peer::of(a.as_fd()).expect("creds");
         assert_eq!(peer.pid, std::process::id() as i32);
         if peer.pidfd.is_some() {
-            let own = fs::read_to_string("/proc/self/cgroup").expect("cgroup");
+            let own = std::fs::read_to_string("/proc/self/cgroup").expect("cgroup");
             assert!(own.contains(&peer.cgroup().expect("alive")));
         }
     }
 
     #[test]
     fn without_a_pidfd_from_the_socket_a_running_peer_is_found_by_pid() {
-        let flags = SockFlag::SOCK_CLOEXEC;
-        let pair = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags);
-        let (ours, theirs) = pair.expect("a pair");
+        let (ours, theirs) = pair().expect("a pair");
         let own = std::process::id();
         let pidfd = pidfd_by_number(ours.as_fd(), own as i32).expect("it is there");
         assert!(!has_exited(pidfd.as_fd()));

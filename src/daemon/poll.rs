@@ -8,7 +8,6 @@ use gpuslice_wire::units::Instant;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::time::TimeSpec;
 use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags};
-use nix::time::{ClockId as Clock, clock_gettime};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::Rc;
 use std::time::Duration;
@@ -256,17 +255,10 @@ impl Poll {
     }
 }
 
-/// CLOCK_MONOTONIC, the clock of the engine and of the pages.
-pub fn now() -> Instant {
-    // Linux always has this clock; a zero would only delay deadlines.
-    clock_gettime(Clock::CLOCK_MONOTONIC).map_or(Instant(0), |t| {
-        Instant(t.tv_sec() as u64 * 1_000_000_000 + t.tv_nsec() as u64)
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use gpuslice_host::clock::now;
     use nix::sys::eventfd::{EfdFlags, EventFd};
 
     #[test]

@@ -10,8 +10,8 @@
 //! directory, and a page belongs to one run of the daemon. Stored descriptors would be a second source of
 //! truth. Without a service manager, this module does nothing.
 
-use crate::poll::now;
 use crate::sockets::{address_of, own, stops_blocking};
+use gpuslice_host::clock::now;
 use gpuslice_host::layout::{ADMIN_SOCKET, OBSERVE_SOCKET};
 use gpuslice_wire::units::{Duration, Instant};
 use nix::sys::socket::{SockType, getsockopt, sockopt};

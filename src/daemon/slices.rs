@@ -2,7 +2,6 @@
 
 use crate::grants::Grants;
 use crate::handles::Handles;
-use crate::lingering::has_exited;
 use crate::members::Members;
 use crate::pages::ContainerWriter;
 use crate::poll::{Poll, Source};
@@ -11,6 +10,7 @@ use crate::socket_closer::{SocketCloser, SocketOwner};
 use crate::sockets::Socket;
 use crate::state::State;
 use gpuslice_engine::Record;
+use gpuslice_host::process::has_exited;
 use gpuslice_wire::ids::ContainerId;
 use gpuslice_wire::limits::CONTAINERS_MAX;
 use gpuslice_wire::units::{Duration, Instant};

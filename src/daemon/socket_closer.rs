@@ -21,16 +21,17 @@
 // For the code between fork and exec.
 #![allow(unsafe_code)]
 
-use crate::poll::{Source, Watch, now};
+use crate::poll::{Source, Watch};
 use crate::sockets::stops_blocking;
+use gpuslice_host::clock::now;
+use gpuslice_host::seqpacket;
 use gpuslice_wire::ids::ContainerId;
 use gpuslice_wire::units::{Duration, Instant};
 use nix::errno::Errno;
 use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::Signal;
 use nix::sys::socket::{
-    AddressFamily, ControlMessage, ControlMessageOwned, MsgFlags, Shutdown, SockFlag, SockType,
-    recv, recvmsg, sendmsg, shutdown, socketpair,
+    ControlMessage, ControlMessageOwned, MsgFlags, Shutdown, recv, recvmsg, sendmsg, shutdown,
 };
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -258,8 +259,7 @@ impl Closings {
 
 impl Helper {
     fn start() -> io::Result<Helper> {
-        let flags = SockFlag::SOCK_CLOEXEC;
-        let (channel, theirs) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags)?;
+        let (channel, theirs) = seqpacket::pair()?;
         stops_blocking(&channel)?;
         // This very program, even if an upgrade has replaced its file.
         let mut command = Command::new("/proc/self/exe");

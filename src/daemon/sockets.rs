@@ -1,7 +1,7 @@
-//! SOCK_SEQPACKET sockets: one frame per packet, so a frame arrives whole or not at all.
+//! The daemon's sockets.
 //!
-//! No call blocks, and nothing queues on a tenant's behalf: a peer that does not read its answers fills its
-//! own socket and is disconnected.
+//! No call blocks, because all of them are non-blocking, and nothing queues on a tenant's behalf: a peer that
+//! does not read its answers fills its own socket and is disconnected.
 //!
 //! Only the daemon sends descriptors. A descriptor sent to the daemon must not reach it. Receiving the packet
 //! without room for it, or closing the socket in which it waits, closes the descriptor. Its sender can make
@@ -11,17 +11,16 @@
 //! process closes sockets (`socket_closer.rs`).
 
 use crate::socket_closer::{SocketCloser, SocketOwner};
+use gpuslice_host::seqpacket::{bound, unconnected};
 use gpuslice_wire::frame::{HEADER_BYTES, Message, RequestId, encode};
 use gpuslice_wire::limits::FRAME_BYTES_MAX;
 use nix::errno::Errno;
-use nix::fcntl::{FcntlArg, OFlag, fcntl, open};
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::socket::{
-    AddressFamily, Backlog, ControlMessage, MsgFlags, SockFlag, SockType, UnixAddr, accept4, bind,
-    getsockname, listen, recvmsg, sendmsg, socket,
+    Backlog, MsgFlags, SockFlag, UnixAddr, accept4, getsockname, listen, recvmsg,
 };
-use nix::sys::stat::Mode;
 use std::fs::{self, Permissions};
-use std::io::{self, IoSlice, IoSliceMut};
+use std::io::{self, IoSliceMut};
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::PermissionsExt;
@@ -114,9 +113,7 @@ impl Drop for Socket {
 
 /// Whether sockets of this kernel can refuse descriptors.
 pub fn can_refuse_descriptors() -> bool {
-    let flags = SockFlag::SOCK_CLOEXEC;
-    socket(AddressFamily::Unix, SockType::SeqPacket, flags, None)
-        .is_ok_and(|socket| refuse_descriptors(&socket))
+    unconnected(SockFlag::empty()).is_ok_and(|socket| refuse_descriptors(&socket))
 }
 
 /// Makes a socket refuse descriptors; returns whether the kernel can.
@@ -150,17 +147,7 @@ pub fn listen_at(dir: &Path, name: &str, mode: u32) -> io::Result<OwnedFd> {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
     }
-    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
-    let listener = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None)?;
-    // A socket's address holds 107 bytes; a container's directory may be longer. Through the
-    // directory's descriptor it is always short.
-    let dir_fd = open(
-        dir,
-        OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC,
-        Mode::empty(),
-    )?;
-    let short = format!("/proc/self/fd/{}/{name}", dir_fd.as_raw_fd());
-    bind(listener.as_raw_fd(), &UnixAddr::new(short.as_str())?)?;
+    let listener = bound(dir, name, SockFlag::SOCK_NONBLOCK)?;
     fs::set_permissions(&path, Permissions::from_mode(mode))?;
     // Before the first connection, because each one inherits it.
     refuse_descriptors(&listener);
@@ -222,28 +209,6 @@ pub fn id_of(packet: &[u8]) -> RequestId {
 pub fn packet<M: Message>(id: RequestId, message: &M, buffer: &mut [u8; FRAME_BYTES_MAX]) -> usize {
     // Every message fits in a frame: the wire crate asserts it at compile time.
     encode(id, message, buffer).unwrap_or(0)
-}
-
-/// Sends one packet, with descriptors if any. After an `Err` the connection is unusable.
-///
-/// # Errors
-/// `EAGAIN` when the peer does not read; other errors when it has closed.
-pub fn send(connection: BorrowedFd<'_>, packet: &[u8], fds: &[RawFd]) -> nix::Result<()> {
-    let parts = [IoSlice::new(packet)];
-    let rights = [ControlMessage::ScmRights(fds)];
-    let control = if fds.is_empty() {
-        &rights[..0]
-    } else {
-        &rights[..]
-    };
-    let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
-    loop {
-        return match sendmsg::<()>(connection.as_raw_fd(), &parts, control, flags, None) {
-            Err(Errno::EINTR) => continue,
-            Err(error) => Err(error),
-            Ok(_) => Ok(()),
-        };
-    }
 }
 
 /// The path at which a socket listens, if it has one.

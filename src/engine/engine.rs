@@ -14,35 +14,17 @@ use crate::action::{Action, Actions, Cut};
 use crate::admission::{GpuCapacity, admit, beginning, readmit};
 use crate::config::{Charged, Config};
 use crate::event::{Ask, Claims, Event, Token};
+use crate::index::ContainerIndex;
 use crate::lanes::ByLane;
-use crate::lifecycle::{
-    Client, ClientLane, Clients, Container, ContainerIndex, Containers, Slice, Stage,
-};
+use crate::lifecycle::{Client, ClientLane, Clients, Container, Containers, Slice, Stage};
 use crate::record::{LaneRecord, Record};
 use crate::refusal::Refusal;
 use crate::sched::entity::Report;
 use crate::sched::gang::{self, Gang, GpuSet};
+use crate::sched::gpu::Gpu;
 use crate::sched::overhead::WorkSpan;
 use crate::sched::preempt::Answer;
 use crate::sched::{Note, Turns};
-use crate::view::ToAll;
-
-/// A GPU of the node.
-#[derive(Clone, Debug)]
-pub(crate) struct Gpu {
-    pub(crate) uuid: GpuUuid,
-    pub(crate) index: NvmlIndex,
-    pub(crate) total: Bytes,
-    pub(crate) turns: Turns,
-    /// The least memory that a first context on it was seen to take.
-    pub(crate) context: Option<Bytes>,
-    /// The part that pages show of it; `None` before the first write.
-    pub(crate) shown: Option<ToAll>,
-    /// Notices and orders of its turns.
-    pub(crate) notes: Vec<Note>,
-    /// When its turns are due for a step without an event; cached, because every step asks.
-    pub(crate) due: Option<Instant>,
-}
 
 /// The state of all GPUs, containers and processes of a node.
 #[derive(Clone, Debug)]
@@ -547,6 +529,16 @@ impl Engine {
             let closed = notes.drain(..).filter(|note| !late(note));
             closed.for_each(|note| self.tell(at, note, actions));
             self.gpus[at].notes = notes;
+        }
+    }
+
+    /// Takes in the answer to a stop or a resume.
+    pub(crate) fn preempt_done(&mut self, id: ContainerId, lane: Lane, done: Answer) {
+        let index = self.containers.find(id);
+        let gpu = index.and_then(|index| self.containers.get(index)?.slices.get(lane)?.gpu);
+        if let (Some(index), Some(gpu)) = (index, gpu) {
+            self.gpus[gpu].turns.preemption_answered(index, done);
+            self.report_all(index);
         }
     }
 

@@ -5,7 +5,8 @@ use gpuslice_wire::ids::ClientId;
 use gpuslice_wire::units::Bytes;
 
 use crate::engine::Engine;
-use crate::lifecycle::{Container, ContainerIndex, Stage};
+use crate::index::ContainerIndex;
+use crate::lifecycle::{Container, Stage};
 use crate::sched::preempt::Preemption;
 use crate::sched::{Phase, Turns};
 

@@ -23,6 +23,7 @@ mod crc;
 mod engine;
 mod event;
 mod grants;
+mod index;
 mod invariants;
 mod lanes;
 mod ledger;

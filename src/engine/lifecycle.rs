@@ -28,15 +28,11 @@ use gpuslice_wire::units::{Bytes, Instant};
 
 use crate::action::LaneView;
 use crate::event::{Claims, Process, Token};
+use crate::index::ContainerIndex;
 use crate::lanes::ByLane;
 use crate::ledger::{Measured, MemoryAccount};
-use crate::memory::Recall;
 use crate::record::Record;
 use crate::sched::overhead::WorkSpan;
-
-/// A container's index in the engine's table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct ContainerIndex(pub(crate) u16);
 
 /// Whether all processes that hold memory are known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,6 +65,41 @@ pub(crate) struct Growth {
     pub(crate) after: u32,
     /// It could not be decided at once: then only its need is granted.
     pub(crate) waited: bool,
+}
+
+/// An account's recall of unused credit; see `memory::recall`.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Recall {
+    number: u32,
+    /// Processes that owe an answer; the recall is on as long as there is one.
+    owing: Vec<ClientId>,
+}
+
+impl Recall {
+    /// The number of the last recall, as the page shows it.
+    pub(crate) const fn number(&self) -> u32 {
+        self.number
+    }
+    /// Asks these processes.
+    pub(crate) fn begin(&mut self, owing: Vec<ClientId>) {
+        self.number = self.number.wrapping_add(1);
+        self.owing = owing;
+    }
+    /// No answer is awaited any more.
+    pub(crate) fn end(&mut self) {
+        self.owing.clear();
+    }
+    pub(crate) const fn is_on(&self) -> bool {
+        !self.owing.is_empty()
+    }
+    /// Processes that owe an answer.
+    pub(crate) fn owing(&self) -> &[ClientId] {
+        &self.owing
+    }
+    /// `client` has answered, or has ended.
+    pub(crate) fn answered(&mut self, client: ClientId) {
+        self.owing.retain(|&other| other != client);
+    }
 }
 
 /// One account of a container: its slice of a GPU, or the host memory it pinned.

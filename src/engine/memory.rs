@@ -8,24 +8,22 @@
 //! | module | decides |
 //! |---|---|
 //! | `attach` | a process attaches, with the memory it holds if it was attached before |
-//! | `again` | grants from before a restart of the daemon |
-//! | `part` | it loses its connection, and keeps its grants until it ends |
+//! | `restore` | grants from before a restart of the daemon |
+//! | `disconnect` | it loses its connection, and keeps its grants until it ends |
 //! | `grow` | requests, in order of arrival; returned memory goes to waiting requests |
 //! | `recall` | siblings are asked for memory they do not use |
 //! | `measure` | memory that NVML shows counts, granted or not |
 //! | `resize` | a changed cap |
 
-mod again;
 mod attach;
+mod disconnect;
 mod grow;
 mod measure;
-mod part;
 mod recall;
 mod resize;
+mod restore;
 #[cfg(test)]
 mod tests;
-
-pub(crate) use recall::Recall;
 
 use gpuslice_wire::ids::{ClientId, Lane};
 use gpuslice_wire::tenant::Rejection;
@@ -34,7 +32,8 @@ use gpuslice_wire::units::Bytes;
 use crate::action::{Action, Actions, Cut};
 use crate::engine::Engine;
 use crate::event::Event;
-use crate::lifecycle::{ClientLane, ContainerIndex, Growth, Slice};
+use crate::index::ContainerIndex;
+use crate::lifecycle::{ClientLane, Growth, Slice};
 
 impl Engine {
     /// Applies an event to the ledgers.
@@ -81,7 +80,7 @@ impl Engine {
                 container,
                 process,
                 granted,
-            } => self.account_again(token, container, process, &granted, actions),
+            } => self.restore_process(token, container, process, &granted, actions),
             Event::Complete { container } => self.complete(container, actions),
             Event::Left { client } => self.left(client, actions),
             Event::Gone { client } => self.forget(client, actions),
@@ -114,7 +113,7 @@ impl Engine {
             client,
             why: Cut::Broke(why),
         });
-        self.part(client, actions);
+        self.disconnect(client, actions);
     }
 
     /// Releases memory a process gives back; with the number of a recall, as its answer to it.

@@ -14,7 +14,7 @@ use crate::action::{Action, Actions};
 use crate::admission::{GpuCapacity, beginning, find};
 use crate::engine::Engine;
 use crate::event::{TimeChange, Token};
-use crate::lifecycle::ContainerIndex;
+use crate::index::ContainerIndex;
 use crate::record::Record;
 use crate::refusal::Refusal;
 

@@ -1,15 +1,25 @@
 //! The observer's view: the ledgers as rows, brought up to the instant of the query.
 
 use alloc::vec::Vec;
-use gpuslice_wire::ids::Lane;
+use gpuslice_wire::ids::{ContainerId, Lane};
 use gpuslice_wire::snapshot::{MemoryEnforcement, Snapshot, TimeEnforcement};
 use gpuslice_wire::units::{Bytes, Duration, Instant};
 
 use crate::action::Mode;
 use crate::engine::Engine;
-use crate::lifecycle::{ClientLane, Container, ContainerIndex, Slice};
+use crate::index::ContainerIndex;
+use crate::lifecycle::{ClientLane, Container, Slice};
 
 impl Engine {
+    /// How long the hardware should let a container run on a GPU while others have work there too, µs;
+    /// `None` leaves it to the driver.
+    #[must_use]
+    pub fn time_slice(&self, id: ContainerId, lane: Lane) -> Option<u64> {
+        let index = self.containers.find(id)?;
+        let gpu = self.containers.get(index)?.slices.get(lane)?.gpu?;
+        self.gpus[gpu].turns.native_slice(index)
+    }
+
     /// The view at `now`: every GPU, every slice of it, and the end. Changes nothing; the time since the
     /// last step is charged as if that step were now.
     #[must_use]
@@ -99,8 +109,8 @@ impl Engine {
             runnable_ns: entity.runnable_time.0
                 + if entity.reported.runnable { elapsed } else { 0 },
             turns: entity.turns,
-            overruns: entity.late_turns,
-            preemptions: entity.closed_early,
+            late_turns: entity.late_turns,
+            closed_early: entity.closed_early,
             time_enforcement: TimeEnforcement::Shim,
             stops: entity.stops,
             stops_missed: 0,

@@ -8,14 +8,14 @@
 //! comparison.
 
 use gpuslice_wire::ids::{ContainerId, Lane};
-use gpuslice_wire::policy::Class;
 use gpuslice_wire::units::{Bytes, Instant};
 
 use crate::action::{Action, Actions, LaneView, Mode};
 use crate::config::Config;
-use crate::engine::{Engine, Gpu};
-use crate::lifecycle::{ContainerIndex, Slice};
-use crate::sched::entity::Entity;
+use crate::engine::Engine;
+use crate::index::ContainerIndex;
+use crate::lifecycle::Slice;
+use crate::sched::gpu::{ToAll, ToOne};
 
 impl Engine {
     /// Takes the permission to launch from a container that is about to be removed.
@@ -140,46 +140,6 @@ fn show(id: ContainerId, lane: Lane, slice: &mut Slice, view: LaneView, actions:
             lane,
             view,
         });
-    }
-}
-
-/// The part of the page that is the same for all containers of a GPU.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct ToAll {
-    mode: Mode,
-    window_us: u32,
-    gates: bool,
-    context: Bytes,
-}
-
-/// The part of the page about a container's own turns.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct ToOne {
-    turn: u32,
-    turn_end: Instant,
-    gates: bool,
-    gate_open: bool,
-}
-
-impl Gpu {
-    fn to_all(&self) -> ToAll {
-        ToAll {
-            mode: self.turns.mode(),
-            window_us: self.turns.window_us(),
-            gates: self.turns.gates(),
-            context: self.context.unwrap_or_default(),
-        }
-    }
-}
-
-impl ToAll {
-    fn and_to(self, entity: &Entity) -> ToOne {
-        ToOne {
-            turn: entity.turn,
-            turn_end: entity.turn_end,
-            gates: self.gates && entity.class == Class::BestEffort,
-            gate_open: self.mode == Mode::Open || entity.passes_gates(),
-        }
     }
 }
 

@@ -1,7 +1,17 @@
 //! What the host offers to the programs of the node, `gpusliced` and `gpuslice`.
 //!
-//! [`layout`] is the layout of an installation: where its parts, its sockets and the driver are.
-#![forbid(unsafe_code)]
+//! * [`cgroup`]: control groups of the unified hierarchy;
+//! * [`clock`]: the machine's clocks;
+//! * [`control_node`]: the driver's control node;
+//! * [`layout`]: where an installation's parts, its sockets and the driver are;
+//! * [`process`]: other processes, by pidfd and through /proc;
+//! * [`seqpacket`]: the sockets on which the programs talk.
+#![deny(unsafe_code)]
 #![deny(missing_docs)]
 
+pub mod cgroup;
+pub mod clock;
+pub mod control_node;
 pub mod layout;
+pub mod process;
+pub mod seqpacket;

@@ -39,8 +39,7 @@
 //! [`control`] is another interface: the few ioctls of the driver's kernel side that preempt and resume a
 //! process's work on a GPU.
 //!
-//! The callback is invoked once per family, in a fixed order; flat index = position over all
-//! families ([`table::DRIVER_FLAT`]).
+//! The callback is invoked once per family, in a fixed order; a function's index is its position in [`DRIVER`].
 
 #![no_std]
 // Names are the headers', so that their documentation applies.

@@ -11,7 +11,7 @@
 //! names are hashed into an open-addressed index built at compile time: one hash, one or two
 //! comparisons, then a walk over the few forms of that base.
 
-use crate::table::{DRIVER_COUNT, DRIVER_FLAT};
+use crate::table::{DRIVER, DRIVER_COUNT};
 
 /// `CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM`: prefer the `_ptsz`/`_ptds` variant.
 pub const PER_THREAD_DEFAULT_STREAM: u64 = 2;
@@ -21,7 +21,7 @@ pub const PER_THREAD_DEFAULT_STREAM: u64 = 2;
 pub struct Found {
     /// The exported symbol.
     pub symbol: &'static str,
-    /// Its position in [`DRIVER_FLAT`].
+    /// Its position in [`DRIVER`].
     pub index: usize,
 }
 
@@ -53,27 +53,27 @@ pub fn symbol(base: &str, cuda_version: u32, flags: u64) -> Result<Found, Missin
                 let parts = INDEX.parts[i];
                 parts.per_thread
                     && parts.generation == generation
-                    && DRIVER_FLAT[i].since <= cuda_version
+                    && DRIVER[i].since <= cuda_version
             })
             .unwrap_or(plain)
     };
     Ok(Found {
-        symbol: DRIVER_FLAT[chosen].name,
+        symbol: DRIVER[chosen].name,
         index: chosen,
     })
 }
 
-/// The position in [`DRIVER_FLAT`] of an exported symbol, suffixes included.
+/// The position in [`DRIVER`] of an exported symbol, suffixes included.
 pub fn exported(name: &str) -> Option<usize> {
     let base = &name.as_bytes()[..suffix(name.as_bytes()).base];
-    forms(INDEX.first(base)?).find(|&i| DRIVER_FLAT[i].name == name)
+    forms(INDEX.first(base)?).find(|&i| DRIVER[i].name == name)
 }
 
 /// The newest of a base's forms, without stream variants, that is not newer than `version`.
 fn newest(first: usize, version: u32) -> Option<usize> {
     forms(first)
-        .filter(|&i| DRIVER_FLAT[i].since <= version && !INDEX.parts[i].per_thread)
-        .max_by_key(|&i| DRIVER_FLAT[i].since)
+        .filter(|&i| DRIVER[i].since <= version && !INDEX.parts[i].per_thread)
+        .max_by_key(|&i| DRIVER[i].since)
 }
 
 /// All forms of one base name, starting with `first`.
@@ -153,7 +153,7 @@ impl Index {
     }
 
     const fn insert(&mut self, i: usize) {
-        let name = DRIVER_FLAT[i].name.as_bytes();
+        let name = DRIVER[i].name.as_bytes();
         self.parts[i] = suffix(name);
         let base = self.parts[i].base;
         let mut slot = hash(name, base) % SLOTS;
@@ -173,7 +173,7 @@ impl Index {
 
     /// Whether row `i`'s base is the first `len` bytes of `name`.
     const fn has_base(&self, i: usize, name: &[u8], len: usize) -> bool {
-        let ours = DRIVER_FLAT[i].name.as_bytes();
+        let ours = DRIVER[i].name.as_bytes();
         if self.parts[i].base != len {
             return false;
         }

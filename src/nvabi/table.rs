@@ -1,7 +1,5 @@
 //! The table as data, for use by the shim, the simulator and the tests at run time.
 
-use crate::{driver, nvml};
-
 /// How the shim handles a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shim {
@@ -46,49 +44,76 @@ macro_rules! column {
         Sim::NotSupported
     };
 }
-pub(crate) use column;
 
-/// Every driver function, one slice per family, in the order of `for_each_driver_fn!`.
-pub const DRIVER: &[&[Function]] = driver::FAMILIES;
+/// Number of rows.
+macro_rules! count {
+    ($([$($columns:tt)*] $name:ident($($args:tt)*) $(-> $ret:ty)?;)*) => {
+        [$(stringify!($name)),*].len()
+    };
+}
 
-/// Every NVML function, one slice per family, in the order of `for_each_nvml_fn!`.
-pub const NVML: &[&[Function]] = nvml::FAMILIES;
+/// Writes rows into `$table` from index `$at` on.
+macro_rules! fill {
+    ($table:ident $at:ident
+     $([$shim:ident, $sim:ident, $since:literal] $name:ident($($args:tt)*) $(-> $ret:ty)?;)*) => {
+        $(
+            $table[$at] = Function {
+                name: stringify!($name),
+                since: $since,
+                shim: column!($shim),
+                sim: column!($sim),
+            };
+            $at += 1;
+        )*
+    };
+}
+
+/// The element of an array that is not yet filled.
+const NO_ROW: Function = Function {
+    name: "",
+    since: 0,
+    shim: Shim::Pass,
+    sim: Sim::NotSupported,
+};
 
 /// Number of driver functions: the length of an array with one element per row.
-pub const DRIVER_COUNT: usize = count(DRIVER);
+pub const DRIVER_COUNT: usize = {
+    let mut rows = 0;
+    macro_rules! add {
+        ($($family:tt)*) => { rows += count!($($family)*); };
+    }
+    crate::for_each_driver_fn!(add);
+    rows
+};
 
 /// Number of NVML functions.
-pub const NVML_COUNT: usize = count(NVML);
-
-/// Every driver function in flat order; a position here is the function's index.
-pub static DRIVER_FLAT: [Function; DRIVER_COUNT] = flatten(DRIVER);
-
-/// Every NVML function in flat order.
-pub static NVML_FLAT: [Function; NVML_COUNT] = flatten(NVML);
-
-const fn count(families: &[&[Function]]) -> usize {
-    let mut total = 0;
-    let mut family = 0;
-    while family < families.len() {
-        total += families[family].len();
-        family += 1;
+pub const NVML_COUNT: usize = {
+    let mut rows = 0;
+    macro_rules! add {
+        ($($family:tt)*) => { rows += count!($($family)*); };
     }
-    total
-}
+    crate::for_each_nvml_fn!(add);
+    rows
+};
 
-const fn flatten<const N: usize>(families: &[&[Function]]) -> [Function; N] {
-    let mut flat = [families[0][0]; N];
-    let mut at = 0;
-    let mut family = 0;
-    while family < families.len() {
-        let mut row = 0;
-        while row < families[family].len() {
-            flat[at] = families[family][row];
-            at += 1;
-            row += 1;
-        }
-        family += 1;
+/// Every driver function in the order of `for_each_driver_fn!`; a position here is the function's index.
+pub static DRIVER: [Function; DRIVER_COUNT] = {
+    let (mut table, mut at) = ([NO_ROW; DRIVER_COUNT], 0);
+    macro_rules! add {
+        ($($family:tt)*) => { fill!(table at $($family)*); };
     }
-    assert!(at == N);
-    flat
-}
+    crate::for_each_driver_fn!(add);
+    assert!(at == DRIVER_COUNT);
+    table
+};
+
+/// Every NVML function in the order of `for_each_nvml_fn!`.
+pub static NVML: [Function; NVML_COUNT] = {
+    let (mut table, mut at) = ([NO_ROW; NVML_COUNT], 0);
+    macro_rules! add {
+        ($($family:tt)*) => { fill!(table at $($family)*); };
+    }
+    crate::for_each_nvml_fn!(add);
+    assert!(at == NVML_COUNT);
+    table
+};

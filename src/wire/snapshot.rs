@@ -134,9 +134,9 @@ crate::frame::messages! {
             /// Turns granted.
             turns: u64,
             /// Turns after which it had not drained by the drain deadline.
-            overruns: u64,
+            late_turns: u64,
             /// Turns ended early for a container of a higher class.
-            preemptions: u64,
+            closed_early: u64,
             /// How its turns are enforced.
             time_enforcement: TimeEnforcement,
             /// Times its work was stopped on the GPU.

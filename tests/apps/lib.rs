@@ -6,4 +6,5 @@
 
 pub mod api;
 pub mod driver;
+pub mod gpu;
 pub mod spin;

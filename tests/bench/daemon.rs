@@ -1,6 +1,8 @@
 //! The daemon's side of the tenant socket, reduced to a process alone in its slice: one GPU, one cap, no
 //! turns. It is part of the bench so that the figures are the shim's alone.
 
+use gpuslice_host::clock::now;
+use gpuslice_host::seqpacket;
 use gpuslice_wire::frame::{decode, encode};
 use gpuslice_wire::ids::{ClientId, Lane};
 use gpuslice_wire::limits::{FRAME_BYTES_MAX, HEARTBEAT_NS, PAGE_BYTES};
@@ -9,6 +11,8 @@ use gpuslice_wire::page::{
 };
 use gpuslice_wire::tenant::{Reply, Request};
 use gpuslice_wire::units::{Bytes, GIB};
+use nix::sys::socket::{Backlog, SockFlag};
+use std::ffi::OsStr;
 use std::io::Error;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::path::Path;
@@ -42,30 +46,12 @@ pub fn serve(socket: &Path) -> Result<(), Error> {
 }
 
 fn listen(path: &Path) -> Result<OwnedFd, Error> {
-    // SAFETY: plain system calls on a descriptor made here and an address filled in here.
-    unsafe {
-        let fd = libc::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC, 0);
-        if fd < 0 {
-            return Err(Error::last_os_error());
-        }
-        let fd = OwnedFd::from_raw_fd(fd);
-        let mut address: libc::sockaddr_un = std::mem::zeroed();
-        address.sun_family = libc::AF_UNIX as u16;
-        let bytes = path.as_os_str().as_encoded_bytes();
-        if bytes.len() >= address.sun_path.len() {
-            return Err(Error::from_raw_os_error(libc::ENAMETOOLONG));
-        }
-        for (to, from) in address.sun_path.iter_mut().zip(bytes) {
-            *to = *from as libc::c_char;
-        }
-        let size = size_of::<libc::sockaddr_un>() as u32;
-        if libc::bind(fd.as_raw_fd(), (&raw const address).cast(), size) != 0
-            || libc::listen(fd.as_raw_fd(), 16) != 0
-        {
-            return Err(Error::last_os_error());
-        }
-        Ok(fd)
-    }
+    let (Some(dir), Some(name)) = (path.parent(), path.file_name().and_then(OsStr::to_str)) else {
+        return Err(Error::from_raw_os_error(libc::EINVAL));
+    };
+    let fd = seqpacket::bound(dir, name, SockFlag::empty())?;
+    nix::sys::socket::listen(&fd, Backlog::new(16)?)?;
+    Ok(fd)
 }
 
 fn shared_page() -> Option<(OwnedFd, *mut libc::c_void)> {
@@ -88,16 +74,6 @@ fn shared_page() -> Option<(OwnedFd, *mut libc::c_void)> {
     }
 }
 
-fn now() -> u64 {
-    let mut time = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // SAFETY: fills a live timespec.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
-}
-
 fn container_page() -> Option<OwnedFd> {
     let (fd, at) = shared_page()?;
     // SAFETY: a zeroed, page-aligned, shared page of the right size, never unmapped.
@@ -109,10 +85,10 @@ fn container_page() -> Option<OwnedFd> {
     page.lane[0].uuid_high.store(0x0102_0304_0506_0708, Relaxed);
     page.lane[0].uuid_low.store(0x090a_0b0c_0d0e_0f10, Relaxed);
     page.lane[0].cap.store(CAP, Relaxed);
-    page.heartbeat_ns.store(now(), Release);
+    page.heartbeat_ns.store(now().0, Release);
     std::thread::spawn(move || {
         loop {
-            page.heartbeat_ns.store(now(), Release);
+            page.heartbeat_ns.store(now().0, Release);
             std::thread::sleep(Duration::from_nanos(HEARTBEAT_NS));
         }
     });

@@ -6,7 +6,11 @@ use serde_json::Value;
 /// Crate, its allowed dependencies within the house, and from outside.
 const ALLOWED: [(&str, &[&str], &[&str]); 16] = [
     ("gpuslice-wire", &[], &[]),
-    ("gpuslice-host", &[], &["nix", "thiserror"]),
+    (
+        "gpuslice-host",
+        &["gpuslice-nvabi", "gpuslice-wire"],
+        &["libc", "nix", "procfs", "rustix", "thiserror"],
+    ),
     ("gpuslice-nvabi", &[], &[]),
     ("gpuslice-engine", &["gpuslice-wire"], &[]),
     (
@@ -50,6 +54,7 @@ const ALLOWED: [(&str, &[&str], &[&str]); 16] = [
         "gpuslice-gpu",
         &[
             "gpuslice-apps",
+            "gpuslice-host",
             "gpuslice-nvabi",
             "gpuslice-shim",
             "gpuslice-sim-device",
@@ -58,8 +63,13 @@ const ALLOWED: [(&str, &[&str], &[&str]); 16] = [
     ),
     (
         "gpuslice-bench",
-        &["gpuslice-nvabi", "gpuslice-wire", "gpuslice-sim-device"],
-        &["libc", "serde_json"],
+        &[
+            "gpuslice-host",
+            "gpuslice-nvabi",
+            "gpuslice-wire",
+            "gpuslice-sim-device",
+        ],
+        &["libc", "nix", "serde_json"],
     ),
     ("gpuslice-world", &["gpuslice-wire", "gpuslice-engine"], &[]),
 ];

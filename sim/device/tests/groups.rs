@@ -21,22 +21,18 @@ fn group() -> Option<Group> {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
     let name = format!("gpuslice-sim-{}-{number}", std::process::id());
-    for mount in ["/sys/fs/cgroup/unified", "/sys/fs/cgroup"] {
-        let mount = Path::new(mount);
-        if !mount.join("cgroup.controllers").exists() {
-            continue;
-        }
-        let dir = mount.join(&name);
-        match std::fs::create_dir(&dir) {
-            Ok(()) => return Some(Group(dir)),
-            Err(error) => {
-                skip(&format!("no control group can be made: {error}"));
-                return None;
-            }
+    let Some(mount) = gpuslice_host::cgroup::mount() else {
+        skip("there is no unified hierarchy of control groups here");
+        return None;
+    };
+    let dir = mount.join(&name);
+    match std::fs::create_dir(&dir) {
+        Ok(()) => Some(Group(dir)),
+        Err(error) => {
+            skip(&format!("no control group can be made: {error}"));
+            None
         }
     }
-    skip("there is no unified hierarchy of control groups here");
-    None
 }
 
 impl Group {

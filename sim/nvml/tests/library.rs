@@ -3,9 +3,8 @@
 #![allow(non_snake_case)]
 
 use core::ffi::{c_char, c_void};
-use gpuslice_nvabi::table::NVML_FLAT;
 use gpuslice_nvabi::types::*;
-use gpuslice_nvabi::{Sim, sig};
+use gpuslice_nvabi::{NVML, Sim, sig};
 use gpuslice_sim_device::{Config, Kind, Machine, Role, Work, create, destroy};
 use std::ffi::CString;
 use std::mem::MaybeUninit;
@@ -131,10 +130,7 @@ fn is_session(name: &str) -> bool {
 #[test]
 fn every_row_is_exported_and_wants_initialisation() {
     let (_turn, library) = library();
-    for function in NVML_FLAT
-        .iter()
-        .filter(|function| !is_session(function.name))
-    {
+    for function in NVML.iter().filter(|function| !is_session(function.name)) {
         let answer = blind(library, function.name, 0);
         assert_eq!(
             answer,
@@ -153,10 +149,7 @@ fn every_row_is_exported_and_wants_initialisation() {
 fn what_is_not_implemented_says_so_and_nulls_harm_nothing() {
     initialised(|library| {
         let handle = device(library, 0).0 as usize;
-        for function in NVML_FLAT
-            .iter()
-            .filter(|function| !is_session(function.name))
-        {
+        for function in NVML.iter().filter(|function| !is_session(function.name)) {
             for first in [0, handle, 1, usize::MAX] {
                 let answer = blind(library, function.name, first);
                 match function.sim {

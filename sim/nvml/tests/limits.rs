@@ -171,11 +171,7 @@ struct Group {
 
 impl Group {
     fn new() -> Option<Self> {
-        let mounts = ["/sys/fs/cgroup/unified", "/sys/fs/cgroup"].map(PathBuf::from);
-        let root = mounts
-            .into_iter()
-            .find(|mount| mount.join("cgroup.controllers").exists());
-        let Some(root) = root else {
+        let Some(root) = gpuslice_host::cgroup::mount() else {
             skip("there is no unified hierarchy of control groups here");
             return None;
         };

@@ -3,15 +3,11 @@
 use super::plan::Plan;
 use crate::node;
 use anyhow::{Context, Result};
-use nix::mount::{MntFlags, MsFlags, mount, umount2};
-use nix::sched::{CloneFlags, unshare};
+use gpuslice_host::cgroup;
 use serde_json::{Value, json};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
-
-/// Mount point of the unified hierarchy on a machine with both cgroup hierarchies.
-const HYBRID: &str = "/sys/fs/cgroup/unified";
 
 /// Writes `config.json`: annotations request the slice, the hook does the rest.
 ///
@@ -73,17 +69,9 @@ pub fn command(runtime: &str, root: &Path) -> Command {
     let crun = Path::new(runtime)
         .file_name()
         .is_some_and(|name| name == "crun");
-    if crun && Path::new(HYBRID).is_dir() {
+    if crun && cgroup::is_hybrid() {
         // SAFETY: the closure only makes system calls on constants.
-        unsafe { command.pre_exec(without_unified) };
+        unsafe { command.pre_exec(cgroup::hide_unified) };
     }
     command
-}
-
-fn without_unified() -> std::io::Result<()> {
-    unshare(CloneFlags::CLONE_NEWNS)?;
-    let flags = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
-    mount(None::<&str>, "/", None::<&str>, flags, None::<&str>)?;
-    umount2(HYBRID, MntFlags::MNT_DETACH)?;
-    Ok(())
 }

@@ -27,7 +27,7 @@ pub fn json(view: &View) -> Value {
             "share": row.share, "class": row.class.name(), "time_cap_ppm": row.cap_ppm,
             "clients": row.clients, "runnable": row.runnable, "share_due": view.due(row),
             "gpu_ns": row.gpu_ns, "wait_ns": row.wait_ns, "runnable_ns": row.runnable_ns,
-            "turns": row.turns, "overruns": row.overruns, "preemptions": row.preemptions,
+            "turns": row.turns, "late_turns": row.late_turns, "closed_early": row.closed_early,
             "launches": row.launches, "gang": row.gang, "stops": row.time.stops,
             "stops_missed": row.time.stops_missed,
             "time_enforcement": time_enforcement_name(row.time.enforcement),

@@ -12,6 +12,7 @@
 use super::thread::Sample;
 use crate::cgroup::Dir;
 use gpuslice_engine::{Event, Granted};
+use gpuslice_host::cgroup::within;
 use gpuslice_wire::ids::{ClientId, ContainerId, GpuUuid, Lane};
 use gpuslice_wire::text::CgroupPath;
 use gpuslice_wire::units::Bytes;
@@ -132,7 +133,7 @@ pub fn attribute(
                 && seen
                     .cgroup
                     .as_deref()
-                    .is_some_and(|name| crate::cgroup::within(name, owner.cgroup.as_bytes()));
+                    .is_some_and(|name| within(name, owner.cgroup.as_bytes()));
             (inside && !known.contains(pid)).then_some(seen.used?)
         };
         let outside = processes

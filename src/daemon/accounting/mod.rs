@@ -15,10 +15,11 @@ pub mod thread;
 
 use crate::daemon::Daemon;
 use crate::lingering::ClientHolder;
-use crate::poll::now;
 use crate::slab::Key;
 use attribute::{Attached, SliceOwner, Unattributed};
 use gpuslice_engine::Event;
+use gpuslice_host::clock::now;
+use gpuslice_host::process::own_pid_namespace;
 use gpuslice_wire::frame::RequestId;
 use gpuslice_wire::ids::{ClientId, GpuUuid, Lane};
 use gpuslice_wire::limits::CLIENTS_MAX;
@@ -27,7 +28,6 @@ use gpuslice_wire::units::{Bytes, Duration, Instant};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use thread::{NvmlAnswer, NvmlThread, Question, Sample, Ticket};
@@ -199,8 +199,7 @@ impl Accounting {
 
 /// A warning if NVML's pids differ from the pids of the daemon's peers.
 pub fn pid_namespace_warning() -> Option<&'static str> {
-    let namespace = std::fs::read_link("/proc/self/ns/pid").ok()?;
-    (namespace != Path::new(INITIAL_PID_NAMESPACE)).then_some(
+    (own_pid_namespace()? != INITIAL_PID_NAMESPACE).then_some(
         "gpusliced is not in the host's pid namespace: it may not recognise the processes that NVML \
          reports; run it in the host's (--pid=host, hostPID: true)",
     )

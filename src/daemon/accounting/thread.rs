@@ -6,8 +6,9 @@
 //! Questions are answered in order. Those about single processes that wait together share one sample per GPU.
 
 use super::supervisor::Supervisor;
-use crate::cgroup::{self, Dir};
+use crate::cgroup::Dir;
 use crate::nvml::{Nvml, NvmlError};
+use gpuslice_host::cgroup;
 use gpuslice_nvabi::types::nvmlReturn_t;
 use gpuslice_wire::ids::GpuUuid;
 use nix::sys::eventfd::EventFd;
@@ -277,7 +278,7 @@ fn sample_gpu(nvml: &Nvml, gpu: Id, limited: &[(Id, Dir)]) -> Sample {
     // Limited cgroups first: memory allocated in between then counts for its process, not as unattributed.
     let device = nvml.of(GpuUuid(gpu));
     let counted = |dir: &Dir| {
-        let limits = device.as_ref().ok()?.limits(&cgroup::named(dir)).ok()?;
+        let limits = device.as_ref().ok()?.limits(dir).ok()?;
         Some((dir.clone(), limits.used))
     };
     let here = limited.iter().filter(|(whose, _)| *whose == gpu);
@@ -301,13 +302,12 @@ fn sample_gpu(nvml: &Nvml, gpu: Id, limited: &[(Id, Dir)]) -> Sample {
 
 fn set(nvml: &Nvml, step: &Step) -> Result<u64, NvmlError> {
     let device = nvml.of(GpuUuid(step.gpu))?;
-    let name = cgroup::named(&step.dir);
     let used = match step.above_used {
-        true => device.limits(&name).map_or(0, |limits| limits.used),
+        true => device.limits(&step.dir).map_or(0, |limits| limits.used),
         false => 0,
     };
     let hard = step.hard.max(used);
-    device.set_limits(&name, step.soft, hard).map(|()| hard)
+    device.set_limits(&step.dir, step.soft, hard).map(|()| hard)
 }
 
 /// Whether the driver can limit cgroups on this GPU.
@@ -325,7 +325,7 @@ fn can_limit(nvml: &Nvml, gpu: GpuUuid, dir: &Path) -> Result<(), String> {
     if device.is_mig().map_err(|why| why.to_string())? {
         return Err("the GPU is in MIG mode, which has no limits per cgroup".to_owned());
     }
-    match device.limits(&cgroup::named(dir)) {
+    match device.limits(dir) {
         Ok(_) => Ok(()),
         // The call is supported, and no limit is set there.
         Err(why) if why.answer == nvmlReturn_t::ERROR_NOT_FOUND => Ok(()),

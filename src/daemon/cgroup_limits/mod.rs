@@ -15,9 +15,10 @@ mod effects;
 
 use crate::accounting::attribute::SliceOwner;
 use crate::accounting::thread::{Step, Ticket, why_no_limits};
-use crate::cgroup::{self, Dir};
+use crate::cgroup::Dir;
 use crate::nvml::{NO_LIMIT, NvmlError};
 use gpuslice_engine::{Record, Token};
+use gpuslice_host::cgroup::{directory, mount};
 use gpuslice_wire::admin::MemoryAsk;
 use gpuslice_wire::ids::{ContainerId, GpuUuid, Lane};
 use gpuslice_wire::snapshot::MemoryEnforcement;
@@ -101,7 +102,7 @@ impl CgroupLimits {
         CgroupLimits {
             mode,
             soft,
-            mount: cgroup::mount(),
+            mount: mount(),
             support: BTreeMap::new(),
             known: BTreeMap::new(),
             pending: VecDeque::new(),
@@ -147,7 +148,7 @@ impl CgroupLimits {
 
     fn dir(&self, cgroup: &CgroupPath) -> Option<Dir> {
         let mount = self.mount.as_ref()?;
-        (!cgroup.is_empty()).then(|| Dir(cgroup::directory(mount, cgroup.as_bytes())))
+        (!cgroup.is_empty()).then(|| Dir(directory(mount, cgroup.as_bytes())))
     }
 
     /// GPU and cgroup directory of every limit in force.

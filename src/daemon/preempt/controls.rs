@@ -3,7 +3,8 @@
 //! They go to the machine's kernel or, with the simulated driver, to its simulated kernel side. No other part of the
 //! daemon knows the difference.
 
-use super::{ChannelGroup, kernel};
+use super::ChannelGroup;
+use gpuslice_host::{control_node, process};
 use gpuslice_nvabi::control::{
     CONTROL, Control, Preempt, Schedule, SwitchStats, TimeSlice, command, status,
 };
@@ -97,15 +98,18 @@ impl Controls {
     /// # Errors
     /// The process has no such descriptor, access is denied, or the file is another.
     pub fn open(&self, pidfd: impl AsFd, number: u32) -> Result<OwnedFd, ControlError> {
-        let file = kernel::duplicate(pidfd.as_fd(), number).map_err(ControlError::System)?;
+        let file = process::duplicate(pidfd.as_fd(), number).map_err(ControlError::System)?;
         let its = match self {
-            Controls::Kernel => kernel::is_control_node(&file).map_err(ControlError::System)?,
+            Controls::Kernel => {
+                control_node::is_control_node(&file).map_err(ControlError::System)?
+            }
             // The simulated kernel checks the file with each control.
             Controls::Simulated(_) => true,
         };
         its.then_some(file).ok_or(ControlError::Stranger)
     }
 
+    #[allow(unsafe_code)]
     fn control<T>(
         &self,
         file: &OwnedFd,
@@ -121,10 +125,13 @@ impl Controls {
             params_bytes: size_of::<T>() as u32,
             ..Control::default()
         };
-        let done = match self {
-            Controls::Kernel => kernel::control(file.as_fd(), CONTROL, &mut it),
-            Controls::Simulated(machine) => {
-                kernel::simulated(machine, file.as_fd(), CONTROL, &mut it)
+        // SAFETY: `it` names `params`, which outlives the call, and its size.
+        let done = unsafe {
+            match self {
+                Controls::Kernel => control_node::control(file.as_fd(), &mut it),
+                Controls::Simulated(machine) => machine
+                    .ioctl(file.as_fd(), CONTROL, (&raw mut it).cast())
+                    .map_err(io::Error::from_raw_os_error),
             }
         };
         match done {

@@ -6,9 +6,9 @@
 //! a time slice also the previous value. A starting daemon resumes all these groups and restores their time slices.
 //! The files need not survive a reboot, which ends all groups, so they are not synced.
 
+use super::ChannelGroup;
 use super::controls::{ControlError, Controls};
-use super::{ChannelGroup, kernel};
-use crate::exit_watch::start_time;
+use gpuslice_host::process;
 use gpuslice_wire::ids::{ContainerId, Lane};
 use gpuslice_wire::tenant::ObjectName;
 use std::fs;
@@ -39,7 +39,7 @@ impl JournalEntry {
     pub fn of(pid: u32, named: ChannelGroup) -> JournalEntry {
         JournalEntry {
             pid,
-            born: start_time(pid).unwrap_or(0),
+            born: process::start_time(pid).unwrap_or(0),
             named,
             was_us: None,
         }
@@ -61,13 +61,9 @@ impl JournalEntry {
     /// # Errors
     /// [`ControlError`].
     pub fn open(&self, controls: &Controls) -> Result<Option<OwnedFd>, ControlError> {
-        let Ok(pidfd) = kernel::process(self.pid as i32) else {
+        let Ok(Some(pidfd)) = process::pidfd_of(self.pid, self.born) else {
             return Ok(None);
         };
-        // Open the pidfd first: then the pid cannot be reused between the two steps.
-        if start_time(self.pid) != Some(self.born) {
-            return Ok(None);
-        }
         controls.open(&pidfd, self.named.fd).map(Some)
     }
 
@@ -193,7 +189,7 @@ mod tests {
     fn line() -> JournalEntry {
         JournalEntry {
             pid: std::process::id(),
-            born: start_time(std::process::id()).expect("it lives"),
+            born: process::start_time(std::process::id()).expect("it lives"),
             named: ChannelGroup {
                 lane: Lane(3),
                 fd: 7,

@@ -24,7 +24,6 @@
 
 pub mod controls;
 pub mod journal;
-mod kernel;
 mod time_slicer;
 mod time_slices;
 mod worker;

@@ -24,7 +24,8 @@ use gpuslice_wire::units::Bytes;
 use crate::action::{Action, Actions, Cut};
 use crate::engine::{Engine, NO_CAP};
 use crate::event::{Process, Token};
-use crate::lifecycle::{Client, ClientLane, ContainerIndex};
+use crate::index::ContainerIndex;
+use crate::lifecycle::{Client, ClientLane};
 use crate::quota::Quota;
 
 /// Bytes a process claims to hold.
@@ -187,6 +188,6 @@ impl Engine {
 
 /// No process holds more than a GPU has: a larger claim is cut, so that it cannot block its own container
 /// for ever.
-fn held_of(held: &Held, lane: Lane, gpu: Option<&crate::engine::Gpu>) -> Bytes {
+fn held_of(held: &Held, lane: Lane, gpu: Option<&crate::sched::gpu::Gpu>) -> Bytes {
     held[usize::from(lane.0)].min(gpu.map_or(NO_CAP, |gpu| gpu.total))
 }

@@ -19,7 +19,8 @@ use gpuslice_wire::units::Bytes;
 
 use crate::action::{Action, Actions};
 use crate::engine::Engine;
-use crate::lifecycle::{ContainerIndex, Growth, Stage};
+use crate::index::ContainerIndex;
+use crate::lifecycle::{Growth, Stage};
 
 /// Requests of one account that wait at a time; a shim's threads each have one.
 const WAITING_MAX: usize = 4 * CLIENTS_PER_CONTAINER_MAX;

@@ -21,33 +21,8 @@ use gpuslice_wire::units::{Bytes, Duration, Instant};
 
 use crate::action::Actions;
 use crate::engine::Engine;
-use crate::lifecycle::{ContainerIndex, Growth};
-
-/// An account's recall.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Recall {
-    number: u32,
-    /// Processes that owe an answer; the recall is on as long as there is one.
-    owing: Vec<ClientId>,
-}
-
-impl Recall {
-    /// The number of the last recall, as the page shows it.
-    pub(crate) const fn number(&self) -> u32 {
-        self.number
-    }
-    pub(crate) const fn is_on(&self) -> bool {
-        !self.owing.is_empty()
-    }
-    /// Processes that owe an answer.
-    pub(crate) fn owing(&self) -> &[ClientId] {
-        &self.owing
-    }
-    /// `client` has answered, or has ended.
-    pub(crate) fn answered(&mut self, client: ClientId) {
-        self.owing.retain(|&other| other != client);
-    }
-}
+use crate::index::ContainerIndex;
+use crate::lifecycle::Growth;
 
 impl Engine {
     /// Recalls credit from the siblings of a process that is short. Returns whether that can help.
@@ -73,10 +48,7 @@ impl Engine {
         if owing.is_empty() || !slice.account.would_fit(growth.need, theirs) {
             return false;
         }
-        slice.recall = Recall {
-            number: slice.recall.number.wrapping_add(1),
-            owing,
-        };
+        slice.recall.begin(owing);
         self.recalls.retain(|&(_, s, l)| (s, l) != (index, lane));
         let until = self.now.plus(Duration(RECALL_WAIT_NS));
         self.recalls.push((until, index, lane));
@@ -86,7 +58,7 @@ impl Engine {
     /// Ends the wait for answers.
     pub(crate) fn end_recall(&mut self, index: ContainerIndex, lane: Lane) {
         if let Some(slice) = self.account(index, lane) {
-            slice.recall.owing.clear();
+            slice.recall.end();
         }
         self.recalls.retain(|&(_, s, l)| (s, l) != (index, lane));
     }

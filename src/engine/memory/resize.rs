@@ -12,7 +12,7 @@ use crate::action::{Action, Actions, CapChange};
 use crate::admission::beginning;
 use crate::engine::{Engine, NO_CAP};
 use crate::event::Token;
-use crate::lifecycle::ContainerIndex;
+use crate::index::ContainerIndex;
 use crate::refusal::Refusal;
 
 impl Engine {

@@ -6,12 +6,12 @@ use gpuslice_wire::units::{Duration, Instant, Weight};
 
 use super::bucket::Bucket;
 use super::gang::Member;
+use super::gpu::ToOne;
 use super::overhead::{SwitchCosts, WorkSpan};
 use super::policy::Entitlement;
 use super::preempt::Preemption;
 use super::untracked::Untracked;
-use crate::lifecycle::ContainerIndex;
-use crate::view::ToOne;
+use crate::index::ContainerIndex;
 
 /// Virtual time: GPU time divided by weight, in 2^-32 ns. 2^64 ns of any weight fit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]

@@ -55,6 +55,7 @@
 pub(crate) mod bucket;
 pub(crate) mod entity;
 pub(crate) mod gang;
+pub(crate) mod gpu;
 mod mode;
 mod native;
 pub(crate) mod overhead;
@@ -81,7 +82,7 @@ use self::queues::RunQueues;
 use self::starvation::{GuardTurn, StarvationGuards};
 use crate::action::{Late, Mode};
 use crate::config::{ACCOUNT_EVERY, Charged, Config};
-use crate::lifecycle::ContainerIndex;
+use crate::index::ContainerIndex;
 
 /// The state of the GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -201,7 +202,7 @@ impl Turns {
     }
 
     pub(crate) fn set_policy(&mut self, policy: Policy) {
-        if self.policy == Policy::Native && policy != Policy::Native {
+        if !self.policy.rules().turns && policy.rules().turns {
             // time without turns neither earns nor owes
             self.queues.iter_mut().for_each(RunQueues::reset_pools);
             for entity in &mut self.entities {

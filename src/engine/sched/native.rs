@@ -11,13 +11,11 @@
 //! class has a range of its own, so that of overlapping work the high class gets most and best-effort
 //! little:
 
-use gpuslice_wire::ids::{ContainerId, Lane};
-use gpuslice_wire::policy::{Class, Policy};
+use gpuslice_wire::policy::Class;
 
 use super::Turns;
 use super::entity::Entity;
-use crate::engine::Engine;
-use crate::lifecycle::ContainerIndex;
+use crate::index::ContainerIndex;
 
 /// Per class: the slice of its lightest container if the heaviest allows it, the maximum and the minimum,
 /// µs.
@@ -38,7 +36,7 @@ fn slice_us(class: Class, weight: u64, lightest: u64, heaviest: u64) -> u64 {
 
 impl Turns {
     /// The hardware slice of `index`, µs; `None` leaves it to the driver.
-    fn native_slice(&self, index: ContainerIndex) -> Option<u64> {
+    pub(crate) fn native_slice(&self, index: ContainerIndex) -> Option<u64> {
         let entity = self.find(index)?;
         let class = self.entities.iter().filter(|it| it.class == entity.class);
         let sum = |reserved: bool| {
@@ -53,19 +51,8 @@ impl Turns {
         };
         let all = class.clone().map(of);
         let (lightest, heaviest) = (all.clone().min()?, all.max()?);
-        let own = self.policy != Policy::Native;
+        let own = self.policy.rules().turns;
         own.then(|| slice_us(entity.class, of(entity), lightest, heaviest))
-    }
-}
-
-impl Engine {
-    /// How long the hardware should let a container run on a GPU while others have work there too, µs;
-    /// `None` leaves it to the driver.
-    #[must_use]
-    pub fn time_slice(&self, id: ContainerId, lane: Lane) -> Option<u64> {
-        let index = self.containers.find(id)?;
-        let gpu = self.containers.get(index)?.slices.get(lane)?.gpu?;
-        self.gpus[gpu].turns.native_slice(index)
     }
 }
 
@@ -75,6 +62,7 @@ mod tests {
     use crate::config::Config;
     use crate::sched::tests::Rig;
     use alloc::vec::Vec;
+    use gpuslice_wire::policy::Policy;
 
     /// The slices of containers of one class, by weight.
     fn slices(class: Class, weights: &[u64]) -> Vec<u64> {

@@ -23,15 +23,12 @@
 //! moment arrives later.
 
 use alloc::vec::Vec;
-use gpuslice_wire::ids::{ContainerId, Lane};
-use gpuslice_wire::policy::Policy;
 use gpuslice_wire::units::{Duration, Instant};
 
 use super::entity::Entity;
 use super::untracked::Untracked;
 use super::{Note, Phase, Turns};
-use crate::engine::Engine;
-use crate::lifecycle::ContainerIndex;
+use crate::index::ContainerIndex;
 
 /// Whether a container's work is stopped on the GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,7 +80,7 @@ impl Turns {
         let entity = self.find(index)?;
         // half a collective that is stopped would keep its other half spinning in turns of others
         let asked = entity.preemption != Preemption::None || entity.gang.is_some();
-        if !self.config.stop || asked || self.policy == Policy::Native {
+        if !self.config.stop || asked || !self.policy.rules().turns {
             return None;
         }
         let (class, tries) = (entity.class, entity.stop_tries.min(16));
@@ -158,18 +155,6 @@ impl Turns {
     }
 }
 
-impl Engine {
-    /// Takes in the answer to a stop or a resume.
-    pub(crate) fn preempt_done(&mut self, id: ContainerId, lane: Lane, done: Answer) {
-        let index = self.containers.find(id);
-        let gpu = index.and_then(|index| self.containers.get(index)?.slices.get(lane)?.gpu);
-        if let (Some(index), Some(gpu)) = (index, gpu) {
-            self.gpus[gpu].turns.preemption_answered(index, done);
-            self.report_all(index);
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -178,7 +163,9 @@ mod tests {
     use crate::sched::tests::Rig;
     use crate::tests::{ask, id};
     use crate::{Action, Ask, Claims, Event};
+    use gpuslice_wire::ids::Lane;
     use gpuslice_wire::policy::Class;
+    use gpuslice_wire::policy::Policy;
     use gpuslice_wire::units::GIB;
 
     const US: u64 = 1_000;

@@ -34,7 +34,7 @@ use gpuslice_wire::units::{Duration, Instant, Weight};
 
 use super::Turns;
 use super::entity::{Entity, Virtual};
-use crate::lifecycle::ContainerIndex;
+use crate::index::ContainerIndex;
 
 /// A container's queue position; the smallest goes first. First its position in the upper queue, which is
 /// the pool's for a container of the pool, then its own.

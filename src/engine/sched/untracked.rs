@@ -16,7 +16,7 @@ use super::entity::Entity;
 use super::{Note, Phase, Turns};
 use crate::action::Late;
 use crate::config::Config;
-use crate::lifecycle::ContainerIndex;
+use crate::index::ContainerIndex;
 
 /// Work may be in flight that was launched in open mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 mod headers;
 
 use gpuslice_nvabi::lookup::{Missing, PER_THREAD_DEFAULT_STREAM, exported, symbol};
-use gpuslice_nvabi::table::{DRIVER_COUNT, DRIVER_FLAT, NVML_COUNT, NVML_FLAT};
+use gpuslice_nvabi::table::{DRIVER_COUNT, NVML_COUNT};
 use gpuslice_nvabi::types::{CUresult, nvmlReturn_t};
 use gpuslice_nvabi::{DRIVER, Function, NVML, Shim, Sim};
 use std::collections::{BTreeMap, BTreeSet};
@@ -35,7 +35,7 @@ fn names(table: &[Function]) -> BTreeSet<String> {
 
 #[test]
 fn no_driver_function_of_the_headers_is_missing() {
-    let table = names(&DRIVER_FLAT);
+    let table = names(&DRIVER);
     for wheel in &headers::CUDA {
         let Some(include) = headers::include(wheel) else {
             continue;
@@ -65,7 +65,7 @@ fn every_driver_row_is_in_some_header() {
         };
         known.extend(headers::exported_by_cuda(&include));
     }
-    let table = names(&DRIVER_FLAT);
+    let table = names(&DRIVER);
     let unknown: Vec<_> = table.difference(&known).collect();
     // cudaProfiler.h is not in these wheels; its typedefs are, and are compared below.
     assert_eq!(
@@ -77,7 +77,7 @@ fn every_driver_row_is_in_some_header() {
 #[test]
 fn versions_are_those_of_the_typedef_headers() {
     let mut ours: BTreeMap<(String, String), BTreeSet<u32>> = BTreeMap::new();
-    for function in &DRIVER_FLAT {
+    for function in &DRIVER {
         let (name, suffix) = headers::split_suffix(function.name);
         let base = match name.rsplit_once("_v") {
             Some((base, digits)) if digits.parse::<u8>().is_ok() => base,
@@ -104,7 +104,7 @@ fn versions_are_those_of_the_typedef_headers() {
 
 #[test]
 fn a_later_form_has_a_later_version() {
-    for function in &DRIVER_FLAT {
+    for function in &DRIVER {
         let (name, suffix) = headers::split_suffix(function.name);
         for (from, to) in [("", "_v2"), ("_v2", "_v3"), ("_v3", "_v4")] {
             let Some(base) = name.strip_suffix(from) else {
@@ -113,7 +113,7 @@ fn a_later_form_has_a_later_version() {
             let Some(next) = exported(&format!("{base}{to}{suffix}")) else {
                 continue;
             };
-            let next = &DRIVER_FLAT[next];
+            let next = &DRIVER[next];
             assert!(
                 function.since < next.since,
                 "{} and {}",
@@ -142,39 +142,25 @@ fn nvml_matches_its_headers() {
             first_seen.entry(name).or_insert(*version);
         }
     }
-    let ours: BTreeMap<_, _> = NVML_FLAT
-        .iter()
-        .map(|f| (f.name.to_string(), f.since))
-        .collect();
+    let ours: BTreeMap<_, _> = NVML.iter().map(|f| (f.name.to_string(), f.since)).collect();
     assert_same(&ours, &first_seen);
 }
 
 #[test]
-fn rows_are_unique_and_flat_order_is_family_order() {
-    assert_eq!(names(&DRIVER_FLAT).len(), DRIVER_COUNT);
-    assert_eq!(names(&NVML_FLAT).len(), NVML_COUNT);
-    assert!(
-        DRIVER
-            .iter()
-            .flat_map(|family| family.iter())
-            .eq(DRIVER_FLAT.iter())
-    );
-    assert!(
-        NVML.iter()
-            .flat_map(|family| family.iter())
-            .eq(NVML_FLAT.iter())
-    );
+fn rows_are_unique() {
+    assert_eq!(names(&DRIVER).len(), DRIVER_COUNT);
+    assert_eq!(names(&NVML).len(), NVML_COUNT);
 }
 
 #[test]
 fn a_per_thread_variant_is_treated_like_its_legacy_form() {
-    for function in &DRIVER_FLAT {
+    for function in &DRIVER {
         let (name, suffix) = headers::split_suffix(function.name);
         if suffix.is_empty() {
             continue;
         }
         let plain = exported(name).unwrap_or_else(|| panic!("{} has no {name}", function.name));
-        let plain = &DRIVER_FLAT[plain];
+        let plain = &DRIVER[plain];
         assert_eq!(
             (plain.shim, plain.sim),
             (function.shim, function.sim),
@@ -206,7 +192,7 @@ fn functions_that_take_memory_or_start_work_are_hooked() {
         "cuGetProcAddress",
         "cuGetProcAddress_v2",
     ] {
-        let function = &DRIVER_FLAT[exported(name).expect(name)];
+        let function = &DRIVER[exported(name).expect(name)];
         assert_eq!(
             (function.shim, function.sim),
             (Shim::Hook, Sim::Implemented),
@@ -302,7 +288,7 @@ fn lookup_tells_unknown_from_too_new() {
 
 #[test]
 fn every_row_is_found_by_name_and_by_its_own_version() {
-    for (index, function) in DRIVER_FLAT.iter().enumerate() {
+    for (index, function) in DRIVER.iter().enumerate() {
         assert_eq!(exported(function.name), Some(index), "{}", function.name);
         let (name, suffix) = headers::split_suffix(function.name);
         let base = match name.rsplit_once("_v") {

@@ -5,8 +5,8 @@
 //! of its own word, a wait for the other's, and a kernel behind it: what launches last keeps the GPU
 //! until its peer has run, as a kernel does that spins.
 
+use gpuslice_apps::gpu::{self, Gpu, Outcome};
 use gpuslice_apps::ok;
-use gpuslice_apps::spin::{SPIN_NAME, SPIN_PTX};
 use gpuslice_nvabi::types::*;
 use std::process::ExitCode;
 use std::ptr::null_mut;
@@ -17,81 +17,40 @@ const DEEP: u32 = 4;
 
 /// One GPU's side.
 struct Side {
-    context: CUcontext,
+    gpu: Gpu,
     stream: CUstream,
-    kernel: CUfunction,
-    memory: CUdeviceptr,
     /// This side's word, and the other's.
     words: [CUdeviceptr; 2],
 }
 
 impl Side {
-    fn new(device: i32, words: *mut c_void) -> Result<Side, String> {
-        let (mut context, mut module) = (CUcontext::NULL, CUmodule::NULL);
-        let (mut stream, mut kernel) = (CUstream::NULL, CUfunction::NULL);
-        let (mut memory, mut base) = (0, 0);
-        ok!(cuCtxCreate_v2(&mut context, 0, device))?;
-        ok!(cuModuleLoadData(&mut module, SPIN_PTX.as_ptr().cast()))?;
-        ok!(cuModuleGetFunction(&mut kernel, module, SPIN_NAME.as_ptr()))?;
-        ok!(cuMemAlloc_v2(&mut memory, 1 << 21))?;
-        ok!(cuStreamCreate(&mut stream, 1))?;
+    fn new(device: i32, words: *mut c_void) -> Outcome<Side> {
+        let (gpu, mut base) = (Gpu::new(device)?, 0);
+        let stream = gpu::stream(CU_STREAM_NON_BLOCKING)?;
         ok!(cuMemHostGetDevicePointer_v2(&mut base, words, 0))?;
         let (mine, other) = (device as u64, 1 - device as u64);
-        Ok(Side {
-            context,
-            stream,
-            kernel,
-            memory,
-            words: [base + 64 * mine, base + 64 * other],
-        })
-    }
-
-    fn spin(&self, us: u64) -> Result<(), String> {
-        let (mut ns, mut counter) = (us * 1_000, self.memory);
-        let mut params = [(&raw mut ns).cast(), (&raw mut counter).cast()];
-        let (f, params, none) = (self.kernel, params.as_mut_ptr(), null_mut());
-        ok!(cuLaunchKernel(
-            f,
-            1,
-            1,
-            1,
-            1,
-            1,
-            1,
-            0,
-            self.stream,
-            params,
-            none
-        ))
+        let words = [base + 64 * mine, base + 64 * other];
+        Ok(Side { gpu, stream, words })
     }
 
     /// This side's part of a round.
-    fn part(&self, round: u32) -> Result<(), String> {
-        ok!(cuCtxSetCurrent(self.context))?;
-        self.spin(200)?;
-        ok!(cuStreamWriteValue32_v2(
-            self.stream,
-            self.words[0],
-            round,
-            0
-        ))?;
+    fn part(&self, round: u32) -> Outcome {
+        let [mine, others] = self.words;
+        ok!(cuCtxSetCurrent(self.gpu.context))?;
+        self.gpu.kernel(self.stream, 200)?;
+        ok!(cuStreamWriteValue32_v2(self.stream, mine, round, 0))?;
         let at_least = CU_STREAM_WAIT_VALUE_GEQ;
-        ok!(cuStreamWaitValue32_v2(
-            self.stream,
-            self.words[1],
-            round,
-            at_least
-        ))?;
-        self.spin(50)
+        ok!(cuStreamWaitValue32_v2(self.stream, others, round, at_least))?;
+        self.gpu.kernel(self.stream, 50)
     }
 
-    fn wait(&self) -> Result<(), String> {
-        ok!(cuCtxSetCurrent(self.context))?;
+    fn wait(&self) -> Outcome {
+        ok!(cuCtxSetCurrent(self.gpu.context))?;
         ok!(cuStreamSynchronize(self.stream))
     }
 }
 
-fn run(seconds: u64) -> Result<u32, String> {
+fn run(seconds: u64) -> Outcome<u32> {
     let (mut context, mut words) = (CUcontext::NULL, null_mut());
     ok!(cuInit(0))?;
     ok!(cuCtxCreate_v2(&mut context, 0, 0))?;

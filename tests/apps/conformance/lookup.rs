@@ -293,7 +293,7 @@ fn every_hookable_name_answers() -> Outcome {
     gpu()?;
     let mut version = 0;
     ok!(cuDriverGetVersion(&mut version));
-    for function in gpuslice_nvabi::table::DRIVER_FLAT.iter() {
+    for function in gpuslice_nvabi::DRIVER.iter() {
         let base = function.name.split("_v").next().unwrap_or(function.name);
         let base = base.trim_end_matches("_ptsz").trim_end_matches("_ptds");
         let name = CString::new(base).or_else(fail)?;

@@ -6,78 +6,21 @@
 //! driver alone it tells whether the case deadlocks by itself.
 
 use gpuslice_apps::api::{calls::*, check};
+use gpuslice_apps::gpu::{self, Gpu, Outcome};
 use gpuslice_apps::ok;
-use gpuslice_apps::spin::{SPIN_NAME, SPIN_PTX};
 use gpuslice_nvabi::types::*;
 use std::process::ExitCode;
-use std::ptr::null_mut;
 use std::time::Duration;
 
-/// A case ends early with what went wrong.
-type Outcome<T = ()> = Result<T, String>;
-
-/// What all cases have: a context, a kernel, a word that streams wait for.
-#[derive(Clone, Copy)]
-struct Gpu {
-    context: CUcontext,
-    kernel: CUfunction,
-    memory: CUdeviceptr,
+/// A stream that does not wait for the legacy one.
+fn stream() -> Outcome<CUstream> {
+    gpu::stream(CU_STREAM_NON_BLOCKING)
 }
 
-// SAFETY: a driver's handles are good in every thread of the process.
-unsafe impl Send for Gpu {}
-// SAFETY: as above.
-unsafe impl Sync for Gpu {}
-
-const FLAG: u64 = 4096;
-
-impl Gpu {
-    fn new() -> Outcome<Gpu> {
-        let (mut context, mut module) = (CUcontext::NULL, CUmodule::NULL);
-        let (mut kernel, mut memory) = (CUfunction::NULL, 0);
-        ok!(cuInit(0))?;
-        ok!(cuCtxCreate_v2(&mut context, 0, 0))?;
-        ok!(cuModuleLoadData(&mut module, SPIN_PTX.as_ptr().cast()))?;
-        ok!(cuModuleGetFunction(&mut kernel, module, SPIN_NAME.as_ptr()))?;
-        ok!(cuMemAlloc_v2(&mut memory, 1 << 21))?;
-        ok!(cuMemsetD8_v2(memory, 0, 1 << 21))?;
-        Ok(Gpu {
-            context,
-            kernel,
-            memory,
-        })
-    }
-
-    /// A stream that does not wait for the legacy one.
-    fn stream(self) -> Outcome<CUstream> {
-        let mut stream = CUstream::NULL;
-        ok!(cuStreamCreate(&mut stream, 1))?;
-        Ok(stream)
-    }
-
-    /// Launches a kernel of so many microseconds by one of the two flavours.
-    fn spin(self, stream: CUstream, us: u64, per_thread: bool) -> CUresult {
-        let (mut ns, mut counter) = (us * 1_000, self.memory);
-        let mut params = [(&raw mut ns).cast(), (&raw mut counter).cast()];
-        let (f, params, none) = (self.kernel, params.as_mut_ptr(), null_mut());
-        if per_thread {
-            cuLaunchKernel_ptsz(f, 1, 1, 1, 1, 1, 1, 0, stream, params, none)
-        } else {
-            cuLaunchKernel(f, 1, 1, 1, 1, 1, 1, 0, stream, params, none)
-        }
-    }
-
-    fn kernel(self, stream: CUstream, us: u64) -> Outcome {
-        check("a launch", self.spin(stream, us, false))
-    }
-
-    /// A stream that waits for the word to be `value`, with a kernel behind.
-    fn wait(self, stream: CUstream, value: u32) -> Outcome {
-        let flag = self.memory + FLAG;
-        let equal = CU_STREAM_WAIT_VALUE_EQ;
-        ok!(cuStreamWaitValue32_v2(stream, flag, value, equal))?;
-        self.kernel(stream, 200)
-    }
+/// `stream` waits for the word to be `value`, with a kernel behind.
+fn wait(gpu: Gpu, stream: CUstream, value: u32) -> Outcome {
+    gpu.wait(stream, value)?;
+    gpu.kernel(stream, 200)
 }
 
 /// So long a turn does not last.
@@ -87,21 +30,21 @@ fn past_the_turn() {
 
 /// A stream waits for a word that another one writes behind a kernel.
 fn word(gpu: Gpu, round: u32) -> Outcome {
-    let (a, b) = (gpu.stream()?, gpu.stream()?);
-    gpu.wait(a, round)?;
+    let (a, b) = (stream()?, stream()?);
+    wait(gpu, a, round)?;
     past_the_turn();
     gpu.kernel(b, 200)?;
-    ok!(cuStreamWriteValue32_v2(b, gpu.memory + FLAG, round, 0))?;
+    gpu.write(b, round)?;
     ok!(cuStreamSynchronize(a))
 }
 
 /// The same of a word that a copy brings.
 fn copy(gpu: Gpu, round: u32) -> Outcome {
-    let (a, b) = (gpu.stream()?, gpu.stream()?);
-    gpu.wait(a, round)?;
+    let (a, b) = (stream()?, stream()?);
+    wait(gpu, a, round)?;
     past_the_turn();
     let from = (&raw const round).cast();
-    ok!(cuMemcpyHtoDAsync_v2(gpu.memory + FLAG, from, 4, b))?;
+    ok!(cuMemcpyHtoDAsync_v2(gpu.word(), from, 4, b))?;
     ok!(cuStreamSynchronize(a))
 }
 
@@ -138,12 +81,12 @@ fn called_back(gpu: Gpu, a: CUstream, into: CUstream) -> Outcome {
 }
 
 fn callback(gpu: Gpu, _: u32) -> Outcome {
-    called_back(gpu, gpu.stream()?, gpu.stream()?)
+    called_back(gpu, stream()?, stream()?)
 }
 
 /// The same into the function's own stream.
 fn own_stream(gpu: Gpu, _: u32) -> Outcome {
-    let stream = gpu.stream()?;
+    let stream = stream()?;
     called_back(gpu, stream, stream)
 }
 
@@ -190,7 +133,7 @@ fn flavours(gpu: Gpu, _: u32) -> Outcome {
 /// One thread captures, in the mode that forbids most, while others launch.
 fn capture(gpu: Gpu, _: u32) -> Outcome {
     four(gpu, |number| {
-        let stream = gpu.stream()?;
+        let stream = stream()?;
         if number != 0 {
             for _ in 0..40 {
                 gpu.kernel(stream, 100)?;
@@ -216,7 +159,7 @@ fn capture(gpu: Gpu, _: u32) -> Outcome {
 /// Much is queued in streams that wait for each other; they are destroyed before it has run, and memory is
 /// freed, which waits for all of it.
 fn deep(gpu: Gpu, _: u32) -> Outcome {
-    let (a, b) = (gpu.stream()?, gpu.stream()?);
+    let (a, b) = (stream()?, stream()?);
     let (mut event, mut memory) = (CUevent::NULL, 0);
     ok!(cuEventCreate(&mut event, 2))?;
     ok!(cuMemAlloc_v2(&mut memory, 1 << 21))?;
@@ -235,22 +178,12 @@ fn deep(gpu: Gpu, _: u32) -> Outcome {
 
 /// A context goes with work in it, and the process's others go on.
 fn context(gpu: Gpu, _: u32) -> Outcome {
-    let mut other = CUcontext::NULL;
-    ok!(cuCtxCreate_v2(&mut other, 0, 0))?;
-    let (mut module, mut kernel, mut memory) = (CUmodule::NULL, CUfunction::NULL, 0);
-    ok!(cuModuleLoadData(&mut module, SPIN_PTX.as_ptr().cast()))?;
-    ok!(cuModuleGetFunction(&mut kernel, module, SPIN_NAME.as_ptr()))?;
-    ok!(cuMemAlloc_v2(&mut memory, 4096))?;
-    let there = Gpu {
-        context: other,
-        kernel,
-        memory,
-    };
-    let stream = there.stream()?;
-    (0..100).try_for_each(|_| there.kernel(stream, 50))?;
-    ok!(cuCtxDestroy_v2(other))?;
+    let there = Gpu::new(0)?;
+    let doomed = stream()?;
+    (0..100).try_for_each(|_| there.kernel(doomed, 50))?;
+    ok!(cuCtxDestroy_v2(there.context))?;
     ok!(cuCtxSetCurrent(gpu.context))?;
-    let stream = gpu.stream()?;
+    let stream = stream()?;
     (0..100).try_for_each(|_| gpu.kernel(stream, 50))?;
     ok!(cuStreamSynchronize(stream))
 }
@@ -276,7 +209,7 @@ fn run() -> Outcome {
     let case = CASES.iter().find(|(case, _)| *case == name);
     let (_, case) = case.ok_or_else(|| format!("no case {name}"))?;
     let rounds: u32 = rounds.and_then(|word| word.parse().ok()).unwrap_or(1);
-    let gpu = Gpu::new()?;
+    let gpu = Gpu::new(0)?;
     println!("ready");
     (1..=rounds).try_for_each(|round| case(gpu, round))?;
     ok!(cuCtxSynchronize())

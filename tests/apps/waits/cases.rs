@@ -1,6 +1,7 @@
 //! The ways in which one stream waits for another.
 
-use super::{Gpu, Kind, Outcome, Run};
+use super::{KERNEL_US, Kind, Run, stream_of};
+use gpuslice_apps::gpu::Outcome;
 use gpuslice_apps::ok;
 use gpuslice_nvabi::types::*;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -25,7 +26,7 @@ fn value(run: &Run) -> Outcome {
     run.pair(
         move |stream| {
             gpu.wait(stream, round)?;
-            gpu.kernel(stream)
+            gpu.kernel(stream, KERNEL_US)
         },
         |stream| gpu.write(stream, round),
     )
@@ -36,18 +37,13 @@ fn copy(run: &Run) -> Outcome {
     let Run { gpu, round, .. } = *run;
     run.pair(
         move |stream| {
-            gpu.kernel(stream)?;
+            gpu.kernel(stream, KERNEL_US)?;
             gpu.wait(stream, round)
         },
         |stream| {
-            gpu.kernel(stream)?;
+            gpu.kernel(stream, KERNEL_US)?;
             let from = (&raw const round).cast();
-            ok!(cuMemcpyHtoDAsync_v2(
-                gpu.memory + super::WORD,
-                from,
-                4,
-                stream
-            ))?;
+            ok!(cuMemcpyHtoDAsync_v2(gpu.word(), from, 4, stream))?;
             ok!(cuStreamSynchronize(stream))
         },
     )
@@ -63,16 +59,16 @@ fn event(run: &Run) -> Outcome {
     run.pair(
         move |stream| {
             let mut event = CUevent::NULL;
-            let third = gpu.stream(third)?;
+            let third = stream_of(third)?;
             ok!(cuEventCreate(&mut event, 2))?;
             gpu.wait(third, round)?;
             ok!(cuEventRecord(event, third))?;
             ok!(cuStreamWaitEvent(stream, event, 0))?;
-            gpu.kernel(stream)?;
+            gpu.kernel(stream, KERNEL_US)?;
             ok!(cuEventDestroy_v2(event))
         },
         |stream| {
-            gpu.kernel(stream)?;
+            gpu.kernel(stream, KERNEL_US)?;
             gpu.write(stream, round)
         },
     )
@@ -95,11 +91,11 @@ fn host_function(run: &Run) -> Outcome {
         move |stream| {
             let flag = std::ptr::with_exposed_provenance_mut(flag);
             ok!(cuLaunchHostFunc(stream, Some(until_told), flag))?;
-            gpu.kernel(stream)
+            gpu.kernel(stream, KERNEL_US)
         },
         |stream| {
             let done = gpu
-                .kernel(stream)
+                .kernel(stream, KERNEL_US)
                 .and_then(|()| ok!(cuStreamSynchronize(stream)));
             told.store(true, SeqCst);
             done
@@ -108,9 +104,9 @@ fn host_function(run: &Run) -> Outcome {
 }
 
 /// A graph of what `record` puts into a stream.
-fn captured(gpu: Gpu, record: impl FnOnce(CUstream) -> Outcome) -> Outcome<CUgraphExec> {
+fn captured(record: impl FnOnce(CUstream) -> Outcome) -> Outcome<CUgraphExec> {
     let (mut graph, mut exec) = (CUgraph::NULL, CUgraphExec::NULL);
-    let stream = gpu.stream(Kind::NonBlocking)?;
+    let stream = stream_of(Kind::NonBlocking)?;
     ok!(cuStreamBeginCapture_v2(
         stream,
         CU_STREAM_CAPTURE_MODE_RELAXED
@@ -129,16 +125,16 @@ fn graph(run: &Run) -> Outcome {
     let Run { gpu, round, .. } = *run;
     run.pair(
         move |stream| {
-            let waits = captured(gpu, |stream| {
-                gpu.kernel(stream)?;
+            let waits = captured(|stream| {
+                gpu.kernel(stream, KERNEL_US)?;
                 gpu.wait(stream, round)?;
-                gpu.kernel(stream)
+                gpu.kernel(stream, KERNEL_US)
             })?;
             ok!(cuGraphLaunch(waits, stream))?;
             ok!(cuGraphExecDestroy(waits))
         },
         |stream| {
-            let writes = captured(gpu, |stream| gpu.write(stream, round))?;
+            let writes = captured(|stream| gpu.write(stream, round))?;
             ok!(cuGraphLaunch(writes, stream))?;
             ok!(cuGraphExecDestroy(writes))
         },
@@ -155,16 +151,16 @@ fn mailbox(run: &Run) -> Outcome {
     let number = move |n: u32| round * 16 + n;
     run.pair(
         move |stream| {
-            gpu.kernel(stream)?;
+            gpu.kernel(stream, KERNEL_US)?;
             for n in 1..=REQUESTS {
                 let equal = CU_STREAM_WAIT_VALUE_EQ;
                 ok!(cuStreamWaitValue32_v2(stream, request, number(n), equal))?;
                 ok!(cuStreamWriteValue32_v2(stream, answer, number(n), 0))?;
             }
-            gpu.kernel(stream)
+            gpu.kernel(stream, KERNEL_US)
         },
         |stream| {
-            let reader = gpu.stream(Kind::NonBlocking)?;
+            let reader = stream_of(Kind::NonBlocking)?;
             for n in 1..=REQUESTS {
                 let (wanted, mut seen) = (number(n), 0_u32);
                 let from = (&raw const wanted).cast();
@@ -190,21 +186,21 @@ fn capture(run: &Run) -> Outcome {
     let gpu = run.gpu;
     let (mut graph, mut exec) = (CUgraph::NULL, CUgraphExec::NULL);
     for kind in [Kind::Blocking, Kind::NonBlocking] {
-        let (first, joined) = (gpu.stream(kind)?, gpu.stream(kind)?);
+        let (first, joined) = (stream_of(kind)?, stream_of(kind)?);
         let mut event = CUevent::NULL;
         ok!(cuEventCreate(&mut event, 2))?;
-        gpu.kernel(CUstream::NULL)?;
-        gpu.kernel(first)?;
-        gpu.kernel(joined)?;
+        gpu.kernel(CUstream::NULL, KERNEL_US)?;
+        gpu.kernel(first, KERNEL_US)?;
+        gpu.kernel(joined, KERNEL_US)?;
         ok!(cuStreamBeginCapture_v2(
             first,
             CU_STREAM_CAPTURE_MODE_GLOBAL
         ))?;
-        gpu.kernel(first)?;
+        gpu.kernel(first, KERNEL_US)?;
         run.pause();
         ok!(cuEventRecord(event, first))?;
         ok!(cuStreamWaitEvent(joined, event, 0))?;
-        gpu.kernel(joined)?;
+        gpu.kernel(joined, KERNEL_US)?;
         run.pause();
         ok!(cuEventRecord(event, joined))?;
         ok!(cuStreamWaitEvent(first, event, 0))?;
@@ -228,8 +224,8 @@ fn capture(run: &Run) -> Outcome {
 /// first, is what releases the second.
 fn finished_stream(run: &Run) -> Outcome {
     let Run { gpu, round, .. } = *run;
-    let (finished, release) = (gpu.stream(Kind::Blocking)?, gpu.stream(Kind::NonBlocking)?);
-    gpu.kernel(finished)?;
+    let (finished, release) = (stream_of(Kind::Blocking)?, stream_of(Kind::NonBlocking)?);
+    gpu.kernel(finished, KERNEL_US)?;
     gpu.wait(CUstream::NULL, round)?;
     run.pause();
     ok!(cuStreamSynchronize(finished))?;

@@ -13,19 +13,17 @@
 mod cases;
 
 use cases::CASES;
+use gpuslice_apps::gpu::{self, Gpu, Outcome};
 use gpuslice_apps::ok;
-use gpuslice_apps::spin::{SPIN_NAME, SPIN_PTX};
 use gpuslice_nvabi::types::*;
 use std::process::ExitCode;
-use std::ptr::null_mut;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::time::Duration;
 
-/// A case ends early with what went wrong.
-type Outcome<T = ()> = Result<T, String>;
-
 /// A case that takes longer never ends.
 const LIMIT: Duration = Duration::from_secs(30);
+/// Length of every kernel, µs.
+const KERNEL_US: u64 = 50;
 const PAUSES_MS: [u64; 5] = [2, 20, 60, 100, 300];
 
 /// A kind of stream.
@@ -58,88 +56,13 @@ const PAIRS: &[(&str, Kind, Kind)] = &[
     ("nonblocking-legacy", Kind::NonBlocking, Kind::Legacy),
 ];
 
-/// What all cases have: a context, a kernel, a word that streams wait for.
-#[derive(Clone, Copy)]
-struct Gpu {
-    context: CUcontext,
-    kernel: CUfunction,
-    memory: CUdeviceptr,
-}
-
-// SAFETY: a driver's handles are good in every thread of the process.
-unsafe impl Send for Gpu {}
-// SAFETY: as above.
-unsafe impl Sync for Gpu {}
-
-const WORD: u64 = 4096;
-
-impl Gpu {
-    fn new() -> Outcome<Gpu> {
-        let (mut context, mut module) = (CUcontext::NULL, CUmodule::NULL);
-        let (mut kernel, mut memory) = (CUfunction::NULL, 0);
-        ok!(cuInit(0))?;
-        ok!(cuCtxCreate_v2(&mut context, 0, 0))?;
-        ok!(cuModuleLoadData(&mut module, SPIN_PTX.as_ptr().cast()))?;
-        ok!(cuModuleGetFunction(&mut kernel, module, SPIN_NAME.as_ptr()))?;
-        ok!(cuMemAlloc_v2(&mut memory, 1 << 21))?;
-        ok!(cuMemsetD8_v2(memory, 0, 1 << 21))?;
-        Ok(Gpu {
-            context,
-            kernel,
-            memory,
-        })
-    }
-
-    /// A stream of that kind, of the calling thread.
-    fn stream(self, kind: Kind) -> Outcome<CUstream> {
-        let mut stream = CUstream::NULL;
-        match kind {
-            Kind::Legacy => {}
-            Kind::PerThread => stream = CU_STREAM_PER_THREAD,
-            Kind::Blocking => ok!(cuStreamCreate(&mut stream, CU_STREAM_DEFAULT))?,
-            Kind::NonBlocking => ok!(cuStreamCreate(&mut stream, CU_STREAM_NON_BLOCKING))?,
-        }
-        Ok(stream)
-    }
-
-    /// A kernel of 50 µs.
-    fn kernel(self, stream: CUstream) -> Outcome {
-        let (mut ns, mut counter) = (50_000_u64, self.memory);
-        let mut params = [(&raw mut ns).cast(), (&raw mut counter).cast()];
-        let (f, params) = (self.kernel, params.as_mut_ptr());
-        ok!(cuLaunchKernel(
-            f,
-            1,
-            1,
-            1,
-            1,
-            1,
-            1,
-            0,
-            stream,
-            params,
-            null_mut()
-        ))
-    }
-
-    /// Later work of `stream` waits until the word is `round`.
-    fn wait(self, stream: CUstream, round: u32) -> Outcome {
-        let equal = CU_STREAM_WAIT_VALUE_EQ;
-        ok!(cuStreamWaitValue32_v2(
-            stream,
-            self.memory + WORD,
-            round,
-            equal
-        ))
-    }
-
-    fn write(self, stream: CUstream, round: u32) -> Outcome {
-        ok!(cuStreamWriteValue32_v2(
-            stream,
-            self.memory + WORD,
-            round,
-            0
-        ))
+/// A stream of that kind, of the calling thread.
+fn stream_of(kind: Kind) -> Outcome<CUstream> {
+    match kind {
+        Kind::Legacy => Ok(CUstream::NULL),
+        Kind::PerThread => Ok(CU_STREAM_PER_THREAD),
+        Kind::Blocking => gpu::stream(CU_STREAM_DEFAULT),
+        Kind::NonBlocking => gpu::stream(CU_STREAM_NON_BLOCKING),
     }
 }
 
@@ -172,7 +95,7 @@ impl Run {
         std::thread::scope(|scope| {
             let waiter = scope.spawn(move || {
                 ok!(cuCtxSetCurrent(run.gpu.context))?;
-                let stream = run.gpu.stream(run.kinds.0)?;
+                let stream = stream_of(run.kinds.0)?;
                 let outcome = queue(stream);
                 let _ = queued.send(());
                 outcome?;
@@ -180,7 +103,7 @@ impl Run {
             });
             let _ = is_queued.recv();
             self.pause();
-            let stream = self.gpu.stream(self.kinds.1)?;
+            let stream = stream_of(self.kinds.1)?;
             release(stream)?;
             ok!(cuStreamSynchronize(stream))?;
             waiter
@@ -223,9 +146,9 @@ fn run() -> Outcome {
     if pauses.is_empty() {
         pauses = PAUSES_MS.into();
     }
-    let gpu = Gpu::new()?;
+    let gpu = Gpu::new(0)?;
     watch(&ROUND);
-    gpu.kernel(CUstream::NULL)?;
+    gpu.kernel(CUstream::NULL, KERNEL_US)?;
     ok!(cuStreamSynchronize(CUstream::NULL))?;
     for ms in pauses {
         for (case, work) in CASES {

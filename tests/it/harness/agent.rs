@@ -6,8 +6,8 @@
 //! through which it is told.
 
 use super::wire::{Connection, Heard, TenantClient};
+use gpuslice_host::seqpacket;
 use nix::sys::signal::{Signal, kill};
-use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{ForkResult, Pid, fork};
 use std::io;
@@ -35,9 +35,7 @@ impl Agent {
 
     /// Starts one that first does something that changes where or who it is.
     pub fn start_after(change: impl FnOnce() -> io::Result<()>) -> Agent {
-        let flags = SockFlag::SOCK_CLOEXEC;
-        let pair = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags);
-        let (to, from) = pair.expect("a pair");
+        let (to, from) = seqpacket::pair().expect("a pair");
         // SAFETY: the child only makes system calls, see `serve`.
         match unsafe { fork() }.expect("a process") {
             ForkResult::Child => match change() {
@@ -88,9 +86,7 @@ pub struct Promised(Connection);
 impl Promised {
     /// The program of this command connects to the socket, and hands the connection over, as its first act.
     pub fn by(command: &mut Command, socket: &Path) -> Promised {
-        let flags = SockFlag::SOCK_CLOEXEC;
-        let pair = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags);
-        let (ours, theirs) = pair.expect("a pair");
+        let (ours, theirs) = seqpacket::pair().expect("a pair");
         let path = socket.as_os_str().as_bytes().to_vec();
         assert!(path.len() < PATH_BYTES_MAX, "a short path");
         let connect = move || {

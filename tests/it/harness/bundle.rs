@@ -1,8 +1,7 @@
 //! OCI bundles with a root filesystem of a few programs of this machine, and runtimes to run them.
 
 use super::{PATIENCE, is_root, skip, target_dir};
-use nix::mount::{MntFlags, MsFlags, mount, umount2};
-use nix::sched::{CloneFlags, unshare};
+use gpuslice_host::cgroup;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fs;
@@ -196,10 +195,9 @@ impl Bundle {
             // SAFETY: it makes system calls on what was prepared before.
             unsafe { command.pre_exec(move || prepare()) };
         }
-        let hybrid = Path::new("/sys/fs/cgroup/unified").is_dir();
-        if self.runtime == "crun" && hybrid {
+        if self.runtime == "crun" && cgroup::is_hybrid() {
             // SAFETY: the closure only makes system calls on constants.
-            unsafe { command.pre_exec(without_unified) };
+            unsafe { command.pre_exec(cgroup::hide_unified) };
         }
         command
     }
@@ -237,15 +235,6 @@ fn find(program: &str) -> PathBuf {
         .into_iter()
         .find(|path| path.exists())
         .expect("a common program")
-}
-
-/// crun refuses machines with both cgroup hierarchies: it gets a view without the newer one.
-fn without_unified() -> std::io::Result<()> {
-    unshare(CloneFlags::CLONE_NEWNS)?;
-    let flags = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
-    mount(None::<&str>, "/", None::<&str>, flags, None::<&str>)?;
-    umount2("/sys/fs/cgroup/unified", MntFlags::MNT_DETACH)?;
-    Ok(())
 }
 
 /// A started container; deleted when dropped.

@@ -2,6 +2,7 @@
 
 use super::PATIENCE;
 use super::agent::Agent;
+use gpuslice_host::seqpacket;
 use gpuslice_wire::admin::{Answer, Command};
 use gpuslice_wire::frame::{Message, RequestId, decode, encode};
 use gpuslice_wire::ids::Lane;
@@ -10,14 +11,15 @@ use gpuslice_wire::snapshot::Snapshot;
 use gpuslice_wire::tenant::{Rejection, Reply, Request};
 use gpuslice_wire::units::Bytes;
 use nix::errno::Errno;
+use nix::fcntl::{OFlag, open};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap};
 use nix::sys::socket::sockopt::{ReceiveTimeout, SndBuf};
 use nix::sys::socket::{
-    AddressFamily, Backlog, ControlMessage, ControlMessageOwned, MsgFlags, Shutdown, SockFlag,
-    SockType, UnixAddr, bind, connect, recvmsg, sendmsg, setsockopt, shutdown, socket,
+    Backlog, ControlMessageOwned, MsgFlags, Shutdown, SockFlag, recvmsg, setsockopt, shutdown,
 };
+use nix::sys::stat::Mode;
 use nix::sys::time::{TimeVal, TimeValLike};
-use std::io::{IoSlice, IoSliceMut};
+use std::io::IoSliceMut;
 use std::num::NonZeroUsize;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::path::Path;
@@ -25,11 +27,15 @@ use std::ptr::NonNull;
 
 /// A socket as a daemon has it, on which no answer is ever sent.
 pub fn listen(path: &Path) -> OwnedFd {
-    let flags = SockFlag::SOCK_CLOEXEC;
-    let fd = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None).expect("a socket");
-    bind(fd.as_raw_fd(), &UnixAddr::new(path).expect("a path")).expect("an address");
+    let (dir, name) = parts(path);
+    let fd = seqpacket::bound(dir, name, SockFlag::empty()).expect("a socket");
     nix::sys::socket::listen(&fd, Backlog::MAXALLOWABLE).expect("listening");
     fd
+}
+
+fn parts(path: &Path) -> (&Path, &str) {
+    let name = path.file_name().and_then(|name| name.to_str());
+    (path.parent().expect("a directory"), name.expect("a name"))
 }
 
 /// Any connection to the daemon.
@@ -46,10 +52,9 @@ pub enum Heard {
 
 impl Connection {
     pub fn connect(path: &Path) -> nix::Result<Connection> {
-        let flags = SockFlag::SOCK_CLOEXEC;
-        let fd = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None)?;
-        connect(fd.as_raw_fd(), &UnixAddr::new(path)?)?;
-        Ok(Connection::of(fd))
+        let (dir, name) = parts(path);
+        let dir = open(dir, OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty())?;
+        Ok(Connection::of(seqpacket::connect(dir, name)?))
     }
 
     /// One that was made elsewhere.
@@ -71,21 +76,7 @@ impl Connection {
     }
 
     pub fn send_raw(&self, packet: &[u8], fds: &[RawFd]) -> nix::Result<()> {
-        let parts = [IoSlice::new(packet)];
-        let rights = [ControlMessage::ScmRights(fds)];
-        let control = if fds.is_empty() {
-            &rights[..0]
-        } else {
-            &rights[..]
-        };
-        sendmsg::<()>(
-            self.0.as_raw_fd(),
-            &parts,
-            control,
-            MsgFlags::MSG_NOSIGNAL,
-            None,
-        )
-        .map(|_| ())
+        seqpacket::send(&self.0, packet, fds)
     }
 
     pub fn send<M: Message>(&self, id: u64, message: &M) -> nix::Result<()> {

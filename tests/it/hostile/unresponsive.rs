@@ -7,6 +7,7 @@ use crate::harness::bundle::{Bundle, hook, printed};
 use crate::harness::eventually;
 use crate::harness::node::Node;
 use crate::harness::wire::listen;
+use gpuslice_host::seqpacket::unconnected;
 use gpuslice_wire::admin::Answer;
 use gpuslice_wire::frame::{RequestId, encode};
 use gpuslice_wire::limits::{FRAME_BYTES_MAX, HOOK_DEADLINE_NS};
@@ -14,9 +15,7 @@ use gpuslice_wire::units::Bytes;
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::signal::{Signal, kill};
-use nix::sys::socket::{
-    AddressFamily, MsgFlags, SockFlag, SockType, UnixAddr, accept, connect, recv, send, socket,
-};
+use nix::sys::socket::{MsgFlags, SockFlag, UnixAddr, accept, connect, recv, send};
 use serde_json::json;
 use std::collections::BTreeSet;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -98,8 +97,7 @@ fn silence_ends_within_the_budget() {
     // With a full backlog not even the connection succeeds.
     let mut waiting = Vec::new();
     loop {
-        let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
-        let fd = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None).expect("a socket");
+        let fd = unconnected(SockFlag::SOCK_NONBLOCK).expect("a socket");
         let address = UnixAddr::new(&path).expect("a path");
         if connect(fd.as_raw_fd(), &address).is_err() {
             break;

@@ -2,6 +2,7 @@
 
 use crate::harness::agent::Agent;
 use crate::harness::{is_root, skip};
+use gpuslice_host::cgroup;
 use std::fs;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -17,10 +18,7 @@ pub struct Group {
 
 /// The unified hierarchy, if this test may make groups in it.
 pub fn mount(test: &str) -> Option<PathBuf> {
-    let mounts = ["/sys/fs/cgroup/unified", "/sys/fs/cgroup"].map(PathBuf::from);
-    let mount = mounts
-        .into_iter()
-        .find(|dir| dir.join("cgroup.procs").exists());
+    let mount = cgroup::mount();
     if mount.is_none() || !is_root() {
         skip(test, "needs root and a cgroup v2 hierarchy");
         return None;

@@ -1,6 +1,6 @@
 //! Bad tenants, one by one, each beside a good one.
 
-use super::{DRAIN_MAX, Ends, Hiccups, TURNS, Tenant, bill, node, overruns};
+use super::{DRAIN_MAX, Ends, Hiccups, TURNS, Tenant, bill, late_turns, node};
 use crate::harness::node::Node;
 use crate::harness::wire::{TenantClient, client_page, container_page};
 use crate::harness::{Random, eventually};
@@ -60,7 +60,7 @@ fn stopped_in_its_turn() {
         held_up > Duration::from_millis(100),
         "never stopped in its turn"
     );
-    assert!(overruns(&node, "a") > 0);
+    assert!(late_turns(&node, "a") > 0);
 }
 
 /// A process is killed in the middle of its turn: the others go on at once, and its charge ends.

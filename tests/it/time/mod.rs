@@ -281,8 +281,8 @@ fn bill(node: &Node, container: &str) -> Duration {
 }
 
 /// How often a container was not quiet in time after a turn of its own.
-fn overruns(node: &Node, container: &str) -> u64 {
-    shown(node, container)["overruns"]
+fn late_turns(node: &Node, container: &str) -> u64 {
+    shown(node, container)["late_turns"]
         .as_u64()
         .expect("a number")
 }

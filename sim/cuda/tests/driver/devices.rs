@@ -1,9 +1,8 @@
 //! Initialisation, entry points by name, devices.
 
 use crate::harness::symbol;
-use gpuslice_nvabi::table::DRIVER_FLAT;
 use gpuslice_nvabi::types::*;
-use gpuslice_nvabi::{Sim, sig};
+use gpuslice_nvabi::{DRIVER, Sim, sig};
 use std::ffi::{CStr, CString};
 use std::ptr::{null, null_mut};
 
@@ -23,10 +22,10 @@ fn entry(name: &str, version: i32, flags: u64) -> (CUresult, *mut c_void, u32) {
 
 scenarios! {
     every_row_is_exported("") {
-        for function in DRIVER_FLAT {
+        for function in DRIVER {
             assert!(!symbol(function.name).is_null(), "{} is not exported", function.name);
         }
-        let implemented = DRIVER_FLAT.iter().filter(|row| row.sim == Sim::Implemented).count();
+        let implemented = DRIVER.iter().filter(|row| row.sim == Sim::Implemented).count();
         assert!(implemented >= 207, "only {implemented}");
     }
 

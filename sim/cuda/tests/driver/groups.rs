@@ -17,11 +17,7 @@ struct Inside {
 impl Inside {
     /// `None` where groups cannot be made, with the reason printed.
     fn new() -> Option<Self> {
-        let mounts = ["/sys/fs/cgroup/unified", "/sys/fs/cgroup"].map(Path::new);
-        let root = mounts
-            .into_iter()
-            .find(|mount| mount.join("cgroup.controllers").exists());
-        let Some(root) = root else {
+        let Some(root) = gpuslice_host::cgroup::mount() else {
             skip("there is no unified hierarchy of control groups here");
             return None;
         };
@@ -31,11 +27,7 @@ impl Inside {
             skip(&format!("no control group can be made: {error}"));
             return None;
         }
-        let inside = Self {
-            root: root.into(),
-            slice,
-            leaf,
-        };
+        let inside = Self { root, slice, leaf };
         enter(&inside.leaf);
         Some(inside)
     }

@@ -10,7 +10,7 @@ use super::super::starvation::GuardTurn;
 use super::super::{Note, Phase, Turns};
 use crate::action::Late;
 use crate::config::Config;
-use crate::lifecycle::ContainerIndex;
+use crate::index::ContainerIndex;
 
 /// A gang's state on one of its GPUs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -9,7 +9,7 @@ use super::super::Phase;
 use super::super::entity::Entity;
 use super::super::starvation::GuardTurn;
 use super::{Demand, Gang, Kept, Node, each};
-use crate::lifecycle::ContainerIndex;
+use crate::index::ContainerIndex;
 
 /// Why a gang may have a turn; the first goes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -2,8 +2,7 @@
 
 use crate::row::us_since;
 use crate::worker::Names;
-#[path = "../../../../src/daemon/preempt/kernel.rs"]
-pub mod kernel;
+use gpuslice_host::control_node;
 use gpuslice_nvabi::control::*;
 use gpuslice_shim::channels::{self, objects::ChannelGroup};
 use gpuslice_sim_device::Machine;
@@ -68,9 +67,14 @@ impl Way {
                     params_bytes: size_of::<T>() as u32,
                     ..Control::default()
                 };
-                let done = match machine {
-                    None => kernel::control(file.as_fd(), CONTROL, &mut it),
-                    Some(machine) => kernel::simulated(machine, file.as_fd(), CONTROL, &mut it),
+                // SAFETY: `it` names `params`, which outlives the call; the caller's promise.
+                let done = unsafe {
+                    match machine {
+                        None => control_node::control(file.as_fd(), &mut it),
+                        Some(machine) => machine
+                            .ioctl(file.as_fd(), CONTROL, (&raw mut it).cast())
+                            .map_err(io::Error::from_raw_os_error),
+                    }
                 };
                 done.map(|()| it.status)
             }
@@ -247,7 +251,8 @@ pub fn remember(group: ChannelGroup, names: &Names) {
     }
 }
 
-/// Restores that state; without effect on objects that are in it already. The objects end with this process in any case.
+/// Restores that state; without effect on objects that are in it already. The objects end with this process in
+/// any case.
 pub fn undo() {
     let Some((group, names, us)) = UNDO.lock().ok().and_then(|mut undo| undo.take()) else {
         return;

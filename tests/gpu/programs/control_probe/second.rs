@@ -1,19 +1,20 @@
 //! P6: another process's work, through a duplicate of its open file; and its end while it is stopped.
 
 use crate::Options;
-use crate::control::{self, Answer, StopMethod, Way, kernel};
+use crate::control::{self, Answer, StopMethod, Way};
 use crate::own;
 use crate::page::{Meter, Page};
 use crate::row::{Row, us_since};
 use crate::watch::{Job, PATIENCE, moves, stop_one, stopped_after};
 use crate::worker::{Names, Worker};
+use gpuslice_host::{control_node, process};
 use gpuslice_nvabi::control::{Interleave, Realtime, Restart, command};
 use gpuslice_sim_device::Machine;
 use nix::sys::socket::{
     AddressFamily, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType, recvmsg,
     sendmsg, socketpair,
 };
-use std::io::{BufRead, BufReader, IoSlice, IoSliceMut, Lines, Write};
+use std::io::{self, BufRead, BufReader, IoSlice, IoSliceMut, Lines, Write};
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Arc;
@@ -213,11 +214,11 @@ pub fn second(options: &Options) -> Result<bool, String> {
     let names = other.names.clone();
     let sent = other.sent.try_clone().map_err(|why| why.to_string())?;
     let mut ways = vec![("sent", Way::Other(sent, machine(options)?))];
-    let pidfd = kernel::process(other.child.id() as i32);
-    let taken = pidfd.and_then(|it| kernel::duplicate(it.as_fd(), other.number as u32));
+    let pidfd = process::pidfd_open(other.child.id()).map_err(io::Error::from);
+    let taken = pidfd.and_then(|it| process::duplicate(it.as_fd(), other.number as u32));
     let its = taken
         .as_ref()
-        .is_ok_and(|file| kernel::is_control_node(file).unwrap_or(false));
+        .is_ok_and(|file| control_node::is_control_node(file).unwrap_or(false));
     Row::of("second")
         .plain("root", nix::unistd::geteuid().is_root())
         .word(

@@ -1,0 +1,94 @@
+//! A restarted daemon knows its processes' grants from the file.
+//!
+//! Every living process is counted at once with all its grants, before any of them attaches again: a
+//! stopped process may never do so and hold its memory all the same. Then the rest can be granted without
+//! waiting for any process. Only a request that does not fit waits a little: the processes that attach
+//! again may have used less than their grants, and the daemon cannot ask them yet.
+
+use gpuslice_wire::ids::{ClientId, ContainerId};
+use gpuslice_wire::limits::ACCOUNTS_MAX;
+use gpuslice_wire::units::Bytes;
+
+use crate::action::{Action, Actions};
+use crate::engine::Engine;
+use crate::event::{Process, Token};
+use crate::grants::Granted;
+use crate::index::ContainerIndex;
+use crate::lifecycle::{Client, ClientLane, Stage};
+
+impl Engine {
+    /// A process's grants; `None` if they are unknown.
+    #[must_use]
+    pub fn granted_to(&self, client: ClientId) -> Option<Granted> {
+        let client = self.clients.get(client)?;
+        let mut granted = [Bytes::ZERO; ACCOUNTS_MAX];
+        for (lane, mine) in client.lanes.iter() {
+            granted[usize::from(lane.0)] = mine.granted;
+        }
+        Some(granted)
+    }
+
+    /// Restores a process from before the restart, without a connection.
+    pub(crate) fn restore_process(
+        &mut self,
+        token: Token,
+        id: ContainerId,
+        process: Process,
+        granted: &Granted,
+        actions: &mut Actions,
+    ) {
+        let Some(index) = self.containers.find(id) else {
+            return;
+        };
+        let Some(container) = self.containers.get_mut(index) else {
+            return;
+        };
+        let lanes = container.slices.map(|lane, _| {
+            let mut mine = ClientLane::default();
+            mine.grant(granted[usize::from(lane.0)]);
+            mine.claims.held = mine.granted;
+            mine
+        });
+        let client = self.clients.attach(Client {
+            index,
+            process: Some(process),
+            connected: false,
+            lanes,
+        });
+        let Some(client) = client else {
+            return;
+        };
+        container.clients.push(client);
+        for (lane, slice) in container.slices.iter_mut() {
+            slice.regrant(0, granted[usize::from(lane.0)]);
+            self.changed.push((index, lane));
+        }
+        actions.push(Action::ProcessRestored { token, client });
+    }
+
+    /// All grants are known.
+    pub(crate) fn complete(&mut self, id: ContainerId, actions: &mut Actions) {
+        let Some(index) = self.containers.find(id) else {
+            return;
+        };
+        if let Some(container) = self.containers.get_mut(index) {
+            container.complete = true;
+        }
+        self.serve_all(index, actions);
+    }
+
+    /// Ends the wait where all grants are known and all processes have attached again or ended.
+    pub(crate) fn settle_early(&mut self, index: ContainerIndex) {
+        let apart = self.clients_of(index).any(|client| !client.connected);
+        let container = self.containers.get_mut(index);
+        if let Some(container) = container.filter(|it| it.complete && !apart) {
+            container.stage = Stage::Settled;
+        }
+    }
+
+    /// Whether no growth may be granted to a container's processes yet.
+    pub(crate) fn must_wait(&self, index: ContainerIndex) -> bool {
+        let container = self.containers.get(index);
+        container.is_some_and(|it| it.stage != Stage::Settled && !it.complete)
+    }
+}

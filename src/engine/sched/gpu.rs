@@ -1,0 +1,67 @@
+//! A GPU: its turns, and what pages show of them.
+
+use alloc::vec::Vec;
+use gpuslice_wire::ids::{GpuUuid, NvmlIndex};
+use gpuslice_wire::policy::Class;
+use gpuslice_wire::units::{Bytes, Instant};
+
+use super::entity::Entity;
+use super::{Note, Turns};
+use crate::action::Mode;
+
+/// A GPU of the node.
+#[derive(Clone, Debug)]
+pub(crate) struct Gpu {
+    pub(crate) uuid: GpuUuid,
+    pub(crate) index: NvmlIndex,
+    pub(crate) total: Bytes,
+    pub(crate) turns: Turns,
+    /// The least memory that a first context on it was seen to take.
+    pub(crate) context: Option<Bytes>,
+    /// The part that pages show of it; `None` before the first write.
+    pub(crate) shown: Option<ToAll>,
+    /// Notices and orders of its turns.
+    pub(crate) notes: Vec<Note>,
+    /// When its turns are due for a step without an event; cached, because every step asks.
+    pub(crate) due: Option<Instant>,
+}
+
+/// The part of the page that is the same for all containers of a GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ToAll {
+    pub(crate) mode: Mode,
+    pub(crate) window_us: u32,
+    gates: bool,
+    pub(crate) context: Bytes,
+}
+
+/// The part of the page about a container's own turns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ToOne {
+    pub(crate) turn: u32,
+    pub(crate) turn_end: Instant,
+    pub(crate) gates: bool,
+    pub(crate) gate_open: bool,
+}
+
+impl Gpu {
+    pub(crate) fn to_all(&self) -> ToAll {
+        ToAll {
+            mode: self.turns.mode(),
+            window_us: self.turns.window_us(),
+            gates: self.turns.gates(),
+            context: self.context.unwrap_or_default(),
+        }
+    }
+}
+
+impl ToAll {
+    pub(crate) fn and_to(self, entity: &Entity) -> ToOne {
+        ToOne {
+            turn: entity.turn,
+            turn_end: entity.turn_end,
+            gates: self.gates && entity.class == Class::BestEffort,
+            gate_open: self.mode == Mode::Open || entity.passes_gates(),
+        }
+    }
+}
