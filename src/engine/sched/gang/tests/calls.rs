@@ -77,7 +77,7 @@ fn called() -> (Rig, [ClientId; 3]) {
     (0..2).for_each(|lane| _ = claim(&mut rig, gang, lane, true, 0));
     (1..3).for_each(|at| _ = claim(&mut rig, clients[at], 0, true, 0));
     let both = |rig: &Rig| {
-        let held = |gpu: &crate::engine::Gpu| matches!(gpu.turns.phase, Phase::Held { .. });
+        let held = |gpu: &crate::sched::gpu::Gpu| matches!(gpu.turns.phase, Phase::Held { .. });
         rig.engine.gpus.iter().all(held) && !may_launch(rig)
     };
     for _ in 0..1_000 {
