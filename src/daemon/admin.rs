@@ -14,7 +14,7 @@ use crate::sockets::{Received, Socket, id_of, packet};
 use gpuslice_engine::{Ask, Event, TimeChange};
 use gpuslice_host::clock::now;
 use gpuslice_host::seqpacket::send;
-use gpuslice_wire::admin::{Answer, Command, Denial};
+use gpuslice_wire::admin::{Answer, Command, Denial, Mounts};
 use gpuslice_wire::frame::{Message, RequestId, decode};
 use gpuslice_wire::ids::ContainerId;
 use gpuslice_wire::limits::{FRAME_BYTES_MAX, HELLO_DEADLINE_NS};
@@ -315,7 +315,7 @@ impl Daemon {
     pub fn answer_admitted(&mut self, key: Key, container: &ContainerId) {
         let dir = host_path(&self.state.container_dir(container)).unwrap_or(HostPath::EMPTY);
         let (driver, shim) = (&self.paths.driver, &self.paths.shim);
-        let answer = Answer::Admitted {
+        let mounts = Mounts {
             dir,
             cuda: driver.cuda,
             nvml: driver.nvml,
@@ -325,7 +325,7 @@ impl Daemon {
             device: driver.device,
         };
         self.gave(key, *container);
-        self.answer(key, &answer);
+        self.answer(key, &Answer::Admitted { mounts });
         if self.admins.get(key).is_none() {
             // The client has disconnected: the hook waited too long and its container does not start.
             let (token, container) = (NO_REPLY, *container);
